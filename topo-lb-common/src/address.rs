@@ -1,0 +1,89 @@
+//! What a client dials: a frontend is an address, a port and a protocol.
+
+/// TCP's protocol number.
+pub const TCP: u8 = 6;
+/// UDP's protocol number.
+pub const UDP: u8 = 17;
+/// SCTP's protocol number.
+pub const SCTP: u8 = 132;
+/// What `sk_protocol` says of an MPTCP socket; it does not fit a byte (`IPPROTO_MPTCP`,
+/// include/uapi/linux/in.h).
+pub const MPTCP: u32 = 262;
+
+/// The Service protocol of a socket whose `sk_protocol` is `raw`; `None` for what no Service can
+/// have. An MPTCP socket is a TCP client.
+#[inline(always)]
+pub const fn service_protocol(raw: u32) -> Option<u8> {
+    match raw {
+        MPTCP => Some(TCP),
+        6 | 17 | 132 => Some(raw as u8),
+        _ => None,
+    }
+}
+
+/// An IPv4 frontend, the key of `services4`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "user", derive(bytemuck::Pod, bytemuck::Zeroable))]
+pub struct Frontend4 {
+    /// Network order.
+    pub address: [u8; 4],
+    /// Host order, 1–65535.
+    pub port: u16,
+    /// [`TCP`], [`UDP`] or [`SCTP`].
+    pub protocol: u8,
+    /// Zero.
+    pub reserved: u8,
+}
+
+/// An IPv6 frontend, the key of `services6`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "user", derive(bytemuck::Pod, bytemuck::Zeroable))]
+pub struct Frontend6 {
+    /// Network order.
+    pub address: [u8; 16],
+    /// Host order, 1–65535.
+    pub port: u16,
+    /// [`TCP`], [`UDP`] or [`SCTP`].
+    pub protocol: u8,
+    /// Zero.
+    pub reserved: u8,
+}
+
+/// The IPv4 address inside an IPv4-mapped IPv6 address (`::ffff:a.b.c.d`, RFC 4291 §2.5.5.2).
+#[inline(always)]
+pub const fn mapped(address: &[u8; 16]) -> Option<[u8; 4]> {
+    match address {
+        [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, a, b, c, d] => Some([*a, *b, *c, *d]),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mptcp_is_tcp_and_its_low_byte_is_not_taken_for_a_protocol() {
+        assert_eq!(service_protocol(262), Some(TCP));
+        assert_eq!(service_protocol(6), Some(TCP));
+        assert_eq!(service_protocol(17), Some(UDP));
+        assert_eq!(service_protocol(132), Some(SCTP));
+        // 256 + 17 would be UDP if it were cut to a byte.
+        assert_eq!(service_protocol(273), None);
+        assert_eq!(service_protocol(1), None);
+    }
+
+    #[test]
+    fn only_the_mapped_prefix_is_mapped() {
+        let mut address = [0; 16];
+        address[10] = 0xff;
+        address[11] = 0xff;
+        address[12..].copy_from_slice(&[10, 96, 0, 1]);
+        assert_eq!(mapped(&address), Some([10, 96, 0, 1]));
+        address[0] = 1;
+        assert_eq!(mapped(&address), None);
+        assert_eq!(mapped(&[0; 16]), None);
+    }
+}

@@ -1,0 +1,43 @@
+//! `affinity4` and `affinity6`: session affinity of a client to an endpoint.
+//!
+//! At connect time there is no source address yet; the client is its network namespace, which is
+//! one pod. An entry counts only while its endpoint is in the Service's chosen set.
+
+use crate::backend::{Backend4, Backend6};
+
+/// Key of both.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "user", derive(bytemuck::Pod, bytemuck::Zeroable))]
+pub struct AffinityKey {
+    /// `bpf_get_netns_cookie` of the client.
+    pub netns_cookie: u64,
+    /// Index of the Service port.
+    pub service: u32,
+    /// Zero.
+    pub reserved: u32,
+}
+
+/// Value of `affinity4`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "user", derive(bytemuck::Pod, bytemuck::Zeroable))]
+pub struct Affinity4 {
+    /// `bpf_ktime_get_ns` at the last new connection.
+    pub last_used: u64,
+    /// Where the client's connections go.
+    pub endpoint: Backend4,
+}
+
+/// Value of `affinity6`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "user", derive(bytemuck::Pod, bytemuck::Zeroable))]
+pub struct Affinity6 {
+    /// `bpf_ktime_get_ns` at the last new connection.
+    pub last_used: u64,
+    /// Where the client's connections go.
+    pub endpoint: Backend6,
+    /// Zero.
+    pub reserved: u32,
+}

@@ -1,0 +1,46 @@
+//! `counters`: connections of a Service port by where they went, per CPU.
+
+use crate::backend::Locality;
+
+/// Value of `counters`, indexed by Service index. A connection is counted when it is given an
+/// endpoint: at `connect`, or with the first datagram of an unconnected UDP flow.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "user", derive(bytemuck::Pod, bytemuck::Zeroable))]
+pub struct Counters {
+    /// To an endpoint on this node.
+    pub same_node: u64,
+    /// To another node of this zone.
+    pub same_zone: u64,
+    /// To another zone of this region.
+    pub same_region: u64,
+    /// To anywhere else.
+    pub elsewhere: u64,
+    /// Refused.
+    pub refused: u64,
+}
+
+impl Counters {
+    /// The counter of one locality.
+    #[inline(always)]
+    pub const fn at(&mut self, locality: Locality) -> &mut u64 {
+        match locality {
+            Locality::Node => &mut self.same_node,
+            Locality::Zone => &mut self.same_zone,
+            Locality::Region => &mut self.same_region,
+            Locality::Elsewhere => &mut self.elsewhere,
+        }
+    }
+}
+
+/// Bytes of a name in `names`: namespace (63) `/` name (63) `:` port (15), and a closing zero.
+pub const NAME_LENGTH: usize = 144;
+
+/// Value of `names`: `namespace/name:port`, zero-padded UTF-8.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "user", derive(bytemuck::Pod, bytemuck::Zeroable))]
+pub struct Name {
+    /// The text.
+    pub text: [u8; NAME_LENGTH],
+}

@@ -1,0 +1,88 @@
+//! Unconnected UDP: one socket talks to many Services, so its storage cannot hold one answer.
+//!
+//! `flows*` keeps the endpoint that a socket was given for a frontend, `replies*` turns that
+//! endpoint's address back into the frontend. Both are LRU: an idle entry may go, and the next
+//! datagram chooses anew.
+
+use crate::address::{Frontend4, Frontend6};
+use crate::backend::{Backend4, Backend6};
+
+/// Key of `flows4`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "user", derive(bytemuck::Pod, bytemuck::Zeroable))]
+pub struct FlowKey4 {
+    /// The kernel's socket cookie.
+    pub cookie: u64,
+    /// What the socket sends to.
+    pub frontend: Frontend4,
+}
+
+/// Value of `flows4`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "user", derive(bytemuck::Pod, bytemuck::Zeroable))]
+pub struct Flow4 {
+    /// Where its datagrams go.
+    pub endpoint: Backend4,
+    /// Index of the Service port when the endpoint was chosen.
+    pub service: u32,
+    /// The Service's generation when the endpoint was last found to serve.
+    pub generation: u32,
+}
+
+/// Key of `replies4`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "user", derive(bytemuck::Pod, bytemuck::Zeroable))]
+pub struct ReplyKey4 {
+    /// The kernel's socket cookie.
+    pub cookie: u64,
+    /// The endpoint's address, network order.
+    pub address: [u8; 4],
+    /// The endpoint's port, host order.
+    pub port: u16,
+    /// Zero.
+    pub reserved: u16,
+}
+
+/// Key of `flows6`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "user", derive(bytemuck::Pod, bytemuck::Zeroable))]
+pub struct FlowKey6 {
+    /// The kernel's socket cookie.
+    pub cookie: u64,
+    /// What the socket sends to.
+    pub frontend: Frontend6,
+    /// Zero.
+    pub reserved: u32,
+}
+
+/// Value of `flows6`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "user", derive(bytemuck::Pod, bytemuck::Zeroable))]
+pub struct Flow6 {
+    /// Where its datagrams go.
+    pub endpoint: Backend6,
+    /// Index of the Service port when the endpoint was chosen.
+    pub service: u32,
+    /// The Service's generation when the endpoint was last found to serve.
+    pub generation: u32,
+}
+
+/// Key of `replies6`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "user", derive(bytemuck::Pod, bytemuck::Zeroable))]
+pub struct ReplyKey6 {
+    /// The kernel's socket cookie.
+    pub cookie: u64,
+    /// The endpoint's address, network order.
+    pub address: [u8; 16],
+    /// The endpoint's port, host order.
+    pub port: u16,
+    /// Zero.
+    pub reserved: [u16; 3],
+}

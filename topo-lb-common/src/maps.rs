@@ -1,0 +1,53 @@
+//! Names and default sizes of the maps; a map is pinned under its name.
+
+/// Frontends of IPv4 Services: [`Frontend4`](crate::address::Frontend4) →
+/// [`Service4`](crate::service::Service4).
+pub const SERVICES4: &str = "services4";
+/// Frontends of IPv6 Services.
+pub const SERVICES6: &str = "services6";
+/// Endpoints of IPv4 Services with more than [`INLINE`](crate::selection::INLINE) of them.
+pub const SLOTS4: &str = "slots4";
+/// Endpoints of IPv6 Services with more than [`INLINE`](crate::selection::INLINE) of them.
+pub const SLOTS6: &str = "slots6";
+/// Endpoints by Service, for flows that outlive a choice (UDP, session affinity).
+pub const MEMBERS4: &str = "members4";
+/// The same for IPv6.
+pub const MEMBERS6: &str = "members6";
+/// Unconnected UDP: socket and frontend → endpoint.
+pub const FLOWS4: &str = "flows4";
+/// The same for IPv6.
+pub const FLOWS6: &str = "flows6";
+/// Unconnected UDP: socket and endpoint → frontend.
+pub const REPLIES4: &str = "replies4";
+/// The same for IPv6.
+pub const REPLIES6: &str = "replies6";
+/// Connected sockets: what they dialled, in the socket's own storage.
+pub const CONNECTED4: &str = "connected4";
+/// The same for IPv6.
+pub const CONNECTED6: &str = "connected6";
+/// Session affinity of network namespaces.
+pub const AFFINITY4: &str = "affinity4";
+/// The same for IPv6.
+pub const AFFINITY6: &str = "affinity6";
+/// Connections by Service index and locality, per CPU.
+pub const COUNTERS: &str = "counters";
+/// Service index → `namespace/name:port`, for people and for the agent after a restart.
+pub const NAMES: &str = "names";
+/// The address range that holds every frontend: what is outside costs no look-up.
+pub const RANGE: &str = "range";
+
+/// Every map, in the order in which they are made.
+pub const ALL: [&str; 17] = [
+    RANGE, SERVICES4, SERVICES6, SLOTS4, SLOTS6, MEMBERS4, MEMBERS6, FLOWS4, FLOWS6, REPLIES4,
+    REPLIES6, CONNECTED4, CONNECTED6, AFFINITY4, AFFINITY6, COUNTERS, NAMES,
+];
+
+/// Frontends per address family, and Service ports in all, that fit unless the agent is told
+/// otherwise.
+pub const DEFAULT_SERVICES: u32 = 65_536;
+/// Endpoints per address family, of Services that do not fit inline.
+pub const DEFAULT_SLOTS: u32 = 262_144;
+/// Endpoints per address family of UDP Services and Services with session affinity.
+pub const DEFAULT_MEMBERS: u32 = 262_144;
+/// Unconnected UDP flows, and affinity entries, that are remembered per address family.
+pub const DEFAULT_FLOWS: u32 = 65_536;

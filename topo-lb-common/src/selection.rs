@@ -1,0 +1,153 @@
+//! Which endpoint a new connection gets: constant time, no state, the same code in the kernel and
+//! in the property tests.
+
+/// Endpoints that a service value holds itself; a Service with more keeps them in `slots4` or
+/// `slots6`.
+pub const INLINE: usize = 8;
+
+/// [`Selection::flags`]: the Service is not ours; the connection goes on untouched.
+pub const BYPASS: u8 = 1;
+/// [`Selection::flags`]: endpoints are in the slots from [`Selection::slot_base`] on.
+pub const SLOTTED: u8 = 2;
+
+/// Bits of a random number that [`Selection::spill`] is compared with.
+pub const SPILL_ONE: u32 = 1 << 20;
+
+/// How to choose among a Service's endpoints.
+///
+/// The endpoints are a row: first [`count`](Self::count) of the chosen tier, then
+/// [`wider`](Self::wider) of the next one, which get a share of `spill` ÷ [`SPILL_ONE`] of the new
+/// connections.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "user", derive(bytemuck::Pod, bytemuck::Zeroable))]
+pub struct Selection {
+    /// First slot of this Service, where [`SLOTTED`] is set.
+    pub slot_base: u32,
+    /// Share of new connections for the wider tier, out of [`SPILL_ONE`].
+    pub spill: u32,
+    /// Endpoints of the chosen tier; zero refuses.
+    pub count: u16,
+    /// Endpoints of the wider tier, only for spilled connections.
+    pub wider: u16,
+    /// [`BYPASS`], [`SLOTTED`].
+    pub flags: u8,
+    /// Index of the topology key that matched; [`NO_TIER`] where no key did.
+    pub tier: u8,
+    /// Zero.
+    pub reserved: u16,
+}
+
+/// [`Selection::tier`] where no key matched: unconstrained, or refused.
+pub const NO_TIER: u8 = 255;
+
+/// What becomes of a new connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Choice {
+    /// Not ours: nothing is touched.
+    Bypass,
+    /// No endpoint may be used: refused.
+    Refuse,
+    /// The endpoint at this place of the inline row, below [`INLINE`].
+    Inline(u32),
+    /// The endpoint in this slot.
+    Slot(u32),
+}
+
+/// `random`, uniform over 32 bits, scaled to 0‥`count`; the bias is below `count` ÷ 2³².
+#[inline(always)]
+const fn scale(random: u32, count: u16) -> u32 {
+    ((random as u64 * count as u64) >> 32) as u32
+}
+
+impl Selection {
+    /// Chooses with the random number `random`; `spill_random` decides whether the connection
+    /// spills, and is asked for only where the Service spills at all.
+    #[inline(always)]
+    pub fn choose(&self, random: u32, spill_random: impl FnOnce() -> u32) -> Choice {
+        if self.flags & BYPASS != 0 {
+            return Choice::Bypass;
+        }
+        if self.count == 0 {
+            return Choice::Refuse;
+        }
+        let mut index = scale(random, self.count);
+        if self.spill != 0 && self.wider != 0 && spill_random() % SPILL_ONE < self.spill {
+            index = self.count as u32 + scale(random, self.wider);
+        }
+        if self.flags & SLOTTED != 0 {
+            Choice::Slot(self.slot_base.wrapping_add(index))
+        } else {
+            Choice::Inline(index & (INLINE as u32 - 1))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn plain(count: u16) -> Selection {
+        Selection { count, ..Selection::default() }
+    }
+
+    #[test]
+    fn an_empty_service_refuses_and_a_bypassed_one_does_not() {
+        assert_eq!(plain(0).choose(7, || 0), Choice::Refuse);
+        let bypass = Selection { flags: BYPASS, ..plain(0) };
+        assert_eq!(bypass.choose(7, || 0), Choice::Bypass);
+    }
+
+    #[test]
+    fn every_endpoint_is_reached_and_about_equally_often() {
+        let mut hits = [0u32; 5];
+        for step in 0..100_000u32 {
+            let random = step.wrapping_mul(2_654_435_761);
+            match plain(5).choose(random, || unreachable!()) {
+                Choice::Inline(index) => hits[index as usize] += 1,
+                other => panic!("{other:?}"),
+            }
+        }
+        for hit in hits {
+            assert!((19_000..=21_000).contains(&hit), "{hits:?}");
+        }
+    }
+
+    #[test]
+    fn spill_takes_its_share_and_only_of_the_wider_row() {
+        let spilling = Selection { spill: SPILL_ONE / 20, wider: 3, ..plain(2) };
+        let mut spilled = 0;
+        for step in 0..100_000u32 {
+            let random = step.wrapping_mul(2_654_435_761);
+            let other = step.wrapping_mul(0x9E37_79B1).rotate_left(13);
+            match spilling.choose(random, || other) {
+                Choice::Inline(0 | 1) => {}
+                Choice::Inline(2..=4) => spilled += 1,
+                choice => panic!("{choice:?}"),
+            }
+        }
+        assert!((4_000..=6_000).contains(&spilled), "{spilled} of 100000");
+    }
+
+    proptest! {
+        #[test]
+        fn the_index_never_leaves_the_row(
+            count in 1u16.., wider in 0u16..100, spill in 0..=SPILL_ONE,
+            base in 0u32..1_000_000, random: u32, second: u32,
+        ) {
+            let slotted = Selection { flags: SLOTTED, slot_base: base, spill, wider, ..plain(count) };
+            match slotted.choose(random, || second) {
+                Choice::Slot(slot) => {
+                    let end = base + u32::from(count) + u32::from(wider);
+                    prop_assert!(slot >= base && slot < end);
+                    if spill == 0 { prop_assert!(slot < base + u32::from(count)); }
+                    if spill == SPILL_ONE && wider > 0 {
+                        prop_assert!(slot >= base + u32::from(count));
+                    }
+                }
+                other => prop_assert!(false, "{other:?}"),
+            }
+        }
+    }
+}

@@ -1,0 +1,65 @@
+//! The value of `services4` and `services6`: all that connecting to a Service needs, in one hash
+//! look-up for up to [`INLINE`] endpoints.
+//!
+//! A map update copies the value with plain stores, and a deleted element may be reused for
+//! another key while a program still holds a pointer to it: what a reader sees can be torn. Hence
+//! the stamp: the frontend and the generation at the head, the generation again at the tail. The
+//! writer stores from head to tail, the reader reads from tail to head: equal generations and the
+//! right frontend mean that all between is of one write.
+
+use crate::address::{Frontend4, Frontend6};
+use crate::backend::{Backend4, Backend6};
+use crate::selection::{INLINE, Selection};
+
+/// An IPv4 frontend's Service.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "user", derive(bytemuck::Pod, bytemuck::Zeroable))]
+pub struct Service4 {
+    /// Number of the write that made this value; never zero.
+    pub generation: u32,
+    /// Index of the Service port, in `counters`, `names`, `members4` and `affinity4`.
+    pub service: u32,
+    /// The key once more: a reused element shows it.
+    pub frontend: Frontend4,
+    /// How to choose.
+    pub selection: Selection,
+    /// Session affinity in seconds, zero for none.
+    pub affinity_seconds: u32,
+    /// Zero.
+    pub reserved: u32,
+    /// The endpoints, where [`SLOTTED`](crate::selection::SLOTTED) is not set.
+    pub endpoints: [Backend4; INLINE],
+    /// Zero.
+    pub reserved_tail: u32,
+    /// [`generation`](Self::generation) again, written last.
+    pub generation_tail: u32,
+}
+
+/// An IPv6 frontend's Service; as [`Service4`].
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "user", derive(bytemuck::Pod, bytemuck::Zeroable))]
+pub struct Service6 {
+    /// Number of the write that made this value; never zero.
+    pub generation: u32,
+    /// Index of the Service port, in `counters`, `names`, `members6` and `affinity6`.
+    pub service: u32,
+    /// The key once more: a reused element shows it.
+    pub frontend: Frontend6,
+    /// How to choose.
+    pub selection: Selection,
+    /// Session affinity in seconds, zero for none.
+    pub affinity_seconds: u32,
+    /// The endpoints, where [`SLOTTED`](crate::selection::SLOTTED) is not set.
+    pub endpoints: [Backend6; INLINE],
+    /// [`generation`](Self::generation) again, written last.
+    pub generation_tail: u32,
+}
+
+const _: () = {
+    assert!(size_of::<Frontend4>() == 8);
+    assert!(size_of::<Service4>() == 112);
+    assert!(core::mem::offset_of!(Service4, endpoints) % 8 == 0);
+    assert!(size_of::<Service6>() == 212);
+};

@@ -1,0 +1,1 @@
+//! topo-lb's agent.

@@ -1,0 +1,3 @@
+//! The `topo-lb` command.
+
+fn main() {}

@@ -1,0 +1,3 @@
+//! Set-up, builds, tests and the demo.
+
+fn main() {}
