@@ -1,1 +1,11 @@
-//! topo-lb's agent.
+//! topo-lb's agent, as a library: the command line is a thin caller of it.
+//!
+//! Data flows one way:
+//!
+//! ```text
+//! source → Update → cluster::State → Changed → topology → plan → datapath
+//!                   └──────── pure, no I/O, no clock ────────┘
+//! ```
+
+pub mod cluster;
+pub mod topology;

@@ -1,0 +1,34 @@
+//! What the cluster looks like: the last good objects, and which Services a change touches.
+//!
+//! Pure: no I/O and no clock. Only the fields that topology needs are kept.
+
+pub mod node;
+pub mod service;
+pub mod slice;
+
+pub use node::Node;
+pub use service::{Service, ServiceId, ServicePort};
+pub use slice::{Slice, SliceEndpoint, SliceId, SlicePort};
+
+/// One thing that a source says of the cluster.
+#[derive(Clone, Debug)]
+pub enum Update {
+    /// A Service was made or changed.
+    Service(Service),
+    /// A Service is gone.
+    ServiceGone(ServiceId),
+    /// An EndpointSlice was made or changed.
+    Slice(Slice),
+    /// An EndpointSlice is gone.
+    SliceGone(SliceId),
+    /// A Node was made or changed.
+    Node(Node),
+    /// The Node of this name is gone.
+    NodeGone(std::sync::Arc<str>),
+    /// All Services there are; what is not among them is gone.
+    AllServices(Vec<Service>),
+    /// All EndpointSlices there are.
+    AllSlices(Vec<Slice>),
+    /// All Nodes there are.
+    AllNodes(Vec<Node>),
+}

@@ -1,0 +1,13 @@
+//! A Node: its name and its labels. Nothing else of it matters to topology.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// A Node of the cluster.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Node {
+    /// `metadata.name`.
+    pub name: Arc<str>,
+    /// `metadata.labels`.
+    pub labels: BTreeMap<Arc<str>, Arc<str>>,
+}
