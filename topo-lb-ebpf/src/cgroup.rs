@@ -1,5 +1,7 @@
 //! The cgroup socket hooks: what they read of a context, and what they answer.
 
+use core::ptr::NonNull;
+
 use aya_ebpf::EbpfContext;
 use aya_ebpf::bindings::bpf_sock_addr;
 use aya_ebpf::helpers::{bpf_get_netns_cookie, bpf_set_retval};
@@ -9,6 +11,7 @@ use topo_lb_common::address::{TCP, UDP, service_protocol};
 use crate::family::{Family, V4, V6};
 use crate::maps::{HAS_SET_RETVAL, TCP_PEER_IS_SERVICE};
 use crate::resolve::{Verdict, in_range, resolve};
+use crate::stamped::words;
 use crate::{flow, reverse};
 
 /// The hook's answer that lets the call go on.
@@ -129,13 +132,14 @@ pub(crate) fn connect<P: Place>(ctx: &SockAddrContext) -> i32 {
     let frontend = P::Family::frontend(address, port(ctx), protocol);
     // SAFETY: a context of this hook.
     let client = || unsafe { bpf_get_netns_cookie(ctx.as_ptr()) };
-    match resolve::<P::Family>(&frontend, client) {
+    let resolved = resolve::<P::Family>(&frontend, client);
+    match resolved.verdict {
         Verdict::Untouched => miss::<P>(ctx, protocol),
         Verdict::Refuse => refuse(),
-        Verdict::To(target) => {
-            redirect::<P>(ctx, P::Family::endpoint_parts(&target.endpoint));
+        Verdict::Redirect => {
+            redirect::<P>(ctx, P::Family::endpoint_parts(&resolved.endpoint));
             if keeps_reverse(protocol) {
-                reverse::remember::<P::Family>(ctx, frontend, target.endpoint);
+                reverse::remember::<P::Family>(ctx, frontend, resolved.endpoint);
             }
             PROCEED
         }
@@ -159,16 +163,21 @@ pub(crate) fn sendmsg<P: Place>(ctx: &SockAddrContext) -> i32 {
         return PROCEED;
     }
     let frontend = P::Family::frontend(address, port(ctx), UDP);
-    let endpoint = match reverse::peer_of::<P::Family>(ctx, &frontend) {
-        Some(endpoint) => endpoint,
-        None => match flow::send::<P::Family>(ctx, frontend) {
-            Verdict::Untouched => return PROCEED,
-            Verdict::Refuse => return refuse(),
-            Verdict::To(target) => target.endpoint,
-        },
-    };
-    redirect::<P>(ctx, P::Family::endpoint_parts(&endpoint));
-    PROCEED
+    if let Some(peer) = reverse::peer_of::<P::Family>(ctx, &frontend) {
+        // SAFETY: a field of the socket's storage.
+        let peer = unsafe { words(peer.as_ptr()) };
+        redirect::<P>(ctx, P::Family::endpoint_parts(&peer));
+        return PROCEED;
+    }
+    let resolved = flow::send::<P::Family>(ctx, frontend);
+    match resolved.verdict {
+        Verdict::Untouched => PROCEED,
+        Verdict::Refuse => refuse(),
+        Verdict::Redirect => {
+            redirect::<P>(ctx, P::Family::endpoint_parts(&resolved.endpoint));
+            PROCEED
+        }
+    }
 }
 
 /// `recvfrom` and `recvmsg`: an endpoint that answers becomes the frontend again. The kernel
@@ -180,7 +189,7 @@ pub(crate) fn recvmsg<P: Place>(ctx: &SockAddrContext) -> i32 {
         let frontend = reverse::dialled::<P::Family>(ctx, address, port)
             .or_else(|| flow::answered::<P::Family>(ctx, address, port));
         if let Some(frontend) = frontend {
-            redirect::<P>(ctx, P::Family::frontend_parts(&frontend));
+            restore::<P>(ctx, frontend);
         }
     }
     PROCEED
@@ -193,9 +202,17 @@ pub(crate) fn getpeername<P: Place>(ctx: &SockAddrContext) -> i32 {
     if protocol(ctx).is_some_and(keeps_reverse)
         && let Some(frontend) = reverse::dialled::<P::Family>(ctx, P::address(ctx), port(ctx))
     {
-        redirect::<P>(ctx, P::Family::frontend_parts(&frontend));
+        restore::<P>(ctx, frontend);
     }
     PROCEED
+}
+
+/// Puts what was dialled into the context.
+#[inline(always)]
+fn restore<P: Place>(ctx: &SockAddrContext, frontend: NonNull<<P::Family as Family>::Frontend>) {
+    // SAFETY: of a look-up, or a field of the socket's storage.
+    let frontend = unsafe { words(frontend.as_ptr()) };
+    redirect::<P>(ctx, P::Family::frontend_parts(&frontend));
 }
 
 /// Whether connected sockets of a protocol keep what they dialled.

@@ -3,6 +3,8 @@
 //!
 //! Addresses are handled as words in network order, as the kernel's contexts show them.
 
+use core::ptr::NonNull;
+
 use aya_ebpf::bindings::bpf_sock;
 use aya_ebpf::btf_maps::SkStorage;
 use topo_lb_common::address::{Frontend4, Frontend6};
@@ -41,7 +43,7 @@ pub(crate) trait Family: Sized + 'static {
     /// Words in network order.
     type Address: Copy + PartialEq;
     type Frontend: Copy;
-    type Endpoint: Copy;
+    type Endpoint: Copy + Default;
     type Service: 'static;
     type FlowKey;
     type Flow: Copy;
@@ -83,10 +85,15 @@ pub(crate) trait Family: Sized + 'static {
     fn flow_key(cookie: u64, frontend: Self::Frontend) -> Self::FlowKey;
     fn flow(parts: FlowParts<Self>) -> Self::Flow;
     fn flow_parts(flow: Self::Flow) -> FlowParts<Self>;
+    /// The generation, in place.
+    fn flow_generation(flow: NonNull<Self::Flow>) -> *mut u32;
     /// `port` in host order.
     fn reply_key(cookie: u64, address: Self::Address, port: u16) -> Self::ReplyKey;
     fn connection(frontend: Self::Frontend, endpoint: Self::Endpoint) -> Self::Connected;
-    fn connection_parts(connected: Self::Connected) -> (Self::Frontend, Self::Endpoint);
+    /// What was dialled, and where it went, in place.
+    fn connection_parts(
+        connected: NonNull<Self::Connected>,
+    ) -> (NonNull<Self::Frontend>, NonNull<Self::Endpoint>);
     fn member_key(service: u32, endpoint: &Self::Endpoint) -> Self::MemberKey;
     fn affinity_entry(last_used: u64, endpoint: Self::Endpoint) -> Self::Affinity;
     /// When it was last used, and the endpoint.
@@ -205,6 +212,12 @@ macro_rules! family {
         }
 
         #[inline(always)]
+        fn flow_generation(flow: NonNull<$flow>) -> *mut u32 {
+            // SAFETY: a pointer to a whole value; nothing is read.
+            unsafe { &raw mut (*flow.as_ptr()).generation }
+        }
+
+        #[inline(always)]
         fn reply_key(cookie: u64, address: $address, port: u16) -> $reply_key {
             $reply_key {
                 cookie,
@@ -220,8 +233,17 @@ macro_rules! family {
         }
 
         #[inline(always)]
-        fn connection_parts(connected: $connected) -> ($frontend, $endpoint) {
-            (connected.frontend, connected.endpoint)
+        fn connection_parts(
+            connected: NonNull<$connected>,
+        ) -> (NonNull<$frontend>, NonNull<$endpoint>) {
+            let connected = connected.as_ptr();
+            // SAFETY: a pointer to a whole value has fields that are not null.
+            unsafe {
+                (
+                    NonNull::new_unchecked(&raw mut (*connected).frontend),
+                    NonNull::new_unchecked(&raw mut (*connected).endpoint),
+                )
+            }
         }
 
         #[inline(always)]

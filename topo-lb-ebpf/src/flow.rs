@@ -1,5 +1,7 @@
 //! Unconnected UDP: one socket keeps one endpoint per frontend while that endpoint serves.
 
+use core::ptr::NonNull;
+
 use aya_ebpf::EbpfContext;
 use aya_ebpf::bindings::BPF_ANY;
 use aya_ebpf::helpers::{bpf_get_netns_cookie, bpf_get_socket_cookie};
@@ -7,65 +9,71 @@ use aya_ebpf::programs::SockAddrContext;
 use topo_lb_common::selection::BYPASS;
 
 use crate::family::{Family, FlowParts};
-use crate::resolve::{Target, Verdict, resolve};
-use crate::stamped::{self, Snapshot, same, words};
+use crate::resolve::{Resolved, Verdict, resolve};
+use crate::stamped::{self, Found, Snapshot, same, words};
 
 /// Where the context's socket sends a datagram that is addressed to `frontend`.
 #[inline(always)]
-pub(crate) fn send<F: Family>(ctx: &SockAddrContext, frontend: F::Frontend) -> Verdict<F> {
-    let snapshot = stamped::service::<F, _>(&frontend, |fields| {
-        // SAFETY: the fields are of a whole value.
-        unsafe {
-            (fields.service.read_volatile(), (&raw const (*fields.selection).flags).read_volatile())
+pub(crate) fn send<F: Family>(ctx: &SockAddrContext, frontend: F::Frontend) -> Resolved<F> {
+    let Snapshot { found, generation, value: (service, flags) } =
+        stamped::service::<F, _>(&frontend, |fields| {
+            // SAFETY: the fields are of a whole value.
+            unsafe {
+                (
+                    fields.service.read_volatile(),
+                    (&raw const (*fields.selection).flags).read_volatile(),
+                )
+            }
+        });
+    match found {
+        Found::Absent => return Resolved::without_endpoint(Verdict::Untouched),
+        Found::Torn => return Resolved::without_endpoint(Verdict::Refuse),
+        Found::Whole if flags & BYPASS != 0 => {
+            return Resolved::without_endpoint(Verdict::Untouched);
         }
-    });
-    let (generation, service) = match snapshot {
-        Snapshot::Absent => return Verdict::Untouched,
-        Snapshot::Torn => return Verdict::Refuse,
-        Snapshot::Whole(_, (_, flags)) if flags & BYPASS != 0 => return Verdict::Untouched,
-        Snapshot::Whole(generation, (service, _)) => (generation, service),
-    };
+        Found::Whole => {}
+    }
     let cookie = cookie(ctx);
     let key = F::flow_key(cookie, frontend);
-    let kept = kept::<F>(&key, service, generation);
-    let target = match kept {
-        Some(endpoint) => Target { endpoint, service, generation },
+    let resolved = if let Some(flow) = kept::<F>(&key, service, generation) {
+        // SAFETY: a look-up's pointer.
+        let FlowParts { endpoint, .. } = F::flow_parts(unsafe { words(flow.as_ptr()) });
+        Resolved { verdict: Verdict::Redirect, endpoint, service, generation }
+    } else {
         // SAFETY: a context of this hook.
-        None => match resolve::<F>(&frontend, || unsafe { bpf_get_netns_cookie(ctx.as_ptr()) }) {
-            Verdict::To(target) => {
-                store::<F>(&key, target.endpoint, target.service, target.generation);
-                target
-            }
-            other => return other,
-        },
+        let client = || unsafe { bpf_get_netns_cookie(ctx.as_ptr()) };
+        let fresh = resolve::<F>(&frontend, client);
+        if fresh.verdict == Verdict::Redirect {
+            let Resolved { endpoint, service, generation, .. } = fresh;
+            let flow = F::flow(FlowParts { endpoint, service, generation });
+            // A full map evicts; should it fail all the same, the next datagram chooses anew.
+            let _ = F::flows().insert(&key, flow, BPF_ANY.into());
+        }
+        fresh
     };
-    expect_reply::<F>(cookie, &target.endpoint, frontend);
-    Verdict::To(target)
+    if resolved.verdict == Verdict::Redirect {
+        expect_reply::<F>(cookie, &resolved.endpoint, frontend);
+    }
+    resolved
 }
 
-/// The endpoint of a flow, if it may still be used: nothing of the Service changed since, or the
+/// A flow, if its endpoint may still be used: nothing of the Service changed since, or the
 /// endpoint still serves.
 #[inline(always)]
-fn kept<F: Family>(key: &F::FlowKey, service: u32, generation: u32) -> Option<F::Endpoint> {
-    let flow = F::flows().get_ptr(key)?;
+fn kept<F: Family>(key: &F::FlowKey, service: u32, generation: u32) -> Option<NonNull<F::Flow>> {
+    let pointer = NonNull::new(F::flows().get_ptr(key)?.cast_mut())?;
     // SAFETY: a look-up's pointer. An entry that was just found is the last to be evicted, so it
     // is not given to another key under our hands.
-    let flow = F::flow_parts(unsafe { words(flow) });
+    let flow = F::flow_parts(unsafe { words(pointer.as_ptr()) });
     if flow.service != service {
         return None;
     }
     if flow.generation != generation {
         F::members().get_ptr(F::member_key(service, &flow.endpoint))?;
-        store::<F>(key, flow.endpoint, service, generation);
+        // SAFETY: one aligned word; another CPU that sends for this socket writes the same.
+        unsafe { F::flow_generation(pointer).write_volatile(generation) };
     }
-    Some(flow.endpoint)
-}
-
-#[inline(always)]
-fn store<F: Family>(key: &F::FlowKey, endpoint: F::Endpoint, service: u32, generation: u32) {
-    let flow = F::flow(FlowParts { endpoint, service, generation });
-    // A full map evicts; what is left to fail is memory, and then the next datagram chooses anew.
-    let _ = F::flows().insert(key, flow, BPF_ANY.into());
+    Some(pointer)
 }
 
 /// Sees to it that an answer of `endpoint` comes from `frontend`. Two frontends may share an
@@ -75,8 +83,8 @@ fn expect_reply<F: Family>(cookie: u64, endpoint: &F::Endpoint, frontend: F::Fro
     let (address, port) = F::endpoint_parts(endpoint);
     let key = F::reply_key(cookie, address, port);
     // SAFETY: a look-up's pointer.
-    let known = F::replies().get_ptr(&key).map(|known| unsafe { words(known) });
-    if !known.is_some_and(|known| same(&known, &frontend)) {
+    let is_known = |known| same(&unsafe { words(known) }, &frontend);
+    if !F::replies().get_ptr(&key).is_some_and(is_known) {
         let _ = F::replies().insert(key, frontend, BPF_ANY.into());
     }
 }
@@ -88,10 +96,9 @@ pub(crate) fn answered<F: Family>(
     ctx: &SockAddrContext,
     address: F::Address,
     port: u16,
-) -> Option<F::Frontend> {
+) -> Option<NonNull<F::Frontend>> {
     let key = F::reply_key(cookie(ctx), address, port);
-    // SAFETY: a look-up's pointer.
-    F::replies().get_ptr(&key).map(|frontend| unsafe { words(frontend) })
+    NonNull::new(F::replies().get_ptr(&key)?.cast_mut())
 }
 
 #[inline(always)]

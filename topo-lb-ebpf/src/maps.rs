@@ -88,3 +88,7 @@ pub(crate) static TCP_PEER_IS_SERVICE: Global<u8> = Global::new(1);
 /// looks at the call, because the constant is known to it.
 #[unsafe(no_mangle)]
 pub(crate) static HAS_SET_RETVAL: Global<u8> = Global::new(0);
+
+/// Whether the kernel has `bpf_skc_to_mptcp_sock`; as [`HAS_SET_RETVAL`].
+#[unsafe(no_mangle)]
+pub(crate) static HAS_MPTCP_SOCK: Global<u8> = Global::new(0);

@@ -6,12 +6,25 @@ use topo_lb_common::range::Range;
 use topo_lb_common::selection::{Choice, INLINE};
 
 use crate::affinity;
-use crate::family::Family;
+use crate::family::{Family, Fields};
 use crate::maps::{COUNTERS, RANGE};
-use crate::stamped::{self, Snapshot, words};
+use crate::stamped::{self, Found, Snapshot, words};
 
-/// An endpoint for a new connection.
-pub(crate) struct Target<F: Family> {
+/// What becomes of a new connection.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// Not ours.
+    Untouched,
+    /// No endpoint may be used.
+    Refuse,
+    /// It goes to the endpoint.
+    Redirect,
+}
+
+/// The verdict on a new connection, and what goes with a redirection. All is initialised in any
+/// case, as in [`Snapshot`](stamped::Snapshot).
+pub(crate) struct Resolved<F: Family> {
+    pub(crate) verdict: Verdict,
     pub(crate) endpoint: F::Endpoint,
     /// Index of the Service port.
     pub(crate) service: u32,
@@ -19,14 +32,11 @@ pub(crate) struct Target<F: Family> {
     pub(crate) generation: u32,
 }
 
-/// What becomes of a new connection.
-pub(crate) enum Verdict<F: Family> {
-    /// Not ours.
-    Untouched,
-    /// No endpoint may be used.
-    Refuse,
-    /// It goes there.
-    To(Target<F>),
+impl<F: Family> Resolved<F> {
+    #[inline(always)]
+    pub(crate) fn without_endpoint(verdict: Verdict) -> Self {
+        Self { verdict, endpoint: F::Endpoint::default(), service: 0, generation: 0 }
+    }
 }
 
 /// Whether a frontend can be at `address` at all: without it there is nothing to look up.
@@ -40,12 +50,32 @@ pub(crate) fn in_range<F: Family>(address: F::Address) -> bool {
     F::in_range(range, address)
 }
 
-/// The endpoint that a stamped value gave, or where it is.
-enum Pick<F: Family> {
+/// Where a stamped value says that the endpoint is.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+enum Place {
+    #[default]
     Bypass,
     Refuse,
-    Endpoint(F::Endpoint),
-    Slot(u32),
+    Inline,
+    Slot,
+}
+
+/// What choosing reads of a stamped value.
+struct Pick<F: Family> {
+    place: Place,
+    slot: u32,
+    /// An inline one; of any other place it means nothing.
+    endpoint: F::Endpoint,
+    service: u32,
+    affinity_seconds: u32,
+}
+
+impl<F: Family> Default for Pick<F> {
+    #[inline(always)]
+    fn default() -> Self {
+        let endpoint = F::Endpoint::default();
+        Self { place: Place::Bypass, slot: 0, endpoint, service: 0, affinity_seconds: 0 }
+    }
 }
 
 /// Chooses an endpoint for a new connection to `frontend`, and counts it. `client` tells who
@@ -54,50 +84,60 @@ enum Pick<F: Family> {
 pub(crate) fn resolve<F: Family>(
     frontend: &F::Frontend,
     client: impl FnOnce() -> u64,
-) -> Verdict<F> {
+) -> Resolved<F> {
+    let Snapshot { found, generation, value: pick } = stamped::service(frontend, pick::<F>);
+    let Pick { place, slot, mut endpoint, service, affinity_seconds } = pick;
+    match found {
+        Found::Absent => return Resolved::without_endpoint(Verdict::Untouched),
+        Found::Torn => return Resolved::without_endpoint(Verdict::Refuse),
+        Found::Whole => {}
+    }
+    let refused = match place {
+        Place::Bypass => return Resolved::without_endpoint(Verdict::Untouched),
+        Place::Refuse => true,
+        Place::Inline => false,
+        Place::Slot => match F::slots().get_ptr(slot) {
+            Some(slot) => {
+                // SAFETY: the agent fills a slot before a value names it, and reuses it only when
+                // no program that saw that value still runs.
+                endpoint = unsafe { words(slot) };
+                false
+            }
+            None => true,
+        },
+    };
+    if refused {
+        count(service, None);
+        return Resolved::without_endpoint(Verdict::Refuse);
+    }
+    if affinity_seconds != 0 {
+        endpoint = affinity::keep::<F>(client(), service, affinity_seconds, endpoint);
+    }
+    count(service, Some(F::locality(&endpoint)));
+    Resolved { verdict: Verdict::Redirect, endpoint, service, generation }
+}
+
+/// Chooses by a value that may be torn.
+#[inline(always)]
+fn pick<F: Family>(fields: &Fields<F>) -> Pick<F> {
     // SAFETY: the helper has no preconditions.
     let random = || unsafe { bpf_get_prandom_u32() };
-    let snapshot = stamped::service::<F, _>(frontend, |fields| {
-        // SAFETY: the fields are of a whole value; the index is below INLINE.
-        unsafe {
-            let pick = match words(fields.selection).choose(random(), random) {
-                Choice::Bypass => Pick::<F>::Bypass,
-                Choice::Refuse => Pick::Refuse,
-                Choice::Inline(index) => {
-                    let index = index as usize & (INLINE - 1);
-                    Pick::Endpoint(words(fields.endpoints.add(index)))
-                }
-                Choice::Slot(slot) => Pick::Slot(slot),
-            };
-            (pick, fields.service.read_volatile(), fields.affinity_seconds.read_volatile())
+    // SAFETY: the fields are of a whole value; the index is below INLINE.
+    unsafe {
+        let (place, index) = match words(fields.selection).choose(random(), random) {
+            Choice::Bypass => (Place::Bypass, 0),
+            Choice::Refuse => (Place::Refuse, 0),
+            Choice::Inline(index) => (Place::Inline, index),
+            Choice::Slot(slot) => (Place::Slot, slot),
+        };
+        Pick {
+            place,
+            slot: index,
+            endpoint: words(fields.endpoints.add(index as usize & (INLINE - 1))),
+            service: fields.service.read_volatile(),
+            affinity_seconds: fields.affinity_seconds.read_volatile(),
         }
-    });
-    let (generation, pick, service, affinity_seconds) = match snapshot {
-        Snapshot::Absent => return Verdict::Untouched,
-        Snapshot::Torn => return Verdict::Refuse,
-        Snapshot::Whole(generation, (pick, service, seconds)) => {
-            (generation, pick, service, seconds)
-        }
-    };
-    let fresh = match pick {
-        Pick::Bypass => return Verdict::Untouched,
-        Pick::Endpoint(endpoint) => Some(endpoint),
-        // SAFETY: the agent fills a slot before a value names it, and reuses it only when no
-        // program that saw that value still runs.
-        Pick::Slot(slot) => F::slots().get_ptr(slot).map(|slot| unsafe { words(slot) }),
-        Pick::Refuse => None,
-    };
-    let Some(fresh) = fresh else {
-        count(service, None);
-        return Verdict::Refuse;
-    };
-    let endpoint = if affinity_seconds == 0 {
-        fresh
-    } else {
-        affinity::keep::<F>(client(), service, affinity_seconds, fresh)
-    };
-    count(service, Some(F::locality(&endpoint)));
-    Verdict::To(Target { endpoint, service, generation })
+    }
 }
 
 /// Counts a connection by where it went; `None`: refused.

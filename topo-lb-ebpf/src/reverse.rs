@@ -1,9 +1,14 @@
 //! Connected sockets: what was dialled, kept in the socket's own storage.
 
-use aya_ebpf::bindings::bpf_sock;
+use core::ffi::c_void;
+use core::ptr::{self, NonNull};
+
+use aya_ebpf::bindings::{BPF_SK_STORAGE_GET_F_CREATE, bpf_sock};
+use aya_ebpf::helpers::generated::{bpf_sk_storage_get, bpf_skc_to_mptcp_sock};
 use aya_ebpf::programs::SockAddrContext;
 
 use crate::family::Family;
+use crate::maps::HAS_MPTCP_SOCK;
 use crate::stamped::{same, words};
 
 /// Remembers that the context's socket dialled `frontend` and goes to `endpoint`. Without memory
@@ -14,11 +19,9 @@ pub(crate) fn remember<F: Family>(
     frontend: F::Frontend,
     endpoint: F::Endpoint,
 ) {
-    // SAFETY: the context's socket; the storage is the socket's, and connecting it is serialised
-    // by the socket's lock.
+    // SAFETY: the storage is the socket's, and connecting it is serialised by the socket's lock.
     unsafe {
-        let connected = F::connected().get_or_insert_ptr_mut(ctx, None);
-        if !connected.is_null() {
+        if let Some(connected) = storage::<F>(owner(ctx), BPF_SK_STORAGE_GET_F_CREATE.into()) {
             connected.write(F::connection(frontend, endpoint));
         }
     }
@@ -27,11 +30,12 @@ pub(crate) fn remember<F: Family>(
 /// Forgets what the context's socket dialled: it connects to what is no frontend.
 #[inline(always)]
 pub(crate) fn forget<F: Family>(ctx: &SockAddrContext) {
-    // SAFETY: the context's socket. The look-up comes first because it is cheaper than deleting
-    // nothing, which takes and gives a reference.
+    let owner = owner(ctx);
+    // SAFETY: a socket. The look-up comes first because it is cheaper than deleting nothing, which
+    // takes and gives a reference.
     unsafe {
-        if !F::connected().get_ptr_mut(ctx).is_null() {
-            let _ = F::connected().delete(socket(ctx));
+        if storage::<F>(owner, 0).is_some() {
+            let _ = F::connected().delete(owner.cast());
         }
     }
 }
@@ -42,8 +46,10 @@ pub(crate) fn dialled<F: Family>(
     ctx: &SockAddrContext,
     address: F::Address,
     port: u16,
-) -> Option<F::Frontend> {
-    let (frontend, endpoint) = stored::<F>(ctx)?;
+) -> Option<NonNull<F::Frontend>> {
+    let (frontend, endpoint) = F::connection_parts(stored::<F>(ctx)?);
+    // SAFETY: a field of the socket's storage.
+    let endpoint = unsafe { words(endpoint.as_ptr()) };
     (F::endpoint_parts(&endpoint) == (address, port)).then_some(frontend)
 }
 
@@ -53,7 +59,7 @@ pub(crate) fn dialled<F: Family>(
 pub(crate) fn peer_of<F: Family>(
     ctx: &SockAddrContext,
     frontend: &F::Frontend,
-) -> Option<F::Endpoint> {
+) -> Option<NonNull<F::Endpoint>> {
     let sk = socket(ctx);
     // SAFETY: the context's socket. Kernels before 5.18 show the port as a word whose first half
     // is the same.
@@ -62,19 +68,45 @@ pub(crate) fn peer_of<F: Family>(
     if port == 0 {
         return None;
     }
-    let (dialled, endpoint) = stored::<F>(ctx)?;
+    let (dialled, endpoint) = F::connection_parts(stored::<F>(ctx)?);
+    // SAFETY: fields of the socket's storage.
+    let (dialled, peer) = unsafe { (words(dialled.as_ptr()), words(endpoint.as_ptr())) };
     // A socket that was disconnected, or is connected elsewhere, keeps what it dialled before.
-    let is_peer = F::endpoint_parts(&endpoint) == (address, u16::from_be(port));
+    let is_peer = F::endpoint_parts(&peer) == (address, u16::from_be(port));
     (is_peer && same(&dialled, frontend)).then_some(endpoint)
 }
 
 #[inline(always)]
-fn stored<F: Family>(ctx: &SockAddrContext) -> Option<(F::Frontend, F::Endpoint)> {
-    // SAFETY: the context's socket; the pointer is null or to a whole value.
-    unsafe {
-        let connected = F::connected().get_ptr_mut(ctx);
-        (!connected.is_null()).then(|| F::connection_parts(words(connected.cast_const())))
+fn stored<F: Family>(ctx: &SockAddrContext) -> Option<NonNull<F::Connected>> {
+    // SAFETY: the context's socket.
+    unsafe { storage::<F>(socket(ctx).cast(), 0) }
+}
+
+/// A socket's storage. A new one is all zero, which matches no peer.
+///
+/// # Safety
+///
+/// `owner` is a socket.
+#[inline(always)]
+unsafe fn storage<F: Family>(owner: *mut c_void, flags: u64) -> Option<NonNull<F::Connected>> {
+    let map = ptr::from_ref(F::connected()).cast_mut().cast();
+    // SAFETY: the caller's; the pointer is null or to a whole value.
+    NonNull::new(unsafe { bpf_sk_storage_get(map, owner, ptr::null_mut(), flags) }.cast())
+}
+
+/// The socket that the application has: of MPTCP, the hook `connect` gets the subflow, and
+/// `getpeername` the whole.
+#[inline(always)]
+fn owner(ctx: &SockAddrContext) -> *mut c_void {
+    let socket: *mut c_void = socket(ctx).cast();
+    if HAS_MPTCP_SOCK.load() != 0 {
+        // SAFETY: the context's socket.
+        let whole = unsafe { bpf_skc_to_mptcp_sock(socket) };
+        if !whole.is_null() {
+            return whole.cast();
+        }
     }
+    socket
 }
 
 #[inline(always)]

@@ -8,14 +8,25 @@ use crate::family::{Family, Fields};
 /// busy writer none came to the second.
 const ATTEMPTS: u32 = 3;
 
-/// What reading a service value gave.
-pub(crate) enum Snapshot<T> {
+/// Whether a service value was read.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Found {
     /// No such frontend.
     Absent,
     /// Never whole in all attempts.
     Torn,
-    /// Of one write, with that write's generation.
-    Whole(u32, T),
+    /// Of one write.
+    Whole,
+}
+
+/// What reading a service value gave. Generation and value mean something only where it was read
+/// whole; they are there in any case, because the verifier follows values that mean nothing, too,
+/// and wants them initialised.
+pub(crate) struct Snapshot<T> {
+    pub(crate) found: Found,
+    /// Number of the write.
+    pub(crate) generation: u32,
+    pub(crate) value: T,
 }
 
 /// Looks a frontend up and reads of its value what `body` reads.
@@ -25,28 +36,29 @@ pub(crate) enum Snapshot<T> {
 /// tells an element that was given to another key meanwhile; that is why each attempt looks up
 /// again.
 #[inline(always)]
-pub(crate) fn service<F: Family, T>(
+pub(crate) fn service<F: Family, T: Default>(
     frontend: &F::Frontend,
     body: impl Fn(&Fields<F>) -> T,
 ) -> Snapshot<T> {
+    let nothing = |found| Snapshot { found, generation: 0, value: T::default() };
     for _ in 0..ATTEMPTS {
         let Some(value) = F::services().get_ptr(frontend) else {
-            return Snapshot::Absent;
+            return nothing(Found::Absent);
         };
         // SAFETY: a look-up's pointer is to a whole value, and stays readable until the program
         // ends. The reads are volatile: they stay in this order.
         unsafe {
             let fields = F::fields(value);
-            let tail = fields.generation_tail.read_volatile();
-            let read = body(&fields);
+            let generation = fields.generation_tail.read_volatile();
+            let value = body(&fields);
             let owner = words(fields.frontend);
             let head = fields.generation.read_volatile();
-            if head == tail && same(&owner, frontend) {
-                return Snapshot::Whole(tail, read);
+            if head == generation && same(&owner, frontend) {
+                return Snapshot { found: Found::Whole, generation, value };
             }
         }
     }
-    Snapshot::Torn
+    nothing(Found::Torn)
 }
 
 /// Copies a value out of a map: in one load where it is eight aligned bytes, else word by word.
