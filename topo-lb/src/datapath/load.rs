@@ -144,7 +144,6 @@ impl Datapath {
         // After the lock, so that it is undone before the lock is given back.
         let mut made =
             Made { directory: is_new.then(|| options.pin_dir.clone()), files: Vec::new() };
-        let reports_refused = Feature::SetRetval.is_there() == Some(true);
         let shapes = shapes(&options.sizes);
         for shape in &shapes {
             let path = options.pin_dir.join(shape.name);
@@ -153,9 +152,10 @@ impl Datapath {
                 Pinned::Absent => made.files.push(path),
             }
         }
-        let constants = Constants::new(options.tcp_peer, reports_refused);
+        let constants = Constants::probe(options.tcp_peer);
         let ebpf = load(&shapes, &constants, Some(&options.pin_dir))?;
         made.keep();
+        let reports_refused = constants.reports_refused();
         Ok(Self { options, ebpf, reports_refused, _lock: lock })
     }
 
@@ -294,12 +294,19 @@ fn refused(hook: Hook, error: ProgramError) -> LoadError {
             let last = log
                 .lines()
                 .rev()
-                .find(|line| !line.trim().is_empty() && !line.starts_with("processed "))
+                .find(|line| {
+                    !["", "processed", "stack", "verification"].contains(&first_word(line))
+                })
                 .unwrap_or("the verifier said nothing");
             LoadError::Verifier { program, reason: format!("{io_error}; {last}") }
         }
         other => LoadError::Verifier { program, reason: causes(&other) },
     }
+}
+
+/// The verifier's log ends with its statistics, each line beginning with a word of its own.
+fn first_word(line: &str) -> &str {
+    line.split_ascii_whitespace().next().unwrap_or_default()
 }
 
 fn explain(error: EbpfError) -> LoadError {

@@ -11,4 +11,6 @@ pub mod lock;
 pub mod mount;
 pub mod object;
 pub mod probe;
+pub mod self_probe;
 mod syscall;
+pub mod trial;

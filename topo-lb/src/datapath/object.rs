@@ -15,6 +15,8 @@ use topo_lb_common::range::Range;
 use topo_lb_common::reverse::{Connected4, Connected6};
 use topo_lb_common::service::{Service4, Service6};
 
+use super::probe::Feature;
+
 /// The programs, built by `cargo xtask build-ebpf`.
 pub(crate) static OBJECT: &[u8] = aya::include_bytes_aligned!(env!("TOPO_LB_OBJECT"));
 
@@ -163,16 +165,25 @@ pub(crate) fn shapes(sizes: &Sizes) -> [Shape; maps::ALL.len()] {
 /// What the programs are told when they are loaded.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Constants {
-    pub(crate) tcp_peer_is_service: u8,
-    pub(crate) has_set_retval: u8,
+    tcp_peer_is_service: u8,
+    has_set_retval: u8,
+    has_mptcp_sock: u8,
 }
 
 impl Constants {
-    pub(crate) fn new(tcp_peer: TcpPeer, has_set_retval: bool) -> Self {
+    /// As this kernel can.
+    pub(crate) fn probe(tcp_peer: TcpPeer) -> Self {
+        let is_there = |feature: Feature| u8::from(feature.is_there() == Some(true));
         Self {
             tcp_peer_is_service: u8::from(tcp_peer == TcpPeer::Service),
-            has_set_retval: u8::from(has_set_retval),
+            has_set_retval: is_there(Feature::SetRetval),
+            has_mptcp_sock: is_there(Feature::MptcpSock),
         }
+    }
+
+    /// Whether a refused connection is `ECONNREFUSED`.
+    pub(crate) fn reports_refused(&self) -> bool {
+        self.has_set_retval != 0
     }
 }
 
@@ -187,6 +198,7 @@ pub(crate) fn loader<'a>(
     loader.btf(None);
     loader.override_global("TCP_PEER_IS_SERVICE", &constants.tcp_peer_is_service, true);
     loader.override_global("HAS_SET_RETVAL", &constants.has_set_retval, true);
+    loader.override_global("HAS_MPTCP_SOCK", &constants.has_mptcp_sock, true);
     for shape in shapes {
         loader.map_max_entries(shape.name, shape.max_entries);
         if let Some(pin_dir) = pin_dir {

@@ -1,14 +1,16 @@
 //! What this kernel can do, asked of the kernel itself: distributions carry features back, so
 //! version numbers say little.
 
-use std::fmt;
+use std::os::fd::AsFd;
+use std::path::Path;
+use std::{fmt, io};
 
 use aya::maps::MapType;
 use aya::programs::ProgramType;
 use aya::sys::{BpfHelper, is_helper_supported, is_map_supported};
 
 use super::object::Hook;
-use super::syscall::{Instruction, load_sock_addr};
+use super::syscall::{self, Instruction, load_sock_addr};
 
 /// Something that topo-lb needs of the kernel, or is better with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,9 +31,14 @@ pub enum Feature {
     SocketCookie,
     /// `bpf_set_retval`: a refused connection is `ECONNREFUSED`, and not `EPERM`.
     SetRetval,
+    /// `bpf_skc_to_mptcp_sock`: the peer of an MPTCP socket is what was dialled.
+    MptcpSock,
 }
 
 impl Feature {
+    /// What is better to have.
+    pub const OPTIONAL: [Self; 2] = [Self::SetRetval, Self::MptcpSock];
+
     /// All without which the programs do not load.
     pub const REQUIRED: [Self; 14] = [
         Self::Hook(Hook::Connect4),
@@ -73,6 +80,8 @@ impl Feature {
             // bed89185af0d, "bpf: Use cgroup_{common,current}_func_proto in more hooks"; the
             // helper itself came with 5.18, for other hooks than these.
             Self::SetRetval => "6.1",
+            // 3bc253c2e652, "bpf: Add bpf_skc_to_mptcp_sock_proto".
+            Self::MptcpSock => "5.19",
         }
     }
 
@@ -91,6 +100,7 @@ impl Feature {
             Self::NetnsCookie => helper(BpfHelper::BPF_FUNC_get_netns_cookie),
             Self::SocketCookie => helper(BpfHelper::BPF_FUNC_get_socket_cookie),
             Self::SetRetval => helper(BpfHelper::BPF_FUNC_set_retval),
+            Self::MptcpSock => helper(BpfHelper::BPF_FUNC_skc_to_mptcp_sock),
         }
     }
 }
@@ -106,18 +116,29 @@ impl fmt::Display for Feature {
             Self::NetnsCookie => f.write_str("bpf_get_netns_cookie"),
             Self::SocketCookie => f.write_str("bpf_get_socket_cookie"),
             Self::SetRetval => f.write_str("bpf_set_retval"),
+            Self::MptcpSock => f.write_str("bpf_skc_to_mptcp_sock"),
         }
     }
 }
 
-/// Loads the shortest program that a hook takes: `r0 = 1; exit`.
+/// The shortest program that a hook takes, `r0 = 1; exit`: BPF_ALU64 | BPF_MOV | BPF_K, and
+/// BPF_JMP | BPF_EXIT.
+const EMPTY: [Instruction; 2] = [
+    Instruction { code: 0xb7, registers: 0, offset: 0, immediate: 1 },
+    Instruction { code: 0x95, registers: 0, offset: 0, immediate: 0 },
+];
+
+/// Pins the shortest program that a hook takes: what it costs is what any program costs.
+///
+/// # Errors
+///
+/// The kernel does not take it, or `path` is not on bpffs.
+pub fn pin_empty(hook: Hook, path: &Path) -> io::Result<()> {
+    syscall::pin(load_sock_addr(&EMPTY, hook.attach_type())?.as_fd(), path)
+}
+
 fn has_hook(hook: Hook) -> Option<bool> {
-    // BPF_ALU64 | BPF_MOV | BPF_K, and BPF_JMP | BPF_EXIT.
-    let proceed = [
-        Instruction { code: 0xb7, registers: 0, offset: 0, immediate: 1 },
-        Instruction { code: 0x95, registers: 0, offset: 0, immediate: 0 },
-    ];
-    match load_sock_addr(&proceed, hook.attach_type()) {
+    match load_sock_addr(&EMPTY, hook.attach_type()) {
         Ok(_) => Some(true),
         // EINVAL: an unknown program or attach type; E2BIG: an attribute that is too new.
         Err(error) if matches!(error.raw_os_error(), Some(libc::EINVAL | libc::E2BIG)) => {

@@ -9,6 +9,7 @@ use std::path::Path;
 
 // Commands of include/uapi/linux/bpf.h, enum bpf_cmd.
 const BPF_PROG_LOAD: libc::c_long = 5;
+const BPF_OBJ_PIN: libc::c_long = 6;
 const BPF_OBJ_GET: libc::c_long = 7;
 const BPF_PROG_GET_FD_BY_ID: libc::c_long = 13;
 const BPF_OBJ_GET_INFO_BY_FD: libc::c_long = 15;
@@ -23,13 +24,13 @@ const BPF_LINK_UPDATE: libc::c_long = 29;
 unsafe trait Attribute {}
 
 #[repr(C)]
-struct ObjectGet {
+struct Object {
     path: u64,
     fd: u32,
     flags: u32,
 }
 // SAFETY: the BPF_OBJ_* variant.
-unsafe impl Attribute for ObjectGet {}
+unsafe impl Attribute for Object {}
 
 #[repr(C)]
 struct ById {
@@ -125,8 +126,15 @@ fn owned(fd: libc::c_long) -> OwnedFd {
 /// Opens what is pinned at `path`.
 pub(crate) fn open_pin(path: &Path) -> io::Result<OwnedFd> {
     let path = CString::new(path.as_os_str().as_bytes())?;
-    let mut attribute = ObjectGet { path: path.as_ptr() as u64, fd: 0, flags: 0 };
+    let mut attribute = Object { path: path.as_ptr() as u64, fd: 0, flags: 0 };
     bpf(BPF_OBJ_GET, &mut attribute).map(owned)
+}
+
+/// Pins what `fd` is at `path`.
+pub(crate) fn pin(fd: BorrowedFd<'_>, path: &Path) -> io::Result<()> {
+    let path = CString::new(path.as_os_str().as_bytes())?;
+    let mut attribute = Object { path: path.as_ptr() as u64, fd: fd.as_raw_fd() as u32, flags: 0 };
+    bpf(BPF_OBJ_PIN, &mut attribute).map(drop)
 }
 
 /// Reads what a link is; of another kind of link only the first fields mean anything.

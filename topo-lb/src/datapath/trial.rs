@@ -1,0 +1,208 @@
+//! A datapath for a moment: maps of its own, nothing pinned, attached to a cgroup of its own. To
+//! try what this host does, and to measure what it costs, beside an agent that runs.
+
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, SystemTime};
+
+use aya::Ebpf;
+use aya::maps::{Array, HashMap, MapError};
+use aya::programs::{CgroupAttachMode, ProgramInfo};
+use bytemuck::bytes_of;
+use thiserror::Error;
+use topo_lb_common::maps;
+use topo_lb_common::range::Range;
+use topo_lb_common::service::Service4;
+
+use super::load::{LoadError, causes, load, program};
+use super::object::{Constants, Hook, Sizes, TcpPeer, shapes};
+
+/// Why a trial cannot be made.
+#[derive(Debug, Error)]
+pub enum TrialError {
+    /// The cgroup cannot be made.
+    #[error("a cgroup cannot be made below {}: {source}", root.display())]
+    Cgroup {
+        /// The cgroup that it should be in.
+        root: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// Programs or maps are not taken.
+    #[error(transparent)]
+    Load(#[from] LoadError),
+    /// A program cannot be attached.
+    #[error("{hook} cannot be attached to a cgroup: {reason}")]
+    Attach {
+        /// The hook's name.
+        hook: &'static str,
+        /// What the kernel answered.
+        reason: String,
+    },
+    /// A map cannot be written.
+    #[error("{map} cannot be written: {reason}")]
+    Write {
+        /// The map.
+        map: &'static str,
+        /// What the kernel answered.
+        reason: String,
+    },
+}
+
+/// A cgroup without processes of others; removed when dropped.
+#[derive(Debug)]
+pub struct TrialCgroup {
+    path: PathBuf,
+}
+
+/// How the cgroups of trials are called, before what makes each name its own.
+const PREFIX: &str = "topo-lb-trial-";
+/// An empty one that is older was left by a process that was killed.
+const LEFTOVER: Duration = Duration::from_secs(60);
+
+impl TrialCgroup {
+    /// Makes one below `root`, and removes those that were left there.
+    ///
+    /// # Errors
+    ///
+    /// `root` is not a cgroup v2 directory that this process may write to.
+    pub fn make(root: &Path) -> Result<Self, TrialError> {
+        remove_leftovers(root);
+        // Processes of several PID namespaces may be at it, so the process alone says too little.
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let path = root.join(format!("{PREFIX}{}-{}", std::process::id(), now.as_nanos()));
+        match fs::create_dir(&path) {
+            Ok(()) => Ok(Self { path }),
+            Err(source) => Err(TrialError::Cgroup { root: root.to_owned(), source }),
+        }
+    }
+
+    /// Its directory.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The file that moves a process into it: writing `0` moves the writer.
+    ///
+    /// # Errors
+    ///
+    /// It cannot be opened.
+    pub fn processes(&self) -> io::Result<File> {
+        File::options().write(true).open(self.path.join("cgroup.procs"))
+    }
+}
+
+impl Drop for TrialCgroup {
+    fn drop(&mut self) {
+        // A process that was just killed leaves its cgroup a moment later.
+        for _ in 0..50 {
+            match fs::remove_dir(&self.path) {
+                Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {
+                    thread::sleep(Duration::from_millis(10));
+                }
+                _ => return,
+            }
+        }
+    }
+}
+
+fn remove_leftovers(root: &Path) {
+    let Ok(entries) = fs::read_dir(root) else { return };
+    for entry in entries.flatten() {
+        let is_ours = entry.file_name().to_str().is_some_and(|name| name.starts_with(PREFIX));
+        let age = entry.metadata().and_then(|data| data.modified()).map(|made| made.elapsed());
+        if is_ours && matches!(age, Ok(Ok(age)) if age > LEFTOVER) {
+            // One that is in use is busy, and stays.
+            let _ = fs::remove_dir(entry.path());
+        }
+    }
+}
+
+/// Programs and maps that go when this is dropped.
+#[derive(Debug)]
+pub struct Trial {
+    ebpf: Ebpf,
+    reports_refused: bool,
+}
+
+impl Trial {
+    /// Loads programs and maps of these sizes. `range` is such that every address is looked up.
+    ///
+    /// # Errors
+    ///
+    /// As [`Datapath::open`](super::load::Datapath::open), as far as the kernel is concerned.
+    pub fn load(sizes: &Sizes, tcp_peer: TcpPeer) -> Result<Self, TrialError> {
+        let constants = Constants::probe(tcp_peer);
+        let ebpf = load(&shapes(sizes), &constants, None)?;
+        Ok(Self { ebpf, reports_refused: constants.reports_refused() })
+    }
+
+    /// Attaches all programs to a cgroup, as long as this lives.
+    ///
+    /// # Errors
+    ///
+    /// The kernel does not attach one.
+    pub fn attach(&mut self, cgroup: &TrialCgroup) -> Result<(), TrialError> {
+        let failed = |source| TrialError::Cgroup { root: cgroup.path.clone(), source };
+        let directory = File::open(&cgroup.path).map_err(failed)?;
+        for hook in Hook::ALL {
+            program(&mut self.ebpf, hook)?.attach(&directory, CgroupAttachMode::Single).map_err(
+                |error| TrialError::Attach { hook: hook.name(), reason: causes(&error) },
+            )?;
+        }
+        Ok(())
+    }
+
+    /// Whether refused connections are `ECONNREFUSED`, and not `EPERM`.
+    #[must_use]
+    pub fn reports_refused(&self) -> bool {
+        self.reports_refused
+    }
+
+    /// Adds or replaces an IPv4 Service.
+    ///
+    /// # Errors
+    ///
+    /// The map is full.
+    pub fn write4(&mut self, service: &Service4) -> Result<(), TrialError> {
+        let failed =
+            |error: MapError| TrialError::Write { map: maps::SERVICES4, reason: causes(&error) };
+        let map = self.ebpf.map_mut(maps::SERVICES4).ok_or(MapError::KeyNotFound);
+        let mut services = map
+            .and_then(HashMap::<_, [u8; 8], [u8; size_of::<Service4>()]>::try_from)
+            .map_err(failed)?;
+        let (mut key, mut value) = ([0; 8], [0; size_of::<Service4>()]);
+        key.copy_from_slice(bytes_of(&service.frontend));
+        value.copy_from_slice(bytes_of(service));
+        services.insert(key, value, 0).map_err(failed)
+    }
+
+    /// Restricts the addresses that are looked up.
+    ///
+    /// # Errors
+    ///
+    /// The map cannot be written.
+    pub fn write_range(&mut self, range: Range) -> Result<(), TrialError> {
+        let failed =
+            |error: MapError| TrialError::Write { map: maps::RANGE, reason: causes(&error) };
+        let map = self.ebpf.map_mut(maps::RANGE).ok_or(MapError::KeyNotFound);
+        let mut entry = map.and_then(Array::<_, [u8; 16]>::try_from).map_err(failed)?;
+        let mut value = [0; 16];
+        value.copy_from_slice(bytes_of(&range));
+        entry.set(0, value, 0).map_err(failed)
+    }
+
+    /// What the kernel says of a hook's program.
+    ///
+    /// # Errors
+    ///
+    /// It does not say.
+    pub fn info(&mut self, hook: Hook) -> Result<ProgramInfo, TrialError> {
+        program(&mut self.ebpf, hook)?
+            .info()
+            .map_err(|error| TrialError::Attach { hook: hook.name(), reason: causes(&error) })
+    }
+}
