@@ -9,6 +9,7 @@ use std::time::{Duration, SystemTime};
 
 use aya::Ebpf;
 use aya::maps::{Array, HashMap, MapError};
+use aya::programs::cgroup_sock_addr::CgroupSockAddrLinkId;
 use aya::programs::{CgroupAttachMode, ProgramInfo};
 use bytemuck::bytes_of;
 use thiserror::Error;
@@ -125,6 +126,7 @@ fn remove_leftovers(root: &Path) {
 #[derive(Debug)]
 pub struct Trial {
     ebpf: Ebpf,
+    links: Vec<(Hook, CgroupSockAddrLinkId)>,
     reports_refused: bool,
 }
 
@@ -137,10 +139,10 @@ impl Trial {
     pub fn load(sizes: &Sizes, tcp_peer: TcpPeer) -> Result<Self, TrialError> {
         let constants = Constants::probe(tcp_peer);
         let ebpf = load(&shapes(sizes), &constants, None)?;
-        Ok(Self { ebpf, reports_refused: constants.reports_refused() })
+        Ok(Self { ebpf, links: Vec::new(), reports_refused: constants.reports_refused() })
     }
 
-    /// Attaches all programs to a cgroup, as long as this lives.
+    /// Attaches all programs to a cgroup, until [`detach`](Self::detach) or the end of this.
     ///
     /// # Errors
     ///
@@ -149,9 +151,23 @@ impl Trial {
         let failed = |source| TrialError::Cgroup { root: cgroup.path.clone(), source };
         let directory = File::open(&cgroup.path).map_err(failed)?;
         for hook in Hook::ALL {
-            program(&mut self.ebpf, hook)?.attach(&directory, CgroupAttachMode::Single).map_err(
-                |error| TrialError::Attach { hook: hook.name(), reason: causes(&error) },
-            )?;
+            let failed = |error| TrialError::Attach { hook: hook.name(), reason: causes(&error) };
+            let program = program(&mut self.ebpf, hook)?;
+            let link = program.attach(&directory, CgroupAttachMode::Single).map_err(failed)?;
+            self.links.push((hook, link));
+        }
+        Ok(())
+    }
+
+    /// Detaches all programs.
+    ///
+    /// # Errors
+    ///
+    /// The kernel does not detach one.
+    pub fn detach(&mut self) -> Result<(), TrialError> {
+        for (hook, link) in self.links.drain(..) {
+            let failed = |error| TrialError::Attach { hook: hook.name(), reason: causes(&error) };
+            program(&mut self.ebpf, hook)?.detach(link).map_err(failed)?;
         }
         Ok(())
     }
