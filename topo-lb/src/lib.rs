@@ -8,4 +8,6 @@
 //! ```
 
 pub mod cluster;
+pub mod datapath;
+pub mod plan;
 pub mod topology;

@@ -1,0 +1,8 @@
+//! The kernel: how plans get into maps, and programs onto hooks.
+
+pub mod bpf;
+pub mod commit;
+pub mod encode;
+#[cfg(test)]
+pub(crate) mod memory;
+pub mod store;
