@@ -7,7 +7,9 @@
 //!                   └──────── pure, no I/O, no clock ────────┘
 //! ```
 
+pub mod cli;
 pub mod cluster;
 pub mod datapath;
+pub mod list;
 pub mod plan;
 pub mod topology;

@@ -1,8 +1,10 @@
 //! The kernel's maps, opened by their pins: for the agent to write, for `list` to read.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
 use std::path::Path;
+use std::sync::Arc;
 
 use aya::maps::{Array, HashMap, Map, MapData, MapError, PerCpuArray, PerCpuValues};
 use topo_lb_common::counter::{Counters, Name};
@@ -24,7 +26,7 @@ pub struct Raw<T>(pub T);
 // there is no padding.
 unsafe impl<T: bytemuck::Pod> aya::Pod for Raw<T> {}
 
-type Hash<K, V> = HashMap<MapData, Raw<K>, Raw<V>>;
+pub(super) type Hash<K, V> = HashMap<MapData, Raw<K>, Raw<V>>;
 
 /// The maps of one address family.
 struct FamilyMaps<L: Layout> {
@@ -58,6 +60,19 @@ pub struct BpfStore {
     generation: u32,
 }
 
+/// What a frontend's value says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Published {
+    /// The key.
+    pub frontend: Frontend,
+    /// What its connections do.
+    pub entry: Entry,
+    /// First slot, where the row is not inline.
+    pub slot_base: Option<u32>,
+    /// Number of the write: it stays while nothing is written.
+    pub generation: u32,
+}
+
 /// Pins that cannot be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
@@ -74,6 +89,17 @@ pub enum OpenError {
         /// What the kernel, or its shape, said.
         reason: String,
     },
+}
+
+/// Pinned maps that cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub enum ReadError {
+    /// They cannot be opened.
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    /// They cannot be read.
+    #[error(transparent)]
+    Read(#[from] StoreError),
 }
 
 impl BpfStore {
@@ -103,6 +129,26 @@ impl BpfStore {
             capacity,
             generation: 0,
         })
+    }
+
+    /// Every published frontend, IPv4 first, in the order of the kernel's hash.
+    pub fn published(&self) -> Result<Vec<Published>, StoreError> {
+        let mut all = Vec::new();
+        self.v4.published(&mut all)?;
+        self.v6.published(&mut all)?;
+        Ok(all)
+    }
+
+    /// The Service port of each index.
+    pub fn names(&self) -> Result<BTreeMap<u32, Arc<str>>, StoreError> {
+        let mut all = BTreeMap::new();
+        for pair in self.names.iter() {
+            let (Raw(index), Raw(name)) = pair.map_err(failed(maps::NAMES, "read"))?;
+            if let Some(name) = encode::read_name(&name) {
+                all.insert(index, name.into());
+            }
+        }
+        Ok(all)
     }
 
     /// Connections of a Service port by where they went, over all CPUs.
@@ -174,24 +220,25 @@ impl<L: Layout> FamilyMaps<L> {
             .map_err(failed(self.names.members, "remove a member"))
     }
 
-    /// Reads what is there into `installed`; returns the highest generation.
-    fn read(&self, installed: &mut Installed) -> Result<u32, StoreError> {
-        let mut highest = 0;
+    fn published(&self, all: &mut Vec<Published>) -> Result<(), StoreError> {
         for pair in self.services.iter() {
             let (Raw(key), Raw(value)) = pair.map_err(failed(self.names.services, "read"))?;
             let Some(frontend) = L::read_frontend(&key) else { continue };
             let (entry, slot_base, generation) = encode::entry::<L>(&value, |slot| {
                 self.slots.get(&slot, 0).ok().map(|Raw(backend)| backend)
             });
-            highest = highest.max(generation);
-            installed.adopt(frontend, entry, slot_base);
+            all.push(Published { frontend, entry, slot_base, generation });
         }
+        Ok(())
+    }
+
+    fn read_members(&self, installed: &mut Installed) -> Result<(), StoreError> {
         for pair in self.members.iter() {
             let (Raw(key), Raw(member)) = pair.map_err(failed(self.names.members, "read"))?;
             let (index, endpoint) = L::read_member(&key);
             installed.adopt_member(index, endpoint, member.state & CHOSEN != 0);
         }
-        Ok(highest)
+        Ok(())
     }
 }
 
@@ -276,14 +323,15 @@ impl Store for BpfStore {
 
     fn installed(&mut self) -> Result<Installed, StoreError> {
         let mut installed = Installed::new(self.capacity);
-        for pair in self.names.iter() {
-            let (Raw(index), Raw(name)) = pair.map_err(failed(maps::NAMES, "read"))?;
-            if let Some(name) = encode::read_name(&name) {
-                installed.adopt_name(index, name.into());
-            }
+        for (index, name) in self.names()? {
+            installed.adopt_name(index, name);
         }
-        let highest = self.v4.read(&mut installed)?.max(self.v6.read(&mut installed)?);
-        self.generation = self.generation.max(highest);
+        for published in self.published()? {
+            self.generation = self.generation.max(published.generation);
+            installed.adopt(published.frontend, published.entry, published.slot_base);
+        }
+        self.v4.read_members(&mut installed)?;
+        self.v6.read_members(&mut installed)?;
         if installed.placed().next().is_none() {
             // Maps that were just made are all zero, which would mean "anywhere".
             self.set_range(Range::EMPTY)?;
@@ -316,6 +364,15 @@ fn hash<K: bytemuck::Pod, V: bytemuck::Pod>(
         .map_err(|error| shape(pin_dir, name, &error))
 }
 
+/// Opens a pinned LRU hash.
+pub(super) fn lru_hash<K: bytemuck::Pod, V: bytemuck::Pod>(
+    pin_dir: &Path,
+    name: &str,
+) -> Result<Hash<K, V>, OpenError> {
+    HashMap::try_from(Map::LruHashMap(map(pin_dir, name)?))
+        .map_err(|error| shape(pin_dir, name, &error))
+}
+
 fn array<V: bytemuck::Pod>(
     pin_dir: &Path,
     name: &str,
@@ -327,7 +384,7 @@ fn shape(pin_dir: &Path, name: &str, error: &dyn std::error::Error) -> OpenError
     OpenError::Map { path: pin_dir.join(name).display().to_string(), reason: causes(error) }
 }
 
-fn failed(map: &'static str, action: &'static str) -> impl Fn(MapError) -> StoreError {
+pub(super) fn failed(map: &'static str, action: &'static str) -> impl Fn(MapError) -> StoreError {
     move |error| StoreError::Map { map, action, reason: causes(&error) }
 }
 

@@ -3,6 +3,7 @@
 pub mod bpf;
 pub mod commit;
 pub mod encode;
+pub mod flows;
 #[cfg(test)]
 pub(crate) mod memory;
 pub mod store;
