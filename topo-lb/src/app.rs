@@ -160,8 +160,7 @@ fn known_node(reconciler: &Reconciler, config: &Config) -> anyhow::Result<()> {
     if reconciler.state().node(&config.node).is_some() {
         return Ok(());
     }
-    let mut names: Vec<&str> = reconciler.state().nodes().map(|node| &*node.name).collect();
-    names.sort_unstable();
+    let names: Vec<&str> = reconciler.state().nodes().map(|(name, _)| name).collect();
     let known = match names.as_slice() {
         [] => "there is no Node at all".to_owned(),
         few if few.len() <= 8 => format!("the Nodes are {}", few.join(", ")),

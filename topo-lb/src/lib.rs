@@ -12,4 +12,5 @@ pub mod cluster;
 pub mod datapath;
 pub mod list;
 pub mod plan;
+pub mod reconcile;
 pub mod topology;
