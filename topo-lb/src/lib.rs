@@ -8,4 +8,5 @@
 //! ```
 
 pub mod cluster;
+pub mod explain;
 pub mod topology;
