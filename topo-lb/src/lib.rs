@@ -8,4 +8,5 @@
 //! ```
 
 pub mod cluster;
+pub mod source;
 pub mod topology;
