@@ -9,4 +9,5 @@
 
 pub mod cluster;
 pub mod explain;
+pub mod source;
 pub mod topology;
