@@ -10,7 +10,9 @@
 pub mod cli;
 pub mod cluster;
 pub mod datapath;
+pub mod explain;
 pub mod list;
 pub mod plan;
 pub mod reconcile;
+pub mod source;
 pub mod topology;

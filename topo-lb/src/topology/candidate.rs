@@ -83,9 +83,7 @@ pub(super) fn of<'a>(
 ) -> Vec<Candidate<'a>> {
     let mut candidates = Vec::new();
     for (_, slice) in state.slices(&service.id) {
-        let matching =
-            slice.ports.iter().filter(|own| own.name == port.name && own.protocol == port.protocol);
-        for slice_port in matching {
+        for slice_port in slice.ports.iter().filter(|own| port.matches(own)) {
             let own = slice.endpoints.iter().filter(|one| Family::of(one.address) == family);
             candidates.extend(own.map(|endpoint| Candidate {
                 address: SocketAddr::new(endpoint.address, slice_port.port),

@@ -39,6 +39,8 @@ pub struct InForce<'a> {
     pub kind: PolicyKind,
     /// Its keys; empty for hints and for none.
     pub keys: Vec<&'a str>,
+    /// This node's value for each of them, where the kind is keys.
+    pub own: Vec<Option<&'a str>>,
     /// What broke a rule.
     pub ignored: Vec<Ignored>,
 }
@@ -54,7 +56,9 @@ pub struct Choice<'a> {
     pub cause: Cause<'a>,
     /// Endpoints of this family.
     pub total: usize,
-    /// Those that the policy could choose from.
+    /// Those that `internalTrafficPolicy` left: all, or this node's.
+    pub near: usize,
+    /// Those of them that the policy could choose from.
     pub usable: usize,
     /// What these are.
     pub stock: Stock,
@@ -75,6 +79,17 @@ pub struct Endpoint<'a> {
     pub locality: Locality,
     /// Which rule selected or excluded it.
     pub status: Status<'a>,
+}
+
+impl Choice<'_> {
+    /// Index of the key that decided.
+    #[must_use]
+    pub const fn tier(&self) -> Option<u8> {
+        match self.verdict {
+            Verdict::Route => self.cause.tier(self.chosen),
+            Verdict::Refuse | Verdict::Bypass => None,
+        }
+    }
 }
 
 impl Endpoint<'_> {
@@ -161,6 +176,7 @@ impl<'a> Decision<'a> {
                 },
                 cause: done.cause,
                 total: done.candidates.len(),
+                near: done.near,
                 usable: done.usable,
                 stock: done.stock,
                 chosen: done.chosen,
@@ -194,6 +210,10 @@ impl<'a> Decision<'a> {
                 Rules::Keys(keys) => keys.clone(),
                 Rules::OpenYurt { value, .. } => vec![value],
                 Rules::None => Vec::new(),
+            },
+            own: match &policy.rules {
+                Rules::Keys(keys) => keys.iter().map(|key| here.label(key)).collect(),
+                Rules::OpenYurt { .. } | Rules::None => Vec::new(),
             },
             ignored: policy.ignored.clone(),
         };

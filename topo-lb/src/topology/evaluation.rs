@@ -46,11 +46,39 @@ pub enum Cause<'a> {
     /// There are hints, but this node cannot follow them: every usable endpoint.
     HintsOff(Off<'a>),
     /// The Service port has no endpoint of this family: refused.
-    NoEndpoint,
+    NoEndpoint(Lack),
     /// `internalTrafficPolicy: Local`, and no endpoint is on this node: refused.
     NoneHere,
     /// No endpoint is ready, and none is draining: refused.
     NoneUsable,
+}
+
+/// What a Service port without endpoints lacks: the more there is, the greater.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Lack {
+    /// No slice belongs to the Service.
+    Slices,
+    /// Its slices are empty.
+    Endpoints,
+    /// Its slices have endpoints, but not this port.
+    Port,
+    /// Its slices have endpoints with this port, but of the other family.
+    Family,
+}
+
+impl Lack {
+    fn of(state: &State, service: &Service, port: &ServicePort) -> Self {
+        let found = state.slices(&service.id).map(|(_, slice)| {
+            if slice.endpoints.is_empty() {
+                Self::Endpoints
+            } else if slice.ports.iter().any(|own| port.matches(own)) {
+                Self::Family
+            } else {
+                Self::Port
+            }
+        });
+        found.max().unwrap_or(Self::Slices)
+    }
 }
 
 /// What became of a candidate.
@@ -75,7 +103,9 @@ pub(super) struct Evaluation<'a> {
     /// The policy is hints: there are some, and nothing forbids to look at them.
     pub(super) hinted: bool,
     pub(super) stock: Stock,
-    /// How many the policy had to choose from.
+    /// How many `internalTrafficPolicy` left: all, or those on this node.
+    pub(super) near: usize,
+    /// How many of these the policy had to choose from.
     pub(super) usable: usize,
     /// How many it chose; none: refused.
     pub(super) chosen: usize,
@@ -100,7 +130,7 @@ impl<'a> Evaluation<'a> {
             && !service.internal_local
             && candidates.iter().any(Candidate::is_hinted);
         let (cause, chosen) = if candidates.is_empty() {
-            (Cause::NoEndpoint, Vec::new())
+            (Cause::NoEndpoint(Lack::of(state, service, port)), Vec::new())
         } else if near.is_empty() {
             (Cause::NoneHere, Vec::new())
         } else if usable.is_empty() {
@@ -121,6 +151,7 @@ impl<'a> Evaluation<'a> {
             standings,
             hinted,
             stock,
+            near: near.len(),
             usable: usable.len(),
             chosen: chosen.len(),
             cause,
