@@ -8,6 +8,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+mod build_ebpf;
 mod machine;
 mod mounts;
 mod plan;
@@ -33,6 +34,7 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     Setup(setup::Args),
+    BuildEbpf(build_ebpf::Args),
 }
 
 fn main() -> ExitCode {
@@ -41,6 +43,7 @@ fn main() -> ExitCode {
     process::catch_signals();
     let result = Workspace::find().and_then(|workspace| match cli.command {
         Command::Setup(args) => setup::run(&workspace, &screen, &args),
+        Command::BuildEbpf(args) => build_ebpf::run(&workspace, &screen, &args),
     });
     match result {
         Ok(()) => ExitCode::SUCCESS,
