@@ -9,11 +9,13 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 mod build_ebpf;
+mod demo;
 mod machine;
 mod mounts;
 mod plan;
 mod process;
 mod progress;
+mod run_agent;
 mod setup;
 mod toolchain;
 mod workspace;
@@ -35,6 +37,8 @@ struct Cli {
 enum Command {
     Setup(setup::Args),
     BuildEbpf(build_ebpf::Args),
+    RunAgent(run_agent::Args),
+    Demo(demo::Args),
 }
 
 fn main() -> ExitCode {
@@ -44,6 +48,8 @@ fn main() -> ExitCode {
     let result = Workspace::find().and_then(|workspace| match cli.command {
         Command::Setup(args) => setup::run(&workspace, &screen, &args),
         Command::BuildEbpf(args) => build_ebpf::run(&workspace, &screen, &args),
+        Command::RunAgent(args) => run_agent::run(&workspace, &screen, &args),
+        Command::Demo(args) => demo::run(&workspace, &screen, &args),
     });
     match result {
         Ok(()) => ExitCode::SUCCESS,
