@@ -17,6 +17,9 @@ mod process;
 mod progress;
 mod run_agent;
 mod setup;
+mod stage;
+mod summary;
+mod test;
 mod toolchain;
 mod workspace;
 
@@ -39,6 +42,7 @@ enum Command {
     BuildEbpf(build_ebpf::Args),
     RunAgent(run_agent::Args),
     Demo(demo::Args),
+    Test(test::Args),
 }
 
 fn main() -> ExitCode {
@@ -50,6 +54,7 @@ fn main() -> ExitCode {
         Command::BuildEbpf(args) => build_ebpf::run(&workspace, &screen, &args),
         Command::RunAgent(args) => run_agent::run(&workspace, &screen, &args),
         Command::Demo(args) => demo::run(&workspace, &screen, &args),
+        Command::Test(args) => test::run(&workspace, &screen, &args),
     });
     match result {
         Ok(()) => ExitCode::SUCCESS,
