@@ -78,7 +78,7 @@ fn main() {
 
     let other = Instant::now();
     let mut relabelled = node(1);
-    relabelled.labels.insert("example.com/rack".into(), "rack-0".into());
+    relabelled.labels.insert("example.com/rack".into(), "rack-moved".into());
     let changed = state.apply(Update::Node(relabelled), HERE);
     for id in &changed.services {
         let _ = topology::routes(&state, HERE, Scope::All, id);
