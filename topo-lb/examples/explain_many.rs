@@ -111,7 +111,7 @@ fn service(index: u32) -> Service {
         cluster_ips: vec![Ipv4Addr::from_bits(0x0a60_0000 + index).into()],
         ports: vec![ServicePort { name: "http".into(), port: 80, protocol: Protocol::Tcp }],
         policy: PolicySources {
-            topology_keys: (index % 2 == 0).then(|| KEYS.into()),
+            topology_keys: index.is_multiple_of(2).then(|| KEYS.into()),
             ..PolicySources::default()
         },
         internal_local: false,
