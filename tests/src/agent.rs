@@ -91,6 +91,7 @@ pub struct Agent<'a> {
     manifests: PathBuf,
     pins: PathBuf,
     log: PathBuf,
+    arguments: Vec<String>,
     process: Option<Running>,
 }
 
@@ -146,8 +147,14 @@ impl<'a> Agent<'a> {
             manifests: manifests.to_path_buf(),
             pins: Path::new(BPFFS).join(name),
             log: cluster.folder().join(format!("{node}.log")),
+            arguments: Vec::new(),
             process: None,
         })
+    }
+
+    /// Adds arguments to its command line, from the next start on.
+    pub fn add_arguments(&mut self, arguments: &[&str]) {
+        self.arguments.extend(arguments.iter().map(|&argument| argument.to_owned()));
     }
 
     /// Starts it, once more perhaps, and waits until connections are translated.
@@ -164,7 +171,6 @@ impl<'a> Agent<'a> {
     /// # Errors
     /// A path is not UTF-8.
     pub fn command(&self) -> Result<Command> {
-        let state = self.cluster.folder().join(format!("{}.state", self.node.name));
         let mut command = self.binary.command(&[
             "agent",
             "--manifests",
@@ -175,11 +181,10 @@ impl<'a> Agent<'a> {
             text(self.node.cgroup.path())?,
             "--pin-dir",
             text(&self.pins)?,
-            "--state-dir",
-            text(&state)?,
             "--log-format",
             "json",
         ]);
+        command.args(&self.arguments);
         self.cluster.beside(self.node, &mut command)?;
         Ok(command)
     }

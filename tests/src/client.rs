@@ -59,6 +59,22 @@ impl Client {
         }
     }
 
+    /// Connects an open datagram socket to another address.
+    ///
+    /// # Errors
+    /// The client is gone; the inner error is the kernel's.
+    pub fn reconnect(
+        &mut self,
+        Socket(socket): Socket,
+        to: SocketAddr,
+    ) -> Result<Result<(), Failure>> {
+        match self.tell(&Order::Reconnect { socket, to })? {
+            Answer::Opened(_) => Ok(Ok(())),
+            Answer::Failed(failure) => Ok(Err(failure)),
+            other => bail!("the client in {} answered {other:?} to a reconnect", self.pod),
+        }
+    }
+
     /// One exchange through an open socket; with `to`, for an unconnected one, its address.
     ///
     /// # Errors

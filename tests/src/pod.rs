@@ -51,15 +51,16 @@ impl Pod {
     /// # Errors
     /// It does not start.
     pub fn serve(&self) -> Result<Running> {
-        self.serve_at(&[SocketAddr::from((Ipv6Addr::UNSPECIFIED, PORT))])
+        self.serve_as(&self.name, PORT)
     }
 
-    /// The same on other addresses; `[::]` is for both families.
+    /// The same by another name on another port.
     ///
     /// # Errors
     /// It does not start.
-    pub fn serve_at(&self, listen: &[SocketAddr]) -> Result<Running> {
-        serve(&self.name, listen, |command| self.spawn(command))
+    pub fn serve_as(&self, name: &str, port: u16) -> Result<Running> {
+        let everywhere = SocketAddr::from((Ipv6Addr::UNSPECIFIED, port));
+        serve(name, &[everywhere], |command| self.spawn(command))
     }
 
     /// A client in the pod.
@@ -72,7 +73,7 @@ impl Pod {
         Client::new(&self.name, self.spawn(command)?)
     }
 
-    /// A connection from this very pod's kernel to where it serves.
+    /// Its IPv4 address and port.
     #[must_use]
     pub fn address4(&self) -> SocketAddr {
         SocketAddr::from((self.ipv4, PORT))

@@ -50,6 +50,13 @@ pub enum Order {
         /// Where to, for an unconnected one.
         to: Option<SocketAddr>,
     },
+    /// Connects an open socket to another address: answered by [`Answer::Opened`].
+    Reconnect {
+        /// As [`Answer::Opened`] said.
+        socket: usize,
+        /// The address dialled.
+        to: SocketAddr,
+    },
     /// What `getpeername` says of an open socket: answered by [`Answer::Peer`].
     Peer {
         /// As [`Answer::Opened`] said.

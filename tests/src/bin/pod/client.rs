@@ -65,6 +65,9 @@ pub(crate) fn obey() -> Result<()> {
                 let to = to.map_or_else(|| open.peer(), Ok)?;
                 open.ask(to).map(Answer::Replied)
             }),
+            Order::Reconnect { socket, to } => with(&open, socket)
+                .and_then(|open| open.connect(to))
+                .map(|()| Answer::Opened(socket)),
             Order::Peer { socket } => with(&open, socket).and_then(Open::peer).map(Answer::Peer),
         };
         let answer = answer.unwrap_or_else(Answer::Failed);

@@ -37,10 +37,16 @@ impl Open {
                 Ok(socket)
             })
             .map_err(at(Step::Socket))?;
+        let open = Self { socket, via };
         if via != Via::Udp {
-            socket.connect(&SockAddr::from(to)).map_err(at(Step::Connect))?;
+            open.connect(to)?;
         }
-        Ok(Self { socket, via })
+        Ok(open)
+    }
+
+    /// `connect`; a datagram socket can be connected again.
+    pub(crate) fn connect(&self, to: SocketAddr) -> Result<(), Failure> {
+        self.socket.connect(&SockAddr::from(to)).map_err(at(Step::Connect))
     }
 
     /// One question and its answer; `to` is for an unconnected socket.
