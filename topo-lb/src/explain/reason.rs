@@ -1,0 +1,301 @@
+//! Decisions as sentences that a person can act on.
+
+use crate::topology::candidate::{Family, Stock};
+use crate::topology::decision::{Choice, Endpoint, Status};
+use crate::topology::evaluation::{Cause, Lack};
+use crate::topology::hints::Off;
+use crate::topology::label::{Absent, ZONE};
+use crate::topology::{Decision, Verdict};
+
+/// Characters of somebody else's text that a sentence repeats.
+const SHOWN: usize = 80;
+
+/// Somebody else's text, printable, on one line and not too long.
+pub(super) fn shown(text: &str) -> String {
+    let mut short: String = text.chars().take(SHOWN).flat_map(char::escape_debug).collect();
+    if text.chars().nth(SHOWN).is_some() {
+        short.push('…');
+    }
+    short
+}
+
+fn label(key: &str, value: &str) -> String {
+    format!("{}={}", shown(key), shown(value))
+}
+
+/// Why connections to this Service port do what they do.
+pub(super) fn decision(decision: &Decision<'_>, this_node: &str, known: bool) -> String {
+    let sentences: Vec<_> =
+        decision.choices.iter().map(|choice| (choice.family, family(decision, choice))).collect();
+    let mut text = match &sentences[..] {
+        [(_, only)] => only.clone(),
+        [(_, first), (_, second)] if first == second => format!("IPv4 and IPv6 alike: {first}"),
+        _ => {
+            let each = |(family, text): &(Family, String)| format!("{}: {text}", family.name());
+            sentences.iter().map(each).collect::<Vec<_>>().join("; ")
+        }
+    };
+    if !known && decision.verdict() != Verdict::Bypass {
+        let name = shown(this_node);
+        text += &format!(" (node {name} is unknown to the cluster, so it has no labels)");
+    }
+    text
+}
+
+fn family(decision: &Decision<'_>, choice: &Choice<'_>) -> String {
+    if choice.verdict == Verdict::Bypass {
+        return "left to kube-proxy: it carries no topology policy, and only Services that do are \
+                handled (--scope opt-in)"
+            .to_owned();
+    }
+    let mut text = String::new();
+    if decision.service.internal_local && choice.near > 0 && choice.near < choice.total {
+        let (near, total) = (choice.near, choice.total);
+        text += &format!("internalTrafficPolicy: Local leaves {near} of {total} endpoints; ");
+    }
+    text += &match choice.cause {
+        Cause::NoEndpoint(lack) => no_endpoint(decision, choice, lack),
+        Cause::NoneHere => format!(
+            "{} on this node, and internalTrafficPolicy: Local allows no other",
+            share(0, choice.total, "endpoint", IS),
+        ),
+        Cause::NoneUsable => {
+            let usable = share(0, choice.near, "endpoint", IS);
+            let place = if decision.service.internal_local { " of this node" } else { "" };
+            format!("{usable} ready{place}, and none is terminating but still serves")
+        }
+        cause => chosen(decision, choice, cause),
+    };
+    if choice.stock == Stock::Draining && choice.usable > 0 {
+        text += "; no endpoint is ready, those that are terminating but still serve stand in";
+    }
+    text
+}
+
+fn no_endpoint(decision: &Decision<'_>, choice: &Choice<'_>, lack: Lack) -> String {
+    let port = decision.port;
+    match lack {
+        Lack::Slices => "it has no endpoint: no EndpointSlice belongs to it".to_owned(),
+        Lack::Endpoints => "it has no endpoint: its EndpointSlices are empty, no pod that can be \
+                            used matches its selector"
+            .to_owned(),
+        Lack::Port if port.name.is_empty() => format!(
+            "it has no endpoint: its EndpointSlices have no port without a name of protocol {}",
+            port.protocol.name(),
+        ),
+        Lack::Port => format!(
+            "it has no endpoint: its EndpointSlices have no port named {} of protocol {}",
+            shown(&port.name),
+            port.protocol.name(),
+        ),
+        Lack::Family => format!("it has no {} endpoint", choice.family.name()),
+    }
+}
+
+/// A verb for one, and for many.
+type Verb = [&'static str; 2];
+const IS: Verb = [" is", " are"];
+const SHARES: Verb = [" shares", " share"];
+const NOTHING: Verb = ["", ""];
+
+/// `2 of 4 endpoints share`, `all 4 endpoints share`, `the only endpoint shares`.
+fn share(some: usize, of: usize, noun: &str, [one, many]: Verb) -> String {
+    match (some, of) {
+        (1, 1) => format!("the only {noun}{one}"),
+        (_, 1) => format!("{some} of 1 {noun}{many}"),
+        (1, _) => format!("1 of {of} {noun}s{one}"),
+        _ if some == of => format!("all {of} {noun}s{many}"),
+        _ => format!("{some} of {of} {noun}s{many}"),
+    }
+}
+
+/// What the policy made of the usable endpoints.
+fn chosen(decision: &Decision<'_>, choice: &Choice<'_>, cause: Cause<'_>) -> String {
+    let noun = match choice.stock {
+        Stock::Draining => "terminating endpoint",
+        Stock::Ready if choice.usable < choice.near => "ready endpoint",
+        Stock::Ready => "endpoint",
+    };
+    let some = |verb| share(choice.chosen, choice.usable, noun, verb);
+    let no_other = match choice.chosen {
+        0 => {
+            "; OpenYurt's policy has no fall-back, annotation topo-lb.io/topology-keys can have one"
+        }
+        _ => "",
+    };
+    match cause {
+        Cause::Unconstrained if decision.service.internal_local => {
+            format!("{}, no other policy constrains", some(NOTHING))
+        }
+        Cause::Unconstrained => format!("{}, no topology policy constrains", some(NOTHING)),
+        Cause::Key { tier, key, value } => {
+            let before = before(decision, tier, "none shares its ");
+            format!("{} this node's {}{before}", some(SHARES), label(key, value))
+        }
+        Cause::Any { tier } => {
+            let before = before(decision, tier, "none shares this node's ");
+            format!("{}, by `*`{before}", some(NOTHING))
+        }
+        Cause::NoKey => no_key(decision, &some(SHARES)),
+        Cause::Node => format!("{} on this node{no_other}", some(IS)),
+        Cause::Pool(pool) => {
+            let key = decision.policy.keys.first().copied().unwrap_or_default();
+            format!("{} this node's {}{no_other}", some(SHARES), label(key, pool))
+        }
+        Cause::NodeForLackOfPool => format!(
+            "{} on this node, and nothing else counts, as this node is in no node pool{no_other}",
+            some(IS),
+        ),
+        Cause::HintedNode => format!("{} hinted for this node", some(IS)),
+        Cause::HintedZone(zone) => {
+            format!("{} hinted for this node's zone {}", some(IS), shown(zone))
+        }
+        Cause::HintsOff(why) => format!("{}, hints are off: {}", some(NOTHING), off(why)),
+        Cause::NoEndpoint(_) | Cause::NoneHere | Cause::NoneUsable => String::new(),
+    }
+}
+
+fn off(why: Off<'_>) -> String {
+    match why {
+        Off::NoneReady => "no endpoint is ready".to_owned(),
+        Off::Unhinted(address) => format!("{address} is ready and has no zone hint"),
+        Off::NoZone => format!("this node has no {ZONE}"),
+        Off::OtherZones(zone) => {
+            format!("no endpoint is hinted for this node or its zone {}", shown(zone))
+        }
+    }
+}
+
+/// The keys before `tier`: those for which this node has a value, and those for which it has none.
+fn tried(decision: &Decision<'_>, tier: usize) -> (Vec<String>, Vec<String>) {
+    let mut with = Vec::new();
+    let mut without = Vec::new();
+    for (key, own) in decision.policy.keys.iter().zip(&decision.policy.own).take(tier) {
+        match own {
+            Some(value) => with.push(label(key, value)),
+            None => without.push(shown(key)),
+        }
+    }
+    (with, without)
+}
+
+/// Why the keys before `tier` did not match.
+fn before(decision: &Decision<'_>, tier: u8, none: &str) -> String {
+    let (with, without) = tried(decision, usize::from(tier));
+    let mut text = String::new();
+    if !with.is_empty() {
+        text += &format!("; {none}{}", with.join(" or "));
+    }
+    if !without.is_empty() {
+        text += &format!("; this node has no {}", without.join(" and no "));
+    }
+    text
+}
+
+/// Why no key matched; `shares` is the subject and the verb.
+fn no_key(decision: &Decision<'_>, shares: &str) -> String {
+    let (with, without) = tried(decision, decision.policy.keys.len());
+    let mut parts = Vec::new();
+    if !with.is_empty() {
+        parts.push(format!("{shares} this node's {}", with.join(" or ")));
+    }
+    if !without.is_empty() {
+        parts.push(format!("this node has no {}", without.join(" and no ")));
+    }
+    parts.push("a last key `*` would allow every endpoint".to_owned());
+    parts.join("; ")
+}
+
+/// Why an endpoint is selected, or why not.
+pub(super) fn endpoint(decision: &Decision<'_>, endpoint: &Endpoint<'_>) -> String {
+    let family = Family::of(endpoint.address.ip());
+    let choice = decision.choices.iter().find(|choice| choice.family == family);
+    match &endpoint.status {
+        Status::Chosen(cause) => {
+            let why = selected(decision, *cause);
+            match choice.map(|choice| choice.stock) {
+                Some(Stock::Draining) => format!("{why}; terminating, but still serves"),
+                _ => why,
+            }
+        }
+        Status::OutOfScope => "left to kube-proxy".to_owned(),
+        Status::OtherFamily(family) => {
+            format!("the Service has no {} ClusterIP", family.name())
+        }
+        Status::NotReady => "not ready".to_owned(),
+        Status::Draining => "terminating, and others are ready".to_owned(),
+        Status::Stopped => "terminating, and no longer serving".to_owned(),
+        Status::Remote => match endpoint.node {
+            Some(node) => format!("on {}, internalTrafficPolicy is Local", shown(node)),
+            None => "on no node, internalTrafficPolicy is Local".to_owned(),
+        },
+        Status::Differs { key, own } => {
+            let here = choice.map(|choice| choice.cause);
+            match (own, here) {
+                (Ok(own), Some(Cause::Key { value, .. })) => {
+                    let (own, value) = (shown(own), shown(value));
+                    format!("its {} is {own}, this node's is {value}", shown(key))
+                }
+                _ => own_value(key, *own),
+            }
+        }
+        Status::NoKey(values) => {
+            let each: Vec<_> = values.iter().map(|(key, own)| own_value(key, *own)).collect();
+            format!("no key matches: {}", each.join(", "))
+        }
+        Status::OtherNode => match endpoint.node {
+            Some(node) => format!("on {}, not on this node", shown(node)),
+            None => "it names no node".to_owned(),
+        },
+        Status::OtherPool(Ok(pool)) => format!("in node pool {}, not in this node's", shown(pool)),
+        Status::OtherPool(Err(absent)) => match absent {
+            Absent::NoNode => "it names no node, so it is in no node pool".to_owned(),
+            Absent::UnknownNode(node) => {
+                format!("its node {} is unknown, so it is in no node pool", shown(node))
+            }
+            Absent::NoLabel(node) => format!("its node {} is in no node pool", shown(node)),
+        },
+        Status::HintedNodes(nodes) => format!("hinted for {}", listed("node", nodes)),
+        Status::HintedZones(zones) => format!("hinted for {}", listed("zone", zones)),
+    }
+}
+
+fn selected(decision: &Decision<'_>, cause: Cause<'_>) -> String {
+    match cause {
+        Cause::Unconstrained if decision.service.internal_local => {
+            "on this node, internalTrafficPolicy is Local".to_owned()
+        }
+        Cause::Unconstrained => "no topology policy".to_owned(),
+        Cause::Key { key, value, .. } => format!("shares {}", label(key, value)),
+        Cause::Any { .. } => "any endpoint, by `*`".to_owned(),
+        Cause::Node | Cause::NodeForLackOfPool => "on this node".to_owned(),
+        Cause::Pool(pool) => format!("in this node's pool {}", shown(pool)),
+        Cause::HintedNode => "hinted for this node".to_owned(),
+        Cause::HintedZone(zone) => format!("hinted for zone {}", shown(zone)),
+        Cause::HintsOff(_) => "hints are off".to_owned(),
+        Cause::NoKey | Cause::NoEndpoint(_) | Cause::NoneHere | Cause::NoneUsable => String::new(),
+    }
+}
+
+fn own_value(key: &str, own: Result<&str, Absent<'_>>) -> String {
+    let key = shown(key);
+    match own {
+        Ok(value) => format!("its {key} is {}", shown(value)),
+        Err(Absent::NoNode) => format!("it names no node, so it has no {key}"),
+        Err(Absent::UnknownNode(node)) => {
+            format!("its node {} is unknown, so it has no {key}", shown(node))
+        }
+        Err(Absent::NoLabel(node)) => format!("its node {} has no {key}", shown(node)),
+    }
+}
+
+fn listed(noun: &str, names: &[&str]) -> String {
+    const MOST: usize = 5;
+    let plural = if names.len() == 1 { "" } else { "s" };
+    let first: Vec<_> = names.iter().take(MOST).map(|name| shown(name)).collect();
+    let more = match names.len().saturating_sub(MOST) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    format!("{noun}{plural} {}{more}", first.join(", "))
+}
