@@ -1,3 +1,84 @@
+//! The programs in the kernel: where a Service is dialled, and where its answers come back.
+//!
+//! Only the entry points are here, one for each hook, named as the hook is.
 #![no_std]
 #![no_main]
-//! The programs in the kernel.
+
+mod affinity;
+mod cgroup;
+mod family;
+mod flow;
+mod maps;
+mod resolve;
+mod reverse;
+mod stamped;
+
+use aya_ebpf::macros::cgroup_sock_addr;
+use aya_ebpf::programs::SockAddrContext;
+
+use crate::cgroup::{Mapped, Plain4, Plain6, is_mapped};
+
+/// `connect` of an IPv4 socket.
+#[cgroup_sock_addr(connect4)]
+fn connect4(ctx: SockAddrContext) -> i32 {
+    cgroup::connect::<Plain4>(&ctx)
+}
+
+/// `connect` of an IPv6 socket.
+#[cgroup_sock_addr(connect6)]
+fn connect6(ctx: SockAddrContext) -> i32 {
+    if is_mapped(&ctx) { cgroup::connect::<Mapped>(&ctx) } else { cgroup::connect::<Plain6>(&ctx) }
+}
+
+/// `sendto` and `sendmsg` with an address, IPv4 UDP; also of an IPv6 socket that names an
+/// IPv4-mapped address.
+#[cgroup_sock_addr(sendmsg4)]
+fn sendmsg4(ctx: SockAddrContext) -> i32 {
+    cgroup::sendmsg::<Plain4>(&ctx)
+}
+
+/// `sendto` and `sendmsg` with an address, IPv6 UDP.
+#[cgroup_sock_addr(sendmsg6)]
+fn sendmsg6(ctx: SockAddrContext) -> i32 {
+    if is_mapped(&ctx) { cgroup::sendmsg::<Mapped>(&ctx) } else { cgroup::sendmsg::<Plain6>(&ctx) }
+}
+
+/// The source address that `recvfrom` and `recvmsg` report, IPv4 UDP.
+#[cgroup_sock_addr(recvmsg4)]
+fn recvmsg4(ctx: SockAddrContext) -> i32 {
+    cgroup::recvmsg::<Plain4>(&ctx)
+}
+
+/// The source address that `recvfrom` and `recvmsg` report, IPv6 UDP.
+#[cgroup_sock_addr(recvmsg6)]
+fn recvmsg6(ctx: SockAddrContext) -> i32 {
+    if is_mapped(&ctx) { cgroup::recvmsg::<Mapped>(&ctx) } else { cgroup::recvmsg::<Plain6>(&ctx) }
+}
+
+/// The peer that `getpeername` reports, IPv4.
+#[cgroup_sock_addr(getpeername4)]
+fn getpeername4(ctx: SockAddrContext) -> i32 {
+    cgroup::getpeername::<Plain4>(&ctx)
+}
+
+/// The peer that `getpeername` reports, IPv6.
+#[cgroup_sock_addr(getpeername6)]
+fn getpeername6(ctx: SockAddrContext) -> i32 {
+    if is_mapped(&ctx) {
+        cgroup::getpeername::<Mapped>(&ctx)
+    } else {
+        cgroup::getpeername::<Plain6>(&ctx)
+    }
+}
+
+/// Some helpers are for programs under the GPL only; the kernel reads it here.
+#[unsafe(link_section = "license")]
+#[unsafe(no_mangle)]
+static LICENSE: [u8; 13] = *b"Dual MIT/GPL\0";
+
+#[cfg(not(test))]
+#[panic_handler]
+fn panic(_info: &core::panic::PanicInfo) -> ! {
+    // Nothing here can panic: the verifier would refuse a program that gets to this loop.
+    loop {}
+}

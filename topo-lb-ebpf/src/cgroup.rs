@@ -1,0 +1,242 @@
+//! The cgroup socket hooks: what they read of a context, and what they answer.
+
+use aya_ebpf::EbpfContext;
+use aya_ebpf::bindings::bpf_sock_addr;
+use aya_ebpf::helpers::{bpf_get_netns_cookie, bpf_set_retval};
+use aya_ebpf::programs::SockAddrContext;
+use topo_lb_common::address::{TCP, UDP, service_protocol};
+
+use crate::family::{Family, V4, V6};
+use crate::maps::{HAS_SET_RETVAL, TCP_PEER_IS_SERVICE};
+use crate::resolve::{Verdict, in_range, resolve};
+use crate::{flow, reverse};
+
+/// The hook's answer that lets the call go on.
+const PROCEED: i32 = 1;
+/// The hook's answer that fails the call.
+const FAIL: i32 = 0;
+/// include/uapi/asm-generic/errno.h; the same on every architecture that has BPF, except MIPS and
+/// PA-RISC, which topo-lb does not run on.
+const ECONNREFUSED: i32 = 111;
+
+/// Where a hook's context holds the address, and which family it is of.
+pub(crate) trait Place {
+    type Family: Family;
+
+    fn address(ctx: &SockAddrContext) -> <Self::Family as Family>::Address;
+    fn set_address(ctx: &SockAddrContext, address: <Self::Family as Family>::Address);
+}
+
+/// An IPv4 address.
+pub(crate) enum Plain4 {}
+/// An IPv6 address.
+pub(crate) enum Plain6 {}
+/// An IPv4 address inside an IPv6 one (`::ffff:a.b.c.d`).
+pub(crate) enum Mapped {}
+
+/// A field of a context, read or written by itself: the verifier wants each access whole and at
+/// its own offset.
+macro_rules! field {
+    ($ctx:expr, $($field:tt)+) => {
+        (&raw mut (*$ctx.sock_addr).$($field)+)
+    };
+}
+
+impl Place for Plain4 {
+    type Family = V4;
+
+    #[inline(always)]
+    fn address(ctx: &SockAddrContext) -> u32 {
+        // SAFETY: a field of the hook's context.
+        unsafe { field!(ctx, user_ip4).read_volatile() }
+    }
+
+    #[inline(always)]
+    fn set_address(ctx: &SockAddrContext, address: u32) {
+        // SAFETY: a field of the hook's context.
+        unsafe { field!(ctx, user_ip4).write_volatile(address) }
+    }
+}
+
+impl Place for Mapped {
+    type Family = V4;
+
+    #[inline(always)]
+    fn address(ctx: &SockAddrContext) -> u32 {
+        // SAFETY: a field of the hook's context.
+        unsafe { field!(ctx, user_ip6[3]).read_volatile() }
+    }
+
+    #[inline(always)]
+    fn set_address(ctx: &SockAddrContext, address: u32) {
+        // SAFETY: a field of the hook's context; the words before it stay as they are.
+        unsafe { field!(ctx, user_ip6[3]).write_volatile(address) }
+    }
+}
+
+impl Place for Plain6 {
+    type Family = V6;
+
+    #[inline(always)]
+    fn address(ctx: &SockAddrContext) -> [u32; 4] {
+        // SAFETY: fields of the hook's context.
+        unsafe {
+            [
+                field!(ctx, user_ip6[0]).read_volatile(),
+                field!(ctx, user_ip6[1]).read_volatile(),
+                field!(ctx, user_ip6[2]).read_volatile(),
+                field!(ctx, user_ip6[3]).read_volatile(),
+            ]
+        }
+    }
+
+    #[inline(always)]
+    fn set_address(ctx: &SockAddrContext, [a, b, c, d]: [u32; 4]) {
+        // SAFETY: fields of the hook's context.
+        unsafe {
+            field!(ctx, user_ip6[0]).write_volatile(a);
+            field!(ctx, user_ip6[1]).write_volatile(b);
+            field!(ctx, user_ip6[2]).write_volatile(c);
+            field!(ctx, user_ip6[3]).write_volatile(d);
+        }
+    }
+}
+
+/// Whether an IPv6 hook's address is IPv4-mapped: Java, Go and Node dial IPv4 so.
+#[inline(always)]
+pub(crate) fn is_mapped(ctx: &SockAddrContext) -> bool {
+    // SAFETY: fields of the hook's context.
+    let head = unsafe {
+        [
+            field!(ctx, user_ip6[0]).read_volatile(),
+            field!(ctx, user_ip6[1]).read_volatile(),
+            field!(ctx, user_ip6[2]).read_volatile(),
+        ]
+    };
+    head == [0, 0, 0xffff_u32.to_be()]
+}
+
+/// `connect`: a frontend becomes an endpoint.
+#[inline(always)]
+pub(crate) fn connect<P: Place>(ctx: &SockAddrContext) -> i32 {
+    let Some(protocol) = protocol(ctx) else {
+        return PROCEED;
+    };
+    let address = P::address(ctx);
+    if !in_range::<P::Family>(address) {
+        return miss::<P>(ctx, protocol);
+    }
+    let frontend = P::Family::frontend(address, port(ctx), protocol);
+    // SAFETY: a context of this hook.
+    let client = || unsafe { bpf_get_netns_cookie(ctx.as_ptr()) };
+    match resolve::<P::Family>(&frontend, client) {
+        Verdict::Untouched => miss::<P>(ctx, protocol),
+        Verdict::Refuse => refuse(),
+        Verdict::To(target) => {
+            redirect::<P>(ctx, P::Family::endpoint_parts(&target.endpoint));
+            if keeps_reverse(protocol) {
+                reverse::remember::<P::Family>(ctx, frontend, target.endpoint);
+            }
+            PROCEED
+        }
+    }
+}
+
+/// A socket that connects to what is no frontend must not be taken for one that did.
+#[inline(always)]
+fn miss<P: Place>(ctx: &SockAddrContext, protocol: u8) -> i32 {
+    if keeps_reverse(protocol) {
+        reverse::forget::<P::Family>(ctx);
+    }
+    PROCEED
+}
+
+/// `sendto` and `sendmsg` with an address: a frontend becomes an endpoint.
+#[inline(always)]
+pub(crate) fn sendmsg<P: Place>(ctx: &SockAddrContext) -> i32 {
+    let address = P::address(ctx);
+    if protocol(ctx) != Some(UDP) || !in_range::<P::Family>(address) {
+        return PROCEED;
+    }
+    let frontend = P::Family::frontend(address, port(ctx), UDP);
+    let endpoint = match reverse::peer_of::<P::Family>(ctx, &frontend) {
+        Some(endpoint) => endpoint,
+        None => match flow::send::<P::Family>(ctx, frontend) {
+            Verdict::Untouched => return PROCEED,
+            Verdict::Refuse => return refuse(),
+            Verdict::To(target) => target.endpoint,
+        },
+    };
+    redirect::<P>(ctx, P::Family::endpoint_parts(&endpoint));
+    PROCEED
+}
+
+/// `recvfrom` and `recvmsg`: an endpoint that answers becomes the frontend again. The kernel
+/// allows this hook no other answer than to proceed.
+#[inline(always)]
+pub(crate) fn recvmsg<P: Place>(ctx: &SockAddrContext) -> i32 {
+    if protocol(ctx) == Some(UDP) {
+        let (address, port) = (P::address(ctx), port(ctx));
+        let frontend = reverse::dialled::<P::Family>(ctx, address, port)
+            .or_else(|| flow::answered::<P::Family>(ctx, address, port));
+        if let Some(frontend) = frontend {
+            redirect::<P>(ctx, P::Family::frontend_parts(&frontend));
+        }
+    }
+    PROCEED
+}
+
+/// `getpeername`: the peer is what was dialled. The kernel allows this hook no other answer than
+/// to proceed.
+#[inline(always)]
+pub(crate) fn getpeername<P: Place>(ctx: &SockAddrContext) -> i32 {
+    if protocol(ctx).is_some_and(keeps_reverse)
+        && let Some(frontend) = reverse::dialled::<P::Family>(ctx, P::address(ctx), port(ctx))
+    {
+        redirect::<P>(ctx, P::Family::frontend_parts(&frontend));
+    }
+    PROCEED
+}
+
+/// Whether connected sockets of a protocol keep what they dialled.
+#[inline(always)]
+fn keeps_reverse(protocol: u8) -> bool {
+    protocol != TCP || TCP_PEER_IS_SERVICE.load() != 0
+}
+
+/// The Service protocol of the context's socket.
+#[inline(always)]
+fn protocol(ctx: &SockAddrContext) -> Option<u8> {
+    // SAFETY: a field of the hook's context.
+    service_protocol(unsafe { field!(ctx, protocol).read_volatile() })
+}
+
+/// The context's port, in host order.
+#[inline(always)]
+fn port(ctx: &SockAddrContext) -> u16 {
+    // SAFETY: a field of the hook's context: a word whose lower half is the port in network order.
+    u16::from_be(unsafe { field!(ctx, user_port).read_volatile() } as u16)
+}
+
+/// Puts an address and a port (host order) into the context.
+#[inline(always)]
+fn redirect<P: Place>(
+    ctx: &SockAddrContext,
+    (address, port): (<P::Family as Family>::Address, u16),
+) {
+    P::set_address(ctx, address);
+    // SAFETY: a field of the hook's context; it takes whole words only.
+    unsafe { field!(ctx, user_port).write_volatile(u32::from(port.to_be())) }
+}
+
+/// Fails the call: as refused where the kernel lets a program say so, else as not permitted.
+#[inline(always)]
+fn refuse() -> i32 {
+    if HAS_SET_RETVAL.load() != 0 {
+        // SAFETY: the helper has no preconditions.
+        unsafe { bpf_set_retval(-ECONNREFUSED) };
+    }
+    FAIL
+}
+
+const _: () = assert!(size_of::<bpf_sock_addr>() == 72);

@@ -1,0 +1,90 @@
+//! The maps and the constants of the object.
+//!
+//! Maps bear the names of `topo_lb_common::maps`, under which the agent pins them. The sizes here
+//! are defaults: the agent gives its own before it loads.
+
+use aya_ebpf::Global;
+use aya_ebpf::bindings::BPF_F_NO_PREALLOC;
+use aya_ebpf::btf_maps::{Array, HashMap, LruHashMap, PerCpuArray, SkStorage};
+use aya_ebpf::macros::btf_map;
+use topo_lb_common::address::{Frontend4, Frontend6};
+use topo_lb_common::affinity::{Affinity4, Affinity6, AffinityKey};
+use topo_lb_common::backend::{Backend4, Backend6};
+use topo_lb_common::counter::{Counters, Name};
+use topo_lb_common::flow::{Flow4, Flow6, FlowKey4, FlowKey6, ReplyKey4, ReplyKey6};
+use topo_lb_common::maps::{DEFAULT_FLOWS, DEFAULT_MEMBERS, DEFAULT_SERVICES, DEFAULT_SLOTS};
+use topo_lb_common::member::{Member, MemberKey4, MemberKey6};
+use topo_lb_common::range::Range;
+use topo_lb_common::reverse::{Connected4, Connected6};
+use topo_lb_common::service::{Service4, Service6};
+
+const SERVICES: usize = DEFAULT_SERVICES as usize;
+const SLOTS: usize = DEFAULT_SLOTS as usize;
+const MEMBERS: usize = DEFAULT_MEMBERS as usize;
+const FLOWS: usize = DEFAULT_FLOWS as usize;
+/// Entries that are read seldom take memory only while they exist.
+const ON_DEMAND: usize = BPF_F_NO_PREALLOC as usize;
+
+/// Map of frontends.
+pub(crate) type Services<K, V> = HashMap<K, V, SERVICES>;
+/// Map of endpoints outside the service values.
+pub(crate) type Slots<V> = Array<V, SLOTS>;
+/// Map of the endpoints that a client may hold on to.
+pub(crate) type Members<K> = HashMap<K, Member, MEMBERS, ON_DEMAND>;
+/// Map of what sockets or clients did lately.
+pub(crate) type Recent<K, V> = LruHashMap<K, V, FLOWS>;
+
+#[btf_map(name = "range")]
+pub(crate) static RANGE: Array<Range, 1> = Array::new();
+
+#[btf_map(name = "services4")]
+pub(crate) static SERVICES4: Services<Frontend4, Service4> = HashMap::new();
+#[btf_map(name = "services6")]
+pub(crate) static SERVICES6: Services<Frontend6, Service6> = HashMap::new();
+
+#[btf_map(name = "slots4")]
+pub(crate) static SLOTS4: Slots<Backend4> = Array::new();
+#[btf_map(name = "slots6")]
+pub(crate) static SLOTS6: Slots<Backend6> = Array::new();
+
+#[btf_map(name = "members4")]
+pub(crate) static MEMBERS4: Members<MemberKey4> = HashMap::new();
+#[btf_map(name = "members6")]
+pub(crate) static MEMBERS6: Members<MemberKey6> = HashMap::new();
+
+#[btf_map(name = "flows4")]
+pub(crate) static FLOWS4: Recent<FlowKey4, Flow4> = LruHashMap::new();
+#[btf_map(name = "flows6")]
+pub(crate) static FLOWS6: Recent<FlowKey6, Flow6> = LruHashMap::new();
+
+#[btf_map(name = "replies4")]
+pub(crate) static REPLIES4: Recent<ReplyKey4, Frontend4> = LruHashMap::new();
+#[btf_map(name = "replies6")]
+pub(crate) static REPLIES6: Recent<ReplyKey6, Frontend6> = LruHashMap::new();
+
+#[btf_map(name = "connected4")]
+pub(crate) static CONNECTED4: SkStorage<Connected4> = SkStorage::new();
+#[btf_map(name = "connected6")]
+pub(crate) static CONNECTED6: SkStorage<Connected6> = SkStorage::new();
+
+#[btf_map(name = "affinity4")]
+pub(crate) static AFFINITY4: Recent<AffinityKey, Affinity4> = LruHashMap::new();
+#[btf_map(name = "affinity6")]
+pub(crate) static AFFINITY6: Recent<AffinityKey, Affinity6> = LruHashMap::new();
+
+#[btf_map(name = "counters")]
+pub(crate) static COUNTERS: PerCpuArray<Counters, SERVICES> = PerCpuArray::new();
+
+/// Only the agent reads and writes it; it is here so that it is made with its BTF.
+#[btf_map(name = "names")]
+pub(crate) static NAMES: HashMap<u32, Name, SERVICES, ON_DEMAND> = HashMap::new();
+
+/// Whether `getpeername` of a TCP socket gives the Service that was dialled. Zero saves the
+/// reverse state of each TCP connection; the peer that an application sees is then the endpoint.
+#[unsafe(no_mangle)]
+pub(crate) static TCP_PEER_IS_SERVICE: Global<u8> = Global::new(1);
+
+/// Whether the kernel has `bpf_set_retval` for these hooks. Where it is zero the verifier never
+/// looks at the call, because the constant is known to it.
+#[unsafe(no_mangle)]
+pub(crate) static HAS_SET_RETVAL: Global<u8> = Global::new(0);

@@ -1,0 +1,20 @@
+//! Finds the eBPF object that the agent carries inside.
+
+use std::path::PathBuf;
+
+fn main() {
+    println!("cargo::rerun-if-env-changed=TOPO_LB_EBPF_OBJECT");
+    let object = match std::env::var_os("TOPO_LB_EBPF_OBJECT") {
+        Some(path) => PathBuf::from(path),
+        None => PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../target/bpf/topo-lb.o"),
+    };
+    println!("cargo::rerun-if-changed={}", object.display());
+    match object.canonicalize() {
+        Ok(path) => println!("cargo::rustc-env=TOPO_LB_OBJECT={}", path.display()),
+        Err(error) => println!(
+            "cargo::error=the eBPF object {} cannot be read ({error}): run `cargo xtask \
+             build-ebpf` first, or name another one in TOPO_LB_EBPF_OBJECT",
+            object.display()
+        ),
+    }
+}

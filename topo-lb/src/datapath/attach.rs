@@ -1,0 +1,332 @@
+//! Attaches the programs, all or none, and takes everything away again.
+
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use aya::programs::links::FdLink;
+use aya::programs::{CgroupAttachMode, ProgramError};
+use thiserror::Error;
+use topo_lb_common::maps;
+use tracing::{info, warn};
+
+use super::link::{DIRECTORY, Link, cgroup_id, pin_path, pin_path_new};
+use super::load::{Datapath, LoadError, causes, program};
+use super::lock::{Lock, LockError};
+use super::object::Hook;
+
+/// Why the programs are not attached. What was attached before still is, as it was.
+#[derive(Debug, Error)]
+pub enum AttachError {
+    /// The cgroup root cannot be opened.
+    #[error("the cgroup root {} cannot be opened: {source}", path.display())]
+    CgroupRoot {
+        /// The directory.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// A pinned link cannot be looked at or replaced.
+    #[error("the pinned link {} cannot be used: {source}", path.display())]
+    Link {
+        /// Where it is pinned.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// Another program has the hook to itself.
+    #[error(
+        "{hook} of {} is held by another program that allows no second one: `bpftool cgroup tree` \
+         shows it", cgroup.display()
+    )]
+    Exclusive {
+        /// The hook's name.
+        hook: &'static str,
+        /// The cgroup root.
+        cgroup: PathBuf,
+    },
+    /// The kernel does not attach a program.
+    #[error("{hook} cannot be attached to {}: {reason}", cgroup.display())]
+    Refused {
+        /// The hook's name.
+        hook: &'static str,
+        /// The cgroup root.
+        cgroup: PathBuf,
+        /// What the kernel answered.
+        reason: String,
+    },
+    /// A link cannot be pinned.
+    #[error("the link of {hook} cannot be pinned: {reason}")]
+    Pin {
+        /// The hook's name.
+        hook: &'static str,
+        /// Why.
+        reason: String,
+    },
+    /// A program is not there.
+    #[error(transparent)]
+    Object(#[from] LoadError),
+}
+
+/// What attaching did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Attached {
+    /// Hooks that had no link of ours.
+    pub new: usize,
+    /// Hooks whose link got the new program, with no connection in between.
+    pub updated: usize,
+    /// Hooks whose link was on another cgroup, or on one that is gone.
+    pub moved: usize,
+}
+
+/// A hook whose pinned link stays; the program that it had, to be put back.
+struct Update {
+    hook: Hook,
+    link: Link,
+    previous: Option<OwnedFd>,
+}
+
+/// A hook that gets a new link.
+struct Fresh {
+    hook: Hook,
+    link: FdLink,
+    replaces: bool,
+}
+
+impl Datapath {
+    /// Attaches all eight programs to the cgroup root. A pinned link of an earlier agent is kept
+    /// and gets the new program; it is replaced if it is on another cgroup.
+    ///
+    /// # Errors
+    ///
+    /// All hooks are then as they were before.
+    pub fn attach(&mut self) -> Result<Attached, AttachError> {
+        let pin_dir = self.options.pin_dir.clone();
+        let root = self.options.cgroup_root.clone();
+        let failed = |source| AttachError::CgroupRoot { path: root.clone(), source };
+        let cgroup = File::open(&root).map_err(failed)?;
+        let id = cgroup_id(&cgroup).map_err(failed)?;
+
+        let (mut updates, mut fresh) = (Vec::new(), Vec::new());
+        for hook in Hook::ALL {
+            let path = pin_path(&pin_dir, hook);
+            let unusable = |source| AttachError::Link { path: path.clone(), source };
+            match Link::open(&path).map_err(unusable)? {
+                Some(link) if link.is_on(hook, id) => {
+                    // Without CAP_SYS_ADMIN the program cannot be had back; then nothing is.
+                    let previous = link.program().ok();
+                    updates.push(Update { hook, link, previous });
+                }
+                // Not pinned yet: dropping it detaches it.
+                other => {
+                    let link = self.link(hook, &cgroup)?;
+                    fresh.push(Fresh { hook, link, replaces: other.is_some() });
+                }
+            }
+        }
+        let attached = Attached {
+            new: fresh.iter().filter(|fresh| !fresh.replaces).count(),
+            updated: updates.len(),
+            moved: fresh.iter().filter(|fresh| fresh.replaces).count(),
+        };
+        self.update(&updates)?;
+        if let Err(error) = pin(&pin_dir, fresh) {
+            revert(&updates);
+            return Err(error);
+        }
+        info!(?attached, cgroup = %root.display(), "programs are attached");
+        Ok(attached)
+    }
+
+    /// Attaches one program by a link that nothing pins yet.
+    fn link(&mut self, hook: Hook, cgroup: &File) -> Result<FdLink, AttachError> {
+        let root = self.options.cgroup_root.clone();
+        let refused = |error: ProgramError| match &error {
+            // cgroup_bpf_attach, kernel/bpf/cgroup.c: hierarchy_allows_attach, or other flags.
+            ProgramError::SyscallError(error)
+                if error.io_error.raw_os_error() == Some(libc::EPERM) =>
+            {
+                AttachError::Exclusive { hook: hook.name(), cgroup: root.clone() }
+            }
+            other => AttachError::Refused {
+                hook: hook.name(),
+                cgroup: root.clone(),
+                reason: causes(other),
+            },
+        };
+        let program = program(&mut self.ebpf, hook)?;
+        // A link always allows others beside it; the kernel takes no flags with it.
+        let id = program.attach(cgroup, CgroupAttachMode::Single).map_err(refused)?;
+        let link = program.take_link(id).map_err(refused)?;
+        FdLink::try_from(link).map_err(|error| AttachError::Refused {
+            hook: hook.name(),
+            cgroup: root.clone(),
+            reason: causes(&error),
+        })
+    }
+
+    /// Puts the new programs behind the links that stay; on failure the old ones again.
+    fn update(&mut self, updates: &[Update]) -> Result<(), AttachError> {
+        for (done, update) in updates.iter().enumerate() {
+            let program = program(&mut self.ebpf, update.hook)?;
+            let result = match program.fd() {
+                Ok(fd) => update.link.update(fd.as_fd()),
+                Err(error) => Err(io::Error::other(error)),
+            };
+            if let Err(source) = result {
+                revert(&updates[..done]);
+                let path = pin_path(&self.options.pin_dir, update.hook);
+                return Err(AttachError::Link { path, source });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Puts the programs back that the links had.
+fn revert(updates: &[Update]) {
+    for Update { hook, link, previous } in updates {
+        let reverted = match previous {
+            Some(program) => link.update(program.as_fd()),
+            None => Err(io::ErrorKind::PermissionDenied.into()),
+        };
+        if let Err(error) = reverted {
+            warn!(hook = hook.name(), %error, "the hook keeps the new program");
+        }
+    }
+}
+
+/// Pins new links, or none: until the last one is pinned, all can be undone.
+fn pin(pin_dir: &Path, fresh: Vec<Fresh>) -> Result<(), AttachError> {
+    if fresh.is_empty() {
+        return Ok(());
+    }
+    let failed = |hook: Hook, reason: String| AttachError::Pin { hook: hook.name(), reason };
+    let directory = pin_dir.join(DIRECTORY);
+    let first = fresh[0].hook;
+    let made = match fs::create_dir(&directory) {
+        Ok(()) => true,
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => false,
+        Err(error) => return Err(failed(first, error.to_string())),
+    };
+    let mut pinned = Vec::new();
+    let mut result = Ok(());
+    for Fresh { hook, link, .. } in fresh {
+        let path = pin_path_new(pin_dir, hook);
+        // Left by an agent that was killed between pinning and renaming.
+        let _ = fs::remove_file(&path);
+        match link.pin(&path) {
+            Ok(link) => pinned.push((hook, path, link)),
+            Err(error) => {
+                result = Err(failed(hook, causes(&error)));
+                break;
+            }
+        }
+    }
+    let mut in_place = Vec::new();
+    if result.is_ok() {
+        for (hook, path, _) in &pinned {
+            let place = pin_path(pin_dir, *hook);
+            if let Err(error) = fs::rename(path, &place) {
+                result = Err(failed(*hook, error.to_string()));
+                break;
+            }
+            in_place.push(place);
+        }
+    }
+    if result.is_err() {
+        for path in pinned.iter().map(|(_, path, _)| path).chain(&in_place) {
+            let _ = fs::remove_file(path);
+        }
+        if made {
+            let _ = fs::remove_dir(&directory);
+        }
+    }
+    result
+}
+
+/// What [`cleanup`] removed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Report {
+    /// Hooks whose programs are detached.
+    pub detached: Vec<String>,
+    /// Maps that are unpinned.
+    pub unpinned: Vec<String>,
+    /// Whether the pin directory is gone. It stays where something is in it that is not ours.
+    pub directory: bool,
+}
+
+impl Report {
+    /// Whether there was anything to remove.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+/// Why not everything could be removed.
+#[derive(Debug, Error)]
+pub enum CleanupError {
+    /// An agent runs on the pin directory.
+    #[error(transparent)]
+    Lock(#[from] LockError),
+    /// Something cannot be removed.
+    #[error("{} cannot be removed: {source}", path.display())]
+    Remove {
+        /// What.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+/// Detaches all programs, unpins all maps and removes the pin directory. Only what is topo-lb's
+/// own is touched. Connections to Services are not translated from then on; those that exist stay.
+///
+/// # Errors
+///
+/// An agent holds the directory, or something cannot be removed; a second call goes on.
+pub fn cleanup(pin_dir: &Path) -> Result<Report, CleanupError> {
+    let mut report = Report::default();
+    if !pin_dir.exists() {
+        return Ok(report);
+    }
+    let _lock = Lock::take(pin_dir)?;
+    // The reverse of attaching: no new connection goes before its way back does.
+    for hook in Hook::ALL.into_iter().rev() {
+        let pinned = remove(&pin_path(pin_dir, hook))?;
+        if remove(&pin_path_new(pin_dir, hook))? || pinned {
+            report.detached.push(hook.name().to_owned());
+        }
+    }
+    for name in maps::ALL {
+        if remove(&pin_dir.join(name))? {
+            report.unpinned.push(name.to_owned());
+        }
+    }
+    remove_empty(&pin_dir.join(DIRECTORY))?;
+    report.directory = remove_empty(pin_dir)?;
+    Ok(report)
+}
+
+/// Removes a file; whether it was there.
+fn remove(path: &Path) -> Result<bool, CleanupError> {
+    removed(path, fs::remove_file(path), io::ErrorKind::NotFound)
+}
+
+/// Removes a directory, unless something is in it; whether it is gone by that.
+fn remove_empty(path: &Path) -> Result<bool, CleanupError> {
+    match fs::remove_dir(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        result => removed(path, result, io::ErrorKind::DirectoryNotEmpty),
+    }
+}
+
+fn removed(path: &Path, result: io::Result<()>, kept: io::ErrorKind) -> Result<bool, CleanupError> {
+    match result {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == kept => Ok(false),
+        Err(source) => Err(CleanupError::Remove { path: path.to_owned(), source }),
+    }
+}

@@ -1,0 +1,61 @@
+//! Whether this process may use bpf(2) as the datapath does.
+
+/// A capability of capabilities(7), by its bit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Capability {
+    NetAdmin = 12,
+    SysAdmin = 21,
+    /// Linux 5.8; before, CAP_SYS_ADMIN includes it.
+    Bpf = 39,
+}
+
+/// The capabilities that this process lacks, as people name them; empty where it has all.
+/// CAP_SYS_ADMIN stands for both others.
+#[must_use]
+pub fn missing() -> Vec<&'static str> {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    missing_of(&status)
+}
+
+fn missing_of(status: &str) -> Vec<&'static str> {
+    let effective = status
+        .lines()
+        .find_map(|line| line.strip_prefix("CapEff:"))
+        .and_then(|bits| u64::from_str_radix(bits.trim(), 16).ok())
+        // Unreadable: let bpf(2) itself say no.
+        .unwrap_or(u64::MAX);
+    let has = |capability: Capability| effective & (1 << capability as u64) != 0;
+    if has(Capability::SysAdmin) {
+        return Vec::new();
+    }
+    [(Capability::Bpf, "CAP_BPF"), (Capability::NetAdmin, "CAP_NET_ADMIN")]
+        .into_iter()
+        .filter_map(|(capability, name)| (!has(capability)).then_some(name))
+        .collect()
+}
+
+/// Whether this process is in a user namespace of its own, where the kernel loads no programs
+/// whatever capabilities it shows.
+#[must_use]
+pub fn in_user_namespace() -> bool {
+    // The first user namespace maps all identifiers to themselves; user_namespaces(7).
+    std::fs::read_to_string("/proc/self/uid_map")
+        .is_ok_and(|map| !map.split_ascii_whitespace().eq(["0", "0", "4294967295"]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sys_admin_stands_for_both_others() {
+        assert!(missing_of("CapEff:\t0000000000200000\n").is_empty());
+        assert!(missing_of("CapEff:\t0000008000001000\n").is_empty());
+    }
+
+    #[test]
+    fn what_is_missing_is_named() {
+        assert_eq!(missing_of("CapEff:\t0000000000000000\n"), ["CAP_BPF", "CAP_NET_ADMIN"]);
+        assert_eq!(missing_of("CapEff:\t0000008000000000\n"), ["CAP_NET_ADMIN"]);
+    }
+}

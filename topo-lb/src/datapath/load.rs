@@ -1,0 +1,340 @@
+//! Brings programs and maps into the kernel: maps that are pinned are used again, after a look at
+//! whether they are what they must be; nothing is attached yet.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use aya::maps::{Map, MapError, MapInfo};
+use aya::programs::{CgroupSockAddr, ProgramError};
+use aya::{Ebpf, EbpfError};
+use thiserror::Error;
+use tracing::debug;
+
+use super::capability;
+use super::lock::{Lock, LockError};
+use super::mount::{MountError, check_bpffs, check_cgroup2};
+use super::object::{Constants, Hook, OBJECT, Shape, Sizes, TcpPeer, loader, shapes};
+use super::probe::{self, Feature};
+
+/// Where and how the datapath is to be.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Directory on bpffs that maps and links are pinned in; made where it is missing.
+    pub pin_dir: PathBuf,
+    /// The cgroup v2 directory whose processes are served.
+    pub cgroup_root: PathBuf,
+    /// How much the maps hold.
+    pub sizes: Sizes,
+    /// What the peer of a translated TCP connection is to its application.
+    pub tcp_peer: TcpPeer,
+}
+
+/// Why the datapath does not come into the kernel. Nothing new is left behind.
+#[derive(Debug, Error)]
+pub enum LoadError {
+    /// A file system is not there.
+    #[error(transparent)]
+    Mount(#[from] MountError),
+    /// The pin directory cannot be made.
+    #[error("the pin directory {} cannot be made: {source}", path.display())]
+    PinDirectory {
+        /// The directory.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// The pin directory is another agent's.
+    #[error(transparent)]
+    Lock(#[from] LockError),
+    /// The process may not do it.
+    #[error(
+        "loading eBPF programs takes {}, which this process does not have: run it as root, or give \
+         it these capabilities (CAP_SYS_ADMIN before Linux 5.8)", .0.join(" and ")
+    )]
+    Capabilities(Vec<&'static str>),
+    /// The kernel said no although the capabilities are there.
+    #[error(
+        "the kernel does not let this process load eBPF programs ({}): {source}",
+        if capability::in_user_namespace() {
+            "it runs in a user namespace, where no capability is enough"
+        } else {
+            "look for kernel lockdown, a security module, or RLIMIT_MEMLOCK before Linux 5.11"
+        }
+    )]
+    NotPermitted {
+        /// What the kernel answered.
+        source: io::Error,
+    },
+    /// The kernel lacks what the programs need.
+    #[error("this kernel ({}) is too old: {}", probe::kernel_release(), list(.0))]
+    KernelTooOld(Vec<Feature>),
+    /// A pinned map is of another layout or size.
+    #[error(
+        "the pinned map {name} has {found}, but this agent needs {needed}: run `topo-lb cleanup` \
+         (connections to Services are not translated until the agent has started again)"
+    )]
+    Mismatch {
+        /// The map.
+        name: &'static str,
+        /// What differs, as it is.
+        found: String,
+        /// What differs, as it must be.
+        needed: String,
+    },
+    /// A map cannot be made, or a pinned one cannot be read.
+    #[error("the map {name} cannot be had: {reason}")]
+    Map {
+        /// The map.
+        name: String,
+        /// Why.
+        reason: String,
+    },
+    /// The verifier does not take a program.
+    #[error(
+        "this kernel ({}) refuses the program {program}: {reason} (more at log level debug)",
+        probe::kernel_release()
+    )]
+    Verifier {
+        /// The program.
+        program: &'static str,
+        /// What the kernel answered, and what the verifier said last.
+        reason: String,
+    },
+    /// The object inside this binary is damaged or was built for another version.
+    #[error("the eBPF object inside this binary cannot be used: {0}")]
+    Object(String),
+}
+
+fn list(features: &[Feature]) -> String {
+    let each =
+        features.iter().map(|feature| format!("it lacks {feature} (Linux {})", feature.since()));
+    each.collect::<Vec<_>>().join(", ")
+}
+
+/// The datapath in the kernel, held by this process alone.
+#[derive(Debug)]
+pub struct Datapath {
+    pub(super) options: Options,
+    pub(super) ebpf: Ebpf,
+    reports_refused: bool,
+    _lock: Lock,
+}
+
+impl Datapath {
+    /// Takes the pin directory, loads the programs, makes and pins the maps that are not there,
+    /// and takes those that are. Nothing is attached.
+    ///
+    /// # Errors
+    ///
+    /// Each says in a sentence what is missing and what to do.
+    pub fn open(options: Options) -> Result<Self, LoadError> {
+        check_bpffs(&options.pin_dir)?;
+        check_cgroup2(&options.cgroup_root)?;
+        let missing = capability::missing();
+        if !missing.is_empty() {
+            return Err(LoadError::Capabilities(missing));
+        }
+        let missing = probe::missing();
+        if !missing.is_empty() {
+            return Err(LoadError::KernelTooOld(missing));
+        }
+        let is_new = make_directory(&options.pin_dir)?;
+        let lock = Lock::take(&options.pin_dir)?;
+        // After the lock, so that it is undone before the lock is given back.
+        let mut made =
+            Made { directory: is_new.then(|| options.pin_dir.clone()), files: Vec::new() };
+        let reports_refused = Feature::SetRetval.is_there() == Some(true);
+        let shapes = shapes(&options.sizes);
+        for shape in &shapes {
+            let path = options.pin_dir.join(shape.name);
+            match check_pinned(shape, &path)? {
+                Pinned::Fits => {}
+                Pinned::Absent => made.files.push(path),
+            }
+        }
+        let constants = Constants::new(options.tcp_peer, reports_refused);
+        let ebpf = load(&shapes, &constants, Some(&options.pin_dir))?;
+        made.keep();
+        Ok(Self { options, ebpf, reports_refused, _lock: lock })
+    }
+
+    /// Where and how it is.
+    #[must_use]
+    pub fn options(&self) -> &Options {
+        &self.options
+    }
+
+    /// Whether refused connections are `ECONNREFUSED`; otherwise they are `EPERM`, because the
+    /// kernel lacks `bpf_set_retval`.
+    #[must_use]
+    pub fn reports_refused(&self) -> bool {
+        self.reports_refused
+    }
+
+    /// The maps that are here, with their names of `topo_lb_common::maps`.
+    pub fn maps(&self) -> impl Iterator<Item = (&str, &Map)> {
+        self.ebpf.maps()
+    }
+
+    /// A map by its name of `topo_lb_common::maps`; `None` for a name that is no map's, and after
+    /// [`take_map`](Self::take_map).
+    #[must_use]
+    pub fn map(&self, name: &str) -> Option<&Map> {
+        self.ebpf.map(name)
+    }
+
+    /// Gives a map away, to be wrapped in its type; the kernel keeps it, pinned.
+    pub fn take_map(&mut self, name: &str) -> Option<Map> {
+        self.ebpf.take_map(name)
+    }
+}
+
+/// What of the pin directory is new, and goes again if loading fails.
+struct Made {
+    directory: Option<PathBuf>,
+    files: Vec<PathBuf>,
+}
+
+impl Made {
+    fn keep(mut self) {
+        self.directory = None;
+        self.files.clear();
+    }
+}
+
+impl Drop for Made {
+    fn drop(&mut self) {
+        // The error that brings us here is the one to tell; what cannot be removed now,
+        // `topo-lb cleanup` removes.
+        for file in self.files.drain(..) {
+            let _ = fs::remove_file(file);
+        }
+        if let Some(directory) = self.directory.take() {
+            let _ = fs::remove_dir(directory);
+        }
+    }
+}
+
+/// Makes a directory and those above it; whether it was not there.
+fn make_directory(path: &Path) -> Result<bool, LoadError> {
+    let is_new = !path.exists();
+    fs::create_dir_all(path)
+        .map_err(|source| LoadError::PinDirectory { path: path.to_owned(), source })?;
+    Ok(is_new)
+}
+
+enum Pinned {
+    Absent,
+    Fits,
+}
+
+/// Whether what is pinned at `path` is the map that `shape` says.
+fn check_pinned(shape: &Shape, path: &Path) -> Result<Pinned, LoadError> {
+    if !path.exists() {
+        return Ok(Pinned::Absent);
+    }
+    let info = MapInfo::from_pin(path)
+        .map_err(|error| LoadError::Map { name: shape.name.to_owned(), reason: causes(&error) })?;
+    let is = |found: &dyn std::fmt::Display, needed: &dyn std::fmt::Display| LoadError::Mismatch {
+        name: shape.name,
+        found: found.to_string(),
+        needed: needed.to_string(),
+    };
+    let map_type = info.map_type().map(|map_type| format!("{map_type:?}")).unwrap_or_default();
+    let needed_type = format!("{:?}", shape.map_type);
+    if map_type != needed_type {
+        return Err(is(&format!("type {map_type}"), &format!("type {needed_type}")));
+    }
+    for (what, found, needed) in [
+        ("keys of {} bytes", info.key_size(), shape.key),
+        ("values of {} bytes", info.value_size(), shape.value),
+        ("room for {} entries", info.max_entries(), shape.max_entries),
+        ("flags {}", info.map_flags(), shape.flags),
+    ] {
+        if found != needed {
+            let [found, needed] = [found, needed].map(|n| what.replace("{}", &n.to_string()));
+            return Err(is(&found, &needed));
+        }
+    }
+    Ok(Pinned::Fits)
+}
+
+/// Loads maps and programs, pinning the maps in `pin_dir` where one is given.
+pub(super) fn load(
+    shapes: &[Shape],
+    constants: &Constants,
+    pin_dir: Option<&Path>,
+) -> Result<Ebpf, LoadError> {
+    let mut ebpf = loader(shapes, constants, pin_dir).load(OBJECT).map_err(explain)?;
+    for hook in Hook::ALL {
+        program(&mut ebpf, hook)?.load().map_err(|error| refused(hook, error))?;
+    }
+    Ok(ebpf)
+}
+
+/// The program of a hook.
+pub(super) fn program(ebpf: &mut Ebpf, hook: Hook) -> Result<&mut CgroupSockAddr, LoadError> {
+    ebpf.program_mut(hook.name())
+        .and_then(|program| <&mut CgroupSockAddr>::try_from(program).ok())
+        .ok_or_else(|| LoadError::Object(format!("it has no program {}", hook.name())))
+}
+
+fn refused(hook: Hook, error: ProgramError) -> LoadError {
+    let program = hook.name();
+    match error {
+        ProgramError::LoadError { io_error, .. }
+            if io_error.raw_os_error() == Some(libc::EPERM) =>
+        {
+            LoadError::NotPermitted { source: io_error }
+        }
+        ProgramError::LoadError { io_error, verifier_log } => {
+            let log = verifier_log.to_string();
+            debug!(program, %log, "the verifier's log");
+            let last = log
+                .lines()
+                .rev()
+                .find(|line| !line.trim().is_empty() && !line.starts_with("processed "))
+                .unwrap_or("the verifier said nothing");
+            LoadError::Verifier { program, reason: format!("{io_error}; {last}") }
+        }
+        other => LoadError::Verifier { program, reason: causes(&other) },
+    }
+}
+
+fn explain(error: EbpfError) -> LoadError {
+    match error {
+        EbpfError::MapError(MapError::CreateError { io_error, .. })
+            if io_error.raw_os_error() == Some(libc::EPERM) =>
+        {
+            LoadError::NotPermitted { source: io_error }
+        }
+        EbpfError::MapError(MapError::CreateError { name, io_error })
+            if io_error.raw_os_error() == Some(libc::ENOMEM) =>
+        {
+            LoadError::Map { name, reason: "the kernel has no memory for a map of its size".into() }
+        }
+        EbpfError::MapError(MapError::CreateError { name, io_error }) => {
+            LoadError::Map { name, reason: io_error.to_string() }
+        }
+        EbpfError::MapError(MapError::PinError { name, error }) => {
+            LoadError::Map { name: name.unwrap_or_default(), reason: causes(&error) }
+        }
+        other => LoadError::Object(causes(&other)),
+    }
+}
+
+/// An error with all that caused it, in one line.
+pub(super) fn causes(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(next) = cause {
+        let next_text = next.to_string();
+        if !text.contains(&next_text) {
+            text.push_str(": ");
+            text.push_str(&next_text);
+        }
+        cause = next.source();
+    }
+    text
+}

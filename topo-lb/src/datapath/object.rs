@@ -1,0 +1,216 @@
+//! What the binary carries: the eBPF object, its hooks, and the shape of its maps.
+
+use std::path::Path;
+
+use aya::EbpfLoader;
+use aya::maps::MapType;
+use topo_lb_common::address::{Frontend4, Frontend6};
+use topo_lb_common::affinity::{Affinity4, Affinity6, AffinityKey};
+use topo_lb_common::backend::{Backend4, Backend6};
+use topo_lb_common::counter::{Counters, Name};
+use topo_lb_common::flow::{Flow4, Flow6, FlowKey4, FlowKey6, ReplyKey4, ReplyKey6};
+use topo_lb_common::maps;
+use topo_lb_common::member::{Member, MemberKey4, MemberKey6};
+use topo_lb_common::range::Range;
+use topo_lb_common::reverse::{Connected4, Connected6};
+use topo_lb_common::service::{Service4, Service6};
+
+/// The programs, built by `cargo xtask build-ebpf`.
+pub(crate) static OBJECT: &[u8] = aya::include_bytes_aligned!(env!("TOPO_LB_OBJECT"));
+
+/// `BPF_F_NO_PREALLOC`: an entry takes memory only while it exists.
+const NO_PREALLOC: u32 = 1;
+
+/// A hook that a program is attached to. Program, link and hook have one name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Hook {
+    /// `connect` of IPv4 sockets.
+    Connect4,
+    /// `connect` of IPv6 sockets.
+    Connect6,
+    /// `sendmsg` with an address, IPv4 UDP.
+    Sendmsg4,
+    /// `sendmsg` with an address, IPv6 UDP.
+    Sendmsg6,
+    /// `recvmsg`, IPv4 UDP.
+    Recvmsg4,
+    /// `recvmsg`, IPv6 UDP.
+    Recvmsg6,
+    /// `getpeername`, IPv4.
+    Getpeername4,
+    /// `getpeername`, IPv6.
+    Getpeername6,
+}
+
+impl Hook {
+    /// All, in the order of attaching: the way back is there before a connection can go.
+    pub const ALL: [Self; 8] = [
+        Self::Recvmsg4,
+        Self::Recvmsg6,
+        Self::Getpeername4,
+        Self::Getpeername6,
+        Self::Sendmsg4,
+        Self::Sendmsg6,
+        Self::Connect4,
+        Self::Connect6,
+    ];
+
+    /// Name of the hook, its program and its pinned link.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Connect4 => "connect4",
+            Self::Connect6 => "connect6",
+            Self::Sendmsg4 => "sendmsg4",
+            Self::Sendmsg6 => "sendmsg6",
+            Self::Recvmsg4 => "recvmsg4",
+            Self::Recvmsg6 => "recvmsg6",
+            Self::Getpeername4 => "getpeername4",
+            Self::Getpeername6 => "getpeername6",
+        }
+    }
+
+    /// `enum bpf_attach_type`, include/uapi/linux/bpf.h.
+    pub(crate) const fn attach_type(self) -> u32 {
+        match self {
+            Self::Connect4 => 10,
+            Self::Connect6 => 11,
+            Self::Sendmsg4 => 14,
+            Self::Sendmsg6 => 15,
+            Self::Recvmsg4 => 19,
+            Self::Recvmsg6 => 20,
+            Self::Getpeername4 => 29,
+            Self::Getpeername6 => 30,
+        }
+    }
+}
+
+/// How much the maps hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sizes {
+    /// Frontends per address family, and Service ports in all.
+    pub services: u32,
+    /// Endpoints per address family, of Services that do not fit inline.
+    pub slots: u32,
+    /// Endpoints per address family, of UDP Services and Services with session affinity.
+    pub members: u32,
+    /// Unconnected UDP flows, and affinity entries, per address family.
+    pub flows: u32,
+}
+
+impl Default for Sizes {
+    fn default() -> Self {
+        Self {
+            services: maps::DEFAULT_SERVICES,
+            slots: maps::DEFAULT_SLOTS,
+            members: maps::DEFAULT_MEMBERS,
+            flows: maps::DEFAULT_FLOWS,
+        }
+    }
+}
+
+/// What the peer of a translated TCP connection is to its application.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum TcpPeer {
+    /// The Service that was dialled; costs each connection an entry in its socket's storage.
+    #[default]
+    Service,
+    /// The endpoint.
+    Endpoint,
+}
+
+/// What a map must be.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Shape {
+    pub(crate) name: &'static str,
+    pub(crate) map_type: MapType,
+    /// Bytes.
+    pub(crate) key: u32,
+    /// Bytes.
+    pub(crate) value: u32,
+    pub(crate) max_entries: u32,
+    pub(crate) flags: u32,
+}
+
+/// The shape of every map of `maps::ALL`, in that order.
+pub(crate) fn shapes(sizes: &Sizes) -> [Shape; maps::ALL.len()] {
+    fn shape<K, V>(name: &'static str, map_type: MapType, max_entries: u32, flags: u32) -> Shape {
+        let (key, value) = (size_of::<K>() as u32, size_of::<V>() as u32);
+        Shape { name, map_type, key, value, max_entries, flags }
+    }
+    use MapType::{Array, Hash, LruHash, PerCpuArray, SkStorage};
+    let Sizes { services, slots, members, flows } = *sizes;
+    [
+        shape::<u32, Range>(maps::RANGE, Array, 1, 0),
+        shape::<Frontend4, Service4>(maps::SERVICES4, Hash, services, 0),
+        shape::<Frontend6, Service6>(maps::SERVICES6, Hash, services, 0),
+        shape::<u32, Backend4>(maps::SLOTS4, Array, slots, 0),
+        shape::<u32, Backend6>(maps::SLOTS6, Array, slots, 0),
+        shape::<MemberKey4, Member>(maps::MEMBERS4, Hash, members, NO_PREALLOC),
+        shape::<MemberKey6, Member>(maps::MEMBERS6, Hash, members, NO_PREALLOC),
+        shape::<FlowKey4, Flow4>(maps::FLOWS4, LruHash, flows, 0),
+        shape::<FlowKey6, Flow6>(maps::FLOWS6, LruHash, flows, 0),
+        shape::<ReplyKey4, Frontend4>(maps::REPLIES4, LruHash, flows, 0),
+        shape::<ReplyKey6, Frontend6>(maps::REPLIES6, LruHash, flows, 0),
+        shape::<i32, Connected4>(maps::CONNECTED4, SkStorage, 0, NO_PREALLOC),
+        shape::<i32, Connected6>(maps::CONNECTED6, SkStorage, 0, NO_PREALLOC),
+        shape::<AffinityKey, Affinity4>(maps::AFFINITY4, LruHash, flows, 0),
+        shape::<AffinityKey, Affinity6>(maps::AFFINITY6, LruHash, flows, 0),
+        shape::<u32, Counters>(maps::COUNTERS, PerCpuArray, services, 0),
+        shape::<u32, Name>(maps::NAMES, Hash, services, NO_PREALLOC),
+    ]
+}
+
+/// What the programs are told when they are loaded.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Constants {
+    pub(crate) tcp_peer_is_service: u8,
+    pub(crate) has_set_retval: u8,
+}
+
+impl Constants {
+    pub(crate) fn new(tcp_peer: TcpPeer, has_set_retval: bool) -> Self {
+        Self {
+            tcp_peer_is_service: u8::from(tcp_peer == TcpPeer::Service),
+            has_set_retval: u8::from(has_set_retval),
+        }
+    }
+}
+
+/// A loader that makes the maps of these shapes, under `pin_dir` where one is given.
+pub(crate) fn loader<'a>(
+    shapes: &[Shape],
+    constants: &'a Constants,
+    pin_dir: Option<&Path>,
+) -> EbpfLoader<'a> {
+    let mut loader = EbpfLoader::new();
+    // Nothing is relocated against the kernel's own types.
+    loader.btf(None);
+    loader.override_global("TCP_PEER_IS_SERVICE", &constants.tcp_peer_is_service, true);
+    loader.override_global("HAS_SET_RETVAL", &constants.has_set_retval, true);
+    for shape in shapes {
+        loader.map_max_entries(shape.name, shape.max_entries);
+        if let Some(pin_dir) = pin_dir {
+            loader.map_pin_path(shape.name, pin_dir.join(shape.name));
+        }
+    }
+    loader
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_map_of_the_abi_has_a_shape_in_the_same_order() {
+        let names = shapes(&Sizes::default()).map(|shape| shape.name);
+        assert_eq!(names, maps::ALL);
+    }
+
+    #[test]
+    fn hooks_have_names_of_their_own() {
+        let mut names = Hook::ALL.map(Hook::name).to_vec();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), Hook::ALL.len());
+    }
+}

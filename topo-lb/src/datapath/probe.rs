@@ -1,0 +1,141 @@
+//! What this kernel can do, asked of the kernel itself: distributions carry features back, so
+//! version numbers say little.
+
+use std::fmt;
+
+use aya::maps::MapType;
+use aya::programs::ProgramType;
+use aya::sys::{BpfHelper, is_helper_supported, is_map_supported};
+
+use super::object::Hook;
+use super::syscall::{Instruction, load_sock_addr};
+
+/// Something that topo-lb needs of the kernel, or is better with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Feature {
+    /// Programs at a hook.
+    Hook(Hook),
+    /// Socket storage: what a connected socket dialled.
+    SocketStorage,
+    /// LRU hashes: flows, affinity.
+    LruHash,
+    /// Per-CPU arrays: counters.
+    PerCpuArray,
+    /// `bpf_sk_storage_get` at the socket hooks.
+    SkStorageGet,
+    /// `bpf_get_netns_cookie`: who a client is, for session affinity.
+    NetnsCookie,
+    /// `bpf_get_socket_cookie`: which socket an unconnected UDP flow is of.
+    SocketCookie,
+    /// `bpf_set_retval`: a refused connection is `ECONNREFUSED`, and not `EPERM`.
+    SetRetval,
+}
+
+impl Feature {
+    /// All without which the programs do not load.
+    pub const REQUIRED: [Self; 14] = [
+        Self::Hook(Hook::Connect4),
+        Self::Hook(Hook::Connect6),
+        Self::Hook(Hook::Sendmsg4),
+        Self::Hook(Hook::Sendmsg6),
+        Self::Hook(Hook::Recvmsg4),
+        Self::Hook(Hook::Recvmsg6),
+        Self::Hook(Hook::Getpeername4),
+        Self::Hook(Hook::Getpeername6),
+        Self::SocketStorage,
+        Self::LruHash,
+        Self::PerCpuArray,
+        Self::SkStorageGet,
+        Self::NetnsCookie,
+        Self::SocketCookie,
+    ];
+
+    /// The first kernel release that has it.
+    #[must_use]
+    pub const fn since(self) -> &'static str {
+        match self {
+            // d74bad4e74ee and 1cedee13d25a, "Hooks for sys_connect" and "sys_sendmsg".
+            Self::Hook(Hook::Connect4 | Hook::Connect6) => "4.17",
+            Self::Hook(Hook::Sendmsg4 | Hook::Sendmsg6) => "4.18",
+            // 983695fa6765, "bpf: fix unconnected udp hooks".
+            Self::Hook(Hook::Recvmsg4 | Hook::Recvmsg6) => "5.2",
+            // 1b66d253610c, "bpf: Add get{peer, sock}name attach types for sock_addr".
+            Self::Hook(Hook::Getpeername4 | Hook::Getpeername6) => "5.8",
+            Self::LruHash => "4.10",
+            Self::PerCpuArray => "4.6",
+            Self::SocketCookie => "4.18",
+            // 6ac99e8f23d4, "bpf: Introduce bpf sk local storage".
+            Self::SocketStorage => "5.2",
+            // fb85c4a730af, "bpf: export bpf_sock for BPF_PROG_TYPE_CGROUP_SOCK_ADDR prog type".
+            Self::SkStorageGet => "5.3",
+            // f318903c0bf4, "bpf: Add netns cookie and enable it for bpf cgroup hooks".
+            Self::NetnsCookie => "5.7",
+            // bed89185af0d, "bpf: Use cgroup_{common,current}_func_proto in more hooks"; the
+            // helper itself came with 5.18, for other hooks than these.
+            Self::SetRetval => "6.1",
+        }
+    }
+
+    /// Whether this kernel has it; `None` where the kernel would not say, which is mostly for
+    /// lack of a capability.
+    #[must_use]
+    pub fn is_there(self) -> Option<bool> {
+        let helper = |helper| is_helper_supported(ProgramType::CgroupSockAddr, helper).ok();
+        let map = |map_type| is_map_supported(map_type).ok();
+        match self {
+            Self::Hook(hook) => has_hook(hook),
+            Self::SocketStorage => map(MapType::SkStorage),
+            Self::LruHash => map(MapType::LruHash),
+            Self::PerCpuArray => map(MapType::PerCpuArray),
+            Self::SkStorageGet => helper(BpfHelper::BPF_FUNC_sk_storage_get),
+            Self::NetnsCookie => helper(BpfHelper::BPF_FUNC_get_netns_cookie),
+            Self::SocketCookie => helper(BpfHelper::BPF_FUNC_get_socket_cookie),
+            Self::SetRetval => helper(BpfHelper::BPF_FUNC_set_retval),
+        }
+    }
+}
+
+impl fmt::Display for Feature {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Hook(hook) => write!(f, "the cgroup hook {}", hook.name()),
+            Self::SocketStorage => f.write_str("socket storage maps"),
+            Self::LruHash => f.write_str("LRU hash maps"),
+            Self::PerCpuArray => f.write_str("per-CPU array maps"),
+            Self::SkStorageGet => f.write_str("bpf_sk_storage_get at the socket hooks"),
+            Self::NetnsCookie => f.write_str("bpf_get_netns_cookie"),
+            Self::SocketCookie => f.write_str("bpf_get_socket_cookie"),
+            Self::SetRetval => f.write_str("bpf_set_retval"),
+        }
+    }
+}
+
+/// Loads the shortest program that a hook takes: `r0 = 1; exit`.
+fn has_hook(hook: Hook) -> Option<bool> {
+    // BPF_ALU64 | BPF_MOV | BPF_K, and BPF_JMP | BPF_EXIT.
+    let proceed = [
+        Instruction { code: 0xb7, registers: 0, offset: 0, immediate: 1 },
+        Instruction { code: 0x95, registers: 0, offset: 0, immediate: 0 },
+    ];
+    match load_sock_addr(&proceed, hook.attach_type()) {
+        Ok(_) => Some(true),
+        // EINVAL: an unknown program or attach type; E2BIG: an attribute that is too new.
+        Err(error) if matches!(error.raw_os_error(), Some(libc::EINVAL | libc::E2BIG)) => {
+            Some(false)
+        }
+        Err(_) => None,
+    }
+}
+
+/// The required features that this kernel says it does not have.
+#[must_use]
+pub fn missing() -> Vec<Feature> {
+    Feature::REQUIRED.into_iter().filter(|feature| feature.is_there() == Some(false)).collect()
+}
+
+/// `uname -r`.
+#[must_use]
+pub fn kernel_release() -> String {
+    std::fs::read_to_string("/proc/sys/kernel/osrelease")
+        .map_or_else(|_| "of unknown release".to_owned(), |release| release.trim().to_owned())
+}

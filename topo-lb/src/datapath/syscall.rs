@@ -1,0 +1,179 @@
+//! bpf(2) where aya has no call for it: replacing the program of a link, reading which cgroup a
+//! link is on, loading a program of a few instructions to see whether the kernel takes it.
+
+use std::ffi::CString;
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+// Commands of include/uapi/linux/bpf.h, enum bpf_cmd.
+const BPF_PROG_LOAD: libc::c_long = 5;
+const BPF_OBJ_GET: libc::c_long = 7;
+const BPF_PROG_GET_FD_BY_ID: libc::c_long = 13;
+const BPF_OBJ_GET_INFO_BY_FD: libc::c_long = 15;
+const BPF_LINK_UPDATE: libc::c_long = 29;
+
+/// A variant of `union bpf_attr`, as far as the kernel must know it: the kernel takes what is
+/// shorter than its own, and takes the rest as zero.
+///
+/// # Safety
+///
+/// The type is `repr(C)`, without padding, and laid out as the kernel's variant is.
+unsafe trait Attribute {}
+
+#[repr(C)]
+struct ObjectGet {
+    path: u64,
+    fd: u32,
+    flags: u32,
+}
+// SAFETY: the BPF_OBJ_* variant.
+unsafe impl Attribute for ObjectGet {}
+
+#[repr(C)]
+struct ById {
+    id: u32,
+    next_id: u32,
+    flags: u32,
+}
+// SAFETY: the BPF_*_GET_*_ID variant.
+unsafe impl Attribute for ById {}
+
+#[repr(C)]
+struct InfoByFd {
+    fd: u32,
+    length: u32,
+    info: u64,
+}
+// SAFETY: the BPF_OBJ_GET_INFO_BY_FD variant.
+unsafe impl Attribute for InfoByFd {}
+
+#[repr(C)]
+struct LinkUpdate {
+    link: u32,
+    program: u32,
+    flags: u32,
+    old_program: u32,
+}
+// SAFETY: the BPF_LINK_UPDATE variant.
+unsafe impl Attribute for LinkUpdate {}
+
+#[repr(C)]
+struct ProgramLoad {
+    program_type: u32,
+    instructions: u32,
+    code: u64,
+    license: u64,
+    log_level: u32,
+    log_size: u32,
+    log: u64,
+    kernel_version: u32,
+    flags: u32,
+    name: [u8; 16],
+    device: u32,
+    expected_attach_type: u32,
+}
+// SAFETY: the head of the BPF_PROG_LOAD variant, as Linux 4.17 has it.
+unsafe impl Attribute for ProgramLoad {}
+
+/// `struct bpf_link_info` of a cgroup link.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct CgroupLinkInfo {
+    /// `enum bpf_link_type`.
+    pub(crate) link_type: u32,
+    pub(crate) id: u32,
+    pub(crate) program_id: u32,
+    padding: u32,
+    /// Zero when the cgroup is gone.
+    pub(crate) cgroup_id: u64,
+    /// `enum bpf_attach_type`.
+    pub(crate) attach_type: u32,
+    tail: u32,
+}
+
+/// `BPF_LINK_TYPE_CGROUP`.
+pub(crate) const LINK_TYPE_CGROUP: u32 = 3;
+/// `BPF_PROG_TYPE_CGROUP_SOCK_ADDR`.
+pub(crate) const PROGRAM_TYPE_SOCK_ADDR: u32 = 18;
+
+/// One instruction, as `struct bpf_insn` is laid out.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct Instruction {
+    pub(crate) code: u8,
+    pub(crate) registers: u8,
+    pub(crate) offset: i16,
+    pub(crate) immediate: i32,
+}
+
+fn bpf<A: Attribute>(command: libc::c_long, attribute: &mut A) -> io::Result<libc::c_long> {
+    // SAFETY: the attribute is laid out as the command wants it (by its trait), as long as said,
+    // and every address in it outlives the call (by the callers below).
+    let result = unsafe {
+        libc::syscall(libc::SYS_bpf, command, std::ptr::from_mut(attribute), size_of::<A>())
+    };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
+}
+
+fn owned(fd: libc::c_long) -> OwnedFd {
+    // SAFETY: the commands that call this return a new descriptor, which nobody else owns.
+    unsafe { OwnedFd::from_raw_fd(fd as i32) }
+}
+
+/// Opens what is pinned at `path`.
+pub(crate) fn open_pin(path: &Path) -> io::Result<OwnedFd> {
+    let path = CString::new(path.as_os_str().as_bytes())?;
+    let mut attribute = ObjectGet { path: path.as_ptr() as u64, fd: 0, flags: 0 };
+    bpf(BPF_OBJ_GET, &mut attribute).map(owned)
+}
+
+/// Reads what a link is; of another kind of link only the first fields mean anything.
+pub(crate) fn link_info(link: BorrowedFd<'_>) -> io::Result<CgroupLinkInfo> {
+    let mut info = CgroupLinkInfo::default();
+    let mut attribute = InfoByFd {
+        fd: link.as_raw_fd() as u32,
+        length: size_of::<CgroupLinkInfo>() as u32,
+        info: std::ptr::from_mut(&mut info) as u64,
+    };
+    bpf(BPF_OBJ_GET_INFO_BY_FD, &mut attribute)?;
+    Ok(info)
+}
+
+/// Puts another program behind a link; no connection sees neither.
+pub(crate) fn update_link(link: BorrowedFd<'_>, program: BorrowedFd<'_>) -> io::Result<()> {
+    let mut attribute = LinkUpdate {
+        link: link.as_raw_fd() as u32,
+        program: program.as_raw_fd() as u32,
+        flags: 0,
+        old_program: 0,
+    };
+    bpf(BPF_LINK_UPDATE, &mut attribute).map(drop)
+}
+
+/// Opens a loaded program; needs CAP_SYS_ADMIN.
+pub(crate) fn program_by_id(id: u32) -> io::Result<OwnedFd> {
+    let mut attribute = ById { id, next_id: 0, flags: 0 };
+    bpf(BPF_PROG_GET_FD_BY_ID, &mut attribute).map(owned)
+}
+
+/// Loads a cgroup socket address program for one hook (`enum bpf_attach_type`).
+pub(crate) fn load_sock_addr(code: &[Instruction], attach_type: u32) -> io::Result<OwnedFd> {
+    let license = c"Dual MIT/GPL";
+    let mut attribute = ProgramLoad {
+        program_type: PROGRAM_TYPE_SOCK_ADDR,
+        instructions: code.len() as u32,
+        code: code.as_ptr() as u64,
+        license: license.as_ptr() as u64,
+        log_level: 0,
+        log_size: 0,
+        log: 0,
+        kernel_version: 0,
+        flags: 0,
+        name: [0; 16],
+        device: 0,
+        expected_attach_type: attach_type,
+    };
+    bpf(BPF_PROG_LOAD, &mut attribute).map(owned)
+}
