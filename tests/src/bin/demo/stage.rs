@@ -103,11 +103,12 @@ impl Stage<'_> {
             rows: Vec::new(),
         };
         tell(&mut stage)?;
-        let checks = stage.checks;
-        progress.step("everything removed, and nothing left behind", || {
-            drop((agents, servers, stage.clients));
-            cluster.remove()
+        let Stage { checks, clients, .. } = stage;
+        progress.step("agents ended, hooks and maps taken away", || {
+            drop((agents, servers, clients));
+            Ok(())
         })?;
+        progress.step("nothing left behind", || cluster.remove())?;
         Ok(checks)
     }
 
