@@ -7,6 +7,7 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use serde::Serialize;
+use topo_lb_common::backend::Locality;
 
 use crate::cluster::{ServiceId, State};
 use crate::topology::evaluation::Cause;
@@ -104,6 +105,9 @@ pub struct Endpoint {
     pub node: Option<String>,
     /// That node's zone.
     pub zone: Option<String>,
+    /// How far it is from the node that was asked about.
+    #[serde(skip)]
+    pub locality: Locality,
     /// Whether new connections go there.
     pub selected: bool,
     /// Why, or why not.
@@ -169,6 +173,7 @@ fn service_port(decision: &Decision<'_>, this_node: &str, known: bool) -> Servic
                 port: one.address.port(),
                 node: one.node.map(str::to_owned),
                 zone: one.zone.map(str::to_owned),
+                locality: one.locality,
                 selected: one.selected(),
                 reason: reason::endpoint(decision, one),
             })

@@ -48,12 +48,7 @@ fn family(decision: &Decision<'_>, choice: &Choice<'_>) -> String {
                 handled (--scope opt-in)"
             .to_owned();
     }
-    let mut text = String::new();
-    if decision.service.internal_local && choice.near > 0 && choice.near < choice.total {
-        let (near, total) = (choice.near, choice.total);
-        text += &format!("internalTrafficPolicy: Local leaves {near} of {total} endpoints; ");
-    }
-    text += &match choice.cause {
+    let mut text = match choice.cause {
         Cause::NoEndpoint(lack) => no_endpoint(decision, choice, lack),
         Cause::NoneHere => format!(
             "{} on this node, and internalTrafficPolicy: Local allows no other",
@@ -64,12 +59,33 @@ fn family(decision: &Decision<'_>, choice: &Choice<'_>) -> String {
             let place = if decision.service.internal_local { " of this node" } else { "" };
             format!("{usable} ready{place}, and none is terminating but still serves")
         }
+        cause if decision.service.internal_local => format!(
+            "{} on this node, and internalTrafficPolicy: Local allows no other{}",
+            share(choice.near, choice.total, "endpoint", IS),
+            among_local(decision, choice, cause),
+        ),
         cause => chosen(decision, choice, cause),
     };
     if choice.stock == Stock::Draining && choice.usable > 0 {
-        text += "; no endpoint is ready, those that are terminating but still serve stand in";
+        text += "; no endpoint is ready, so those that are terminating but still serve stand in";
     }
     text
+}
+
+/// What became of the endpoints on this node, where that has to be said.
+fn among_local(decision: &Decision<'_>, choice: &Choice<'_>, cause: Cause<'_>) -> String {
+    match cause {
+        Cause::Unconstrained if choice.usable == choice.near => String::new(),
+        Cause::Unconstrained if choice.stock == Stock::Ready => {
+            format!(
+                "; {} of them {} ready",
+                choice.usable,
+                IS[usize::from(choice.usable > 1)].trim()
+            )
+        }
+        Cause::Unconstrained => String::new(),
+        cause => format!("; of these, {}", chosen(decision, choice, cause)),
+    }
 }
 
 fn no_endpoint(decision: &Decision<'_>, choice: &Choice<'_>, lack: Lack) -> String {
@@ -104,6 +120,7 @@ fn share(some: usize, of: usize, noun: &str, [one, many]: Verb) -> String {
         (1, 1) => format!("the only {noun}{one}"),
         (_, 1) => format!("{some} of 1 {noun}{many}"),
         (1, _) => format!("1 of {of} {noun}s{one}"),
+        (2, 2) => format!("both {noun}s{many}"),
         _ if some == of => format!("all {of} {noun}s{many}"),
         _ => format!("{some} of {of} {noun}s{many}"),
     }
@@ -124,10 +141,7 @@ fn chosen(decision: &Decision<'_>, choice: &Choice<'_>, cause: Cause<'_>) -> Str
         _ => "",
     };
     match cause {
-        Cause::Unconstrained if decision.service.internal_local => {
-            format!("{}, no other policy constrains", some(NOTHING))
-        }
-        Cause::Unconstrained => format!("{}, no topology policy constrains", some(NOTHING)),
+        Cause::Unconstrained => format!("{}, there is no topology policy", some(NOTHING)),
         Cause::Key { tier, key, value } => {
             let before = before(decision, tier, "none shares its ");
             format!("{} this node's {}{before}", some(SHARES), label(key, value))
@@ -265,7 +279,7 @@ fn selected(decision: &Decision<'_>, cause: Cause<'_>) -> String {
         Cause::Unconstrained if decision.service.internal_local => {
             "on this node, internalTrafficPolicy is Local".to_owned()
         }
-        Cause::Unconstrained => "no topology policy".to_owned(),
+        Cause::Unconstrained => "there is no topology policy".to_owned(),
         Cause::Key { key, value, .. } => format!("shares {}", label(key, value)),
         Cause::Any { .. } => "any endpoint, by `*`".to_owned(),
         Cause::Node | Cause::NodeForLackOfPool => "on this node".to_owned(),

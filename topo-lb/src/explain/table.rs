@@ -5,6 +5,7 @@ use std::fmt::Write;
 use std::net::SocketAddr;
 
 use comfy_table::{Attribute, Cell, Color, Table, presets};
+use topo_lb_common::backend::Locality;
 
 use super::reason::shown;
 use super::{Report, ServicePort};
@@ -85,7 +86,9 @@ fn endpoints(service: &ServicePort, paint: Paint) -> String {
     } else {
         table.force_no_tty();
     }
-    table.set_header(["  ", "ENDPOINT", "NODE", "ZONE", "WHY"].map(|name| paint.dim(name)));
+    table.set_header(
+        ["  ", "ENDPOINT", "NODE", "ZONE", "SHARED", "WHY"].map(|name| paint.dim(name)),
+    );
     for endpoint in &service.endpoints {
         let mark = if endpoint.selected { " ✓" } else { " ·" };
         let place = |name: &Option<String>| name.as_deref().map_or("-".to_owned(), shown);
@@ -94,6 +97,7 @@ fn endpoints(service: &ServicePort, paint: Paint) -> String {
             SocketAddr::new(endpoint.address, endpoint.port).to_string(),
             place(&endpoint.node),
             place(&endpoint.zone),
+            shared(endpoint.locality).to_owned(),
             endpoint.reason.clone(),
         ];
         table.add_row(cells.map(|text| match endpoint.selected {
@@ -102,6 +106,14 @@ fn endpoints(service: &ServicePort, paint: Paint) -> String {
         }));
     }
     table.lines().map(|line| format!("{}\n", line.trim_end())).collect()
+}
+
+/// The nearest of node, zone and region that an endpoint and this node have in common.
+const fn shared(locality: Locality) -> &'static str {
+    match locality {
+        Locality::Elsewhere => "-",
+        nearer => nearer.name(),
+    }
 }
 
 /// One line that counts it all.

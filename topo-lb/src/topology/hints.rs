@@ -51,7 +51,9 @@ pub(super) fn choose<'a>(
     if let Some(&index) = ready.iter().find(|&&index| endpoint(index).for_zones().is_empty()) {
         return off(Off::Unhinted(candidates[index].address));
     }
-    let Some(zone) = here.label(ZONE) else { return off(Off::NoZone) };
+    let Some(zone) = here.label(ZONE).filter(|zone| !zone.is_empty()) else {
+        return off(Off::NoZone);
+    };
     let for_zone: Vec<_> = ready
         .iter()
         .copied()
