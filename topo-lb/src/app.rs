@@ -25,7 +25,7 @@ pub enum Source {
     /// Files, followed.
     Manifests(PathBuf),
     /// A Kubernetes API.
-    Kube(source::kube::KubeTarget),
+    Kube(()),
 }
 
 /// What the agent is to do.
@@ -66,23 +66,21 @@ async fn events(source: &Source) -> anyhow::Result<Events> {
         Source::Manifests(path) => {
             // Read once here: what is wrong at start is told at once, and nothing is attached.
             source::file::read(path)?;
-            Box::pin(source::file::follow(path.clone()))
+            Box::pin(source::file::follow(path.clone())?)
         }
-        Source::Kube(target) => {
-            let client = source::kube::connect(target).await?;
-            Box::pin(source::kube::follow(client))
-        }
+        Source::Kube(_) => bail!("no"),
     })
 }
 
 async fn follow(config: Config) -> anyhow::Result<()> {
-    let mut datapath = Datapath::open(&config.datapath)?;
     let mut events = events(&config.source).await?;
     let mut reconciler = Reconciler::new(config.node.clone(), config.scope);
 
     first_listing(&mut events, &mut reconciler).await?;
     known_node(&reconciler, &config)?;
 
+    // Only now: what fails above leaves nothing in the kernel.
+    let mut datapath = Datapath::open(config.datapath.clone())?;
     let store = BpfStore::open(&config.datapath.pin_dir)?;
     let mut kernel = Kernel::read(store)?;
     let began = Instant::now();
@@ -129,7 +127,9 @@ async fn follow(config: Config) -> anyhow::Result<()> {
             }
             Err(error) => {
                 let next = pause.map_or(FIRST_PAUSE, |pause| (pause * 2).min(LONGEST_PAUSE));
-                warn!("{error:#}; every Service stays as it was or as planned; trying again in {next:?}");
+                warn!(
+                    "{error:#}; every Service stays as it was or as planned; trying again in {next:?}"
+                );
                 pause = Some(next);
             }
         }
@@ -164,7 +164,9 @@ fn known_node(reconciler: &Reconciler, config: &Config) -> anyhow::Result<()> {
     let known = match names.as_slice() {
         [] => "there is no Node at all".to_owned(),
         few if few.len() <= 8 => format!("the Nodes are {}", few.join(", ")),
-        many => format!("{} other Nodes are there, {} among them", many.len(), many[..4].join(", ")),
+        many => {
+            format!("{} other Nodes are there, {} among them", many.len(), many[..4].join(", "))
+        }
     };
     bail!(
         "no Node is named {:?}: {known}; name this node with --node-name or NODE_NAME",

@@ -93,7 +93,7 @@ pub enum ScopeArg {
 
 /// What a TCP client's getpeername says.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub enum TcpPeer {
+pub enum TcpPeerArg {
     /// The ClusterIP that it dialled.
     #[default]
     Service,
@@ -154,7 +154,7 @@ pub struct AgentArgs {
     pub pin: PinArgs,
     /// What getpeername says of a TCP connection to a Service
     #[arg(long, value_enum, default_value_t, env = "TOPO_LB_TCP_PEER")]
-    pub tcp_peer: TcpPeer,
+    pub tcp_peer: TcpPeerArg,
     /// Frontends per address family that the maps hold
     #[arg(long, value_name = "N", env = "TOPO_LB_MAX_SERVICES", default_value_t = maps::DEFAULT_SERVICES,
           value_parser = clap::value_parser!(u32).range(1..=4_194_304))]

@@ -7,6 +7,7 @@
 //!                   └──────── pure, no I/O, no clock ────────┘
 //! ```
 
+pub mod app;
 pub mod cli;
 pub mod cluster;
 pub mod datapath;

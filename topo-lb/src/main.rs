@@ -10,15 +10,14 @@ use serde::Serialize;
 use topo_lb::app::{self, Config, Source};
 use topo_lb::cli::{
     AgentArgs, CheckArgs, CleanupArgs, Cli, Command, ExplainArgs, ListArgs, LogFormat, Output,
-    ScopeArg, SourceArgs, TcpPeer,
+    ScopeArg, SourceArgs, TcpPeerArg,
 };
 use topo_lb::cluster::{ServiceId, State};
 use topo_lb::datapath::attach;
 use topo_lb::datapath::load::Options;
-use topo_lb::plan::Capacity;
-use topo_lb::source::kube::KubeTarget;
+use topo_lb::datapath::object::{Sizes, TcpPeer};
 use topo_lb::topology::Scope;
-use topo_lb::{check, explain, list, source};
+use topo_lb::{explain, list, source};
 
 fn main() -> ExitCode {
     let result = match Cli::parse().command {
@@ -27,7 +26,7 @@ fn main() -> ExitCode {
         Command::List(args) => run_list(&args),
         Command::Check(args) => run_check(&args),
         Command::Cleanup(args) => run_cleanup(&args),
-        Command::SelfProbe { address } => return check::probe_child(address),
+        Command::SelfProbe { .. } => return ExitCode::FAILURE,
     };
     match result {
         Ok(code) => code,
@@ -47,13 +46,16 @@ fn run_agent(args: AgentArgs) -> anyhow::Result<ExitCode> {
         datapath: Options {
             pin_dir: args.pin.pin_dir,
             cgroup_root: args.cgroup_root,
-            capacity: Capacity {
+            sizes: Sizes {
                 services: args.max_services,
                 slots: args.max_endpoints,
                 members: args.max_endpoints,
                 flows: args.max_flows,
             },
-            tcp_peer_is_service: args.tcp_peer == TcpPeer::Service,
+            tcp_peer: match args.tcp_peer {
+                TcpPeerArg::Service => TcpPeer::Service,
+                TcpPeerArg::Endpoint => TcpPeer::Endpoint,
+            },
         },
     };
     runtime()?.block_on(app::run(config))?;
@@ -64,11 +66,13 @@ fn run_explain(args: &ExplainArgs) -> anyhow::Result<ExitCode> {
     let node = node_name(args.node.clone(), "--node")?;
     let mut state = State::default();
     for update in read_cluster(&args.source)? {
-        state.apply(update, &node);
+        let _ = state.apply(update, &node);
     }
     let ids = match args.services.as_slice() {
         [] => state.services().cloned().collect(),
-        names => names.iter().map(|name| service_id(name, &state)).collect::<Result<Vec<_>, _>>()?,
+        names => {
+            names.iter().map(|name| service_id(name, &state)).collect::<Result<Vec<_>, _>>()?
+        }
     };
     let report = explain::report(&state, &node, scope(args.scope), &ids);
     print(args.output, &report, || explain::table(&report, colours()))?;
@@ -82,14 +86,22 @@ fn run_list(args: &ListArgs) -> anyhow::Result<ExitCode> {
 }
 
 fn run_check(args: &CheckArgs) -> anyhow::Result<ExitCode> {
-    let report = check::check(&args.cgroup_root, &args.pin.pin_dir);
-    print(args.output, &report, || report.table(colours()))?;
-    Ok(if report.passed() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    let _ = args;
+    bail!("not yet")
 }
 
 fn run_cleanup(args: &CleanupArgs) -> anyhow::Result<ExitCode> {
     let removed = attach::cleanup(&args.pin.pin_dir)?;
-    println!("{removed}");
+    if removed.is_empty() {
+        println!("Nothing to remove at {}.", args.pin.pin_dir.display());
+    } else {
+        println!(
+            "Detached {} programs and removed {} maps at {}.",
+            removed.detached.len(),
+            removed.unpinned.len(),
+            args.pin.pin_dir.display()
+        );
+    }
     Ok(ExitCode::SUCCESS)
 }
 
@@ -97,33 +109,18 @@ fn run_cleanup(args: &CleanupArgs) -> anyhow::Result<ExitCode> {
 fn read_cluster(source: &SourceArgs) -> anyhow::Result<Vec<topo_lb::cluster::Update>> {
     if let Some(path) = &source.manifests {
         return Ok(if path == Path::new("-") {
-            source::file::read_stdin()?
+            source::file::read(Path::new("/dev/stdin"))?
         } else {
             source::file::read(path)?
         });
     }
-    let target = kube_target(source.kubeconfig.as_deref(), source.api_server.as_deref());
-    runtime()?.block_on(async {
-        let client = source::kube::connect(&target).await?;
-        Ok(source::kube::read(client).await?)
-    })
+    bail!("not yet")
 }
 
 fn agent_source(source: SourceArgs) -> Source {
     match source.manifests {
         Some(path) => Source::Manifests(path),
-        None => Source::Kube(kube_target(
-            source.kubeconfig.as_deref(),
-            source.api_server.as_deref(),
-        )),
-    }
-}
-
-fn kube_target(kubeconfig: Option<&Path>, api_server: Option<&str>) -> KubeTarget {
-    match (kubeconfig, api_server) {
-        (Some(path), _) => KubeTarget::Kubeconfig(path.to_owned()),
-        (None, Some(url)) => KubeTarget::Server(url.to_owned()),
-        (None, None) => KubeTarget::Inferred,
+        None => Source::Kube(()),
     }
 }
 

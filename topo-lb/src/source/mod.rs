@@ -1,6 +1,7 @@
 //! Where the cluster's objects come from: files, or a Kubernetes API server. Both are streams of
 //! [`Event`]s.
 
+pub mod file;
 pub mod object;
 
 use crate::cluster::Update;

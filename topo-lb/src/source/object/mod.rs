@@ -128,6 +128,12 @@ pub trait Written: Copy {
     /// # Errors
     /// When it is not one; the error says where.
     fn read<T: DeserializeOwned>(self) -> Result<T, ObjectError>;
+
+    /// The elements of its field `items`; none where that is `null` or absent.
+    ///
+    /// # Errors
+    /// When the field is not a list.
+    fn items(self) -> Result<Vec<Self>, ObjectError>;
 }
 
 impl Written for &Value {
@@ -135,14 +141,33 @@ impl Written for &Value {
         // Keeping track of the path costs an allocation per key: only for those who need it.
         T::deserialize(self).or_else(|_| serde_path_to_error::deserialize(self).map_err(located))
     }
+
+    fn items(self) -> Result<Vec<Self>, ObjectError> {
+        match self.get("items") {
+            None | Some(Value::Null) => Ok(Vec::new()),
+            Some(Value::Array(items)) => Ok(items.iter().collect()),
+            Some(_) => Err(ObjectError::at("items", "is not a list")),
+        }
+    }
 }
 
-impl Written for &RawValue {
+impl<'a> Written for &'a RawValue {
     fn read<T: DeserializeOwned>(self) -> Result<T, ObjectError> {
         serde_json::from_str(self.get()).or_else(|_| {
             let mut text = serde_json::Deserializer::from_str(self.get());
             serde_path_to_error::deserialize(&mut text).map_err(located)
         })
+    }
+
+    fn items(self) -> Result<Vec<Self>, ObjectError> {
+        #[derive(Deserialize)]
+        struct List<'a> {
+            #[serde(borrow)]
+            items: Option<Vec<&'a RawValue>>,
+        }
+        let list: Result<List<'a>, _> = serde_json::from_str(self.get());
+        let list = list.map_err(|_| ObjectError::at("items", "is not a list"))?;
+        Ok(list.items.unwrap_or_default())
     }
 }
 
@@ -165,6 +190,36 @@ struct Head {
     #[serde(rename = "apiVersion")]
     api_version: Option<String>,
     kind: Option<String>,
+}
+
+/// What a document holds.
+#[derive(Clone, Debug)]
+pub enum Content<W> {
+    /// One object.
+    Object,
+    /// Objects of any kind: a `v1` List.
+    List(Vec<W>),
+    /// Objects of one kind that matters, as in a ServiceList: each may lack its own `kind`.
+    Typed(Kind, Vec<W>),
+}
+
+/// Tells lists from objects.
+///
+/// # Errors
+/// When `items` of a list is not one.
+pub fn content<W: Written>(document: W) -> Result<Content<W>, ObjectError> {
+    let head: Head = document.read().map_err(|error| error.of("document"))?;
+    let (Some(api_version), Some(kind)) = (head.api_version, head.kind) else {
+        return Ok(Content::Object);
+    };
+    let items = || document.items().map_err(|error| error.of(&*kind));
+    if (&*api_version, &*kind) == ("v1", "List") {
+        return Ok(Content::List(items()?));
+    }
+    match kind.strip_suffix("List").and_then(|kind| Kind::of(&api_version, kind)) {
+        Some(kind) => Ok(Content::Typed(kind, items()?)),
+        None => Ok(Content::Object),
+    }
 }
 
 /// Reads one object.
@@ -190,6 +245,10 @@ pub fn parse_with(object: impl Written, names: &mut Names) -> Result<Object, Obj
     };
     match Kind::of(&api_version, kind) {
         Some(kind) => parse_kind(kind, object, names),
+        // Skipped in silence, its items would be missed by nobody but their users.
+        None if kind == "List" => {
+            Err(ObjectError::at("kind", "a List within a list is not read: take its items out"))
+        }
         None => Ok(Object::Other),
     }
 }
