@@ -134,7 +134,7 @@ fn docs(workspace: &Workspace, screen: &Screen) -> Result<()> {
 fn unit(workspace: &Workspace, screen: &Screen) -> Result<()> {
     let test = || {
         let mut command = workspace.cargo("test");
-        command.args(HOST_PACKAGES).args(["--exclude", "topo-lb-tests"]);
+        command.args(HOST_PACKAGES).args(["--exclude", "topo-lb-tests", "--no-fail-fast"]);
         command
     };
     let log = workspace.log("build-unit-tests");
@@ -148,7 +148,7 @@ fn lab(workspace: &Workspace, screen: &Screen, kernels: &[Kernel]) -> Result<()>
     run_logged(screen, "compiling the agent", &mut agent, &workspace.log("build-test-agent"))?;
     let test = || {
         let mut command = workspace.cargo("test");
-        command.args(["--package", "topo-lb-tests"]);
+        command.args(["--package", "topo-lb-tests", "--no-fail-fast"]);
         command
     };
     let log = workspace.log("build-lab");
