@@ -118,9 +118,10 @@ pub fn prepared(
         }
         let client = cluster.pod("client")?.client()?;
         let mut agent = Agent::prepare(&binary, cluster, HERE, manifests.folder())?;
-        // Small maps: many labs are made, some at once.
-        agent.add_arguments(&["--max-services", "512", "--max-endpoints", "512"]);
-        agent.add_arguments(&["--max-flows", "512"]);
+        // Small maps, as many labs are made; but no flow of a test is to be evicted.
+        agent.set("--max-services", "512");
+        agent.set("--max-endpoints", "512");
+        agent.set("--max-flows", "16384");
         body(&mut Scene { binary, cluster, manifests, client, agent, servers })
     })
 }

@@ -88,7 +88,7 @@ fn opt_in_leaves_services_without_a_policy_untouched() -> Result<()> {
         |scene| {
             scene.manifests.annotate("web", "topo-lb.io/topology-keys", Some("*"))?;
             scene.manifests.write()?;
-            scene.agent.add_arguments(&["--scope", "opt-in"]);
+            scene.agent.set("--scope", "opt-in");
             scene.agent.resume()?;
             scene.expect(Via::Http, at(WEB4)?, &["a", "b", "c", "d"])?;
             scene.expect(Via::UdpConnected, at(ECHO4)?, &["untouched"])?;
