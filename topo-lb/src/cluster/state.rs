@@ -22,12 +22,12 @@ pub struct Changed {
 /// Two states are equal when the same objects are in them, in whatever order they came.
 #[derive(Clone, Debug, Default)]
 pub struct State {
-    services: BTreeMap<ServiceId, Service>,
+    services: BTreeMap<ServiceId, Box<Service>>,
     /// Only slices that belong to a Service.
     slices: HashMap<Arc<SliceId>, Endpoints>,
     nodes: BTreeMap<Arc<str>, Labels>,
-    /// Slices by the Service that they belong to, whether it is there or not.
-    of_service: HashMap<ServiceId, BTreeSet<Arc<SliceId>>>,
+    /// Slices by the Service that they belong to, whether it is there or not; sorted.
+    of_service: HashMap<ServiceId, Vec<Arc<SliceId>>>,
     /// Slices by the nodes that their endpoints are on, whether the Nodes are there or not.
     on_node: HashMap<Arc<str>, HashSet<Arc<SliceId>>>,
     shared: Shared,
@@ -94,7 +94,7 @@ impl State {
     /// One Service.
     #[must_use]
     pub fn service(&self, id: &ServiceId) -> Option<&Service> {
-        self.services.get(id)
+        self.services.get(id).map(|service| &**service)
     }
 
     /// The slices of a Service, by name.
@@ -115,12 +115,12 @@ impl State {
     }
 
     fn put_service(&mut self, service: Service, changed: &mut Changed) {
-        if self.services.get(&service.id) == Some(&service) {
+        if self.service(&service.id) == Some(&service) {
             return;
         }
         let service = self.shared.service(service);
         changed.services.insert(service.id.clone());
-        self.services.insert(service.id.clone(), service);
+        self.services.insert(service.id.clone(), Box::new(service));
     }
 
     fn drop_service(&mut self, id: &ServiceId, changed: &mut Changed) {
@@ -137,12 +137,17 @@ impl State {
         }
         self.drop_slice(&id, changed);
         let Some(new) = new else { return };
-        let id = Arc::new(SliceId {
-            namespace: self.shared.text(id.namespace),
-            name: self.shared.text(id.name),
-        });
+        let id = Arc::new(SliceId { namespace: self.shared.text(id.namespace), ..id });
         self.touch(&new.service, changed);
-        self.of_service.entry(new.service.clone()).or_default().insert(Arc::clone(&id));
+        let siblings = match self.of_service.get_mut(&new.service) {
+            Some(siblings) => siblings,
+            None => {
+                self.of_service.entry(new.service.clone()).or_insert_with(|| Vec::with_capacity(1))
+            }
+        };
+        if let Err(at) = siblings.binary_search(&id) {
+            siblings.insert(at, Arc::clone(&id));
+        }
         for node in new.endpoints.iter().filter_map(|endpoint| endpoint.node.as_ref()) {
             match self.on_node.get_mut(node) {
                 Some(slices) => slices.insert(Arc::clone(&id)),
@@ -156,7 +161,7 @@ impl State {
         let Some(old) = self.slices.remove(id) else { return };
         self.touch(&old.service, changed);
         if let Some(slices) = self.of_service.get_mut(&old.service) {
-            slices.remove(id);
+            slices.retain(|other| **other != *id);
             if slices.is_empty() {
                 self.of_service.remove(&old.service);
             }

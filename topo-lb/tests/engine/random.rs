@@ -55,7 +55,7 @@ const KEYS: [&str; 6] = [
     "apps.openyurt.io/nodepool",
 ];
 const WRONG_KEYS: [&str; 8] = ["", "a b", "a/b/c", "*", "/a", "A/a", "a/", "-"];
-const VALUES: [&str; 3] = ["a", "b", "n2"];
+const VALUES: [&str; 3] = ["a", "b", "n6"];
 
 pub(crate) fn node(tape: &mut Tape<'_>, name: &str) -> Node {
     let mut labels = BTreeMap::new();

@@ -59,7 +59,7 @@ fn agree(tape: &[u8], seen: &Seen) {
     let (cluster, this_node) = random::cluster(tape);
     let state = cluster.state(this_node);
     let service = &cluster.services[0];
-    let opted_in = tape.len() % 4 == 0;
+    let opted_in = tape.len().is_multiple_of(4);
     let scope = if opted_in { Scope::OptIn } else { Scope::All };
     let mut routes = topology::routes(&state, this_node, scope, &id("svc")).into_iter();
     let mut decisions = topology::decide(&state, this_node, scope, &id("svc")).into_iter();
