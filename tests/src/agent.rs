@@ -1,5 +1,6 @@
 //! The agent under test: its binary, run as a node would run it.
 
+use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Output, Stdio};
@@ -88,10 +89,9 @@ pub struct Agent<'a> {
     binary: Binary,
     cluster: &'a Cluster,
     node: &'a Node,
-    manifests: PathBuf,
+    flags: BTreeMap<&'static str, String>,
     pins: PathBuf,
     log: PathBuf,
-    arguments: Vec<String>,
     process: Option<Running>,
 }
 
@@ -132,29 +132,30 @@ impl<'a> Agent<'a> {
     /// An agent that does not run yet.
     ///
     /// # Errors
-    /// The lab has no such node.
+    /// The lab has no such node, or a path is not UTF-8.
     pub fn prepare(
         binary: &Binary,
         cluster: &'a Cluster,
         node: &str,
         manifests: &Path,
     ) -> Result<Self> {
-        let name = cluster.prefix().name(node);
-        Ok(Self {
-            binary: binary.clone(),
-            cluster,
-            node: cluster.node(node)?,
-            manifests: manifests.to_path_buf(),
-            pins: Path::new(BPFFS).join(name),
-            log: cluster.folder().join(format!("{node}.log")),
-            arguments: Vec::new(),
-            process: None,
-        })
+        let pins = Path::new(BPFFS).join(cluster.prefix().name(node));
+        let log = cluster.folder().join(format!("{node}.log"));
+        let binary = binary.clone();
+        let node = cluster.node(node)?;
+        let flags = BTreeMap::from([
+            ("--manifests", text(manifests)?.to_owned()),
+            ("--node-name", node.name.clone()),
+            ("--cgroup-root", text(node.cgroup.path())?.to_owned()),
+            ("--pin-dir", text(&pins)?.to_owned()),
+            ("--log-format", "json".to_owned()),
+        ]);
+        Ok(Self { binary, cluster, node, flags, pins, log, process: None })
     }
 
-    /// Adds arguments to its command line, from the next start on.
-    pub fn add_arguments(&mut self, arguments: &[&str]) {
-        self.arguments.extend(arguments.iter().map(|&argument| argument.to_owned()));
+    /// Sets a flag of its command line, from the next start on.
+    pub fn set(&mut self, flag: &'static str, value: &str) {
+        self.flags.insert(flag, value.into());
     }
 
     /// Starts it, once more perhaps, and waits until connections are translated.
@@ -166,25 +167,26 @@ impl<'a> Agent<'a> {
         self.wait_until_ready()
     }
 
-    /// The command line by which it runs.
+    /// The command by which it runs.
     ///
     /// # Errors
-    /// A path is not UTF-8.
+    /// The node's namespace cannot be entered.
     pub fn command(&self) -> Result<Command> {
-        let mut command = self.binary.command(&[
-            "agent",
-            "--manifests",
-            text(&self.manifests)?,
-            "--node-name",
-            &self.node.name,
-            "--cgroup-root",
-            text(self.node.cgroup.path())?,
-            "--pin-dir",
-            text(&self.pins)?,
-            "--log-format",
-            "json",
-        ]);
-        command.args(&self.arguments);
+        self.command_with(&[])
+    }
+
+    /// The command by which it would run with other values of some flags.
+    ///
+    /// # Errors
+    /// The node's namespace cannot be entered.
+    pub fn command_with(&self, others: &[(&'static str, &str)]) -> Result<Command> {
+        let mut flags: BTreeMap<&str, &str> =
+            self.flags.iter().map(|(flag, value)| (*flag, value.as_str())).collect();
+        flags.extend(others.iter().copied());
+        let mut command = self.binary.command(&["agent"]);
+        for (flag, value) in flags {
+            command.args([flag, value]);
+        }
         self.cluster.beside(self.node, &mut command)?;
         Ok(command)
     }

@@ -9,15 +9,9 @@ use topo_lb_tests::process;
 use topo_lb_tests::scene::{Scene, WEB4, at, prepared};
 use topo_lb_tests::traffic::Via;
 
-/// Runs the scene's agent, changed by `change`, which must end with code 1 and say one sentence
-/// that holds all of `wanted`; nothing may be pinned or attached.
-fn refused(
-    scene: &mut Scene<'_>,
-    change: impl FnOnce(&mut Command),
-    wanted: &[&str],
-) -> Result<()> {
-    let mut command = scene.agent.command()?;
-    change(&mut command);
+/// Runs `command`, an agent's, which must end with code 1 and say one sentence that holds all of
+/// `wanted`; nothing may be pinned or attached.
+fn refused(scene: &mut Scene<'_>, command: Command, wanted: &[&str]) -> Result<()> {
     let (status, said) = scene.agent.run_to_end(command)?;
     ensure!(status.code() == Some(1), "{status}: {said}");
     for word in wanted {
@@ -29,129 +23,108 @@ fn refused(
     scene.expect(Via::Http, at(WEB4)?, &["untouched"])
 }
 
+/// The scene with an agent that does not run.
+fn idle(body: impl FnOnce(&mut Scene<'_>) -> Result<()>) -> Result<()> {
+    prepared(|_| {}, body)
+}
+
 #[test]
 fn a_node_name_that_no_node_has() -> Result<()> {
-    prepared(
-        |_| {},
-        |scene| {
-            let change = |command: &mut Command| {
-                command.args(["--node-name", "nowhere"]);
-            };
-            refused(scene, change, &["nowhere", "--node-name"])
-        },
-    )
+    idle(|scene| {
+        let command = scene.agent.command_with(&[("--node-name", "nowhere")])?;
+        refused(scene, command, &["nowhere", "--node-name", "here"])
+    })
 }
 
 #[test]
 fn no_cgroup2_at_the_cgroup_root() -> Result<()> {
-    prepared(
-        |_| {},
-        |scene| {
-            for wrong in ["/proc", "/no/such/cgroup"] {
-                let change = |command: &mut Command| {
-                    command.args(["--cgroup-root", wrong]);
-                };
-                refused(scene, change, &[wrong, "cgroup"])?;
-            }
-            Ok(())
-        },
-    )
+    idle(|scene| {
+        for wrong in ["/proc", "/no/such/place"] {
+            let command = scene.agent.command_with(&[("--cgroup-root", wrong)])?;
+            refused(scene, command, &[wrong])?;
+        }
+        Ok(())
+    })
 }
 
 #[test]
 fn no_bpffs_at_the_pin_directory() -> Result<()> {
-    prepared(
-        |_| {},
-        |scene| {
-            let wrong = scene.cluster.folder().join("pins");
-            let change = |command: &mut Command| {
-                command.arg("--pin-dir").arg(&wrong);
-            };
-            refused(scene, change, &[&wrong.display().to_string(), "bpf"])
-        },
-    )
+    idle(|scene| {
+        let wrong = scene.cluster.folder().join("pins");
+        let wrong = wrong.to_str().context("UTF-8")?;
+        let command = scene.agent.command_with(&[("--pin-dir", wrong)])?;
+        refused(scene, command, &[wrong, "mount -t bpf"])?;
+        ensure!(!std::path::Path::new(wrong).exists(), "{wrong} was made");
+        Ok(())
+    })
 }
 
 #[test]
 fn a_capability_that_is_missing() -> Result<()> {
-    prepared(
-        |_| {},
-        |scene| {
-            let cases = [
-                (CapabilitySet::BPF | CapabilitySet::SYS_ADMIN, "CAP_BPF"),
-                (CapabilitySet::NET_ADMIN | CapabilitySet::SYS_ADMIN, "CAP_NET_ADMIN"),
-            ];
-            for (capabilities, name) in cases {
-                refused(scene, |command| process::without(command, capabilities), &[name])?;
-            }
-            Ok(())
-        },
-    )
+    idle(|scene| {
+        let cases = [
+            (CapabilitySet::BPF | CapabilitySet::SYS_ADMIN, "CAP_BPF"),
+            (CapabilitySet::NET_ADMIN | CapabilitySet::SYS_ADMIN, "CAP_NET_ADMIN"),
+        ];
+        for (capabilities, name) in cases {
+            let mut command = scene.agent.command()?;
+            process::without(&mut command, capabilities);
+            refused(scene, command, &[name])?;
+        }
+        Ok(())
+    })
 }
 
 #[test]
 fn manifests_that_cannot_be_read() -> Result<()> {
-    prepared(
-        |_| {},
-        |scene| {
-            let missing = scene.cluster.folder().join("missing");
-            let change = |command: &mut Command| {
-                command.arg("--manifests").arg(&missing);
-            };
-            refused(scene, change, &[&missing.display().to_string()])?;
+    idle(|scene| {
+        let missing = scene.cluster.folder().join("missing");
+        let missing = missing.to_str().context("UTF-8")?;
+        let command = scene.agent.command_with(&[("--manifests", missing)])?;
+        refused(scene, command, &[missing])?;
 
-            let whole = fs::read_to_string(scene.manifests.file())?;
-            scene.manifests.replace(&whole[..whole.len() / 2])?;
-            refused(scene, |_| {}, &["cluster.json"])
-        },
-    )
+        let whole = fs::read_to_string(scene.manifests.file())?;
+        scene.manifests.replace(&whole[..whole.len() / 2])?;
+        let command = scene.agent.command()?;
+        refused(scene, command, &["cluster.json"])
+    })
 }
 
 #[test]
 fn a_flag_that_does_not_exist_is_wrong_usage() -> Result<()> {
-    prepared(
-        |_| {},
-        |scene| {
-            let mut command = scene.agent.command()?;
-            command.arg("--no-such-flag");
-            let (status, said) = scene.agent.run_to_end(command)?;
-            ensure!(status.code() == Some(2), "{status}: {said}");
-            Ok(())
-        },
-    )
+    idle(|scene| {
+        let mut command = scene.agent.command()?;
+        command.arg("--no-such-flag");
+        let (status, said) = scene.agent.run_to_end(command)?;
+        ensure!(status.code() == Some(2), "{status}: {said}");
+        Ok(())
+    })
 }
 
 #[test]
 fn a_failed_start_leaves_the_running_datapath_alone() -> Result<()> {
-    prepared(
-        |_| {},
-        |scene| {
-            scene.agent.resume()?;
-            let before = scene.agent.objects()?;
-            scene.agent.stop()?;
-            let mut command = scene.agent.command()?;
-            command.args(["--node-name", "nowhere"]);
-            let (status, said) = scene.agent.run_to_end(command)?;
-            ensure!(status.code() == Some(1), "{status}: {said}");
-            ensure!(scene.agent.objects()? == before, "{said}");
-            scene.expect(Via::Http, at(WEB4)?, &["a", "b", "c", "d"])
-        },
-    )
+    idle(|scene| {
+        scene.agent.resume()?;
+        let before = scene.agent.objects()?;
+        scene.agent.stop()?;
+        let command = scene.agent.command_with(&[("--node-name", "nowhere")])?;
+        let (status, said) = scene.agent.run_to_end(command)?;
+        ensure!(status.code() == Some(1), "{status}: {said}");
+        ensure!(scene.agent.objects()? == before, "{said}");
+        scene.expect(Via::Http, at(WEB4)?, &["a", "b", "c", "d"])
+    })
 }
 
 #[test]
 fn this_host_can_run_it_says_check() -> Result<()> {
-    prepared(
-        |_| {},
-        |scene| {
-            let root = topo_lb_tests::cgroup::root()?;
-            let root = root.to_str().context("a mount point is UTF-8")?;
-            let pins = scene.agent.pins().to_str().context("a pin directory is UTF-8")?;
-            let arguments = ["check", "--cgroup-root", root, "--pin-dir", pins];
-            let output = scene.binary.run(&arguments)?;
-            ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
-            ensure!(!scene.agent.pins().exists(), "check has left its pins");
-            Ok(())
-        },
-    )
+    idle(|scene| {
+        let root = topo_lb_tests::cgroup::root()?;
+        let root = root.to_str().context("a mount point is UTF-8")?;
+        let pins = scene.agent.pins().to_str().context("a pin directory is UTF-8")?;
+        let arguments = ["check", "--cgroup-root", root, "--pin-dir", pins];
+        let output = scene.binary.run(&arguments)?;
+        ensure!(output.status.success(), "{output:?}");
+        ensure!(!scene.agent.pins().exists(), "check has left its pins");
+        Ok(())
+    })
 }
