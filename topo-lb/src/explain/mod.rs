@@ -10,7 +10,7 @@ use serde::Serialize;
 use topo_lb_common::backend::Locality;
 
 use crate::cluster::{ServiceId, State};
-use crate::topology::evaluation::Cause;
+use crate::topology::cause::Cause;
 use crate::topology::label::{REGION, ZONE};
 use crate::topology::{Decision, Scope, decide};
 
@@ -50,6 +50,9 @@ pub struct ServicePort {
     pub policy: Policy,
     /// What it leads to.
     pub decision: Outcome,
+    /// How many endpoints each key matches: a line per family, where the policy is keys.
+    #[serde(skip)]
+    pub tiers: Vec<String>,
     /// Every endpoint, by address, then port.
     pub endpoints: Vec<Endpoint>,
 }
@@ -165,6 +168,7 @@ fn service_port(decision: &Decision<'_>, this_node: &str, known: bool) -> Servic
             error: (!errors.is_empty()).then(|| errors.join("; ")),
         },
         decision: outcome(decision, this_node, known),
+        tiers: tiers(decision),
         endpoints: decision
             .endpoints
             .iter()
@@ -179,6 +183,17 @@ fn service_port(decision: &Decision<'_>, this_node: &str, known: bool) -> Servic
             })
             .collect(),
     }
+}
+
+fn tiers(decision: &Decision<'_>) -> Vec<String> {
+    let lines = decision.choices.iter().filter_map(|choice| {
+        let line = reason::tiers(choice)?;
+        Some(match decision.choices.len() {
+            1 => line,
+            _ => format!("{}: {line}", choice.family.name()),
+        })
+    });
+    lines.collect()
 }
 
 fn outcome(decision: &Decision<'_>, this_node: &str, known: bool) -> Outcome {

@@ -1,10 +1,11 @@
 //! Decisions as sentences that a person can act on.
 
 use crate::topology::candidate::{Family, Stock};
+use crate::topology::cause::{Cause, Lack};
 use crate::topology::decision::{Choice, Endpoint, Status};
-use crate::topology::evaluation::{Cause, Lack};
 use crate::topology::hints::Off;
 use crate::topology::label::{Absent, ZONE};
+use crate::topology::validation::ANY;
 use crate::topology::{Decision, Verdict};
 
 /// Characters of somebody else's text that a sentence repeats.
@@ -17,6 +18,10 @@ pub(super) fn shown(text: &str) -> String {
         short.push('…');
     }
     short
+}
+
+fn key_name(key: &str) -> String {
+    if key == ANY { format!("`{ANY}`") } else { shown(key) }
 }
 
 fn label(key: &str, value: &str) -> String {
@@ -66,6 +71,14 @@ fn family(decision: &Decision<'_>, choice: &Choice<'_>) -> String {
         ),
         cause => chosen(decision, choice, cause),
     };
+    if let Some(wider) = choice.wider {
+        text += &format!(
+            "; {} of new connections spill to {} more by key {}",
+            wider.share,
+            wider.endpoints,
+            key_name(wider.key),
+        );
+    }
     if choice.stock == Stock::Draining && choice.usable > 0 {
         text += "; no endpoint is ready, so those that are terminating but still serve stand in";
     }
@@ -143,14 +156,14 @@ fn chosen(decision: &Decision<'_>, choice: &Choice<'_>, cause: Cause<'_>) -> Str
     match cause {
         Cause::Unconstrained => format!("{}, there is no topology policy", some(NOTHING)),
         Cause::Key { tier, key, value } => {
-            let before = before(decision, tier, "none shares its ");
+            let before = before(choice, tier, "none shares its");
             format!("{} this node's {}{before}", some(SHARES), label(key, value))
         }
         Cause::Any { tier } => {
-            let before = before(decision, tier, "none shares this node's ");
+            let before = before(choice, tier, "none shares this node's");
             format!("{}, by `*`{before}", some(NOTHING))
         }
-        Cause::NoKey => no_key(decision, &some(SHARES)),
+        Cause::NoKey => no_key(choice, &some(SHARES)),
         Cause::Node => format!("{} on this node{no_other}", some(IS)),
         Cause::Pool(pool) => {
             let key = decision.policy.keys.first().copied().unwrap_or_default();
@@ -180,44 +193,77 @@ fn off(why: Off<'_>) -> String {
     }
 }
 
-/// The keys before `tier`: those for which this node has a value, and those for which it has none.
-fn tried(decision: &Decision<'_>, tier: usize) -> (Vec<String>, Vec<String>) {
-    let mut with = Vec::new();
-    let mut without = Vec::new();
-    for (key, own) in decision.policy.keys.iter().zip(&decision.policy.own).take(tier) {
-        match own {
-            Some(value) => with.push(label(key, value)),
-            None => without.push(shown(key)),
+/// Why keys did not decide.
+#[derive(Default)]
+struct Failed {
+    /// No endpoint shares this node's value.
+    none: Vec<String>,
+    /// Some do, but too few.
+    few: Vec<String>,
+    /// This node has no value.
+    lacking: Vec<String>,
+}
+
+impl Failed {
+    /// The keys before the one at `index`.
+    fn before(choice: &Choice<'_>, index: usize) -> Self {
+        let mut failed = Self::default();
+        for tier in choice.tiers.iter().take(index) {
+            match (tier.own, tier.endpoints) {
+                (Some(value), 0) => failed.none.push(label(tier.key, value)),
+                (Some(value), some) => failed.few.push(format!(
+                    "{some} {} its {}, fewer than the {} of topo-lb.io/min-endpoints",
+                    SHARES[usize::from(some > 1)].trim(),
+                    label(tier.key, value),
+                    tier.least,
+                )),
+                (None, _) => failed.lacking.push(shown(tier.key)),
+            }
         }
+        failed
     }
-    (with, without)
+
+    /// What failed, in parts of a sentence; `none` begins the first of them.
+    fn parts(self, none: &str) -> Vec<String> {
+        let mut parts = Vec::new();
+        if !self.none.is_empty() {
+            parts.push(format!("{none} {}", self.none.join(" or ")));
+        }
+        parts.extend(self.few);
+        if !self.lacking.is_empty() {
+            parts.push(format!("this node has no {}", self.lacking.join(" and no ")));
+        }
+        parts
+    }
 }
 
-/// Why the keys before `tier` did not match.
-fn before(decision: &Decision<'_>, tier: u8, none: &str) -> String {
-    let (with, without) = tried(decision, usize::from(tier));
-    let mut text = String::new();
-    if !with.is_empty() {
-        text += &format!("; {none}{}", with.join(" or "));
-    }
-    if !without.is_empty() {
-        text += &format!("; this node has no {}", without.join(" and no "));
-    }
-    text
+/// Why the keys before `tier` did not decide.
+fn before(choice: &Choice<'_>, tier: u8, none: &str) -> String {
+    let parts = Failed::before(choice, usize::from(tier)).parts(none);
+    parts.iter().map(|part| format!("; {part}")).collect()
 }
 
-/// Why no key matched; `shares` is the subject and the verb.
-fn no_key(decision: &Decision<'_>, shares: &str) -> String {
-    let (with, without) = tried(decision, decision.policy.keys.len());
-    let mut parts = Vec::new();
-    if !with.is_empty() {
-        parts.push(format!("{shares} this node's {}", with.join(" or ")));
-    }
-    if !without.is_empty() {
-        parts.push(format!("this node has no {}", without.join(" and no ")));
-    }
+/// Why no key decided; `shares` is the subject and the verb.
+fn no_key(choice: &Choice<'_>, shares: &str) -> String {
+    let failed = Failed::before(choice, choice.tiers.len());
+    let mut parts = failed.parts(&format!("{shares} this node's"));
     parts.push("a last key `*` would allow every endpoint".to_owned());
     parts.join("; ")
+}
+
+/// How many endpoints each key matches, in one line; nothing where the policy is not keys.
+pub(super) fn tiers(choice: &Choice<'_>) -> Option<String> {
+    let each: Vec<_> = choice
+        .tiers
+        .iter()
+        .map(|tier| match (tier.key, tier.own, tier.least) {
+            (ANY, _, _) => format!("`{ANY}` {}", tier.endpoints),
+            (key, None, _) => format!("{} - (this node has none)", shown(key)),
+            (key, Some(_), 1) => format!("{} {}", shown(key), tier.endpoints),
+            (key, Some(_), least) => format!("{} {} (needs {least})", shown(key), tier.endpoints),
+        })
+        .collect();
+    (!each.is_empty()).then(|| each.join(", "))
 }
 
 /// Why an endpoint is selected, or why not.
@@ -231,6 +277,11 @@ pub(super) fn endpoint(decision: &Decision<'_>, endpoint: &Endpoint<'_>) -> Stri
                 Some(Stock::Draining) => format!("{why}; terminating, but still serves"),
                 _ => why,
             }
+        }
+        Status::Wider(key) => {
+            let share = choice.and_then(|choice| choice.wider).map(|wider| wider.share);
+            let share = share.unwrap_or_default();
+            format!("for the {share} of new connections that spill, by key {}", key_name(key))
         }
         Status::OutOfScope => "left to kube-proxy".to_owned(),
         Status::OtherFamily(family) => {

@@ -72,6 +72,9 @@ fn one(service: &ServicePort, paint: Paint) -> String {
         paint.verdict(service.decision.verdict, &verdict),
         service.decision.reason
     );
+    for tiers in &service.tiers {
+        let _ = writeln!(text, "  matches   {tiers}");
+    }
     if !service.endpoints.is_empty() {
         text += &endpoints(service, paint);
     }

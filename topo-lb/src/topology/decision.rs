@@ -8,9 +8,12 @@ use topo_lb_common::backend::Locality;
 use crate::cluster::{Service, ServicePort, State};
 
 use super::candidate::{self, Candidate, Family, Stock};
-use super::evaluation::{Cause, Evaluation, Standing};
+use super::cause::Cause;
+use super::evaluation::{Evaluation, Standing};
+use super::keys;
 use super::label::{Absent, Here, Site, ZONE};
 use super::policy::{Policy, Rules};
+use super::spill::Share;
 use super::validation::Ignored;
 use super::{PolicyKind, PolicySource, Verdict};
 
@@ -39,14 +42,36 @@ pub struct InForce<'a> {
     pub kind: PolicyKind,
     /// Its keys; empty for hints and for none.
     pub keys: Vec<&'a str>,
-    /// This node's value for each of them, where the kind is keys.
-    pub own: Vec<Option<&'a str>>,
     /// What broke a rule.
     pub ignored: Vec<Ignored>,
 }
 
-/// What connections of one address family do.
+/// One key, seen from this node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tier<'a> {
+    /// The key.
+    pub key: &'a str,
+    /// This node's value for it; `None` where it has none, and for `*`.
+    pub own: Option<&'a str>,
+    /// How many usable endpoints it matches.
+    pub endpoints: usize,
+    /// How many it needs to count.
+    pub least: u16,
+}
+
+/// Where a share of new connections goes though the tier is healthy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Wider<'a> {
+    /// The next wider key that matches anything more.
+    pub key: &'a str,
+    /// How many endpoints it adds.
+    pub endpoints: usize,
+    /// The share.
+    pub share: Share,
+}
+
+/// What connections of one address family do.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Choice<'a> {
     /// The family.
     pub family: Family,
@@ -64,6 +89,10 @@ pub struct Choice<'a> {
     pub stock: Stock,
     /// Those that it chose.
     pub chosen: usize,
+    /// Every key and what it would match; only of kind keys.
+    pub tiers: Vec<Tier<'a>>,
+    /// Where connections spill to.
+    pub wider: Option<Wider<'a>>,
 }
 
 /// An endpoint, and what became of it.
@@ -93,10 +122,10 @@ impl Choice<'_> {
 }
 
 impl Endpoint<'_> {
-    /// Whether new connections go there.
+    /// Whether new connections go there, if only some that spill.
     #[must_use]
     pub const fn selected(&self) -> bool {
-        matches!(self.status, Status::Chosen(_))
+        matches!(self.status, Status::Chosen(_) | Status::Wider(_))
     }
 }
 
@@ -105,6 +134,8 @@ impl Endpoint<'_> {
 pub enum Status<'a> {
     /// Selected, by this.
     Chosen(Cause<'a>),
+    /// Selected for connections that spill, by this key.
+    Wider(&'a str),
     /// The Service is not ours.
     OutOfScope,
     /// The Service has no ClusterIP of this family.
@@ -180,10 +211,12 @@ impl<'a> Decision<'a> {
                 usable: done.usable,
                 stock: done.stock,
                 chosen: done.chosen,
+                tiers: tiers(&done, here, &policy.rules),
+                wider: wider(&done, &policy.rules),
             });
             for (candidate, standing) in done.candidates.iter().zip(&done.standings) {
                 let status = if in_scope {
-                    status(candidate.site, *standing, done.cause, &policy.rules)
+                    status(candidate.site, *standing, &done, &policy.rules)
                 } else {
                     Status::OutOfScope
                 };
@@ -207,17 +240,34 @@ impl<'a> Decision<'a> {
                 Rules::None => PolicyKind::None,
             },
             keys: match &policy.rules {
-                Rules::Keys(keys) => keys.clone(),
+                Rules::Keys(keys) => keys.keys.clone(),
                 Rules::OpenYurt { value, .. } => vec![value],
                 Rules::None => Vec::new(),
-            },
-            own: match &policy.rules {
-                Rules::Keys(keys) => keys.iter().map(|key| here.label(key)).collect(),
-                Rules::OpenYurt { .. } | Rules::None => Vec::new(),
             },
             ignored: policy.ignored.clone(),
         };
         Self { service, port, policy, choices, endpoints }
+    }
+}
+
+fn tiers<'a>(done: &Evaluation<'a>, here: Here<'a>, rules: &Rules<'a>) -> Vec<Tier<'a>> {
+    let Rules::Keys(own) = rules else { return Vec::new() };
+    let usable = done.usable();
+    let tier = |(&key, &least): (&&'a str, &u16)| Tier {
+        key,
+        own: here.label(key),
+        endpoints: keys::matching(key, here, &done.candidates, &usable).len(),
+        least,
+    };
+    own.keys.iter().zip(&own.least).map(tier).collect()
+}
+
+fn wider<'a>(done: &Evaluation<'a>, rules: &Rules<'a>) -> Option<Wider<'a>> {
+    match (rules, done.wider) {
+        (Rules::Keys(keys), Some((tier, endpoints))) => {
+            Some(Wider { key: keys.keys[tier], endpoints, share: keys.spill })
+        }
+        _ => None,
     }
 }
 
@@ -234,12 +284,13 @@ fn endpoint<'a>(candidate: &Candidate<'a>, here: Here<'a>, status: Status<'a>) -
 fn status<'a>(
     site: Site<'a>,
     standing: Standing,
-    cause: Cause<'a>,
+    done: &Evaluation<'a>,
     rules: &Rules<'a>,
 ) -> Status<'a> {
     let strings = |names: &'a [std::sync::Arc<str>]| names.iter().map(|name| &**name).collect();
-    match (standing, cause) {
-        (Standing::Chosen, _) => Status::Chosen(cause),
+    match (standing, done.cause) {
+        (Standing::Chosen, cause) => Status::Chosen(cause),
+        (Standing::Wider, _) => Status::Wider(wider(done, rules).map_or("", |wider| wider.key)),
         (Standing::Remote, _) => Status::Remote,
         (Standing::Unusable, _) if !site.endpoint.terminating => Status::NotReady,
         (Standing::Unusable, _) if site.endpoint.serving => Status::Draining,
@@ -253,7 +304,7 @@ fn status<'a>(
             Status::HintedZones(strings(site.endpoint.for_zones()))
         }
         (Standing::Passed, Cause::NoKey) => Status::NoKey(match rules {
-            Rules::Keys(keys) => keys.iter().map(|&key| (key, site.label(key))).collect(),
+            Rules::Keys(keys) => keys.keys.iter().map(|&key| (key, site.label(key))).collect(),
             Rules::OpenYurt { .. } | Rules::None => Vec::new(),
         }),
         // What is left chooses every usable endpoint, or by node.

@@ -3,89 +3,21 @@
 use crate::cluster::{Service, ServicePort, State};
 
 use super::candidate::{self, Candidate, Family, Stock};
+use super::cause::{Cause, Lack};
 use super::hints::{self, Hinted, Off};
-use super::keys;
+use super::keys::Keys;
 use super::label::Here;
 use super::openyurt::{self, Within};
 use super::policy::Rules;
 use super::validation::ANY;
-
-/// Why the chosen endpoints are the chosen ones, or why there are none.
-///
-/// OpenYurt's causes say how far a connection may go; when nothing is there, it is refused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Cause<'a> {
-    /// No policy constrains: every usable endpoint.
-    Unconstrained,
-    /// The key at this index matched, by this node's value.
-    Key {
-        /// Its index.
-        tier: u8,
-        /// The key.
-        key: &'a str,
-        /// This node's value.
-        value: &'a str,
-    },
-    /// No key before it matched; `*` matches every usable endpoint.
-    Any {
-        /// Its index.
-        tier: u8,
-    },
-    /// No key matched: refused.
-    NoKey,
-    /// OpenYurt: on this node.
-    Node,
-    /// OpenYurt: in this node's pool.
-    Pool(&'a str),
-    /// OpenYurt: this node is in no pool, so on this node.
-    NodeForLackOfPool,
-    /// Hinted for this node.
-    HintedNode,
-    /// Hinted for this zone.
-    HintedZone(&'a str),
-    /// There are hints, but this node cannot follow them: every usable endpoint.
-    HintsOff(Off<'a>),
-    /// The Service port has no endpoint of this family: refused.
-    NoEndpoint(Lack),
-    /// `internalTrafficPolicy: Local`, and no endpoint is on this node: refused.
-    NoneHere,
-    /// No endpoint is ready, and none is draining: refused.
-    NoneUsable,
-}
-
-/// What a Service port without endpoints lacks: the more there is, the greater.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Lack {
-    /// No slice belongs to the Service.
-    Slices,
-    /// Its slices are empty.
-    Endpoints,
-    /// Its slices have endpoints, but not this port.
-    Port,
-    /// Its slices have endpoints with this port, but of the other family.
-    Family,
-}
-
-impl Lack {
-    fn of(state: &State, service: &Service, port: &ServicePort) -> Self {
-        let found = state.slices(&service.id).map(|(_, slice)| {
-            if slice.endpoints.is_empty() {
-                Self::Endpoints
-            } else if slice.ports.iter().any(|own| port.matches(own)) {
-                Self::Family
-            } else {
-                Self::Port
-            }
-        });
-        found.max().unwrap_or(Self::Slices)
-    }
-}
 
 /// What became of a candidate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Standing {
     /// New connections go there.
     Chosen,
+    /// New connections that spill go there.
+    Wider,
     /// Could be used, but the policy does not choose it.
     Passed,
     /// Not ready, or not as good as ready.
@@ -109,6 +41,8 @@ pub(super) struct Evaluation<'a> {
     pub(super) usable: usize,
     /// How many it chose; none: refused.
     pub(super) chosen: usize,
+    /// Index of the key that spilled connections go by, and how many endpoints it adds.
+    pub(super) wider: Option<(usize, usize)>,
     pub(super) cause: Cause<'a>,
 }
 
@@ -129,12 +63,12 @@ impl<'a> Evaluation<'a> {
         let hinted = *rules == Rules::None
             && !service.internal_local
             && candidates.iter().any(Candidate::is_hinted);
-        let (cause, chosen) = if candidates.is_empty() {
-            (Cause::NoEndpoint(Lack::of(state, service, port)), Vec::new())
+        let picked = if candidates.is_empty() {
+            Picked::nothing(Cause::NoEndpoint(Lack::of(state, service, port)))
         } else if near.is_empty() {
-            (Cause::NoneHere, Vec::new())
+            Picked::nothing(Cause::NoneHere)
         } else if usable.is_empty() {
-            (Cause::NoneUsable, Vec::new())
+            Picked::nothing(Cause::NoneUsable)
         } else {
             choose(rules, hinted, here, &candidates, &usable, stock)
         };
@@ -145,7 +79,10 @@ impl<'a> Evaluation<'a> {
         };
         mark(&near, Standing::Unusable);
         mark(&usable, Standing::Passed);
-        mark(&chosen, Standing::Chosen);
+        mark(&picked.chosen, Standing::Chosen);
+        if let Some((_, members)) = &picked.wider {
+            mark(members, Standing::Wider);
+        }
         Self {
             candidates,
             standings,
@@ -153,28 +90,43 @@ impl<'a> Evaluation<'a> {
             stock,
             near: near.len(),
             usable: usable.len(),
-            chosen: chosen.len(),
-            cause,
+            chosen: picked.chosen.len(),
+            wider: picked.wider.map(|(tier, members)| (tier, members.len())),
+            cause: picked.cause,
         }
     }
 }
 
 impl Evaluation<'_> {
+    /// The candidates that the policy had to choose from, as indices.
+    pub(super) fn usable(&self) -> Vec<usize> {
+        let usable = |index: &usize| {
+            matches!(self.standings[*index], Standing::Chosen | Standing::Wider | Standing::Passed)
+        };
+        (0..self.standings.len()).filter(usable).collect()
+    }
+
     /// Index of the key that decided.
     pub(super) const fn tier(&self) -> Option<u8> {
         self.cause.tier(self.chosen)
     }
 }
 
-impl Cause<'_> {
-    /// Index of the key that decided; `None` where no key did, or none was `chosen`.
-    #[must_use]
-    pub const fn tier(&self, chosen: usize) -> Option<u8> {
-        match self {
-            Self::Key { tier, .. } | Self::Any { tier } => Some(*tier),
-            Self::Node | Self::Pool(_) | Self::NodeForLackOfPool if chosen > 0 => Some(0),
-            _ => None,
-        }
+/// What a policy picked, as indices of candidates.
+struct Picked<'a> {
+    cause: Cause<'a>,
+    chosen: Vec<usize>,
+    /// For spilled connections: the key's index, and what it adds.
+    wider: Option<(usize, Vec<usize>)>,
+}
+
+impl<'a> Picked<'a> {
+    const fn nothing(cause: Cause<'a>) -> Self {
+        Self::only(cause, Vec::new())
+    }
+
+    const fn only(cause: Cause<'a>, chosen: Vec<usize>) -> Self {
+        Self { cause, chosen, wider: None }
     }
 }
 
@@ -186,11 +138,15 @@ fn choose<'a>(
     candidates: &[Candidate<'a>],
     usable: &[usize],
     stock: Stock,
-) -> (Cause<'a>, Vec<usize>) {
+) -> Picked<'a> {
     match rules {
-        Rules::Keys(keys) => match keys::choose(keys, here, candidates, usable) {
-            Some((index, chosen)) => (key_cause(keys, index, here), chosen),
-            None => (Cause::NoKey, Vec::new()),
+        Rules::Keys(keys) => match keys.choose(here, candidates, usable) {
+            None => Picked::nothing(Cause::NoKey),
+            Some(tier) => Picked {
+                cause: key_cause(keys, tier.index, here),
+                chosen: tier.members,
+                wider: tier.wider,
+            },
         },
         Rules::OpenYurt { reach, .. } => {
             let (within, chosen) = openyurt::choose(*reach, here, candidates, usable);
@@ -199,11 +155,11 @@ fn choose<'a>(
                 Within::Pool(pool) => Cause::Pool(pool),
                 Within::NodeForLackOfPool => Cause::NodeForLackOfPool,
             };
-            (cause, chosen)
+            Picked::only(cause, chosen)
         }
-        Rules::None if !hinted => (Cause::Unconstrained, usable.to_vec()),
+        Rules::None if !hinted => Picked::only(Cause::Unconstrained, usable.to_vec()),
         Rules::None if stock == Stock::Draining => {
-            (Cause::HintsOff(Off::NoneReady), usable.to_vec())
+            Picked::only(Cause::HintsOff(Off::NoneReady), usable.to_vec())
         }
         Rules::None => {
             let (hinted, chosen) = hints::choose(here, candidates, usable);
@@ -212,16 +168,17 @@ fn choose<'a>(
                 Hinted::Zone(zone) => Cause::HintedZone(zone),
                 Hinted::Off(why) => Cause::HintsOff(why),
             };
-            (cause, chosen)
+            Picked::only(cause, chosen)
         }
     }
 }
 
 /// The cause that the key at `index` is; there are at most [`MAX_KEYS`](super::validation::MAX_KEYS).
-fn key_cause<'a>(keys: &[&'a str], index: usize, here: Here<'a>) -> Cause<'a> {
+fn key_cause<'a>(keys: &Keys<'a>, index: usize, here: Here<'a>) -> Cause<'a> {
     let tier = u8::try_from(index).unwrap_or(u8::MAX);
-    match here.label(keys[index]) {
-        Some(value) if keys[index] != ANY => Cause::Key { tier, key: keys[index], value },
+    let key = keys.keys[index];
+    match here.label(key) {
+        Some(value) if key != ANY => Cause::Key { tier, key, value },
         _ => Cause::Any { tier },
     }
 }

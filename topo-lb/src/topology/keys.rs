@@ -1,12 +1,14 @@
 //! Policy *keys*: Kubernetes 1.17 Service Topology, over any node label.
 //!
-//! The keys are tried in turn, and the first one with a match decides. When none matches,
-//! connections are refused: there is no silent fall-back.
+//! The keys are tried in turn, and the first one with a match decides; with
+//! `topo-lb.io/min-endpoints`, the first one with enough of them. When none has, connections are
+//! refused: there is no silent fall-back.
 
 use std::sync::Arc;
 
 use super::candidate::Candidate;
 use super::label::Here;
+use super::spill::Share;
 use super::validation::{ANY, MAX_KEYS, Rule, label_name, quoted};
 
 /// The keys of annotation `topo-lb.io/topology-keys`: separated by commas, white space around
@@ -63,20 +65,63 @@ fn validated(keys: Vec<&str>, external_local: bool) -> Result<Vec<&str>, Rule> {
     Ok(keys)
 }
 
-/// The first key that matches: its index, and the members of `usable` that it matches.
-pub(super) fn choose(
-    keys: &[&str],
-    here: Here<'_>,
-    candidates: &[Candidate<'_>],
-    usable: &[usize],
-) -> Option<(usize, Vec<usize>)> {
-    keys.iter().enumerate().find_map(|(tier, key)| {
-        let matches = matching(key, here, candidates, usable);
-        (!matches.is_empty()).then_some((tier, matches))
-    })
+/// Keys that keep the rules, and what refines them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Keys<'a> {
+    /// At least one, at most [`MAX_KEYS`].
+    pub(super) keys: Vec<&'a str>,
+    /// How many endpoints each of them needs to count; 1 where nothing was asked for.
+    pub(super) least: Vec<u16>,
+    /// Share of new connections for the next wider tier.
+    pub(super) spill: Share,
 }
 
-/// The members of `usable` that `key` matches.
+/// What keys choose.
+pub(super) struct Tier {
+    /// Index of the key.
+    pub(super) index: usize,
+    /// What it matches.
+    pub(super) members: Vec<usize>,
+    /// What the next wider key matches beyond that, where connections are to spill; its index is
+    /// above [`index`](Self::index).
+    pub(super) wider: Option<(usize, Vec<usize>)>,
+}
+
+impl<'a> Keys<'a> {
+    /// Keys that nothing refines.
+    pub(super) fn of(keys: Vec<&'a str>) -> Self {
+        Self { least: vec![1; keys.len()], spill: Share::default(), keys }
+    }
+
+    /// The first key that matches as many members of `usable` as it needs.
+    pub(super) fn choose(
+        &self,
+        here: Here<'_>,
+        candidates: &[Candidate<'_>],
+        usable: &[usize],
+    ) -> Option<Tier> {
+        let matches = |key| matching(key, here, candidates, usable);
+        let (index, members) =
+            self.keys.iter().zip(&self.least).enumerate().find_map(|(index, (key, &least))| {
+                let members = matches(key);
+                (members.len() >= usize::from(least)).then_some((index, members))
+            })?;
+        let beyond = |key| {
+            let mut more = matches(key);
+            more.retain(|one| members.binary_search(one).is_err());
+            more
+        };
+        let wider = if self.spill.is_none() {
+            None
+        } else {
+            let keys = self.keys.iter().enumerate().skip(index + 1);
+            keys.map(|(at, key)| (at, beyond(key))).find(|(_, more)| !more.is_empty())
+        };
+        Some(Tier { index, members, wider })
+    }
+}
+
+/// The members of `usable`, sorted, that `key` matches; sorted.
 pub(super) fn matching(
     key: &str,
     here: Here<'_>,

@@ -8,19 +8,24 @@
 //! | `candidate` | the endpoints of a Service port, and which can be used at all |
 //! | `label` | where a node and an endpoint are |
 //! | `keys`, `openyurt`, `hints` | the policies |
+//! | `least`, `spill` | what refines keys |
 //! | `evaluation` | all of it, for one Service port and one address family |
+//! | `cause` | why it came out so |
 //! | `decision` | the same with everything that explains it |
 //!
 //! Nothing here does I/O, reads a clock or remembers anything.
 
 pub mod candidate;
+pub mod cause;
 pub mod decision;
-pub mod evaluation;
+mod evaluation;
 pub mod hints;
 mod keys;
 pub mod label;
+mod least;
 pub mod openyurt;
 mod policy;
+pub mod spill;
 pub mod validation;
 
 use std::net::{IpAddr, SocketAddr};
@@ -35,6 +40,7 @@ use candidate::Family;
 pub use decision::Decision;
 use evaluation::{Evaluation, Standing};
 use label::Here;
+use policy::Rules;
 
 /// Which Services topo-lb handles.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -201,7 +207,8 @@ pub fn routes(state: &State, this_node: &str, scope: Scope, id: &ServiceId) -> V
         let name = port_name(service, port);
         for &family in &families {
             let done = Evaluation::of(state, here, service, port, &policy.rules, family);
-            routes.push(route(service, port, family, Arc::clone(&name), &done, here));
+            let name = Arc::clone(&name);
+            routes.push(route(service, port, family, name, &policy.rules, &done, here));
         }
     }
     routes
@@ -216,26 +223,36 @@ fn route(
     port: &ServicePort,
     family: Family,
     name: Arc<str>,
+    rules: &Rules<'_>,
     done: &Evaluation<'_>,
     here: Here<'_>,
 ) -> Route {
     let frontends = service.cluster_ips.iter().copied();
-    let candidates = || done.candidates.iter().zip(&done.standings);
+    let chosen = |wanted| {
+        let with = done.candidates.iter().zip(&done.standings);
+        with.filter(move |(_, standing)| **standing == wanted)
+            .map(|(one, _)| Chosen { address: one.address, locality: one.site.locality(here) })
+            .collect()
+    };
+    let left = |standing| !matches!(standing, Standing::Chosen | Standing::Wider);
     Route {
         frontends: frontends.filter(|&address| Family::of(address) == family).collect(),
         port: port.port,
         protocol: port.protocol,
         verdict: if done.chosen == 0 { Verdict::Refuse } else { Verdict::Route },
         tier: done.tier(),
-        endpoints: candidates()
-            .filter(|(_, standing)| **standing == Standing::Chosen)
-            .map(|(one, _)| Chosen { address: one.address, locality: one.site.locality(here) })
-            .collect(),
-        wider: Vec::new(),
-        spill: 0,
+        endpoints: chosen(Standing::Chosen),
+        wider: chosen(Standing::Wider),
+        spill: match (rules, done.wider) {
+            (Rules::Keys(keys), Some(_)) => keys.spill.parts(),
+            _ => 0,
+        },
         affinity_seconds: service.affinity_seconds,
-        serving: candidates()
-            .filter(|(one, standing)| **standing != Standing::Chosen && one.serves())
+        serving: done
+            .candidates
+            .iter()
+            .zip(&done.standings)
+            .filter(|(one, standing)| left(**standing) && one.serves())
             .map(|(one, _)| one.address)
             .collect(),
         name,

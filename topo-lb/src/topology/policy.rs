@@ -2,15 +2,16 @@
 
 use crate::cluster::Service;
 
+use super::keys::Keys;
 use super::openyurt::Reach;
-use super::validation::{Field, Ignored};
-use super::{PolicySource, Scope, keys, openyurt};
+use super::validation::{Field, Ignored, Rule};
+use super::{PolicySource, Scope, keys, least, openyurt, spill};
 
 /// What a Service's annotations and fields ask for. Hints are not among it: they are on slices,
 /// and speak where nothing here does.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Rules<'a> {
-    Keys(Vec<&'a str>),
+    Keys(Keys<'a>),
     OpenYurt { value: &'a str, reach: Reach },
     None,
 }
@@ -25,11 +26,44 @@ pub(super) struct Policy<'a> {
 }
 
 pub(super) fn of(service: &Service) -> Policy<'_> {
+    let mut policy = source_of(service);
+    refine(&mut policy, service);
+    policy
+}
+
+/// Adds what refines keys.
+fn refine(policy: &mut Policy<'_>, service: &Service) {
+    let mut keys = match &mut policy.rules {
+        Rules::Keys(keys) => Some(keys),
+        Rules::OpenYurt { .. } | Rules::None => None,
+    };
+    if let Some(text) = &service.policy.min_endpoints {
+        let least = keys
+            .as_ref()
+            .map_or(Err(Rule::WithoutKeys), |keys| least::from_annotation(text, &keys.keys));
+        match (least, &mut keys) {
+            (Ok(least), Some(keys)) => keys.least = least,
+            (Ok(_), None) => {}
+            (Err(rule), _) => policy.ignored.push(Ignored { what: Field::MinEndpoints, rule }),
+        }
+    }
+    if let Some(text) = &service.policy.spill {
+        match (spill::from_annotation(text), keys) {
+            (Ok(share), Some(keys)) => keys.spill = share,
+            (Ok(_), None) => {
+                policy.ignored.push(Ignored { what: Field::Spill, rule: Rule::WithoutKeys });
+            }
+            (Err(rule), _) => policy.ignored.push(Ignored { what: Field::Spill, rule }),
+        }
+    }
+}
+
+fn source_of(service: &Service) -> Policy<'_> {
     let sources = &service.policy;
     let local = service.external_local;
     let keys_annotation = || {
         let text = sources.topology_keys.as_deref()?;
-        Some(keys::from_annotation(text, local).map(Rules::Keys))
+        Some(keys::from_annotation(text, local).map(|keys| Rules::Keys(Keys::of(keys))))
     };
     let openyurt_annotation = || {
         let value = sources.openyurt.as_deref()?;
@@ -37,7 +71,8 @@ pub(super) fn of(service: &Service) -> Policy<'_> {
     };
     let keys_field = || {
         let keys = &sources.spec_topology_keys;
-        (!keys.is_empty()).then(|| keys::from_field(keys, local).map(Rules::Keys))
+        (!keys.is_empty())
+            .then(|| keys::from_field(keys, local).map(|keys| Rules::Keys(Keys::of(keys))))
     };
 
     let mut ignored = Vec::new();

@@ -33,6 +33,10 @@ impl std::error::Error for Ignored {}
 pub enum Field {
     /// What a policy comes from.
     Policy(PolicySource),
+    /// Annotation `topo-lb.io/min-endpoints`.
+    MinEndpoints,
+    /// Annotation `topo-lb.io/spill`.
+    Spill,
 }
 
 impl fmt::Display for Field {
@@ -42,6 +46,8 @@ impl fmt::Display for Field {
                 write!(f, "field {}", source.name())
             }
             Self::Policy(source) => write!(f, "annotation {}", source.name()),
+            Self::MinEndpoints => f.write_str("annotation topo-lb.io/min-endpoints"),
+            Self::Spill => f.write_str("annotation topo-lb.io/spill"),
         }
     }
 }
@@ -124,6 +130,59 @@ pub enum Rule {
     /// OpenYurt's annotation without a value.
     #[error("it is empty; write {OPENYURT_VALUES}, or remove it")]
     OpenYurtEmpty,
+    /// It refines keys, and there are none in force.
+    #[error(
+        "it refines topology keys, and none are in force here; write annotation \
+         topo-lb.io/topology-keys, or remove this one"
+    )]
+    WithoutKeys,
+    /// Not a number.
+    #[error("number {position}, {text}, is not a number; write a whole number such as `2`")]
+    LeastNotANumber {
+        /// Which.
+        position: usize,
+        /// Quoted.
+        text: String,
+    },
+    /// No number that can be.
+    #[error("number {position}, {text}, is out of range; write one from 1 to 65535")]
+    LeastOutOfRange {
+        /// Which.
+        position: usize,
+        /// Quoted.
+        text: String,
+    },
+    /// Neither one number, nor one per key.
+    #[error(
+        "it has {numbers} numbers for {labels} label keys; write one for all of them, or one for \
+         each"
+    )]
+    LeastCount {
+        /// How many there are.
+        numbers: usize,
+        /// Keys other than `*`.
+        labels: usize,
+    },
+    /// `*` takes what there is.
+    #[error("`*` takes every endpoint there is, it cannot ask for {number}; leave its number out")]
+    LeastOfAny {
+        /// What was asked for.
+        number: u16,
+    },
+    /// Not a percentage.
+    #[error(
+        "{text} is not a percentage; write one of at most two decimals, such as `5%` or `0.5%`"
+    )]
+    SpillNotAShare {
+        /// Quoted.
+        text: String,
+    },
+    /// More than all.
+    #[error("{text} is more than all connections; write at most `100%`")]
+    SpillAbove {
+        /// Quoted.
+        text: String,
+    },
 }
 
 const OPENYURT_VALUES: &str =

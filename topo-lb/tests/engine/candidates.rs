@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use topo_lb::cluster::ServicePort;
 use topo_lb::cluster::service::Protocol;
-use topo_lb::topology::evaluation::{Cause, Lack};
+use topo_lb::topology::cause::{Cause, Lack};
 use topo_lb::topology::{Route, Verdict};
 use topo_lb_common::backend::Locality;
 

@@ -9,5 +9,6 @@ mod naive;
 mod openyurt;
 mod policy;
 mod random;
+mod refined;
 mod same_rules;
 mod updates;

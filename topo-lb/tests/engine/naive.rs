@@ -15,6 +15,10 @@ pub(crate) struct Answer {
     pub(crate) tier: Option<usize>,
     /// Address, and how far it is: `node`, `zone`, `region` or `elsewhere`.
     pub(crate) chosen: BTreeMap<SocketAddr, &'static str>,
+    /// The same for what spilled connections get.
+    pub(crate) wider: BTreeMap<SocketAddr, &'static str>,
+    /// In parts of 1,048,576.
+    pub(crate) spill: u32,
     pub(crate) serving: BTreeSet<SocketAddr>,
     pub(crate) source: &'static str,
     pub(crate) errors: usize,
@@ -56,6 +60,21 @@ pub(crate) fn answer(
             (source, keys) = ("spec.topologyKeys", field);
         } else {
             errors += 1;
+        }
+    }
+    let by_keys = source == "topo-lb.io/topology-keys" || source == "spec.topologyKeys";
+    let mut least = vec![1; keys.len()];
+    if let Some(text) = service.policy.min_endpoints.as_deref() {
+        match needed(text, &keys) {
+            Some(numbers) if by_keys => least = numbers,
+            _ => errors += 1,
+        }
+    }
+    let mut spill = 0;
+    if let Some(text) = service.policy.spill.as_deref() {
+        match share(text) {
+            Some(parts) if by_keys => spill = parts,
+            _ => errors += 1,
         }
     }
     if only_opted_in && source == "none" && !service.policy.hints_asked {
@@ -106,6 +125,7 @@ pub(crate) fn answer(
         everyone.values().any(|one| !one.for_nodes.is_empty() || !one.for_zones.is_empty());
     let mut chosen = usable.clone();
     let mut tier = None;
+    let mut wider: BTreeMap<SocketAddr, SliceEndpoint> = BTreeMap::new();
     if source == "openyurt.io/topologyKeys" {
         let mut mine = None;
         if keys[0] != "kubernetes.io/hostname" {
@@ -125,10 +145,17 @@ pub(crate) fn answer(
                 matches
                     .retain(|_, one| mine.is_some() && endpoint_label(cluster, one, key) == mine);
             }
-            if !matches.is_empty() {
-                (chosen, tier) = (matches, Some(index));
-                break;
+            if tier.is_none() {
+                if !matches.is_empty() && matches.len() >= least[index] {
+                    (chosen, tier) = (matches, Some(index));
+                }
+            } else if wider.is_empty() && spill > 0 {
+                matches.retain(|at, _| !chosen.contains_key(at));
+                wider = matches;
             }
+        }
+        if wider.is_empty() {
+            spill = 0;
         }
     } else if hinted && !service.internal_local {
         source = "hints";
@@ -151,7 +178,10 @@ pub(crate) fn answer(
     // Section 7, and what may keep its flows.
     let mut serving = BTreeSet::new();
     for (at, endpoint) in &everyone {
-        if (endpoint.ready || endpoint.serving) && !chosen.contains_key(at) {
+        if (endpoint.ready || endpoint.serving)
+            && !chosen.contains_key(at)
+            && !wider.contains_key(at)
+        {
             serving.insert(*at);
         }
     }
@@ -159,6 +189,8 @@ pub(crate) fn answer(
         refused: chosen.is_empty(),
         tier: if chosen.is_empty() { None } else { tier },
         chosen: chosen.iter().map(|(at, one)| (*at, distance(cluster, me, one))).collect(),
+        wider: wider.iter().map(|(at, one)| (*at, distance(cluster, me, one))).collect(),
+        spill,
         serving,
         source,
         errors,
@@ -207,6 +239,41 @@ fn qualified(key: &str) -> bool {
         }
     }
     good
+}
+
+/// One number for all label keys, or one for each; `*` needs one endpoint, whatever is written.
+fn needed(text: &str, keys: &[String]) -> Option<Vec<usize>> {
+    let mut numbers = vec![];
+    for part in text.split(',') {
+        let part = part.trim();
+        if part.is_empty() || part.chars().any(|one| !one.is_ascii_digit()) {
+            return None;
+        }
+        numbers.push(part.parse::<usize>().ok().filter(|one| (1..=65535).contains(one))?);
+    }
+    let mut labels = keys.to_vec();
+    labels.retain(|key| key != "*");
+    if numbers.len() == 1 {
+        numbers = vec![numbers[0]; labels.len()];
+    }
+    if numbers.len() == labels.len() && labels.len() < keys.len() {
+        numbers.push(1);
+    }
+    let star_needs = keys.iter().zip(&numbers).find(|(key, _)| *key == "*");
+    (numbers.len() == keys.len() && star_needs.is_none_or(|(_, &one)| one == 1)).then_some(numbers)
+}
+
+/// A percentage as parts of 1,048,576, to the nearest; by floating point, as the engine is not.
+fn share(text: &str) -> Option<u32> {
+    let number = text.trim().strip_suffix('%')?.trim_end();
+    let shape: Vec<&str> = number.split('.').collect();
+    let plain = |part: &&str| !part.is_empty() && part.chars().all(|one| one.is_ascii_digit());
+    if shape.len() > 2 || !shape.iter().all(plain) || shape.get(1).is_some_and(|two| two.len() > 2)
+    {
+        return None;
+    }
+    let percent: f64 = number.parse().ok()?;
+    (percent <= 100.0).then(|| (percent / 100.0 * 1_048_576.0).round() as u32)
 }
 
 fn node_label(cluster: &Cluster, name: &str, key: &str) -> Option<String> {

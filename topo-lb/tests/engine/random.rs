@@ -55,12 +55,12 @@ const KEYS: [&str; 6] = [
     "apps.openyurt.io/nodepool",
 ];
 const WRONG_KEYS: [&str; 8] = ["", "a b", "a/b/c", "*", "/a", "A/a", "a/", "-"];
-const VALUES: [&str; 3] = ["a", "b", "n6"];
+const VALUES: [&str; 4] = ["a", "b", "a", "n6"];
 
 pub(crate) fn node(tape: &mut Tape<'_>, name: &str) -> Node {
     let mut labels = BTreeMap::new();
     for key in KEYS {
-        if tape.chance(65) {
+        if tape.chance(75) {
             let value = match key {
                 "kubernetes.io/hostname" if tape.chance(80) => name,
                 _ if tape.chance(5) => "",
@@ -76,7 +76,7 @@ pub(crate) fn node(tape: &mut Tape<'_>, name: &str) -> Node {
 }
 
 fn keys(tape: &mut Tape<'_>) -> Vec<Arc<str>> {
-    let mut keys: Vec<_> = (0..tape.below(4)).map(|_| tape.one(&KEYS)).collect();
+    let mut keys: Vec<_> = (0..1 + tape.below(4)).map(|_| tape.one(&KEYS)).collect();
     if tape.chance(90) {
         // Mostly without duplicates.
         let mut seen = Vec::new();
@@ -97,6 +97,12 @@ fn keys(tape: &mut Tape<'_>) -> Vec<Arc<str>> {
         keys.push("*");
     }
     keys.into_iter().map(Into::into).collect()
+}
+
+/// Mostly what is right.
+fn choose(tape: &mut Tape<'_>, right: &[&str], wrong: &[&str]) -> Arc<str> {
+    let of = if tape.chance(8) { wrong } else { right };
+    tape.one(of).into()
 }
 
 pub(crate) fn service(tape: &mut Tape<'_>, name: &str) -> Service {
@@ -126,6 +132,16 @@ pub(crate) fn service(tape: &mut Tape<'_>, name: &str) -> Service {
         }
         _ => {}
     }
+    let by_keys = policy.topology_keys.is_some() || !policy.spec_topology_keys.is_empty();
+    if tape.chance(if by_keys { 40 } else { 3 }) {
+        let texts = ["2", "1", "3", "2,2", "1,2,3", "2,3,1,1", " 2 ", "1,1"];
+        let wrong = ["0", "x", "2,", "65536", "1,2,3,4,5,6"];
+        policy.min_endpoints = Some(choose(tape, &texts, &wrong));
+    }
+    if tape.chance(if by_keys { 50 } else { 3 }) {
+        let texts = ["5%", "0%", "100%", "0.01%", "33.33%", " 50 %", "0.5%"];
+        policy.spill = Some(choose(tape, &texts, &["101%", "5", "1.234%", ""]));
+    }
     policy.hints_asked = tape.chance(20);
     let four: IpAddr = Ipv4Addr::new(10, 96, 0, 1).into();
     let six: IpAddr = Ipv6Addr::new(0xfd00, 0x96, 0, 0, 0, 0, 0, 1).into();
@@ -143,8 +159,8 @@ pub(crate) fn service(tape: &mut Tape<'_>, name: &str) -> Service {
         cluster_ips,
         ports,
         policy,
-        internal_local: tape.chance(15),
-        external_local: tape.chance(5),
+        internal_local: tape.chance(8),
+        external_local: tape.chance(3),
         affinity_seconds: tape.chance(10).then_some(600),
         skipped: tape.chance(3).then_some(Skipped::Headless),
     }
@@ -152,7 +168,7 @@ pub(crate) fn service(tape: &mut Tape<'_>, name: &str) -> Service {
 
 fn endpoint(tape: &mut Tape<'_>, v6: bool) -> SliceEndpoint {
     // Few addresses, so that slices share some.
-    let last = u8::try_from(tape.below(12)).unwrap();
+    let last = u8::try_from(tape.below(16)).unwrap();
     let (ready, serving, terminating) = match tape.below(10) {
         0..=5 => (true, true, false),
         6 => (false, false, false),
@@ -181,9 +197,10 @@ fn endpoint(tape: &mut Tape<'_>, v6: bool) -> SliceEndpoint {
     }
 }
 
-pub(crate) fn slice(tape: &mut Tape<'_>, name: &str, services: &[&str]) -> Slice {
-    let v6 = tape.chance(30);
-    let mut endpoints: Vec<_> = (0..tape.below(7)).map(|_| endpoint(tape, v6)).collect();
+/// `v6` is the chance, in percent, that it is an IPv6 slice.
+pub(crate) fn slice(tape: &mut Tape<'_>, name: &str, services: &[&str], v6: usize) -> Slice {
+    let v6 = tape.chance(v6);
+    let mut endpoints: Vec<_> = (0..1 + tape.below(8)).map(|_| endpoint(tape, v6)).collect();
     if tape.chance(30) {
         // A controller's hints, sometimes with a gap.
         let (nodes, zones) = (tape.chance(50), tape.chance(80));
@@ -218,10 +235,13 @@ pub(crate) fn cluster(bytes: &[u8]) -> (Cluster, &'static str) {
     let tape = &mut Tape::of(bytes);
     let this_node = tape.one(&NODES);
     let service = service(tape, "svc");
-    let slices = ["svc-a", "svc-b", "svc-c"];
-    let slices = slices[..=tape.below(3)].iter().map(|name| slice(tape, name, &["svc"])).collect();
     let known = 3 + tape.below(3);
     let nodes = NODES[..known].iter().map(|name| node(tape, name)).collect();
+    let sixes = service.cluster_ips.iter().filter(|address| address.is_ipv6()).count();
+    let v6 = 10 + 80 * sixes / service.cluster_ips.len();
+    let slices = ["svc-a", "svc-b", "svc-c"];
+    let slices =
+        slices[..=tape.below(3)].iter().map(|name| slice(tape, name, &["svc"], v6)).collect();
     (Cluster { nodes, services: vec![service], slices }, this_node)
 }
 
@@ -241,7 +261,7 @@ pub(crate) fn updates(bytes: &[u8]) -> (Vec<Update>, &'static str) {
             3 => Update::ServiceGone(id(tape.one(&SERVICES))),
             4..=7 => {
                 let name = tape.one(&SLICES);
-                Update::Slice(slice(tape, name, &SERVICES))
+                Update::Slice(slice(tape, name, &SERVICES, 30))
             }
             8 => Update::SliceGone(SliceId {
                 namespace: "default".into(),
@@ -258,7 +278,9 @@ pub(crate) fn updates(bytes: &[u8]) -> (Vec<Update>, &'static str) {
             }
             14 => {
                 let some = &SLICES[..tape.below(5)];
-                Update::AllSlices(some.iter().map(|name| slice(tape, name, &SERVICES)).collect())
+                Update::AllSlices(
+                    some.iter().map(|name| slice(tape, name, &SERVICES, 30)).collect(),
+                )
             }
             _ => {
                 let some = &NODES[..tape.below(5)];
