@@ -26,8 +26,9 @@ pub const HANGZHOU_CLIENT: &str = "united-deployment2-hangzhou-lpkzg-6d958b67b6-
 pub const SHANGHAI_CLIENT: &str = "united-deployment2-shanghai-tqgd4-57f7555494-9jvjb";
 /// A pod in beijing that the tutorial does not have: a client where no server is.
 pub const BEIJING_CLIENT: &str = "client-beijing";
-/// A pod in beijing that the tutorial does not have: a server for the custom keys.
-pub const NEIGHBOUR: &str = "neighbour-beijing";
+/// A pod in beijing that the tutorial does not have: a server in the rack that the custom keys
+/// lead to.
+pub const NEIGHBOUR: &str = "rack-neighbour";
 
 /// The label that puts a node into a pool.
 pub const POOL: &str = "apps.openyurt.io/nodepool";

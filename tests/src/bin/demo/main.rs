@@ -7,6 +7,7 @@ mod stage;
 mod story;
 mod table;
 
+use std::io::{Write as _, stdout};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Instant;
@@ -55,10 +56,11 @@ fn run(arguments: &Arguments) -> Result<bool> {
         path.canonicalize().with_context(|| format!("no agent binary at {}", path.display()))?;
     let checks = Stage::set(&Binary::new(agent), progress, !arguments.json, story::tell)?;
     let report = Report { checks };
-    if arguments.json {
-        println!("{}", serde_json::to_string(&report).context("a report is always JSON")?);
+    let text = if arguments.json {
+        serde_json::to_string(&report).context("a report is always JSON")?
     } else {
-        println!("{}", table::summary(&report, begun.elapsed(), Paint::of_standard_output()));
-    }
+        table::summary(&report, begun.elapsed(), Paint::of_standard_output())
+    };
+    writeln!(stdout(), "{text}").context("nobody reads the result")?;
     Ok(report.is_ok())
 }

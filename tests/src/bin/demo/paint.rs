@@ -24,11 +24,6 @@ impl Paint {
         Self { colour: terminal && !plain }
     }
 
-    /// Whether there are colours.
-    pub(crate) fn is_coloured(self) -> bool {
-        self.colour
-    }
-
     pub(crate) fn bold(self, text: &str) -> String {
         self.with(1, text)
     }
@@ -43,6 +38,14 @@ impl Paint {
 
     pub(crate) fn green(self, text: &str) -> String {
         self.with(32, text)
+    }
+
+    pub(crate) fn yellow(self, text: &str) -> String {
+        self.with(33, text)
+    }
+
+    pub(crate) fn cyan(self, text: &str) -> String {
+        self.with(36, text)
     }
 
     /// SGR parameters of ECMA-48.

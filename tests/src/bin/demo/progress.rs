@@ -19,23 +19,38 @@ impl Progress {
         Self { terminal: stderr().is_terminal(), paint: Paint::of_standard_error() }
     }
 
-    /// Runs `work`; its title is on the screen while it does.
+    /// Runs `work`; its title is on the screen while it does, and stays there.
     ///
     /// # Errors
     /// `work` fails.
     pub(crate) fn step<T>(&self, title: &str, work: impl FnOnce() -> Result<T>) -> Result<T> {
-        if self.terminal {
-            write(&format!("… {title}"));
-        }
         let begun = Instant::now();
-        let outcome = work();
+        let outcome = self.while_under_way(title, work);
         let mark = match outcome {
             Ok(_) => self.paint.green("✓"),
             Err(_) => self.paint.red("✗"),
         };
-        let again = if self.terminal { "\r\x1b[K" } else { "" };
         let time = self.paint.dim(&format!("{:.1} s", begun.elapsed().as_secs_f64()));
-        write(&format!("{again}{mark} {title}  {time}\n"));
+        write(&format!("{mark} {title}  {time}\n"));
+        outcome
+    }
+
+    /// Runs `work`; on a terminal its title is on the screen while it does, and no longer.
+    ///
+    /// # Errors
+    /// `work` fails.
+    pub(crate) fn while_under_way<T>(
+        &self,
+        title: &str,
+        work: impl FnOnce() -> Result<T>,
+    ) -> Result<T> {
+        if self.terminal {
+            write(&format!("… {title}"));
+        }
+        let outcome = work();
+        if self.terminal {
+            write("\r\x1b[K");
+        }
         outcome
     }
 }

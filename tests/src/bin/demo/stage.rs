@@ -1,11 +1,11 @@
 //! The stage: nodes, agents, servers, clients, and the manifests that move them.
 
 use std::collections::BTreeMap;
+use std::io::Write as _;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use serde_json::Value;
 use topo_lb_tests::agent::{Agent, Binary};
 use topo_lb_tests::client::Client;
 use topo_lb_tests::cluster::Cluster;
@@ -51,9 +51,8 @@ pub(crate) struct Row {
 /// What `topo-lb explain` says.
 #[derive(Debug, Default)]
 pub(crate) struct Decision {
+    /// Index of the key that matched.
     pub(crate) tier: Option<u64>,
-    pub(crate) key: Option<String>,
-    pub(crate) value: Option<String>,
     pub(crate) reason: String,
 }
 
@@ -123,12 +122,13 @@ impl Stage<'_> {
         body: impl FnOnce(&mut Self) -> Result<String>,
     ) -> Result<()> {
         let progress = self.progress;
-        let moral = progress.step(title, || body(self))?;
-        let rows = std::mem::take(&mut self.rows);
-        if self.tables {
-            println!("{}", table::chapter(title, about, &rows, &moral, self.paint));
+        if !self.tables {
+            return progress.step(title, || body(self)).map(drop);
         }
-        Ok(())
+        let moral = progress.while_under_way(title, || body(self))?;
+        let rows = std::mem::take(&mut self.rows);
+        let text = table::chapter(title, about, &rows, &moral, self.paint);
+        std::io::stdout().write_all(text.as_bytes()).context("nobody reads the tables")
     }
 
     /// Changes the cluster.
@@ -227,12 +227,7 @@ impl Stage<'_> {
         });
         let decision = &found
             .with_context(|| format!("explain does not know {}", question.service))?["decision"];
-        let text = |value: &Value| value.as_str().map(str::to_owned);
-        Ok(Decision {
-            tier: decision["tier"].as_u64(),
-            key: text(&decision["key"]),
-            value: text(&decision["value"]),
-            reason: text(&decision["reason"]).unwrap_or_default(),
-        })
+        let reason = decision["reason"].as_str().unwrap_or_default().to_owned();
+        Ok(Decision { tier: decision["tier"].as_u64(), reason })
     }
 }

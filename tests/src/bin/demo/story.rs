@@ -55,21 +55,11 @@ fn tutorial(stage: &mut Stage<'_>) -> Result<()> {
         |stage| {
             let four = all();
             for (name, from, service, pods) in [
-                ("pool hangzhou stays in hangzhou", HANGZHOU_CLIENT, SVC_UD1, &HANGZHOU[..]),
-                ("pool shanghai stays in shanghai", SHANGHAI_CLIENT, SVC_UD1, &SHANGHAI),
-                (
-                    "without topology hangzhou goes everywhere",
-                    HANGZHOU_CLIENT,
-                    SVC_UD1_WITHOUT_TOPOLOGY,
-                    &four,
-                ),
-                (
-                    "without topology shanghai goes everywhere",
-                    SHANGHAI_CLIENT,
-                    SVC_UD1_WITHOUT_TOPOLOGY,
-                    &four,
-                ),
-                ("pool beijing has no pod and is refused", BEIJING_CLIENT, SVC_UD1, &[]),
+                ("hangzhou stays in hangzhou", HANGZHOU_CLIENT, SVC_UD1, &HANGZHOU[..]),
+                ("shanghai stays in shanghai", SHANGHAI_CLIENT, SVC_UD1, &SHANGHAI),
+                ("hangzhou without topology", HANGZHOU_CLIENT, SVC_UD1_WITHOUT_TOPOLOGY, &four),
+                ("shanghai without topology", SHANGHAI_CLIENT, SVC_UD1_WITHOUT_TOPOLOGY, &four),
+                ("beijing has no pod: refused", BEIJING_CLIENT, SVC_UD1, &[]),
             ] {
                 stage.ask(&question(name, from, service, pods)?)?;
             }
@@ -88,9 +78,9 @@ fn protocols(stage: &mut Stage<'_>) -> Result<()> {
                 ("shanghai over UDP", SHANGHAI_CLIENT, SVC_UD1.1, Via::Udp, &SHANGHAI),
                 ("hangzhou over IPv6", HANGZHOU_CLIENT, SVC_UD1_IPV6, Via::Http, &HANGZHOU),
                 ("shanghai over IPv6", SHANGHAI_CLIENT, SVC_UD1_IPV6, Via::Http, &SHANGHAI),
-                ("shanghai over UDP and IPv6", SHANGHAI_CLIENT, SVC_UD1_IPV6, Via::Udp, &SHANGHAI),
-                ("beijing over UDP is refused", BEIJING_CLIENT, SVC_UD1.1, Via::Udp, &[]),
-                ("beijing over IPv6 is refused", BEIJING_CLIENT, SVC_UD1_IPV6, Via::Http, &[]),
+                ("shanghai over UDP on IPv6", SHANGHAI_CLIENT, SVC_UD1_IPV6, Via::Udp, &SHANGHAI),
+                ("beijing over UDP: refused", BEIJING_CLIENT, SVC_UD1.1, Via::Udp, &[]),
+                ("beijing over IPv6: refused", BEIJING_CLIENT, SVC_UD1_IPV6, Via::Http, &[]),
             ];
             let mut questions = Vec::new();
             for (name, from, address, via, pods) in cases {
@@ -146,7 +136,7 @@ fn widen(manifests: &mut Manifests) -> Result<()> {
 fn waterfall(stage: &mut Stage<'_>) -> Result<()> {
     stage.chapter(
         "A waterfall over labels of your own",
-        "svc-rack: this node, else this rack, else anywhere. Pods become unready one by one.",
+        "svc-rack: this node, else this rack, else anywhere. Pods become unready one after another.",
         |stage| {
             stage.change(|manifests| {
                 manifests.relabel(CONTROL_PLANE, RACK, "rack-h")?;
@@ -158,11 +148,11 @@ fn waterfall(stage: &mut Stage<'_>) -> Result<()> {
             })?;
             let [f2694, twf95] = HANGZHOU;
             let steps: [(&str, &[&str], bool, &[&str]); 5] = [
-                ("all are ready: this node's own", &[], false, &HANGZHOU),
-                ("f2694 is not ready: the other one", &[f2694], false, &[twf95]),
-                ("twf95 neither: the rack", &[twf95], false, &[NEIGHBOUR]),
-                ("nobody in the rack: anywhere", &[NEIGHBOUR], false, &SHANGHAI),
-                ("all are back: this node's own", &[f2694, twf95, NEIGHBOUR], true, &HANGZHOU),
+                ("all ready: this node", &[], false, &HANGZHOU),
+                ("f2694 unready: still this node", &[f2694], false, &[twf95]),
+                ("twf95 unready: this rack", &[twf95], false, &[NEIGHBOUR]),
+                ("rack unready: anywhere", &[NEIGHBOUR], false, &SHANGHAI),
+                ("all ready again: this node", &[f2694, twf95, NEIGHBOUR], true, &HANGZHOU),
             ];
             let mut slowest = std::time::Duration::ZERO;
             for (name, changed, ready, pods) in steps {
@@ -187,7 +177,7 @@ fn strictness(stage: &mut Stage<'_>) -> Result<()> {
         "Strict means strict",
         "Both pods in shanghai become unready: svc-ud1 would rather refuse than leave the pool.",
         |stage| {
-            let refused = question("an empty pool refuses", SHANGHAI_CLIENT, SVC_UD1, &[])?;
+            let refused = question("shanghai unready: refused", SHANGHAI_CLIENT, SVC_UD1, &[])?;
             stage.change_until(
                 |manifests| {
                     SHANGHAI.iter().for_each(|pod| manifests.set_ready(pod, false));
@@ -196,9 +186,9 @@ fn strictness(stage: &mut Stage<'_>) -> Result<()> {
                 &refused,
             )?;
             stage.ask(&refused)?;
-            let spared = question("other pools go on", HANGZHOU_CLIENT, SVC_UD1, &HANGZHOU)?;
+            let spared = question("hangzhou goes on", HANGZHOU_CLIENT, SVC_UD1, &HANGZHOU)?;
             stage.ask(&spared)?;
-            let back = question("the pods are back", SHANGHAI_CLIENT, SVC_UD1, &SHANGHAI)?;
+            let back = question("shanghai ready again", SHANGHAI_CLIENT, SVC_UD1, &SHANGHAI)?;
             stage.change_until(
                 |manifests| {
                     SHANGHAI.iter().for_each(|pod| manifests.set_ready(pod, true));
@@ -217,10 +207,9 @@ fn relabelling(stage: &mut Stage<'_>) -> Result<()> {
         "A node moves into another pool",
         "kind-control-plane is relabelled from beijing to shanghai.",
         |stage| {
-            let before = question("before: refused", BEIJING_CLIENT, SVC_UD1, &[])?;
+            let before = question("before the label: refused", BEIJING_CLIENT, SVC_UD1, &[])?;
             stage.ask(&before)?;
-            let after =
-                question("after: shanghai, within a second", BEIJING_CLIENT, SVC_UD1, &SHANGHAI)?;
+            let after = question("after the label: shanghai", BEIJING_CLIENT, SVC_UD1, &SHANGHAI)?;
             let took = stage.change_until(
                 |manifests| {
                     manifests.relabel(CONTROL_PLANE, POOL, "shanghai")?;
@@ -230,7 +219,7 @@ fn relabelling(stage: &mut Stage<'_>) -> Result<()> {
             )?;
             stage.ask(&after)?;
             stage.and_also(took <= FOLLOWS);
-            Ok(format!("Its traffic followed {} ms after the label.", took.as_millis()))
+            Ok(format!("New connections followed {} ms after the label.", took.as_millis()))
         },
     )
 }

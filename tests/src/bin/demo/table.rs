@@ -1,10 +1,9 @@
-//! Chapters as tables: who called, through which Service, who answered, by which tier, and why.
+//! Chapters as people read them: who called, through which Service, who answered how often, by
+//! which tier, and why. A reason is a sentence, so it has a line of its own below its row.
 
+use std::fmt::Write as _;
 use std::time::Duration;
 
-use comfy_table::modifiers::UTF8_ROUND_CORNERS;
-use comfy_table::presets::UTF8_FULL_CONDENSED;
-use comfy_table::{Attribute, Cell, Color, ContentArrangement, Table};
 use topo_lb_tests::kind::{
     BEIJING_CLIENT, HANGZHOU, HANGZHOU_CLIENT, NEIGHBOUR, SHANGHAI, SHANGHAI_CLIENT,
 };
@@ -14,45 +13,63 @@ use crate::check::{REQUESTS, Report};
 use crate::paint::Paint;
 use crate::stage::Row;
 
-/// Columns where standard output is no terminal.
-const WIDTH: u16 = 132;
-/// Cells of the longest bar.
-const BAR: u32 = 16;
+/// Columns of everything.
+const WIDTH: usize = 100;
+/// Columns of the check and its caller.
+const WHO: usize = 33;
+/// Columns of the Service and its address.
+const THROUGH: usize = 25;
+/// Columns of a pod that answered.
+const POD: usize = 14;
+/// Columns of the bar of a pod that answered every request.
+const BAR: usize = 20;
 
 /// A chapter, ready to print.
 pub(crate) fn chapter(title: &str, about: &str, rows: &[Row], moral: &str, paint: Paint) -> String {
-    let mut table = Table::new();
-    table
-        .load_preset(UTF8_FULL_CONDENSED)
-        .apply_modifier(UTF8_ROUND_CORNERS)
-        .set_content_arrangement(ContentArrangement::Dynamic);
-    if table.width().is_none() {
-        table.set_width(WIDTH);
-    }
-    if !paint.is_coloured() {
-        table.force_no_tty();
-    }
-    table.set_header(
-        ["", "WHO CALLED", "THROUGH", "WHO ANSWERED, OF 200", "TIER", "WHY"]
-            .map(|text| Cell::new(text).add_attribute(Attribute::Bold)),
-    );
+    let mut text = String::new();
+    let rule = "━".repeat(WIDTH.saturating_sub(title.chars().count() + 4));
+    let _ = writeln!(text, "\n{}", paint.bold(&format!("━━ {title} {rule}")));
+    let _ = writeln!(text, "{about}\n");
+    let head =
+        format!("  {:<WHO$}{:<THROUGH$}WHO ANSWERED, OF {REQUESTS}", "WHO CALLED", "THROUGH");
+    let _ = writeln!(text, "{}", paint.dim(&head));
     for row in rows {
-        let (mark, colour) = if row.ok { ("✓", Color::Green) } else { ("✗", Color::Red) };
-        table.add_row([
-            Cell::new(mark).fg(colour),
-            Cell::new(format!("{}\n{}", row.name, caller(row))),
-            Cell::new(format!("{}\n{}", row.service, frontend(row))).fg(Color::Cyan),
-            Cell::new(answers(row)).fg(if row.tally.replies.is_empty() {
-                Color::Yellow
-            } else {
-                Color::Green
-            }),
-            Cell::new(tier(row)),
-            Cell::new(&row.decision.reason).add_attribute(Attribute::Dim),
-        ]);
+        text += &show(row, paint);
     }
-    let moral = if moral.is_empty() { String::new() } else { format!("{moral}\n") };
-    format!("\n{}\n{about}\n{table}\n{moral}", paint.bold(title))
+    if !moral.is_empty() {
+        let _ = writeln!(text, "\n{moral}");
+    }
+    text
+}
+
+fn show(row: &Row, paint: Paint) -> String {
+    let who = [row.name.clone(), format!("from {}, {}", short(&row.from), row.node)];
+    let through = [row.service.clone(), frontend(row)];
+    let answers = answers(row);
+    let mut text = String::new();
+    for line in 0..answers.len().max(2) {
+        let mark = match (line, row.ok) {
+            (0, true) => paint.green("✓"),
+            (0, false) => paint.red("✗"),
+            _ => " ".to_owned(),
+        };
+        let cell = |cells: &[String]| cells.get(line).cloned().unwrap_or_default();
+        let who = format!("{:<WHO$}", cell(&who));
+        let who = if line == 0 { paint.bold(&who) } else { paint.dim(&who) };
+        let through = paint.cyan(&format!("{:<THROUGH$}", cell(&through)));
+        let answer = cell(&answers);
+        let answer = match (row.ok, row.tally.replies.is_empty()) {
+            (false, _) => paint.red(&answer),
+            (true, true) => paint.yellow(&answer),
+            (true, false) => paint.green(&answer),
+        };
+        let _ = writeln!(text, "{}", format!("{mark} {who}{through}{answer}").trim_end());
+    }
+    for (number, line) in wrapped(&why(row), WIDTH - 4).into_iter().enumerate() {
+        let lead = if number == 0 { "  ↳ " } else { "    " };
+        let _ = writeln!(text, "{}", paint.dim(&format!("{lead}{line}")));
+    }
+    text
 }
 
 /// The last line.
@@ -62,14 +79,10 @@ pub(crate) fn summary(report: &Report, took: Duration, paint: Paint) -> String {
     let verdict = format!("{ok} of {all} checks ok");
     let verdict = if ok == all { paint.green(&verdict) } else { paint.red(&verdict) };
     format!(
-        "{}: {requests} real connections in {:.1} s, and nothing left behind.",
+        "\n{}: {requests} real requests in {:.1} s, and nothing is left behind.",
         paint.bold(&verdict),
         took.as_secs_f64()
     )
-}
-
-fn caller(row: &Row) -> String {
-    format!("{} on {}", short(&row.from), row.node)
 }
 
 fn frontend(row: &Row) -> String {
@@ -81,47 +94,87 @@ fn frontend(row: &Row) -> String {
     format!("{} {protocol}", row.to)
 }
 
-fn answers(row: &Row) -> String {
+fn answers(row: &Row) -> Vec<String> {
     let mut lines = Vec::new();
-    for (pod, count) in &row.tally.replies {
-        let cells = (count * BAR).div_ceil(REQUESTS) as usize;
-        let bar = "█".repeat(cells);
-        lines.push(format!("{:<18} {count:>3} {bar}", short(pod)));
+    for (pod, &count) in &row.tally.replies {
+        lines.push(format!("{:<POD$} {count:>3} {}", short(pod), bar(count)));
     }
     for (failure, count) in &row.tally.failures {
-        if failure.is_refusal() {
-            lines.push(format!("{count} refused, in {} µs each", row.tally.median_us));
+        lines.push(if failure.is_refusal() {
+            format!("{count} refused, in {} µs each", row.tally.median_us)
         } else {
-            lines.push(format!("{count} failed: {failure}"));
-        }
+            format!("{count} failed: {failure}")
+        });
     }
-    lines.join("\n")
+    lines
 }
 
-fn tier(row: &Row) -> String {
-    let decision = &row.decision;
-    match (decision.tier, &decision.key, &decision.value) {
-        (None, ..) => "–".to_owned(),
-        (Some(tier), None, _) => tier.to_string(),
-        (Some(tier), Some(key), None) => format!("{tier}: {key}"),
-        (Some(tier), Some(key), Some(value)) => format!("{tier}: {key}\n= {value}"),
+/// A bar in eighths of a column.
+fn bar(count: u32) -> String {
+    const EIGHTHS: [&str; 8] = ["", "▏", "▎", "▍", "▌", "▋", "▊", "▉"];
+    let eighths = count as usize * BAR * 8 / REQUESTS as usize;
+    format!("{}{}", "█".repeat(eighths / 8), EIGHTHS[eighths % 8])
+}
+
+fn why(row: &Row) -> String {
+    match row.decision.tier {
+        Some(tier) => format!("tier {tier} · {}", row.decision.reason),
+        None => row.decision.reason.clone(),
     }
+}
+
+/// Breaks a sentence between words.
+fn wrapped(text: &str, width: usize) -> Vec<String> {
+    let mut lines = vec![String::new()];
+    for word in text.split(' ') {
+        let last = lines.len() - 1;
+        let length = lines[last].chars().count();
+        if length > 0 && length + 1 + word.chars().count() > width {
+            lines.push(word.to_owned());
+        } else {
+            lines[last] += if length > 0 { " " } else { "" };
+            lines[last] += word;
+        }
+    }
+    lines
 }
 
 /// A pod's name as people would say it.
 fn short(pod: &str) -> String {
-    let place = if HANGZHOU.contains(&pod) {
-        "hangzhou"
-    } else if SHANGHAI.contains(&pod) {
-        "shanghai"
-    } else {
-        return match pod {
-            HANGZHOU_CLIENT => "client in hangzhou".to_owned(),
-            SHANGHAI_CLIENT => "client in shanghai".to_owned(),
-            BEIJING_CLIENT => "client in beijing".to_owned(),
-            NEIGHBOUR => "beijing-neighbour".to_owned(),
-            other => other.to_owned(),
-        };
-    };
-    format!("{place}-{}", pod.rsplit('-').next().unwrap_or(pod))
+    let last = pod.rsplit('-').next().unwrap_or(pod);
+    match pod {
+        HANGZHOU_CLIENT => "hangzhou".to_owned(),
+        SHANGHAI_CLIENT => "shanghai".to_owned(),
+        BEIJING_CLIENT => "beijing".to_owned(),
+        NEIGHBOUR => pod.to_owned(),
+        _ if HANGZHOU.contains(&pod) => format!("hangzhou-{last}"),
+        _ if SHANGHAI.contains(&pod) => format!("shanghai-{last}"),
+        _ => pod.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bar_is_as_long_as_its_share() {
+        assert_eq!(bar(200), "█".repeat(20));
+        assert_eq!(bar(0), "");
+        assert_eq!(bar(105), format!("{}▌", "█".repeat(10)));
+    }
+
+    #[test]
+    fn lines_break_between_words_and_lose_none() {
+        assert_eq!(wrapped("one two three", 7), ["one two", "three"]);
+        assert_eq!(wrapped("unbreakable x", 3), ["unbreakable", "x"]);
+        assert_eq!(wrapped("", 3), [""]);
+    }
+
+    #[test]
+    fn every_name_fits_its_column() {
+        for pod in HANGZHOU.into_iter().chain(SHANGHAI).chain([NEIGHBOUR]) {
+            assert!(short(pod).len() <= POD, "{pod}");
+        }
+    }
 }
