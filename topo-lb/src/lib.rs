@@ -7,6 +7,13 @@
 //!                   └──────── pure, no I/O, no clock ────────┘
 //! ```
 
+pub mod app;
+pub mod cli;
 pub mod cluster;
 pub mod datapath;
+pub mod explain;
+pub mod list;
+pub mod plan;
+pub mod reconcile;
+pub mod source;
 pub mod topology;

@@ -1,3 +1,206 @@
-//! The `topo-lb` command.
+//! The `topo-lb` command: reads the command line, calls the library, prints.
 
-fn main() {}
+use std::io::{IsTerminal as _, Write as _};
+use std::path::Path;
+use std::process::ExitCode;
+
+use anyhow::{Context as _, bail};
+use clap::Parser as _;
+use serde::Serialize;
+use topo_lb::app::{self, Config, Source};
+use topo_lb::cli::{
+    AgentArgs, CheckArgs, CleanupArgs, Cli, Command, ExplainArgs, ListArgs, LogFormat, Output,
+    ScopeArg, SourceArgs, TcpPeerArg,
+};
+use topo_lb::cluster::{ServiceId, State};
+use topo_lb::datapath::attach;
+use topo_lb::datapath::load::Options;
+use topo_lb::datapath::object::{Sizes, TcpPeer};
+use topo_lb::source::kube::KubeTarget;
+use topo_lb::topology::Scope;
+use topo_lb::{explain, list, source};
+
+fn main() -> ExitCode {
+    let result = match Cli::parse().command {
+        Command::Agent(args) => run_agent(args),
+        Command::Explain(args) => run_explain(&args),
+        Command::List(args) => run_list(&args),
+        Command::Check(args) => run_check(&args),
+        Command::Cleanup(args) => run_cleanup(&args),
+        Command::SelfProbe { .. } => return ExitCode::FAILURE,
+    };
+    match result {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("topo-lb: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run_agent(args: AgentArgs) -> anyhow::Result<ExitCode> {
+    start_logging(args.log_format);
+    let config = Config {
+        node: node_name(args.node_name, "--node-name")?.into(),
+        source: agent_source(args.source),
+        scope: scope(args.scope),
+        datapath: Options {
+            pin_dir: args.pin.pin_dir,
+            cgroup_root: args.cgroup_root,
+            sizes: Sizes {
+                services: args.max_services,
+                slots: args.max_endpoints,
+                members: args.max_endpoints,
+                flows: args.max_flows,
+            },
+            tcp_peer: match args.tcp_peer {
+                TcpPeerArg::Service => TcpPeer::Service,
+                TcpPeerArg::Endpoint => TcpPeer::Endpoint,
+            },
+        },
+    };
+    runtime()?.block_on(app::run(config))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn run_explain(args: &ExplainArgs) -> anyhow::Result<ExitCode> {
+    let node = node_name(args.node.clone(), "--node")?;
+    let mut state = State::default();
+    for update in read_cluster(&args.source)? {
+        let _ = state.apply(update, &node);
+    }
+    let ids = match args.services.as_slice() {
+        [] => state.services().cloned().collect(),
+        names => {
+            names.iter().map(|name| service_id(name, &state)).collect::<Result<Vec<_>, _>>()?
+        }
+    };
+    let report = explain::report(&state, &node, scope(args.scope), &ids);
+    print(args.output, &report, || explain::table(&report, colours()))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn run_list(args: &ListArgs) -> anyhow::Result<ExitCode> {
+    let listed = list::list(&args.pin.pin_dir, args.what)?;
+    print(args.output, &listed, || listed.table())?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn run_check(args: &CheckArgs) -> anyhow::Result<ExitCode> {
+    let _ = args;
+    bail!("not yet")
+}
+
+fn run_cleanup(args: &CleanupArgs) -> anyhow::Result<ExitCode> {
+    let removed = attach::cleanup(&args.pin.pin_dir)?;
+    if removed.is_empty() {
+        println!("Nothing to remove at {}.", args.pin.pin_dir.display());
+    } else {
+        println!(
+            "Detached {} programs and removed {} maps at {}.",
+            removed.detached.len(),
+            removed.unpinned.len(),
+            args.pin.pin_dir.display()
+        );
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The cluster as it is described now.
+fn read_cluster(source: &SourceArgs) -> anyhow::Result<Vec<topo_lb::cluster::Update>> {
+    if let Some(path) = &source.manifests {
+        return Ok(if path == Path::new("-") {
+            source::file::read(Path::new("/dev/stdin"))?
+        } else {
+            source::file::read(path)?
+        });
+    }
+    let target = kube_target(source.kubeconfig.as_deref(), source.api_server.as_deref());
+    runtime()?.block_on(async {
+        let server = source::kube::connect(&target).await?;
+        Ok(source::kube::read(&server).await?)
+    })
+}
+
+fn agent_source(source: SourceArgs) -> Source {
+    match source.manifests {
+        Some(path) => Source::Manifests(path),
+        None => {
+            Source::Kube(kube_target(source.kubeconfig.as_deref(), source.api_server.as_deref()))
+        }
+    }
+}
+
+fn kube_target(kubeconfig: Option<&Path>, api_server: Option<&str>) -> KubeTarget {
+    match (kubeconfig, api_server) {
+        (Some(path), _) => KubeTarget::Kubeconfig(path.to_owned()),
+        (None, Some(url)) => KubeTarget::Server(url.to_owned()),
+        (None, None) => KubeTarget::Inferred,
+    }
+}
+
+/// One thread is enough, and keeps the agent small: all state belongs to one task.
+fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("cannot start the asynchronous runtime")
+}
+
+fn node_name(flag: Option<String>, name: &str) -> anyhow::Result<String> {
+    match flag.or_else(|| std::env::var("NODE_NAME").ok()).filter(|name| !name.is_empty()) {
+        Some(node) => Ok(node),
+        None => bail!("which node is this? Say it with {name} NAME or NODE_NAME"),
+    }
+}
+
+fn service_id(text: &str, state: &State) -> anyhow::Result<ServiceId> {
+    let Some((namespace, name)) = text.split_once('/') else {
+        bail!("{text:?} is not a Service: write it as NAMESPACE/NAME, for example default/{text}");
+    };
+    let id = ServiceId { namespace: namespace.into(), name: name.into() };
+    if !state.services().any(|known| *known == id) {
+        bail!("there is no Service {id}; without names, explain shows every Service there is");
+    }
+    Ok(id)
+}
+
+const fn scope(scope: ScopeArg) -> Scope {
+    match scope {
+        ScopeArg::All => Scope::All,
+        ScopeArg::OptIn => Scope::OptIn,
+    }
+}
+
+fn print(
+    output: Output,
+    value: &impl Serialize,
+    table: impl FnOnce() -> String,
+) -> anyhow::Result<()> {
+    let text = match output {
+        Output::Json => serde_json::to_string_pretty(value)?,
+        Output::Table => table(),
+    };
+    match writeln!(std::io::stdout(), "{}", text.trim_end()) {
+        // `topo-lb explain | head` is no failure.
+        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
+        result => result.context("cannot write the result"),
+    }
+}
+
+/// Colours are for a terminal, unless NO_COLOR says no (https://no-color.org).
+fn colours() -> bool {
+    std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty())
+}
+
+fn start_logging(format: LogFormat) {
+    let filter = tracing_subscriber::EnvFilter::try_from_default_env()
+        .unwrap_or_else(|_| "info,kube_runtime=error".into());
+    let logs = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    match format {
+        LogFormat::Text => {
+            logs.with_target(false).with_ansi(std::io::stderr().is_terminal()).init();
+        }
+        LogFormat::Json => logs.json().flatten_event(true).init(),
+    }
+}

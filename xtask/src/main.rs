@@ -1,3 +1,91 @@
-//! Set-up, builds, tests and the demo.
+//! Set-up, builds, tests and the demo: `cargo xtask --help`.
+//!
+//! One subcommand, one module. What a machine lacks is decided in [`plan`], from what [`machine`]
+//! saw, and carried out by [`setup`]. Everything for people goes to standard error: standard
+//! output belongs to `--json` and to the programs that are started.
 
-fn main() {}
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+mod build_ebpf;
+mod demo;
+mod machine;
+mod mounts;
+mod plan;
+mod process;
+mod progress;
+mod run_agent;
+mod setup;
+mod stage;
+mod summary;
+mod test;
+mod toolchain;
+mod workspace;
+
+use progress::Screen;
+use workspace::Workspace;
+
+/// Set-up, builds, tests and the demo of topo-lb.
+///
+/// Every command does the set-up that it needs, so that the first one works on a bare machine.
+#[derive(Debug, Parser)]
+#[command(name = "cargo xtask", bin_name = "cargo xtask", max_term_width = 100)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Setup(setup::Args),
+    BuildEbpf(build_ebpf::Args),
+    RunAgent(run_agent::Args),
+    Demo(demo::Args),
+    Test(test::Args),
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let screen = Screen::of_standard_error();
+    process::catch_signals();
+    let result = Workspace::find().and_then(|workspace| match cli.command {
+        Command::Setup(args) => setup::run(&workspace, &screen, &args),
+        Command::BuildEbpf(args) => build_ebpf::run(&workspace, &screen, &args),
+        Command::RunAgent(args) => run_agent::run(&workspace, &screen, &args),
+        Command::Demo(args) => demo::run(&workspace, &screen, &args),
+        Command::Test(args) => test::run(&workspace, &screen, &args),
+    });
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        // The shell's convention for a command that a signal ended.
+        Err(_) if process::caught() != 0 => {
+            screen.error("interrupted");
+            ExitCode::from(128 + process::caught())
+        }
+        Err(error) => {
+            screen.error(&format!("{error:#}"));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn the_help_of_every_subcommand_has_an_example() {
+        for command in Cli::command().get_subcommands_mut() {
+            let help = command.render_long_help().to_string();
+            assert!(help.contains("Examples:\n  cargo xtask"), "{}: {help}", command.get_name());
+        }
+    }
+}

@@ -2,13 +2,18 @@
 //!
 //! Pure: no I/O and no clock. Only the fields that topology needs are kept.
 
+pub mod kept;
+pub mod labels;
 pub mod node;
 pub mod service;
 pub mod slice;
+pub mod state;
 
+pub use labels::Labels;
 pub use node::Node;
 pub use service::{Service, ServiceId, ServicePort};
 pub use slice::{Slice, SliceEndpoint, SliceId, SlicePort};
+pub use state::{Changed, State};
 
 /// One thing that a source says of the cluster.
 #[derive(Clone, Debug)]

@@ -3,6 +3,8 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use super::slice::SlicePort;
+
 /// Namespace and name of a Service.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ServiceId {
@@ -29,6 +31,18 @@ pub enum Protocol {
     Sctp,
 }
 
+impl Protocol {
+    /// As Kubernetes writes it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Tcp => "TCP",
+            Self::Udp => "UDP",
+            Self::Sctp => "SCTP",
+        }
+    }
+}
+
 /// One entry of `spec.ports`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServicePort {
@@ -38,6 +52,15 @@ pub struct ServicePort {
     pub port: u16,
     /// `protocol`, TCP where absent.
     pub protocol: Protocol,
+}
+
+impl ServicePort {
+    /// Whether a slice's port is this Service port's: by name and protocol, as kube-proxy matches
+    /// them. The numbers have nothing to do with each other.
+    #[must_use]
+    pub fn matches(&self, port: &SlicePort) -> bool {
+        self.name == port.name && self.protocol == port.protocol
+    }
 }
 
 /// Why a Service has nothing for topo-lb to do.
@@ -53,6 +76,22 @@ pub enum Skipped {
     HeadlessLabel,
     /// No ClusterIP was given to it yet.
     NoClusterIp,
+}
+
+impl Skipped {
+    /// Why, in words that follow the Service's name.
+    #[must_use]
+    pub const fn reason(self) -> &'static str {
+        match self {
+            Self::Headless => "headless (`clusterIP: None`): clients dial its pods themselves",
+            Self::ExternalName => "`type: ExternalName`: a name, not an address",
+            Self::OtherProxy => {
+                "labelled `service.kubernetes.io/service-proxy-name`: another proxy's"
+            }
+            Self::HeadlessLabel => "labelled `service.kubernetes.io/headless`: not for proxies",
+            Self::NoClusterIp => "no ClusterIP was given to it yet",
+        }
+    }
 }
 
 /// What of a Service may carry a topology policy, as it was written: not validated here.

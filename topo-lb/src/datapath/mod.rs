@@ -1,16 +1,24 @@
-//! The kernel's side: the programs, their maps and their links, and how they come and go.
+//! The kernel's side: the programs, their maps and their links, and how plans get into the maps.
 //!
 //! [`object`] is what the binary carries, [`load`] brings it into the kernel, [`attach`] lets it
-//! act. Maps and links are pinned: they outlive the agent.
+//! act. Maps and links are pinned: they outlive the agent. [`commit`] carries plans out on a
+//! [`store`]: [`bpf`] is the kernel's.
 
 pub mod attach;
+pub mod bpf;
 pub mod capability;
+pub mod commit;
+pub mod encode;
+pub mod flows;
 pub mod link;
 pub mod load;
 pub mod lock;
+#[cfg(test)]
+pub(crate) mod memory;
 pub mod mount;
 pub mod object;
 pub mod probe;
 pub mod self_probe;
+pub mod store;
 mod syscall;
 pub mod trial;

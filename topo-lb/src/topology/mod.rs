@@ -1,11 +1,57 @@
 //! Which endpoints this node may use, and why: one pure function.
 
+//!
+//! | file | idea |
+//! |---|---|
+//! | `policy` | where a Service's policy comes from |
+//! | `validation` | the rules that annotations and fields must keep |
+//! | `candidate` | the endpoints of a Service port, and which can be used at all |
+//! | `label` | where a node and an endpoint are |
+//! | `keys`, `openyurt`, `hints` | the policies |
+//! | `least`, `spill` | what refines keys |
+//! | `evaluation` | all of it, for one Service port and one address family |
+//! | `cause` | why it came out so |
+//! | `decision` | the same with everything that explains it |
+//!
+//! Nothing here does I/O, reads a clock or remembers anything.
+
+pub mod candidate;
+pub mod cause;
+pub mod decision;
+mod evaluation;
+pub mod hints;
+mod keys;
+pub mod label;
+mod least;
+pub mod openyurt;
+mod policy;
+pub mod spill;
+pub mod validation;
+
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use topo_lb_common::backend::Locality;
 
 use crate::cluster::service::Protocol;
+use crate::cluster::{Service, ServiceId, ServicePort, State};
+
+use candidate::Family;
+pub use decision::Decision;
+use evaluation::{Evaluation, Standing};
+use label::Here;
+use policy::Rules;
+
+/// Which Services topo-lb handles.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Scope {
+    /// All that have a ClusterIP.
+    #[default]
+    All,
+    /// Those that carry a policy: an annotation, `spec.topologyKeys` or
+    /// `spec.trafficDistribution`. One that is ignored for breaking a rule does not count.
+    OptIn,
+}
 
 /// Where a Service's policy came from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,6 +68,46 @@ pub enum PolicySource {
     None,
 }
 
+impl PolicySource {
+    /// The annotation's key or the field's path; `hints`, `none`.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::TopologyKeys => "topo-lb.io/topology-keys",
+            Self::OpenYurt => "openyurt.io/topologyKeys",
+            Self::SpecTopologyKeys => "spec.topologyKeys",
+            Self::Hints => "hints",
+            Self::None => "none",
+        }
+    }
+}
+
+/// What a policy does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PolicyKind {
+    /// The first node label with a match decides.
+    Keys,
+    /// This node, or this node's pool.
+    OpenYurt,
+    /// Hints for nodes, else for zones, else everything.
+    Hints,
+    /// Everything.
+    None,
+}
+
+impl PolicyKind {
+    /// As people read it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Keys => "keys",
+            Self::OpenYurt => "openyurt",
+            Self::Hints => "hints",
+            Self::None => "none",
+        }
+    }
+}
+
 /// What the decision means for a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
@@ -31,6 +117,18 @@ pub enum Verdict {
     Refuse,
     /// Not ours: connections go on untouched.
     Bypass,
+}
+
+impl Verdict {
+    /// As people read it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Route => "route",
+            Self::Refuse => "refuse",
+            Self::Bypass => "bypass",
+        }
+    }
 }
 
 /// One endpoint that this node may use.
@@ -69,4 +167,104 @@ pub struct Route {
     pub serving: Vec<SocketAddr>,
     /// `namespace/name:port` of the Service port, for people; the port's name, else its number.
     pub name: Arc<str>,
+}
+
+/// Decides for every port of a Service, with all that explains it. Empty for a Service that is not
+/// there, or that has no ClusterIP to translate.
+#[must_use]
+pub fn decide<'a>(
+    state: &'a State,
+    this_node: &'a str,
+    scope: Scope,
+    id: &ServiceId,
+) -> Vec<Decision<'a>> {
+    let Some(service) = state.service(id).filter(|service| has_frontends(service)) else {
+        return Vec::new();
+    };
+    let here = Here::of(state, this_node);
+    let policy = policy::of(service);
+    let in_scope = policy.is_in(scope, service);
+    let decision = |port| Decision::of(state, here, service, port, &policy, in_scope);
+    service.ports.iter().map(decision).collect()
+}
+
+/// What the datapath is to do for a Service: one route per port and address family that has a
+/// ClusterIP, in that order. Empty for a Service that is not there, that has no ClusterIP, or that
+/// is not ours.
+#[must_use]
+pub fn routes(state: &State, this_node: &str, scope: Scope, id: &ServiceId) -> Vec<Route> {
+    let Some(service) = state.service(id).filter(|service| has_frontends(service)) else {
+        return Vec::new();
+    };
+    let here = Here::of(state, this_node);
+    let policy = policy::of(service);
+    if !policy.is_in(scope, service) {
+        return Vec::new();
+    }
+    let families = Family::all_of(service);
+    let mut routes = Vec::with_capacity(service.ports.len() * families.len());
+    for port in &service.ports {
+        let name = port_name(service, port);
+        for &family in &families {
+            let done = Evaluation::of(state, here, service, port, &policy.rules, family);
+            let name = Arc::clone(&name);
+            routes.push(route(service, port, family, name, &policy.rules, &done, here));
+        }
+    }
+    routes
+}
+
+fn has_frontends(service: &Service) -> bool {
+    service.skipped.is_none() && !service.cluster_ips.is_empty()
+}
+
+fn route(
+    service: &Service,
+    port: &ServicePort,
+    family: Family,
+    name: Arc<str>,
+    rules: &Rules<'_>,
+    done: &Evaluation<'_>,
+    here: Here<'_>,
+) -> Route {
+    let frontends = service.cluster_ips.iter().copied();
+    let chosen = |wanted| {
+        let with = done.candidates.iter().zip(&done.standings);
+        with.filter(move |(_, standing)| **standing == wanted)
+            .map(|(one, _)| Chosen { address: one.address, locality: one.site.locality(here) })
+            .collect()
+    };
+    let left = |standing| !matches!(standing, Standing::Chosen | Standing::Wider);
+    Route {
+        frontends: frontends.filter(|&address| Family::of(address) == family).collect(),
+        port: port.port,
+        protocol: port.protocol,
+        verdict: if done.chosen == 0 { Verdict::Refuse } else { Verdict::Route },
+        tier: done.tier(),
+        endpoints: chosen(Standing::Chosen),
+        wider: chosen(Standing::Wider),
+        spill: match (rules, done.wider) {
+            (Rules::Keys(keys), Some(_)) => keys.spill.parts(),
+            _ => 0,
+        },
+        affinity_seconds: service.affinity_seconds,
+        serving: done
+            .candidates
+            .iter()
+            .zip(&done.standings)
+            .filter(|(one, standing)| left(**standing) && one.serves())
+            .map(|(one, _)| one.address)
+            .collect(),
+        name,
+    }
+}
+
+/// `namespace/name:port`, the port by its name, else by its number.
+#[must_use]
+pub fn port_name(service: &Service, port: &ServicePort) -> Arc<str> {
+    let ServiceId { namespace, name } = &service.id;
+    match &*port.name {
+        "" => format!("{namespace}/{name}:{}", port.port).into(),
+        own => format!("{namespace}/{name}:{own}").into(),
+    }
 }

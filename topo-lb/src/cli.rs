@@ -1,0 +1,262 @@
+//! The command line. Every flag also reads `TOPO_LB_<FLAG>`.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use topo_lb_common::maps;
+
+/// Keeps Service traffic close: topology in the kernel, strictly or softly, and it can say why.
+#[derive(Debug, Parser)]
+#[command(name = "topo-lb", version, about, propagate_version = true, max_term_width = 100)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Run on this node: follow the cluster and keep the kernel's maps right
+    #[command(after_help = "\
+Examples:
+  topo-lb agent                                            # in a DaemonSet, NODE_NAME set
+  topo-lb agent --kubeconfig ~/.kube/config --node-name worker-1 --scope opt-in
+  topo-lb agent --manifests ./cluster.yaml --node-name worker-1
+
+Stopping the agent leaves the datapath in place: connections go on by the last known state.
+`topo-lb cleanup` removes it.")]
+    Agent(AgentArgs),
+    /// Say which endpoints a node may use, and why; needs no privileges and no kernel
+    #[command(after_help = "\
+Examples:
+  topo-lb explain --manifests ./cluster.yaml --node worker-1
+  kubectl get nodes,services,endpointslices -A -o json | topo-lb explain --manifests - --node worker-1
+  topo-lb explain --kubeconfig ~/.kube/config --node worker-1 default/web -o json")]
+    Explain(ExplainArgs),
+    /// Show what the kernel's maps hold now
+    #[command(after_help = "\
+Examples:
+  topo-lb list services                  # frontends, tiers, and where connections went
+  topo-lb list endpoints -o json
+  topo-lb list connections               # unconnected UDP flows")]
+    List(ListArgs),
+    /// Can this host run topo-lb: kernel, helpers, mounts, capabilities; and do the hooks fire
+    #[command(after_help = "\
+Examples:
+  topo-lb check
+  topo-lb check -o json")]
+    Check(CheckArgs),
+    /// Detach the programs and remove every pin
+    #[command(after_help = "\
+Examples:
+  topo-lb cleanup
+  topo-lb cleanup --pin-dir /sys/fs/bpf/my-node")]
+    Cleanup(CleanupArgs),
+    /// What `check` runs in a cgroup of its own
+    #[command(hide = true)]
+    SelfProbe {
+        /// Where to connect.
+        address: std::net::SocketAddr,
+    },
+}
+
+/// How results are printed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum Output {
+    /// For people.
+    #[default]
+    Table,
+    /// For scripts.
+    Json,
+}
+
+/// How logs are printed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum LogFormat {
+    /// For people.
+    #[default]
+    Text,
+    /// For collectors.
+    Json,
+}
+
+/// Which Services are handled.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum ScopeArg {
+    /// Every Service with a ClusterIP.
+    #[default]
+    All,
+    /// Only Services that carry a topology policy; kube-proxy has the rest.
+    OptIn,
+}
+
+/// What a TCP client's getpeername says.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum TcpPeerArg {
+    /// The ClusterIP that it dialled.
+    #[default]
+    Service,
+    /// The endpoint; connecting is faster, as no state is kept.
+    Endpoint,
+}
+
+/// Where the cluster is described.
+#[derive(Debug, Args)]
+#[group(id = "source", multiple = false)]
+pub struct SourceArgs {
+    /// File or folder of YAML or JSON manifests, followed live; `-` is standard input (explain)
+    #[arg(long, value_name = "PATH", env = "TOPO_LB_MANIFESTS")]
+    pub manifests: Option<PathBuf>,
+    /// Kubeconfig file; without any source: the in-cluster config, then $KUBECONFIG
+    #[arg(long, value_name = "PATH", env = "TOPO_LB_KUBECONFIG")]
+    pub kubeconfig: Option<PathBuf>,
+    /// Address of an API server that needs no credentials, as an edge node's cache offers
+    #[arg(long, value_name = "URL", env = "TOPO_LB_API_SERVER")]
+    pub api_server: Option<String>,
+}
+
+/// Where the maps and links are pinned.
+#[derive(Debug, Args)]
+pub struct PinArgs {
+    /// Directory on a bpffs for maps and links
+    #[arg(
+        long,
+        value_name = "PATH",
+        env = "TOPO_LB_PIN_DIR",
+        default_value = "/sys/fs/bpf/topo-lb"
+    )]
+    pub pin_dir: PathBuf,
+}
+
+/// `topo-lb agent`.
+#[derive(Debug, Args)]
+pub struct AgentArgs {
+    #[command(flatten)]
+    #[allow(missing_docs, reason = "flattened: SourceArgs says what it is")]
+    pub source: SourceArgs,
+    /// This node's name; $NODE_NAME too
+    #[arg(long, value_name = "NAME", env = "TOPO_LB_NODE_NAME")]
+    pub node_name: Option<String>,
+    /// Which Services are handled
+    #[arg(long, value_enum, default_value_t, env = "TOPO_LB_SCOPE")]
+    pub scope: ScopeArg,
+    /// The cgroup2 whose processes' connections are handled
+    #[arg(
+        long,
+        value_name = "PATH",
+        env = "TOPO_LB_CGROUP_ROOT",
+        default_value = "/sys/fs/cgroup"
+    )]
+    pub cgroup_root: PathBuf,
+    #[command(flatten)]
+    #[allow(missing_docs, reason = "flattened: PinArgs says what it is")]
+    pub pin: PinArgs,
+    /// What getpeername says of a TCP connection to a Service
+    #[arg(long, value_enum, default_value_t, env = "TOPO_LB_TCP_PEER")]
+    pub tcp_peer: TcpPeerArg,
+    /// Frontends per address family that the maps hold
+    #[arg(long, value_name = "N", env = "TOPO_LB_MAX_SERVICES", default_value_t = maps::DEFAULT_SERVICES,
+          value_parser = clap::value_parser!(u32).range(1..=4_194_304))]
+    pub max_services: u32,
+    /// Endpoints per address family, of Services with more than 8, that the maps hold
+    #[arg(long, value_name = "N", env = "TOPO_LB_MAX_ENDPOINTS", default_value_t = maps::DEFAULT_SLOTS,
+          value_parser = clap::value_parser!(u32).range(1..=16_777_216))]
+    pub max_endpoints: u32,
+    /// Unconnected UDP flows per address family that are remembered
+    #[arg(long, value_name = "N", env = "TOPO_LB_MAX_FLOWS", default_value_t = maps::DEFAULT_FLOWS,
+          value_parser = clap::value_parser!(u32).range(1..=16_777_216))]
+    pub max_flows: u32,
+    /// How logs are printed; RUST_LOG chooses how much
+    #[arg(long, value_enum, default_value_t, env = "TOPO_LB_LOG_FORMAT")]
+    pub log_format: LogFormat,
+}
+
+/// `topo-lb explain`.
+#[derive(Debug, Args)]
+pub struct ExplainArgs {
+    #[command(flatten)]
+    #[allow(missing_docs, reason = "flattened: SourceArgs says what it is")]
+    pub source: SourceArgs,
+    /// The node whose choice is explained; $NODE_NAME too
+    #[arg(long, value_name = "NAME", env = "TOPO_LB_NODE")]
+    pub node: Option<String>,
+    /// Which Services are handled on that node
+    #[arg(long, value_enum, default_value_t, env = "TOPO_LB_SCOPE")]
+    pub scope: ScopeArg,
+    /// Only these Services, as NAMESPACE/NAME; without any: all
+    #[arg(value_name = "NAMESPACE/NAME")]
+    pub services: Vec<String>,
+    /// How the result is printed
+    #[arg(short, long, value_enum, default_value_t, env = "TOPO_LB_OUTPUT")]
+    pub output: Output,
+}
+
+/// What of the maps is shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Listing {
+    /// Frontends, and where their connections went.
+    Services,
+    /// The endpoints that each frontend may use.
+    Endpoints,
+    /// Flows that the kernel remembers: unconnected UDP.
+    Connections,
+}
+
+/// `topo-lb list`.
+#[derive(Debug, Args)]
+pub struct ListArgs {
+    /// What of the maps is shown
+    #[arg(value_enum)]
+    pub what: Listing,
+    #[command(flatten)]
+    #[allow(missing_docs, reason = "flattened: PinArgs says what it is")]
+    pub pin: PinArgs,
+    /// How the result is printed
+    #[arg(short, long, value_enum, default_value_t, env = "TOPO_LB_OUTPUT")]
+    pub output: Output,
+}
+
+/// `topo-lb check`.
+#[derive(Debug, Args)]
+pub struct CheckArgs {
+    /// The cgroup2 that the agent would use
+    #[arg(
+        long,
+        value_name = "PATH",
+        env = "TOPO_LB_CGROUP_ROOT",
+        default_value = "/sys/fs/cgroup"
+    )]
+    pub cgroup_root: PathBuf,
+    #[command(flatten)]
+    #[allow(missing_docs, reason = "flattened: PinArgs says what it is")]
+    pub pin: PinArgs,
+    /// How the result is printed
+    #[arg(short, long, value_enum, default_value_t, env = "TOPO_LB_OUTPUT")]
+    pub output: Output,
+}
+
+/// `topo-lb cleanup`.
+#[derive(Debug, Args)]
+pub struct CleanupArgs {
+    #[command(flatten)]
+    #[allow(missing_docs, reason = "flattened: PinArgs says what it is")]
+    pub pin: PinArgs,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_sound() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn only_one_source_can_be_named() {
+        let both = ["topo-lb", "explain", "--manifests", "x", "--kubeconfig", "y", "--node", "n"];
+        assert!(Cli::try_parse_from(both).is_err());
+    }
+}

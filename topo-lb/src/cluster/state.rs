@@ -1,0 +1,221 @@
+//! The last good objects, and which Services a change to one of them touches.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::sync::Arc;
+
+use super::kept::{Endpoints, Shared};
+use super::labels::Labels;
+use super::service::{Service, ServiceId};
+use super::slice::{Slice, SliceId};
+use super::{Node, Update};
+
+/// Services whose routes an update may have changed, those that are gone among them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[must_use]
+pub struct Changed {
+    /// Their namespaces and names.
+    pub services: BTreeSet<ServiceId>,
+}
+
+/// What the cluster looks like now.
+///
+/// Two states are equal when the same objects are in them, in whatever order they came.
+#[derive(Clone, Debug, Default)]
+pub struct State {
+    services: BTreeMap<ServiceId, Box<Service>>,
+    /// Only slices that belong to a Service.
+    slices: HashMap<Arc<SliceId>, Endpoints>,
+    nodes: BTreeMap<Arc<str>, Labels>,
+    /// Slices by the Service that they belong to, whether it is there or not; sorted.
+    of_service: HashMap<ServiceId, Vec<Arc<SliceId>>>,
+    /// Slices by the nodes that their endpoints are on, whether the Nodes are there or not.
+    on_node: HashMap<Arc<str>, HashSet<Arc<SliceId>>>,
+    shared: Shared,
+}
+
+impl PartialEq for State {
+    fn eq(&self, other: &Self) -> bool {
+        self.services == other.services
+            && self.slices == other.slices
+            && self.nodes == other.nodes
+            && self.of_service == other.of_service
+            && self.on_node == other.on_node
+    }
+}
+
+impl State {
+    /// Takes in `update` and says which Services it touches, seen from `this_node`. What is equal
+    /// to what is known already touches nothing.
+    pub fn apply(&mut self, update: Update, this_node: &str) -> Changed {
+        let mut changed = Changed::default();
+        match update {
+            Update::Service(service) => self.put_service(service, &mut changed),
+            Update::ServiceGone(id) => self.drop_service(&id, &mut changed),
+            Update::Slice(slice) => self.put_slice(slice, &mut changed),
+            Update::SliceGone(id) => self.drop_slice(&id, &mut changed),
+            Update::Node(node) => self.put_node(node, this_node, &mut changed),
+            Update::NodeGone(name) => self.drop_node(&name, this_node, &mut changed),
+            Update::AllServices(all) => {
+                let there: HashSet<_> = all.iter().map(|service| service.id.clone()).collect();
+                for id in missing(self.services.keys(), &there) {
+                    self.drop_service(&id, &mut changed);
+                }
+                for service in all {
+                    self.put_service(service, &mut changed);
+                }
+            }
+            Update::AllSlices(all) => {
+                let there: HashSet<_> = all.iter().map(|slice| slice.id.clone()).collect();
+                for id in missing(self.slices.keys().map(|id| &**id), &there) {
+                    self.drop_slice(&id, &mut changed);
+                }
+                for slice in all {
+                    self.put_slice(slice, &mut changed);
+                }
+            }
+            Update::AllNodes(all) => {
+                let there: HashSet<_> = all.iter().map(|node| node.name.clone()).collect();
+                for name in missing(self.nodes.keys(), &there) {
+                    self.drop_node(&name, this_node, &mut changed);
+                }
+                for node in all {
+                    self.put_node(node, this_node, &mut changed);
+                }
+            }
+        }
+        changed
+    }
+
+    /// The Services there are, by namespace and name; the skipped ones too.
+    pub fn services(&self) -> impl Iterator<Item = &ServiceId> {
+        self.services.keys()
+    }
+
+    /// One Service.
+    #[must_use]
+    pub fn service(&self, id: &ServiceId) -> Option<&Service> {
+        self.services.get(id).map(|service| &**service)
+    }
+
+    /// The slices of a Service, by name.
+    pub fn slices(&self, id: &ServiceId) -> impl Iterator<Item = (&SliceId, &Endpoints)> {
+        let ids = self.of_service.get(id).into_iter().flatten();
+        ids.filter_map(|id| self.slices.get(id).map(|slice| (&**id, slice)))
+    }
+
+    /// The Nodes there are, by name.
+    pub fn nodes(&self) -> impl Iterator<Item = (&str, &Labels)> {
+        self.nodes.iter().map(|(name, labels)| (&**name, labels))
+    }
+
+    /// A Node's labels; `None` for a Node that is not there.
+    #[must_use]
+    pub fn node(&self, name: &str) -> Option<&Labels> {
+        self.nodes.get(name)
+    }
+
+    fn put_service(&mut self, service: Service, changed: &mut Changed) {
+        if self.service(&service.id) == Some(&service) {
+            return;
+        }
+        let service = self.shared.service(service);
+        changed.services.insert(service.id.clone());
+        self.services.insert(service.id.clone(), Box::new(service));
+    }
+
+    fn drop_service(&mut self, id: &ServiceId, changed: &mut Changed) {
+        if let Some((id, _)) = self.services.remove_entry(id) {
+            changed.services.insert(id);
+        }
+    }
+
+    fn put_slice(&mut self, slice: Slice, changed: &mut Changed) {
+        let id = slice.id.clone();
+        let new = self.shared.slice(slice);
+        if self.slices.get(&id) == new.as_ref() {
+            return;
+        }
+        self.drop_slice(&id, changed);
+        let Some(new) = new else { return };
+        let id = Arc::new(SliceId { namespace: self.shared.text(id.namespace), ..id });
+        self.touch(&new.service, changed);
+        let siblings = match self.of_service.get_mut(&new.service) {
+            Some(siblings) => siblings,
+            None => {
+                self.of_service.entry(new.service.clone()).or_insert_with(|| Vec::with_capacity(1))
+            }
+        };
+        if let Err(at) = siblings.binary_search(&id) {
+            siblings.insert(at, Arc::clone(&id));
+        }
+        for node in new.endpoints.iter().filter_map(|endpoint| endpoint.node.as_ref()) {
+            match self.on_node.get_mut(node) {
+                Some(slices) => slices.insert(Arc::clone(&id)),
+                None => self.on_node.entry(node.clone()).or_default().insert(Arc::clone(&id)),
+            };
+        }
+        self.slices.insert(id, new);
+    }
+
+    fn drop_slice(&mut self, id: &SliceId, changed: &mut Changed) {
+        let Some(old) = self.slices.remove(id) else { return };
+        self.touch(&old.service, changed);
+        if let Some(slices) = self.of_service.get_mut(&old.service) {
+            slices.retain(|other| **other != *id);
+            if slices.is_empty() {
+                self.of_service.remove(&old.service);
+            }
+        }
+        for node in old.endpoints.iter().filter_map(|endpoint| endpoint.node.as_ref()) {
+            if let Some(slices) = self.on_node.get_mut(node) {
+                slices.remove(id);
+                if slices.is_empty() {
+                    self.on_node.remove(node);
+                }
+            }
+        }
+    }
+
+    fn put_node(&mut self, node: Node, this_node: &str, changed: &mut Changed) {
+        let name = self.shared.text(node.name);
+        let labels = Labels::shared(node.labels, |text| self.shared.text(text));
+        if self.nodes.get(&name) == Some(&labels) {
+            return;
+        }
+        self.touch_node(&name, this_node, changed);
+        self.nodes.insert(name, labels);
+    }
+
+    fn drop_node(&mut self, name: &str, this_node: &str, changed: &mut Changed) {
+        if self.nodes.remove(name).is_some() {
+            self.touch_node(name, this_node, changed);
+        }
+    }
+
+    /// A Service that is not there has no routes to change.
+    fn touch(&self, id: &ServiceId, changed: &mut Changed) {
+        if self.services.contains_key(id) {
+            changed.services.insert(id.clone());
+        }
+    }
+
+    fn touch_node(&self, name: &str, this_node: &str, changed: &mut Changed) {
+        if name == this_node {
+            changed.services.extend(self.services.keys().cloned());
+            return;
+        }
+        for id in self.on_node.get(name).into_iter().flatten() {
+            if let Some(slice) = self.slices.get(id) {
+                self.touch(&slice.service, changed);
+            }
+        }
+    }
+}
+
+/// What of `known` is not `there`.
+fn missing<'a, T: Clone + Eq + std::hash::Hash + 'a>(
+    known: impl Iterator<Item = &'a T>,
+    there: &HashSet<T>,
+) -> Vec<T> {
+    known.filter(|one| !there.contains(*one)).cloned().collect()
+}

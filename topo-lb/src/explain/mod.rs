@@ -1,0 +1,231 @@
+//! What every Service port's connections do on one node, and why: for people, and as JSON.
+
+mod reason;
+mod table;
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
+use serde::Serialize;
+use topo_lb_common::backend::Locality;
+
+use crate::cluster::{ServiceId, State};
+use crate::topology::cause::Cause;
+use crate::topology::label::{REGION, ZONE};
+use crate::topology::{Decision, Scope, decide};
+
+pub use table::table;
+
+/// The answer to `explain`. Its JSON is a fixed interface; what JSON leaves out is for the table.
+#[derive(Clone, Debug, Serialize)]
+pub struct Report {
+    /// The node that was asked about.
+    pub node: String,
+    /// One entry per Service port, sorted by namespace, name, port.
+    pub services: Vec<ServicePort>,
+    /// Services that were asked for and are not there.
+    #[serde(skip)]
+    pub unknown: Vec<ServiceId>,
+    /// Services that have no ClusterIP to translate, and why; of all, or of those asked for.
+    #[serde(skip)]
+    pub skipped: Vec<(ServiceId, &'static str)>,
+    /// What is known of the node, in one line.
+    #[serde(skip)]
+    pub about: String,
+}
+
+/// One Service port.
+#[derive(Clone, Debug, Serialize)]
+pub struct ServicePort {
+    /// `metadata.namespace`.
+    pub namespace: String,
+    /// `metadata.name`.
+    pub name: String,
+    /// The port.
+    pub port: Port,
+    /// `spec.clusterIPs`.
+    #[serde(rename = "clusterIPs")]
+    pub cluster_ips: Vec<IpAddr>,
+    /// The policy in force.
+    pub policy: Policy,
+    /// What it leads to.
+    pub decision: Outcome,
+    /// How many endpoints each key matches: a line per family, where the policy is keys.
+    #[serde(skip)]
+    pub tiers: Vec<String>,
+    /// Every endpoint, by address, then port.
+    pub endpoints: Vec<Endpoint>,
+}
+
+/// A Service port's name and number.
+#[derive(Clone, Debug, Serialize)]
+pub struct Port {
+    /// Empty where it has none.
+    pub name: String,
+    /// 1–65535.
+    pub port: u16,
+    /// `TCP`, `UDP` or `SCTP`.
+    pub protocol: &'static str,
+}
+
+/// Where a policy comes from, and what it says.
+#[derive(Clone, Debug, Serialize)]
+pub struct Policy {
+    /// The annotation's key, `spec.topologyKeys`, `hints` or `none`.
+    pub source: &'static str,
+    /// `keys`, `openyurt`, `hints` or `none`.
+    pub kind: &'static str,
+    /// Its keys.
+    pub keys: Vec<String>,
+    /// The rules that ignored annotations and fields broke, and how to mend them.
+    pub error: Option<String>,
+}
+
+/// A decision. Where IPv4 and IPv6 differ, tier, key and value are those of the first family that
+/// is routed, and the reason names both.
+#[derive(Clone, Debug, Serialize)]
+pub struct Outcome {
+    /// `route`, `refuse` or `bypass`.
+    pub verdict: &'static str,
+    /// Index of the key that matched.
+    pub tier: Option<u8>,
+    /// That key.
+    pub key: Option<String>,
+    /// This node's value for it; `None` for `*`.
+    pub value: Option<String>,
+    /// Why.
+    pub reason: String,
+}
+
+/// An endpoint.
+#[derive(Clone, Debug, Serialize)]
+pub struct Endpoint {
+    /// Its address.
+    pub address: IpAddr,
+    /// Its port, 1–65535.
+    pub port: u16,
+    /// The node that it is on.
+    pub node: Option<String>,
+    /// That node's zone.
+    pub zone: Option<String>,
+    /// How far it is from the node that was asked about.
+    #[serde(skip)]
+    pub locality: Locality,
+    /// Whether new connections go there.
+    pub selected: bool,
+    /// Why, or why not.
+    pub reason: String,
+}
+
+/// Explains the Services `ids`, or all of them where `ids` is empty, as `this_node` sees them. A
+/// node that the cluster does not know is no error, but every reason says so.
+#[must_use]
+pub fn report(state: &State, this_node: &str, scope: Scope, ids: &[ServiceId]) -> Report {
+    let known = state.node(this_node).is_some();
+    let asked: BTreeSet<&ServiceId> =
+        if ids.is_empty() { state.services().collect() } else { ids.iter().collect() };
+    let mut report = Report {
+        node: this_node.to_owned(),
+        services: Vec::new(),
+        unknown: Vec::new(),
+        skipped: Vec::new(),
+        about: about(state, this_node),
+    };
+    for id in asked {
+        let Some(service) = state.service(id) else {
+            report.unknown.push(id.clone());
+            continue;
+        };
+        let decisions = decide(state, this_node, scope, id);
+        if decisions.is_empty() {
+            let why = service.skipped.map_or("it has no ports", |skipped| skipped.reason());
+            report.skipped.push((id.clone(), why));
+        }
+        let mut ports: Vec<_> =
+            decisions.iter().map(|decision| service_port(decision, this_node, known)).collect();
+        ports.sort_by(|a, b| {
+            let key = |one: &Port| (one.port, one.protocol);
+            key(&a.port).cmp(&key(&b.port)).then_with(|| a.port.name.cmp(&b.port.name))
+        });
+        report.services.append(&mut ports);
+    }
+    report
+}
+
+fn service_port(decision: &Decision<'_>, this_node: &str, known: bool) -> ServicePort {
+    let Decision { service, port, policy, .. } = decision;
+    let owned = |texts: &[&str]| texts.iter().map(|&text| text.to_owned()).collect();
+    let errors: Vec<_> = policy.ignored.iter().map(ToString::to_string).collect();
+    ServicePort {
+        namespace: service.id.namespace.to_string(),
+        name: service.id.name.to_string(),
+        port: Port { name: port.name.to_string(), port: port.port, protocol: port.protocol.name() },
+        cluster_ips: service.cluster_ips.clone(),
+        policy: Policy {
+            source: policy.source.name(),
+            kind: policy.kind.name(),
+            keys: owned(&policy.keys),
+            error: (!errors.is_empty()).then(|| errors.join("; ")),
+        },
+        decision: outcome(decision, this_node, known),
+        tiers: tiers(decision),
+        endpoints: decision
+            .endpoints
+            .iter()
+            .map(|one| Endpoint {
+                address: one.address.ip(),
+                port: one.address.port(),
+                node: one.node.map(str::to_owned),
+                zone: one.zone.map(str::to_owned),
+                locality: one.locality,
+                selected: one.selected(),
+                reason: reason::endpoint(decision, one),
+            })
+            .collect(),
+    }
+}
+
+fn tiers(decision: &Decision<'_>) -> Vec<String> {
+    let lines = decision.choices.iter().filter_map(|choice| {
+        let line = reason::tiers(choice)?;
+        Some(match decision.choices.len() {
+            1 => line,
+            _ => format!("{}: {line}", choice.family.name()),
+        })
+    });
+    lines.collect()
+}
+
+fn outcome(decision: &Decision<'_>, this_node: &str, known: bool) -> Outcome {
+    let leading = decision.leading();
+    let tier = leading.and_then(|choice| choice.tier());
+    let key = tier.and_then(|tier| decision.policy.keys.get(usize::from(tier)).copied());
+    let value = tier.and(leading).and_then(|choice| match choice.cause {
+        Cause::Key { value, .. } | Cause::Pool(value) => Some(value),
+        Cause::Node => Some(this_node),
+        _ => None,
+    });
+    Outcome {
+        verdict: decision.verdict().name(),
+        tier,
+        key: key.map(str::to_owned),
+        value: value.map(str::to_owned),
+        reason: reason::decision(decision, this_node, known),
+    }
+}
+
+fn about(state: &State, this_node: &str) -> String {
+    let name = reason::shown(this_node);
+    let Some(labels) = state.node(this_node) else {
+        return match state.nodes().count() {
+            0 => format!("node {name}: unknown, the cluster shows no Nodes at all"),
+            1 => format!("node {name}: unknown, it is not the 1 Node of the cluster"),
+            count => format!("node {name}: unknown, it is not among the cluster's {count} Nodes"),
+        };
+    };
+    let shown = |what, key| match labels.get(key) {
+        Some(value) => format!("{what} {}", reason::shown(value)),
+        None => format!("no {what}"),
+    };
+    format!("node {name}: {}, {}", shown("zone", ZONE), shown("region", REGION))
+}

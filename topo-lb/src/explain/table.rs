@@ -1,0 +1,179 @@
+//! The report for a terminal, and to paste into a bug report: plain text, no line longer than what
+//! it has to say.
+
+use std::fmt::Write;
+use std::net::SocketAddr;
+
+use comfy_table::{Attribute, Cell, Color, Table, presets};
+use topo_lb_common::backend::Locality;
+
+use super::reason::shown;
+use super::{Report, ServicePort};
+
+/// The report as text; with `colour`, for a terminal that shows colours.
+#[must_use]
+pub fn table(report: &Report, colour: bool) -> String {
+    let paint = Paint { colour };
+    let mut text = format!("{}\n", paint.bold(&report.about));
+    for service in &report.services {
+        text.push('\n');
+        text += &one(service, paint);
+    }
+    text.push('\n');
+    for id in &report.unknown {
+        let (namespace, name) = (shown(&id.namespace), shown(&id.name));
+        let _ = writeln!(text, "{namespace}/{name}: there is no such Service");
+    }
+    for (id, why) in &report.skipped {
+        let (namespace, name) = (shown(&id.namespace), shown(&id.name));
+        let _ = writeln!(text, "{namespace}/{name}: skipped, {why}");
+    }
+    text += &total(report);
+    text
+}
+
+fn one(service: &ServicePort, paint: Paint) -> String {
+    let addresses: Vec<_> = service.cluster_ips.iter().map(ToString::to_string).collect();
+    let port = match &*service.port.name {
+        "" => service.port.port.to_string(),
+        name => format!("{} ({})", service.port.port, shown(name)),
+    };
+    let title = format!(
+        "{}/{}  {} {port}  {}",
+        shown(&service.namespace),
+        shown(&service.name),
+        service.port.protocol,
+        addresses.join(" "),
+    );
+    let mut policy = service.policy.source.to_owned();
+    if !service.policy.keys.is_empty() {
+        let keys: Vec<_> = service.policy.keys.iter().map(|key| shown(key)).collect();
+        policy += &format!(": {}", keys.join(", "));
+    }
+    let verdict = match service.decision.tier {
+        Some(tier) if service.policy.keys.len() > 1 => {
+            format!(
+                "{} by key {} of {}",
+                service.decision.verdict,
+                tier + 1,
+                service.policy.keys.len()
+            )
+        }
+        _ => service.decision.verdict.to_owned(),
+    };
+    let mut text = format!("{}\n", paint.bold(&title));
+    let _ = writeln!(text, "  policy    {policy}");
+    if let Some(error) = &service.policy.error {
+        let _ = writeln!(text, "  error     {}", paint.warn(error));
+    }
+    let _ = writeln!(
+        text,
+        "  decision  {}: {}",
+        paint.verdict(service.decision.verdict, &verdict),
+        service.decision.reason
+    );
+    for tiers in &service.tiers {
+        let _ = writeln!(text, "  matches   {tiers}");
+    }
+    if !service.endpoints.is_empty() {
+        text += &endpoints(service, paint);
+    }
+    text
+}
+
+fn endpoints(service: &ServicePort, paint: Paint) -> String {
+    let mut table = Table::new();
+    table.load_preset(presets::NOTHING);
+    if paint.colour {
+        table.enforce_styling();
+    } else {
+        table.force_no_tty();
+    }
+    table.set_header(
+        ["  ", "ENDPOINT", "NODE", "ZONE", "SHARED", "WHY"].map(|name| paint.dim(name)),
+    );
+    for endpoint in &service.endpoints {
+        let mark = if endpoint.selected { " ✓" } else { " ·" };
+        let place = |name: &Option<String>| name.as_deref().map_or("-".to_owned(), shown);
+        let cells = [
+            mark.to_owned(),
+            SocketAddr::new(endpoint.address, endpoint.port).to_string(),
+            place(&endpoint.node),
+            place(&endpoint.zone),
+            shared(endpoint.locality).to_owned(),
+            endpoint.reason.clone(),
+        ];
+        table.add_row(cells.map(|text| match endpoint.selected {
+            true => paint.good(&text),
+            false => paint.dim(&text),
+        }));
+    }
+    table.lines().map(|line| format!("{}\n", line.trim_end())).collect()
+}
+
+/// The nearest of node, zone and region that an endpoint and this node have in common.
+const fn shared(locality: Locality) -> &'static str {
+    match locality {
+        Locality::Elsewhere => "-",
+        nearer => nearer.name(),
+    }
+}
+
+/// One line that counts it all.
+fn total(report: &Report) -> String {
+    let verdicts = |verdict| {
+        report.services.iter().filter(|service| service.decision.verdict == verdict).count()
+    };
+    let errors = report.services.iter().filter(|service| service.policy.error.is_some()).count();
+    let ports = report.services.len();
+    let mut text = format!(
+        "{ports} Service {}: {} routed, {} refused, {} left to kube-proxy",
+        if ports == 1 { "port" } else { "ports" },
+        verdicts("route"),
+        verdicts("refuse"),
+        verdicts("bypass"),
+    );
+    match errors {
+        0 => {}
+        1 => text += "; 1 has an annotation or field that is ignored",
+        _ => text += &format!("; {errors} have annotations or fields that are ignored"),
+    }
+    text.push('\n');
+    text
+}
+
+/// Colours, where they are asked for.
+#[derive(Clone, Copy)]
+struct Paint {
+    colour: bool,
+}
+
+impl Paint {
+    fn wrap(self, code: &str, text: &str) -> String {
+        if self.colour { format!("\u{1b}[{code}m{text}\u{1b}[0m") } else { text.to_owned() }
+    }
+
+    fn bold(self, text: &str) -> String {
+        self.wrap("1", text)
+    }
+
+    fn warn(self, text: &str) -> String {
+        self.wrap("33", text)
+    }
+
+    fn verdict(self, verdict: &str, text: &str) -> String {
+        match verdict {
+            "route" => self.wrap("32", text),
+            "refuse" => self.wrap("31", text),
+            _ => self.wrap("33", text),
+        }
+    }
+
+    fn good(self, text: &str) -> Cell {
+        if self.colour { Cell::new(text).fg(Color::Green) } else { Cell::new(text) }
+    }
+
+    fn dim(self, text: &str) -> Cell {
+        if self.colour { Cell::new(text).add_attribute(Attribute::Dim) } else { Cell::new(text) }
+    }
+}

@@ -1,0 +1,256 @@
+//! `topo-lb list`: what the kernel's maps hold now, read from the pins, without the agent.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use comfy_table::{CellAlignment, Table, presets};
+use serde::Serialize;
+use topo_lb_common::selection::SPILL_ONE;
+
+use crate::cli::Listing;
+use crate::datapath::bpf::{BpfStore, Published, ReadError};
+use crate::datapath::flows::{self, Flow};
+use crate::datapath::store::StoreError;
+
+/// What was asked for.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Listed {
+    /// `list services`.
+    Services(Vec<ServiceRow>),
+    /// `list endpoints`.
+    Endpoints(Vec<EndpointRow>),
+    /// `list connections`.
+    Connections(Vec<ConnectionRow>),
+}
+
+/// One frontend.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ServiceRow {
+    /// `namespace/name:port`.
+    pub service: Arc<str>,
+    /// `address:port/protocol`.
+    pub frontend: String,
+    /// `route` or `refuse`.
+    pub verdict: &'static str,
+    /// Index of the matching key.
+    pub tier: Option<u8>,
+    /// Endpoints of the chosen tier.
+    pub endpoints: u16,
+    /// Endpoints of the wider tier that get the spill.
+    pub wider: usize,
+    /// Share of the new connections that spills, in percent.
+    pub spill_percent: f64,
+    /// Session affinity in seconds, zero for none.
+    pub affinity_seconds: u32,
+    /// Number of the write that made this entry: it stays while nothing is written.
+    pub generation: u32,
+    /// Connections so far, of the whole Service port.
+    pub connections: Connections,
+}
+
+/// Connections by where they went.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Connections {
+    /// On this node.
+    pub node: u64,
+    /// In this zone.
+    pub zone: u64,
+    /// In this region.
+    pub region: u64,
+    /// Elsewhere.
+    pub elsewhere: u64,
+    /// Nowhere.
+    pub refused: u64,
+}
+
+/// One endpoint of one frontend.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct EndpointRow {
+    /// `namespace/name:port`.
+    pub service: Arc<str>,
+    /// `address:port/protocol`.
+    pub frontend: String,
+    /// `address:port`.
+    pub endpoint: String,
+    /// `node`, `zone`, `region` or `elsewhere`.
+    pub locality: &'static str,
+    /// Only for connections that spill.
+    pub spill: bool,
+}
+
+/// One unconnected UDP flow.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ConnectionRow {
+    /// The kernel's socket cookie.
+    pub socket: u64,
+    /// `namespace/name:port`.
+    pub service: Arc<str>,
+    /// `address:port/protocol`.
+    pub frontend: String,
+    /// `address:port`.
+    pub endpoint: String,
+}
+
+/// Reads what is asked for.
+pub fn list(pin_dir: &Path, what: Listing) -> Result<Listed, ReadError> {
+    let store = BpfStore::open(pin_dir)?;
+    let names = store.names()?;
+    let mut published = store.published()?;
+    published.sort_by(|a, b| {
+        (name(&names, a.entry.index), a.frontend).cmp(&(name(&names, b.entry.index), b.frontend))
+    });
+    Ok(match what {
+        Listing::Services => Listed::Services(
+            published
+                .into_iter()
+                .map(|published| service_row(&store, &names, published))
+                .collect::<Result<_, _>>()?,
+        ),
+        Listing::Endpoints => {
+            Listed::Endpoints(published.iter().flat_map(|p| endpoint_rows(&names, p)).collect())
+        }
+        Listing::Connections => Listed::Connections(
+            flows::read(pin_dir)?.into_iter().map(|flow| connection_row(&names, flow)).collect(),
+        ),
+    })
+}
+
+fn name(names: &BTreeMap<u32, Arc<str>>, index: u32) -> Arc<str> {
+    names.get(&index).cloned().unwrap_or_else(|| "?".into())
+}
+
+fn service_row(
+    store: &BpfStore,
+    names: &BTreeMap<u32, Arc<str>>,
+    published: Published,
+) -> Result<ServiceRow, StoreError> {
+    let Published { frontend, entry, generation, .. } = published;
+    let counters = store.counters(entry.index)?;
+    Ok(ServiceRow {
+        service: name(names, entry.index),
+        frontend: frontend.to_string(),
+        verdict: if entry.count == 0 { "refuse" } else { "route" },
+        tier: entry.tier,
+        endpoints: entry.count,
+        wider: entry.row.len() - usize::from(entry.count),
+        spill_percent: f64::from(entry.spill) * 100.0 / f64::from(SPILL_ONE),
+        affinity_seconds: entry.affinity_seconds,
+        generation,
+        connections: Connections {
+            node: counters.same_node,
+            zone: counters.same_zone,
+            region: counters.same_region,
+            elsewhere: counters.elsewhere,
+            refused: counters.refused,
+        },
+    })
+}
+
+fn endpoint_rows(names: &BTreeMap<u32, Arc<str>>, published: &Published) -> Vec<EndpointRow> {
+    let entry = &published.entry;
+    let row = entry.row.iter().enumerate();
+    row.map(|(place, chosen)| EndpointRow {
+        service: name(names, entry.index),
+        frontend: published.frontend.to_string(),
+        endpoint: chosen.address.to_string(),
+        locality: chosen.locality.name(),
+        spill: place >= usize::from(entry.count),
+    })
+    .collect()
+}
+
+fn connection_row(names: &BTreeMap<u32, Arc<str>>, flow: Flow) -> ConnectionRow {
+    ConnectionRow {
+        socket: flow.cookie,
+        service: name(names, flow.service),
+        frontend: flow.frontend.to_string(),
+        endpoint: flow.endpoint.to_string(),
+    }
+}
+
+impl Listed {
+    /// The rows as a table for people.
+    pub fn table(&self) -> String {
+        match self {
+            Self::Services(rows) => services_table(rows),
+            Self::Endpoints(rows) => {
+                let mut table = table(&["SERVICE", "FRONTEND", "ENDPOINT", "LOCALITY", "USED FOR"]);
+                for row in rows {
+                    let used = if row.spill { "spill" } else { "all" };
+                    table.add_row([
+                        &row.service,
+                        row.frontend.as_str(),
+                        &row.endpoint,
+                        row.locality,
+                        used,
+                    ]);
+                }
+                finished(table, rows.len(), "endpoint")
+            }
+            Self::Connections(rows) => {
+                let mut table = table(&["SERVICE", "FRONTEND", "ENDPOINT", "SOCKET"]);
+                for row in rows {
+                    let socket = row.socket.to_string();
+                    table.add_row([&row.service, row.frontend.as_str(), &row.endpoint, &socket]);
+                }
+                finished(table, rows.len(), "unconnected UDP flow")
+            }
+        }
+    }
+}
+
+fn services_table(rows: &[ServiceRow]) -> String {
+    let mut table = table(&[
+        "SERVICE",
+        "FRONTEND",
+        "TIER",
+        "ENDPOINTS",
+        "NODE",
+        "ZONE",
+        "REGION",
+        "ELSEWHERE",
+        "REFUSED",
+    ]);
+    for column in table.column_iter_mut().skip(2) {
+        column.set_cell_alignment(CellAlignment::Right);
+    }
+    for row in rows {
+        let endpoints = match (row.endpoints, row.wider) {
+            (0, _) => "refuses".to_owned(),
+            (count, 0) => count.to_string(),
+            (count, wider) => format!("{count} +{wider} for {}%", row.spill_percent),
+        };
+        let went = &row.connections;
+        table.add_row([
+            row.service.to_string(),
+            row.frontend.clone(),
+            row.tier.map_or("-".to_owned(), |tier| tier.to_string()),
+            endpoints,
+            went.node.to_string(),
+            went.zone.to_string(),
+            went.region.to_string(),
+            went.elsewhere.to_string(),
+            went.refused.to_string(),
+        ]);
+    }
+    finished(table, rows.len(), "frontend")
+}
+
+fn table(header: &[&str]) -> Table {
+    let mut table = Table::new();
+    table.load_preset(presets::NOTHING).set_header(header);
+    table
+}
+
+fn finished(table: Table, count: usize, what: &str) -> String {
+    if count == 0 {
+        return format!("No {what}s.");
+    }
+    table.trim_fmt()
+}

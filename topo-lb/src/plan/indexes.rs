@@ -1,0 +1,123 @@
+//! The index of each Service port: its place in `counters` and `names`, kept across restarts.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
+use std::sync::Arc;
+
+use crate::cluster::ServiceId;
+
+/// Which index each Service port has, by its name `namespace/name:port`.
+#[derive(Clone, Debug)]
+pub struct Indexes {
+    by_name: BTreeMap<Arc<str>, u32>,
+    by_index: BTreeMap<u32, Arc<str>>,
+    freed: BTreeSet<u32>,
+    unused: u32,
+    capacity: u32,
+}
+
+impl Indexes {
+    /// None given out, of `capacity`.
+    pub fn new(capacity: u32) -> Self {
+        Self {
+            by_name: BTreeMap::new(),
+            by_index: BTreeMap::new(),
+            freed: BTreeSet::new(),
+            unused: 0,
+            capacity,
+        }
+    }
+
+    /// The index of this Service port, if it has one.
+    pub fn get(&self, name: &str) -> Option<u32> {
+        self.by_name.get(name).copied()
+    }
+
+    /// The Service port of this index.
+    pub fn name(&self, index: u32) -> Option<&Arc<str>> {
+        self.by_index.get(&index)
+    }
+
+    /// Every index and its Service port.
+    pub fn iter(&self) -> impl Iterator<Item = (u32, &Arc<str>)> {
+        self.by_index.iter().map(|(&index, name)| (index, name))
+    }
+
+    /// The Service ports of one Service and their indexes.
+    pub fn of_service<'a>(
+        &'a self,
+        id: &ServiceId,
+    ) -> impl Iterator<Item = (&'a Arc<str>, u32)> + use<'a> {
+        let prefix = format!("{id}:");
+        self.by_name
+            .range::<str, _>((Bound::Included(prefix.as_str()), Bound::Unbounded))
+            .map(|(name, &index)| (name, index))
+            .take_while(move |(name, _)| name.starts_with(&prefix))
+            .collect::<Vec<_>>()
+            .into_iter()
+    }
+
+    /// The indexes that new Service ports get, in this order: those never used come first, so that
+    /// an index rests before it means something else.
+    pub fn free(&self) -> impl Iterator<Item = u32> + use<'_> {
+        (self.unused..self.capacity).chain(self.freed.iter().copied())
+    }
+
+    /// Notes that this Service port has this index.
+    pub fn set(&mut self, index: u32, name: Arc<str>) {
+        for skipped in self.unused..index {
+            self.freed.insert(skipped);
+        }
+        self.unused = self.unused.max(index.saturating_add(1));
+        self.freed.remove(&index);
+        self.by_name.insert(name.clone(), index);
+        self.by_index.insert(index, name);
+    }
+
+    /// Notes that this index is nobody's.
+    pub fn clear(&mut self, index: u32) {
+        if let Some(name) = self.by_index.remove(&index) {
+            self.by_name.remove(&name);
+            self.freed.insert(index);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn service(name: &str) -> ServiceId {
+        ServiceId { namespace: "default".into(), name: name.into() }
+    }
+
+    #[test]
+    fn a_freed_index_waits_until_all_others_were_used() {
+        let mut indexes = Indexes::new(3);
+        indexes.set(0, "default/a:80".into());
+        indexes.clear(0);
+        assert_eq!(indexes.free().collect::<Vec<_>>(), [1, 2, 0]);
+        indexes.set(1, "default/b:80".into());
+        indexes.set(2, "default/c:80".into());
+        assert_eq!(indexes.free().collect::<Vec<_>>(), [0]);
+    }
+
+    #[test]
+    fn indexes_skipped_at_start_are_free() {
+        let mut indexes = Indexes::new(4);
+        indexes.set(2, "default/a:80".into());
+        assert_eq!(indexes.free().collect::<Vec<_>>(), [3, 0, 1]);
+    }
+
+    #[test]
+    fn a_service_whose_name_begins_like_another_is_another() {
+        let mut indexes = Indexes::new(8);
+        for (index, name) in
+            ["default/a:x", "default/a:y", "default/a-b:x", "default/ab:x"].into_iter().enumerate()
+        {
+            indexes.set(index as u32, name.into());
+        }
+        let of_a: Vec<u32> = indexes.of_service(&service("a")).map(|(_, index)| index).collect();
+        assert_eq!(of_a, [0, 1]);
+    }
+}

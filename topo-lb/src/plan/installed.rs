@@ -1,0 +1,182 @@
+//! What the kernel maps hold, as far as the agent wrote it: rebuilt from them at start, then kept
+//! in step with every write.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use topo_lb_common::range::Range;
+
+use super::capacity::Capacity;
+use super::frontend::{Entry, Family, Frontend};
+use super::indexes::Indexes;
+use super::slots::Slots;
+use super::step::Step;
+
+/// A published entry and where its row is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Placed {
+    /// What connections do.
+    pub entry: Entry,
+    /// First slot, where the row is not inline.
+    pub slot_base: Option<u32>,
+}
+
+/// The contents of the maps.
+#[derive(Clone, Debug)]
+pub struct Installed {
+    range: Range,
+    placed: BTreeMap<Frontend, Placed>,
+    frontends: BTreeMap<u32, BTreeSet<Frontend>>,
+    members: BTreeMap<(u32, SocketAddr), bool>,
+    indexes: Indexes,
+    slots: [Slots; 2],
+    counts: [usize; 2],
+    member_counts: [usize; 2],
+    capacity: Capacity,
+}
+
+impl Installed {
+    /// Empty maps of these sizes.
+    pub fn new(capacity: Capacity) -> Self {
+        Self {
+            range: Range::EMPTY,
+            placed: BTreeMap::new(),
+            frontends: BTreeMap::new(),
+            members: BTreeMap::new(),
+            indexes: Indexes::new(capacity.services),
+            slots: [Slots::new(capacity.slots), Slots::new(capacity.slots)],
+            counts: [0; 2],
+            member_counts: [0; 2],
+            capacity,
+        }
+    }
+
+    /// Where frontends can be, as the kernel was told.
+    pub const fn range(&self) -> Range {
+        self.range
+    }
+
+    /// Every published frontend.
+    pub fn placed(&self) -> impl Iterator<Item = (&Frontend, &Placed)> {
+        self.placed.iter()
+    }
+
+    /// What is published for a frontend.
+    pub fn get(&self, frontend: &Frontend) -> Option<&Placed> {
+        self.placed.get(frontend)
+    }
+
+    /// How many frontends of a family are published.
+    pub const fn frontends_in(&self, family: Family) -> usize {
+        self.counts[family as usize]
+    }
+
+    /// The frontends published for a Service port.
+    pub fn frontends_of(&self, index: u32) -> impl Iterator<Item = &Frontend> {
+        self.frontends.get(&index).into_iter().flatten()
+    }
+
+    /// The members listed for a Service port, and whether each is chosen.
+    pub fn members_of(&self, index: u32) -> impl Iterator<Item = (SocketAddr, bool)> {
+        // IPv4 sorts before IPv6: this is the least of all.
+        let lowest = SocketAddr::from(([0, 0, 0, 0], 0));
+        self.members
+            .range((index, lowest)..)
+            .take_while(move |&(&(of, _), _)| of == index)
+            .map(|(&(_, endpoint), &chosen)| (endpoint, chosen))
+    }
+
+    /// Whether an endpoint is listed for a Service port, and if so, whether it is chosen.
+    pub fn member(&self, index: u32, endpoint: SocketAddr) -> Option<bool> {
+        self.members.get(&(index, endpoint)).copied()
+    }
+
+    /// How many members of a family are listed.
+    pub const fn members_in(&self, family: Family) -> usize {
+        self.member_counts[family as usize]
+    }
+
+    /// The indexes in use.
+    pub const fn indexes(&self) -> &Indexes {
+        &self.indexes
+    }
+
+    /// The slots of a family.
+    pub const fn slots(&self, family: Family) -> &Slots {
+        &self.slots[family as usize]
+    }
+
+    /// The sizes of the maps.
+    pub const fn capacity(&self) -> Capacity {
+        self.capacity
+    }
+
+    /// Notes that a step was done.
+    pub fn record(&mut self, step: &Step) {
+        match step {
+            Step::SetRange(range) => self.range = *range,
+            Step::Name { index, name } => self.indexes.set(*index, name.clone()),
+            Step::FillSlots { family, base, row } => {
+                self.slots[*family as usize].claim(*base, row.len() as u32);
+            }
+            Step::SetMember { index, endpoint, chosen } => {
+                self.adopt_member(*index, *endpoint, *chosen);
+            }
+            Step::Publish { frontend, entry, slot_base } => {
+                self.forget(frontend);
+                self.frontends.entry(entry.index).or_default().insert(*frontend);
+                self.counts[frontend.family() as usize] += 1;
+                self.placed
+                    .insert(*frontend, Placed { entry: entry.clone(), slot_base: *slot_base });
+            }
+            Step::Withdraw(frontend) => self.forget(frontend),
+            Step::RemoveMember { index, endpoint } => {
+                if self.members.remove(&(*index, *endpoint)).is_some() {
+                    self.member_counts[Family::of(endpoint.ip()) as usize] -= 1;
+                }
+            }
+            Step::Grace => {}
+            Step::FreeSlots { family, base, length } => {
+                self.slots[*family as usize].release(*base, *length);
+            }
+            Step::Unname(index) => self.indexes.clear(*index),
+        }
+    }
+
+    fn forget(&mut self, frontend: &Frontend) {
+        let Some(old) = self.placed.remove(frontend) else { return };
+        self.counts[frontend.family() as usize] -= 1;
+        if let Some(frontends) = self.frontends.get_mut(&old.entry.index) {
+            frontends.remove(frontend);
+            if frontends.is_empty() {
+                self.frontends.remove(&old.entry.index);
+            }
+        }
+    }
+
+    /// Notes an entry found in the maps at start, with the slots that it refers to.
+    pub fn adopt(&mut self, frontend: Frontend, entry: Entry, slot_base: Option<u32>) {
+        if let Some(base) = slot_base {
+            self.slots[frontend.family() as usize].claim(base, entry.row.len() as u32);
+        }
+        self.record(&Step::Publish { frontend, entry, slot_base });
+    }
+
+    /// Notes a Service port's name found in the maps at start.
+    pub fn adopt_name(&mut self, index: u32, name: Arc<str>) {
+        self.indexes.set(index, name);
+    }
+
+    /// Notes the range found in the maps at start.
+    pub const fn adopt_range(&mut self, range: Range) {
+        self.range = range;
+    }
+
+    /// Notes a member found in the maps at start.
+    pub fn adopt_member(&mut self, index: u32, endpoint: SocketAddr, chosen: bool) {
+        if self.members.insert((index, endpoint), chosen).is_none() {
+            self.member_counts[Family::of(endpoint.ip()) as usize] += 1;
+        }
+    }
+}

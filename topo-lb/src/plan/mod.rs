@@ -1,0 +1,21 @@
+//! From what is wanted and what is installed to the steps between them. Pure.
+//!
+//! Everything here speaks of addresses and endpoints, of either family; how they are laid out in
+//! the maps is the datapath's business.
+
+pub mod capacity;
+pub mod desired;
+pub mod diff;
+pub mod frontend;
+pub mod indexes;
+pub mod installed;
+#[cfg(test)]
+mod proof;
+pub mod slots;
+pub mod step;
+
+pub use capacity::Capacity;
+pub use desired::Desired;
+pub use frontend::{Entry, Family, Frontend};
+pub use installed::Installed;
+pub use step::{Plan, Step};

@@ -1,0 +1,284 @@
+//! What plans promise, against maps as dumb as the kernel's, for any sequence of changes.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, SocketAddr};
+
+use proptest::prelude::*;
+use topo_lb_common::backend::Locality;
+
+use super::diff;
+use super::{Capacity, Desired, Frontend, Installed};
+use crate::cluster::ServiceId;
+use crate::cluster::service::Protocol;
+use crate::datapath::commit::commit;
+use crate::datapath::memory::MemoryStore;
+use crate::datapath::store::Store;
+use crate::topology::{Chosen, Route, Verdict};
+
+const SMALL: Capacity = Capacity { services: 6, slots: 60, members: 40, flows: 8 };
+
+fn id(name: u8) -> ServiceId {
+    ServiceId { namespace: "default".into(), name: format!("s{name}").as_str().into() }
+}
+
+/// One Service port: which Service, its ClusterIP (few, so that Services meet on one), endpoints.
+fn route() -> impl Strategy<Value = Route> {
+    let protocol = prop_oneof![Just(Protocol::Tcp), Just(Protocol::Udp)];
+    (
+        0u8..6,
+        any::<bool>(),
+        protocol,
+        prop::collection::btree_set(0u8..40, 0..20),
+        0usize..4,
+        0u8..3,
+    )
+        .prop_map(|(address, six, protocol, hosts, serving, affinity)| {
+            let ip = |kind: u8, host: u8| -> IpAddr {
+                if six {
+                    IpAddr::from([0xfd00, 0, 0, 0, 0, 0, u16::from(kind), u16::from(host)])
+                } else {
+                    IpAddr::from([10, kind, 0, host])
+                }
+            };
+            let endpoints: Vec<Chosen> = hosts
+                .iter()
+                .map(|&host| Chosen {
+                    address: SocketAddr::new(ip(1, host), 80),
+                    locality: Locality::from_byte(host % 4),
+                })
+                .collect();
+            Route {
+                frontends: vec![ip(96, address)],
+                port: 80,
+                protocol,
+                verdict: if endpoints.is_empty() { Verdict::Refuse } else { Verdict::Route },
+                tier: Some(0),
+                endpoints,
+                wider: Vec::new(),
+                spill: 0,
+                affinity_seconds: (affinity == 0).then_some(600),
+                serving: (0..serving as u8)
+                    .map(|host| SocketAddr::new(ip(1, 100 + host), 80))
+                    .collect(),
+                name: "".into(),
+            }
+        })
+}
+
+/// A change: this Service now has these routes, none when it is gone.
+fn change() -> impl Strategy<Value = (u8, Vec<Route>)> {
+    (0u8..8, prop::collection::vec(route(), 0..3)).prop_map(|(service, mut routes)| {
+        for (port, route) in routes.iter_mut().enumerate() {
+            route.name = format!("{}:p{port}", id(service)).as_str().into();
+        }
+        (service, routes)
+    })
+}
+
+/// What each frontend should give, straight from the routes: the first Service in order that
+/// claims it gets it.
+fn expected(
+    state: &BTreeMap<ServiceId, Vec<Route>>,
+    left_out: &BTreeSet<ServiceId>,
+) -> BTreeMap<Frontend, Option<Vec<Chosen>>> {
+    let mut all = BTreeMap::new();
+    for (id, routes) in state {
+        for route in routes {
+            for &address in &route.frontends {
+                let frontend = Frontend { address, port: route.port, protocol: route.protocol };
+                let row = (!left_out.contains(id)).then(|| route.endpoints.clone());
+                all.entry(frontend).or_insert(row);
+            }
+        }
+    }
+    all
+}
+
+fn every_frontend() -> Vec<Frontend> {
+    let mut all = Vec::new();
+    for host in 0u8..6 {
+        for address in [
+            IpAddr::from([10, 96, 0, host]),
+            IpAddr::from([0xfd00, 0, 0, 0, 0, 0, 96, u16::from(host)]),
+        ] {
+            for protocol in [Protocol::Tcp, Protocol::Udp] {
+                all.push(Frontend { address, port: 80, protocol });
+            }
+        }
+    }
+    all
+}
+
+struct World {
+    state: BTreeMap<ServiceId, Vec<Route>>,
+    desired: Desired,
+    installed: Installed,
+    store: MemoryStore,
+    left_out: BTreeSet<ServiceId>,
+}
+
+impl World {
+    fn new(capacity: Capacity) -> Self {
+        Self {
+            state: BTreeMap::new(),
+            desired: Desired::default(),
+            installed: Installed::new(capacity),
+            store: MemoryStore::new(capacity),
+            left_out: BTreeSet::new(),
+        }
+    }
+
+    fn set(&mut self, changes: Vec<(u8, Vec<Route>)>) -> BTreeSet<ServiceId> {
+        let mut touched = std::mem::take(&mut self.left_out);
+        for (service, routes) in changes {
+            touched.extend(self.desired.set(id(service), routes.clone()));
+            self.state.insert(id(service), routes);
+        }
+        touched
+    }
+
+    fn agrees(&self) -> Result<(), TestCaseError> {
+        let expected = expected(&self.state, &self.left_out);
+        for frontend in every_frontend() {
+            let wanted = expected.get(&frontend).cloned().flatten();
+            prop_assert_eq!(self.store.resolve(&frontend), wanted, "{}", frontend);
+        }
+        Ok(())
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+
+    #[test]
+    fn after_every_prefix_each_frontend_is_wholly_old_or_wholly_new(
+        batches in prop::collection::vec(prop::collection::vec(change(), 1..4), 1..8),
+        small: bool,
+    ) {
+        let mut world = World::new(if small { SMALL } else { Capacity::default() });
+        for batch in batches {
+            let touched = world.set(batch);
+            let plan = diff::plan(&world.desired, &world.installed, &touched);
+            let before: Vec<_> =
+                every_frontend().iter().map(|f| world.store.resolve(f)).collect();
+            let mut after = world.store.clone();
+            commit(&plan, &mut after, &mut world.installed.clone()).unwrap();
+            for step in &plan.steps {
+                let one = super::Plan { steps: vec![step.clone()], ..Default::default() };
+                commit(&one, &mut world.store, &mut world.installed).unwrap();
+                for (frontend, old) in every_frontend().iter().zip(&before) {
+                    let now = world.store.resolve(frontend);
+                    prop_assert!(now == *old || now == after.resolve(frontend), "{frontend}");
+                }
+            }
+            world.left_out = plan.left_out;
+            world.agrees()?;
+        }
+    }
+
+    #[test]
+    fn planning_again_finds_nothing_to_do_also_after_a_restart(
+        batch in prop::collection::vec(change(), 1..8),
+    ) {
+        let mut world = World::new(Capacity::default());
+        let touched = world.set(batch);
+        let plan = diff::plan(&world.desired, &world.installed, &touched);
+        commit(&plan, &mut world.store, &mut world.installed).unwrap();
+        let found = world.store.installed().unwrap();
+        for installed in [&world.installed, &found] {
+            let all: BTreeSet<ServiceId> = world
+                .desired
+                .services()
+                .cloned()
+                .chain(diff::orphans(&world.desired, installed))
+                .collect();
+            prop_assert_eq!(diff::plan(&world.desired, installed, &all).steps, vec![]);
+        }
+    }
+
+    #[test]
+    fn what_was_deleted_while_no_agent_ran_is_removed_at_start(
+        batch in prop::collection::vec(change(), 1..8),
+    ) {
+        let mut world = World::new(Capacity::default());
+        let touched = world.set(batch);
+        let plan = diff::plan(&world.desired, &world.installed, &touched);
+        commit(&plan, &mut world.store, &mut world.installed).unwrap();
+
+        let mut found = world.store.installed().unwrap();
+        let nothing = Desired::default();
+        let orphans = diff::orphans(&nothing, &found);
+        commit(&diff::plan(&nothing, &found, &orphans), &mut world.store, &mut found).unwrap();
+        for frontend in every_frontend() {
+            prop_assert_eq!(world.store.resolve(&frontend), None);
+        }
+        prop_assert!(world.store.members().is_empty());
+        prop_assert!(world.store.names().is_empty());
+        for family in super::Family::BOTH {
+            prop_assert_eq!(found.slots(family).available(), Capacity::default().slots);
+        }
+    }
+
+    #[test]
+    fn a_write_that_fails_breaks_no_frontend_and_planning_anew_mends_all(
+        first in prop::collection::vec(change(), 1..6),
+        second in prop::collection::vec(change(), 1..6),
+        fail_at in 1usize..40,
+    ) {
+        let mut world = World::new(Capacity::default());
+        let touched = world.set(first);
+        let plan = diff::plan(&world.desired, &world.installed, &touched);
+        commit(&plan, &mut world.store, &mut world.installed).unwrap();
+
+        let touched = world.set(second);
+        let plan = diff::plan(&world.desired, &world.installed, &touched);
+        world.store.fail_at = Some(world.store.writes + fail_at);
+        if commit(&plan, &mut world.store, &mut world.installed).is_err() {
+            // Slots that replaced values refer to are settled by the time anybody plans again.
+            world.store.grace().unwrap();
+            world.installed = world.store.installed().unwrap();
+            let all: BTreeSet<ServiceId> = world
+                .desired
+                .services()
+                .cloned()
+                .chain(diff::orphans(&world.desired, &world.installed))
+                .chain(touched)
+                .collect();
+            let plan = diff::plan(&world.desired, &world.installed, &all);
+            commit(&plan, &mut world.store, &mut world.installed).unwrap();
+        }
+        world.store.fail_at = None;
+        world.agrees()?;
+    }
+
+    #[test]
+    fn members_are_those_of_udp_and_affinity_services_and_no_others(
+        batches in prop::collection::vec(prop::collection::vec(change(), 1..4), 1..5),
+    ) {
+        let mut world = World::new(Capacity::default());
+        for batch in batches {
+            let touched = world.set(batch);
+            let plan = diff::plan(&world.desired, &world.installed, &touched);
+            commit(&plan, &mut world.store, &mut world.installed).unwrap();
+        }
+        let mut wanted = BTreeMap::new();
+        for route in world.state.values().flatten() {
+            if route.protocol != Protocol::Udp && route.affinity_seconds.is_none() { continue; }
+            for chosen in &route.endpoints {
+                wanted.insert((route.name.to_string(), chosen.address), true);
+            }
+            for &address in &route.serving {
+                wanted.insert((route.name.to_string(), address), false);
+            }
+        }
+        let listed: BTreeMap<_, _> = world
+            .store
+            .members()
+            .iter()
+            .map(|(&(index, address), &chosen)| {
+                ((world.store.names()[&index].clone(), address), chosen)
+            })
+            .collect();
+        prop_assert_eq!(listed, wanted);
+    }
+}

@@ -1,0 +1,83 @@
+//! One write each, in the order in which they must happen.
+
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use topo_lb_common::range::Range;
+
+use super::frontend::{Entry, Family, Frontend};
+use crate::cluster::ServiceId;
+use crate::topology::Chosen;
+
+/// One thing to do to the maps.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Step {
+    /// Say where frontends can be.
+    SetRange(Range),
+    /// Give an index to a Service port; its counters start at zero.
+    Name {
+        /// The index.
+        index: u32,
+        /// `namespace/name:port`.
+        name: Arc<str>,
+    },
+    /// Write endpoints into slots that no Service refers to.
+    FillSlots {
+        /// Whose slots.
+        family: Family,
+        /// The first.
+        base: u32,
+        /// What goes there.
+        row: Arc<[Chosen]>,
+    },
+    /// List an endpoint as a Service's, or change whether it is chosen.
+    SetMember {
+        /// The Service port.
+        index: u32,
+        /// The endpoint.
+        endpoint: SocketAddr,
+        /// Whether this node's new connections may use it.
+        chosen: bool,
+    },
+    /// Make an entry what a frontend's new connections do: the one publishing write.
+    Publish {
+        /// Whose.
+        frontend: Frontend,
+        /// What they do.
+        entry: Entry,
+        /// Where its row is, if it is not inline.
+        slot_base: Option<u32>,
+    },
+    /// Leave a frontend alone from now on.
+    Withdraw(Frontend),
+    /// Take an endpoint off a Service's list.
+    RemoveMember {
+        /// The Service port.
+        index: u32,
+        /// The endpoint.
+        endpoint: SocketAddr,
+    },
+    /// Wait until no program can still be reading what was replaced.
+    Grace,
+    /// Slots that no program reads any more can be filled again.
+    FreeSlots {
+        /// Whose slots.
+        family: Family,
+        /// The first.
+        base: u32,
+        /// How many.
+        length: u32,
+    },
+    /// Take an index back.
+    Unname(u32),
+}
+
+/// What to do, and what could not be planned.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Plan {
+    /// In this order.
+    pub steps: Vec<Step>,
+    /// Services that do not fit into the maps: left alone, whole.
+    pub left_out: BTreeSet<ServiceId>,
+}

@@ -1,0 +1,110 @@
+//! The objects of one file's text: documents, and the items of lists in them.
+
+use std::path::Path;
+
+use serde_json::Value;
+use serde_json::value::RawValue;
+
+use super::FileError;
+use crate::source::object::{
+    Content, Names, Object, ObjectError, Written, content, parse_kind, parse_with,
+};
+
+/// Takes what was read.
+pub(super) trait Found {
+    /// An object, or what is wrong with it: in document number `document`, from 1, and there in
+    /// `items[item]`, if it is in a list.
+    fn found(
+        &mut self,
+        document: usize,
+        item: Option<usize>,
+        object: Result<Object, ObjectError>,
+    ) -> Result<(), FileError>;
+}
+
+/// How a file's text is written.
+enum Syntax {
+    Json,
+    Yaml,
+}
+
+impl Syntax {
+    /// By the file's extension; where that says nothing, by the first character. YAML may begin
+    /// with a brace as well, but hardly ever does.
+    fn of(extension: Option<&str>, text: &str) -> Self {
+        match extension {
+            Some("json") => Self::Json,
+            Some("yaml" | "yml") => Self::Yaml,
+            _ if text.trim_start().starts_with('{') => Self::Json,
+            _ => Self::Yaml,
+        }
+    }
+}
+
+/// Reads all documents of `text`, the content of `path`.
+pub(super) fn read(
+    path: &Path,
+    text: &str,
+    names: &mut Names,
+    found: &mut impl Found,
+) -> Result<(), FileError> {
+    let wrong = |reason| FileError::Syntax { path: path.to_owned(), reason };
+    match Syntax::of(path.extension().and_then(|extension| extension.to_str()), text) {
+        Syntax::Json => {
+            let documents = serde_json::Deserializer::from_str(text).into_iter::<&RawValue>();
+            for (index, document) in documents.enumerate() {
+                let document = document.map_err(|error| wrong(error.to_string()))?;
+                if document.get() != "null" {
+                    read_document(document, index + 1, names, found)?;
+                }
+            }
+        }
+        Syntax::Yaml => {
+            let documents: Vec<Value> =
+                serde_saphyr::from_multiple_with_options(text, options(text)).map_err(|error| {
+                    wrong(error.render_with_formatter(&serde_saphyr::UserMessageFormatter))
+                })?;
+            for (index, document) in documents.iter().enumerate() {
+                read_document(document, index + 1, names, found)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn read_document(
+    document: impl Written,
+    number: usize,
+    names: &mut Names,
+    found: &mut impl Found,
+) -> Result<(), FileError> {
+    match content(document) {
+        Err(error) => found.found(number, None, Err(error)),
+        Ok(Content::Object) => found.found(number, None, parse_with(document, names)),
+        Ok(Content::List(items)) => items.into_iter().enumerate().try_for_each(|(index, item)| {
+            found.found(number, Some(index), parse_with(item, names))
+        }),
+        Ok(Content::Typed(kind, items)) => {
+            items.into_iter().enumerate().try_for_each(|(index, item)| {
+                found.found(number, Some(index), parse_kind(kind, item, names))
+            })
+        }
+    }
+}
+
+/// As much as the text itself can hold, but not what aliases make of it.
+fn options(text: &str) -> serde_saphyr::Options {
+    /// Events and nodes that a byte of text can make, at most: `[` begins and ends a list that
+    /// holds a `null`, within a document that begins and ends.
+    const PER_BYTE: usize = 8;
+    let most = text.len().saturating_add(1).saturating_mul(PER_BYTE);
+    serde_saphyr::options! {
+        with_snippet: false,
+        budget: serde_saphyr::budget! {
+            max_events: most,
+            max_nodes: most,
+            max_documents: most,
+            max_total_scalar_bytes: most,
+        },
+    }
+}

@@ -1,0 +1,94 @@
+//! Objects from a file or a folder of YAML or JSON: read once, or followed as they change.
+
+mod document;
+mod follow;
+mod listing;
+mod reading;
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+pub use follow::{Following, follow};
+
+use super::object::{Names, ObjectError};
+use crate::cluster::Update;
+use reading::{Place, Reading};
+
+/// Why manifests could not be read, in one sentence each.
+#[derive(Debug, thiserror::Error)]
+pub enum FileError {
+    /// Nothing is there.
+    #[error(
+        "there is no file or folder {0}: create it, or name another one to read manifests from"
+    )]
+    Missing(PathBuf),
+    /// The system does not let it be read.
+    #[error("cannot read {path}: {source}")]
+    Unreadable {
+        /// Which file or folder.
+        path: PathBuf,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// A pipe or a device: it can be read once, but not followed.
+    #[error("cannot follow {0}: it is neither a regular file nor a folder")]
+    NotFollowable(PathBuf),
+    /// Nothing is in it: most likely somebody is about to write it.
+    #[error("{0} is empty: remove it, or write a List without items to say that nothing is there")]
+    Empty(PathBuf),
+    /// It is no text.
+    #[error("{path}: is not UTF-8 text (byte {byte})")]
+    Encoding {
+        /// Which file.
+        path: PathBuf,
+        /// Offset of the first byte that is wrong.
+        byte: usize,
+    },
+    /// It is neither YAML nor JSON.
+    #[error("{path}: {reason}")]
+    Syntax {
+        /// Which file.
+        path: PathBuf,
+        /// Where in it, and why.
+        reason: String,
+    },
+    /// A field is wrong.
+    #[error("{place}: {error}")]
+    Object {
+        /// Which document of which file.
+        place: Place,
+        /// Which object and field, and why.
+        error: ObjectError,
+    },
+    /// The same object is there twice.
+    #[error("{object} is defined twice, by {first} and by {second}: remove one of them")]
+    Twice {
+        /// Kind, namespace and name.
+        object: String,
+        /// Where it is.
+        first: Place,
+        /// Where it is again.
+        second: Place,
+    },
+    /// The system refuses a thread.
+    #[error("cannot start a thread to follow manifests: {0}")]
+    Thread(io::Error),
+}
+
+/// Reads all objects of a file, or of a folder's `*.yaml`, `*.yml` and `*.json`, as three updates:
+/// all Nodes, all EndpointSlices, all Services. Folders in the folder, hidden files and editors'
+/// backups are skipped.
+///
+/// # Errors
+/// When anything at all is wrong with any of the files; what costs a single endpoint only is
+/// logged.
+pub fn read(path: &Path) -> Result<Vec<Update>, FileError> {
+    let reading = Reading::of(&listing::files(path)?, &mut Names::default())?;
+    for warning in &reading.warnings {
+        tracing::warn!("{warning}");
+    }
+    Ok(reading.updates().into())
+}
+
+#[cfg(test)]
+mod tests;

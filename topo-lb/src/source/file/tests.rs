@@ -1,0 +1,551 @@
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use futures::StreamExt;
+
+use super::{Following, follow, read};
+use crate::cluster::{Node, Service, Slice, Update};
+use crate::source::Event;
+
+const NODE: &str = "apiVersion: v1\nkind: Node\nmetadata: {name: n1, labels: {pool: beijing}}\n";
+const SERVICE: &str = "apiVersion: v1\nkind: Service\nmetadata: {name: web}\n\
+                       spec: {clusterIP: 10.96.0.5, ports: [{port: 80}]}\n";
+/// What a test waits for before it gives up.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A folder of this test's own, gone at its end.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new() -> Self {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let name = format!("topo-lb-manifests-{}-{number}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        fs::create_dir_all(&path).unwrap();
+        Self(path.canonicalize().unwrap())
+    }
+
+    fn at(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+
+    fn write(&self, name: &str, content: impl AsRef<[u8]>) -> PathBuf {
+        let path = self.at(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(&path, content).unwrap();
+        path
+    }
+
+    fn error(&self) -> String {
+        let error = read(&self.0).expect_err("it is wrong").to_string();
+        error.replace(&format!("{}/", self.0.display()), "")
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        fs::remove_dir_all(&self.0).unwrap();
+    }
+}
+
+#[derive(Debug, Default)]
+struct All {
+    services: Vec<Service>,
+    slices: Vec<Slice>,
+    nodes: Vec<Node>,
+}
+
+impl All {
+    fn of(path: &Path) -> Self {
+        let mut all = Self::default();
+        read(path).unwrap().into_iter().for_each(|update| all.take(update));
+        all
+    }
+
+    fn take(&mut self, update: Update) {
+        match update {
+            Update::AllServices(services) => self.services = services,
+            Update::AllSlices(slices) => self.slices = slices,
+            Update::AllNodes(nodes) => self.nodes = nodes,
+            other => panic!("a single object from files: {other:?}"),
+        }
+    }
+
+    fn counts(&self) -> [usize; 3] {
+        [self.services.len(), self.slices.len(), self.nodes.len()]
+    }
+}
+
+fn fixture(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures").join(name)
+}
+
+fn slice(name: &str, addresses: impl Iterator<Item = String>) -> serde_json::Value {
+    serde_json::json!({
+        "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
+        "metadata": {"name": name, "labels": {"kubernetes.io/service-name": "web"}},
+        "endpoints": addresses
+            .map(|address| serde_json::json!({"addresses": [address], "nodeName": "n1"}))
+            .collect::<Vec<_>>(),
+    })
+}
+
+#[test]
+fn both_fixtures_are_read_whole() {
+    assert_eq!(All::of(&fixture("kubernetes-1.36.json")).counts(), [19, 19, 3]);
+    assert_eq!(All::of(&fixture("kubernetes-1.20.json")).counts(), [18, 18, 3]);
+}
+
+#[test]
+fn a_fixture_reads_the_same_as_yaml() {
+    let folder = Folder::new();
+    // JSON is YAML: under this name the other parser reads it.
+    let yaml = folder.at("all.yaml");
+    fs::copy(fixture("kubernetes-1.36.json"), &yaml).unwrap();
+    let (json, yaml) = (All::of(&fixture("kubernetes-1.36.json")), All::of(&yaml));
+    assert_eq!(json.services, yaml.services);
+    assert_eq!(json.slices, yaml.slices);
+    assert_eq!(json.nodes, yaml.nodes);
+}
+
+#[test]
+fn a_folder_is_its_manifests_one_level_deep() {
+    let folder = Folder::new();
+    folder.write("b.yml", SERVICE);
+    folder.write("a.yaml", NODE);
+    folder.write("c.json", slice("s", std::iter::empty()).to_string());
+    for skipped in ["a.yaml~", ".a.yaml", "#a.yaml#", "notes.txt", "sub/a.yaml", "dir.yaml/a.yaml"]
+    {
+        folder.write(skipped, "this: [is not read");
+    }
+    assert_eq!(All::of(&folder.0).counts(), [1, 1, 1]);
+}
+
+#[test]
+fn documents_and_lists_of_every_shape_are_read() {
+    let folder = Folder::new();
+    let node = |name: &str| format!("{{\"metadata\": {{\"name\": \"{name}\"}}}}");
+    folder.write(
+        "all.yaml",
+        format!(
+            "# a comment\n---\n---\n{SERVICE}---\nnull\n---\napiVersion: apps/v1\nkind: Deployment\n\
+             ---\napiVersion: v1\nkind: List\nitems:\n- {{apiVersion: v1, kind: Node, metadata: \
+             {{name: n1}}}}\n- {{apiVersion: v1, kind: Secret}}\n---\napiVersion: v1\n\
+             kind: NodeList\nitems: [{}, {}]\n---\napiVersion: v1\nkind: PodList\nitems: 5\n",
+            node("n2"),
+            node("n3"),
+        ),
+    );
+    folder.write("null.json", r#"{"apiVersion": "v1", "kind": "List", "items": null} null"#);
+    folder.write(
+        "typed.json",
+        r#"{"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSliceList", "items": [
+            {"addressType": "IPv4", "metadata": {"name": "s"}}]}
+           {"apiVersion": "v1", "kind": "ServiceList", "items": []}"#,
+    );
+    folder.write("comments.yaml", "# nothing yet\n");
+    assert_eq!(All::of(&folder.0).counts(), [1, 1, 3]);
+}
+
+#[test]
+fn a_file_without_extension_may_be_either() {
+    let folder = Folder::new();
+    let yaml = folder.write("yaml", SERVICE);
+    assert_eq!(All::of(&yaml).counts(), [1, 0, 0]);
+    let json = folder.write("json", format!("\u{feff} \n{}", slice("s", std::iter::empty())));
+    assert_eq!(All::of(&json).counts(), [0, 1, 0]);
+}
+
+#[test]
+fn an_empty_folder_is_an_empty_cluster() {
+    assert_eq!(All::of(&Folder::new().0).counts(), [0, 0, 0]);
+}
+
+#[test]
+fn a_path_without_anything_is_an_error_that_says_what_to_do() {
+    let missing = Path::new("/nonexistent/manifests");
+    let expected = "there is no file or folder /nonexistent/manifests: create it, or name another \
+                    one to read manifests from";
+    assert_eq!(read(missing).unwrap_err().to_string(), expected);
+    assert_eq!(follow(missing.to_owned()).unwrap_err().to_string(), expected);
+}
+
+#[test]
+fn errors_name_file_document_object_and_field() {
+    let cases: [(&str, &[u8], &str); 13] = [
+        (
+            "a.yaml",
+            b"apiVersion: v1\nkind: Node\nmetadata: {name: n1}\n---\napiVersion: v1\n\
+              kind: Service\nmetadata: {name: web}\nspec: {ports: [{port: 70000}]}\n",
+            "a.yaml, document 2: Service default/web: spec.ports[0].port: 70000 is not a port \
+             (1\u{2013}65535)",
+        ),
+        (
+            "a.json",
+            br#"{"apiVersion": "v1", "kind": "List", "items": [
+                {"apiVersion": "v1", "kind": "Pod"},
+                {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1", "labels": []}}]}"#,
+            "a.json, document 1, items[1]: Node n1: metadata.labels: invalid type: sequence, \
+             expected a map",
+        ),
+        (
+            "a.json",
+            br#"{"apiVersion": "v1", "kind": "List", "items": {}}"#,
+            "a.json, document 1: List: items: is not a list",
+        ),
+        (
+            "a.yaml",
+            b"apiVersion: v1\nkind: List\nitems: 5\n",
+            "a.yaml, document 1: List: items: is not a list",
+        ),
+        (
+            "a.yaml",
+            b"apiVersion: v1\nkind: List\nitems: [{apiVersion: v1, kind: List}]\n",
+            "a.yaml, document 1, items[0]: kind: a List within a list is not read: take its items \
+             out",
+        ),
+        (
+            "a.yaml",
+            b"replicas: 3\n",
+            "a.yaml, document 1: kind: is missing: this is no Kubernetes object",
+        ),
+        (
+            "a.yaml",
+            b"just text\n",
+            "a.yaml, document 1: document: invalid type: string \"just text\", expected an object",
+        ),
+        (
+            "a.json",
+            b"{\"apiVersion\": \"v1\",\n \"kind\": \"Nod",
+            "a.json: EOF while parsing a string at line 2 column 13",
+        ),
+        ("a.yaml", b"kind: Node\nmetadata: {name: n", "a.yaml: "),
+        ("a.yaml", b"kind: Node\nkind: Node\n", "a.yaml: "),
+        (
+            "a.yaml",
+            b"",
+            "a.yaml is empty: remove it, or write a List without items to say that nothing is there",
+        ),
+        (
+            "a.json",
+            b" \n\n",
+            "a.json is empty: remove it, or write a List without items to say that nothing is there",
+        ),
+        ("a.yaml", b"kind: \xff\xfe\n", "a.yaml: is not UTF-8 text (byte 6)"),
+    ];
+    for (name, content, expected) in cases {
+        let folder = Folder::new();
+        folder.write(name, content);
+        let error = folder.error();
+        println!("{error}");
+        assert!(error.starts_with(expected), "{error}\nis not\n{expected}");
+        assert_eq!(error.lines().count(), 1, "{error}");
+    }
+}
+
+#[test]
+fn the_same_object_twice_names_both_places() {
+    let folder = Folder::new();
+    folder.write("a.yaml", format!("{NODE}---\n{SERVICE}"));
+    folder.write(
+        "b.json",
+        r#"{"apiVersion": "v1", "kind": "ServiceList", "items": [
+            {"metadata": {"name": "web", "namespace": "other"}},
+            {"metadata": {"name": "web", "namespace": "default"}}]}"#,
+    );
+    assert_eq!(
+        folder.error(),
+        "Service default/web is defined twice, by a.yaml, document 2 and by b.json, document 1, \
+         items[1]: remove one of them"
+    );
+}
+
+#[test]
+fn large_yaml_is_within_the_budget() {
+    let folder = Folder::new();
+    let documents: String = (0..1_500)
+        .map(|n| {
+            format!(
+                "---\napiVersion: v1\nkind: Service\nmetadata:\n  name: web-{n}\nspec:\n  \
+                 clusterIP: 10.96.{}.{}\n  ports:\n  - port: 80\n    name: http\n",
+                n / 250,
+                n % 250,
+            )
+        })
+        .collect();
+    folder.write("services.yaml", documents);
+    let addresses = |n: u32| (0..5_000).map(move |m| format!("10.{n}.{}.{}", m / 250, m % 250));
+    let slices: Vec<_> = (0..3).map(|n| slice(&format!("web-{n}"), addresses(n))).collect();
+    let list = serde_json::json!({"apiVersion": "v1", "kind": "List", "items": slices});
+    folder.write("slices.yaml", list.to_string());
+    let all = All::of(&folder.0);
+    assert_eq!(all.counts(), [1_500, 3, 0]);
+    assert!(all.slices.iter().all(|slice| slice.endpoints.len() == 5_000));
+}
+
+#[test]
+fn aliases_cannot_blow_up_a_small_file() {
+    let folder = Folder::new();
+    let mut text = String::from("a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n");
+    for n in 1..12 {
+        let before = vec![format!("*a{}", n - 1); 10].join(", ");
+        text.push_str(&format!("a{n}: &a{n} [{before}]\n"));
+    }
+    folder.write("a.yaml", text);
+    let start = Instant::now();
+    assert!(folder.error().starts_with("a.yaml: "));
+    assert!(start.elapsed() < Duration::from_secs(10));
+}
+
+/// Reads the stream until `enough` says so, and what is known by then.
+async fn until(following: &mut Following, mut enough: impl FnMut(&All) -> bool) -> All {
+    let mut all = All::default();
+    let found = async {
+        loop {
+            match following.next().await.expect("it never ends") {
+                Event::Update(update) => all.take(update),
+                Event::Synced => {}
+                Event::Trouble(trouble) => panic!("{trouble}"),
+            }
+            if enough(&all) {
+                return;
+            }
+        }
+    };
+    tokio::time::timeout(PATIENCE, found).await.expect("nothing came");
+    all
+}
+
+async fn trouble(following: &mut Following) -> String {
+    let event = tokio::time::timeout(PATIENCE, following.next()).await.expect("nothing came");
+    match event {
+        Some(Event::Trouble(trouble)) => trouble,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// The next event, if one comes at all within half a second.
+async fn anything(following: &mut Following) -> Option<Event> {
+    tokio::time::timeout(Duration::from_millis(500), following.next()).await.ok().flatten()
+}
+
+fn in_pool(all: &All, pool: &str) -> bool {
+    all.nodes.first().is_some_and(|node| node.labels.get("pool").is_some_and(|own| &**own == pool))
+}
+
+#[tokio::test]
+async fn the_first_reading_is_nodes_slices_services_and_synced() {
+    let folder = Folder::new();
+    folder.write("a.yaml", format!("{NODE}---\n{SERVICE}"));
+    let mut following = follow(folder.0.clone()).unwrap();
+    let mut kinds = Vec::new();
+    for _ in 0..4 {
+        kinds.push(match following.next().await.unwrap() {
+            Event::Update(Update::AllNodes(nodes)) => ("nodes", nodes.len()),
+            Event::Update(Update::AllSlices(slices)) => ("slices", slices.len()),
+            Event::Update(Update::AllServices(services)) => ("services", services.len()),
+            Event::Synced => ("synced", 0),
+            other => panic!("{other:?}"),
+        });
+    }
+    assert_eq!(kinds, [("nodes", 1), ("slices", 0), ("services", 1), ("synced", 0)]);
+    assert!(anything(&mut following).await.is_none(), "nothing changed");
+}
+
+#[tokio::test]
+async fn a_relabelled_node_is_seen_at_once() {
+    let folder = Folder::new();
+    let path = folder.write("nodes.yaml", NODE);
+    let mut following = follow(folder.0.clone()).unwrap();
+    until(&mut following, |all| in_pool(all, "beijing")).await;
+    let mut slowest = Duration::ZERO;
+    for pool in ["hangzhou", "shanghai", "hangzhou", "shanghai"] {
+        let start = Instant::now();
+        fs::write(&path, NODE.replace("beijing", pool)).unwrap();
+        until(&mut following, |all| in_pool(all, pool)).await;
+        slowest = slowest.max(start.elapsed());
+    }
+    println!("slowest: {slowest:?}");
+    assert!(slowest < Duration::from_millis(500), "took {slowest:?}");
+}
+
+#[tokio::test]
+async fn a_file_replaced_by_rename_is_seen() {
+    for followed in ["", "nodes.yaml"] {
+        let folder = Folder::new();
+        let path = folder.write("nodes.yaml", NODE);
+        let mut following = follow(folder.at(followed)).unwrap();
+        until(&mut following, |all| in_pool(all, "beijing")).await;
+        for pool in ["hangzhou", "shanghai"] {
+            let new = folder.write(".nodes.new", NODE.replace("beijing", pool));
+            fs::rename(new, &path).unwrap();
+            until(&mut following, |all| in_pool(all, pool)).await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_config_map_mount_is_followed_through_its_links() {
+    for followed in ["", "nodes.yaml"] {
+        let folder = Folder::new();
+        folder.write("..2026_1/nodes.yaml", NODE);
+        symlink("..2026_1", folder.at("..data")).unwrap();
+        symlink("..data/nodes.yaml", folder.at("nodes.yaml")).unwrap();
+        let mut following = follow(folder.at(followed)).unwrap();
+        until(&mut following, |all| in_pool(all, "beijing")).await;
+        // As the kubelet does it, more than once.
+        for (version, pool) in [(2, "hangzhou"), (3, "shanghai")] {
+            let start = Instant::now();
+            folder.write(&format!("..2026_{version}/nodes.yaml"), NODE.replace("beijing", pool));
+            symlink(format!("..2026_{version}"), folder.at("..data_tmp")).unwrap();
+            fs::rename(folder.at("..data_tmp"), folder.at("..data")).unwrap();
+            fs::remove_dir_all(folder.at(&format!("..2026_{}", version - 1))).unwrap();
+            until(&mut following, |all| in_pool(all, pool)).await;
+            assert!(start.elapsed() < Duration::from_millis(1_500), "seen by chance only");
+        }
+        // A file rewritten behind the links.
+        folder.write("..2026_3/nodes.yaml", NODE);
+        until(&mut following, |all| in_pool(all, "beijing")).await;
+    }
+}
+
+#[tokio::test]
+async fn files_come_and_go() {
+    let folder = Folder::new();
+    folder.write("nodes.yaml", NODE);
+    let mut following = follow(folder.0.clone()).unwrap();
+    until(&mut following, |all| all.counts() == [0, 0, 1]).await;
+    let service = folder.write("web.yaml", SERVICE);
+    until(&mut following, |all| all.counts() == [1, 0, 1]).await;
+    fs::remove_file(service).unwrap();
+    until(&mut following, |all| all.counts() == [0, 0, 1]).await;
+}
+
+#[tokio::test]
+async fn a_folder_that_is_replaced_is_followed_on() {
+    let folder = Folder::new();
+    folder.write("manifests/nodes.yaml", NODE);
+    let mut following = follow(folder.at("manifests")).unwrap();
+    until(&mut following, |all| in_pool(all, "beijing")).await;
+    fs::rename(folder.at("manifests"), folder.at("old")).unwrap();
+    folder.write("manifests/nodes.yaml", NODE.replace("beijing", "hangzhou"));
+    until(&mut following, |all| in_pool(all, "hangzhou")).await;
+    folder.write("manifests/nodes.yaml", NODE.replace("beijing", "shanghai"));
+    until(&mut following, |all| in_pool(all, "shanghai")).await;
+}
+
+#[tokio::test]
+async fn a_half_written_file_leaves_the_last_good_state() {
+    let folder = Folder::new();
+    let path =
+        folder.write("nodes.json", r#"{"apiVersion": "v1", "kind": "NodeList", "items": []}"#);
+    let mut following = follow(folder.0.clone()).unwrap();
+    until(&mut following, |all| all.counts() == [0, 0, 0]).await;
+    assert!(matches!(anything(&mut following).await, Some(Event::Update(_))));
+    while anything(&mut following).await.is_some() {}
+
+    fs::write(&path, r#"{"apiVersion": "v1", "kind": "No"#).unwrap();
+    let said = trouble(&mut following).await;
+    assert!(said.contains("nodes.json: EOF while parsing"), "{said}");
+    // The same error again is not said again, and nothing is taken back.
+    fs::write(&path, r#"{"apiVersion": "v1", "kind": "No"#).unwrap();
+    assert!(anything(&mut following).await.is_none());
+    // Another one is.
+    fs::write(&path, "").unwrap();
+    let said = trouble(&mut following).await;
+    assert!(said.contains("nodes.json is empty"), "{said}");
+    fs::write(&path, NODE.replace("kind: Node", "kind: Nothing")).unwrap();
+    let said = trouble(&mut following).await;
+    assert!(said.contains("nodes.json: expected value"), "{said}");
+    // A good one ends it, and then an error seen before is new.
+    fs::write(
+        &path,
+        r#"{"apiVersion": "v1", "kind": "NodeList", "items": [{"metadata": {"name": "n1"}}]}"#,
+    )
+    .unwrap();
+    until(&mut following, |all| all.counts() == [0, 0, 1]).await;
+    while anything(&mut following).await.is_some() {}
+    fs::write(&path, "").unwrap();
+    let said = trouble(&mut following).await;
+    assert!(said.contains("nodes.json is empty"), "{said}");
+}
+
+#[tokio::test]
+async fn what_somebody_is_still_writing_is_not_read() {
+    use std::io::Write;
+    let folder = Folder::new();
+    let path = folder.write("all.yaml", format!("{NODE}---\n{SERVICE}"));
+    let mut following = follow(folder.0.clone()).unwrap();
+    until(&mut following, |all| all.counts() == [1, 0, 1]).await;
+    // Cut between two documents, it is good YAML.
+    let mut file = fs::File::create(&path).unwrap();
+    file.write_all(NODE.replace("beijing", "hangzhou").as_bytes()).unwrap();
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    file.write_all(format!("---\n{SERVICE}").as_bytes()).unwrap();
+    drop(file);
+    until(&mut following, |all| in_pool(all, "hangzhou")).await;
+    assert!(matches!(following.next().await, Some(Event::Update(Update::AllSlices(_)))));
+    let Some(Event::Update(Update::AllServices(services))) = following.next().await else {
+        panic!("Services come last")
+    };
+    assert_eq!(services.len(), 1, "half of it was read");
+}
+
+#[tokio::test]
+async fn an_endpoint_that_is_left_out_is_said_once() {
+    let folder = Folder::new();
+    let addresses = ["10.1.1.1", "fd00::1"].map(str::to_owned).into_iter();
+    folder.write("slice.json", slice("s", addresses).to_string());
+    let mut following = follow(folder.0.clone()).unwrap();
+    let (mut troubles, mut readings) = (Vec::new(), 0);
+    while let Some(event) = anything(&mut following).await {
+        match event {
+            Event::Trouble(trouble) => troubles.push(trouble),
+            Event::Update(Update::AllSlices(slices)) => {
+                assert_eq!(slices[0].endpoints.len(), 1);
+                readings += 1;
+                if readings < 4 {
+                    folder.write(
+                        &format!("{readings}.yaml"),
+                        NODE.replace("n1", &format!("n{readings}")),
+                    );
+                }
+            }
+            _ => {}
+        }
+    }
+    assert_eq!(readings, 4);
+    let [trouble] = &*troubles else { panic!("{troubles:?}") };
+    assert!(
+        trouble.ends_with(
+            "slice.json, document 1: EndpointSlice default/s: endpoints[1].addresses[0]: \
+             \"fd00::1\" is not an IPv4 address; this endpoint is left out"
+        ),
+        "{trouble}"
+    );
+}
+
+#[tokio::test]
+async fn a_busy_neighbour_in_the_same_folder_does_not_hide_a_change() {
+    let folder = Folder::new();
+    let path = folder.write("nodes.yaml", NODE);
+    let mut following = follow(path.clone()).unwrap();
+    until(&mut following, |all| in_pool(all, "beijing")).await;
+    let log = folder.at("some.log");
+    let noise = std::thread::spawn(move || {
+        let until = Instant::now() + Duration::from_millis(1_500);
+        while Instant::now() < until {
+            fs::write(&log, "x").unwrap();
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    });
+    let start = Instant::now();
+    fs::write(&path, NODE.replace("beijing", "shanghai")).unwrap();
+    until(&mut following, |all| in_pool(all, "shanghai")).await;
+    assert!(start.elapsed() < Duration::from_secs(1), "took {:?}", start.elapsed());
+    noise.join().unwrap();
+}

@@ -1,0 +1,160 @@
+//! Fields that several kinds have.
+
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr};
+
+use serde::de::{self, Deserializer, Visitor};
+use serde::{Deserialize, de::Error as _};
+
+use crate::cluster::service::Protocol;
+
+/// Where an object is that names no namespace, as with `kubectl apply`.
+pub(super) const DEFAULT_NAMESPACE: &str = "default";
+
+/// Reads a field that may be `null`, which is the same as absent.
+pub(super) fn or_default<'de, D, T>(field: D) -> Result<T, D::Error>
+where
+    D: Deserializer<'de>,
+    T: Default + Deserialize<'de>,
+{
+    Ok(Option::deserialize(field)?.unwrap_or_default())
+}
+
+/// `metadata`, with the labels `L` and annotations `A` that the kind needs.
+#[derive(Deserialize)]
+#[serde(bound(deserialize = "L: Default + Deserialize<'de>, A: Default + Deserialize<'de>"))]
+#[serde(expecting = "an object")]
+pub(super) struct Metadata<L, A = Unread> {
+    #[serde(deserialize_with = "name")]
+    pub(super) name: String,
+    #[serde(default)]
+    namespace: Option<String>,
+    #[serde(default, deserialize_with = "or_default")]
+    pub(super) labels: L,
+    #[serde(default, deserialize_with = "or_default")]
+    pub(super) annotations: A,
+}
+
+impl<L, A> Metadata<L, A> {
+    pub(super) fn namespace(&self) -> &str {
+        match self.namespace.as_deref() {
+            None | Some("") => DEFAULT_NAMESPACE,
+            Some(namespace) => namespace,
+        }
+    }
+}
+
+fn name<'de, D: Deserializer<'de>>(field: D) -> Result<String, D::Error> {
+    let name = String::deserialize(field)?;
+    if name.is_empty() { Err(D::Error::custom("is empty")) } else { Ok(name) }
+}
+
+/// A map or list of which nothing is read.
+#[derive(Default)]
+pub(super) struct Unread;
+
+impl<'de> Deserialize<'de> for Unread {
+    fn deserialize<D: Deserializer<'de>>(field: D) -> Result<Self, D::Error> {
+        de::IgnoredAny::deserialize(field).map(|_| Self)
+    }
+}
+
+/// A port number, 1–65535.
+#[derive(Clone, Copy)]
+pub(super) struct Port(pub(super) u16);
+
+impl<'de> Deserialize<'de> for Port {
+    fn deserialize<D: Deserializer<'de>>(field: D) -> Result<Self, D::Error> {
+        struct Number;
+        impl Visitor<'_> for Number {
+            type Value = Port;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a port number (1–65535)")
+            }
+
+            fn visit_i64<E: de::Error>(self, number: i64) -> Result<Port, E> {
+                match u16::try_from(number) {
+                    Ok(port) if port != 0 => Ok(Port(port)),
+                    _ => Err(E::custom(format_args!("{number} is not a port (1–65535)"))),
+                }
+            }
+
+            fn visit_u64<E: de::Error>(self, number: u64) -> Result<Port, E> {
+                self.visit_i64(i64::try_from(number).unwrap_or(i64::MAX))
+            }
+        }
+        field.deserialize_any(Number)
+    }
+}
+
+/// `protocol`.
+#[derive(Clone, Copy, Default, Deserialize)]
+pub(super) enum Transport {
+    #[default]
+    #[serde(rename = "TCP")]
+    Tcp,
+    #[serde(rename = "UDP")]
+    Udp,
+    #[serde(rename = "SCTP")]
+    Sctp,
+}
+
+impl From<Transport> for Protocol {
+    fn from(transport: Transport) -> Self {
+        match transport {
+            Transport::Tcp => Self::Tcp,
+            Transport::Udp => Self::Udp,
+            Transport::Sctp => Self::Sctp,
+        }
+    }
+}
+
+/// Reads an address as Kubernetes does: leading zeros in IPv4 are decimal and mean nothing, and an
+/// IPv4-mapped IPv6 address is an IPv4 address.
+///
+/// Kubernetes writes neither, but keeps what others wrote (`ParseIPSloppy` in its sources).
+pub(super) fn address(text: &str) -> Option<IpAddr> {
+    match text.parse::<IpAddr>() {
+        Ok(address) => Some(address.to_canonical()),
+        Err(_) => zero_padded(text).map(IpAddr::V4),
+    }
+}
+
+fn zero_padded(text: &str) -> Option<Ipv4Addr> {
+    let mut octets = [0; 4];
+    let mut parts = text.split('.');
+    for octet in &mut octets {
+        let digits = parts.next()?;
+        if digits.is_empty() || !digits.bytes().all(|digit| digit.is_ascii_digit()) {
+            return None;
+        }
+        *octet = digits.parse().ok()?;
+    }
+    parts.next().is_none().then(|| octets.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_read_as_kubernetes_reads_them() {
+        for (text, meant) in [
+            ("10.96.0.1", Some("10.96.0.1")),
+            ("010.096.000.001", Some("10.96.0.1")),
+            ("fd00::1", Some("fd00::1")),
+            ("::ffff:10.0.0.1", Some("10.0.0.1")),
+            ("", None),
+            ("None", None),
+            ("10.96.0", None),
+            ("10.96.0.256", None),
+            ("10.96.0.1.1", None),
+            ("10.96.+1.1", None),
+            ("fe80::1%eth0", None),
+            ("10.96.0.0/16", None),
+        ] {
+            assert_eq!(address(text), meant.map(|meant| meant.parse().unwrap()), "{text}");
+        }
+    }
+}

@@ -1,0 +1,303 @@
+//! Kubernetes objects as they are written, and what `cluster` keeps of them.
+//!
+//! Only the fields that topology needs are read; all others are skipped unseen. `null` is the same
+//! as absent, as Kubernetes itself writes it for empty lists. What is wrong with an object is said
+//! with its name and the field's path.
+
+mod field;
+mod names;
+mod node;
+mod service;
+mod slice;
+
+use std::fmt;
+
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+use serde_json::value::RawValue;
+
+pub use names::Names;
+
+use crate::cluster;
+
+/// An object of one of the kinds that matter here, or any other.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Object {
+    /// A `v1` Service.
+    Service(cluster::Service),
+    /// A `discovery.k8s.io` `v1` or `v1beta1` EndpointSlice, and which endpoints of it had to be
+    /// left out.
+    Slice(cluster::Slice, Option<LeftOut>),
+    /// A `v1` Node.
+    Node(cluster::Node),
+    /// An object of any other kind.
+    Other,
+}
+
+/// A kind of object that matters here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Kind {
+    /// `v1` Service.
+    Service,
+    /// `discovery.k8s.io/v1` or `v1beta1` EndpointSlice.
+    Slice,
+    /// `v1` Node.
+    Node,
+}
+
+impl Kind {
+    /// The kind of these names; `None` for all that do not matter here.
+    #[must_use]
+    pub fn of(api_version: &str, kind: &str) -> Option<Self> {
+        match (api_version, kind) {
+            ("v1", "Service") => Some(Self::Service),
+            ("discovery.k8s.io/v1" | "discovery.k8s.io/v1beta1", "EndpointSlice") => {
+                Some(Self::Slice)
+            }
+            ("v1", "Node") => Some(Self::Node),
+            _ => None,
+        }
+    }
+
+    /// The value of the field `kind`.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Service => "Service",
+            Self::Slice => "EndpointSlice",
+            Self::Node => "Node",
+        }
+    }
+}
+
+/// What is wrong with an object: which object, which field, and why.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ObjectError {
+    object: String,
+    field: String,
+    reason: String,
+}
+
+impl ObjectError {
+    fn at(field: impl Into<String>, reason: impl Into<String>) -> Self {
+        Self { object: String::new(), field: field.into(), reason: reason.into() }
+    }
+
+    fn of(mut self, object: impl Into<String>) -> Self {
+        self.object = object.into();
+        self
+    }
+}
+
+impl fmt::Display for ObjectError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for part in [&self.object, &self.field] {
+            if !part.is_empty() {
+                write!(f, "{part}: ")?;
+            }
+        }
+        f.write_str(&self.reason)
+    }
+}
+
+impl std::error::Error for ObjectError {}
+
+/// Endpoints of a slice whose address cannot be used. The others of the slice are used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LeftOut {
+    /// Why the first of them is left out.
+    pub first: ObjectError,
+    /// How many there are beside the first.
+    pub more: usize,
+}
+
+impl fmt::Display for LeftOut {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.more {
+            0 => write!(f, "{}; this endpoint is left out", self.first),
+            more => write!(f, "{}; this endpoint and {more} more are left out", self.first),
+        }
+    }
+}
+
+/// A whole object that can be looked at more than once: parsed, or JSON text.
+pub trait Written: Copy {
+    /// Reads it as a `T`.
+    ///
+    /// # Errors
+    /// When it is not one; the error says where.
+    fn read<T: DeserializeOwned>(self) -> Result<T, ObjectError>;
+
+    /// The elements of its field `items`; none where that is `null` or absent.
+    ///
+    /// # Errors
+    /// When the field is not a list.
+    fn items(self) -> Result<Vec<Self>, ObjectError>;
+}
+
+impl Written for &Value {
+    fn read<T: DeserializeOwned>(self) -> Result<T, ObjectError> {
+        // Keeping track of the path costs an allocation per key: only for those who need it.
+        T::deserialize(self).or_else(|_| serde_path_to_error::deserialize(self).map_err(located))
+    }
+
+    fn items(self) -> Result<Vec<Self>, ObjectError> {
+        match self.get("items") {
+            None | Some(Value::Null) => Ok(Vec::new()),
+            Some(Value::Array(items)) => Ok(items.iter().collect()),
+            Some(_) => Err(ObjectError::at("items", "is not a list")),
+        }
+    }
+}
+
+impl<'a> Written for &'a RawValue {
+    fn read<T: DeserializeOwned>(self) -> Result<T, ObjectError> {
+        serde_json::from_str(self.get()).or_else(|_| {
+            let mut text = serde_json::Deserializer::from_str(self.get());
+            serde_path_to_error::deserialize(&mut text).map_err(located)
+        })
+    }
+
+    fn items(self) -> Result<Vec<Self>, ObjectError> {
+        #[derive(Deserialize)]
+        struct List<'a> {
+            #[serde(borrow)]
+            items: Option<Vec<&'a RawValue>>,
+        }
+        let list: Result<List<'a>, _> = serde_json::from_str(self.get());
+        let list = list.map_err(|_| ObjectError::at("items", "is not a list"))?;
+        Ok(list.items.unwrap_or_default())
+    }
+}
+
+fn located(error: serde_path_to_error::Error<serde_json::Error>) -> ObjectError {
+    let path = error.path().to_string();
+    let json = error.into_inner();
+    let mut reason = json.to_string();
+    // Lines count from the object's start, which means nothing to the reader of a file.
+    let place = format!(" at line {} column {}", json.line(), json.column());
+    if let Some(kept) = reason.strip_suffix(&place).map(str::len) {
+        reason.truncate(kept);
+    }
+    ObjectError::at(if path == "." { "" } else { &path }, reason)
+}
+
+/// The fields that every object has.
+#[derive(Deserialize)]
+#[serde(expecting = "an object")]
+struct Head {
+    #[serde(rename = "apiVersion")]
+    api_version: Option<String>,
+    kind: Option<String>,
+}
+
+/// What a document holds.
+#[derive(Clone, Debug)]
+pub enum Content<W> {
+    /// One object.
+    Object,
+    /// Objects of any kind: a `v1` List.
+    List(Vec<W>),
+    /// Objects of one kind that matters, as in a ServiceList: each may lack its own `kind`.
+    Typed(Kind, Vec<W>),
+}
+
+/// Tells lists from objects.
+///
+/// # Errors
+/// When `items` of a list is not one.
+pub fn content<W: Written>(document: W) -> Result<Content<W>, ObjectError> {
+    let head: Head = document.read().map_err(|error| error.of("document"))?;
+    let (Some(api_version), Some(kind)) = (head.api_version, head.kind) else {
+        return Ok(Content::Object);
+    };
+    let items = || document.items().map_err(|error| error.of(&*kind));
+    if (&*api_version, &*kind) == ("v1", "List") {
+        return Ok(Content::List(items()?));
+    }
+    match kind.strip_suffix("List").and_then(|kind| Kind::of(&api_version, kind)) {
+        Some(kind) => Ok(Content::Typed(kind, items()?)),
+        None => Ok(Content::Object),
+    }
+}
+
+/// Reads one object.
+///
+/// # Errors
+/// When it has no `kind` or `apiVersion`, or is of a kind that matters and a field is wrong.
+pub fn parse(object: Value) -> Result<Object, ObjectError> {
+    parse_with(&object, &mut Names::default())
+}
+
+/// Reads one object, sharing with others the strings that repeat.
+///
+/// # Errors
+/// As [`parse`].
+pub fn parse_with(object: impl Written, names: &mut Names) -> Result<Object, ObjectError> {
+    let head: Head = object.read().map_err(|error| error.of(title(object, "object")))?;
+    let kind = head.kind.as_deref().unwrap_or_default();
+    if kind.is_empty() {
+        return Err(ObjectError::at("kind", "is missing: this is no Kubernetes object"));
+    }
+    let Some(api_version) = head.api_version.filter(|version| !version.is_empty()) else {
+        return Err(ObjectError::at("apiVersion", "is missing").of(title(object, kind)));
+    };
+    match Kind::of(&api_version, kind) {
+        Some(kind) => parse_kind(kind, object, names),
+        // Skipped in silence, its items would be missed by nobody but their users.
+        None if kind == "List" => {
+            Err(ObjectError::at("kind", "a List within a list is not read: take its items out"))
+        }
+        None => Ok(Object::Other),
+    }
+}
+
+/// Reads one object of a known kind, as the items of a typed list are: they may lack `kind`.
+///
+/// # Errors
+/// When a field is wrong.
+pub fn parse_kind(
+    kind: Kind,
+    object: impl Written,
+    names: &mut Names,
+) -> Result<Object, ObjectError> {
+    let read = match kind {
+        Kind::Service => object
+            .read::<service::Fields>()
+            .and_then(|service| Ok(Object::Service(service.keep(names)?))),
+        Kind::Slice => object.read::<slice::Fields>().map(|slice| {
+            let (slice, left_out) = slice.keep(names);
+            Object::Slice(slice, left_out)
+        }),
+        Kind::Node => object.read::<node::Fields>().map(|node| Object::Node(node.keep(names))),
+    };
+    read.map_err(|error| error.of(title(object, kind.name())))
+}
+
+/// Kind, namespace and name of an object that may be broken, as far as it has them.
+fn title(object: impl Written, kind: &str) -> String {
+    #[derive(Deserialize)]
+    struct Titled {
+        metadata: Metadata,
+    }
+    #[derive(Deserialize)]
+    struct Metadata {
+        name: Value,
+        #[serde(default)]
+        namespace: Value,
+    }
+    let Ok(Titled { metadata: Metadata { name, namespace } }) = object.read() else {
+        return kind.to_owned();
+    };
+    match (name.as_str(), namespace.as_str()) {
+        (None | Some(""), _) => kind.to_owned(),
+        (Some(name), _) if kind == Kind::Node.name() => format!("{kind} {name}"),
+        (Some(name), namespace) => {
+            format!("{kind} {}/{name}", namespace.unwrap_or(field::DEFAULT_NAMESPACE))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

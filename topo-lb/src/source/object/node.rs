@@ -1,0 +1,28 @@
+//! Node: only its metadata.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+
+use super::Names;
+use super::field::Metadata;
+use crate::cluster::Node;
+
+#[derive(Deserialize)]
+#[serde(expecting = "an object")]
+pub(super) struct Fields {
+    metadata: Metadata<BTreeMap<String, String>>,
+}
+
+impl Fields {
+    pub(super) fn keep(self, names: &mut Names) -> Node {
+        let Metadata { name, labels, .. } = self.metadata;
+        Node {
+            name: names.share(&name),
+            labels: labels
+                .iter()
+                .map(|(key, value)| (names.share(key), names.share(value)))
+                .collect(),
+        }
+    }
+}

@@ -1,0 +1,256 @@
+//! Service: frontends, and everything that a topology policy can come from.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use serde::Deserialize;
+use serde::de::{self, Deserializer};
+
+use super::field::{Metadata, Port, Transport, Unread, address, or_default};
+use super::{Names, ObjectError};
+use crate::cluster::service::{PolicySources, Protocol, Skipped};
+use crate::cluster::{Service, ServiceId, ServicePort};
+
+/// Kubernetes' own default for `sessionAffinityConfig.clientIP.timeoutSeconds`.
+const AFFINITY_SECONDS: i64 = 10_800;
+/// The longest that Kubernetes allows.
+const MAX_AFFINITY_SECONDS: i64 = 86_400;
+
+#[derive(Deserialize)]
+#[serde(expecting = "an object")]
+pub(super) struct Fields {
+    metadata: Metadata<Labels, Annotations>,
+    #[serde(default, deserialize_with = "or_default")]
+    spec: Spec,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(expecting = "an object")]
+struct Labels {
+    #[serde(rename = "service.kubernetes.io/service-proxy-name")]
+    proxy: Option<Unread>,
+    #[serde(rename = "service.kubernetes.io/headless")]
+    headless: Option<Unread>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(expecting = "an object")]
+struct Annotations {
+    #[serde(rename = "topo-lb.io/topology-keys")]
+    topology_keys: Option<String>,
+    #[serde(rename = "openyurt.io/topologyKeys")]
+    openyurt: Option<String>,
+    #[serde(rename = "topo-lb.io/min-endpoints")]
+    min_endpoints: Option<String>,
+    #[serde(rename = "topo-lb.io/spill")]
+    spill: Option<String>,
+    #[serde(rename = "service.kubernetes.io/topology-mode")]
+    topology_mode: Option<String>,
+    #[serde(rename = "service.kubernetes.io/topology-aware-hints")]
+    topology_aware_hints: Option<String>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+#[serde(expecting = "an object")]
+struct Spec {
+    r#type: Option<String>,
+    #[serde(rename = "clusterIP")]
+    cluster_ip: Option<ClusterIp>,
+    #[serde(default, rename = "clusterIPs", deserialize_with = "or_default")]
+    cluster_ips: Vec<ClusterIp>,
+    #[serde(default, deserialize_with = "or_default")]
+    ports: Vec<PortFields>,
+    session_affinity: Option<Affinity>,
+    #[serde(default, deserialize_with = "or_default")]
+    session_affinity_config: AffinityConfig,
+    internal_traffic_policy: Option<TrafficPolicy>,
+    external_traffic_policy: Option<TrafficPolicy>,
+    #[serde(default, deserialize_with = "or_default")]
+    topology_keys: Vec<String>,
+    traffic_distribution: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(expecting = "an object")]
+struct PortFields {
+    #[serde(default, deserialize_with = "or_default")]
+    name: String,
+    port: Port,
+    #[serde(default, deserialize_with = "or_default")]
+    protocol: Transport,
+}
+
+#[derive(Deserialize)]
+enum Affinity {
+    None,
+    #[serde(rename = "ClientIP")]
+    ClientIp,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(expecting = "an object")]
+struct AffinityConfig {
+    #[serde(default, rename = "clientIP", deserialize_with = "or_default")]
+    client_ip: ClientIpConfig,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(expecting = "an object")]
+struct ClientIpConfig {
+    #[serde(rename = "timeoutSeconds")]
+    timeout_seconds: Option<i64>,
+}
+
+#[derive(Deserialize, PartialEq, Eq)]
+enum TrafficPolicy {
+    Cluster,
+    Local,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum ClusterIp {
+    /// Not given yet.
+    Empty,
+    /// The word `None`: headless.
+    None,
+    Address(IpAddr),
+}
+
+impl<'de> Deserialize<'de> for ClusterIp {
+    fn deserialize<D: Deserializer<'de>>(field: D) -> Result<Self, D::Error> {
+        struct Text;
+        impl de::Visitor<'_> for Text {
+            type Value = ClusterIp;
+
+            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str("an IP address, \"None\" or nothing")
+            }
+
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<ClusterIp, E> {
+                match text {
+                    "" => Ok(ClusterIp::Empty),
+                    "None" => Ok(ClusterIp::None),
+                    _ => address(text)
+                        .map(ClusterIp::Address)
+                        .ok_or_else(|| E::custom(format_args!("{text:?} is not an IP address"))),
+                }
+            }
+        }
+        field.deserialize_str(Text)
+    }
+}
+
+impl Fields {
+    pub(super) fn keep(self, names: &mut Names) -> Result<Service, ObjectError> {
+        let Self { metadata, spec } = self;
+        check_ports(&spec.ports)?;
+        let affinity_seconds = spec.affinity_seconds()?;
+        let frontends = if spec.cluster_ips.is_empty() {
+            spec.cluster_ip.as_slice()
+        } else {
+            &spec.cluster_ips
+        };
+        let cluster_ips: Vec<_> = frontends
+            .iter()
+            .filter_map(|frontend| match frontend {
+                ClusterIp::Address(address) => Some(*address),
+                ClusterIp::Empty | ClusterIp::None => None,
+            })
+            .collect();
+        let skipped = if spec.r#type.as_deref() == Some("ExternalName") {
+            Some(Skipped::ExternalName)
+        } else if metadata.labels.proxy.is_some() {
+            Some(Skipped::OtherProxy)
+        } else if metadata.labels.headless.is_some() {
+            Some(Skipped::HeadlessLabel)
+        } else if frontends.contains(&ClusterIp::None) {
+            Some(Skipped::Headless)
+        } else if cluster_ips.is_empty() {
+            Some(Skipped::NoClusterIp)
+        } else {
+            None
+        };
+        Ok(Service {
+            id: ServiceId {
+                namespace: names.share(metadata.namespace()),
+                name: names.share(&metadata.name),
+            },
+            cluster_ips,
+            ports: spec
+                .ports
+                .iter()
+                .map(|port| ServicePort {
+                    name: names.share(&port.name),
+                    port: port.port.0,
+                    protocol: port.protocol.into(),
+                })
+                .collect(),
+            policy: policy(&metadata.annotations, &spec, names),
+            internal_local: spec.internal_traffic_policy == Some(TrafficPolicy::Local),
+            external_local: spec.external_traffic_policy == Some(TrafficPolicy::Local),
+            affinity_seconds,
+            skipped,
+        })
+    }
+}
+
+impl Spec {
+    fn affinity_seconds(&self) -> Result<Option<u32>, ObjectError> {
+        if !matches!(self.session_affinity, Some(Affinity::ClientIp)) {
+            return Ok(None);
+        }
+        let seconds =
+            self.session_affinity_config.client_ip.timeout_seconds.unwrap_or(AFFINITY_SECONDS);
+        match u32::try_from(seconds) {
+            Ok(allowed) if (1..=MAX_AFFINITY_SECONDS).contains(&seconds) => Ok(Some(allowed)),
+            _ => Err(ObjectError::at(
+                "spec.sessionAffinityConfig.clientIP.timeoutSeconds",
+                format!("{seconds} is not a time between 1 and {MAX_AFFINITY_SECONDS} seconds"),
+            )),
+        }
+    }
+}
+
+/// Kubernetes demands both of its users; a file may break it, and then it is unclear which
+/// endpoints a port has.
+fn check_ports(ports: &[PortFields]) -> Result<(), ObjectError> {
+    let (mut numbers, mut names) = (HashMap::new(), HashMap::new());
+    for (index, PortFields { name, port, protocol }) in ports.iter().enumerate() {
+        if let Some(before) = numbers.insert((port.0, Protocol::from(*protocol)), index) {
+            return Err(ObjectError::at(
+                format!("spec.ports[{index}].port"),
+                format!("{} with this protocol is spec.ports[{before}] already", port.0),
+            ));
+        }
+        if let Some(before) = names.insert(name.as_str(), index) {
+            return Err(ObjectError::at(
+                format!("spec.ports[{index}].name"),
+                format!(
+                    "{name:?} is the name of spec.ports[{before}] already: each of several ports \
+                     needs a name of its own"
+                ),
+            ));
+        }
+    }
+    Ok(())
+}
+
+fn policy(annotations: &Annotations, spec: &Spec, names: &mut Names) -> PolicySources {
+    let mode = annotations.topology_mode.as_ref().or(annotations.topology_aware_hints.as_ref());
+    let asked_by_mode =
+        mode.is_some_and(|mode| !mode.is_empty() && !mode.eq_ignore_ascii_case("disabled"));
+    let asked_by_field = spec.traffic_distribution.as_ref().is_some_and(|field| !field.is_empty());
+    let mut shared = |text: &Option<String>| -> Option<Arc<str>> {
+        text.as_deref().map(|text| names.share(text))
+    };
+    PolicySources {
+        topology_keys: shared(&annotations.topology_keys),
+        openyurt: shared(&annotations.openyurt),
+        min_endpoints: shared(&annotations.min_endpoints),
+        spill: shared(&annotations.spill),
+        spec_topology_keys: spec.topology_keys.iter().map(|key| names.share(key)).collect(),
+        hints_asked: asked_by_field || asked_by_mode,
+    }
+}

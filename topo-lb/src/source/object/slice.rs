@@ -1,0 +1,224 @@
+//! EndpointSlice of `discovery.k8s.io/v1` and `v1beta1`: they differ in where an endpoint's
+//! topology is written, and both places are read.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::IpAddr;
+
+use serde::Deserialize;
+use serde::de::{self, Deserializer, IgnoredAny};
+
+use super::field::{Metadata, Port, Transport, Unread, address, or_default};
+use super::{Kind, LeftOut, Names, ObjectError};
+use crate::cluster::slice::{SliceEndpoint, SlicePort};
+use crate::cluster::{ServiceId, Slice, slice::SliceId};
+
+const HOSTNAME: &str = "kubernetes.io/hostname";
+const ZONE: &str = "topology.kubernetes.io/zone";
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+#[serde(expecting = "an object")]
+pub(super) struct Fields {
+    metadata: Metadata<Labels>,
+    address_type: AddressType,
+    #[serde(default, deserialize_with = "or_default")]
+    endpoints: Vec<Endpoint>,
+    #[serde(default, deserialize_with = "or_default")]
+    ports: Vec<PortFields>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(expecting = "an object")]
+struct Labels {
+    #[serde(rename = "kubernetes.io/service-name")]
+    service: Option<String>,
+    #[serde(rename = "service.kubernetes.io/service-proxy-name")]
+    proxy: Option<Unread>,
+    #[serde(rename = "service.kubernetes.io/headless")]
+    headless: Option<Unread>,
+}
+
+#[derive(Clone, Copy, Deserialize)]
+enum AddressType {
+    #[serde(rename = "IPv4")]
+    V4,
+    #[serde(rename = "IPv6")]
+    V6,
+    #[serde(rename = "FQDN")]
+    Fqdn,
+}
+
+#[derive(Deserialize)]
+#[serde(expecting = "an object")]
+struct PortFields {
+    #[serde(default, deserialize_with = "or_default")]
+    name: String,
+    port: Option<Port>,
+    #[serde(default, deserialize_with = "or_default")]
+    protocol: Transport,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+#[serde(expecting = "an object")]
+struct Endpoint {
+    #[serde(default, deserialize_with = "or_default")]
+    addresses: First,
+    #[serde(default, deserialize_with = "or_default")]
+    conditions: Conditions,
+    node_name: Option<String>,
+    zone: Option<String>,
+    #[serde(default, deserialize_with = "or_default")]
+    topology: BTreeMap<String, String>,
+    #[serde(default, deserialize_with = "or_default")]
+    deprecated_topology: BTreeMap<String, String>,
+    #[serde(default, deserialize_with = "or_default")]
+    hints: Hints,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(expecting = "an object")]
+struct Conditions {
+    ready: Option<bool>,
+    serving: Option<bool>,
+    terminating: Option<bool>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+#[serde(expecting = "an object")]
+struct Hints {
+    #[serde(default, deserialize_with = "or_default")]
+    for_nodes: Vec<Named>,
+    #[serde(default, deserialize_with = "or_default")]
+    for_zones: Vec<Named>,
+}
+
+#[derive(Deserialize)]
+#[serde(expecting = "an object")]
+struct Named {
+    name: String,
+}
+
+/// The first of a list of strings; the others do not count.
+#[derive(Default)]
+struct First(Option<String>);
+
+impl<'de> Deserialize<'de> for First {
+    fn deserialize<D: Deserializer<'de>>(field: D) -> Result<Self, D::Error> {
+        struct List;
+        impl<'de> de::Visitor<'de> for List {
+            type Value = First;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a list of addresses")
+            }
+
+            fn visit_seq<A: de::SeqAccess<'de>>(self, mut list: A) -> Result<First, A::Error> {
+                let first = list.next_element()?;
+                while list.next_element::<IgnoredAny>()?.is_some() {}
+                Ok(First(first))
+            }
+        }
+        field.deserialize_seq(List)
+    }
+}
+
+impl Fields {
+    pub(super) fn keep(self, names: &mut Names) -> (Slice, Option<LeftOut>) {
+        let Self { metadata, address_type, endpoints, ports } = self;
+        let namespace = names.share(metadata.namespace());
+        let Labels { service, proxy, headless } = &metadata.labels;
+        let service = service.as_deref().filter(|service| !service.is_empty());
+        let mut slice = Slice {
+            service: service.map(|service| ServiceId {
+                namespace: namespace.clone(),
+                name: names.share(service),
+            }),
+            id: SliceId { namespace, name: metadata.name.as_str().into() },
+            ports: ports.iter().filter_map(|port| port.keep(names)).collect(),
+            endpoints: Vec::new(),
+        };
+        if proxy.is_some() || headless.is_some() || matches!(address_type, AddressType::Fqdn) {
+            return (slice, None);
+        }
+        let mut left_out: Option<LeftOut> = None;
+        slice.endpoints.reserve_exact(endpoints.len());
+        for (index, endpoint) in endpoints.into_iter().enumerate() {
+            match address_type.address(endpoint.addresses.0.as_deref()) {
+                Ok(address) => slice.endpoints.push(endpoint.keep(address, names)),
+                Err(reason) => match &mut left_out {
+                    Some(left_out) => left_out.more += 1,
+                    None => {
+                        let field = format!("endpoints[{index}].addresses[0]");
+                        let object = format!(
+                            "{} {}/{}",
+                            Kind::Slice.name(),
+                            slice.id.namespace,
+                            slice.id.name
+                        );
+                        let first = ObjectError::at(field, reason).of(object);
+                        left_out = Some(LeftOut { first, more: 0 });
+                    }
+                },
+            }
+        }
+        (slice, left_out)
+    }
+}
+
+impl AddressType {
+    fn address(self, written: Option<&str>) -> Result<IpAddr, String> {
+        let Some(written) = written else {
+            return Err("is missing".to_owned());
+        };
+        match (self, address(written)) {
+            (Self::V4, Some(address @ IpAddr::V4(_))) => Ok(address),
+            (Self::V6, Some(address @ IpAddr::V6(_))) => Ok(address),
+            (Self::V4, _) => Err(format!("{written:?} is not an IPv4 address")),
+            (Self::V6, _) => Err(format!("{written:?} is not an IPv6 address")),
+            (Self::Fqdn, _) => Err("is a domain name".to_owned()),
+        }
+    }
+}
+
+impl PortFields {
+    fn keep(&self, names: &mut Names) -> Option<SlicePort> {
+        Some(SlicePort {
+            port: self.port?.0,
+            name: names.share(&self.name),
+            protocol: self.protocol.into(),
+        })
+    }
+}
+
+impl Endpoint {
+    fn keep(self, address: IpAddr, names: &mut Names) -> SliceEndpoint {
+        let mut labels: BTreeMap<_, _> = self
+            .deprecated_topology
+            .iter()
+            .chain(&self.topology)
+            .map(|(key, value)| (names.share(key), names.share(value)))
+            .collect();
+        if let Some(zone) = self.zone.filter(|zone| !zone.is_empty()) {
+            labels.insert(names.share(ZONE), names.share(&zone));
+        }
+        let node = match self.node_name.filter(|node| !node.is_empty()) {
+            Some(node) => Some(names.share(&node)),
+            None => labels.get(HOSTNAME).filter(|node| !node.is_empty()).cloned(),
+        };
+        let Conditions { ready, serving, terminating } = self.conditions;
+        let mut named = |list: Vec<Named>| list.iter().map(|to| names.share(&to.name)).collect();
+        SliceEndpoint {
+            address,
+            node,
+            labels,
+            ready: ready.unwrap_or(true),
+            serving: serving.unwrap_or(true),
+            terminating: terminating.unwrap_or(false),
+            for_nodes: named(self.hints.for_nodes),
+            for_zones: named(self.hints.for_zones),
+        }
+    }
+}

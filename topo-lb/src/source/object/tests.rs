@@ -1,0 +1,488 @@
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use super::{LeftOut, Names, Object, parse, parse_kind, parse_with};
+use crate::cluster::service::{Protocol, Skipped};
+use crate::cluster::{Node, Service, Slice};
+
+fn service(spec: Value) -> Service {
+    service_with(json!({"name": "web"}), spec)
+}
+
+fn service_with(metadata: Value, spec: Value) -> Service {
+    let object = json!({"apiVersion": "v1", "kind": "Service", "metadata": metadata, "spec": spec});
+    match parse(object) {
+        Ok(Object::Service(service)) => service,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn slice(mut fields: Value) -> (Slice, Option<LeftOut>) {
+    let base = json!({
+        "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
+        "metadata": {"name": "web-1", "labels": {"kubernetes.io/service-name": "web"}},
+    });
+    for (key, value) in base.as_object().unwrap() {
+        fields.as_object_mut().unwrap().entry(key).or_insert(value.clone());
+    }
+    match parse(fields) {
+        Ok(Object::Slice(slice, left_out)) => (slice, left_out),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn error(object: Value) -> String {
+    parse(object).expect_err("it is wrong").to_string()
+}
+
+fn service_error(spec: Value) -> String {
+    error(json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "web"}, "spec": spec}))
+}
+
+fn fixture(name: &str) -> (Vec<Service>, Vec<Slice>, Vec<Node>) {
+    let path = format!("{}/../tests/fixtures/{name}", env!("CARGO_MANIFEST_DIR"));
+    let list: Value = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
+    let (mut services, mut slices, mut nodes) = (Vec::new(), Vec::new(), Vec::new());
+    for item in list["items"].as_array().unwrap() {
+        match parse(item.clone()).unwrap() {
+            Object::Service(service) => services.push(service),
+            Object::Slice(slice, None) => slices.push(slice),
+            Object::Node(node) => nodes.push(node),
+            other => panic!("{other:?}"),
+        }
+    }
+    (services, slices, nodes)
+}
+
+/// What the fixture holds, counted by other means than this program.
+struct Counts {
+    services: usize,
+    slices: usize,
+    ports: usize,
+    cluster_ips: usize,
+    endpoints: usize,
+    ipv6_endpoints: usize,
+    unready: usize,
+    terminating: usize,
+    /// On kind-control-plane, kind-worker, kind-worker2.
+    by_node: [usize; 3],
+    /// In cn-north-1, cn-east-1, cn-east-2.
+    by_zone: [usize; 3],
+    for_zones: usize,
+    for_nodes: usize,
+}
+
+fn assert_counts(name: &str, counts: &Counts) {
+    let (services, slices, nodes) = fixture(name);
+    assert_eq!(services.len(), counts.services);
+    assert_eq!(slices.len(), counts.slices);
+    assert_eq!(nodes.len(), 3);
+    assert!(nodes.iter().all(|node| node.labels.len() == 8));
+    assert_eq!(services.iter().map(|service| service.ports.len()).sum::<usize>(), counts.ports);
+    let cluster_ips: usize = services.iter().map(|service| service.cluster_ips.len()).sum();
+    assert_eq!(cluster_ips, counts.cluster_ips);
+    let endpoints: Vec<_> = slices.iter().flat_map(|slice| &slice.endpoints).collect();
+    assert_eq!(endpoints.len(), counts.endpoints);
+    let count = |which: &dyn Fn(&crate::cluster::SliceEndpoint) -> bool| {
+        endpoints.iter().filter(|endpoint| which(endpoint)).count()
+    };
+    assert_eq!(count(&|endpoint| endpoint.address.is_ipv6()), counts.ipv6_endpoints);
+    assert_eq!(count(&|endpoint| !endpoint.ready), counts.unready);
+    assert_eq!(count(&|endpoint| endpoint.terminating), counts.terminating);
+    let names = ["kind-control-plane", "kind-worker", "kind-worker2"];
+    let by_node = names.map(|name| count(&|endpoint| endpoint.node.as_deref() == Some(name)));
+    assert_eq!(by_node, counts.by_node);
+    let by_zone = ["cn-north-1", "cn-east-1", "cn-east-2"].map(|zone| {
+        count(&|endpoint| {
+            endpoint.labels.get("topology.kubernetes.io/zone").is_some_and(|own| &**own == zone)
+        })
+    });
+    assert_eq!(by_zone, counts.by_zone);
+    assert_eq!(count(&|endpoint| !endpoint.for_zones.is_empty()), counts.for_zones);
+    assert_eq!(count(&|endpoint| !endpoint.for_nodes.is_empty()), counts.for_nodes);
+}
+
+#[test]
+fn all_of_the_1_36_fixture_is_read() {
+    assert_counts(
+        "kubernetes-1.36.json",
+        &Counts {
+            services: 19,
+            slices: 19,
+            ports: 20,
+            cluster_ips: 18,
+            endpoints: 56,
+            ipv6_endpoints: 4,
+            unready: 3,
+            terminating: 2,
+            by_node: [2, 27, 26],
+            by_zone: [2, 27, 26],
+            for_zones: 8,
+            for_nodes: 4,
+        },
+    );
+}
+
+#[test]
+fn all_of_the_1_20_fixture_is_read() {
+    assert_counts(
+        "kubernetes-1.20.json",
+        &Counts {
+            services: 18,
+            slices: 18,
+            ports: 19,
+            cluster_ips: 16,
+            endpoints: 46,
+            ipv6_endpoints: 0,
+            unready: 1,
+            terminating: 0,
+            by_node: [2, 22, 21],
+            by_zone: [2, 22, 21],
+            for_zones: 0,
+            for_nodes: 0,
+        },
+    );
+}
+
+#[test]
+fn policies_of_the_fixtures_are_read_from_their_places() {
+    let (new, ..) = fixture("kubernetes-1.36.json");
+    let (old, ..) = fixture("kubernetes-1.20.json");
+    let find = |services: &[Service], name: &str| {
+        services.iter().find(|service| &*service.id.name == name).unwrap().clone()
+    };
+    let ud1 = find(&new, "svc-ud1");
+    assert_eq!(ud1.policy.openyurt.as_deref(), Some("openyurt.io/nodepool"));
+    let rack = find(&new, "svc-rack").policy;
+    assert_eq!(rack.topology_keys.as_deref(), Some("kubernetes.io/hostname, example.com/rack, *"));
+    assert!(!rack.hints_asked && rack.spec_topology_keys.is_empty());
+    assert!(find(&new, "prefer-zone").policy.hints_asked);
+    assert!(find(&new, "prefer-node").policy.hints_asked);
+    assert!(find(&new, "node-agent").internal_local);
+    assert!(find(&new, "lb-local").external_local);
+    assert_eq!(find(&new, "sticky").affinity_seconds, Some(600));
+    assert_eq!(find(&new, "headless").skipped, Some(Skipped::Headless));
+    assert_eq!(find(&new, "external").skipped, Some(Skipped::ExternalName));
+    assert_eq!(find(&new, "dual").cluster_ips.len(), 2);
+    let dns = find(&new, "dns");
+    let ports: Vec<_> =
+        dns.ports.iter().map(|port| (&*port.name, port.port, port.protocol)).collect();
+    assert_eq!(ports, [("dns", 53, Protocol::Udp), ("dns-tcp", 53, Protocol::Tcp)]);
+    let keys = find(&old, "keys-waterfall").policy.spec_topology_keys;
+    let keys: Vec<_> = keys.iter().map(|key| &**key).collect();
+    assert_eq!(keys, ["kubernetes.io/hostname", "topology.kubernetes.io/zone", "*"]);
+}
+
+#[test]
+fn text_and_value_are_read_alike() {
+    let path = format!("{}/../tests/fixtures/kubernetes-1.36.json", env!("CARGO_MANIFEST_DIR"));
+    let text = std::fs::read_to_string(path).unwrap();
+    let list: Value = serde_json::from_str(&text).unwrap();
+    for item in list["items"].as_array().unwrap() {
+        let text = serde_json::value::to_raw_value(item).unwrap();
+        let from_text = parse_with(&*text, &mut Names::default()).unwrap();
+        assert_eq!(from_text, parse(item.clone()).unwrap());
+    }
+}
+
+#[test]
+fn null_is_the_same_as_absent() {
+    let absent = service(json!({"clusterIP": "10.96.0.5"}));
+    let null = service_with(
+        json!({"name": "web", "namespace": null, "labels": null, "annotations": null}),
+        json!({
+            "clusterIP": "10.96.0.5", "clusterIPs": null, "ports": null, "topologyKeys": null,
+            "sessionAffinity": null, "sessionAffinityConfig": null, "type": null,
+            "internalTrafficPolicy": null, "externalTrafficPolicy": null,
+            "trafficDistribution": null,
+        }),
+    );
+    assert_eq!(absent, null);
+    assert_eq!(absent.id.to_string(), "default/web");
+
+    let endpoint = json!({"addresses": ["10.1.1.1"]});
+    let nulls = json!({
+        "addresses": ["10.1.1.1"], "conditions": null, "nodeName": null, "zone": null,
+        "topology": null, "deprecatedTopology": null, "hints": {"forZones": null, "forNodes": null},
+    });
+    let port = json!({"port": 80});
+    let null_port = json!({"port": 80, "name": null, "protocol": null, "appProtocol": null});
+    assert_eq!(
+        slice(json!({"endpoints": [endpoint], "ports": [port]})),
+        slice(json!({"endpoints": [nulls], "ports": [null_port]})),
+    );
+    assert_eq!(slice(json!({})), slice(json!({"endpoints": null, "ports": null})));
+
+    let node =
+        json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n", "labels": null}});
+    let Ok(Object::Node(node)) = parse(node) else { panic!() };
+    assert_eq!(node.labels, BTreeMap::new());
+}
+
+#[test]
+fn readiness_that_is_not_said_is_as_a_proxy_reads_it() {
+    let (slice, _) = slice(json!({"endpoints": [
+        {"addresses": ["10.1.1.1"]},
+        {"addresses": ["10.1.1.2"], "conditions": {"ready": null, "serving": null}},
+        {"addresses": ["10.1.1.3"],
+         "conditions": {"ready": false, "serving": true, "terminating": true}},
+    ]}));
+    let conditions: Vec<_> =
+        slice.endpoints.iter().map(|it| (it.ready, it.serving, it.terminating)).collect();
+    assert_eq!(conditions, [(true, true, false), (true, true, false), (false, true, true)]);
+}
+
+#[test]
+fn both_versions_say_where_an_endpoint_is() {
+    let endpoint = |fields: Value| {
+        let (mut slice, _) = slice(json!({"endpoints": [fields]}));
+        slice.endpoints.remove(0)
+    };
+    let old = endpoint(json!({"addresses": ["10.1.1.1"], "topology": {
+        "kubernetes.io/hostname": "n1", "topology.kubernetes.io/zone": "z1", "rack": "r1"}}));
+    assert_eq!(old.node.as_deref(), Some("n1"));
+    assert_eq!(old.labels.get("topology.kubernetes.io/zone").unwrap().as_ref(), "z1");
+    assert_eq!(old.labels.get("rack").unwrap().as_ref(), "r1");
+
+    let new = endpoint(json!({"addresses": ["10.1.1.1"], "nodeName": "n2", "zone": "z2",
+        "deprecatedTopology": {"topology.kubernetes.io/zone": "stale", "rack": "r2"}}));
+    assert_eq!(new.node.as_deref(), Some("n2"));
+    assert_eq!(new.labels.get("topology.kubernetes.io/zone").unwrap().as_ref(), "z2");
+    assert_eq!(new.labels.get("rack").unwrap().as_ref(), "r2");
+
+    let both = endpoint(json!({"addresses": ["10.1.1.1"], "nodeName": "n2",
+        "topology": {"kubernetes.io/hostname": "n1"}}));
+    assert_eq!(both.node.as_deref(), Some("n2"), "nodeName is more exact");
+
+    let nowhere = endpoint(json!({"addresses": ["10.1.1.1"], "nodeName": "", "zone": ""}));
+    assert_eq!((nowhere.node, nowhere.labels.len()), (None, 0));
+}
+
+#[test]
+fn a_bad_address_costs_only_its_endpoint() {
+    let (slice, left_out) = slice(json!({"addressType": "IPv6", "endpoints": [
+        {"addresses": ["fd00::1"]},
+        {"addresses": ["10.1.1.1"]},
+        {"addresses": ["::ffff:10.1.1.1"]},
+        {"addresses": []},
+        {"addresses": ["not an address"]},
+        {"addresses": ["fd00::2", "ignored"]},
+    ]}));
+    let kept: Vec<_> = slice.endpoints.iter().map(|endpoint| endpoint.address).collect();
+    assert_eq!(kept, ["fd00::1", "fd00::2"].map(|kept| kept.parse::<IpAddr>().unwrap()));
+    assert_eq!(
+        left_out.unwrap().to_string(),
+        "EndpointSlice default/web-1: endpoints[1].addresses[0]: \"10.1.1.1\" is not an IPv6 \
+         address; this endpoint and 3 more are left out"
+    );
+}
+
+#[test]
+fn slices_that_are_not_ours_have_no_endpoints() {
+    let endpoints = json!([{"addresses": ["example.com"]}]);
+    let labelled = |label: &str| json!({"name": "web-1", "labels": {"kubernetes.io/service-name": "web", label: ""}});
+    for fields in [
+        json!({"addressType": "FQDN", "endpoints": endpoints}),
+        json!({"metadata": labelled("service.kubernetes.io/headless"), "endpoints": endpoints}),
+        json!({"metadata": labelled("service.kubernetes.io/service-proxy-name"),
+               "endpoints": endpoints}),
+    ] {
+        let (slice, left_out) = slice(fields);
+        assert_eq!((slice.endpoints.len(), left_out), (0, None));
+        assert_eq!(slice.service.unwrap().to_string(), "default/web");
+    }
+}
+
+#[test]
+fn a_slice_without_the_service_label_belongs_to_no_service() {
+    for labels in [json!(null), json!({}), json!({"kubernetes.io/service-name": ""})] {
+        let (slice, _) = slice(json!({"metadata": {"name": "web-1", "labels": labels}}));
+        assert_eq!(slice.service, None);
+    }
+}
+
+#[test]
+fn slice_ports_without_a_number_are_ignored() {
+    let (slice, _) =
+        slice(json!({"ports": [{"name": "a", "port": null}, {"name": "b"}, {"port": 80}]}));
+    let ports: Vec<_> = slice.ports.iter().map(|port| (&*port.name, port.port)).collect();
+    assert_eq!(ports, [("", 80)]);
+}
+
+#[test]
+fn services_that_are_not_ours_say_why() {
+    let skipped = |labels: Value, spec: Value| {
+        service_with(json!({"name": "web", "labels": labels}), spec).skipped
+    };
+    let ip = json!({"clusterIP": "10.96.0.5"});
+    assert_eq!(skipped(json!({}), ip.clone()), None);
+    assert_eq!(skipped(json!({}), json!({"clusterIP": "None"})), Some(Skipped::Headless));
+    assert_eq!(skipped(json!({}), json!({"clusterIPs": ["None"]})), Some(Skipped::Headless));
+    assert_eq!(skipped(json!({}), json!({"clusterIP": ""})), Some(Skipped::NoClusterIp));
+    assert_eq!(skipped(json!({}), json!({})), Some(Skipped::NoClusterIp));
+    assert_eq!(skipped(json!({}), json!({"type": "ExternalName"})), Some(Skipped::ExternalName));
+    let label = "service.kubernetes.io/service-proxy-name";
+    assert_eq!(skipped(json!({label: "cilium"}), ip.clone()), Some(Skipped::OtherProxy));
+    assert_eq!(skipped(json!({label: ""}), ip.clone()), Some(Skipped::OtherProxy));
+    let label = "service.kubernetes.io/headless";
+    assert_eq!(skipped(json!({label: ""}), ip), Some(Skipped::HeadlessLabel));
+}
+
+#[test]
+fn hints_are_asked_for_by_field_or_annotation() {
+    let asked = |annotations: Value, spec: Value| {
+        service_with(json!({"name": "web", "annotations": annotations}), spec).policy.hints_asked
+    };
+    let mode = |mode: &str| json!({"service.kubernetes.io/topology-mode": mode});
+    assert!(asked(mode("Auto"), json!({})));
+    assert!(asked(json!({"service.kubernetes.io/topology-aware-hints": "auto"}), json!({})));
+    assert!(asked(json!({}), json!({"trafficDistribution": "PreferClose"})));
+    assert!(!asked(mode("Disabled"), json!({})));
+    assert!(!asked(mode(""), json!({"trafficDistribution": ""})));
+    assert!(!asked(json!({}), json!({})));
+}
+
+#[test]
+fn affinity_lasts_three_hours_unless_told_otherwise() {
+    let seconds = |spec: Value| service(spec).affinity_seconds;
+    assert_eq!(seconds(json!({})), None);
+    assert_eq!(seconds(json!({"sessionAffinity": "None"})), None);
+    assert_eq!(seconds(json!({"sessionAffinity": "ClientIP"})), Some(10_800));
+    let told = |seconds: i64| {
+        json!({"sessionAffinity": "ClientIP",
+               "sessionAffinityConfig": {"clientIP": {"timeoutSeconds": seconds}}})
+    };
+    assert_eq!(seconds(told(86_400)), Some(86_400));
+    for wrong in [0, -1, 86_401, i64::MAX] {
+        assert_eq!(
+            service_error(told(wrong)),
+            format!(
+                "Service default/web: spec.sessionAffinityConfig.clientIP.timeoutSeconds: {wrong} \
+                 is not a time between 1 and 86400 seconds"
+            )
+        );
+    }
+}
+
+#[test]
+fn what_is_wrong_is_said_with_object_field_and_reason() {
+    let port = |port: Value| service_error(json!({"ports": [{"port": 80, "name": "a"}, port]}));
+    for (error, expected) in [
+        (
+            port(json!({"port": 70000})),
+            "Service default/web: spec.ports[1].port: 70000 is not a port (1–65535)",
+        ),
+        (
+            port(json!({"port": 0})),
+            "Service default/web: spec.ports[1].port: 0 is not a port (1–65535)",
+        ),
+        (
+            port(json!({"port": -1})),
+            "Service default/web: spec.ports[1].port: -1 is not a port (1–65535)",
+        ),
+        (
+            port(json!({"port": "80"})),
+            "Service default/web: spec.ports[1].port: invalid type: string \"80\", expected a port \
+             number (1–65535)",
+        ),
+        (port(json!({})), "Service default/web: spec.ports[1]: missing field `port`"),
+        (
+            port(json!({"port": 81, "protocol": "tcp"})),
+            "Service default/web: spec.ports[1].protocol: unknown variant `tcp`, expected one of \
+             `TCP`, `UDP`, `SCTP`",
+        ),
+        (
+            port(json!({"port": 80, "name": "b"})),
+            "Service default/web: spec.ports[1].port: 80 with this protocol is spec.ports[0] \
+             already",
+        ),
+        (
+            port(json!({"port": 81, "name": "a"})),
+            "Service default/web: spec.ports[1].name: \"a\" is the name of spec.ports[0] already: \
+             each of several ports needs a name of its own",
+        ),
+        (
+            service_error(json!({"clusterIPs": ["10.96.0.5", "10.96.0.0/16"]})),
+            "Service default/web: spec.clusterIPs[1]: \"10.96.0.0/16\" is not an IP address",
+        ),
+        (
+            service_error(json!({"internalTrafficPolicy": "local"})),
+            "Service default/web: spec.internalTrafficPolicy: unknown variant `local`, expected \
+             `Cluster` or `Local`",
+        ),
+        (
+            error(json!({"apiVersion": "v1", "kind": "Service"})),
+            "Service: missing field `metadata`",
+        ),
+        (
+            error(json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": ""}})),
+            "Service: metadata.name: is empty",
+        ),
+        (
+            error(json!({"apiVersion": "v1", "kind": "Node",
+                         "metadata": {"name": "n1", "labels": {"example.com/rack": 12}}})),
+            "Node n1: metadata.labels.example.com/rack: invalid type: integer `12`, \
+             expected a string",
+        ),
+        (
+            error(json!({"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",
+                         "metadata": {"name": "web-1", "namespace": "shop"}})),
+            "EndpointSlice shop/web-1: missing field `addressType`",
+        ),
+        (error(json!({"metadata": {}})), "kind: is missing: this is no Kubernetes object"),
+        (
+            error(json!({"kind": "Service", "metadata": {"name": "web"}})),
+            "Service default/web: apiVersion: is missing",
+        ),
+        (error(json!("text")), "object: invalid type: string \"text\", expected an object"),
+    ] {
+        assert_eq!(error, expected);
+    }
+}
+
+#[test]
+fn other_kinds_are_not_looked_into() {
+    for object in [
+        json!({"apiVersion": "apps/v1", "kind": "Deployment", "spec": 5}),
+        json!({"apiVersion": "serving.knative.dev/v1", "kind": "Service"}),
+        json!({"apiVersion": "metrics.k8s.io/v1beta1", "kind": "Node"}),
+    ] {
+        assert_eq!(parse(object).unwrap(), Object::Other);
+    }
+}
+
+#[test]
+fn strings_that_repeat_across_objects_are_shared() {
+    let mut names = Names::default();
+    let mut node_of = |name: &str| {
+        let object = json!({
+            "addressType": "IPv4", "metadata": {"name": name},
+            "endpoints": [{"addresses": ["10.1.1.1"], "nodeName": "n1", "zone": "z1"}],
+        });
+        let Ok(Object::Slice(mut slice, None)) =
+            parse_kind(super::Kind::Slice, &object, &mut names)
+        else {
+            panic!()
+        };
+        slice.endpoints.remove(0).node.unwrap()
+    };
+    assert!(Arc::ptr_eq(&node_of("a"), &node_of("b")));
+}
+
+#[test]
+fn five_thousand_endpoints_in_one_slice_are_read() {
+    let endpoints: Vec<_> = (0..5_000_u32)
+        .map(|n| {
+            let [_, b, c, d] = n.to_be_bytes();
+            json!({"addresses": [format!("10.{b}.{c}.{d}")], "nodeName": format!("n{}", n % 100)})
+        })
+        .collect();
+    let start = Instant::now();
+    let (slice, left_out) = slice(json!({"endpoints": endpoints}));
+    assert_eq!((slice.endpoints.len(), left_out), (5_000, None));
+    assert!(start.elapsed() < Duration::from_secs(5), "took {:?}", start.elapsed());
+}

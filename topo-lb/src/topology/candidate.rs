@@ -1,0 +1,120 @@
+//! The endpoints that a Service port has, and which of them can be used at all.
+
+use std::net::{IpAddr, SocketAddr};
+
+use crate::cluster::kept::Endpoint;
+use crate::cluster::{Service, ServicePort, State};
+
+use super::label::Site;
+
+/// An address family.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Family {
+    /// IPv4.
+    V4,
+    /// IPv6.
+    V6,
+}
+
+impl Family {
+    /// The family of an address.
+    #[must_use]
+    pub const fn of(address: IpAddr) -> Self {
+        match address {
+            IpAddr::V4(_) => Self::V4,
+            IpAddr::V6(_) => Self::V6,
+        }
+    }
+
+    /// As people read it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::V4 => "IPv4",
+            Self::V6 => "IPv6",
+        }
+    }
+
+    /// The families in which a Service has a ClusterIP, in the order of its ClusterIPs.
+    pub(super) fn all_of(service: &Service) -> Vec<Self> {
+        let mut families = Vec::with_capacity(2);
+        for family in service.cluster_ips.iter().copied().map(Self::of) {
+            if !families.contains(&family) {
+                families.push(family);
+            }
+        }
+        families
+    }
+}
+
+/// An endpoint of a Service port.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Candidate<'a> {
+    pub(super) address: SocketAddr,
+    pub(super) site: Site<'a>,
+}
+
+impl Candidate<'_> {
+    /// Serves connections that it has, at least.
+    pub(super) fn serves(&self) -> bool {
+        self.site.endpoint.ready || self.site.endpoint.serving
+    }
+
+    fn drains(&self) -> bool {
+        self.site.endpoint.serving && self.site.endpoint.terminating
+    }
+
+    pub(super) fn is_hinted(&self) -> bool {
+        let endpoint = self.site.endpoint;
+        !endpoint.for_nodes().is_empty() || !endpoint.for_zones().is_empty()
+    }
+}
+
+/// The candidates of one Service port in one address family, sorted by address and port.
+///
+/// Slice ports match by name and protocol, as kube-proxy's do. An address and port that is there
+/// more than once is one endpoint: the one that is not terminating wins, then the ready one, then
+/// the serving one, then the one in the slice of the lowest name.
+pub(super) fn of<'a>(
+    state: &'a State,
+    service: &Service,
+    port: &ServicePort,
+    family: Family,
+) -> Vec<Candidate<'a>> {
+    let mut candidates = Vec::new();
+    for (_, slice) in state.slices(&service.id) {
+        for slice_port in slice.ports.iter().filter(|own| port.matches(own)) {
+            let own = slice.endpoints.iter().filter(|one| Family::of(one.address) == family);
+            candidates.extend(own.map(|endpoint| Candidate {
+                address: SocketAddr::new(endpoint.address, slice_port.port),
+                site: Site::of(state, endpoint),
+            }));
+        }
+    }
+    let rank = |one: &Endpoint| (one.terminating, !one.ready, !one.serving);
+    candidates.sort_by_key(|one| (one.address, rank(one.site.endpoint)));
+    candidates.dedup_by_key(|one| one.address);
+    candidates
+}
+
+/// Which endpoints a policy chooses among.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stock {
+    /// Those that are ready.
+    Ready,
+    /// None is ready: those that are terminating but still serve stand in.
+    Draining,
+}
+
+/// Those of `among`, indices of `candidates`, that can be used, and of what stock they are.
+pub(super) fn usable(candidates: &[Candidate<'_>], among: &[usize]) -> (Stock, Vec<usize>) {
+    let all = |test: fn(&Candidate<'_>) -> bool| -> Vec<usize> {
+        among.iter().copied().filter(|&index| test(&candidates[index])).collect()
+    };
+    let ready = all(|one| one.site.endpoint.ready);
+    if ready.is_empty() {
+        (Stock::Draining, all(|one| one.drains()))
+    } else {
+        (Stock::Ready, ready)
+    }
+}

@@ -1,0 +1,88 @@
+//! Why a decision is what it is.
+
+use crate::cluster::{Service, ServicePort, State};
+
+use super::hints::Off;
+
+/// Why the chosen endpoints are the chosen ones, or why there are none.
+///
+/// OpenYurt's causes say how far a connection may go; when nothing is there, it is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cause<'a> {
+    /// No policy constrains: every usable endpoint.
+    Unconstrained,
+    /// The key at this index matched, by this node's value.
+    Key {
+        /// Its index.
+        tier: u8,
+        /// The key.
+        key: &'a str,
+        /// This node's value.
+        value: &'a str,
+    },
+    /// No key before it matched; `*` matches every usable endpoint.
+    Any {
+        /// Its index.
+        tier: u8,
+    },
+    /// No key matched: refused.
+    NoKey,
+    /// OpenYurt: on this node.
+    Node,
+    /// OpenYurt: in this node's pool.
+    Pool(&'a str),
+    /// OpenYurt: this node is in no pool, so on this node.
+    NodeForLackOfPool,
+    /// Hinted for this node.
+    HintedNode,
+    /// Hinted for this zone.
+    HintedZone(&'a str),
+    /// There are hints, but this node cannot follow them: every usable endpoint.
+    HintsOff(Off<'a>),
+    /// The Service port has no endpoint of this family: refused.
+    NoEndpoint(Lack),
+    /// `internalTrafficPolicy: Local`, and no endpoint is on this node: refused.
+    NoneHere,
+    /// No endpoint is ready, and none is draining: refused.
+    NoneUsable,
+}
+
+/// What a Service port without endpoints lacks: the more there is, the greater.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Lack {
+    /// No slice belongs to the Service.
+    Slices,
+    /// Its slices are empty.
+    Endpoints,
+    /// Its slices have endpoints, but not this port.
+    Port,
+    /// Its slices have endpoints with this port, but of the other family.
+    Family,
+}
+
+impl Lack {
+    pub(super) fn of(state: &State, service: &Service, port: &ServicePort) -> Self {
+        let found = state.slices(&service.id).map(|(_, slice)| {
+            if slice.endpoints.is_empty() {
+                Self::Endpoints
+            } else if slice.ports.iter().any(|own| port.matches(own)) {
+                Self::Family
+            } else {
+                Self::Port
+            }
+        });
+        found.max().unwrap_or(Self::Slices)
+    }
+}
+
+impl Cause<'_> {
+    /// Index of the key that decided; `None` where no key did, or none was `chosen`.
+    #[must_use]
+    pub const fn tier(&self, chosen: usize) -> Option<u8> {
+        match self {
+            Self::Key { tier, .. } | Self::Any { tier } => Some(*tier),
+            Self::Node | Self::Pool(_) | Self::NodeForLackOfPool if chosen > 0 => Some(0),
+            _ => None,
+        }
+    }
+}

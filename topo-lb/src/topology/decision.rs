@@ -1,0 +1,313 @@
+//! A decision with everything that explains it. The datapath's view of the same is
+//! [`Route`](super::Route).
+
+use std::net::SocketAddr;
+
+use topo_lb_common::backend::Locality;
+
+use crate::cluster::{Service, ServicePort, State};
+
+use super::candidate::{self, Candidate, Family, Stock};
+use super::cause::Cause;
+use super::evaluation::{Evaluation, Standing};
+use super::keys;
+use super::label::{Absent, Here, Site, ZONE};
+use super::policy::{Policy, Rules};
+use super::spill::Share;
+use super::validation::Ignored;
+use super::{PolicyKind, PolicySource, Verdict};
+
+/// What a Service port's connections do, and why.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Decision<'a> {
+    /// The Service.
+    pub service: &'a Service,
+    /// Its port.
+    pub port: &'a ServicePort,
+    /// The policy in force.
+    pub policy: InForce<'a>,
+    /// One per address family in which the Service has a ClusterIP, in the order of its
+    /// ClusterIPs; at least one.
+    pub choices: Vec<Choice<'a>>,
+    /// Every endpoint that the port's slices list, sorted by address and port.
+    pub endpoints: Vec<Endpoint<'a>>,
+}
+
+/// The policy in force, and what was ignored on the way to it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InForce<'a> {
+    /// Where it comes from.
+    pub source: PolicySource,
+    /// What it does.
+    pub kind: PolicyKind,
+    /// Its keys; empty for hints and for none.
+    pub keys: Vec<&'a str>,
+    /// What broke a rule.
+    pub ignored: Vec<Ignored>,
+}
+
+/// One key, seen from this node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tier<'a> {
+    /// The key.
+    pub key: &'a str,
+    /// This node's value for it; `None` where it has none, and for `*`.
+    pub own: Option<&'a str>,
+    /// How many usable endpoints it matches.
+    pub endpoints: usize,
+    /// How many it needs to count.
+    pub least: u16,
+}
+
+/// Where a share of new connections goes though the tier is healthy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Wider<'a> {
+    /// The next wider key that matches anything more.
+    pub key: &'a str,
+    /// How many endpoints it adds.
+    pub endpoints: usize,
+    /// The share.
+    pub share: Share,
+}
+
+/// What connections of one address family do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Choice<'a> {
+    /// The family.
+    pub family: Family,
+    /// Route, refuse or bypass.
+    pub verdict: Verdict,
+    /// Why.
+    pub cause: Cause<'a>,
+    /// Endpoints of this family.
+    pub total: usize,
+    /// Those that `internalTrafficPolicy` left: all, or this node's.
+    pub near: usize,
+    /// Those of them that the policy could choose from.
+    pub usable: usize,
+    /// What these are.
+    pub stock: Stock,
+    /// Those that it chose.
+    pub chosen: usize,
+    /// Every key and what it would match; only of kind keys.
+    pub tiers: Vec<Tier<'a>>,
+    /// Where connections spill to.
+    pub wider: Option<Wider<'a>>,
+}
+
+/// An endpoint, and what became of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Endpoint<'a> {
+    /// Where it listens.
+    pub address: SocketAddr,
+    /// `nodeName`.
+    pub node: Option<&'a str>,
+    /// Its `topology.kubernetes.io/zone`.
+    pub zone: Option<&'a str>,
+    /// How far it is.
+    pub locality: Locality,
+    /// Which rule selected or excluded it.
+    pub status: Status<'a>,
+}
+
+impl Choice<'_> {
+    /// Index of the key that decided.
+    #[must_use]
+    pub const fn tier(&self) -> Option<u8> {
+        match self.verdict {
+            Verdict::Route => self.cause.tier(self.chosen),
+            Verdict::Refuse | Verdict::Bypass => None,
+        }
+    }
+}
+
+impl Endpoint<'_> {
+    /// Whether new connections go there, if only some that spill.
+    #[must_use]
+    pub const fn selected(&self) -> bool {
+        matches!(self.status, Status::Chosen(_) | Status::Wider(_))
+    }
+}
+
+/// Which rule selected or excluded an endpoint.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Status<'a> {
+    /// Selected, by this.
+    Chosen(Cause<'a>),
+    /// Selected for connections that spill, by this key.
+    Wider(&'a str),
+    /// The Service is not ours.
+    OutOfScope,
+    /// The Service has no ClusterIP of this family.
+    OtherFamily(Family),
+    /// Neither ready nor terminating.
+    NotReady,
+    /// Terminating; it still serves, but others are ready.
+    Draining,
+    /// Terminating, and no longer serving.
+    Stopped,
+    /// `internalTrafficPolicy: Local`, and it is on another node or on none.
+    Remote,
+    /// Its value for the key that decided is not this node's.
+    Differs {
+        /// The key.
+        key: &'a str,
+        /// Its value, or why it has none.
+        own: Result<&'a str, Absent<'a>>,
+    },
+    /// No key matched anything. Its value for every key, or why it has none.
+    NoKey(Vec<(&'a str, Result<&'a str, Absent<'a>>)>),
+    /// OpenYurt: it is on another node, or on none.
+    OtherNode,
+    /// OpenYurt: its pool, or why it has none.
+    OtherPool(Result<&'a str, Absent<'a>>),
+    /// Hinted for these nodes.
+    HintedNodes(Vec<&'a str>),
+    /// Hinted for these zones.
+    HintedZones(Vec<&'a str>),
+}
+
+impl Decision<'_> {
+    /// Route where connections of any family are routed.
+    #[must_use]
+    pub fn verdict(&self) -> Verdict {
+        self.leading().map_or(Verdict::Refuse, |choice| choice.verdict)
+    }
+
+    /// The choice that stands for all: the first family that is routed, else the first.
+    #[must_use]
+    pub fn leading(&self) -> Option<&Choice<'_>> {
+        let routed = self.choices.iter().find(|choice| choice.verdict == Verdict::Route);
+        routed.or(self.choices.first())
+    }
+}
+
+impl<'a> Decision<'a> {
+    pub(super) fn of(
+        state: &'a State,
+        here: Here<'a>,
+        service: &'a Service,
+        port: &'a ServicePort,
+        policy: &Policy<'a>,
+        in_scope: bool,
+    ) -> Self {
+        let mut choices = Vec::new();
+        let mut endpoints = Vec::new();
+        let mut hinted = false;
+        let families = Family::all_of(service);
+        for &family in &families {
+            let done = Evaluation::of(state, here, service, port, &policy.rules, family);
+            hinted |= done.hinted;
+            choices.push(Choice {
+                family,
+                verdict: match (in_scope, done.chosen) {
+                    (false, _) => Verdict::Bypass,
+                    (true, 0) => Verdict::Refuse,
+                    (true, _) => Verdict::Route,
+                },
+                cause: done.cause,
+                total: done.candidates.len(),
+                near: done.near,
+                usable: done.usable,
+                stock: done.stock,
+                chosen: done.chosen,
+                tiers: tiers(&done, here, &policy.rules),
+                wider: wider(&done, &policy.rules),
+            });
+            for (candidate, standing) in done.candidates.iter().zip(&done.standings) {
+                let status = if in_scope {
+                    status(candidate.site, *standing, &done, &policy.rules)
+                } else {
+                    Status::OutOfScope
+                };
+                endpoints.push(endpoint(candidate, here, status));
+            }
+        }
+        for family in [Family::V4, Family::V6] {
+            if !families.contains(&family) {
+                let strangers = candidate::of(state, service, port, family);
+                let status = Status::OtherFamily(family);
+                endpoints.extend(strangers.iter().map(|one| endpoint(one, here, status.clone())));
+            }
+        }
+        endpoints.sort_by_key(|one| one.address);
+        let policy = InForce {
+            source: if hinted { PolicySource::Hints } else { policy.source },
+            kind: match policy.rules {
+                Rules::Keys(_) => PolicyKind::Keys,
+                Rules::OpenYurt { .. } => PolicyKind::OpenYurt,
+                Rules::None if hinted => PolicyKind::Hints,
+                Rules::None => PolicyKind::None,
+            },
+            keys: match &policy.rules {
+                Rules::Keys(keys) => keys.keys.clone(),
+                Rules::OpenYurt { value, .. } => vec![value],
+                Rules::None => Vec::new(),
+            },
+            ignored: policy.ignored.clone(),
+        };
+        Self { service, port, policy, choices, endpoints }
+    }
+}
+
+fn tiers<'a>(done: &Evaluation<'a>, here: Here<'a>, rules: &Rules<'a>) -> Vec<Tier<'a>> {
+    let Rules::Keys(own) = rules else { return Vec::new() };
+    let usable = done.usable();
+    let tier = |(&key, &least): (&&'a str, &u16)| Tier {
+        key,
+        own: here.label(key),
+        endpoints: keys::matching(key, here, &done.candidates, &usable).len(),
+        least,
+    };
+    own.keys.iter().zip(&own.least).map(tier).collect()
+}
+
+fn wider<'a>(done: &Evaluation<'a>, rules: &Rules<'a>) -> Option<Wider<'a>> {
+    match (rules, done.wider) {
+        (Rules::Keys(keys), Some((tier, endpoints))) => {
+            Some(Wider { key: keys.keys[tier], endpoints, share: keys.spill })
+        }
+        _ => None,
+    }
+}
+
+fn endpoint<'a>(candidate: &Candidate<'a>, here: Here<'a>, status: Status<'a>) -> Endpoint<'a> {
+    Endpoint {
+        address: candidate.address,
+        node: candidate.site.node(),
+        zone: candidate.site.label(ZONE).ok(),
+        locality: candidate.site.locality(here),
+        status,
+    }
+}
+
+fn status<'a>(
+    site: Site<'a>,
+    standing: Standing,
+    done: &Evaluation<'a>,
+    rules: &Rules<'a>,
+) -> Status<'a> {
+    let strings = |names: &'a [std::sync::Arc<str>]| names.iter().map(|name| &**name).collect();
+    match (standing, done.cause) {
+        (Standing::Chosen, cause) => Status::Chosen(cause),
+        (Standing::Wider, _) => Status::Wider(wider(done, rules).map_or("", |wider| wider.key)),
+        (Standing::Remote, _) => Status::Remote,
+        (Standing::Unusable, _) if !site.endpoint.terminating => Status::NotReady,
+        (Standing::Unusable, _) if site.endpoint.serving => Status::Draining,
+        (Standing::Unusable, _) => Status::Stopped,
+        (Standing::Passed, Cause::Key { key, .. }) => Status::Differs { key, own: site.label(key) },
+        (Standing::Passed, Cause::Pool(_)) => Status::OtherPool(site.pool()),
+        (Standing::Passed, Cause::HintedNode) => {
+            Status::HintedNodes(strings(site.endpoint.for_nodes()))
+        }
+        (Standing::Passed, Cause::HintedZone(_)) => {
+            Status::HintedZones(strings(site.endpoint.for_zones()))
+        }
+        (Standing::Passed, Cause::NoKey) => Status::NoKey(match rules {
+            Rules::Keys(keys) => keys.keys.iter().map(|&key| (key, site.label(key))).collect(),
+            Rules::OpenYurt { .. } | Rules::None => Vec::new(),
+        }),
+        // What is left chooses every usable endpoint, or by node.
+        (Standing::Passed, _) => Status::OtherNode,
+    }
+}

@@ -1,0 +1,137 @@
+//! Policy *keys*: Kubernetes 1.17 Service Topology, over any node label.
+//!
+//! The keys are tried in turn, and the first one with a match decides; with
+//! `topo-lb.io/min-endpoints`, the first one with enough of them. When none has, connections are
+//! refused: there is no silent fall-back.
+
+use std::sync::Arc;
+
+use super::candidate::Candidate;
+use super::label::Here;
+use super::spill::Share;
+use super::validation::{ANY, MAX_KEYS, Rule, label_name, quoted};
+
+/// The keys of annotation `topo-lb.io/topology-keys`: separated by commas, white space around
+/// them ignored.
+///
+/// # Errors
+/// The first rule that they break.
+pub(super) fn from_annotation(text: &str, external_local: bool) -> Result<Vec<&str>, Rule> {
+    if text.trim().is_empty() {
+        return Err(Rule::Empty);
+    }
+    // Counted first: an annotation of a megabyte of commas is not worth a megabyte of keys.
+    let count = text.bytes().filter(|&byte| byte == b',').count() + 1;
+    if count > MAX_KEYS {
+        return Err(Rule::TooManyKeys { count });
+    }
+    validated(text.split(',').map(str::trim).collect(), external_local)
+}
+
+/// The keys of field `spec.topologyKeys`, which is not empty.
+///
+/// # Errors
+/// The first rule that they break.
+pub(super) fn from_field(keys: &[Arc<str>], external_local: bool) -> Result<Vec<&str>, Rule> {
+    if keys.len() > MAX_KEYS {
+        return Err(Rule::TooManyKeys { count: keys.len() });
+    }
+    validated(keys.iter().map(|key| &**key).collect(), external_local)
+}
+
+fn validated(keys: Vec<&str>, external_local: bool) -> Result<Vec<&str>, Rule> {
+    let count = keys.len();
+    for (index, &key) in keys.iter().enumerate() {
+        let position = index + 1;
+        if key.is_empty() {
+            return Err(Rule::EmptyKey { position, count });
+        }
+        if key == ANY && position < count {
+            return Err(Rule::AnyNotLast { position, count });
+        }
+        if key != ANY
+            && let Err(fault) = label_name(key)
+        {
+            return Err(Rule::NotALabel { position, key: quoted(key), fault });
+        }
+        if let Some(first) = keys[..index].iter().position(|&other| other == key) {
+            let key = quoted(key);
+            return Err(Rule::Duplicate { key, first: first + 1, second: position });
+        }
+    }
+    if external_local {
+        return Err(Rule::WithExternalLocal);
+    }
+    Ok(keys)
+}
+
+/// Keys that keep the rules, and what refines them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Keys<'a> {
+    /// At least one, at most [`MAX_KEYS`].
+    pub(super) keys: Vec<&'a str>,
+    /// How many endpoints each of them needs to count; 1 where nothing was asked for.
+    pub(super) least: Vec<u16>,
+    /// Share of new connections for the next wider tier.
+    pub(super) spill: Share,
+}
+
+/// What keys choose.
+pub(super) struct Tier {
+    /// Index of the key.
+    pub(super) index: usize,
+    /// What it matches.
+    pub(super) members: Vec<usize>,
+    /// What the next wider key matches beyond that, where connections are to spill; its index is
+    /// above [`index`](Self::index).
+    pub(super) wider: Option<(usize, Vec<usize>)>,
+}
+
+impl<'a> Keys<'a> {
+    /// Keys that nothing refines.
+    pub(super) fn of(keys: Vec<&'a str>) -> Self {
+        Self { least: vec![1; keys.len()], spill: Share::default(), keys }
+    }
+
+    /// The first key that matches as many members of `usable` as it needs.
+    pub(super) fn choose(
+        &self,
+        here: Here<'_>,
+        candidates: &[Candidate<'_>],
+        usable: &[usize],
+    ) -> Option<Tier> {
+        let matches = |key| matching(key, here, candidates, usable);
+        let (index, members) =
+            self.keys.iter().zip(&self.least).enumerate().find_map(|(index, (key, &least))| {
+                let members = matches(key);
+                (members.len() >= usize::from(least)).then_some((index, members))
+            })?;
+        let beyond = |key| {
+            let mut more = matches(key);
+            more.retain(|one| members.binary_search(one).is_err());
+            more
+        };
+        let wider = if self.spill.is_none() {
+            None
+        } else {
+            let keys = self.keys.iter().enumerate().skip(index + 1);
+            keys.map(|(at, key)| (at, beyond(key))).find(|(_, more)| !more.is_empty())
+        };
+        Some(Tier { index, members, wider })
+    }
+}
+
+/// The members of `usable`, sorted, that `key` matches; sorted.
+pub(super) fn matching(
+    key: &str,
+    here: Here<'_>,
+    candidates: &[Candidate<'_>],
+    usable: &[usize],
+) -> Vec<usize> {
+    if key == ANY {
+        return usable.to_vec();
+    }
+    let Some(own) = here.label(key) else { return Vec::new() };
+    let shares = |index: &usize| candidates[*index].site.label(key) == Ok(own);
+    usable.iter().copied().filter(shares).collect()
+}

@@ -1,0 +1,103 @@
+//! Where a Service's policy comes from: the first source that is there and keeps the rules.
+
+use crate::cluster::Service;
+
+use super::keys::Keys;
+use super::openyurt::Reach;
+use super::validation::{Field, Ignored, Rule};
+use super::{PolicySource, Scope, keys, least, openyurt, spill};
+
+/// What a Service's annotations and fields ask for. Hints are not among it: they are on slices,
+/// and speak where nothing here does.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Rules<'a> {
+    Keys(Keys<'a>),
+    OpenYurt { value: &'a str, reach: Reach },
+    None,
+}
+
+/// The policy in force.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Policy<'a> {
+    /// [`PolicySource::None`] may still become [`PolicySource::Hints`].
+    pub(super) source: PolicySource,
+    pub(super) rules: Rules<'a>,
+    pub(super) ignored: Vec<Ignored>,
+}
+
+pub(super) fn of(service: &Service) -> Policy<'_> {
+    let mut policy = source_of(service);
+    refine(&mut policy, service);
+    policy
+}
+
+/// Adds what refines keys.
+fn refine(policy: &mut Policy<'_>, service: &Service) {
+    let mut keys = match &mut policy.rules {
+        Rules::Keys(keys) => Some(keys),
+        Rules::OpenYurt { .. } | Rules::None => None,
+    };
+    if let Some(text) = &service.policy.min_endpoints {
+        let least = keys
+            .as_ref()
+            .map_or(Err(Rule::WithoutKeys), |keys| least::from_annotation(text, &keys.keys));
+        match (least, &mut keys) {
+            (Ok(least), Some(keys)) => keys.least = least,
+            (Ok(_), None) => {}
+            (Err(rule), _) => policy.ignored.push(Ignored { what: Field::MinEndpoints, rule }),
+        }
+    }
+    if let Some(text) = &service.policy.spill {
+        match (spill::from_annotation(text), keys) {
+            (Ok(share), Some(keys)) => keys.spill = share,
+            (Ok(_), None) => {
+                policy.ignored.push(Ignored { what: Field::Spill, rule: Rule::WithoutKeys });
+            }
+            (Err(rule), _) => policy.ignored.push(Ignored { what: Field::Spill, rule }),
+        }
+    }
+}
+
+fn source_of(service: &Service) -> Policy<'_> {
+    let sources = &service.policy;
+    let local = service.external_local;
+    let keys_annotation = || {
+        let text = sources.topology_keys.as_deref()?;
+        Some(keys::from_annotation(text, local).map(|keys| Rules::Keys(Keys::of(keys))))
+    };
+    let openyurt_annotation = || {
+        let value = sources.openyurt.as_deref()?;
+        Some(openyurt::from_annotation(value).map(|reach| Rules::OpenYurt { value, reach }))
+    };
+    let keys_field = || {
+        let keys = &sources.spec_topology_keys;
+        (!keys.is_empty())
+            .then(|| keys::from_field(keys, local).map(|keys| Rules::Keys(Keys::of(keys))))
+    };
+
+    let mut ignored = Vec::new();
+    // The first that keeps the rules is in force; what comes after it is not even looked at.
+    for (source, rules) in [
+        (PolicySource::TopologyKeys, &keys_annotation as &dyn Fn() -> _),
+        (PolicySource::OpenYurt, &openyurt_annotation),
+        (PolicySource::SpecTopologyKeys, &keys_field),
+    ] {
+        match rules() {
+            Some(Ok(rules)) => return Policy { source, rules, ignored },
+            Some(Err(rule)) => ignored.push(Ignored { what: Field::Policy(source), rule }),
+            None => {}
+        }
+    }
+    Policy { source: PolicySource::None, rules: Rules::None, ignored }
+}
+
+impl Policy<'_> {
+    /// Whether topo-lb is to handle `service` at all. In [`Scope::OptIn`] it must carry a policy
+    /// that keeps the rules, or ask for hints.
+    pub(super) fn is_in(&self, scope: Scope, service: &Service) -> bool {
+        match scope {
+            Scope::All => true,
+            Scope::OptIn => self.source != PolicySource::None || service.policy.hints_asked,
+        }
+    }
+}

@@ -1,0 +1,335 @@
+//! The rules that annotations and fields must keep, and what to say of one that was broken.
+//!
+//! What breaks a rule is ignored whole: the Service is served as if it were not there.
+
+use std::fmt;
+
+use super::PolicySource;
+
+/// At most this many keys, as in Kubernetes 1.17 (`MaxTopologyKeys`).
+pub const MAX_KEYS: usize = 16;
+/// The key that matches every endpoint.
+pub const ANY: &str = "*";
+
+/// An annotation or field that is ignored, and why.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ignored {
+    /// What was ignored.
+    pub what: Field,
+    /// The rule that it broke.
+    pub rule: Rule,
+}
+
+impl fmt::Display for Ignored {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} is ignored: {}", self.what, self.rule)
+    }
+}
+
+impl std::error::Error for Ignored {}
+
+/// What of a Service can break a rule.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Field {
+    /// What a policy comes from.
+    Policy(PolicySource),
+    /// Annotation `topo-lb.io/min-endpoints`.
+    MinEndpoints,
+    /// Annotation `topo-lb.io/spill`.
+    Spill,
+}
+
+impl fmt::Display for Field {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Policy(source @ PolicySource::SpecTopologyKeys) => {
+                write!(f, "field {}", source.name())
+            }
+            Self::Policy(source) => write!(f, "annotation {}", source.name()),
+            Self::MinEndpoints => f.write_str("annotation topo-lb.io/min-endpoints"),
+            Self::Spill => f.write_str("annotation topo-lb.io/spill"),
+        }
+    }
+}
+
+/// A rule that was broken, and how to mend it. Positions count from 1.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Rule {
+    /// More than [`MAX_KEYS`].
+    #[error("it has {count} keys, at most {MAX_KEYS} are allowed; remove {}", count - MAX_KEYS)]
+    TooManyKeys {
+        /// How many there are.
+        count: usize,
+    },
+    /// Nothing at all.
+    #[error("it is empty; name at least one node label, or `*` for every endpoint, or remove it")]
+    Empty,
+    /// Nothing between two commas.
+    #[error("key {position} of {count} is empty; write a node label there or remove a comma")]
+    EmptyKey {
+        /// Which.
+        position: usize,
+        /// Of how many.
+        count: usize,
+    },
+    /// Not a qualified name.
+    #[error("key {position}, {key}, is no label name: {fault}")]
+    NotALabel {
+        /// Which.
+        position: usize,
+        /// Quoted.
+        key: String,
+        /// What is wrong with it.
+        fault: LabelFault,
+    },
+    /// `*` before another key.
+    #[error(
+        "`*` is key {position} of {count}, but nothing after it could ever match; move it to the \
+         end or remove it"
+    )]
+    AnyNotLast {
+        /// Which.
+        position: usize,
+        /// Of how many.
+        count: usize,
+    },
+    /// Twice the same.
+    #[error("key {second}, {key}, is the same as key {first}; remove one of them")]
+    Duplicate {
+        /// Quoted.
+        key: String,
+        /// Where it stands first.
+        first: usize,
+        /// Where it stands again.
+        second: usize,
+    },
+    /// Kubernetes 1.17 forbids the two together.
+    #[error(
+        "topology keys and `externalTrafficPolicy: Local` exclude each other; remove the keys or \
+         set `externalTrafficPolicy: Cluster`"
+    )]
+    WithExternalLocal,
+    /// OpenYurt takes one value.
+    #[error(
+        "{value} is a list, OpenYurt takes one value: {OPENYURT_VALUES}; for a list of labels use \
+         annotation topo-lb.io/topology-keys"
+    )]
+    OpenYurtList {
+        /// Quoted.
+        value: String,
+    },
+    /// OpenYurt knows three values.
+    #[error(
+        "OpenYurt does not know {value}, only {OPENYURT_VALUES}; for any other label use \
+         annotation topo-lb.io/topology-keys"
+    )]
+    OpenYurtUnknown {
+        /// Quoted.
+        value: String,
+    },
+    /// OpenYurt's annotation without a value.
+    #[error("it is empty; write {OPENYURT_VALUES}, or remove it")]
+    OpenYurtEmpty,
+    /// It refines keys, and there are none in force.
+    #[error(
+        "it refines topology keys, and none are in force here; write annotation \
+         topo-lb.io/topology-keys, or remove this one"
+    )]
+    WithoutKeys,
+    /// Not a number.
+    #[error("number {position}, {text}, is not a number; write a whole number such as `2`")]
+    LeastNotANumber {
+        /// Which.
+        position: usize,
+        /// Quoted.
+        text: String,
+    },
+    /// No number that can be.
+    #[error("number {position}, {text}, is out of range; write one from 1 to 65535")]
+    LeastOutOfRange {
+        /// Which.
+        position: usize,
+        /// Quoted.
+        text: String,
+    },
+    /// Neither one number, nor one per key.
+    #[error(
+        "it has {numbers} numbers for {labels} label keys; write one for all of them, or one for \
+         each"
+    )]
+    LeastCount {
+        /// How many there are.
+        numbers: usize,
+        /// Keys other than `*`.
+        labels: usize,
+    },
+    /// `*` takes what there is.
+    #[error("`*` takes every endpoint there is, it cannot ask for {number}; leave its number out")]
+    LeastOfAny {
+        /// What was asked for.
+        number: u16,
+    },
+    /// Not a percentage.
+    #[error(
+        "{text} is not a percentage; write one of at most two decimals, such as `5%` or `0.5%`"
+    )]
+    SpillNotAShare {
+        /// Quoted.
+        text: String,
+    },
+    /// More than all.
+    #[error("{text} is more than all connections; write at most `100%`")]
+    SpillAbove {
+        /// Quoted.
+        text: String,
+    },
+}
+
+const OPENYURT_VALUES: &str =
+    "`kubernetes.io/hostname`, `openyurt.io/nodepool` or `kubernetes.io/zone`";
+
+/// What is wrong with a label name (Kubernetes' `IsQualifiedName`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum LabelFault {
+    /// More than one `/`.
+    #[error("it has more than one `/`; a label is NAME or PREFIX/NAME")]
+    Slashes,
+    /// Nothing after the `/`.
+    #[error("nothing follows the `/`")]
+    NoName,
+    /// The name is too long.
+    #[error("its name has more than 63 characters")]
+    LongName,
+    /// The name has characters that it may not have.
+    #[error(
+        "its name must be letters, digits, `-`, `_` and `.`, with a letter or digit at both ends"
+    )]
+    Name,
+    /// Nothing before the `/`.
+    #[error("nothing precedes the `/`")]
+    NoPrefix,
+    /// The prefix is too long.
+    #[error("its prefix has more than 253 characters")]
+    LongPrefix,
+    /// The prefix is no DNS name.
+    #[error(
+        "its prefix must be a DNS name: lower-case letters, digits, `-` and `.`, with a letter or \
+         digit at both ends of every part"
+    )]
+    Prefix,
+}
+
+/// Whether `key` is a qualified name: `[PREFIX/]NAME`.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn label_name(key: &str) -> Result<(), LabelFault> {
+    let (prefix, name) = match key.split_once('/') {
+        None => (None, key),
+        Some((_, rest)) if rest.contains('/') => return Err(LabelFault::Slashes),
+        Some((prefix, name)) => (Some(prefix), name),
+    };
+    match prefix {
+        Some("") => return Err(LabelFault::NoPrefix),
+        Some(prefix) if prefix.len() > 253 => return Err(LabelFault::LongPrefix),
+        Some(prefix) if !prefix.split('.').all(is_dns_label) => return Err(LabelFault::Prefix),
+        _ => {}
+    }
+    let inner = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
+    if name.is_empty() {
+        Err(LabelFault::NoName)
+    } else if name.len() > 63 {
+        Err(LabelFault::LongName)
+    } else if is_bounded(name, inner, |byte| byte.is_ascii_alphanumeric()) {
+        Ok(())
+    } else {
+        Err(LabelFault::Name)
+    }
+}
+
+fn is_dns_label(part: &str) -> bool {
+    let outer = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
+    is_bounded(part, |byte| outer(byte) || byte == b'-', outer)
+}
+
+/// Whether `text` is made of `inner` bytes and begins and ends with `outer` ones.
+fn is_bounded(text: &str, inner: impl Fn(u8) -> bool, outer: impl Fn(u8) -> bool) -> bool {
+    let bytes = text.as_bytes();
+    bytes.iter().all(|&byte| inner(byte))
+        && bytes.first().is_some_and(|&byte| outer(byte))
+        && bytes.last().is_some_and(|&byte| outer(byte))
+}
+
+/// Characters of somebody else's text that a message repeats.
+const QUOTED: usize = 80;
+
+/// Somebody else's text in backquotes: one line, printable, and never longer than a message can
+/// bear.
+pub(super) fn quoted(text: &str) -> String {
+    let mut shown: String = text.chars().take(QUOTED).flat_map(char::escape_debug).collect();
+    shown = shown.replace("\\\"", "\"").replace("\\'", "'");
+    match text.chars().count().saturating_sub(QUOTED) {
+        0 => format!("`{shown}`"),
+        more => format!("`{shown}…` (and {more} more characters)"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn qualified_names_are_labels() {
+        for key in [
+            "a",
+            "A1",
+            "rack",
+            "kubernetes.io/hostname",
+            "example.com/Rack_1.x-y",
+            "1.2.3/4",
+            "a-b.c-d/e",
+        ] {
+            assert_eq!(label_name(key), Ok(()), "{key}");
+        }
+        let longest = format!("{}/{}", ["a"; 127].join("."), "b".repeat(63));
+        assert_eq!(label_name(&longest), Ok(()), "{longest}");
+    }
+
+    #[test]
+    fn what_is_no_qualified_name_says_why() {
+        use LabelFault::{LongName, LongPrefix, Name, NoName, NoPrefix, Prefix, Slashes};
+        for (key, fault) in [
+            ("", NoName),
+            ("example.com/", NoName),
+            ("/rack", NoPrefix),
+            ("/", NoPrefix),
+            ("a/b/c", Slashes),
+            ("a//b", Slashes),
+            ("-a", Name),
+            ("a-", Name),
+            ("a b", Name),
+            ("räck", Name),
+            ("a*", Name),
+            ("a\0", Name),
+            ("Example.com/a", Prefix),
+            ("example..com/a", Prefix),
+            (".com/a", Prefix),
+            ("-x.com/a", Prefix),
+            ("a_b/c", Prefix),
+            (&"a".repeat(64), LongName),
+            (&format!("{}/a", "a".repeat(254)), LongPrefix),
+        ] {
+            assert_eq!(label_name(key), Err(fault), "{key:?}");
+        }
+    }
+
+    #[test]
+    fn a_quote_is_one_short_line_whatever_the_text() {
+        assert_eq!(quoted("a b"), "`a b`");
+        assert_eq!(quoted("say \"x\" isn't"), "`say \"x\" isn't`");
+        assert_eq!(quoted("a\nb\u{1b}[31m"), "`a\\nb\\u{1b}[31m`");
+        let long = quoted(&"ä".repeat(1_000_000));
+        assert!(long.starts_with("`ää") && long.ends_with("…` (and 999920 more characters)"));
+        assert!(long.len() < 250);
+    }
+}

@@ -1,0 +1,14 @@
+//! The topology engine, proven: its originals' own tables, what these leave out, a second
+//! implementation that must agree with it, and state that must not depend on the way to it.
+
+mod candidates;
+mod hints;
+mod keys;
+mod made;
+mod naive;
+mod openyurt;
+mod policy;
+mod random;
+mod refined;
+mod same_rules;
+mod updates;

@@ -1,0 +1,321 @@
+//! A second implementation of the rules, as slow and as plain as they are written: section by
+//! section, from the raw objects, sharing nothing with the engine.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, SocketAddr};
+
+use topo_lb::cluster::service::Protocol;
+use topo_lb::cluster::{Service, ServicePort, SliceEndpoint};
+
+use crate::made::Cluster;
+
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Answer {
+    pub(crate) refused: bool,
+    pub(crate) tier: Option<usize>,
+    /// Address, and how far it is: `node`, `zone`, `region` or `elsewhere`.
+    pub(crate) chosen: BTreeMap<SocketAddr, &'static str>,
+    /// The same for what spilled connections get.
+    pub(crate) wider: BTreeMap<SocketAddr, &'static str>,
+    /// In parts of 1,048,576.
+    pub(crate) spill: u32,
+    pub(crate) serving: BTreeSet<SocketAddr>,
+    pub(crate) source: &'static str,
+    pub(crate) errors: usize,
+}
+
+/// One Service port in one family, seen from `me`; `None` where the Service is not ours.
+pub(crate) fn answer(
+    cluster: &Cluster,
+    me: &str,
+    service: &Service,
+    port: &ServicePort,
+    v6: bool,
+    only_opted_in: bool,
+) -> Option<Answer> {
+    // Section 1: the source.
+    let mut errors = 0;
+    let mut source = "none";
+    let mut keys: Vec<String> = vec![];
+    if let Some(text) = service.policy.topology_keys.as_deref() {
+        let split: Vec<String> = text.split(',').map(|key| key.trim().to_owned()).collect();
+        if well_formed(&split, service) {
+            (source, keys) = ("topo-lb.io/topology-keys", split);
+        } else {
+            errors += 1;
+        }
+    }
+    if let (Some(value), "none") = (service.policy.openyurt.as_deref(), source) {
+        if ["kubernetes.io/hostname", "openyurt.io/nodepool", "kubernetes.io/zone"].contains(&value)
+        {
+            (source, keys) = ("openyurt.io/topologyKeys", vec![value.to_owned()]);
+        } else {
+            errors += 1;
+        }
+    }
+    if !service.policy.spec_topology_keys.is_empty() && source == "none" {
+        let field: Vec<String> =
+            service.policy.spec_topology_keys.iter().map(|key| key.to_string()).collect();
+        if well_formed(&field, service) {
+            (source, keys) = ("spec.topologyKeys", field);
+        } else {
+            errors += 1;
+        }
+    }
+    let by_keys = source == "topo-lb.io/topology-keys" || source == "spec.topologyKeys";
+    let mut least = vec![1; keys.len()];
+    if let Some(text) = service.policy.min_endpoints.as_deref() {
+        match needed(text, &keys) {
+            Some(numbers) if by_keys => least = numbers,
+            _ => errors += 1,
+        }
+    }
+    let mut spill = 0;
+    if let Some(text) = service.policy.spill.as_deref() {
+        match share(text) {
+            Some(parts) if by_keys => spill = parts,
+            _ => errors += 1,
+        }
+    }
+    if only_opted_in && source == "none" && !service.policy.hints_asked {
+        return None;
+    }
+
+    // Section 2: candidates, the better of two that share an address and port.
+    let mut candidates: BTreeMap<SocketAddr, SliceEndpoint> = BTreeMap::new();
+    let mut slices: Vec<_> = cluster.slices.iter().collect();
+    slices.sort_by(|a, b| a.id.cmp(&b.id));
+    for slice in slices {
+        if slice.service.as_ref() != Some(&service.id) {
+            continue;
+        }
+        for own in &slice.ports {
+            if own.name != port.name || protocol(own.protocol) != protocol(port.protocol) {
+                continue;
+            }
+            for endpoint in &slice.endpoints {
+                if matches!(endpoint.address, IpAddr::V6(_)) != v6 {
+                    continue;
+                }
+                let at = SocketAddr::new(endpoint.address, own.port);
+                let better = match candidates.get(&at) {
+                    None => true,
+                    Some(old) => merit(endpoint) > merit(old),
+                };
+                if better {
+                    candidates.insert(at, endpoint.clone());
+                }
+            }
+        }
+    }
+    let everyone = candidates.clone();
+    if service.internal_local {
+        candidates.retain(|_, endpoint| endpoint.node.as_deref() == Some(me));
+    }
+    let mut usable = candidates.clone();
+    usable.retain(|_, endpoint| endpoint.ready);
+    let anyone_ready = !usable.is_empty();
+    if !anyone_ready {
+        usable = candidates.clone();
+        usable.retain(|_, endpoint| endpoint.serving && endpoint.terminating);
+    }
+
+    // Sections 4 to 6: the policy.
+    let hinted =
+        everyone.values().any(|one| !one.for_nodes.is_empty() || !one.for_zones.is_empty());
+    let mut chosen = usable.clone();
+    let mut tier = None;
+    let mut wider: BTreeMap<SocketAddr, SliceEndpoint> = BTreeMap::new();
+    if source == "openyurt.io/topologyKeys" {
+        let mut mine = None;
+        if keys[0] != "kubernetes.io/hostname" {
+            mine = pool(cluster, Some(me));
+        }
+        chosen.retain(|_, endpoint| match &mine {
+            Some(mine) => pool(cluster, endpoint.node.as_deref()).as_ref() == Some(mine),
+            None => endpoint.node.as_deref() == Some(me),
+        });
+        tier = Some(0);
+    } else if source != "none" {
+        chosen.clear();
+        for (index, key) in keys.iter().enumerate() {
+            let mut matches = usable.clone();
+            if key != "*" {
+                let mine = node_label(cluster, me, key);
+                matches
+                    .retain(|_, one| mine.is_some() && endpoint_label(cluster, one, key) == mine);
+            }
+            if tier.is_none() {
+                if !matches.is_empty() && matches.len() >= least[index] {
+                    (chosen, tier) = (matches, Some(index));
+                }
+            } else if wider.is_empty() && spill > 0 {
+                matches.retain(|at, _| !chosen.contains_key(at));
+                wider = matches;
+            }
+        }
+        if wider.is_empty() {
+            spill = 0;
+        }
+    } else if hinted && !service.internal_local {
+        source = "hints";
+        if anyone_ready {
+            let me_too = |one: &SliceEndpoint| one.for_nodes.iter().any(|name| &**name == me);
+            let zone = node_label(cluster, me, "topology.kubernetes.io/zone");
+            let my_zone = |one: &SliceEndpoint| {
+                one.for_zones.iter().any(|name| Some(name.to_string()) == zone)
+            };
+            if usable.values().all(|one| !one.for_nodes.is_empty()) && usable.values().any(me_too) {
+                chosen.retain(|_, one| me_too(one));
+            } else if usable.values().all(|one| !one.for_zones.is_empty())
+                && usable.values().any(my_zone)
+            {
+                chosen.retain(|_, one| my_zone(one));
+            }
+        }
+    }
+
+    // Section 7, and what may keep its flows.
+    let mut serving = BTreeSet::new();
+    for (at, endpoint) in &everyone {
+        if (endpoint.ready || endpoint.serving)
+            && !chosen.contains_key(at)
+            && !wider.contains_key(at)
+        {
+            serving.insert(*at);
+        }
+    }
+    Some(Answer {
+        refused: chosen.is_empty(),
+        tier: if chosen.is_empty() { None } else { tier },
+        chosen: chosen.iter().map(|(at, one)| (*at, distance(cluster, me, one))).collect(),
+        wider: wider.iter().map(|(at, one)| (*at, distance(cluster, me, one))).collect(),
+        spill,
+        serving,
+        source,
+        errors,
+    })
+}
+
+fn protocol(protocol: Protocol) -> u8 {
+    match protocol {
+        Protocol::Tcp => 6,
+        Protocol::Udp => 17,
+        Protocol::Sctp => 132,
+    }
+}
+
+/// Not terminating first, then ready, then serving.
+fn merit(endpoint: &SliceEndpoint) -> u8 {
+    4 * u8::from(!endpoint.terminating) + 2 * u8::from(endpoint.ready) + u8::from(endpoint.serving)
+}
+
+/// Section 4's rules.
+fn well_formed(keys: &[String], service: &Service) -> bool {
+    let distinct: BTreeSet<_> = keys.iter().collect();
+    let last = keys.len() - 1;
+    keys.len() <= 16
+        && distinct.len() == keys.len()
+        && !service.external_local
+        && (0..keys.len()).all(|at| if keys[at] == "*" { at == last } else { qualified(&keys[at]) })
+}
+
+/// `[prefix/]name`, by the state of a walk over its characters from the end.
+fn qualified(key: &str) -> bool {
+    let parts: Vec<Vec<char>> = key.split('/').map(|part| part.chars().collect()).collect();
+    let name = &parts[parts.len() - 1];
+    let plain = |one: &char| matches!(one, 'a'..='z' | 'A'..='Z' | '0'..='9');
+    let mut good = (1..=2).contains(&parts.len()) && (1..=63).contains(&name.len());
+    good = good && plain(&name[0]) && plain(&name[name.len() - 1]);
+    good = good && name.iter().all(|one| plain(one) || ['-', '_', '.'].contains(one));
+    if parts.len() == 2 {
+        good = good && parts[0].len() <= 253;
+        for label in parts[0].split(|&one| one == '.') {
+            let low = |one: &char| matches!(one, 'a'..='z' | '0'..='9');
+            good = good
+                && label.first().is_some_and(low)
+                && label.last().is_some_and(low)
+                && label.iter().all(|one| low(one) || *one == '-');
+        }
+    }
+    good
+}
+
+/// One number for all label keys, or one for each; `*` needs one endpoint, whatever is written.
+fn needed(text: &str, keys: &[String]) -> Option<Vec<usize>> {
+    let mut numbers = vec![];
+    for part in text.split(',') {
+        let part = part.trim();
+        if part.is_empty() || part.chars().any(|one| !one.is_ascii_digit()) {
+            return None;
+        }
+        numbers.push(part.parse::<usize>().ok().filter(|one| (1..=65535).contains(one))?);
+    }
+    let mut labels = keys.to_vec();
+    labels.retain(|key| key != "*");
+    if numbers.len() == 1 {
+        numbers = vec![numbers[0]; labels.len()];
+    }
+    if numbers.len() == labels.len() && labels.len() < keys.len() {
+        numbers.push(1);
+    }
+    let star_needs = keys.iter().zip(&numbers).find(|(key, _)| *key == "*");
+    (numbers.len() == keys.len() && star_needs.is_none_or(|(_, &one)| one == 1)).then_some(numbers)
+}
+
+/// A percentage as parts of 1,048,576, to the nearest; by floating point, as the engine is not.
+fn share(text: &str) -> Option<u32> {
+    let number = text.trim().strip_suffix('%')?.trim_end();
+    let shape: Vec<&str> = number.split('.').collect();
+    let plain = |part: &&str| !part.is_empty() && part.chars().all(|one| one.is_ascii_digit());
+    if shape.len() > 2 || !shape.iter().all(plain) || shape.get(1).is_some_and(|two| two.len() > 2)
+    {
+        return None;
+    }
+    let percent: f64 = number.parse().ok()?;
+    (percent <= 100.0).then(|| (percent / 100.0 * 1_048_576.0).round() as u32)
+}
+
+fn node_label(cluster: &Cluster, name: &str, key: &str) -> Option<String> {
+    for node in &cluster.nodes {
+        if &*node.name == name {
+            return node.labels.get(key).map(|value| value.to_string());
+        }
+    }
+    None
+}
+
+/// Section 3.
+fn endpoint_label(cluster: &Cluster, endpoint: &SliceEndpoint, key: &str) -> Option<String> {
+    if let Some(own) = endpoint.labels.get(key) {
+        return Some(own.to_string());
+    }
+    let node = endpoint.node.as_deref()?;
+    let known = cluster.nodes.iter().any(|one| &*one.name == node);
+    if !known && key == "kubernetes.io/hostname" {
+        return Some(node.to_owned());
+    }
+    node_label(cluster, node, key)
+}
+
+/// Section 5.
+fn pool(cluster: &Cluster, node: Option<&str>) -> Option<String> {
+    let current = node_label(cluster, node?, "apps.openyurt.io/nodepool");
+    let desired = node_label(cluster, node?, "apps.openyurt.io/desired-nodepool");
+    current.filter(|name| !name.is_empty()).or(desired.filter(|name| !name.is_empty()))
+}
+
+fn distance(cluster: &Cluster, me: &str, endpoint: &SliceEndpoint) -> &'static str {
+    if endpoint.node.as_deref() == Some(me) {
+        return "node";
+    }
+    for (key, name) in
+        [("topology.kubernetes.io/zone", "zone"), ("topology.kubernetes.io/region", "region")]
+    {
+        let mine = node_label(cluster, me, key);
+        if mine.is_some() && mine == endpoint_label(cluster, endpoint, key) {
+            return name;
+        }
+    }
+    "elsewhere"
+}

@@ -1,0 +1,153 @@
+//! Policy *OpenYurt* against the table of its own filter, and what that leaves out.
+
+use topo_lb::cluster::{Node, SliceEndpoint};
+use topo_lb::topology::{PolicyKind, PolicySource, Verdict};
+
+use crate::made::{Cluster, endpoint, node, service};
+
+const POOL: &str = "apps.openyurt.io/nodepool";
+const DESIRED: &str = "apps.openyurt.io/desired-nodepool";
+
+fn annotated(value: &str) -> topo_lb::cluster::Service {
+    let mut service = service();
+    service.policy.openyurt = Some(value.into());
+    service
+}
+
+/// `TestFilter`: node1 and node3 in pool hangzhou, node2 in shanghai.
+fn nodes() -> Vec<Node> {
+    vec![
+        node("node1", &[(POOL, "hangzhou")]),
+        node("node2", &[(POOL, "shanghai")]),
+        node("node3", &[(POOL, "hangzhou")]),
+    ]
+}
+
+/// `TestFilter`: 10.244.1.2–5 on node1, node2, node1, node3.
+fn endpoints() -> Vec<SliceEndpoint> {
+    [
+        ("10.244.1.2", "node1"),
+        ("10.244.1.3", "node2"),
+        ("10.244.1.4", "node1"),
+        ("10.244.1.5", "node3"),
+    ]
+    .map(|(address, node)| endpoint(address, node))
+    .into()
+}
+
+const ALL: &[&str] = &["10.244.1.2", "10.244.1.3", "10.244.1.4", "10.244.1.5"];
+const ON_NODE1: &[&str] = &["10.244.1.2", "10.244.1.4"];
+const IN_HANGZHOU: &[&str] = &["10.244.1.2", "10.244.1.4", "10.244.1.5"];
+
+/// `pkg/yurthub/filter/servicetopology/filter_test.go`, by the names of its cases.
+#[test]
+fn openyurts_values_keep_what_its_filter_keeps() {
+    let in_no_pool = || {
+        let mut nodes = nodes();
+        nodes[0].labels.clear();
+        nodes
+    };
+    for (name, nodes, value, expected) in [
+        (
+            "topologyKeys is kubernetes.io/hostname",
+            nodes(),
+            Some("kubernetes.io/hostname"),
+            ON_NODE1,
+        ),
+        (
+            "topologyKeys is openyurt.io/nodepool",
+            nodes(),
+            Some("openyurt.io/nodepool"),
+            IN_HANGZHOU,
+        ),
+        ("topologyKeys is kubernetes.io/zone", nodes(), Some("kubernetes.io/zone"), IN_HANGZHOU),
+        ("without openyurt.io/topologyKeys", nodes(), None, ALL),
+        (
+            "currentNode is not in any nodepool",
+            in_no_pool(),
+            Some("openyurt.io/nodepool"),
+            ON_NODE1,
+        ),
+    ] {
+        let service = value.map_or_else(service, annotated);
+        let cluster = Cluster::of(nodes, service, endpoints());
+        assert_eq!(cluster.chosen("node1"), expected, "{name}");
+    }
+}
+
+#[test]
+fn no_match_is_refused_there_is_no_fall_back() {
+    let mut nodes = nodes();
+    nodes.push(node("node4", &[(POOL, "beijing")]));
+    for value in ["kubernetes.io/hostname", "openyurt.io/nodepool", "kubernetes.io/zone"] {
+        let cluster = Cluster::of(nodes.clone(), annotated(value), endpoints());
+        assert_eq!(cluster.routes("node4")[0].verdict, Verdict::Refuse, "{value}");
+        assert_eq!(cluster.chosen("unknown"), [""; 0], "{value}");
+    }
+}
+
+#[test]
+fn a_node_that_is_to_join_a_pool_is_in_it_already_unless_it_is_in_another() {
+    let nodes = vec![
+        node("node1", &[(DESIRED, "hangzhou")]),
+        node("node2", &[(POOL, "shanghai"), (DESIRED, "hangzhou")]),
+        node("node3", &[(POOL, ""), (DESIRED, "hangzhou")]),
+    ];
+    let cluster = Cluster::of(nodes, annotated("openyurt.io/nodepool"), endpoints());
+    assert_eq!(cluster.chosen("node1"), IN_HANGZHOU);
+    assert_eq!(cluster.chosen("node2"), ["10.244.1.3"]);
+}
+
+#[test]
+fn a_list_an_empty_or_an_unknown_value_constrains_nothing_and_says_why() {
+    for (value, says) in [
+        ("openyurt.io/nodepool,kubernetes.io/hostname", "is a list"),
+        ("topology.kubernetes.io/zone", "does not know"),
+        (" openyurt.io/nodepool", "does not know"),
+        ("*", "does not know"),
+        ("", "is empty"),
+    ] {
+        let cluster = Cluster::of(nodes(), annotated(value), endpoints());
+        assert_eq!(cluster.chosen("node1"), ALL, "{value:?}");
+        cluster.decided("node1", |decision| {
+            assert_eq!(decision.policy.source, PolicySource::None);
+            assert_eq!(decision.policy.kind, PolicyKind::None);
+            let error = decision.policy.ignored[0].to_string();
+            assert!(error.contains(says) && error.contains("openyurt.io/topologyKeys"), "{error}");
+        });
+    }
+}
+
+#[test]
+fn an_endpoint_without_a_node_is_dropped() {
+    let all = [endpoints(), vec![endpoint("10.244.1.6", "")]].concat();
+    for value in ["kubernetes.io/hostname", "openyurt.io/nodepool"] {
+        let cluster = Cluster::of(nodes(), annotated(value), all.clone());
+        assert!(!cluster.chosen("node1").contains(&"10.244.1.6".to_owned()));
+        // Not even this node being in no pool makes it match.
+        assert_eq!(cluster.chosen("nowhere"), [""; 0]);
+    }
+}
+
+#[test]
+fn an_endpoint_on_an_unknown_node_is_on_that_node_but_in_no_pool() {
+    let one = vec![endpoint("10.244.1.9", "unknown")];
+    let cluster = Cluster::of(nodes(), annotated("openyurt.io/nodepool"), one.clone());
+    assert_eq!(cluster.chosen("node1"), [""; 0]);
+    assert_eq!(cluster.chosen("unknown"), ["10.244.1.9"], "this node is in no pool either");
+    let cluster = Cluster::of(nodes(), annotated("kubernetes.io/hostname"), one);
+    assert_eq!(cluster.chosen("unknown"), ["10.244.1.9"]);
+}
+
+#[test]
+fn the_pool_is_shown_under_the_key_that_was_written() {
+    for key in ["openyurt.io/nodepool", "kubernetes.io/zone"] {
+        let cluster = Cluster::of(nodes(), annotated(key), endpoints());
+        cluster.decided("node1", |decision| {
+            assert_eq!(decision.policy.source, PolicySource::OpenYurt);
+            assert_eq!(decision.policy.kind, PolicyKind::OpenYurt);
+            assert_eq!(decision.policy.keys, [key]);
+            assert_eq!(decision.leading().unwrap().tier(), Some(0));
+        });
+    }
+}

@@ -1,0 +1,215 @@
+//! Where a policy comes from, what makes it ignored, and which Services are in scope.
+
+use topo_lb::cluster::Service;
+use topo_lb::cluster::service::Skipped;
+use topo_lb::topology::validation::Rule;
+use topo_lb::topology::{self, PolicyKind, PolicySource, Scope, Verdict};
+
+use crate::made::{Cluster, H, Z, endpoint, id, keyed, node, service};
+
+fn cluster(service: Service) -> Cluster {
+    let nodes = vec![node("n1", &[(H, "n1"), (Z, "a")]), node("n2", &[(H, "n2"), (Z, "a")])];
+    Cluster::of(nodes, service, vec![endpoint("10.0.0.1", "n1"), endpoint("10.0.0.2", "n2")])
+}
+
+fn broken(service: Service) -> Rule {
+    let cluster = cluster(service);
+    assert_eq!(cluster.chosen("n1"), ["10.0.0.1", "10.0.0.2"], "served as if it were not there");
+    cluster.decided("n1", |decision| {
+        assert_eq!(decision.policy.source, PolicySource::None);
+        assert_eq!(decision.policy.kind, PolicyKind::None);
+        assert_eq!(decision.policy.ignored.len(), 1);
+        let sentence = decision.policy.ignored[0].to_string();
+        assert!(sentence.contains("topo-lb.io/topology-keys is ignored: "), "{sentence}");
+        assert!(sentence.len() < 500 && !sentence.contains('\n'), "{sentence}");
+        decision.policy.ignored[0].rule.clone()
+    })
+}
+
+#[test]
+fn every_rule_about_keys_ignores_them_whole_and_says_which_it_was() {
+    let many = |count: usize| (0..count).map(|at| format!("k{at}")).collect::<Vec<_>>().join(",");
+    assert_eq!(broken(keyed(&many(17))), Rule::TooManyKeys { count: 17 });
+    assert_eq!(broken(keyed(&many(100_000))), Rule::TooManyKeys { count: 100_000 });
+    assert_eq!(broken(keyed(&format!("*,{Z}"))), Rule::AnyNotLast { position: 1, count: 2 });
+    assert_eq!(broken(keyed("*,*")), Rule::AnyNotLast { position: 1, count: 2 });
+    assert_eq!(broken(keyed("a,,b")), Rule::EmptyKey { position: 2, count: 3 });
+    assert_eq!(broken(keyed("a,")), Rule::EmptyKey { position: 2, count: 2 });
+    assert_eq!(broken(keyed(",")), Rule::EmptyKey { position: 1, count: 2 });
+    for nothing in ["", " ", "\t\n"] {
+        assert_eq!(broken(keyed(nothing)), Rule::Empty, "{nothing:?}");
+    }
+    let twice = Rule::Duplicate { key: "`b`".into(), first: 2, second: 4 };
+    assert_eq!(broken(keyed("a,b,c, b ,b")), twice);
+    let bad = ["a b", "a/b/c", "/a", "a/", "A/a", "räck", "-a", "a\0b", "**", "\u{202e}", "a;b"];
+    for key in bad {
+        let rule = broken(keyed(&format!("x,{key}")));
+        assert!(matches!(rule, Rule::NotALabel { position: 2, .. }), "{key:?}: {rule:?}");
+    }
+    let mut local = keyed(Z);
+    local.external_local = true;
+    assert_eq!(broken(local), Rule::WithExternalLocal);
+}
+
+#[test]
+fn the_field_is_held_to_the_same_rules() {
+    for (keys, rule) in [
+        (vec!["*", Z], Rule::AnyNotLast { position: 1, count: 2 }),
+        (vec![Z, ""], Rule::EmptyKey { position: 2, count: 2 }),
+        (vec!["k"; 17], Rule::TooManyKeys { count: 17 }),
+        (vec![Z, Z], Rule::Duplicate { key: format!("`{Z}`"), first: 1, second: 2 }),
+    ] {
+        let mut service = service();
+        service.policy.spec_topology_keys = keys.iter().map(|&key| key.into()).collect();
+        cluster(service).decided("n1", |decision| {
+            assert_eq!(decision.policy.source, PolicySource::None);
+            assert_eq!(decision.policy.ignored[0].rule, rule);
+            let sentence = decision.policy.ignored[0].to_string();
+            assert!(sentence.starts_with("field spec.topologyKeys is ignored"), "{sentence}");
+        });
+    }
+}
+
+#[test]
+fn sixteen_keys_and_the_longest_label_are_allowed() {
+    let prefix = ["p"; 127].join(".");
+    let mut keys: Vec<_> = (0..15).map(|at| format!("{prefix}/{at}{}", "n".repeat(61))).collect();
+    keys.push("*".into());
+    cluster(keyed(&keys.join(" , "))).decided("n1", |decision| {
+        assert_eq!(decision.policy.ignored, []);
+        assert_eq!(decision.policy.keys, keys);
+    });
+}
+
+#[test]
+fn annotations_of_any_length_and_any_characters_only_ever_break_a_rule() {
+    let texts = [
+        "x".repeat(1 << 20),
+        ",".repeat(1 << 20),
+        " ".repeat(1 << 20),
+        "/".repeat(1 << 20),
+        "*".repeat(1 << 20),
+        "💥,".repeat(16),
+        "\u{0}\u{1}\u{7f}\u{feff}\u{2028}".to_owned(),
+        "\u{1b}[2J".to_owned(),
+    ];
+    for text in texts {
+        let mut service = keyed(&text);
+        service.policy.openyurt = Some(text.as_str().into());
+        service.policy.spec_topology_keys = vec![text.as_str().into()];
+        cluster(service).decided("n1", |decision| {
+            assert_eq!(decision.policy.ignored.len(), 3);
+            for ignored in &decision.policy.ignored {
+                let sentence = ignored.to_string();
+                assert!(sentence.len() < 1_000, "{} bytes", sentence.len());
+                assert!(sentence.chars().all(|one| !one.is_control()), "{sentence:?}");
+            }
+        });
+    }
+}
+
+/// All three sources at once, each telling another tier: the keys this node, OpenYurt the pool.
+fn all_sources() -> Service {
+    let mut service = keyed(H);
+    service.policy.openyurt = Some("openyurt.io/nodepool".into());
+    service.policy.spec_topology_keys = vec![Z.into()];
+    service
+}
+
+#[test]
+fn the_first_source_that_keeps_the_rules_wins() {
+    let source = |service| {
+        cluster(service).decided("n1", |decision| {
+            let ignored = decision.policy.ignored.len();
+            (decision.policy.source, decision.policy.kind, ignored)
+        })
+    };
+    let mut service = all_sources();
+    assert_eq!(source(service.clone()), (PolicySource::TopologyKeys, PolicyKind::Keys, 0));
+    service.policy.topology_keys = Some("*,x".into());
+    assert_eq!(source(service.clone()), (PolicySource::OpenYurt, PolicyKind::OpenYurt, 1));
+    service.policy.openyurt = Some("x".into());
+    assert_eq!(source(service.clone()), (PolicySource::SpecTopologyKeys, PolicyKind::Keys, 2));
+    service.policy.spec_topology_keys = vec!["".into()];
+    assert_eq!(source(service.clone()), (PolicySource::None, PolicyKind::None, 3));
+    service.policy.topology_keys = None;
+    assert_eq!(source(service), (PolicySource::None, PolicyKind::None, 2));
+}
+
+#[test]
+fn an_invalid_annotation_leaves_other_services_alone() {
+    let mut cluster = cluster(keyed(H));
+    let mut bad = keyed("*,*");
+    bad.id = id("bad");
+    cluster.services.push(bad);
+    assert_eq!(cluster.chosen("n1"), ["10.0.0.1"]);
+}
+
+#[test]
+fn external_traffic_policy_local_excludes_keys_but_not_openyurt() {
+    let mut service = service();
+    service.external_local = true;
+    service.policy.openyurt = Some("kubernetes.io/hostname".into());
+    assert_eq!(cluster(service).chosen("n1"), ["10.0.0.1"]);
+}
+
+#[test]
+fn what_has_no_cluster_ip_has_no_decision() {
+    for skipped in [
+        Skipped::Headless,
+        Skipped::ExternalName,
+        Skipped::OtherProxy,
+        Skipped::HeadlessLabel,
+        Skipped::NoClusterIp,
+    ] {
+        let mut service = service();
+        service.skipped = Some(skipped);
+        let state = cluster(service).state("n1");
+        assert_eq!(topology::decide(&state, "n1", Scope::All, &id("svc")), []);
+        assert_eq!(topology::routes(&state, "n1", Scope::All, &id("svc")), []);
+    }
+    let mut service = service();
+    service.cluster_ips.clear();
+    let state = cluster(service).state("n1");
+    assert_eq!(topology::decide(&state, "n1", Scope::All, &id("svc")), []);
+    assert_eq!(topology::routes(&state, "n1", Scope::All, &id("nowhere")), []);
+}
+
+#[test]
+fn opt_in_leaves_services_without_a_policy_alone() {
+    let verdict = |service: Service| {
+        let state = cluster(service).state("n1");
+        let decision = topology::decide(&state, "n1", Scope::OptIn, &id("svc")).remove(0);
+        let routes = topology::routes(&state, "n1", Scope::OptIn, &id("svc"));
+        assert_eq!(routes.is_empty(), decision.verdict() == Verdict::Bypass);
+        if routes.is_empty() {
+            assert!(decision.endpoints.iter().all(|one| !one.selected()));
+        }
+        decision.verdict()
+    };
+    assert_eq!(verdict(service()), Verdict::Bypass);
+    assert_eq!(verdict(keyed(H)), Verdict::Route);
+    assert_eq!(verdict(keyed("rack")), Verdict::Refuse);
+    assert_eq!(verdict(keyed("*,x")), Verdict::Bypass, "as if the annotation were not there");
+    let mut asked = service();
+    asked.policy.hints_asked = true;
+    assert_eq!(verdict(asked), Verdict::Route);
+    let mut openyurt = service();
+    openyurt.policy.openyurt = Some("kubernetes.io/hostname".into());
+    assert_eq!(verdict(openyurt), Verdict::Route);
+    let mut field = service();
+    field.policy.spec_topology_keys = vec![Z.into()];
+    assert_eq!(verdict(field), Verdict::Route);
+}
+
+#[test]
+fn a_service_cannot_change_what_another_ones_slices_are() {
+    let mut cluster = cluster(service());
+    let mut stranger = cluster.slices[0].clone();
+    stranger.id.name = "stranger".into();
+    stranger.service =
+        Some(topo_lb::cluster::ServiceId { namespace: "x".into(), name: "svc".into() });
+    stranger.endpoints = vec![endpoint("10.9.9.9", "n1")];
+    cluster.slices.push(stranger);
+    assert_eq!(cluster.chosen("n1"), ["10.0.0.1", "10.0.0.2"]);
+}

@@ -1,0 +1,292 @@
+//! Random clusters, made of a tape of random bytes: a shorter tape, or smaller bytes, make a
+//! simpler cluster, so that what fails shrinks to what matters.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::sync::Arc;
+
+use proptest::prelude::*;
+use topo_lb::cluster::service::{PolicySources, Protocol, Skipped};
+use topo_lb::cluster::{
+    Node, Service, ServicePort, Slice, SliceEndpoint, SliceId, SlicePort, Update,
+};
+
+use crate::made::{Cluster, id};
+
+pub(crate) fn tapes(longest: usize) -> impl Strategy<Value = Vec<u8>> {
+    proptest::collection::vec(any::<u8>(), 0..longest)
+}
+
+pub(crate) struct Tape<'a>(std::slice::Iter<'a, u8>);
+
+impl<'a> Tape<'a> {
+    pub(crate) fn of(bytes: &'a [u8]) -> Self {
+        Self(bytes.iter())
+    }
+
+    pub(crate) fn is_over(&self) -> bool {
+        self.0.len() == 0
+    }
+
+    /// Below `count`; zero when the tape is over.
+    pub(crate) fn below(&mut self, count: usize) -> usize {
+        self.0.next().map_or(0, |&byte| usize::from(byte)) % count
+    }
+
+    /// True in `percent` of cases, and false when the tape is over.
+    fn chance(&mut self, percent: usize) -> bool {
+        let byte = self.0.next().map_or(0, |&byte| usize::from(byte));
+        byte * 100 >= (100 - percent) * 256
+    }
+
+    fn one<T: Copy>(&mut self, of: &[T]) -> T {
+        of[self.below(of.len())]
+    }
+}
+
+/// `n4` and `n5` exist only sometimes; `n6` never does.
+pub(crate) const NODES: [&str; 6] = ["n1", "n2", "n3", "n4", "n5", "n6"];
+const KEYS: [&str; 6] = [
+    "kubernetes.io/hostname",
+    "topology.kubernetes.io/zone",
+    "topology.kubernetes.io/region",
+    "rack",
+    "example.com/site",
+    "apps.openyurt.io/nodepool",
+];
+const WRONG_KEYS: [&str; 8] = ["", "a b", "a/b/c", "*", "/a", "A/a", "a/", "-"];
+const VALUES: [&str; 4] = ["a", "b", "a", "n6"];
+
+pub(crate) fn node(tape: &mut Tape<'_>, name: &str) -> Node {
+    let mut labels = BTreeMap::new();
+    for key in KEYS {
+        if tape.chance(75) {
+            let value = match key {
+                "kubernetes.io/hostname" if tape.chance(80) => name,
+                _ if tape.chance(5) => "",
+                _ => tape.one(&VALUES),
+            };
+            labels.insert(key.into(), value.into());
+        }
+    }
+    if tape.chance(15) {
+        labels.insert("apps.openyurt.io/desired-nodepool".into(), tape.one(&VALUES).into());
+    }
+    Node { name: name.into(), labels }
+}
+
+fn keys(tape: &mut Tape<'_>) -> Vec<Arc<str>> {
+    let mut keys: Vec<_> = (0..1 + tape.below(4)).map(|_| tape.one(&KEYS)).collect();
+    if tape.chance(90) {
+        // Mostly without duplicates.
+        let mut seen = Vec::new();
+        keys.retain(|key| {
+            !seen.contains(key) && {
+                seen.push(*key);
+                true
+            }
+        });
+    }
+    if tape.chance(4) {
+        keys.push(tape.one(&WRONG_KEYS));
+    }
+    if tape.chance(1) {
+        keys.extend(["k"; 16]);
+    }
+    if tape.chance(40) {
+        keys.push("*");
+    }
+    keys.into_iter().map(Into::into).collect()
+}
+
+/// Mostly what is right.
+fn choose(tape: &mut Tape<'_>, right: &[&str], wrong: &[&str]) -> Arc<str> {
+    let of = if tape.chance(8) { wrong } else { right };
+    tape.one(of).into()
+}
+
+pub(crate) fn service(tape: &mut Tape<'_>, name: &str) -> Service {
+    let mut policy = PolicySources::default();
+    match tape.below(8) {
+        0..=2 => {
+            let separator = tape.one(&[",", ", ", " ,\t"]);
+            let keys = keys(tape);
+            policy.topology_keys = Some(keys.join(separator).into());
+        }
+        3 => policy.spec_topology_keys = keys(tape),
+        4 => {
+            policy.openyurt = Some(
+                tape.one(&[
+                    "openyurt.io/nodepool",
+                    "kubernetes.io/hostname",
+                    "kubernetes.io/zone",
+                    "openyurt.io/nodepool,kubernetes.io/hostname",
+                    "",
+                    "topology.kubernetes.io/zone",
+                ])
+                .into(),
+            );
+            if tape.chance(30) {
+                policy.spec_topology_keys = keys(tape);
+            }
+        }
+        _ => {}
+    }
+    let by_keys = policy.topology_keys.is_some() || !policy.spec_topology_keys.is_empty();
+    if tape.chance(if by_keys { 40 } else { 3 }) {
+        let texts = ["2", "1", "3", "2,2", "1,2,3", "2,3,1,1", " 2 ", "1,1"];
+        let wrong = ["0", "x", "2,", "65536", "1,2,3,4,5,6"];
+        policy.min_endpoints = Some(choose(tape, &texts, &wrong));
+    }
+    if tape.chance(if by_keys { 50 } else { 3 }) {
+        let texts = ["5%", "0%", "100%", "0.01%", "33.33%", " 50 %", "0.5%"];
+        policy.spill = Some(choose(tape, &texts, &["101%", "5", "1.234%", ""]));
+    }
+    policy.hints_asked = tape.chance(20);
+    let four: IpAddr = Ipv4Addr::new(10, 96, 0, 1).into();
+    let six: IpAddr = Ipv6Addr::new(0xfd00, 0x96, 0, 0, 0, 0, 0, 1).into();
+    let cluster_ips = match tape.below(4) {
+        0 | 1 => vec![four],
+        2 => vec![six],
+        _ => vec![six, four],
+    };
+    let mut ports = vec![ServicePort { name: "http".into(), port: 80, protocol: Protocol::Tcp }];
+    if tape.chance(15) {
+        ports.push(ServicePort { name: "dns".into(), port: 53, protocol: Protocol::Udp });
+    }
+    Service {
+        id: id(name),
+        cluster_ips,
+        ports,
+        policy,
+        internal_local: tape.chance(8),
+        external_local: tape.chance(3),
+        affinity_seconds: tape.chance(10).then_some(600),
+        skipped: tape.chance(3).then_some(Skipped::Headless),
+    }
+}
+
+fn endpoint(tape: &mut Tape<'_>, v6: bool) -> SliceEndpoint {
+    // Few addresses, so that slices share some.
+    let last = u8::try_from(tape.below(16)).unwrap();
+    let (ready, serving, terminating) = match tape.below(10) {
+        0..=5 => (true, true, false),
+        6 => (false, false, false),
+        7 => (false, true, true),
+        8 => (false, false, true),
+        _ => (tape.chance(50), tape.chance(50), tape.chance(50)),
+    };
+    let mut labels = BTreeMap::new();
+    if tape.chance(25) {
+        let key = tape.one(&KEYS);
+        labels.insert(key.into(), tape.one(&VALUES).into());
+    }
+    SliceEndpoint {
+        address: if v6 {
+            Ipv6Addr::new(0xfd00, 0x244, 0, 0, 0, 0, 0, last.into()).into()
+        } else {
+            Ipv4Addr::new(10, 244, 0, last).into()
+        },
+        node: (!tape.chance(10)).then(|| tape.one(&NODES).into()),
+        labels,
+        ready,
+        serving,
+        terminating,
+        for_nodes: Vec::new(),
+        for_zones: Vec::new(),
+    }
+}
+
+/// `v6` is the chance, in percent, that it is an IPv6 slice.
+pub(crate) fn slice(tape: &mut Tape<'_>, name: &str, services: &[&str], v6: usize) -> Slice {
+    let v6 = tape.chance(v6);
+    let mut endpoints: Vec<_> = (0..1 + tape.below(8)).map(|_| endpoint(tape, v6)).collect();
+    if tape.chance(30) {
+        // A controller's hints, sometimes with a gap.
+        let (nodes, zones) = (tape.chance(50), tape.chance(80));
+        for endpoint in &mut endpoints {
+            if nodes && !tape.chance(10) {
+                endpoint.for_nodes = (0..=tape.below(2)).map(|_| tape.one(&NODES).into()).collect();
+            }
+            if zones && !tape.chance(10) {
+                endpoint.for_zones =
+                    (0..=tape.below(2)).map(|_| tape.one(&VALUES).into()).collect();
+            }
+        }
+    }
+    let mut ports = Vec::new();
+    let port = |name: &str, port, protocol| SlicePort { name: name.into(), port, protocol };
+    if !tape.chance(5) {
+        ports.push(port("http", tape.one(&[9376, 9376, 8080]), Protocol::Tcp));
+    }
+    if tape.chance(15) {
+        ports.push(port("dns", 53, tape.one(&[Protocol::Udp, Protocol::Udp, Protocol::Tcp])));
+    }
+    Slice {
+        id: SliceId { namespace: "default".into(), name: name.into() },
+        service: (!tape.chance(3)).then(|| id(tape.one(services))),
+        ports,
+        endpoints,
+    }
+}
+
+/// A cluster of one Service `svc`, and the node that decides.
+pub(crate) fn cluster(bytes: &[u8]) -> (Cluster, &'static str) {
+    let tape = &mut Tape::of(bytes);
+    let this_node = tape.one(&NODES);
+    let service = service(tape, "svc");
+    let known = 3 + tape.below(3);
+    let nodes = NODES[..known].iter().map(|name| node(tape, name)).collect();
+    let sixes = service.cluster_ips.iter().filter(|address| address.is_ipv6()).count();
+    let v6 = 10 + 80 * sixes / service.cluster_ips.len();
+    let slices = ["svc-a", "svc-b", "svc-c"];
+    let slices =
+        slices[..=tape.below(3)].iter().map(|name| slice(tape, name, &["svc"], v6)).collect();
+    (Cluster { nodes, services: vec![service], slices }, this_node)
+}
+
+/// A sequence of updates about three Services, and the node that decides.
+pub(crate) fn updates(bytes: &[u8]) -> (Vec<Update>, &'static str) {
+    const SERVICES: [&str; 3] = ["svc", "other", "third"];
+    const SLICES: [&str; 5] = ["a", "b", "c", "d", "e"];
+    let tape = &mut Tape::of(bytes);
+    let this_node = tape.one(&NODES);
+    let mut updates = Vec::new();
+    while !tape.is_over() {
+        updates.push(match tape.below(16) {
+            0..=2 => {
+                let name = tape.one(&SERVICES);
+                Update::Service(service(tape, name))
+            }
+            3 => Update::ServiceGone(id(tape.one(&SERVICES))),
+            4..=7 => {
+                let name = tape.one(&SLICES);
+                Update::Slice(slice(tape, name, &SERVICES, 30))
+            }
+            8 => Update::SliceGone(SliceId {
+                namespace: "default".into(),
+                name: tape.one(&SLICES).into(),
+            }),
+            9..=11 => {
+                let name = tape.one(&NODES);
+                Update::Node(node(tape, name))
+            }
+            12 => Update::NodeGone(tape.one(&NODES).into()),
+            13 => {
+                let some = &SERVICES[..tape.below(4)];
+                Update::AllServices(some.iter().map(|name| service(tape, name)).collect())
+            }
+            14 => {
+                let some = &SLICES[..tape.below(5)];
+                Update::AllSlices(
+                    some.iter().map(|name| slice(tape, name, &SERVICES, 30)).collect(),
+                )
+            }
+            _ => {
+                let some = &NODES[..tape.below(5)];
+                Update::AllNodes(some.iter().map(|name| node(tape, name)).collect())
+            }
+        });
+    }
+    (updates, this_node)
+}

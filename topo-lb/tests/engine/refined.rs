@@ -1,0 +1,179 @@
+//! What refines keys: `topo-lb.io/min-endpoints` and `topo-lb.io/spill`.
+
+use topo_lb::cluster::{Node, Service, SliceEndpoint};
+use topo_lb::topology::Verdict;
+use topo_lb::topology::validation::{Field, Rule};
+use topo_lb_common::selection::SPILL_ONE;
+
+use crate::made::{Cluster, H, Otherwise, Z, endpoint, keyed, node, service};
+
+fn nodes() -> Vec<Node> {
+    vec![
+        node("n1", &[(H, "n1"), ("rack", "r1"), (Z, "a")]),
+        node("n2", &[(H, "n2"), ("rack", "r1"), (Z, "a")]),
+        node("n3", &[(H, "n3"), ("rack", "r3"), (Z, "a")]),
+        node("n4", &[(H, "n4"), ("rack", "r4"), (Z, "b")]),
+    ]
+}
+
+/// One endpoint on n1, two on n3, one on n4: none in n1's rack beyond its own.
+fn endpoints() -> Vec<SliceEndpoint> {
+    [("10.0.0.1", "n1"), ("10.0.0.2", "n3"), ("10.0.0.3", "n3"), ("10.0.0.4", "n4")]
+        .map(|(address, node)| endpoint(address, node))
+        .into()
+}
+
+const WATERFALL: &str = "kubernetes.io/hostname, rack, topology.kubernetes.io/zone, *";
+
+fn least(keys: &str, numbers: &str) -> Service {
+    let mut service = keyed(keys);
+    service.policy.min_endpoints = Some(numbers.into());
+    service
+}
+
+fn spilling(keys: &str, share: &str) -> Service {
+    let mut service = keyed(keys);
+    service.policy.spill = Some(share.into());
+    service
+}
+
+fn wider(cluster: &Cluster, this_node: &str) -> (Vec<String>, u32) {
+    let route = &cluster.routes(this_node)[0];
+    (route.wider.iter().map(|one| one.address.ip().to_string()).collect(), route.spill)
+}
+
+#[test]
+fn a_tier_with_too_few_endpoints_is_passed_over() {
+    for (numbers, tier, chosen) in [
+        ("1", 0, &["10.0.0.1"][..]),
+        ("2", 2, &["10.0.0.1", "10.0.0.2", "10.0.0.3"]),
+        ("3", 2, &["10.0.0.1", "10.0.0.2", "10.0.0.3"]),
+        ("4", 3, &["10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.4"]),
+        ("2,1,1", 1, &["10.0.0.1"]),
+        ("2,1,1,1", 1, &["10.0.0.1"]),
+        ("65535", 3, &["10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.4"]),
+    ] {
+        let cluster = Cluster::of(nodes(), least(WATERFALL, numbers), endpoints());
+        assert_eq!(cluster.chosen("n1"), chosen, "{numbers}");
+        assert_eq!(cluster.routes("n1")[0].tier, Some(tier), "{numbers}");
+    }
+}
+
+#[test]
+fn only_endpoints_that_can_be_used_count() {
+    let mut some = endpoints();
+    some[1] = some[1].clone().unready();
+    let cluster = Cluster::of(nodes(), least(&format!("{H},{Z},*"), "1,3"), some);
+    assert_eq!(cluster.routes("n3")[0].tier, Some(0));
+    assert_eq!(cluster.routes("n2")[0].tier, Some(2), "two in the zone are ready, not three");
+}
+
+#[test]
+fn the_star_takes_what_there_is() {
+    let one = vec![endpoint("10.0.0.4", "n4")];
+    let cluster = Cluster::of(nodes(), least(&format!("{H},*"), "2"), one);
+    assert_eq!(cluster.chosen("n1"), ["10.0.0.4"]);
+    assert_eq!(cluster.chosen("n4"), ["10.0.0.4"]);
+}
+
+#[test]
+fn strict_keys_without_enough_endpoints_refuse() {
+    let cluster = Cluster::of(nodes(), least(Z, "2"), endpoints());
+    assert_eq!(cluster.routes("n4")[0].verdict, Verdict::Refuse);
+    assert_eq!(cluster.routes("n1")[0].verdict, Verdict::Route);
+}
+
+#[test]
+fn spilled_connections_go_to_the_next_wider_key_that_adds_anything() {
+    let cluster = Cluster::of(nodes(), spilling(WATERFALL, "5%"), endpoints());
+    // n1: its rack adds nothing, its zone does.
+    assert_eq!(cluster.chosen("n1"), ["10.0.0.1"]);
+    assert_eq!(wider(&cluster, "n1"), (vec!["10.0.0.2".into(), "10.0.0.3".into()], 52_429));
+    // n2 is at its rack already.
+    assert_eq!(cluster.chosen("n2"), ["10.0.0.1"]);
+    assert_eq!(wider(&cluster, "n2").0, ["10.0.0.2", "10.0.0.3"]);
+    // n4: nothing before the star.
+    assert_eq!(wider(&cluster, "n4").0, ["10.0.0.1", "10.0.0.2", "10.0.0.3"]);
+    // What spills is not merely serving.
+    assert!(cluster.routes("n4")[0].serving.is_empty());
+}
+
+#[test]
+fn nothing_spills_where_no_key_is_wider() {
+    for (keys, share) in [(Z, "5%"), ("*", "100%"), (WATERFALL, "0%")] {
+        let cluster = Cluster::of(nodes(), spilling(keys, share), endpoints());
+        assert_eq!(wider(&cluster, "n1"), (vec![], 0), "{keys} {share}");
+    }
+    let cluster = Cluster::of(nodes(), spilling(WATERFALL, "5%"), endpoints()[..1].to_vec());
+    assert_eq!(wider(&cluster, "n1"), (vec![], 0), "the tier has all there is");
+}
+
+#[test]
+fn all_can_spill() {
+    let cluster = Cluster::of(nodes(), spilling(WATERFALL, "100%"), endpoints());
+    assert_eq!(wider(&cluster, "n4").1, SPILL_ONE);
+}
+
+#[test]
+fn both_together_skip_the_small_tier_and_spill_from_the_next() {
+    let mut both = least(WATERFALL, "2");
+    both.policy.spill = Some("0.5%".into());
+    let cluster = Cluster::of(nodes(), both, endpoints());
+    assert_eq!(cluster.chosen("n1"), ["10.0.0.1", "10.0.0.2", "10.0.0.3"]);
+    assert_eq!(wider(&cluster, "n1"), (vec!["10.0.0.4".into()], 5_243));
+}
+
+#[test]
+fn what_refines_keys_is_ignored_alone_when_it_breaks_a_rule() {
+    let mut service = keyed(H);
+    service.policy.min_endpoints = Some("none".into());
+    service.policy.spill = Some("120%".into());
+    let cluster = Cluster::of(nodes(), service, endpoints());
+    assert_eq!(cluster.chosen("n1"), ["10.0.0.1"], "the keys hold");
+    cluster.decided("n1", |decision| {
+        let fields: Vec<_> = decision.policy.ignored.iter().map(|one| one.what).collect();
+        assert_eq!(fields, [Field::MinEndpoints, Field::Spill]);
+        let text: Vec<_> = decision.policy.ignored.iter().map(ToString::to_string).collect();
+        assert!(text[0].starts_with("annotation topo-lb.io/min-endpoints is ignored: "));
+        assert!(text[1].starts_with("annotation topo-lb.io/spill is ignored: `120%` is more"));
+    });
+}
+
+#[test]
+fn without_keys_there_is_nothing_to_refine() {
+    let mut openyurt = service();
+    openyurt.policy.openyurt = Some("kubernetes.io/hostname".into());
+    for mut service in [service(), openyurt, keyed("*,*")] {
+        service.policy.min_endpoints = Some("2".into());
+        service.policy.spill = Some("5%".into());
+        let cluster = Cluster::of(nodes(), service, endpoints());
+        assert_eq!(wider(&cluster, "n1"), (vec![], 0));
+        cluster.decided("n1", |decision| {
+            let rules = decision.policy.ignored.iter().map(|one| &one.rule);
+            assert_eq!(rules.filter(|rule| **rule == Rule::WithoutKeys).count(), 2);
+        });
+    }
+}
+
+#[test]
+fn they_make_no_policy_of_their_own() {
+    let mut service = service();
+    service.policy.min_endpoints = Some("2".into());
+    let state = Cluster::of(nodes(), service, endpoints()).state("n1");
+    use topo_lb::topology::{Scope, routes};
+    assert!(routes(&state, "n1", Scope::OptIn, &crate::made::id("svc")).is_empty());
+}
+
+#[test]
+fn every_tier_says_how_many_it_has_and_needs() {
+    let cluster = Cluster::of(nodes(), least(&format!("{H},room,{Z},*"), "2"), endpoints());
+    cluster.decided("n1", |decision| {
+        let tiers = decision.choices[0].tiers.iter();
+        let seen: Vec<_> =
+            tiers.map(|tier| (tier.key, tier.own, tier.endpoints, tier.least)).collect();
+        assert_eq!(
+            seen,
+            [(H, Some("n1"), 1, 2), ("room", None, 0, 2), (Z, Some("a"), 3, 2), ("*", None, 4, 1)]
+        );
+    });
+}

@@ -1,0 +1,154 @@
+//! `cargo xtask build-ebpf`: the object that the agent carries inside.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context, Result};
+
+use crate::machine::Machine;
+use crate::plan::{Need, object_tools};
+use crate::process::run_logged;
+use crate::progress::Screen;
+use crate::setup;
+use crate::toolchain::{Linker, Toolchain};
+use crate::workspace::Workspace;
+
+/// Compiles the programs that run in the kernel, with BTF, to target/bpf/topo-lb.o.
+///
+/// The object is written only when its bytes have changed, so that the agent is not built again
+/// for nothing.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  cargo xtask build-ebpf && cargo build -p topo-lb
+  cargo xtask build-ebpf && bpftool btf dump file target/bpf/topo-lb.o")]
+pub(crate) struct Args {}
+
+/// The package, which is also the name of what Cargo makes of it.
+const PACKAGE: &str = "topo-lb-ebpf";
+
+const TARGET: &str = "bpfel-unknown-none";
+
+/// The profile in the workspace's `Cargo.toml`, which is also a folder's name.
+const PROFILE: &str = "bpf";
+
+/// Runs the command.
+///
+/// # Errors
+/// As [`build`], and when something is missing that only a person can install.
+pub(crate) fn run(workspace: &Workspace, screen: &Screen, _: &Args) -> Result<()> {
+    let machine = setup::ready(workspace, screen, &BTreeSet::from([Need::Object]))?;
+    build(workspace, screen, &machine)?;
+    screen.note(&workspace.object().display().to_string());
+    Ok(())
+}
+
+/// Builds the object with what the machine has.
+///
+/// # Errors
+/// It does not compile, or cannot be written.
+pub(crate) fn build(workspace: &Workspace, screen: &Screen, machine: &Machine) -> Result<()> {
+    let (compiler, linker) = object_tools(machine).context("no compiler for eBPF was found")?;
+    let mut command = cargo(workspace, compiler, linker);
+    command.arg("build").args(ARGUMENTS);
+    let title = format!("eBPF object, by {}", compiler.display());
+    run_logged(screen, title, &mut command, &workspace.log("build-ebpf"))?;
+    let built = build_folder(workspace).join(TARGET).join(PROFILE).join(PACKAGE);
+    publish(&built, &workspace.object())
+}
+
+/// Clippy's opinion of the programs, warnings as errors, with what the machine has.
+///
+/// # Errors
+/// Clippy finds something.
+pub(crate) fn lint(workspace: &Workspace, screen: &Screen, machine: &Machine) -> Result<()> {
+    let (compiler, linker) = object_tools(machine).context("no compiler for eBPF was found")?;
+    let mut command = clippy(workspace, compiler, linker);
+    command.arg("clippy").args(ARGUMENTS).args(["--", "-D", "warnings"]);
+    let title = format!("Clippy for eBPF, by {}", compiler.display());
+    run_logged(screen, title, &mut command, &workspace.log("clippy-ebpf")).map(|_| ())
+}
+
+const ARGUMENTS: &[&str] =
+    &["--package", PACKAGE, "--target", TARGET, "--profile", PROFILE, "-Zbuild-std=core"];
+
+/// A folder of its own: with the flags and the compiler of one build, the other would start anew.
+fn build_folder(workspace: &Workspace) -> std::path::PathBuf {
+    workspace.target.join("bpf-build")
+}
+
+fn cargo(workspace: &Workspace, compiler: &Toolchain, linker: &Linker) -> Command {
+    let mut command = workspace.command(compiler.bin.join("cargo"));
+    for_kernel(&mut command, workspace, compiler, linker);
+    command
+}
+
+/// Called directly, because `cargo clippy` takes the first `cargo-clippy` of the path, which is
+/// rustup's for another compiler. It finds its Cargo in the environment.
+fn clippy(workspace: &Workspace, compiler: &Toolchain, linker: &Linker) -> Command {
+    let mut command = workspace.command(compiler.bin.join("cargo-clippy"));
+    for_kernel(&mut command, workspace, compiler, linker);
+    command.env("CARGO", compiler.bin.join("cargo"));
+    command
+}
+
+fn for_kernel(command: &mut Command, workspace: &Workspace, compiler: &Toolchain, linker: &Linker) {
+    // DWARF is what bpf-linker makes BTF of.
+    let flags = ["-Cdebuginfo=2", "-Clink-arg=--btf"].join("\x1f");
+    command
+        .env("CARGO_TARGET_DIR", build_folder(workspace))
+        .env("RUSTC", compiler.bin.join("rustc"))
+        .env("CARGO_ENCODED_RUSTFLAGS", flags)
+        .env("CARGO_TARGET_BPFEL_UNKNOWN_NONE_LINKER", &linker.path)
+        // `build-std` is unstable, and Debian's compiler is a stable one.
+        .env("RUSTC_BOOTSTRAP", "1")
+        // What is set for this machine's own target does not concern the kernel's.
+        .env_remove("CARGO_BUILD_TARGET")
+        .env_remove("RUSTUP_TOOLCHAIN")
+        .env_remove("RUSTC_WRAPPER")
+        .env_remove("RUSTC_WORKSPACE_WRAPPER");
+}
+
+/// Puts the object into its place at once, and leaves an equal one untouched, time and all.
+fn publish(built: &Path, place: &Path) -> Result<()> {
+    let bytes = fs::read(built).with_context(|| format!("cannot read {}", built.display()))?;
+    if fs::read(place).is_ok_and(|present| present == bytes) {
+        return Ok(());
+    }
+    let write = || {
+        if let Some(folder) = place.parent() {
+            fs::create_dir_all(folder)?;
+        }
+        let draft = place.with_extension("o.new");
+        fs::write(&draft, &bytes)?;
+        fs::rename(&draft, place)
+    };
+    write().with_context(|| format!("cannot write {}", place.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_equal_object_is_left_untouched() {
+        let folder = std::env::temp_dir().join(format!("xtask-object-{}", std::process::id()));
+        let (built, place) = (folder.join("built"), folder.join("bpf/topo-lb.o"));
+        fs::create_dir_all(&folder).unwrap();
+        fs::write(&built, "first").unwrap();
+        publish(&built, &place).unwrap();
+        let long_ago = std::time::SystemTime::UNIX_EPOCH;
+        fs::File::options().write(true).open(&place).unwrap().set_modified(long_ago).unwrap();
+
+        publish(&built, &place).unwrap();
+        assert_eq!(fs::metadata(&place).unwrap().modified().unwrap(), long_ago);
+
+        fs::write(&built, "second").unwrap();
+        publish(&built, &place).unwrap();
+        assert_eq!(fs::read(&place).unwrap(), b"second");
+        assert!(!place.with_extension("o.new").exists());
+        fs::remove_dir_all(folder).unwrap();
+    }
+}

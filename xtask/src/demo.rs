@@ -1,0 +1,49 @@
+//! `cargo xtask demo`: a cluster on this machine, and its traffic.
+
+use std::collections::BTreeSet;
+use std::process::Command;
+
+use anyhow::Result;
+
+use crate::build_ebpf;
+use crate::process::{become_command, run_logged};
+use crate::progress::Screen;
+use crate::setup;
+use crate::workspace::{Profile, Workspace, restore_environment};
+
+/// Shows real connections staying in their zone: three nodes, their agents and their pods, as
+/// namespaces and cgroups of this machine.
+///
+/// Needs no cluster, and leaves nothing behind, even after Ctrl-C. Exit code 1: a check failed.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  cargo xtask demo
+  cargo xtask demo --json | jq '.checks[] | select(.ok | not)'")]
+pub(crate) struct Args {
+    /// Print the checks as JSON, and nothing else, on standard output
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs the command. It returns only upon failure: otherwise this process becomes the demo, which
+/// gets its signals and gives its exit code.
+///
+/// # Errors
+/// Something is missing that only a person can install, or a build fails.
+pub(crate) fn run(workspace: &Workspace, screen: &Screen, args: &Args) -> Result<()> {
+    let needs: BTreeSet<_> = setup::TO_RUN.iter().copied().collect();
+    let machine = setup::ready(workspace, screen, &needs)?;
+    build_ebpf::build(workspace, screen, &machine)?;
+    let mut build = workspace.cargo("build");
+    build.args(["--release", "--bins", "--package", "topo-lb", "--package", "topo-lb-tests"]);
+    run_logged(screen, "agent and lab", &mut build, &workspace.log("build-demo"))?;
+
+    let mut demo = Command::new(workspace.program(Profile::Release, "demo"));
+    restore_environment(&mut demo, &workspace.target);
+    demo.arg("--agent").arg(workspace.program(Profile::Release, "topo-lb"));
+    if args.json {
+        demo.arg("--json");
+    }
+    become_command(&mut demo)
+}

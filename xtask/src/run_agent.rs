@@ -1,0 +1,58 @@
+//! `cargo xtask run-agent`: the agent, built and started.
+
+use std::collections::BTreeSet;
+use std::ffi::OsString;
+use std::process::Command;
+
+use anyhow::Result;
+
+use crate::build_ebpf;
+use crate::mounts::{CGROUPS, Cgroup2};
+use crate::plan::Need;
+use crate::process::{become_command, run_logged};
+use crate::progress::Screen;
+use crate::setup;
+use crate::workspace::{Profile, Workspace, restore_environment};
+
+/// Builds the agent as users run it, and starts `topo-lb agent ARGS`.
+///
+/// On a host that has cgroups of both versions, the agent is told where those of version 2 are,
+/// unless `TOPO_LB_CGROUP_ROOT` or an argument says so.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  cargo xtask run-agent -- --manifests tests/fixtures/kubernetes-1.36.json --node-name kind-worker2
+  cargo xtask run-agent -- --kubeconfig ~/.kube/config --node-name \"$(hostname)\"
+  cargo xtask run-agent -- --help")]
+pub(crate) struct Args {
+    /// The agent's own arguments
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    args: Vec<OsString>,
+}
+
+/// Runs the command. It returns only upon failure.
+///
+/// # Errors
+/// Something is missing that only a person can install, or a build fails.
+pub(crate) fn run(workspace: &Workspace, screen: &Screen, args: &Args) -> Result<()> {
+    let machine = setup::ready(workspace, screen, &BTreeSet::from([Need::Object, Need::Kernel]))?;
+    build_ebpf::build(workspace, screen, &machine)?;
+    let mut build = workspace.cargo("build");
+    build.args(["--release", "--package", "topo-lb"]);
+    run_logged(screen, "agent", &mut build, &workspace.log("build-agent"))?;
+
+    // In the folder of the caller, whose paths the arguments may hold.
+    let mut agent = Command::new(workspace.program(Profile::Release, "topo-lb"));
+    restore_environment(&mut agent, &workspace.target);
+    agent.arg("agent").args(&args.args);
+    match machine.mounts.cgroup2 {
+        Cgroup2::At(place)
+            if place.as_os_str() != CGROUPS
+                && std::env::var_os("TOPO_LB_CGROUP_ROOT").is_none() =>
+        {
+            agent.env("TOPO_LB_CGROUP_ROOT", place);
+        }
+        _ => {}
+    }
+    become_command(&mut agent)
+}

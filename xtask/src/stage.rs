@@ -1,0 +1,215 @@
+//! The stages of `cargo xtask test`, in their order.
+
+use std::fs;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+
+use crate::build_ebpf;
+use crate::machine::Machine;
+use crate::plan::Need;
+use crate::process::{run_logged, run_visible, to_log};
+use crate::progress::Screen;
+use crate::workspace::{Profile, Workspace, cargo_home, find_cargo_program};
+
+/// What is tested, cheapest first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum)]
+pub(crate) enum Stage {
+    /// The layout of the source
+    Format,
+    /// The eBPF object compiles
+    Object,
+    /// Clippy for this machine's code, warnings as errors
+    Clippy,
+    /// Clippy for the kernel's code, warnings as errors
+    ClippyEbpf,
+    /// Licences, sources, bans and advisories of dependencies
+    Deny,
+    /// The documentation builds without warnings
+    Docs,
+    /// Tests of everything that needs no privileges
+    Unit,
+    /// The suites in the lab: the datapath with real sockets
+    Lab,
+}
+
+/// What is compiled for this machine: everything but the programs in the kernel.
+const HOST_PACKAGES: &[&str] = &["--workspace", "--exclude", "topo-lb-ebpf"];
+
+/// How long fetching the advisories may take: without a network, some machines wait for ever.
+const ADVISORIES_LIMIT: Duration = Duration::from_secs(120);
+
+/// Where the lab's suites run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kernel {
+    /// On this machine, as it runs.
+    Host,
+}
+
+/// How long tests may take: several times what they need on two cores. One that hangs should say so
+/// in a log that somebody reads.
+const TESTS_LIMIT: Duration = Duration::from_secs(20 * 60);
+
+/// What a stage has to say besides that it passed.
+pub(crate) type Remark = Option<String>;
+
+impl Stage {
+    /// For people.
+    pub(crate) fn title(self) -> &'static str {
+        match self {
+            Self::Format => "formatting",
+            Self::Object => "eBPF object",
+            Self::Clippy => "Clippy",
+            Self::ClippyEbpf => "Clippy for eBPF",
+            Self::Deny => "dependencies",
+            Self::Docs => "documentation",
+            Self::Unit => "unit tests",
+            Self::Lab => "lab",
+        }
+    }
+
+    /// What it needs of the machine.
+    pub(crate) fn needs(self) -> &'static [Need] {
+        match self {
+            Self::Format => &[Need::HostLints],
+            Self::Object | Self::Docs | Self::Unit => &[Need::Object],
+            Self::Clippy => &[Need::Object, Need::HostLints],
+            Self::ClippyEbpf => &[Need::Object, Need::ObjectLints],
+            Self::Deny => &[Need::Deny],
+            Self::Lab => &[Need::Object, Need::Kernel, Need::Lab],
+        }
+    }
+
+    /// It compiles the agent, which carries the object inside.
+    pub(crate) fn includes_object(self) -> bool {
+        matches!(self, Self::Clippy | Self::Docs | Self::Unit | Self::Lab)
+    }
+
+    /// Runs it.
+    ///
+    /// # Errors
+    /// It fails.
+    pub(crate) fn run(
+        self,
+        workspace: &Workspace,
+        screen: &Screen,
+        machine: &Machine,
+        kernels: &[Kernel],
+    ) -> Result<Remark> {
+        match self {
+            Self::Format => format(workspace, screen)?,
+            Self::Object => build_ebpf::build(workspace, screen, machine)?,
+            Self::Clippy => clippy(workspace, screen)?,
+            Self::ClippyEbpf => build_ebpf::lint(workspace, screen, machine)?,
+            Self::Deny => return deny(workspace, screen),
+            Self::Docs => docs(workspace, screen)?,
+            Self::Unit => unit(workspace, screen)?,
+            Self::Lab => lab(workspace, screen, kernels)?,
+        }
+        Ok(None)
+    }
+}
+
+fn format(workspace: &Workspace, screen: &Screen) -> Result<()> {
+    let mut command = workspace.cargo("fmt");
+    command.args(["--all", "--check"]);
+    run_logged(screen, "cargo fmt --all --check", &mut command, &workspace.log("format"))?;
+    Ok(())
+}
+
+fn clippy(workspace: &Workspace, screen: &Screen) -> Result<()> {
+    let mut command = workspace.cargo("clippy");
+    command.args(HOST_PACKAGES).args(["--all-targets", "--", "-D", "warnings"]);
+    run_logged(screen, "cargo clippy", &mut command, &workspace.log("clippy"))?;
+    Ok(())
+}
+
+fn docs(workspace: &Workspace, screen: &Screen) -> Result<()> {
+    let mut command = workspace.cargo("doc");
+    command.args(HOST_PACKAGES).arg("--no-deps").env("RUSTDOCFLAGS", "-D warnings");
+    run_logged(screen, "cargo doc", &mut command, &workspace.log("docs"))?;
+    Ok(())
+}
+
+fn unit(workspace: &Workspace, screen: &Screen) -> Result<()> {
+    let test = || {
+        let mut command = workspace.cargo("test");
+        command.args(HOST_PACKAGES).args(["--exclude", "topo-lb-tests", "--no-fail-fast"]);
+        command
+    };
+    let log = workspace.log("build-unit-tests");
+    run_logged(screen, "compiling unit tests", test().arg("--no-run"), &log)?;
+    run_visible(&mut test(), TESTS_LIMIT)
+}
+
+fn lab(workspace: &Workspace, screen: &Screen, kernels: &[Kernel]) -> Result<()> {
+    let mut agent = workspace.cargo("build");
+    agent.args(["--package", "topo-lb"]);
+    run_logged(screen, "compiling the agent", &mut agent, &workspace.log("build-test-agent"))?;
+    let test = || {
+        let mut command = workspace.cargo("test");
+        command.args(["--package", "topo-lb-tests", "--no-fail-fast"]);
+        command
+    };
+    let log = workspace.log("build-lab");
+    run_logged(screen, "compiling the lab", test().arg("--no-run"), &log)?;
+    for kernel in kernels {
+        match kernel {
+            // One test at a time: each has a cluster of its own, and measures times.
+            Kernel::Host => run_visible(
+                test()
+                    .args(["--", "--test-threads=1"])
+                    .env("TOPO_LB_AGENT", workspace.program(Profile::Dev, "topo-lb")),
+                TESTS_LIMIT,
+            )?,
+        }
+    }
+    Ok(())
+}
+
+fn deny(workspace: &Workspace, screen: &Screen) -> Result<Remark> {
+    let deny = || {
+        let path = find_cargo_program("cargo-deny").context("no cargo-deny")?;
+        let mut command = workspace.command(path);
+        // It asks Cargo for the graph.
+        command.env("CARGO", workspace.cargo_path());
+        Ok::<_, anyhow::Error>(command)
+    };
+    let mut check = deny()?;
+    check.args(["check", "bans", "licenses", "sources"]);
+    run_logged(screen, "bans, licences, sources", &mut check, &workspace.log("deny"))?;
+
+    let mut running = screen.start("advisory database");
+    let mut fetch = deny()?;
+    fetch.args(["fetch", "db"]);
+    let log = workspace.log("advisory-database");
+    let fetched = to_log(&mut fetch, &log, Some(ADVISORIES_LIMIT), |line| running.tick(line));
+    let remark = match (&fetched, has_advisory_database()) {
+        (Ok(()), _) => {
+            running.done();
+            None
+        }
+        (Err(_), true) => {
+            running.failed();
+            Some("advisories as of the last fetch: the database cannot be reached now".to_owned())
+        }
+        (Err(_), false) => {
+            running.failed();
+            let text = "advisories were NOT checked: their database cannot be fetched";
+            screen.warn(&format!("{text}; see {}", log.display()));
+            return Ok(Some(text.to_owned()));
+        }
+    };
+    let mut check = deny()?;
+    check.args(["check", "--disable-fetch", "advisories"]);
+    run_logged(screen, "advisories", &mut check, &workspace.log("advisories"))?;
+    Ok(remark)
+}
+
+/// cargo-deny keeps it in a folder of Cargo's, below a name with a hash.
+fn has_advisory_database() -> bool {
+    let entries = cargo_home().and_then(|home| fs::read_dir(home.join("advisory-dbs")).ok());
+    entries.is_some_and(|mut entries| {
+        entries.any(|it| it.is_ok_and(|it| it.path().join(".git").exists()))
+    })
+}

@@ -1,0 +1,72 @@
+//! The table at the end of `cargo xtask test`.
+
+use std::time::Duration;
+
+use crate::progress::{Colour, Screen, clock};
+
+/// How a stage ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    /// Perhaps with a remark.
+    Passed(Option<String>),
+    Failed,
+    /// An earlier one failed.
+    NotRun,
+}
+
+/// One line of the table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Row {
+    pub(crate) title: &'static str,
+    pub(crate) outcome: Outcome,
+    pub(crate) elapsed: Duration,
+}
+
+/// The lines of the table.
+pub(crate) fn table(screen: &Screen, rows: &[Row]) -> Vec<String> {
+    let titles = rows.iter().map(|row| row.title.chars().count());
+    let titles = titles.max().unwrap_or(0);
+    let times: Vec<String> = rows
+        .iter()
+        .map(|row| if row.outcome == Outcome::NotRun { "–".to_owned() } else { clock(row.elapsed) })
+        .collect();
+    let widest = times.iter().map(|time| time.chars().count()).max().unwrap_or(0);
+    rows.iter()
+        .zip(&times)
+        .map(|(row, time)| {
+            let (colour, mark, remark) = match &row.outcome {
+                Outcome::Passed(None) => (Colour::Green, "✓", ""),
+                Outcome::Passed(Some(remark)) => (Colour::Yellow, "✓", remark.as_str()),
+                Outcome::Failed => (Colour::Red, "✗", "failed"),
+                Outcome::NotRun => (Colour::Dim, "–", "not run"),
+            };
+            let mark = screen.paint(colour, mark);
+            let line = format!("{mark} {:<titles$}  {time:>widest$}  {remark}", row.title);
+            line.trim_end().to_owned()
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_stage_has_a_line_and_columns_align() {
+        let row =
+            |title, outcome, seconds| Row { title, outcome, elapsed: Duration::from_secs(seconds) };
+        let rows = [
+            row("set-up", Outcome::Passed(None), 1),
+            row("dependencies", Outcome::Passed(Some("not all".to_owned())), 75),
+            row("unit tests", Outcome::Failed, 12),
+            row("lab", Outcome::NotRun, 0),
+        ];
+        let expected = "\
+✓ set-up             1.0 s
+✓ dependencies  1 min 15 s  not all
+✗ unit tests        12.0 s  failed
+– lab                    –  not run";
+        let expected: Vec<&str> = expected.lines().collect();
+        assert_eq!(table(&Screen::plain(), &rows), expected);
+    }
+}

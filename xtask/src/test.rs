@@ -1,0 +1,154 @@
+//! `cargo xtask test`: everything that must hold, in one command.
+
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, bail};
+use clap::ValueEnum;
+
+use crate::plan::Need;
+use crate::process::caught;
+use crate::progress::{Screen, clock};
+use crate::setup;
+use crate::stage::{Kernel, Remark, Stage};
+use crate::summary::{Outcome, Row, table};
+use crate::workspace::Workspace;
+
+/// Runs every check and every test, and stops at the first failure.
+///
+/// The lab's suites run on this machine's own kernel, with real sockets in namespaces and cgroups,
+/// and need root.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  cargo xtask test                 all of it, as continuous integration does
+  cargo xtask test --only lab      one stage, with what it needs
+  cargo xtask test --only format --only clippy")]
+pub(crate) struct Args {
+    /// The kernels on which the lab's suites run
+    #[arg(long, value_delimiter = ',', value_parser = kernel, default_value = "host")]
+    kernel: Vec<Kernel>,
+    /// Run only this stage (may be given more than once)
+    #[arg(long, value_name = "STAGE")]
+    only: Vec<Stage>,
+}
+
+fn kernel(text: &str) -> Result<Kernel, String> {
+    match text {
+        "host" => Ok(Kernel::Host),
+        _ => Err("the suites run on `host` only, which is this machine's kernel".to_owned()),
+    }
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// A stage fails; the summary and the command that runs it again are on the screen by then.
+pub(crate) fn run(workspace: &Workspace, screen: &Screen, args: &Args) -> Result<()> {
+    let stages = selection(&args.only);
+    let begun = Instant::now();
+    screen.headline("set-up");
+    let needs: BTreeSet<Need> = stages.iter().flat_map(|stage| stage.needs()).copied().collect();
+    let machine = setup::ready(workspace, screen, &needs)?;
+    let elapsed = begun.elapsed();
+    screen.note(&format!("ready after {}", clock(elapsed)));
+
+    let mut rows = vec![Row { title: "set-up", outcome: Outcome::Passed(None), elapsed }];
+    let failure = run_stages(&stages, &mut rows, |stage| {
+        screen.headline(stage.title());
+        stage.run(workspace, screen, &machine, &args.kernel)
+    });
+    screen.headline("summary");
+    for line in table(screen, &rows) {
+        screen.line(&line);
+    }
+    match failure {
+        None => {
+            screen.headline(&format!("all passed in {}", clock(begun.elapsed())));
+            Ok(())
+        }
+        Some((stage, error)) => {
+            let value = stage.to_possible_value();
+            let name = value.as_ref().map_or("", |value| value.get_name());
+            bail!("{error:#}\n  to run this stage again: cargo xtask test --only {name}")
+        }
+    }
+}
+
+/// Runs them until the first that fails, and notes how each ended.
+fn run_stages(
+    stages: &[Stage],
+    rows: &mut Vec<Row>,
+    run: impl Fn(Stage) -> Result<Remark>,
+) -> Option<(Stage, anyhow::Error)> {
+    let mut failure = None;
+    for &stage in stages {
+        let title = stage.title();
+        if failure.is_some() || caught() != 0 {
+            rows.push(Row { title, outcome: Outcome::NotRun, elapsed: Duration::ZERO });
+            continue;
+        }
+        let begun = Instant::now();
+        let result = run(stage);
+        let elapsed = begun.elapsed();
+        let outcome = match result {
+            Ok(remark) => Outcome::Passed(remark),
+            Err(error) => {
+                failure = Some((stage, error));
+                Outcome::Failed
+            }
+        };
+        rows.push(Row { title, outcome, elapsed });
+    }
+    failure
+}
+
+/// The stages to run, in their order, with the object before what includes it.
+fn selection(only: &[Stage]) -> Vec<Stage> {
+    if only.is_empty() {
+        return Stage::value_variants().to_vec();
+    }
+    let mut stages: BTreeSet<Stage> = only.iter().copied().collect();
+    if stages.iter().any(|stage| stage.includes_object()) {
+        stages.insert(Stage::Object);
+    }
+    stages.into_iter().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn without_a_selection_everything_runs() {
+        assert_eq!(selection(&[]), Stage::value_variants());
+    }
+
+    #[test]
+    fn a_selection_keeps_the_order_and_brings_the_object() {
+        let stages = selection(&[Stage::Lab, Stage::Format, Stage::Lab]);
+        assert_eq!(stages, [Stage::Format, Stage::Object, Stage::Lab]);
+        assert_eq!(selection(&[Stage::Deny]), [Stage::Deny]);
+    }
+
+    #[test]
+    fn nothing_runs_after_the_first_failure() {
+        let mut rows = Vec::new();
+        let stages = [Stage::Format, Stage::Clippy, Stage::Lab];
+        let failure = run_stages(&stages, &mut rows, |stage| match stage {
+            Stage::Format => Ok(Some("remark".to_owned())),
+            Stage::Clippy => bail!("a warning"),
+            _ => panic!("{stage:?} has run"),
+        });
+        assert_eq!(failure.map(|(stage, _)| stage), Some(Stage::Clippy));
+        let outcomes: Vec<_> = rows.into_iter().map(|row| row.outcome).collect();
+        let remark = Outcome::Passed(Some("remark".to_owned()));
+        assert_eq!(outcomes, [remark, Outcome::Failed, Outcome::NotRun]);
+    }
+
+    #[test]
+    fn an_unknown_kernel_is_answered_with_those_there_are() {
+        assert_eq!(kernel("host"), Ok(Kernel::Host));
+        assert!(kernel("5.10").unwrap_err().contains("`host`"));
+    }
+}

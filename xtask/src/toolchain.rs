@@ -1,0 +1,207 @@
+//! Rust compilers, and which of them can compile for the kernel.
+//!
+//! `bpfel-unknown-none` has no compiled `core`: a compiler needs the sources of the standard
+//! library beside it, and `bpf-linker` must be built on the same LLVM as the compiler, because
+//! the two exchange bitcode.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::process::output_of;
+
+/// The oldest compiler that builds this workspace: (major, minor).
+pub(crate) const OLDEST: (u32, u32) = oldest();
+
+/// A folder with a `rustc` and the `cargo` that belongs to it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Toolchain {
+    /// The folder.
+    pub(crate) bin: PathBuf,
+    /// The name that rustup knows it by; `None`: not rustup's.
+    pub(crate) rustup_name: Option<String>,
+    /// (major, minor) of its `rustc`.
+    pub(crate) release: (u32, u32),
+    /// The LLVM major version inside its `rustc`.
+    pub(crate) llvm: u32,
+    /// The sources of the standard library are there.
+    pub(crate) sources: bool,
+    /// `cargo-clippy` is there.
+    pub(crate) clippy: bool,
+}
+
+/// The installed `bpf-linker`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Linker {
+    pub(crate) path: PathBuf,
+    /// Such as `0.13.0`.
+    pub(crate) version: String,
+    /// The LLVM major version that it is linked with; `None`: it carries LLVM inside, unnamed.
+    pub(crate) llvm: Option<u32>,
+}
+
+impl Toolchain {
+    /// Looks at a folder; `None` if it has no working compiler with a Cargo.
+    pub(crate) fn inspect(bin: &Path, rustup_name: Option<&str>) -> Option<Self> {
+        let rustc = bin.join("rustc");
+        if !bin.join("cargo").is_file() {
+            return None;
+        }
+        let (release, llvm) = release_and_llvm(&output_of(Command::new(&rustc).arg("-vV"))?)?;
+        let sysroot = output_of(Command::new(&rustc).args(["--print", "sysroot"]))?;
+        let library = Path::new(sysroot.trim()).join("lib/rustlib/src/rust/library");
+        Some(Self {
+            bin: bin.to_path_buf(),
+            rustup_name: rustup_name.map(str::to_owned),
+            release,
+            llvm,
+            sources: library.join("core/src/lib.rs").is_file(),
+            clippy: bin.join("cargo-clippy").is_file() && bin.join("clippy-driver").is_file(),
+        })
+    }
+
+    /// It is new enough, and has what `core` is compiled from.
+    pub(crate) fn compiles_core(&self) -> bool {
+        self.sources && self.release >= OLDEST
+    }
+
+    /// Its name for people.
+    pub(crate) fn display(&self) -> String {
+        let (major, minor) = self.release;
+        match &self.rustup_name {
+            Some(name) => format!("rustc {major}.{minor} of rustup's {name}"),
+            None => format!("rustc {major}.{minor} in {}", self.bin.display()),
+        }
+    }
+}
+
+impl Linker {
+    /// Looks at an installed linker; `None` if it does not run.
+    pub(crate) fn inspect(path: &Path) -> Option<Self> {
+        let version = output_of(Command::new(path).arg("--version"))?;
+        let libraries = output_of(Command::new("ldd").arg(path)).unwrap_or_default();
+        Some(Self {
+            path: path.to_path_buf(),
+            version: version.split_whitespace().nth(1)?.to_owned(),
+            llvm: llvm_of_libraries(&libraries),
+        })
+    }
+
+    /// It can read what the compiler writes. One that does not say is trusted: the link step
+    /// would tell.
+    pub(crate) fn fits(&self, toolchain: &Toolchain) -> bool {
+        self.llvm.is_none_or(|llvm| llvm == toolchain.llvm)
+    }
+}
+
+/// The newest first: rustup's plain `nightly` is newer than those with a date.
+pub(crate) fn nightlies(rustup: &Path) -> Vec<Toolchain> {
+    let list = output_of(Command::new(rustup).args(["toolchain", "list", "-v"]));
+    nightly_folders(&list.unwrap_or_default())
+        .into_iter()
+        .filter_map(|(name, folder)| Toolchain::inspect(&folder.join("bin"), Some(&name)))
+        .collect()
+}
+
+/// From `rustup toolchain list -v`: the name comes first, the folder last.
+fn nightly_folders(list: &str) -> Vec<(String, PathBuf)> {
+    let mut found: Vec<(String, PathBuf)> = list
+        .lines()
+        .filter(|line| line.starts_with("nightly"))
+        .filter_map(|line| {
+            let (name, rest) = line.split_once(char::is_whitespace)?;
+            // The folder is the first word with a slash; it may hold blanks.
+            let folder = &rest[rest.find('/')?..];
+            Some((name.to_owned(), PathBuf::from(folder.trim_end())))
+        })
+        .collect();
+    // `nightly-2026-…` sorts before `nightly-x86_64-…`, and the later date after the earlier.
+    found.sort_by(|left, right| right.0.cmp(&left.0));
+    found
+}
+
+/// From `rustc -vV`.
+fn release_and_llvm(text: &str) -> Option<((u32, u32), u32)> {
+    let field = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
+    let mut release = field("release:")?.split('.');
+    let major = release.next()?.parse().ok()?;
+    let minor = release.next()?.parse().ok()?;
+    let llvm = field("LLVM version:")?.split('.').next()?.parse().ok()?;
+    Some(((major, minor), llvm))
+}
+
+/// From `ldd`: a line such as `libLLVM.so.22.1 => /usr/lib/…`.
+fn llvm_of_libraries(text: &str) -> Option<u32> {
+    let names = text.lines().filter_map(|line| line.split_whitespace().next());
+    names
+        .filter_map(|name| name.strip_prefix("libLLVM.so.").or(name.strip_prefix("libLLVM-")))
+        .find_map(|version| version.split('.').next()?.parse().ok())
+}
+
+/// The workspace's `rust-version`, which Cargo gives every package as text.
+const fn oldest() -> (u32, u32) {
+    let text = env!("CARGO_PKG_RUST_VERSION").as_bytes();
+    let mut numbers = [0; 3];
+    let (mut at, mut which) = (0, 0);
+    while at < text.len() {
+        if text[at] == b'.' {
+            which += 1;
+        } else {
+            numbers[which] = numbers[which] * 10 + (text[at] - b'0') as u32;
+        }
+        at += 1;
+    }
+    (numbers[0], numbers[1])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RUSTC: &str = "\
+rustc 1.96.0 (ac68faa20 2026-05-25) (built from a source tarball)
+binary: rustc
+host: x86_64-unknown-linux-gnu
+release: 1.96.0
+LLVM version: 22.1.8
+";
+
+    #[test]
+    fn a_compiler_tells_its_release_and_its_llvm() {
+        assert_eq!(release_and_llvm(RUSTC), Some(((1, 96), 22)));
+        let nightly = "release: 1.97.0-nightly\nLLVM version: 22.1.4\n";
+        assert_eq!(release_and_llvm(nightly), Some(((1, 97), 22)));
+        assert_eq!(release_and_llvm("release: 1.96.0\n"), None);
+    }
+
+    #[test]
+    fn the_oldest_compiler_is_the_workspaces() {
+        let (major, minor) = OLDEST;
+        assert!(env!("CARGO_PKG_RUST_VERSION").starts_with(&format!("{major}.{minor}")));
+    }
+
+    #[test]
+    fn nightlies_are_found_newest_first() {
+        let list = "\
+stable-x86_64-unknown-linux-gnu (active, default) /root/.rustup/toolchains/stable
+nightly-2026-01-02-x86_64-unknown-linux-gnu /home/me/.rustup/toolchains/nightly-2026-01-02
+nightly-x86_64-unknown-linux-gnu (override) /home/two words/nightly
+nightly-2026-03-04-x86_64-unknown-linux-gnu\t/home/me/.rustup/toolchains/nightly-2026-03-04
+";
+        let folders: Vec<_> = nightly_folders(list).into_iter().map(|(_, folder)| folder).collect();
+        let expected = [
+            "/home/two words/nightly",
+            "/home/me/.rustup/toolchains/nightly-2026-03-04",
+            "/home/me/.rustup/toolchains/nightly-2026-01-02",
+        ];
+        assert_eq!(folders, expected.map(PathBuf::from));
+    }
+
+    #[test]
+    fn a_linker_tells_its_llvm_by_the_library_it_needs() {
+        let shared =
+            "\tlinux-vdso.so.1 (0x7f)\n\tlibLLVM.so.22.1 => /usr/lib/llvm-22/lib/x (0x7f)\n";
+        assert_eq!(llvm_of_libraries(shared), Some(22));
+        assert_eq!(llvm_of_libraries("\tlibLLVM-17.so.1 => /lib/x (0x7f)\n"), Some(17));
+        assert_eq!(llvm_of_libraries("\tlibc.so.6 => /lib/libc.so.6 (0x7f)\n"), None);
+    }
+}

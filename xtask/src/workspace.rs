@@ -1,0 +1,177 @@
+//! Where things are, and Cargo as this workspace calls it.
+
+use std::env;
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result};
+
+/// The checkout, and where builds go.
+#[derive(Debug)]
+pub(crate) struct Workspace {
+    /// The folder of the workspace's `Cargo.toml`.
+    pub(crate) root: PathBuf,
+    /// Where Cargo builds: `CARGO_TARGET_DIR`, or `target` below the root.
+    pub(crate) target: PathBuf,
+    /// The `cargo` that started this program, or the one on the path.
+    cargo: PathBuf,
+}
+
+/// How a program is built.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Profile {
+    /// With debug assertions; what the tests run.
+    Dev,
+    /// What users run, and therefore what the demo shows.
+    Release,
+}
+
+impl Workspace {
+    /// Finds the workspace that this program belongs to.
+    ///
+    /// # Errors
+    /// The current directory cannot be read.
+    pub(crate) fn find() -> Result<Self> {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR"))
+            .parent()
+            .context("xtask is not in a workspace")?
+            .to_path_buf();
+        let target = match env::var_os("CARGO_TARGET_DIR").filter(|folder| !folder.is_empty()) {
+            Some(folder) => {
+                env::current_dir().context("cannot read the current directory")?.join(folder)
+            }
+            None => root.join("target"),
+        };
+        let cargo = env::var_os("CARGO").map_or_else(|| PathBuf::from("cargo"), PathBuf::from);
+        Ok(Self { root, target, cargo })
+    }
+
+    /// The eBPF object that the agent carries inside.
+    pub(crate) fn object(&self) -> PathBuf {
+        self.target.join("bpf/topo-lb.o")
+    }
+
+    /// A program that Cargo has built.
+    pub(crate) fn program(&self, profile: Profile, name: &str) -> PathBuf {
+        let folder = match profile {
+            Profile::Dev => "debug",
+            Profile::Release => "release",
+        };
+        self.target.join(folder).join(name)
+    }
+
+    /// The log of a step.
+    pub(crate) fn log(&self, step: &str) -> PathBuf {
+        self.target.join("xtask").join(step).with_extension("log")
+    }
+
+    /// A program with the environment that xtask itself was started in, run at the root.
+    pub(crate) fn command(&self, program: impl AsRef<OsStr>) -> Command {
+        let mut command = Command::new(program);
+        command.current_dir(&self.root);
+        restore_environment(&mut command, &self.target);
+        command
+    }
+
+    /// `cargo SUBCOMMAND` for this machine's own target.
+    pub(crate) fn cargo(&self, subcommand: &str) -> Command {
+        let mut command = self.command(&self.cargo);
+        command.arg(subcommand).env("CARGO_TARGET_DIR", &self.target);
+        if self.target != self.root.join("target") {
+            // The agent's build script looks in `target` unless it is told.
+            command.env("TOPO_LB_EBPF_OBJECT", self.object());
+        }
+        command
+    }
+
+    /// The `cargo` of this machine's own target.
+    pub(crate) fn cargo_path(&self) -> &Path {
+        &self.cargo
+    }
+}
+
+/// Takes out what `cargo run` added for xtask. Build scripts watch some of these variables: left
+/// in, every change between `cargo xtask` and plain `cargo` would build half the tree again.
+pub(crate) fn restore_environment(command: &mut Command, target: &Path) {
+    for (name, _) in env::vars_os() {
+        if name.to_str().is_some_and(added_by_cargo_run) {
+            command.env_remove(name);
+        }
+    }
+    if let Some(libraries) = env::var_os("LD_LIBRARY_PATH") {
+        let kept = env::split_paths(&libraries)
+            .filter(|folder| !folder.starts_with(target) && !is_rust_library_folder(folder));
+        match env::join_paths(kept) {
+            Ok(kept) if !kept.is_empty() => command.env("LD_LIBRARY_PATH", kept),
+            _ => command.env_remove("LD_LIBRARY_PATH"),
+        };
+    }
+    command.env("PATH", path_with_sbin(env::var_os("PATH")));
+}
+
+fn added_by_cargo_run(name: &str) -> bool {
+    name == "CARGO"
+        || name == "CARGO_CRATE_NAME"
+        || name == "CARGO_PRIMARY_PACKAGE"
+        || ["CARGO_PKG_", "CARGO_MANIFEST_", "CARGO_BIN_"].iter().any(|it| name.starts_with(it))
+}
+
+fn is_rust_library_folder(folder: &Path) -> bool {
+    folder.ends_with("lib")
+        && (folder.join("rustlib").is_dir() || folder.iter().any(|it| it == "rustlib"))
+}
+
+/// `su` without a dash keeps a user's path, without the folders of `dpkg`'s and our own tools.
+fn path_with_sbin(path: Option<OsString>) -> OsString {
+    let path = path.unwrap_or_default();
+    let mut folders: Vec<PathBuf> = env::split_paths(&path).collect();
+    for sbin in ["/usr/local/sbin", "/usr/sbin", "/sbin"] {
+        if !folders.iter().any(|folder| folder == Path::new(sbin)) {
+            folders.push(sbin.into());
+        }
+    }
+    // Only a folder with a colon in its name cannot be joined, and none came out of the split.
+    env::join_paths(folders).unwrap_or(path)
+}
+
+/// Finds a program on the path, `sbin` included.
+pub(crate) fn find_program(name: &str) -> Option<PathBuf> {
+    env::split_paths(&path_with_sbin(env::var_os("PATH")))
+        .map(|folder| folder.join(name))
+        .find(|path| path.is_file())
+}
+
+/// A program that `cargo install` has put into its own folder, which may not be on the path.
+pub(crate) fn find_cargo_program(name: &str) -> Option<PathBuf> {
+    let installed = || Some(cargo_home()?.join("bin").join(name)).filter(|path| path.is_file());
+    find_program(name).or_else(installed)
+}
+
+/// Where Cargo keeps what it has fetched and installed.
+pub(crate) fn cargo_home() -> Option<PathBuf> {
+    let home = env::var_os("CARGO_HOME").map(PathBuf::from);
+    home.or_else(|| Some(env::home_dir()?.join(".cargo")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sbin_is_added_once() {
+        let path = path_with_sbin(Some("/usr/bin:/usr/sbin".into()));
+        assert_eq!(path, "/usr/bin:/usr/sbin:/usr/local/sbin:/sbin");
+        assert_eq!(path_with_sbin(Some(path.clone())), path);
+    }
+
+    #[test]
+    fn only_what_cargo_run_adds_is_taken_out() {
+        for name in ["CARGO", "CARGO_PKG_VERSION", "CARGO_MANIFEST_DIR", "CARGO_BIN_NAME"] {
+            assert!(added_by_cargo_run(name), "{name}");
+        }
+        for name in ["CARGO_HOME", "CARGO_TARGET_DIR", "CARGO_TERM_COLOR", "CARGO_NET_OFFLINE"] {
+            assert!(!added_by_cargo_run(name), "{name}");
+        }
+    }
+}
