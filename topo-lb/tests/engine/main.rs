@@ -4,6 +4,7 @@
 mod candidates;
 mod hints;
 mod keys;
+mod lint;
 mod made;
 mod naive;
 mod openyurt;
