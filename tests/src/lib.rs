@@ -1,1 +1,39 @@
-//! The lab.
+//! The lab: a cluster on one machine, made of what the kernel has anyway.
+//!
+//! A node is a network namespace and a cgroup. A pod is a network namespace, with a veth pair to
+//! its node, and a cgroup below the node's. A process is in a pod when it has joined both. Nodes
+//! meet on a bridge that has a namespace of its own, so nothing touches the machine's own network.
+//!
+//! ```text
+//!  fabric namespace          node namespace                      pod namespace
+//!  br0 172.30.0.254/24 ────  eth0 172.30.0.<node>/24
+//!  local 10.96.0.0/12        pod2 169.254.1.1, fe80::1  ───────  eth0 10.244.<node>.2/32
+//!  local fd00:96::/112                                                fd00:244:<node>::2/128
+//! ```
+//!
+//! What no agent translates — a packet to a ClusterIP — follows the nodes' default route to the
+//! fabric, which owns every address of the Service ranges: a server there answers "untouched",
+//! where a cluster would have kube-proxy.
+//!
+//! Everything that outlives a process (namespaces, cgroups, pins, folders) carries the lab's
+//! [`prefix`], which holds the process id: guards remove it on drop, [`interrupt`] on a signal,
+//! and the next lab sweeps what a killed process left.
+
+pub mod agent;
+pub mod cgroup;
+pub mod client;
+pub mod cluster;
+pub mod interrupt;
+pub mod kind;
+pub mod lab;
+pub mod manifest;
+pub mod netns;
+pub mod objects;
+pub mod pod;
+pub mod prefix;
+pub mod process;
+pub mod requirements;
+pub mod residue;
+pub mod scene;
+pub mod traffic;
+pub mod wait;

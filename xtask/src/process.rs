@@ -11,13 +11,16 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
 
-use crate::progress::Screen;
+use crate::progress::{Screen, clock};
 
 /// The signal that asked xtask to stop; 0: none.
 static CAUGHT: AtomicI32 = AtomicI32::new(0);
 
 /// How often a child is looked at: often enough for a spinner, and no load.
 const PERIOD: Duration = Duration::from_millis(80);
+
+/// How long a child that was asked to end may take for it.
+const GRACE: Duration = Duration::from_secs(10);
 
 /// How much of a log is shown when its step has failed.
 const TAIL_LINES: usize = 40;
@@ -91,14 +94,15 @@ pub(crate) fn to_log(
     succeeded(status, command).map_err(|error| anyhow!("{error}; its output: {}", log.display()))
 }
 
-/// Runs a command whose output is for people's eyes.
+/// Runs a command whose output is for people's eyes, and ends it after `limit`.
 ///
 /// # Errors
-/// The command cannot be started, fails, or was interrupted.
-pub(crate) fn run_visible(command: &mut Command) -> Result<()> {
+/// The command cannot be started, fails, takes too long, or was interrupted.
+pub(crate) fn run_visible(command: &mut Command, limit: Duration) -> Result<()> {
     let spawned = command.spawn();
     let mut child = spawned.with_context(|| format!("cannot start `{}`", display(command)))?;
-    let status = wait(&mut child, None, || ())?;
+    let status = wait(&mut child, Some(limit), || ())
+        .with_context(|| format!("`{}` was ended", display(command)))?;
     succeeded(status, command)
 }
 
@@ -148,24 +152,64 @@ fn create(log: &Path) -> Result<File> {
 
 fn wait(child: &mut Child, limit: Option<Duration>, mut tick: impl FnMut()) -> Result<ExitStatus> {
     let begun = Instant::now();
-    let mut passed_on = false;
+    let mut asked: Option<Instant> = None;
     loop {
         if let Some(status) = child.try_wait().context("cannot wait for a child")? {
-            return Ok(status);
+            return match limit {
+                Some(limit) if asked.is_some() && caught() == 0 => bail!(
+                    "no end after {}: it hangs, or this machine is much too slow",
+                    clock(limit)
+                ),
+                _ => Ok(status),
+            };
         }
         // A terminal sends Ctrl-C to everybody; the other signals come to xtask alone.
-        let signal = i32::from(caught());
-        let alone = signal != 0 && signal != libc::SIGINT;
-        if (alone || limit.is_some_and(|limit| begun.elapsed() > limit)) && !passed_on {
-            passed_on = true;
-            if let Ok(pid) = libc::pid_t::try_from(child.id()) {
-                // SAFETY: `kill` touches no memory; the child is not reaped, so the id is its own.
-                unsafe { libc::kill(pid, libc::SIGTERM) };
+        let alone = !matches!(i32::from(caught()), 0 | libc::SIGINT);
+        match asked {
+            None if alone || limit.is_some_and(|limit| begun.elapsed() > limit) => {
+                asked = Some(Instant::now());
+                signal_family(child, libc::SIGTERM);
             }
+            Some(when) if when.elapsed() > GRACE => signal_family(child, libc::SIGKILL),
+            _ => {}
         }
         tick();
         thread::sleep(PERIOD);
     }
+}
+
+/// Sends a signal to a child and to all that came of it: Cargo passes nothing on to the tests that
+/// it runs.
+fn signal_family(child: &Child, signal: libc::c_int) {
+    let Ok(child) = libc::pid_t::try_from(child.id()) else { return };
+    let Ok(entries) = fs::read_dir("/proc") else { return };
+    let parents: Vec<(libc::pid_t, libc::pid_t)> = entries
+        .flatten()
+        .filter_map(|entry| fs::read_to_string(entry.path().join("stat")).ok())
+        .filter_map(|stat| process_and_parent(&stat))
+        .collect();
+    for process in family(child, &parents) {
+        // SAFETY: `kill` touches no memory. The child is not reaped, so its id is its own.
+        unsafe { libc::kill(process, signal) };
+    }
+}
+
+/// From `/proc/PID/stat` (proc_pid_stat(5)): the name stands in brackets, and may hold any.
+fn process_and_parent(stat: &str) -> Option<(libc::pid_t, libc::pid_t)> {
+    let process = stat.split(' ').next()?.parse().ok()?;
+    let parent = stat.rsplit(") ").next()?.split(' ').nth(1)?.parse().ok()?;
+    Some((process, parent))
+}
+
+/// A process and its descendants, from pairs of (process, parent).
+fn family(eldest: libc::pid_t, parents: &[(libc::pid_t, libc::pid_t)]) -> Vec<libc::pid_t> {
+    let mut found = vec![eldest];
+    let mut next = 0;
+    while let Some(&parent) = found.get(next) {
+        found.extend(parents.iter().filter(|(_, its)| *its == parent).map(|(child, _)| *child));
+        next += 1;
+    }
+    found
 }
 
 fn succeeded(status: ExitStatus, command: &Command) -> Result<()> {
@@ -255,7 +299,24 @@ mod tests {
         command.arg("60");
         let limit = Some(Duration::from_millis(50));
         let error = to_log(&mut command, &folder.join("sleep.log"), limit, |_| ()).unwrap_err();
-        assert!(format!("{error:#}").contains("signal: 15"), "{error:#}");
+        assert!(format!("{error:#}").contains("no end after 0.1 s"), "{error:#}");
         fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn a_signal_reaches_what_a_child_has_started() {
+        let mut command = Command::new("sh");
+        command.args(["-c", "sleep 60 | sleep 60; true"]);
+        let begun = Instant::now();
+        let error = run_visible(&mut command, Duration::from_millis(100)).unwrap_err();
+        assert!(begun.elapsed() < Duration::from_secs(30));
+        assert!(format!("{error:#}").contains("was ended: no end after"), "{error:#}");
+    }
+
+    #[test]
+    fn a_family_is_a_process_and_all_its_descendants() {
+        let parents = [(2, 1), (5, 2), (3, 1), (7, 5), (8, 3)];
+        assert_eq!(family(2, &parents), [2, 5, 7]);
+        assert_eq!(process_and_parent("42 (a) b) S 7 42 42 0"), Some((42, 7)));
     }
 }

@@ -46,6 +46,10 @@ pub(crate) enum Kernel {
     Host,
 }
 
+/// How long tests may take: several times what they need on two cores. One that hangs should say so
+/// in a log that somebody reads.
+const TESTS_LIMIT: Duration = Duration::from_secs(20 * 60);
+
 /// What a stage has to say besides that it passed.
 pub(crate) type Remark = Option<String>;
 
@@ -130,12 +134,12 @@ fn docs(workspace: &Workspace, screen: &Screen) -> Result<()> {
 fn unit(workspace: &Workspace, screen: &Screen) -> Result<()> {
     let test = || {
         let mut command = workspace.cargo("test");
-        command.args(HOST_PACKAGES).args(["--exclude", "topo-lb-tests"]);
+        command.args(HOST_PACKAGES).args(["--exclude", "topo-lb-tests", "--no-fail-fast"]);
         command
     };
     let log = workspace.log("build-unit-tests");
     run_logged(screen, "compiling unit tests", test().arg("--no-run"), &log)?;
-    run_visible(&mut test())
+    run_visible(&mut test(), TESTS_LIMIT)
 }
 
 fn lab(workspace: &Workspace, screen: &Screen, kernels: &[Kernel]) -> Result<()> {
@@ -144,7 +148,7 @@ fn lab(workspace: &Workspace, screen: &Screen, kernels: &[Kernel]) -> Result<()>
     run_logged(screen, "compiling the agent", &mut agent, &workspace.log("build-test-agent"))?;
     let test = || {
         let mut command = workspace.cargo("test");
-        command.args(["--package", "topo-lb-tests"]);
+        command.args(["--package", "topo-lb-tests", "--no-fail-fast"]);
         command
     };
     let log = workspace.log("build-lab");
@@ -156,6 +160,7 @@ fn lab(workspace: &Workspace, screen: &Screen, kernels: &[Kernel]) -> Result<()>
                 test()
                     .args(["--", "--test-threads=1"])
                     .env("TOPO_LB_AGENT", workspace.program(Profile::Dev, "topo-lb")),
+                TESTS_LIMIT,
             )?,
         }
     }

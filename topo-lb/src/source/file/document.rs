@@ -1,25 +1,29 @@
 //! The objects of one file's text: documents, and the items of lists in them.
 
+use std::path::Path;
+
 use serde_json::Value;
 use serde_json::value::RawValue;
 
+use super::FileError;
 use crate::source::object::{
     Content, Names, Object, ObjectError, Written, content, parse_kind, parse_with,
 };
 
-/// Takes what was read at a document's number, from 1, and an item's index.
-pub(super) trait Found<E> {
+/// Takes what was read.
+pub(super) trait Found {
+    /// An object, or what is wrong with it: in document number `document`, from 1, and there in
+    /// `items[item]`, if it is in a list.
     fn found(
         &mut self,
         document: usize,
         item: Option<usize>,
         object: Result<Object, ObjectError>,
-    ) -> Result<(), E>;
+    ) -> Result<(), FileError>;
 }
 
 /// How a file's text is written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Syntax {
+enum Syntax {
     Json,
     Yaml,
 }
@@ -27,7 +31,7 @@ pub(super) enum Syntax {
 impl Syntax {
     /// By the file's extension; where that says nothing, by the first character. YAML may begin
     /// with a brace as well, but hardly ever does.
-    pub(super) fn of(extension: Option<&str>, text: &str) -> Self {
+    fn of(extension: Option<&str>, text: &str) -> Self {
         match extension {
             Some("json") => Self::Json,
             Some("yaml" | "yml") => Self::Yaml,
@@ -37,47 +41,43 @@ impl Syntax {
     }
 }
 
-/// Reads all documents of `text`.
-///
-/// # Errors
-/// The inner error is where and why the text is not of this syntax, the outer one what `found`
-/// says.
-pub(super) fn read<E>(
+/// Reads all documents of `text`, the content of `path`.
+pub(super) fn read(
+    path: &Path,
     text: &str,
-    syntax: Syntax,
     names: &mut Names,
-    found: &mut impl Found<E>,
-) -> Result<Result<(), String>, E> {
-    match syntax {
+    found: &mut impl Found,
+) -> Result<(), FileError> {
+    let wrong = |reason| FileError::Syntax { path: path.to_owned(), reason };
+    match Syntax::of(path.extension().and_then(|extension| extension.to_str()), text) {
         Syntax::Json => {
             let documents = serde_json::Deserializer::from_str(text).into_iter::<&RawValue>();
             for (index, document) in documents.enumerate() {
-                match document {
-                    Ok(document) if document.get() == "null" => {}
-                    Ok(document) => read_document(document, index + 1, names, found)?,
-                    Err(error) => return Ok(Err(error.to_string())),
+                let document = document.map_err(|error| wrong(error.to_string()))?;
+                if document.get() != "null" {
+                    read_document(document, index + 1, names, found)?;
                 }
             }
         }
         Syntax::Yaml => {
-            let documents = match serde_saphyr::from_multiple_with_options(text, options(text)) {
-                Ok(documents) => documents,
-                Err(error) => return Ok(Err(error.to_string())),
-            };
+            let documents: Vec<Value> =
+                serde_saphyr::from_multiple_with_options(text, options(text)).map_err(|error| {
+                    wrong(error.render_with_formatter(&serde_saphyr::UserMessageFormatter))
+                })?;
             for (index, document) in documents.iter().enumerate() {
-                read_document::<_, _>(document as &Value, index + 1, names, found)?;
+                read_document(document, index + 1, names, found)?;
             }
         }
     }
-    Ok(Ok(()))
+    Ok(())
 }
 
-fn read_document<W: Written, E>(
-    document: W,
+fn read_document(
+    document: impl Written,
     number: usize,
     names: &mut Names,
-    found: &mut impl Found<E>,
-) -> Result<(), E> {
+    found: &mut impl Found,
+) -> Result<(), FileError> {
     match content(document) {
         Err(error) => found.found(number, None, Err(error)),
         Ok(Content::Object) => found.found(number, None, parse_with(document, names)),

@@ -224,10 +224,11 @@ impl Follower {
         let mut before = None;
         loop {
             let looks = Looks::at(&self.path);
-            let at_rest = self.writing.is_empty()
-                && looks
-                    .as_ref()
-                    .is_ok_and(|looks| looks.rested(QUIET) || before.as_ref() == Some(looks));
+            let at_rest = looks.as_ref().is_ok_and(|looks| {
+                // The others in the folder may be written to for hours.
+                self.writing.retain(|path| looks.names(path));
+                self.writing.is_empty() && (looks.rested(QUIET) || before.as_ref() == Some(looks))
+            });
             if at_rest || Instant::now() >= patience {
                 self.writing.clear();
                 return Ok(looks);

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::FileError;
-use super::document::{self, Found, Syntax};
+use super::document::{self, Found};
 use crate::cluster::{Node, Service, Slice, Update};
 use crate::source::object::{Kind, Names, Object, ObjectError};
 
@@ -52,10 +52,7 @@ impl Reading {
             let bytes = fs::read(path)
                 .map_err(|source| FileError::Unreadable { path: path.clone(), source })?;
             let text = text(path, &bytes)?;
-            let extension = path.extension().and_then(|extension| extension.to_str());
-            let syntax = Syntax::of(extension, text);
-            document::read(text, syntax, names, &mut collector)?
-                .map_err(|reason| FileError::Syntax { path: path.clone(), reason })?;
+            document::read(path, text, names, &mut collector)?;
         }
         Ok(collector.all)
     }
@@ -117,7 +114,7 @@ impl Collector<'_> {
     }
 }
 
-impl Found<FileError> for Collector<'_> {
+impl Found for Collector<'_> {
     fn found(
         &mut self,
         document: usize,

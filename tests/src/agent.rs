@@ -1,0 +1,318 @@
+//! The agent under test: its binary, run as a node would run it.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus, Output, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use serde_json::Value;
+
+use crate::cluster::{Cluster, Node};
+use crate::interrupt;
+use crate::objects::Objects;
+use crate::process::Running;
+use crate::requirements::BPFFS;
+use crate::wait::{PATIENCE, until};
+
+/// What the agent logs, as part of a line, once its programs are attached and its maps hold what
+/// its source says.
+const READY: &str = "datapath attached";
+
+/// An agent binary.
+#[derive(Clone, Debug)]
+pub struct Binary(PathBuf);
+
+impl Binary {
+    /// The binary at `path`.
+    #[must_use]
+    pub fn new(path: PathBuf) -> Self {
+        Self(path)
+    }
+
+    /// A run of it with `arguments`, without what `TOPO_LB_*` this process has.
+    #[must_use]
+    pub fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(&self.0);
+        command.args(arguments).stdin(Stdio::null());
+        for (name, _) in std::env::vars_os() {
+            if name.to_str().is_some_and(|name| name.starts_with("TOPO_LB_")) {
+                command.env_remove(name);
+            }
+        }
+        command.env_remove("NODE_NAME").env_remove("KUBECONFIG").env_remove("RUST_LOG");
+        command
+    }
+
+    /// Runs it to its end.
+    ///
+    /// # Errors
+    /// It cannot be started.
+    pub fn run(&self, arguments: &[&str]) -> Result<Output> {
+        let output = self.command(arguments).output();
+        output.with_context(|| format!("cannot run {}", self.0.display()))
+    }
+
+    /// Runs it to its end, and reads its standard output as JSON.
+    ///
+    /// # Errors
+    /// It fails, or prints something else.
+    pub fn json(&self, arguments: &[&str]) -> Result<Value> {
+        let output = self.run(arguments)?;
+        ensure!(
+            output.status.success(),
+            "`topo-lb {}` failed: {}",
+            arguments.join(" "),
+            String::from_utf8_lossy(&output.stderr).trim()
+        );
+        serde_json::from_slice(&output.stdout)
+            .with_context(|| format!("`topo-lb {}` printed no JSON", arguments.join(" ")))
+    }
+
+    /// What the policy says on `node`, by `topo-lb explain`, which needs no kernel.
+    ///
+    /// # Errors
+    /// It fails.
+    pub fn explain(&self, manifests: &Path, node: &str) -> Result<Value> {
+        self.json(&["explain", "--manifests", text(manifests)?, "--node", node, "-o", "json"])
+    }
+}
+
+fn text(path: &Path) -> Result<&str> {
+    path.to_str().with_context(|| format!("{} is not UTF-8", path.display()))
+}
+
+/// The agent of a node. Dropping it ends it, and removes what it has put into the kernel.
+#[derive(Debug)]
+pub struct Agent<'a> {
+    binary: Binary,
+    cluster: &'a Cluster,
+    node: &'a Node,
+    flags: BTreeMap<&'static str, String>,
+    pins: PathBuf,
+    log: PathBuf,
+    process: Option<Running>,
+}
+
+impl<'a> Agent<'a> {
+    /// Starts the agent of the node `node`, fed by `manifests`, and waits until connections are
+    /// translated.
+    ///
+    /// # Errors
+    /// It ends instead: the error quotes what it said.
+    pub fn start(
+        binary: &Binary,
+        cluster: &'a Cluster,
+        node: &str,
+        manifests: &Path,
+    ) -> Result<Self> {
+        let mut agent = Self::prepare(binary, cluster, node, manifests)?;
+        agent.resume()?;
+        Ok(agent)
+    }
+
+    /// Starts an agent on every node, all at once.
+    ///
+    /// # Errors
+    /// As [`start`](Self::start).
+    pub fn start_all(binary: &Binary, cluster: &'a Cluster, manifests: &Path) -> Result<Vec<Self>> {
+        let mut agents = Vec::new();
+        for node in cluster.nodes() {
+            let mut agent = Self::prepare(binary, cluster, &node.name, manifests)?;
+            agent.launch()?;
+            agents.push(agent);
+        }
+        for agent in &mut agents {
+            agent.wait_until_ready()?;
+        }
+        Ok(agents)
+    }
+
+    /// An agent that does not run yet.
+    ///
+    /// # Errors
+    /// The lab has no such node, or a path is not UTF-8.
+    pub fn prepare(
+        binary: &Binary,
+        cluster: &'a Cluster,
+        node: &str,
+        manifests: &Path,
+    ) -> Result<Self> {
+        let pins = Path::new(BPFFS).join(cluster.prefix().name(node));
+        let log = cluster.folder().join(format!("{node}.log"));
+        let binary = binary.clone();
+        let node = cluster.node(node)?;
+        let flags = BTreeMap::from([
+            ("--manifests", text(manifests)?.to_owned()),
+            ("--node-name", node.name.clone()),
+            ("--cgroup-root", text(node.cgroup.path())?.to_owned()),
+            ("--pin-dir", text(&pins)?.to_owned()),
+            ("--log-format", "json".to_owned()),
+        ]);
+        Ok(Self { binary, cluster, node, flags, pins, log, process: None })
+    }
+
+    /// Sets a flag of its command line, from the next start on.
+    pub fn set(&mut self, flag: &'static str, value: &str) {
+        self.flags.insert(flag, value.into());
+    }
+
+    /// Starts it, once more perhaps, and waits until connections are translated.
+    ///
+    /// # Errors
+    /// It ends instead: the error quotes what it said.
+    pub fn resume(&mut self) -> Result<()> {
+        self.launch()?;
+        self.wait_until_ready()
+    }
+
+    /// The command by which it runs.
+    ///
+    /// # Errors
+    /// The node's namespace cannot be entered.
+    pub fn command(&self) -> Result<Command> {
+        self.command_with(&[])
+    }
+
+    /// The command by which it would run with other values of some flags.
+    ///
+    /// # Errors
+    /// The node's namespace cannot be entered.
+    pub fn command_with(&self, others: &[(&'static str, &str)]) -> Result<Command> {
+        let mut flags: BTreeMap<&str, &str> =
+            self.flags.iter().map(|(flag, value)| (*flag, value.as_str())).collect();
+        flags.extend(others.iter().copied());
+        let mut command = self.binary.command(&["agent"]);
+        for (flag, value) in flags {
+            command.args([flag, value]);
+        }
+        self.cluster.beside(self.node, &mut command)?;
+        Ok(command)
+    }
+
+    /// Runs `command`, an agent's, to its end; one that does not end soon is ended.
+    ///
+    /// # Errors
+    /// It cannot be started, or it did not end by itself.
+    pub fn run_to_end(&self, mut command: Command) -> Result<(ExitStatus, String)> {
+        let path = self.cluster.folder().join(format!("{}.end", self.node.name));
+        let mut process = spawn(&mut command, &path)?;
+        let mut ended = None;
+        until("the end of an agent", PATIENCE, || {
+            ended = process.ended().context("cannot wait for an agent")?;
+            Ok(if ended.is_some() { Ok(()) } else { Err(read(&path)) })
+        })?;
+        let status = ended.context("an agent that ended has a status")?;
+        Ok((status, read(&path)))
+    }
+
+    fn launch(&mut self) -> Result<()> {
+        let mut command = self.command()?;
+        self.process = Some(spawn(&mut command, &self.log)?);
+        Ok(())
+    }
+
+    fn wait_until_ready(&mut self) -> Result<()> {
+        let process = self.process.as_mut().context("the agent does not run")?;
+        let (log, node) = (&self.log, &self.node.name);
+        until(&format!("the readiness of {node}'s agent"), PATIENCE, || {
+            let said = read(log);
+            if said.contains(READY) {
+                return Ok(Ok(()));
+            }
+            if let Some(status) = process.ended().context("cannot wait for an agent")? {
+                bail!("the agent of {node} ended with {status}:\n{said}");
+            }
+            Ok(Err(said))
+        })?;
+        self.cluster.remember(&self.objects()?);
+        Ok(())
+    }
+
+    /// The node's name.
+    #[must_use]
+    pub fn node(&self) -> &str {
+        &self.node.name
+    }
+
+    /// Its pin directory.
+    #[must_use]
+    pub fn pins(&self) -> &Path {
+        &self.pins
+    }
+
+    /// What it has logged since it was started.
+    #[must_use]
+    pub fn log(&self) -> String {
+        read(&self.log)
+    }
+
+    /// What it has put into the kernel.
+    ///
+    /// # Errors
+    /// A pin cannot be opened.
+    pub fn objects(&self) -> Result<Objects> {
+        Objects::pinned(&self.pins)
+    }
+
+    /// Ends it with SIGTERM; what it has put into the kernel stays.
+    ///
+    /// # Errors
+    /// It does not end, or ends with an error.
+    pub fn stop(&mut self) -> Result<()> {
+        if let Some(mut process) = self.process.take() {
+            let status = process.stop(Duration::from_secs(5))?;
+            ensure!(status.success(), "the agent ended with {status}:\n{}", self.log());
+        }
+        Ok(())
+    }
+
+    /// Ends it with SIGKILL; what it has put into the kernel stays.
+    pub fn kill(&mut self) {
+        self.process = None;
+    }
+
+    /// `topo-lb list <what> -o json` of its maps.
+    ///
+    /// # Errors
+    /// It fails.
+    pub fn list(&self, what: &str) -> Result<Value> {
+        self.binary.json(&["list", what, "--pin-dir", text(&self.pins)?, "-o", "json"])
+    }
+
+    /// `topo-lb cleanup`.
+    ///
+    /// # Errors
+    /// It fails.
+    pub fn cleanup(&self) -> Result<Output> {
+        self.binary.run(&["cleanup", "--pin-dir", text(&self.pins)?])
+    }
+}
+
+impl Drop for Agent<'_> {
+    fn drop(&mut self) {
+        self.process = None;
+        if !self.pins.exists() {
+            return;
+        }
+        match self.cleanup() {
+            Ok(output) if output.status.success() => {}
+            Ok(output) => eprintln!("cleanup: {}", String::from_utf8_lossy(&output.stderr)),
+            Err(error) => eprintln!("{error:#}"),
+        }
+        // What cleanup has left, `Cluster::remove` finds.
+    }
+}
+
+fn spawn(command: &mut Command, log: &Path) -> Result<Running> {
+    let _permit = interrupt::permit();
+    let log = File::create(log).with_context(|| format!("cannot write {}", log.display()))?;
+    let also = log.try_clone().context("cannot duplicate a file descriptor")?;
+    let child = command.stdout(log).stderr(also).spawn().context("cannot start the agent")?;
+    Ok(Running::new(child))
+}
+
+fn read(log: &Path) -> String {
+    fs::read_to_string(log).unwrap_or_default()
+}

@@ -1,0 +1,134 @@
+//! Checks: what was asked, what was expected, what came. The JSON here is read by other people's
+//! scripts.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+
+use serde::Serialize;
+use topo_lb_tests::traffic::{Tally, Via};
+
+/// Requests of every check.
+pub(crate) const REQUESTS: u32 = 200;
+
+/// What `--json` prints.
+#[derive(Debug, Serialize)]
+pub(crate) struct Report {
+    /// In the order in which they were made.
+    pub(crate) checks: Vec<Check>,
+}
+
+impl Report {
+    pub(crate) fn is_ok(&self) -> bool {
+        self.checks.iter().all(|check| check.ok)
+    }
+}
+
+/// One check.
+#[derive(Debug, Serialize)]
+pub(crate) struct Check {
+    /// What it shows.
+    pub(crate) name: String,
+    /// `namespace/name`.
+    pub(crate) service: String,
+    /// The pod that called.
+    pub(crate) from: String,
+    /// How often it did.
+    pub(crate) requests: u32,
+    /// Answers by pod.
+    pub(crate) replies: BTreeMap<String, u32>,
+    /// How many requests were refused.
+    pub(crate) refused: u32,
+    /// What should have come.
+    pub(crate) expected: Expected,
+    /// Whether it did.
+    pub(crate) ok: bool,
+}
+
+/// What should come of a check.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct Expected {
+    /// Each of these pods answers, and no other.
+    pub(crate) pods: Vec<String>,
+    /// How many requests are refused.
+    pub(crate) refused: u32,
+}
+
+impl Expected {
+    /// All of `pods` answer; if there are none, every request is refused.
+    pub(crate) fn of(pods: &[&str]) -> Self {
+        let refused = if pods.is_empty() { REQUESTS } else { 0 };
+        Self { pods: pods.iter().map(|&pod| pod.into()).collect(), refused }
+    }
+
+    /// Whether a tally of any size is what should come.
+    pub(crate) fn fits(&self, tally: &Tally) -> bool {
+        let wanted = self.pods.iter().map(String::as_str).collect();
+        let counted = if self.refused > 0 { tally.refused } else { tally.answered() };
+        tally.pods() == wanted && counted == tally.requests
+    }
+}
+
+/// A question to the cluster.
+#[derive(Clone, Debug)]
+pub(crate) struct Question<'a> {
+    /// What the answer shows.
+    pub(crate) name: &'a str,
+    /// The pod that calls.
+    pub(crate) from: &'a str,
+    /// The Service's name, in `default`.
+    pub(crate) service: &'a str,
+    /// What is dialled.
+    pub(crate) to: SocketAddr,
+    /// How.
+    pub(crate) via: Via,
+    /// The pods that should answer; none: it should be refused.
+    pub(crate) pods: &'a [&'a str],
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tally(replies: &[(&str, u32)], refused: u32) -> Tally {
+        let requests = replies.iter().map(|(_, count)| count).sum::<u32>() + refused;
+        let replies = replies.iter().map(|&(pod, count)| (pod.to_owned(), count)).collect();
+        Tally { requests, replies, refused, ..Tally::default() }
+    }
+
+    #[test]
+    fn every_expected_pod_must_answer_and_no_other() {
+        let expected = Expected::of(&["a", "b"]);
+        assert!(expected.fits(&tally(&[("a", 120), ("b", 80)], 0)));
+        assert!(!expected.fits(&tally(&[("a", 200)], 0)));
+        assert!(!expected.fits(&tally(&[("a", 100), ("b", 99), ("c", 1)], 0)));
+        assert!(!expected.fits(&tally(&[("a", 100), ("b", 99)], 1)));
+    }
+
+    #[test]
+    fn a_refusal_is_a_refusal_of_all() {
+        let expected = Expected::of(&[]);
+        assert!(expected.fits(&tally(&[], 200)));
+        assert!(!expected.fits(&tally(&[("a", 1)], 199)));
+    }
+
+    #[test]
+    fn the_json_is_the_one_that_scripts_read() {
+        let check = Check {
+            name: "name".into(),
+            service: "default/web".into(),
+            from: "client".into(),
+            requests: 200,
+            replies: BTreeMap::from([("a".to_owned(), 200)]),
+            refused: 0,
+            expected: Expected::of(&["a"]),
+            ok: true,
+        };
+        let json = serde_json::to_string(&Report { checks: vec![check] }).expect("it is JSON");
+        assert_eq!(
+            json,
+            "{\"checks\":[{\"name\":\"name\",\"service\":\"default/web\",\"from\":\"client\",\
+             \"requests\":200,\"replies\":{\"a\":200},\"refused\":0,\
+             \"expected\":{\"pods\":[\"a\"],\"refused\":0},\"ok\":true}]}"
+        );
+    }
+}

@@ -1,0 +1,66 @@
+//! The OpenYurt tutorial on one machine, and what the tutorial cannot show: `cargo xtask demo`.
+
+mod check;
+mod paint;
+mod progress;
+mod stage;
+mod story;
+mod table;
+
+use std::io::{Write as _, stdout};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Instant;
+
+use anyhow::{Context, Result};
+use clap::Parser;
+use topo_lb_tests::agent::Binary;
+
+use crate::check::Report;
+use crate::paint::Paint;
+use crate::progress::Progress;
+use crate::stage::Stage;
+
+/// Three nodes, an agent on each, real servers and real connections, on this machine alone.
+///
+/// Needs root. Leaves nothing behind, even after Ctrl-C. Exit code 1: a check failed.
+#[derive(Debug, Parser)]
+#[command(name = "demo")]
+struct Arguments {
+    /// The agent binary
+    #[arg(long, value_name = "PATH", env = "TOPO_LB_AGENT")]
+    agent: PathBuf,
+    /// Print the checks as JSON, and nothing else, on standard output
+    #[arg(long)]
+    json: bool,
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    match run(&arguments) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("{} {error:#}", Paint::of_standard_error().red("error:"));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Whether every check was ok.
+fn run(arguments: &Arguments) -> Result<bool> {
+    let begun = Instant::now();
+    let progress = Progress::new();
+    let path = &arguments.agent;
+    let agent =
+        path.canonicalize().with_context(|| format!("no agent binary at {}", path.display()))?;
+    let checks = Stage::set(&Binary::new(agent), progress, !arguments.json, story::tell)?;
+    let report = Report { checks };
+    let text = if arguments.json {
+        serde_json::to_string(&report).context("a report is always JSON")?
+    } else {
+        table::summary(&report, begun.elapsed(), Paint::of_standard_output())
+    };
+    writeln!(stdout(), "{text}").context("nobody reads the result")?;
+    Ok(report.is_ok())
+}

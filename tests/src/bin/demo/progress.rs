@@ -1,0 +1,62 @@
+//! What is under way, on standard error.
+
+use std::io::{IsTerminal, Write, stderr};
+use std::time::Instant;
+
+use anyhow::Result;
+
+use crate::paint::Paint;
+
+/// One line for each step.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Progress {
+    terminal: bool,
+    paint: Paint,
+}
+
+impl Progress {
+    pub(crate) fn new() -> Self {
+        Self { terminal: stderr().is_terminal(), paint: Paint::of_standard_error() }
+    }
+
+    /// Runs `work`; its title is on the screen while it does, and stays there.
+    ///
+    /// # Errors
+    /// `work` fails.
+    pub(crate) fn step<T>(&self, title: &str, work: impl FnOnce() -> Result<T>) -> Result<T> {
+        let begun = Instant::now();
+        let outcome = self.while_under_way(title, work);
+        let mark = match outcome {
+            Ok(_) => self.paint.green("✓"),
+            Err(_) => self.paint.red("✗"),
+        };
+        let time = self.paint.dim(&format!("{:.1} s", begun.elapsed().as_secs_f64()));
+        write(&format!("{mark} {title}  {time}\n"));
+        outcome
+    }
+
+    /// Runs `work`; on a terminal its title is on the screen while it does, and no longer.
+    ///
+    /// # Errors
+    /// `work` fails.
+    pub(crate) fn while_under_way<T>(
+        &self,
+        title: &str,
+        work: impl FnOnce() -> Result<T>,
+    ) -> Result<T> {
+        if self.terminal {
+            write(&format!("… {title}"));
+        }
+        let outcome = work();
+        if self.terminal {
+            write("\r\x1b[K");
+        }
+        outcome
+    }
+}
+
+/// Nobody is left to tell when standard error is closed.
+fn write(text: &str) {
+    let _ = stderr().write_all(text.as_bytes());
+    let _ = stderr().flush();
+}

@@ -1,0 +1,233 @@
+//! The stage: nodes, agents, servers, clients, and the manifests that move them.
+
+use std::collections::BTreeMap;
+use std::io::Write as _;
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use topo_lb_tests::agent::{Agent, Binary};
+use topo_lb_tests::client::Client;
+use topo_lb_tests::cluster::Cluster;
+use topo_lb_tests::kind;
+use topo_lb_tests::manifest::{KUBERNETES_1_36, Manifests};
+use topo_lb_tests::traffic::{Tally, Via};
+
+use crate::check::{Check, Expected, Question, REQUESTS};
+use crate::paint::Paint;
+use crate::progress::Progress;
+use crate::table;
+
+/// How long traffic may take to follow a change of the cluster.
+pub(crate) const FOLLOWS: Duration = Duration::from_secs(1);
+
+/// The stage, while the story is told.
+pub(crate) struct Stage<'a> {
+    binary: &'a Binary,
+    cluster: &'a Cluster,
+    manifests: Manifests,
+    clients: BTreeMap<String, Client>,
+    progress: Progress,
+    tables: bool,
+    paint: Paint,
+    checks: Vec<Check>,
+    rows: Vec<Row>,
+}
+
+/// A check with what a person wants to know besides.
+#[derive(Debug)]
+pub(crate) struct Row {
+    pub(crate) name: String,
+    pub(crate) from: String,
+    pub(crate) node: String,
+    pub(crate) service: String,
+    pub(crate) to: SocketAddr,
+    pub(crate) via: Via,
+    pub(crate) tally: Tally,
+    pub(crate) decision: Decision,
+    pub(crate) ok: bool,
+}
+
+/// What `topo-lb explain` says.
+#[derive(Debug, Default)]
+pub(crate) struct Decision {
+    /// Index of the key that matched.
+    pub(crate) tier: Option<u64>,
+    pub(crate) reason: String,
+}
+
+impl Stage<'_> {
+    /// Sets the stage, lets `tell` tell its story, and clears the stage.
+    ///
+    /// # Errors
+    /// The machine lacks something, an agent fails, or something is left behind. A check that is
+    /// not ok is no error.
+    pub(crate) fn set(
+        binary: &Binary,
+        progress: Progress,
+        tables: bool,
+        tell: impl FnOnce(&mut Stage<'_>) -> Result<()>,
+    ) -> Result<Vec<Check>> {
+        let cluster = progress.step(
+            "three nodes and eight pods, as namespaces and cgroups of this machine",
+            || Cluster::make(&kind::plan()),
+        )?;
+        let mut manifests = Manifests::new(cluster.folder())?;
+        manifests.add_list(KUBERNETES_1_36)?;
+        manifests.write()?;
+        let mut servers = Vec::new();
+        let mut clients = BTreeMap::new();
+        progress.step("HTTP and UDP servers in five pods, clients in three", || {
+            for pod in kind::HANGZHOU.into_iter().chain(kind::SHANGHAI).chain([kind::NEIGHBOUR]) {
+                servers.push(cluster.pod(pod)?.serve()?);
+            }
+            for pod in [kind::BEIJING_CLIENT, kind::HANGZHOU_CLIENT, kind::SHANGHAI_CLIENT] {
+                clients.insert(pod.to_owned(), cluster.pod(pod)?.client()?);
+            }
+            Ok(())
+        })?;
+        let agents = progress
+            .step("one agent per node, fed with what Kubernetes 1.36 says", || {
+                Agent::start_all(binary, &cluster, manifests.folder())
+            })?;
+        let mut stage = Stage {
+            binary,
+            cluster: &cluster,
+            manifests,
+            clients,
+            progress,
+            tables,
+            paint: Paint::of_standard_output(),
+            checks: Vec::new(),
+            rows: Vec::new(),
+        };
+        tell(&mut stage)?;
+        let Stage { checks, clients, .. } = stage;
+        progress.step("agents ended, hooks and maps taken away", || {
+            drop((agents, servers, clients));
+            Ok(())
+        })?;
+        progress.step("nothing left behind", || cluster.remove())?;
+        Ok(checks)
+    }
+
+    /// A chapter: what it is about, what `body` asks, and the table of it.
+    ///
+    /// # Errors
+    /// `body` fails.
+    pub(crate) fn chapter(
+        &mut self,
+        title: &str,
+        about: &str,
+        body: impl FnOnce(&mut Self) -> Result<String>,
+    ) -> Result<()> {
+        let progress = self.progress;
+        if !self.tables {
+            return progress.step(title, || body(self)).map(drop);
+        }
+        let moral = progress.while_under_way(title, || body(self))?;
+        let rows = std::mem::take(&mut self.rows);
+        let text = table::chapter(title, about, &rows, &moral, self.paint);
+        std::io::stdout().write_all(text.as_bytes()).context("nobody reads the tables")
+    }
+
+    /// Changes the cluster.
+    ///
+    /// # Errors
+    /// The change is impossible.
+    pub(crate) fn change(
+        &mut self,
+        change: impl FnOnce(&mut Manifests) -> Result<()>,
+    ) -> Result<()> {
+        change(&mut self.manifests)?;
+        self.manifests.write()
+    }
+
+    /// Changes the cluster, and waits until the traffic of `question` follows, at most
+    /// [`FOLLOWS`]; how long that took.
+    ///
+    /// # Errors
+    /// The change is impossible.
+    pub(crate) fn change_until(
+        &mut self,
+        change: impl FnOnce(&mut Manifests) -> Result<()>,
+        question: &Question<'_>,
+    ) -> Result<Duration> {
+        change(&mut self.manifests)?;
+        let expected = Expected::of(question.pods);
+        let begun = Instant::now();
+        self.manifests.write()?;
+        loop {
+            let asked = begun.elapsed();
+            // 32 requests miss one of four with a probability of 1 in 2,500.
+            let tally = self.client(question.from)?.call(question.via, question.to, 32)?;
+            // The first of the 32 was right already.
+            if expected.fits(&tally) || asked > FOLLOWS {
+                return Ok(asked);
+            }
+        }
+    }
+
+    /// Asks, [`REQUESTS`] times.
+    ///
+    /// # Errors
+    /// The client is gone, or the agent cannot explain.
+    pub(crate) fn ask(&mut self, question: &Question<'_>) -> Result<bool> {
+        let tally = self.client(question.from)?.call(question.via, question.to, REQUESTS)?;
+        let expected = Expected::of(question.pods);
+        let ok = expected.fits(&tally) && tally.requests == REQUESTS;
+        let node = self.cluster.pod(question.from)?.node.clone();
+        let decision = self.decision(question, &node)?;
+        self.checks.push(Check {
+            name: question.name.into(),
+            service: format!("default/{}", question.service),
+            from: question.from.into(),
+            requests: tally.requests,
+            replies: tally.replies.clone(),
+            refused: tally.refused,
+            expected,
+            ok,
+        });
+        self.rows.push(Row {
+            name: question.name.into(),
+            from: question.from.into(),
+            node,
+            service: question.service.into(),
+            to: question.to,
+            via: question.via,
+            tally,
+            decision,
+            ok,
+        });
+        Ok(ok)
+    }
+
+    /// The last check is ok only if `also` is true as well.
+    pub(crate) fn and_also(&mut self, also: bool) {
+        if let (Some(check), Some(row)) = (self.checks.last_mut(), self.rows.last_mut()) {
+            check.ok &= also;
+            row.ok &= also;
+        }
+    }
+
+    fn client(&mut self, pod: &str) -> Result<&mut Client> {
+        self.clients.get_mut(pod).with_context(|| format!("there is no client in {pod}"))
+    }
+
+    fn decision(&self, question: &Question<'_>, node: &str) -> Result<Decision> {
+        let explained = self.binary.explain(self.manifests.folder(), node)?;
+        let protocol = match question.via {
+            Via::Udp | Via::UdpConnected => "UDP",
+            Via::Http | Via::HttpMptcp => "TCP",
+        };
+        let found = explained["services"].as_array().into_iter().flatten().find(|row| {
+            row["name"] == question.service
+                && row["port"]["port"] == question.to.port()
+                && row["port"]["protocol"] == protocol
+        });
+        let decision = &found
+            .with_context(|| format!("explain does not know {}", question.service))?["decision"];
+        let reason = decision["reason"].as_str().unwrap_or_default().to_owned();
+        Ok(Decision { tier: decision["tier"].as_u64(), reason })
+    }
+}

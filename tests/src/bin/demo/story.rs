@@ -1,0 +1,225 @@
+//! The story: the OpenYurt tutorial first, then what it cannot show.
+
+use std::net::SocketAddr;
+
+use anyhow::{Context, Result};
+use serde_json::{Value, json};
+use topo_lb_tests::kind::{
+    BEIJING_CLIENT, CONTROL_PLANE, DESIRED_POOL, HANGZHOU, HANGZHOU_CLIENT, NEIGHBOUR, POOL, RACK,
+    SHANGHAI, SHANGHAI_CLIENT, SVC_RACK, SVC_UD1, SVC_UD1_WITHOUT_TOPOLOGY,
+};
+use topo_lb_tests::manifest::{Manifests, endpoint, slice};
+use topo_lb_tests::traffic::Via;
+
+use crate::check::Question;
+use crate::stage::{FOLLOWS, Stage};
+
+/// The IPv6 address that `svc-ud1` gets.
+const SVC_UD1_IPV6: &str = "fd00:96::ad1";
+
+/// Every chapter.
+///
+/// # Errors
+/// The stage breaks down.
+pub(crate) fn tell(stage: &mut Stage<'_>) -> Result<()> {
+    tutorial(stage)?;
+    protocols(stage)?;
+    waterfall(stage)?;
+    strictness(stage)?;
+    relabelling(stage)
+}
+
+fn all() -> [&'static str; 4] {
+    let ([a, b], [c, d]) = (HANGZHOU, SHANGHAI);
+    [a, b, c, d]
+}
+
+fn at(address: &str) -> Result<SocketAddr> {
+    let address = address.parse().with_context(|| format!("{address} is no address"))?;
+    Ok(SocketAddr::new(address, 80))
+}
+
+fn question<'a>(
+    name: &'a str,
+    from: &'a str,
+    (service, address): (&'a str, &str),
+    pods: &'a [&'a str],
+) -> Result<Question<'a>> {
+    Ok(Question { name, from, service, to: at(address)?, via: Via::Http, pods })
+}
+
+fn tutorial(stage: &mut Stage<'_>) -> Result<()> {
+    stage.chapter(
+        "The OpenYurt tutorial",
+        "svc-ud1 is bound to the pool of the caller's node; its twin has no such annotation.",
+        |stage| {
+            let four = all();
+            for (name, from, service, pods) in [
+                ("hangzhou stays in hangzhou", HANGZHOU_CLIENT, SVC_UD1, &HANGZHOU[..]),
+                ("shanghai stays in shanghai", SHANGHAI_CLIENT, SVC_UD1, &SHANGHAI),
+                ("hangzhou without topology", HANGZHOU_CLIENT, SVC_UD1_WITHOUT_TOPOLOGY, &four),
+                ("shanghai without topology", SHANGHAI_CLIENT, SVC_UD1_WITHOUT_TOPOLOGY, &four),
+                ("beijing has no pod: refused", BEIJING_CLIENT, SVC_UD1, &[]),
+            ] {
+                stage.ask(&question(name, from, service, pods)?)?;
+            }
+            Ok(String::new())
+        },
+    )
+}
+
+fn protocols(stage: &mut Stage<'_>) -> Result<()> {
+    stage.chapter(
+        "The same Service over UDP and over IPv6",
+        "svc-ud1 gets a UDP port and an IPv6 address while its clients run.",
+        |stage| {
+            let cases = [
+                ("hangzhou over UDP", HANGZHOU_CLIENT, SVC_UD1.1, Via::Udp, &HANGZHOU[..]),
+                ("shanghai over UDP", SHANGHAI_CLIENT, SVC_UD1.1, Via::Udp, &SHANGHAI),
+                ("hangzhou over IPv6", HANGZHOU_CLIENT, SVC_UD1_IPV6, Via::Http, &HANGZHOU),
+                ("shanghai over IPv6", SHANGHAI_CLIENT, SVC_UD1_IPV6, Via::Http, &SHANGHAI),
+                ("shanghai over UDP on IPv6", SHANGHAI_CLIENT, SVC_UD1_IPV6, Via::Udp, &SHANGHAI),
+                ("beijing over UDP: refused", BEIJING_CLIENT, SVC_UD1.1, Via::Udp, &[]),
+                ("beijing over IPv6: refused", BEIJING_CLIENT, SVC_UD1_IPV6, Via::Http, &[]),
+            ];
+            let mut questions = Vec::new();
+            for (name, from, address, via, pods) in cases {
+                let (service, to) = (SVC_UD1.0, at(address)?);
+                questions.push(Question { name, from, service, to, via, pods });
+            }
+            stage.change(widen)?;
+            for question in &questions {
+                // Nothing has changed since; every node has an agent of its own to wait for.
+                stage.change_until(|_| Ok(()), question)?;
+                stage.ask(question)?;
+            }
+            Ok(String::new())
+        },
+    )
+}
+
+/// Gives `svc-ud1` a UDP port and an IPv6 address, as one `kubectl apply` would.
+fn widen(manifests: &mut Manifests) -> Result<()> {
+    let ports = [("http", 9376, "TCP"), ("udp", 9376, "UDP")];
+    let spec = &mut manifests.get("Service", SVC_UD1.0)?["spec"];
+    spec["clusterIPs"] = json!([SVC_UD1.1, SVC_UD1_IPV6]);
+    spec["ipFamilies"] = json!(["IPv4", "IPv6"]);
+    spec["ipFamilyPolicy"] = json!("PreferDualStack");
+    spec["ports"] = json!([
+        {"name": "http", "port": 80, "protocol": "TCP", "targetPort": 9376},
+        {"name": "udp", "port": 80, "protocol": "UDP", "targetPort": 9376},
+    ]);
+    let four = manifests.get("EndpointSlice", "svc-ud1-9t779")?;
+    let endpoints: Vec<Value> = four["endpoints"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .map(|found| {
+            // 10.244.1.2 is fd00:244:1::2 as well.
+            let address = found["addresses"][0].as_str().unwrap_or_default();
+            let mut numbers = address.split('.').skip(2);
+            let (node, host) = (numbers.next().unwrap_or("0"), numbers.next().unwrap_or("0"));
+            let name = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+            endpoint(
+                &format!("fd00:244:{node}::{host}"),
+                &name(&found["nodeName"]),
+                &name(&found["targetRef"]["name"]),
+            )
+        })
+        .collect();
+    let six = slice(SVC_UD1.0, "IPv6", &ports, &endpoints);
+    four["ports"] = six["ports"].clone();
+    manifests.put(six);
+    Ok(())
+}
+
+fn waterfall(stage: &mut Stage<'_>) -> Result<()> {
+    stage.chapter(
+        "A waterfall over labels of your own",
+        "svc-rack: this node, else this rack, else anywhere. Pods become unready one after another.",
+        |stage| {
+            stage.change(|manifests| {
+                manifests.relabel(CONTROL_PLANE, RACK, "rack-h")?;
+                let endpoints = manifests.get("EndpointSlice", "svc-rack-9fcws")?;
+                let neighbour = endpoint("10.244.0.3", CONTROL_PLANE, NEIGHBOUR);
+                let endpoints = endpoints["endpoints"].as_array_mut();
+                endpoints.context("a slice without endpoints")?.push(neighbour);
+                Ok(())
+            })?;
+            let [f2694, twf95] = HANGZHOU;
+            let steps: [(&str, &[&str], bool, &[&str]); 5] = [
+                ("all ready: this node", &[], false, &HANGZHOU),
+                ("f2694 unready: still this node", &[f2694], false, &[twf95]),
+                ("twf95 unready: this rack", &[twf95], false, &[NEIGHBOUR]),
+                ("rack unready: anywhere", &[NEIGHBOUR], false, &SHANGHAI),
+                ("all ready again: this node", &[f2694, twf95, NEIGHBOUR], true, &HANGZHOU),
+            ];
+            let mut slowest = std::time::Duration::ZERO;
+            for (name, changed, ready, pods) in steps {
+                let question = question(name, HANGZHOU_CLIENT, SVC_RACK, pods)?;
+                let took = stage.change_until(
+                    |manifests| {
+                        changed.iter().for_each(|pod| manifests.set_ready(pod, ready));
+                        Ok(())
+                    },
+                    &question,
+                )?;
+                slowest = slowest.max(took);
+                stage.ask(&question)?;
+            }
+            Ok(format!("New connections followed each change within {} ms.", slowest.as_millis()))
+        },
+    )
+}
+
+fn strictness(stage: &mut Stage<'_>) -> Result<()> {
+    stage.chapter(
+        "Strict means strict",
+        "Both pods in shanghai become unready: svc-ud1 would rather refuse than leave the pool.",
+        |stage| {
+            let refused = question("shanghai unready: refused", SHANGHAI_CLIENT, SVC_UD1, &[])?;
+            stage.change_until(
+                |manifests| {
+                    SHANGHAI.iter().for_each(|pod| manifests.set_ready(pod, false));
+                    Ok(())
+                },
+                &refused,
+            )?;
+            stage.ask(&refused)?;
+            let spared = question("hangzhou goes on", HANGZHOU_CLIENT, SVC_UD1, &HANGZHOU)?;
+            stage.ask(&spared)?;
+            let back = question("shanghai ready again", SHANGHAI_CLIENT, SVC_UD1, &SHANGHAI)?;
+            stage.change_until(
+                |manifests| {
+                    SHANGHAI.iter().for_each(|pod| manifests.set_ready(pod, true));
+                    Ok(())
+                },
+                &back,
+            )?;
+            stage.ask(&back)?;
+            Ok("A refusal is ECONNREFUSED out of connect(): no time-out, and no packet.".into())
+        },
+    )
+}
+
+fn relabelling(stage: &mut Stage<'_>) -> Result<()> {
+    stage.chapter(
+        "A node moves into another pool",
+        "kind-control-plane is relabelled from beijing to shanghai.",
+        |stage| {
+            let before = question("before the label: refused", BEIJING_CLIENT, SVC_UD1, &[])?;
+            stage.ask(&before)?;
+            let after = question("after the label: shanghai", BEIJING_CLIENT, SVC_UD1, &SHANGHAI)?;
+            let took = stage.change_until(
+                |manifests| {
+                    manifests.relabel(CONTROL_PLANE, POOL, "shanghai")?;
+                    manifests.relabel(CONTROL_PLANE, DESIRED_POOL, "shanghai")
+                },
+                &after,
+            )?;
+            stage.ask(&after)?;
+            stage.and_also(took <= FOLLOWS);
+            Ok(format!("New connections followed {} ms after the label.", took.as_millis()))
+        },
+    )
+}

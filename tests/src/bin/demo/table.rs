@@ -1,0 +1,180 @@
+//! Chapters as people read them: who called, through which Service, who answered how often, by
+//! which tier, and why. A reason is a sentence, so it has a line of its own below its row.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use topo_lb_tests::kind::{
+    BEIJING_CLIENT, HANGZHOU, HANGZHOU_CLIENT, NEIGHBOUR, SHANGHAI, SHANGHAI_CLIENT,
+};
+use topo_lb_tests::traffic::Via;
+
+use crate::check::{REQUESTS, Report};
+use crate::paint::Paint;
+use crate::stage::Row;
+
+/// Columns of everything.
+const WIDTH: usize = 100;
+/// Columns of the check and its caller.
+const WHO: usize = 33;
+/// Columns of the Service and its address.
+const THROUGH: usize = 25;
+/// Columns of a pod that answered.
+const POD: usize = 14;
+/// Columns of the bar of a pod that answered every request.
+const BAR: usize = 20;
+
+/// A chapter, ready to print.
+pub(crate) fn chapter(title: &str, about: &str, rows: &[Row], moral: &str, paint: Paint) -> String {
+    let mut text = String::new();
+    let rule = "━".repeat(WIDTH.saturating_sub(title.chars().count() + 4));
+    let _ = writeln!(text, "\n{}", paint.bold(&format!("━━ {title} {rule}")));
+    let _ = writeln!(text, "{about}\n");
+    let head =
+        format!("  {:<WHO$}{:<THROUGH$}WHO ANSWERED, OF {REQUESTS}", "WHO CALLED", "THROUGH");
+    let _ = writeln!(text, "{}", paint.dim(&head));
+    for row in rows {
+        text += &show(row, paint);
+    }
+    if !moral.is_empty() {
+        let _ = writeln!(text, "\n{moral}");
+    }
+    text
+}
+
+fn show(row: &Row, paint: Paint) -> String {
+    let who = [row.name.clone(), format!("from {}, {}", short(&row.from), row.node)];
+    let through = [row.service.clone(), frontend(row)];
+    let answers = answers(row);
+    let mut text = String::new();
+    for line in 0..answers.len().max(2) {
+        let mark = match (line, row.ok) {
+            (0, true) => paint.green("✓"),
+            (0, false) => paint.red("✗"),
+            _ => " ".to_owned(),
+        };
+        let cell = |cells: &[String]| cells.get(line).cloned().unwrap_or_default();
+        let who = format!("{:<WHO$}", cell(&who));
+        let who = if line == 0 { paint.bold(&who) } else { paint.dim(&who) };
+        let through = paint.cyan(&format!("{:<THROUGH$}", cell(&through)));
+        let answer = cell(&answers);
+        let answer = match (row.ok, row.tally.replies.is_empty()) {
+            (false, _) => paint.red(&answer),
+            (true, true) => paint.yellow(&answer),
+            (true, false) => paint.green(&answer),
+        };
+        let _ = writeln!(text, "{}", format!("{mark} {who}{through}{answer}").trim_end());
+    }
+    for (number, line) in wrapped(&why(row), WIDTH - 4).into_iter().enumerate() {
+        let lead = if number == 0 { "  ↳ " } else { "    " };
+        let _ = writeln!(text, "{}", paint.dim(&format!("{lead}{line}")));
+    }
+    text
+}
+
+/// The last line.
+pub(crate) fn summary(report: &Report, took: Duration, paint: Paint) -> String {
+    let (all, ok) = (report.checks.len(), report.checks.iter().filter(|check| check.ok).count());
+    let requests: u32 = report.checks.iter().map(|check| check.requests).sum();
+    let verdict = format!("{ok} of {all} checks ok");
+    let verdict = if ok == all { paint.green(&verdict) } else { paint.red(&verdict) };
+    format!(
+        "\n{}: {requests} real requests in {:.1} s, and nothing is left behind.",
+        paint.bold(&verdict),
+        took.as_secs_f64()
+    )
+}
+
+fn frontend(row: &Row) -> String {
+    let protocol = match row.via {
+        Via::Http => "TCP",
+        Via::HttpMptcp => "MPTCP",
+        Via::Udp | Via::UdpConnected => "UDP",
+    };
+    format!("{} {protocol}", row.to)
+}
+
+fn answers(row: &Row) -> Vec<String> {
+    let mut lines = Vec::new();
+    for (pod, &count) in &row.tally.replies {
+        lines.push(format!("{:<POD$} {count:>3} {}", short(pod), bar(count)));
+    }
+    for (failure, count) in &row.tally.failures {
+        lines.push(if failure.is_refusal() {
+            format!("{count} refused, in {} µs each", row.tally.median_us)
+        } else {
+            format!("{count} failed: {failure}")
+        });
+    }
+    lines
+}
+
+/// A bar in eighths of a column.
+fn bar(count: u32) -> String {
+    const EIGHTHS: [&str; 8] = ["", "▏", "▎", "▍", "▌", "▋", "▊", "▉"];
+    let eighths = count as usize * BAR * 8 / REQUESTS as usize;
+    format!("{}{}", "█".repeat(eighths / 8), EIGHTHS[eighths % 8])
+}
+
+fn why(row: &Row) -> String {
+    match row.decision.tier {
+        Some(tier) => format!("tier {tier} · {}", row.decision.reason),
+        None => row.decision.reason.clone(),
+    }
+}
+
+/// Breaks a sentence between words.
+fn wrapped(text: &str, width: usize) -> Vec<String> {
+    let mut lines = vec![String::new()];
+    for word in text.split(' ') {
+        let last = lines.len() - 1;
+        let length = lines[last].chars().count();
+        if length > 0 && length + 1 + word.chars().count() > width {
+            lines.push(word.to_owned());
+        } else {
+            lines[last] += if length > 0 { " " } else { "" };
+            lines[last] += word;
+        }
+    }
+    lines
+}
+
+/// A pod's name as people would say it.
+fn short(pod: &str) -> String {
+    let last = pod.rsplit('-').next().unwrap_or(pod);
+    match pod {
+        HANGZHOU_CLIENT => "hangzhou".to_owned(),
+        SHANGHAI_CLIENT => "shanghai".to_owned(),
+        BEIJING_CLIENT => "beijing".to_owned(),
+        NEIGHBOUR => pod.to_owned(),
+        _ if HANGZHOU.contains(&pod) => format!("hangzhou-{last}"),
+        _ if SHANGHAI.contains(&pod) => format!("shanghai-{last}"),
+        _ => pod.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bar_is_as_long_as_its_share() {
+        assert_eq!(bar(200), "█".repeat(20));
+        assert_eq!(bar(0), "");
+        assert_eq!(bar(105), format!("{}▌", "█".repeat(10)));
+    }
+
+    #[test]
+    fn lines_break_between_words_and_lose_none() {
+        assert_eq!(wrapped("one two three", 7), ["one two", "three"]);
+        assert_eq!(wrapped("unbreakable x", 3), ["unbreakable", "x"]);
+        assert_eq!(wrapped("", 3), [""]);
+    }
+
+    #[test]
+    fn every_name_fits_its_column() {
+        for pod in HANGZHOU.into_iter().chain(SHANGHAI).chain([NEIGHBOUR]) {
+            assert!(short(pod).len() <= POD, "{pod}");
+        }
+    }
+}

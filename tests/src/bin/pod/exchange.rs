@@ -1,0 +1,100 @@
+//! Sockets of every kind that a client can have, and one exchange through each.
+
+use std::io::{self, Read as _, Write as _};
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, recvfrom};
+use socket2::{Domain, Protocol, SockAddr, Socket, Type};
+use topo_lb_tests::traffic::{Failure, Reply, Step, Via};
+
+use crate::http;
+
+/// How long any one system call may take.
+const LIMIT: Duration = Duration::from_secs(1);
+
+/// A socket, and how it talks.
+#[derive(Debug)]
+pub(crate) struct Open {
+    socket: Socket,
+    via: Via,
+}
+
+impl Open {
+    /// Opens a socket of the family of `to`, and connects it, unless it is to stay unconnected.
+    pub(crate) fn new(via: Via, to: SocketAddr) -> Result<Self, Failure> {
+        let (kind, protocol) = match via {
+            Via::Http => (Type::STREAM, Protocol::TCP),
+            Via::HttpMptcp => (Type::STREAM, Protocol::MPTCP),
+            Via::Udp | Via::UdpConnected => (Type::DGRAM, Protocol::UDP),
+        };
+        let socket = Socket::new(Domain::for_address(to), kind, Some(protocol))
+            .and_then(|socket| {
+                socket.set_read_timeout(Some(LIMIT))?;
+                // The kernel bounds `connect` by this one, too.
+                socket.set_write_timeout(Some(LIMIT))?;
+                Ok(socket)
+            })
+            .map_err(at(Step::Socket))?;
+        let open = Self { socket, via };
+        if via != Via::Udp {
+            open.connect(to)?;
+        }
+        Ok(open)
+    }
+
+    /// `connect`; a datagram socket can be connected again.
+    pub(crate) fn connect(&self, to: SocketAddr) -> Result<(), Failure> {
+        self.socket.connect(&SockAddr::from(to)).map_err(at(Step::Connect))
+    }
+
+    /// One question and its answer; `to` is for an unconnected socket.
+    pub(crate) fn ask(&self, to: SocketAddr) -> Result<Reply, Failure> {
+        match self.via {
+            Via::Http | Via::HttpMptcp => {
+                let peer = self.peer()?;
+                http::ask(&self.socket).map_err(at(Step::Send))?;
+                let body = http::answer(&self.socket).map_err(at(Step::Receive))?;
+                let pod = body.ok_or(Failure { step: Step::Receive, errno: 0 })?;
+                Ok(Reply { pod, peer })
+            }
+            Via::UdpConnected => {
+                let peer = self.peer()?;
+                (&self.socket).write(b"who?").map_err(at(Step::Send))?;
+                let mut buffer = [0; 512];
+                let length = (&self.socket).read(&mut buffer).map_err(at(Step::Receive))?;
+                Ok(Reply { pod: text(&buffer[..length]), peer })
+            }
+            Via::Udp => {
+                self.socket.send_to(b"who?", &SockAddr::from(to)).map_err(at(Step::Send))?;
+                let mut buffer = [0; 512];
+                let (length, _, from) = recvfrom(&self.socket, &mut buffer, RecvFlags::empty())
+                    .map_err(|errno| at(Step::Receive)(errno.into()))?;
+                let peer = from.and_then(|from| from.try_into().ok());
+                let peer = peer.ok_or(Failure { step: Step::Receive, errno: 0 })?;
+                Ok(Reply { pod: text(&buffer[..length]), peer })
+            }
+        }
+    }
+
+    /// `getpeername`.
+    pub(crate) fn peer(&self) -> Result<SocketAddr, Failure> {
+        let peer = self.socket.peer_addr().map_err(at(Step::Peer))?;
+        peer.as_socket().ok_or(Failure { step: Step::Peer, errno: 0 })
+    }
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+fn at(step: Step) -> impl Fn(io::Error) -> Failure {
+    move |error| {
+        let errno = error.raw_os_error().unwrap_or_default();
+        // A timed out call says EAGAIN or EINPROGRESS; people know it by another name.
+        let slow = [Errno::AGAIN.raw_os_error(), Errno::INPROGRESS.raw_os_error()];
+        let errno = if slow.contains(&errno) { Errno::TIMEDOUT.raw_os_error() } else { errno };
+        Failure { step, errno }
+    }
+}

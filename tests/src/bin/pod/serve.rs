@@ -1,0 +1,54 @@
+//! The server: one task per address and protocol.
+
+use std::io::Write as _;
+use std::net::SocketAddr;
+
+use anyhow::{Context, Result};
+use axum::Router;
+use tokio::net::{TcpListener, UdpSocket};
+use tokio::runtime;
+
+/// Serves until standard input ends: then the lab is gone, and nobody else would end this process.
+pub(crate) fn serve(name: String, addresses: &[SocketAddr]) -> Result<()> {
+    let runtime = runtime::Builder::new_current_thread()
+        .enable_io()
+        .build()
+        .context("cannot start the server's runtime")?;
+    // A thread blocks on standard input; the runtime must not wait for it at the end.
+    let (gone, wait) = tokio::sync::oneshot::channel();
+    std::thread::spawn(move || {
+        // An error, like the end, means that there is nobody.
+        let _ = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
+        let _ = gone.send(());
+    });
+    runtime.block_on(async {
+        for &address in addresses {
+            let tcp = TcpListener::bind(address)
+                .await
+                .with_context(|| format!("cannot listen on {address}, TCP"))?;
+            let udp = UdpSocket::bind(address)
+                .await
+                .with_context(|| format!("cannot listen on {address}, UDP"))?;
+            let body = name.clone();
+            let router = Router::new().fallback(async move || body);
+            tokio::spawn(async move { axum::serve(tcp, router).await });
+            tokio::spawn(echo(udp, name.clone()));
+        }
+        println!("listening");
+        std::io::stdout().flush().context("cannot say that the server listens")?;
+        // A closed channel means the same as a message.
+        let _ = wait.await;
+        Ok(())
+    })
+}
+
+/// Answers every datagram with the name.
+async fn echo(socket: UdpSocket, name: String) {
+    let mut buffer = [0; 2048];
+    loop {
+        // What fails concerns one datagram: an ICMP error of an answer to a client that is gone.
+        if let Ok((_, from)) = socket.recv_from(&mut buffer).await {
+            let _ = socket.send_to(name.as_bytes(), from).await;
+        }
+    }
+}

@@ -1,0 +1,142 @@
+//! Cgroups of version 2: where the programs of a node are attached, and who is on the node.
+
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::interrupt;
+
+/// Where the machine's cgroup2 hierarchy is mounted.
+///
+/// # Errors
+/// There is none.
+pub fn root() -> Result<PathBuf> {
+    let mounts = fs::read_to_string("/proc/self/mountinfo").context("cannot read the mounts")?;
+    match mount_point(&mounts, "cgroup2") {
+        Some(path) => Ok(path),
+        None => bail!(
+            "no cgroup2 file system is mounted, and the lab's nodes are cgroups; \
+             mount it with: mount -t cgroup2 none /sys/fs/cgroup"
+        ),
+    }
+}
+
+/// The first mount point of a file system type, from the text of `/proc/self/mountinfo`
+/// (proc_pid_mountinfo(5)): field 5 is the mount point, the type follows the lone dash.
+pub(crate) fn mount_point(mountinfo: &str, kind: &str) -> Option<PathBuf> {
+    mountinfo.lines().find_map(|line| {
+        let (before, after) = line.split_once(" - ")?;
+        (after.split(' ').next() == Some(kind))
+            .then(|| before.split(' ').nth(4).map(PathBuf::from))?
+    })
+}
+
+/// A cgroup that this process has made. Dropping it ends every process inside and removes it, and
+/// all cgroups below.
+#[derive(Debug)]
+pub struct Cgroup {
+    path: PathBuf,
+}
+
+impl Cgroup {
+    /// Makes the cgroup `name` below `parent`.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub fn make(parent: &Path, name: &str) -> Result<Self> {
+        let _permit = interrupt::permit();
+        let path = parent.join(name);
+        fs::create_dir(&path).with_context(|| format!("cannot make cgroup {}", path.display()))?;
+        Ok(Self { path })
+    }
+
+    /// Its folder.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The file through which a process joins: writing `0` there moves the writer.
+    ///
+    /// # Errors
+    /// The file cannot be opened.
+    pub fn door(&self) -> Result<File> {
+        let path = self.path.join("cgroup.procs");
+        File::options()
+            .write(true)
+            .open(&path)
+            .with_context(|| format!("cannot open {}", path.display()))
+    }
+}
+
+impl Drop for Cgroup {
+    fn drop(&mut self) {
+        if let Err(error) = remove(&self.path) {
+            eprintln!("{error:#}");
+        }
+    }
+}
+
+/// Ends every process in the cgroup at `path` and below, and removes it; nothing there is fine.
+///
+/// # Errors
+/// Something keeps living there, or the kernel refuses.
+pub fn remove(path: &Path) -> Result<()> {
+    let entries = match fs::read_dir(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        other => other.with_context(|| format!("cannot look into cgroup {}", path.display()))?,
+    };
+    for entry in entries.flatten() {
+        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            remove(&entry.path())?;
+        }
+    }
+    let start = Instant::now();
+    loop {
+        for pid in processes(path) {
+            // It may have ended by itself meanwhile.
+            let _ = kill_process(pid, Signal::KILL);
+        }
+        // EBUSY until the last process is gone, which is soon after its SIGKILL.
+        match fs::remove_dir(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            Err(error) if start.elapsed() > Duration::from_secs(5) => {
+                return Err(error)
+                    .with_context(|| format!("cannot remove cgroup {}", path.display()));
+            }
+            Err(_) => std::thread::sleep(Duration::from_millis(1)),
+            Ok(()) => return Ok(()),
+        }
+    }
+}
+
+/// The processes in a cgroup, not in those below.
+#[must_use]
+pub fn processes(path: &Path) -> Vec<Pid> {
+    fs::read_to_string(path.join("cgroup.procs"))
+        .unwrap_or_default()
+        .lines()
+        .filter_map(|line| line.parse().ok().and_then(Pid::from_raw))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_cgroup2_mount_is_found_beside_those_of_version_1() {
+        let mounts = "\
+35 25 0:30 / /sys/fs/cgroup ro,nosuid - tmpfs tmpfs ro,mode=755
+36 35 0:31 / /sys/fs/cgroup/cpu rw,nosuid shared:10 - cgroup cgroup rw,cpu
+37 35 0:32 / /sys/fs/cgroup/unified rw,nosuid shared:9 - cgroup2 cgroup2 rw
+";
+        let found = mount_point(mounts, "cgroup2");
+        assert_eq!(found.as_deref(), Some(Path::new("/sys/fs/cgroup/unified")));
+        assert_eq!(mount_point(mounts, "bpf"), None);
+    }
+}

@@ -1,0 +1,117 @@
+//! The lab's end of a client in a pod.
+
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::net::SocketAddr;
+use std::process::{ChildStdin, ChildStdout};
+
+use anyhow::{Context, Result, bail, ensure};
+
+use crate::process::Running;
+use crate::traffic::{Answer, Failure, Order, Reply, Tally, Via};
+
+/// A process in a pod that makes connections when it is told to. One process makes them all, so a
+/// batch costs what its system calls cost.
+#[derive(Debug)]
+pub struct Client {
+    pod: String,
+    orders: ChildStdin,
+    answers: BufReader<ChildStdout>,
+    _process: Running,
+}
+
+/// A socket that a client holds open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Socket(usize);
+
+impl Client {
+    pub(crate) fn new(pod: &str, mut process: Running) -> Result<Self> {
+        let orders = process.child().stdin.take().context("a client without input")?;
+        let answers = process.child().stdout.take().context("a client without output")?;
+        Ok(Self { pod: pod.into(), orders, answers: BufReader::new(answers), _process: process })
+    }
+
+    /// The pod it is in.
+    #[must_use]
+    pub fn pod(&self) -> &str {
+        &self.pod
+    }
+
+    /// `requests` exchanges with `to`, each through a socket of its own.
+    ///
+    /// # Errors
+    /// The client is gone. What does not work on the network is in the tally.
+    pub fn call(&mut self, via: Via, to: SocketAddr, requests: u32) -> Result<Tally> {
+        match self.tell(&Order::Call { via, to, requests })? {
+            Answer::Called(tally) => Ok(tally),
+            other => bail!("the client in {} answered {other:?} to a call", self.pod),
+        }
+    }
+
+    /// Opens a socket that stays open; an unconnected one takes only its family from `to`.
+    ///
+    /// # Errors
+    /// The client is gone; the inner error is the kernel's.
+    pub fn open(&mut self, via: Via, to: SocketAddr) -> Result<Result<Socket, Failure>> {
+        match self.tell(&Order::Open { via, to })? {
+            Answer::Opened(socket) => Ok(Ok(Socket(socket))),
+            Answer::Failed(failure) => Ok(Err(failure)),
+            other => bail!("the client in {} answered {other:?} to an open", self.pod),
+        }
+    }
+
+    /// Connects an open datagram socket to another address.
+    ///
+    /// # Errors
+    /// The client is gone; the inner error is the kernel's.
+    pub fn reconnect(
+        &mut self,
+        Socket(socket): Socket,
+        to: SocketAddr,
+    ) -> Result<Result<(), Failure>> {
+        match self.tell(&Order::Reconnect { socket, to })? {
+            Answer::Opened(_) => Ok(Ok(())),
+            Answer::Failed(failure) => Ok(Err(failure)),
+            other => bail!("the client in {} answered {other:?} to a reconnect", self.pod),
+        }
+    }
+
+    /// One exchange through an open socket; with `to`, for an unconnected one, its address.
+    ///
+    /// # Errors
+    /// The client is gone; the inner error is the kernel's.
+    pub fn ask(
+        &mut self,
+        Socket(socket): Socket,
+        to: Option<SocketAddr>,
+    ) -> Result<Result<Reply, Failure>> {
+        match self.tell(&Order::Ask { socket, to })? {
+            Answer::Replied(reply) => Ok(Ok(reply)),
+            Answer::Failed(failure) => Ok(Err(failure)),
+            other => bail!("the client in {} answered {other:?} to a question", self.pod),
+        }
+    }
+
+    /// What `getpeername` says of an open socket.
+    ///
+    /// # Errors
+    /// The client is gone; the inner error is the kernel's.
+    pub fn peer(&mut self, Socket(socket): Socket) -> Result<Result<SocketAddr, Failure>> {
+        match self.tell(&Order::Peer { socket })? {
+            Answer::Peer(peer) => Ok(Ok(peer)),
+            Answer::Failed(failure) => Ok(Err(failure)),
+            other => bail!("the client in {} answered {other:?} to a peer", self.pod),
+        }
+    }
+
+    fn tell(&mut self, order: &Order) -> Result<Answer> {
+        let gone = || format!("the client in pod {} is gone", self.pod);
+        let mut line = serde_json::to_string(order).context("an order is always JSON")?;
+        line.push('\n');
+        self.orders.write_all(line.as_bytes()).with_context(gone)?;
+        let mut line = String::new();
+        let length = self.answers.read_line(&mut line).with_context(gone)?;
+        ensure!(length > 0, gone());
+        serde_json::from_str(&line)
+            .with_context(|| format!("the client in pod {} does not speak: {line}", self.pod))
+    }
+}

@@ -1,0 +1,54 @@
+//! Ctrl-C and SIGTERM leave nothing behind either.
+
+use std::process;
+use std::sync::{Once, RwLock, RwLockReadGuard};
+use std::thread;
+
+use anyhow::{Context, Result};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+use crate::{prefix, residue};
+
+/// Held for reading while something is made that outlives the process, and for writing, for good,
+/// once a signal has come: nothing is made behind the back of the sweep.
+static MAKING: RwLock<()> = RwLock::new(());
+
+/// Allows the making of namespaces, cgroups and processes until it is dropped. Blocks for good
+/// once a signal has come.
+pub fn permit() -> RwLockReadGuard<'static, ()> {
+    // The lock protects no data, so a panic of another thread has spoiled nothing.
+    MAKING.read().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+/// From now on SIGINT, SIGTERM and SIGHUP remove everything that this process has made, and end it
+/// with 128 + the signal's number, as shells do.
+///
+/// # Errors
+/// The handler cannot be registered.
+pub fn arm() -> Result<()> {
+    static ARMED: Once = Once::new();
+    let mut outcome = Ok(());
+    ARMED.call_once(|| outcome = listen());
+    outcome
+}
+
+fn listen() -> Result<()> {
+    let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP])
+        .context("cannot listen for signals, so Ctrl-C could not clean up")?;
+    thread::Builder::new()
+        .name("interrupt".into())
+        .spawn(move || {
+            if let Some(signal) = signals.forever().next() {
+                let _forever = MAKING.write();
+                eprintln!("\ninterrupted: cleaning up");
+                let me = process::id();
+                if let Err(error) = residue::sweep(|name| prefix::owner(name) == Some(me)) {
+                    eprintln!("{error:#}");
+                }
+                process::exit(128 + signal);
+            }
+        })
+        .context("cannot start the thread that cleans up on Ctrl-C")?;
+    Ok(())
+}

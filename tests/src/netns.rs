@@ -1,0 +1,153 @@
+//! Network namespaces, by name, so that `ip netns exec` can look into a lab that is running.
+
+use std::fs::{self, File};
+use std::io::Write as _;
+use std::os::fd::AsFd as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::thread;
+
+use anyhow::{Context, Result, bail};
+use rustix::mount::{UnmountFlags, unmount};
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+
+use crate::{interrupt, process};
+
+/// Where iproute2 keeps named network namespaces.
+pub const FOLDER: &str = "/run/netns";
+
+/// A named network namespace that this process has made. Dropping it takes the name away; the
+/// kernel removes the namespace and its devices with the last process inside.
+#[derive(Debug)]
+pub struct NetNs {
+    path: PathBuf,
+    file: File,
+}
+
+impl NetNs {
+    /// Makes namespaces, all by one process. Never with a user namespace: root inside one cannot
+    /// load BPF.
+    ///
+    /// # Errors
+    /// A name is taken, or the kernel refuses.
+    pub fn make(names: &[String]) -> Result<Vec<Self>> {
+        let _permit = interrupt::permit();
+        let lines = names.iter().map(|name| format!("netns add {name}")).collect::<Vec<_>>();
+        batch(Command::new("ip"), &lines).context("cannot make network namespaces")?;
+        names
+            .iter()
+            .map(|name| {
+                let path = Path::new(FOLDER).join(name);
+                let file = File::open(&path)
+                    .with_context(|| format!("cannot open network namespace {name}"))?;
+                Ok(Self { path, file })
+            })
+            .collect()
+    }
+
+    /// The open namespace, for `setns`.
+    #[must_use]
+    pub fn file(&self) -> &File {
+        &self.file
+    }
+
+    /// The file that names it.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Runs lines of `ip` inside, by one process.
+    ///
+    /// # Errors
+    /// `ip` refuses a line: the error quotes it.
+    pub fn ip(&self, lines: &[String]) -> Result<()> {
+        let mut command = Command::new("ip");
+        process::enter(&mut command, self, None)?;
+        batch(command, lines)
+            .with_context(|| format!("cannot configure network namespace {}", self.path.display()))
+    }
+
+    /// Runs `work` on a thread inside. For what a process makes in the kernel; not for connections
+    /// under test, because a thread cannot join a cgroup alone.
+    ///
+    /// # Errors
+    /// `work` fails, or the namespace cannot be entered.
+    pub fn run<T: Send>(&self, work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
+        thread::scope(|scope| {
+            let thread = scope.spawn(|| {
+                move_into_link_name_space(self.file.as_fd(), Some(LinkNameSpaceType::Network))
+                    .with_context(|| format!("cannot enter {}", self.path.display()))?;
+                work()
+            });
+            thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        })
+    }
+
+    /// Writes kernel parameters below `/proc/sys/net` of the namespace.
+    ///
+    /// # Errors
+    /// The kernel has no such parameter, or refuses the value.
+    pub fn set(&self, parameters: &[(&str, &str)]) -> Result<()> {
+        self.run(|| {
+            for (name, value) in parameters {
+                let path = Path::new("/proc/sys/net").join(name);
+                fs::write(&path, value)
+                    .with_context(|| format!("cannot write {value} to {}", path.display()))?;
+            }
+            Ok(())
+        })
+    }
+}
+
+impl Drop for NetNs {
+    fn drop(&mut self) {
+        if let Err(error) = remove(&self.path) {
+            eprintln!("{error:#}");
+        }
+    }
+}
+
+/// Takes the name of a namespace away; a name that is gone already is fine.
+///
+/// # Errors
+/// The kernel refuses.
+pub fn remove(path: &Path) -> Result<()> {
+    // EINVAL: not mounted any more, or not yet.
+    let _ = unmount(path, UnmountFlags::DETACH);
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            Err(error).with_context(|| format!("cannot remove {}", path.display()))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Feeds `lines` to `ip -batch`.
+fn batch(mut ip: Command, lines: &[String]) -> Result<()> {
+    let mut child = ip
+        .args(["-batch", "-"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .context("cannot run `ip` of iproute2")?;
+    if let Some(mut input) = child.stdin.take() {
+        // A refused line ends `ip`, and the pipe with it: its own words say more.
+        let _ = input.write_all((lines.join("\n") + "\n").as_bytes());
+    }
+    let output = child.wait_with_output().context("cannot wait for `ip`")?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let said = String::from_utf8_lossy(&output.stderr);
+    // "Command failed -:3" names the line.
+    let line = said
+        .rsplit_once("-:")
+        .and_then(|(_, number)| number.trim().parse::<usize>().ok())
+        .and_then(|number| lines.get(number.saturating_sub(1)));
+    match line {
+        Some(line) => bail!("`ip {line}`: {}", said.lines().next().unwrap_or("failed")),
+        None => bail!("`ip -batch`: {}", said.trim()),
+    }
+}

@@ -1,0 +1,153 @@
+//! BPF objects of the kernel by id: what an agent made, and the proof that it is gone.
+
+use std::collections::BTreeSet;
+use std::ffi::CString;
+use std::fmt;
+use std::fs;
+use std::io;
+use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+use aya::maps::loaded_maps;
+use aya::programs::{loaded_links, loaded_programs};
+
+use crate::wait::{PATIENCE, until};
+
+/// Programs, maps and links by id. The kernel does not use an id again soon, so an id that is gone
+/// means an object that is gone.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Objects {
+    programs: BTreeSet<u32>,
+    maps: BTreeSet<u32>,
+    links: BTreeSet<u32>,
+}
+
+impl Objects {
+    /// Whatever is pinned at or below `path`, the programs of the links, and the maps of the
+    /// programs.
+    ///
+    /// # Errors
+    /// A pin cannot be opened.
+    pub fn pinned(path: &Path) -> Result<Self> {
+        let mut found = Self::default();
+        found.collect(path)?;
+        // A program that another process unloads meanwhile is an error here, and not ours.
+        for program in loaded_programs().flatten() {
+            if found.programs.contains(&program.id()) {
+                found.maps.extend(program.map_ids()?.unwrap_or_default());
+            }
+        }
+        Ok(found)
+    }
+
+    fn collect(&mut self, path: &Path) -> Result<()> {
+        if path.is_dir() {
+            let entries = fs::read_dir(path)
+                .with_context(|| format!("cannot look into {}", path.display()))?;
+            for entry in entries.flatten() {
+                self.collect(&entry.path())?;
+            }
+            return Ok(());
+        }
+        let pin = open(path).with_context(|| format!("cannot open the pin {}", path.display()))?;
+        let facts = fs::read_to_string(format!("/proc/self/fdinfo/{}", pin.as_raw_fd()))?;
+        // A link's facts hold the id of its program too.
+        let id = |name| {
+            let value = facts.lines().find_map(|line| line.strip_prefix(name))?;
+            value.trim().parse::<u32>().ok()
+        };
+        match (id("map_id:"), id("prog_id:"), id("link_id:")) {
+            (None, None, None) => bail!("{} is neither map, program nor link", path.display()),
+            (map, program, link) => {
+                self.maps.extend(map);
+                self.programs.extend(program);
+                self.links.extend(link);
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds those of another.
+    pub fn extend(&mut self, other: &Self) {
+        self.programs.extend(&other.programs);
+        self.maps.extend(&other.maps);
+        self.links.extend(&other.links);
+    }
+
+    /// Whether there is nothing.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.programs.is_empty() && self.maps.is_empty() && self.links.is_empty()
+    }
+
+    /// How many programs.
+    #[must_use]
+    pub fn programs(&self) -> usize {
+        self.programs.len()
+    }
+
+    /// How many links.
+    #[must_use]
+    pub fn links(&self) -> usize {
+        self.links.len()
+    }
+
+    /// Those that the kernel still has.
+    #[must_use]
+    pub fn remaining(&self) -> Self {
+        let programs = loaded_programs().flatten().map(|program| program.id());
+        let maps = loaded_maps().flatten().map(|map| map.id());
+        let links = loaded_links().flatten().map(|link| link.id());
+        Self {
+            programs: programs.filter(|id| self.programs.contains(id)).collect(),
+            maps: maps.filter(|id| self.maps.contains(id)).collect(),
+            links: links.filter(|id| self.links.contains(id)).collect(),
+        }
+    }
+
+    /// Waits until all are gone; the kernel frees them in its own time.
+    ///
+    /// # Errors
+    /// Some are still there.
+    pub fn wait_until_gone(&self) -> Result<()> {
+        until("the end of every BPF object of the lab", PATIENCE, || {
+            let remaining = self.remaining();
+            Ok(if remaining.is_empty() { Ok(()) } else { Err(remaining) })
+        })?;
+        Ok(())
+    }
+}
+
+impl fmt::Display for Objects {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { programs, maps, links } = self;
+        write!(f, "programs {programs:?}, maps {maps:?}, links {links:?}")
+    }
+}
+
+/// `BPF_OBJ_GET`, whatever the pin is; aya's openers take every pin for what they expect.
+fn open(path: &Path) -> io::Result<OwnedFd> {
+    /// The attributes of `BPF_OBJ_GET` (include/uapi/linux/bpf.h).
+    #[repr(C)]
+    struct Attributes {
+        pathname: u64,
+        bpf_fd: u32,
+        file_flags: u32,
+    }
+    const BPF_OBJ_GET: libc::c_int = 7;
+
+    let path = CString::new(path.as_os_str().as_bytes())?;
+    let attributes = Attributes { pathname: path.as_ptr() as u64, bpf_fd: 0, file_flags: 0 };
+    // SAFETY: `attributes` is what the command expects, and it and the path it points to outlive
+    // the call.
+    let fd = unsafe {
+        libc::syscall(libc::SYS_bpf, BPF_OBJ_GET, &raw const attributes, size_of_val(&attributes))
+    };
+    match i32::try_from(fd) {
+        // SAFETY: the kernel has just made this descriptor for us.
+        Ok(fd) if fd >= 0 => Ok(unsafe { OwnedFd::from_raw_fd(fd) }),
+        _ => Err(io::Error::last_os_error()),
+    }
+}

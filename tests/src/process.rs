@@ -1,0 +1,114 @@
+//! Processes on nodes and in pods.
+
+use std::io::{self, Write as _};
+use std::os::fd::AsFd as _;
+use std::os::unix::process::CommandExt as _;
+use std::process::{Child, Command};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use rustix::process::{Pid, Signal, kill_process};
+use rustix::thread::{
+    CapabilitySet, LinkNameSpaceType, move_into_link_name_space,
+    remove_capability_from_bounding_set,
+};
+
+use crate::cgroup::Cgroup;
+use crate::netns::NetNs;
+
+/// Makes `command` run in a network namespace and, where one is given, in a cgroup: it has joined
+/// both before its program begins. It gets a process group of its own, so that Ctrl-C on a
+/// terminal reaches the lab alone, which then cleans up in order.
+///
+/// # Errors
+/// The namespace or the cgroup cannot be opened.
+pub fn enter(command: &mut Command, netns: &NetNs, cgroup: Option<&Cgroup>) -> Result<()> {
+    let netns = netns.file().try_clone().context("cannot duplicate a file descriptor")?;
+    let door = cgroup.map(Cgroup::door).transpose()?;
+    command.process_group(0);
+    // SAFETY: between fork and exec only system calls are made, on files that were opened before:
+    // nothing allocates or locks.
+    unsafe {
+        command.pre_exec(move || {
+            if let Some(mut door) = door.as_ref() {
+                door.write_all(b"0")?;
+            }
+            move_into_link_name_space(netns.as_fd(), Some(LinkNameSpaceType::Network))?;
+            Ok(())
+        });
+    }
+    Ok(())
+}
+
+/// Makes `command` run without these capabilities, root or not.
+pub fn without(command: &mut Command, capabilities: CapabilitySet) {
+    // SAFETY: between fork and exec only system calls are made: nothing allocates or locks.
+    unsafe {
+        command.pre_exec(move || {
+            // What leaves the bounding set is not given to root by exec (capabilities(7)).
+            for capability in capabilities.iter() {
+                remove_capability_from_bounding_set(capability)?;
+            }
+            Ok(())
+        });
+    }
+}
+
+/// A process that ends when this is dropped.
+#[derive(Debug)]
+pub struct Running(Child);
+
+impl Running {
+    /// Takes charge of a process.
+    #[must_use]
+    pub fn new(child: Child) -> Self {
+        Self(child)
+    }
+
+    /// The process, for its pipes.
+    pub fn child(&mut self) -> &mut Child {
+        &mut self.0
+    }
+
+    /// Whether it has ended, and how.
+    ///
+    /// # Errors
+    /// The kernel does not say.
+    pub fn ended(&mut self) -> io::Result<Option<std::process::ExitStatus>> {
+        self.0.try_wait()
+    }
+
+    /// Asks it to end with SIGTERM, and waits; SIGKILL after `limit`.
+    ///
+    /// # Errors
+    /// It did not end by itself in time.
+    pub fn stop(&mut self, limit: Duration) -> Result<std::process::ExitStatus> {
+        let start = Instant::now();
+        if let Some(pid) = i32::try_from(self.0.id()).ok().and_then(Pid::from_raw) {
+            // It may have ended already; then the wait below says so.
+            let _ = kill_process(pid, Signal::TERM);
+        }
+        while start.elapsed() < limit {
+            if let Some(status) = self.0.try_wait().context("cannot wait for a process")? {
+                return Ok(status);
+            }
+            thread::sleep(Duration::from_millis(2));
+        }
+        self.kill();
+        anyhow::bail!("process {} did not end within {limit:?} of SIGTERM", self.0.id())
+    }
+
+    /// Ends it at once.
+    pub fn kill(&mut self) {
+        // Both fail only for a process that has ended and been waited for.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}

@@ -1,0 +1,85 @@
+//! What a lab needs of the machine. A lab that cannot be is an error that says why, never a test
+//! that passes in silence.
+
+use std::env;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail, ensure};
+
+use crate::cgroup;
+
+/// Where pins go.
+pub const BPFFS: &str = "/sys/fs/bpf";
+
+/// Checks that the lab can be: root, cgroup2, bpffs, `ip`.
+///
+/// # Errors
+/// One sentence about the first thing that is missing, and how to get it.
+pub fn check() -> Result<()> {
+    ensure!(
+        rustix::process::geteuid().is_root(),
+        "the lab makes namespaces and cgroups and loads BPF programs: run it as root"
+    );
+    cgroup::root()?;
+    let mounts = fs::read_to_string("/proc/self/mountinfo").context("cannot read the mounts")?;
+    ensure!(
+        mounts.lines().any(|line| line.contains(&format!(" {BPFFS} ")) && line.contains(" - bpf ")),
+        "no bpf file system is mounted at {BPFFS}, where pins go; \
+         mount it with: mount -t bpf bpf {BPFFS}"
+    );
+    command("ip", "iproute2")
+}
+
+/// Checks that a command is there.
+///
+/// # Errors
+/// One sentence that names the Debian package which has it.
+pub fn command(name: &str, package: &str) -> Result<()> {
+    // Debian keeps these in sbin, which is not on everybody's PATH.
+    let path = env::var("PATH").unwrap_or_default();
+    let found = path
+        .split(':')
+        .chain(["/usr/sbin", "/sbin"])
+        .any(|folder| Path::new(folder).join(name).is_file());
+    ensure!(found, "`{name}` is not installed; on Debian: apt-get install {package}");
+    Ok(())
+}
+
+/// The agent binary, named by `TOPO_LB_AGENT`: the lab runs it, and is not built with it.
+///
+/// # Errors
+/// The variable is not set, or names no file.
+pub fn agent() -> Result<PathBuf> {
+    let Some(path) = env::var_os("TOPO_LB_AGENT") else {
+        bail!(
+            "TOPO_LB_AGENT does not name the agent binary: `cargo xtask test` sets it; by hand: \
+             cargo build -p topo-lb && TOPO_LB_AGENT=$PWD/target/debug/topo-lb cargo test"
+        )
+    };
+    let path = PathBuf::from(path);
+    path.canonicalize().with_context(|| format!("no agent binary at {}", path.display()))
+}
+
+/// The `pod` binary: named by `TOPO_LB_POD`, or beside this executable, where Cargo puts it.
+///
+/// # Errors
+/// It is not there.
+pub fn pod() -> Result<PathBuf> {
+    if let Some(path) = env::var_os("TOPO_LB_POD") {
+        let path = PathBuf::from(path);
+        return path.canonicalize().with_context(|| format!("no pod binary at {}", path.display()));
+    }
+    let me = env::current_exe().context("cannot find the path of this executable")?;
+    // Tests run from `deps`, one folder below the binaries.
+    for folder in me.ancestors().skip(1).take(2) {
+        let path = folder.join("pod");
+        if path.is_file() {
+            return Ok(path);
+        }
+    }
+    bail!(
+        "there is no `pod` beside {}: build it with cargo build -p topo-lb-tests --bins",
+        me.display()
+    )
+}

@@ -1,0 +1,70 @@
+//! What labs leave behind by name: finding it, removing it, proving that there is nothing.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+
+use crate::requirements::BPFFS;
+use crate::{cgroup, netns};
+
+/// Everything by name that `is_ours` says is ours: namespaces, cgroups, pins, folders. Processes
+/// are in the cgroups.
+///
+/// # Errors
+/// A place cannot be looked into.
+pub fn find(is_ours: impl Fn(&str) -> bool) -> Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    for place in places()? {
+        let entries = match fs::read_dir(&place) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            other => other.with_context(|| format!("cannot look into {}", place.display()))?,
+        };
+        for entry in entries.flatten() {
+            if entry.file_name().to_str().is_some_and(&is_ours) {
+                found.push(entry.path());
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// Cgroups first: the processes in them use everything else.
+fn places() -> Result<[PathBuf; 4]> {
+    Ok([cgroup::root()?, BPFFS.into(), netns::FOLDER.into(), std::env::temp_dir()])
+}
+
+/// Ends and removes everything that `is_ours` says is ours.
+///
+/// # Errors
+/// Something cannot be removed; the rest is, all the same.
+pub fn sweep(is_ours: impl Fn(&str) -> bool) -> Result<()> {
+    let cgroups = cgroup::root()?;
+    let mut failures = Vec::new();
+    for path in find(is_ours)? {
+        let outcome = if path.starts_with(&cgroups) {
+            cgroup::remove(&path)
+        } else if path.starts_with(netns::FOLDER) {
+            netns::remove(&path)
+        } else {
+            // Unpinning the last link of a program detaches it.
+            remove_tree(&path)
+        };
+        failures.extend(outcome.err().map(|error| format!("{error:#}")));
+    }
+    if failures.is_empty() { Ok(()) } else { bail!("{}", failures.join("\n")) }
+}
+
+/// Removes a folder and what is in it; nothing there is fine.
+///
+/// # Errors
+/// The kernel refuses.
+pub fn remove_tree(path: &Path) -> Result<()> {
+    match fs::remove_dir_all(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            Err(error).with_context(|| format!("cannot remove {}", path.display()))
+        }
+        _ => Ok(()),
+    }
+}

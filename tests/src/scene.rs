@@ -1,0 +1,289 @@
+//! Where most suites play: a client's node with its agent, and endpoints at every distance.
+//!
+//! | node | zone | region | rack | pods |
+//! |---|---|---|---|---|
+//! | here | zone-1 | region-1 | rack-1 | client, a |
+//! | beside | zone-1 | region-1 | rack-2 | b |
+//! | there | zone-2 | region-1 | rack-2 | c |
+//! | beyond | zone-3 | region-2 | rack-3 | d |
+//!
+//! | Service | at | endpoints |
+//! |---|---|---|
+//! | web | [`WEB4`], [`WEB6`], TCP and UDP | a, b, c, d |
+//! | echo | [`ECHO4`], [`ECHO6`], UDP | a, b, c, d |
+//! | empty | [`EMPTY4`], [`EMPTY6`], TCP and UDP | none |
+//!
+//! Who is not translated on the way to one of these is answered by "untouched".
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+
+use crate::agent::{Agent, Binary};
+use crate::client::Client;
+use crate::cluster::{Cluster, NodePlan};
+use crate::lab;
+use crate::manifest::{self, Manifests, Port, endpoint, service, slice};
+use crate::pod::Pod;
+use crate::process::Running;
+use crate::requirements;
+use crate::traffic::{Failure, REFUSED, Tally, Via};
+use crate::wait::until;
+
+/// The ClusterIPs of `web`.
+pub const WEB4: &str = "10.96.1.1";
+/// The IPv6 one.
+pub const WEB6: &str = "fd00:96::101";
+/// The ClusterIPs of `echo`.
+pub const ECHO4: &str = "10.96.1.2";
+/// The IPv6 one.
+pub const ECHO6: &str = "fd00:96::102";
+/// The ClusterIPs of `empty`.
+pub const EMPTY4: &str = "10.96.1.3";
+/// The IPv6 one.
+pub const EMPTY6: &str = "fd00:96::103";
+
+/// The node with the client and the agent.
+pub const HERE: &str = "here";
+/// Every endpoint, from near to far, and its node.
+pub const PODS: [(&str, &str); 4] = [("a", HERE), ("b", "beside"), ("c", "there"), ("d", "beyond")];
+/// The annotation that carries topology keys.
+pub const KEYS: &str = "topo-lb.io/topology-keys";
+/// The usual label for zones.
+pub const ZONE: &str = "topology.kubernetes.io/zone";
+/// The usual label for regions.
+pub const REGION: &str = "topology.kubernetes.io/region";
+
+const SERVED: [Port<'_>; 2] = [("http", 9376, "TCP"), ("udp", 9376, "UDP")];
+
+/// Within this time the kernel follows a change of the manifests. The agent needs milliseconds;
+/// the machine may be busy.
+pub const FOLLOWS: Duration = Duration::from_secs(5);
+
+/// The scene, with everything running.
+#[derive(Debug)]
+pub struct Scene<'a> {
+    /// The agent's binary.
+    pub binary: Binary,
+    /// The nodes and pods.
+    pub cluster: &'a Cluster,
+    /// What the agent is fed with.
+    pub manifests: Manifests,
+    /// The client, on the agent's node.
+    pub client: Client,
+    /// The agent.
+    pub agent: Agent<'a>,
+    _servers: Vec<Running>,
+}
+
+/// Plays `body`, after which nothing is left.
+///
+/// # Errors
+/// The scene cannot be set, `body` fails, or something is left behind.
+pub fn play(body: impl FnOnce(&mut Scene<'_>) -> Result<()>) -> Result<()> {
+    prepared(
+        |_| {},
+        |scene| {
+            scene.agent.resume()?;
+            body(scene)
+        },
+    )
+}
+
+/// The same with manifests that `change` has changed, and an agent that does not run yet.
+///
+/// # Errors
+/// As [`play`].
+pub fn prepared(
+    change: impl FnOnce(&mut Manifests),
+    body: impl FnOnce(&mut Scene<'_>) -> Result<()>,
+) -> Result<()> {
+    let binary = Binary::new(requirements::agent()?);
+    let plan = [
+        NodePlan { name: HERE, number: 1, pods: vec![("client", 2), ("a", 3)] },
+        NodePlan { name: "beside", number: 2, pods: vec![("b", 2)] },
+        NodePlan { name: "there", number: 3, pods: vec![("c", 2)] },
+        NodePlan { name: "beyond", number: 4, pods: vec![("d", 2)] },
+    ];
+    lab::within(&plan, |cluster| {
+        let mut manifests = Manifests::new(cluster.folder())?;
+        describe(&mut manifests, cluster)?;
+        change(&mut manifests);
+        manifests.write()?;
+        let mut servers = vec![cluster.serve_untouched(&untouched()?)?];
+        for (pod, _) in PODS {
+            servers.push(cluster.pod(pod)?.serve()?);
+        }
+        let client = cluster.pod("client")?.client()?;
+        let mut agent = Agent::prepare(&binary, cluster, HERE, manifests.folder())?;
+        // Small maps, as many labs are made; but no flow of a test is to be evicted.
+        agent.set("--max-services", "512");
+        agent.set("--max-endpoints", "512");
+        agent.set("--max-flows", "16384");
+        body(&mut Scene { binary, cluster, manifests, client, agent, _servers: servers })
+    })
+}
+
+fn describe(manifests: &mut Manifests, cluster: &Cluster) -> Result<()> {
+    let places = [
+        (HERE, "zone-1", "region-1", "rack-1"),
+        ("beside", "zone-1", "region-1", "rack-2"),
+        ("there", "zone-2", "region-1", "rack-2"),
+        ("beyond", "zone-3", "region-2", "rack-3"),
+    ];
+    for (name, zone, region, rack) in places {
+        let labels = [(ZONE, zone), (REGION, region), ("example.com/rack", rack)];
+        manifests.put(manifest::node(name, &labels));
+    }
+    let both = [("http", 80, "TCP"), ("udp", 80, "UDP")];
+    manifests.put(service("web", &[WEB4, WEB6], &both, &[]));
+    manifests.put(service("echo", &[ECHO4, ECHO6], &both[1..], &[]));
+    manifests.put(service("empty", &[EMPTY4, EMPTY6], &both, &[]));
+    put_endpoints(manifests, cluster, "web", &["a", "b", "c", "d"])?;
+    put_endpoints(manifests, cluster, "echo", &["a", "b", "c", "d"])
+}
+
+/// Makes `pods` the endpoints of a Service, in both families.
+///
+/// # Errors
+/// There is no such pod.
+pub fn put_endpoints(
+    manifests: &mut Manifests,
+    cluster: &Cluster,
+    service: &str,
+    pods: &[&str],
+) -> Result<()> {
+    type Address = fn(&Pod) -> String;
+    let families: [(&str, Address); 2] =
+        [("IPv4", |pod| pod.ipv4.to_string()), ("IPv6", |pod| pod.ipv6.to_string())];
+    for (family, address) in families {
+        let endpoints: Result<Vec<Value>> = pods
+            .iter()
+            .map(|&name| {
+                let pod = cluster.pod(name)?;
+                Ok(endpoint(&address(pod), &pod.node, name))
+            })
+            .collect();
+        manifests.put(slice(service, family, &SERVED, &endpoints?));
+    }
+    Ok(())
+}
+
+/// Where "untouched" listens: the ports of every Service, and one that is nobody's.
+fn untouched() -> Result<Vec<SocketAddr>> {
+    let mut addresses = Vec::new();
+    for address in [WEB4, ECHO4, EMPTY4, WEB6, ECHO6, EMPTY6, NOBODY4, NOBODY6] {
+        for port in [80, 81] {
+            addresses.push(SocketAddr::new(address.parse()?, port));
+        }
+    }
+    Ok(addresses)
+}
+
+/// An address of the Service range that no Service has.
+pub const NOBODY4: &str = "10.96.1.99";
+/// The IPv6 one.
+pub const NOBODY6: &str = "fd00:96::199";
+
+/// The socket address of a ClusterIP at port 80.
+///
+/// # Errors
+/// It is no address.
+pub fn at(address: &str) -> Result<SocketAddr> {
+    Ok(SocketAddr::new(address.parse().with_context(|| format!("{address} is no address"))?, 80))
+}
+
+/// The same address dialled through an IPv6 socket.
+///
+/// # Errors
+/// It is no IPv4 address.
+pub fn mapped(address: &str) -> Result<SocketAddr> {
+    let address: std::net::Ipv4Addr =
+        address.parse().with_context(|| format!("{address} is no IPv4 address"))?;
+    Ok(SocketAddr::from((address.to_ipv6_mapped(), 80)))
+}
+
+impl Scene<'_> {
+    /// Changes the manifests, and writes them.
+    ///
+    /// # Errors
+    /// `change` fails, or the file system refuses.
+    pub fn change(&mut self, change: impl FnOnce(&mut Manifests) -> Result<()>) -> Result<()> {
+        change(&mut self.manifests)?;
+        self.manifests.write()
+    }
+
+    /// Makes `pods` the endpoints of a Service, and writes the manifests.
+    ///
+    /// # Errors
+    /// As [`put_endpoints`].
+    pub fn set_endpoints(&mut self, service: &str, pods: &[&str]) -> Result<()> {
+        put_endpoints(&mut self.manifests, self.cluster, service, pods)?;
+        self.manifests.write()
+    }
+
+    /// Waits until exactly `pods` answer at `to`; none: until it refuses.
+    ///
+    /// # Errors
+    /// It does not come to that.
+    pub fn wait_for(&mut self, via: Via, to: SocketAddr, pods: &[&str]) -> Result<Duration> {
+        let client = &mut self.client;
+        until(&format!("answers at {to} of {pods:?} alone"), FOLLOWS, || {
+            // 64 requests miss one of four with a probability of 1 in 25 million.
+            let tally = client.call(via, to, 64)?;
+            Ok(check(&tally, pods).map_err(|_| tally))
+        })
+    }
+
+    /// Calls `to`, and expects that exactly `pods` answer, all of them, as `to`.
+    ///
+    /// # Errors
+    /// It is not so.
+    pub fn expect(&mut self, via: Via, to: SocketAddr, pods: &[&str]) -> Result<()> {
+        let tally = self.expect_of_any_peer(via, to, pods)?;
+        for peer in &tally.peers {
+            ensure!(*peer == to, "{via:?} to {to}: the peer is {peer}");
+        }
+        Ok(())
+    }
+
+    /// The same, whoever the peer is said to be.
+    ///
+    /// # Errors
+    /// It is not so.
+    pub fn expect_of_any_peer(&mut self, via: Via, to: SocketAddr, pods: &[&str]) -> Result<Tally> {
+        let tally = self.client.call(via, to, 100)?;
+        check(&tally, pods).with_context(|| format!("{via:?} to {to}"))?;
+        Ok(tally)
+    }
+}
+
+/// Whether exactly `pods` answered, and every request; none: whether every request was refused.
+fn check(tally: &Tally, pods: &[&str]) -> Result<()> {
+    let wanted = pods.iter().copied().collect();
+    ensure!(tally.pods() == wanted, "{pods:?} should answer; {tally}");
+    if pods.is_empty() {
+        let refused = |(failure, _): &(Failure, u32)| failure.errno == refusal();
+        ensure!(tally.failures.iter().all(refused), "all should be refused; {tally}");
+    } else {
+        ensure!(tally.answered() == tally.requests, "all should be answered; {tally}");
+    }
+    Ok(())
+}
+
+/// The error number of a refusal: a program at these hooks chooses it with `bpf_set_retval`, since
+/// Linux 6.1; before, the kernel said `EPERM`.
+#[must_use]
+pub fn refusal() -> i32 {
+    if kernel() < (6, 1) { rustix::io::Errno::PERM.raw_os_error() } else { REFUSED }
+}
+
+/// The running kernel's version.
+#[must_use]
+pub fn kernel() -> (u32, u32) {
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    let mut numbers = release.split('.').map(|number| number.parse().unwrap_or(0));
+    (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
+}

@@ -1,0 +1,182 @@
+//! What a client in a pod is told to do, and what it answers: one JSON object per line.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::net::SocketAddr;
+
+use clap::ValueEnum;
+use serde::{Deserialize, Serialize};
+
+/// How a client talks. The family of the address that it dials is the family of its socket: an
+/// IPv4-mapped address goes through an `AF_INET6` socket, as Java, Go and Node do it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum Via {
+    /// `GET /` over TCP.
+    Http,
+    /// `GET /` over MPTCP.
+    HttpMptcp,
+    /// A datagram through a connected socket.
+    UdpConnected,
+    /// A datagram through a socket that is not connected.
+    Udp,
+}
+
+/// An order to a client.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(tag = "do", rename_all = "kebab-case")]
+pub enum Order {
+    /// Exchanges, each through a socket of its own: answered by [`Answer::Called`].
+    Call {
+        /// How.
+        via: Via,
+        /// The address dialled.
+        to: SocketAddr,
+        /// How many.
+        requests: u32,
+    },
+    /// A socket that stays open: answered by [`Answer::Opened`]. An unconnected one takes only its
+    /// family from the address.
+    Open {
+        /// How.
+        via: Via,
+        /// The address dialled.
+        to: SocketAddr,
+    },
+    /// One exchange through an open socket: answered by [`Answer::Replied`].
+    Ask {
+        /// As [`Answer::Opened`] said.
+        socket: usize,
+        /// Where to, for an unconnected one.
+        to: Option<SocketAddr>,
+    },
+    /// Connects an open socket to another address: answered by [`Answer::Opened`].
+    Reconnect {
+        /// As [`Answer::Opened`] said.
+        socket: usize,
+        /// The address dialled.
+        to: SocketAddr,
+    },
+    /// What `getpeername` says of an open socket: answered by [`Answer::Peer`].
+    Peer {
+        /// As [`Answer::Opened`] said.
+        socket: usize,
+    },
+}
+
+/// What a client answers.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Answer {
+    /// What became of all the exchanges.
+    Called(Tally),
+    /// The number of a socket.
+    Opened(usize),
+    /// What one exchange gave.
+    Replied(Reply),
+    /// The peer.
+    Peer(SocketAddr),
+    /// It did not work.
+    Failed(Failure),
+}
+
+/// What one exchange gave.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Reply {
+    /// The name of the pod that answered.
+    pub pod: String,
+    /// For a connected socket what `getpeername` says, otherwise the datagram's source.
+    pub peer: SocketAddr,
+}
+
+/// The system call that failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Step {
+    /// `socket`.
+    Socket,
+    /// `connect`.
+    Connect,
+    /// `getpeername`.
+    Peer,
+    /// `send` or `sendto`.
+    Send,
+    /// `recv` or `recvfrom`.
+    Receive,
+}
+
+/// Why an exchange did not work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Failure {
+    /// Where.
+    pub step: Step,
+    /// The kernel's error number; zero where the answer made no sense.
+    pub errno: i32,
+}
+
+/// `ECONNREFUSED`.
+pub const REFUSED: i32 = rustix::io::Errno::CONNREFUSED.raw_os_error();
+
+impl Failure {
+    /// Whether the client was refused.
+    #[must_use]
+    pub fn is_refusal(&self) -> bool {
+        self.errno == REFUSED
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let step = format!("{:?}", self.step).to_lowercase();
+        match self.errno {
+            0 => write!(f, "{step}: the answer makes no sense"),
+            errno => write!(f, "{step}: {}", std::io::Error::from_raw_os_error(errno)),
+        }
+    }
+}
+
+/// What became of many exchanges.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Tally {
+    /// Exchanges tried: a client gives up after three that timed out.
+    pub requests: u32,
+    /// Answers by the pod that gave them.
+    pub replies: BTreeMap<String, u32>,
+    /// How many were refused: `ECONNREFUSED`, at any step.
+    pub refused: u32,
+    /// Everything that did not work, and how often.
+    pub failures: Vec<(Failure, u32)>,
+    /// The peers seen, as in [`Reply::peer`].
+    pub peers: BTreeSet<SocketAddr>,
+    /// Median time of an exchange, or of a refusal, in microseconds.
+    pub median_us: u64,
+    /// The longest, in microseconds.
+    pub longest_us: u64,
+}
+
+impl Tally {
+    /// The pods that answered.
+    #[must_use]
+    pub fn pods(&self) -> BTreeSet<&str> {
+        self.replies.keys().map(String::as_str).collect()
+    }
+
+    /// How many exchanges were answered.
+    #[must_use]
+    pub fn answered(&self) -> u32 {
+        self.replies.values().sum()
+    }
+}
+
+impl fmt::Display for Tally {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} requests", self.requests)?;
+        for (pod, count) in &self.replies {
+            write!(f, ", {count} answered by {pod}")?;
+        }
+        for (failure, count) in &self.failures {
+            write!(f, ", {count} failed ({failure})")?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,202 @@
+//! The hooks connect4, connect6, getpeername4 and getpeername6: sockets that are connected.
+
+use anyhow::{Result, ensure};
+use serde_json::json;
+use topo_lb_tests::manifest::{endpoint, service, slice};
+use topo_lb_tests::scene::{
+    ECHO4, EMPTY4, EMPTY6, NOBODY4, NOBODY6, WEB4, WEB6, at, kernel, mapped, play, prepared,
+    refusal,
+};
+use topo_lb_tests::traffic::{Step, Via};
+
+const CONNECTED: [Via; 3] = [Via::Http, Via::HttpMptcp, Via::UdpConnected];
+
+#[test]
+fn every_endpoint_answers_and_the_peer_is_the_service() -> Result<()> {
+    play(|scene| {
+        for via in [Via::Http, Via::UdpConnected] {
+            for to in [at(WEB4)?, at(WEB6)?, mapped(WEB4)?] {
+                scene.expect(via, to, &["a", "b", "c", "d"])?;
+            }
+        }
+        Ok(())
+    })
+}
+
+#[test]
+fn an_mptcp_socket_is_a_tcp_client() -> Result<()> {
+    play(|scene| {
+        for to in [at(WEB4)?, at(WEB6)?, mapped(WEB4)?] {
+            scene.expect_of_any_peer(Via::HttpMptcp, to, &["a", "b", "c", "d"])?;
+        }
+        Ok(())
+    })
+}
+
+#[test]
+fn the_peer_of_an_mptcp_socket_is_the_service_too() -> Result<()> {
+    ensure!(kernel() >= (5, 19), "needs Linux 5.19, which has bpf_skc_to_mptcp_sock");
+    play(|scene| {
+        for to in [at(WEB4)?, at(WEB6)?, mapped(WEB4)?] {
+            scene.expect(Via::HttpMptcp, to, &["a", "b", "c", "d"])?;
+        }
+        Ok(())
+    })
+}
+
+#[test]
+fn a_service_without_endpoints_refuses_at_once() -> Result<()> {
+    play(|scene| {
+        for via in CONNECTED {
+            for to in [at(EMPTY4)?, at(EMPTY6)?, mapped(EMPTY4)?] {
+                let tally = scene.client.call(via, to, 100)?;
+                ensure!(tally.failures.len() == 1, "{via:?} to {to}: {tally}");
+                let (failure, count) = tally.failures[0];
+                ensure!(failure.step == Step::Connect, "{via:?} to {to}: {tally}");
+                ensure!((failure.errno, count) == (refusal(), 100), "{via:?} to {to}: {tally}");
+                // Nothing was sent, so nothing was waited for.
+                ensure!(tally.median_us < 5_000, "{via:?} to {to}: {} µs", tally.median_us);
+            }
+        }
+        Ok(())
+    })
+}
+
+#[test]
+fn what_is_no_service_is_untouched() -> Result<()> {
+    play(|scene| {
+        for address in [WEB4, WEB6, EMPTY4, EMPTY6] {
+            let mut port = at(address)?;
+            port.set_port(81);
+            for via in CONNECTED {
+                scene.expect(via, port, &["untouched"])?;
+            }
+        }
+        for address in [NOBODY4, NOBODY6] {
+            scene.expect(Via::Http, at(address)?, &["untouched"])?;
+            scene.expect(Via::UdpConnected, at(address)?, &["untouched"])?;
+        }
+        scene.expect(Via::Http, mapped(NOBODY4)?, &["untouched"])?;
+        // A Service is a protocol, too.
+        scene.expect(Via::Http, at(ECHO4)?, &["untouched"])?;
+        for pod in ["a", "c"] {
+            let pod = scene.cluster.pod(pod)?;
+            scene.expect(Via::Http, pod.address4(), &[pod.name.as_str()])?;
+            scene.expect(Via::UdpConnected, pod.address6(), &[pod.name.as_str()])?;
+        }
+        Ok(())
+    })
+}
+
+#[test]
+fn a_service_of_another_proxy_is_untouched() -> Result<()> {
+    let change = |manifests: &mut topo_lb_tests::manifest::Manifests| {
+        let mut other = service("web", &[WEB4, WEB6], &[("http", 80, "TCP")], &[]);
+        other["metadata"]["labels"] = json!({"service.kubernetes.io/service-proxy-name": "other"});
+        manifests.put(other);
+    };
+    prepared(change, |scene| {
+        scene.agent.resume()?;
+        scene.expect(Via::Http, at(WEB4)?, &["untouched"])?;
+        scene.expect(Via::Http, at(WEB6)?, &["untouched"])?;
+        scene.expect(Via::UdpConnected, at(ECHO4)?, &["a", "b", "c", "d"])
+    })
+}
+
+#[test]
+fn opt_in_leaves_services_without_a_policy_untouched() -> Result<()> {
+    prepared(
+        |_| {},
+        |scene| {
+            scene.manifests.annotate("web", "topo-lb.io/topology-keys", Some("*"))?;
+            scene.manifests.write()?;
+            scene.agent.set("--scope", "opt-in");
+            scene.agent.resume()?;
+            scene.expect(Via::Http, at(WEB4)?, &["a", "b", "c", "d"])?;
+            scene.expect(Via::UdpConnected, at(ECHO4)?, &["untouched"])?;
+            scene.expect(Via::Http, at(EMPTY4)?, &["untouched"])
+        },
+    )
+}
+
+#[test]
+fn an_ipv4_service_leaves_ipv6_alone_and_the_other_way_round() -> Result<()> {
+    let change = |manifests: &mut topo_lb_tests::manifest::Manifests| {
+        manifests.put(service("web", &[WEB4], &[("http", 80, "TCP")], &[]));
+    };
+    prepared(change, |scene| {
+        scene.agent.resume()?;
+        scene.expect(Via::Http, at(WEB4)?, &["a", "b", "c", "d"])?;
+        scene.expect(Via::Http, at(WEB6)?, &["untouched"])?;
+        scene.change(|manifests| {
+            manifests.put(service("web", &[WEB6], &[("http", 80, "TCP")], &[]));
+            Ok(())
+        })?;
+        scene.wait_for(Via::Http, at(WEB4)?, &["untouched"])?;
+        scene.expect(Via::Http, mapped(WEB4)?, &["untouched"])?;
+        scene.expect(Via::Http, at(WEB6)?, &["a", "b", "c", "d"])
+    })
+}
+
+#[test]
+fn every_one_of_more_than_eight_endpoints_answers() -> Result<()> {
+    play(|scene| {
+        // Twenty endpoints: five ports of four pods, each in a slice of its own.
+        let mut names = Vec::new();
+        let mut servers = Vec::new();
+        for port in 9400..9405u16 {
+            for family in ["IPv4", "IPv6"] {
+                let mut endpoints = Vec::new();
+                for pod in ["a", "b", "c", "d"] {
+                    let pod = scene.cluster.pod(pod)?;
+                    let address = match family {
+                        "IPv4" => pod.ipv4.to_string(),
+                        _ => pod.ipv6.to_string(),
+                    };
+                    endpoints.push(endpoint(&address, &pod.node, &pod.name));
+                }
+                let ports = [("http", port, "TCP"), ("udp", port, "UDP")];
+                let mut slice = slice("web", family, &ports, &endpoints);
+                slice["metadata"]["name"] = json!(format!("web-{family}-{port}"));
+                scene.manifests.put(slice);
+            }
+            for pod in ["a", "b", "c", "d"] {
+                names.push(format!("{pod}-{port}"));
+                servers.push(scene.cluster.pod(pod)?.serve_as(&format!("{pod}-{port}"), port)?);
+            }
+        }
+        for family in ["ipv4", "ipv6"] {
+            scene.manifests.remove("EndpointSlice", &format!("web-{family}"));
+        }
+        scene.manifests.write()?;
+        for via in [Via::Http, Via::UdpConnected, Via::Udp] {
+            for to in [at(WEB4)?, at(WEB6)?, mapped(WEB4)?] {
+                let wanted = names.iter().map(String::as_str).collect();
+                let client = &mut scene.client;
+                topo_lb_tests::wait::until("all twenty", topo_lb_tests::scene::FOLLOWS, || {
+                    // 800 requests miss one of twenty with a probability of 1 in 10^17.
+                    let tally = client.call(via, to, 800)?;
+                    let all = tally.pods() == wanted && tally.answered() == 800;
+                    Ok(if all { Ok(()) } else { Err(tally) })
+                })?;
+            }
+        }
+        Ok(())
+    })
+}
+
+#[test]
+fn a_socket_that_is_connected_elsewhere_forgets_the_service() -> Result<()> {
+    play(|scene| {
+        let socket = scene.client.open(Via::UdpConnected, at(WEB4)?)?.expect("endpoints serve");
+        ensure!(scene.client.peer(socket)?.expect("connected") == at(WEB4)?);
+        let direct = scene.cluster.pod("c")?.address4();
+        scene.client.reconnect(socket, direct)?.expect("a pod is there");
+        let reply = scene.client.ask(socket, None)?.expect("c serves");
+        ensure!(reply.pod == "c" && reply.peer == direct, "{reply:?}");
+        scene.client.reconnect(socket, at(ECHO4)?)?.expect("endpoints serve");
+        let reply = scene.client.ask(socket, None)?.expect("endpoints serve");
+        ensure!(reply.peer == at(ECHO4)?, "{reply:?}");
+        Ok(())
+    })
+}

@@ -1,0 +1,95 @@
+//! Connections by where they went: `topo-lb list services`.
+
+use anyhow::{Context as _, Result, ensure};
+use serde_json::{Value, json};
+use topo_lb_tests::scene::{EMPTY4, KEYS, Scene, WEB4, WEB6, ZONE, at, mapped, play};
+use topo_lb_tests::traffic::{Tally, Via};
+
+/// The row of a frontend in `list services`.
+fn row(scene: &Scene<'_>, frontend: &str) -> Result<Value> {
+    let listed = scene.agent.list("services")?;
+    let rows = listed["services"].as_array().context("list services has services")?;
+    let row = rows.iter().find(|row| row["frontend"] == frontend);
+    row.cloned().with_context(|| format!("no {frontend} in {listed}"))
+}
+
+/// What the counters must say of answers by a (this node), b (this zone), c (this region), d.
+fn localities(tallies: &[&Tally]) -> Value {
+    let by = |pod| tallies.iter().filter_map(|tally| tally.replies.get(pod)).sum::<u32>();
+    json!({"node": by("a"), "zone": by("b"), "region": by("c"), "elsewhere": by("d"), "refused": 0})
+}
+
+#[test]
+fn connections_are_counted_by_locality_over_every_address_of_a_service_port() -> Result<()> {
+    play(|scene| {
+        let four = scene.client.call(Via::Http, at(WEB4)?, 200)?;
+        let six = scene.client.call(Via::Http, at(WEB6)?, 200)?;
+        let mapped = scene.client.call(Via::HttpMptcp, mapped(WEB4)?, 200)?;
+        let wanted = localities(&[&four, &six, &mapped]);
+        let row4 = row(scene, &format!("{WEB4}:80/TCP"))?;
+        ensure!(row4["service"] == "default/web:http", "{row4}");
+        ensure!(row4["connections"] == wanted, "{row4}, not {wanted}");
+        let row6 = row(scene, &format!("[{WEB6}]:80/TCP"))?;
+        ensure!(row6["connections"] == wanted, "{row6}, not {wanted}");
+        // UDP is another port of the Service.
+        let connected = scene.client.call(Via::UdpConnected, at(WEB4)?, 100)?;
+        let unconnected = scene.client.call(Via::Udp, at(WEB6)?, 100)?;
+        let udp = row(scene, &format!("{WEB4}:80/UDP"))?;
+        let wanted = localities(&[&connected, &unconnected]);
+        ensure!(udp["connections"] == wanted, "{udp}, not {wanted}");
+        Ok(())
+    })
+}
+
+#[test]
+fn a_flow_of_datagrams_counts_once() -> Result<()> {
+    play(|scene| {
+        let to = at(WEB4)?;
+        let socket = scene.client.open(Via::Udp, to)?.expect("a socket is always to be had");
+        for _ in 0..20 {
+            scene.client.ask(socket, Some(to))?.expect("endpoints serve");
+        }
+        let row = row(scene, &format!("{WEB4}:80/UDP"))?;
+        let total: u64 = ["node", "zone", "region", "elsewhere"]
+            .iter()
+            .filter_map(|place| row["connections"][place].as_u64())
+            .sum();
+        ensure!(total == 1, "{row}");
+        Ok(())
+    })
+}
+
+#[test]
+fn refusals_are_counted() -> Result<()> {
+    play(|scene| {
+        scene.client.call(Via::Http, at(EMPTY4)?, 30)?;
+        let row = row(scene, &format!("{EMPTY4}:80/TCP"))?;
+        ensure!(row["verdict"] == "refuse", "{row}");
+        let wanted = json!({"node": 0, "zone": 0, "region": 0, "elsewhere": 0, "refused": 30});
+        ensure!(row["connections"] == wanted, "{row}");
+        Ok(())
+    })
+}
+
+#[test]
+fn tier_and_endpoints_are_those_that_explain_names() -> Result<()> {
+    play(|scene| {
+        let keys = format!("example.com/nobody,{ZONE}");
+        scene.change(|manifests| manifests.annotate("web", KEYS, Some(&keys)))?;
+        scene.wait_for(Via::Http, at(WEB4)?, &["a", "b"])?;
+        let row = row(scene, &format!("{WEB4}:80/TCP"))?;
+        ensure!(row["tier"] == 1 && row["endpoints"] == 2, "{row}");
+        let listed = scene.agent.list("endpoints")?;
+        let endpoints = listed["endpoints"].as_array().context("list endpoints has endpoints")?;
+        let of_web: Vec<_> = endpoints
+            .iter()
+            .filter(|row| row["frontend"] == format!("{WEB4}:80/TCP"))
+            .map(|row| (row["endpoint"].as_str(), row["locality"].as_str()))
+            .collect();
+        let a = scene.cluster.pod("a")?.address4().to_string();
+        let b = scene.cluster.pod("b")?.address4().to_string();
+        let wanted = [(Some(a.as_str()), Some("node")), (Some(b.as_str()), Some("zone"))];
+        ensure!(of_web == wanted, "{of_web:?}, not {wanted:?}");
+        Ok(())
+    })
+}

@@ -1,0 +1,196 @@
+//! The hooks sendmsg4, sendmsg6, recvmsg4 and recvmsg6: UDP sockets that are not connected.
+
+use std::net::SocketAddr;
+
+use anyhow::{Result, ensure};
+use serde_json::json;
+use topo_lb_tests::client::Socket;
+use topo_lb_tests::scene::{
+    ECHO4, ECHO6, EMPTY4, EMPTY6, FOLLOWS, KEYS, NOBODY4, Scene, WEB4, WEB6, ZONE, at, mapped,
+    play, refusal,
+};
+use topo_lb_tests::traffic::{Step, Via};
+use topo_lb_tests::wait::until;
+
+/// One exchange with a Service through an open socket; the pod that answered, as the Service.
+fn ask(scene: &mut Scene<'_>, socket: Socket, to: SocketAddr) -> Result<String> {
+    match scene.client.ask(socket, Some(to))? {
+        Ok(reply) => {
+            ensure!(reply.peer == to, "sent to {to}, answered from {}", reply.peer);
+            Ok(reply.pod)
+        }
+        Err(failure) => anyhow::bail!("{to}: {failure}"),
+    }
+}
+
+fn open(scene: &mut Scene<'_>, like: SocketAddr) -> Result<Socket> {
+    Ok(scene.client.open(Via::Udp, like)?.expect("a socket is always to be had"))
+}
+
+/// Two Services by each kind of socket.
+fn pairs() -> Result<[(SocketAddr, SocketAddr); 3]> {
+    Ok([(at(WEB4)?, at(ECHO4)?), (at(WEB6)?, at(ECHO6)?), (mapped(WEB4)?, mapped(ECHO4)?)])
+}
+
+#[test]
+fn every_endpoint_answers_as_the_service() -> Result<()> {
+    play(|scene| {
+        for (web, echo) in pairs()? {
+            scene.expect(Via::Udp, web, &["a", "b", "c", "d"])?;
+            scene.expect(Via::Udp, echo, &["a", "b", "c", "d"])?;
+        }
+        Ok(())
+    })
+}
+
+#[test]
+fn one_socket_talks_to_two_services_and_each_answers_as_itself() -> Result<()> {
+    play(|scene| {
+        for (web, echo) in pairs()? {
+            // Several sockets: two Services of one socket may have the same endpoint, or not.
+            for _ in 0..8 {
+                let socket = open(scene, web)?;
+                let first = (ask(scene, socket, web)?, ask(scene, socket, echo)?);
+                for _ in 0..10 {
+                    let again = (ask(scene, socket, web)?, ask(scene, socket, echo)?);
+                    ensure!(again == first, "{first:?}, then {again:?}");
+                }
+            }
+        }
+        Ok(())
+    })
+}
+
+#[test]
+fn one_socket_talks_to_a_service_and_to_its_endpoints_themselves() -> Result<()> {
+    play(|scene| {
+        let socket = open(scene, at(WEB4)?)?;
+        let through = ask(scene, socket, at(WEB4)?)?;
+        let others: Vec<_> =
+            ["a", "b", "c", "d"].into_iter().filter(|pod| *pod != through).collect();
+        for pod in others {
+            let direct = scene.cluster.pod(pod)?.address4();
+            ensure!(ask(scene, socket, direct)? == pod);
+        }
+        ensure!(ask(scene, socket, at(WEB4)?)? == through);
+        ensure!(ask(scene, socket, at(NOBODY4)?)? == "untouched");
+        Ok(())
+    })
+}
+
+#[test]
+fn a_service_without_endpoints_refuses_the_datagram_at_once() -> Result<()> {
+    play(|scene| {
+        for to in [at(EMPTY4)?, at(EMPTY6)?, mapped(EMPTY4)?] {
+            let tally = scene.client.call(Via::Udp, to, 100)?;
+            ensure!(tally.failures.len() == 1, "{to}: {tally}");
+            let (failure, count) = tally.failures[0];
+            ensure!(failure.step == Step::Send, "{to}: {tally}");
+            ensure!((failure.errno, count) == (refusal(), 100), "{to}: {tally}");
+            ensure!(tally.median_us < 5_000, "{to}: {} µs", tally.median_us);
+        }
+        Ok(())
+    })
+}
+
+#[test]
+fn a_socket_keeps_its_endpoint_when_only_the_topology_changes() -> Result<()> {
+    play(|scene| {
+        for (web, _) in pairs()? {
+            // A socket whose endpoint is far, and will be out of the chosen set.
+            let (socket, pod) = loop {
+                let socket = open(scene, web)?;
+                let pod = ask(scene, socket, web)?;
+                if pod == "c" || pod == "d" {
+                    break (socket, pod);
+                }
+            };
+            scene.change(|manifests| manifests.annotate("web", KEYS, Some(ZONE)))?;
+            scene.wait_for(Via::Udp, web, &["a", "b"])?;
+            for _ in 0..10 {
+                ensure!(ask(scene, socket, web)? == pod, "the flow of a far endpoint has moved");
+            }
+            scene.change(|manifests| manifests.annotate("web", KEYS, None))?;
+            scene.wait_for(Via::Udp, web, &["a", "b", "c", "d"])?;
+        }
+        Ok(())
+    })
+}
+
+#[test]
+fn a_socket_moves_when_its_endpoint_stops_serving() -> Result<()> {
+    play(|scene| {
+        for (web, _) in pairs()? {
+            let socket = open(scene, web)?;
+            let pod = ask(scene, socket, web)?;
+            let rest: Vec<_> =
+                ["a", "b", "c", "d"].into_iter().filter(|name| *name != pod).collect();
+            scene.manifests.set_ready(&pod, false);
+            scene.manifests.write()?;
+            scene.wait_for(Via::Udp, web, &rest)?;
+            let moved = ask(scene, socket, web)?;
+            ensure!(moved != pod, "the flow stays with {pod}, which does not serve");
+            // It moved once, and stays there when the old endpoint comes back.
+            scene.manifests.set_ready(&pod, true);
+            scene.manifests.write()?;
+            scene.wait_for(Via::Udp, web, &["a", "b", "c", "d"])?;
+            for _ in 0..10 {
+                ensure!(ask(scene, socket, web)? == moved);
+            }
+        }
+        Ok(())
+    })
+}
+
+#[test]
+fn a_socket_stays_with_an_endpoint_that_terminates_but_serves() -> Result<()> {
+    play(|scene| {
+        let web = at(WEB4)?;
+        let socket = open(scene, web)?;
+        let pod = ask(scene, socket, web)?;
+        let rest: Vec<_> = ["a", "b", "c", "d"].into_iter().filter(|name| *name != pod).collect();
+        let draining = json!({"ready": false, "serving": true, "terminating": true});
+        scene.manifests.set_conditions(&pod, &draining);
+        scene.manifests.write()?;
+        scene.wait_for(Via::Udp, web, &rest)?;
+        ensure!(ask(scene, socket, web)? == pod, "a draining endpoint lost its flow");
+        Ok(())
+    })
+}
+
+#[test]
+fn a_socket_of_a_service_that_is_deleted_is_untouched_from_then_on() -> Result<()> {
+    play(|scene| {
+        let web = at(WEB4)?;
+        let socket = open(scene, web)?;
+        ask(scene, socket, web)?;
+        scene.change(|manifests| {
+            manifests.remove("Service", "web");
+            Ok(())
+        })?;
+        let client = &mut scene.client;
+        until("an answer of untouched", FOLLOWS, || {
+            Ok(match client.ask(socket, Some(web))? {
+                Ok(reply) if reply.pod == "untouched" => Ok(()),
+                other => Err(format!("{other:?}")),
+            })
+        })?;
+        Ok(())
+    })
+}
+
+#[test]
+fn flows_are_listed_as_connections() -> Result<()> {
+    play(|scene| {
+        let socket = open(scene, at(ECHO4)?)?;
+        let pod = ask(scene, socket, at(ECHO4)?)?;
+        let listed = scene.agent.list("connections")?;
+        let flows = listed["connections"].as_array().expect("a list");
+        ensure!(flows.len() == 1, "{listed}");
+        ensure!(flows[0]["service"] == "default/echo:udp", "{listed}");
+        ensure!(flows[0]["frontend"] == format!("{ECHO4}:80/UDP"), "{listed}");
+        let address = scene.cluster.pod(&pod)?.address4().to_string();
+        ensure!(flows[0]["endpoint"] == address, "{listed}");
+        Ok(())
+    })
+}

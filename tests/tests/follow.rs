@@ -1,0 +1,263 @@
+//! What changes in the cluster, changes in the kernel, and breaks nothing on the way.
+
+use std::fs;
+use std::thread;
+
+use anyhow::{Context as _, Result, ensure};
+use serde_json::{Value, json};
+use topo_lb_tests::manifest::{endpoint, service, slice};
+use topo_lb_tests::scene::{ECHO4, HERE, KEYS, NOBODY4, REGION, Scene, WEB4, WEB6, ZONE, at, play};
+use topo_lb_tests::traffic::Via;
+use topo_lb_tests::wait::{PATIENCE, until};
+
+const RACK: &str = "example.com/rack";
+
+#[test]
+fn endpoints_that_come_and_go_are_followed() -> Result<()> {
+    play(|scene| {
+        for (via, to) in [(Via::Http, at(WEB4)?), (Via::Http, at(WEB6)?), (Via::Udp, at(WEB4)?)] {
+            for pods in [&["c"][..], &["b", "c"], &[], &["a", "b", "c", "d"]] {
+                scene.set_endpoints("web", pods)?;
+                scene.wait_for(via, to, pods)?;
+                scene.expect(via, to, pods)?;
+            }
+        }
+        Ok(())
+    })
+}
+
+#[test]
+fn services_that_come_and_go_are_followed() -> Result<()> {
+    play(|scene| {
+        let to = at(NOBODY4)?;
+        scene.expect(Via::Http, to, &["untouched"])?;
+        scene.change(|manifests| {
+            manifests.put(service("new", &[NOBODY4], &[("http", 80, "TCP")], &[]));
+            Ok(())
+        })?;
+        scene.wait_for(Via::Http, to, &[])?;
+        scene.set_endpoints("new", &["b"])?;
+        scene.wait_for(Via::Http, to, &["b"])?;
+        scene.change(|manifests| {
+            manifests.remove("Service", "new");
+            Ok(())
+        })?;
+        scene.wait_for(Via::Http, to, &["untouched"])?;
+        scene.expect(Via::Http, at(WEB4)?, &["a", "b", "c", "d"])
+    })
+}
+
+#[test]
+fn keys_are_tried_in_order_as_endpoints_become_unready() -> Result<()> {
+    play(|scene| {
+        let keys = format!("kubernetes.io/hostname, {RACK}, {REGION}, *");
+        scene.change(|manifests| {
+            manifests.annotate("web", KEYS, Some(&keys))?;
+            manifests.relabel(HERE, RACK, "rack-2")
+        })?;
+        let steps: [(&[&str], &[&str]); 4] =
+            [(&[], &["a"]), (&["a"], &["b", "c"]), (&["b", "c"], &["d"]), (&["d"], &[])];
+        for (gone, left) in steps {
+            for pod in gone {
+                scene.manifests.set_ready(pod, false);
+            }
+            scene.manifests.write()?;
+            for (via, to) in [(Via::Http, at(WEB4)?), (Via::Http, at(WEB6)?), (Via::Udp, at(WEB4)?)]
+            {
+                scene.wait_for(via, to, left)?;
+            }
+        }
+        for pod in ["a", "b", "c", "d"] {
+            scene.manifests.set_ready(pod, true);
+        }
+        scene.manifests.write()?;
+        scene.wait_for(Via::Http, at(WEB4)?, &["a"])?;
+        Ok(())
+    })
+}
+
+#[test]
+fn a_strict_policy_refuses_where_its_place_is_empty() -> Result<()> {
+    play(|scene| {
+        scene.change(|manifests| manifests.annotate("web", KEYS, Some(ZONE)))?;
+        scene.wait_for(Via::Http, at(WEB4)?, &["a", "b"])?;
+        scene.set_endpoints("web", &["c", "d"])?;
+        for via in [Via::Http, Via::HttpMptcp, Via::Udp, Via::UdpConnected] {
+            scene.wait_for(via, at(WEB4)?, &[])?;
+            scene.wait_for(via, at(WEB6)?, &[])?;
+        }
+        scene.expect(Via::Udp, at(ECHO4)?, &["a", "b", "c", "d"])
+    })
+}
+
+#[test]
+fn a_node_that_is_relabelled_is_elsewhere_at_once() -> Result<()> {
+    play(|scene| {
+        scene.change(|manifests| manifests.annotate("web", KEYS, Some(ZONE)))?;
+        scene.wait_for(Via::Http, at(WEB4)?, &["a", "b"])?;
+        // Another node comes into this zone,
+        scene.change(|manifests| manifests.relabel("there", ZONE, "zone-1"))?;
+        scene.wait_for(Via::Http, at(WEB4)?, &["a", "b", "c"])?;
+        // and this node moves to the farthest one, with the endpoint that is on it.
+        scene.change(|manifests| manifests.relabel(HERE, ZONE, "zone-3"))?;
+        scene.wait_for(Via::Http, at(WEB4)?, &["a", "d"])?;
+        scene.expect(Via::Http, at(WEB6)?, &["a", "d"])
+    })
+}
+
+#[test]
+fn open_connections_go_on_whatever_the_policy_says_later() -> Result<()> {
+    play(|scene| {
+        let mut open = Vec::new();
+        for via in [Via::Http, Via::UdpConnected] {
+            for to in [at(WEB4)?, at(WEB6)?] {
+                let socket = scene.client.open(via, to)?.expect("endpoints serve");
+                let reply = scene.client.ask(socket, None)?.expect("endpoints serve");
+                open.push((socket, reply));
+            }
+        }
+        scene.change(|manifests| manifests.annotate("web", KEYS, Some(ZONE)))?;
+        scene.wait_for(Via::Http, at(WEB4)?, &["a", "b"])?;
+        scene.set_endpoints("web", &[])?;
+        scene.wait_for(Via::Http, at(WEB4)?, &[])?;
+        for (socket, reply) in open {
+            ensure!(scene.client.ask(socket, None)? == Ok(reply), "an open connection has moved");
+        }
+        Ok(())
+    })
+}
+
+#[test]
+fn no_connection_fails_while_endpoints_come_and_go() -> Result<()> {
+    play(|scene| {
+        // Ports of one pod make a Service of many endpoints, which does not fit inline.
+        let servers: Result<Vec<_>> =
+            (9400..9412).map(|port| scene.cluster.pod("a")?.serve_as("a", port)).collect();
+        let servers = servers?;
+        let address = scene.cluster.pod("a")?.ipv4.to_string();
+        let large = |count: u16| -> Vec<Value> {
+            (9400..9400 + count)
+                .map(|port| {
+                    let ports = [("http", port, "TCP"), ("udp", port, "UDP")];
+                    let mut slice = slice("web", "IPv4", &ports, &[endpoint(&address, HERE, "a")]);
+                    slice["metadata"]["name"] = json!(format!("web-{port}"));
+                    slice
+                })
+                .collect()
+        };
+        let mut caller = scene.cluster.pod("client")?.client()?;
+        let to = at(WEB4)?;
+        thread::scope(|scope| -> Result<()> {
+            let calls = scope.spawn(move || caller.call(Via::Http, to, 8_000));
+            let mut count = 0;
+            while !calls.is_finished() {
+                // From few to many and back, through the slots, again and again.
+                for size in [0, 12, 3, 9] {
+                    for slice in large(12) {
+                        let name =
+                            slice["metadata"]["name"].as_str().unwrap_or_default().to_owned();
+                        scene.manifests.remove("EndpointSlice", &name);
+                    }
+                    for slice in large(size) {
+                        scene.manifests.put(slice);
+                    }
+                    scene.manifests.write()?;
+                    thread::sleep(std::time::Duration::from_millis(15));
+                    count += 1;
+                }
+            }
+            let tally = calls.join().expect("the caller does not panic")?;
+            ensure!(tally.failures.is_empty(), "{tally}, during {count} changes");
+            ensure!(count > 20, "only {count} changes");
+            Ok(())
+        })?;
+        drop(servers);
+        Ok(())
+    })
+}
+
+fn explained(scene: &Scene<'_>, service: &str) -> Result<Value> {
+    let all = scene.binary.explain(scene.manifests.folder(), HERE)?;
+    let rows = all["services"].as_array().context("explain has services")?;
+    let row = rows.iter().find(|row| row["name"] == service);
+    row.cloned().with_context(|| format!("explain does not know {service}: {all}"))
+}
+
+#[test]
+fn a_broken_annotation_is_as_none_and_hurts_nobody_else() -> Result<()> {
+    play(|scene| {
+        let broken =
+            ["*,topology.kubernetes.io/zone", "a b", "x,x", ",", "topology.kubernetes.io/"];
+        scene.change(|manifests| {
+            manifests.put(service("zonal", &[NOBODY4], &[("http", 80, "TCP")], &[(KEYS, ZONE)]));
+            Ok(())
+        })?;
+        scene.set_endpoints("zonal", &["a", "b", "c", "d"])?;
+        scene.wait_for(Via::Http, at(NOBODY4)?, &["a", "b"])?;
+        for annotation in broken {
+            scene.change(|manifests| manifests.annotate("web", KEYS, Some(ZONE)))?;
+            scene.wait_for(Via::Http, at(WEB4)?, &["a", "b"])?;
+            scene.change(|manifests| manifests.annotate("web", KEYS, Some(annotation)))?;
+            scene
+                .wait_for(Via::Http, at(WEB4)?, &["a", "b", "c", "d"])
+                .with_context(|| format!("with the annotation {annotation:?}"))?;
+            scene.expect(Via::Http, at(NOBODY4)?, &["a", "b"])?;
+            let row = explained(scene, "web")?;
+            let error = row["policy"]["error"].as_str().unwrap_or_default();
+            ensure!(!error.is_empty(), "no rule is named for {annotation:?}: {row}");
+        }
+        Ok(())
+    })
+}
+
+#[test]
+fn half_written_manifests_keep_the_last_good_state_serving() -> Result<()> {
+    play(|scene| {
+        scene.set_endpoints("web", &["b"])?;
+        scene.wait_for(Via::Http, at(WEB4)?, &["b"])?;
+        let whole = fs::read_to_string(scene.manifests.file())?;
+        scene.manifests.replace(&whole[..whole.len() / 2])?;
+        let agent = &scene.agent;
+        until("a word about the broken file", PATIENCE, || {
+            let log = agent.log();
+            Ok(if log.contains("cluster.json") { Ok(()) } else { Err(log) })
+        })?;
+        scene.expect(Via::Http, at(WEB4)?, &["b"])?;
+        scene.expect(Via::Udp, at(ECHO4)?, &["a", "b", "c", "d"])?;
+        // A file of nothing is no cluster either.
+        scene.manifests.replace("")?;
+        scene.manifests.replace("not: [a, list")?;
+        thread::sleep(std::time::Duration::from_millis(200));
+        scene.expect(Via::Http, at(WEB4)?, &["b"])?;
+        // Whole again, it is followed again.
+        scene.set_endpoints("web", &["c"])?;
+        scene.wait_for(Via::Http, at(WEB4)?, &["c"])?;
+        Ok(())
+    })
+}
+
+#[test]
+fn an_object_that_is_wrong_leaves_every_other_alone() -> Result<()> {
+    play(|scene| {
+        scene.change(|manifests| {
+            let mut wrong = service("wrong", &[NOBODY4], &[("http", 80, "TCP")], &[]);
+            wrong["spec"]["ports"][0]["port"] = json!("eighty");
+            manifests.put(wrong);
+            Ok(())
+        })?;
+        scene.set_endpoints("web", &["d"])?;
+        // Whether the file counts as broken or the object alone: what is said names the field.
+        let agent = &scene.agent;
+        until("a word about the wrong field", PATIENCE, || {
+            let log = agent.log();
+            Ok(if log.contains("port") && log.contains("wrong") { Ok(()) } else { Err(log) })
+        })?;
+        scene.expect(Via::Udp, at(ECHO4)?, &["a", "b", "c", "d"])?;
+        scene.change(|manifests| {
+            manifests.remove("Service", "wrong");
+            Ok(())
+        })?;
+        scene.wait_for(Via::Http, at(WEB4)?, &["d"])?;
+        Ok(())
+    })
+}

@@ -1,0 +1,180 @@
+//! The agent stops, dies, comes back, meets another, goes for good; the datapath outlives it until
+//! it is cleaned up.
+
+use std::path::Path;
+use std::process::Command;
+use std::thread;
+
+use anyhow::{Context as _, Result, ensure};
+use serde_json::Value;
+use topo_lb_tests::agent::Agent;
+use topo_lb_tests::requirements;
+use topo_lb_tests::scene::{HERE, Scene, WEB4, WEB6, at, play};
+use topo_lb_tests::traffic::Via;
+
+/// What bpftool prints of a map, as JSON.
+fn dump(pin: &Path) -> Result<Value> {
+    requirements::command("bpftool", "bpftool")?;
+    let output = Command::new("bpftool").args(["-j", "map", "dump", "pinned"]).arg(pin).output()?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "bpftool map dump pinned {}: {said}", pin.display());
+    serde_json::from_slice(&output.stdout).context("bpftool printed no JSON")
+}
+
+/// Every map that the agent writes, as it is.
+fn maps(scene: &Scene<'_>) -> Result<Vec<Value>> {
+    ["services4", "services6", "slots4", "slots6", "members4", "members6", "names", "range"]
+        .iter()
+        .map(|name| dump(&scene.agent.pins().join(name)))
+        .collect()
+}
+
+fn serves(scene: &mut Scene<'_>) -> Result<()> {
+    for via in [Via::Http, Via::UdpConnected, Via::Udp] {
+        scene.expect(via, at(WEB4)?, &["a", "b", "c", "d"])?;
+        scene.expect(via, at(WEB6)?, &["a", "b", "c", "d"])?;
+    }
+    Ok(())
+}
+
+#[test]
+fn the_datapath_stays_when_the_agent_stops() -> Result<()> {
+    play(|scene| {
+        let before = scene.agent.objects()?;
+        ensure!(before.links() == 8 && before.programs() == 8, "{before}");
+        scene.agent.stop()?;
+        ensure!(scene.agent.objects()? == before);
+        serves(scene)
+    })
+}
+
+#[test]
+fn the_datapath_stays_when_the_agent_is_killed() -> Result<()> {
+    play(|scene| {
+        let before = scene.agent.objects()?;
+        scene.agent.kill();
+        ensure!(scene.agent.objects()? == before);
+        serves(scene)
+    })
+}
+
+#[test]
+fn a_restart_writes_nothing_that_is_there_already() -> Result<()> {
+    play(|scene| {
+        let before = (maps(scene)?, scene.agent.list("services")?);
+        scene.agent.stop()?;
+        scene.agent.resume()?;
+        ensure!(maps(scene)? == before.0, "a map has changed");
+        ensure!(scene.agent.list("services")? == before.1);
+        scene.agent.kill();
+        scene.agent.resume()?;
+        ensure!(maps(scene)? == before.0, "a map has changed");
+        serves(scene)
+    })
+}
+
+#[test]
+fn a_restart_catches_up_with_what_changed_meanwhile() -> Result<()> {
+    play(|scene| {
+        scene.agent.stop()?;
+        scene.set_endpoints("web", &["b"])?;
+        scene.change(|manifests| {
+            manifests.remove("Service", "echo");
+            Ok(())
+        })?;
+        scene.expect(Via::Http, at(WEB4)?, &["a", "b", "c", "d"])?;
+        scene.agent.resume()?;
+        scene.expect(Via::Http, at(WEB4)?, &["b"])?;
+        scene.expect(Via::Udp, at(topo_lb_tests::scene::ECHO4)?, &["untouched"])
+    })
+}
+
+#[test]
+fn no_connection_fails_while_the_agent_is_killed_and_started() -> Result<()> {
+    play(|scene| {
+        let mut caller = scene.cluster.pod("client")?.client()?;
+        let to = at(WEB4)?;
+        thread::scope(|scope| -> Result<()> {
+            let calls = scope.spawn(move || caller.call(Via::Http, to, 6_000));
+            let mut restarts = 0;
+            while !calls.is_finished() {
+                scene.agent.kill();
+                scene.agent.resume()?;
+                restarts += 1;
+            }
+            let tally = calls.join().expect("the caller does not panic")?;
+            ensure!(tally.failures.is_empty(), "{tally}, during {restarts} restarts");
+            ensure!(restarts > 1, "only {restarts} restarts");
+            Ok(())
+        })
+    })
+}
+
+#[test]
+fn open_connections_survive_a_restart() -> Result<()> {
+    play(|scene| {
+        let web = at(WEB4)?;
+        let tcp = scene.client.open(Via::Http, web)?.expect("endpoints serve");
+        let udp = scene.client.open(Via::Udp, web)?.expect("a socket is always to be had");
+        let before = (scene.client.ask(tcp, None)?, scene.client.ask(udp, Some(web))?);
+        scene.agent.kill();
+        scene.agent.resume()?;
+        ensure!(before == (scene.client.ask(tcp, None)?, scene.client.ask(udp, Some(web))?));
+        ensure!(before.0.is_ok_and(|reply| reply.peer == web));
+        ensure!(scene.client.peer(tcp)? == Ok(web), "the peer is not the Service any more");
+        Ok(())
+    })
+}
+
+#[test]
+fn a_second_agent_on_the_same_pins_is_refused() -> Result<()> {
+    play(|scene| {
+        let before = scene.agent.objects()?;
+        let second = Agent::prepare(&scene.binary, scene.cluster, HERE, scene.manifests.folder())?;
+        let (status, said) = second.run_to_end(second.command()?)?;
+        // Its guard would clean up what the first has made.
+        std::mem::forget(second);
+        ensure!(status.code() == Some(1), "{status}: {said}");
+        ensure!(said.contains(&scene.agent.pins().display().to_string()), "{said}");
+        ensure!(scene.agent.objects()? == before, "the second agent has touched the first one's");
+        serves(scene)
+    })
+}
+
+#[test]
+fn cleanup_removes_every_trace_and_connections_are_untouched_again() -> Result<()> {
+    play(|scene| {
+        let objects = scene.agent.objects()?;
+        scene.agent.stop()?;
+        let output = scene.agent.cleanup()?;
+        ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        ensure!(!scene.agent.pins().exists(), "the pin directory is still there");
+        objects.wait_until_gone()?;
+        scene.expect(Via::Http, at(WEB4)?, &["untouched"])?;
+        scene.expect(Via::Udp, at(WEB6)?, &["untouched"])?;
+        // There is nothing left to clean up, which is no failure; and a new start works.
+        ensure!(scene.agent.cleanup()?.status.success());
+        scene.agent.resume()?;
+        serves(scene)
+    })
+}
+
+#[test]
+fn bpftool_shows_services_by_field_with_readable_addresses() -> Result<()> {
+    play(|scene| {
+        let output = Command::new("bpftool")
+            .args(["map", "dump", "pinned"])
+            .arg(scene.agent.pins().join("services4"))
+            .output()?;
+        let text = String::from_utf8(output.stdout)?;
+        let flat = text.split_whitespace().collect::<String>();
+        for wanted in ["\"address\":[10,96,1,1]", "\"port\":80", "\"protocol\":6", "\"count\":4"] {
+            ensure!(flat.contains(wanted), "no {wanted} in {text}");
+        }
+        let endpoint = "\"address\":[10,244,1,3],\"port\":9376";
+        ensure!(flat.contains(endpoint), "no {endpoint} in {text}");
+        let six = dump(&scene.agent.pins().join("services6"))?;
+        ensure!(six.as_array().is_some_and(|entries| entries.len() == 5), "{six}");
+        Ok(())
+    })
+}

@@ -1,0 +1,130 @@
+//! What keeps an agent from starting: one sentence each, exit code 1, and nothing half attached.
+
+use std::fs;
+use std::process::Command;
+
+use anyhow::{Context as _, Result, ensure};
+use rustix::thread::CapabilitySet;
+use topo_lb_tests::process;
+use topo_lb_tests::scene::{Scene, WEB4, at, prepared};
+use topo_lb_tests::traffic::Via;
+
+/// Runs `command`, an agent's, which must end with code 1 and say one sentence that holds all of
+/// `wanted`; nothing may be pinned or attached.
+fn refused(scene: &mut Scene<'_>, command: Command, wanted: &[&str]) -> Result<()> {
+    let (status, said) = scene.agent.run_to_end(command)?;
+    ensure!(status.code() == Some(1), "{status}: {said}");
+    for word in wanted {
+        ensure!(said.contains(word), "no {word:?} in: {said}");
+    }
+    ensure!(said.trim().lines().count() == 1, "more than one line: {said}");
+    ensure!(!said.contains("panicked"), "{said}");
+    ensure!(!scene.agent.pins().exists(), "{} is there", scene.agent.pins().display());
+    scene.expect(Via::Http, at(WEB4)?, &["untouched"])
+}
+
+/// The scene with an agent that does not run.
+fn idle(body: impl FnOnce(&mut Scene<'_>) -> Result<()>) -> Result<()> {
+    prepared(|_| {}, body)
+}
+
+#[test]
+fn a_node_name_that_no_node_has() -> Result<()> {
+    idle(|scene| {
+        let command = scene.agent.command_with(&[("--node-name", "nowhere")])?;
+        refused(scene, command, &["nowhere", "--node-name", "here"])
+    })
+}
+
+#[test]
+fn no_cgroup2_at_the_cgroup_root() -> Result<()> {
+    idle(|scene| {
+        for wrong in ["/proc", "/no/such/place"] {
+            let command = scene.agent.command_with(&[("--cgroup-root", wrong)])?;
+            refused(scene, command, &[wrong])?;
+        }
+        Ok(())
+    })
+}
+
+#[test]
+fn no_bpffs_at_the_pin_directory() -> Result<()> {
+    idle(|scene| {
+        let wrong = scene.cluster.folder().join("pins");
+        let wrong = wrong.to_str().context("UTF-8")?;
+        let command = scene.agent.command_with(&[("--pin-dir", wrong)])?;
+        refused(scene, command, &[wrong, "mount -t bpf"])?;
+        ensure!(!std::path::Path::new(wrong).exists(), "{wrong} was made");
+        Ok(())
+    })
+}
+
+#[test]
+fn a_capability_that_is_missing() -> Result<()> {
+    idle(|scene| {
+        let cases = [
+            (CapabilitySet::BPF | CapabilitySet::SYS_ADMIN, "CAP_BPF"),
+            (CapabilitySet::NET_ADMIN | CapabilitySet::SYS_ADMIN, "CAP_NET_ADMIN"),
+        ];
+        for (capabilities, name) in cases {
+            let mut command = scene.agent.command()?;
+            process::without(&mut command, capabilities);
+            refused(scene, command, &[name])?;
+        }
+        Ok(())
+    })
+}
+
+#[test]
+fn manifests_that_cannot_be_read() -> Result<()> {
+    idle(|scene| {
+        let missing = scene.cluster.folder().join("missing");
+        let missing = missing.to_str().context("UTF-8")?;
+        let command = scene.agent.command_with(&[("--manifests", missing)])?;
+        refused(scene, command, &[missing])?;
+
+        let whole = fs::read_to_string(scene.manifests.file())?;
+        scene.manifests.replace(&whole[..whole.len() / 2])?;
+        let command = scene.agent.command()?;
+        refused(scene, command, &["cluster.json"])
+    })
+}
+
+#[test]
+fn a_flag_that_does_not_exist_is_wrong_usage() -> Result<()> {
+    idle(|scene| {
+        let mut command = scene.agent.command()?;
+        command.arg("--no-such-flag");
+        let (status, said) = scene.agent.run_to_end(command)?;
+        ensure!(status.code() == Some(2), "{status}: {said}");
+        Ok(())
+    })
+}
+
+#[test]
+fn a_failed_start_leaves_the_running_datapath_alone() -> Result<()> {
+    idle(|scene| {
+        scene.agent.resume()?;
+        let before = scene.agent.objects()?;
+        scene.agent.stop()?;
+        let command = scene.agent.command_with(&[("--node-name", "nowhere")])?;
+        let (status, said) = scene.agent.run_to_end(command)?;
+        ensure!(status.code() == Some(1), "{status}: {said}");
+        ensure!(scene.agent.objects()? == before, "{said}");
+        scene.expect(Via::Http, at(WEB4)?, &["a", "b", "c", "d"])
+    })
+}
+
+#[test]
+fn this_host_can_run_it_says_check() -> Result<()> {
+    idle(|scene| {
+        let root = topo_lb_tests::cgroup::root()?;
+        let root = root.to_str().context("a mount point is UTF-8")?;
+        let pins = scene.agent.pins().to_str().context("a pin directory is UTF-8")?;
+        let arguments = ["check", "--cgroup-root", root, "--pin-dir", pins];
+        let output = scene.binary.run(&arguments)?;
+        ensure!(output.status.success(), "{output:?}");
+        ensure!(!scene.agent.pins().exists(), "check has left its pins");
+        Ok(())
+    })
+}
