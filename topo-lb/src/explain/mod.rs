@@ -16,7 +16,7 @@ use crate::topology::claim::{self, Claimant, Frontend};
 use crate::topology::label::{REGION, ZONE};
 use crate::topology::{Decision, Scope, decide};
 
-pub(crate) use reason::shown;
+pub(crate) use reason::{shown, shown_id};
 pub use spread::{Localities, OnNode, Spread, TierOnNode, spread, spread_table};
 pub use table::table;
 
@@ -181,11 +181,11 @@ fn contest(
         let Some(claimants) = contested.get(&frontend) else { continue };
         let others = claimants.iter().filter(|(other, at)| (*other, *at) != (id, place));
         let others: BTreeSet<_> = others.map(|(other, _)| *other).collect();
-        let names = others.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+        let names = others.iter().map(|other| shown_id(other)).collect::<Vec<_>>().join(", ");
         text += &if claimants.first() == Some(&(id, place)) {
             format!("; {names} claims {frontend} too and gets none of it: one must change")
         } else {
-            let winner = claimants.first().map_or_else(String::new, |(first, _)| first.to_string());
+            let winner = claimants.first().map_or_else(String::new, |(first, _)| shown_id(first));
             format!("; BUT {frontend} is {winner}'s, which claims it first: one must change")
         };
     }

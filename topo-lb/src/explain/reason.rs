@@ -1,5 +1,6 @@
 //! Decisions as sentences that a person can act on.
 
+use crate::cluster::ServiceId;
 use crate::topology::candidate::{Family, Stock};
 use crate::topology::cause::{Cause, Lack};
 use crate::topology::decision::{Choice, Endpoint, Status};
@@ -18,6 +19,11 @@ pub(crate) fn shown(text: &str) -> String {
         short.push('…');
     }
     short
+}
+
+/// `namespace/name`.
+pub(crate) fn shown_id(id: &ServiceId) -> String {
+    format!("{}/{}", shown(&id.namespace), shown(&id.name))
 }
 
 fn key_name(key: &str) -> String {

@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use comfy_table::{Attribute, Cell, Color, Table, presets};
 use topo_lb_common::backend::Locality;
 
-use super::reason::shown;
+use super::reason::{shown, shown_id};
 use super::{Policy, Port, Report, ServicePort};
 
 /// The report as text; with `colour`, for a terminal that shows colours.
@@ -21,12 +21,10 @@ pub fn table(report: &Report, colour: bool) -> String {
     }
     text.push('\n');
     for id in &report.unknown {
-        let (namespace, name) = (shown(&id.namespace), shown(&id.name));
-        let _ = writeln!(text, "{namespace}/{name}: there is no such Service");
+        let _ = writeln!(text, "{}: there is no such Service", shown_id(id));
     }
     for (id, why) in &report.skipped {
-        let (namespace, name) = (shown(&id.namespace), shown(&id.name));
-        let _ = writeln!(text, "{namespace}/{name}: skipped, {why}");
+        let _ = writeln!(text, "{}: skipped, {why}", shown_id(id));
     }
     text += &total(report);
     text

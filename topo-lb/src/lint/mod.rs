@@ -9,7 +9,8 @@ use std::collections::{BTreeSet, HashMap};
 
 use serde::Serialize;
 
-use crate::cluster::{ServiceId, State};
+use crate::cluster::State;
+use crate::explain::shown_id;
 use crate::topology::Scope;
 use crate::topology::claim::{self, Claimant, Frontend};
 
@@ -91,15 +92,15 @@ fn shared_frontends(state: &State, findings: &mut Vec<Finding>) {
     for (frontend, claimants) in contested {
         let Some(&winner) = claimants.first() else { continue };
         for &(id, place) in &claimants[1..] {
-            let rival: &ServiceId = winner.0;
             findings.push(Finding {
                 namespace: id.namespace.to_string(),
                 name: id.name.to_string(),
                 port: state.service(id).and_then(|own| own.ports.get(place)).map(service::port),
                 rule: Rule::SharedFrontend,
                 message: format!(
-                    "{frontend} is {rival}'s already, which comes first by name: connections never \
-                     reach this one; give it another address or port"
+                    "{frontend} is {}'s already, which comes first by name: connections never \
+                     reach this one; give it another address or port",
+                    shown_id(winner.0)
                 ),
                 nodes: Vec::new(),
             });

@@ -3,6 +3,7 @@
 
 mod candidates;
 mod hints;
+mod hostile;
 mod keys;
 mod lint;
 mod made;
