@@ -45,6 +45,23 @@ fn the_peer_of_an_mptcp_socket_is_the_service_too() -> Result<()> {
 }
 
 #[test]
+fn the_peer_of_a_tcp_socket_is_the_endpoint_where_that_is_asked_for() -> Result<()> {
+    prepared(
+        |_| {},
+        |scene| {
+            scene.agent.set("--tcp-peer", "endpoint");
+            scene.agent.resume()?;
+            for (to, pods) in [(at(WEB4)?, 4), (at(WEB6)?, 4), (mapped(WEB4)?, 4)] {
+                let tally = scene.expect_of_any_peer(Via::Http, to, &["a", "b", "c", "d"])?;
+                ensure!(tally.peers.len() == pods && !tally.peers.contains(&to), "{tally:?}");
+            }
+            // UDP clients compare addresses, so theirs stays.
+            scene.expect(Via::UdpConnected, at(WEB4)?, &["a", "b", "c", "d"])
+        },
+    )
+}
+
+#[test]
 fn a_service_without_endpoints_refuses_at_once() -> Result<()> {
     play(|scene| {
         for via in CONNECTED {
