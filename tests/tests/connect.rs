@@ -191,9 +191,9 @@ fn every_one_of_more_than_eight_endpoints_answers() -> Result<()> {
                 let wanted = names.iter().map(String::as_str).collect();
                 let client = &mut scene.client;
                 topo_lb_tests::wait::until("all twenty", topo_lb_tests::scene::FOLLOWS, || {
-                    // 800 requests miss one of twenty with a probability of 1 in 10^17.
-                    let tally = client.call(via, to, 800)?;
-                    let all = tally.pods() == wanted && tally.answered() == 800;
+                    // 400 requests miss one of twenty with a probability of 1 in 40 million.
+                    let tally = client.call(via, to, 400)?;
+                    let all = tally.pods() == wanted && tally.answered() == 400;
                     Ok(if all { Ok(()) } else { Err(tally) })
                 })?;
             }
