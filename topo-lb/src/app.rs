@@ -25,7 +25,7 @@ pub enum Source {
     /// Files, followed.
     Manifests(PathBuf),
     /// A Kubernetes API.
-    Kube(()),
+    Kube(source::kube::KubeTarget),
 }
 
 /// What the agent is to do.
@@ -68,7 +68,10 @@ async fn events(source: &Source) -> anyhow::Result<Events> {
             source::file::read(path)?;
             Box::pin(source::file::follow(path.clone())?)
         }
-        Source::Kube(_) => bail!("no"),
+        Source::Kube(target) => {
+            let server = source::kube::connect(target).await?;
+            Box::pin(source::kube::follow(server))
+        }
     })
 }
 

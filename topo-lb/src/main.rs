@@ -16,6 +16,7 @@ use topo_lb::cluster::{ServiceId, State};
 use topo_lb::datapath::attach;
 use topo_lb::datapath::load::Options;
 use topo_lb::datapath::object::{Sizes, TcpPeer};
+use topo_lb::source::kube::KubeTarget;
 use topo_lb::topology::Scope;
 use topo_lb::{explain, list, source};
 
@@ -114,13 +115,27 @@ fn read_cluster(source: &SourceArgs) -> anyhow::Result<Vec<topo_lb::cluster::Upd
             source::file::read(path)?
         });
     }
-    bail!("not yet")
+    let target = kube_target(source.kubeconfig.as_deref(), source.api_server.as_deref());
+    runtime()?.block_on(async {
+        let server = source::kube::connect(&target).await?;
+        Ok(source::kube::read(&server).await?)
+    })
 }
 
 fn agent_source(source: SourceArgs) -> Source {
     match source.manifests {
         Some(path) => Source::Manifests(path),
-        None => Source::Kube(()),
+        None => {
+            Source::Kube(kube_target(source.kubeconfig.as_deref(), source.api_server.as_deref()))
+        }
+    }
+}
+
+fn kube_target(kubeconfig: Option<&Path>, api_server: Option<&str>) -> KubeTarget {
+    match (kubeconfig, api_server) {
+        (Some(path), _) => KubeTarget::Kubeconfig(path.to_owned()),
+        (None, Some(url)) => KubeTarget::Server(url.to_owned()),
+        (None, None) => KubeTarget::Inferred,
     }
 }
 

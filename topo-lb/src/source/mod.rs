@@ -2,6 +2,7 @@
 //! [`Event`]s.
 
 pub mod file;
+pub mod kube;
 pub mod object;
 
 use crate::cluster::Update;

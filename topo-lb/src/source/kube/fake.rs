@@ -1,0 +1,202 @@
+//! An API server of a hundred lines: lists in pages, watches that resume, and what goes wrong.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+
+use serde_json::{Value, json};
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+
+use super::{KubeTarget, Server, connect};
+
+#[derive(Default)]
+pub(super) struct State {
+    /// Objects by path, such as `/api/v1/nodes`. A path that is not here is unknown: 404.
+    lists: BTreeMap<String, Vec<Value>>,
+    /// Path and line of every change; the index is its resource version less one.
+    log: Vec<(String, String)>,
+    /// Watches from before this resource version are refused as expired.
+    oldest: usize,
+    /// Paths that are answered with this status instead.
+    pub(super) refuse: BTreeMap<String, (u16, &'static str)>,
+    /// All requests so far: path with query, and the header `accept`.
+    pub(super) requests: Vec<(String, String)>,
+}
+
+pub(super) struct Fake {
+    pub(super) state: Arc<Mutex<State>>,
+    /// Counts changes.
+    moved: watch::Sender<u64>,
+    /// Counts how often all connections were broken.
+    broken: watch::Sender<u64>,
+    pub(super) server: Server,
+}
+
+impl Fake {
+    /// Knows these paths, and lists nothing yet.
+    pub(super) async fn new(paths: &[&str]) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let lists = paths.iter().map(|path| ((*path).to_owned(), Vec::new())).collect();
+        let state = Arc::new(Mutex::new(State { lists, ..State::default() }));
+        let (moved, broken) = (watch::Sender::new(0), watch::Sender::new(0));
+        let serving = (Arc::clone(&state), moved.clone(), broken.clone());
+        tokio::spawn(async move {
+            while let Ok((connection, _)) = listener.accept().await {
+                let (state, moved, broken) = serving.clone();
+                tokio::spawn(async move {
+                    let mut broken = broken.subscribe();
+                    tokio::select! {
+                        _ = serve(connection, state, moved) => {}
+                        _ = broken.changed() => {}
+                    }
+                });
+            }
+        });
+        let server = connect(&KubeTarget::Server(url)).await.unwrap();
+        Self { state, moved, broken, server }
+    }
+
+    /// Adds, changes or deletes (`ADDED`, `MODIFIED`, `DELETED`).
+    pub(super) fn change(&self, path: &str, how: &str, mut object: Value) {
+        let mut state = self.state.lock().unwrap();
+        let version = state.log.len() + 1;
+        object["metadata"]["resourceVersion"] = version.to_string().into();
+        let id = |object: &Value| {
+            (object["metadata"]["namespace"].clone(), object["metadata"]["name"].clone())
+        };
+        let list = state.lists.get_mut(path).unwrap();
+        list.retain(|other| id(other) != id(&object));
+        if how != "DELETED" {
+            list.push(object.clone());
+        }
+        // Keys are sorted: the object comes before its type, which no real server does.
+        let line = json!({"type": how, "object": object}).to_string();
+        state.log.push((path.to_owned(), line));
+        drop(state);
+        self.moved.send_modify(|moved| *moved += 1);
+    }
+
+    /// Changes something that no watch is told of, and forgets the past.
+    pub(super) fn forget(&self, path: &str, objects: Vec<Value>) {
+        let mut state = self.state.lock().unwrap();
+        state.lists.insert(path.to_owned(), objects);
+        state.log.push((String::new(), String::new()));
+        state.oldest = state.log.len();
+    }
+
+    /// Breaks every connection.
+    pub(super) fn hang_up(&self) {
+        self.broken.send_modify(|broken| *broken += 1);
+    }
+
+    pub(super) fn requested(&self, part: &str) -> usize {
+        let state = self.state.lock().unwrap();
+        state.requests.iter().filter(|(path, _)| path.contains(part)).count()
+    }
+}
+
+async fn serve(
+    connection: TcpStream,
+    state: Arc<Mutex<State>>,
+    moved: watch::Sender<u64>,
+) -> std::io::Result<()> {
+    let mut connection = BufReader::new(connection);
+    loop {
+        let (mut request, mut accept) = (String::new(), String::new());
+        if connection.read_line(&mut request).await? == 0 {
+            return Ok(());
+        }
+        loop {
+            let mut header = String::new();
+            connection.read_line(&mut header).await?;
+            if let Some(value) = header.strip_prefix("accept: ") {
+                value.trim().clone_into(&mut accept);
+            }
+            if header.trim().is_empty() {
+                break;
+            }
+        }
+        let target = request.split_whitespace().nth(1).unwrap_or_default().to_owned();
+        let (path, query) = target.split_once('?').unwrap_or((&target, ""));
+        let path = path.replace("//", "/");
+        let query: BTreeMap<_, _> = query.split('&').filter_map(|it| it.split_once('=')).collect();
+        let answer = {
+            let mut state = state.lock().unwrap();
+            state.requests.push((target.clone(), accept));
+            if let Some((code, message)) = state.refuse.get(&path).copied() {
+                Some(status(code, message))
+            } else if !state.lists.contains_key(&path) {
+                Some(status(404, "the server could not find the requested resource"))
+            } else if query.contains_key("watch") {
+                None
+            } else {
+                Some((200, page(&state, &path, &query)))
+            }
+        };
+        let Some((code, body)) = answer else {
+            let from = query.get("resourceVersion").and_then(|from| from.parse().ok());
+            return stream(connection, &state, &path, from.unwrap_or(0), moved).await;
+        };
+        let body = body.to_string();
+        let head = format!(
+            "HTTP/1.1 {code} X\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
+            body.len()
+        );
+        connection.write_all((head + &body).as_bytes()).await?;
+    }
+}
+
+fn status(code: u16, message: &str) -> (u16, Value) {
+    let body = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
+                      "message": message, "reason": "Test", "code": code});
+    (code, body)
+}
+
+fn page(state: &State, path: &str, query: &BTreeMap<&str, &str>) -> Value {
+    let number = |key: &str| query.get(key).and_then(|it| it.parse::<usize>().ok());
+    let (start, limit) = (number("continue").unwrap_or(0), number("limit").unwrap_or(usize::MAX));
+    let all = &state.lists[path];
+    let end = start.saturating_add(limit).min(all.len());
+    let token = if end < all.len() { end.to_string() } else { String::new() };
+    json!({
+        "kind": "TestList", "apiVersion": "v1",
+        "metadata": {"resourceVersion": state.log.len().to_string(), "continue": token},
+        "items": if all.is_empty() { Value::Null } else { all[start..end].into() },
+    })
+}
+
+async fn stream(
+    mut connection: BufReader<TcpStream>,
+    state: &Mutex<State>,
+    path: &str,
+    mut from: usize,
+    moved: watch::Sender<u64>,
+) -> std::io::Result<()> {
+    let head = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n\
+                transfer-encoding: chunked\r\n\r\n";
+    connection.write_all(head.as_bytes()).await?;
+    let mut moved = moved.subscribe();
+    loop {
+        let (lines, expired): (Vec<String>, bool) = {
+            let state = state.lock().unwrap();
+            let new = state.log.iter().skip(from).filter(|(of, _)| of == path);
+            (new.map(|(_, line)| line.clone()).collect(), from < state.oldest)
+        };
+        if expired {
+            let (_, object) = status(410, "too old resource version");
+            let line = json!({"type": "ERROR", "object": object}).to_string() + "\n";
+            let last = format!("{:x}\r\n{line}\r\n0\r\n\r\n", line.len());
+            return connection.write_all(last.as_bytes()).await;
+        }
+        from = state.lock().unwrap().log.len().max(from);
+        for line in lines {
+            let chunk = format!("{:x}\r\n{line}\n\r\n", line.len() + 1);
+            connection.write_all(chunk.as_bytes()).await?;
+        }
+        if moved.changed().await.is_err() {
+            return Ok(());
+        }
+    }
+}

@@ -1,0 +1,21 @@
+//! Objects from a Kubernetes API server: read once, or watched.
+//!
+//! Services and EndpointSlices are read as types of this project, since the generated ones know
+//! neither `spec.topologyKeys` nor `discovery.k8s.io/v1beta1`, and of Nodes only the metadata is
+//! asked for: their status changes all the time.
+
+mod connect;
+mod error;
+mod listing;
+mod resource;
+mod watch;
+
+pub use connect::{KubeTarget, Server, connect};
+pub use error::KubeError;
+pub use listing::read;
+pub use watch::follow;
+
+#[cfg(test)]
+mod fake;
+#[cfg(test)]
+mod tests;

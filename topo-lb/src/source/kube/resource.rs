@@ -1,0 +1,237 @@
+//! The three kinds as kube-rs asks for them and reads them.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use ::kube::Resource;
+use ::kube::core::DynamicResourceScope;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use serde::{Deserialize, Deserializer};
+use serde_json::{Value, json};
+
+use crate::cluster::{Node, Service, ServiceId, Slice, Update, slice::SliceId};
+use crate::source::object::{Kind, LeftOut, Names, Object, ObjectError, parse_kind};
+
+/// A version of an API group.
+pub(super) type Version = &'static str;
+
+/// A kind of object that is watched.
+pub(super) trait Kept: Clone + fmt::Debug + Send + Unpin + 'static {
+    const KIND: Kind;
+    const GROUP: &'static str;
+    /// Best first.
+    const VERSIONS: &'static [Version];
+    const PLURAL: &'static str;
+    /// Whether the server is asked for metadata alone.
+    const METADATA_ONLY: bool;
+
+    fn of(object: Object) -> Option<(Self, Option<LeftOut>)>;
+    fn all(all: Vec<Self>) -> Update;
+    fn one(self) -> Update;
+    fn gone(namespace: &str, name: &str) -> Update;
+
+    /// As RBAC rules and people name it.
+    fn resource() -> String {
+        match Self::GROUP {
+            "" => Self::PLURAL.to_owned(),
+            group => format!("{}.{group}", Self::PLURAL),
+        }
+    }
+}
+
+impl Kept for Service {
+    const KIND: Kind = Kind::Service;
+    const GROUP: &'static str = "";
+    const VERSIONS: &'static [Version] = &["v1"];
+    const PLURAL: &'static str = "services";
+    const METADATA_ONLY: bool = false;
+
+    fn of(object: Object) -> Option<(Self, Option<LeftOut>)> {
+        match object {
+            Object::Service(service) => Some((service, None)),
+            _ => None,
+        }
+    }
+
+    fn all(all: Vec<Self>) -> Update {
+        Update::AllServices(all)
+    }
+
+    fn one(self) -> Update {
+        Update::Service(self)
+    }
+
+    fn gone(namespace: &str, name: &str) -> Update {
+        Update::ServiceGone(ServiceId { namespace: namespace.into(), name: name.into() })
+    }
+}
+
+impl Kept for Slice {
+    const KIND: Kind = Kind::Slice;
+    const GROUP: &'static str = "discovery.k8s.io";
+    /// Kubernetes 1.21 brought `v1`, 1.25 took `v1beta1` away.
+    const VERSIONS: &'static [Version] = &["v1", "v1beta1"];
+    const PLURAL: &'static str = "endpointslices";
+    const METADATA_ONLY: bool = false;
+
+    fn of(object: Object) -> Option<(Self, Option<LeftOut>)> {
+        match object {
+            Object::Slice(slice, left_out) => Some((slice, left_out)),
+            _ => None,
+        }
+    }
+
+    fn all(all: Vec<Self>) -> Update {
+        Update::AllSlices(all)
+    }
+
+    fn one(self) -> Update {
+        Update::Slice(self)
+    }
+
+    fn gone(namespace: &str, name: &str) -> Update {
+        Update::SliceGone(SliceId { namespace: namespace.into(), name: name.into() })
+    }
+}
+
+impl Kept for Node {
+    const KIND: Kind = Kind::Node;
+    const GROUP: &'static str = "";
+    const VERSIONS: &'static [Version] = &["v1"];
+    const PLURAL: &'static str = "nodes";
+    const METADATA_ONLY: bool = true;
+
+    fn of(object: Object) -> Option<(Self, Option<LeftOut>)> {
+        match object {
+            Object::Node(node) => Some((node, None)),
+            _ => None,
+        }
+    }
+
+    fn all(all: Vec<Self>) -> Update {
+        Update::AllNodes(all)
+    }
+
+    fn one(self) -> Update {
+        Update::Node(self)
+    }
+
+    fn gone(_: &str, name: &str) -> Update {
+        Update::NodeGone(name.into())
+    }
+}
+
+/// An object as it came, read at once: what is not needed is never held. That it cannot be read
+/// is a fact about it, and must not spoil the list it came in.
+#[derive(Clone, Debug)]
+pub(super) struct Watched<T> {
+    /// Name, namespace and resource version alone.
+    metadata: ObjectMeta,
+    pub(super) object: Result<(T, Option<LeftOut>), ObjectError>,
+}
+
+impl<T> Watched<T> {
+    pub(super) fn name(&self) -> &str {
+        self.metadata.name.as_deref().unwrap_or_default()
+    }
+
+    /// Empty where it has none.
+    pub(super) fn namespace(&self) -> &str {
+        self.metadata.namespace.as_deref().unwrap_or_default()
+    }
+}
+
+impl<T: Kept> Resource for Watched<T> {
+    type DynamicType = Version;
+    type Scope = DynamicResourceScope;
+
+    fn kind(_: &Version) -> Cow<'_, str> {
+        T::KIND.name().into()
+    }
+
+    fn group(_: &Version) -> Cow<'_, str> {
+        T::GROUP.into()
+    }
+
+    fn version(version: &Version) -> Cow<'_, str> {
+        (*version).into()
+    }
+
+    fn plural(_: &Version) -> Cow<'_, str> {
+        T::PLURAL.into()
+    }
+
+    fn metadata_api() -> bool {
+        T::METADATA_ONLY
+    }
+
+    fn meta(&self) -> &ObjectMeta {
+        &self.metadata
+    }
+
+    fn meta_mut(&mut self) -> &mut ObjectMeta {
+        &mut self.metadata
+    }
+}
+
+/// The parts of an object that may matter. What is left out here, managed fields and status, is
+/// most of it.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Parts {
+    #[serde(default)]
+    metadata: MetadataParts,
+    #[serde(default)]
+    spec: Value,
+    #[serde(default)]
+    address_type: Value,
+    #[serde(default)]
+    endpoints: Value,
+    #[serde(default)]
+    ports: Value,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct MetadataParts {
+    #[serde(default)]
+    name: Value,
+    #[serde(default)]
+    namespace: Value,
+    #[serde(default)]
+    resource_version: Value,
+    #[serde(default)]
+    labels: Value,
+    #[serde(default)]
+    annotations: Value,
+}
+
+impl<'de, T: Kept> Deserialize<'de> for Watched<T> {
+    fn deserialize<D: Deserializer<'de>>(object: D) -> Result<Self, D::Error> {
+        let Parts { metadata, spec, address_type, endpoints, ports } = Parts::deserialize(object)?;
+        let MetadataParts { name, namespace, resource_version, labels, annotations } = metadata;
+        let text = |value: &Value| value.as_str().map(str::to_owned);
+        let kept = ObjectMeta {
+            name: text(&name),
+            namespace: text(&namespace),
+            resource_version: text(&resource_version),
+            ..ObjectMeta::default()
+        };
+        // What is absent becomes `null`, which means the same to those who read it.
+        let mut fields = json!({
+            "metadata": {
+                "name": name, "namespace": namespace, "labels": labels, "annotations": annotations,
+            },
+            "spec": spec,
+            "endpoints": endpoints,
+            "ports": ports,
+        });
+        if !address_type.is_null() {
+            fields["addressType"] = address_type;
+        }
+        // Who keeps the objects shares the strings that repeat in them.
+        let object = parse_kind(T::KIND, &fields, &mut Names::default());
+        let object = object.map(|object| T::of(object).expect("a kind is read as itself"));
+        Ok(Self { metadata: kept, object })
+    }
+}

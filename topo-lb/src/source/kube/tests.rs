@@ -1,0 +1,272 @@
+use std::path::PathBuf;
+use std::pin::Pin;
+use std::time::Duration;
+
+use futures::{Stream, StreamExt};
+use serde_json::{Value, json};
+
+use super::fake::Fake;
+use super::{KubeTarget, connect, follow, read};
+use crate::cluster::Update;
+use crate::source::Event;
+
+const NODES: &str = "/api/v1/nodes";
+const SERVICES: &str = "/api/v1/services";
+const SLICES: &str = "/apis/discovery.k8s.io/v1/endpointslices";
+const OLD_SLICES: &str = "/apis/discovery.k8s.io/v1beta1/endpointslices";
+const ALL: [&str; 3] = [NODES, SERVICES, SLICES];
+/// What a test waits for before it gives up.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+fn node(name: &str, pool: &str) -> Value {
+    json!({"metadata": {"name": name, "labels": {"pool": pool}, "managedFields": [{}]}})
+}
+
+fn service(name: &str, port: u32) -> Value {
+    json!({"metadata": {"name": name, "namespace": "default"},
+           "spec": {"clusterIP": "10.96.0.5", "ports": [{"port": port}], "topologyKeys": ["*"]}})
+}
+
+fn slice(name: &str, address: &str) -> Value {
+    json!({"metadata": {"name": name, "namespace": "default"}, "addressType": "IPv4",
+           "endpoints": [{"addresses": ["10.1.1.1"]}, {"addresses": [address]}]})
+}
+
+type Events = Pin<Box<dyn Stream<Item = Event> + Send>>;
+
+/// The next event as a short text: a kind and counts, names or the trouble.
+async fn next(events: &mut Events) -> String {
+    match tokio::time::timeout(PATIENCE, events.next()).await.expect("nothing came").unwrap() {
+        Event::Synced => "synced".to_owned(),
+        Event::Trouble(trouble) => format!("trouble: {trouble}"),
+        Event::Update(update) => match update {
+            Update::AllNodes(all) => format!("{} nodes", all.len()),
+            Update::AllServices(all) => format!("{} services", all.len()),
+            Update::AllSlices(all) => format!("{} slices", all.len()),
+            Update::Node(node) => format!("node {} {:?}", node.name, node.labels.get("pool")),
+            Update::Service(service) => format!("service {} {}", service.id, service.ports[0].port),
+            Update::Slice(slice) => format!("slice {} {}", slice.id.name, slice.endpoints.len()),
+            Update::NodeGone(name) => format!("node {name} gone"),
+            Update::ServiceGone(id) => format!("service {id} gone"),
+            Update::SliceGone(id) => format!("slice {}/{} gone", id.namespace, id.name),
+        },
+    }
+}
+
+async fn some(events: &mut Events, count: usize) -> Vec<String> {
+    let mut some = Vec::new();
+    for _ in 0..count {
+        some.push(next(events).await);
+    }
+    some.sort();
+    some
+}
+
+async fn nothing(events: &mut Events) {
+    let event = tokio::time::timeout(Duration::from_millis(300), events.next()).await;
+    assert!(event.is_err(), "{event:?}");
+}
+
+#[tokio::test]
+async fn all_is_listed_before_it_is_synced_and_followed_from_there() {
+    let fake = Fake::new(&ALL).await;
+    fake.change(NODES, "ADDED", node("n1", "beijing"));
+    fake.change(SERVICES, "ADDED", service("web", 80));
+    let mut events: Events = Box::pin(follow(fake.server.clone()));
+    assert_eq!(some(&mut events, 3).await, ["0 slices", "1 nodes", "1 services"]);
+    assert_eq!(next(&mut events).await, "synced");
+
+    fake.change(NODES, "MODIFIED", node("n1", "shanghai"));
+    assert_eq!(next(&mut events).await, "node n1 Some(\"shanghai\")");
+    fake.change(SLICES, "ADDED", slice("web-1", "10.1.1.2"));
+    assert_eq!(next(&mut events).await, "slice web-1 2");
+    fake.change(SERVICES, "MODIFIED", service("web", 81));
+    assert_eq!(next(&mut events).await, "service default/web 81");
+    fake.change(SERVICES, "DELETED", service("web", 81));
+    assert_eq!(next(&mut events).await, "service default/web gone");
+    fake.change(SLICES, "DELETED", slice("web-1", "10.1.1.2"));
+    assert_eq!(next(&mut events).await, "slice default/web-1 gone");
+    fake.change(NODES, "DELETED", node("n1", "shanghai"));
+    assert_eq!(next(&mut events).await, "node n1 gone");
+    nothing(&mut events).await;
+}
+
+#[tokio::test]
+async fn of_nodes_only_metadata_is_asked_for() {
+    let fake = Fake::new(&ALL).await;
+    let mut events: Events = Box::pin(follow(fake.server.clone()));
+    some(&mut events, 4).await;
+    read(&fake.server).await.unwrap();
+    let requests = fake.state.lock().unwrap().requests.clone();
+    for (path, accept) in requests {
+        let metadata_only = accept.contains("as=PartialObjectMetadata");
+        assert_eq!(metadata_only, path.contains("nodes"), "{path}: {accept}");
+    }
+}
+
+#[tokio::test]
+async fn an_older_server_is_asked_for_the_older_version() {
+    let fake = Fake::new(&[NODES, SERVICES, OLD_SLICES]).await;
+    fake.change(OLD_SLICES, "ADDED", slice("web-1", "10.1.1.2"));
+    let updates = read(&fake.server).await.unwrap();
+    assert!(matches!(&updates[1], Update::AllSlices(all) if all.len() == 1), "{updates:?}");
+
+    let mut events: Events = Box::pin(follow(fake.server.clone()));
+    assert_eq!(some(&mut events, 4).await, ["0 nodes", "0 services", "1 slices", "synced"]);
+    fake.change(OLD_SLICES, "DELETED", slice("web-1", "10.1.1.2"));
+    assert_eq!(next(&mut events).await, "slice default/web-1 gone");
+}
+
+#[tokio::test]
+async fn a_server_that_knows_no_slices_is_named() {
+    let fake = Fake::new(&[NODES, SERVICES]).await;
+    let error = read(&fake.server).await.unwrap_err().to_string();
+    assert!(error.contains("answers 404 to list endpointslices.discovery.k8s.io"), "{error}");
+    let mut events: Events = Box::pin(follow(fake.server.clone()));
+    let said = some(&mut events, 3).await;
+    let expected = format!(
+        "trouble: the API server at {} knows no endpointslices.discovery.k8s.io of version v1 or \
+         v1beta1: Kubernetes 1.17 or later is needed",
+        fake.server.url()
+    );
+    assert_eq!(said, ["0 nodes", "0 services", &expected]);
+}
+
+#[tokio::test]
+async fn long_lists_come_in_pages() {
+    let fake = Fake::new(&ALL).await;
+    for n in 0..600 {
+        fake.change(SERVICES, "ADDED", service(&format!("web-{n}"), 80));
+    }
+    let mut events: Events = Box::pin(follow(fake.server.clone()));
+    assert_eq!(some(&mut events, 4).await, ["0 nodes", "0 slices", "600 services", "synced"]);
+    let updates = read(&fake.server).await.unwrap();
+    assert!(matches!(&updates[2], Update::AllServices(all) if all.len() == 600));
+    assert_eq!(fake.requested("services?&limit=250"), 6, "three pages, twice");
+}
+
+#[tokio::test]
+async fn broken_watches_go_on_where_they_were() {
+    let fake = Fake::new(&ALL).await;
+    fake.change(SERVICES, "ADDED", service("web", 80));
+    let mut events: Events = Box::pin(follow(fake.server.clone()));
+    some(&mut events, 4).await;
+    let lists = fake.requested("limit=");
+    fake.hang_up();
+    fake.change(SERVICES, "MODIFIED", service("web", 81));
+    assert_eq!(next(&mut events).await, "service default/web 81");
+    assert_eq!(fake.requested("limit="), lists, "nothing was listed again");
+    nothing(&mut events).await;
+}
+
+#[tokio::test]
+async fn what_the_server_has_forgotten_is_listed_again() {
+    let fake = Fake::new(&ALL).await;
+    fake.change(SERVICES, "ADDED", service("web", 80));
+    let mut events: Events = Box::pin(follow(fake.server.clone()));
+    some(&mut events, 4).await;
+    fake.forget(SERVICES, vec![service("shop", 80), service("pay", 80)]);
+    fake.hang_up();
+    assert_eq!(some(&mut events, 3).await, ["0 nodes", "0 slices", "2 services"]);
+    // Synced is said once.
+    nothing(&mut events).await;
+}
+
+#[tokio::test]
+async fn an_object_that_cannot_be_read_spoils_no_other() {
+    let fake = Fake::new(&ALL).await;
+    fake.change(SERVICES, "ADDED", service("bad", 70_000));
+    fake.change(SERVICES, "ADDED", service("good", 80));
+    fake.change(SLICES, "ADDED", slice("good-1", "fd00::1"));
+    let mut events: Events = Box::pin(follow(fake.server.clone()));
+    let bad_service = "trouble: Service default/bad: spec.ports[0].port: 70000 is not a port \
+                       (1–65535); the object is ignored as it is now";
+    let bad_endpoint = "trouble: EndpointSlice default/good-1: endpoints[1].addresses[0]: \
+                        \"fd00::1\" is not an IPv4 address; this endpoint is left out";
+    assert_eq!(
+        some(&mut events, 6).await,
+        ["0 nodes", "1 services", "1 slices", "synced", bad_endpoint, bad_service]
+    );
+    // The same again is not said again.
+    fake.change(SLICES, "MODIFIED", slice("good-1", "fd00::1"));
+    assert_eq!(next(&mut events).await, "slice good-1 1");
+    fake.change(SERVICES, "MODIFIED", service("bad", 70_000));
+    fake.change(SERVICES, "MODIFIED", service("bad", 8_080));
+    assert_eq!(next(&mut events).await, "service default/bad 8080");
+    // What was good stays as it was.
+    fake.change(SERVICES, "MODIFIED", service("good", 0));
+    let said = next(&mut events).await;
+    assert!(said.starts_with("trouble: Service default/good: spec.ports[0].port: 0"), "{said}");
+    nothing(&mut events).await;
+}
+
+#[tokio::test]
+async fn refusals_say_what_to_allow() {
+    let fake = Fake::new(&ALL).await;
+    let message = "services is forbidden: User \"topo-lb\" cannot list resource";
+    fake.state.lock().unwrap().refuse.insert(SERVICES.to_owned(), (403, message));
+    let expected = format!(
+        "the API server at {} does not let this agent list services ({message}): allow the verbs \
+         list and watch on services to its ServiceAccount or user",
+        fake.server.url()
+    );
+    assert_eq!(read(&fake.server).await.unwrap_err().to_string(), expected);
+    let mut events: Events = Box::pin(follow(fake.server.clone()));
+    let said = some(&mut events, 3).await;
+    assert_eq!(said, ["0 nodes", "0 slices", &format!("trouble: {expected}")]);
+    // Allowed at last, it goes on by itself, and is not complained about twice.
+    while fake.requested("/services?") < 4 {
+        nothing(&mut events).await;
+    }
+    fake.state.lock().unwrap().refuse.clear();
+    assert_eq!(some(&mut events, 2).await, ["0 services", "synced"]);
+
+    let message = "Unauthorized";
+    fake.state.lock().unwrap().refuse.insert(NODES.to_owned(), (401, message));
+    let error = read(&fake.server).await.unwrap_err().to_string();
+    assert!(error.contains("does not accept this agent's credentials (Unauthorized)"), "{error}");
+}
+
+#[tokio::test]
+async fn a_server_that_does_not_answer_is_named_once() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    drop(listener);
+    let server = connect(&KubeTarget::Server(url.clone())).await.unwrap();
+    let expected = format!(
+        "cannot reach the API server at {url} (Connection refused (os error 111)): check the \
+         address, that the server runs, and that it can be reached from here"
+    );
+    assert_eq!(read(&server).await.unwrap_err().to_string(), expected);
+    let mut events: Events = Box::pin(follow(server));
+    assert_eq!(next(&mut events).await, format!("trouble: {expected}"));
+    nothing(&mut events).await;
+}
+
+#[tokio::test]
+async fn a_plain_server_spoken_to_in_tls_is_not_called_unreachable() {
+    let fake = Fake::new(&ALL).await;
+    let url = fake.server.url().replace("http:", "https:");
+    let server = connect(&KubeTarget::Server(url.clone())).await.unwrap();
+    let error = read(&server).await.unwrap_err().to_string();
+    assert!(
+        error.starts_with(&format!("no secure connection to the API server at {url}")),
+        "{error}"
+    );
+}
+
+#[tokio::test]
+async fn targets_that_are_none_say_so() {
+    for url in ["", "localhost", "localhost:8080", "unix:///run/kube.sock", "http://"] {
+        let error = connect(&KubeTarget::Server(url.to_owned())).await.unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            format!("{url:?} is not the URL of an API server: write it like http://127.0.0.1:8080")
+        );
+    }
+    let missing = KubeTarget::Kubeconfig(PathBuf::from("/nonexistent/kubeconfig"));
+    assert_eq!(
+        connect(&missing).await.unwrap_err().to_string(),
+        "cannot use kubeconfig /nonexistent/kubeconfig: No such file or directory (os error 2)"
+    );
+}
