@@ -133,3 +133,16 @@ fn what_was_asked_for_and_is_not_there_is_said() {
     assert!(table.contains("default/nope: there is no such Service"), "{table}");
     assert!(table.contains("default/headless: skipped, headless (`clusterIP: None`)"), "{table}");
 }
+
+#[test]
+fn the_guide_shows_what_is_really_printed() {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let guide = std::fs::read_to_string(here.join("../docs/topology.md")).unwrap();
+    let read = |name| std::fs::read_to_string(here.join("tests/golden").join(name)).unwrap();
+    let printed = read("reasons-north-1.txt") + &read("spread.txt");
+    let shown: Vec<_> = guide.split("```\n").filter(|block| block.starts_with("demo/")).collect();
+    assert_eq!(shown.len(), 2);
+    for block in shown {
+        assert!(printed.contains(block), "the guide shows otherwise:\n{block}");
+    }
+}

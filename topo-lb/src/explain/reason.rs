@@ -14,6 +14,10 @@ const SHOWN: usize = 80;
 
 /// Somebody else's text, printable, on one line and not too long.
 pub(crate) fn shown(text: &str) -> String {
+    let plain = |byte: u8| matches!(byte, b' '..=b'~') && !matches!(byte, b'\\' | b'"' | b'\'');
+    if text.len() <= SHOWN && text.bytes().all(plain) {
+        return text.to_owned();
+    }
     let mut short: String = text.chars().take(SHOWN).flat_map(char::escape_debug).collect();
     if text.chars().nth(SHOWN).is_some() {
         short.push('…');
