@@ -8,6 +8,7 @@
 //! ```
 
 pub mod app;
+pub mod check;
 pub mod cli;
 pub mod cluster;
 pub mod datapath;

@@ -18,7 +18,7 @@ use topo_lb::datapath::load::Options;
 use topo_lb::datapath::object::{Sizes, TcpPeer};
 use topo_lb::source::kube::KubeTarget;
 use topo_lb::topology::Scope;
-use topo_lb::{explain, lint, list, source};
+use topo_lb::{check, explain, lint, list, source};
 
 fn main() -> ExitCode {
     let result = match Cli::parse().command {
@@ -28,7 +28,9 @@ fn main() -> ExitCode {
         Command::List(args) => run_list(&args),
         Command::Check(args) => run_check(&args),
         Command::Cleanup(args) => run_cleanup(&args),
-        Command::SelfProbe { .. } => return ExitCode::FAILURE,
+        Command::SelfProbe { address } => {
+            check::probe_child(address).map(|()| ExitCode::SUCCESS).map_err(Into::into)
+        }
     };
     match result {
         Ok(code) => code,
@@ -97,8 +99,11 @@ fn run_list(args: &ListArgs) -> anyhow::Result<ExitCode> {
 }
 
 fn run_check(args: &CheckArgs) -> anyhow::Result<ExitCode> {
-    let _ = args;
-    bail!("not yet")
+    let options =
+        check::Options { cgroup_root: args.cgroup_root.clone(), pin_dir: args.pin.pin_dir.clone() };
+    let report = check::run(&options);
+    print(args.output, &report, || check::table(&report, colours()))?;
+    Ok(if report.ok { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 fn run_cleanup(args: &CleanupArgs) -> anyhow::Result<ExitCode> {

@@ -57,6 +57,22 @@ impl Feature {
         Self::SocketCookie,
     ];
 
+    /// As it is called by itself.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Hook(hook) => hook.name(),
+            Self::SocketStorage => "socket storage",
+            Self::LruHash => "LRU hash",
+            Self::PerCpuArray => "per-CPU array",
+            Self::SkStorageGet => "bpf_sk_storage_get",
+            Self::NetnsCookie => "bpf_get_netns_cookie",
+            Self::SocketCookie => "bpf_get_socket_cookie",
+            Self::SetRetval => "bpf_set_retval",
+            Self::MptcpSock => "bpf_skc_to_mptcp_sock",
+        }
+    }
+
     /// The first kernel release that has it.
     #[must_use]
     pub const fn since(self) -> &'static str {
@@ -109,14 +125,10 @@ impl fmt::Display for Feature {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Hook(hook) => write!(f, "the cgroup hook {}", hook.name()),
-            Self::SocketStorage => f.write_str("socket storage maps"),
-            Self::LruHash => f.write_str("LRU hash maps"),
-            Self::PerCpuArray => f.write_str("per-CPU array maps"),
-            Self::SkStorageGet => f.write_str("bpf_sk_storage_get at the socket hooks"),
-            Self::NetnsCookie => f.write_str("bpf_get_netns_cookie"),
-            Self::SocketCookie => f.write_str("bpf_get_socket_cookie"),
-            Self::SetRetval => f.write_str("bpf_set_retval"),
-            Self::MptcpSock => f.write_str("bpf_skc_to_mptcp_sock"),
+            Self::SocketStorage | Self::LruHash | Self::PerCpuArray => {
+                write!(f, "maps of type {}", self.name())
+            }
+            helper => write!(f, "{} at the socket hooks", helper.name()),
         }
     }
 }

@@ -1,0 +1,325 @@
+//! `topo-lb check`: can this host run topo-lb, and if not, what to do about it.
+//!
+//! Everything is asked of the host itself; nothing is concluded from version numbers. What is made
+//! for asking is removed again, and an agent that runs is not touched.
+
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+
+use crate::datapath::capability;
+use crate::datapath::lock::{Lock, LockError};
+use crate::datapath::mount::{check_bpffs, check_cgroup2};
+use crate::datapath::object::Hook;
+use crate::datapath::probe::{Feature, kernel_release};
+use crate::datapath::self_probe;
+
+pub use crate::datapath::self_probe::child as probe_child;
+
+/// Where the agent would work.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The cgroup v2 directory whose processes are to be served.
+    pub cgroup_root: PathBuf,
+    /// Directory on bpffs for maps and links.
+    pub pin_dir: PathBuf,
+}
+
+/// How one thing is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Status {
+    /// As it must be.
+    Ok,
+    /// The agent runs, and does less.
+    Limited,
+    /// The agent does not run.
+    Failed,
+    /// Not asked, because of something that failed before.
+    Skipped,
+}
+
+/// One thing that was looked at.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Finding {
+    /// What was looked at.
+    pub name: &'static str,
+    /// How it is.
+    pub status: Status,
+    /// The same in words.
+    pub sentence: String,
+    /// What to do, where something can be done.
+    pub remedy: Option<String>,
+}
+
+/// All that was looked at.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Report {
+    /// Whether the agent can run here.
+    pub ok: bool,
+    /// In the order in which one needs the other.
+    pub findings: Vec<Finding>,
+}
+
+/// Looks at everything. Blocks for some tens of milliseconds, at most for a few seconds.
+#[must_use]
+pub fn run(options: &Options) -> Report {
+    let capabilities = capabilities();
+    let may_load = capabilities.status == Status::Ok;
+    let mut findings = vec![kernel(), btf(), capabilities];
+    for (name, features, without) in FEATURES {
+        findings.push(features_finding(name, features, without, may_load));
+    }
+    findings.push(membarrier());
+    findings.push(mount("cgroup root", &options.cgroup_root, check_cgroup2(&options.cgroup_root)));
+    findings.push(mount("bpffs", &options.pin_dir, check_bpffs(&options.pin_dir)));
+    findings.push(pin_directory(&options.pin_dir));
+    // Pins are the agent's; the self-probe needs none.
+    let needed = |finding: &&Finding| !["bpffs", "pin directory"].contains(&finding.name);
+    let failed = findings.iter().filter(needed).find(|finding| finding.status == Status::Failed);
+    findings.push(match failed {
+        Some(failed) => Finding {
+            name: SELF_PROBE,
+            status: Status::Skipped,
+            sentence: format!("not tried, because of the {}", failed.name),
+            remedy: None,
+        },
+        None => self_probe_finding(&options.cgroup_root),
+    });
+    Report { ok: findings.iter().all(|finding| finding.status != Status::Failed), findings }
+}
+
+impl Finding {
+    fn ok(name: &'static str, sentence: impl Into<String>) -> Self {
+        Self { name, status: Status::Ok, sentence: sentence.into(), remedy: None }
+    }
+
+    fn failed(name: &'static str, sentence: impl Into<String>, remedy: &str) -> Self {
+        let remedy = Some(remedy.to_owned());
+        Self { name, status: Status::Failed, sentence: sentence.into(), remedy }
+    }
+}
+
+const SELF_PROBE: &str = "self-probe";
+
+fn kernel() -> Finding {
+    Finding::ok("kernel", format!("Linux {}", kernel_release()))
+}
+
+fn btf() -> Finding {
+    const KERNEL: &str = "/sys/kernel/btf/vmlinux";
+    if Path::new(KERNEL).exists() {
+        return Finding::ok("BTF", KERNEL);
+    }
+    Finding {
+        name: "BTF",
+        status: Status::Limited,
+        sentence:
+            "the kernel carries no BTF of its own (CONFIG_DEBUG_INFO_BTF): helpers that hand \
+                   out its structures are missing"
+                .to_owned(),
+        remedy: None,
+    }
+}
+
+fn capabilities() -> Finding {
+    let name = "capabilities";
+    let missing = capability::missing();
+    if !missing.is_empty() {
+        let sentence = format!("this process does not have {}", missing.join(" and "));
+        return Finding::failed(name, sentence, "run it as root, or give it these capabilities");
+    }
+    if capability::in_user_namespace() {
+        let sentence = "this process is in a user namespace, where the kernel loads no programs";
+        return Finding::failed(name, sentence, "run it in the host's user namespace");
+    }
+    Finding::ok(name, "eBPF programs may be loaded and attached")
+}
+
+/// What of the kernel is needed together, and what is lost without it; nothing: all.
+const FEATURES: [(&str, &[Feature], Option<&str>); 5] = [
+    (
+        "hooks",
+        &[
+            Feature::Hook(Hook::Connect4),
+            Feature::Hook(Hook::Connect6),
+            Feature::Hook(Hook::Sendmsg4),
+            Feature::Hook(Hook::Sendmsg6),
+            Feature::Hook(Hook::Recvmsg4),
+            Feature::Hook(Hook::Recvmsg6),
+            Feature::Hook(Hook::Getpeername4),
+            Feature::Hook(Hook::Getpeername6),
+        ],
+        None,
+    ),
+    ("map types", &[Feature::SocketStorage, Feature::LruHash, Feature::PerCpuArray], None),
+    ("helpers", &[Feature::SkStorageGet, Feature::NetnsCookie, Feature::SocketCookie], None),
+    (
+        "refusal",
+        &[Feature::SetRetval],
+        Some("refused connections get EPERM, which clients do not take for a reason to try again"),
+    ),
+    (
+        "MPTCP peers",
+        &[Feature::MptcpSock],
+        Some("an MPTCP socket's peer appears as the endpoint instead of the Service"),
+    ),
+];
+
+fn features_finding(
+    name: &'static str,
+    features: &[Feature],
+    without: Option<&str>,
+    may_load: bool,
+) -> Finding {
+    if !may_load {
+        let sentence = "not asked: the kernel answers only who may load programs".to_owned();
+        return Finding { name, status: Status::Skipped, sentence, remedy: None };
+    }
+    let missing: Vec<_> =
+        features.iter().filter(|feature| feature.is_there() != Some(true)).collect();
+    if missing.is_empty() {
+        let all: Vec<_> = features.iter().map(|feature| feature.name()).collect();
+        return Finding::ok(name, all.join(", "));
+    }
+    let lacks: Vec<_> = missing
+        .iter()
+        .map(|feature| format!("{feature} (there since Linux {})", feature.since()))
+        .collect();
+    let lacks = format!("the kernel lacks {}", lacks.join(", "));
+    match without {
+        None => Finding::failed(name, lacks, "run a newer kernel"),
+        Some(without) => Finding {
+            name,
+            status: Status::Limited,
+            sentence: format!("{lacks}: {without}"),
+            remedy: None,
+        },
+    }
+}
+
+/// Whether slots that no value names any more can be told free; membarrier(2).
+fn membarrier() -> Finding {
+    const QUERY: libc::c_int = 0;
+    const GLOBAL: libc::c_long = 1;
+    let none: libc::c_int = 0;
+    // SAFETY: a query takes no address and changes nothing.
+    let commands = unsafe { libc::syscall(libc::SYS_membarrier, QUERY, none, none) };
+    if commands >= 0 && commands & GLOBAL != 0 {
+        return Finding::ok("membarrier", "the agent can wait for running programs to end");
+    }
+    Finding::failed(
+        "membarrier",
+        "the agent cannot wait for running programs to end: membarrier(2) is not permitted",
+        "allow it in the seccomp profile",
+    )
+}
+
+fn mount(
+    name: &'static str,
+    path: &Path,
+    result: Result<(), crate::datapath::mount::MountError>,
+) -> Finding {
+    match result {
+        Ok(()) => Finding::ok(name, path.display().to_string()),
+        Err(error) => {
+            let text = error.to_string();
+            // The errors end with what to do.
+            let (sentence, remedy) = text.split_once(": ").unwrap_or((&text, ""));
+            Finding::failed(name, sentence, remedy)
+        }
+    }
+}
+
+fn pin_directory(path: &Path) -> Finding {
+    let name = "pin directory";
+    if !path.exists() {
+        return Finding::ok(name, format!("{} is not there yet: no agent has run", path.display()));
+    }
+    match Lock::take(path) {
+        Ok(_) => Finding::ok(name, format!("{} was left by an agent that stopped", path.display())),
+        Err(LockError::Held(_)) => {
+            Finding::ok(name, format!("an agent runs on {}", path.display()))
+        }
+        Err(error) => {
+            Finding::failed(name, error.to_string(), "run it as root, or look at its owner")
+        }
+    }
+}
+
+fn self_probe_finding(cgroup_root: &Path) -> Finding {
+    match self_probe::run(cgroup_root) {
+        Ok(()) => Finding::ok(
+            SELF_PROBE,
+            "a connection was translated, its peer is the Service, and one was refused",
+        ),
+        Err(error) => Finding::failed(
+            SELF_PROBE,
+            error.to_string(),
+            "see what else is attached there with `bpftool cgroup tree`",
+        ),
+    }
+}
+
+/// The report for a terminal; with `colour`, for one that shows colours.
+#[must_use]
+pub fn table(report: &Report, colour: bool) -> String {
+    let width = report.findings.iter().map(|finding| finding.name.len()).max().unwrap_or_default();
+    let mut text = String::new();
+    for finding in &report.findings {
+        let (word, code) = match finding.status {
+            Status::Ok => ("ok", 32),
+            Status::Limited => ("limited", 33),
+            Status::Failed => ("FAILED", 31),
+            Status::Skipped => ("skipped", 2),
+        };
+        let (on, off) = if colour { (format!("\x1b[{code}m"), "\x1b[0m") } else { <_>::default() };
+        let _ =
+            writeln!(text, "{on}{word:<7}{off}  {:<width$}  {}", finding.name, finding.sentence);
+        if let Some(remedy) = &finding.remedy {
+            let _ = writeln!(text, "{:<7}  {:<width$}  → {remedy}", "", "");
+        }
+    }
+    let verdict =
+        if report.ok { "This host can run topo-lb." } else { "This host cannot run topo-lb." };
+    let _ = writeln!(text, "\n{verdict}");
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn report() -> Report {
+        let findings = vec![
+            Finding::ok("kernel", "Linux 6.18"),
+            Finding::failed("bpffs", "it is not there", "mount it"),
+        ];
+        Report { ok: false, findings }
+    }
+
+    #[test]
+    fn a_remedy_stands_below_what_failed() {
+        let text = table(&report(), false);
+        assert!(text.contains("FAILED   bpffs   it is not there\n"), "{text}");
+        assert!(text.contains("\n                 → mount it\n"), "{text}");
+        assert!(text.ends_with("This host cannot run topo-lb.\n"), "{text}");
+    }
+
+    #[test]
+    fn colours_are_only_where_they_are_asked_for() {
+        assert!(!table(&report(), false).contains('\x1b'));
+        assert!(table(&report(), true).contains("\x1b[31mFAILED"));
+    }
+
+    #[test]
+    fn every_required_feature_is_looked_at() {
+        let looked: Vec<_> = FEATURES.iter().flat_map(|(_, features, _)| features.iter()).collect();
+        for feature in Feature::REQUIRED.iter().chain(&Feature::OPTIONAL) {
+            assert!(looked.contains(&feature), "{feature}");
+        }
+    }
+}
