@@ -232,9 +232,11 @@ impl<'a> Draft<'a> {
         steps.extend(self.names);
         steps.extend(self.fills);
         steps.extend(self.set_members);
+        // Before what is published without them: a UDP flow asks once for each new value whether
+        // its endpoint is still a member, and never again if the answer was yes.
+        steps.extend(self.remove_members);
         steps.extend(self.publishes);
         steps.extend(withdrawn.iter().copied().map(Step::Withdraw));
-        steps.extend(self.remove_members);
         if !freed.is_empty() || !self.unname.is_empty() {
             steps.push(Step::Grace);
             steps.extend(freed);

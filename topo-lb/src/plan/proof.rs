@@ -176,6 +176,30 @@ proptest! {
         }
     }
 
+    /// A UDP flow that met a new value asks once whether its endpoint is still a member: what the
+    /// new value drops must be off the list by then, or the flow stays with it for ever.
+    #[test]
+    fn no_entry_is_published_while_an_endpoint_that_it_drops_is_a_member(
+        batches in prop::collection::vec(prop::collection::vec(change(), 1..4), 1..8),
+    ) {
+        let mut world = World::new(Capacity::default());
+        for batch in batches {
+            let touched = world.set(batch);
+            let plan = diff::plan(&world.desired, &world.installed, &touched);
+            let mut after = world.store.clone();
+            commit(&plan, &mut after, &mut world.installed.clone()).unwrap();
+            for step in &plan.steps {
+                let one = super::Plan { steps: vec![step.clone()], ..Default::default() };
+                commit(&one, &mut world.store, &mut world.installed).unwrap();
+                let super::Step::Publish { entry, frontend, .. } = step else { continue };
+                let listed = world.store.members().keys().filter(|(of, _)| *of == entry.index);
+                for member in listed {
+                    prop_assert!(after.members().contains_key(member), "{frontend}: {member:?}");
+                }
+            }
+        }
+    }
+
     #[test]
     fn planning_again_finds_nothing_to_do_also_after_a_restart(
         batch in prop::collection::vec(change(), 1..8),
