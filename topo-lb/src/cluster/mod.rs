@@ -5,12 +5,14 @@
 pub mod kept;
 pub mod labels;
 pub mod node;
+pub mod protocol;
 pub mod service;
 pub mod slice;
 pub mod state;
 
 pub use labels::Labels;
 pub use node::Node;
+pub use protocol::Protocol;
 pub use service::{Service, ServiceId, ServicePort};
 pub use slice::{Slice, SliceEndpoint, SliceId, SlicePort};
 pub use state::{Changed, State};

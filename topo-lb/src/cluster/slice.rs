@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use super::service::{Protocol, ServiceId};
+use super::protocol::Protocol;
+use super::service::ServiceId;
 
 /// Namespace and name of an EndpointSlice.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

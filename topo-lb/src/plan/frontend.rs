@@ -3,7 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-use crate::cluster::service::Protocol;
+use crate::cluster::Protocol;
 use crate::topology::Chosen;
 
 /// An address family: each has maps of its own.
@@ -49,12 +49,7 @@ impl Frontend {
 impl std::fmt::Display for Frontend {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let socket = SocketAddr::new(self.address, self.port);
-        let protocol = match self.protocol {
-            Protocol::Tcp => "TCP",
-            Protocol::Udp => "UDP",
-            Protocol::Sctp => "SCTP",
-        };
-        write!(f, "{socket}/{protocol}")
+        write!(f, "{socket}/{}", self.protocol.name())
     }
 }
 

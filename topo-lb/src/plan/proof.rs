@@ -8,8 +8,7 @@ use topo_lb_common::backend::Locality;
 
 use super::diff;
 use super::{Capacity, Desired, Frontend, Installed};
-use crate::cluster::ServiceId;
-use crate::cluster::service::Protocol;
+use crate::cluster::{Protocol, ServiceId};
 use crate::datapath::commit::commit;
 use crate::datapath::memory::MemoryStore;
 use crate::datapath::store::Store;
