@@ -33,8 +33,9 @@ impl Counters {
     }
 }
 
-/// Bytes of a name in `names`: namespace (63) `/` name (63) `:` port (15), and a closing zero.
-pub const NAME_LENGTH: usize = 144;
+/// Bytes of a name in `names`: namespace (63) `/` name (63) `:` port (63), and a closing zero. Each
+/// is a DNS label (RFC 1123), the port's name too.
+pub const NAME_LENGTH: usize = 192;
 
 /// Value of `names`: `namespace/name:port`, zero-padded UTF-8.
 #[repr(C)]

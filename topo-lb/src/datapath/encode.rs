@@ -9,7 +9,7 @@ use topo_lb_common::member::{MemberKey4, MemberKey6};
 use topo_lb_common::selection::{INLINE, NO_TIER, SLOTTED, Selection};
 use topo_lb_common::service::{Service4, Service6};
 
-use crate::cluster::service::Protocol;
+use crate::cluster::Protocol;
 use crate::plan::{Entry, Frontend};
 use crate::topology::Chosen;
 
@@ -293,6 +293,9 @@ mod tests {
     #[test]
     fn names_of_any_length_fit_and_are_read_back() {
         assert_eq!(read_name(&name("default/web:http")), Some("default/web:http"));
+        let label = "x".repeat(63);
+        let longest = format!("{label}/{label}:{label}");
+        assert_eq!(read_name(&name(&longest)), Some(&*longest), "it names another port when cut");
         let long = "x".repeat(500);
         assert_eq!(read_name(&name(&long)).map(str::len), Some(NAME_LENGTH - 1));
     }
