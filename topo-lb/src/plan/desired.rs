@@ -6,8 +6,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use super::frontend::{Entry, Family, Frontend};
-use crate::cluster::ServiceId;
-use crate::cluster::service::Protocol;
+use crate::cluster::{Protocol, ServiceId};
 use crate::topology::{Chosen, Route, Verdict};
 
 /// One Service port in one family.
@@ -42,6 +41,7 @@ impl Target {
         let row: Arc<[Chosen]> =
             endpoints.into_iter().take(count).chain(wider).take(usize::from(u16::MAX)).collect();
         let affinity_seconds = route.affinity_seconds.unwrap_or(0);
+        let lists_members = route.protocol == Protocol::Udp || affinity_seconds != 0;
         Some(Self {
             frontends: route
                 .frontends
@@ -56,8 +56,9 @@ impl Target {
                 affinity_seconds,
                 row,
             },
-            serving: route.serving,
-            lists_members: route.protocol == Protocol::Udp || affinity_seconds != 0,
+            // Nobody asks for those of the others, which are most of a cluster's endpoints.
+            serving: if lists_members { route.serving } else { Vec::new() },
+            lists_members,
             name: route.name,
             family,
         })
@@ -76,14 +77,15 @@ impl Target {
     }
 }
 
-/// Who claims a frontend: the lowest gets it.
+/// Who claims a frontend.
 type Claim = (ServiceId, usize);
 
 /// What every Service should do.
 #[derive(Clone, Debug, Default)]
 pub struct Desired {
     services: BTreeMap<ServiceId, Vec<Target>>,
-    claims: BTreeMap<Frontend, BTreeSet<Claim>>,
+    /// In order: the lowest gets it. Nearly always there is one, so this is no tree.
+    claims: BTreeMap<Frontend, Vec<Claim>>,
 }
 
 impl Desired {
@@ -94,18 +96,22 @@ impl Desired {
         let before = self.services.remove(&id).unwrap_or_default();
         for (place, frontend) in claimed(&before) {
             if let Some(claims) = self.claims.get_mut(&frontend) {
-                claims.remove(&(id.clone(), place));
+                claims.retain(|(other, at)| *other != id || *at != place);
                 affected.extend(claims.iter().map(|(other, _)| other.clone()));
                 if claims.is_empty() {
                     self.claims.remove(&frontend);
                 }
             }
         }
-        let targets: Vec<Target> = routes.into_iter().filter_map(Target::new).collect();
+        let mut targets: Vec<Target> = routes.into_iter().filter_map(Target::new).collect();
+        targets.shrink_to_fit();
         for (place, frontend) in claimed(&targets) {
-            let claims = self.claims.entry(frontend).or_default();
+            let claims = self.claims.entry(frontend).or_insert_with(|| Vec::with_capacity(1));
             affected.extend(claims.iter().map(|(other, _)| other.clone()));
-            claims.insert((id.clone(), place));
+            let claim = (id.clone(), place);
+            if let Err(at) = claims.binary_search(&claim) {
+                claims.insert(at, claim);
+            }
         }
         if !targets.is_empty() {
             self.services.insert(id.clone(), targets);
@@ -123,7 +129,7 @@ impl Desired {
     pub fn owns(&self, id: &ServiceId, place: usize, frontend: &Frontend) -> bool {
         self.claims
             .get(frontend)
-            .and_then(BTreeSet::first)
+            .and_then(|claims| claims.first())
             .is_some_and(|(owner, at)| owner == id && *at == place)
     }
 

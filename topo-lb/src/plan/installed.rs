@@ -1,7 +1,7 @@
 //! What the kernel maps hold, as far as the agent wrote it: rebuilt from them at start, then kept
 //! in step with every write.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -27,7 +27,8 @@ pub struct Placed {
 pub struct Installed {
     range: Range,
     placed: BTreeMap<Frontend, Placed>,
-    frontends: BTreeMap<u32, BTreeSet<Frontend>>,
+    /// Of a Service port; nearly always one, so this is no tree.
+    frontends: BTreeMap<u32, Vec<Frontend>>,
     members: BTreeMap<(u32, SocketAddr), bool>,
     indexes: Indexes,
     slots: [Slots; 2],
@@ -125,7 +126,11 @@ impl Installed {
             }
             Step::Publish { frontend, entry, slot_base } => {
                 self.forget(frontend);
-                self.frontends.entry(entry.index).or_default().insert(*frontend);
+                // It was forgotten just now: it is nobody's.
+                self.frontends
+                    .entry(entry.index)
+                    .or_insert_with(|| Vec::with_capacity(1))
+                    .push(*frontend);
                 self.counts[frontend.family() as usize] += 1;
                 self.placed
                     .insert(*frontend, Placed { entry: entry.clone(), slot_base: *slot_base });
@@ -148,7 +153,7 @@ impl Installed {
         let Some(old) = self.placed.remove(frontend) else { return };
         self.counts[frontend.family() as usize] -= 1;
         if let Some(frontends) = self.frontends.get_mut(&old.entry.index) {
-            frontends.remove(frontend);
+            frontends.retain(|other| other != frontend);
             if frontends.is_empty() {
                 self.frontends.remove(&old.entry.index);
             }
