@@ -4,8 +4,9 @@
 //! A map update copies the value with plain stores, and a deleted element may be reused for
 //! another key while a program still holds a pointer to it: what a reader sees can be torn. Hence
 //! the stamp: the frontend and the generation at the head, the generation again at the tail. The
-//! writer stores from head to tail, the reader reads from tail to head: equal generations and the
-//! right frontend mean that all between is of one write.
+//! kernel copies from one end to the other, and which it begins with depends on the processor: the
+//! reader looks at both ends before and after what is between. Four equal generations and the right
+//! frontend mean that all of it is of one write.
 
 use crate::address::{Frontend4, Frontend6};
 use crate::backend::{Backend4, Backend6};
@@ -32,7 +33,7 @@ pub struct Service4 {
     pub endpoints: [Backend4; INLINE],
     /// Zero.
     pub reserved_tail: u32,
-    /// [`generation`](Self::generation) again, written last.
+    /// [`generation`](Self::generation) again.
     pub generation_tail: u32,
 }
 
@@ -53,7 +54,7 @@ pub struct Service6 {
     pub affinity_seconds: u32,
     /// The endpoints, where [`SLOTTED`](crate::selection::SLOTTED) is not set.
     pub endpoints: [Backend6; INLINE],
-    /// [`generation`](Self::generation) again, written last.
+    /// [`generation`](Self::generation) again.
     pub generation_tail: u32,
 }
 

@@ -31,10 +31,11 @@ pub(crate) struct Snapshot<T> {
 
 /// Looks a frontend up and reads of its value what `body` reads.
 ///
-/// The writer stores head first and tail last; reading the tail first and the head last gives the
-/// same generation at both only if all between is of that write. The frontend inside the value
-/// tells an element that was given to another key meanwhile; that is why each attempt looks up
-/// again.
+/// The kernel copies a value from head to tail, or, where x86 has no fast short `rep movsb`, from
+/// tail to head (`memcpy_orig`, arch/x86/lib/memcpy_64.S). The same generation at both ends, before
+/// and after the body is read, says in either case that all between is of that write. The frontend
+/// inside the value tells an element that was given to another key meanwhile; that is why each
+/// attempt looks up again.
 #[inline(always)]
 pub(crate) fn service<F: Family, T: Default>(
     frontend: &F::Frontend,
@@ -50,10 +51,14 @@ pub(crate) fn service<F: Family, T: Default>(
         unsafe {
             let fields = F::fields(value);
             let generation = fields.generation_tail.read_volatile();
-            let value = body(&fields);
-            let owner = words(fields.frontend);
             let head = fields.generation.read_volatile();
-            if head == generation && same(&owner, frontend) {
+            let value = body(&fields);
+            let head_after = fields.generation.read_volatile();
+            let tail_after = fields.generation_tail.read_volatile();
+            let owner = words(fields.frontend);
+            let differ =
+                (head ^ generation) | (head_after ^ generation) | (tail_after ^ generation);
+            if differ == 0 && same(&owner, frontend) {
                 return Snapshot { found: Found::Whole, generation, value };
             }
         }
