@@ -1,6 +1,7 @@
 //! The kernel's maps, opened by their pins: for the agent to write, for `list` to read.
 
 use std::collections::BTreeMap;
+use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::io;
 use std::net::SocketAddr;
 use std::path::Path;
@@ -13,6 +14,7 @@ use topo_lb_common::member::{CHOSEN, Member};
 use topo_lb_common::range::Range;
 
 use super::encode::{self, Layout, V4, V6};
+use super::load::causes;
 use super::store::{Store, StoreError};
 use crate::plan::{Capacity, Entry, Family, Frontend, Installed};
 use crate::topology::Chosen;
@@ -127,7 +129,10 @@ impl BpfStore {
             counters: PerCpuArray::try_from(Map::PerCpuArray(map(pin_dir, maps::COUNTERS)?))
                 .map_err(|error| shape(pin_dir, maps::COUNTERS, &error))?,
             capacity,
-            generation: 0,
+            // Anywhere, and not where the last agent stopped: its highest number may have gone
+            // with the Service that had it, and a UDP flow that remembers it must not take a later
+            // write for that one.
+            generation: RandomState::new().build_hasher().finish() as u32,
         })
     }
 
@@ -327,7 +332,6 @@ impl Store for BpfStore {
             installed.adopt_name(index, name);
         }
         for published in self.published()? {
-            self.generation = self.generation.max(published.generation);
             installed.adopt(published.frontend, published.entry, published.slot_base);
         }
         self.v4.read_members(&mut installed)?;
@@ -396,15 +400,4 @@ fn absent_is_fine(result: Result<(), MapError>) -> Result<(), MapError> {
         }
         result => result,
     }
-}
-
-/// An error and what caused it, in one sentence.
-fn causes(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        text = format!("{text}: {cause}");
-        source = cause.source();
-    }
-    text
 }
