@@ -15,9 +15,10 @@ use aya::programs::cgroup_sock_addr::CgroupSockAddrAttachType;
 use aya::programs::{CgroupAttachMode, CgroupSockAddr, ProgramInfo};
 use aya::sys::{Stats, enable_stats};
 use topo_lb::datapath::mount::cgroup2_root;
-use topo_lb::datapath::object::{Hook, Sizes, TcpPeer};
+use topo_lb::datapath::object::{Hook, TcpPeer};
 use topo_lb::datapath::probe::{kernel_release, pin_empty};
 use topo_lb::datapath::trial::{Trial, TrialCgroup};
+use topo_lb::plan::Capacity;
 use topo_lb_common::address::{Frontend4, TCP};
 use topo_lb_common::backend::Backend4;
 use topo_lb_common::range::Range;
@@ -79,7 +80,7 @@ fn frontend(service: u32) -> Ipv4Addr {
 
 /// Loads the programs with a number of Services.
 fn prepare(tcp_peer: TcpPeer, services: u32) -> Result<Trial> {
-    let mut trial = Trial::load(&Sizes::default(), tcp_peer)?;
+    let mut trial = Trial::load(&Capacity::default(), tcp_peer)?;
     let mut range = Range::EMPTY;
     for index in 0..services {
         let address = frontend(index).octets();

@@ -12,7 +12,7 @@ use crate::datapath::capability;
 use crate::datapath::lock::{Lock, LockError};
 use crate::datapath::mount::{check_bpffs, check_cgroup2};
 use crate::datapath::object::Hook;
-use crate::datapath::probe::{Feature, kernel_release};
+use crate::datapath::probe::{Feature, has_membarrier, kernel_release};
 use crate::datapath::self_probe;
 
 pub use crate::datapath::self_probe::child as probe_child;
@@ -203,18 +203,13 @@ fn features_finding(
 
 /// Whether slots that no value names any more can be told free; membarrier(2).
 fn membarrier() -> Finding {
-    const QUERY: libc::c_int = 0;
-    const GLOBAL: libc::c_long = 1;
-    let none: libc::c_int = 0;
-    // SAFETY: a query takes no address and changes nothing.
-    let commands = unsafe { libc::syscall(libc::SYS_membarrier, QUERY, none, none) };
-    if commands >= 0 && commands & GLOBAL != 0 {
+    if has_membarrier() {
         return Finding::ok("membarrier", "the agent can wait for running programs to end");
     }
     Finding::failed(
         "membarrier",
-        "the agent cannot wait for running programs to end: membarrier(2) is not permitted",
-        "allow it in the seccomp profile",
+        "the agent cannot wait for running programs to end: membarrier(2) does not serve",
+        "allow it in the seccomp profile, and boot without `nohz_full`, which takes it away",
     )
 }
 

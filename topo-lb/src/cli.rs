@@ -163,15 +163,17 @@ pub struct AgentArgs {
     /// What getpeername says of a TCP connection to a Service
     #[arg(long, value_enum, default_value_t, env = "TOPO_LB_TCP_PEER")]
     pub tcp_peer: TcpPeerArg,
-    /// Frontends per address family that the maps hold
+    /// Frontends per address family, and Service ports in all, that the maps hold
     #[arg(long, value_name = "N", env = "TOPO_LB_MAX_SERVICES", default_value_t = maps::DEFAULT_SERVICES,
           value_parser = clap::value_parser!(u32).range(1..=4_194_304))]
     pub max_services: u32,
-    /// Endpoints per address family, of Services with more than 8, that the maps hold
+    /// Endpoints per address family that the maps hold: as many of Services with more than 8, and
+    /// as many of UDP Services and of Services with session affinity
     #[arg(long, value_name = "N", env = "TOPO_LB_MAX_ENDPOINTS", default_value_t = maps::DEFAULT_SLOTS,
           value_parser = clap::value_parser!(u32).range(1..=16_777_216))]
     pub max_endpoints: u32,
-    /// Unconnected UDP flows per address family that are remembered
+    /// Unconnected UDP flows, and clients with session affinity, per address family that are
+    /// remembered
     #[arg(long, value_name = "N", env = "TOPO_LB_MAX_FLOWS", default_value_t = maps::DEFAULT_FLOWS,
           value_parser = clap::value_parser!(u32).range(1..=16_777_216))]
     pub max_flows: u32,
@@ -217,7 +219,7 @@ pub struct LintArgs {
 
 /// What of the maps is shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Listing {
+pub enum ListArg {
     /// Frontends, and where their connections went.
     Services,
     /// The endpoints that each frontend may use.
@@ -231,7 +233,7 @@ pub enum Listing {
 pub struct ListArgs {
     /// What of the maps is shown
     #[arg(value_enum)]
-    pub what: Listing,
+    pub what: ListArg,
     #[command(flatten)]
     #[allow(missing_docs, reason = "flattened: PinArgs says what it is")]
     pub pin: PinArgs,

@@ -8,12 +8,22 @@ use comfy_table::{CellAlignment, Table, presets};
 use serde::Serialize;
 use topo_lb_common::selection::SPILL_ONE;
 
-use crate::cli::Listing;
 use crate::datapath::bpf::{BpfStore, Published, ReadError};
 use crate::datapath::flows::{self, Flow};
 use crate::datapath::store::StoreError;
 
-/// What was asked for.
+/// What of the maps is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Listing {
+    /// Frontends, and where their connections went.
+    Services,
+    /// The endpoints that each frontend may use.
+    Endpoints,
+    /// Flows that the kernel remembers: unconnected UDP.
+    Connections,
+}
+
+/// What was found.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Listed {

@@ -9,16 +9,18 @@ use clap::Parser as _;
 use serde::Serialize;
 use topo_lb::app::{self, Config, Source};
 use topo_lb::cli::{
-    AgentArgs, CheckArgs, CleanupArgs, Cli, Command, ExplainArgs, LintArgs, ListArgs, LogFormat,
-    Output, ScopeArg, SourceArgs, TcpPeerArg,
+    AgentArgs, CheckArgs, CleanupArgs, Cli, Command, ExplainArgs, LintArgs, ListArg, ListArgs,
+    LogFormat, Output, ScopeArg, SourceArgs, TcpPeerArg,
 };
 use topo_lb::cluster::{ServiceId, State, Update};
 use topo_lb::datapath::attach;
 use topo_lb::datapath::load::Options;
-use topo_lb::datapath::object::{Sizes, TcpPeer};
+use topo_lb::datapath::object::TcpPeer;
+use topo_lb::list::Listing;
+use topo_lb::plan::Capacity;
 use topo_lb::source::kube::KubeTarget;
 use topo_lb::topology::Scope;
-use topo_lb::{check, explain, lint, list, source};
+use topo_lb::{check, explain, heap, lint, list, source};
 
 fn main() -> ExitCode {
     let result = match Cli::parse().command {
@@ -42,6 +44,7 @@ fn main() -> ExitCode {
 }
 
 fn run_agent(args: AgentArgs) -> anyhow::Result<ExitCode> {
+    heap::share();
     start_logging(args.log_format);
     let config = Config {
         node: node_name(args.node_name, "--node-name")?.into(),
@@ -50,7 +53,7 @@ fn run_agent(args: AgentArgs) -> anyhow::Result<ExitCode> {
         datapath: Options {
             pin_dir: args.pin.pin_dir,
             cgroup_root: args.cgroup_root,
-            sizes: Sizes {
+            capacity: Capacity {
                 services: args.max_services,
                 slots: args.max_endpoints,
                 members: args.max_endpoints,
@@ -93,7 +96,7 @@ fn run_lint(args: &LintArgs) -> anyhow::Result<ExitCode> {
 }
 
 fn run_list(args: &ListArgs) -> anyhow::Result<ExitCode> {
-    let listed = list::list(&args.pin.pin_dir, args.what)?;
+    let listed = list::list(&args.pin.pin_dir, what(args.what))?;
     print(args.output, &listed, || listed.table())?;
     Ok(ExitCode::SUCCESS)
 }
@@ -198,6 +201,14 @@ fn service_id(text: &str, state: &State) -> anyhow::Result<ServiceId> {
         bail!("there is no Service {id}; without names, explain shows every Service there is");
     }
     Ok(id)
+}
+
+const fn what(what: ListArg) -> Listing {
+    match what {
+        ListArg::Services => Listing::Services,
+        ListArg::Endpoints => Listing::Endpoints,
+        ListArg::Connections => Listing::Connections,
+    }
 }
 
 const fn scope(scope: ScopeArg) -> Scope {

@@ -14,8 +14,9 @@ use tracing::debug;
 use super::capability;
 use super::lock::{Lock, LockError};
 use super::mount::{MountError, check_bpffs, check_cgroup2};
-use super::object::{Constants, Hook, OBJECT, Shape, Sizes, TcpPeer, loader, shapes};
+use super::object::{Constants, Hook, OBJECT, Shape, TcpPeer, loader, shapes};
 use super::probe::{self, Feature};
+use crate::plan::Capacity;
 
 /// Where and how the datapath is to be.
 #[derive(Clone, Debug)]
@@ -25,7 +26,7 @@ pub struct Options {
     /// The cgroup v2 directory whose processes are served.
     pub cgroup_root: PathBuf,
     /// How much the maps hold.
-    pub sizes: Sizes,
+    pub capacity: Capacity,
     /// What the peer of a translated TCP connection is to its application.
     pub tcp_peer: TcpPeer,
 }
@@ -69,6 +70,12 @@ pub enum LoadError {
     /// The kernel lacks what the programs need.
     #[error("this kernel ({}) is too old: {}", probe::kernel_release(), list(.0))]
     KernelTooOld(Vec<Feature>),
+    /// There is no way to wait for programs that run.
+    #[error(
+        "the agent cannot wait for running programs to end, because membarrier(2) does not serve: \
+         allow it in the seccomp profile, and boot without `nohz_full`, which takes it away"
+    )]
+    NoMembarrier,
     /// A pinned map is of another layout or size.
     #[error(
         "the pinned map {name} has {found}, but this agent needs {needed}: run `topo-lb cleanup` \
@@ -122,13 +129,13 @@ pub struct Datapath {
 }
 
 impl Datapath {
-    /// Takes the pin directory, loads the programs, makes and pins the maps that are not there,
-    /// and takes those that are. Nothing is attached.
+    /// Looks whether this host lets [`open`](Self::open) succeed, and makes nothing. Takes some
+    /// milliseconds.
     ///
     /// # Errors
     ///
-    /// Each says in a sentence what is missing and what to do.
-    pub fn open(options: Options) -> Result<Self, LoadError> {
+    /// As those of [`open`](Self::open), as far as they can be told without making anything.
+    pub fn check_host(options: &Options) -> Result<(), LoadError> {
         check_bpffs(&options.pin_dir)?;
         check_cgroup2(&options.cgroup_root)?;
         let missing = capability::missing();
@@ -139,12 +146,32 @@ impl Datapath {
         if !missing.is_empty() {
             return Err(LoadError::KernelTooOld(missing));
         }
+        if !probe::has_membarrier() {
+            return Err(LoadError::NoMembarrier);
+        }
+        if options.pin_dir.exists() {
+            Lock::take(&options.pin_dir)?;
+            for shape in &shapes(&options.capacity) {
+                check_pinned(shape, &options.pin_dir.join(shape.name))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes the pin directory, loads the programs, makes and pins the maps that are not there,
+    /// and takes those that are. Nothing is attached.
+    ///
+    /// # Errors
+    ///
+    /// Each says in a sentence what is missing and what to do.
+    pub fn open(options: Options) -> Result<Self, LoadError> {
+        Self::check_host(&options)?;
         let is_new = make_directory(&options.pin_dir)?;
         let lock = Lock::take(&options.pin_dir)?;
         // After the lock, so that it is undone before the lock is given back.
         let mut made =
             Made { directory: is_new.then(|| options.pin_dir.clone()), files: Vec::new() };
-        let shapes = shapes(&options.sizes);
+        let shapes = shapes(&options.capacity);
         for shape in &shapes {
             let path = options.pin_dir.join(shape.name);
             match check_pinned(shape, &path)? {

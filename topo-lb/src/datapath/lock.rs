@@ -3,6 +3,8 @@
 use std::fs::{File, TryLockError};
 use std::io;
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Duration;
 
 use thiserror::Error;
 
@@ -31,8 +33,13 @@ pub struct Lock {
     _directory: File,
 }
 
+/// `topo-lb check` takes the lock for a moment to see whether it is free; an agent that starts just
+/// then must not take that for another agent.
+const ATTEMPTS: u32 = 5;
+const PAUSE: Duration = Duration::from_millis(20);
+
 impl Lock {
-    /// Locks `directory`, which exists.
+    /// Locks `directory`, which exists. Blocks for a tenth of a second where it is locked.
     ///
     /// # Errors
     ///
@@ -40,10 +47,33 @@ impl Lock {
     pub fn take(directory: &Path) -> Result<Self, LockError> {
         let unusable = |source| LockError::Unusable { path: directory.to_owned(), source };
         let file = File::open(directory).map_err(unusable)?;
-        match file.try_lock() {
-            Ok(()) => Ok(Self { _directory: file }),
-            Err(TryLockError::WouldBlock) => Err(LockError::Held(directory.to_owned())),
-            Err(TryLockError::Error(source)) => Err(unusable(source)),
+        for _ in 0..ATTEMPTS {
+            match file.try_lock() {
+                Ok(()) => return Ok(Self { _directory: file }),
+                Err(TryLockError::WouldBlock) => thread::sleep(PAUSE),
+                Err(TryLockError::Error(source)) => return Err(unusable(source)),
+            }
         }
+        Err(LockError::Held(directory.to_owned()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lock_that_is_held_only_for_a_moment_is_waited_for() {
+        let directory = std::env::temp_dir().join(format!("topo-lb-lock-{}", std::process::id()));
+        std::fs::create_dir_all(&directory).unwrap();
+        let held = Lock::take(&directory).unwrap();
+        assert!(matches!(Lock::take(&directory), Err(LockError::Held(_))));
+        let release = thread::spawn(move || {
+            thread::sleep(PAUSE);
+            drop(held);
+        });
+        assert!(Lock::take(&directory).is_ok());
+        release.join().unwrap();
+        std::fs::remove_dir(&directory).unwrap();
     }
 }

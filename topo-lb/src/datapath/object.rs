@@ -16,6 +16,7 @@ use topo_lb_common::reverse::{Connected4, Connected6};
 use topo_lb_common::service::{Service4, Service6};
 
 use super::probe::Feature;
+use crate::plan::Capacity;
 
 /// The programs, built by `cargo xtask build-ebpf`.
 pub(crate) static OBJECT: &[u8] = aya::include_bytes_aligned!(env!("TOPO_LB_OBJECT"));
@@ -86,30 +87,6 @@ impl Hook {
     }
 }
 
-/// How much the maps hold.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Sizes {
-    /// Frontends per address family, and Service ports in all.
-    pub services: u32,
-    /// Endpoints per address family, of Services that do not fit inline.
-    pub slots: u32,
-    /// Endpoints per address family, of UDP Services and Services with session affinity.
-    pub members: u32,
-    /// Unconnected UDP flows, and affinity entries, per address family.
-    pub flows: u32,
-}
-
-impl Default for Sizes {
-    fn default() -> Self {
-        Self {
-            services: maps::DEFAULT_SERVICES,
-            slots: maps::DEFAULT_SLOTS,
-            members: maps::DEFAULT_MEMBERS,
-            flows: maps::DEFAULT_FLOWS,
-        }
-    }
-}
-
 /// What the peer of a translated TCP connection is to its application.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TcpPeer {
@@ -134,13 +111,13 @@ pub(crate) struct Shape {
 }
 
 /// The shape of every map of `maps::ALL`, in that order.
-pub(crate) fn shapes(sizes: &Sizes) -> [Shape; maps::ALL.len()] {
+pub(crate) fn shapes(capacity: &Capacity) -> [Shape; maps::ALL.len()] {
     fn shape<K, V>(name: &'static str, map_type: MapType, max_entries: u32, flags: u32) -> Shape {
         let (key, value) = (size_of::<K>() as u32, size_of::<V>() as u32);
         Shape { name, map_type, key, value, max_entries, flags }
     }
     use MapType::{Array, Hash, LruHash, PerCpuArray, SkStorage};
-    let Sizes { services, slots, members, flows } = *sizes;
+    let Capacity { services, slots, members, flows } = *capacity;
     [
         shape::<u32, Range>(maps::RANGE, Array, 1, 0),
         shape::<Frontend4, Service4>(maps::SERVICES4, Hash, services, 0),
@@ -214,7 +191,7 @@ mod tests {
 
     #[test]
     fn every_map_of_the_abi_has_a_shape_in_the_same_order() {
-        let names = shapes(&Sizes::default()).map(|shape| shape.name);
+        let names = shapes(&Capacity::default()).map(|shape| shape.name);
         assert_eq!(names, maps::ALL);
     }
 

@@ -166,6 +166,19 @@ pub fn missing() -> Vec<Feature> {
     Feature::REQUIRED.into_iter().filter(|feature| feature.is_there() == Some(false)).collect()
 }
 
+/// Whether `membarrier(MEMBARRIER_CMD_GLOBAL)` serves: by it the agent knows that no program reads
+/// what it replaced. A seccomp filter may forbid it, and the kernel does not offer it with
+/// `nohz_full` (kernel/sched/membarrier.c).
+#[must_use]
+pub fn has_membarrier() -> bool {
+    const QUERY: libc::c_int = 0;
+    const GLOBAL: libc::c_long = 1;
+    let none: libc::c_int = 0;
+    // SAFETY: a query takes no address and changes nothing.
+    let commands = unsafe { libc::syscall(libc::SYS_membarrier, QUERY, none, none) };
+    commands >= 0 && commands & GLOBAL != 0
+}
+
 /// `uname -r`.
 #[must_use]
 pub fn kernel_release() -> String {

@@ -20,8 +20,9 @@ use topo_lb_common::backend::Backend4;
 use topo_lb_common::selection::Selection;
 use topo_lb_common::service::Service4;
 
-use super::object::{Sizes, TcpPeer};
+use super::object::TcpPeer;
 use super::trial::{Trial, TrialCgroup, TrialError};
+use crate::plan::Capacity;
 
 /// The hidden subcommand that the child runs; its one argument is the address to dial.
 pub const SUBCOMMAND: &str = "self-probe";
@@ -83,8 +84,8 @@ pub fn run(cgroup_root: &Path) -> Result<(), ProbeError> {
     let port = listener.local_addr().map_err(setup("listen on 127.0.0.1"))?.port();
 
     let cgroup = TrialCgroup::make(cgroup_root)?;
-    let sizes = Sizes { services: 16, slots: 16, members: 16, flows: 256 };
-    let mut trial = Trial::load(&sizes, TcpPeer::Service)?;
+    let capacity = Capacity { services: 16, slots: 16, members: 16, flows: 256 };
+    let mut trial = Trial::load(&capacity, TcpPeer::Service)?;
     trial.write4(&service(REACHED, Some(port)))?;
     trial.write4(&service(REFUSED, None))?;
     trial.attach(&cgroup)?;

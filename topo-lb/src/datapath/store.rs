@@ -20,11 +20,8 @@ pub enum StoreError {
         /// What the kernel said.
         reason: String,
     },
-    /// The kernel has no `membarrier(MEMBARRIER_CMD_GLOBAL)` (before 4.16 `…_SHARED`), or it is
-    /// blocked by a seccomp filter.
-    #[error(
-        "membarrier(2) failed: {0}; the agent needs it to reuse slots safely, allow it in the seccomp profile"
-    )]
+    /// `membarrier(MEMBARRIER_CMD_GLOBAL)` failed, although it served at start.
+    #[error("membarrier(2) failed: {0}; the agent needs it to reuse slots safely")]
     Grace(std::io::Error),
 }
 

@@ -18,7 +18,8 @@ use topo_lb_common::range::Range;
 use topo_lb_common::service::Service4;
 
 use super::load::{LoadError, causes, load, program};
-use super::object::{Constants, Hook, Sizes, TcpPeer, shapes};
+use super::object::{Constants, Hook, TcpPeer, shapes};
+use crate::plan::Capacity;
 
 /// Why a trial cannot be made.
 #[derive(Debug, Error)]
@@ -131,14 +132,14 @@ pub struct Trial {
 }
 
 impl Trial {
-    /// Loads programs and maps of these sizes. `range` is such that every address is looked up.
+    /// Loads programs and maps of this capacity. `range` is such that every address is looked up.
     ///
     /// # Errors
     ///
     /// As [`Datapath::open`](super::load::Datapath::open), as far as the kernel is concerned.
-    pub fn load(sizes: &Sizes, tcp_peer: TcpPeer) -> Result<Self, TrialError> {
+    pub fn load(capacity: &Capacity, tcp_peer: TcpPeer) -> Result<Self, TrialError> {
         let constants = Constants::probe(tcp_peer);
-        let ebpf = load(&shapes(sizes), &constants, None)?;
+        let ebpf = load(&shapes(capacity), &constants, None)?;
         Ok(Self { ebpf, links: Vec::new(), reports_refused: constants.reports_refused() })
     }
 

@@ -1,15 +1,15 @@
-//! How much the maps hold.
+//! How much the maps hold: what they are made for, and what plans must keep to.
 
 use topo_lb_common::maps;
 
-/// Sizes of the maps, as the agent was told.
+/// How much the maps hold, as the agent was told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Capacity {
     /// Frontends per family, and Service ports in all.
     pub services: u32,
-    /// Slots per family.
+    /// Endpoints per family, of Services that do not fit inline: slots.
     pub slots: u32,
-    /// Members per family.
+    /// Endpoints per family, of UDP Services and Services with session affinity: members.
     pub members: u32,
     /// Unconnected UDP flows and affinity entries per family; full maps forget the oldest.
     pub flows: u32,
