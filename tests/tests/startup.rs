@@ -8,6 +8,7 @@ use rustix::thread::CapabilitySet;
 use topo_lb_tests::process;
 use topo_lb_tests::scene::{Scene, WEB4, at, prepared};
 use topo_lb_tests::traffic::Via;
+use topo_lb_tests::wait::{PATIENCE, until};
 
 /// Runs `command`, an agent's, which must end with code 1 and say one sentence that holds all of
 /// `wanted`; nothing may be pinned or attached.
@@ -111,6 +112,63 @@ fn a_failed_start_leaves_the_running_datapath_alone() -> Result<()> {
         let (status, said) = scene.agent.run_to_end(command)?;
         ensure!(status.code() == Some(1), "{status}: {said}");
         ensure!(scene.agent.objects()? == before, "{said}");
+        scene.expect(Via::Http, at(WEB4)?, &["a", "b", "c", "d"])
+    })
+}
+
+/// An agent's command line with an API server that nobody can reach.
+fn without_server(scene: &Scene<'_>, cgroup_root: &str) -> Result<Command> {
+    let pins = scene.agent.pins().to_str().context("a pin directory is UTF-8")?;
+    let server = "http://127.0.0.1:9";
+    let agent = ["agent", "--api-server", server, "--node-name", "here", "--pin-dir", pins];
+    let mut command = scene.binary.command(&agent);
+    command.args(["--cgroup-root", cgroup_root]);
+    Ok(command)
+}
+
+#[test]
+fn what_is_wrong_with_the_host_is_said_without_waiting_for_an_api_server() -> Result<()> {
+    idle(|scene| {
+        let command = without_server(scene, "/proc")?;
+        refused(scene, command, &["/proc is not a cgroup v2 directory"])
+    })
+}
+
+#[test]
+fn without_an_api_server_the_last_agents_datapath_serves_and_the_next_agent_waits() -> Result<()> {
+    idle(|scene| {
+        scene.agent.resume()?;
+        let before = scene.agent.objects()?;
+        scene.agent.stop()?;
+        let path = scene.cluster.folder().join("waiting.log");
+        let root = scene.cluster.node("here")?.cgroup.path().to_owned();
+        let mut command = without_server(scene, root.to_str().context("UTF-8")?)?;
+        let log = fs::File::create(&path)?;
+        let mut waiting = process::Running::new(command.stderr(log).spawn()?);
+        until("a word about waiting", PATIENCE, || {
+            let said = fs::read_to_string(&path)?;
+            ensure!(waiting.ended()?.is_none(), "it ended: {said}");
+            let all = ["cannot reach the API server", "by what the last agent left"];
+            Ok(if all.iter().all(|one| said.contains(one)) { Ok(()) } else { Err(said) })
+        })?;
+        ensure!(scene.agent.objects()? == before);
+        scene.expect(Via::Http, at(WEB4)?, &["a", "b", "c", "d"])?;
+        ensure!(waiting.stop(PATIENCE)?.success());
+        scene.agent.resume()
+    })
+}
+
+#[test]
+fn maps_of_other_sizes_are_named_with_what_to_do() -> Result<()> {
+    idle(|scene| {
+        scene.agent.resume()?;
+        scene.agent.stop()?;
+        let command = scene.agent.command_with(&[("--max-services", "1024")])?;
+        let (status, said) = scene.agent.run_to_end(command)?;
+        ensure!(status.code() == Some(1), "{status}: {said}");
+        for word in ["services4", "512", "1024", "topo-lb cleanup"] {
+            ensure!(said.contains(word), "no {word:?} in: {said}");
+        }
         scene.expect(Via::Http, at(WEB4)?, &["a", "b", "c", "d"])
     })
 }

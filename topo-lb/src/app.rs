@@ -1,5 +1,6 @@
 //! The agent: one task owns what the cluster looks like and what is installed.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
@@ -10,10 +11,13 @@ use futures::{FutureExt as _, Stream, StreamExt as _};
 use tokio::signal::unix::{SignalKind, signal};
 use tracing::{debug, info, warn};
 
+use crate::cluster::ServiceId;
+use crate::datapath::attach;
 use crate::datapath::bpf::BpfStore;
 use crate::datapath::commit::commit;
 use crate::datapath::load::{Datapath, Options};
 use crate::datapath::store::Store as _;
+use crate::heap;
 use crate::plan::{Installed, Plan};
 use crate::reconcile::Reconciler;
 use crate::source::{self, Event};
@@ -48,6 +52,9 @@ const BATCH: usize = 1024;
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
+/// A first listing that takes longer is remarked upon.
+const UNREMARKED: Duration = Duration::from_secs(2);
+
 /// Runs until SIGTERM or SIGINT, and then leaves the datapath in place.
 pub async fn run(config: Config) -> anyhow::Result<()> {
     let mut terminate = signal(SignalKind::terminate())?;
@@ -76,29 +83,37 @@ async fn events(source: &Source) -> anyhow::Result<Events> {
 }
 
 async fn follow(config: Config) -> anyhow::Result<()> {
+    // First: what is wrong with this host is told at once, and not when an API server answers.
+    Datapath::check_host(&config.datapath)?;
     let mut events = events(&config.source).await?;
     let mut reconciler = Reconciler::new(config.node.clone(), config.scope);
 
-    first_listing(&mut events, &mut reconciler).await?;
+    {
+        let mut listing = pin!(first_listing(&mut events, &mut reconciler));
+        if let Ok(listed) = tokio::time::timeout(UNREMARKED, &mut listing).await {
+            listed?;
+        } else {
+            info!(node = %config.node, "still waiting for all of the cluster; {}", meanwhile(&config));
+            listing.await?;
+        }
+    }
     known_node(&reconciler, &config)?;
 
     // Only now: what fails above leaves nothing in the kernel.
     let mut datapath = Datapath::open(config.datapath.clone())?;
-    let store = BpfStore::open(&config.datapath.pin_dir)?;
-    let mut kernel = Kernel::read(store)?;
-    let began = Instant::now();
-    let plan = reconciler.plan_all(&kernel.installed);
-    kernel.carry_out(&plan).context("the first plan could not be carried out")?;
-    reconciler.carried_out(&plan);
-    told(&plan, began);
+    let mut kernel = Kernel::read(BpfStore::open(&config.datapath.pin_dir)?)?;
+    reconciler.expect_all(&kernel.installed);
+    let writes =
+        kernel.settle(&mut reconciler).context("the first plan could not be carried out")?;
     datapath.attach()?;
     info!(
         node = %config.node,
         services = reconciler.state().services().count(),
-        writes = plan.steps.len(),
+        writes,
         pin_dir = %config.datapath.pin_dir.display(),
         "datapath attached"
     );
+    heap::trim();
     let mut events = pin!(events);
     let mut pause = None;
     loop {
@@ -117,17 +132,8 @@ async fn follow(config: Config) -> anyhow::Result<()> {
                 _ => break,
             }
         }
-        if reconciler.settled() {
-            continue;
-        }
-        let began = Instant::now();
-        let plan = reconciler.plan(&kernel.installed);
-        match kernel.carry_out(&plan) {
-            Ok(()) => {
-                reconciler.carried_out(&plan);
-                told(&plan, began);
-                pause = None;
-            }
+        match kernel.settle(&mut reconciler) {
+            Ok(_) => pause = None,
             Err(error) => {
                 let next = pause.map_or(FIRST_PAUSE, |pause| (pause * 2).min(LONGEST_PAUSE));
                 warn!(
@@ -136,6 +142,15 @@ async fn follow(config: Config) -> anyhow::Result<()> {
                 pause = Some(next);
             }
         }
+    }
+}
+
+/// What becomes of connections until the cluster is known.
+fn meanwhile(config: &Config) -> &'static str {
+    if attach::is_attached(&config.datapath.pin_dir) {
+        "connections go on by what the last agent left in the kernel"
+    } else {
+        "connections are untouched until then"
     }
 }
 
@@ -177,30 +192,38 @@ fn known_node(reconciler: &Reconciler, config: &Config) -> anyhow::Result<()> {
     )
 }
 
-fn told(plan: &Plan, began: Instant) {
-    if !plan.steps.is_empty() {
-        debug!(writes = plan.steps.len(), took = ?began.elapsed(), "programmed");
-    }
-    if !plan.left_out.is_empty() {
-        let names: Vec<String> = plan.left_out.iter().take(8).map(ToString::to_string).collect();
-        warn!(
-            count = plan.left_out.len(),
-            "the maps are full: {} and others like them are left to kube-proxy; start the agent with larger --max-services or --max-endpoints",
-            names.join(", ")
-        );
-    }
-}
-
 /// The kernel's maps and the agent's books of them.
 struct Kernel {
     store: BpfStore,
     installed: Installed,
+    /// Services that people were told have no room.
+    told: BTreeSet<ServiceId>,
 }
 
 impl Kernel {
     fn read(mut store: BpfStore) -> anyhow::Result<Self> {
+        // The agent before may have been killed before it waited for what it replaced.
+        store.grace()?;
         let installed = store.installed()?;
-        Ok(Self { store, installed })
+        Ok(Self { store, installed, told: BTreeSet::new() })
+    }
+
+    /// Plans, and carries out what was planned, until there is nothing to plan. Returns the number
+    /// of steps done.
+    fn settle(&mut self, reconciler: &mut Reconciler) -> anyhow::Result<usize> {
+        let mut steps = 0;
+        while !reconciler.settled() {
+            let began = Instant::now();
+            let plan = reconciler.plan(&self.installed);
+            self.carry_out(&plan)?;
+            reconciler.carried_out(&plan);
+            if !plan.steps.is_empty() {
+                debug!(writes = plan.steps.len(), took = ?began.elapsed(), "programmed");
+            }
+            steps += plan.steps.len();
+        }
+        self.tell(reconciler.left_out());
+        Ok(steps)
     }
 
     /// After a failure the books are made anew from the maps.
@@ -211,5 +234,25 @@ impl Kernel {
             self.installed = self.store.installed()?;
         }
         Ok(result?)
+    }
+
+    /// Says which Services have no room, when these are others than before.
+    fn tell(&mut self, left_out: &BTreeSet<ServiceId>) {
+        if *left_out == self.told {
+            return;
+        }
+        self.told.clone_from(left_out);
+        if left_out.is_empty() {
+            info!("every Service has room in the maps again");
+            return;
+        }
+        let names: Vec<String> = left_out.iter().take(8).map(ToString::to_string).collect();
+        warn!(
+            count = left_out.len(),
+            "the maps are full: left to kube-proxy are {}{}; run `topo-lb cleanup` and start the \
+             agent with a larger --max-services or --max-endpoints",
+            names.join(", "),
+            if left_out.len() > names.len() { " and others" } else { "" }
+        );
     }
 }

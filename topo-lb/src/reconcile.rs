@@ -50,12 +50,11 @@ impl Reconciler {
         self.changed.is_empty() && self.unsettled.is_empty()
     }
 
-    /// Plans everything, also the removal of what is installed and desired by nobody.
-    pub fn plan_all(&mut self, installed: &Installed) -> Plan {
+    /// Has the next plan look at everything, also at what is installed and desired by nobody.
+    pub fn expect_all(&mut self, installed: &Installed) {
         self.recompute();
         self.unsettled.extend(self.desired.services().cloned());
         self.unsettled.extend(diff::orphans(&self.desired, installed));
-        self.plan(installed)
     }
 
     /// Plans what changed since the last plan that was carried out.
@@ -65,10 +64,19 @@ impl Reconciler {
         diff::plan(&self.desired, installed, &self.unsettled)
     }
 
-    /// Notes that a plan was carried out whole.
+    /// Notes that a plan was carried out whole. If it made room, what it left out is to be planned
+    /// again at once: while it was made, what it takes away was still there.
     pub fn carried_out(&mut self, plan: &Plan) {
         self.unsettled.clear();
         self.left_out.clone_from(&plan.left_out);
+        if plan.makes_room() {
+            self.unsettled.append(&mut self.left_out);
+        }
+    }
+
+    /// Services that have no room in the maps, by the last plan.
+    pub const fn left_out(&self) -> &BTreeSet<ServiceId> {
+        &self.left_out
     }
 
     fn recompute(&mut self) {
@@ -76,5 +84,63 @@ impl Reconciler {
             let routes = topology::routes(&self.state, &self.node, self.scope, &id);
             self.unsettled.extend(self.desired.set(id, routes));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cluster::service::PolicySources;
+    use crate::cluster::{Protocol, Service, ServicePort};
+    use crate::datapath::commit::commit;
+    use crate::datapath::memory::MemoryStore;
+    use crate::datapath::store::Store as _;
+    use crate::plan::Capacity;
+
+    fn id(name: &str) -> ServiceId {
+        ServiceId { namespace: "default".into(), name: name.into() }
+    }
+
+    fn service(name: &str, host: u8) -> Service {
+        Service {
+            id: id(name),
+            cluster_ips: vec![[10, 96, 0, host].into()],
+            ports: vec![ServicePort { name: "http".into(), port: 80, protocol: Protocol::Tcp }],
+            policy: PolicySources::default(),
+            internal_local: false,
+            external_local: false,
+            affinity_seconds: None,
+            skipped: None,
+        }
+    }
+
+    /// As the agent does; the names of the Services that are then installed.
+    fn settle(reconciler: &mut Reconciler, store: &mut MemoryStore) -> Vec<String> {
+        let mut installed = store.installed().unwrap();
+        let mut plans = 0;
+        while !reconciler.settled() {
+            let plan = reconciler.plan(&installed);
+            commit(&plan, store, &mut installed).unwrap();
+            reconciler.carried_out(&plan);
+            plans += 1;
+            assert!(plans < 10, "it never settles");
+        }
+        store.names().values().cloned().collect()
+    }
+
+    #[test]
+    fn what_has_no_room_gets_the_room_that_the_same_change_makes() {
+        let mut store = MemoryStore::new(Capacity { services: 1, slots: 0, members: 0, flows: 0 });
+        let mut reconciler = Reconciler::new("n".into(), Scope::All);
+        reconciler.observe(Update::Service(service("a", 1)));
+        assert_eq!(settle(&mut reconciler, &mut store), ["default/a:http"]);
+
+        reconciler.observe(Update::ServiceGone(id("a")));
+        reconciler.observe(Update::Service(service("b", 2)));
+        assert_eq!(settle(&mut reconciler, &mut store), ["default/b:http"]);
+
+        reconciler.observe(Update::Service(service("c", 3)));
+        assert_eq!(settle(&mut reconciler, &mut store), ["default/b:http"]);
+        assert!(reconciler.left_out().contains(&id("c")));
     }
 }

@@ -246,6 +246,12 @@ fn pin(pin_dir: &Path, fresh: Vec<Fresh>) -> Result<(), AttachError> {
     result
 }
 
+/// Whether programs are attached by links that are pinned below `pin_dir`.
+#[must_use]
+pub fn is_attached(pin_dir: &Path) -> bool {
+    Hook::ALL.into_iter().any(|hook| pin_path(pin_dir, hook).exists())
+}
+
 /// What [`cleanup`] removed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {

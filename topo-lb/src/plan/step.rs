@@ -81,3 +81,20 @@ pub struct Plan {
     /// Services that do not fit into the maps: left alone, whole.
     pub left_out: BTreeSet<ServiceId>,
 }
+
+impl Plan {
+    /// Whether something is free afterwards that was not while it was made: what had no room may
+    /// have it now.
+    #[must_use]
+    pub fn makes_room(&self) -> bool {
+        self.steps.iter().any(|step| {
+            matches!(
+                step,
+                Step::Withdraw(_)
+                    | Step::RemoveMember { .. }
+                    | Step::FreeSlots { .. }
+                    | Step::Unname(_)
+            )
+        })
+    }
+}
