@@ -66,6 +66,7 @@ fn a_capability_that_is_missing() -> Result<()> {
         let cases = [
             (CapabilitySet::BPF | CapabilitySet::SYS_ADMIN, "CAP_BPF"),
             (CapabilitySet::NET_ADMIN | CapabilitySet::SYS_ADMIN, "CAP_NET_ADMIN"),
+            (CapabilitySet::PERFMON | CapabilitySet::SYS_ADMIN, "CAP_PERFMON"),
         ];
         for (capabilities, name) in cases {
             let mut command = scene.agent.command()?;
@@ -123,6 +124,8 @@ fn without_server(scene: &Scene<'_>, cgroup_root: &str) -> Result<Command> {
     let agent = ["agent", "--api-server", server, "--node-name", "here", "--pin-dir", pins];
     let mut command = scene.binary.command(&agent);
     command.args(["--cgroup-root", cgroup_root]);
+    // As the scene's agent has them.
+    command.args(["--max-services", "512", "--max-endpoints", "512", "--max-flows", "16384"]);
     Ok(command)
 }
 
@@ -141,7 +144,7 @@ fn without_an_api_server_the_last_agents_datapath_serves_and_the_next_agent_wait
         let before = scene.agent.objects()?;
         scene.agent.stop()?;
         let path = scene.cluster.folder().join("waiting.log");
-        let root = scene.cluster.node("here")?.cgroup.path().to_owned();
+        let root = topo_lb_tests::cgroup::root()?;
         let mut command = without_server(scene, root.to_str().context("UTF-8")?)?;
         let log = fs::File::create(&path)?;
         let mut waiting = process::Running::new(command.stderr(log).spawn()?);

@@ -5,12 +5,15 @@
 enum Capability {
     NetAdmin = 12,
     SysAdmin = 21,
+    /// Linux 5.8; before, CAP_SYS_ADMIN includes it. With it the verifier lets programs calculate
+    /// with pointers.
+    Perfmon = 38,
     /// Linux 5.8; before, CAP_SYS_ADMIN includes it.
     Bpf = 39,
 }
 
 /// The capabilities that this process lacks, as people name them; empty where it has all.
-/// CAP_SYS_ADMIN stands for both others.
+/// CAP_SYS_ADMIN stands for all others.
 #[must_use]
 pub fn missing() -> Vec<&'static str> {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
@@ -28,10 +31,14 @@ fn missing_of(status: &str) -> Vec<&'static str> {
     if has(Capability::SysAdmin) {
         return Vec::new();
     }
-    [(Capability::Bpf, "CAP_BPF"), (Capability::NetAdmin, "CAP_NET_ADMIN")]
-        .into_iter()
-        .filter_map(|(capability, name)| (!has(capability)).then_some(name))
-        .collect()
+    [
+        (Capability::Bpf, "CAP_BPF"),
+        (Capability::NetAdmin, "CAP_NET_ADMIN"),
+        (Capability::Perfmon, "CAP_PERFMON"),
+    ]
+    .into_iter()
+    .filter_map(|(capability, name)| (!has(capability)).then_some(name))
+    .collect()
 }
 
 /// Whether this process is in a user namespace of its own, where the kernel loads no programs
@@ -48,14 +55,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sys_admin_stands_for_both_others() {
+    fn sys_admin_stands_for_all_others() {
         assert!(missing_of("CapEff:\t0000000000200000\n").is_empty());
-        assert!(missing_of("CapEff:\t0000008000001000\n").is_empty());
+        assert!(missing_of("CapEff:\t000000c000001000\n").is_empty());
     }
 
     #[test]
     fn what_is_missing_is_named() {
-        assert_eq!(missing_of("CapEff:\t0000000000000000\n"), ["CAP_BPF", "CAP_NET_ADMIN"]);
-        assert_eq!(missing_of("CapEff:\t0000008000000000\n"), ["CAP_NET_ADMIN"]);
+        let all = ["CAP_BPF", "CAP_NET_ADMIN", "CAP_PERFMON"];
+        assert_eq!(missing_of("CapEff:\t0000000000000000\n"), all);
+        assert_eq!(missing_of("CapEff:\t000000c000000000\n"), ["CAP_NET_ADMIN"]);
+        assert_eq!(missing_of("CapEff:\t0000008000001000\n"), ["CAP_PERFMON"]);
     }
 }

@@ -51,7 +51,7 @@ pub enum LoadError {
     /// The process may not do it.
     #[error(
         "loading eBPF programs takes {}, which this process does not have: run it as root, or give \
-         it these capabilities (CAP_SYS_ADMIN before Linux 5.8)", .0.join(" and ")
+         it these capabilities (CAP_SYS_ADMIN and CAP_NET_ADMIN before Linux 5.8)", .0.join(" and ")
     )]
     Capabilities(Vec<&'static str>),
     /// The kernel said no although the capabilities are there.
