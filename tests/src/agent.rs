@@ -207,7 +207,11 @@ impl<'a> Agent<'a> {
         Ok((status, read(&path)))
     }
 
-    fn launch(&mut self) -> Result<()> {
+    /// Starts it, and does not wait.
+    ///
+    /// # Errors
+    /// It cannot be started.
+    pub fn launch(&mut self) -> Result<()> {
         let mut command = self.command()?;
         self.process = Some(spawn(&mut command, &self.log)?);
         Ok(())

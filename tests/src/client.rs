@@ -2,7 +2,10 @@
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::SocketAddr;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::process::{ChildStdin, ChildStdout};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 
 use anyhow::{Context, Result, bail, ensure};
 
@@ -45,6 +48,34 @@ impl Client {
             Answer::Called(tally) => Ok(tally),
             other => bail!("the client in {} answered {other:?} to a call", self.pod),
         }
+    }
+
+    /// Calls `to` without a pause while `work` runs.
+    ///
+    /// # Errors
+    /// `work` fails, or the client is gone.
+    pub fn call_during<T>(
+        &mut self,
+        via: Via,
+        to: SocketAddr,
+        work: impl FnOnce() -> Result<T>,
+    ) -> Result<(Tally, T)> {
+        let done = AtomicBool::new(false);
+        thread::scope(|scope| {
+            let calls = scope.spawn(|| -> Result<Tally> {
+                let mut sum = Tally::default();
+                while !done.load(Ordering::Relaxed) {
+                    sum.add(&self.call(via, to, 50)?);
+                }
+                Ok(sum)
+            });
+            let outcome = catch_unwind(AssertUnwindSafe(work));
+            // Before a panic goes on, or the caller would go on for ever.
+            done.store(true, Ordering::Relaxed);
+            let sum = calls.join().unwrap_or_else(|panic| resume_unwind(panic));
+            let worked = outcome.unwrap_or_else(|panic| resume_unwind(panic))?;
+            Ok((sum?, worked))
+        })
     }
 
     /// Opens a socket that stays open; an unconnected one takes only its family from `to`.

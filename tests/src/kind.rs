@@ -71,8 +71,8 @@ pub fn plan() -> Vec<NodePlan<'static>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cluster::pod4;
     use crate::manifest::KUBERNETES_1_36;
+    use crate::wiring::pod4;
 
     #[test]
     fn names_and_addresses_are_the_fixtures() {

@@ -37,3 +37,4 @@ pub mod residue;
 pub mod scene;
 pub mod traffic;
 pub mod wait;
+pub mod wiring;

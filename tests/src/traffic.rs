@@ -161,6 +161,23 @@ impl Tally {
         self.replies.keys().map(String::as_str).collect()
     }
 
+    /// Adds what another call counted; of its times only the longest.
+    pub fn add(&mut self, other: &Self) {
+        self.requests += other.requests;
+        self.refused += other.refused;
+        for (pod, count) in &other.replies {
+            *self.replies.entry(pod.clone()).or_default() += count;
+        }
+        for &(failure, count) in &other.failures {
+            match self.failures.iter_mut().find(|(known, _)| *known == failure) {
+                Some((_, sum)) => *sum += count,
+                None => self.failures.push((failure, count)),
+            }
+        }
+        self.peers.extend(&other.peers);
+        self.longest_us = self.longest_us.max(other.longest_us);
+    }
+
     /// How many exchanges were answered.
     #[must_use]
     pub fn answered(&self) -> u32 {

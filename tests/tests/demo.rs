@@ -33,7 +33,7 @@ fn every_check_is_ok_and_standard_output_is_json_alone() -> Result<()> {
 
 #[test]
 fn ctrl_c_in_the_middle_leaves_nothing_behind() -> Result<()> {
-    let mut child = demo()?.stdout(Stdio::null()).stderr(Stdio::piped()).spawn()?;
+    let mut child = demo()?.arg("--json").stdout(Stdio::null()).stderr(Stdio::piped()).spawn()?;
     let pid = child.id();
     let ours = |name: &str| prefix::owner(name) == Some(pid);
     let mut said = BufReader::new(child.stderr.take().context("a pipe")?).lines();

@@ -4,12 +4,15 @@
 use std::path::Path;
 use std::process::Command;
 use std::thread;
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
 use topo_lb_tests::agent::Agent;
 use topo_lb_tests::requirements;
-use topo_lb_tests::scene::{HERE, Scene, WEB4, WEB6, at, play};
+use topo_lb_tests::scene::{
+    ECHO4, ECHO6, EMPTY4, EMPTY6, HERE, Scene, WEB4, WEB6, at, play, prepared,
+};
 use topo_lb_tests::traffic::Via;
 
 /// What bpftool prints of a map, as JSON.
@@ -85,7 +88,7 @@ fn a_restart_catches_up_with_what_changed_meanwhile() -> Result<()> {
         scene.expect(Via::Http, at(WEB4)?, &["a", "b", "c", "d"])?;
         scene.agent.resume()?;
         scene.expect(Via::Http, at(WEB4)?, &["b"])?;
-        scene.expect(Via::Udp, at(topo_lb_tests::scene::ECHO4)?, &["untouched"])
+        scene.expect(Via::Udp, at(ECHO4)?, &["untouched"])
     })
 }
 
@@ -93,21 +96,67 @@ fn a_restart_catches_up_with_what_changed_meanwhile() -> Result<()> {
 fn no_connection_fails_while_the_agent_is_killed_and_started() -> Result<()> {
     play(|scene| {
         let mut caller = scene.cluster.pod("client")?.client()?;
-        let to = at(WEB4)?;
-        thread::scope(|scope| -> Result<()> {
-            let calls = scope.spawn(move || caller.call(Via::Http, to, 6_000));
-            let mut restarts = 0;
-            while !calls.is_finished() {
+        let (tally, ()) = caller.call_during(Via::Http, at(WEB4)?, || {
+            for _ in 0..5 {
                 scene.agent.kill();
                 scene.agent.resume()?;
-                restarts += 1;
             }
-            let tally = calls.join().expect("the caller does not panic")?;
-            ensure!(tally.failures.is_empty(), "{tally}, during {restarts} restarts");
-            ensure!(restarts > 1, "only {restarts} restarts");
             Ok(())
-        })
+        })?;
+        ensure!(tally.failures.is_empty() && tally.answered() > 100, "{tally}");
+        Ok(())
     })
+}
+
+#[test]
+fn a_start_that_is_cut_short_hurts_neither_traffic_nor_the_next_start() -> Result<()> {
+    prepared(
+        |_| {},
+        |scene| {
+            // Before anything is attached, and at every moment from then on.
+            for milliseconds in (0..300).step_by(15) {
+                scene.agent.launch()?;
+                thread::sleep(Duration::from_millis(milliseconds));
+                scene.agent.kill();
+                let tally = scene.client.call(Via::Http, at(WEB4)?, 20)?;
+                ensure!(tally.failures.is_empty(), "killed after {milliseconds} ms: {tally}");
+            }
+            scene.agent.resume()?;
+            serves(scene)
+        },
+    )
+}
+
+#[test]
+fn a_service_that_does_not_fit_is_left_untouched_whole() -> Result<()> {
+    prepared(
+        |_| {},
+        |scene| {
+            scene.agent.set("--max-services", "3");
+            scene.agent.resume()?;
+            let log = scene.agent.log();
+            ensure!(log.contains("--max-services"), "nobody says how to mend it: {log}");
+            let mut untouched = 0;
+            for (four, six) in [(WEB4, WEB6), (ECHO4, ECHO6), (EMPTY4, EMPTY6)] {
+                let mut seen = Vec::new();
+                for (via, to) in [
+                    (Via::UdpConnected, at(four)?),
+                    (Via::UdpConnected, at(six)?),
+                    (Via::Http, at(four)?),
+                    (Via::Http, at(six)?),
+                ] {
+                    let tally = scene.client.call(via, to, 40)?;
+                    seen.push(tally.pods().into_iter().collect::<Vec<_>>() == ["untouched"]);
+                }
+                // The Service over TCP, where it has that, as over UDP.
+                seen.truncate(if four == ECHO4 { 2 } else { 4 });
+                ensure!(seen.iter().all(|one| *one == seen[0]), "{four} is torn: {seen:?}");
+                untouched += usize::from(seen[0]);
+            }
+            ensure!(untouched == 1 || untouched == 2, "{untouched} of 3 are untouched");
+            Ok(())
+        },
+    )
 }
 
 #[test]

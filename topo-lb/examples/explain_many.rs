@@ -14,8 +14,8 @@ use topo_lb::cluster::service::{PolicySources, Protocol};
 use topo_lb::cluster::{
     Node, Service, ServiceId, ServicePort, Slice, SliceEndpoint, SliceId, SlicePort, State, Update,
 };
-use topo_lb::explain;
 use topo_lb::topology::{self, Scope};
+use topo_lb::{explain, lint};
 
 const HERE: &str = "node-0";
 const KEYS: &str = "kubernetes.io/hostname,example.com/rack,topology.kubernetes.io/zone,*";
@@ -60,6 +60,10 @@ fn main() {
         explained.elapsed(),
         report.services.len()
     );
+
+    let linted = Instant::now();
+    let findings = lint::findings(&state);
+    println!("  linted               {:>9.1?}  ({} findings)", linted.elapsed(), findings.len());
 
     let one = Instant::now();
     let mut moved = slice(0, each, nodes);

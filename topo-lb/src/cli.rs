@@ -32,8 +32,16 @@ Stopping the agent leaves the datapath in place: connections go on by the last k
 Examples:
   topo-lb explain --manifests ./cluster.yaml --node worker-1
   kubectl get nodes,services,endpointslices -A -o json | topo-lb explain --manifests - --node worker-1
-  topo-lb explain --kubeconfig ~/.kube/config --node worker-1 default/web -o json")]
+  topo-lb explain --kubeconfig ~/.kube/config --node worker-1 default/web -o json
+  topo-lb explain --manifests ./cluster.yaml --all-nodes default/web     # who is refused, who crosses a zone")]
     Explain(ExplainArgs),
+    /// Say everything that will hurt, before it does; exit code 1 when something was found
+    #[command(after_help = "\
+Examples:
+  topo-lb lint --manifests ./cluster.yaml
+  topo-lb lint --kubeconfig ~/.kube/config -o json
+  kubectl get nodes,services,endpointslices -A -o json | topo-lb lint --manifests -")]
+    Lint(LintArgs),
     /// Show what the kernel's maps hold now
     #[command(after_help = "\
 Examples:
@@ -105,7 +113,7 @@ pub enum TcpPeerArg {
 #[derive(Debug, Args)]
 #[group(id = "source", multiple = false)]
 pub struct SourceArgs {
-    /// File or folder of YAML or JSON manifests, followed live; `-` is standard input (explain)
+    /// File or folder of YAML or JSON manifests, followed live; `-` is standard input, where it is read once
     #[arg(long, value_name = "PATH", env = "TOPO_LB_MANIFESTS")]
     pub manifests: Option<PathBuf>,
     /// Kubeconfig file; without any source: the in-cluster config, then $KUBECONFIG
@@ -181,12 +189,27 @@ pub struct ExplainArgs {
     /// The node whose choice is explained; $NODE_NAME too
     #[arg(long, value_name = "NAME", env = "TOPO_LB_NODE")]
     pub node: Option<String>,
+    /// Show every node by every tier instead, so that one look tells who is refused or crosses a
+    /// zone
+    #[arg(long, env = "TOPO_LB_ALL_NODES")]
+    pub all_nodes: bool,
     /// Which Services are handled on that node
     #[arg(long, value_enum, default_value_t, env = "TOPO_LB_SCOPE")]
     pub scope: ScopeArg,
     /// Only these Services, as NAMESPACE/NAME; without any: all
     #[arg(value_name = "NAMESPACE/NAME")]
     pub services: Vec<String>,
+    /// How the result is printed
+    #[arg(short, long, value_enum, default_value_t, env = "TOPO_LB_OUTPUT")]
+    pub output: Output,
+}
+
+/// `topo-lb lint`.
+#[derive(Debug, Args)]
+pub struct LintArgs {
+    #[command(flatten)]
+    #[allow(missing_docs, reason = "flattened: SourceArgs says what it is")]
+    pub source: SourceArgs,
     /// How the result is printed
     #[arg(short, long, value_enum, default_value_t, env = "TOPO_LB_OUTPUT")]
     pub output: Output,

@@ -13,6 +13,7 @@ pub mod cli;
 pub mod cluster;
 pub mod datapath;
 pub mod explain;
+pub mod lint;
 pub mod list;
 pub mod plan;
 pub mod reconcile;

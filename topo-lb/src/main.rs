@@ -1,6 +1,6 @@
 //! The `topo-lb` command: reads the command line, calls the library, prints.
 
-use std::io::{IsTerminal as _, Write as _};
+use std::io::{IsTerminal as _, Read as _, Write as _};
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -9,21 +9,22 @@ use clap::Parser as _;
 use serde::Serialize;
 use topo_lb::app::{self, Config, Source};
 use topo_lb::cli::{
-    AgentArgs, CheckArgs, CleanupArgs, Cli, Command, ExplainArgs, ListArgs, LogFormat, Output,
-    ScopeArg, SourceArgs, TcpPeerArg,
+    AgentArgs, CheckArgs, CleanupArgs, Cli, Command, ExplainArgs, LintArgs, ListArgs, LogFormat,
+    Output, ScopeArg, SourceArgs, TcpPeerArg,
 };
-use topo_lb::cluster::{ServiceId, State};
+use topo_lb::cluster::{ServiceId, State, Update};
 use topo_lb::datapath::attach;
 use topo_lb::datapath::load::Options;
 use topo_lb::datapath::object::{Sizes, TcpPeer};
 use topo_lb::source::kube::KubeTarget;
 use topo_lb::topology::Scope;
-use topo_lb::{check, explain, list, source};
+use topo_lb::{check, explain, lint, list, source};
 
 fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Agent(args) => run_agent(args),
         Command::Explain(args) => run_explain(&args),
+        Command::Lint(args) => run_lint(&args),
         Command::List(args) => run_list(&args),
         Command::Check(args) => run_check(&args),
         Command::Cleanup(args) => run_cleanup(&args),
@@ -66,20 +67,29 @@ fn run_agent(args: AgentArgs) -> anyhow::Result<ExitCode> {
 }
 
 fn run_explain(args: &ExplainArgs) -> anyhow::Result<ExitCode> {
-    let node = node_name(args.node.clone(), "--node")?;
-    let mut state = State::default();
-    for update in read_cluster(&args.source)? {
-        let _ = state.apply(update, &node);
+    let updates = read_cluster(&args.source)?;
+    if args.all_nodes {
+        let state = cluster(updates, "");
+        let ids = service_ids(&args.services, &state)?;
+        let scope = scope(args.scope);
+        let spreads: Vec<_> =
+            ids.iter().flat_map(|id| explain::spread(&state, scope, id)).collect();
+        print(args.output, &spreads, || explain::spread_table(&spreads, colours()))?;
+        return Ok(ExitCode::SUCCESS);
     }
-    let ids = match args.services.as_slice() {
-        [] => state.services().cloned().collect(),
-        names => {
-            names.iter().map(|name| service_id(name, &state)).collect::<Result<Vec<_>, _>>()?
-        }
-    };
+    let node = node_name(args.node.clone(), "--node")?;
+    let state = cluster(updates, &node);
+    let ids = service_ids(&args.services, &state)?;
     let report = explain::report(&state, &node, scope(args.scope), &ids);
     print(args.output, &report, || explain::table(&report, colours()))?;
     Ok(ExitCode::SUCCESS)
+}
+
+fn run_lint(args: &LintArgs) -> anyhow::Result<ExitCode> {
+    let state = cluster(read_cluster(&args.source)?, "");
+    let findings = lint::findings(&state);
+    print(args.output, &findings, || lint::table(&findings, colours()))?;
+    Ok(if findings.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 fn run_list(args: &ListArgs) -> anyhow::Result<ExitCode> {
@@ -112,10 +122,12 @@ fn run_cleanup(args: &CleanupArgs) -> anyhow::Result<ExitCode> {
 }
 
 /// The cluster as it is described now.
-fn read_cluster(source: &SourceArgs) -> anyhow::Result<Vec<topo_lb::cluster::Update>> {
+fn read_cluster(source: &SourceArgs) -> anyhow::Result<Vec<Update>> {
     if let Some(path) = &source.manifests {
         return Ok(if path == Path::new("-") {
-            source::file::read(Path::new("/dev/stdin"))?
+            let mut content = Vec::new();
+            std::io::stdin().read_to_end(&mut content).context("cannot read standard input")?;
+            source::file::parse(Path::new("standard input"), &content)?
         } else {
             source::file::read(path)?
         });
@@ -159,12 +171,30 @@ fn node_name(flag: Option<String>, name: &str) -> anyhow::Result<String> {
     }
 }
 
+/// All of a cluster at once, as `node` sees it.
+fn cluster(updates: Vec<Update>, node: &str) -> State {
+    let mut state = State::default();
+    for update in updates {
+        // Nothing was known before: all has changed.
+        let _ = state.apply(update, node);
+    }
+    state
+}
+
+/// The Services of these names; without any, all.
+fn service_ids(names: &[String], state: &State) -> anyhow::Result<Vec<ServiceId>> {
+    if names.is_empty() {
+        return Ok(state.services().cloned().collect());
+    }
+    names.iter().map(|name| service_id(name, state)).collect()
+}
+
 fn service_id(text: &str, state: &State) -> anyhow::Result<ServiceId> {
     let Some((namespace, name)) = text.split_once('/') else {
         bail!("{text:?} is not a Service: write it as NAMESPACE/NAME, for example default/{text}");
     };
     let id = ServiceId { namespace: namespace.into(), name: name.into() };
-    if !state.services().any(|known| *known == id) {
+    if state.service(&id).is_none() {
         bail!("there is no Service {id}; without names, explain shows every Service there is");
     }
     Ok(id)

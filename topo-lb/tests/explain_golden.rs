@@ -5,26 +5,17 @@
 
 use std::path::{Path, PathBuf};
 
-use topo_lb::cluster::{State, Update};
-use topo_lb::explain;
-use topo_lb::source::object::{self, Object};
+use topo_lb::cluster::{ServiceId, State};
+use topo_lb::source::file;
 use topo_lb::topology::Scope;
+use topo_lb::{explain, lint};
 
 const NODES: [&str; 3] = ["kind-control-plane", "kind-worker", "kind-worker2"];
 
-fn fixture(version: &str, this_node: &str) -> State {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join(format!("../tests/fixtures/kubernetes-{version}.json"));
-    let text = std::fs::read_to_string(&path).unwrap();
-    let list: serde_json::Value = serde_json::from_str(&text).unwrap();
+fn state(path: &str, this_node: &str) -> State {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(path);
     let mut state = State::default();
-    for item in list["items"].as_array().unwrap() {
-        let update = match object::parse(item.clone()).unwrap() {
-            Object::Service(service) => Update::Service(service),
-            Object::Slice(slice, _) => Update::Slice(slice),
-            Object::Node(node) => Update::Node(node),
-            Object::Other => continue,
-        };
+    for update in file::read(&path).unwrap() {
         let _ = state.apply(update, this_node);
     }
     state
@@ -55,7 +46,7 @@ fn explain_says_of_the_fixtures_what_it_always_said() {
     let mut wrong = Vec::new();
     for version in ["1.36", "1.20"] {
         for node in NODES {
-            let state = fixture(version, node);
+            let state = state(&format!("../tests/fixtures/kubernetes-{version}.json"), node);
             let report = explain::report(&state, node, Scope::All, &[]);
             let json = serde_json::to_string_pretty(&report).unwrap() + "\n";
             wrong.extend(golden(&format!("{version}-{node}.json"), &json).err());
@@ -64,4 +55,94 @@ fn explain_says_of_the_fixtures_what_it_always_said() {
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+const REASONS: &str = "tests/golden/reasons.yaml";
+
+#[test]
+fn every_reason_reads_as_it_always_did() {
+    let mut wrong = Vec::new();
+    for node in ["north-1", "bare", "nobody"] {
+        let state = state(REASONS, node);
+        let report = explain::report(&state, node, Scope::All, &[]);
+        wrong.extend(golden(&format!("reasons-{node}.txt"), &explain::table(&report, false)).err());
+    }
+    let opted_in = explain::report(&state(REASONS, "north-1"), "north-1", Scope::OptIn, &[]);
+    wrong.extend(golden("reasons-opt-in.txt", &explain::table(&opted_in, false)).err());
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn lint_says_of_every_cluster_what_it_always_said() {
+    let mut wrong = Vec::new();
+    for (name, path) in [
+        ("lint-1.36", "../tests/fixtures/kubernetes-1.36.json"),
+        ("lint-1.20", "../tests/fixtures/kubernetes-1.20.json"),
+        ("lint-reasons", REASONS),
+    ] {
+        let findings = lint::findings(&state(path, ""));
+        wrong.extend(golden(&format!("{name}.txt"), &lint::table(&findings, false)).err());
+        let json = serde_json::to_string_pretty(&findings).unwrap() + "\n";
+        wrong.extend(golden(&format!("{name}.json"), &json).err());
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn every_node_is_in_the_spread() {
+    let state = state(REASONS, "");
+    let id = |name: &str| ServiceId { namespace: "demo".into(), name: name.into() };
+    let mut text = String::new();
+    for name in ["waterfall", "lone-pod", "strict-rack", "pool", "hinted", "local", "dual"] {
+        text += &explain::spread_table(&explain::spread(&state, Scope::All, &id(name)), false);
+        text.push('\n');
+    }
+    golden("spread.txt", &text).unwrap();
+    let json = explain::spread(&state, Scope::All, &id("lone-pod"));
+    golden("spread.json", &(serde_json::to_string_pretty(&json).unwrap() + "\n")).unwrap();
+    assert!(explain::spread(&state, Scope::All, &id("nowhere")).is_empty());
+}
+
+#[test]
+fn colours_change_nothing_but_colours() {
+    let state = state(REASONS, "north-1");
+    let report = explain::report(&state, "north-1", Scope::All, &[]);
+    let coloured = explain::table(&report, true);
+    assert!(coloured.contains('\u{1b}'));
+    let mut plain = String::new();
+    let mut parts = coloured.split('\u{1b}');
+    plain += parts.next().unwrap();
+    for part in parts {
+        plain += part.split_once('m').unwrap().1;
+    }
+    let trimmed: Vec<_> = plain.lines().map(str::trim_end).collect();
+    let expected = explain::table(&report, false);
+    assert_eq!(trimmed, expected.lines().collect::<Vec<_>>());
+}
+
+#[test]
+fn what_was_asked_for_and_is_not_there_is_said() {
+    let state = state("../tests/fixtures/kubernetes-1.36.json", "kind-worker");
+    let id = |name: &str| ServiceId { namespace: "default".into(), name: name.into() };
+    let ids = [id("svc-ud1"), id("nope"), id("headless"), id("svc-ud1")];
+    let report = explain::report(&state, "kind-worker", Scope::All, &ids);
+    assert_eq!(report.services.len(), 1);
+    assert_eq!(report.unknown, [id("nope")]);
+    assert_eq!(report.skipped.len(), 1);
+    let table = explain::table(&report, false);
+    assert!(table.contains("default/nope: there is no such Service"), "{table}");
+    assert!(table.contains("default/headless: skipped, headless (`clusterIP: None`)"), "{table}");
+}
+
+#[test]
+fn the_guide_shows_what_is_really_printed() {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let guide = std::fs::read_to_string(here.join("../docs/topology.md")).unwrap();
+    let read = |name| std::fs::read_to_string(here.join("tests/golden").join(name)).unwrap();
+    let printed = read("reasons-north-1.txt") + &read("spread.txt");
+    let shown: Vec<_> = guide.split("```\n").filter(|block| block.starts_with("demo/")).collect();
+    assert_eq!(shown.len(), 2);
+    for block in shown {
+        assert!(printed.contains(block), "the guide shows otherwise:\n{block}");
+    }
 }

@@ -89,7 +89,7 @@ pub struct V6;
 
 macro_rules! layout {
     ($family:ty, $variant:ident, $address:ty, $octets:ty, $frontend:ident, $service:ident,
-     $backend:ident, $member:ident) => {
+     $backend:ident, $member:ident, padding: [$($padding:ident)*]) => {
         impl Layout for $family {
             type Frontend = $frontend;
             type Service = $service;
@@ -148,7 +148,7 @@ macro_rules! layout {
                     affinity_seconds: header.affinity_seconds,
                     endpoints,
                     generation_tail: header.generation,
-                    ..Default::default()
+                    $($padding: 0,)*
                 }
             }
 
@@ -165,8 +165,8 @@ macro_rules! layout {
     };
 }
 
-layout!(V4, V4, Ipv4Addr, [u8; 4], Frontend4, Service4, Backend4, MemberKey4);
-layout!(V6, V6, Ipv6Addr, [u8; 16], Frontend6, Service6, Backend6, MemberKey6);
+layout!(V4, V4, Ipv4Addr, [u8; 4], Frontend4, Service4, Backend4, MemberKey4, padding: [reserved reserved_tail]);
+layout!(V6, V6, Ipv6Addr, [u8; 16], Frontend6, Service6, Backend6, MemberKey6, padding: []);
 
 /// The row as backends of this family; what is of the other family is left out.
 pub fn backends<L: Layout>(row: &[Chosen]) -> Vec<L::Backend> {

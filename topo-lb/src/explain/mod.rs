@@ -1,19 +1,23 @@
 //! What every Service port's connections do on one node, and why: for people, and as JSON.
 
 mod reason;
+mod spread;
 mod table;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::net::IpAddr;
 
 use serde::Serialize;
 use topo_lb_common::backend::Locality;
 
-use crate::cluster::{ServiceId, State};
+use crate::cluster::{self, Service, ServiceId, State};
 use crate::topology::cause::Cause;
+use crate::topology::claim::{self, Claimant, Frontend};
 use crate::topology::label::{REGION, ZONE};
 use crate::topology::{Decision, Scope, decide};
 
+pub(crate) use reason::{shown, shown_id};
+pub use spread::{Localities, OnNode, Spread, TierOnNode, spread, spread_table};
 pub use table::table;
 
 /// The answer to `explain`. Its JSON is a fixed interface; what JSON leaves out is for the table.
@@ -79,6 +83,9 @@ pub struct Policy {
     pub keys: Vec<String>,
     /// The rules that ignored annotations and fields broke, and how to mend them.
     pub error: Option<String>,
+    /// The same, one by one.
+    #[serde(skip)]
+    pub errors: Vec<String>,
 }
 
 /// A decision. Where IPv4 and IPv6 differ, tier, key and value are those of the first family that
@@ -131,6 +138,7 @@ pub fn report(state: &State, this_node: &str, scope: Scope, ids: &[ServiceId]) -
         skipped: Vec::new(),
         about: about(state, this_node),
     };
+    let contested = claim::contested(state, scope);
     for id in asked {
         let Some(service) = state.service(id) else {
             report.unknown.push(id.clone());
@@ -143,6 +151,11 @@ pub fn report(state: &State, this_node: &str, scope: Scope, ids: &[ServiceId]) -
         }
         let mut ports: Vec<_> =
             decisions.iter().map(|decision| service_port(decision, this_node, known)).collect();
+        if !contested.is_empty() {
+            for (place, port) in ports.iter_mut().enumerate() {
+                port.decision.reason += &contest(&contested, id, place, service);
+            }
+        }
         ports.sort_by(|a, b| {
             let key = |one: &Port| (one.port, one.protocol);
             key(&a.port).cmp(&key(&b.port)).then_with(|| a.port.name.cmp(&b.port.name))
@@ -152,21 +165,41 @@ pub fn report(state: &State, this_node: &str, scope: Scope, ids: &[ServiceId]) -
     report
 }
 
+/// What is to be said of frontends that others claim too.
+fn contest(
+    contested: &HashMap<Frontend, Vec<Claimant<'_>>>,
+    id: &ServiceId,
+    place: usize,
+    service: &Service,
+) -> String {
+    let mut text = String::new();
+    let Some(&cluster::ServicePort { port, protocol, .. }) = service.ports.get(place) else {
+        return text;
+    };
+    for &address in &service.cluster_ips {
+        let frontend = Frontend { address, port, protocol };
+        let Some(claimants) = contested.get(&frontend) else { continue };
+        let others = claimants.iter().filter(|(other, at)| (*other, *at) != (id, place));
+        let others: BTreeSet<_> = others.map(|(other, _)| *other).collect();
+        let names = others.iter().map(|other| shown_id(other)).collect::<Vec<_>>().join(", ");
+        text += &if claimants.first() == Some(&(id, place)) {
+            format!("; {names} claims {frontend} too and gets none of it: one must change")
+        } else {
+            let winner = claimants.first().map_or_else(String::new, |(first, _)| shown_id(first));
+            format!("; BUT {frontend} is {winner}'s, which claims it first: one must change")
+        };
+    }
+    text
+}
+
 fn service_port(decision: &Decision<'_>, this_node: &str, known: bool) -> ServicePort {
-    let Decision { service, port, policy, .. } = decision;
-    let owned = |texts: &[&str]| texts.iter().map(|&text| text.to_owned()).collect();
-    let errors: Vec<_> = policy.ignored.iter().map(ToString::to_string).collect();
+    let service = decision.service;
     ServicePort {
         namespace: service.id.namespace.to_string(),
         name: service.id.name.to_string(),
-        port: Port { name: port.name.to_string(), port: port.port, protocol: port.protocol.name() },
+        port: port(decision.port),
         cluster_ips: service.cluster_ips.clone(),
-        policy: Policy {
-            source: policy.source.name(),
-            kind: policy.kind.name(),
-            keys: owned(&policy.keys),
-            error: (!errors.is_empty()).then(|| errors.join("; ")),
-        },
+        policy: policy(decision),
         decision: outcome(decision, this_node, known),
         tiers: tiers(decision),
         endpoints: decision
@@ -182,6 +215,22 @@ fn service_port(decision: &Decision<'_>, this_node: &str, known: bool) -> Servic
                 reason: reason::endpoint(decision, one),
             })
             .collect(),
+    }
+}
+
+fn port(port: &cluster::ServicePort) -> Port {
+    Port { name: port.name.to_string(), port: port.port, protocol: port.protocol.name() }
+}
+
+fn policy(decision: &Decision<'_>) -> Policy {
+    let policy = &decision.policy;
+    let errors: Vec<_> = policy.ignored.iter().map(ToString::to_string).collect();
+    Policy {
+        source: policy.source.name(),
+        kind: policy.kind.name(),
+        keys: policy.keys.iter().map(|&key| key.to_owned()).collect(),
+        error: (!errors.is_empty()).then(|| errors.join("; ")),
+        errors,
     }
 }
 
@@ -201,9 +250,8 @@ fn outcome(decision: &Decision<'_>, this_node: &str, known: bool) -> Outcome {
     let tier = leading.and_then(|choice| choice.tier());
     let key = tier.and_then(|tier| decision.policy.keys.get(usize::from(tier)).copied());
     let value = tier.and(leading).and_then(|choice| match choice.cause {
-        Cause::Key { value, .. } | Cause::Pool(value) => Some(value),
         Cause::Node => Some(this_node),
-        _ => None,
+        cause => cause.value(),
     });
     Outcome {
         verdict: decision.verdict().name(),
@@ -215,7 +263,7 @@ fn outcome(decision: &Decision<'_>, this_node: &str, known: bool) -> Outcome {
 }
 
 fn about(state: &State, this_node: &str) -> String {
-    let name = reason::shown(this_node);
+    let name = shown(this_node);
     let Some(labels) = state.node(this_node) else {
         return match state.nodes().count() {
             0 => format!("node {name}: unknown, the cluster shows no Nodes at all"),
@@ -224,7 +272,7 @@ fn about(state: &State, this_node: &str) -> String {
         };
     };
     let shown = |what, key| match labels.get(key) {
-        Some(value) => format!("{what} {}", reason::shown(value)),
+        Some(value) => format!("{what} {}", shown(value)),
         None => format!("no {what}"),
     };
     format!("node {name}: {}, {}", shown("zone", ZONE), shown("region", REGION))

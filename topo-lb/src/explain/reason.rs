@@ -1,5 +1,6 @@
 //! Decisions as sentences that a person can act on.
 
+use crate::cluster::ServiceId;
 use crate::topology::candidate::{Family, Stock};
 use crate::topology::cause::{Cause, Lack};
 use crate::topology::decision::{Choice, Endpoint, Status};
@@ -12,12 +13,21 @@ use crate::topology::{Decision, Verdict};
 const SHOWN: usize = 80;
 
 /// Somebody else's text, printable, on one line and not too long.
-pub(super) fn shown(text: &str) -> String {
+pub(crate) fn shown(text: &str) -> String {
+    let plain = |byte: u8| matches!(byte, b' '..=b'~') && !matches!(byte, b'\\' | b'"' | b'\'');
+    if text.len() <= SHOWN && text.bytes().all(plain) {
+        return text.to_owned();
+    }
     let mut short: String = text.chars().take(SHOWN).flat_map(char::escape_debug).collect();
     if text.chars().nth(SHOWN).is_some() {
         short.push('…');
     }
     short
+}
+
+/// `namespace/name`.
+pub(crate) fn shown_id(id: &ServiceId) -> String {
+    format!("{}/{}", shown(&id.namespace), shown(&id.name))
 }
 
 fn key_name(key: &str) -> String {
@@ -154,6 +164,11 @@ fn chosen(decision: &Decision<'_>, choice: &Choice<'_>, cause: Cause<'_>) -> Str
         _ => "",
     };
     match cause {
+        Cause::Unconstrained if decision.service.policy.hints_asked => format!(
+            "{}, hints were asked for (spec.trafficDistribution or topology-mode), but no endpoint \
+             carries any",
+            some(NOTHING)
+        ),
         Cause::Unconstrained => format!("{}, there is no topology policy", some(NOTHING)),
         Cause::Key { tier, key, value } => {
             let before = before(choice, tier, "none shares its");
@@ -212,7 +227,7 @@ impl Failed {
             match (tier.own, tier.endpoints) {
                 (Some(value), 0) => failed.none.push(label(tier.key, value)),
                 (Some(value), some) => failed.few.push(format!(
-                    "{some} {} its {}, fewer than the {} of topo-lb.io/min-endpoints",
+                    "{some} {} this node's {}, fewer than the {} of topo-lb.io/min-endpoints",
                     SHARES[usize::from(some > 1)].trim(),
                     label(tier.key, value),
                     tier.least,
@@ -305,8 +320,17 @@ pub(super) fn endpoint(decision: &Decision<'_>, endpoint: &Endpoint<'_>) -> Stri
             }
         }
         Status::NoKey(values) => {
-            let each: Vec<_> = values.iter().map(|(key, own)| own_value(key, *own)).collect();
-            format!("no key matches: {}", each.join(", "))
+            let here = |key: &str| {
+                let tiers = choice.map_or(&[][..], |choice| &choice.tiers);
+                tiers.iter().find(|tier| tier.key == key).and_then(|tier| tier.own)
+            };
+            let each = values.iter().map(|(key, own)| match own {
+                Ok(value) if here(key) == Some(value) => {
+                    format!("too few share {} with it", label(key, value))
+                }
+                _ => own_value(key, *own),
+            });
+            format!("no key decides: {}", each.collect::<Vec<_>>().join(", "))
         }
         Status::OtherNode => match endpoint.node {
             Some(node) => format!("on {}, not on this node", shown(node)),

@@ -7,8 +7,8 @@ use std::net::SocketAddr;
 use comfy_table::{Attribute, Cell, Color, Table, presets};
 use topo_lb_common::backend::Locality;
 
-use super::reason::shown;
-use super::{Report, ServicePort};
+use super::reason::{shown, shown_id};
+use super::{Policy, Port, Report, ServicePort};
 
 /// The report as text; with `colour`, for a terminal that shows colours.
 #[must_use]
@@ -21,12 +21,10 @@ pub fn table(report: &Report, colour: bool) -> String {
     }
     text.push('\n');
     for id in &report.unknown {
-        let (namespace, name) = (shown(&id.namespace), shown(&id.name));
-        let _ = writeln!(text, "{namespace}/{name}: there is no such Service");
+        let _ = writeln!(text, "{}: there is no such Service", shown_id(id));
     }
     for (id, why) in &report.skipped {
-        let (namespace, name) = (shown(&id.namespace), shown(&id.name));
-        let _ = writeln!(text, "{namespace}/{name}: skipped, {why}");
+        let _ = writeln!(text, "{}: skipped, {why}", shown_id(id));
     }
     text += &total(report);
     text
@@ -34,10 +32,7 @@ pub fn table(report: &Report, colour: bool) -> String {
 
 fn one(service: &ServicePort, paint: Paint) -> String {
     let addresses: Vec<_> = service.cluster_ips.iter().map(ToString::to_string).collect();
-    let port = match &*service.port.name {
-        "" => service.port.port.to_string(),
-        name => format!("{} ({})", service.port.port, shown(name)),
-    };
+    let port = port_text(&service.port);
     let title = format!(
         "{}/{}  {} {port}  {}",
         shown(&service.namespace),
@@ -45,11 +40,7 @@ fn one(service: &ServicePort, paint: Paint) -> String {
         service.port.protocol,
         addresses.join(" "),
     );
-    let mut policy = service.policy.source.to_owned();
-    if !service.policy.keys.is_empty() {
-        let keys: Vec<_> = service.policy.keys.iter().map(|key| shown(key)).collect();
-        policy += &format!(": {}", keys.join(", "));
-    }
+    let policy = policy_text(&service.policy);
     let verdict = match service.decision.tier {
         Some(tier) if service.policy.keys.len() > 1 => {
             format!(
@@ -63,7 +54,7 @@ fn one(service: &ServicePort, paint: Paint) -> String {
     };
     let mut text = format!("{}\n", paint.bold(&title));
     let _ = writeln!(text, "  policy    {policy}");
-    if let Some(error) = &service.policy.error {
+    for error in &service.policy.errors {
         let _ = writeln!(text, "  error     {}", paint.warn(error));
     }
     let _ = writeln!(
@@ -79,6 +70,23 @@ fn one(service: &ServicePort, paint: Paint) -> String {
         text += &endpoints(service, paint);
     }
     text
+}
+
+/// A port's number, and its name where it has one.
+pub(super) fn port_text(port: &Port) -> String {
+    match &*port.name {
+        "" => port.port.to_string(),
+        name => format!("{} ({})", port.port, shown(name)),
+    }
+}
+
+/// Where a policy comes from, and its keys.
+pub(super) fn policy_text(policy: &Policy) -> String {
+    let keys: Vec<_> = policy.keys.iter().map(|key| shown(key)).collect();
+    match &keys[..] {
+        [] => policy.source.to_owned(),
+        keys => format!("{}: {}", policy.source, keys.join(", ")),
+    }
 }
 
 fn endpoints(service: &ServicePort, paint: Paint) -> String {

@@ -75,7 +75,16 @@ impl Lack {
     }
 }
 
-impl Cause<'_> {
+impl<'a> Cause<'a> {
+    /// This node's value for the key that decided.
+    #[must_use]
+    pub const fn value(&self) -> Option<&'a str> {
+        match self {
+            Self::Key { value, .. } | Self::Pool(value) => Some(value),
+            _ => None,
+        }
+    }
+
     /// Index of the key that decided; `None` where no key did, or none was `chosen`.
     #[must_use]
     pub const fn tier(&self, chosen: usize) -> Option<u8> {

@@ -122,6 +122,12 @@ impl Choice<'_> {
 }
 
 impl Endpoint<'_> {
+    /// Whether it is in the chosen tier.
+    #[must_use]
+    pub const fn is_chosen(&self) -> bool {
+        matches!(self.status, Status::Chosen(_))
+    }
+
     /// Whether new connections go there, if only some that spill.
     #[must_use]
     pub const fn selected(&self) -> bool {

@@ -10,6 +10,7 @@
 //! | `keys`, `openyurt`, `hints` | the policies |
 //! | `least`, `spill` | what refines keys |
 //! | `evaluation` | all of it, for one Service port and one address family |
+//! | `claim` | frontends that more than one Service port claims |
 //! | `cause` | why it came out so |
 //! | `decision` | the same with everything that explains it |
 //!
@@ -17,6 +18,7 @@
 
 pub mod candidate;
 pub mod cause;
+pub mod claim;
 pub mod decision;
 mod evaluation;
 pub mod hints;

@@ -3,7 +3,9 @@
 
 mod candidates;
 mod hints;
+mod hostile;
 mod keys;
+mod lint;
 mod made;
 mod naive;
 mod openyurt;

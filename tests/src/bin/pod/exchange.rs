@@ -11,8 +11,8 @@ use topo_lb_tests::traffic::{Failure, Reply, Step, Via};
 
 use crate::http;
 
-/// How long any one system call may take.
-const LIMIT: Duration = Duration::from_secs(1);
+/// How long any one system call may take; on a busy machine a server may have to wait for its turn.
+const LIMIT: Duration = Duration::from_secs(3);
 
 /// A socket, and how it talks.
 #[derive(Debug)]

@@ -28,7 +28,7 @@ enum Role {
         /// The name
         #[arg(long)]
         name: String,
-        /// Where, for HTTP and UDP alike; [::] takes IPv4 too
+        /// Where, for HTTP and UDP alike; `[::]` takes IPv4 too
         #[arg(long, default_values_t = [SocketAddr::from((Ipv6Addr::UNSPECIFIED, PORT))])]
         listen: Vec<SocketAddr>,
     },
@@ -36,7 +36,7 @@ enum Role {
     Call {
         /// How
         via: Via,
-        /// Where to; [::ffff:a.b.c.d]:port goes through an AF_INET6 socket
+        /// Where to; `[::ffff:a.b.c.d]:port` goes through an AF_INET6 socket
         to: SocketAddr,
         /// How many
         #[arg(long, default_value_t = 1)]

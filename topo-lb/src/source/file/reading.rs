@@ -45,15 +45,19 @@ pub(super) struct Reading {
 
 impl Reading {
     pub(super) fn of(files: &[PathBuf], names: &mut Names) -> Result<Self, FileError> {
-        let mut collector =
-            Collector { files, file: 0, seen: HashMap::new(), all: Self::default() };
-        for (index, path) in files.iter().enumerate() {
-            collector.file = index;
+        let mut collector = Collector::new(files);
+        for path in files {
             let bytes = fs::read(path)
                 .map_err(|source| FileError::Unreadable { path: path.clone(), source })?;
-            let text = text(path, &bytes)?;
-            document::read(path, text, names, &mut collector)?;
+            collector.take(&bytes, names)?;
         }
+        Ok(collector.all)
+    }
+
+    pub(super) fn of_bytes(path: PathBuf, bytes: &[u8]) -> Result<Self, FileError> {
+        let files = [path];
+        let mut collector = Collector::new(&files);
+        collector.take(bytes, &mut Names::default())?;
         Ok(collector.all)
     }
 
@@ -87,12 +91,24 @@ type Spot = (usize, usize, Option<usize>);
 
 struct Collector<'a> {
     files: &'a [PathBuf],
+    /// The one that is read next, or now.
     file: usize,
     seen: HashMap<Key, Spot>,
     all: Reading,
 }
 
-impl Collector<'_> {
+impl<'a> Collector<'a> {
+    fn new(files: &'a [PathBuf]) -> Self {
+        Self { files, file: 0, seen: HashMap::new(), all: Reading::default() }
+    }
+
+    fn take(&mut self, bytes: &[u8], names: &mut Names) -> Result<(), FileError> {
+        let path = &self.files[self.file];
+        document::read(path, text(path, bytes)?, names, self)?;
+        self.file += 1;
+        Ok(())
+    }
+
     fn place(&self, (file, document, item): Spot) -> Place {
         Place { path: self.files[file].clone(), document, item }
     }

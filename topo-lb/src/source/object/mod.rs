@@ -208,7 +208,7 @@ pub enum Content<W> {
 /// # Errors
 /// When `items` of a list is not one.
 pub fn content<W: Written>(document: W) -> Result<Content<W>, ObjectError> {
-    let head: Head = document.read().map_err(|error| error.of("document"))?;
+    let head: Head = document.read()?;
     let (Some(api_version), Some(kind)) = (head.api_version, head.kind) else {
         return Ok(Content::Object);
     };
@@ -235,7 +235,7 @@ pub fn parse(object: Value) -> Result<Object, ObjectError> {
 /// # Errors
 /// As [`parse`].
 pub fn parse_with(object: impl Written, names: &mut Names) -> Result<Object, ObjectError> {
-    let head: Head = object.read().map_err(|error| error.of(title(object, "object")))?;
+    let head: Head = object.read()?;
     let kind = head.kind.as_deref().unwrap_or_default();
     if kind.is_empty() {
         return Err(ObjectError::at("kind", "is missing: this is no Kubernetes object"));

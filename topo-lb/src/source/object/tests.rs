@@ -438,7 +438,7 @@ fn what_is_wrong_is_said_with_object_field_and_reason() {
             error(json!({"kind": "Service", "metadata": {"name": "web"}})),
             "Service default/web: apiVersion: is missing",
         ),
-        (error(json!("text")), "object: invalid type: string \"text\", expected an object"),
+        (error(json!("text")), "invalid type: string \"text\", expected an object"),
     ] {
         assert_eq!(error, expected);
     }

@@ -1,0 +1,271 @@
+//! One Service as every node sees it: which tier each would use, which would be refused, which
+//! would cross a zone.
+
+use std::fmt::Write;
+
+use comfy_table::{Cell, Color, Table, presets};
+use serde::Serialize;
+use topo_lb_common::backend::Locality;
+
+use super::reason::shown;
+use super::{Policy, Port, policy, port};
+use crate::cluster::{ServiceId, State};
+use crate::topology::candidate::Family;
+use crate::topology::decision::Choice;
+use crate::topology::label::ZONE;
+use crate::topology::{Decision, PolicyKind, Scope, Verdict, decide};
+
+/// A Service port in one address family, on every node.
+#[derive(Clone, Debug, Serialize)]
+pub struct Spread {
+    /// `metadata.namespace`.
+    pub namespace: String,
+    /// `metadata.name`.
+    pub name: String,
+    /// The port.
+    pub port: Port,
+    /// `IPv4` or `IPv6`.
+    pub family: &'static str,
+    /// The policy in force.
+    pub policy: Policy,
+    /// Every Node, by name.
+    pub nodes: Vec<OnNode>,
+}
+
+/// What a node's connections do.
+#[derive(Clone, Debug, Serialize)]
+pub struct OnNode {
+    /// The Node's name.
+    pub node: String,
+    /// Its zone.
+    pub zone: Option<String>,
+    /// What every key would match; empty for hints and none.
+    pub tiers: Vec<TierOnNode>,
+    /// `route`, `refuse` or `bypass`.
+    pub verdict: &'static str,
+    /// Index of the key that decides.
+    pub tier: Option<u8>,
+    /// Where the chosen endpoints are.
+    pub endpoints: Localities,
+}
+
+/// What a key would match on a node.
+#[derive(Clone, Debug, Serialize)]
+pub struct TierOnNode {
+    /// The key.
+    pub key: String,
+    /// The node's value for it; `None` for none, and for `*`.
+    pub value: Option<String>,
+    /// How many usable endpoints it matches.
+    pub endpoints: usize,
+    /// How many it needs to count.
+    pub needed: u16,
+}
+
+/// Endpoints by how far they are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Localities {
+    /// On the node.
+    pub node: usize,
+    /// In its zone.
+    pub zone: usize,
+    /// In its region.
+    pub region: usize,
+    /// Anywhere else, or nobody knows.
+    pub elsewhere: usize,
+}
+
+impl Localities {
+    fn add(&mut self, locality: Locality) {
+        *match locality {
+            Locality::Node => &mut self.node,
+            Locality::Zone => &mut self.zone,
+            Locality::Region => &mut self.region,
+            Locality::Elsewhere => &mut self.elsewhere,
+        } += 1;
+    }
+
+    /// Endpoints that are not known to be in the node's zone.
+    #[must_use]
+    pub const fn outside(self) -> usize {
+        self.region + self.elsewhere
+    }
+
+    /// All of them.
+    #[must_use]
+    pub const fn total(self) -> usize {
+        self.node + self.zone + self.outside()
+    }
+}
+
+/// How every node sees the ports of a Service. Empty for a Service that is not there, that has no
+/// ClusterIP, or in a cluster without Nodes.
+#[must_use]
+pub fn spread(state: &State, scope: Scope, id: &ServiceId) -> Vec<Spread> {
+    let mut spreads: Vec<Spread> = Vec::new();
+    for (node, labels) in state.nodes() {
+        let zone = labels.get(ZONE).map(ToString::to_string);
+        let decisions = decide(state, node, scope, id);
+        let each = decisions
+            .iter()
+            .flat_map(|decision| decision.choices.iter().map(move |choice| (decision, choice)));
+        for (index, (decision, choice)) in each.enumerate() {
+            if spreads.len() == index {
+                spreads.push(Spread {
+                    namespace: id.namespace.to_string(),
+                    name: id.name.to_string(),
+                    port: port(decision.port),
+                    family: choice.family.name(),
+                    policy: policy(decision),
+                    nodes: Vec::new(),
+                });
+            }
+            spreads[index].nodes.push(OnNode {
+                node: node.to_owned(),
+                zone: zone.clone(),
+                tiers: tiers(decision, choice),
+                verdict: choice.verdict.name(),
+                tier: choice.tier(),
+                endpoints: localities(decision, choice),
+            });
+        }
+    }
+    spreads
+}
+
+fn tiers(decision: &Decision<'_>, choice: &Choice<'_>) -> Vec<TierOnNode> {
+    match (decision.policy.kind, decision.policy.keys.first()) {
+        (PolicyKind::OpenYurt, Some(&key)) => vec![TierOnNode {
+            key: key.to_owned(),
+            value: choice.cause.value().map(str::to_owned),
+            endpoints: choice.chosen,
+            needed: 1,
+        }],
+        _ => choice
+            .tiers
+            .iter()
+            .map(|tier| TierOnNode {
+                key: tier.key.to_owned(),
+                value: tier.own.map(str::to_owned),
+                endpoints: tier.endpoints,
+                needed: tier.least,
+            })
+            .collect(),
+    }
+}
+
+fn localities(decision: &Decision<'_>, choice: &Choice<'_>) -> Localities {
+    let mut counts = Localities::default();
+    if choice.verdict == Verdict::Route {
+        let own = decision.endpoints.iter().filter(|one| one.is_chosen());
+        own.filter(|one| Family::of(one.address.ip()) == choice.family)
+            .for_each(|one| counts.add(one.locality));
+    }
+    counts
+}
+
+/// The same as text: nodes down, keys across, `[n]` where a key decides.
+#[must_use]
+pub fn spread_table(spreads: &[Spread], colour: bool) -> String {
+    let mut text = String::new();
+    for spread in spreads {
+        if !text.is_empty() {
+            text.push('\n');
+        }
+        text += &one(spread, colour);
+    }
+    text
+}
+
+fn one(spread: &Spread, colour: bool) -> String {
+    let Spread { port, policy, nodes, .. } = spread;
+    let mut text = format!(
+        "{}/{}  {} {}  {}\n",
+        shown(&spread.namespace),
+        shown(&spread.name),
+        port.protocol,
+        super::table::port_text(port),
+        spread.family,
+    );
+    let _ = writeln!(text, "  policy    {}", super::table::policy_text(policy));
+    for error in &policy.errors {
+        let _ = writeln!(text, "  error     {error}");
+    }
+
+    let mut table = Table::new();
+    table.load_preset(presets::NOTHING);
+    if colour {
+        table.enforce_styling()
+    } else {
+        table.force_no_tty()
+    };
+    let keys = nodes.first().map_or(&[][..], |node| &node.tiers);
+    let mut header = vec![" NODE".to_owned(), "ZONE".to_owned()];
+    header.extend(keys.iter().map(|tier| match tier.needed {
+        1 => shown(&tier.key),
+        needed => format!("{} (needs {needed})", shown(&tier.key)),
+    }));
+    header.extend(["GOES TO".to_owned(), "NOTE".to_owned()]);
+    table.set_header(header);
+    for node in nodes {
+        let (note, paint) = note(node);
+        let mut cells = vec![
+            format!(" {}", shown(&node.node)),
+            node.zone.as_deref().map_or_else(|| "-".to_owned(), shown),
+        ];
+        cells.extend(node.tiers.iter().zip(0..).map(|(tier, index)| {
+            match (&tier.value, node.tier == Some(index)) {
+                (_, true) => format!("[{}]", tier.endpoints),
+                (None, _) if tier.key != "*" => "-".to_owned(),
+                _ => tier.endpoints.to_string(),
+            }
+        }));
+        cells.extend([goes_to(node.endpoints), note]);
+        table.add_row(cells.into_iter().map(|text| match paint {
+            Some(colour_of) if colour => Cell::new(text).fg(colour_of),
+            _ => Cell::new(text),
+        }));
+    }
+    text.extend(table.lines().map(|line| format!("{}\n", line.trim_end())));
+
+    let refused = nodes.iter().filter(|node| node.verdict == "refuse").count();
+    let crossing = nodes.iter().filter(|node| node.endpoints.outside() > 0).count();
+    let plural = if nodes.len() == 1 { "" } else { "s" };
+    let _ = writeln!(
+        text,
+        "  {} node{plural}: {refused} refused, {crossing} that leave their zone",
+        nodes.len()
+    );
+    text
+}
+
+fn goes_to(counts: Localities) -> String {
+    let parts = [
+        (counts.node, "on it"),
+        (counts.zone, "in its zone"),
+        (counts.region, "in its region"),
+        (counts.elsewhere, "elsewhere"),
+    ];
+    let parts = parts.iter().filter(|(count, _)| *count > 0);
+    let text =
+        parts.map(|(count, place)| format!("{count} {place}")).collect::<Vec<_>>().join(", ");
+    if text.is_empty() { "-".to_owned() } else { text }
+}
+
+fn note(node: &OnNode) -> (String, Option<Color>) {
+    let outside = node.endpoints.outside();
+    match node.verdict {
+        "refuse" => ("REFUSED".to_owned(), Some(Color::Red)),
+        "bypass" => ("left to kube-proxy".to_owned(), None),
+        _ if outside > 0 && node.zone.is_none() => {
+            ("this node has no zone".to_owned(), Some(Color::Yellow))
+        }
+        _ if outside == node.endpoints.total() => {
+            ("leaves its zone".to_owned(), Some(Color::Yellow))
+        }
+        _ if outside > 0 => {
+            (format!("{outside} of {} leave its zone", node.endpoints.total()), Some(Color::Yellow))
+        }
+        _ => (String::new(), None),
+    }
+}

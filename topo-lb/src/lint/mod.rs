@@ -1,0 +1,109 @@
+//! Everything that will hurt, before it does: what a cluster's Services ask for that they will not
+//! get, on any node.
+
+mod service;
+mod sites;
+mod table;
+
+use std::collections::{BTreeSet, HashMap};
+
+use serde::Serialize;
+
+use crate::cluster::State;
+use crate::explain::shown_id;
+use crate::topology::Scope;
+use crate::topology::claim::{self, Claimant, Frontend};
+
+pub use table::table;
+
+/// What is wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Rule {
+    /// An annotation or field breaks a rule and is ignored.
+    Ignored,
+    /// No Node carries a key.
+    UnknownKey,
+    /// Nodes where connections are refused though the Service has usable endpoints.
+    Refused,
+    /// Nodes where a tier is passed over for having too few endpoints.
+    TooFew,
+    /// Hints that an endpoint or a node switches off.
+    HintsOff,
+    /// Hints that were asked for and are not there.
+    HintsMissing,
+    /// An endpoint's Node is not there, so it has no labels.
+    UnknownNode,
+    /// Two Service ports have the same frontend.
+    SharedFrontend,
+}
+
+impl Rule {
+    /// As it is serialized.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Ignored => "ignored",
+            Self::UnknownKey => "unknown-key",
+            Self::Refused => "refused",
+            Self::TooFew => "too-few",
+            Self::HintsOff => "hints-off",
+            Self::HintsMissing => "hints-missing",
+            Self::UnknownNode => "unknown-node",
+            Self::SharedFrontend => "shared-frontend",
+        }
+    }
+}
+
+/// One thing that will hurt.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub struct Finding {
+    /// `metadata.namespace` of the Service.
+    pub namespace: String,
+    /// `metadata.name` of the Service.
+    pub name: String,
+    /// The Service port, by name, else by number; `None` where all of them are meant.
+    pub port: Option<String>,
+    /// What is wrong.
+    pub rule: Rule,
+    /// The same in a sentence, and how to mend it.
+    pub message: String,
+    /// The nodes where it hurts, by name; empty where it does not depend on the node.
+    pub nodes: Vec<String>,
+}
+
+/// All findings, sorted by namespace, name, port and rule.
+#[must_use]
+pub fn findings(state: &State) -> Vec<Finding> {
+    let keys: BTreeSet<&str> =
+        state.nodes().flat_map(|(_, labels)| labels.iter().map(|(key, _)| key)).collect();
+    let mut findings = Vec::new();
+    for id in state.services() {
+        service::look(state, id, &keys, &mut findings);
+    }
+    shared_frontends(state, &mut findings);
+    findings.sort();
+    findings.dedup();
+    findings
+}
+
+fn shared_frontends(state: &State, findings: &mut Vec<Finding>) {
+    let contested: HashMap<Frontend, Vec<Claimant<'_>>> = claim::contested(state, Scope::All);
+    for (frontend, claimants) in contested {
+        let Some(&winner) = claimants.first() else { continue };
+        for &(id, place) in &claimants[1..] {
+            findings.push(Finding {
+                namespace: id.namespace.to_string(),
+                name: id.name.to_string(),
+                port: state.service(id).and_then(|own| own.ports.get(place)).map(service::port),
+                rule: Rule::SharedFrontend,
+                message: format!(
+                    "{frontend} is {}'s already, which comes first by name: connections never \
+                     reach this one; give it another address or port",
+                    shown_id(winner.0)
+                ),
+                nodes: Vec::new(),
+            });
+        }
+    }
+}

@@ -1,0 +1,72 @@
+//! Findings for a terminal, and to paste into a bug report.
+
+use std::collections::BTreeSet;
+use std::fmt::Write;
+
+use super::{Finding, Rule};
+use crate::explain::shown;
+
+/// Nodes that a line names.
+const NODES: usize = 5;
+
+/// The findings as text, by Service; with `colour`, for a terminal that shows colours.
+#[must_use]
+pub fn table(findings: &[Finding], colour: bool) -> String {
+    let paint = |code: &str, text: &str| match colour {
+        true => format!("\u{1b}[{code}m{text}\u{1b}[0m"),
+        false => text.to_owned(),
+    };
+    if findings.is_empty() {
+        return "Nothing found.\n".to_owned();
+    }
+    let width = findings.iter().map(|one| one.rule.name().len()).max().unwrap_or_default();
+    let mut text = String::new();
+    let mut last = None;
+    let mut services = BTreeSet::new();
+    for finding in findings {
+        let service = (&finding.namespace, &finding.name);
+        if last != Some(service) {
+            if last.is_some() {
+                text.push('\n');
+            }
+            let title = format!("{}/{}", shown(service.0), shown(service.1));
+            let _ = writeln!(text, "{}", paint("1", &title));
+            last = Some(service);
+            services.insert(service);
+        }
+        let rule = format!("{:width$}", finding.rule.name());
+        let rule = match finding.rule {
+            Rule::Ignored | Rule::Refused | Rule::SharedFrontend => paint("31", &rule),
+            _ => paint("33", &rule),
+        };
+        let port =
+            finding.port.as_deref().map_or_else(String::new, |port| format!("{}: ", shown(port)));
+        let _ = writeln!(text, "  {rule}  {port}{}{}", finding.message, nodes(finding));
+    }
+    let _ = writeln!(
+        text,
+        "\n{} finding{} in {} Service{}",
+        findings.len(),
+        plural(findings.len()),
+        services.len(),
+        plural(services.len()),
+    );
+    text
+}
+
+fn nodes(finding: &Finding) -> String {
+    let count = finding.nodes.len();
+    if count == 0 {
+        return String::new();
+    }
+    let named: Vec<_> = finding.nodes.iter().take(NODES).map(|node| shown(node)).collect();
+    let more = match count.saturating_sub(NODES) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    format!("; on {count} node{}: {}{more}", plural(count), named.join(", "))
+}
+
+const fn plural(count: usize) -> &'static str {
+    if count == 1 { "" } else { "s" }
+}

@@ -1,0 +1,54 @@
+//! Frontends that more than one Service port claims. The first by namespace, name and port gets
+//! it, so that every node agrees; the others get nothing there.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+
+use crate::cluster::service::Protocol;
+use crate::cluster::{ServiceId, ServicePort, State};
+
+use super::{Scope, has_frontends, policy};
+
+/// What a client dials.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Frontend {
+    /// A ClusterIP.
+    pub address: IpAddr,
+    /// 1–65535.
+    pub port: u16,
+    /// The protocol.
+    pub protocol: Protocol,
+}
+
+impl std::fmt::Display for Frontend {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} {} {}", self.address, self.protocol.name(), self.port)
+    }
+}
+
+/// A Service port: the Service, and the port's place in `spec.ports`.
+pub type Claimant<'a> = (&'a ServiceId, usize);
+
+/// The frontends that are claimed more than once, and by whom: the first gets it.
+#[must_use]
+pub fn contested(state: &State, scope: Scope) -> HashMap<Frontend, Vec<Claimant<'_>>> {
+    let mut claims: HashMap<Frontend, Vec<Claimant<'_>>> = HashMap::new();
+    for id in state.services() {
+        let Some(service) = state.service(id).filter(|service| has_frontends(service)) else {
+            continue;
+        };
+        if !policy::of(service).is_in(scope, service) {
+            continue;
+        }
+        for (place, port) in service.ports.iter().enumerate() {
+            let ServicePort { port, protocol, .. } = *port;
+            for &address in &service.cluster_ips {
+                let frontend = Frontend { address, port, protocol };
+                claims.entry(frontend).or_default().push((id, place));
+            }
+        }
+    }
+    claims.retain(|_, claimants| claimants.len() > 1);
+    // Services come sorted and ports in order: the first is the lowest.
+    claims
+}

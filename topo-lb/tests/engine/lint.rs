@@ -1,0 +1,120 @@
+//! What lint finds is what happens, on every node.
+
+use std::collections::BTreeSet;
+
+use proptest::test_runner::{Config, TestRunner};
+use topo_lb::cluster::State;
+use topo_lb::lint::{self, Finding, Rule};
+use topo_lb::topology::cause::Cause;
+use topo_lb::topology::hints::Off;
+use topo_lb::topology::{self, Scope, Verdict};
+
+use crate::made::{Cluster, H, Otherwise, Z, endpoint, id, keyed, node, service};
+use crate::random;
+
+fn rules(findings: &[Finding]) -> Vec<Rule> {
+    findings.iter().map(|one| one.rule).collect()
+}
+
+fn nodes(findings: &[Finding], rule: Rule) -> BTreeSet<String> {
+    let of_rule = findings.iter().filter(|one| one.rule == rule);
+    of_rule.flat_map(|one| one.nodes.iter().cloned()).collect()
+}
+
+/// Node by node, without putting any of them together.
+fn by_hand(state: &State) -> [BTreeSet<String>; 3] {
+    let [mut refused, mut few, mut off] = <[BTreeSet<String>; 3]>::default();
+    for (node, _) in state.nodes() {
+        for decision in topology::decide(state, node, Scope::All, &id("svc")) {
+            for choice in &decision.choices {
+                let topology_is_to_blame =
+                    choice.usable > 0 || matches!(choice.cause, Cause::NoneHere);
+                if choice.verdict == Verdict::Refuse && topology_is_to_blame {
+                    refused.insert(node.to_owned());
+                }
+                if choice
+                    .tiers
+                    .iter()
+                    .any(|tier| (1..usize::from(tier.least)).contains(&tier.endpoints))
+                {
+                    few.insert(node.to_owned());
+                }
+                if matches!(choice.cause, Cause::HintsOff(Off::Unhinted(_) | Off::NoZone)) {
+                    off.insert(node.to_owned());
+                }
+            }
+        }
+    }
+    [refused, few, off]
+}
+
+#[test]
+fn nodes_that_look_alike_to_a_service_are_alike() {
+    let config = Config { cases: 4_000, failure_persistence: None, ..Config::default() };
+    let result = TestRunner::new(config).run(&random::tapes(280), |tape| {
+        let (cluster, _) = random::cluster(&tape);
+        let state = cluster.state("");
+        let findings = lint::findings(&state);
+        let [refused, few, off] = by_hand(&state);
+        assert_eq!(nodes(&findings, Rule::Refused), refused);
+        assert_eq!(nodes(&findings, Rule::TooFew), few);
+        assert_eq!(nodes(&findings, Rule::HintsOff), off);
+        assert!(findings.is_sorted());
+        Ok(())
+    });
+    result.unwrap_or_else(|error| panic!("{error}"));
+}
+
+#[test]
+fn a_cluster_in_order_has_no_findings() {
+    let nodes = vec![node("n1", &[(H, "n1"), (Z, "a")]), node("n2", &[(H, "n2"), (Z, "a")])];
+    let endpoints = vec![endpoint("10.0.0.1", "n1"), endpoint("10.0.0.2", "n2")];
+    for service in [service(), keyed(Z), keyed(&format!("{H},*"))] {
+        let findings =
+            lint::findings(&Cluster::of(nodes.clone(), service, endpoints.clone()).state(""));
+        assert_eq!(findings, []);
+    }
+    assert_eq!(lint::table(&[], false), "Nothing found.\n");
+}
+
+#[test]
+fn a_service_without_a_usable_endpoint_is_not_the_topologys_fault() {
+    let nodes = vec![node("n1", &[(Z, "a")])];
+    let cluster = Cluster::of(nodes, keyed(Z), vec![endpoint("10.0.0.1", "n1").unready()]);
+    assert_eq!(lint::findings(&cluster.state("")), []);
+}
+
+#[test]
+fn the_endpoint_that_switches_hints_off_is_named() {
+    let nodes = vec![node("n1", &[(Z, "a")]), node("n2", &[(Z, "a")])];
+    let cluster = Cluster::of(
+        nodes,
+        service(),
+        vec![endpoint("10.0.0.1", "n1").for_zones(&["a"]), endpoint("10.0.0.2", "n2")],
+    );
+    let findings = lint::findings(&cluster.state(""));
+    assert_eq!(rules(&findings), [Rule::HintsOff]);
+    assert!(findings[0].message.contains("10.0.0.2:9376"), "{}", findings[0].message);
+    assert_eq!(findings[0].nodes, ["n1", "n2"]);
+}
+
+#[test]
+fn two_services_with_one_address_are_found_and_the_first_has_it() {
+    let mut second = service();
+    second.id = id("later");
+    let mut cluster =
+        Cluster::of(vec![node("n1", &[])], service(), vec![endpoint("10.0.0.1", "n1")]);
+    cluster.services.push(second);
+    let findings = lint::findings(&cluster.state(""));
+    assert_eq!(rules(&findings), [Rule::SharedFrontend]);
+    assert_eq!(findings[0].name, "svc");
+    assert!(findings[0].message.contains("10.96.0.1 TCP 80 is default/later's"));
+}
+
+#[test]
+fn keys_that_no_node_carries_are_found_once_per_service() {
+    let nodes = vec![node("n1", &[(H, "n1"), ("rack", "")])];
+    let cluster = Cluster::of(nodes, keyed("rack,room,floor,*"), vec![endpoint("10.0.0.1", "n1")]);
+    let findings = lint::findings(&cluster.state(""));
+    assert_eq!(rules(&findings), [Rule::UnknownKey, Rule::UnknownKey]);
+}
