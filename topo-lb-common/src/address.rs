@@ -22,7 +22,7 @@ pub const fn service_protocol(raw: u32) -> Option<u8> {
 }
 
 /// An IPv4 frontend, the key of `services4`.
-#[repr(C)]
+#[repr(C, align(4))]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "user", derive(bytemuck::Pod, bytemuck::Zeroable))]
 pub struct Frontend4 {
@@ -37,7 +37,7 @@ pub struct Frontend4 {
 }
 
 /// An IPv6 frontend, the key of `services6`.
-#[repr(C)]
+#[repr(C, align(4))]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "user", derive(bytemuck::Pod, bytemuck::Zeroable))]
 pub struct Frontend6 {

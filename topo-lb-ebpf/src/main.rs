@@ -31,7 +31,8 @@ fn connect6(ctx: SockAddrContext) -> i32 {
 }
 
 /// `sendto` and `sendmsg` with an address, IPv4 UDP; also of an IPv6 socket that names an
-/// IPv4-mapped address.
+/// IPv4-mapped address: the kernel sends that by IPv4 before it comes to the hook sendmsg6
+/// (`udpv6_sendmsg`, net/ipv6/udp.c).
 #[cgroup_sock_addr(sendmsg4)]
 fn sendmsg4(ctx: SockAddrContext) -> i32 {
     cgroup::sendmsg::<Plain4>(&ctx)
@@ -40,7 +41,7 @@ fn sendmsg4(ctx: SockAddrContext) -> i32 {
 /// `sendto` and `sendmsg` with an address, IPv6 UDP.
 #[cgroup_sock_addr(sendmsg6)]
 fn sendmsg6(ctx: SockAddrContext) -> i32 {
-    if is_mapped(&ctx) { cgroup::sendmsg::<Mapped>(&ctx) } else { cgroup::sendmsg::<Plain6>(&ctx) }
+    cgroup::sendmsg::<Plain6>(&ctx)
 }
 
 /// The source address that `recvfrom` and `recvmsg` report, IPv4 UDP.

@@ -1,5 +1,6 @@
 //! Reading values that the agent may be replacing at this moment.
 
+use core::hint::black_box;
 use core::mem::MaybeUninit;
 
 use crate::family::{Family, Fields};
@@ -42,7 +43,8 @@ pub(crate) fn service<F: Family, T: Default>(
     body: impl Fn(&Fields<F>) -> T,
 ) -> Snapshot<T> {
     let nothing = |found| Snapshot { found, generation: 0, value: T::default() };
-    for _ in 0..ATTEMPTS {
+    // The compiler, if it knew the number, would write the body out as often.
+    for _ in 0..black_box(ATTEMPTS) {
         let Some(value) = F::services().get_ptr(frontend) else {
             return nothing(Found::Absent);
         };
@@ -70,11 +72,10 @@ pub(crate) fn service<F: Family, T: Default>(
 ///
 /// # Safety
 ///
-/// `from` points at a whole value inside a map, at a multiple of four bytes; the size of `T` is a
-/// multiple of four.
+/// `from` points at a whole value inside a map.
 #[inline(always)]
 pub(crate) unsafe fn words<T: Copy>(from: *const T) -> T {
-    const { assert!(size_of::<T>().is_multiple_of(4)) };
+    const { assert!(align_of::<T>() >= 4 && size_of::<T>().is_multiple_of(4)) };
     let mut value = MaybeUninit::<T>::uninit();
     // SAFETY: the caller's, and every byte of `value` is written.
     unsafe {
@@ -89,7 +90,7 @@ pub(crate) unsafe fn words<T: Copy>(from: *const T) -> T {
             let (from, to) = (from.cast::<u32>(), value.as_mut_ptr().cast::<u32>());
             let mut index = 0;
             while index < size_of::<T>() / 4 {
-                to.add(index).write_unaligned(from.add(index).read_volatile());
+                to.add(index).write(from.add(index).read_volatile());
                 index += 1;
             }
         }
@@ -100,14 +101,14 @@ pub(crate) unsafe fn words<T: Copy>(from: *const T) -> T {
 /// Whether two plain values are equal byte by byte, compared in words.
 #[inline(always)]
 pub(crate) fn same<T: Copy>(one: &T, other: &T) -> bool {
-    const { assert!(size_of::<T>().is_multiple_of(4)) };
+    const { assert!(align_of::<T>() >= 4 && size_of::<T>().is_multiple_of(4)) };
     let one = core::ptr::from_ref(one).cast::<u32>();
     let other = core::ptr::from_ref(other).cast::<u32>();
     let mut differ = 0;
     let mut index = 0;
     while index < size_of::<T>() / 4 {
         // SAFETY: within the values; layouts shared with the agent have no padding.
-        unsafe { differ |= one.add(index).read_unaligned() ^ other.add(index).read_unaligned() };
+        unsafe { differ |= one.add(index).read() ^ other.add(index).read() };
         index += 1;
     }
     differ == 0

@@ -100,7 +100,7 @@ impl Datapath {
     ///
     /// # Errors
     ///
-    /// All hooks are then as they were before.
+    /// All hooks are then as they were before; what [`open`](Self::open) pinned goes with `self`.
     pub fn attach(&mut self) -> Result<Attached, AttachError> {
         let pin_dir = self.options.pin_dir.clone();
         let root = self.options.cgroup_root.clone();
@@ -135,6 +135,7 @@ impl Datapath {
             revert(&updates);
             return Err(error);
         }
+        self.made.keep();
         info!(?attached, cgroup = %root.display(), "programs are attached");
         Ok(attached)
     }

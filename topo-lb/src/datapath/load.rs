@@ -119,12 +119,15 @@ fn list(features: &[Feature]) -> String {
     each.collect::<Vec<_>>().join(", ")
 }
 
-/// The datapath in the kernel, held by this process alone.
+/// The datapath in the kernel, held by this process alone. Pins that it made go with it, unless it
+/// was attached.
 #[derive(Debug)]
 pub struct Datapath {
     pub(super) options: Options,
     pub(super) ebpf: Ebpf,
     reports_refused: bool,
+    /// Before the lock, so that it is undone before the lock is given back.
+    pub(super) made: Made,
     _lock: Lock,
 }
 
@@ -168,7 +171,6 @@ impl Datapath {
         Self::check_host(&options)?;
         let is_new = make_directory(&options.pin_dir)?;
         let lock = Lock::take(&options.pin_dir)?;
-        // After the lock, so that it is undone before the lock is given back.
         let mut made =
             Made { directory: is_new.then(|| options.pin_dir.clone()), files: Vec::new() };
         let shapes = shapes(&options.capacity);
@@ -181,9 +183,8 @@ impl Datapath {
         }
         let constants = Constants::probe(options.tcp_peer);
         let ebpf = load(&shapes, &constants, Some(&options.pin_dir))?;
-        made.keep();
         let reports_refused = constants.reports_refused();
-        Ok(Self { options, ebpf, reports_refused, _lock: lock })
+        Ok(Self { options, ebpf, reports_refused, made, _lock: lock })
     }
 
     /// Where and how it is.
@@ -217,14 +218,15 @@ impl Datapath {
     }
 }
 
-/// What of the pin directory is new, and goes again if loading fails.
-struct Made {
+/// What of the pin directory is new, and goes again unless it is kept.
+#[derive(Debug)]
+pub(super) struct Made {
     directory: Option<PathBuf>,
     files: Vec<PathBuf>,
 }
 
 impl Made {
-    fn keep(mut self) {
+    pub(super) fn keep(&mut self) {
         self.directory = None;
         self.files.clear();
     }

@@ -4,7 +4,7 @@ use std::error::Error as _;
 use std::path::PathBuf;
 
 /// Why an API server does not serve. Every one of them may be over a moment later, except for
-/// those of [`connect`](super::connect).
+/// those of [`connect`](super::connect()).
 #[derive(Debug, thiserror::Error)]
 pub enum KubeError {
     /// A kubeconfig is unusable.

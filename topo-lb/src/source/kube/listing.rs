@@ -7,10 +7,6 @@ use super::resource::{Kept, Version, Watched};
 use super::{KubeError, Server};
 use crate::cluster::{Node, Service, Slice, Update};
 
-/// Objects that are asked for at a time: an answer is held whole before it is read, and a slice
-/// with a hundred endpoints has 40 kB.
-pub(super) const PAGE: u32 = 250;
-
 /// Lists all Nodes, EndpointSlices and Services.
 ///
 /// # Errors
@@ -38,7 +34,7 @@ async fn all<T: Kept>(server: &Server) -> Result<Update, KubeError> {
 
 async fn pages<T: Kept>(server: &Server, version: &Version) -> ::kube::Result<Vec<T>> {
     let api = Api::<Watched<T>>::all_with(server.client(), version);
-    let mut params = ListParams::default().limit(PAGE);
+    let mut params = ListParams::default().limit(T::PAGE);
     let mut all = Vec::new();
     loop {
         let page = api.list(&params).await?;

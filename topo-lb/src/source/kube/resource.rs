@@ -24,6 +24,8 @@ pub(super) trait Kept: Clone + fmt::Debug + Send + Unpin + 'static {
     const PLURAL: &'static str;
     /// Whether the server is asked for metadata alone.
     const METADATA_ONLY: bool;
+    /// Objects that are asked for at a time: an answer is held whole before it is read.
+    const PAGE: u32;
 
     fn of(object: Object) -> Option<(Self, Option<LeftOut>)>;
     fn all(all: Vec<Self>) -> Update;
@@ -45,6 +47,7 @@ impl Kept for Service {
     const VERSIONS: &'static [Version] = &["v1"];
     const PLURAL: &'static str = "services";
     const METADATA_ONLY: bool = false;
+    const PAGE: u32 = 500;
 
     fn of(object: Object) -> Option<(Self, Option<LeftOut>)> {
         match object {
@@ -73,6 +76,8 @@ impl Kept for Slice {
     const VERSIONS: &'static [Version] = &["v1", "v1beta1"];
     const PLURAL: &'static str = "endpointslices";
     const METADATA_ONLY: bool = false;
+    /// A slice with a hundred endpoints has 40 kB.
+    const PAGE: u32 = 250;
 
     fn of(object: Object) -> Option<(Self, Option<LeftOut>)> {
         match object {
@@ -100,6 +105,7 @@ impl Kept for Node {
     const VERSIONS: &'static [Version] = &["v1"];
     const PLURAL: &'static str = "nodes";
     const METADATA_ONLY: bool = true;
+    const PAGE: u32 = 500;
 
     fn of(object: Object) -> Option<(Self, Option<LeftOut>)> {
         match object {

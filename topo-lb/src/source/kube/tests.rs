@@ -136,13 +136,13 @@ async fn a_server_that_knows_no_slices_is_named() {
 async fn long_lists_come_in_pages() {
     let fake = Fake::new(&ALL).await;
     for n in 0..600 {
-        fake.change(SERVICES, "ADDED", service(&format!("web-{n}"), 80));
+        fake.change(SLICES, "ADDED", slice(&format!("web-{n}"), "10.1.1.2"));
     }
     let mut events: Events = Box::pin(follow(fake.server.clone()));
-    assert_eq!(some(&mut events, 4).await, ["0 nodes", "0 slices", "600 services", "synced"]);
+    assert_eq!(some(&mut events, 4).await, ["0 nodes", "0 services", "600 slices", "synced"]);
     let updates = read(&fake.server).await.unwrap();
-    assert!(matches!(&updates[2], Update::AllServices(all) if all.len() == 600));
-    assert_eq!(fake.requested("services?&limit=250"), 6, "three pages, twice");
+    assert!(matches!(&updates[1], Update::AllSlices(all) if all.len() == 600));
+    assert_eq!(fake.requested("endpointslices?&limit=250"), 6, "three pages, twice");
 }
 
 #[tokio::test]

@@ -12,7 +12,7 @@ use futures::stream::{self, BoxStream};
 use futures::{Stream, StreamExt};
 use tokio::time::Instant;
 
-use super::listing::{PAGE, is_missing};
+use super::listing::is_missing;
 use super::resource::{Kept, Watched};
 use super::{KubeError, Server};
 use crate::cluster::{Node, Service, Slice};
@@ -248,6 +248,6 @@ fn events<T: Kept>(server: &Server, version: usize) -> Events<T> {
     // Randomly keyed hashing is randomness enough.
     let random = RandomState::new().build_hasher().finish() % u64::from(SHORTEST_WATCH);
     let seconds = SHORTEST_WATCH + u32::try_from(random).unwrap_or_default();
-    let config = watcher::Config::default().page_size(PAGE).timeout(seconds);
+    let config = watcher::Config::default().page_size(T::PAGE).timeout(seconds);
     watcher(api, config).default_backoff().boxed()
 }

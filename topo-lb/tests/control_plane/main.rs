@@ -1,0 +1,186 @@
+//! The Kubernetes source against a real API server, of whatever version `KUBEBUILDER_ASSETS` holds.
+
+mod plane;
+
+use std::net::IpAddr;
+use std::pin::Pin;
+use std::time::{Duration, Instant};
+
+use futures::{Stream, StreamExt};
+use kube::api::{DeleteParams, DynamicObject, Patch, PatchParams, PostParams};
+use kube::core::{ApiResource, GroupVersionKind};
+use kube::{Api, Client};
+use plane::{ADMINISTRATOR, NOBODY, Plane};
+use serde_json::{Value, json};
+use topo_lb::cluster::{Service, ServiceId, State};
+use topo_lb::source::Event;
+use topo_lb::source::kube::{KubeTarget, Server, connect, follow, read};
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn api(client: &Client, version: &str, kind: &str) -> Api<DynamicObject> {
+    let (group, version) = version.rsplit_once('/').unwrap_or(("", version));
+    let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, kind));
+    match kind {
+        "Node" => Api::all_with(client.clone(), &resource),
+        _ => Api::namespaced_with(client.clone(), "default", &resource),
+    }
+}
+
+async fn create(client: &Client, object: Value) {
+    let text = |field: &str| object[field].as_str().unwrap().to_owned();
+    let api = api(client, &text("apiVersion"), &text("kind"));
+    let object = serde_json::from_value(object).unwrap();
+    api.create(&PostParams::default(), &object).await.unwrap();
+}
+
+async fn relabel(client: &Client, node: &str, pool: &str) {
+    let patch = json!({"metadata": {"labels": {"pool": pool}}});
+    api(client, "v1", "Node")
+        .patch(node, &PatchParams::default(), &Patch::Merge(patch))
+        .await
+        .unwrap();
+}
+
+/// What the agent knows of the cluster by now.
+struct Known {
+    events: Pin<Box<dyn Stream<Item = Event> + Send>>,
+    state: State,
+    synced: bool,
+    troubles: Vec<String>,
+}
+
+impl Known {
+    fn of(server: Server) -> Self {
+        let events = Box::pin(follow(server));
+        Self { events, state: State::default(), synced: false, troubles: Vec::new() }
+    }
+
+    /// Takes events in until it is so.
+    async fn until(&mut self, what: &str, mut so: impl FnMut(&Self) -> bool) {
+        let start = Instant::now();
+        while !so(self) {
+            let left = PATIENCE.saturating_sub(start.elapsed());
+            match tokio::time::timeout(left, self.events.next()).await {
+                Ok(Some(Event::Update(update))) => {
+                    let _ = self.state.apply(update, "n1");
+                }
+                Ok(Some(Event::Synced)) => self.synced = true,
+                Ok(Some(Event::Trouble(trouble))) => self.troubles.push(trouble),
+                Ok(None) => panic!("the stream has ended"),
+                Err(_) => panic!("{what} was not heard of; troubles: {:#?}", self.troubles),
+            }
+        }
+    }
+
+    fn pool(&self) -> Option<&str> {
+        self.state.node("n1").and_then(|labels| labels.get("pool")).map(|pool| &**pool)
+    }
+
+    fn service(&self) -> Option<&Service> {
+        self.state.service(&web())
+    }
+}
+
+fn web() -> ServiceId {
+    ServiceId { namespace: "default".into(), name: "web".into() }
+}
+
+async fn connected(plane: &Plane, token: &str) -> Server {
+    connect(&KubeTarget::Kubeconfig(plane.kubeconfig(token))).await.unwrap()
+}
+
+#[tokio::test]
+#[ignore = "needs etcd and kube-apiserver in KUBEBUILDER_ASSETS"]
+async fn a_real_api_server_is_read_followed_and_met_again() {
+    let mut plane = Plane::start();
+    let old = plane.has_topology_keys();
+
+    // Who may do nothing is told what to allow.
+    let error = read(&connected(&plane, NOBODY).await).await.unwrap_err().to_string();
+    assert!(error.contains("does not let this agent list"), "{error}");
+    assert!(error.contains("User \"nobody\" cannot list resource"), "{error}");
+
+    let server = connected(&plane, ADMINISTRATOR).await;
+    let client = server.client();
+    let mut known = Known::of(server);
+    known.until("the first listing", |known| known.synced).await;
+
+    create(
+        &client,
+        json!({"apiVersion": "v1", "kind": "Node",
+               "metadata": {"name": "n1", "labels": {"pool": "beijing"}}}),
+    )
+    .await;
+    known.until("the node", |known| known.pool() == Some("beijing")).await;
+
+    let mut spec = json!({"clusterIP": "10.96.0.55", "ports": [{"name": "http", "port": 80}]});
+    if old {
+        spec["topologyKeys"] = json!(["kubernetes.io/hostname", "*"]);
+    }
+    create(
+        &client,
+        json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "web",
+               "annotations": {"topo-lb.io/topology-keys": "rack,*"}}, "spec": spec}),
+    )
+    .await;
+    known.until("the Service", |known| known.service().is_some()).await;
+    let service = known.service().unwrap();
+    assert_eq!(service.cluster_ips, ["10.96.0.55".parse::<IpAddr>().unwrap()]);
+    assert_eq!(service.policy.topology_keys.as_deref(), Some("rack,*"));
+    let keys: Vec<_> = service.policy.spec_topology_keys.iter().map(|key| &**key).collect();
+    assert_eq!(keys, if old { vec!["kubernetes.io/hostname", "*"] } else { vec![] });
+
+    let version = if old { "discovery.k8s.io/v1beta1" } else { "discovery.k8s.io/v1" };
+    let mut endpoint = json!({"addresses": ["10.1.1.1"], "conditions": {"ready": true}});
+    if old {
+        endpoint["topology"] = json!({"kubernetes.io/hostname": "n1"});
+    } else {
+        endpoint["nodeName"] = "n1".into();
+    }
+    create(
+        &client,
+        json!({"apiVersion": version, "kind": "EndpointSlice", "addressType": "IPv4",
+               "metadata": {"name": "web-1", "labels": {"kubernetes.io/service-name": "web"}},
+               "endpoints": [endpoint], "ports": [{"name": "http", "port": 8080}]}),
+    )
+    .await;
+    known.until("the slice", |known| known.state.slices(&web()).next().is_some()).await;
+    let (_, slice) = known.state.slices(&web()).next().unwrap();
+    assert_eq!(slice.endpoints[0].node.as_deref(), Some("n1"));
+
+    let mut fastest = PATIENCE;
+    for pool in ["hangzhou", "shanghai", "beijing"] {
+        let start = Instant::now();
+        relabel(&client, "n1", pool).await;
+        known.until("the relabelled node", |known| known.pool() == Some(pool)).await;
+        fastest = fastest.min(start.elapsed());
+    }
+    println!("a relabelled node, request included: {fastest:?}");
+    assert_eq!(known.troubles, [""; 0]);
+
+    // A crash is said once, and what happens after the return is seen.
+    plane.kill_api_server();
+    known.until("the crash", |known| !known.troubles.is_empty()).await;
+    plane.start_api_server();
+    let start = Instant::now();
+    let server = connected(&plane, ADMINISTRATOR).await;
+    let client = server.client();
+    relabel(&client, "n1", "hangzhou").await;
+    api(&client, "v1", "Service").delete("web", &DeleteParams::default()).await.unwrap();
+    known
+        .until("what changed after the return", |known| {
+            known.pool() == Some("hangzhou") && known.service().is_none()
+        })
+        .await;
+    println!("recovered after {:?}", start.elapsed());
+    let [trouble] = &*known.troubles else { panic!("{:#?}", known.troubles) };
+    assert!(trouble.starts_with("cannot reach the API server at https://127.0.0.1:"), "{trouble}");
+
+    // A reading from scratch says the same.
+    let mut fresh = State::default();
+    for update in read(&server).await.unwrap() {
+        let _ = fresh.apply(update, "n1");
+    }
+    known.until("all of it", |known| known.state == fresh).await;
+}
