@@ -7,11 +7,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
-use futures::{FutureExt as _, Stream, StreamExt as _};
+use futures::{FutureExt as _, Stream, StreamExt as _, stream};
 use tokio::signal::unix::{SignalKind, signal};
 use tracing::{debug, info, warn};
 
-use crate::cluster::ServiceId;
+use crate::cluster::{ServiceId, Update};
 use crate::datapath::attach;
 use crate::datapath::bpf::BpfStore;
 use crate::datapath::commit::commit;
@@ -71,9 +71,11 @@ type Events = Pin<Box<dyn Stream<Item = Event> + Send>>;
 async fn events(source: &Source) -> anyhow::Result<Events> {
     Ok(match source {
         Source::Manifests(path) => {
-            // Read once here: what is wrong at start is told at once, and nothing is attached.
-            source::file::read(path)?;
-            Box::pin(source::file::follow(path.clone())?)
+            // Read once here: what is wrong at start is told at once, and nothing is attached. What
+            // is right serves without waiting for the follower, which says it again.
+            let updates = source::file::read(path)?.into_iter().map(Event::Update);
+            let first = stream::iter(updates.chain([Event::Synced]));
+            Box::pin(first.chain(source::file::follow(path.clone())?))
         }
         Source::Kube(target) => {
             let server = source::kube::connect(target).await?;
@@ -125,10 +127,10 @@ async fn follow(config: Config) -> anyhow::Result<()> {
             },
         };
         let Some(event) = event else { bail!("the source of the cluster's state has ended") };
-        take_in(event, &mut reconciler);
+        let mut listed = take_in(event, &mut reconciler);
         for _ in 1..BATCH {
             match events.next().now_or_never() {
-                Some(Some(event)) => take_in(event, &mut reconciler),
+                Some(Some(event)) => listed |= take_in(event, &mut reconciler),
                 _ => break,
             }
         }
@@ -141,6 +143,9 @@ async fn follow(config: Config) -> anyhow::Result<()> {
                 );
                 pause = Some(next);
             }
+        }
+        if listed {
+            heap::trim();
         }
     }
 }
@@ -160,17 +165,30 @@ async fn first_listing(events: &mut Events, reconciler: &mut Reconciler) -> anyh
     loop {
         match events.next().await {
             Some(Event::Synced) => return Ok(()),
-            Some(event) => take_in(event, reconciler),
+            Some(event) => {
+                take_in(event, reconciler);
+            }
             None => bail!("the source of the cluster's state ended before it was complete"),
         }
     }
 }
 
-fn take_in(event: Event, reconciler: &mut Reconciler) {
+/// Whether what it takes in was a listing of all objects of a kind, which takes much memory.
+fn take_in(event: Event, reconciler: &mut Reconciler) -> bool {
     match event {
-        Event::Update(update) => reconciler.observe(update),
-        Event::Synced => {}
-        Event::Trouble(sentence) => warn!("{sentence}"),
+        Event::Update(update) => {
+            let listed = matches!(
+                update,
+                Update::AllNodes(_) | Update::AllSlices(_) | Update::AllServices(_)
+            );
+            reconciler.observe(update);
+            listed
+        }
+        Event::Synced => false,
+        Event::Trouble(sentence) => {
+            warn!("{sentence}");
+            false
+        }
     }
 }
 
