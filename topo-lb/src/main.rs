@@ -111,16 +111,17 @@ fn run_check(args: &CheckArgs) -> anyhow::Result<ExitCode> {
 
 fn run_cleanup(args: &CleanupArgs) -> anyhow::Result<ExitCode> {
     let removed = attach::cleanup(&args.pin.pin_dir)?;
-    if removed.is_empty() {
-        println!("Nothing to remove at {}.", args.pin.pin_dir.display());
+    let text = if removed.is_empty() {
+        format!("Nothing to remove at {}.", args.pin.pin_dir.display())
     } else {
-        println!(
+        format!(
             "Detached {} programs and removed {} maps at {}.",
             removed.detached.len(),
             removed.unpinned.len(),
             args.pin.pin_dir.display()
-        );
-    }
+        )
+    };
+    write(&text)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -227,6 +228,10 @@ fn print(
         Output::Json => serde_json::to_string_pretty(value)?,
         Output::Table => table(),
     };
+    write(&text)
+}
+
+fn write(text: &str) -> anyhow::Result<()> {
     match writeln!(std::io::stdout(), "{}", text.trim_end()) {
         // `topo-lb explain | head` is no failure.
         Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
