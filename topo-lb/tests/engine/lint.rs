@@ -99,6 +99,29 @@ fn the_endpoint_that_switches_hints_off_is_named() {
 }
 
 #[test]
+fn what_could_not_be_read_is_found_under_its_own_name() {
+    let manifests = b"apiVersion: v1\nkind: Service\nmetadata: {name: web, namespace: shop}\n\
+                      spec: {ports: [{port: 0}]}\n---\napiVersion: v1\nkind: Node\n\
+                      metadata: {name: n1, labels: [a]}\n";
+    let listing = topo_lb::source::file::parse("a.yaml".as_ref(), manifests).unwrap();
+    let mut findings = lint::unreadable(&listing.faults);
+    findings.sort();
+    assert_eq!(rules(&findings), [Rule::Unreadable; 2]);
+    let expected = "\
+n1
+  unreadable  a.yaml, document 2: Node n1: metadata.labels: invalid type: sequence, expected a map; \
+                    the object is ignored as it is now
+
+shop/web
+  unreadable  a.yaml, document 1: Service shop/web: spec.ports[0].port: 0 is not a port (1–65535); \
+                    the object is ignored as it is now
+
+2 findings in 2 Services
+";
+    assert_eq!(lint::table(&findings, false), expected);
+}
+
+#[test]
 fn two_services_with_one_address_are_found_and_the_first_has_it() {
     let mut second = service();
     second.id = id("later");

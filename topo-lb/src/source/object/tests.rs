@@ -445,6 +445,25 @@ fn what_is_wrong_is_said_with_object_field_and_reason() {
 }
 
 #[test]
+fn an_error_says_which_object_alone_is_in_doubt() {
+    let of = |object| parse(object).unwrap_err().identity().map(ToString::to_string);
+    let service = |metadata| {
+        json!({"apiVersion": "v1", "kind": "Service", "metadata": metadata,
+                                    "spec": {"ports": [{"port": 0}]}})
+    };
+    let named = |text: &str| Some(text.to_owned());
+    assert_eq!(of(service(json!({"name": "web"}))), named("Service default/web"));
+    assert_eq!(of(service(json!({"name": "web", "namespace": "a"}))), named("Service a/web"));
+    assert_eq!(of(service(json!({"name": ""}))), None);
+    assert_eq!(of(service(json!({"name": 1}))), None);
+    assert_eq!(of(service(json!({}))), None);
+    let node = json!({"apiVersion": "v1", "kind": "Node",
+                      "metadata": {"name": "n1", "namespace": "a", "labels": 1}});
+    assert_eq!(of(node), named("Node n1"));
+    assert_eq!(of(json!({"kind": "Service", "metadata": {"name": "web"}})), None);
+}
+
+#[test]
 fn other_kinds_are_not_looked_into() {
     for object in [
         json!({"apiVersion": "apps/v1", "kind": "Deployment", "spec": 5}),
