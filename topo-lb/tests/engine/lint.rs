@@ -99,6 +99,15 @@ fn the_endpoint_that_switches_hints_off_is_named() {
 }
 
 #[test]
+fn an_endpoint_without_any_hint_is_blamed_before_one_that_has_node_hints() {
+    let nodes = vec![node("n1", &[(Z, "a")])];
+    let endpoints = vec![endpoint("10.0.0.1", "n1").for_nodes(&["n1"]), endpoint("10.0.0.2", "n2")];
+    let findings = lint::findings(&Cluster::of(nodes, service(), endpoints).state(""));
+    assert_eq!(rules(&findings), [Rule::HintsOff]);
+    assert!(findings[0].message.contains("10.0.0.2:9376"), "{}", findings[0].message);
+}
+
+#[test]
 fn what_could_not_be_read_is_found_under_its_own_name() {
     let manifests = b"apiVersion: v1\nkind: Service\nmetadata: {name: web, namespace: shop}\n\
                       spec: {ports: [{port: 0}]}\n---\napiVersion: v1\nkind: Node\n\
