@@ -34,6 +34,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use topo_lb_common::backend::Locality;
+use topo_lb_common::counter::NAME_LENGTH;
 
 use crate::cluster::service::Protocol;
 use crate::cluster::{Service, ServiceId, ServicePort, State};
@@ -261,12 +262,18 @@ fn route(
     }
 }
 
-/// `namespace/name:port`, the port by its name, else by its number.
+/// `namespace/name:port`, the port by its name, else by its number. A name that the kernel's map
+/// would have to cut, after which two ports could look like one, gives way to number and protocol.
 #[must_use]
 pub fn port_name(service: &Service, port: &ServicePort) -> Arc<str> {
     let ServiceId { namespace, name } = &service.id;
-    match &*port.name {
-        "" => format!("{namespace}/{name}:{}", port.port).into(),
-        own => format!("{namespace}/{name}:{own}").into(),
+    let whole = match &*port.name {
+        "" => format!("{namespace}/{name}:{}", port.port),
+        own => format!("{namespace}/{name}:{own}"),
+    };
+    if whole.len() < NAME_LENGTH {
+        whole.into()
+    } else {
+        format!("{namespace}/{name}:{}/{}", port.port, port.protocol.name()).into()
     }
 }

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use topo_lb::cluster::ServicePort;
 use topo_lb::cluster::service::Protocol;
 use topo_lb::topology::cause::{Cause, Lack};
-use topo_lb::topology::{Route, Verdict};
+use topo_lb::topology::{self, Route, Scope, Verdict};
 use topo_lb_common::backend::Locality;
 
 use crate::made::{Cluster, Otherwise, R, Z, endpoint, id, node, port, service, slice};
@@ -171,6 +171,26 @@ fn several_cluster_ips_of_a_family_are_one_route() {
     let cluster = Cluster::of(vec![], service, vec![endpoint("10.0.0.1", "n")]);
     let routes = cluster.routes("n");
     assert_eq!((routes.len(), routes[0].frontends.len()), (1, 2));
+}
+
+#[test]
+fn port_names_that_the_kernels_map_would_cut_give_way_to_numbers() {
+    let mut service = service();
+    let id = topo_lb::cluster::ServiceId {
+        namespace: "n".repeat(63).into(),
+        name: "s".repeat(63).into(),
+    };
+    service.id = id.clone();
+    let port = |name: &str, port| ServicePort { name: name.into(), port, protocol: Protocol::Udp };
+    let [fits, long] = ["p".repeat(15), "p".repeat(16)];
+    service.ports = vec![port(&fits, 80), port(&long, 53)];
+    let cluster = Cluster::of(vec![], service, vec![]);
+    let state = cluster.state("n");
+    let names: Vec<_> = topology::routes(&state, "n", Scope::All, &id)
+        .iter()
+        .map(|route| route.name.to_string())
+        .collect();
+    assert_eq!(names, [format!("{id}:{fits}"), format!("{id}:53/UDP")]);
 }
 
 #[test]
