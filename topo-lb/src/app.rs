@@ -71,7 +71,8 @@ type Events = Pin<Box<dyn Stream<Item = Event> + Send>>;
 async fn events(source: &Source) -> anyhow::Result<Events> {
     Ok(match source {
         Source::Manifests(path) => {
-            // Read once here: what is wrong at start is told at once, and nothing is attached.
+            // Read once here: what is broken at start is told at once, and nothing is attached.
+            // What costs single objects is told by the one who follows.
             source::file::read(path)?;
             Box::pin(source::file::follow(path.clone())?)
         }
