@@ -71,9 +71,10 @@ type Events = Pin<Box<dyn Stream<Item = Event> + Send>>;
 async fn events(source: &Source) -> anyhow::Result<Events> {
     Ok(match source {
         Source::Manifests(path) => {
-            // Read once here: what is wrong at start is told at once, and nothing is attached. What
-            // is right serves without waiting for the follower, which says it again.
-            let updates = source::file::read(path)?.into_iter().map(Event::Update);
+            // Read once here: what is broken at start is told at once, and nothing is attached. What
+            // is right serves without waiting for the follower, which says it again, and tells what
+            // costs single objects.
+            let updates = source::file::read(path)?.updates.into_iter().map(Event::Update);
             let first = stream::iter(updates.chain([Event::Synced]));
             Box::pin(first.chain(source::file::follow(path.clone())?))
         }
@@ -179,7 +180,7 @@ fn take_in(event: Event, reconciler: &mut Reconciler) -> bool {
         Event::Update(update) => {
             let listed = matches!(
                 update,
-                Update::AllNodes(_) | Update::AllSlices(_) | Update::AllServices(_)
+                Update::AllNodes(..) | Update::AllSlices(..) | Update::AllServices(..)
             );
             reconciler.observe(update);
             listed

@@ -14,7 +14,7 @@ use crate::datapath::store::StoreError;
 
 /// What of the maps is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Listing {
+pub enum View {
     /// Frontends, and where their connections went.
     Services,
     /// The endpoints that each frontend may use.
@@ -108,7 +108,7 @@ pub struct ConnectionRow {
 }
 
 /// Reads what is asked for.
-pub fn list(pin_dir: &Path, what: Listing) -> Result<Listed, ReadError> {
+pub fn list(pin_dir: &Path, what: View) -> Result<Listed, ReadError> {
     let store = BpfStore::open(pin_dir)?;
     let names = store.names()?;
     let mut published = store.published()?;
@@ -116,16 +116,16 @@ pub fn list(pin_dir: &Path, what: Listing) -> Result<Listed, ReadError> {
         (name(&names, a.entry.index), a.frontend).cmp(&(name(&names, b.entry.index), b.frontend))
     });
     Ok(match what {
-        Listing::Services => Listed::Services(
+        View::Services => Listed::Services(
             published
                 .into_iter()
                 .map(|published| service_row(&store, &names, published))
                 .collect::<Result<_, _>>()?,
         ),
-        Listing::Endpoints => {
+        View::Endpoints => {
             Listed::Endpoints(published.iter().flat_map(|p| endpoint_rows(&names, p)).collect())
         }
-        Listing::Connections => Listed::Connections(
+        View::Connections => Listed::Connections(
             flows::read(pin_dir)?.into_iter().map(|flow| connection_row(&names, flow)).collect(),
         ),
     })

@@ -16,8 +16,9 @@ use topo_lb::cluster::{ServiceId, State, Update};
 use topo_lb::datapath::attach;
 use topo_lb::datapath::load::Options;
 use topo_lb::datapath::object::TcpPeer;
-use topo_lb::list::Listing;
+use topo_lb::list::View;
 use topo_lb::plan::Capacity;
+use topo_lb::source::Listing;
 use topo_lb::source::kube::KubeTarget;
 use topo_lb::topology::Scope;
 use topo_lb::{check, explain, heap, lint, list, source};
@@ -70,7 +71,10 @@ fn run_agent(args: AgentArgs) -> anyhow::Result<ExitCode> {
 }
 
 fn run_explain(args: &ExplainArgs) -> anyhow::Result<ExitCode> {
-    let updates = read_cluster(&args.source)?;
+    let Listing { updates, faults } = read_cluster(&args.source)?;
+    for fault in faults {
+        eprintln!("topo-lb: {}", fault.sentence);
+    }
     if args.all_nodes {
         let state = cluster(updates, "");
         let ids = service_ids(&args.services, &state)?;
@@ -89,8 +93,10 @@ fn run_explain(args: &ExplainArgs) -> anyhow::Result<ExitCode> {
 }
 
 fn run_lint(args: &LintArgs) -> anyhow::Result<ExitCode> {
-    let state = cluster(read_cluster(&args.source)?, "");
-    let findings = lint::findings(&state);
+    let Listing { updates, faults } = read_cluster(&args.source)?;
+    let mut findings = lint::unreadable(&faults);
+    findings.extend(lint::findings(&cluster(updates, "")));
+    findings.sort();
     print(args.output, &findings, || lint::table(&findings, colours()))?;
     Ok(if findings.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
@@ -126,7 +132,7 @@ fn run_cleanup(args: &CleanupArgs) -> anyhow::Result<ExitCode> {
 }
 
 /// The cluster as it is described now.
-fn read_cluster(source: &SourceArgs) -> anyhow::Result<Vec<Update>> {
+fn read_cluster(source: &SourceArgs) -> anyhow::Result<Listing> {
     if let Some(path) = &source.manifests {
         return Ok(if path == Path::new("-") {
             let mut content = Vec::new();
@@ -204,11 +210,11 @@ fn service_id(text: &str, state: &State) -> anyhow::Result<ServiceId> {
     Ok(id)
 }
 
-const fn what(what: ListArg) -> Listing {
+const fn what(what: ListArg) -> View {
     match what {
-        ListArg::Services => Listing::Services,
-        ListArg::Endpoints => Listing::Endpoints,
-        ListArg::Connections => Listing::Connections,
+        ListArg::Services => View::Services,
+        ListArg::Endpoints => View::Endpoints,
+        ListArg::Connections => View::Connections,
     }
 }
 

@@ -15,7 +15,9 @@ const NODES: [&str; 3] = ["kind-control-plane", "kind-worker", "kind-worker2"];
 fn state(path: &str, this_node: &str) -> State {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(path);
     let mut state = State::default();
-    for update in file::read(&path).unwrap() {
+    let listing = file::read(&path).unwrap();
+    assert_eq!(listing.faults, []);
+    for update in listing.updates {
         let _ = state.apply(update, this_node);
     }
     state

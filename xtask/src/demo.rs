@@ -6,6 +6,7 @@ use std::process::Command;
 use anyhow::Result;
 
 use crate::build_ebpf;
+use crate::plan::Need;
 use crate::process::{become_command, run_logged};
 use crate::progress::Screen;
 use crate::setup;
@@ -32,7 +33,7 @@ pub(crate) struct Args {
 /// # Errors
 /// Something is missing that only a person can install, or a build fails.
 pub(crate) fn run(workspace: &Workspace, screen: &Screen, args: &Args) -> Result<()> {
-    let needs: BTreeSet<_> = setup::TO_RUN.iter().copied().collect();
+    let needs = BTreeSet::from([Need::Object, Need::Kernel, Need::Lab, Need::Root]);
     let machine = setup::ready(workspace, screen, &needs)?;
     build_ebpf::build(workspace, screen, &machine)?;
     let mut build = workspace.cargo("build");

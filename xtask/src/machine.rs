@@ -7,12 +7,15 @@ use std::process::{Command, Stdio};
 
 use crate::mounts::Mounts;
 use crate::plan::Need;
+use crate::process::quoted;
 use crate::toolchain::{self, Linker, Toolchain};
 use crate::workspace::{Workspace, find_cargo_program, find_program};
 
 /// What was found. Only what the needs ask for is looked at; the rest is as on a bare machine.
 #[derive(Clone, Debug)]
 pub(crate) struct Machine {
+    /// How xtask was called.
+    pub(crate) invocation: String,
     /// The effective user is root.
     pub(crate) root: bool,
     /// Debian 12: the system whose packages are known to build everything.
@@ -48,7 +51,11 @@ impl Machine {
         let mountinfo = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
         let host = host_folder(workspace);
         let has = |program: &str| host.as_ref().is_some_and(|bin| bin.join(program).is_file());
+        let arguments = std::env::args_os()
+            .skip(1)
+            .map(|argument| format!(" {}", quoted(&argument.to_string_lossy())));
         Self {
+            invocation: format!("cargo xtask{}", arguments.collect::<String>()),
             // SAFETY: geteuid touches no memory and cannot fail.
             root: unsafe { libc::geteuid() } == 0,
             debian12,

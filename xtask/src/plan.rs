@@ -46,8 +46,10 @@ pub(crate) enum Need {
     Deny,
     /// bpffs and cgroup2.
     Kernel,
-    /// Root, and the programs that the lab calls.
+    /// The programs that the lab calls.
     Lab,
+    /// To be root, for the lab.
+    Root,
 }
 
 /// What would make the machine ready.
@@ -127,6 +129,7 @@ pub(crate) fn plan(machine: &Machine, needs: &BTreeSet<Need>) -> Plan {
             Need::Deny => draft.deny(),
             Need::Kernel => draft.kernel(),
             Need::Lab => draft.lab(),
+            Need::Root => draft.root(),
         }
     }
     draft.finish()
@@ -293,13 +296,6 @@ impl Draft<'_> {
     }
 
     fn lab(&mut self) {
-        if !self.machine.root {
-            self.missing(
-                "the lab makes namespaces and cgroups and loads eBPF programs, which takes root"
-                    .to_owned(),
-                "sudo env PATH=\"$PATH\" HOME=\"$HOME\" cargo xtask …",
-            );
-        }
         let programs =
             [("ip", "iproute2", self.machine.ip), ("bpftool", "bpftool", self.machine.bpftool)];
         for (program, package, there) in programs {
@@ -309,9 +305,19 @@ impl Draft<'_> {
             if self.machine.debian12 {
                 self.packages_for(&[package]);
             } else {
-                let what = format!("`{program}` is not installed");
-                self.missing(what, &format!("the system's package {package} (or as it calls it)"));
+                let command =
+                    format!("sudo apt-get install {package}   # or as this system does it");
+                self.missing(format!("`{program}` is not installed"), &command);
             }
+        }
+    }
+
+    fn root(&mut self) {
+        if !self.machine.root {
+            let what = "the lab makes namespaces and loads eBPF programs, which only root may do";
+            let invocation = &self.machine.invocation;
+            let command = format!("sudo env PATH=\"$PATH\" HOME=\"$HOME\" {invocation}");
+            self.missing(what.to_owned(), &command);
         }
     }
 
@@ -377,6 +383,7 @@ mod tests {
     /// Debian 12 with gcc and rustup's stable Rust, and nothing else; root.
     fn bare() -> Machine {
         Machine {
+            invocation: "cargo xtask test".to_owned(),
             root: true,
             debian12: true,
             packages: BTreeSet::new(),
@@ -431,8 +438,8 @@ mod tests {
     }
 
     fn all() -> BTreeSet<Need> {
-        use Need::{Deny, HostLints, Kernel, Lab, Object, ObjectLints};
-        BTreeSet::from([Object, ObjectLints, HostLints, Deny, Kernel, Lab])
+        use Need::{Deny, HostLints, Kernel, Lab, Object, ObjectLints, Root};
+        BTreeSet::from([Object, ObjectLints, HostLints, Deny, Kernel, Lab, Root])
     }
 
     fn for_object(machine: &Machine) -> Plan {
@@ -553,7 +560,7 @@ mod tests {
         let expected = [
             "sudo mount -t bpf bpf /sys/fs/bpf",
             "sudo mount -t cgroup2 none /sys/fs/cgroup",
-            "sudo env PATH=\"$PATH\" HOME=\"$HOME\" cargo xtask …",
+            "sudo env PATH=\"$PATH\" HOME=\"$HOME\" cargo xtask test",
             "sudo apt-get update && sudo apt-get install --yes --no-install-recommends rustc-web",
         ];
         assert_eq!(commands.len(), expected.len(), "{commands:#?}");

@@ -32,10 +32,10 @@ pub(crate) struct Args {
 }
 
 /// What builds, the agent and the demo need.
-pub(crate) const TO_RUN: &[Need] = &[Need::Object, Need::Kernel, Need::Lab];
+const TO_RUN: &[Need] = &[Need::Object, Need::Kernel, Need::Lab];
 
 /// What the tests need besides.
-pub(crate) const TO_TEST: &[Need] = &[Need::ObjectLints, Need::HostLints, Need::Deny];
+const TO_TEST: &[Need] = &[Need::ObjectLints, Need::HostLints, Need::Deny];
 
 /// Runs the command.
 ///

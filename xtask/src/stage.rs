@@ -76,7 +76,7 @@ impl Stage {
             Self::Clippy => &[Need::Object, Need::HostLints],
             Self::ClippyEbpf => &[Need::Object, Need::ObjectLints],
             Self::Deny => &[Need::Deny],
-            Self::Lab => &[Need::Object, Need::Kernel, Need::Lab],
+            Self::Lab => &[Need::Object, Need::Kernel, Need::Lab, Need::Root],
         }
     }
 

@@ -32,10 +32,11 @@ pub enum Update {
     Node(Node),
     /// The Node of this name is gone.
     NodeGone(std::sync::Arc<str>),
-    /// All Services there are; what is not among them is gone.
-    AllServices(Vec<Service>),
-    /// All EndpointSlices there are.
-    AllSlices(Vec<Slice>),
-    /// All Nodes there are.
-    AllNodes(Vec<Node>),
+    /// All Services there are; what is not among them is gone, but for those that are only named:
+    /// they are there, cannot be read as they are now, and stay as they were.
+    AllServices(Vec<Service>, Vec<ServiceId>),
+    /// All EndpointSlices there are, and those that cannot be read.
+    AllSlices(Vec<Slice>, Vec<SliceId>),
+    /// All Nodes there are, and those that cannot be read.
+    AllNodes(Vec<Node>, Vec<std::sync::Arc<str>>),
 }

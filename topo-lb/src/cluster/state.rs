@@ -55,8 +55,9 @@ impl State {
             Update::SliceGone(id) => self.drop_slice(&id, &mut changed),
             Update::Node(node) => self.put_node(node, this_node, &mut changed),
             Update::NodeGone(name) => self.drop_node(&name, this_node, &mut changed),
-            Update::AllServices(all) => {
-                let there: HashSet<_> = all.iter().map(|service| service.id.clone()).collect();
+            Update::AllServices(all, unread) => {
+                let read = all.iter().map(|service| service.id.clone());
+                let there: HashSet<_> = read.chain(unread).collect();
                 for id in missing(self.services.keys(), &there) {
                     self.drop_service(&id, &mut changed);
                 }
@@ -64,8 +65,9 @@ impl State {
                     self.put_service(service, &mut changed);
                 }
             }
-            Update::AllSlices(all) => {
-                let there: HashSet<_> = all.iter().map(|slice| slice.id.clone()).collect();
+            Update::AllSlices(all, unread) => {
+                let read = all.iter().map(|slice| slice.id.clone());
+                let there: HashSet<_> = read.chain(unread).collect();
                 for id in missing(self.slices.keys().map(|id| &**id), &there) {
                     self.drop_slice(&id, &mut changed);
                 }
@@ -73,8 +75,9 @@ impl State {
                     self.put_slice(slice, &mut changed);
                 }
             }
-            Update::AllNodes(all) => {
-                let there: HashSet<_> = all.iter().map(|node| node.name.clone()).collect();
+            Update::AllNodes(all, unread) => {
+                let read = all.iter().map(|node| node.name.clone());
+                let there: HashSet<_> = read.chain(unread).collect();
                 for name in missing(self.nodes.keys(), &there) {
                     self.drop_node(&name, this_node, &mut changed);
                 }

@@ -11,6 +11,7 @@ use serde::Serialize;
 
 use crate::cluster::State;
 use crate::explain::shown_id;
+use crate::source::Fault;
 use crate::topology::Scope;
 use crate::topology::claim::{self, Claimant, Frontend};
 
@@ -20,6 +21,8 @@ pub use table::table;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Rule {
+    /// An object cannot be used as it is, as a whole or in part.
+    Unreadable,
     /// An annotation or field breaks a rule and is ignored.
     Ignored,
     /// No Node carries a key.
@@ -43,6 +46,7 @@ impl Rule {
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
+            Self::Unreadable => "unreadable",
             Self::Ignored => "ignored",
             Self::UnknownKey => "unknown-key",
             Self::Refused => "refused",
@@ -58,9 +62,9 @@ impl Rule {
 /// One thing that will hurt.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct Finding {
-    /// `metadata.namespace` of the Service.
+    /// `metadata.namespace` of the Service, or of the object that cannot be used; empty for Nodes.
     pub namespace: String,
-    /// `metadata.name` of the Service.
+    /// `metadata.name` of the same.
     pub name: String,
     /// The Service port, by name, else by number; `None` where all of them are meant.
     pub port: Option<String>,
@@ -70,6 +74,23 @@ pub struct Finding {
     pub message: String,
     /// The nodes where it hurts, by name; empty where it does not depend on the node.
     pub nodes: Vec<String>,
+}
+
+/// What of a cluster's description could not be used, and is therefore in no [`State`].
+#[must_use]
+pub fn unreadable(faults: &[Fault]) -> Vec<Finding> {
+    faults.iter().map(finding).collect()
+}
+
+fn finding(Fault { object, sentence }: &Fault) -> Finding {
+    Finding {
+        namespace: object.namespace.to_string(),
+        name: object.name.to_string(),
+        port: None,
+        rule: Rule::Unreadable,
+        message: sentence.clone(),
+        nodes: Vec::new(),
+    }
 }
 
 /// All findings, sorted by namespace, name, port and rule.

@@ -29,14 +29,19 @@ pub fn table(findings: &[Finding], colour: bool) -> String {
             if last.is_some() {
                 text.push('\n');
             }
-            let title = format!("{}/{}", shown(service.0), shown(service.1));
+            let title = match &**service.0 {
+                "" => shown(service.1),
+                namespace => format!("{}/{}", shown(namespace), shown(service.1)),
+            };
             let _ = writeln!(text, "{}", paint("1", &title));
             last = Some(service);
             services.insert(service);
         }
         let rule = format!("{:width$}", finding.rule.name());
         let rule = match finding.rule {
-            Rule::Ignored | Rule::Refused | Rule::SharedFrontend => paint("31", &rule),
+            Rule::Unreadable | Rule::Ignored | Rule::Refused | Rule::SharedFrontend => {
+                paint("31", &rule)
+            }
             _ => paint("33", &rule),
         };
         let port =

@@ -6,6 +6,44 @@ pub mod kube;
 pub mod object;
 
 use crate::cluster::Update;
+use object::{Identity, LeftOut, ObjectError};
+
+/// A whole cluster as it is described at one moment.
+#[derive(Clone, Debug, Default)]
+pub struct Listing {
+    /// All Nodes, all EndpointSlices, all Services.
+    pub updates: Vec<Update>,
+    /// What of it cannot be used.
+    pub faults: Vec<Fault>,
+}
+
+/// An object that cannot be used as it is, as a whole or in part. It costs no other object.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fault {
+    /// Which.
+    pub object: Identity,
+    /// Where it is, what is wrong with it, and what follows from that, in one sentence.
+    pub sentence: String,
+}
+
+impl Fault {
+    /// Of an object that cannot be read; `None` where it does not say which one it is.
+    fn unread(error: &ObjectError) -> Option<Self> {
+        let object = error.identity()?.clone();
+        Some(Self { object, sentence: format!("{error}; the object is ignored as it is now") })
+    }
+
+    /// Of a slice some endpoints of which cannot be used.
+    fn left_out(left_out: &LeftOut) -> Option<Self> {
+        let object = left_out.first.identity()?.clone();
+        Some(Self { object, sentence: left_out.to_string() })
+    }
+
+    /// With the place of the object before it.
+    fn at(self, place: impl std::fmt::Display) -> Self {
+        Self { sentence: format!("{place}: {}", self.sentence), ..self }
+    }
+}
 
 /// What a source says.
 #[derive(Clone, Debug)]

@@ -48,7 +48,10 @@ pub(super) fn choose<'a>(
     }
 
     let off = |why| (Hinted::Off(why), ready.to_vec());
-    if let Some(&index) = ready.iter().find(|&&index| endpoint(index).for_zones().is_empty()) {
+    let unzoned = || ready.iter().filter(|&&index| endpoint(index).for_zones().is_empty());
+    // One that has no hint at all is more to blame than one that has node hints alone.
+    let unhinted = unzoned().find(|&&index| endpoint(index).for_nodes().is_empty());
+    if let Some(&index) = unhinted.or_else(|| unzoned().next()) {
         return off(Off::Unhinted(candidates[index].address));
     }
     let Some(zone) = here.label(ZONE).filter(|zone| !zone.is_empty()) else {

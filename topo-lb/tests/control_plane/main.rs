@@ -179,7 +179,7 @@ async fn a_real_api_server_is_read_followed_and_met_again() {
 
     // A reading from scratch says the same.
     let mut fresh = State::default();
-    for update in read(&server).await.unwrap() {
+    for update in read(&server).await.unwrap().updates {
         let _ = fresh.apply(update, "n1");
     }
     known.until("all of it", |known| known.state == fresh).await;

@@ -99,6 +99,38 @@ fn the_endpoint_that_switches_hints_off_is_named() {
 }
 
 #[test]
+fn an_endpoint_without_any_hint_is_blamed_before_one_that_has_node_hints() {
+    let nodes = vec![node("n1", &[(Z, "a")])];
+    let endpoints = vec![endpoint("10.0.0.1", "n1").for_nodes(&["n1"]), endpoint("10.0.0.2", "n2")];
+    let findings = lint::findings(&Cluster::of(nodes, service(), endpoints).state(""));
+    assert_eq!(rules(&findings), [Rule::HintsOff]);
+    assert!(findings[0].message.contains("10.0.0.2:9376"), "{}", findings[0].message);
+}
+
+#[test]
+fn what_could_not_be_read_is_found_under_its_own_name() {
+    let manifests = b"apiVersion: v1\nkind: Service\nmetadata: {name: web, namespace: shop}\n\
+                      spec: {ports: [{port: 0}]}\n---\napiVersion: v1\nkind: Node\n\
+                      metadata: {name: n1, labels: [a]}\n";
+    let listing = topo_lb::source::file::parse("a.yaml".as_ref(), manifests).unwrap();
+    let mut findings = lint::unreadable(&listing.faults);
+    findings.sort();
+    assert_eq!(rules(&findings), [Rule::Unreadable; 2]);
+    let expected = "\
+n1
+  unreadable  a.yaml, document 2: Node n1: metadata.labels: invalid type: sequence, expected a map; \
+                    the object is ignored as it is now
+
+shop/web
+  unreadable  a.yaml, document 1: Service shop/web: spec.ports[0].port: 0 is not a port (1–65535); \
+                    the object is ignored as it is now
+
+2 findings in 2 Services
+";
+    assert_eq!(lint::table(&findings, false), expected);
+}
+
+#[test]
 fn two_services_with_one_address_are_found_and_the_first_has_it() {
     let mut second = service();
     second.id = id("later");

@@ -121,9 +121,9 @@ impl Cluster {
 
     pub(crate) fn state(&self, this_node: &str) -> State {
         let mut state = State::default();
-        let _ = state.apply(Update::AllNodes(self.nodes.clone()), this_node);
-        let _ = state.apply(Update::AllServices(self.services.clone()), this_node);
-        let _ = state.apply(Update::AllSlices(self.slices.clone()), this_node);
+        let _ = state.apply(Update::AllNodes(self.nodes.clone(), vec![]), this_node);
+        let _ = state.apply(Update::AllServices(self.services.clone(), vec![]), this_node);
+        let _ = state.apply(Update::AllSlices(self.slices.clone(), vec![]), this_node);
         state
     }
 

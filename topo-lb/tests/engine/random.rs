@@ -273,18 +273,27 @@ pub(crate) fn updates(bytes: &[u8]) -> (Vec<Update>, &'static str) {
             }
             12 => Update::NodeGone(tape.one(&NODES).into()),
             13 => {
-                let some = &SERVICES[..tape.below(4)];
-                Update::AllServices(some.iter().map(|name| service(tape, name)).collect())
-            }
-            14 => {
-                let some = &SLICES[..tape.below(5)];
-                Update::AllSlices(
-                    some.iter().map(|name| slice(tape, name, &SERVICES, 30)).collect(),
+                let (some, rest) = SERVICES.split_at(tape.below(4));
+                let unread = rest[..tape.below(rest.len() + 1)].iter().map(|name| id(name));
+                Update::AllServices(
+                    some.iter().map(|name| service(tape, name)).collect(),
+                    unread.collect(),
                 )
             }
+            14 => {
+                let (some, rest) = SLICES.split_at(tape.below(5));
+                let unread = rest[..tape.below(rest.len() + 1)].iter();
+                let id =
+                    |name: &&str| SliceId { namespace: "default".into(), name: (*name).into() };
+                let unread = unread.map(id).collect();
+                let some = some.iter().map(|name| slice(tape, name, &SERVICES, 30));
+                Update::AllSlices(some.collect(), unread)
+            }
             _ => {
-                let some = &NODES[..tape.below(5)];
-                Update::AllNodes(some.iter().map(|name| node(tape, name)).collect())
+                let (some, rest) = NODES.split_at(tape.below(5));
+                let unread = rest[..tape.below(rest.len() + 1)].iter();
+                let unread = unread.map(|&name| name.into()).collect();
+                Update::AllNodes(some.iter().map(|name| node(tape, name)).collect(), unread)
             }
         });
     }

@@ -37,9 +37,21 @@ impl Last {
                 nodes.push(new);
             }
             Update::NodeGone(name) => nodes.retain(|old| old.name != name),
-            Update::AllServices(all) => *services = all,
-            Update::AllSlices(all) => *slices = all,
-            Update::AllNodes(all) => *nodes = all,
+            Update::AllServices(all, unread) => {
+                services.retain(|old| unread.contains(&old.id));
+                services.retain(|old| all.iter().all(|new| new.id != old.id));
+                services.extend(all);
+            }
+            Update::AllSlices(all, unread) => {
+                slices.retain(|old| unread.contains(&old.id));
+                slices.retain(|old| all.iter().all(|new| new.id != old.id));
+                slices.extend(all);
+            }
+            Update::AllNodes(all, unread) => {
+                nodes.retain(|old| unread.contains(&old.name));
+                nodes.retain(|old| all.iter().all(|new| new.name != old.name));
+                nodes.extend(all);
+            }
         }
     }
 }
@@ -123,7 +135,7 @@ fn another_node_touches_the_services_that_have_endpoints_there() {
     assert_eq!(names(state.apply(Update::NodeGone("n2".into()), "n1")), ["two"]);
     assert_eq!(names(state.apply(Update::Node(node("n3", &[(Z, "a")])), "n1")), [""; 0]);
     let all = vec![node("n1", &[(Z, "a")]), node("n2", &[])];
-    assert_eq!(names(state.apply(Update::AllNodes(all), "n1")), ["two"]);
+    assert_eq!(names(state.apply(Update::AllNodes(all, vec![]), "n1")), ["two"]);
 }
 
 #[test]
@@ -142,9 +154,26 @@ fn a_listing_touches_what_differs_and_what_is_gone() {
     let mut new = service();
     new.id = id("new");
     let all = vec![one, new];
-    assert_eq!(names(state.apply(Update::AllServices(all), "n1")), ["new", "svc", "two"]);
-    assert_eq!(names(state.apply(Update::AllSlices(vec![]), "n1")), ["one"]);
+    assert_eq!(names(state.apply(Update::AllServices(all, vec![]), "n1")), ["new", "svc", "two"]);
+    assert_eq!(names(state.apply(Update::AllSlices(vec![], vec![]), "n1")), ["one"]);
     assert!(state.service(&id("two")).is_none());
+}
+
+#[test]
+fn what_a_listing_names_but_could_not_read_stays_as_it_was() {
+    let mut state = three();
+    let before = state.clone();
+    let services = Update::AllServices(vec![], ["one", "two", "svc"].map(id).to_vec());
+    assert_eq!(names(state.apply(services, "n1")), [""; 0]);
+    let slices = before.services().flat_map(|id| before.slices(id)).map(|(id, _)| id.clone());
+    assert_eq!(names(state.apply(Update::AllSlices(vec![], slices.collect()), "n1")), [""; 0]);
+    let nodes = before.nodes().map(|(name, _)| name.into()).collect();
+    assert_eq!(names(state.apply(Update::AllNodes(vec![], nodes), "n1")), [""; 0]);
+    assert!(state == before);
+    // What was not there before does not come to be.
+    let unknown = Update::AllServices(vec![], vec![id("one"), id("unknown")]);
+    assert_eq!(names(state.apply(unknown, "n1")), ["svc", "two"]);
+    assert!(state.service(&id("unknown")).is_none());
 }
 
 #[test]

@@ -15,6 +15,7 @@ use std::time::Instant;
 use anyhow::{Context, Result};
 use clap::Parser;
 use topo_lb_tests::agent::Binary;
+use topo_lb_tests::interrupt;
 
 use crate::check::Report;
 use crate::paint::Paint;
@@ -37,7 +38,11 @@ struct Arguments {
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
-    match run(&arguments) {
+    let result = run(&arguments);
+    // After a Ctrl-C the sweep takes clients and agents away under our hands: what fails for that is
+    // no failure, and the sweep ends the process.
+    let _not_interrupted = interrupt::permit();
+    match result {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {

@@ -1,9 +1,10 @@
 //! Manifests as they change.
 //!
 //! A thread of its own waits for the system to say that something moved in one of the folders
-//! concerned, waits until the files are at rest, and reads all of them. Only a reading that is
-//! good as a whole is said; otherwise what was said before stays in force. Where the system says
-//! nothing (network file systems, no inotify left), the files are looked at from time to time.
+//! concerned, waits until the files are at rest, and reads all of them. A file that is broken ends
+//! the reading, and what was said before stays in force; an object that is wrong stays as it was.
+//! Where the system says nothing (network file systems, no inotify left), the files are looked at
+//! from time to time.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -71,7 +72,7 @@ impl Drop for Following {
 /// Reads a file or folder as [`read`](super::read) does, now and whenever it changes.
 ///
 /// Every good reading is said as three updates (Nodes, EndpointSlices, Services), the first one
-/// with `Synced` behind it. A bad one is said as `Trouble`, once.
+/// with `Synced` behind it. A bad one is said as `Trouble`, once, and so is each of its faults.
 ///
 /// # Errors
 /// When the path does not exist, or is something that cannot be followed. Manifests that are
@@ -259,7 +260,8 @@ impl Follower {
 
     fn publish(&mut self, reading: Reading, is_empty: bool) -> Result<(), Stopped> {
         let mut said = std::mem::take(&mut self.said);
-        let mut warnings = reading.warnings.clone();
+        let mut warnings: Vec<String> =
+            reading.faults.iter().map(|fault| fault.sentence.clone()).collect();
         if is_empty {
             let folder = self.path.display();
             warnings.push(format!("there is no manifest (*.yaml, *.yml, *.json) in {folder}"));

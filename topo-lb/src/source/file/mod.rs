@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 
 pub use follow::{Following, follow};
 
+use super::Listing;
 use super::object::{Names, ObjectError};
-use crate::cluster::Update;
 use reading::{Place, Reading};
 
 /// Why manifests could not be read, in one sentence each.
@@ -52,38 +52,31 @@ pub enum FileError {
         /// Where in it, and why.
         reason: String,
     },
-    /// A field is wrong.
+    /// A document is no Kubernetes object, or does not say which one it is: it may be half of
+    /// one.
     #[error("{place}: {error}")]
     Object {
         /// Which document of which file.
         place: Place,
-        /// Which object and field, and why.
+        /// Which field, and why.
         error: ObjectError,
-    },
-    /// The same object is there twice.
-    #[error("{object} is defined twice, by {first} and by {second}: remove one of them")]
-    Twice {
-        /// Kind, namespace and name.
-        object: String,
-        /// Where it is.
-        first: Place,
-        /// Where it is again.
-        second: Place,
     },
     /// The system refuses a thread.
     #[error("cannot start a thread to follow manifests: {0}")]
     Thread(io::Error),
 }
 
-/// Reads all objects of a file, or of a folder's `*.yaml`, `*.yml` and `*.json`, as three updates:
-/// all Nodes, all EndpointSlices, all Services. Folders in the folder, hidden files and editors'
-/// backups are skipped. JSON is read many times faster than YAML.
+/// Reads all objects of a file, or of a folder's `*.yaml`, `*.yml` and `*.json`. Folders in the
+/// folder, hidden files and editors' backups are skipped. JSON is read many times faster than
+/// YAML.
+///
+/// An object of which a field is wrong costs itself alone, and is among the faults. So is the
+/// second of two of the same name.
 ///
 /// # Errors
-/// When anything at all is wrong with any of the files; what costs a single endpoint only is
-/// logged.
-pub fn read(path: &Path) -> Result<Vec<Update>, FileError> {
-    Ok(logged(Reading::of(&listing::files(path)?, &mut Names::default())?))
+/// When a file cannot be read, is broken, or holds something that does not say what it is.
+pub fn read(path: &Path) -> Result<Listing, FileError> {
+    Ok(Reading::of(&listing::files(path)?, &mut Names::default())?.into())
 }
 
 /// Reads the content of a file as [`read`] does. Its name says how it is written, and where an
@@ -91,15 +84,8 @@ pub fn read(path: &Path) -> Result<Vec<Update>, FileError> {
 ///
 /// # Errors
 /// As [`read`].
-pub fn parse(name: &Path, content: &[u8]) -> Result<Vec<Update>, FileError> {
-    Ok(logged(Reading::of_bytes(name.to_owned(), content)?))
-}
-
-fn logged(reading: Reading) -> Vec<Update> {
-    for warning in &reading.warnings {
-        tracing::warn!("{warning}");
-    }
-    reading.updates().into()
+pub fn parse(name: &Path, content: &[u8]) -> Result<Listing, FileError> {
+    Ok(Reading::of_bytes(name.to_owned(), content)?.into())
 }
 
 #[cfg(test)]

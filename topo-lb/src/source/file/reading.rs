@@ -1,4 +1,4 @@
-//! One reading of all files: all or nothing.
+//! One reading of all files: all that says what it is, or nothing.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -9,8 +9,9 @@ use std::sync::Arc;
 
 use super::FileError;
 use super::document::{self, Found};
-use crate::cluster::{Node, Service, Slice, Update};
-use crate::source::object::{Kind, Names, Object, ObjectError};
+use crate::cluster::{Node, Service, ServiceId, Slice, SliceId, Update};
+use crate::source::object::{Identity, Kind, Names, Object, ObjectError};
+use crate::source::{Fault, Listing};
 
 /// A place in a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,8 +40,10 @@ pub(super) struct Reading {
     services: Vec<Service>,
     slices: Vec<Slice>,
     nodes: Vec<Node>,
-    /// What is wrong but costs no whole object, one sentence each.
-    pub(super) warnings: Vec<String>,
+    /// Objects that are there, but cannot be read.
+    unread: Vec<Identity>,
+    /// What is wrong but costs one object at most.
+    pub(super) faults: Vec<Fault>,
 }
 
 impl Reading {
@@ -64,11 +67,26 @@ impl Reading {
     /// Nodes come first and Services last: whoever acts on each at once never sees a Service whose
     /// endpoints, or an endpoint whose node, is yet to come.
     pub(super) fn updates(self) -> [Update; 3] {
+        let (mut services, mut slices, mut nodes) = (Vec::new(), Vec::new(), Vec::new());
+        for Identity { kind, namespace, name } in self.unread {
+            match kind {
+                Kind::Service => services.push(ServiceId { namespace, name }),
+                Kind::Slice => slices.push(SliceId { namespace, name }),
+                Kind::Node => nodes.push(name),
+            }
+        }
         [
-            Update::AllNodes(self.nodes),
-            Update::AllSlices(self.slices),
-            Update::AllServices(self.services),
+            Update::AllNodes(self.nodes, nodes),
+            Update::AllSlices(self.slices, slices),
+            Update::AllServices(self.services, services),
         ]
+    }
+}
+
+impl From<Reading> for Listing {
+    fn from(mut reading: Reading) -> Self {
+        let faults = std::mem::take(&mut reading.faults);
+        Self { updates: reading.updates().into(), faults }
     }
 }
 
@@ -84,8 +102,6 @@ fn text<'a>(path: &Path, bytes: &'a [u8]) -> Result<&'a str, FileError> {
     Ok(text)
 }
 
-/// Kind, namespace and name.
-type Key = (Kind, Arc<str>, Arc<str>);
 /// File, document and item.
 type Spot = (usize, usize, Option<usize>);
 
@@ -93,7 +109,7 @@ struct Collector<'a> {
     files: &'a [PathBuf],
     /// The one that is read next, or now.
     file: usize,
-    seen: HashMap<Key, Spot>,
+    seen: HashMap<Identity, Spot>,
     all: Reading,
 }
 
@@ -113,20 +129,23 @@ impl<'a> Collector<'a> {
         Place { path: self.files[file].clone(), document, item }
     }
 
-    fn claim(&mut self, key: Key, spot: Spot) -> Result<(), FileError> {
-        let first = match self.seen.entry(key.clone()) {
+    /// Whether this is the first object of that identity. A second one costs itself, not the
+    /// first.
+    fn is_first(&mut self, object: Identity, spot: Spot) -> bool {
+        let first = match self.seen.entry(object.clone()) {
             Entry::Vacant(free) => {
                 free.insert(spot);
-                return Ok(());
+                return true;
             }
             Entry::Occupied(taken) => *taken.get(),
         };
-        let (kind, namespace, name) = key;
-        let object = match kind {
-            Kind::Node => format!("{} {name}", kind.name()),
-            Kind::Service | Kind::Slice => format!("{} {namespace}/{name}", kind.name()),
-        };
-        Err(FileError::Twice { object, first: self.place(first), second: self.place(spot) })
+        let sentence = format!(
+            "{object} is defined twice, by {} and by {}: the first counts, remove one of them",
+            self.place(first),
+            self.place(spot),
+        );
+        self.all.faults.push(Fault { object, sentence });
+        false
     }
 }
 
@@ -140,25 +159,37 @@ impl Found for Collector<'_> {
         let spot = (self.file, document, item);
         let object = match object {
             Ok(object) => object,
-            Err(error) => return Err(FileError::Object { place: self.place(spot), error }),
+            Err(error) => {
+                let place = self.place(spot);
+                let Some(fault) = Fault::unread(&error) else {
+                    return Err(FileError::Object { place, error });
+                };
+                self.all.unread.push(fault.object.clone());
+                self.all.faults.push(fault.at(place));
+                return Ok(());
+            }
         };
         match object {
             Object::Service(service) => {
-                let (namespace, name) = (&service.id.namespace, &service.id.name);
-                self.claim((Kind::Service, namespace.clone(), name.clone()), spot)?;
-                self.all.services.push(service);
+                let ServiceId { namespace, name } = service.id.clone();
+                if self.is_first(Identity { kind: Kind::Service, namespace, name }, spot) {
+                    self.all.services.push(service);
+                }
             }
             Object::Slice(slice, left_out) => {
-                let (namespace, name) = (&slice.id.namespace, &slice.id.name);
-                self.claim((Kind::Slice, namespace.clone(), name.clone()), spot)?;
-                self.all.slices.push(slice);
-                if let Some(left_out) = left_out {
-                    self.all.warnings.push(format!("{}: {left_out}", self.place(spot)));
+                let SliceId { namespace, name } = slice.id.clone();
+                if self.is_first(Identity { kind: Kind::Slice, namespace, name }, spot) {
+                    self.all.slices.push(slice);
+                    let fault = left_out.as_ref().and_then(Fault::left_out);
+                    let place = self.place(spot);
+                    self.all.faults.extend(fault.map(|fault| fault.at(place)));
                 }
             }
             Object::Node(node) => {
-                self.claim((Kind::Node, Arc::default(), node.name.clone()), spot)?;
-                self.all.nodes.push(node);
+                let (namespace, name) = (Arc::default(), node.name.clone());
+                if self.is_first(Identity { kind: Kind::Node, namespace, name }, spot) {
+                    self.all.nodes.push(node);
+                }
             }
             Object::Other => {}
         }

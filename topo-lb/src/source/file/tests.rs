@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use futures::StreamExt;
 
 use super::{Following, follow, parse, read};
-use crate::cluster::{Node, Service, Slice, Update};
-use crate::source::Event;
+use crate::cluster::{Node, Service, ServiceId, Slice, State, Update};
+use crate::source::{Event, Listing};
 
 const NODE: &str = "apiVersion: v1\nkind: Node\nmetadata: {name: n1, labels: {pool: beijing}}\n";
 const SERVICE: &str = "apiVersion: v1\nkind: Service\nmetadata: {name: web}\n\
@@ -62,15 +62,17 @@ struct All {
 impl All {
     fn of(path: &Path) -> Self {
         let mut all = Self::default();
-        read(path).unwrap().into_iter().for_each(|update| all.take(update));
+        let listing = read(path).unwrap();
+        assert_eq!(listing.faults, []);
+        listing.updates.into_iter().for_each(|update| all.take(update));
         all
     }
 
     fn take(&mut self, update: Update) {
         match update {
-            Update::AllServices(services) => self.services = services,
-            Update::AllSlices(slices) => self.slices = slices,
-            Update::AllNodes(nodes) => self.nodes = nodes,
+            Update::AllServices(services, _) => self.services = services,
+            Update::AllSlices(slices, _) => self.slices = slices,
+            Update::AllNodes(nodes, _) => self.nodes = nodes,
             other => panic!("a single object from files: {other:?}"),
         }
     }
@@ -162,8 +164,8 @@ fn a_file_without_extension_may_be_either() {
 
 #[test]
 fn what_comes_from_elsewhere_is_read_by_its_name() {
-    let updates = parse(Path::new("-"), SERVICE.as_bytes()).unwrap();
-    assert!(matches!(&updates[2], Update::AllServices(all) if all.len() == 1));
+    let updates = parse(Path::new("-"), SERVICE.as_bytes()).unwrap().updates;
+    assert!(matches!(&updates[2], Update::AllServices(all, _) if all.len() == 1));
     let error = parse(Path::new("standard input"), b"kind: []").unwrap_err().to_string();
     assert!(error.starts_with("standard input, document 1: kind: invalid type"), "{error}");
 }
@@ -184,21 +186,12 @@ fn a_path_without_anything_is_an_error_that_says_what_to_do() {
 
 #[test]
 fn errors_name_file_document_object_and_field() {
-    let cases: [(&str, &[u8], &str); 13] = [
+    let cases: [(&str, &[u8], &str); 12] = [
         (
             "a.yaml",
             b"apiVersion: v1\nkind: Node\nmetadata: {name: n1}\n---\napiVersion: v1\n\
-              kind: Service\nmetadata: {name: web}\nspec: {ports: [{port: 70000}]}\n",
-            "a.yaml, document 2: Service default/web: spec.ports[0].port: 70000 is not a port \
-             (1\u{2013}65535)",
-        ),
-        (
-            "a.json",
-            br#"{"apiVersion": "v1", "kind": "List", "items": [
-                {"apiVersion": "v1", "kind": "Pod"},
-                {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1", "labels": []}}]}"#,
-            "a.json, document 1, items[1]: Node n1: metadata.labels: invalid type: sequence, \
-             expected a map",
+              kind: Service\nmetadata: we",
+            "a.yaml, document 2: Service: metadata: invalid type: string \"we\", expected an object",
         ),
         (
             "a.json",
@@ -255,8 +248,51 @@ fn errors_name_file_document_object_and_field() {
     }
 }
 
+/// What is left of a folder's objects, and what is said of the others.
+fn rest(folder: &Folder) -> (All, Vec<String>) {
+    let Listing { updates, faults } = read(&folder.0).unwrap();
+    let mut all = All::default();
+    updates.into_iter().for_each(|update| all.take(update));
+    let here = format!("{}/", folder.0.display());
+    (all, faults.into_iter().map(|fault| fault.sentence.replace(&here, "")).collect())
+}
+
 #[test]
-fn the_same_object_twice_names_both_places() {
+fn an_object_with_a_bad_field_costs_itself_alone() {
+    let folder = Folder::new();
+    folder.write(
+        "a.yaml",
+        format!(
+            "{NODE}---\n{SERVICE}---\n{}",
+            SERVICE.replace("web", "bad").replace("80", "70000")
+        ),
+    );
+    folder.write(
+        "b.json",
+        r#"{"apiVersion": "v1", "kind": "List", "items": [
+            {"apiVersion": "v1", "kind": "Pod"},
+            {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n2", "labels": []}},
+            {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n3"}},
+            {"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
+             "metadata": {"name": "s"}, "ports": [{"port": 0}]}]}"#,
+    );
+    let (all, said) = rest(&folder);
+    assert_eq!(all.counts(), [1, 0, 2]);
+    assert_eq!(
+        said,
+        [
+            "a.yaml, document 3: Service default/bad: spec.ports[0].port: 70000 is not a port \
+             (1–65535); the object is ignored as it is now",
+            "b.json, document 1, items[1]: Node n2: metadata.labels: invalid type: sequence, \
+             expected a map; the object is ignored as it is now",
+            "b.json, document 1, items[3]: EndpointSlice default/s: ports[0].port: 0 is not a port \
+             (1–65535); the object is ignored as it is now",
+        ]
+    );
+}
+
+#[test]
+fn of_two_objects_of_one_name_the_first_counts_and_both_places_are_named() {
     let folder = Folder::new();
     folder.write("a.yaml", format!("{NODE}---\n{SERVICE}"));
     folder.write(
@@ -265,10 +301,13 @@ fn the_same_object_twice_names_both_places() {
             {"metadata": {"name": "web", "namespace": "other"}},
             {"metadata": {"name": "web", "namespace": "default"}}]}"#,
     );
+    let (all, said) = rest(&folder);
+    assert_eq!(all.counts(), [2, 0, 1]);
+    assert_eq!(all.services[0].ports.len(), 1, "not the first");
     assert_eq!(
-        folder.error(),
-        "Service default/web is defined twice, by a.yaml, document 2 and by b.json, document 1, \
-         items[1]: remove one of them"
+        said,
+        ["Service default/web is defined twice, by a.yaml, document 2 and by b.json, document 1, \
+          items[1]: the first counts, remove one of them"]
     );
 }
 
@@ -353,9 +392,9 @@ async fn the_first_reading_is_nodes_slices_services_and_synced() {
     let mut kinds = Vec::new();
     for _ in 0..4 {
         kinds.push(match following.next().await.unwrap() {
-            Event::Update(Update::AllNodes(nodes)) => ("nodes", nodes.len()),
-            Event::Update(Update::AllSlices(slices)) => ("slices", slices.len()),
-            Event::Update(Update::AllServices(services)) => ("services", services.len()),
+            Event::Update(Update::AllNodes(nodes, _)) => ("nodes", nodes.len()),
+            Event::Update(Update::AllSlices(slices, _)) => ("slices", slices.len()),
+            Event::Update(Update::AllServices(services, _)) => ("services", services.len()),
             Event::Synced => ("synced", 0),
             other => panic!("{other:?}"),
         });
@@ -485,6 +524,41 @@ async fn a_half_written_file_leaves_the_last_good_state() {
 }
 
 #[tokio::test]
+async fn an_object_that_turns_bad_stays_as_it_was_while_others_change() {
+    let folder = Folder::new();
+    let path = folder.write("all.yaml", format!("{NODE}---\n{SERVICE}"));
+    let mut following = follow(folder.0.clone()).unwrap();
+    let mut state = State::default();
+    let mut pools = Vec::new();
+    let mut said = Vec::new();
+    while let Some(event) = anything(&mut following).await {
+        match event {
+            Event::Update(update) => {
+                let last = matches!(update, Update::AllServices(..));
+                let _ = state.apply(update, "n1");
+                if !last {
+                    continue;
+                }
+                let id = ServiceId { namespace: "default".into(), name: "web".into() };
+                assert_eq!(state.service(&id).unwrap().ports[0].port, 80);
+                pools.push(state.node("n1").unwrap().get("pool").unwrap().to_string());
+                let bad = SERVICE.replace("80", "eighty");
+                fs::write(&path, format!("{}---\n{bad}", NODE.replace("beijing", "shanghai")))
+                    .unwrap();
+            }
+            Event::Trouble(trouble) => said.push(trouble),
+            Event::Synced => {}
+        }
+        if pools.len() == 3 {
+            break;
+        }
+    }
+    assert_eq!(pools[..2], ["beijing", "shanghai"]);
+    let [trouble] = &*said else { panic!("{said:?}") };
+    assert!(trouble.contains("Service default/web: spec.ports[0].port: invalid type"), "{trouble}");
+}
+
+#[tokio::test]
 async fn what_somebody_is_still_writing_is_not_read() {
     use std::io::Write;
     let folder = Folder::new();
@@ -498,8 +572,8 @@ async fn what_somebody_is_still_writing_is_not_read() {
     file.write_all(format!("---\n{SERVICE}").as_bytes()).unwrap();
     drop(file);
     until(&mut following, |all| in_pool(all, "hangzhou")).await;
-    assert!(matches!(following.next().await, Some(Event::Update(Update::AllSlices(_)))));
-    let Some(Event::Update(Update::AllServices(services))) = following.next().await else {
+    assert!(matches!(following.next().await, Some(Event::Update(Update::AllSlices(..)))));
+    let Some(Event::Update(Update::AllServices(services, _))) = following.next().await else {
         panic!("Services come last")
     };
     assert_eq!(services.len(), 1, "half of it was read");
@@ -515,7 +589,7 @@ async fn an_endpoint_that_is_left_out_is_said_once() {
     while let Some(event) = anything(&mut following).await {
         match event {
             Event::Trouble(trouble) => troubles.push(trouble),
-            Event::Update(Update::AllSlices(slices)) => {
+            Event::Update(Update::AllSlices(slices, _)) => {
                 assert_eq!(slices[0].endpoints.len(), 1);
                 readings += 1;
                 if readings < 4 {

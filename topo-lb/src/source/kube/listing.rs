@@ -6,24 +6,26 @@ use ::kube::api::ListParams;
 use super::resource::{Kept, Version, Watched};
 use super::{KubeError, Server};
 use crate::cluster::{Node, Service, Slice, Update};
+use crate::source::{Fault, Listing};
 
 /// Lists all Nodes, EndpointSlices and Services.
 ///
 /// # Errors
-/// When the server cannot be asked, or does not say. An object that cannot be read is logged and
-/// left out.
-pub async fn read(server: &Server) -> Result<Vec<Update>, KubeError> {
+/// When the server cannot be asked, or does not say. An object that cannot be read is left out,
+/// and among the faults.
+pub async fn read(server: &Server) -> Result<Listing, KubeError> {
     let (nodes, slices, services) =
         futures::try_join!(all::<Node>(server), all::<Slice>(server), all::<Service>(server))?;
-    Ok(vec![nodes, slices, services])
+    let (updates, faults): (Vec<_>, Vec<_>) = [nodes, slices, services].into_iter().unzip();
+    Ok(Listing { updates, faults: faults.concat() })
 }
 
-async fn all<T: Kept>(server: &Server) -> Result<Update, KubeError> {
+async fn all<T: Kept>(server: &Server) -> Result<(Update, Vec<Fault>), KubeError> {
     let mut versions = T::VERSIONS.iter();
     let mut version = versions.next().expect("every kind has a version");
     loop {
         match pages::<T>(server, version).await {
-            Ok(objects) => return Ok(T::all(objects)),
+            Ok((objects, faults)) => return Ok((T::all(objects, Vec::new()), faults)),
             Err(error) => match versions.next() {
                 Some(older) if is_missing(&error) => version = older,
                 _ => return Err(KubeError::of(&error, server.url(), "list", T::resource())),
@@ -32,26 +34,27 @@ async fn all<T: Kept>(server: &Server) -> Result<Update, KubeError> {
     }
 }
 
-async fn pages<T: Kept>(server: &Server, version: &Version) -> ::kube::Result<Vec<T>> {
+async fn pages<T: Kept>(
+    server: &Server,
+    version: &Version,
+) -> ::kube::Result<(Vec<T>, Vec<Fault>)> {
     let api = Api::<Watched<T>>::all_with(server.client(), version);
     let mut params = ListParams::default().limit(T::PAGE);
-    let mut all = Vec::new();
+    let (mut all, mut faults) = (Vec::new(), Vec::new());
     loop {
         let page = api.list(&params).await?;
         for object in page.items {
             match object.object {
                 Ok((object, left_out)) => {
-                    if let Some(left_out) = left_out {
-                        tracing::warn!("{left_out}");
-                    }
+                    faults.extend(left_out.as_ref().and_then(Fault::left_out));
                     all.push(object);
                 }
-                Err(error) => tracing::warn!("{error}; the object is left out"),
+                Err(error) => faults.extend(Fault::unread(&error)),
             }
         }
         match page.metadata.continue_ {
             Some(token) if !token.is_empty() => params.continue_token = Some(token),
-            _ => return Ok(all),
+            _ => return Ok((all, faults)),
         }
     }
 }

@@ -12,6 +12,9 @@ use serde_json::{Value, json};
 use crate::cluster::{Node, Service, ServiceId, Slice, Update, slice::SliceId};
 use crate::source::object::{Kind, LeftOut, Names, Object, ObjectError, parse_kind};
 
+/// Namespace and name of an object.
+pub(super) type Name = (String, String);
+
 /// A version of an API group.
 pub(super) type Version = &'static str;
 
@@ -28,7 +31,8 @@ pub(super) trait Kept: Clone + fmt::Debug + Send + Unpin + 'static {
     const PAGE: u32;
 
     fn of(object: Object) -> Option<(Self, Option<LeftOut>)>;
-    fn all(all: Vec<Self>) -> Update;
+    /// `unread`: namespaces and names of those that cannot be read.
+    fn all(all: Vec<Self>, unread: Vec<Name>) -> Update;
     fn one(self) -> Update;
     fn gone(namespace: &str, name: &str) -> Update;
 
@@ -56,8 +60,10 @@ impl Kept for Service {
         }
     }
 
-    fn all(all: Vec<Self>) -> Update {
-        Update::AllServices(all)
+    fn all(all: Vec<Self>, unread: Vec<Name>) -> Update {
+        let id =
+            |(namespace, name): Name| ServiceId { namespace: namespace.into(), name: name.into() };
+        Update::AllServices(all, unread.into_iter().map(id).collect())
     }
 
     fn one(self) -> Update {
@@ -86,8 +92,10 @@ impl Kept for Slice {
         }
     }
 
-    fn all(all: Vec<Self>) -> Update {
-        Update::AllSlices(all)
+    fn all(all: Vec<Self>, unread: Vec<Name>) -> Update {
+        let id =
+            |(namespace, name): Name| SliceId { namespace: namespace.into(), name: name.into() };
+        Update::AllSlices(all, unread.into_iter().map(id).collect())
     }
 
     fn one(self) -> Update {
@@ -114,8 +122,8 @@ impl Kept for Node {
         }
     }
 
-    fn all(all: Vec<Self>) -> Update {
-        Update::AllNodes(all)
+    fn all(all: Vec<Self>, unread: Vec<Name>) -> Update {
+        Update::AllNodes(all, unread.into_iter().map(|(_, name)| name.into()).collect())
     }
 
     fn one(self) -> Update {

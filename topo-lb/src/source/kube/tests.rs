@@ -40,9 +40,9 @@ async fn next(events: &mut Events) -> String {
         Event::Synced => "synced".to_owned(),
         Event::Trouble(trouble) => format!("trouble: {trouble}"),
         Event::Update(update) => match update {
-            Update::AllNodes(all) => format!("{} nodes", all.len()),
-            Update::AllServices(all) => format!("{} services", all.len()),
-            Update::AllSlices(all) => format!("{} slices", all.len()),
+            Update::AllNodes(all, _) => format!("{} nodes", all.len()),
+            Update::AllServices(all, _) => format!("{} services", all.len()),
+            Update::AllSlices(all, _) => format!("{} slices", all.len()),
             Update::Node(node) => format!("node {} {:?}", node.name, node.labels.get("pool")),
             Update::Service(service) => format!("service {} {}", service.id, service.ports[0].port),
             Update::Slice(slice) => format!("slice {} {}", slice.id.name, slice.endpoints.len()),
@@ -108,8 +108,8 @@ async fn of_nodes_only_metadata_is_asked_for() {
 async fn an_older_server_is_asked_for_the_older_version() {
     let fake = Fake::new(&[NODES, SERVICES, OLD_SLICES]).await;
     fake.change(OLD_SLICES, "ADDED", slice("web-1", "10.1.1.2"));
-    let updates = read(&fake.server).await.unwrap();
-    assert!(matches!(&updates[1], Update::AllSlices(all) if all.len() == 1), "{updates:?}");
+    let updates = read(&fake.server).await.unwrap().updates;
+    assert!(matches!(&updates[1], Update::AllSlices(all, _) if all.len() == 1), "{updates:?}");
 
     let mut events: Events = Box::pin(follow(fake.server.clone()));
     assert_eq!(some(&mut events, 4).await, ["0 nodes", "0 services", "1 slices", "synced"]);
@@ -140,8 +140,8 @@ async fn long_lists_come_in_pages() {
     }
     let mut events: Events = Box::pin(follow(fake.server.clone()));
     assert_eq!(some(&mut events, 4).await, ["0 nodes", "0 services", "600 slices", "synced"]);
-    let updates = read(&fake.server).await.unwrap();
-    assert!(matches!(&updates[1], Update::AllSlices(all) if all.len() == 600));
+    let updates = read(&fake.server).await.unwrap().updates;
+    assert!(matches!(&updates[1], Update::AllSlices(all, _) if all.len() == 600));
     assert_eq!(fake.requested("endpointslices?&limit=250"), 6, "three pages, twice");
 }
 
@@ -198,6 +198,36 @@ async fn an_object_that_cannot_be_read_spoils_no_other() {
     let said = next(&mut events).await;
     assert!(said.starts_with("trouble: Service default/good: spec.ports[0].port: 0"), "{said}");
     nothing(&mut events).await;
+    // And so it does when everything is listed anew.
+    fake.forget(SERVICES, vec![service("good", 0), service("bad", 8_080)]);
+    fake.hang_up();
+    loop {
+        let event = tokio::time::timeout(PATIENCE, events.next()).await.expect("nothing came");
+        if let Some(Event::Update(Update::AllServices(all, unread))) = event {
+            assert_eq!((all.len(), unread.len(), &*unread[0].name), (1, 1, "good"));
+            break;
+        }
+    }
+}
+
+#[tokio::test]
+async fn what_one_listing_cannot_read_is_among_its_faults() {
+    let fake = Fake::new(&ALL).await;
+    fake.change(SERVICES, "ADDED", service("bad", 70_000));
+    fake.change(SERVICES, "ADDED", service("good", 80));
+    fake.change(SLICES, "ADDED", slice("good-1", "fd00::1"));
+    let listing = read(&fake.server).await.unwrap();
+    assert!(matches!(&listing.updates[2], Update::AllServices(all, _) if all.len() == 1));
+    let said: Vec<_> = listing.faults.iter().map(|fault| &*fault.sentence).collect();
+    assert_eq!(
+        said,
+        [
+            "EndpointSlice default/good-1: endpoints[1].addresses[0]: \"fd00::1\" is not an IPv4 \
+             address; this endpoint is left out",
+            "Service default/bad: spec.ports[0].port: 70000 is not a port (1–65535); the object is \
+             ignored as it is now",
+        ]
+    );
 }
 
 #[tokio::test]

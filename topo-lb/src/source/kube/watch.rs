@@ -13,7 +13,7 @@ use futures::{Stream, StreamExt};
 use tokio::time::Instant;
 
 use super::listing::is_missing;
-use super::resource::{Kept, Watched};
+use super::resource::{Kept, Name, Watched};
 use super::{KubeError, Server};
 use crate::cluster::{Node, Service, Slice};
 use crate::source::Event;
@@ -95,8 +95,10 @@ struct Watch<T: Kept> {
     events: Events<T>,
     /// What was listed so far of a listing that goes on.
     listing: Vec<T>,
+    /// What of it could not be read.
+    unread: Vec<Name>,
     /// What was said of single objects, by namespace and name.
-    wrong: HashMap<(String, String), String>,
+    wrong: HashMap<Name, String>,
     waiting: VecDeque<Said>,
 }
 
@@ -108,6 +110,7 @@ impl<T: Kept> Watch<T> {
             version: 0,
             unknown: 0,
             listing: Vec::new(),
+            unread: Vec::new(),
             wrong: HashMap::new(),
             waiting: VecDeque::new(),
         }
@@ -132,17 +135,23 @@ impl<T: Kept> Watch<T> {
 
     fn take(&mut self, event: watcher::Event<Watched<T>>) {
         match event {
-            watcher::Event::Init => self.listing.clear(),
+            watcher::Event::Init => {
+                self.listing.clear();
+                self.unread.clear();
+            }
             watcher::Event::InitApply(object) => {
                 self.unknown = 0;
-                if let Some(object) = self.read(object) {
-                    self.listing.push(object);
+                let name = (object.namespace().to_owned(), object.name().to_owned());
+                match self.read(object) {
+                    Some(object) => self.listing.push(object),
+                    None => self.unread.push(name),
                 }
             }
             watcher::Event::InitDone => {
                 self.unknown = 0;
                 let all = std::mem::take(&mut self.listing);
-                self.say(Event::Update(T::all(all)));
+                let unread = std::mem::take(&mut self.unread);
+                self.say(Event::Update(T::all(all, unread)));
                 self.waiting.push_back(Said::Listed(T::KIND));
             }
             watcher::Event::Apply(object) => {

@@ -11,6 +11,7 @@ mod service;
 mod slice;
 
 use std::fmt;
+use std::sync::Arc;
 
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -71,22 +72,55 @@ impl Kind {
     }
 }
 
+/// Which object, of a kind that matters here.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Identity {
+    /// Its kind.
+    pub kind: Kind,
+    /// Its namespace; empty for Nodes.
+    pub namespace: Arc<str>,
+    /// Its name.
+    pub name: Arc<str>,
+}
+
+impl fmt::Display for Identity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.kind {
+            Kind::Node => write!(f, "{} {}", self.kind.name(), self.name),
+            kind => write!(f, "{} {}/{}", kind.name(), self.namespace, self.name),
+        }
+    }
+}
+
 /// What is wrong with an object: which object, which field, and why.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ObjectError {
     object: String,
+    identity: Option<Identity>,
     field: String,
     reason: String,
 }
 
 impl ObjectError {
     fn at(field: impl Into<String>, reason: impl Into<String>) -> Self {
-        Self { object: String::new(), field: field.into(), reason: reason.into() }
+        Self { object: String::new(), identity: None, field: field.into(), reason: reason.into() }
     }
 
     fn of(mut self, object: impl Into<String>) -> Self {
         self.object = object.into();
         self
+    }
+
+    fn of_known(mut self, identity: Identity) -> Self {
+        self.object = identity.to_string();
+        self.identity = Some(identity);
+        self
+    }
+
+    /// The object, where it says which one it is: nothing but that one is in doubt.
+    #[must_use]
+    pub fn identity(&self) -> Option<&Identity> {
+        self.identity.as_ref()
     }
 }
 
@@ -241,7 +275,11 @@ pub fn parse_with(object: impl Written, names: &mut Names) -> Result<Object, Obj
         return Err(ObjectError::at("kind", "is missing: this is no Kubernetes object"));
     }
     let Some(api_version) = head.api_version.filter(|version| !version.is_empty()) else {
-        return Err(ObjectError::at("apiVersion", "is missing").of(title(object, kind)));
+        let title = match named(object) {
+            Some((namespace, name)) => format!("{kind} {namespace}/{name}"),
+            None => kind.to_owned(),
+        };
+        return Err(ObjectError::at("apiVersion", "is missing").of(title));
     };
     match Kind::of(&api_version, kind) {
         Some(kind) => parse_kind(kind, object, names),
@@ -272,13 +310,20 @@ pub fn parse_kind(
         }),
         Kind::Node => object.read::<node::Fields>().map(|node| Object::Node(node.keep(names))),
     };
-    read.map_err(|error| error.of(title(object, kind.name())))
+    read.map_err(|error| match named(object) {
+        None => error.of(kind.name()),
+        Some((namespace, name)) => error.of_known(Identity {
+            kind,
+            namespace: if kind == Kind::Node { Arc::default() } else { namespace.into() },
+            name: name.into(),
+        }),
+    })
 }
 
-/// Kind, namespace and name of an object that may be broken, as far as it has them.
-fn title(object: impl Written, kind: &str) -> String {
+/// Namespace and name of an object that may be broken, if it has a name.
+fn named(object: impl Written) -> Option<(String, String)> {
     #[derive(Deserialize)]
-    struct Titled {
+    struct Named {
         metadata: Metadata,
     }
     #[derive(Deserialize)]
@@ -287,16 +332,10 @@ fn title(object: impl Written, kind: &str) -> String {
         #[serde(default)]
         namespace: Value,
     }
-    let Ok(Titled { metadata: Metadata { name, namespace } }) = object.read() else {
-        return kind.to_owned();
-    };
-    match (name.as_str(), namespace.as_str()) {
-        (None | Some(""), _) => kind.to_owned(),
-        (Some(name), _) if kind == Kind::Node.name() => format!("{kind} {name}"),
-        (Some(name), namespace) => {
-            format!("{kind} {}/{name}", namespace.unwrap_or(field::DEFAULT_NAMESPACE))
-        }
-    }
+    let Named { metadata: Metadata { name, namespace } } = object.read().ok()?;
+    let text = |value: &Value| value.as_str().filter(|text| !text.is_empty()).map(str::to_owned);
+    let namespace = text(&namespace).unwrap_or_else(|| field::DEFAULT_NAMESPACE.to_owned());
+    Some((namespace, text(&name)?))
 }
 
 #[cfg(test)]

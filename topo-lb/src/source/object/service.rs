@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use serde::Deserialize;
 use serde::de::{self, Deserializer};
+use serde_json::Value;
 
 use super::field::{Metadata, Port, Transport, Unread, address, or_default};
 use super::{Names, ObjectError};
@@ -38,17 +39,30 @@ struct Labels {
 #[serde(expecting = "an object")]
 struct Annotations {
     #[serde(rename = "topo-lb.io/topology-keys")]
-    topology_keys: Option<String>,
+    topology_keys: Option<Text>,
     #[serde(rename = "openyurt.io/topologyKeys")]
-    openyurt: Option<String>,
+    openyurt: Option<Text>,
     #[serde(rename = "topo-lb.io/min-endpoints")]
-    min_endpoints: Option<String>,
+    min_endpoints: Option<Text>,
     #[serde(rename = "topo-lb.io/spill")]
-    spill: Option<String>,
+    spill: Option<Text>,
     #[serde(rename = "service.kubernetes.io/topology-mode")]
     topology_mode: Option<String>,
     #[serde(rename = "service.kubernetes.io/topology-aware-hints")]
     topology_aware_hints: Option<String>,
+}
+
+/// The value of an annotation. Kubernetes allows strings alone; what a file has instead, such as
+/// `2` for `"2"`, is taken as it is written, and must not cost the whole Service.
+struct Text(String);
+
+impl<'de> Deserialize<'de> for Text {
+    fn deserialize<D: Deserializer<'de>>(field: D) -> Result<Self, D::Error> {
+        Ok(Self(match Value::deserialize(field)? {
+            Value::String(text) => text,
+            other => other.to_string(),
+        }))
+    }
 }
 
 #[derive(Default, Deserialize)]
@@ -145,6 +159,8 @@ impl<'de> Deserialize<'de> for ClusterIp {
 impl Fields {
     pub(super) fn keep(self, names: &mut Names) -> Result<Service, ObjectError> {
         let Self { metadata, spec } = self;
+        check_name("metadata.namespace", metadata.namespace())?;
+        check_name("metadata.name", &metadata.name)?;
         check_ports(&spec.ports)?;
         let affinity_seconds = spec.affinity_seconds()?;
         let frontends = if spec.cluster_ips.is_empty() {
@@ -152,13 +168,15 @@ impl Fields {
         } else {
             &spec.cluster_ips
         };
-        let cluster_ips: Vec<_> = frontends
-            .iter()
-            .filter_map(|frontend| match frontend {
-                ClusterIp::Address(address) => Some(*address),
-                ClusterIp::Empty | ClusterIp::None => None,
-            })
-            .collect();
+        let mut cluster_ips = Vec::with_capacity(frontends.len());
+        for frontend in frontends {
+            // The same address may be written twice, or in two ways.
+            if let ClusterIp::Address(address) = frontend
+                && !cluster_ips.contains(address)
+            {
+                cluster_ips.push(*address);
+            }
+        }
         let skipped = if spec.r#type.as_deref() == Some("ExternalName") {
             Some(Skipped::ExternalName)
         } else if metadata.labels.proxy.is_some() {
@@ -213,10 +231,24 @@ impl Spec {
     }
 }
 
-/// Kubernetes demands both of its users; a file may break it, and then it is unclear which
-/// endpoints a port has.
+/// Namespaces and names of Services are DNS labels, which Kubernetes sees to. A file may break
+/// that, and then `namespace/name:port`, by which Service ports are told apart, would mean more
+/// than one. Anything else that is wrong with a name does no harm.
+fn check_name(field: &str, name: &str) -> Result<(), ObjectError> {
+    const LONGEST: usize = 63;
+    if name.len() <= LONGEST && !name.contains(['/', ':']) && !name.contains(char::is_control) {
+        return Ok(());
+    }
+    let reason = format!(
+        "{name:?} is no name: it must have at most {LONGEST} characters, and neither `/` nor `:`"
+    );
+    Err(ObjectError::at(field, reason))
+}
+
+/// Kubernetes demands all of its users; a file may break it, and then it is unclear which
+/// endpoints a port has, or which port is meant.
 fn check_ports(ports: &[PortFields]) -> Result<(), ObjectError> {
-    let (mut numbers, mut names) = (HashMap::new(), HashMap::new());
+    let (mut numbers, mut names, mut shown) = (HashMap::new(), HashMap::new(), HashMap::new());
     for (index, PortFields { name, port, protocol }) in ports.iter().enumerate() {
         if let Some(before) = numbers.insert((port.0, Protocol::from(*protocol)), index) {
             return Err(ObjectError::at(
@@ -233,6 +265,16 @@ fn check_ports(ports: &[PortFields]) -> Result<(), ObjectError> {
                 ),
             ));
         }
+        let called = if name.is_empty() { port.0.to_string() } else { name.clone() };
+        if let Some(before) = shown.insert(called, index) {
+            return Err(ObjectError::at(
+                format!("spec.ports[{index}].name"),
+                format!(
+                    "this port and spec.ports[{before}] go by the same name: one's name is the \
+                     other's number; name both"
+                ),
+            ));
+        }
     }
     Ok(())
 }
@@ -242,8 +284,8 @@ fn policy(annotations: &Annotations, spec: &Spec, names: &mut Names) -> PolicySo
     let asked_by_mode =
         mode.is_some_and(|mode| !mode.is_empty() && !mode.eq_ignore_ascii_case("disabled"));
     let asked_by_field = spec.traffic_distribution.as_ref().is_some_and(|field| !field.is_empty());
-    let mut shared = |text: &Option<String>| -> Option<Arc<str>> {
-        text.as_deref().map(|text| names.share(text))
+    let mut shared = |text: &Option<Text>| -> Option<Arc<str>> {
+        text.as_ref().map(|Text(text)| names.share(text))
     };
     PolicySources {
         topology_keys: shared(&annotations.topology_keys),

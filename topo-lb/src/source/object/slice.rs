@@ -9,7 +9,7 @@ use serde::Deserialize;
 use serde::de::{self, Deserializer, IgnoredAny};
 
 use super::field::{Metadata, Port, Transport, Unread, address, or_default};
-use super::{Kind, LeftOut, Names, ObjectError};
+use super::{Identity, Kind, LeftOut, Names, ObjectError};
 use crate::cluster::slice::{SliceEndpoint, SlicePort};
 use crate::cluster::{ServiceId, Slice, slice::SliceId};
 
@@ -152,13 +152,9 @@ impl Fields {
                     Some(left_out) => left_out.more += 1,
                     None => {
                         let field = format!("endpoints[{index}].addresses[0]");
-                        let object = format!(
-                            "{} {}/{}",
-                            Kind::Slice.name(),
-                            slice.id.namespace,
-                            slice.id.name
-                        );
-                        let first = ObjectError::at(field, reason).of(object);
+                        let SliceId { namespace, name } = slice.id.clone();
+                        let identity = Identity { kind: Kind::Slice, namespace, name };
+                        let first = ObjectError::at(field, reason).of_known(identity);
                         left_out = Some(LeftOut { first, more: 0 });
                     }
                 },

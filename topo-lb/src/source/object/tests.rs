@@ -445,6 +445,75 @@ fn what_is_wrong_is_said_with_object_field_and_reason() {
 }
 
 #[test]
+fn an_error_says_which_object_alone_is_in_doubt() {
+    let of = |object| parse(object).unwrap_err().identity().map(ToString::to_string);
+    let service = |metadata| {
+        json!({"apiVersion": "v1", "kind": "Service", "metadata": metadata,
+                                    "spec": {"ports": [{"port": 0}]}})
+    };
+    let named = |text: &str| Some(text.to_owned());
+    assert_eq!(of(service(json!({"name": "web"}))), named("Service default/web"));
+    assert_eq!(of(service(json!({"name": "web", "namespace": "a"}))), named("Service a/web"));
+    assert_eq!(of(service(json!({"name": ""}))), None);
+    assert_eq!(of(service(json!({"name": 1}))), None);
+    assert_eq!(of(service(json!({}))), None);
+    let node = json!({"apiVersion": "v1", "kind": "Node",
+                      "metadata": {"name": "n1", "namespace": "a", "labels": 1}});
+    assert_eq!(of(node), named("Node n1"));
+    assert_eq!(of(json!({"kind": "Service", "metadata": {"name": "web"}})), None);
+}
+
+#[test]
+fn service_names_that_could_mean_two_services_are_none() {
+    let long = "a".repeat(64);
+    for (namespace, name, field) in [
+        ("default", "web:http", "name"),
+        ("default", "a/b", "name"),
+        ("a/b", "web", "namespace"),
+        ("a:b", "web", "namespace"),
+        ("default", &long, "name"),
+        (&long, "web", "namespace"),
+        ("default", "web\u{0}", "name"),
+    ] {
+        let metadata = json!({"name": name, "namespace": namespace});
+        let error = error(json!({"apiVersion": "v1", "kind": "Service", "metadata": metadata}));
+        assert!(error.contains(&format!("metadata.{field}: ")), "{error}");
+        assert!(error.contains(" is no name: "), "{error}");
+    }
+}
+
+#[test]
+fn ports_that_go_by_the_same_name_are_an_error() {
+    let error = service_error(json!({"ports": [{"name": "80", "port": 443}, {"port": 80}]}));
+    let expected = "spec.ports[1].name: this port and spec.ports[0] go by the same name: one's name \
+                    is the other's number; name both";
+    assert!(error.ends_with(expected), "{error}");
+    service(json!({"ports": [{"name": "80", "port": 80}, {"name": "81", "port": 443}]}));
+}
+
+#[test]
+fn an_address_that_is_written_twice_is_one() {
+    let ips = ["10.96.0.1", "10.96.0.1", "::ffff:10.96.0.1", "fd00::1", "010.96.0.1", "fd00:0::1"];
+    let service = service(json!({"clusterIPs": ips, "ports": [{"port": 80}]}));
+    let expected = ["10.96.0.1", "fd00::1"].map(|ip| ip.parse::<IpAddr>().unwrap());
+    assert_eq!(service.cluster_ips, expected);
+}
+
+#[test]
+fn an_annotation_that_is_no_string_costs_no_more_than_itself() {
+    let annotations = json!({
+        "topo-lb.io/topology-keys": ["a", "b"], "topo-lb.io/min-endpoints": 2,
+        "topo-lb.io/spill": true, "openyurt.io/topologyKeys": null, "other": {},
+    });
+    let metadata = json!({"name": "web", "annotations": annotations});
+    let policy = service_with(metadata, json!({"ports": [{"port": 80}]})).policy;
+    assert_eq!(policy.topology_keys.as_deref(), Some(r#"["a","b"]"#));
+    assert_eq!(policy.min_endpoints.as_deref(), Some("2"));
+    assert_eq!(policy.spill.as_deref(), Some("true"));
+    assert_eq!(policy.openyurt, None);
+}
+
+#[test]
 fn other_kinds_are_not_looked_into() {
     for object in [
         json!({"apiVersion": "apps/v1", "kind": "Deployment", "spec": 5}),
