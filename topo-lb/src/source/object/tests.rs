@@ -483,6 +483,15 @@ fn service_names_that_could_mean_two_services_are_none() {
 }
 
 #[test]
+fn a_message_does_not_obey_what_it_quotes() {
+    let error = service_error(json!({"ports": [{"port": 80, "protocol": "\u{1b}[31m\n"}]}));
+    let expected = r"Service default/web: spec.ports[0].protocol: unknown variant `\u{1b}[31m\n`";
+    assert!(error.starts_with(expected), "{error}");
+    let error = service_error(json!({"clusterIP": "x".repeat(1 << 20)}));
+    assert!(error.len() < 400 && error.ends_with("is not an IP address"), "{error}");
+}
+
+#[test]
 fn ports_that_go_by_the_same_name_are_an_error() {
     let error = service_error(json!({"ports": [{"name": "80", "port": 443}, {"port": 80}]}));
     let expected = "spec.ports[1].name: this port and spec.ports[0] go by the same name: one's name \
