@@ -480,6 +480,8 @@ fn service_names_that_could_mean_two_services_are_none() {
         assert!(error.contains(&format!("metadata.{field}: ")), "{error}");
         assert!(error.contains(" is no name: "), "{error}");
     }
+    let error = service_error(json!({"ports": [{"port": 80, "name": long}]}));
+    assert!(error.contains("spec.ports[0].name: ") && error.contains(" is no name: "), "{error}");
 }
 
 #[test]
