@@ -13,4 +13,5 @@ mod policy;
 mod random;
 mod refined;
 mod same_rules;
+mod speed;
 mod updates;

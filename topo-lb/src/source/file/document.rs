@@ -7,7 +7,7 @@ use serde_json::value::RawValue;
 
 use super::FileError;
 use crate::source::object::{
-    Content, Names, Object, ObjectError, Written, content, parse_kind, parse_with,
+    Content, Names, Object, ObjectError, Written, content, parse_kind, parse_with, plain,
 };
 
 /// Takes what was read.
@@ -48,7 +48,8 @@ pub(super) fn read(
     names: &mut Names,
     found: &mut impl Found,
 ) -> Result<(), FileError> {
-    let wrong = |reason| FileError::Syntax { path: path.to_owned(), reason };
+    let wrong =
+        |reason: String| FileError::Syntax { path: path.to_owned(), reason: plain(&reason) };
     match Syntax::of(path.extension().and_then(|extension| extension.to_str()), text) {
         Syntax::Json => {
             let documents = serde_json::Deserializer::from_str(text).into_iter::<&RawValue>();

@@ -59,7 +59,7 @@ pub enum FileError {
         /// Which document of which file.
         place: Place,
         /// Which field, and why.
-        error: ObjectError,
+        error: Box<ObjectError>,
     },
     /// The system refuses a thread.
     #[error("cannot start a thread to follow manifests: {0}")]

@@ -162,7 +162,7 @@ impl Found for Collector<'_> {
             Err(error) => {
                 let place = self.place(spot);
                 let Some(fault) = Fault::unread(&error) else {
-                    return Err(FileError::Object { place, error });
+                    return Err(FileError::Object { place, error: Box::new(error) });
                 };
                 self.all.unread.push(fault.object.clone());
                 self.all.faults.push(fault.at(place));

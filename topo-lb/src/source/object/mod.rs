@@ -7,6 +7,7 @@
 mod field;
 mod names;
 mod node;
+mod plain;
 mod service;
 mod slice;
 
@@ -19,6 +20,7 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 
 pub use names::Names;
+pub(super) use plain::plain;
 
 use crate::cluster;
 
@@ -85,9 +87,10 @@ pub struct Identity {
 
 impl fmt::Display for Identity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (kind, name) = (self.kind.name(), plain(&self.name));
         match self.kind {
-            Kind::Node => write!(f, "{} {}", self.kind.name(), self.name),
-            kind => write!(f, "{} {}/{}", kind.name(), self.namespace, self.name),
+            Kind::Node => write!(f, "{kind} {name}"),
+            Kind::Service | Kind::Slice => write!(f, "{kind} {}/{name}", plain(&self.namespace)),
         }
     }
 }
@@ -128,10 +131,10 @@ impl fmt::Display for ObjectError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for part in [&self.object, &self.field] {
             if !part.is_empty() {
-                write!(f, "{part}: ")?;
+                write!(f, "{}: ", plain(part))?;
             }
         }
-        f.write_str(&self.reason)
+        f.write_str(&plain(&self.reason))
     }
 }
 

@@ -231,7 +231,7 @@ impl Spec {
     }
 }
 
-/// Namespaces and names of Services are DNS labels, which Kubernetes sees to. A file may break
+/// Namespaces and names of Services, and names of their ports, are DNS labels, which Kubernetes sees to. A file may break
 /// that, and then `namespace/name:port`, by which Service ports are told apart, would mean more
 /// than one. Anything else that is wrong with a name does no harm.
 fn check_name(field: &str, name: &str) -> Result<(), ObjectError> {
@@ -250,6 +250,7 @@ fn check_name(field: &str, name: &str) -> Result<(), ObjectError> {
 fn check_ports(ports: &[PortFields]) -> Result<(), ObjectError> {
     let (mut numbers, mut names, mut shown) = (HashMap::new(), HashMap::new(), HashMap::new());
     for (index, PortFields { name, port, protocol }) in ports.iter().enumerate() {
+        check_name(&format!("spec.ports[{index}].name"), name)?;
         if let Some(before) = numbers.insert((port.0, Protocol::from(*protocol)), index) {
             return Err(ObjectError::at(
                 format!("spec.ports[{index}].port"),

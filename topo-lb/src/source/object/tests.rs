@@ -480,6 +480,17 @@ fn service_names_that_could_mean_two_services_are_none() {
         assert!(error.contains(&format!("metadata.{field}: ")), "{error}");
         assert!(error.contains(" is no name: "), "{error}");
     }
+    let error = service_error(json!({"ports": [{"port": 80, "name": long}]}));
+    assert!(error.contains("spec.ports[0].name: ") && error.contains(" is no name: "), "{error}");
+}
+
+#[test]
+fn a_message_does_not_obey_what_it_quotes() {
+    let error = service_error(json!({"ports": [{"port": 80, "protocol": "\u{1b}[31m\n"}]}));
+    let expected = r"Service default/web: spec.ports[0].protocol: unknown variant `\u{1b}[31m\n`";
+    assert!(error.starts_with(expected), "{error}");
+    let error = service_error(json!({"clusterIP": "x".repeat(1 << 20)}));
+    assert!(error.len() < 400 && error.ends_with("is not an IP address"), "{error}");
 }
 
 #[test]
