@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
-use futures::{FutureExt as _, Stream, StreamExt as _, stream};
+use futures::{FutureExt as _, Stream, StreamExt as _};
 use tokio::signal::unix::{SignalKind, signal};
 use tracing::{debug, info, warn};
 
@@ -71,12 +71,10 @@ type Events = Pin<Box<dyn Stream<Item = Event> + Send>>;
 async fn events(source: &Source) -> anyhow::Result<Events> {
     Ok(match source {
         Source::Manifests(path) => {
-            // Read once here: what is broken at start is told at once, and nothing is attached. What
-            // is right serves without waiting for the follower, which says it again, and tells what
-            // costs single objects.
-            let updates = source::file::read(path)?.updates.into_iter().map(Event::Update);
-            let first = stream::iter(updates.chain([Event::Synced]));
-            Box::pin(first.chain(source::file::follow(path.clone())?))
+            // Read once here: what is broken at start is told at once, and nothing is attached.
+            // What costs single objects is told by the one who follows.
+            source::file::read(path)?;
+            Box::pin(source::file::follow(path.clone())?)
         }
         Source::Kube(target) => {
             let server = source::kube::connect(target).await?;
