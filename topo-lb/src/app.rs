@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
-use futures::{FutureExt as _, Stream, StreamExt as _};
+use futures::{Stream, StreamExt as _};
 use tokio::signal::unix::{SignalKind, signal};
 use tracing::{debug, info, warn};
 
@@ -47,6 +47,9 @@ pub struct Config {
 
 /// Events that are taken in before one plan is made, so that a flood becomes few writes.
 const BATCH: usize = 1024;
+/// How long events are gathered into one plan: what changes together, as a reading of manifests or a
+/// Service and its slices, takes effect together.
+const GATHER: Duration = Duration::from_millis(1);
 /// Pause before a plan that could not be carried out is tried again; doubles up to
 /// [`LONGEST_PAUSE`].
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
@@ -127,9 +130,10 @@ async fn follow(config: Config) -> anyhow::Result<()> {
         };
         let Some(event) = event else { bail!("the source of the cluster's state has ended") };
         let mut listed = take_in(event, &mut reconciler);
+        let together = tokio::time::Instant::now() + GATHER;
         for _ in 1..BATCH {
-            match events.next().now_or_never() {
-                Some(Some(event)) => listed |= take_in(event, &mut reconciler),
+            match tokio::time::timeout_at(together, events.next()).await {
+                Ok(Some(event)) => listed |= take_in(event, &mut reconciler),
                 _ => break,
             }
         }
