@@ -10,6 +10,7 @@ use clap::{Parser, Subcommand};
 
 mod build_ebpf;
 mod demo;
+mod fuzz;
 mod machine;
 mod mounts;
 mod plan;

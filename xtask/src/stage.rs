@@ -6,6 +6,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 
 use crate::build_ebpf;
+use crate::fuzz;
 use crate::machine::Machine;
 use crate::plan::Need;
 use crate::process::{run_logged, run_visible, to_log};
@@ -31,6 +32,8 @@ pub(crate) enum Stage {
     Unit,
     /// The suites in the lab: the datapath with real sockets
     Lab,
+    /// A minute of any bytes as manifests, where cargo-fuzz and a nightly are installed
+    Fuzz,
 }
 
 /// What is compiled for this machine: everything but the programs in the kernel.
@@ -65,6 +68,7 @@ impl Stage {
             Self::Docs => "documentation",
             Self::Unit => "unit tests",
             Self::Lab => "lab",
+            Self::Fuzz => "fuzzing",
         }
     }
 
@@ -72,7 +76,7 @@ impl Stage {
     pub(crate) fn needs(self) -> &'static [Need] {
         match self {
             Self::Format => &[Need::HostLints],
-            Self::Object | Self::Docs | Self::Unit => &[Need::Object],
+            Self::Object | Self::Docs | Self::Unit | Self::Fuzz => &[Need::Object],
             Self::Clippy => &[Need::Object, Need::HostLints],
             Self::ClippyEbpf => &[Need::Object, Need::ObjectLints],
             Self::Deny => &[Need::Deny],
@@ -82,7 +86,7 @@ impl Stage {
 
     /// It compiles the agent, which carries the object inside.
     pub(crate) fn includes_object(self) -> bool {
-        matches!(self, Self::Clippy | Self::Docs | Self::Unit | Self::Lab)
+        matches!(self, Self::Clippy | Self::Docs | Self::Unit | Self::Lab | Self::Fuzz)
     }
 
     /// Runs it.
@@ -105,6 +109,7 @@ impl Stage {
             Self::Docs => docs(workspace, screen)?,
             Self::Unit => unit(workspace, screen)?,
             Self::Lab => lab(workspace, screen, kernels)?,
+            Self::Fuzz => return fuzz::run(workspace, screen),
         }
         Ok(None)
     }
@@ -114,6 +119,10 @@ fn format(workspace: &Workspace, screen: &Screen) -> Result<()> {
     let mut command = workspace.cargo("fmt");
     command.args(["--all", "--check"]);
     run_logged(screen, "cargo fmt --all --check", &mut command, &workspace.log("format"))?;
+    // It is in no workspace but its own.
+    let mut command = workspace.cargo("fmt");
+    command.args(["--manifest-path", &format!("{}/Cargo.toml", fuzz::FOLDER), "--check"]);
+    run_logged(screen, "cargo fmt: fuzz target", &mut command, &workspace.log("format-fuzz"))?;
     Ok(())
 }
 
