@@ -117,9 +117,21 @@ impl<'a> Agent<'a> {
     /// # Errors
     /// As [`start`](Self::start).
     pub fn start_all(binary: &Binary, cluster: &'a Cluster, manifests: &Path) -> Result<Vec<Self>> {
+        Self::start_all_from(binary, cluster, ("--manifests", manifests))
+    }
+
+    /// Starts an agent on every node, all at once, fed by what a flag names.
+    ///
+    /// # Errors
+    /// As [`start`](Self::start).
+    pub fn start_all_from(
+        binary: &Binary,
+        cluster: &'a Cluster,
+        source: (&'static str, &Path),
+    ) -> Result<Vec<Self>> {
         let mut agents = Vec::new();
         for node in cluster.nodes() {
-            let mut agent = Self::prepare(binary, cluster, &node.name, manifests)?;
+            let mut agent = Self::prepare_from(binary, cluster, &node.name, source)?;
             agent.launch()?;
             agents.push(agent);
         }
@@ -139,12 +151,25 @@ impl<'a> Agent<'a> {
         node: &str,
         manifests: &Path,
     ) -> Result<Self> {
+        Self::prepare_from(binary, cluster, node, ("--manifests", manifests))
+    }
+
+    /// An agent that does not run yet, fed by what a flag names: `--manifests` or `--kubeconfig`.
+    ///
+    /// # Errors
+    /// As [`prepare`](Self::prepare).
+    pub fn prepare_from(
+        binary: &Binary,
+        cluster: &'a Cluster,
+        node: &str,
+        (flag, source): (&'static str, &Path),
+    ) -> Result<Self> {
         let pins = Path::new(BPFFS).join(cluster.prefix().name(node));
         let log = cluster.folder().join(format!("{node}.log"));
         let binary = binary.clone();
         let node = cluster.node(node)?;
         let flags = BTreeMap::from([
-            ("--manifests", text(manifests)?.to_owned()),
+            (flag, text(source)?.to_owned()),
             ("--node-name", node.name.clone()),
             ("--cgroup-root", text(node.cgroup.path())?.to_owned()),
             ("--pin-dir", text(&pins)?.to_owned()),
@@ -217,7 +242,11 @@ impl<'a> Agent<'a> {
         Ok(())
     }
 
-    fn wait_until_ready(&mut self) -> Result<()> {
+    /// Waits until connections are translated.
+    ///
+    /// # Errors
+    /// It ends instead: the error quotes what it said.
+    pub fn wait_until_ready(&mut self) -> Result<()> {
         let process = self.process.as_mut().context("the agent does not run")?;
         let (log, node) = (&self.log, &self.node.name);
         until(&format!("the readiness of {node}'s agent"), PATIENCE, || {

@@ -151,7 +151,7 @@ impl Cluster {
     pub fn serve_untouched(&self, listen: &[SocketAddr]) -> Result<Running> {
         serve("untouched", listen, |mut command| {
             let _permit = interrupt::permit();
-            enter(&mut command, &self.fabric, Some(&self.agents))?;
+            self.beyond(&mut command)?;
             let child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
             Ok(Running::new(child.context("cannot start a server on the fabric")?))
         })
@@ -163,6 +163,20 @@ impl Cluster {
     /// The namespace or cgroup cannot be opened.
     pub fn beside(&self, node: &Node, command: &mut Command) -> Result<()> {
         enter(command, &node.netns, Some(&self.agents))
+    }
+
+    /// Runs `command` beyond the nodes: on the fabric, outside of every node's cgroup.
+    ///
+    /// # Errors
+    /// The namespace or cgroup cannot be opened.
+    pub fn beyond(&self, command: &mut Command) -> Result<()> {
+        enter(command, &self.fabric, Some(&self.agents))
+    }
+
+    /// The network namespace beyond the nodes.
+    #[must_use]
+    pub fn fabric(&self) -> &NetNs {
+        &self.fabric
     }
 
     /// Remembers BPF objects that are to be gone when the cluster is.

@@ -20,9 +20,11 @@
 //! and the next lab sweeps what a killed process left.
 
 pub mod agent;
+pub mod api;
 pub mod cgroup;
 pub mod client;
 pub mod cluster;
+pub mod control_plane;
 pub mod interrupt;
 pub mod kind;
 pub mod lab;

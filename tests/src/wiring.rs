@@ -35,6 +35,11 @@ fn node4(number: u8) -> Ipv4Addr {
     Ipv4Addr::new(172, 30, 0, if number == FABRIC { FABRIC } else { number + 1 })
 }
 
+/// The fabric's own address, which every node reaches.
+pub(crate) fn fabric4() -> Ipv4Addr {
+    node4(FABRIC)
+}
+
 fn node6(number: u8) -> Ipv6Addr {
     Ipv6Addr::new(0xfd00, 0x172, 0, 0, 0, 0, 0, u16::from(number) + 1)
 }

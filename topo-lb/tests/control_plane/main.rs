@@ -1,46 +1,19 @@
 //! The Kubernetes source against a real API server, of whatever version `KUBEBUILDER_ASSETS` holds.
 
-mod plane;
-
 use std::net::IpAddr;
 use std::pin::Pin;
 use std::time::{Duration, Instant};
 
 use futures::{Stream, StreamExt};
-use kube::api::{DeleteParams, DynamicObject, Patch, PatchParams, PostParams};
-use kube::core::{ApiResource, GroupVersionKind};
-use kube::{Api, Client};
-use plane::{ADMINISTRATOR, NOBODY, Plane};
-use serde_json::{Value, json};
+use kube::api::DeleteParams;
+use serde_json::json;
 use topo_lb::cluster::{Service, ServiceId, State};
 use topo_lb::source::Event;
 use topo_lb::source::kube::{KubeTarget, Server, connect, follow, read};
+use topo_lb_tests::api::{self, create};
+use topo_lb_tests::control_plane::{ADMINISTRATOR, ControlPlane, NOBODY};
 
 const PATIENCE: Duration = Duration::from_secs(60);
-
-fn api(client: &Client, version: &str, kind: &str) -> Api<DynamicObject> {
-    let (group, version) = version.rsplit_once('/').unwrap_or(("", version));
-    let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, kind));
-    match kind {
-        "Node" => Api::all_with(client.clone(), &resource),
-        _ => Api::namespaced_with(client.clone(), "default", &resource),
-    }
-}
-
-async fn create(client: &Client, object: Value) {
-    let text = |field: &str| object[field].as_str().unwrap().to_owned();
-    let api = api(client, &text("apiVersion"), &text("kind"));
-    let object = serde_json::from_value(object).unwrap();
-    api.create(&PostParams::default(), &object).await.unwrap();
-}
-
-async fn relabel(client: &Client, node: &str, pool: &str) {
-    let patch = json!({"metadata": {"labels": {"pool": pool}}});
-    api(client, "v1", "Node")
-        .patch(node, &PatchParams::default(), &Patch::Merge(patch))
-        .await
-        .unwrap();
-}
 
 /// What the agent knows of the cluster by now.
 struct Known {
@@ -86,15 +59,14 @@ fn web() -> ServiceId {
     ServiceId { namespace: "default".into(), name: "web".into() }
 }
 
-async fn connected(plane: &Plane, token: &str) -> Server {
-    connect(&KubeTarget::Kubeconfig(plane.kubeconfig(token))).await.unwrap()
+async fn connected(plane: &ControlPlane<'_>, token: &str) -> Server {
+    connect(&KubeTarget::Kubeconfig(plane.kubeconfig(token).unwrap())).await.unwrap()
 }
 
 #[tokio::test]
-#[ignore = "needs etcd and kube-apiserver in KUBEBUILDER_ASSETS"]
 async fn a_real_api_server_is_read_followed_and_met_again() {
-    let mut plane = Plane::start();
-    let old = plane.has_topology_keys();
+    let mut plane = ControlPlane::on_loopback().unwrap();
+    let old = plane.has_topology_keys().unwrap();
 
     // Who may do nothing is told what to allow.
     let error = read(&connected(&plane, NOBODY).await).await.unwrap_err().to_string();
@@ -108,10 +80,11 @@ async fn a_real_api_server_is_read_followed_and_met_again() {
 
     create(
         &client,
-        json!({"apiVersion": "v1", "kind": "Node",
+        &json!({"apiVersion": "v1", "kind": "Node",
                "metadata": {"name": "n1", "labels": {"pool": "beijing"}}}),
     )
-    .await;
+    .await
+    .unwrap();
     known.until("the node", |known| known.pool() == Some("beijing")).await;
 
     let mut spec = json!({"clusterIP": "10.96.0.55", "ports": [{"name": "http", "port": 80}]});
@@ -120,10 +93,11 @@ async fn a_real_api_server_is_read_followed_and_met_again() {
     }
     create(
         &client,
-        json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "web",
+        &json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "web",
                "annotations": {"topo-lb.io/topology-keys": "rack,*"}}, "spec": spec}),
     )
-    .await;
+    .await
+    .unwrap();
     known.until("the Service", |known| known.service().is_some()).await;
     let service = known.service().unwrap();
     assert_eq!(service.cluster_ips, ["10.96.0.55".parse::<IpAddr>().unwrap()]);
@@ -140,11 +114,12 @@ async fn a_real_api_server_is_read_followed_and_met_again() {
     }
     create(
         &client,
-        json!({"apiVersion": version, "kind": "EndpointSlice", "addressType": "IPv4",
+        &json!({"apiVersion": version, "kind": "EndpointSlice", "addressType": "IPv4",
                "metadata": {"name": "web-1", "labels": {"kubernetes.io/service-name": "web"}},
                "endpoints": [endpoint], "ports": [{"name": "http", "port": 8080}]}),
     )
-    .await;
+    .await
+    .unwrap();
     known.until("the slice", |known| known.state.slices(&web()).next().is_some()).await;
     let (_, slice) = known.state.slices(&web()).next().unwrap();
     assert_eq!(slice.endpoints[0].node.as_deref(), Some("n1"));
@@ -152,7 +127,7 @@ async fn a_real_api_server_is_read_followed_and_met_again() {
     let mut fastest = PATIENCE;
     for pool in ["hangzhou", "shanghai", "beijing"] {
         let start = Instant::now();
-        relabel(&client, "n1", pool).await;
+        api::relabel(&client, "n1", "pool", pool).await.unwrap();
         known.until("the relabelled node", |known| known.pool() == Some(pool)).await;
         fastest = fastest.min(start.elapsed());
     }
@@ -162,12 +137,12 @@ async fn a_real_api_server_is_read_followed_and_met_again() {
     // A crash is said once, and what happens after the return is seen.
     plane.kill_api_server();
     known.until("the crash", |known| !known.troubles.is_empty()).await;
-    plane.start_api_server();
+    plane.start_api_server().unwrap();
     let start = Instant::now();
     let server = connected(&plane, ADMINISTRATOR).await;
     let client = server.client();
-    relabel(&client, "n1", "hangzhou").await;
-    api(&client, "v1", "Service").delete("web", &DeleteParams::default()).await.unwrap();
+    api::relabel(&client, "n1", "pool", "hangzhou").await.unwrap();
+    api::of(&client, "v1", "Service").delete("web", &DeleteParams::default()).await.unwrap();
     known
         .until("what changed after the return", |known| {
             known.pool() == Some("hangzhou") && known.service().is_none()

@@ -1,0 +1,305 @@
+//! A real control plane: etcd, kube-apiserver and, where Services have selectors,
+//! kube-controller-manager, of whatever version `KUBEBUILDER_ASSETS` holds.
+//!
+//! Pods need no kubelet: a test makes them on a node and says in their status that they run, and
+//! the controllers make genuine EndpointSlices of them. In a lab the servers run on the fabric,
+//! outside of every node's cgroup, where every node reaches them and the machine's own network
+//! does not.
+
+use std::env;
+use std::fs::{self, File};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use kube::Client;
+use kube::config::{Config, KubeConfigOptions, Kubeconfig};
+
+use crate::api;
+use crate::cluster::Cluster;
+use crate::interrupt;
+use crate::prefix::Prefix;
+use crate::process::Running;
+use crate::residue::remove_tree;
+use crate::wiring::fabric4;
+
+/// The variable that names the folder of the programs.
+pub const ASSETS: &str = "KUBEBUILDER_ASSETS";
+
+/// Its name is its token. May do everything.
+pub const ADMINISTRATOR: &str = "administrator";
+/// May do what a test allows.
+pub const AGENT: &str = "agent";
+/// May do nothing.
+pub const NOBODY: &str = "nobody";
+
+/// How long a program may take to get ready: about ten seconds where nothing else runs.
+const PATIENCE: Duration = Duration::from_secs(120);
+/// How much of a log is quoted when a program does not get ready.
+const QUOTED_LINES: usize = 20;
+
+/// The servers, as child processes. Dropping it ends them and removes their files.
+#[derive(Debug)]
+pub struct ControlPlane<'a> {
+    programs: PathBuf,
+    folder: PathBuf,
+    /// On this lab's fabric; otherwise on the machine's loopback device.
+    lab: Option<&'a Cluster>,
+    server: SocketAddr,
+    etcd: SocketAddr,
+    /// Ended in this order.
+    controllers: Option<Running>,
+    api_server: Option<Running>,
+    database: Option<Running>,
+}
+
+impl<'a> ControlPlane<'a> {
+    /// Starts etcd and kube-apiserver on the machine's loopback device.
+    ///
+    /// # Errors
+    /// `KUBEBUILDER_ASSETS` names no such programs, or they do not get ready.
+    pub fn on_loopback() -> Result<Self> {
+        let ports = (free_port()?, free_port()?);
+        Self::start(Prefix::new().folder(), None, Ipv4Addr::LOCALHOST, ports)
+    }
+
+    /// Starts etcd and kube-apiserver on the fabric of a lab.
+    ///
+    /// # Errors
+    /// As [`on_loopback`](Self::on_loopback).
+    pub fn in_lab(cluster: &'a Cluster) -> Result<Self> {
+        let folder = cluster.folder().join("control-plane");
+        Self::start(folder, Some(cluster), fabric4(), (6443, 2379))
+    }
+
+    fn start(
+        folder: PathBuf,
+        lab: Option<&'a Cluster>,
+        address: Ipv4Addr,
+        (port, etcd_port): (u16, u16),
+    ) -> Result<Self> {
+        let Some(programs) = env::var_os(ASSETS).filter(|folder| !folder.is_empty()) else {
+            bail!(
+                "{ASSETS} does not name a folder with etcd and kube-apiserver: \
+                 `cargo xtask test --only control-plane` builds one and sets it"
+            )
+        };
+        fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
+        let mut plane = Self {
+            programs: programs.into(),
+            folder,
+            lab,
+            server: SocketAddr::from((address, port)),
+            etcd: SocketAddr::from((Ipv4Addr::LOCALHOST, etcd_port)),
+            controllers: None,
+            api_server: None,
+            database: None,
+        };
+        plane.start_etcd()?;
+        plane.start_api_server()?;
+        Ok(plane)
+    }
+
+    fn spawn(&self, program: &str, arguments: &[String]) -> Result<Running> {
+        let path = self.programs.join(program);
+        ensure!(
+            path.is_file(),
+            "there is no {program} in {}, which {ASSETS} names",
+            self.programs.display()
+        );
+        let _permit = interrupt::permit();
+        let log = self.log(program);
+        let log = File::create(&log).with_context(|| format!("cannot write {}", log.display()))?;
+        let also = log.try_clone().context("cannot duplicate a file descriptor")?;
+        let mut command = Command::new(path);
+        command.args(arguments).stdin(Stdio::null()).stdout(log).stderr(also);
+        if let Some(cluster) = self.lab {
+            cluster.beyond(&mut command)?;
+        }
+        Ok(Running::new(command.spawn().with_context(|| format!("cannot start {program}"))?))
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.folder.join(name).display().to_string()
+    }
+
+    fn log(&self, program: &str) -> PathBuf {
+        self.folder.join(program).with_extension("log")
+    }
+
+    fn start_etcd(&mut self) -> Result<()> {
+        let client = format!("http://{}", self.etcd);
+        let peer = SocketAddr::new(
+            self.etcd.ip(),
+            if self.lab.is_some() { self.etcd.port() + 1 } else { free_port()? },
+        );
+        self.database = Some(self.spawn(
+            "etcd",
+            &[
+                format!("--data-dir={}", self.path("etcd")),
+                format!("--listen-client-urls={client}"),
+                format!("--advertise-client-urls={client}"),
+                format!("--listen-peer-urls=http://{peer}"),
+                "--unsafe-no-fsync".to_owned(),
+            ],
+        )?);
+        Ok(())
+    }
+
+    /// Starts kube-apiserver, once more perhaps, and waits until it is ready.
+    ///
+    /// # Errors
+    /// It does not get ready; the end of its log is quoted.
+    pub fn start_api_server(&mut self) -> Result<()> {
+        let tokens = format!(
+            "{ADMINISTRATOR},{ADMINISTRATOR},1,system:masters\n\
+             {AGENT},{AGENT},2\n\
+             {NOBODY},{NOBODY},3\n"
+        );
+        fs::write(self.path("tokens.csv"), tokens).context("cannot write tokens")?;
+        // It makes a key and a certificate of its own here, once. No pod of a test has a token, so
+        // the same key may sign them.
+        let key = self.path("certificates/apiserver.key");
+        let mut arguments = vec![
+            format!("--etcd-servers=http://{}", self.etcd),
+            format!("--bind-address={}", self.server.ip()),
+            format!("--advertise-address={}", self.server.ip()),
+            format!("--secure-port={}", self.server.port()),
+            format!("--cert-dir={}", self.path("certificates")),
+            format!("--token-auth-file={}", self.path("tokens.csv")),
+            "--authorization-mode=RBAC".to_owned(),
+            "--service-cluster-ip-range=10.96.0.0/12".to_owned(),
+            "--disable-admission-plugins=ServiceAccount".to_owned(),
+            // An address of the loopback device cannot be an endpoint of default/kubernetes.
+            "--endpoint-reconciler-type=none".to_owned(),
+            format!("--service-account-key-file={key}"),
+            format!("--service-account-signing-key-file={key}"),
+            "--service-account-issuer=https://kubernetes.default.svc".to_owned(),
+        ];
+        if self.has_topology_keys()? {
+            arguments.push("--feature-gates=ServiceTopology=true".to_owned());
+        }
+        self.api_server = Some(self.spawn("kube-apiserver", &arguments)?);
+        let start = Instant::now();
+        loop {
+            let Err(error) = self.ask(ready) else {
+                return Ok(());
+            };
+            let server = self.api_server.as_mut().context("it was started")?;
+            let ended = server.ended().context("cannot wait for kube-apiserver")?;
+            if ended.is_some() || start.elapsed() > PATIENCE {
+                let log = fs::read_to_string(self.log("kube-apiserver")).unwrap_or_default();
+                let lines: Vec<_> = log.lines().collect();
+                let quoted = lines[lines.len().saturating_sub(QUOTED_LINES)..].join("\n");
+                bail!("kube-apiserver is not ready ({error:#}; ended: {ended:?}):\n{quoted}");
+            }
+            thread::sleep(Duration::from_millis(100));
+        }
+    }
+
+    /// Kills kube-apiserver as a crash would.
+    pub fn kill_api_server(&mut self) {
+        self.api_server = None;
+    }
+
+    /// Starts kube-controller-manager, with the controller of EndpointSlices alone.
+    ///
+    /// # Errors
+    /// It is not there, or cannot be started.
+    pub fn start_controllers(&mut self) -> Result<()> {
+        let kubeconfig = self.kubeconfig(ADMINISTRATOR)?;
+        self.controllers = Some(self.spawn(
+            "kube-controller-manager",
+            &[
+                format!("--kubeconfig={}", kubeconfig.display()),
+                "--controllers=endpointslice".to_owned(),
+                "--leader-elect=false".to_owned(),
+                "--secure-port=0".to_owned(),
+            ],
+        )?);
+        Ok(())
+    }
+
+    /// Whether this is Kubernetes 1.17–1.21, which know `spec.topologyKeys` and no later field.
+    ///
+    /// # Errors
+    /// kube-apiserver does not say its version.
+    pub fn has_topology_keys(&self) -> Result<bool> {
+        let path = self.programs.join("kube-apiserver");
+        let output = Command::new(&path).arg("--version").output();
+        let output = output.with_context(|| format!("cannot run {}", path.display()))?;
+        let version = String::from_utf8_lossy(&output.stdout).into_owned();
+        Ok((17..=21).any(|minor| version.contains(&format!("v1.{minor}."))))
+    }
+
+    /// A kubeconfig with this token, in a file of its own.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub fn kubeconfig(&self, token: &str) -> Result<PathBuf> {
+        let path = self.folder.join(format!("{token}.kubeconfig"));
+        let text = format!(
+            "apiVersion: v1\nkind: Config\ncurrent-context: here\n\
+             contexts: [{{name: here, context: {{cluster: here, user: me}}}}]\n\
+             users: [{{name: me, user: {{token: {token}}}}}]\n\
+             clusters: [{{name: here, cluster: {{server: \"https://{}\", \
+             certificate-authority: certificates/apiserver.crt}}}}]\n",
+            self.server
+        );
+        fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
+        Ok(path)
+    }
+
+    /// Asks the API server as the administrator, from where it runs.
+    ///
+    /// # Errors
+    /// There is no server, or `work` fails.
+    pub fn ask<T: Send>(&self, work: impl AsyncFnOnce(Client) -> Result<T> + Send) -> Result<T> {
+        let kubeconfig = self.kubeconfig(ADMINISTRATOR)?;
+        let ask = || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+            runtime.block_on(async { work(client(&kubeconfig).await?).await })
+        };
+        match self.lab {
+            Some(cluster) => cluster.fabric().run(ask),
+            // The caller may be in a runtime already.
+            None => thread::scope(|scope| {
+                let thread = scope.spawn(ask);
+                thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+            }),
+        }
+    }
+}
+
+impl Drop for ControlPlane<'_> {
+    fn drop(&mut self) {
+        self.controllers = None;
+        self.api_server = None;
+        self.database = None;
+        if thread::panicking() && self.lab.is_none() {
+            eprintln!("the control plane's logs are kept in {}", self.folder.display());
+        } else if let Err(error) = remove_tree(&self.folder) {
+            eprintln!("{error:#}");
+        }
+    }
+}
+
+/// The server serves what it has itself made at its first start.
+async fn ready(client: Client) -> Result<()> {
+    api::of(&client, "v1", "Namespace").get("default").await?;
+    Ok(())
+}
+
+async fn client(kubeconfig: &Path) -> Result<Client> {
+    let kubeconfig = Kubeconfig::read_from(kubeconfig)?;
+    let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
+    Ok(Client::try_from(config)?)
+}
+
+fn free_port() -> Result<u16> {
+    let listener = TcpListener::bind((IpAddr::from(Ipv4Addr::LOCALHOST), 0));
+    Ok(listener.context("no free port")?.local_addr().context("no free port")?.port())
+}
