@@ -14,6 +14,7 @@ use crate::datapath::bpf::BpfStore;
 use crate::datapath::commit::commit;
 use crate::datapath::load::{Datapath, Options};
 use crate::datapath::store::Store as _;
+use crate::device::{self, Changes, Pattern};
 use crate::plan::{Installed, Plan};
 use crate::reconcile::Reconciler;
 use crate::source::{self, Event};
@@ -37,6 +38,8 @@ pub struct Config {
     pub node: Arc<str>,
     /// Which Services are handled.
     pub scope: Scope,
+    /// Devices whose packets are translated.
+    pub devices: Vec<Pattern>,
     /// The hooks and the maps.
     pub datapath: Options,
 }
@@ -77,7 +80,7 @@ async fn events(source: &Source) -> anyhow::Result<Events> {
 
 async fn follow(config: Config) -> anyhow::Result<()> {
     let mut events = events(&config.source).await?;
-    let mut reconciler = Reconciler::new(config.node.clone(), config.scope);
+    let mut reconciler = Reconciler::new(config.node.clone(), config.scope, !config.devices.is_empty());
 
     first_listing(&mut events, &mut reconciler).await?;
     known_node(&reconciler, &config)?;
@@ -92,6 +95,7 @@ async fn follow(config: Config) -> anyhow::Result<()> {
     reconciler.carried_out(&plan);
     told(&plan, began);
     datapath.attach()?;
+    let mut devices = Devices::follow(&config.devices, &mut datapath)?;
     info!(
         node = %config.node,
         services = reconciler.state().services().count(),
@@ -102,12 +106,13 @@ async fn follow(config: Config) -> anyhow::Result<()> {
     let mut events = pin!(events);
     let mut pause = None;
     loop {
-        let event = match pause {
-            None => events.next().await,
-            Some(pause) => match tokio::time::timeout(pause, events.next()).await {
-                Ok(event) => event,
-                Err(_) => Some(Event::Synced),
-            },
+        let event = tokio::select! {
+            event = next(&mut events, pause) => event,
+            result = devices.changed() => {
+                result.context("the kernel says no more which devices there are")?;
+                devices.attach(&mut datapath, false);
+                continue;
+            }
         };
         let Some(event) = event else { bail!("the source of the cluster's state has ended") };
         take_in(event, &mut reconciler);
@@ -135,6 +140,56 @@ async fn follow(config: Config) -> anyhow::Result<()> {
                 );
                 pause = Some(next);
             }
+        }
+    }
+}
+
+/// The next event; after a pause, if one is due, that nothing new has come.
+async fn next(
+    events: &mut (impl Stream<Item = Event> + Unpin),
+    pause: Option<Duration>,
+) -> Option<Event> {
+    match pause {
+        None => events.next().await,
+        Some(pause) => {
+            tokio::time::timeout(pause, events.next()).await.unwrap_or(Some(Event::Synced))
+        }
+    }
+}
+
+/// The devices that tc is on.
+struct Devices {
+    patterns: Vec<Pattern>,
+    /// None where no device is to be chosen.
+    changes: Option<Changes>,
+}
+
+impl Devices {
+    /// Attaches to those that are there, and hears of those that come from now on.
+    fn follow(patterns: &[Pattern], datapath: &mut Datapath) -> anyhow::Result<Self> {
+        if patterns.is_empty() {
+            datapath.remove_tc();
+            return Ok(Self { patterns: Vec::new(), changes: None });
+        }
+        // Listening begins before looking: nothing comes in between.
+        let changes = Changes::listen().context("cannot follow the devices of this host")?;
+        let devices = Self { patterns: patterns.to_vec(), changes: Some(changes) };
+        devices.attach(datapath, true);
+        Ok(devices)
+    }
+
+    /// Returns after some device has come, gone, or changed.
+    async fn changed(&mut self) -> std::io::Result<()> {
+        match &mut self.changes {
+            Some(changes) => changes.changed().await,
+            None => std::future::pending().await,
+        }
+    }
+
+    fn attach(&self, datapath: &mut Datapath, renew: bool) {
+        match device::chosen(&self.patterns) {
+            Ok(devices) => datapath.attach_devices(&devices, renew),
+            Err(error) => warn!("the devices of this host cannot be listed: {error}"),
         }
     }
 }

@@ -42,10 +42,12 @@ fn main() -> ExitCode {
 
 fn run_agent(args: AgentArgs) -> anyhow::Result<ExitCode> {
     start_logging(args.log_format);
+    let connections = if args.tc_devices.is_empty() { 0 } else { args.max_connections };
     let config = Config {
         node: node_name(args.node_name, "--node-name")?.into(),
         source: agent_source(args.source),
         scope: scope(args.scope),
+        devices: args.tc_devices,
         datapath: Options {
             pin_dir: args.pin.pin_dir,
             cgroup_root: args.cgroup_root,
@@ -54,6 +56,7 @@ fn run_agent(args: AgentArgs) -> anyhow::Result<ExitCode> {
                 slots: args.max_endpoints,
                 members: args.max_endpoints,
                 flows: args.max_flows,
+                connections,
             },
             tcp_peer: match args.tcp_peer {
                 TcpPeerArg::Service => TcpPeer::Service,

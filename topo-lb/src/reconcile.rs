@@ -22,13 +22,13 @@ pub struct Reconciler {
 }
 
 impl Reconciler {
-    /// For this node, knowing nothing yet.
-    pub fn new(node: Arc<str>, scope: Scope) -> Self {
+    /// For this node, with or without tc, knowing nothing yet.
+    pub fn new(node: Arc<str>, scope: Scope, with_tc: bool) -> Self {
         Self {
             node,
             scope,
             state: State::default(),
-            desired: Desired::default(),
+            desired: Desired::new(with_tc),
             changed: BTreeSet::new(),
             unsettled: BTreeSet::new(),
             left_out: BTreeSet::new(),

@@ -6,7 +6,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use aya::maps::{Map, MapError, MapInfo};
-use aya::programs::{CgroupSockAddr, ProgramError};
+use aya::programs::{CgroupSockAddr, ProgramError, SchedClassifier};
 use aya::{Ebpf, EbpfError};
 use thiserror::Error;
 use tracing::debug;
@@ -16,6 +16,7 @@ use super::lock::{Lock, LockError};
 use super::mount::{MountError, check_bpffs, check_cgroup2};
 use super::object::{Constants, Hook, OBJECT, Shape, Sizes, TcpPeer, loader, shapes};
 use super::probe::{self, Feature};
+use super::tc::Direction;
 
 /// Where and how the datapath is to be.
 #[derive(Clone, Debug)]
@@ -145,7 +146,7 @@ impl Datapath {
         let mut made =
             Made { directory: is_new.then(|| options.pin_dir.clone()), files: Vec::new() };
         let shapes = shapes(&options.sizes);
-        for shape in &shapes {
+        for shape in shapes.iter().filter(|shape| shape.is_pinned) {
             let path = options.pin_dir.join(shape.name);
             match check_pinned(shape, &path)? {
                 Pinned::Fits => {}
@@ -153,7 +154,14 @@ impl Datapath {
             }
         }
         let constants = Constants::probe(options.tcp_peer);
-        let ebpf = load(&shapes, &constants, Some(&options.pin_dir))?;
+        let mut ebpf = load(&shapes, &constants, Some(&options.pin_dir))?;
+        if options.sizes.connections != 0 {
+            for direction in Direction::BOTH {
+                classifier(&mut ebpf, direction)?
+                    .load()
+                    .map_err(|error| refused(direction.program(), error))?;
+            }
+        }
         made.keep();
         let reports_refused = constants.reports_refused();
         Ok(Self { options, ebpf, reports_refused, _lock: lock })
@@ -268,7 +276,7 @@ pub(super) fn load(
 ) -> Result<Ebpf, LoadError> {
     let mut ebpf = loader(shapes, constants, pin_dir).load(OBJECT).map_err(explain)?;
     for hook in Hook::ALL {
-        program(&mut ebpf, hook)?.load().map_err(|error| refused(hook, error))?;
+        program(&mut ebpf, hook)?.load().map_err(|error| refused(hook.name(), error))?;
     }
     Ok(ebpf)
 }
@@ -280,8 +288,18 @@ pub(super) fn program(ebpf: &mut Ebpf, hook: Hook) -> Result<&mut CgroupSockAddr
         .ok_or_else(|| LoadError::Object(format!("it has no program {}", hook.name())))
 }
 
-fn refused(hook: Hook, error: ProgramError) -> LoadError {
-    let program = hook.name();
+/// The program of a direction.
+pub(super) fn classifier(
+    ebpf: &mut Ebpf,
+    direction: Direction,
+) -> Result<&mut SchedClassifier, LoadError> {
+    let name = direction.program();
+    ebpf.program_mut(name)
+        .and_then(|program| <&mut SchedClassifier>::try_from(program).ok())
+        .ok_or_else(|| LoadError::Object(format!("it has no program {name}")))
+}
+
+fn refused(program: &'static str, error: ProgramError) -> LoadError {
     match error {
         ProgramError::LoadError { io_error, .. }
             if io_error.raw_os_error() == Some(libc::EPERM) =>
