@@ -139,8 +139,12 @@ impl Programs {
         let selection = Selection { count: endpoints.len() as u16, ..Selection::default() };
         match frontend.ip() {
             IpAddr::V4(ip) => {
-                let key =
-                    Frontend4 { address: ip.octets(), port: frontend.port(), protocol, reserved: 0 };
+                let key = Frontend4 {
+                    address: ip.octets(),
+                    port: frontend.port(),
+                    protocol,
+                    reserved: 0,
+                };
                 let mut value = Service4 {
                     generation,
                     service: index,
@@ -160,8 +164,12 @@ impl Programs {
                 self.write_range(self.range()?.with4(ip.octets()))?;
             }
             IpAddr::V6(ip) => {
-                let key =
-                    Frontend6 { address: ip.octets(), port: frontend.port(), protocol, reserved: 0 };
+                let key = Frontend6 {
+                    address: ip.octets(),
+                    port: frontend.port(),
+                    protocol,
+                    reserved: 0,
+                };
                 let mut value = Service6 {
                     generation,
                     service: index,
@@ -192,13 +200,21 @@ impl Programs {
         let member = Member { state: 1 };
         match endpoint.ip() {
             IpAddr::V4(ip) => {
-                let key =
-                    MemberKey4 { service, address: ip.octets(), port: endpoint.port(), reserved: 0 };
+                let key = MemberKey4 {
+                    service,
+                    address: ip.octets(),
+                    port: endpoint.port(),
+                    reserved: 0,
+                };
                 self.insert(maps::MEMBERS4, key, member)
             }
             IpAddr::V6(ip) => {
-                let key =
-                    MemberKey6 { service, address: ip.octets(), port: endpoint.port(), reserved: 0 };
+                let key = MemberKey6 {
+                    service,
+                    address: ip.octets(),
+                    port: endpoint.port(),
+                    reserved: 0,
+                };
                 self.insert(maps::MEMBERS6, key, member)
             }
         }
@@ -249,7 +265,9 @@ impl Programs {
     pub fn connections4(&self) -> Result<Vec<(Tuple4, Connection4)>> {
         let map = self.ebpf.map(maps::CONNECTIONS4).context("a map")?;
         let map = HashMap::<&MapData, Raw<Tuple4>, Raw<Connection4>>::try_from(map)?;
-        map.iter().map(|pair| pair.map(|(key, value)| (key.0, value.0)).map_err(Into::into)).collect()
+        map.iter()
+            .map(|pair| pair.map(|(key, value)| (key.0, value.0)).map_err(Into::into))
+            .collect()
     }
 
     /// Makes every IPv4 connection as old as if nothing had come for `age`.
@@ -345,9 +363,7 @@ pub fn wrong_checksums(packet: &[u8]) -> Result<Vec<&'static str>> {
                     }
                 }
                 Some(TransportHeader::Udp(udp)) => {
-                    if udp.checksum != 0
-                        && udp.checksum != udp.calc_checksum_ipv4(&ip, payload)?
-                    {
+                    if udp.checksum != 0 && udp.checksum != udp.calc_checksum_ipv4(&ip, payload)? {
                         wrong.push("UDP");
                     }
                 }
@@ -371,7 +387,8 @@ pub fn wrong_checksums(packet: &[u8]) -> Result<Vec<&'static str>> {
                 }
             }
             Some(TransportHeader::Icmpv6(icmp)) => {
-                if icmp.checksum != icmp.icmp_type.calc_checksum(ip.source, ip.destination, payload)?
+                if icmp.checksum
+                    != icmp.icmp_type.calc_checksum(ip.source, ip.destination, payload)?
                 {
                     wrong.push("ICMPv6");
                 }

@@ -229,7 +229,7 @@ fn refusals_are_limited() -> Result<()> {
     }
     let totals = programs.totals(Hook::Ingress)?;
     ensure!(totals.refused == answered && totals.unanswered == 2_000 - answered, "{totals:?}");
-    ensure!((100..2_000).contains(&answered), "{answered} answered at once");
+    ensure!((500..2_000).contains(&answered), "{answered} answered at once");
     Ok(())
 }
 
@@ -257,10 +257,22 @@ fn a_new_syn_chooses_anew_and_the_old_endpoint_speaks_no_more() -> Result<()> {
     let mut programs = scene()?;
     let syn = |number| tcp(CLIENT4, WEB4, Tcp::Syn(number));
     expect(&mut programs, "SYN", Hook::Ingress, &syn(1), (NEXT, CLIENT4, A4))?;
-    expect(&mut programs, "SYN-ACK", Hook::Egress, &tcp(A4, CLIENT4, Tcp::SynAck), (NEXT, WEB4, CLIENT4))?;
+    expect(
+        &mut programs,
+        "SYN-ACK",
+        Hook::Egress,
+        &tcp(A4, CLIENT4, Tcp::SynAck),
+        (NEXT, WEB4, CLIENT4),
+    )?;
     programs.serve(1, at(WEB4), TCP, &[at(B4)])?;
     // The endpoint serves still, and the connection stays with it.
-    expect(&mut programs, "data", Hook::Ingress, &tcp(CLIENT4, WEB4, Tcp::Ack), (NEXT, CLIENT4, A4))?;
+    expect(
+        &mut programs,
+        "data",
+        Hook::Ingress,
+        &tcp(CLIENT4, WEB4, Tcp::Ack),
+        (NEXT, CLIENT4, A4),
+    )?;
     expect(&mut programs, "another SYN", Hook::Ingress, &syn(2), (NEXT, CLIENT4, B4))?;
     expect_untouched(&mut programs, "the old one", Hook::Egress, &tcp(A4, CLIENT4, Tcp::Ack))?;
     ensure!(programs.connections4()?.len() == 2, "{:?}", programs.connections4()?);
@@ -359,8 +371,7 @@ fn fragments(from: &str, to: &str, payload: usize) -> Vec<Vec<u8>> {
         header.identification = 4711;
         header.dont_fragment = false;
         header.more_fragments = place != last;
-        header.fragment_offset =
-            IpFragOffset::try_new(place as u16 * 64).expect("a small offset");
+        header.fragment_offset = IpFragOffset::try_new(place as u16 * 64).expect("a small offset");
         header.total_len = 20 + piece.len() as u16;
         header.header_checksum = header.calc_header_checksum();
         let mut packet = whole[..14].to_vec();
@@ -437,7 +448,8 @@ fn ipv6_extension_headers_are_passed_over() -> Result<()> {
 #[test]
 fn an_icmp_error_is_told_in_the_client_s_words() -> Result<()> {
     let mut programs = scene()?;
-    let opened = expect(&mut programs, "opens", Hook::Ingress, &udp(CLIENT4, WEB4), (NEXT, CLIENT4, A4))?;
+    let opened =
+        expect(&mut programs, "opens", Hook::Ingress, &udp(CLIENT4, WEB4), (NEXT, CLIENT4, A4))?;
     for (teller, told) in [("192.0.2.1:0", "192.0.2.1:0"), ("10.244.1.3:0", "10.96.0.1:0")] {
         let mut error = Vec::new();
         let next_hop_mtu = 1280;
@@ -446,7 +458,8 @@ fn an_icmp_error_is_told_in_the_client_s_words() -> Result<()> {
             .ip(ip(at(teller).ip(), at(CLIENT4).ip()))
             .icmpv4(Icmpv4Type::DestinationUnreachable(too_big))
             .write(&mut error, &opened[14..])?;
-        let out = expect(&mut programs, teller, Hook::Egress, &error, (NEXT, told, "10.244.1.9:0"))?;
+        let out =
+            expect(&mut programs, teller, Hook::Egress, &error, (NEXT, told, "10.244.1.9:0"))?;
         // The quote, behind a new Ethernet header, is the packet that the client has sent.
         let mut quoted = opened[..14].to_vec();
         quoted.extend_from_slice(&out[14 + 28..]);
@@ -475,8 +488,10 @@ fn an_icmp_error_is_told_in_the_client_s_words() -> Result<()> {
 #[test]
 fn an_icmpv6_error_is_told_in_the_client_s_words() -> Result<()> {
     let mut programs = scene()?;
-    let opened = expect(&mut programs, "opens", Hook::Ingress, &udp(CLIENT6, WEB6), (NEXT, CLIENT6, A6))?;
-    for (teller, told) in [("[fd00::1]:0", "[fd00::1]:0"), ("[fd00:244:1::3]:0", "[fd00:96::1]:0")] {
+    let opened =
+        expect(&mut programs, "opens", Hook::Ingress, &udp(CLIENT6, WEB6), (NEXT, CLIENT6, A6))?;
+    for (teller, told) in [("[fd00::1]:0", "[fd00::1]:0"), ("[fd00:244:1::3]:0", "[fd00:96::1]:0")]
+    {
         let mut error = Vec::new();
         PacketBuilder::ethernet2(NODE_MAC, VM_MAC)
             .ip(ip(at(teller).ip(), at(CLIENT6).ip()))
@@ -492,11 +507,9 @@ fn an_icmpv6_error_is_told_in_the_client_s_words() -> Result<()> {
 #[test]
 fn a_wrong_checksum_stays_wrong() -> Result<()> {
     let mut programs = scene()?;
-    for (client, web, place, name) in [
-        (CLIENT4, WEB4, 24, "IPv4"),
-        (CLIENT4, WEB4, 40, "UDP"),
-        (CLIENT6, WEB6, 60, "UDP"),
-    ] {
+    for (client, web, place, name) in
+        [(CLIENT4, WEB4, 24, "IPv4"), (CLIENT4, WEB4, 40, "UDP"), (CLIENT6, WEB6, 60, "UDP")]
+    {
         let mut packet = udp(client, web);
         packet[place] ^= 0x55;
         ensure!(wrong_checksums(&packet)? == [name]);
@@ -518,7 +531,12 @@ fn headers_that_end_too_early_or_contradict_themselves_are_untouched() -> Result
     let (whole, six) = (udp(CLIENT4, WEB4), udp(CLIENT6, WEB6));
     // Newer kernels do not run what ends within its IP header: it cannot get to a hook.
     for length in 34..whole.len() {
-        expect_untouched(&mut programs, &format!("{length} bytes"), Hook::Ingress, &whole[..length])?;
+        expect_untouched(
+            &mut programs,
+            &format!("{length} bytes"),
+            Hook::Ingress,
+            &whole[..length],
+        )?;
     }
     for length in 54..six.len() {
         expect_untouched(&mut programs, &format!("{length} bytes"), Hook::Ingress, &six[..length])?;
@@ -543,7 +561,11 @@ fn headers_that_end_too_early_or_contradict_themselves_are_untouched() -> Result
     short[46] = 0x40;
     expect_untouched(&mut programs, "a TCP header of 16 bytes", Hook::Ingress, &short)?;
     ensure!(programs.connections4()?.is_empty(), "{:?}", programs.connections4()?);
-    ensure!(programs.totals(Hook::Ingress)?.malformed == 31, "{:?}", programs.totals(Hook::Ingress)?);
+    ensure!(
+        programs.totals(Hook::Ingress)?.malformed == 31,
+        "{:?}",
+        programs.totals(Hook::Ingress)?
+    );
     Ok(())
 }
 

@@ -100,9 +100,8 @@ fn a_machine_is_refused_at_once() -> Result<()> {
 fn a_machine_that_is_its_own_endpoint_gets_an_answer() -> Result<()> {
     play(|scene| {
         let mut machine = scene.cluster.machine("a")?;
-        scene.change(|manifests| {
-            manifests.annotate("web", KEYS, Some("kubernetes.io/hostname"))
-        })?;
+        scene
+            .change(|manifests| manifests.annotate("web", KEYS, Some("kubernetes.io/hostname")))?;
         let to = at(WEB4)?;
         until("only itself", FOLLOWS, || {
             let tally = machine.call(Via::Http, to, 20)?;

@@ -205,7 +205,7 @@ impl Bucket {
     /// limit for ICMP has for all of them (`icmp_msgs_per_sec`).
     pub const COST: u64 = SECOND / 1_000;
     /// Answers that may come at once.
-    pub const BURST: u64 = 100;
+    pub const BURST: u64 = 500;
 
     /// Whether one more may be sent at `now`; takes it off if so.
     #[inline(always)]
@@ -252,9 +252,9 @@ mod tests {
     fn a_bucket_gives_a_burst_and_then_its_rate() {
         let mut bucket = Bucket::default();
         let now = 5_000 * SECOND;
-        assert_eq!((0..1_000).filter(|_| bucket.take(now)).count(), 100);
+        assert_eq!((0..1_000).filter(|_| bucket.take(now)).count(), 500);
         let later = now + SECOND / 100;
         assert_eq!((0..1_000).filter(|_| bucket.take(later)).count(), 10);
-        assert_eq!((0..1_000).filter(|_| bucket.take(now + 60 * SECOND)).count(), 100);
+        assert_eq!((0..1_000).filter(|_| bucket.take(now + 60 * SECOND)).count(), 500);
     }
 }

@@ -53,13 +53,33 @@ pub const REFUSALS: &str = "refusals";
 
 /// Every map, in the order in which they are made.
 pub const ALL: [&str; 24] = [
-    RANGE, SERVICES4, SERVICES6, SLOTS4, SLOTS6, MEMBERS4, MEMBERS6, FLOWS4, FLOWS6, REPLIES4,
-    REPLIES6, CONNECTED4, CONNECTED6, AFFINITY4, AFFINITY6, COUNTERS, NAMES, REVISION,
-    CONNECTIONS4, CONNECTIONS6, FRAGMENTS4, FRAGMENTS6, PACKETS, REFUSALS,
+    RANGE,
+    SERVICES4,
+    SERVICES6,
+    SLOTS4,
+    SLOTS6,
+    MEMBERS4,
+    MEMBERS6,
+    FLOWS4,
+    FLOWS6,
+    REPLIES4,
+    REPLIES6,
+    CONNECTED4,
+    CONNECTED6,
+    AFFINITY4,
+    AFFINITY6,
+    COUNTERS,
+    NAMES,
+    REVISION,
+    CONNECTIONS4,
+    CONNECTIONS6,
+    FRAGMENTS4,
+    FRAGMENTS6,
+    PACKETS,
+    REFUSALS,
 ];
 /// Those that only tc needs, and that are pinned only with it.
-pub const TC: [&str; 6] =
-    [CONNECTIONS4, CONNECTIONS6, FRAGMENTS4, FRAGMENTS6, PACKETS, REFUSALS];
+pub const TC: [&str; 6] = [CONNECTIONS4, CONNECTIONS6, FRAGMENTS4, FRAGMENTS6, PACKETS, REFUSALS];
 
 /// Frontends per address family, and Service ports in all, that fit unless the agent is told
 /// otherwise.

@@ -97,9 +97,7 @@ pub(crate) fn replace_addresses(
 #[inline(always)]
 pub(crate) fn replace(skb: *mut __sk_buff, offset: u32, change: Change, protocol: u8) -> bool {
     // SAFETY: a context of this hook.
-    unsafe {
-        bpf_l4_csum_replace(skb, offset, 0, change.sum().into(), mangled(protocol)) == 0
-    }
+    unsafe { bpf_l4_csum_replace(skb, offset, 0, change.sum().into(), mangled(protocol)) == 0 }
 }
 
 /// UDP's zero means that there is no checksum, and stays.

@@ -73,11 +73,7 @@ pub(crate) fn standing<F: Track>(
     let held = F::held(connection);
     // SAFETY: fields of a look-up's value, each by itself.
     let (kind, state, sequence) = unsafe {
-        (
-            held.kind.read_volatile(),
-            held.state.read_volatile(),
-            held.sequence.read_volatile(),
-        )
+        (held.kind.read_volatile(), held.state.read_volatile(), held.sequence.read_volatile())
     };
     let opens = opens(protocol, transport);
     if !is_alive(held, protocol, now) {
@@ -153,9 +149,8 @@ fn is_silent<F: Track>(connection: NonNull<F::Connection>, protocol: u8, now: u6
 #[inline(always)]
 fn other_key<F: Track>(connection: NonNull<F::Connection>, protocol: u8) -> F::Tuple {
     // SAFETY: a look-up's pointer.
-    let (says, kind) = unsafe {
-        (F::says(connection.as_ptr()), F::held(connection).kind.read_volatile())
-    };
+    let (says, kind) =
+        unsafe { (F::says(connection.as_ptr()), F::held(connection).kind.read_volatile()) };
     let way = if kind & (REPLY | HAIRPIN) == 0 { TO_CLIENT } else { FROM_CLIENT };
     F::tuple(&turned(&says), protocol, way)
 }
@@ -210,17 +205,12 @@ pub(crate) fn answers<F: Track>(
     let held = F::held(connection);
     // SAFETY: a field of a look-up's value.
     let state = unsafe { held.state.read_volatile() };
-    is_alive(held, protocol, now)
-        && (protocol != TCP || flags & SYN == 0 || !is_closed(state))
+    is_alive(held, protocol, now) && (protocol != TCP || flags & SYN == 0 || !is_closed(state))
 }
 
 /// Forgets a connection, both ways. `key` is that of `connection`.
 #[inline(always)]
-pub(crate) fn forget<F: Track>(
-    key: &F::Tuple,
-    connection: NonNull<F::Connection>,
-    protocol: u8,
-) {
+pub(crate) fn forget<F: Track>(key: &F::Tuple, connection: NonNull<F::Connection>, protocol: u8) {
     let other = other_key::<F>(connection, protocol);
     let _ = F::connections().remove(key);
     let _ = F::connections().remove(&other);

@@ -68,14 +68,16 @@ fn translate<F: Track>(skb: *mut __sk_buff, hook: Hook) -> i32 {
     let found = connection::find::<F>(&key);
     let Some(found) = found.filter(|_| outer.destination == inner.source) else {
         let is_service = hook == Hook::Ingress;
-        count(hook, |packets| {
-            if is_service { &mut packets.unknown } else { &mut packets.untouched }
-        });
+        count(
+            hook,
+            |packets| {
+                if is_service { &mut packets.unknown } else { &mut packets.untouched }
+            },
+        );
         return NEXT;
     };
     // SAFETY: a look-up's pointer.
-    let (answer, kind) =
-        unsafe { (F::says(found.as_ptr()), F::held(found).kind.read_volatile()) };
+    let (answer, kind) = unsafe { (F::says(found.as_ptr()), F::held(found).kind.read_volatile()) };
     if !quote(skb, outer, at, &inner, quoted, &answer) {
         count(hook, |packets| &mut packets.dropped);
         return DROP;
@@ -121,7 +123,6 @@ fn quote<F: Track>(
     store(skb, inner.transport, &ports)
         && F::store(skb, at, addresses, inner.checksum, change)
         && checksum::replace(skb, offset, quote, F::ICMP)
-        && (!F::IS_IPV6
-            || checksum::replace_addresses(skb, offset, around, F::ICMP, true))
+        && (!F::IS_IPV6 || checksum::replace_addresses(skb, offset, around, F::ICMP, true))
         && F::store(skb, ETHERNET, outside, outer.checksum, around)
 }

@@ -102,8 +102,12 @@ pub(crate) fn load<T: Copy>(skb: *mut __sk_buff, offset: u32) -> Option<T> {
     let mut value = MaybeUninit::<T>::uninit();
     // SAFETY: a context of this hook; the helper fills all of the value, also where it fails.
     unsafe {
-        let result =
-            bpf_skb_load_bytes(skb.cast(), offset, value.as_mut_ptr().cast(), size_of::<T>() as u32);
+        let result = bpf_skb_load_bytes(
+            skb.cast(),
+            offset,
+            value.as_mut_ptr().cast(),
+            size_of::<T>() as u32,
+        );
         if result == 0 { Some(value.assume_init()) } else { None }
     }
 }
@@ -286,8 +290,7 @@ pub(crate) fn transport<F: Family>(skb: *mut __sk_buff, header: &Header<F>) -> T
             transport.words = offset >> 4;
             let bytes = u32::from(transport.words) * 4;
             transport.payload = room.wrapping_sub(bytes);
-            transport.is_sound =
-                bytes >= 20 && header.end > header.transport && room >= bytes;
+            transport.is_sound = bytes >= 20 && header.end > header.transport && room >= bytes;
         }
         UDP => {
             let Some([ports, word]) = load::<[u32; 2]>(skb, header.transport) else {

@@ -77,8 +77,7 @@ pub(crate) fn reset<F: Track>(skb: *mut __sk_buff) -> i32 {
     } else {
         (0, transport.sequence.wrapping_add(counted), RST | ACK)
     };
-    let Some([old_word, old_tail]) = load::<[u32; 2]>(skb, header.transport + 12)
-    else {
+    let Some([old_word, old_tail]) = load::<[u32; 2]>(skb, header.transport + 12) else {
         return failed();
     };
     let [offset, _, _, _] = old_word.to_ne_bytes();
@@ -92,11 +91,7 @@ pub(crate) fn reset<F: Track>(skb: *mut __sk_buff) -> i32 {
     let turned = ports(transport.destination_port(), transport.source_port());
     // Both addresses and both ports change places: their sum does not change.
     let is_done = checksum::replace(skb, header.transport + 16, change, TCP)
-        && store(
-            skb,
-            header.transport,
-            &[turned, sequence.to_be(), acknowledged.to_be(), word],
-        )
+        && store(skb, header.transport, &[turned, sequence.to_be(), acknowledged.to_be(), word])
         && store(skb, header.transport + 18, &0_u16)
         && F::store(
             skb,
@@ -140,9 +135,8 @@ pub(crate) fn unreachable<F: Track>(skb: *mut __sk_buff) -> i32 {
         sum += u64::from(word);
     }
     // SAFETY: a context of this hook.
-    let has_room = unsafe {
-        bpf_skb_adjust_room(skb, F::ERROR_HEADERS as i32, BEHIND_ETHERNET, 0) == 0
-    };
+    let has_room =
+        unsafe { bpf_skb_adjust_room(skb, F::ERROR_HEADERS as i32, BEHIND_ETHERNET, 0) == 0 };
     if has_room && F::store_error(skb, &header, bytes, sum) { answered(skb) } else { failed() }
 }
 

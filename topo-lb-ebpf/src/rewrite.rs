@@ -70,8 +70,7 @@ impl Write for V6 {
         let mut change = Change::NONE;
         let mut index = 0;
         while index < 4 {
-            change =
-                change.word(from.0[index], to.0[index]).word(from.1[index], to.1[index]);
+            change = change.word(from.0[index], to.0[index]).word(from.1[index], to.1[index]);
             index += 1;
         }
         change

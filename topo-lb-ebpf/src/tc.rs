@@ -278,8 +278,7 @@ fn to_client<F: Track>(skb: *mut __sk_buff) -> i32 {
     }
     connection::note::<F>(found, header.protocol, transport.flags, now);
     // SAFETY: a look-up's pointer.
-    let (to, kind) =
-        unsafe { (F::says(found.as_ptr()), F::held(found).kind.read_volatile()) };
+    let (to, kind) = unsafe { (F::says(found.as_ptr()), F::held(found).kind.read_volatile()) };
     if !carry(skb, &header, &transport, &to, kind, now, hook) {
         return dropped(hook);
     }

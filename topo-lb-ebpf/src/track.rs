@@ -199,13 +199,29 @@ macro_rules! track {
 
 impl Track for V4 {
     track!(
-        Tuple4, Connection4, Fragment4, Translation4, CONNECTIONS4, FRAGMENTS4, DRAFT4, bytes4, words4
+        Tuple4,
+        Connection4,
+        Fragment4,
+        Translation4,
+        CONNECTIONS4,
+        FRAGMENTS4,
+        DRAFT4,
+        bytes4,
+        words4
     );
 }
 
 impl Track for V6 {
     track!(
-        Tuple6, Connection6, Fragment6, Translation6, CONNECTIONS6, FRAGMENTS6, DRAFT6, bytes6, words6
+        Tuple6,
+        Connection6,
+        Fragment6,
+        Translation6,
+        CONNECTIONS6,
+        FRAGMENTS6,
+        DRAFT6,
+        bytes6,
+        words6
     );
 }
 

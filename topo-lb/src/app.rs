@@ -80,7 +80,8 @@ async fn events(source: &Source) -> anyhow::Result<Events> {
 
 async fn follow(config: Config) -> anyhow::Result<()> {
     let mut events = events(&config.source).await?;
-    let mut reconciler = Reconciler::new(config.node.clone(), config.scope, !config.devices.is_empty());
+    let mut reconciler =
+        Reconciler::new(config.node.clone(), config.scope, !config.devices.is_empty());
 
     first_listing(&mut events, &mut reconciler).await?;
     known_node(&reconciler, &config)?;

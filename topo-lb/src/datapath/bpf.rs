@@ -325,9 +325,7 @@ impl Store for BpfStore {
 
     fn revise(&mut self) -> Result<(), StoreError> {
         let Raw(last) = self.revision.get(&0, 0).map_err(failed(maps::REVISION, "read"))?;
-        self.revision
-            .set(0, Raw(last.wrapping_add(1)), 0)
-            .map_err(failed(maps::REVISION, "write"))
+        self.revision.set(0, Raw(last.wrapping_add(1)), 0).map_err(failed(maps::REVISION, "write"))
     }
 
     fn installed(&mut self) -> Result<Installed, StoreError> {

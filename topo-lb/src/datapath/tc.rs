@@ -294,8 +294,7 @@ fn attach(
         Err(error) => return Err(refused(causes(&error))),
     }
     let id = if is_filter {
-        let link =
-            filter(&device.name, direction).map_err(|error| refused(error.to_string()))?;
+        let link = filter(&device.name, direction).map_err(|error| refused(error.to_string()))?;
         program.attach_to_link(link)
     } else {
         let options =
@@ -339,7 +338,8 @@ mod tests {
                 assert_eq!(Pin::parse(&pin.name()), Some(pin));
             }
         }
-        for other in ["connect4", "topo_lb_ingress", "topo_lb_ingress_x", "topo_lb_egress_clsact_"] {
+        for other in ["connect4", "topo_lb_ingress", "topo_lb_ingress_x", "topo_lb_egress_clsact_"]
+        {
             assert_eq!(Pin::parse(other), None, "{other}");
         }
     }

@@ -39,8 +39,7 @@ impl Changes {
         address.nl_groups = libc::RTMGRP_LINK as u32;
         let length = size_of::<libc::sockaddr_nl>() as u32;
         // SAFETY: an address of this length.
-        let result =
-            unsafe { libc::bind(socket.as_raw_fd(), (&raw const address).cast(), length) };
+        let result = unsafe { libc::bind(socket.as_raw_fd(), (&raw const address).cast(), length) };
         if result != 0 {
             return Err(io::Error::last_os_error());
         }
@@ -71,9 +70,8 @@ fn drain(socket: &OwnedFd) -> io::Result<bool> {
     let mut any = false;
     loop {
         // SAFETY: a buffer of this length. What does not fit is cut off, and not missed.
-        let length = unsafe {
-            libc::recv(socket.as_raw_fd(), buffer.as_mut_ptr().cast(), buffer.len(), 0)
-        };
+        let length =
+            unsafe { libc::recv(socket.as_raw_fd(), buffer.as_mut_ptr().cast(), buffer.len(), 0) };
         if length >= 0 {
             any = true;
             continue;
@@ -127,8 +125,7 @@ fn all() -> io::Result<Vec<Device>> {
 /// Whether a device carries Ethernet; one that has gone meanwhile carries nothing.
 fn is_ethernet(name: &str) -> bool {
     // SAFETY: no memory is involved.
-    let socket =
-        unsafe { libc::socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) };
+    let socket = unsafe { libc::socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) };
     if socket < 0 {
         return false;
     }

@@ -57,9 +57,7 @@ impl Target {
                 row,
             },
             serving: route.serving,
-            lists_members: lists_all
-                || route.protocol == Protocol::Udp
-                || affinity_seconds != 0,
+            lists_members: lists_all || route.protocol == Protocol::Udp || affinity_seconds != 0,
             name: route.name,
             family,
         })
@@ -111,7 +109,8 @@ impl Desired {
                 }
             }
         }
-        let targets: Vec<Target> = routes.into_iter().filter_map(|route| Target::new(route, self.lists_all)).collect();
+        let targets: Vec<Target> =
+            routes.into_iter().filter_map(|route| Target::new(route, self.lists_all)).collect();
         for (place, frontend) in claimed(&targets) {
             let claims = self.claims.entry(frontend).or_default();
             affected.extend(claims.iter().map(|(other, _)| other.clone()));
