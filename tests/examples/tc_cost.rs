@@ -52,6 +52,10 @@ fn main() -> Result<()> {
         ("established, from a client (TCP)", Hook::Ingress, tcp(client, web, false)),
         ("established, to a client (TCP)", Hook::Egress, tcp(web, client, false)),
     ];
+    let mut other = tcp(client, web, false);
+    other[12..14].copy_from_slice(&[0x88, 0xb5]);
+    let rows =
+        [("no IP: what any program costs here", Hook::Ingress, other)].into_iter().chain(rows);
     for (what, hook, packet) in rows {
         let mut times = Vec::new();
         for _ in 0..ROUNDS {

@@ -1,8 +1,9 @@
 //! What a packet says: its headers as plain values, and nothing of it changed.
 //!
-//! Everything is read by `bpf_skb_load_bytes`: headers may lie outside of what a program may look
-//! at directly, and a program that writes directly has the kernel copy every cloned packet first,
-//! also those that are not ours.
+//! Headers are looked at directly where they are where they mostly are, and read by
+//! `bpf_skb_load_bytes` elsewhere: they may lie outside of what a program may look at. Nothing is
+//! *written* directly: a program that does so has the kernel copy every cloned packet first, also
+//! those that are not ours.
 
 use core::mem::MaybeUninit;
 
@@ -96,6 +97,29 @@ pub(crate) const fn ports(source: u16, destination: u16) -> u32 {
     u32::from_ne_bytes([a, b, c, d])
 }
 
+/// Words at `offset`, which is a constant: directly where they are in reach.
+#[inline(always)]
+fn words<const COUNT: usize>(skb: *mut __sk_buff, offset: u32) -> Option<[u32; COUNT]> {
+    // SAFETY: fields of the hook's context.
+    let (data, end) = unsafe {
+        let data = (&raw const (*skb).data).read_volatile() as usize;
+        (data, (&raw const (*skb).data_end).read_volatile() as usize)
+    };
+    let at = data + offset as usize;
+    if at + COUNT * 4 > end {
+        return load(skb, offset);
+    }
+    let mut words = [0; COUNT];
+    let mut index = 0;
+    while index < COUNT {
+        // SAFETY: within the packet, as the verifier sees, too. The machine reads words at any
+        // address; where the host's does not, the kernel has IP headers aligned (NET_IP_ALIGN).
+        words[index] = unsafe { (at as *const u32).add(index).read_volatile() };
+        index += 1;
+    }
+    Some(words)
+}
+
 /// Copies a value out of a packet; `None` where the packet ends before.
 #[inline(always)]
 pub(crate) fn load<T: Copy>(skb: *mut __sk_buff, offset: u32) -> Option<T> {
@@ -126,13 +150,18 @@ pub(crate) trait Read: Family {
     /// The protocol of ICMP.
     const ICMP: u8;
 
-    /// The header at `offset`. What is quoted by an ICMP error (`is_quote`) ends early.
+    /// Bytes of a header without options or extensions.
+    const BYTES: u32;
+
+    /// The header at `offset`: behind the Ethernet header, unless it is one that an ICMP error
+    /// quotes (`is_quote`), which ends early.
     fn header(skb: *mut __sk_buff, offset: u32, is_quote: bool) -> Header<Self>;
 }
 
 impl Read for V4 {
     const ETHER_TYPE: u16 = 0x0800;
     const ICMP: u8 = 1;
+    const BYTES: u32 = 20;
 
     #[inline(always)]
     fn header(skb: *mut __sk_buff, offset: u32, is_quote: bool) -> Header<Self> {
@@ -146,8 +175,9 @@ impl Read for V4 {
             protocol: 0,
             shape: Shape::Malformed,
         };
-        let Some([first, second, third, source, destination]) = load::<[u32; 5]>(skb, offset)
-        else {
+        let words =
+            if is_quote { load::<[u32; 5]>(skb, offset) } else { words::<5>(skb, ETHERNET) };
+        let Some([first, second, third, source, destination]) = words else {
             return header;
         };
         let [version, _, high, low] = first.to_ne_bytes();
@@ -185,6 +215,7 @@ const EXTENSIONS: u32 = 6;
 impl Read for V6 {
     const ETHER_TYPE: u16 = 0x86dd;
     const ICMP: u8 = 58;
+    const BYTES: u32 = 40;
 
     #[inline(always)]
     fn header(skb: *mut __sk_buff, offset: u32, is_quote: bool) -> Header<Self> {
@@ -198,7 +229,9 @@ impl Read for V6 {
             protocol: 0,
             shape: Shape::Malformed,
         };
-        let Some([first, second, a, b, c, d, e, f, g, h]) = load::<[u32; 10]>(skb, offset) else {
+        let words =
+            if is_quote { load::<[u32; 10]>(skb, offset) } else { words::<10>(skb, ETHERNET) };
+        let Some([first, second, a, b, c, d, e, f, g, h]) = words else {
             return header;
         };
         let [high, low, protocol, _] = second.to_ne_bytes();
@@ -264,7 +297,7 @@ fn extensions(skb: *mut __sk_buff, header: &mut Header<V6>) {
 
 /// The transport header of a packet; of what is quoted by an ICMP error only the ports.
 #[inline(always)]
-pub(crate) fn transport<F: Family>(skb: *mut __sk_buff, header: &Header<F>) -> Transport {
+pub(crate) fn transport<F: Read>(skb: *mut __sk_buff, header: &Header<F>) -> Transport {
     let mut transport = Transport {
         ports: 0,
         sequence: 0,
@@ -275,11 +308,15 @@ pub(crate) fn transport<F: Family>(skb: *mut __sk_buff, header: &Header<F>) -> T
         is_sound: false,
     };
     let room = header.end.wrapping_sub(header.transport);
+    let is_usual = header.transport == ETHERNET + F::BYTES;
     match header.protocol {
         TCP => {
-            let Some([ports, sequence, acknowledged, word, _]) =
+            let words = if is_usual {
+                words::<5>(skb, ETHERNET + F::BYTES)
+            } else {
                 load::<[u32; 5]>(skb, header.transport)
-            else {
+            };
+            let Some([ports, sequence, acknowledged, word, _]) = words else {
                 return transport;
             };
             let [offset, flags, _, _] = word.to_ne_bytes();
@@ -293,7 +330,12 @@ pub(crate) fn transport<F: Family>(skb: *mut __sk_buff, header: &Header<F>) -> T
             transport.is_sound = bytes >= 20 && header.end > header.transport && room >= bytes;
         }
         UDP => {
-            let Some([ports, word]) = load::<[u32; 2]>(skb, header.transport) else {
+            let words = if is_usual {
+                words::<2>(skb, ETHERNET + F::BYTES)
+            } else {
+                load::<[u32; 2]>(skb, header.transport)
+            };
+            let Some([ports, word]) = words else {
                 return transport;
             };
             let [high, low, _, _] = word.to_ne_bytes();

@@ -7,7 +7,7 @@ use aya_ebpf::helpers::{bpf_redirect, bpf_skb_store_bytes};
 
 use crate::checksum::{self, Change};
 use crate::family::{Family, V4, V6};
-use crate::packet::{Header, Transport, load, ports};
+use crate::packet::{ETHERNET, Header, Read, Transport, load, ports};
 
 /// What a packet is to say: addresses, and ports in host order.
 pub(crate) struct Says<F: Family> {
@@ -23,6 +23,15 @@ pub(crate) trait Write: Family {
 
     /// What changes in the addresses.
     fn change(from: (Self::Address, Self::Address), to: (Self::Address, Self::Address)) -> Change;
+    /// Writes the addresses of the header behind the Ethernet header, as [`store`](Self::store)
+    /// does, and the ports that come right behind it.
+    fn store_all(
+        skb: *mut __sk_buff,
+        addresses: (Self::Address, Self::Address),
+        checksum: u16,
+        change: Change,
+        ports: u32,
+    ) -> bool;
     /// Writes the addresses of the header at `offset`, whose checksum is `checksum`, and updates
     /// that; the change of the checksum comes on top of `change`, the addresses'. Whether it could
     /// be done.
@@ -37,6 +46,26 @@ pub(crate) trait Write: Family {
 
 impl Write for V4 {
     const IS_IPV6: bool = false;
+
+    #[inline(always)]
+    fn store_all(
+        skb: *mut __sk_buff,
+        (source, destination): (u32, u32),
+        checksum: u16,
+        change: Change,
+        ports: u32,
+    ) -> bool {
+        #[repr(C, packed(2))]
+        #[derive(Clone, Copy)]
+        struct Tail {
+            checksum: u16,
+            source: u32,
+            destination: u32,
+            ports: u32,
+        }
+        let checksum = change.apply(checksum);
+        store(skb, ETHERNET + 10, &Tail { checksum, source, destination, ports })
+    }
 
     #[inline(always)]
     fn change(from: (u32, u32), to: (u32, u32)) -> Change {
@@ -64,6 +93,18 @@ impl Write for V4 {
 
 impl Write for V6 {
     const IS_IPV6: bool = true;
+
+    #[inline(always)]
+    fn store_all(
+        skb: *mut __sk_buff,
+        addresses: ([u32; 4], [u32; 4]),
+        _checksum: u16,
+        _change: Change,
+        ports: u32,
+    ) -> bool {
+        let ([a, b, c, d], [e, f, g, h]) = addresses;
+        store(skb, ETHERNET + 8, &[a, b, c, d, e, f, g, h, ports])
+    }
 
     #[inline(always)]
     fn change(from: ([u32; 4], [u32; 4]), to: ([u32; 4], [u32; 4])) -> Change {
@@ -100,9 +141,8 @@ pub(crate) fn store<T: Copy>(skb: *mut __sk_buff, offset: u32, value: &T) -> boo
 
 /// Makes a packet say something else. Whether it could be done; if not, the packet is spoilt.
 #[inline(always)]
-pub(crate) fn rewrite<F: Write>(
+pub(crate) fn rewrite<F: Read + Write>(
     skb: *mut __sk_buff,
-    ip: u32,
     header: &Header<F>,
     transport: &Transport,
     says: &Says<F>,
@@ -122,10 +162,13 @@ pub(crate) fn rewrite<F: Write>(
             }
         }
     }
+    if header.transport == ETHERNET + F::BYTES {
+        return F::store_all(skb, addresses, header.checksum, change, ports);
+    }
     if ports != transport.ports && !store(skb, header.transport, &ports) {
         return false;
     }
-    F::store(skb, ip, addresses, header.checksum, change)
+    F::store(skb, ETHERNET, addresses, header.checksum, change)
 }
 
 /// Makes a fragment without ports say other addresses. Whether it could be done.

@@ -307,7 +307,7 @@ fn carry<F: Track>(
         let translation = F::translation(now, (to.source, to.destination), kind & HAIRPIN);
         let _ = F::fragments().insert(&key, &translation, BPF_ANY.into());
     }
-    rewrite(skb, ETHERNET, header, transport, to)
+    rewrite(skb, header, transport, to)
 }
 
 /// A fragment without ports goes where the first one went. One whose first fragment was not seen
