@@ -191,6 +191,29 @@ fn a_device_is_attached_when_it_comes_and_leaves_nothing_when_it_goes() -> Resul
 }
 
 #[test]
+fn clsact_does_what_tcx_does_and_filters_go_with_cleanup() -> Result<()> {
+    prepared(
+        |_| {},
+        |scene| {
+            scene.agent.set("--tc-devices", "pod*");
+            scene.agent.set("--tc-attach", "clsact");
+            scene.agent.resume()?;
+            let mut machine = scene.cluster.machine("client")?;
+            expect(&mut machine, Via::Http, WEB4, &["a", "b", "c", "d"])?;
+            scene.agent.kill();
+            expect(&mut machine, Via::UdpConnected, WEB6, &["a", "b", "c", "d"])?;
+            scene.agent.resume()?;
+            expect(&mut machine, Via::Http, WEB6, &["a", "b", "c", "d"])?;
+            scene.agent.stop()?;
+            scene.agent.set("--tc-devices", "nothing*");
+            scene.agent.resume()?;
+            ensure!(pins(scene.agent.pins())?.is_empty(), "{:?}", pins(scene.agent.pins())?);
+            expect(&mut machine, Via::Http, WEB4, &["untouched"])
+        },
+    )
+}
+
+#[test]
 fn without_devices_an_agent_takes_tc_away() -> Result<()> {
     play(|scene| {
         let directory = scene.agent.pins().to_owned();

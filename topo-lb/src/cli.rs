@@ -103,6 +103,18 @@ pub enum TcpPeerArg {
     Endpoint,
 }
 
+/// How programs are attached to devices.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum TcAttachArg {
+    /// By tcx from Linux 6.6 on, by clsact before.
+    #[default]
+    Auto,
+    /// By tcx links.
+    Tcx,
+    /// By filters of a clsact queueing discipline.
+    Clsact,
+}
+
 /// Where the cluster is described.
 #[derive(Debug, Args)]
 #[group(id = "source", multiple = false)]
@@ -173,6 +185,9 @@ pub struct AgentArgs {
     /// machines, Kata, gVisor. Names with * for any text, separated by commas; none by default
     #[arg(long, value_name = "PATTERNS", env = "TOPO_LB_TC_DEVICES", value_delimiter = ',')]
     pub tc_devices: Vec<Pattern>,
+    /// How programs are attached to these devices
+    #[arg(long, value_enum, default_value_t, env = "TOPO_LB_TC_ATTACH")]
+    pub tc_attach: TcAttachArg,
     /// Connections of such clients, per address family, that are remembered
     #[arg(long, value_name = "N", env = "TOPO_LB_MAX_CONNECTIONS", default_value_t = maps::DEFAULT_CONNECTIONS,
           value_parser = clap::value_parser!(u32).range(1..=8_388_608))]

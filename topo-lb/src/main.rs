@@ -10,12 +10,13 @@ use serde::Serialize;
 use topo_lb::app::{self, Config, Source};
 use topo_lb::cli::{
     AgentArgs, CheckArgs, CleanupArgs, Cli, Command, ExplainArgs, ListArgs, LogFormat, Output,
-    ScopeArg, SourceArgs, TcpPeerArg,
+    ScopeArg, SourceArgs, TcAttachArg, TcpPeerArg,
 };
 use topo_lb::cluster::{ServiceId, State};
 use topo_lb::datapath::attach;
 use topo_lb::datapath::load::Options;
 use topo_lb::datapath::object::{Sizes, TcpPeer};
+use topo_lb::datapath::tc::Means;
 use topo_lb::source::kube::KubeTarget;
 use topo_lb::topology::Scope;
 use topo_lb::{check, explain, list, source};
@@ -61,6 +62,11 @@ fn run_agent(args: AgentArgs) -> anyhow::Result<ExitCode> {
             tcp_peer: match args.tcp_peer {
                 TcpPeerArg::Service => TcpPeer::Service,
                 TcpPeerArg::Endpoint => TcpPeer::Endpoint,
+            },
+            tc_means: match args.tc_attach {
+                TcAttachArg::Auto => None,
+                TcAttachArg::Tcx => Some(Means::Tcx),
+                TcAttachArg::Clsact => Some(Means::Clsact),
             },
         },
     };

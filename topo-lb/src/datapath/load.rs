@@ -16,7 +16,7 @@ use super::lock::{Lock, LockError};
 use super::mount::{MountError, check_bpffs, check_cgroup2};
 use super::object::{Constants, Hook, OBJECT, Shape, Sizes, TcpPeer, loader, shapes};
 use super::probe::{self, Feature};
-use super::tc::Direction;
+use super::tc::{Direction, Means};
 
 /// Where and how the datapath is to be.
 #[derive(Clone, Debug)]
@@ -29,6 +29,8 @@ pub struct Options {
     pub sizes: Sizes,
     /// What the peer of a translated TCP connection is to its application.
     pub tcp_peer: TcpPeer,
+    /// How tc is attached; where nothing is said, by tcx if the kernel has it.
+    pub tc_means: Option<Means>,
 }
 
 /// Why the datapath does not come into the kernel. Nothing new is left behind.

@@ -84,8 +84,10 @@ impl Direction {
 
 /// How a program is attached to a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Means {
+pub enum Means {
+    /// A tcx link.
     Tcx,
+    /// A filter of a clsact queueing discipline.
     Clsact,
 }
 
@@ -154,6 +156,7 @@ impl Datapath {
     /// agent's programs in the place of those that are attached already.
     pub fn attach_devices(&mut self, devices: &[Device], renew: bool) {
         let pin_dir = self.options.pin_dir.clone();
+        let only = self.options.tc_means;
         let known = pins(&pin_dir);
         for pin in &known {
             if !devices.iter().any(|device| device.index == pin.device) {
@@ -162,7 +165,7 @@ impl Datapath {
         }
         for device in devices {
             for direction in Direction::BOTH {
-                match attach(&mut self.ebpf, &pin_dir, device, direction, renew) {
+                match attach(&mut self.ebpf, &pin_dir, device, direction, renew, only) {
                     Ok(true) => {
                         info!(device = %device.name, program = direction.program(), "attached");
                     }
@@ -242,6 +245,7 @@ fn attach(
     device: &Device,
     direction: Direction,
     renew: bool,
+    only: Option<Means>,
 ) -> Result<bool, DeviceError> {
     let pin = |means| Pin { means, direction, device: device.index };
     let tcx = pin(Means::Tcx).path(pin_dir);
@@ -268,7 +272,7 @@ fn attach(
         return Ok(false);
     }
     fs::create_dir_all(pin_dir.join(DIRECTORY)).map_err(unusable(&tcx))?;
-    if !is_filter {
+    if !is_filter && only != Some(Means::Clsact) {
         let order = TcAttachOptions::TcxOrder(direction.order());
         match program.attach_with_options(&device.name, direction.attach_type(), order) {
             Ok(id) => {
@@ -284,13 +288,13 @@ fn attach(
             }
             // Linux before 6.6 knows no such attach type.
             Err(ProgramError::SyscallError(error))
-                if error.io_error.raw_os_error() == Some(libc::EINVAL) => {}
+                if only.is_none() && error.io_error.raw_os_error() == Some(libc::EINVAL) => {}
             Err(error) => return Err(refused(causes(&error))),
         }
     }
     match qdisc_add_clsact(&device.name) {
         Ok(()) | Err(TcError::AlreadyAttached) => {}
-        Err(TcError::IoError(error)) if error.raw_os_error() == Some(libc::EEXIST) => {}
+        Err(TcError::NetlinkError(error)) if error.raw_os_error() == Some(libc::EEXIST) => {}
         Err(error) => return Err(refused(causes(&error))),
     }
     let id = if is_filter {
