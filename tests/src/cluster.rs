@@ -9,6 +9,7 @@ use std::sync::Mutex;
 use anyhow::{Context, Result, bail, ensure};
 
 use crate::cgroup::{self, Cgroup};
+use crate::client::Client;
 use crate::netns::NetNs;
 use crate::objects::Objects;
 use crate::pod::{Pod, serve};
@@ -155,6 +156,30 @@ impl Cluster {
             let child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
             Ok(Running::new(child.context("cannot start a server on the fabric")?))
         })
+    }
+
+    /// A client that stands for a virtual machine behind the device of the pod `pod`: in the pod's
+    /// network namespace, and in no cgroup that an agent serves.
+    ///
+    /// # Errors
+    /// It does not start.
+    pub fn machine(&self, pod: &str) -> Result<Client> {
+        let pod = self.pod(pod)?;
+        let mut command = Command::new(requirements::pod()?);
+        command.arg("client");
+        let _permit = interrupt::permit();
+        enter(&mut command, &pod.netns, Some(&self.agents))?;
+        let child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
+        let child = child.with_context(|| format!("cannot start a client in {}", pod.name))?;
+        Client::new(&pod.name, Running::new(child))
+    }
+
+    /// Runs lines of `ip` in the network namespace of a node.
+    ///
+    /// # Errors
+    /// A line is refused.
+    pub fn ip_on(&self, node: &str, lines: &[String]) -> Result<()> {
+        self.node(node)?.netns.ip(lines)
     }
 
     /// Runs `command` as an agent of `node` would: in its network namespace, outside its cgroup.

@@ -31,6 +31,7 @@ pub mod lab;
 pub mod manifest;
 pub mod netns;
 pub mod objects;
+pub mod packets;
 pub mod pod;
 pub mod prefix;
 pub mod process;

@@ -12,6 +12,7 @@
 pub mod address;
 pub mod affinity;
 pub mod backend;
+pub mod connection;
 pub mod counter;
 pub mod flow;
 pub mod maps;

@@ -36,11 +36,50 @@ pub const NAMES: &str = "names";
 /// The address range that holds every frontend: what is outside costs no look-up.
 pub const RANGE: &str = "range";
 
+/// Number of the last change, so that a connection looks its endpoint up only when there was one.
+pub const REVISION: &str = "revision";
+/// tc: connections, each way.
+pub const CONNECTIONS4: &str = "connections4";
+/// The same for IPv6.
+pub const CONNECTIONS6: &str = "connections6";
+/// tc: fragmented datagrams on their way.
+pub const FRAGMENTS4: &str = "fragments4";
+/// The same for IPv6.
+pub const FRAGMENTS6: &str = "fragments6";
+/// tc: packets by what became of them, per hook and CPU.
+pub const PACKETS: &str = "packets";
+/// tc: how many refusals may still be answered, per CPU.
+pub const REFUSALS: &str = "refusals";
+
 /// Every map, in the order in which they are made.
-pub const ALL: [&str; 17] = [
-    RANGE, SERVICES4, SERVICES6, SLOTS4, SLOTS6, MEMBERS4, MEMBERS6, FLOWS4, FLOWS6, REPLIES4,
-    REPLIES6, CONNECTED4, CONNECTED6, AFFINITY4, AFFINITY6, COUNTERS, NAMES,
+pub const ALL: [&str; 24] = [
+    RANGE,
+    SERVICES4,
+    SERVICES6,
+    SLOTS4,
+    SLOTS6,
+    MEMBERS4,
+    MEMBERS6,
+    FLOWS4,
+    FLOWS6,
+    REPLIES4,
+    REPLIES6,
+    CONNECTED4,
+    CONNECTED6,
+    AFFINITY4,
+    AFFINITY6,
+    COUNTERS,
+    NAMES,
+    REVISION,
+    CONNECTIONS4,
+    CONNECTIONS6,
+    FRAGMENTS4,
+    FRAGMENTS6,
+    PACKETS,
+    REFUSALS,
 ];
+/// Those that only tc needs, and that are pinned only with it.
+pub const TC: [&str; 6] = [CONNECTIONS4, CONNECTIONS6, FRAGMENTS4, FRAGMENTS6, PACKETS, REFUSALS];
 
 /// Frontends per address family, and Service ports in all, that fit unless the agent is told
 /// otherwise.
@@ -51,3 +90,9 @@ pub const DEFAULT_SLOTS: u32 = 262_144;
 pub const DEFAULT_MEMBERS: u32 = 262_144;
 /// Unconnected UDP flows, and affinity entries, that are remembered per address family.
 pub const DEFAULT_FLOWS: u32 = 65_536;
+/// Connections per address family that tc remembers; each takes two entries.
+pub const DEFAULT_CONNECTIONS: u32 = 65_536;
+/// Fragmented datagrams per address family that are on their way at once.
+pub const FRAGMENTS: u32 = 1_024;
+/// Entries of `packets`: one for each tc hook.
+pub const HOOKS: u32 = 2;

@@ -95,6 +95,8 @@ pub(crate) trait Family: Sized + 'static {
         connected: NonNull<Self::Connected>,
     ) -> (NonNull<Self::Frontend>, NonNull<Self::Endpoint>);
     fn member_key(service: u32, endpoint: &Self::Endpoint) -> Self::MemberKey;
+    /// `port` in host order.
+    fn member_of(service: u32, address: Self::Address, port: u16) -> Self::MemberKey;
     fn affinity_entry(last_used: u64, endpoint: Self::Endpoint) -> Self::Affinity;
     /// When it was last used, and the endpoint.
     fn affinity_parts(entry: Self::Affinity) -> (u64, Self::Endpoint);
@@ -252,6 +254,11 @@ macro_rules! family {
         }
 
         #[inline(always)]
+        fn member_of(service: u32, address: $address, port: u16) -> $member_key {
+            $member_key { service, address: $bytes(address), port, reserved: 0 }
+        }
+
+        #[inline(always)]
         fn affinity_entry(last_used: u64, endpoint: $endpoint) -> $affinity {
             $affinity { last_used, endpoint, $($padding: 0)? }
         }
@@ -316,23 +323,23 @@ impl Family for V6 {
 }
 
 #[inline(always)]
-const fn bytes4(word: u32) -> [u8; 4] {
+pub(crate) const fn bytes4(word: u32) -> [u8; 4] {
     word.to_ne_bytes()
 }
 
 #[inline(always)]
-const fn words4(bytes: &[u8; 4]) -> u32 {
+pub(crate) const fn words4(bytes: &[u8; 4]) -> u32 {
     u32::from_ne_bytes(*bytes)
 }
 
 #[inline(always)]
-const fn bytes6(words: [u32; 4]) -> [u8; 16] {
+pub(crate) const fn bytes6(words: [u32; 4]) -> [u8; 16] {
     // SAFETY: both are sixteen plain bytes.
     unsafe { core::mem::transmute(words) }
 }
 
 #[inline(always)]
-const fn words6(bytes: &[u8; 16]) -> [u32; 4] {
+pub(crate) const fn words6(bytes: &[u8; 16]) -> [u32; 4] {
     // SAFETY: both are sixteen plain bytes.
     unsafe { core::mem::transmute(*bytes) }
 }

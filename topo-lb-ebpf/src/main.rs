@@ -6,15 +6,24 @@
 
 mod affinity;
 mod cgroup;
+mod checksum;
+mod connection;
 mod family;
 mod flow;
+mod icmp;
 mod maps;
+mod packet;
+mod refuse;
 mod resolve;
 mod reverse;
+mod rewrite;
 mod stamped;
+mod tc;
+mod totals;
+mod track;
 
-use aya_ebpf::macros::cgroup_sock_addr;
-use aya_ebpf::programs::SockAddrContext;
+use aya_ebpf::macros::{cgroup_sock_addr, classifier};
+use aya_ebpf::programs::{SockAddrContext, TcContext};
 
 use crate::cgroup::{Mapped, Plain4, Plain6, is_mapped};
 
@@ -70,6 +79,18 @@ fn getpeername6(ctx: SockAddrContext) -> i32 {
     } else {
         cgroup::getpeername::<Plain6>(&ctx)
     }
+}
+
+/// A packet that a chosen device has received: of a client without a socket here.
+#[classifier]
+fn topo_lb_ingress(ctx: TcContext) -> i32 {
+    tc::ingress(ctx.skb.skb)
+}
+
+/// A packet that a chosen device is to send: to a client without a socket here.
+#[classifier]
+fn topo_lb_egress(ctx: TcContext) -> i32 {
+    tc::egress(ctx.skb.skb)
 }
 
 /// Some helpers are for programs under the GPL only; the kernel reads it here.

@@ -10,9 +10,16 @@ use aya_ebpf::macros::btf_map;
 use topo_lb_common::address::{Frontend4, Frontend6};
 use topo_lb_common::affinity::{Affinity4, Affinity6, AffinityKey};
 use topo_lb_common::backend::{Backend4, Backend6};
+use topo_lb_common::connection::{
+    Bucket, Connection4, Connection6, Fragment4, Fragment6, Packets, Translation4, Translation6,
+    Tuple4, Tuple6,
+};
 use topo_lb_common::counter::{Counters, Name};
 use topo_lb_common::flow::{Flow4, Flow6, FlowKey4, FlowKey6, ReplyKey4, ReplyKey6};
-use topo_lb_common::maps::{DEFAULT_FLOWS, DEFAULT_MEMBERS, DEFAULT_SERVICES, DEFAULT_SLOTS};
+use topo_lb_common::maps::{
+    DEFAULT_CONNECTIONS, DEFAULT_FLOWS, DEFAULT_MEMBERS, DEFAULT_SERVICES, DEFAULT_SLOTS,
+    FRAGMENTS as DATAGRAMS, HOOKS,
+};
 use topo_lb_common::member::{Member, MemberKey4, MemberKey6};
 use topo_lb_common::range::Range;
 use topo_lb_common::reverse::{Connected4, Connected6};
@@ -33,6 +40,10 @@ pub(crate) type Slots<V> = Array<V, SLOTS>;
 pub(crate) type Members<K> = HashMap<K, Member, MEMBERS, ON_DEMAND>;
 /// Map of what sockets or clients did lately.
 pub(crate) type Recent<K, V> = LruHashMap<K, V, FLOWS>;
+/// Map of connections: two entries each.
+pub(crate) type Connections<K, V> = LruHashMap<K, V, { 2 * DEFAULT_CONNECTIONS as usize }>;
+/// Map of fragmented datagrams.
+pub(crate) type Fragments<K, V> = LruHashMap<K, V, { DATAGRAMS as usize }>;
 
 #[btf_map(name = "range")]
 pub(crate) static RANGE: Array<Range, 1> = Array::new();
@@ -78,6 +89,33 @@ pub(crate) static COUNTERS: PerCpuArray<Counters, SERVICES> = PerCpuArray::new()
 /// Only the agent reads and writes it; it is here so that it is made with its BTF.
 #[btf_map(name = "names")]
 pub(crate) static NAMES: HashMap<u32, Name, SERVICES, ON_DEMAND> = HashMap::new();
+
+#[btf_map(name = "revision")]
+pub(crate) static REVISION: Array<u32, 1> = Array::new();
+
+#[btf_map(name = "connections4")]
+pub(crate) static CONNECTIONS4: Connections<Tuple4, Connection4> = LruHashMap::new();
+#[btf_map(name = "connections6")]
+pub(crate) static CONNECTIONS6: Connections<Tuple6, Connection6> = LruHashMap::new();
+
+#[btf_map(name = "fragments4")]
+pub(crate) static FRAGMENTS4: Fragments<Fragment4, Translation4> = LruHashMap::new();
+#[btf_map(name = "fragments6")]
+pub(crate) static FRAGMENTS6: Fragments<Fragment6, Translation6> = LruHashMap::new();
+
+/// Where an entry is put together: a program's stack has no room for it. Nothing else runs on a
+/// CPU between putting it there and inserting it.
+#[btf_map(name = "draft4")]
+pub(crate) static DRAFT4: PerCpuArray<Connection4, 1> = PerCpuArray::new();
+/// The same for IPv6.
+#[btf_map(name = "draft6")]
+pub(crate) static DRAFT6: PerCpuArray<Connection6, 1> = PerCpuArray::new();
+
+#[btf_map(name = "packets")]
+pub(crate) static PACKETS: PerCpuArray<Packets, { HOOKS as usize }> = PerCpuArray::new();
+
+#[btf_map(name = "refusals")]
+pub(crate) static REFUSALS: PerCpuArray<Bucket, 1> = PerCpuArray::new();
 
 /// Whether `getpeername` of a TCP socket gives the Service that was dialled. Zero saves the
 /// reverse state of each TCP connection; the peer that an application sees is then the endpoint.

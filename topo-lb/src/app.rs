@@ -17,6 +17,7 @@ use crate::datapath::bpf::BpfStore;
 use crate::datapath::commit::commit;
 use crate::datapath::load::{Datapath, Options};
 use crate::datapath::store::Store as _;
+use crate::device::{self, Changes, Pattern};
 use crate::heap;
 use crate::plan::{Installed, Plan};
 use crate::reconcile::Reconciler;
@@ -41,6 +42,8 @@ pub struct Config {
     pub node: Arc<str>,
     /// Which Services are handled.
     pub scope: Scope,
+    /// Devices whose packets are translated.
+    pub devices: Vec<Pattern>,
     /// The hooks and the maps.
     pub datapath: Options,
 }
@@ -90,7 +93,8 @@ async fn follow(config: Config) -> anyhow::Result<()> {
     // First: what is wrong with this host is told at once, and not when an API server answers.
     Datapath::check_host(&config.datapath)?;
     let mut events = events(&config.source).await?;
-    let mut reconciler = Reconciler::new(config.node.clone(), config.scope);
+    let mut reconciler =
+        Reconciler::new(config.node.clone(), config.scope, !config.devices.is_empty());
 
     {
         let mut listing = pin!(first_listing(&mut events, &mut reconciler));
@@ -110,6 +114,7 @@ async fn follow(config: Config) -> anyhow::Result<()> {
     let writes =
         kernel.settle(&mut reconciler).context("the first plan could not be carried out")?;
     datapath.attach()?;
+    let mut devices = Devices::follow(&config.devices, &mut datapath)?;
     info!(
         node = %config.node,
         services = reconciler.state().services().count(),
@@ -121,12 +126,13 @@ async fn follow(config: Config) -> anyhow::Result<()> {
     let mut events = pin!(events);
     let mut pause = None;
     loop {
-        let event = match pause {
-            None => events.next().await,
-            Some(pause) => match tokio::time::timeout(pause, events.next()).await {
-                Ok(event) => event,
-                Err(_) => Some(Event::Synced),
-            },
+        let event = tokio::select! {
+            event = next(&mut events, pause) => event,
+            result = devices.changed() => {
+                result.context("the kernel says no more which devices there are")?;
+                devices.attach(&mut datapath, false);
+                continue;
+            }
         };
         let Some(event) = event else { bail!("the source of the cluster's state has ended") };
         let mut listed = take_in(event, &mut reconciler);
@@ -159,6 +165,56 @@ fn meanwhile(config: &Config) -> &'static str {
         "connections go on by what the last agent left in the kernel"
     } else {
         "connections are untouched until then"
+    }
+}
+
+/// The next event; after a pause, if one is due, that nothing new has come.
+async fn next(
+    events: &mut (impl Stream<Item = Event> + Unpin),
+    pause: Option<Duration>,
+) -> Option<Event> {
+    match pause {
+        None => events.next().await,
+        Some(pause) => {
+            tokio::time::timeout(pause, events.next()).await.unwrap_or(Some(Event::Synced))
+        }
+    }
+}
+
+/// The devices that tc is on.
+struct Devices {
+    patterns: Vec<Pattern>,
+    /// None where no device is to be chosen.
+    changes: Option<Changes>,
+}
+
+impl Devices {
+    /// Attaches to those that are there, and hears of those that come from now on.
+    fn follow(patterns: &[Pattern], datapath: &mut Datapath) -> anyhow::Result<Self> {
+        if patterns.is_empty() {
+            datapath.remove_tc();
+            return Ok(Self { patterns: Vec::new(), changes: None });
+        }
+        // Listening begins before looking: nothing comes in between.
+        let changes = Changes::listen().context("cannot follow the devices of this host")?;
+        let devices = Self { patterns: patterns.to_vec(), changes: Some(changes) };
+        devices.attach(datapath, true);
+        Ok(devices)
+    }
+
+    /// Returns after some device has come, gone, or changed.
+    async fn changed(&mut self) -> std::io::Result<()> {
+        match &mut self.changes {
+            Some(changes) => changes.changed().await,
+            None => std::future::pending().await,
+        }
+    }
+
+    fn attach(&self, datapath: &mut Datapath, renew: bool) {
+        match device::chosen(&self.patterns) {
+            Ok(devices) => datapath.attach_devices(&devices, renew),
+            Err(error) => warn!("the devices of this host cannot be listed: {error}"),
+        }
     }
 }
 

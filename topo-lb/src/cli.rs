@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use topo_lb_common::maps;
 
+use crate::device::Pattern;
+
 /// Keeps Service traffic close: topology in the kernel, strictly or softly, and it can say why.
 #[derive(Debug, Parser)]
 #[command(name = "topo-lb", version, about, propagate_version = true, max_term_width = 100)]
@@ -47,7 +49,7 @@ Examples:
 Examples:
   topo-lb list services                  # frontends, tiers, and where connections went
   topo-lb list endpoints -o json
-  topo-lb list connections               # unconnected UDP flows")]
+  topo-lb list connections               # unconnected UDP flows, and what tc translates")]
     List(ListArgs),
     /// Can this host run topo-lb: kernel, helpers, mounts, capabilities; and do the hooks fire
     #[command(after_help = "\
@@ -107,6 +109,18 @@ pub enum TcpPeerArg {
     Service,
     /// The endpoint; connecting is faster, as no state is kept.
     Endpoint,
+}
+
+/// How programs are attached to devices.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum TcAttachArg {
+    /// By tcx from Linux 6.6 on, by clsact before.
+    #[default]
+    Auto,
+    /// By tcx links.
+    Tcx,
+    /// By filters of a clsact queueing discipline.
+    Clsact,
 }
 
 /// Where the cluster is described.
@@ -177,6 +191,17 @@ pub struct AgentArgs {
     #[arg(long, value_name = "N", env = "TOPO_LB_MAX_FLOWS", default_value_t = maps::DEFAULT_FLOWS,
           value_parser = clap::value_parser!(u32).range(1..=16_777_216))]
     pub max_flows: u32,
+    /// Devices whose packets are translated, for clients that have no socket on this node: virtual
+    /// machines, Kata, gVisor. Names with * for any text, separated by commas; none by default
+    #[arg(long, value_name = "PATTERNS", env = "TOPO_LB_TC_DEVICES", value_delimiter = ',')]
+    pub tc_devices: Vec<Pattern>,
+    /// How programs are attached to these devices
+    #[arg(long, value_enum, default_value_t, env = "TOPO_LB_TC_ATTACH")]
+    pub tc_attach: TcAttachArg,
+    /// Connections of such clients, per address family, that are remembered
+    #[arg(long, value_name = "N", env = "TOPO_LB_MAX_CONNECTIONS", default_value_t = maps::DEFAULT_CONNECTIONS,
+          value_parser = clap::value_parser!(u32).range(1..=8_388_608))]
+    pub max_connections: u32,
     /// How logs are printed; RUST_LOG chooses how much
     #[arg(long, value_enum, default_value_t, env = "TOPO_LB_LOG_FORMAT")]
     pub log_format: LogFormat,
@@ -224,7 +249,7 @@ pub enum ListArg {
     Services,
     /// The endpoints that each frontend may use.
     Endpoints,
-    /// Flows that the kernel remembers: unconnected UDP.
+    /// What the kernel remembers: flows of unconnected UDP sockets, and connections of tc
     Connections,
 }
 

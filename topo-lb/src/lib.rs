@@ -12,6 +12,7 @@ pub mod check;
 pub mod cli;
 pub mod cluster;
 pub mod datapath;
+pub mod device;
 pub mod explain;
 pub mod heap;
 pub mod lint;

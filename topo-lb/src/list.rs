@@ -9,6 +9,7 @@ use serde::Serialize;
 use topo_lb_common::selection::SPILL_ONE;
 
 use crate::datapath::bpf::{BpfStore, Published, ReadError};
+use crate::datapath::connections::{self, Connection};
 use crate::datapath::flows::{self, Flow};
 use crate::datapath::store::StoreError;
 
@@ -93,12 +94,18 @@ pub struct EndpointRow {
     pub spill: bool,
 }
 
-/// One unconnected UDP flow.
+/// One unconnected UDP flow of a socket, or one connection of a client without a socket here.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ConnectionRow {
-    /// The kernel's socket cookie.
-    pub socket: u64,
+    /// The kernel's socket cookie, of a socket's flow.
+    pub socket: Option<u64>,
+    /// `address:port` of a client without a socket here.
+    pub client: Option<String>,
+    /// `opening`, `open`, `closing` or `closed`, of such a client's connection.
+    pub state: Option<&'static str>,
+    /// Seconds since such a client's last packet.
+    pub idle_seconds: Option<u64>,
     /// `namespace/name:port`.
     pub service: Arc<str>,
     /// `address:port/protocol`.
@@ -126,7 +133,15 @@ pub fn list(pin_dir: &Path, what: View) -> Result<Listed, ReadError> {
             Listed::Endpoints(published.iter().flat_map(|p| endpoint_rows(&names, p)).collect())
         }
         View::Connections => Listed::Connections(
-            flows::read(pin_dir)?.into_iter().map(|flow| connection_row(&names, flow)).collect(),
+            flows::read(pin_dir)?
+                .into_iter()
+                .map(|flow| flow_row(&names, flow))
+                .chain(
+                    connections::read(pin_dir)?
+                        .into_iter()
+                        .map(|connection| connection_row(&names, connection)),
+                )
+                .collect(),
         ),
     })
 }
@@ -175,9 +190,24 @@ fn endpoint_rows(names: &BTreeMap<u32, Arc<str>>, published: &Published) -> Vec<
     .collect()
 }
 
-fn connection_row(names: &BTreeMap<u32, Arc<str>>, flow: Flow) -> ConnectionRow {
+fn connection_row(names: &BTreeMap<u32, Arc<str>>, connection: Connection) -> ConnectionRow {
     ConnectionRow {
-        socket: flow.cookie,
+        socket: None,
+        client: Some(connection.client.to_string()),
+        state: Some(connection.state),
+        idle_seconds: Some(connection.idle.as_secs()),
+        service: name(names, connection.service),
+        frontend: connection.frontend.to_string(),
+        endpoint: connection.endpoint.to_string(),
+    }
+}
+
+fn flow_row(names: &BTreeMap<u32, Arc<str>>, flow: Flow) -> ConnectionRow {
+    ConnectionRow {
+        socket: Some(flow.cookie),
+        client: None,
+        state: None,
+        idle_seconds: None,
         service: name(names, flow.service),
         frontend: flow.frontend.to_string(),
         endpoint: flow.endpoint.to_string(),
@@ -204,12 +234,20 @@ impl Listed {
                 finished(table, rows.len(), "endpoint")
             }
             Self::Connections(rows) => {
-                let mut table = table(&["SERVICE", "FRONTEND", "ENDPOINT", "SOCKET"]);
+                let header = ["SERVICE", "FRONTEND", "ENDPOINT", "CLIENT", "STATE", "IDLE"];
+                let mut table = table(&header);
                 for row in rows {
-                    let socket = row.socket.to_string();
-                    table.add_row([&row.service, row.frontend.as_str(), &row.endpoint, &socket]);
+                    let socket = || row.socket.map(|cookie| format!("socket {cookie}"));
+                    table.add_row([
+                        row.service.to_string(),
+                        row.frontend.clone(),
+                        row.endpoint.clone(),
+                        row.client.clone().or_else(socket).unwrap_or_default(),
+                        row.state.unwrap_or("-").to_owned(),
+                        row.idle_seconds.map_or("-".to_owned(), |idle| format!("{idle} s")),
+                    ]);
                 }
-                finished(table, rows.len(), "unconnected UDP flow")
+                finished(table, rows.len(), "connection")
             }
         }
     }

@@ -10,12 +10,13 @@ use serde::Serialize;
 use topo_lb::app::{self, Config, Source};
 use topo_lb::cli::{
     AgentArgs, CheckArgs, CleanupArgs, Cli, Command, ExplainArgs, LintArgs, ListArg, ListArgs,
-    LogFormat, Output, ScopeArg, SourceArgs, TcpPeerArg,
+    LogFormat, Output, ScopeArg, SourceArgs, TcAttachArg, TcpPeerArg,
 };
 use topo_lb::cluster::{ServiceId, State, Update};
 use topo_lb::datapath::attach;
 use topo_lb::datapath::load::Options;
 use topo_lb::datapath::object::TcpPeer;
+use topo_lb::datapath::tc::Means;
 use topo_lb::list::View;
 use topo_lb::plan::Capacity;
 use topo_lb::source::Listing;
@@ -47,10 +48,12 @@ fn main() -> ExitCode {
 fn run_agent(args: AgentArgs) -> anyhow::Result<ExitCode> {
     heap::share();
     start_logging(args.log_format);
+    let connections = if args.tc_devices.is_empty() { 0 } else { args.max_connections };
     let config = Config {
         node: node_name(args.node_name, "--node-name")?.into(),
         source: agent_source(args.source),
         scope: scope(args.scope),
+        devices: args.tc_devices,
         datapath: Options {
             pin_dir: args.pin.pin_dir,
             cgroup_root: args.cgroup_root,
@@ -59,10 +62,16 @@ fn run_agent(args: AgentArgs) -> anyhow::Result<ExitCode> {
                 slots: args.max_endpoints,
                 members: args.max_endpoints,
                 flows: args.max_flows,
+                connections,
             },
             tcp_peer: match args.tcp_peer {
                 TcpPeerArg::Service => TcpPeer::Service,
                 TcpPeerArg::Endpoint => TcpPeer::Endpoint,
+            },
+            tc_means: match args.tc_attach {
+                TcAttachArg::Auto => None,
+                TcAttachArg::Tcx => Some(Means::Tcx),
+                TcAttachArg::Clsact => Some(Means::Clsact),
             },
         },
     };

@@ -22,13 +22,13 @@ pub struct Reconciler {
 }
 
 impl Reconciler {
-    /// For this node, knowing nothing yet.
-    pub fn new(node: Arc<str>, scope: Scope) -> Self {
+    /// For this node, with or without tc, knowing nothing yet.
+    pub fn new(node: Arc<str>, scope: Scope, with_tc: bool) -> Self {
         Self {
             node,
             scope,
             state: State::default(),
-            desired: Desired::default(),
+            desired: Desired::new(with_tc),
             changed: BTreeSet::new(),
             unsettled: BTreeSet::new(),
             left_out: BTreeSet::new(),
@@ -130,8 +130,14 @@ mod tests {
 
     #[test]
     fn what_has_no_room_gets_the_room_that_the_same_change_makes() {
-        let mut store = MemoryStore::new(Capacity { services: 1, slots: 0, members: 0, flows: 0 });
-        let mut reconciler = Reconciler::new("n".into(), Scope::All);
+        let mut store = MemoryStore::new(Capacity {
+            services: 1,
+            slots: 0,
+            members: 0,
+            flows: 0,
+            connections: 0,
+        });
+        let mut reconciler = Reconciler::new("n".into(), Scope::All, false);
         reconciler.observe(Update::Service(service("a", 1)));
         assert_eq!(settle(&mut reconciler, &mut store), ["default/a:http"]);
 

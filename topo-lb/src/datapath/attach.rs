@@ -15,6 +15,7 @@ use super::link::{DIRECTORY, Link, cgroup_id, pin_path, pin_path_new};
 use super::load::{Datapath, LoadError, causes, program};
 use super::lock::{Lock, LockError};
 use super::object::Hook;
+use super::tc;
 
 /// Why the programs are not attached. What was attached before still is, as it was.
 #[derive(Debug, Error)]
@@ -300,6 +301,7 @@ pub fn cleanup(pin_dir: &Path) -> Result<Report, CleanupError> {
         return Ok(report);
     }
     let _lock = Lock::take(pin_dir)?;
+    report.detached.extend(tc::detach_all(pin_dir));
     // The reverse of attaching: no new connection goes before its way back does.
     for hook in Hook::ALL.into_iter().rev() {
         let pinned = remove(&pin_path(pin_dir, hook))?;

@@ -56,6 +56,7 @@ pub struct BpfStore {
     v4: FamilyMaps<V4>,
     v6: FamilyMaps<V6>,
     range: Array<MapData, Raw<Range>>,
+    revision: Array<MapData, Raw<u32>>,
     names: Hash<u32, Name>,
     counters: PerCpuArray<MapData, Raw<Counters>>,
     capacity: Capacity,
@@ -115,6 +116,8 @@ impl BpfStore {
             slots: size(pin_dir, maps::SLOTS4)?,
             members: size(pin_dir, maps::MEMBERS4)?,
             flows: size(pin_dir, maps::FLOWS4)?,
+            // The plan does not fill them.
+            connections: 0,
         };
         Ok(Self {
             v4: FamilyMaps { services: services4, slots: slots4, members: members4, names: NAMES4 },
@@ -125,6 +128,7 @@ impl BpfStore {
                 names: NAMES6,
             },
             range: array(pin_dir, maps::RANGE)?,
+            revision: array(pin_dir, maps::REVISION)?,
             names: hash(pin_dir, maps::NAMES)?,
             counters: PerCpuArray::try_from(Map::PerCpuArray(map(pin_dir, maps::COUNTERS)?))
                 .map_err(|error| shape(pin_dir, maps::COUNTERS, &error))?,
@@ -324,6 +328,11 @@ impl Store for BpfStore {
         // SAFETY: membarrier takes two integers and touches no memory of ours.
         let result = unsafe { libc::syscall(libc::SYS_membarrier, GLOBAL, 0, 0) };
         if result == 0 { Ok(()) } else { Err(StoreError::Grace(io::Error::last_os_error())) }
+    }
+
+    fn revise(&mut self) -> Result<(), StoreError> {
+        let Raw(last) = self.revision.get(&0, 0).map_err(failed(maps::REVISION, "read"))?;
+        self.revision.set(0, Raw(last.wrapping_add(1)), 0).map_err(failed(maps::REVISION, "write"))
     }
 
     fn installed(&mut self) -> Result<Installed, StoreError> {

@@ -11,6 +11,19 @@ pub fn commit(
     store: &mut impl Store,
     installed: &mut Installed,
 ) -> Result<(), StoreError> {
+    if plan.steps.is_empty() {
+        return Ok(());
+    }
+    let result = perform_all(plan, store, installed);
+    // Also after a plan that stopped: some of it was done.
+    result.and(store.revise())
+}
+
+fn perform_all(
+    plan: &Plan,
+    store: &mut impl Store,
+    installed: &mut Installed,
+) -> Result<(), StoreError> {
     for step in &plan.steps {
         perform(step, store)?;
         installed.record(step);

@@ -6,7 +6,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use aya::maps::{Map, MapError, MapInfo};
-use aya::programs::{CgroupSockAddr, ProgramError};
+use aya::programs::{CgroupSockAddr, ProgramError, SchedClassifier};
 use aya::{Ebpf, EbpfError};
 use thiserror::Error;
 use tracing::debug;
@@ -16,6 +16,7 @@ use super::lock::{Lock, LockError};
 use super::mount::{MountError, check_bpffs, check_cgroup2};
 use super::object::{Constants, Hook, OBJECT, Shape, TcpPeer, loader, shapes};
 use super::probe::{self, Feature};
+use super::tc::{Direction, Means};
 use crate::plan::Capacity;
 
 /// Where and how the datapath is to be.
@@ -29,6 +30,8 @@ pub struct Options {
     pub capacity: Capacity,
     /// What the peer of a translated TCP connection is to its application.
     pub tcp_peer: TcpPeer,
+    /// How tc is attached; where nothing is said, by tcx if the kernel has it.
+    pub tc_means: Option<Means>,
 }
 
 /// Why the datapath does not come into the kernel. Nothing new is left behind.
@@ -154,7 +157,7 @@ impl Datapath {
         }
         if options.pin_dir.exists() {
             Lock::take(&options.pin_dir)?;
-            for shape in &shapes(&options.capacity) {
+            for shape in shapes(&options.capacity).iter().filter(|shape| shape.is_pinned) {
                 check_pinned(shape, &options.pin_dir.join(shape.name))?;
             }
         }
@@ -174,7 +177,7 @@ impl Datapath {
         let mut made =
             Made { directory: is_new.then(|| options.pin_dir.clone()), files: Vec::new() };
         let shapes = shapes(&options.capacity);
-        for shape in &shapes {
+        for shape in shapes.iter().filter(|shape| shape.is_pinned) {
             let path = options.pin_dir.join(shape.name);
             match check_pinned(shape, &path)? {
                 Pinned::Fits => {}
@@ -182,7 +185,14 @@ impl Datapath {
             }
         }
         let constants = Constants::probe(options.tcp_peer);
-        let ebpf = load(&shapes, &constants, Some(&options.pin_dir))?;
+        let mut ebpf = load(&shapes, &constants, Some(&options.pin_dir))?;
+        if options.capacity.connections != 0 {
+            for direction in Direction::BOTH {
+                classifier(&mut ebpf, direction)?
+                    .load()
+                    .map_err(|error| refused(direction.program(), error))?;
+            }
+        }
         let reports_refused = constants.reports_refused();
         Ok(Self { options, ebpf, reports_refused, made, _lock: lock })
     }
@@ -297,7 +307,7 @@ pub(super) fn load(
 ) -> Result<Ebpf, LoadError> {
     let mut ebpf = loader(shapes, constants, pin_dir).load(OBJECT).map_err(explain)?;
     for hook in Hook::ALL {
-        program(&mut ebpf, hook)?.load().map_err(|error| refused(hook, error))?;
+        program(&mut ebpf, hook)?.load().map_err(|error| refused(hook.name(), error))?;
     }
     Ok(ebpf)
 }
@@ -309,8 +319,18 @@ pub(super) fn program(ebpf: &mut Ebpf, hook: Hook) -> Result<&mut CgroupSockAddr
         .ok_or_else(|| LoadError::Object(format!("it has no program {}", hook.name())))
 }
 
-fn refused(hook: Hook, error: ProgramError) -> LoadError {
-    let program = hook.name();
+/// The program of a direction.
+pub(super) fn classifier(
+    ebpf: &mut Ebpf,
+    direction: Direction,
+) -> Result<&mut SchedClassifier, LoadError> {
+    let name = direction.program();
+    ebpf.program_mut(name)
+        .and_then(|program| <&mut SchedClassifier>::try_from(program).ok())
+        .ok_or_else(|| LoadError::Object(format!("it has no program {name}")))
+}
+
+fn refused(program: &'static str, error: ProgramError) -> LoadError {
     match error {
         ProgramError::LoadError { io_error, .. }
             if io_error.raw_os_error() == Some(libc::EPERM) =>

@@ -179,6 +179,10 @@ impl Store for MemoryStore {
         Ok(())
     }
 
+    fn revise(&mut self) -> Result<(), StoreError> {
+        Ok(())
+    }
+
     fn installed(&mut self) -> Result<Installed, StoreError> {
         let mut installed = Installed::new(self.capacity);
         installed.adopt_range(self.range);

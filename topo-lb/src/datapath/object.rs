@@ -7,6 +7,10 @@ use aya::maps::MapType;
 use topo_lb_common::address::{Frontend4, Frontend6};
 use topo_lb_common::affinity::{Affinity4, Affinity6, AffinityKey};
 use topo_lb_common::backend::{Backend4, Backend6};
+use topo_lb_common::connection::{
+    Bucket, Connection4, Connection6, Fragment4, Fragment6, Packets, Translation4, Translation6,
+    Tuple4, Tuple6,
+};
 use topo_lb_common::counter::{Counters, Name};
 use topo_lb_common::flow::{Flow4, Flow6, FlowKey4, FlowKey6, ReplyKey4, ReplyKey6};
 use topo_lb_common::maps;
@@ -108,16 +112,21 @@ pub(crate) struct Shape {
     pub(crate) value: u32,
     pub(crate) max_entries: u32,
     pub(crate) flags: u32,
+    /// Whether the map is pinned, and so outlives the agent.
+    pub(crate) is_pinned: bool,
 }
 
 /// The shape of every map of `maps::ALL`, in that order.
 pub(crate) fn shapes(capacity: &Capacity) -> [Shape; maps::ALL.len()] {
     fn shape<K, V>(name: &'static str, map_type: MapType, max_entries: u32, flags: u32) -> Shape {
         let (key, value) = (size_of::<K>() as u32, size_of::<V>() as u32);
-        Shape { name, map_type, key, value, max_entries, flags }
+        Shape { name, map_type, key, value, max_entries, flags, is_pinned: true }
     }
     use MapType::{Array, Hash, LruHash, PerCpuArray, SkStorage};
-    let Capacity { services, slots, members, flows } = *capacity;
+    let tc = |shape: Shape| Shape { is_pinned: capacity.connections != 0, ..shape };
+    // Each connection has an entry for each way.
+    let entries = capacity.connections.saturating_mul(2).max(1);
+    let Capacity { services, slots, members, flows, .. } = *capacity;
     [
         shape::<u32, Range>(maps::RANGE, Array, 1, 0),
         shape::<Frontend4, Service4>(maps::SERVICES4, Hash, services, 0),
@@ -136,6 +145,13 @@ pub(crate) fn shapes(capacity: &Capacity) -> [Shape; maps::ALL.len()] {
         shape::<AffinityKey, Affinity6>(maps::AFFINITY6, LruHash, flows, 0),
         shape::<u32, Counters>(maps::COUNTERS, PerCpuArray, services, 0),
         shape::<u32, Name>(maps::NAMES, Hash, services, NO_PREALLOC),
+        shape::<u32, u32>(maps::REVISION, Array, 1, 0),
+        tc(shape::<Tuple4, Connection4>(maps::CONNECTIONS4, LruHash, entries, 0)),
+        tc(shape::<Tuple6, Connection6>(maps::CONNECTIONS6, LruHash, entries, 0)),
+        tc(shape::<Fragment4, Translation4>(maps::FRAGMENTS4, LruHash, maps::FRAGMENTS, 0)),
+        tc(shape::<Fragment6, Translation6>(maps::FRAGMENTS6, LruHash, maps::FRAGMENTS, 0)),
+        tc(shape::<u32, Packets>(maps::PACKETS, PerCpuArray, maps::HOOKS, 0)),
+        tc(shape::<u32, Bucket>(maps::REFUSALS, PerCpuArray, 1, 0)),
     ]
 }
 
@@ -178,7 +194,7 @@ pub(crate) fn loader<'a>(
     loader.override_global("HAS_MPTCP_SOCK", &constants.has_mptcp_sock, true);
     for shape in shapes {
         loader.map_max_entries(shape.name, shape.max_entries);
-        if let Some(pin_dir) = pin_dir {
+        if let Some(pin_dir) = pin_dir.filter(|_| shape.is_pinned) {
             loader.map_pin_path(shape.name, pin_dir.join(shape.name));
         }
     }

@@ -84,7 +84,7 @@ pub fn run(cgroup_root: &Path) -> Result<(), ProbeError> {
     let port = listener.local_addr().map_err(setup("listen on 127.0.0.1"))?.port();
 
     let cgroup = TrialCgroup::make(cgroup_root)?;
-    let capacity = Capacity { services: 16, slots: 16, members: 16, flows: 256 };
+    let capacity = Capacity { services: 16, slots: 16, members: 16, flows: 256, connections: 0 };
     let mut trial = Trial::load(&capacity, TcpPeer::Service)?;
     trial.write4(&service(REACHED, Some(port)))?;
     trial.write4(&service(REFUSED, None))?;

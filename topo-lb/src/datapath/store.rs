@@ -55,6 +55,8 @@ pub trait Store {
     fn withdraw(&mut self, frontend: &Frontend) -> Result<(), StoreError>;
     /// Waits until every program that was running has ended.
     fn grace(&mut self) -> Result<(), StoreError>;
+    /// Lets tc's connections look at their endpoints anew.
+    fn revise(&mut self) -> Result<(), StoreError>;
     /// Reads what is there.
     fn installed(&mut self) -> Result<Installed, StoreError>;
 }

@@ -94,6 +94,23 @@ pub(crate) struct CgroupLinkInfo {
     tail: u32,
 }
 
+/// `struct bpf_link_info` of a tcx link.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct TcxLinkInfo {
+    /// `enum bpf_link_type`.
+    pub(crate) link_type: u32,
+    pub(crate) id: u32,
+    pub(crate) program_id: u32,
+    padding: u32,
+    /// Zero when the device is gone.
+    pub(crate) device: u32,
+    /// `enum bpf_attach_type`.
+    pub(crate) attach_type: u32,
+}
+
+/// `BPF_LINK_TYPE_TCX`.
+pub(crate) const LINK_TYPE_TCX: u32 = 11;
 /// `BPF_LINK_TYPE_CGROUP`.
 pub(crate) const LINK_TYPE_CGROUP: u32 = 3;
 /// `BPF_PROG_TYPE_CGROUP_SOCK_ADDR`.
@@ -137,12 +154,21 @@ pub(crate) fn pin(fd: BorrowedFd<'_>, path: &Path) -> io::Result<()> {
     bpf(BPF_OBJ_PIN, &mut attribute).map(drop)
 }
 
-/// Reads what a link is; of another kind of link only the first fields mean anything.
+/// Reads what a cgroup link is; of another kind of link only the first fields mean anything.
 pub(crate) fn link_info(link: BorrowedFd<'_>) -> io::Result<CgroupLinkInfo> {
-    let mut info = CgroupLinkInfo::default();
+    info(link)
+}
+
+/// Reads what a tcx link is; of another kind of link only the first fields mean anything.
+pub(crate) fn tcx_link_info(link: BorrowedFd<'_>) -> io::Result<TcxLinkInfo> {
+    info(link)
+}
+
+fn info<T: Default>(link: BorrowedFd<'_>) -> io::Result<T> {
+    let mut info = T::default();
     let mut attribute = InfoByFd {
         fd: link.as_raw_fd() as u32,
-        length: size_of::<CgroupLinkInfo>() as u32,
+        length: size_of::<T>() as u32,
         info: std::ptr::from_mut(&mut info) as u64,
     };
     bpf(BPF_OBJ_GET_INFO_BY_FD, &mut attribute)?;

@@ -13,6 +13,8 @@ pub struct Capacity {
     pub members: u32,
     /// Unconnected UDP flows and affinity entries per family; full maps forget the oldest.
     pub flows: u32,
+    /// Connections of tc per family; zero where tc is not used, and then its maps are not pinned.
+    pub connections: u32,
 }
 
 impl Default for Capacity {
@@ -22,6 +24,7 @@ impl Default for Capacity {
             slots: maps::DEFAULT_SLOTS,
             members: maps::DEFAULT_MEMBERS,
             flows: maps::DEFAULT_FLOWS,
+            connections: 0,
         }
     }
 }

@@ -22,13 +22,13 @@ pub struct Target {
     entry: Entry,
     /// Endpoints that serve without being chosen.
     serving: Vec<SocketAddr>,
-    /// Whether the kernel needs to know the Service's members: for UDP flows and affinity.
+    /// Whether the kernel needs to know the Service's members: for UDP flows, affinity and tc.
     lists_members: bool,
 }
 
 impl Target {
     /// `None` for what topo-lb leaves alone.
-    fn new(route: Route) -> Option<Self> {
+    fn new(route: Route, lists_all: bool) -> Option<Self> {
         let family = Family::of(*route.frontends.first()?);
         let (endpoints, wider) = match route.verdict {
             Verdict::Bypass => return None,
@@ -41,7 +41,7 @@ impl Target {
         let row: Arc<[Chosen]> =
             endpoints.into_iter().take(count).chain(wider).take(usize::from(u16::MAX)).collect();
         let affinity_seconds = route.affinity_seconds.unwrap_or(0);
-        let lists_members = route.protocol == Protocol::Udp || affinity_seconds != 0;
+        let lists_members = lists_all || route.protocol == Protocol::Udp || affinity_seconds != 0;
         Some(Self {
             frontends: route
                 .frontends
@@ -86,9 +86,17 @@ pub struct Desired {
     services: BTreeMap<ServiceId, Vec<Target>>,
     /// In order: the lowest gets it. Nearly always there is one, so this is no tree.
     claims: BTreeMap<Frontend, Vec<Claim>>,
+    lists_all: bool,
 }
 
 impl Desired {
+    /// Nothing yet. With tc, the members of all Services are listed: a TCP connection that tc
+    /// translates hears of its endpoint's end only by this, where a socket would hear it from the
+    /// network.
+    pub fn new(with_tc: bool) -> Self {
+        Self { lists_all: with_tc, ..Self::default() }
+    }
+
     /// Sets what a Service should do, nothing when there are no routes. Returns the Services whose
     /// frontends change hands: this one, and those that claim the same frontends.
     pub fn set(&mut self, id: ServiceId, routes: Vec<Route>) -> BTreeSet<ServiceId> {
@@ -103,7 +111,8 @@ impl Desired {
                 }
             }
         }
-        let mut targets: Vec<Target> = routes.into_iter().filter_map(Target::new).collect();
+        let mut targets: Vec<Target> =
+            routes.into_iter().filter_map(|route| Target::new(route, self.lists_all)).collect();
         targets.shrink_to_fit();
         for (place, frontend) in claimed(&targets) {
             let claims = self.claims.entry(frontend).or_insert_with(|| Vec::with_capacity(1));

@@ -14,7 +14,7 @@ use crate::datapath::memory::MemoryStore;
 use crate::datapath::store::Store;
 use crate::topology::{Chosen, Route, Verdict};
 
-const SMALL: Capacity = Capacity { services: 6, slots: 60, members: 40, flows: 8 };
+const SMALL: Capacity = Capacity { services: 6, slots: 60, members: 40, flows: 8, connections: 0 };
 
 fn id(name: u8) -> ServiceId {
     ServiceId { namespace: "default".into(), name: format!("s{name}").as_str().into() }

@@ -1,0 +1,401 @@
+//! The tc programs by themselves: a packet in, a verdict and a packet out, by the kernel's
+//! `BPF_PROG_TEST_RUN`. Maps are private to each test, and hold what the test puts there.
+
+use std::env;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use aya::maps::{Array, HashMap, MapData, PerCpuArray};
+use aya::programs::{SchedClassifier, TestRun, TestRunOptions};
+use aya::{Ebpf, EbpfLoader};
+use bytemuck::{Pod, bytes_of};
+use etherparse::{
+    NetHeaders, NetSlice, PacketHeaders, SlicedPacket, TransportHeader, TransportSlice,
+};
+use topo_lb_common::address::{Frontend4, Frontend6};
+use topo_lb_common::backend::{Backend4, Backend6};
+use topo_lb_common::connection::{Connection4, Packets, Tuple4};
+use topo_lb_common::maps;
+use topo_lb_common::member::{Member, MemberKey4, MemberKey6};
+use topo_lb_common::range::Range;
+use topo_lb_common::selection::Selection;
+use topo_lb_common::service::{Service4, Service6};
+
+/// `TC_ACT_UNSPEC`: the next program of the hook decides.
+pub const NEXT: i32 = -1;
+/// `TC_ACT_SHOT`.
+pub const DROP: i32 = 2;
+/// `TC_ACT_REDIRECT`: here always back out of the device that the packet came by.
+pub const BACK: i32 = 7;
+
+/// A tc hook.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Hook {
+    /// From a client.
+    Ingress,
+    /// To a client.
+    Egress,
+}
+
+impl Hook {
+    const fn program(self) -> &'static str {
+        match self {
+            Self::Ingress => "topo_lb_ingress",
+            Self::Egress => "topo_lb_egress",
+        }
+    }
+}
+
+/// The programs, loaded for one test.
+#[derive(Debug)]
+pub struct Programs {
+    ebpf: Ebpf,
+    generation: u32,
+}
+
+/// A layout as aya wants it.
+#[repr(transparent)]
+#[derive(Clone, Copy)]
+struct Raw<T>(T);
+// SAFETY: `bytemuck::Pod` promises as much.
+unsafe impl<T: Pod> aya::Pod for Raw<T> {}
+
+/// The object that the agent carries.
+fn object() -> Result<PathBuf> {
+    if let Some(path) = env::var_os("TOPO_LB_EBPF_OBJECT") {
+        return Ok(path.into());
+    }
+    let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("a workspace")?;
+    Ok(workspace.join("target/bpf/topo-lb.o"))
+}
+
+impl Programs {
+    /// Loads both programs, with no Service.
+    ///
+    /// # Errors
+    /// The object is not built, or the kernel refuses it.
+    pub fn load() -> Result<Self> {
+        let path = object()?;
+        let mut loader = EbpfLoader::new();
+        loader.btf(None);
+        for name in maps::ALL {
+            if !matches!(name, maps::RANGE | maps::REVISION | maps::PACKETS | maps::REFUSALS)
+                && !name.starts_with("connected")
+            {
+                loader.map_max_entries(name, 1024);
+            }
+        }
+        let mut ebpf = loader.load_file(&path).with_context(|| {
+            format!("cannot load {}: build it with cargo xtask build-ebpf", path.display())
+        })?;
+        for hook in [Hook::Ingress, Hook::Egress] {
+            program(&mut ebpf, hook)?.load().context("the verifier refuses a tc program")?;
+        }
+        let mut programs = Self { ebpf, generation: 0 };
+        programs.write_range(Range::EMPTY)?;
+        Ok(programs)
+    }
+
+    /// Runs a packet through a hook's program: the verdict, and the packet as it is then.
+    ///
+    /// # Errors
+    /// The kernel does not run it.
+    pub fn run(&mut self, hook: Hook, packet: &[u8]) -> Result<(i32, Vec<u8>)> {
+        let mut out = vec![0; packet.len() + 256];
+        let mut options = TestRunOptions::new();
+        options.data_in = Some(packet);
+        options.data_out = Some(&mut out);
+        let result = program(&mut self.ebpf, hook)?.test_run(options)?;
+        out.truncate(result.data_size_out as usize);
+        Ok((result.return_value.cast_signed(), out))
+    }
+
+    /// Mean time of a run, of many, by the kernel's own clock.
+    ///
+    /// # Errors
+    /// The kernel does not run it.
+    pub fn time(&mut self, hook: Hook, packet: &[u8], repeat: u32) -> Result<Duration> {
+        let mut options = TestRunOptions::new();
+        options.data_in = Some(packet);
+        options.repeat = repeat;
+        Ok(program(&mut self.ebpf, hook)?.test_run(options)?.duration)
+    }
+
+    /// Makes a Service of these endpoints: a write that every connection sees as a change.
+    ///
+    /// # Errors
+    /// The maps are full.
+    pub fn serve(
+        &mut self,
+        index: u32,
+        frontend: SocketAddr,
+        protocol: u8,
+        endpoints: &[SocketAddr],
+    ) -> Result<()> {
+        self.generation += 1;
+        let generation = self.generation;
+        let selection = Selection { count: endpoints.len() as u16, ..Selection::default() };
+        match frontend.ip() {
+            IpAddr::V4(ip) => {
+                let key = Frontend4 {
+                    address: ip.octets(),
+                    port: frontend.port(),
+                    protocol,
+                    reserved: 0,
+                };
+                let mut value = Service4 {
+                    generation,
+                    service: index,
+                    frontend: key,
+                    selection,
+                    generation_tail: generation,
+                    ..Service4::default()
+                };
+                for (place, endpoint) in value.endpoints.iter_mut().zip(endpoints) {
+                    *place = Backend4 {
+                        address: four(endpoint.ip())?.octets(),
+                        port: endpoint.port(),
+                        ..Backend4::default()
+                    };
+                }
+                self.insert(maps::SERVICES4, key, value)?;
+                self.write_range(self.range()?.with4(ip.octets()))?;
+            }
+            IpAddr::V6(ip) => {
+                let key = Frontend6 {
+                    address: ip.octets(),
+                    port: frontend.port(),
+                    protocol,
+                    reserved: 0,
+                };
+                let mut value = Service6 {
+                    generation,
+                    service: index,
+                    frontend: key,
+                    selection,
+                    generation_tail: generation,
+                    ..Service6::default()
+                };
+                for (place, endpoint) in value.endpoints.iter_mut().zip(endpoints) {
+                    *place = Backend6 {
+                        address: six(endpoint.ip())?.octets(),
+                        port: endpoint.port(),
+                        ..Backend6::default()
+                    };
+                }
+                self.insert(maps::SERVICES6, key, value)?;
+                let [a, b, c, d, e, f, g, h, ..] = ip.octets();
+                self.write_range(self.range()?.with6([a, b, c, d, e, f, g, h]))?;
+            }
+        }
+        for endpoint in endpoints {
+            self.set_member(index, *endpoint)?;
+        }
+        self.revise()
+    }
+
+    fn set_member(&mut self, service: u32, endpoint: SocketAddr) -> Result<()> {
+        let member = Member { state: 1 };
+        match endpoint.ip() {
+            IpAddr::V4(ip) => {
+                let key = MemberKey4 {
+                    service,
+                    address: ip.octets(),
+                    port: endpoint.port(),
+                    reserved: 0,
+                };
+                self.insert(maps::MEMBERS4, key, member)
+            }
+            IpAddr::V6(ip) => {
+                let key = MemberKey6 {
+                    service,
+                    address: ip.octets(),
+                    port: endpoint.port(),
+                    reserved: 0,
+                };
+                self.insert(maps::MEMBERS6, key, member)
+            }
+        }
+    }
+
+    /// Takes an IPv4 endpoint off a Service's members.
+    ///
+    /// # Errors
+    /// It was none.
+    pub fn remove_member(&mut self, service: u32, endpoint: SocketAddr) -> Result<()> {
+        let address = four(endpoint.ip())?.octets();
+        let key = MemberKey4 { service, address, port: endpoint.port(), reserved: 0 };
+        let map = self.ebpf.map_mut(maps::MEMBERS4).context("a map")?;
+        HashMap::<&mut MapData, Raw<MemberKey4>, Raw<Member>>::try_from(map)?.remove(&Raw(key))?;
+        self.revise()
+    }
+
+    fn revise(&mut self) -> Result<()> {
+        let revision = self.ebpf.map_mut(maps::REVISION).context("a map")?;
+        let mut revision = Array::<&mut MapData, u32>::try_from(revision)?;
+        let next = revision.get(&0, 0)? + 1;
+        Ok(revision.set(0, next, 0)?)
+    }
+
+    fn range(&self) -> Result<Range> {
+        let range = self.ebpf.map(maps::RANGE).context("a map")?;
+        Ok(Array::<&MapData, Raw<Range>>::try_from(range)?.get(&0, 0)?.0)
+    }
+
+    fn write_range(&mut self, range: Range) -> Result<()> {
+        let map = self.ebpf.map_mut(maps::RANGE).context("a map")?;
+        Ok(Array::<&mut MapData, Raw<Range>>::try_from(map)?.set(0, Raw(range), 0)?)
+    }
+
+    fn insert<K: Pod, V: Pod>(&mut self, name: &str, key: K, value: V) -> Result<()> {
+        let map = self.ebpf.map_mut(name).context("a map")?;
+        Ok(HashMap::<&mut MapData, Raw<K>, Raw<V>>::try_from(map)?.insert(
+            Raw(key),
+            Raw(value),
+            0,
+        )?)
+    }
+
+    /// The IPv4 connections, both ways of each.
+    ///
+    /// # Errors
+    /// The map cannot be read.
+    pub fn connections4(&self) -> Result<Vec<(Tuple4, Connection4)>> {
+        let map = self.ebpf.map(maps::CONNECTIONS4).context("a map")?;
+        let map = HashMap::<&MapData, Raw<Tuple4>, Raw<Connection4>>::try_from(map)?;
+        map.iter()
+            .map(|pair| pair.map(|(key, value)| (key.0, value.0)).map_err(Into::into))
+            .collect()
+    }
+
+    /// Makes every IPv4 connection as old as if nothing had come for `age`.
+    ///
+    /// # Errors
+    /// The map cannot be written.
+    pub fn age4(&mut self, age: Duration) -> Result<()> {
+        for (key, mut value) in self.connections4()? {
+            value.last_used = value.last_used.saturating_sub(age.as_nanos() as u64);
+            self.insert(maps::CONNECTIONS4, key, value)?;
+        }
+        Ok(())
+    }
+
+    /// What became of a hook's packets.
+    ///
+    /// # Errors
+    /// The map cannot be read.
+    pub fn totals(&self, hook: Hook) -> Result<Packets> {
+        let map = self.ebpf.map(maps::PACKETS).context("a map")?;
+        let map = PerCpuArray::<&MapData, Raw<Packets>>::try_from(map)?;
+        let mut sums = [0_u64; size_of::<Packets>() / 8];
+        for Raw(one) in map.get(&(hook as u32), 0)?.iter() {
+            let words: &[u64] = bytemuck::cast_slice(bytes_of(one));
+            for (sum, word) in sums.iter_mut().zip(words) {
+                *sum += word;
+            }
+        }
+        Ok(bytemuck::cast(sums))
+    }
+}
+
+fn program(ebpf: &mut Ebpf, hook: Hook) -> Result<&mut SchedClassifier> {
+    let program = ebpf.program_mut(hook.program()).context("the object has no tc programs")?;
+    Ok(program.try_into()?)
+}
+
+fn four(address: IpAddr) -> Result<Ipv4Addr> {
+    match address {
+        IpAddr::V4(address) => Ok(address),
+        IpAddr::V6(_) => anyhow::bail!("{address} is not IPv4"),
+    }
+}
+
+fn six(address: IpAddr) -> Result<Ipv6Addr> {
+    match address {
+        IpAddr::V6(address) => Ok(address),
+        IpAddr::V4(_) => anyhow::bail!("{address} is not IPv6"),
+    }
+}
+
+/// Who a packet says that it is from and to; ports are zero where it has none.
+///
+/// # Errors
+/// It is no IP packet.
+pub fn says(packet: &[u8]) -> Result<(SocketAddr, SocketAddr)> {
+    let sliced = SlicedPacket::from_ethernet(packet)?;
+    let (source, destination): (IpAddr, IpAddr) = match sliced.net.context("no IP packet")? {
+        NetSlice::Ipv4(ip) => {
+            (ip.header().source_addr().into(), ip.header().destination_addr().into())
+        }
+        NetSlice::Ipv6(ip) => {
+            (ip.header().source_addr().into(), ip.header().destination_addr().into())
+        }
+        NetSlice::Arp(_) => anyhow::bail!("an ARP packet"),
+    };
+    let (from, to) = match sliced.transport {
+        Some(TransportSlice::Tcp(tcp)) => (tcp.source_port(), tcp.destination_port()),
+        Some(TransportSlice::Udp(udp)) => (udp.source_port(), udp.destination_port()),
+        _ => (0, 0),
+    };
+    Ok((SocketAddr::new(source, from), SocketAddr::new(destination, to)))
+}
+
+/// The checksums of a whole packet that are wrong, computed from nothing by another
+/// implementation.
+///
+/// # Errors
+/// It is no IP packet.
+pub fn wrong_checksums(packet: &[u8]) -> Result<Vec<&'static str>> {
+    let headers = PacketHeaders::from_ethernet_slice(packet)?;
+    let payload = headers.payload.slice();
+    let mut wrong = Vec::new();
+    match (headers.net.context("no IP packet")?, headers.transport) {
+        (NetHeaders::Ipv4(ip, _), transport) => {
+            if ip.header_checksum != ip.calc_header_checksum() {
+                wrong.push("IPv4");
+            }
+            match transport {
+                Some(TransportHeader::Tcp(tcp)) => {
+                    if tcp.checksum != tcp.calc_checksum_ipv4(&ip, payload)? {
+                        wrong.push("TCP");
+                    }
+                }
+                Some(TransportHeader::Udp(udp)) => {
+                    if udp.checksum != 0 && udp.checksum != udp.calc_checksum_ipv4(&ip, payload)? {
+                        wrong.push("UDP");
+                    }
+                }
+                Some(TransportHeader::Icmpv4(icmp)) => {
+                    if icmp.checksum != icmp.icmp_type.calc_checksum(payload) {
+                        wrong.push("ICMP");
+                    }
+                }
+                _ => {}
+            }
+        }
+        (NetHeaders::Ipv6(ip, _), transport) => match transport {
+            Some(TransportHeader::Tcp(tcp)) => {
+                if tcp.checksum != tcp.calc_checksum_ipv6(&ip, payload)? {
+                    wrong.push("TCP");
+                }
+            }
+            Some(TransportHeader::Udp(udp)) => {
+                if udp.checksum != udp.calc_checksum_ipv6(&ip, payload)? {
+                    wrong.push("UDP");
+                }
+            }
+            Some(TransportHeader::Icmpv6(icmp)) => {
+                if icmp.checksum
+                    != icmp.icmp_type.calc_checksum(ip.source, ip.destination, payload)?
+                {
+                    wrong.push("ICMPv6");
+                }
+            }
+            _ => {}
+        },
+        (NetHeaders::Arp(_), _) => anyhow::bail!("an ARP packet"),
+    }
+    Ok(wrong)
+}

@@ -1,0 +1,226 @@
+//! Traffic that meets no socket of this kernel: clients that stand for virtual machines, behind a
+//! device of their node, outside of every cgroup that an agent serves.
+
+use std::fs;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, ensure};
+use serde_json::Value;
+use topo_lb_tests::client::Client;
+use topo_lb_tests::scene::{
+    ECHO4, ECHO6, EMPTY4, EMPTY6, FOLLOWS, HERE, KEYS, NOBODY4, Scene, WEB4, WEB6, ZONE, at,
+    prepared,
+};
+use topo_lb_tests::traffic::Via;
+use topo_lb_tests::wait::until;
+
+/// Plays with tc on every device of a pod.
+fn play(body: impl FnOnce(&mut Scene<'_>) -> Result<()>) -> Result<()> {
+    prepared(
+        |_| {},
+        |scene| {
+            scene.agent.set("--tc-devices", "pod*");
+            scene.agent.set("--max-connections", "16384");
+            scene.agent.resume()?;
+            body(scene)
+        },
+    )
+}
+
+fn expect(client: &mut Client, via: Via, to: &str, pods: &[&str]) -> Result<()> {
+    let tally = client.call(via, at(to)?, 200)?;
+    ensure!(tally.answered() == 200, "{via:?} to {to}: {tally}");
+    let wanted = pods.iter().copied().collect();
+    ensure!(tally.pods() == wanted, "{via:?} to {to}: {tally}");
+    // The machine never sees anything but the address that it dialled.
+    ensure!(tally.peers.iter().eq([&at(to)?]), "{via:?} to {to}: {:?}", tally.peers);
+    Ok(())
+}
+
+/// The pins of tc links.
+fn pins(directory: &Path) -> Result<Vec<String>> {
+    let entries = fs::read_dir(directory.join("links")).context("links are pinned")?;
+    let names = entries.flatten().filter_map(|entry| entry.file_name().into_string().ok());
+    Ok(names.filter(|name| name.starts_with("topo_lb_")).collect())
+}
+
+#[test]
+fn every_endpoint_answers_a_machine() -> Result<()> {
+    play(|scene| {
+        let mut machine = scene.cluster.machine("client")?;
+        for (via, to) in [
+            (Via::Http, WEB4),
+            (Via::Http, WEB6),
+            (Via::UdpConnected, WEB4),
+            (Via::Udp, WEB6),
+            (Via::Udp, ECHO4),
+            (Via::UdpConnected, ECHO6),
+        ] {
+            expect(&mut machine, via, to, &["a", "b", "c", "d"])?;
+        }
+        expect(&mut machine, Via::Http, NOBODY4, &["untouched"])
+    })
+}
+
+#[test]
+fn a_machine_s_traffic_keeps_its_topology() -> Result<()> {
+    play(|scene| {
+        let mut machine = scene.cluster.machine("client")?;
+        scene.change(|manifests| manifests.annotate("web", KEYS, Some(ZONE)))?;
+        let to = at(WEB4)?;
+        until("only this zone", FOLLOWS, || {
+            let tally = machine.call(Via::Http, to, 50)?;
+            let near = tally.answered() == 50 && tally.pods() == ["a", "b"].into();
+            Ok(if near { Ok(()) } else { Err(tally) })
+        })?;
+        for (via, to) in [(Via::Http, WEB4), (Via::Http, WEB6), (Via::UdpConnected, WEB4)] {
+            expect(&mut machine, via, to, &["a", "b"])?;
+        }
+        Ok(())
+    })
+}
+
+#[test]
+fn a_machine_is_refused_at_once() -> Result<()> {
+    play(|scene| {
+        let mut machine = scene.cluster.machine("client")?;
+        for via in [Via::Http, Via::UdpConnected] {
+            for to in [EMPTY4, EMPTY6] {
+                let tally = machine.call(via, at(to)?, 50)?;
+                ensure!(tally.refused == 50, "{via:?} to {to}: {tally}");
+                ensure!(tally.median_us < 5_000, "{via:?} to {to}: {} µs", tally.median_us);
+            }
+        }
+        Ok(())
+    })
+}
+
+#[test]
+fn a_machine_that_is_its_own_endpoint_gets_an_answer() -> Result<()> {
+    play(|scene| {
+        let mut machine = scene.cluster.machine("a")?;
+        scene
+            .change(|manifests| manifests.annotate("web", KEYS, Some("kubernetes.io/hostname")))?;
+        let to = at(WEB4)?;
+        until("only itself", FOLLOWS, || {
+            let tally = machine.call(Via::Http, to, 20)?;
+            let own = tally.answered() == 20 && tally.pods() == ["a"].into();
+            Ok(if own { Ok(()) } else { Err(tally) })
+        })?;
+        for (via, to) in
+            [(Via::Http, WEB4), (Via::Http, WEB6), (Via::UdpConnected, WEB4), (Via::Udp, WEB6)]
+        {
+            expect(&mut machine, via, to, &["a"])?;
+        }
+        Ok(())
+    })
+}
+
+#[test]
+fn what_a_socket_has_translated_tc_leaves_alone() -> Result<()> {
+    play(|scene| {
+        for via in [Via::Http, Via::UdpConnected, Via::Udp] {
+            scene.expect(via, at(WEB4)?, &["a", "b", "c", "d"])?;
+        }
+        let connections = tracked(&scene.agent.list("connections")?)?;
+        ensure!(connections.is_empty(), "{connections:?}");
+        let mut machine = scene.cluster.machine("client")?;
+        expect(&mut machine, Via::Http, WEB4, &["a", "b", "c", "d"])?;
+        let connections = tracked(&scene.agent.list("connections")?)?;
+        ensure!(connections.len() == 200, "{} connections", connections.len());
+        Ok(())
+    })
+}
+
+/// The rows of tc in `list connections`.
+fn tracked(listed: &Value) -> Result<Vec<Value>> {
+    let rows = listed["connections"].as_array().context("list connections has connections")?;
+    Ok(rows.iter().filter(|row| row["client"].is_string()).cloned().collect())
+}
+
+#[test]
+fn a_connection_outlives_a_thousand_changes_and_the_agent() -> Result<()> {
+    play(|scene| {
+        let mut machine = scene.cluster.machine("client")?;
+        let socket = machine.open(Via::Http, at(WEB4)?)?.expect("endpoints serve");
+        let first = machine.ask(socket, None)?.expect("it is answered").pod;
+        for round in 0..1_000 {
+            let ready = round % 2 == 0;
+            for pod in ["a", "b", "c", "d"] {
+                scene.manifests.set_ready(pod, ready || pod == "d");
+            }
+            scene.manifests.write()?;
+            if round % 20 == 0 {
+                let reply = machine.ask(socket, None)?;
+                let reply = reply.map_err(|failure| anyhow::anyhow!("round {round}: {failure}"))?;
+                ensure!(reply.pod == first, "{first}, and then {}", reply.pod);
+            }
+        }
+        scene.agent.kill();
+        let reply = machine.ask(socket, None)?.expect("nobody is needed");
+        ensure!(reply.pod == first, "{first}, and then {}", reply.pod);
+        scene.agent.resume()?;
+        let reply = machine.ask(socket, None)?.expect("the table is still there");
+        ensure!(reply.pod == first, "{first}, and then {}", reply.pod);
+        Ok(())
+    })
+}
+
+#[test]
+fn a_device_is_attached_when_it_comes_and_leaves_nothing_when_it_goes() -> Result<()> {
+    play(|scene| {
+        let directory = scene.agent.pins().to_owned();
+        let before = pins(&directory)?;
+        ensure!(before.len() == 4, "two pods, each both ways: {before:?}");
+        let lines = ["link add pod77 type veth peer name other77".to_owned()];
+        scene.cluster.ip_on(HERE, &lines)?;
+        let start = Instant::now();
+        until("the device's links", FOLLOWS, || {
+            let now = pins(&directory)?;
+            Ok(if now.len() == 6 { Ok(()) } else { Err(now.join(" ")) })
+        })?;
+        ensure!(start.elapsed() < Duration::from_millis(100), "{:?}", start.elapsed());
+        scene.cluster.ip_on(HERE, &["link del pod77".to_owned()])?;
+        until("the end of the device's links", FOLLOWS, || {
+            let now = pins(&directory)?;
+            Ok(if now.len() == 4 { Ok(()) } else { Err(now.join(" ")) })
+        })?;
+        Ok(())
+    })
+}
+
+#[test]
+fn clsact_does_what_tcx_does_and_filters_go_with_cleanup() -> Result<()> {
+    prepared(
+        |_| {},
+        |scene| {
+            scene.agent.set("--tc-devices", "pod*");
+            scene.agent.set("--tc-attach", "clsact");
+            scene.agent.resume()?;
+            let mut machine = scene.cluster.machine("client")?;
+            expect(&mut machine, Via::Http, WEB4, &["a", "b", "c", "d"])?;
+            scene.agent.kill();
+            expect(&mut machine, Via::UdpConnected, WEB6, &["a", "b", "c", "d"])?;
+            scene.agent.resume()?;
+            expect(&mut machine, Via::Http, WEB6, &["a", "b", "c", "d"])?;
+            scene.agent.stop()?;
+            scene.agent.set("--tc-devices", "nothing*");
+            scene.agent.resume()?;
+            ensure!(pins(scene.agent.pins())?.is_empty(), "{:?}", pins(scene.agent.pins())?);
+            expect(&mut machine, Via::Http, WEB4, &["untouched"])
+        },
+    )
+}
+
+#[test]
+fn without_devices_an_agent_takes_tc_away() -> Result<()> {
+    play(|scene| {
+        let directory = scene.agent.pins().to_owned();
+        scene.agent.stop()?;
+        scene.agent.set("--tc-devices", "nothing*");
+        scene.agent.resume()?;
+        ensure!(pins(&directory)?.is_empty(), "{:?}", pins(&directory)?);
+        Ok(())
+    })
+}

@@ -1,0 +1,107 @@
+//! Internet checksums (RFC 1071), updated by what changes (RFC 1624): a checksum that was wrong
+//! stays wrong. Sums are of words as they lie in the packet, which suits any byte order.
+
+use aya_ebpf::bindings::{__sk_buff, BPF_F_MARK_MANGLED_0, BPF_F_PSEUDO_HDR};
+use aya_ebpf::helpers::{bpf_csum_update, bpf_l4_csum_replace};
+use topo_lb_common::address::{TCP, UDP};
+
+/// `BPF_F_IPV6`: no checksum of an IP header makes up for an address that changes. Linux 6.16,
+/// and the long-term kernels of that time ("bpf: Fix L4 csum update on IPv6 in
+/// CHECKSUM_COMPLETE").
+const IPV6: u64 = 1 << 7;
+
+/// A sum in the making, by how much a checksum's data changes.
+#[derive(Clone, Copy)]
+pub(crate) struct Change(u64);
+
+impl Change {
+    /// Nothing changes.
+    pub(crate) const NONE: Self = Self(0);
+
+    /// And a word of 32 bits at an even offset changes.
+    #[inline(always)]
+    pub(crate) const fn word(self, from: u32, to: u32) -> Self {
+        Self(self.0 + !from as u64 + to as u64)
+    }
+
+    /// And a word of 16 bits at an even offset changes.
+    #[inline(always)]
+    pub(crate) const fn half(self, from: u16, to: u16) -> Self {
+        Self(self.0 + !from as u64 + to as u64)
+    }
+
+    /// As the kernel's helpers want it (`__wsum`).
+    #[inline(always)]
+    pub(crate) const fn sum(self) -> u32 {
+        let once = (self.0 >> 32) + (self.0 & 0xffff_ffff);
+        ((once >> 32) + once) as u32
+    }
+
+    /// What becomes of a checksum.
+    #[inline(always)]
+    pub(crate) const fn apply(self, checksum: u16) -> u16 {
+        !fold(!checksum as u64 + self.sum() as u64)
+    }
+}
+
+/// A sum as 16 bits.
+#[inline(always)]
+pub(crate) const fn fold(sum: u64) -> u16 {
+    let sum = (sum >> 32) + (sum & 0xffff_ffff);
+    let sum = (sum >> 16) + (sum & 0xffff);
+    let sum = (sum >> 16) + (sum & 0xffff);
+    ((sum >> 16) + sum) as u16
+}
+
+/// Offset of the checksum in a transport header; `None` where it is not an Internet checksum.
+#[inline(always)]
+pub(crate) const fn offset_in(protocol: u8) -> Option<u32> {
+    match protocol {
+        TCP => Some(16),
+        UDP => Some(6),
+        _ => None,
+    }
+}
+
+/// Updates the checksum at `offset` for addresses of the IP header, which transport protocols
+/// include. Where a device is to compute the checksum, the helper knows, and does what is due.
+/// Whether it could be done.
+#[inline(always)]
+pub(crate) fn replace_addresses(
+    skb: *mut __sk_buff,
+    offset: u32,
+    change: Change,
+    protocol: u8,
+    is_ipv6: bool,
+) -> bool {
+    let flags = mangled(protocol) | u64::from(BPF_F_PSEUDO_HDR);
+    let sum = change.sum();
+    // SAFETY: a context of this hook.
+    unsafe {
+        if !is_ipv6 {
+            return bpf_l4_csum_replace(skb, offset, 0, sum.into(), flags) == 0;
+        }
+        if bpf_l4_csum_replace(skb, offset, 0, sum.into(), flags | IPV6) == 0 {
+            return true;
+        }
+        // A kernel without the flag takes this off the device's sum of the packet.
+        if bpf_l4_csum_replace(skb, offset, 0, sum.into(), flags) != 0 {
+            return false;
+        }
+        bpf_csum_update(skb, sum);
+        true
+    }
+}
+
+/// Updates the checksum at `offset` for what it covers itself. Whether it could be done.
+#[inline(always)]
+pub(crate) fn replace(skb: *mut __sk_buff, offset: u32, change: Change, protocol: u8) -> bool {
+    // SAFETY: a context of this hook.
+    unsafe { bpf_l4_csum_replace(skb, offset, 0, change.sum().into(), mangled(protocol)) == 0 }
+}
+
+/// UDP's zero means that there is no checksum, and stays.
+#[inline(always)]
+fn mangled(protocol: u8) -> u64 {
+    if protocol == UDP { BPF_F_MARK_MANGLED_0.into() } else { 0 }
+}

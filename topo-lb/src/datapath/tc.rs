@@ -1,0 +1,350 @@
+//! Attaches the tc programs to devices: by tcx where the kernel has it (Linux 6.6), by a clsact
+//! queueing discipline before.
+//!
+//! A tcx link is pinned, as those of the sockets' hooks are. Of a clsact filter the program is
+//! pinned instead, so that it is known where filters are. Either way the pin's name holds the
+//! device's index, and what is pinned is what is attached.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use aya::Ebpf;
+use aya::programs::links::FdLink;
+use aya::programs::tc::{
+    NlOptions, SchedClassifierLink, TcAttachOptions, TcError, TcHandle, qdisc_add_clsact,
+};
+use aya::programs::{LinkOrder, ProgramError, TcAttachType};
+use thiserror::Error;
+use topo_lb_common::maps;
+use tracing::{info, warn};
+
+use super::link::DIRECTORY;
+use super::load::{Datapath, LoadError, causes, classifier};
+use super::syscall::{self, LINK_TYPE_TCX};
+use crate::device::Device;
+
+/// The way that packets go through a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Direction {
+    /// Received by the node.
+    Ingress,
+    /// Sent by the node.
+    Egress,
+}
+
+/// Of filters: a number that nobody else uses by accident.
+const HANDLE: TcHandle = TcHandle::new(0, 0x7470);
+
+impl Direction {
+    /// Both, in the order of attaching: the way back is there before a connection can go.
+    pub const BOTH: [Self; 2] = [Self::Egress, Self::Ingress];
+
+    /// The program's name, and the beginning of its pins' names.
+    pub const fn program(self) -> &'static str {
+        match self {
+            Self::Ingress => "topo_lb_ingress",
+            Self::Egress => "topo_lb_egress",
+        }
+    }
+
+    const fn attach_type(self) -> TcAttachType {
+        match self {
+            Self::Ingress => TcAttachType::Ingress,
+            Self::Egress => TcAttachType::Egress,
+        }
+    }
+
+    /// `enum bpf_attach_type`: `BPF_TCX_INGRESS`, `BPF_TCX_EGRESS`.
+    const fn tcx_type(self) -> u32 {
+        match self {
+            Self::Ingress => 46,
+            Self::Egress => 47,
+        }
+    }
+
+    /// Nearest to the client: what others see on the node's side are endpoints, each way.
+    fn order(self) -> LinkOrder {
+        match self {
+            Self::Ingress => LinkOrder::first(),
+            Self::Egress => LinkOrder::last(),
+        }
+    }
+
+    /// The same for filters: the lower is asked first.
+    const fn priority(self) -> u16 {
+        match self {
+            Self::Ingress => 1,
+            Self::Egress => 0xbfff,
+        }
+    }
+}
+
+/// How a program is attached to a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Means {
+    /// A tcx link.
+    Tcx,
+    /// A filter of a clsact queueing discipline.
+    Clsact,
+}
+
+/// Something that is pinned because it is attached.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Pin {
+    means: Means,
+    direction: Direction,
+    device: u32,
+}
+
+impl Pin {
+    fn name(&self) -> String {
+        let means = match self.means {
+            Means::Tcx => "",
+            Means::Clsact => "_clsact",
+        };
+        format!("{}{means}_{}", self.direction.program(), self.device)
+    }
+
+    fn path(&self, pin_dir: &Path) -> PathBuf {
+        pin_dir.join(DIRECTORY).join(self.name())
+    }
+
+    fn parse(name: &str) -> Option<Self> {
+        Direction::BOTH.into_iter().find_map(|direction| {
+            let rest = name.strip_prefix(direction.program())?.strip_prefix('_')?;
+            let (means, device) = match rest.strip_prefix("clsact_") {
+                Some(device) => (Means::Clsact, device),
+                None => (Means::Tcx, rest),
+            };
+            Some(Self { means, direction, device: device.parse().ok()? })
+        })
+    }
+}
+
+/// Why a device is not attached to.
+#[derive(Debug, Error)]
+pub enum DeviceError {
+    /// The kernel does not attach the program.
+    #[error("{program} cannot be attached to {device}: {reason}")]
+    Refused {
+        /// The program.
+        program: &'static str,
+        /// The device's name.
+        device: String,
+        /// What the kernel answered.
+        reason: String,
+    },
+    /// Something cannot be pinned, or its pin cannot be used.
+    #[error("the pin {} cannot be made or used: {reason}", path.display())]
+    Pin {
+        /// Where.
+        path: PathBuf,
+        /// Why.
+        reason: String,
+    },
+    /// The program is not there.
+    #[error(transparent)]
+    Object(#[from] LoadError),
+}
+
+impl Datapath {
+    /// Attaches both programs to these devices, and detaches them from all others. What cannot be
+    /// attached is told in the log, and tried again with the next call. `renew` also puts this
+    /// agent's programs in the place of those that are attached already.
+    pub fn attach_devices(&mut self, devices: &[Device], renew: bool) {
+        let pin_dir = self.options.pin_dir.clone();
+        let only = self.options.tc_means;
+        let known = pins(&pin_dir);
+        for pin in &known {
+            if !devices.iter().any(|device| device.index == pin.device) {
+                detach(&pin_dir, pin);
+            }
+        }
+        for device in devices {
+            for direction in Direction::BOTH {
+                match attach(&mut self.ebpf, &pin_dir, device, direction, renew, only) {
+                    Ok(true) => {
+                        info!(device = %device.name, program = direction.program(), "attached");
+                    }
+                    Ok(false) => {}
+                    Err(error) => warn!("{error}; its traffic to Services is not translated"),
+                }
+            }
+        }
+    }
+
+    /// Takes away what an earlier agent had for tc, if anything.
+    pub fn remove_tc(&mut self) {
+        let pin_dir = self.options.pin_dir.clone();
+        detach_all(&pin_dir);
+        for name in maps::TC {
+            let _ = fs::remove_file(pin_dir.join(name));
+        }
+    }
+}
+
+/// What is pinned, of tc.
+fn pins(pin_dir: &Path) -> BTreeSet<Pin> {
+    let entries = fs::read_dir(pin_dir.join(DIRECTORY)).into_iter().flatten().flatten();
+    entries.filter_map(|entry| Pin::parse(entry.file_name().to_str()?)).collect()
+}
+
+/// Detaches everything; what it was, for people.
+pub(super) fn detach_all(pin_dir: &Path) -> Vec<String> {
+    let pins = pins(pin_dir);
+    // No connection goes before its way back does.
+    for pin in pins.iter().filter(|pin| pin.direction == Direction::Ingress) {
+        detach(pin_dir, pin);
+    }
+    for pin in pins.iter().filter(|pin| pin.direction == Direction::Egress) {
+        detach(pin_dir, pin);
+    }
+    pins.iter().map(Pin::name).collect()
+}
+
+fn detach(pin_dir: &Path, pin: &Pin) {
+    if pin.means == Means::Clsact
+        && let Some(name) = device_name(pin.device)
+        && let Err(error) = filter(&name, pin.direction).and_then(|link| {
+            use aya::programs::links::Link as _;
+            link.detach().map_err(io::Error::other)
+        })
+    {
+        warn!(device = %name, %error, "a filter of {} is left", pin.direction.program());
+    }
+    if let Err(error) = fs::remove_file(pin.path(pin_dir))
+        && error.kind() != io::ErrorKind::NotFound
+    {
+        warn!(%error, "{} cannot be removed", pin.path(pin_dir).display());
+    }
+}
+
+/// The name that a device has now.
+fn device_name(index: u32) -> Option<String> {
+    let mut name = [0; libc::IF_NAMESIZE];
+    // SAFETY: room for the longest name.
+    let found = unsafe { libc::if_indextoname(index, name.as_mut_ptr()) };
+    // SAFETY: a terminated name, if any.
+    (!found.is_null())
+        .then(|| unsafe { std::ffi::CStr::from_ptr(found) }.to_string_lossy().into_owned())
+}
+
+/// The filter that topo-lb has, or would have, on a device.
+fn filter(device: &str, direction: Direction) -> io::Result<SchedClassifierLink> {
+    let (attach_type, priority) = (direction.attach_type(), direction.priority());
+    SchedClassifierLink::attached(device, attach_type, priority, HANDLE, None)
+}
+
+/// Attaches one program to one device; whether that was new.
+fn attach(
+    ebpf: &mut Ebpf,
+    pin_dir: &Path,
+    device: &Device,
+    direction: Direction,
+    renew: bool,
+    only: Option<Means>,
+) -> Result<bool, DeviceError> {
+    let pin = |means| Pin { means, direction, device: device.index };
+    let tcx = pin(Means::Tcx).path(pin_dir);
+    let clsact = pin(Means::Clsact).path(pin_dir);
+    let refused = |reason: String| DeviceError::Refused {
+        program: direction.program(),
+        device: device.name.clone(),
+        reason,
+    };
+    let unusable = |path: &Path| {
+        let path = path.to_owned();
+        move |error: io::Error| DeviceError::Pin { path, reason: error.to_string() }
+    };
+    let program = classifier(ebpf, direction)?;
+    if let Some(link) = live(&tcx, device, direction).map_err(unusable(&tcx))? {
+        if renew {
+            let fd = program.fd().map_err(|error| refused(causes(&error)))?;
+            syscall::update_link(link.as_fd(), fd.as_fd()).map_err(unusable(&tcx))?;
+        }
+        return Ok(false);
+    }
+    let is_filter = clsact.exists();
+    if is_filter && !renew {
+        return Ok(false);
+    }
+    fs::create_dir_all(pin_dir.join(DIRECTORY)).map_err(unusable(&tcx))?;
+    if !is_filter && only != Some(Means::Clsact) {
+        let order = TcAttachOptions::TcxOrder(direction.order());
+        match program.attach_with_options(&device.name, direction.attach_type(), order) {
+            Ok(id) => {
+                let link = program.take_link(id).map_err(|error| refused(causes(&error)))?;
+                let link = FdLink::try_from(link).map_err(|error| refused(causes(&error)))?;
+                // Of a device that had this index before.
+                let _ = fs::remove_file(&tcx);
+                link.pin(&tcx).map_err(|error| DeviceError::Pin {
+                    path: tcx.clone(),
+                    reason: causes(&error),
+                })?;
+                return Ok(true);
+            }
+            // Linux before 6.6 knows no such attach type.
+            Err(ProgramError::SyscallError(error))
+                if only.is_none() && error.io_error.raw_os_error() == Some(libc::EINVAL) => {}
+            Err(error) => return Err(refused(causes(&error))),
+        }
+    }
+    match qdisc_add_clsact(&device.name) {
+        Ok(()) | Err(TcError::AlreadyAttached) => {}
+        Err(TcError::NetlinkError(error)) if error.raw_os_error() == Some(libc::EEXIST) => {}
+        Err(error) => return Err(refused(causes(&error))),
+    }
+    let id = if is_filter {
+        let link = filter(&device.name, direction).map_err(|error| refused(error.to_string()))?;
+        program.attach_to_link(link)
+    } else {
+        let options =
+            NlOptions { priority: direction.priority(), handle: HANDLE, ..NlOptions::default() };
+        let options = TcAttachOptions::Netlink(options);
+        program.attach_with_options(&device.name, direction.attach_type(), options)
+    };
+    let id = id.map_err(|error| refused(causes(&error)))?;
+    let link = program.take_link(id).map_err(|error| refused(causes(&error)))?;
+    let _ = fs::remove_file(&clsact);
+    let pinned = program.pin(&clsact);
+    // A filter outlives its maker, unless the maker takes it away.
+    std::mem::forget(link);
+    pinned.map_err(|error| DeviceError::Pin { path: clsact, reason: causes(&error) })?;
+    Ok(!is_filter)
+}
+
+/// The pinned link, if it is there and attached to this device.
+fn live(path: &Path, device: &Device, direction: Direction) -> io::Result<Option<OwnedFd>> {
+    let link = match syscall::open_pin(path) {
+        Ok(link) => link,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    let info = syscall::tcx_link_info(link.as_fd())?;
+    let is_live = info.link_type == LINK_TYPE_TCX
+        && info.device == device.index
+        && info.attach_type == direction.tcx_type();
+    Ok(is_live.then_some(link))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pin_is_known_by_its_name() {
+        for means in [Means::Tcx, Means::Clsact] {
+            for direction in Direction::BOTH {
+                let pin = Pin { means, direction, device: 12 };
+                assert_eq!(Pin::parse(&pin.name()), Some(pin));
+            }
+        }
+        for other in ["connect4", "topo_lb_ingress", "topo_lb_ingress_x", "topo_lb_egress_clsact_"]
+        {
+            assert_eq!(Pin::parse(other), None, "{other}");
+        }
+    }
+}

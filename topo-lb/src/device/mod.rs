@@ -1,0 +1,16 @@
+//! Network devices: which of them are chosen, and when they come and go.
+
+mod follow;
+mod pattern;
+
+pub use follow::{Changes, chosen};
+pub use pattern::{Pattern, PatternError};
+
+/// A network device of this network namespace.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Device {
+    /// The kernel's index; another device may get it after this one is gone.
+    pub index: u32,
+    /// As `ip link` shows it.
+    pub name: String,
+}

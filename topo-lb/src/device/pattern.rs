@@ -1,0 +1,107 @@
+//! Patterns of device names: `*` stands for any text, everything else for itself.
+
+use std::str::FromStr;
+
+/// A pattern of device names.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pattern(String);
+
+/// Bytes of a device's name, without the closing zero (`IFNAMSIZ`, include/uapi/linux/if.h).
+const LONGEST: usize = 15;
+
+/// Why a text is no pattern of device names.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub enum PatternError {
+    /// Nothing at all.
+    #[error("an empty pattern matches no device")]
+    Empty,
+    /// A character that no device name has.
+    #[error("{0:?} is in no device's name: a pattern is a name, with * for any text")]
+    Character(char),
+    /// Longer than any name.
+    #[error("no device's name is longer than 15 bytes")]
+    Long,
+}
+
+impl FromStr for Pattern {
+    type Err = PatternError;
+
+    fn from_str(text: &str) -> Result<Self, PatternError> {
+        if text.is_empty() {
+            return Err(PatternError::Empty);
+        }
+        // dev_valid_name, net/core/dev.c.
+        if let Some(wrong) = text.chars().find(|c| c.is_whitespace() || matches!(c, '/' | ':')) {
+            return Err(PatternError::Character(wrong));
+        }
+        if text.bytes().filter(|byte| *byte != b'*').count() > LONGEST {
+            return Err(PatternError::Long);
+        }
+        Ok(Self(text.to_owned()))
+    }
+}
+
+impl Pattern {
+    /// Whether a device of this name is meant.
+    #[must_use]
+    pub fn matches(&self, name: &str) -> bool {
+        matches(self.0.as_bytes(), name.as_bytes())
+    }
+}
+
+/// Goes back to the last star only: enough, because a star takes any text.
+fn matches(pattern: &[u8], name: &[u8]) -> bool {
+    let (mut at, mut place) = (0, 0);
+    let mut star: Option<(usize, usize)> = None;
+    while place < name.len() {
+        match pattern.get(at) {
+            Some(b'*') => {
+                star = Some((at, place));
+                at += 1;
+            }
+            Some(byte) if *byte == name[place] => {
+                at += 1;
+                place += 1;
+            }
+            _ => {
+                let Some((star_at, from)) = star else { return false };
+                star = Some((star_at, from + 1));
+                at = star_at + 1;
+                place = from + 1;
+            }
+        }
+    }
+    pattern[at..].iter().all(|byte| *byte == b'*')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_star_stands_for_any_text_and_the_rest_for_itself() {
+        let table = [
+            ("tap*", "tap0", true),
+            ("tap*", "tap", true),
+            ("tap*", "mytap0", false),
+            ("*", "eth0", true),
+            ("eth0", "eth0", true),
+            ("eth0", "eth01", false),
+            ("*a*b", "xaxbxb", true),
+            ("*a*b", "xaxbxc", false),
+            ("tap?", "tap0", false),
+        ];
+        for (pattern, name, wanted) in table {
+            let parsed: Pattern = pattern.parse().expect("a pattern");
+            assert_eq!(parsed.matches(name), wanted, "{pattern} and {name}");
+        }
+    }
+
+    #[test]
+    fn what_no_device_can_be_called_is_no_pattern() {
+        assert_eq!("".parse::<Pattern>(), Err(PatternError::Empty));
+        assert_eq!("a b".parse::<Pattern>(), Err(PatternError::Character(' ')));
+        assert_eq!("a/b".parse::<Pattern>(), Err(PatternError::Character('/')));
+        assert_eq!("a-name-of-16-chr".parse::<Pattern>(), Err(PatternError::Long));
+    }
+}
