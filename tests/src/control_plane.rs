@@ -16,9 +16,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use kube::Client;
+use kube::api::GetParams;
 use kube::config::{Config, KubeConfigOptions, Kubeconfig};
+use kube::core::Request;
 
-use crate::api;
 use crate::cluster::Cluster;
 use crate::interrupt;
 use crate::prefix::Prefix;
@@ -287,9 +288,10 @@ impl Drop for ControlPlane<'_> {
     }
 }
 
-/// The server serves what it has itself made at its first start.
+/// Roles are obeyed and controllers are served only then: the server answers much sooner.
 async fn ready(client: Client) -> Result<()> {
-    api::of(&client, "v1", "Namespace").get("default").await?;
+    let request = Request::new("").get("readyz", &GetParams::default())?;
+    client.request_text(request).await?;
     Ok(())
 }
 

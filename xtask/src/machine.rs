@@ -5,6 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use crate::control_plane;
 use crate::mounts::Mounts;
 use crate::plan::Need;
 use crate::process::quoted;
@@ -38,6 +39,10 @@ pub(crate) struct Machine {
     /// `ip`, `bpftool` are there.
     pub(crate) ip: bool,
     pub(crate) bpftool: bool,
+    /// etcd and kube-apiserver are there.
+    pub(crate) control_plane: bool,
+    /// Debian's source packages can be downloaded and unpacked.
+    pub(crate) debian_sources: bool,
     /// What is mounted.
     pub(crate) mounts: Mounts,
 }
@@ -72,6 +77,8 @@ impl Machine {
             deny: find_cargo_program("cargo-deny").is_some(),
             ip: find_program("ip").is_some(),
             bpftool: find_program("bpftool").is_some(),
+            control_plane: control_plane::is_there(),
+            debian_sources: control_plane::is_obtainable(),
             mounts: Mounts::of_mountinfo(&mountinfo),
         }
     }

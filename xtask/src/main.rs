@@ -9,6 +9,8 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 mod build_ebpf;
+mod control_plane;
+mod debian_kubernetes;
 mod demo;
 mod fuzz;
 mod machine;

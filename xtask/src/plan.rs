@@ -19,6 +19,7 @@ pub(crate) const PACKAGES: &[&str] = &[
     "zlib1g-dev",
     "bpftool",
     "iproute2",
+    "dpkg-dev",
 ];
 
 /// Debian's compiler that is recent enough, kept for its browsers, and the sources of `core`.
@@ -50,6 +51,8 @@ pub(crate) enum Need {
     Lab,
     /// To be root, for the lab.
     Root,
+    /// etcd, kube-apiserver and kube-controller-manager.
+    ControlPlane,
 }
 
 /// What would make the machine ready.
@@ -130,6 +133,7 @@ pub(crate) fn plan(machine: &Machine, needs: &BTreeSet<Need>) -> Plan {
             Need::Kernel => draft.kernel(),
             Need::Lab => draft.lab(),
             Need::Root => draft.root(),
+            Need::ControlPlane => draft.control_plane(),
         }
     }
     draft.finish()
@@ -321,6 +325,21 @@ impl Draft<'_> {
         }
     }
 
+    fn control_plane(&mut self) {
+        if self.machine.control_plane || self.machine.debian_sources {
+            return;
+        }
+        if self.machine.debian12 {
+            self.packages_for(&["dpkg-dev"]);
+        } else {
+            let what = "no control plane to test against: etcd, kube-apiserver and \
+                        kube-controller-manager come from Debian's archive where apt-get, \
+                        dpkg-source and debian-archive-keyring are installed, or from a folder \
+                        that KUBEBUILDER_ASSETS names";
+            self.missing(what.to_owned(), "KUBEBUILDER_ASSETS=FOLDER cargo xtask test");
+        }
+    }
+
     fn has_package(&self, name: &str) -> bool {
         self.machine.packages.contains(name)
     }
@@ -396,6 +415,8 @@ mod tests {
             deny: false,
             ip: false,
             bpftool: false,
+            control_plane: false,
+            debian_sources: false,
             mounts: Mounts { bpffs: false, cgroup2: Cgroup2::Free },
         }
     }
@@ -409,6 +430,7 @@ mod tests {
             deny: true,
             ip: true,
             bpftool: true,
+            debian_sources: true,
             mounts: Mounts { bpffs: true, cgroup2: Cgroup2::At(CGROUPS.into()) },
             ..bare()
         }
@@ -438,8 +460,9 @@ mod tests {
     }
 
     fn all() -> BTreeSet<Need> {
-        use Need::{Deny, HostLints, Kernel, Lab, Object, ObjectLints, Root};
-        BTreeSet::from([Object, ObjectLints, HostLints, Deny, Kernel, Lab, Root])
+        use Need::{ControlPlane, Deny, HostLints, Kernel, Lab, Object, ObjectLints, Root};
+        let tools = [Object, ObjectLints, HostLints, Deny, Kernel, Lab, Root, ControlPlane];
+        BTreeSet::from(tools)
     }
 
     fn for_object(machine: &Machine) -> Plan {
@@ -619,5 +642,19 @@ mod tests {
         let asked = [COMPILER_PACKAGES, LINKER_PACKAGES].concat();
         assert!(asked.iter().all(|name| PACKAGES.contains(name)));
         assert!(PACKAGES.contains(&format!("llvm-{DEBIAN_LLVM}-dev").as_str()));
+    }
+
+    #[test]
+    fn a_control_plane_comes_from_debian_or_from_the_environment() {
+        let needs = BTreeSet::from([Need::ControlPlane]);
+        let there = Machine { control_plane: true, debian12: false, ..bare() };
+        assert_eq!(plan(&there, &needs), Plan::default());
+        let obtainable = Machine { debian_sources: true, debian12: false, ..bare() };
+        assert_eq!(plan(&obtainable, &needs), Plan::default());
+        let steps = plan(&bare(), &needs).steps;
+        assert!(steps[1].display().contains("dpkg-dev"), "{steps:?}");
+        let elsewhere = plan(&Machine { debian12: false, ..bare() }, &needs);
+        assert_eq!(elsewhere.steps, []);
+        assert!(elsewhere.missing[0].what.contains("KUBEBUILDER_ASSETS"), "{elsewhere:?}");
     }
 }

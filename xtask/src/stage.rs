@@ -1,11 +1,13 @@
 //! The stages of `cargo xtask test`, in their order.
 
 use std::fs;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 
 use crate::build_ebpf;
+use crate::control_plane;
 use crate::fuzz;
 use crate::machine::Machine;
 use crate::plan::Need;
@@ -32,12 +34,17 @@ pub(crate) enum Stage {
     Unit,
     /// The suites in the lab: the datapath with real sockets
     Lab,
+    /// The Kubernetes source against a real API server
+    ControlPlane,
     /// A minute of any bytes as manifests, where cargo-fuzz and a nightly are installed
     Fuzz,
 }
 
 /// What is compiled for this machine: everything but the programs in the kernel.
 const HOST_PACKAGES: &[&str] = &["--workspace", "--exclude", "topo-lb-ebpf"];
+
+/// What wants a control plane.
+const CONTROL_PLANE_SUITES: &[&str] = &["--package", "topo-lb", "--test", "control_plane"];
 
 /// How long fetching the advisories may take: without a network, some machines wait for ever.
 const ADVISORIES_LIMIT: Duration = Duration::from_secs(120);
@@ -68,6 +75,7 @@ impl Stage {
             Self::Docs => "documentation",
             Self::Unit => "unit tests",
             Self::Lab => "lab",
+            Self::ControlPlane => "control plane",
             Self::Fuzz => "fuzzing",
         }
     }
@@ -81,12 +89,16 @@ impl Stage {
             Self::ClippyEbpf => &[Need::Object, Need::ObjectLints],
             Self::Deny => &[Need::Deny],
             Self::Lab => &[Need::Object, Need::Kernel, Need::Lab, Need::Root],
+            Self::ControlPlane => {
+                &[Need::Object, Need::Kernel, Need::Lab, Need::Root, Need::ControlPlane]
+            }
         }
     }
 
     /// It compiles the agent, which carries the object inside.
     pub(crate) fn includes_object(self) -> bool {
-        matches!(self, Self::Clippy | Self::Docs | Self::Unit | Self::Lab | Self::Fuzz)
+        use Stage::{Clippy, ControlPlane, Docs, Fuzz, Lab, Unit};
+        matches!(self, Clippy | Docs | Unit | Lab | ControlPlane | Fuzz)
     }
 
     /// Runs it.
@@ -109,6 +121,7 @@ impl Stage {
             Self::Docs => docs(workspace, screen)?,
             Self::Unit => unit(workspace, screen)?,
             Self::Lab => lab(workspace, screen, kernels)?,
+            Self::ControlPlane => against_control_plane(workspace, screen)?,
             Self::Fuzz => return fuzz::run(workspace, screen),
         }
         Ok(None)
@@ -130,6 +143,11 @@ fn clippy(workspace: &Workspace, screen: &Screen) -> Result<()> {
     let mut command = workspace.cargo("clippy");
     command.args(HOST_PACKAGES).args(["--all-targets", "--", "-D", "warnings"]);
     run_logged(screen, "cargo clippy", &mut command, &workspace.log("clippy"))?;
+    // `--all-targets` leaves out what is not tested by default.
+    let mut command = workspace.cargo("clippy");
+    command.args(CONTROL_PLANE_SUITES).args(["--", "-D", "warnings"]);
+    let title = "cargo clippy for the control plane's suites";
+    run_logged(screen, title, &mut command, &workspace.log("clippy-control-plane"))?;
     Ok(())
 }
 
@@ -151,10 +169,15 @@ fn unit(workspace: &Workspace, screen: &Screen) -> Result<()> {
     run_visible(&mut test(), TESTS_LIMIT)
 }
 
-fn lab(workspace: &Workspace, screen: &Screen, kernels: &[Kernel]) -> Result<()> {
+fn agent(workspace: &Workspace, screen: &Screen) -> Result<PathBuf> {
     let mut agent = workspace.cargo("build");
     agent.args(["--package", "topo-lb"]);
     run_logged(screen, "compiling the agent", &mut agent, &workspace.log("build-test-agent"))?;
+    Ok(workspace.program(Profile::Dev, "topo-lb"))
+}
+
+fn lab(workspace: &Workspace, screen: &Screen, kernels: &[Kernel]) -> Result<()> {
+    let agent = agent(workspace, screen)?;
     let test = || {
         let mut command = workspace.cargo("test");
         command.args(["--package", "topo-lb-tests", "--no-fail-fast"]);
@@ -166,14 +189,30 @@ fn lab(workspace: &Workspace, screen: &Screen, kernels: &[Kernel]) -> Result<()>
         match kernel {
             // One test at a time: each has a cluster of its own, and measures times.
             Kernel::Host => run_visible(
-                test()
-                    .args(["--", "--test-threads=1"])
-                    .env("TOPO_LB_AGENT", workspace.program(Profile::Dev, "topo-lb")),
+                test().args(["--", "--test-threads=1"]).env("TOPO_LB_AGENT", &agent),
                 TESTS_LIMIT,
             )?,
         }
     }
     Ok(())
+}
+
+/// The suites that plain `cargo test` leaves out.
+fn against_control_plane(workspace: &Workspace, screen: &Screen) -> Result<()> {
+    let programs = control_plane::programs(workspace, screen)?;
+    let agent = agent(workspace, screen)?;
+    let test = || {
+        let mut command = workspace.cargo("test");
+        command.args(CONTROL_PLANE_SUITES).arg("--no-fail-fast");
+        command
+    };
+    let log = workspace.log("build-control-plane");
+    run_logged(screen, "compiling its suites", test().arg("--no-run"), &log)?;
+    let mut run = test();
+    run.args(["--", "--test-threads=1"])
+        .env("TOPO_LB_AGENT", &agent)
+        .env(control_plane::VARIABLE, programs);
+    run_visible(&mut run, TESTS_LIMIT)
 }
 
 fn deny(workspace: &Workspace, screen: &Screen) -> Result<Remark> {

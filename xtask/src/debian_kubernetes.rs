@@ -1,0 +1,333 @@
+//! Kubernetes from Debian's source package: downloaded, unpacked and compiled below one folder,
+//! with a Go that is unpacked there too. Nothing is installed.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+
+use crate::process::run_logged;
+use crate::progress::Screen;
+use crate::workspace::Workspace;
+
+/// What Debian 12's package `kubernetes` is inside, whatever its own number says.
+pub(crate) const VERSION: &str = "1.20.2";
+
+/// Debian's suite, whatever suite the machine runs: the last with this source package.
+const SOURCES: &str = "\
+deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] http://deb.debian.org/debian bookworm main
+deb-src [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] http://deb.debian.org/debian bookworm main
+";
+
+/// etcd, Go, and what replaces a vendored library.
+const PACKAGES: [&str; 4] =
+    ["etcd-server", "golang-1.19-go", "golang-1.19-src", "golang-github-modern-go-reflect2-dev"];
+
+const PROGRAMS: [&str; 2] = ["kube-apiserver", "kube-controller-manager"];
+
+/// Marks a package of which the server describes the types.
+const OPENAPI_MARKER: &str = "+k8s:openapi-gen=true";
+
+/// The work, below one folder. Each part of it is skipped where an earlier attempt has done it.
+#[derive(Debug)]
+pub(crate) struct Build<'a> {
+    workspace: &'a Workspace,
+    screen: &'a Screen,
+    folder: PathBuf,
+}
+
+impl<'a> Build<'a> {
+    pub(crate) fn new(workspace: &'a Workspace, screen: &'a Screen, folder: &Path) -> Self {
+        Self { workspace, screen, folder: folder.to_path_buf() }
+    }
+
+    /// Does what is missing, and says in which folder the programs are.
+    ///
+    /// # Errors
+    /// A step fails; its log is named.
+    pub(crate) fn run(&self) -> Result<PathBuf> {
+        let programs = self.folder.join("programs");
+        make(&programs)?;
+        self.download()?;
+        self.once("root", |root| self.unpack(root))?;
+        self.once("go/src/k8s.io/kubernetes", |source| self.unpack_source(source))?;
+        self.describe_types()?;
+        for program in PROGRAMS {
+            self.compile(program, &programs)?;
+        }
+        let etcd = self.folder.join("root/usr/bin/etcd");
+        fs::copy(&etcd, programs.join("etcd"))
+            .with_context(|| format!("cannot copy {}", etcd.display()))?;
+        Ok(programs)
+    }
+
+    /// Makes a folder by `work` under another name, so that what has its name is whole.
+    fn once(&self, name: &str, work: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
+        let folder = self.folder.join(name);
+        if folder.is_dir() {
+            return Ok(());
+        }
+        let partial = self.folder.join(format!("{name}.partial"));
+        remove(&partial)?;
+        if let Some(parent) = partial.parent() {
+            make(parent)?;
+        }
+        work(&partial)?;
+        fs::rename(&partial, &folder)
+            .with_context(|| format!("cannot put {} in place", folder.display()))
+    }
+
+    fn download(&self) -> Result<()> {
+        self.once("downloads", |folder| {
+            for place in ["apt/lists/partial", "apt/archives/partial"] {
+                make(&self.folder.join(place))?;
+            }
+            make(folder)?;
+            let sources = self.folder.join("apt/sources.list");
+            fs::write(&sources, SOURCES)
+                .with_context(|| format!("cannot write {}", sources.display()))?;
+            let mut update = self.apt(&["update"]);
+            self.step("Debian's package lists, apart from the system's", "lists", &mut update)?;
+            let mut packages = self.apt(&["download"]);
+            packages.args(PACKAGES).current_dir(folder);
+            self.step("etcd and Go from Debian", "packages", &mut packages)?;
+            let mut source = self.apt(&["source", "--download-only", "kubernetes"]);
+            self.step("Kubernetes' source", "source", source.current_dir(folder))
+        })
+    }
+
+    /// `apt-get` that knows nothing of the system's lists and sources, and writes only here.
+    fn apt(&self, arguments: &[&str]) -> Command {
+        let apt = self.folder.join("apt");
+        let mut command = self.workspace.command("apt-get");
+        for (name, place) in [
+            ("Dir::Etc::sourcelist", apt.join("sources.list")),
+            ("Dir::Etc::sourceparts", PathBuf::from("/dev/null")),
+            ("Dir::State::lists", apt.join("lists")),
+            ("Dir::Cache", apt),
+        ] {
+            command.arg("-o").arg(format!("{name}={}", place.display()));
+        }
+        // Root's apt would download as a user who cannot write here.
+        let user = "APT::Sandbox::User=root";
+        command.args(["--yes", "-o", user, "-o", "Acquire::Retries=3"]).args(arguments);
+        command
+    }
+
+    fn unpack(&self, root: &Path) -> Result<()> {
+        for package in self.downloads(".deb")? {
+            let mut command = self.workspace.command("dpkg-deb");
+            command.arg("--extract").arg(&package).arg(root);
+            let name = package.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+            self.step(&format!("unpacking {name}"), "unpack", &mut command)?;
+        }
+        Ok(())
+    }
+
+    fn unpack_source(&self, source: &Path) -> Result<()> {
+        let Some(description) = self.downloads(".dsc")?.pop() else {
+            bail!(
+                "apt-get has downloaded no source; remove {} and try again",
+                self.folder.display()
+            )
+        };
+        // With Debian's patches, security fixes among them. apt has checked the checksums.
+        let mut command = self.workspace.command("dpkg-source");
+        command.args(["--no-check", "--extract"]).arg(description).arg(source);
+        self.step("unpacking Kubernetes' source", "unpack-source", &mut command)?;
+        self.replace_reflect2(&source.join("vendor/github.com/modern-go/reflect2"))
+    }
+
+    /// The vendored reflect2 1.0.1 corrupts memory with Go 1.18 and later ("unexpected fault
+    /// address", within seconds); 1.0.2 does not.
+    fn replace_reflect2(&self, vendored: &Path) -> Result<()> {
+        let debian = self.folder.join("root/usr/share/gocode/src/github.com/modern-go/reflect2");
+        let is_code = |path: &Path| path.extension().is_some_and(|it| it == "go" || it == "s");
+        for old in entries(vendored)?.iter().filter(|path| is_code(path)) {
+            fs::remove_file(old).with_context(|| format!("cannot remove {}", old.display()))?;
+        }
+        for new in entries(&debian)?.iter().filter(|path| is_code(path)) {
+            fs::copy(new, vendored.join(new.file_name().unwrap_or_default()))
+                .with_context(|| format!("cannot copy {}", new.display()))?;
+        }
+        Ok(())
+    }
+
+    /// The descriptions of all types are generated code that the source package does not hold.
+    fn describe_types(&self) -> Result<()> {
+        let source = self.source();
+        let generated = source.join("pkg/generated/openapi/zz_generated.openapi.go");
+        if generated.is_file() {
+            return Ok(());
+        }
+        let generator = self.folder.join("openapi-gen");
+        let mut compile = self.go();
+        compile.arg("build").arg("-o").arg(&generator);
+        compile.arg("./vendor/k8s.io/kube-openapi/cmd/openapi-gen");
+        self.step("compiling the generator of type descriptions", "openapi-gen", &mut compile)?;
+
+        let packages = described_packages(&source)?;
+        // Written elsewhere first: what has its name is whole.
+        let output = self.folder.join("generated");
+        let mut generate = self.command(&generator);
+        generate
+            .args(["--logtostderr", "-O", "zz_generated.openapi", "-h", "/dev/null"])
+            .args(["-p", "k8s.io/kubernetes/pkg/generated/openapi", "--output-base"])
+            .arg(&output)
+            .arg("-i")
+            .arg(packages.into_iter().collect::<Vec<_>>().join(","))
+            .arg("-r")
+            .arg(self.folder.join("openapi-violations.txt"));
+        self.step("generating type descriptions", "openapi", &mut generate)?;
+        let written = output
+            .join("k8s.io/kubernetes/pkg/generated/openapi")
+            .join(generated.file_name().unwrap_or_default());
+        fs::rename(&written, &generated)
+            .with_context(|| format!("cannot put {} in place", generated.display()))
+    }
+
+    fn compile(&self, program: &str, programs: &Path) -> Result<()> {
+        let path = programs.join(program);
+        if path.is_file() {
+            return Ok(());
+        }
+        let partial = self.folder.join(format!("{program}.partial"));
+        let minor = VERSION.split('.').nth(1).unwrap_or_default();
+        let version = "-X k8s.io/kubernetes/vendor/k8s.io/component-base/version";
+        let linking = format!(
+            "-s -w {version}.gitMajor=1 {version}.gitMinor={minor} {version}.gitVersion=v{VERSION}"
+        );
+        let mut command = self.go();
+        command.arg("build").arg("-o").arg(&partial).args(["-ldflags", &linking]);
+        command.arg(format!("./cmd/{program}"));
+        self.step(&format!("compiling {program} {VERSION}"), program, &mut command)?;
+        fs::rename(&partial, &path)
+            .with_context(|| format!("cannot put {} in place", path.display()))
+    }
+
+    fn source(&self) -> PathBuf {
+        self.folder.join("go/src/k8s.io/kubernetes")
+    }
+
+    fn go(&self) -> Command {
+        self.command(&self.folder.join("root/usr/lib/go-1.19/bin/go"))
+    }
+
+    /// A program at the root of the source, that has this folder's Go and nothing of the user's.
+    fn command(&self, program: &Path) -> Command {
+        let mut command = self.workspace.command(program);
+        command
+            .current_dir(self.source())
+            .env("GOROOT", self.folder.join("root/usr/lib/go-1.19"))
+            .env("GOPATH", self.folder.join("go"))
+            .env("GOCACHE", self.folder.join("compiled"))
+            .env("GOENV", "off")
+            .env("GOFLAGS", "")
+            .env("GO111MODULE", "off")
+            .env("CGO_ENABLED", "0")
+            .env("PATH", self.path());
+        command
+    }
+
+    /// The generator calls `go`.
+    fn path(&self) -> std::ffi::OsString {
+        let mut path = self.folder.join("root/usr/lib/go-1.19/bin").into_os_string();
+        path.push(":/usr/bin:/bin");
+        path
+    }
+
+    /// The downloaded files whose names end so, in order.
+    fn downloads(&self, end: &str) -> Result<Vec<PathBuf>> {
+        let mut found = entries(&self.folder.join("downloads"))?;
+        found.retain(|path| path.to_string_lossy().ends_with(end));
+        found.sort();
+        Ok(found)
+    }
+
+    fn step(&self, title: &str, log: &str, command: &mut Command) -> Result<()> {
+        let log = self.workspace.log(&format!("control-plane-{log}"));
+        run_logged(self.screen, title, command, &log).map(|_| ())
+    }
+}
+
+/// Import paths of the packages with the marker in any file.
+fn described_packages(source: &Path) -> Result<BTreeSet<String>> {
+    let mut found = BTreeSet::new();
+    for (folder, import) in [("pkg", "k8s.io/kubernetes/pkg"), ("staging/src/k8s.io", "k8s.io")] {
+        collect_described(&source.join(folder), import, &mut found)?;
+    }
+    Ok(found)
+}
+
+fn collect_described(folder: &Path, import: &str, found: &mut BTreeSet<String>) -> Result<()> {
+    for path in entries(folder)? {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        // Not through links: vendored packages are links to those that are staged.
+        let kind = fs::symlink_metadata(&path)
+            .with_context(|| format!("cannot look at {}", path.display()))?
+            .file_type();
+        if kind.is_dir() && name != "testdata" {
+            collect_described(&path, &format!("{import}/{name}"), found)?;
+        } else if kind.is_file() && is_written_code(&name) && !found.contains(import) {
+            let text =
+                fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
+            if String::from_utf8_lossy(&text).contains(OPENAPI_MARKER) {
+                found.insert(import.to_owned());
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Neither a test nor generated.
+fn is_written_code(name: &str) -> bool {
+    name.ends_with(".go") && !name.ends_with("_test.go") && !name.contains("zz_generated")
+}
+
+fn entries(folder: &Path) -> Result<Vec<PathBuf>> {
+    let list = || fs::read_dir(folder)?.map(|entry| Ok(entry?.path())).collect::<io::Result<_>>();
+    list().with_context(|| format!("cannot look into {}", folder.display()))
+}
+
+fn make(folder: &Path) -> Result<()> {
+    fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))
+}
+
+fn remove(folder: &Path) -> Result<()> {
+    match fs::remove_dir_all(folder) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            Err(error).with_context(|| format!("cannot remove {}", folder.display()))
+        }
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn packages_are_described_that_have_the_marker_in_code_that_somebody_wrote() {
+        let source = std::env::temp_dir().join(format!("xtask-openapi-{}", std::process::id()));
+        let marked = format!("// {OPENAPI_MARKER}\npackage v1\n");
+        for (file, text) in [
+            ("pkg/api/doc.go", marked.as_str()),
+            ("pkg/plain/doc.go", "package plain\n"),
+            ("pkg/tested/any_test.go", &marked),
+            ("pkg/made/zz_generated.openapi.go", &marked),
+            ("pkg/deep/testdata/doc.go", &marked),
+            ("staging/src/k8s.io/api/core/v1/types.go", &marked),
+            ("staging/src/k8s.io/api/core/v1/doc.go", &marked),
+        ] {
+            let file = source.join(file);
+            make(file.parent().unwrap()).unwrap();
+            fs::write(file, text).unwrap();
+        }
+        let packages: Vec<_> = described_packages(&source).unwrap().into_iter().collect();
+        assert_eq!(packages, ["k8s.io/api/core/v1", "k8s.io/kubernetes/pkg/api"]);
+        remove(&source).unwrap();
+    }
+}
