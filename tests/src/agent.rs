@@ -112,7 +112,7 @@ impl<'a> Agent<'a> {
         Ok(agent)
     }
 
-    /// Starts an agent on every node, all at once.
+    /// Starts an agent on every node, all at once, with tc on the devices of its pods.
     ///
     /// # Errors
     /// As [`start`](Self::start).
@@ -120,6 +120,8 @@ impl<'a> Agent<'a> {
         let mut agents = Vec::new();
         for node in cluster.nodes() {
             let mut agent = Self::prepare(binary, cluster, &node.name, manifests)?;
+            agent.set("--tc-devices", "pod*");
+            agent.set("--max-connections", "4096");
             agent.launch()?;
             agents.push(agent);
         }

@@ -274,6 +274,8 @@ fn to_client<F: Track>(skb: *mut __sk_buff) -> i32 {
     };
     let now = now();
     if !connection::answers::<F>(found, header.protocol, transport.flags, now) {
+        // The client's port is another connection's now: what follows is not of this one either.
+        connection::forget::<F>(&key, found, header.protocol);
         return untouched(hook);
     }
     connection::note::<F>(found, header.protocol, transport.flags, now);
