@@ -1,12 +1,15 @@
 //! Finds the eBPF object that the agent carries inside.
 
+use std::env;
 use std::path::PathBuf;
 
 fn main() {
     println!("cargo::rerun-if-env-changed=TOPO_LB_EBPF_OBJECT");
-    let object = match std::env::var_os("TOPO_LB_EBPF_OBJECT") {
+    let object = match env::var_os("TOPO_LB_EBPF_OBJECT") {
         Some(path) => PathBuf::from(path),
-        None => PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../target/bpf/topo-lb.o"),
+        // Asked when it runs: a build script that was compiled in another checkout may be run here.
+        None => PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").unwrap_or_default())
+            .join("../target/bpf/topo-lb.o"),
     };
     println!("cargo::rerun-if-changed={}", object.display());
     match object.canonicalize() {

@@ -112,7 +112,7 @@ impl<'a> Agent<'a> {
         Ok(agent)
     }
 
-    /// Starts an agent on every node, all at once.
+    /// Starts an agent on every node, all at once, with tc on the devices of its pods.
     ///
     /// # Errors
     /// As [`start`](Self::start).
@@ -132,6 +132,8 @@ impl<'a> Agent<'a> {
         let mut agents = Vec::new();
         for node in cluster.nodes() {
             let mut agent = Self::prepare_from(binary, cluster, &node.name, source)?;
+            agent.set("--tc-devices", "pod*");
+            agent.set("--max-connections", "4096");
             agent.launch()?;
             agents.push(agent);
         }

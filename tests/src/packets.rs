@@ -351,47 +351,39 @@ pub fn wrong_checksums(packet: &[u8]) -> Result<Vec<&'static str>> {
     let headers = PacketHeaders::from_ethernet_slice(packet)?;
     let payload = headers.payload.slice();
     let mut wrong = Vec::new();
+    let mut check = |name, stored: u16, computed: u16| {
+        if stored != computed {
+            wrong.push(name);
+        }
+    };
     match (headers.net.context("no IP packet")?, headers.transport) {
         (NetHeaders::Ipv4(ip, _), transport) => {
-            if ip.header_checksum != ip.calc_header_checksum() {
-                wrong.push("IPv4");
-            }
+            check("IPv4", ip.header_checksum, ip.calc_header_checksum());
             match transport {
                 Some(TransportHeader::Tcp(tcp)) => {
-                    if tcp.checksum != tcp.calc_checksum_ipv4(&ip, payload)? {
-                        wrong.push("TCP");
-                    }
+                    check("TCP", tcp.checksum, tcp.calc_checksum_ipv4(&ip, payload)?);
                 }
-                Some(TransportHeader::Udp(udp)) => {
-                    if udp.checksum != 0 && udp.checksum != udp.calc_checksum_ipv4(&ip, payload)? {
-                        wrong.push("UDP");
-                    }
+                // Zero: it has none.
+                Some(TransportHeader::Udp(udp)) if udp.checksum != 0 => {
+                    check("UDP", udp.checksum, udp.calc_checksum_ipv4(&ip, payload)?);
                 }
                 Some(TransportHeader::Icmpv4(icmp)) => {
-                    if icmp.checksum != icmp.icmp_type.calc_checksum(payload) {
-                        wrong.push("ICMP");
-                    }
+                    check("ICMP", icmp.checksum, icmp.icmp_type.calc_checksum(payload));
                 }
                 _ => {}
             }
         }
         (NetHeaders::Ipv6(ip, _), transport) => match transport {
             Some(TransportHeader::Tcp(tcp)) => {
-                if tcp.checksum != tcp.calc_checksum_ipv6(&ip, payload)? {
-                    wrong.push("TCP");
-                }
+                check("TCP", tcp.checksum, tcp.calc_checksum_ipv6(&ip, payload)?);
             }
             Some(TransportHeader::Udp(udp)) => {
-                if udp.checksum != udp.calc_checksum_ipv6(&ip, payload)? {
-                    wrong.push("UDP");
-                }
+                check("UDP", udp.checksum, udp.calc_checksum_ipv6(&ip, payload)?);
             }
             Some(TransportHeader::Icmpv6(icmp)) => {
-                if icmp.checksum
-                    != icmp.icmp_type.calc_checksum(ip.source, ip.destination, payload)?
-                {
-                    wrong.push("ICMPv6");
-                }
+                let kind = &icmp.icmp_type;
+                let computed = kind.calc_checksum(ip.source, ip.destination, payload)?;
+                check("ICMPv6", icmp.checksum, computed);
             }
             _ => {}
         },

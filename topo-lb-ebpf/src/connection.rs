@@ -1,4 +1,8 @@
 //! Connections of tc: which endpoint a packet's connection has, from its first packet to its last.
+#![expect(
+    clippy::needless_borrows_for_generic_args,
+    reason = "what is passed by value is copied, on a stack of 512 bytes"
+)]
 
 use core::ptr::NonNull;
 

@@ -117,7 +117,7 @@ pub(crate) fn unreachable<F: Track>(skb: *mut __sk_buff) -> i32 {
         _ => 8,
     };
     let bytes = (header.transport - ETHERNET + ports) & !3;
-    if bytes < 28 || bytes > LONGEST_QUOTE {
+    if !(28..=LONGEST_QUOTE).contains(&bytes) {
         return unanswered();
     }
     // SAFETY: a context of this hook.

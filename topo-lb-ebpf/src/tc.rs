@@ -2,6 +2,10 @@
 //!
 //! What most packets need is one function, and what few need is one function each, which reads the
 //! packet anew: the stack of a program with all that it calls is 512 bytes.
+#![expect(
+    clippy::needless_borrows_for_generic_args,
+    reason = "what is passed by value is copied, on a stack of 512 bytes"
+)]
 
 use aya_ebpf::bindings::{__sk_buff, BPF_ANY, TC_ACT_SHOT, TC_ACT_UNSPEC};
 use aya_ebpf::helpers::bpf_ktime_get_ns;
@@ -21,7 +25,7 @@ use crate::{icmp, refuse};
 /// number for tcx (`TCX_NEXT`) and for clsact.
 pub(crate) const NEXT: i32 = TC_ACT_UNSPEC;
 /// The verdict that drops.
-pub(crate) const DROP: i32 = TC_ACT_SHOT as i32;
+pub(crate) const DROP: i32 = TC_ACT_SHOT;
 
 /// What is to be done next with a packet, where a function gives no verdict.
 mod step {
@@ -274,6 +278,8 @@ fn to_client<F: Track>(skb: *mut __sk_buff) -> i32 {
     };
     let now = now();
     if !connection::answers::<F>(found, header.protocol, transport.flags, now) {
+        // The client's port is another connection's now: what follows is not of this one either.
+        connection::forget::<F>(&key, found, header.protocol);
         return untouched(hook);
     }
     connection::note::<F>(found, header.protocol, transport.flags, now);

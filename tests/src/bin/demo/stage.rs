@@ -21,6 +21,10 @@ use crate::table;
 /// How long traffic may take to follow a change of the cluster.
 pub(crate) const FOLLOWS: Duration = Duration::from_secs(1);
 
+/// A client that stands for a virtual machine of the node of [`kind::SHANGHAI_CLIENT`]: no agent
+/// sees its sockets, only its packets.
+pub(crate) const MACHINE: &str = "vm-shanghai";
+
 /// The stage, while the story is told.
 pub(crate) struct Stage<'a> {
     binary: &'a Binary,
@@ -77,15 +81,20 @@ impl Stage<'_> {
         manifests.write()?;
         let mut servers = Vec::new();
         let mut clients = BTreeMap::new();
-        progress.step("HTTP and UDP servers in five pods, clients in three", || {
-            for pod in kind::HANGZHOU.into_iter().chain(kind::SHANGHAI).chain([kind::NEIGHBOUR]) {
-                servers.push(cluster.pod(pod)?.serve()?);
-            }
-            for pod in [kind::BEIJING_CLIENT, kind::HANGZHOU_CLIENT, kind::SHANGHAI_CLIENT] {
-                clients.insert(pod.to_owned(), cluster.pod(pod)?.client()?);
-            }
-            Ok(())
-        })?;
+        progress.step(
+            "HTTP and UDP servers in five pods, clients in three, and one that stands for a VM",
+            || {
+                for pod in kind::HANGZHOU.into_iter().chain(kind::SHANGHAI).chain([kind::NEIGHBOUR])
+                {
+                    servers.push(cluster.pod(pod)?.serve()?);
+                }
+                for pod in [kind::BEIJING_CLIENT, kind::HANGZHOU_CLIENT, kind::SHANGHAI_CLIENT] {
+                    clients.insert(pod.to_owned(), cluster.pod(pod)?.client()?);
+                }
+                clients.insert(MACHINE.to_owned(), cluster.machine(kind::SHANGHAI_CLIENT)?);
+                Ok(())
+            },
+        )?;
         let agents = progress
             .step("one agent per node, fed with what Kubernetes 1.36 says", || {
                 Agent::start_all(binary, &cluster, manifests.folder())
@@ -176,7 +185,8 @@ impl Stage<'_> {
         let tally = self.client(question.from)?.call(question.via, question.to, REQUESTS)?;
         let expected = Expected::of(question.pods);
         let ok = expected.fits(&tally) && tally.requests == REQUESTS;
-        let node = self.cluster.pod(question.from)?.node.clone();
+        let place = if question.from == MACHINE { kind::SHANGHAI_CLIENT } else { question.from };
+        let node = self.cluster.pod(place)?.node.clone();
         let decision = self.decision(question, &node)?;
         self.checks.push(Check {
             name: question.name.into(),

@@ -12,7 +12,7 @@ use topo_lb_tests::manifest::{Manifests, endpoint, slice};
 use topo_lb_tests::traffic::Via;
 
 use crate::check::Question;
-use crate::stage::{FOLLOWS, Stage};
+use crate::stage::{FOLLOWS, MACHINE, Stage};
 
 /// The IPv6 address that `svc-ud1` gets.
 const SVC_UD1_IPV6: &str = "fd00:96::ad1";
@@ -57,6 +57,7 @@ fn tutorial(stage: &mut Stage<'_>) -> Result<()> {
             for (name, from, service, pods) in [
                 ("hangzhou stays in hangzhou", HANGZHOU_CLIENT, SVC_UD1, &HANGZHOU[..]),
                 ("shanghai stays in shanghai", SHANGHAI_CLIENT, SVC_UD1, &SHANGHAI),
+                ("so does a VM in shanghai", MACHINE, SVC_UD1, &SHANGHAI),
                 ("hangzhou without topology", HANGZHOU_CLIENT, SVC_UD1_WITHOUT_TOPOLOGY, &four),
                 ("shanghai without topology", SHANGHAI_CLIENT, SVC_UD1_WITHOUT_TOPOLOGY, &four),
                 ("beijing has no pod: refused", BEIJING_CLIENT, SVC_UD1, &[]),
