@@ -34,7 +34,7 @@ pub(crate) enum Stage {
     Unit,
     /// The suites in the lab: the datapath with real sockets
     Lab,
-    /// The Kubernetes source against a real API server
+    /// The Kubernetes source and the agent against a real API server
     ControlPlane,
     /// A minute of any bytes as manifests, where cargo-fuzz and a nightly are installed
     Fuzz,
@@ -44,7 +44,16 @@ pub(crate) enum Stage {
 const HOST_PACKAGES: &[&str] = &["--workspace", "--exclude", "topo-lb-ebpf"];
 
 /// What wants a control plane.
-const CONTROL_PLANE_SUITES: &[&str] = &["--package", "topo-lb", "--test", "control_plane"];
+const CONTROL_PLANE_SUITES: &[&str] = &[
+    "--package",
+    "topo-lb",
+    "--test",
+    "control_plane",
+    "--package",
+    "topo-lb-tests",
+    "--test",
+    "api",
+];
 
 /// How long fetching the advisories may take: without a network, some machines wait for ever.
 const ADVISORIES_LIMIT: Duration = Duration::from_secs(120);
