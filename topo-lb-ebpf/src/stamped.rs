@@ -1,6 +1,5 @@
 //! Reading values that the agent may be replacing at this moment.
 
-use core::hint::black_box;
 use core::mem::MaybeUninit;
 
 use crate::family::{Family, Fields};
@@ -32,19 +31,17 @@ pub(crate) struct Snapshot<T> {
 
 /// Looks a frontend up and reads of its value what `body` reads.
 ///
-/// The kernel copies a value from head to tail, or, where x86 has no fast short `rep movsb`, from
-/// tail to head (`memcpy_orig`, arch/x86/lib/memcpy_64.S). The same generation at both ends, before
-/// and after the body is read, says in either case that all between is of that write. The frontend
-/// inside the value tells an element that was given to another key meanwhile; that is why each
-/// attempt looks up again.
+/// The writer stores head first and tail last; reading the tail first and the head last gives the
+/// same generation at both only if all between is of that write. The frontend inside the value
+/// tells an element that was given to another key meanwhile; that is why each attempt looks up
+/// again.
 #[inline(always)]
 pub(crate) fn service<F: Family, T: Default>(
     frontend: &F::Frontend,
     body: impl Fn(&Fields<F>) -> T,
 ) -> Snapshot<T> {
     let nothing = |found| Snapshot { found, generation: 0, value: T::default() };
-    // The compiler, if it knew the number, would write the body out as often.
-    for _ in 0..black_box(ATTEMPTS) {
+    for _ in 0..ATTEMPTS {
         let Some(value) = F::services().get_ptr(frontend) else {
             return nothing(Found::Absent);
         };
@@ -53,14 +50,10 @@ pub(crate) fn service<F: Family, T: Default>(
         unsafe {
             let fields = F::fields(value);
             let generation = fields.generation_tail.read_volatile();
-            let head = fields.generation.read_volatile();
             let value = body(&fields);
-            let head_after = fields.generation.read_volatile();
-            let tail_after = fields.generation_tail.read_volatile();
             let owner = words(fields.frontend);
-            let differ =
-                (head ^ generation) | (head_after ^ generation) | (tail_after ^ generation);
-            if differ == 0 && same(&owner, frontend) {
+            let head = fields.generation.read_volatile();
+            if head == generation && same(&owner, frontend) {
                 return Snapshot { found: Found::Whole, generation, value };
             }
         }
@@ -72,10 +65,11 @@ pub(crate) fn service<F: Family, T: Default>(
 ///
 /// # Safety
 ///
-/// `from` points at a whole value inside a map.
+/// `from` points at a whole value inside a map, at a multiple of four bytes; the size of `T` is a
+/// multiple of four.
 #[inline(always)]
 pub(crate) unsafe fn words<T: Copy>(from: *const T) -> T {
-    const { assert!(align_of::<T>() >= 4 && size_of::<T>().is_multiple_of(4)) };
+    const { assert!(size_of::<T>().is_multiple_of(4)) };
     let mut value = MaybeUninit::<T>::uninit();
     // SAFETY: the caller's, and every byte of `value` is written.
     unsafe {
@@ -90,7 +84,7 @@ pub(crate) unsafe fn words<T: Copy>(from: *const T) -> T {
             let (from, to) = (from.cast::<u32>(), value.as_mut_ptr().cast::<u32>());
             let mut index = 0;
             while index < size_of::<T>() / 4 {
-                to.add(index).write(from.add(index).read_volatile());
+                to.add(index).write_unaligned(from.add(index).read_volatile());
                 index += 1;
             }
         }
@@ -101,14 +95,14 @@ pub(crate) unsafe fn words<T: Copy>(from: *const T) -> T {
 /// Whether two plain values are equal byte by byte, compared in words.
 #[inline(always)]
 pub(crate) fn same<T: Copy>(one: &T, other: &T) -> bool {
-    const { assert!(align_of::<T>() >= 4 && size_of::<T>().is_multiple_of(4)) };
+    const { assert!(size_of::<T>().is_multiple_of(4)) };
     let one = core::ptr::from_ref(one).cast::<u32>();
     let other = core::ptr::from_ref(other).cast::<u32>();
     let mut differ = 0;
     let mut index = 0;
     while index < size_of::<T>() / 4 {
         // SAFETY: within the values; layouts shared with the agent have no padding.
-        unsafe { differ |= one.add(index).read() ^ other.add(index).read() };
+        unsafe { differ |= one.add(index).read_unaligned() ^ other.add(index).read_unaligned() };
         index += 1;
     }
     differ == 0
