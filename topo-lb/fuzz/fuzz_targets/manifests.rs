@@ -35,22 +35,26 @@ fuzz_target!(|bytes: &[u8]| {
     for scope in [Scope::All, Scope::OptIn] {
         for node in &nodes {
             let report = explain::report(&state, node, scope, &all);
-            explain::table(&report, true);
+            let _ = explain::table(&report, true);
         }
         for id in &all {
-            explain::spread_table(&explain::spread(&state, scope, id), false);
+            let _ = explain::spread_table(&explain::spread(&state, scope, id), false);
         }
     }
-    lint::table(&[lint::unreadable(&faults), lint::findings(&state)].concat(), true);
+    let _ = lint::table(&[lint::unreadable(&faults), lint::findings(&state)].concat(), true);
 
     for node in nodes {
-        let mut reconciler = Reconciler::new(Arc::from(node), Scope::All);
+        let mut reconciler = Reconciler::new(Arc::from(node), Scope::All, false);
         updates.iter().cloned().for_each(|update| reconciler.observe(update));
         let mut installed = Installed::new(Capacity::default());
-        let plan = reconciler.plan_all(&installed);
-        plan.steps.iter().for_each(|step| installed.record(step));
-        reconciler.carried_out(&plan);
-        let again = reconciler.plan_all(&installed);
+        reconciler.expect_all(&installed);
+        while !reconciler.settled() {
+            let plan = reconciler.plan(&installed);
+            plan.steps.iter().for_each(|step| installed.record(step));
+            reconciler.carried_out(&plan);
+        }
+        reconciler.expect_all(&installed);
+        let again = reconciler.plan(&installed);
         assert_eq!(again.steps, [], "a plan that was carried out leaves something to do");
         let named: BTreeSet<_> = installed.placed().map(|(_, placed)| placed.entry.index).collect();
         assert!(named.iter().all(|&index| installed.indexes().name(index).is_some()));
