@@ -96,7 +96,7 @@ fn not_run(screen: &Screen, why: &str) -> Remark {
 fn sow(workspace: &Workspace, seeds: &Path) -> Result<()> {
     fs::create_dir_all(seeds).with_context(|| format!("cannot make {}", seeds.display()))?;
     for fixture in ["kubernetes-1.36", "kubernetes-1.20"] {
-        let path = workspace.root.join("tests/fixtures").join(fixture).with_extension("json");
+        let path = workspace.root.join("tests/fixtures").join(format!("{fixture}.json"));
         let text =
             fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
         let list = serde_json::from_str(&text)
