@@ -1,0 +1,62 @@
+//! What the agent knows of the cluster.
+
+use tracing::warn;
+
+use crate::cluster::Update;
+use crate::metrics::count;
+use crate::reconcile::Reconciler;
+use crate::source::Event;
+use crate::source::saved::Saver;
+use crate::standing::Standing;
+use crate::telemetry::{Arrival, Telemetry};
+
+/// What is known of the cluster, how fresh it is, who saves it, and who is told.
+pub struct Known {
+    /// The cluster, and what follows from it.
+    pub reconciler: Reconciler,
+    /// How fresh it is.
+    pub standing: Standing,
+    /// Keeps it for the next start.
+    pub saver: Saver,
+    /// Tells others.
+    pub telemetry: Telemetry,
+}
+
+impl Known {
+    /// Of one that knows nothing yet.
+    #[must_use]
+    pub fn new(reconciler: Reconciler, saver: Saver, telemetry: Telemetry) -> Self {
+        Self { reconciler, standing: Standing::default(), saver, telemetry }
+    }
+
+    /// Takes in what a source says; whether that was a listing of all objects of a kind, which takes
+    /// much memory.
+    pub fn take_in(&mut self, event: Event) -> bool {
+        match event {
+            Event::Update(update) => {
+                let listed = matches!(
+                    update,
+                    Update::AllNodes(..) | Update::AllSlices(..) | Update::AllServices(..)
+                );
+                self.telemetry.listed(&update);
+                let arrival = Arrival::of(&update);
+                let is_change = self.reconciler.observe(update);
+                self.telemetry.took_in(arrival, is_change);
+                self.saver.changed();
+                listed
+            }
+            Event::Freshness(freshness) => {
+                self.standing.observe(freshness);
+                self.saver.observe(freshness);
+                self.telemetry.fresh(freshness);
+                false
+            }
+            Event::Synced => false,
+            Event::Trouble(sentence) => {
+                warn!("{sentence}");
+                count(&self.telemetry.figures.troubles);
+                false
+            }
+        }
+    }
+}

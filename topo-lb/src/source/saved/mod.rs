@@ -1,0 +1,176 @@
+//! The cluster as it was last known, kept in a folder: what an agent starts from while no API server
+//! answers.
+
+mod entry;
+mod file;
+mod format;
+mod saver;
+mod start;
+
+#[cfg(test)]
+mod tests;
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::SystemTime;
+
+pub use saver::Saver;
+pub use start::before;
+
+use crate::cluster::{State, Update};
+use crate::source::kube::Identity;
+use format::Whole;
+
+/// The file in the folder.
+const FILE: &str = "cluster.state";
+
+/// Why a saved state is not there to start from, or cannot be kept. Never fatal.
+#[derive(Debug, thiserror::Error)]
+pub enum StateError {
+    /// The file cannot be read.
+    #[error(
+        "the saved state {path} cannot be read ({reason}): the agent starts without it; check the \
+         folder that --state-dir names"
+    )]
+    Unreadable {
+        /// Which file.
+        path: PathBuf,
+        /// What the system says.
+        reason: io::Error,
+    },
+    /// It is damaged, of another version or of another cluster.
+    #[error("the saved state {path} is not used: {reason}; it was set aside as {aside}")]
+    SetAside {
+        /// Which file.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+        /// Where it is now.
+        aside: PathBuf,
+    },
+    /// As [`SetAside`](Self::SetAside), and it stays where it is until it is written over.
+    #[error("the saved state {path} is not used: {reason}; and it cannot be set aside ({error})")]
+    InTheWay {
+        /// Which file.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+        /// Why it cannot be renamed.
+        error: io::Error,
+    },
+    /// It knows no Node of this name.
+    #[error(
+        "the saved state {path} is not used: it has no Node {node:?}; this agent waits for the API \
+         server"
+    )]
+    OtherNode {
+        /// Which file.
+        path: PathBuf,
+        /// This node's name.
+        node: String,
+    },
+    /// It cannot be written.
+    #[error(
+        "the state cannot be saved as {path} ({reason}): a restart without an API server will start \
+         from what was saved before; check the room on that disk, and that it can be written to"
+    )]
+    NotSaved {
+        /// Which file.
+        path: PathBuf,
+        /// What the system says.
+        reason: io::Error,
+    },
+}
+
+/// A folder that keeps one cluster's state.
+#[derive(Clone, Debug)]
+pub struct Folder {
+    file: PathBuf,
+    cluster: Identity,
+}
+
+/// A saved state that is whole and of this cluster.
+#[derive(Debug)]
+pub struct Saved {
+    whole: Whole,
+}
+
+impl Saved {
+    /// When the cluster was so.
+    #[must_use]
+    pub fn as_of(&self) -> SystemTime {
+        self.whole.header.as_of()
+    }
+
+    /// Its objects.
+    pub fn into_updates(self) -> impl Iterator<Item = Update> + Send {
+        self.whole.into_objects()
+    }
+}
+
+impl Folder {
+    /// For the objects of `cluster`, in `folder`, which is made when something is first saved.
+    #[must_use]
+    pub fn new(folder: &Path, cluster: Identity) -> Self {
+        Self { file: folder.join(FILE), cluster }
+    }
+
+    /// What was saved, if `node` can start from it; `None` where nothing was saved. What is damaged,
+    /// or of another cluster, is set aside under another name. `each` is shown every object, in the
+    /// one pass that there is before they are wanted.
+    ///
+    /// # Errors
+    /// Something was saved, and it is of no use.
+    pub fn load(
+        &self,
+        node: &str,
+        mut each: impl FnMut(&Update),
+    ) -> Result<Option<Saved>, StateError> {
+        let path = || self.file.clone();
+        let text = match file::read(&self.file) {
+            Ok(Some(text)) => text,
+            Ok(None) => return Ok(None),
+            Err(reason) => return Err(StateError::Unreadable { path: path(), reason }),
+        };
+        let whole = Whole::read(text).map_err(|error| self.set_aside(&error.to_string()))?;
+        if !whole.header.cluster.is_same(&self.cluster) {
+            let reason = format!(
+                "it is of another cluster, that of {}, and this agent's API server is {}",
+                whole.header.cluster.server, self.cluster.server
+            );
+            return Err(self.set_aside(&reason));
+        }
+        let mut known = false;
+        for update in whole.objects() {
+            let update = update.map_err(|error| self.set_aside(&error.to_string()))?;
+            known |= matches!(&update, Update::Node(one) if &*one.name == node);
+            each(&update);
+        }
+        if !known {
+            return Err(StateError::OtherNode { path: path(), node: node.to_owned() });
+        }
+        Ok(Some(Saved { whole }))
+    }
+
+    fn set_aside(&self, reason: &str) -> StateError {
+        let (path, reason) = (self.file.clone(), reason.to_owned());
+        match file::set_aside(&self.file) {
+            Ok(aside) => StateError::SetAside { path, reason, aside },
+            Err(error) => StateError::InTheWay { path, reason, error },
+        }
+    }
+
+    /// Writes `state` in the place of what was saved before; returns its size in bytes. It is let go of
+    /// before the disk is waited for.
+    fn save(&self, state: Arc<State>, as_of: SystemTime) -> Result<u64, StateError> {
+        let save = || {
+            if let Some(folder) = self.file.parent() {
+                file::make_folder(folder)?;
+            }
+            let cluster = self.cluster.clone();
+            file::replace(&self.file, move |out| format::write(&state, cluster, as_of, out))
+        };
+        save().map_err(|reason| StateError::NotSaved { path: self.file.clone(), reason })
+    }
+}

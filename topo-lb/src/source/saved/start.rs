@@ -1,0 +1,67 @@
+//! What was saved comes first, where the API server does not.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use futures::{Stream, StreamExt as _, stream};
+use tokio::time::{Instant, timeout_at};
+
+use super::Saved;
+use crate::source::{Event, Freshness};
+
+/// How long an API server has to tell all of the cluster before the agent starts from what was
+/// saved: longer than one that is there takes, and short enough for a start within a second.
+const HEAD_START: Duration = Duration::from_millis(400);
+
+/// `live`, preceded by what was saved unless `live` is complete within 0.4 s. Then what was
+/// saved is said, how old it is, and that it is complete; what `live` says later takes its place kind
+/// by kind.
+pub fn before(
+    saved: Option<Saved>,
+    live: impl Stream<Item = Event> + Send + Unpin + 'static,
+) -> impl Stream<Item = Event> + Send {
+    let start = Start { live, saved, first: Box::new(std::iter::empty()), begun: false };
+    stream::unfold(start, async |mut start| Some((start.next().await?, start)))
+}
+
+struct Start<S> {
+    live: S,
+    saved: Option<Saved>,
+    /// What is said before anything else.
+    first: Box<dyn Iterator<Item = Event> + Send>,
+    /// The saved state was said: to be complete is no news any more.
+    begun: bool,
+}
+
+impl<S: Stream<Item = Event> + Unpin> Start<S> {
+    async fn next(&mut self) -> Option<Event> {
+        if let Some(saved) = self.saved.take() {
+            self.first = self.choose(saved).await;
+        }
+        if let Some(event) = self.first.next() {
+            return Some(event);
+        }
+        loop {
+            match self.live.next().await? {
+                Event::Synced if self.begun => {}
+                event => return Some(event),
+            }
+        }
+    }
+
+    async fn choose(&mut self, saved: Saved) -> Box<dyn Iterator<Item = Event> + Send> {
+        let until = Instant::now() + HEAD_START;
+        let mut heard = VecDeque::new();
+        while let Ok(Some(event)) = timeout_at(until, self.live.next()).await {
+            let complete = matches!(event, Event::Synced);
+            heard.push_back(event);
+            if complete {
+                return Box::new(heard.into_iter());
+            }
+        }
+        self.begun = true;
+        let as_of = Event::Freshness(Freshness::AsOf(saved.as_of()));
+        let objects = saved.into_updates().map(Event::Update);
+        Box::new([as_of].into_iter().chain(objects).chain(heard).chain([Event::Synced]))
+    }
+}

@@ -1,0 +1,393 @@
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use futures::{Stream, StreamExt as _, stream};
+
+use super::format::{self, Whole};
+use super::{Folder, Saver, StateError, before};
+use crate::cluster::{State, Update};
+use crate::source::file::parse;
+use crate::source::kube::Identity;
+use crate::source::{Event, Freshness};
+
+const FIXTURES: [(&str, &str); 2] = [
+    ("kubernetes-1.36.json", include_str!("../../../../tests/fixtures/kubernetes-1.36.json")),
+    ("kubernetes-1.20.json", include_str!("../../../../tests/fixtures/kubernetes-1.20.json")),
+];
+const NODE: &str = "kind-worker";
+
+/// A folder of a test's own, removed with it.
+struct Temporary(PathBuf);
+
+impl Temporary {
+    fn new() -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let next = NEXT.fetch_add(1, Ordering::Relaxed);
+        Self(std::env::temp_dir().join(format!("topo-lb-state-{}-{next}", std::process::id())))
+    }
+
+    fn folder(&self, cluster: Identity) -> Folder {
+        Folder::new(&self.0, cluster)
+    }
+
+    fn file(&self) -> PathBuf {
+        self.0.join("cluster.state")
+    }
+
+    fn names(&self) -> Vec<String> {
+        let Ok(entries) = fs::read_dir(&self.0) else { return Vec::new() };
+        let mut names: Vec<_> =
+            entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
+    }
+}
+
+impl Drop for Temporary {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn cluster() -> Identity {
+    Identity { server: "https://10.96.0.1".to_owned(), authorities: vec![1, 2] }
+}
+
+fn state_of(updates: impl IntoIterator<Item = Update>) -> State {
+    let mut state = State::default();
+    for update in updates {
+        let _ = state.apply(update, NODE);
+    }
+    state
+}
+
+fn fixture(at: usize) -> State {
+    let (name, text) = FIXTURES[at];
+    state_of(parse(name.as_ref(), text.as_bytes()).unwrap().updates)
+}
+
+fn moment() -> SystemTime {
+    UNIX_EPOCH + Duration::from_millis(1_795_000_000_123)
+}
+
+fn written(state: &State) -> Vec<u8> {
+    let mut text = Vec::new();
+    format::write(state, cluster(), moment(), &mut text).unwrap();
+    text
+}
+
+#[test]
+fn what_is_saved_is_what_is_read() {
+    for (at, (name, text)) in FIXTURES.into_iter().enumerate() {
+        let (state, place) = (fixture(at), Temporary::new());
+        let folder = place.folder(cluster());
+        assert!(folder.load(NODE, |_| {}).unwrap().is_none(), "nothing was saved");
+        let size = folder.save(Arc::new(state.clone()), moment()).unwrap();
+        let saved = folder.load(NODE, |_| {}).unwrap().unwrap();
+        assert_eq!(saved.as_of(), moment());
+        assert!(state_of(saved.into_updates()) == state, "{name}");
+        assert_eq!(size, fs::metadata(place.file()).unwrap().len());
+        assert!(size < text.len() as u64 / 5, "{size} bytes");
+    }
+}
+
+#[test]
+fn strings_of_any_kind_are_kept() {
+    let mut state = fixture(0);
+    let id = state.services().next().unwrap().clone();
+    let mut service = state.service(&id).unwrap().clone();
+    service.policy.topology_keys = Some("a\r\nb\"c\\\u{0}\u{2028}\u{1f600}{\"crc32\":1}\n".into());
+    let _ = state.apply(Update::Service(service), NODE);
+    let whole = Whole::read(written(&state)).unwrap();
+    assert!(state_of(whole.into_objects()) == state);
+}
+
+/// What another agent of this version wrote, by hand.
+#[test]
+fn version_1_is_this() {
+    let lines = concat!(
+        r#"{"topo_lb_state":1,"as_of":1795000000123,"cluster":{"server":"https://10.96.0.1","authorities":[1,2]}}"#,
+        "\n",
+        r#"{"node":{"name":"kind-worker","labels":{"zone":"a"}}}"#,
+        "\n",
+        r#"{"service":{"namespace":"default","name":"web","addresses":["10.96.0.5","fd00::5"],"ports":[["http",80,"TCP"]],"topology_keys":"zone, *","internal_local":true,"affinity_seconds":60}}"#,
+        "\n",
+        r#"{"service":{"namespace":"default","name":"none","addresses":[],"ports":[],"skipped":"Headless"}}"#,
+        "\n",
+        r#"{"slice":{"namespace":"default","name":"web-1","service":"web","ports":[["http",8080,"TCP"]],"places":[{"labels":{"zone":"a"},"for_zones":["a"]}],"endpoints":[["10.1.1.1",3,"kind-worker",0],["10.1.1.2",6,null,null]]}}"#,
+        "\n",
+    );
+    let text = format!("{lines}{{\"crc32\":{}}}\n", crc32fast::hash(lines.as_bytes()));
+    let whole = Whole::read(text.clone().into_bytes()).unwrap();
+    let state = state_of(whole.objects().map(Result::unwrap));
+    let mut services: Vec<_> = state.services().map(ToString::to_string).collect();
+    services.sort();
+    assert_eq!(services, ["default/none", "default/web"]);
+    let web = state.services().find(|id| &*id.name == "web").unwrap();
+    let endpoints = state.slices(web).next().unwrap().1;
+    let [first, second] = &*endpoints.endpoints else { panic!("two endpoints") };
+    assert!(first.ready && first.serving && !first.terminating);
+    assert!(!second.ready && second.serving && second.terminating);
+    assert_eq!(first.for_zones().iter().map(|zone| &**zone).collect::<Vec<_>>(), ["a"]);
+    let mut again = Vec::new();
+    format::write(&state, cluster(), moment(), &mut again).unwrap();
+    let sorted = |text: &str| {
+        let mut lines: Vec<_> = text.lines().map(str::to_owned).collect();
+        lines.pop();
+        lines.sort();
+        lines
+    };
+    assert_eq!(sorted(&String::from_utf8(again).unwrap()), sorted(&text));
+}
+
+#[test]
+fn no_part_of_a_file_passes_for_a_whole_one() {
+    let text = written(&fixture(0));
+    for length in 0..text.len() {
+        assert!(Whole::read(text[..length].to_vec()).is_err(), "{length} of {} bytes", text.len());
+    }
+    Whole::read(text).unwrap();
+}
+
+#[test]
+fn a_flipped_bit_is_noticed() {
+    let text = written(&fixture(0));
+    for at in 0..text.len() {
+        let mut damaged = text.clone();
+        damaged[at] ^= 1 << (at % 8);
+        assert!(Whole::read(damaged).is_err(), "bit {} of byte {at}", at % 8);
+    }
+}
+
+#[test]
+fn equal_states_have_equal_digests() {
+    let digests = [fixture(0), fixture(0), fixture(1)].map(|state| format::digest(&state));
+    assert_eq!(digests[0], digests[1]);
+    assert_ne!(digests[0], digests[2]);
+}
+
+/// What `load` says of a file with this content, and the file then set aside.
+fn refused(content: &[u8]) -> String {
+    let place = Temporary::new();
+    fs::create_dir_all(&place.0).unwrap();
+    fs::write(place.file(), content).unwrap();
+    let said = place.folder(cluster()).load(NODE, |_| {}).unwrap_err().to_string();
+    assert_eq!(place.names(), ["cluster.state.set-aside"], "{said}");
+    assert_eq!(fs::read(place.0.join("cluster.state.set-aside")).unwrap(), content);
+    // It is refused once.
+    assert!(place.folder(cluster()).load(NODE, |_| {}).unwrap().is_none());
+    said
+}
+
+#[test]
+fn what_is_damaged_or_of_another_version_is_set_aside() {
+    let mut text = written(&fixture(0));
+    let half = text.len() / 2;
+    text[half] ^= 1;
+    for (content, what) in [
+        (&b""[..], "it is damaged: it has no header"),
+        (b"\0\0\0\0\n", "it is damaged: its header"),
+        (b"{\"topo_lb_state\":2,\"other\":true}\n", "it is of format version 2"),
+        (&text, "it is damaged: its checksum does not match"),
+        (&text[..half], "it is damaged: its end is missing"),
+    ] {
+        let said = refused(content);
+        assert!(said.contains(what) && said.contains("was set aside as"), "{said}");
+    }
+}
+
+#[test]
+fn a_state_of_another_cluster_is_set_aside() {
+    let mut text = Vec::new();
+    let other = Identity { server: "https://10.96.0.1".to_owned(), authorities: vec![3] };
+    format::write(&fixture(0), other, moment(), &mut text).unwrap();
+    let said = refused(&text);
+    assert!(said.contains("it is of another cluster"), "{said}");
+}
+
+#[test]
+fn a_cluster_is_known_by_its_authorities_or_else_by_its_url() {
+    let of = |server: &str, authorities: &[u32]| Identity {
+        server: server.to_owned(),
+        authorities: authorities.to_vec(),
+    };
+    assert!(of("https://a", &[1]).is_same(&of("https://b", &[1, 2])), "a renewed authority");
+    assert!(!of("https://a", &[1]).is_same(&of("https://a", &[2])), "a cluster like another one");
+    assert!(of("http://a", &[]).is_same(&of("http://a", &[])));
+    assert!(!of("http://a", &[]).is_same(&of("http://b", &[])));
+}
+
+#[test]
+fn a_state_without_this_node_is_not_used_and_stays() {
+    let place = Temporary::new();
+    let folder = place.folder(cluster());
+    folder.save(Arc::new(fixture(0)), moment()).unwrap();
+    let error = folder.load("somewhere-else", |_| {}).unwrap_err();
+    assert!(matches!(error, StateError::OtherNode { .. }), "{error}");
+    assert_eq!(place.names(), ["cluster.state"]);
+}
+
+#[test]
+fn what_is_saved_is_for_its_owner_alone() {
+    let place = Temporary::new();
+    place.folder(cluster()).save(Arc::new(fixture(0)), moment()).unwrap();
+    let mode = |path: PathBuf| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    assert_eq!((mode(place.file()), mode(place.0.clone())), (0o600, 0o700));
+}
+
+#[test]
+fn the_old_state_stays_where_the_new_one_cannot_be_written() {
+    let place = Temporary::new();
+    let folder = place.folder(cluster());
+    folder.save(Arc::new(fixture(0)), moment()).unwrap();
+    // No file can be made by this name.
+    fs::create_dir(place.0.join("cluster.state.new")).unwrap();
+    let error = folder.save(Arc::new(fixture(1)), moment()).unwrap_err().to_string();
+    assert!(error.contains("the state cannot be saved as"), "{error}");
+    let saved = folder.load(NODE, |_| {}).unwrap().unwrap();
+    assert!(state_of(saved.into_updates()) == fixture(0));
+}
+
+/// What an agent that was killed while it saved has left.
+#[test]
+fn half_of_a_new_state_is_in_nobodys_way() {
+    let place = Temporary::new();
+    let folder = place.folder(cluster());
+    folder.save(Arc::new(fixture(0)), moment()).unwrap();
+    fs::write(place.0.join("cluster.state.new"), "half").unwrap();
+    assert!(state_of(folder.load(NODE, |_| {}).unwrap().unwrap().into_updates()) == fixture(0));
+    folder.save(Arc::new(fixture(1)), moment()).unwrap();
+    assert!(state_of(folder.load(NODE, |_| {}).unwrap().unwrap().into_updates()) == fixture(1));
+    assert_eq!(place.names(), ["cluster.state"]);
+}
+
+/// A live source that says nothing for so long, and then all of a fixture.
+fn live(after: Duration) -> impl Stream<Item = Event> + Send + Unpin + 'static {
+    let (name, text) = FIXTURES[1];
+    let updates = parse(name.as_ref(), text.as_bytes()).unwrap().updates;
+    let said = updates
+        .into_iter()
+        .map(Event::Update)
+        .chain([Event::Synced, Event::Freshness(Freshness::Live)]);
+    let wait = stream::once(async move { tokio::time::sleep(after).await });
+    Box::pin(wait.flat_map(move |()| stream::iter(said.clone().collect::<Vec<_>>())))
+}
+
+/// The state by each word on freshness or completeness, in the order in which these were said.
+async fn played(saved: Option<super::Saved>, after: Duration) -> Vec<(String, State)> {
+    let mut events = Box::pin(before(saved, live(after)));
+    let (mut state, mut played) = (State::default(), Vec::new());
+    while let Some(event) = events.next().await {
+        match event {
+            Event::Update(update) => {
+                let _ = state.apply(update, NODE);
+            }
+            Event::Trouble(trouble) => panic!("{trouble}"),
+            event => played.push((format!("{event:?}"), state.clone())),
+        }
+    }
+    played
+}
+
+fn saved() -> (Temporary, super::Saved) {
+    let place = Temporary::new();
+    let folder = place.folder(cluster());
+    folder.save(Arc::new(fixture(0)), moment()).unwrap();
+    let saved = folder.load(NODE, |_| {}).unwrap().unwrap();
+    (place, saved)
+}
+
+fn words(played: &[(String, State)]) -> Vec<&str> {
+    played.iter().map(|(word, _)| word.split('(').next().unwrap_or_default()).collect()
+}
+
+#[tokio::test]
+async fn a_server_that_answers_at_once_comes_first() {
+    let (_place, saved) = saved();
+    let played = played(Some(saved), Duration::ZERO).await;
+    assert_eq!(words(&played), ["Synced", "Freshness"]);
+    assert_eq!(played[1].0, "Freshness(Live)");
+    assert!(played[0].1 == fixture(1));
+}
+
+#[tokio::test]
+async fn without_a_server_it_starts_from_what_was_saved_and_drops_what_is_gone_later() {
+    let (_place, saved) = saved();
+    let played = played(Some(saved), Duration::from_secs(1)).await;
+    assert_eq!(words(&played), ["Freshness", "Synced", "Freshness"], "complete is said once");
+    assert!(played[0].0.contains("AsOf"), "{}", played[0].0);
+    assert!(played[1].1 == fixture(0), "what was saved");
+    assert!(played[2].1 == fixture(1), "what is live, and nothing else");
+}
+
+#[tokio::test]
+async fn with_nothing_saved_it_waits() {
+    let played = played(None, Duration::from_millis(700)).await;
+    assert_eq!(words(&played), ["Synced", "Freshness"]);
+    assert!(played[0].1 == fixture(1));
+}
+
+/// Waits until the saver wants to save, and has it.
+async fn save(saver: &mut Saver, state: &Arc<State>) {
+    tokio::time::timeout(Duration::from_secs(30), saver.due())
+        .await
+        .expect("nothing is to be saved");
+    saver.save(Arc::clone(state));
+}
+
+#[tokio::test]
+async fn a_change_is_saved_soon_and_once_the_source_is_live() {
+    let place = Temporary::new();
+    let mut saver = Saver::new(Some(place.folder(cluster())));
+    let state = Arc::new(fixture(0));
+    saver.changed();
+    let idle = Duration::from_millis(1_500);
+    assert!(tokio::time::timeout(idle, saver.due()).await.is_err(), "it is known from there");
+    saver.observe(Freshness::Live);
+    save(&mut saver, &state).await;
+    // It waits for what runs, and then for a change.
+    assert!(tokio::time::timeout(idle, saver.due()).await.is_err());
+    let saved = place.folder(cluster()).load(NODE, |_| {}).unwrap().unwrap();
+    assert!(saved.as_of().elapsed().unwrap() < Duration::from_secs(60));
+    assert!(state_of(saved.into_updates()) == fixture(0));
+}
+
+#[tokio::test]
+async fn the_last_state_is_saved_at_the_end_with_the_time_of_the_last_word() {
+    let place = Temporary::new();
+    let mut saver = Saver::new(Some(place.folder(cluster())));
+    saver.observe(Freshness::Live);
+    saver.observe(Freshness::AsOf(moment()));
+    saver.finish(Arc::new(fixture(1))).await;
+    let saved = place.folder(cluster()).load(NODE, |_| {}).unwrap().unwrap();
+    assert_eq!(saved.as_of(), moment());
+    assert!(state_of(saved.into_updates()) == fixture(1));
+}
+
+#[tokio::test]
+async fn what_was_never_live_is_not_saved_again() {
+    let place = Temporary::new();
+    let mut saver = Saver::new(Some(place.folder(cluster())));
+    saver.observe(Freshness::AsOf(moment()));
+    saver.finish(Arc::new(fixture(1))).await;
+    assert_eq!(place.names(), Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn a_disk_that_is_full_stops_nothing() {
+    let place = Temporary::new();
+    fs::write(&place.0, "no folder").unwrap();
+    let mut saver = Saver::new(Some(place.folder(cluster())));
+    saver.observe(Freshness::Live);
+    let state = Arc::new(fixture(0));
+    save(&mut saver, &state).await;
+    let idle = Duration::from_secs(2);
+    assert!(tokio::time::timeout(idle, saver.due()).await.is_err(), "it tries again later");
+    fs::remove_file(&place.0).unwrap();
+    saver.finish(state).await;
+    assert_eq!(place.names(), ["cluster.state"]);
+}
