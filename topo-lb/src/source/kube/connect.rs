@@ -7,7 +7,12 @@ use std::time::Duration;
 
 use ::kube::config::{Config, KubeConfigOptions, Kubeconfig, KubeconfigError};
 
+use serde::{Deserialize, Serialize};
+
 use super::KubeError;
+use super::pulse::Pulse;
+use super::session::Session;
+use crate::cluster::Update;
 
 /// Where the API server is said to be.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,11 +25,35 @@ pub enum KubeTarget {
     Inferred,
 }
 
+/// Whose objects an API server has, as far as that can be told without asking it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Identity {
+    /// Its URL.
+    pub server: String,
+    /// CRC-32 of each certificate of the authorities that are trusted to speak for it; none where it
+    /// is spoken to without TLS, or where those of the system are trusted.
+    pub authorities: Vec<u32>,
+}
+
+impl Identity {
+    /// Whether these are one cluster: by a common authority, which no two clusters have, or, where
+    /// one of them has none, by the URL.
+    #[must_use]
+    pub fn is_same(&self, other: &Self) -> bool {
+        if self.authorities.is_empty() || other.authorities.is_empty() {
+            return self.server == other.server;
+        }
+        // Authorities are renewed one by one.
+        self.authorities.iter().any(|one| other.authorities.contains(one))
+    }
+}
+
 /// An API server. Cheap to clone; clones share connections.
 #[derive(Clone)]
 pub struct Server {
     client: ::kube::Client,
-    url: String,
+    session: Session,
+    identity: Identity,
 }
 
 impl Server {
@@ -37,44 +66,95 @@ impl Server {
     /// Its URL, for people.
     #[must_use]
     pub fn url(&self) -> &str {
-        &self.url
+        &self.identity.server
+    }
+
+    /// Whose objects it has.
+    #[must_use]
+    pub const fn identity(&self) -> &Identity {
+        &self.identity
+    }
+
+    /// Has it learn where the server is, from what was saved: `default/kubernetes` and its slices.
+    pub fn observe(&self, update: &Update) {
+        self.session.routes.observe(update);
+    }
+
+    pub(super) const fn pulse(&self) -> &Pulse {
+        &self.session.pulse
+    }
+
+    pub(super) const fn timing(&self) -> &Timing {
+        &self.session.timing
     }
 }
 
 impl fmt::Debug for Server {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Server").field(&self.url).finish()
+        f.debug_tuple("Server").field(&self.url()).finish()
     }
 }
 
-/// Longest wait for a connection.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// Longest silence of the server before a connection counts as dead: a little longer than any
-/// watch lasts.
-const READ_TIMEOUT: Duration = Duration::from_secs(180);
+/// How long things may take; shorter in tests.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Timing {
+    /// Longest wait for a connection, with all its routes and TLS.
+    pub(super) connect: Duration,
+    /// Longest silence of the server before a connection counts as dead. Bookmarks come about every
+    /// minute; where they do not, because nothing of a kind has changed since the server was started or
+    /// because it does not send any, the watch goes on by another connection from where it was.
+    pub(super) read: Duration,
+    /// What a server may be expected to mend by itself is said when it lasts for longer: one that was
+    /// just started knows no roles yet, and answers 403.
+    pub(super) settling: Duration,
+    /// A watch that is closed for less than this is no news.
+    pub(super) grace: Duration,
+    /// Credentials are not read anew more often.
+    pub(super) renewal: Duration,
+}
+
+impl Timing {
+    pub(super) const DEFAULT: Self = Self {
+        connect: Duration::from_secs(20),
+        read: Duration::from_secs(90),
+        settling: Duration::from_secs(20),
+        grace: Duration::from_secs(10),
+        renewal: Duration::from_secs(5),
+    };
+}
 
 /// Gets ready to speak to an API server; nothing is sent yet.
 ///
 /// # Errors
 /// When it is not known where the server is, or how to speak to it.
 pub async fn connect(target: &KubeTarget) -> Result<Server, KubeError> {
-    let mut config = match target {
+    connect_with(target, Timing::DEFAULT).await
+}
+
+pub(super) async fn connect_with(target: &KubeTarget, timing: Timing) -> Result<Server, KubeError> {
+    let config = config(target).await?;
+    let server = url(&config);
+    let authorities = config.root_cert.iter().flatten().map(|one| crc32fast::hash(one)).collect();
+    let session = Session::new(target.clone(), timing, config)?;
+    Ok(Server { client: session.client(), session, identity: Identity { server, authorities } })
+}
+
+/// How to speak to `target`, with credentials as they are now.
+pub(super) async fn config(target: &KubeTarget) -> Result<Config, KubeError> {
+    match target {
         KubeTarget::Kubeconfig(path) => {
             let wrong =
                 |error| KubeError::Kubeconfig { path: path.clone(), reason: reason(&error) };
-            from(Kubeconfig::read_from(path).map_err(wrong)?).await.map_err(wrong)?
+            from(Kubeconfig::read_from(path).map_err(wrong)?).await.map_err(wrong)
         }
-        KubeTarget::Server(url) => plain(url)?,
-        KubeTarget::Inferred => inferred().await?,
-    };
-    config.connect_timeout = Some(CONNECT_TIMEOUT);
-    config.read_timeout = Some(READ_TIMEOUT);
-    config.reset_reader_on_write = true;
-    let url = config.cluster_url.to_string().trim_end_matches('/').to_owned();
-    match ::kube::Client::try_from(config) {
-        Ok(client) => Ok(Server { client, url }),
-        Err(error) => Err(KubeError::Client { url, reason: error.to_string() }),
+        KubeTarget::Server(url) => plain(url),
+        KubeTarget::Inferred => inferred().await,
     }
+}
+
+/// For people.
+pub(super) fn url(config: &Config) -> String {
+    config.cluster_url.to_string().trim_end_matches('/').to_owned()
 }
 
 async fn from(kubeconfig: Kubeconfig) -> Result<Config, KubeconfigError> {

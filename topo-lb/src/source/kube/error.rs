@@ -141,10 +141,7 @@ impl KubeError {
             }
             _ => {
                 let reason = innermost(error);
-                if ["certificate", "TLS", "tls", "corrupt message"]
-                    .iter()
-                    .any(|word| reason.contains(word))
-                {
+                if is_insecure(&reason) {
                     Self::Insecure { url, reason }
                 } else {
                     Self::Unreachable { url, reason }
@@ -154,8 +151,13 @@ impl KubeError {
     }
 }
 
+/// Whether this, from the bottom, is about TLS.
+pub(super) fn is_insecure(reason: &str) -> bool {
+    ["certificate", "TLS", "tls", "corrupt message"].iter().any(|word| reason.contains(word))
+}
+
 /// What lies at the bottom: the layers above say only that a request failed.
-fn innermost(error: &::kube::Error) -> String {
+pub(super) fn innermost(error: &::kube::Error) -> String {
     let mut reason = error.to_string();
     let mut next = error.source();
     while let Some(source) = next {

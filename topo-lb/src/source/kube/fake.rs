@@ -2,13 +2,24 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 
-use super::{KubeTarget, Server, connect};
+use super::connect::{Timing, connect_with};
+use super::{KubeTarget, Server};
+
+/// Quicker than in earnest.
+pub(super) const TIMING: Timing = Timing {
+    connect: Duration::from_secs(2),
+    read: Duration::from_secs(1),
+    settling: Duration::from_millis(300),
+    grace: Duration::from_millis(600),
+    renewal: Duration::ZERO,
+};
 
 #[derive(Default)]
 pub(super) struct State {
@@ -22,6 +33,12 @@ pub(super) struct State {
     pub(super) refuse: BTreeMap<String, (u16, &'static str)>,
     /// All requests so far: path with query, and the header `accept`.
     pub(super) requests: Vec<(String, String)>,
+    /// Nothing is answered, and nothing said by watches: connections stay open.
+    pub(super) stalled: bool,
+    /// Expired watches are refused with the status 410, instead of being begun and ended.
+    pub(super) refuses_expired: bool,
+    /// Only requests with this token are answered.
+    pub(super) token: Option<&'static str>,
 }
 
 pub(super) struct Fake {
@@ -54,7 +71,9 @@ impl Fake {
                 });
             }
         });
-        let server = connect(&KubeTarget::Server(url)).await.unwrap();
+        // Silence is what most tests have much of.
+        let timing = Timing { read: Timing::DEFAULT.read, ..TIMING };
+        let server = connect_with(&KubeTarget::Server(url), timing).await.unwrap();
         Self { state, moved, broken, server }
     }
 
@@ -104,7 +123,7 @@ async fn serve(
 ) -> std::io::Result<()> {
     let mut connection = BufReader::new(connection);
     loop {
-        let (mut request, mut accept) = (String::new(), String::new());
+        let (mut request, mut accept, mut token) = (String::new(), String::new(), None);
         if connection.read_line(&mut request).await? == 0 {
             return Ok(());
         }
@@ -114,6 +133,9 @@ async fn serve(
             if let Some(value) = header.strip_prefix("accept: ") {
                 value.trim().clone_into(&mut accept);
             }
+            if let Some(value) = header.strip_prefix("authorization: Bearer ") {
+                token = Some(value.trim().to_owned());
+            }
             if header.trim().is_empty() {
                 break;
             }
@@ -122,10 +144,19 @@ async fn serve(
         let (path, query) = target.split_once('?').unwrap_or((&target, ""));
         let path = path.replace("//", "/");
         let query: BTreeMap<_, _> = query.split('&').filter_map(|it| it.split_once('=')).collect();
+        while state.lock().unwrap().stalled {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
         let answer = {
             let mut state = state.lock().unwrap();
             state.requests.push((target.clone(), accept));
-            if let Some((code, message)) = state.refuse.get(&path).copied() {
+            let from = query.get("resourceVersion").and_then(|from| from.parse::<usize>().ok());
+            let expired = from.is_some_and(|from| from < state.oldest);
+            if state.token.is_some() && state.token != token.as_deref() {
+                Some(status(401, "Unauthorized"))
+            } else if expired && state.refuses_expired && query.contains_key("watch") {
+                Some(status(410, "too old resource version"))
+            } else if let Some((code, message)) = state.refuse.get(&path).copied() {
                 Some(status(code, message))
             } else if !state.lists.contains_key(&path) {
                 Some(status(404, "the server could not find the requested resource"))
@@ -179,6 +210,9 @@ async fn stream(
     connection.write_all(head.as_bytes()).await?;
     let mut moved = moved.subscribe();
     loop {
+        while state.lock().unwrap().stalled {
+            std::future::pending::<()>().await;
+        }
         let (lines, expired): (Vec<String>, bool) = {
             let state = state.lock().unwrap();
             let new = state.log.iter().skip(from).filter(|(of, _)| of == path);

@@ -4,13 +4,19 @@
 //! neither `spec.topologyKeys` nor `discovery.k8s.io/v1beta1`, and of Nodes only the metadata is
 //! asked for: their status changes all the time.
 
+mod backoff;
+mod bootstrap;
 mod connect;
+mod dial;
 mod error;
 mod listing;
+mod pulse;
 mod resource;
+mod session;
+mod together;
 mod watch;
 
-pub use connect::{KubeTarget, Server, connect};
+pub use connect::{Identity, KubeTarget, Server, connect};
 pub use error::KubeError;
 pub use listing::read;
 pub use watch::follow;

@@ -31,8 +31,8 @@ pub(super) trait Kept: Clone + fmt::Debug + Send + Unpin + 'static {
     const PAGE: u32;
 
     fn of(object: Object) -> Option<(Self, Option<LeftOut>)>;
-    /// `unread`: namespaces and names of those that cannot be read.
-    fn all(all: Vec<Self>, unread: Vec<Name>) -> Update;
+    /// `named`: namespaces and names of those that are there, too.
+    fn all(all: Vec<Self>, named: Vec<Name>) -> Update;
     fn one(self) -> Update;
     fn gone(namespace: &str, name: &str) -> Update;
 
@@ -60,10 +60,10 @@ impl Kept for Service {
         }
     }
 
-    fn all(all: Vec<Self>, unread: Vec<Name>) -> Update {
+    fn all(all: Vec<Self>, named: Vec<Name>) -> Update {
         let id =
             |(namespace, name): Name| ServiceId { namespace: namespace.into(), name: name.into() };
-        Update::AllServices(all, unread.into_iter().map(id).collect())
+        Update::AllServices(all, named.into_iter().map(id).collect())
     }
 
     fn one(self) -> Update {
@@ -92,10 +92,10 @@ impl Kept for Slice {
         }
     }
 
-    fn all(all: Vec<Self>, unread: Vec<Name>) -> Update {
+    fn all(all: Vec<Self>, named: Vec<Name>) -> Update {
         let id =
             |(namespace, name): Name| SliceId { namespace: namespace.into(), name: name.into() };
-        Update::AllSlices(all, unread.into_iter().map(id).collect())
+        Update::AllSlices(all, named.into_iter().map(id).collect())
     }
 
     fn one(self) -> Update {
@@ -122,8 +122,8 @@ impl Kept for Node {
         }
     }
 
-    fn all(all: Vec<Self>, unread: Vec<Name>) -> Update {
-        Update::AllNodes(all, unread.into_iter().map(|(_, name)| name.into()).collect())
+    fn all(all: Vec<Self>, named: Vec<Name>) -> Update {
+        Update::AllNodes(all, named.into_iter().map(|(_, name)| name.into()).collect())
     }
 
     fn one(self) -> Update {

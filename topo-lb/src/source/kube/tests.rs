@@ -1,14 +1,16 @@
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::pin::Pin;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use futures::{Stream, StreamExt};
 use serde_json::{Value, json};
 
-use super::fake::Fake;
+use super::connect::{Timing, connect_with};
+use super::fake::{Fake, TIMING};
 use super::{KubeTarget, connect, follow, read};
 use crate::cluster::Update;
-use crate::source::Event;
+use crate::source::{Event, Freshness};
 
 const NODES: &str = "/api/v1/nodes";
 const SERVICES: &str = "/api/v1/services";
@@ -36,13 +38,21 @@ type Events = Pin<Box<dyn Stream<Item = Event> + Send>>;
 
 /// The next event as a short text: a kind and counts, names or the trouble.
 async fn next(events: &mut Events) -> String {
-    match tokio::time::timeout(PATIENCE, events.next()).await.expect("nothing came").unwrap() {
+    let event = loop {
+        match tokio::time::timeout(PATIENCE, events.next()).await.expect("nothing came").unwrap() {
+            // So it is from the first complete listing on.
+            Event::Freshness(Freshness::Live) => {}
+            event => break event,
+        }
+    };
+    match event {
         Event::Synced => "synced".to_owned(),
+        Event::Freshness(freshness) => format!("{freshness:?}"),
         Event::Trouble(trouble) => format!("trouble: {trouble}"),
         Event::Update(update) => match update {
-            Update::AllNodes(all, _) => format!("{} nodes", all.len()),
-            Update::AllServices(all, _) => format!("{} services", all.len()),
-            Update::AllSlices(all, _) => format!("{} slices", all.len()),
+            Update::AllNodes(_, named) => format!("{} nodes", named.len()),
+            Update::AllServices(_, named) => format!("{} services", named.len()),
+            Update::AllSlices(_, named) => format!("{} slices", named.len()),
             Update::Node(node) => format!("node {} {:?}", node.name, node.labels.get("pool")),
             Update::Service(service) => format!("service {} {}", service.id, service.ports[0].port),
             Update::Slice(slice) => format!("slice {} {}", slice.id.name, slice.endpoints.len()),
@@ -53,18 +63,42 @@ async fn next(events: &mut Events) -> String {
     }
 }
 
+/// The next events that are not about single objects, sorted.
 async fn some(events: &mut Events, count: usize) -> Vec<String> {
     let mut some = Vec::new();
-    for _ in 0..count {
-        some.push(next(events).await);
+    while some.len() < count {
+        let event = next(events).await;
+        if !["node ", "service ", "slice "].iter().any(|kind| event.starts_with(kind)) {
+            some.push(event);
+        }
     }
     some.sort();
     some
 }
 
 async fn nothing(events: &mut Events) {
-    let event = tokio::time::timeout(Duration::from_millis(300), events.next()).await;
+    let news = async {
+        loop {
+            match events.next().await {
+                Some(Event::Freshness(Freshness::Live)) => {}
+                event => break event,
+            }
+        }
+    };
+    let event = tokio::time::timeout(Duration::from_millis(300), news).await;
     assert!(event.is_err(), "{event:?}");
+}
+
+/// The next word on how fresh things are.
+async fn freshness(events: &mut Events) -> Freshness {
+    let next = async {
+        loop {
+            if let Event::Freshness(freshness) = events.next().await.expect("it never ends") {
+                return freshness;
+            }
+        }
+    };
+    tokio::time::timeout(PATIENCE, next).await.expect("nothing was said of it")
 }
 
 #[tokio::test]
@@ -173,6 +207,159 @@ async fn what_the_server_has_forgotten_is_listed_again() {
 }
 
 #[tokio::test]
+async fn a_watch_that_is_refused_as_too_old_is_listed_again_too() {
+    let fake = Fake::new(&ALL).await;
+    fake.change(SERVICES, "ADDED", service("web", 80));
+    let mut events: Events = Box::pin(follow(fake.server.clone()));
+    some(&mut events, 4).await;
+    fake.state.lock().unwrap().refuses_expired = true;
+    fake.forget(SERVICES, vec![service("shop", 80), service("pay", 80)]);
+    fake.hang_up();
+    assert_eq!(some(&mut events, 3).await, ["0 nodes", "0 slices", "2 services"]);
+    nothing(&mut events).await;
+}
+
+#[tokio::test]
+async fn a_server_that_stalls_is_left_and_found_again() {
+    let fake = Fake::new(&ALL).await;
+    fake.change(SERVICES, "ADDED", service("web", 80));
+    let target = KubeTarget::Server(fake.server.url().to_owned());
+    let mut events: Events = Box::pin(follow(connect_with(&target, TIMING).await.unwrap()));
+    some(&mut events, 4).await;
+    nothing(&mut events).await;
+    assert_eq!(fake.requested("watch=true"), 3);
+    fake.state.lock().unwrap().stalled = true;
+    fake.change(SERVICES, "MODIFIED", service("web", 81));
+    // Open and silent connections are no sign of life.
+    assert!(matches!(freshness(&mut events).await, Freshness::AsOf(_)));
+    fake.state.lock().unwrap().stalled = false;
+    loop {
+        let said = next(&mut events).await;
+        if said == "service default/web 81" {
+            break;
+        }
+        assert!(said.starts_with("trouble: cannot reach") || said.starts_with("AsOf"), "{said}");
+    }
+    while freshness(&mut events).await != Freshness::Live {}
+}
+
+#[tokio::test]
+async fn freshness_is_that_of_the_last_word_of_the_server() {
+    let fake = Fake::new(&ALL).await;
+    let mut events: Events = Box::pin(follow(fake.server.clone()));
+    assert_eq!(freshness(&mut events).await, Freshness::Live, "from the first listing on");
+    let before = SystemTime::now();
+    for path in ALL {
+        fake.state.lock().unwrap().refuse.insert(path.to_owned(), (503, "not now"));
+    }
+    fake.hang_up();
+    let Freshness::AsOf(heard) = freshness(&mut events).await else { panic!("it is not live") };
+    let distance = heard.duration_since(before).unwrap_or_else(|error| error.duration());
+    assert!(distance < Duration::from_secs(5), "{distance:?}");
+    fake.state.lock().unwrap().refuse.clear();
+    while freshness(&mut events).await != Freshness::Live {}
+}
+
+#[tokio::test]
+async fn a_watch_that_begins_again_at_once_is_no_news() {
+    let fake = Fake::new(&ALL).await;
+    let mut events: Events = Box::pin(follow(fake.server.clone()));
+    some(&mut events, 4).await;
+    for _ in 0..3 {
+        fake.hang_up();
+        nothing(&mut events).await;
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_knows_no_roles_yet_is_not_complained_about() {
+    let fake = Fake::new(&ALL).await;
+    fake.change(SERVICES, "ADDED", service("web", 80));
+    for path in ALL {
+        fake.state.lock().unwrap().refuse.insert(path.to_owned(), (403, "no roles yet"));
+    }
+    let target = KubeTarget::Server(fake.server.url().to_owned());
+    let patient = Timing { settling: Duration::from_secs(5), ..TIMING };
+    let mut events: Events = Box::pin(follow(connect_with(&target, patient).await.unwrap()));
+    nothing(&mut events).await;
+    assert!(fake.requested("services") >= 1);
+    fake.state.lock().unwrap().refuse.clear();
+    assert_eq!(some(&mut events, 4).await, ["0 nodes", "0 slices", "1 services", "synced"]);
+}
+
+#[tokio::test]
+async fn a_token_that_was_renewed_in_its_file_is_used() {
+    let fake = Fake::new(&ALL).await;
+    fake.state.lock().unwrap().token = Some("old");
+    let folder = std::env::temp_dir().join(format!("topo-lb-token-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let (token, kubeconfig) = (folder.join("token"), folder.join("kubeconfig"));
+    std::fs::write(&token, "old").unwrap();
+    let text = format!(
+        "apiVersion: v1\nkind: Config\ncurrent-context: here\n\
+         contexts: [{{name: here, context: {{cluster: here, user: me}}}}]\n\
+         users: [{{name: me, user: {{tokenFile: {}}}}}]\n\
+         clusters: [{{name: here, cluster: {{server: \"{}\"}}}}]\n",
+        token.display(),
+        fake.server.url()
+    );
+    std::fs::write(&kubeconfig, text).unwrap();
+    let target = KubeTarget::Kubeconfig(kubeconfig);
+    let patient = Timing { settling: Duration::from_secs(30), ..TIMING };
+    let server = connect_with(&target, patient).await.unwrap();
+    let mut events: Events = Box::pin(follow(server));
+    assert_eq!(some(&mut events, 4).await, ["0 nodes", "0 services", "0 slices", "synced"]);
+
+    // The kubelet writes a new one before the old one has run out; the agent has it once the old one
+    // is refused, and says nothing.
+    std::fs::write(&token, "new").unwrap();
+    fake.state.lock().unwrap().token = Some("new");
+    fake.hang_up();
+    fake.change(SERVICES, "ADDED", service("web", 80));
+    loop {
+        let said = next(&mut events).await;
+        if said == "service default/web 80" {
+            break;
+        }
+        assert!(said.starts_with("AsOf"), "{said}");
+    }
+    std::fs::remove_dir_all(&folder).unwrap();
+}
+
+/// What a server behind `default/kubernetes` would have of itself.
+fn bootstrap(endpoint: SocketAddr) -> [Value; 2] {
+    let port = endpoint.port();
+    [
+        json!({"metadata": {"name": "kubernetes", "namespace": "default"},
+               "spec": {"clusterIP": "192.0.2.1",
+                        "ports": [{"name": "http", "port": 80, "targetPort": port}]}}),
+        json!({"metadata": {"name": "kubernetes", "namespace": "default",
+                            "labels": {"kubernetes.io/service-name": "kubernetes"}},
+               "addressType": "IPv4", "endpoints": [{"addresses": [endpoint.ip().to_string()]}],
+               "ports": [{"name": "http", "port": port, "protocol": "TCP"}]}),
+    ]
+}
+
+#[tokio::test]
+async fn endpoints_of_the_api_server_are_dialled_directly() {
+    let fake = Fake::new(&ALL).await;
+    let address = fake.server.url().trim_start_matches("http://").parse().unwrap();
+    let [service, slice] = bootstrap(address);
+    fake.change(SERVICES, "ADDED", service);
+    fake.change(SLICES, "ADDED", slice);
+    let listing = read(&fake.server).await.unwrap();
+
+    // Nobody has this address (RFC 5737): without endpoints, it leads nowhere.
+    let target = KubeTarget::Server("http://192.0.2.1".to_owned());
+    let quick = Timing { connect: Duration::from_millis(200), ..TIMING };
+    let server = connect_with(&target, quick).await.unwrap();
+    read(&server).await.unwrap_err();
+    listing.updates.iter().for_each(|update| server.observe(update));
+    let again = read(&server).await.unwrap();
+    assert_eq!(again.updates.len(), listing.updates.len());
+}
+
+#[tokio::test]
 async fn an_object_that_cannot_be_read_spoils_no_other() {
     let fake = Fake::new(&ALL).await;
     fake.change(SERVICES, "ADDED", service("bad", 70_000));
@@ -185,7 +372,7 @@ async fn an_object_that_cannot_be_read_spoils_no_other() {
                         \"fd00::1\" is not an IPv4 address; this endpoint is left out";
     assert_eq!(
         some(&mut events, 6).await,
-        ["0 nodes", "1 services", "1 slices", "synced", bad_endpoint, bad_service]
+        ["0 nodes", "1 slices", "2 services", "synced", bad_endpoint, bad_service]
     );
     // The same again is not said again.
     fake.change(SLICES, "MODIFIED", slice("good-1", "fd00::1"));
@@ -203,9 +390,14 @@ async fn an_object_that_cannot_be_read_spoils_no_other() {
     fake.hang_up();
     loop {
         let event = tokio::time::timeout(PATIENCE, events.next()).await.expect("nothing came");
-        if let Some(Event::Update(Update::AllServices(all, unread))) = event {
-            assert_eq!((all.len(), unread.len(), &*unread[0].name), (1, 1, "good"));
-            break;
+        match event {
+            Some(Event::Update(Update::Service(service))) => assert_eq!(&*service.id.name, "bad"),
+            Some(Event::Update(Update::AllServices(_, named))) => {
+                let names: Vec<_> = named.iter().map(|id| &*id.name).collect();
+                assert_eq!(names, ["good", "bad"], "both are there");
+                break;
+            }
+            _ => {}
         }
     }
 }

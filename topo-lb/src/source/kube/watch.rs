@@ -1,86 +1,50 @@
 //! All objects there are, and every change to them.
 
-use std::collections::{BTreeSet, HashMap, VecDeque};
-use std::future;
-use std::hash::{BuildHasher, Hasher, RandomState};
+use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
 use ::kube::Api;
-use ::kube::runtime::WatchStreamExt;
 use ::kube::runtime::watcher::{self, watcher};
 use futures::stream::{self, BoxStream};
 use futures::{Stream, StreamExt};
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep_until};
 
+use super::backoff::{pause, random};
 use super::listing::is_missing;
 use super::resource::{Kept, Name, Watched};
+use super::together::{Failing, Said, Together, beats};
 use super::{KubeError, Server};
 use crate::cluster::{Node, Service, Slice};
 use crate::source::Event;
-use crate::source::object::Kind;
 
-/// The server ends a watch after so many seconds, and one that is silent for longer is dead. The
-/// actual time lies up to twice as high, so that not all agents come back at once.
-const SHORTEST_WATCH: u32 = 75;
+/// The server ends a watch after so many seconds. The actual time lies up to twice as high, so that
+/// not all agents come back at once: as client-go does it.
+const SHORTEST_WATCH: u32 = 300;
+/// Pauses grow no more after so many refusals in a row: they are at most 4 s then.
+const FORBIDDEN: u32 = 4;
 /// Pause where the server knows no version of a resource.
 const MISSING_PAUSE: Duration = Duration::from_secs(10);
-/// A trouble that was not met for so long is over; it is said again when it comes back.
-/// Longer than the longest pause between two attempts, which is a minute.
-const TROUBLE_OVER: Duration = Duration::from_secs(180);
-
-/// Lists Nodes, EndpointSlices and Services, and follows every change to them.
+/// Lists Nodes, EndpointSlices and Services, and follows every change to them. Objects that are listed
+/// are said one by one, and then the names of all there are.
 ///
 /// The stream never ends: whatever goes wrong is said once as `Trouble` and tried again, at longer
-/// and longer intervals of at most a minute. After a gap that the server cannot bridge, all
+/// and longer intervals of at most half a minute. After a gap that the server cannot bridge, all
 /// objects are listed and said anew. A change that cannot be read leaves the object as it was.
+/// `Freshness` is said after all were listed once, and whenever it changes.
 pub fn follow(server: Server) -> impl Stream<Item = Event> + Send + 'static {
-    let watches = [
+    let said = [
         Watch::<Node>::new(server.clone()).said().boxed(),
         Watch::<Slice>::new(server.clone()).said().boxed(),
-        Watch::<Service>::new(server).said().boxed(),
+        Watch::<Service>::new(server.clone()).said().boxed(),
+        beats(server.pulse().clone()).boxed(),
     ];
-    let mut all = Together::default();
-    stream::select_all(watches).filter_map(move |said| future::ready(all.take(said)))
-}
-
-/// What the watch of one kind says.
-enum Said {
-    Event(Event),
-    /// All objects of this kind have been listed.
-    Listed(Kind),
-    /// The server does not serve as it should.
-    Failing(String),
-}
-
-/// What the three watches have said.
-#[derive(Default)]
-struct Together {
-    listed: BTreeSet<Kind>,
-    synced: bool,
-    /// What goes wrong at present, and when it was last met.
-    troubles: HashMap<String, Instant>,
-}
-
-impl Together {
-    fn take(&mut self, said: Said) -> Option<Event> {
-        match said {
-            Said::Event(event) => Some(event),
-            Said::Listed(kind) => {
-                self.listed.insert(kind);
-                let complete = [Kind::Node, Kind::Slice, Kind::Service]
-                    .iter()
-                    .all(|kind| self.listed.contains(kind));
-                (complete && !std::mem::replace(&mut self.synced, true)).then_some(Event::Synced)
-            }
-            Said::Failing(trouble) => {
-                // Three watches fail for one reason, and each of them many times.
-                let now = Instant::now();
-                self.troubles.retain(|_, met| now.duration_since(*met) < TROUBLE_OVER);
-                let new = self.troubles.insert(trouble.clone(), now).is_none();
-                new.then_some(Event::Trouble(trouble))
-            }
+    let mut all = Together::new(server.timing().settling);
+    stream::select_all(said).flat_map(move |said| {
+        if let Said::Event(Event::Update(update)) = &said {
+            server.observe(update);
         }
-    }
+        stream::iter(all.take(said))
+    })
 }
 
 type Events<T> = BoxStream<'static, watcher::Result<watcher::Event<Watched<T>>>>;
@@ -93,13 +57,19 @@ struct Watch<T: Kept> {
     /// Versions in a row that the server did not know.
     unknown: usize,
     events: Events<T>,
-    /// What was listed so far of a listing that goes on.
-    listing: Vec<T>,
-    /// What of it could not be read.
-    unread: Vec<Name>,
+    /// Who was listed so far in a listing that goes on.
+    listed: Vec<Name>,
     /// What was said of single objects, by namespace and name.
     wrong: HashMap<Name, String>,
     waiting: VecDeque<Said>,
+    /// Attempts in a row that failed.
+    failures: u32,
+    /// How many watches had begun when the last one failed.
+    opened: u64,
+    /// No attempt before.
+    rest: Option<Instant>,
+    /// Since when the server has answered what may be expected to pass, and nothing else.
+    passing: Option<Instant>,
 }
 
 impl<T: Kept> Watch<T> {
@@ -109,10 +79,13 @@ impl<T: Kept> Watch<T> {
             server,
             version: 0,
             unknown: 0,
-            listing: Vec::new(),
-            unread: Vec::new(),
+            listed: Vec::new(),
             wrong: HashMap::new(),
             waiting: VecDeque::new(),
+            failures: 0,
+            opened: 0,
+            rest: None,
+            passing: None,
         }
     }
 
@@ -125,6 +98,9 @@ impl<T: Kept> Watch<T> {
             if let Some(said) = self.waiting.pop_front() {
                 return said;
             }
+            if let Some(until) = self.rest.take() {
+                sleep_until(until).await;
+            }
             match self.events.next().await {
                 Some(Ok(event)) => self.take(event),
                 Some(Err(error)) => self.failed(&error).await,
@@ -134,24 +110,27 @@ impl<T: Kept> Watch<T> {
     }
 
     fn take(&mut self, event: watcher::Event<Watched<T>>) {
+        // That a listing begins is no success yet.
+        if !matches!(event, watcher::Event::Init) {
+            self.failures = 0;
+            self.passing = None;
+        }
         match event {
-            watcher::Event::Init => {
-                self.listing.clear();
-                self.unread.clear();
-            }
+            watcher::Event::Init => self.listed.clear(),
+            // Objects are said as they come, and what is gone at the end: a list of all of them would
+            // take more memory than they do, and leave holes where it was.
             watcher::Event::InitApply(object) => {
                 self.unknown = 0;
-                let name = (object.namespace().to_owned(), object.name().to_owned());
-                match self.read(object) {
-                    Some(object) => self.listing.push(object),
-                    None => self.unread.push(name),
+                self.listed.push((object.namespace().to_owned(), object.name().to_owned()));
+                if let Some(object) = self.read(object) {
+                    self.say(Event::Update(object.one()));
                 }
             }
             watcher::Event::InitDone => {
                 self.unknown = 0;
-                let all = std::mem::take(&mut self.listing);
-                let unread = std::mem::take(&mut self.unread);
-                self.say(Event::Update(T::all(all, unread)));
+                self.server.pulse().listed(T::KIND);
+                let listed = std::mem::take(&mut self.listed);
+                self.say(Event::Update(T::all(Vec::new(), listed)));
                 self.waiting.push_back(Said::Listed(T::KIND));
             }
             watcher::Event::Apply(object) => {
@@ -201,6 +180,7 @@ impl<T: Kept> Watch<T> {
         if request.is_some_and(is_missing) && T::VERSIONS.len() > 1 {
             return self.other_version().await;
         }
+        self.pause(request.is_some_and(is_forbidden));
         let trouble = match (error, request) {
             // Watches end, connections break, and the server forgets what is long ago. If more is
             // wrong than that, the next attempt fails.
@@ -208,19 +188,47 @@ impl<T: Kept> Watch<T> {
             (watcher::Error::WatchError(status), _) if status.code == 410 => None,
             (watcher::Error::WatchError(status), _) => {
                 let error = ::kube::Error::Api(status.clone());
-                Some(self.error(&error, verb).to_string())
+                Some(self.failing(&error, verb))
             }
-            (_, Some(request)) => Some(self.error(request, verb).to_string()),
-            (_, None) => Some(format!(
-                "the API server at {} says no resourceVersion with {}: they cannot be watched",
-                self.server.url(),
-                T::resource(),
-            )),
+            (_, Some(request)) if is_gone(request) => {
+                // Said instead of a watch, the watcher would ask for the same again and again.
+                self.events = events::<T>(&self.server, self.version);
+                None
+            }
+            (_, Some(request)) => Some(self.failing(request, verb)),
+            (_, None) => Some(Failing {
+                trouble: format!(
+                    "the API server at {} says no resourceVersion with {}: they cannot be watched",
+                    self.server.url(),
+                    T::resource(),
+                ),
+                passing_since: None,
+            }),
         };
         match trouble {
-            Some(trouble) => self.waiting.push_back(Said::Failing(trouble)),
+            Some(failing) => self.waiting.push_back(Said::Failing(failing)),
             None => tracing::debug!("watching {} again: {error}", T::resource()),
         }
+    }
+
+    /// Has the next attempt wait; not for long where somebody has to change a role, and is waiting too.
+    fn pause(&mut self, is_forbidden: bool) {
+        let opened = self.server.pulse().opened(T::KIND);
+        if opened != std::mem::replace(&mut self.opened, opened) {
+            // A watch was open in between, even though nothing came by it.
+            self.failures = 0;
+            self.passing = None;
+        }
+        self.failures = self.failures.saturating_add(1);
+        let failures = if is_forbidden { self.failures.min(FORBIDDEN) } else { self.failures };
+        self.rest = Some(Instant::now() + pause(failures, random()));
+    }
+
+    fn failing(&mut self, error: &::kube::Error, verb: &'static str) -> Failing {
+        let trouble = self.error(error, verb).to_string();
+        let since = self.passing.take().unwrap_or_else(Instant::now);
+        self.passing = is_passing(error).then_some(since);
+        Failing { trouble, passing_since: self.passing }
     }
 
     fn error(&self, error: &::kube::Error, verb: &'static str) -> KubeError {
@@ -238,7 +246,7 @@ impl<T: Kept> Watch<T> {
                 T::VERSIONS.join(" or "),
             );
             if self.unknown == T::VERSIONS.len() {
-                self.waiting.push_back(Said::Failing(trouble));
+                self.waiting.push_back(Said::Failing(Failing { trouble, passing_since: None }));
             } else {
                 tokio::time::sleep(MISSING_PAUSE).await;
             }
@@ -252,11 +260,25 @@ fn is_unintelligible(error: &::kube::Error) -> bool {
     matches!(error, ::kube::Error::SerdeError(_) | ::kube::Error::FromUtf8(_))
 }
 
+/// Whether the server does not know any more what is asked for, so that all is to be listed again.
+fn is_gone(error: &::kube::Error) -> bool {
+    matches!(error, ::kube::Error::Api(status) if status.code == 410)
+}
+
+fn is_forbidden(error: &::kube::Error) -> bool {
+    matches!(error, ::kube::Error::Api(status) if status.code == 403)
+}
+
+/// Whether a server says so that is starting, overloaded or without its database: one that was just
+/// started knows neither tokens nor roles.
+fn is_passing(error: &::kube::Error) -> bool {
+    matches!(error, ::kube::Error::Api(status) if matches!(status.code, 401 | 403 | 429 | 500..=599))
+}
+
 fn events<T: Kept>(server: &Server, version: usize) -> Events<T> {
     let api = Api::<Watched<T>>::all_with(server.client(), &T::VERSIONS[version]);
-    // Randomly keyed hashing is randomness enough.
-    let random = RandomState::new().build_hasher().finish() % u64::from(SHORTEST_WATCH);
-    let seconds = SHORTEST_WATCH + u32::try_from(random).unwrap_or_default();
+    let more = random() % u64::from(SHORTEST_WATCH);
+    let seconds = SHORTEST_WATCH + u32::try_from(more).unwrap_or_default();
     let config = watcher::Config::default().page_size(T::PAGE).timeout(seconds);
-    watcher(api, config).default_backoff().boxed()
+    watcher(api, config).boxed()
 }

@@ -1,0 +1,56 @@
+//! How long to wait before the next attempt.
+
+use std::hash::{BuildHasher as _, Hasher as _, RandomState};
+use std::time::Duration;
+
+/// Longest first pause.
+const FIRST: Duration = Duration::from_millis(500);
+/// Longest pause of all.
+pub(super) const LONGEST: Duration = Duration::from_secs(30);
+
+/// Pause after `failures` in a row, from 1: at most half a second, twice that after each further one,
+/// at most thirty seconds. Half of it is up to `random`, so that agents that failed together do not
+/// come back together.
+pub(super) fn pause(failures: u32, random: u64) -> Duration {
+    let doublings = failures.saturating_sub(1).min(16);
+    let longest = FIRST.saturating_mul(1 << doublings).min(LONGEST);
+    // The upper 32 bits are enough, and exact in floating point.
+    let share = f64::from(u32::try_from(random >> 32).unwrap_or(u32::MAX)) / f64::from(u32::MAX);
+    longest / 2 + (longest / 2).mul_f64(share)
+}
+
+/// Any number. Randomly keyed hashing is randomness enough.
+pub(super) fn random() -> u64 {
+    RandomState::new().build_hasher().finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_double_up_to_half_a_minute() {
+        let longest: Vec<_> = (1..=9).map(|failures| pause(failures, u64::MAX)).collect();
+        let millis = [500, 1_000, 2_000, 4_000, 8_000, 16_000, 30_000, 30_000, 30_000];
+        assert_eq!(longest, millis.map(Duration::from_millis));
+        assert_eq!(pause(u32::MAX, u64::MAX), LONGEST);
+    }
+
+    #[test]
+    fn half_of_a_pause_is_chance_and_half_is_not() {
+        for failures in 1..20 {
+            let (least, most) = (pause(failures, 0), pause(failures, u64::MAX));
+            assert_eq!(least * 2, most);
+            let half = pause(failures, u64::MAX / 2);
+            assert!(
+                (least..=most).contains(&half) && half.abs_diff(least + least / 2).as_micros() < 10
+            );
+        }
+    }
+
+    #[test]
+    fn two_agents_hardly_ever_pause_alike() {
+        let pauses: std::collections::HashSet<_> = (0..100).map(|_| pause(7, random())).collect();
+        assert!(pauses.len() > 90, "{} of 100 differ", pauses.len());
+    }
+}

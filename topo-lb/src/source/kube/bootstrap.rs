@@ -1,0 +1,302 @@
+//! Where the API server is when its ClusterIP leads nowhere: at the endpoints of the Service
+//! `default/kubernetes`, as last known.
+//!
+//! In a cluster, an agent is told the ClusterIP of that Service, and on a node without kube-proxy it
+//! is the agent itself that translates it. What it has last translated it to may be gone: then only
+//! these endpoints lead to the server that would say so.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::cluster::slice::SliceId;
+use crate::cluster::{Protocol, Service, ServiceId, Slice, Update};
+
+/// What is known of `default/kubernetes`.
+#[derive(Debug, Default)]
+struct Known {
+    service: Option<Service>,
+    slices: BTreeMap<SliceId, Slice>,
+}
+
+fn is_bootstrap(id: &ServiceId) -> bool {
+    &*id.namespace == "default" && &*id.name == "kubernetes"
+}
+
+impl Known {
+    fn observe(&mut self, update: &Update) {
+        match update {
+            Update::Service(service) => self.put_service(service),
+            Update::ServiceGone(id) if is_bootstrap(id) => self.service = None,
+            Update::Slice(slice) => self.put_slice(slice),
+            Update::SliceGone(id) => {
+                self.slices.remove(id);
+            }
+            Update::AllServices(all, unread) => {
+                if !unread.iter().any(is_bootstrap) {
+                    self.service = None;
+                }
+                all.iter().for_each(|service| self.put_service(service));
+            }
+            Update::AllSlices(all, unread) => {
+                self.slices.retain(|id, _| unread.contains(id));
+                all.iter().for_each(|slice| self.put_slice(slice));
+            }
+            _ => {}
+        }
+    }
+
+    fn put_service(&mut self, service: &Service) {
+        if is_bootstrap(&service.id) {
+            self.service = Some(service.clone());
+        }
+    }
+
+    fn put_slice(&mut self, slice: &Slice) {
+        if slice.service.as_ref().is_some_and(is_bootstrap) {
+            self.slices.insert(slice.id.clone(), slice.clone());
+        } else {
+            self.slices.remove(&slice.id);
+        }
+    }
+
+    /// The endpoints behind `host` and `port`, if these are a frontend of the Service.
+    fn endpoints(&self, host: &str, port: u16) -> Vec<SocketAddr> {
+        let Some(service) = self.service.as_ref().filter(|service| is_named(service, host)) else {
+            return Vec::new();
+        };
+        let ports = service.ports.iter();
+        let Some(wanted) =
+            ports.filter(|it| it.protocol == Protocol::Tcp).find(|it| it.port == port)
+        else {
+            return Vec::new();
+        };
+        let mut endpoints = Vec::new();
+        for slice in self.slices.values() {
+            let Some(target) = slice.ports.iter().find(|it| wanted.matches(it)) else { continue };
+            let serving = slice.endpoints.iter().filter(|it| it.ready || it.serving);
+            endpoints.extend(serving.map(|it| SocketAddr::new(it.address, target.port)));
+        }
+        endpoints.sort_unstable();
+        endpoints.dedup();
+        endpoints
+    }
+}
+
+/// By one of its addresses, or by its name in the cluster's DNS.
+fn is_named(service: &Service, host: &str) -> bool {
+    let bare = host.trim_start_matches('[').trim_end_matches(']');
+    match bare.parse::<IpAddr>() {
+        Ok(address) => service.cluster_ips.contains(&address),
+        Err(_) => {
+            host == "kubernetes.default"
+                || host == "kubernetes.default.svc"
+                || host.starts_with("kubernetes.default.svc.")
+        }
+    }
+}
+
+/// Where to connect to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Route {
+    /// An endpoint of `default/kubernetes`.
+    Endpoint(SocketAddr),
+    /// What the URL says.
+    Url,
+}
+
+/// The routes to one API server, best first. Clones are of one list.
+#[derive(Clone, Debug)]
+pub(super) struct Routes(Arc<Mutex<Choice>>);
+
+#[derive(Debug)]
+struct Choice {
+    host: String,
+    port: u16,
+    /// Any number, to begin with another endpoint than other agents do.
+    random: u64,
+    known: Known,
+    routes: Vec<Route>,
+    /// Index of the route that is tried first.
+    first: usize,
+    /// When another one became the first.
+    turned: Option<Instant>,
+}
+
+/// Several requests fail by one route at a time: that is one failure.
+const ONE_FAILURE: Duration = Duration::from_millis(200);
+
+impl Routes {
+    /// To the server of an URL with this host and port; `random` says with which endpoint to begin, so
+    /// that not all agents ask the same one.
+    pub(super) fn new(host: &str, port: u16, random: u64) -> Self {
+        Self(Arc::new(Mutex::new(Choice {
+            host: host.to_owned(),
+            port,
+            random,
+            known: Known::default(),
+            routes: vec![Route::Url],
+            first: 0,
+            turned: None,
+        })))
+    }
+
+    /// Takes in what is said of `default/kubernetes`.
+    pub(super) fn observe(&self, update: &Update) {
+        let mut choice = self.lock();
+        choice.known.observe(update);
+        let mut endpoints = choice.known.endpoints(&choice.host, choice.port);
+        if let Some(begin) = choice.random.checked_rem(endpoints.len() as u64) {
+            endpoints.rotate_left(usize::try_from(begin).unwrap_or_default());
+        }
+        let routes: Vec<_> =
+            endpoints.into_iter().map(Route::Endpoint).chain([Route::Url]).collect();
+        if routes != choice.routes {
+            choice.routes = routes;
+            choice.first = 0;
+        }
+    }
+
+    /// All of them, in the order in which they are to be tried: endpoints, and the URL's own address,
+    /// beginning with the one that served last.
+    pub(super) fn in_order(&self) -> Vec<Route> {
+        let choice = self.lock();
+        let mut routes = choice.routes.clone();
+        routes.rotate_left(choice.first);
+        routes
+    }
+
+    /// By this one, something answers.
+    pub(super) fn connected(&self, route: Route) {
+        let mut choice = self.lock();
+        if let Some(at) = choice.routes.iter().position(|known| *known == route) {
+            choice.first = at;
+        }
+    }
+
+    /// What answers by the first one is of no use: another one is to be the first.
+    pub(super) fn turn(&self, now: Instant) {
+        let mut choice = self.lock();
+        if choice.turned.is_some_and(|turned| now.duration_since(turned) < ONE_FAILURE) {
+            return;
+        }
+        choice.turned = Some(now);
+        choice.first = (choice.first + 1) % choice.routes.len();
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Choice> {
+        // Nothing in here panics half-way.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cluster::service::PolicySources;
+    use crate::cluster::{ServicePort, SliceEndpoint, SlicePort};
+
+    fn kubernetes() -> Service {
+        Service {
+            id: ServiceId { namespace: "default".into(), name: "kubernetes".into() },
+            cluster_ips: vec![[10, 96, 0, 1].into()],
+            ports: vec![ServicePort { name: "https".into(), port: 443, protocol: Protocol::Tcp }],
+            policy: PolicySources::default(),
+            internal_local: false,
+            external_local: false,
+            affinity_seconds: None,
+            skipped: None,
+        }
+    }
+
+    fn slice(hosts: &[(u8, bool)]) -> Slice {
+        let endpoint = |(host, serving): &(u8, bool)| SliceEndpoint {
+            address: [172, 30, 0, *host].into(),
+            node: None,
+            labels: BTreeMap::new(),
+            ready: *serving,
+            serving: *serving,
+            terminating: false,
+            for_nodes: Vec::new(),
+            for_zones: Vec::new(),
+        };
+        Slice {
+            id: SliceId { namespace: "default".into(), name: "kubernetes".into() },
+            service: Some(kubernetes().id),
+            ports: vec![SlicePort { name: "https".into(), port: 6443, protocol: Protocol::Tcp }],
+            endpoints: hosts.iter().map(endpoint).collect(),
+            triggered: None,
+        }
+    }
+
+    fn endpoint(host: u8) -> Route {
+        Route::Endpoint(([172, 30, 0, host], 6443).into())
+    }
+
+    fn told(host: &str, port: u16) -> Routes {
+        let routes = Routes::new(host, port, 4);
+        routes.observe(&Update::Service(kubernetes()));
+        routes.observe(&Update::Slice(slice(&[(2, true), (1, true), (3, false)])));
+        routes
+    }
+
+    #[test]
+    fn endpoints_that_serve_come_before_the_address_of_the_service() {
+        for host in ["10.96.0.1", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local"]
+        {
+            assert_eq!(
+                told(host, 443).in_order(),
+                [endpoint(1), endpoint(2), Route::Url],
+                "{host}"
+            );
+        }
+    }
+
+    #[test]
+    fn agents_begin_with_different_endpoints() {
+        let first = |random| {
+            let routes = Routes::new("10.96.0.1", 443, random);
+            routes.observe(&Update::Service(kubernetes()));
+            routes.observe(&Update::Slice(slice(&[(1, true), (2, true), (3, true)])));
+            assert_eq!(routes.in_order().last(), Some(&Route::Url));
+            routes.in_order()[0]
+        };
+        assert_eq!([0, 1, 2, 3].map(first), [1, 2, 3, 1].map(endpoint));
+    }
+
+    #[test]
+    fn a_server_that_is_not_behind_the_service_is_reached_by_its_address_alone() {
+        for (host, port) in [("127.0.0.1", 10_261), ("10.96.0.1", 6_443), ("example.com", 443)] {
+            assert_eq!(told(host, port).in_order(), [Route::Url], "{host}:{port}");
+        }
+    }
+
+    #[test]
+    fn the_route_that_served_last_is_tried_first() {
+        let routes = told("10.96.0.1", 443);
+        routes.connected(endpoint(2));
+        assert_eq!(routes.in_order(), [endpoint(2), Route::Url, endpoint(1)]);
+    }
+
+    #[test]
+    fn what_answers_and_is_of_no_use_comes_last_until_the_others_were_tried() {
+        let routes = told("10.96.0.1", 443);
+        let now = Instant::now();
+        routes.turn(now);
+        routes.turn(now + Duration::from_millis(1));
+        assert_eq!(routes.in_order(), [endpoint(2), Route::Url, endpoint(1)], "one failure");
+        routes.turn(now + Duration::from_secs(1));
+        routes.turn(now + Duration::from_secs(2));
+        assert_eq!(routes.in_order(), [endpoint(1), endpoint(2), Route::Url]);
+    }
+
+    #[test]
+    fn endpoints_that_are_gone_are_not_tried() {
+        let routes = told("10.96.0.1", 443);
+        routes.observe(&Update::AllSlices(vec![slice(&[(9, true)])], Vec::new()));
+        assert_eq!(routes.in_order(), [endpoint(9), Route::Url]);
+        routes.observe(&Update::AllSlices(Vec::new(), Vec::new()));
+        assert_eq!(routes.in_order(), [Route::Url]);
+    }
+}

@@ -1,0 +1,95 @@
+//! Connections to the API server, by whatever route leads to it.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use http::Uri;
+use hyper_util::client::legacy::connect::HttpConnector;
+use tokio::time::timeout;
+use tower::{BoxError, Service, ServiceExt as _};
+
+use super::bootstrap::{Route, Routes};
+
+/// Longest wait for a connection by one of several routes.
+const ONE_ROUTE: Duration = Duration::from_secs(3);
+/// A peer is asked whether it is still there after so much silence, so often, and so many times:
+/// without it, a host that lost its power, or a NAT that forgot the connection, is silent for ever.
+const KEEPALIVE: (Duration, Duration, u32) = (Duration::from_secs(30), Duration::from_secs(10), 3);
+
+/// Connects by the first route that leads anywhere. TLS, above it, asks for the name in the URL
+/// whichever it was.
+#[derive(Clone, Debug)]
+pub(super) struct Dial {
+    http: HttpConnector,
+    routes: Routes,
+}
+
+impl Dial {
+    pub(super) fn new(routes: Routes) -> Self {
+        let mut http = HttpConnector::new();
+        http.enforce_http(false);
+        http.set_nodelay(true);
+        let (silence, interval, retries) = KEEPALIVE;
+        http.set_keepalive(Some(silence));
+        http.set_keepalive_interval(Some(interval));
+        http.set_keepalive_retries(Some(retries));
+        // What was sent and is not acknowledged has a limit of its own.
+        http.set_tcp_user_timeout(Some(silence + interval * retries));
+        Self { http, routes }
+    }
+}
+
+type Connection = <HttpConnector as Service<Uri>>::Response;
+
+impl Service<Uri> for Dial {
+    type Response = Connection;
+    type Error = BoxError;
+    type Future = Pin<Box<dyn Future<Output = Result<Connection, BoxError>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, url: Uri) -> Self::Future {
+        let Self { http, routes } = self.clone();
+        Box::pin(async move {
+            let order = routes.in_order();
+            let several = order.len() > 1;
+            let mut failure = BoxError::from("there is no route to it");
+            for route in order {
+                let connecting = http.clone().oneshot(address(&url, route)?);
+                // A single route has all the time that there is for a connection.
+                let connected = if several {
+                    timeout(ONE_ROUTE, connecting).await.map_err(BoxError::from)
+                } else {
+                    Ok(connecting.await)
+                };
+                match connected {
+                    Ok(Ok(connection)) => {
+                        routes.connected(route);
+                        return Ok(connection);
+                    }
+                    Ok(Err(error)) => failure = error.into(),
+                    Err(late) => failure = late,
+                }
+            }
+            Err(failure)
+        })
+    }
+}
+
+fn address(url: &Uri, route: Route) -> Result<Uri, BoxError> {
+    match route {
+        Route::Url => Ok(url.clone()),
+        Route::Endpoint(endpoint) => {
+            let scheme = url.scheme_str().unwrap_or("https");
+            Ok(Uri::builder()
+                .scheme(scheme)
+                .authority(endpoint.to_string())
+                .path_and_query("/")
+                .build()?)
+        }
+    }
+}

@@ -1,0 +1,166 @@
+//! Requests to an API server, by whatever route and whatever credentials serve at present.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use ::kube::Client;
+use ::kube::client::{Body, ClientBuilder, ConfigExt as _};
+use ::kube::config::Config;
+use http::{Request, Response, StatusCode, Uri};
+use http_body_util::BodyExt as _;
+use hyper_timeout::TimeoutConnector;
+use hyper_util::rt::TokioExecutor;
+use tower::{BoxError, ServiceBuilder, service_fn};
+
+use super::backoff::random;
+use super::bootstrap::Routes;
+use super::connect::{KubeTarget, Timing, config, url};
+use super::dial::Dial;
+use super::pulse::{Open, Pulse};
+use super::{KubeError, error};
+use crate::source::object::Kind;
+
+/// One API server: where it is, how to speak to it, and when it was heard of. Clones are of one.
+#[derive(Clone)]
+pub(super) struct Session {
+    target: KubeTarget,
+    pub(super) timing: Timing,
+    pub(super) routes: Routes,
+    pub(super) pulse: Pulse,
+    current: Arc<Mutex<Current>>,
+}
+
+struct Current {
+    /// With credentials as they were when it was made. A ServiceAccount's token is read again every
+    /// minute all the same.
+    client: Client,
+    made: Instant,
+}
+
+impl Session {
+    pub(super) fn new(
+        target: KubeTarget,
+        timing: Timing,
+        config: Config,
+    ) -> Result<Self, KubeError> {
+        let server = &config.cluster_url;
+        let default = if server.scheme_str() == Some("http") { 80 } else { 443 };
+        let routes = Routes::new(
+            server.host().unwrap_or_default(),
+            server.port_u16().unwrap_or(default),
+            random(),
+        );
+        let client = plain_client(config, &timing, &routes)?;
+        let current = Arc::new(Mutex::new(Current { client, made: Instant::now() }));
+        Ok(Self { target, timing, routes, pulse: Pulse::new(timing.grace), current })
+    }
+
+    /// For requests by this session.
+    pub(super) fn client(&self) -> Client {
+        let session = self.clone();
+        let service = service_fn(move |request: Request<Body>| {
+            let session = session.clone();
+            async move {
+                let (response, watch) = session.exchange(request).await?;
+                Ok::<_, BoxError>(response.map(|body| {
+                    body.map_frame(move |frame| {
+                        watch.iter().for_each(Open::heard);
+                        frame
+                    })
+                }))
+            }
+        });
+        ClientBuilder::new(service, "default").build()
+    }
+
+    /// The answer; of a watch that has begun, what tells that it is open.
+    async fn exchange(
+        &self,
+        request: Request<Body>,
+    ) -> Result<(Response<Body>, Option<Open>), ::kube::Error> {
+        let watched = watched(request.uri());
+        let client = self.lock().client.clone();
+        match client.send(request).await {
+            Ok(response) if response.status() == StatusCode::UNAUTHORIZED => {
+                self.renew().await;
+                Ok((response, None))
+            }
+            Ok(response) => {
+                let began = watched.filter(|_| response.status().is_success());
+                Ok((response, began.map(|kind| self.pulse.open(kind))))
+            }
+            Err(failure) => {
+                self.routes.turn(Instant::now());
+                if error::is_insecure(&error::innermost(&failure)) {
+                    // A client certificate may have run out.
+                    self.renew().await;
+                }
+                Err(failure)
+            }
+        }
+    }
+
+    /// Reads credentials anew: the next request is made with what is in their files then.
+    async fn renew(&self) {
+        if self.lock().made.elapsed() < self.timing.renewal {
+            return;
+        }
+        let config = config(&self.target).await;
+        match config.and_then(|config| plain_client(config, &self.timing, &self.routes)) {
+            Ok(client) => *self.lock() = Current { client, made: Instant::now() },
+            Err(error) => tracing::debug!("the credentials stay as they are: {error}"),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Current> {
+        // Nothing in here panics half-way.
+        self.current.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// As [`Client::try_from`] makes it, but for how it connects.
+fn plain_client(mut config: Config, timing: &Timing, routes: &Routes) -> Result<Client, KubeError> {
+    config.connect_timeout = Some(timing.connect);
+    config.read_timeout = Some(timing.read);
+    config.reset_reader_on_write = true;
+    let server = url(&config);
+    let client = if config.proxy_url.is_some() {
+        // Whoever names a proxy wants no other way.
+        Client::try_from(config)
+    } else {
+        build(&config, routes)
+    };
+    client.map_err(|error| KubeError::Client { url: server, reason: error.to_string() })
+}
+
+fn build(config: &Config, routes: &Routes) -> ::kube::Result<Client> {
+    let https = config.rustls_https_connector_with_connector(Dial::new(routes.clone()))?;
+    let mut connector = TimeoutConnector::new(https);
+    connector.set_connect_timeout(config.connect_timeout);
+    connector.set_read_timeout(config.read_timeout);
+    connector.set_write_timeout(config.write_timeout);
+    connector.set_reset_reader_on_write(config.reset_reader_on_write);
+    let client: hyper_util::client::legacy::Client<_, Body> =
+        hyper_util::client::legacy::Client::builder(TokioExecutor::new()).build(connector);
+    let service = ServiceBuilder::new()
+        .layer(config.base_uri_layer())
+        .option_layer(config.auth_layer()?)
+        .layer(config.extra_headers_layer()?)
+        .map_err(BoxError::from)
+        .service(client);
+    Ok(ClientBuilder::new(service, &*config.default_namespace).build())
+}
+
+/// The kind that is watched with this request, if it is one of ours.
+fn watched(uri: &Uri) -> Option<Kind> {
+    let mut query = uri.query()?.split('&');
+    if !query.any(|it| it == "watch=true") {
+        return None;
+    }
+    match uri.path().trim_end_matches('/').rsplit('/').next()? {
+        "nodes" => Some(Kind::Node),
+        "endpointslices" => Some(Kind::Slice),
+        "services" => Some(Kind::Service),
+        _ => None,
+    }
+}

@@ -1,0 +1,159 @@
+//! What three watches say, as one source.
+
+use std::collections::{BTreeSet, HashMap};
+use std::time::Duration;
+
+use futures::{Stream, stream};
+use tokio::time::{Instant, sleep_until};
+
+use super::pulse::{Pulse, Verdict};
+use crate::source::object::Kind;
+use crate::source::{Event, Freshness};
+
+/// A trouble that was not met for so long is over; it is said again when it comes back.
+/// Much longer than the longest pause between two attempts.
+const TROUBLE_OVER: Duration = Duration::from_secs(180);
+
+/// What the watch of one kind says.
+pub(super) enum Said {
+    Event(Event),
+    /// All objects of this kind have been listed.
+    Listed(Kind),
+    /// The server does not serve as it should.
+    Failing(Failing),
+    /// How fresh what is known is, as far as that can be said.
+    Beat(Verdict),
+}
+
+/// A server that does not serve as it should.
+pub(super) struct Failing {
+    pub(super) trouble: String,
+    /// Since when, if it may be expected to mend by itself.
+    pub(super) passing_since: Option<Instant>,
+}
+
+/// What can be said of the pulse, whenever that may have changed.
+pub(super) fn beats(pulse: Pulse) -> impl Stream<Item = Said> + Send {
+    stream::unfold((pulse, None::<Instant>), async |(pulse, until)| {
+        match until {
+            Some(until) => tokio::select! {
+                () = pulse.moved() => {}
+                () = sleep_until(until) => {}
+            },
+            None => pulse.moved().await,
+        }
+        let verdict = pulse.verdict(Instant::now().into_std());
+        let until = match verdict {
+            Verdict::Unclear(until) => until.map(Instant::from_std),
+            Verdict::Is(_) => None,
+        };
+        Some((Said::Beat(verdict), (pulse, until)))
+    })
+}
+
+/// What the three watches have said.
+pub(super) struct Together {
+    listed: BTreeSet<Kind>,
+    /// Known from the first complete listing on.
+    freshness: Option<Freshness>,
+    /// How long what may pass has to last before it is said.
+    settling: Duration,
+    /// What people know to go wrong at present, and when it was last met.
+    troubles: HashMap<String, Instant>,
+}
+
+/// Watches that end together do so within moments: these are one.
+fn is_news(before: Freshness, now: Freshness) -> bool {
+    match (before, now) {
+        (Freshness::AsOf(before), Freshness::AsOf(now)) => {
+            let distance = now.duration_since(before).unwrap_or_else(|error| error.duration());
+            distance >= Duration::from_secs(1)
+        }
+        _ => before != now,
+    }
+}
+
+impl Together {
+    pub(super) fn new(settling: Duration) -> Self {
+        Self { listed: BTreeSet::new(), freshness: None, settling, troubles: HashMap::new() }
+    }
+
+    pub(super) fn take(&mut self, said: Said) -> Vec<Event> {
+        match said {
+            Said::Event(event) => vec![event],
+            Said::Listed(kind) => {
+                self.listed.insert(kind);
+                let complete = [Kind::Node, Kind::Slice, Kind::Service]
+                    .iter()
+                    .all(|kind| self.listed.contains(kind));
+                if !complete || self.freshness.is_some() {
+                    return Vec::new();
+                }
+                self.freshness = Some(Freshness::Live);
+                vec![Event::Synced, Event::Freshness(Freshness::Live)]
+            }
+            Said::Beat(Verdict::Is(freshness))
+                if self.freshness.is_some_and(|before| is_news(before, freshness)) =>
+            {
+                self.freshness = Some(freshness);
+                vec![Event::Freshness(freshness)]
+            }
+            Said::Beat(_) => Vec::new(),
+            Said::Failing(failing) => {
+                self.meet(failing, Instant::now()).map(Event::Trouble).into_iter().collect()
+            }
+        }
+    }
+
+    /// What is to be said of it: three watches fail for one reason, and each of them many times.
+    fn meet(&mut self, failing: Failing, now: Instant) -> Option<String> {
+        let Failing { trouble, passing_since } = failing;
+        self.troubles.retain(|_, met| now.duration_since(*met) < TROUBLE_OVER);
+        if passing_since.is_some_and(|since| now.duration_since(since) < self.settling) {
+            return None;
+        }
+        self.troubles.insert(trouble.clone(), now).is_none().then_some(trouble)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SETTLING: Duration = Duration::from_secs(8);
+
+    /// Whether a trouble that is met at these seconds is said, each time; it may pass where the second
+    /// since when is given, too.
+    fn said(met: &[(u64, Option<u64>)]) -> Vec<bool> {
+        let (mut all, start) = (Together::new(SETTLING), Instant::now());
+        let at = |second| start + Duration::from_secs(second);
+        let meet = |(second, since): &(u64, Option<u64>)| {
+            let failing = Failing { trouble: "it fails".to_owned(), passing_since: since.map(at) };
+            all.meet(failing, at(*second)).is_some()
+        };
+        met.iter().map(meet).collect()
+    }
+
+    #[test]
+    fn a_trouble_is_said_once_while_it_lasts() {
+        let met = [0, 1, 30, 60, 200].map(|second| (second, None));
+        assert_eq!(said(&met), [true, false, false, false, false]);
+    }
+
+    #[test]
+    fn a_trouble_that_comes_back_is_said_again() {
+        assert_eq!(said(&[0, 1, 200].map(|second| (second, None))), [true, false, true]);
+    }
+
+    #[test]
+    fn what_may_pass_is_said_when_it_lasts() {
+        let met = [0, 1, 3, 9, 20].map(|second| (second, Some(0)));
+        assert_eq!(said(&met), [false, false, false, true, false]);
+    }
+
+    #[test]
+    fn what_passes_each_time_is_never_said() {
+        let met = [(0, 0), (7, 0), (9, 9), (16, 9), (18, 18)];
+        assert_eq!(said(&met.map(|(second, since)| (second, Some(since)))), [false; 5]);
+    }
+}
