@@ -1,0 +1,201 @@
+//! One answer for each path.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, PoisonError};
+use std::time::{Duration, SystemTime};
+
+use axum::extract::{RawQuery, State};
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse as _, Response};
+use serde::Serialize;
+
+use super::{Admin, plain};
+use crate::datapath::bpf::{OpenError, ReadError};
+use crate::events::concern::Refusal;
+use crate::inquiry::View;
+use crate::metrics::figures::PLANNED;
+use crate::metrics::refusals::Refusals;
+use crate::metrics::scrape::{CONTENT_TYPE, Counted, Scrape};
+use crate::readiness::{self, Condition};
+use crate::source::Freshness;
+use crate::standing::in_words;
+use crate::topology::Scope;
+
+/// An owner that has not moved for so long is stuck: the longest plan takes a few seconds.
+const STUCK: Duration = Duration::from_secs(60);
+
+/// What scrapes remember from one to the next.
+#[derive(Debug, Default)]
+pub(super) struct Remembered {
+    refusals: Refusals,
+    reasons: BTreeMap<Arc<str>, Refusal>,
+}
+
+/// `/livez` and `/healthz`: the owner of the state makes progress.
+pub(super) async fn alive(State(admin): State<Arc<Admin>>) -> Response {
+    let since = admin.sources.figures.since_beat();
+    if since < STUCK {
+        return plain(StatusCode::OK, "ok".to_owned());
+    }
+    let since = in_words(since);
+    let sentence = format!("the task that owns the state has not moved for {since}");
+    plain(StatusCode::SERVICE_UNAVAILABLE, sentence)
+}
+
+/// `/readyz`: every condition is met.
+pub(super) async fn ready(State(admin): State<Arc<Admin>>, RawQuery(query): RawQuery) -> Response {
+    let is_verbose = match query.as_deref() {
+        None | Some("") => false,
+        Some("verbose" | "verbose=" | "verbose=true" | "verbose=1") => true,
+        Some(other) => {
+            let sentence = format!("{other:?} is not understood: /readyz takes ?verbose");
+            return plain(StatusCode::BAD_REQUEST, sentence);
+        }
+    };
+    let conditions = admin.sources.readiness.borrow().conditions(SystemTime::now());
+    let (is_ready, text) = readiness::report(&conditions, is_verbose);
+    plain(if is_ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE }, text)
+}
+
+/// `/metrics`.
+pub(super) async fn metrics(State(admin): State<Arc<Admin>>) -> Response {
+    // Whoever is too busy to say why is asked again by the next scrape.
+    let reasons = admin.sources.desk.reasons().await.ok();
+    let readiness = admin.sources.readiness.borrow().clone();
+    let figures = Arc::clone(&admin.sources.figures);
+    let remembered = Arc::clone(&admin.remembered);
+    let pin_dir = admin.sources.pin_dir.clone();
+    let text = in_background(move || {
+        let counted = match Counted::read(&pin_dir) {
+            // Nothing is counted before there are maps.
+            Err(ReadError::Open(OpenError::Absent(_))) => Counted::default(),
+            counted => counted.map_err(|error| error.to_string())?,
+        };
+        let mut remembered = remembered.lock().unwrap_or_else(PoisonError::into_inner);
+        let Remembered { refusals, reasons: last } = &mut *remembered;
+        if let Some(reasons) = reasons {
+            *last = reasons;
+        }
+        let mut scrape = Scrape::of(figures, counted, last, refusals);
+        let now = SystemTime::now();
+        scrape.age = readiness.age(now);
+        scrape.ready = readiness.conditions(now).iter().all(|condition| condition.met);
+        scrape.text().map_err(|error| error.to_string())
+    })
+    .await;
+    match text {
+        Ok(text) => ([(header::CONTENT_TYPE, CONTENT_TYPE)], text).into_response(),
+        Err(sentence) => plain(StatusCode::INTERNAL_SERVER_ERROR, sentence),
+    }
+}
+
+/// Does what takes long where nobody waits for it.
+pub(super) async fn in_background<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, String> + Send + 'static,
+) -> Result<T, String> {
+    tokio::task::spawn_blocking(work)
+        .await
+        .unwrap_or_else(|_| Err("the answer could not be made: see the agent's log".to_owned()))
+}
+
+/// `/state`: what is known and installed.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Told {
+    version: &'static str,
+    node: String,
+    scope: &'static str,
+    ready: bool,
+    conditions: Vec<ToldCondition>,
+    /// Null while changes are heard of as they happen.
+    state_age_seconds: Option<u64>,
+    nodes: usize,
+    services: usize,
+    /// Frontends in the maps.
+    frontends: usize,
+    maps: Vec<ToldMap>,
+    /// Services that have no room, as `namespace/name`.
+    left_out: Vec<String>,
+    /// Devices whose packets are translated.
+    devices: Vec<String>,
+    pin_dir: String,
+}
+
+#[derive(Debug, Serialize)]
+struct ToldCondition {
+    name: &'static str,
+    met: bool,
+    sentence: String,
+}
+
+#[derive(Debug, Serialize)]
+struct ToldMap {
+    name: &'static str,
+    used: u64,
+    capacity: u64,
+}
+
+pub(super) async fn state(State(admin): State<Arc<Admin>>, RawQuery(query): RawQuery) -> Response {
+    if query.is_some_and(|query| !query.is_empty()) {
+        return plain(StatusCode::BAD_REQUEST, "/state takes no parameters".to_owned());
+    }
+    // Before all is listed nobody answers, and there is nothing to tell but that.
+    let is_listed = admin.sources.readiness.borrow().listed;
+    let view = match is_listed {
+        true => match admin.sources.desk.view().await {
+            Ok(view) => Some(view),
+            Err(busy) => return plain(StatusCode::SERVICE_UNAVAILABLE, busy.to_string()),
+        },
+        false => None,
+    };
+    json(&told(&admin, view))
+}
+
+/// A value as JSON, laid out for people.
+pub(super) fn json(value: &impl Serialize) -> Response {
+    match serde_json::to_vec_pretty(value) {
+        Ok(json) => ([(header::CONTENT_TYPE, "application/json")], json).into_response(),
+        Err(error) => plain(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()),
+    }
+}
+
+fn told(admin: &Admin, view: Option<View>) -> Told {
+    let sources = &admin.sources;
+    let readiness = sources.readiness.borrow().clone();
+    let now = SystemTime::now();
+    let conditions = readiness.conditions(now);
+    let uses = PLANNED.iter().zip(&sources.figures.uses);
+    Told {
+        version: env!("CARGO_PKG_VERSION"),
+        node: sources.node.to_string(),
+        scope: match sources.scope {
+            Scope::All => "all",
+            Scope::OptIn => "opt-in",
+        },
+        ready: conditions.iter().all(|condition| condition.met),
+        conditions: conditions
+            .into_iter()
+            .map(|Condition { name, met, sentence }| ToldCondition { name, met, sentence })
+            .collect(),
+        state_age_seconds: match readiness.freshness {
+            Freshness::Live => None,
+            Freshness::AsOf(_) => readiness.age(now).map(|age| age.as_secs()),
+        },
+        nodes: view.as_ref().map_or(0, |view| view.state.nodes().count()),
+        services: view.as_ref().map_or(0, |view| view.state.services().count()),
+        frontends: view.as_ref().map_or(0, |view| view.frontends),
+        maps: uses
+            .map(|(&name, one)| {
+                let [used, capacity] = [&one.used, &one.capacity]
+                    .map(|value| value.load(std::sync::atomic::Ordering::Relaxed));
+                ToldMap { name, used, capacity }
+            })
+            .collect(),
+        left_out: view
+            .as_ref()
+            .map(|view| view.left_out.iter().map(ToString::to_string).collect())
+            .unwrap_or_default(),
+        devices: view.map(|view| view.devices).unwrap_or_default(),
+        pin_dir: sources.pin_dir.display().to_string(),
+    }
+}

@@ -1,0 +1,143 @@
+//! `/explain`: what `topo-lb explain -o json` prints, of one Service or of all.
+//!
+//! All of a large cluster is more text than an agent has memory for: it is made and sent piece by
+//! piece, and given up when nobody takes the pieces.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::{Body, Bytes};
+use axum::extract::rejection::QueryRejection;
+use axum::extract::{Query, State};
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse as _, Response};
+use tokio::runtime::Handle;
+use tokio::sync::{OwnedSemaphorePermit, mpsc};
+
+use super::answers::{in_background, json};
+use super::{Admin, plain};
+use crate::cluster::ServiceId;
+use crate::inquiry::View;
+use crate::topology::Scope;
+use crate::{explain, heap};
+
+/// Services in a piece.
+const PIECE: usize = 256;
+/// How long somebody may take to take a piece.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+type Parameters = Vec<(String, String)>;
+
+pub(super) async fn answer(
+    State(admin): State<Arc<Admin>>,
+    query: Result<Query<Parameters>, QueryRejection>,
+) -> Response {
+    let wanted = match query.map_err(|error| error.body_text()).and_then(|Query(all)| wanted(&all))
+    {
+        Ok(wanted) => wanted,
+        Err(sentence) => return plain(StatusCode::BAD_REQUEST, sentence),
+    };
+    if !admin.sources.readiness.borrow().listed {
+        let sentence = "half a cluster explains nothing: Services, EndpointSlices and Nodes were \
+                        not all listed yet";
+        return plain(StatusCode::SERVICE_UNAVAILABLE, sentence.to_owned());
+    }
+    let Ok(place) = Arc::clone(&admin.long).try_acquire_owned() else {
+        let sentence = "another explanation is being made: try again";
+        return plain(StatusCode::SERVICE_UNAVAILABLE, sentence.to_owned());
+    };
+    let view = match admin.sources.desk.view().await {
+        Ok(view) => view,
+        Err(busy) => return plain(StatusCode::SERVICE_UNAVAILABLE, busy.to_string()),
+    };
+    let (node, scope) = (Arc::clone(&admin.sources.node), admin.sources.scope);
+    match wanted {
+        Some(id) => one(view, node, scope, id).await,
+        None => all(view, node, scope, place),
+    }
+}
+
+/// The Service that is asked for; none is all.
+fn wanted(parameters: &[(String, String)]) -> Result<Option<ServiceId>, String> {
+    match parameters {
+        [] => Ok(None),
+        [(key, value)] if key == "service" => {
+            let (namespace, name) = value.split_once('/').unwrap_or_default();
+            if namespace.is_empty() || name.is_empty() || name.contains('/') {
+                return Err(format!(
+                    "{value:?} is not a Service: write it as NAMESPACE/NAME, for example \
+                     /explain?service=default/web"
+                ));
+            }
+            Ok(Some(ServiceId { namespace: namespace.into(), name: name.into() }))
+        }
+        [(key, _)] => {
+            Err(format!("{key:?} is no parameter: /explain takes service=NAMESPACE/NAME"))
+        }
+        _ => Err("/explain takes one parameter, service=NAMESPACE/NAME, or none".to_owned()),
+    }
+}
+
+async fn one(view: View, node: Arc<str>, scope: Scope, id: ServiceId) -> Response {
+    let made = in_background(move || {
+        let report = explain::report(&view.state, &node, scope, std::slice::from_ref(&id));
+        if !report.unknown.is_empty() {
+            return Ok(Err(format!("there is no Service {id}")));
+        }
+        Ok(Ok(json(&report)))
+    });
+    match made.await {
+        Ok(Ok(response)) => response,
+        Ok(Err(unknown)) => plain(StatusCode::NOT_FOUND, unknown),
+        Err(sentence) => plain(StatusCode::INTERNAL_SERVER_ERROR, sentence),
+    }
+}
+
+fn all(view: View, node: Arc<str>, scope: Scope, place: OwnedSemaphorePermit) -> Response {
+    let (sender, mut pieces) = mpsc::channel::<io::Result<Bytes>>(1);
+    let runtime = Handle::current();
+    tokio::task::spawn_blocking(move || {
+        // What fails here, ends the answer before its end, and the client sees that it is not whole.
+        let _ = make(&view, &node, scope, |piece| {
+            let sent = runtime.block_on(tokio::time::timeout(PATIENCE, sender.send(Ok(piece))));
+            matches!(sent, Ok(Ok(())))
+        })
+        .map_err(|error| sender.try_send(Err(error)));
+        drop(view);
+        heap::trim();
+        drop(place);
+    });
+    let body =
+        Body::from_stream(futures::stream::poll_fn(move |context| pieces.poll_recv(context)));
+    ([(header::CONTENT_TYPE, "application/json")], body).into_response()
+}
+
+/// Makes the report of all Services, piece by piece.
+fn make(
+    view: &View,
+    node: &str,
+    scope: Scope,
+    mut send: impl FnMut(Bytes) -> bool,
+) -> io::Result<()> {
+    let gone = || io::Error::from(io::ErrorKind::TimedOut);
+    let mut piece =
+        format!("{{\"node\":{},\"services\":[", serde_json::to_string(node)?).into_bytes();
+    let ids: Vec<&ServiceId> = view.state.services().collect();
+    let mut is_first = true;
+    for ids in ids.chunks(PIECE) {
+        let ids: Vec<ServiceId> = ids.iter().map(|&id| id.clone()).collect();
+        for port in explain::report(&view.state, node, scope, &ids).services {
+            if !std::mem::replace(&mut is_first, false) {
+                piece.push(b',');
+            }
+            piece.push(b'\n');
+            serde_json::to_writer(&mut piece, &port)?;
+        }
+        if !send(std::mem::take(&mut piece).into()) {
+            return Err(gone());
+        }
+    }
+    piece.extend_from_slice(b"]}\n");
+    if send(piece.into()) { Ok(()) } else { Err(gone()) }
+}

@@ -1,0 +1,153 @@
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+use tokio::sync::watch;
+
+use super::*;
+use crate::cluster::State;
+use crate::inquiry::{Question, Questions, View, desk};
+use crate::readiness::Proof;
+use crate::source::file;
+
+const CLUSTER: &str = "---
+{apiVersion: v1, kind: Node, metadata: {name: here}}
+---
+{apiVersion: v1, kind: Service, metadata: {name: web}, spec: {clusterIP: 10.96.0.1, ports: [{port: 80}]}}
+---
+{apiVersion: v1, kind: Service, metadata: {name: api}, spec: {clusterIP: 10.96.0.2, ports: [{port: 80}]}}
+";
+
+/// An owner that knows [`CLUSTER`], and answers.
+async fn own(mut questions: Questions) {
+    let mut state = State::default();
+    let listing = file::parse("cluster".as_ref(), CLUSTER.as_bytes()).unwrap();
+    for update in listing.updates {
+        let _ = state.apply(update, "here");
+    }
+    let state = Arc::new(state);
+    while let Some(question) = questions.recv().await {
+        match question {
+            Question::View(to) => {
+                let (left_out, devices) = (Vec::new(), Vec::new());
+                let view = View { state: Arc::clone(&state), left_out, devices, frontends: 2 };
+                let _ = to.send(view);
+            }
+            Question::Reasons(to) => drop(to.send(std::collections::BTreeMap::new())),
+        }
+    }
+}
+
+struct Served {
+    address: std::net::SocketAddr,
+    readiness: watch::Sender<Readiness>,
+}
+
+async fn served() -> Served {
+    let (desk, questions) = desk();
+    tokio::spawn(own(questions));
+    let (readiness, receiver) = watch::channel(Readiness {
+        proof: Proof::Given,
+        listed: true,
+        programmed: true,
+        ..Readiness::default()
+    });
+    let figures = Arc::<Figures>::default();
+    figures.beat();
+    let router = router(Sources {
+        node: "here".into(),
+        scope: Scope::All,
+        pin_dir: "/no/such/pins".into(),
+        figures,
+        readiness: receiver,
+        desk,
+    });
+    let listener = listen::bind(([127, 0, 0, 1], 0).into()).await;
+    let address = serve::Listener::local_addr(&listener).unwrap();
+    tokio::spawn(serve(listener, router).into_future());
+    Served { address, readiness }
+}
+
+impl Served {
+    /// Status, head and body of an answer.
+    async fn ask(&self, method: &str, path: &str) -> (u16, String, String) {
+        let mut stream = TcpStream::connect(self.address).await.unwrap();
+        let request = format!("{method} {path} HTTP/1.0\r\n\r\n");
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.unwrap();
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+        let status = head.split(' ').nth(1).unwrap().parse().unwrap();
+        (status, head.to_owned(), body.to_owned())
+    }
+
+    async fn get(&self, path: &str) -> (u16, String) {
+        let (status, _, body) = self.ask("GET", path).await;
+        (status, body)
+    }
+}
+
+#[tokio::test]
+async fn bad_requests_get_a_sentence() {
+    let served = served().await;
+    for (path, status, words) in [
+        ("/explain?service=web", 400, "write it as NAMESPACE/NAME"),
+        ("/explain?service=a/b/c", 400, "is not a Service"),
+        ("/explain?pod=default/web", 400, "\"pod\" is no parameter"),
+        ("/explain?service=default/web&service=default/api", 400, "one parameter"),
+        ("/explain?service=default%2Fnobody", 404, "there is no Service default/nobody"),
+        ("/readyz?loud", 400, "?verbose"),
+        ("/state?x=1", 400, "no parameters"),
+        ("/", 404, "/metrics, /healthz, /livez, /readyz, /explain, /state"),
+        ("/debug/pprof", 404, "there is no \"/debug/pprof\""),
+    ] {
+        let (got, body) = served.get(path).await;
+        assert_eq!(got, status, "{path}: {body}");
+        assert!(body.contains(words), "{path}: {body}");
+        assert_eq!(body.lines().count(), 1, "{path}: {body}");
+    }
+    let (status, _, body) = served.ask("POST", "/state").await;
+    assert_eq!((status, &*body), (405, "nothing can be changed over HTTP: use GET\n"));
+}
+
+#[tokio::test]
+async fn all_services_are_explained_as_one_is() {
+    let served = served().await;
+    let (status, head, all) = served.ask("GET", "/explain").await;
+    assert_eq!(status, 200, "{all}");
+    assert!(head.contains("content-type: application/json"), "{head}");
+    let all: serde_json::Value = serde_json::from_str(&all).unwrap();
+    let names: Vec<_> =
+        all["services"].as_array().unwrap().iter().map(|one| &one["name"]).collect();
+    assert_eq!(
+        (&all["node"], names.as_slice()),
+        (&"here".into(), &[&"api".into(), &"web".into()][..])
+    );
+    let (status, one) = served.get("/explain?service=default%2Fweb").await;
+    let one: serde_json::Value = serde_json::from_str(&one).unwrap();
+    assert_eq!((status, &one["services"][0]), (200, &all["services"][1]));
+}
+
+#[tokio::test]
+async fn what_is_not_known_yet_is_not_explained() {
+    let served = served().await;
+    served.readiness.send_modify(|readiness| readiness.listed = false);
+    let (status, body) = served.get("/explain").await;
+    assert_eq!(status, 503, "{body}");
+    assert!(body.contains("not all listed"), "{body}");
+    let (status, body) = served.get("/readyz?verbose").await;
+    assert_eq!(status, 503, "{body}");
+    assert!(body.contains("[-] synced: ") && body.contains("[+] hooks: "), "{body}");
+    let (status, state) = served.get("/state").await;
+    assert_eq!(status, 200);
+    let state: serde_json::Value = serde_json::from_str(&state).unwrap();
+    assert_eq!(state["ready"], false);
+    assert_eq!(served.get("/livez").await, (200, "ok\n".to_owned()));
+}
+
+#[tokio::test]
+async fn metrics_are_there_before_there_are_maps() {
+    let served = served().await;
+    let (status, head, text) = served.ask("GET", "/metrics").await;
+    assert_eq!(status, 200, "{text}");
+    assert!(head.contains("content-type: application/openmetrics-text; version=1.0.0"), "{head}");
+    assert!(text.contains("\ntopo_lb_ready 1\n") && text.ends_with("# EOF\n"), "{text}");
+}

@@ -1,0 +1,318 @@
+//! One scrape: what the agent and the kernel have counted, as OpenMetrics text.
+//!
+//! `docs/metrics.md` lists every name; a test compares.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, SystemTime};
+
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::text::encode;
+use prometheus_client::encoding::{
+    DescriptorEncoder, EncodeGaugeValue, EncodeLabelSet, MetricEncoder, NoLabelSet,
+};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::registry::{Registry, Unit};
+use topo_lb_common::connection::Packets;
+use topo_lb_common::counter::Counters;
+
+use super::figures::{Figures, PLANNED};
+use super::histogram::Histogram;
+use super::refusals::Refusals;
+use crate::datapath::bpf::ReadError;
+use crate::datapath::tc::Direction;
+use crate::datapath::traffic;
+use crate::events::concern::Refusal;
+
+/// The `Content-Type` of the text.
+pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// What the kernel has counted.
+#[derive(Debug, Default)]
+pub struct Counted {
+    /// Connections of the Service ports that had any, by `namespace/name:port`.
+    pub connections: BTreeMap<Arc<str>, Counters>,
+    /// Packets of tc hooks, where there are any.
+    pub packets: Vec<(Direction, Packets)>,
+}
+
+impl Counted {
+    /// Reads it from the pinned maps.
+    ///
+    /// # Errors
+    /// A map cannot be opened or read.
+    pub fn read(pin_dir: &Path) -> Result<Self, ReadError> {
+        Ok(Self {
+            connections: traffic::connections(pin_dir)?,
+            packets: traffic::packets(pin_dir)?,
+        })
+    }
+}
+
+/// Everything that one scrape shows.
+#[derive(Debug)]
+pub struct Scrape {
+    /// What the agent has counted.
+    pub figures: Arc<Figures>,
+    /// What the kernel has counted.
+    pub counted: Counted,
+    /// Why connections were refused: Service port, reason, how often.
+    pub refused: Vec<(Arc<str>, Refusal, u64)>,
+    /// Service ports that refuse connections now, by reason.
+    pub refusing: BTreeMap<Refusal, u64>,
+    /// How old the state is, where it is not live.
+    pub age: Option<Duration>,
+    /// Whether every condition of readiness is met.
+    pub ready: bool,
+}
+
+impl Scrape {
+    /// With what the kernel has counted by now; refusals are put down to the `reasons` of now.
+    #[must_use]
+    pub fn of(
+        figures: Arc<Figures>,
+        counted: Counted,
+        reasons: &BTreeMap<Arc<str>, Refusal>,
+        refusals: &mut Refusals,
+    ) -> Self {
+        let totals = counted.connections.iter().filter(|(_, counters)| counters.refused > 0);
+        let totals = totals.map(|(name, counters)| (Arc::clone(name), counters.refused)).collect();
+        refusals.look(&totals, reasons);
+        let refused = refusals
+            .iter()
+            .map(|(name, reason, times)| (Arc::clone(name), reason, times))
+            .collect();
+        let mut refusing = BTreeMap::new();
+        for reason in reasons.values() {
+            *refusing.entry(*reason).or_default() += 1;
+        }
+        Self { figures, counted, refused, refusing, age: None, ready: false }
+    }
+
+    /// The text.
+    ///
+    /// # Errors
+    /// None that is known: writing into a string does not fail.
+    pub fn text(self) -> Result<String, fmt::Error> {
+        let mut registry = Registry::with_prefix("topo_lb");
+        registry.register_collector(Box::new(self));
+        let mut text = String::new();
+        encode(&mut text, &registry)?;
+        Ok(text)
+    }
+}
+
+/// Namespace, name and port of `namespace/name:port`.
+fn parts(name: &str) -> [(&'static str, &str); 3] {
+    let (service, port) = name.rsplit_once(':').unwrap_or((name, ""));
+    let (namespace, service) = service.split_once('/').unwrap_or(("", service));
+    [("namespace", namespace), ("service", service), ("port", port)]
+}
+
+/// Those, and one more label.
+fn labels<'a>(
+    name: &'a str,
+    key: &'static str,
+    value: &'static str,
+) -> [(&'static str, &'a str); 4] {
+    let [namespace, service, port] = parts(name);
+    [namespace, service, port, (key, value)]
+}
+
+fn counter(
+    encoder: &mut MetricEncoder<'_>,
+    labels: &impl EncodeLabelSet,
+    value: u64,
+) -> fmt::Result {
+    encoder.encode_family(labels)?.encode_counter::<NoLabelSet, u64, f64>(&value, None)
+}
+
+/// Families, each with its name and help.
+struct Families<'a, 'e>(&'a mut DescriptorEncoder<'e>);
+
+impl Families<'_, '_> {
+    fn counter(&mut self, name: &str, help: &str, value: &AtomicU64) -> fmt::Result {
+        self.0
+            .encode_descriptor(name, help, None, MetricType::Counter)?
+            .encode_counter::<NoLabelSet, u64, f64>(&value.load(Relaxed), None)
+    }
+
+    fn gauge(
+        &mut self,
+        name: &str,
+        help: &str,
+        unit: Option<&Unit>,
+        value: &impl EncodeGaugeValue,
+    ) -> fmt::Result {
+        self.0.encode_descriptor(name, help, unit, MetricType::Gauge)?.encode_gauge(value)
+    }
+
+    fn histogram(&mut self, name: &str, help: &str, histogram: &Histogram) -> fmt::Result {
+        let read = histogram.read();
+        self.0
+            .encode_descriptor(name, help, Some(&Unit::Seconds), MetricType::Histogram)?
+            .encode_histogram::<NoLabelSet>(read.sum, read.count, &read.buckets, None)
+    }
+}
+
+impl Collector for Scrape {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        self.traffic(&mut encoder)?;
+        self.maps(&mut encoder)?;
+        self.agent(&mut Families(&mut encoder))
+    }
+}
+
+impl Scrape {
+    fn traffic(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let help = "Connections of this node to a Service port by where they went: an endpoint on \
+                    the same node, in its zone, its region, or elsewhere. Only Service ports that \
+                    had any";
+        let mut family =
+            encoder.encode_descriptor("connections", help, None, MetricType::Counter)?;
+        for (name, counters) in &self.counted.connections {
+            for (locality, value) in [
+                ("node", counters.same_node),
+                ("zone", counters.same_zone),
+                ("region", counters.same_region),
+                ("elsewhere", counters.elsewhere),
+            ] {
+                if value > 0 {
+                    counter(&mut family, &labels(name, "locality", locality), value)?;
+                }
+            }
+        }
+        let help = "Connections of this node to a Service port that were refused, by the reason \
+                    at the time of the scrape that first saw them";
+        let mut family =
+            encoder.encode_descriptor("refused_connections", help, None, MetricType::Counter)?;
+        for (name, reason, value) in &self.refused {
+            counter(&mut family, &labels(name, "reason", reason.name()), *value)?;
+        }
+        let help = "Service ports that refuse connections of this node now, by reason";
+        let mut family =
+            encoder.encode_descriptor("refusing_service_ports", help, None, MetricType::Gauge)?;
+        for reason in Refusal::ALL.into_iter().filter(|reason| *reason != Refusal::Past) {
+            let value = self.refusing.get(&reason).copied().unwrap_or_default();
+            family.encode_family(&[("reason", reason.name())])?.encode_gauge(&value)?;
+        }
+        let help = "Packets on the devices of --tc-devices by what became of them";
+        let mut family = encoder.encode_descriptor("packets", help, None, MetricType::Counter)?;
+        for (direction, packets) in &self.counted.packets {
+            for (outcome, value) in [
+                ("untouched", packets.untouched),
+                ("translated", packets.translated),
+                ("opened", packets.opened),
+                ("refused", packets.refused),
+                ("unanswered", packets.unanswered),
+                ("unknown", packets.unknown),
+                ("malformed", packets.malformed),
+                ("icmp-error", packets.errors),
+                ("dropped", packets.dropped),
+            ] {
+                let labels = [("direction", direction.name()), ("outcome", outcome)];
+                counter(&mut family, &labels, value)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn maps(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        for (name, help) in [
+            ("map_used_entries", "Entries of a map that are in use"),
+            ("map_capacity_entries", "Entries that a map has room for"),
+        ] {
+            let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+            for (map, one) in PLANNED.iter().zip(&self.figures.uses) {
+                let value = if name == "map_used_entries" { &one.used } else { &one.capacity };
+                family.encode_family(&[("map", *map)])?.encode_gauge(&value.load(Relaxed))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn agent(&self, families: &mut Families<'_, '_>) -> fmt::Result {
+        let figures = &self.figures;
+        families.histogram(
+            "programming_duration",
+            "From the arrival of a change to the end of the writes that it led to",
+            &figures.programming,
+        )?;
+        families.histogram(
+            "network_programming_duration",
+            "From endpoints.kubernetes.io/last-change-trigger-time of an EndpointSlice to the end \
+             of the writes that it led to; changes from before the start are left out",
+            &figures.network_programming,
+        )?;
+        families.counter("map_writes", "Steps of plans that were carried out", &figures.writes)?;
+        families.counter(
+            "failed_plans",
+            "Plans that could not be carried out, and were made anew",
+            &figures.failed_plans,
+        )?;
+        families.gauge(
+            "last_programmed_timestamp",
+            "When the last plan was carried out, since 1970; zero before the first",
+            Some(&Unit::Seconds),
+            &figures.last_programmed.load(Relaxed),
+        )?;
+        families.gauge(
+            "state_age",
+            "How old the cluster's state is that is served; zero while changes are heard of as \
+             they happen",
+            Some(&Unit::Seconds),
+            &self.age.unwrap_or_default().as_secs_f64(),
+        )?;
+        families.gauge("ready", "Whether /readyz says ready", None, &u64::from(self.ready))?;
+        families.gauge(
+            "services",
+            "Services that there are",
+            None,
+            &figures.services.load(Relaxed),
+        )?;
+        families.gauge(
+            "left_out_services",
+            "Services that have no room in the maps, and are left to kube-proxy",
+            None,
+            &figures.left_out.load(Relaxed),
+        )?;
+        families.counter(
+            "source_troubles",
+            "Sentences about something wrong with the API server, the manifests or an object",
+            &figures.troubles,
+        )?;
+        let help = "Listings of all objects of a kind: at start, and after what could not be \
+                    bridged by a watch";
+        let mut family =
+            families.0.encode_descriptor("source_listings", help, None, MetricType::Counter)?;
+        for (kind, value) in ["services", "endpointslices", "nodes"].iter().zip(&figures.listings) {
+            counter(&mut family, &[("kind", *kind)], value.load(Relaxed))?;
+        }
+        let help = "Kubernetes Events by what became of them";
+        let mut family =
+            families.0.encode_descriptor("kubernetes_events", help, None, MetricType::Counter)?;
+        for (outcome, value) in [
+            ("sent", &figures.events_sent),
+            ("failed", &figures.events_failed),
+            ("dropped", &figures.events_dropped),
+        ] {
+            counter(&mut family, &[("outcome", outcome)], value.load(Relaxed))?;
+        }
+        let started = figures.started.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        families.gauge(
+            "start_timestamp",
+            "When the agent started, since 1970",
+            Some(&Unit::Seconds),
+            &started.as_secs_f64(),
+        )?;
+        let help = "The version of the agent";
+        let mut family = families.0.encode_descriptor("build", help, None, MetricType::Info)?;
+        family.encode_info(&[("version", env!("CARGO_PKG_VERSION"))])
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,171 @@
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::*;
+
+/// A scrape in which every family has samples.
+fn scrape() -> Scrape {
+    let figures = Figures::default();
+    for millis in [1, 4, 400, 9_000] {
+        figures.programming.observe(Duration::from_millis(millis));
+        figures.network_programming.observe(Duration::from_millis(millis * 50));
+    }
+    let counters =
+        Counters { same_node: 1, same_zone: 2, same_region: 3, elsewhere: 4, refused: 30 };
+    let some = Counters { same_zone: 7, ..Counters::default() };
+    let counted = Counted {
+        connections: BTreeMap::from([
+            ("default/web:http".into(), counters),
+            ("kube-system/dns:53".into(), some),
+        ]),
+        packets: Direction::BOTH
+            .map(|direction| (direction, Packets { translated: 9, ..Packets::default() }))
+            .to_vec(),
+    };
+    let reasons = BTreeMap::from([("default/web:http".into(), Refusal::Policy)]);
+    let mut scrape = Scrape::of(Arc::new(figures), counted, &reasons, &mut Refusals::default());
+    scrape.age = Some(Duration::from_millis(1_500));
+    scrape.ready = true;
+    scrape
+}
+
+/// A family as it was read.
+#[derive(Debug, Default)]
+struct Family {
+    kind: String,
+    help: String,
+    unit: Option<String>,
+    /// Names with labels, and values.
+    samples: Vec<(String, BTreeMap<String, String>, f64)>,
+}
+
+fn is_name(name: &str) -> bool {
+    let first = |c: char| c.is_ascii_lowercase() || c == '_';
+    name.starts_with(first) && name.chars().all(|c| first(c) || c.is_ascii_digit())
+}
+
+fn labels(text: &str) -> BTreeMap<String, String> {
+    let mut labels = BTreeMap::new();
+    for pair in text.split(',').filter(|pair| !pair.is_empty()) {
+        let (key, value) = pair.split_once('=').unwrap();
+        assert!(is_name(key), "{key}");
+        let value = value.strip_prefix('"').and_then(|value| value.strip_suffix('"')).unwrap();
+        assert!(!value.contains(['"', '\\', '\n']), "{value}");
+        assert_eq!(labels.insert(key.to_owned(), value.to_owned()), None, "{key} twice");
+    }
+    labels
+}
+
+/// Reads OpenMetrics text strictly, as promtool would look at it.
+fn read(text: &str) -> BTreeMap<String, Family> {
+    let text = text.strip_suffix("# EOF\n").expect("it ends with # EOF");
+    let mut families = BTreeMap::<String, Family>::new();
+    let mut series = BTreeSet::new();
+    let mut current = String::new();
+    for line in text.lines() {
+        if let Some(said) = line.strip_prefix("# ") {
+            let mut words = said.splitn(3, ' ');
+            let (what, name, rest) =
+                (words.next().unwrap(), words.next().unwrap(), words.next().unwrap());
+            assert!(is_name(name) && name.starts_with("topo_lb_"), "{line}");
+            match what {
+                "HELP" => {
+                    assert!(!families.contains_key(name), "{name} comes twice");
+                    rest.clone_into(&mut families.entry(name.to_owned()).or_default().help);
+                    name.clone_into(&mut current);
+                }
+                "TYPE" if name == current => {
+                    rest.clone_into(&mut families.get_mut(name).unwrap().kind);
+                }
+                "UNIT" if name == current => {
+                    assert!(name.ends_with(&format!("_{rest}")), "{line}");
+                    families.get_mut(name).unwrap().unit = Some(rest.to_owned());
+                }
+                _ => panic!("{line} is not of {current}"),
+            }
+            continue;
+        }
+        let (name, value) = line.rsplit_once(' ').unwrap();
+        assert!(series.insert(name.to_owned()), "{name} twice");
+        let (name, labelled) = match name.split_once('{') {
+            Some((name, rest)) => (name, labels(rest.strip_suffix('}').unwrap())),
+            None => (name, BTreeMap::new()),
+        };
+        let family = families.get_mut(&current).unwrap();
+        let suffix = name.strip_prefix(current.as_str()).expect("a sample is of its family");
+        let suffixes: &[&str] = match family.kind.as_str() {
+            "counter" => &["_total"],
+            "gauge" => &[""],
+            "info" => &["_info"],
+            "histogram" => &["_bucket", "_sum", "_count"],
+            other => panic!("type {other}"),
+        };
+        assert!(suffixes.contains(&suffix), "{line} in a {}", family.kind);
+        let value: f64 = value.parse().unwrap_or_else(|_| panic!("{line}"));
+        assert!(value >= 0.0, "{line}");
+        family.samples.push((name.to_owned(), labelled, value));
+    }
+    families
+}
+
+#[test]
+fn every_line_keeps_the_rules_of_openmetrics() {
+    let families = read(&scrape().text().unwrap());
+    for (name, family) in &families {
+        assert!(!family.samples.is_empty(), "{name} has no samples");
+        assert!(family.help.len() > 10, "{name}: {}", family.help);
+        assert_eq!(family.unit.is_some(), name.ends_with("_seconds"), "{name}");
+    }
+}
+
+#[test]
+fn buckets_are_cumulative_and_end_with_all() {
+    let families = read(&scrape().text().unwrap());
+    let family = &families["topo_lb_programming_duration_seconds"];
+    let buckets: Vec<_> =
+        family.samples.iter().filter(|(name, ..)| name.ends_with("_bucket")).collect();
+    assert!(buckets.windows(2).all(|pair| pair[0].2 <= pair[1].2), "{buckets:?}");
+    let (_, labels, last) = buckets.last().unwrap();
+    assert_eq!((labels["le"].as_str(), *last), ("+Inf", 4.0));
+}
+
+#[test]
+fn a_service_port_is_told_by_its_labels_and_where_nothing_went_is_left_out() {
+    let families = read(&scrape().text().unwrap());
+    let connections = &families["topo_lb_connections"].samples;
+    assert_eq!(connections.len(), 5, "{connections:?}");
+    let dns = &connections[4];
+    let label = |key: &str| dns.1[key].clone();
+    let told = [label("namespace"), label("service"), label("port"), label("locality")];
+    assert_eq!((told.join(" ").as_str(), dns.2), ("kube-system dns 53 zone", 7.0));
+    let refused = &families["topo_lb_refused_connections"].samples;
+    assert_eq!((refused[0].1["reason"].as_str(), refused[0].2), ("topology-policy", 30.0));
+}
+
+#[test]
+fn the_documentation_lists_what_there_is() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/metrics.md");
+    let doc = std::fs::read_to_string(path).unwrap();
+    let mut documented = BTreeMap::new();
+    for row in doc.lines().filter(|line| line.starts_with("| `topo_lb_")) {
+        let cells: Vec<_> = row.split('|').map(str::trim).collect();
+        let labels: BTreeSet<_> =
+            cells[3].split(',').map(|label| label.trim().trim_matches('`').to_owned()).collect();
+        let name = cells[1].trim_matches('`').to_owned();
+        documented.insert(name, (cells[2].to_owned(), labels));
+    }
+    let mut exported = BTreeMap::new();
+    for (name, family) in read(&scrape().text().unwrap()) {
+        let name = match family.kind.as_str() {
+            "counter" => format!("{name}_total"),
+            "info" => format!("{name}_info"),
+            _ => name,
+        };
+        let labels = family.samples[0].1.keys().filter(|key| *key != "le").cloned();
+        let mut labels: BTreeSet<_> = labels.collect();
+        if labels.is_empty() {
+            labels.insert(String::new());
+        }
+        exported.insert(name, (family.kind, labels));
+    }
+    assert_eq!(documented, exported);
+}

@@ -1,0 +1,220 @@
+//! What the owner of the state tells others: figures, readiness, Events, and answers to questions.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant, SystemTime};
+
+use tokio::sync::watch;
+
+use crate::cluster::Update;
+use crate::events::ledger::Ledger;
+use crate::events::publish::Teller;
+use crate::inquiry::{Desk, Question, Questions, View, desk};
+use crate::metrics::{Figures, count};
+use crate::plan::{Family, Installed};
+use crate::readiness::{Proof, Readiness};
+use crate::reconcile::Reconciler;
+use crate::source::Freshness;
+
+/// Changes whose time is taken at once; while the maps cannot be written, more may wait.
+const TIMED: usize = 4096;
+
+/// What the owner tells others. Nothing here waits for any of them.
+#[derive(Debug)]
+pub struct Telemetry {
+    /// What is counted.
+    pub figures: Arc<Figures>,
+    /// What is asked.
+    pub questions: Questions,
+    desk: Desk,
+    readiness: watch::Sender<Readiness>,
+    ledger: Ledger,
+    teller: Teller,
+    /// Changes that are on their way into the maps.
+    pending: Vec<Arrival>,
+    /// The first plan was carried out; what came before it is not timed.
+    has_begun: bool,
+}
+
+/// A change that came.
+#[derive(Clone, Copy, Debug)]
+pub struct Arrival {
+    when: Instant,
+    /// When what it is about happened, if that is said.
+    triggered: Option<SystemTime>,
+}
+
+impl Arrival {
+    /// Of a change that comes now.
+    #[must_use]
+    pub fn of(update: &Update) -> Self {
+        let triggered = match update {
+            Update::Slice(slice) => slice.triggered,
+            _ => None,
+        };
+        Self { when: Instant::now(), triggered }
+    }
+}
+
+impl Telemetry {
+    /// Of an agent that has just started.
+    #[must_use]
+    pub fn new(figures: Arc<Figures>, teller: Teller) -> Self {
+        let (desk, questions) = desk();
+        Self {
+            figures,
+            questions,
+            desk,
+            readiness: watch::Sender::default(),
+            ledger: Ledger::default(),
+            teller,
+            pending: Vec::new(),
+            has_begun: false,
+        }
+    }
+
+    /// Where questions are put.
+    #[must_use]
+    pub fn desk(&self) -> Desk {
+        self.desk.clone()
+    }
+
+    /// Where it is seen how ready the agent is.
+    #[must_use]
+    pub fn readiness(&self) -> watch::Receiver<Readiness> {
+        self.readiness.subscribe()
+    }
+
+    /// Where the self-probe's answer goes.
+    pub fn prover(&self) -> impl FnOnce(Proof) + Send + 'static {
+        let readiness = self.readiness.clone();
+        move |proof| readiness.send_modify(|readiness| readiness.proof = proof)
+    }
+
+    /// Counts what came from the source; `is_change`: it changes something for some Service.
+    pub fn took_in(&mut self, arrival: Arrival, is_change: bool) {
+        if is_change && self.has_begun && self.pending.len() < TIMED {
+            self.pending.push(arrival);
+        }
+    }
+
+    /// Counts a listing.
+    pub fn listed(&self, update: &Update) {
+        let [services, slices, nodes] = &self.figures.listings;
+        match update {
+            Update::AllServices(..) => count(services),
+            Update::AllSlices(..) => count(slices),
+            Update::AllNodes(..) => count(nodes),
+            _ => {}
+        }
+    }
+
+    /// Notes how fresh the state is from now on.
+    pub fn fresh(&self, freshness: Freshness) {
+        self.change(|readiness| readiness.freshness = freshness);
+    }
+
+    /// Notes that all was listed.
+    pub fn complete(&self) {
+        self.change(|readiness| readiness.listed = true);
+    }
+
+    /// Notes that the programs are attached, and the maps filled.
+    pub fn begin(&mut self) {
+        self.has_begun = true;
+        self.change(|readiness| readiness.programmed = true);
+    }
+
+    /// Notes that nothing is left to plan, after so many steps; tells what is news of it.
+    pub fn settled(&mut self, reconciler: &mut Reconciler, installed: &Installed, steps: usize) {
+        self.time(steps);
+        let looked = reconciler.take_looked();
+        if steps > 0 || !looked.is_empty() {
+            self.figures.programmed(steps, installed);
+            self.figures.services.store(reconciler.state().services().len() as u64, Relaxed);
+            self.figures.left_out.store(reconciler.left_out().len() as u64, Relaxed);
+            let mut news = self.ledger.look(reconciler, looked);
+            news.extend(self.ledger.leave_out(reconciler.left_out()));
+            self.teller.tell(news);
+        }
+        self.change(|readiness| readiness.stuck = None);
+    }
+
+    /// Notes that a plan could not be carried out.
+    pub fn failed(&self, why: &str) {
+        count(&self.figures.failed_plans);
+        self.change(|readiness| readiness.stuck = Some(why.to_owned()));
+    }
+
+    /// Takes the time of the changes that are in the maps now.
+    fn time(&mut self, steps: usize) {
+        let pending = self.pending.drain(..);
+        if steps == 0 {
+            return;
+        }
+        let now = SystemTime::now();
+        for arrival in pending {
+            self.figures.programming.observe(arrival.when.elapsed());
+            if let Some(took) = since(arrival.triggered, self.figures.started, now) {
+                self.figures.network_programming.observe(took);
+            }
+        }
+    }
+
+    /// Answers a question.
+    pub fn answer(
+        &self,
+        question: Question,
+        reconciler: &Reconciler,
+        installed: &Installed,
+        devices: &[String],
+    ) {
+        // Whoever has asked may have gone.
+        match question {
+            Question::View(to) => {
+                let _ = to.send(View {
+                    state: reconciler.snapshot(),
+                    left_out: reconciler.left_out().iter().cloned().collect(),
+                    devices: devices.to_vec(),
+                    frontends: installed.frontends_in(Family::V4)
+                        + installed.frontends_in(Family::V6),
+                });
+            }
+            Question::Reasons(to) => {
+                let _ = to.send(self.ledger.reasons());
+            }
+        }
+    }
+
+    /// Only what differs is sent.
+    fn change(&self, change: impl FnOnce(&mut Readiness)) {
+        self.readiness.send_if_modified(|readiness| {
+            let mut new = readiness.clone();
+            change(&mut new);
+            let differs = new != *readiness;
+            *readiness = new;
+            differs
+        });
+    }
+}
+
+/// How long ago something happened, if it is known, and did not happen before the agent started, as
+/// kube-proxy counts. Clocks of two machines differ: what is to come takes no time.
+fn since(triggered: Option<SystemTime>, started: SystemTime, now: SystemTime) -> Option<Duration> {
+    let triggered = triggered.filter(|triggered| *triggered > started)?;
+    Some(now.duration_since(triggered).unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_happened_before_the_start_is_not_timed() {
+        let at = |seconds| SystemTime::UNIX_EPOCH + Duration::from_secs(seconds);
+        assert_eq!(since(None, at(10), at(20)), None);
+        assert_eq!(since(Some(at(9)), at(10), at(20)), None);
+        assert_eq!(since(Some(at(15)), at(10), at(20)), Some(Duration::from_secs(5)));
+        assert_eq!(since(Some(at(30)), at(10), at(20)), Some(Duration::ZERO));
+    }
+}
