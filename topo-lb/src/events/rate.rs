@@ -1,0 +1,48 @@
+//! How often something may be done: a token bucket. Pure: it is told what time it is.
+
+use std::time::{Duration, Instant};
+
+/// Lets a burst pass, and then one at each interval.
+#[derive(Clone, Copy, Debug)]
+pub struct Rate {
+    interval: Duration,
+    burst: u32,
+    /// Up to when what passed is paid for.
+    paid_until: Instant,
+}
+
+impl Rate {
+    /// A full bucket at `now`.
+    #[must_use]
+    pub fn new(burst: u32, interval: Duration, now: Instant) -> Self {
+        Self { interval, burst, paid_until: now }
+    }
+
+    /// Whether one more may pass at `now`; takes it off if so.
+    pub fn take(&mut self, now: Instant) -> bool {
+        let begin = self.paid_until.max(now);
+        if begin - now > self.interval * self.burst.saturating_sub(1) {
+            return false;
+        }
+        self.paid_until = begin + self.interval;
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_burst_passes_and_then_one_at_each_interval() {
+        let start = Instant::now();
+        let second = Duration::from_secs(1);
+        let mut rate = Rate::new(3, second, start);
+        assert_eq!([0; 5].map(|_| rate.take(start)), [true, true, true, false, false]);
+        assert!(!rate.take(start + second / 2));
+        assert!(rate.take(start + second));
+        assert!(!rate.take(start + second));
+        let later = start + second * 100;
+        assert_eq!([0; 4].map(|_| rate.take(later)), [true, true, true, false]);
+    }
+}
