@@ -15,6 +15,7 @@ use super::link::{DIRECTORY, Link, cgroup_id, pin_path, pin_path_new};
 use super::load::{Datapath, LoadError, causes, program};
 use super::lock::{Lock, LockError};
 use super::object::Hook;
+use super::renewal;
 use super::tc;
 
 /// Why the programs are not attached. What was attached before still is, as it was.
@@ -137,12 +138,22 @@ impl Datapath {
             return Err(error);
         }
         self.made.keep();
+        if let Err(error) = self.hold_links() {
+            warn!("the links are not held open ({error}): who removes their pins detaches them");
+        }
+        if let Some(renewal) = self.renewal.take() {
+            // What the old programs wrote last.
+            renewal.copy_state();
+            if let Err(error) = renewal.finish() {
+                warn!("the new maps are not in their places: {error}; the next start tries again");
+            }
+        }
         info!(?attached, cgroup = %root.display(), "programs are attached");
         Ok(attached)
     }
 
     /// Attaches one program by a link that nothing pins yet.
-    fn link(&mut self, hook: Hook, cgroup: &File) -> Result<FdLink, AttachError> {
+    pub(super) fn link(&mut self, hook: Hook, cgroup: &File) -> Result<FdLink, AttachError> {
         let root = self.options.cgroup_root.clone();
         let refused = |error: ProgramError| match &error {
             // cgroup_bpf_attach, kernel/bpf/cgroup.c: hierarchy_allows_attach, or other flags.
@@ -314,6 +325,7 @@ pub fn cleanup(pin_dir: &Path) -> Result<Report, CleanupError> {
             report.unpinned.push(name.to_owned());
         }
     }
+    renewal::remove_all(pin_dir).map_err(|(path, source)| CleanupError::Remove { path, source })?;
     remove_empty(&pin_dir.join(DIRECTORY))?;
     report.directory = remove_empty(pin_dir)?;
     Ok(report)

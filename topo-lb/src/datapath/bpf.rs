@@ -16,6 +16,7 @@ use topo_lb_common::range::Range;
 use super::encode::{self, Layout, V4, V6};
 use super::load::causes;
 use super::store::{Store, StoreError};
+use super::traffic;
 use crate::plan::{Capacity, Entry, Family, Frontend, Installed};
 use crate::topology::Chosen;
 
@@ -162,14 +163,7 @@ impl BpfStore {
 
     /// Connections of a Service port by where they went, over all CPUs.
     pub fn counters(&self, index: u32) -> Result<Counters, StoreError> {
-        let values = self.counters.get(&index, 0).map_err(failed(maps::COUNTERS, "read"))?;
-        Ok(values.iter().fold(Counters::default(), |sum, Raw(one)| Counters {
-            same_node: sum.same_node + one.same_node,
-            same_zone: sum.same_zone + one.same_zone,
-            same_region: sum.same_region + one.same_region,
-            elsewhere: sum.elsewhere + one.elsewhere,
-            refused: sum.refused + one.refused,
-        }))
+        traffic::counters(&self.counters, index)
     }
 }
 
@@ -356,7 +350,7 @@ impl Store for BpfStore {
     }
 }
 
-fn map(pin_dir: &Path, name: &str) -> Result<MapData, OpenError> {
+pub(super) fn map(pin_dir: &Path, name: &str) -> Result<MapData, OpenError> {
     let path = pin_dir.join(name);
     if !path.exists() {
         return Err(OpenError::Absent(pin_dir.display().to_string()));
@@ -369,7 +363,7 @@ fn size(pin_dir: &Path, name: &str) -> Result<u32, OpenError> {
     Ok(map.info().map_err(|error| shape(pin_dir, name, &error))?.max_entries())
 }
 
-fn hash<K: bytemuck::Pod, V: bytemuck::Pod>(
+pub(super) fn hash<K: bytemuck::Pod, V: bytemuck::Pod>(
     pin_dir: &Path,
     name: &str,
 ) -> Result<Hash<K, V>, OpenError> {
@@ -393,7 +387,7 @@ fn array<V: bytemuck::Pod>(
     Array::try_from(Map::Array(map(pin_dir, name)?)).map_err(|error| shape(pin_dir, name, &error))
 }
 
-fn shape(pin_dir: &Path, name: &str, error: &dyn std::error::Error) -> OpenError {
+pub(super) fn shape(pin_dir: &Path, name: &str, error: &dyn std::error::Error) -> OpenError {
     OpenError::Map { path: pin_dir.join(name).display().to_string(), reason: causes(error) }
 }
 

@@ -50,6 +50,12 @@ impl Link {
             && self.info.cgroup_id == cgroup_id
     }
 
+    /// The same, as it is now.
+    pub(super) fn is_still_on(&self, hook: Hook, cgroup_id: u64) -> io::Result<bool> {
+        let info = syscall::link_info(self.fd.as_fd())?;
+        Ok(info.attach_type == hook.attach_type() && info.cgroup_id == cgroup_id)
+    }
+
     /// Puts `program` behind the link.
     pub(super) fn update(&self, program: BorrowedFd<'_>) -> io::Result<()> {
         syscall::update_link(self.fd.as_fd(), program)
@@ -58,6 +64,12 @@ impl Link {
     /// The program that was behind it when it was opened.
     pub(super) fn program(&self) -> io::Result<OwnedFd> {
         syscall::program_by_id(self.info.program_id)
+    }
+}
+
+impl AsFd for Link {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
     }
 }
 

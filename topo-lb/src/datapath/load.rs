@@ -1,21 +1,23 @@
-//! Brings programs and maps into the kernel: maps that are pinned are used again, after a look at
-//! whether they are what they must be; nothing is attached yet.
+//! Brings programs and maps into the kernel: maps that are pinned are used again if they are what
+//! they must be, and others are made beside them if not; nothing is attached yet.
 
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use aya::maps::{Map, MapError, MapInfo};
+use aya::maps::{Map, MapError};
 use aya::programs::{CgroupSockAddr, ProgramError, SchedClassifier};
 use aya::{Ebpf, EbpfError};
 use thiserror::Error;
 use tracing::debug;
 
 use super::capability;
+use super::link::Link;
 use super::lock::{Lock, LockError};
 use super::mount::{MountError, check_bpffs, check_cgroup2};
 use super::object::{Constants, Hook, OBJECT, Shape, TcpPeer, loader, shapes};
 use super::probe::{self, Feature};
+use super::renewal::{self, Pinned, Renewal};
 use super::tc::{Direction, Means};
 use crate::plan::Capacity;
 
@@ -79,18 +81,19 @@ pub enum LoadError {
          allow it in the seccomp profile, and boot without `nohz_full`, which takes it away"
     )]
     NoMembarrier,
-    /// A pinned map is of another layout or size.
+    /// A later version of topo-lb made the pins.
     #[error(
-        "the pinned map {name} has {found}, but this agent needs {needed}: run `topo-lb cleanup` \
-         (connections to Services are not translated until the agent has started again)"
+        "the maps in {} were made by a newer topo-lb (layout {found}; this one knows {own}), and \
+         are left alone: run that version again, or `topo-lb cleanup` for connections to Services \
+         to be untouched until this version has started", path.display()
     )]
-    Mismatch {
-        /// The map.
-        name: &'static str,
-        /// What differs, as it is.
-        found: String,
-        /// What differs, as it must be.
-        needed: String,
+    Newer {
+        /// The pin directory.
+        path: PathBuf,
+        /// Layout of the pins.
+        found: u32,
+        /// Layout of this version.
+        own: u32,
     },
     /// A map cannot be made, or a pinned one cannot be read.
     #[error("the map {name} cannot be had: {reason}")]
@@ -129,9 +132,13 @@ pub struct Datapath {
     pub(super) options: Options,
     pub(super) ebpf: Ebpf,
     reports_refused: bool,
+    /// Held open once they are attached.
+    pub(super) links: Vec<(Hook, Link)>,
+    /// Where the pinned maps did not fit, until the hooks have the new ones.
+    pub(super) renewal: Option<Renewal>,
     /// Before the lock, so that it is undone before the lock is given back.
     pub(super) made: Made,
-    _lock: Lock,
+    pub(super) lock: Lock,
 }
 
 impl Datapath {
@@ -157,9 +164,7 @@ impl Datapath {
         }
         if options.pin_dir.exists() {
             Lock::take(&options.pin_dir)?;
-            for shape in shapes(&options.capacity).iter().filter(|shape| shape.is_pinned) {
-                check_pinned(shape, &options.pin_dir.join(shape.name))?;
-            }
+            renewal::look(&options.pin_dir, &shapes(&options.capacity))?;
         }
         Ok(())
     }
@@ -174,18 +179,26 @@ impl Datapath {
         Self::check_host(&options)?;
         let is_new = make_directory(&options.pin_dir)?;
         let lock = Lock::take(&options.pin_dir)?;
-        let mut made =
-            Made { directory: is_new.then(|| options.pin_dir.clone()), files: Vec::new() };
+        let mut made = Made {
+            directories: Vec::from_iter(is_new.then(|| options.pin_dir.clone())),
+            files: Vec::new(),
+        };
         let shapes = shapes(&options.capacity);
-        for shape in shapes.iter().filter(|shape| shape.is_pinned) {
-            let path = options.pin_dir.join(shape.name);
-            match check_pinned(shape, &path)? {
-                Pinned::Fits => {}
-                Pinned::Absent => made.files.push(path),
+        let renewal = match renewal::look(&options.pin_dir, &shapes)? {
+            Pinned::Fits => {
+                let pins = shapes.iter().filter(|shape| shape.is_pinned);
+                let pins = pins.map(|shape| options.pin_dir.join(shape.name));
+                made.files.extend(pins.filter(|path| !path.exists()));
+                None
             }
-        }
+            Pinned::Differs(differences) => {
+                Some(Renewal::begin(&options.pin_dir, &shapes, &differences)?)
+            }
+        };
+        made.directories.extend(renewal::mark(&options.pin_dir)?);
         let constants = Constants::probe(options.tcp_peer);
-        let mut ebpf = load(&shapes, &constants, Some(&options.pin_dir))?;
+        let directory = renewal.as_ref().map_or(&*options.pin_dir, Renewal::directory);
+        let mut ebpf = load(&shapes, &constants, Some(directory))?;
         if options.capacity.connections != 0 {
             for direction in Direction::BOTH {
                 classifier(&mut ebpf, direction)?
@@ -193,8 +206,19 @@ impl Datapath {
                     .map_err(|error| refused(direction.program(), error))?;
             }
         }
+        if let Some(renewal) = &renewal {
+            renewal.copy_books();
+            renewal.copy_state();
+        }
         let reports_refused = constants.reports_refused();
-        Ok(Self { options, ebpf, reports_refused, made, _lock: lock })
+        Ok(Self { options, ebpf, reports_refused, renewal, made, links: Vec::new(), lock })
+    }
+
+    /// Where the maps of these programs are pinned: in the pin directory, or below it until
+    /// [`attach`](Self::attach) has put them in the place of others.
+    #[must_use]
+    pub fn maps_directory(&self) -> &Path {
+        self.renewal.as_ref().map_or(&self.options.pin_dir, Renewal::directory)
     }
 
     /// Where and how it is.
@@ -231,13 +255,14 @@ impl Datapath {
 /// What of the pin directory is new, and goes again unless it is kept.
 #[derive(Debug)]
 pub(super) struct Made {
-    directory: Option<PathBuf>,
+    /// From above to below.
+    directories: Vec<PathBuf>,
     files: Vec<PathBuf>,
 }
 
 impl Made {
     pub(super) fn keep(&mut self) {
-        self.directory = None;
+        self.directories.clear();
         self.files.clear();
     }
 }
@@ -249,7 +274,7 @@ impl Drop for Made {
         for file in self.files.drain(..) {
             let _ = fs::remove_file(file);
         }
-        if let Some(directory) = self.directory.take() {
+        for directory in self.directories.drain(..).rev() {
             let _ = fs::remove_dir(directory);
         }
     }
@@ -261,42 +286,6 @@ fn make_directory(path: &Path) -> Result<bool, LoadError> {
     fs::create_dir_all(path)
         .map_err(|source| LoadError::PinDirectory { path: path.to_owned(), source })?;
     Ok(is_new)
-}
-
-enum Pinned {
-    Absent,
-    Fits,
-}
-
-/// Whether what is pinned at `path` is the map that `shape` says.
-fn check_pinned(shape: &Shape, path: &Path) -> Result<Pinned, LoadError> {
-    if !path.exists() {
-        return Ok(Pinned::Absent);
-    }
-    let info = MapInfo::from_pin(path)
-        .map_err(|error| LoadError::Map { name: shape.name.to_owned(), reason: causes(&error) })?;
-    let is = |found: &dyn std::fmt::Display, needed: &dyn std::fmt::Display| LoadError::Mismatch {
-        name: shape.name,
-        found: found.to_string(),
-        needed: needed.to_string(),
-    };
-    let map_type = info.map_type().map(|map_type| format!("{map_type:?}")).unwrap_or_default();
-    let needed_type = format!("{:?}", shape.map_type);
-    if map_type != needed_type {
-        return Err(is(&format!("type {map_type}"), &format!("type {needed_type}")));
-    }
-    for (what, found, needed) in [
-        ("keys of {} bytes", info.key_size(), shape.key),
-        ("values of {} bytes", info.value_size(), shape.value),
-        ("room for {} entries", info.max_entries(), shape.max_entries),
-        ("flags {}", info.map_flags(), shape.flags),
-    ] {
-        if found != needed {
-            let [found, needed] = [found, needed].map(|n| what.replace("{}", &n.to_string()));
-            return Err(is(&found, &needed));
-        }
-    }
-    Ok(Pinned::Fits)
 }
 
 /// Loads maps and programs, pinning the maps in `pin_dir` where one is given.
@@ -358,6 +347,10 @@ fn first_word(line: &str) -> &str {
     line.split_ascii_whitespace().next().unwrap_or_default()
 }
 
+const NO_MEMORY: &str = "the kernel has no memory for a map of its size: raise the memory limit of \
+    the agent's container, or take smaller maps (--max-services, --max-endpoints, --max-flows, \
+    --max-connections)";
+
 fn explain(error: EbpfError) -> LoadError {
     match error {
         EbpfError::MapError(MapError::CreateError { io_error, .. })
@@ -368,7 +361,7 @@ fn explain(error: EbpfError) -> LoadError {
         EbpfError::MapError(MapError::CreateError { name, io_error })
             if io_error.raw_os_error() == Some(libc::ENOMEM) =>
         {
-            LoadError::Map { name, reason: "the kernel has no memory for a map of its size".into() }
+            LoadError::Map { name, reason: NO_MEMORY.into() }
         }
         EbpfError::MapError(MapError::CreateError { name, io_error }) => {
             LoadError::Map { name, reason: io_error.to_string() }

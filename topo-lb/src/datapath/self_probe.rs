@@ -9,7 +9,7 @@ use std::io::{self, Write};
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
 use std::os::unix::process::CommandExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -52,6 +52,20 @@ pub enum ProbeError {
     /// The child said nothing in time, or nothing sensible.
     #[error("the self-probe's child gave no answer: {0}")]
     Silent(String),
+    /// No child can be put below the cgroup root, and this process is not there either.
+    #[error(
+        "it cannot be told whether the hooks fire below {}: no process can be moved into a cgroup \
+         there ({moving}), and a connection of this process was not translated ({got}); run the \
+         agent in the host's cgroup namespace, or in a cgroup below this one", root.display()
+    )]
+    Outside {
+        /// The cgroup root.
+        root: PathBuf,
+        /// Why no child can be moved.
+        moving: io::Error,
+        /// What became of this process's own connection.
+        got: String,
+    },
     /// `connect` went to the address itself.
     #[error(
         "the hooks do not fire: a connection to {ADDRESS}:{REACHED} was not translated ({0}); are \
@@ -74,23 +88,55 @@ pub enum ProbeError {
 /// Makes a trial datapath below `cgroup_root` and has a child dial through it. All that is made is
 /// removed again. Blocks for some tens of milliseconds, at most for a few seconds.
 ///
+/// A process in a cgroup namespace of its own, as in most containers, may not move a child out of it
+/// where cgroup v2 is mounted with `nsdelegate` (`cgroup_procs_write_permission`,
+/// kernel/cgroup/cgroup.c: `ENOENT`). The trial is then attached to `cgroup_root` itself for the
+/// moment, where it touches nobody but who dials its address, and the child dials from where it is.
+///
 /// # Errors
 ///
 /// The hooks do not do what they must, or it cannot be found out.
 pub fn run(cgroup_root: &Path) -> Result<(), ProbeError> {
+    let cgroup = TrialCgroup::make(cgroup_root);
+    let moving = match &cgroup {
+        Ok(cgroup) => match ask(cgroup.path(), Some(cgroup)) {
+            Err(ProbeError::Setup { what: START, source }) if is_forbidden(&source) => source,
+            answer => return answer,
+        },
+        Err(TrialError::Cgroup { source, .. }) if is_forbidden(source) => {
+            io::Error::from_raw_os_error(source.raw_os_error().unwrap_or(libc::EPERM))
+        }
+        Err(_) => return cgroup.map(drop).map_err(Into::into),
+    };
+    match ask(cgroup_root, None) {
+        Err(ProbeError::NotTranslated(got)) => {
+            Err(ProbeError::Outside { root: cgroup_root.to_owned(), moving, got })
+        }
+        answer => answer,
+    }
+}
+
+/// Whether it is not for this process to do.
+fn is_forbidden(error: &io::Error) -> bool {
+    let codes = [libc::ENOENT, libc::EACCES, libc::EPERM, libc::EROFS];
+    error.raw_os_error().is_some_and(|code| codes.contains(&code))
+}
+
+/// Attaches a trial to the cgroup `attached`, and has a child dial: in the cgroup `within`, or where
+/// this process is.
+fn ask(attached: &Path, within: Option<&TrialCgroup>) -> Result<(), ProbeError> {
     let setup = |what| move |source| ProbeError::Setup { what, source };
     let listener =
         TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(setup("listen on 127.0.0.1"))?;
     let port = listener.local_addr().map_err(setup("listen on 127.0.0.1"))?.port();
 
-    let cgroup = TrialCgroup::make(cgroup_root)?;
     let capacity = Capacity { services: 16, slots: 16, members: 16, flows: 256, connections: 0 };
     let mut trial = Trial::load(&capacity, TcpPeer::Service)?;
     trial.write4(&service(REACHED, Some(port)))?;
     trial.write4(&service(REFUSED, None))?;
-    trial.attach(&cgroup)?;
+    trial.attach(attached)?;
 
-    let reached = dial(&cgroup, REACHED)?;
+    let reached = dial(within, REACHED)?;
     match reached.strip_prefix("peer ") {
         Some(peer) if peer == SocketAddrV4::new(ADDRESS, REACHED).to_string() => {}
         Some(peer) => return Err(ProbeError::Peer(peer.to_owned())),
@@ -107,7 +153,7 @@ pub fn run(cgroup_root: &Path) -> Result<(), ProbeError> {
     } else {
         (libc::EPERM, "EPERM")
     };
-    let got = dial(&cgroup, REFUSED)?;
+    let got = dial(within, REFUSED)?;
     if got != format!("error {errno}") {
         return Err(ProbeError::NotRefused { got, expected });
     }
@@ -131,10 +177,13 @@ fn service(port: u16, endpoint: Option<u16>) -> Service4 {
     service
 }
 
-/// Has a child inside the cgroup dial; its answer is a line of [`child`].
-fn dial(cgroup: &TrialCgroup, port: u16) -> Result<String, ProbeError> {
-    let setup = |source| ProbeError::Setup { what: "start a child", source };
-    let processes = cgroup.processes().map_err(setup)?;
+/// What starting a child is called.
+const START: &str = "start a child";
+
+/// Has a child dial, inside the cgroup if there is one; its answer is a line of [`child`].
+fn dial(cgroup: Option<&TrialCgroup>, port: u16) -> Result<String, ProbeError> {
+    let setup = |source| ProbeError::Setup { what: START, source };
+    let processes = cgroup.map(TrialCgroup::processes).transpose().map_err(setup)?;
     let mut command = Command::new("/proc/self/exe");
     command
         .args([SUBCOMMAND, &SocketAddrV4::new(ADDRESS, port).to_string()])
@@ -144,6 +193,7 @@ fn dial(cgroup: &TrialCgroup, port: u16) -> Result<String, ProbeError> {
     // SAFETY: between fork and exec only write(2) is called, on a descriptor that is open.
     unsafe {
         command.pre_exec(move || {
+            let Some(processes) = &processes else { return Ok(()) };
             let zero = b"0";
             match libc::write(processes.as_raw_fd(), zero.as_ptr().cast(), zero.len()) {
                 1 => Ok(()),

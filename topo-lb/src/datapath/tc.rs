@@ -50,6 +50,23 @@ impl Direction {
         }
     }
 
+    /// As people read it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Ingress => "ingress",
+            Self::Egress => "egress",
+        }
+    }
+
+    /// Its entry of `packets`.
+    pub(super) const fn hook(self) -> u32 {
+        match self {
+            Self::Ingress => 0,
+            Self::Egress => 1,
+        }
+    }
+
     const fn attach_type(self) -> TcAttachType {
         match self {
             Self::Ingress => TcAttachType::Ingress,

@@ -148,9 +148,9 @@ impl Trial {
     /// # Errors
     ///
     /// The kernel does not attach one.
-    pub fn attach(&mut self, cgroup: &TrialCgroup) -> Result<(), TrialError> {
-        let failed = |source| TrialError::Cgroup { root: cgroup.path.clone(), source };
-        let directory = File::open(&cgroup.path).map_err(failed)?;
+    pub fn attach(&mut self, cgroup: &Path) -> Result<(), TrialError> {
+        let failed = |source| TrialError::Cgroup { root: cgroup.to_owned(), source };
+        let directory = File::open(cgroup).map_err(failed)?;
         for hook in Hook::ALL {
             let failed = |error| TrialError::Attach { hook: hook.name(), reason: causes(&error) };
             let program = program(&mut self.ebpf, hook)?;

@@ -1,0 +1,125 @@
+//! What somebody else has taken away, put back: pins, links, the pin directory.
+//!
+//! The agent holds its maps and links open, so that a pin that is removed takes nothing with it. A
+//! link that is detached does: until it is put back, connections are untouched.
+
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::AsFd as _;
+use std::path::Path;
+
+use super::link::{DIRECTORY, Link, cgroup_id, pin_path};
+use super::load::{Datapath, causes};
+use super::lock::Lock;
+use super::mount::check_bpffs;
+use super::object::{Hook, shapes};
+use super::{renewal, syscall};
+
+/// What [`Datapath::repair`] found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Repairs {
+    /// What was put back, a sentence for each.
+    pub done: Vec<String>,
+    /// What could not be put back, and why.
+    pub failed: Vec<String>,
+}
+
+impl Datapath {
+    /// Holds the links of the hooks open, as they are pinned now.
+    ///
+    /// # Errors
+    /// A pin cannot be opened.
+    pub(super) fn hold_links(&mut self) -> io::Result<()> {
+        let mut links = Vec::new();
+        for hook in Hook::ALL {
+            let link = Link::open(&pin_path(&self.options.pin_dir, hook))?;
+            links.push((hook, link.ok_or(io::ErrorKind::NotFound)?));
+        }
+        self.links = links;
+        Ok(())
+    }
+
+    /// Looks whether maps, links and the pin directory are where they were put, and puts back what
+    /// is not. Takes some microseconds where nothing is missing.
+    pub fn repair(&mut self) -> Repairs {
+        let mut repairs = Repairs::default();
+        let pin_dir = self.options.pin_dir.clone();
+        if let Err(reason) = self.repair_directory(&pin_dir, &mut repairs) {
+            repairs.failed.push(format!("{} cannot be put back: {reason}", pin_dir.display()));
+            return repairs;
+        }
+        self.repair_maps(&pin_dir, &mut repairs);
+        for place in 0..self.links.len() {
+            let hook = self.links[place].0;
+            if let Err(reason) = self.repair_link(place, &pin_dir, &mut repairs) {
+                repairs.failed.push(format!("{} cannot be put back: {reason}", hook.name()));
+            }
+        }
+        repairs
+    }
+
+    fn repair_directory(&mut self, pin_dir: &Path, repairs: &mut Repairs) -> Result<(), String> {
+        if !pin_dir.exists() {
+            check_bpffs(pin_dir).map_err(|error| causes(&error))?;
+            fs::create_dir_all(pin_dir).map_err(|error| error.to_string())?;
+            // The lock was on the directory that is gone.
+            self.lock = Lock::take(pin_dir).map_err(|error| causes(&error))?;
+            repairs.done.push(format!("the pin directory {} was gone", pin_dir.display()));
+        }
+        let links = pin_dir.join(DIRECTORY);
+        if !links.exists() {
+            fs::create_dir(&links).map_err(|error| error.to_string())?;
+        }
+        if renewal::mark(pin_dir).map_err(|error| causes(&error))?.is_some() {
+            repairs.done.push("the mark of the maps' layout was gone".into());
+        }
+        Ok(())
+    }
+
+    fn repair_maps(&self, pin_dir: &Path, repairs: &mut Repairs) {
+        for shape in shapes(&self.options.capacity).iter().filter(|shape| shape.is_pinned) {
+            let path = pin_dir.join(shape.name);
+            let Some(map) = self.ebpf.map(shape.name).filter(|_| !path.exists()) else { continue };
+            match map.pin(&path) {
+                Ok(()) => repairs.done.push(format!("the pin of the map {} was gone", shape.name)),
+                Err(error) => {
+                    let reason = causes(&error);
+                    repairs.failed.push(format!("{} cannot be pinned: {reason}", shape.name));
+                }
+            }
+        }
+    }
+
+    fn repair_link(
+        &mut self,
+        place: usize,
+        pin_dir: &Path,
+        repairs: &mut Repairs,
+    ) -> Result<(), String> {
+        let text = |error: io::Error| error.to_string();
+        let (hook, link) = &self.links[place];
+        let (hook, path) = (*hook, pin_path(pin_dir, *hook));
+        let cgroup = File::open(&self.options.cgroup_root).map_err(text)?;
+        let id = cgroup_id(&cgroup).map_err(text)?;
+        if !link.is_still_on(hook, id).map_err(text)? {
+            let link = self.link(hook, &cgroup).map_err(|error| causes(&error))?;
+            absent(&path).map_err(text)?;
+            link.pin(&path).map_err(|error| causes(&error))?;
+            let link = Link::open(&path).map_err(text)?;
+            self.links[place].1 = link.ok_or("its new pin is gone already")?;
+            repairs.done.push(format!("the program of {} was detached", hook.name()));
+        } else if !path.exists() {
+            syscall::pin(link.as_fd(), &path).map_err(text)?;
+            repairs.done.push(format!("the pin of the link {} was gone", hook.name()));
+        }
+        Ok(())
+    }
+}
+
+/// Removes a file; none there is fine.
+fn absent(path: &Path) -> io::Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
