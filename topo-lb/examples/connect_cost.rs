@@ -53,7 +53,7 @@ fn main() -> Result<()> {
     let mut whole = prepare(TcpPeer::Service, services)?;
     let mut cases = |name: &str, target: &dyn Fn(u32) -> (Ipv4Addr, u16)| -> Result<()> {
         let cost = |trial: &mut Trial| -> Result<f64> {
-            trial.attach(&cgroup)?;
+            trial.attach(cgroup.path())?;
             let cost = median(|| Ok(trial.info(Hook::Connect4)?), target);
             trial.detach()?;
             cost

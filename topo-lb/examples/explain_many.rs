@@ -147,6 +147,7 @@ fn slice(index: u32, each: u32, nodes: u32) -> Slice {
         service: Some(id(index)),
         ports: vec![SlicePort { name: "http".into(), port: 8080, protocol: Protocol::Tcp }],
         endpoints: (0..each).map(endpoint).collect(),
+        triggered: None,
     }
 }
 

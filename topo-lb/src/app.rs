@@ -1,28 +1,38 @@
 //! The agent: one task owns what the cluster looks like and what is installed.
 
-use std::collections::BTreeSet;
+mod devices;
+mod kernel;
+
 use std::path::PathBuf;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use futures::{Stream, StreamExt as _};
 use tokio::signal::unix::{SignalKind, signal};
-use tracing::{debug, info, warn};
+use tokio::time::MissedTickBehavior;
+use tracing::{info, warn};
 
-use crate::cluster::{ServiceId, Update};
+use crate::admin::{self, Listen};
 use crate::datapath::attach;
 use crate::datapath::bpf::BpfStore;
-use crate::datapath::commit::commit;
 use crate::datapath::load::{Datapath, Options};
-use crate::datapath::store::Store as _;
-use crate::device::{self, Changes, Pattern};
+use crate::datapath::self_probe::{self, ProbeError};
+use crate::device::Pattern;
+use crate::events::publish::Teller;
 use crate::heap;
-use crate::plan::{Installed, Plan};
+use crate::known::Known;
+use crate::metrics::Figures;
+use crate::readiness::Proof;
 use crate::reconcile::Reconciler;
+use crate::source::kube::KubeTarget;
+use crate::source::saved::{self, Saver};
 use crate::source::{self, Event};
+use crate::telemetry::Telemetry;
 use crate::topology::Scope;
+use devices::Devices;
+use kernel::Kernel;
 
 /// Where the cluster is described.
 #[derive(Clone, Debug)]
@@ -30,7 +40,7 @@ pub enum Source {
     /// Files, followed.
     Manifests(PathBuf),
     /// A Kubernetes API.
-    Kube(source::kube::KubeTarget),
+    Kube(KubeTarget),
 }
 
 /// What the agent is to do.
@@ -40,12 +50,16 @@ pub struct Config {
     pub source: Source,
     /// This node.
     pub node: Arc<str>,
+    /// Where the state is saved, and started from while the source does not answer.
+    pub state_dir: Option<PathBuf>,
     /// Which Services are handled.
     pub scope: Scope,
     /// Devices whose packets are translated.
     pub devices: Vec<Pattern>,
     /// The hooks and the maps.
     pub datapath: Options,
+    /// Where HTTP is served.
+    pub listen: Listen,
 }
 
 /// Events that are taken in before one plan is made, so that a flood becomes few writes.
@@ -58,66 +72,104 @@ const GATHER: Duration = Duration::from_millis(1);
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
+/// How often the agent looks whether its pins and links are still there.
+const INSPECTION: Duration = Duration::from_secs(2);
 /// A first listing that takes longer is remarked upon.
 const UNREMARKED: Duration = Duration::from_secs(2);
 
 /// Runs until SIGTERM or SIGINT, and then leaves the datapath in place.
 pub async fn run(config: Config) -> anyhow::Result<()> {
-    let mut terminate = signal(SignalKind::terminate())?;
-    let mut interrupt = signal(SignalKind::interrupt())?;
-    tokio::select! {
-        result = follow(config) => result,
-        _ = terminate.recv() => { info!("stopping on SIGTERM; the datapath stays in place"); Ok(()) }
-        _ = interrupt.recv() => { info!("stopping on SIGINT; the datapath stays in place"); Ok(()) }
-    }
+    let (mut terminate, mut interrupt) =
+        (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    let stop = async {
+        let by = tokio::select! {
+            _ = terminate.recv() => "SIGTERM",
+            _ = interrupt.recv() => "SIGINT",
+        };
+        info!("stopping on {by}; the datapath stays in place");
+    };
+    follow(config, pin!(stop)).await
 }
 
 type Events = Pin<Box<dyn Stream<Item = Event> + Send>>;
 
-async fn events(source: &Source) -> anyhow::Result<Events> {
-    Ok(match source {
+/// What is followed, and who saves it.
+async fn events(config: &Config) -> anyhow::Result<(Events, Saver)> {
+    Ok(match &config.source {
         Source::Manifests(path) => {
             // Read once here: what is broken at start is told at once, and nothing is attached.
             // What costs single objects is told by the one who follows.
             source::file::read(path)?;
-            Box::pin(source::file::follow(path.clone())?)
+            if config.state_dir.is_some() {
+                info!("nothing is saved: manifests are there without an API server");
+            }
+            (Box::pin(source::file::follow(path.clone())?), Saver::new(None))
         }
         Source::Kube(target) => {
             let server = source::kube::connect(target).await?;
-            Box::pin(source::kube::follow(server))
+            let folder = config
+                .state_dir
+                .as_deref()
+                .map(|state| saved::Folder::new(state, server.identity().clone()));
+            let saved = folder.as_ref().and_then(|folder| last_known(folder, &server, config));
+            let live = Box::pin(source::kube::follow(server));
+            (Box::pin(saved::before(saved, live)), Saver::new(folder))
         }
     })
 }
 
-async fn follow(config: Config) -> anyhow::Result<()> {
+/// What was saved, if it is of use.
+fn last_known(
+    folder: &saved::Folder,
+    server: &source::kube::Server,
+    config: &Config,
+) -> Option<saved::Saved> {
+    // Where the API server is may be known from there alone.
+    folder.load(&config.node, |update| server.observe(update)).unwrap_or_else(|error| {
+        warn!("{error}");
+        None
+    })
+}
+
+async fn follow(
+    config: Config,
+    mut stop: Pin<&mut impl Future<Output = ()>>,
+) -> anyhow::Result<()> {
     // First: what is wrong with this host is told at once, and not when an API server answers.
     Datapath::check_host(&config.datapath)?;
-    let mut events = events(&config.source).await?;
-    let mut reconciler =
-        Reconciler::new(config.node.clone(), config.scope, !config.devices.is_empty());
+    let (mut events, saver) = events(&config).await?;
+    let reconciler = Reconciler::new(config.node.clone(), config.scope, !config.devices.is_empty());
+    let telemetry = telemetry(&config)?;
+    let proof = prove(&telemetry, &config);
+    let figures = Arc::clone(&telemetry.figures);
+    let mut known = Known::new(reconciler, saver, telemetry);
 
-    {
-        let mut listing = pin!(first_listing(&mut events, &mut reconciler));
-        if let Ok(listed) = tokio::time::timeout(UNREMARKED, &mut listing).await {
-            listed?;
-        } else {
-            info!(node = %config.node, "still waiting for all of the cluster; {}", meanwhile(&config));
-            listing.await?;
-        }
+    tokio::select! {
+        listed = first_listing(&mut events, &mut known, &config) => listed?,
+        () = &mut stop => return Ok(()),
+        () = beat(&figures) => {}
     }
-    known_node(&reconciler, &config)?;
+    known_node(&known.reconciler, &config)?;
+    known.telemetry.complete();
 
     // Only now: what fails above leaves nothing in the kernel.
+    let attached = attach::is_attached(&config.datapath.pin_dir);
     let mut datapath = Datapath::open(config.datapath.clone())?;
-    let mut kernel = Kernel::read(BpfStore::open(&config.datapath.pin_dir)?)?;
-    reconciler.expect_all(&kernel.installed);
-    let writes =
-        kernel.settle(&mut reconciler).context("the first plan could not be carried out")?;
+    let mut kernel = Kernel::read(BpfStore::open(datapath.maps_directory())?)?;
+    // Maps that take the places of others are empty.
+    known.standing.begin(attached && kernel.installed.placed().next().is_some());
+    known.reconciler.expect_all(&kernel.installed);
+    let writes = kernel.settle(&mut known).context("the first plan could not be carried out")?;
     datapath.attach()?;
     let mut devices = Devices::follow(&config.devices, &mut datapath)?;
+    known.telemetry.begin();
+    // So short is what it takes that who waits for the agent need not wait for it separately.
+    if let Ok(Ok(Some(error))) = tokio::time::timeout(UNREMARKED, proof).await {
+        warn!("the agent is not ready: {error}");
+    }
     info!(
         node = %config.node,
-        services = reconciler.state().services().count(),
+        services = known.reconciler.state().services().count(),
         writes,
         pin_dir = %config.datapath.pin_dir.display(),
         "datapath attached"
@@ -125,27 +177,52 @@ async fn follow(config: Config) -> anyhow::Result<()> {
     heap::trim();
     let mut events = pin!(events);
     let mut pause = None;
+    let mut inspection = tokio::time::interval(INSPECTION);
+    inspection.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         let event = tokio::select! {
+            _ = inspection.tick() => {
+                figures.beat();
+                if inspect(&mut datapath) {
+                    // Readiness tells.
+                    drop(prove(&known.telemetry, &config));
+                }
+                devices.attach(&mut datapath, false);
+                continue;
+            }
+            Some(question) = known.telemetry.questions.recv() => {
+                let (reconciler, names) = (&known.reconciler, devices.names());
+                known.telemetry.answer(question, reconciler, &kernel.installed, names);
+                continue;
+            }
             event = next(&mut events, pause) => event,
             result = devices.changed() => {
                 result.context("the kernel says no more which devices there are")?;
                 devices.attach(&mut datapath, false);
                 continue;
             }
+            () = known.saver.due() => {
+                known.saver.save(known.reconciler.snapshot());
+                continue;
+            }
+            () = &mut stop => {
+                known.saver.finish(known.reconciler.snapshot()).await;
+                return Ok(());
+            }
         };
         let Some(event) = event else { bail!("the source of the cluster's state has ended") };
-        let mut listed = take_in(event, &mut reconciler);
+        let mut listed = known.take_in(event);
         let together = tokio::time::Instant::now() + GATHER;
         for _ in 1..BATCH {
             match tokio::time::timeout_at(together, events.next()).await {
-                Ok(Some(event)) => listed |= take_in(event, &mut reconciler),
+                Ok(Some(event)) => listed |= known.take_in(event),
                 _ => break,
             }
         }
-        match kernel.settle(&mut reconciler) {
+        match kernel.settle(&mut known) {
             Ok(_) => pause = None,
             Err(error) => {
+                known.telemetry.failed(&format!("{error:#}"));
                 let next = pause.map_or(FIRST_PAUSE, |pause| (pause * 2).min(LONGEST_PAUSE));
                 warn!(
                     "{error:#}; every Service stays as it was or as planned; trying again in {next:?}"
@@ -157,6 +234,68 @@ async fn follow(config: Config) -> anyhow::Result<()> {
             heap::trim();
         }
     }
+}
+
+/// Who is told what happens here.
+fn telemetry(config: &Config) -> anyhow::Result<Telemetry> {
+    let figures = Arc::<Figures>::default();
+    let teller = match &config.source {
+        // Without credentials nobody may write Events.
+        Source::Manifests(_) | Source::Kube(KubeTarget::Server(_)) => {
+            Teller::silent(Arc::clone(&figures))
+        }
+        Source::Kube(target) => {
+            Teller::start(target.clone(), Arc::clone(&config.node), Arc::clone(&figures))
+        }
+    };
+    let telemetry = Telemetry::new(Arc::clone(&figures), teller);
+    let sources = admin::Sources {
+        node: Arc::clone(&config.node),
+        scope: config.scope,
+        pin_dir: config.datapath.pin_dir.clone(),
+        figures,
+        readiness: telemetry.readiness(),
+        desk: telemetry.desk(),
+    };
+    admin::start(config.listen, sources).context("cannot serve HTTP")?;
+    Ok(telemetry)
+}
+
+/// Finds out whether the hooks fire, for readiness; some tens of milliseconds on a thread of its own.
+/// What is wrong is for the caller to tell.
+fn prove(telemetry: &Telemetry, config: &Config) -> tokio::task::JoinHandle<Option<ProbeError>> {
+    let (say, cgroup_root) = (telemetry.prover(), config.datapath.cgroup_root.clone());
+    tokio::task::spawn_blocking(move || match self_probe::run(&cgroup_root) {
+        Ok(()) => {
+            say(Proof::Given);
+            None
+        }
+        Err(error) => {
+            say(Proof::Failed(error.to_string()));
+            Some(error)
+        }
+    })
+}
+
+/// Shows for ever that the owner of the state is not stuck.
+async fn beat(figures: &Figures) {
+    loop {
+        figures.beat();
+        tokio::time::sleep(INSPECTION).await;
+    }
+}
+
+/// Puts back what somebody else has taken away; whether there was anything.
+fn inspect(datapath: &mut Datapath) -> bool {
+    let repairs = datapath.repair();
+    let found = !repairs.done.is_empty();
+    for done in repairs.done {
+        warn!("{done}, by somebody else; it is put back");
+    }
+    for failed in repairs.failed {
+        warn!("{failed}; trying again in {INSPECTION:?}");
+    }
+    found
 }
 
 /// What becomes of connections until the cluster is known.
@@ -181,72 +320,31 @@ async fn next(
     }
 }
 
-/// The devices that tc is on.
-struct Devices {
-    patterns: Vec<Pattern>,
-    /// None where no device is to be chosen.
-    changes: Option<Changes>,
-}
-
-impl Devices {
-    /// Attaches to those that are there, and hears of those that come from now on.
-    fn follow(patterns: &[Pattern], datapath: &mut Datapath) -> anyhow::Result<Self> {
-        if patterns.is_empty() {
-            datapath.remove_tc();
-            return Ok(Self { patterns: Vec::new(), changes: None });
-        }
-        // Listening begins before looking: nothing comes in between.
-        let changes = Changes::listen().context("cannot follow the devices of this host")?;
-        let devices = Self { patterns: patterns.to_vec(), changes: Some(changes) };
-        devices.attach(datapath, true);
-        Ok(devices)
-    }
-
-    /// Returns after some device has come, gone, or changed.
-    async fn changed(&mut self) -> std::io::Result<()> {
-        match &mut self.changes {
-            Some(changes) => changes.changed().await,
-            None => std::future::pending().await,
-        }
-    }
-
-    fn attach(&self, datapath: &mut Datapath, renew: bool) {
-        match device::chosen(&self.patterns) {
-            Ok(devices) => datapath.attach_devices(&devices, renew),
-            Err(error) => warn!("the devices of this host cannot be listed: {error}"),
-        }
-    }
-}
-
 /// Takes in all there is before anything is planned: half a cluster would refuse connections that
 /// the whole one allows.
-async fn first_listing(events: &mut Events, reconciler: &mut Reconciler) -> anyhow::Result<()> {
+async fn first_listing(
+    events: &mut Events,
+    known: &mut Known,
+    config: &Config,
+) -> anyhow::Result<()> {
+    let mut listing = pin!(until_complete(events, known));
+    match tokio::time::timeout(UNREMARKED, &mut listing).await {
+        Ok(listed) => listed,
+        Err(_) => {
+            info!(node = %config.node, "still waiting for all of the cluster; {}", meanwhile(config));
+            listing.await
+        }
+    }
+}
+
+async fn until_complete(events: &mut Events, known: &mut Known) -> anyhow::Result<()> {
     loop {
         match events.next().await {
             Some(Event::Synced) => return Ok(()),
             Some(event) => {
-                take_in(event, reconciler);
+                known.take_in(event);
             }
             None => bail!("the source of the cluster's state ended before it was complete"),
-        }
-    }
-}
-
-/// Whether what it takes in was a listing of all objects of a kind, which takes much memory.
-fn take_in(event: Event, reconciler: &mut Reconciler) -> bool {
-    match event {
-        Event::Update(update) => {
-            let listed = matches!(
-                update,
-                Update::AllNodes(..) | Update::AllSlices(..) | Update::AllServices(..)
-            );
-            reconciler.observe(update);
-            listed
-        }
-        Event::Synced => false,
-        Event::Trouble(sentence) => {
-            warn!("{sentence}");
-            false
         }
     }
 }
@@ -267,69 +365,4 @@ fn known_node(reconciler: &Reconciler, config: &Config) -> anyhow::Result<()> {
         "no Node is named {:?}: {known}; name this node with --node-name or NODE_NAME",
         &*config.node
     )
-}
-
-/// The kernel's maps and the agent's books of them.
-struct Kernel {
-    store: BpfStore,
-    installed: Installed,
-    /// Services that people were told have no room.
-    told: BTreeSet<ServiceId>,
-}
-
-impl Kernel {
-    fn read(mut store: BpfStore) -> anyhow::Result<Self> {
-        // The agent before may have been killed before it waited for what it replaced.
-        store.grace()?;
-        let installed = store.installed()?;
-        Ok(Self { store, installed, told: BTreeSet::new() })
-    }
-
-    /// Plans, and carries out what was planned, until there is nothing to plan. Returns the number
-    /// of steps done.
-    fn settle(&mut self, reconciler: &mut Reconciler) -> anyhow::Result<usize> {
-        let mut steps = 0;
-        while !reconciler.settled() {
-            let began = Instant::now();
-            let plan = reconciler.plan(&self.installed);
-            self.carry_out(&plan)?;
-            reconciler.carried_out(&plan);
-            if !plan.steps.is_empty() {
-                debug!(writes = plan.steps.len(), took = ?began.elapsed(), "programmed");
-            }
-            steps += plan.steps.len();
-        }
-        self.tell(reconciler.left_out());
-        Ok(steps)
-    }
-
-    /// After a failure the books are made anew from the maps.
-    fn carry_out(&mut self, plan: &Plan) -> anyhow::Result<()> {
-        let result = commit(plan, &mut self.store, &mut self.installed);
-        if result.is_err() {
-            self.store.grace()?;
-            self.installed = self.store.installed()?;
-        }
-        Ok(result?)
-    }
-
-    /// Says which Services have no room, when these are others than before.
-    fn tell(&mut self, left_out: &BTreeSet<ServiceId>) {
-        if *left_out == self.told {
-            return;
-        }
-        self.told.clone_from(left_out);
-        if left_out.is_empty() {
-            info!("every Service has room in the maps again");
-            return;
-        }
-        let names: Vec<String> = left_out.iter().take(8).map(ToString::to_string).collect();
-        warn!(
-            count = left_out.len(),
-            "the maps are full: left to kube-proxy are {}{}; run `topo-lb cleanup` and start the \
-             agent with a larger --max-services or --max-endpoints",
-            names.join(", "),
-            if left_out.len() > names.len() { " and others" } else { "" }
-        );
-    }
 }

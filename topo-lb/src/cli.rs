@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use topo_lb_common::maps;
 
+use crate::admin::Listen;
 use crate::device::Pattern;
 
 /// Keeps Service traffic close: topology in the kernel, strictly or softly, and it can say why.
@@ -174,6 +175,10 @@ pub struct AgentArgs {
     #[command(flatten)]
     #[allow(missing_docs, reason = "flattened: PinArgs says what it is")]
     pub pin: PinArgs,
+    /// Folder that keeps what was last known of the cluster: the agent starts from it while no API
+    /// server answers. None by default
+    #[arg(long, value_name = "PATH", env = "TOPO_LB_STATE_DIR")]
+    pub state_dir: Option<PathBuf>,
     /// What getpeername says of a TCP connection to a Service
     #[arg(long, value_enum, default_value_t, env = "TOPO_LB_TCP_PEER")]
     pub tcp_peer: TcpPeerArg,
@@ -202,6 +207,15 @@ pub struct AgentArgs {
     #[arg(long, value_name = "N", env = "TOPO_LB_MAX_CONNECTIONS", default_value_t = maps::DEFAULT_CONNECTIONS,
           value_parser = clap::value_parser!(u32).range(1..=8_388_608))]
     pub max_connections: u32,
+    /// Where /metrics, /healthz, /livez, /readyz, /explain and /state are served over HTTP, for whoever
+    /// can connect; port 0 is any that is free, `off` is nowhere
+    #[arg(
+        long,
+        value_name = "ADDRESS:PORT",
+        env = "TOPO_LB_LISTEN",
+        default_value = "127.0.0.1:9876"
+    )]
+    pub listen: Listen,
     /// How logs are printed; RUST_LOG chooses how much
     #[arg(long, value_enum, default_value_t, env = "TOPO_LB_LOG_FORMAT")]
     pub log_format: LogFormat,

@@ -7,17 +7,25 @@
 //!                   └──────── pure, no I/O, no clock ────────┘
 //! ```
 
+pub mod admin;
 pub mod app;
 pub mod check;
 pub mod cli;
 pub mod cluster;
 pub mod datapath;
 pub mod device;
+pub mod events;
 pub mod explain;
 pub mod heap;
+pub mod inquiry;
+pub mod known;
 pub mod lint;
 pub mod list;
+pub mod metrics;
 pub mod plan;
+pub mod readiness;
 pub mod reconcile;
 pub mod source;
+pub mod standing;
+pub mod telemetry;
 pub mod topology;

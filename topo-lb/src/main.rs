@@ -52,8 +52,10 @@ fn run_agent(args: AgentArgs) -> anyhow::Result<ExitCode> {
     let config = Config {
         node: node_name(args.node_name, "--node-name")?.into(),
         source: agent_source(args.source),
+        state_dir: args.state_dir,
         scope: scope(args.scope),
         devices: args.tc_devices,
+        listen: args.listen,
         datapath: Options {
             pin_dir: args.pin.pin_dir,
             cgroup_root: args.cgroup_root,
@@ -75,7 +77,11 @@ fn run_agent(args: AgentArgs) -> anyhow::Result<ExitCode> {
             },
         },
     };
-    runtime()?.block_on(app::run(config))?;
+    let runtime = runtime()?;
+    let result = runtime.block_on(app::run(config));
+    // A disk that does not answer must not keep the agent from ending.
+    runtime.shutdown_background();
+    result?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -1,17 +1,18 @@
 //! From what a source says to a plan: the pure middle of the agent.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::cluster::{ServiceId, State, Update};
 use crate::plan::{Desired, Installed, Plan, diff};
-use crate::topology::{self, Scope};
+use crate::topology::{self, Scope, Verdict};
 
 /// What the agent of one node knows and wants.
 pub struct Reconciler {
     node: Arc<str>,
     scope: Scope,
-    state: State,
+    /// Shared with those who look at it: a change copies what somebody still looks at.
+    state: Arc<State>,
     desired: Desired,
     /// Services whose desired state is to be computed anew.
     changed: BTreeSet<ServiceId>,
@@ -19,6 +20,9 @@ pub struct Reconciler {
     unsettled: BTreeSet<ServiceId>,
     /// Services that did not fit into the maps; each plan tries them again.
     left_out: BTreeSet<ServiceId>,
+    /// Services that were computed anew since somebody asked, and whether there may be something that
+    /// people should know of them: they refuse connections, or their policy breaks a rule.
+    looked: BTreeMap<ServiceId, bool>,
 }
 
 impl Reconciler {
@@ -27,22 +31,43 @@ impl Reconciler {
         Self {
             node,
             scope,
-            state: State::default(),
+            state: Arc::default(),
             desired: Desired::new(with_tc),
             changed: BTreeSet::new(),
             unsettled: BTreeSet::new(),
             left_out: BTreeSet::new(),
+            looked: BTreeMap::new(),
         }
     }
 
+    /// The node that all of this is for.
+    pub fn node(&self) -> &str {
+        &self.node
+    }
+
+    /// Which Services are handled.
+    pub const fn scope(&self) -> Scope {
+        self.scope
+    }
+
     /// What the cluster looks like.
-    pub const fn state(&self) -> &State {
+    pub fn state(&self) -> &State {
         &self.state
     }
 
-    /// Takes in what a source says.
-    pub fn observe(&mut self, update: Update) {
-        self.changed.extend(self.state.apply(update, &self.node).services);
+    /// What the cluster looks like now, to be looked at elsewhere and later. Costs a copy of the
+    /// indexes if a change comes while it is held.
+    pub fn snapshot(&self) -> Arc<State> {
+        Arc::clone(&self.state)
+    }
+
+    /// Takes in what a source says; whether it changes anything for any Service.
+    pub fn observe(&mut self, update: Update) -> bool {
+        let state = Arc::make_mut(&mut self.state);
+        let changed = state.apply(update, &self.node).services;
+        let is_change = !changed.is_empty();
+        self.changed.extend(changed);
+        is_change
     }
 
     /// Whether there is nothing to plan.
@@ -79,9 +104,19 @@ impl Reconciler {
         &self.left_out
     }
 
+    /// The Services that were computed anew since this was asked last, and whether there may be
+    /// something that people should know of them: they refuse connections, or their policy breaks a
+    /// rule.
+    pub fn take_looked(&mut self) -> BTreeMap<ServiceId, bool> {
+        std::mem::take(&mut self.looked)
+    }
+
     fn recompute(&mut self) {
         for id in std::mem::take(&mut self.changed) {
             let routes = topology::routes(&self.state, &self.node, self.scope, &id);
+            let is_concern = routes.iter().any(|route| route.verdict == Verdict::Refuse)
+                || self.state.service(&id).is_some_and(topology::breaks_a_rule);
+            self.looked.insert(id.clone(), is_concern);
             self.unsettled.extend(self.desired.set(id, routes));
         }
     }

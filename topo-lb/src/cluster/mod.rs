@@ -33,10 +33,11 @@ pub enum Update {
     /// The Node of this name is gone.
     NodeGone(std::sync::Arc<str>),
     /// All Services there are; what is not among them is gone, but for those that are only named:
-    /// they are there, cannot be read as they are now, and stay as they were.
+    /// they are there, and stay as they were: they were said before, or cannot be read as they are
+    /// now.
     AllServices(Vec<Service>, Vec<ServiceId>),
-    /// All EndpointSlices there are, and those that cannot be read.
+    /// All EndpointSlices there are, and those that are only named.
     AllSlices(Vec<Slice>, Vec<SliceId>),
-    /// All Nodes there are, and those that cannot be read.
+    /// All Nodes there are, and those that are only named.
     AllNodes(Vec<Node>, Vec<std::sync::Arc<str>>),
 }

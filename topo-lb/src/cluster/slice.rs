@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use super::protocol::Protocol;
 use super::service::ServiceId;
@@ -61,4 +62,8 @@ pub struct Slice {
     pub ports: Vec<SlicePort>,
     /// `endpoints`.
     pub endpoints: Vec<SliceEndpoint>,
+    /// Annotation `endpoints.kubernetes.io/last-change-trigger-time`: when the pod or Service
+    /// changed that this slice follows. It travels with the slice and is not kept: nothing that
+    /// connections do depends on it.
+    pub triggered: Option<SystemTime>,
 }

@@ -19,12 +19,13 @@ pub struct Changed {
 
 /// What the cluster looks like now.
 ///
-/// Two states are equal when the same objects are in them, in whatever order they came.
+/// Two states are equal when the same objects are in them, in whatever order they came. Clones share
+/// their objects.
 #[derive(Clone, Debug, Default)]
 pub struct State {
-    services: BTreeMap<ServiceId, Box<Service>>,
+    services: BTreeMap<ServiceId, Arc<Service>>,
     /// Only slices that belong to a Service.
-    slices: HashMap<Arc<SliceId>, Endpoints>,
+    slices: HashMap<Arc<SliceId>, Arc<Endpoints>>,
     nodes: BTreeMap<Arc<str>, Labels>,
     /// Slices by the Service that they belong to, whether it is there or not; sorted.
     of_service: HashMap<ServiceId, Vec<Arc<SliceId>>>,
@@ -90,7 +91,7 @@ impl State {
     }
 
     /// The Services there are, by namespace and name; the skipped ones too.
-    pub fn services(&self) -> impl Iterator<Item = &ServiceId> {
+    pub fn services(&self) -> impl ExactSizeIterator<Item = &ServiceId> {
         self.services.keys()
     }
 
@@ -103,7 +104,12 @@ impl State {
     /// The slices of a Service, by name.
     pub fn slices(&self, id: &ServiceId) -> impl Iterator<Item = (&SliceId, &Endpoints)> {
         let ids = self.of_service.get(id).into_iter().flatten();
-        ids.filter_map(|id| self.slices.get(id).map(|slice| (&**id, slice)))
+        ids.filter_map(|id| self.slices.get(id).map(|slice| (&**id, &**slice)))
+    }
+
+    /// All slices that belong to a Service, whether it is there or not; in no order.
+    pub fn all_slices(&self) -> impl Iterator<Item = (&SliceId, &Endpoints)> {
+        self.slices.iter().map(|(id, slice)| (&**id, &**slice))
     }
 
     /// The Nodes there are, by name.
@@ -123,7 +129,7 @@ impl State {
         }
         let service = self.shared.service(service);
         changed.services.insert(service.id.clone());
-        self.services.insert(service.id.clone(), Box::new(service));
+        self.services.insert(service.id.clone(), Arc::new(service));
     }
 
     fn drop_service(&mut self, id: &ServiceId, changed: &mut Changed) {
@@ -135,7 +141,7 @@ impl State {
     fn put_slice(&mut self, slice: Slice, changed: &mut Changed) {
         let id = slice.id.clone();
         let new = self.shared.slice(slice);
-        if self.slices.get(&id) == new.as_ref() {
+        if self.slices.get(&id).map(|slice| &**slice) == new.as_ref() {
             return;
         }
         self.drop_slice(&id, changed);
@@ -157,7 +163,7 @@ impl State {
                 None => self.on_node.entry(node.clone()).or_default().insert(Arc::clone(&id)),
             };
         }
-        self.slices.insert(id, new);
+        self.slices.insert(id, Arc::new(new));
     }
 
     fn drop_slice(&mut self, id: &SliceId, changed: &mut Changed) {

@@ -16,7 +16,7 @@ use crate::topology::claim::{self, Claimant, Frontend};
 use crate::topology::label::{REGION, ZONE};
 use crate::topology::{Decision, Scope, decide};
 
-pub(crate) use reason::{shown, shown_id};
+pub(crate) use reason::{decision as sentence, shown, shown_id};
 pub use spread::{Localities, OnNode, Spread, TierOnNode, spread, spread_table};
 pub use table::table;
 

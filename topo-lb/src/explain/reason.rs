@@ -39,7 +39,7 @@ fn label(key: &str, value: &str) -> String {
 }
 
 /// Why connections to this Service port do what they do.
-pub(super) fn decision(decision: &Decision<'_>, this_node: &str, known: bool) -> String {
+pub(crate) fn decision(decision: &Decision<'_>, this_node: &str, known: bool) -> String {
     let sentences: Vec<_> =
         decision.choices.iter().map(|choice| (choice.family, family(decision, choice))).collect();
     let mut text = match &sentences[..] {

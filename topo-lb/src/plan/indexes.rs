@@ -38,6 +38,16 @@ impl Indexes {
         self.by_index.get(&index)
     }
 
+    /// How many are given out.
+    pub fn len(&self) -> usize {
+        self.by_index.len()
+    }
+
+    /// Whether none is given out.
+    pub fn is_empty(&self) -> bool {
+        self.by_index.is_empty()
+    }
+
     /// Every index and its Service port.
     pub fn iter(&self) -> impl Iterator<Item = (u32, &Arc<str>)> {
         self.by_index.iter().map(|(&index, name)| (index, name))

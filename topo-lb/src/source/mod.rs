@@ -1,9 +1,12 @@
-//! Where the cluster's objects come from: files, or a Kubernetes API server. Both are streams of
-//! [`Event`]s.
+//! Where the cluster's objects come from: files, a Kubernetes API server, or what was saved of one.
+//! All are streams of [`Event`]s.
 
 pub mod file;
 pub mod kube;
 pub mod object;
+pub mod saved;
+
+use std::time::SystemTime;
 
 use crate::cluster::Update;
 use object::{Identity, LeftOut, ObjectError};
@@ -53,7 +56,18 @@ pub enum Event {
     /// Services, EndpointSlices and Nodes have all been listed once: what was said so far is a
     /// whole cluster. Said once.
     Synced,
+    /// How fresh what is said is, from now on. Without it a source is [`Live`](Freshness::Live).
+    Freshness(Freshness),
     /// One sentence about something that is wrong with the source or with an object of it. What
     /// was good before stays in force.
     Trouble(String),
+}
+
+/// How fresh what a source says is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Freshness {
+    /// Every change is heard of as it happens.
+    Live,
+    /// It is as it was at that moment: when it was saved, or when the API server was heard of last.
+    AsOf(SystemTime),
 }

@@ -216,6 +216,12 @@ pub fn routes(state: &State, this_node: &str, scope: Scope, id: &ServiceId) -> V
     routes
 }
 
+/// Whether an annotation or field of the Service's policy is ignored for breaking a rule.
+#[must_use]
+pub fn breaks_a_rule(service: &Service) -> bool {
+    !policy::of(service).ignored.is_empty()
+}
+
 fn has_frontends(service: &Service) -> bool {
     service.skipped.is_none() && !service.cluster_ips.is_empty()
 }

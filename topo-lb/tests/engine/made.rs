@@ -98,6 +98,7 @@ pub(crate) fn slice(name: &str, endpoints: Vec<SliceEndpoint>) -> Slice {
         service: Some(id("svc")),
         ports: vec![port("http", 9376, Protocol::Tcp)],
         endpoints,
+        triggered: None,
     }
 }
 

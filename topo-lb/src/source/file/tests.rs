@@ -355,7 +355,7 @@ async fn until(following: &mut Following, mut enough: impl FnMut(&All) -> bool) 
         loop {
             match following.next().await.expect("it never ends") {
                 Event::Update(update) => all.take(update),
-                Event::Synced => {}
+                Event::Synced | Event::Freshness(_) => {}
                 Event::Trouble(trouble) => panic!("{trouble}"),
             }
             if enough(&all) {
@@ -396,6 +396,7 @@ async fn the_first_reading_is_nodes_slices_services_and_synced() {
             Event::Update(Update::AllSlices(slices, _)) => ("slices", slices.len()),
             Event::Update(Update::AllServices(services, _)) => ("services", services.len()),
             Event::Synced => ("synced", 0),
+            Event::Freshness(_) => ("freshness", 0),
             other => panic!("{other:?}"),
         });
     }
@@ -547,7 +548,7 @@ async fn an_object_that_turns_bad_stays_as_it_was_while_others_change() {
                     .unwrap();
             }
             Event::Trouble(trouble) => said.push(trouble),
-            Event::Synced => {}
+            Event::Synced | Event::Freshness(_) => {}
         }
         if pools.len() == 3 {
             break;

@@ -4,7 +4,9 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::net::IpAddr;
+use std::time::SystemTime;
 
+use k8s_openapi::jiff::Timestamp;
 use serde::Deserialize;
 use serde::de::{self, Deserializer, IgnoredAny};
 
@@ -20,7 +22,7 @@ const ZONE: &str = "topology.kubernetes.io/zone";
 #[serde(rename_all = "camelCase")]
 #[serde(expecting = "an object")]
 pub(super) struct Fields {
-    metadata: Metadata<Labels>,
+    metadata: Metadata<Labels, Annotations>,
     address_type: AddressType,
     #[serde(default, deserialize_with = "or_default")]
     endpoints: Vec<Endpoint>,
@@ -37,6 +39,31 @@ struct Labels {
     proxy: Option<Unread>,
     #[serde(rename = "service.kubernetes.io/headless")]
     headless: Option<Unread>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(expecting = "an object")]
+struct Annotations {
+    #[serde(rename = "endpoints.kubernetes.io/last-change-trigger-time")]
+    triggered: Option<Moment>,
+}
+
+/// A point in time (RFC 3339); what is none is as if it were absent, because it is only measured by.
+struct Moment(Option<SystemTime>);
+
+impl<'de> Deserialize<'de> for Moment {
+    fn deserialize<D: Deserializer<'de>>(field: D) -> Result<Self, D::Error> {
+        #[derive(Deserialize)]
+        #[serde(untagged)]
+        enum Written {
+            Text(String),
+            Else(IgnoredAny),
+        }
+        Ok(Self(match Written::deserialize(field)? {
+            Written::Text(text) => text.parse::<Timestamp>().ok().map(SystemTime::from),
+            Written::Else(IgnoredAny) => None,
+        }))
+    }
 }
 
 #[derive(Clone, Copy, Deserialize)]
@@ -139,6 +166,7 @@ impl Fields {
             id: SliceId { namespace, name: metadata.name.as_str().into() },
             ports: ports.iter().filter_map(|port| port.keep(names)).collect(),
             endpoints: Vec::new(),
+            triggered: metadata.annotations.triggered.and_then(|moment| moment.0),
         };
         if proxy.is_some() || headless.is_some() || matches!(address_type, AddressType::Fqdn) {
             return (slice, None);

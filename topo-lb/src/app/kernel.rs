@@ -1,0 +1,83 @@
+//! Plans, carried out.
+
+use std::collections::BTreeSet;
+use std::time::Instant;
+
+use tracing::{debug, info, warn};
+
+use crate::cluster::ServiceId;
+use crate::datapath::bpf::BpfStore;
+use crate::datapath::commit::commit;
+use crate::datapath::store::Store as _;
+use crate::known::Known;
+use crate::plan::{Installed, Plan};
+
+/// The kernel's maps and the agent's books of them.
+pub(super) struct Kernel {
+    store: BpfStore,
+    pub(super) installed: Installed,
+    /// Services that people were told have no room.
+    told: BTreeSet<ServiceId>,
+}
+
+impl Kernel {
+    pub(super) fn read(mut store: BpfStore) -> anyhow::Result<Self> {
+        // The agent before may have been killed before it waited for what it replaced.
+        store.grace()?;
+        let installed = store.installed()?;
+        Ok(Self { store, installed, told: BTreeSet::new() })
+    }
+
+    /// Plans, and carries out what was planned, until there is nothing to plan. Returns the number
+    /// of steps done.
+    pub(super) fn settle(&mut self, known: &mut Known) -> anyhow::Result<usize> {
+        if !known.standing.may_write() {
+            return Ok(0);
+        }
+        let reconciler = &mut known.reconciler;
+        let mut steps = 0;
+        while !reconciler.settled() {
+            let began = Instant::now();
+            let plan = reconciler.plan(&self.installed);
+            self.carry_out(&plan)?;
+            reconciler.carried_out(&plan);
+            if !plan.steps.is_empty() {
+                debug!(writes = plan.steps.len(), took = ?began.elapsed(), "programmed");
+            }
+            steps += plan.steps.len();
+        }
+        self.tell(reconciler.left_out());
+        known.telemetry.settled(&mut known.reconciler, &self.installed, steps);
+        Ok(steps)
+    }
+
+    /// After a failure the books are made anew from the maps.
+    fn carry_out(&mut self, plan: &Plan) -> anyhow::Result<()> {
+        let result = commit(plan, &mut self.store, &mut self.installed);
+        if result.is_err() {
+            self.store.grace()?;
+            self.installed = self.store.installed()?;
+        }
+        Ok(result?)
+    }
+
+    /// Says which Services have no room, when these are others than before.
+    fn tell(&mut self, left_out: &BTreeSet<ServiceId>) {
+        if *left_out == self.told {
+            return;
+        }
+        self.told.clone_from(left_out);
+        if left_out.is_empty() {
+            info!("every Service has room in the maps again");
+            return;
+        }
+        let names: Vec<String> = left_out.iter().take(8).map(ToString::to_string).collect();
+        warn!(
+            count = left_out.len(),
+            "the maps are full: left to kube-proxy are {}{}; run `topo-lb cleanup` and start the \
+             agent with a larger --max-services or --max-endpoints",
+            names.join(", "),
+            if left_out.len() > names.len() { " and others" } else { "" }
+        );
+    }
+}
