@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Output, Stdio};
 use std::time::Duration;
@@ -10,9 +11,10 @@ use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 
 use crate::cluster::{Cluster, Node};
+use crate::http::{self, Answer};
 use crate::interrupt;
 use crate::objects::Objects;
-use crate::process::Running;
+use crate::process::{Running, enter};
 use crate::requirements::BPFFS;
 use crate::wait::{PATIENCE, until};
 
@@ -92,6 +94,7 @@ pub struct Agent<'a> {
     flags: BTreeMap<&'static str, String>,
     pins: PathBuf,
     log: PathBuf,
+    inside: bool,
     process: Option<Running>,
 }
 
@@ -177,12 +180,18 @@ impl<'a> Agent<'a> {
             ("--pin-dir", text(&pins)?.to_owned()),
             ("--log-format", "json".to_owned()),
         ]);
-        Ok(Self { binary, cluster, node, flags, pins, log, process: None })
+        Ok(Self { binary, cluster, node, flags, pins, log, inside: false, process: None })
     }
 
     /// Sets a flag of its command line, from the next start on.
     pub fn set(&mut self, flag: &'static str, value: &str) {
         self.flags.insert(flag, value.into());
+    }
+
+    /// Puts it into the node's cgroup, from the next start on, as a Pod of the host's network is: its
+    /// own connections are translated too.
+    pub fn live_inside(&mut self) {
+        self.inside = true;
     }
 
     /// Starts it, once more perhaps, and waits until connections are translated.
@@ -214,7 +223,11 @@ impl<'a> Agent<'a> {
         for (flag, value) in flags {
             command.args([flag, value]);
         }
-        self.cluster.beside(self.node, &mut command)?;
+        if self.inside {
+            enter(&mut command, &self.node.netns, Some(&self.node.cgroup))?;
+        } else {
+            self.cluster.beside(self.node, &mut command)?;
+        }
         Ok(command)
     }
 
@@ -306,6 +319,14 @@ impl<'a> Agent<'a> {
     /// Ends it with SIGKILL; what it has put into the kernel stays.
     pub fn kill(&mut self) {
         self.process = None;
+    }
+
+    /// What it says over HTTP, at the default address.
+    ///
+    /// # Errors
+    /// It says nothing.
+    pub fn get(&self, path: &str) -> Result<Answer> {
+        http::get(&self.node.netns, SocketAddr::from(([127, 0, 0, 1], 9876)), path)
     }
 
     /// `topo-lb list <what> -o json` of its maps.

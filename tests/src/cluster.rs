@@ -39,6 +39,14 @@ pub struct Node {
     pub(crate) netns: NetNs,
 }
 
+impl Node {
+    /// Its cgroup's directory.
+    #[must_use]
+    pub fn cgroup_path(&self) -> &Path {
+        self.cgroup.path()
+    }
+}
+
 /// A whole cluster. Dropping it removes it.
 #[derive(Debug)]
 pub struct Cluster {
@@ -122,6 +130,14 @@ impl Cluster {
     pub fn node(&self, name: &str) -> Result<&Node> {
         let found = self.nodes.iter().find(|node| node.name == name);
         found.with_context(|| format!("the lab has no node {name}"))
+    }
+
+    /// The network namespace of a node.
+    ///
+    /// # Errors
+    /// There is no such node.
+    pub fn node_netns(&self, name: &str) -> Result<&NetNs> {
+        Ok(&self.node(name)?.netns)
     }
 
     /// Every node.

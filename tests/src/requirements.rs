@@ -70,16 +70,24 @@ pub fn pod() -> Result<PathBuf> {
         let path = PathBuf::from(path);
         return path.canonicalize().with_context(|| format!("no pod binary at {}", path.display()));
     }
+    binary("pod")
+}
+
+/// A binary of this package, beside this executable, where Cargo puts it.
+///
+/// # Errors
+/// It is not there.
+pub fn binary(name: &str) -> Result<PathBuf> {
     let me = env::current_exe().context("cannot find the path of this executable")?;
     // Tests run from `deps`, one folder below the binaries.
     for folder in me.ancestors().skip(1).take(2) {
-        let path = folder.join("pod");
+        let path = folder.join(name);
         if path.is_file() {
             return Ok(path);
         }
     }
     bail!(
-        "there is no `pod` beside {}: build it with cargo build -p topo-lb-tests --bins",
+        "there is no `{name}` beside {}: build it with cargo build -p topo-lb-tests --bins",
         me.display()
     )
 }

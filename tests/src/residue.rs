@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 
 use crate::requirements::BPFFS;
-use crate::{cgroup, netns};
+use crate::{cgroup, memory, netns};
 
 /// Everything by name that `is_ours` says is ours: namespaces, cgroups, pins, folders. Processes
 /// are in the cgroups.
@@ -31,8 +31,11 @@ pub fn find(is_ours: impl Fn(&str) -> bool) -> Result<Vec<PathBuf>> {
 }
 
 /// Cgroups first: the processes in them use everything else.
-fn places() -> Result<[PathBuf; 4]> {
-    Ok([cgroup::root()?, BPFFS.into(), netns::FOLDER.into(), std::env::temp_dir()])
+fn places() -> Result<Vec<PathBuf>> {
+    let mut places = vec![cgroup::root()?];
+    places.extend(memory::version1()?);
+    places.extend([BPFFS.into(), netns::FOLDER.into(), std::env::temp_dir()]);
+    Ok(places)
 }
 
 /// Ends and removes everything that `is_ours` says is ours.
@@ -40,10 +43,11 @@ fn places() -> Result<[PathBuf; 4]> {
 /// # Errors
 /// Something cannot be removed; the rest is, all the same.
 pub fn sweep(is_ours: impl Fn(&str) -> bool) -> Result<()> {
-    let cgroups = cgroup::root()?;
+    let mut cgroups = vec![cgroup::root()?];
+    cgroups.extend(memory::version1()?);
     let mut failures = Vec::new();
     for path in find(is_ours)? {
-        let outcome = if path.starts_with(&cgroups) {
+        let outcome = if cgroups.iter().any(|cgroup| path.starts_with(cgroup)) {
             cgroup::remove(&path)
         } else if path.starts_with(netns::FOLDER) {
             netns::remove(&path)

@@ -159,6 +159,52 @@ fn a_service_that_does_not_fit_is_left_untouched_whole() -> Result<()> {
     )
 }
 
+fn listed(scene: &Scene<'_>) -> Result<usize> {
+    let services = scene.agent.list("services")?;
+    services["services"].as_array().map(Vec::len).context("a list of services")
+}
+
+#[test]
+fn maps_of_other_sizes_take_over_with_all_that_connections_need() -> Result<()> {
+    prepared(
+        |_| {},
+        |scene| {
+            scene.agent.set("--max-services", "3");
+            scene.agent.resume()?;
+            let all = listed(scene)?;
+            scene.agent.stop()?;
+            for services in ["512", "600", "64"] {
+                scene.agent.set("--max-services", services);
+                scene.agent.resume()?;
+                let log = scene.agent.log();
+                ensure!(log.contains("services4 has room for"), "nobody says why: {log}");
+                ensure!(listed(scene)? > all);
+                serves(scene)?;
+                scene.agent.stop()?;
+            }
+            Ok(())
+        },
+    )
+}
+
+#[test]
+fn an_agent_leaves_the_maps_of_a_newer_one_alone_and_says_so() -> Result<()> {
+    play(|scene| {
+        let before = scene.agent.objects()?;
+        scene.agent.stop()?;
+        let newer = scene.agent.pins().join("layout-4711");
+        std::fs::create_dir(&newer)?;
+        let (status, said) = scene.agent.run_to_end(scene.agent.command()?)?;
+        ensure!(status.code() == Some(1), "{status}: {said}");
+        ensure!(said.contains("newer topo-lb") && said.contains("layout 4711"), "{said}");
+        ensure!(scene.agent.objects()? == before, "it has touched them");
+        serves(scene)?;
+        ensure!(scene.agent.cleanup()?.status.success());
+        ensure!(!scene.agent.pins().exists(), "the pin directory is still there");
+        Ok(())
+    })
+}
+
 #[test]
 fn open_connections_survive_a_restart() -> Result<()> {
     play(|scene| {

@@ -20,6 +20,7 @@ mod process;
 mod progress;
 mod run_agent;
 mod setup;
+mod soak;
 mod stage;
 mod summary;
 mod test;
@@ -46,6 +47,7 @@ enum Command {
     RunAgent(run_agent::Args),
     Demo(demo::Args),
     Test(test::Args),
+    Soak(soak::Args),
 }
 
 fn main() -> ExitCode {
@@ -58,6 +60,7 @@ fn main() -> ExitCode {
         Command::RunAgent(args) => run_agent::run(&workspace, &screen, &args),
         Command::Demo(args) => demo::run(&workspace, &screen, &args),
         Command::Test(args) => test::run(&workspace, &screen, &args),
+        Command::Soak(args) => soak::run(&workspace, &screen, &args),
     });
     match result {
         Ok(()) => ExitCode::SUCCESS,

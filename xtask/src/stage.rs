@@ -53,6 +53,10 @@ const CONTROL_PLANE_SUITES: &[&str] = &[
     "topo-lb-tests",
     "--test",
     "api",
+    "--test",
+    "telling",
+    "--test",
+    "autonomy",
 ];
 
 /// How long fetching the advisories may take: without a network, some machines wait for ever.

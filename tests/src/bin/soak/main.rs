@@ -1,0 +1,118 @@
+//! Connections while everything changes, for as long as one likes: `cargo xtask soak`.
+
+use std::io::{Write as _, stdout};
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result};
+use clap::Parser;
+use serde::Serialize;
+use topo_lb_tests::restarts::{self, Until};
+use topo_lb_tests::{interrupt, requirements, stress};
+
+/// Connects while Services change as fast as they can, and while the agent is killed and started
+/// again, in turns.
+///
+/// Needs root, and the agent binary in TOPO_LB_AGENT. Leaves nothing behind, even after Ctrl-C.
+/// Exit code 1: a connection went wrong.
+#[derive(Debug, Parser)]
+#[command(name = "soak")]
+struct Arguments {
+    /// How long
+    #[arg(long, value_name = "N", default_value_t = 10,
+          value_parser = clap::value_parser!(u64).range(1..=100_000))]
+    minutes: u64,
+    /// Print the sums as JSON, and nothing else, on standard output
+    #[arg(long)]
+    json: bool,
+}
+
+/// What `--json` prints.
+#[derive(Debug, Default, Serialize)]
+struct Sums {
+    connections: u64,
+    changes: u64,
+    restarts: u64,
+    wrong_endpoint: u64,
+    failed: u64,
+}
+
+/// How long each turn takes.
+const TURN: Duration = Duration::from_secs(30);
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    let result = run(&arguments);
+    // After a Ctrl-C the sweep ends this process: what fails for that is no failure.
+    let _not_interrupted = interrupt::permit();
+    match result {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Whether every connection went where it may.
+fn run(arguments: &Arguments) -> Result<bool> {
+    requirements::agent()?;
+    let begun = Instant::now();
+    let whole = Duration::from_secs(arguments.minutes * 60);
+    let mut sums = Sums::default();
+    let mut turns = 0;
+    while begun.elapsed() < whole {
+        let left = TURN.min(whole - begun.elapsed()).max(Duration::from_secs(1));
+        // Other changes each time, and the same again in another run.
+        let report = stress::run(left.as_secs(), turns)?;
+        sums.connections += report.connections;
+        sums.changes += report.changes;
+        sums.wrong_endpoint += report.wrong_endpoint;
+        sums.failed += report.failed;
+        tell(begun, &sums, &report.described);
+
+        let left = TURN.min(whole.saturating_sub(begun.elapsed()));
+        let report = restarts::run(Until::Elapsed(left), |_| ())?;
+        sums.connections += report.connections;
+        sums.changes += report.changes;
+        sums.restarts += report.restarts;
+        sums.wrong_endpoint += report.wrong_endpoint;
+        sums.failed += report.failed + report.lost;
+        tell(begun, &sums, &report.described);
+        turns += 1;
+    }
+    let ok = sums.wrong_endpoint == 0 && sums.failed == 0;
+    let text = if arguments.json {
+        serde_json::to_string(&sums).context("sums are always JSON")?
+    } else {
+        format!(
+            "{} connections, {} changes of Services, {} restarts: {}",
+            sums.connections,
+            sums.changes,
+            sums.restarts,
+            if ok { "none went wrong".to_owned() } else { wrong(&sums) }
+        )
+    };
+    writeln!(stdout(), "{text}").context("nobody reads the result")?;
+    Ok(ok)
+}
+
+fn wrong(sums: &Sums) -> String {
+    format!("{} landed wrong, {} failed", sums.wrong_endpoint, sums.failed)
+}
+
+/// One line a turn, and what went wrong in it.
+fn tell(begun: Instant, sums: &Sums, described: &[String]) {
+    eprintln!(
+        "{:>7.0} s  {:>12} connections  {:>9} changes  {:>6} restarts  {}",
+        begun.elapsed().as_secs_f64(),
+        sums.connections,
+        sums.changes,
+        sums.restarts,
+        wrong(sums)
+    );
+    for one in described {
+        eprintln!("           {one}");
+    }
+}

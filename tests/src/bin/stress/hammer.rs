@@ -1,0 +1,142 @@
+//! Connections, as many as one CPU makes, each judged by the history of its Service.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use rustix::thread::CpuSet;
+use serde::{Deserialize, Serialize};
+use socket2::{Domain, SockAddr, Socket, Type};
+
+use crate::address::{Endpoint, Family, SERVICES, cluster_ip};
+use crate::history::{History, Outcome};
+use topo_lb_tests::traffic::REFUSED;
+
+/// The port of every Service and every endpoint.
+pub(crate) const PORT: u16 = 4444;
+
+/// One connection in so many over IPv4 is of TCP; it takes ten times as long as one of UDP.
+const TCP_SHARE: usize = 32;
+/// Wrong outcomes that are described; all are counted.
+const DESCRIBED: usize = 10;
+
+/// What became of connections.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Tally {
+    /// Made, and judged.
+    pub(crate) connections: u64,
+    /// Among them, refused or untouched where this was right.
+    pub(crate) not_translated: u64,
+    /// Landed where they must not.
+    pub(crate) wrong_endpoint: u64,
+    /// Failed, or refused or untouched where they must not be.
+    pub(crate) failed: u64,
+    /// The first of the wrong ones, in words.
+    pub(crate) described: Vec<String>,
+}
+
+impl Tally {
+    /// Adds another one.
+    pub(crate) fn add(&mut self, other: Self) {
+        self.connections += other.connections;
+        self.not_translated += other.not_translated;
+        self.wrong_endpoint += other.wrong_endpoint;
+        self.failed += other.failed;
+        self.described.extend(other.described);
+        self.described.truncate(DESCRIBED);
+    }
+}
+
+/// Connects on one CPU until told to stop.
+///
+/// # Errors
+/// The CPU is not to be had.
+pub(crate) fn hammer(
+    cpu: usize,
+    histories: &[[History; SERVICES as usize]; 2],
+    stop: &AtomicBool,
+) -> Result<Tally> {
+    let mut set = CpuSet::new();
+    set.set(cpu);
+    rustix::thread::sched_setaffinity(None, &set)
+        .with_context(|| format!("cannot run on CPU {cpu}"))?;
+    let mut tally = Tally::default();
+    let mut turn = cpu;
+    while !stop.load(Ordering::Relaxed) {
+        turn += 1;
+        let service = (turn % usize::from(SERVICES)) as u8;
+        let (family, kind) = match turn / usize::from(SERVICES) % TCP_SHARE {
+            0 => (Family::V4, Type::STREAM),
+            1 => (Family::V6, Type::STREAM),
+            _ => (Family::V4, Type::DGRAM),
+        };
+        let history = &histories[family as usize][usize::from(service)];
+        let to = cluster_ip(service, family);
+        let before = history.before();
+        let outcome = connect(to, kind).unwrap_or_else(|error| refusal(&error));
+        let window = history.after(before);
+        tally.connections += 1;
+        if history.allows(service, window, outcome) {
+            tally.not_translated += u64::from(!matches!(outcome, Outcome::Landed(_)));
+            continue;
+        }
+        match outcome {
+            Outcome::Landed(_) => tally.wrong_endpoint += 1,
+            _ => tally.failed += 1,
+        }
+        if tally.described.len() < DESCRIBED {
+            tally.described.push(format!("{kind:?} to {to}: {outcome:?} in {window:?}"));
+        }
+    }
+    Ok(tally)
+}
+
+fn refusal(error: &io::Error) -> Outcome {
+    match error.raw_os_error() {
+        Some(REFUSED) => Outcome::Refused,
+        number => Outcome::Failed(number.unwrap_or(0)),
+    }
+}
+
+/// Where a connection lands. A datagram socket between two addresses of one host gets the one it
+/// is connected to for its own; a stream socket's peer is not translated back in this run.
+fn connect(to: IpAddr, kind: Type) -> io::Result<Outcome> {
+    let domain = if to.is_ipv4() { Domain::IPV4 } else { Domain::IPV6 };
+    let socket = Socket::new(domain, kind, None)?;
+    socket.connect(&SockAddr::from(SocketAddr::new(to, PORT)))?;
+    let landed = if kind == Type::DGRAM {
+        socket.local_addr()?
+    } else {
+        let peer = socket.peer_addr()?;
+        // Closed by a reset, or the host runs out of ports.
+        socket.set_linger(Some(Duration::ZERO))?;
+        peer
+    };
+    let landed = landed.as_socket().map(|address| address.ip());
+    Ok(match landed {
+        Some(landed) if landed == to => Outcome::Untouched,
+        Some(landed) => Endpoint::at(landed).map_or(Outcome::Failed(0), Outcome::Landed),
+        None => Outcome::Failed(0),
+    })
+}
+
+/// Takes every TCP connection, of both families, and closes it, until the process ends.
+///
+/// # Errors
+/// The port is taken.
+pub(crate) fn accept() -> Result<()> {
+    let listener = Socket::new(Domain::IPV6, Type::STREAM, None)?;
+    listener.set_only_v6(false)?;
+    listener
+        .bind(&SockAddr::from(SocketAddr::new(std::net::Ipv6Addr::UNSPECIFIED.into(), PORT)))?;
+    listener.listen(4096)?;
+    std::thread::spawn(move || {
+        loop {
+            // One that was reset before it was taken is as good.
+            drop(listener.accept());
+        }
+    });
+    Ok(())
+}

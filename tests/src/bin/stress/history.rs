@@ -1,0 +1,145 @@
+//! What a Service was in each of its generations, and which of them a connection may have met.
+
+use std::sync::atomic::{AtomicU16, AtomicU32, Ordering};
+
+use crate::address::{CYCLE, Endpoint, MOST};
+
+/// What a Service is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Shape {
+    /// It is not there.
+    Gone,
+    /// It is there, with so many endpoints, below [`MOST`].
+    Of(u16),
+}
+
+/// What became of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    /// It was translated to this endpoint.
+    Landed(Endpoint),
+    /// It was refused.
+    Refused,
+    /// It went to the ClusterIP itself.
+    Untouched,
+    /// Anything else, by the kernel's error number; zero where an address makes no sense.
+    Failed(i32),
+}
+
+/// One Service's past. One writes, everybody reads.
+#[derive(Debug)]
+pub(crate) struct History {
+    /// By generation, in a circle.
+    shapes: Vec<AtomicU16>,
+    /// The newest generation that the kernel may know.
+    requested: AtomicU32,
+    /// The newest generation that the kernel surely knows.
+    confirmed: AtomicU32,
+}
+
+/// The generations that a connection may have met, both inclusive.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Window {
+    first: u32,
+    last: u32,
+}
+
+const GONE: u16 = u16::MAX;
+
+impl History {
+    /// Of a Service that is not there, in generation zero.
+    pub(crate) fn new() -> Self {
+        Self {
+            shapes: (0..CYCLE).map(|_| AtomicU16::new(GONE)).collect(),
+            requested: AtomicU32::new(0),
+            confirmed: AtomicU32::new(0),
+        }
+    }
+
+    /// The next generation; from now on a connection may meet it.
+    pub(crate) fn request(&self, shape: Shape) -> u32 {
+        let generation = self.requested.load(Ordering::SeqCst) + 1;
+        let code = match shape {
+            Shape::Gone => GONE,
+            Shape::Of(count) => {
+                assert!(count < MOST, "{count} endpoints have no addresses");
+                count
+            }
+        };
+        self.shapes[(generation % CYCLE) as usize].store(code, Ordering::SeqCst);
+        self.requested.store(generation, Ordering::SeqCst);
+        generation
+    }
+
+    /// The kernel knows what was requested: from now on no connection meets what was before.
+    pub(crate) fn confirm(&self) {
+        self.confirmed.store(self.requested.load(Ordering::SeqCst), Ordering::SeqCst);
+    }
+
+    /// To be called before a connection is made.
+    pub(crate) fn before(&self) -> u32 {
+        self.confirmed.load(Ordering::SeqCst)
+    }
+
+    /// To be called after it was made.
+    pub(crate) fn after(&self, before: u32) -> Window {
+        Window { first: before, last: self.requested.load(Ordering::SeqCst) }
+    }
+
+    /// Whether `outcome` is right for the Service `service`, whose history this is, in some
+    /// generation of the window.
+    pub(crate) fn allows(&self, service: u8, window: Window, outcome: Outcome) -> bool {
+        let shape =
+            |generation: u32| self.shapes[(generation % CYCLE) as usize].load(Ordering::SeqCst);
+        (window.first..=window.last).any(|generation| match outcome {
+            Outcome::Landed(endpoint) => {
+                endpoint.service == service
+                    && endpoint.generation == generation % CYCLE
+                    && shape(generation) != GONE
+                    && endpoint.place < shape(generation)
+            }
+            Outcome::Refused => shape(generation) == 0,
+            Outcome::Untouched => shape(generation) == GONE,
+            Outcome::Failed(_) => false,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn landed(service: u8, generation: u32, place: u16) -> Outcome {
+        Outcome::Landed(Endpoint { service, generation, place })
+    }
+
+    #[test]
+    fn a_connection_may_meet_what_was_before_only_until_the_new_is_confirmed() {
+        let history = History::new();
+        history.request(Shape::Of(3));
+        let before = history.before();
+        let window = history.after(before);
+        assert!(history.allows(2, window, Outcome::Untouched));
+        assert!(history.allows(2, window, landed(2, 1, 2)));
+        history.confirm();
+        let window = history.after(history.before());
+        assert!(!history.allows(2, window, Outcome::Untouched));
+        assert!(history.allows(2, window, landed(2, 1, 2)));
+    }
+
+    #[test]
+    fn no_other_services_endpoint_none_that_was_not_there_and_no_error_is_right() {
+        let history = History::new();
+        history.request(Shape::Of(3));
+        history.confirm();
+        history.request(Shape::Of(0));
+        let window = history.after(history.before());
+        assert!(history.allows(2, window, Outcome::Refused));
+        for wrong in [landed(1, 1, 0), landed(2, 1, 3), landed(2, 2, 0), landed(2, 0, 0)] {
+            assert!(!history.allows(2, window, wrong), "{wrong:?}");
+        }
+        for wrong in [Outcome::Untouched, Outcome::Failed(99)] {
+            assert!(!history.allows(2, window, wrong), "{wrong:?}");
+        }
+    }
+}

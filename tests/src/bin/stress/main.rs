@@ -1,0 +1,126 @@
+//! Connections on every CPU against a writer that changes Services as fast as it can.
+//!
+//! Runs in a pod of the lab: the addresses that it takes are its network namespace's own, and it
+//! serves the cgroup that it is told, with programs and maps of its own.
+
+mod address;
+mod hammer;
+mod history;
+mod writer;
+
+use std::array;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, ensure};
+use clap::Parser;
+use topo_lb::datapath::attach;
+use topo_lb::datapath::bpf::BpfStore;
+use topo_lb::datapath::load::{Datapath, Options};
+use topo_lb::datapath::object::TcpPeer;
+use topo_lb::plan::Capacity;
+use topo_lb_tests::stress::Report;
+
+use crate::hammer::{Tally, accept, hammer};
+use crate::history::History;
+use crate::writer::Writer;
+
+/// Connects to Services on every CPU while one thread changes them as fast as it can: every
+/// connection must land on an endpoint that its Service had just then, or be refused when it had
+/// none.
+///
+/// Prints JSON. Exit code 1: a connection went wrong.
+#[derive(Debug, Parser)]
+#[command(name = "stress")]
+struct Arguments {
+    /// Where maps and links are pinned; removed in the end
+    #[arg(long, value_name = "PATH")]
+    pin_dir: PathBuf,
+    /// The cgroup that is served, which this process is in
+    #[arg(long, value_name = "PATH")]
+    cgroup_root: PathBuf,
+    /// How long
+    #[arg(long, value_name = "SECONDS")]
+    seconds: u64,
+    /// What the changes are drawn from
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    let result = run(&arguments);
+    let cleanup = attach::cleanup(&arguments.pin_dir).context("cannot clean up");
+    match result.and_then(|report| cleanup.map(|_| report)) {
+        Ok(report) => {
+            println!("{}", serde_json::json!(report));
+            ExitCode::from(u8::from(!report.is_ok()))
+        }
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(arguments: &Arguments) -> Result<Report> {
+    let mut datapath = Datapath::open(Options {
+        pin_dir: arguments.pin_dir.clone(),
+        cgroup_root: arguments.cgroup_root.clone(),
+        capacity: Capacity {
+            services: 512,
+            slots: 1 << 17,
+            members: 1 << 17,
+            flows: 1024,
+            connections: 0,
+        },
+        tcp_peer: TcpPeer::Endpoint,
+        tc_means: None,
+    })?;
+    datapath.attach()?;
+    let store = BpfStore::open(datapath.maps_directory())?;
+    let histories = array::from_fn(|_| array::from_fn(|_| History::new()));
+    let mut writer = Writer::new(store, &histories, arguments.seed)?;
+    accept().context("cannot listen")?;
+
+    let stop = AtomicBool::new(false);
+    let begun = Instant::now();
+    let (tally, changes) = thread::scope(|scope| -> Result<(Tally, u64)> {
+        let cpus = rustix::thread::sched_getaffinity(None).context("cannot read the CPUs")?;
+        let cpus = (0..rustix::thread::CpuSet::MAX_CPU).filter(|cpu| cpus.is_set(*cpu));
+        let hammers: Vec<_> = cpus
+            .map(|cpu| {
+                scope.spawn({
+                    let (histories, stop) = (&histories, &stop);
+                    move || hammer(cpu, histories, stop)
+                })
+            })
+            .collect();
+        let writer = scope.spawn(|| writer.run(&stop));
+        while begun.elapsed() < Duration::from_secs(arguments.seconds)
+            && !writer.is_finished()
+            && !hammers.iter().any(thread::ScopedJoinHandle::is_finished)
+        {
+            thread::sleep(Duration::from_millis(50));
+        }
+        stop.store(true, Ordering::Relaxed);
+        let mut tally = Tally::default();
+        for hammer in hammers {
+            tally.add(hammer.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?);
+        }
+        let changes = writer.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+        Ok((tally, changes))
+    })?;
+    ensure!(tally.connections > 0 && changes > 0, "nothing was done");
+    Ok(Report {
+        connections: tally.connections,
+        not_translated: tally.not_translated,
+        changes,
+        wrong_endpoint: tally.wrong_endpoint,
+        failed: tally.failed,
+        described: tally.described,
+    })
+}

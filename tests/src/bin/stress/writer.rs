@@ -1,0 +1,139 @@
+//! Changes, as fast as the agent's own plans and commits can be made: Services grow, shrink, go and
+//! come back.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use anyhow::{Context as _, Result};
+use topo_lb::cluster::{
+    Protocol, Service, ServiceId, ServicePort, Slice, SliceEndpoint, SliceId, SlicePort, Update,
+};
+use topo_lb::datapath::bpf::BpfStore;
+use topo_lb::datapath::commit::commit;
+use topo_lb::datapath::store::Store as _;
+use topo_lb::plan::Installed;
+use topo_lb::reconcile::Reconciler;
+use topo_lb::topology::Scope;
+
+use crate::address::{Endpoint, Family, SERVICES, cluster_ip};
+use crate::hammer::PORT;
+use crate::history::{History, Shape};
+
+/// Sizes on both sides of what is inline in a Service, 8 endpoints. Most are inline:
+/// these are written fastest.
+const SMALL: [u16; 9] = [0, 1, 2, 3, 4, 5, 7, 8, 9];
+/// Sizes on both sides of what a byte counts.
+const LARGE: [u16; 5] = [40, 255, 256, 257, 300];
+/// One Service in so many is large.
+const LARGE_SHARE: u8 = 32;
+
+/// The agent's middle, with this program for its source.
+pub(crate) struct Writer<'a> {
+    reconciler: Reconciler,
+    store: BpfStore,
+    installed: Installed,
+    histories: &'a [[History; SERVICES as usize]; 2],
+    random: fastrand::Rng,
+}
+
+impl<'a> Writer<'a> {
+    /// Writes to these maps.
+    ///
+    /// # Errors
+    /// They cannot be read.
+    pub(crate) fn new(
+        mut store: BpfStore,
+        histories: &'a [[History; SERVICES as usize]; 2],
+        seed: u64,
+    ) -> Result<Self> {
+        let reconciler = Reconciler::new(Arc::from("stress"), Scope::All, false);
+        let installed = store.installed().context("cannot read the maps")?;
+        Ok(Self { reconciler, store, installed, histories, random: fastrand::Rng::with_seed(seed) })
+    }
+
+    /// Changes until told to stop; how many Services were changed.
+    ///
+    /// # Errors
+    /// The kernel refuses a write.
+    pub(crate) fn run(&mut self, stop: &AtomicBool) -> Result<u64> {
+        let mut changes = 0;
+        while !stop.load(Ordering::Relaxed) {
+            let count = self.random.u8(1..=SERVICES);
+            for _ in 0..count {
+                let family = Family::BOTH[self.random.usize(..2)];
+                let service = self.random.u8(..SERVICES);
+                self.change(service, family);
+            }
+            changes += u64::from(count);
+            self.settle()?;
+        }
+        Ok(changes)
+    }
+
+    fn change(&mut self, service: u8, family: Family) {
+        let history = &self.histories[family as usize][usize::from(service)];
+        let (id, slice) = names(service, family);
+        if self.random.u8(..8) == 0 {
+            history.request(Shape::Gone);
+            self.reconciler.observe(Update::ServiceGone(id));
+            self.reconciler.observe(Update::SliceGone(slice));
+            return;
+        }
+        let sizes: &[u16] = if self.random.u8(..LARGE_SHARE) == 0 { &LARGE } else { &SMALL };
+        let count = sizes[self.random.usize(..sizes.len())];
+        let generation = history.request(Shape::Of(count));
+        let endpoints = (0..count).map(|place| Endpoint { service, generation, place });
+        let endpoints = endpoints.map(|endpoint| SliceEndpoint {
+            address: endpoint.address(family),
+            node: None,
+            labels: std::collections::BTreeMap::new(),
+            ready: true,
+            serving: true,
+            terminating: false,
+            for_nodes: Vec::new(),
+            for_zones: Vec::new(),
+        });
+        let protocols = [("tcp", Protocol::Tcp), ("udp", Protocol::Udp)];
+        self.reconciler.observe(Update::Slice(Slice {
+            id: slice,
+            service: Some(id.clone()),
+            ports: protocols
+                .map(|(name, protocol)| SlicePort { name: name.into(), port: PORT, protocol })
+                .to_vec(),
+            endpoints: endpoints.collect(),
+            triggered: None,
+        }));
+        self.reconciler.observe(Update::Service(Service {
+            id,
+            cluster_ips: vec![cluster_ip(service, family)],
+            ports: protocols
+                .map(|(name, protocol)| ServicePort { name: name.into(), port: PORT, protocol })
+                .to_vec(),
+            policy: Default::default(),
+            internal_local: false,
+            external_local: false,
+            affinity_seconds: None,
+            skipped: None,
+        }));
+    }
+
+    /// As the agent does it.
+    fn settle(&mut self) -> Result<()> {
+        while !self.reconciler.settled() {
+            let plan = self.reconciler.plan(&self.installed);
+            commit(&plan, &mut self.store, &mut self.installed)?;
+            self.reconciler.carried_out(&plan);
+        }
+        self.histories.iter().flatten().for_each(History::confirm);
+        Ok(())
+    }
+}
+
+fn names(service: u8, family: Family) -> (ServiceId, SliceId) {
+    let name: Arc<str> = format!("{family:?}-{service}").to_lowercase().into();
+    let namespace: Arc<str> = Arc::from("default");
+    (
+        ServiceId { namespace: Arc::clone(&namespace), name: Arc::clone(&name) },
+        SliceId { namespace, name },
+    )
+}

@@ -1,0 +1,242 @@
+//! The agent of a node killed, stopped and started again and again, while connections are made and
+//! held open.
+
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, ensure};
+use serde::{Deserialize, Serialize};
+
+use crate::client::{Client, Socket};
+use crate::manifest::service;
+use crate::scene::{self, NOBODY4, NOBODY6, Scene, WEB4, WEB6, at, put_endpoints};
+use crate::traffic::{Reply, Tally, Via};
+
+/// What became of connections while the agent was restarted.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Report {
+    /// Connections made, over TCP and UDP, IPv4 and IPv6.
+    pub connections: u64,
+    /// Times that the endpoints of their Service were changed.
+    pub changes: u64,
+    /// Times that the agent ended and was started again.
+    pub restarts: u64,
+    /// Connections answered by a pod that was no endpoint at the time.
+    pub wrong_endpoint: u64,
+    /// Connections that failed.
+    pub failed: u64,
+    /// Sockets that were held open and lost their endpoint, or the name of their peer.
+    pub lost: u64,
+    /// The first of what went wrong, in words.
+    pub described: Vec<String>,
+}
+
+impl Report {
+    /// Whether nothing went wrong.
+    #[must_use]
+    pub fn is_ok(&self) -> bool {
+        self.wrong_endpoint == 0 && self.failed == 0 && self.lost == 0
+    }
+}
+
+/// How long to go on.
+#[derive(Clone, Copy, Debug)]
+pub enum Until {
+    /// So many restarts.
+    Restarts(u64),
+    /// So much time.
+    Elapsed(Duration),
+}
+
+/// How an agent ends.
+#[derive(Clone, Copy, Debug)]
+enum End {
+    /// SIGKILL while it has nothing to do.
+    Killed,
+    /// SIGTERM.
+    Stopped,
+    /// SIGKILL just after something changed: perhaps before it has noticed, perhaps in the middle of
+    /// writing, perhaps after.
+    KilledInAChange,
+    /// SIGKILL, and once more in the middle of its next start.
+    KilledInAStart,
+    /// SIGTERM; the next one has maps of other sizes.
+    Resized,
+    /// SIGKILL; the next one has maps of other sizes, and is killed in the middle of its start.
+    KilledInAResize,
+}
+
+const ENDS: [End; 6] = [
+    End::Killed,
+    End::Stopped,
+    End::KilledInAChange,
+    End::KilledInAStart,
+    End::Resized,
+    End::KilledInAResize,
+];
+
+/// The Service whose endpoints change, over TCP and UDP.
+const MOVING: &str = "moving";
+/// Its endpoints, one set after the other.
+const SETS: [&[&str]; 4] = [&["a", "b"], &["b", "c", "d"], &["d"], &["a", "b", "c", "d"]];
+
+/// Plays it in a lab of its own. `progress` hears of every restart.
+///
+/// # Errors
+/// The lab cannot be made, an agent does not start, or something is left behind. What went wrong
+/// with connections is no error: the report says it.
+pub fn run(until: Until, mut progress: impl FnMut(&Report)) -> Result<Report> {
+    let mut report = Report::default();
+    scene::prepared(
+        |manifests| {
+            let both = [("http", 80, "TCP"), ("udp", 80, "UDP")];
+            manifests.put(service(MOVING, &[NOBODY4, NOBODY6], &both, &[]));
+        },
+        |scene| {
+            put_endpoints(&mut scene.manifests, scene.cluster, MOVING, SETS[SETS.len() - 1])?;
+            scene.manifests.write()?;
+            scene.agent.resume()?;
+            let mut held = Held::open(&mut scene.client)?;
+            let mut callers = [
+                (scene.cluster.pod("client")?.client()?, Via::Http, at(NOBODY4)?),
+                // Unconnected sockets would fill the table of flows, which is not what is tested.
+                (scene.cluster.pod("client")?.client()?, Via::UdpConnected, at(NOBODY6)?),
+            ];
+            let begun = Instant::now();
+            while match until {
+                Until::Restarts(restarts) => report.restarts < restarts,
+                Until::Elapsed(time) => begun.elapsed() < time,
+            } {
+                round(scene, &mut callers, &mut report)?;
+                held.check(&mut scene.client, &mut report)?;
+                progress(&report);
+            }
+            Ok(())
+        },
+    )?;
+    Ok(report)
+}
+
+type Caller = (Client, Via, SocketAddr);
+
+/// One change of endpoints and one restart, under load.
+fn round(scene: &mut Scene<'_>, callers: &mut [Caller; 2], report: &mut Report) -> Result<()> {
+    let number = report.restarts as usize;
+    let (old, new) = (SETS[(number + SETS.len() - 1) % SETS.len()], SETS[number % SETS.len()]);
+    let end = ENDS[number / SETS.len() % ENDS.len()];
+    // Other moments each time.
+    let moment = Duration::from_millis(number as u64 * 37 % 300);
+    let [(one, one_via, one_to), (two, two_via, two_to)] = callers;
+    let (first, (second, ())) = one.call_during(*one_via, *one_to, || {
+        two.call_during(*two_via, *two_to, || {
+            scene.set_endpoints(MOVING, new)?;
+            match end {
+                End::Killed => {
+                    scene.wait_for(Via::UdpConnected, at(NOBODY4)?, new)?;
+                    scene.agent.kill();
+                }
+                End::Stopped => scene.agent.stop()?,
+                End::KilledInAChange => {
+                    thread::sleep(moment / 3);
+                    scene.agent.kill();
+                }
+                End::KilledInAStart => {
+                    scene.agent.kill();
+                    scene.agent.launch()?;
+                    thread::sleep(moment);
+                    scene.agent.kill();
+                }
+                End::Resized => {
+                    scene.agent.stop()?;
+                    resize(scene, number);
+                }
+                End::KilledInAResize => {
+                    scene.agent.kill();
+                    resize(scene, number);
+                    scene.agent.launch()?;
+                    thread::sleep(moment);
+                    scene.agent.kill();
+                }
+            }
+            scene.agent.resume()?;
+            scene.wait_for(Via::UdpConnected, at(NOBODY4)?, new)?;
+            scene.wait_for(Via::Udp, at(NOBODY6)?, new)?;
+            Ok(())
+        })
+    })?;
+    let allowed: BTreeSet<&str> = old.iter().chain(new).copied().collect();
+    for tally in [first, second] {
+        judge(&tally, &allowed, end, report);
+    }
+    report.changes += 1;
+    report.restarts += 1;
+    Ok(())
+}
+
+/// What the agent writes, and what the programs write, in turns and together.
+fn resize(scene: &mut Scene<'_>, number: usize) {
+    let of = |modulus: usize, sizes: [&'static str; 2]| {
+        sizes[usize::from(number.is_multiple_of(modulus))]
+    };
+    scene.agent.set("--max-services", of(2, ["600", "512"]));
+    scene.agent.set("--max-flows", of(3, ["20000", "16384"]));
+}
+
+fn judge(tally: &Tally, allowed: &BTreeSet<&str>, end: End, report: &mut Report) {
+    report.connections += u64::from(tally.requests);
+    let wrong = tally.replies.iter().filter(|(pod, _)| !allowed.contains(pod.as_str()));
+    let wrong: u64 = wrong.map(|(_, count)| u64::from(*count)).sum();
+    let failed: u64 = tally.failures.iter().map(|(_, count)| u64::from(*count)).sum();
+    report.wrong_endpoint += wrong;
+    report.failed += failed;
+    if wrong + failed > 0 {
+        let restart = report.restarts + 1;
+        report.describe(format!("restart {restart} ({end:?}), of {allowed:?}: {tally}"));
+    }
+}
+
+impl Report {
+    fn describe(&mut self, what: String) {
+        if self.described.len() < 10 {
+            self.described.push(what);
+        }
+    }
+}
+
+/// Sockets held open to a Service that stays as it is, and what each of them heard first.
+struct Held(Vec<(Socket, SocketAddr, Via, Reply)>);
+
+impl Held {
+    fn open(client: &mut Client) -> Result<Self> {
+        let mut held = Vec::new();
+        for to in [at(WEB4)?, at(WEB6)?] {
+            for via in [Via::Http, Via::HttpMptcp, Via::UdpConnected, Via::Udp] {
+                let socket = client.open(via, to)?;
+                let socket = socket.ok().with_context(|| format!("no {via:?} to {to}"))?;
+                let reply = client.ask(socket, (via == Via::Udp).then_some(to))?;
+                let reply = reply.ok().with_context(|| format!("no answer by {via:?} of {to}"))?;
+                ensure!(reply.peer == to, "{via:?} to {to}: the peer is {}", reply.peer);
+                held.push((socket, to, via, reply));
+            }
+        }
+        Ok(Self(held))
+    }
+
+    /// Each still reaches the same pod by the same name.
+    fn check(&mut self, client: &mut Client, report: &mut Report) -> Result<()> {
+        for (socket, to, via, before) in &self.0 {
+            let now = client.ask(*socket, (*via == Via::Udp).then_some(*to))?;
+            let peer = if *via == Via::Udp { Ok(*to) } else { client.peer(*socket)? };
+            if now.as_ref() != Ok(before) || peer != Ok(*to) {
+                report.lost += 1;
+                let restart = report.restarts;
+                report.describe(format!(
+                    "restart {restart}: {via:?} to {to} was {before:?}, is {now:?} with {peer:?}"
+                ));
+            }
+        }
+        Ok(())
+    }
+}

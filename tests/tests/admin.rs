@@ -1,0 +1,237 @@
+//! What an agent says over HTTP: metrics that move with real connections, readiness, explanations.
+
+use std::net::{SocketAddr, TcpListener};
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context as _, Result, ensure};
+use serde_json::Value;
+use topo_lb_tests::agent::Agent;
+use topo_lb_tests::http;
+use topo_lb_tests::scene::{EMPTY4, FOLLOWS, HERE, KEYS, Scene, WEB4, at, play, prepared};
+use topo_lb_tests::traffic::Via;
+use topo_lb_tests::wait::{PATIENCE, until};
+
+/// The value of a series; none where it is not there.
+fn sample(text: &str, series: &str) -> Option<f64> {
+    text.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' ')?.parse().ok())
+}
+
+fn metrics(agent: &Agent<'_>) -> Result<String> {
+    let answer = agent.get("/metrics")?;
+    ensure!(answer.status == 200, "{answer}");
+    ensure!(answer.body.ends_with("# EOF\n"), "it has no end: {answer}");
+    Ok(answer.body)
+}
+
+fn count(agent: &Agent<'_>, series: &str) -> Result<f64> {
+    Ok(sample(&metrics(agent)?, series).unwrap_or_default())
+}
+
+const WEB: &str = r#"namespace="default",service="web",port="http""#;
+
+#[test]
+fn connections_and_refusals_are_counted_where_they_go() -> Result<()> {
+    play(|scene| {
+        let before = metrics(&scene.agent)?;
+        ensure!(!before.contains(WEB), "nobody has connected yet: {before}");
+        scene.client.call(Via::Http, at(WEB4)?, 100)?;
+        scene.client.call(Via::Http, at(EMPTY4)?, 30)?;
+        let text = metrics(&scene.agent)?;
+        let total: f64 = ["node", "zone", "region", "elsewhere"]
+            .iter()
+            .filter_map(|place| {
+                let series = format!("topo_lb_connections_total{{{WEB},locality=\"{place}\"}}");
+                sample(&text, &series)
+            })
+            .sum();
+        ensure!(total == 100.0, "{total} connections: {text}");
+        let refused = |service: &str, reason: &str| {
+            format!(
+                "topo_lb_refused_connections_total{{namespace=\"default\",service=\"{service}\",\
+                 port=\"http\",reason=\"{reason}\"}}"
+            )
+        };
+        ensure!(sample(&text, &refused("empty", "no-endpoints")) == Some(30.0), "{text}");
+
+        // Another reason, another series.
+        scene.change(|manifests| manifests.annotate("web", KEYS, Some("example.com/nobody")))?;
+        scene.wait_for(Via::Http, at(WEB4)?, &[])?;
+        scene.client.call(Via::Http, at(WEB4)?, 30)?;
+        let text = metrics(&scene.agent)?;
+        let by_policy = sample(&text, &refused("web", "topology-policy"));
+        ensure!(by_policy.is_some_and(|times| times >= 30.0), "{by_policy:?}: {text}");
+        let refusing = "topo_lb_refusing_service_ports{reason=\"topology-policy\"}";
+        // Its ports http and udp.
+        ensure!(sample(&text, refusing) == Some(2.0), "{text}");
+        Ok(())
+    })
+}
+
+#[test]
+fn changes_are_timed_from_their_arrival_to_the_map() -> Result<()> {
+    play(|scene| {
+        let timed = "topo_lb_programming_duration_seconds_count";
+        ensure!(count(&scene.agent, timed)? == 0.0, "the first listing is not timed");
+        scene.set_endpoints("web", &["a", "b"])?;
+        scene.wait_for(Via::Http, at(WEB4)?, &["a", "b"])?;
+        let text = metrics(&scene.agent)?;
+        ensure!(sample(&text, timed).is_some_and(|times| times >= 1.0), "{text}");
+        let sum = sample(&text, "topo_lb_programming_duration_seconds_sum");
+        ensure!(sum.is_some_and(|sum| sum > 0.0 && sum < 5.0), "{sum:?}");
+        let used = sample(&text, "topo_lb_map_used_entries{map=\"services4\"}");
+        ensure!(used == Some(5.0), "frontends of web, echo and empty: {used:?}");
+        let capacity = sample(&text, "topo_lb_map_capacity_entries{map=\"services4\"}");
+        ensure!(capacity == Some(512.0), "{capacity:?}");
+        Ok(())
+    })
+}
+
+#[test]
+fn an_agent_is_ready_when_its_hooks_are_proven_and_its_state_is_synced() -> Result<()> {
+    play(|scene| {
+        until("readiness", FOLLOWS, || {
+            let answer = scene.agent.get("/readyz")?;
+            Ok(if answer.status == 200 { Ok(()) } else { Err(answer) })
+        })?;
+        let verbose = scene.agent.get("/readyz?verbose")?;
+        for wanted in ["[+] hooks: a self-probe", "[+] synced: ", "[+] programmed: ", "[+] fresh: "]
+        {
+            ensure!(verbose.body.contains(wanted), "{verbose}");
+        }
+        for alive in ["/livez", "/healthz"] {
+            let answer = scene.agent.get(alive)?;
+            ensure!(answer.status == 200 && answer.body == "ok\n", "{answer}");
+        }
+        let state: Value = serde_json::from_str(&scene.agent.get("/state")?.body)?;
+        ensure!(state["ready"] == true && state["services"] == 3, "{state}");
+        ensure!(state["node"] == HERE && state["stateAgeSeconds"].is_null(), "{state}");
+        Ok(())
+    })
+}
+
+/// The command of an agent whose API server nobody can reach.
+fn waiting(scene: &Scene<'_>) -> Result<Command> {
+    let node = scene.cluster.node(HERE)?;
+    let path = |path: &Path| path.to_str().map(str::to_owned).context("UTF-8");
+    let (pins, root) = (path(scene.agent.pins())?, path(node.cgroup_path())?);
+    let mut command = scene.binary.command(&[
+        "agent",
+        "--api-server",
+        "http://127.0.0.1:9",
+        "--node-name",
+        HERE,
+        "--pin-dir",
+        &pins,
+        "--cgroup-root",
+        &root,
+    ]);
+    scene.cluster.beside(node, &mut command)?;
+    Ok(command)
+}
+
+#[test]
+fn without_a_cluster_an_agent_is_alive_and_not_ready() -> Result<()> {
+    prepared(
+        |_| {},
+        |scene| {
+            let mut command = waiting(scene)?;
+            let mut process = topo_lb_tests::process::Running::new(command.spawn()?);
+            until("a word about readiness", PATIENCE, || {
+                ensure!(process.ended()?.is_none(), "it ended");
+                let Ok(answer) = scene.agent.get("/readyz?verbose") else {
+                    return Ok(Err("nobody listens".to_owned()));
+                };
+                ensure!(answer.status == 503, "{answer}");
+                let proven = answer.body.contains("[+] hooks: ");
+                let waits = answer.body.contains("[-] synced: ");
+                Ok(if proven && waits { Ok(()) } else { Err(answer.to_string()) })
+            })?;
+            ensure!(scene.agent.get("/livez")?.status == 200, "it is alive");
+            let explain = scene.agent.get("/explain")?;
+            ensure!(explain.status == 503 && explain.body.contains("not all listed"), "{explain}");
+            let text = metrics(&scene.agent)?;
+            ensure!(sample(&text, "topo_lb_ready") == Some(0.0), "{text}");
+            process.stop(PATIENCE)?;
+            Ok(())
+        },
+    )
+}
+
+#[test]
+fn explanations_are_those_of_the_command() -> Result<()> {
+    play(|scene| {
+        let wanted = scene.binary.explain(scene.manifests.folder(), HERE)?;
+        let all: Value = serde_json::from_str(&scene.agent.get("/explain")?.body)?;
+        ensure!(all == wanted, "{all}\nis not\n{wanted}");
+        let one = scene.agent.get("/explain?service=default/echo")?;
+        let one: Value = serde_json::from_str(&one.body)?;
+        let services = wanted["services"].as_array().context("services")?;
+        let echo: Vec<_> = services.iter().filter(|service| service["name"] == "echo").collect();
+        ensure!(one["services"].as_array().context("services")?.iter().eq(echo), "{one}");
+        let wrong = scene.agent.get("/explain?service=echo")?;
+        ensure!(wrong.status == 400 && wrong.body.contains("NAMESPACE/NAME"), "{wrong}");
+        Ok(())
+    })
+}
+
+#[test]
+fn a_port_in_use_is_said_and_waited_for_while_connections_are_translated() -> Result<()> {
+    prepared(
+        |_| {},
+        |scene| {
+            let address = SocketAddr::from(([127, 0, 0, 1], 9876));
+            let other = scene.cluster.node_netns(HERE)?.run(|| Ok(TcpListener::bind(address)?))?;
+            scene.agent.resume()?;
+            let log = scene.agent.log();
+            ensure!(log.contains("cannot listen on 127.0.0.1:9876: another process"), "{log}");
+            scene.expect(Via::Http, at(WEB4)?, &["a", "b", "c", "d"])?;
+            drop(other);
+            until("the port", PATIENCE, || {
+                Ok(scene.agent.get("/livez").map(|_| ()).map_err(|error| format!("{error:#}")))
+            })?;
+            Ok(())
+        },
+    )
+}
+
+#[test]
+fn any_free_port_is_logged_and_off_is_nowhere() -> Result<()> {
+    prepared(
+        |_| {},
+        |scene| {
+            scene.agent.set("--listen", "127.0.0.1:0");
+            scene.agent.resume()?;
+            let log = scene.agent.log();
+            let (_, rest) = log.split_once("listening on http://").context("a bound address")?;
+            let end = rest.find('"').context("the end of a message")?;
+            let answer =
+                http::get(scene.cluster.node_netns(HERE)?, rest[..end].parse()?, "/livez")?;
+            ensure!(answer.status == 200, "{answer}");
+            scene.agent.stop()?;
+            scene.agent.set("--listen", "off");
+            scene.agent.resume()?;
+            ensure!(!scene.agent.log().contains("listening"), "{}", scene.agent.log());
+            ensure!(scene.agent.get("/livez").is_err(), "somebody listens");
+            Ok(())
+        },
+    )
+}
+
+#[test]
+fn a_crowd_that_says_nothing_does_not_keep_others_out_for_ever() -> Result<()> {
+    play(|scene: &mut Scene<'_>| {
+        let address = SocketAddr::from(([127, 0, 0, 1], 9876));
+        let crowd = scene.cluster.node_netns(HERE)?.run(|| {
+            let crowd: std::io::Result<Vec<_>> =
+                (0..64).map(|_| std::net::TcpStream::connect(address)).collect();
+            Ok(crowd?)
+        })?;
+        scene.expect(Via::Http, at(WEB4)?, &["a", "b", "c", "d"])?;
+        drop(crowd);
+        until("an answer", PATIENCE, || {
+            Ok(scene.agent.get("/livez").map(|_| ()).map_err(|error| format!("{error:#}")))
+        })?;
+        Ok(())
+    })
+}

@@ -1,0 +1,19 @@
+//! No connection sees a change half done.
+
+use anyhow::{Result, ensure};
+use topo_lb_tests::stress;
+
+/// `cargo xtask soak` goes on for as long as it is told.
+const SECONDS: u64 = 60;
+
+#[test]
+fn every_connection_lands_on_an_endpoint_that_its_service_has_just_then() -> Result<()> {
+    let report = stress::run(SECONDS, 1)?;
+    println!(
+        "{} connections, {} changes of Services, {} rightly not translated",
+        report.connections, report.changes, report.not_translated
+    );
+    ensure!(report.is_ok(), "{report:#?}");
+    ensure!(report.not_translated > 0 && report.not_translated < report.connections, "{report:?}");
+    Ok(())
+}

@@ -1,0 +1,133 @@
+//! What others do to the host that the agent is on: they take its pins away, detach its programs,
+//! attach programs of their own.
+
+use std::fs;
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use topo_lb_tests::agent::Agent;
+use topo_lb_tests::objects::Objects;
+use topo_lb_tests::requirements::{self, BPFFS};
+use topo_lb_tests::scene::{HERE, Scene, WEB4, WEB6, at, play};
+use topo_lb_tests::traffic::Via;
+use topo_lb_tests::wait::until;
+
+const ALL: &[&str] = &["a", "b", "c", "d"];
+/// The agent looks every two seconds.
+const NOTICES: Duration = Duration::from_secs(8);
+
+fn serves(scene: &mut Scene<'_>) -> Result<()> {
+    for via in [Via::Http, Via::UdpConnected, Via::Udp] {
+        scene.expect(via, at(WEB4)?, ALL)?;
+        scene.expect(via, at(WEB6)?, ALL)?;
+    }
+    Ok(())
+}
+
+/// Waits until the agent has said `word`.
+fn reported(agent: &Agent<'_>, word: &str) -> Result<()> {
+    until(&format!("a word about {word:?}"), NOTICES, || {
+        let log = agent.log();
+        Ok(if log.contains(word) { Ok(()) } else { Err(log) })
+    })?;
+    Ok(())
+}
+
+#[test]
+fn pins_that_somebody_removes_are_back_soon_and_no_connection_notices() -> Result<()> {
+    play(|scene| {
+        let before = scene.agent.objects()?;
+        let mut caller = scene.cluster.pod("client")?.client()?;
+        let (tally, ()) = caller.call_during(Via::Http, at(WEB4)?, || {
+            for (pin, word) in [
+                ("links/connect4", "pin of the link connect4"),
+                ("links/recvmsg6", "pin of the link recvmsg6"),
+                ("services4", "pin of the map services4"),
+                ("slots6", "pin of the map slots6"),
+            ] {
+                let path = scene.agent.pins().join(pin);
+                fs::remove_file(&path).with_context(|| path.display().to_string())?;
+                reported(&scene.agent, word)?;
+                ensure!(path.exists(), "{pin} is reported and not there");
+            }
+            Ok(())
+        })?;
+        ensure!(tally.failures.is_empty() && tally.answered() > 100, "{tally}");
+        ensure!(tally.pods().into_iter().eq(ALL.iter().copied()), "{tally}");
+        ensure!(scene.agent.objects()? == before, "they are other objects than before");
+        serves(scene)
+    })
+}
+
+#[test]
+fn a_pin_directory_that_is_gone_is_made_again_with_all_that_was_in_it() -> Result<()> {
+    play(|scene| {
+        let before = scene.agent.objects()?;
+        let mut caller = scene.cluster.pod("client")?.client()?;
+        let (tally, ()) = caller.call_during(Via::Http, at(WEB4)?, || {
+            fs::remove_dir_all(scene.agent.pins())?;
+            reported(&scene.agent, "the pin directory")?;
+            Ok(())
+        })?;
+        ensure!(tally.failures.is_empty() && tally.answered() > 100, "{tally}");
+        ensure!(tally.pods().into_iter().eq(ALL.iter().copied()), "{tally}");
+        ensure!(scene.agent.objects()? == before, "they are other objects than before");
+        // It is locked again, against a second agent and against cleanup.
+        let output = scene.agent.cleanup()?;
+        ensure!(!output.status.success(), "cleanup has taken the maps of an agent that runs");
+        // And what is pinned outlives the agent again.
+        scene.agent.stop()?;
+        serves(scene)
+    })
+}
+
+#[test]
+fn a_program_that_somebody_detaches_is_attached_again_within_seconds() -> Result<()> {
+    requirements::command("bpftool", "bpftool")?;
+    play(|scene| {
+        for hook in ["connect4", "sendmsg6"] {
+            let pin = scene.agent.pins().join("links").join(hook);
+            let output =
+                Command::new("bpftool").args(["link", "detach", "pinned"]).arg(&pin).output()?;
+            let said = String::from_utf8_lossy(&output.stderr);
+            ensure!(
+                output.status.success(),
+                "bpftool link detach pinned {}: {said}",
+                pin.display()
+            );
+            reported(&scene.agent, &format!("the program of {hook} was detached"))?;
+        }
+        serves(scene)?;
+        scene.agent.stop()?;
+        serves(scene)
+    })
+}
+
+#[test]
+fn programs_of_others_on_the_same_cgroup_run_beside_its_own() -> Result<()> {
+    play(|scene| {
+        // Another agent, with pins of its own: programs at the very same hooks.
+        let pins = std::path::Path::new(BPFFS).join(scene.cluster.prefix().name("beside"));
+        let mut other =
+            Agent::prepare(&scene.binary, scene.cluster, HERE, scene.manifests.folder())?;
+        other.set("--pin-dir", pins.to_str().context("a pin directory is UTF-8")?);
+        let mut command = other.command()?;
+        // Its guard would clean up what the first one has made.
+        std::mem::forget(other);
+        let log = scene.cluster.folder().join("beside.log");
+        let child = command.stderr(fs::File::create(&log)?).spawn().context("cannot start it")?;
+        let other = topo_lb_tests::process::Running::new(child);
+        until("the other agent", NOTICES, || {
+            let said = fs::read_to_string(&log)?;
+            Ok(if said.contains("datapath attached") { Ok(()) } else { Err(said) })
+        })?;
+        scene.cluster.remember(&Objects::pinned(&pins)?);
+        serves(scene)?;
+        drop(other);
+        let output =
+            scene.binary.run(&["cleanup", "--pin-dir", pins.to_str().unwrap_or_default()])?;
+        ensure!(output.status.success(), "{output:?}");
+        serves(scene)
+    })
+}

@@ -1,0 +1,55 @@
+//! `cargo xtask soak`: connections while everything changes, for as long as one likes.
+
+use std::collections::BTreeSet;
+use std::process::Command;
+
+use anyhow::Result;
+
+use crate::build_ebpf;
+use crate::plan::Need;
+use crate::process::{become_command, run_logged};
+use crate::progress::Screen;
+use crate::setup;
+use crate::workspace::{Profile, Workspace, restore_environment};
+
+/// Connects while Services change as fast as they can, and while the agent is killed and started
+/// again: the long version of two suites of `cargo xtask test`.
+///
+/// Leaves nothing behind, even after Ctrl-C. Exit code 1: a connection went wrong.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  cargo xtask soak                         # ten minutes
+  cargo xtask soak --minutes 600 --json    # a night; {\"connections\":n,...,\"failed\":0}")]
+pub(crate) struct Args {
+    /// How long
+    #[arg(long, value_name = "N", default_value_t = 10,
+          value_parser = clap::value_parser!(u64).range(1..=100_000))]
+    minutes: u64,
+    /// Print the sums as JSON, and nothing else, on standard output
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs the command. It returns only upon failure: otherwise this process becomes the soak, which
+/// gets its signals and gives its exit code.
+///
+/// # Errors
+/// Something is missing that only a person can install, or a build fails.
+pub(crate) fn run(workspace: &Workspace, screen: &Screen, args: &Args) -> Result<()> {
+    let needs = BTreeSet::from([Need::Object, Need::Kernel, Need::Lab, Need::Root]);
+    let machine = setup::ready(workspace, screen, &needs)?;
+    build_ebpf::build(workspace, screen, &machine)?;
+    let mut build = workspace.cargo("build");
+    build.args(["--release", "--bins", "--package", "topo-lb", "--package", "topo-lb-tests"]);
+    run_logged(screen, "agent and lab", &mut build, &workspace.log("build-soak"))?;
+
+    let mut soak = Command::new(workspace.program(Profile::Release, "soak"));
+    restore_environment(&mut soak, &workspace.target);
+    soak.env("TOPO_LB_AGENT", workspace.program(Profile::Release, "topo-lb"));
+    soak.args(["--minutes", &args.minutes.to_string()]);
+    if args.json {
+        soak.arg("--json");
+    }
+    become_command(&mut soak)
+}
