@@ -290,6 +290,14 @@ impl<'a> Agent<'a> {
         &self.pins
     }
 
+    /// The id of its process.
+    ///
+    /// # Errors
+    /// It does not run.
+    pub fn process_id(&self) -> Result<u32> {
+        Ok(self.process.as_ref().context("the agent does not run")?.id())
+    }
+
     /// What it has logged since it was started.
     #[must_use]
     pub fn log(&self) -> String {

@@ -180,14 +180,22 @@ impl Cluster {
     /// # Errors
     /// It does not start.
     pub fn machine(&self, pod: &str) -> Result<Client> {
-        let pod = self.pod(pod)?;
         let mut command = Command::new(requirements::pod()?);
         command.arg("client");
+        Client::new(pod, self.spawn_outside(pod, command)?)
+    }
+
+    /// A process in the network namespace of the pod `pod` and in no cgroup that an agent serves,
+    /// with its input and output in pipes.
+    ///
+    /// # Errors
+    /// It does not start.
+    pub fn spawn_outside(&self, pod: &str, mut command: Command) -> Result<Running> {
+        let pod = self.pod(pod)?;
         let _permit = interrupt::permit();
         enter(&mut command, &pod.netns, Some(&self.agents))?;
         let child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
-        let child = child.with_context(|| format!("cannot start a client in {}", pod.name))?;
-        Client::new(&pod.name, Running::new(child))
+        Ok(Running::new(child.with_context(|| format!("cannot start a process in {}", pod.name))?))
     }
 
     /// Runs lines of `ip` in the network namespace of a node.

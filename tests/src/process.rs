@@ -71,6 +71,12 @@ impl Running {
         &mut self.0
     }
 
+    /// Its id.
+    #[must_use]
+    pub fn id(&self) -> u32 {
+        self.0.id()
+    }
+
     /// Whether it has ended, and how.
     ///
     /// # Errors

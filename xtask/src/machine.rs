@@ -36,9 +36,10 @@ pub(crate) struct Machine {
     pub(crate) linker: Option<Linker>,
     /// `cargo-deny` is there.
     pub(crate) deny: bool,
-    /// `ip`, `bpftool` are there.
+    /// `ip`, `bpftool`, `nft` are there.
     pub(crate) ip: bool,
     pub(crate) bpftool: bool,
+    pub(crate) nft: bool,
     /// etcd and kube-apiserver are there.
     pub(crate) control_plane: bool,
     /// Debian's source packages can be downloaded and unpacked.
@@ -77,6 +78,7 @@ impl Machine {
             deny: find_cargo_program("cargo-deny").is_some(),
             ip: find_program("ip").is_some(),
             bpftool: find_program("bpftool").is_some(),
+            nft: find_program("nft").is_some(),
             control_plane: control_plane::is_there(),
             debian_sources: control_plane::is_obtainable(),
             mounts: Mounts::of_mountinfo(&mountinfo),

@@ -1,4 +1,4 @@
-//! Set-up, builds, tests and the demo: `cargo xtask --help`.
+//! Set-up, builds, tests, the demo and the bench: `cargo xtask --help`.
 //!
 //! One subcommand, one module. What a machine lacks is decided in [`plan`], from what [`machine`]
 //! saw, and carried out by [`setup`]. Everything for people goes to standard error: standard
@@ -8,6 +8,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+mod bench;
 mod build_ebpf;
 mod control_plane;
 mod debian_kubernetes;
@@ -48,6 +49,7 @@ enum Command {
     Demo(demo::Args),
     Test(test::Args),
     Soak(soak::Args),
+    Bench(bench::Args),
 }
 
 fn main() -> ExitCode {
@@ -61,6 +63,7 @@ fn main() -> ExitCode {
         Command::Demo(args) => demo::run(&workspace, &screen, &args),
         Command::Test(args) => test::run(&workspace, &screen, &args),
         Command::Soak(args) => soak::run(&workspace, &screen, &args),
+        Command::Bench(args) => bench::run(&workspace, &screen, &args),
     });
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -19,6 +19,7 @@ pub(crate) const PACKAGES: &[&str] = &[
     "zlib1g-dev",
     "bpftool",
     "iproute2",
+    "nftables",
     "dpkg-dev",
 ];
 
@@ -49,6 +50,8 @@ pub(crate) enum Need {
     Kernel,
     /// The programs that the lab calls.
     Lab,
+    /// nftables, beside which the bench measures.
+    Peers,
     /// To be root, for the lab.
     Root,
     /// etcd, kube-apiserver and kube-controller-manager.
@@ -132,6 +135,7 @@ pub(crate) fn plan(machine: &Machine, needs: &BTreeSet<Need>) -> Plan {
             Need::Deny => draft.deny(),
             Need::Kernel => draft.kernel(),
             Need::Lab => draft.lab(),
+            Need::Peers => draft.peers(),
             Need::Root => draft.root(),
             Need::ControlPlane => draft.control_plane(),
         }
@@ -300,19 +304,23 @@ impl Draft<'_> {
     }
 
     fn lab(&mut self) {
-        let programs =
-            [("ip", "iproute2", self.machine.ip), ("bpftool", "bpftool", self.machine.bpftool)];
-        for (program, package, there) in programs {
-            if there {
-                continue;
-            }
-            if self.machine.debian12 {
-                self.packages_for(&[package]);
-            } else {
-                let command =
-                    format!("sudo apt-get install {package}   # or as this system does it");
-                self.missing(format!("`{program}` is not installed"), &command);
-            }
+        self.program("ip", "iproute2", self.machine.ip);
+        self.program("bpftool", "bpftool", self.machine.bpftool);
+    }
+
+    fn peers(&mut self) {
+        self.program("nft", "nftables", self.machine.nft);
+    }
+
+    fn program(&mut self, program: &str, package: &'static str, there: bool) {
+        if there {
+            return;
+        }
+        if self.machine.debian12 {
+            self.packages_for(&[package]);
+        } else {
+            let command = format!("sudo apt-get install {package}   # or as this system does it");
+            self.missing(format!("`{program}` is not installed"), &command);
         }
     }
 
@@ -415,6 +423,7 @@ mod tests {
             deny: false,
             ip: false,
             bpftool: false,
+            nft: false,
             control_plane: false,
             debian_sources: false,
             mounts: Mounts { bpffs: false, cgroup2: Cgroup2::Free },
@@ -430,6 +439,7 @@ mod tests {
             deny: true,
             ip: true,
             bpftool: true,
+            nft: true,
             debian_sources: true,
             mounts: Mounts { bpffs: true, cgroup2: Cgroup2::At(CGROUPS.into()) },
             ..bare()
@@ -460,8 +470,8 @@ mod tests {
     }
 
     fn all() -> BTreeSet<Need> {
-        use Need::{ControlPlane, Deny, HostLints, Kernel, Lab, Object, ObjectLints, Root};
-        let tools = [Object, ObjectLints, HostLints, Deny, Kernel, Lab, Root, ControlPlane];
+        use Need::{ControlPlane, Deny, HostLints, Kernel, Lab, Object, ObjectLints, Peers, Root};
+        let tools = [Object, ObjectLints, HostLints, Deny, Kernel, Lab, Peers, Root, ControlPlane];
         BTreeSet::from(tools)
     }
 

@@ -35,7 +35,8 @@ pub(crate) struct Args {
 const TO_RUN: &[Need] = &[Need::Object, Need::Kernel, Need::Lab];
 
 /// What the tests need besides.
-const TO_TEST: &[Need] = &[Need::ObjectLints, Need::HostLints, Need::Deny, Need::ControlPlane];
+const TO_TEST: &[Need] =
+    &[Need::ObjectLints, Need::HostLints, Need::Deny, Need::Peers, Need::ControlPlane];
 
 /// Runs the command.
 ///

@@ -101,7 +101,7 @@ impl Stage {
             Self::Clippy => &[Need::Object, Need::HostLints],
             Self::ClippyEbpf => &[Need::Object, Need::ObjectLints],
             Self::Deny => &[Need::Deny],
-            Self::Lab => &[Need::Object, Need::Kernel, Need::Lab, Need::Root],
+            Self::Lab => &[Need::Object, Need::Kernel, Need::Lab, Need::Peers, Need::Root],
             Self::ControlPlane => {
                 &[Need::Object, Need::Kernel, Need::Lab, Need::Root, Need::ControlPlane]
             }

@@ -1,0 +1,173 @@
+//! An API server's lists and watches at sizes for which the real one takes hours to be filled. It
+//! stands beside the real one, against which everything else is tested, and counts bytes.
+
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::net::{SocketAddr, TcpListener};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::Instant;
+
+use anyhow::{Context as _, Result};
+use axum::body::{Body, Bytes};
+use axum::extract::{Query, State};
+use axum::http::{StatusCode, Uri, header};
+use axum::response::{IntoResponse as _, Response};
+use futures::StreamExt as _;
+use serde_json::Value;
+use tokio::runtime;
+use tokio::sync::broadcast;
+use topo_lb_tests::netns::NetNs;
+
+use crate::population::Population;
+
+/// What is listed and watched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Services,
+    Slices,
+    Nodes,
+}
+
+impl Kind {
+    fn at(path: &str) -> Option<Self> {
+        match path {
+            "/api/v1/services" => Some(Self::Services),
+            "/apis/discovery.k8s.io/v1/endpointslices" => Some(Self::Slices),
+            "/api/v1/nodes" => Some(Self::Nodes),
+            _ => None,
+        }
+    }
+}
+
+/// The server; it goes with its process.
+#[derive(Clone, Debug)]
+pub(crate) struct Server {
+    pub(crate) address: SocketAddr,
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    population: Population,
+    events: broadcast::Sender<(Kind, Bytes)>,
+    watches: AtomicUsize,
+    listed: AtomicU64,
+    watched: AtomicU64,
+    /// When the last page was handed over.
+    finished: Mutex<Instant>,
+}
+
+impl Server {
+    /// Serves a population in a network namespace.
+    pub(crate) fn start(netns: &NetNs, population: Population) -> Result<Self> {
+        let listener = netns.run(|| TcpListener::bind("127.0.0.1:0").context("cannot listen"))?;
+        listener.set_nonblocking(true).context("cannot listen")?;
+        let address = listener.local_addr().context("a listener has an address")?;
+        let shared = Arc::new(Shared {
+            population,
+            events: broadcast::Sender::new(16_384),
+            watches: AtomicUsize::new(0),
+            listed: AtomicU64::new(0),
+            watched: AtomicU64::new(0),
+            finished: Mutex::new(Instant::now()),
+        });
+        let router = axum::Router::new().fallback(answer).with_state(Arc::clone(&shared));
+        let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
+        thread::spawn(move || {
+            runtime.block_on(async move {
+                let listener = tokio::net::TcpListener::from_std(listener)?;
+                axum::serve(listener, router).await
+            })
+        });
+        Ok(Self { address, shared })
+    }
+
+    /// How many watches are open.
+    pub(crate) fn watches(&self) -> usize {
+        self.shared.watches.load(Relaxed)
+    }
+
+    /// Bytes of lists, and of watches, so far.
+    pub(crate) fn bytes(&self) -> (u64, u64) {
+        (self.shared.listed.load(Relaxed), self.shared.watched.load(Relaxed))
+    }
+
+    /// When the last page of a list was handed over.
+    pub(crate) fn finished(&self) -> Instant {
+        *self.shared.finished.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Tells every watch of a changed object.
+    pub(crate) fn modify(&self, kind: Kind, object: &Value) {
+        let line = format!("{{\"type\":\"MODIFIED\",\"object\":{object}}}\n");
+        // Nobody watches: nobody hears.
+        let _ = self.shared.events.send((kind, line.into()));
+    }
+}
+
+async fn answer(
+    State(shared): State<Arc<Shared>>,
+    uri: Uri,
+    Query(query): Query<BTreeMap<String, String>>,
+) -> Response {
+    let Some(kind) = Kind::at(uri.path()) else {
+        let status = r#"{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure",
+            "message":"the server could not find the requested resource","reason":"NotFound",
+            "code":404}"#;
+        return (StatusCode::NOT_FOUND, [(header::CONTENT_TYPE, JSON)], status).into_response();
+    };
+    if query.contains_key("watch") { watch(&shared, kind) } else { page(&shared, kind, &query) }
+}
+
+const JSON: &str = "application/json";
+
+fn page(shared: &Shared, kind: Kind, query: &BTreeMap<String, String>) -> Response {
+    let number = |key: &str| query.get(key).and_then(|text| text.parse::<u32>().ok());
+    let population = &shared.population;
+    // Slices go by the Service, so that a page is a number of Services.
+    let all = if kind == Kind::Nodes { population.nodes } else { population.services };
+    let start = number("continue").unwrap_or(0);
+    let limit = number("limit").filter(|&limit| limit > 0).unwrap_or(all);
+    let end = start.saturating_add(limit).min(all);
+    let items: Vec<String> = (start..end)
+        .flat_map(|index| match kind {
+            Kind::Nodes => vec![population.node(index)],
+            Kind::Services => vec![population.service(index)],
+            Kind::Slices => population.slices(index, |_| true),
+        })
+        .map(|object| object.to_string())
+        .collect();
+    let next = if end < all { end.to_string() } else { String::new() };
+    let body = format!(
+        r#"{{"kind":"List","apiVersion":"v1","metadata":{{"resourceVersion":"1","continue":"{next}"}},"items":[{}]}}"#,
+        items.join(",")
+    );
+    shared.listed.fetch_add(body.len() as u64, Relaxed);
+    *shared.finished.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+    ([(header::CONTENT_TYPE, JSON)], body).into_response()
+}
+
+fn watch(shared: &Arc<Shared>, kind: Kind) -> Response {
+    let events = shared.events.subscribe();
+    shared.watches.fetch_add(1, Relaxed);
+    let shared = Arc::clone(shared);
+    let lines = futures::stream::unfold(events, |mut events| async {
+        loop {
+            match events.recv().await {
+                Ok(event) => return Some((event, events)),
+                // What it misses it lists anew, as with the real one.
+                Err(_) => return None,
+            }
+        }
+    });
+    let lines = lines.filter_map(move |(of, line)| {
+        let is_its = of == kind;
+        if is_its {
+            shared.watched.fetch_add(line.len() as u64, Relaxed);
+        }
+        futures::future::ready(is_its.then_some(Ok::<_, Infallible>(line)))
+    });
+    ([(header::CONTENT_TYPE, JSON)], Body::from_stream(lines)).into_response()
+}

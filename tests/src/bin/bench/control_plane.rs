@@ -1,0 +1,239 @@
+//! The way from the API server to the maps: how long a first list takes, how soon a change is in
+//! the kernel, and what the agent costs meanwhile.
+
+use std::fs;
+use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, ensure};
+use aya::maps::{HashMap, Map, MapData};
+use bytemuck::bytes_of;
+use topo_lb_common::address::{Frontend4, TCP};
+use topo_lb_common::maps;
+use topo_lb_common::service::Service4;
+use topo_lb_tests::agent::Agent;
+use topo_lb_tests::wait::{PATIENCE, until};
+
+use crate::api::{Kind, Server};
+use crate::ground::{Effort, Ground, HERE};
+use crate::population::{Population, SERVICE_PORT};
+use crate::result::Figure;
+use crate::sample::Sample;
+
+/// Time between two changes.
+const PERIOD: Duration = Duration::from_millis(10);
+/// How long the agent is watched while nothing changes.
+const IDLE: Duration = Duration::from_secs(5);
+/// How often a kubelet reports its node's status when nothing changes (`nodeStatusReportFrequency`,
+/// five minutes), in an hour.
+const REPORTS: f64 = 12.0;
+const MEGABYTE: f64 = 1e6;
+
+/// Measures it for every size.
+pub(crate) fn measure(
+    ground: &Ground<'_>,
+    effort: Effort,
+    say: &dyn Fn(&str),
+) -> Result<Vec<Figure>> {
+    let sizes: &[(u32, u32)] = effort.of(
+        &[(100, 10), (1_000, 10)],
+        &[(100, 10), (1_000, 10), (10_000, 10), (10_000, 25), (50_000, 5)],
+    );
+    let mut figures = Vec::new();
+    for &(services, endpoints) in sizes {
+        say(&format!("control plane, {services} Services of {endpoints} endpoints"));
+        // The size that the promises are about.
+        let is_promised = (services, endpoints) == (10_000, 10);
+        let nodes = effort.of(100, 1_000);
+        let population = Population {
+            services,
+            endpoints,
+            here: HERE.into(),
+            nodes,
+            addresses: Vec::new(),
+            port: 8080,
+        };
+        let found = one_size(ground, effort, &population)?;
+        figures.extend(found.into_iter().map(|figure| {
+            let figure = figure.with("services", services).with("endpoints", services * endpoints);
+            match figure.name.as_str() {
+                "program_seconds" if is_promised => figure.at_most(1.0),
+                "rss_mb" if is_promised => figure.at_most(40.0),
+                "event_to_map_p99_ms" if is_promised => figure.p99_at_most(10.0),
+                "restart_writes" => figure.at_most(0.0),
+                _ => figure,
+            }
+        }));
+    }
+    say("control plane, what kubelets report");
+    figures.extend(status_reports(ground, effort)?);
+    Ok(figures)
+}
+
+fn url(server: &Server) -> String {
+    format!("http://{}", server.address)
+}
+
+fn one_size(ground: &Ground<'_>, effort: Effort, population: &Population) -> Result<Vec<Figure>> {
+    let mut figures = Vec::new();
+    let (mut programmed, mut started, mut resident) =
+        (Sample::default(), Sample::default(), Sample::default());
+    let (mut restarted, mut writes) = (Sample::default(), Sample::default());
+    let server = Server::start(ground.cluster.node_netns(HERE)?, population.clone())?;
+    let source = url(&server);
+    let mut last = None;
+    for _ in 0..effort.of(1, 3) {
+        // The one before has to have gone, with its maps.
+        drop(last.take());
+        let begun = Instant::now();
+        let mut agent = ground.agent(("--api-server", Path::new(&source)), &[])?;
+        started.add(begun.elapsed().as_secs_f64());
+        programmed.add(server.finished().elapsed().as_secs_f64());
+        thread::sleep(Duration::from_secs(1));
+        resident.add(resident_bytes(&agent)? / MEGABYTE);
+
+        agent.stop()?;
+        let begun = Instant::now();
+        agent.resume()?;
+        restarted.add(begun.elapsed().as_secs_f64());
+        writes.add(metric(&agent, "topo_lb_map_writes_total")?);
+        last = Some(agent);
+    }
+    let agent = last.context("a run was made")?;
+    figures.push(Figure::new("program_seconds", "s", &programmed));
+    figures.push(Figure::new("start_seconds", "s", &started));
+    figures.push(Figure::new("restart_seconds", "s", &restarted));
+    figures.push(Figure::new("restart_writes", "writes", &writes));
+    figures.push(Figure::new("rss_mb", "MB", &resident));
+    let (listed, _) = server.bytes();
+    // Every start lists once; each round has two.
+    let lists = f64::from(effort.of(2, 6));
+    figures.push(Figure::single("list_mb", "MB", listed as f64 / lists / MEGABYTE));
+
+    let before = processor_seconds(&agent)?;
+    thread::sleep(IDLE);
+    let idle = (processor_seconds(&agent)? - before) / IDLE.as_secs_f64() * 100.0;
+    figures.push(Figure::single("cpu_idle_percent", "%", idle));
+
+    let open = || Ok(if server.watches() >= 3 { Ok(()) } else { Err(server.watches()) });
+    until("a watch of each kind", PATIENCE, open)?;
+    let (before, begun) = (processor_seconds(&agent)?, Instant::now());
+    let delays = churn(&agent, &server, population, effort.of(300, 3_000))?;
+    let busy = (processor_seconds(&agent)? - before) / begun.elapsed().as_secs_f64() * 100.0;
+    figures.push(Figure::new("event_to_map_p99_ms", "ms", &delays));
+    figures.push(Figure::single("cpu_churn_percent", "%", busy));
+    Ok(figures)
+}
+
+/// A hundred changes a second, each followed until the kernel's map shows it: milliseconds.
+fn churn(
+    agent: &Agent<'_>,
+    server: &Server,
+    population: &Population,
+    changes: u32,
+) -> Result<Sample> {
+    let map = MapData::from_pin(agent.pins().join(maps::SERVICES4)).context("a map is pinned")?;
+    let services: HashMap<_, [u8; 8], [u8; size_of::<Service4>()]> =
+        Map::HashMap(map).try_into().context("services4 is a hash map")?;
+    let generation = |service: u32| -> Result<u32> {
+        let address = Population::frontend(service).octets();
+        let frontend = Frontend4 { address, port: SERVICE_PORT, protocol: TCP, reserved: 0 };
+        let mut key = [0; 8];
+        key.copy_from_slice(bytes_of(&frontend));
+        let value =
+            services.get(&key, 0).with_context(|| format!("Service {service} is not there"))?;
+        let [a, b, c, d, ..] = value;
+        Ok(u32::from_ne_bytes([a, b, c, d]))
+    };
+    let mut delays = Sample::default();
+    let begun = Instant::now();
+    let mut random = 1_u32;
+    for change in 0..changes {
+        random = random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        // Services without a policy: every endpoint counts, so every change is one for this node.
+        let service = ((random >> 8) % population.services) | 1;
+        if service >= population.services {
+            continue;
+        }
+        let before = generation(service)?;
+        // Each time another endpoint, whichever the change before took away.
+        let gone = change % population.endpoints;
+        let slice = population.slices(service, |number| number != gone).swap_remove(0);
+        let told = Instant::now();
+        server.modify(Kind::Slices, &slice);
+        while generation(service)? == before {
+            ensure!(told.elapsed() < PATIENCE, "a change was not in the map after {PATIENCE:?}");
+            thread::sleep(Duration::from_micros(50));
+        }
+        delays.add(told.elapsed().as_secs_f64() * 1e3);
+        let due = PERIOD * (change + 1);
+        thread::sleep(due.saturating_sub(begun.elapsed()));
+    }
+    Ok(delays)
+}
+
+/// What it costs that kubelets report, in an hour of 5,000 nodes of which nothing changes.
+fn status_reports(ground: &Ground<'_>, effort: Effort) -> Result<Vec<Figure>> {
+    const NODES: u32 = 5_000;
+    let population = Population {
+        services: 10,
+        endpoints: 10,
+        here: HERE.into(),
+        nodes: effort.of(500, NODES),
+        addresses: Vec::new(),
+        port: 8080,
+    };
+    let server = Server::start(ground.cluster.node_netns(HERE)?, population.clone())?;
+    let source = url(&server);
+    let agent = ground.agent(("--api-server", Path::new(&source)), &[])?;
+    let open = || Ok(if server.watches() >= 3 { Ok(()) } else { Err(server.watches()) });
+    until("a watch of each kind", PATIENCE, open)?;
+    let before = processor_seconds(&agent)?;
+    for index in 0..population.nodes {
+        server.modify(Kind::Nodes, &population.node(index));
+        if index.is_multiple_of(100) {
+            thread::sleep(Duration::from_millis(20));
+        }
+    }
+    // What was sent is read and left alone.
+    thread::sleep(Duration::from_secs(2));
+    let (_, watched) = server.bytes();
+    let scale = f64::from(NODES) / f64::from(population.nodes) * REPORTS;
+    let spent = processor_seconds(&agent)? - before;
+    let megabytes = watched as f64 * scale / MEGABYTE;
+    Ok(vec![
+        Figure::single("status_mb_per_hour", "MB", megabytes).with("nodes", NODES),
+        Figure::single("status_cpu_seconds_per_hour", "s", spent * scale).with("nodes", NODES),
+    ])
+}
+
+/// `VmRSS` of /proc/PID/status.
+fn resident_bytes(agent: &Agent<'_>) -> Result<f64> {
+    let path = format!("/proc/{}/status", agent.process_id()?);
+    let status = fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let kibibytes = line.and_then(|line| line.split_whitespace().next()?.parse::<f64>().ok());
+    Ok(kibibytes.context("a process has a size")? * 1024.0)
+}
+
+/// User and system time of /proc/PID/stat, in seconds.
+fn processor_seconds(agent: &Agent<'_>) -> Result<f64> {
+    /// `USER_HZ`, the same on every architecture that there is a Kubernetes for.
+    const TICKS: f64 = 100.0;
+    let path = format!("/proc/{}/stat", agent.process_id()?);
+    let stat = fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
+    // The name in parentheses may hold blanks; the state is the third field of all.
+    let fields = stat.rsplit_once(')').map(|(_, rest)| rest).unwrap_or_default();
+    let fields: Vec<f64> =
+        fields.split_whitespace().skip(11).take(2).flat_map(str::parse).collect();
+    ensure!(fields.len() == 2, "{path} has no times");
+    Ok((fields[0] + fields[1]) / TICKS)
+}
+
+/// A metric without labels.
+fn metric(agent: &Agent<'_>, name: &str) -> Result<f64> {
+    let answer = agent.get("/metrics")?;
+    let line = answer.body.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+    line.and_then(|value| value.trim().parse().ok()).with_context(|| format!("no metric {name}"))
+}

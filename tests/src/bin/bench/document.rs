@@ -1,0 +1,131 @@
+//! docs/performance.md, written from a report and nothing else.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context as _, Result};
+
+use crate::curve::curves;
+use crate::result::{Figure, Report, rows};
+
+/// The folder of the pictures, beside the page.
+const PICTURES: &str = "performance";
+
+/// Writes the page and its pictures into `folder`.
+///
+/// # Errors
+/// A file cannot be written, or a picture drawn.
+pub(crate) fn write(report: &Report, folder: &Path) -> Result<()> {
+    let pictures = folder.join(PICTURES);
+    fs::create_dir_all(&pictures).with_context(|| format!("cannot make {}", pictures.display()))?;
+    let put = |path: &Path, text: &str| {
+        fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
+    };
+    for curve in curves(&report.results) {
+        put(&pictures.join(curve.file).with_extension("svg"), &curve.svg()?)?;
+    }
+    put(&folder.join("performance.md"), &page(report))
+}
+
+/// The parts of the page: title, what is told, names of the figures.
+const PARTS: [(&str, &str, &[&str]); 4] = [
+    (
+        "Connect path",
+        "Connect, 64 bytes to the server, 64 bytes back, close: between two pods of one node, both \
+         processes on one core. Paths take turns of 200 exchanges; a ratio is the median of a turn \
+         by that of the turn without any proxy in the same round, and p99 and the quartiles of a \
+         ratio are over the rounds. *One Service* dials the same ClusterIP again and again, as \
+         most clients do; *any Service* another one of all each time. *Direct* is traffic that is \
+         no Service's. The peer is a set of nftables rules of the shape that kube-proxy writes, \
+         on a node of its own with the same Services.",
+        &["connect_ratio", "other_traffic_ratio", "exchange_us"],
+    ),
+    (
+        "In the kernel",
+        "Run time by the kernel's own BPF statistics, which include the cost of taking the time: \
+         see the empty program. A value is the mean of 1,000 calls.",
+        &[
+            "connect4_hit_ns",
+            "connect4_hit_reverse_ns",
+            "tc_established_ns",
+            "tc_other_ns",
+            "hook_ns",
+        ],
+    ),
+    (
+        "Control plane",
+        "The agent follows an API server that stands in for the real one at these sizes. From the \
+         last page of the last list to the last map written, programs attached; from one watch \
+         event to the new value in the kernel's map, at 100 changes a second; a second start on \
+         the maps of the first.",
+        &[
+            "program_seconds",
+            "start_seconds",
+            "restart_seconds",
+            "restart_writes",
+            "event_to_map_p99_ms",
+            "rss_mb",
+            "list_mb",
+            "cpu_idle_percent",
+            "cpu_churn_percent",
+            "status_mb_per_hour",
+            "status_cpu_seconds_per_hour",
+        ],
+    ),
+    (
+        "A rolling update on 5,000 nodes",
+        "Every pod of one Service is replaced, three events each. The pure part of the agent \
+         (state, topology, plan) is run for some of the nodes; the sum is for all of them.",
+        &["rollout_event_ms", "rollout_node_seconds", "rollout_cluster_seconds"],
+    ),
+];
+
+fn page(report: &Report) -> String {
+    let mut text = String::from(
+        "<!-- Written by `cargo xtask bench --write-docs`; what is changed by hand is lost. -->\n\
+         # Performance\n\n\
+         Every number here was measured in one run of `cargo xtask bench`, on one machine:\n\n",
+    );
+    // Writing to a string does not fail.
+    let _ = writeln!(text, "> {}\n", report.machine.sentence());
+    text.push_str("## What is promised\n\n");
+    let promised: Vec<Figure> =
+        report.results.iter().filter(|figure| figure.target.is_some()).cloned().collect();
+    text.push_str(&markdown(&promised));
+    text.push_str(include_str!("why.md"));
+    for (title, about, names) in PARTS {
+        let of_it: Vec<Figure> = names
+            .iter()
+            .flat_map(|name| report.results.iter().filter(move |figure| figure.name == *name))
+            .cloned()
+            .collect();
+        if of_it.is_empty() {
+            continue;
+        }
+        let _ = write!(text, "\n## {title}\n\n{about}\n\n{}", markdown(&of_it));
+    }
+    text.push_str("\n## Growth\n");
+    for curve in curves(&report.results) {
+        let _ = write!(
+            text,
+            "\n### {}\n\n![{}]({PICTURES}/{}.svg)\n\n{}",
+            curve.title,
+            curve.title,
+            curve.file,
+            curve.sentences()
+        );
+    }
+    text
+}
+
+fn markdown(figures: &[Figure]) -> String {
+    let mut text = String::new();
+    for (place, row) in rows(figures).into_iter().enumerate() {
+        let _ = writeln!(text, "| {} |", row.join(" | "));
+        if place == 0 {
+            text.push_str("|---|---|---:|---:|---:|---|---|\n");
+        }
+    }
+    text
+}

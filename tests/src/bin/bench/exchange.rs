@@ -1,0 +1,267 @@
+//! Both ends of what is timed: a server in a pod, and a process that dials it and holds the watch.
+//!
+//! The dialler gets orders as lines of JSON and answers each with the nanoseconds of every exchange,
+//! so that what is timed lies wholly within one process.
+
+use std::io::{self, BufRead as _, BufReader, Read as _, Write as _, stdin, stdout};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, UdpSocket};
+use std::process::{ChildStdin, ChildStdout, Command};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, ensure};
+use rustix::thread::{CpuSet, sched_setaffinity};
+use serde::{Deserialize, Serialize};
+use socket2::{Domain, Protocol, Socket, Type};
+use topo_lb_tests::process::Running;
+
+/// Where servers listen, TCP and UDP.
+pub(crate) const PORT: u16 = 9500;
+/// Bytes of a request, and of its response.
+const BYTES: usize = 64;
+/// How long one answer may take before it counts as none.
+const SILENCE: Duration = Duration::from_secs(5);
+
+/// What is done with a target.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Act {
+    /// TCP: connect, request, response, close.
+    Exchange,
+    /// TCP: `connect` alone, which does not wait for an answer. Whatever it says is fine.
+    Knock,
+    /// UDP: a request and its response by one socket that is not connected.
+    Datagram,
+    /// UDP: `getpeername` of one socket that is connected.
+    Peer,
+    /// TCP: a request and its response on one connection that stays.
+    Keep,
+}
+
+/// Whom to dial: addresses in a row.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(crate) struct Targets {
+    /// The first.
+    pub(crate) first: SocketAddr,
+    /// How many; one of them at random each time.
+    pub(crate) count: u32,
+}
+
+impl Targets {
+    pub(crate) fn one(address: SocketAddr) -> Self {
+        Self { first: address, count: 1 }
+    }
+
+    fn at(&self, random: u32) -> SocketAddr {
+        let place = random % self.count.max(1);
+        let address = match self.first.ip() {
+            IpAddr::V4(first) => Ipv4Addr::from_bits(first.to_bits() + place).into(),
+            IpAddr::V6(first) => {
+                IpAddr::from(Ipv6Addr::from_bits(first.to_bits() + u128::from(place)))
+            }
+        };
+        SocketAddr::new(address, self.first.port())
+    }
+}
+
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+struct Order {
+    act: Act,
+    targets: Targets,
+    times: u32,
+}
+
+/// A process that dials.
+#[derive(Debug)]
+pub(crate) struct Dialler {
+    orders: ChildStdin,
+    answers: BufReader<ChildStdout>,
+    _process: Running,
+}
+
+/// The command of a dialler.
+pub(crate) fn dialler() -> Result<Command> {
+    this("dial")
+}
+
+/// The command of a server.
+pub(crate) fn server() -> Result<Command> {
+    this("serve")
+}
+
+fn this(what: &str) -> Result<Command> {
+    let mut command = Command::new(std::env::current_exe().context("this program has a path")?);
+    command.arg(what);
+    Ok(command)
+}
+
+impl Dialler {
+    /// Takes charge of a dialler's process.
+    pub(crate) fn new(mut process: Running) -> Result<Self> {
+        let orders = process.child().stdin.take().context("a dialler has an input")?;
+        let answers = process.child().stdout.take().context("a dialler has an output")?;
+        Ok(Self { orders, answers: BufReader::new(answers), _process: process })
+    }
+
+    /// Does it so many times; the nanoseconds of each.
+    ///
+    /// # Errors
+    /// The dialler is gone, or an exchange failed: it has said why.
+    pub(crate) fn times(&mut self, act: Act, targets: Targets, times: u32) -> Result<Vec<u64>> {
+        let order = serde_json::to_string(&Order { act, targets, times })?;
+        writeln!(self.orders, "{order}").context("a dialler is gone")?;
+        self.orders.flush().context("a dialler is gone")?;
+        let mut line = String::new();
+        self.answers.read_line(&mut line).context("a dialler is gone")?;
+        let answer: Result<Vec<u64>, String> =
+            serde_json::from_str(&line).with_context(|| format!("a dialler says {line:?}"))?;
+        answer.map_err(anyhow::Error::msg)
+    }
+}
+
+/// Keeps this process on the last core. Client and server share it, so that where the scheduler puts
+/// them is not measured.
+fn stay() -> Result<()> {
+    let cores = thread::available_parallelism().context("a machine has cores")?;
+    let mut last = CpuSet::new();
+    last.set(cores.get() - 1);
+    sched_setaffinity(None, &last).context("cannot stay on a core")
+}
+
+/// Serves until its input ends; says `listening` when it does.
+pub(crate) fn serve() -> Result<()> {
+    stay()?;
+    let everywhere = SocketAddr::from((Ipv6Addr::UNSPECIFIED, PORT));
+    let listener = TcpListener::bind(everywhere).context("cannot listen")?;
+    let datagrams = UdpSocket::bind(everywhere).context("cannot listen for datagrams")?;
+    println!("listening");
+    thread::spawn(move || {
+        let mut bytes = [0; BYTES];
+        while let Ok((length, from)) = datagrams.recv_from(&mut bytes) {
+            let _ = datagrams.send_to(&bytes[..length], from);
+        }
+    });
+    thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            let mut stream = stream;
+            let _ = stream.set_nodelay(true);
+            let mut bytes = [0; BYTES];
+            // As long as requests come; a client that is done resets.
+            while stream.read_exact(&mut bytes).is_ok() && stream.write_all(&bytes).is_ok() {}
+        }
+    });
+    // Who started this holds the other end.
+    io::copy(&mut stdin(), &mut io::sink()).context("cannot wait for the end")?;
+    Ok(())
+}
+
+/// Dials as it is told until its input ends.
+pub(crate) fn dial() -> Result<()> {
+    stay()?;
+    // Full-period over 32 bits: every target comes, in an order that no cache can guess.
+    let mut random = 1_u32;
+    for line in stdin().lines() {
+        let order: Order = serde_json::from_str(&line?)?;
+        let next = || {
+            random = random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            random >> 8
+        };
+        let answer = carry_out(order, next).map_err(|error| format!("{error:#}"));
+        println!("{}", serde_json::to_string(&answer)?);
+        stdout().flush()?;
+    }
+    Ok(())
+}
+
+fn carry_out(order: Order, mut next: impl FnMut() -> u32) -> Result<Vec<u64>> {
+    let Order { act, targets, times } = order;
+    let mut all = Vec::with_capacity(times as usize);
+    let mut time = |work: &mut dyn FnMut() -> io::Result<()>| -> io::Result<()> {
+        let begun = Instant::now();
+        work()?;
+        all.push(u64::try_from(begun.elapsed().as_nanos()).unwrap_or(u64::MAX));
+        Ok(())
+    };
+    let first = targets.at(next());
+    match act {
+        Act::Exchange => {
+            for _ in 0..times {
+                let to = targets.at(next());
+                time(&mut || exchange(to)).with_context(|| format!("no exchange with {to}"))?;
+            }
+        }
+        Act::Knock => {
+            for _ in 0..times {
+                let to = targets.at(next());
+                time(&mut || knock(to)).with_context(|| format!("cannot knock at {to}"))?;
+            }
+        }
+        Act::Datagram => {
+            let socket = datagram(first)?;
+            for _ in 0..times {
+                let to = targets.at(next());
+                time(&mut || ask(&socket, to)).with_context(|| format!("no answer of {to}"))?;
+            }
+        }
+        Act::Peer => {
+            let socket = datagram(first)?;
+            socket.connect(first).with_context(|| format!("cannot connect to {first}"))?;
+            for _ in 0..times {
+                time(&mut || socket.peer_addr().map(drop)).context("no peer")?;
+            }
+        }
+        Act::Keep => {
+            let mut stream = connect(first).with_context(|| format!("cannot dial {first}"))?;
+            for _ in 0..times {
+                time(&mut || request(&mut stream))
+                    .with_context(|| format!("no answer of {first}"))?;
+            }
+        }
+    }
+    ensure!(all.len() == times as usize, "{} of {times} were timed", all.len());
+    Ok(all)
+}
+
+fn exchange(to: SocketAddr) -> io::Result<()> {
+    let mut stream = connect(to)?;
+    request(&mut stream)
+}
+
+/// A connection that ends with a reset: one that waits in TIME_WAIT would soon leave no port free,
+/// and would fill the connection table of those who keep one.
+fn connect(to: SocketAddr) -> io::Result<Socket> {
+    let socket = Socket::new(Domain::for_address(to), Type::STREAM, Some(Protocol::TCP))?;
+    socket.set_linger(Some(Duration::ZERO))?;
+    socket.connect(&to.into())?;
+    Ok(socket)
+}
+
+fn request(stream: &mut Socket) -> io::Result<()> {
+    let mut bytes = [7; BYTES];
+    stream.write_all(&bytes)?;
+    stream.read_exact(&mut bytes)
+}
+
+fn knock(to: SocketAddr) -> io::Result<()> {
+    let socket = Socket::new(Domain::for_address(to), Type::STREAM, Some(Protocol::TCP))?;
+    socket.set_nonblocking(true)?;
+    // In progress, refused, or unreachable: the hook has run.
+    let _ = socket.connect(&to.into());
+    Ok(())
+}
+
+fn datagram(like: SocketAddr) -> Result<UdpSocket> {
+    let any: IpAddr = match like {
+        SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+        SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+    };
+    let socket = UdpSocket::bind((any, 0)).context("cannot make a socket")?;
+    socket.set_read_timeout(Some(SILENCE)).context("a socket has a timeout")?;
+    Ok(socket)
+}
+
+fn ask(socket: &UdpSocket, to: SocketAddr) -> io::Result<()> {
+    let mut bytes = [7; BYTES];
+    socket.send_to(&bytes, to)?;
+    socket.recv_from(&mut bytes)?;
+    Ok(())
+}

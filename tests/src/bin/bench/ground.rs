@@ -1,0 +1,138 @@
+//! Where everything is measured: two nodes, alike in all but what translates on them.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result};
+use serde_json::Value;
+use topo_lb_tests::agent::{Agent, Binary};
+use topo_lb_tests::cluster::{Cluster, NodePlan};
+use topo_lb_tests::lab;
+use topo_lb_tests::process::Running;
+use topo_lb_tests::requirements;
+use topo_lb_tests::wait::{PATIENCE, until};
+
+use crate::exchange::{self, Dialler, PORT};
+use crate::population::Population;
+
+/// The node with an agent.
+pub(crate) const HERE: &str = "here";
+/// The node with another proxy.
+pub(crate) const PEER: &str = "peer";
+/// The device of the client's pod on its node.
+pub(crate) const CLIENT_DEVICE: &str = "pod2";
+
+/// How much is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Effort {
+    /// Enough to show that it works.
+    pub(crate) quick: bool,
+}
+
+impl Effort {
+    /// The one or the other.
+    pub(crate) fn of<T>(self, quick: T, full: T) -> T {
+        if self.quick { quick } else { full }
+    }
+
+    /// Numbers of Services of which curves are made.
+    pub(crate) fn sizes(self) -> &'static [u32] {
+        self.of(&[10, 1_000], &[10, 1_000, 10_000, 50_000])
+    }
+}
+
+/// The two nodes, each with a client and two servers.
+#[derive(Debug)]
+pub(crate) struct Ground<'a> {
+    pub(crate) cluster: &'a Cluster,
+    pub(crate) binary: Binary,
+    _servers: Vec<Running>,
+}
+
+/// Makes the ground, measures on it, and leaves nothing.
+pub(crate) fn within<T>(work: impl FnOnce(&Ground<'_>) -> Result<T>) -> Result<T> {
+    let plan = [
+        NodePlan { name: HERE, number: 1, pods: vec![("client", 2), ("a", 3), ("b", 4)] },
+        NodePlan { name: PEER, number: 2, pods: vec![("client2", 2), ("a2", 3), ("b2", 4)] },
+    ];
+    let binary = Binary::new(requirements::agent()?);
+    let mut found = None;
+    lab::within(&plan, |cluster| {
+        let servers = ["a", "b", "a2", "b2"].map(|pod| serve(cluster, pod));
+        let servers = servers.into_iter().collect::<Result<_>>()?;
+        let ground = Ground { cluster, binary, _servers: servers };
+        found = Some(work(&ground)?);
+        Ok(())
+    })?;
+    found.context("what went well has a result")
+}
+
+fn serve(cluster: &Cluster, pod: &str) -> Result<Running> {
+    let mut server = cluster.pod(pod)?.spawn(exchange::server()?)?;
+    let output = server.child().stdout.take().context("a server has an output")?;
+    let mut line = String::new();
+    std::io::BufRead::read_line(&mut std::io::BufReader::new(output), &mut line)?;
+    anyhow::ensure!(line.trim() == "listening", "the server in {pod} says {line:?}");
+    Ok(server)
+}
+
+impl<'a> Ground<'a> {
+    /// A client whose connections the node's hooks see.
+    pub(crate) fn inside(&self, pod: &str) -> Result<Dialler> {
+        Dialler::new(self.cluster.pod(pod)?.spawn(exchange::dialler()?)?)
+    }
+
+    /// A client in the same pod that is in no cgroup with hooks: nothing translates for it, or tc
+    /// does.
+    pub(crate) fn outside(&self, pod: &str) -> Result<Dialler> {
+        Dialler::new(self.cluster.spawn_outside(pod, exchange::dialler()?)?)
+    }
+
+    /// A population whose endpoints are the two servers of a node.
+    pub(crate) fn population(&self, services: u32, servers: [&str; 2]) -> Result<Population> {
+        let address = |pod| Ok::<_, anyhow::Error>(self.cluster.pod(pod)?.ipv4);
+        let [a, b] = servers;
+        Ok(Population {
+            services,
+            endpoints: 2,
+            here: HERE.into(),
+            nodes: 3,
+            addresses: vec![address(a)?, address(b)?],
+            port: PORT,
+        })
+    }
+
+    /// Writes manifests of a population, and `others`.
+    pub(crate) fn manifests(&self, population: &Population, others: &[Value]) -> Result<PathBuf> {
+        let path = self.cluster.folder().join("population.json");
+        fs::write(&path, population.list(others))
+            .with_context(|| format!("cannot write {}", path.display()))?;
+        Ok(path)
+    }
+
+    /// An agent of the first node that runs.
+    pub(crate) fn agent(
+        &self,
+        source: (&'static str, &Path),
+        flags: &[(&'static str, &str)],
+    ) -> Result<Agent<'a>> {
+        let mut agent = Agent::prepare_from(&self.binary, self.cluster, HERE, source)?;
+        for (flag, value) in flags {
+            agent.set(flag, value);
+        }
+        agent.launch()?;
+        agent.wait_until_ready()?;
+        Ok(agent)
+    }
+
+    /// Waits until a client reaches a Service.
+    pub(crate) fn reach(&self, dialler: &mut Dialler, targets: exchange::Targets) -> Result<()> {
+        until("the first answer of a Service", PATIENCE, || {
+            Ok(match dialler.times(exchange::Act::Exchange, targets, 1) {
+                Ok(_) => Ok(()),
+                Err(error) => Err(format!("{error:#}")),
+            })
+        })?;
+        Ok(())
+    }
+}

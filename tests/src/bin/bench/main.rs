@@ -1,0 +1,134 @@
+//! The numbers, side by side: `cargo xtask bench`.
+
+mod api;
+mod connect;
+mod control_plane;
+mod curve;
+mod document;
+mod exchange;
+mod ground;
+mod kernel;
+mod machine;
+mod nftables;
+mod population;
+mod program;
+mod result;
+mod rollout;
+mod sample;
+
+use std::io::{Write as _, stdout};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Instant;
+
+use anyhow::{Context as _, Result};
+use clap::{Parser, Subcommand, ValueEnum};
+use topo_lb_tests::interrupt;
+
+use ground::Effort;
+use machine::Machine;
+use result::{Figure, Report, table};
+
+/// Measures topo-lb on this machine, beside what one would use instead.
+///
+/// Needs root, and the agent binary in TOPO_LB_AGENT. Leaves nothing behind, even after Ctrl-C. A
+/// target that is missed is said, and is no failure.
+#[derive(Debug, Parser)]
+#[command(name = "bench", args_conflicts_with_subcommands = true)]
+struct Arguments {
+    /// Only these parts; without any, all
+    #[arg(long, value_enum, value_name = "PART")]
+    part: Vec<Part>,
+    /// Few sizes and few rounds: it shows that it works, and is soon over
+    #[arg(long)]
+    quick: bool,
+    /// Print the results as JSON, and nothing else, on standard output
+    #[arg(long)]
+    json: bool,
+    /// Write performance.md and its pictures into this folder
+    #[arg(long, value_name = "FOLDER")]
+    write_docs: Option<PathBuf>,
+    /// One end of what is timed
+    #[command(subcommand)]
+    end: Option<End>,
+}
+
+/// What this program is when it is inside a pod.
+#[derive(Debug, Subcommand)]
+#[command(disable_help_subcommand = true)]
+enum End {
+    /// Serves
+    #[command(hide = true)]
+    Serve,
+    /// Dials
+    #[command(hide = true)]
+    Dial,
+}
+
+/// What is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Part {
+    /// Exchanges through a ClusterIP and direct, beside other proxies
+    Connect,
+    /// Run time of each program, by the kernel
+    Kernel,
+    /// From the API server to the maps
+    ControlPlane,
+    /// A rolling update on 5,000 nodes
+    Rollout,
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    let result = match arguments.end {
+        Some(End::Serve) => exchange::serve(),
+        Some(End::Dial) => exchange::dial(),
+        None => run(&arguments),
+    };
+    // After a Ctrl-C the sweep ends this process: what fails for that is no failure.
+    let _not_interrupted = interrupt::permit();
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(arguments: &Arguments) -> Result<()> {
+    let effort = Effort { quick: arguments.quick };
+    let machine = Machine::describe(effort.of("quick", "full"));
+    let begun = Instant::now();
+    let say = |what: &str| eprintln!("{:>6.0} s  {what}", begun.elapsed().as_secs_f64());
+    let wanted = |part| arguments.part.is_empty() || arguments.part.contains(&part);
+    let mut results: Vec<Figure> = Vec::new();
+    if wanted(Part::Connect) {
+        results.extend(ground::within(|ground| connect::measure(ground, effort, &say))?);
+    }
+    if wanted(Part::Kernel) {
+        results.extend(ground::within(|ground| kernel::measure(ground, effort, &say))?);
+    }
+    if wanted(Part::ControlPlane) {
+        results.extend(ground::within(|ground| control_plane::measure(ground, effort, &say))?);
+    }
+    if wanted(Part::Rollout) {
+        results.extend(rollout::measure(effort, &say)?);
+    }
+    say("done");
+    let report = Report { machine, results };
+    if let Some(folder) = &arguments.write_docs {
+        document::write(&report, folder)?;
+    }
+    let text = if arguments.json {
+        serde_json::to_string_pretty(&report).context("a report is always JSON")?
+    } else {
+        let missed = report.results.iter().filter(|figure| figure.met == Some(false)).count();
+        let closing = match missed {
+            0 => "Every target that was measured is met.".to_owned(),
+            count => format!("{count} targets are missed."),
+        };
+        format!("{}\n\n{}\n\n{closing}", report.machine.sentence(), table(&report.results))
+    };
+    writeln!(stdout(), "{text}").context("nobody reads the result")
+}

@@ -1,0 +1,206 @@
+//! Clusters of any size: Nodes, Services and EndpointSlices as a control plane writes them.
+
+use std::net::Ipv4Addr;
+
+use serde_json::{Value, json};
+
+/// The port of every Service.
+pub(crate) const SERVICE_PORT: u16 = 80;
+/// Endpoints in a slice at most, as the controller has it (`--max-endpoints-per-slice`).
+const SLICE: u32 = 100;
+/// The address before the first Service's.
+const SERVICES: Ipv4Addr = Ipv4Addr::new(10, 96, 1, 0);
+
+/// A cluster.
+#[derive(Clone, Debug)]
+pub(crate) struct Population {
+    /// How many Services.
+    pub(crate) services: u32,
+    /// Endpoints of each.
+    pub(crate) endpoints: u32,
+    /// The node that is looked from; it is one of them.
+    pub(crate) here: String,
+    /// How many nodes, in three zones.
+    pub(crate) nodes: u32,
+    /// Where endpoints are: the same for every Service. Empty: addresses that nobody has.
+    pub(crate) addresses: Vec<Ipv4Addr>,
+    /// The port of every endpoint.
+    pub(crate) port: u16,
+}
+
+impl Population {
+    /// The ClusterIP of a Service.
+    pub(crate) fn frontend(service: u32) -> Ipv4Addr {
+        Ipv4Addr::from_bits(SERVICES.to_bits() + service)
+    }
+
+    pub(crate) fn node(&self, index: u32) -> Value {
+        let name = self.node_name(index);
+        json!({
+            "apiVersion": "v1", "kind": "Node",
+            "metadata": {
+                "name": name, "uid": uid(1, index), "resourceVersion": "1",
+                "creationTimestamp": "2026-01-01T00:00:00Z",
+                "labels": {
+                    "beta.kubernetes.io/arch": "amd64", "beta.kubernetes.io/os": "linux",
+                    "example.com/rack": format!("rack-{}", index / 20),
+                    "kubernetes.io/arch": "amd64", "kubernetes.io/hostname": name,
+                    "kubernetes.io/os": "linux",
+                    "node.kubernetes.io/instance-type": "standard-4",
+                    "topology.kubernetes.io/region": "region-1",
+                    "topology.kubernetes.io/zone": zone(index),
+                },
+                "annotations": {
+                    "node.alpha.kubernetes.io/ttl": "0",
+                    "volumes.kubernetes.io/controller-managed-attach-detach": "true",
+                },
+            },
+        })
+    }
+
+    pub(crate) fn service(&self, index: u32) -> Value {
+        let (namespace, name) = (namespace(index), name(index));
+        // Every other one has a policy; the rest is as most Services are.
+        let annotations = if index.is_multiple_of(2) {
+            json!({"topo-lb.io/topology-keys":
+                   "kubernetes.io/hostname,topology.kubernetes.io/zone,*"})
+        } else {
+            json!({})
+        };
+        let address = Self::frontend(index);
+        json!({
+            "apiVersion": "v1", "kind": "Service",
+            "metadata": {
+                "name": name, "namespace": namespace, "uid": uid(2, index), "resourceVersion": "1",
+                "creationTimestamp": "2026-01-01T00:00:00Z", "annotations": annotations,
+                "labels": {"app": name},
+            },
+            "spec": {
+                "type": "ClusterIP", "clusterIP": address, "clusterIPs": [address],
+                "ipFamilies": ["IPv4"], "ipFamilyPolicy": "SingleStack",
+                "internalTrafficPolicy": "Cluster", "sessionAffinity": "None",
+                "selector": {"app": name},
+                "ports": [{"name": "http", "port": SERVICE_PORT, "protocol": "TCP",
+                           "targetPort": self.port}],
+            },
+            "status": {"loadBalancer": {}},
+        })
+    }
+
+    /// The slices of a Service, all endpoints ready but those for which `ready` says no.
+    pub(crate) fn slices(&self, index: u32, ready: impl Fn(u32) -> bool) -> Vec<Value> {
+        let (namespace, service) = (namespace(index), name(index));
+        let first_of = |slice: u32| slice * SLICE;
+        (0..self.endpoints.div_ceil(SLICE))
+            .map(|slice| {
+                let numbers = first_of(slice)..self.endpoints.min(first_of(slice + 1));
+                let endpoints: Vec<Value> =
+                    numbers.map(|number| self.endpoint(index, number, ready(number))).collect();
+                json!({
+                    "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",
+                    "addressType": "IPv4",
+                    "metadata": {
+                        "name": format!("{service}-{slice:05}"), "generateName": format!("{service}-"),
+                        "namespace": namespace, "generation": 1, "resourceVersion": "1",
+                        "uid": uid(3, index * 1_000 + slice),
+                        "creationTimestamp": "2026-01-01T00:00:00Z",
+                        "labels": {
+                            "endpointslice.kubernetes.io/managed-by":
+                                "endpointslice-controller.k8s.io",
+                            "kubernetes.io/service-name": service,
+                        },
+                        "ownerReferences": [{
+                            "apiVersion": "v1", "kind": "Service", "name": service,
+                            "uid": uid(2, index), "controller": true, "blockOwnerDeletion": true,
+                        }],
+                    },
+                    "ports": [{"name": "http", "port": self.port, "protocol": "TCP"}],
+                    "endpoints": endpoints,
+                })
+            })
+            .collect()
+    }
+
+    fn endpoint(&self, service: u32, number: u32, ready: bool) -> Value {
+        let serial = service.wrapping_mul(self.endpoints).wrapping_add(number);
+        let own = Ipv4Addr::from_bits(Ipv4Addr::new(11, 0, 0, 0).to_bits() + serial);
+        let address = self.addresses.get(number as usize).copied().unwrap_or(own);
+        // Where real pods serve, they are here.
+        let node = if self.addresses.is_empty() {
+            serial.wrapping_mul(2_654_435_761) % self.nodes
+        } else {
+            0
+        };
+        json!({
+            "addresses": [address],
+            "conditions": {"ready": ready, "serving": ready, "terminating": false},
+            "nodeName": self.node_name(node), "zone": zone(node),
+            "targetRef": {
+                "kind": "Pod", "namespace": namespace(service),
+                "name": format!("{}-{number:05}", name(service)), "uid": uid(4, serial),
+            },
+        })
+    }
+
+    fn node_name(&self, index: u32) -> String {
+        if index == 0 { self.here.clone() } else { format!("node-{index:05}") }
+    }
+
+    /// Everything as one `List`, with `others` beside it.
+    pub(crate) fn list(&self, others: &[Value]) -> String {
+        let mut text = String::from(r#"{"apiVersion":"v1","kind":"List","items":["#);
+        let mut add = |object: &Value| {
+            if !text.ends_with('[') {
+                text.push(',');
+            }
+            text.push_str(&object.to_string());
+        };
+        (0..self.nodes).for_each(|index| add(&self.node(index)));
+        for index in 0..self.services {
+            add(&self.service(index));
+            self.slices(index, |_| true).iter().for_each(&mut add);
+        }
+        others.iter().for_each(&mut add);
+        text.push_str("]}");
+        text
+    }
+}
+
+fn namespace(service: u32) -> String {
+    format!("team-{}", service % 50)
+}
+
+fn name(service: u32) -> String {
+    format!("service-{service:05}")
+}
+
+fn zone(node: u32) -> String {
+    format!("zone-{}", node % 3)
+}
+
+/// As long as a real one.
+fn uid(kind: u32, number: u32) -> String {
+    format!("{kind:08x}-0000-4000-8000-{number:012x}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn endpoints_are_cut_into_slices_as_the_controller_does() {
+        let population = Population {
+            services: 1,
+            endpoints: 250,
+            here: "here".into(),
+            nodes: 3,
+            addresses: Vec::new(),
+            port: 8080,
+        };
+        let slices = population.slices(0, |number| number != 249);
+        let sizes = slices.iter().map(|slice| slice["endpoints"].as_array().unwrap().len());
+        assert_eq!(sizes.collect::<Vec<_>>(), [100, 100, 50]);
+        assert_eq!(slices[2]["endpoints"][49]["conditions"]["ready"], false);
+        assert_eq!(slices[2]["endpoints"][48]["conditions"]["ready"], true);
+    }
+}

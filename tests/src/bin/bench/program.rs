@@ -1,0 +1,101 @@
+//! What the kernel itself says that its programs cost: `kernel.bpf_stats_enabled`.
+
+use std::fs;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use aya::programs::cgroup_sock_addr::{CgroupSockAddrAttachType, CgroupSockAddrLink};
+use aya::programs::links::{FdLink, PinnedLink};
+use aya::programs::{CgroupAttachMode, CgroupSockAddr, ProgramInfo, loaded_programs};
+use aya::sys::{Stats, enable_stats};
+use topo_lb::datapath::object::Hook;
+use topo_lb::datapath::probe::pin_empty;
+
+/// Makes the kernel take the time of every program, until dropped.
+#[derive(Debug)]
+pub(crate) struct Watch(#[expect(dead_code, reason = "open is all it has to be")] OwnedFd);
+
+impl Watch {
+    pub(crate) fn begin() -> Result<Self> {
+        enable_stats(Stats::RunTime).map(Self).context("the kernel takes no run times (Linux 5.8)")
+    }
+}
+
+/// A program in the kernel.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Program(u32);
+
+/// How often and how long it has run.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Runs {
+    pub(crate) count: u64,
+    pub(crate) time: Duration,
+}
+
+impl Program {
+    /// The one behind a pinned link.
+    pub(crate) fn behind(link: &Path) -> Result<Self> {
+        let pinned = PinnedLink::from_pin(link)
+            .with_context(|| format!("no link is pinned at {}", link.display()))?;
+        Ok(Self(FdLink::from(pinned).info().context("a link has facts")?.program_id()))
+    }
+
+    /// The programs behind the pinned links of tc in this direction: one for each device.
+    pub(crate) fn of_devices(pins: &Path, direction: &str) -> Result<Vec<Self>> {
+        let mut all = Vec::new();
+        for entry in fs::read_dir(pins.join("links")).context("links are pinned")?.flatten() {
+            let name = entry.file_name();
+            if name.to_str().is_some_and(|name| name.contains(direction)) {
+                all.push(Self::behind(&entry.path())?);
+            }
+        }
+        all.sort_by_key(|program| program.0);
+        all.dedup_by_key(|program| program.0);
+        ensure!(!all.is_empty(), "no {direction} program is on any device");
+        Ok(all)
+    }
+
+    pub(crate) fn runs(self) -> Result<Runs> {
+        let info = self.info()?;
+        Ok(Runs { count: info.run_count(), time: info.run_time() })
+    }
+
+    fn info(self) -> Result<ProgramInfo> {
+        loaded_programs()
+            .flatten()
+            .find(|info| info.id() == self.0)
+            .with_context(|| format!("program {} is gone", self.0))
+    }
+}
+
+impl Runs {
+    /// Mean nanoseconds of the runs since `before`, and how many these are.
+    pub(crate) fn since(self, before: Self) -> (f64, u64) {
+        let count = self.count.saturating_sub(before.count);
+        let time = self.time.saturating_sub(before.time);
+        (time.as_nanos() as f64 / count.max(1) as f64, count)
+    }
+}
+
+/// The shortest program that a hook takes, attached until dropped.
+#[derive(Debug)]
+pub(crate) struct Empty {
+    pub(crate) program: Program,
+    _link: CgroupSockAddrLink,
+}
+
+impl Empty {
+    pub(crate) fn attach(cgroup: &Path) -> Result<Self> {
+        let pin = PathBuf::from(format!("/sys/fs/bpf/topo-lb-bench-{}", std::process::id()));
+        pin_empty(Hook::Connect4, &pin).with_context(|| format!("cannot pin {}", pin.display()))?;
+        let program = CgroupSockAddr::from_pin(&pin, CgroupSockAddrAttachType::Connect4);
+        fs::remove_file(&pin)?;
+        let mut program = program?;
+        let cgroup = fs::File::open(cgroup)?;
+        let link = program.attach(cgroup, CgroupAttachMode::Single)?;
+        let link = program.take_link(link)?;
+        Ok(Self { program: Program(program.info()?.id()), _link: link })
+    }
+}

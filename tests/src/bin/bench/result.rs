@@ -1,0 +1,189 @@
+//! What the bench says: figures with a name, and whether they reach what was promised.
+
+use std::collections::BTreeMap;
+
+use comfy_table::{CellAlignment, Table, presets};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::machine::Machine;
+use crate::sample::Sample;
+
+/// All that a run found.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Report {
+    pub(crate) machine: Machine,
+    pub(crate) results: Vec<Figure>,
+}
+
+/// One thing that was measured.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Figure {
+    pub(crate) name: String,
+    /// Under which circumstances.
+    pub(crate) params: BTreeMap<String, Value>,
+    pub(crate) median: f64,
+    pub(crate) p99: f64,
+    /// Half of the values lie between these.
+    pub(crate) quartiles: (f64, f64),
+    /// `us`, `ns`, `s`, `ms`, `MB`, `ratio`, `writes`, …
+    pub(crate) unit: String,
+    /// What it must not be above.
+    pub(crate) target: Option<f64>,
+    pub(crate) met: Option<bool>,
+}
+
+impl Figure {
+    pub(crate) fn new(name: &str, unit: &str, sample: &Sample) -> Self {
+        Self {
+            name: name.into(),
+            params: BTreeMap::new(),
+            median: sample.median(),
+            p99: sample.p99(),
+            quartiles: sample.quartiles(),
+            unit: unit.into(),
+            target: None,
+            met: None,
+        }
+    }
+
+    /// Of one value.
+    pub(crate) fn single(name: &str, unit: &str, value: f64) -> Self {
+        let mut sample = Sample::default();
+        sample.add(value);
+        Self::new(name, unit, &sample)
+    }
+
+    pub(crate) fn with(mut self, name: &str, value: impl Into<Value>) -> Self {
+        self.params.insert(name.into(), value.into());
+        self
+    }
+
+    /// Promised to be at most this, in the median.
+    pub(crate) fn at_most(self, target: f64) -> Self {
+        let value = self.median;
+        self.bounded(value, target)
+    }
+
+    /// Promised to be at most this in the 99th percentile.
+    pub(crate) fn p99_at_most(self, target: f64) -> Self {
+        let value = self.p99;
+        self.bounded(value, target)
+    }
+
+    fn bounded(mut self, value: f64, target: f64) -> Self {
+        self.target = Some(target);
+        self.met = Some(value <= target);
+        self
+    }
+
+    /// A parameter as a number.
+    pub(crate) fn number(&self, name: &str) -> Option<f64> {
+        self.params.get(name)?.as_f64()
+    }
+
+    /// A parameter as a word.
+    pub(crate) fn word(&self, name: &str) -> Option<&str> {
+        self.params.get(name)?.as_str()
+    }
+
+    /// `services=10000 path=direct`.
+    fn circumstances(&self) -> String {
+        let one = |(name, value): (&String, &Value)| match value {
+            Value::String(text) => format!("{name}={text}"),
+            other => format!("{name}={other}"),
+        };
+        self.params.iter().map(one).collect::<Vec<_>>().join(", ")
+    }
+}
+
+/// As many digits as mean something.
+pub(crate) fn readable(value: f64) -> String {
+    match value.abs() {
+        size if size >= 100.0 => {
+            let digits = format!("{value:.0}");
+            grouped(&digits)
+        }
+        size if size >= 10.0 => format!("{value:.1}"),
+        size if size == 0.0 => "0".to_owned(),
+        _ => format!("{value:.3}"),
+    }
+}
+
+/// 12345 as 12,345.
+fn grouped(digits: &str) -> String {
+    let mut text = String::new();
+    for (place, digit) in digits.chars().enumerate() {
+        if place > 0 && (digits.len() - place).is_multiple_of(3) && !text.ends_with('-') {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// The cells of a table: a header, then a row for each figure.
+pub(crate) fn rows(figures: &[Figure]) -> Vec<[String; 7]> {
+    let header = ["what", "where", "median", "p99", "half between", "unit", "target"];
+    let mut rows = vec![header.map(str::to_owned)];
+    for figure in figures {
+        let (low, high) = figure.quartiles;
+        let target = match (figure.target, figure.met) {
+            (Some(target), Some(true)) => format!("≤ {}: met", readable(target)),
+            (Some(target), _) => format!("≤ {}: MISSED", readable(target)),
+            _ => String::new(),
+        };
+        rows.push([
+            figure.name.clone(),
+            figure.circumstances(),
+            readable(figure.median),
+            readable(figure.p99),
+            format!("{}–{}", readable(low), readable(high)),
+            figure.unit.clone(),
+            target,
+        ]);
+    }
+    rows
+}
+
+/// The figures as a table for people.
+pub(crate) fn table(figures: &[Figure]) -> String {
+    let mut rows = rows(figures).into_iter();
+    let mut table = Table::new();
+    table.load_preset(presets::NOTHING);
+    if let Some(header) = rows.next() {
+        table.set_header(header.map(|name| name.to_uppercase()));
+    }
+    for column in table.column_iter_mut().skip(2).take(3) {
+        column.set_cell_alignment(CellAlignment::Right);
+    }
+    table.add_rows(rows);
+    table.trim_fmt()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_as_long_as_they_mean_something() {
+        for (value, text) in [
+            (0.0, "0"),
+            (1.0312, "1.031"),
+            (26.04, "26.0"),
+            (1234.6, "1,235"),
+            (50_000.0, "50,000"),
+        ] {
+            assert_eq!(readable(value), text);
+        }
+    }
+
+    #[test]
+    fn a_target_is_met_or_missed_by_the_value_that_it_is_about() {
+        let mut sample = Sample::default();
+        sample.extend([1.0, 1.0, 9.0]);
+        assert_eq!(Figure::new("a", "ms", &sample).at_most(1.0).met, Some(true));
+        assert_eq!(Figure::new("a", "ms", &sample).p99_at_most(1.0).met, Some(false));
+        assert_eq!(Figure::new("a", "ms", &sample).met, None);
+    }
+}
