@@ -35,6 +35,7 @@ pub mod netns;
 pub mod objects;
 pub mod packets;
 pub mod pod;
+pub mod population;
 pub mod prefix;
 pub mod process;
 pub mod requirements;

@@ -20,7 +20,7 @@ use tokio::runtime;
 use tokio::sync::broadcast;
 use topo_lb_tests::netns::NetNs;
 
-use crate::population::Population;
+use topo_lb_tests::population::Population;
 
 /// What is listed and watched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -9,9 +9,9 @@ use anyhow::Result;
 use crate::exchange::{Act, Dialler, PORT, Targets};
 use crate::ground::{Effort, Ground, PEER};
 use crate::nftables;
-use crate::population::{Population, SERVICE_PORT};
 use crate::result::Figure;
 use crate::sample::Sample;
+use topo_lb_tests::population::{Population, SERVICE_PORT};
 
 /// Exchanges between two looks at another path.
 const BATCH: u32 = 200;

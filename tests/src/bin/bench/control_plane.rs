@@ -17,9 +17,9 @@ use topo_lb_tests::wait::{PATIENCE, until};
 
 use crate::api::{Kind, Server};
 use crate::ground::{Effort, Ground, HERE};
-use crate::population::{Population, SERVICE_PORT};
 use crate::result::Figure;
 use crate::sample::Sample;
+use topo_lb_tests::population::{Population, SERVICE_PORT};
 
 /// Time between two changes.
 const PERIOD: Duration = Duration::from_millis(10);

@@ -13,7 +13,7 @@ use topo_lb_tests::requirements;
 use topo_lb_tests::wait::{PATIENCE, until};
 
 use crate::exchange::{self, Dialler, PORT};
-use crate::population::Population;
+use topo_lb_tests::population::Population;
 
 /// The node with an agent.
 pub(crate) const HERE: &str = "here";

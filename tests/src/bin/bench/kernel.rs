@@ -9,10 +9,10 @@ use topo_lb_tests::manifest::{endpoint, service, slice};
 
 use crate::exchange::{Act, Dialler, PORT, Targets};
 use crate::ground::{CLIENT_DEVICE, Effort, Ground, HERE};
-use crate::population::{Population, SERVICE_PORT};
 use crate::program::{Empty, Program, Watch};
 use crate::result::Figure;
 use crate::sample::Sample;
+use topo_lb_tests::population::{Population, SERVICE_PORT};
 
 const KEYS: &str = "topo-lb.io/topology-keys";
 

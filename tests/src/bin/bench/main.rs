@@ -10,7 +10,6 @@ mod ground;
 mod kernel;
 mod machine;
 mod nftables;
-mod population;
 mod program;
 mod result;
 mod rollout;

@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, Result, ensure};
 
-use crate::population::{Population, SERVICE_PORT};
+use topo_lb_tests::population::{Population, SERVICE_PORT};
 
 /// The rules for every Service of a population with endpoints at `addresses`.
 pub(crate) fn rules(population: &Population) -> String {

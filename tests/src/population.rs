@@ -1,11 +1,15 @@
-//! Clusters of any size: Nodes, Services and EndpointSlices as a control plane writes them.
+//! Clusters of any size, for those who measure: Nodes, Services and EndpointSlices as a control plane
+//! writes them.
 
 use std::net::Ipv4Addr;
 
+use anyhow::{Result, bail};
 use serde_json::{Value, json};
+use topo_lb::cluster::Update;
+use topo_lb::source::object::{Object, parse};
 
 /// The port of every Service.
-pub(crate) const SERVICE_PORT: u16 = 80;
+pub const SERVICE_PORT: u16 = 80;
 /// Endpoints in a slice at most, as the controller has it (`--max-endpoints-per-slice`).
 const SLICE: u32 = 100;
 /// The address before the first Service's.
@@ -13,28 +17,31 @@ const SERVICES: Ipv4Addr = Ipv4Addr::new(10, 96, 1, 0);
 
 /// A cluster.
 #[derive(Clone, Debug)]
-pub(crate) struct Population {
+pub struct Population {
     /// How many Services.
-    pub(crate) services: u32,
+    pub services: u32,
     /// Endpoints of each.
-    pub(crate) endpoints: u32,
+    pub endpoints: u32,
     /// The node that is looked from; it is one of them.
-    pub(crate) here: String,
+    pub here: String,
     /// How many nodes, in three zones.
-    pub(crate) nodes: u32,
+    pub nodes: u32,
     /// Where endpoints are: the same for every Service. Empty: addresses that nobody has.
-    pub(crate) addresses: Vec<Ipv4Addr>,
+    pub addresses: Vec<Ipv4Addr>,
     /// The port of every endpoint.
-    pub(crate) port: u16,
+    pub port: u16,
 }
 
 impl Population {
     /// The ClusterIP of a Service.
-    pub(crate) fn frontend(service: u32) -> Ipv4Addr {
+    #[must_use]
+    pub fn frontend(service: u32) -> Ipv4Addr {
         Ipv4Addr::from_bits(SERVICES.to_bits() + service)
     }
 
-    pub(crate) fn node(&self, index: u32) -> Value {
+    /// A Node.
+    #[must_use]
+    pub fn node(&self, index: u32) -> Value {
         let name = self.node_name(index);
         json!({
             "apiVersion": "v1", "kind": "Node",
@@ -58,7 +65,9 @@ impl Population {
         })
     }
 
-    pub(crate) fn service(&self, index: u32) -> Value {
+    /// A Service; every other one has a topology policy.
+    #[must_use]
+    pub fn service(&self, index: u32) -> Value {
         let (namespace, name) = (namespace(index), name(index));
         // Every other one has a policy; the rest is as most Services are.
         let annotations = if index.is_multiple_of(2) {
@@ -88,7 +97,8 @@ impl Population {
     }
 
     /// The slices of a Service, all endpoints ready but those for which `ready` says no.
-    pub(crate) fn slices(&self, index: u32, ready: impl Fn(u32) -> bool) -> Vec<Value> {
+    #[must_use]
+    pub fn slices(&self, index: u32, ready: impl Fn(u32) -> bool) -> Vec<Value> {
         let (namespace, service) = (namespace(index), name(index));
         let first_of = |slice: u32| slice * SLICE;
         (0..self.endpoints.div_ceil(SLICE))
@@ -146,8 +156,27 @@ impl Population {
         if index == 0 { self.here.clone() } else { format!("node-{index:05}") }
     }
 
+    /// Everything as an agent takes it in.
+    ///
+    /// # Errors
+    /// An object is none.
+    pub fn updates(&self) -> Result<Vec<Update>> {
+        let mut all = Vec::new();
+        for index in 0..self.nodes {
+            all.push(update(self.node(index))?);
+        }
+        for index in 0..self.services {
+            all.push(update(self.service(index))?);
+            for slice in self.slices(index, |_| true) {
+                all.push(update(slice)?);
+            }
+        }
+        Ok(all)
+    }
+
     /// Everything as one `List`, with `others` beside it.
-    pub(crate) fn list(&self, others: &[Value]) -> String {
+    #[must_use]
+    pub fn list(&self, others: &[Value]) -> String {
         let mut text = String::from(r#"{"apiVersion":"v1","kind":"List","items":["#);
         let mut add = |object: &Value| {
             if !text.ends_with('[') {
@@ -164,6 +193,19 @@ impl Population {
         text.push_str("]}");
         text
     }
+}
+
+/// An object as an agent takes it in.
+///
+/// # Errors
+/// It is none that an agent reads.
+pub fn update(object: Value) -> Result<Update> {
+    Ok(match parse(object)? {
+        Object::Node(node) => Update::Node(node),
+        Object::Service(service) => Update::Service(service),
+        Object::Slice(slice, _) => Update::Slice(slice),
+        other => bail!("no agent reads {other:?}"),
+    })
 }
 
 fn namespace(service: u32) -> String {

@@ -1,0 +1,108 @@
+//! The pure parts, by the clock: deciding, explaining, planning, reading. Nothing here can fail for
+//! being slow: `cargo bench -p topo-lb`, on a machine that has nothing else to do.
+#![expect(missing_docs, reason = "what criterion_group makes has none")]
+
+use std::hint::black_box;
+use std::sync::Arc;
+
+use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
+use topo_lb::cluster::State;
+use topo_lb::plan::{Capacity, Installed};
+use topo_lb::reconcile::Reconciler;
+use topo_lb::topology::{self, Scope};
+use topo_lb::{explain, lint};
+use topo_lb_tests::population::{Population, update};
+
+const HERE: &str = "here";
+
+fn population(services: u32, endpoints: u32) -> Population {
+    let nodes = 1_000;
+    Population { services, endpoints, here: HERE.into(), nodes, addresses: Vec::new(), port: 8080 }
+}
+
+fn state(population: &Population) -> State {
+    let mut state = State::default();
+    for update in population.updates().expect("a population is of objects") {
+        let _ = state.apply(update, HERE);
+    }
+    state
+}
+
+/// One Service with a policy of three keys, for one node.
+fn decide(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("decide");
+    for endpoints in [10, 100, 1_000, 5_000] {
+        let state = state(&population(1, endpoints));
+        let service = state.services().next().expect("there is one").clone();
+        group.throughput(Throughput::Elements(endpoints.into()));
+        group.bench_function(format!("{endpoints} endpoints"), |bencher| {
+            bencher.iter(|| topology::routes(black_box(&state), HERE, Scope::All, &service));
+        });
+    }
+}
+
+/// A whole cluster, for one node.
+fn tell(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("1000 Services of 10 endpoints");
+    let state = state(&population(1_000, 10));
+    group.sample_size(20);
+    group.bench_function("explain", |bencher| {
+        bencher.iter(|| explain::report(black_box(&state), HERE, Scope::All, &[]));
+    });
+    group.bench_function("lint", |bencher| bencher.iter(|| lint::findings(black_box(&state))));
+}
+
+/// One slice of one Service among many changes.
+fn plan(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("observe and plan one change");
+    for services in [10, 1_000, 10_000] {
+        let population = population(services, 10);
+        let mut reconciler = Reconciler::new(Arc::from(HERE), Scope::All, false);
+        let mut installed = Installed::new(Capacity::default());
+        for update in population.updates().expect("a population is of objects") {
+            reconciler.observe(update);
+        }
+        settle(&mut reconciler, &mut installed);
+        let change = |gone| {
+            let slice = population.slices(1, |number| number != gone).swap_remove(0);
+            update(slice).expect("a slice is an object")
+        };
+        let changes = [change(0), change(1)];
+        let mut turn = 0;
+        group.bench_function(format!("among {services}"), |bencher| {
+            bencher.iter_batched(
+                || {
+                    turn += 1;
+                    changes[turn % 2].clone()
+                },
+                |update| {
+                    reconciler.observe(update);
+                    settle(&mut reconciler, &mut installed);
+                },
+                BatchSize::SmallInput,
+            );
+        });
+    }
+}
+
+fn settle(reconciler: &mut Reconciler, installed: &mut Installed) {
+    while !reconciler.settled() {
+        let plan = reconciler.plan(installed);
+        for step in &plan.steps {
+            installed.record(step);
+        }
+        reconciler.carried_out(&plan);
+    }
+}
+
+/// A slice of a hundred endpoints, from JSON.
+fn read(criterion: &mut Criterion) {
+    let slice = population(1, 100).slices(0, |_| true).swap_remove(0);
+    let mut group = criterion.benchmark_group("read");
+    group.bench_function("a slice of 100 endpoints", |bencher| {
+        bencher.iter_batched(|| slice.clone(), update, BatchSize::SmallInput);
+    });
+}
+
+criterion_group!(benches, decide, tell, plan, read);
+criterion_main!(benches);
