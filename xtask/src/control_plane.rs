@@ -6,7 +6,6 @@
 //! `discovery.k8s.io/v1beta1` with `topology` alone. Later versions are tried by naming a folder.
 
 use std::env;
-use std::ffi::OsString;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
@@ -14,7 +13,7 @@ use anyhow::{Context, Result, ensure};
 
 use crate::debian_kubernetes::{Build, VERSION};
 use crate::progress::Screen;
-use crate::workspace::{Workspace, find_program};
+use crate::workspace::{Workspace, cache_folder, find_program};
 
 /// The ecosystem's variable for a folder of test binaries.
 pub(crate) const VARIABLE: &str = "KUBEBUILDER_ASSETS";
@@ -94,14 +93,7 @@ fn given() -> Option<PathBuf> {
 }
 
 fn cache() -> Option<PathBuf> {
-    cache_below(env::var_os("XDG_CACHE_HOME"), env::home_dir())
-}
-
-/// A relative `XDG_CACHE_HOME` counts as none (XDG Base Directory Specification 0.8).
-fn cache_below(xdg: Option<OsString>, home: Option<PathBuf>) -> Option<PathBuf> {
-    let caches = xdg.map(PathBuf::from).filter(|path| path.is_absolute());
-    let caches = caches.or_else(|| Some(home?.join(".cache")))?;
-    Some(caches.join("topo-lb").join(format!("kubernetes-{VERSION}")))
+    Some(cache_folder()?.join(format!("kubernetes-{VERSION}")))
 }
 
 /// The path with something added to its name.
@@ -114,17 +106,6 @@ fn beside(folder: &Path, end: &str) -> PathBuf {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn programs_are_kept_among_the_users_caches() {
-        let home = || Some(PathBuf::from("/home/me"));
-        let expected = "/home/me/.cache/topo-lb/kubernetes-1.20.2";
-        assert_eq!(cache_below(None, home()), Some(expected.into()));
-        assert_eq!(cache_below(Some("relative".into()), home()), Some(expected.into()));
-        let elsewhere = cache_below(Some("/var/caches".into()), home());
-        assert_eq!(elsewhere, Some("/var/caches/topo-lb/kubernetes-1.20.2".into()));
-        assert_eq!(cache_below(None, None), None);
-    }
 
     #[test]
     fn a_folder_that_lacks_a_program_is_refused_by_name() {

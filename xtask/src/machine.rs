@@ -5,6 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use crate::cluster_tools;
 use crate::control_plane;
 use crate::mounts::Mounts;
 use crate::plan::Need;
@@ -43,6 +44,12 @@ pub(crate) struct Machine {
     pub(crate) control_plane: bool,
     /// Debian's source packages can be downloaded and unpacked.
     pub(crate) debian_sources: bool,
+    /// kubectl and Helm are there.
+    pub(crate) cluster_tools: bool,
+    /// Python's package installer is there; looked for only where it is needed.
+    pub(crate) pip: bool,
+    /// `buildah` is there.
+    pub(crate) buildah: bool,
     /// What is mounted.
     pub(crate) mounts: Mounts,
 }
@@ -79,6 +86,9 @@ impl Machine {
             bpftool: find_program("bpftool").is_some(),
             control_plane: control_plane::is_there(),
             debian_sources: control_plane::is_obtainable(),
+            cluster_tools: cluster_tools::is_there(),
+            pip: needs.contains(&Need::ClusterTools) && cluster_tools::is_obtainable(),
+            buildah: find_program("buildah").is_some(),
             mounts: Mounts::of_mountinfo(&mountinfo),
         }
     }

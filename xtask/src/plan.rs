@@ -20,6 +20,8 @@ pub(crate) const PACKAGES: &[&str] = &[
     "bpftool",
     "iproute2",
     "dpkg-dev",
+    "python3-pip",
+    "buildah",
 ];
 
 /// Debian's compiler that is recent enough, kept for its browsers, and the sources of `core`.
@@ -53,6 +55,10 @@ pub(crate) enum Need {
     Root,
     /// etcd, kube-apiserver and kube-controller-manager.
     ControlPlane,
+    /// kubectl and Helm.
+    ClusterTools,
+    /// buildah.
+    Image,
 }
 
 /// What would make the machine ready.
@@ -134,6 +140,8 @@ pub(crate) fn plan(machine: &Machine, needs: &BTreeSet<Need>) -> Plan {
             Need::Lab => draft.lab(),
             Need::Root => draft.root(),
             Need::ControlPlane => draft.control_plane(),
+            Need::ClusterTools => draft.cluster_tools(),
+            Need::Image => draft.image(),
         }
     }
     draft.finish()
@@ -300,25 +308,43 @@ impl Draft<'_> {
     }
 
     fn lab(&mut self) {
-        let programs =
-            [("ip", "iproute2", self.machine.ip), ("bpftool", "bpftool", self.machine.bpftool)];
-        for (program, package, there) in programs {
-            if there {
-                continue;
-            }
-            if self.machine.debian12 {
-                self.packages_for(&[package]);
-            } else {
-                let command =
-                    format!("sudo apt-get install {package}   # or as this system does it");
-                self.missing(format!("`{program}` is not installed"), &command);
-            }
+        self.program("ip", "iproute2", self.machine.ip);
+        self.program("bpftool", "bpftool", self.machine.bpftool);
+    }
+
+    fn image(&mut self) {
+        self.program("buildah", "buildah", self.machine.buildah);
+    }
+
+    fn program(&mut self, program: &str, package: &'static str, there: bool) {
+        if there {
+            return;
+        }
+        if self.machine.debian12 {
+            self.packages_for(&[package]);
+        } else {
+            let command = format!("sudo apt-get install {package}   # or as this system does it");
+            self.missing(format!("`{program}` is not installed"), &command);
+        }
+    }
+
+    fn cluster_tools(&mut self) {
+        if self.machine.cluster_tools || self.machine.pip {
+            return;
+        }
+        if self.machine.debian12 {
+            self.packages_for(&["python3-pip"]);
+        } else {
+            let what = "no kubectl and Helm to test deploy/ with: they come from PyPI where \
+                        `python3 -m pip` works, or are named by TOPO_LB_KUBECTL and TOPO_LB_HELM";
+            let command = "TOPO_LB_KUBECTL=PATH TOPO_LB_HELM=PATH cargo xtask test";
+            self.missing(what.to_owned(), command);
         }
     }
 
     fn root(&mut self) {
         if !self.machine.root {
-            let what = "the lab makes namespaces and loads eBPF programs, which only root may do";
+            let what = "this makes namespaces, eBPF programs or images, which only root may do";
             let invocation = &self.machine.invocation;
             let command = format!("sudo env PATH=\"$PATH\" HOME=\"$HOME\" {invocation}");
             self.missing(what.to_owned(), &command);
@@ -416,6 +442,9 @@ mod tests {
             ip: false,
             bpftool: false,
             control_plane: false,
+            cluster_tools: false,
+            pip: false,
+            buildah: false,
             debian_sources: false,
             mounts: Mounts { bpffs: false, cgroup2: Cgroup2::Free },
         }
@@ -431,6 +460,8 @@ mod tests {
             ip: true,
             bpftool: true,
             debian_sources: true,
+            cluster_tools: true,
+            buildah: true,
             mounts: Mounts { bpffs: true, cgroup2: Cgroup2::At(CGROUPS.into()) },
             ..bare()
         }
@@ -460,9 +491,12 @@ mod tests {
     }
 
     fn all() -> BTreeSet<Need> {
-        use Need::{ControlPlane, Deny, HostLints, Kernel, Lab, Object, ObjectLints, Root};
-        let tools = [Object, ObjectLints, HostLints, Deny, Kernel, Lab, Root, ControlPlane];
-        BTreeSet::from(tools)
+        use Need::{
+            ClusterTools, ControlPlane, Deny, HostLints, Image, Kernel, Lab, Object, ObjectLints,
+            Root,
+        };
+        let tools = [Object, ObjectLints, HostLints, Deny, Kernel, Lab, Root];
+        tools.into_iter().chain([ControlPlane, ClusterTools, Image]).collect()
     }
 
     fn for_object(machine: &Machine) -> Plan {

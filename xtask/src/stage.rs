@@ -7,6 +7,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 
 use crate::build_ebpf;
+use crate::cluster_tools;
 use crate::control_plane;
 use crate::fuzz;
 use crate::machine::Machine;
@@ -57,6 +58,8 @@ const CONTROL_PLANE_SUITES: &[&str] = &[
     "telling",
     "--test",
     "autonomy",
+    "--test",
+    "deploy",
 ];
 
 /// How long fetching the advisories may take: without a network, some machines wait for ever.
@@ -102,9 +105,14 @@ impl Stage {
             Self::ClippyEbpf => &[Need::Object, Need::ObjectLints],
             Self::Deny => &[Need::Deny],
             Self::Lab => &[Need::Object, Need::Kernel, Need::Lab, Need::Root],
-            Self::ControlPlane => {
-                &[Need::Object, Need::Kernel, Need::Lab, Need::Root, Need::ControlPlane]
-            }
+            Self::ControlPlane => &[
+                Need::Object,
+                Need::Kernel,
+                Need::Lab,
+                Need::Root,
+                Need::ControlPlane,
+                Need::ClusterTools,
+            ],
         }
     }
 
@@ -213,6 +221,7 @@ fn lab(workspace: &Workspace, screen: &Screen, kernels: &[Kernel]) -> Result<()>
 /// The suites that plain `cargo test` leaves out.
 fn against_control_plane(workspace: &Workspace, screen: &Screen) -> Result<()> {
     let programs = control_plane::programs(workspace, screen)?;
+    let tools = cluster_tools::programs(workspace, screen)?;
     let agent = agent(workspace, screen)?;
     let test = || {
         let mut command = workspace.cargo("test");
@@ -224,7 +233,8 @@ fn against_control_plane(workspace: &Workspace, screen: &Screen) -> Result<()> {
     let mut run = test();
     run.args(["--", "--test-threads=1"])
         .env("TOPO_LB_AGENT", &agent)
-        .env(control_plane::VARIABLE, programs);
+        .env(control_plane::VARIABLE, programs)
+        .envs(tools);
     run_visible(&mut run, TESTS_LIMIT)
 }
 

