@@ -8,13 +8,14 @@ use std::process::{Command, ExitStatus, Output, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
+use rustix::thread::CapabilitySet;
 use serde_json::Value;
 
 use crate::cluster::{Cluster, Node};
 use crate::http::{self, Answer};
 use crate::interrupt;
 use crate::objects::Objects;
-use crate::process::{Running, enter};
+use crate::process::{Running, enter, only_with};
 use crate::requirements::BPFFS;
 use crate::wait::{PATIENCE, until};
 
@@ -95,6 +96,7 @@ pub struct Agent<'a> {
     pins: PathBuf,
     log: PathBuf,
     inside: bool,
+    capabilities: Option<CapabilitySet>,
     process: Option<Running>,
 }
 
@@ -180,7 +182,17 @@ impl<'a> Agent<'a> {
             ("--pin-dir", text(&pins)?.to_owned()),
             ("--log-format", "json".to_owned()),
         ]);
-        Ok(Self { binary, cluster, node, flags, pins, log, inside: false, process: None })
+        Ok(Self {
+            binary,
+            cluster,
+            node,
+            flags,
+            pins,
+            log,
+            inside: false,
+            capabilities: None,
+            process: None,
+        })
     }
 
     /// Sets a flag of its command line, from the next start on.
@@ -192,6 +204,11 @@ impl<'a> Agent<'a> {
     /// own connections are translated too.
     pub fn live_inside(&mut self) {
         self.inside = true;
+    }
+
+    /// Gives it these capabilities alone, from the next start on, and to its `cleanup`.
+    pub fn keep_only(&mut self, capabilities: CapabilitySet) {
+        self.capabilities = Some(capabilities);
     }
 
     /// Starts it, once more perhaps, and waits until connections are translated.
@@ -227,6 +244,10 @@ impl<'a> Agent<'a> {
             enter(&mut command, &self.node.netns, Some(&self.node.cgroup))?;
         } else {
             self.cluster.beside(self.node, &mut command)?;
+        }
+        // Last: to enter takes more.
+        if let Some(capabilities) = self.capabilities {
+            only_with(&mut command, capabilities);
         }
         Ok(command)
     }
@@ -342,7 +363,11 @@ impl<'a> Agent<'a> {
     /// # Errors
     /// It fails.
     pub fn cleanup(&self) -> Result<Output> {
-        self.binary.run(&["cleanup", "--pin-dir", text(&self.pins)?])
+        let mut command = self.binary.command(&["cleanup", "--pin-dir", text(&self.pins)?]);
+        if let Some(capabilities) = self.capabilities {
+            only_with(&mut command, capabilities);
+        }
+        command.output().context("cannot run `topo-lb cleanup`")
     }
 }
 

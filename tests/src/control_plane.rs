@@ -19,11 +19,12 @@ use kube::Client;
 use kube::api::GetParams;
 use kube::config::{Config, KubeConfigOptions, Kubeconfig};
 use kube::core::Request;
+use serde_json::Value;
 
 use crate::cluster::Cluster;
 use crate::interrupt;
 use crate::prefix::Prefix;
-use crate::process::Running;
+use crate::process::{Running, printed};
 use crate::residue::remove_tree;
 use crate::wiring::fabric4;
 
@@ -36,6 +37,10 @@ pub const ADMINISTRATOR: &str = "administrator";
 pub const AGENT: &str = "agent";
 /// May do nothing.
 pub const NOBODY: &str = "nobody";
+
+/// What is kept of requests: all of ServiceAccounts, and nothing of other users.
+const AUDIT_POLICY: &str = r#"{"apiVersion": "audit.k8s.io/v1", "kind": "Policy", "rules": [
+    {"level": "Metadata", "userGroups": ["system:serviceaccounts"]}, {"level": "None"}]}"#;
 
 /// How long a program may take to get ready: about ten seconds where nothing else runs.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -161,6 +166,7 @@ impl<'a> ControlPlane<'a> {
              {NOBODY},{NOBODY},3\n"
         );
         fs::write(self.path("tokens.csv"), tokens).context("cannot write tokens")?;
+        fs::write(self.path("audit-policy.json"), AUDIT_POLICY).context("cannot write a policy")?;
         // It makes a key and a certificate of its own here, once. No pod of a test has a token, so
         // the same key may sign them.
         let key = self.path("certificates/apiserver.key");
@@ -176,6 +182,8 @@ impl<'a> ControlPlane<'a> {
             "--disable-admission-plugins=ServiceAccount".to_owned(),
             // An address of the loopback device cannot be an endpoint of default/kubernetes.
             "--endpoint-reconciler-type=none".to_owned(),
+            format!("--audit-policy-file={}", self.path("audit-policy.json")),
+            format!("--audit-log-path={}", self.path("audit.log")),
             format!("--service-account-key-file={key}"),
             format!("--service-account-signing-key-file={key}"),
             "--service-account-issuer=https://kubernetes.default.svc".to_owned(),
@@ -241,7 +249,15 @@ impl<'a> ControlPlane<'a> {
     /// # Errors
     /// The file cannot be written.
     pub fn kubeconfig(&self, token: &str) -> Result<PathBuf> {
-        let path = self.folder.join(format!("{token}.kubeconfig"));
+        self.kubeconfig_of(token, token)
+    }
+
+    /// A kubeconfig with this token, in a file with this name.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub fn kubeconfig_of(&self, name: &str, token: &str) -> Result<PathBuf> {
+        let path = self.folder.join(format!("{name}.kubeconfig"));
         let text = format!(
             "apiVersion: v1\nkind: Config\ncurrent-context: here\n\
              contexts: [{{name: here, context: {{cluster: here, user: me}}}}]\n\
@@ -252,6 +268,30 @@ impl<'a> ControlPlane<'a> {
         );
         fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
         Ok(path)
+    }
+
+    /// Runs `program` as the administrator, from where the API server runs; `KUBECONFIG` leads there.
+    ///
+    /// # Errors
+    /// It fails; the error holds what it said.
+    pub fn administer(&self, program: &Path, arguments: &[&str]) -> Result<String> {
+        let mut command = Command::new(program);
+        command.args(arguments).stdin(Stdio::null());
+        command.env("KUBECONFIG", self.kubeconfig(ADMINISTRATOR)?).env("HOME", &self.folder);
+        if let Some(cluster) = self.lab {
+            cluster.beyond(&mut command)?;
+        }
+        printed(&mut command)
+    }
+
+    /// What ServiceAccounts have asked, as the API server's audit log has it (`audit.k8s.io/v1`).
+    ///
+    /// # Errors
+    /// The log cannot be read.
+    pub fn audited(&self) -> Result<Vec<Value>> {
+        let path = self.path("audit.log");
+        let text = fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
+        text.lines().map(|line| serde_json::from_str(line).context("not an audit event")).collect()
     }
 
     /// Asks the API server as the administrator, from where it runs.

@@ -7,11 +7,11 @@ use std::process::{Child, Command};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::thread::{
     CapabilitySet, LinkNameSpaceType, move_into_link_name_space,
-    remove_capability_from_bounding_set,
+    remove_capability_from_bounding_set, set_no_new_privs,
 };
 
 use crate::cgroup::Cgroup;
@@ -53,6 +53,25 @@ pub fn without(command: &mut Command, capabilities: CapabilitySet) {
             Ok(())
         });
     }
+}
+
+/// What `command` prints.
+///
+/// # Errors
+/// It fails; the error holds what it said.
+pub fn printed(command: &mut Command) -> Result<String> {
+    let output = command.output().with_context(|| format!("cannot run {command:?}"))?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "{command:?} failed: {}", said.trim());
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// Makes `command` run with these capabilities alone, as a container without privilege escalation
+/// does: root or not, and whatever it starts.
+pub fn only_with(command: &mut Command, capabilities: CapabilitySet) {
+    without(command, CapabilitySet::all() - capabilities);
+    // SAFETY: between fork and exec only one system call is made: nothing allocates or locks.
+    unsafe { command.pre_exec(|| Ok(set_no_new_privs(true)?)) };
 }
 
 /// A process that ends when this is dropped.
