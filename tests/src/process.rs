@@ -69,7 +69,9 @@ pub fn printed(command: &mut Command) -> Result<String> {
 /// Makes `command` run with these capabilities alone, as a container without privilege escalation
 /// does: root or not, and whatever it starts.
 pub fn only_with(command: &mut Command, capabilities: CapabilitySet) {
-    without(command, CapabilitySet::all() - capabilities);
+    // Not all(): the rest of its bits are no capabilities.
+    let known: CapabilitySet = CapabilitySet::all().iter_names().map(|(_, one)| one).collect();
+    without(command, known - capabilities);
     // SAFETY: between fork and exec only one system call is made: nothing allocates or locks.
     unsafe { command.pre_exec(|| Ok(set_no_new_privs(true)?)) };
 }

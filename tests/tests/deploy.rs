@@ -103,14 +103,20 @@ fn an_api_server_takes_every_object_and_every_change_from_one_overlay_to_another
     Ok(())
 }
 
-/// Every field of `sent` is in `stored`; the server adds more.
+/// Every field of `sent` is in `stored`; the server adds more, and orders lists of things with names
+/// as it likes.
 fn holds(stored: &Value, sent: &Value) -> Result<()> {
     match (stored, sent) {
         (Value::Object(stored), Value::Object(sent)) => sent.iter().try_for_each(|(name, sent)| {
             holds(stored.get(name).unwrap_or(&Value::Null), sent).with_context(|| name.clone())
         }),
         (Value::Array(stored), Value::Array(sent)) if stored.len() == sent.len() => {
-            stored.iter().zip(sent).try_for_each(|(stored, sent)| holds(stored, sent))
+            sent.iter().zip(stored).try_for_each(|(sent, same_place)| {
+                let same_name = |it: &&Value| it["name"] == sent["name"];
+                let named = sent["name"].is_string();
+                let stored = stored.iter().find(|it| named && same_name(it));
+                holds(stored.unwrap_or(same_place), sent)
+            })
         }
         _ => {
             ensure!(stored == sent, "{stored} is stored, and {sent} was sent");

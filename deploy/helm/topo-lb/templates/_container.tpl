@@ -19,13 +19,12 @@ env:
     value: {{ .Values.scope }}
   - name: TOPO_LB_LOG_FORMAT
     value: {{ .Values.logFormat }}
-  {{- if .Values.listen.onNode }}
-  # Before TOPO_LB_LISTEN, which refers to it.
+  # For listen.onNode. What refers to a variable has to come after it, and an API server that applies
+  # adds new ones at the end.
   - name: HOST_IP
     valueFrom:
       fieldRef:
         fieldPath: status.hostIP
-  {{- end }}
   - name: TOPO_LB_LISTEN
     value: {{ printf "%s:%v" (ternary "$(HOST_IP)" "127.0.0.1" .Values.listen.onNode) .Values.listen.port }}
   # The container runtimes' AppArmor profile forbids writes below a container's own /sys/fs/bpf, so
