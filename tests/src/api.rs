@@ -95,6 +95,17 @@ async fn change_status(client: &Client, pod: &str, status: Value) -> Result<()> 
     Ok(())
 }
 
+/// The rules of a role that reads these resources, each with its group, as an agent does.
+#[must_use]
+pub fn reading(resources: &[(&str, &str)]) -> Value {
+    let rule = |(group, resource): &(&str, &str)| json!({"apiGroups": [group], "resources": [resource], "verbs": ["list", "watch"]});
+    resources.iter().map(rule).collect()
+}
+
+/// What an agent reads.
+pub const READ: [(&str, &str); 3] =
+    [("", "services"), ("", "nodes"), ("discovery.k8s.io", "endpointslices")];
+
 /// Makes a role of these rules, and gives it to a user.
 ///
 /// # Errors

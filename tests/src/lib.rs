@@ -26,6 +26,7 @@ pub mod client;
 pub mod cluster;
 pub mod control_plane;
 pub mod http;
+pub mod hub;
 pub mod interrupt;
 pub mod kind;
 pub mod lab;

@@ -178,6 +178,13 @@ impl Tally {
         self.longest_us = self.longest_us.max(other.longest_us);
     }
 
+    /// Whether every exchange was answered, by exactly `pods`; none: whether every one was refused.
+    #[must_use]
+    pub fn is_of(&self, pods: &[&str]) -> bool {
+        let all = if pods.is_empty() { self.refused } else { self.answered() };
+        all == self.requests && self.pods() == pods.iter().copied().collect()
+    }
+
     /// How many exchanges were answered.
     #[must_use]
     pub fn answered(&self) -> u32 {

@@ -7,7 +7,7 @@ use anyhow::{Context as _, Result, ensure};
 use kube::api::{DynamicObject, ListParams};
 use serde_json::{Value, json};
 use topo_lb_tests::agent::{Agent, Binary};
-use topo_lb_tests::api::{self, allow, change, create};
+use topo_lb_tests::api::{self, READ, allow, change, create, reading};
 use topo_lb_tests::cluster::{Cluster, NodePlan};
 use topo_lb_tests::control_plane::{AGENT, ControlPlane};
 use topo_lb_tests::lab::within;
@@ -19,16 +19,13 @@ const SOON: Duration = Duration::from_secs(30);
 
 /// The rules of an installation, with those for Events or without.
 fn rules(with_events: bool) -> Value {
-    let mut rules = vec![
-        json!({"apiGroups": [""], "resources": ["services", "nodes"], "verbs": ["list", "watch"]}),
-        json!({"apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"],
-               "verbs": ["list", "watch"]}),
-    ];
+    let mut rules = reading(&READ);
     if with_events {
-        rules.push(json!({"apiGroups": ["events.k8s.io"], "resources": ["events"],
-                          "verbs": ["create", "patch"]}));
+        let events = json!({"apiGroups": ["events.k8s.io"], "resources": ["events"],
+                            "verbs": ["create", "patch"]});
+        rules.as_array_mut().expect("rules are a list").push(events);
     }
-    rules.into()
+    rules
 }
 
 fn service(name: &str, address: &str, annotations: &Value) -> Value {
@@ -71,11 +68,7 @@ fn play(
     let plan = [NodePlan { name: HERE, number: 1, pods: vec![("client", 2)] }];
     within(&plan, |cluster| {
         let mut plane = ControlPlane::in_lab(cluster)?;
-        let version = if plane.has_topology_keys()? {
-            "discovery.k8s.io/v1beta1"
-        } else {
-            "discovery.k8s.io/v1"
-        };
+        let version = plane.slice_version()?;
         plane.ask(async |client| {
             allow(&client, AGENT, "topo-lb", &rules(with_events)).await?;
             for (name, zone) in [(HERE, "zone-1"), ("far", "zone-2")] {

@@ -54,6 +54,8 @@ const CONTROL_PLANE_SUITES: &[&str] = &[
     "--test",
     "api",
     "--test",
+    "changes",
+    "--test",
     "telling",
     "--test",
     "autonomy",
