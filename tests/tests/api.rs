@@ -97,8 +97,7 @@ async fn describe(client: &Client, cluster: &Cluster, topology_keys: bool) -> Re
         create(client, &service).await?;
     }
     for name in every_pod() {
-        let pod = cluster.pod(name)?;
-        run_pod(client, name, APP, &pod.node, pod.ipv4.into()).await?;
+        run_pod(client, cluster.pod(name)?, &json!({"app": APP})).await?;
     }
     Ok(())
 }
