@@ -56,6 +56,8 @@ const CONTROL_PLANE_SUITES: &[&str] = &[
     "--test",
     "changes",
     "--test",
+    "demo_api_server",
+    "--test",
     "telling",
     "--test",
     "autonomy",
