@@ -7,6 +7,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 
 use crate::netns::NetNs;
+use crate::wait::patient;
 
 /// An answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,7 +32,7 @@ impl std::fmt::Display for Answer {
 /// Nobody answers there.
 pub fn get(netns: &NetNs, address: SocketAddr, path: &str) -> Result<Answer> {
     netns.run(|| {
-        let patience = Duration::from_secs(15);
+        let patience = patient(Duration::from_secs(15));
         let mut stream = TcpStream::connect_timeout(&address, patience)
             .with_context(|| format!("nobody listens on {address}"))?;
         stream.set_read_timeout(Some(patience)).context("a socket has a timeout")?;
