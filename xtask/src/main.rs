@@ -27,6 +27,7 @@ mod stage;
 mod summary;
 mod test;
 mod toolchain;
+mod virtual_machine;
 mod workspace;
 
 use progress::Screen;
