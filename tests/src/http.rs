@@ -7,6 +7,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 
 use crate::netns::NetNs;
+use crate::wait::patient;
 
 /// An answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -49,7 +50,7 @@ pub fn post(netns: &NetNs, address: SocketAddr, path: &str, json: &str) -> Resul
 /// By HTTP/1.0: the answer ends with the connection.
 fn exchange(netns: &NetNs, address: SocketAddr, request: &str) -> Result<Answer> {
     netns.run(|| {
-        let patience = Duration::from_secs(15);
+        let patience = patient(Duration::from_secs(15));
         let mut stream = TcpStream::connect_timeout(&address, patience)
             .with_context(|| format!("nobody listens on {address}"))?;
         stream.set_read_timeout(Some(patience)).context("a socket has a timeout")?;

@@ -44,5 +44,6 @@ pub mod restarts;
 pub mod scene;
 pub mod stress;
 pub mod traffic;
+pub mod verifier;
 pub mod wait;
 pub mod wiring;

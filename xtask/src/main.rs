@@ -9,7 +9,9 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 mod build_ebpf;
+mod cache;
 mod control_plane;
+mod debian;
 mod debian_kubernetes;
 mod demo;
 mod fuzz;
@@ -25,6 +27,7 @@ mod stage;
 mod summary;
 mod test;
 mod toolchain;
+mod virtual_machine;
 mod workspace;
 
 use progress::Screen;

@@ -20,6 +20,7 @@ pub(crate) const PACKAGES: &[&str] = &[
     "bpftool",
     "iproute2",
     "dpkg-dev",
+    "xz-utils",
 ];
 
 /// Debian's compiler that is recent enough, kept for its browsers, and the sources of `core`.
@@ -53,6 +54,8 @@ pub(crate) enum Need {
     Root,
     /// etcd, kube-apiserver and kube-controller-manager.
     ControlPlane,
+    /// Kernels, and QEMU to boot them.
+    VirtualMachine,
 }
 
 /// What would make the machine ready.
@@ -134,6 +137,7 @@ pub(crate) fn plan(machine: &Machine, needs: &BTreeSet<Need>) -> Plan {
             Need::Lab => draft.lab(),
             Need::Root => draft.root(),
             Need::ControlPlane => draft.control_plane(),
+            Need::VirtualMachine => draft.virtual_machine(),
         }
     }
     draft.finish()
@@ -340,6 +344,26 @@ impl Draft<'_> {
         }
     }
 
+    fn virtual_machine(&mut self) {
+        if !self.machine.virtual_machine {
+            let what = "nothing to boot Debian's kernels with, or no way to get them: it takes \
+                        qemu-system-x86_64, and apt-get, dpkg-deb and debian-archive-keyring to \
+                        download the kernels from Debian's archive, where they are not installed";
+            self.missing(
+                what.to_owned(),
+                "sudo apt-get install qemu-system-x86   # or as this system does it",
+            );
+        }
+        if !self.machine.xz {
+            if self.machine.debian12 {
+                self.packages_for(&["xz-utils"]);
+            } else {
+                let command = "sudo apt-get install xz-utils   # or as this system does it";
+                self.missing("`xz`, which unpacks modules, is not installed".to_owned(), command);
+            }
+        }
+    }
+
     fn has_package(&self, name: &str) -> bool {
         self.machine.packages.contains(name)
     }
@@ -417,6 +441,8 @@ mod tests {
             bpftool: false,
             control_plane: false,
             debian_sources: false,
+            virtual_machine: true,
+            xz: false,
             mounts: Mounts { bpffs: false, cgroup2: Cgroup2::Free },
         }
     }
@@ -431,6 +457,7 @@ mod tests {
             ip: true,
             bpftool: true,
             debian_sources: true,
+            xz: true,
             mounts: Mounts { bpffs: true, cgroup2: Cgroup2::At(CGROUPS.into()) },
             ..bare()
         }
@@ -462,7 +489,7 @@ mod tests {
     fn all() -> BTreeSet<Need> {
         use Need::{ControlPlane, Deny, HostLints, Kernel, Lab, Object, ObjectLints, Root};
         let tools = [Object, ObjectLints, HostLints, Deny, Kernel, Lab, Root, ControlPlane];
-        BTreeSet::from(tools)
+        BTreeSet::from_iter(tools.into_iter().chain([Need::VirtualMachine]))
     }
 
     fn for_object(machine: &Machine) -> Plan {
@@ -642,6 +669,17 @@ mod tests {
         let asked = [COMPILER_PACKAGES, LINKER_PACKAGES].concat();
         assert!(asked.iter().all(|name| PACKAGES.contains(name)));
         assert!(PACKAGES.contains(&format!("llvm-{DEBIAN_LLVM}-dev").as_str()));
+    }
+
+    #[test]
+    fn virtual_machines_come_from_debian_or_are_named() {
+        let needs = BTreeSet::from([Need::VirtualMachine]);
+        assert_eq!(plan(&complete(), &needs), Plan::default());
+        let elsewhere = Machine { virtual_machine: false, debian12: false, xz: false, ..bare() };
+        let found = plan(&elsewhere, &needs);
+        assert_eq!(found.steps, []);
+        let what: Vec<&str> = found.missing.iter().map(|it| it.what.as_str()).collect();
+        assert!(what[0].contains("qemu-system-x86_64") && what[1].contains("`xz`"), "{what:?}");
     }
 
     #[test]
