@@ -1,6 +1,7 @@
 //! The agent under test: its binary, run as a node would run it.
 
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -62,15 +63,7 @@ impl Binary {
     /// # Errors
     /// It fails, or prints something else.
     pub fn json(&self, arguments: &[&str]) -> Result<Value> {
-        let output = self.run(arguments)?;
-        ensure!(
-            output.status.success(),
-            "`topo-lb {}` failed: {}",
-            arguments.join(" "),
-            String::from_utf8_lossy(&output.stderr).trim()
-        );
-        serde_json::from_slice(&output.stdout)
-            .with_context(|| format!("`topo-lb {}` printed no JSON", arguments.join(" ")))
+        json_of(self.command(arguments))
     }
 
     /// What the policy says on `node`, by `topo-lb explain`, which needs no kernel.
@@ -80,6 +73,22 @@ impl Binary {
     pub fn explain(&self, manifests: &Path, node: &str) -> Result<Value> {
         self.json(&["explain", "--manifests", text(manifests)?, "--node", node, "-o", "json"])
     }
+}
+
+/// Runs a command of the binary to its end, and reads its standard output as JSON.
+///
+/// # Errors
+/// It cannot be started, fails, or prints something else.
+pub fn json_of(mut command: Command) -> Result<Value> {
+    let arguments: Vec<_> = command.get_args().map(OsStr::to_string_lossy).collect();
+    let what = format!("`topo-lb {}`", arguments.join(" "));
+    let output = command.output().with_context(|| format!("cannot run {what}"))?;
+    ensure!(
+        output.status.success(),
+        "{what} failed: {}",
+        String::from_utf8_lossy(&output.stderr).trim()
+    );
+    serde_json::from_slice(&output.stdout).with_context(|| format!("{what} printed no JSON"))
 }
 
 fn text(path: &Path) -> Result<&str> {

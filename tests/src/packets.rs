@@ -63,7 +63,7 @@ struct Raw<T>(T);
 unsafe impl<T: Pod> aya::Pod for Raw<T> {}
 
 /// The object that the agent carries.
-fn object() -> Result<PathBuf> {
+pub(crate) fn object() -> Result<PathBuf> {
     if let Some(path) = env::var_os("TOPO_LB_EBPF_OBJECT") {
         return Ok(path.into());
     }

@@ -16,6 +16,7 @@ use rustix::thread::{
 
 use crate::cgroup::Cgroup;
 use crate::netns::NetNs;
+use crate::wait::patient;
 
 /// Makes `command` run in a network namespace and, where one is given, in a cgroup: it has joined
 /// both before its program begins. It gets a process group of its own, so that Ctrl-C on a
@@ -100,11 +101,13 @@ impl Running {
         self.0.try_wait()
     }
 
-    /// Asks it to end with SIGTERM, and waits; SIGKILL after `limit`.
+    /// Asks it to end with SIGTERM, and waits; SIGKILL after `limit`, made
+    /// [`patient`].
     ///
     /// # Errors
     /// It did not end by itself in time.
     pub fn stop(&mut self, limit: Duration) -> Result<std::process::ExitStatus> {
+        let limit = patient(limit);
         let start = Instant::now();
         if let Some(pid) = i32::try_from(self.0.id()).ok().and_then(Pid::from_raw) {
             // It may have ended already; then the wait below says so.

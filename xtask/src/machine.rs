@@ -11,6 +11,7 @@ use crate::mounts::Mounts;
 use crate::plan::Need;
 use crate::process::quoted;
 use crate::toolchain::{self, Linker, Toolchain};
+use crate::virtual_machine;
 use crate::workspace::{Workspace, find_cargo_program, find_program};
 
 /// What was found. Only what the needs ask for is looked at; the rest is as on a bare machine.
@@ -50,6 +51,10 @@ pub(crate) struct Machine {
     pub(crate) pip: bool,
     /// `buildah` is there.
     pub(crate) buildah: bool,
+    /// Kernels and an emulator for them are there, or can be downloaded.
+    pub(crate) virtual_machine: bool,
+    /// `xz` is there.
+    pub(crate) xz: bool,
     /// What is mounted.
     pub(crate) mounts: Mounts,
 }
@@ -89,6 +94,8 @@ impl Machine {
             cluster_tools: cluster_tools::is_there(),
             pip: needs.contains(&Need::ClusterTools) && cluster_tools::is_obtainable(),
             buildah: find_program("buildah").is_some(),
+            virtual_machine: virtual_machine::is_obtainable(debian12),
+            xz: find_program("xz").is_some(),
             mounts: Mounts::of_mountinfo(&mountinfo),
         }
     }

@@ -9,8 +9,10 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 mod build_ebpf;
+mod cache;
 mod cluster_tools;
 mod control_plane;
+mod debian;
 mod debian_kubernetes;
 mod demo;
 mod fuzz;
@@ -27,6 +29,7 @@ mod stage;
 mod summary;
 mod test;
 mod toolchain;
+mod virtual_machine;
 mod workspace;
 
 use progress::Screen;

@@ -22,6 +22,7 @@ pub(crate) const PACKAGES: &[&str] = &[
     "dpkg-dev",
     "python3-pip",
     "buildah",
+    "xz-utils",
 ];
 
 /// Debian's compiler that is recent enough, kept for its browsers, and the sources of `core`.
@@ -59,6 +60,8 @@ pub(crate) enum Need {
     ClusterTools,
     /// buildah.
     Image,
+    /// Kernels, and QEMU to boot them.
+    VirtualMachine,
 }
 
 /// What would make the machine ready.
@@ -142,6 +145,7 @@ pub(crate) fn plan(machine: &Machine, needs: &BTreeSet<Need>) -> Plan {
             Need::ControlPlane => draft.control_plane(),
             Need::ClusterTools => draft.cluster_tools(),
             Need::Image => draft.image(),
+            Need::VirtualMachine => draft.virtual_machine(),
         }
     }
     draft.finish()
@@ -366,6 +370,26 @@ impl Draft<'_> {
         }
     }
 
+    fn virtual_machine(&mut self) {
+        if !self.machine.virtual_machine {
+            let what = "nothing to boot Debian's kernels with, or no way to get them: it takes \
+                        qemu-system-x86_64, and apt-get, dpkg-deb and debian-archive-keyring to \
+                        download the kernels from Debian's archive, where they are not installed";
+            self.missing(
+                what.to_owned(),
+                "sudo apt-get install qemu-system-x86   # or as this system does it",
+            );
+        }
+        if !self.machine.xz {
+            if self.machine.debian12 {
+                self.packages_for(&["xz-utils"]);
+            } else {
+                let command = "sudo apt-get install xz-utils   # or as this system does it";
+                self.missing("`xz`, which unpacks modules, is not installed".to_owned(), command);
+            }
+        }
+    }
+
     fn has_package(&self, name: &str) -> bool {
         self.machine.packages.contains(name)
     }
@@ -446,6 +470,8 @@ mod tests {
             pip: false,
             buildah: false,
             debian_sources: false,
+            virtual_machine: true,
+            xz: false,
             mounts: Mounts { bpffs: false, cgroup2: Cgroup2::Free },
         }
     }
@@ -462,6 +488,7 @@ mod tests {
             debian_sources: true,
             cluster_tools: true,
             buildah: true,
+            xz: true,
             mounts: Mounts { bpffs: true, cgroup2: Cgroup2::At(CGROUPS.into()) },
             ..bare()
         }
@@ -493,10 +520,11 @@ mod tests {
     fn all() -> BTreeSet<Need> {
         use Need::{
             ClusterTools, ControlPlane, Deny, HostLints, Image, Kernel, Lab, Object, ObjectLints,
-            Root,
+            Root, VirtualMachine,
         };
         let tools = [Object, ObjectLints, HostLints, Deny, Kernel, Lab, Root];
-        tools.into_iter().chain([ControlPlane, ClusterTools, Image]).collect()
+        let others = [ControlPlane, ClusterTools, Image, VirtualMachine];
+        tools.into_iter().chain(others).collect()
     }
 
     fn for_object(machine: &Machine) -> Plan {
@@ -676,6 +704,17 @@ mod tests {
         let asked = [COMPILER_PACKAGES, LINKER_PACKAGES].concat();
         assert!(asked.iter().all(|name| PACKAGES.contains(name)));
         assert!(PACKAGES.contains(&format!("llvm-{DEBIAN_LLVM}-dev").as_str()));
+    }
+
+    #[test]
+    fn virtual_machines_come_from_debian_or_are_named() {
+        let needs = BTreeSet::from([Need::VirtualMachine]);
+        assert_eq!(plan(&complete(), &needs), Plan::default());
+        let elsewhere = Machine { virtual_machine: false, debian12: false, xz: false, ..bare() };
+        let found = plan(&elsewhere, &needs);
+        assert_eq!(found.steps, []);
+        let what: Vec<&str> = found.missing.iter().map(|it| it.what.as_str()).collect();
+        assert!(what[0].contains("qemu-system-x86_64") && what[1].contains("`xz`"), "{what:?}");
     }
 
     #[test]

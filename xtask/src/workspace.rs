@@ -63,7 +63,7 @@ impl Workspace {
 
     /// The log of a step.
     pub(crate) fn log(&self, step: &str) -> PathBuf {
-        self.target.join("xtask").join(step).with_extension("log")
+        self.target.join("xtask").join(format!("{step}.log"))
     }
 
     /// A program with the environment that xtask itself was started in, run at the root.
@@ -154,32 +154,9 @@ pub(crate) fn cargo_home() -> Option<PathBuf> {
     home.or_else(|| Some(env::home_dir()?.join(".cargo")))
 }
 
-/// Where what was fetched or built once is kept, outside of the repository.
-pub(crate) fn cache_folder() -> Option<PathBuf> {
-    cache_below(env::var_os("XDG_CACHE_HOME"), env::home_dir())
-}
-
-/// A relative `XDG_CACHE_HOME` counts as none (XDG Base Directory Specification 0.8).
-fn cache_below(xdg: Option<OsString>, home: Option<PathBuf>) -> Option<PathBuf> {
-    let caches = xdg.map(PathBuf::from).filter(|path| path.is_absolute());
-    let caches = caches.or_else(|| Some(home?.join(".cache")))?;
-    Some(caches.join("topo-lb"))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn what_is_kept_is_among_the_users_caches() {
-        let home = || Some(PathBuf::from("/home/me"));
-        let expected = "/home/me/.cache/topo-lb";
-        assert_eq!(cache_below(None, home()), Some(expected.into()));
-        assert_eq!(cache_below(Some("relative".into()), home()), Some(expected.into()));
-        let elsewhere = cache_below(Some("/var/caches".into()), home());
-        assert_eq!(elsewhere, Some("/var/caches/topo-lb".into()));
-        assert_eq!(cache_below(None, None), None);
-    }
 
     #[test]
     fn sbin_is_added_once() {
