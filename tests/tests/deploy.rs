@@ -140,7 +140,9 @@ fn helm_installs_upgrades_rolls_back_and_uninstalls() -> Result<()> {
     ensure!(scope()? == "all", "{}", scope()?);
     plane.administer(&helm, &["rollback", NAME, "-n", NAME])?;
     ensure!(scope()? == "opt-in", "{}", scope()?);
-    plane.administer(&helm, &["upgrade", NAME, &place, "-n", NAME, "--set", "cleanup=true"])?;
+    let cleanup = ["--reset-then-reuse-values", "--set", "cleanup=true"];
+    let upgrade = [&["upgrade", NAME, &place, "-n", NAME], &cleanup[..]].concat();
+    plane.administer(&helm, &upgrade)?;
     let path = "jsonpath={..initContainers[*].args}";
     let cleans = plane.administer(&kubectl, &["-n", NAME, "get", "daemonset", NAME, "-o", path])?;
     ensure!(cleans == "[\"cleanup\"]", "{cleans}");

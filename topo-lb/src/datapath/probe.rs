@@ -160,6 +160,13 @@ fn has_hook(hook: Hook) -> Option<bool> {
     }
 }
 
+/// Why this process may not load programs, although its capabilities would do; `None` where it may.
+#[must_use]
+pub fn forbidden() -> Option<io::Error> {
+    let loaded = load_sock_addr(&EMPTY, Hook::Connect4.attach_type());
+    loaded.err().filter(|error| error.raw_os_error() == Some(libc::EPERM))
+}
+
 /// The required features that this kernel says it does not have.
 #[must_use]
 pub fn missing() -> Vec<Feature> {

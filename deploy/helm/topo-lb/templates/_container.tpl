@@ -49,6 +49,9 @@ securityContext:
   capabilities:
     drop: [ALL]
     add: {{ .Values.capabilities | toJson }}
+  # Default profiles of many runtimes allow bpf(2) only with SYS_ADMIN, whatever BPF says.
+  seccompProfile:
+    type: {{ .Values.seccompProfile }}
   # SELinux lets no other container type write to bpffs; ignored where there is no SELinux.
   seLinuxOptions:
     type: spc_t
