@@ -61,6 +61,8 @@ pub struct ControlPlane<'a> {
     peer: SocketAddr,
     /// What kube-apiserver is started with besides.
     flags: Vec<String>,
+    /// The token of [`AGENT`].
+    token: String,
     /// Ended in this order.
     controllers: Option<Running>,
     api_server: Option<Running>,
@@ -107,6 +109,7 @@ impl<'a> ControlPlane<'a> {
             etcd: SocketAddr::from((Ipv4Addr::LOCALHOST, etcd)),
             peer: SocketAddr::from((Ipv4Addr::LOCALHOST, peer)),
             flags: Vec::new(),
+            token: AGENT.to_owned(),
             controllers: None,
             api_server: None,
             database: None,
@@ -189,6 +192,11 @@ impl<'a> ControlPlane<'a> {
         serde_json::from_str(&answer.body).with_context(|| format!("no JSON: {answer}"))
     }
 
+    /// Gives [`AGENT`] another token, and the old one to nobody, from kube-apiserver's next start on.
+    pub fn set_token(&mut self, token: &str) {
+        token.clone_into(&mut self.token);
+    }
+
     /// Adds a flag to kube-apiserver's command line, from its next start on.
     pub fn set(&mut self, flag: &str) {
         self.flags.push(flag.to_owned());
@@ -201,8 +209,9 @@ impl<'a> ControlPlane<'a> {
     pub fn start_api_server(&mut self) -> Result<()> {
         let tokens = format!(
             "{ADMINISTRATOR},{ADMINISTRATOR},1,system:masters\n\
-             {AGENT},{AGENT},2\n\
-             {NOBODY},{NOBODY},3\n"
+             {},{AGENT},2\n\
+             {NOBODY},{NOBODY},3\n",
+            self.token,
         );
         fs::write(self.path("tokens.csv"), tokens).context("cannot write tokens")?;
         fs::write(self.path("audit-policy.json"), AUDIT_POLICY).context("cannot write a policy")?;

@@ -290,6 +290,40 @@ fn a_server_that_is_killed_again_and_again_costs_no_connection() -> Result<()> {
     })
 }
 
+#[test]
+fn a_token_that_has_run_out_is_replaced_by_the_one_in_its_file() -> Result<()> {
+    play(|edge| {
+        let token = edge.cluster.folder().join("token");
+        fs::write(&token, AGENT)?;
+        let kubeconfig = edge.plane.kubeconfig(AGENT)?;
+        let text = fs::read_to_string(&kubeconfig)?;
+        let from_file = format!("tokenFile: \"{}\"", token.display());
+        let changed = text.replace(&format!("token: {AGENT}"), &from_file);
+        ensure!(changed != text, "the kubeconfig holds no token: {text}");
+        let path = kubeconfig.with_extension("token-file");
+        fs::write(&path, changed)?;
+        edge.agent.set("--kubeconfig", path.to_str().context("a path in UTF-8")?);
+        edge.agent.resume()?;
+        answered_by(&mut edge.client, WEB, &HANGZHOU, FOLLOWS)?;
+
+        edge.plane.kill_api_server();
+        edge.plane.set_token("another");
+        edge.plane.start_api_server()?;
+        edge.open_web()?;
+        let Edge { client, .. } = edge;
+        // What the server says to nobody does not reach it.
+        let (tally, ()) = client.call_during(Via::Http, at(WEB)?, || {
+            thread::sleep(Duration::from_secs(3));
+            Ok(())
+        })?;
+        ensure!(tally.is_of(&HANGZHOU), "with a token that has run out: {tally}");
+        fs::write(&token, "another")?;
+        let took = answered_by(client, WEB, &servers(), SOON)?;
+        eprintln!("a renewed token was used within {took:?}");
+        Ok(())
+    })
+}
+
 /// A kubeconfig like `like` with another server, beside it.
 fn with_server(like: &Path, server: &str) -> Result<PathBuf> {
     let text = fs::read_to_string(like)?;

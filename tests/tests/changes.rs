@@ -21,7 +21,7 @@ use topo_lb_tests::process::Running;
 use topo_lb_tests::requirements;
 use topo_lb_tests::scene::{FOLLOWS, HERE, KEYS, at};
 use topo_lb_tests::traffic::{Tally, Via};
-use topo_lb_tests::wait::until;
+use topo_lb_tests::wait::{patient, until};
 
 /// The other node.
 const THERE: &str = "there";
@@ -349,7 +349,7 @@ fn nodes_that_move_take_their_endpoints_along() -> Result<()> {
                 slowest = slowest.max(town.answered_by(WEB, pods)?);
             }
             eprintln!("a relabelled node was followed within {slowest:?}");
-            ensure!(slowest < FOLLOWS, "it took {slowest:?}");
+            ensure!(slowest < patient(FOLLOWS), "it took {slowest:?}");
 
             // In no pool at all.
             let none = json!({"metadata": {"labels": {POOL: null}}});
