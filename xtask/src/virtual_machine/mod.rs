@@ -28,9 +28,12 @@ use crate::workspace::Workspace;
 use counts::Counts;
 use report::Report;
 
-/// Whether kernels and an emulator are here, or can be had without installing anything.
+/// Whether kernels and an emulator are here, or can be had without installing anything. A machine
+/// runs what is compiled for this one, so both are of one architecture.
 pub(crate) fn is_obtainable(debian12: bool) -> bool {
-    emulator::is_obtainable(debian12) && debian_kernel::is_obtainable()
+    cfg!(target_arch = "x86_64")
+        && emulator::is_obtainable(debian12)
+        && debian_kernel::is_obtainable()
 }
 
 /// Runs the suites on kernels, one machine after the other: this one has better to do than two.
