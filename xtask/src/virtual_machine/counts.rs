@@ -13,7 +13,7 @@ use super::report::Verified;
 use crate::workspace::Workspace;
 
 /// Below the root of the repository.
-const PATH: &str = "tests/verifier.tsv";
+pub(super) const PATH: &str = "tests/verifier.tsv";
 
 /// What no verifier goes beyond (`BPF_COMPLEXITY_LIMIT_INSNS`); the suite `verifier` fails before.
 const LIMIT: u32 = 1_000_000;
@@ -74,20 +74,21 @@ impl Counts {
         lines
     }
 
-    /// Keeps what was seen.
+    /// Keeps what was seen; whether that is another than what was known.
     ///
     /// # Errors
     /// The file cannot be written.
-    pub(super) fn write(&self, workspace: &Workspace) -> Result<()> {
+    pub(super) fn write(&self, workspace: &Workspace) -> Result<bool> {
         let mut table = self.known.clone();
         let kept = |kernel: &str| Line::ALL.iter().any(|line| line.name() == kernel);
         table.extend(self.seen.clone().into_iter().filter(|(kernel, _)| kept(kernel)));
         let text = print(&table);
         let path = path(workspace);
         if fs::read_to_string(&path).is_ok_and(|old| old == text) {
-            return Ok(());
+            return Ok(false);
         }
-        fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))
+        fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
+        Ok(true)
     }
 }
 
