@@ -373,7 +373,7 @@ impl Draft<'_> {
     fn virtual_machine(&mut self) {
         if !self.machine.virtual_machine {
             let what = "nothing to boot Debian's kernels with, or no way to get them: it takes \
-                        qemu-system-x86_64, and apt-get, dpkg-deb and debian-archive-keyring to \
+                        an x86-64 machine with qemu-system-x86_64, and apt-get, dpkg-deb and debian-archive-keyring to \
                         download the kernels from Debian's archive, where they are not installed";
             self.missing(
                 what.to_owned(),

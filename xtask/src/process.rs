@@ -222,11 +222,6 @@ fn succeeded(status: ExitStatus, command: &Command) -> Result<()> {
     Ok(())
 }
 
-/// The last lines of a log, as many as are shown of a step that has failed.
-pub(crate) fn last_lines_of(log: &Path) -> Vec<String> {
-    tail(log, TAIL_LINES)
-}
-
 /// The last lines of a file; none if it cannot be read.
 fn tail(log: &Path, lines: usize) -> Vec<String> {
     const BLOCK: u64 = 16 * 1024;

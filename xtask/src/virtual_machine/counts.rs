@@ -2,7 +2,7 @@
 //! so that growth is seen before a kernel refuses a program. Only Debian's kernels are kept, which
 //! are the same for everybody.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::PathBuf;
 
@@ -13,7 +13,7 @@ use super::report::Verified;
 use crate::workspace::Workspace;
 
 /// Below the root of the repository.
-const PATH: &str = "tests/verifier.tsv";
+pub(super) const PATH: &str = "tests/verifier.tsv";
 
 /// What no verifier goes beyond (`BPF_COMPLEXITY_LIMIT_INSNS`); the suite `verifier` fails before.
 const LIMIT: u32 = 1_000_000;
@@ -47,36 +47,48 @@ impl Counts {
         self.seen.insert(kernel.to_owned(), verified.into_iter().collect());
     }
 
-    /// For people: what was seen, and how it differs from what is known.
+    /// For people: what was seen, a column for each kernel, and how it differs from what is known.
     pub(super) fn table(&self) -> Vec<String> {
-        let mut lines = vec![format!("instructions for the verifier, of {LIMIT} at most:")];
-        for (kernel, programs) in &self.seen {
-            for (program, count) in programs {
-                let before = self.known.get(kernel).and_then(|programs| programs.get(program));
-                let change = match before {
-                    Some(before) if before != count => format!("  (was {before})"),
-                    _ => String::new(),
-                };
-                lines.push(format!("  {kernel:<5} {program:<16} {count:>7}{change}"));
+        let kernels: Vec<&String> = self.seen.keys().collect();
+        let head: String = kernels.iter().map(|kernel| format!("{kernel:>9}")).collect();
+        let mut lines = vec![
+            format!("instructions that the verifiers looked at, {LIMIT} at most:"),
+            format!("{:<16}{head}", "program"),
+        ];
+        for program in programs(&self.seen) {
+            let mut line = format!("{program:<16}");
+            let mut changes = Vec::new();
+            for kernel in &kernels {
+                let now = count(&self.seen, kernel, program);
+                line.push_str(&format!("{:>9}", cell(now)));
+                let before = count(&self.known, kernel, program);
+                if before.is_some() && before != now {
+                    changes.push(format!("{kernel}: {} before", cell(before)));
+                }
             }
+            if !changes.is_empty() {
+                line.push_str(&format!("  ({})", changes.join(", ")));
+            }
+            lines.push(line);
         }
         lines
     }
 
-    /// Keeps what was seen.
+    /// Keeps what was seen; whether that is another than what was known.
     ///
     /// # Errors
     /// The file cannot be written.
-    pub(super) fn write(&self, workspace: &Workspace) -> Result<()> {
+    pub(super) fn write(&self, workspace: &Workspace) -> Result<bool> {
         let mut table = self.known.clone();
         let kept = |kernel: &str| Line::ALL.iter().any(|line| line.name() == kernel);
         table.extend(self.seen.clone().into_iter().filter(|(kernel, _)| kept(kernel)));
         let text = print(&table);
         let path = path(workspace);
         if fs::read_to_string(&path).is_ok_and(|old| old == text) {
-            return Ok(());
+            return Ok(false);
         }
-        fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))
+        fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
+        Ok(true)
     }
 }
 
@@ -103,20 +115,29 @@ fn parse(text: &str) -> Table {
 
 fn print(table: &Table) -> String {
     let kernels = Line::ALL.map(Line::name);
-    let mut programs: Vec<&String> = table.values().flat_map(BTreeMap::keys).collect();
-    programs.sort();
-    programs.dedup();
     let mut text = format!(
         "# Instructions that the verifier of a kernel looks at, {LIMIT} at most.\n\
          # Written by `cargo xtask test --only kernels`; not by hand.\nprogram\t{}\n",
         kernels.join("\t")
     );
-    for program in programs {
-        let count = |kernel| table.get(kernel).and_then(|programs| programs.get(program));
-        let cell = |kernel| count(kernel).map_or_else(|| "-".to_owned(), u32::to_string);
-        text.push_str(&format!("{program}\t{}\n", kernels.map(cell).join("\t")));
+    for program in programs(table) {
+        let cells = kernels.map(|kernel| cell(count(table, kernel, program)));
+        text.push_str(&format!("{program}\t{}\n", cells.join("\t")));
     }
     text
+}
+
+/// Every program that any kernel has seen.
+fn programs(table: &Table) -> BTreeSet<&String> {
+    table.values().flat_map(BTreeMap::keys).collect()
+}
+
+fn count(table: &Table, kernel: &str, program: &str) -> Option<u32> {
+    table.get(kernel)?.get(program).copied()
+}
+
+fn cell(count: Option<u32>) -> String {
+    count.map_or_else(|| "-".to_owned(), |count| count.to_string())
 }
 
 #[cfg(test)]
@@ -146,8 +167,12 @@ mod tests {
         let mut counts = Counts { known, seen: Table::new() };
         counts.set("6.1", of(&[("connect4", 12), ("connect6", 15), ("sendmsg4", 1)]));
         let lines = counts.table();
-        assert_eq!(lines[1], "  6.1   connect4              12");
-        assert_eq!(lines[2], "  6.1   connect6              15  (was 13)");
-        assert_eq!(lines[3], "  6.1   sendmsg4               1");
+        let expected = [
+            "program               6.1",
+            "connect4               12",
+            "connect6               15  (6.1: 13 before)",
+            "sendmsg4                1",
+        ];
+        assert_eq!(lines[1..], expected);
     }
 }

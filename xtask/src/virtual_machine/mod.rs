@@ -28,9 +28,12 @@ use crate::workspace::Workspace;
 use counts::Counts;
 use report::Report;
 
-/// Whether kernels and an emulator are here, or can be had without installing anything.
+/// Whether kernels and an emulator are here, or can be had without installing anything. A machine
+/// runs what is compiled for this one, so both are of one architecture.
 pub(crate) fn is_obtainable(debian12: bool) -> bool {
-    emulator::is_obtainable(debian12) && debian_kernel::is_obtainable()
+    cfg!(target_arch = "x86_64")
+        && emulator::is_obtainable(debian12)
+        && debian_kernel::is_obtainable()
 }
 
 /// Runs the suites on kernels, one machine after the other: this one has better to do than two.
@@ -65,7 +68,9 @@ pub(crate) fn run(
     for text in counts.table() {
         screen.note(&text);
     }
-    counts.write(workspace)?;
+    if counts.write(workspace)? {
+        screen.note(&format!("{} has changed: commit it", counts::PATH));
+    }
     if failures.is_empty() {
         Ok(())
     } else {
@@ -101,16 +106,17 @@ fn boot_and_test(
     let log = workspace.log(&format!("linux-{line}"));
     let machine = boot::Machine { emulator, image: &kernel.image, initramfs: &initramfs };
     let title = format!("Linux {}", kernel.release);
-    machine.run(workspace, screen, &title, &log, limit(scope))?;
-    let report = Report::read(&read(&log)?);
+    let ended = machine.run(workspace, screen, &title, &log, limit(scope));
+    let said = read(&log)?;
+    let report = Report::read(&said);
     for text in report.lines() {
         screen.note(&format!("  {text}"));
     }
-    if let Err(error) = suites::judge(&suites, &report) {
-        for text in crate::process::last_lines_of(&log) {
+    if let Err(error) = ended.and_then(|()| suites::judge(&suites, &report)) {
+        for text in report::excerpt(&said) {
             screen.note(&format!("│ {text}"));
         }
-        bail!("{error}; all that it said: {}", log.display());
+        return Err(error.context(format!("all that it said is in {}", log.display())));
     }
     // It is as large as all programs together.
     fs::remove_file(&initramfs)

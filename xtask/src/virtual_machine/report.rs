@@ -108,6 +108,17 @@ impl Report {
     }
 }
 
+/// What to show of a machine that has failed: the last lines of its first suite that did, or else
+/// of all that it said.
+pub(super) fn excerpt(log: &str) -> Vec<&str> {
+    const LINES: usize = 40;
+    let mut lines: Vec<&str> = log.lines().map(str::trim_end).filter(|it| !it.is_empty()).collect();
+    if let Some(end) = lines.iter().position(|line| line.starts_with("@guest failed")) {
+        lines.truncate(end);
+    }
+    lines.split_off(lines.len().saturating_sub(LINES))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -140,6 +151,16 @@ mod tests {
         assert!(report.has_skipped("connect") && !report.has_skipped("verifier"));
         assert!(!report.is_complete && report.trouble.is_none());
         assert!(Report::read("@guest end 2 passed 0 failed\n").is_complete);
+    }
+
+    #[test]
+    fn what_is_shown_of_a_failure_is_what_was_said_last_before_it() {
+        let shown = excerpt(LOG);
+        assert_eq!(shown.last(), Some(&"test result: FAILED. 1 passed; 2 failed; 0 ignored"));
+        assert_eq!(
+            excerpt("one\r\n\r\n[    3.1] Kernel panic\r\n"),
+            ["one", "[    3.1] Kernel panic"]
+        );
     }
 
     #[test]
