@@ -3,7 +3,7 @@
 
 use std::ffi::CString;
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd as _, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
@@ -159,9 +159,16 @@ pub(crate) fn link_info(link: BorrowedFd<'_>) -> io::Result<CgroupLinkInfo> {
     info(link)
 }
 
-/// Reads what a tcx link is; of another kind of link only the first fields mean anything.
-pub(crate) fn tcx_link_info(link: BorrowedFd<'_>) -> io::Result<TcxLinkInfo> {
-    info(link)
+/// Opens a pinned tcx link, and reads what it is; of another kind of link only the first fields
+/// mean anything. `None` where nothing is pinned.
+pub(crate) fn tcx_link(path: &Path) -> io::Result<Option<(OwnedFd, TcxLinkInfo)>> {
+    let link = match open_pin(path) {
+        Ok(link) => link,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    let info = info(link.as_fd())?;
+    Ok(Some((link, info)))
 }
 
 fn info<T: Default>(link: BorrowedFd<'_>) -> io::Result<T> {
