@@ -209,6 +209,11 @@ impl<'a> Agent<'a> {
         self.flags.insert(flag, value.into());
     }
 
+    /// Takes a flag off its command line, from the next start on.
+    pub fn unset(&mut self, flag: &str) {
+        self.flags.remove(flag);
+    }
+
     /// Puts it into the node's cgroup, from the next start on, as a Pod of the host's network is: its
     /// own connections are translated too.
     pub fn live_inside(&mut self) {

@@ -149,6 +149,15 @@ pub fn pin_empty(hook: Hook, path: &Path) -> io::Result<()> {
     syscall::pin(load_sock_addr(&EMPTY, hook.attach_type())?.as_fd(), path)
 }
 
+/// The same for tc.
+///
+/// # Errors
+///
+/// As [`pin_empty`].
+pub fn pin_empty_classifier(path: &Path) -> io::Result<()> {
+    syscall::pin(syscall::load_classifier(&EMPTY)?.as_fd(), path)
+}
+
 fn has_hook(hook: Hook) -> Option<bool> {
     match load_sock_addr(&EMPTY, hook.attach_type()) {
         Ok(_) => Some(true),
