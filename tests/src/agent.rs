@@ -1,6 +1,7 @@
 //! The agent under test: its binary, run as a node would run it.
 
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -8,13 +9,14 @@ use std::process::{Command, ExitStatus, Output, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
+use rustix::thread::CapabilitySet;
 use serde_json::Value;
 
 use crate::cluster::{Cluster, Node};
 use crate::http::{self, Answer};
 use crate::interrupt;
 use crate::objects::Objects;
-use crate::process::{Running, enter};
+use crate::process::{Running, enter, only_with};
 use crate::requirements::BPFFS;
 use crate::wait::{PATIENCE, until};
 
@@ -61,15 +63,7 @@ impl Binary {
     /// # Errors
     /// It fails, or prints something else.
     pub fn json(&self, arguments: &[&str]) -> Result<Value> {
-        let output = self.run(arguments)?;
-        ensure!(
-            output.status.success(),
-            "`topo-lb {}` failed: {}",
-            arguments.join(" "),
-            String::from_utf8_lossy(&output.stderr).trim()
-        );
-        serde_json::from_slice(&output.stdout)
-            .with_context(|| format!("`topo-lb {}` printed no JSON", arguments.join(" ")))
+        json_of(self.command(arguments))
     }
 
     /// What the policy says on `node`, by `topo-lb explain`, which needs no kernel.
@@ -79,6 +73,22 @@ impl Binary {
     pub fn explain(&self, manifests: &Path, node: &str) -> Result<Value> {
         self.json(&["explain", "--manifests", text(manifests)?, "--node", node, "-o", "json"])
     }
+}
+
+/// Runs a command of the binary to its end, and reads its standard output as JSON.
+///
+/// # Errors
+/// It cannot be started, fails, or prints something else.
+pub fn json_of(mut command: Command) -> Result<Value> {
+    let arguments: Vec<_> = command.get_args().map(OsStr::to_string_lossy).collect();
+    let what = format!("`topo-lb {}`", arguments.join(" "));
+    let output = command.output().with_context(|| format!("cannot run {what}"))?;
+    ensure!(
+        output.status.success(),
+        "{what} failed: {}",
+        String::from_utf8_lossy(&output.stderr).trim()
+    );
+    serde_json::from_slice(&output.stdout).with_context(|| format!("{what} printed no JSON"))
 }
 
 fn text(path: &Path) -> Result<&str> {
@@ -95,6 +105,7 @@ pub struct Agent<'a> {
     pins: PathBuf,
     log: PathBuf,
     inside: bool,
+    capabilities: Option<CapabilitySet>,
     process: Option<Running>,
 }
 
@@ -180,7 +191,17 @@ impl<'a> Agent<'a> {
             ("--pin-dir", text(&pins)?.to_owned()),
             ("--log-format", "json".to_owned()),
         ]);
-        Ok(Self { binary, cluster, node, flags, pins, log, inside: false, process: None })
+        Ok(Self {
+            binary,
+            cluster,
+            node,
+            flags,
+            pins,
+            log,
+            inside: false,
+            capabilities: None,
+            process: None,
+        })
     }
 
     /// Sets a flag of its command line, from the next start on.
@@ -188,10 +209,20 @@ impl<'a> Agent<'a> {
         self.flags.insert(flag, value.into());
     }
 
+    /// Takes a flag off its command line, from the next start on.
+    pub fn unset(&mut self, flag: &str) {
+        self.flags.remove(flag);
+    }
+
     /// Puts it into the node's cgroup, from the next start on, as a Pod of the host's network is: its
     /// own connections are translated too.
     pub fn live_inside(&mut self) {
         self.inside = true;
+    }
+
+    /// Gives it these capabilities alone, from the next start on, and to its `cleanup`.
+    pub fn keep_only(&mut self, capabilities: CapabilitySet) {
+        self.capabilities = Some(capabilities);
     }
 
     /// Starts it, once more perhaps, and waits until connections are translated.
@@ -227,6 +258,10 @@ impl<'a> Agent<'a> {
             enter(&mut command, &self.node.netns, Some(&self.node.cgroup))?;
         } else {
             self.cluster.beside(self.node, &mut command)?;
+        }
+        // Last: to enter takes more.
+        if let Some(capabilities) = self.capabilities {
+            only_with(&mut command, capabilities);
         }
         Ok(command)
     }
@@ -350,7 +385,11 @@ impl<'a> Agent<'a> {
     /// # Errors
     /// It fails.
     pub fn cleanup(&self) -> Result<Output> {
-        self.binary.run(&["cleanup", "--pin-dir", text(&self.pins)?])
+        let mut command = self.binary.command(&["cleanup", "--pin-dir", text(&self.pins)?]);
+        if let Some(capabilities) = self.capabilities {
+            only_with(&mut command, capabilities);
+        }
+        command.output().context("cannot run `topo-lb cleanup`")
     }
 }
 

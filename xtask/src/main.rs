@@ -10,10 +10,14 @@ use clap::{Parser, Subcommand};
 
 mod bench;
 mod build_ebpf;
+mod cache;
+mod cluster_tools;
 mod control_plane;
+mod debian;
 mod debian_kubernetes;
 mod demo;
 mod fuzz;
+mod image;
 mod machine;
 mod mounts;
 mod plan;
@@ -26,6 +30,7 @@ mod stage;
 mod summary;
 mod test;
 mod toolchain;
+mod virtual_machine;
 mod workspace;
 
 use progress::Screen;
@@ -50,6 +55,7 @@ enum Command {
     Test(test::Args),
     Soak(soak::Args),
     Bench(bench::Args),
+    Image(image::Args),
 }
 
 fn main() -> ExitCode {
@@ -64,6 +70,7 @@ fn main() -> ExitCode {
         Command::Test(args) => test::run(&workspace, &screen, &args),
         Command::Soak(args) => soak::run(&workspace, &screen, &args),
         Command::Bench(args) => bench::run(&workspace, &screen, &args),
+        Command::Image(args) => image::run(&workspace, &screen, &args),
     });
     match result {
         Ok(()) => ExitCode::SUCCESS,

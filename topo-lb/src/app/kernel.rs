@@ -74,8 +74,8 @@ impl Kernel {
         let names: Vec<String> = left_out.iter().take(8).map(ToString::to_string).collect();
         warn!(
             count = left_out.len(),
-            "the maps are full: left to kube-proxy are {}{}; run `topo-lb cleanup` and start the \
-             agent with a larger --max-services or --max-endpoints",
+            "the maps are full: left to kube-proxy are {}{}; start the agent \
+             with a larger --max-services or --max-endpoints",
             names.join(", "),
             if left_out.len() > names.len() { " and others" } else { "" }
         );
