@@ -217,7 +217,14 @@ fn clsact_does_what_tcx_does_and_filters_go_with_cleanup() -> Result<()> {
             let other = ["filter", "add", "dev", "pod2", "ingress", "prio", "7"];
             tc(node, &[&other[..], &["bpf", "bytecode", "1,6 0 0 0"]].concat())?;
             scene.agent.stop()?;
-            // Devices have names in the agent's network namespace only.
+            // Devices have names in the agent's network namespace only: a clean-up elsewhere leaves
+            // filters, and the next agent takes them over.
+            scene.agent.cleanup()?;
+            ensure!(filters(node)?.len() == 5, "{:?}", filters(node)?);
+            scene.agent.resume()?;
+            ensure!(filters(node)?.len() == 5, "{:?}", filters(node)?);
+            expect(&mut machine, Via::Http, WEB6, &["a", "b", "c", "d"])?;
+            scene.agent.stop()?;
             let agent = &scene.agent;
             let cleanup = node.run(|| agent.cleanup())?;
             ensure!(cleanup.status.success(), "{cleanup:?}");
