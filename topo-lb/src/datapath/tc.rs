@@ -332,7 +332,17 @@ fn attach(
         let options =
             NlOptions { priority: direction.priority(), handle: HANDLE, ..NlOptions::default() };
         let options = TcAttachOptions::Netlink(options);
-        program.attach_with_options(&device.name, direction.attach_type(), options)
+        match program.attach_with_options(&device.name, direction.attach_type(), options) {
+            // One that nobody knows of any more: a clean-up in another network namespace has left
+            // it. It would see packets too, so it gets this program.
+            Err(ProgramError::TcError(TcError::NetlinkError(error)))
+                if error.raw_os_error() == Some(libc::EEXIST) =>
+            {
+                let link = filter(&device.name, direction);
+                program.attach_to_link(link.map_err(|error| refused(error.to_string()))?)
+            }
+            result => result,
+        }
     };
     let id = id.map_err(|error| refused(causes(&error)))?;
     let link = program.take_link(id).map_err(|error| refused(causes(&error)))?;

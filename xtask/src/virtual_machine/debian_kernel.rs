@@ -100,8 +100,10 @@ fn download(workspace: &Workspace, screen: &Screen, line: Line, room: &Path) -> 
     let root = room.join("root");
     archive.unpack("unpacking it", &packages, &root)?;
     // apt has verified it; this is for people who want to know later what has run.
+    let files = files_ending(&packages, ".deb")?;
     let mut sum = workspace.command("sha256sum");
-    let sum = output_of(sum.args(files_ending(&packages, ".deb")?).current_dir(&packages));
+    sum.args(files.iter().filter_map(|path| path.file_name())).current_dir(&packages);
+    let sum = output_of(&mut sum);
     fs::write(root.join("SHA256SUM"), sum.context("sha256sum fails")?)
         .context("cannot write SHA256SUM")?;
     Ok(root)
