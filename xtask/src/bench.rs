@@ -1,16 +1,16 @@
 //! `cargo xtask bench`: the numbers, side by side.
 
 use std::collections::BTreeSet;
-use std::process::Command;
 
 use anyhow::Result;
 
 use crate::build_ebpf;
+use crate::lab_program;
 use crate::plan::Need;
-use crate::process::{become_command, run_logged};
+use crate::process::become_command;
 use crate::progress::Screen;
 use crate::setup;
-use crate::workspace::{Profile, Workspace, restore_environment};
+use crate::workspace::Workspace;
 
 /// Measures topo-lb on this machine, beside direct connections and the rules that kube-proxy writes
 /// for nftables.
@@ -49,13 +49,7 @@ pub(crate) fn run(workspace: &Workspace, screen: &Screen, args: &Args) -> Result
     let needs = BTreeSet::from(needs);
     let machine = setup::ready(workspace, screen, &needs)?;
     build_ebpf::build(workspace, screen, &machine)?;
-    let mut build = workspace.cargo("build");
-    build.args(["--release", "--bins", "--package", "topo-lb", "--package", "topo-lb-tests"]);
-    run_logged(screen, "agent and lab", &mut build, &workspace.log("build-bench"))?;
-
-    let mut bench = Command::new(workspace.program(Profile::Release, "bench"));
-    restore_environment(&mut bench, &workspace.target);
-    bench.env("TOPO_LB_AGENT", workspace.program(Profile::Release, "topo-lb"));
+    let mut bench = lab_program::build(workspace, screen, "bench", &[])?;
     for part in &args.part {
         bench.args(["--part", part]);
     }

@@ -1,17 +1,17 @@
 //! `cargo xtask demo`: a cluster on this machine, and its traffic.
 
 use std::collections::BTreeSet;
-use std::process::Command;
 
 use anyhow::Result;
 
 use crate::build_ebpf;
 use crate::control_plane;
+use crate::lab_program;
 use crate::plan::Need;
-use crate::process::{become_command, run_logged};
+use crate::process::become_command;
 use crate::progress::Screen;
 use crate::setup;
-use crate::workspace::{Profile, Workspace, restore_environment};
+use crate::workspace::Workspace;
 
 /// Shows real connections staying in their zone: three nodes, their agents and their pods, as
 /// namespaces and cgroups of this machine.
@@ -45,16 +45,10 @@ pub(crate) fn run(workspace: &Workspace, screen: &Screen, args: &Args) -> Result
     }
     let machine = setup::ready(workspace, screen, &needs)?;
     build_ebpf::build(workspace, screen, &machine)?;
-    let mut build = workspace.cargo("build");
-    build.args(["--release", "--bins", "--package", "topo-lb", "--package", "topo-lb-tests"]);
-    run_logged(screen, "agent and lab", &mut build, &workspace.log("build-demo"))?;
 
     let programs =
         args.api_server.then(|| control_plane::programs(workspace, screen)).transpose()?;
-
-    let mut demo = Command::new(workspace.program(Profile::Release, "demo"));
-    restore_environment(&mut demo, &workspace.target);
-    demo.arg("--agent").arg(workspace.program(Profile::Release, "topo-lb"));
+    let mut demo = lab_program::build(workspace, screen, "demo", &["pod"])?;
     if let Some(programs) = programs {
         demo.arg("--api-server").env(control_plane::VARIABLE, programs);
     }

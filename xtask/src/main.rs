@@ -18,6 +18,7 @@ mod debian_kubernetes;
 mod demo;
 mod fuzz;
 mod image;
+mod lab_program;
 mod machine;
 mod mounts;
 mod plan;

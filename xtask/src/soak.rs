@@ -1,16 +1,16 @@
 //! `cargo xtask soak`: connections while everything changes, for as long as one likes.
 
 use std::collections::BTreeSet;
-use std::process::Command;
 
 use anyhow::Result;
 
 use crate::build_ebpf;
+use crate::lab_program;
 use crate::plan::Need;
-use crate::process::{become_command, run_logged};
+use crate::process::become_command;
 use crate::progress::Screen;
 use crate::setup;
-use crate::workspace::{Profile, Workspace, restore_environment};
+use crate::workspace::Workspace;
 
 /// Connects while Services change as fast as they can, and while the agent is killed and started
 /// again: the long version of two suites of `cargo xtask test`.
@@ -40,13 +40,7 @@ pub(crate) fn run(workspace: &Workspace, screen: &Screen, args: &Args) -> Result
     let needs = BTreeSet::from([Need::Object, Need::Kernel, Need::Lab, Need::Root]);
     let machine = setup::ready(workspace, screen, &needs)?;
     build_ebpf::build(workspace, screen, &machine)?;
-    let mut build = workspace.cargo("build");
-    build.args(["--release", "--bins", "--package", "topo-lb", "--package", "topo-lb-tests"]);
-    run_logged(screen, "agent and lab", &mut build, &workspace.log("build-soak"))?;
-
-    let mut soak = Command::new(workspace.program(Profile::Release, "soak"));
-    restore_environment(&mut soak, &workspace.target);
-    soak.env("TOPO_LB_AGENT", workspace.program(Profile::Release, "topo-lb"));
+    let mut soak = lab_program::build(workspace, screen, "soak", &["pod", "stress"])?;
     soak.args(["--minutes", &args.minutes.to_string()]);
     if args.json {
         soak.arg("--json");

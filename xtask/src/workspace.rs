@@ -25,6 +25,8 @@ pub(crate) enum Profile {
     Dev,
     /// What users run, and therefore what the demo shows.
     Release,
+    /// Small, however long it takes to compile; what an image holds.
+    Image,
 }
 
 impl Workspace {
@@ -57,6 +59,7 @@ impl Workspace {
         let folder = match profile {
             Profile::Dev => "debug",
             Profile::Release => "release",
+            Profile::Image => "image",
         };
         self.target.join(folder).join(name)
     }
