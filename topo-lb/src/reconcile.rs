@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::cluster::{ServiceId, State, Update};
-use crate::plan::{Desired, Installed, Plan, diff};
+use crate::plan::{Desired, Frontend, Gone, Installed, Plan, diff, gone};
 use crate::topology::{self, Scope, Verdict};
 
 /// What the agent of one node knows and wants.
@@ -26,13 +26,14 @@ pub struct Reconciler {
 }
 
 impl Reconciler {
-    /// For this node, with or without tc, knowing nothing yet.
-    pub fn new(node: Arc<str>, scope: Scope, with_tc: bool) -> Self {
+    /// For this node, knowing nothing yet. `lists_all`: the kernel is told the members of every
+    /// Service, and not only of those whose UDP flows or affinity need them.
+    pub fn new(node: Arc<str>, scope: Scope, lists_all: bool) -> Self {
         Self {
             node,
             scope,
             state: Arc::default(),
-            desired: Desired::new(with_tc),
+            desired: Desired::new(lists_all),
             changed: BTreeSet::new(),
             unsettled: BTreeSet::new(),
             left_out: BTreeSet::new(),
@@ -97,6 +98,15 @@ impl Reconciler {
         if plan.makes_room() {
             self.unsettled.append(&mut self.left_out);
         }
+    }
+
+    /// Which endpoints stop serving their Service ports by a plan that [`plan`](Self::plan) made for
+    /// `installed`: not those that only others are preferred to.
+    pub fn gone(&self, plan: &Plan, installed: &Installed) -> Vec<Gone> {
+        gone::gone(plan, installed, |id, frontend| {
+            let Frontend { address, port, protocol } = *frontend;
+            topology::serving(&self.state, id, (address, port, protocol))
+        })
     }
 
     /// Services that have no room in the maps, by the last plan.

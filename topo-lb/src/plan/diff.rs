@@ -44,7 +44,7 @@ pub fn orphans(desired: &Desired, installed: &Installed) -> BTreeSet<ServiceId> 
 }
 
 /// The Service of a Service port's name, `namespace/name:port`.
-fn service_of(name: &str) -> Option<ServiceId> {
+pub(super) fn service_of(name: &str) -> Option<ServiceId> {
     let (namespace, rest) = name.split_once('/')?;
     let (name, _) = rest.split_once(':')?;
     Some(ServiceId { namespace: namespace.into(), name: name.into() })
