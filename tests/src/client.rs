@@ -122,6 +122,17 @@ impl Client {
         }
     }
 
+    /// Why the wait for something that nobody says came to its end.
+    ///
+    /// # Errors
+    /// The client is gone, or something was said.
+    pub fn hear(&mut self, Socket(socket): Socket) -> Result<Failure> {
+        match self.tell(&Order::Hear { socket })? {
+            Answer::Failed(failure) => Ok(failure),
+            other => bail!("the client in {} heard {other:?}", self.pod),
+        }
+    }
+
     /// What `getpeername` says of an open socket.
     ///
     /// # Errors

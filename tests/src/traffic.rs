@@ -57,6 +57,12 @@ pub enum Order {
         /// The address dialled.
         to: SocketAddr,
     },
+    /// Waits for something to be said through an open socket that has asked nothing: answered by
+    /// [`Answer::Failed`], as nobody says anything.
+    Hear {
+        /// As [`Answer::Opened`] said.
+        socket: usize,
+    },
     /// What `getpeername` says of an open socket: answered by [`Answer::Peer`].
     Peer {
         /// As [`Answer::Opened`] said.

@@ -10,7 +10,7 @@ use crate::datapath::bpf::BpfStore;
 use crate::datapath::commit::commit;
 use crate::datapath::store::Store as _;
 use crate::known::Known;
-use crate::plan::{Installed, Plan};
+use crate::plan::{Gone, Installed, Plan};
 
 /// The kernel's maps and the agent's books of them.
 pub(super) struct Kernel {
@@ -18,6 +18,8 @@ pub(super) struct Kernel {
     pub(super) installed: Installed,
     /// Services that people were told have no room.
     told: BTreeSet<ServiceId>,
+    /// What has stopped serving, until somebody takes it.
+    gone: Vec<Gone>,
 }
 
 impl Kernel {
@@ -25,7 +27,7 @@ impl Kernel {
         // The agent before may have been killed before it waited for what it replaced.
         store.grace()?;
         let installed = store.installed()?;
-        Ok(Self { store, installed, told: BTreeSet::new() })
+        Ok(Self { store, installed, told: BTreeSet::new(), gone: Vec::new() })
     }
 
     /// Plans, and carries out what was planned, until there is nothing to plan. Returns the number
@@ -39,6 +41,8 @@ impl Kernel {
         while !reconciler.settled() {
             let began = Instant::now();
             let plan = reconciler.plan(&self.installed);
+            // Kept also if the plan stops half way: no later one takes the same away.
+            self.gone.extend(reconciler.gone(&plan, &self.installed));
             self.carry_out(&plan)?;
             reconciler.carried_out(&plan);
             if !plan.steps.is_empty() {
@@ -49,6 +53,11 @@ impl Kernel {
         self.tell(reconciler.left_out());
         known.telemetry.settled(&mut known.reconciler, &self.installed, steps);
         Ok(steps)
+    }
+
+    /// What has stopped serving since this was asked last, and is out of the maps.
+    pub(super) fn take_gone(&mut self) -> Vec<Gone> {
+        std::mem::take(&mut self.gone)
     }
 
     /// After a failure the books are made anew from the maps.

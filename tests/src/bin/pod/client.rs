@@ -68,6 +68,7 @@ pub(crate) fn obey() -> Result<()> {
             Order::Reconnect { socket, to } => with(&open, socket)
                 .and_then(|open| open.connect(to))
                 .map(|()| Answer::Opened(socket)),
+            Order::Hear { socket } => with(&open, socket).and_then(Open::hear).map(Answer::Replied),
             Order::Peer { socket } => with(&open, socket).and_then(Open::peer).map(Answer::Peer),
         };
         let answer = answer.unwrap_or_else(Answer::Failed);

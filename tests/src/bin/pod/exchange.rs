@@ -78,6 +78,13 @@ impl Open {
         }
     }
 
+    /// Waits for what is said without having been asked.
+    pub(crate) fn hear(&self) -> Result<Reply, Failure> {
+        let mut buffer = [0; 512];
+        let length = (&self.socket).read(&mut buffer).map_err(at(Step::Receive))?;
+        Ok(Reply { pod: text(&buffer[..length]), peer: self.peer()? })
+    }
+
     /// `getpeername`.
     pub(crate) fn peer(&self) -> Result<SocketAddr, Failure> {
         let peer = self.socket.peer_addr().map_err(at(Step::Peer))?;

@@ -1,0 +1,262 @@
+//! The thread that ends sockets. The owner of the state only tells it what is gone, and never waits.
+
+use std::collections::HashSet;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::thread;
+use std::time::Duration;
+
+use rustix::net::sockopt::socket_cookie;
+use tracing::{info, warn};
+
+use super::diag::Diag;
+use super::holder::held;
+use super::message::Seen;
+use super::namespace::{Found, Traveller};
+use super::stale::Stale;
+use crate::cluster::Protocol;
+use crate::datapath::bpf::OpenError;
+use crate::datapath::dialled::Dialled;
+use crate::datapath::membership::Membership;
+use crate::metrics::{Figures, count};
+use crate::plan::{Family, Gone};
+
+/// Whose sockets are ended.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Where the maps are pinned.
+    pub pin_dir: PathBuf,
+    /// The processes whose sockets are looked at.
+    pub cgroup_root: PathBuf,
+    /// TCP sockets too, and not only UDP's.
+    pub tcp: bool,
+}
+
+/// How long endpoints are gathered, so that one look through all namespaces serves many; and how long
+/// a `connect` has to get from the programs, which chose by the maps as they were, to its socket.
+const GATHER: Duration = Duration::from_millis(100);
+/// Changes that may wait; each is what one plan took away.
+const QUEUE: usize = 64;
+/// How long the end of the agent waits for what was told last.
+const LAST: Duration = Duration::from_secs(2);
+/// What it does takes little.
+const STACK: usize = 256 * 1024;
+
+/// Takes what is gone.
+#[derive(Debug)]
+pub struct Ender {
+    queue: SyncSender<Stale>,
+    done: Receiver<()>,
+    protocols: &'static [Protocol],
+    figures: Arc<Figures>,
+}
+
+impl Ender {
+    /// Starts the thread. Where sockets cannot be ended, it says so once, and ends.
+    ///
+    /// # Errors
+    /// There is no room for a thread.
+    pub fn start(options: Options, figures: Arc<Figures>) -> io::Result<Self> {
+        let (queue, stale) = sync_channel(QUEUE);
+        let (say_done, done) = sync_channel(0);
+        let protocols: &[_] =
+            if options.tcp { &[Protocol::Udp, Protocol::Tcp] } else { &[Protocol::Udp] };
+        let counts = Arc::clone(&figures);
+        thread::Builder::new().name("sockets".into()).stack_size(STACK).spawn(move || {
+            // It goes when the thread ends, and that is what is waited for.
+            let _done: SyncSender<()> = say_done;
+            if let Some(worker) = Worker::prepare(options, counts) {
+                worker.work(&stale);
+            }
+        })?;
+        Ok(Self { queue, done, protocols, figures })
+    }
+
+    /// Has the sockets ended that are connected to what is gone. Returns at once.
+    pub fn end(&self, gone: &[Gone]) {
+        let stale = Stale::of(gone, self.protocols);
+        if stale.is_empty() {
+            return;
+        }
+        if let Err(TrySendError::Full(_)) = self.queue.try_send(stale) {
+            count(&self.figures.unended_sockets);
+            warn!("endpoints go faster than their sockets can be ended; some sockets stay");
+        }
+    }
+
+    /// Waits, not for long, until what was told last is done. Blocks.
+    pub fn finish(self) {
+        drop(self.queue);
+        // Nothing is ever sent: the thread ends, or takes too long.
+        let _ = self.done.recv_timeout(LAST);
+    }
+}
+
+/// What the thread has.
+struct Worker {
+    options: Options,
+    figures: Arc<Figures>,
+    traveller: Traveller,
+    /// Each is said once.
+    said: Said,
+}
+
+#[derive(Default)]
+struct Said {
+    forbidden: bool,
+    hidden: bool,
+}
+
+/// What one look is for.
+struct Search<'a> {
+    stale: &'a Stale,
+    dialled: Dialled,
+    membership: Membership,
+}
+
+impl Worker {
+    fn prepare(options: Options, figures: Arc<Figures>) -> Option<Self> {
+        let stays = "sockets to endpoints that are gone stay until their applications give up";
+        let traveller = match Traveller::new() {
+            Ok(traveller) => traveller,
+            Err(error) => {
+                warn!("/proc does not show this thread's network namespace: {error}; {stays}");
+                return None;
+            }
+        };
+        if let Err(error) = Diag::open().map_err(Into::into).and_then(|diag| diag.probe()) {
+            warn!("{error}; {stays}");
+            return None;
+        }
+        let mut worker = Self { options, figures, traveller, said: Said::default() };
+        // What will not be possible is said now, and not when it is needed.
+        let found = worker.find();
+        for (inode, processes) in &found.namespaces {
+            let tried = worker.traveller.within(*inode, processes, || Ok(()));
+            if let Err(error) = tried {
+                worker.tell(&error);
+            }
+        }
+        Some(worker)
+    }
+
+    fn work(mut self, queue: &Receiver<Stale>) {
+        while let Ok(mut stale) = queue.recv() {
+            thread::sleep(GATHER);
+            while let Ok(more) = queue.try_recv() {
+                stale.merge(more);
+            }
+            if let Err(error) = self.sweep(&stale) {
+                count(&self.figures.unended_sockets);
+                warn!("sockets to endpoints that are gone cannot be looked for: {error}");
+            }
+        }
+    }
+
+    fn find(&mut self) -> Found {
+        let found = Found::in_cgroup(&self.options.cgroup_root);
+        if found.hidden > 0 && !self.said.hidden {
+            self.said.hidden = true;
+            warn!(
+                "{} processes in {} cannot be seen from here, and their sockets to endpoints that \
+                 are gone stay: run the agent in the host's pid namespace (hostPID) with CAP_SYS_PTRACE",
+                found.hidden,
+                self.options.cgroup_root.display()
+            );
+        }
+        found
+    }
+
+    fn sweep(&mut self, stale: &Stale) -> Result<(), OpenError> {
+        let search = Search::open(&self.options, stale)?;
+        let found = self.find();
+        let everyone: Vec<u32> = found.namespaces.values().flatten().copied().collect();
+        let mut ended = [0_u64; 2];
+        for (inode, processes) in &found.namespaces {
+            let outcome = self
+                .traveller
+                .within(*inode, processes, Diag::open)
+                .and_then(|diag| search.end(&diag, processes, &everyone, &mut ended));
+            if let Err(error) = outcome {
+                self.tell(&error);
+            }
+        }
+        let [udp, tcp] = ended;
+        for (counter, ended) in self.figures.ended_sockets.iter().zip(ended) {
+            counter.fetch_add(ended, Relaxed);
+        }
+        if udp + tcp > 0 {
+            info!(udp, tcp, "ended sockets whose endpoint serves no more");
+        }
+        Ok(())
+    }
+
+    /// What went wrong in one namespace. That it is gone is no failure.
+    fn tell(&mut self, error: &io::Error) {
+        if error.kind() == io::ErrorKind::NotFound {
+            return;
+        }
+        count(&self.figures.unended_sockets);
+        let forbidden = error.kind() == io::ErrorKind::PermissionDenied;
+        if forbidden && !std::mem::replace(&mut self.said.forbidden, true) {
+            warn!(
+                "sockets to endpoints that are gone stay where this process may not look: going into \
+                 other network namespaces takes CAP_SYS_ADMIN, and opening others' sockets \
+                 CAP_SYS_PTRACE"
+            );
+        } else if !forbidden {
+            warn!("sockets to endpoints that are gone stay in a network namespace: {error}");
+        }
+    }
+}
+
+impl<'a> Search<'a> {
+    fn open(options: &Options, stale: &'a Stale) -> Result<Self, OpenError> {
+        let dialled = Dialled::open(&options.pin_dir)?;
+        Ok(Self { stale, dialled, membership: Membership::open(&options.pin_dir)? })
+    }
+
+    /// Ends what is to be ended in one namespace, and counts it: UDP, TCP.
+    fn end(
+        &self,
+        diag: &Diag,
+        processes: &[u32],
+        everyone: &[u32],
+        ended: &mut [u64; 2],
+    ) -> io::Result<()> {
+        let mut suspects = Vec::new();
+        for kind in self.stale.kinds() {
+            diag.sockets(kind, self.stale.port(), |seen| {
+                suspects.extend(Some(seen).filter(|seen| self.stale.suspects(seen)));
+            })?;
+        }
+        let inodes: HashSet<u32> = suspects.iter().map(|seen| seen.inode).collect();
+        // Those who live in the namespace first: nearly always it is one of them.
+        let held = held(processes.iter().chain(everyone).copied(), inodes)?;
+        for seen in suspects {
+            let Some(socket) = held.get(&seen.inode) else { continue };
+            if self.is_stale(&seen, socket)? && diag.end(seen)? {
+                ended[usize::from(seen.kind.protocol != Protocol::Udp)] += 1;
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether a socket has to be ended. The maps are asked after the socket: none that was connected
+    /// since the endpoint has come back is taken for an old one.
+    fn is_stale(&self, seen: &Seen, socket: &OwnedFd) -> io::Result<bool> {
+        // An inode may have become another socket's; and an MPTCP socket has its subflow's.
+        if socket_cookie(socket)? != seen.cookie() {
+            return Ok(false);
+        }
+        let family = Family::of(seen.peer.ip());
+        let dialled = self.dialled.by(socket, family).map_err(io::Error::other)?;
+        let Some((frontend, endpoint)) = dialled else { return Ok(false) };
+        Ok(self.stale.convicts(seen, &frontend, endpoint)
+            && !self.membership.serves(&frontend, endpoint).map_err(io::Error::other)?)
+    }
+}
