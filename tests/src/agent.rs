@@ -8,13 +8,14 @@ use std::process::{Command, ExitStatus, Output, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
+use rustix::thread::CapabilitySet;
 use serde_json::Value;
 
 use crate::cluster::{Cluster, Node};
 use crate::http::{self, Answer};
 use crate::interrupt;
 use crate::objects::Objects;
-use crate::process::{Running, enter};
+use crate::process::{Running, enter, without};
 use crate::requirements::BPFFS;
 use crate::wait::{PATIENCE, until};
 
@@ -95,6 +96,7 @@ pub struct Agent<'a> {
     pins: PathBuf,
     log: PathBuf,
     inside: bool,
+    dropped: CapabilitySet,
     process: Option<Running>,
 }
 
@@ -180,7 +182,17 @@ impl<'a> Agent<'a> {
             ("--pin-dir", text(&pins)?.to_owned()),
             ("--log-format", "json".to_owned()),
         ]);
-        Ok(Self { binary, cluster, node, flags, pins, log, inside: false, process: None })
+        Ok(Self {
+            binary,
+            cluster,
+            node,
+            flags,
+            pins,
+            log,
+            inside: false,
+            dropped: CapabilitySet::empty(),
+            process: None,
+        })
     }
 
     /// Sets a flag of its command line, from the next start on; an empty value is none.
@@ -192,6 +204,11 @@ impl<'a> Agent<'a> {
     /// own connections are translated too.
     pub fn live_inside(&mut self) {
         self.inside = true;
+    }
+
+    /// Has it live without these capabilities, from the next start on.
+    pub fn live_without(&mut self, capabilities: CapabilitySet) {
+        self.dropped = capabilities;
     }
 
     /// Starts it, once more perhaps, and waits until connections are translated.
@@ -228,6 +245,7 @@ impl<'a> Agent<'a> {
         } else {
             self.cluster.beside(self.node, &mut command)?;
         }
+        without(&mut command, self.dropped);
         Ok(command)
     }
 

@@ -133,6 +133,29 @@ impl Client {
         }
     }
 
+    /// Leaves an open socket to the kernel alone: no process has it open.
+    ///
+    /// # Errors
+    /// The client is gone, or the kernel refuses.
+    pub fn shelve(&mut self, Socket(socket): Socket) -> Result<()> {
+        self.moved(&Order::Shelve { socket })
+    }
+
+    /// Takes such a socket back.
+    ///
+    /// # Errors
+    /// The client is gone, or the kernel refuses.
+    pub fn unshelve(&mut self, Socket(socket): Socket) -> Result<()> {
+        self.moved(&Order::Unshelve { socket })
+    }
+
+    fn moved(&mut self, order: &Order) -> Result<()> {
+        match self.tell(order)? {
+            Answer::Opened(_) => Ok(()),
+            other => bail!("the client in {} answered {other:?} to {order:?}", self.pod),
+        }
+    }
+
     /// What `getpeername` says of an open socket.
     ///
     /// # Errors

@@ -1,9 +1,12 @@
 //! Connected sockets whose endpoint stops serving: which are ended, and which are never touched.
 
 use std::net::SocketAddr;
+use std::thread::sleep;
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use rustix::io::Errno;
+use rustix::thread::CapabilitySet;
 use serde_json::json;
 use topo_lb::cluster::Protocol;
 use topo_lb::datapath::membership::Membership;
@@ -309,4 +312,60 @@ fn an_endpoint_that_is_back_before_its_sockets_are_looked_at_has_its_membership(
         }
         Ok(())
     })
+}
+
+#[test]
+fn a_socket_that_no_process_holds_is_left_alone() -> Result<()> {
+    play(|scene| {
+        let web = at(WEB4)?;
+        let sockets = open(scene, Via::UdpConnected, web)?;
+        // As a socket of the kernel's own: it cannot be told from one by anything else.
+        let socket = one(&sockets, "b")?;
+        scene.client.shelve(socket)?;
+        scene.manifests.set_ready("b", false);
+        scene.manifests.write()?;
+        let rest: Vec<_> = sockets.into_iter().filter(|(_, other)| *other != socket).collect();
+        let ended = expect_only(scene, &rest, web, "b")?;
+        expect_counts(scene, ended, 0)?;
+        scene.client.unshelve(socket)?;
+        expect_alive(scene, socket, web, "b")
+    })
+}
+
+#[test]
+fn an_agent_that_may_not_look_at_sockets_says_so_and_leaves_them() -> Result<()> {
+    let cases = [
+        (CapabilitySet::SYS_ADMIN, "CAP_SYS_ADMIN"),
+        (CapabilitySet::SYS_ADMIN | CapabilitySet::SYS_PTRACE, "CAP_SYS_PTRACE"),
+    ];
+    for (capabilities, named) in cases {
+        prepared(
+            |_| {},
+            |scene| {
+                scene.agent.live_without(capabilities);
+                scene.agent.resume()?;
+                let web = at(WEB4)?;
+                let sockets = open(scene, Via::UdpConnected, web)?;
+                let agent = &scene.agent;
+                until("a sentence about it", FOLLOWS, || {
+                    let log = agent.log();
+                    let said = log.lines().filter(|line| line.contains("are gone stay")).count();
+                    Ok(if said == 1 && log.contains(named) { Ok(()) } else { Err(log) })
+                })?;
+                scene.manifests.set_ready("b", false);
+                scene.manifests.write()?;
+                scene.wait_for(Via::UdpConnected, web, &["a", "c", "d"])?;
+                // Longer than it takes where it is allowed.
+                sleep(Duration::from_millis(500));
+                for (pod, socket) in &sockets {
+                    expect_alive(scene, *socket, web, pod)?;
+                }
+                let log = scene.agent.log();
+                let said = log.lines().filter(|line| line.contains("are gone stay")).count();
+                ensure!(said == 1, "said {said} times:\n{log}");
+                Ok(())
+            },
+        )?;
+    }
+    Ok(())
 }

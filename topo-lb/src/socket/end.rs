@@ -136,9 +136,9 @@ impl Worker {
         // What will not be possible is said now, and not when it is needed.
         let found = worker.find();
         for (inode, processes) in &found.namespaces {
-            let tried = worker.traveller.within(*inode, processes, || Ok(()));
-            if let Err(error) = tried {
-                worker.tell(&error);
+            match worker.traveller.within(*inode, processes, || Ok(())) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => worker.tell(&error),
+                _ => {}
             }
         }
         Some(worker)
@@ -181,8 +181,14 @@ impl Worker {
                 .traveller
                 .within(*inode, processes, Diag::open)
                 .and_then(|diag| search.end(&diag, processes, &everyone, &mut ended));
-            if let Err(error) = outcome {
-                self.tell(&error);
+            match outcome {
+                // All that lived there have ended.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => {
+                    count(&self.figures.unended_sockets);
+                    self.tell(&error);
+                }
+                Ok(()) => {}
             }
         }
         let [udp, tcp] = ended;
@@ -195,12 +201,8 @@ impl Worker {
         Ok(())
     }
 
-    /// What went wrong in one namespace. That it is gone is no failure.
+    /// Says what went wrong in one namespace.
     fn tell(&mut self, error: &io::Error) {
-        if error.kind() == io::ErrorKind::NotFound {
-            return;
-        }
-        count(&self.figures.unended_sockets);
         let forbidden = error.kind() == io::ErrorKind::PermissionDenied;
         if forbidden && !std::mem::replace(&mut self.said.forbidden, true) {
             warn!(

@@ -2,6 +2,7 @@
 
 use std::io::{self, Read as _, Write as _};
 use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use rustix::io::Errno;
@@ -42,6 +43,16 @@ impl Open {
             open.connect(to)?;
         }
         Ok(open)
+    }
+
+    /// A socket that was opened before.
+    pub(crate) fn of(socket: OwnedFd, via: Via) -> Self {
+        Self { socket: socket.into(), via }
+    }
+
+    /// The socket, and how it talks.
+    pub(crate) fn into_parts(self) -> (OwnedFd, Via) {
+        (self.socket.into(), self.via)
     }
 
     /// `connect`; a datagram socket can be connected again.
@@ -96,7 +107,7 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-fn at(step: Step) -> impl Fn(io::Error) -> Failure {
+pub(crate) fn at(step: Step) -> impl Fn(io::Error) -> Failure {
     move |error| {
         let errno = error.raw_os_error().unwrap_or_default();
         // A timed out call says EAGAIN or EINPROGRESS; people know it by another name.
