@@ -16,7 +16,6 @@ use tracing::{info, warn};
 
 use crate::admin::{self, Listen};
 use crate::datapath::attach;
-use crate::datapath::bpf::BpfStore;
 use crate::datapath::load::{Datapath, Options};
 use crate::datapath::self_probe::{self, ProbeError};
 use crate::device::Pattern;
@@ -159,7 +158,7 @@ async fn follow(
     // Only now: what fails above leaves nothing in the kernel.
     let attached = attach::is_attached(&config.datapath.pin_dir);
     let mut datapath = Datapath::open(config.datapath.clone())?;
-    let mut kernel = Kernel::read(BpfStore::open(datapath.maps_directory())?)?;
+    let mut kernel = Kernel::read(datapath.maps_directory())?;
     // Maps that take the places of others are empty.
     known.standing.begin(attached && kernel.installed.placed().next().is_some());
     known.reconciler.expect_all(&kernel.installed);

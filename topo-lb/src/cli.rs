@@ -49,7 +49,7 @@ Examples:
     /// Show what the kernel's maps hold now
     #[command(after_help = "\
 Examples:
-  topo-lb list services                  # frontends, tiers, and where connections went
+  topo-lb list services                  # frontends, tiers, where connections went; what has no room
   topo-lb list endpoints -o json
   topo-lb list connections               # unconnected UDP flows, and what tc translates")]
     List(ListArgs),

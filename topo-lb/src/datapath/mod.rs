@@ -12,6 +12,7 @@ pub mod connections;
 pub mod dialled;
 pub mod encode;
 pub mod flows;
+pub mod left_out;
 pub mod link;
 pub mod load;
 pub mod lock;

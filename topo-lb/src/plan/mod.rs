@@ -15,7 +15,7 @@ mod proof;
 pub mod slots;
 pub mod step;
 
-pub use capacity::Capacity;
+pub use capacity::{Capacity, Shortage};
 pub use desired::Desired;
 pub use frontend::{Entry, Family, Frontend};
 pub use gone::Gone;
