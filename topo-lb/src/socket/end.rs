@@ -38,7 +38,7 @@ pub struct Options {
 
 /// How long endpoints are gathered, so that one look through all namespaces serves many; and how long
 /// a `connect` has to get from the programs, which chose by the maps as they were, to its socket.
-const GATHER: Duration = Duration::from_millis(100);
+const GATHER: Duration = Duration::from_millis(200);
 /// Changes that may wait; each is what one plan took away.
 const QUEUE: usize = 64;
 /// How long the end of the agent waits for what was told last.
