@@ -249,6 +249,7 @@ fn tcp_sockets_are_ended_where_it_is_asked_for() -> Result<()> {
             let (mut udp, mut tcp) = (0, 0);
             for ((web, _), to_b) in pairs()?.into_iter().zip(to_pod(scene, "b")?) {
                 let streams = open(scene, Via::Http, web)?;
+                let multipath = open(scene, Via::HttpMptcp, web)?;
                 let datagrams = open(scene, Via::UdpConnected, web)?;
                 let direct = scene.client.open(Via::Http, to_b)?;
                 let direct = direct.map_err(|failure| anyhow!("{failure}"))?;
@@ -262,6 +263,10 @@ fn tcp_sockets_are_ended_where_it_is_asked_for() -> Result<()> {
                 udp += expect_only(scene, &datagrams, web, "b")?;
                 expect_counts(scene, udp, tcp)?;
                 expect_alive(scene, direct, to_b, "b")?;
+                // Their subflows have no storage of their own.
+                for (pod, socket) in &multipath {
+                    expect_alive(scene, *socket, web, pod)?;
+                }
                 scene.change(|manifests| {
                     manifests.annotate("web", KEYS, None)?;
                     manifests.set_ready("b", true);

@@ -164,7 +164,7 @@ async fn follow(
     known.reconciler.expect_all(&kernel.installed);
     let writes = kernel.settle(&mut known).context("the first plan could not be carried out")?;
     datapath.attach()?;
-    let ender = ender(&config, &figures)?;
+    let mut ender = ender(&config, &figures)?;
     // What has gone while no agent ran. Only now the pins are those that the programs use.
     ender.end(&kernel.take_gone());
     let mut devices = Devices::follow(&config.devices, &mut datapath)?;
@@ -194,6 +194,7 @@ async fn follow(
                     drop(prove(&known.telemetry, &config));
                 }
                 devices.attach(&mut datapath, false);
+                ender.end(&[]);
                 continue;
             }
             Some(question) = known.telemetry.questions.recv() => {

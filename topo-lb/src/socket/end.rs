@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::net::sockopt::socket_cookie;
 use tracing::{info, warn};
@@ -39,8 +39,11 @@ pub struct Options {
 /// How long endpoints are gathered, so that one look through all namespaces serves many; and how long
 /// a `connect` has to get from the programs, which chose by the maps as they were, to its socket.
 const GATHER: Duration = Duration::from_millis(200);
-/// Changes that may wait; each is what one plan took away.
-const QUEUE: usize = 64;
+/// Endpoints that may wait until the thread is done with others.
+const BACKLOG: usize = 65_536;
+/// Where looking takes long, the thread rests so many times longer: it never takes more than a fifth of
+/// a CPU.
+const IDLE: u32 = 4;
 /// How long the end of the agent waits for what was told last.
 const LAST: Duration = Duration::from_secs(2);
 /// What it does takes little.
@@ -49,7 +52,9 @@ const STACK: usize = 256 * 1024;
 /// Takes what is gone.
 #[derive(Debug)]
 pub struct Ender {
+    /// Room for one: what comes meanwhile is gathered here, and not there.
     queue: SyncSender<Stale>,
+    backlog: Stale,
     done: Receiver<()>,
     protocols: &'static [Protocol],
     figures: Arc<Figures>,
@@ -61,7 +66,7 @@ impl Ender {
     /// # Errors
     /// There is no room for a thread.
     pub fn start(options: Options, figures: Arc<Figures>) -> io::Result<Self> {
-        let (queue, stale) = sync_channel(QUEUE);
+        let (queue, stale) = sync_channel(1);
         let (say_done, done) = sync_channel(0);
         let protocols: &[_] =
             if options.tcp { &[Protocol::Udp, Protocol::Tcp] } else { &[Protocol::Udp] };
@@ -73,23 +78,30 @@ impl Ender {
                 worker.work(&stale);
             }
         })?;
-        Ok(Self { queue, done, protocols, figures })
+        Ok(Self { queue, backlog: Stale::default(), done, protocols, figures })
     }
 
-    /// Has the sockets ended that are connected to what is gone. Returns at once.
-    pub fn end(&self, gone: &[Gone]) {
-        let stale = Stale::of(gone, self.protocols);
-        if stale.is_empty() {
+    /// Has the sockets ended that are connected to what is gone. Returns at once; what the thread has
+    /// no time for is told again with the next call, which may be one with nothing.
+    pub fn end(&mut self, gone: &[Gone]) {
+        self.backlog.merge(Stale::of(gone, self.protocols));
+        if self.backlog.is_empty() {
             return;
         }
-        if let Err(TrySendError::Full(_)) = self.queue.try_send(stale) {
-            count(&self.figures.unended_sockets);
-            warn!("endpoints go faster than their sockets can be ended; some sockets stay");
+        match self.queue.try_send(std::mem::take(&mut self.backlog)) {
+            Err(TrySendError::Full(stale)) if stale.len() <= BACKLOG => self.backlog = stale,
+            Err(TrySendError::Full(_)) => {
+                count(&self.figures.unended_sockets);
+                warn!("endpoints go faster than their sockets can be ended; some sockets stay");
+            }
+            // There is no thread where it would be of no use.
+            Ok(()) | Err(TrySendError::Disconnected(_)) => {}
         }
     }
 
     /// Waits, not for long, until what was told last is done. Blocks.
-    pub fn finish(self) {
+    pub fn finish(mut self) {
+        self.end(&[]);
         drop(self.queue);
         // Nothing is ever sent: the thread ends, or takes too long.
         let _ = self.done.recv_timeout(LAST);
@@ -145,8 +157,10 @@ impl Worker {
     }
 
     fn work(mut self, queue: &Receiver<Stale>) {
+        let mut pause = GATHER;
         while let Ok(mut stale) = queue.recv() {
-            thread::sleep(GATHER);
+            thread::sleep(pause);
+            let began = Instant::now();
             while let Ok(more) = queue.try_recv() {
                 stale.merge(more);
             }
@@ -154,6 +168,7 @@ impl Worker {
                 count(&self.figures.unended_sockets);
                 warn!("sockets to endpoints that are gone cannot be looked for: {error}");
             }
+            pause = GATHER.max(began.elapsed() * IDLE);
         }
     }
 

@@ -33,6 +33,11 @@ impl Stale {
         }
     }
 
+    /// How many endpoints.
+    pub(super) fn len(&self) -> usize {
+        self.frontends.len()
+    }
+
     /// Whether there is none.
     pub(super) fn is_empty(&self) -> bool {
         self.frontends.is_empty()
