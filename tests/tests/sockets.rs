@@ -7,11 +7,12 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use rustix::io::Errno;
 use rustix::thread::CapabilitySet;
-use serde_json::json;
+use serde_json::{Value, json};
 use topo_lb::cluster::Protocol;
 use topo_lb::datapath::membership::Membership;
 use topo_lb::plan::Frontend;
 use topo_lb_tests::client::Socket;
+use topo_lb_tests::process::without;
 use topo_lb_tests::scene::{
     ECHO4, ECHO6, FOLLOWS, KEYS, Scene, WEB4, WEB6, ZONE, at, mapped, play, prepared,
 };
@@ -373,4 +374,27 @@ fn an_agent_that_may_not_look_at_sockets_says_so_and_leaves_them() -> Result<()>
         )?;
     }
     Ok(())
+}
+
+#[test]
+fn check_says_whether_sockets_can_be_ended() -> Result<()> {
+    play(|scene| {
+        let cases = [
+            (CapabilitySet::empty(), "ok", "can be ended"),
+            (CapabilitySet::SYS_ADMIN, "limited", "CAP_SYS_ADMIN"),
+            (CapabilitySet::SYS_ADMIN | CapabilitySet::SYS_PTRACE, "limited", "CAP_SYS_PTRACE"),
+        ];
+        let root = scene.cluster.nodes()[0].cgroup_path().to_str().context("a path of UTF-8")?;
+        for (capabilities, status, sentence) in cases {
+            let mut command = scene.binary.command(&["check", "--cgroup-root", root, "-o", "json"]);
+            without(&mut command, capabilities);
+            let report: Value = serde_json::from_slice(&command.output()?.stdout)?;
+            let findings = report["findings"].as_array().context("a list of findings")?;
+            let sockets = findings.iter().find(|finding| finding["name"] == "sockets");
+            let sockets = sockets.with_context(|| format!("nothing of sockets in {report}"))?;
+            let said = sockets["sentence"].as_str().unwrap_or_default();
+            ensure!(sockets["status"] == status && said.contains(sentence), "{sockets}");
+        }
+        Ok(())
+    })
 }

@@ -3,7 +3,8 @@
 use std::collections::HashSet;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::path::PathBuf;
+use std::panic::resume_unwind;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
@@ -13,7 +14,7 @@ use std::time::{Duration, Instant};
 use rustix::net::sockopt::socket_cookie;
 use tracing::{info, warn};
 
-use super::diag::Diag;
+use super::diag::{Diag, Unable};
 use super::holder::held;
 use super::message::Seen;
 use super::namespace::{Found, Traveller};
@@ -108,6 +109,65 @@ impl Ender {
     }
 }
 
+/// Why sockets cannot be ended, or not all of them.
+#[derive(Debug, thiserror::Error)]
+pub enum Obstacle {
+    /// The kernel does not do it.
+    #[error("{0}")]
+    Kernel(String),
+    /// Processes whose sockets cannot be found.
+    #[error(
+        "{0} processes cannot be seen from here: it takes the host's pid namespace (hostPID) and \
+         CAP_SYS_PTRACE"
+    )]
+    Hidden(usize),
+    /// Namespaces that cannot be entered.
+    #[error(
+        "going into other network namespaces takes CAP_SYS_ADMIN, and opening others' sockets \
+             CAP_SYS_PTRACE"
+    )]
+    Forbidden,
+}
+
+impl From<Unable> for Obstacle {
+    fn from(unable: Unable) -> Self {
+        Self::Kernel(unable.to_string())
+    }
+}
+
+/// Looks whether the sockets of a cgroup's processes could be ended. Does it on a thread of its own,
+/// which goes into their network namespaces.
+///
+/// # Errors
+/// The first obstacle.
+pub fn look(cgroup_root: &Path) -> Result<(), Obstacle> {
+    thread::scope(|scope| {
+        let look = scope.spawn(|| {
+            let traveller = traveller()?;
+            let found = Found::in_cgroup(cgroup_root);
+            if found.hidden > 0 {
+                return Err(Obstacle::Hidden(found.hidden));
+            }
+            let mut namespaces = found.namespaces.iter();
+            let is_forbidden = namespaces.any(|(inode, processes)| {
+                let entered = traveller.within(*inode, processes, || Ok(()));
+                entered.is_err_and(|error| error.kind() == io::ErrorKind::PermissionDenied)
+            });
+            if is_forbidden { Err(Obstacle::Forbidden) } else { Ok(()) }
+        });
+        look.join().unwrap_or_else(|panic| resume_unwind(panic))
+    })
+}
+
+/// At home where this thread is, and where sockets can be ended.
+fn traveller() -> Result<Traveller, Obstacle> {
+    let no_proc = "/proc does not show this thread's network namespace";
+    let traveller =
+        Traveller::new().map_err(|error| Obstacle::Kernel(format!("{no_proc}: {error}")))?;
+    Diag::open().map_err(Unable::from).and_then(|diag| diag.probe())?;
+    Ok(traveller)
+}
+
 /// What the thread has.
 struct Worker {
     options: Options,
@@ -132,18 +192,15 @@ struct Search<'a> {
 
 impl Worker {
     fn prepare(options: Options, figures: Arc<Figures>) -> Option<Self> {
-        let stays = "sockets to endpoints that are gone stay until their applications give up";
-        let traveller = match Traveller::new() {
+        let traveller = match traveller() {
             Ok(traveller) => traveller,
             Err(error) => {
-                warn!("/proc does not show this thread's network namespace: {error}; {stays}");
+                warn!(
+                    "sockets to endpoints that are gone stay until their applications give up: {error}"
+                );
                 return None;
             }
         };
-        if let Err(error) = Diag::open().map_err(Into::into).and_then(|diag| diag.probe()) {
-            warn!("{error}; {stays}");
-            return None;
-        }
         let mut worker = Self { options, figures, traveller, said: Said::default() };
         // What will not be possible is said now, and not when it is needed.
         let found = worker.find();
@@ -176,12 +233,8 @@ impl Worker {
         let found = Found::in_cgroup(&self.options.cgroup_root);
         if found.hidden > 0 && !self.said.hidden {
             self.said.hidden = true;
-            warn!(
-                "{} processes in {} cannot be seen from here, and their sockets to endpoints that \
-                 are gone stay: run the agent in the host's pid namespace (hostPID) with CAP_SYS_PTRACE",
-                found.hidden,
-                self.options.cgroup_root.display()
-            );
+            let obstacle = Obstacle::Hidden(found.hidden);
+            warn!("sockets to endpoints that are gone stay where they cannot be found: {obstacle}");
         }
         found
     }
@@ -220,10 +273,9 @@ impl Worker {
     fn tell(&mut self, error: &io::Error) {
         let forbidden = error.kind() == io::ErrorKind::PermissionDenied;
         if forbidden && !std::mem::replace(&mut self.said.forbidden, true) {
+            let obstacle = Obstacle::Forbidden;
             warn!(
-                "sockets to endpoints that are gone stay where this process may not look: going into \
-                 other network namespaces takes CAP_SYS_ADMIN, and opening others' sockets \
-                 CAP_SYS_PTRACE"
+                "sockets to endpoints that are gone stay where this process may not look: {obstacle}"
             );
         } else if !forbidden {
             warn!("sockets to endpoints that are gone stay in a network namespace: {error}");

@@ -45,7 +45,8 @@ impl Found {
             if process == 0 { Err(io::ErrorKind::PermissionDenied.into()) } else { of(process) };
         match inode {
             Ok(inode) => self.namespaces.entry(inode).or_default().push(process),
-            // It has ended.
+            // It has ended; the kernel says that in several ways.
+            Err(_) if process != 0 && !fs::exists(format!("/proc/{process}")).unwrap_or(true) => {}
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(_) => self.hidden += 1,
         }
