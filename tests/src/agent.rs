@@ -1,6 +1,7 @@
 //! The agent under test: its binary, run as a node would run it.
 
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -15,7 +16,7 @@ use crate::cluster::{Cluster, Node};
 use crate::http::{self, Answer};
 use crate::interrupt;
 use crate::objects::Objects;
-use crate::process::{Running, enter, without};
+use crate::process::{Running, enter, only_with};
 use crate::requirements::BPFFS;
 use crate::wait::{PATIENCE, until};
 
@@ -62,15 +63,7 @@ impl Binary {
     /// # Errors
     /// It fails, or prints something else.
     pub fn json(&self, arguments: &[&str]) -> Result<Value> {
-        let output = self.run(arguments)?;
-        ensure!(
-            output.status.success(),
-            "`topo-lb {}` failed: {}",
-            arguments.join(" "),
-            String::from_utf8_lossy(&output.stderr).trim()
-        );
-        serde_json::from_slice(&output.stdout)
-            .with_context(|| format!("`topo-lb {}` printed no JSON", arguments.join(" ")))
+        json_of(self.command(arguments))
     }
 
     /// What the policy says on `node`, by `topo-lb explain`, which needs no kernel.
@@ -80,6 +73,22 @@ impl Binary {
     pub fn explain(&self, manifests: &Path, node: &str) -> Result<Value> {
         self.json(&["explain", "--manifests", text(manifests)?, "--node", node, "-o", "json"])
     }
+}
+
+/// Runs a command of the binary to its end, and reads its standard output as JSON.
+///
+/// # Errors
+/// It cannot be started, fails, or prints something else.
+pub fn json_of(mut command: Command) -> Result<Value> {
+    let arguments: Vec<_> = command.get_args().map(OsStr::to_string_lossy).collect();
+    let what = format!("`topo-lb {}`", arguments.join(" "));
+    let output = command.output().with_context(|| format!("cannot run {what}"))?;
+    ensure!(
+        output.status.success(),
+        "{what} failed: {}",
+        String::from_utf8_lossy(&output.stderr).trim()
+    );
+    serde_json::from_slice(&output.stdout).with_context(|| format!("{what} printed no JSON"))
 }
 
 fn text(path: &Path) -> Result<&str> {
@@ -96,7 +105,7 @@ pub struct Agent<'a> {
     pins: PathBuf,
     log: PathBuf,
     inside: bool,
-    dropped: CapabilitySet,
+    capabilities: Option<CapabilitySet>,
     process: Option<Running>,
 }
 
@@ -190,7 +199,7 @@ impl<'a> Agent<'a> {
             pins,
             log,
             inside: false,
-            dropped: CapabilitySet::empty(),
+            capabilities: None,
             process: None,
         })
     }
@@ -200,15 +209,20 @@ impl<'a> Agent<'a> {
         self.flags.insert(flag, value.into());
     }
 
+    /// Takes a flag off its command line, from the next start on.
+    pub fn unset(&mut self, flag: &str) {
+        self.flags.remove(flag);
+    }
+
     /// Puts it into the node's cgroup, from the next start on, as a Pod of the host's network is: its
     /// own connections are translated too.
     pub fn live_inside(&mut self) {
         self.inside = true;
     }
 
-    /// Has it live without these capabilities, from the next start on.
-    pub fn live_without(&mut self, capabilities: CapabilitySet) {
-        self.dropped = capabilities;
+    /// Gives it these capabilities alone, from the next start on, and to its `cleanup`.
+    pub fn keep_only(&mut self, capabilities: CapabilitySet) {
+        self.capabilities = Some(capabilities);
     }
 
     /// Starts it, once more perhaps, and waits until connections are translated.
@@ -245,7 +259,10 @@ impl<'a> Agent<'a> {
         } else {
             self.cluster.beside(self.node, &mut command)?;
         }
-        without(&mut command, self.dropped);
+        // Last: to enter takes more.
+        if let Some(capabilities) = self.capabilities {
+            only_with(&mut command, capabilities);
+        }
         Ok(command)
     }
 
@@ -360,7 +377,11 @@ impl<'a> Agent<'a> {
     /// # Errors
     /// It fails.
     pub fn cleanup(&self) -> Result<Output> {
-        self.binary.run(&["cleanup", "--pin-dir", text(&self.pins)?])
+        let mut command = self.binary.command(&["cleanup", "--pin-dir", text(&self.pins)?]);
+        if let Some(capabilities) = self.capabilities {
+            only_with(&mut command, capabilities);
+        }
+        command.output().context("cannot run `topo-lb cleanup`")
     }
 }
 

@@ -1,12 +1,12 @@
 //! Objects of an API server, made and changed as `kubectl` would.
 
-use std::net::IpAddr;
-
 use anyhow::{Context, Result};
 use kube::api::{DynamicObject, Patch, PatchParams, PostParams};
 use kube::core::{ApiResource, GroupVersionKind};
 use kube::{Api, Client};
 use serde_json::{Value, json};
+
+use crate::pod::Pod;
 
 /// The objects of a kind: of the namespace `default`, if they are in any.
 #[must_use]
@@ -55,26 +55,21 @@ pub async fn relabel(client: &Client, node: &str, key: &str, value: &str) -> Res
     change(client, "Node", node, &json!({"metadata": {"labels": {key: value}}})).await
 }
 
-/// Makes a pod that runs, as the kubelet of `node` would say, and is ready.
+/// Makes a pod of the lab that runs, as the kubelet of its node would say, and is ready.
 ///
 /// # Errors
 /// The server refuses.
-pub async fn run_pod(
-    client: &Client,
-    name: &str,
-    app: &str,
-    node: &str,
-    address: IpAddr,
-) -> Result<()> {
-    let pod = json!({
+pub async fn run_pod(client: &Client, pod: &Pod, labels: &Value) -> Result<()> {
+    let object = json!({
         "apiVersion": "v1", "kind": "Pod",
-        "metadata": {"name": name, "labels": {"app": app}},
-        "spec": {"nodeName": node, "containers": [{"name": "server", "image": "none"}]},
+        "metadata": {"name": pod.name, "labels": labels},
+        "spec": {"nodeName": pod.node, "containers": [{"name": "server", "image": "none"}]},
     });
-    create(client, &pod).await?;
-    let status = json!({"phase": "Running", "podIP": address, "podIPs": [{"ip": address}]});
-    change_status(client, name, status).await?;
-    set_ready(client, name, true).await
+    create(client, &object).await?;
+    let addresses = json!([{"ip": pod.ipv4}, {"ip": pod.ipv6}]);
+    let status = json!({"phase": "Running", "podIP": pod.ipv4, "podIPs": addresses});
+    change_status(client, &pod.name, status).await?;
+    set_ready(client, &pod.name, true).await
 }
 
 /// Says that a pod is ready, or not.
@@ -93,6 +88,27 @@ async fn change_status(client: &Client, pod: &str, status: Value) -> Result<()> 
         .await
         .with_context(|| format!("cannot change the status of pod {pod}"))?;
     Ok(())
+}
+
+/// The rules of a role that reads these resources, each with its group, as an agent does.
+#[must_use]
+pub fn reading(resources: &[(&str, &str)]) -> Value {
+    let rule = |(group, resource): &(&str, &str)| json!({"apiGroups": [group], "resources": [resource], "verbs": ["list", "watch"]});
+    resources.iter().map(rule).collect()
+}
+
+/// What an agent reads.
+pub const READ: [(&str, &str); 3] =
+    [("", "services"), ("", "nodes"), ("discovery.k8s.io", "endpointslices")];
+
+/// The rules that an installation gives to its agents.
+#[must_use]
+pub fn installed() -> Value {
+    let events = json!({"apiGroups": ["events.k8s.io"], "resources": ["events"],
+                        "verbs": ["create", "patch"]});
+    let mut rules = reading(&READ);
+    rules.as_array_mut().expect("rules are a list").push(events);
+    rules
 }
 
 /// Makes a role of these rules, and gives it to a user.

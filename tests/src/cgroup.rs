@@ -9,6 +9,7 @@ use anyhow::{Context, Result, bail};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::interrupt;
+use crate::wait::patient;
 
 /// Where the machine's cgroup2 hierarchy is mounted.
 ///
@@ -104,7 +105,7 @@ pub fn remove(path: &Path) -> Result<()> {
         // EBUSY until the last process is gone, which is soon after its SIGKILL.
         match fs::remove_dir(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-            Err(error) if start.elapsed() > Duration::from_secs(5) => {
+            Err(error) if start.elapsed() > patient(Duration::from_secs(5)) => {
                 return Err(error)
                     .with_context(|| format!("cannot remove cgroup {}", path.display()));
             }

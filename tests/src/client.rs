@@ -6,11 +6,13 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::process::{ChildStdin, ChildStdout};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 
 use crate::process::Running;
 use crate::traffic::{Answer, Failure, Order, Reply, Tally, Via};
+use crate::wait::until;
 
 /// A process in a pod that makes connections when it is told to. One process makes them all, so a
 /// batch costs what its system calls cost.
@@ -48,6 +50,27 @@ impl Client {
             Answer::Called(tally) => Ok(tally),
             other => bail!("the client in {} answered {other:?} to a call", self.pod),
         }
+    }
+
+    /// Calls `to` until exactly `pods` answer, every time; none: until every connection is refused.
+    /// How long that took.
+    ///
+    /// # Errors
+    /// It does not come to that within `limit`, or the client is gone.
+    pub fn until_answered_by(
+        &mut self,
+        via: Via,
+        to: SocketAddr,
+        pods: &[&str],
+        limit: Duration,
+    ) -> Result<Duration> {
+        let what = format!("answers to {} at {to} of {pods:?} alone", self.pod);
+        // 32 requests for each of twelve miss one of them with a probability of 4 in 10^14.
+        let requests = 32 * u32::try_from(pods.len()).unwrap_or(1).max(2);
+        until(&what, limit, || {
+            let tally = self.call(via, to, requests)?;
+            Ok(if tally.is_of(pods) { Ok(()) } else { Err(tally) })
+        })
     }
 
     /// Calls `to` without a pause while `work` runs.

@@ -19,11 +19,13 @@ use kube::Client;
 use kube::api::GetParams;
 use kube::config::{Config, KubeConfigOptions, Kubeconfig};
 use kube::core::Request;
+use serde_json::{Value, json};
 
 use crate::cluster::Cluster;
+use crate::http;
 use crate::interrupt;
 use crate::prefix::Prefix;
-use crate::process::Running;
+use crate::process::{Running, printed};
 use crate::residue::remove_tree;
 use crate::wiring::fabric4;
 
@@ -36,6 +38,10 @@ pub const ADMINISTRATOR: &str = "administrator";
 pub const AGENT: &str = "agent";
 /// May do nothing.
 pub const NOBODY: &str = "nobody";
+
+/// What is kept of requests: all of ServiceAccounts, and nothing of other users.
+const AUDIT_POLICY: &str = r#"{"apiVersion": "audit.k8s.io/v1", "kind": "Policy", "rules": [
+    {"level": "Metadata", "userGroups": ["system:serviceaccounts"]}, {"level": "None"}]}"#;
 
 /// How long a program may take to get ready: about ten seconds where nothing else runs.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -51,6 +57,12 @@ pub struct ControlPlane<'a> {
     lab: Option<&'a Cluster>,
     server: SocketAddr,
     etcd: SocketAddr,
+    /// Where members of etcd would meet.
+    peer: SocketAddr,
+    /// What kube-apiserver is started with besides.
+    flags: Vec<String>,
+    /// The token of [`AGENT`].
+    token: String,
     /// Ended in this order.
     controllers: Option<Running>,
     api_server: Option<Running>,
@@ -63,7 +75,7 @@ impl<'a> ControlPlane<'a> {
     /// # Errors
     /// `KUBEBUILDER_ASSETS` names no such programs, or they do not get ready.
     pub fn on_loopback() -> Result<Self> {
-        let ports = (free_port()?, free_port()?);
+        let ports = [free_port()?, free_port()?, free_port()?];
         Self::start(Prefix::new().folder(), None, Ipv4Addr::LOCALHOST, ports)
     }
 
@@ -73,14 +85,14 @@ impl<'a> ControlPlane<'a> {
     /// As [`on_loopback`](Self::on_loopback).
     pub fn in_lab(cluster: &'a Cluster) -> Result<Self> {
         let folder = cluster.folder().join("control-plane");
-        Self::start(folder, Some(cluster), fabric4(), (6443, 2379))
+        Self::start(folder, Some(cluster), fabric4(), [6443, 2379, 2380])
     }
 
     fn start(
         folder: PathBuf,
         lab: Option<&'a Cluster>,
         address: Ipv4Addr,
-        (port, etcd_port): (u16, u16),
+        [port, etcd, peer]: [u16; 3],
     ) -> Result<Self> {
         let Some(programs) = env::var_os(ASSETS).filter(|folder| !folder.is_empty()) else {
             bail!(
@@ -94,7 +106,10 @@ impl<'a> ControlPlane<'a> {
             folder,
             lab,
             server: SocketAddr::from((address, port)),
-            etcd: SocketAddr::from((Ipv4Addr::LOCALHOST, etcd_port)),
+            etcd: SocketAddr::from((Ipv4Addr::LOCALHOST, etcd)),
+            peer: SocketAddr::from((Ipv4Addr::LOCALHOST, peer)),
+            flags: Vec::new(),
+            token: AGENT.to_owned(),
             controllers: None,
             api_server: None,
             database: None,
@@ -131,23 +146,60 @@ impl<'a> ControlPlane<'a> {
         self.folder.join(program).with_extension("log")
     }
 
-    fn start_etcd(&mut self) -> Result<()> {
+    /// Starts etcd, once more perhaps, and does not wait.
+    ///
+    /// # Errors
+    /// It is not there, or cannot be started.
+    pub fn start_etcd(&mut self) -> Result<()> {
         let client = format!("http://{}", self.etcd);
-        let peer = SocketAddr::new(
-            self.etcd.ip(),
-            if self.lab.is_some() { self.etcd.port() + 1 } else { free_port()? },
-        );
         self.database = Some(self.spawn(
             "etcd",
             &[
                 format!("--data-dir={}", self.path("etcd")),
                 format!("--listen-client-urls={client}"),
                 format!("--advertise-client-urls={client}"),
-                format!("--listen-peer-urls=http://{peer}"),
+                format!("--listen-peer-urls=http://{}", self.peer),
                 "--unsafe-no-fsync".to_owned(),
             ],
         )?);
         Ok(())
+    }
+
+    /// Kills etcd as a crash would; what it has answered for stays.
+    pub fn kill_etcd(&mut self) {
+        self.database = None;
+    }
+
+    /// Has etcd forget everything but the present state, as kube-apiserver asks of it every five
+    /// minutes. Who watches from an earlier revision is told so: by kube-apiserver with 410, as far
+    /// as that does not remember by itself (`--watch-cache=false`).
+    ///
+    /// # Errors
+    /// This is not a lab, or etcd refuses.
+    pub fn compact(&self) -> Result<()> {
+        let at = self.ask_etcd("/v3/kv/range", &json!({"key": "AA==", "limit": 1}))?;
+        let revision = &at["header"]["revision"];
+        ensure!(revision.is_string(), "etcd says no revision: {at}");
+        self.ask_etcd("/v3/kv/compaction", &json!({"revision": revision, "physical": true}))?;
+        Ok(())
+    }
+
+    /// By its gateway, which takes its calls as JSON.
+    fn ask_etcd(&self, path: &str, order: &Value) -> Result<Value> {
+        let cluster = self.lab.context("etcd is asked in labs only")?;
+        let answer = http::post(cluster.fabric(), self.etcd, path, &order.to_string())?;
+        ensure!(answer.status == 200, "etcd refuses {path}: {answer}");
+        serde_json::from_str(&answer.body).with_context(|| format!("no JSON: {answer}"))
+    }
+
+    /// Gives [`AGENT`] another token, and the old one to nobody, from kube-apiserver's next start on.
+    pub fn set_token(&mut self, token: &str) {
+        token.clone_into(&mut self.token);
+    }
+
+    /// Adds a flag to kube-apiserver's command line, from its next start on.
+    pub fn set(&mut self, flag: &str) {
+        self.flags.push(flag.to_owned());
     }
 
     /// Starts kube-apiserver, once more perhaps, and waits until it is ready.
@@ -157,10 +209,12 @@ impl<'a> ControlPlane<'a> {
     pub fn start_api_server(&mut self) -> Result<()> {
         let tokens = format!(
             "{ADMINISTRATOR},{ADMINISTRATOR},1,system:masters\n\
-             {AGENT},{AGENT},2\n\
-             {NOBODY},{NOBODY},3\n"
+             {},{AGENT},2\n\
+             {NOBODY},{NOBODY},3\n",
+            self.token,
         );
         fs::write(self.path("tokens.csv"), tokens).context("cannot write tokens")?;
+        fs::write(self.path("audit-policy.json"), AUDIT_POLICY).context("cannot write a policy")?;
         // It makes a key and a certificate of its own here, once. No pod of a test has a token, so
         // the same key may sign them.
         let key = self.path("certificates/apiserver.key");
@@ -172,24 +226,33 @@ impl<'a> ControlPlane<'a> {
             format!("--cert-dir={}", self.path("certificates")),
             format!("--token-auth-file={}", self.path("tokens.csv")),
             "--authorization-mode=RBAC".to_owned(),
-            "--service-cluster-ip-range=10.96.0.0/12".to_owned(),
+            "--service-cluster-ip-range=10.96.0.0/12,fd00:96::/112".to_owned(),
             "--disable-admission-plugins=ServiceAccount".to_owned(),
             // An address of the loopback device cannot be an endpoint of default/kubernetes.
             "--endpoint-reconciler-type=none".to_owned(),
+            format!("--audit-policy-file={}", self.path("audit-policy.json")),
+            format!("--audit-log-path={}", self.path("audit.log")),
             format!("--service-account-key-file={key}"),
             format!("--service-account-signing-key-file={key}"),
             "--service-account-issuer=https://kubernetes.default.svc".to_owned(),
         ];
-        if self.has_topology_keys()? {
-            arguments.push("--feature-gates=ServiceTopology=true".to_owned());
-        }
+        arguments.extend(self.gates()?.map(str::to_owned));
+        arguments.extend(self.flags.iter().cloned());
         self.api_server = Some(self.spawn("kube-apiserver", &arguments)?);
+        self.wait_until_ready()
+    }
+
+    /// Waits until kube-apiserver is ready, or is again.
+    ///
+    /// # Errors
+    /// It does not get ready; the end of its log is quoted.
+    pub fn wait_until_ready(&mut self) -> Result<()> {
         let start = Instant::now();
         loop {
             let Err(error) = self.ask(ready) else {
                 return Ok(());
             };
-            let server = self.api_server.as_mut().context("it was started")?;
+            let server = self.api_server.as_mut().context("kube-apiserver does not run")?;
             let ended = server.ended().context("cannot wait for kube-apiserver")?;
             if ended.is_some() || start.elapsed() > PATIENCE {
                 let log = fs::read_to_string(self.log("kube-apiserver")).unwrap_or_default();
@@ -211,17 +274,33 @@ impl<'a> ControlPlane<'a> {
     /// # Errors
     /// It is not there, or cannot be started.
     pub fn start_controllers(&mut self) -> Result<()> {
+        self.start_controllers_with(&[])
+    }
+
+    /// The same with flags besides: `--controllers=…` adds controllers.
+    ///
+    /// # Errors
+    /// As [`start_controllers`](Self::start_controllers).
+    pub fn start_controllers_with(&mut self, flags: &[&str]) -> Result<()> {
         let kubeconfig = self.kubeconfig(ADMINISTRATOR)?;
-        self.controllers = Some(self.spawn(
-            "kube-controller-manager",
-            &[
-                format!("--kubeconfig={}", kubeconfig.display()),
-                "--controllers=endpointslice".to_owned(),
-                "--leader-elect=false".to_owned(),
-                "--secure-port=0".to_owned(),
-            ],
-        )?);
+        let mut arguments = vec![
+            format!("--kubeconfig={}", kubeconfig.display()),
+            "--controllers=endpointslice".to_owned(),
+            "--leader-elect=false".to_owned(),
+            "--secure-port=0".to_owned(),
+        ];
+        arguments.extend(self.gates()?.map(str::to_owned));
+        arguments.extend(flags.iter().map(|&flag| flag.to_owned()));
+        self.controllers = Some(self.spawn("kube-controller-manager", &arguments)?);
         Ok(())
+    }
+
+    /// What has to be switched on, where it is known: a server ends upon the name of a gate that
+    /// it does not know. `ServiceTopology` came with 1.17 and went with 1.22; `IPv6DualStack` is on
+    /// by default since 1.21, and unknown since 1.25.
+    fn gates(&self) -> Result<Option<&'static str>> {
+        let gates = "--feature-gates=ServiceTopology=true,IPv6DualStack=true";
+        Ok(self.has_topology_keys()?.then_some(gates))
     }
 
     /// Whether this is Kubernetes 1.17–1.21, which know `spec.topologyKeys` and no later field.
@@ -236,12 +315,30 @@ impl<'a> ControlPlane<'a> {
         Ok((17..=21).any(|minor| version.contains(&format!("v1.{minor}."))))
     }
 
+    /// A version of EndpointSlices that this server knows: `v1` came with 1.21, and `v1beta1` went
+    /// with 1.25.
+    ///
+    /// # Errors
+    /// As [`has_topology_keys`](Self::has_topology_keys).
+    pub fn slice_version(&self) -> Result<&'static str> {
+        let old = self.has_topology_keys()?;
+        Ok(if old { "discovery.k8s.io/v1beta1" } else { "discovery.k8s.io/v1" })
+    }
+
     /// A kubeconfig with this token, in a file of its own.
     ///
     /// # Errors
     /// The file cannot be written.
     pub fn kubeconfig(&self, token: &str) -> Result<PathBuf> {
-        let path = self.folder.join(format!("{token}.kubeconfig"));
+        self.kubeconfig_of(token, token)
+    }
+
+    /// A kubeconfig with this token, in a file with this name.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub fn kubeconfig_of(&self, name: &str, token: &str) -> Result<PathBuf> {
+        let path = self.folder.join(format!("{name}.kubeconfig"));
         let text = format!(
             "apiVersion: v1\nkind: Config\ncurrent-context: here\n\
              contexts: [{{name: here, context: {{cluster: here, user: me}}}}]\n\
@@ -252,6 +349,30 @@ impl<'a> ControlPlane<'a> {
         );
         fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
         Ok(path)
+    }
+
+    /// Runs `program` as the administrator, from where the API server runs; `KUBECONFIG` leads there.
+    ///
+    /// # Errors
+    /// It fails; the error holds what it said.
+    pub fn administer(&self, program: &Path, arguments: &[&str]) -> Result<String> {
+        let mut command = Command::new(program);
+        command.args(arguments).stdin(Stdio::null());
+        command.env("KUBECONFIG", self.kubeconfig(ADMINISTRATOR)?).env("HOME", &self.folder);
+        if let Some(cluster) = self.lab {
+            cluster.beyond(&mut command)?;
+        }
+        printed(&mut command)
+    }
+
+    /// What ServiceAccounts have asked, as the API server's audit log has it (`audit.k8s.io/v1`).
+    ///
+    /// # Errors
+    /// The log cannot be read.
+    pub fn audited(&self) -> Result<Vec<Value>> {
+        let path = self.path("audit.log");
+        let text = fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
+        text.lines().map(|line| serde_json::from_str(line).context("not an audit event")).collect()
     }
 
     /// Asks the API server as the administrator, from where it runs.
@@ -295,7 +416,8 @@ async fn ready(client: Client) -> Result<()> {
     Ok(())
 }
 
-async fn client(kubeconfig: &Path) -> Result<Client> {
+/// A client that speaks as a kubeconfig says.
+pub(crate) async fn client(kubeconfig: &Path) -> Result<Client> {
     let kubeconfig = Kubeconfig::read_from(kubeconfig)?;
     let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
     Ok(Client::try_from(config)?)

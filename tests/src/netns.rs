@@ -68,8 +68,9 @@ impl NetNs {
             .with_context(|| format!("cannot configure network namespace {}", self.path.display()))
     }
 
-    /// Runs `work` on a thread inside. For what a process makes in the kernel; not for connections
-    /// under test, because a thread cannot join a cgroup alone.
+    /// Runs `work` on a thread inside. For what a process makes in the kernel. A thread cannot
+    /// join a cgroup alone: connections that it makes are those of a machine outside of every
+    /// node's cgroup.
     ///
     /// # Errors
     /// `work` fails, or the namespace cannot be entered.

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use aya::maps::{Array, HashMap, MapData, PerCpuArray};
-use aya::programs::{SchedClassifier, TestRun, TestRunOptions};
+use aya::programs::{ProgramInfo, SchedClassifier, TestRun, TestRunOptions};
 use aya::{Ebpf, EbpfLoader};
 use bytemuck::{Pod, bytes_of};
 use etherparse::{
@@ -16,7 +16,7 @@ use etherparse::{
 };
 use topo_lb_common::address::{Frontend4, Frontend6};
 use topo_lb_common::backend::{Backend4, Backend6};
-use topo_lb_common::connection::{Connection4, Packets, Tuple4};
+use topo_lb_common::connection::{Connection4, Connection6, Packets, Tuple4, Tuple6};
 use topo_lb_common::maps;
 use topo_lb_common::member::{Member, MemberKey4, MemberKey6};
 use topo_lb_common::range::Range;
@@ -63,7 +63,7 @@ struct Raw<T>(T);
 unsafe impl<T: Pod> aya::Pod for Raw<T> {}
 
 /// The object that the agent carries.
-fn object() -> Result<PathBuf> {
+pub(crate) fn object() -> Result<PathBuf> {
     if let Some(path) = env::var_os("TOPO_LB_EBPF_OBJECT") {
         return Ok(path.into());
     }
@@ -77,6 +77,14 @@ impl Programs {
     /// # Errors
     /// The object is not built, or the kernel refuses it.
     pub fn load() -> Result<Self> {
+        Self::with_room(1_024)
+    }
+
+    /// The same with maps of `entries` each.
+    ///
+    /// # Errors
+    /// As [`load`](Self::load).
+    pub fn with_room(entries: u32) -> Result<Self> {
         let path = object()?;
         let mut loader = EbpfLoader::new();
         loader.btf(None);
@@ -84,7 +92,7 @@ impl Programs {
             if !matches!(name, maps::RANGE | maps::REVISION | maps::PACKETS | maps::REFUSALS)
                 && !name.starts_with("connected")
             {
-                loader.map_max_entries(name, 1024);
+                loader.map_max_entries(name, entries);
             }
         }
         let mut ebpf = loader.load_file(&path).with_context(|| {
@@ -220,6 +228,37 @@ impl Programs {
         }
     }
 
+    /// Puts an IPv4 connection's entry into the table, as of now and of what the maps say now.
+    ///
+    /// # Errors
+    /// The map is full.
+    pub fn remember4(&mut self, key: Tuple4, value: Connection4) -> Result<()> {
+        let (last_used, revision) = (uptime()?, self.revision()?);
+        self.insert(maps::CONNECTIONS4, key, Connection4 { last_used, revision, ..value })
+    }
+
+    /// The same for IPv6.
+    ///
+    /// # Errors
+    /// The map is full.
+    pub fn remember6(&mut self, key: Tuple6, value: Connection6) -> Result<()> {
+        let (last_used, revision) = (uptime()?, self.revision()?);
+        self.insert(maps::CONNECTIONS6, key, Connection6 { last_used, revision, ..value })
+    }
+
+    /// What the kernel says of a hook's program.
+    ///
+    /// # Errors
+    /// It does not say.
+    pub fn info(&mut self, hook: Hook) -> Result<ProgramInfo> {
+        Ok(program(&mut self.ebpf, hook)?.info()?)
+    }
+
+    fn revision(&self) -> Result<u32> {
+        let revision = self.ebpf.map(maps::REVISION).context("a map")?;
+        Ok(Array::<&MapData, u32>::try_from(revision)?.get(&0, 0)?)
+    }
+
     /// Takes an IPv4 endpoint off a Service's members.
     ///
     /// # Errors
@@ -298,6 +337,12 @@ impl Programs {
         }
         Ok(bytemuck::cast(sums))
     }
+}
+
+/// Nanoseconds of the clock that programs read (`CLOCK_MONOTONIC`).
+fn uptime() -> Result<u64> {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    Ok((now.tv_sec * 1_000_000_000 + now.tv_nsec).try_into()?)
 }
 
 fn program(ebpf: &mut Ebpf, hook: Hook) -> Result<&mut SchedClassifier> {

@@ -31,6 +31,12 @@ pub struct Pod {
 }
 
 impl Pod {
+    /// Its network namespace.
+    #[must_use]
+    pub fn netns(&self) -> &NetNs {
+        &self.netns
+    }
+
     /// A process in the pod, with its input and output in pipes.
     ///
     /// # Errors

@@ -7,15 +7,16 @@ use std::process::{Child, Command};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::thread::{
     CapabilitySet, LinkNameSpaceType, move_into_link_name_space,
-    remove_capability_from_bounding_set,
+    remove_capability_from_bounding_set, set_no_new_privs,
 };
 
 use crate::cgroup::Cgroup;
 use crate::netns::NetNs;
+use crate::wait::patient;
 
 /// Makes `command` run in a network namespace and, where one is given, in a cgroup: it has joined
 /// both before its program begins. It gets a process group of its own, so that Ctrl-C on a
@@ -55,6 +56,27 @@ pub fn without(command: &mut Command, capabilities: CapabilitySet) {
     }
 }
 
+/// What `command` prints.
+///
+/// # Errors
+/// It fails; the error holds what it said.
+pub fn printed(command: &mut Command) -> Result<String> {
+    let output = command.output().with_context(|| format!("cannot run {command:?}"))?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "{command:?} failed: {}", said.trim());
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// Makes `command` run with these capabilities alone, as a container without privilege escalation
+/// does: root or not, and whatever it starts.
+pub fn only_with(command: &mut Command, capabilities: CapabilitySet) {
+    // Not all(): the rest of its bits are no capabilities.
+    let known: CapabilitySet = CapabilitySet::all().iter_names().map(|(_, one)| one).collect();
+    without(command, known - capabilities);
+    // SAFETY: between fork and exec only one system call is made: nothing allocates or locks.
+    unsafe { command.pre_exec(|| Ok(set_no_new_privs(true)?)) };
+}
+
 /// A process that ends when this is dropped.
 #[derive(Debug)]
 pub struct Running(Child);
@@ -79,11 +101,13 @@ impl Running {
         self.0.try_wait()
     }
 
-    /// Asks it to end with SIGTERM, and waits; SIGKILL after `limit`.
+    /// Asks it to end with SIGTERM, and waits; SIGKILL after `limit`, made
+    /// [`patient`].
     ///
     /// # Errors
     /// It did not end by itself in time.
     pub fn stop(&mut self, limit: Duration) -> Result<std::process::ExitStatus> {
+        let limit = patient(limit);
         let start = Instant::now();
         if let Some(pid) = i32::try_from(self.0.id()).ok().and_then(Pid::from_raw) {
             // It may have ended already; then the wait below says so.

@@ -92,7 +92,23 @@ pub fn play(body: impl FnOnce(&mut Scene<'_>) -> Result<()>) -> Result<()> {
     )
 }
 
-/// The same with manifests that `change` has changed, and an agent that does not run yet.
+/// The same with tc on every device of a pod.
+///
+/// # Errors
+/// As [`play`].
+pub fn play_with_machines(body: impl FnOnce(&mut Scene<'_>) -> Result<()>) -> Result<()> {
+    prepared(
+        |_| {},
+        |scene| {
+            scene.agent.set("--tc-devices", "pod*");
+            scene.agent.set("--max-connections", "16384");
+            scene.agent.resume()?;
+            body(scene)
+        },
+    )
+}
+
+/// [`play`] with manifests that `change` has changed, and an agent that does not run yet.
 ///
 /// # Errors
 /// As [`play`].

@@ -3,9 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
+
+use crate::wait::patient;
 
 /// How a client talks. The family of the address that it dials is the family of its socket: an
 /// IPv4-mapped address goes through an `AF_INET6` socket, as Java, Go and Node do it.
@@ -131,6 +134,9 @@ pub struct Failure {
     pub errno: i32,
 }
 
+/// What waits for nobody takes less, on a busy machine too.
+const AT_ONCE: Duration = Duration::from_millis(5);
+
 /// `ECONNREFUSED`.
 pub const REFUSED: i32 = rustix::io::Errno::CONNREFUSED.raw_os_error();
 
@@ -193,6 +199,19 @@ impl Tally {
         }
         self.peers.extend(&other.peers);
         self.longest_us = self.longest_us.max(other.longest_us);
+    }
+
+    /// Whether every exchange was answered, by exactly `pods`; none: whether every one was refused.
+    #[must_use]
+    pub fn is_of(&self, pods: &[&str]) -> bool {
+        let all = if pods.is_empty() { self.refused } else { self.answered() };
+        all == self.requests && self.pods() == pods.iter().copied().collect()
+    }
+
+    /// Whether an exchange took so little time that nobody was waited for.
+    #[must_use]
+    pub fn is_at_once(&self) -> bool {
+        Duration::from_micros(self.median_us) < patient(AT_ONCE)
     }
 
     /// How many exchanges were answered.

@@ -1,6 +1,8 @@
 //! Waiting for what the kernel or an agent does in its own time.
 
+use std::env;
 use std::fmt::Display;
+use std::sync::LazyLock;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -9,16 +11,42 @@ use anyhow::{Result, bail};
 /// How long a lab waits for something that should take milliseconds, on a busy machine.
 pub const PATIENCE: Duration = Duration::from_secs(10);
 
+/// `TOPO_LB_PATIENCE`: how many times slower than a machine this one is.
+static FACTOR: LazyLock<u32> = LazyLock::new(|| {
+    let text = env::var("TOPO_LB_PATIENCE").unwrap_or_default();
+    factor(&text).unwrap_or_else(|error| panic!("{error}"))
+});
+
+fn factor(text: &str) -> Result<u32, String> {
+    match text.parse() {
+        _ if text.is_empty() => Ok(1),
+        Ok(factor) if (1..=1_000).contains(&factor) => Ok(factor),
+        _ => Err(format!("TOPO_LB_PATIENCE is {text:?}: it takes a whole number from 1 to 1000")),
+    }
+}
+
+/// A limit as this machine needs it: an emulated one takes many times what a machine takes, and
+/// has `TOPO_LB_PATIENCE` say how many. Every limit of the lab and of its suites goes through here,
+/// those of [`until`] by themselves.
+///
+/// # Panics
+/// The variable is no whole number from 1 to 1000.
+#[must_use]
+pub fn patient(limit: Duration) -> Duration {
+    limit * *FACTOR
+}
+
 /// Asks `probe` again and again until it says yes; how long that took.
 ///
 /// # Errors
-/// `probe` fails, or still says no after `limit`: the error says that `what` did not come, and
+/// `probe` fails, or still says no after `limit`, made [`patient`]: the error says that `what` did not come, and
 /// what the last probe saw.
 pub fn until<S: Display>(
     what: &str,
     limit: Duration,
     mut probe: impl FnMut() -> Result<Result<(), S>>,
 ) -> Result<Duration> {
+    let limit = patient(limit);
     let start = Instant::now();
     loop {
         match probe()? {
@@ -27,6 +55,20 @@ pub fn until<S: Display>(
                 bail!("{what} did not come within {limit:?}; last seen: {seen}")
             }
             Err(_) => thread::sleep(Duration::from_millis(2)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patience_is_a_whole_number_and_one_where_nobody_says() {
+        assert_eq!(factor(""), Ok(1));
+        assert_eq!(factor("20"), Ok(20));
+        for text in ["0", "-1", "1.5", "much", "1001"] {
+            assert!(factor(text).unwrap_err().contains("TOPO_LB_PATIENCE"), "{text}");
         }
     }
 }

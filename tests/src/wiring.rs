@@ -9,7 +9,7 @@ use anyhow::Result;
 use crate::cluster::{Node, NodePlan};
 use crate::netns::NetNs;
 use crate::pod::Pod;
-use crate::wait::{PATIENCE, until};
+use crate::wait::{PATIENCE, patient, until};
 
 /// What every pod takes for its router: the node's end of its veth pair.
 const GATEWAY4: Ipv4Addr = Ipv4Addr::new(169, 254, 1, 1);
@@ -176,7 +176,7 @@ fn wait_for_links(pod: &Pod) -> Result<()> {
             until(&format!("a way from pod {} to {address}", pod.name), PATIENCE, || {
                 // Nobody listens there, and a refusal takes the whole way back.
                 let to = SocketAddr::from((address, 1));
-                Ok(match TcpStream::connect_timeout(&to, Duration::from_millis(20)) {
+                Ok(match TcpStream::connect_timeout(&to, patient(Duration::from_millis(20))) {
                     Err(error) if error.kind() != io::ErrorKind::ConnectionRefused => Err(error),
                     _ => Ok(()),
                 })

@@ -2,7 +2,6 @@
 //! by the controllers of Kubernetes.
 
 use std::collections::BTreeSet;
-use std::net::SocketAddr;
 use std::thread;
 use std::time::Duration;
 
@@ -10,7 +9,7 @@ use anyhow::{Context as _, Result, ensure};
 use kube::Client;
 use serde_json::{Value, json};
 use topo_lb_tests::agent::{Agent, Binary};
-use topo_lb_tests::api::{allow, change, create, relabel, run_pod, set_ready};
+use topo_lb_tests::api::{READ, allow, change, create, reading, relabel, run_pod, set_ready};
 use topo_lb_tests::client;
 use topo_lb_tests::cluster::Cluster;
 use topo_lb_tests::control_plane::{AGENT, ControlPlane};
@@ -22,7 +21,7 @@ use topo_lb_tests::lab::within;
 use topo_lb_tests::process::Running;
 use topo_lb_tests::requirements;
 use topo_lb_tests::scene::{FOLLOWS, KEYS, at};
-use topo_lb_tests::traffic::{Tally, Via};
+use topo_lb_tests::traffic::Via;
 use topo_lb_tests::wait::until;
 
 /// The tutorial's Service, its twin without a policy, and one with `spec.topologyKeys` or, where
@@ -67,30 +66,7 @@ fn answered_by(
     pods: &[&str],
     limit: Duration,
 ) -> Result<Duration> {
-    let to: SocketAddr = at(address)?;
-    let what = format!("answers to {} at {address} of {pods:?} alone", client.pod());
-    until(&what, limit, || {
-        let tally = client.call(Via::Http, to, 64)?;
-        Ok(if is_of(&tally, pods) { Ok(()) } else { Err(tally) })
-    })
-}
-
-fn is_of(tally: &Tally, pods: &[&str]) -> bool {
-    let all = match pods {
-        [] => tally.refused,
-        _ => tally.answered(),
-    };
-    all == tally.requests && tally.pods() == pods.iter().copied().collect()
-}
-
-/// The rules that an installation gives to its agents.
-fn reading(resources: &[(&str, &str)]) -> Value {
-    resources
-        .iter()
-        .map(|(group, resource)| {
-            json!({"apiGroups": [group], "resources": [resource], "verbs": ["list", "watch"]})
-        })
-        .collect()
+    client.until_answered_by(Via::Http, at(address)?, pods, limit)
 }
 
 async fn describe(client: &Client, cluster: &Cluster, topology_keys: bool) -> Result<()> {
@@ -121,8 +97,7 @@ async fn describe(client: &Client, cluster: &Cluster, topology_keys: bool) -> Re
         create(client, &service).await?;
     }
     for name in every_pod() {
-        let pod = cluster.pod(name)?;
-        run_pod(client, name, APP, &pod.node, pod.ipv4.into()).await?;
+        run_pod(client, cluster.pod(name)?, &json!({"app": APP})).await?;
     }
     Ok(())
 }
@@ -137,17 +112,7 @@ fn play(
         plane.start_controllers()?;
         let topology_keys = plane.has_topology_keys()?;
         plane.ask(async |client| {
-            allow(
-                &client,
-                AGENT,
-                "topo-lb",
-                &reading(&[
-                    ("", "services"),
-                    ("", "nodes"),
-                    ("discovery.k8s.io", "endpointslices"),
-                ]),
-            )
-            .await?;
+            allow(&client, AGENT, "topo-lb", &reading(&READ)).await?;
             describe(&client, cluster, topology_keys).await
         })?;
         let servers: Result<Vec<Running>> =
@@ -235,7 +200,7 @@ fn traffic_goes_on_without_the_api_server_and_follows_it_again() -> Result<()> {
             thread::sleep(Duration::from_millis(500));
             Ok(())
         })?;
-        ensure!(is_of(&tally, &HANGZHOU), "without the API server: {tally}");
+        ensure!(tally.is_of(&HANGZHOU), "without the API server: {tally}");
         answered_by(&mut clients.beijing, UD1, &[], FOLLOWS)?;
 
         plane.start_api_server()?;
@@ -243,7 +208,7 @@ fn traffic_goes_on_without_the_api_server_and_follows_it_again() -> Result<()> {
         let (tally, took) = clients.hangzhou.call_during(Via::Http, at(UD1)?, || {
             answered_by(&mut clients.beijing, UD1, &HANGZHOU, SOON)
         })?;
-        ensure!(is_of(&tally, &HANGZHOU), "after its return: {tally}");
+        ensure!(tally.is_of(&HANGZHOU), "after its return: {tally}");
         eprintln!("what changed after the return was followed within {took:?}");
         for agent in agents.iter() {
             let log = agent.log();

@@ -4,12 +4,12 @@ use anyhow::{Result, ensure};
 use serde_json::json;
 use topo_lb_tests::manifest::{endpoint, service, slice};
 use topo_lb_tests::scene::{
-    ECHO4, EMPTY4, EMPTY6, NOBODY4, NOBODY6, WEB4, WEB6, at, kernel, mapped, play, prepared,
+    ECHO4, EMPTY4, EMPTY6, NOBODY4, NOBODY6, Scene, WEB4, WEB6, at, kernel, mapped, play, prepared,
     refusal,
 };
 use topo_lb_tests::traffic::{Step, Via};
 
-const CONNECTED: [Via; 3] = [Via::Http, Via::HttpMptcp, Via::UdpConnected];
+const CONNECTED: [Via; 2] = [Via::Http, Via::UdpConnected];
 
 #[test]
 fn every_endpoint_answers_and_the_peer_is_the_service() -> Result<()> {
@@ -61,19 +61,33 @@ fn the_peer_of_a_tcp_socket_is_the_endpoint_where_that_is_asked_for() -> Result<
     )
 }
 
+/// Calls a Service without endpoints, and expects nothing but refusals.
+fn expect_refusals(scene: &mut Scene<'_>, via: Via) -> Result<()> {
+    for to in [at(EMPTY4)?, at(EMPTY6)?, mapped(EMPTY4)?] {
+        let tally = scene.client.call(via, to, 100)?;
+        ensure!(tally.failures.len() == 1, "{via:?} to {to}: {tally}");
+        let (failure, count) = tally.failures[0];
+        ensure!(failure.step == Step::Connect, "{via:?} to {to}: {tally}");
+        ensure!((failure.errno, count) == (refusal(), 100), "{via:?} to {to}: {tally}");
+        // Nothing was sent, so nothing was waited for.
+        ensure!(tally.is_at_once(), "{via:?} to {to}: {} µs", tally.median_us);
+    }
+    Ok(())
+}
+
 #[test]
 fn a_service_without_endpoints_refuses_at_once() -> Result<()> {
+    play(|scene| CONNECTED.into_iter().try_for_each(|via| expect_refusals(scene, via)))
+}
+
+#[test]
+fn an_mptcp_socket_is_refused_and_left_alone_as_others_are() -> Result<()> {
     play(|scene| {
-        for via in CONNECTED {
-            for to in [at(EMPTY4)?, at(EMPTY6)?, mapped(EMPTY4)?] {
-                let tally = scene.client.call(via, to, 100)?;
-                ensure!(tally.failures.len() == 1, "{via:?} to {to}: {tally}");
-                let (failure, count) = tally.failures[0];
-                ensure!(failure.step == Step::Connect, "{via:?} to {to}: {tally}");
-                ensure!((failure.errno, count) == (refusal(), 100), "{via:?} to {to}: {tally}");
-                // Nothing was sent, so nothing was waited for.
-                ensure!(tally.median_us < 5_000, "{via:?} to {to}: {} µs", tally.median_us);
-            }
+        expect_refusals(scene, Via::HttpMptcp)?;
+        for address in [WEB4, WEB6] {
+            let mut port = at(address)?;
+            port.set_port(81);
+            scene.expect(Via::HttpMptcp, port, &["untouched"])?;
         }
         Ok(())
     })

@@ -340,15 +340,13 @@ fn a_socket_that_no_process_holds_is_left_alone() -> Result<()> {
 
 #[test]
 fn an_agent_that_may_not_look_at_sockets_says_so_and_leaves_them() -> Result<()> {
-    let cases = [
-        (CapabilitySet::SYS_ADMIN, "CAP_SYS_ADMIN"),
-        (CapabilitySet::SYS_ADMIN | CapabilitySet::SYS_PTRACE, "CAP_SYS_PTRACE"),
-    ];
+    let needed = CapabilitySet::BPF | CapabilitySet::NET_ADMIN | CapabilitySet::PERFMON;
+    let cases = [(needed | CapabilitySet::SYS_PTRACE, "CAP_SYS_ADMIN"), (needed, "CAP_SYS_PTRACE")];
     for (capabilities, named) in cases {
         prepared(
             |_| {},
             |scene| {
-                scene.agent.live_without(capabilities);
+                scene.agent.keep_only(capabilities);
                 scene.agent.resume()?;
                 let web = at(WEB4)?;
                 let sockets = open(scene, Via::UdpConnected, web)?;

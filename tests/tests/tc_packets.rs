@@ -411,6 +411,162 @@ fn later_fragments_follow_the_first() -> Result<()> {
     Ok(())
 }
 
+/// A datagram as IPv6 packets of 512 bytes each: how the last of them may be, all of it.
+fn fragments6(from: &str, to: &str, payload: usize, identification: u32) -> Vec<Vec<u8>> {
+    let whole = {
+        let (from, to) = (at(from), at(to));
+        let mut packet = Vec::new();
+        PacketBuilder::ethernet2(VM_MAC, NODE_MAC)
+            .ip(ip(from.ip(), to.ip()))
+            .udp(from.port(), to.port())
+            .write(&mut packet, &vec![b'x'; payload])
+            .expect("a vector takes everything");
+        packet
+    };
+    let pieces: Vec<&[u8]> = whole[54..].chunks(512).collect();
+    let last = pieces.len() - 1;
+    let cut = pieces.iter().enumerate().map(|(place, piece)| {
+        let mut packet = whole[..54].to_vec();
+        packet[18..20].copy_from_slice(&(8 + piece.len() as u16).to_be_bytes());
+        packet[20] = 44;
+        packet.extend_from_slice(&[17, 0]);
+        // Offset in units of eight bytes, and whether more follow.
+        let offset = (place as u16 * 64) << 3 | u16::from(place != last);
+        packet.extend_from_slice(&offset.to_be_bytes());
+        packet.extend_from_slice(&identification.to_be_bytes());
+        packet.extend_from_slice(piece);
+        packet
+    });
+    cut.collect()
+}
+
+/// Addresses of an IPv6 packet behind Ethernet.
+fn addresses6(packet: &[u8]) -> (IpAddr, IpAddr) {
+    let address = |from: usize| {
+        let bytes: [u8; 16] = packet[from..from + 16].try_into().expect("sixteen bytes");
+        IpAddr::from(bytes)
+    };
+    (address(22), address(38))
+}
+
+#[test]
+fn ipv6_fragments_follow_the_first_each_way() -> Result<()> {
+    let mut programs = scene()?;
+    let (client, web, a) = (at(CLIENT6).ip(), at(WEB6).ip(), at(A6).ip());
+    let asked = fragments6(CLIENT6, WEB6, 1400, 7);
+    let answered = fragments6(A6, CLIENT6, 1400, 7);
+    expect_untouched(&mut programs, "without its first", Hook::Ingress, &asked[1])?;
+    expect_untouched(&mut programs, "without its first", Hook::Egress, &answered[1])?;
+    for (hook, pieces, wanted) in
+        [(Hook::Ingress, &asked, (client, a)), (Hook::Egress, &answered, (web, client))]
+    {
+        let mut body = Vec::new();
+        for piece in pieces {
+            let (verdict, out) = programs.run(hook, piece)?;
+            ensure!(verdict == NEXT && out.len() == piece.len(), "{hook:?}: {verdict}");
+            ensure!(addresses6(&out) == wanted, "{hook:?}: {:?}", addresses6(&out));
+            // The fragment header stays as it was.
+            ensure!(out[54..62] == piece[54..62], "{hook:?}: {:02x?}", &out[54..62]);
+            body.extend_from_slice(&out[62..]);
+        }
+        let mut whole = pieces[0][..54].to_vec();
+        let (_, out) = programs.run(hook, &pieces[0])?;
+        whole[22..54].copy_from_slice(&out[22..54]);
+        whole[18..20].copy_from_slice(&(body.len() as u16).to_be_bytes());
+        whole[20] = 17;
+        whole.extend_from_slice(&body);
+        let wrong = wrong_checksums(&whole)?;
+        ensure!(wrong.is_empty(), "{hook:?}: put together again, {wrong:?} are wrong");
+    }
+    // Another datagram's fragments are not its.
+    let other = fragments6(CLIENT6, WEB6, 1400, 8);
+    expect_untouched(&mut programs, "another datagram's", Hook::Ingress, &other[1])?;
+    Ok(())
+}
+
+#[test]
+fn a_fragment_that_is_all_of_its_datagram_is_translated_and_not_remembered() -> Result<()> {
+    let mut programs = scene()?;
+    let pieces = fragments6(CLIENT6, WEB6, 100, 9);
+    ensure!(pieces.len() == 1);
+    let wanted = (NEXT, CLIENT6, A6);
+    expect(&mut programs, "RFC 6946", Hook::Ingress, &pieces[0], wanted)?;
+    let later = &fragments6(CLIENT6, WEB6, 1400, 9)[1];
+    expect_untouched(&mut programs, "one with its number", Hook::Ingress, later)
+}
+
+#[test]
+fn fragments_of_answers_follow_the_first() -> Result<()> {
+    let mut programs = scene()?;
+    expect(&mut programs, "asks", Hook::Ingress, &udp(CLIENT4, WEB4), (NEXT, CLIENT4, A4))?;
+    for piece in fragments(A4, CLIENT4, 1400) {
+        let (verdict, out) = programs.run(Hook::Egress, &piece)?;
+        let (header, _) = Ipv4Header::from_slice(&out[14..])?;
+        ensure!(verdict == NEXT && IpAddr::from(header.source) == at(WEB4).ip(), "{header:?}");
+        ensure!(header.header_checksum == header.calc_header_checksum(), "{header:?}");
+    }
+    Ok(())
+}
+
+#[test]
+fn a_datagram_that_is_not_ours_takes_its_fragments_along() -> Result<()> {
+    let mut programs = scene()?;
+    expect(&mut programs, "asks", Hook::Ingress, &udp(CLIENT4, WEB4), (NEXT, CLIENT4, A4))?;
+    programs.run(Hook::Egress, &fragments(A4, CLIENT4, 1400)[0])?;
+    // Another one between the same hosts, to a port that asked no Service, with the same number.
+    for piece in fragments("10.244.1.3:53", "10.244.1.9:41000", 1400) {
+        expect_untouched(&mut programs, "direct", Hook::Egress, &piece)?;
+    }
+    // And towards the Service's address, to a port that is none of its.
+    programs.run(Hook::Ingress, &fragments(CLIENT4, WEB4, 1400)[0])?;
+    for piece in fragments("10.244.1.9:41000", "10.96.0.1:53", 1400) {
+        expect_untouched(&mut programs, "no Service", Hook::Ingress, &piece)?;
+    }
+    programs.run(Hook::Egress, &fragments6(A6, CLIENT6, 1400, 5)[0])?;
+    for piece in fragments6("[fd00:244:1::3]:53", "[fd00:244:1::9]:41000", 1400, 5) {
+        expect_untouched(&mut programs, "direct, IPv6", Hook::Egress, &piece)?;
+    }
+    Ok(())
+}
+
+#[test]
+fn fragments_too_small_for_a_header_and_extensions_without_end_are_untouched() -> Result<()> {
+    let mut programs = scene()?;
+    // RFC 1858: a first fragment that ends within TCP's header.
+    let mut tiny = tcp(CLIENT4, WEB4, Tcp::Syn(1))[..14 + 20 + 8].to_vec();
+    tiny[16..18].copy_from_slice(&28_u16.to_be_bytes());
+    tiny[20] = 0x20;
+    let (header, _) = Ipv4Header::from_slice(&tiny[14..])?;
+    tiny[24..26].copy_from_slice(&header.calc_header_checksum().to_be_bytes());
+    expect_untouched(&mut programs, "a tiny fragment", Hook::Ingress, &tiny)?;
+    let plain = udp(CLIENT6, WEB6);
+    for (what, count) in [("as many as are read", 6), ("too many", 7), ("far too many", 100)] {
+        let mut packet = plain[..54].to_vec();
+        packet[20] = 60;
+        for place in 0..count {
+            let next = if place + 1 == count { 17 } else { 60 };
+            packet.extend_from_slice(&[next, 0, 1, 4, 0, 0, 0, 0]);
+        }
+        packet.extend_from_slice(&plain[54..]);
+        let length = (packet.len() - 54) as u16;
+        packet[18..20].copy_from_slice(&length.to_be_bytes());
+        expect_untouched(&mut programs, what, Hook::Egress, &packet)?;
+        if count < 6 {
+            expect(&mut programs, what, Hook::Ingress, &packet, (NEXT, CLIENT6, A6))?;
+        } else {
+            expect_untouched(&mut programs, what, Hook::Ingress, &packet)?;
+        }
+    }
+    // An extension header that says that it goes on behind the packet.
+    let mut long = plain[..54].to_vec();
+    long[20] = 60;
+    long.extend_from_slice(&[17, 255, 1, 4, 0, 0, 0, 0]);
+    long.extend_from_slice(&plain[54..]);
+    let length = (long.len() - 54) as u16;
+    long[18..20].copy_from_slice(&length.to_be_bytes());
+    expect_untouched(&mut programs, "an endless one", Hook::Ingress, &long)
+}
+
 #[test]
 fn ip_options_to_the_limit_are_passed_over() -> Result<()> {
     let mut programs = scene()?;
@@ -487,6 +643,73 @@ fn an_icmp_error_is_told_in_the_client_s_words() -> Result<()> {
 }
 
 #[test]
+fn an_icmp_error_may_quote_no_more_than_ports_and_what_is_behind_it_is_nothing() -> Result<()> {
+    let mut programs = scene()?;
+    let syn = tcp(CLIENT4, WEB4, Tcp::Syn(1));
+    let opened = expect(&mut programs, "SYN", Hook::Ingress, &syn, (NEXT, CLIENT4, A4))?;
+    let port = Icmpv4Type::DestinationUnreachable(icmpv4::DestUnreachableHeader::Port);
+    // Of what was sent: headers, then as much of TCP as RFC 792 wants, then less and less.
+    for (quoted, told) in [(40, true), (28, true), (24, true), (23, false), (20, false), (8, false)]
+    {
+        for trailer in [0, 40] {
+            let what = format!("{quoted} bytes quoted, {trailer} behind");
+            let mut error = Vec::new();
+            PacketBuilder::ethernet2(NODE_MAC, VM_MAC)
+                .ip(ip(at("192.0.2.1:0").ip(), at(CLIENT4).ip()))
+                .icmpv4(port.clone())
+                .write(&mut error, &opened[14..14 + quoted])?;
+            let end = error.len();
+            error.resize(end + trailer, 0xab);
+            if !told {
+                expect_untouched(&mut programs, &what, Hook::Egress, &error)?;
+                continue;
+            }
+            let wanted = (NEXT, "192.0.2.1:0", "10.244.1.9:0");
+            let out = expect(&mut programs, &what, Hook::Egress, &error, wanted)?;
+            ensure!(out[42..end] == syn[14..14 + quoted], "{what}: {:02x?}", &out[42..]);
+            ensure!(out[end..] == error[end..], "{what}: {:02x?}", &out[end..]);
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn an_icmp_error_about_what_is_over_is_untouched() -> Result<()> {
+    let mut programs = scene()?;
+    let asked = udp(CLIENT4, WEB4);
+    let opened = expect(&mut programs, "asks", Hook::Ingress, &asked, (NEXT, CLIENT4, A4))?;
+    programs.age4(Duration::from_secs(40))?;
+    let port = Icmpv4Type::DestinationUnreachable(icmpv4::DestUnreachableHeader::Port);
+    let mut error = Vec::new();
+    PacketBuilder::ethernet2(NODE_MAC, VM_MAC)
+        .ip(ip(at(A4).ip(), at(CLIENT4).ip()))
+        .icmpv4(port)
+        .write(&mut error, &opened[14..])?;
+    // By now the client may have asked the endpoint itself, from the same port.
+    expect_untouched(&mut programs, "late", Hook::Egress, &error)
+}
+
+#[test]
+fn datagrams_of_one_way_keep_the_other_way_too() -> Result<()> {
+    let mut programs = scene()?;
+    let (asked, answered) = (udp(CLIENT4, WEB4), udp(A4, CLIENT4));
+    for _ in 0..5 {
+        expect(&mut programs, "asks", Hook::Ingress, &asked, (NEXT, CLIENT4, A4))?;
+        programs.age4(Duration::from_secs(20))?;
+    }
+    expect(&mut programs, "answers late", Hook::Egress, &answered, (NEXT, WEB4, CLIENT4))?;
+    programs.serve(2, at(WEB4), UDP, &[at(A4), at(B4)])?;
+    for _ in 0..5 {
+        programs.age4(Duration::from_secs(100))?;
+        expect(&mut programs, "goes on", Hook::Egress, &answered, (NEXT, WEB4, CLIENT4))?;
+    }
+    expect(&mut programs, "the same one", Hook::Ingress, &asked, (NEXT, CLIENT4, A4))?;
+    // Silence of both ends it.
+    programs.age4(Duration::from_secs(130))?;
+    expect_untouched(&mut programs, "too late", Hook::Egress, &answered)
+}
+
+#[test]
 fn an_icmpv6_error_is_told_in_the_client_s_words() -> Result<()> {
     let mut programs = scene()?;
     let opened =
@@ -523,7 +746,34 @@ fn a_wrong_checksum_stays_wrong() -> Result<()> {
     packet[40..42].fill(0);
     let (_, out) = programs.run(Hook::Ingress, &packet)?;
     ensure!(out[40..42] == [0, 0] && says(&out)?.1 == at(A4), "{out:02x?}");
-    Ok(())
+    // Over IPv6 it may have none where it is a tunnel (RFC 6935).
+    let mut packet = udp(CLIENT6, WEB6);
+    packet[60..62].fill(0);
+    let (_, out) = programs.run(Hook::Ingress, &packet)?;
+    ensure!(out[60..62] == [0, 0] && says(&out)?.1 == at(A6), "{out:02x?}");
+    // One that would become zero becomes the other zero.
+    for number in 0..=u16::MAX {
+        let mut packet = udp(CLIENT4, WEB4);
+        packet[42..44].copy_from_slice(&number.to_be_bytes());
+        packet[40..42].fill(0);
+        let (headers, payload) = {
+            let sliced = etherparse::PacketHeaders::from_ethernet_slice(&packet)?;
+            ((sliced.net, sliced.transport), sliced.payload.slice().to_vec())
+        };
+        let (Some(etherparse::NetHeaders::Ipv4(ip, _)), Some(transport)) = headers else {
+            panic!("UDP over IPv4")
+        };
+        let checksum = transport.udp().expect("UDP").calc_checksum_ipv4(&ip, &payload)?;
+        // The sum of A's address and port instead of the Service's, in ones' complement.
+        packet[40..42].copy_from_slice(&checksum.to_be_bytes());
+        let (_, out) = programs.run(Hook::Ingress, &packet)?;
+        ensure!(out[40..42] != [0, 0], "{number}: a datagram lost its checksum");
+        if out[40..42] == [0xff, 0xff] {
+            ensure!(wrong_checksums(&out)?.is_empty(), "{number}: {:?}", wrong_checksums(&out)?);
+            return Ok(());
+        }
+    }
+    panic!("no payload made the checksum zero")
 }
 
 #[test]

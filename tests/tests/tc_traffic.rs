@@ -2,31 +2,21 @@
 //! device of their node, outside of every cgroup that an agent serves.
 
 use std::fs;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
 use topo_lb_tests::client::Client;
+use topo_lb_tests::netns::NetNs;
 use topo_lb_tests::scene::{
-    ECHO4, ECHO6, EMPTY4, EMPTY6, FOLLOWS, HERE, KEYS, NOBODY4, Scene, WEB4, WEB6, ZONE, at,
-    prepared,
+    ECHO4, ECHO6, EMPTY4, EMPTY6, FOLLOWS, HERE, KEYS, NOBODY4, WEB4, WEB6, ZONE, at,
+    play_with_machines as play, prepared,
 };
 use topo_lb_tests::traffic::Via;
-use topo_lb_tests::wait::until;
-
-/// Plays with tc on every device of a pod.
-fn play(body: impl FnOnce(&mut Scene<'_>) -> Result<()>) -> Result<()> {
-    prepared(
-        |_| {},
-        |scene| {
-            scene.agent.set("--tc-devices", "pod*");
-            scene.agent.set("--max-connections", "16384");
-            scene.agent.resume()?;
-            body(scene)
-        },
-    )
-}
+use topo_lb_tests::wait::{patient, until};
 
 fn expect(client: &mut Client, via: Via, to: &str, pods: &[&str]) -> Result<()> {
     let tally = client.call(via, at(to)?, 200)?;
@@ -89,7 +79,7 @@ fn a_machine_is_refused_at_once() -> Result<()> {
             for to in [EMPTY4, EMPTY6] {
                 let tally = machine.call(via, at(to)?, 50)?;
                 ensure!(tally.refused == 50, "{via:?} to {to}: {tally}");
-                ensure!(tally.median_us < 5_000, "{via:?} to {to}: {} µs", tally.median_us);
+                ensure!(tally.is_at_once(), "{via:?} to {to}: {} µs", tally.median_us);
             }
         }
         Ok(())
@@ -126,9 +116,11 @@ fn what_a_socket_has_translated_tc_leaves_alone() -> Result<()> {
         let connections = tracked(&scene.agent.list("connections")?)?;
         ensure!(connections.is_empty(), "{connections:?}");
         let mut machine = scene.cluster.machine("client")?;
-        expect(&mut machine, Via::Http, WEB4, &["a", "b", "c", "d"])?;
+        // So few that none is forgotten meanwhile: those that are closed soon are.
+        let tally = machine.call(Via::Http, at(WEB4)?, 20)?;
+        ensure!(tally.answered() == 20, "{tally}");
         let connections = tracked(&scene.agent.list("connections")?)?;
-        ensure!(connections.len() == 200, "{} connections", connections.len());
+        ensure!(connections.len() == 20, "{} connections", connections.len());
         Ok(())
     })
 }
@@ -180,7 +172,7 @@ fn a_device_is_attached_when_it_comes_and_leaves_nothing_when_it_goes() -> Resul
             let now = pins(&directory)?;
             Ok(if now.len() == 6 { Ok(()) } else { Err(now.join(" ")) })
         })?;
-        ensure!(start.elapsed() < Duration::from_millis(100), "{:?}", start.elapsed());
+        ensure!(start.elapsed() < patient(Duration::from_millis(100)), "{:?}", start.elapsed());
         scene.cluster.ip_on(HERE, &["link del pod77".to_owned()])?;
         until("the end of the device's links", FOLLOWS, || {
             let now = pins(&directory)?;
@@ -204,13 +196,125 @@ fn clsact_does_what_tcx_does_and_filters_go_with_cleanup() -> Result<()> {
             expect(&mut machine, Via::UdpConnected, WEB6, &["a", "b", "c", "d"])?;
             scene.agent.resume()?;
             expect(&mut machine, Via::Http, WEB6, &["a", "b", "c", "d"])?;
+            let node = scene.cluster.node_netns(HERE)?;
+            ensure!(filters(node)?.len() == 4, "two pods, each both ways: {:?}", filters(node)?);
+            let listed = scene.agent.list("hooks")?;
+            ensure!(tc_row(&listed, "tc egress")?["devices"][1]["means"] == "clsact", "{listed}");
+
             scene.agent.stop()?;
-            scene.agent.set("--tc-devices", "nothing*");
+            scene.agent.unset("--tc-devices");
             scene.agent.resume()?;
             ensure!(pins(scene.agent.pins())?.is_empty(), "{:?}", pins(scene.agent.pins())?);
+            ensure!(filters(node)?.is_empty(), "{:?}", filters(node)?);
+            expect(&mut machine, Via::Http, WEB4, &["untouched"])?;
+
+            // A device that others have filters on loses ours alone.
+            scene.agent.stop()?;
+            scene.agent.set("--tc-devices", "pod*");
+            scene.agent.resume()?;
+            expect(&mut machine, Via::Http, WEB4, &["a", "b", "c", "d"])?;
+            // A program that lets every packet go on.
+            let other = ["filter", "add", "dev", "pod2", "ingress", "prio", "7"];
+            tc(node, &[&other[..], &["bpf", "bytecode", "1,6 0 0 0"]].concat())?;
+            scene.agent.stop()?;
+            // Devices have names in the agent's network namespace only: a clean-up elsewhere leaves
+            // filters, and the next agent takes them over.
+            scene.agent.cleanup()?;
+            ensure!(filters(node)?.len() == 5, "{:?}", filters(node)?);
+            scene.agent.resume()?;
+            ensure!(filters(node)?.len() == 5, "{:?}", filters(node)?);
+            expect(&mut machine, Via::Http, WEB6, &["a", "b", "c", "d"])?;
+            scene.agent.stop()?;
+            let agent = &scene.agent;
+            let cleanup = node.run(|| agent.cleanup())?;
+            ensure!(cleanup.status.success(), "{cleanup:?}");
+            let left = filters(node)?;
+            ensure!(left.len() == 1 && left[0].contains("bytecode"), "{left:?}");
             expect(&mut machine, Via::Http, WEB4, &["untouched"])
         },
     )
+}
+
+/// Runs `tc` in a network namespace: what it prints.
+fn tc(netns: &NetNs, words: &[&str]) -> Result<String> {
+    let output = netns
+        .run(|| Command::new("tc").args(words).output().context("cannot run `tc` of iproute2"))?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "`tc {}`: {said}", words.join(" "));
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// The filters of clsact on the devices of pods, whoever's they are.
+fn filters(netns: &NetNs) -> Result<Vec<String>> {
+    let mut all = Vec::new();
+    for device in ["pod2", "pod3"] {
+        for way in ["ingress", "egress"] {
+            let shown = tc(netns, &["filter", "show", "dev", device, way])?;
+            let own = shown.lines().filter(|line| line.contains("handle"));
+            all.extend(own.map(|line| format!("{device} {way}: {line}")));
+        }
+    }
+    Ok(all)
+}
+
+/// A row of tc in `list hooks`.
+fn tc_row(listed: &Value, hook: &str) -> Result<Value> {
+    let rows = listed["hooks"]["each"].as_array().context("list hooks has hooks")?;
+    let row = rows.iter().find(|row| row["hook"] == hook);
+    row.cloned().with_context(|| format!("no {hook} in {listed}"))
+}
+
+#[test]
+fn hooks_tell_where_they_are_attached_and_what_they_counted() -> Result<()> {
+    play(|scene| {
+        let mut machine = scene.cluster.machine("client")?;
+        expect(&mut machine, Via::Http, WEB4, &["a", "b", "c", "d"])?;
+        scene.expect(Via::Http, at(WEB6)?, &["a", "b", "c", "d"])?;
+        machine.call(Via::Http, at(EMPTY4)?, 10)?;
+        let listed = scene.agent.list("hooks")?;
+        let rows = listed["hooks"]["each"].as_array().context("list hooks has hooks")?;
+        ensure!(rows.len() == 10, "eight hooks of sockets and two of tc: {listed}");
+        let cgroup = fs::metadata(scene.cluster.node(HERE)?.cgroup_path())?.ino();
+        for row in &rows[..8] {
+            ensure!(row["cgroup"] == cgroup && row["program"].is_u64(), "not on {cgroup}: {row}");
+            ensure!(row["packets"].is_null(), "{row}");
+        }
+        for (row, opened, refused) in [(&rows[8], 200, 10), (&rows[9], 0, 0)] {
+            let packets = &row["packets"];
+            ensure!(packets["opened"] == opened && packets["refused"] == refused, "{row}");
+            ensure!(packets["translated"].as_u64() >= Some(400), "{row}");
+            for none in ["unanswered", "malformed", "errors", "dropped"] {
+                ensure!(packets[none] == 0, "{none}: {row}");
+            }
+            let devices = row["devices"].as_array().context("tc has devices")?;
+            ensure!(devices.len() == 2, "two pods: {row}");
+            for device in devices {
+                ensure!(device["means"] == "tcx" && device["index"].is_u64(), "{row}");
+                // Asked outside of the node's network namespace, where such an index is nobody's,
+                // or another device's.
+                ensure!(device["name"].is_null(), "{row}");
+            }
+        }
+        let went = &listed["hooks"]["connections"];
+        let sum: u64 = ["node", "zone", "region", "elsewhere"]
+            .iter()
+            .filter_map(|place| went[place].as_u64())
+            .sum();
+        ensure!(sum == 300 && went["refused"] == 10, "200 of the machine, 100 of the pod: {went}");
+
+        let agent = &scene.agent;
+        let pins = agent.pins().to_str().context("a path of the lab is UTF-8")?;
+        let binary = &scene.binary;
+        let table = scene
+            .cluster
+            .node_netns(HERE)?
+            .run(|| binary.run(&["list", "hooks", "--pin-dir", pins]))?;
+        let table = String::from_utf8(table.stdout)?;
+        let egress = table.lines().find(|line| line.trim().starts_with("tc egress"));
+        let egress = egress.with_context(|| format!("no tc egress in {table}"))?;
+        ensure!(egress.contains("pod2, pod3"), "{egress}");
+        Ok(())
+    })
 }
 
 #[test]
@@ -219,6 +323,14 @@ fn without_devices_an_agent_takes_tc_away() -> Result<()> {
         let directory = scene.agent.pins().to_owned();
         scene.agent.stop()?;
         scene.agent.set("--tc-devices", "nothing*");
+        scene.agent.resume()?;
+        ensure!(pins(&directory)?.is_empty(), "{:?}", pins(&directory)?);
+        scene.agent.stop()?;
+        scene.agent.set("--tc-devices", "pod*");
+        scene.agent.resume()?;
+        ensure!(pins(&directory)?.len() == 4, "{:?}", pins(&directory)?);
+        scene.agent.stop()?;
+        scene.agent.unset("--tc-devices");
         scene.agent.resume()?;
         ensure!(pins(&directory)?.is_empty(), "{:?}", pins(&directory)?);
         Ok(())

@@ -7,7 +7,7 @@ use anyhow::{Context as _, Result, ensure};
 use kube::api::{DynamicObject, ListParams};
 use serde_json::{Value, json};
 use topo_lb_tests::agent::{Agent, Binary};
-use topo_lb_tests::api::{self, allow, change, create};
+use topo_lb_tests::api::{self, READ, allow, change, create, installed, reading};
 use topo_lb_tests::cluster::{Cluster, NodePlan};
 use topo_lb_tests::control_plane::{AGENT, ControlPlane};
 use topo_lb_tests::lab::within;
@@ -16,20 +16,6 @@ use topo_lb_tests::scene::{HERE, KEYS, ZONE};
 use topo_lb_tests::wait::until;
 
 const SOON: Duration = Duration::from_secs(30);
-
-/// The rules of an installation, with those for Events or without.
-fn rules(with_events: bool) -> Value {
-    let mut rules = vec![
-        json!({"apiGroups": [""], "resources": ["services", "nodes"], "verbs": ["list", "watch"]}),
-        json!({"apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"],
-               "verbs": ["list", "watch"]}),
-    ];
-    if with_events {
-        rules.push(json!({"apiGroups": ["events.k8s.io"], "resources": ["events"],
-                          "verbs": ["create", "patch"]}));
-    }
-    rules.into()
-}
 
 fn service(name: &str, address: &str, annotations: &Value) -> Value {
     json!({
@@ -71,13 +57,10 @@ fn play(
     let plan = [NodePlan { name: HERE, number: 1, pods: vec![("client", 2)] }];
     within(&plan, |cluster| {
         let mut plane = ControlPlane::in_lab(cluster)?;
-        let version = if plane.has_topology_keys()? {
-            "discovery.k8s.io/v1beta1"
-        } else {
-            "discovery.k8s.io/v1"
-        };
+        let version = plane.slice_version()?;
         plane.ask(async |client| {
-            allow(&client, AGENT, "topo-lb", &rules(with_events)).await?;
+            let rules = if with_events { installed() } else { reading(&READ) };
+            allow(&client, AGENT, "topo-lb", &rules).await?;
             for (name, zone) in [(HERE, "zone-1"), ("far", "zone-2")] {
                 let metadata = json!({"name": name, "labels": {ZONE: zone}});
                 let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": metadata});

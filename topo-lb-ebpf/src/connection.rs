@@ -26,6 +26,10 @@ use crate::track::{About, Held, Track, turned};
 /// Source ports that are tried where the client's own is taken at the endpoint.
 const PORT_ATTEMPTS: u32 = 8;
 
+/// Every so often a datagram keeps the entry of the other way: 2 to the power of this, in
+/// nanoseconds, is less than 9 s, and so less than any lifetime.
+const REFRESH: u32 = 33;
+
 /// What a packet from a client means for the connection that it belongs to.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Standing {
@@ -52,7 +56,7 @@ pub(crate) fn find<F: Track>(key: &F::Tuple) -> Option<NonNull<F::Connection>> {
 
 /// Whether an entry is younger than what its protocol and state allow.
 #[inline(always)]
-fn is_alive(held: Held, protocol: u8, now: u64) -> bool {
+pub(crate) fn is_alive(held: Held, protocol: u8, now: u64) -> bool {
     // SAFETY: fields of a look-up's value. Another CPU may write them; each is read by itself.
     let (last_used, state) =
         unsafe { (held.last_used.read_volatile(), held.state.read_volatile()) };
@@ -170,10 +174,14 @@ pub(crate) fn note<F: Track>(
     let held = F::held(connection);
     // SAFETY: fields of a look-up's value. A state that another CPU overwrites at the same moment
     // is set again by the next packet that bears on it, or runs out by its lifetime.
-    let (state, kind) = unsafe {
+    let (before, state, kind) = unsafe {
+        let before = held.last_used.read_volatile();
         held.last_used.write_volatile(now);
-        (held.state.read_volatile(), held.kind.read_volatile())
+        (before, held.state.read_volatile(), held.kind.read_volatile())
     };
+    // Datagrams of one way keep the other way's entry, too. TCP has acknowledgements, and its
+    // answers tell whether the endpoint is silent.
+    let refreshes = protocol != TCP && (before ^ now) >> REFRESH != 0;
     let is_reply = kind & REPLY != 0;
     let mut next = state;
     if is_reply {
@@ -186,13 +194,18 @@ pub(crate) fn note<F: Track>(
             next |= if is_reply { ENDPOINT_FIN } else { CLIENT_FIN };
         }
     }
-    if next != state {
+    if next != state || refreshes {
         // SAFETY: as above.
         unsafe { held.state.write_volatile(next) };
         if let Some(other) = find::<F>(&other_key::<F>(connection, protocol)) {
-            let other = F::held(other).state;
+            let other = F::held(other);
             // SAFETY: as above.
-            unsafe { other.write_volatile(other.read_volatile() | next) };
+            unsafe {
+                other.state.write_volatile(other.state.read_volatile() | next);
+                if refreshes {
+                    other.last_used.write_volatile(now);
+                }
+            }
         }
     }
 }

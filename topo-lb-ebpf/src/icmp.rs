@@ -2,6 +2,7 @@
 //! the words of the one who is told.
 
 use aya_ebpf::bindings::__sk_buff;
+use aya_ebpf::helpers::bpf_ktime_get_ns;
 use topo_lb_common::connection::{FROM_CLIENT, TO_CLIENT};
 
 use crate::checksum;
@@ -50,8 +51,9 @@ fn translate<F: Track>(skb: *mut __sk_buff, hook: Hook) -> i32 {
     }
     let at = outer.transport + HEADER;
     let inner = <F as Read>::header(skb, at, true);
-    let quoted = load::<u32>(skb, inner.transport);
-    let (Shape::Whole | Shape::First, Some(quoted)) = (inner.shape, quoted) else {
+    // What is behind the packet's end is not of the quote, and no checksum covers it.
+    let quoted = if inner.transport + 4 <= outer.end { load(skb, inner.transport) } else { None };
+    let (Shape::Whole | Shape::First, Some::<u32>(quoted)) = (inner.shape, quoted) else {
         count(hook, |packets| &mut packets.unknown);
         return NEXT;
     };
@@ -65,8 +67,13 @@ fn translate<F: Track>(skb: *mut __sk_buff, hook: Hook) -> i32 {
     // It was quoted by one that got it, so its answer is what this hook translates.
     let way = if hook == Hook::Ingress { FROM_CLIENT } else { TO_CLIENT };
     let key = F::tuple(&turned(&says), inner.protocol, way);
-    let found = connection::find::<F>(&key);
-    let Some(found) = found.filter(|_| outer.destination == inner.source) else {
+    let found = connection::find::<F>(&key).filter(|found| {
+        // SAFETY: the helper has no preconditions.
+        let now = unsafe { bpf_ktime_get_ns() };
+        outer.destination == inner.source
+            && connection::is_alive(F::held(*found), inner.protocol, now)
+    });
+    let Some(found) = found else {
         let is_service = hook == Hook::Ingress;
         count(
             hook,
@@ -106,6 +113,7 @@ fn quote<F: Track>(
     }
     // The quote need not reach as far as the transport's checksum.
     if let Some(offset) = checksum::offset_in(inner.protocol)
+        && inner.transport + offset + 2 <= outer.end
         && let Some(old) = load::<u16>(skb, inner.transport + offset)
         && old != 0
     {

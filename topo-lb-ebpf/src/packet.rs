@@ -295,6 +295,17 @@ fn extensions(skb: *mut __sk_buff, header: &mut Header<V6>) {
     header.shape = Shape::Other;
 }
 
+/// Both ports, as the packet has them: what TCP, UDP and SCTP begin with.
+#[inline(always)]
+pub(crate) fn ports_of<F: Read>(skb: *mut __sk_buff, header: &Header<F>) -> Option<u32> {
+    if header.transport == ETHERNET + F::BYTES {
+        let [ports] = words(skb, ETHERNET + F::BYTES)?;
+        Some(ports)
+    } else {
+        load(skb, header.transport)
+    }
+}
+
 /// The transport header of a packet; of what is quoted by an ICMP error only the ports.
 #[inline(always)]
 pub(crate) fn transport<F: Read>(skb: *mut __sk_buff, header: &Header<F>) -> Transport {

@@ -14,7 +14,7 @@ use topo_lb_common::connection::{FRAGMENT_LIFETIME, FROM_CLIENT, HAIRPIN, TO_CLI
 
 use crate::connection::{self, Chosen, Standing};
 use crate::family::{V4, V6};
-use crate::packet::{ETHERNET, Header, RST, Shape, Transport, transport};
+use crate::packet::{ETHERNET, Header, RST, Shape, Transport, ports_of, transport};
 use crate::resolve::in_range;
 use crate::rewrite::{Says, readdress, rewrite, send_back};
 use crate::totals::{Hook, count};
@@ -39,6 +39,8 @@ mod step {
     pub(super) const OPENED: i32 = 105;
     /// Look at what an ICMP error quotes.
     pub(super) const ERROR: i32 = 101;
+    /// Leave a datagram alone of which this is the first fragment.
+    pub(super) const LEFT: i32 = 107;
     /// Refuse by a RST.
     pub(super) const RESET: i32 = 102;
     /// Refuse by an ICMP error.
@@ -73,6 +75,7 @@ fn ingress_of<F: Track>(skb: *mut __sk_buff) -> i32 {
     match next {
         // What was remembered a moment ago is gone again.
         step::OPEN => dropped(Hook::Ingress),
+        step::LEFT => leave_fragments::<F>(skb, Hook::Ingress),
         step::ERROR => icmp::from_client::<F>(skb),
         step::RESET => refuse::reset::<F>(skb),
         step::UNREACHABLE => refuse::unreachable::<F>(skb),
@@ -93,6 +96,7 @@ pub(crate) fn egress(skb: *mut __sk_buff) -> i32 {
 #[inline(always)]
 fn egress_of<F: Track>(skb: *mut __sk_buff) -> i32 {
     match to_client::<F>(skb) {
+        step::LEFT => leave_fragments::<F>(skb, Hook::Egress),
         step::ERROR => icmp::to_client::<F>(skb),
         verdict => verdict,
     }
@@ -140,11 +144,18 @@ fn now() -> u64 {
 
 #[inline(always)]
 fn said<F: Track>(header: &Header<F>, transport: &Transport) -> Says<F> {
+    addressed(header, transport.ports)
+}
+
+/// What a packet says; `ports` as the packet has them.
+#[inline(always)]
+fn addressed<F: Track>(header: &Header<F>, ports: u32) -> Says<F> {
+    let [a, b, c, d] = ports.to_ne_bytes();
     Says {
         source: header.source,
         destination: header.destination,
-        source_port: transport.source_port(),
-        destination_port: transport.destination_port(),
+        source_port: u16::from_be_bytes([a, b]),
+        destination_port: u16::from_be_bytes([c, d]),
     }
 }
 
@@ -213,7 +224,7 @@ fn stray<F: Track>(skb: *mut __sk_buff) -> i32 {
     let frontend = F::frontend(header.destination, transport.destination_port(), header.protocol);
     let service = connection::peek::<F>(&frontend);
     if !service.is_ours {
-        untouched(hook)
+        left(&header, hook)
     } else if service.routes || transport.flags & RST != 0 {
         // Of a connection that somebody else translates, perhaps, who was here first.
         unknown(hook)
@@ -232,7 +243,7 @@ fn open<F: Track>(skb: *mut __sk_buff) -> i32 {
     let frontend = F::frontend(says.destination, says.destination_port, header.protocol);
     match connection::choose::<F>(&says, &frontend, header.protocol, transport.sequence, now()) {
         Chosen::Endpoint => step::CHOSEN,
-        Chosen::Untouched => untouched(hook),
+        Chosen::Untouched => left(&header, hook),
         Chosen::Failed => dropped(hook),
         Chosen::Refused if header.protocol == TCP => step::RESET,
         Chosen::Refused => step::UNREACHABLE,
@@ -268,19 +279,24 @@ fn to_client<F: Track>(skb: *mut __sk_buff) -> i32 {
     if !matches!(header.protocol, TCP | UDP | SCTP) {
         return untouched(hook);
     }
+    // Most packets are not ours, and the look-up wants no more of them than their ports.
+    let Some(ports) = ports_of(skb, &header) else {
+        return malformed(hook);
+    };
+    let says = addressed(&header, ports);
+    let key = F::tuple(&says, header.protocol, TO_CLIENT);
+    let Some(found) = connection::find::<F>(&key) else {
+        return left(&header, hook);
+    };
     let transport = transport(skb, &header);
     if !transport.is_sound {
         return malformed(hook);
     }
-    let key = F::tuple(&said(&header, &transport), header.protocol, TO_CLIENT);
-    let Some(found) = connection::find::<F>(&key) else {
-        return untouched(hook);
-    };
     let now = now();
     if !connection::answers::<F>(found, header.protocol, transport.flags, now) {
         // The client's port is another connection's now: what follows is not of this one either.
         connection::forget::<F>(&key, found, header.protocol);
-        return untouched(hook);
+        return left(&header, hook);
     }
     connection::note::<F>(found, header.protocol, transport.flags, now);
     // SAFETY: a look-up's pointer.
@@ -314,6 +330,27 @@ fn carry<F: Track>(
         let _ = F::fragments().insert(&key, &translation, BPF_ANY.into());
     }
     rewrite(skb, header, transport, to)
+}
+
+/// What is to be done with a packet that is not ours: nothing, and nothing with the fragments that
+/// follow it.
+#[inline(always)]
+fn left<F: Track>(header: &Header<F>, hook: Hook) -> i32 {
+    if header.shape == Shape::First { step::LEFT } else { untouched(hook) }
+}
+
+/// The identification may be one that a datagram had which was translated, a moment ago.
+#[inline(never)]
+fn leave_fragments<F: Track>(skb: *mut __sk_buff, hook: Hook) -> i32 {
+    let header = F::header(skb, ETHERNET, false);
+    let key = F::fragment(
+        (header.source, header.destination),
+        header.identification,
+        header.protocol,
+        hook as u8,
+    );
+    let _ = F::fragments().remove(&key);
+    untouched(hook)
 }
 
 /// A fragment without ports goes where the first one went. One whose first fragment was not seen

@@ -12,7 +12,7 @@ use crate::datapath::capability;
 use crate::datapath::lock::{Lock, LockError};
 use crate::datapath::mount::{check_bpffs, check_cgroup2};
 use crate::datapath::object::Hook;
-use crate::datapath::probe::{Feature, has_membarrier, kernel_release};
+use crate::datapath::probe::{self, Feature, has_membarrier, kernel_release};
 use crate::datapath::self_probe;
 use crate::socket::end;
 
@@ -137,6 +137,13 @@ fn capabilities() -> Finding {
     if capability::in_user_namespace() {
         let sentence = "this process is in a user namespace, where the kernel loads no programs";
         return Finding::failed(name, sentence, "run it in the host's user namespace");
+    }
+    if let Some(error) = probe::forbidden() {
+        let sentence =
+            format!("all are there, and yet the kernel lets no program be loaded: {error}");
+        let remedy = "look for a seccomp profile that allows bpf(2) only with CAP_SYS_ADMIN, kernel \
+                      lockdown, a security module, or RLIMIT_MEMLOCK before Linux 5.11";
+        return Finding::failed(name, sentence, remedy);
     }
     Finding::ok(name, "eBPF programs may be loaded and attached")
 }

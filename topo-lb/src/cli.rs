@@ -51,7 +51,8 @@ Examples:
 Examples:
   topo-lb list services                  # frontends, tiers, where connections went; what has no room
   topo-lb list endpoints -o json
-  topo-lb list connections               # unconnected UDP flows, and what tc translates")]
+  topo-lb list connections               # unconnected UDP flows, and what tc translates
+  topo-lb list hooks                     # what is attached where, and packets of tc by outcome")]
     List(ListArgs),
     /// Can this host run topo-lb: kernel, helpers, mounts, capabilities; and do the hooks fire
     #[command(after_help = "\
@@ -270,6 +271,8 @@ pub enum ListArg {
     Endpoints,
     /// What the kernel remembers: flows of unconnected UDP sockets, and connections of tc
     Connections,
+    /// Where programs are attached, and what the kernel has counted there
+    Hooks,
 }
 
 /// `topo-lb list`.

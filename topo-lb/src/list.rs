@@ -1,11 +1,14 @@
 //! `topo-lb list`: what the kernel's maps hold now, read from the pins, without the agent.
 
+mod hooks;
+
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
 use comfy_table::{CellAlignment, Table, presets};
 use serde::Serialize;
+use topo_lb_common::counter::Counters;
 use topo_lb_common::selection::SPILL_ONE;
 
 use crate::datapath::bpf::{BpfStore, Published, ReadError};
@@ -14,6 +17,8 @@ use crate::datapath::flows::{self, Flow};
 use crate::datapath::left_out;
 use crate::datapath::store::StoreError;
 use crate::plan::Shortage;
+
+pub use hooks::{DeviceRow, HookRow, Hooks, PacketRow};
 
 /// What of the maps is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,6 +29,8 @@ pub enum View {
     Endpoints,
     /// Flows that the kernel remembers: unconnected UDP.
     Connections,
+    /// Where programs are attached, and what the kernel has counted there.
+    Hooks,
 }
 
 /// What was found.
@@ -47,6 +54,11 @@ pub enum Listed {
     Connections {
         /// One each.
         connections: Vec<ConnectionRow>,
+    },
+    /// `list hooks`.
+    Hooks {
+        /// All of them.
+        hooks: Hooks,
     },
 }
 
@@ -102,6 +114,18 @@ pub struct Connections {
     pub elsewhere: u64,
     /// Nowhere.
     pub refused: u64,
+}
+
+impl From<Counters> for Connections {
+    fn from(counted: Counters) -> Self {
+        Self {
+            node: counted.same_node,
+            zone: counted.same_zone,
+            region: counted.same_region,
+            elsewhere: counted.elsewhere,
+            refused: counted.refused,
+        }
+    }
 }
 
 /// One endpoint of one frontend.
@@ -170,6 +194,7 @@ pub fn list(pin_dir: &Path, what: View) -> Result<Listed, ReadError> {
                 )
                 .collect(),
         },
+        View::Hooks => Listed::Hooks { hooks: hooks::read(pin_dir)? },
     })
 }
 
@@ -183,7 +208,6 @@ fn service_row(
     published: Published,
 ) -> Result<ServiceRow, StoreError> {
     let Published { frontend, entry, generation, .. } = published;
-    let counters = store.counters(entry.index)?;
     Ok(ServiceRow {
         service: name(names, entry.index),
         frontend: frontend.to_string(),
@@ -194,13 +218,7 @@ fn service_row(
         spill_percent: f64::from(entry.spill) * 100.0 / f64::from(SPILL_ONE),
         affinity_seconds: entry.affinity_seconds,
         generation,
-        connections: Connections {
-            node: counters.same_node,
-            zone: counters.same_zone,
-            region: counters.same_region,
-            elsewhere: counters.elsewhere,
-            refused: counters.refused,
-        },
+        connections: store.counters(entry.index)?.into(),
     })
 }
 
@@ -282,6 +300,7 @@ impl Listed {
                 }
                 finished(table, rows.len(), "connection")
             }
+            Self::Hooks { hooks } => hooks.table(),
         }
     }
 }

@@ -232,6 +232,7 @@ const fn what(what: ListArg) -> View {
         ListArg::Services => View::Services,
         ListArg::Endpoints => View::Endpoints,
         ListArg::Connections => View::Connections,
+        ListArg::Hooks => View::Hooks,
     }
 }
 

@@ -6,12 +6,12 @@
 //! `discovery.k8s.io/v1beta1` with `topology` alone. Later versions are tried by naming a folder.
 
 use std::env;
-use std::ffi::OsString;
-use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 
+use crate::cache;
+use crate::debian;
 use crate::debian_kubernetes::{Build, VERSION};
 use crate::progress::Screen;
 use crate::workspace::{Workspace, find_program};
@@ -23,19 +23,15 @@ pub(crate) const VARIABLE: &str = "KUBEBUILDER_ASSETS";
 /// so where it is not.
 const PROGRAMS: [&str; 2] = ["etcd", "kube-apiserver"];
 
-/// What the archive is trusted by.
-const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
-
 /// Whether the programs are there already, or named by the environment.
 pub(crate) fn is_there() -> bool {
-    given().is_some() || cache().is_some_and(|folder| folder.is_dir())
+    given().is_some() || cache::has(&name())
 }
 
 /// Whether this machine can take them from Debian's archive: that takes Debian's tools, but
 /// neither root nor an installation.
 pub(crate) fn is_obtainable() -> bool {
-    ["apt-get", "dpkg-deb", "dpkg-source"].iter().all(|it| find_program(it).is_some())
-        && Path::new(KEYRING).is_file()
+    debian::is_obtainable() && find_program("dpkg-source").is_some()
 }
 
 /// The folder with the programs, which are built where that was never done.
@@ -48,33 +44,19 @@ pub(crate) fn programs(workspace: &Workspace, screen: &Screen) -> Result<PathBuf
         screen.note(&format!("control plane of {VARIABLE}: {}", folder.display()));
         return Ok(folder);
     }
-    let folder = cache().context("neither XDG_CACHE_HOME nor HOME says where caches go")?;
-    if !folder.is_dir() {
-        build(workspace, screen, &folder)?;
-    }
+    let folder = cache::folder(&name())?;
+    cache::make_once(screen, &folder, |room| {
+        screen.note(&format!("Kubernetes {VERSION} is built from Debian's source, once, into"));
+        screen.note(&format!("{}; {VARIABLE} names a folder instead", folder.display()));
+        Build::new(workspace, screen, room).run()
+    })?;
     complete(&folder)?;
     Ok(folder)
 }
 
-/// Builds beside the folder, and puts it in place when it is whole. What was downloaded or compiled
-/// before a failure is kept for the next attempt.
-fn build(workspace: &Workspace, screen: &Screen, folder: &Path) -> Result<()> {
-    let (lock, work) = (beside(folder, ".lock"), beside(folder, ".building"));
-    fs::create_dir_all(&work).with_context(|| format!("cannot make {}", work.display()))?;
-    let file = File::create(&lock).with_context(|| format!("cannot write {}", lock.display()))?;
-    if file.try_lock().is_err() {
-        screen.note(&format!("another cargo xtask builds Kubernetes in {}", work.display()));
-        file.lock().with_context(|| format!("cannot lock {}", lock.display()))?;
-    }
-    if folder.is_dir() {
-        return Ok(());
-    }
-    screen.note(&format!("Kubernetes {VERSION} is built from Debian's source, once, into"));
-    screen.note(&format!("{}; {VARIABLE} names a folder instead", folder.display()));
-    let programs = Build::new(workspace, screen, &work).run()?;
-    fs::rename(&programs, folder)
-        .with_context(|| format!("cannot put {} in place", folder.display()))?;
-    fs::remove_dir_all(&work).with_context(|| format!("cannot remove {}", work.display()))
+/// Among the user's caches.
+fn name() -> String {
+    format!("kubernetes-{VERSION}")
 }
 
 fn complete(folder: &Path) -> Result<()> {
@@ -93,38 +75,11 @@ fn given() -> Option<PathBuf> {
     env::var_os(VARIABLE).filter(|folder| !folder.is_empty()).map(PathBuf::from)
 }
 
-fn cache() -> Option<PathBuf> {
-    cache_below(env::var_os("XDG_CACHE_HOME"), env::home_dir())
-}
-
-/// A relative `XDG_CACHE_HOME` counts as none (XDG Base Directory Specification 0.8).
-fn cache_below(xdg: Option<OsString>, home: Option<PathBuf>) -> Option<PathBuf> {
-    let caches = xdg.map(PathBuf::from).filter(|path| path.is_absolute());
-    let caches = caches.or_else(|| Some(home?.join(".cache")))?;
-    Some(caches.join("topo-lb").join(format!("kubernetes-{VERSION}")))
-}
-
-/// The path with something added to its name.
-fn beside(folder: &Path, end: &str) -> PathBuf {
-    let mut path = folder.as_os_str().to_owned();
-    path.push(end);
-    path.into()
-}
-
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use std::fs;
 
-    #[test]
-    fn programs_are_kept_among_the_users_caches() {
-        let home = || Some(PathBuf::from("/home/me"));
-        let expected = "/home/me/.cache/topo-lb/kubernetes-1.20.2";
-        assert_eq!(cache_below(None, home()), Some(expected.into()));
-        assert_eq!(cache_below(Some("relative".into()), home()), Some(expected.into()));
-        let elsewhere = cache_below(Some("/var/caches".into()), home());
-        assert_eq!(elsewhere, Some("/var/caches/topo-lb/kubernetes-1.20.2".into()));
-        assert_eq!(cache_below(None, None), None);
-    }
+    use super::*;
 
     #[test]
     fn a_folder_that_lacks_a_program_is_refused_by_name() {

@@ -9,6 +9,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
+use crate::debian::{self, Archive, entries, files_ending, make};
 use crate::process::run_logged;
 use crate::progress::Screen;
 use crate::workspace::Workspace;
@@ -17,10 +18,7 @@ use crate::workspace::Workspace;
 pub(crate) const VERSION: &str = "1.20.2";
 
 /// Debian's suite, whatever suite the machine runs: the last with this source package.
-const SOURCES: &str = "\
-deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] http://deb.debian.org/debian bookworm main
-deb-src [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] http://deb.debian.org/debian bookworm main
-";
+const SUITE: &str = "bookworm";
 
 /// etcd, Go, and what replaces a vendored library.
 const PACKAGES: [&str; 4] =
@@ -52,7 +50,6 @@ impl<'a> Build<'a> {
         let programs = self.folder.join("programs");
         make(&programs)?;
         self.download()?;
-        self.once("root", |root| self.unpack(root))?;
         self.once("go/src/k8s.io/kubernetes", |source| self.unpack_source(source))?;
         self.describe_types()?;
         for program in PROGRAMS {
@@ -80,55 +77,28 @@ impl<'a> Build<'a> {
             .with_context(|| format!("cannot put {} in place", folder.display()))
     }
 
+    /// Everything from Debian; the programs among it unpacked, the source package not yet.
     fn download(&self) -> Result<()> {
+        let sources = ["deb", "deb-src"].map(|kind| debian::source(kind, "debian", SUITE));
+        let downloads = self.folder.join("downloads");
+        let root = self.folder.join("root");
+        if downloads.is_dir() && root.is_dir() {
+            return Ok(());
+        }
+        let archive =
+            Archive::open(self.workspace, self.screen, &self.folder, "control-plane", &sources)?;
         self.once("downloads", |folder| {
-            for place in ["apt/lists/partial", "apt/archives/partial"] {
-                make(&self.folder.join(place))?;
-            }
             make(folder)?;
-            let sources = self.folder.join("apt/sources.list");
-            fs::write(&sources, SOURCES)
-                .with_context(|| format!("cannot write {}", sources.display()))?;
-            let mut update = self.apt(&["update"]);
-            self.step("Debian's package lists, apart from the system's", "lists", &mut update)?;
-            let mut packages = self.apt(&["download"]);
-            packages.args(PACKAGES).current_dir(folder);
-            self.step("etcd and Go from Debian", "packages", &mut packages)?;
-            let mut source = self.apt(&["source", "--download-only", "kubernetes"]);
-            self.step("Kubernetes' source", "source", source.current_dir(folder))
-        })
-    }
-
-    /// `apt-get` that knows nothing of the system's lists and sources, and writes only here.
-    fn apt(&self, arguments: &[&str]) -> Command {
-        let apt = self.folder.join("apt");
-        let mut command = self.workspace.command("apt-get");
-        for (name, place) in [
-            ("Dir::Etc::sourcelist", apt.join("sources.list")),
-            ("Dir::Etc::sourceparts", PathBuf::from("/dev/null")),
-            ("Dir::State::lists", apt.join("lists")),
-            ("Dir::Cache", apt),
-        ] {
-            command.arg("-o").arg(format!("{name}={}", place.display()));
-        }
-        // Root's apt would download as a user who cannot write here.
-        let user = "APT::Sandbox::User=root";
-        command.args(["--yes", "-o", user, "-o", "Acquire::Retries=3"]).args(arguments);
-        command
-    }
-
-    fn unpack(&self, root: &Path) -> Result<()> {
-        for package in self.downloads(".deb")? {
-            let mut command = self.workspace.command("dpkg-deb");
-            command.arg("--extract").arg(&package).arg(root);
-            let name = package.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-            self.step(&format!("unpacking {name}"), "unpack", &mut command)?;
-        }
-        Ok(())
+            archive.download("etcd and Go from Debian", &PACKAGES, folder)?;
+            let arguments = ["source", "--download-only", "kubernetes"];
+            let mut source = archive.apt("apt-get", &arguments);
+            archive.step("Kubernetes' source", "source", source.current_dir(folder))
+        })?;
+        self.once("root", |root| archive.unpack("unpacking etcd and Go", &downloads, root))
     }
 
     fn unpack_source(&self, source: &Path) -> Result<()> {
-        let Some(description) = self.downloads(".dsc")?.pop() else {
+        let Some(description) = files_ending(&self.folder.join("downloads"), ".dsc")?.pop() else {
             bail!(
                 "apt-get has downloaded no source; remove {} and try again",
                 self.folder.display()
@@ -239,14 +209,6 @@ impl<'a> Build<'a> {
         path
     }
 
-    /// The downloaded files whose names end so, in order.
-    fn downloads(&self, end: &str) -> Result<Vec<PathBuf>> {
-        let mut found = entries(&self.folder.join("downloads"))?;
-        found.retain(|path| path.to_string_lossy().ends_with(end));
-        found.sort();
-        Ok(found)
-    }
-
     fn step(&self, title: &str, log: &str, command: &mut Command) -> Result<()> {
         let log = self.workspace.log(&format!("control-plane-{log}"));
         run_logged(self.screen, title, command, &log).map(|_| ())
@@ -285,15 +247,6 @@ fn collect_described(folder: &Path, import: &str, found: &mut BTreeSet<String>) 
 /// Neither a test nor generated.
 fn is_written_code(name: &str) -> bool {
     name.ends_with(".go") && !name.ends_with("_test.go") && !name.contains("zz_generated")
-}
-
-fn entries(folder: &Path) -> Result<Vec<PathBuf>> {
-    let list = || fs::read_dir(folder)?.map(|entry| Ok(entry?.path())).collect::<io::Result<_>>();
-    list().with_context(|| format!("cannot look into {}", folder.display()))
-}
-
-fn make(folder: &Path) -> Result<()> {
-    fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))
 }
 
 fn remove(folder: &Path) -> Result<()> {

@@ -6,6 +6,7 @@ use std::process::Command;
 use anyhow::Result;
 
 use crate::build_ebpf;
+use crate::control_plane;
 use crate::plan::Need;
 use crate::process::{become_command, run_logged};
 use crate::progress::Screen;
@@ -20,8 +21,13 @@ use crate::workspace::{Profile, Workspace, restore_environment};
 #[command(after_help = "\
 Examples:
   cargo xtask demo
+  cargo xtask demo --api-server    the same through etcd, kube-apiserver and its controllers
   cargo xtask demo --json | jq '.checks[] | select(.ok | not)'")]
 pub(crate) struct Args {
+    /// Feed the agents by a real API server, with EndpointSlices made by the real controllers: those
+    /// of KUBEBUILDER_ASSETS, or else Kubernetes 1.20, which is compiled once
+    #[arg(long)]
+    api_server: bool,
     /// Print the checks as JSON, and nothing else, on standard output
     #[arg(long)]
     json: bool,
@@ -33,16 +39,25 @@ pub(crate) struct Args {
 /// # Errors
 /// Something is missing that only a person can install, or a build fails.
 pub(crate) fn run(workspace: &Workspace, screen: &Screen, args: &Args) -> Result<()> {
-    let needs = BTreeSet::from([Need::Object, Need::Kernel, Need::Lab, Need::Root]);
+    let mut needs = BTreeSet::from([Need::Object, Need::Kernel, Need::Lab, Need::Root]);
+    if args.api_server {
+        needs.insert(Need::ControlPlane);
+    }
     let machine = setup::ready(workspace, screen, &needs)?;
     build_ebpf::build(workspace, screen, &machine)?;
     let mut build = workspace.cargo("build");
     build.args(["--release", "--bins", "--package", "topo-lb", "--package", "topo-lb-tests"]);
     run_logged(screen, "agent and lab", &mut build, &workspace.log("build-demo"))?;
 
+    let programs =
+        args.api_server.then(|| control_plane::programs(workspace, screen)).transpose()?;
+
     let mut demo = Command::new(workspace.program(Profile::Release, "demo"));
     restore_environment(&mut demo, &workspace.target);
     demo.arg("--agent").arg(workspace.program(Profile::Release, "topo-lb"));
+    if let Some(programs) = programs {
+        demo.arg("--api-server").env(control_plane::VARIABLE, programs);
+    }
     if args.json {
         demo.arg("--json");
     }

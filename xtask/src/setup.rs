@@ -26,7 +26,7 @@ pub(crate) struct Args {
     /// Say what would be done, and do nothing
     #[arg(long)]
     dry_run: bool,
-    /// Also what only `cargo xtask test` needs: rustfmt, Clippy, cargo-deny, dpkg-dev
+    /// Also what only `cargo xtask test` needs: rustfmt, Clippy, cargo-deny, dpkg-dev, pip, xz
     #[arg(long)]
     for_tests: bool,
 }
@@ -35,7 +35,14 @@ pub(crate) struct Args {
 const TO_RUN: &[Need] = &[Need::Object, Need::Kernel, Need::Lab];
 
 /// What the tests need besides.
-const TO_TEST: &[Need] = &[Need::ObjectLints, Need::HostLints, Need::Deny, Need::ControlPlane];
+const TO_TEST: &[Need] = &[
+    Need::ObjectLints,
+    Need::HostLints,
+    Need::Deny,
+    Need::ControlPlane,
+    Need::ClusterTools,
+    Need::VirtualMachine,
+];
 
 /// Runs the command.
 ///

@@ -7,12 +7,14 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 
 use crate::build_ebpf;
+use crate::cluster_tools;
 use crate::control_plane;
 use crate::fuzz;
 use crate::machine::Machine;
 use crate::plan::Need;
 use crate::process::{run_logged, run_visible, to_log};
 use crate::progress::Screen;
+use crate::virtual_machine::{self, Line, Scope};
 use crate::workspace::{Profile, Workspace, cargo_home, find_cargo_program};
 
 /// What is tested, cheapest first.
@@ -34,6 +36,8 @@ pub(crate) enum Stage {
     Unit,
     /// The suites in the lab: the datapath with real sockets
     Lab,
+    /// The datapath's suites on Debian's kernels, under QEMU
+    Kernels,
     /// The Kubernetes source and the agent against a real API server
     ControlPlane,
     /// A minute of any bytes as manifests, where cargo-fuzz and a nightly are installed
@@ -54,19 +58,27 @@ const CONTROL_PLANE_SUITES: &[&str] = &[
     "--test",
     "api",
     "--test",
+    "changes",
+    "--test",
+    "demo_api_server",
+    "--test",
     "telling",
     "--test",
     "autonomy",
+    "--test",
+    "deploy",
 ];
 
 /// How long fetching the advisories may take: without a network, some machines wait for ever.
 const ADVISORIES_LIMIT: Duration = Duration::from_secs(120);
 
-/// Where the lab's suites run.
+/// Where the suites of the datapath run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kernel {
     /// On this machine, as it runs.
     Host,
+    /// In a virtual machine.
+    Debian(Line),
 }
 
 /// How long tests may take: several times what they need on two cores. One that hangs should say so
@@ -88,6 +100,7 @@ impl Stage {
             Self::Docs => "documentation",
             Self::Unit => "unit tests",
             Self::Lab => "lab",
+            Self::Kernels => "kernels",
             Self::ControlPlane => "control plane",
             Self::Fuzz => "fuzzing",
         }
@@ -102,19 +115,25 @@ impl Stage {
             Self::ClippyEbpf => &[Need::Object, Need::ObjectLints],
             Self::Deny => &[Need::Deny],
             Self::Lab => &[Need::Object, Need::Kernel, Need::Lab, Need::Root],
-            Self::ControlPlane => {
-                &[Need::Object, Need::Kernel, Need::Lab, Need::Root, Need::ControlPlane]
-            }
+            Self::Kernels => &[Need::Object, Need::Lab, Need::Root, Need::VirtualMachine],
+            Self::ControlPlane => &[
+                Need::Object,
+                Need::Kernel,
+                Need::Lab,
+                Need::Root,
+                Need::ControlPlane,
+                Need::ClusterTools,
+            ],
         }
     }
 
     /// It compiles the agent, which carries the object inside.
     pub(crate) fn includes_object(self) -> bool {
-        use Stage::{Clippy, ControlPlane, Docs, Fuzz, Lab, Unit};
-        matches!(self, Clippy | Docs | Unit | Lab | ControlPlane | Fuzz)
+        use Stage::{Clippy, ControlPlane, Docs, Fuzz, Kernels, Lab, Unit};
+        matches!(self, Clippy | Docs | Unit | Lab | Kernels | ControlPlane | Fuzz)
     }
 
-    /// Runs it.
+    /// Runs it; `named` are the kernels that somebody has named.
     ///
     /// # Errors
     /// It fails.
@@ -123,7 +142,7 @@ impl Stage {
         workspace: &Workspace,
         screen: &Screen,
         machine: &Machine,
-        kernels: &[Kernel],
+        named: &[Kernel],
     ) -> Result<Remark> {
         match self {
             Self::Format => format(workspace, screen)?,
@@ -133,7 +152,8 @@ impl Stage {
             Self::Deny => return deny(workspace, screen),
             Self::Docs => docs(workspace, screen)?,
             Self::Unit => unit(workspace, screen)?,
-            Self::Lab => lab(workspace, screen, kernels)?,
+            Self::Lab => lab(workspace, screen)?,
+            Self::Kernels => kernels(workspace, screen, named)?,
             Self::ControlPlane => against_control_plane(workspace, screen)?,
             Self::Fuzz => return fuzz::run(workspace, screen),
         }
@@ -182,14 +202,18 @@ fn unit(workspace: &Workspace, screen: &Screen) -> Result<()> {
     run_visible(&mut test(), TESTS_LIMIT)
 }
 
-fn agent(workspace: &Workspace, screen: &Screen) -> Result<PathBuf> {
+/// Compiles the agent that suites run, and says where it is.
+///
+/// # Errors
+/// It does not compile.
+pub(crate) fn agent(workspace: &Workspace, screen: &Screen) -> Result<PathBuf> {
     let mut agent = workspace.cargo("build");
     agent.args(["--package", "topo-lb"]);
     run_logged(screen, "compiling the agent", &mut agent, &workspace.log("build-test-agent"))?;
     Ok(workspace.program(Profile::Dev, "topo-lb"))
 }
 
-fn lab(workspace: &Workspace, screen: &Screen, kernels: &[Kernel]) -> Result<()> {
+fn lab(workspace: &Workspace, screen: &Screen) -> Result<()> {
     let agent = agent(workspace, screen)?;
     let test = || {
         let mut command = workspace.cargo("test");
@@ -198,21 +222,30 @@ fn lab(workspace: &Workspace, screen: &Screen, kernels: &[Kernel]) -> Result<()>
     };
     let log = workspace.log("build-lab");
     run_logged(screen, "compiling the lab", test().arg("--no-run"), &log)?;
-    for kernel in kernels {
-        match kernel {
-            // One test at a time: each has a cluster of its own, and measures times.
-            Kernel::Host => run_visible(
-                test().args(["--", "--test-threads=1"]).env("TOPO_LB_AGENT", &agent),
-                TESTS_LIMIT,
-            )?,
-        }
+    // One test at a time: each has a cluster of its own, and measures times.
+    run_visible(test().args(["--", "--test-threads=1"]).env("TOPO_LB_AGENT", &agent), TESTS_LIMIT)
+}
+
+/// A short version on every kernel, or the whole on those that were named.
+fn kernels(workspace: &Workspace, screen: &Screen, named: &[Kernel]) -> Result<()> {
+    let lines: Vec<Line> = named
+        .iter()
+        .filter_map(|kernel| match kernel {
+            Kernel::Debian(line) => Some(*line),
+            Kernel::Host => None,
+        })
+        .collect();
+    if lines.is_empty() {
+        virtual_machine::run(workspace, screen, &Line::ALL, Scope::Short)
+    } else {
+        virtual_machine::run(workspace, screen, &lines, Scope::Whole)
     }
-    Ok(())
 }
 
 /// The suites that plain `cargo test` leaves out.
 fn against_control_plane(workspace: &Workspace, screen: &Screen) -> Result<()> {
     let programs = control_plane::programs(workspace, screen)?;
+    let tools = cluster_tools::programs(workspace, screen)?;
     let agent = agent(workspace, screen)?;
     let test = || {
         let mut command = workspace.cargo("test");
@@ -224,7 +257,8 @@ fn against_control_plane(workspace: &Workspace, screen: &Screen) -> Result<()> {
     let mut run = test();
     run.args(["--", "--test-threads=1"])
         .env("TOPO_LB_AGENT", &agent)
-        .env(control_plane::VARIABLE, programs);
+        .env(control_plane::VARIABLE, programs)
+        .envs(tools);
     run_visible(&mut run, TESTS_LIMIT)
 }
 

@@ -12,21 +12,25 @@ use crate::progress::{Screen, clock};
 use crate::setup;
 use crate::stage::{Kernel, Remark, Stage};
 use crate::summary::{Outcome, Row, table};
+use crate::virtual_machine::Line;
 use crate::workspace::Workspace;
 
 /// Runs every check and every test, and stops at the first failure.
 ///
 /// The lab's suites run on this machine's own kernel, with real sockets in namespaces and cgroups,
-/// and need root.
+/// and need root. Those of the datapath also run on Debian's kernels, which boot under QEMU: a short
+/// version of them, unless the kernels are named.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   cargo xtask test                 all of it, as continuous integration does
   cargo xtask test --only lab      one stage, with what it needs
-  cargo xtask test --only format --only clippy")]
+  cargo xtask test --only format --only clippy
+  cargo xtask test --kernel 5.10,6.12     the whole suites of the datapath on two kernels")]
 pub(crate) struct Args {
-    /// The kernels on which the lab's suites run
-    #[arg(long, value_delimiter = ',', value_parser = kernel, default_value = "host")]
+    /// Run the suites on these kernels, and nothing else: `host` is the lab on this machine's own;
+    /// 5.10, 6.1 and 6.12 are Debian's, with the whole suites of the datapath
+    #[arg(long, value_delimiter = ',', value_parser = kernel)]
     kernel: Vec<Kernel>,
     /// Run only this stage (may be given more than once)
     #[arg(long, value_name = "STAGE")]
@@ -34,9 +38,13 @@ pub(crate) struct Args {
 }
 
 fn kernel(text: &str) -> Result<Kernel, String> {
+    let line = || Line::ALL.into_iter().find(|line| line.name() == text);
     match text {
         "host" => Ok(Kernel::Host),
-        _ => Err("the suites run on `host` only, which is this machine's kernel".to_owned()),
+        _ => line().map(Kernel::Debian).ok_or_else(|| {
+            let names = Line::ALL.map(Line::name).join(", ");
+            format!("the suites run on `host`, which is this machine's kernel, and on {names}")
+        }),
     }
 }
 
@@ -45,7 +53,7 @@ fn kernel(text: &str) -> Result<Kernel, String> {
 /// # Errors
 /// A stage fails; the summary and the command that runs it again are on the screen by then.
 pub(crate) fn run(workspace: &Workspace, screen: &Screen, args: &Args) -> Result<()> {
-    let stages = selection(&args.only);
+    let stages = selection(&args.only, &args.kernel);
     let begun = Instant::now();
     screen.headline("set-up");
     let needs: BTreeSet<Need> = stages.iter().flat_map(|stage| stage.needs()).copied().collect();
@@ -103,12 +111,20 @@ fn run_stages(
     failure
 }
 
-/// The stages to run, in their order, with the object before what includes it.
-fn selection(only: &[Stage]) -> Vec<Stage> {
-    if only.is_empty() {
+/// The stages to run, in their order, with the object before what includes it. Named kernels stand
+/// for the stages that run on them.
+fn selection(only: &[Stage], named: &[Kernel]) -> Vec<Stage> {
+    let stage = |kernel: &Kernel| match kernel {
+        Kernel::Host => Stage::Lab,
+        Kernel::Debian(_) => Stage::Kernels,
+    };
+    let mut stages: BTreeSet<Stage> = only.iter().copied().collect();
+    if stages.is_empty() {
+        stages.extend(named.iter().map(stage));
+    }
+    if stages.is_empty() {
         return Stage::value_variants().to_vec();
     }
-    let mut stages: BTreeSet<Stage> = only.iter().copied().collect();
     if stages.iter().any(|stage| stage.includes_object()) {
         stages.insert(Stage::Object);
     }
@@ -121,14 +137,23 @@ mod tests {
 
     #[test]
     fn without_a_selection_everything_runs() {
-        assert_eq!(selection(&[]), Stage::value_variants());
+        assert_eq!(selection(&[], &[]), Stage::value_variants());
     }
 
     #[test]
     fn a_selection_keeps_the_order_and_brings_the_object() {
-        let stages = selection(&[Stage::Lab, Stage::Format, Stage::Lab]);
+        let stages = selection(&[Stage::Lab, Stage::Format, Stage::Lab], &[]);
         assert_eq!(stages, [Stage::Format, Stage::Object, Stage::Lab]);
-        assert_eq!(selection(&[Stage::Deny]), [Stage::Deny]);
+        assert_eq!(selection(&[Stage::Deny], &[]), [Stage::Deny]);
+    }
+
+    #[test]
+    fn named_kernels_stand_for_what_runs_on_them() {
+        let (old, new) = (Kernel::Debian(Line::V5_10), Kernel::Debian(Line::V6_12));
+        assert_eq!(selection(&[], &[new, old]), [Stage::Object, Stage::Kernels]);
+        let both = [Stage::Object, Stage::Lab, Stage::Kernels];
+        assert_eq!(selection(&[], &[old, Kernel::Host]), both);
+        assert_eq!(selection(&[Stage::Deny], &[old]), [Stage::Deny]);
     }
 
     #[test]
@@ -149,6 +174,8 @@ mod tests {
     #[test]
     fn an_unknown_kernel_is_answered_with_those_there_are() {
         assert_eq!(kernel("host"), Ok(Kernel::Host));
-        assert!(kernel("5.10").unwrap_err().contains("`host`"));
+        assert_eq!(kernel("6.1"), Ok(Kernel::Debian(Line::V6_1)));
+        let error = kernel("5.15").unwrap_err();
+        assert!(error.contains("`host`") && error.contains("5.10, 6.1, 6.12"), "{error}");
     }
 }

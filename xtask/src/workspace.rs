@@ -63,7 +63,7 @@ impl Workspace {
 
     /// The log of a step.
     pub(crate) fn log(&self, step: &str) -> PathBuf {
-        self.target.join("xtask").join(step).with_extension("log")
+        self.target.join("xtask").join(format!("{step}.log"))
     }
 
     /// A program with the environment that xtask itself was started in, run at the root.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::io;
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use aya::maps::{Array, HashMap, Map, MapData, MapError, PerCpuArray, PerCpuValues};
@@ -104,6 +104,14 @@ pub enum ReadError {
     /// They cannot be read.
     #[error(transparent)]
     Read(#[from] StoreError),
+    /// What a pin says of where a program is attached cannot be read.
+    #[error("the pin {} cannot be read: {source}", path.display())]
+    Link {
+        /// Where.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
 }
 
 impl BpfStore {

@@ -6,6 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use super::attached::OnCgroup;
 use super::object::Hook;
 use super::syscall::{self, CgroupLinkInfo, LINK_TYPE_CGROUP};
 
@@ -50,7 +51,13 @@ impl Link {
             && self.info.cgroup_id == cgroup_id
     }
 
-    /// The same, as it is now.
+    /// Where it is attached, of a hook; `None` where its cgroup is gone.
+    pub(super) fn place(&self, hook: Hook) -> Option<OnCgroup> {
+        let CgroupLinkInfo { program_id: program, cgroup_id: cgroup, .. } = self.info;
+        (cgroup != 0 && self.is_on(hook, cgroup)).then_some(OnCgroup { program, cgroup })
+    }
+
+    /// Whether it is so now.
     pub(super) fn is_still_on(&self, hook: Hook, cgroup_id: u64) -> io::Result<bool> {
         let info = syscall::link_info(self.fd.as_fd())?;
         Ok(info.attach_type == hook.attach_type() && info.cgroup_id == cgroup_id)

@@ -65,7 +65,8 @@ pub enum LoadError {
         if capability::in_user_namespace() {
             "it runs in a user namespace, where no capability is enough"
         } else {
-            "look for kernel lockdown, a security module, or RLIMIT_MEMLOCK before Linux 5.11"
+            "look for a seccomp profile that allows bpf(2) only with CAP_SYS_ADMIN, kernel lockdown, \
+             a security module, or RLIMIT_MEMLOCK before Linux 5.11"
         }
     )]
     NotPermitted {
@@ -154,6 +155,9 @@ impl Datapath {
         let missing = capability::missing();
         if !missing.is_empty() {
             return Err(LoadError::Capabilities(missing));
+        }
+        if let Some(source) = probe::forbidden() {
+            return Err(LoadError::NotPermitted { source });
         }
         let missing = probe::missing();
         if !missing.is_empty() {

@@ -5,6 +5,7 @@
 //! [`store`]: [`bpf`] is the kernel's.
 
 pub mod attach;
+pub mod attached;
 pub mod bpf;
 pub mod capability;
 pub mod commit;

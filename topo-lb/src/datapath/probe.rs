@@ -149,6 +149,15 @@ pub fn pin_empty(hook: Hook, path: &Path) -> io::Result<()> {
     syscall::pin(load_sock_addr(&EMPTY, hook.attach_type())?.as_fd(), path)
 }
 
+/// The same for tc.
+///
+/// # Errors
+///
+/// As [`pin_empty`].
+pub fn pin_empty_classifier(path: &Path) -> io::Result<()> {
+    syscall::pin(syscall::load_classifier(&EMPTY)?.as_fd(), path)
+}
+
 fn has_hook(hook: Hook) -> Option<bool> {
     match load_sock_addr(&EMPTY, hook.attach_type()) {
         Ok(_) => Some(true),
@@ -158,6 +167,13 @@ fn has_hook(hook: Hook) -> Option<bool> {
         }
         Err(_) => None,
     }
+}
+
+/// Why this process may not load programs, although its capabilities would do; `None` where it may.
+#[must_use]
+pub fn forbidden() -> Option<io::Error> {
+    let loaded = load_sock_addr(&EMPTY, Hook::Connect4.attach_type());
+    loaded.err().filter(|error| error.raw_os_error() == Some(libc::EPERM))
 }
 
 /// The required features that this kernel says it does not have.

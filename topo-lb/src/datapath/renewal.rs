@@ -1,8 +1,8 @@
 //! Maps of another layout or size than the pinned ones: made side by side, and taken over in one
 //! step per hook.
 //!
-//! What the agent writes ([`CONTROL`]) is made anew as one set, as the books of one map are of no
-//! use to another. What the programs write ([`STATE`]) is kept map by map where it fits, so that
+//! What the agent writes (`CONTROL`) is made anew as one set, as the books of one map are of no
+//! use to another. What the programs write (`STATE`) is kept map by map where it fits, so that
 //! sockets keep their peers and flows their endpoints; where only the number of entries differs,
 //! these are copied. The indexes of Services are kept, because the kept maps refer to them.
 //!

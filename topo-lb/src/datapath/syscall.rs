@@ -3,7 +3,7 @@
 
 use std::ffi::CString;
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd as _, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
@@ -113,6 +113,8 @@ pub(crate) struct TcxLinkInfo {
 pub(crate) const LINK_TYPE_TCX: u32 = 11;
 /// `BPF_LINK_TYPE_CGROUP`.
 pub(crate) const LINK_TYPE_CGROUP: u32 = 3;
+/// `BPF_PROG_TYPE_SCHED_CLS`.
+const PROGRAM_TYPE_CLASSIFIER: u32 = 3;
 /// `BPF_PROG_TYPE_CGROUP_SOCK_ADDR`.
 pub(crate) const PROGRAM_TYPE_SOCK_ADDR: u32 = 18;
 
@@ -159,9 +161,16 @@ pub(crate) fn link_info(link: BorrowedFd<'_>) -> io::Result<CgroupLinkInfo> {
     info(link)
 }
 
-/// Reads what a tcx link is; of another kind of link only the first fields mean anything.
-pub(crate) fn tcx_link_info(link: BorrowedFd<'_>) -> io::Result<TcxLinkInfo> {
-    info(link)
+/// Opens a pinned tcx link, and reads what it is; of another kind of link only the first fields
+/// mean anything. `None` where nothing is pinned.
+pub(crate) fn tcx_link(path: &Path) -> io::Result<Option<(OwnedFd, TcxLinkInfo)>> {
+    let link = match open_pin(path) {
+        Ok(link) => link,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    let info = info(link.as_fd())?;
+    Ok(Some((link, info)))
 }
 
 fn info<T: Default>(link: BorrowedFd<'_>) -> io::Result<T> {
@@ -194,9 +203,18 @@ pub(crate) fn program_by_id(id: u32) -> io::Result<OwnedFd> {
 
 /// Loads a cgroup socket address program for one hook (`enum bpf_attach_type`).
 pub(crate) fn load_sock_addr(code: &[Instruction], attach_type: u32) -> io::Result<OwnedFd> {
+    load(PROGRAM_TYPE_SOCK_ADDR, code, attach_type)
+}
+
+/// Loads a program for tc.
+pub(crate) fn load_classifier(code: &[Instruction]) -> io::Result<OwnedFd> {
+    load(PROGRAM_TYPE_CLASSIFIER, code, 0)
+}
+
+fn load(program_type: u32, code: &[Instruction], attach_type: u32) -> io::Result<OwnedFd> {
     let license = c"Dual MIT/GPL";
     let mut attribute = ProgramLoad {
-        program_type: PROGRAM_TYPE_SOCK_ADDR,
+        program_type,
         instructions: code.len() as u32,
         code: code.as_ptr() as u64,
         license: license.as_ptr() as u64,

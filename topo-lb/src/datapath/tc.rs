@@ -67,7 +67,7 @@ impl Direction {
         }
     }
 
-    const fn attach_type(self) -> TcAttachType {
+    pub(super) const fn attach_type(self) -> TcAttachType {
         match self {
             Self::Ingress => TcAttachType::Ingress,
             Self::Egress => TcAttachType::Egress,
@@ -108,12 +108,23 @@ pub enum Means {
     Clsact,
 }
 
+impl Means {
+    /// As people read it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Tcx => "tcx",
+            Self::Clsact => "clsact",
+        }
+    }
+}
+
 /// Something that is pinned because it is attached.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Pin {
-    means: Means,
-    direction: Direction,
-    device: u32,
+pub(super) struct Pin {
+    pub(super) means: Means,
+    pub(super) direction: Direction,
+    pub(super) device: u32,
 }
 
 impl Pin {
@@ -125,7 +136,7 @@ impl Pin {
         format!("{}{means}_{}", self.direction.program(), self.device)
     }
 
-    fn path(&self, pin_dir: &Path) -> PathBuf {
+    pub(super) fn path(&self, pin_dir: &Path) -> PathBuf {
         pin_dir.join(DIRECTORY).join(self.name())
     }
 
@@ -204,7 +215,7 @@ impl Datapath {
 }
 
 /// What is pinned, of tc.
-fn pins(pin_dir: &Path) -> BTreeSet<Pin> {
+pub(super) fn pins(pin_dir: &Path) -> BTreeSet<Pin> {
     let entries = fs::read_dir(pin_dir.join(DIRECTORY)).into_iter().flatten().flatten();
     entries.filter_map(|entry| Pin::parse(entry.file_name().to_str()?)).collect()
 }
@@ -240,7 +251,7 @@ fn detach(pin_dir: &Path, pin: &Pin) {
 }
 
 /// The name that a device has now.
-fn device_name(index: u32) -> Option<String> {
+pub(super) fn device_name(index: u32) -> Option<String> {
     let mut name = [0; libc::IF_NAMESIZE];
     // SAFETY: room for the longest name.
     let found = unsafe { libc::if_indextoname(index, name.as_mut_ptr()) };
@@ -321,7 +332,17 @@ fn attach(
         let options =
             NlOptions { priority: direction.priority(), handle: HANDLE, ..NlOptions::default() };
         let options = TcAttachOptions::Netlink(options);
-        program.attach_with_options(&device.name, direction.attach_type(), options)
+        match program.attach_with_options(&device.name, direction.attach_type(), options) {
+            // One that nobody knows of any more: a clean-up in another network namespace has left
+            // it. It would see packets too, so it gets this program.
+            Err(ProgramError::TcError(TcError::NetlinkError(error)))
+                if error.raw_os_error() == Some(libc::EEXIST) =>
+            {
+                let link = filter(&device.name, direction);
+                program.attach_to_link(link.map_err(|error| refused(error.to_string()))?)
+            }
+            result => result,
+        }
     };
     let id = id.map_err(|error| refused(causes(&error)))?;
     let link = program.take_link(id).map_err(|error| refused(causes(&error)))?;
@@ -335,12 +356,9 @@ fn attach(
 
 /// The pinned link, if it is there and attached to this device.
 fn live(path: &Path, device: &Device, direction: Direction) -> io::Result<Option<OwnedFd>> {
-    let link = match syscall::open_pin(path) {
-        Ok(link) => link,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(error),
+    let Some((link, info)) = syscall::tcx_link(path)? else {
+        return Ok(None);
     };
-    let info = syscall::tcx_link_info(link.as_fd())?;
     let is_live = info.link_type == LINK_TYPE_TCX
         && info.device == device.index
         && info.attach_type == direction.tcx_type();

@@ -1,11 +1,14 @@
 //! The OpenYurt tutorial on one machine, and what the tutorial cannot show: `cargo xtask demo`.
 
 mod check;
+mod files;
 mod paint;
 mod progress;
+mod server;
 mod stage;
 mod story;
 mod table;
+mod world;
 
 use std::io::{Write as _, stdout};
 use std::path::PathBuf;
@@ -31,6 +34,10 @@ struct Arguments {
     /// The agent binary
     #[arg(long, value_name = "PATH", env = "TOPO_LB_AGENT")]
     agent: PathBuf,
+    /// Feed the agents by a real API server: `KUBEBUILDER_ASSETS` names the folder that has etcd,
+    /// kube-apiserver and kube-controller-manager
+    #[arg(long)]
+    api_server: bool,
     /// Print the checks as JSON, and nothing else, on standard output
     #[arg(long)]
     json: bool,
@@ -59,7 +66,8 @@ fn run(arguments: &Arguments) -> Result<bool> {
     let path = &arguments.agent;
     let agent =
         path.canonicalize().with_context(|| format!("no agent binary at {}", path.display()))?;
-    let checks = Stage::set(&Binary::new(agent), progress, !arguments.json, story::tell)?;
+    let (binary, tables) = (Binary::new(agent), !arguments.json);
+    let checks = Stage::set(&binary, arguments.api_server, progress, tables, story::tell)?;
     let report = Report { checks };
     let text = if arguments.json {
         serde_json::to_string(&report).context("a report is always JSON")?

@@ -1,4 +1,4 @@
-//! The stage: nodes, agents, servers, clients, and the manifests that move them.
+//! The stage: nodes, agents, servers, clients, and the world that moves them.
 
 use std::collections::BTreeMap;
 use std::io::Write as _;
@@ -10,13 +10,15 @@ use topo_lb_tests::agent::{Agent, Binary};
 use topo_lb_tests::client::Client;
 use topo_lb_tests::cluster::Cluster;
 use topo_lb_tests::kind;
-use topo_lb_tests::manifest::{KUBERNETES_1_36, Manifests};
 use topo_lb_tests::traffic::{Tally, Via};
 
 use crate::check::{Check, Expected, Question, REQUESTS};
+use crate::files::Files;
 use crate::paint::Paint;
 use crate::progress::Progress;
+use crate::server::Server;
 use crate::table;
+use crate::world::World;
 
 /// How long traffic may take to follow a change of the cluster.
 pub(crate) const FOLLOWS: Duration = Duration::from_secs(1);
@@ -27,9 +29,8 @@ pub(crate) const MACHINE: &str = "vm-shanghai";
 
 /// The stage, while the story is told.
 pub(crate) struct Stage<'a> {
-    binary: &'a Binary,
     cluster: &'a Cluster,
-    manifests: Manifests,
+    world: Box<dyn World + 'a>,
     clients: BTreeMap<String, Client>,
     progress: Progress,
     tables: bool,
@@ -68,6 +69,7 @@ impl Stage<'_> {
     /// not ok is no error.
     pub(crate) fn set(
         binary: &Binary,
+        over_api: bool,
         progress: Progress,
         tables: bool,
         tell: impl FnOnce(&mut Stage<'_>) -> Result<()>,
@@ -76,9 +78,12 @@ impl Stage<'_> {
             "three nodes and eight pods, as namespaces and cgroups of this machine",
             || Cluster::make(&kind::plan()),
         )?;
-        let mut manifests = Manifests::new(cluster.folder())?;
-        manifests.add_list(KUBERNETES_1_36)?;
-        manifests.write()?;
+        let world: Box<dyn World + '_> = if over_api {
+            let title = "a control plane: etcd, kube-apiserver, kube-controller-manager";
+            Box::new(progress.step(title, || Server::start(binary, &cluster))?)
+        } else {
+            Box::new(Files::write(binary, &cluster)?)
+        };
         let mut servers = Vec::new();
         let mut clients = BTreeMap::new();
         progress.step(
@@ -95,14 +100,18 @@ impl Stage<'_> {
                 Ok(())
             },
         )?;
-        let agents = progress
-            .step("one agent per node, fed with what Kubernetes 1.36 says", || {
-                Agent::start_all(binary, &cluster, manifests.folder())
-            })?;
+        let title = if over_api {
+            "one agent per node, fed by the API server"
+        } else {
+            "one agent per node, fed with what Kubernetes 1.36 says"
+        };
+        let agents = progress.step(title, || {
+            let (flag, source) = world.source()?;
+            Agent::start_all_from(binary, &cluster, (flag, &source))
+        })?;
         let mut stage = Stage {
-            binary,
             cluster: &cluster,
-            manifests,
+            world,
             clients,
             progress,
             tables,
@@ -111,9 +120,9 @@ impl Stage<'_> {
             rows: Vec::new(),
         };
         tell(&mut stage)?;
-        let Stage { checks, clients, .. } = stage;
+        let checks = std::mem::take(&mut stage.checks);
         progress.step("agents ended, hooks and maps taken away", || {
-            drop((agents, servers, clients));
+            drop((agents, servers, stage));
             Ok(())
         })?;
         progress.step("nothing left behind", || cluster.remove())?;
@@ -146,32 +155,30 @@ impl Stage<'_> {
     /// The change is impossible.
     pub(crate) fn change(
         &mut self,
-        change: impl FnOnce(&mut Manifests) -> Result<()>,
+        change: impl FnOnce(&mut dyn World) -> Result<()>,
     ) -> Result<()> {
-        change(&mut self.manifests)?;
-        self.manifests.write()
+        change(&mut *self.world)
     }
 
-    /// Changes the cluster, and waits until the traffic of `question` follows, at most
-    /// [`FOLLOWS`]; how long that took.
+    /// Changes the cluster, and waits until the traffic of `question` follows, at most as long as
+    /// the world's patience lasts; how long that took.
     ///
     /// # Errors
     /// The change is impossible.
     pub(crate) fn change_until(
         &mut self,
-        change: impl FnOnce(&mut Manifests) -> Result<()>,
+        change: impl FnOnce(&mut dyn World) -> Result<()>,
         question: &Question<'_>,
     ) -> Result<Duration> {
-        change(&mut self.manifests)?;
         let expected = Expected::of(question.pods);
         let begun = Instant::now();
-        self.manifests.write()?;
+        change(&mut *self.world)?;
         loop {
             let asked = begun.elapsed();
             // 32 requests miss one of four with a probability of 1 in 2,500.
             let tally = self.client(question.from)?.call(question.via, question.to, 32)?;
             // The first of the 32 was right already.
-            if expected.fits(&tally) || asked > FOLLOWS {
+            if expected.fits(&tally) || asked > self.world.patience() {
                 return Ok(asked);
             }
         }
@@ -225,7 +232,7 @@ impl Stage<'_> {
     }
 
     fn decision(&self, question: &Question<'_>, node: &str) -> Result<Decision> {
-        let explained = self.binary.explain(self.manifests.folder(), node)?;
+        let explained = self.world.explain(node)?;
         let protocol = match question.via {
             Via::Udp | Via::UdpConnected => "UDP",
             Via::Http | Via::HttpMptcp => "TCP",

@@ -3,19 +3,17 @@
 use std::net::SocketAddr;
 
 use anyhow::{Context, Result};
-use serde_json::{Value, json};
 use topo_lb_tests::kind::{
     BEIJING_CLIENT, CONTROL_PLANE, DESIRED_POOL, HANGZHOU, HANGZHOU_CLIENT, NEIGHBOUR, POOL, RACK,
     SHANGHAI, SHANGHAI_CLIENT, SVC_RACK, SVC_UD1, SVC_UD1_WITHOUT_TOPOLOGY,
 };
-use topo_lb_tests::manifest::{Manifests, endpoint, slice};
 use topo_lb_tests::traffic::Via;
 
 use crate::check::Question;
 use crate::stage::{FOLLOWS, MACHINE, Stage};
 
 /// The IPv6 address that `svc-ud1` gets.
-const SVC_UD1_IPV6: &str = "fd00:96::ad1";
+pub(crate) const SVC_UD1_IPV6: &str = "fd00:96::ad1";
 
 /// Every chapter.
 ///
@@ -88,7 +86,7 @@ fn protocols(stage: &mut Stage<'_>) -> Result<()> {
                 let (service, to) = (SVC_UD1.0, at(address)?);
                 questions.push(Question { name, from, service, to, via, pods });
             }
-            stage.change(widen)?;
+            stage.change(|world| world.widen())?;
             for question in &questions {
                 // Nothing has changed since; every node has an agent of its own to wait for.
                 stage.change_until(|_| Ok(()), question)?;
@@ -99,53 +97,14 @@ fn protocols(stage: &mut Stage<'_>) -> Result<()> {
     )
 }
 
-/// Gives `svc-ud1` a UDP port and an IPv6 address, as one `kubectl apply` would.
-fn widen(manifests: &mut Manifests) -> Result<()> {
-    let ports = [("http", 9376, "TCP"), ("udp", 9376, "UDP")];
-    let spec = &mut manifests.get("Service", SVC_UD1.0)?["spec"];
-    spec["clusterIPs"] = json!([SVC_UD1.1, SVC_UD1_IPV6]);
-    spec["ipFamilies"] = json!(["IPv4", "IPv6"]);
-    spec["ipFamilyPolicy"] = json!("PreferDualStack");
-    spec["ports"] = json!([
-        {"name": "http", "port": 80, "protocol": "TCP", "targetPort": 9376},
-        {"name": "udp", "port": 80, "protocol": "UDP", "targetPort": 9376},
-    ]);
-    let four = manifests.get("EndpointSlice", "svc-ud1-9t779")?;
-    let endpoints: Vec<Value> = four["endpoints"]
-        .as_array()
-        .into_iter()
-        .flatten()
-        .map(|found| {
-            // 10.244.1.2 is fd00:244:1::2 as well.
-            let address = found["addresses"][0].as_str().unwrap_or_default();
-            let mut numbers = address.split('.').skip(2);
-            let (node, host) = (numbers.next().unwrap_or("0"), numbers.next().unwrap_or("0"));
-            let name = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-            endpoint(
-                &format!("fd00:244:{node}::{host}"),
-                &name(&found["nodeName"]),
-                &name(&found["targetRef"]["name"]),
-            )
-        })
-        .collect();
-    let six = slice(SVC_UD1.0, "IPv6", &ports, &endpoints);
-    four["ports"] = six["ports"].clone();
-    manifests.put(six);
-    Ok(())
-}
-
 fn waterfall(stage: &mut Stage<'_>) -> Result<()> {
     stage.chapter(
         "A waterfall over labels of your own",
         "svc-rack: this node, else this rack, else anywhere. Pods become unready one after another.",
         |stage| {
-            stage.change(|manifests| {
-                manifests.relabel(CONTROL_PLANE, RACK, "rack-h")?;
-                let endpoints = manifests.get("EndpointSlice", "svc-rack-9fcws")?;
-                let neighbour = endpoint("10.244.0.3", CONTROL_PLANE, NEIGHBOUR);
-                let endpoints = endpoints["endpoints"].as_array_mut();
-                endpoints.context("a slice without endpoints")?.push(neighbour);
-                Ok(())
+            stage.change(|world| {
+                world.relabel(CONTROL_PLANE, &[(RACK, "rack-h")])?;
+                world.add_neighbour()
             })?;
             let [f2694, twf95] = HANGZHOU;
             let steps: [(&str, &[&str], bool, &[&str]); 5] = [
@@ -158,13 +117,8 @@ fn waterfall(stage: &mut Stage<'_>) -> Result<()> {
             let mut slowest = std::time::Duration::ZERO;
             for (name, changed, ready, pods) in steps {
                 let question = question(name, HANGZHOU_CLIENT, SVC_RACK, pods)?;
-                let took = stage.change_until(
-                    |manifests| {
-                        changed.iter().for_each(|pod| manifests.set_ready(pod, ready));
-                        Ok(())
-                    },
-                    &question,
-                )?;
+                let took =
+                    stage.change_until(|world| world.set_ready(changed, ready), &question)?;
                 slowest = slowest.max(took);
                 stage.ask(&question)?;
             }
@@ -179,24 +133,12 @@ fn strictness(stage: &mut Stage<'_>) -> Result<()> {
         "Both pods in shanghai become unready: svc-ud1 would rather refuse than leave the pool.",
         |stage| {
             let refused = question("shanghai unready: refused", SHANGHAI_CLIENT, SVC_UD1, &[])?;
-            stage.change_until(
-                |manifests| {
-                    SHANGHAI.iter().for_each(|pod| manifests.set_ready(pod, false));
-                    Ok(())
-                },
-                &refused,
-            )?;
+            stage.change_until(|world| world.set_ready(&SHANGHAI, false), &refused)?;
             stage.ask(&refused)?;
             let spared = question("hangzhou goes on", HANGZHOU_CLIENT, SVC_UD1, &HANGZHOU)?;
             stage.ask(&spared)?;
             let back = question("shanghai ready again", SHANGHAI_CLIENT, SVC_UD1, &SHANGHAI)?;
-            stage.change_until(
-                |manifests| {
-                    SHANGHAI.iter().for_each(|pod| manifests.set_ready(pod, true));
-                    Ok(())
-                },
-                &back,
-            )?;
+            stage.change_until(|world| world.set_ready(&SHANGHAI, true), &back)?;
             stage.ask(&back)?;
             Ok("A refusal is ECONNREFUSED out of connect(): no time-out, and no packet.".into())
         },
@@ -211,13 +153,8 @@ fn relabelling(stage: &mut Stage<'_>) -> Result<()> {
             let before = question("before the label: refused", BEIJING_CLIENT, SVC_UD1, &[])?;
             stage.ask(&before)?;
             let after = question("after the label: shanghai", BEIJING_CLIENT, SVC_UD1, &SHANGHAI)?;
-            let took = stage.change_until(
-                |manifests| {
-                    manifests.relabel(CONTROL_PLANE, POOL, "shanghai")?;
-                    manifests.relabel(CONTROL_PLANE, DESIRED_POOL, "shanghai")
-                },
-                &after,
-            )?;
+            let labels = [(POOL, "shanghai"), (DESIRED_POOL, "shanghai")];
+            let took = stage.change_until(|world| world.relabel(CONTROL_PLANE, &labels), &after)?;
             stage.ask(&after)?;
             stage.and_also(took <= FOLLOWS);
             Ok(format!("New connections followed {} ms after the label.", took.as_millis()))

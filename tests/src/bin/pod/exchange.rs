@@ -9,6 +9,7 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, recvfrom};
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 use topo_lb_tests::traffic::{Failure, Reply, Step, Via};
+use topo_lb_tests::wait::patient;
 
 use crate::http;
 
@@ -32,9 +33,9 @@ impl Open {
         };
         let socket = Socket::new(Domain::for_address(to), kind, Some(protocol))
             .and_then(|socket| {
-                socket.set_read_timeout(Some(LIMIT))?;
+                socket.set_read_timeout(Some(patient(LIMIT)))?;
                 // The kernel bounds `connect` by this one, too.
-                socket.set_write_timeout(Some(LIMIT))?;
+                socket.set_write_timeout(Some(patient(LIMIT)))?;
                 Ok(socket)
             })
             .map_err(at(Step::Socket))?;

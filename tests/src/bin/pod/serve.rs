@@ -1,10 +1,14 @@
-//! The server: one task per address and protocol.
+//! The server: one task per address and protocol. It answers with its name, and to what is posted to
+//! `/echo` with the same.
 
 use std::io::Write as _;
 use std::net::SocketAddr;
 
 use anyhow::{Context, Result};
 use axum::Router;
+use axum::body::Bytes;
+use axum::extract::DefaultBodyLimit;
+use axum::routing::post;
 use tokio::net::{TcpListener, UdpSocket};
 use tokio::runtime;
 
@@ -30,7 +34,9 @@ pub(crate) fn serve(name: String, addresses: &[SocketAddr]) -> Result<()> {
                 .await
                 .with_context(|| format!("cannot listen on {address}, UDP"))?;
             let body = name.clone();
-            let router = Router::new().fallback(async move || body);
+            let router = Router::new()
+                .route("/echo", post(async |body: Bytes| body).layer(DefaultBodyLimit::disable()))
+                .fallback(async move || body);
             tokio::spawn(async move { axum::serve(tcp, router).await });
             tokio::spawn(echo(udp, name.clone()));
         }

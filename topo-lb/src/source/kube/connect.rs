@@ -105,7 +105,7 @@ pub(super) struct Timing {
     /// because it does not send any, the watch goes on by another connection from where it was.
     pub(super) read: Duration,
     /// What a server may be expected to mend by itself is said when it lasts for longer: one that was
-    /// just started knows no roles yet, and answers 403.
+    /// just started knows no roles yet, and answers 403. Longer for one that has served before.
     pub(super) settling: Duration,
     /// A watch that is closed for less than this is no news.
     pub(super) grace: Duration,

@@ -14,6 +14,9 @@ use crate::source::{Event, Freshness};
 /// Much longer than the longest pause between two attempts.
 const TROUBLE_OVER: Duration = Duration::from_secs(180);
 
+/// What may pass has to last so many times as long at a server that has told all of the cluster once.
+const FAMILIAR: u32 = 3;
+
 /// What the watch of one kind says.
 pub(super) enum Said {
     Event(Event),
@@ -109,7 +112,13 @@ impl Together {
     fn meet(&mut self, failing: Failing, now: Instant) -> Option<String> {
         let Failing { trouble, passing_since } = failing;
         self.troubles.retain(|_, met| now.duration_since(*met) < TROUBLE_OVER);
-        if passing_since.is_some_and(|since| now.duration_since(since) < self.settling) {
+        let settling = if self.freshness.is_some() {
+            // It has served this agent before: it is starting, rather than of another mind.
+            self.settling * FAMILIAR
+        } else {
+            self.settling
+        };
+        if passing_since.is_some_and(|since| now.duration_since(since) < settling) {
             return None;
         }
         self.troubles.insert(trouble.clone(), now).is_none().then_some(trouble)
@@ -149,6 +158,19 @@ mod tests {
     fn what_may_pass_is_said_when_it_lasts() {
         let met = [0, 1, 3, 9, 20].map(|second| (second, Some(0)));
         assert_eq!(said(&met), [false, false, false, true, false]);
+    }
+
+    #[test]
+    fn a_server_that_has_served_before_is_given_more_time() {
+        let (mut all, start) = (Together::new(SETTLING), Instant::now());
+        for kind in [Kind::Node, Kind::Slice, Kind::Service] {
+            let _ = all.take(Said::Listed(kind));
+        }
+        let said = [9, 23, 25].map(|second| {
+            let failing = Failing { trouble: "it fails".to_owned(), passing_since: Some(start) };
+            all.meet(failing, start + Duration::from_secs(second)).is_some()
+        });
+        assert_eq!(said, [false, false, true]);
     }
 
     #[test]

@@ -1,0 +1,103 @@
+{{/* The container with topo-lb, which is the agent, or the one that cleans up. */}}
+{{- define "topo-lb.container" -}}
+name: {{ ternary "cleanup" "agent" .Values.cleanup }}
+image: {{ printf "%s:%s" .Values.image.repository (.Values.image.tag | default .Chart.AppVersion) }}
+{{- with .Values.image.pullPolicy }}
+imagePullPolicy: {{ . }}
+{{- end }}
+{{- if .Values.cleanup }}
+args: [cleanup]
+{{- else }}
+args: {{ concat (list "agent") .Values.extraArgs | toJson }}
+{{- end }}
+env:
+  - name: NODE_NAME
+    valueFrom:
+      fieldRef:
+        fieldPath: spec.nodeName
+  - name: TOPO_LB_SCOPE
+    value: {{ .Values.scope }}
+  - name: TOPO_LB_LOG_FORMAT
+    value: {{ .Values.logFormat }}
+  # For listen.onNode. What refers to a variable has to come after it, and an API server that applies
+  # adds new ones at the end.
+  - name: HOST_IP
+    valueFrom:
+      fieldRef:
+        fieldPath: status.hostIP
+  - name: TOPO_LB_LISTEN
+    value: {{ printf "%s:%v" (ternary "$(HOST_IP)" "127.0.0.1" .Values.listen.onNode) .Values.listen.port }}
+  # The container runtimes' AppArmor profile forbids writes below a container's own /sys/fs/bpf, so
+  # the node's is mounted at another place. `kubectl exec` finds it by this.
+  - name: TOPO_LB_PIN_DIR
+    value: /run/topo-lb/bpf/topo-lb
+  - name: TOPO_LB_CGROUP_ROOT
+    value: /run/topo-lb/cgroup
+  {{- if .Values.stateDir }}
+  - name: TOPO_LB_STATE_DIR
+    value: /var/lib/topo-lb
+  {{- end }}
+  {{- with .Values.apiServer }}
+  - name: TOPO_LB_API_SERVER
+    value: {{ . }}
+  {{- end }}
+securityContext:
+  # Not privileged: root, who owns bpffs and the cgroups, with no capabilities but these.
+  runAsUser: 0
+  readOnlyRootFilesystem: true
+  allowPrivilegeEscalation: false
+  capabilities:
+    drop: [ALL]
+    add: {{ .Values.capabilities | toJson }}
+  # Default profiles of many runtimes allow bpf(2) only with SYS_ADMIN, whatever BPF says.
+  seccompProfile:
+    type: {{ .Values.seccompProfile }}
+  # SELinux lets no other container type write to bpffs; ignored where there is no SELinux.
+  seLinuxOptions:
+    type: spc_t
+{{- if not .Values.cleanup }}
+{{- if .Values.listen.onNode }}
+ports:
+  - name: metrics
+    containerPort: {{ .Values.listen.port }}
+    hostPort: {{ .Values.listen.port }}
+    protocol: TCP
+{{- end }}
+# /livez: the task that owns the state moves. /readyz: a connection of the agent's own was translated,
+# and what the API server says is in the maps. With the host's network the kubelet reaches the loopback
+# device.
+livenessProbe:
+  httpGet:
+    {{- if not .Values.listen.onNode }}
+    host: 127.0.0.1
+    {{- end }}
+    path: /livez
+    port: {{ .Values.listen.port }}
+  initialDelaySeconds: 10
+  periodSeconds: 10
+  timeoutSeconds: 5
+  failureThreshold: 6
+readinessProbe:
+  httpGet:
+    {{- if not .Values.listen.onNode }}
+    host: 127.0.0.1
+    {{- end }}
+    path: /readyz
+    port: {{ .Values.listen.port }}
+  periodSeconds: 5
+  timeoutSeconds: 5
+{{- end }}
+resources: {{ .Values.resources | toJson }}
+volumeMounts:
+  # HostToContainer: what the node mounts later is seen.
+  - name: bpffs
+    mountPath: /run/topo-lb/bpf
+    mountPropagation: HostToContainer
+  - name: cgroup
+    mountPath: /run/topo-lb/cgroup
+    mountPropagation: HostToContainer
+  {{- if .Values.stateDir }}
+  - name: state
+    mountPath: /var/lib/topo-lb
+  {{- end }}
+{{- end }}

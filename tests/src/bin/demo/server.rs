@@ -1,0 +1,223 @@
+//! A world at a real API server: etcd, kube-apiserver, and kube-controller-manager, which makes the
+//! EndpointSlices of pods that say by themselves whether they are ready.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use kube::Client;
+use kube::api::{DynamicObject, ListParams};
+use serde_json::{Value, json};
+use topo_lb_tests::agent::{Binary, json_of};
+use topo_lb_tests::api::{allow, change, create, installed, of, run_pod, set_ready};
+use topo_lb_tests::cluster::Cluster;
+use topo_lb_tests::control_plane::{AGENT, ControlPlane};
+use topo_lb_tests::kind::{
+    HANGZHOU, NEIGHBOUR, SHANGHAI, SVC_RACK, SVC_UD1, SVC_UD1_WITHOUT_TOPOLOGY,
+};
+use topo_lb_tests::manifest::KUBERNETES_1_36;
+use topo_lb_tests::wait::until;
+
+use crate::story::SVC_UD1_IPV6;
+use crate::world::World;
+
+/// How long controllers may take to say in slices what a pod says of itself.
+const CONTROLLERS: Duration = Duration::from_secs(60);
+/// How long traffic may take to follow that, and a label: see [`crate::stage::FOLLOWS`].
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// The label of pods that serve `svc-rack`, as only the rack's neighbour serves it alone.
+const SERVES_RACK: &str = "example.com/serves-rack";
+
+/// The control plane, and who explains what it says.
+pub(crate) struct Server<'a> {
+    binary: &'a Binary,
+    cluster: &'a Cluster,
+    plane: ControlPlane<'a>,
+}
+
+impl<'a> Server<'a> {
+    /// Starts it, and tells it of the nodes, the pods and the Services of the story.
+    ///
+    /// # Errors
+    /// A program is not there or does not get ready, or a server refuses an object.
+    pub(crate) fn start(binary: &'a Binary, cluster: &'a Cluster) -> Result<Self> {
+        let mut plane = ControlPlane::in_lab(cluster)?;
+        plane.start_controllers()?;
+        let server = Self { binary, cluster, plane };
+        server.plane.ask(async |client| {
+            allow(&client, AGENT, "topo-lb", &installed()).await?;
+            server.describe(&client).await
+        })?;
+        server.settle()?;
+        Ok(server)
+    }
+
+    /// Nodes and Services as they were at the server that has answered the fixture.
+    async fn describe(&self, client: &Client) -> Result<()> {
+        let list: Value = serde_json::from_str(KUBERNETES_1_36).context("a list that is JSON")?;
+        let services = [SVC_UD1.0, SVC_UD1_WITHOUT_TOPOLOGY.0, SVC_RACK.0];
+        for item in list["items"].as_array().into_iter().flatten() {
+            let name = item["metadata"]["name"].as_str().unwrap_or_default();
+            let mut metadata = json!({"name": name});
+            for part in ["labels", "annotations"] {
+                metadata[part] = item["metadata"][part].clone();
+            }
+            let mut object = json!({"apiVersion": "v1", "kind": item["kind"]});
+            object["metadata"] = metadata;
+            match item["kind"].as_str() {
+                Some("Node") => {}
+                Some("Service") if services.contains(&name) => {
+                    for part in ["clusterIP", "ports", "selector"] {
+                        object["spec"][part] = item["spec"][part].clone();
+                    }
+                    if name == SVC_RACK.0 {
+                        object["spec"]["selector"] = json!({SERVES_RACK: "yes"});
+                    }
+                }
+                _ => continue,
+            }
+            create(client, &object).await?;
+        }
+        for name in HANGZHOU.into_iter().chain(SHANGHAI) {
+            let labels = json!({"app": "united-deployment1", SERVES_RACK: "yes"});
+            run_pod(client, self.cluster.pod(name)?, &labels).await?;
+        }
+        run_pod(client, self.cluster.pod(NEIGHBOUR)?, &json!({"app": "neighbour"})).await
+    }
+
+    /// Waits until the slices say what the pods and the Services do.
+    fn settle(&self) -> Result<()> {
+        let version = self.plane.slice_version()?;
+        until("EndpointSlices of what the pods say", CONTROLLERS, || {
+            let [services, pods, slices] = self.plane.ask(async |client| {
+                let list = async |version, kind| -> Result<Vec<DynamicObject>> {
+                    let listed = of(&client, version, kind).list(&ListParams::default()).await;
+                    Ok(listed.with_context(|| format!("cannot list each {kind}"))?.items)
+                };
+                Ok([
+                    list("v1", "Service").await?,
+                    list("v1", "Pod").await?,
+                    list(version, "EndpointSlice").await?,
+                ])
+            })?;
+            let (wanted, said) = (wanted(&services, &pods), said(&slices));
+            Ok(if wanted == said { Ok(()) } else { Err(format!("{said:?}, not {wanted:?}")) })
+        })?;
+        Ok(())
+    }
+
+    fn change(&self, kind: &str, name: &str, patch: &Value) -> Result<()> {
+        self.plane.ask(async |client| change(&client, kind, name, patch).await)
+    }
+}
+
+/// Of each Service and family: its pods, and whether they are ready; and how many ports it has.
+type Endpoints = BTreeMap<(String, String), (BTreeSet<(String, bool)>, usize)>;
+
+/// What Services with selectors ask for.
+fn wanted(services: &[DynamicObject], pods: &[DynamicObject]) -> Endpoints {
+    let mut all = Endpoints::new();
+    for service in services {
+        let spec = &service.data["spec"];
+        let Some(selector) = spec["selector"].as_object() else { continue };
+        let serves = |pod: &&DynamicObject| {
+            let labels = pod.metadata.labels.as_ref();
+            selector.iter().all(|(key, value)| {
+                labels.and_then(|labels| labels.get(key)).map(String::as_str) == value.as_str()
+            })
+        };
+        let ready = |pod: &DynamicObject| {
+            let conditions = pod.data["status"]["conditions"].as_array();
+            let mut conditions = conditions.into_iter().flatten();
+            conditions.any(|it| it["type"] == "Ready" && it["status"] == "True")
+        };
+        let pods = pods.iter().filter(serves).map(|pod| (name(pod), ready(pod)));
+        let pods: BTreeSet<_> = pods.collect();
+        let ports = spec["ports"].as_array().map_or(0, Vec::len);
+        for family in spec["ipFamilies"].as_array().into_iter().flatten() {
+            let family = family.as_str().unwrap_or_default().to_owned();
+            all.insert((name(service), family), (pods.clone(), ports));
+        }
+    }
+    all
+}
+
+/// What their slices say.
+fn said(slices: &[DynamicObject]) -> Endpoints {
+    let mut all = Endpoints::new();
+    for slice in slices {
+        let labels = slice.metadata.labels.as_ref();
+        let service = labels.and_then(|labels| labels.get("kubernetes.io/service-name"));
+        // default/kubernetes has slices that no selector asks for.
+        let Some(service) = service.filter(|it| *it != "kubernetes") else { continue };
+        let family = slice.data["addressType"].as_str().unwrap_or_default().to_owned();
+        let (pods, ports) = all.entry((service.clone(), family)).or_default();
+        *ports = slice.data["ports"].as_array().map_or(0, Vec::len);
+        for endpoint in slice.data["endpoints"].as_array().into_iter().flatten() {
+            let pod = endpoint["targetRef"]["name"].as_str().unwrap_or_default().to_owned();
+            pods.insert((pod, endpoint["conditions"]["ready"] == true));
+        }
+    }
+    all
+}
+
+fn name(object: &DynamicObject) -> String {
+    object.metadata.name.clone().unwrap_or_default()
+}
+
+impl World for Server<'_> {
+    fn source(&self) -> Result<(&'static str, PathBuf)> {
+        Ok(("--kubeconfig", self.plane.kubeconfig(AGENT)?))
+    }
+
+    fn patience(&self) -> Duration {
+        PATIENCE
+    }
+
+    fn explain(&self, node: &str) -> Result<Value> {
+        let path = self.plane.kubeconfig(AGENT)?;
+        let path = path.to_str().context("a path in UTF-8")?;
+        let arguments = ["explain", "--kubeconfig", path, "--node", node, "-o", "json"];
+        let mut command = self.binary.command(&arguments);
+        // The server can be reached from there.
+        self.cluster.beyond(&mut command)?;
+        json_of(command)
+    }
+
+    fn widen(&mut self) -> Result<()> {
+        let spec = json!({
+            "ipFamilyPolicy": "PreferDualStack",
+            "ipFamilies": ["IPv4", "IPv6"],
+            "clusterIPs": [SVC_UD1.1, SVC_UD1_IPV6],
+            "ports": [
+                {"name": "http", "port": 80, "protocol": "TCP", "targetPort": 9376},
+                {"name": "udp", "port": 80, "protocol": "UDP", "targetPort": 9376},
+            ],
+        });
+        self.change("Service", SVC_UD1.0, &json!({"spec": spec}))?;
+        self.settle()
+    }
+
+    fn add_neighbour(&mut self) -> Result<()> {
+        let labels = json!({"metadata": {"labels": {SERVES_RACK: "yes"}}});
+        self.change("Pod", NEIGHBOUR, &labels)?;
+        self.settle()
+    }
+
+    fn set_ready(&mut self, pods: &[&str], ready: bool) -> Result<()> {
+        self.plane.ask(async |client| {
+            for pod in pods {
+                set_ready(&client, pod, ready).await?;
+            }
+            Ok(())
+        })?;
+        self.settle()
+    }
+
+    fn relabel(&mut self, node: &str, labels: &[(&str, &str)]) -> Result<()> {
+        let labels: BTreeMap<_, _> = labels.iter().copied().collect();
+        self.change("Node", node, &json!({"metadata": {"labels": labels}}))
+    }
+}

@@ -1,0 +1,88 @@
+//! What an init system does: file systems, modules, loopback, and the end.
+
+use std::fs::{self, File};
+use std::path::PathBuf;
+use std::process::{Command, ExitCode};
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use rustix::io::Errno;
+use rustix::mount::{MountFlags, mount};
+use rustix::system::{RebootCommand, finit_module, reboot};
+use socket2::{Domain, Protocol, Socket, Type};
+
+/// File system type and place, in an order in which each has its folder.
+const MOUNTS: [(&str, &str); 7] = [
+    ("proc", "/proc"),
+    ("sysfs", "/sys"),
+    ("devtmpfs", "/dev"),
+    ("tmpfs", "/tmp"),
+    ("tmpfs", "/run"),
+    ("bpf", "/sys/fs/bpf"),
+    ("cgroup2", "/sys/fs/cgroup"),
+];
+
+/// Mounts what the suites find on any machine.
+///
+/// # Errors
+/// The kernel was built without one of them.
+pub(crate) fn mount_everything() -> Result<()> {
+    for (kind, place) in MOUNTS {
+        fs::create_dir_all(place).with_context(|| format!("cannot make {place}"))?;
+        match mount(kind, place, kind, MountFlags::empty(), None) {
+            // The kernel itself may have mounted /dev.
+            Ok(()) | Err(Errno::BUSY) => {}
+            Err(error) => return Err(error).with_context(|| format!("cannot mount {place}")),
+        }
+    }
+    Ok(())
+}
+
+/// Loads modules in their order.
+///
+/// # Errors
+/// The kernel does not take one.
+pub(crate) fn load_modules(modules: &[PathBuf]) -> Result<()> {
+    for path in modules {
+        let file = File::open(path).with_context(|| format!("cannot open {}", path.display()))?;
+        match finit_module(&file, c"", 0) {
+            Ok(()) | Err(Errno::EXIST) => {}
+            Err(error) => {
+                return Err(error).with_context(|| format!("cannot load {}", path.display()));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Brings `lo` up, where agents listen.
+///
+/// # Errors
+/// `ip` fails.
+pub(crate) fn bring_up_loopback() -> Result<()> {
+    let status = Command::new("ip").args(["link", "set", "lo", "up"]).status();
+    ensure!(status.context("cannot run `ip`")?.success(), "`ip link set lo up` failed");
+    Ok(())
+}
+
+/// Whether the kernel makes MPTCP sockets; Debian's 5.10 was built without.
+pub(crate) fn has_mptcp() -> bool {
+    Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::MPTCP)).is_ok()
+}
+
+/// `uname -r`.
+pub(crate) fn release() -> String {
+    rustix::system::uname().release().to_string_lossy().into_owned()
+}
+
+/// Switches the machine off.
+pub(crate) fn switch_off() -> ExitCode {
+    // What was said last is still on its way through the serial port.
+    thread::sleep(Duration::from_millis(200));
+    if let Err(error) = reboot(RebootCommand::PowerOff) {
+        eprintln!("cannot switch off: {error}");
+    }
+    // The first process has ended: the kernel panics, which ends the machine as well.
+    ExitCode::FAILURE
+}

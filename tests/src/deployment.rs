@@ -1,0 +1,119 @@
+//! What deploy/ makes of itself: kustomize's overlays and Helm's chart, rendered by the real tools.
+
+use std::env;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail, ensure};
+use serde_json::{Value, json};
+
+use crate::prefix::Prefix;
+use crate::process::printed;
+use crate::residue::remove_tree;
+
+/// Name of everything, namespace included.
+pub const NAME: &str = "topo-lb";
+
+/// kubectl, as an operator would have it.
+///
+/// # Errors
+/// `TOPO_LB_KUBECTL` does not name it.
+pub fn kubectl() -> Result<PathBuf> {
+    named("TOPO_LB_KUBECTL")
+}
+
+/// Helm, as an operator would have it.
+///
+/// # Errors
+/// `TOPO_LB_HELM` does not name it.
+pub fn helm() -> Result<PathBuf> {
+    named("TOPO_LB_HELM")
+}
+
+fn named(variable: &str) -> Result<PathBuf> {
+    let Some(path) = env::var_os(variable).filter(|path| !path.is_empty()) else {
+        bail!(
+            "{variable} does not name a program: `cargo xtask test --only control-plane` fetches \
+             kubectl and Helm, and sets it"
+        )
+    };
+    PathBuf::from(&path).canonicalize().with_context(|| format!("no program at {path:?}"))
+}
+
+/// A path below deploy/.
+#[must_use]
+pub fn deploy(place: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy").join(place)
+}
+
+/// The objects of an overlay, in the order in which they are to be made.
+///
+/// # Errors
+/// kubectl does not take it.
+pub fn overlay(name: &str) -> Result<Vec<Value>> {
+    kustomize(&deploy("overlays").join(name))
+}
+
+/// The objects of an overlay with components, as an installation's own kustomization has them.
+///
+/// # Errors
+/// kubectl does not take it.
+pub fn overlay_with(name: &str, components: &[&str]) -> Result<Vec<Value>> {
+    let folder = Prefix::new().folder();
+    fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    let rendered = compose(&folder, name, components).and_then(|()| kustomize(&folder));
+    remove_tree(&folder)?;
+    rendered
+}
+
+/// kustomize knows only paths that are relative.
+fn compose(folder: &Path, overlay: &str, components: &[&str]) -> Result<()> {
+    let root = deploy("").canonicalize().context("there is no deploy/")?;
+    let folder = folder.canonicalize().context("the folder was made")?;
+    let up = "../".repeat(folder.components().count() - 1);
+    let there = |place: String| format!("{up}{}", root.join(place).display()).replace("//", "/");
+    let components: Vec<_> =
+        components.iter().map(|name| there(format!("components/{name}"))).collect();
+    let kustomization = json!({
+        "resources": [there(format!("overlays/{overlay}"))],
+        "components": components,
+    });
+    fs::write(folder.join("kustomization.yaml"), kustomization.to_string())
+        .context("cannot write a kustomization")
+}
+
+fn kustomize(folder: &Path) -> Result<Vec<Value>> {
+    objects(&printed(Command::new(kubectl()?).arg("kustomize").arg(folder))?)
+}
+
+/// The objects of the chart, with these values set, as `helm install --namespace topo-lb` makes them.
+///
+/// # Errors
+/// Helm does not take it.
+pub fn chart(values: &[&str]) -> Result<Vec<Value>> {
+    let mut command = Command::new(helm()?);
+    command.args(["template", NAME]).arg(deploy("helm/topo-lb")).args(["--namespace", NAME]);
+    for value in values {
+        command.args(["--set", value]);
+    }
+    objects(&printed(&mut command)?)
+}
+
+fn objects(text: &str) -> Result<Vec<Value>> {
+    let all: Vec<Value> = serde_saphyr::from_multiple(text).context("not YAML")?;
+    ensure!(!all.is_empty(), "nothing was rendered");
+    Ok(all)
+}
+
+/// The object of this kind; there is one.
+///
+/// # Errors
+/// There is none, or more than one.
+pub fn one<'a>(objects: &'a [Value], kind: &str) -> Result<&'a Value> {
+    let mut found = objects.iter().filter(|object| object["kind"] == kind);
+    match (found.next(), found.next()) {
+        (Some(object), None) => Ok(object),
+        _ => bail!("there is not one {kind}"),
+    }
+}

@@ -1,0 +1,292 @@
+//! A proxy that speaks plain HTTP to agents and TLS to the API server, as `YurtHub` does on the
+//! nodes of OpenYurt; and the means to break its answers where it hurts, in the middle of an event.
+
+use std::fs::File;
+use std::net::SocketAddr;
+use std::os::fd::AsFd as _;
+use std::path::Path;
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail, ensure};
+use axum::Router;
+use axum::body::{Body, BodyDataStream, Bytes, to_bytes};
+use axum::extract::{Request, State};
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse as _, Response};
+use futures::{StreamExt as _, stream};
+use kube::Client;
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+
+use crate::cluster::Cluster;
+use crate::control_plane::client;
+use crate::wiring::fabric4;
+
+/// Where it listens, on the lab's fabric.
+const PORT: u16 = 8001;
+
+/// What becomes of the next event of a watch. Its first half is said in any case.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Break {
+    /// The connection ends there.
+    Cut,
+    /// The rest is said when [`Hub::go_on`] is called, and the connection stays.
+    Stall,
+}
+
+/// What has been ordered.
+#[derive(Clone, Debug, Default)]
+struct Orders {
+    /// At the next event of a watch of this resource (`services`, say).
+    next: Option<(&'static str, Break)>,
+    /// How many events have been broken.
+    broken: usize,
+    /// How often stalled ones were allowed to go on.
+    released: usize,
+    /// Watches are cut, and nothing is answered.
+    shut: bool,
+    /// The hub is to end.
+    over: bool,
+}
+
+type Desk = watch::Sender<Orders>;
+
+/// The hub, on a thread of its own. Dropping it ends it.
+#[derive(Debug)]
+pub struct Hub {
+    desk: Arc<Desk>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Hub {
+    /// Starts it on the fabric of a lab. It speaks to the API server as a kubeconfig says.
+    ///
+    /// # Errors
+    /// It cannot listen.
+    pub fn start(cluster: &Cluster, kubeconfig: &Path) -> Result<Self> {
+        let netns = cluster.fabric().file().try_clone().context("a file can be duplicated")?;
+        let desk = Arc::new(Desk::new(Orders::default()));
+        let (listening, heard) = std::sync::mpsc::channel();
+        let (kubeconfig, orders) = (kubeconfig.to_owned(), desk.clone());
+        let thread = thread::Builder::new().name("hub".into()).spawn(move || {
+            let runtime = enter(&netns);
+            let outcome = runtime.and_then(|runtime| {
+                let up = || listening.send(Ok(()));
+                runtime.block_on(serve(&kubeconfig, orders, up))
+            });
+            if let Err(error) = outcome {
+                // Nobody hears it when it has been up before: then its clients fail.
+                let _ = listening.send(Err(error));
+            }
+        });
+        let thread = thread.context("cannot start the hub's thread")?;
+        let hub = Self { desk, thread: Some(thread) };
+        match heard.recv() {
+            Ok(outcome) => outcome.map(|()| hub),
+            Err(_) => bail!("the hub has ended before it was up"),
+        }
+    }
+
+    /// Its URL, for `--api-server`.
+    #[must_use]
+    pub fn url() -> String {
+        format!("http://{}:{PORT}", fabric4())
+    }
+
+    /// Breaks the next event of a watch of `resource` (`services`, say).
+    pub fn break_next(&self, resource: &'static str, how: Break) {
+        self.desk.send_modify(|orders| orders.next = Some((resource, how)));
+    }
+
+    /// How many events have been broken.
+    #[must_use]
+    pub fn broken(&self) -> usize {
+        self.desk.borrow().broken
+    }
+
+    /// Has what stalls go on.
+    pub fn go_on(&self) {
+        self.desk.send_modify(|orders| orders.released += 1);
+    }
+
+    /// Cuts every watch, and answers nobody until it is opened.
+    pub fn shut(&self) {
+        self.desk.send_modify(|orders| orders.shut = true);
+    }
+
+    /// Answers again.
+    pub fn open(&self) {
+        self.desk.send_modify(|orders| orders.shut = false);
+    }
+}
+
+impl Drop for Hub {
+    fn drop(&mut self) {
+        self.desk.send_modify(|orders| orders.over = true);
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+        {
+            eprintln!("the hub has panicked");
+        }
+    }
+}
+
+fn enter(netns: &File) -> Result<tokio::runtime::Runtime> {
+    move_into_link_name_space(netns.as_fd(), Some(LinkNameSpaceType::Network))
+        .context("cannot enter the fabric")?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    runtime.context("cannot make a runtime")
+}
+
+async fn serve<E>(
+    kubeconfig: &Path,
+    desk: Arc<Desk>,
+    up: impl FnOnce() -> Result<(), E>,
+) -> Result<()> {
+    let client = client(kubeconfig).await?;
+    let address = SocketAddr::from((fabric4(), PORT));
+    let listener = TcpListener::bind(address).await;
+    let listener = listener.with_context(|| format!("cannot listen on {address}"))?;
+    ensure!(up().is_ok(), "nobody waits for the hub");
+    let mut orders = desk.subscribe();
+    let router = Router::new().fallback(forward).with_state((client, desk));
+    tokio::select! {
+        outcome = axum::serve(listener, router) => outcome.context("the hub has failed"),
+        _ = orders.wait_for(|orders| orders.over) => Ok(()),
+    }
+}
+
+async fn forward(State((client, desk)): State<(Client, Arc<Desk>)>, request: Request) -> Response {
+    if desk.borrow().shut {
+        return (StatusCode::SERVICE_UNAVAILABLE, "the hub is shut").into_response();
+    }
+    let resource = watched(&request);
+    match ask(client, request).await {
+        Ok(answer) => match resource {
+            Some(resource) => answer.map(|body| broken(body, resource, &desk)),
+            None => answer,
+        },
+        Err(error) => (StatusCode::BAD_GATEWAY, format!("{error:#}")).into_response(),
+    }
+}
+
+async fn ask(client: Client, request: Request) -> Result<Response> {
+    let (mut head, body) = request.into_parts();
+    // The client knows whom it speaks to, and as whom; and frames are to be as they are.
+    for name in [header::HOST, header::AUTHORIZATION, header::ACCEPT_ENCODING] {
+        head.headers.remove(name);
+    }
+    let body = to_bytes(body, usize::MAX).await.context("the request breaks off")?;
+    let request = Request::from_parts(head, kube::client::Body::from(body));
+    let answer = client.send(request).await.context("the API server does not answer")?;
+    Ok(answer.map(Body::new))
+}
+
+/// The resource that is watched by this request, if one is.
+fn watched(request: &Request) -> Option<String> {
+    let mut query = request.uri().query()?.split('&');
+    let resource = request.uri().path().rsplit('/').next()?;
+    query.any(|it| it == "watch=true").then(|| resource.to_owned())
+}
+
+/// A watch's answer on its way.
+struct Flow {
+    resource: String,
+    desk: Arc<Desk>,
+    orders: watch::Receiver<Orders>,
+    body: BodyDataStream,
+    /// The second half of an event, and what becomes of it.
+    rest: Option<(Bytes, Rest)>,
+}
+
+/// What becomes of the second half of an event.
+#[derive(Clone, Copy)]
+enum Rest {
+    Never,
+    /// After so many releases.
+    After(usize),
+}
+
+fn broken(body: Body, resource: String, desk: &Arc<Desk>) -> Body {
+    let (desk, orders) = (desk.clone(), desk.subscribe());
+    let flow = Flow { resource, desk, orders, body: body.into_data_stream(), rest: None };
+    Body::from_stream(stream::unfold(flow, async |mut flow| {
+        let frame = flow.next().await?;
+        Some((frame, flow))
+    }))
+}
+
+impl Flow {
+    async fn next(&mut self) -> Option<Result<Bytes, axum::Error>> {
+        let mut orders = self.orders.clone();
+        tokio::select! {
+            _ = orders.wait_for(|orders| orders.shut) => Some(Err(axum::Error::new("shut"))),
+            frame = self.frame() => frame,
+        }
+    }
+
+    async fn frame(&mut self) -> Option<Result<Bytes, axum::Error>> {
+        match self.rest.take() {
+            Some((_, Rest::Never)) => {
+                // What is still in a buffer would be lost with the connection.
+                tokio::time::sleep(Duration::from_millis(100)).await;
+                return Some(Err(axum::Error::new("cut")));
+            }
+            Some((rest, Rest::After(count))) => {
+                // The desk is there as long as this flow is.
+                let _ = self.orders.wait_for(|orders| orders.released >= count).await;
+                return Some(Ok(rest));
+            }
+            None => {}
+        }
+        let mut frame = match self.body.next().await? {
+            Ok(frame) => frame,
+            Err(error) => return Some(Err(error)),
+        };
+        if let Some(how) = self.order() {
+            let rest = frame.split_off(middle_of_last_line(&frame));
+            self.rest = Some((rest, how));
+        }
+        Some(Ok(frame))
+    }
+
+    /// Takes the order for this watch, if there is one.
+    fn order(&self) -> Option<Rest> {
+        let mut taken = None;
+        self.desk.send_if_modified(|orders| {
+            let mine = orders.next.filter(|(resource, _)| *resource == self.resource);
+            let Some((_, how)) = mine else { return false };
+            taken = Some(match how {
+                Break::Cut => Rest::Never,
+                Break::Stall => Rest::After(orders.released + 1),
+            });
+            orders.next = None;
+            orders.broken += 1;
+            true
+        });
+        taken
+    }
+}
+
+/// A frame holds whole events, each in a line.
+fn middle_of_last_line(frame: &[u8]) -> usize {
+    let end = frame.len() - usize::from(frame.ends_with(b"\n"));
+    let start = frame[..end].iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
+    usize::midpoint(start, end)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_event_is_broken_in_its_middle() {
+        assert_eq!(middle_of_last_line(b"{12345}\n"), 3);
+        assert_eq!(middle_of_last_line(b"{1}\n{12345}\n"), 7);
+        assert_eq!(middle_of_last_line(b"{1}\n{12345}"), 7);
+        assert_eq!(middle_of_last_line(b""), 0);
+    }
+}

@@ -1,0 +1,97 @@
+//! What the kernel's verifier says of each program.
+
+use std::fs::File;
+
+use anyhow::{Context as _, Result, bail};
+use aya::programs::{Program, ProgramError};
+use aya::{EbpfLoader, VerifierLogLevel};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use topo_lb::datapath::probe::Feature;
+use topo_lb_common::maps;
+
+use crate::packets::object;
+
+/// Instructions of all paths through one program that the kernel looks at, at most
+/// (`BPF_COMPLEXITY_LIMIT_INSNS`, include/linux/bpf.h).
+pub const LIMIT: u32 = 1_000_000;
+
+/// How many instructions of each program this kernel's verifier looks at, programs by name.
+///
+/// The kernel says so in a log, and since 5.16 of loaded programs too; aya has the log only of
+/// programs that are not loaded. So here none is: this process runs out of file descriptors just
+/// before a program that is found good gets its own.
+///
+/// # Errors
+/// The object is not built, or the verifier refuses a program.
+pub fn instructions() -> Result<Vec<(String, u32)>> {
+    let path = object()?;
+    // As the agent has them: what the kernel lacks is never reached.
+    let is_there = |feature: Feature| u8::from(feature.is_there() == Some(true));
+    let (set_retval, mptcp_sock) = (is_there(Feature::SetRetval), is_there(Feature::MptcpSock));
+    let mut loader = EbpfLoader::new();
+    loader.btf(None).verifier_log_level(VerifierLogLevel::STATS);
+    loader.override_global("HAS_SET_RETVAL", &set_retval, true);
+    loader.override_global("HAS_MPTCP_SOCK", &mptcp_sock, true);
+    for name in maps::ALL.iter().filter(|name| !name.starts_with("connected")) {
+        // Sizes are nothing to the verifier, except those of single entries.
+        if !matches!(*name, maps::RANGE | maps::REVISION | maps::PACKETS | maps::REFUSALS) {
+            loader.map_max_entries(name, 16);
+        }
+    }
+    let mut ebpf = loader.load_file(&path).with_context(|| {
+        format!("cannot load {}: build it with cargo xtask build-ebpf", path.display())
+    })?;
+    let mut found = Vec::new();
+    for (name, program) in ebpf.programs_mut() {
+        let result = without_descriptors(|| match program {
+            Program::CgroupSockAddr(program) => program.load(),
+            Program::SchedClassifier(program) => program.load(),
+            _ => Ok(()),
+        })?;
+        match result {
+            Err(ProgramError::LoadError { io_error, verifier_log })
+                if io_error.raw_os_error() == Some(libc::EMFILE) =>
+            {
+                let log = verifier_log.to_string();
+                let count = processed(&log).with_context(|| format!("{name}: no count: {log}"))?;
+                found.push((name.to_owned(), count));
+            }
+            Err(error) => return Err(error).with_context(|| format!("{name} is refused")),
+            Ok(()) => bail!("{name} was loaded without a file descriptor"),
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
+/// Does something while this process can open nothing.
+fn without_descriptors<T>(work: impl FnOnce() -> T) -> Result<T> {
+    use std::os::fd::AsRawFd as _;
+    let limit = getrlimit(Resource::Nofile);
+    // The kernel gives the lowest number that is free.
+    let next = File::open("/dev/null").context("cannot open /dev/null")?.as_raw_fd();
+    let none = Rlimit { current: u64::try_from(next).ok(), ..limit };
+    setrlimit(Resource::Nofile, none).context("cannot lower the limit of descriptors")?;
+    let result = work();
+    setrlimit(Resource::Nofile, limit).context("cannot raise the limit of descriptors again")?;
+    Ok(result)
+}
+
+/// From the last line of the verifier's log: `processed 1234 insns (limit 1000000) …`.
+fn processed(log: &str) -> Option<u32> {
+    let line = log.lines().rev().find_map(|line| line.strip_prefix("processed "))?;
+    line.split_once(" insns")?.0.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_count_is_in_the_log_s_last_line() {
+        let log = "stack depth 128+0\nprocessed 4711 insns (limit 1000000) max_states_per_insn 4 \
+                   total_states 30 peak_states 30 mark_read 9\n";
+        assert_eq!(processed(log), Some(4711));
+        assert_eq!(processed("invalid stack\n"), None);
+    }
+}

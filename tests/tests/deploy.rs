@@ -1,0 +1,291 @@
+//! deploy/ against a real API server: every object is taken, and an agent with what the manifests
+//! grant, and nothing else, does its work.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use rustix::thread::CapabilitySet;
+use serde_json::{Value, json};
+use topo_lb_tests::agent::{Agent, Binary};
+use topo_lb_tests::api::{change, create};
+use topo_lb_tests::cluster::NodePlan;
+use topo_lb_tests::control_plane::ControlPlane;
+use topo_lb_tests::deployment::{NAME, chart, deploy, helm, kubectl, one, overlay, overlay_with};
+use topo_lb_tests::lab::within;
+use topo_lb_tests::requirements;
+use topo_lb_tests::scene::{HERE, KEYS, ZONE};
+use topo_lb_tests::wait::until;
+
+const SOON: Duration = Duration::from_secs(30);
+
+/// The containers' environments are the same in any order but one: what is referred to comes first.
+fn by_name(mut objects: Vec<Value>) -> Result<Vec<Value>> {
+    // A namespace is made by `helm install --create-namespace`.
+    objects.retain(|object| object["kind"] != "Namespace");
+    objects.sort_by_key(|object| object["kind"].to_string());
+    let daemon = objects.iter_mut().find(|object| object["kind"] == "DaemonSet");
+    let pod = &mut daemon.context("there is a DaemonSet")?["spec"]["template"]["spec"];
+    for list in ["containers", "initContainers"] {
+        for container in pod[list].as_array_mut().into_iter().flatten() {
+            let Some(variables) = container["env"].as_array_mut() else { continue };
+            let position = |name| variables.iter().position(|one| one["name"] == name);
+            if let Some(host) = position("HOST_IP") {
+                ensure!(Some(host) < position("TOPO_LB_LISTEN"), "HOST_IP is not known yet there");
+            }
+            variables.sort_by_key(|variable| variable["name"].to_string());
+        }
+    }
+    Ok(objects)
+}
+
+#[test]
+fn the_chart_is_what_kustomize_makes() -> Result<()> {
+    let pairs = [
+        (chart(&[])?, overlay("opt-in")?),
+        (chart(&["scope=all"])?, overlay("all")?),
+        (chart(&["cleanup=true"])?, overlay("cleanup")?),
+        (
+            chart(&["listen.onNode=true", "mountBpffs=true"])?,
+            overlay_with("opt-in", &["metrics", "mount-bpffs"])?,
+        ),
+    ];
+    for (chart, overlay) in pairs {
+        let (chart, overlay) = (by_name(chart)?, by_name(overlay)?);
+        for (ours, theirs) in chart.iter().zip(&overlay) {
+            ensure!(ours == theirs, "chart:\n{ours:#}\nkustomize:\n{theirs:#}");
+        }
+        ensure!(chart.len() == overlay.len(), "{} and {}", chart.len(), overlay.len());
+    }
+    Ok(())
+}
+
+#[test]
+fn a_value_that_the_chart_does_not_know_is_refused() -> Result<()> {
+    for wrong in ["scop=all", "scope=some", "listen.port=0", "stateDir=relative"] {
+        let error = chart(&[wrong]).err().with_context(|| format!("{wrong} was taken"))?;
+        ensure!(format!("{error:#}").contains("values don't meet"), "{wrong}: {error:#}");
+    }
+    Ok(())
+}
+
+#[test]
+fn the_image_that_is_deployed_has_the_version_of_this_source() -> Result<()> {
+    let objects = overlay("all")?;
+    let pod = &one(&objects, "DaemonSet")?["spec"]["template"]["spec"];
+    let image = pod["containers"][0]["image"].as_str().context("a container has an image")?;
+    ensure!(image.ends_with(concat!(":", env!("CARGO_PKG_VERSION"))), "{image}");
+    Ok(())
+}
+
+#[test]
+fn an_api_server_takes_every_object_and_every_change_from_one_overlay_to_another() -> Result<()> {
+    let plane = ControlPlane::on_loopback()?;
+    let kubectl = kubectl()?;
+    for name in ["opt-in", "all", "cleanup", "opt-in"] {
+        let place = deploy("overlays").join(name).display().to_string();
+        // The server refuses what it does not know only of those who apply on its side.
+        plane.administer(&kubectl, &["apply", "--server-side", "-k", &place])?;
+        let get = ["-n", NAME, "get", "daemonset", NAME, "-o", "json"];
+        let stored: Value = serde_json::from_str(&plane.administer(&kubectl, &get)?)?;
+        let objects = overlay(name)?;
+        let sent = one(&objects, "DaemonSet")?;
+        holds(&stored, sent).with_context(|| format!("overlay {name}"))?;
+        for list in ["containers", "initContainers"] {
+            let count = |daemon: &Value| {
+                daemon["spec"]["template"]["spec"][list].as_array().map_or(0, Vec::len)
+            };
+            ensure!(count(&stored) == count(sent), "overlay {name}: {stored:#}");
+        }
+    }
+    let place = deploy("overlays/opt-in").display().to_string();
+    plane.administer(&kubectl, &["delete", "--wait=false", "-k", &place])?;
+    Ok(())
+}
+
+/// Every field of `sent` is in `stored`; the server adds more, and orders lists of things with names
+/// as it likes.
+fn holds(stored: &Value, sent: &Value) -> Result<()> {
+    match (stored, sent) {
+        (Value::Object(stored), Value::Object(sent)) => sent.iter().try_for_each(|(name, sent)| {
+            holds(stored.get(name).unwrap_or(&Value::Null), sent).with_context(|| name.clone())
+        }),
+        (Value::Array(stored), Value::Array(sent)) if stored.len() == sent.len() => {
+            sent.iter().zip(stored).try_for_each(|(sent, same_place)| {
+                let same_name = |it: &&Value| it["name"] == sent["name"];
+                let named = sent["name"].is_string();
+                let stored = stored.iter().find(|it| named && same_name(it));
+                holds(stored.unwrap_or(same_place), sent)
+            })
+        }
+        _ => {
+            ensure!(stored == sent, "{stored} is stored, and {sent} was sent");
+            Ok(())
+        }
+    }
+}
+
+#[test]
+fn helm_installs_upgrades_rolls_back_and_uninstalls() -> Result<()> {
+    let plane = ControlPlane::on_loopback()?;
+    let (helm, kubectl) = (helm()?, kubectl()?);
+    let place = deploy("helm/topo-lb").display().to_string();
+    let scope = || {
+        let path = "jsonpath={..env[?(@.name==\"TOPO_LB_SCOPE\")].value}";
+        plane.administer(&kubectl, &["-n", NAME, "get", "daemonset", NAME, "-o", path])
+    };
+    plane.administer(&helm, &["install", NAME, &place, "-n", NAME, "--create-namespace"])?;
+    ensure!(scope()? == "opt-in", "{}", scope()?);
+    plane.administer(&helm, &["upgrade", NAME, &place, "-n", NAME, "--set", "scope=all"])?;
+    ensure!(scope()? == "all", "{}", scope()?);
+    plane.administer(&helm, &["rollback", NAME, "-n", NAME])?;
+    ensure!(scope()? == "opt-in", "{}", scope()?);
+    let cleanup = ["--reset-then-reuse-values", "--set", "cleanup=true"];
+    let upgrade = [&["upgrade", NAME, &place, "-n", NAME], &cleanup[..]].concat();
+    plane.administer(&helm, &upgrade)?;
+    let path = "jsonpath={..initContainers[*].args}";
+    let cleans = plane.administer(&kubectl, &["-n", NAME, "get", "daemonset", NAME, "-o", path])?;
+    ensure!(cleans == "[\"cleanup\"]", "{cleans}");
+    plane.administer(&helm, &["uninstall", NAME, "-n", NAME])?;
+    let left = plane.administer(&kubectl, &["get", "clusterroles", "-o", "name"])?;
+    ensure!(!left.contains(NAME), "{left}");
+    Ok(())
+}
+
+/// The capabilities that a container is given, which are all that it has.
+fn capabilities(container: &Value) -> Result<CapabilitySet> {
+    let list = &container["securityContext"]["capabilities"];
+    ensure!(list["drop"] == json!(["ALL"]), "others are not dropped: {list}");
+    let names = list["add"].as_array().context("some are added")?;
+    names.iter().try_fold(CapabilitySet::empty(), |set, name| {
+        let name = name.as_str().unwrap_or_default();
+        Ok(set | CapabilitySet::from_name(name).with_context(|| format!("no capability {name}"))?)
+    })
+}
+
+/// Every verb on every resource that a role grants.
+fn granted(role: &Value) -> BTreeSet<String> {
+    let list = |rule: &Value, field: &str| -> Vec<String> {
+        let all = rule[field].as_array().into_iter().flatten();
+        all.map(|one| one.as_str().unwrap_or_default().to_owned()).collect()
+    };
+    let mut all = BTreeSet::new();
+    for rule in role["rules"].as_array().into_iter().flatten() {
+        for group in list(rule, "apiGroups") {
+            for resource in list(rule, "resources") {
+                let verbs = list(rule, "verbs");
+                all.extend(verbs.iter().map(|verb| format!("{verb} {resource}.{group}")));
+            }
+        }
+    }
+    all
+}
+
+/// What the API server has let ServiceAccounts do.
+fn used(plane: &ControlPlane<'_>) -> Result<BTreeSet<String>> {
+    let mut all = BTreeSet::new();
+    for event in plane.audited()? {
+        ensure!(event["responseStatus"]["code"] != 403, "it may not do this: {event:#}");
+        let object = &event["objectRef"];
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        if object["resource"].is_string() {
+            let (verb, resource) = (text(&event["verb"]), text(&object["resource"]));
+            all.insert(format!("{verb} {resource}.{}", text(&object["apiGroup"])));
+        }
+    }
+    Ok(all)
+}
+
+/// An endpoint of the Service `strict`, on a node of another zone.
+fn slice(old: bool) -> Value {
+    let mut endpoint = json!({"addresses": ["10.244.2.2"], "conditions": {"ready": true}});
+    let version = if old {
+        endpoint["topology"] = json!({"kubernetes.io/hostname": "far"});
+        "discovery.k8s.io/v1beta1"
+    } else {
+        endpoint["nodeName"] = "far".into();
+        "discovery.k8s.io/v1"
+    };
+    json!({
+        "apiVersion": version, "kind": "EndpointSlice", "addressType": "IPv4",
+        "metadata": {"name": "strict-1", "labels": {"kubernetes.io/service-name": "strict"}},
+        "endpoints": [endpoint], "ports": [{"name": "http", "port": 9376, "protocol": "TCP"}],
+    })
+}
+
+#[test]
+fn an_agent_with_what_the_manifests_grant_is_ready_and_uses_every_right() -> Result<()> {
+    let binary = Binary::new(requirements::agent()?);
+    let plan = [NodePlan { name: HERE, number: 1, pods: vec![("client", 2)] }];
+    within(&plan, |cluster| {
+        let plane = ControlPlane::in_lab(cluster)?;
+        let old = plane.has_topology_keys()?;
+        plane.ask(async |client| {
+            for (name, zone) in [(HERE, "zone-1"), ("far", "zone-2")] {
+                let metadata = json!({"name": name, "labels": {ZONE: zone}});
+                let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": metadata});
+                create(&client, &node).await?;
+            }
+            let metadata = json!({"name": "strict", "annotations": {KEYS: ZONE}});
+            let spec = json!({"clusterIP": "10.96.4.2", "ports": [{"name": "http", "port": 80}]});
+            let strict =
+                json!({"apiVersion": "v1", "kind": "Service", "metadata": metadata, "spec": spec});
+            create(&client, &strict).await?;
+            create(&client, &slice(old)).await
+        })?;
+
+        let kubectl = kubectl()?;
+        let place = deploy("overlays/all").display().to_string();
+        plane.administer(&kubectl, &["apply", "--server-side", "-k", &place])?;
+        let token = plane.administer(&kubectl, &["-n", NAME, "create", "token", NAME])?;
+        let kubeconfig = plane.kubeconfig_of("service-account", token.trim())?;
+
+        let objects = overlay("all")?;
+        let container = &one(&objects, "DaemonSet")?["spec"]["template"]["spec"]["containers"][0];
+        let source = ("--kubeconfig", kubeconfig.as_path());
+        let mut agent = Agent::prepare_from(&binary, cluster, HERE, source)?;
+        agent.keep_only(capabilities(container)?);
+        let state = cluster.folder().join("state");
+        agent.set("--state-dir", state.to_str().context("a path in UTF-8")?);
+        agent.set("--tc-devices", "pod*");
+        agent.resume()?;
+        until("readiness", SOON, || {
+            let ready = agent.get("/readyz?verbose")?;
+            Ok(if ready.status == 200 { Ok(()) } else { Err(ready) })
+        })?;
+        let sent = |count: u32| {
+            let wanted = format!("topo_lb_kubernetes_events_total{{outcome=\"sent\"}} {count}");
+            until(&format!("{count} Events"), SOON, || {
+                let text = agent.get("/metrics")?.body;
+                Ok(if text.contains(&wanted) { Ok(()) } else { Err(text) })
+            })
+        };
+        sent(1)?;
+        // The same again changes the Event that is there.
+        for keys in [json!("*"), json!(ZONE)] {
+            let patch = json!({"metadata": {"annotations": {KEYS: keys}}});
+            plane.ask(async |client| change(&client, "Service", "strict", &patch).await)?;
+            until("the change", SOON, || {
+                let text = agent.get("/explain?service=default/strict")?.body;
+                let refuses = text.contains("\"verdict\": \"refuse\"");
+                Ok(if refuses == (keys == ZONE) { Ok(()) } else { Err(text) })
+            })?;
+        }
+        sent(2)?;
+
+        // Another one takes over what the first has pinned.
+        agent.stop()?;
+        let log = agent.log();
+        ensure!(!log.contains("does not let") && !log.contains("\"WARN\""), "{log}");
+        ensure!(state.join("cluster.state").is_file(), "nothing was saved");
+        agent.resume()?;
+        agent.stop()?;
+        let cleanup = agent.cleanup()?;
+        ensure!(cleanup.status.success() && !agent.pins().exists(), "{cleanup:?}");
+
+        let role = granted(one(&objects, "ClusterRole")?);
+        let used = used(&plane)?;
+        ensure!(used == role, "granted: {role:?}\nused: {used:?}");
+        Ok(())
+    })
+}

@@ -1,0 +1,258 @@
+//! Much at once through tc: large bodies, datagrams in fragments, a hop that takes less, a scan of
+//! ports. This process stands for the machine: it is outside of every node's cgroup, and its
+//! threads enter the network namespace of the pod `client`.
+
+use std::io::{ErrorKind, Read as _, Write as _};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream, UdpSocket};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use serde_json::Value;
+use topo_lb_tests::netns::NetNs;
+use topo_lb_tests::scene::{FOLLOWS, HERE, Scene, WEB4, WEB6, at, play_with_machines as play};
+use topo_lb_tests::traffic::Via;
+use topo_lb_tests::wait::until;
+
+/// A large body.
+const TEN_MB: usize = 10_000_000;
+/// Of a whole segment on these devices: their MTU without the headers of IPv4 and TCP.
+const SEGMENT: u64 = 1_448;
+/// For every call to the network.
+const LIMIT: Duration = Duration::from_secs(20);
+
+/// Bytes of which no two neighbouring pages are alike.
+fn body() -> Vec<u8> {
+    (0..TEN_MB).map(|place| (place ^ (place >> 8) ^ (place >> 16)) as u8).collect()
+}
+
+/// Posts a body, and expects the same back.
+fn post(machine: &NetNs, to: SocketAddr, sent: &[u8]) -> Result<()> {
+    machine.run(|| {
+        let mut stream = TcpStream::connect_timeout(&to, LIMIT)?;
+        stream.set_read_timeout(Some(LIMIT))?;
+        stream.set_write_timeout(Some(LIMIT))?;
+        let length = sent.len();
+        // HTTP/1.0: the answer ends with the connection.
+        write!(stream, "POST /echo HTTP/1.0\r\nContent-Length: {length}\r\n\r\n")?;
+        stream.write_all(sent).with_context(|| format!("{to} does not take {length} bytes"))?;
+        let mut answer = Vec::with_capacity(length + 512);
+        stream.read_to_end(&mut answer).with_context(|| format!("{to} does not answer"))?;
+        let head = answer.windows(4).position(|four| four == b"\r\n\r\n").context("no answer")?;
+        let line = String::from_utf8_lossy(&answer[..head]);
+        ensure!(line.contains(" 200 "), "{line}");
+        let got = &answer[head + 4..];
+        ensure!(got == sent, "{} of {length} bytes came back, or others", got.len());
+        Ok(())
+    })
+}
+
+/// The counters of a hook of tc.
+fn packets(scene: &Scene<'_>, hook: &str) -> Result<Packets> {
+    let listed = scene.agent.list("hooks")?;
+    let rows = listed["hooks"]["each"].as_array().context("list hooks has hooks")?;
+    let row = rows.iter().find(|row| row["hook"] == hook).context("every hook has a row")?;
+    Ok(Packets(row["packets"].clone()))
+}
+
+struct Packets(Value);
+
+impl Packets {
+    fn of(&self, outcome: &str) -> Result<u64> {
+        self.0[outcome].as_u64().with_context(|| format!("no {outcome} in {}", self.0))
+    }
+}
+
+#[test]
+fn large_bodies_pass_both_ways_as_the_large_packets_that_they_are() -> Result<()> {
+    play(|scene| {
+        let machine = scene.cluster.pod("client")?.netns();
+        let node = scene.cluster.node_netns(HERE)?;
+        let features = || -> Result<Vec<Vec<u32>>> {
+            Ok(vec![offloads(node, "pod2")?, offloads(node, "pod3")?, offloads(machine, "eth0")?])
+        };
+        let before = features()?;
+        ensure!(before[0].iter().any(|word| *word != 0), "a veth has features: {before:x?}");
+        // Without tc the devices are as they were made.
+        scene.agent.stop()?;
+        scene.agent.unset("--tc-devices");
+        scene.agent.resume()?;
+        ensure!(features()? == before, "{:x?}, with tc {before:x?}", features()?);
+        scene.agent.stop()?;
+        scene.agent.set("--tc-devices", "pod*");
+        scene.agent.resume()?;
+
+        let sent = body();
+        for to in [WEB4, WEB6] {
+            let counted = |hook| packets(scene, hook)?.of("translated");
+            let (up, down) = (counted("tc ingress")?, counted("tc egress")?);
+            post(machine, at(to)?, &sent)?;
+            let (up, down) = (counted("tc ingress")? - up, counted("tc egress")? - down);
+            // With segments cut before tc, each way would have all of them, and the other's
+            // acknowledgements.
+            let cut = TEN_MB as u64 / SEGMENT;
+            ensure!(up + down < cut, "{to}: {up} packets up and {down} down, {cut} if cut");
+        }
+        for hook in ["tc ingress", "tc egress"] {
+            let packets = packets(scene, hook)?;
+            for none in ["dropped", "malformed", "unanswered", "refused"] {
+                ensure!(packets.of(none)? == 0, "{hook}: {}", packets.0);
+            }
+        }
+        ensure!(features()? == before, "{:x?}, not {before:x?}", features()?);
+        Ok(())
+    })
+}
+
+/// The features of a device, as `ethtool -k` shows them: what is active of each block of 32.
+fn offloads(netns: &NetNs, device: &str) -> Result<Vec<u32>> {
+    /// `struct ethtool_gfeatures`, with room for more than there are (linux/ethtool.h).
+    #[repr(C)]
+    struct Features {
+        command: u32,
+        /// Blocks there is room for, and then blocks there are.
+        size: u32,
+        /// Available, requested, active, never changed.
+        blocks: [[u32; 4]; 16],
+    }
+    const ETHTOOL_GFEATURES: u32 = 0x3a;
+    netns.run(|| {
+        let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
+        let mut features = Features { command: ETHTOOL_GFEATURES, size: 16, blocks: [[0; 4]; 16] };
+        // SAFETY: all zero is a valid request.
+        let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+        for (place, byte) in request.ifr_name.iter_mut().zip(device.bytes()) {
+            *place = byte as libc::c_char;
+        }
+        request.ifr_ifru.ifru_data = (&raw mut features).cast();
+        // SAFETY: a request with a terminated name, and features with the room that they tell of.
+        let result = unsafe {
+            use std::os::fd::AsRawFd as _;
+            libc::ioctl(socket.as_raw_fd(), libc::SIOCETHTOOL, &raw mut request)
+        };
+        ensure!(result == 0, "{device}: {}", std::io::Error::last_os_error());
+        let blocks = features.blocks.iter().take(features.size as usize);
+        Ok(blocks.map(|[_, _, active, _]| *active).collect())
+    })
+}
+
+#[test]
+fn a_hop_that_takes_less_is_heard_of_and_the_transfer_completes() -> Result<()> {
+    play(|scene| {
+        scene.set_endpoints("web", &["d"])?;
+        let mut caller = scene.cluster.machine("client")?;
+        until("d alone", FOLLOWS, || {
+            let tally = caller.call(Via::Http, at(WEB4)?, 20)?;
+            let only = tally.answered() == 20 && tally.pods() == ["d"].into();
+            Ok(if only { Ok(()) } else { Err(tally) })
+        })?;
+        let machine = scene.cluster.pod("client")?.netns();
+        let sent = body();
+        // The node itself takes less on its way out, and then one that is further away.
+        let hops = [
+            (HERE, "10.244.4.0/24 via 172.30.0.5", "fd00:244:4::/64 via fd00:172::5", 1450),
+            ("beyond", "10.244.4.2 dev pod2", "fd00:244:4::2 dev pod2", 1400),
+        ];
+        for (node, four, six, mtu) in hops {
+            let errors = packets(scene, "tc egress")?.of("errors")?;
+            scene.cluster.ip_on(
+                node,
+                &[
+                    format!("route replace {four} mtu lock {mtu}"),
+                    format!("route replace {six} mtu lock {mtu}"),
+                ],
+            )?;
+            for to in [WEB4, WEB6] {
+                post(machine, at(to)?, &sent).with_context(|| format!("{to}, {mtu} at {node}"))?;
+                let known = path_mtu(machine, at(to)?.ip())?;
+                ensure!(known == Some(mtu), "{to}, {mtu} at {node}: {known:?}");
+            }
+            let told = packets(scene, "tc egress")?.of("errors")? - errors;
+            ensure!(told >= 2, "{told} ICMP errors from {node}");
+        }
+        let dropped = packets(scene, "tc egress")?.of("dropped")?;
+        ensure!(dropped == 0, "{dropped} dropped");
+        Ok(())
+    })
+}
+
+/// What a host has learnt of the way to an address.
+fn path_mtu(netns: &NetNs, to: IpAddr) -> Result<Option<u32>> {
+    let output = netns.run(|| {
+        let mut command = Command::new("ip");
+        command.args(["route", "get", &to.to_string()]).output().context("cannot run `ip`")
+    })?;
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    let mut words = said.split_whitespace().skip_while(|word| *word != "mtu");
+    Ok(words.nth(1).and_then(|number| number.parse().ok()))
+}
+
+#[test]
+fn a_datagram_in_fragments_is_asked_and_answered() -> Result<()> {
+    play(|scene| {
+        let machine = scene.cluster.pod("client")?.netns();
+        for to in [WEB4, WEB6] {
+            let to = at(to)?;
+            let any: IpAddr = match to.ip() {
+                IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+                IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+            };
+            let answered = machine.run(|| {
+                let mut answered = 0;
+                for _ in 0..50 {
+                    let socket = UdpSocket::bind((any, 0))?;
+                    socket.set_read_timeout(Some(LIMIT))?;
+                    socket.send_to(&[b'?'; 1_900], to)?;
+                    let mut name = [0; 64];
+                    let (length, from) = socket.recv_from(&mut name)?;
+                    ensure!(from == to, "answered by {from}, not {to}");
+                    answered += u32::from(matches!(&name[..length], b"a" | b"b" | b"c" | b"d"));
+                }
+                Ok(answered)
+            })?;
+            ensure!(answered == 50, "{to}: {answered}");
+        }
+        // Each was two packets.
+        let translated = packets(scene, "tc ingress")?.of("translated")?;
+        ensure!(translated >= 200, "{translated}");
+        Ok(())
+    })
+}
+
+#[test]
+fn a_scan_of_ports_opens_nothing_and_is_refused_nothing() -> Result<()> {
+    const PORTS: std::ops::RangeInclusive<u16> = 1..=1_200;
+    play(|scene| {
+        let machine = scene.cluster.pod("client")?.netns();
+        let before = packets(scene, "tc ingress")?;
+        let ip: IpAddr = WEB4.parse()?;
+        let ip6: IpAddr = WEB6.parse()?;
+        machine.run(|| {
+            for port in PORTS.filter(|port| !matches!(port, 80 | 81)) {
+                for ip in [ip, ip6] {
+                    // By the host that owns the addresses of Services where nobody translates.
+                    let error = TcpStream::connect_timeout(&(ip, port).into(), LIMIT).err();
+                    let kind = error.map(|error| error.kind());
+                    ensure!(kind == Some(ErrorKind::ConnectionRefused), "{ip} {port}: {kind:?}");
+                }
+                let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
+                socket.send_to(b"?", (ip, port))?;
+            }
+            Ok(())
+        })?;
+        let after = packets(scene, "tc ingress")?;
+        for none in ["translated", "opened", "refused", "unanswered", "unknown", "dropped"] {
+            ensure!(after.of(none)? == before.of(none)?, "{none}: {}, {}", before.0, after.0);
+        }
+        let untouched = after.of("untouched")? - before.of("untouched")?;
+        ensure!(untouched >= 3 * 1_198, "{untouched} of {}", 3 * 1_198);
+        let listed = scene.agent.list("connections")?;
+        let rows = listed["connections"].as_array().context("list connections has rows")?;
+        ensure!(rows.is_empty(), "{listed}");
+        // And the Service still answers between them.
+        let mut caller = scene.cluster.machine("client")?;
+        let tally = caller.call(Via::Http, at(WEB4)?, 20)?;
+        ensure!(tally.answered() == 20, "{tally}");
+        Ok(())
+    })
+}

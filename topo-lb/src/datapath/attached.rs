@@ -1,0 +1,96 @@
+//! What is attached where, as pins and the kernel say it, without the agent.
+
+use std::path::Path;
+
+use aya::programs::{ProgramInfo, SchedClassifier};
+
+use super::bpf::ReadError;
+use super::link::{Link, pin_path};
+use super::object::Hook;
+use super::syscall::{self, LINK_TYPE_TCX};
+use super::tc::{Direction, Means, Pin, device_name, pins};
+
+/// A program at a hook of the sockets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OnCgroup {
+    /// The kernel's id of the program.
+    pub program: u32,
+    /// The cgroup's id: the inode number of its directory.
+    pub cgroup: u64,
+}
+
+/// A program at a device.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct OnDevice {
+    /// The device's index, in the agent's network namespace.
+    pub device: u32,
+    /// Its name, where this process is in that network namespace.
+    pub name: Option<String>,
+    /// Which of its packets the program sees.
+    pub direction: Direction,
+    /// How it is attached.
+    pub means: Means,
+    /// The kernel's id of the program.
+    pub program: u32,
+}
+
+/// What is attached to a hook of the sockets; nothing where no link is pinned, or its cgroup is
+/// gone.
+///
+/// # Errors
+///
+/// The pinned link cannot be opened.
+pub fn on_cgroup(pin_dir: &Path, hook: Hook) -> Result<Option<OnCgroup>, ReadError> {
+    let path = pin_path(pin_dir, hook);
+    let link = Link::open(&path).map_err(|source| ReadError::Link { path, source })?;
+    Ok(link.and_then(|link| link.place(hook)))
+}
+
+/// The devices that tc is attached to, by index. One that is gone meanwhile is left out.
+///
+/// # Errors
+///
+/// A pin cannot be opened.
+pub fn on_devices(pin_dir: &Path) -> Result<Vec<OnDevice>, ReadError> {
+    let mut all = Vec::new();
+    for pin in pins(pin_dir) {
+        if let Some(found) = on_device(pin_dir, &pin)? {
+            all.push(found);
+        }
+    }
+    all.sort();
+    Ok(all)
+}
+
+fn on_device(pin_dir: &Path, pin: &Pin) -> Result<Option<OnDevice>, ReadError> {
+    let path = pin.path(pin_dir);
+    let program = match pin.means {
+        Means::Tcx => match syscall::tcx_link(&path) {
+            Ok(Some((_, info))) if info.link_type == LINK_TYPE_TCX && info.device == pin.device => {
+                info.program_id
+            }
+            Ok(_) => return Ok(None),
+            Err(source) => return Err(ReadError::Link { path, source }),
+        },
+        Means::Clsact => match ProgramInfo::from_pin(&path) {
+            Ok(info) => info.id(),
+            Err(error) => {
+                let source = std::io::Error::other(error);
+                return Err(ReadError::Link { path, source });
+            }
+        },
+    };
+    let name = device_name(pin.device).filter(|name| has(name, pin, program));
+    let Pin { means, direction, device } = *pin;
+    Ok(Some(OnDevice { device, name, direction, means, program }))
+}
+
+/// Whether the device of this name, in this network namespace, has the program: in another one the
+/// same index is another device. The kernel lists programs of tcx only.
+fn has(name: &str, pin: &Pin, program: u32) -> bool {
+    match pin.means {
+        Means::Tcx => SchedClassifier::query_tcx(name, pin.direction.attach_type())
+            .is_ok_and(|(_, programs)| programs.iter().any(|info| info.id() == program)),
+        Means::Clsact => true,
+    }
+}

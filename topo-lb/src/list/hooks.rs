@@ -1,0 +1,249 @@
+//! `topo-lb list hooks`: where programs are attached, and what the kernel has counted there.
+
+use std::path::Path;
+
+use serde::Serialize;
+use topo_lb_common::connection::Packets;
+use topo_lb_common::counter::Counters;
+
+use super::Connections;
+use crate::datapath::attached::{self, OnDevice};
+use crate::datapath::bpf::ReadError;
+use crate::datapath::object::Hook;
+use crate::datapath::tc::Direction;
+use crate::datapath::traffic;
+
+/// All hooks.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Hooks {
+    /// Each by itself: the sockets' and those of tc.
+    pub each: Vec<HookRow>,
+    /// Connections of all Services, by whatever hook they were opened.
+    pub connections: Connections,
+}
+
+/// One hook.
+#[derive(Debug, Default, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct HookRow {
+    /// `connect4`, say, or `tc ingress`.
+    pub hook: String,
+    /// The kernel's id of the program at a hook of the sockets.
+    pub program: Option<u32>,
+    /// Id of the cgroup that it is attached to: the inode number of its directory.
+    pub cgroup: Option<u64>,
+    /// The devices that tc is attached to.
+    pub devices: Vec<DeviceRow>,
+    /// What became of the packets of tc; none where the agent runs without tc.
+    pub packets: Option<PacketRow>,
+}
+
+/// One device of a tc hook.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct DeviceRow {
+    /// In the agent's network namespace.
+    pub index: u32,
+    /// Known only in the agent's network namespace.
+    pub name: Option<String>,
+    /// `tcx` or `clsact`.
+    pub means: &'static str,
+    /// The kernel's id of the program.
+    pub program: u32,
+}
+
+/// Packets by what became of them.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PacketRow {
+    /// Translated, with the first of each connection.
+    pub translated: u64,
+    /// Connections opened.
+    pub opened: u64,
+    /// Answered by a RST or an ICMP error.
+    pub refused: u64,
+    /// To be refused, but too many to answer.
+    pub unanswered: u64,
+    /// To a Service, but of no connection that is known.
+    pub unknown: u64,
+    /// Headers that contradict themselves.
+    pub malformed: u64,
+    /// ICMP errors, translated.
+    pub errors: u64,
+    /// Dropped, because the kernel did not let the packet be changed.
+    pub dropped: u64,
+    /// Nothing to do with a Service.
+    pub untouched: u64,
+}
+
+impl From<Packets> for PacketRow {
+    fn from(packets: Packets) -> Self {
+        Self {
+            translated: packets.translated,
+            opened: packets.opened,
+            refused: packets.refused,
+            unanswered: packets.unanswered,
+            unknown: packets.unknown,
+            malformed: packets.malformed,
+            errors: packets.errors,
+            dropped: packets.dropped,
+            untouched: packets.untouched,
+        }
+    }
+}
+
+impl PacketRow {
+    /// What there was any of, for people.
+    fn text(self) -> String {
+        let parts = [
+            (self.translated, "translated"),
+            (self.opened, "opened"),
+            (self.refused, "refused"),
+            (self.unanswered, "unanswered"),
+            (self.unknown, "unknown"),
+            (self.malformed, "malformed"),
+            (self.errors, "ICMP errors"),
+            (self.dropped, "dropped"),
+            (self.untouched, "untouched"),
+        ];
+        let parts = parts.iter().filter(|(count, _)| *count > 0);
+        let text = parts.map(|(count, what)| format!("{count} {what}")).collect::<Vec<_>>();
+        if text.is_empty() { "no packets".to_owned() } else { text.join(", ") }
+    }
+}
+
+/// Reads it from the pins.
+pub(super) fn read(pin_dir: &Path) -> Result<Hooks, ReadError> {
+    let mut hooks = Hook::ALL;
+    hooks.sort_unstable();
+    let mut each = Vec::new();
+    for hook in hooks {
+        let place = attached::on_cgroup(pin_dir, hook)?;
+        each.push(HookRow {
+            hook: hook.name().to_owned(),
+            program: place.map(|place| place.program),
+            cgroup: place.map(|place| place.cgroup),
+            ..HookRow::default()
+        });
+    }
+    let devices = attached::on_devices(pin_dir)?;
+    let packets = traffic::packets(pin_dir)?;
+    for direction in [Direction::Ingress, Direction::Egress] {
+        let counted = packets.iter().find(|(of, _)| *of == direction);
+        each.push(HookRow {
+            hook: format!("tc {}", direction.name()),
+            devices: devices.iter().filter(|on| on.direction == direction).map(row).collect(),
+            packets: counted.map(|(_, packets)| PacketRow::from(*packets)),
+            ..HookRow::default()
+        });
+    }
+    let mut sum = Counters::default();
+    for counted in traffic::connections(pin_dir)?.values() {
+        sum.same_node += counted.same_node;
+        sum.same_zone += counted.same_zone;
+        sum.same_region += counted.same_region;
+        sum.elsewhere += counted.elsewhere;
+        sum.refused += counted.refused;
+    }
+    Ok(Hooks { each, connections: sum.into() })
+}
+
+fn row(on: &OnDevice) -> DeviceRow {
+    let OnDevice { device, name, means, program, .. } = on;
+    DeviceRow { index: *device, name: name.clone(), means: means.name(), program: *program }
+}
+
+impl Hooks {
+    /// The rows as a table for people, and the sum below.
+    pub(super) fn table(&self) -> String {
+        let mut table = super::table(&["HOOK", "ATTACHED TO", "PROGRAM", "COUNTED"]);
+        for row in &self.each {
+            let (place, programs) = match row.cgroup {
+                Some(cgroup) => (format!("cgroup {cgroup}"), row.program.into_iter().collect()),
+                None => devices(&row.devices),
+            };
+            table.add_row([
+                row.hook.clone(),
+                place,
+                list(programs.iter().map(u32::to_string)),
+                row.packets.map_or("-".to_owned(), PacketRow::text),
+            ]);
+        }
+        let Connections { node, zone, region, elsewhere, refused } = &self.connections;
+        format!(
+            "{}\n\nConnections to Services, by all hooks: {node} to this node, {zone} in the zone, \
+             {region} in the region, {elsewhere} elsewhere, {refused} refused.",
+            table.trim_fmt()
+        )
+    }
+}
+
+/// Where tc is attached, and by which programs, each once.
+fn devices(rows: &[DeviceRow]) -> (String, Vec<u32>) {
+    let names = rows.iter().map(|row| {
+        let means = if row.means == "tcx" { "" } else { " by clsact" };
+        match &row.name {
+            Some(name) => format!("{name}{means}"),
+            None => format!("device {}{means}", row.index),
+        }
+    });
+    let mut programs: Vec<u32> = rows.iter().map(|row| row.program).collect();
+    programs.sort_unstable();
+    programs.dedup();
+    (list(names), programs)
+}
+
+fn list(parts: impl Iterator<Item = String>) -> String {
+    let text = parts.collect::<Vec<_>>().join(", ");
+    if text.is_empty() { "-".to_owned() } else { text }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_hook_has_a_row_in_aligned_columns() {
+        let device = |name: Option<&str>, means| DeviceRow {
+            index: 7,
+            name: name.map(str::to_owned),
+            means,
+            program: 41,
+        };
+        let hooks = Hooks {
+            each: vec![
+                HookRow {
+                    hook: "connect4".to_owned(),
+                    program: Some(9),
+                    cgroup: Some(1234),
+                    ..HookRow::default()
+                },
+                HookRow { hook: "connect6".to_owned(), ..HookRow::default() },
+                HookRow {
+                    hook: "tc ingress".to_owned(),
+                    devices: vec![device(Some("tap0"), "tcx"), device(None, "clsact")],
+                    packets: Some(PacketRow { translated: 12, opened: 3, ..PacketRow::default() }),
+                    ..HookRow::default()
+                },
+                HookRow {
+                    hook: "tc egress".to_owned(),
+                    packets: Some(PacketRow::default()),
+                    ..HookRow::default()
+                },
+            ],
+            connections: Counters { same_node: 2, refused: 1, ..Counters::default() }.into(),
+        };
+        let wanted = "\
+HOOK        ATTACHED TO               PROGRAM  COUNTED
+connect4    cgroup 1234               9        -
+connect6    -                         -        -
+tc ingress  tap0, device 7 by clsact  41       12 translated, 3 opened
+tc egress   -                         -        no packets
+
+Connections to Services, by all hooks: 2 to this node, 0 in the zone, 0 in the region, 0 elsewhere, 1 refused.";
+        let table = hooks.table();
+        let lines: Vec<&str> = table.lines().map(|line| line.trim()).collect();
+        assert_eq!(lines.join("\n"), wanted);
+    }
+}

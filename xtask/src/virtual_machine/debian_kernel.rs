@@ -1,0 +1,166 @@
+//! Debian's kernels, one for each line that the suites run on.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result, ensure};
+
+use crate::cache;
+use crate::debian::{self, Archive, files_ending, make};
+use crate::process::output_of;
+use crate::progress::Screen;
+use crate::workspace::Workspace;
+
+/// A line of kernels that Debian maintains.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Line {
+    /// Of Debian 11; the oldest that topo-lb is written for.
+    V5_10,
+    /// Of Debian 12.
+    V6_1,
+    /// Of Debian 13.
+    V6_12,
+}
+
+/// Depends on the newest kernel of its suite that is built for virtual machines: a small one.
+const META_PACKAGE: &str = "linux-image-cloud-amd64";
+
+impl Line {
+    /// All, from old to new.
+    pub(crate) const ALL: [Self; 3] = [Self::V5_10, Self::V6_1, Self::V6_12];
+
+    /// As people call it.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::V5_10 => "5.10",
+            Self::V6_1 => "6.1",
+            Self::V6_12 => "6.12",
+        }
+    }
+
+    const fn suite(self) -> &'static str {
+        match self {
+            Self::V5_10 => "bullseye",
+            Self::V6_1 => "bookworm",
+            Self::V6_12 => "trixie",
+        }
+    }
+
+    /// Among the user's caches.
+    fn folder(self) -> String {
+        format!("kernels/{}", self.name())
+    }
+}
+
+/// A kernel, unpacked.
+#[derive(Debug)]
+pub(super) struct DebianKernel {
+    pub(super) line: Line,
+    /// `uname -r`.
+    pub(super) release: String,
+    pub(super) image: PathBuf,
+    /// The folder with all its modules.
+    pub(super) modules: PathBuf,
+}
+
+/// Whether all are here, or can be had.
+pub(super) fn is_obtainable() -> bool {
+    debian::is_obtainable() || Line::ALL.iter().all(|line| cache::has(&line.folder()))
+}
+
+/// The kernel of a line, downloaded where that was never done.
+///
+/// # Errors
+/// The archive cannot be reached, or what is in the cache is no kernel.
+pub(super) fn ready(workspace: &Workspace, screen: &Screen, line: Line) -> Result<DebianKernel> {
+    let folder = cache::folder(&line.folder())?;
+    cache::make_once(screen, &folder, |room| download(workspace, screen, line, room))?;
+    unpacked(line, &folder)
+        .with_context(|| format!("remove {}, which is no kernel, and try again", folder.display()))
+}
+
+/// Downloads and unpacks the newest of a line; says where it is.
+fn download(workspace: &Workspace, screen: &Screen, line: Line, room: &Path) -> Result<PathBuf> {
+    let suite = line.suite();
+    let sources = [
+        debian::source("deb", "debian", suite),
+        debian::source("deb", "debian-security", &format!("{suite}-security")),
+    ];
+    let archive = Archive::open(workspace, screen, room, "kernel", &sources)?;
+    // What the machine itself has installed says nothing of the suite.
+    let nothing = ["-o", "Dir::State::status=/dev/null"];
+    let mut show = archive.apt("apt-cache", &nothing);
+    let shown = output_of(show.args(["--no-all-versions", "show", META_PACKAGE]));
+    let package = shown.as_deref().and_then(image_package).with_context(|| {
+        format!("Debian's {suite} has no {META_PACKAGE} that depends on a kernel")
+    })?;
+    let packages = room.join("packages");
+    make(&packages)?;
+    archive.download(&format!("{package} of Debian's {suite}"), &[package], &packages)?;
+    let root = room.join("root");
+    archive.unpack("unpacking it", &packages, &root)?;
+    // apt has verified it; this is for people who want to know later what has run.
+    let files = files_ending(&packages, ".deb")?;
+    let mut sum = workspace.command("sha256sum");
+    sum.args(files.iter().filter_map(|path| path.file_name())).current_dir(&packages);
+    let sum = output_of(&mut sum);
+    fs::write(root.join("SHA256SUM"), sum.context("sha256sum fails")?)
+        .context("cannot write SHA256SUM")?;
+    Ok(root)
+}
+
+/// The kernel's package, from what `apt-cache show` says of the meta package.
+fn image_package(shown: &str) -> Option<&str> {
+    let depends = shown.lines().find_map(|line| line.strip_prefix("Depends: "))?;
+    let mut names = depends.split([',', '|']).filter_map(|name| name.split_whitespace().next());
+    names.find(|name| name.starts_with("linux-image-"))
+}
+
+fn unpacked(line: Line, root: &Path) -> Result<DebianKernel> {
+    let image = find(&root.join("boot"), "vmlinuz-")?;
+    let name = image.file_name().unwrap_or_default().to_string_lossy();
+    let release = name.trim_start_matches("vmlinuz-").to_owned();
+    // Debian 13 has /lib merged into /usr/lib.
+    let places = ["lib/modules", "usr/lib/modules"].map(|place| root.join(place).join(&release));
+    let modules = places.into_iter().find(|place| place.is_dir());
+    let modules = modules.with_context(|| format!("it has no modules for {release}"))?;
+    Ok(DebianKernel { line, release, image, modules })
+}
+
+fn find(folder: &Path, start: &str) -> Result<PathBuf> {
+    let mut found = debian::entries(folder)?;
+    found.retain(|path| {
+        path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(start))
+    });
+    ensure!(found.len() == 1, "{} files in {} begin with {start}", found.len(), folder.display());
+    found.pop().context("one file")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kernel_is_what_the_meta_package_depends_on() {
+        let shown = "Package: linux-image-cloud-amd64\nSource: linux-signed-amd64\n\
+                     Depends: linux-image-6.1.0-56-cloud-amd64 (= 6.1.192-2)\n\
+                     Description: Linux for cloud\n";
+        assert_eq!(image_package(shown), Some("linux-image-6.1.0-56-cloud-amd64"));
+        assert_eq!(image_package("Package: x\nDepends: libc6 (>= 2), y\n"), None);
+        assert_eq!(image_package(""), None);
+    }
+
+    #[test]
+    fn image_and_modules_are_found_wherever_the_package_has_them() {
+        let root = std::env::temp_dir().join(format!("xtask-kernel-{}", std::process::id()));
+        for folder in ["boot", "usr/lib/modules/6.12.1-cloud-amd64"] {
+            fs::create_dir_all(root.join(folder)).unwrap();
+        }
+        assert!(unpacked(Line::V6_12, &root).is_err());
+        fs::write(root.join("boot/vmlinuz-6.12.1-cloud-amd64"), "").unwrap();
+        let kernel = unpacked(Line::V6_12, &root).unwrap();
+        assert_eq!(kernel.release, "6.12.1-cloud-amd64");
+        assert!(kernel.modules.ends_with("usr/lib/modules/6.12.1-cloud-amd64"));
+        fs::remove_dir_all(root).unwrap();
+    }
+}

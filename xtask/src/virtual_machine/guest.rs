@@ -1,0 +1,225 @@
+//! What is inside of a machine: the first process, the agent, the suites, the programs that these
+//! call, all their libraries, and the kernel's modules.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result, bail};
+use serde_json::{Value, json};
+
+use super::debian_kernel::DebianKernel;
+use super::initramfs::Initramfs;
+use super::modules;
+use super::suites::{self, Suite};
+use crate::process::{output_of, run_logged};
+use crate::progress::Screen;
+use crate::workspace::{Profile, Workspace, find_program};
+
+/// How many times what a machine takes an emulated one may take: `TOPO_LB_PATIENCE`.
+const PATIENCE: u32 = 20;
+
+/// Programs of this machine that the lab calls.
+const TOOLS: [&str; 1] = ["ip"];
+
+/// Where the kernel and the suites look for something.
+const FOLDERS: [&str; 5] = ["/dev", "/proc", "/sys", "/tmp", "/run"];
+
+/// What Cargo has built.
+#[derive(Debug)]
+pub(super) struct Programs {
+    suites: BTreeMap<String, PathBuf>,
+}
+
+impl Programs {
+    /// The binary of a suite.
+    ///
+    /// # Errors
+    /// There is none.
+    pub(super) fn suite(&self, name: &str) -> Result<&Path> {
+        let path = self.suites.get(name);
+        Ok(path.with_context(|| format!("Cargo has built no suite {name}"))?)
+    }
+}
+
+/// Compiles the agent and the suites.
+///
+/// # Errors
+/// One does not compile.
+pub(super) fn build(workspace: &Workspace, screen: &Screen) -> Result<Programs> {
+    crate::stage::agent(workspace, screen)?;
+    let mut build = workspace.cargo("test");
+    build.args(["--package", "topo-lb-tests", "--no-run"]);
+    // Cargo says on standard output where each is, and in the log whatever else.
+    build.args(["--message-format", "json-render-diagnostics"]);
+    build.args(suites::names().flat_map(|name| ["--test", name]));
+    let log = workspace.log("build-suites");
+    run_logged(screen, "compiling the suites", &mut build, &log)?;
+    let messages =
+        fs::read_to_string(&log).with_context(|| format!("cannot read {}", log.display()))?;
+    Ok(Programs { suites: executables(&messages) })
+}
+
+/// Test binaries by name, from Cargo's messages (doc.rust-lang.org/cargo/reference/
+/// external-tools.html#json-messages).
+fn executables(messages: &str) -> BTreeMap<String, PathBuf> {
+    let artifact = |line: &str| {
+        let message: Value = serde_json::from_str(line).ok()?;
+        let is_test = message["target"]["kind"][0] == "test";
+        let path = message["executable"].as_str().filter(|_| is_test)?;
+        Some((message["target"]["name"].as_str()?.to_owned(), PathBuf::from(path)))
+    };
+    messages.lines().filter_map(artifact).collect()
+}
+
+/// Writes the initramfs of a kernel.
+///
+/// # Errors
+/// Something that belongs inside is not there.
+pub(super) fn pack(
+    workspace: &Workspace,
+    kernel: &DebianKernel,
+    programs: &Programs,
+    suites: &[Suite],
+    path: &Path,
+) -> Result<()> {
+    let mut inside = Initramfs::default();
+    for folder in FOLDERS {
+        inside.folder(Path::new(folder));
+    }
+    // The kernel opens it for the first process before anything is mounted.
+    inside.device(Path::new("/dev/console"), 5, 1);
+    let mut libraries = BTreeMap::new();
+    let mut program = |inside: &mut Initramfs, place: String, from: &Path| -> Result<()> {
+        inside.file(Path::new(&place), &without_debug_information(workspace, from)?);
+        for library in libraries_of(from)? {
+            let content = fs::read(&library);
+            let content = content.with_context(|| format!("cannot read {}", library.display()))?;
+            libraries.insert(library, content);
+        }
+        Ok(())
+    };
+    let built = |name| workspace.program(Profile::Dev, name);
+    program(&mut inside, "/init".to_owned(), &built("guest"))?;
+    program(&mut inside, "/bin/topo-lb".to_owned(), &built("topo-lb"))?;
+    program(&mut inside, "/bin/pod".to_owned(), &built("pod"))?;
+    for tool in TOOLS {
+        let from = find_program(tool).with_context(|| format!("`{tool}` is not installed"))?;
+        program(&mut inside, format!("/bin/{tool}"), &from)?;
+    }
+    for suite in suites {
+        program(&mut inside, format!("/suites/{}", suite.name), programs.suite(suite.name)?)?;
+    }
+    for (library, content) in &libraries {
+        inside.file(library, content);
+    }
+    let modules = modules::wanted(&kernel.modules)?;
+    for module in &modules {
+        inside.file(&module_path(&module.name), &module.content);
+    }
+    let object = workspace.object();
+    let content = fs::read(&object).with_context(|| format!("cannot read {}", object.display()))?;
+    inside.file(Path::new("/topo-lb.o"), &content);
+    let modules: Vec<PathBuf> = modules.iter().map(|module| module_path(&module.name)).collect();
+    inside.file(Path::new("/plan.json"), plan(&modules, suites).to_string().as_bytes());
+
+    if let Some(folder) = path.parent() {
+        crate::debian::make(folder)?;
+    }
+    fs::write(path, inside.finish()).with_context(|| format!("cannot write {}", path.display()))
+}
+
+fn module_path(name: &str) -> PathBuf {
+    PathBuf::from(format!("/modules/{name}.ko"))
+}
+
+/// What `tests/src/bin/guest/plan.rs` reads.
+fn plan(modules: &[PathBuf], suites: &[Suite]) -> Value {
+    let suite = |suite: &Suite| {
+        json!({
+            "name": suite.name,
+            "program": format!("/suites/{}", suite.name),
+            "arguments": suite.arguments(),
+            "mptcp": suite.mptcp,
+        })
+    };
+    json!({
+        "modules": modules,
+        "environment": {
+            "PATH": "/bin",
+            "TMPDIR": "/tmp",
+            "TOPO_LB_AGENT": "/bin/topo-lb",
+            "TOPO_LB_POD": "/bin/pod",
+            "TOPO_LB_EBPF_OBJECT": "/topo-lb.o",
+            "TOPO_LB_PATIENCE": PATIENCE.to_string(),
+        },
+        "suites": suites.iter().map(suite).collect::<Vec<_>>(),
+    })
+}
+
+/// A program as a machine needs it: a tenth of what Cargo makes, and all of it lies in memory.
+fn without_debug_information(workspace: &Workspace, program: &Path) -> Result<Vec<u8>> {
+    let stripped = workspace.target.join("virtual-machine").join("stripped");
+    if let Some(folder) = stripped.parent() {
+        crate::debian::make(folder)?;
+    }
+    let mut strip = workspace.command("strip");
+    strip.arg("--strip-debug").arg("-o").arg(&stripped).arg(program);
+    output_of(&mut strip).with_context(|| {
+        format!("`strip` of binutils does not take {}; is it installed?", program.display())
+    })?;
+    fs::read(&stripped).with_context(|| format!("cannot read {}", stripped.display()))
+}
+
+/// The libraries of a program, where the dynamic linker finds them.
+fn libraries_of(program: &Path) -> Result<Vec<PathBuf>> {
+    let mut ldd = std::process::Command::new("ldd");
+    let said = output_of(ldd.arg(program))
+        .with_context(|| format!("`ldd {}` failed", program.display()))?;
+    parse_ldd(&said).with_context(|| format!("`ldd {}`", program.display()))
+}
+
+/// `libc.so.6 => /lib/libc.so.6 (0x…)`, or only the path; the kernel's own library has none.
+fn parse_ldd(said: &str) -> Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    for line in said.lines() {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        match words[..] {
+            [_, "=>", path, _] if path.starts_with('/') => found.push(path.into()),
+            [path, _] if path.starts_with('/') => found.push(path.into()),
+            [name, "=>", ..] => bail!("its library {name} is not installed"),
+            _ => {}
+        }
+    }
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn libraries_are_read_from_what_ldd_says() {
+        let said = "\tlinux-vdso.so.1 (0x00007ffc)\n\
+                    \tlibelf.so.1 => /lib/x86_64-linux-gnu/libelf.so.1 (0x00007f84)\n\
+                    \t/lib64/ld-linux-x86-64.so.2 (0x00007f84)\n";
+        let expected = ["/lib/x86_64-linux-gnu/libelf.so.1", "/lib64/ld-linux-x86-64.so.2"];
+        assert_eq!(parse_ldd(said).unwrap(), expected.map(PathBuf::from));
+        assert!(parse_ldd("\tstatically linked\n").unwrap().is_empty());
+        let error = parse_ldd("\tlibmnl.so.0 => not found\n").unwrap_err().to_string();
+        assert!(error.contains("libmnl.so.0"), "{error}");
+    }
+
+    #[test]
+    fn only_suites_are_taken_from_what_cargo_says() {
+        let messages = concat!(
+            r#"{"reason":"compiler-artifact","target":{"kind":["bin"],"name":"pod"},"executable":"/t/pod"}"#,
+            "\n   Compiling topo-lb\n",
+            r#"{"reason":"compiler-artifact","target":{"kind":["test"],"name":"connect"},"executable":"/t/connect-1"}"#,
+            "\n",
+            r#"{"reason":"build-finished","success":true}"#,
+        );
+        let found = executables(messages);
+        assert_eq!(found, BTreeMap::from([("connect".to_owned(), "/t/connect-1".into())]));
+    }
+}
