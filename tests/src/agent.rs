@@ -204,7 +204,7 @@ impl<'a> Agent<'a> {
         })
     }
 
-    /// Sets a flag of its command line, from the next start on.
+    /// Sets a flag of its command line, from the next start on; an empty value is none.
     pub fn set(&mut self, flag: &'static str, value: &str) {
         self.flags.insert(flag, value.into());
     }
@@ -252,7 +252,7 @@ impl<'a> Agent<'a> {
         flags.extend(others.iter().copied());
         let mut command = self.binary.command(&["agent"]);
         for (flag, value) in flags {
-            command.args([flag, value]);
+            command.arg(flag).args(Some(value).filter(|value| !value.is_empty()));
         }
         if self.inside {
             enter(&mut command, &self.node.netns, Some(&self.node.cgroup))?;

@@ -145,6 +145,40 @@ impl Client {
         }
     }
 
+    /// Why the wait for something that nobody says came to its end.
+    ///
+    /// # Errors
+    /// The client is gone, or something was said.
+    pub fn hear(&mut self, Socket(socket): Socket) -> Result<Failure> {
+        match self.tell(&Order::Hear { socket })? {
+            Answer::Failed(failure) => Ok(failure),
+            other => bail!("the client in {} heard {other:?}", self.pod),
+        }
+    }
+
+    /// Leaves an open socket to the kernel alone: no process has it open.
+    ///
+    /// # Errors
+    /// The client is gone, or the kernel refuses.
+    pub fn shelve(&mut self, Socket(socket): Socket) -> Result<()> {
+        self.moved(&Order::Shelve { socket })
+    }
+
+    /// Takes such a socket back.
+    ///
+    /// # Errors
+    /// The client is gone, or the kernel refuses.
+    pub fn unshelve(&mut self, Socket(socket): Socket) -> Result<()> {
+        self.moved(&Order::Unshelve { socket })
+    }
+
+    fn moved(&mut self, order: &Order) -> Result<()> {
+        match self.tell(order)? {
+            Answer::Opened(_) => Ok(()),
+            other => bail!("the client in {} answered {other:?} to {order:?}", self.pod),
+        }
+    }
+
     /// What `getpeername` says of an open socket.
     ///
     /// # Errors

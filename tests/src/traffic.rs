@@ -60,6 +60,23 @@ pub enum Order {
         /// The address dialled.
         to: SocketAddr,
     },
+    /// Waits for something to be said through an open socket that has asked nothing: answered by
+    /// [`Answer::Failed`], as nobody says anything.
+    Hear {
+        /// As [`Answer::Opened`] said.
+        socket: usize,
+    },
+    /// Sends an open socket to oneself and closes it: the kernel has it, and no process, until it is
+    /// taken back. Answered by [`Answer::Opened`].
+    Shelve {
+        /// As [`Answer::Opened`] said.
+        socket: usize,
+    },
+    /// Takes such a socket back: answered by [`Answer::Opened`].
+    Unshelve {
+        /// As [`Answer::Opened`] said.
+        socket: usize,
+    },
     /// What `getpeername` says of an open socket: answered by [`Answer::Peer`].
     Peer {
         /// As [`Answer::Opened`] said.

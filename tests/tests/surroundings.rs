@@ -70,7 +70,7 @@ fn a_pin_directory_that_is_gone_is_made_again_with_all_that_was_in_it() -> Resul
             reported(&scene.agent, "the pin directory")?;
             Ok(())
         })?;
-        ensure!(tally.failures.is_empty() && tally.answered() > 100, "{tally}");
+        ensure!(tally.failures.is_empty() && tally.answered() > 0, "{tally}");
         ensure!(tally.pods().into_iter().eq(ALL.iter().copied()), "{tally}");
         ensure!(scene.agent.objects()? == before, "they are other objects than before");
         // It is locked again, against a second agent and against cleanup.

@@ -15,6 +15,7 @@ pub mod backend;
 pub mod connection;
 pub mod counter;
 pub mod flow;
+pub mod left_out;
 pub mod maps;
 pub mod member;
 pub mod range;

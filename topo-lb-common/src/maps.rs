@@ -33,6 +33,8 @@ pub const AFFINITY6: &str = "affinity6";
 pub const COUNTERS: &str = "counters";
 /// Service index → `namespace/name:port`, for people and for the agent after a restart.
 pub const NAMES: &str = "names";
+/// Services that have no room in the maps above, for people.
+pub const LEFT_OUT: &str = "left_out";
 /// The address range that holds every frontend: what is outside costs no look-up.
 pub const RANGE: &str = "range";
 
@@ -52,7 +54,7 @@ pub const PACKETS: &str = "packets";
 pub const REFUSALS: &str = "refusals";
 
 /// Every map, in the order in which they are made.
-pub const ALL: [&str; 24] = [
+pub const ALL: [&str; 25] = [
     RANGE,
     SERVICES4,
     SERVICES6,
@@ -70,6 +72,7 @@ pub const ALL: [&str; 24] = [
     AFFINITY6,
     COUNTERS,
     NAMES,
+    LEFT_OUT,
     REVISION,
     CONNECTIONS4,
     CONNECTIONS6,
@@ -94,5 +97,7 @@ pub const DEFAULT_FLOWS: u32 = 65_536;
 pub const DEFAULT_CONNECTIONS: u32 = 65_536;
 /// Fragmented datagrams per address family that are on their way at once.
 pub const FRAGMENTS: u32 = 1_024;
+/// Services that `left_out` names; each takes memory only while it is there.
+pub const MOST_LEFT_OUT: u32 = 16_384;
 /// Entries of `packets`: one for each tc hook.
 pub const HOOKS: u32 = 2;

@@ -16,9 +16,10 @@ use topo_lb_common::connection::{
 };
 use topo_lb_common::counter::{Counters, Name};
 use topo_lb_common::flow::{Flow4, Flow6, FlowKey4, FlowKey6, ReplyKey4, ReplyKey6};
+use topo_lb_common::left_out::LeftOut;
 use topo_lb_common::maps::{
     DEFAULT_CONNECTIONS, DEFAULT_FLOWS, DEFAULT_MEMBERS, DEFAULT_SERVICES, DEFAULT_SLOTS,
-    FRAGMENTS as DATAGRAMS, HOOKS,
+    FRAGMENTS as DATAGRAMS, HOOKS, MOST_LEFT_OUT,
 };
 use topo_lb_common::member::{Member, MemberKey4, MemberKey6};
 use topo_lb_common::range::Range;
@@ -89,6 +90,11 @@ pub(crate) static COUNTERS: PerCpuArray<Counters, SERVICES> = PerCpuArray::new()
 /// Only the agent reads and writes it; it is here so that it is made with its BTF.
 #[btf_map(name = "names")]
 pub(crate) static NAMES: HashMap<u32, Name, SERVICES, ON_DEMAND> = HashMap::new();
+
+/// As [`NAMES`].
+#[btf_map(name = "left_out")]
+pub(crate) static LEFT_OUT: HashMap<u32, LeftOut, { MOST_LEFT_OUT as usize }, ON_DEMAND> =
+    HashMap::new();
 
 #[btf_map(name = "revision")]
 pub(crate) static REVISION: Array<u32, 1> = Array::new();

@@ -16,7 +16,6 @@ use tracing::{info, warn};
 
 use crate::admin::{self, Listen};
 use crate::datapath::attach;
-use crate::datapath::bpf::BpfStore;
 use crate::datapath::load::{Datapath, Options};
 use crate::datapath::self_probe::{self, ProbeError};
 use crate::device::Pattern;
@@ -26,6 +25,7 @@ use crate::known::Known;
 use crate::metrics::Figures;
 use crate::readiness::Proof;
 use crate::reconcile::Reconciler;
+use crate::socket::end::{self, Ender};
 use crate::source::kube::KubeTarget;
 use crate::source::saved::{self, Saver};
 use crate::source::{self, Event};
@@ -60,6 +60,8 @@ pub struct Config {
     pub datapath: Options,
     /// Where HTTP is served.
     pub listen: Listen,
+    /// TCP sockets whose endpoint serves no more are ended, too.
+    pub terminate_tcp: bool,
 }
 
 /// Events that are taken in before one plan is made, so that a flood becomes few writes.
@@ -138,7 +140,8 @@ async fn follow(
     // First: what is wrong with this host is told at once, and not when an API server answers.
     Datapath::check_host(&config.datapath)?;
     let (mut events, saver) = events(&config).await?;
-    let reconciler = Reconciler::new(config.node.clone(), config.scope, !config.devices.is_empty());
+    let lists_all = !config.devices.is_empty() || config.terminate_tcp;
+    let reconciler = Reconciler::new(config.node.clone(), config.scope, lists_all);
     let telemetry = telemetry(&config)?;
     let proof = prove(&telemetry, &config);
     let figures = Arc::clone(&telemetry.figures);
@@ -155,12 +158,15 @@ async fn follow(
     // Only now: what fails above leaves nothing in the kernel.
     let attached = attach::is_attached(&config.datapath.pin_dir);
     let mut datapath = Datapath::open(config.datapath.clone())?;
-    let mut kernel = Kernel::read(BpfStore::open(datapath.maps_directory())?)?;
+    let mut kernel = Kernel::read(datapath.maps_directory())?;
     // Maps that take the places of others are empty.
     known.standing.begin(attached && kernel.installed.placed().next().is_some());
     known.reconciler.expect_all(&kernel.installed);
     let writes = kernel.settle(&mut known).context("the first plan could not be carried out")?;
     datapath.attach()?;
+    let mut ender = ender(&config, &figures)?;
+    // What has gone while no agent ran. Only now the pins are those that the programs use.
+    ender.end(&kernel.take_gone());
     let mut devices = Devices::follow(&config.devices, &mut datapath)?;
     known.telemetry.begin();
     // So short is what it takes that who waits for the agent need not wait for it separately.
@@ -188,6 +194,7 @@ async fn follow(
                     drop(prove(&known.telemetry, &config));
                 }
                 devices.attach(&mut datapath, false);
+                ender.end(&[]);
                 continue;
             }
             Some(question) = known.telemetry.questions.recv() => {
@@ -207,6 +214,7 @@ async fn follow(
             }
             () = &mut stop => {
                 known.saver.finish(known.reconciler.snapshot()).await;
+                ender.finish();
                 return Ok(());
             }
         };
@@ -220,7 +228,10 @@ async fn follow(
             }
         }
         match kernel.settle(&mut known) {
-            Ok(_) => pause = None,
+            Ok(_) => {
+                pause = None;
+                ender.end(&kernel.take_gone());
+            }
             Err(error) => {
                 known.telemetry.failed(&format!("{error:#}"));
                 let next = pause.map_or(FIRST_PAUSE, |pause| (pause * 2).min(LONGEST_PAUSE));
@@ -259,6 +270,16 @@ fn telemetry(config: &Config) -> anyhow::Result<Telemetry> {
     };
     admin::start(config.listen, sources).context("cannot serve HTTP")?;
     Ok(telemetry)
+}
+
+/// Who ends sockets whose endpoint is gone.
+fn ender(config: &Config, figures: &Arc<Figures>) -> anyhow::Result<Ender> {
+    let options = end::Options {
+        pin_dir: config.datapath.pin_dir.clone(),
+        cgroup_root: config.datapath.cgroup_root.clone(),
+        tcp: config.terminate_tcp,
+    };
+    Ender::start(options, Arc::clone(figures)).context("cannot start a thread")
 }
 
 /// Finds out whether the hooks fire, for readiness; some tens of milliseconds on a thread of its own.

@@ -14,6 +14,7 @@ use crate::datapath::mount::{check_bpffs, check_cgroup2};
 use crate::datapath::object::Hook;
 use crate::datapath::probe::{self, Feature, has_membarrier, kernel_release};
 use crate::datapath::self_probe;
+use crate::socket::end;
 
 pub use crate::datapath::self_probe::child as probe_child;
 
@@ -74,6 +75,7 @@ pub fn run(options: &Options) -> Report {
         findings.push(features_finding(name, features, without, may_load));
     }
     findings.push(membarrier());
+    findings.push(sockets(&options.cgroup_root));
     findings.push(mount("cgroup root", &options.cgroup_root, check_cgroup2(&options.cgroup_root)));
     findings.push(mount("bpffs", &options.pin_dir, check_bpffs(&options.pin_dir)));
     findings.push(pin_directory(&options.pin_dir));
@@ -218,6 +220,22 @@ fn membarrier() -> Finding {
         "the agent cannot wait for running programs to end: membarrier(2) does not serve",
         "allow it in the seccomp profile, and boot without `nohz_full`, which takes it away",
     )
+}
+
+/// Whether connected sockets whose endpoint is gone can be ended.
+fn sockets(cgroup_root: &Path) -> Finding {
+    let name = "sockets";
+    match end::look(cgroup_root) {
+        Ok(()) => Finding::ok(name, "those whose endpoint is gone can be ended"),
+        Err(obstacle) => Finding {
+            name,
+            status: Status::Limited,
+            sentence: format!(
+                "those whose endpoint is gone stay until their applications give up: {obstacle}"
+            ),
+            remedy: None,
+        },
+    }
 }
 
 fn mount(

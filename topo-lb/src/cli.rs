@@ -2,7 +2,8 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::error::ErrorKind;
+use clap::{Args, CommandFactory as _, Parser, Subcommand, ValueEnum};
 use topo_lb_common::maps;
 
 use crate::admin::Listen;
@@ -48,7 +49,7 @@ Examples:
     /// Show what the kernel's maps hold now
     #[command(after_help = "\
 Examples:
-  topo-lb list services                  # frontends, tiers, and where connections went
+  topo-lb list services                  # frontends, tiers, where connections went; what has no room
   topo-lb list endpoints -o json
   topo-lb list connections               # unconnected UDP flows, and what tc translates
   topo-lb list hooks                     # what is attached where, and packets of tc by outcome")]
@@ -183,6 +184,10 @@ pub struct AgentArgs {
     /// What getpeername says of a TCP connection to a Service
     #[arg(long, value_enum, default_value_t, env = "TOPO_LB_TCP_PEER")]
     pub tcp_peer: TcpPeerArg,
+    /// End TCP connections, too, whose endpoint serves no more; connected UDP sockets are ended in
+    /// any case. Not with `--tcp-peer endpoint`, which leaves no trace of what was dialled
+    #[arg(long, env = "TOPO_LB_TERMINATE_TCP")]
+    pub terminate_tcp: bool,
     /// Frontends per address family, and Service ports in all, that the maps hold
     #[arg(long, value_name = "N", env = "TOPO_LB_MAX_SERVICES", default_value_t = maps::DEFAULT_SERVICES,
           value_parser = clap::value_parser!(u32).range(1..=4_194_304))]
@@ -311,14 +316,43 @@ pub struct CleanupArgs {
     pub pin: PinArgs,
 }
 
+impl AgentArgs {
+    /// What clap cannot see.
+    ///
+    /// # Errors
+    /// Flags that exclude each other by their values: a wrong usage.
+    pub fn check(&self) -> Result<(), clap::Error> {
+        if self.terminate_tcp && self.tcp_peer == TcpPeerArg::Endpoint {
+            return Err(Cli::command().error(
+                ErrorKind::ArgumentConflict,
+                "--terminate-tcp cannot be used with --tcp-peer endpoint: nothing would say which \
+                 connections went to a Service",
+            ));
+        }
+        Ok(())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::CommandFactory;
 
     #[test]
     fn the_command_line_is_sound() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn connections_that_leave_no_trace_cannot_be_ended() {
+        let agent = |peer| {
+            let line = ["topo-lb", "agent", "--terminate-tcp", "--tcp-peer", peer];
+            match Cli::try_parse_from(line).expect("clap sees nothing").command {
+                Command::Agent(args) => args.check(),
+                other => panic!("{other:?}"),
+            }
+        };
+        assert!(agent("service").is_ok());
+        assert_eq!(agent("endpoint").unwrap_err().exit_code(), 2);
     }
 
     #[test]

@@ -25,6 +25,7 @@ pub mod metrics;
 pub mod plan;
 pub mod readiness;
 pub mod reconcile;
+pub mod socket;
 pub mod source;
 pub mod standing;
 pub mod telemetry;

@@ -14,7 +14,9 @@ use topo_lb_common::selection::SPILL_ONE;
 use crate::datapath::bpf::{BpfStore, Published, ReadError};
 use crate::datapath::connections::{self, Connection};
 use crate::datapath::flows::{self, Flow};
+use crate::datapath::left_out;
 use crate::datapath::store::StoreError;
+use crate::plan::Shortage;
 
 pub use hooks::{DeviceRow, HookRow, Hooks, PacketRow};
 
@@ -33,16 +35,43 @@ pub enum View {
 
 /// What was found.
 #[derive(Debug, Serialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(untagged)]
 pub enum Listed {
     /// `list services`.
-    Services(Vec<ServiceRow>),
+    #[serde(rename_all = "camelCase")]
+    Services {
+        /// What is in the maps.
+        services: Vec<ServiceRow>,
+        /// What has no room there.
+        left_out: Vec<LeftOutRow>,
+    },
     /// `list endpoints`.
-    Endpoints(Vec<EndpointRow>),
+    Endpoints {
+        /// One each.
+        endpoints: Vec<EndpointRow>,
+    },
     /// `list connections`.
-    Connections(Vec<ConnectionRow>),
+    Connections {
+        /// One each.
+        connections: Vec<ConnectionRow>,
+    },
     /// `list hooks`.
-    Hooks(Hooks),
+    Hooks {
+        /// All of them.
+        hooks: Hooks,
+    },
+}
+
+/// One Service that has no room in the maps, and is left to kube-proxy, whole.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct LeftOutRow {
+    /// `namespace/name`.
+    pub service: Arc<str>,
+    /// What there is too little of: `services` or `endpoints`.
+    pub lacks: &'static str,
+    /// The agent's flag that gives more.
+    pub flag: &'static str,
 }
 
 /// One frontend.
@@ -144,17 +173,18 @@ pub fn list(pin_dir: &Path, what: View) -> Result<Listed, ReadError> {
         (name(&names, a.entry.index), a.frontend).cmp(&(name(&names, b.entry.index), b.frontend))
     });
     Ok(match what {
-        View::Services => Listed::Services(
-            published
+        View::Services => Listed::Services {
+            services: published
                 .into_iter()
                 .map(|published| service_row(&store, &names, published))
                 .collect::<Result<_, _>>()?,
-        ),
-        View::Endpoints => {
-            Listed::Endpoints(published.iter().flat_map(|p| endpoint_rows(&names, p)).collect())
-        }
-        View::Connections => Listed::Connections(
-            flows::read(pin_dir)?
+            left_out: left_out::read(pin_dir)?.into_iter().map(left_out_row).collect(),
+        },
+        View::Endpoints => Listed::Endpoints {
+            endpoints: published.iter().flat_map(|p| endpoint_rows(&names, p)).collect(),
+        },
+        View::Connections => Listed::Connections {
+            connections: flows::read(pin_dir)?
                 .into_iter()
                 .map(|flow| flow_row(&names, flow))
                 .chain(
@@ -163,8 +193,8 @@ pub fn list(pin_dir: &Path, what: View) -> Result<Listed, ReadError> {
                         .map(|connection| connection_row(&names, connection)),
                 )
                 .collect(),
-        ),
-        View::Hooks => Listed::Hooks(hooks::read(pin_dir)?),
+        },
+        View::Hooks => Listed::Hooks { hooks: hooks::read(pin_dir)? },
     })
 }
 
@@ -190,6 +220,10 @@ fn service_row(
         generation,
         connections: store.counters(entry.index)?.into(),
     })
+}
+
+fn left_out_row((service, shortage): (Arc<str>, Shortage)) -> LeftOutRow {
+    LeftOutRow { service, lacks: shortage.name(), flag: shortage.flag() }
 }
 
 fn endpoint_rows(names: &BTreeMap<u32, Arc<str>>, published: &Published) -> Vec<EndpointRow> {
@@ -233,8 +267,10 @@ impl Listed {
     /// The rows as a table for people.
     pub fn table(&self) -> String {
         match self {
-            Self::Services(rows) => services_table(rows),
-            Self::Endpoints(rows) => {
+            Self::Services { services, left_out } => {
+                [services_table(services), left_out_table(left_out)].concat()
+            }
+            Self::Endpoints { endpoints: rows } => {
                 let mut table = table(&["SERVICE", "FRONTEND", "ENDPOINT", "LOCALITY", "USED FOR"]);
                 for row in rows {
                     let used = if row.spill { "spill" } else { "all" };
@@ -248,7 +284,7 @@ impl Listed {
                 }
                 finished(table, rows.len(), "endpoint")
             }
-            Self::Connections(rows) => {
+            Self::Connections { connections: rows } => {
                 let header = ["SERVICE", "FRONTEND", "ENDPOINT", "CLIENT", "STATE", "IDLE"];
                 let mut table = table(&header);
                 for row in rows {
@@ -264,7 +300,7 @@ impl Listed {
                 }
                 finished(table, rows.len(), "connection")
             }
-            Self::Hooks(hooks) => hooks.table(),
+            Self::Hooks { hooks } => hooks.table(),
         }
     }
 }
@@ -304,6 +340,26 @@ fn services_table(rows: &[ServiceRow]) -> String {
         ]);
     }
     finished(table, rows.len(), "frontend")
+}
+
+/// Nothing where every Service has room.
+fn left_out_table(rows: &[LeftOutRow]) -> String {
+    if rows.is_empty() {
+        return String::new();
+    }
+    let mut table = table(&["LEFT OUT", "RAISE"]);
+    for row in rows {
+        table.add_row([&*row.service, row.flag]);
+    }
+    format!(
+        "\n\n{} left to kube-proxy, whole, because the maps are full:\n\n{}",
+        if rows.len() == 1 {
+            "1 Service is".to_owned()
+        } else {
+            format!("{} Services are", rows.len())
+        },
+        table.trim_fmt()
+    )
 }
 
 fn table(header: &[&str]) -> Table {

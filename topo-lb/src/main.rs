@@ -46,6 +46,7 @@ fn main() -> ExitCode {
 }
 
 fn run_agent(args: AgentArgs) -> anyhow::Result<ExitCode> {
+    args.check().unwrap_or_else(|error| error.exit());
     heap::share();
     start_logging(args.log_format);
     let connections = if args.tc_devices.is_empty() { 0 } else { args.max_connections };
@@ -56,6 +57,7 @@ fn run_agent(args: AgentArgs) -> anyhow::Result<ExitCode> {
         scope: scope(args.scope),
         devices: args.tc_devices,
         listen: args.listen,
+        terminate_tcp: args.terminate_tcp,
         datapath: Options {
             pin_dir: args.pin.pin_dir,
             cgroup_root: args.cgroup_root,

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::cluster::{ServiceId, State, Update};
-use crate::plan::{Desired, Installed, Plan, diff};
+use crate::plan::{Desired, Frontend, Gone, Installed, Plan, Shortage, diff, gone};
 use crate::topology::{self, Scope, Verdict};
 
 /// What the agent of one node knows and wants.
@@ -19,23 +19,24 @@ pub struct Reconciler {
     /// Services whose installed state may differ from the desired one.
     unsettled: BTreeSet<ServiceId>,
     /// Services that did not fit into the maps; each plan tries them again.
-    left_out: BTreeSet<ServiceId>,
+    left_out: BTreeMap<ServiceId, Shortage>,
     /// Services that were computed anew since somebody asked, and whether there may be something that
     /// people should know of them: they refuse connections, or their policy breaks a rule.
     looked: BTreeMap<ServiceId, bool>,
 }
 
 impl Reconciler {
-    /// For this node, with or without tc, knowing nothing yet.
-    pub fn new(node: Arc<str>, scope: Scope, with_tc: bool) -> Self {
+    /// For this node, knowing nothing yet. `lists_all`: the kernel is told the members of every
+    /// Service, and not only of those whose UDP flows or affinity need them.
+    pub fn new(node: Arc<str>, scope: Scope, lists_all: bool) -> Self {
         Self {
             node,
             scope,
             state: Arc::default(),
-            desired: Desired::new(with_tc),
+            desired: Desired::new(lists_all),
             changed: BTreeSet::new(),
             unsettled: BTreeSet::new(),
-            left_out: BTreeSet::new(),
+            left_out: BTreeMap::new(),
             looked: BTreeMap::new(),
         }
     }
@@ -85,7 +86,7 @@ impl Reconciler {
     /// Plans what changed since the last plan that was carried out.
     pub fn plan(&mut self, installed: &Installed) -> Plan {
         self.recompute();
-        self.unsettled.append(&mut self.left_out);
+        self.unsettled.extend(std::mem::take(&mut self.left_out).into_keys());
         diff::plan(&self.desired, installed, &self.unsettled)
     }
 
@@ -95,12 +96,21 @@ impl Reconciler {
         self.unsettled.clear();
         self.left_out.clone_from(&plan.left_out);
         if plan.makes_room() {
-            self.unsettled.append(&mut self.left_out);
+            self.unsettled.extend(std::mem::take(&mut self.left_out).into_keys());
         }
     }
 
-    /// Services that have no room in the maps, by the last plan.
-    pub const fn left_out(&self) -> &BTreeSet<ServiceId> {
+    /// Which endpoints stop serving their Service ports by a plan that [`plan`](Self::plan) made for
+    /// `installed`: not those that only others are preferred to.
+    pub fn gone(&self, plan: &Plan, installed: &Installed) -> Vec<Gone> {
+        gone::gone(plan, installed, |id, frontend| {
+            let Frontend { address, port, protocol } = *frontend;
+            topology::serving(&self.state, id, (address, port, protocol))
+        })
+    }
+
+    /// Services that have no room in the maps, by the last plan, and of what there is too little.
+    pub const fn left_out(&self) -> &BTreeMap<ServiceId, Shortage> {
         &self.left_out
     }
 
@@ -182,6 +192,6 @@ mod tests {
 
         reconciler.observe(Update::Service(service("c", 3)));
         assert_eq!(settle(&mut reconciler, &mut store), ["default/b:http"]);
-        assert!(reconciler.left_out().contains(&id("c")));
+        assert_eq!(reconciler.left_out().get(&id("c")), Some(&Shortage::Services));
     }
 }

@@ -1,6 +1,7 @@
 //! Plans, carried out.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
+use std::path::Path;
 use std::time::Instant;
 
 use tracing::{debug, info, warn};
@@ -8,24 +9,30 @@ use tracing::{debug, info, warn};
 use crate::cluster::ServiceId;
 use crate::datapath::bpf::BpfStore;
 use crate::datapath::commit::commit;
+use crate::datapath::left_out::LeftOutMap;
 use crate::datapath::store::Store as _;
 use crate::known::Known;
-use crate::plan::{Installed, Plan};
+use crate::plan::{Gone, Installed, Plan, Shortage};
 
 /// The kernel's maps and the agent's books of them.
 pub(super) struct Kernel {
     store: BpfStore,
     pub(super) installed: Installed,
-    /// Services that people were told have no room.
-    told: BTreeSet<ServiceId>,
+    left_out: LeftOutMap,
+    /// Services that people were told have no room; nothing before the first plan.
+    told: Option<BTreeMap<ServiceId, Shortage>>,
+    /// What has stopped serving, until somebody takes it.
+    gone: Vec<Gone>,
 }
 
 impl Kernel {
-    pub(super) fn read(mut store: BpfStore) -> anyhow::Result<Self> {
+    pub(super) fn read(maps: &Path) -> anyhow::Result<Self> {
+        let mut store = BpfStore::open(maps)?;
         // The agent before may have been killed before it waited for what it replaced.
         store.grace()?;
         let installed = store.installed()?;
-        Ok(Self { store, installed, told: BTreeSet::new() })
+        let left_out = LeftOutMap::open(maps)?;
+        Ok(Self { store, installed, left_out, told: None, gone: Vec::new() })
     }
 
     /// Plans, and carries out what was planned, until there is nothing to plan. Returns the number
@@ -39,6 +46,8 @@ impl Kernel {
         while !reconciler.settled() {
             let began = Instant::now();
             let plan = reconciler.plan(&self.installed);
+            // Kept also if the plan stops half way: no later one takes the same away.
+            self.gone.extend(reconciler.gone(&plan, &self.installed));
             self.carry_out(&plan)?;
             reconciler.carried_out(&plan);
             if !plan.steps.is_empty() {
@@ -49,6 +58,11 @@ impl Kernel {
         self.tell(reconciler.left_out());
         known.telemetry.settled(&mut known.reconciler, &self.installed, steps);
         Ok(steps)
+    }
+
+    /// What has stopped serving since this was asked last, and is out of the maps.
+    pub(super) fn take_gone(&mut self) -> Vec<Gone> {
+        std::mem::take(&mut self.gone)
     }
 
     /// After a failure the books are made anew from the maps.
@@ -62,22 +76,33 @@ impl Kernel {
     }
 
     /// Says which Services have no room, when these are others than before.
-    fn tell(&mut self, left_out: &BTreeSet<ServiceId>) {
-        if *left_out == self.told {
+    fn tell(&mut self, left_out: &BTreeMap<ServiceId, Shortage>) {
+        let before = self.told.replace(left_out.clone());
+        if before.as_ref() == Some(left_out) {
             return;
         }
-        self.told.clone_from(left_out);
+        if let Err(error) = self.left_out.write(left_out) {
+            warn!("`topo-lb list` does not show which Services have no room: {error}");
+        }
         if left_out.is_empty() {
-            info!("every Service has room in the maps again");
+            if before.is_some() {
+                info!("every Service has room in the maps again");
+            }
             return;
         }
-        let names: Vec<String> = left_out.iter().take(8).map(ToString::to_string).collect();
+        let names: Vec<String> = left_out.keys().take(8).map(ToString::to_string).collect();
+        let lacks = |shortage| left_out.values().any(|other| *other == shortage);
+        let flags: Vec<_> = [Shortage::Services, Shortage::Endpoints]
+            .into_iter()
+            .filter(|shortage| lacks(*shortage))
+            .map(Shortage::flag)
+            .collect();
         warn!(
             count = left_out.len(),
-            "the maps are full: left to kube-proxy are {}{}; start the agent \
-             with a larger --max-services or --max-endpoints",
+            "the maps are full: left to kube-proxy are {}{}; start the agent with a larger {}",
             names.join(", "),
-            if left_out.len() > names.len() { " and others" } else { "" }
+            if left_out.len() > names.len() { " and others (`topo-lb list services`)" } else { "" },
+            flags.join(" and ")
         );
     }
 }

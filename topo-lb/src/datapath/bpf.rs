@@ -358,7 +358,7 @@ impl Store for BpfStore {
     }
 }
 
-pub(super) fn map(pin_dir: &Path, name: &str) -> Result<MapData, OpenError> {
+pub(crate) fn map(pin_dir: &Path, name: &str) -> Result<MapData, OpenError> {
     let path = pin_dir.join(name);
     if !path.exists() {
         return Err(OpenError::Absent(pin_dir.display().to_string()));
@@ -395,7 +395,7 @@ fn array<V: bytemuck::Pod>(
     Array::try_from(Map::Array(map(pin_dir, name)?)).map_err(|error| shape(pin_dir, name, &error))
 }
 
-pub(super) fn shape(pin_dir: &Path, name: &str, error: &dyn std::error::Error) -> OpenError {
+pub(crate) fn shape(pin_dir: &Path, name: &str, error: &dyn std::error::Error) -> OpenError {
     OpenError::Map { path: pin_dir.join(name).display().to_string(), reason: causes(error) }
 }
 

@@ -67,6 +67,8 @@ pub trait Layout {
     ) -> Self::Service;
     /// The header and the inline endpoints of a value of `services*`.
     fn read_service(service: &Self::Service) -> (Header, [Self::Backend; INLINE]);
+    /// Whether a value was read as one write made it, for this key.
+    fn is_whole(service: &Self::Service, key: &Self::Frontend) -> bool;
 }
 
 /// What service values of both families have in common.
@@ -160,6 +162,10 @@ macro_rules! layout {
                     affinity_seconds: service.affinity_seconds,
                 };
                 (header, service.endpoints)
+            }
+
+            fn is_whole(service: &$service, key: &$frontend) -> bool {
+                service.generation == service.generation_tail && service.frontend == *key
             }
         }
     };

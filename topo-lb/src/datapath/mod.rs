@@ -10,11 +10,14 @@ pub mod bpf;
 pub mod capability;
 pub mod commit;
 pub mod connections;
+pub mod dialled;
 pub mod encode;
 pub mod flows;
+pub mod left_out;
 pub mod link;
 pub mod load;
 pub mod lock;
+pub mod membership;
 #[cfg(test)]
 pub(crate) mod memory;
 pub mod mount;

@@ -13,6 +13,7 @@ use topo_lb_common::connection::{
 };
 use topo_lb_common::counter::{Counters, Name};
 use topo_lb_common::flow::{Flow4, Flow6, FlowKey4, FlowKey6, ReplyKey4, ReplyKey6};
+use topo_lb_common::left_out::LeftOut;
 use topo_lb_common::maps;
 use topo_lb_common::member::{Member, MemberKey4, MemberKey6};
 use topo_lb_common::range::Range;
@@ -145,6 +146,7 @@ pub(crate) fn shapes(capacity: &Capacity) -> [Shape; maps::ALL.len()] {
         shape::<AffinityKey, Affinity6>(maps::AFFINITY6, LruHash, flows, 0),
         shape::<u32, Counters>(maps::COUNTERS, PerCpuArray, services, 0),
         shape::<u32, Name>(maps::NAMES, Hash, services, NO_PREALLOC),
+        shape::<u32, LeftOut>(maps::LEFT_OUT, Hash, maps::MOST_LEFT_OUT, NO_PREALLOC),
         shape::<u32, u32>(maps::REVISION, Array, 1, 0),
         tc(shape::<Tuple4, Connection4>(maps::CONNECTIONS4, LruHash, entries, 0)),
         tc(shape::<Tuple6, Connection6>(maps::CONNECTIONS6, LruHash, entries, 0)),

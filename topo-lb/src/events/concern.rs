@@ -166,7 +166,7 @@ pub fn news(id: &ServiceId, before: &Concern, after: &Concern) -> Vec<News> {
 #[must_use]
 pub fn no_room(id: &ServiceId) -> News {
     let note = "this node's maps are full, the Service is left to kube-proxy: start the agent with \
-                a larger --max-services or --max-endpoints after `topo-lb cleanup`";
+                a larger --max-services or --max-endpoints";
     News { service: id.clone(), topic: Topic::NoRoom, note: note.to_owned() }
 }
 

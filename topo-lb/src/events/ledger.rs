@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::concern::{Concern, News, Refusal, news, no_room};
 use crate::cluster::ServiceId;
+use crate::plan::Shortage;
 use crate::reconcile::Reconciler;
 
 /// Services that are a concern now. Most are none, and take no room here.
@@ -38,9 +39,10 @@ impl Ledger {
     }
 
     /// Notes which Services have no room; what is news of that.
-    pub fn leave_out(&mut self, left_out: &BTreeSet<ServiceId>) -> Vec<News> {
-        let all = left_out.difference(&self.left_out).map(no_room).collect();
-        self.left_out.clone_from(left_out);
+    pub fn leave_out(&mut self, left_out: &BTreeMap<ServiceId, Shortage>) -> Vec<News> {
+        let new = left_out.keys().filter(|id| !self.left_out.contains(*id));
+        let all = new.map(no_room).collect();
+        self.left_out = left_out.keys().cloned().collect();
         all
     }
 

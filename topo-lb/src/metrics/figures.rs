@@ -66,6 +66,10 @@ pub struct Figures {
     pub events_failed: AtomicU64,
     /// Those that were too many.
     pub events_dropped: AtomicU64,
+    /// Sockets that were ended because their endpoint serves no more: UDP, TCP.
+    pub ended_sockets: [AtomicU64; 2],
+    /// Times that sockets could not be looked for or ended.
+    pub unended_sockets: AtomicU64,
     /// How full the maps are, in the order of [`PLANNED`].
     pub uses: [Use; PLANNED.len()],
 }
@@ -88,6 +92,8 @@ impl Default for Figures {
             events_sent: AtomicU64::new(0),
             events_failed: AtomicU64::new(0),
             events_dropped: AtomicU64::new(0),
+            ended_sockets: Default::default(),
+            unended_sockets: AtomicU64::new(0),
             uses: Default::default(),
         }
     }

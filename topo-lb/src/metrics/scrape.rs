@@ -301,6 +301,19 @@ impl Scrape {
         ] {
             counter(&mut family, &[("outcome", outcome)], value.load(Relaxed))?;
         }
+        let help = "Connected sockets of applications that were ended because their endpoint serves \
+                    no more";
+        let mut family =
+            families.0.encode_descriptor("ended_sockets", help, None, MetricType::Counter)?;
+        for (protocol, value) in ["udp", "tcp"].iter().zip(&figures.ended_sockets) {
+            counter(&mut family, &[("protocol", *protocol)], value.load(Relaxed))?;
+        }
+        families.counter(
+            "unended_sockets",
+            "Times that sockets of a network namespace could not be looked for or ended, and times \
+             that endpoints went faster than that",
+            &figures.unended_sockets,
+        )?;
         let started = figures.started.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         families.gauge(
             "start_timestamp",

@@ -17,6 +17,35 @@ pub struct Capacity {
     pub connections: u32,
 }
 
+/// What there is too little of for a Service.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shortage {
+    /// Frontends of a family, or Service ports.
+    Services,
+    /// Slots, or members.
+    Endpoints,
+}
+
+impl Shortage {
+    /// In one word.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Services => "services",
+            Self::Endpoints => "endpoints",
+        }
+    }
+
+    /// The agent's flag that gives more.
+    #[must_use]
+    pub const fn flag(self) -> &'static str {
+        match self {
+            Self::Services => "--max-services",
+            Self::Endpoints => "--max-endpoints",
+        }
+    }
+}
+
 impl Default for Capacity {
     fn default() -> Self {
         Self {

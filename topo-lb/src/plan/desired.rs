@@ -90,11 +90,11 @@ pub struct Desired {
 }
 
 impl Desired {
-    /// Nothing yet. With tc, the members of all Services are listed: a TCP connection that tc
-    /// translates hears of its endpoint's end only by this, where a socket would hear it from the
-    /// network.
-    pub fn new(with_tc: bool) -> Self {
-        Self { lists_all: with_tc, ..Self::default() }
+    /// Nothing yet. With `lists_all`, the members of all Services are listed, as tc and
+    /// `--terminate-tcp` need it: a TCP connection that tc translates hears of its endpoint's end only
+    /// by this, where a socket would hear it from the network.
+    pub fn new(lists_all: bool) -> Self {
+        Self { lists_all, ..Self::default() }
     }
 
     /// Sets what a Service should do, nothing when there are no routes. Returns the Services whose

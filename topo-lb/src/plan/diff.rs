@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use topo_lb_common::range::Range;
 
+use super::capacity::Shortage;
 use super::desired::{Desired, Target};
 use super::frontend::{Family, Frontend};
 use super::installed::Installed;
@@ -23,9 +24,9 @@ pub fn plan(desired: &Desired, installed: &Installed, touched: &BTreeSet<Service
     for id in touched {
         let targets = desired.targets(id);
         match draft.place(desired, id, targets) {
-            Some(ports) => draft.retire(id, &ports),
-            None => {
-                draft.left_out.insert(id.clone());
+            Ok(ports) => draft.retire(id, &ports),
+            Err(shortage) => {
+                draft.left_out.insert(id.clone(), shortage);
                 draft.retire(id, &BTreeMap::new());
             }
         }
@@ -44,7 +45,7 @@ pub fn orphans(desired: &Desired, installed: &Installed) -> BTreeSet<ServiceId> 
 }
 
 /// The Service of a Service port's name, `namespace/name:port`.
-fn service_of(name: &str) -> Option<ServiceId> {
+pub(super) fn service_of(name: &str) -> Option<ServiceId> {
     let (namespace, rest) = name.split_once('/')?;
     let (name, _) = rest.split_once(':')?;
     Some(ServiceId { namespace: namespace.into(), name: name.into() })
@@ -86,7 +87,7 @@ struct Draft<'a> {
     surplus: BTreeSet<Frontend>,
     remove_members: Vec<Step>,
     unname: Vec<Step>,
-    left_out: BTreeSet<ServiceId>,
+    left_out: BTreeMap<ServiceId, Shortage>,
 }
 
 impl<'a> Draft<'a> {
@@ -105,26 +106,26 @@ impl<'a> Draft<'a> {
             surplus: BTreeSet::new(),
             remove_members: Vec::new(),
             unname: Vec::new(),
-            left_out: BTreeSet::new(),
+            left_out: BTreeMap::new(),
         }
     }
 
-    /// Takes in all that a Service needs, or, where it does not fit, nothing and returns `None`.
+    /// Takes in all that a Service needs, or, where it does not fit, nothing.
     fn place(
         &mut self,
         desired: &Desired,
         id: &ServiceId,
         targets: &[Target],
-    ) -> Option<BTreeMap<Arc<str>, Port>> {
+    ) -> Result<BTreeMap<Arc<str>, Port>, Shortage> {
         let mut part = Part::default();
         for (place, target) in targets.iter().enumerate() {
             let owned: Vec<Frontend> =
                 target.frontends.iter().filter(|f| desired.owns(id, place, f)).copied().collect();
-            if self.fit(target, owned, &mut part).is_none() {
+            if let Err(shortage) = self.fit(target, owned, &mut part) {
                 for (family, base, length) in part.taken_slots {
                     self.slots[family as usize].release(base, length);
                 }
-                return None;
+                return Err(shortage);
             }
         }
         for family in [0, 1] {
@@ -136,17 +137,22 @@ impl<'a> Draft<'a> {
         self.set_members.append(&mut part.members);
         self.publishes.append(&mut part.publishes);
         self.owned.extend(part.owned);
-        Some(part.ports)
+        Ok(part.ports)
     }
 
-    fn fit(&mut self, target: &Target, owned: Vec<Frontend>, part: &mut Part) -> Option<()> {
+    fn fit(
+        &mut self,
+        target: &Target,
+        owned: Vec<Frontend>,
+        part: &mut Part,
+    ) -> Result<(), Shortage> {
         let capacity = self.installed.capacity();
         let index = match part.ports.get(&target.name) {
             Some(port) => port.index,
             None => match self.installed.indexes().get(&target.name) {
                 Some(index) => index,
                 None => {
-                    let index = self.free_indexes.next()?;
+                    let index = self.free_indexes.next().ok_or(Shortage::Services)?;
                     part.names.push(Step::Name { index, name: target.name.clone() });
                     index
                 }
@@ -163,12 +169,13 @@ impl<'a> Draft<'a> {
                 part.new_frontends[family as usize] += 1;
                 let used = self.frontends[family as usize] + part.new_frontends[family as usize];
                 if used > capacity.services as usize {
-                    return None;
+                    return Err(Shortage::Services);
                 }
             }
             let slot_base = if entry.needs_slots() {
                 let length = entry.row.len() as u32;
-                let base = self.slots[family as usize].allocate(length)?;
+                let base =
+                    self.slots[family as usize].allocate(length).ok_or(Shortage::Endpoints)?;
                 part.taken_slots.push((family, base, length));
                 part.fills.push(Step::FillSlots { family, base, row: entry.row.clone() });
                 Some(base)
@@ -186,13 +193,13 @@ impl<'a> Draft<'a> {
                 let family = Family::of(endpoint.ip()) as usize;
                 part.new_members[family] += usize::from(known.is_none());
                 if self.members[family] + part.new_members[family] > capacity.members as usize {
-                    return None;
+                    return Err(Shortage::Endpoints);
                 }
                 part.members.push(Step::SetMember { index, endpoint, chosen });
             }
             port.members.insert(endpoint, chosen);
         }
-        Some(())
+        Ok(())
     }
 
     /// Takes away what a Service has installed beyond these ports.

@@ -7,6 +7,7 @@ pub mod capacity;
 pub mod desired;
 pub mod diff;
 pub mod frontend;
+pub mod gone;
 pub mod indexes;
 pub mod installed;
 #[cfg(test)]
@@ -14,8 +15,9 @@ mod proof;
 pub mod slots;
 pub mod step;
 
-pub use capacity::Capacity;
+pub use capacity::{Capacity, Shortage};
 pub use desired::Desired;
 pub use frontend::{Entry, Family, Frontend};
+pub use gone::Gone;
 pub use installed::Installed;
 pub use step::{Plan, Step};

@@ -170,7 +170,7 @@ proptest! {
                     prop_assert!(now == *old || now == after.resolve(frontend), "{frontend}");
                 }
             }
-            world.left_out = plan.left_out;
+            world.left_out = plan.left_out.into_keys().collect();
             world.agrees()?;
         }
     }

@@ -1,11 +1,12 @@
 //! One write each, in the order in which they must happen.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
 use topo_lb_common::range::Range;
 
+use super::capacity::Shortage;
 use super::frontend::{Entry, Family, Frontend};
 use crate::cluster::ServiceId;
 use crate::topology::Chosen;
@@ -78,8 +79,8 @@ pub enum Step {
 pub struct Plan {
     /// In this order.
     pub steps: Vec<Step>,
-    /// Services that do not fit into the maps: left alone, whole.
-    pub left_out: BTreeSet<ServiceId>,
+    /// Services that do not fit into the maps, and for want of what: left alone, whole.
+    pub left_out: BTreeMap<ServiceId, Shortage>,
 }
 
 impl Plan {

@@ -30,6 +30,7 @@ mod policy;
 pub mod spill;
 pub mod validation;
 
+use std::collections::HashSet;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
@@ -38,7 +39,7 @@ use topo_lb_common::backend::Locality;
 use crate::cluster::service::Protocol;
 use crate::cluster::{Service, ServiceId, ServicePort, State};
 
-use candidate::Family;
+use candidate::{Candidate, Family};
 pub use decision::Decision;
 use evaluation::{Evaluation, Standing};
 use label::Here;
@@ -214,6 +215,26 @@ pub fn routes(state: &State, this_node: &str, scope: Scope, id: &ServiceId) -> V
         }
     }
     routes
+}
+
+/// The endpoints that serve a frontend (ClusterIP, port and protocol) of a Service, for whatever
+/// node: those of its slices that are ready or serving. Whether the Service is ours has no part in
+/// it.
+#[must_use]
+pub fn serving(
+    state: &State,
+    id: &ServiceId,
+    (address, number, protocol): (IpAddr, u16, Protocol),
+) -> HashSet<SocketAddr> {
+    let Some(service) = state.service(id).filter(|it| it.cluster_ips.contains(&address)) else {
+        return HashSet::new();
+    };
+    let ports = service.ports.iter().filter(|it| (it.port, it.protocol) == (number, protocol));
+    ports
+        .flat_map(|port| candidate::of(state, service, port, Family::of(address)))
+        .filter(Candidate::serves)
+        .map(|one| one.address)
+        .collect()
 }
 
 /// Whether an annotation or field of the Service's policy is ignored for breaking a rule.

@@ -10,6 +10,7 @@ use rustix::io::Errno;
 use topo_lb_tests::traffic::{Answer, Failure, Order, Step, Tally, Via};
 
 use crate::exchange::Open;
+use crate::shelf::Shelved;
 
 /// How many exchanges may time out before a call is given up.
 const TIMEOUTS: u32 = 3;
@@ -51,6 +52,7 @@ fn micros(time: &Duration) -> u64 {
 /// Obeys orders from standard input until it ends.
 pub(crate) fn obey() -> Result<()> {
     let mut open = Vec::new();
+    let mut shelf = BTreeMap::new();
     let mut output = io::stdout().lock();
     for line in io::stdin().lock().lines() {
         let line = line.context("cannot read orders")?;
@@ -58,7 +60,7 @@ pub(crate) fn obey() -> Result<()> {
         let answer = match order {
             Order::Call { via, to, requests } => Ok(Answer::Called(call(via, to, requests))),
             Order::Open { via, to } => Open::new(via, to).map(|new| {
-                open.push(new);
+                open.push(Some(new));
                 Answer::Opened(open.len() - 1)
             }),
             Order::Ask { socket, to } => with(&open, socket).and_then(|open| {
@@ -68,6 +70,19 @@ pub(crate) fn obey() -> Result<()> {
             Order::Reconnect { socket, to } => with(&open, socket)
                 .and_then(|open| open.connect(to))
                 .map(|()| Answer::Opened(socket)),
+            Order::Hear { socket } => with(&open, socket).and_then(Open::hear).map(Answer::Replied),
+            Order::Shelve { socket } => {
+                take(&mut open, socket).and_then(Shelved::shelve).map(|one| {
+                    shelf.insert(socket, one);
+                    Answer::Opened(socket)
+                })
+            }
+            Order::Unshelve { socket } => {
+                shelf.remove(&socket).ok_or(NO_SUCH_SOCKET).and_then(Shelved::unshelve).map(|one| {
+                    open[socket] = Some(one);
+                    Answer::Opened(socket)
+                })
+            }
             Order::Peer { socket } => with(&open, socket).and_then(Open::peer).map(Answer::Peer),
         };
         let answer = answer.unwrap_or_else(Answer::Failed);
@@ -78,6 +93,12 @@ pub(crate) fn obey() -> Result<()> {
     Ok(())
 }
 
-fn with(open: &[Open], socket: usize) -> Result<&Open, Failure> {
-    open.get(socket).ok_or(Failure { step: Step::Socket, errno: Errno::BADF.raw_os_error() })
+const NO_SUCH_SOCKET: Failure = Failure { step: Step::Socket, errno: Errno::BADF.raw_os_error() };
+
+fn with(open: &[Option<Open>], socket: usize) -> Result<&Open, Failure> {
+    open.get(socket).and_then(Option::as_ref).ok_or(NO_SUCH_SOCKET)
+}
+
+fn take(open: &mut [Option<Open>], socket: usize) -> Result<Open, Failure> {
+    open.get_mut(socket).and_then(Option::take).ok_or(NO_SUCH_SOCKET)
 }

@@ -2,6 +2,7 @@
 
 use std::io::{self, Read as _, Write as _};
 use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use rustix::io::Errno;
@@ -45,6 +46,16 @@ impl Open {
         Ok(open)
     }
 
+    /// A socket that was opened before.
+    pub(crate) fn of(socket: OwnedFd, via: Via) -> Self {
+        Self { socket: socket.into(), via }
+    }
+
+    /// The socket, and how it talks.
+    pub(crate) fn into_parts(self) -> (OwnedFd, Via) {
+        (self.socket.into(), self.via)
+    }
+
     /// `connect`; a datagram socket can be connected again.
     pub(crate) fn connect(&self, to: SocketAddr) -> Result<(), Failure> {
         self.socket.connect(&SockAddr::from(to)).map_err(at(Step::Connect))
@@ -79,6 +90,13 @@ impl Open {
         }
     }
 
+    /// Waits for what is said without having been asked.
+    pub(crate) fn hear(&self) -> Result<Reply, Failure> {
+        let mut buffer = [0; 512];
+        let length = (&self.socket).read(&mut buffer).map_err(at(Step::Receive))?;
+        Ok(Reply { pod: text(&buffer[..length]), peer: self.peer()? })
+    }
+
     /// `getpeername`.
     pub(crate) fn peer(&self) -> Result<SocketAddr, Failure> {
         let peer = self.socket.peer_addr().map_err(at(Step::Peer))?;
@@ -90,7 +108,7 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-fn at(step: Step) -> impl Fn(io::Error) -> Failure {
+pub(crate) fn at(step: Step) -> impl Fn(io::Error) -> Failure {
     move |error| {
         let errno = error.raw_os_error().unwrap_or_default();
         // A timed out call says EAGAIN or EINPROGRESS; people know it by another name.

@@ -5,6 +5,7 @@ mod client;
 mod exchange;
 mod http;
 mod serve;
+mod shelf;
 
 use std::net::{Ipv6Addr, SocketAddr};
 

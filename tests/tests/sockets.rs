@@ -1,0 +1,398 @@
+//! Connected sockets whose endpoint stops serving: which are ended, and which are never touched.
+
+use std::net::SocketAddr;
+use std::thread::sleep;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, anyhow, bail, ensure};
+use rustix::io::Errno;
+use rustix::thread::CapabilitySet;
+use serde_json::{Value, json};
+use topo_lb::cluster::Protocol;
+use topo_lb::datapath::membership::Membership;
+use topo_lb::plan::Frontend;
+use topo_lb_tests::client::Socket;
+use topo_lb_tests::process::without;
+use topo_lb_tests::scene::{
+    ECHO4, ECHO6, FOLLOWS, KEYS, Scene, WEB4, WEB6, ZONE, at, mapped, play, prepared,
+};
+use topo_lb_tests::traffic::{Step, Via};
+use topo_lb_tests::wait::until;
+
+const PODS: [&str; 4] = ["a", "b", "c", "d"];
+
+/// `web` and `echo` by each kind of socket.
+fn pairs() -> Result<[(SocketAddr, SocketAddr); 3]> {
+    Ok([(at(WEB4)?, at(ECHO4)?), (at(WEB6)?, at(ECHO6)?), (mapped(WEB4)?, mapped(ECHO4)?)])
+}
+
+/// Open sockets through `to`, and who is at their ends: all four, unless once in 10 million times.
+fn open(scene: &mut Scene<'_>, via: Via, to: SocketAddr) -> Result<Vec<(String, Socket)>> {
+    let mut all = Vec::new();
+    for _ in 0..64 {
+        let socket = scene.client.open(via, to)?.map_err(|failure| anyhow!("{to}: {failure}"))?;
+        all.push((ask(scene, socket, to)?, socket));
+    }
+    Ok(all)
+}
+
+/// One of them, to `pod`.
+fn one(sockets: &[(String, Socket)], pod: &str) -> Result<Socket> {
+    let found = sockets.iter().find(|(at, _)| at == pod);
+    Ok(found.with_context(|| format!("no socket went to {pod}"))?.1)
+}
+
+/// An exchange through an open socket, whose peer is `to`; who answered.
+fn ask(scene: &mut Scene<'_>, socket: Socket, to: SocketAddr) -> Result<String> {
+    let reply = scene.client.ask(socket, None)?;
+    let reply = reply.map_err(|failure| anyhow!("{to}: {failure}"))?;
+    ensure!(reply.peer == to, "the peer is {} and not {to}", reply.peer);
+    Ok(reply.pod)
+}
+
+/// That an open socket still is what it was.
+fn expect_alive(scene: &mut Scene<'_>, socket: Socket, to: SocketAddr, pod: &str) -> Result<()> {
+    let answered = ask(scene, socket, to)?;
+    ensure!(answered == pod, "{to}: {answered} answers, and not {pod}");
+    Ok(())
+}
+
+/// That a socket which waits is ended.
+fn expect_ended(scene: &mut Scene<'_>, socket: Socket) -> Result<()> {
+    let heard = scene.client.hear(socket)?;
+    let ended = (heard.step, heard.errno) == (Step::Receive, Errno::CONNABORTED.raw_os_error());
+    ensure!(ended, "the socket heard {heard}");
+    Ok(())
+}
+
+/// That of these sockets those to `gone` are ended, and all others are what they were; how many.
+fn expect_only(
+    scene: &mut Scene<'_>,
+    sockets: &[(String, Socket)],
+    to: SocketAddr,
+    gone: &str,
+) -> Result<u64> {
+    let mut ended = 0;
+    for (pod, socket) in sockets.iter().filter(|(pod, _)| pod == gone) {
+        expect_ended(scene, *socket).with_context(|| format!("{to}, {pod}"))?;
+        ended += 1;
+    }
+    ensure!(ended > 0, "no socket went to {gone}");
+    for (pod, socket) in sockets.iter().filter(|(pod, _)| pod != gone) {
+        expect_alive(scene, *socket, to, pod)?;
+    }
+    Ok(ended)
+}
+
+/// That the agent comes to say that it has ended so many sockets in all, and failed at none.
+fn expect_counts(scene: &Scene<'_>, udp: u64, tcp: u64) -> Result<()> {
+    let wanted = [
+        format!("topo_lb_ended_sockets_total{{protocol=\"udp\"}} {udp}"),
+        format!("topo_lb_ended_sockets_total{{protocol=\"tcp\"}} {tcp}"),
+        "topo_lb_unended_sockets_total 0".to_owned(),
+    ];
+    until(&format!("{wanted:?}"), FOLLOWS, || {
+        let body = scene.agent.get("/metrics")?.body;
+        let all = wanted.iter().all(|line| body.lines().any(|other| other == line));
+        Ok(if all { Ok(()) } else { Err(body) })
+    })?;
+    Ok(())
+}
+
+#[test]
+fn a_connected_udp_socket_is_ended_when_its_endpoint_stops_serving() -> Result<()> {
+    play(|scene| {
+        let mut ended = 0;
+        for (web, _) in pairs()? {
+            let sockets = open(scene, Via::UdpConnected, web)?;
+            scene.manifests.set_ready("b", false);
+            scene.manifests.write()?;
+            ended += expect_only(scene, &sockets, web, "b")?;
+            expect_counts(scene, ended, 0)?;
+            // The application may go on with the same socket.
+            let socket = one(&sockets, "b")?;
+            let again = scene.client.reconnect(socket, web)?;
+            ensure!(again.is_ok(), "{web}: {again:?}");
+            ensure!(ask(scene, socket, web)? != "b");
+
+            scene.manifests.set_ready("b", true);
+            scene.manifests.write()?;
+            scene.wait_for(Via::UdpConnected, web, &PODS)?;
+        }
+        Ok(())
+    })
+}
+
+#[test]
+fn a_service_that_is_deleted_ends_its_connected_udp_sockets() -> Result<()> {
+    play(|scene| {
+        let (web, echo) = (at(WEB4)?, at(ECHO4)?);
+        let (of_web, of_echo) =
+            (open(scene, Via::UdpConnected, web)?, open(scene, Via::UdpConnected, echo)?);
+        scene.change(|manifests| {
+            for kind in ["Service", "EndpointSlice"] {
+                manifests.remove(kind, "web");
+            }
+            Ok(())
+        })?;
+        for (_, socket) in &of_web {
+            expect_ended(scene, *socket)?;
+        }
+        for (pod, socket) in &of_echo {
+            expect_alive(scene, *socket, echo, pod)?;
+        }
+        Ok(())
+    })
+}
+
+#[test]
+fn a_mere_change_of_topology_or_a_draining_endpoint_ends_no_socket() -> Result<()> {
+    play(|scene| {
+        let mut ended = 0;
+        for (web, _) in pairs()? {
+            let sockets = open(scene, Via::UdpConnected, web)?;
+            // c and d are in other zones: not to be used for what is new. b goes at the same time, so
+            // that sockets are looked at.
+            scene.change(|manifests| {
+                manifests.annotate("web", KEYS, Some(ZONE))?;
+                manifests.set_ready("b", false);
+                Ok(())
+            })?;
+            ended += expect_only(scene, &sockets, web, "b")?;
+            expect_counts(scene, ended, 0)?;
+
+            // One of them drains, and the other is gone.
+            let draining = json!({"ready": false, "serving": true, "terminating": true});
+            scene.manifests.set_conditions("c", &draining);
+            scene.manifests.set_ready("d", false);
+            scene.manifests.write()?;
+            let rest: Vec<_> = sockets.into_iter().filter(|(pod, _)| pod != "b").collect();
+            ended += expect_only(scene, &rest, web, "d")?;
+            expect_counts(scene, ended, 0)?;
+
+            scene.change(|manifests| {
+                manifests.annotate("web", KEYS, None)?;
+                for pod in PODS {
+                    manifests.set_ready(pod, true);
+                }
+                Ok(())
+            })?;
+            scene.wait_for(Via::UdpConnected, web, &PODS)?;
+        }
+        Ok(())
+    })
+}
+
+#[test]
+fn sockets_of_others_to_the_same_endpoint_are_never_touched() -> Result<()> {
+    play(|scene| {
+        for ((web, echo), to_b) in pairs()?.into_iter().zip(to_pod(scene, "b")?) {
+            let of_web = open(scene, Via::UdpConnected, web)?;
+            let of_echo = open(scene, Via::UdpConnected, echo)?;
+            // Dialled without the Service.
+            let direct = scene.client.open(Via::UdpConnected, to_b)?;
+            let direct = direct.map_err(|failure| anyhow!("{failure}"))?;
+            expect_alive(scene, direct, to_b, "b")?;
+            // To b through web once, and since then through echo, directly, and to another of web's.
+            let mut moved = open(scene, Via::UdpConnected, web)?;
+            moved.retain(|(pod, _)| pod == "b");
+            ensure!(moved.len() >= 3, "{} sockets went to b", moved.len());
+            let mut now = Vec::new();
+            for ((_, socket), to) in moved.iter().zip([echo, to_b, web].into_iter().cycle()) {
+                loop {
+                    let reconnected = scene.client.reconnect(*socket, to)?;
+                    reconnected.map_err(|failure| anyhow!("{to}: {failure}"))?;
+                    let pod = ask(scene, *socket, to)?;
+                    // Of web, b itself would be ended.
+                    if to != web || pod != "b" {
+                        now.push((*socket, to, pod));
+                        break;
+                    }
+                }
+            }
+            let tcp = open(scene, Via::Http, web)?;
+
+            scene.set_endpoints("web", &["a", "c", "d"])?;
+            expect_only(scene, &of_web, web, "b")?;
+            for (pod, socket) in &of_echo {
+                expect_alive(scene, *socket, echo, pod)?;
+            }
+            expect_alive(scene, direct, to_b, "b")?;
+            for (socket, to, pod) in now {
+                expect_alive(scene, socket, to, &pod)?;
+            }
+            // Nobody asked for those of TCP.
+            for (pod, socket) in &tcp {
+                expect_alive(scene, *socket, web, pod)?;
+            }
+            scene.set_endpoints("web", &PODS)?;
+            scene.wait_for(Via::UdpConnected, web, &PODS)?;
+        }
+        Ok(())
+    })
+}
+
+/// The addresses of a pod itself, in the order of [`pairs`].
+fn to_pod(scene: &Scene<'_>, pod: &str) -> Result<[SocketAddr; 3]> {
+    let pod = scene.cluster.pod(pod)?;
+    let (four, six) = (pod.address4(), pod.address6());
+    let SocketAddr::V4(inner) = four else { bail!("{four} is not IPv4") };
+    Ok([four, six, (inner.ip().to_ipv6_mapped(), inner.port()).into()])
+}
+
+#[test]
+fn tcp_sockets_are_ended_where_it_is_asked_for() -> Result<()> {
+    prepared(
+        |_| {},
+        |scene| {
+            scene.agent.set("--terminate-tcp", "");
+            scene.agent.resume()?;
+            let (mut udp, mut tcp) = (0, 0);
+            for ((web, _), to_b) in pairs()?.into_iter().zip(to_pod(scene, "b")?) {
+                let streams = open(scene, Via::Http, web)?;
+                let multipath = open(scene, Via::HttpMptcp, web)?;
+                let datagrams = open(scene, Via::UdpConnected, web)?;
+                let direct = scene.client.open(Via::Http, to_b)?;
+                let direct = direct.map_err(|failure| anyhow!("{failure}"))?;
+                // Farther ones are not to be used for what is new, and stay.
+                scene.change(|manifests| {
+                    manifests.annotate("web", KEYS, Some(ZONE))?;
+                    manifests.set_ready("b", false);
+                    Ok(())
+                })?;
+                tcp += expect_only(scene, &streams, web, "b")?;
+                udp += expect_only(scene, &datagrams, web, "b")?;
+                expect_counts(scene, udp, tcp)?;
+                expect_alive(scene, direct, to_b, "b")?;
+                // Their subflows have no storage of their own.
+                for (pod, socket) in &multipath {
+                    expect_alive(scene, *socket, web, pod)?;
+                }
+                scene.change(|manifests| {
+                    manifests.annotate("web", KEYS, None)?;
+                    manifests.set_ready("b", true);
+                    Ok(())
+                })?;
+                scene.wait_for(Via::Http, web, &PODS)?;
+            }
+            Ok(())
+        },
+    )
+}
+
+#[test]
+fn what_stopped_serving_while_no_agent_ran_is_found_at_the_next_start() -> Result<()> {
+    play(|scene| {
+        let web = at(WEB4)?;
+        let sockets = open(scene, Via::UdpConnected, web)?;
+        scene.agent.kill();
+        scene.manifests.set_ready("b", false);
+        scene.manifests.write()?;
+        for (pod, socket) in &sockets {
+            expect_alive(scene, *socket, web, pod)?;
+        }
+        scene.agent.resume()?;
+        let ended = expect_only(scene, &sockets, web, "b")?;
+        expect_counts(scene, ended, 0)
+    })
+}
+
+#[test]
+fn an_endpoint_that_is_back_before_its_sockets_are_looked_at_has_its_membership() -> Result<()> {
+    play(|scene| {
+        for ((web, _), to_b) in pairs()?.into_iter().take(2).zip(to_pod(scene, "b")?) {
+            let frontend = Frontend { address: web.ip(), port: 80, protocol: Protocol::Udp };
+            let mut serves = Vec::new();
+            for ready in [true, false, true] {
+                scene.manifests.set_ready("b", ready);
+                scene.manifests.write()?;
+                let pods: &[&str] = if ready { &PODS } else { &["a", "c", "d"] };
+                scene.wait_for(Via::UdpConnected, web, pods)?;
+                // As the agent asks for it before it ends a socket.
+                let membership = Membership::open(scene.agent.pins())?;
+                serves.push(membership.serves(&frontend, to_b)?);
+            }
+            ensure!(serves == [true, false, true], "{web}: {serves:?}");
+            let nobody = Frontend { port: 81, ..frontend };
+            ensure!(!Membership::open(scene.agent.pins())?.serves(&nobody, to_b)?);
+        }
+        Ok(())
+    })
+}
+
+#[test]
+fn a_socket_that_no_process_holds_is_left_alone() -> Result<()> {
+    play(|scene| {
+        let web = at(WEB4)?;
+        let sockets = open(scene, Via::UdpConnected, web)?;
+        // As a socket of the kernel's own: it cannot be told from one by anything else.
+        let socket = one(&sockets, "b")?;
+        scene.client.shelve(socket)?;
+        scene.manifests.set_ready("b", false);
+        scene.manifests.write()?;
+        let rest: Vec<_> = sockets.into_iter().filter(|(_, other)| *other != socket).collect();
+        let ended = expect_only(scene, &rest, web, "b")?;
+        expect_counts(scene, ended, 0)?;
+        scene.client.unshelve(socket)?;
+        expect_alive(scene, socket, web, "b")
+    })
+}
+
+#[test]
+fn an_agent_that_may_not_look_at_sockets_says_so_and_leaves_them() -> Result<()> {
+    let needed = CapabilitySet::BPF | CapabilitySet::NET_ADMIN | CapabilitySet::PERFMON;
+    let cases = [(needed | CapabilitySet::SYS_PTRACE, "CAP_SYS_ADMIN"), (needed, "CAP_SYS_PTRACE")];
+    for (capabilities, named) in cases {
+        prepared(
+            |_| {},
+            |scene| {
+                scene.agent.keep_only(capabilities);
+                scene.agent.resume()?;
+                let web = at(WEB4)?;
+                let sockets = open(scene, Via::UdpConnected, web)?;
+                let agent = &scene.agent;
+                until("a sentence about it", FOLLOWS, || {
+                    let log = agent.log();
+                    let said = log.lines().filter(|line| line.contains("are gone stay")).count();
+                    Ok(if said == 1 && log.contains(named) { Ok(()) } else { Err(log) })
+                })?;
+                scene.manifests.set_ready("b", false);
+                scene.manifests.write()?;
+                scene.wait_for(Via::UdpConnected, web, &["a", "c", "d"])?;
+                // Longer than it takes where it is allowed.
+                sleep(Duration::from_millis(500));
+                for (pod, socket) in &sockets {
+                    expect_alive(scene, *socket, web, pod)?;
+                }
+                let log = scene.agent.log();
+                let said = log.lines().filter(|line| line.contains("are gone stay")).count();
+                ensure!(said == 1, "said {said} times:\n{log}");
+                Ok(())
+            },
+        )?;
+    }
+    Ok(())
+}
+
+#[test]
+fn check_says_whether_sockets_can_be_ended() -> Result<()> {
+    play(|scene| {
+        let cases = [
+            (CapabilitySet::empty(), "ok", "can be ended"),
+            (CapabilitySet::SYS_ADMIN, "limited", "CAP_SYS_ADMIN"),
+            (CapabilitySet::SYS_ADMIN | CapabilitySet::SYS_PTRACE, "limited", "CAP_SYS_PTRACE"),
+        ];
+        let root = scene.cluster.nodes()[0].cgroup_path().to_str().context("a path of UTF-8")?;
+        for (capabilities, status, sentence) in cases {
+            let mut command = scene.binary.command(&["check", "--cgroup-root", root, "-o", "json"]);
+            without(&mut command, capabilities);
+            let report: Value = serde_json::from_slice(&command.output()?.stdout)?;
+            let findings = report["findings"].as_array().context("a list of findings")?;
+            let sockets = findings.iter().find(|finding| finding["name"] == "sockets");
+            let sockets = sockets.with_context(|| format!("nothing of sockets in {report}"))?;
+            let said = sockets["sentence"].as_str().unwrap_or_default();
+            ensure!(sockets["status"] == status && said.contains(sentence), "{sockets}");
+        }
+        Ok(())
+    })
+}

@@ -1,0 +1,111 @@
+//! The map that says which Services have no room in the others: the agent writes it, `list` reads it.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use topo_lb_common::left_out::{LACKS_ENDPOINTS, LACKS_SERVICES, LeftOut, TEXT_LENGTH};
+use topo_lb_common::maps;
+
+use super::bpf::{self, Hash, OpenError, Raw, ReadError, failed};
+use super::store::StoreError;
+use crate::cluster::ServiceId;
+use crate::plan::Shortage;
+
+/// The pinned map.
+pub struct LeftOutMap(Hash<u32, LeftOut>);
+
+impl LeftOutMap {
+    /// Opens it.
+    ///
+    /// # Errors
+    /// It is not there, or is something else.
+    pub fn open(pin_dir: &Path) -> Result<Self, OpenError> {
+        bpf::hash(pin_dir, maps::LEFT_OUT).map(Self)
+    }
+
+    /// Has it name these Services and no others, as far as it has room itself.
+    ///
+    /// # Errors
+    /// The kernel refuses: the map may then name Services of before.
+    pub fn write(&mut self, services: &BTreeMap<ServiceId, Shortage>) -> Result<(), StoreError> {
+        let mut written = 0;
+        for (key, (id, shortage)) in (0..maps::MOST_LEFT_OUT).zip(services) {
+            self.0
+                .insert(Raw(key), Raw(value(id, *shortage)), 0)
+                .map_err(failed(maps::LEFT_OUT, "write"))?;
+            written = key + 1;
+        }
+        let surplus: Vec<_> =
+            self.0.keys().filter_map(Result::ok).filter(|Raw(key)| *key >= written).collect();
+        for key in surplus {
+            self.0.remove(&key).map_err(failed(maps::LEFT_OUT, "remove"))?;
+        }
+        Ok(())
+    }
+}
+
+/// The Services that are left out, `namespace/name`, by name, and what there is too little of; none
+/// where the pins are of an agent that did not say it.
+///
+/// # Errors
+/// The map cannot be read.
+pub fn read(pin_dir: &Path) -> Result<Vec<(Arc<str>, Shortage)>, ReadError> {
+    if !pin_dir.join(maps::LEFT_OUT).exists() {
+        return Ok(Vec::new());
+    }
+    let mut all = BTreeMap::new();
+    for pair in LeftOutMap::open(pin_dir)?.0.iter() {
+        let (Raw(key), Raw(value)) = pair.map_err(failed(maps::LEFT_OUT, "read"))?;
+        all.extend(parts(&value).map(|parts| (key, parts)));
+    }
+    Ok(all.into_values().collect())
+}
+
+fn value(id: &ServiceId, shortage: Shortage) -> LeftOut {
+    let mut service = [0; TEXT_LENGTH];
+    for (place, byte) in service[..TEXT_LENGTH - 1].iter_mut().zip(id.to_string().bytes()) {
+        *place = byte;
+    }
+    let lacks = match shortage {
+        Shortage::Services => LACKS_SERVICES,
+        Shortage::Endpoints => LACKS_ENDPOINTS,
+    };
+    LeftOut { lacks, service }
+}
+
+/// `None` for what no agent writes.
+fn parts(value: &LeftOut) -> Option<(Arc<str>, Shortage)> {
+    let length = value.service.iter().position(|&byte| byte == 0)?;
+    let service = std::str::from_utf8(&value.service[..length]).ok()?;
+    let shortage = match value.lacks {
+        LACKS_SERVICES => Shortage::Services,
+        LACKS_ENDPOINTS => Shortage::Endpoints,
+        _ => return None,
+    };
+    Some((service.into(), shortage))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_longest_name_is_read_back_as_it_was_written() {
+        let label = "x".repeat(63);
+        let id = ServiceId { namespace: label.as_str().into(), name: label.as_str().into() };
+        for shortage in [Shortage::Services, Shortage::Endpoints] {
+            let read = parts(&value(&id, shortage));
+            assert_eq!(read, Some((format!("{label}/{label}").into(), shortage)));
+        }
+    }
+
+    #[test]
+    fn what_no_agent_writes_is_left_out() {
+        let id = ServiceId { namespace: "a".into(), name: "b".into() };
+        let good = value(&id, Shortage::Services);
+        assert_eq!(parts(&LeftOut { lacks: 9, ..good }), None);
+        assert_eq!(parts(&LeftOut { service: [b'x'; TEXT_LENGTH], ..good }), None);
+        assert_eq!(parts(&LeftOut { service: [0xff; TEXT_LENGTH], ..good }), None);
+    }
+}

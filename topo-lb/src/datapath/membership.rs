@@ -1,0 +1,87 @@
+//! Whether an endpoint serves a frontend, as the maps have it at this moment: for those who act on
+//! what is told them later than it was true.
+
+use std::net::SocketAddr;
+use std::path::Path;
+
+use topo_lb_common::maps;
+use topo_lb_common::member::Member;
+
+use super::bpf::{self, Hash, OpenError, Raw, failed};
+use super::encode::{self, Layout, V4, V6};
+use super::store::StoreError;
+use crate::plan::{Family, Frontend};
+use aya::maps::MapError;
+
+/// The maps of one family.
+struct Books<L: Layout> {
+    services: Hash<L::Frontend, L::Service>,
+    members: Hash<L::MemberKey, Member>,
+    names: [&'static str; 2],
+}
+
+/// The pinned maps that say so.
+pub struct Membership {
+    v4: Books<V4>,
+    v6: Books<V6>,
+}
+
+/// A value that is being written is read again.
+const ATTEMPTS: u32 = 3;
+
+impl Membership {
+    /// Opens them.
+    ///
+    /// # Errors
+    /// They are not there, or are something else.
+    pub fn open(pin_dir: &Path) -> Result<Self, OpenError> {
+        Ok(Self {
+            v4: Books::open(pin_dir, [maps::SERVICES4, maps::MEMBERS4])?,
+            v6: Books::open(pin_dir, [maps::SERVICES6, maps::MEMBERS6])?,
+        })
+    }
+
+    /// Whether an endpoint is a member of a frontend's Service: only of Services whose members are
+    /// listed. A value that is never found whole has every member.
+    ///
+    /// # Errors
+    /// A map cannot be read.
+    pub fn serves(&self, frontend: &Frontend, endpoint: SocketAddr) -> Result<bool, StoreError> {
+        match frontend.family() {
+            Family::V4 => self.v4.serves(frontend, endpoint),
+            Family::V6 => self.v6.serves(frontend, endpoint),
+        }
+    }
+}
+
+impl<L: Layout> Books<L> {
+    fn open(pin_dir: &Path, names: [&'static str; 2]) -> Result<Self, OpenError> {
+        let [services, members] = names;
+        Ok(Self {
+            services: bpf::hash(pin_dir, services)?,
+            members: bpf::hash(pin_dir, members)?,
+            names,
+        })
+    }
+
+    fn serves(&self, frontend: &Frontend, endpoint: SocketAddr) -> Result<bool, StoreError> {
+        let addresses = (L::octets(frontend.address), L::octets(endpoint.ip()));
+        let (Some(vip), Some(address)) = addresses else { return Ok(false) };
+        let key = L::frontend(vip, frontend.port, encode::protocol_number(frontend.protocol));
+        for _ in 0..ATTEMPTS {
+            let service = match self.services.get(&Raw(key), 0) {
+                Err(MapError::KeyNotFound) => return Ok(false),
+                found => found.map_err(failed(self.names[0], "read"))?.0,
+            };
+            if L::is_whole(&service, &key) {
+                let (header, _) = L::read_service(&service);
+                let member = L::member(header.service, address, endpoint.port());
+                return match self.members.get(&Raw(member), 0) {
+                    Err(MapError::KeyNotFound) => Ok(false),
+                    found => found.map(|_| true).map_err(failed(self.names[1], "read")),
+                };
+            }
+        }
+        Ok(true)
+    }
+}

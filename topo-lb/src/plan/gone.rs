@@ -1,0 +1,294 @@
+//! Endpoints that serve a Service port no more, whose sockets can be ended.
+//!
+//! What a plan takes off a Service's list of members is more than that: a Service that finds no
+//! room, or is left to kube-proxy, loses its members while they go on serving. So the plan's word is
+//! held against what the cluster looks like.
+
+use std::collections::{BTreeMap, HashSet};
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use super::diff::service_of;
+use super::frontend::{Family, Frontend};
+use super::installed::Installed;
+use super::step::{Plan, Step};
+use crate::cluster::ServiceId;
+
+/// An endpoint that serves connections to these frontends no more, not even those that it has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Gone {
+    /// `namespace/name:port`.
+    pub service: Arc<str>,
+    /// Where its clients dialled, of the endpoint's family; at least one.
+    pub frontends: Vec<Frontend>,
+    /// Where it was.
+    pub endpoint: SocketAddr,
+}
+
+/// What stops serving by `plan`, as `installed` is before it: members that it removes, but for those
+/// that are `serving` the frontend all the same. The members of the maps are those of the last agent
+/// at start: what stopped serving while no agent ran is found, too.
+pub fn gone(
+    plan: &Plan,
+    installed: &Installed,
+    serving: impl Fn(&ServiceId, &Frontend) -> HashSet<SocketAddr>,
+) -> Vec<Gone> {
+    let mut removed: BTreeMap<u32, Vec<SocketAddr>> = BTreeMap::new();
+    for step in &plan.steps {
+        if let Step::RemoveMember { index, endpoint } = step {
+            removed.entry(*index).or_default().push(*endpoint);
+        }
+    }
+    let mut all = Vec::new();
+    for (index, endpoints) in removed {
+        let Some(service) = installed.indexes().name(index) else { continue };
+        let Some(id) = service_of(service) else { continue };
+        let frontends: Vec<_> = installed
+            .frontends_of(index)
+            .map(|frontend| (*frontend, serving(&id, frontend)))
+            .collect();
+        all.extend(endpoints.into_iter().filter_map(|endpoint| {
+            let left: Vec<_> = frontends
+                .iter()
+                .filter(|(frontend, _)| frontend.family() == Family::of(endpoint.ip()))
+                .filter(|(_, serving)| !serving.contains(&endpoint))
+                .map(|(frontend, _)| *frontend)
+                .collect();
+            let is_gone = !left.is_empty();
+            is_gone.then(|| Gone { service: Arc::clone(service), frontends: left, endpoint })
+        }));
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::cluster::service::PolicySources;
+    use crate::cluster::{
+        Protocol, Service, ServicePort, Slice, SliceEndpoint, SliceId, SlicePort, Update,
+    };
+    use crate::plan::Capacity;
+    use crate::reconcile::Reconciler;
+    use crate::topology::Scope;
+
+    const ROOM: Capacity =
+        Capacity { services: 64, slots: 64, members: 64, flows: 0, connections: 0 };
+
+    /// Names of Services and hosts of endpoints, as the cases speak of them.
+    type World = Vec<(&'static str, Vec<(u8, bool)>)>;
+
+    fn id(name: &str) -> ServiceId {
+        ServiceId { namespace: "default".into(), name: name.into() }
+    }
+
+    /// ClusterIP 10.96.0.<letter>, keyed to this node where the name is upper case.
+    fn service(name: &str) -> Service {
+        let letter = name.as_bytes()[0];
+        let keys = letter.is_ascii_uppercase().then(|| "kubernetes.io/hostname".into());
+        Service {
+            id: id(name),
+            cluster_ips: vec![[10, 96, 0, letter].into()],
+            ports: vec![ServicePort { name: "dns".into(), port: 53, protocol: Protocol::Udp }],
+            policy: PolicySources { topology_keys: keys, ..PolicySources::default() },
+            internal_local: false,
+            external_local: false,
+            affinity_seconds: None,
+            skipped: None,
+        }
+    }
+
+    /// Of endpoints 10.244.0.<host>; those below 10 are on this node.
+    fn slice(name: &str, endpoints: &[(u8, bool)]) -> Slice {
+        let endpoint = |&(host, serving): &(u8, bool)| SliceEndpoint {
+            address: [10, 244, 0, host].into(),
+            node: Some(if host < 10 { "here" } else { "there" }.into()),
+            labels: [].into(),
+            ready: serving,
+            serving,
+            terminating: false,
+            for_nodes: Vec::new(),
+            for_zones: Vec::new(),
+        };
+        Slice {
+            id: SliceId { namespace: "default".into(), name: name.into() },
+            service: Some(id(name)),
+            ports: vec![SlicePort { name: "dns".into(), port: 5353, protocol: Protocol::Udp }],
+            endpoints: endpoints.iter().map(endpoint).collect(),
+            triggered: None,
+        }
+    }
+
+    /// An agent of `scope` and its maps, which `world` is put into.
+    struct Agent {
+        reconciler: Reconciler,
+        installed: Installed,
+    }
+
+    impl Agent {
+        fn new(scope: Scope, capacity: Capacity) -> Self {
+            let mut reconciler = Reconciler::new("here".into(), scope, false);
+            let labels = [("kubernetes.io/hostname", "here")];
+            reconciler.observe(Update::Node(crate::cluster::Node {
+                name: "here".into(),
+                labels: labels.map(|(key, value)| (key.into(), value.into())).into(),
+            }));
+            Self { reconciler, installed: Installed::new(capacity) }
+        }
+
+        /// `service endpoint` of what stopped serving, sorted.
+        fn turn_into(&mut self, world: &World) -> Vec<String> {
+            let services = world.iter().map(|(name, _)| service(name)).collect();
+            let slices = world.iter().map(|(name, endpoints)| slice(name, endpoints)).collect();
+            self.reconciler.observe(Update::AllSlices(slices, Vec::new()));
+            self.reconciler.observe(Update::AllServices(services, Vec::new()));
+            let mut all = Vec::new();
+            while !self.reconciler.settled() {
+                let plan = self.reconciler.plan(&self.installed);
+                all.extend(self.reconciler.gone(&plan, &self.installed));
+                for step in &plan.steps {
+                    self.installed.record(step);
+                }
+                self.reconciler.carried_out(&plan);
+            }
+            let line = |gone: Gone| format!("{} {}", gone.service, gone.endpoint);
+            let mut lines: Vec<_> = all.into_iter().map(line).collect();
+            lines.sort();
+            lines
+        }
+    }
+
+    #[test]
+    fn what_stops_serving_is_gone_and_nothing_else() {
+        let cases: [(&str, World, World, &[&str]); 9] = [
+            ("nothing changes", vec![("a", vec![(1, true)])], vec![("a", vec![(1, true)])], &[]),
+            (
+                "an endpoint leaves its slice",
+                vec![("a", vec![(1, true), (11, true)])],
+                vec![("a", vec![(1, true)])],
+                &["default/a:dns 10.244.0.11:5353"],
+            ),
+            (
+                "an endpoint serves no more",
+                vec![("a", vec![(1, true), (11, true)])],
+                vec![("a", vec![(1, true), (11, false)])],
+                &["default/a:dns 10.244.0.11:5353"],
+            ),
+            (
+                "the last one goes",
+                vec![("a", vec![(1, true)])],
+                vec![("a", vec![])],
+                &["default/a:dns 10.244.0.1:5353"],
+            ),
+            (
+                "a nearer one comes",
+                vec![("A", vec![(11, true), (12, true)])],
+                vec![("A", vec![(1, true), (11, true), (12, true)])],
+                &[],
+            ),
+            (
+                "one that was not chosen goes",
+                vec![("A", vec![(1, true), (11, true)])],
+                vec![("A", vec![(1, true)])],
+                &["default/A:dns 10.244.0.11:5353"],
+            ),
+            (
+                "another Service keeps it",
+                vec![("a", vec![(1, true)]), ("b", vec![(1, true)])],
+                vec![("a", vec![]), ("b", vec![(1, true)])],
+                &["default/a:dns 10.244.0.1:5353"],
+            ),
+            (
+                "the Service goes",
+                vec![("a", vec![(1, true)])],
+                vec![],
+                &["default/a:dns 10.244.0.1:5353"],
+            ),
+            ("one comes", vec![("a", vec![])], vec![("a", vec![(1, true)])], &[]),
+        ];
+        for (case, before, after, wanted) in cases {
+            let mut agent = Agent::new(Scope::All, ROOM);
+            agent.turn_into(&before);
+            assert_eq!(agent.turn_into(&after), wanted, "{case}");
+        }
+    }
+
+    #[test]
+    fn a_service_that_loses_its_room_keeps_its_sockets() {
+        let mut agent = Agent::new(Scope::All, Capacity { members: 2, ..ROOM });
+        agent.turn_into(&vec![("a", vec![(1, true), (2, true)])]);
+        let crowd = vec![("a", vec![(1, true), (2, true), (3, true)])];
+        assert!(agent.turn_into(&crowd).is_empty());
+        assert!(agent.reconciler.left_out().contains_key(&id("a")));
+    }
+
+    #[test]
+    fn a_service_that_is_left_to_another_proxy_keeps_its_sockets() {
+        let mut agent = Agent::new(Scope::OptIn, ROOM);
+        agent.turn_into(&vec![("A", vec![(1, true)])]);
+        let mut plain = service("A");
+        plain.policy = PolicySources::default();
+        agent.reconciler.observe(Update::Service(plain));
+        let plan = agent.reconciler.plan(&agent.installed);
+        assert!(plan.steps.iter().any(|step| matches!(step, Step::RemoveMember { .. })));
+        assert_eq!(agent.reconciler.gone(&plan, &agent.installed), []);
+    }
+
+    #[test]
+    fn a_port_that_is_only_renamed_keeps_its_sockets() {
+        let mut agent = Agent::new(Scope::All, ROOM);
+        agent.turn_into(&vec![("a", vec![(1, true)])]);
+        let (mut renamed, mut endpoints) = (service("a"), slice("a", &[(1, true)]));
+        renamed.ports[0].name = "domain".into();
+        endpoints.ports[0].name = "domain".into();
+        agent.reconciler.observe(Update::Service(renamed));
+        agent.reconciler.observe(Update::Slice(endpoints));
+        let plan = agent.reconciler.plan(&agent.installed);
+        assert_eq!(agent.reconciler.gone(&plan, &agent.installed), []);
+    }
+
+    fn worlds() -> impl Strategy<Value = Vec<World>> {
+        let endpoints = prop::collection::btree_map(1_u8..20, any::<bool>(), 0..6)
+            .prop_map(|endpoints| endpoints.into_iter().collect::<Vec<_>>());
+        let world = prop::collection::btree_map(
+            prop::sample::select(vec!["a", "b", "A", "B"]),
+            endpoints,
+            0..4,
+        )
+        .prop_map(|world| world.into_iter().collect::<World>());
+        prop::collection::vec(world, 1..6)
+    }
+
+    /// Who serves whom, said as `Gone` is printed.
+    fn serving(world: &World) -> BTreeSet<String> {
+        world
+            .iter()
+            .flat_map(|(name, endpoints)| {
+                endpoints
+                    .iter()
+                    .filter(|(_, serves)| *serves)
+                    .map(move |(host, _)| format!("default/{name}:dns 10.244.0.{host}:5353"))
+            })
+            .collect()
+    }
+
+    proptest! {
+        /// A UDP Service with room: gone is exactly what served before and serves no more.
+        #[test]
+        fn gone_is_the_difference_of_what_serves(worlds in worlds()) {
+            let mut agent = Agent::new(Scope::All, ROOM);
+            let mut before = BTreeSet::new();
+            for world in worlds {
+                let gone = agent.turn_into(&world);
+                let after = serving(&world);
+                let wanted: Vec<_> = before.difference(&after).cloned().collect();
+                prop_assert_eq!(gone, wanted);
+                before = after;
+            }
+        }
+    }
+}

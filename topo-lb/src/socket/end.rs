@@ -1,0 +1,331 @@
+//! The thread that ends sockets. The owner of the state only tells it what is gone, and never waits.
+
+use std::collections::HashSet;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::panic::resume_unwind;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::net::sockopt::socket_cookie;
+use tracing::{info, warn};
+
+use super::diag::{Diag, Unable};
+use super::holder::held;
+use super::message::Seen;
+use super::namespace::{Found, Traveller};
+use super::stale::Stale;
+use crate::cluster::Protocol;
+use crate::datapath::bpf::OpenError;
+use crate::datapath::dialled::Dialled;
+use crate::datapath::membership::Membership;
+use crate::metrics::{Figures, count};
+use crate::plan::{Family, Gone};
+
+/// Whose sockets are ended.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Where the maps are pinned.
+    pub pin_dir: PathBuf,
+    /// The processes whose sockets are looked at.
+    pub cgroup_root: PathBuf,
+    /// TCP sockets too, and not only UDP's.
+    pub tcp: bool,
+}
+
+/// How long endpoints are gathered, so that one look through all namespaces serves many; and how long
+/// a `connect` has to get from the programs, which chose by the maps as they were, to its socket.
+const GATHER: Duration = Duration::from_millis(200);
+/// Endpoints that may wait until the thread is done with others.
+const BACKLOG: usize = 65_536;
+/// Where looking takes long, the thread rests so many times longer: it never takes more than a fifth of
+/// a CPU.
+const IDLE: u32 = 4;
+/// How long the end of the agent waits for what was told last.
+const LAST: Duration = Duration::from_secs(2);
+/// What it does takes little.
+const STACK: usize = 256 * 1024;
+
+/// Takes what is gone.
+#[derive(Debug)]
+pub struct Ender {
+    /// Room for one: what comes meanwhile is gathered here, and not there.
+    queue: SyncSender<Stale>,
+    backlog: Stale,
+    done: Receiver<()>,
+    protocols: &'static [Protocol],
+    figures: Arc<Figures>,
+}
+
+impl Ender {
+    /// Starts the thread. Where sockets cannot be ended, it says so once, and ends.
+    ///
+    /// # Errors
+    /// There is no room for a thread.
+    pub fn start(options: Options, figures: Arc<Figures>) -> io::Result<Self> {
+        let (queue, stale) = sync_channel(1);
+        let (say_done, done) = sync_channel(0);
+        let protocols: &[_] =
+            if options.tcp { &[Protocol::Udp, Protocol::Tcp] } else { &[Protocol::Udp] };
+        let counts = Arc::clone(&figures);
+        thread::Builder::new().name("sockets".into()).stack_size(STACK).spawn(move || {
+            // It goes when the thread ends, and that is what is waited for.
+            let _done: SyncSender<()> = say_done;
+            if let Some(worker) = Worker::prepare(options, counts) {
+                worker.work(&stale);
+            }
+        })?;
+        Ok(Self { queue, backlog: Stale::default(), done, protocols, figures })
+    }
+
+    /// Has the sockets ended that are connected to what is gone. Returns at once; what the thread has
+    /// no time for is told again with the next call, which may be one with nothing.
+    pub fn end(&mut self, gone: &[Gone]) {
+        self.backlog.merge(Stale::of(gone, self.protocols));
+        if self.backlog.is_empty() {
+            return;
+        }
+        match self.queue.try_send(std::mem::take(&mut self.backlog)) {
+            Err(TrySendError::Full(stale)) if stale.len() <= BACKLOG => self.backlog = stale,
+            Err(TrySendError::Full(_)) => {
+                count(&self.figures.unended_sockets);
+                warn!("endpoints go faster than their sockets can be ended; some sockets stay");
+            }
+            // There is no thread where it would be of no use.
+            Ok(()) | Err(TrySendError::Disconnected(_)) => {}
+        }
+    }
+
+    /// Waits, not for long, until what was told last is done. Blocks.
+    pub fn finish(mut self) {
+        self.end(&[]);
+        drop(self.queue);
+        // Nothing is ever sent: the thread ends, or takes too long.
+        let _ = self.done.recv_timeout(LAST);
+    }
+}
+
+/// Why sockets cannot be ended, or not all of them.
+#[derive(Debug, thiserror::Error)]
+pub enum Obstacle {
+    /// The kernel does not do it.
+    #[error("{0}")]
+    Kernel(String),
+    /// Processes whose sockets cannot be found.
+    #[error(
+        "{0} processes cannot be seen from here: it takes the host's pid namespace (hostPID) and \
+         CAP_SYS_PTRACE"
+    )]
+    Hidden(usize),
+    /// Namespaces that cannot be entered.
+    #[error(
+        "going into other network namespaces takes CAP_SYS_ADMIN, and opening others' sockets \
+             CAP_SYS_PTRACE"
+    )]
+    Forbidden,
+}
+
+impl From<Unable> for Obstacle {
+    fn from(unable: Unable) -> Self {
+        Self::Kernel(unable.to_string())
+    }
+}
+
+/// Looks whether the sockets of a cgroup's processes could be ended. Does it on a thread of its own,
+/// which goes into their network namespaces.
+///
+/// # Errors
+/// The first obstacle.
+pub fn look(cgroup_root: &Path) -> Result<(), Obstacle> {
+    thread::scope(|scope| {
+        let look = scope.spawn(|| {
+            let traveller = traveller()?;
+            let found = Found::in_cgroup(cgroup_root);
+            if found.hidden > 0 {
+                return Err(Obstacle::Hidden(found.hidden));
+            }
+            let mut namespaces = found.namespaces.iter();
+            let is_forbidden = namespaces.any(|(inode, processes)| {
+                let entered = traveller.within(*inode, processes, || Ok(()));
+                entered.is_err_and(|error| error.kind() == io::ErrorKind::PermissionDenied)
+            });
+            if is_forbidden { Err(Obstacle::Forbidden) } else { Ok(()) }
+        });
+        look.join().unwrap_or_else(|panic| resume_unwind(panic))
+    })
+}
+
+/// At home where this thread is, and where sockets can be ended.
+fn traveller() -> Result<Traveller, Obstacle> {
+    let no_proc = "/proc does not show this thread's network namespace";
+    let traveller =
+        Traveller::new().map_err(|error| Obstacle::Kernel(format!("{no_proc}: {error}")))?;
+    Diag::open().map_err(Unable::from).and_then(|diag| diag.probe())?;
+    Ok(traveller)
+}
+
+/// What the thread has.
+struct Worker {
+    options: Options,
+    figures: Arc<Figures>,
+    traveller: Traveller,
+    /// Each is said once.
+    said: Said,
+}
+
+#[derive(Default)]
+struct Said {
+    forbidden: bool,
+    hidden: bool,
+}
+
+/// What one look is for.
+struct Search<'a> {
+    stale: &'a Stale,
+    dialled: Dialled,
+    membership: Membership,
+}
+
+impl Worker {
+    fn prepare(options: Options, figures: Arc<Figures>) -> Option<Self> {
+        let traveller = match traveller() {
+            Ok(traveller) => traveller,
+            Err(error) => {
+                warn!(
+                    "sockets to endpoints that are gone stay until their applications give up: {error}"
+                );
+                return None;
+            }
+        };
+        let mut worker = Self { options, figures, traveller, said: Said::default() };
+        // What will not be possible is said now, and not when it is needed.
+        let found = worker.find();
+        for (inode, processes) in &found.namespaces {
+            match worker.traveller.within(*inode, processes, || Ok(())) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => worker.tell(&error),
+                _ => {}
+            }
+        }
+        Some(worker)
+    }
+
+    fn work(mut self, queue: &Receiver<Stale>) {
+        let mut pause = GATHER;
+        while let Ok(mut stale) = queue.recv() {
+            thread::sleep(pause);
+            let began = Instant::now();
+            while let Ok(more) = queue.try_recv() {
+                stale.merge(more);
+            }
+            if let Err(error) = self.sweep(&stale) {
+                count(&self.figures.unended_sockets);
+                warn!("sockets to endpoints that are gone cannot be looked for: {error}");
+            }
+            pause = GATHER.max(began.elapsed() * IDLE);
+        }
+    }
+
+    fn find(&mut self) -> Found {
+        let found = Found::in_cgroup(&self.options.cgroup_root);
+        if found.hidden > 0 && !self.said.hidden {
+            self.said.hidden = true;
+            let obstacle = Obstacle::Hidden(found.hidden);
+            warn!("sockets to endpoints that are gone stay where they cannot be found: {obstacle}");
+        }
+        found
+    }
+
+    fn sweep(&mut self, stale: &Stale) -> Result<(), OpenError> {
+        let search = Search::open(&self.options, stale)?;
+        let found = self.find();
+        let everyone: Vec<u32> = found.namespaces.values().flatten().copied().collect();
+        let mut ended = [0_u64; 2];
+        for (inode, processes) in &found.namespaces {
+            let outcome = self
+                .traveller
+                .within(*inode, processes, Diag::open)
+                .and_then(|diag| search.end(&diag, processes, &everyone, &mut ended));
+            match outcome {
+                // All that lived there have ended.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => {
+                    count(&self.figures.unended_sockets);
+                    self.tell(&error);
+                }
+                Ok(()) => {}
+            }
+        }
+        let [udp, tcp] = ended;
+        for (counter, ended) in self.figures.ended_sockets.iter().zip(ended) {
+            counter.fetch_add(ended, Relaxed);
+        }
+        if udp + tcp > 0 {
+            info!(udp, tcp, "ended sockets whose endpoint serves no more");
+        }
+        Ok(())
+    }
+
+    /// Says what went wrong in one namespace.
+    fn tell(&mut self, error: &io::Error) {
+        let forbidden = error.kind() == io::ErrorKind::PermissionDenied;
+        if forbidden && !std::mem::replace(&mut self.said.forbidden, true) {
+            let obstacle = Obstacle::Forbidden;
+            warn!(
+                "sockets to endpoints that are gone stay where this process may not look: {obstacle}"
+            );
+        } else if !forbidden {
+            warn!("sockets to endpoints that are gone stay in a network namespace: {error}");
+        }
+    }
+}
+
+impl<'a> Search<'a> {
+    fn open(options: &Options, stale: &'a Stale) -> Result<Self, OpenError> {
+        let dialled = Dialled::open(&options.pin_dir)?;
+        Ok(Self { stale, dialled, membership: Membership::open(&options.pin_dir)? })
+    }
+
+    /// Ends what is to be ended in one namespace, and counts it: UDP, TCP.
+    fn end(
+        &self,
+        diag: &Diag,
+        processes: &[u32],
+        everyone: &[u32],
+        ended: &mut [u64; 2],
+    ) -> io::Result<()> {
+        let mut suspects = Vec::new();
+        for kind in self.stale.kinds() {
+            diag.sockets(kind, self.stale.port(), |seen| {
+                suspects.extend(Some(seen).filter(|seen| self.stale.suspects(seen)));
+            })?;
+        }
+        let inodes: HashSet<u32> = suspects.iter().map(|seen| seen.inode).collect();
+        // Those who live in the namespace first: nearly always it is one of them.
+        let held = held(processes.iter().chain(everyone).copied(), inodes)?;
+        for seen in suspects {
+            let Some(socket) = held.get(&seen.inode) else { continue };
+            if self.is_stale(&seen, socket)? && diag.end(seen)? {
+                ended[usize::from(seen.kind.protocol != Protocol::Udp)] += 1;
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether a socket has to be ended. The maps are asked after the socket: none that was connected
+    /// since the endpoint has come back is taken for an old one.
+    fn is_stale(&self, seen: &Seen, socket: &OwnedFd) -> io::Result<bool> {
+        // An inode may have become another socket's; and an MPTCP socket has its subflow's.
+        if socket_cookie(socket)? != seen.cookie() {
+            return Ok(false);
+        }
+        let family = Family::of(seen.peer.ip());
+        let dialled = self.dialled.by(socket, family).map_err(io::Error::other)?;
+        let Some((frontend, endpoint)) = dialled else { return Ok(false) };
+        Ok(self.stale.convicts(seen, &frontend, endpoint)
+            && !self.membership.serves(&frontend, endpoint).map_err(io::Error::other)?)
+    }
+}

@@ -1,0 +1,291 @@
+//! Messages of sock_diag(7): `include/uapi/linux/{netlink,sock_diag,inet_diag}.h`.
+//!
+//! Own code, because `netlink-packet-sock-diag` knows no `SOCK_DESTROY`, which is what matters here.
+
+use std::net::{IpAddr, SocketAddr};
+
+use bytemuck::{Pod, Zeroable};
+use topo_lb_common::address::mapped;
+
+use crate::cluster::Protocol;
+use crate::datapath::encode::protocol_number;
+
+/// Asks for sockets.
+const SOCK_DIAG_BY_FAMILY: u16 = 20;
+/// Ends one; Linux 4.5 for TCP, 4.9 for UDP.
+const SOCK_DESTROY: u16 = 21;
+/// `struct nlmsghdr`.
+#[repr(C)]
+#[derive(Clone, Copy, Pod, Zeroable)]
+struct Header {
+    length: u32,
+    kind: u16,
+    flags: u16,
+    sequence: u32,
+    port: u32,
+}
+
+/// `struct inet_diag_sockid`: which socket. The kernel's bytes, handed back as they came.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
+pub(super) struct Id {
+    /// Network order.
+    source_port: [u8; 2],
+    /// Network order.
+    destination_port: [u8; 2],
+    /// Network order; an IPv4 address fills the first four bytes.
+    source: [u8; 16],
+    destination: [u8; 16],
+    interface: u32,
+    cookie: [u32; 2],
+}
+
+/// `struct inet_diag_req_v2`.
+#[repr(C)]
+#[derive(Clone, Copy, Pod, Zeroable)]
+struct Request {
+    family: u8,
+    protocol: u8,
+    extensions: u8,
+    padding: u8,
+    states: u32,
+    id: Id,
+}
+
+/// `struct inet_diag_msg`.
+#[repr(C)]
+#[derive(Clone, Copy, Pod, Zeroable)]
+struct Answer {
+    family: u8,
+    state: u8,
+    timer: u8,
+    retransmits: u8,
+    id: Id,
+    expires: u32,
+    receive_queue: u32,
+    send_queue: u32,
+    user: u32,
+    inode: u32,
+}
+
+const _: () = {
+    assert!(size_of::<Header>() == 16);
+    assert!(size_of::<Id>() == 48);
+    assert!(size_of::<Request>() == 56);
+    assert!(size_of::<Answer>() == 72);
+};
+
+/// Which sockets are asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Kind {
+    /// `AF_INET` or `AF_INET6`: the socket's own, also where its peer is IPv4-mapped.
+    pub(super) family: u8,
+    /// UDP or TCP.
+    pub(super) protocol: Protocol,
+}
+
+impl Kind {
+    /// Bits of the states (`include/net/tcp_states.h`) in which a socket has a peer and an
+    /// application: a connected UDP socket is `ESTABLISHED`.
+    fn states(self) -> u32 {
+        const ESTABLISHED: u32 = 1 << 1;
+        const SYN_SENT: u32 = 1 << 2;
+        const FIN_WAIT1: u32 = 1 << 4;
+        const FIN_WAIT2: u32 = 1 << 5;
+        const CLOSE_WAIT: u32 = 1 << 8;
+        match self.protocol {
+            Protocol::Udp => ESTABLISHED,
+            _ => ESTABLISHED | SYN_SENT | FIN_WAIT1 | FIN_WAIT2 | CLOSE_WAIT,
+        }
+    }
+}
+
+/// A socket, as the kernel shows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Seen {
+    pub(super) kind: Kind,
+    pub(super) id: Id,
+    /// Where its packets go; IPv4 also where the socket is an IPv6 one.
+    pub(super) peer: SocketAddr,
+    /// Of `/proc/PID/fd`: `socket:[inode]`.
+    pub(super) inode: u32,
+}
+
+impl Seen {
+    #[cfg(test)]
+    pub(super) fn made(kind: Kind, peer: SocketAddr) -> Self {
+        Self { kind, id: Id::zeroed(), peer, inode: 0 }
+    }
+
+    /// The kernel's name for this socket, which it gives to no other.
+    pub(super) fn cookie(&self) -> u64 {
+        let [low, high] = self.id.cookie;
+        u64::from(high) << 32 | u64::from(low)
+    }
+}
+
+/// Asks for all connected sockets of a kind; with `port`, only those whose peer has this one.
+pub(super) fn dump(kind: Kind, port: Option<u16>) -> Vec<u8> {
+    let mut id = Id::zeroed();
+    id.destination_port = port.unwrap_or(0).to_be_bytes();
+    request(SOCK_DIAG_BY_FAMILY, libc::NLM_F_DUMP as u16, kind, kind.states(), id)
+}
+
+/// Ends one socket, if it is still what it was.
+pub(super) fn destroy(kind: Kind, id: Id) -> Vec<u8> {
+    request(SOCK_DESTROY, libc::NLM_F_ACK as u16, kind, u32::MAX, id)
+}
+
+/// Ends no socket: port zero is nobody's, and so is a cookie of zero.
+pub(super) fn destroy_nothing(kind: Kind) -> Vec<u8> {
+    destroy(kind, Id::zeroed())
+}
+
+fn request(kind: u16, flags: u16, of: Kind, states: u32, id: Id) -> Vec<u8> {
+    let length = (size_of::<Header>() + size_of::<Request>()) as u32;
+    let flags = flags | libc::NLM_F_REQUEST as u16;
+    let header = Header { length, kind, flags, sequence: 0, port: 0 };
+    let (family, protocol) = (of.family, protocol_number(of.protocol));
+    let request = Request { family, protocol, extensions: 0, padding: 0, states, id };
+    [bytemuck::bytes_of(&header), bytemuck::bytes_of(&request)].concat()
+}
+
+/// One message of the kernel's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Said {
+    /// A socket.
+    Socket(Seen),
+    /// The end of an answer: zero, or an error number.
+    End(i32),
+    /// What is of no interest.
+    Other,
+}
+
+/// What is said in one datagram of the kernel's; what is cut off is left out.
+pub(super) fn said(datagram: &[u8], protocol: Protocol) -> Vec<Said> {
+    let mut all = Vec::new();
+    let mut rest = datagram;
+    while let Some(header) = head::<Header>(rest) {
+        let length = header.length as usize;
+        let Some(body) = rest.get(size_of::<Header>()..length) else { break };
+        all.push(match i32::from(header.kind) {
+            // Both begin with an error number; that of `NLMSG_ERROR` is zero for an acknowledgement.
+            libc::NLMSG_DONE | libc::NLMSG_ERROR => {
+                Said::End(head::<i32>(body).unwrap_or(0).saturating_neg())
+            }
+            _ if header.kind == SOCK_DIAG_BY_FAMILY => {
+                seen(body, protocol).map_or(Said::Other, Said::Socket)
+            }
+            _ => Said::Other,
+        });
+        // A message begins on a word.
+        rest = rest.get(length.next_multiple_of(4)..).unwrap_or_default();
+    }
+    all
+}
+
+fn seen(body: &[u8], protocol: Protocol) -> Option<Seen> {
+    let answer: Answer = head(body)?;
+    let Id { destination, destination_port, .. } = answer.id;
+    let [a, b, c, d, ..] = destination;
+    let address = match (i32::from(answer.family), mapped(&destination)) {
+        (libc::AF_INET, _) => IpAddr::from([a, b, c, d]),
+        (_, Some(inside)) => IpAddr::from(inside),
+        (_, None) => IpAddr::from(destination),
+    };
+    Some(Seen {
+        kind: Kind { family: answer.family, protocol },
+        id: answer.id,
+        peer: SocketAddr::new(address, u16::from_be_bytes(destination_port)),
+        inode: answer.inode,
+    })
+}
+
+/// The `T` that `bytes` begin with.
+fn head<T: Pod>(bytes: &[u8]) -> Option<T> {
+    bytes.get(..size_of::<T>()).map(bytemuck::pod_read_unaligned)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const UDP: Protocol = Protocol::Udp;
+
+    fn message(kind: u16, body: &[u8]) -> Vec<u8> {
+        let length = (size_of::<Header>() + body.len()) as u32;
+        let header = Header { length, kind, flags: 0, sequence: 0, port: 0 };
+        let mut bytes = [bytemuck::bytes_of(&header), body].concat();
+        bytes.resize(bytes.len().next_multiple_of(4), 0);
+        bytes
+    }
+
+    fn socket(family: i32, destination: [u8; 16]) -> Vec<u8> {
+        let mut answer = Answer::zeroed();
+        answer.family = family as u8;
+        answer.inode = 77;
+        answer.id.destination = destination;
+        answer.id.destination_port = 53_u16.to_be_bytes();
+        answer.id.cookie = [1, 2];
+        // An attribute follows, as always.
+        [bytemuck::bytes_of(&answer), &[5, 0, 8, 0, 0]].concat()
+    }
+
+    fn peer(family: i32, destination: [u8; 16]) -> String {
+        let datagram = message(SOCK_DIAG_BY_FAMILY, &socket(family, destination));
+        match said(&datagram, UDP)[..] {
+            [Said::Socket(seen)] => seen.peer.to_string(),
+            ref other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_peer_is_of_the_family_that_its_packets_are_of() {
+        let four = [10, 244, 1, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+        let inside = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 255, 255, 10, 244, 1, 2];
+        let six = [0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1];
+        assert_eq!(peer(libc::AF_INET, four), "10.244.1.2:53");
+        assert_eq!(peer(libc::AF_INET6, inside), "10.244.1.2:53");
+        assert_eq!(peer(libc::AF_INET6, six), "[fd00::1]:53");
+    }
+
+    #[test]
+    fn sockets_come_one_after_the_other_and_then_the_end() {
+        let one = message(SOCK_DIAG_BY_FAMILY, &socket(libc::AF_INET, [1; 16]));
+        let end = message(libc::NLMSG_DONE as u16, &0_i32.to_ne_bytes());
+        let said = said(&[&one[..], &one, &end].concat(), UDP);
+        assert!(matches!(said[..], [Said::Socket(a), Said::Socket(b), Said::End(0)] if a == b));
+        assert!(matches!(said[0], Said::Socket(seen) if seen.cookie() == 2 << 32 | 1));
+    }
+
+    #[test]
+    fn an_error_is_a_number_of_errno() {
+        let error = message(libc::NLMSG_ERROR as u16, &(-libc::ENOENT).to_ne_bytes());
+        assert_eq!(said(&error, UDP), [Said::End(libc::ENOENT)]);
+    }
+
+    #[test]
+    fn what_is_cut_off_is_left_out() {
+        let whole = message(SOCK_DIAG_BY_FAMILY, &socket(libc::AF_INET, [1; 16]));
+        for length in 0..whole.len() - 3 {
+            assert_eq!(said(&whole[..length], UDP), [], "{length} bytes");
+        }
+        let short = message(SOCK_DIAG_BY_FAMILY, &[0; 10]);
+        assert_eq!(said(&short, UDP), [Said::Other]);
+        // A length that is shorter than what says it.
+        let mut lies = whole;
+        lies[..4].copy_from_slice(&3_u32.to_ne_bytes());
+        assert_eq!(said(&lies, UDP), []);
+    }
+
+    #[test]
+    fn a_request_is_as_long_as_it_says() {
+        let kind = Kind { family: libc::AF_INET as u8, protocol: UDP };
+        let request = dump(kind, Some(53));
+        assert_eq!(request.len(), 72);
+        assert_eq!(request[..4], 72_u32.to_ne_bytes());
+        // After the header: family, protocol, and the peer's port behind one's own.
+        assert_eq!(request[16..18], [2, 17]);
+        assert_eq!(request[26..28], [0, 53]);
+    }
+}

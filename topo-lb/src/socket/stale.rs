@@ -1,0 +1,154 @@
+//! Which sockets are to be ended, of all that there are.
+
+use std::collections::{HashMap, HashSet};
+use std::net::SocketAddr;
+
+use super::message::{Kind, Seen};
+use crate::cluster::Protocol;
+use crate::plan::{Frontend, Gone};
+
+/// Endpoints that are gone, and where their clients dialled.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Stale {
+    frontends: HashMap<SocketAddr, HashSet<Frontend>>,
+}
+
+impl Stale {
+    /// Of these endpoints, for these protocols.
+    pub(super) fn of<'a>(gone: impl IntoIterator<Item = &'a Gone>, protocols: &[Protocol]) -> Self {
+        let mut all = Self::default();
+        for gone in gone {
+            let ours = gone.frontends.iter().filter(|it| protocols.contains(&it.protocol));
+            for frontend in ours {
+                all.frontends.entry(gone.endpoint).or_default().insert(*frontend);
+            }
+        }
+        all
+    }
+
+    /// Adds those of another.
+    pub(super) fn merge(&mut self, other: Self) {
+        for (endpoint, frontends) in other.frontends {
+            self.frontends.entry(endpoint).or_default().extend(frontends);
+        }
+    }
+
+    /// How many endpoints.
+    pub(super) fn len(&self) -> usize {
+        self.frontends.len()
+    }
+
+    /// Whether there is none.
+    pub(super) fn is_empty(&self) -> bool {
+        self.frontends.is_empty()
+    }
+
+    /// The kinds of sockets that may be stale, IPv6 sockets also for IPv4: their peers may be mapped.
+    pub(super) fn kinds(&self) -> Vec<Kind> {
+        let mut kinds = Vec::new();
+        for protocol in [Protocol::Udp, Protocol::Tcp] {
+            let endpoints = self.frontends.iter();
+            let mut of: Vec<_> = endpoints
+                .filter(|(_, frontends)| frontends.iter().any(|it| it.protocol == protocol))
+                .map(|(endpoint, _)| endpoint.is_ipv4())
+                .collect();
+            of.sort_unstable();
+            if of.last() == Some(&true) {
+                kinds.push(Kind { family: libc::AF_INET as u8, protocol });
+            }
+            if !of.is_empty() {
+                kinds.push(Kind { family: libc::AF_INET6 as u8, protocol });
+            }
+        }
+        kinds
+    }
+
+    /// The port that all endpoints have, if it is one: then the kernel leaves out all other sockets.
+    pub(super) fn port(&self) -> Option<u16> {
+        let mut ports = self.frontends.keys().map(SocketAddr::port);
+        let first = ports.next()?;
+        ports.all(|port| port == first).then_some(first)
+    }
+
+    /// Whether a socket may have to be ended: it is connected to an endpoint that is gone.
+    pub(super) fn suspects(&self, socket: &Seen) -> bool {
+        self.frontends.contains_key(&socket.peer)
+    }
+
+    /// Whether a socket that dialled this frontend, and went to this endpoint then, is to be ended:
+    /// there it still is, and the endpoint is gone from that frontend. What a socket remembers of
+    /// another peer counts for nothing.
+    pub(super) fn convicts(&self, socket: &Seen, dialled: &Frontend, endpoint: SocketAddr) -> bool {
+        endpoint == socket.peer
+            && dialled.protocol == socket.kind.protocol
+            && self.frontends.get(&endpoint).is_some_and(|all| all.contains(dialled))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn frontend(address: &str, protocol: Protocol) -> Frontend {
+        let address: SocketAddr = address.parse().unwrap();
+        Frontend { address: address.ip(), port: address.port(), protocol }
+    }
+
+    fn gone(frontends: &[Frontend], endpoint: &str) -> Gone {
+        let endpoint = endpoint.parse().unwrap();
+        Gone { service: "default/dns:dns".into(), frontends: frontends.to_vec(), endpoint }
+    }
+
+    fn seen(protocol: Protocol, peer: &str) -> Seen {
+        Seen::made(Kind { family: libc::AF_INET as u8, protocol }, peer.parse().unwrap())
+    }
+
+    const UDP: Protocol = Protocol::Udp;
+    const TCP: Protocol = Protocol::Tcp;
+
+    #[test]
+    fn a_socket_is_convicted_only_where_everything_fits() {
+        let dns = frontend("10.96.0.10:53", UDP);
+        let other = frontend("10.96.0.11:53", UDP);
+        let stale = Stale::of(&[gone(&[dns], "10.244.0.1:53")], &[UDP]);
+        let cases = [
+            ("all fits", seen(UDP, "10.244.0.1:53"), dns, "10.244.0.1:53", true),
+            ("another Service", seen(UDP, "10.244.0.1:53"), other, "10.244.0.1:53", false),
+            ("connected elsewhere since", seen(UDP, "10.244.0.2:53"), dns, "10.244.0.1:53", false),
+            ("here since, by itself", seen(UDP, "10.244.0.1:53"), dns, "10.244.0.2:53", false),
+            ("another port", seen(UDP, "10.244.0.1:54"), dns, "10.244.0.1:54", false),
+            ("another protocol", seen(TCP, "10.244.0.1:53"), dns, "10.244.0.1:53", false),
+        ];
+        for (case, socket, dialled, endpoint, wanted) in cases {
+            let endpoint = endpoint.parse().unwrap();
+            assert_eq!(stale.convicts(&socket, &dialled, endpoint), wanted, "{case}");
+        }
+    }
+
+    #[test]
+    fn protocols_that_nobody_asked_for_are_left_out() {
+        let web = gone(&[frontend("10.96.0.1:80", TCP)], "10.244.0.1:80");
+        assert!(Stale::of([&web], &[UDP]).is_empty());
+        assert!(!Stale::of([&web], &[UDP, TCP]).is_empty());
+    }
+
+    #[test]
+    fn ipv6_sockets_are_looked_at_for_ipv4_too_and_not_the_other_way_round() {
+        let kinds = |frontend_: &str, endpoint: &str| -> Vec<i32> {
+            let stale = Stale::of(&[gone(&[frontend(frontend_, UDP)], endpoint)], &[UDP]);
+            stale.kinds().iter().map(|kind| i32::from(kind.family)).collect()
+        };
+        assert_eq!(kinds("10.96.0.1:53", "10.244.0.1:53"), [libc::AF_INET, libc::AF_INET6]);
+        assert_eq!(kinds("[fd00::1]:53", "[fd01::1]:53"), [libc::AF_INET6]);
+    }
+
+    #[test]
+    fn a_port_narrows_the_search_only_if_all_have_it() {
+        let dns = frontend("10.96.0.10:53", UDP);
+        let mut stale = Stale::of(&[gone(&[dns], "10.244.0.1:5353")], &[UDP]);
+        stale.merge(Stale::of(&[gone(&[dns], "10.244.0.2:5353")], &[UDP]));
+        assert_eq!(stale.port(), Some(5353));
+        stale.merge(Stale::of(&[gone(&[dns], "10.244.0.1:53")], &[UDP]));
+        assert_eq!(stale.port(), None);
+    }
+}
