@@ -49,6 +49,7 @@ fn the_chart_is_what_kustomize_makes() -> Result<()> {
             chart(&["listen.onNode=true", "mountBpffs=true"])?,
             overlay_with("opt-in", &["metrics", "mount-bpffs"])?,
         ),
+        (chart(&["endSockets=true"])?, overlay_with("opt-in", &["end-sockets"])?),
     ];
     for (chart, overlay) in pairs {
         let (chart, overlay) = (by_name(chart)?, by_name(overlay)?);

@@ -48,7 +48,7 @@ securityContext:
   allowPrivilegeEscalation: false
   capabilities:
     drop: [ALL]
-    add: {{ .Values.capabilities | toJson }}
+    add: {{ concat .Values.capabilities (ternary (list "SYS_ADMIN" "SYS_PTRACE") (list) .Values.endSockets) | toJson }}
   # Default profiles of many runtimes allow bpf(2) only with SYS_ADMIN, whatever BPF says.
   seccompProfile:
     type: {{ .Values.seccompProfile }}
