@@ -52,6 +52,8 @@ pub(crate) struct Server {
 struct Shared {
     population: Population,
     events: broadcast::Sender<(Kind, Bytes)>,
+    /// The last resource version; lists are of the first.
+    version: AtomicU64,
     watches: AtomicUsize,
     listed: AtomicU64,
     watched: AtomicU64,
@@ -68,6 +70,7 @@ impl Server {
         let shared = Arc::new(Shared {
             population,
             events: broadcast::Sender::new(16_384),
+            version: AtomicU64::new(1),
             watches: AtomicUsize::new(0),
             listed: AtomicU64::new(0),
             watched: AtomicU64::new(0),
@@ -99,8 +102,10 @@ impl Server {
         *self.shared.finished.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Tells every watch of a changed object.
-    pub(crate) fn modify(&self, kind: Kind, object: &Value) {
+    /// Tells every watch of a changed object, which gets a new resource version.
+    pub(crate) fn modify(&self, kind: Kind, mut object: Value) {
+        let version = self.shared.version.fetch_add(1, Relaxed) + 1;
+        object["metadata"]["resourceVersion"] = version.to_string().into();
         let line = format!("{{\"type\":\"MODIFIED\",\"object\":{object}}}\n");
         // Nobody watches: nobody hears.
         let _ = self.shared.events.send((kind, line.into()));
@@ -149,18 +154,30 @@ fn page(shared: &Shared, kind: Kind, query: &BTreeMap<String, String>) -> Respon
     ([(header::CONTENT_TYPE, JSON)], body).into_response()
 }
 
+/// A watch that is open.
+struct Open(Arc<Shared>);
+
+impl Open {
+    fn new(shared: &Arc<Shared>) -> Self {
+        shared.watches.fetch_add(1, Relaxed);
+        Self(Arc::clone(shared))
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.0.watches.fetch_sub(1, Relaxed);
+    }
+}
+
 fn watch(shared: &Arc<Shared>, kind: Kind) -> Response {
     let events = shared.events.subscribe();
-    shared.watches.fetch_add(1, Relaxed);
     let shared = Arc::clone(shared);
-    let lines = futures::stream::unfold(events, |mut events| async {
-        loop {
-            match events.recv().await {
-                Ok(event) => return Some((event, events)),
-                // What it misses it lists anew, as with the real one.
-                Err(_) => return None,
-            }
-        }
+    let open = Open::new(&shared);
+    let lines = futures::stream::unfold((events, open), |(mut events, open)| async {
+        // What it misses it lists anew, as with the real one.
+        let event = events.recv().await.ok()?;
+        Some((event, (events, open)))
     });
     let lines = lines.filter_map(move |(of, line)| {
         let is_its = of == kind;

@@ -161,7 +161,7 @@ fn churn(
         let gone = change % population.endpoints;
         let slice = population.slices(service, |number| number != gone).swap_remove(0);
         let told = Instant::now();
-        server.modify(Kind::Slices, &slice);
+        server.modify(Kind::Slices, slice);
         while generation(service)? == before {
             ensure!(told.elapsed() < PATIENCE, "a change was not in the map after {PATIENCE:?}");
             thread::sleep(Duration::from_micros(50));
@@ -191,7 +191,7 @@ fn status_reports(ground: &Ground<'_>, effort: Effort) -> Result<Vec<Figure>> {
     until("a watch of each kind", PATIENCE, open)?;
     let before = processor_seconds(&agent)?;
     for index in 0..population.nodes {
-        server.modify(Kind::Nodes, &population.node(index));
+        server.modify(Kind::Nodes, population.node(index));
         if index.is_multiple_of(100) {
             thread::sleep(Duration::from_millis(20));
         }

@@ -243,6 +243,7 @@ fn request(stream: &mut Socket) -> io::Result<()> {
 
 fn knock(to: SocketAddr) -> io::Result<()> {
     let socket = Socket::new(Domain::for_address(to), Type::STREAM, Some(Protocol::TCP))?;
+    socket.set_linger(Some(Duration::ZERO))?;
     socket.set_nonblocking(true)?;
     // In progress, refused, or unreachable: the hook has run.
     let _ = socket.connect(&to.into());

@@ -28,7 +28,7 @@ pub(crate) fn rules(population: &Population) -> String {
          ct state new jump service-endpoints-check\n}\n\
          chain services {\n ip daddr . meta l4proto . th dport vmap @service-ips\n}\n\
          chain nat-prerouting {\n type nat hook prerouting priority dstnat\n jump services\n}\n\
-         chain nat-output {\n type nat hook output priority dstnat\n jump services\n}\n",
+         chain nat-output {\n type nat hook output priority -100\n jump services\n}\n",
     );
     for service in 0..population.services {
         for (number, address) in population.addresses.iter().enumerate() {
