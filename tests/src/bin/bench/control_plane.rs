@@ -1,6 +1,7 @@
 //! The way from the API server to the maps: how long a first list takes, how soon a change is in
 //! the kernel, and what the agent costs meanwhile.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 use std::thread;
@@ -149,6 +150,7 @@ fn churn(
     let mut delays = Sample::default();
     let begun = Instant::now();
     let mut random = 1_u32;
+    let mut turns = BTreeMap::new();
     for change in 0..changes {
         random = random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
         // Services without a policy: every endpoint counts, so every change is one for this node.
@@ -157,8 +159,10 @@ fn churn(
             continue;
         }
         let before = generation(service)?;
-        // Each time another endpoint, whichever the change before took away.
-        let gone = change % population.endpoints;
+        // Another endpoint than the change before took away, or nothing would change.
+        let gone = turns.entry(service).or_insert(0);
+        *gone = (*gone + 1) % population.endpoints;
+        let gone = *gone;
         let slice = population.slices(service, |number| number != gone).swap_remove(0);
         let told = Instant::now();
         server.modify(Kind::Slices, slice);
