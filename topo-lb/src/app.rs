@@ -2,6 +2,7 @@
 
 mod devices;
 mod kernel;
+mod quarantine;
 
 use std::path::PathBuf;
 use std::pin::{Pin, pin};

@@ -12,12 +12,15 @@ use crate::datapath::commit::commit;
 use crate::datapath::left_out::LeftOutMap;
 use crate::datapath::store::Store as _;
 use crate::known::Known;
-use crate::plan::{Gone, Installed, Plan, Shortage};
+use crate::plan::{Gone, Installed, Plan, Shortage, Step};
+
+use super::quarantine::Quarantine;
 
 /// The kernel's maps and the agent's books of them.
 pub(super) struct Kernel {
     store: BpfStore,
     pub(super) installed: Installed,
+    quarantine: Quarantine,
     left_out: LeftOutMap,
     /// Services that people were told have no room; nothing before the first plan.
     told: Option<BTreeMap<ServiceId, Shortage>>,
@@ -32,7 +35,8 @@ impl Kernel {
         store.grace()?;
         let installed = store.installed()?;
         let left_out = LeftOutMap::open(maps)?;
-        Ok(Self { store, installed, left_out, told: None, gone: Vec::new() })
+        let quarantine = Quarantine::default();
+        Ok(Self { store, installed, quarantine, left_out, told: None, gone: Vec::new() })
     }
 
     /// Plans, and carries out what was planned, until there is nothing to plan. Returns the number
@@ -45,10 +49,21 @@ impl Kernel {
         let mut steps = 0;
         while !reconciler.settled() {
             let began = Instant::now();
-            let plan = reconciler.plan(&self.installed);
+            let released = self.quarantine.released()?;
+            self.record(&released);
+            let mut plan = reconciler.plan(&self.installed);
+            if !plan.left_out.is_empty() && !self.quarantine.is_empty() {
+                // There may be room for it where nobody reads any more.
+                let released = self.quarantine.wait()?;
+                self.record(&released);
+                plan = reconciler.plan(&self.installed);
+            }
             // Kept also if the plan stops half way: no later one takes the same away.
             self.gone.extend(reconciler.gone(&plan, &self.installed));
+            // Whoever has no room waits for the slots.
+            let frees = if plan.left_out.is_empty() { plan.take_frees() } else { Vec::new() };
             self.carry_out(&plan)?;
+            self.quarantine.add(frees);
             reconciler.carried_out(&plan);
             if !plan.steps.is_empty() {
                 debug!(writes = plan.steps.len(), took = ?began.elapsed(), "programmed");
@@ -65,12 +80,20 @@ impl Kernel {
         std::mem::take(&mut self.gone)
     }
 
+    fn record(&mut self, released: &[Step]) {
+        for step in released {
+            self.installed.record(step);
+        }
+    }
+
     /// After a failure the books are made anew from the maps.
     fn carry_out(&mut self, plan: &Plan) -> anyhow::Result<()> {
         let result = commit(plan, &mut self.store, &mut self.installed);
         if result.is_err() {
             self.store.grace()?;
             self.installed = self.store.installed()?;
+            // Nobody refers to those slots in the new books.
+            self.quarantine = Quarantine::default();
         }
         Ok(result?)
     }

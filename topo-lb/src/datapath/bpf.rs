@@ -253,6 +253,20 @@ impl<L: Layout> FamilyMaps<L> {
     }
 }
 
+/// Waits until every program that is running now has ended: some milliseconds.
+///
+/// # Errors
+///
+/// The kernel does not wait.
+pub fn grace() -> Result<(), StoreError> {
+    // MEMBARRIER_CMD_GLOBAL is synchronize_rcu(): programs run under RCU, so all that were
+    // running when it was called have ended when it returns (kernel/sched/membarrier.c).
+    const GLOBAL: libc::c_int = 1;
+    // SAFETY: membarrier takes two integers and touches no memory of ours.
+    let result = unsafe { libc::syscall(libc::SYS_membarrier, GLOBAL, 0, 0) };
+    if result == 0 { Ok(()) } else { Err(StoreError::Grace(io::Error::last_os_error())) }
+}
+
 impl Store for BpfStore {
     fn set_range(&mut self, range: Range) -> Result<(), StoreError> {
         self.range.set(0, Raw(range), 0).map_err(failed(maps::RANGE, "write"))
@@ -324,12 +338,7 @@ impl Store for BpfStore {
     }
 
     fn grace(&mut self) -> Result<(), StoreError> {
-        // MEMBARRIER_CMD_GLOBAL is synchronize_rcu(): programs run under RCU, so all that were
-        // running when it was called have ended when it returns (kernel/sched/membarrier.c).
-        const GLOBAL: libc::c_int = 1;
-        // SAFETY: membarrier takes two integers and touches no memory of ours.
-        let result = unsafe { libc::syscall(libc::SYS_membarrier, GLOBAL, 0, 0) };
-        if result == 0 { Ok(()) } else { Err(StoreError::Grace(io::Error::last_os_error())) }
+        grace()
     }
 
     fn revise(&mut self) -> Result<(), StoreError> {

@@ -84,6 +84,20 @@ pub struct Plan {
 }
 
 impl Plan {
+    /// Takes out the wait for a grace period and the slots that are free after it, if nothing else
+    /// waits for it: these steps only bear on later plans, and can be done when the time has passed.
+    pub fn take_frees(&mut self) -> Vec<Step> {
+        let Some(grace) = self.steps.iter().position(|step| *step == Step::Grace) else {
+            return Vec::new();
+        };
+        if !self.steps[grace + 1..].iter().all(|step| matches!(step, Step::FreeSlots { .. })) {
+            return Vec::new();
+        }
+        let frees = self.steps.split_off(grace + 1);
+        self.steps.truncate(grace);
+        frees
+    }
+
     /// Whether something is free afterwards that was not while it was made: what had no room may
     /// have it now.
     #[must_use]
@@ -97,5 +111,35 @@ impl Plan {
                     | Step::Unname(_)
             )
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn plan(steps: impl IntoIterator<Item = Step>) -> Plan {
+        Plan { steps: steps.into_iter().collect(), left_out: BTreeMap::new() }
+    }
+
+    fn free(base: u32) -> Step {
+        Step::FreeSlots { family: Family::V4, base, length: 8 }
+    }
+
+    #[test]
+    fn slots_alone_may_be_freed_later() {
+        let first = Step::SetRange(Range::EMPTY);
+        let mut plan = plan([first.clone(), Step::Grace, free(8), free(16)]);
+        assert_eq!(plan.take_frees(), [free(8), free(16)]);
+        assert_eq!(plan.steps, [first]);
+        assert_eq!(plan.take_frees(), []);
+    }
+
+    #[test]
+    fn what_else_waits_for_a_grace_period_keeps_it() {
+        let steps = [Step::Grace, free(8), Step::Unname(3)];
+        let mut plan = plan(steps.clone());
+        assert_eq!(plan.take_frees(), []);
+        assert_eq!(plan.steps, steps);
     }
 }

@@ -14,6 +14,7 @@ use axum::body::{Body, Bytes};
 use axum::extract::{Query, State};
 use axum::http::{StatusCode, Uri, header};
 use axum::response::{IntoResponse as _, Response};
+use axum::serve::ListenerExt as _;
 use futures::StreamExt as _;
 use serde_json::Value;
 use tokio::runtime;
@@ -81,6 +82,8 @@ impl Server {
         thread::spawn(move || {
             runtime.block_on(async move {
                 let listener = tokio::net::TcpListener::from_std(listener)?;
+                // As every server that is written in Go: an event is sent at once.
+                let listener = listener.tap_io(|stream| drop(stream.set_nodelay(true)));
                 axum::serve(listener, router).await
             })
         });

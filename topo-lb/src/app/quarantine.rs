@@ -1,0 +1,114 @@
+//! Slots that programs may still be reading. A grace period passes beside the work: it takes as long
+//! as several changes do, and nothing that is published has to wait for it.
+
+use std::thread::{self, JoinHandle};
+
+use crate::datapath::bpf;
+use crate::datapath::store::StoreError;
+use crate::plan::Step;
+
+/// What is to be done when nobody reads the slots any more.
+#[derive(Default)]
+pub(super) struct Quarantine {
+    /// A grace period that has begun after these were replaced.
+    passing: Option<(JoinHandle<Result<(), StoreError>>, Vec<Step>)>,
+    /// Replaced since it has begun.
+    later: Vec<Step>,
+}
+
+impl Quarantine {
+    pub(super) fn is_empty(&self) -> bool {
+        self.passing.is_none() && self.later.is_empty()
+    }
+
+    /// Takes in what was replaced just now.
+    pub(super) fn add(&mut self, frees: Vec<Step>) {
+        self.later.extend(frees);
+        self.begin();
+    }
+
+    fn begin(&mut self) {
+        if self.passing.is_none() && !self.later.is_empty() {
+            let grace = thread::spawn(bpf::grace);
+            self.passing = Some((grace, std::mem::take(&mut self.later)));
+        }
+    }
+
+    /// What can be done by now, without waiting.
+    ///
+    /// # Errors
+    ///
+    /// A grace period failed; what waited for it waits for another.
+    pub(super) fn released(&mut self) -> Result<Vec<Step>, StoreError> {
+        match &self.passing {
+            Some((grace, _)) if grace.is_finished() => self.pass(),
+            _ => Ok(Vec::new()),
+        }
+    }
+
+    /// All of it, after as much time as it takes.
+    ///
+    /// # Errors
+    ///
+    /// As [`released`](Self::released).
+    pub(super) fn wait(&mut self) -> Result<Vec<Step>, StoreError> {
+        let mut all = self.pass()?;
+        all.extend(self.pass()?);
+        Ok(all)
+    }
+
+    /// Waits for the grace period that is passing, and begins the next.
+    fn pass(&mut self) -> Result<Vec<Step>, StoreError> {
+        let Some((grace, frees)) = self.passing.take() else {
+            return Ok(Vec::new());
+        };
+        match grace.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)) {
+            Ok(()) => {
+                self.begin();
+                Ok(frees)
+            }
+            Err(error) => {
+                self.later.splice(..0, frees);
+                self.begin();
+                Err(error)
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::Family;
+
+    fn free(base: u32) -> Step {
+        Step::FreeSlots { family: Family::V4, base, length: 8 }
+    }
+
+    #[test]
+    fn all_comes_out_once_and_in_order() {
+        let mut quarantine = Quarantine::default();
+        quarantine.add(vec![free(0)]);
+        quarantine.add(vec![free(8)]);
+        quarantine.add(vec![free(16)]);
+        assert!(!quarantine.is_empty());
+        assert_eq!(quarantine.wait().unwrap(), [free(0), free(8), free(16)]);
+        assert!(quarantine.is_empty());
+        assert_eq!(quarantine.wait().unwrap(), []);
+        assert_eq!(quarantine.released().unwrap(), []);
+    }
+
+    #[test]
+    fn what_was_replaced_during_a_grace_period_has_another_one() {
+        let mut quarantine = Quarantine::default();
+        quarantine.add(vec![free(0)]);
+        quarantine.add(vec![free(8)]);
+        let mut first = Vec::new();
+        while first.is_empty() {
+            first = quarantine.released().unwrap();
+        }
+        assert_eq!(first, [free(0)]);
+        assert!(!quarantine.is_empty());
+        assert_eq!(quarantine.wait().unwrap(), [free(8)]);
+    }
+}
