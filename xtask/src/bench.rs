@@ -10,7 +10,7 @@ use crate::plan::Need;
 use crate::process::become_command;
 use crate::progress::Screen;
 use crate::setup;
-use crate::workspace::Workspace;
+use crate::workspace::{Profile, Workspace};
 
 /// Measures topo-lb on this machine, beside direct connections and the rules that kube-proxy writes
 /// for nftables.
@@ -49,7 +49,10 @@ pub(crate) fn run(workspace: &Workspace, screen: &Screen, args: &Args) -> Result
     let needs = BTreeSet::from(needs);
     let machine = setup::ready(workspace, screen, &needs)?;
     build_ebpf::build(workspace, screen, &machine)?;
-    let mut bench = lab_program::build(workspace, screen, "bench", &[])?;
+    // The agent as an image holds it.
+    let mut bench = lab_program::build(workspace, screen, Profile::Deployed, "bench", &[])?;
+    // The largest clusters take an agent longer than a lab waits for one otherwise.
+    bench.env("TOPO_LB_PATIENCE", "6");
     for part in &args.part {
         bench.args(["--part", part]);
     }

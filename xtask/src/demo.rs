@@ -11,7 +11,7 @@ use crate::plan::Need;
 use crate::process::become_command;
 use crate::progress::Screen;
 use crate::setup;
-use crate::workspace::Workspace;
+use crate::workspace::{Profile, Workspace};
 
 /// Shows real connections staying in their zone: three nodes, their agents and their pods, as
 /// namespaces and cgroups of this machine.
@@ -48,7 +48,7 @@ pub(crate) fn run(workspace: &Workspace, screen: &Screen, args: &Args) -> Result
 
     let programs =
         args.api_server.then(|| control_plane::programs(workspace, screen)).transpose()?;
-    let mut demo = lab_program::build(workspace, screen, "demo", &["pod"])?;
+    let mut demo = lab_program::build(workspace, screen, Profile::Release, "demo", &["pod"])?;
     if let Some(programs) = programs {
         demo.arg("--api-server").env(control_plane::VARIABLE, programs);
     }

@@ -38,10 +38,10 @@ pub(crate) fn run(workspace: &Workspace, screen: &Screen, _: &Args) -> Result<()
     let machine = setup::ready(workspace, screen, &needs)?;
     build_ebpf::build(workspace, screen, &machine)?;
     let mut build = workspace.cargo("build");
-    build.args(["--profile", "image", "--package", "topo-lb"]);
+    build.args(["--profile", Profile::Deployed.name(), "--package", "topo-lb"]);
     let log = workspace.log("build-image-agent");
     run_logged(screen, "compiling the agent, as small as it gets", &mut build, &log)?;
-    Image::new(workspace, screen)?.make(&workspace.program(Profile::Image, "topo-lb"))
+    Image::new(workspace, screen)?.make(&workspace.program(Profile::Deployed, "topo-lb"))
 }
 
 /// An image under way, in a folder that is removed with it.

@@ -9,27 +9,30 @@ use crate::process::run_logged;
 use crate::progress::Screen;
 use crate::workspace::{Profile, Workspace, restore_environment};
 
-/// Compiles the agent, the program and those that it starts; the program's command, which knows the
-/// agent.
+/// Compiles the agent by this profile, the program and those that it starts; the program's command,
+/// which knows the agent.
 ///
 /// # Errors
 /// They do not compile.
 pub(crate) fn build(
     workspace: &Workspace,
     screen: &Screen,
+    agent: Profile,
     program: &str,
     starts: &[&str],
 ) -> Result<Command> {
     let mut build = workspace.cargo("build");
-    build.args(["--release", "--package", "topo-lb", "--package", "topo-lb-tests"]);
-    for name in ["topo-lb", program].iter().chain(starts) {
+    build.args(["--profile", agent.name(), "--package", "topo-lb", "--bin", "topo-lb"]);
+    run_logged(screen, "agent", &mut build, &workspace.log("build-agent"))?;
+    let mut build = workspace.cargo("build");
+    build.args(["--release", "--package", "topo-lb-tests", "--bin", program]);
+    for name in starts {
         build.args(["--bin", name]);
     }
-    let log = workspace.log(&format!("build-{program}"));
-    run_logged(screen, &format!("agent and {program}"), &mut build, &log)?;
+    run_logged(screen, program, &mut build, &workspace.log(&format!("build-{program}")))?;
 
     let mut command = Command::new(workspace.program(Profile::Release, program));
     restore_environment(&mut command, &workspace.target);
-    command.env("TOPO_LB_AGENT", workspace.program(Profile::Release, "topo-lb"));
+    command.env("TOPO_LB_AGENT", workspace.program(agent, "topo-lb"));
     Ok(command)
 }

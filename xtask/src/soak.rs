@@ -10,7 +10,7 @@ use crate::plan::Need;
 use crate::process::become_command;
 use crate::progress::Screen;
 use crate::setup;
-use crate::workspace::Workspace;
+use crate::workspace::{Profile, Workspace};
 
 /// Connects while Services change as fast as they can, and while the agent is killed and started
 /// again: the long version of two suites of `cargo xtask test`.
@@ -40,7 +40,8 @@ pub(crate) fn run(workspace: &Workspace, screen: &Screen, args: &Args) -> Result
     let needs = BTreeSet::from([Need::Object, Need::Kernel, Need::Lab, Need::Root]);
     let machine = setup::ready(workspace, screen, &needs)?;
     build_ebpf::build(workspace, screen, &machine)?;
-    let mut soak = lab_program::build(workspace, screen, "soak", &["pod", "stress"])?;
+    let mut soak =
+        lab_program::build(workspace, screen, Profile::Release, "soak", &["pod", "stress"])?;
     soak.args(["--minutes", &args.minutes.to_string()]);
     if args.json {
         soak.arg("--json");

@@ -25,8 +25,19 @@ pub(crate) enum Profile {
     Dev,
     /// What users run, and therefore what the demo shows.
     Release,
-    /// Small, however long it takes to compile; what an image holds.
-    Image,
+    /// Small, however long it takes to compile: what an image holds.
+    Deployed,
+}
+
+impl Profile {
+    /// As Cargo calls it.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Dev => "dev",
+            Self::Release => "release",
+            Self::Deployed => "deployed",
+        }
+    }
 }
 
 impl Workspace {
@@ -58,8 +69,7 @@ impl Workspace {
     pub(crate) fn program(&self, profile: Profile, name: &str) -> PathBuf {
         let folder = match profile {
             Profile::Dev => "debug",
-            Profile::Release => "release",
-            Profile::Image => "image",
+            other => other.name(),
         };
         self.target.join(folder).join(name)
     }

@@ -49,7 +49,7 @@ pub(crate) fn measure(
     for &services in effort.sizes() {
         for (tcp_peer, reverse) in [("service", "on"), ("endpoint", "off")] {
             // What is measured beside it does not depend on it.
-            let with_peer = tcp_peer == "service" && services <= PEER_LIMIT;
+            let with_peer = tcp_peer == "service";
             say(&format!("connect path, {services} Services, reverse state {reverse}"));
             let population = ground.population(services, ["a", "b"])?;
             let manifests = ground.manifests(&population, &[])?;
