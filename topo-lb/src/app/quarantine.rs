@@ -7,11 +7,14 @@ use crate::datapath::bpf;
 use crate::datapath::store::StoreError;
 use crate::plan::Step;
 
+/// A grace period that is passing.
+type Grace = JoinHandle<Result<(), StoreError>>;
+
 /// What is to be done when nobody reads the slots any more.
 #[derive(Default)]
 pub(super) struct Quarantine {
     /// A grace period that has begun after these were replaced.
-    passing: Option<(JoinHandle<Result<(), StoreError>>, Vec<Step>)>,
+    passing: Option<(Grace, Vec<Step>)>,
     /// Replaced since it has begun.
     later: Vec<Step>,
 }
