@@ -15,8 +15,6 @@ use topo_lb_tests::population::{Population, SERVICE_PORT};
 
 /// Exchanges between two looks at another path.
 const BATCH: u32 = 200;
-/// Above this number of Services nft takes minutes to load the rules of the peer.
-const PEER_LIMIT: u32 = 10_000;
 
 /// A way that is timed.
 struct Path {
@@ -99,8 +97,7 @@ fn paths(ground: &Ground<'_>, services: u32, with_peer: bool) -> Result<Vec<Path
 fn rounds(paths: &mut [Path], diallers: &mut [Dialler; 3], rounds: u32) -> Result<()> {
     for round in 0..=rounds {
         let mut base = 0.0;
-        for place in 0..paths.len() {
-            let path = &mut paths[place];
+        for (place, path) in paths.iter_mut().enumerate() {
             let times = diallers[path.dialler].times(Act::Exchange, path.targets, BATCH)?;
             let mut batch = Sample::default();
             batch.extend(times.iter().map(|&nanoseconds| nanoseconds as f64 / 1e3));
