@@ -105,7 +105,7 @@ pub(crate) fn readable(value: f64) -> String {
             grouped(&digits)
         }
         size if size >= 10.0 => format!("{value:.1}"),
-        size if size == 0.0 => "0".to_owned(),
+        0.0 => "0".to_owned(),
         _ => format!("{value:.3}"),
     }
 }
