@@ -148,6 +148,8 @@ impl Curve {
         let mut text = String::new();
         for line in &self.lines {
             let Some(order) = order(&line.points) else { continue };
+            // Nothing falls by the 0.00th power.
+            let order = (order * 100.0).round() / 100.0 + 0.0;
             let word = match order {
                 ..-0.1 => "falls",
                 -0.1..0.1 => "is constant",
