@@ -400,6 +400,8 @@ fn what_the_database_has_forgotten_is_read_anew_and_only_differences_are_written
         town.plane.set("--watch-cache=false");
         town.plane.kill_api_server();
         town.plane.start_api_server()?;
+        // Those that were there before wait long until they try the server again.
+        town.plane.start_controllers_with(&["--controllers=garbagecollector"])?;
         let (old, new) = (&A[..2], &B[..2]);
         town.run("old", old)?;
         town.run("new", new)?;
