@@ -15,6 +15,7 @@ use etherparse::{
     NetHeaders, NetSlice, PacketHeaders, SlicedPacket, TransportHeader, TransportSlice,
 };
 use topo_lb_common::address::{Frontend4, Frontend6};
+use topo_lb_common::answerers;
 use topo_lb_common::backend::{Backend4, Backend6};
 use topo_lb_common::connection::{Connection4, Connection6, Packets, Tuple4, Tuple6};
 use topo_lb_common::maps;
@@ -103,6 +104,7 @@ impl Programs {
         }
         let mut programs = Self { ebpf, generation: 0 };
         programs.write_range(Range::EMPTY)?;
+        programs.rely_on_marks(true)?;
         Ok(programs)
     }
 
@@ -228,12 +230,14 @@ impl Programs {
         }
     }
 
-    /// Puts an IPv4 connection's entry into the table, as of now and of what the maps say now.
+    /// Puts an IPv4 connection's entry into the table, as of now and of what the maps say now, and
+    /// marks its sender.
     ///
     /// # Errors
     /// The map is full.
     pub fn remember4(&mut self, key: Tuple4, value: Connection4) -> Result<()> {
         let (last_used, revision) = (uptime()?, self.revision()?);
+        self.mark(answerers::place(u32::from_ne_bytes(key.source), key.source_port), 1)?;
         self.insert(maps::CONNECTIONS4, key, Connection4 { last_used, revision, ..value })
     }
 
@@ -243,7 +247,32 @@ impl Programs {
     /// The map is full.
     pub fn remember6(&mut self, key: Tuple6, value: Connection6) -> Result<()> {
         let (last_used, revision) = (uptime()?, self.revision()?);
+        let [a, b, c, d]: [u32; 4] = bytemuck::cast(key.source);
+        self.mark(answerers::place(a ^ b ^ c ^ d, key.source_port), 1)?;
         self.insert(maps::CONNECTIONS6, key, Connection6 { last_used, revision, ..value })
+    }
+
+    /// Whether the programs look up only packets whose sender is marked, as they do once an agent has
+    /// marked what was opened before.
+    ///
+    /// # Errors
+    /// The map cannot be written.
+    pub fn rely_on_marks(&mut self, rely: bool) -> Result<()> {
+        self.mark(answerers::WHOLE, rely.into())
+    }
+
+    /// Takes the mark of an IPv4 endpoint away.
+    ///
+    /// # Errors
+    /// The map cannot be written.
+    pub fn unmark(&mut self, endpoint: SocketAddr) -> Result<()> {
+        let address = u32::from_ne_bytes(four(endpoint.ip())?.octets());
+        self.mark(answerers::place(address, endpoint.port()), 0)
+    }
+
+    fn mark(&mut self, place: u32, value: u32) -> Result<()> {
+        let marks = self.ebpf.map_mut(maps::ANSWERERS).context("a map")?;
+        Ok(Array::<&mut MapData, u32>::try_from(marks)?.set(place, value, 0)?)
     }
 
     /// What the kernel says of a hook's program.

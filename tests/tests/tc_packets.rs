@@ -182,6 +182,22 @@ fn what_is_not_of_a_service_is_untouched() -> Result<()> {
 }
 
 #[test]
+fn only_packets_of_endpoints_with_connections_are_looked_up() -> Result<()> {
+    let mut programs = scene()?;
+    let answer = tcp(A4, CLIENT4, Tcp::SynAck);
+    let syn = tcp(CLIENT4, WEB4, Tcp::Syn(1));
+    let translated = (NEXT, WEB4, CLIENT4);
+    expect(&mut programs, "SYN", Hook::Ingress, &syn, (NEXT, CLIENT4, A4))?;
+    expect(&mut programs, "marked", Hook::Egress, &answer, translated)?;
+    programs.unmark(at(A4))?;
+    expect_untouched(&mut programs, "no mark", Hook::Egress, &answer)?;
+    // So it is until an agent has marked what was opened before it came.
+    programs.rely_on_marks(false)?;
+    expect(&mut programs, "before", Hook::Egress, &answer, translated)?;
+    Ok(())
+}
+
+#[test]
 fn a_service_without_endpoints_answers_a_syn_with_a_rst() -> Result<()> {
     let mut programs = scene()?;
     for (client, empty) in [(CLIENT4, EMPTY4), (CLIENT6, EMPTY6)] {

@@ -16,7 +16,7 @@ use topo_lb_tests::scene::{
     play_with_machines as play, prepared,
 };
 use topo_lb_tests::traffic::Via;
-use topo_lb_tests::wait::{patient, until};
+use topo_lb_tests::wait::{PATIENCE, patient, until};
 
 fn expect(client: &mut Client, via: Via, to: &str, pods: &[&str]) -> Result<()> {
     let tally = client.call(via, at(to)?, 200)?;
@@ -154,6 +154,12 @@ fn a_connection_outlives_a_thousand_changes_and_the_agent() -> Result<()> {
         ensure!(reply.pod == first, "{first}, and then {}", reply.pod);
         scene.agent.resume()?;
         let reply = machine.ask(socket, None)?.expect("the table is still there");
+        ensure!(reply.pod == first, "{first}, and then {}", reply.pod);
+        until("the marks of endpoints", PATIENCE, || {
+            let log = scene.agent.log();
+            Ok(if log.contains("which endpoints may answer") { Ok(()) } else { Err(log) })
+        })?;
+        let reply = machine.ask(socket, None)?.expect("its endpoint is marked");
         ensure!(reply.pod == first, "{first}, and then {}", reply.pod);
         Ok(())
     })

@@ -11,6 +11,7 @@
 
 pub mod address;
 pub mod affinity;
+pub mod answerers;
 pub mod backend;
 pub mod connection;
 pub mod counter;

@@ -48,12 +48,14 @@ pub const CONNECTIONS6: &str = "connections6";
 pub const FRAGMENTS4: &str = "fragments4";
 /// The same for IPv6.
 pub const FRAGMENTS6: &str = "fragments6";
+/// tc: endpoints that may have something to answer. Not pinned: each agent has its own.
+pub const ANSWERERS: &str = "answerers";
 /// tc: packets by what became of them, per hook and CPU.
 pub const PACKETS: &str = "packets";
 /// tc: how many refusals may still be answered, per CPU.
 pub const REFUSALS: &str = "refusals";
 
-/// Every map, in the order in which they are made.
+/// Every map that is pinned, in the order in which they are made.
 pub const ALL: [&str; 25] = [
     RANGE,
     SERVICES4,

@@ -15,6 +15,7 @@ use topo_lb_common::connection::{
 };
 use topo_lb_common::selection::BYPASS;
 
+use crate::answerers;
 use crate::family::Family;
 use crate::maps::REVISION;
 use crate::packet::{ACK, FIN, RST, SYN, Transport};
@@ -324,6 +325,9 @@ pub(crate) fn expect_answers<F: Track>(says: &Says<F>, protocol: u8) -> bool {
         {
             // SAFETY: a field of a look-up's value, which no packet goes by yet.
             unsafe { held.source_port.write_volatile(to.source_port) };
+            if way == TO_CLIENT {
+                answerers::expect::<F>(to.destination, to.destination_port);
+            }
             return true;
         }
         if protocol == SCTP {

@@ -5,11 +5,13 @@
 #![no_main]
 
 mod affinity;
+mod answerers;
 mod cgroup;
 mod checksum;
 mod connection;
 mod family;
 mod flow;
+mod glance;
 mod icmp;
 mod maps;
 mod packet;

@@ -100,6 +100,12 @@ pub(crate) const fn ports(source: u16, destination: u16) -> u32 {
 /// Words at `offset`, which is a constant: directly where they are in reach.
 #[inline(always)]
 fn words<const COUNT: usize>(skb: *mut __sk_buff, offset: u32) -> Option<[u32; COUNT]> {
+    direct(skb, offset).or_else(|| load(skb, offset))
+}
+
+/// Words at `offset`, which is a constant, if they are where a program may look.
+#[inline(always)]
+pub(crate) fn direct<const COUNT: usize>(skb: *mut __sk_buff, offset: u32) -> Option<[u32; COUNT]> {
     // SAFETY: fields of the hook's context.
     let (data, end) = unsafe {
         let data = (&raw const (*skb).data).read_volatile() as usize;
@@ -107,7 +113,7 @@ fn words<const COUNT: usize>(skb: *mut __sk_buff, offset: u32) -> Option<[u32; C
     };
     let at = data + offset as usize;
     if at + COUNT * 4 > end {
-        return load(skb, offset);
+        return None;
     }
     let mut words = [0; COUNT];
     let mut index = 0;

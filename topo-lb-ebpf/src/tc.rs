@@ -12,6 +12,7 @@ use aya_ebpf::helpers::bpf_ktime_get_ns;
 use topo_lb_common::address::{SCTP, TCP, UDP};
 use topo_lb_common::connection::{FRAGMENT_LIFETIME, FROM_CLIENT, HAIRPIN, TO_CLIENT};
 
+use crate::answerers::is_foreign;
 use crate::connection::{self, Chosen, Standing};
 use crate::family::{V4, V6};
 use crate::packet::{ETHERNET, Header, RST, Shape, Transport, ports_of, transport};
@@ -95,6 +96,10 @@ pub(crate) fn egress(skb: *mut __sk_buff) -> i32 {
 
 #[inline(always)]
 fn egress_of<F: Track>(skb: *mut __sk_buff) -> i32 {
+    // Most packets are not ours, and one look is enough to see it.
+    if F::glance(skb).is_some_and(|packet| is_foreign(&packet)) {
+        return untouched(Hook::Egress);
+    }
     match to_client::<F>(skb) {
         step::LEFT => leave_fragments::<F>(skb, Hook::Egress),
         step::ERROR => icmp::to_client::<F>(skb),
@@ -279,7 +284,7 @@ fn to_client<F: Track>(skb: *mut __sk_buff) -> i32 {
     if !matches!(header.protocol, TCP | UDP | SCTP) {
         return untouched(hook);
     }
-    // Most packets are not ours, and the look-up wants no more of them than their ports.
+    // The look-up wants no more than the ports.
     let Some(ports) = ports_of(skb, &header) else {
         return malformed(hook);
     };

@@ -11,6 +11,7 @@ use aya::{Ebpf, EbpfError};
 use thiserror::Error;
 use tracing::debug;
 
+use super::answerers::Answerers;
 use super::capability;
 use super::link::Link;
 use super::lock::{Lock, LockError};
@@ -137,6 +138,8 @@ pub struct Datapath {
     pub(super) links: Vec<(Hook, Link)>,
     /// Where the pinned maps did not fit, until the hooks have the new ones.
     pub(super) renewal: Option<Renewal>,
+    /// Once tc is attached.
+    pub(super) answerers: Option<Answerers>,
     /// Before the lock, so that it is undone before the lock is given back.
     pub(super) made: Made,
     pub(super) lock: Lock,
@@ -215,7 +218,16 @@ impl Datapath {
             renewal.copy_state();
         }
         let reports_refused = constants.reports_refused();
-        Ok(Self { options, ebpf, reports_refused, renewal, made, links: Vec::new(), lock })
+        Ok(Self {
+            options,
+            ebpf,
+            reports_refused,
+            renewal,
+            made,
+            links: Vec::new(),
+            answerers: None,
+            lock,
+        })
     }
 
     /// Where the maps of these programs are pinned: in the pin directory, or below it until

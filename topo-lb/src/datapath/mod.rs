@@ -4,6 +4,7 @@
 //! act. Maps and links are pinned: they outlive the agent. [`commit`] carries plans out on a
 //! [`store`]: [`bpf`] is the kernel's.
 
+mod answerers;
 pub mod attach;
 pub mod attached;
 pub mod bpf;

@@ -21,6 +21,7 @@ use thiserror::Error;
 use topo_lb_common::maps;
 use tracing::{info, warn};
 
+use super::answerers::Answerers;
 use super::link::DIRECTORY;
 use super::load::{Datapath, LoadError, causes, classifier};
 use super::syscall::{self, LINK_TYPE_TCX};
@@ -191,6 +192,7 @@ impl Datapath {
                 detach(&pin_dir, pin);
             }
         }
+        let mut all_attached = true;
         for device in devices {
             for direction in Direction::BOTH {
                 match attach(&mut self.ebpf, &pin_dir, device, direction, renew, only) {
@@ -198,8 +200,21 @@ impl Datapath {
                         info!(device = %device.name, program = direction.program(), "attached");
                     }
                     Ok(false) => {}
-                    Err(error) => warn!("{error}; its traffic to Services is not translated"),
+                    Err(error) => {
+                        warn!("{error}; its traffic to Services is not translated");
+                        all_attached = false;
+                    }
                 }
+            }
+        }
+        // Programs of an earlier agent that are left would open connections without a mark.
+        if renew
+            && all_attached
+            && let Some(map) = self.ebpf.take_map(maps::ANSWERERS)
+        {
+            match Answerers::keep(map, &pin_dir) {
+                Ok(answerers) => self.answerers = Some(answerers),
+                Err(error) => warn!("{error}; tc looks up every packet that goes out"),
             }
         }
     }

@@ -1,0 +1,82 @@
+//! What one look at a packet's head tells, without passing over options or extensions: enough to
+//! let go most packets that are not ours.
+
+use aya_ebpf::bindings::__sk_buff;
+use topo_lb_common::address::{TCP, UDP};
+
+use crate::family::{V4, V6};
+use crate::packet::{ETHERNET, Read, direct, length};
+
+/// The ends of a packet.
+pub(crate) struct Glimpse<F: Read> {
+    pub(crate) source: F::Address,
+    pub(crate) destination: F::Address,
+    /// Both, as the packet has them.
+    pub(crate) ports: u32,
+}
+
+impl<F: Read> Glimpse<F> {
+    /// Host order.
+    #[inline(always)]
+    pub(crate) const fn source_port(&self) -> u16 {
+        let [high, low, _, _] = self.ports.to_ne_bytes();
+        u16::from_be_bytes([high, low])
+    }
+}
+
+/// Looking at a packet once.
+pub(crate) trait Glance: Read {
+    /// Who a whole TCP segment or UDP datagram is from and to, that has nothing between its IP header
+    /// and its ports; `None` for what takes a closer look.
+    fn glance(skb: *mut __sk_buff) -> Option<Glimpse<Self>>;
+
+    /// An address as one word.
+    fn folded(address: Self::Address) -> u32;
+}
+
+impl Glance for V4 {
+    #[inline(always)]
+    fn glance(skb: *mut __sk_buff) -> Option<Glimpse<Self>> {
+        let [first, second, third, source, destination, ports] = direct::<6>(skb, ETHERNET)?;
+        let [version_and_words, _, high, low] = first.to_ne_bytes();
+        let [_, _, fragment, offset] = second.to_ne_bytes();
+        let [_, protocol, _, _] = third.to_ne_bytes();
+        let total = u32::from(u16::from_be_bytes([high, low]));
+        let is_plain = version_and_words == 0x45
+            && matches!(protocol, TCP | UDP)
+            // Neither more fragments nor an offset.
+            && fragment & 0x3f == 0
+            && offset == 0
+            && total >= Self::BYTES + 4
+            && total + ETHERNET <= length(skb);
+        if is_plain { Some(Glimpse { source, destination, ports }) } else { None }
+    }
+
+    #[inline(always)]
+    fn folded(address: u32) -> u32 {
+        address
+    }
+}
+
+impl Glance for V6 {
+    #[inline(always)]
+    fn glance(skb: *mut __sk_buff) -> Option<Glimpse<Self>> {
+        let [first, second, a, b, c, d, e, f, g, h, ports] = direct::<11>(skb, ETHERNET)?;
+        let [high, low, protocol, _] = second.to_ne_bytes();
+        let payload = u32::from(u16::from_be_bytes([high, low]));
+        let is_plain = first.to_ne_bytes()[0] >> 4 == 6
+            && matches!(protocol, TCP | UDP)
+            && payload >= 4
+            && payload + Self::BYTES + ETHERNET <= length(skb);
+        if is_plain {
+            Some(Glimpse { source: [a, b, c, d], destination: [e, f, g, h], ports })
+        } else {
+            None
+        }
+    }
+
+    #[inline(always)]
+    fn folded([a, b, c, d]: [u32; 4]) -> u32 {
+        a ^ b ^ c ^ d
+    }
+}
