@@ -156,6 +156,10 @@ async fn follow(
     known_node(&known.reconciler, &config)?;
     known.telemetry.complete();
 
+    // So short is what it takes that who waits for the agent need not wait for it separately. Before
+    // the maps: if both wanted memory at once, a limit that is too small would have the kernel end
+    // the agent before it can say so.
+    let proof = tokio::time::timeout(UNREMARKED, proof).await;
     // Only now: what fails above leaves nothing in the kernel.
     let attached = attach::is_attached(&config.datapath.pin_dir);
     let mut datapath = Datapath::open(config.datapath.clone())?;
@@ -170,8 +174,7 @@ async fn follow(
     ender.end(&kernel.take_gone());
     let mut devices = Devices::follow(&config.devices, &mut datapath)?;
     known.telemetry.begin();
-    // So short is what it takes that who waits for the agent need not wait for it separately.
-    if let Ok(Ok(Some(error))) = tokio::time::timeout(UNREMARKED, proof).await {
+    if let Ok(Ok(Some(error))) = proof {
         warn!("the agent is not ready: {error}");
     }
     info!(
