@@ -5,9 +5,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 
 use crate::build_ebpf;
+use crate::libraries;
 use crate::plan::Need;
 use crate::process::{display, output_of, run_logged};
 use crate::progress::Screen;
@@ -97,12 +98,9 @@ impl<'a> Image<'a> {
 
     /// Copies the agent and its libraries to where they belong in the image, and names them.
     fn collect(&self, agent: &Path, content: &Path) -> Result<Vec<PathBuf>> {
-        let mut ldd = self.workspace.command("ldd");
-        let text = output_of(ldd.arg(agent));
-        let text = text.with_context(|| format!("`{}` failed", display(&ldd)))?;
         let mut files = vec![PathBuf::from("topo-lb")];
         copy(agent, &content.join("topo-lb"))?;
-        for library in libraries(&text)? {
+        for library in libraries::of(agent)? {
             let relative = library.strip_prefix("/").unwrap_or(&library);
             copy(&library, &content.join(relative))?;
             files.push(relative.to_owned());
@@ -162,21 +160,6 @@ fn architecture() -> &'static str {
     }
 }
 
-/// The files that ldd(1) names.
-fn libraries(ldd: &str) -> Result<Vec<PathBuf>> {
-    let mut found = Vec::new();
-    for line in ldd.lines().map(str::trim) {
-        let (name, target) = line.split_once(" => ").unwrap_or((line, line));
-        match target.split(" (").next() {
-            Some(path) if path.starts_with('/') => found.push(PathBuf::from(path)),
-            Some("not found") => bail!("{name}, which the agent links, is not on this machine"),
-            // The kernel's own, or none at all ("statically linked").
-            _ => {}
-        }
-    }
-    Ok(found)
-}
-
 /// What a link leads to is copied, under the link's name.
 fn copy(from: &Path, to: &Path) -> Result<()> {
     let copy = || {
@@ -194,25 +177,4 @@ fn size(path: &Path) -> Result<String> {
     let bytes =
         fs::metadata(path).with_context(|| format!("cannot look at {}", path.display()))?.len();
     Ok(format!("{}.{} MB", bytes / 1_000_000, bytes / 100_000 % 10))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn libraries_are_those_with_a_file() {
-        let text = "\tlinux-vdso.so.1 (0x00007ffd)\n\
-                    \tlibc.so.6 => /lib/x86_64-linux-gnu/libc.so.6 (0x00007f3e)\n\
-                    \t/lib64/ld-linux-x86-64.so.2 (0x00007f3f)\n";
-        let expected = ["/lib/x86_64-linux-gnu/libc.so.6", "/lib64/ld-linux-x86-64.so.2"];
-        assert_eq!(libraries(text).unwrap(), expected.map(PathBuf::from));
-        assert!(libraries("\tstatically linked\n").unwrap().is_empty());
-    }
-
-    #[test]
-    fn a_library_that_is_not_there_is_named() {
-        let error = libraries("\tlibelf.so.1 => not found\n").unwrap_err().to_string();
-        assert!(error.starts_with("libelf.so.1"), "{error}");
-    }
 }

@@ -19,6 +19,7 @@ mod demo;
 mod fuzz;
 mod image;
 mod lab_program;
+mod libraries;
 mod machine;
 mod mounts;
 mod plan;

@@ -7,6 +7,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use crate::libraries;
 use crate::process::output_of;
 
 /// The oldest compiler that builds this workspace: (major, minor).
@@ -78,7 +79,8 @@ impl Linker {
     /// Looks at an installed linker; `None` if it does not run.
     pub(crate) fn inspect(path: &Path) -> Option<Self> {
         let version = output_of(Command::new(path).arg("--version"))?;
-        let libraries = output_of(Command::new("ldd").arg(path)).unwrap_or_default();
+        // One that is linked statically has none, and says nothing of its LLVM.
+        let libraries = libraries::of(path).unwrap_or_default();
         Some(Self {
             path: path.to_path_buf(),
             version: version.split_whitespace().nth(1)?.to_owned(),
@@ -129,9 +131,9 @@ fn release_and_llvm(text: &str) -> Option<((u32, u32), u32)> {
     Some(((major, minor), llvm))
 }
 
-/// From `ldd`: a line such as `libLLVM.so.22.1 => /usr/lib/…`.
-fn llvm_of_libraries(text: &str) -> Option<u32> {
-    let names = text.lines().filter_map(|line| line.split_whitespace().next());
+/// From a name such as `libLLVM.so.22.1`.
+fn llvm_of_libraries(libraries: &[PathBuf]) -> Option<u32> {
+    let names = libraries.iter().filter_map(|library| library.file_name()?.to_str());
     names
         .filter_map(|name| name.strip_prefix("libLLVM.so.").or(name.strip_prefix("libLLVM-")))
         .find_map(|version| version.split('.').next()?.parse().ok())
@@ -198,10 +200,11 @@ nightly-2026-03-04-x86_64-unknown-linux-gnu\t/home/me/.rustup/toolchains/nightly
 
     #[test]
     fn a_linker_tells_its_llvm_by_the_library_it_needs() {
-        let shared =
-            "\tlinux-vdso.so.1 (0x7f)\n\tlibLLVM.so.22.1 => /usr/lib/llvm-22/lib/x (0x7f)\n";
-        assert_eq!(llvm_of_libraries(shared), Some(22));
-        assert_eq!(llvm_of_libraries("\tlibLLVM-17.so.1 => /lib/x (0x7f)\n"), Some(17));
-        assert_eq!(llvm_of_libraries("\tlibc.so.6 => /lib/libc.so.6 (0x7f)\n"), None);
+        let of = |paths: &[&str]| {
+            llvm_of_libraries(&paths.iter().map(PathBuf::from).collect::<Vec<_>>())
+        };
+        assert_eq!(of(&["/lib/libc.so.6", "/usr/lib/llvm-22/lib/libLLVM.so.22.1"]), Some(22));
+        assert_eq!(of(&["/lib/x86_64-linux-gnu/libLLVM-17.so.1"]), Some(17));
+        assert_eq!(of(&["/lib/libc.so.6"]), None);
     }
 }

@@ -5,13 +5,14 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result};
 use serde_json::{Value, json};
 
 use super::debian_kernel::DebianKernel;
 use super::initramfs::Initramfs;
 use super::modules;
 use super::suites::{self, Suite};
+use crate::libraries;
 use crate::process::{output_of, run_logged};
 use crate::progress::Screen;
 use crate::workspace::{Profile, Workspace, find_program};
@@ -92,7 +93,7 @@ pub(super) fn pack(
     let mut libraries = BTreeMap::new();
     let mut program = |inside: &mut Initramfs, place: String, from: &Path| -> Result<()> {
         inside.file(Path::new(&place), &without_debug_information(workspace, from)?);
-        for library in libraries_of(from)? {
+        for library in libraries::of(from)? {
             let content = fs::read(&library);
             let content = content.with_context(|| format!("cannot read {}", library.display()))?;
             libraries.insert(library, content);
@@ -171,44 +172,9 @@ fn without_debug_information(workspace: &Workspace, program: &Path) -> Result<Ve
     fs::read(&stripped).with_context(|| format!("cannot read {}", stripped.display()))
 }
 
-/// The libraries of a program, where the dynamic linker finds them.
-fn libraries_of(program: &Path) -> Result<Vec<PathBuf>> {
-    let mut ldd = std::process::Command::new("ldd");
-    let said = output_of(ldd.arg(program))
-        .with_context(|| format!("`ldd {}` failed", program.display()))?;
-    parse_ldd(&said).with_context(|| format!("`ldd {}`", program.display()))
-}
-
-/// `libc.so.6 => /lib/libc.so.6 (0x…)`, or only the path; the kernel's own library has none.
-fn parse_ldd(said: &str) -> Result<Vec<PathBuf>> {
-    let mut found = Vec::new();
-    for line in said.lines() {
-        let words: Vec<&str> = line.split_whitespace().collect();
-        match words[..] {
-            [_, "=>", path, _] if path.starts_with('/') => found.push(path.into()),
-            [path, _] if path.starts_with('/') => found.push(path.into()),
-            [name, "=>", ..] => bail!("its library {name} is not installed"),
-            _ => {}
-        }
-    }
-    Ok(found)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn libraries_are_read_from_what_ldd_says() {
-        let said = "\tlinux-vdso.so.1 (0x00007ffc)\n\
-                    \tlibelf.so.1 => /lib/x86_64-linux-gnu/libelf.so.1 (0x00007f84)\n\
-                    \t/lib64/ld-linux-x86-64.so.2 (0x00007f84)\n";
-        let expected = ["/lib/x86_64-linux-gnu/libelf.so.1", "/lib64/ld-linux-x86-64.so.2"];
-        assert_eq!(parse_ldd(said).unwrap(), expected.map(PathBuf::from));
-        assert!(parse_ldd("\tstatically linked\n").unwrap().is_empty());
-        let error = parse_ldd("\tlibmnl.so.0 => not found\n").unwrap_err().to_string();
-        assert!(error.contains("libmnl.so.0"), "{error}");
-    }
 
     #[test]
     fn only_suites_are_taken_from_what_cargo_says() {

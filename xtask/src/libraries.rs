@@ -1,0 +1,55 @@
+//! The shared libraries of a program, as the dynamic linker of this machine finds them.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context as _, Result, bail};
+
+use crate::process::output_of;
+
+/// The files that a program links, libraries of libraries too; none of what is linked statically.
+///
+/// # Errors
+/// ldd(1) does not take the program, or one of its libraries is not on this machine.
+pub(crate) fn of(program: &Path) -> Result<Vec<PathBuf>> {
+    let said = output_of(Command::new("ldd").arg(program))
+        .with_context(|| format!("`ldd {}` failed", program.display()))?;
+    read(&said).with_context(|| format!("{} does not run here", program.display()))
+}
+
+/// From `ldd`: `libc.so.6 => /lib/libc.so.6 (0x…)`, or only the path; the kernel's own has none.
+fn read(said: &str) -> Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    for line in said.lines() {
+        let (name, file) = line.trim().split_once(" => ").unwrap_or(("", line.trim()));
+        // A path may hold blanks, and the address behind it is the last word.
+        let path = file.rsplit_once(" (").map_or(file, |(path, _)| path);
+        if path.starts_with('/') {
+            found.push(path.into());
+        } else if !name.is_empty() {
+            bail!("its library {name} is not installed");
+        }
+    }
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn libraries_are_those_with_a_file() {
+        let said = "\tlinux-vdso.so.1 (0x00007ffc)\n\
+                    \tlibelf.so.1 => /lib/x86_64-linux-gnu/libelf.so.1 (0x00007f84)\n\
+                    \t/lib64/ld-linux-x86-64.so.2 (0x00007f84)\n";
+        let expected = ["/lib/x86_64-linux-gnu/libelf.so.1", "/lib64/ld-linux-x86-64.so.2"];
+        assert_eq!(read(said).unwrap(), expected.map(PathBuf::from));
+        assert!(read("\tstatically linked\n").unwrap().is_empty());
+    }
+
+    #[test]
+    fn a_library_that_is_not_there_is_named() {
+        let error = read("\tlibmnl.so.0 => not found\n").unwrap_err().to_string();
+        assert!(error.contains("libmnl.so.0"), "{error}");
+    }
+}
