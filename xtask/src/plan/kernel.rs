@@ -1,0 +1,72 @@
+//! The kernel's side: the file systems that programs are pinned and attached to, and the right to do it.
+
+use super::draft::Draft;
+use super::step::Step;
+use crate::mounts::{BPFFS, CGROUPS, Cgroup2};
+
+impl Draft<'_> {
+    pub(super) fn kernel(&mut self) {
+        if !self.machine.mounts.bpffs {
+            let command = ["mount", "-t", "bpf", "bpf", BPFFS];
+            self.mount("bpffs, where pins go", "mount-bpffs", &command);
+        }
+        match self.machine.mounts.cgroup2 {
+            Cgroup2::At(_) => {}
+            Cgroup2::Free => {
+                let command = ["mount", "-t", "cgroup2", "none", CGROUPS];
+                self.mount("cgroup2, where programs are attached", "mount-cgroup2", &command);
+            }
+            // To mount it over the hierarchies of version 1 would hide them from everybody.
+            Cgroup2::Version1 => self.missing(
+                format!(
+                    "this host has only cgroups of version 1 in {CGROUPS}, and programs are \
+                     attached to version 2 (which can be mounted beside them, or booted with \
+                     systemd.unified_cgroup_hierarchy=1)"
+                ),
+                &format!(
+                    "sudo sh -c 'mkdir -p {CGROUPS}/unified && mount -t cgroup2 none {CGROUPS}/unified'"
+                ),
+            ),
+        }
+    }
+
+    fn mount(&mut self, title: &str, log: &'static str, command: &[&str]) {
+        let place = command.last().copied().unwrap_or_default();
+        if self.machine.root {
+            self.plan.steps.push(Step::new(format!("{title}, mounted on {place}"), log, command));
+        } else {
+            let what = format!("{title}, is not mounted on {place}");
+            self.missing(what, &format!("sudo {}", command.join(" ")));
+        }
+    }
+
+    pub(super) fn root(&mut self) {
+        if !self.machine.root {
+            let what = "this makes namespaces, eBPF programs or images, which only root may do";
+            let invocation = &self.machine.invocation;
+            let command = format!("sudo env PATH=\"$PATH\" HOME=\"$HOME\" {invocation}");
+            self.missing(what.to_owned(), &command);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::super::sample::{all, complete};
+    use super::super::{Need, Plan, plan};
+    use crate::mounts::Cgroup2;
+
+    #[test]
+    fn cgroups_of_version_1_are_not_hidden_by_a_mount() {
+        let mut machine = complete();
+        machine.mounts.cgroup2 = Cgroup2::Version1;
+        let found = plan(&machine, &BTreeSet::from([Need::Kernel]));
+        assert_eq!(found.steps, []);
+        assert!(found.missing[0].command.contains("/sys/fs/cgroup/unified"), "{found:?}");
+
+        machine.mounts.cgroup2 = Cgroup2::At("/sys/fs/cgroup/unified".into());
+        assert_eq!(plan(&machine, &all()), Plan::default());
+    }
+}
