@@ -40,6 +40,7 @@ pub mod pod;
 pub mod population;
 pub mod prefix;
 pub mod process;
+pub mod pure_agent;
 pub mod requirements;
 pub mod residue;
 pub mod restarts;

@@ -3,15 +3,13 @@
 #![expect(missing_docs, reason = "what criterion_group makes has none")]
 
 use std::hint::black_box;
-use std::sync::Arc;
 
 use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
 use topo_lb::cluster::State;
-use topo_lb::plan::{Capacity, Installed};
-use topo_lb::reconcile::Reconciler;
 use topo_lb::topology::{self, Scope};
 use topo_lb::{explain, lint};
 use topo_lb_tests::population::{Population, update};
+use topo_lb_tests::pure_agent::PureAgent;
 
 const HERE: &str = "here";
 
@@ -57,12 +55,8 @@ fn plan(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("observe and plan one change");
     for services in [10, 1_000, 10_000] {
         let population = population(services, 10);
-        let mut reconciler = Reconciler::new(Arc::from(HERE), Scope::All, false);
-        let mut installed = Installed::new(Capacity::default());
-        for update in population.updates().expect("a population is of objects") {
-            reconciler.observe(update);
-        }
-        settle(&mut reconciler, &mut installed);
+        let mut agent = PureAgent::new(HERE);
+        agent.follow(population.updates().expect("a population is of objects"));
         let change = |gone| {
             let slice = population.slices(1, |number| number != gone).swap_remove(0);
             update(slice).expect("a slice is an object")
@@ -75,23 +69,10 @@ fn plan(criterion: &mut Criterion) {
                     turn += 1;
                     changes[turn % 2].clone()
                 },
-                |update| {
-                    reconciler.observe(update);
-                    settle(&mut reconciler, &mut installed);
-                },
+                |update| agent.follow([update]),
                 BatchSize::SmallInput,
             );
         });
-    }
-}
-
-fn settle(reconciler: &mut Reconciler, installed: &mut Installed) {
-    while !reconciler.settled() {
-        let plan = reconciler.plan(installed);
-        for step in &plan.steps {
-            installed.record(step);
-        }
-        reconciler.carried_out(&plan);
     }
 }
 

@@ -6,10 +6,8 @@ use std::time::Instant;
 
 use anyhow::Result;
 use serde_json::{Value, json};
-use topo_lb::plan::{Capacity, Installed};
-use topo_lb::reconcile::Reconciler;
-use topo_lb::topology::Scope;
 use topo_lb_tests::population::{Population, update};
+use topo_lb_tests::pure_agent::PureAgent;
 
 use crate::ground::Effort;
 use crate::result::Figure;
@@ -57,13 +55,9 @@ fn one_node(here: u32, pods: u32) -> Result<(f64, u32)> {
         addresses: Vec::new(),
         port: 8080,
     };
-    let here = population.node(here)["metadata"]["name"].as_str().unwrap_or_default().into();
-    let mut reconciler = Reconciler::new(here, Scope::All, false);
-    let mut installed = Installed::new(Capacity::default());
-    for update in population.updates()? {
-        reconciler.observe(update);
-    }
-    settle(&mut reconciler, &mut installed);
+    let node = population.node(here);
+    let mut agent = PureAgent::new(node["metadata"]["name"].as_str().unwrap_or_default());
+    agent.follow(population.updates()?);
 
     let mut slices = population.slices(0, |_| true);
     let (mut spent, mut events) = (0.0, 0);
@@ -90,21 +84,10 @@ fn one_node(here: u32, pods: u32) -> Result<(f64, u32)> {
             }
             let update = update(slice.clone())?;
             let begun = Instant::now();
-            reconciler.observe(update);
-            settle(&mut reconciler, &mut installed);
+            agent.follow([update]);
             spent += begun.elapsed().as_secs_f64();
             events += 1;
         }
     }
     Ok((spent, events))
-}
-
-fn settle(reconciler: &mut Reconciler, installed: &mut Installed) {
-    while !reconciler.settled() {
-        let plan = reconciler.plan(installed);
-        for step in &plan.steps {
-            installed.record(step);
-        }
-        reconciler.carried_out(&plan);
-    }
 }
