@@ -52,14 +52,13 @@ impl Client {
         }
     }
 
-    /// Calls `to` until exactly `pods` answer, every time; none: until every connection is refused.
-    /// How long that took.
+    /// Calls `to` over HTTP until exactly `pods` answer, every time; none: until every connection is
+    /// refused. How long that took.
     ///
     /// # Errors
     /// It does not come to that within `limit`, or the client is gone.
     pub fn until_answered_by(
         &mut self,
-        via: Via,
         to: SocketAddr,
         pods: &[&str],
         limit: Duration,
@@ -68,7 +67,7 @@ impl Client {
         // 32 requests for each of twelve miss one of them with a probability of 4 in 10^14.
         let requests = 32 * u32::try_from(pods.len()).unwrap_or(1).max(2);
         until(&what, limit, || {
-            let tally = self.call(via, to, requests)?;
+            let tally = self.call(Via::Http, to, requests)?;
             Ok(if tally.is_of(pods) { Ok(()) } else { Err(tally) })
         })
     }

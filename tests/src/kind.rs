@@ -20,6 +20,8 @@ pub const SHANGHAI: [&str; 2] = [
     "united-deployment1-shanghai-5p8zk-84bdd476b6-hr6xt",
     "united-deployment1-shanghai-5p8zk-84bdd476b6-wjck2",
 ];
+/// All of the first deployment's pods.
+pub const SERVERS: [&str; 4] = [HANGZHOU[0], HANGZHOU[1], SHANGHAI[0], SHANGHAI[1]];
 /// The second deployment's pod in hangzhou.
 pub const HANGZHOU_CLIENT: &str = "united-deployment2-hangzhou-lpkzg-6d958b67b6-gf847";
 /// The second deployment's pod in shanghai.

@@ -9,7 +9,6 @@ use topo_lb::reconcile::Reconciler;
 use topo_lb::topology::Scope;
 
 /// What an agent of one node knows, and what it would have installed.
-#[derive(Debug)]
 pub struct PureAgent {
     reconciler: Reconciler,
     installed: Installed,

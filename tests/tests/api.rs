@@ -14,8 +14,8 @@ use topo_lb_tests::client;
 use topo_lb_tests::cluster::Cluster;
 use topo_lb_tests::control_plane::{AGENT, ControlPlane};
 use topo_lb_tests::kind::{
-    BEIJING_CLIENT, CONTROL_PLANE, HANGZHOU, HANGZHOU_CLIENT, POOL, SHANGHAI, SHANGHAI_CLIENT,
-    WORKER, WORKER2, plan,
+    BEIJING_CLIENT, CONTROL_PLANE, HANGZHOU, HANGZHOU_CLIENT, POOL, SERVERS, SHANGHAI,
+    SHANGHAI_CLIENT, WORKER, WORKER2, plan,
 };
 use topo_lb_tests::lab::within;
 use topo_lb_tests::process::Running;
@@ -54,21 +54,6 @@ impl Clients {
     }
 }
 
-fn every_pod() -> [&'static str; 4] {
-    let ([a, b], [c, d]) = (HANGZHOU, SHANGHAI);
-    [a, b, c, d]
-}
-
-/// Waits until exactly `pods` answer, every time; none: until every connection is refused.
-fn answered_by(
-    client: &mut client::Client,
-    address: &str,
-    pods: &[&str],
-    limit: Duration,
-) -> Result<Duration> {
-    client.until_answered_by(Via::Http, at(address)?, pods, limit)
-}
-
 async fn describe(client: &Client, cluster: &Cluster, topology_keys: bool) -> Result<()> {
     let nodes = [(CONTROL_PLANE, "beijing"), (WORKER, "hangzhou"), (WORKER2, "shanghai")];
     for (node, pool) in nodes {
@@ -96,7 +81,7 @@ async fn describe(client: &Client, cluster: &Cluster, topology_keys: bool) -> Re
         }
         create(client, &service).await?;
     }
-    for name in every_pod() {
+    for name in SERVERS {
         run_pod(client, cluster.pod(name)?, &json!({"app": APP})).await?;
     }
     Ok(())
@@ -116,14 +101,14 @@ fn play(
             describe(&client, cluster, topology_keys).await
         })?;
         let servers: Result<Vec<Running>> =
-            every_pod().into_iter().map(|pod| cluster.pod(pod)?.serve()).collect();
+            SERVERS.into_iter().map(|pod| cluster.pod(pod)?.serve()).collect();
         let _servers = servers?;
         let mut clients = Clients::start(cluster)?;
         let kubeconfig = plane.kubeconfig(AGENT)?;
         let source = ("--kubeconfig", kubeconfig.as_path());
         let mut agents = Agent::start_all_from(&binary, cluster, source)?;
         // The controllers have made the slices by then, or are about to.
-        answered_by(&mut clients.hangzhou, UD1_WITHOUT_TOPOLOGY, &every_pod(), SOON)?;
+        clients.hangzhou.until_answered_by(at(UD1_WITHOUT_TOPOLOGY)?, &SERVERS, SOON)?;
         body(cluster, &mut plane, &mut agents, &mut clients)
     })
 }
@@ -131,40 +116,40 @@ fn play(
 #[test]
 fn the_tutorial_over_a_real_api() -> Result<()> {
     play(|_, plane, _, clients| {
-        answered_by(&mut clients.hangzhou, UD1, &HANGZHOU, FOLLOWS)?;
-        answered_by(&mut clients.shanghai, UD1, &SHANGHAI, FOLLOWS)?;
-        answered_by(&mut clients.beijing, UD1, &[], FOLLOWS)?;
+        clients.hangzhou.until_answered_by(at(UD1)?, &HANGZHOU, FOLLOWS)?;
+        clients.shanghai.until_answered_by(at(UD1)?, &SHANGHAI, FOLLOWS)?;
+        clients.beijing.until_answered_by(at(UD1)?, &[], FOLLOWS)?;
         for client in [&mut clients.beijing, &mut clients.hangzhou, &mut clients.shanghai] {
-            answered_by(client, UD1_WITHOUT_TOPOLOGY, &every_pod(), FOLLOWS)?;
+            client.until_answered_by(at(UD1_WITHOUT_TOPOLOGY)?, &SERVERS, FOLLOWS)?;
         }
 
         // Keys of the field: this node, then this pool, and nobody else.
-        answered_by(&mut clients.shanghai, BY_KEYS, &SHANGHAI, FOLLOWS)?;
-        answered_by(&mut clients.beijing, BY_KEYS, &[], FOLLOWS)?;
+        clients.shanghai.until_answered_by(at(BY_KEYS)?, &SHANGHAI, FOLLOWS)?;
+        clients.beijing.until_answered_by(at(BY_KEYS)?, &[], FOLLOWS)?;
 
         // A node moves: the request, the watch, the maps and the client, all within a second.
         plane.ask(async |client| relabel(&client, CONTROL_PLANE, POOL, "shanghai").await)?;
-        let took = answered_by(&mut clients.beijing, UD1, &SHANGHAI, AT_ONCE)?;
-        answered_by(&mut clients.beijing, BY_KEYS, &SHANGHAI, AT_ONCE)?;
+        let took = clients.beijing.until_answered_by(at(UD1)?, &SHANGHAI, AT_ONCE)?;
+        clients.beijing.until_answered_by(at(BY_KEYS)?, &SHANGHAI, AT_ONCE)?;
         eprintln!("a relabelled node was followed within {took:?}");
 
         // A pod becomes unready: the controller's slice says so, and traffic follows.
         let [out, stays] = HANGZHOU;
         plane.ask(async |client| set_ready(&client, out, false).await)?;
-        answered_by(&mut clients.hangzhou, UD1, &[stays], SOON)?;
+        clients.hangzhou.until_answered_by(at(UD1)?, &[stays], SOON)?;
         plane.ask(async |client| set_ready(&client, stays, false).await)?;
-        answered_by(&mut clients.hangzhou, UD1, &[], SOON)?;
-        answered_by(&mut clients.hangzhou, UD1_WITHOUT_TOPOLOGY, &SHANGHAI, FOLLOWS)?;
+        clients.hangzhou.until_answered_by(at(UD1)?, &[], SOON)?;
+        clients.hangzhou.until_answered_by(at(UD1_WITHOUT_TOPOLOGY)?, &SHANGHAI, FOLLOWS)?;
         plane.ask(async |client| {
             set_ready(&client, out, true).await?;
             set_ready(&client, stays, true).await
         })?;
-        answered_by(&mut clients.hangzhou, UD1, &HANGZHOU, SOON)?;
+        clients.hangzhou.until_answered_by(at(UD1)?, &HANGZHOU, SOON)?;
 
         // A policy taken away is no policy.
         let none = json!({"metadata": {"annotations": {"openyurt.io/topologyKeys": null}}});
         plane.ask(async |client| change(&client, "Service", "svc-ud1", &none).await)?;
-        answered_by(&mut clients.hangzhou, UD1, &every_pod(), AT_ONCE)?;
+        clients.hangzhou.until_answered_by(at(UD1)?, &SERVERS, AT_ONCE)?;
         Ok(())
     })
 }
@@ -186,7 +171,7 @@ fn ensure_said_once(log: &str) -> Result<()> {
 #[test]
 fn traffic_goes_on_without_the_api_server_and_follows_it_again() -> Result<()> {
     play(|_, plane, agents, clients| {
-        answered_by(&mut clients.hangzhou, UD1, &HANGZHOU, FOLLOWS)?;
+        clients.hangzhou.until_answered_by(at(UD1)?, &HANGZHOU, FOLLOWS)?;
         let before = agents[1].objects()?;
         plane.kill_api_server();
         let agent = &agents[1];
@@ -201,12 +186,12 @@ fn traffic_goes_on_without_the_api_server_and_follows_it_again() -> Result<()> {
             Ok(())
         })?;
         ensure!(tally.is_of(&HANGZHOU), "without the API server: {tally}");
-        answered_by(&mut clients.beijing, UD1, &[], FOLLOWS)?;
+        clients.beijing.until_answered_by(at(UD1)?, &[], FOLLOWS)?;
 
         plane.start_api_server()?;
         plane.ask(async |client| relabel(&client, CONTROL_PLANE, POOL, "hangzhou").await)?;
         let (tally, took) = clients.hangzhou.call_during(Via::Http, at(UD1)?, || {
-            answered_by(&mut clients.beijing, UD1, &HANGZHOU, SOON)
+            clients.beijing.until_answered_by(at(UD1)?, &HANGZHOU, SOON)
         })?;
         ensure!(tally.is_of(&HANGZHOU), "after its return: {tally}");
         eprintln!("what changed after the return was followed within {took:?}");

@@ -16,7 +16,7 @@ use topo_lb_tests::client;
 use topo_lb_tests::cluster::Cluster;
 use topo_lb_tests::control_plane::{AGENT, ControlPlane};
 use topo_lb_tests::kind::{
-    CONTROL_PLANE, HANGZHOU, HANGZHOU_CLIENT, NEIGHBOUR, POOL, SHANGHAI, WORKER, WORKER2, plan,
+    CONTROL_PLANE, HANGZHOU, HANGZHOU_CLIENT, NEIGHBOUR, POOL, SERVERS, WORKER, WORKER2, plan,
 };
 use topo_lb_tests::lab::within;
 use topo_lb_tests::pod::PORT;
@@ -36,21 +36,6 @@ const KUBERNETES: &str = "10.96.0.1";
 const SOON: Duration = Duration::from_secs(60);
 /// Longer than until a change is saved.
 const SAVED: Duration = Duration::from_secs(20);
-
-fn servers() -> [&'static str; 4] {
-    let ([a, b], [c, d]) = (HANGZHOU, SHANGHAI);
-    [a, b, c, d]
-}
-
-/// Waits until `pods` answer, and nobody else.
-fn answered_by(
-    client: &mut client::Client,
-    address: &str,
-    pods: &[&str],
-    limit: Duration,
-) -> Result<Duration> {
-    client.until_answered_by(Via::Http, at(address)?, pods, limit)
-}
 
 /// A slice of a Service, with addresses and the nodes that they are on, as this server knows slices.
 fn slice(
@@ -94,7 +79,7 @@ async fn describe(client: &Client, cluster: &Cluster, old: bool) -> Result<()> {
     create(client, &web).await?;
     create(client, &service("shop", SHOP)).await?;
     let mut endpoints = Vec::new();
-    for name in servers() {
+    for name in SERVERS {
         let pod = cluster.pod(name)?;
         let node = [WORKER, WORKER2].into_iter().find(|node| *node == pod.node);
         endpoints.push((pod.ipv4.to_string(), node));
@@ -141,7 +126,7 @@ fn play(body: impl FnOnce(&mut Edge<'_>) -> Result<()>) -> Result<()> {
         let old = plane.has_topology_keys()?;
         plane.ask(async |client| describe(&client, cluster, old).await)?;
         let servers: Result<Vec<_>> =
-            servers().into_iter().map(|pod| cluster.pod(pod)?.serve()).collect();
+            SERVERS.into_iter().map(|pod| cluster.pod(pod)?.serve()).collect();
         let _servers = servers?;
         let kubeconfig = plane.kubeconfig(AGENT)?;
         let source = ("--kubeconfig", kubeconfig.as_path());
@@ -176,7 +161,7 @@ fn an_agent_that_is_there_before_its_server_waits_for_it() -> Result<()> {
             Ok(if log.contains("datapath attached") { Ok(()) } else { Err(log) })
         })?;
         edge.agent.wait_until_ready()?;
-        answered_by(&mut edge.client, WEB, &HANGZHOU, FOLLOWS)?;
+        edge.client.until_answered_by(at(WEB)?, &HANGZHOU, FOLLOWS)?;
         edge.saved("\"web\"", true)
     })
 }
@@ -185,7 +170,7 @@ fn an_agent_that_is_there_before_its_server_waits_for_it() -> Result<()> {
 fn without_a_server_it_serves_within_a_second_of_its_start() -> Result<()> {
     play(|edge| {
         edge.agent.resume()?;
-        answered_by(&mut edge.client, WEB, &HANGZHOU, FOLLOWS)?;
+        edge.client.until_answered_by(at(WEB)?, &HANGZHOU, FOLLOWS)?;
         edge.saved("\"web\"", true)?;
 
         // As after a loss of power: nothing is in the kernel, and nobody is there to ask.
@@ -196,7 +181,7 @@ fn without_a_server_it_serves_within_a_second_of_its_start() -> Result<()> {
             edge.agent.cleanup()?;
             let start = Instant::now();
             edge.agent.launch()?;
-            answered_by(&mut edge.client, WEB, &HANGZHOU, SOON)?;
+            edge.client.until_answered_by(at(WEB)?, &HANGZHOU, SOON)?;
             // What else the machine did meanwhile is not the agent's.
             least = least.min(start.elapsed().saturating_sub(edge.agent.waited_for_cores()?));
             if least < Duration::from_secs(1) {
@@ -225,7 +210,7 @@ fn without_a_server_it_serves_within_a_second_of_its_start() -> Result<()> {
         })?;
         ensure!(tally.is_of(&HANGZHOU), "while the server returned: {tally}");
         edge.open_web()?;
-        answered_by(&mut edge.client, WEB, &servers(), SOON)?;
+        edge.client.until_answered_by(at(WEB)?, &SERVERS, SOON)?;
         until("a word about the server's return", SOON, || {
             let log = edge.agent.log();
             Ok(if log.contains("tells all of the cluster again") { Ok(()) } else { Err(log) })
@@ -241,7 +226,7 @@ fn what_the_last_agent_left_outlasts_a_restart_without_a_server() -> Result<()> 
         edge.saved("\"web\"", true)?;
         let older = fs::read(edge.file())?;
         edge.open_web()?;
-        answered_by(&mut edge.client, WEB, &servers(), FOLLOWS)?;
+        edge.client.until_answered_by(at(WEB)?, &SERVERS, FOLLOWS)?;
 
         // It was killed before it had saved that.
         edge.agent.kill();
@@ -252,14 +237,14 @@ fn what_the_last_agent_left_outlasts_a_restart_without_a_server() -> Result<()> 
             thread::sleep(Duration::from_secs(1));
             Ok(())
         })?;
-        ensure!(tally.is_of(&servers()), "by an older state than the kernel's: {tally}");
+        ensure!(tally.is_of(&SERVERS), "by an older state than the kernel's: {tally}");
         let log = edge.agent.log();
         ensure!(log.contains("is no older"), "it does not say so:\n{log}");
 
         edge.plane.start_api_server()?;
         let again = json!({"metadata": {"annotations": {KEYS: POOL}}});
         edge.plane.ask(async |client| change(&client, "Service", "web", &again).await)?;
-        answered_by(&mut edge.client, WEB, &HANGZHOU, SOON)?;
+        edge.client.until_answered_by(at(WEB)?, &HANGZHOU, SOON)?;
         Ok(())
     })
 }
@@ -268,7 +253,7 @@ fn what_the_last_agent_left_outlasts_a_restart_without_a_server() -> Result<()> 
 fn a_server_that_is_killed_again_and_again_costs_no_connection() -> Result<()> {
     play(|edge| {
         edge.agent.resume()?;
-        answered_by(&mut edge.client, WEB, &HANGZHOU, FOLLOWS)?;
+        edge.client.until_answered_by(at(WEB)?, &HANGZHOU, FOLLOWS)?;
         let Edge { plane, client, .. } = edge;
         let (tally, ()) = client.call_during(Via::Http, at(WEB)?, || {
             for pool in ["beijing", "hangzhou", "beijing"] {
@@ -281,7 +266,7 @@ fn a_server_that_is_killed_again_and_again_costs_no_connection() -> Result<()> {
         })?;
         ensure!(tally.is_of(&HANGZHOU), "{tally}");
         edge.open_web()?;
-        let took = answered_by(&mut edge.client, WEB, &servers(), SOON)?;
+        let took = edge.client.until_answered_by(at(WEB)?, &SERVERS, SOON)?;
         eprintln!("after the last return, a change was followed within {took:?}");
         let log = edge.agent.log();
         // It says so for a moment, until it has read them.
@@ -304,7 +289,7 @@ fn a_token_that_has_run_out_is_replaced_by_the_one_in_its_file() -> Result<()> {
         fs::write(&path, changed)?;
         edge.agent.set("--kubeconfig", path.to_str().context("a path in UTF-8")?);
         edge.agent.resume()?;
-        answered_by(&mut edge.client, WEB, &HANGZHOU, FOLLOWS)?;
+        edge.client.until_answered_by(at(WEB)?, &HANGZHOU, FOLLOWS)?;
 
         edge.plane.kill_api_server();
         edge.plane.set_token("another");
@@ -318,7 +303,7 @@ fn a_token_that_has_run_out_is_replaced_by_the_one_in_its_file() -> Result<()> {
         })?;
         ensure!(tally.is_of(&HANGZHOU), "with a token that has run out: {tally}");
         fs::write(&token, "another")?;
-        let took = answered_by(client, WEB, &servers(), SOON)?;
+        let took = client.until_answered_by(at(WEB)?, &SERVERS, SOON)?;
         eprintln!("a renewed token was used within {took:?}");
         Ok(())
     })
@@ -366,7 +351,7 @@ fn the_server_is_reached_where_its_own_service_leads_to_a_dead_endpoint() -> Res
         edge.agent.live_inside();
         edge.agent.resume()?;
         edge.open_web()?;
-        answered_by(&mut edge.client, WEB, &servers(), SOON)?;
+        edge.client.until_answered_by(at(WEB)?, &SERVERS, SOON)?;
 
         // And again after the server was away.
         edge.plane.kill_api_server();
@@ -374,7 +359,7 @@ fn the_server_is_reached_where_its_own_service_leads_to_a_dead_endpoint() -> Res
         edge.plane.start_api_server()?;
         let again = json!({"metadata": {"annotations": {KEYS: POOL}}});
         edge.plane.ask(async |client| change(&client, "Service", "web", &again).await)?;
-        answered_by(&mut edge.client, WEB, &HANGZHOU, SOON)?;
+        edge.client.until_answered_by(at(WEB)?, &HANGZHOU, SOON)?;
         Ok(())
     })
 }

@@ -128,7 +128,7 @@ impl Town<'_> {
 
     /// Waits until exactly `pods` answer; none: until every connection is refused.
     fn answered_by(&mut self, address: &str, pods: &[&str]) -> Result<Duration> {
-        self.watchful.until_answered_by(Via::Http, at(address)?, pods, SOON)
+        self.watchful.until_answered_by(at(address)?, pods, SOON)
     }
 
     /// The sum of a metric of the agent, whatever its labels, where they contain `label`.
@@ -527,7 +527,7 @@ fn a_watch_that_stalls_in_the_middle_of_an_event_is_left_for_another() -> Result
         let (tally, took) = busy.call_during(Via::Http, at(WEB)?, || {
             hub.break_next("nodes", Break::Stall);
             town.ask(async |client| relabel(&client, THERE, POOL, "west").await)?;
-            town.watchful.until_answered_by(Via::Http, at(WEB)?, &all, DEAD + SOON)
+            town.watchful.until_answered_by(at(WEB)?, &all, DEAD + SOON)
         })?;
         all_answered(&tally)?;
         eprintln!("a watch that had stalled was left after {took:?}");

@@ -13,9 +13,7 @@ use topo_lb_tests::agent::{Binary, json_of};
 use topo_lb_tests::api::{allow, change, create, installed, of, run_pod, set_ready};
 use topo_lb_tests::cluster::Cluster;
 use topo_lb_tests::control_plane::{AGENT, ControlPlane};
-use topo_lb_tests::kind::{
-    HANGZHOU, NEIGHBOUR, SHANGHAI, SVC_RACK, SVC_UD1, SVC_UD1_WITHOUT_TOPOLOGY,
-};
+use topo_lb_tests::kind::{NEIGHBOUR, SERVERS, SVC_RACK, SVC_UD1, SVC_UD1_WITHOUT_TOPOLOGY};
 use topo_lb_tests::manifest::KUBERNETES_1_36;
 use topo_lb_tests::wait::until;
 
@@ -80,7 +78,7 @@ impl<'a> Server<'a> {
             }
             create(client, &object).await?;
         }
-        for name in HANGZHOU.into_iter().chain(SHANGHAI) {
+        for name in SERVERS {
             let labels = json!({"app": "united-deployment1", SERVES_RACK: "yes"});
             run_pod(client, self.cluster.pod(name)?, &labels).await?;
         }

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use anyhow::{Context, Result};
 use topo_lb_tests::kind::{
     BEIJING_CLIENT, CONTROL_PLANE, DESIRED_POOL, HANGZHOU, HANGZHOU_CLIENT, NEIGHBOUR, POOL, RACK,
-    SHANGHAI, SHANGHAI_CLIENT, SVC_RACK, SVC_UD1, SVC_UD1_WITHOUT_TOPOLOGY,
+    SERVERS, SHANGHAI, SHANGHAI_CLIENT, SVC_RACK, SVC_UD1, SVC_UD1_WITHOUT_TOPOLOGY,
 };
 use topo_lb_tests::traffic::Via;
 
@@ -27,11 +27,6 @@ pub(crate) fn tell(stage: &mut Stage<'_>) -> Result<()> {
     relabelling(stage)
 }
 
-fn all() -> [&'static str; 4] {
-    let ([a, b], [c, d]) = (HANGZHOU, SHANGHAI);
-    [a, b, c, d]
-}
-
 fn at(address: &str) -> Result<SocketAddr> {
     let address = address.parse().with_context(|| format!("{address} is no address"))?;
     Ok(SocketAddr::new(address, 80))
@@ -51,13 +46,12 @@ fn tutorial(stage: &mut Stage<'_>) -> Result<()> {
         "The OpenYurt tutorial",
         "svc-ud1 is bound to the pool of the caller's node; its twin has no such annotation.",
         |stage| {
-            let four = all();
             for (name, from, service, pods) in [
                 ("hangzhou stays in hangzhou", HANGZHOU_CLIENT, SVC_UD1, &HANGZHOU[..]),
                 ("shanghai stays in shanghai", SHANGHAI_CLIENT, SVC_UD1, &SHANGHAI),
                 ("so does a VM in shanghai", MACHINE, SVC_UD1, &SHANGHAI),
-                ("hangzhou without topology", HANGZHOU_CLIENT, SVC_UD1_WITHOUT_TOPOLOGY, &four),
-                ("shanghai without topology", SHANGHAI_CLIENT, SVC_UD1_WITHOUT_TOPOLOGY, &four),
+                ("hangzhou without topology", HANGZHOU_CLIENT, SVC_UD1_WITHOUT_TOPOLOGY, &SERVERS),
+                ("shanghai without topology", SHANGHAI_CLIENT, SVC_UD1_WITHOUT_TOPOLOGY, &SERVERS),
                 ("beijing has no pod: refused", BEIJING_CLIENT, SVC_UD1, &[]),
             ] {
                 stage.ask(&question(name, from, service, pods)?)?;
