@@ -11,9 +11,6 @@ use aya::maps::{Array, HashMap, MapData, PerCpuArray};
 use aya::programs::{ProgramInfo, SchedClassifier, TestRun, TestRunOptions};
 use aya::{Ebpf, EbpfLoader};
 use bytemuck::{Pod, bytes_of};
-use etherparse::{
-    NetHeaders, NetSlice, PacketHeaders, SlicedPacket, TransportHeader, TransportSlice,
-};
 use topo_lb_common::address::{Frontend4, Frontend6};
 use topo_lb_common::answerers;
 use topo_lb_common::backend::{Backend4, Backend6};
@@ -391,77 +388,4 @@ fn six(address: IpAddr) -> Result<Ipv6Addr> {
         IpAddr::V6(address) => Ok(address),
         IpAddr::V4(_) => anyhow::bail!("{address} is not IPv6"),
     }
-}
-
-/// Who a packet says that it is from and to; ports are zero where it has none.
-///
-/// # Errors
-/// It is no IP packet.
-pub fn says(packet: &[u8]) -> Result<(SocketAddr, SocketAddr)> {
-    let sliced = SlicedPacket::from_ethernet(packet)?;
-    let (source, destination): (IpAddr, IpAddr) = match sliced.net.context("no IP packet")? {
-        NetSlice::Ipv4(ip) => {
-            (ip.header().source_addr().into(), ip.header().destination_addr().into())
-        }
-        NetSlice::Ipv6(ip) => {
-            (ip.header().source_addr().into(), ip.header().destination_addr().into())
-        }
-        NetSlice::Arp(_) => anyhow::bail!("an ARP packet"),
-    };
-    let (from, to) = match sliced.transport {
-        Some(TransportSlice::Tcp(tcp)) => (tcp.source_port(), tcp.destination_port()),
-        Some(TransportSlice::Udp(udp)) => (udp.source_port(), udp.destination_port()),
-        _ => (0, 0),
-    };
-    Ok((SocketAddr::new(source, from), SocketAddr::new(destination, to)))
-}
-
-/// The checksums of a whole packet that are wrong, computed from nothing by another
-/// implementation.
-///
-/// # Errors
-/// It is no IP packet.
-pub fn wrong_checksums(packet: &[u8]) -> Result<Vec<&'static str>> {
-    let headers = PacketHeaders::from_ethernet_slice(packet)?;
-    let payload = headers.payload.slice();
-    let mut wrong = Vec::new();
-    let mut check = |name, stored: u16, computed: u16| {
-        if stored != computed {
-            wrong.push(name);
-        }
-    };
-    match (headers.net.context("no IP packet")?, headers.transport) {
-        (NetHeaders::Ipv4(ip, _), transport) => {
-            check("IPv4", ip.header_checksum, ip.calc_header_checksum());
-            match transport {
-                Some(TransportHeader::Tcp(tcp)) => {
-                    check("TCP", tcp.checksum, tcp.calc_checksum_ipv4(&ip, payload)?);
-                }
-                // Zero: it has none.
-                Some(TransportHeader::Udp(udp)) if udp.checksum != 0 => {
-                    check("UDP", udp.checksum, udp.calc_checksum_ipv4(&ip, payload)?);
-                }
-                Some(TransportHeader::Icmpv4(icmp)) => {
-                    check("ICMP", icmp.checksum, icmp.icmp_type.calc_checksum(payload));
-                }
-                _ => {}
-            }
-        }
-        (NetHeaders::Ipv6(ip, _), transport) => match transport {
-            Some(TransportHeader::Tcp(tcp)) => {
-                check("TCP", tcp.checksum, tcp.calc_checksum_ipv6(&ip, payload)?);
-            }
-            Some(TransportHeader::Udp(udp)) => {
-                check("UDP", udp.checksum, udp.calc_checksum_ipv6(&ip, payload)?);
-            }
-            Some(TransportHeader::Icmpv6(icmp)) => {
-                let kind = &icmp.icmp_type;
-                let computed = kind.calc_checksum(ip.source, ip.destination, payload)?;
-                check("ICMPv6", icmp.checksum, computed);
-            }
-            _ => {}
-        },
-        (NetHeaders::Arp(_), _) => anyhow::bail!("an ARP packet"),
-    }
-    Ok(wrong)
 }

@@ -16,7 +16,7 @@ pub(crate) enum Scope {
 /// A suite as the machine is to run it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Suite {
-    /// Its file in `tests/tests`.
+    /// Its file or folder in `tests/tests`.
     pub(super) name: &'static str,
     /// The tests to run; all, where there is none.
     pub(super) tests: &'static [&'static str],
@@ -149,11 +149,19 @@ mod tests {
 
     use super::*;
 
+    /// The source of a suite: one file, or all of a folder.
+    fn source(name: &str) -> String {
+        let place = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/tests").join(name);
+        let Ok(files) = fs::read_dir(&place) else {
+            return fs::read_to_string(place.with_extension("rs")).unwrap();
+        };
+        files.map(|file| fs::read_to_string(file.unwrap().path()).unwrap()).collect()
+    }
+
     #[test]
     fn every_test_that_is_named_is_there() {
-        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/tests");
         for suite in &SUITES {
-            let text = fs::read_to_string(folder.join(suite.name).with_extension("rs")).unwrap();
+            let text = source(suite.name);
             for name in suite.short.iter().chain(suite.skipped) {
                 assert!(text.contains(&format!("fn {name}()")), "{} has no {name}", suite.name);
             }

@@ -1,0 +1,161 @@
+//! Ethernet frames with one packet each: made, and read by another implementation than the programs'.
+
+use std::net::{IpAddr, SocketAddr};
+
+use anyhow::{Context as _, Result, bail};
+use etherparse::{
+    IpHeaders, IpNumber, Ipv4Header, Ipv6Header, NetHeaders, NetSlice, PacketBuilder,
+    PacketHeaders, SlicedPacket, TransportHeader, TransportSlice,
+};
+
+/// Who sends what is made here.
+pub const VM_MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
+/// Whom it goes to.
+pub const NODE_MAC: [u8; 6] = [2, 0, 0, 0, 0, 2];
+
+/// What a TCP segment is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tcp {
+    /// Opens a connection, by this sequence number.
+    Syn(u32),
+    /// Answers that.
+    SynAck,
+    /// Carries data, an odd number of bytes.
+    Ack,
+    /// Has no more to say.
+    Fin,
+    /// Ends it at once.
+    Rst,
+}
+
+/// A TCP segment.
+///
+/// # Panics
+/// The addresses are of two families.
+#[must_use]
+pub fn tcp(from: SocketAddr, to: SocketAddr, kind: Tcp) -> Vec<u8> {
+    let ip = PacketBuilder::ethernet2(VM_MAC, NODE_MAC).ip(ip(from.ip(), to.ip()));
+    let number = if let Tcp::Syn(number) = kind { number } else { 1000 };
+    let tcp = ip.tcp(from.port(), to.port(), number, 64_000);
+    let (tcp, payload): (_, &[u8]) = match kind {
+        Tcp::Syn(_) => (tcp.syn(), b""),
+        Tcp::SynAck => (tcp.syn().ack(1), b""),
+        Tcp::Ack => (tcp.ack(77), b"an odd number of bytes."),
+        Tcp::Fin => (tcp.fin().ack(77), b""),
+        Tcp::Rst => (tcp.rst(), b""),
+    };
+    let mut packet = Vec::new();
+    tcp.write(&mut packet, payload).expect("a vector takes everything");
+    packet
+}
+
+/// A UDP datagram with this payload.
+///
+/// # Panics
+/// The addresses are of two families, or the payload is too long for a packet.
+#[must_use]
+pub fn udp(from: SocketAddr, to: SocketAddr, payload: &[u8]) -> Vec<u8> {
+    let udp = PacketBuilder::ethernet2(VM_MAC, NODE_MAC)
+        .ip(ip(from.ip(), to.ip()))
+        .udp(from.port(), to.port());
+    let mut packet = Vec::new();
+    udp.write(&mut packet, payload).expect("a payload that fits");
+    packet
+}
+
+/// An IP header without options or extensions, for a packet builder to complete.
+///
+/// # Panics
+/// The addresses are of two families.
+#[must_use]
+pub fn ip(from: IpAddr, to: IpAddr) -> IpHeaders {
+    match (from, to) {
+        (IpAddr::V4(from), IpAddr::V4(to)) => {
+            let header = Ipv4Header::new(0, 64, IpNumber(0), from.octets(), to.octets());
+            IpHeaders::Ipv4(header.expect("an empty payload fits"), Default::default())
+        }
+        (IpAddr::V6(from), IpAddr::V6(to)) => {
+            let header = Ipv6Header {
+                source: from.octets(),
+                destination: to.octets(),
+                hop_limit: 64,
+                ..Ipv6Header::default()
+            };
+            IpHeaders::Ipv6(header, Default::default())
+        }
+        _ => panic!("addresses of two families"),
+    }
+}
+
+/// Who a packet says that it is from and to; ports are zero where it has none.
+///
+/// # Errors
+/// It is no IP packet.
+pub fn says(packet: &[u8]) -> Result<(SocketAddr, SocketAddr)> {
+    let sliced = SlicedPacket::from_ethernet(packet)?;
+    let (source, destination): (IpAddr, IpAddr) = match sliced.net.context("no IP packet")? {
+        NetSlice::Ipv4(ip) => {
+            (ip.header().source_addr().into(), ip.header().destination_addr().into())
+        }
+        NetSlice::Ipv6(ip) => {
+            (ip.header().source_addr().into(), ip.header().destination_addr().into())
+        }
+        NetSlice::Arp(_) => bail!("an ARP packet"),
+    };
+    let (from, to) = match sliced.transport {
+        Some(TransportSlice::Tcp(tcp)) => (tcp.source_port(), tcp.destination_port()),
+        Some(TransportSlice::Udp(udp)) => (udp.source_port(), udp.destination_port()),
+        _ => (0, 0),
+    };
+    Ok((SocketAddr::new(source, from), SocketAddr::new(destination, to)))
+}
+
+/// The checksums of a whole packet that are wrong, computed from nothing by another
+/// implementation.
+///
+/// # Errors
+/// It is no IP packet.
+pub fn wrong_checksums(packet: &[u8]) -> Result<Vec<&'static str>> {
+    let headers = PacketHeaders::from_ethernet_slice(packet)?;
+    let payload = headers.payload.slice();
+    let mut wrong = Vec::new();
+    let mut check = |name, stored: u16, computed: u16| {
+        if stored != computed {
+            wrong.push(name);
+        }
+    };
+    match (headers.net.context("no IP packet")?, headers.transport) {
+        (NetHeaders::Ipv4(ip, _), transport) => {
+            check("IPv4", ip.header_checksum, ip.calc_header_checksum());
+            match transport {
+                Some(TransportHeader::Tcp(tcp)) => {
+                    check("TCP", tcp.checksum, tcp.calc_checksum_ipv4(&ip, payload)?);
+                }
+                // Zero: it has none.
+                Some(TransportHeader::Udp(udp)) if udp.checksum != 0 => {
+                    check("UDP", udp.checksum, udp.calc_checksum_ipv4(&ip, payload)?);
+                }
+                Some(TransportHeader::Icmpv4(icmp)) => {
+                    check("ICMP", icmp.checksum, icmp.icmp_type.calc_checksum(payload));
+                }
+                _ => {}
+            }
+        }
+        (NetHeaders::Ipv6(ip, _), transport) => match transport {
+            Some(TransportHeader::Tcp(tcp)) => {
+                check("TCP", tcp.checksum, tcp.calc_checksum_ipv6(&ip, payload)?);
+            }
+            Some(TransportHeader::Udp(udp)) => {
+                check("UDP", udp.checksum, udp.calc_checksum_ipv6(&ip, payload)?);
+            }
+            Some(TransportHeader::Icmpv6(icmp)) => {
+                let kind = &icmp.icmp_type;
+                let computed = kind.calc_checksum(ip.source, ip.destination, payload)?;
+                check("ICMPv6", icmp.checksum, computed);
+            }
+            _ => {}
+        },
+        (NetHeaders::Arp(_), _) => bail!("an ARP packet"),
+    }
+    Ok(wrong)
+}

@@ -1,0 +1,172 @@
+//! Fragments: only the first says whose it is.
+
+use std::net::IpAddr;
+
+use anyhow::{Result, ensure};
+use etherparse::{IpFragOffset, IpNumber, Ipv4Header};
+use topo_lb_tests::frame::{self, says, wrong_checksums};
+use topo_lb_tests::packets::{Hook, NEXT};
+
+use super::scene::{
+    A4, A6, CLIENT4, CLIENT6, WEB4, WEB6, at, expect, expect_untouched, scene, udp,
+};
+
+/// A datagram in fragments: the transport header is in the first.
+fn fragments(from: &str, to: &str, payload: usize) -> Vec<Vec<u8>> {
+    let whole = frame::udp(at(from), at(to), &vec![b'x'; payload]);
+    let body = &whole[34..];
+    let (header, _) = Ipv4Header::from_slice(&whole[14..]).expect("a header");
+    let pieces: Vec<&[u8]> = body.chunks(512).collect();
+    let last = pieces.len() - 1;
+    let cut = pieces.iter().enumerate().map(|(place, piece)| {
+        let mut header = header.clone();
+        header.identification = 4711;
+        header.dont_fragment = false;
+        header.more_fragments = place != last;
+        header.fragment_offset = IpFragOffset::try_new(place as u16 * 64).expect("a small offset");
+        header.total_len = 20 + piece.len() as u16;
+        header.header_checksum = header.calc_header_checksum();
+        let mut packet = whole[..14].to_vec();
+        packet.extend_from_slice(&header.to_bytes());
+        packet.extend_from_slice(piece);
+        packet
+    });
+    cut.collect()
+}
+
+#[test]
+fn later_fragments_follow_the_first() -> Result<()> {
+    let mut programs = scene()?;
+    let pieces = fragments(CLIENT4, WEB4, 1400);
+    expect_untouched(&mut programs, "without its first", Hook::Ingress, &pieces[1])?;
+    let mut body = Vec::new();
+    for piece in &pieces {
+        let (verdict, out) = programs.run(Hook::Ingress, piece)?;
+        ensure!(verdict == NEXT && out.len() == piece.len(), "{verdict}");
+        let (header, _) = Ipv4Header::from_slice(&out[14..])?;
+        ensure!(IpAddr::from(header.destination) == at(A4).ip(), "{header:?}");
+        ensure!(header.header_checksum == header.calc_header_checksum(), "{header:?}");
+        body.extend_from_slice(&out[34..]);
+    }
+    // Put together again, the datagram has a checksum that is right.
+    let mut whole = udp(CLIENT4, A4)[..14].to_vec();
+    let (a, client) = (at(A4).ip(), at(CLIENT4).ip());
+    let (IpAddr::V4(a), IpAddr::V4(client)) = (a, client) else { panic!("IPv4") };
+    let header =
+        Ipv4Header::new(body.len() as u16, 64, IpNumber::UDP, client.octets(), a.octets())?;
+    whole.extend_from_slice(&header.to_bytes());
+    whole.extend_from_slice(&body);
+    ensure!(says(&whole)? == (at(CLIENT4), at(A4)), "{:?}", says(&whole)?);
+    let wrong = wrong_checksums(&whole)?;
+    ensure!(!wrong.contains(&"UDP"), "{wrong:?}");
+    Ok(())
+}
+
+/// A datagram as IPv6 packets of 512 bytes each: how the last of them may be, all of it.
+fn fragments6(from: &str, to: &str, payload: usize, identification: u32) -> Vec<Vec<u8>> {
+    let whole = frame::udp(at(from), at(to), &vec![b'x'; payload]);
+    let pieces: Vec<&[u8]> = whole[54..].chunks(512).collect();
+    let last = pieces.len() - 1;
+    let cut = pieces.iter().enumerate().map(|(place, piece)| {
+        let mut packet = whole[..54].to_vec();
+        packet[18..20].copy_from_slice(&(8 + piece.len() as u16).to_be_bytes());
+        packet[20] = 44;
+        packet.extend_from_slice(&[17, 0]);
+        // Offset in units of eight bytes, and whether more follow.
+        let offset = (place as u16 * 64) << 3 | u16::from(place != last);
+        packet.extend_from_slice(&offset.to_be_bytes());
+        packet.extend_from_slice(&identification.to_be_bytes());
+        packet.extend_from_slice(piece);
+        packet
+    });
+    cut.collect()
+}
+
+/// Addresses of an IPv6 packet behind Ethernet.
+fn addresses6(packet: &[u8]) -> (IpAddr, IpAddr) {
+    let address = |from: usize| {
+        let bytes: [u8; 16] = packet[from..from + 16].try_into().expect("sixteen bytes");
+        IpAddr::from(bytes)
+    };
+    (address(22), address(38))
+}
+
+#[test]
+fn ipv6_fragments_follow_the_first_each_way() -> Result<()> {
+    let mut programs = scene()?;
+    let (client, web, a) = (at(CLIENT6).ip(), at(WEB6).ip(), at(A6).ip());
+    let asked = fragments6(CLIENT6, WEB6, 1400, 7);
+    let answered = fragments6(A6, CLIENT6, 1400, 7);
+    expect_untouched(&mut programs, "without its first", Hook::Ingress, &asked[1])?;
+    expect_untouched(&mut programs, "without its first", Hook::Egress, &answered[1])?;
+    for (hook, pieces, wanted) in
+        [(Hook::Ingress, &asked, (client, a)), (Hook::Egress, &answered, (web, client))]
+    {
+        let mut body = Vec::new();
+        for piece in pieces {
+            let (verdict, out) = programs.run(hook, piece)?;
+            ensure!(verdict == NEXT && out.len() == piece.len(), "{hook:?}: {verdict}");
+            ensure!(addresses6(&out) == wanted, "{hook:?}: {:?}", addresses6(&out));
+            // The fragment header stays as it was.
+            ensure!(out[54..62] == piece[54..62], "{hook:?}: {:02x?}", &out[54..62]);
+            body.extend_from_slice(&out[62..]);
+        }
+        let mut whole = pieces[0][..54].to_vec();
+        let (_, out) = programs.run(hook, &pieces[0])?;
+        whole[22..54].copy_from_slice(&out[22..54]);
+        whole[18..20].copy_from_slice(&(body.len() as u16).to_be_bytes());
+        whole[20] = 17;
+        whole.extend_from_slice(&body);
+        let wrong = wrong_checksums(&whole)?;
+        ensure!(wrong.is_empty(), "{hook:?}: put together again, {wrong:?} are wrong");
+    }
+    // Another datagram's fragments are not its.
+    let other = fragments6(CLIENT6, WEB6, 1400, 8);
+    expect_untouched(&mut programs, "another datagram's", Hook::Ingress, &other[1])?;
+    Ok(())
+}
+
+#[test]
+fn a_fragment_that_is_all_of_its_datagram_is_translated_and_not_remembered() -> Result<()> {
+    let mut programs = scene()?;
+    let pieces = fragments6(CLIENT6, WEB6, 100, 9);
+    ensure!(pieces.len() == 1);
+    let wanted = (NEXT, CLIENT6, A6);
+    expect(&mut programs, "RFC 6946", Hook::Ingress, &pieces[0], wanted)?;
+    let later = &fragments6(CLIENT6, WEB6, 1400, 9)[1];
+    expect_untouched(&mut programs, "one with its number", Hook::Ingress, later)
+}
+
+#[test]
+fn fragments_of_answers_follow_the_first() -> Result<()> {
+    let mut programs = scene()?;
+    expect(&mut programs, "asks", Hook::Ingress, &udp(CLIENT4, WEB4), (NEXT, CLIENT4, A4))?;
+    for piece in fragments(A4, CLIENT4, 1400) {
+        let (verdict, out) = programs.run(Hook::Egress, &piece)?;
+        let (header, _) = Ipv4Header::from_slice(&out[14..])?;
+        ensure!(verdict == NEXT && IpAddr::from(header.source) == at(WEB4).ip(), "{header:?}");
+        ensure!(header.header_checksum == header.calc_header_checksum(), "{header:?}");
+    }
+    Ok(())
+}
+
+#[test]
+fn a_datagram_that_is_not_ours_takes_its_fragments_along() -> Result<()> {
+    let mut programs = scene()?;
+    expect(&mut programs, "asks", Hook::Ingress, &udp(CLIENT4, WEB4), (NEXT, CLIENT4, A4))?;
+    programs.run(Hook::Egress, &fragments(A4, CLIENT4, 1400)[0])?;
+    // Another one between the same hosts, to a port that asked no Service, with the same number.
+    for piece in fragments("10.244.1.3:53", "10.244.1.9:41000", 1400) {
+        expect_untouched(&mut programs, "direct", Hook::Egress, &piece)?;
+    }
+    // And towards the Service's address, to a port that is none of its.
+    programs.run(Hook::Ingress, &fragments(CLIENT4, WEB4, 1400)[0])?;
+    for piece in fragments("10.244.1.9:41000", "10.96.0.1:53", 1400) {
+        expect_untouched(&mut programs, "no Service", Hook::Ingress, &piece)?;
+    }
+    programs.run(Hook::Egress, &fragments6(A6, CLIENT6, 1400, 5)[0])?;
+    for piece in fragments6("[fd00:244:1::3]:53", "[fd00:244:1::9]:41000", 1400, 5) {
+        expect_untouched(&mut programs, "direct, IPv6", Hook::Egress, &piece)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,119 @@
+//! ICMP errors about what was translated.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use etherparse::{Icmpv4Type, Icmpv6Type, Ipv4Header, PacketBuilder, icmpv4};
+use topo_lb_tests::frame::{NODE_MAC, Tcp, VM_MAC, ip, says, wrong_checksums};
+use topo_lb_tests::packets::{Hook, NEXT};
+
+use super::scene::{
+    A4, A6, CLIENT4, CLIENT6, WEB4, WEB6, at, expect, expect_untouched, scene, tcp, udp,
+};
+
+#[test]
+fn an_icmp_error_is_told_in_the_client_s_words() -> Result<()> {
+    let mut programs = scene()?;
+    let opened =
+        expect(&mut programs, "opens", Hook::Ingress, &udp(CLIENT4, WEB4), (NEXT, CLIENT4, A4))?;
+    for (teller, told) in [("192.0.2.1:0", "192.0.2.1:0"), ("10.244.1.3:0", "10.96.0.1:0")] {
+        let mut error = Vec::new();
+        let next_hop_mtu = 1280;
+        let too_big = icmpv4::DestUnreachableHeader::FragmentationNeeded { next_hop_mtu };
+        PacketBuilder::ethernet2(NODE_MAC, VM_MAC)
+            .ip(ip(at(teller).ip(), at(CLIENT4).ip()))
+            .icmpv4(Icmpv4Type::DestinationUnreachable(too_big))
+            .write(&mut error, &opened[14..])?;
+        let out =
+            expect(&mut programs, teller, Hook::Egress, &error, (NEXT, told, "10.244.1.9:0"))?;
+        // The quote, behind a new Ethernet header, is the packet that the client has sent.
+        let mut quoted = opened[..14].to_vec();
+        quoted.extend_from_slice(&out[14 + 28..]);
+        ensure!(says(&quoted)? == (at(CLIENT4), at(WEB4)), "{:?}", says(&quoted)?);
+        ensure!(wrong_checksums(&quoted)?.is_empty(), "{:?}", wrong_checksums(&quoted)?);
+        ensure!(quoted[14..] == udp(CLIENT4, WEB4)[14..], "{quoted:02x?}");
+    }
+    // What the client has to say of an answer reaches the endpoint in the endpoint's words.
+    let answer = udp(A4, CLIENT4);
+    let answer = expect(&mut programs, "answer", Hook::Egress, &answer, (NEXT, WEB4, CLIENT4))?;
+    let mut error = Vec::new();
+    let port = Icmpv4Type::DestinationUnreachable(icmpv4::DestUnreachableHeader::Port);
+    PacketBuilder::ethernet2(VM_MAC, NODE_MAC)
+        .ip(ip(at(CLIENT4).ip(), at(WEB4).ip()))
+        .icmpv4(port)
+        .write(&mut error, &answer[14..14 + 28])?;
+    let wanted = (NEXT, "10.244.1.9:0", "10.244.1.3:0");
+    let out = expect(&mut programs, "client's error", Hook::Ingress, &error, wanted)?;
+    let (inner, rest) = Ipv4Header::from_slice(&out[42..])?;
+    ensure!(IpAddr::from(inner.source) == at(A4).ip(), "{inner:?}");
+    ensure!(inner.header_checksum == inner.calc_header_checksum(), "{inner:?}");
+    ensure!(rest[..2] == 9376_u16.to_be_bytes(), "{rest:02x?}");
+    Ok(())
+}
+
+#[test]
+fn an_icmp_error_may_quote_no_more_than_ports_and_what_is_behind_it_is_nothing() -> Result<()> {
+    let mut programs = scene()?;
+    let syn = tcp(CLIENT4, WEB4, Tcp::Syn(1));
+    let opened = expect(&mut programs, "SYN", Hook::Ingress, &syn, (NEXT, CLIENT4, A4))?;
+    let port = Icmpv4Type::DestinationUnreachable(icmpv4::DestUnreachableHeader::Port);
+    // Of what was sent: headers, then as much of TCP as RFC 792 wants, then less and less.
+    for (quoted, told) in [(40, true), (28, true), (24, true), (23, false), (20, false), (8, false)]
+    {
+        for trailer in [0, 40] {
+            let what = format!("{quoted} bytes quoted, {trailer} behind");
+            let mut error = Vec::new();
+            PacketBuilder::ethernet2(NODE_MAC, VM_MAC)
+                .ip(ip(at("192.0.2.1:0").ip(), at(CLIENT4).ip()))
+                .icmpv4(port.clone())
+                .write(&mut error, &opened[14..14 + quoted])?;
+            let end = error.len();
+            error.resize(end + trailer, 0xab);
+            if !told {
+                expect_untouched(&mut programs, &what, Hook::Egress, &error)?;
+                continue;
+            }
+            let wanted = (NEXT, "192.0.2.1:0", "10.244.1.9:0");
+            let out = expect(&mut programs, &what, Hook::Egress, &error, wanted)?;
+            ensure!(out[42..end] == syn[14..14 + quoted], "{what}: {:02x?}", &out[42..]);
+            ensure!(out[end..] == error[end..], "{what}: {:02x?}", &out[end..]);
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn an_icmp_error_about_what_is_over_is_untouched() -> Result<()> {
+    let mut programs = scene()?;
+    let asked = udp(CLIENT4, WEB4);
+    let opened = expect(&mut programs, "asks", Hook::Ingress, &asked, (NEXT, CLIENT4, A4))?;
+    programs.age4(Duration::from_secs(40))?;
+    let port = Icmpv4Type::DestinationUnreachable(icmpv4::DestUnreachableHeader::Port);
+    let mut error = Vec::new();
+    PacketBuilder::ethernet2(NODE_MAC, VM_MAC)
+        .ip(ip(at(A4).ip(), at(CLIENT4).ip()))
+        .icmpv4(port)
+        .write(&mut error, &opened[14..])?;
+    // By now the client may have asked the endpoint itself, from the same port.
+    expect_untouched(&mut programs, "late", Hook::Egress, &error)
+}
+
+#[test]
+fn an_icmpv6_error_is_told_in_the_client_s_words() -> Result<()> {
+    let mut programs = scene()?;
+    let opened =
+        expect(&mut programs, "opens", Hook::Ingress, &udp(CLIENT6, WEB6), (NEXT, CLIENT6, A6))?;
+    for (teller, told) in [("[fd00::1]:0", "[fd00::1]:0"), ("[fd00:244:1::3]:0", "[fd00:96::1]:0")]
+    {
+        let mut error = Vec::new();
+        PacketBuilder::ethernet2(NODE_MAC, VM_MAC)
+            .ip(ip(at(teller).ip(), at(CLIENT6).ip()))
+            .icmpv6(Icmpv6Type::PacketTooBig { mtu: 1280 })
+            .write(&mut error, &opened[14..])?;
+        let wanted = (NEXT, told, "[fd00:244:1::9]:0");
+        let out = expect(&mut programs, teller, Hook::Egress, &error, wanted)?;
+        ensure!(out[14 + 48..] == udp(CLIENT6, WEB6)[14..], "{out:02x?}");
+    }
+    Ok(())
+}

@@ -1,0 +1,12 @@
+//! The tc programs, one packet at a time.
+
+mod checksums;
+mod extensions;
+mod fragments;
+mod icmp;
+mod malformed;
+mod refusals;
+mod scene;
+mod tcp;
+mod translation;
+mod udp;

@@ -1,0 +1,119 @@
+//! TCP connections: their endpoint, their state, their end.
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use etherparse::{SlicedPacket, TransportSlice};
+use topo_lb_common::address::TCP;
+use topo_lb_common::connection::{ANSWERED, is_closed};
+use topo_lb_tests::frame::{Tcp, VM_MAC, says, wrong_checksums};
+use topo_lb_tests::packets::{BACK, Hook, NEXT, Programs};
+
+use super::scene::{A4, B4, CLIENT4, OTHER4, WEB4, at, expect, expect_untouched, scene, tcp};
+
+#[test]
+fn a_client_that_is_its_own_endpoint_hears_the_service() -> Result<()> {
+    let mut programs = scene()?;
+    let client = "10.244.1.3:40000";
+    let from_service = "10.96.0.1:40000";
+    let table = [
+        ("SYN", tcp(client, WEB4, Tcp::Syn(7)), (BACK, from_service, A4)),
+        ("SYN-ACK", tcp(A4, from_service, Tcp::SynAck), (BACK, WEB4, client)),
+        ("data", tcp(client, WEB4, Tcp::Ack), (BACK, from_service, A4)),
+        ("answer", tcp(A4, from_service, Tcp::Ack), (BACK, WEB4, client)),
+    ];
+    for (what, packet, wanted) in table {
+        let out = expect(&mut programs, what, Hook::Ingress, &packet, wanted)?;
+        ensure!(out[..6] == VM_MAC, "{what}: sent to {:x?}", &out[..6]);
+        expect_untouched(&mut programs, what, Hook::Egress, &out)?;
+    }
+    Ok(())
+}
+
+#[test]
+fn a_new_syn_chooses_anew_and_the_old_endpoint_speaks_no_more() -> Result<()> {
+    let mut programs = scene()?;
+    let syn = |number| tcp(CLIENT4, WEB4, Tcp::Syn(number));
+    expect(&mut programs, "SYN", Hook::Ingress, &syn(1), (NEXT, CLIENT4, A4))?;
+    expect(
+        &mut programs,
+        "SYN-ACK",
+        Hook::Egress,
+        &tcp(A4, CLIENT4, Tcp::SynAck),
+        (NEXT, WEB4, CLIENT4),
+    )?;
+    programs.serve(1, at(WEB4), TCP, &[at(B4)])?;
+    // The endpoint serves still, and the connection stays with it.
+    expect(
+        &mut programs,
+        "data",
+        Hook::Ingress,
+        &tcp(CLIENT4, WEB4, Tcp::Ack),
+        (NEXT, CLIENT4, A4),
+    )?;
+    expect(&mut programs, "another SYN", Hook::Ingress, &syn(2), (NEXT, CLIENT4, B4))?;
+    expect_untouched(&mut programs, "the old one", Hook::Egress, &tcp(A4, CLIENT4, Tcp::Ack))?;
+    ensure!(programs.connections4()?.len() == 2, "{:?}", programs.connections4()?);
+    Ok(())
+}
+
+#[test]
+fn a_connection_whose_endpoint_is_gone_and_silent_is_reset() -> Result<()> {
+    let mut programs = scene()?;
+    let (syn, data) = (tcp(CLIENT4, WEB4, Tcp::Syn(1)), tcp(CLIENT4, WEB4, Tcp::Ack));
+    let (syn_ack, answer) = (tcp(A4, CLIENT4, Tcp::SynAck), tcp(A4, CLIENT4, Tcp::Ack));
+    expect(&mut programs, "SYN", Hook::Ingress, &syn, (NEXT, CLIENT4, A4))?;
+    expect(&mut programs, "SYN-ACK", Hook::Egress, &syn_ack, (NEXT, WEB4, CLIENT4))?;
+    programs.remove_member(1, at(A4))?;
+    expect(&mut programs, "still speaks", Hook::Ingress, &data, (NEXT, CLIENT4, A4))?;
+    programs.age4(Duration::from_secs(40))?;
+    expect(&mut programs, "has answered", Hook::Egress, &answer, (NEXT, WEB4, CLIENT4))?;
+    expect(&mut programs, "goes on", Hook::Ingress, &data, (NEXT, CLIENT4, A4))?;
+    programs.age4(Duration::from_secs(40))?;
+    let out = expect(&mut programs, "is silent", Hook::Ingress, &data, (BACK, WEB4, CLIENT4))?;
+    let sliced = SlicedPacket::from_ethernet(&out)?;
+    let Some(TransportSlice::Tcp(rst)) = sliced.transport else { panic!("no TCP") };
+    ensure!(rst.rst() && rst.sequence_number() == 77, "{rst:?}");
+    ensure!(programs.connections4()?.is_empty(), "{:?}", programs.connections4()?);
+    Ok(())
+}
+
+#[test]
+fn two_services_with_one_endpoint_are_told_apart() -> Result<()> {
+    let mut programs = scene()?;
+    programs.serve(9, at(OTHER4), TCP, &[at(A4)])?;
+    let (web, other) = (tcp(CLIENT4, WEB4, Tcp::Syn(1)), tcp(CLIENT4, OTHER4, Tcp::Syn(2)));
+    expect(&mut programs, "web", Hook::Ingress, &web, (NEXT, CLIENT4, A4))?;
+    let (verdict, out) = programs.run(Hook::Ingress, &other)?;
+    let (from, to) = says(&out)?;
+    ensure!(verdict == NEXT && to == at(A4), "{verdict}: {from} to {to}");
+    ensure!(from.ip() == at(CLIENT4).ip() && from.port() != 40_000, "{from}");
+    ensure!(wrong_checksums(&out)?.is_empty(), "{:?}", wrong_checksums(&out)?);
+    let answers = [(CLIENT4.to_owned(), WEB4), (from.to_string(), OTHER4)];
+    for (client, service) in answers {
+        let answer = tcp(A4, &client, Tcp::SynAck);
+        expect(&mut programs, service, Hook::Egress, &answer, (NEXT, service, CLIENT4))?;
+    }
+    Ok(())
+}
+
+#[test]
+fn the_state_of_a_connection_is_followed_on_both_entries() -> Result<()> {
+    let mut programs = scene()?;
+    let states = |programs: &Programs| -> Result<Vec<u8>> {
+        Ok(programs.connections4()?.iter().map(|(_, connection)| connection.state).collect())
+    };
+    programs.run(Hook::Ingress, &tcp(CLIENT4, WEB4, Tcp::Syn(1)))?;
+    ensure!(states(&programs)? == [0, 0], "{:?}", states(&programs)?);
+    programs.run(Hook::Egress, &tcp(A4, CLIENT4, Tcp::SynAck))?;
+    ensure!(states(&programs)? == [ANSWERED; 2], "{:?}", states(&programs)?);
+    programs.run(Hook::Ingress, &tcp(CLIENT4, WEB4, Tcp::Fin))?;
+    programs.run(Hook::Egress, &tcp(A4, CLIENT4, Tcp::Fin))?;
+    ensure!(states(&programs)?.iter().all(|state| is_closed(*state)), "{:?}", states(&programs)?);
+    // A connection of the client with the endpoint itself, from the same port.
+    expect_untouched(&mut programs, "direct", Hook::Egress, &tcp(A4, CLIENT4, Tcp::SynAck))?;
+    // What follows is not of the connection that is over, either.
+    expect_untouched(&mut programs, "direct", Hook::Egress, &tcp(A4, CLIENT4, Tcp::Ack))?;
+    ensure!(programs.connections4()?.is_empty(), "{:?}", programs.connections4()?);
+    Ok(())
+}
