@@ -11,10 +11,12 @@ use aya::maps::{Array, HashMap, MapData, PerCpuArray};
 use aya::programs::{ProgramInfo, SchedClassifier, TestRun, TestRunOptions};
 use aya::{Ebpf, EbpfLoader};
 use bytemuck::{Pod, bytes_of};
-use topo_lb_common::address::{Frontend4, Frontend6};
+use topo_lb_common::address::{Frontend4, Frontend6, TCP};
 use topo_lb_common::answerers;
 use topo_lb_common::backend::{Backend4, Backend6};
-use topo_lb_common::connection::{Connection4, Connection6, Packets, Tuple4, Tuple6};
+use topo_lb_common::connection::{
+    ANSWERED, Connection4, Connection6, FROM_CLIENT, Packets, REPLY, TO_CLIENT, Tuple4, Tuple6,
+};
 use topo_lb_common::maps;
 use topo_lb_common::member::{Member, MemberKey4, MemberKey6};
 use topo_lb_common::range::Range;
@@ -119,15 +121,16 @@ impl Programs {
         Ok((result.return_value.cast_signed(), out))
     }
 
-    /// Mean time of a run, of many, by the kernel's own clock.
+    /// Runs a packet through a hook's program many times, each time as it has become by the run before.
     ///
     /// # Errors
     /// The kernel does not run it.
-    pub fn time(&mut self, hook: Hook, packet: &[u8], repeat: u32) -> Result<Duration> {
+    pub fn repeat(&mut self, hook: Hook, packet: &[u8], times: u32) -> Result<()> {
         let mut options = TestRunOptions::new();
         options.data_in = Some(packet);
-        options.repeat = repeat;
-        Ok(program(&mut self.ebpf, hook)?.test_run(options)?.duration)
+        options.repeat = times;
+        program(&mut self.ebpf, hook)?.test_run(options)?;
+        Ok(())
     }
 
     /// Makes a Service of these endpoints: a write that every connection sees as a change.
@@ -227,26 +230,75 @@ impl Programs {
         }
     }
 
-    /// Puts an IPv4 connection's entry into the table, as of now and of what the maps say now, and
-    /// marks its sender.
+    /// Puts an entry of an established TCP connection into the table, as of now and of what the maps say
+    /// now: a hook's packets that are from and to `says` are from and to `becomes` then. Their sender is
+    /// marked.
     ///
     /// # Errors
-    /// The map is full.
-    pub fn remember4(&mut self, key: Tuple4, value: Connection4) -> Result<()> {
+    /// The map is full, or the addresses are of two families.
+    pub fn remember(
+        &mut self,
+        hook: Hook,
+        says: (SocketAddr, SocketAddr),
+        becomes: (SocketAddr, SocketAddr),
+    ) -> Result<()> {
         let (last_used, revision) = (uptime()?, self.revision()?);
-        self.mark(answerers::place(u32::from_ne_bytes(key.source), key.source_port), 1)?;
-        self.insert(maps::CONNECTIONS4, key, Connection4 { last_used, revision, ..value })
-    }
-
-    /// The same for IPv6.
-    ///
-    /// # Errors
-    /// The map is full.
-    pub fn remember6(&mut self, key: Tuple6, value: Connection6) -> Result<()> {
-        let (last_used, revision) = (uptime()?, self.revision()?);
-        let [a, b, c, d]: [u32; 4] = bytemuck::cast(key.source);
-        self.mark(answerers::place(a ^ b ^ c ^ d, key.source_port), 1)?;
-        self.insert(maps::CONNECTIONS6, key, Connection6 { last_used, revision, ..value })
+        let (way, kind) = match hook {
+            Hook::Ingress => (FROM_CLIENT, 0),
+            Hook::Egress => (TO_CLIENT, REPLY),
+        };
+        let (source_port, destination_port) = (says.0.port(), says.1.port());
+        match (says.0.ip(), says.1.ip()) {
+            (IpAddr::V4(source), IpAddr::V4(destination)) => {
+                let key = Tuple4 {
+                    source: source.octets(),
+                    destination: destination.octets(),
+                    source_port,
+                    destination_port,
+                    protocol: TCP,
+                    way,
+                    reserved: 0,
+                };
+                let value = Connection4 {
+                    last_used,
+                    revision,
+                    source: four(becomes.0.ip())?.octets(),
+                    destination: four(becomes.1.ip())?.octets(),
+                    source_port: becomes.0.port(),
+                    destination_port: becomes.1.port(),
+                    kind,
+                    state: ANSWERED,
+                    ..Connection4::default()
+                };
+                self.mark(answerers::place(u32::from_ne_bytes(key.source), source_port), 1)?;
+                self.insert(maps::CONNECTIONS4, key, value)
+            }
+            (source, destination) => {
+                let key = Tuple6 {
+                    source: six(source)?.octets(),
+                    destination: six(destination)?.octets(),
+                    source_port,
+                    destination_port,
+                    protocol: TCP,
+                    way,
+                    reserved: 0,
+                };
+                let value = Connection6 {
+                    last_used,
+                    revision,
+                    source: six(becomes.0.ip())?.octets(),
+                    destination: six(becomes.1.ip())?.octets(),
+                    source_port: becomes.0.port(),
+                    destination_port: becomes.1.port(),
+                    kind,
+                    state: ANSWERED,
+                    ..Connection6::default()
+                };
+                let [a, b, c, d]: [u32; 4] = bytemuck::cast(key.source);
+                self.mark(answerers::place(a ^ b ^ c ^ d, source_port), 1)?;
+                self.insert(maps::CONNECTIONS6, key, value)
+            }
+        }
     }
 
     /// Whether the programs look up only packets whose sender is marked, as they do once an agent has

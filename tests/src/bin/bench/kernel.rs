@@ -12,6 +12,7 @@ use crate::ground::{CLIENT_DEVICE, Effort, Ground, HERE};
 use crate::program::{Empty, Program, Watch};
 use crate::result::Figure;
 use crate::sample::Sample;
+use crate::test_run;
 use topo_lb_tests::population::{Population, SERVICE_PORT};
 
 const KEYS: &str = "topo-lb.io/topology-keys";
@@ -58,6 +59,9 @@ pub(crate) fn measure(
     let flags = [("--tc-devices", CLIENT_DEVICE)];
     let agent = ground.agent(("--manifests", &manifests), &flags)?;
     bench.packets(&mut outside, agent.pins(), ground)?;
+    drop(agent);
+    say("in the kernel, packets at their best");
+    bench.figures.extend(test_run::measure(services, effort)?);
     Ok(bench.figures)
 }
 

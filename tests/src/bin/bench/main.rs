@@ -14,6 +14,7 @@ mod program;
 mod result;
 mod rollout;
 mod sample;
+mod test_run;
 
 use std::io::{Write as _, stdout};
 use std::path::PathBuf;

@@ -1,6 +1,7 @@
 //! What the kernel itself says that its programs cost: `kernel.bpf_stats_enabled`.
 
 use std::fs;
+use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -8,10 +9,12 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use aya::programs::cgroup_sock_addr::{CgroupSockAddrAttachType, CgroupSockAddrLink};
 use aya::programs::links::{FdLink, PinnedLink};
-use aya::programs::{CgroupAttachMode, CgroupSockAddr, ProgramInfo, loaded_programs};
+use aya::programs::{
+    CgroupAttachMode, CgroupSockAddr, ProgramError, ProgramInfo, SchedClassifier, loaded_programs,
+};
 use aya::sys::{Stats, enable_stats};
 use topo_lb::datapath::object::Hook;
-use topo_lb::datapath::probe::pin_empty;
+use topo_lb::datapath::probe::{pin_empty, pin_empty_classifier};
 
 /// Makes the kernel take the time of every program, until dropped.
 #[derive(Debug)]
@@ -58,8 +61,7 @@ impl Program {
     }
 
     pub(crate) fn runs(self) -> Result<Runs> {
-        let info = self.info()?;
-        Ok(Runs { count: info.run_count(), time: info.run_time() })
+        Ok(Runs::of(&self.info()?))
     }
 
     fn info(self) -> Result<ProgramInfo> {
@@ -71,6 +73,10 @@ impl Program {
 }
 
 impl Runs {
+    pub(crate) fn of(info: &ProgramInfo) -> Self {
+        Self { count: info.run_count(), time: info.run_time() }
+    }
+
     /// Mean nanoseconds of the runs since `before`, and how many these are.
     pub(crate) fn since(self, before: Self) -> (f64, u64) {
         let count = self.count.saturating_sub(before.count);
@@ -88,14 +94,30 @@ pub(crate) struct Empty {
 
 impl Empty {
     pub(crate) fn attach(cgroup: &Path) -> Result<Self> {
-        let pin = PathBuf::from(format!("/sys/fs/bpf/topo-lb-bench-{}", std::process::id()));
-        pin_empty(Hook::Connect4, &pin).with_context(|| format!("cannot pin {}", pin.display()))?;
-        let program = CgroupSockAddr::from_pin(&pin, CgroupSockAddrAttachType::Connect4);
-        fs::remove_file(&pin)?;
-        let mut program = program?;
+        let mut program = through_pin(
+            |pin| pin_empty(Hook::Connect4, pin),
+            |pin| CgroupSockAddr::from_pin(pin, CgroupSockAddrAttachType::Connect4),
+        )?;
         let cgroup = fs::File::open(cgroup)?;
         let link = program.attach(cgroup, CgroupAttachMode::Single)?;
         let link = program.take_link(link)?;
         Ok(Self { program: Program(program.info()?.id()), _link: link })
     }
+}
+
+/// The shortest program of tc, on no device.
+pub(crate) fn empty_classifier() -> Result<SchedClassifier> {
+    through_pin(pin_empty_classifier, |pin| SchedClassifier::from_pin(pin))
+}
+
+/// Aya takes a program that it has not loaded from a pin, which is there only for that.
+fn through_pin<T>(
+    pin: impl FnOnce(&Path) -> io::Result<()>,
+    take: impl FnOnce(&Path) -> Result<T, ProgramError>,
+) -> Result<T> {
+    let path = PathBuf::from(format!("/sys/fs/bpf/topo-lb-bench-{}", std::process::id()));
+    pin(&path).with_context(|| format!("cannot pin {}", path.display()))?;
+    let program = take(&path);
+    fs::remove_file(&path).with_context(|| format!("cannot remove {}", path.display()))?;
+    Ok(program?)
 }
