@@ -1,14 +1,17 @@
 //! The bench works; what it measures is for `cargo xtask bench` on a quiet machine to say.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
-use topo_lb_tests::{prefix, residue};
+use topo_lb_tests::prefix::{self, Prefix};
+use topo_lb_tests::residue;
 
 #[test]
-fn a_quick_run_finds_every_figure_that_has_a_target() -> Result<()> {
+fn a_quick_run_finds_every_figure_and_its_report_alone_makes_the_page() -> Result<()> {
     let child = Command::new(env!("CARGO_BIN_EXE_bench"))
         .args(["--quick", "--json"])
         .stdout(std::process::Stdio::piped())
@@ -54,5 +57,72 @@ fn a_quick_run_finds_every_figure_that_has_a_target() -> Result<()> {
     }
     let left = residue::find(|name| prefix::owner(name) == Some(pid))?;
     ensure!(left.is_empty(), "{left:?}");
+    let folder = Folder::make()?;
+    the_page_is_made_from_the_report_alone(&folder.0, &output.stdout)
+}
+
+/// A folder that goes with the test.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn make() -> Result<Self> {
+        let path = Prefix::new().folder();
+        fs::create_dir(&path).with_context(|| format!("cannot make {}", path.display()))?;
+        Ok(Self(path))
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        if let Err(error) = residue::remove_tree(&self.0) {
+            eprintln!("{error:#}");
+        }
+    }
+}
+
+fn the_page_is_made_from_the_report_alone(folder: &Path, printed: &[u8]) -> Result<()> {
+    let printed_to = folder.join("printed.json");
+    fs::write(&printed_to, printed)?;
+    let first = documents(&folder.join("first"), &printed_to)?;
+    let kept = Path::new("performance/report.json");
+    ensure!(first[kept] == printed, "what is kept is not what was printed");
+    let page = String::from_utf8_lossy(&first[Path::new("performance.md")]);
+    ensure!(page.contains("`cargo xtask bench --quick`"), "{page}");
+    ensure!(page.contains("| restart_writes | endpoints="), "{page}");
+    for (name, content) in &first {
+        let is_shown = name.extension().is_none_or(|extension| extension != "svg")
+            || page.contains(&format!("({})", name.display()));
+        ensure!(is_shown && !content.is_empty(), "{} is not on the page", name.display());
+    }
+    let again = documents(&folder.join("again"), &folder.join("first").join(kept))?;
+    ensure!(first == again, "another page from the same report");
+
+    let mut part: Value = serde_json::from_slice(printed)?;
+    let results = part["results"].as_array_mut().context("no results")?;
+    results.retain(|result| result["name"] != "connect_ratio");
+    results.retain(|result| result["name"] != "other_traffic_ratio");
+    results.retain(|result| result["name"] != "exchange_us");
+    fs::write(&printed_to, part.to_string())?;
+    let refused = format!("{:#}", documents(&folder.join("part"), &printed_to).unwrap_err());
+    ensure!(refused.contains("nothing for *Connect path*"), "{refused}");
+    ensure!(!folder.join("part").join("performance.md").exists());
     Ok(())
+}
+
+/// What the bench writes of a report, by the place in the folder.
+fn documents(folder: &Path, report: &Path) -> Result<BTreeMap<PathBuf, Vec<u8>>> {
+    fs::create_dir(folder)?;
+    let mut bench = Command::new(env!("CARGO_BIN_EXE_bench"));
+    let output = bench.arg("--from").arg(report).arg("--write-docs").arg(folder).output()?;
+    ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let mut files = BTreeMap::new();
+    for place in [folder.to_owned(), folder.join("performance")] {
+        for entry in fs::read_dir(place)? {
+            let path = entry?.path();
+            if path.is_file() {
+                files.insert(path.strip_prefix(folder)?.to_owned(), fs::read(&path)?);
+            }
+        }
+    }
+    Ok(files)
 }

@@ -1,8 +1,8 @@
 //! `cargo xtask bench`: the numbers, side by side.
 
-use std::collections::BTreeSet;
+use std::path::PathBuf;
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 
 use crate::build_ebpf;
 use crate::lab_program;
@@ -23,7 +23,10 @@ Examples:
   cargo xtask bench --quick                      # under three minutes: does it work here?
   cargo xtask bench --part connect --part kernel
   cargo xtask bench --json | jq '.results[] | select(.met == false)'
-  cargo xtask bench --write-docs                 # writes docs/performance.md")]
+  cargo xtask bench --write-docs                 # writes docs/performance/report.json, and from it
+                                                 # docs/performance.md and its pictures
+  cargo xtask bench --write-docs --from docs/performance/report.json
+                                                 # writes these again, and measures nothing")]
 pub(crate) struct Args {
     /// Only these parts: connect, kernel, control-plane, rollout
     #[arg(long, value_name = "PART")]
@@ -34,9 +37,14 @@ pub(crate) struct Args {
     /// Print the results as JSON, and nothing else, on standard output
     #[arg(long)]
     json: bool,
-    /// Write docs/performance.md and its pictures
+    /// Write docs/performance.md, its pictures, and the report that they are made from: one whole run's,
+    /// so not with --part
     #[arg(long)]
     write_docs: bool,
+    /// Measure nothing: take the results of an earlier run, as --json has printed or --write-docs has
+    /// kept them
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["part", "quick"])]
+    from: Option<PathBuf>,
 }
 
 /// Runs the command. It returns only upon failure: otherwise this process becomes the bench, which
@@ -45,14 +53,28 @@ pub(crate) struct Args {
 /// # Errors
 /// Something is missing that only a person can install, or a build fails.
 pub(crate) fn run(workspace: &Workspace, screen: &Screen, args: &Args) -> Result<()> {
-    let needs = [Need::Object, Need::Kernel, Need::Lab, Need::Peers, Need::Root];
-    let needs = BTreeSet::from(needs);
+    ensure!(
+        !args.write_docs || args.part.is_empty(),
+        "docs/performance.md is of one whole run, and to write it of some parts would throw the others \
+         away: leave out either --part or --write-docs"
+    );
+    let measured = [Need::Kernel, Need::Lab, Need::Peers, Need::Root];
+    let measured = measured.into_iter().filter(|_| args.from.is_none());
+    // Whatever is compiled here carries the object inside.
+    let needs = measured.chain([Need::Object]).collect();
     let machine = setup::ready(workspace, screen, &needs)?;
     build_ebpf::build(workspace, screen, &machine)?;
-    // The agent as an image holds it.
-    let mut bench = lab_program::build(workspace, screen, Profile::Deployed, "bench", &[])?;
+    let mut bench = match &args.from {
+        Some(report) => {
+            let mut bench = lab_program::alone(workspace, screen, "bench", &[])?;
+            bench.arg("--from").arg(report);
+            bench
+        }
+        // The agent as an image holds it.
+        None => lab_program::build(workspace, screen, Profile::Deployed, "bench", &[])?,
+    };
     // The largest clusters take an agent longer than a lab waits for one otherwise.
-    bench.env("TOPO_LB_PATIENCE", "6");
+    bench.env("TOPO_LB_PATIENCE", "6").env("TOPO_LB_EBPF_OBJECT", workspace.object());
     for part in &args.part {
         bench.args(["--part", part]);
     }

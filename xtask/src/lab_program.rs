@@ -24,6 +24,21 @@ pub(crate) fn build(
     let mut build = workspace.cargo("build");
     build.args(["--profile", agent.name(), "--package", "topo-lb", "--bin", "topo-lb"]);
     run_logged(screen, "agent", &mut build, &workspace.log("build-agent"))?;
+    let mut command = alone(workspace, screen, program, starts)?;
+    command.env("TOPO_LB_AGENT", workspace.program(agent, "topo-lb"));
+    Ok(command)
+}
+
+/// The same without an agent.
+///
+/// # Errors
+/// They do not compile.
+pub(crate) fn alone(
+    workspace: &Workspace,
+    screen: &Screen,
+    program: &str,
+    starts: &[&str],
+) -> Result<Command> {
     let mut build = workspace.cargo("build");
     build.args(["--release", "--package", "topo-lb-tests", "--bin", program]);
     for name in starts {
@@ -33,6 +48,5 @@ pub(crate) fn build(
 
     let mut command = Command::new(workspace.program(Profile::Release, program));
     restore_environment(&mut command, &workspace.target);
-    command.env("TOPO_LB_AGENT", workspace.program(agent, "topo-lb"));
     Ok(command)
 }

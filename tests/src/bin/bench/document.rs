@@ -1,10 +1,11 @@
-//! docs/performance.md, written from a report and nothing else.
+//! docs/performance.md and its pictures: made from a report that lies beside them, and from nothing else.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 
 use crate::curve::curves;
 use crate::result::{Figure, Report, rows};
@@ -12,20 +13,34 @@ use crate::result::{Figure, Report, rows};
 /// The folder of the pictures, beside the page.
 const PICTURES: &str = "performance";
 
-/// Writes the page and its pictures into `folder`.
+/// The report that the page and the pictures are of.
+const REPORT: &str = "performance/report.json";
+
+/// Writes the report into `folder`, and the page and the pictures that are made from it.
 ///
 /// # Errors
-/// A file cannot be written, or a picture drawn.
+/// Nothing is written of a report that lacks a part; a file cannot be written, or a picture drawn.
 pub(crate) fn write(report: &Report, folder: &Path) -> Result<()> {
+    let report = report.json()?;
+    let mut files = made_from(&report)?;
+    files.insert(REPORT.into(), report);
     let pictures = folder.join(PICTURES);
     fs::create_dir_all(&pictures).with_context(|| format!("cannot make {}", pictures.display()))?;
-    let put = |path: &Path, text: &str| {
-        fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
-    };
-    for curve in curves(&report.results) {
-        put(&pictures.join(curve.file).with_extension("svg"), &curve.svg()?)?;
+    for (name, text) in files {
+        let path = folder.join(name);
+        fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
     }
-    put(&folder.join("performance.md"), &page(report))
+    Ok(())
+}
+
+/// What a report in JSON is made into: the page and the pictures, by their places in the folder.
+fn made_from(report: &str) -> Result<BTreeMap<PathBuf, String>> {
+    let report = Report::read(report)?;
+    let mut files = BTreeMap::from([(PathBuf::from("performance.md"), page(&report)?)]);
+    for curve in curves(&report.results) {
+        files.insert(format!("{PICTURES}/{}.svg", curve.file).into(), curve.svg()?);
+    }
+    Ok(files)
 }
 
 /// The parts of the page: title, what is told, names of the figures.
@@ -84,14 +99,19 @@ const PARTS: [(&str, &str, &[&str]); 4] = [
     ),
 ];
 
-fn page(report: &Report) -> String {
+fn page(report: &Report) -> Result<String> {
     let mut text = String::from(
         "<!-- Written by `cargo xtask bench --write-docs`; what is changed by hand is lost. -->\n\
-         # Performance\n\n\
-         Every number here was measured in one run of `cargo xtask bench`, on one machine:\n\n",
+         # Performance\n\n",
     );
     // Writing to a string does not fail.
-    let _ = writeln!(text, "> {}\n", report.machine.sentence());
+    let _ = writeln!(
+        text,
+        "Every number here is of [one report]({REPORT}), measured in one run of `{}`, on one machine:\n\n\
+         > {}\n",
+        report.machine.command(),
+        report.machine.sentence()
+    );
     text.push_str("## What is promised\n\n");
     let promised: Vec<Figure> =
         report.results.iter().filter(|figure| figure.target.is_some()).cloned().collect();
@@ -103,9 +123,11 @@ fn page(report: &Report) -> String {
             .flat_map(|name| report.results.iter().filter(move |figure| figure.name == *name))
             .cloned()
             .collect();
-        if of_it.is_empty() {
-            continue;
-        }
+        // A page of some parts would throw away what an earlier one says of the others.
+        ensure!(
+            !of_it.is_empty(),
+            "the report has nothing for *{title}*, and the page is of one whole run: measure without --part"
+        );
         let _ = write!(text, "\n## {title}\n\n{about}\n\n{}", markdown(&of_it));
     }
     text.push_str("\n## Growth\n");
@@ -119,7 +141,7 @@ fn page(report: &Report) -> String {
             curve.sentences()
         );
     }
-    text
+    Ok(text)
 }
 
 fn markdown(figures: &[Figure]) -> String {

@@ -43,6 +43,11 @@ impl Machine {
         }
     }
 
+    /// What was run.
+    pub(crate) fn command(&self) -> &'static str {
+        if self.run == "quick" { "cargo xtask bench --quick" } else { "cargo xtask bench" }
+    }
+
     /// One sentence.
     pub(crate) fn sentence(&self) -> String {
         format!(

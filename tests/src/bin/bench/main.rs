@@ -16,6 +16,7 @@ mod rollout;
 mod sample;
 mod test_run;
 
+use std::fs;
 use std::io::{Write as _, stdout};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -45,9 +46,12 @@ struct Arguments {
     /// Print the results as JSON, and nothing else, on standard output
     #[arg(long)]
     json: bool,
-    /// Write performance.md and its pictures into this folder
-    #[arg(long, value_name = "FOLDER")]
+    /// Write performance.md, its pictures, and the report that they are made from into this folder
+    #[arg(long, value_name = "FOLDER", conflicts_with = "part")]
     write_docs: Option<PathBuf>,
+    /// Measure nothing: the results are those of this report
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["part", "quick"])]
+    from: Option<PathBuf>,
     /// One end of what is timed
     #[command(subcommand)]
     end: Option<End>,
@@ -97,11 +101,36 @@ fn main() -> ExitCode {
 }
 
 fn run(arguments: &Arguments) -> Result<()> {
-    let effort = Effort { quick: arguments.quick };
+    let report = match &arguments.from {
+        Some(file) => {
+            let read = fs::read_to_string(file).map_err(Into::into);
+            let report = read.and_then(|text| Report::read(&text));
+            report.with_context(|| format!("cannot read {}", file.display()))?
+        }
+        None => measure(Effort { quick: arguments.quick }, &arguments.part)?,
+    };
+    if let Some(folder) = &arguments.write_docs {
+        document::write(&report, folder)?;
+    }
+    let text = if arguments.json {
+        report.json()?
+    } else {
+        let missed = report.results.iter().filter(|figure| figure.met == Some(false)).count();
+        let closing = match missed {
+            0 => "Every target that was measured is met.".to_owned(),
+            count => format!("{count} targets are missed."),
+        };
+        format!("{}\n\n{}\n\n{closing}\n", report.machine.sentence(), table(&report.results))
+    };
+    write!(stdout(), "{text}").context("nobody reads the result")
+}
+
+/// Measures these parts; without any, all.
+fn measure(effort: Effort, parts: &[Part]) -> Result<Report> {
     let machine = Machine::describe(effort.of("quick", "full"));
     let begun = Instant::now();
     let say = |what: &str| eprintln!("{:>6.0} s  {what}", begun.elapsed().as_secs_f64());
-    let wanted = |part| arguments.part.is_empty() || arguments.part.contains(&part);
+    let wanted = |part| parts.is_empty() || parts.contains(&part);
     let mut results: Vec<Figure> = Vec::new();
     if wanted(Part::Connect) {
         results.extend(ground::within(|ground| connect::measure(ground, effort, &say))?);
@@ -116,19 +145,5 @@ fn run(arguments: &Arguments) -> Result<()> {
         results.extend(rollout::measure(effort, &say)?);
     }
     say("done");
-    let report = Report { machine, results };
-    if let Some(folder) = &arguments.write_docs {
-        document::write(&report, folder)?;
-    }
-    let text = if arguments.json {
-        serde_json::to_string_pretty(&report).context("a report is always JSON")?
-    } else {
-        let missed = report.results.iter().filter(|figure| figure.met == Some(false)).count();
-        let closing = match missed {
-            0 => "Every target that was measured is met.".to_owned(),
-            count => format!("{count} targets are missed."),
-        };
-        format!("{}\n\n{}\n\n{closing}", report.machine.sentence(), table(&report.results))
-    };
-    writeln!(stdout(), "{text}").context("nobody reads the result")
+    Ok(Report { machine, results })
 }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use anyhow::{Context as _, Result};
 use comfy_table::{CellAlignment, Table, presets};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -14,6 +15,28 @@ use crate::sample::Sample;
 pub(crate) struct Report {
     pub(crate) machine: Machine,
     pub(crate) results: Vec<Figure>,
+}
+
+impl Report {
+    /// As a file and as `--json` have it: the same report gives the same bytes.
+    ///
+    /// # Errors
+    /// It cannot be written as JSON.
+    pub(crate) fn json(&self) -> Result<String> {
+        let mut text = serde_json::to_string_pretty(self).context("a report is always JSON")?;
+        text.push('\n');
+        Ok(text)
+    }
+
+    /// From what [`json`](Self::json) gave.
+    ///
+    /// # Errors
+    /// It is no report.
+    pub(crate) fn read(json: &str) -> Result<Self> {
+        serde_json::from_str(json).context(
+            "this is no report of the bench, as --json prints it and --write-docs keeps it",
+        )
+    }
 }
 
 /// One thing that was measured.
@@ -35,12 +58,13 @@ pub(crate) struct Figure {
 
 impl Figure {
     pub(crate) fn new(name: &str, unit: &str, sample: &Sample) -> Self {
+        let (low, high) = sample.quartiles();
         Self {
             name: name.into(),
             params: BTreeMap::new(),
-            median: sample.median(),
-            p99: sample.p99(),
-            quartiles: sample.quartiles(),
+            median: rounded(sample.median()),
+            p99: rounded(sample.p99()),
+            quartiles: (rounded(low), rounded(high)),
             unit: unit.into(),
             target: None,
             met: None,
@@ -95,6 +119,13 @@ impl Figure {
         };
         self.params.iter().map(one).collect::<Vec<_>>().join(", ")
     }
+}
+
+/// To four digits, which is more than any of it can be measured again. A target is compared with
+/// what is told.
+fn rounded(value: f64) -> f64 {
+    // What was written as a number is one.
+    format!("{value:.3e}").parse().unwrap_or(value)
 }
 
 /// As many digits as mean something.
@@ -176,6 +207,27 @@ mod tests {
         ] {
             assert_eq!(readable(value), text);
         }
+    }
+
+    #[test]
+    fn a_figure_has_four_digits_wherever_it_is_told() {
+        let mut sample = Sample::default();
+        sample.extend([1.030_04, 1.030_04, 123_456.0, 0.000_123_456]);
+        let figure = Figure::new("a", "ratio", &sample).at_most(1.03);
+        assert_eq!((figure.median, figure.p99, figure.met), (1.03, 123_500.0, Some(true)));
+        assert_eq!(rounded(0.000_123_456), 0.000_123_5);
+        assert_eq!(rounded(0.0), 0.0);
+    }
+
+    #[test]
+    fn a_report_that_is_read_is_the_one_that_was_written() {
+        let figure = Figure::single("a", "us", 26.049).with("services", 10).with("proxy", "x");
+        let report = Report { machine: Machine::describe("full"), results: vec![figure] };
+        let text = report.json().unwrap();
+        assert_eq!(Report::read(&text).unwrap().json().unwrap(), text);
+        assert!(text.contains("\"median\": 26.05,"), "{text}");
+        let error = format!("{:#}", Report::read("{}").unwrap_err());
+        assert!(error.contains("no report of the bench") && error.contains("machine"), "{error}");
     }
 
     #[test]
