@@ -135,7 +135,6 @@ impl Reconciler {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cluster::service::PolicySources;
     use crate::cluster::{Protocol, Service, ServicePort};
     use crate::datapath::commit::commit;
     use crate::datapath::memory::MemoryStore;
@@ -151,7 +150,7 @@ mod tests {
             id: id(name),
             cluster_ips: vec![[10, 96, 0, host].into()],
             ports: vec![ServicePort { name: "http".into(), port: 80, protocol: Protocol::Tcp }],
-            policy: PolicySources::default(),
+            policy: Arc::default(),
             internal_local: false,
             external_local: false,
             affinity_seconds: None,

@@ -100,7 +100,8 @@ fn strings_of_any_kind_are_kept() {
     let mut state = fixture(0);
     let id = state.services().next().unwrap().clone();
     let mut service = state.service(&id).unwrap().clone();
-    service.policy.topology_keys = Some("a\r\nb\"c\\\u{0}\u{2028}\u{1f600}{\"crc32\":1}\n".into());
+    Arc::make_mut(&mut service.policy).topology_keys =
+        Some("a\r\nb\"c\\\u{0}\u{2028}\u{1f600}{\"crc32\":1}\n".into());
     let _ = state.apply(Update::Service(service), NODE);
     let whole = Whole::read(written(&state)).unwrap();
     assert!(state_of(whole.into_objects()) == state);
