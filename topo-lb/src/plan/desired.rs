@@ -113,6 +113,8 @@ impl Desired {
         }
         let targets: Box<[Target]> =
             routes.into_iter().filter_map(|route| Target::new(route, self.lists_all)).collect();
+        // What is installed refers to the row that it was made of: an equal one is no news.
+        let targets = if targets == before { before } else { targets };
         for (place, frontend) in claimed(&targets) {
             let claims = self.claims.entry(frontend).or_insert_with(|| Vec::with_capacity(1));
             affected.extend(claims.iter().map(|(other, _)| other.clone()));
