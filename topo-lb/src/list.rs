@@ -232,7 +232,7 @@ fn endpoint_rows(names: &BTreeMap<u32, Arc<str>>, published: &Published) -> Vec<
     row.map(|(place, chosen)| EndpointRow {
         service: name(names, entry.index),
         frontend: published.frontend.to_string(),
-        endpoint: chosen.address.to_string(),
+        endpoint: chosen.address().to_string(),
         locality: chosen.locality.name(),
         spill: place >= usize::from(entry.count),
     })

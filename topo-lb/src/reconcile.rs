@@ -135,8 +135,7 @@ impl Reconciler {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cluster::service::PolicySources;
-    use crate::cluster::{Protocol, Service, ServicePort};
+    use crate::cluster::{Node, Protocol, Service, ServicePort};
     use crate::datapath::commit::commit;
     use crate::datapath::memory::MemoryStore;
     use crate::datapath::store::Store as _;
@@ -151,7 +150,7 @@ mod tests {
             id: id(name),
             cluster_ips: vec![[10, 96, 0, host].into()],
             ports: vec![ServicePort { name: "http".into(), port: 80, protocol: Protocol::Tcp }],
-            policy: PolicySources::default(),
+            policy: Arc::default(),
             internal_local: false,
             external_local: false,
             affinity_seconds: None,
@@ -171,6 +170,22 @@ mod tests {
             assert!(plans < 10, "it never settles");
         }
         store.names().values().cloned().collect()
+    }
+
+    #[test]
+    fn a_row_that_is_computed_anew_and_has_not_changed_is_in_memory_once() {
+        let mut reconciler = Reconciler::new("n".into(), Scope::All, false);
+        let mut installed = Installed::new(Capacity::default());
+        reconciler.observe(Update::Service(service("a", 1)));
+        let plan = reconciler.plan(&installed);
+        plan.steps.iter().for_each(|step| installed.record(step));
+        reconciler.carried_out(&plan);
+        let node = Node { name: "n".into(), labels: BTreeMap::new() };
+        assert!(reconciler.observe(Update::Node(node)));
+        assert_eq!(reconciler.plan(&installed), Plan::default());
+        let (_, placed) = installed.placed().next().expect("a Service is published");
+        let desired = reconciler.desired.targets(&id("a"))[0].entry(0).row;
+        assert!(Arc::ptr_eq(&placed.entry.row, &desired));
     }
 
     #[test]

@@ -6,6 +6,8 @@ use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context, Result};
+use object::build::elf::{Builder, SectionData};
+use object::elf::SHT_STRTAB;
 
 use crate::machine::Machine;
 use crate::plan::{Need, object_tools};
@@ -15,7 +17,7 @@ use crate::setup;
 use crate::toolchain::{Linker, Toolchain};
 use crate::workspace::Workspace;
 
-/// Compiles the programs that run in the kernel, with BTF, to target/bpf/topo-lb.o.
+/// Compiles the programs that run in the kernel, with BTF and without DWARF, to target/bpf/topo-lb.o.
 ///
 /// The object is written only when its bytes have changed, so that the agent is not built again
 /// for nothing.
@@ -56,7 +58,9 @@ pub(crate) fn build(workspace: &Workspace, screen: &Screen, machine: &Machine) -
     let title = format!("eBPF object, by {}", compiler.display());
     run_logged(screen, title, &mut command, &workspace.log("build-ebpf"))?;
     let built = build_folder(workspace).join(TARGET).join(PROFILE).join(PACKAGE);
-    publish(&built, &workspace.object())
+    let bytes = fs::read(&built).with_context(|| format!("cannot read {}", built.display()))?;
+    let bytes = without_dwarf(&bytes).with_context(|| format!("{}", built.display()))?;
+    publish(&bytes, &workspace.object())
 }
 
 /// Clippy's opinion of the programs, warnings as errors, with what the machine has.
@@ -111,9 +115,28 @@ fn for_kernel(command: &mut Command, workspace: &Workspace, compiler: &Toolchain
         .env_remove("RUSTC_WORKSPACE_WRAPPER");
 }
 
+/// The object without DWARF, which is four fifths of it: BTF is made of it, and nobody reads it
+/// afterwards, but every agent would carry it.
+fn without_dwarf(object: &[u8]) -> Result<Vec<u8>> {
+    let mut object = Builder::read(object).context("it is no ELF object")?;
+    for section in &mut object.sections {
+        let names = [&b".debug_"[..], b".rel.debug_"];
+        section.delete |= names.iter().any(|name| section.name.starts_with(name));
+    }
+    object.delete_orphans();
+    // LLVM has one table for the names of sections and symbols, which is not foreseen here.
+    let names = object.sections.add();
+    names.name = b".shstrtab"[..].into();
+    names.sh_type = SHT_STRTAB;
+    names.sh_addralign = 1;
+    names.data = SectionData::SectionString;
+    let mut bytes = Vec::new();
+    object.write(&mut bytes).context("it cannot be written without DWARF")?;
+    Ok(bytes)
+}
+
 /// Puts the object into its place at once, and leaves an equal one untouched, time and all.
-fn publish(built: &Path, place: &Path) -> Result<()> {
-    let bytes = fs::read(built).with_context(|| format!("cannot read {}", built.display()))?;
+fn publish(bytes: &[u8], place: &Path) -> Result<()> {
     if fs::read(place).is_ok_and(|present| present == bytes) {
         return Ok(());
     }
@@ -122,7 +145,7 @@ fn publish(built: &Path, place: &Path) -> Result<()> {
             fs::create_dir_all(folder)?;
         }
         let draft = place.with_extension("o.new");
-        fs::write(&draft, &bytes)?;
+        fs::write(&draft, bytes)?;
         fs::rename(&draft, place)
     };
     write().with_context(|| format!("cannot write {}", place.display()))
@@ -135,18 +158,15 @@ mod tests {
     #[test]
     fn an_equal_object_is_left_untouched() {
         let folder = std::env::temp_dir().join(format!("xtask-object-{}", std::process::id()));
-        let (built, place) = (folder.join("built"), folder.join("bpf/topo-lb.o"));
-        fs::create_dir_all(&folder).unwrap();
-        fs::write(&built, "first").unwrap();
-        publish(&built, &place).unwrap();
+        let place = folder.join("bpf/topo-lb.o");
+        publish(b"first", &place).unwrap();
         let long_ago = std::time::SystemTime::UNIX_EPOCH;
         fs::File::options().write(true).open(&place).unwrap().set_modified(long_ago).unwrap();
 
-        publish(&built, &place).unwrap();
+        publish(b"first", &place).unwrap();
         assert_eq!(fs::metadata(&place).unwrap().modified().unwrap(), long_ago);
 
-        fs::write(&built, "second").unwrap();
-        publish(&built, &place).unwrap();
+        publish(b"second", &place).unwrap();
         assert_eq!(fs::read(&place).unwrap(), b"second");
         assert!(!place.with_extension("o.new").exists());
         fs::remove_dir_all(folder).unwrap();

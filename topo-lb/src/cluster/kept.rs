@@ -1,8 +1,8 @@
 //! Objects as [`State`](super::State) keeps them: a hundred thousand endpoints must fit an agent
 //! of 40 MB.
 //!
-//! What most endpoints have in common is stored once: names, zones, hints. An endpoint is then an
-//! address, three flags and two pointers.
+//! What objects have in common is stored once: names, places, ports, policies. An endpoint is then an
+//! address, three flags and a pointer.
 
 use std::collections::HashSet;
 use std::hash::Hash;
@@ -10,12 +10,14 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use super::labels::Labels;
-use super::service::{Service, ServiceId};
+use super::service::{PolicySources, Service, ServiceId};
 use super::slice::{Slice, SliceEndpoint, SlicePort};
 
 /// What an endpoint's slice says of where it is and for whom: the same for many endpoints.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Place {
+    /// `nodeName`.
+    pub node: Option<Arc<str>>,
     /// Labels that the slice itself carries.
     pub labels: Labels,
     /// `hints.forNodes`.
@@ -35,13 +37,23 @@ pub struct Endpoint {
     pub serving: bool,
     /// `conditions.terminating`.
     pub terminating: bool,
-    /// `nodeName`.
-    pub node: Option<Arc<str>>,
-    /// Labels and hints; `None` where the slice carries neither.
+    /// Node, labels and hints; `None` where the slice carries none of them.
     pub place: Option<Arc<Place>>,
 }
 
 impl Endpoint {
+    /// `nodeName`.
+    #[must_use]
+    pub fn node(&self) -> Option<&Arc<str>> {
+        self.place.as_ref()?.node.as_ref()
+    }
+
+    /// The value of a label that the slice itself carries.
+    #[must_use]
+    pub fn label(&self, key: &str) -> Option<&Arc<str>> {
+        self.place.as_ref()?.labels.get(key)
+    }
+
     /// `hints.forNodes`; empty where there are none.
     #[must_use]
     pub fn for_nodes(&self) -> &[Arc<str>] {
@@ -61,16 +73,18 @@ pub struct Endpoints {
     /// The Service it belongs to.
     pub service: ServiceId,
     /// `ports`.
-    pub ports: Box<[SlicePort]>,
+    pub ports: Arc<[SlicePort]>,
     /// `endpoints`.
     pub endpoints: Box<[Endpoint]>,
 }
 
-/// Strings and places that are stored once.
+/// What is stored once.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Shared {
     strings: Pool<str>,
     places: Pool<Place>,
+    ports: Pool<[SlicePort]>,
+    policies: Pool<PolicySources>,
 }
 
 impl Shared {
@@ -87,20 +101,7 @@ impl Shared {
         for port in &mut service.ports {
             port.name = self.text(port.name.clone());
         }
-        let policy = &mut service.policy;
-        for text in [
-            &mut policy.topology_keys,
-            &mut policy.openyurt,
-            &mut policy.min_endpoints,
-            &mut policy.spill,
-        ]
-        .into_iter()
-        .flatten()
-        .chain(&mut policy.spec_topology_keys)
-        {
-            *text = self.strings.share(text.clone());
-        }
-        policy.spec_topology_keys.shrink_to_fit();
+        service.policy = self.policies.share(service.policy);
         service.ports.shrink_to_fit();
         service.cluster_ips.shrink_to_fit();
         service
@@ -109,11 +110,7 @@ impl Shared {
     /// `None` for a slice that belongs to no Service.
     pub(super) fn slice(&mut self, slice: Slice) -> Option<Endpoints> {
         let service = self.id(slice.service?);
-        let ports = slice
-            .ports
-            .into_iter()
-            .map(|port| SlicePort { name: self.text(port.name), ..port })
-            .collect();
+        let ports = self.ports.share(slice.ports.into());
         let endpoints = slice.endpoints.into_iter().map(|one| self.endpoint(one)).collect();
         Some(Endpoints { service, ports, endpoints })
     }
@@ -121,6 +118,7 @@ impl Shared {
     fn endpoint(&mut self, endpoint: SliceEndpoint) -> Endpoint {
         let SliceEndpoint { labels, for_nodes, for_zones, .. } = endpoint;
         let place = Place {
+            node: endpoint.node.map(|name| self.text(name)),
             labels: Labels::shared(labels, |text| self.strings.share(text)),
             for_nodes: for_nodes.into_iter().map(|name| self.strings.share(name)).collect(),
             for_zones: for_zones.into_iter().map(|name| self.strings.share(name)).collect(),
@@ -130,7 +128,6 @@ impl Shared {
             ready: endpoint.ready,
             serving: endpoint.serving,
             terminating: endpoint.terminating,
-            node: endpoint.node.map(|name| self.text(name)),
             place: (place != Place::default()).then(|| self.places.share(Arc::new(place))),
         }
     }
@@ -181,7 +178,7 @@ mod tests {
 
     #[test]
     fn an_endpoint_is_small() {
-        assert!(size_of::<Endpoint>() <= 48, "{} bytes", size_of::<Endpoint>());
+        assert!(size_of::<Endpoint>() <= 32, "{} bytes", size_of::<Endpoint>());
     }
 
     #[test]

@@ -73,7 +73,7 @@ impl Skipped {
 }
 
 /// What of a Service may carry a topology policy, as it was written: not validated here.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct PolicySources {
     /// Annotation `topo-lb.io/topology-keys`.
     pub topology_keys: Option<Arc<str>>,
@@ -99,8 +99,8 @@ pub struct Service {
     pub cluster_ips: Vec<IpAddr>,
     /// `spec.ports`.
     pub ports: Vec<ServicePort>,
-    /// Where its policy may come from.
-    pub policy: PolicySources,
+    /// Where its policy may come from: shared, as most Services have the same, which is none.
+    pub policy: Arc<PolicySources>,
     /// `internalTrafficPolicy: Local`.
     pub internal_local: bool,
     /// `externalTrafficPolicy: Local`.

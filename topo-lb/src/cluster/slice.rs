@@ -18,7 +18,7 @@ pub struct SliceId {
 }
 
 /// One entry of `ports`. Ports without a number are left out already.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct SlicePort {
     /// `name`; empty where there is none.
     pub name: Arc<str>,

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
-use super::kept::{Endpoints, Shared};
+use super::kept::{Endpoint, Endpoints, Shared};
 use super::labels::Labels;
 use super::service::{Service, ServiceId};
 use super::slice::{Slice, SliceId};
@@ -157,7 +157,7 @@ impl State {
         if let Err(at) = siblings.binary_search(&id) {
             siblings.insert(at, Arc::clone(&id));
         }
-        for node in new.endpoints.iter().filter_map(|endpoint| endpoint.node.as_ref()) {
+        for node in new.endpoints.iter().filter_map(Endpoint::node) {
             match self.on_node.get_mut(node) {
                 Some(slices) => slices.insert(Arc::clone(&id)),
                 None => self.on_node.entry(node.clone()).or_default().insert(Arc::clone(&id)),
@@ -175,7 +175,7 @@ impl State {
                 self.of_service.remove(&old.service);
             }
         }
-        for node in old.endpoints.iter().filter_map(|endpoint| endpoint.node.as_ref()) {
+        for node in old.endpoints.iter().filter_map(Endpoint::node) {
             if let Some(slices) = self.on_node.get_mut(node) {
                 slices.remove(id);
                 if slices.is_empty() {

@@ -46,10 +46,10 @@ impl Dialled {
     ) -> Result<Option<(Frontend, SocketAddr)>, StoreError> {
         let parts = match family {
             Family::V4 => found(maps::CONNECTED4, self.four.get(socket, 0))?.map(|stored| {
-                (V4::read_frontend(&stored.frontend), V4::read_backend(&stored.endpoint).address)
+                (V4::read_frontend(&stored.frontend), V4::read_backend(&stored.endpoint).address())
             }),
             Family::V6 => found(maps::CONNECTED6, self.six.get(socket, 0))?.map(|stored| {
-                (V6::read_frontend(&stored.frontend), V6::read_backend(&stored.endpoint).address)
+                (V6::read_frontend(&stored.frontend), V6::read_backend(&stored.endpoint).address())
             }),
         };
         Ok(parts.and_then(|(frontend, endpoint)| Some((frontend?, endpoint))))

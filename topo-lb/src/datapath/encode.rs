@@ -123,10 +123,8 @@ macro_rules! layout {
             }
 
             fn read_backend(backend: &$backend) -> Chosen {
-                Chosen {
-                    address: (<$address>::from(backend.address), backend.port).into(),
-                    locality: Locality::from_byte(backend.locality),
-                }
+                let address = (<$address>::from(backend.address), backend.port).into();
+                Chosen::new(address, Locality::from_byte(backend.locality))
             }
 
             fn member(service: u32, address: $octets, port: u16) -> $member {
@@ -178,8 +176,9 @@ layout!(V6, V6, Ipv6Addr, [u8; 16], Frontend6, Service6, Backend6, MemberKey6, p
 pub fn backends<L: Layout>(row: &[Chosen]) -> Vec<L::Backend> {
     row.iter()
         .filter_map(|chosen| {
-            let octets = L::octets(chosen.address.ip())?;
-            Some(L::backend(octets, chosen.address.port(), chosen.locality))
+            let address = chosen.address();
+            let octets = L::octets(address.ip())?;
+            Some(L::backend(octets, address.port(), chosen.locality))
         })
         .collect()
 }
@@ -263,7 +262,7 @@ mod tests {
     use super::*;
 
     fn chosen(address: &str, locality: Locality) -> Chosen {
-        Chosen { address: address.parse().unwrap(), locality }
+        Chosen::new(address.parse().unwrap(), locality)
     }
 
     fn entry_of(row: Vec<Chosen>, count: u16) -> Entry {

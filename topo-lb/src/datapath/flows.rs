@@ -29,13 +29,13 @@ pub fn read(pin_dir: &Path) -> Result<Vec<Flow>, ReadError> {
     for pair in bpf::lru_hash::<FlowKey4, Flow4>(pin_dir, maps::FLOWS4)?.iter() {
         let (Raw(key), Raw(flow)) = pair.map_err(bpf::failed(maps::FLOWS4, "read"))?;
         let Some(frontend) = V4::read_frontend(&key.frontend) else { continue };
-        let endpoint = V4::read_backend(&flow.endpoint).address;
+        let endpoint = V4::read_backend(&flow.endpoint).address();
         all.push(Flow { cookie: key.cookie, frontend, endpoint, service: flow.service });
     }
     for pair in bpf::lru_hash::<FlowKey6, Flow6>(pin_dir, maps::FLOWS6)?.iter() {
         let (Raw(key), Raw(flow)) = pair.map_err(bpf::failed(maps::FLOWS6, "read"))?;
         let Some(frontend) = V6::read_frontend(&key.frontend) else { continue };
-        let endpoint = V6::read_backend(&flow.endpoint).address;
+        let endpoint = V6::read_backend(&flow.endpoint).address();
         all.push(Flow { cookie: key.cookie, frontend, endpoint, service: flow.service });
     }
     all.sort_by_key(|flow| (flow.frontend, flow.cookie));

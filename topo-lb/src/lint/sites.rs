@@ -31,7 +31,7 @@ pub(super) fn alike<'a>(
     let mut named: BTreeSet<&str> = BTreeSet::new();
     for (_, slice) in state.slices(&service.id) {
         for endpoint in &slice.endpoints {
-            named.extend(endpoint.node.as_deref());
+            named.extend(endpoint.node().map(|name| &**name));
             named.extend(endpoint.for_nodes().iter().map(|name| &**name));
         }
     }
@@ -48,12 +48,11 @@ pub(super) fn alike<'a>(
             let mut values = BTreeSet::new();
             for (_, slice) in state.slices(&service.id) {
                 for endpoint in &slice.endpoints {
-                    let own = endpoint.place.as_ref().and_then(|place| place.labels.get(key));
-                    let home = endpoint.node.as_deref().and_then(|node| state.node(node));
-                    values.extend(own.map(|value| &**value));
+                    let home = endpoint.node().and_then(|node| state.node(node));
+                    values.extend(endpoint.label(key).map(|value| &**value));
                     values.extend(home.and_then(|labels| labels.get(key)).map(|value| &**value));
                     // The hostname of an unknown node is its name.
-                    values.extend(endpoint.node.as_deref());
+                    values.extend(endpoint.node().map(|name| &**name));
                 }
             }
             values

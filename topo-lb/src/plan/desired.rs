@@ -17,11 +17,11 @@ pub struct Target {
     /// The family of all that follows.
     pub family: Family,
     /// Where clients dial.
-    pub frontends: Vec<Frontend>,
+    pub frontends: Box<[Frontend]>,
     /// What they get, but for the index, which only the plan knows.
     entry: Entry,
     /// Endpoints that serve without being chosen.
-    serving: Vec<SocketAddr>,
+    serving: Box<[SocketAddr]>,
     /// Whether the kernel needs to know the Service's members: for UDP flows, affinity and tc.
     lists_members: bool,
 }
@@ -57,7 +57,7 @@ impl Target {
                 row,
             },
             // Nobody asks for those of the others, which are most of a cluster's endpoints.
-            serving: if lists_members { route.serving } else { Vec::new() },
+            serving: if lists_members { route.serving.into() } else { Box::default() },
             lists_members,
             name: route.name,
             family,
@@ -71,7 +71,7 @@ impl Target {
 
     /// The members that the kernel is to know, and whether each is chosen.
     pub fn members(&self) -> impl Iterator<Item = (SocketAddr, bool)> {
-        let row = self.entry.row.iter().map(|chosen| (chosen.address, true));
+        let row = self.entry.row.iter().map(|chosen| (chosen.address(), true));
         let serving = self.serving.iter().map(|&address| (address, false));
         row.chain(serving).take(if self.lists_members { usize::MAX } else { 0 })
     }
@@ -83,7 +83,7 @@ type Claim = (ServiceId, usize);
 /// What every Service should do.
 #[derive(Clone, Debug, Default)]
 pub struct Desired {
-    services: BTreeMap<ServiceId, Vec<Target>>,
+    services: BTreeMap<ServiceId, Box<[Target]>>,
     /// In order: the lowest gets it. Nearly always there is one, so this is no tree.
     claims: BTreeMap<Frontend, Vec<Claim>>,
     lists_all: bool,
@@ -111,9 +111,10 @@ impl Desired {
                 }
             }
         }
-        let mut targets: Vec<Target> =
+        let targets: Box<[Target]> =
             routes.into_iter().filter_map(|route| Target::new(route, self.lists_all)).collect();
-        targets.shrink_to_fit();
+        // What is installed refers to the row that it was made of: an equal one is no news.
+        let targets = if targets == before { before } else { targets };
         for (place, frontend) in claimed(&targets) {
             let claims = self.claims.entry(frontend).or_insert_with(|| Vec::with_capacity(1));
             affected.extend(claims.iter().map(|(other, _)| other.clone()));
@@ -131,7 +132,7 @@ impl Desired {
 
     /// What a Service should do.
     pub fn targets(&self, id: &ServiceId) -> &[Target] {
-        self.services.get(id).map_or(&[], Vec::as_slice)
+        self.services.get(id).map_or(&[], |targets| targets)
     }
 
     /// Whether this Service's target at `place` is the one that gets the frontend.

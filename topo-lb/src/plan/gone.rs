@@ -94,7 +94,7 @@ mod tests {
             id: id(name),
             cluster_ips: vec![[10, 96, 0, letter].into()],
             ports: vec![ServicePort { name: "dns".into(), port: 53, protocol: Protocol::Udp }],
-            policy: PolicySources { topology_keys: keys, ..PolicySources::default() },
+            policy: PolicySources { topology_keys: keys, ..PolicySources::default() }.into(),
             internal_local: false,
             external_local: false,
             affinity_seconds: None,
@@ -231,7 +231,7 @@ mod tests {
         let mut agent = Agent::new(Scope::OptIn, ROOM);
         agent.turn_into(&vec![("A", vec![(1, true)])]);
         let mut plain = service("A");
-        plain.policy = PolicySources::default();
+        plain.policy = Arc::default();
         agent.reconciler.observe(Update::Service(plain));
         let plan = agent.reconciler.plan(&agent.installed);
         assert!(plan.steps.iter().any(|step| matches!(step, Step::RemoveMember { .. })));

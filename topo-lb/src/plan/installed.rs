@@ -1,8 +1,8 @@
 //! What the kernel maps hold, as far as the agent wrote it: rebuilt from them at start, then kept
 //! in step with every write.
 
-use std::collections::BTreeMap;
-use std::net::SocketAddr;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
 use topo_lb_common::range::Range;
@@ -12,6 +12,7 @@ use super::frontend::{Entry, Family, Frontend};
 use super::indexes::Indexes;
 use super::slots::Slots;
 use super::step::Step;
+use crate::cluster::Protocol;
 
 /// A published entry and where its row is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,13 +23,17 @@ pub struct Placed {
     pub slot_base: Option<u32>,
 }
 
+/// Sorts before every other: IPv4 before IPv6.
+const LOWEST: Frontend =
+    Frontend { address: IpAddr::V4(Ipv4Addr::UNSPECIFIED), port: 0, protocol: Protocol::Tcp };
+
 /// The contents of the maps.
 #[derive(Clone, Debug)]
 pub struct Installed {
     range: Range,
     placed: BTreeMap<Frontend, Placed>,
-    /// Of a Service port; nearly always one, so this is no tree.
-    frontends: BTreeMap<u32, Vec<Frontend>>,
+    /// By Service port.
+    frontends: BTreeSet<(u32, Frontend)>,
     members: BTreeMap<(u32, SocketAddr), bool>,
     indexes: Indexes,
     slots: [Slots; 2],
@@ -43,7 +48,7 @@ impl Installed {
         Self {
             range: Range::EMPTY,
             placed: BTreeMap::new(),
-            frontends: BTreeMap::new(),
+            frontends: BTreeSet::new(),
             members: BTreeMap::new(),
             indexes: Indexes::new(capacity.services),
             slots: [Slots::new(capacity.slots), Slots::new(capacity.slots)],
@@ -75,7 +80,10 @@ impl Installed {
 
     /// The frontends published for a Service port.
     pub fn frontends_of(&self, index: u32) -> impl Iterator<Item = &Frontend> {
-        self.frontends.get(&index).into_iter().flatten()
+        self.frontends
+            .range((index, LOWEST)..)
+            .take_while(move |(of, _)| *of == index)
+            .map(|(_, frontend)| frontend)
     }
 
     /// The members listed for a Service port, and whether each is chosen.
@@ -126,11 +134,7 @@ impl Installed {
             }
             Step::Publish { frontend, entry, slot_base } => {
                 self.forget(frontend);
-                // It was forgotten just now: it is nobody's.
-                self.frontends
-                    .entry(entry.index)
-                    .or_insert_with(|| Vec::with_capacity(1))
-                    .push(*frontend);
+                self.frontends.insert((entry.index, *frontend));
                 self.counts[frontend.family() as usize] += 1;
                 self.placed
                     .insert(*frontend, Placed { entry: entry.clone(), slot_base: *slot_base });
@@ -152,12 +156,7 @@ impl Installed {
     fn forget(&mut self, frontend: &Frontend) {
         let Some(old) = self.placed.remove(frontend) else { return };
         self.counts[frontend.family() as usize] -= 1;
-        if let Some(frontends) = self.frontends.get_mut(&old.entry.index) {
-            frontends.retain(|other| other != frontend);
-            if frontends.is_empty() {
-                self.frontends.remove(&old.entry.index);
-            }
-        }
+        self.frontends.remove(&(old.entry.index, *frontend));
     }
 
     /// Notes an entry found in the maps at start, with the slots that it refers to.

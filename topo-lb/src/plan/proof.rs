@@ -41,9 +41,9 @@ fn route() -> impl Strategy<Value = Route> {
             };
             let endpoints: Vec<Chosen> = hosts
                 .iter()
-                .map(|&host| Chosen {
-                    address: SocketAddr::new(ip(1, host), 80),
-                    locality: Locality::from_byte(host % 4),
+                .map(|&host| {
+                    let address = SocketAddr::new(ip(1, host), 80);
+                    Chosen::new(address, Locality::from_byte(host % 4))
                 })
                 .collect();
             Route {
@@ -288,7 +288,7 @@ proptest! {
         for route in world.state.values().flatten() {
             if route.protocol != Protocol::Udp && route.affinity_seconds.is_none() { continue; }
             for chosen in &route.endpoints {
-                wanted.insert((route.name.to_string(), chosen.address), true);
+                wanted.insert((route.name.to_string(), chosen.address()), true);
             }
             for &address in &route.serving {
                 wanted.insert((route.name.to_string(), address), false);

@@ -61,18 +61,17 @@ pub(super) struct Site<'a> {
 
 impl<'a> Site<'a> {
     pub(super) fn of(state: &'a State, endpoint: &'a Endpoint) -> Self {
-        Self { endpoint, home: endpoint.node.as_deref().and_then(|name| state.node(name)) }
+        Self { endpoint, home: endpoint.node().and_then(|name| state.node(name)) }
     }
 
     pub(super) fn node(&self) -> Option<&'a str> {
-        self.endpoint.node.as_deref()
+        self.endpoint.node().map(|name| &**name)
     }
 
     /// The endpoint's value for `key`: what its slice carries, else the label of its Node, else
     /// for the hostname of an unknown Node that Node's name.
     pub(super) fn label(&self, key: &str) -> Result<&'a str, Absent<'a>> {
-        let own = self.endpoint.place.as_ref().and_then(|place| place.labels.get(key));
-        if let Some(value) = own {
+        if let Some(value) = self.endpoint.label(key) {
             return Ok(value);
         }
         let node = self.node().ok_or(Absent::NoNode)?;

@@ -134,13 +134,27 @@ impl Verdict {
     }
 }
 
-/// One endpoint that this node may use.
+/// One endpoint that this node may use: 20 bytes, of which a cluster has very many.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Chosen {
-    /// Where it listens.
-    pub address: SocketAddr,
+    ip: IpAddr,
+    port: u16,
     /// How far it is.
     pub locality: Locality,
+}
+
+impl Chosen {
+    /// The endpoint that listens at `address`.
+    #[must_use]
+    pub const fn new(address: SocketAddr, locality: Locality) -> Self {
+        Self { ip: address.ip(), port: address.port(), locality }
+    }
+
+    /// Where it listens.
+    #[must_use]
+    pub const fn address(&self) -> SocketAddr {
+        SocketAddr::new(self.ip, self.port)
+    }
 }
 
 /// What a frontend's connections are to do: all that the datapath needs of a decision, for one
@@ -260,7 +274,7 @@ fn route(
     let chosen = |wanted| {
         let with = done.candidates.iter().zip(&done.standings);
         with.filter(move |(_, standing)| **standing == wanted)
-            .map(|(one, _)| Chosen { address: one.address, locality: one.site.locality(here) })
+            .map(|(one, _)| Chosen::new(one.address, one.site.locality(here)))
             .collect()
     };
     let left = |standing| !matches!(standing, Standing::Chosen | Standing::Wider);

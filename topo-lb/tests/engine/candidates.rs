@@ -11,7 +11,7 @@ use topo_lb_common::backend::Locality;
 use crate::made::{Cluster, Otherwise, R, Z, endpoint, id, node, port, service, slice};
 
 fn addresses(route: &Route) -> Vec<String> {
-    route.endpoints.iter().map(|one| one.address.to_string()).collect()
+    route.endpoints.iter().map(|one| one.address().to_string()).collect()
 }
 
 fn sockets(route: &Route) -> Vec<String> {

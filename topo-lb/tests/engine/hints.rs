@@ -1,6 +1,8 @@
 //! Policy *hints* against the table of kube-proxy's `CategorizeEndpoints`, and what that leaves
 //! out.
 
+use std::sync::Arc;
+
 use topo_lb::cluster::SliceEndpoint;
 use topo_lb::topology::{PolicyKind, PolicySource};
 
@@ -228,6 +230,6 @@ fn keys_and_openyurt_come_before_hints() {
     let by_keys = Cluster::of(nodes.clone(), crate::made::keyed("rack"), endpoints.clone());
     assert_eq!(by_keys.chosen("n1"), ["10.0.0.1", "10.0.0.2"]);
     let mut openyurt = service();
-    openyurt.policy.openyurt = Some("kubernetes.io/hostname".into());
+    Arc::make_mut(&mut openyurt.policy).openyurt = Some("kubernetes.io/hostname".into());
     assert_eq!(Cluster::of(nodes, openyurt, endpoints).chosen("n2"), ["10.0.0.2"]);
 }

@@ -1,6 +1,8 @@
 //! Objects whose every string is somebody's joke: nothing panics, nothing spreads, and what is
 //! printed is plain text.
 
+use std::sync::Arc;
+
 use proptest::prelude::*;
 use topo_lb::topology::Scope;
 use topo_lb::{explain, lint};
@@ -37,11 +39,11 @@ proptest! {
     ) {
         let [this_node, other_node, label, value] = names;
         let mut odd = keyed("");
-        odd.policy.topology_keys = keys.map(Into::into);
-        odd.policy.openyurt = openyurt.map(Into::into);
-        odd.policy.spec_topology_keys = field.into_iter().map(Into::into).collect();
-        odd.policy.min_endpoints = least.map(Into::into);
-        odd.policy.spill = spill.map(Into::into);
+        Arc::make_mut(&mut odd.policy).topology_keys = keys.map(Into::into);
+        Arc::make_mut(&mut odd.policy).openyurt = openyurt.map(Into::into);
+        Arc::make_mut(&mut odd.policy).spec_topology_keys = field.into_iter().map(Into::into).collect();
+        Arc::make_mut(&mut odd.policy).min_endpoints = least.map(Into::into);
+        Arc::make_mut(&mut odd.policy).spill = spill.map(Into::into);
         odd.id.name = value.as_str().into();
         odd.ports[0].name = label.as_str().into();
         let labels = [(label.as_str(), value.as_str()), ("rack", value.as_str())];

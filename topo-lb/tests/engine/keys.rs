@@ -1,5 +1,7 @@
 //! Policy *keys* against Kubernetes 1.20's own table, and what that leaves out.
 
+use std::sync::Arc;
+
 use topo_lb::cluster::{Node, SliceEndpoint};
 
 use crate::made::{Cluster, H, Otherwise, R, Z, endpoint, keyed, node, service};
@@ -132,9 +134,10 @@ fn keys_decide_as_kubernetes_1_20_did() {
             .collect();
         // The annotation and the field are the same policy.
         let mut by_field = service();
-        by_field.policy.spec_topology_keys = case.keys.iter().map(|&key| key.into()).collect();
+        Arc::make_mut(&mut by_field.policy).spec_topology_keys =
+            case.keys.iter().map(|&key| key.into()).collect();
         let mut by_annotation = service();
-        by_annotation.policy.topology_keys =
+        Arc::make_mut(&mut by_annotation.policy).topology_keys =
             (!case.keys.is_empty()).then(|| case.keys.join(" ,\t").into());
         for service in [by_field, by_annotation] {
             let cluster = Cluster::of(nodes.clone(), service, two_each(case.endpoints_on));

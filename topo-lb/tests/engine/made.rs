@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use topo_lb::cluster::service::{PolicySources, Protocol};
+use topo_lb::cluster::service::Protocol;
 use topo_lb::cluster::{
     Node, Service, ServiceId, ServicePort, Slice, SliceEndpoint, SliceId, SlicePort, State, Update,
 };
@@ -32,7 +32,7 @@ pub(crate) fn service() -> Service {
         id: id("svc"),
         cluster_ips: vec!["10.96.0.1".parse().unwrap()],
         ports: vec![ServicePort { name: "http".into(), port: 80, protocol: Protocol::Tcp }],
-        policy: PolicySources::default(),
+        policy: Arc::default(),
         internal_local: false,
         external_local: false,
         affinity_seconds: None,
@@ -43,7 +43,7 @@ pub(crate) fn service() -> Service {
 /// The same with keys, by annotation.
 pub(crate) fn keyed(keys: &str) -> Service {
     let mut service = service();
-    service.policy.topology_keys = Some(keys.into());
+    Arc::make_mut(&mut service.policy).topology_keys = Some(keys.into());
     service
 }
 
@@ -140,7 +140,7 @@ impl Cluster {
             assert_eq!(route.verdict == Verdict::Route, !route.endpoints.is_empty());
         }
         let all = routes.iter().flat_map(|route| &route.endpoints);
-        all.map(|one| one.address.ip().to_string()).collect()
+        all.map(|one| one.address().ip().to_string()).collect()
     }
 
     /// Something of the decision for the first port of `svc`.

@@ -1,5 +1,7 @@
 //! Policy *OpenYurt* against the table of its own filter, and what that leaves out.
 
+use std::sync::Arc;
+
 use topo_lb::cluster::{Node, SliceEndpoint};
 use topo_lb::topology::{PolicyKind, PolicySource, Verdict};
 
@@ -10,7 +12,7 @@ const DESIRED: &str = "apps.openyurt.io/desired-nodepool";
 
 fn annotated(value: &str) -> topo_lb::cluster::Service {
     let mut service = service();
-    service.policy.openyurt = Some(value.into());
+    Arc::make_mut(&mut service.policy).openyurt = Some(value.into());
     service
 }
 

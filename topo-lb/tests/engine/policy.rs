@@ -1,5 +1,7 @@
 //! Where a policy comes from, what makes it ignored, and which Services are in scope.
 
+use std::sync::Arc;
+
 use topo_lb::cluster::Service;
 use topo_lb::cluster::service::Skipped;
 use topo_lb::topology::validation::Rule;
@@ -60,7 +62,8 @@ fn the_field_is_held_to_the_same_rules() {
         (vec![Z, Z], Rule::Duplicate { key: format!("`{Z}`"), first: 1, second: 2 }),
     ] {
         let mut service = service();
-        service.policy.spec_topology_keys = keys.iter().map(|&key| key.into()).collect();
+        Arc::make_mut(&mut service.policy).spec_topology_keys =
+            keys.iter().map(|&key| key.into()).collect();
         cluster(service).decided("n1", |decision| {
             assert_eq!(decision.policy.source, PolicySource::None);
             assert_eq!(decision.policy.ignored[0].rule, rule);
@@ -95,8 +98,8 @@ fn annotations_of_any_length_and_any_characters_only_ever_break_a_rule() {
     ];
     for text in texts {
         let mut service = keyed(&text);
-        service.policy.openyurt = Some(text.as_str().into());
-        service.policy.spec_topology_keys = vec![text.as_str().into()];
+        Arc::make_mut(&mut service.policy).openyurt = Some(text.as_str().into());
+        Arc::make_mut(&mut service.policy).spec_topology_keys = vec![text.as_str().into()];
         cluster(service).decided("n1", |decision| {
             assert_eq!(decision.policy.ignored.len(), 3);
             for ignored in &decision.policy.ignored {
@@ -111,8 +114,8 @@ fn annotations_of_any_length_and_any_characters_only_ever_break_a_rule() {
 /// All three sources at once, each telling another tier: the keys this node, OpenYurt the pool.
 fn all_sources() -> Service {
     let mut service = keyed(H);
-    service.policy.openyurt = Some("openyurt.io/nodepool".into());
-    service.policy.spec_topology_keys = vec![Z.into()];
+    Arc::make_mut(&mut service.policy).openyurt = Some("openyurt.io/nodepool".into());
+    Arc::make_mut(&mut service.policy).spec_topology_keys = vec![Z.into()];
     service
 }
 
@@ -126,13 +129,13 @@ fn the_first_source_that_keeps_the_rules_wins() {
     };
     let mut service = all_sources();
     assert_eq!(source(service.clone()), (PolicySource::TopologyKeys, PolicyKind::Keys, 0));
-    service.policy.topology_keys = Some("*,x".into());
+    Arc::make_mut(&mut service.policy).topology_keys = Some("*,x".into());
     assert_eq!(source(service.clone()), (PolicySource::OpenYurt, PolicyKind::OpenYurt, 1));
-    service.policy.openyurt = Some("x".into());
+    Arc::make_mut(&mut service.policy).openyurt = Some("x".into());
     assert_eq!(source(service.clone()), (PolicySource::SpecTopologyKeys, PolicyKind::Keys, 2));
-    service.policy.spec_topology_keys = vec!["".into()];
+    Arc::make_mut(&mut service.policy).spec_topology_keys = vec!["".into()];
     assert_eq!(source(service.clone()), (PolicySource::None, PolicyKind::None, 3));
-    service.policy.topology_keys = None;
+    Arc::make_mut(&mut service.policy).topology_keys = None;
     assert_eq!(source(service), (PolicySource::None, PolicyKind::None, 2));
 }
 
@@ -149,7 +152,7 @@ fn an_invalid_annotation_leaves_other_services_alone() {
 fn external_traffic_policy_local_excludes_keys_but_not_openyurt() {
     let mut service = service();
     service.external_local = true;
-    service.policy.openyurt = Some("kubernetes.io/hostname".into());
+    Arc::make_mut(&mut service.policy).openyurt = Some("kubernetes.io/hostname".into());
     assert_eq!(cluster(service).chosen("n1"), ["10.0.0.1"]);
 }
 
@@ -192,13 +195,13 @@ fn opt_in_leaves_services_without_a_policy_alone() {
     assert_eq!(verdict(keyed("rack")), Verdict::Refuse);
     assert_eq!(verdict(keyed("*,x")), Verdict::Bypass, "as if the annotation were not there");
     let mut asked = service();
-    asked.policy.hints_asked = true;
+    Arc::make_mut(&mut asked.policy).hints_asked = true;
     assert_eq!(verdict(asked), Verdict::Route);
     let mut openyurt = service();
-    openyurt.policy.openyurt = Some("kubernetes.io/hostname".into());
+    Arc::make_mut(&mut openyurt.policy).openyurt = Some("kubernetes.io/hostname".into());
     assert_eq!(verdict(openyurt), Verdict::Route);
     let mut field = service();
-    field.policy.spec_topology_keys = vec![Z.into()];
+    Arc::make_mut(&mut field.policy).spec_topology_keys = vec![Z.into()];
     assert_eq!(verdict(field), Verdict::Route);
 }
 

@@ -158,7 +158,7 @@ pub(crate) fn service(tape: &mut Tape<'_>, name: &str) -> Service {
         id: id(name),
         cluster_ips,
         ports,
-        policy,
+        policy: policy.into(),
         internal_local: tape.chance(8),
         external_local: tape.chance(3),
         affinity_seconds: tape.chance(10).then_some(600),

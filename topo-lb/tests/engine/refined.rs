@@ -1,5 +1,7 @@
 //! What refines keys: `topo-lb.io/min-endpoints` and `topo-lb.io/spill`.
 
+use std::sync::Arc;
+
 use topo_lb::cluster::{Node, Service, SliceEndpoint};
 use topo_lb::topology::Verdict;
 use topo_lb::topology::validation::{Field, Rule};
@@ -27,19 +29,19 @@ const WATERFALL: &str = "kubernetes.io/hostname, rack, topology.kubernetes.io/zo
 
 fn least(keys: &str, numbers: &str) -> Service {
     let mut service = keyed(keys);
-    service.policy.min_endpoints = Some(numbers.into());
+    Arc::make_mut(&mut service.policy).min_endpoints = Some(numbers.into());
     service
 }
 
 fn spilling(keys: &str, share: &str) -> Service {
     let mut service = keyed(keys);
-    service.policy.spill = Some(share.into());
+    Arc::make_mut(&mut service.policy).spill = Some(share.into());
     service
 }
 
 fn wider(cluster: &Cluster, this_node: &str) -> (Vec<String>, u32) {
     let route = &cluster.routes(this_node)[0];
-    (route.wider.iter().map(|one| one.address.ip().to_string()).collect(), route.spill)
+    (route.wider.iter().map(|one| one.address().ip().to_string()).collect(), route.spill)
 }
 
 #[test]
@@ -117,7 +119,7 @@ fn all_can_spill() {
 #[test]
 fn both_together_skip_the_small_tier_and_spill_from_the_next() {
     let mut both = least(WATERFALL, "2");
-    both.policy.spill = Some("0.5%".into());
+    Arc::make_mut(&mut both.policy).spill = Some("0.5%".into());
     let cluster = Cluster::of(nodes(), both, endpoints());
     assert_eq!(cluster.chosen("n1"), ["10.0.0.1", "10.0.0.2", "10.0.0.3"]);
     assert_eq!(wider(&cluster, "n1"), (vec!["10.0.0.4".into()], 5_243));
@@ -126,8 +128,8 @@ fn both_together_skip_the_small_tier_and_spill_from_the_next() {
 #[test]
 fn what_refines_keys_is_ignored_alone_when_it_breaks_a_rule() {
     let mut service = keyed(H);
-    service.policy.min_endpoints = Some("none".into());
-    service.policy.spill = Some("120%".into());
+    Arc::make_mut(&mut service.policy).min_endpoints = Some("none".into());
+    Arc::make_mut(&mut service.policy).spill = Some("120%".into());
     let cluster = Cluster::of(nodes(), service, endpoints());
     assert_eq!(cluster.chosen("n1"), ["10.0.0.1"], "the keys hold");
     cluster.decided("n1", |decision| {
@@ -142,10 +144,10 @@ fn what_refines_keys_is_ignored_alone_when_it_breaks_a_rule() {
 #[test]
 fn without_keys_there_is_nothing_to_refine() {
     let mut openyurt = service();
-    openyurt.policy.openyurt = Some("kubernetes.io/hostname".into());
+    Arc::make_mut(&mut openyurt.policy).openyurt = Some("kubernetes.io/hostname".into());
     for mut service in [service(), openyurt, keyed("*,*")] {
-        service.policy.min_endpoints = Some("2".into());
-        service.policy.spill = Some("5%".into());
+        Arc::make_mut(&mut service.policy).min_endpoints = Some("2".into());
+        Arc::make_mut(&mut service.policy).spill = Some("5%".into());
         let cluster = Cluster::of(nodes(), service, endpoints());
         assert_eq!(wider(&cluster, "n1"), (vec![], 0));
         cluster.decided("n1", |decision| {
@@ -158,7 +160,7 @@ fn without_keys_there_is_nothing_to_refine() {
 #[test]
 fn they_make_no_policy_of_their_own() {
     let mut service = service();
-    service.policy.min_endpoints = Some("2".into());
+    Arc::make_mut(&mut service.policy).min_endpoints = Some("2".into());
     let state = Cluster::of(nodes(), service, endpoints()).state("n1");
     use topo_lb::topology::{Scope, routes};
     assert!(routes(&state, "n1", Scope::OptIn, &crate::made::id("svc")).is_empty());

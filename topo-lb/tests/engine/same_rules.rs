@@ -99,8 +99,8 @@ fn agree(tape: &[u8], seen: &Seen) {
             };
             let route = routes.next().unwrap();
             let far = |row: &[Chosen]| -> BTreeMap<_, _> {
-                assert!(row.is_sorted_by(|a, b| a.address < b.address), "no duplicates");
-                row.iter().map(|one| (one.address, one.locality.name())).collect()
+                assert!(row.is_sorted_by(|a, b| a.address() < b.address()), "no duplicates");
+                row.iter().map(|one| (one.address(), one.locality.name())).collect()
             };
             let actual = naive::Answer {
                 refused: route.verdict == Verdict::Refuse,

@@ -194,7 +194,6 @@ impl Routes {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cluster::service::PolicySources;
     use crate::cluster::{ServicePort, SliceEndpoint, SlicePort};
 
     fn kubernetes() -> Service {
@@ -202,7 +201,7 @@ mod tests {
             id: ServiceId { namespace: "default".into(), name: "kubernetes".into() },
             cluster_ips: vec![[10, 96, 0, 1].into()],
             ports: vec![ServicePort { name: "https".into(), port: 443, protocol: Protocol::Tcp }],
-            policy: PolicySources::default(),
+            policy: Arc::default(),
             internal_local: false,
             external_local: false,
             affinity_seconds: None,

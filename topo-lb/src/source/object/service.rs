@@ -205,7 +205,7 @@ impl Fields {
                     protocol: port.protocol.into(),
                 })
                 .collect(),
-            policy: policy(&metadata.annotations, &spec, names),
+            policy: policy(&metadata.annotations, &spec, names).into(),
             internal_local: spec.internal_traffic_policy == Some(TrafficPolicy::Local),
             external_local: spec.external_traffic_policy == Some(TrafficPolicy::Local),
             affinity_seconds,

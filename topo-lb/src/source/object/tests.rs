@@ -172,8 +172,8 @@ fn policies_of_the_fixtures_are_read_from_their_places() {
     let ports: Vec<_> =
         dns.ports.iter().map(|port| (&*port.name, port.port, port.protocol)).collect();
     assert_eq!(ports, [("dns", 53, Protocol::Udp), ("dns-tcp", 53, Protocol::Tcp)]);
-    let keys = find(&old, "keys-waterfall").policy.spec_topology_keys;
-    let keys: Vec<_> = keys.iter().map(|key| &**key).collect();
+    let waterfall = find(&old, "keys-waterfall").policy;
+    let keys: Vec<_> = waterfall.spec_topology_keys.iter().map(|key| &**key).collect();
     assert_eq!(keys, ["kubernetes.io/hostname", "topology.kubernetes.io/zone", "*"]);
 }
 

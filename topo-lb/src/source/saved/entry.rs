@@ -123,7 +123,7 @@ enum SkippedEntry {
 
 impl From<&Service> for ServiceEntry {
     fn from(service: &Service) -> Self {
-        let policy = service.policy.clone();
+        let policy = PolicySources::clone(&service.policy);
         Self {
             namespace: service.id.namespace.clone(),
             name: service.id.name.clone(),
@@ -164,14 +164,14 @@ impl From<ServiceEntry> for Service {
             id: ServiceId { namespace: entry.namespace, name: entry.name },
             cluster_ips: entry.addresses,
             ports: entry.ports.into_iter().map(port).collect(),
-            policy: PolicySources {
+            policy: Arc::new(PolicySources {
                 topology_keys: entry.topology_keys,
                 openyurt: entry.openyurt,
                 spec_topology_keys: entry.spec_topology_keys,
                 min_endpoints: entry.min_endpoints,
                 spill: entry.spill,
                 hints_asked: entry.hints_asked,
-            },
+            }),
             internal_local: entry.internal_local,
             external_local: entry.external_local,
             affinity_seconds: entry.affinity_seconds,
@@ -215,21 +215,31 @@ const READY: u8 = 1;
 const SERVING: u8 = 2;
 const TERMINATING: u8 = 4;
 
+/// What of a place is said once: all but the node, which is said of each endpoint.
+type Common<'a> = (&'a Labels, &'a [Arc<str>], &'a [Arc<str>]);
+
+/// `None` where there is nothing to say.
+fn common(place: &Place) -> Option<Common<'_>> {
+    let Place { node: _, labels, for_nodes, for_zones } = place;
+    let is_empty = labels.is_empty() && for_nodes.is_empty() && for_zones.is_empty();
+    (!is_empty).then_some((labels, for_nodes, for_zones))
+}
+
 impl SliceEntry {
     pub(super) fn of(id: &SliceId, slice: &Endpoints) -> Self {
-        let mut places: Vec<&Place> = Vec::new();
+        let mut places: Vec<Common<'_>> = Vec::new();
         let endpoints = slice.endpoints.iter().map(|endpoint| {
-            let place = endpoint.place.as_deref().map(|place| {
+            let place = endpoint.place.as_deref().and_then(common).map(|place| {
                 places.iter().position(|known| *known == place).unwrap_or_else(|| {
                     places.push(place);
                     places.len() - 1
                 })
             });
-            let Endpoint { address, ready, serving, terminating, ref node, .. } = *endpoint;
+            let Endpoint { address, ready, serving, terminating, .. } = *endpoint;
             let flag = |is: bool, flag: u8| if is { flag } else { 0 };
             let conditions =
                 flag(ready, READY) | flag(serving, SERVING) | flag(terminating, TERMINATING);
-            EndpointEntry(address, conditions, node.clone(), place)
+            EndpointEntry(address, conditions, endpoint.node().cloned(), place)
         });
         let endpoints = endpoints.collect();
         Self {
@@ -243,10 +253,10 @@ impl SliceEntry {
                 .collect(),
             places: places
                 .into_iter()
-                .map(|place| PlaceEntry {
-                    labels: tree(&place.labels),
-                    for_nodes: place.for_nodes.to_vec(),
-                    for_zones: place.for_zones.to_vec(),
+                .map(|(labels, for_nodes, for_zones)| PlaceEntry {
+                    labels: tree(labels),
+                    for_nodes: for_nodes.to_vec(),
+                    for_zones: for_zones.to_vec(),
                 })
                 .collect(),
             endpoints,

@@ -100,7 +100,8 @@ fn strings_of_any_kind_are_kept() {
     let mut state = fixture(0);
     let id = state.services().next().unwrap().clone();
     let mut service = state.service(&id).unwrap().clone();
-    service.policy.topology_keys = Some("a\r\nb\"c\\\u{0}\u{2028}\u{1f600}{\"crc32\":1}\n".into());
+    Arc::make_mut(&mut service.policy).topology_keys =
+        Some("a\r\nb\"c\\\u{0}\u{2028}\u{1f600}{\"crc32\":1}\n".into());
     let _ = state.apply(Update::Service(service), NODE);
     let whole = Whole::read(written(&state)).unwrap();
     assert!(state_of(whole.into_objects()) == state);
@@ -118,7 +119,7 @@ fn version_1_is_this() {
         "\n",
         r#"{"service":{"namespace":"default","name":"none","addresses":[],"ports":[],"skipped":"Headless"}}"#,
         "\n",
-        r#"{"slice":{"namespace":"default","name":"web-1","service":"web","ports":[["http",8080,"TCP"]],"places":[{"labels":{"zone":"a"},"for_zones":["a"]}],"endpoints":[["10.1.1.1",3,"kind-worker",0],["10.1.1.2",6,null,null]]}}"#,
+        r#"{"slice":{"namespace":"default","name":"web-1","service":"web","ports":[["http",8080,"TCP"]],"places":[{"labels":{"zone":"a"},"for_zones":["a"]}],"endpoints":[["10.1.1.1",3,"kind-worker",0],["10.1.1.2",6,null,null],["10.1.1.3",3,"kind-worker",null]]}}"#,
         "\n",
     );
     let text = format!("{lines}{{\"crc32\":{}}}\n", crc32fast::hash(lines.as_bytes()));
@@ -129,9 +130,11 @@ fn version_1_is_this() {
     assert_eq!(services, ["default/none", "default/web"]);
     let web = state.services().find(|id| &*id.name == "web").unwrap();
     let endpoints = state.slices(web).next().unwrap().1;
-    let [first, second] = &*endpoints.endpoints else { panic!("two endpoints") };
+    let [first, second, third] = &*endpoints.endpoints else { panic!("three endpoints") };
     assert!(first.ready && first.serving && !first.terminating);
     assert!(!second.ready && second.serving && second.terminating);
+    let nodes = [first, second, third].map(|endpoint| endpoint.node().map(|name| &**name));
+    assert_eq!(nodes, [Some("kind-worker"), None, Some("kind-worker")]);
     assert_eq!(first.for_zones().iter().map(|zone| &**zone).collect::<Vec<_>>(), ["a"]);
     let mut again = Vec::new();
     format::write(&state, cluster(), moment(), &mut again).unwrap();
