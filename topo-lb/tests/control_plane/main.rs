@@ -123,7 +123,7 @@ async fn a_real_api_server_is_read_followed_and_met_again() {
     .unwrap();
     known.until("the slice", |known| known.state.slices(&web()).next().is_some()).await;
     let (_, slice) = known.state.slices(&web()).next().unwrap();
-    assert_eq!(slice.endpoints[0].node.as_deref(), Some("n1"));
+    assert_eq!(slice.endpoints[0].node().map(|name| &**name), Some("n1"));
 
     let mut fastest = PATIENCE;
     for pool in ["hangzhou", "shanghai", "beijing"] {
