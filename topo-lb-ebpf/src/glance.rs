@@ -7,10 +7,9 @@ use topo_lb_common::address::{TCP, UDP};
 use crate::family::{V4, V6};
 use crate::packet::{ETHERNET, Read, direct, length};
 
-/// The ends of a packet.
+/// Who sends a packet.
 pub(crate) struct Glimpse<F: Read> {
     pub(crate) source: F::Address,
-    pub(crate) destination: F::Address,
     /// Both, as the packet has them.
     pub(crate) ports: u32,
 }
@@ -26,8 +25,8 @@ impl<F: Read> Glimpse<F> {
 
 /// Looking at a packet once.
 pub(crate) trait Glance: Read {
-    /// Who a whole TCP segment or UDP datagram is from and to, that has nothing between its IP header
-    /// and its ports; `None` for what takes a closer look.
+    /// Who sends a whole TCP segment or UDP datagram that has nothing between its IP header and its
+    /// ports; `None` for what takes a closer look.
     fn glance(skb: *mut __sk_buff) -> Option<Glimpse<Self>>;
 
     /// An address as one word.
@@ -37,7 +36,7 @@ pub(crate) trait Glance: Read {
 impl Glance for V4 {
     #[inline(always)]
     fn glance(skb: *mut __sk_buff) -> Option<Glimpse<Self>> {
-        let [first, second, third, source, destination, ports] = direct::<6>(skb, ETHERNET)?;
+        let [first, second, third, source, _, ports] = direct::<6>(skb, ETHERNET)?;
         let [version_and_words, _, high, low] = first.to_ne_bytes();
         let [_, _, fragment, offset] = second.to_ne_bytes();
         let [_, protocol, _, _] = third.to_ne_bytes();
@@ -49,7 +48,7 @@ impl Glance for V4 {
             && offset == 0
             && total >= Self::BYTES + 4
             && total + ETHERNET <= length(skb);
-        if is_plain { Some(Glimpse { source, destination, ports }) } else { None }
+        if is_plain { Some(Glimpse { source, ports }) } else { None }
     }
 
     #[inline(always)]
@@ -61,18 +60,14 @@ impl Glance for V4 {
 impl Glance for V6 {
     #[inline(always)]
     fn glance(skb: *mut __sk_buff) -> Option<Glimpse<Self>> {
-        let [first, second, a, b, c, d, e, f, g, h, ports] = direct::<11>(skb, ETHERNET)?;
+        let [first, second, a, b, c, d, _, _, _, _, ports] = direct::<11>(skb, ETHERNET)?;
         let [high, low, protocol, _] = second.to_ne_bytes();
         let payload = u32::from(u16::from_be_bytes([high, low]));
         let is_plain = first.to_ne_bytes()[0] >> 4 == 6
             && matches!(protocol, TCP | UDP)
             && payload >= 4
             && payload + Self::BYTES + ETHERNET <= length(skb);
-        if is_plain {
-            Some(Glimpse { source: [a, b, c, d], destination: [e, f, g, h], ports })
-        } else {
-            None
-        }
+        if is_plain { Some(Glimpse { source: [a, b, c, d], ports }) } else { None }
     }
 
     #[inline(always)]

@@ -9,7 +9,7 @@ use topo_lb_common::connection::{
 use crate::family::{Family, V4, V6, bytes4, bytes6, words4, words6};
 use crate::glance::Glance;
 use crate::maps::{self, Connections, Fragments};
-use crate::packet::{Client, Read};
+use crate::packet::Client;
 use crate::refuse::Refuse;
 use crate::rewrite::{Says, Write};
 
