@@ -30,7 +30,9 @@ pub fn pod6(number: u8, host: u8) -> Ipv6Addr {
     Ipv6Addr::new(0xfd00, 0x244, digits(number), 0, 0, 0, 0, digits(host))
 }
 
-fn node4(number: u8) -> Ipv4Addr {
+/// The address of node `number` among the nodes.
+#[must_use]
+pub fn node4(number: u8) -> Ipv4Addr {
     // Nodes are numbered from zero, addresses of hosts from one.
     Ipv4Addr::new(172, 30, 0, if number == FABRIC { FABRIC } else { number + 1 })
 }

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use anyhow::{Result, ensure};
 
 use crate::build_ebpf;
+use crate::kube_proxy;
 use crate::lab_program;
 use crate::plan::Need;
 use crate::process::become_command;
@@ -12,11 +13,14 @@ use crate::progress::Screen;
 use crate::setup;
 use crate::workspace::{Profile, Workspace};
 
-/// Measures topo-lb on this machine, beside direct connections and the rules that kube-proxy writes
-/// for nftables.
+/// Measures topo-lb on this machine, beside direct connections, kube-proxy 1.20, and the rules that a
+/// later one writes for nftables.
 ///
-/// All of it takes some ten minutes, on a machine that has nothing else to do. Leaves nothing
+/// All of it takes some twenty minutes, on a machine that has nothing else to do. Leaves nothing
 /// behind, even after Ctrl-C. A target that is missed is said, and is no failure.
+///
+/// kube-proxy is compiled from Debian's source the first time, which takes minutes, or is named by
+/// TOPO_LB_KUBE_PROXY. `--quick` leaves it out where it is not there yet.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -58,11 +62,16 @@ pub(crate) fn run(workspace: &Workspace, screen: &Screen, args: &Args) -> Result
         "docs/performance.md is of one whole run, and to write it of some parts would throw the others \
          away: leave out either --part or --write-docs"
     );
+    let measures = args.from.is_none();
+    let connects = args.part.is_empty() || args.part.iter().any(|part| part == "connect");
+    let with_kube_proxy = measures && connects && (!args.quick || kube_proxy::found().is_some());
     let measured = [Need::Kernel, Need::Lab, Need::Peers, Need::Root];
-    let measured = measured.into_iter().filter(|_| args.from.is_none());
+    let measured = measured.into_iter().filter(|_| measures);
+    let peer = with_kube_proxy.then_some(Need::KubeProxy);
     // Whatever is compiled here carries the object inside.
-    let needs = measured.chain([Need::Object]).collect();
+    let needs = measured.chain(peer).chain([Need::Object]).collect();
     let machine = setup::ready(workspace, screen, &needs)?;
+    let kube_proxy = with_kube_proxy.then(|| kube_proxy::program(workspace, screen)).transpose()?;
     build_ebpf::build(workspace, screen, &machine)?;
     let mut bench = match &args.from {
         Some(report) => {
@@ -75,6 +84,9 @@ pub(crate) fn run(workspace: &Workspace, screen: &Screen, args: &Args) -> Result
     };
     // The largest clusters take an agent longer than a lab waits for one otherwise.
     bench.env("TOPO_LB_PATIENCE", "6").env("TOPO_LB_EBPF_OBJECT", workspace.object());
+    if let Some(kube_proxy) = kube_proxy {
+        bench.env(kube_proxy::VARIABLE, kube_proxy);
+    }
     for part in &args.part {
         bench.args(["--part", part]);
     }

@@ -48,7 +48,7 @@ pub(crate) fn programs(workspace: &Workspace, screen: &Screen) -> Result<PathBuf
     cache::make_once(screen, &folder, |room| {
         screen.note(&format!("Kubernetes {VERSION} is built from Debian's source, once, into"));
         screen.note(&format!("{}; {VARIABLE} names a folder instead", folder.display()));
-        Build::new(workspace, screen, room).run()
+        Build::new(workspace, screen, room, "control-plane").control_plane()
     })?;
     complete(&folder)?;
     Ok(folder)

@@ -20,11 +20,9 @@ pub(crate) const VERSION: &str = "1.20.2";
 /// Debian's suite, whatever suite the machine runs: the last with this source package.
 const SUITE: &str = "bookworm";
 
-/// etcd, Go, and what replaces a vendored library.
-const PACKAGES: [&str; 4] =
-    ["etcd-server", "golang-1.19-go", "golang-1.19-src", "golang-github-modern-go-reflect2-dev"];
-
-const PROGRAMS: [&str; 2] = ["kube-apiserver", "kube-controller-manager"];
+/// Go, and what replaces a vendored library.
+const TO_COMPILE: [&str; 3] =
+    ["golang-1.19-go", "golang-1.19-src", "golang-github-modern-go-reflect2-dev"];
 
 /// Marks a package of which the server describes the types.
 const OPENAPI_MARKER: &str = "+k8s:openapi-gen=true";
@@ -35,29 +33,53 @@ pub(crate) struct Build<'a> {
     workspace: &'a Workspace,
     screen: &'a Screen,
     folder: PathBuf,
+    /// What its logs begin with.
+    log: &'static str,
 }
 
 impl<'a> Build<'a> {
-    pub(crate) fn new(workspace: &'a Workspace, screen: &'a Screen, folder: &Path) -> Self {
-        Self { workspace, screen, folder: folder.to_path_buf() }
+    pub(crate) fn new(
+        workspace: &'a Workspace,
+        screen: &'a Screen,
+        folder: &Path,
+        log: &'static str,
+    ) -> Self {
+        Self { workspace, screen, folder: folder.to_path_buf(), log }
     }
 
-    /// Does what is missing, and says in which folder the programs are.
+    /// etcd, kube-apiserver and kube-controller-manager: does what is missing, and says in which
+    /// folder they are.
     ///
     /// # Errors
     /// A step fails; its log is named.
-    pub(crate) fn run(&self) -> Result<PathBuf> {
-        let programs = self.folder.join("programs");
-        make(&programs)?;
-        self.download()?;
-        self.once("go/src/k8s.io/kubernetes", |source| self.unpack_source(source))?;
+    pub(crate) fn control_plane(&self) -> Result<PathBuf> {
+        let programs = self.prepare(&["etcd-server"])?;
         self.describe_types()?;
-        for program in PROGRAMS {
+        for program in ["kube-apiserver", "kube-controller-manager"] {
             self.compile(program, &programs)?;
         }
         let etcd = self.folder.join("root/usr/bin/etcd");
         fs::copy(&etcd, programs.join("etcd"))
             .with_context(|| format!("cannot copy {}", etcd.display()))?;
+        Ok(programs)
+    }
+
+    /// kube-proxy: does what is missing, and says in which folder it is.
+    ///
+    /// # Errors
+    /// A step fails; its log is named.
+    pub(crate) fn kube_proxy(&self) -> Result<PathBuf> {
+        let programs = self.prepare(&[])?;
+        self.compile("kube-proxy", &programs)?;
+        Ok(programs)
+    }
+
+    /// Sources, a compiler, these packages, and the folder where programs go.
+    fn prepare(&self, packages: &[&str]) -> Result<PathBuf> {
+        let programs = self.folder.join("programs");
+        make(&programs)?;
+        self.download(&[packages, &TO_COMPILE].concat())?;
+        self.once("go/src/k8s.io/kubernetes", |source| self.unpack_source(source))?;
         Ok(programs)
     }
 
@@ -78,23 +100,22 @@ impl<'a> Build<'a> {
     }
 
     /// Everything from Debian; the programs among it unpacked, the source package not yet.
-    fn download(&self) -> Result<()> {
+    fn download(&self, packages: &[&str]) -> Result<()> {
         let sources = ["deb", "deb-src"].map(|kind| debian::source(kind, "debian", SUITE));
         let downloads = self.folder.join("downloads");
         let root = self.folder.join("root");
         if downloads.is_dir() && root.is_dir() {
             return Ok(());
         }
-        let archive =
-            Archive::open(self.workspace, self.screen, &self.folder, "control-plane", &sources)?;
+        let archive = Archive::open(self.workspace, self.screen, &self.folder, self.log, &sources)?;
         self.once("downloads", |folder| {
             make(folder)?;
-            archive.download("etcd and Go from Debian", &PACKAGES, folder)?;
+            archive.download(&format!("{} from Debian", packages.join(", ")), packages, folder)?;
             let arguments = ["source", "--download-only", "kubernetes"];
             let mut source = archive.apt("apt-get", &arguments);
             archive.step("Kubernetes' source", "source", source.current_dir(folder))
         })?;
-        self.once("root", |root| archive.unpack("unpacking etcd and Go", &downloads, root))
+        self.once("root", |root| archive.unpack("unpacking Debian's packages", &downloads, root))
     }
 
     fn unpack_source(&self, source: &Path) -> Result<()> {
@@ -210,7 +231,7 @@ impl<'a> Build<'a> {
     }
 
     fn step(&self, title: &str, log: &str, command: &mut Command) -> Result<()> {
-        let log = self.workspace.log(&format!("control-plane-{log}"));
+        let log = self.workspace.log(&format!("{}-{log}", self.log));
         run_logged(self.screen, title, command, &log).map(|_| ())
     }
 }

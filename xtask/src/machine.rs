@@ -7,6 +7,7 @@ use std::process::{Command, Stdio};
 
 use crate::cluster_tools;
 use crate::control_plane;
+use crate::kube_proxy;
 use crate::mounts::Mounts;
 use crate::plan::Need;
 use crate::process::quoted;
@@ -38,12 +39,15 @@ pub(crate) struct Machine {
     pub(crate) linker: Option<Linker>,
     /// `cargo-deny` is there.
     pub(crate) deny: bool,
-    /// `ip`, `bpftool`, `nft` are there.
+    /// `ip`, `bpftool`, `nft`, `iptables` are there.
     pub(crate) ip: bool,
     pub(crate) bpftool: bool,
     pub(crate) nft: bool,
+    pub(crate) iptables: bool,
     /// etcd and kube-apiserver are there.
     pub(crate) control_plane: bool,
+    /// kube-proxy 1.20 is there.
+    pub(crate) kube_proxy: bool,
     /// Debian's source packages can be downloaded and unpacked.
     pub(crate) debian_sources: bool,
     /// kubectl and Helm are there.
@@ -91,7 +95,9 @@ impl Machine {
             ip: find_program("ip").is_some(),
             bpftool: find_program("bpftool").is_some(),
             nft: find_program("nft").is_some(),
+            iptables: find_program("iptables").is_some(),
             control_plane: control_plane::is_there(),
+            kube_proxy: kube_proxy::found().is_some(),
             debian_sources: control_plane::is_obtainable(),
             cluster_tools: cluster_tools::is_there(),
             pip: needs.contains(&Need::ClusterTools) && cluster_tools::is_obtainable(),

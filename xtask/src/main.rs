@@ -18,6 +18,7 @@ mod debian_kubernetes;
 mod demo;
 mod fuzz;
 mod image;
+mod kube_proxy;
 mod lab_program;
 mod libraries;
 mod machine;

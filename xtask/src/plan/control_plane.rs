@@ -4,17 +4,26 @@ use super::draft::Draft;
 
 impl Draft<'_> {
     pub(super) fn control_plane(&mut self) {
-        if self.machine.control_plane || self.machine.debian_sources {
+        if self.machine.control_plane {
+            return;
+        }
+        let what = "no control plane to test against: etcd, kube-apiserver and \
+                    kube-controller-manager come from Debian's archive where apt-get, \
+                    dpkg-source and debian-archive-keyring are installed, or from a folder \
+                    that KUBEBUILDER_ASSETS names";
+        self.debian_source(what, "KUBEBUILDER_ASSETS=FOLDER cargo xtask test");
+    }
+
+    /// What unpacks Debian's source packages; where there is none, `what` is missing, and `command`
+    /// does without.
+    pub(super) fn debian_source(&mut self, what: &str, command: &str) {
+        if self.machine.debian_sources {
             return;
         }
         if self.machine.debian12 {
             self.packages_for(&["dpkg-dev"]);
         } else {
-            let what = "no control plane to test against: etcd, kube-apiserver and \
-                        kube-controller-manager come from Debian's archive where apt-get, \
-                        dpkg-source and debian-archive-keyring are installed, or from a folder \
-                        that KUBEBUILDER_ASSETS names";
-            self.missing(what.to_owned(), "KUBEBUILDER_ASSETS=FOLDER cargo xtask test");
+            self.missing(what.to_owned(), command);
         }
     }
 

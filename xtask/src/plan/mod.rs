@@ -7,6 +7,7 @@ mod cargo_tools;
 mod control_plane;
 mod draft;
 mod kernel;
+mod kube_proxy;
 mod need;
 mod object;
 mod packages;
@@ -48,6 +49,7 @@ pub(crate) fn plan(machine: &Machine, needs: &BTreeSet<Need>) -> Plan {
             Need::Kernel => draft.kernel(),
             Need::Lab => draft.lab(),
             Need::Peers => draft.peers(),
+            Need::KubeProxy => draft.kube_proxy(),
             Need::Root => draft.root(),
             Need::ControlPlane => draft.control_plane(),
             Need::ClusterTools => draft.cluster_tools(),

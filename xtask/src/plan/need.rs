@@ -17,6 +17,8 @@ pub(crate) enum Need {
     Lab,
     /// nftables, beside which the bench measures.
     Peers,
+    /// kube-proxy 1.20 and iptables, beside which it measures too.
+    KubeProxy,
     /// To be root, for the lab.
     Root,
     /// etcd, kube-apiserver and kube-controller-manager.

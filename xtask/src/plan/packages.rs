@@ -13,6 +13,7 @@ pub(crate) const PACKAGES: &[&str] = &[
     "bpftool",
     "iproute2",
     "nftables",
+    "iptables",
     "dpkg-dev",
     "python3-pip",
     "buildah",

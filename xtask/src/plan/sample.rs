@@ -26,7 +26,9 @@ pub(super) fn bare() -> Machine {
         ip: false,
         bpftool: false,
         nft: false,
+        iptables: false,
         control_plane: false,
+        kube_proxy: false,
         cluster_tools: false,
         pip: false,
         buildah: false,
@@ -47,6 +49,7 @@ pub(super) fn complete() -> Machine {
         ip: true,
         bpftool: true,
         nft: true,
+        iptables: true,
         debian_sources: true,
         cluster_tools: true,
         buildah: true,
@@ -81,10 +84,10 @@ pub(super) fn linker() -> Linker {
 
 pub(super) fn all() -> BTreeSet<Need> {
     use Need::{
-        ClusterTools, ControlPlane, Deny, HostLints, Image, Kernel, Lab, Object, ObjectLints,
-        Peers, Root, VirtualMachine,
+        ClusterTools, ControlPlane, Deny, HostLints, Image, Kernel, KubeProxy, Lab, Object,
+        ObjectLints, Peers, Root, VirtualMachine,
     };
-    let tools = [Object, ObjectLints, HostLints, Deny, Kernel, Lab, Peers, Root];
+    let tools = [Object, ObjectLints, HostLints, Deny, Kernel, Lab, Peers, KubeProxy, Root];
     let others = [ControlPlane, ClusterTools, Image, VirtualMachine];
     tools.into_iter().chain(others).collect()
 }

@@ -18,7 +18,7 @@ use axum::serve::ListenerExt as _;
 use futures::StreamExt as _;
 use serde_json::Value;
 use tokio::runtime;
-use tokio::sync::broadcast;
+use tokio::sync::{broadcast, oneshot};
 use topo_lb_tests::netns::NetNs;
 
 use topo_lb_tests::population::Population;
@@ -35,23 +35,35 @@ impl Kind {
     fn at(path: &str) -> Option<Self> {
         match path {
             "/api/v1/services" => Some(Self::Services),
-            "/apis/discovery.k8s.io/v1/endpointslices" => Some(Self::Slices),
+            "/apis/discovery.k8s.io/v1/endpointslices"
+            | "/apis/discovery.k8s.io/v1beta1/endpointslices" => Some(Self::Slices),
             "/api/v1/nodes" => Some(Self::Nodes),
             _ => None,
         }
     }
+
+    /// What a list of it is called.
+    fn list(self) -> &'static str {
+        match self {
+            Self::Services => "ServiceList",
+            Self::Slices => "EndpointSliceList",
+            Self::Nodes => "NodeList",
+        }
+    }
 }
 
-/// The server; it goes with its process.
-#[derive(Clone, Debug)]
+/// The server; it ends when this is dropped.
+#[derive(Debug)]
 pub(crate) struct Server {
     pub(crate) address: SocketAddr,
     shared: Arc<Shared>,
+    _end: oneshot::Sender<()>,
 }
 
 #[derive(Debug)]
 struct Shared {
     population: Population,
+    form: fn(Value) -> Value,
     events: broadcast::Sender<(Kind, Bytes)>,
     /// The last resource version; lists are of the first.
     version: AtomicU64,
@@ -63,13 +75,18 @@ struct Shared {
 }
 
 impl Server {
-    /// Serves a population in a network namespace.
-    pub(crate) fn start(netns: &NetNs, population: Population) -> Result<Self> {
+    /// Serves a population in a network namespace, each object that is listed as `form` makes it.
+    pub(crate) fn start(
+        netns: &NetNs,
+        population: Population,
+        form: fn(Value) -> Value,
+    ) -> Result<Self> {
         let listener = netns.run(|| TcpListener::bind("127.0.0.1:0").context("cannot listen"))?;
         listener.set_nonblocking(true).context("cannot listen")?;
         let address = listener.local_addr().context("a listener has an address")?;
         let shared = Arc::new(Shared {
             population,
+            form,
             events: broadcast::Sender::new(16_384),
             version: AtomicU64::new(1),
             watches: AtomicUsize::new(0),
@@ -79,15 +96,20 @@ impl Server {
         });
         let router = axum::Router::new().fallback(answer).with_state(Arc::clone(&shared));
         let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
+        let (end, ended) = oneshot::channel();
         thread::spawn(move || {
             runtime.block_on(async move {
                 let listener = tokio::net::TcpListener::from_std(listener)?;
                 // As every server that is written in Go: an event is sent at once.
                 let listener = listener.tap_io(|stream| drop(stream.set_nodelay(true)));
-                axum::serve(listener, router).await
+                tokio::select! {
+                    served = axum::serve(listener, router) => served,
+                    // Nobody sends anything: the other end is gone.
+                    _ = ended => Ok(()),
+                }
             })
         });
-        Ok(Self { address, shared })
+        Ok(Self { address, shared, _end: end })
     }
 
     /// How many watches are open.
@@ -126,12 +148,22 @@ async fn answer(
             "code":404}"#;
         return (StatusCode::NOT_FOUND, [(header::CONTENT_TYPE, JSON)], status).into_response();
     };
-    if query.contains_key("watch") { watch(&shared, kind) } else { page(&shared, kind, &query) }
+    if query.contains_key("watch") {
+        watch(&shared, kind)
+    } else {
+        page(&shared, kind, uri.path(), &query)
+    }
 }
 
 const JSON: &str = "application/json";
 
-fn page(shared: &Shared, kind: Kind, query: &BTreeMap<String, String>) -> Response {
+/// `v1` of `/api/v1/nodes`, `discovery.k8s.io/v1` of `/apis/discovery.k8s.io/v1/endpointslices`.
+fn version(path: &str) -> &str {
+    let path = path.strip_prefix("/apis/").or(path.strip_prefix("/api/")).unwrap_or(path);
+    path.rsplit_once('/').map_or(path, |(version, _)| version)
+}
+
+fn page(shared: &Shared, kind: Kind, path: &str, query: &BTreeMap<String, String>) -> Response {
     let number = |key: &str| query.get(key).and_then(|text| text.parse::<u32>().ok());
     let population = &shared.population;
     // Slices go by the Service, so that a page is a number of Services.
@@ -139,17 +171,22 @@ fn page(shared: &Shared, kind: Kind, query: &BTreeMap<String, String>) -> Respon
     let start = number("continue").unwrap_or(0);
     let limit = number("limit").filter(|&limit| limit > 0).unwrap_or(all);
     let end = start.saturating_add(limit).min(all);
+    // The only field that anybody here selects by.
+    let name = query.get("fieldSelector").and_then(|text| text.strip_prefix("metadata.name="));
     let items: Vec<String> = (start..end)
         .flat_map(|index| match kind {
             Kind::Nodes => vec![population.node(index)],
             Kind::Services => vec![population.service(index)],
             Kind::Slices => population.slices(index, |_| true),
         })
-        .map(|object| object.to_string())
+        .filter(|object| name.is_none_or(|name| object["metadata"]["name"] == name))
+        .map(|object| (shared.form)(object).to_string())
         .collect();
     let next = if end < all { end.to_string() } else { String::new() };
     let body = format!(
-        r#"{{"kind":"List","apiVersion":"v1","metadata":{{"resourceVersion":"1","continue":"{next}"}},"items":[{}]}}"#,
+        r#"{{"kind":"{}","apiVersion":"{}","metadata":{{"resourceVersion":"1","continue":"{next}"}},"items":[{}]}}"#,
+        kind.list(),
+        version(path),
         items.join(",")
     );
     shared.listed.fetch_add(body.len() as u64, Relaxed);

@@ -7,7 +7,8 @@ use std::process::Command;
 use anyhow::Result;
 
 use crate::exchange::{Act, Dialler, PORT, Targets};
-use crate::ground::{Effort, Ground, PEER};
+use crate::ground::{Effort, Ground, NFTABLES};
+use crate::kube_proxy::{self, Program};
 use crate::nftables;
 use crate::result::Figure;
 use crate::sample::Sample;
@@ -15,26 +16,35 @@ use topo_lb_tests::population::{Population, SERVICE_PORT};
 
 /// Exchanges between two looks at another path.
 const BATCH: u32 = 200;
-/// The most Services for which the peer gets rules: for 10,000 of them nft takes a minute to load these,
+/// The most Services for which nftables gets rules: for 10,000 of them nft takes a minute to load these,
 /// and for 50,000 it was not done after five.
-const PEER_LIMIT: u32 = 10_000;
+const NFTABLES_LIMIT: u32 = 10_000;
+
+/// What translates on a node: topo-lb, or what one would use instead.
+#[derive(Clone, Copy)]
+struct Proxy {
+    name: &'static str,
+    /// How it is set, where that is to be told: a parameter of its figures.
+    setting: Option<(&'static str, &'static str)>,
+    /// Who dials there.
+    dialler: usize,
+    /// The first of the two servers there.
+    server: &'static str,
+}
 
 /// A way that is timed.
 struct Path {
-    /// What does the work: `nothing`, `topo-lb`, `nftables`.
-    proxy: &'static str,
+    proxy: Proxy,
     /// What is dialled.
     traffic: &'static str,
-    dialler: usize,
     targets: Targets,
     times: Sample,
     ratios: Sample,
 }
 
 impl Path {
-    fn new(proxy: &'static str, traffic: &'static str, dialler: usize, targets: Targets) -> Self {
-        let (times, ratios) = (Sample::default(), Sample::default());
-        Self { proxy, traffic, dialler, targets, times, ratios }
+    fn new(proxy: Proxy, traffic: &'static str, targets: Targets) -> Self {
+        Self { proxy, traffic, targets, times: Sample::default(), ratios: Sample::default() }
     }
 }
 
@@ -45,26 +55,56 @@ pub(crate) fn measure(
     say: &dyn Fn(&str),
 ) -> Result<Vec<Figure>> {
     let mut figures = Vec::new();
-    let mut diallers =
-        [ground.outside("client")?, ground.inside("client")?, ground.inside("client2")?];
+    let program = Program::given(ground.cluster)?;
+    if program.is_none() {
+        say(&format!(
+            "kube-proxy is left out, as {} names none: `cargo xtask bench` builds one",
+            kube_proxy::VARIABLE
+        ));
+    }
+    let mut diallers = [
+        ground.outside("client")?,
+        ground.inside("client")?,
+        ground.inside("client2")?,
+        ground.inside("client3")?,
+    ];
     for &services in effort.sizes() {
         for (tcp_peer, reverse) in [("service", "on"), ("endpoint", "off")] {
             // What is measured beside it does not depend on it.
-            let with_peer = tcp_peer == "service" && services <= PEER_LIMIT;
+            let with_peers = tcp_peer == "service";
             say(&format!("connect path, {services} Services, reverse state {reverse}"));
             let population = ground.population(services, ["a", "b"])?;
             let manifests = ground.manifests(&population, &[])?;
             let agent = ground.agent(("--manifests", &manifests), &[("--tcp-peer", tcp_peer)])?;
-            if with_peer {
+            let setting = Some(("reverse", reverse));
+            let mut proxies = vec![Proxy { name: "topo-lb", setting, dialler: 1, server: "a" }];
+            if with_peers && services <= NFTABLES_LIMIT {
+                proxies.push(Proxy { name: "nftables", setting: None, dialler: 2, server: "a2" });
                 rule(ground, &ground.population(services, ["a2", "b2"])?)?;
             }
-            let mut paths = paths(ground, services, with_peer)?;
+            let mut kube_proxy = None;
+            if let Some(program) = &program
+                && with_peers
+                && services <= program.iptables.tables.limit()
+            {
+                let population = ground.population(services, ["a3", "b3"])?;
+                let started = program.start(ground, population, &mut diallers[3])?;
+                say(&format!(
+                    "kube-proxy served the last Service after {:.1} s, and rested after {:.1} s",
+                    started.reached.as_secs_f64(),
+                    started.rested.as_secs_f64()
+                ));
+                let setting = Some(("tables", program.iptables.tables.name()));
+                proxies.push(Proxy { name: kube_proxy::NAME, setting, dialler: 3, server: "a3" });
+                kube_proxy = Some(started);
+            }
+            let mut paths = paths(ground, services, &proxies)?;
             for path in &paths {
-                ground.reach(&mut diallers[path.dialler], path.targets)?;
+                ground.reach(&mut diallers[path.proxy.dialler], path.targets)?;
             }
             rounds(&mut paths, &mut diallers, effort.of(25, 150))?;
-            drop(agent);
-            if with_peer {
+            drop((agent, kube_proxy));
+            if with_peers && services <= NFTABLES_LIMIT {
                 unrule(ground)?;
             }
             figures.extend(tell(&paths, services, reverse));
@@ -73,35 +113,31 @@ pub(crate) fn measure(
     Ok(figures)
 }
 
-fn paths(ground: &Ground<'_>, services: u32, with_peer: bool) -> Result<Vec<Path>> {
+fn paths(ground: &Ground<'_>, services: u32, proxies: &[Proxy]) -> Result<Vec<Path>> {
     // The two servers of a node have addresses in a row.
-    let direct = |pod: &str| -> Result<Targets> {
-        let first = SocketAddr::from((ground.cluster.pod(pod)?.ipv4, PORT));
+    let direct = |proxy: Proxy| -> Result<Targets> {
+        let first = SocketAddr::from((ground.cluster.pod(proxy.server)?.ipv4, PORT));
         Ok(Targets { first, count: 2 })
     };
     let frontend = |service| SocketAddr::from((Population::frontend(service), SERVICE_PORT));
     let one = Targets::one(frontend(services / 2));
     let any = Targets { first: frontend(0), count: services };
-    let mut paths = vec![
-        Path::new("nothing", "direct", 0, direct("a")?),
-        Path::new("topo-lb", "direct", 1, direct("a")?),
-        Path::new("topo-lb", "one Service", 1, one),
-        Path::new("topo-lb", "any Service", 1, any),
-    ];
-    if with_peer {
-        paths.push(Path::new("nftables", "direct", 2, direct("a2")?));
-        paths.push(Path::new("nftables", "one Service", 2, one));
-        paths.push(Path::new("nftables", "any Service", 2, any));
+    let nothing = Proxy { name: "nothing", setting: None, dialler: 0, server: "a" };
+    let mut paths = vec![Path::new(nothing, "direct", direct(nothing)?)];
+    for &proxy in proxies {
+        paths.push(Path::new(proxy, "direct", direct(proxy)?));
+        paths.push(Path::new(proxy, "one Service", one));
+        paths.push(Path::new(proxy, "any Service", any));
     }
     Ok(paths)
 }
 
 /// All paths in turns, so that whatever else the machine does befalls each of them.
-fn rounds(paths: &mut [Path], diallers: &mut [Dialler; 3], rounds: u32) -> Result<()> {
+fn rounds(paths: &mut [Path], diallers: &mut [Dialler], rounds: u32) -> Result<()> {
     for round in 0..=rounds {
         let mut base = 0.0;
         for (place, path) in paths.iter_mut().enumerate() {
-            let times = diallers[path.dialler].times(Act::Exchange, path.targets, BATCH)?;
+            let times = diallers[path.proxy.dialler].times(Act::Exchange, path.targets, BATCH)?;
             let mut batch = Sample::default();
             batch.extend(times.iter().map(|&nanoseconds| nanoseconds as f64 / 1e3));
             // The first path is what the others of the round are held against.
@@ -121,19 +157,21 @@ fn rounds(paths: &mut [Path], diallers: &mut [Dialler; 3], rounds: u32) -> Resul
 fn tell(paths: &[Path], services: u32, reverse: &str) -> Vec<Figure> {
     let mut figures = Vec::new();
     for path in paths {
-        let is_ours = path.proxy == "topo-lb";
-        let with = |figure: Figure| {
-            let figure = figure
-                .with("services", services)
-                .with("proxy", path.proxy)
-                .with("traffic", path.traffic);
-            if is_ours { figure.with("reverse", reverse) } else { figure }
-        };
+        let Proxy { name, setting, .. } = path.proxy;
+        let is_ours = name == "topo-lb";
         if reverse == "off" && !is_ours {
             continue;
         }
+        let with = |figure: Figure| {
+            let figure =
+                figure.with("services", services).with("proxy", name).with("traffic", path.traffic);
+            match setting {
+                Some((setting, value)) => figure.with(setting, value),
+                None => figure,
+            }
+        };
         figures.push(with(Figure::new("exchange_us", "us", &path.times)));
-        if path.proxy == "nothing" {
+        if name == "nothing" {
             continue;
         }
         let (name, target) = match path.traffic {
@@ -149,12 +187,12 @@ fn tell(paths: &[Path], services: u32, reverse: &str) -> Vec<Figure> {
 
 fn rule(ground: &Ground<'_>, population: &Population) -> Result<()> {
     let mut command = Command::new("nft");
-    ground.cluster.beside(ground.cluster.node(PEER)?, &mut command)?;
+    ground.cluster.beside(ground.cluster.node(NFTABLES)?, &mut command)?;
     nftables::load(command, &nftables::rules(population))
 }
 
 fn unrule(ground: &Ground<'_>) -> Result<()> {
     let mut command = Command::new("nft");
-    ground.cluster.beside(ground.cluster.node(PEER)?, &mut command)?;
+    ground.cluster.beside(ground.cluster.node(NFTABLES)?, &mut command)?;
     nftables::load(command, "flush ruleset\n")
 }

@@ -2,6 +2,7 @@
 //! the kernel, and what the agent costs meanwhile.
 
 use std::collections::BTreeMap;
+use std::convert::identity;
 use std::fs;
 use std::path::Path;
 use std::thread;
@@ -81,7 +82,7 @@ fn one_size(ground: &Ground<'_>, effort: Effort, population: &Population) -> Res
     let (mut programmed, mut started, mut resident) =
         (Sample::default(), Sample::default(), Sample::default());
     let (mut restarted, mut writes) = (Sample::default(), Sample::default());
-    let server = Server::start(ground.cluster.node_netns(HERE)?, population.clone())?;
+    let server = Server::start(ground.cluster.node_netns(HERE)?, population.clone(), identity)?;
     let source = url(&server);
     let mut last = None;
     for _ in 0..effort.of(1, 3) {
@@ -188,7 +189,7 @@ fn status_reports(ground: &Ground<'_>, effort: Effort) -> Result<Vec<Figure>> {
         addresses: Vec::new(),
         port: 8080,
     };
-    let server = Server::start(ground.cluster.node_netns(HERE)?, population.clone())?;
+    let server = Server::start(ground.cluster.node_netns(HERE)?, population.clone(), identity)?;
     let source = url(&server);
     let agent = ground.agent(("--api-server", Path::new(&source)), &[])?;
     let open = || Ok(if server.watches() >= 3 { Ok(()) } else { Err(server.watches()) });

@@ -8,6 +8,7 @@ use plotters::prelude::{
     PathElement, RGBColor, SVGBackend, SeriesLabelPosition, WHITE,
 };
 
+use crate::kube_proxy;
 use crate::result::Figure;
 
 /// One picture.
@@ -32,6 +33,7 @@ struct Line {
 pub(crate) fn curves(figures: &[Figure]) -> Vec<Curve> {
     let mut curves = vec![
         exchanges(figures),
+        beside_kube_proxy(figures),
         Curve {
             file: "programming",
             title: "From the API server to the maps",
@@ -81,26 +83,47 @@ pub(crate) fn curves(figures: &[Figure]) -> Vec<Curve> {
 }
 
 fn exchanges(figures: &[Figure]) -> Curve {
-    let ratio = |proxy: &'static str, traffic: &'static str| {
-        let is_it = move |figure: &Figure| {
-            figure.word("proxy") == Some(proxy)
-                && figure.word("traffic") == Some(traffic)
-                && figure.word("reverse") != Some("off")
-        };
-        line(figures, "connect_ratio", "services", &format!("{proxy}, {traffic}"), is_it)
-    };
     Curve {
         file: "connect",
         title: "An exchange through the ClusterIP ÷ direct",
         along: "Services",
         up: "ratio",
         lines: vec![
-            ratio("topo-lb", "one Service"),
-            ratio("topo-lb", "any Service"),
-            ratio("nftables", "one Service"),
-            ratio("nftables", "any Service"),
+            ratio(figures, "connect_ratio", "topo-lb", "one Service"),
+            ratio(figures, "connect_ratio", "topo-lb", "any Service"),
+            ratio(figures, "connect_ratio", "nftables", "one Service"),
+            ratio(figures, "connect_ratio", "nftables", "any Service"),
         ],
     }
+}
+
+/// On a scale of its own, beside which others are flat.
+fn beside_kube_proxy(figures: &[Figure]) -> Curve {
+    let lines = |proxy| {
+        // Without *one Service*: it is where chance has put it among kube-proxy's rules.
+        let service = ratio(figures, "connect_ratio", proxy, "any Service");
+        [service, ratio(figures, "other_traffic_ratio", proxy, "direct")]
+    };
+    let is_measured = figures.iter().any(|figure| figure.word("proxy") == Some(kube_proxy::NAME));
+    Curve {
+        file: "kube-proxy",
+        title: "An exchange beside kube-proxy 1.20 ÷ direct without any proxy",
+        along: "Services",
+        up: "ratio",
+        lines: if is_measured {
+            [lines("topo-lb"), lines(kube_proxy::NAME)].concat()
+        } else {
+            vec![]
+        },
+    }
+}
+
+fn ratio(figures: &[Figure], name: &str, proxy: &str, traffic: &str) -> Line {
+    line(figures, name, "services", &format!("{proxy}, {traffic}"), |figure| {
+        figure.word("proxy") == Some(proxy)
+            && figure.word("traffic") == Some(traffic)
+            && figure.word("reverse") != Some("off")
+    })
 }
 
 /// The sizes with ten endpoints for each Service, so that a curve is of one thing.

@@ -52,8 +52,18 @@ const PARTS: [(&str, &str, &[&str]); 4] = [
          by that of the turn without any proxy in the same round, and p99 and the quartiles of a \
          ratio are over the rounds. *One Service* dials the same ClusterIP again and again, as \
          most clients do; *any Service* another one of all each time. *Direct* is traffic that is \
-         no Service's. The peer is a set of nftables rules of the shape that kube-proxy writes, \
-         on a node of its own with the same Services.",
+         no Service's. Each peer has a node of its own with the same Services. *nftables* is a \
+         set of rules of the shape that kube-proxy writes in that mode, up to 10,000 Services. \
+         *kube-proxy 1.20 iptables* is kube-proxy itself, of the last versions with Service \
+         Topology, compiled from Debian's source; what is a policy's annotation for topo-lb is \
+         `topologyKeys` for it. It has its defaults but for `--cluster-cidr`, as kubeadm sets it, \
+         the feature gates `ServiceTopology` and `EndpointSliceProxying`, and \
+         `--conntrack-max-per-core=0`, as that limit is the whole machine's. Its iptables is that \
+         of the *legacy* tables where the kernel has them, as its image chooses on a node without \
+         rules, and otherwise that of *nf_tables*. It is measured when its rules are whole and it \
+         rests. A packet meets its rules one after the other, in an order of chance: what is no \
+         Service's meets all of them, *any Service* half of them on average, and *one Service* \
+         any number.",
         &["connect_ratio", "other_traffic_ratio", "exchange_us"],
     ),
     (

@@ -1,4 +1,4 @@
-//! Where everything is measured: two nodes, alike in all but what translates on them.
+//! Where everything is measured: nodes that are alike in all but what translates on them.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -17,8 +17,13 @@ use topo_lb_tests::population::Population;
 
 /// The node with an agent.
 pub(crate) const HERE: &str = "here";
-/// The node with another proxy.
-pub(crate) const PEER: &str = "peer";
+/// The node with nftables rules.
+pub(crate) const NFTABLES: &str = "nftables";
+/// The node with kube-proxy, and its number.
+pub(crate) const KUBE_PROXY: &str = "kube-proxy";
+pub(crate) const KUBE_PROXY_NUMBER: u8 = 3;
+/// The addresses of all pods, which kube-proxy is told with `--cluster-cidr`.
+pub(crate) const POD_RANGE: &str = "10.244.0.0/16";
 /// The device of the client's pod on its node.
 pub(crate) const CLIENT_DEVICE: &str = "pod2";
 
@@ -41,7 +46,7 @@ impl Effort {
     }
 }
 
-/// The two nodes, each with a client and two servers.
+/// The nodes, each with a client and two servers.
 #[derive(Debug)]
 pub(crate) struct Ground<'a> {
     pub(crate) cluster: &'a Cluster,
@@ -53,12 +58,17 @@ pub(crate) struct Ground<'a> {
 pub(crate) fn within<T>(work: impl FnOnce(&Ground<'_>) -> Result<T>) -> Result<T> {
     let plan = [
         NodePlan { name: HERE, number: 1, pods: vec![("client", 2), ("a", 3), ("b", 4)] },
-        NodePlan { name: PEER, number: 2, pods: vec![("client2", 2), ("a2", 3), ("b2", 4)] },
+        NodePlan { name: NFTABLES, number: 2, pods: vec![("client2", 2), ("a2", 3), ("b2", 4)] },
+        NodePlan {
+            name: KUBE_PROXY,
+            number: KUBE_PROXY_NUMBER,
+            pods: vec![("client3", 2), ("a3", 3), ("b3", 4)],
+        },
     ];
     let binary = Binary::new(requirements::agent()?);
     let mut found = None;
     lab::within(&plan, |cluster| {
-        let servers = ["a", "b", "a2", "b2"].map(|pod| serve(cluster, pod));
+        let servers = ["a", "b", "a2", "b2", "a3", "b3"].map(|pod| serve(cluster, pod));
         let servers = servers.into_iter().collect::<Result<_>>()?;
         let ground = Ground { cluster, binary, _servers: servers };
         found = Some(work(&ground)?);
@@ -88,16 +98,15 @@ impl<'a> Ground<'a> {
         Dialler::new(self.cluster.spawn_outside(pod, exchange::dialler()?)?)
     }
 
-    /// A population whose endpoints are the two servers of a node.
+    /// A population seen from a node whose two servers are all endpoints.
     pub(crate) fn population(&self, services: u32, servers: [&str; 2]) -> Result<Population> {
-        let address = |pod| Ok::<_, anyhow::Error>(self.cluster.pod(pod)?.ipv4);
-        let [a, b] = servers;
+        let [a, b] = [self.cluster.pod(servers[0])?, self.cluster.pod(servers[1])?];
         Ok(Population {
             services,
             endpoints: 2,
-            here: HERE.into(),
+            here: a.node.clone(),
             nodes: 3,
-            addresses: vec![address(a)?, address(b)?],
+            addresses: vec![a.ipv4, b.ipv4],
             port: PORT,
         })
     }

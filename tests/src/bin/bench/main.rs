@@ -7,7 +7,10 @@ mod curve;
 mod document;
 mod exchange;
 mod ground;
+mod iptables;
 mod kernel;
+mod kube_proxy;
+mod kubernetes_1_20;
 mod machine;
 mod nftables;
 mod program;
@@ -32,8 +35,9 @@ use result::{Figure, Report, table};
 
 /// Measures topo-lb on this machine, beside what one would use instead.
 ///
-/// Needs root, and the agent binary in TOPO_LB_AGENT. Leaves nothing behind, even after Ctrl-C. A
-/// target that is missed is said, and is no failure.
+/// Needs root, the agent binary in TOPO_LB_AGENT, and for that peer kube-proxy 1.20 in
+/// TOPO_LB_KUBE_PROXY. Leaves nothing behind, even after Ctrl-C. A target that is missed is said, and
+/// is no failure.
 #[derive(Debug, Parser)]
 #[command(name = "bench", args_conflicts_with_subcommands = true)]
 struct Arguments {

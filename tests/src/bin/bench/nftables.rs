@@ -9,6 +9,7 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, Result, ensure};
 
+use crate::ground::POD_RANGE;
 use topo_lb_tests::population::{Population, SERVICE_PORT};
 
 /// The rules for every Service of a population with endpoints at `addresses`.
@@ -63,9 +64,6 @@ pub(crate) fn rules(population: &Population) -> String {
     }
     text
 }
-
-/// What kube-proxy is told with `--cluster-cidr`.
-const POD_RANGE: &str = "10.244.0.0/16";
 
 /// Loads rules by `command`, an `nft` that enters its namespace.
 pub(crate) fn load(mut command: Command, rules: &str) -> Result<()> {

@@ -1,0 +1,157 @@
+//! A peer: kube-proxy 1.20 in its mode iptables, with Service Topology, as a plain cluster runs it. It
+//! is the last but one with `spec.topologyKeys` (Kubernetes 1.22 took them away).
+
+use std::env;
+use std::fs::File;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, ensure};
+use topo_lb_tests::cluster::Cluster;
+use topo_lb_tests::population::{Population, SERVICE_PORT};
+use topo_lb_tests::process::{Running, printed};
+use topo_lb_tests::wait::until;
+use topo_lb_tests::wiring::node4;
+use topo_lb_tests::{cgroup, interrupt};
+
+use crate::api::Server;
+use crate::exchange::{Act, Dialler, Targets};
+use crate::ground::{Ground, KUBE_PROXY, KUBE_PROXY_NUMBER, POD_RANGE};
+use crate::iptables::Iptables;
+use crate::kubernetes_1_20;
+
+/// The variable that names the program.
+pub(crate) const VARIABLE: &str = "TOPO_LB_KUBE_PROXY";
+/// What its figures are called.
+pub(crate) const NAME: &str = "kube-proxy 1.20 iptables";
+
+/// How long it may take until it rests, with the most Services.
+const PATIENCE: Duration = Duration::from_secs(300);
+/// It rests when it has run no iptables for so long, and worked for less than a fiftieth of that. Longer
+/// than the second that it lets pass between two synchronisations (`--iptables-min-sync-period`).
+const REST: Duration = Duration::from_secs(3);
+
+/// The program, and the iptables that it is to call.
+#[derive(Debug)]
+pub(crate) struct Program {
+    program: PathBuf,
+    pub(crate) iptables: Iptables,
+}
+
+impl Program {
+    /// The one that the environment names, if it does.
+    ///
+    /// # Errors
+    /// It is another version, or what it calls is not installed.
+    pub(crate) fn given(cluster: &Cluster) -> Result<Option<Self>> {
+        let Some(program) = env::var_os(VARIABLE).filter(|path| !path.is_empty()) else {
+            return Ok(None);
+        };
+        let said = printed(Command::new(&program).arg("--version"))
+            .with_context(|| format!("{VARIABLE} does not name a kube-proxy"))?;
+        ensure!(
+            said.contains(" v1.20."),
+            "{VARIABLE} names {}, and what is measured is 1.20: `cargo xtask bench` builds one",
+            said.trim()
+        );
+        Ok(Some(Self { program: program.into(), iptables: Iptables::find(cluster)? }))
+    }
+
+    /// Starts it on its node, and waits until a client there reaches the last Service, and nothing is left
+    /// to do: it writes all rules once for the Services, and again when it knows its node.
+    ///
+    /// # Errors
+    /// It does not start, or does not come so far in time.
+    pub(crate) fn start<'a>(
+        &self,
+        ground: &Ground<'a>,
+        population: Population,
+        dialler: &mut Dialler,
+    ) -> Result<KubeProxy<'a>> {
+        let cluster = ground.cluster;
+        let last = Population::frontend(population.services.saturating_sub(1));
+        let netns = cluster.node_netns(KUBE_PROXY)?;
+        let server = Server::start(netns, population, kubernetes_1_20::form)?;
+        let log = cluster.folder().join("kube-proxy.log");
+        let log = File::create(&log).with_context(|| format!("cannot write {}", log.display()))?;
+        let mut command = Command::new(&self.program);
+        command
+            .envs(self.iptables.environment())
+            .arg(format!("--master=http://{}", server.address))
+            .arg("--kube-api-content-type=application/json")
+            .arg(format!("--hostname-override={KUBE_PROXY}"))
+            .arg(format!("--bind-address={}", node4(KUBE_PROXY_NUMBER)))
+            .arg("--proxy-mode=iptables")
+            .arg("--feature-gates=ServiceTopology=true,EndpointSliceProxying=true")
+            .arg(format!("--cluster-cidr={POD_RANGE}"))
+            // The limit is the machine's, which is not this node's alone.
+            .arg("--conntrack-max-per-core=0")
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(log);
+        cluster.beside(cluster.node(KUBE_PROXY)?, &mut command)?;
+        let processes = cgroup::processes(cluster.agents().path()).len() + 1;
+        let begun = Instant::now();
+        let process = {
+            let _permit = interrupt::permit();
+            Running::new(command.spawn().context("cannot start kube-proxy")?)
+        };
+        let (reached, rested) = (Duration::ZERO, Duration::ZERO);
+        let mut it = KubeProxy { cluster, process, processes, reached, rested, _server: server };
+        it.reach(Targets::one(SocketAddr::from((last, SERVICE_PORT))), dialler)?;
+        it.reached = begun.elapsed();
+        it.rested = it.rest()? - begun;
+        Ok(it)
+    }
+}
+
+/// kube-proxy on its node; it and its API server end when this is dropped, its rules go with the node.
+#[derive(Debug)]
+pub(crate) struct KubeProxy<'a> {
+    cluster: &'a Cluster,
+    process: Running,
+    /// How many processes are in the cgroup of agents while it runs no iptables.
+    processes: usize,
+    /// From its start until a client reached the last Service.
+    pub(crate) reached: Duration,
+    /// From its start until nothing was left to do.
+    pub(crate) rested: Duration,
+    _server: Server,
+}
+
+impl KubeProxy<'_> {
+    fn reach(&mut self, last: Targets, dialler: &mut Dialler) -> Result<()> {
+        until("the last Service of kube-proxy", PATIENCE, || {
+            self.check()?;
+            let answer = dialler.times(Act::Exchange, last, 1).map(drop);
+            Ok(answer.map_err(|error| format!("{error:#}")))
+        })?;
+        Ok(())
+    }
+
+    /// Since when it has had nothing to do.
+    fn rest(&mut self) -> Result<Instant> {
+        // What it starts is there too, and the agent, which has nothing to do.
+        let agents = self.cluster.agents();
+        let mut rest = (Instant::now(), agents.processor_time()?);
+        until("a kube-proxy that rests", PATIENCE, || {
+            self.check()?;
+            let time = agents.processor_time()?;
+            let is_alone = cgroup::processes(agents.path()).len() <= self.processes;
+            if !is_alone || time - rest.1 > REST / 50 {
+                rest = (Instant::now(), time);
+            }
+            Ok(if rest.0.elapsed() > REST { Ok(()) } else { Err("it works") })
+        })?;
+        Ok(rest.0)
+    }
+
+    fn check(&mut self) -> Result<()> {
+        let ended = self.process.ended().context("cannot wait for kube-proxy")?;
+        // Its log is printed with those of the lab.
+        ensure!(ended.is_none(), "kube-proxy has ended: {ended:?}");
+        Ok(())
+    }
+}

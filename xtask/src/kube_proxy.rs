@@ -1,0 +1,46 @@
+//! kube-proxy 1.20 for the bench, which measures beside it: the one that the environment names, or else
+//! Kubernetes 1.20 from Debian's archive, compiled once and kept outside of the repository, apart from
+//! what the tests take of it, which do without.
+
+use std::env;
+use std::path::PathBuf;
+
+use anyhow::{Result, ensure};
+
+use crate::cache;
+use crate::debian_kubernetes::{Build, VERSION};
+use crate::progress::Screen;
+use crate::workspace::Workspace;
+
+/// The variable that names the program, for xtask and for the bench.
+pub(crate) const VARIABLE: &str = "TOPO_LB_KUBE_PROXY";
+
+/// The program, where it is named by the environment or there already.
+pub(crate) fn found() -> Option<PathBuf> {
+    let given = env::var_os(VARIABLE).filter(|path| !path.is_empty()).map(PathBuf::from);
+    given
+        .or_else(|| Some(cache::folder(&name()).ok()?.join("kube-proxy")).filter(|it| it.is_file()))
+}
+
+/// The program, which is built where that was never done.
+///
+/// # Errors
+/// There is none by the name that the environment gives, or the build fails.
+pub(crate) fn program(workspace: &Workspace, screen: &Screen) -> Result<PathBuf> {
+    if let Some(program) = found() {
+        ensure!(program.is_file(), "there is no {}, which {VARIABLE} names", program.display());
+        return Ok(program);
+    }
+    let folder = cache::folder(&name())?;
+    cache::make_once(screen, &folder, |room| {
+        screen.note(&format!("kube-proxy {VERSION} is built from Debian's source, once, into"));
+        screen.note(&format!("{}; {VARIABLE} names one instead", folder.display()));
+        Build::new(workspace, screen, room, "kube-proxy").kube_proxy()
+    })?;
+    Ok(folder.join("kube-proxy"))
+}
+
+/// Among the user's caches.
+fn name() -> String {
+    format!("kube-proxy-{VERSION}")
+}
