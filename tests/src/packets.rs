@@ -294,8 +294,8 @@ impl Programs {
                     state: ANSWERED,
                     ..Connection6::default()
                 };
-                let [a, b, c, d]: [u32; 4] = bytemuck::cast(key.source);
-                self.mark(answerers::place(a ^ b ^ c ^ d, source_port), 1)?;
+                let source = answerers::folded(bytemuck::cast(key.source));
+                self.mark(answerers::place(source, source_port), 1)?;
                 self.insert(maps::CONNECTIONS6, key, value)
             }
         }

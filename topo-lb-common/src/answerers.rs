@@ -11,8 +11,15 @@ pub const WHOLE: u32 = PLACES;
 /// Entries of `answerers`.
 pub const ENTRIES: u32 = PLACES + 1;
 
-/// Where the mark of an endpoint is. `address` is in network order, of IPv6 its four words combined
-/// by exclusive or; `port` is in host order.
+/// An IPv6 address, in network order, as the one word that [`place`] takes.
+#[inline(always)]
+#[must_use]
+pub const fn folded([a, b, c, d]: [u32; 4]) -> u32 {
+    a ^ b ^ c ^ d
+}
+
+/// Where the mark of an endpoint is. `address` is in network order, of IPv6 [`folded`]; `port` is in
+/// host order.
 #[inline(always)]
 #[must_use]
 pub const fn place(address: u32, port: u16) -> u32 {

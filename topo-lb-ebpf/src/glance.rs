@@ -3,6 +3,7 @@
 
 use aya_ebpf::bindings::__sk_buff;
 use topo_lb_common::address::{TCP, UDP};
+use topo_lb_common::answerers::folded;
 
 use crate::family::{V4, V6};
 use crate::packet::{ETHERNET, Read, direct, length};
@@ -71,7 +72,7 @@ impl Glance for V6 {
     }
 
     #[inline(always)]
-    fn folded([a, b, c, d]: [u32; 4]) -> u32 {
-        a ^ b ^ c ^ d
+    fn folded(address: [u32; 4]) -> u32 {
+        folded(address)
     }
 }

@@ -159,7 +159,10 @@ async fn follow(
     // So short is what it takes that who waits for the agent need not wait for it separately. Before
     // the maps: if both wanted memory at once, a limit that is too small would have the kernel end
     // the agent before it can say so.
-    let proof = tokio::time::timeout(UNREMARKED, proof).await;
+    let proof = tokio::select! {
+        proof = tokio::time::timeout(UNREMARKED, proof) => proof,
+        () = &mut stop => return Ok(()),
+    };
     // Only now: what fails above leaves nothing in the kernel.
     let attached = attach::is_attached(&config.datapath.pin_dir);
     let mut datapath = Datapath::open(config.datapath.clone())?;
@@ -197,7 +200,7 @@ async fn follow(
                     // Readiness tells.
                     drop(prove(&known.telemetry, &config));
                 }
-                devices.attach(&mut datapath, false);
+                devices.attach(&mut datapath);
                 ender.end(&[]);
                 continue;
             }
@@ -209,7 +212,7 @@ async fn follow(
             event = next(&mut events, pause) => event,
             result = devices.changed() => {
                 result.context("the kernel says no more which devices there are")?;
-                devices.attach(&mut datapath, false);
+                devices.attach(&mut datapath);
                 continue;
             }
             () = known.saver.due() => {

@@ -13,6 +13,8 @@ pub(super) struct Devices {
     changes: Option<Changes>,
     /// Names of those that were there at the last look.
     chosen: Vec<String>,
+    /// Whether programs of an earlier agent may still be attached.
+    renew: bool,
 }
 
 impl Devices {
@@ -20,13 +22,14 @@ impl Devices {
     pub(super) fn follow(patterns: &[Pattern], datapath: &mut Datapath) -> anyhow::Result<Self> {
         if patterns.is_empty() {
             datapath.remove_tc();
-            return Ok(Self { patterns: Vec::new(), changes: None, chosen: Vec::new() });
+            let (patterns, chosen) = (Vec::new(), Vec::new());
+            return Ok(Self { patterns, changes: None, chosen, renew: false });
         }
         // Listening begins before looking: nothing comes in between.
         let changes = Changes::listen().context("cannot follow the devices of this host")?;
-        let mut devices =
-            Self { patterns: patterns.to_vec(), changes: Some(changes), chosen: Vec::new() };
-        devices.attach(datapath, true);
+        let (patterns, chosen) = (patterns.to_vec(), Vec::new());
+        let mut devices = Self { patterns, changes: Some(changes), chosen, renew: true };
+        devices.attach(datapath);
         Ok(devices)
     }
 
@@ -38,10 +41,12 @@ impl Devices {
         }
     }
 
-    pub(super) fn attach(&mut self, datapath: &mut Datapath, renew: bool) {
+    /// Attaches to those that are there now, and to no others.
+    pub(super) fn attach(&mut self, datapath: &mut Datapath) {
         match device::chosen(&self.patterns) {
             Ok(devices) => {
-                datapath.attach_devices(&devices, renew);
+                let all_ours = datapath.attach_devices(&devices, self.renew);
+                self.renew &= !all_ours;
                 self.chosen = devices.into_iter().map(|device| device.name).collect();
             }
             Err(error) => warn!("the devices of this host cannot be listed: {error}"),

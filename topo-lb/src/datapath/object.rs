@@ -194,6 +194,10 @@ pub(crate) fn loader<'a>(
     loader.override_global("TCP_PEER_IS_SERVICE", &constants.tcp_peer_is_service, true);
     loader.override_global("HAS_SET_RETVAL", &constants.has_set_retval, true);
     loader.override_global("HAS_MPTCP_SOCK", &constants.has_mptcp_sock, true);
+    if !shapes.iter().any(|shape| shape.name == maps::CONNECTIONS4 && shape.is_pinned) {
+        // Without tc nobody reads the marks.
+        loader.map_max_entries(maps::ANSWERERS, 1);
+    }
     for shape in shapes {
         loader.map_max_entries(shape.name, shape.max_entries);
         if let Some(pin_dir) = pin_dir.filter(|_| shape.is_pinned) {

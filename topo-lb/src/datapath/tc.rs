@@ -182,19 +182,20 @@ pub enum DeviceError {
 impl Datapath {
     /// Attaches both programs to these devices, and detaches them from all others. What cannot be
     /// attached is told in the log, and tried again with the next call. `renew` also puts this
-    /// agent's programs in the place of those that are attached already.
-    pub fn attach_devices(&mut self, devices: &[Device], renew: bool) {
+    /// agent's programs in the place of those that are attached already. Returns whether no other
+    /// programs than this agent's are left.
+    pub fn attach_devices(&mut self, devices: &[Device], renew: bool) -> bool {
         let pin_dir = self.options.pin_dir.clone();
         let only = self.options.tc_means;
-        let known = pins(&pin_dir);
-        for pin in &known {
+        let mut all_ours = true;
+        for pin in &pins(&pin_dir) {
             if !devices.iter().any(|device| device.index == pin.device) {
-                detach(&pin_dir, pin);
+                all_ours &= detach(&pin_dir, pin);
             }
         }
-        let mut all_attached = true;
-        for device in devices {
-            for direction in Direction::BOTH {
+        // Every way back is there before a connection can go by any device.
+        for direction in Direction::BOTH {
+            for device in devices {
                 match attach(&mut self.ebpf, &pin_dir, device, direction, renew, only) {
                     Ok(true) => {
                         info!(device = %device.name, program = direction.program(), "attached");
@@ -202,20 +203,27 @@ impl Datapath {
                     Ok(false) => {}
                     Err(error) => {
                         warn!("{error}; its traffic to Services is not translated");
-                        all_attached = false;
+                        all_ours = false;
                     }
                 }
             }
         }
-        // Programs of an earlier agent that are left would open connections without a mark.
-        if renew
-            && all_attached
-            && let Some(map) = self.ebpf.take_map(maps::ANSWERERS)
-        {
-            match Answerers::keep(map, &pin_dir) {
-                Ok(answerers) => self.answerers = Some(answerers),
-                Err(error) => warn!("{error}; tc looks up every packet that goes out"),
-            }
+        if renew && all_ours {
+            self.keep_answerers();
+        }
+        all_ours
+    }
+
+    /// Programs of an earlier agent would open connections without a mark: only once there are none.
+    fn keep_answerers(&mut self) {
+        let Some(marks) = self.ebpf.take_map(maps::ANSWERERS) else { return };
+        let table = |name: &str| self.ebpf.map(name);
+        let (Some(four), Some(six)) = (table(maps::CONNECTIONS4), table(maps::CONNECTIONS6)) else {
+            return;
+        };
+        match Answerers::keep(marks, four, six) {
+            Ok(answerers) => self.answerers = Some(answerers),
+            Err(error) => warn!("{error}; tc looks up every packet that goes out"),
         }
     }
 
@@ -248,7 +256,9 @@ pub(super) fn detach_all(pin_dir: &Path) -> Vec<String> {
     pins.iter().map(Pin::name).collect()
 }
 
-fn detach(pin_dir: &Path, pin: &Pin) {
+/// Detaches one program; whether nothing is left.
+fn detach(pin_dir: &Path, pin: &Pin) -> bool {
+    let mut is_gone = true;
     if pin.means == Means::Clsact
         && let Some(name) = device_name(pin.device)
         && let Err(error) = filter(&name, pin.direction).and_then(|link| {
@@ -257,12 +267,15 @@ fn detach(pin_dir: &Path, pin: &Pin) {
         })
     {
         warn!(device = %name, %error, "a filter of {} is left", pin.direction.program());
+        is_gone = false;
     }
     if let Err(error) = fs::remove_file(pin.path(pin_dir))
         && error.kind() != io::ErrorKind::NotFound
     {
         warn!(%error, "{} cannot be removed", pin.path(pin_dir).display());
+        is_gone = false;
     }
+    is_gone
 }
 
 /// The name that a device has now.

@@ -63,7 +63,8 @@ const PARTS: [(&str, &str, &[&str]); 4] = [
          rules, and otherwise that of *nf_tables*. It is measured when its rules are whole and it \
          rests. A packet meets its rules one after the other, in an order of chance: what is no \
          Service's meets all of them, *any Service* half of them on average, and *one Service* \
-         any number.",
+         any number. topo-lb runs beside a kube-proxy in a cluster: where that one is in this mode, \
+         what topo-lb has translated is no Service's to it, and takes what its *direct* says.",
         &["connect_ratio", "other_traffic_ratio", "exchange_us"],
     ),
     (

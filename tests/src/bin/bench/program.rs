@@ -15,6 +15,7 @@ use aya::programs::{
 use aya::sys::{Stats, enable_stats};
 use topo_lb::datapath::object::Hook;
 use topo_lb::datapath::probe::{pin_empty, pin_empty_classifier};
+use topo_lb_tests::interrupt;
 
 /// Makes the kernel take the time of every program, until dropped.
 #[derive(Debug)]
@@ -116,6 +117,7 @@ fn through_pin<T>(
     take: impl FnOnce(&Path) -> Result<T, ProgramError>,
 ) -> Result<T> {
     let path = PathBuf::from(format!("/sys/fs/bpf/topo-lb-bench-{}", std::process::id()));
+    let _permit = interrupt::permit();
     pin(&path).with_context(|| format!("cannot pin {}", path.display()))?;
     let program = take(&path);
     fs::remove_file(&path).with_context(|| format!("cannot remove {}", path.display()))?;
