@@ -165,3 +165,32 @@ fn markdown(figures: &[Figure]) -> String {
     }
     text
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_in_docs_is_made_from_the_report_there() {
+        let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs");
+        let read = |name: &Path| {
+            let text = fs::read_to_string(docs.join(name));
+            text.unwrap_or_else(|error| panic!("docs/{}: {error}", name.display()))
+        };
+        let report = read(Path::new(REPORT));
+        let mut files = made_from(&report).unwrap();
+        files.insert(REPORT.into(), Report::read(&report).unwrap().json().unwrap());
+        for (name, text) in &files {
+            assert!(
+                read(name) == *text,
+                "docs/{} is not made from docs/{REPORT}: run `cargo xtask bench --write-docs \
+                 --from docs/{REPORT}`",
+                name.display()
+            );
+        }
+        for entry in fs::read_dir(docs.join(PICTURES)).unwrap() {
+            let name = Path::new(PICTURES).join(entry.unwrap().file_name());
+            assert!(files.contains_key(&name), "docs/{} is of no report", name.display());
+        }
+    }
+}
