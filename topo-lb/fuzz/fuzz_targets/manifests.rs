@@ -45,7 +45,9 @@ fuzz_target!(|bytes: &[u8]| {
 
     for node in nodes {
         let mut reconciler = Reconciler::new(Arc::from(node), Scope::All, false);
-        updates.iter().cloned().for_each(|update| reconciler.observe(update));
+        for update in &updates {
+            reconciler.observe(update.clone());
+        }
         let mut installed = Installed::new(Capacity::default());
         reconciler.expect_all(&installed);
         while !reconciler.settled() {
