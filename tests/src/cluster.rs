@@ -1,8 +1,7 @@
 //! Nodes and pods: what there is, and who owns it.
 
-use std::fs;
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Mutex;
 
@@ -10,6 +9,7 @@ use anyhow::{Context, Result, bail, ensure};
 
 use crate::cgroup::{self, Cgroup};
 use crate::client::Client;
+use crate::folder::Folder;
 use crate::netns::NetNs;
 use crate::objects::Objects;
 use crate::pod::{Pod, serve};
@@ -114,7 +114,7 @@ impl Cluster {
     /// A folder for files, which goes with the cluster.
     #[must_use]
     pub fn folder(&self) -> &Path {
-        &self.folder.0
+        self.folder.path()
     }
 
     /// The cgroup of the agents.
@@ -248,25 +248,5 @@ impl Cluster {
             bail!("left behind, and now removed: {left:?}");
         }
         made.wait_until_gone()
-    }
-}
-
-/// A folder that goes with the cluster.
-#[derive(Debug)]
-struct Folder(PathBuf);
-
-impl Folder {
-    fn make(path: PathBuf) -> Result<Self> {
-        let _permit = interrupt::permit();
-        fs::create_dir(&path).with_context(|| format!("cannot make {}", path.display()))?;
-        Ok(Self(path))
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        if let Err(error) = residue::remove_tree(&self.0) {
-            eprintln!("{error:#}");
-        }
     }
 }

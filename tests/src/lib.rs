@@ -26,6 +26,7 @@ pub mod client;
 pub mod cluster;
 pub mod control_plane;
 pub mod deployment;
+pub mod folder;
 pub mod frame;
 pub mod http;
 pub mod hub;

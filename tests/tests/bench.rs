@@ -8,6 +8,7 @@ use std::process::Command;
 
 use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
+use topo_lb_tests::folder::Folder;
 use topo_lb_tests::prefix::{self, Prefix};
 use topo_lb_tests::residue;
 
@@ -64,27 +65,8 @@ fn a_quick_run_finds_every_figure_and_its_report_alone_makes_the_page() -> Resul
     }
     let left = residue::find(|name| prefix::owner(name) == Some(pid))?;
     ensure!(left.is_empty(), "{left:?}");
-    let folder = Folder::make()?;
-    the_page_is_made_from_the_report_alone(&folder.0, &output.stdout)
-}
-
-/// A folder that goes with the test.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn make() -> Result<Self> {
-        let path = Prefix::new().folder();
-        fs::create_dir(&path).with_context(|| format!("cannot make {}", path.display()))?;
-        Ok(Self(path))
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        if let Err(error) = residue::remove_tree(&self.0) {
-            eprintln!("{error:#}");
-        }
-    }
+    let folder = Folder::make(Prefix::new().folder())?;
+    the_page_is_made_from_the_report_alone(folder.path(), &output.stdout)
 }
 
 fn the_page_is_made_from_the_report_alone(folder: &Path, printed: &[u8]) -> Result<()> {

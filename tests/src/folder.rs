@@ -1,0 +1,38 @@
+//! A folder for files of one lab or one test.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result};
+
+use crate::{interrupt, residue};
+
+/// A folder that goes with this.
+#[derive(Debug)]
+pub struct Folder(PathBuf);
+
+impl Folder {
+    /// Makes it; the folder above is there.
+    ///
+    /// # Errors
+    /// It is there already, or cannot be made.
+    pub fn make(path: PathBuf) -> Result<Self> {
+        let _permit = interrupt::permit();
+        fs::create_dir(&path).with_context(|| format!("cannot make {}", path.display()))?;
+        Ok(Self(path))
+    }
+
+    /// Where it is.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        if let Err(error) = residue::remove_tree(&self.0) {
+            eprintln!("{error:#}");
+        }
+    }
+}
