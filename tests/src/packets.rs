@@ -11,6 +11,7 @@ use aya::maps::{Array, HashMap, MapData, PerCpuArray};
 use aya::programs::{ProgramInfo, SchedClassifier, TestRun, TestRunOptions};
 use aya::{Ebpf, EbpfLoader};
 use bytemuck::{Pod, bytes_of};
+use topo_lb::datapath::object::{Constants, TcpPeer};
 use topo_lb_common::address::{Frontend4, Frontend6, TCP};
 use topo_lb_common::answerers;
 use topo_lb_common::backend::{Backend4, Backend6};
@@ -86,8 +87,10 @@ impl Programs {
     /// As [`load`](Self::load).
     pub fn with_room(entries: u32) -> Result<Self> {
         let path = object()?;
+        let constants = Constants::probe(TcpPeer::Service);
         let mut loader = EbpfLoader::new();
         loader.btf(None);
+        constants.put(&mut loader);
         for name in maps::ALL {
             if !matches!(name, maps::RANGE | maps::REVISION | maps::PACKETS | maps::REFUSALS)
                 && !name.starts_with("connected")

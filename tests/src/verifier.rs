@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result, bail};
 use aya::programs::{Program, ProgramError};
 use aya::{EbpfLoader, VerifierLogLevel};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use topo_lb::datapath::probe::Feature;
+use topo_lb::datapath::object::{Constants, TcpPeer};
 use topo_lb_common::maps;
 
 use crate::packets::object;
@@ -26,12 +26,10 @@ pub const LIMIT: u32 = 1_000_000;
 pub fn instructions() -> Result<Vec<(String, u32)>> {
     let path = object()?;
     // As the agent has them: what the kernel lacks is never reached.
-    let is_there = |feature: Feature| u8::from(feature.is_there() == Some(true));
-    let (set_retval, mptcp_sock) = (is_there(Feature::SetRetval), is_there(Feature::MptcpSock));
+    let constants = Constants::probe(TcpPeer::Service);
     let mut loader = EbpfLoader::new();
     loader.btf(None).verifier_log_level(VerifierLogLevel::STATS);
-    loader.override_global("HAS_SET_RETVAL", &set_retval, true);
-    loader.override_global("HAS_MPTCP_SOCK", &mptcp_sock, true);
+    constants.put(&mut loader);
     for name in maps::ALL.iter().filter(|name| !name.starts_with("connected")) {
         // Sizes are nothing to the verifier, except those of single entries.
         if !matches!(*name, maps::RANGE | maps::REVISION | maps::PACKETS | maps::REFUSALS) {

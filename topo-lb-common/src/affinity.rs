@@ -23,7 +23,7 @@ pub struct AffinityKey {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "user", derive(bytemuck::Pod, bytemuck::Zeroable))]
 pub struct Affinity4 {
-    /// `bpf_ktime_get_ns` at the last new connection.
+    /// The kernel's tick (`CLOCK_MONOTONIC`, nanoseconds) at the last new connection.
     pub last_used: u64,
     /// Where the client's connections go.
     pub endpoint: Backend4,
@@ -34,7 +34,7 @@ pub struct Affinity4 {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "user", derive(bytemuck::Pod, bytemuck::Zeroable))]
 pub struct Affinity6 {
-    /// `bpf_ktime_get_ns` at the last new connection.
+    /// The kernel's tick (`CLOCK_MONOTONIC`, nanoseconds) at the last new connection.
     pub last_used: u64,
     /// Where the client's connections go.
     pub endpoint: Backend6,

@@ -97,7 +97,7 @@ macro_rules! layouts {
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
         #[cfg_attr(feature = "user", derive(bytemuck::Pod, bytemuck::Zeroable))]
         pub struct $connection {
-            /// `bpf_ktime_get_ns` at the last packet of this way.
+            /// The kernel's tick (`CLOCK_MONOTONIC`, nanoseconds) at the last packet of this way.
             pub last_used: u64,
             /// Network order.
             pub source: $address,
@@ -145,7 +145,7 @@ macro_rules! layouts {
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
         #[cfg_attr(feature = "user", derive(bytemuck::Pod, bytemuck::Zeroable))]
         pub struct $translation {
-            /// `bpf_ktime_get_ns` at the first fragment.
+            /// The kernel's tick (`CLOCK_MONOTONIC`, nanoseconds) at the first fragment.
             pub first_seen: u64,
             /// Network order.
             pub source: $address,
@@ -196,7 +196,7 @@ pub struct Packets {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "user", derive(bytemuck::Pod, bytemuck::Zeroable))]
 pub struct Bucket {
-    /// `bpf_ktime_get_ns` up to which answers are paid for.
+    /// `CLOCK_MONOTONIC`, in nanoseconds, up to which answers are paid for.
     pub paid_until: u64,
 }
 

@@ -1,10 +1,10 @@
 //! Session affinity: a client keeps its endpoint across the frontends of a Service port.
 
 use aya_ebpf::bindings::BPF_ANY;
-use aya_ebpf::helpers::bpf_ktime_get_ns;
 use topo_lb_common::affinity::AffinityKey;
 use topo_lb_common::member::CHOSEN;
 
+use crate::clock::now;
 use crate::family::Family;
 use crate::stamped::words;
 
@@ -20,13 +20,12 @@ pub(crate) fn keep<F: Family>(
     fresh: F::Endpoint,
 ) -> F::Endpoint {
     let key = AffinityKey { netns_cookie: client, service, reserved: 0 };
-    // SAFETY: the helper has no preconditions.
-    let now = unsafe { bpf_ktime_get_ns() };
+    let now = now();
     if let Some(entry) = F::affinity().get_ptr(key) {
         // SAFETY: a look-up's pointer. An entry that was just found is the last to be evicted, so
         // it is not given to another key under our hands.
         let (last_used, endpoint) = F::affinity_parts(unsafe { words(entry) });
-        if now.wrapping_sub(last_used) < u64::from(seconds) * NANOSECONDS
+        if now.saturating_sub(last_used) < u64::from(seconds) * NANOSECONDS
             && is_chosen::<F>(service, &endpoint)
         {
             let _ = F::affinity().insert(key, F::affinity_entry(now, endpoint), BPF_ANY.into());

@@ -2,10 +2,10 @@
 //! the words of the one who is told.
 
 use aya_ebpf::bindings::__sk_buff;
-use aya_ebpf::helpers::bpf_ktime_get_ns;
 use topo_lb_common::connection::{FROM_CLIENT, TO_CLIENT};
 
 use crate::checksum;
+use crate::clock::now;
 use crate::connection;
 use crate::packet::{ETHERNET, Header, Read, Shape, load, ports};
 use crate::rewrite::{Says, Write, store};
@@ -68,10 +68,8 @@ fn translate<F: Track>(skb: *mut __sk_buff, hook: Hook) -> i32 {
     let way = if hook == Hook::Ingress { FROM_CLIENT } else { TO_CLIENT };
     let key = F::tuple(&turned(&says), inner.protocol, way);
     let found = connection::find::<F>(&key).filter(|found| {
-        // SAFETY: the helper has no preconditions.
-        let now = unsafe { bpf_ktime_get_ns() };
         outer.destination == inner.source
-            && connection::is_alive(F::held(*found), inner.protocol, now)
+            && connection::is_alive(F::held(*found), inner.protocol, now())
     });
     let Some(found) = found else {
         let is_service = hook == Hook::Ingress;

@@ -8,6 +8,7 @@ mod affinity;
 mod answerers;
 mod cgroup;
 mod checksum;
+mod clock;
 mod connection;
 mod family;
 mod flow;

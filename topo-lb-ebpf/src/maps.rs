@@ -141,3 +141,7 @@ pub(crate) static HAS_SET_RETVAL: Global<u8> = Global::new(0);
 /// Whether the kernel has `bpf_skc_to_mptcp_sock`; as [`HAS_SET_RETVAL`].
 #[unsafe(no_mangle)]
 pub(crate) static HAS_MPTCP_SOCK: Global<u8> = Global::new(0);
+
+/// Whether the kernel has `bpf_ktime_get_coarse_ns`; as [`HAS_SET_RETVAL`].
+#[unsafe(no_mangle)]
+pub(crate) static HAS_COARSE_CLOCK: Global<u8> = Global::new(0);

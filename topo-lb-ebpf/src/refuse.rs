@@ -2,10 +2,11 @@
 //! as if the Service's address had sent it, back out of the device that asked.
 
 use aya_ebpf::bindings::__sk_buff;
-use aya_ebpf::helpers::{bpf_ktime_get_ns, bpf_skb_adjust_room, bpf_skb_change_tail};
+use aya_ebpf::helpers::{bpf_skb_adjust_room, bpf_skb_change_tail};
 use topo_lb_common::address::{SCTP, TCP};
 
 use crate::checksum::{self, Change, fold};
+use crate::clock::now;
 use crate::family::{V4, V6};
 use crate::maps::REFUSALS;
 use crate::packet::{ACK, ETHERNET, FIN, Header, RST, Read, SYN, Shape, load, ports, transport};
@@ -25,8 +26,8 @@ const HOPS: u8 = 64;
 /// Whether one more refusal may be answered by this CPU now.
 #[inline(always)]
 fn may_answer() -> bool {
-    // SAFETY: the helper has no preconditions, and the element is this CPU's.
-    REFUSALS.get_ptr_mut(0).is_some_and(|bucket| unsafe { (*bucket).take(bpf_ktime_get_ns()) })
+    // SAFETY: this CPU's element.
+    REFUSALS.get_ptr_mut(0).is_some_and(|bucket| unsafe { (*bucket).take(now()) })
 }
 
 #[inline(always)]

@@ -8,11 +8,11 @@
 )]
 
 use aya_ebpf::bindings::{__sk_buff, BPF_ANY, TC_ACT_SHOT, TC_ACT_UNSPEC};
-use aya_ebpf::helpers::bpf_ktime_get_ns;
 use topo_lb_common::address::{SCTP, TCP, UDP};
 use topo_lb_common::connection::{FRAGMENT_LIFETIME, FROM_CLIENT, HAIRPIN, TO_CLIENT};
 
 use crate::answerers::is_foreign;
+use crate::clock::now;
 use crate::connection::{self, Chosen, Standing};
 use crate::family::{V4, V6};
 use crate::packet::{ETHERNET, Header, RST, Shape, Transport, ports_of, transport};
@@ -139,12 +139,6 @@ fn unknown(hook: Hook) -> i32 {
 fn dropped(hook: Hook) -> i32 {
     count(hook, |packets| &mut packets.dropped);
     DROP
-}
-
-#[inline(always)]
-fn now() -> u64 {
-    // SAFETY: the helper has no preconditions.
-    unsafe { bpf_ktime_get_ns() }
 }
 
 #[inline(always)]

@@ -149,7 +149,7 @@ fn capabilities() -> Finding {
 }
 
 /// What of the kernel is needed together, and what is lost without it; nothing: all.
-const FEATURES: [(&str, &[Feature], Option<&str>); 5] = [
+const FEATURES: [(&str, &[Feature], Option<&str>); 6] = [
     (
         "hooks",
         &[
@@ -175,6 +175,11 @@ const FEATURES: [(&str, &[Feature], Option<&str>); 5] = [
         "MPTCP peers",
         &[Feature::MptcpSock],
         Some("an MPTCP socket's peer appears as the endpoint instead of the Service"),
+    ),
+    (
+        "clock",
+        &[Feature::CoarseClock],
+        Some("each packet that tc translates reads the clock, some 20 ns"),
     ),
 ];
 

@@ -159,20 +159,35 @@ pub(crate) fn shapes(capacity: &Capacity) -> [Shape; maps::ALL.len()] {
 
 /// What the programs are told when they are loaded.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Constants {
+pub struct Constants {
     tcp_peer_is_service: u8,
     has_set_retval: u8,
     has_mptcp_sock: u8,
+    has_coarse_clock: u8,
 }
 
 impl Constants {
     /// As this kernel can.
-    pub(crate) fn probe(tcp_peer: TcpPeer) -> Self {
+    #[must_use]
+    pub fn probe(tcp_peer: TcpPeer) -> Self {
         let is_there = |feature: Feature| u8::from(feature.is_there() == Some(true));
         Self {
             tcp_peer_is_service: u8::from(tcp_peer == TcpPeer::Service),
             has_set_retval: is_there(Feature::SetRetval),
             has_mptcp_sock: is_there(Feature::MptcpSock),
+            has_coarse_clock: is_there(Feature::CoarseClock),
+        }
+    }
+
+    /// Puts them into programs that are to be loaded.
+    pub fn put<'a>(&'a self, loader: &mut EbpfLoader<'a>) {
+        for (name, value) in [
+            ("TCP_PEER_IS_SERVICE", &self.tcp_peer_is_service),
+            ("HAS_SET_RETVAL", &self.has_set_retval),
+            ("HAS_MPTCP_SOCK", &self.has_mptcp_sock),
+            ("HAS_COARSE_CLOCK", &self.has_coarse_clock),
+        ] {
+            loader.override_global(name, value, true);
         }
     }
 
@@ -191,9 +206,7 @@ pub(crate) fn loader<'a>(
     let mut loader = EbpfLoader::new();
     // Nothing is relocated against the kernel's own types.
     loader.btf(None);
-    loader.override_global("TCP_PEER_IS_SERVICE", &constants.tcp_peer_is_service, true);
-    loader.override_global("HAS_SET_RETVAL", &constants.has_set_retval, true);
-    loader.override_global("HAS_MPTCP_SOCK", &constants.has_mptcp_sock, true);
+    constants.put(&mut loader);
     if !shapes.iter().any(|shape| shape.name == maps::CONNECTIONS4 && shape.is_pinned) {
         // Without tc nobody reads the marks.
         loader.map_max_entries(maps::ANSWERERS, 1);

@@ -33,11 +33,13 @@ pub enum Feature {
     SetRetval,
     /// `bpf_skc_to_mptcp_sock`: the peer of an MPTCP socket is what was dialled.
     MptcpSock,
+    /// `bpf_ktime_get_coarse_ns`: the time costs next to nothing.
+    CoarseClock,
 }
 
 impl Feature {
     /// What is better to have.
-    pub const OPTIONAL: [Self; 2] = [Self::SetRetval, Self::MptcpSock];
+    pub const OPTIONAL: [Self; 3] = [Self::SetRetval, Self::MptcpSock, Self::CoarseClock];
 
     /// All without which the programs do not load.
     pub const REQUIRED: [Self; 14] = [
@@ -70,6 +72,7 @@ impl Feature {
             Self::SocketCookie => "bpf_get_socket_cookie",
             Self::SetRetval => "bpf_set_retval",
             Self::MptcpSock => "bpf_skc_to_mptcp_sock",
+            Self::CoarseClock => "bpf_ktime_get_coarse_ns",
         }
     }
 
@@ -98,6 +101,8 @@ impl Feature {
             Self::SetRetval => "6.1",
             // 3bc253c2e652, "bpf: Add bpf_skc_to_mptcp_sock_proto".
             Self::MptcpSock => "5.19",
+            // d05512618056, "bpf: Add bpf_ktime_get_coarse_ns helper".
+            Self::CoarseClock => "5.11",
         }
     }
 
@@ -117,6 +122,8 @@ impl Feature {
             Self::SocketCookie => helper(BpfHelper::BPF_FUNC_get_socket_cookie),
             Self::SetRetval => helper(BpfHelper::BPF_FUNC_set_retval),
             Self::MptcpSock => helper(BpfHelper::BPF_FUNC_skc_to_mptcp_sock),
+            // Of tc it is the same.
+            Self::CoarseClock => helper(BpfHelper::BPF_FUNC_ktime_get_coarse_ns),
         }
     }
 }
