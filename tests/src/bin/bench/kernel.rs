@@ -9,7 +9,7 @@ use topo_lb_tests::manifest::{endpoint, service, slice};
 
 use crate::exchange::{Act, Dialler, PORT, Targets};
 use crate::ground::{CLIENT_DEVICE, Effort, Ground, HERE};
-use crate::program::{Empty, Program, Watch};
+use crate::program::{Empty, Program, Watch, with_empty_on};
 use crate::result::Figure;
 use crate::sample::Sample;
 use crate::test_run;
@@ -44,6 +44,9 @@ pub(crate) fn measure(
     let target = Targets::one((ground.cluster.pod("a")?.ipv4, PORT).into());
     bench.case(&mut outside, empty.program, ("connect4", "empty program"), Act::Knock, target)?;
     drop(empty);
+    with_empty_on(ground.cluster.node_netns(HERE)?, CLIENT_DEVICE, |programs| {
+        bench.both_ways(&mut outside, programs, "empty program", target)
+    })?;
 
     let mut inside = ground.inside("client")?;
     for (tcp_peer, reverse) in [("endpoint", "off"), ("service", "on")] {
@@ -70,6 +73,9 @@ struct Bench {
     batches: u32,
     figures: Vec<Figure>,
 }
+
+/// Of tc's programs, in the order of their figures.
+const DIRECTIONS: [&str; 2] = ["ingress", "egress"];
 
 /// Calls in a batch; a case's values are the means of its batches.
 const BATCH: u32 = 1_000;
@@ -172,6 +178,22 @@ impl Bench {
         Ok(())
     }
 
+    /// The run time of programs of tc while packets go to a target and back.
+    fn both_ways(
+        &mut self,
+        dialler: &mut Dialler,
+        programs: &[Program],
+        case: &str,
+        targets: Targets,
+    ) -> Result<Vec<Sample>> {
+        let samples = self.sample(dialler, programs, Act::Keep, targets)?;
+        for (direction, sample) in DIRECTIONS.iter().zip(&samples) {
+            let figure = self.figure("hook_ns", sample).with("hook", format!("tc {direction}"));
+            self.figures.push(figure.with("case", case));
+        }
+        Ok(samples)
+    }
+
     /// Packets of a client that has no socket here, as far as the programs on its device know.
     fn packets(&mut self, dialler: &mut Dialler, pins: &Path, ground: &Ground<'_>) -> Result<()> {
         let mut programs = Program::of_devices(pins, "ingress")?;
@@ -183,11 +205,8 @@ impl Bench {
             ("not ours", "tc_other_ns", 60.0, direct),
             ("established", "tc_established_ns", 200.0, service),
         ] {
-            let samples = self.sample(dialler, &programs, Act::Keep, targets)?;
-            for (direction, sample) in ["ingress", "egress"].iter().zip(&samples) {
-                let hook = format!("tc {direction}");
-                let figure = self.figure("hook_ns", sample);
-                self.figures.push(figure.with("hook", hook).with("case", case));
+            let samples = self.both_ways(dialler, &programs, case, targets)?;
+            for (direction, sample) in DIRECTIONS.iter().zip(&samples) {
                 let figure = self.figure(name, sample).with("direction", *direction);
                 self.figures.push(figure.at_most(target));
             }

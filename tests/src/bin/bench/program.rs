@@ -9,13 +9,17 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use aya::programs::cgroup_sock_addr::{CgroupSockAddrAttachType, CgroupSockAddrLink};
 use aya::programs::links::{FdLink, PinnedLink};
+use aya::programs::tc::qdisc_add_clsact;
 use aya::programs::{
-    CgroupAttachMode, CgroupSockAddr, ProgramError, ProgramInfo, SchedClassifier, loaded_programs,
+    CgroupAttachMode, CgroupSockAddr, ProgramError, ProgramInfo, SchedClassifier, TcAttachType,
+    loaded_programs,
 };
 use aya::sys::{Stats, enable_stats};
 use topo_lb::datapath::object::Hook;
 use topo_lb::datapath::probe::{pin_empty, pin_empty_classifier};
 use topo_lb_tests::interrupt;
+use topo_lb_tests::netns::NetNs;
+use topo_lb_tests::scene::kernel;
 
 /// Makes the kernel take the time of every program, until dropped.
 #[derive(Debug)]
@@ -104,6 +108,37 @@ impl Empty {
         let link = program.take_link(link)?;
         Ok(Self { program: Program(program.info()?.id()), _link: link })
     }
+}
+
+/// Does something while the shortest program of tc is on a device, each way: ingress and egress.
+pub(crate) fn with_empty_on<T>(
+    node: &NetNs,
+    device: &str,
+    work: impl FnOnce(&[Program]) -> Result<T>,
+) -> Result<T> {
+    let mut empty = [TcAttachType::Ingress, TcAttachType::Egress]
+        .into_iter()
+        .map(|way| Ok((way, empty_classifier()?)))
+        .collect::<Result<Vec<_>>>()?;
+    let links = node.run(|| {
+        // aya takes tcx where the kernel has it, which needs no queueing discipline.
+        if kernel() < (6, 6) {
+            qdisc_add_clsact(device).with_context(|| format!("{device} takes no clsact"))?;
+        }
+        let attach = |(way, program): &mut (TcAttachType, SchedClassifier)| {
+            let link = program.attach(device, *way)?;
+            program.take_link(link)
+        };
+        let links: Result<Vec<_>, _> = empty.iter_mut().map(attach).collect();
+        links.with_context(|| format!("no program can be attached to {device}"))
+    })?;
+    let programs = empty.iter().map(|(_, program)| Ok(Program(program.info()?.id())));
+    let result = programs.collect::<Result<Vec<_>>>().and_then(|programs| work(&programs));
+    node.run(|| {
+        drop(links);
+        Ok(())
+    })?;
+    result
 }
 
 /// The shortest program of tc, on no device.
