@@ -1,64 +1,7 @@
-//! Any bytes as a cluster's manifests: read, decided and explained from every node, linted,
-//! planned. Nothing may panic, hang, or take memory out of proportion, and a plan that was carried
-//! out must leave nothing to plan.
+//! Feeds the fuzzer's bytes.
 #![no_main]
 
-use std::collections::BTreeSet;
-use std::path::Path;
-use std::sync::Arc;
+#[path = "../manifests.rs"]
+mod manifests;
 
-use libfuzzer_sys::fuzz_target;
-use topo_lb::cluster::{ServiceId, State};
-use topo_lb::plan::{Capacity, Installed};
-use topo_lb::reconcile::Reconciler;
-use topo_lb::topology::Scope;
-use topo_lb::{explain, lint, source};
-
-/// Nodes from which is looked, beside one that is never there.
-const NODES: usize = 4;
-
-fuzz_target!(|bytes: &[u8]| {
-    // The first byte says how the rest is written, as a file's name does.
-    let Some((&first, content)) = bytes.split_first() else { return };
-    let name = if first % 2 == 0 { "fuzz.yaml" } else { "fuzz.json" };
-    let Ok(listing) = source::file::parse(Path::new(name), content) else { return };
-    let source::Listing { updates, faults } = listing;
-    let mut state = State::default();
-    for update in updates.clone() {
-        let _ = state.apply(update, "");
-    }
-    let all: Vec<ServiceId> = state.services().cloned().collect();
-    let mut nodes: Vec<String> =
-        state.nodes().take(NODES).map(|(name, _)| name.to_owned()).collect();
-    nodes.push("no such node".to_owned());
-
-    for scope in [Scope::All, Scope::OptIn] {
-        for node in &nodes {
-            let report = explain::report(&state, node, scope, &all);
-            let _ = explain::table(&report, true);
-        }
-        for id in &all {
-            let _ = explain::spread_table(&explain::spread(&state, scope, id), false);
-        }
-    }
-    let _ = lint::table(&[lint::unreadable(&faults), lint::findings(&state)].concat(), true);
-
-    for node in nodes {
-        let mut reconciler = Reconciler::new(Arc::from(node), Scope::All, false);
-        for update in &updates {
-            reconciler.observe(update.clone());
-        }
-        let mut installed = Installed::new(Capacity::default());
-        reconciler.expect_all(&installed);
-        while !reconciler.settled() {
-            let plan = reconciler.plan(&installed);
-            plan.steps.iter().for_each(|step| installed.record(step));
-            reconciler.carried_out(&plan);
-        }
-        reconciler.expect_all(&installed);
-        let again = reconciler.plan(&installed);
-        assert_eq!(again.steps, [], "a plan that was carried out leaves something to do");
-        let named: BTreeSet<_> = installed.placed().map(|(_, placed)| placed.entry.index).collect();
-        assert!(named.iter().all(|&index| installed.indexes().name(index).is_some()));
-    }
-});
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| manifests::one(bytes));

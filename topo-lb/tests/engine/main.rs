@@ -13,5 +13,6 @@ mod policy;
 mod random;
 mod refined;
 mod same_rules;
+mod seeds;
 mod speed;
 mod updates;
