@@ -183,7 +183,8 @@ pub struct Packets {
     pub unanswered: u64,
     /// To a Service, but no connection is known that it could belong to: untouched.
     pub unknown: u64,
-    /// Headers that contradict themselves or end too early: untouched.
+    /// Headers that contradict themselves or end too early, of clients only in packets to where
+    /// Services are: untouched.
     pub malformed: u64,
     /// ICMP errors, translated.
     pub errors: u64,

@@ -38,6 +38,8 @@ pub(crate) enum Standing {
     Goes,
     /// The connection is over, or another one begins: this one is to be forgotten.
     Other,
+    /// Something has changed in some Service, or the endpoint is gone: to be looked into.
+    Doubtful,
     /// The connection's endpoint is gone, and does not answer.
     GivenUp,
 }
@@ -70,11 +72,10 @@ pub(crate) fn opens(protocol: u8, transport: &Transport) -> bool {
     protocol != TCP || transport.flags & (SYN | ACK | RST | FIN) == SYN
 }
 
-/// What a packet that came from a client and has an entry is to do.
+/// What a packet that came from a client and has an entry is to do, as far as the entry tells.
 #[inline(always)]
 pub(crate) fn standing<F: Track>(
     connection: NonNull<F::Connection>,
-    frontend: &F::Frontend,
     protocol: u8,
     transport: &Transport,
     now: u64,
@@ -95,27 +96,30 @@ pub(crate) fn standing<F: Track>(
     if protocol == TCP && opens && (transport.sequence != sequence || is_closed(state)) {
         return Standing::Other;
     }
-    let current = revision();
     // SAFETY: as above.
-    if unsafe { held.revision.read_volatile() } != current {
-        return changed::<F>(connection, frontend, protocol, opens, current);
-    }
-    if kind & ENDPOINT_GONE != 0 && is_silent::<F>(connection, protocol, now) {
-        return Standing::GivenUp;
+    if kind & ENDPOINT_GONE != 0 || unsafe { held.revision.read_volatile() } != revision() {
+        return Standing::Doubtful;
     }
     Standing::Goes
 }
 
-/// What becomes of a connection after something has changed in some Service.
+/// What becomes of a packet whose standing is doubtful, by what the maps say of its Service now.
 #[inline(always)]
-fn changed<F: Track>(
+pub(crate) fn reconsider<F: Track>(
     connection: NonNull<F::Connection>,
     frontend: &F::Frontend,
     protocol: u8,
     opens: bool,
-    current: u32,
+    now: u64,
 ) -> Standing {
     let held = F::held(connection);
+    let current = revision();
+    // SAFETY: as in `standing`.
+    let (revision, kind) = unsafe { (held.revision.read_volatile(), held.kind.read_volatile()) };
+    if revision == current {
+        let is_lost = kind & ENDPOINT_GONE != 0 && is_silent::<F>(connection, protocol, now);
+        return if is_lost { Standing::GivenUp } else { Standing::Goes };
+    }
     // SAFETY: as in `standing`.
     let service = unsafe { held.service.read_volatile() };
     let serves = {

@@ -6,7 +6,7 @@ use topo_lb_common::address::{TCP, UDP};
 use topo_lb_common::answerers::folded;
 
 use crate::family::{V4, V6};
-use crate::packet::{ETHERNET, Read, direct, length};
+use crate::packet::{ETHERNET, Read, direct, length, words};
 
 /// Who sends a packet.
 pub(crate) struct Glimpse<F: Read> {
@@ -29,6 +29,9 @@ pub(crate) trait Glance: Read {
     /// Who sends a whole TCP segment or UDP datagram that has nothing between its IP header and its
     /// ports; `None` for what takes a closer look.
     fn glance(skb: *mut __sk_buff) -> Option<Glimpse<Self>>;
+
+    /// Whom a packet is sent to; `None` for what ends before.
+    fn destination(skb: *mut __sk_buff) -> Option<Self::Address>;
 
     /// An address as one word.
     fn folded(address: Self::Address) -> u32;
@@ -53,6 +56,12 @@ impl Glance for V4 {
     }
 
     #[inline(always)]
+    fn destination(skb: *mut __sk_buff) -> Option<u32> {
+        let [destination] = words(skb, ETHERNET + 16)?;
+        Some(destination)
+    }
+
+    #[inline(always)]
     fn folded(address: u32) -> u32 {
         address
     }
@@ -69,6 +78,11 @@ impl Glance for V6 {
             && payload >= 4
             && payload + Self::BYTES + ETHERNET <= length(skb);
         if is_plain { Some(Glimpse { source: [a, b, c, d], ports }) } else { None }
+    }
+
+    #[inline(always)]
+    fn destination(skb: *mut __sk_buff) -> Option<[u32; 4]> {
+        words(skb, ETHERNET + 24)
     }
 
     #[inline(always)]

@@ -5,6 +5,7 @@
 #![no_main]
 
 mod affinity;
+mod alone;
 mod answerers;
 mod cgroup;
 mod checksum;

@@ -99,7 +99,7 @@ pub(crate) const fn ports(source: u16, destination: u16) -> u32 {
 
 /// Words at `offset`, which is a constant: directly where they are in reach.
 #[inline(always)]
-fn words<const COUNT: usize>(skb: *mut __sk_buff, offset: u32) -> Option<[u32; COUNT]> {
+pub(crate) fn words<const COUNT: usize>(skb: *mut __sk_buff, offset: u32) -> Option<[u32; COUNT]> {
     direct(skb, offset).or_else(|| load(skb, offset))
 }
 

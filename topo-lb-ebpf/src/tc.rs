@@ -1,7 +1,8 @@
 //! The tc hooks: packets of clients that have no socket here.
 //!
 //! What most packets need is one function, and what few need is one function each, which reads the
-//! packet anew: the stack of a program with all that it calls is 512 bytes.
+//! packet anew: the stack of a program with all that it calls is 512 bytes. [`Alone`] makes functions
+//! of them.
 #![expect(
     clippy::needless_borrows_for_generic_args,
     reason = "what is passed by value is copied, on a stack of 512 bytes"
@@ -11,6 +12,7 @@ use aya_ebpf::bindings::{__sk_buff, BPF_ANY, TC_ACT_SHOT, TC_ACT_UNSPEC};
 use topo_lb_common::address::{SCTP, TCP, UDP};
 use topo_lb_common::connection::{FRAGMENT_LIFETIME, FROM_CLIENT, HAIRPIN, TO_CLIENT};
 
+use crate::alone::Alone;
 use crate::answerers::is_foreign;
 use crate::clock::now;
 use crate::connection::{self, Chosen, Standing};
@@ -20,7 +22,6 @@ use crate::resolve::in_range;
 use crate::rewrite::{Says, readdress, rewrite, send_back};
 use crate::totals::{Hook, count};
 use crate::track::Track;
-use crate::{icmp, refuse};
 
 /// The verdict by which other programs of the hook see the packet next, changed or not: the same
 /// number for tcx (`TCX_NEXT`) and for clsact.
@@ -30,13 +31,15 @@ pub(crate) const DROP: i32 = TC_ACT_SHOT;
 
 /// What is to be done next with a packet, where a function gives no verdict.
 mod step {
+    /// See what has become of the connection's endpoint.
+    pub(super) const DOUBTFUL: i32 = 108;
     /// Choose an endpoint.
     pub(super) const OPEN: i32 = 100;
     /// See what a packet without a connection is.
     pub(super) const STRAY: i32 = 106;
     /// Remember the way back.
     pub(super) const CHOSEN: i32 = 104;
-    /// Translate: the connection is there now.
+    /// Translate: the connection is there, and its endpoint is settled.
     pub(super) const OPENED: i32 = 105;
     /// Look at what an ICMP error quotes.
     pub(super) const ERROR: i32 = 101;
@@ -59,27 +62,37 @@ pub(crate) fn ingress(skb: *mut __sk_buff) -> i32 {
 }
 
 #[inline(always)]
-fn ingress_of<F: Track>(skb: *mut __sk_buff) -> i32 {
-    let mut next = from_client::<F>(skb);
+fn ingress_of<F: Alone>(skb: *mut __sk_buff) -> i32 {
+    // Most packets are not ours, and their destination is enough to see it. An address that a
+    // fragment or an ICMP error is sent to is one of a Service, too.
+    match F::destination(skb) {
+        None => return malformed(Hook::Ingress),
+        Some(destination) if !in_range::<F>(destination) => return untouched(Hook::Ingress),
+        Some(_) => {}
+    }
+    let mut next = F::from_client(skb, 0);
+    if next == step::DOUBTFUL {
+        next = F::reconsider(skb);
+    }
     if next == step::OPEN {
-        next = open::<F>(skb);
+        next = F::open(skb);
         if next == step::CHOSEN {
-            next = expect_answers::<F>(skb);
-        }
-        if next == step::OPENED {
-            next = from_client::<F>(skb);
+            next = F::expect_answers(skb);
         }
     }
+    if next == step::OPENED {
+        next = F::from_client(skb, 1);
+    }
     if next == step::STRAY {
-        next = stray::<F>(skb);
+        next = F::stray(skb);
     }
     match next {
         // What was remembered a moment ago is gone again.
         step::OPEN => dropped(Hook::Ingress),
-        step::LEFT => leave_fragments::<F>(skb, Hook::Ingress),
-        step::ERROR => icmp::from_client::<F>(skb),
-        step::RESET => refuse::reset::<F>(skb),
-        step::UNREACHABLE => refuse::unreachable::<F>(skb),
+        step::LEFT => F::leave_from_client(skb),
+        step::ERROR => F::error_from_client(skb),
+        step::RESET => F::reset(skb),
+        step::UNREACHABLE => F::unreachable(skb),
         verdict => verdict,
     }
 }
@@ -95,14 +108,14 @@ pub(crate) fn egress(skb: *mut __sk_buff) -> i32 {
 }
 
 #[inline(always)]
-fn egress_of<F: Track>(skb: *mut __sk_buff) -> i32 {
+fn egress_of<F: Alone>(skb: *mut __sk_buff) -> i32 {
     // Most packets are not ours, and one look is enough to see it.
     if F::glance(skb).is_some_and(|packet| is_foreign(&packet)) {
         return untouched(Hook::Egress);
     }
-    match to_client::<F>(skb) {
-        step::LEFT => leave_fragments::<F>(skb, Hook::Egress),
-        step::ERROR => icmp::to_client::<F>(skb),
+    match F::to_client(skb) {
+        step::LEFT => F::leave_to_client(skb),
+        step::ERROR => F::error_to_client(skb),
         verdict => verdict,
     }
 }
@@ -158,15 +171,14 @@ fn addressed<F: Track>(header: &Header<F>, ports: u32) -> Says<F> {
     }
 }
 
-#[inline(never)]
-fn from_client<F: Track>(skb: *mut __sk_buff) -> i32 {
+#[inline(always)]
+pub(crate) fn from_client<F: Track>(skb: *mut __sk_buff, is_settled: bool) -> i32 {
     let hook = Hook::Ingress;
     let header = F::header(skb, ETHERNET, false);
     if header.shape == Shape::Malformed {
         return malformed(hook);
     }
-    // An address that a fragment or an ICMP error is sent to is one of a Service, too.
-    if !in_range::<F>(header.destination) || header.shape == Shape::Other {
+    if header.shape == Shape::Other {
         return untouched(hook);
     }
     if header.shape == Shape::Later {
@@ -190,9 +202,13 @@ fn from_client<F: Track>(skb: *mut __sk_buff) -> i32 {
         return without;
     };
     let now = now();
-    let frontend = F::frontend(says.destination, says.destination_port, header.protocol);
-    match connection::standing::<F>(found, &frontend, header.protocol, &transport, now) {
-        Standing::Goes => {
+    match connection::standing::<F>(found, header.protocol, &transport, now) {
+        Standing::Doubtful if !is_settled => step::DOUBTFUL,
+        Standing::Other => {
+            connection::forget::<F>(&key, found, header.protocol);
+            without
+        }
+        _ => {
             connection::note::<F>(found, header.protocol, transport.flags, now);
             // SAFETY: a look-up's pointer.
             let (to, kind) =
@@ -203,6 +219,23 @@ fn from_client<F: Track>(skb: *mut __sk_buff) -> i32 {
             count(hook, |packets| &mut packets.translated);
             onward(skb, kind, hook)
         }
+    }
+}
+
+/// A packet of a connection whose endpoint may be another one's by now, or gone.
+#[inline(always)]
+pub(crate) fn reconsider<F: Track>(skb: *mut __sk_buff) -> i32 {
+    let header = F::header(skb, ETHERNET, false);
+    let transport = transport(skb, &header);
+    let says = said(&header, &transport);
+    let key = F::tuple(&says, header.protocol, FROM_CLIENT);
+    let opens = connection::opens(header.protocol, &transport);
+    let without = if opens { step::OPEN } else { step::STRAY };
+    let Some(found) = connection::find::<F>(&key) else {
+        return without;
+    };
+    let frontend = F::frontend(says.destination, says.destination_port, header.protocol);
+    match connection::reconsider::<F>(found, &frontend, header.protocol, opens, now()) {
         Standing::Other => {
             connection::forget::<F>(&key, found, header.protocol);
             without
@@ -211,12 +244,13 @@ fn from_client<F: Track>(skb: *mut __sk_buff) -> i32 {
             connection::forget::<F>(&key, found, header.protocol);
             step::RESET
         }
+        _ => step::OPENED,
     }
 }
 
 /// A packet in the middle of no connection that is known.
-#[inline(never)]
-fn stray<F: Track>(skb: *mut __sk_buff) -> i32 {
+#[inline(always)]
+pub(crate) fn stray<F: Track>(skb: *mut __sk_buff) -> i32 {
     let hook = Hook::Ingress;
     let header = F::header(skb, ETHERNET, false);
     let transport = transport(skb, &header);
@@ -233,8 +267,8 @@ fn stray<F: Track>(skb: *mut __sk_buff) -> i32 {
 }
 
 /// A packet to a frontend that opens a connection.
-#[inline(never)]
-fn open<F: Track>(skb: *mut __sk_buff) -> i32 {
+#[inline(always)]
+pub(crate) fn open<F: Track>(skb: *mut __sk_buff) -> i32 {
     let hook = Hook::Ingress;
     let header = F::header(skb, ETHERNET, false);
     let transport = transport(skb, &header);
@@ -250,8 +284,8 @@ fn open<F: Track>(skb: *mut __sk_buff) -> i32 {
 }
 
 /// The packet that an endpoint was just chosen for.
-#[inline(never)]
-fn expect_answers<F: Track>(skb: *mut __sk_buff) -> i32 {
+#[inline(always)]
+pub(crate) fn expect_answers<F: Track>(skb: *mut __sk_buff) -> i32 {
     let hook = Hook::Ingress;
     let header = F::header(skb, ETHERNET, false);
     let transport = transport(skb, &header);
@@ -262,8 +296,8 @@ fn expect_answers<F: Track>(skb: *mut __sk_buff) -> i32 {
     step::OPENED
 }
 
-#[inline(never)]
-fn to_client<F: Track>(skb: *mut __sk_buff) -> i32 {
+#[inline(always)]
+pub(crate) fn to_client<F: Track>(skb: *mut __sk_buff) -> i32 {
     let hook = Hook::Egress;
     let header = F::header(skb, ETHERNET, false);
     match header.shape {
@@ -339,8 +373,8 @@ fn left<F: Track>(header: &Header<F>, hook: Hook) -> i32 {
 }
 
 /// The identification may be one that a datagram had which was translated, a moment ago.
-#[inline(never)]
-fn leave_fragments<F: Track>(skb: *mut __sk_buff, hook: Hook) -> i32 {
+#[inline(always)]
+pub(crate) fn leave_fragments<F: Track>(skb: *mut __sk_buff, hook: Hook) -> i32 {
     let header = F::header(skb, ETHERNET, false);
     let key = F::fragment(
         (header.source, header.destination),
