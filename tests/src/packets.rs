@@ -13,7 +13,7 @@ use aya::{Ebpf, EbpfLoader};
 use bytemuck::{Pod, bytes_of};
 use topo_lb::datapath::object::{Constants, TcpPeer};
 use topo_lb_common::address::{Frontend4, Frontend6, TCP};
-use topo_lb_common::answerers;
+use topo_lb_common::answerers::{self, Marks, Place};
 use topo_lb_common::backend::{Backend4, Backend6};
 use topo_lb_common::connection::{
     ANSWERED, Connection4, Connection6, FROM_CLIENT, Packets, REPLY, TO_CLIENT, Tuple4, Tuple6,
@@ -310,7 +310,10 @@ impl Programs {
     /// # Errors
     /// The map cannot be written.
     pub fn rely_on_marks(&mut self, rely: bool) -> Result<()> {
-        self.mark(answerers::WHOLE, rely.into())
+        for entry in 0..answerers::ENTRIES {
+            self.change_marks(entry, |marks| marks.whole = rely.into())?;
+        }
+        Ok(())
     }
 
     /// Takes the mark of an IPv4 endpoint away.
@@ -322,9 +325,17 @@ impl Programs {
         self.mark(answerers::place(address, endpoint.port()), 0)
     }
 
-    fn mark(&mut self, place: u32, value: u32) -> Result<()> {
-        let marks = self.ebpf.map_mut(maps::ANSWERERS).context("a map")?;
-        Ok(Array::<&mut MapData, u32>::try_from(marks)?.set(place, value, 0)?)
+    fn mark(&mut self, Place { entry, mark }: Place, value: u8) -> Result<()> {
+        self.change_marks(entry, |marks| marks.marks[mark as usize] = value)
+    }
+
+    /// No program runs meanwhile.
+    fn change_marks(&mut self, entry: u32, change: impl FnOnce(&mut Marks)) -> Result<()> {
+        let map = self.ebpf.map_mut(maps::ANSWERERS).context("a map")?;
+        let mut map = Array::<&mut MapData, Raw<Marks>>::try_from(map)?;
+        let Raw(mut marks) = map.get(&entry, 0)?;
+        change(&mut marks);
+        Ok(map.set(entry, Raw(marks), 0)?)
     }
 
     /// What the kernel says of a hook's program.

@@ -2,14 +2,32 @@
 //!
 //! A packet on its way to a client is looked up in the connection table only if its sender is marked
 //! here. A mark too many costs a look-up; none may be missing. The map is of one agent: it is not
-//! pinned, and while [`WHOLE`] is not set the programs look every packet up.
+//! pinned, and while marks are not [`whole`](Marks::whole) the programs look every packet up.
 
-/// Marks.
-pub const PLACES: u32 = 1 << 16;
-/// Behind the marks: not zero once every connection's endpoint has one.
-pub const WHOLE: u32 = PLACES;
+/// Marks in an entry, so that it is one line of the processor's caches.
+pub const MARKS: usize = 60;
 /// Entries of `answerers`.
-pub const ENTRIES: u32 = PLACES + 1;
+pub const ENTRIES: u32 = 1 << 10;
+
+/// Value of `answerers`. Programs and the agent write each field by itself.
+#[repr(C, align(4))]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "user", derive(bytemuck::Pod, bytemuck::Zeroable))]
+pub struct Marks {
+    /// Not zero once every connection's endpoint has its mark.
+    pub whole: u32,
+    /// Not zero: an endpoint of this place may have something to answer.
+    pub marks: [u8; MARKS],
+}
+
+/// Where an endpoint's mark is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Place {
+    /// Which entry of `answerers`.
+    pub entry: u32,
+    /// Which of its [`MARKS`].
+    pub mark: u32,
+}
 
 /// An IPv6 address, in network order, as the one word that [`place`] takes.
 #[inline(always)]
@@ -22,12 +40,16 @@ pub const fn folded([a, b, c, d]: [u32; 4]) -> u32 {
 /// host order.
 #[inline(always)]
 #[must_use]
-pub const fn place(address: u32, port: u16) -> u32 {
-    // Multiplied by 2^32 ÷ the golden ratio, of which the upper half is the mixed one (Knuth, The
+pub const fn place(address: u32, port: u16) -> Place {
+    // Multiplied by 2^32 ÷ the golden ratio, of which the upper bits are the mixed ones (Knuth, The
     // Art of Computer Programming, volume 3, §6.4); the port by another odd number before.
     let both = address ^ (port as u32).wrapping_mul(0x85eb_ca6b);
-    both.wrapping_mul(0x9e37_79b9) >> 16
+    let mixed = both.wrapping_mul(0x9e37_79b9);
+    let mark = ((mixed >> 6 & 0xffff) * MARKS as u32) >> 16;
+    Place { entry: mixed >> 22, mark }
 }
+
+const _: () = assert!(size_of::<Marks>() == 64);
 
 #[cfg(test)]
 mod tests {
@@ -35,13 +57,14 @@ mod tests {
 
     #[test]
     fn endpoints_of_a_cluster_have_places_of_their_own() {
-        // 2,000 pods in a row of addresses, each with one port: of so many in so many places, 30
+        // 2,000 pods in a row of addresses, each with one port: of so many in so many places, 32
         // share one by chance.
-        let mut taken = [false; PLACES as usize];
+        let mut taken = [[false; MARKS]; ENTRIES as usize];
         let mut shared = 0;
         for pod in 0..2_000_u32 {
             let address = u32::from_ne_bytes((0x0af4_0000 + pod).to_be_bytes());
-            let place = &mut taken[place(address, 8080) as usize];
+            let Place { entry, mark } = place(address, 8080);
+            let place = &mut taken[entry as usize][mark as usize];
             shared += u32::from(core::mem::replace(place, true));
         }
         assert!(shared < 60, "{shared}");

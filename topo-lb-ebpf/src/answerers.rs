@@ -1,7 +1,7 @@
 //! `answerers`: which endpoints may have something to answer. By it most packets on their way out
 //! need no look-up in the connection table.
 
-use topo_lb_common::answerers::{WHOLE, place};
+use topo_lb_common::answerers::{Marks, Place, place};
 
 use crate::glance::{Glance, Glimpse};
 use crate::maps::ANSWERERS;
@@ -9,22 +9,34 @@ use crate::maps::ANSWERERS;
 /// Whether a packet surely answers none of the connections that are translated.
 #[inline(always)]
 pub(crate) fn is_foreign<F: Glance>(packet: &Glimpse<F>) -> bool {
-    let place = place(F::folded(packet.source), packet.source_port());
-    !is_marked(place) && is_marked(WHOLE)
+    let Place { entry, mark } = place(F::folded(packet.source), packet.source_port());
+    ANSWERERS.get_ptr_mut(entry).is_some_and(|entry| {
+        // SAFETY: an array's element, of which each field is read by itself.
+        unsafe {
+            field(entry, mark).read_volatile() == 0
+                && (&raw const (*entry).whole).read_volatile() != 0
+        }
+    })
 }
 
+/// A mark, in place.
+///
+/// # Safety
+///
+/// `entry` is an element of the array, and `mark` is a [`Place`]'s.
 #[inline(always)]
-fn is_marked(place: u32) -> bool {
-    // SAFETY: one aligned word of an array's element.
-    ANSWERERS.get_ptr(place).is_none_or(|mark| unsafe { mark.read_volatile() } != 0)
+unsafe fn field(entry: *mut Marks, mark: u32) -> *mut u8 {
+    // SAFETY: as the caller says.
+    unsafe { (&raw mut (*entry).marks).cast::<u8>().add(mark as usize) }
 }
 
 /// Notes that an endpoint has a connection to answer, whose entry is there already: the agent, which
 /// makes the marks anew from the entries, then sees one or the other. `port` in host order.
 #[inline(always)]
 pub(crate) fn expect<F: Glance>(address: F::Address, port: u16) {
-    if let Some(mark) = ANSWERERS.get_ptr_mut(place(F::folded(address), port)) {
+    let Place { entry, mark } = place(F::folded(address), port);
+    if let Some(entry) = ANSWERERS.get_ptr_mut(entry) {
         // SAFETY: as above; every CPU writes the same.
-        unsafe { mark.write_volatile(1) };
+        unsafe { field(entry, mark).write_volatile(1) };
     }
 }

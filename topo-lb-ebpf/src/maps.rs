@@ -9,7 +9,7 @@ use aya_ebpf::btf_maps::{Array, HashMap, LruHashMap, PerCpuArray, SkStorage};
 use aya_ebpf::macros::btf_map;
 use topo_lb_common::address::{Frontend4, Frontend6};
 use topo_lb_common::affinity::{Affinity4, Affinity6, AffinityKey};
-use topo_lb_common::answerers;
+use topo_lb_common::answerers::{self, Marks};
 use topo_lb_common::backend::{Backend4, Backend6};
 use topo_lb_common::connection::{
     Bucket, Connection4, Connection6, Fragment4, Fragment6, Packets, Translation4, Translation6,
@@ -110,9 +110,13 @@ pub(crate) static FRAGMENTS4: Fragments<Fragment4, Translation4> = LruHashMap::n
 #[btf_map(name = "fragments6")]
 pub(crate) static FRAGMENTS6: Fragments<Fragment6, Translation6> = LruHashMap::new();
 
-/// Each agent has its own: the marks are as its programs have made them.
+/// Each agent has its own: the marks are as its programs have made them. It writes them in its
+/// memory, by `mmap`: byte by byte beside programs that do the same.
 #[btf_map(name = "answerers")]
-pub(crate) static ANSWERERS: Array<u32, { answerers::ENTRIES as usize }> = Array::new();
+pub(crate) static ANSWERERS: Array<Marks, { answerers::ENTRIES as usize }, MMAPABLE> = Array::new();
+
+/// `BPF_F_MMAPABLE` (fc9702273e2e, "bpf: Add mmap() support for BPF_MAP_TYPE_ARRAY", Linux 5.5).
+const MMAPABLE: usize = 1 << 10;
 
 /// Where an entry is put together: a program's stack has no room for it. Nothing else runs on a
 /// CPU between putting it there and inserting it.

@@ -8,12 +8,15 @@
 
 use std::io;
 use std::os::fd::AsFd as _;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use aya::maps::{Array, HashMap, Map, MapData, MapError};
-use topo_lb_common::answerers::{PLACES, WHOLE, folded, place};
+use aya::maps::{HashMap, Map, MapData, MapError};
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+use topo_lb_common::answerers::{ENTRIES, MARKS, Marks, Place, folded, place};
 use topo_lb_common::connection::{Connection4, Connection6, TO_CLIENT, Tuple4, Tuple6, lifetime};
 use topo_lb_common::maps;
 use tracing::{info, warn};
@@ -41,7 +44,7 @@ impl Answerers {
     /// packet up.
     pub(super) fn keep(marks: Map, four: &Map, six: &Map) -> Result<Self, StoreError> {
         let mut work = Work {
-            marks: Array::try_from(marks).map_err(failed(maps::ANSWERERS, "read"))?,
+            lines: Lines::of(&marks).map_err(failed(maps::ANSWERERS, "read"))?,
             four: another(four).map_err(failed(maps::CONNECTIONS4, "read"))?,
             six: another(six).map_err(failed(maps::CONNECTIONS6, "read"))?,
         };
@@ -76,8 +79,70 @@ fn another<K: bytemuck::Pod, V: bytemuck::Pod>(map: &Map) -> Result<Hash<K, V>, 
     HashMap::try_from(Map::LruHashMap(MapData::from_fd(fd)?))
 }
 
+/// An entry of `answerers`, in memory that programs write, too.
+#[repr(C, align(4))]
+struct Line {
+    whole: AtomicU32,
+    marks: [AtomicU8; MARKS],
+}
+
+const _: () = assert!(size_of::<Line>() == size_of::<Marks>());
+
+/// The entries of `answerers`, mapped into this process.
+struct Lines(NonNull<Line>);
+
+// SAFETY: memory of the map, which belongs to no thread; of a `Line` all is atomic.
+unsafe impl Send for Lines {}
+
+impl Lines {
+    const BYTES: usize = ENTRIES as usize * size_of::<Line>();
+
+    fn of(map: &Map) -> Result<Self, MapError> {
+        let Map::Array(data) = map else {
+            return Err(MapError::IoError(io::ErrorKind::InvalidData.into()));
+        };
+        let access = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: new memory, wherever the kernel puts it. It outlives the map's descriptor.
+        let memory = unsafe {
+            mmap(std::ptr::null_mut(), Self::BYTES, access, MapFlags::SHARED, data.fd().as_fd(), 0)
+        };
+        let memory = memory.map_err(|error| MapError::IoError(error.into()))?;
+        let none = || MapError::IoError(io::ErrorKind::InvalidData.into());
+        NonNull::new(memory.cast()).map(Self).ok_or_else(none)
+    }
+
+    fn all(&self) -> &[Line] {
+        // SAFETY: as many entries as were mapped, at the beginning of a page; any bytes are a `Line`.
+        unsafe { std::slice::from_raw_parts(self.0.as_ptr(), ENTRIES as usize) }
+    }
+
+    /// Whether programs may rely on the marks.
+    fn set_whole(&self, whole: bool) {
+        for line in self.all() {
+            line.whole.store(whole.into(), Ordering::Release);
+        }
+    }
+
+    fn clear(&self) {
+        for mark in self.all().iter().flat_map(|line| &line.marks) {
+            mark.store(0, Ordering::Relaxed);
+        }
+    }
+
+    fn mark(&self, Place { entry, mark }: Place) {
+        self.all()[entry as usize].marks[mark as usize].store(1, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Lines {
+    fn drop(&mut self) {
+        // SAFETY: mapped by `of`, and borrowed by nobody any more.
+        let _ = unsafe { munmap(self.0.as_ptr().cast(), Self::BYTES) };
+    }
+}
+
 struct Work {
-    marks: Array<MapData, u32>,
+    lines: Lines,
     four: Hash<Tuple4, Connection4>,
     six: Hash<Tuple6, Connection6>,
 }
@@ -89,14 +154,10 @@ impl Work {
     /// after the old ones were taken away, or the entry is there when the entries are read.
     fn learn(&mut self) -> Result<(), StoreError> {
         let began = Instant::now();
-        self.set(WHOLE, 0)?;
+        self.lines.set_whole(false);
         // No program relies on them any more; and none that was replaced runs, which marks nothing.
         bpf::grace()?;
-        for place in 0..PLACES {
-            if self.marks.get(&place, 0).map_err(failed(maps::ANSWERERS, "read"))? != 0 {
-                self.set(place, 0)?;
-            }
-        }
+        self.lines.clear();
         // Whoever has set one of those has its entry in the table now, for every CPU to see.
         bpf::grace()?;
         let now = now();
@@ -120,16 +181,12 @@ impl Work {
         places.sort_unstable();
         places.dedup();
         for &place in &places {
-            self.set(place, 1)?;
+            self.lines.mark(place);
         }
         // Nobody is left who has seen a place without its mark, and might yet see that they are whole.
         bpf::grace()?;
-        self.set(WHOLE, 1)?;
+        self.lines.set_whole(true);
         info!(marks = places.len(), took = ?began.elapsed(), "tc knows which endpoints may answer");
         Ok(())
-    }
-
-    fn set(&mut self, place: u32, value: u32) -> Result<(), StoreError> {
-        self.marks.set(place, value, 0).map_err(failed(maps::ANSWERERS, "write"))
     }
 }
