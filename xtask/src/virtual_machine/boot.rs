@@ -1,21 +1,22 @@
 //! One machine, from its firmware to its end.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Result;
 
 use super::emulator::Emulator;
 use crate::process::to_log;
-use crate::progress::Screen;
 use crate::workspace::Workspace;
 
 /// What is booted.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Machine<'a> {
     pub(super) emulator: &'a Emulator,
     pub(super) image: &'a Path,
-    pub(super) initramfs: &'a Path,
+    pub(super) initramfs: PathBuf,
+    /// Where what it says is kept.
+    pub(super) log: PathBuf,
 }
 
 /// Why each is so:
@@ -45,32 +46,20 @@ const ARGUMENTS: &[&str] = &[
 const COMMAND_LINE: &str = "console=ttyS0 panic=-1 quiet";
 
 impl Machine<'_> {
-    /// Boots it, waits for its end, and keeps what it says in a log. How it went, only the log
-    /// tells: a machine that panics ends as well as any.
+    /// Boots it, waits for its end, and keeps what it says in a log; `hear` gets the last line of
+    /// that, now and then. How it went, only the log tells: a machine that panics ends as well as any.
     ///
     /// # Errors
     /// The emulator fails, or the machine does not end in time.
     pub(super) fn run(
         &self,
         workspace: &Workspace,
-        screen: &Screen,
-        title: &str,
-        log: &Path,
         limit: Duration,
+        hear: impl FnMut(&str),
     ) -> Result<()> {
         let mut command = self.emulator.command(workspace);
-        command.args(ARGUMENTS).arg("-kernel").arg(self.image).arg("-initrd").arg(self.initramfs);
+        command.args(ARGUMENTS).arg("-kernel").arg(self.image).arg("-initrd").arg(&self.initramfs);
         command.args(["-append", COMMAND_LINE]);
-        let mut running = screen.start(title);
-        match to_log(&mut command, log, Some(limit), |line| running.tick(line)) {
-            Ok(()) => {
-                running.done();
-                Ok(())
-            }
-            Err(error) => {
-                running.failed();
-                Err(error)
-            }
-        }
+        to_log(&mut command, &self.log, Some(limit), hear)
     }
 }

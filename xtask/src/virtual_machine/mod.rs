@@ -4,6 +4,7 @@
 //! process is the program `guest` of the package `tests`, and what that says on the serial port is
 //! all that comes back.
 
+mod at_once;
 mod boot;
 mod counts;
 mod debian_kernel;
@@ -15,16 +16,20 @@ mod report;
 mod suites;
 
 use std::fs;
-use std::path::PathBuf;
-use std::time::Duration;
+use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
 
 pub(crate) use debian_kernel::Line;
 pub(crate) use suites::Scope;
 
-use crate::progress::Screen;
+use crate::process::caught;
+use crate::progress::{Screen, clock};
 use crate::workspace::Workspace;
+use at_once::at_once;
+use boot::Machine;
 use counts::Counts;
 use report::Report;
 
@@ -36,7 +41,7 @@ pub(crate) fn is_obtainable(debian12: bool) -> bool {
         && debian_kernel::is_obtainable()
 }
 
-/// Runs the suites on kernels, one machine after the other: this one has better to do than two.
+/// Runs the suites on kernels, as many machines at once as there are cores: an emulator takes one.
 ///
 /// # Errors
 /// A suite fails on a kernel, or a machine does not come to its end; the other kernels' suites have
@@ -53,16 +58,30 @@ pub(crate) fn run(
     let programs = guest::build(workspace, screen)?;
     let mut counts = Counts::read(workspace)?;
     counts.set("host", verify_here(workspace, screen, &programs)?);
-    let mut failures = Vec::new();
+    let suites = suites::selection(scope);
+    let mut machines = Vec::new();
     for kernel in &kernels {
         let line = kernel.line.name();
-        match boot_and_test(workspace, screen, &emulator, kernel, &programs, scope) {
+        let initramfs = workspace.target.join("virtual-machine").join(format!("initramfs-{line}"));
+        guest::pack(workspace, kernel, &programs, &suites, &initramfs)?;
+        let log = workspace.log(&format!("linux-{line}"));
+        machines.push(Machine { emulator: &emulator, image: &kernel.image, initramfs, log });
+    }
+    let releases: Vec<&str> = kernels.iter().map(|kernel| kernel.release.as_str()).collect();
+    let ends = boot(workspace, screen, &releases.join(", "), &machines, limit(scope));
+    if caught() != 0 {
+        bail!("interrupted");
+    }
+    let mut failures = Vec::new();
+    for ((kernel, machine), (ended, took)) in kernels.iter().zip(&machines).zip(ends) {
+        screen.note(&format!("Linux {}: {}", kernel.release, clock(took)));
+        let line = kernel.line.name();
+        match judge(screen, machine, &suites, ended) {
             Ok(report) => counts.set(line, report.verified),
-            Err(error) if crate::process::caught() == 0 => {
+            Err(error) => {
                 screen.warn(&format!("{line}: {error:#}"));
                 failures.push(line);
             }
-            Err(error) => return Err(error),
         }
     }
     for text in counts.table() {
@@ -91,36 +110,51 @@ fn verify_here(
     Ok(Report::read(&read(&log)?).verified)
 }
 
-fn boot_and_test(
+/// Boots machines and waits for their ends: how each ended, and how long it took.
+fn boot(
     workspace: &Workspace,
     screen: &Screen,
-    emulator: &emulator::Emulator,
-    kernel: &debian_kernel::DebianKernel,
-    programs: &guest::Programs,
-    scope: Scope,
+    releases: &str,
+    machines: &[Machine<'_>],
+    limit: Duration,
+) -> Vec<(Result<()>, Duration)> {
+    let mut running = screen.start(format!("Linux {releases}"));
+    let work = |machine: &Machine<'_>, say: &mut dyn FnMut(String)| {
+        let begun = Instant::now();
+        let ended = machine.run(workspace, limit, |line| say(line.to_owned()));
+        (ended, begun.elapsed())
+    };
+    let cores = thread::available_parallelism().map_or(1, usize::from);
+    let ends = at_once(machines, cores, work, |line| running.tick(&line));
+    if ends.iter().all(|(ended, _)| ended.is_ok()) {
+        running.done()
+    } else {
+        running.failed()
+    };
+    ends
+}
+
+/// What a machine that has ended has said.
+fn judge(
+    screen: &Screen,
+    machine: &Machine<'_>,
+    suites: &[suites::Suite],
+    ended: Result<()>,
 ) -> Result<Report> {
-    let line = kernel.line.name();
-    let suites = suites::selection(scope);
-    let initramfs = workspace.target.join("virtual-machine").join(format!("initramfs-{line}"));
-    guest::pack(workspace, kernel, programs, &suites, &initramfs)?;
-    let log = workspace.log(&format!("linux-{line}"));
-    let machine = boot::Machine { emulator, image: &kernel.image, initramfs: &initramfs };
-    let title = format!("Linux {}", kernel.release);
-    let ended = machine.run(workspace, screen, &title, &log, limit(scope));
-    let said = read(&log)?;
+    let said = read(&machine.log)?;
     let report = Report::read(&said);
     for text in report.lines() {
         screen.note(&format!("  {text}"));
     }
-    if let Err(error) = ended.and_then(|()| suites::judge(&suites, &report)) {
+    if let Err(error) = ended.and_then(|()| suites::judge(suites, &report)) {
         for text in report::excerpt(&said) {
             screen.note(&format!("│ {text}"));
         }
-        return Err(error.context(format!("all that it said is in {}", log.display())));
+        return Err(error.context(format!("all that it said is in {}", machine.log.display())));
     }
     // It is as large as all programs together.
-    fs::remove_file(&initramfs)
-        .with_context(|| format!("cannot remove {}", initramfs.display()))?;
+    fs::remove_file(&machine.initramfs)
+        .with_context(|| format!("cannot remove {}", machine.initramfs.display()))?;
     Ok(report)
 }
 
@@ -133,7 +167,7 @@ fn limit(scope: Scope) -> Duration {
     Duration::from_secs(minutes * 60)
 }
 
-fn read(log: &PathBuf) -> Result<String> {
+fn read(log: &Path) -> Result<String> {
     let bytes = fs::read(log).with_context(|| format!("cannot read {}", log.display()))?;
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
