@@ -351,16 +351,30 @@ impl Programs {
         Ok(Array::<&MapData, u32>::try_from(revision)?.get(&0, 0)?)
     }
 
-    /// Takes an IPv4 endpoint off a Service's members.
+    /// Takes an endpoint off a Service's members.
     ///
     /// # Errors
     /// It was none.
     pub fn remove_member(&mut self, service: u32, endpoint: SocketAddr) -> Result<()> {
-        let address = four(endpoint.ip())?.octets();
-        let key = MemberKey4 { service, address, port: endpoint.port(), reserved: 0 };
-        let map = self.ebpf.map_mut(maps::MEMBERS4).context("a map")?;
-        HashMap::<&mut MapData, Raw<MemberKey4>, Raw<Member>>::try_from(map)?.remove(&Raw(key))?;
+        let port = endpoint.port();
+        match endpoint.ip() {
+            IpAddr::V4(address) => {
+                let address = address.octets();
+                let key = MemberKey4 { service, address, port, reserved: 0 };
+                self.remove::<_, Member>(maps::MEMBERS4, key)?;
+            }
+            IpAddr::V6(address) => {
+                let address = address.octets();
+                let key = MemberKey6 { service, address, port, reserved: 0 };
+                self.remove::<_, Member>(maps::MEMBERS6, key)?;
+            }
+        }
         self.revise()
+    }
+
+    fn remove<K: Pod, V: Pod>(&mut self, name: &str, key: K) -> Result<()> {
+        let map = self.ebpf.map_mut(name).context("a map")?;
+        Ok(HashMap::<&mut MapData, Raw<K>, Raw<V>>::try_from(map)?.remove(&Raw(key))?)
     }
 
     fn revise(&mut self) -> Result<()> {
@@ -394,21 +408,38 @@ impl Programs {
     /// # Errors
     /// The map cannot be read.
     pub fn connections4(&self) -> Result<Vec<(Tuple4, Connection4)>> {
-        let map = self.ebpf.map(maps::CONNECTIONS4).context("a map")?;
-        let map = HashMap::<&MapData, Raw<Tuple4>, Raw<Connection4>>::try_from(map)?;
+        self.entries(maps::CONNECTIONS4)
+    }
+
+    /// The IPv6 connections, both ways of each.
+    ///
+    /// # Errors
+    /// The map cannot be read.
+    pub fn connections6(&self) -> Result<Vec<(Tuple6, Connection6)>> {
+        self.entries(maps::CONNECTIONS6)
+    }
+
+    fn entries<K: Pod, V: Pod>(&self, name: &str) -> Result<Vec<(K, V)>> {
+        let map = self.ebpf.map(name).context("a map")?;
+        let map = HashMap::<&MapData, Raw<K>, Raw<V>>::try_from(map)?;
         map.iter()
             .map(|pair| pair.map(|(key, value)| (key.0, value.0)).map_err(Into::into))
             .collect()
     }
 
-    /// Makes every IPv4 connection as old as if nothing had come for `age`.
+    /// Makes every connection as old as if nothing had come for `age`.
     ///
     /// # Errors
     /// The map cannot be written.
-    pub fn age4(&mut self, age: Duration) -> Result<()> {
+    pub fn age(&mut self, age: Duration) -> Result<()> {
+        let age = age.as_nanos() as u64;
         for (key, mut value) in self.connections4()? {
-            value.last_used = value.last_used.saturating_sub(age.as_nanos() as u64);
+            value.last_used = value.last_used.saturating_sub(age);
             self.insert(maps::CONNECTIONS4, key, value)?;
+        }
+        for (key, mut value) in self.connections6()? {
+            value.last_used = value.last_used.saturating_sub(age);
+            self.insert(maps::CONNECTIONS6, key, value)?;
         }
         Ok(())
     }

@@ -183,8 +183,8 @@ pub struct Packets {
     pub unanswered: u64,
     /// To a Service, but no connection is known that it could belong to: untouched.
     pub unknown: u64,
-    /// Headers that contradict themselves or end too early, of clients only in packets to where
-    /// Services are: untouched.
+    /// Headers that contradict themselves or end too early: untouched. What comes from a client is
+    /// looked at only if it is sent to where Services are, or ends before it says so.
     pub malformed: u64,
     /// ICMP errors, translated.
     pub errors: u64,

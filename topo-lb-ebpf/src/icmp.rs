@@ -25,10 +25,21 @@ const fn is_error(is_ipv6: bool, icmp_type: u8) -> bool {
     if is_ipv6 { matches!(icmp_type, 1..=4) } else { matches!(icmp_type, 3 | 11 | 12) }
 }
 
-/// Translates an ICMP error, if it is about a packet of a connection that is translated: of a client
-/// about an answer that it got, to a client about what it has sent.
+/// Of a client, about an answer that it got.
+#[inline(never)]
+pub(crate) fn from_client<F: Track>(skb: *mut __sk_buff) -> i32 {
+    translate::<F>(skb, Hook::Ingress)
+}
+
+/// To a client, about what it has sent.
+#[inline(never)]
+pub(crate) fn to_client<F: Track>(skb: *mut __sk_buff) -> i32 {
+    translate::<F>(skb, Hook::Egress)
+}
+
+/// Translates an ICMP error, if it is about a packet of a connection that is translated.
 #[inline(always)]
-pub(crate) fn translate<F: Track>(skb: *mut __sk_buff, hook: Hook) -> i32 {
+fn translate<F: Track>(skb: *mut __sk_buff, hook: Hook) -> i32 {
     let outer = &<F as Read>::header(skb, ETHERNET, false);
     let Some(word) = load::<u32>(skb, outer.transport) else {
         count(hook, |packets| &mut packets.malformed);

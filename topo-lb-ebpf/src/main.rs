@@ -5,7 +5,6 @@
 #![no_main]
 
 mod affinity;
-mod alone;
 mod answerers;
 mod cgroup;
 mod checksum;

@@ -55,7 +55,7 @@ fn failed() -> i32 {
 /// Answers a TCP segment with a RST (RFC 9293 §3.10.7.1). The segment itself becomes it, with the
 /// length that it has: so it does not matter whether a device is still to compute its checksum,
 /// which no program can know. Options and payload of a RST mean nothing to who gets it.
-#[inline(always)]
+#[inline(never)]
 pub(crate) fn reset<F: Track>(skb: *mut __sk_buff) -> i32 {
     let header = F::header(skb, ETHERNET, false);
     let transport = transport(skb, &header);
@@ -106,7 +106,7 @@ pub(crate) fn reset<F: Track>(skb: *mut __sk_buff) -> i32 {
 
 /// Answers any packet with "port unreachable" (RFC 792, RFC 4443), which quotes the packet's
 /// headers, as far as ports go.
-#[inline(always)]
+#[inline(never)]
 pub(crate) fn unreachable<F: Track>(skb: *mut __sk_buff) -> i32 {
     let header = F::header(skb, ETHERNET, false);
     if !F::is_unicast(header.source) || !may_answer() {

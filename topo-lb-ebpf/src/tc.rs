@@ -1,8 +1,7 @@
 //! The tc hooks: packets of clients that have no socket here.
 //!
 //! What most packets need is one function, and what few need is one function each, which reads the
-//! packet anew: the stack of a program with all that it calls is 512 bytes. [`Alone`] makes functions
-//! of them.
+//! packet anew: the stack of a program with all that it calls is 512 bytes.
 #![expect(
     clippy::needless_borrows_for_generic_args,
     reason = "what is passed by value is copied, on a stack of 512 bytes"
@@ -12,7 +11,6 @@ use aya_ebpf::bindings::{__sk_buff, BPF_ANY, TC_ACT_SHOT, TC_ACT_UNSPEC};
 use topo_lb_common::address::{SCTP, TCP, UDP};
 use topo_lb_common::connection::{FRAGMENT_LIFETIME, FROM_CLIENT, HAIRPIN, TO_CLIENT};
 
-use crate::alone::Alone;
 use crate::answerers::is_foreign;
 use crate::clock::now;
 use crate::connection::{self, Chosen, Standing};
@@ -22,6 +20,7 @@ use crate::resolve::in_range;
 use crate::rewrite::{Says, readdress, rewrite, send_back};
 use crate::totals::{Hook, count};
 use crate::track::Track;
+use crate::{icmp, refuse};
 
 /// The verdict by which other programs of the hook see the packet next, changed or not: the same
 /// number for tcx (`TCX_NEXT`) and for clsact.
@@ -40,7 +39,7 @@ mod step {
     /// Remember the way back.
     pub(super) const CHOSEN: i32 = 104;
     /// Translate: the connection is there, and its endpoint is settled.
-    pub(super) const OPENED: i32 = 105;
+    pub(super) const SETTLED: i32 = 105;
     /// Look at what an ICMP error quotes.
     pub(super) const ERROR: i32 = 101;
     /// Leave a datagram alone of which this is the first fragment.
@@ -62,7 +61,7 @@ pub(crate) fn ingress(skb: *mut __sk_buff) -> i32 {
 }
 
 #[inline(always)]
-fn ingress_of<F: Alone>(skb: *mut __sk_buff) -> i32 {
+fn ingress_of<F: Track>(skb: *mut __sk_buff) -> i32 {
     // Most packets are not ours, and their destination is enough to see it. An address that a
     // fragment or an ICMP error is sent to is one of a Service, too.
     match F::destination(skb) {
@@ -70,29 +69,32 @@ fn ingress_of<F: Alone>(skb: *mut __sk_buff) -> i32 {
         Some(destination) if !in_range::<F>(destination) => return untouched(Hook::Ingress),
         Some(_) => {}
     }
-    let mut next = F::from_client(skb, 0);
+    let mut next = from_client::<F>(skb, false);
     if next == step::DOUBTFUL {
-        next = F::reconsider(skb);
-    }
-    if next == step::OPEN {
-        next = F::open(skb);
-        if next == step::CHOSEN {
-            next = F::expect_answers(skb);
+        next = reconsider::<F>(skb);
+        if next == step::SETTLED {
+            next = from_client::<F>(skb, true);
         }
     }
-    if next == step::OPENED {
-        next = F::from_client(skb, 1);
+    if next == step::OPEN {
+        next = open::<F>(skb);
+        if next == step::CHOSEN {
+            next = expect_answers::<F>(skb);
+        }
+        if next == step::SETTLED {
+            next = from_client::<F>(skb, true);
+        }
     }
     if next == step::STRAY {
-        next = F::stray(skb);
+        next = stray::<F>(skb);
     }
     match next {
         // What was remembered a moment ago is gone again.
         step::OPEN => dropped(Hook::Ingress),
-        step::LEFT => F::leave_from_client(skb),
-        step::ERROR => F::error_from_client(skb),
-        step::RESET => F::reset(skb),
-        step::UNREACHABLE => F::unreachable(skb),
+        step::LEFT => leave_fragments::<F>(skb, Hook::Ingress),
+        step::ERROR => icmp::from_client::<F>(skb),
+        step::RESET => refuse::reset::<F>(skb),
+        step::UNREACHABLE => refuse::unreachable::<F>(skb),
         verdict => verdict,
     }
 }
@@ -108,14 +110,14 @@ pub(crate) fn egress(skb: *mut __sk_buff) -> i32 {
 }
 
 #[inline(always)]
-fn egress_of<F: Alone>(skb: *mut __sk_buff) -> i32 {
+fn egress_of<F: Track>(skb: *mut __sk_buff) -> i32 {
     // Most packets are not ours, and one look is enough to see it.
     if F::glance(skb).is_some_and(|packet| is_foreign(&packet)) {
         return untouched(Hook::Egress);
     }
-    match F::to_client(skb) {
-        step::LEFT => F::leave_to_client(skb),
-        step::ERROR => F::error_to_client(skb),
+    match to_client::<F>(skb) {
+        step::LEFT => leave_fragments::<F>(skb, Hook::Egress),
+        step::ERROR => icmp::to_client::<F>(skb),
         verdict => verdict,
     }
 }
@@ -171,8 +173,8 @@ fn addressed<F: Track>(header: &Header<F>, ports: u32) -> Says<F> {
     }
 }
 
-#[inline(always)]
-pub(crate) fn from_client<F: Track>(skb: *mut __sk_buff, is_settled: bool) -> i32 {
+#[inline(never)]
+fn from_client<F: Track>(skb: *mut __sk_buff, is_settled: bool) -> i32 {
     let hook = Hook::Ingress;
     let header = F::header(skb, ETHERNET, false);
     if header.shape == Shape::Malformed {
@@ -223,8 +225,8 @@ pub(crate) fn from_client<F: Track>(skb: *mut __sk_buff, is_settled: bool) -> i3
 }
 
 /// A packet of a connection whose endpoint may be another one's by now, or gone.
-#[inline(always)]
-pub(crate) fn reconsider<F: Track>(skb: *mut __sk_buff) -> i32 {
+#[inline(never)]
+fn reconsider<F: Track>(skb: *mut __sk_buff) -> i32 {
     let header = F::header(skb, ETHERNET, false);
     let transport = transport(skb, &header);
     let says = said(&header, &transport);
@@ -244,13 +246,13 @@ pub(crate) fn reconsider<F: Track>(skb: *mut __sk_buff) -> i32 {
             connection::forget::<F>(&key, found, header.protocol);
             step::RESET
         }
-        _ => step::OPENED,
+        _ => step::SETTLED,
     }
 }
 
 /// A packet in the middle of no connection that is known.
-#[inline(always)]
-pub(crate) fn stray<F: Track>(skb: *mut __sk_buff) -> i32 {
+#[inline(never)]
+fn stray<F: Track>(skb: *mut __sk_buff) -> i32 {
     let hook = Hook::Ingress;
     let header = F::header(skb, ETHERNET, false);
     let transport = transport(skb, &header);
@@ -267,8 +269,8 @@ pub(crate) fn stray<F: Track>(skb: *mut __sk_buff) -> i32 {
 }
 
 /// A packet to a frontend that opens a connection.
-#[inline(always)]
-pub(crate) fn open<F: Track>(skb: *mut __sk_buff) -> i32 {
+#[inline(never)]
+fn open<F: Track>(skb: *mut __sk_buff) -> i32 {
     let hook = Hook::Ingress;
     let header = F::header(skb, ETHERNET, false);
     let transport = transport(skb, &header);
@@ -284,8 +286,8 @@ pub(crate) fn open<F: Track>(skb: *mut __sk_buff) -> i32 {
 }
 
 /// The packet that an endpoint was just chosen for.
-#[inline(always)]
-pub(crate) fn expect_answers<F: Track>(skb: *mut __sk_buff) -> i32 {
+#[inline(never)]
+fn expect_answers<F: Track>(skb: *mut __sk_buff) -> i32 {
     let hook = Hook::Ingress;
     let header = F::header(skb, ETHERNET, false);
     let transport = transport(skb, &header);
@@ -293,11 +295,11 @@ pub(crate) fn expect_answers<F: Track>(skb: *mut __sk_buff) -> i32 {
         return dropped(hook);
     }
     count(hook, |packets| &mut packets.opened);
-    step::OPENED
+    step::SETTLED
 }
 
-#[inline(always)]
-pub(crate) fn to_client<F: Track>(skb: *mut __sk_buff) -> i32 {
+#[inline(never)]
+fn to_client<F: Track>(skb: *mut __sk_buff) -> i32 {
     let hook = Hook::Egress;
     let header = F::header(skb, ETHERNET, false);
     match header.shape {
@@ -373,8 +375,8 @@ fn left<F: Track>(header: &Header<F>, hook: Hook) -> i32 {
 }
 
 /// The identification may be one that a datagram had which was translated, a moment ago.
-#[inline(always)]
-pub(crate) fn leave_fragments<F: Track>(skb: *mut __sk_buff, hook: Hook) -> i32 {
+#[inline(never)]
+fn leave_fragments<F: Track>(skb: *mut __sk_buff, hook: Hook) -> i32 {
     let header = F::header(skb, ETHERNET, false);
     let key = F::fragment(
         (header.source, header.destination),

@@ -18,10 +18,11 @@ use topo_lb::{explain, lint, source};
 const NODES: usize = 4;
 
 /// One input: its first byte says how the rest is written, as a file's name does.
-pub(crate) fn one(bytes: &[u8]) {
-    let Some((&first, content)) = bytes.split_first() else { return };
+/// Whether it could be read at all.
+pub(crate) fn one(bytes: &[u8]) -> bool {
+    let Some((&first, content)) = bytes.split_first() else { return false };
     let name = if first % 2 == 0 { "fuzz.yaml" } else { "fuzz.json" };
-    let Ok(listing) = source::file::parse(Path::new(name), content) else { return };
+    let Ok(listing) = source::file::parse(Path::new(name), content) else { return false };
     let source::Listing { updates, faults } = listing;
     let mut state = State::default();
     for update in updates.clone() {
@@ -61,4 +62,5 @@ pub(crate) fn one(bytes: &[u8]) {
         let named: BTreeSet<_> = installed.placed().map(|(_, placed)| placed.entry.index).collect();
         assert!(named.iter().all(|&index| installed.indexes().name(index).is_some()));
     }
+    true
 }

@@ -179,7 +179,9 @@ const FEATURES: [(&str, &[Feature], Option<&str>); 6] = [
     (
         "clock",
         &[Feature::CoarseClock],
-        Some("each packet that tc translates reads the clock, some 20 ns"),
+        Some(
+            "each packet that tc translates takes the time of one more look-up, to read the clock",
+        ),
     ),
 ];
 

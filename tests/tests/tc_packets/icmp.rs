@@ -88,7 +88,7 @@ fn an_icmp_error_about_what_is_over_is_untouched() -> Result<()> {
     let mut programs = scene()?;
     let asked = udp(CLIENT4, WEB4);
     let opened = expect(&mut programs, "asks", Hook::Ingress, &asked, (NEXT, CLIENT4, A4))?;
-    programs.age4(Duration::from_secs(40))?;
+    programs.age(Duration::from_secs(40))?;
     let port = Icmpv4Type::DestinationUnreachable(icmpv4::DestUnreachableHeader::Port);
     let mut error = Vec::new();
     PacketBuilder::ethernet2(NODE_MAC, VM_MAC)

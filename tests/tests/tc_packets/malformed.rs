@@ -7,7 +7,9 @@ use proptest::test_runner::{Config, TestRunner};
 use topo_lb_tests::frame::{NODE_MAC, Tcp, VM_MAC};
 use topo_lb_tests::packets::{Hook, NEXT};
 
-use super::scene::{A6, CLIENT4, CLIENT6, WEB4, WEB6, expect, expect_untouched, scene, tcp, udp};
+use super::scene::{
+    A4, A6, CLIENT4, CLIENT6, WEB4, WEB6, expect, expect_untouched, scene, tcp, udp,
+};
 
 #[test]
 fn headers_that_end_too_early_or_contradict_themselves_are_untouched() -> Result<()> {
@@ -44,6 +46,10 @@ fn headers_that_end_too_early_or_contradict_themselves_are_untouched() -> Result
     let mut short = tcp(CLIENT4, WEB4, Tcp::Syn(1));
     short[46] = 0x40;
     expect_untouched(&mut programs, "a TCP header of 16 bytes", Hook::Ingress, &short)?;
+    // Where no Service is, nobody looks.
+    let mut elsewhere = udp(CLIENT4, A4);
+    elsewhere[14] = 0x44;
+    expect_untouched(&mut programs, "not to a Service", Hook::Ingress, &elsewhere)?;
     ensure!(programs.connections4()?.is_empty(), "{:?}", programs.connections4()?);
     ensure!(
         programs.totals(Hook::Ingress)?.malformed == 31,

@@ -17,6 +17,7 @@ pub(super) const CLIENT6: &str = "[fd00:244:1::9]:40000";
 pub(super) const WEB6: &str = "[fd00:96::1]:80";
 pub(super) const EMPTY6: &str = "[fd00:96::3]:80";
 pub(super) const A6: &str = "[fd00:244:1::3]:9376";
+pub(super) const B6: &str = "[fd00:244:2::2]:9376";
 
 pub(super) fn at(text: &str) -> SocketAddr {
     text.parse().expect("an address in a test")

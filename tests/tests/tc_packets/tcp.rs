@@ -9,7 +9,9 @@ use topo_lb_common::connection::{ANSWERED, is_closed};
 use topo_lb_tests::frame::{Tcp, VM_MAC, says, wrong_checksums};
 use topo_lb_tests::packets::{BACK, Hook, NEXT, Programs};
 
-use super::scene::{A4, B4, CLIENT4, OTHER4, WEB4, at, expect, expect_untouched, scene, tcp};
+use super::scene::{
+    A4, A6, B4, B6, CLIENT4, CLIENT6, OTHER4, WEB4, WEB6, at, expect, expect_untouched, scene, tcp,
+};
 
 #[test]
 fn a_client_that_is_its_own_endpoint_hears_the_service() -> Result<()> {
@@ -59,22 +61,40 @@ fn a_new_syn_chooses_anew_and_the_old_endpoint_speaks_no_more() -> Result<()> {
 
 #[test]
 fn a_connection_whose_endpoint_is_gone_and_silent_is_reset() -> Result<()> {
-    let mut programs = scene()?;
-    let (syn, data) = (tcp(CLIENT4, WEB4, Tcp::Syn(1)), tcp(CLIENT4, WEB4, Tcp::Ack));
-    let (syn_ack, answer) = (tcp(A4, CLIENT4, Tcp::SynAck), tcp(A4, CLIENT4, Tcp::Ack));
-    expect(&mut programs, "SYN", Hook::Ingress, &syn, (NEXT, CLIENT4, A4))?;
-    expect(&mut programs, "SYN-ACK", Hook::Egress, &syn_ack, (NEXT, WEB4, CLIENT4))?;
-    programs.remove_member(1, at(A4))?;
-    expect(&mut programs, "still speaks", Hook::Ingress, &data, (NEXT, CLIENT4, A4))?;
-    programs.age4(Duration::from_secs(40))?;
-    expect(&mut programs, "has answered", Hook::Egress, &answer, (NEXT, WEB4, CLIENT4))?;
-    expect(&mut programs, "goes on", Hook::Ingress, &data, (NEXT, CLIENT4, A4))?;
-    programs.age4(Duration::from_secs(40))?;
-    let out = expect(&mut programs, "is silent", Hook::Ingress, &data, (BACK, WEB4, CLIENT4))?;
-    let sliced = SlicedPacket::from_ethernet(&out)?;
-    let Some(TransportSlice::Tcp(rst)) = sliced.transport else { panic!("no TCP") };
-    ensure!(rst.rst() && rst.sequence_number() == 77, "{rst:?}");
-    ensure!(programs.connections4()?.is_empty(), "{:?}", programs.connections4()?);
+    for (client, web, a) in [(CLIENT4, WEB4, A4), (CLIENT6, WEB6, A6)] {
+        let mut programs = scene()?;
+        let (syn, data) = (tcp(client, web, Tcp::Syn(1)), tcp(client, web, Tcp::Ack));
+        let (syn_ack, answer) = (tcp(a, client, Tcp::SynAck), tcp(a, client, Tcp::Ack));
+        expect(&mut programs, "SYN", Hook::Ingress, &syn, (NEXT, client, a))?;
+        expect(&mut programs, "SYN-ACK", Hook::Egress, &syn_ack, (NEXT, web, client))?;
+        programs.remove_member(1, at(a))?;
+        expect(&mut programs, "still speaks", Hook::Ingress, &data, (NEXT, client, a))?;
+        programs.age(Duration::from_secs(40))?;
+        expect(&mut programs, "has answered", Hook::Egress, &answer, (NEXT, web, client))?;
+        expect(&mut programs, "goes on", Hook::Ingress, &data, (NEXT, client, a))?;
+        programs.age(Duration::from_secs(40))?;
+        let out = expect(&mut programs, "is silent", Hook::Ingress, &data, (BACK, web, client))?;
+        let sliced = SlicedPacket::from_ethernet(&out)?;
+        let Some(TransportSlice::Tcp(rst)) = sliced.transport else { panic!("no TCP") };
+        ensure!(rst.rst() && rst.sequence_number() == 77, "{rst:?}");
+        ensure!(programs.connections4()?.is_empty(), "{:?}", programs.connections4()?);
+        ensure!(programs.connections6()?.is_empty(), "{:?}", programs.connections6()?);
+    }
+    Ok(())
+}
+
+#[test]
+fn a_syn_that_nobody_has_answered_leaves_an_endpoint_that_is_gone() -> Result<()> {
+    for (client, web, a, b) in [(CLIENT4, WEB4, A4, B4), (CLIENT6, WEB6, A6, B6)] {
+        let mut programs = scene()?;
+        let (syn, data) = (tcp(client, web, Tcp::Syn(1)), tcp(client, web, Tcp::Ack));
+        expect(&mut programs, "SYN", Hook::Ingress, &syn, (NEXT, client, a))?;
+        programs.serve(1, at(web), TCP, &[at(b)])?;
+        programs.remove_member(1, at(a))?;
+        expect(&mut programs, "sent again", Hook::Ingress, &syn, (NEXT, client, b))?;
+        programs.serve(1, at(web), TCP, &[at(a)])?;
+        expect(&mut programs, "what is open stays", Hook::Ingress, &data, (NEXT, client, b))?;
+    }
     Ok(())
 }
 

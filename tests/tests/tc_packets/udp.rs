@@ -25,16 +25,16 @@ fn datagrams_of_one_way_keep_the_other_way_too() -> Result<()> {
     let (asked, answered) = (udp(CLIENT4, WEB4), udp(A4, CLIENT4));
     for _ in 0..5 {
         expect(&mut programs, "asks", Hook::Ingress, &asked, (NEXT, CLIENT4, A4))?;
-        programs.age4(Duration::from_secs(20))?;
+        programs.age(Duration::from_secs(20))?;
     }
     expect(&mut programs, "answers late", Hook::Egress, &answered, (NEXT, WEB4, CLIENT4))?;
     programs.serve(2, at(WEB4), UDP, &[at(A4), at(B4)])?;
     for _ in 0..5 {
-        programs.age4(Duration::from_secs(100))?;
+        programs.age(Duration::from_secs(100))?;
         expect(&mut programs, "goes on", Hook::Egress, &answered, (NEXT, WEB4, CLIENT4))?;
     }
     expect(&mut programs, "the same one", Hook::Ingress, &asked, (NEXT, CLIENT4, A4))?;
     // Silence of both ends it.
-    programs.age4(Duration::from_secs(130))?;
+    programs.age(Duration::from_secs(130))?;
     expect_untouched(&mut programs, "too late", Hook::Egress, &answered)
 }

@@ -4,4 +4,6 @@
 #[path = "../manifests.rs"]
 mod manifests;
 
-libfuzzer_sys::fuzz_target!(|bytes: &[u8]| manifests::one(bytes));
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
+    manifests::one(bytes);
+});

@@ -8,11 +8,13 @@ mod manifests;
 #[test]
 fn every_seed_of_the_fuzzer_passes() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/seeds");
-    let mut seeds = 0;
+    let mut read = Vec::new();
     for entry in folder.read_dir().expect("the seeds are there") {
         let path = entry.expect("a folder can be read").path();
-        manifests::one(&std::fs::read(&path).expect("a seed can be read"));
-        seeds += 1;
+        if manifests::one(&std::fs::read(&path).expect("a seed can be read")) {
+            read.extend(path.file_name().and_then(|name| name.to_str()).map(str::to_owned));
+        }
     }
-    assert!(seeds > 0, "no seed in {}", folder.display());
+    read.sort();
+    assert_eq!(read, ["refined.yaml", "two-claims.json"]);
 }
