@@ -31,7 +31,7 @@ const PORT_ATTEMPTS: u32 = 8;
 /// nanoseconds, is less than 9 s, and so less than any lifetime.
 const REFRESH: u32 = 33;
 /// About once a second: as [`REFRESH`], for a look at whether an endpoint is silent.
-const SECOND: u32 = 30;
+const LISTEN: u32 = 30;
 
 /// What a packet from a client means for the connection that it belongs to.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -101,7 +101,7 @@ pub(crate) fn standing<F: Track>(
     // SAFETY: as above.
     let (revision_then, last_used) =
         unsafe { (held.revision.read_volatile(), held.last_used.read_volatile()) };
-    let may_be_silent = kind & ENDPOINT_GONE != 0 && (last_used ^ now) >> SECOND != 0;
+    let may_be_silent = kind & ENDPOINT_GONE != 0 && (last_used ^ now) >> LISTEN != 0;
     if may_be_silent || revision_then != revision() {
         return Standing::Doubtful;
     }

@@ -1,0 +1,170 @@
+//! The connections that the programs of a test know, and the marks of their endpoints.
+
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use aya::maps::{Array, HashMap, MapData};
+use bytemuck::Pod;
+use topo_lb_common::address::TCP;
+use topo_lb_common::answerers::{self, Marks, Place};
+use topo_lb_common::connection::{
+    ANSWERED, Connection4, Connection6, FROM_CLIENT, REPLY, TO_CLIENT, Tuple4, Tuple6,
+};
+use topo_lb_common::maps;
+
+use super::{Hook, Programs, Raw, four, six};
+
+impl Programs {
+    /// Puts an entry of an established TCP connection into the table, as of now and of what the maps say
+    /// now: a hook's packets that are from and to `says` are from and to `becomes` then. Their sender is
+    /// marked.
+    ///
+    /// # Errors
+    /// The map is full, or the addresses are of two families.
+    pub fn remember(
+        &mut self,
+        hook: Hook,
+        says: (SocketAddr, SocketAddr),
+        becomes: (SocketAddr, SocketAddr),
+    ) -> Result<()> {
+        let (last_used, revision) = (uptime()?, self.revision()?);
+        let (way, kind) = match hook {
+            Hook::Ingress => (FROM_CLIENT, 0),
+            Hook::Egress => (TO_CLIENT, REPLY),
+        };
+        let (source_port, destination_port) = (says.0.port(), says.1.port());
+        match (says.0.ip(), says.1.ip()) {
+            (IpAddr::V4(source), IpAddr::V4(destination)) => {
+                let key = Tuple4 {
+                    source: source.octets(),
+                    destination: destination.octets(),
+                    source_port,
+                    destination_port,
+                    protocol: TCP,
+                    way,
+                    reserved: 0,
+                };
+                let value = Connection4 {
+                    last_used,
+                    revision,
+                    source: four(becomes.0.ip())?.octets(),
+                    destination: four(becomes.1.ip())?.octets(),
+                    source_port: becomes.0.port(),
+                    destination_port: becomes.1.port(),
+                    kind,
+                    state: ANSWERED,
+                    ..Connection4::default()
+                };
+                self.mark(answerers::place(u32::from_ne_bytes(key.source), source_port), 1)?;
+                self.insert(maps::CONNECTIONS4, key, value)
+            }
+            (source, destination) => {
+                let key = Tuple6 {
+                    source: six(source)?.octets(),
+                    destination: six(destination)?.octets(),
+                    source_port,
+                    destination_port,
+                    protocol: TCP,
+                    way,
+                    reserved: 0,
+                };
+                let value = Connection6 {
+                    last_used,
+                    revision,
+                    source: six(becomes.0.ip())?.octets(),
+                    destination: six(becomes.1.ip())?.octets(),
+                    source_port: becomes.0.port(),
+                    destination_port: becomes.1.port(),
+                    kind,
+                    state: ANSWERED,
+                    ..Connection6::default()
+                };
+                let source = answerers::folded(bytemuck::cast(key.source));
+                self.mark(answerers::place(source, source_port), 1)?;
+                self.insert(maps::CONNECTIONS6, key, value)
+            }
+        }
+    }
+
+    /// Whether the programs look up only packets whose sender is marked, as they do once an agent has
+    /// marked what was opened before.
+    ///
+    /// # Errors
+    /// The map cannot be written.
+    pub fn rely_on_marks(&mut self, rely: bool) -> Result<()> {
+        for entry in 0..answerers::ENTRIES {
+            self.change_marks(entry, |marks| marks.whole = rely.into())?;
+        }
+        Ok(())
+    }
+
+    /// Takes the mark of an IPv4 endpoint away.
+    ///
+    /// # Errors
+    /// The map cannot be written.
+    pub fn unmark(&mut self, endpoint: SocketAddr) -> Result<()> {
+        let address = u32::from_ne_bytes(four(endpoint.ip())?.octets());
+        self.mark(answerers::place(address, endpoint.port()), 0)
+    }
+
+    fn mark(&mut self, Place { entry, mark }: Place, value: u8) -> Result<()> {
+        self.change_marks(entry, |marks| marks.marks[mark as usize] = value)
+    }
+
+    /// No program runs meanwhile.
+    fn change_marks(&mut self, entry: u32, change: impl FnOnce(&mut Marks)) -> Result<()> {
+        let map = self.ebpf.map_mut(maps::ANSWERERS).context("a map")?;
+        let mut map = Array::<&mut MapData, Raw<Marks>>::try_from(map)?;
+        let Raw(mut marks) = map.get(&entry, 0)?;
+        change(&mut marks);
+        Ok(map.set(entry, Raw(marks), 0)?)
+    }
+
+    /// The IPv4 connections, both ways of each.
+    ///
+    /// # Errors
+    /// The map cannot be read.
+    pub fn connections4(&self) -> Result<Vec<(Tuple4, Connection4)>> {
+        self.entries(maps::CONNECTIONS4)
+    }
+
+    /// The IPv6 connections, both ways of each.
+    ///
+    /// # Errors
+    /// The map cannot be read.
+    pub fn connections6(&self) -> Result<Vec<(Tuple6, Connection6)>> {
+        self.entries(maps::CONNECTIONS6)
+    }
+
+    fn entries<K: Pod, V: Pod>(&self, name: &str) -> Result<Vec<(K, V)>> {
+        let map = self.ebpf.map(name).context("a map")?;
+        let map = HashMap::<&MapData, Raw<K>, Raw<V>>::try_from(map)?;
+        map.iter()
+            .map(|pair| pair.map(|(key, value)| (key.0, value.0)).map_err(Into::into))
+            .collect()
+    }
+
+    /// Makes every connection as old as if nothing had come for `age`.
+    ///
+    /// # Errors
+    /// The map cannot be written.
+    pub fn age(&mut self, age: Duration) -> Result<()> {
+        let age = age.as_nanos() as u64;
+        for (key, mut value) in self.connections4()? {
+            value.last_used = value.last_used.saturating_sub(age);
+            self.insert(maps::CONNECTIONS4, key, value)?;
+        }
+        for (key, mut value) in self.connections6()? {
+            value.last_used = value.last_used.saturating_sub(age);
+            self.insert(maps::CONNECTIONS6, key, value)?;
+        }
+        Ok(())
+    }
+}
+
+/// Nanoseconds of the clock that programs read (`CLOCK_MONOTONIC`).
+fn uptime() -> Result<u64> {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    Ok((now.tv_sec * 1_000_000_000 + now.tv_nsec).try_into()?)
+}
