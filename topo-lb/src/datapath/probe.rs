@@ -208,3 +208,37 @@ pub fn kernel_release() -> String {
     std::fs::read_to_string("/proc/sys/kernel/osrelease")
         .map_or_else(|_| "of unknown release".to_owned(), |release| release.trim().to_owned())
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::path::Path;
+
+    use super::*;
+
+    /// The kernel releases that a line names, such as `6.1`.
+    fn releases(line: &str) -> Vec<&str> {
+        line.split(|letter: char| !letter.is_ascii_digit() && letter != '.')
+            .map(|word| word.trim_matches('.'))
+            .filter(|word| word.contains('.'))
+            .collect()
+    }
+
+    #[test]
+    fn the_documents_name_the_kernel_from_which_refusals_are_econnrefused() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+        let since = Feature::SetRetval.since();
+        for file in ["README.md", "ARCHITECTURE.md", "docs/topology.md", "docs/reliability.md"] {
+            let text = fs::read_to_string(root.join(file)).unwrap();
+            let about = text.lines().filter(|line| {
+                (line.contains("EPERM") || line.contains("bpf_set_retval"))
+                    && !releases(line).is_empty()
+            });
+            let lines: Vec<&str> = about.collect();
+            assert!(!lines.is_empty(), "{file} names no kernel");
+            for line in lines {
+                assert!(releases(line).contains(&since), "{file} does not name {since}: {line}");
+            }
+        }
+    }
+}
