@@ -9,6 +9,8 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
@@ -23,15 +25,38 @@ use super::reading::Reading;
 use crate::source::Event;
 use crate::source::object::Names;
 
-/// Files that nobody touched for so long are at rest.
-const QUIET: Duration = Duration::from_millis(50);
-/// Files that never come to rest are read all the same after so long, and so are those that
-/// somebody keeps open for writing.
-const PATIENCE: Duration = Duration::from_secs(1);
-/// Files are looked at so often even if nothing is said to have moved.
-const LOOK_AGAIN: Duration = Duration::from_secs(2);
-/// The same, where nothing can be said.
-const LOOK_AGAIN_UNTOLD: Duration = Duration::from_millis(250);
+/// How long things may take; tests have others, so that what they see has one possible cause.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Pace {
+    /// Files that nobody touched for so long are at rest.
+    pub(super) quiet: Duration,
+    /// Files that never come to rest are read all the same after so long, and so are those that
+    /// somebody keeps open for writing.
+    pub(super) patience: Duration,
+    /// Files are looked at so often even if nothing is said to have moved.
+    pub(super) look_again: Duration,
+    /// The same, where nothing can be said.
+    pub(super) look_again_untold: Duration,
+}
+
+impl Pace {
+    pub(super) const DEFAULT: Self = Self {
+        quiet: Duration::from_millis(50),
+        patience: Duration::from_secs(1),
+        look_again: Duration::from_secs(2),
+        look_again_untold: Duration::from_millis(250),
+    };
+}
+
+/// What the thread has done so far: a test waits for a number here instead of for a time.
+#[derive(Debug, Default)]
+pub(super) struct Done {
+    /// Readings of all files, good or bad, of which everything was said.
+    pub(super) readings: AtomicU64,
+    /// Looks at how the files are.
+    pub(super) looks: AtomicU64,
+}
+
 /// Events that wait for whoever reads the stream, before the next reading waits too.
 const WAITING_EVENTS: usize = 8;
 
@@ -52,6 +77,8 @@ enum Wake {
 pub struct Following {
     events: tokio::sync::mpsc::Receiver<Event>,
     wake: Sender<Wake>,
+    #[cfg(test)]
+    pub(super) done: Arc<Done>,
 }
 
 impl Stream for Following {
@@ -78,6 +105,11 @@ impl Drop for Following {
 /// When the path does not exist, or is something that cannot be followed. Manifests that are
 /// merely wrong are no error here: they may be right a moment later.
 pub fn follow(path: PathBuf) -> Result<Following, FileError> {
+    follow_at(path, Pace::DEFAULT)
+}
+
+/// [`follow`] at another pace.
+pub(super) fn follow_at(path: PathBuf, pace: Pace) -> Result<Following, FileError> {
     let kind = std::fs::metadata(&path).map_err(|_| FileError::Missing(path.clone()))?;
     if !kind.is_dir() && !kind.is_file() {
         return Err(FileError::NotFollowable(path));
@@ -85,8 +117,11 @@ pub fn follow(path: PathBuf) -> Result<Following, FileError> {
     listing::files(&path)?;
     let (wake, woken) = channel();
     let (sender, events) = tokio::sync::mpsc::channel(WAITING_EVENTS);
+    let done = Arc::new(Done::default());
     let follower = Follower {
         path,
+        pace,
+        done: Arc::clone(&done),
         watcher: watcher(wake.clone()),
         watched: BTreeSet::new(),
         woken,
@@ -102,7 +137,12 @@ pub fn follow(path: PathBuf) -> Result<Following, FileError> {
         .name("manifests".to_owned())
         .spawn(move || follower.run())
         .map_err(FileError::Thread)?;
-    Ok(Following { events, wake })
+    Ok(Following {
+        events,
+        wake,
+        #[cfg(test)]
+        done,
+    })
 }
 
 fn watcher(wake: Sender<Wake>) -> notify::Result<RecommendedWatcher> {
@@ -133,6 +173,8 @@ struct Stopped;
 
 struct Follower {
     path: PathBuf,
+    pace: Pace,
+    done: Arc<Done>,
     watcher: notify::Result<RecommendedWatcher>,
     watched: BTreeSet<Folder>,
     woken: Receiver<Wake>,
@@ -164,7 +206,7 @@ impl Follower {
         match looks {
             Ok(looks) if self.seen.as_ref() == Some(&looks) => {
                 // Something else moved in the same folder, and may do so all the time.
-                std::thread::sleep(QUIET);
+                std::thread::sleep(self.pace.quiet);
             }
             Ok(looks) => {
                 self.watch()?;
@@ -177,7 +219,11 @@ impl Follower {
                 self.trouble(error.to_string())?;
             }
         }
-        self.wait(if self.watcher.is_ok() { LOOK_AGAIN } else { LOOK_AGAIN_UNTOLD })
+        self.wait(if self.watcher.is_ok() {
+            self.pace.look_again
+        } else {
+            self.pace.look_again_untold
+        })
     }
 
     /// Watches the folders that matter at present.
@@ -212,7 +258,7 @@ impl Follower {
                 "the system cannot say when {} changes ({error}), so it is looked at every {} ms: \
                  raising fs.inotify.max_user_instances or fs.inotify.max_user_watches may help",
                 self.path.display(),
-                LOOK_AGAIN_UNTOLD.as_millis(),
+                self.pace.look_again_untold.as_millis(),
             );
             self.say(Event::Trouble(trouble))?;
         }
@@ -221,21 +267,23 @@ impl Follower {
 
     /// Waits until nobody is at work on the files.
     fn settled(&mut self) -> Result<Result<Looks, FileError>, Stopped> {
-        let patience = Instant::now() + PATIENCE;
+        let Pace { quiet, patience, .. } = self.pace;
+        let patience = Instant::now() + patience;
         let mut before = None;
         loop {
             let looks = Looks::at(&self.path);
+            self.done.looks.fetch_add(1, Ordering::Relaxed);
             let at_rest = looks.as_ref().is_ok_and(|looks| {
                 // The others in the folder may be written to for hours.
                 self.writing.retain(|path| looks.names(path));
-                self.writing.is_empty() && (looks.rested(QUIET) || before.as_ref() == Some(looks))
+                self.writing.is_empty() && (looks.rested(quiet) || before.as_ref() == Some(looks))
             });
             if at_rest || Instant::now() >= patience {
                 self.writing.clear();
                 return Ok(looks);
             }
             before = looks.ok();
-            let until = Instant::now() + QUIET;
+            let until = Instant::now() + quiet;
             while let Some(left) = until.checked_duration_since(Instant::now()) {
                 self.wait(left)?;
             }
@@ -255,6 +303,7 @@ impl Follower {
             Ok(reading) => self.publish(reading, files.is_empty())?,
             Err(error) => self.trouble(error.to_string())?,
         }
+        self.done.readings.fetch_add(1, Ordering::Relaxed);
         Ok(true)
     }
 

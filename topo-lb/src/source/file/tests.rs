@@ -1,11 +1,13 @@
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use futures::StreamExt;
+use futures::{FutureExt, StreamExt};
 
+use super::follow::{Pace, follow_at};
 use super::{Following, follow, parse, read};
 use crate::cluster::{Node, Service, ServiceId, Slice, State, Update};
 use crate::source::{Event, Listing};
@@ -15,6 +17,10 @@ const SERVICE: &str = "apiVersion: v1\nkind: Service\nmetadata: {name: web}\n\
                        spec: {clusterIP: 10.96.0.5, ports: [{port: 80}]}\n";
 /// What a test waits for before it gives up.
 const PATIENCE: Duration = Duration::from_secs(20);
+/// Longer than any test takes.
+const NEVER: Duration = Duration::from_secs(3_600);
+/// Only what the system says leads to a reading: no look from time to time, no end of patience.
+const TOLD: Pace = Pace { patience: NEVER, look_again: NEVER, ..Pace::DEFAULT };
 
 /// A folder of this test's own, gone at its end.
 struct Folder(PathBuf);
@@ -375,9 +381,41 @@ async fn trouble(following: &mut Following) -> String {
     }
 }
 
-/// The next event, if one comes at all within a second.
-async fn anything(following: &mut Following) -> Option<Event> {
-    tokio::time::timeout(Duration::from_secs(1), following.next()).await.ok().flatten()
+/// What is said by the time that the thread has read all files for the `number`th time.
+async fn reading(following: &mut Following, number: u64) -> Vec<Event> {
+    let mut said = Vec::new();
+    let read = async {
+        loop {
+            let is_done = following.done.readings.load(Ordering::Relaxed) >= number;
+            while let Some(Some(event)) = following.next().now_or_never() {
+                said.push(event);
+            }
+            if is_done {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, read).await.expect("the files were not read again");
+    said
+}
+
+/// Waits until the thread has looked at the files a few times more: once could be a look that had
+/// begun before.
+async fn looks(following: &Following) {
+    const FEW: u64 = 5;
+    let looks: &AtomicU64 = &following.done.looks;
+    let enough = looks.load(Ordering::Relaxed) + FEW;
+    let looked = async {
+        while looks.load(Ordering::Relaxed) < enough {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, looked).await.expect("nobody looks at the files");
+}
+
+fn waiting(following: &mut Following) -> Option<Event> {
+    following.next().now_or_never().flatten()
 }
 
 fn in_pool(all: &All, pool: &str) -> bool {
@@ -388,7 +426,8 @@ fn in_pool(all: &All, pool: &str) -> bool {
 async fn the_first_reading_is_nodes_slices_services_and_synced() {
     let folder = Folder::new();
     folder.write("a.yaml", format!("{NODE}---\n{SERVICE}"));
-    let mut following = follow(folder.0.clone()).unwrap();
+    let pace = Pace { look_again: Duration::from_millis(1), ..Pace::DEFAULT };
+    let mut following = follow_at(folder.0.clone(), pace).unwrap();
     let mut kinds = Vec::new();
     for _ in 0..4 {
         kinds.push(match following.next().await.unwrap() {
@@ -401,24 +440,34 @@ async fn the_first_reading_is_nodes_slices_services_and_synced() {
         });
     }
     assert_eq!(kinds, [("nodes", 1), ("slices", 0), ("services", 1), ("synced", 0)]);
-    assert!(anything(&mut following).await.is_none(), "nothing changed");
+    looks(&following).await;
+    let more = waiting(&mut following);
+    assert!(more.is_none(), "nothing changed, and yet {more:?}");
 }
 
 #[tokio::test]
-async fn a_relabelled_node_is_seen_at_once() {
+async fn a_relabelled_node_is_seen_because_the_system_says_so() {
     let folder = Folder::new();
     let path = folder.write("nodes.yaml", NODE);
-    let mut following = follow(folder.0.clone()).unwrap();
+    let mut following = follow_at(folder.0.clone(), TOLD).unwrap();
     until(&mut following, |all| in_pool(all, "beijing")).await;
-    let mut fastest = PATIENCE;
-    for pool in ["hangzhou", "shanghai", "hangzhou", "shanghai"] {
-        let start = Instant::now();
+    for pool in ["hangzhou", "shanghai"] {
         fs::write(&path, NODE.replace("beijing", pool)).unwrap();
         until(&mut following, |all| in_pool(all, pool)).await;
-        fastest = fastest.min(start.elapsed());
     }
-    // The fastest: how busy the machine is beside says nothing.
-    assert!(fastest < Duration::from_millis(150), "took {fastest:?}");
+}
+
+#[tokio::test]
+async fn what_the_system_does_not_say_is_seen_by_a_look_from_time_to_time() {
+    let folder = Folder::new();
+    let inside = folder.write("elsewhere/nodes.yaml", NODE);
+    // A second name of the file, in a folder that nobody watches.
+    fs::create_dir_all(folder.at("followed")).unwrap();
+    fs::hard_link(&inside, folder.at("followed/nodes.yaml")).unwrap();
+    let mut following = follow(folder.at("followed")).unwrap();
+    until(&mut following, |all| in_pool(all, "beijing")).await;
+    fs::write(&inside, NODE.replace("beijing", "hangzhou")).unwrap();
+    until(&mut following, |all| in_pool(all, "hangzhou")).await;
 }
 
 #[tokio::test]
@@ -443,20 +492,16 @@ async fn a_config_map_mount_is_followed_through_its_links() {
         folder.write("..2026_1/nodes.yaml", NODE);
         symlink("..2026_1", folder.at("..data")).unwrap();
         symlink("..data/nodes.yaml", folder.at("nodes.yaml")).unwrap();
-        let mut following = follow(folder.at(followed)).unwrap();
+        let mut following = follow_at(folder.at(followed), TOLD).unwrap();
         until(&mut following, |all| in_pool(all, "beijing")).await;
-        let mut fastest = PATIENCE;
         // As the kubelet does it, more than once.
         for (version, pool) in [(2, "hangzhou"), (3, "shanghai")] {
-            let start = Instant::now();
             folder.write(&format!("..2026_{version}/nodes.yaml"), NODE.replace("beijing", pool));
             symlink(format!("..2026_{version}"), folder.at("..data_tmp")).unwrap();
             fs::rename(folder.at("..data_tmp"), folder.at("..data")).unwrap();
             fs::remove_dir_all(folder.at(&format!("..2026_{}", version - 1))).unwrap();
             until(&mut following, |all| in_pool(all, pool)).await;
-            fastest = fastest.min(start.elapsed());
         }
-        assert!(fastest < Duration::from_secs(1), "seen by chance only, after {fastest:?}");
         // A file rewritten behind the links.
         folder.write("..2026_3/nodes.yaml", NODE);
         until(&mut following, |all| in_pool(all, "beijing")).await;
@@ -493,17 +538,16 @@ async fn a_half_written_file_leaves_the_last_good_state() {
     let folder = Folder::new();
     let path =
         folder.write("nodes.json", r#"{"apiVersion": "v1", "kind": "NodeList", "items": []}"#);
-    let mut following = follow(folder.0.clone()).unwrap();
-    until(&mut following, |all| all.counts() == [0, 0, 0]).await;
-    assert!(matches!(anything(&mut following).await, Some(Event::Update(_))));
-    while anything(&mut following).await.is_some() {}
+    let mut following = follow_at(folder.0.clone(), TOLD).unwrap();
+    assert!(matches!(reading(&mut following, 1).await[..], [Event::Update(_), ..]));
 
     fs::write(&path, r#"{"apiVersion": "v1", "kind": "No"#).unwrap();
     let said = trouble(&mut following).await;
     assert!(said.contains("nodes.json: EOF while parsing"), "{said}");
     // The same error again is not said again, and nothing is taken back.
     fs::write(&path, r#"{"apiVersion": "v1", "kind": "No"#).unwrap();
-    assert!(anything(&mut following).await.is_none());
+    let said = reading(&mut following, 3).await;
+    assert!(said.is_empty(), "{said:?}");
     // Another one is.
     fs::write(&path, "").unwrap();
     let said = trouble(&mut following).await;
@@ -517,8 +561,7 @@ async fn a_half_written_file_leaves_the_last_good_state() {
         r#"{"apiVersion": "v1", "kind": "NodeList", "items": [{"metadata": {"name": "n1"}}]}"#,
     )
     .unwrap();
-    until(&mut following, |all| all.counts() == [0, 0, 1]).await;
-    while anything(&mut following).await.is_some() {}
+    assert!(matches!(reading(&mut following, 6).await[..], [Event::Update(_), ..]));
     fs::write(&path, "").unwrap();
     let said = trouble(&mut following).await;
     assert!(said.contains("nodes.json is empty"), "{said}");
@@ -528,33 +571,25 @@ async fn a_half_written_file_leaves_the_last_good_state() {
 async fn an_object_that_turns_bad_stays_as_it_was_while_others_change() {
     let folder = Folder::new();
     let path = folder.write("all.yaml", format!("{NODE}---\n{SERVICE}"));
-    let mut following = follow(folder.0.clone()).unwrap();
+    let mut following = follow_at(folder.0.clone(), TOLD).unwrap();
     let mut state = State::default();
-    let mut pools = Vec::new();
     let mut said = Vec::new();
-    while let Some(event) = anything(&mut following).await {
-        match event {
-            Event::Update(update) => {
-                let last = matches!(update, Update::AllServices(..));
-                let _ = state.apply(update, "n1");
-                if !last {
-                    continue;
-                }
-                let id = ServiceId { namespace: "default".into(), name: "web".into() };
-                assert_eq!(state.service(&id).unwrap().ports[0].port, 80);
-                pools.push(state.node("n1").unwrap().get("pool").unwrap().to_string());
-                let bad = SERVICE.replace("80", "eighty");
-                fs::write(&path, format!("{}---\n{bad}", NODE.replace("beijing", "shanghai")))
-                    .unwrap();
+    let bad = SERVICE.replace("80", "eighty");
+    // The fault stays while something else changes.
+    for (number, pool) in [(1, "beijing"), (2, "hangzhou"), (3, "shanghai")] {
+        for event in reading(&mut following, number).await {
+            match event {
+                Event::Update(update) => drop(state.apply(update, "n1")),
+                Event::Trouble(trouble) => said.push(trouble),
+                Event::Synced | Event::Freshness(_) => {}
             }
-            Event::Trouble(trouble) => said.push(trouble),
-            Event::Synced | Event::Freshness(_) => {}
         }
-        if pools.len() == 3 {
-            break;
-        }
+        let id = ServiceId { namespace: "default".into(), name: "web".into() };
+        assert_eq!(state.service(&id).unwrap().ports[0].port, 80);
+        assert_eq!(&**state.node("n1").unwrap().get("pool").unwrap(), pool);
+        let next = if number == 1 { "hangzhou" } else { "shanghai" };
+        fs::write(&path, format!("{}---\n{bad}", NODE.replace("beijing", next))).unwrap();
     }
-    assert_eq!(pools[..2], ["beijing", "shanghai"]);
     let [trouble] = &*said else { panic!("{said:?}") };
     assert!(trouble.contains("Service default/web: spec.ports[0].port: invalid type"), "{trouble}");
 }
@@ -564,12 +599,14 @@ async fn what_somebody_is_still_writing_is_not_read() {
     use std::io::Write;
     let folder = Folder::new();
     let path = folder.write("all.yaml", format!("{NODE}---\n{SERVICE}"));
-    let mut following = follow(folder.0.clone()).unwrap();
-    until(&mut following, |all| all.counts() == [1, 0, 1]).await;
+    let mut following = follow_at(folder.0.clone(), TOLD).unwrap();
+    reading(&mut following, 1).await;
     // Cut between two documents, it is good YAML.
     let mut file = fs::File::create(&path).unwrap();
     file.write_all(NODE.replace("beijing", "hangzhou").as_bytes()).unwrap();
-    tokio::time::sleep(Duration::from_millis(300)).await;
+    looks(&following).await;
+    let half = waiting(&mut following);
+    assert!(half.is_none(), "half of it was read: {half:?}");
     file.write_all(format!("---\n{SERVICE}").as_bytes()).unwrap();
     drop(file);
     until(&mut following, |all| in_pool(all, "hangzhou")).await;
@@ -585,25 +622,22 @@ async fn an_endpoint_that_is_left_out_is_said_once() {
     let folder = Folder::new();
     let addresses = ["10.1.1.1", "fd00::1"].map(str::to_owned).into_iter();
     folder.write("slice.json", slice("s", addresses).to_string());
-    let mut following = follow(folder.0.clone()).unwrap();
-    let (mut troubles, mut readings) = (Vec::new(), 0);
-    while let Some(event) = anything(&mut following).await {
-        match event {
-            Event::Trouble(trouble) => troubles.push(trouble),
-            Event::Update(Update::AllSlices(slices, _)) => {
-                assert_eq!(slices[0].endpoints.len(), 1);
-                readings += 1;
-                if readings < 4 {
-                    folder.write(
-                        &format!("{readings}.yaml"),
-                        NODE.replace("n1", &format!("n{readings}")),
-                    );
+    let mut following = follow_at(folder.0.clone(), TOLD).unwrap();
+    let mut troubles = Vec::new();
+    for number in 1..=4 {
+        let mut endpoints = None;
+        for event in reading(&mut following, number).await {
+            match event {
+                Event::Trouble(trouble) => troubles.push(trouble),
+                Event::Update(Update::AllSlices(slices, _)) => {
+                    endpoints = Some(slices[0].endpoints.len());
                 }
+                _ => {}
             }
-            _ => {}
         }
+        assert_eq!(endpoints, Some(1), "reading {number}");
+        folder.write(&format!("{number}.yaml"), NODE.replace("n1", &format!("n{number}")));
     }
-    assert_eq!(readings, 4);
     let [trouble] = &*troubles else { panic!("{troubles:?}") };
     assert!(
         trouble.ends_with(
@@ -618,19 +652,41 @@ async fn an_endpoint_that_is_left_out_is_said_once() {
 async fn a_busy_neighbour_in_the_same_folder_does_not_hide_a_change() {
     let folder = Folder::new();
     let path = folder.write("nodes.yaml", NODE);
-    let mut following = follow(path.clone()).unwrap();
+    let mut following = follow_at(path.clone(), TOLD).unwrap();
     until(&mut following, |all| in_pool(all, "beijing")).await;
-    let log = folder.at("some.log");
-    let noise = std::thread::spawn(move || {
-        let until = Instant::now() + Duration::from_secs(4);
-        while Instant::now() < until {
-            fs::write(&log, "x").unwrap();
-            std::thread::sleep(Duration::from_millis(1));
-        }
-    });
-    let start = Instant::now();
+    let _noise = Noise::into(folder.at("some.log"));
+    looks(&following).await;
     fs::write(&path, NODE.replace("beijing", "shanghai")).unwrap();
     until(&mut following, |all| in_pool(all, "shanghai")).await;
-    assert!(start.elapsed() < Duration::from_secs(3), "took {:?}", start.elapsed());
-    noise.join().unwrap();
+}
+
+/// A file that is open and written to all the time, until this is dropped.
+struct Noise {
+    is_over: Arc<AtomicBool>,
+    thread: Option<std::thread::JoinHandle<()>>,
+}
+
+impl Noise {
+    fn into(path: PathBuf) -> Self {
+        use std::io::Write;
+        let is_over = Arc::new(AtomicBool::new(false));
+        let stop = Arc::clone(&is_over);
+        let thread = std::thread::spawn(move || {
+            let mut file = fs::File::create(path).unwrap();
+            while !stop.load(Ordering::Relaxed) {
+                file.write_all(b"x").unwrap();
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        });
+        Self { is_over, thread: Some(thread) }
+    }
+}
+
+impl Drop for Noise {
+    fn drop(&mut self) {
+        self.is_over.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
 }
