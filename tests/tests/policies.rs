@@ -189,6 +189,16 @@ fn only(scene: &mut Scene<'_>, via: Via, to: SocketAddr) -> Result<String> {
     last.pods().first().map(|&pod| pod.to_owned()).context("an answer")
 }
 
+/// How many endpoints each frontend of `web` has in the kernel.
+fn endpoints_of_web(listed: &Value) -> Result<Vec<u64>> {
+    let rows = listed["services"].as_array().context("list services has services")?;
+    let of_web =
+        rows.iter().filter(|row| row["service"].as_str().is_some_and(|it| it.contains("/web:")));
+    let counts: Vec<u64> = of_web.filter_map(|row| row["endpoints"].as_u64()).collect();
+    ensure!(!counts.is_empty(), "web is not in the kernel: {listed}");
+    Ok(counts)
+}
+
 #[test]
 fn session_affinity_keeps_a_client_at_its_endpoint_until_that_is_gone() -> Result<()> {
     play(|scene| {
@@ -204,10 +214,18 @@ fn session_affinity_keeps_a_client_at_its_endpoint_until_that_is_gone() -> Resul
                 Ok(if moved { Ok(()) } else { Err(tally) })
             })?;
             let next = only(scene, via, to)?;
-            // The old endpoint's return changes nothing.
+            // The old endpoint is back in the kernel, and the client stays where it is.
             scene.set_endpoints("web", &ALL)?;
-            thread::sleep(Duration::from_millis(300));
-            ensure!(only(scene, via, to)? == next);
+            until("four endpoints of web in the kernel", FOLLOWS, || {
+                let listed = scene.agent.list("services")?;
+                Ok(if endpoints_of_web(&listed)?.iter().all(|&count| count == 4) {
+                    Ok(())
+                } else {
+                    Err(listed)
+                })
+            })?;
+            let tally = scene.client.call(via, to, 64)?;
+            ensure!(tally.is_of(&[next.as_str()]), "{via:?} left {next}: {tally}");
         }
         Ok(())
     })
