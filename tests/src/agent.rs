@@ -333,22 +333,6 @@ impl<'a> Agent<'a> {
         Ok(self.process.as_ref().context("the agent does not run")?.id())
     }
 
-    /// How long its threads have been ready to run while the machine ran others, all together
-    /// (`/proc/PID/task/*/schedstat`, the second number: nanoseconds).
-    ///
-    /// # Errors
-    /// It does not run.
-    pub fn waited_for_cores(&self) -> Result<Duration> {
-        let tasks = format!("/proc/{}/task", self.process_id()?);
-        let mut sum = 0;
-        for task in fs::read_dir(&tasks).with_context(|| format!("no {tasks}"))?.flatten() {
-            let text = fs::read_to_string(task.path().join("schedstat")).unwrap_or_default();
-            let waited = text.split(' ').nth(1).and_then(|number| number.parse::<u64>().ok());
-            sum += waited.unwrap_or(0);
-        }
-        Ok(Duration::from_nanos(sum))
-    }
-
     /// What it has logged since it was started.
     #[must_use]
     pub fn log(&self) -> String {

@@ -5,7 +5,7 @@ use std::fs;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use kube::Client;
@@ -167,7 +167,7 @@ fn an_agent_that_is_there_before_its_server_waits_for_it() -> Result<()> {
 }
 
 #[test]
-fn without_a_server_it_serves_within_a_second_of_its_start() -> Result<()> {
+fn without_a_server_it_serves_what_it_last_knew() -> Result<()> {
     play(|edge| {
         edge.agent.resume()?;
         edge.client.until_answered_by(at(WEB)?, &HANGZHOU, FOLLOWS)?;
@@ -175,21 +175,10 @@ fn without_a_server_it_serves_within_a_second_of_its_start() -> Result<()> {
 
         // As after a loss of power: nothing is in the kernel, and nobody is there to ask.
         edge.plane.kill_api_server();
-        let mut least = Duration::MAX;
-        for _ in 0..10 {
-            edge.agent.kill();
-            edge.agent.cleanup()?;
-            let start = Instant::now();
-            edge.agent.launch()?;
-            edge.client.until_answered_by(at(WEB)?, &HANGZHOU, SOON)?;
-            // What else the machine did meanwhile is not the agent's.
-            least = least.min(start.elapsed().saturating_sub(edge.agent.waited_for_cores()?));
-            if least < Duration::from_secs(1) {
-                break;
-            }
-        }
-        eprintln!("without an API server the agent served {least:?} after its start");
-        ensure!(least < Duration::from_secs(1), "it took {least:?} at least");
+        edge.agent.kill();
+        edge.agent.cleanup()?;
+        edge.agent.launch()?;
+        edge.client.until_answered_by(at(WEB)?, &HANGZHOU, SOON)?;
         edge.agent.wait_until_ready()?;
         let log = edge.agent.log();
         ensure!(log.contains("starting from the state as it was"), "it does not say so:\n{log}");
@@ -233,13 +222,14 @@ fn what_the_last_agent_left_outlasts_a_restart_without_a_server() -> Result<()> 
         edge.plane.kill_api_server();
         fs::write(edge.file(), older)?;
         edge.agent.resume()?;
-        let (tally, ()) = edge.client.call_during(Via::Http, at(WEB)?, || {
-            thread::sleep(Duration::from_secs(1));
-            Ok(())
+        let agent = &edge.agent;
+        let (tally, _) = edge.client.call_during(Via::Http, at(WEB)?, || {
+            until("a word about the older state", SOON, || {
+                let log = agent.log();
+                Ok(if log.contains("is no older") { Ok(()) } else { Err(log) })
+            })
         })?;
         ensure!(tally.is_of(&SERVERS), "by an older state than the kernel's: {tally}");
-        let log = edge.agent.log();
-        ensure!(log.contains("is no older"), "it does not say so:\n{log}");
 
         edge.plane.start_api_server()?;
         let again = json!({"metadata": {"annotations": {KEYS: POOL}}});

@@ -225,7 +225,11 @@ fn half_written_manifests_keep_the_last_good_state_serving() -> Result<()> {
         // A file of nothing is no cluster either.
         scene.manifests.replace("")?;
         scene.manifests.replace("not: [a, list")?;
-        thread::sleep(std::time::Duration::from_millis(200));
+        let agent = &scene.agent;
+        until("a word about a file that is no JSON", PATIENCE, || {
+            let log = agent.log();
+            Ok(if log.contains("expected ident") { Ok(()) } else { Err(log) })
+        })?;
         scene.expect(Via::Http, at(WEB4)?, &["b"])?;
         // Whole again, it is followed again.
         scene.set_endpoints("web", &["c"])?;

@@ -6,7 +6,6 @@ use std::net::SocketAddr;
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
-use std::time::Instant;
 
 use anyhow::{Context as _, Result, ensure};
 use topo_lb_tests::cluster::{Cluster, NodePlan};
@@ -116,23 +115,6 @@ fn processes_are_in_the_cgroup_of_their_pod() -> Result<()> {
         ensure!(said.lines().any(|line| line == wanted), "{said}");
         Ok(())
     })
-}
-
-#[test]
-fn three_nodes_and_eight_pods_are_up_in_about_a_second() -> Result<()> {
-    let plan = vec![
-        NodePlan { name: "a", number: 0, pods: vec![("a2", 2), ("a3", 3)] },
-        NodePlan { name: "b", number: 1, pods: vec![("b2", 2), ("b3", 3), ("b4", 4)] },
-        NodePlan { name: "c", number: 2, pods: vec![("c2", 2), ("c3", 3), ("c4", 4)] },
-    ];
-    let start = Instant::now();
-    let cluster = Cluster::make(&plan)?;
-    let took = start.elapsed();
-    eprintln!("up in {took:?}");
-    cluster.remove()?;
-    // Other tests share the machine.
-    ensure!(took.as_secs() < 5, "{took:?}");
-    Ok(())
 }
 
 #[test]

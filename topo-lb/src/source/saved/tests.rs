@@ -317,6 +317,15 @@ async fn a_server_that_answers_at_once_comes_first() {
     assert!(played[0].1 == fixture(1));
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_silent_server_delays_the_saved_state_by_its_head_start_alone() {
+    let (_place, saved) = saved();
+    let begun = tokio::time::Instant::now();
+    let mut events = Box::pin(before(Some(saved), live(Duration::from_secs(3_600))));
+    while !matches!(events.next().await, Some(Event::Synced)) {}
+    assert_eq!(begun.elapsed(), Duration::from_millis(400));
+}
+
 #[tokio::test]
 async fn without_a_server_it_starts_from_what_was_saved_and_drops_what_is_gone_later() {
     let (_place, saved) = saved();
