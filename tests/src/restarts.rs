@@ -77,6 +77,9 @@ const ENDS: [End; 6] = [
     End::KilledInAResize,
 ];
 
+/// So many restarts have each end of the agent in each change of endpoints.
+pub const EVERY_KIND: u64 = (ENDS.len() * SETS.len()) as u64;
+
 /// The Service whose endpoints change, over TCP and UDP.
 const MOVING: &str = "moving";
 /// Its endpoints, one set after the other.
@@ -97,6 +100,7 @@ pub fn run(until: Until, mut progress: impl FnMut(&Report)) -> Result<Report> {
         |scene| {
             put_endpoints(&mut scene.manifests, scene.cluster, MOVING, SETS[SETS.len() - 1])?;
             scene.manifests.write()?;
+            cut_short(scene, &mut report)?;
             scene.agent.resume()?;
             let mut held = Held::open(&mut scene.client)?;
             let mut callers = [
@@ -117,6 +121,20 @@ pub fn run(until: Until, mut progress: impl FnMut(&Report)) -> Result<Report> {
         },
     )?;
     Ok(report)
+}
+
+/// Starts that are killed: before anything is in the kernel, and at moments from then on. Connections
+/// are translated or untouched, and none fails.
+fn cut_short(scene: &mut Scene<'_>, report: &mut Report) -> Result<()> {
+    for milliseconds in (0..300).step_by(30) {
+        scene.agent.launch()?;
+        thread::sleep(Duration::from_millis(milliseconds));
+        scene.agent.kill();
+        let tally = scene.client.call(Via::Http, at(WEB4)?, 20)?;
+        let allowed = BTreeSet::from(["untouched", "a", "b", "c", "d"]);
+        judge(&tally, &allowed, End::KilledInAStart, report);
+    }
+    Ok(())
 }
 
 type Caller = (Client, Via, SocketAddr);

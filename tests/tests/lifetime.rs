@@ -3,8 +3,6 @@
 
 use std::path::Path;
 use std::process::Command;
-use std::thread;
-use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
@@ -93,41 +91,6 @@ fn a_restart_catches_up_with_what_changed_meanwhile() -> Result<()> {
 }
 
 #[test]
-fn no_connection_fails_while_the_agent_is_killed_and_started() -> Result<()> {
-    play(|scene| {
-        let mut caller = scene.cluster.pod("client")?.client()?;
-        let (tally, ()) = caller.call_during(Via::Http, at(WEB4)?, || {
-            for _ in 0..5 {
-                scene.agent.kill();
-                scene.agent.resume()?;
-            }
-            Ok(())
-        })?;
-        ensure!(tally.failures.is_empty() && tally.answered() > 100, "{tally}");
-        Ok(())
-    })
-}
-
-#[test]
-fn a_start_that_is_cut_short_hurts_neither_traffic_nor_the_next_start() -> Result<()> {
-    prepared(
-        |_| {},
-        |scene| {
-            // Before anything is attached, and at every moment from then on.
-            for milliseconds in (0..300).step_by(15) {
-                scene.agent.launch()?;
-                thread::sleep(Duration::from_millis(milliseconds));
-                scene.agent.kill();
-                let tally = scene.client.call(Via::Http, at(WEB4)?, 20)?;
-                ensure!(tally.failures.is_empty(), "killed after {milliseconds} ms: {tally}");
-            }
-            scene.agent.resume()?;
-            serves(scene)
-        },
-    )
-}
-
-#[test]
 fn a_service_that_does_not_fit_is_left_untouched_whole() -> Result<()> {
     prepared(
         |_| {},
@@ -201,22 +164,6 @@ fn an_agent_leaves_the_maps_of_a_newer_one_alone_and_says_so() -> Result<()> {
         serves(scene)?;
         ensure!(scene.agent.cleanup()?.status.success());
         ensure!(!scene.agent.pins().exists(), "the pin directory is still there");
-        Ok(())
-    })
-}
-
-#[test]
-fn open_connections_survive_a_restart() -> Result<()> {
-    play(|scene| {
-        let web = at(WEB4)?;
-        let tcp = scene.client.open(Via::Http, web)?.expect("endpoints serve");
-        let udp = scene.client.open(Via::Udp, web)?.expect("a socket is always to be had");
-        let before = (scene.client.ask(tcp, None)?, scene.client.ask(udp, Some(web))?);
-        scene.agent.kill();
-        scene.agent.resume()?;
-        ensure!(before == (scene.client.ask(tcp, None)?, scene.client.ask(udp, Some(web))?));
-        ensure!(before.0.is_ok_and(|reply| reply.peer == web));
-        ensure!(scene.client.peer(tcp)? == Ok(web), "the peer is not the Service any more");
         Ok(())
     })
 }
