@@ -511,28 +511,3 @@ fn a_watch_that_breaks_in_the_middle_of_an_event_goes_on_from_there() -> Result<
         Ok(())
     })
 }
-
-/// It takes the 90 s after which a watch is dead, which bookmarks prevent about every minute.
-#[test]
-fn a_watch_that_stalls_in_the_middle_of_an_event_is_left_for_another() -> Result<()> {
-    const DEAD: Duration = Duration::from_secs(90);
-    play_through_hub(|town, busy, hub| {
-        let (a, all) = (&A[..2], [&A[..2], &B[..2]].concat());
-        town.run("web", &all)?;
-        let strict = service("web", WEB, "web", &json!({KEYS: POOL}));
-        town.ask(async |client| create(&client, &strict).await)?;
-        town.agent.resume()?;
-        town.answered_by(WEB, a)?;
-        let listings = town.listings()?;
-        let (tally, took) = busy.call_during(Via::Http, at(WEB)?, || {
-            hub.break_next("nodes", Break::Stall);
-            town.ask(async |client| relabel(&client, THERE, POOL, "west").await)?;
-            town.watchful.until_answered_by(at(WEB)?, &all, DEAD + SOON)
-        })?;
-        all_answered(&tally)?;
-        eprintln!("a watch that had stalled was left after {took:?}");
-        ensure!(hub.broken() == 1 && took > DEAD / 2, "nothing has stalled: {took:?}");
-        ensure!(town.listings()? == listings, "everything was listed anew");
-        Ok(())
-    })
-}

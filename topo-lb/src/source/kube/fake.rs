@@ -35,6 +35,8 @@ pub(super) struct State {
     pub(super) requests: Vec<(String, String)>,
     /// Nothing is answered, and nothing said by watches: connections stay open.
     pub(super) stalled: bool,
+    /// The next event of a watch is said by half, and the watch says nothing more.
+    pub(super) says_half: bool,
     /// Expired watches are refused with the status 410, instead of being begun and ended.
     pub(super) refuses_expired: bool,
     /// Only requests with this token are answered.
@@ -227,6 +229,10 @@ async fn stream(
         from = state.lock().unwrap().log.len().max(from);
         for line in lines {
             let chunk = format!("{:x}\r\n{line}\n\r\n", line.len() + 1);
+            if std::mem::take(&mut state.lock().unwrap().says_half) {
+                connection.write_all(&chunk.as_bytes()[..chunk.len() / 2]).await?;
+                std::future::pending::<()>().await;
+            }
             connection.write_all(chunk.as_bytes()).await?;
         }
         if moved.changed().await.is_err() {

@@ -244,6 +244,30 @@ async fn a_server_that_stalls_is_left_and_found_again() {
 }
 
 #[tokio::test]
+async fn a_watch_that_stalls_in_the_middle_of_an_event_is_left_for_another() {
+    let fake = Fake::new(&ALL).await;
+    fake.change(SERVICES, "ADDED", service("web", 80));
+    let target = KubeTarget::Server(fake.server.url().to_owned());
+    let mut events: Events = Box::pin(follow(connect_with(&target, TIMING).await.unwrap()));
+    some(&mut events, 4).await;
+    let asked = || (fake.requested("limit="), fake.requested("watch=true"));
+    let (lists, watches) = asked();
+    fake.state.lock().unwrap().says_half = true;
+    fake.change(SERVICES, "MODIFIED", service("web", 81));
+    loop {
+        let said = next(&mut events).await;
+        if said == "service default/web 81" {
+            break;
+        }
+        let is_about_reach = said.starts_with("trouble: cannot reach") || said.starts_with("AsOf");
+        assert!(is_about_reach || said.starts_with("Live"), "{said}");
+    }
+    assert!(!fake.state.lock().unwrap().says_half, "nothing was said by half");
+    assert_eq!(asked().0, lists, "everything was listed anew");
+    assert!(asked().1 > watches, "the watch that stalled has told the other half");
+}
+
+#[tokio::test]
 async fn freshness_is_that_of_the_last_word_of_the_server() {
     let fake = Fake::new(&ALL).await;
     let mut events: Events = Box::pin(follow(fake.server.clone()));
