@@ -1,4 +1,8 @@
-//! The fuzzer's minute: any bytes as manifests, beginning from cuttings of the fixtures.
+//! Fuzzing: any bytes as manifests, beginning from cuttings of the fixtures.
+//!
+//! The stable compiler that builds everything else is enough: libFuzzer needs the coverage pass of
+//! LLVM, and no nightly. The address sanitizer does, and would find little: the code under test has
+//! no `unsafe`.
 
 use std::fs;
 use std::path::Path;
@@ -8,88 +12,75 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
-use crate::process::{run_logged, run_visible};
+use crate::process::{output_of, run_logged, run_visible};
 use crate::progress::Screen;
-use crate::stage::Remark;
-use crate::toolchain::{self, Toolchain};
-use crate::workspace::{Workspace, find_cargo_program, find_program};
+use crate::workspace::Workspace;
 
 /// Below the root; a workspace of its own.
 pub(crate) const FOLDER: &str = "topo-lb/fuzz";
 
 const TARGET: &str = "manifests";
+/// What counts the edges and the comparisons that an input reaches; as cargo-fuzz has it.
+const COVERAGE: &str = "-Cpasses=sancov-module \
+    -Cllvm-args=-sanitizer-coverage-level=4 \
+    -Cllvm-args=-sanitizer-coverage-inline-8bit-counters \
+    -Cllvm-args=-sanitizer-coverage-pc-table \
+    -Cllvm-args=-sanitizer-coverage-trace-compares \
+    --cfg fuzzing";
 /// Seconds of fuzzing.
-const SECONDS: u64 = 60;
-/// Seconds that one input may take. Sanitizers make everything some twenty times slower.
+const SECONDS: u64 = 25;
+/// Seconds that one input may take.
 const SECONDS_EACH: u64 = 10;
 /// Megabytes that the fuzzer may take, in which an input can be some kilobytes long.
 const MEGABYTES: u64 = 1024;
 /// How long it may take in all, the last input and the machine's other work included.
 const LIMIT: Duration = Duration::from_secs(5 * 60);
 
-/// Fuzzes for a minute; says so where it cannot.
+/// Compiles the target and fuzzes for a while.
 ///
 /// # Errors
 /// The target does not compile, or an input was found that breaks it.
-pub(crate) fn run(workspace: &Workspace, screen: &Screen) -> Result<Remark> {
-    let Some(fuzzer) = find_cargo_program("cargo-fuzz") else {
-        return Ok(not_run(screen, "there is no cargo-fuzz: cargo install cargo-fuzz"));
-    };
-    let nightlies = find_program("rustup").map(|rustup| toolchain::nightlies(&rustup));
-    let nightly = nightlies
-        .unwrap_or_default()
-        .into_iter()
-        .find_map(|Toolchain { rustup_name, .. }| rustup_name);
-    let Some(nightly) = nightly else {
-        return Ok(not_run(screen, "there is no nightly: rustup toolchain install nightly"));
-    };
-
-    let fuzz = |subcommand: &str| {
-        let mut command = workspace.command(&fuzzer);
-        command
-            .args(["fuzz", subcommand, "--fuzz-dir", FOLDER])
-            .arg("--target-dir")
-            .arg(workspace.target.join("fuzz"))
-            .arg(TARGET)
-            // The address sanitizer's own toolchain, whatever the rest is compiled with.
-            .env("RUSTUP_TOOLCHAIN", &nightly)
-            .env("TOPO_LB_EBPF_OBJECT", workspace.object());
-        command
-    };
-    run_logged(
-        screen,
-        "compiling the fuzz target",
-        &mut fuzz("build"),
-        &workspace.log("build-fuzz"),
-    )?;
+pub(crate) fn run(workspace: &Workspace, screen: &Screen) -> Result<()> {
+    let host = host().context("`rustc -vV` does not say which machine it compiles for")?;
+    let target = workspace.target.join("fuzz");
+    let mut build = workspace.cargo("build");
+    build
+        .args(["--locked", "--manifest-path", &format!("{FOLDER}/Cargo.toml")])
+        // A named target keeps the flags away from build scripts and macros.
+        .args(["--target", &host])
+        .env("CARGO_TARGET_DIR", &target)
+        .env("RUSTFLAGS", COVERAGE)
+        .env("TOPO_LB_EBPF_OBJECT", workspace.object());
+    let log = workspace.log("build-fuzz");
+    run_logged(screen, "compiling the fuzz target", &mut build, &log)?;
 
     // What was found in earlier runs is where this one begins.
-    let corpus = workspace.target.join("fuzz/corpus");
-    let seeds = workspace.target.join("fuzz/seeds");
-    fs::create_dir_all(&corpus).with_context(|| format!("cannot make {}", corpus.display()))?;
+    let (corpus, seeds) = (target.join("corpus"), target.join("seeds"));
+    let artifacts = workspace.root.join(FOLDER).join("artifacts").join(TARGET);
+    for folder in [&corpus, &artifacts] {
+        fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    }
     sow(workspace, &seeds)?;
-    let mut command = fuzz("run");
+    let mut command = workspace.command(target.join(host).join("debug").join(TARGET));
     command.args([&corpus, &seeds]).arg(workspace.root.join(FOLDER).join("seeds"));
-    run_visible(limited(&mut command, workspace), LIMIT)?;
-    Ok(None)
+    command.arg(format!("-artifact_prefix={}/", artifacts.display()));
+    run_visible(limited(&mut command, workspace), LIMIT)
+}
+
+/// The target triple of the compiler that Cargo uses.
+fn host() -> Option<String> {
+    let text = output_of(Command::new("rustc").arg("-vV"))?;
+    text.lines().find_map(|line| line.strip_prefix("host: ")).map(str::to_owned)
 }
 
 fn limited<'a>(command: &'a mut Command, workspace: &Workspace) -> &'a mut Command {
     let dictionary = workspace.root.join(FOLDER).join("manifests.dict");
     command
-        .arg("--")
         .arg(format!("-max_total_time={SECONDS}"))
         .arg(format!("-timeout={SECONDS_EACH}"))
         .arg(format!("-rss_limit_mb={MEGABYTES}"))
         .arg(format!("-dict={}", dictionary.display()))
         .args(["-max_len=16384", "-print_final_stats=1", "-verbosity=0"])
-}
-
-/// A person must see it: a stage that did nothing has proven nothing.
-fn not_run(screen: &Screen, why: &str) -> Remark {
-    let text = format!("NOT fuzzed: {why}");
-    screen.warn(&text);
-    Some(text)
 }
 
 /// Writes cuttings of the fixtures.

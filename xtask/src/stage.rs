@@ -40,7 +40,7 @@ pub(crate) enum Stage {
     Kernels,
     /// The Kubernetes source and the agent against a real API server
     ControlPlane,
-    /// A minute of any bytes as manifests, where cargo-fuzz and a nightly are installed
+    /// Any bytes as manifests, for half a minute
     Fuzz,
 }
 
@@ -85,8 +85,16 @@ pub(crate) enum Kernel {
 /// in a log that somebody reads.
 const TESTS_LIMIT: Duration = Duration::from_secs(20 * 60);
 
-/// What a stage has to say besides that it passed.
-pub(crate) type Remark = Option<String>;
+/// How a stage ends that does not fail.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Passed {
+    /// Everything was checked.
+    Whole,
+    /// Everything was checked, with a remark.
+    Remarked(String),
+    /// Something could not be checked: what, and why.
+    Unchecked(String),
+}
 
 impl Stage {
     /// For people.
@@ -143,7 +151,7 @@ impl Stage {
         screen: &Screen,
         machine: &Machine,
         named: &[Kernel],
-    ) -> Result<Remark> {
+    ) -> Result<Passed> {
         match self {
             Self::Format => format(workspace, screen)?,
             Self::Object => build_ebpf::build(workspace, screen, machine)?,
@@ -155,9 +163,9 @@ impl Stage {
             Self::Lab => lab(workspace, screen)?,
             Self::Kernels => kernels(workspace, screen, named)?,
             Self::ControlPlane => against_control_plane(workspace, screen)?,
-            Self::Fuzz => return fuzz::run(workspace, screen),
+            Self::Fuzz => fuzz::run(workspace, screen)?,
         }
-        Ok(None)
+        Ok(Passed::Whole)
     }
 }
 
@@ -262,7 +270,7 @@ fn against_control_plane(workspace: &Workspace, screen: &Screen) -> Result<()> {
     run_visible(&mut run, TESTS_LIMIT)
 }
 
-fn deny(workspace: &Workspace, screen: &Screen) -> Result<Remark> {
+fn deny(workspace: &Workspace, screen: &Screen) -> Result<Passed> {
     let deny = || {
         let path = find_cargo_program("cargo-deny").context("no cargo-deny")?;
         let mut command = workspace.command(path);
@@ -279,26 +287,27 @@ fn deny(workspace: &Workspace, screen: &Screen) -> Result<Remark> {
     fetch.args(["fetch", "db"]);
     let log = workspace.log("advisory-database");
     let fetched = to_log(&mut fetch, &log, Some(ADVISORIES_LIMIT), |line| running.tick(line));
-    let remark = match (&fetched, has_advisory_database()) {
+    let passed = match (&fetched, has_advisory_database()) {
         (Ok(()), _) => {
             running.done();
-            None
+            Passed::Whole
         }
         (Err(_), true) => {
             running.failed();
-            Some("advisories as of the last fetch: the database cannot be reached now".to_owned())
+            let text = "advisories as of the last fetch: the database cannot be reached now";
+            Passed::Remarked(text.to_owned())
         }
         (Err(_), false) => {
             running.failed();
             let text = "advisories were NOT checked: their database cannot be fetched";
             screen.warn(&format!("{text}; see {}", log.display()));
-            return Ok(Some(text.to_owned()));
+            return Ok(Passed::Unchecked(text.to_owned()));
         }
     };
     let mut check = deny()?;
     check.args(["check", "--disable-fetch", "advisories"]);
     run_logged(screen, "advisories", &mut check, &workspace.log("advisories"))?;
-    Ok(remark)
+    Ok(passed)
 }
 
 /// cargo-deny keeps it in a folder of Cargo's, below a name with a hash.

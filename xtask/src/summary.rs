@@ -9,6 +9,8 @@ use crate::progress::{Colour, Screen, clock};
 pub(crate) enum Outcome {
     /// Perhaps with a remark.
     Passed(Option<String>),
+    /// Nothing failed, and part of it was not checked.
+    Unchecked(String),
     Failed,
     /// An earlier one failed.
     NotRun,
@@ -37,6 +39,7 @@ pub(crate) fn table(screen: &Screen, rows: &[Row]) -> Vec<String> {
             let (colour, mark, remark) = match &row.outcome {
                 Outcome::Passed(None) => (Colour::Green, "✓", ""),
                 Outcome::Passed(Some(remark)) => (Colour::Yellow, "✓", remark.as_str()),
+                Outcome::Unchecked(what) => (Colour::Yellow, "!", what.as_str()),
                 Outcome::Failed => (Colour::Red, "✗", "failed"),
                 Outcome::NotRun => (Colour::Dim, "–", "not run"),
             };
@@ -58,12 +61,14 @@ mod tests {
         let rows = [
             row("set-up", Outcome::Passed(None), 1),
             row("dependencies", Outcome::Passed(Some("not all".to_owned())), 75),
+            row("advisories", Outcome::Unchecked("NOT checked".to_owned()), 2),
             row("unit tests", Outcome::Failed, 12),
             row("lab", Outcome::NotRun, 0),
         ];
         let expected = "\
 ✓ set-up             1.0 s
 ✓ dependencies  1 min 15 s  not all
+! advisories         2.0 s  NOT checked
 ✗ unit tests        12.0 s  failed
 – lab                    –  not run";
         let expected: Vec<&str> = expected.lines().collect();

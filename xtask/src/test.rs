@@ -3,14 +3,14 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, bail};
+use anyhow::{Result, anyhow, bail};
 use clap::ValueEnum;
 
 use crate::plan::Need;
 use crate::process::caught;
 use crate::progress::{Screen, clock};
 use crate::setup;
-use crate::stage::{Kernel, Remark, Stage};
+use crate::stage::{Kernel, Passed, Stage};
 use crate::summary::{Outcome, Row, table};
 use crate::virtual_machine::Line;
 use crate::workspace::Workspace;
@@ -26,6 +26,7 @@ Examples:
   cargo xtask test                 all of it, as continuous integration does
   cargo xtask test --only lab      one stage, with what it needs
   cargo xtask test --only format --only clippy
+  cargo xtask test --strict        fails if anything cannot be checked here
   cargo xtask test --kernel 5.10,6.12     the whole suites of the datapath on two kernels")]
 pub(crate) struct Args {
     /// Run the suites on these kernels, and nothing else: `host` is the lab on this machine's own;
@@ -35,6 +36,10 @@ pub(crate) struct Args {
     /// Run only this stage (may be given more than once)
     #[arg(long, value_name = "STAGE")]
     only: Vec<Stage>,
+    /// Fail where something cannot be checked, such as advisories without a network; without this,
+    /// the summary says so
+    #[arg(long)]
+    strict: bool,
 }
 
 fn kernel(text: &str) -> Result<Kernel, String> {
@@ -62,7 +67,7 @@ pub(crate) fn run(workspace: &Workspace, screen: &Screen, args: &Args) -> Result
     screen.note(&format!("ready after {}", clock(elapsed)));
 
     let mut rows = vec![Row { title: "set-up", outcome: Outcome::Passed(None), elapsed }];
-    let failure = run_stages(&stages, &mut rows, |stage| {
+    let failure = run_stages(&stages, &mut rows, args.strict, |stage| {
         screen.headline(stage.title());
         stage.run(workspace, screen, &machine, &args.kernel)
     });
@@ -70,9 +75,11 @@ pub(crate) fn run(workspace: &Workspace, screen: &Screen, args: &Args) -> Result
     for line in table(screen, &rows) {
         screen.line(&line);
     }
+    let is_whole = !rows.iter().any(|row| matches!(row.outcome, Outcome::Unchecked(_)));
     match failure {
         None => {
-            screen.headline(&format!("all passed in {}", clock(begun.elapsed())));
+            let what = if is_whole { "all passed" } else { "all that was checked passed" };
+            screen.headline(&format!("{what} in {}", clock(begun.elapsed())));
             Ok(())
         }
         Some((stage, error)) => {
@@ -87,7 +94,8 @@ pub(crate) fn run(workspace: &Workspace, screen: &Screen, args: &Args) -> Result
 fn run_stages(
     stages: &[Stage],
     rows: &mut Vec<Row>,
-    run: impl Fn(Stage) -> Result<Remark>,
+    strict: bool,
+    run: impl Fn(Stage) -> Result<Passed>,
 ) -> Option<(Stage, anyhow::Error)> {
     let mut failure = None;
     for &stage in stages {
@@ -100,7 +108,13 @@ fn run_stages(
         let result = run(stage);
         let elapsed = begun.elapsed();
         let outcome = match result {
-            Ok(remark) => Outcome::Passed(remark),
+            Ok(Passed::Whole) => Outcome::Passed(None),
+            Ok(Passed::Remarked(remark)) => Outcome::Passed(Some(remark)),
+            Ok(Passed::Unchecked(what)) if strict => {
+                failure = Some((stage, anyhow!("--strict: {what}")));
+                Outcome::Failed
+            }
+            Ok(Passed::Unchecked(what)) => Outcome::Unchecked(what),
             Err(error) => {
                 failure = Some((stage, error));
                 Outcome::Failed
@@ -160,8 +174,8 @@ mod tests {
     fn nothing_runs_after_the_first_failure() {
         let mut rows = Vec::new();
         let stages = [Stage::Format, Stage::Clippy, Stage::Lab];
-        let failure = run_stages(&stages, &mut rows, |stage| match stage {
-            Stage::Format => Ok(Some("remark".to_owned())),
+        let failure = run_stages(&stages, &mut rows, false, |stage| match stage {
+            Stage::Format => Ok(Passed::Remarked("remark".to_owned())),
             Stage::Clippy => bail!("a warning"),
             _ => panic!("{stage:?} has run"),
         });
@@ -169,6 +183,25 @@ mod tests {
         let outcomes: Vec<_> = rows.into_iter().map(|row| row.outcome).collect();
         let remark = Outcome::Passed(Some("remark".to_owned()));
         assert_eq!(outcomes, [remark, Outcome::Failed, Outcome::NotRun]);
+    }
+
+    #[test]
+    fn what_was_not_checked_fails_a_strict_run_alone() {
+        let run = |strict| {
+            let mut rows = Vec::new();
+            let failure = run_stages(&[Stage::Deny, Stage::Docs], &mut rows, strict, |stage| {
+                Ok(match stage {
+                    Stage::Deny => Passed::Unchecked("NOT checked".to_owned()),
+                    _ => Passed::Whole,
+                })
+            });
+            let outcomes: Vec<_> = rows.into_iter().map(|row| row.outcome).collect();
+            (failure.map(|(stage, error)| (stage, error.to_string())), outcomes)
+        };
+        let unchecked = Outcome::Unchecked("NOT checked".to_owned());
+        assert_eq!(run(false), (None, vec![unchecked, Outcome::Passed(None)]));
+        let failure = Some((Stage::Deny, "--strict: NOT checked".to_owned()));
+        assert_eq!(run(true), (failure, vec![Outcome::Failed, Outcome::NotRun]));
     }
 
     #[test]
