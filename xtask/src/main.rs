@@ -8,6 +8,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+mod ahead;
 mod bench;
 mod build_ebpf;
 mod cache;

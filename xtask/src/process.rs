@@ -82,16 +82,24 @@ pub(crate) fn to_log(
     limit: Option<Duration>,
     mut tick: impl FnMut(&str),
 ) -> Result<()> {
+    let mut child = start(command, log)?;
+    let status = wait(&mut child, limit, || tick(tail(log, 1).first().map_or("", String::as_str)))?;
+    succeeded(status, command).map_err(|error| anyhow!("{error}; its output: {}", log.display()))
+}
+
+/// Starts a command with its output in a log.
+///
+/// # Errors
+/// The command cannot be started.
+pub(crate) fn start(command: &mut Command, log: &Path) -> Result<Child> {
     let output = create(log)?;
     let errors = output.try_clone().with_context(|| format!("cannot write {}", log.display()))?;
-    let mut child = command
+    command
         .stdin(Stdio::null())
         .stdout(output)
         .stderr(errors)
         .spawn()
-        .with_context(|| format!("cannot start `{}`", display(command)))?;
-    let status = wait(&mut child, limit, || tick(tail(log, 1).first().map_or("", String::as_str)))?;
-    succeeded(status, command).map_err(|error| anyhow!("{error}; its output: {}", log.display()))
+        .with_context(|| format!("cannot start `{}`", display(command)))
 }
 
 /// Runs a command whose output is for people's eyes, and ends it after `limit`.
@@ -174,6 +182,18 @@ fn wait(child: &mut Child, limit: Option<Duration>, mut tick: impl FnMut()) -> R
             _ => {}
         }
         tick();
+        thread::sleep(PERIOD);
+    }
+}
+
+/// Ends a child and all that came of it.
+pub(crate) fn end(child: &mut Child) {
+    signal_family(child, libc::SIGTERM);
+    let begun = Instant::now();
+    while matches!(child.try_wait(), Ok(None)) {
+        if begun.elapsed() > GRACE {
+            signal_family(child, libc::SIGKILL);
+        }
         thread::sleep(PERIOD);
     }
 }
@@ -311,6 +331,19 @@ mod tests {
         let error = run_visible(&mut command, Duration::from_millis(100)).unwrap_err();
         assert!(begun.elapsed() < Duration::from_secs(30));
         assert!(format!("{error:#}").contains("was ended: no end after"), "{error:#}");
+    }
+
+    #[test]
+    fn what_is_ended_is_gone_with_its_children() {
+        let folder = std::env::temp_dir().join(format!("xtask-end-{}", std::process::id()));
+        let mut command = Command::new("sh");
+        command.args(["-c", "sleep 60 | sleep 60; true"]);
+        let mut child = start(&mut command, &folder.join("end.log")).unwrap();
+        let begun = Instant::now();
+        end(&mut child);
+        assert!(child.try_wait().unwrap().is_some());
+        assert!(begun.elapsed() < Duration::from_secs(30));
+        fs::remove_dir_all(folder).unwrap();
     }
 
     #[test]

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use anyhow::{Result, bail, ensure};
 
+use crate::control_plane;
 use crate::machine::Machine;
 use crate::mounts::{BPFFS, CGROUPS, Cgroup2};
 use crate::plan::{self, Need, Plan, Step};
@@ -21,7 +22,8 @@ use crate::workspace::Workspace;
 Examples:
   cargo xtask setup --dry-run     what would be done, without doing it
   cargo xtask setup               for builds, the agent and the demo
-  cargo xtask setup --for-tests   also what only `cargo xtask test` needs")]
+  cargo xtask setup --for-tests   also what only `cargo xtask test` needs
+  cargo xtask setup --control-plane   also the control plane of its tests")]
 pub(crate) struct Args {
     /// Say what would be done, and do nothing
     #[arg(long)]
@@ -29,6 +31,9 @@ pub(crate) struct Args {
     /// Also what only `cargo xtask test` needs: rustfmt, Clippy, cargo-deny, dpkg-dev, pip, xz
     #[arg(long)]
     for_tests: bool,
+    /// Also compile the control plane of the tests, where that was never done
+    #[arg(long)]
+    control_plane: bool,
 }
 
 /// What builds, the agent and the demo need.
@@ -54,11 +59,17 @@ pub(crate) fn run(workspace: &Workspace, screen: &Screen, args: &Args) -> Result
     if args.for_tests {
         needs.extend(TO_TEST);
     }
+    if args.control_plane {
+        needs.insert(Need::ControlPlane);
+    }
     if args.dry_run {
         return explain(workspace, screen, &needs);
     }
     let machine = ready(workspace, screen, &needs)?;
     report(screen, &machine);
+    if args.control_plane {
+        control_plane::programs(workspace, screen)?;
+    }
     Ok(())
 }
 

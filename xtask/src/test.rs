@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, anyhow, bail};
 use clap::ValueEnum;
 
+use crate::ahead::Ahead;
 use crate::plan::Need;
 use crate::process::caught;
 use crate::progress::{Screen, clock};
@@ -66,6 +67,7 @@ pub(crate) fn run(workspace: &Workspace, screen: &Screen, args: &Args) -> Result
     let elapsed = begun.elapsed();
     screen.note(&format!("ready after {}", clock(elapsed)));
 
+    let _ahead = Ahead::begin(workspace, screen, &stages)?;
     let mut rows = vec![Row { title: "set-up", outcome: Outcome::Passed(None), elapsed }];
     let failure = run_stages(&stages, &mut rows, args.strict, |stage| {
         screen.headline(stage.title());
