@@ -102,7 +102,7 @@ pub(crate) fn measure(
             for path in &paths {
                 ground.reach(&mut diallers[path.proxy.dialler], path.targets)?;
             }
-            rounds(&mut paths, &mut diallers, effort.of(25, 150))?;
+            rounds(&mut paths, &mut diallers, effort.of(8, 150))?;
             drop((agent, kube_proxy));
             if with_peers && services <= NFTABLES_LIMIT {
                 unrule(ground)?;

@@ -25,8 +25,6 @@ use topo_lb_tests::population::{Population, SERVICE_PORT};
 
 /// Time between two changes.
 const PERIOD: Duration = Duration::from_millis(10);
-/// How long the agent is watched while nothing changes.
-const IDLE: Duration = Duration::from_secs(5);
 /// How often a kubelet reports its node's status when nothing changes (`nodeStatusReportFrequency`,
 /// five minutes), in an hour.
 const REPORTS: f64 = 12.0;
@@ -114,14 +112,16 @@ fn one_size(ground: &Ground<'_>, effort: Effort, population: &Population) -> Res
     figures.push(Figure::single("list_mb", "MB", listed as f64 / lists / MEGABYTE));
 
     let before = processor_seconds(&agent)?;
-    thread::sleep(IDLE);
-    let idle = (processor_seconds(&agent)? - before) / IDLE.as_secs_f64() * 100.0;
+    // How long the agent is watched while nothing changes.
+    let watched = Duration::from_secs(effort.of(1, 5));
+    thread::sleep(watched);
+    let idle = (processor_seconds(&agent)? - before) / watched.as_secs_f64() * 100.0;
     figures.push(Figure::single("cpu_idle_percent", "%", idle));
 
     let open = || Ok(if server.watches() >= 3 { Ok(()) } else { Err(server.watches()) });
     until("a watch of each kind", PATIENCE, open)?;
     let (before, begun) = (processor_seconds(&agent)?, Instant::now());
-    let delays = churn(&agent, &server, population, effort.of(300, 3_000))?;
+    let delays = churn(&agent, &server, population, effort.of(100, 3_000))?;
     let busy = (processor_seconds(&agent)? - before) / begun.elapsed().as_secs_f64() * 100.0;
     figures.push(Figure::new("event_to_map_p99_ms", "ms", &delays));
     figures.push(Figure::single("cpu_churn_percent", "%", busy));

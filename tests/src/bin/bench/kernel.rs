@@ -36,7 +36,7 @@ pub(crate) fn measure(
     let population = ground.population(services, ["a", "b"])?;
     let manifests = ground.manifests(&population, &special(ground)?)?;
     let _watch = Watch::begin()?;
-    let mut bench = Bench { services, batches: effort.of(9, 31), figures: Vec::new() };
+    let mut bench = Bench { services, batches: effort.of(5, 31), figures: Vec::new() };
 
     say("in the kernel, an empty program");
     let mut outside = ground.outside("client")?;

@@ -18,7 +18,7 @@ const NODES: u32 = 5_000;
 /// Replaces every pod of Services of several sizes, on some of the nodes; the figures are for all.
 pub(crate) fn measure(effort: Effort, say: &dyn Fn(&str)) -> Result<Vec<Figure>> {
     let mut figures = Vec::new();
-    for &pods in effort.of(&[50, 100][..], &[100, 300, 1_000]) {
+    for &pods in effort.of(&[20, 40][..], &[100, 300, 1_000]) {
         say(&format!("rolling update of {pods} pods on {NODES} nodes"));
         let sampled = effort.of(2, 12);
         let mut seconds = Sample::default();
