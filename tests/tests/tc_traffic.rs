@@ -7,7 +7,9 @@ use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context as _, Result, ensure};
+use aya::maps::{Array, Map, MapData};
 use serde_json::Value;
+use topo_lb_common::maps;
 use topo_lb_tests::client::Client;
 use topo_lb_tests::netns::NetNs;
 use topo_lb_tests::scene::{
@@ -166,6 +168,40 @@ fn a_connection_outlives_a_thousand_changes_and_the_agent() -> Result<()> {
             Ok(if log.contains("which endpoints may answer") { Ok(()) } else { Err(log) })
         })?;
         all_answer("by marks")
+    })
+}
+
+/// As if the agent before had been killed between its last write and the one that has connections look
+/// at it.
+#[test]
+fn the_next_agent_has_flows_leave_an_endpoint_that_the_last_one_took_away() -> Result<()> {
+    play(|scene| {
+        let mut machine = scene.cluster.machine("client")?;
+        for address in [WEB4, WEB6] {
+            scene.wait_for(Via::Udp, at(address)?, &["a", "b", "c", "d"])?;
+            let socket = machine.open(Via::UdpConnected, at(address)?)?.expect("endpoints serve");
+            let pod = machine.ask(socket, None)?.expect("endpoints serve").pod;
+            let rest: Vec<_> =
+                ["a", "b", "c", "d"].into_iter().filter(|other| *other != pod).collect();
+            let map = scene.agent.pins().join(maps::REVISION);
+            let mut revision = Array::<_, u32>::try_from(Map::Array(MapData::from_pin(map)?))?;
+            let seen = revision.get(&0, 0)?;
+            scene.manifests.set_ready(&pod, false);
+            scene.manifests.write()?;
+            scene.wait_for(Via::Udp, at(address)?, &rest)?;
+            until("the end of the change", FOLLOWS, || {
+                let now = revision.get(&0, 0)?;
+                Ok(if now != seen { Ok(()) } else { Err("none yet") })
+            })?;
+            scene.agent.kill();
+            revision.set(0, seen, 0)?;
+            scene.agent.resume()?;
+            let moved = machine.ask(socket, None)?.expect("endpoints serve").pod;
+            ensure!(moved != pod, "the flow stays with {pod}, which does not serve");
+            scene.manifests.set_ready(&pod, true);
+            scene.manifests.write()?;
+        }
+        Ok(())
     })
 }
 

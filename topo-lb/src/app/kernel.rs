@@ -8,9 +8,8 @@ use tracing::{debug, info, warn};
 
 use crate::cluster::ServiceId;
 use crate::datapath::bpf::BpfStore;
-use crate::datapath::commit::commit;
+use crate::datapath::commit::{commit, take_over};
 use crate::datapath::left_out::LeftOutMap;
-use crate::datapath::store::Store as _;
 use crate::known::Known;
 use crate::plan::{Gone, Installed, Plan, Shortage, Step};
 
@@ -31,9 +30,7 @@ pub(super) struct Kernel {
 impl Kernel {
     pub(super) fn read(maps: &Path) -> anyhow::Result<Self> {
         let mut store = BpfStore::open(maps)?;
-        // The agent before may have been killed before it waited for what it replaced.
-        store.grace()?;
-        let installed = store.installed()?;
+        let installed = take_over(&mut store)?;
         let left_out = LeftOutMap::open(maps)?;
         let quarantine = Quarantine::default();
         Ok(Self { store, installed, quarantine, left_out, told: None, gone: Vec::new() })
@@ -90,8 +87,7 @@ impl Kernel {
     fn carry_out(&mut self, plan: &Plan) -> anyhow::Result<()> {
         let result = commit(plan, &mut self.store, &mut self.installed);
         if result.is_err() {
-            self.store.grace()?;
-            self.installed = self.store.installed()?;
+            self.installed = take_over(&mut self.store)?;
             // Nobody refers to those slots in the new books.
             self.quarantine = Quarantine::default();
         }

@@ -11,20 +11,33 @@ pub fn commit(
     store: &mut impl Store,
     installed: &mut Installed,
 ) -> Result<(), StoreError> {
-    if plan.steps.is_empty() {
-        return Ok(());
+    let grace = plan.steps.iter().position(|step| *step == Step::Grace);
+    let (visible, freeing) = plan.steps.split_at(grace.unwrap_or(plan.steps.len()));
+    if !visible.is_empty() {
+        let result = perform_all(visible, store, installed);
+        // Before the wait, which takes milliseconds. Also after a plan that stopped: some of it was
+        // done.
+        result.and(store.revise())?;
     }
-    let result = perform_all(plan, store, installed);
-    // Also after a plan that stopped: some of it was done.
-    result.and(store.revise())
+    perform_all(freeing, store, installed)
+}
+
+/// Reads what is there, for whoever begins with it: an agent that starts, or one whose plan failed.
+///
+/// The last writer may have stopped right after a write: connections may not have looked at it yet,
+/// and programs may still read what it replaced.
+pub fn take_over(store: &mut impl Store) -> Result<Installed, StoreError> {
+    store.revise()?;
+    store.grace()?;
+    store.installed()
 }
 
 fn perform_all(
-    plan: &Plan,
+    steps: &[Step],
     store: &mut impl Store,
     installed: &mut Installed,
 ) -> Result<(), StoreError> {
-    for step in &plan.steps {
+    for step in steps {
         perform(step, store)?;
         installed.record(step);
     }
@@ -44,5 +57,22 @@ fn perform(step: &Step, store: &mut impl Store) -> Result<(), StoreError> {
         // Only the books change: the slots are filled again by a later plan.
         Step::FreeSlots { .. } => Ok(()),
         Step::Unname(index) => store.unname(*index),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::datapath::memory::MemoryStore;
+    use crate::plan::Capacity;
+
+    #[test]
+    fn whoever_begins_has_connections_look_at_what_was_written_last() {
+        let mut store = MemoryStore::new(Capacity::default());
+        let endpoint = ([10, 244, 1, 3], 9376).into();
+        store.remove_member(1, endpoint).unwrap();
+        assert!(store.is_unrevised);
+        take_over(&mut store).unwrap();
+        assert!(!store.is_unrevised);
     }
 }

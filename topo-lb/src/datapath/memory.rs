@@ -27,6 +27,8 @@ pub(crate) struct MemoryStore {
     names: BTreeMap<u32, String>,
     /// Slots that a value replaced since the last grace period still refers to.
     unsettled: [BTreeSet<u32>; 2],
+    /// A write since the last `revise` bears on endpoints of connections.
+    pub(crate) is_unrevised: bool,
     /// Writes so far.
     pub(crate) writes: usize,
     /// Fails the write of this number, once.
@@ -43,6 +45,7 @@ impl MemoryStore {
             members: BTreeMap::new(),
             names: BTreeMap::new(),
             unsettled: Default::default(),
+            is_unrevised: false,
             writes: 0,
             fail_at: None,
         }
@@ -141,6 +144,7 @@ impl Store for MemoryStore {
     ) -> Result<(), StoreError> {
         self.write()?;
         self.members.insert((index, endpoint), chosen);
+        self.is_unrevised = true;
         assert!(self.members.len() <= 2 * self.capacity.members as usize);
         Ok(())
     }
@@ -148,6 +152,7 @@ impl Store for MemoryStore {
     fn remove_member(&mut self, index: u32, endpoint: SocketAddr) -> Result<(), StoreError> {
         self.write()?;
         self.members.remove(&(index, endpoint));
+        self.is_unrevised = true;
         Ok(())
     }
 
@@ -161,6 +166,7 @@ impl Store for MemoryStore {
         assert!(self.names.contains_key(&entry.index), "{frontend} has an index without a name");
         self.unsettle(frontend);
         self.services.insert(*frontend, Value { entry: entry.clone(), slot_base });
+        self.is_unrevised = true;
         let family = frontend.family();
         let used = self.services.keys().filter(|other| other.family() == family).count();
         assert!(used <= self.capacity.services as usize);
@@ -171,15 +177,18 @@ impl Store for MemoryStore {
         self.write()?;
         self.unsettle(frontend);
         self.services.remove(frontend);
+        self.is_unrevised = true;
         Ok(())
     }
 
     fn grace(&mut self) -> Result<(), StoreError> {
+        assert!(!self.is_unrevised, "connections keep what was replaced for as long as this waits");
         self.unsettled = Default::default();
         Ok(())
     }
 
     fn revise(&mut self) -> Result<(), StoreError> {
+        self.is_unrevised = false;
         Ok(())
     }
 

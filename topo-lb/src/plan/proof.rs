@@ -9,9 +9,8 @@ use topo_lb_common::backend::Locality;
 use super::diff;
 use super::{Capacity, Desired, Frontend, Installed};
 use crate::cluster::{Protocol, ServiceId};
-use crate::datapath::commit::commit;
+use crate::datapath::commit::{commit, take_over};
 use crate::datapath::memory::MemoryStore;
-use crate::datapath::store::Store;
 use crate::topology::{Chosen, Route, Verdict};
 
 const SMALL: Capacity = Capacity { services: 6, slots: 60, members: 40, flows: 8, connections: 0 };
@@ -207,7 +206,7 @@ proptest! {
         let touched = world.set(batch);
         let plan = diff::plan(&world.desired, &world.installed, &touched);
         commit(&plan, &mut world.store, &mut world.installed).unwrap();
-        let found = world.store.installed().unwrap();
+        let found = take_over(&mut world.store).unwrap();
         for installed in [&world.installed, &found] {
             let all: BTreeSet<ServiceId> = world
                 .desired
@@ -228,7 +227,7 @@ proptest! {
         let plan = diff::plan(&world.desired, &world.installed, &touched);
         commit(&plan, &mut world.store, &mut world.installed).unwrap();
 
-        let mut found = world.store.installed().unwrap();
+        let mut found = take_over(&mut world.store).unwrap();
         let nothing = Desired::default();
         let orphans = diff::orphans(&nothing, &found);
         commit(&diff::plan(&nothing, &found, &orphans), &mut world.store, &mut found).unwrap();
@@ -257,9 +256,7 @@ proptest! {
         let plan = diff::plan(&world.desired, &world.installed, &touched);
         world.store.fail_at = Some(world.store.writes + fail_at);
         if commit(&plan, &mut world.store, &mut world.installed).is_err() {
-            // Slots that replaced values refer to are settled by the time anybody plans again.
-            world.store.grace().unwrap();
-            world.installed = world.store.installed().unwrap();
+            world.installed = take_over(&mut world.store).unwrap();
             let all: BTreeSet<ServiceId> = world
                 .desired
                 .services()
