@@ -2,6 +2,8 @@
 //! device of their node, outside of every cgroup that an agent serves.
 
 use std::fs;
+use std::net::UdpSocket;
+use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::process::Command;
@@ -85,6 +87,43 @@ fn a_machine_is_refused_at_once() -> Result<()> {
         }
         Ok(())
     })
+}
+
+/// The machine leaves its checksums to the device that a packet goes out by, as most do. That device
+/// computes none, so the kernel does it for the refusal when it is sent back.
+#[test]
+fn a_machine_that_leaves_checksums_to_devices_is_refused_at_once() -> Result<()> {
+    play(|scene| {
+        let node = scene.cluster.node_netns(HERE)?;
+        node.run(|| without_transmit_checksums("pod2"))?;
+        let mut machine = scene.cluster.machine("client")?;
+        for via in [Via::Http, Via::UdpConnected] {
+            for to in [EMPTY4, EMPTY6] {
+                let tally = machine.call(via, at(to)?, 20)?;
+                ensure!(tally.refused == 20, "{via:?} to {to}: {tally}");
+            }
+        }
+        Ok(())
+    })
+}
+
+/// `ethtool -K DEVICE tx off`, in this thread's network namespace.
+fn without_transmit_checksums(device: &str) -> Result<()> {
+    /// `ETHTOOL_STXCSUM` and its value (include/uapi/linux/ethtool.h, `struct ethtool_value`).
+    const OFF: [u32; 2] = [0x17, 0];
+    const SIOCETHTOOL: u32 = 0x8946;
+    let socket = UdpSocket::bind("127.0.0.1:0").context("a socket")?;
+    let mut order = OFF;
+    // SAFETY: `ifreq` is plain data, for which all zero is a value.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    for (to, from) in request.ifr_name.iter_mut().zip(device.bytes()) {
+        *to = from.cast_signed();
+    }
+    request.ifr_ifru.ifru_data = order.as_mut_ptr().cast();
+    // SAFETY: the request and what it points to live until the call returns.
+    let result = unsafe { libc::ioctl(socket.as_raw_fd(), SIOCETHTOOL.into(), &raw mut request) };
+    ensure!(result == 0, "{device}: {}", std::io::Error::last_os_error());
+    Ok(())
 }
 
 #[test]

@@ -5,6 +5,9 @@ use aya_ebpf::bindings::{__sk_buff, BPF_F_MARK_MANGLED_0, BPF_F_PSEUDO_HDR};
 use aya_ebpf::helpers::{bpf_csum_update, bpf_l4_csum_replace};
 use topo_lb_common::address::{TCP, UDP};
 
+use crate::packet::load;
+use crate::rewrite::store;
+
 /// `BPF_F_IPV6`: no checksum of an IP header makes up for an address that changes. Linux 6.16,
 /// and the long-term kernels of that time ("bpf: Fix L4 csum update on IPv6 in
 /// CHECKSUM_COMPLETE").
@@ -53,6 +56,16 @@ pub(crate) const fn fold(sum: u64) -> u16 {
     ((sum >> 16) + sum) as u16
 }
 
+/// The checksum that a device computes from the sum of all that it covers, of which the pseudo
+/// header's is in the checksum's place: never zero (`skb_checksum_help`, net/core/dev.c).
+#[inline(always)]
+pub(crate) const fn computed(sum: u64) -> u16 {
+    match !fold(sum) {
+        0 => !0,
+        checksum => checksum,
+    }
+}
+
 /// Offset of the checksum in a transport header; `None` where it is not an Internet checksum.
 #[inline(always)]
 pub(crate) const fn offset_in(protocol: u8) -> Option<u32> {
@@ -98,6 +111,19 @@ pub(crate) fn replace_addresses(
 pub(crate) fn replace(skb: *mut __sk_buff, offset: u32, change: Change, protocol: u8) -> bool {
     // SAFETY: a context of this hook.
     unsafe { bpf_l4_csum_replace(skb, offset, 0, change.sum().into(), mangled(protocol)) == 0 }
+}
+
+/// Whether a device is still to compute the checksum at `offset`, which is `stored` now. No program
+/// is told, but the helper does not touch such a checksum for what is not in a pseudo header: so
+/// this changes it, looks, and puts it back. `None` where it could not be done.
+#[inline(always)]
+pub(crate) fn is_pending(skb: *mut __sk_buff, offset: u32, stored: u16) -> Option<bool> {
+    // SAFETY: a context of this hook. A sum of one changes every checksum.
+    if unsafe { bpf_l4_csum_replace(skb, offset, 0, 1, 0) } != 0 {
+        return None;
+    }
+    let is_pending = load::<u16>(skb, offset)? == stored;
+    (is_pending || store(skb, offset, &stored)).then_some(is_pending)
 }
 
 /// UDP's zero means that there is no checksum, and stays.

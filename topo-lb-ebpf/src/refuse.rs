@@ -125,15 +125,31 @@ pub(crate) fn unreachable<F: Track>(skb: *mut __sk_buff) -> i32 {
     if unsafe { bpf_skb_change_tail(skb, ETHERNET + bytes, 0) } != 0 {
         return failed();
     }
-    let mut sum = 0;
+    let (mut sum, mut of_transport) = (0, 0);
     for word in 0..LONGEST_QUOTE / 4 {
         if word * 4 >= bytes {
             break;
         }
-        let Some(word) = load::<u32>(skb, ETHERNET + word * 4) else {
+        let offset = ETHERNET + word * 4;
+        let Some(word) = load::<u32>(skb, offset) else {
             return failed();
         };
         sum += u64::from(word);
+        if offset >= header.transport {
+            of_transport += u64::from(word);
+        }
+    }
+    if let Some(offset) = checksum::offset_in(header.protocol) {
+        let offset = header.transport + offset;
+        let Some(stored) = load::<u16>(skb, offset) else {
+            return failed();
+        };
+        match checksum::is_pending(skb, offset, stored) {
+            // The device computes it over what is quoted, and the sum of the error has to be of that.
+            Some(true) => sum += u64::from(!stored) + u64::from(checksum::computed(of_transport)),
+            Some(false) => {}
+            None => return failed(),
+        }
     }
     // SAFETY: a context of this hook.
     let has_room =
