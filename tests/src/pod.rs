@@ -69,6 +69,18 @@ impl Pod {
         serve(name, &[everywhere], |command| self.spawn(command))
     }
 
+    /// The same for MPTCP, with as many subflows as a client makes.
+    ///
+    /// # Errors
+    /// It does not start, or the kernel has no MPTCP.
+    pub fn serve_mptcp_as(&self, name: &str, port: u16) -> Result<Running> {
+        let everywhere = SocketAddr::from((Ipv6Addr::UNSPECIFIED, port));
+        serve(name, &[everywhere], |mut command| {
+            command.arg("--mptcp");
+            self.spawn(command)
+        })
+    }
+
     /// A client in the pod.
     ///
     /// # Errors

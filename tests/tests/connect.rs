@@ -1,13 +1,17 @@
 //! The hooks connect4, connect6, getpeername4 and getpeername6: sockets that are connected.
 
-use anyhow::{Result, ensure};
+use std::fs;
+
+use anyhow::{Context as _, Result, ensure};
 use serde_json::json;
 use topo_lb_tests::manifest::{endpoint, service, slice};
+use topo_lb_tests::netns::NetNs;
 use topo_lb_tests::scene::{
-    ECHO4, EMPTY4, EMPTY6, NOBODY4, NOBODY6, Scene, WEB4, WEB6, at, kernel, mapped, play, prepared,
-    refusal,
+    ECHO4, EMPTY4, EMPTY6, FOLLOWS, HERE, NOBODY4, NOBODY6, Scene, WEB4, WEB6, at, kernel, mapped,
+    play, prepared, refusal,
 };
 use topo_lb_tests::traffic::{Step, Via};
+use topo_lb_tests::wait::until;
 
 const CONNECTED: [Via; 2] = [Via::Http, Via::UdpConnected];
 
@@ -42,6 +46,59 @@ fn the_peer_of_an_mptcp_socket_is_the_service_too() -> Result<()> {
         }
         Ok(())
     })
+}
+
+/// A connection's further subflows connect to the endpoint, and must not take away what the
+/// connection dialled.
+#[test]
+fn the_peer_of_an_mptcp_socket_with_two_subflows_is_the_service_too() -> Result<()> {
+    const SERVICE: &str = "10.96.1.9";
+    const SECOND: &str = "10.244.1.66";
+    ensure!(kernel() >= (5, 19), "needs Linux 5.19, which has bpf_skc_to_mptcp_sock");
+    play(|scene| {
+        let client = scene.cluster.pod("client")?.netns();
+        let server = scene.cluster.pod("a")?;
+        let subflows = "mptcp limits set subflow 2 add_addr_accepted 2".to_owned();
+        client.ip(&[
+            format!("addr add {SECOND}/32 dev eth0"),
+            subflows.clone(),
+            format!("mptcp endpoint add {SECOND} dev eth0 subflow"),
+        ])?;
+        server.netns().ip(&[subflows])?;
+        scene.cluster.ip_on(HERE, &[format!("route add {SECOND}/32 dev pod2")])?;
+        let _server = server.serve_mptcp_as("many", 9400)?;
+        scene.change(|manifests| {
+            manifests.put(service("many", &[SERVICE], &[("http", 80, "TCP")], &[]));
+            let endpoints = [endpoint(&server.ipv4.to_string(), &server.node, &server.name)];
+            manifests.put(slice("many", "IPv4", &[("http", 9400, "TCP")], &endpoints));
+            Ok(())
+        })?;
+        let to = at(SERVICE)?;
+        // By TCP, which has no subflows.
+        scene.wait_for(Via::Http, to, &["many"])?;
+        let before = joined(client)?;
+        let socket = scene.client.open(Via::HttpMptcp, to)?.expect("the endpoint serves");
+        // Only what is said makes it known that both ends speak MPTCP.
+        scene.client.ask(socket, None)?.expect("the endpoint serves");
+        until("a second subflow", FOLLOWS, || {
+            let now = joined(client)?;
+            Ok(if now > before { Ok(()) } else { Err(format!("{now} subflows")) })
+        })?;
+        let reply = scene.client.ask(socket, None)?.expect("the endpoint serves");
+        ensure!(reply.peer == to, "{reply:?}");
+        Ok(())
+    })
+}
+
+/// How many further subflows of MPTCP connections have been answered.
+fn joined(netns: &NetNs) -> Result<u64> {
+    let text = netns.run(|| Ok(fs::read_to_string("/proc/thread-self/net/netstat")?))?;
+    let mut rows = text.lines().filter_map(|line| line.strip_prefix("MPTcpExt: "));
+    let names = rows.next().context("the kernel counts MPTCP")?.split(' ');
+    let values = rows.next().context("the kernel counts MPTCP")?.split(' ');
+    let mut counts = names.zip(values);
+    let (_, count) = counts.find(|(name, _)| *name == "MPJoinSynAckRx").context("a count")?;
+    Ok(count.parse()?)
 }
 
 #[test]
@@ -204,7 +261,7 @@ fn every_one_of_more_than_eight_endpoints_answers() -> Result<()> {
             for to in [at(WEB4)?, at(WEB6)?, mapped(WEB4)?] {
                 let wanted = names.iter().map(String::as_str).collect();
                 let client = &mut scene.client;
-                topo_lb_tests::wait::until("all twenty", topo_lb_tests::scene::FOLLOWS, || {
+                until("all twenty", FOLLOWS, || {
                     // 400 requests miss one of twenty with a probability of 1 in 40 million.
                     let tally = client.call(via, to, 400)?;
                     let all = tally.pods() == wanted && tally.answered() == 400;

@@ -27,15 +27,16 @@ pub(crate) fn remember<F: Family>(
     }
 }
 
-/// Forgets what the context's socket dialled: it connects to what is no frontend.
+/// Forgets what the context's socket dialled: it connects to what is no frontend. What an MPTCP
+/// connection dialled stays: each of its further subflows connects to the endpoint itself.
 #[inline(always)]
 pub(crate) fn forget<F: Family>(ctx: &SockAddrContext) {
-    let owner = owner(ctx);
-    // SAFETY: a socket. The look-up comes first because it is cheaper than deleting nothing, which
-    // takes and gives a reference.
+    let socket = socket(ctx);
+    // SAFETY: the context's socket. The look-up comes first because it is cheaper than deleting
+    // nothing, which takes and gives a reference.
     unsafe {
-        if storage::<F>(owner, 0).is_some() {
-            let _ = F::connected().delete(owner.cast());
+        if storage::<F>(socket.cast(), 0).is_some() {
+            let _ = F::connected().delete(socket.cast());
         }
     }
 }

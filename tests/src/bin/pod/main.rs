@@ -32,6 +32,9 @@ enum Role {
         /// Where, for HTTP and UDP alike; `[::]` takes IPv4 too
         #[arg(long, default_values_t = [SocketAddr::from((Ipv6Addr::UNSPECIFIED, PORT))])]
         listen: Vec<SocketAddr>,
+        /// Take MPTCP's connections as such, and not as TCP's
+        #[arg(long)]
+        mptcp: bool,
     },
     /// Make requests, each through a socket of its own, and print what became of them as JSON
     Call {
@@ -49,7 +52,7 @@ enum Role {
 
 fn main() -> Result<()> {
     match Arguments::parse().role {
-        Role::Serve { name, listen } => serve::serve(name, &listen),
+        Role::Serve { name, listen, mptcp } => serve::serve(name, &listen, mptcp),
         Role::Call { via, to, requests } => {
             let tally = client::call(via, to, requests);
             println!("{}", serde_json::to_string(&tally).context("a tally is always JSON")?);

@@ -1,7 +1,7 @@
 //! The server: one task per address and protocol. It answers with its name, and to what is posted to
 //! `/echo` with the same.
 
-use std::io::Write as _;
+use std::io::{self, Write as _};
 use std::net::SocketAddr;
 
 use anyhow::{Context, Result};
@@ -9,11 +9,12 @@ use axum::Router;
 use axum::body::Bytes;
 use axum::extract::DefaultBodyLimit;
 use axum::routing::post;
+use socket2::{Domain, Protocol, Socket, Type};
 use tokio::net::{TcpListener, UdpSocket};
 use tokio::runtime;
 
 /// Serves until standard input ends: then the lab is gone, and nobody else would end this process.
-pub(crate) fn serve(name: String, addresses: &[SocketAddr]) -> Result<()> {
+pub(crate) fn serve(name: String, addresses: &[SocketAddr], mptcp: bool) -> Result<()> {
     let runtime = runtime::Builder::new_current_thread()
         .enable_io()
         .build()
@@ -22,13 +23,12 @@ pub(crate) fn serve(name: String, addresses: &[SocketAddr]) -> Result<()> {
     let (gone, wait) = tokio::sync::oneshot::channel();
     std::thread::spawn(move || {
         // An error, like the end, means that there is nobody.
-        let _ = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
+        let _ = io::copy(&mut io::stdin(), &mut io::sink());
         let _ = gone.send(());
     });
     runtime.block_on(async {
         for &address in addresses {
-            let tcp = TcpListener::bind(address)
-                .await
+            let tcp = listen(address, mptcp)
                 .with_context(|| format!("cannot listen on {address}, TCP"))?;
             let udp = UdpSocket::bind(address)
                 .await
@@ -41,11 +41,21 @@ pub(crate) fn serve(name: String, addresses: &[SocketAddr]) -> Result<()> {
             tokio::spawn(echo(udp, name.clone()));
         }
         println!("listening");
-        std::io::stdout().flush().context("cannot say that the server listens")?;
+        io::stdout().flush().context("cannot say that the server listens")?;
         // A closed channel means the same as a message.
         let _ = wait.await;
         Ok(())
     })
+}
+
+fn listen(address: SocketAddr, mptcp: bool) -> io::Result<TcpListener> {
+    let protocol = if mptcp { Protocol::MPTCP } else { Protocol::TCP };
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(protocol))?;
+    socket.set_reuse_address(true)?;
+    socket.set_nonblocking(true)?;
+    socket.bind(&address.into())?;
+    socket.listen(1_024)?;
+    TcpListener::from_std(socket.into())
 }
 
 /// Answers every datagram with the name.
