@@ -128,6 +128,14 @@ impl Client {
         }
     }
 
+    /// Has a datagram socket connected to nobody any more.
+    ///
+    /// # Errors
+    /// The client is gone, or the kernel refuses.
+    pub fn disconnect(&mut self, Socket(socket): Socket) -> Result<()> {
+        self.moved(&Order::Disconnect { socket })
+    }
+
     /// One exchange through an open socket; with `to`, for an unconnected one, its address.
     ///
     /// # Errors

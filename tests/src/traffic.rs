@@ -60,6 +60,12 @@ pub enum Order {
         /// The address dialled.
         to: SocketAddr,
     },
+    /// Has a datagram socket connected to nobody any more (connect(2), `AF_UNSPEC`): answered by
+    /// [`Answer::Opened`].
+    Disconnect {
+        /// As [`Answer::Opened`] said.
+        socket: usize,
+    },
     /// Waits for something to be said through an open socket that has asked nothing: answered by
     /// [`Answer::Failed`], as nobody says anything.
     Hear {

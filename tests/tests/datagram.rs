@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use anyhow::{Result, ensure};
 use serde_json::json;
 use topo_lb_tests::client::Socket;
+use topo_lb_tests::pod::PORT;
 use topo_lb_tests::scene::{
     ECHO4, ECHO6, EMPTY4, EMPTY6, FOLLOWS, KEYS, NOBODY4, Scene, WEB4, WEB6, ZONE, at, mapped,
     play, refusal,
@@ -74,6 +75,32 @@ fn one_socket_talks_to_a_service_and_to_its_endpoints_themselves() -> Result<()>
         }
         ensure!(ask(scene, socket, at(WEB4)?)? == through);
         ensure!(ask(scene, socket, at(NOBODY4)?)? == "untouched");
+        Ok(())
+    })
+}
+
+#[test]
+fn a_socket_that_is_not_connected_any_more_hears_an_endpoint_as_itself() -> Result<()> {
+    play(|scene| {
+        for web in [at(WEB4)?, at(WEB6)?, mapped(WEB4)?] {
+            let socket = scene.client.open(Via::UdpConnected, web)?.expect("endpoints serve");
+            let reply = scene.client.ask(socket, None)?.expect("endpoints serve");
+            ensure!(reply.peer == web, "{reply:?}");
+            let pod = scene.cluster.pod(&reply.pod)?;
+            let direct = match web {
+                _ if web == mapped(WEB4)? => mapped(&pod.ipv4.to_string())?,
+                SocketAddr::V4(_) => pod.address4(),
+                SocketAddr::V6(_) => pod.address6(),
+            };
+            let direct = SocketAddr::new(direct.ip(), PORT);
+            scene.client.disconnect(socket)?;
+            ensure!(ask(scene, socket, direct)? == reply.pod, "another pod at {direct}");
+            // A Service that it asks now answers as itself. Of an IPv6 socket the kernel does not
+            // forget the address of the peer (`__udp_disconnect`), and lets nobody else answer.
+            if web != at(WEB6)? {
+                ask(scene, socket, web)?;
+            }
+        }
         Ok(())
     })
 }

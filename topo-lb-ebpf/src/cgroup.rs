@@ -186,8 +186,13 @@ pub(crate) fn sendmsg<P: Place>(ctx: &SockAddrContext) -> i32 {
 pub(crate) fn recvmsg<P: Place>(ctx: &SockAddrContext) -> i32 {
     if protocol(ctx) == Some(UDP) {
         let (address, port) = (P::address(ctx), port(ctx));
-        let frontend = reverse::dialled::<P::Family>(ctx, address, port)
-            .or_else(|| flow::answered::<P::Family>(ctx, address, port));
+        // Only a socket that is connected hears its storage's frontend: one that was disconnected
+        // keeps its storage. And only one that is not connected hears several.
+        let frontend = if reverse::peer_port(ctx).is_some() {
+            reverse::dialled::<P::Family>(ctx, address, port)
+        } else {
+            flow::answered::<P::Family>(ctx, address, port)
+        };
         if let Some(frontend) = frontend {
             restore::<P>(ctx, frontend);
         }

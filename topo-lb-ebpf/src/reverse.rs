@@ -61,20 +61,24 @@ pub(crate) fn peer_of<F: Family>(
     ctx: &SockAddrContext,
     frontend: &F::Frontend,
 ) -> Option<NonNull<F::Endpoint>> {
-    let sk = socket(ctx);
-    // SAFETY: the context's socket. Kernels before 5.18 show the port as a word whose first half
-    // is the same.
-    let (port, address) =
-        unsafe { ((&raw const (*sk).dst_port).read_volatile(), F::peer(sk.cast_const())) };
-    if port == 0 {
-        return None;
-    }
+    let port = peer_port(ctx)?;
+    // SAFETY: the context's socket.
+    let address = unsafe { F::peer(socket(ctx).cast_const()) };
     let (dialled, endpoint) = F::connection_parts(stored::<F>(ctx)?);
     // SAFETY: fields of the socket's storage.
     let (dialled, peer) = unsafe { (words(dialled.as_ptr()), words(endpoint.as_ptr())) };
     // A socket that was disconnected, or is connected elsewhere, keeps what it dialled before.
-    let is_peer = F::endpoint_parts(&peer) == (address, u16::from_be(port));
+    let is_peer = F::endpoint_parts(&peer) == (address, port);
     (is_peer && same(&dialled, frontend)).then_some(endpoint)
+}
+
+/// The port that the context's socket is connected to, in host order; `None`: it is not connected.
+#[inline(always)]
+pub(crate) fn peer_port(ctx: &SockAddrContext) -> Option<u16> {
+    // SAFETY: the context's socket. Kernels before 5.18 show the port as a word whose first half
+    // is the same.
+    let port = unsafe { (&raw const (*socket(ctx)).dst_port).read_volatile() };
+    if port == 0 { None } else { Some(u16::from_be(port)) }
 }
 
 #[inline(always)]

@@ -70,6 +70,12 @@ pub(crate) fn obey() -> Result<()> {
             Order::Reconnect { socket, to } => with(&open, socket)
                 .and_then(|open| open.connect(to))
                 .map(|()| Answer::Opened(socket)),
+            Order::Disconnect { socket } => {
+                take(&mut open, socket).and_then(Open::disconnect).map(|one| {
+                    open[socket] = Some(one);
+                    Answer::Opened(socket)
+                })
+            }
             Order::Hear { socket } => with(&open, socket).and_then(Open::hear).map(Answer::Replied),
             Order::Shelve { socket } => {
                 take(&mut open, socket).and_then(Shelved::shelve).map(|one| {

@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use rustix::io::Errno;
-use rustix::net::{RecvFlags, recvfrom};
+use rustix::net::{RecvFlags, connect_unspec, recvfrom};
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 use topo_lb_tests::traffic::{Failure, Reply, Step, Via};
 use topo_lb_tests::wait::patient;
@@ -59,6 +59,12 @@ impl Open {
     /// `connect`; a datagram socket can be connected again.
     pub(crate) fn connect(&self, to: SocketAddr) -> Result<(), Failure> {
         self.socket.connect(&SockAddr::from(to)).map_err(at(Step::Connect))
+    }
+
+    /// The same socket, connected to nobody.
+    pub(crate) fn disconnect(self) -> Result<Self, Failure> {
+        connect_unspec(&self.socket).map_err(|errno| at(Step::Connect)(errno.into()))?;
+        Ok(Self { via: Via::Udp, ..self })
     }
 
     /// One question and its answer; `to` is for an unconnected socket.
