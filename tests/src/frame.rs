@@ -22,6 +22,8 @@ pub enum Tcp {
     SynAck,
     /// Carries data, an odd number of bytes.
     Ack,
+    /// Acknowledges, and carries nothing.
+    Bare,
     /// Has no more to say.
     Fin,
     /// Ends it at once.
@@ -41,6 +43,7 @@ pub fn tcp(from: SocketAddr, to: SocketAddr, kind: Tcp) -> Vec<u8> {
         Tcp::Syn(_) => (tcp.syn(), b""),
         Tcp::SynAck => (tcp.syn().ack(1), b""),
         Tcp::Ack => (tcp.ack(77), b"an odd number of bytes."),
+        Tcp::Bare => (tcp.ack(77), b""),
         Tcp::Fin => (tcp.fin().ack(77), b""),
         Tcp::Rst => (tcp.rst(), b""),
     };

@@ -31,9 +31,13 @@ pub const ENDPOINT_FIN: u8 = 4;
 /// [`Connection4::state`]: either side has sent a RST.
 pub const RESET: u8 = 8;
 
-/// How long an endpoint that belongs to the Service no more may be silent before a TCP connection
-/// to it is given up, in nanoseconds.
+/// How long an endpoint that belongs to the Service no more may leave a client's packet unanswered
+/// before a TCP connection to it is given up, in nanoseconds.
 pub const SILENCE: u64 = 30 * SECOND;
+
+/// A connection's times are written once in this while: 2 to the power of this in nanoseconds, some
+/// 0.27 s.
+pub const TICK: u32 = 28;
 
 const SECOND: u64 = 1_000_000_000;
 
@@ -97,7 +101,8 @@ macro_rules! layouts {
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
         #[cfg_attr(feature = "user", derive(bytemuck::Pod, bytemuck::Zeroable))]
         pub struct $connection {
-            /// The kernel's tick (`CLOCK_MONOTONIC`, nanoseconds) at the last packet of this way.
+            /// The kernel's tick (`CLOCK_MONOTONIC`, nanoseconds) at the last packet of this way, or
+            /// at an earlier one of the same [`TICK`].
             pub last_used: u64,
             /// Network order.
             pub source: $address,
@@ -118,7 +123,11 @@ macro_rules! layouts {
             /// [`REPLY`], [`HAIRPIN`], [`ENDPOINT_GONE`].
             pub kind: u8,
             /// Zero.
-            pub reserved: [u16; 3],
+            pub reserved: u16,
+            /// The client's entry, of an endpoint that is gone: in units of [`TICK`], when the client
+            /// first sent what the endpoint has not answered. What is not later than the other
+            /// entry's last packet has been answered.
+            pub asked: u32,
         }
 
         #[doc = concat!("Key of `fragments", $family, "`.")]

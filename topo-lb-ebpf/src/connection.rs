@@ -11,7 +11,7 @@ use aya_ebpf::helpers::bpf_get_prandom_u32;
 use topo_lb_common::address::{SCTP, TCP};
 use topo_lb_common::connection::{
     ANSWERED, CLIENT_FIN, ENDPOINT_FIN, ENDPOINT_GONE, FROM_CLIENT, HAIRPIN, REPLY, RESET, SILENCE,
-    TO_CLIENT, is_closed, lifetime,
+    TICK, TO_CLIENT, is_closed, lifetime,
 };
 use topo_lb_common::selection::BYPASS;
 
@@ -109,58 +109,70 @@ pub(crate) fn standing<F: Track>(
 }
 
 /// What becomes of a packet whose standing is doubtful, by what the maps say of its Service now.
+/// `asks`: the endpoint has to answer it.
 #[inline(always)]
 pub(crate) fn reconsider<F: Track>(
     connection: NonNull<F::Connection>,
     frontend: &F::Frontend,
     protocol: u8,
     opens: bool,
+    asks: bool,
     now: u64,
 ) -> Standing {
     let held = F::held(connection);
     let current = revision();
     // SAFETY: as in `standing`.
     let (revision, kind) = unsafe { (held.revision.read_volatile(), held.kind.read_volatile()) };
-    if revision == current {
-        let is_lost = kind & ENDPOINT_GONE != 0 && is_silent::<F>(connection, protocol, now);
-        return if is_lost { Standing::GivenUp } else { Standing::Goes };
-    }
-    // SAFETY: as in `standing`.
-    let service = unsafe { held.service.read_volatile() };
-    let serves = {
-        // SAFETY: a look-up's pointer.
-        let to = unsafe { F::says(connection.as_ptr()) };
-        let key = F::member_of(service, to.destination, to.destination_port);
-        F::members().get_ptr(&key).is_some()
-    };
-    // What may move without harm moves: datagrams, and a SYN that nobody has answered.
-    if opens {
-        let now = peek::<F>(frontend);
-        if !now.is_ours || now.service != service || !serves {
-            return Standing::Other;
+    let mut is_gone = kind & ENDPOINT_GONE != 0;
+    if revision != current {
+        // SAFETY: as in `standing`.
+        let service = unsafe { held.service.read_volatile() };
+        let serves = {
+            // SAFETY: a look-up's pointer.
+            let to = unsafe { F::says(connection.as_ptr()) };
+            let key = F::member_of(service, to.destination, to.destination_port);
+            F::members().get_ptr(&key).is_some()
+        };
+        // What may move without harm moves: datagrams, and a SYN that nobody has answered.
+        if opens {
+            let now = peek::<F>(frontend);
+            if !now.is_ours || now.service != service || !serves {
+                return Standing::Other;
+            }
+        } else if protocol == TCP {
+            is_gone = !serves;
+            let kind = kind & !ENDPOINT_GONE;
+            // SAFETY: as in `standing`; another CPU that handles this connection writes the same.
+            unsafe { held.kind.write_volatile(if serves { kind } else { kind | ENDPOINT_GONE }) };
         }
-    } else if protocol == TCP {
-        // SAFETY: as in `standing`; another CPU that handles this connection writes the same.
-        unsafe {
-            let kind = held.kind.read_volatile() & !ENDPOINT_GONE;
-            held.kind.write_volatile(if serves { kind } else { kind | ENDPOINT_GONE });
-        }
+        // SAFETY: as above.
+        unsafe { held.revision.write_volatile(current) };
     }
-    // SAFETY: as above.
-    unsafe { held.revision.write_volatile(current) };
-    Standing::Goes
+    if is_gone && asks && is_silent::<F>(connection, protocol, now) {
+        Standing::GivenUp
+    } else {
+        Standing::Goes
+    }
 }
 
-/// Whether the endpoint of a connection has sent nothing for too long.
+/// Whether the endpoint of a connection has left a client's packet unanswered for too long. `now` is
+/// when a packet comes that has to be answered, too.
 #[inline(always)]
 fn is_silent<F: Track>(connection: NonNull<F::Connection>, protocol: u8, now: u64) -> bool {
     let key = other_key::<F>(connection, protocol);
     let Some(reply) = find::<F>(&key) else {
         return true;
     };
-    // SAFETY: a field of a look-up's value.
-    let last_used = unsafe { F::held(reply).last_used.read_volatile() };
-    now.saturating_sub(last_used) > SILENCE
+    let held = F::held(connection);
+    // SAFETY: fields of look-ups' values, each by itself.
+    let (answered, asked) =
+        unsafe { (F::held(reply).last_used.read_volatile(), held.asked.read_volatile()) };
+    if u64::from(asked) <= answered >> TICK {
+        // SAFETY: as above; another CPU writes the same, or nearly so.
+        unsafe { held.asked.write_volatile((now >> TICK) as u32) };
+        return false;
+    }
+    (now >> TICK).saturating_sub(asked.into()) > SILENCE >> TICK
 }
 
 /// The key of the entry for the other way.

@@ -15,7 +15,7 @@ use crate::answerers::is_foreign;
 use crate::clock::now;
 use crate::connection::{self, Chosen, Standing};
 use crate::family::{V4, V6};
-use crate::packet::{ETHERNET, Header, RST, Shape, Transport, ports_of, transport};
+use crate::packet::{ETHERNET, FIN, Header, RST, SYN, Shape, Transport, ports_of, transport};
 use crate::resolve::in_range;
 use crate::rewrite::{Says, readdress, rewrite, send_back};
 use crate::totals::{Hook, count};
@@ -237,7 +237,9 @@ fn reconsider<F: Track>(skb: *mut __sk_buff) -> i32 {
         return without;
     };
     let frontend = F::frontend(says.destination, says.destination_port, header.protocol);
-    match connection::reconsider::<F>(found, &frontend, header.protocol, opens, now()) {
+    // An acknowledgement alone is not answered.
+    let asks = transport.payload != 0 || transport.flags & (SYN | FIN) != 0;
+    match connection::reconsider::<F>(found, &frontend, header.protocol, opens, asks, now()) {
         Standing::Other => {
             connection::forget::<F>(&key, found, header.protocol);
             without

@@ -23,6 +23,7 @@ pub(crate) struct Held {
     pub(crate) sequence: *mut u32,
     pub(crate) state: *mut u8,
     pub(crate) kind: *mut u8,
+    pub(crate) asked: *mut u32,
 }
 
 /// What a new entry holds besides its tuples.
@@ -129,7 +130,8 @@ macro_rules! track {
                 sequence: about.sequence,
                 state: 0,
                 kind: about.kind,
-                reserved: [0; 3],
+                reserved: 0,
+                asked: 0,
             }
         }
 
@@ -159,6 +161,7 @@ macro_rules! track {
                     sequence: &raw mut (*connection).sequence,
                     state: &raw mut (*connection).state,
                     kind: &raw mut (*connection).kind,
+                    asked: &raw mut (*connection).asked,
                 }
             }
         }

@@ -9,7 +9,7 @@ use bytemuck::Pod;
 use topo_lb_common::address::TCP;
 use topo_lb_common::answerers::{self, Marks, Place};
 use topo_lb_common::connection::{
-    ANSWERED, Connection4, Connection6, FROM_CLIENT, REPLY, TO_CLIENT, Tuple4, Tuple6,
+    ANSWERED, Connection4, Connection6, FROM_CLIENT, REPLY, TICK, TO_CLIENT, Tuple4, Tuple6,
 };
 use topo_lb_common::maps;
 
@@ -150,13 +150,17 @@ impl Programs {
     /// # Errors
     /// The map cannot be written.
     pub fn age(&mut self, age: Duration) -> Result<()> {
-        let age = age.as_nanos() as u64;
+        // Whole ticks: all times of a connection keep their order.
+        let ticks = age.as_nanos() as u64 >> TICK;
+        let age = ticks << TICK;
         for (key, mut value) in self.connections4()? {
             value.last_used = value.last_used.saturating_sub(age);
+            value.asked = value.asked.saturating_sub(ticks as u32);
             self.insert(maps::CONNECTIONS4, key, value)?;
         }
         for (key, mut value) in self.connections6()? {
             value.last_used = value.last_used.saturating_sub(age);
+            value.asked = value.asked.saturating_sub(ticks as u32);
             self.insert(maps::CONNECTIONS6, key, value)?;
         }
         Ok(())

@@ -72,6 +72,8 @@ fn a_connection_whose_endpoint_is_gone_and_silent_is_reset() -> Result<()> {
         programs.age(Duration::from_secs(40))?;
         expect(&mut programs, "has answered", Hook::Egress, &answer, (NEXT, web, client))?;
         expect(&mut programs, "goes on", Hook::Ingress, &data, (NEXT, client, a))?;
+        programs.age(Duration::from_secs(1))?;
+        expect(&mut programs, "sent again", Hook::Ingress, &data, (NEXT, client, a))?;
         programs.age(Duration::from_secs(40))?;
         let out = expect(&mut programs, "is silent", Hook::Ingress, &data, (BACK, web, client))?;
         let sliced = SlicedPacket::from_ethernet(&out)?;
@@ -80,6 +82,53 @@ fn a_connection_whose_endpoint_is_gone_and_silent_is_reset() -> Result<()> {
         ensure!(programs.connections4()?.is_empty(), "{:?}", programs.connections4()?);
         ensure!(programs.connections6()?.is_empty(), "{:?}", programs.connections6()?);
     }
+    Ok(())
+}
+
+#[test]
+fn an_idle_connection_is_not_taken_for_one_that_is_not_answered() -> Result<()> {
+    for (client, web, a) in [(CLIENT4, WEB4, A4), (CLIENT6, WEB6, A6)] {
+        let mut programs = scene()?;
+        let (syn, syn_ack) = (tcp(client, web, Tcp::Syn(1)), tcp(a, client, Tcp::SynAck));
+        let (data, bare) = (tcp(client, web, Tcp::Ack), tcp(client, web, Tcp::Bare));
+        let answer = tcp(a, client, Tcp::Ack);
+        expect(&mut programs, "SYN", Hook::Ingress, &syn, (NEXT, client, a))?;
+        expect(&mut programs, "SYN-ACK", Hook::Egress, &syn_ack, (NEXT, web, client))?;
+        programs.remove_member(1, at(a))?;
+        for _ in 0..3 {
+            expect(&mut programs, "asks", Hook::Ingress, &data, (NEXT, client, a))?;
+            expect(&mut programs, "answers", Hook::Egress, &answer, (NEXT, web, client))?;
+            programs.age(Duration::from_secs(2))?;
+            expect(&mut programs, "acknowledges", Hook::Ingress, &bare, (NEXT, client, a))?;
+            // Nobody has anything to say for longer than an endpoint may be silent.
+            programs.age(Duration::from_secs(40))?;
+        }
+        // Only now does the endpoint owe an answer.
+        expect(&mut programs, "asks", Hook::Ingress, &data, (NEXT, client, a))?;
+        programs.age(Duration::from_secs(25))?;
+        expect(&mut programs, "waits", Hook::Ingress, &data, (NEXT, client, a))?;
+        programs.age(Duration::from_secs(25))?;
+        expect(&mut programs, "is silent", Hook::Ingress, &data, (BACK, web, client))?;
+    }
+    Ok(())
+}
+
+#[test]
+fn a_silent_endpoint_is_noticed_while_services_change() -> Result<()> {
+    let mut programs = scene()?;
+    let (syn, data) = (tcp(CLIENT4, WEB4, Tcp::Syn(1)), tcp(CLIENT4, WEB4, Tcp::Ack));
+    expect(&mut programs, "SYN", Hook::Ingress, &syn, (NEXT, CLIENT4, A4))?;
+    let syn_ack = tcp(A4, CLIENT4, Tcp::SynAck);
+    expect(&mut programs, "SYN-ACK", Hook::Egress, &syn_ack, (NEXT, WEB4, CLIENT4))?;
+    programs.remove_member(1, at(A4))?;
+    programs.age(Duration::from_secs(1))?;
+    for _ in 0..2 {
+        expect(&mut programs, "asks", Hook::Ingress, &data, (NEXT, CLIENT4, A4))?;
+        programs.age(Duration::from_secs(20))?;
+        // Another Service changes before each packet.
+        programs.serve(9, at(OTHER4), TCP, &[at(B4)])?;
+    }
+    expect(&mut programs, "is silent", Hook::Ingress, &data, (BACK, WEB4, CLIENT4))?;
     Ok(())
 }
 
