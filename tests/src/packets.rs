@@ -3,6 +3,8 @@
 
 mod connections;
 
+pub use connections::uptime;
+
 use std::env;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};

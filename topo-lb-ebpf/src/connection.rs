@@ -198,7 +198,11 @@ pub(crate) fn note<F: Track>(
     // is set again by the next packet that bears on it, or runs out by its lifetime.
     let (before, state, kind) = unsafe {
         let before = held.last_used.read_volatile();
-        held.last_used.write_volatile(now);
+        // Packets of one way may come on several CPUs: a write takes the entry's cache line away
+        // from the others.
+        if (before ^ now) >> TICK != 0 {
+            held.last_used.write_volatile(now);
+        }
         (before, held.state.read_volatile(), held.kind.read_volatile())
     };
     // Datagrams of one way keep the other way's entry, too. TCP has acknowledgements, and its

@@ -145,6 +145,17 @@ impl Programs {
             .collect()
     }
 
+    /// Has every IPv4 connection used last at `time`.
+    ///
+    /// # Errors
+    /// The map cannot be written.
+    pub fn use_at(&mut self, time: u64) -> Result<()> {
+        for (key, value) in self.connections4()? {
+            self.insert(maps::CONNECTIONS4, key, Connection4 { last_used: time, ..value })?;
+        }
+        Ok(())
+    }
+
     /// Makes every connection as old as if nothing had come for `age`.
     ///
     /// # Errors
@@ -168,7 +179,10 @@ impl Programs {
 }
 
 /// Nanoseconds of the clock that programs read (`CLOCK_MONOTONIC`).
-fn uptime() -> Result<u64> {
+///
+/// # Errors
+/// The clock shows no time.
+pub fn uptime() -> Result<u64> {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     Ok((now.tv_sec * 1_000_000_000 + now.tv_nsec).try_into()?)
 }

@@ -5,9 +5,9 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use etherparse::{SlicedPacket, TransportSlice};
 use topo_lb_common::address::TCP;
-use topo_lb_common::connection::{ANSWERED, is_closed};
+use topo_lb_common::connection::{ANSWERED, TICK, is_closed};
 use topo_lb_tests::frame::{Tcp, VM_MAC, says, wrong_checksums};
-use topo_lb_tests::packets::{BACK, Hook, NEXT, Programs};
+use topo_lb_tests::packets::{BACK, Hook, NEXT, Programs, uptime};
 
 use super::scene::{
     A4, A6, B4, B6, CLIENT4, CLIENT6, OTHER4, WEB4, WEB6, at, expect, expect_untouched, scene, tcp,
@@ -129,6 +129,38 @@ fn a_silent_endpoint_is_noticed_while_services_change() -> Result<()> {
         programs.serve(9, at(OTHER4), TCP, &[at(B4)])?;
     }
     expect(&mut programs, "is silent", Hook::Ingress, &data, (BACK, WEB4, CLIENT4))?;
+    Ok(())
+}
+
+#[test]
+fn packets_of_one_tick_write_the_time_once() -> Result<()> {
+    let mut programs = scene()?;
+    programs.run(Hook::Ingress, &tcp(CLIENT4, WEB4, Tcp::Syn(1)))?;
+    programs.run(Hook::Egress, &tcp(A4, CLIENT4, Tcp::SynAck))?;
+    let tick = || -> Result<u64> { Ok(uptime()? >> TICK) };
+    // Until one tick holds both packets. The clock of the programs is some milliseconds late.
+    loop {
+        let now = tick()?;
+        if uptime()? - (now << TICK) < 50_000_000 {
+            continue;
+        }
+        programs.use_at(now << TICK)?;
+        programs.run(Hook::Ingress, &tcp(CLIENT4, WEB4, Tcp::Ack))?;
+        programs.run(Hook::Egress, &tcp(A4, CLIENT4, Tcp::Ack))?;
+        if tick()? != now {
+            continue;
+        }
+        for (_, connection) in programs.connections4()? {
+            ensure!(connection.last_used == now << TICK, "{connection:?}");
+        }
+        break;
+    }
+    // And the next tick is another.
+    programs.age(Duration::from_nanos(1 << TICK))?;
+    let before = uptime()? >> TICK;
+    programs.run(Hook::Ingress, &tcp(CLIENT4, WEB4, Tcp::Ack))?;
+    let used = programs.connections4()?.iter().map(|(_, one)| one.last_used >> TICK).max();
+    ensure!(used >= Some(before - 1), "{used:?}, not {before}");
     Ok(())
 }
 
