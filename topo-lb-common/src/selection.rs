@@ -5,8 +5,6 @@
 /// `slots6`.
 pub const INLINE: usize = 8;
 
-/// [`Selection::flags`]: the Service is not ours; the connection goes on untouched.
-pub const BYPASS: u8 = 1;
 /// [`Selection::flags`]: endpoints are in the slots from [`Selection::slot_base`] on.
 pub const SLOTTED: u8 = 2;
 
@@ -30,7 +28,7 @@ pub struct Selection {
     pub count: u16,
     /// Endpoints of the wider tier, only for spilled connections.
     pub wider: u16,
-    /// [`BYPASS`], [`SLOTTED`].
+    /// [`SLOTTED`] or zero.
     pub flags: u8,
     /// Index of the topology key that matched; [`NO_TIER`] where no key did.
     pub tier: u8,
@@ -44,8 +42,6 @@ pub const NO_TIER: u8 = 255;
 /// What becomes of a new connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Choice {
-    /// Not ours: nothing is touched.
-    Bypass,
     /// No endpoint may be used: refused.
     Refuse,
     /// The endpoint at this place of the inline row, below [`INLINE`].
@@ -61,19 +57,17 @@ const fn scale(random: u32, count: u16) -> u32 {
 }
 
 impl Selection {
-    /// Chooses with the random number `random`; `spill_random` decides whether the connection
-    /// spills, and is asked for only where the Service spills at all.
+    /// Chooses by uniform random numbers, and asks for them only where there is a choice.
     #[inline(always)]
-    pub fn choose(&self, random: u32, spill_random: impl FnOnce() -> u32) -> Choice {
-        if self.flags & BYPASS != 0 {
-            return Choice::Bypass;
-        }
+    pub fn choose(&self, mut random: impl FnMut() -> u32) -> Choice {
         if self.count == 0 {
             return Choice::Refuse;
         }
-        let mut index = scale(random, self.count);
-        if self.spill != 0 && self.wider != 0 && spill_random() % SPILL_ONE < self.spill {
-            index = self.count as u32 + scale(random, self.wider);
+        let spills = self.spill != 0 && self.wider != 0;
+        let number = if self.count == 1 && !spills { 0 } else { random() };
+        let mut index = scale(number, self.count);
+        if spills && random() % SPILL_ONE < self.spill {
+            index = self.count as u32 + scale(number, self.wider);
         }
         if self.flags & SLOTTED != 0 {
             Choice::Slot(self.slot_base.wrapping_add(index))
@@ -93,10 +87,15 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_service_refuses_and_a_bypassed_one_does_not() {
-        assert_eq!(plain(0).choose(7, || 0), Choice::Refuse);
-        let bypass = Selection { flags: BYPASS, ..plain(0) };
-        assert_eq!(bypass.choose(7, || 0), Choice::Bypass);
+    fn an_empty_service_refuses() {
+        assert_eq!(plain(0).choose(|| unreachable!()), Choice::Refuse);
+    }
+
+    #[test]
+    fn one_endpoint_needs_no_random_number() {
+        assert_eq!(plain(1).choose(|| unreachable!()), Choice::Inline(0));
+        let slotted = Selection { flags: SLOTTED, slot_base: 7, ..plain(1) };
+        assert_eq!(slotted.choose(|| unreachable!()), Choice::Slot(7));
     }
 
     #[test]
@@ -104,7 +103,7 @@ mod tests {
         let mut hits = [0u32; 5];
         for step in 0..100_000u32 {
             let random = step.wrapping_mul(2_654_435_761);
-            match plain(5).choose(random, || unreachable!()) {
+            match plain(5).choose(|| random) {
                 Choice::Inline(index) => hits[index as usize] += 1,
                 other => panic!("{other:?}"),
             }
@@ -121,7 +120,8 @@ mod tests {
         for step in 0..100_000u32 {
             let random = step.wrapping_mul(2_654_435_761);
             let other = step.wrapping_mul(0x9E37_79B1).rotate_left(13);
-            match spilling.choose(random, || other) {
+            let mut numbers = [random, other].into_iter();
+            match spilling.choose(|| numbers.next().unwrap()) {
                 Choice::Inline(0 | 1) => {}
                 Choice::Inline(2..=4) => spilled += 1,
                 choice => panic!("{choice:?}"),
@@ -137,7 +137,8 @@ mod tests {
             base in 0u32..1_000_000, random: u32, second: u32,
         ) {
             let slotted = Selection { flags: SLOTTED, slot_base: base, spill, wider, ..plain(count) };
-            match slotted.choose(random, || second) {
+            let mut numbers = [random, second].into_iter();
+            match slotted.choose(|| numbers.next().unwrap()) {
                 Choice::Slot(slot) => {
                     let end = base + u32::from(count) + u32::from(wider);
                     prop_assert!(slot >= base && slot < end);

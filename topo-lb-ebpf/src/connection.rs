@@ -13,7 +13,6 @@ use topo_lb_common::connection::{
     ANSWERED, CLIENT_FIN, ENDPOINT_FIN, ENDPOINT_GONE, FROM_CLIENT, HAIRPIN, REPLY, RESET, SILENCE,
     TICK, TO_CLIENT, is_closed, lifetime,
 };
-use topo_lb_common::selection::BYPASS;
 
 use crate::answerers;
 use crate::family::Family;
@@ -386,7 +385,7 @@ fn may_replace<F: Track>(key: &F::Tuple, says: &Says<F>, protocol: u8, now: u64)
 /// What is known of a Service without choosing.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Peeked {
-    /// It is there, and is not left to others.
+    /// It is there.
     pub(crate) is_ours: bool,
     /// It has an endpoint.
     pub(crate) routes: bool,
@@ -400,7 +399,7 @@ pub(crate) fn peek<F: Family>(frontend: &F::Frontend) -> Peeked {
         // SAFETY: the fields are of a whole value.
         unsafe {
             Peeked {
-                is_ours: (&raw const (*fields.selection).flags).read_volatile() & BYPASS == 0,
+                is_ours: true,
                 routes: (&raw const (*fields.selection).count).read_volatile() != 0,
                 service: fields.service.read_volatile(),
             }

@@ -6,31 +6,20 @@ use aya_ebpf::EbpfContext;
 use aya_ebpf::bindings::BPF_ANY;
 use aya_ebpf::helpers::{bpf_get_netns_cookie, bpf_get_socket_cookie};
 use aya_ebpf::programs::SockAddrContext;
-use topo_lb_common::selection::BYPASS;
 
-use crate::family::{Family, FlowParts};
+use crate::family::{Family, Fields, FlowParts};
 use crate::resolve::{Resolved, Verdict, resolve};
 use crate::stamped::{self, Found, Snapshot, same, words};
 
 /// Where the context's socket sends a datagram that is addressed to `frontend`.
 #[inline(always)]
 pub(crate) fn send<F: Family>(ctx: &SockAddrContext, frontend: F::Frontend) -> Resolved<F> {
-    let Snapshot { found, generation, value: (service, flags) } =
-        stamped::service::<F, _>(&frontend, |fields| {
-            // SAFETY: the fields are of a whole value.
-            unsafe {
-                (
-                    fields.service.read_volatile(),
-                    (&raw const (*fields.selection).flags).read_volatile(),
-                )
-            }
-        });
+    // SAFETY: the field is of a whole value.
+    let service = |fields: &Fields<F>| unsafe { fields.service.read_volatile() };
+    let Snapshot { found, generation, value: service } = stamped::service(&frontend, service);
     match found {
         Found::Absent => return Resolved::without_endpoint(Verdict::Untouched),
         Found::Torn => return Resolved::without_endpoint(Verdict::Refuse),
-        Found::Whole if flags & BYPASS != 0 => {
-            return Resolved::without_endpoint(Verdict::Untouched);
-        }
         Found::Whole => {}
     }
     let cookie = cookie(ctx);

@@ -54,7 +54,6 @@ pub(crate) fn in_range<F: Family>(address: F::Address) -> bool {
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 enum Place {
     #[default]
-    Bypass,
     Refuse,
     Inline,
     Slot,
@@ -74,7 +73,7 @@ impl<F: Family> Default for Pick<F> {
     #[inline(always)]
     fn default() -> Self {
         let endpoint = F::Endpoint::default();
-        Self { place: Place::Bypass, slot: 0, endpoint, service: 0, affinity_seconds: 0 }
+        Self { place: Place::Refuse, slot: 0, endpoint, service: 0, affinity_seconds: 0 }
     }
 }
 
@@ -93,7 +92,6 @@ pub(crate) fn resolve<F: Family>(
         Found::Whole => {}
     }
     let refused = match place {
-        Place::Bypass => return Resolved::without_endpoint(Verdict::Untouched),
         Place::Refuse => true,
         Place::Inline => false,
         Place::Slot => match F::slots().get_ptr(slot) {
@@ -124,8 +122,7 @@ fn pick<F: Family>(fields: &Fields<F>) -> Pick<F> {
     let random = || unsafe { bpf_get_prandom_u32() };
     // SAFETY: the fields are of a whole value; the index is below INLINE.
     unsafe {
-        let (place, index) = match words(fields.selection).choose(random(), random) {
-            Choice::Bypass => (Place::Bypass, 0),
+        let (place, index) = match words(fields.selection).choose(random) {
             Choice::Refuse => (Place::Refuse, 0),
             Choice::Inline(index) => (Place::Inline, index),
             Choice::Slot(slot) => (Place::Slot, slot),
