@@ -92,8 +92,10 @@ impl Programs {
         loader.btf(None);
         constants.put(&mut loader);
         for name in maps::ALL {
-            if !matches!(name, maps::RANGE | maps::REVISION | maps::PACKETS | maps::REFUSALS)
-                && !name.starts_with("connected")
+            if !matches!(
+                name,
+                maps::RANGE | maps::REVISION | maps::PACKETS | maps::REFUSALS | maps::TORN
+            ) && !name.starts_with("connected")
             {
                 loader.map_max_entries(name, entries);
             }
@@ -296,6 +298,29 @@ impl Programs {
             Raw(value),
             0,
         )?)
+    }
+
+    /// Leaves an IPv4 Service as one that is written at this moment, for ever.
+    ///
+    /// # Errors
+    /// It is not there.
+    pub fn tear(&mut self, frontend: SocketAddr, protocol: u8) -> Result<()> {
+        let address = four(frontend.ip())?.octets();
+        let key = Frontend4 { address, port: frontend.port(), protocol, reserved: 0 };
+        let map = self.ebpf.map_mut(maps::SERVICES4).context("a map")?;
+        let mut map = HashMap::<&mut MapData, Raw<Frontend4>, Raw<Service4>>::try_from(map)?;
+        let Raw(mut value) = map.get(&Raw(key), 0)?;
+        value.generation_tail += 1;
+        Ok(map.insert(Raw(key), Raw(value), 0)?)
+    }
+
+    /// How many look-ups have given no whole value.
+    ///
+    /// # Errors
+    /// The map cannot be read.
+    pub fn torn(&self) -> Result<u64> {
+        let map = self.ebpf.map(maps::TORN).context("a map")?;
+        Ok(PerCpuArray::<&MapData, u64>::try_from(map)?.get(&0, 0)?.iter().sum())
     }
 
     /// What became of a hook's packets.

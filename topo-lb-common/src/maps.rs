@@ -31,6 +31,8 @@ pub const AFFINITY4: &str = "affinity4";
 pub const AFFINITY6: &str = "affinity6";
 /// Connections by Service index and locality, per CPU.
 pub const COUNTERS: &str = "counters";
+/// Look-ups of Services that gave no whole value, per CPU.
+pub const TORN: &str = "torn";
 /// Service index → `namespace/name:port`, for people and for the agent after a restart.
 pub const NAMES: &str = "names";
 /// Services that have no room in the maps above, for people.
@@ -56,7 +58,7 @@ pub const PACKETS: &str = "packets";
 pub const REFUSALS: &str = "refusals";
 
 /// Every map that is pinned, in the order in which they are made.
-pub const ALL: [&str; 25] = [
+pub const ALL: [&str; 26] = [
     RANGE,
     SERVICES4,
     SERVICES6,
@@ -73,6 +75,7 @@ pub const ALL: [&str; 25] = [
     AFFINITY4,
     AFFINITY6,
     COUNTERS,
+    TORN,
     NAMES,
     LEFT_OUT,
     REVISION,

@@ -88,6 +88,9 @@ pub(crate) static AFFINITY6: Recent<AffinityKey, Affinity6> = LruHashMap::new();
 #[btf_map(name = "counters")]
 pub(crate) static COUNTERS: PerCpuArray<Counters, SERVICES> = PerCpuArray::new();
 
+#[btf_map(name = "torn")]
+pub(crate) static TORN: PerCpuArray<u64, 1> = PerCpuArray::new();
+
 /// Only the agent reads and writes it; it is here so that it is made with its BTF.
 #[btf_map(name = "names")]
 pub(crate) static NAMES: HashMap<u32, Name, SERVICES, ON_DEMAND> = HashMap::new();

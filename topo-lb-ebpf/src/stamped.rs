@@ -3,6 +3,7 @@
 use core::mem::MaybeUninit;
 
 use crate::family::{Family, Fields};
+use crate::maps::TORN;
 
 /// Times that a look-up is made before the connection is refused. In 102 million reads against a
 /// busy writer none came to the second.
@@ -58,7 +59,17 @@ pub(crate) fn service<F: Family, T: Default>(
             }
         }
     }
+    count_torn();
     nothing(Found::Torn)
+}
+
+/// Which Service it is of, a torn value does not tell.
+#[inline(always)]
+fn count_torn() {
+    if let Some(torn) = TORN.get_ptr_mut(0) {
+        // SAFETY: this CPU's element; a lost increment is the worst.
+        unsafe { *torn += 1 };
+    }
 }
 
 /// Copies a value out of a map: in one load where it is eight aligned bytes, else word by word.

@@ -2,10 +2,11 @@
 
 use anyhow::{Result, ensure};
 use etherparse::{Icmpv4Type, Icmpv6Type, SlicedPacket, TransportSlice, icmpv4, icmpv6};
+use topo_lb_common::address::TCP;
 use topo_lb_tests::frame::{NODE_MAC, Tcp, VM_MAC};
 use topo_lb_tests::packets::{BACK, DROP, Hook};
 
-use super::scene::{CLIENT4, CLIENT6, EMPTY4, EMPTY6, expect, scene, tcp, udp};
+use super::scene::{CLIENT4, CLIENT6, EMPTY4, EMPTY6, WEB4, at, expect, scene, tcp, udp};
 
 #[test]
 fn a_service_without_endpoints_answers_a_syn_with_a_rst() -> Result<()> {
@@ -41,6 +42,16 @@ fn a_service_without_endpoints_answers_a_datagram_with_port_unreachable() -> Res
     let port = icmpv6::DestUnreachableCode::Port;
     ensure!(icmp.icmp_type() == Icmpv6Type::DestinationUnreachable(port), "{icmp:?}");
     ensure!(icmp.payload() == &packet[14..14 + 48], "quoted {:x?}", icmp.payload());
+    Ok(())
+}
+
+#[test]
+fn a_value_that_is_never_whole_refuses_and_is_counted() -> Result<()> {
+    let mut programs = scene()?;
+    programs.tear(at(WEB4), TCP)?;
+    let packet = tcp(CLIENT4, WEB4, Tcp::Syn(41));
+    expect(&mut programs, "RST", Hook::Ingress, &packet, (BACK, WEB4, CLIENT4))?;
+    ensure!(programs.torn()? == 1, "{}", programs.torn()?);
     Ok(())
 }
 

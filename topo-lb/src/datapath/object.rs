@@ -145,6 +145,7 @@ pub(crate) fn shapes(capacity: &Capacity) -> [Shape; maps::ALL.len()] {
         shape::<AffinityKey, Affinity4>(maps::AFFINITY4, LruHash, flows, 0),
         shape::<AffinityKey, Affinity6>(maps::AFFINITY6, LruHash, flows, 0),
         shape::<u32, Counters>(maps::COUNTERS, PerCpuArray, services, 0),
+        shape::<u32, u64>(maps::TORN, PerCpuArray, 1, 0),
         shape::<u32, Name>(maps::NAMES, Hash, services, NO_PREALLOC),
         shape::<u32, LeftOut>(maps::LEFT_OUT, Hash, maps::MOST_LEFT_OUT, NO_PREALLOC),
         shape::<u32, u32>(maps::REVISION, Array, 1, 0),

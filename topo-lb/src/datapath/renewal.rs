@@ -38,7 +38,7 @@ const DIRECTORY: &str = "renewal";
 const MARK: &str = "layout-";
 
 /// What the programs write, and what outlives a renewal where it fits.
-const STATE: [&str; 12] = [
+const STATE: [&str; 13] = [
     maps::FLOWS4,
     maps::FLOWS6,
     maps::REPLIES4,
@@ -51,6 +51,7 @@ const STATE: [&str; 12] = [
     maps::CONNECTIONS6,
     maps::FRAGMENTS4,
     maps::FRAGMENTS6,
+    maps::TORN,
 ];
 
 /// What is pinned, seen from the shapes that are needed.

@@ -37,6 +37,21 @@ pub fn connections(pin_dir: &Path) -> Result<BTreeMap<Arc<str>, Counters>, ReadE
     Ok(all)
 }
 
+/// Reads how many look-ups of Services have given no whole value; none where the agent before had no
+/// such counter.
+///
+/// # Errors
+///
+/// The map cannot be read.
+pub fn torn(pin_dir: &Path) -> Result<u64, ReadError> {
+    if !pin_dir.join(maps::TORN).exists() {
+        return Ok(0);
+    }
+    let per_cpu: PerCpuArray<MapData, Raw<u64>> = array(pin_dir, maps::TORN)?;
+    let values = per_cpu.get(&0, 0).map_err(failed(maps::TORN, "read"))?;
+    Ok(values.iter().map(|Raw(one)| one).sum())
+}
+
 /// Reads what became of the packets of each tc hook; nothing where the agent runs without tc.
 ///
 /// # Errors

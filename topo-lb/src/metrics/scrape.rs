@@ -35,6 +35,8 @@ pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; cha
 pub struct Counted {
     /// Connections of the Service ports that had any, by `namespace/name:port`.
     pub connections: BTreeMap<Arc<str>, Counters>,
+    /// Look-ups of Services that have given no whole value.
+    pub torn: u64,
     /// Packets of tc hooks, where there are any.
     pub packets: Vec<(Direction, Packets)>,
 }
@@ -47,6 +49,7 @@ impl Counted {
     pub fn read(pin_dir: &Path) -> Result<Self, ReadError> {
         Ok(Self {
             connections: traffic::connections(pin_dir)?,
+            torn: traffic::torn(pin_dir)?,
             packets: traffic::packets(pin_dir)?,
         })
     }
@@ -199,6 +202,11 @@ impl Scrape {
             let value = self.refusing.get(&reason).copied().unwrap_or_default();
             family.encode_family(&[("reason", reason.name())])?.encode_gauge(&value)?;
         }
+        let help = "Connections and datagrams that were refused because the Service's value was \
+                    being replaced in each of three attempts to read it";
+        encoder
+            .encode_descriptor("torn_reads", help, None, MetricType::Counter)?
+            .encode_counter::<NoLabelSet, u64, f64>(&self.counted.torn, None)?;
         let help = "Packets on the devices of --tc-devices by what became of them";
         let mut family = encoder.encode_descriptor("packets", help, None, MetricType::Counter)?;
         for (direction, packets) in &self.counted.packets {

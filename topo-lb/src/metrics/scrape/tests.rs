@@ -17,6 +17,7 @@ fn scrape() -> Scrape {
             ("default/web:http".into(), counters),
             ("kube-system/dns:53".into(), some),
         ]),
+        torn: 3,
         packets: Direction::BOTH
             .map(|direction| (direction, Packets { translated: 9, ..Packets::default() }))
             .to_vec(),
