@@ -15,7 +15,20 @@ use crate::packets::object;
 /// (`BPF_COMPLEXITY_LIMIT_INSNS`, include/linux/bpf.h).
 pub const LIMIT: u32 = 1_000_000;
 
-/// How many instructions of each program this kernel's verifier looks at, programs by name.
+/// What a verifier counts of a program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Verified {
+    /// Instructions that it looked at, on all paths.
+    pub instructions: u32,
+    /// States of registers and stack that it has kept in all. Together with the next this is what is
+    /// known of how deep it went: it refuses more than 8,192 branches that wait for their turn
+    /// (`BPF_COMPLEXITY_LIMIT_JMP_SEQ`), and does not say how many did.
+    pub states: u32,
+    /// States that it has kept at once.
+    pub peak_states: u32,
+}
+
+/// What this kernel's verifier counts of each program, programs by name.
 ///
 /// The kernel says so in a log, and since 5.16 of loaded programs too; aya has the log only of
 /// programs that are not loaded. So here none is: this process runs out of file descriptors just
@@ -23,7 +36,7 @@ pub const LIMIT: u32 = 1_000_000;
 ///
 /// # Errors
 /// The object is not built, or the verifier refuses a program.
-pub fn instructions() -> Result<Vec<(String, u32)>> {
+pub fn counts() -> Result<Vec<(String, Verified)>> {
     let path = object()?;
     // As the agent has them: what the kernel lacks is never reached.
     let constants = Constants::probe(TcpPeer::Service);
@@ -61,7 +74,7 @@ pub fn instructions() -> Result<Vec<(String, u32)>> {
             Ok(()) => bail!("{name} was loaded without a file descriptor"),
         }
     }
-    found.sort();
+    found.sort_by(|one, other| one.0.cmp(&other.0));
     Ok(found)
 }
 
@@ -78,10 +91,17 @@ fn without_descriptors<T>(work: impl FnOnce() -> T) -> Result<T> {
     Ok(result)
 }
 
-/// From the last line of the verifier's log: `processed 1234 insns (limit 1000000) …`.
-fn processed(log: &str) -> Option<u32> {
-    let line = log.lines().rev().find_map(|line| line.strip_prefix("processed "))?;
-    line.split_once(" insns")?.0.parse().ok()
+/// From the last line of the verifier's log (`print_verification_stats`, kernel/bpf/verifier.c).
+fn processed(log: &str) -> Option<Verified> {
+    let line = log.lines().rev().find(|line| line.starts_with("processed "))?;
+    let mut words = line.split(' ');
+    let mut after =
+        |name: &str| words.by_ref().skip_while(|word| *word != name).nth(1)?.parse().ok();
+    Some(Verified {
+        instructions: after("processed")?,
+        states: after("total_states")?,
+        peak_states: after("peak_states")?,
+    })
 }
 
 #[cfg(test)]
@@ -91,8 +111,9 @@ mod tests {
     #[test]
     fn the_count_is_in_the_log_s_last_line() {
         let log = "stack depth 128+0\nprocessed 4711 insns (limit 1000000) max_states_per_insn 4 \
-                   total_states 30 peak_states 30 mark_read 9\n";
-        assert_eq!(processed(log), Some(4711));
+                   total_states 30 peak_states 29 mark_read 9\n";
+        let expected = Verified { instructions: 4711, states: 30, peak_states: 29 };
+        assert_eq!(processed(log), Some(expected));
         assert_eq!(processed("invalid stack\n"), None);
     }
 }

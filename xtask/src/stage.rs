@@ -14,7 +14,7 @@ use crate::machine::Machine;
 use crate::plan::Need;
 use crate::process::{run_logged, run_visible, to_log};
 use crate::progress::Screen;
-use crate::virtual_machine::{self, Line, Scope};
+use crate::virtual_machine::{self, Counting, Line, Scope};
 use crate::workspace::{Profile, Workspace, cargo_home, find_cargo_program};
 
 /// What is tested, cheapest first.
@@ -141,7 +141,8 @@ impl Stage {
         matches!(self, Clippy | Docs | Unit | Lab | Kernels | ControlPlane | Fuzz)
     }
 
-    /// Runs it; `named` are the kernels that somebody has named.
+    /// Runs it; `named` are the kernels that somebody has named, `counting` is for what their
+    /// verifiers count.
     ///
     /// # Errors
     /// It fails.
@@ -151,6 +152,7 @@ impl Stage {
         screen: &Screen,
         machine: &Machine,
         named: &[Kernel],
+        counting: Counting,
     ) -> Result<Passed> {
         match self {
             Self::Format => format(workspace, screen)?,
@@ -161,7 +163,7 @@ impl Stage {
             Self::Docs => docs(workspace, screen)?,
             Self::Unit => unit(workspace, screen)?,
             Self::Lab => lab(workspace, screen)?,
-            Self::Kernels => kernels(workspace, screen, named)?,
+            Self::Kernels => kernels(workspace, screen, named, counting)?,
             Self::ControlPlane => against_control_plane(workspace, screen)?,
             Self::Fuzz => fuzz::run(workspace, screen)?,
         }
@@ -235,7 +237,12 @@ fn lab(workspace: &Workspace, screen: &Screen) -> Result<()> {
 }
 
 /// A short version on every kernel, or the whole on those that were named.
-fn kernels(workspace: &Workspace, screen: &Screen, named: &[Kernel]) -> Result<()> {
+fn kernels(
+    workspace: &Workspace,
+    screen: &Screen,
+    named: &[Kernel],
+    counting: Counting,
+) -> Result<()> {
     let lines: Vec<Line> = named
         .iter()
         .filter_map(|kernel| match kernel {
@@ -244,9 +251,9 @@ fn kernels(workspace: &Workspace, screen: &Screen, named: &[Kernel]) -> Result<(
         })
         .collect();
     if lines.is_empty() {
-        virtual_machine::run(workspace, screen, &Line::ALL, Scope::Short)
+        virtual_machine::run(workspace, screen, &Line::ALL, Scope::Short, counting)
     } else {
-        virtual_machine::run(workspace, screen, &lines, Scope::Whole)
+        virtual_machine::run(workspace, screen, &lines, Scope::Whole, counting)
     }
 }
 

@@ -13,7 +13,7 @@ use crate::progress::{Screen, clock};
 use crate::setup;
 use crate::stage::{Kernel, Passed, Stage};
 use crate::summary::{Outcome, Row, table};
-use crate::virtual_machine::Line;
+use crate::virtual_machine::{Counting, Line};
 use crate::workspace::Workspace;
 
 /// Runs every check and every test, and stops at the first failure.
@@ -34,6 +34,9 @@ pub(crate) struct Args {
     /// 5.10, 6.1 and 6.12 are Debian's, with the whole suites of the datapath
     #[arg(long, value_delimiter = ',', value_parser = kernel)]
     kernel: Vec<Kernel>,
+    /// Keep in tests/verifier.tsv what the kernels' verifiers count now, instead of comparing
+    #[arg(long)]
+    bless: bool,
     /// Run only this stage (may be given more than once)
     #[arg(long, value_name = "STAGE")]
     only: Vec<Stage>,
@@ -60,6 +63,7 @@ fn kernel(text: &str) -> Result<Kernel, String> {
 /// A stage fails; the summary and the command that runs it again are on the screen by then.
 pub(crate) fn run(workspace: &Workspace, screen: &Screen, args: &Args) -> Result<()> {
     let stages = selection(&args.only, &args.kernel);
+    let counting = if args.bless { Counting::Keep } else { Counting::Compare };
     let begun = Instant::now();
     screen.headline("set-up");
     let needs: BTreeSet<Need> = stages.iter().flat_map(|stage| stage.needs()).copied().collect();
@@ -71,7 +75,7 @@ pub(crate) fn run(workspace: &Workspace, screen: &Screen, args: &Args) -> Result
     let mut rows = vec![Row { title: "set-up", outcome: Outcome::Passed(None), elapsed }];
     let failure = run_stages(&stages, &mut rows, args.strict, |stage| {
         screen.headline(stage.title());
-        stage.run(workspace, screen, &machine, &args.kernel)
+        stage.run(workspace, screen, &machine, &args.kernel, counting)
     });
     screen.headline("summary");
     for line in table(screen, &rows) {

@@ -1,6 +1,5 @@
-//! How many instructions of each program the verifiers look at, by kernel: kept in the repository,
-//! so that growth is seen before a kernel refuses a program. Only Debian's kernels are kept, which
-//! are the same for everybody.
+//! What the kernels' verifiers count of each program, kept in the repository, so that growth is seen
+//! before a kernel refuses a program. A run compares, and fails where a count has drifted.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -15,17 +14,28 @@ use crate::workspace::Workspace;
 /// Below the root of the repository.
 pub(super) const PATH: &str = "tests/verifier.tsv";
 
-/// What no verifier goes beyond (`BPF_COMPLEXITY_LIMIT_INSNS`); the suite `verifier` fails before.
-const LIMIT: u32 = 1_000_000;
+/// The kernel of the machines that topo-lb is built on: compared where this machine has it.
+const HOST: &str = "6.18";
 
-/// Counts by kernel and program.
-type Table = BTreeMap<String, BTreeMap<String, u32>>;
+/// A count may differ by this part of itself, as compilers and kernels get fixes...
+const TOLERATED_PART: u32 = 20;
+/// ... and by this much, which is nothing to a limit.
+const TOLERATED: u32 = 50;
+
+/// Counts by kernel, and by program and measure.
+type Table = BTreeMap<String, BTreeMap<(String, String), u32>>;
 
 /// What is known, and what has been seen now.
 #[derive(Debug)]
 pub(super) struct Counts {
     known: Table,
     seen: Table,
+}
+
+/// The column of this machine's kernel; none where its counts are not kept.
+pub(super) fn host_column(release: &str) -> Option<&'static str> {
+    let line = release.split('.').take(2).collect::<Vec<_>>().join(".");
+    (line == HOST).then_some(HOST)
 }
 
 impl Counts {
@@ -51,17 +61,14 @@ impl Counts {
     pub(super) fn table(&self) -> Vec<String> {
         let kernels: Vec<&String> = self.seen.keys().collect();
         let head: String = kernels.iter().map(|kernel| format!("{kernel:>9}")).collect();
-        let mut lines = vec![
-            format!("instructions that the verifiers looked at, {LIMIT} at most:"),
-            format!("{:<16}{head}", "program"),
-        ];
-        for program in programs(&self.seen) {
-            let mut line = format!("{program:<16}");
+        let mut lines = vec![format!("{:<16}{:<14}{head}", "program", "measure")];
+        for row in rows(&[&self.seen]) {
+            let mut line = format!("{:<16}{:<14}", row.0, row.1);
             let mut changes = Vec::new();
             for kernel in &kernels {
-                let now = count(&self.seen, kernel, program);
+                let now = count(&self.seen, kernel, row);
                 line.push_str(&format!("{:>9}", cell(now)));
-                let before = count(&self.known, kernel, program);
+                let before = count(&self.known, kernel, row);
                 if before.is_some() && before != now {
                     changes.push(format!("{kernel}: {} before", cell(before)));
                 }
@@ -74,21 +81,38 @@ impl Counts {
         lines
     }
 
-    /// Keeps what was seen; whether that is another than what was known.
+    /// Where what was seen is another than what is known: a sentence each.
+    pub(super) fn drifts(&self) -> Vec<String> {
+        let mut drifts = Vec::new();
+        for kernel in self.seen.keys() {
+            for row in rows(&[&self.seen, &self.known]) {
+                let (before, now) =
+                    (count(&self.known, kernel, row), count(&self.seen, kernel, row));
+                if !is_alike(before, now) {
+                    let ((program, measure), before, now) = (row, cell(before), cell(now));
+                    drifts.push(format!("{program} on {kernel}: {now} {measure}, {before} before"));
+                }
+            }
+        }
+        drifts
+    }
+
+    /// Keeps what was seen.
     ///
     /// # Errors
     /// The file cannot be written.
-    pub(super) fn write(&self, workspace: &Workspace) -> Result<bool> {
+    pub(super) fn write(&self, workspace: &Workspace) -> Result<()> {
         let mut table = self.known.clone();
-        let kept = |kernel: &str| Line::ALL.iter().any(|line| line.name() == kernel);
-        table.extend(self.seen.clone().into_iter().filter(|(kernel, _)| kept(kernel)));
-        let text = print(&table);
+        table.extend(self.seen.clone());
         let path = path(workspace);
-        if fs::read_to_string(&path).is_ok_and(|old| old == text) {
-            return Ok(false);
-        }
-        fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
-        Ok(true)
+        fs::write(&path, print(&table)).with_context(|| format!("cannot write {}", path.display()))
+    }
+}
+
+fn is_alike(before: Option<u32>, now: Option<u32>) -> bool {
+    match (before, now) {
+        (Some(before), Some(now)) => before.abs_diff(now) <= TOLERATED.max(before / TOLERATED_PART),
+        (before, now) => before == now,
     }
 }
 
@@ -96,17 +120,18 @@ fn path(workspace: &Workspace) -> PathBuf {
     workspace.root.join(PATH)
 }
 
-/// A line for each program, a column for each kernel. What is no number is not there.
+/// A line for each program and measure, a column for each kernel. What is no number is not there.
 fn parse(text: &str) -> Table {
     let mut lines = text.lines().filter(|line| !line.starts_with('#'));
-    let kernels: Vec<&str> = lines.next().unwrap_or_default().split('\t').skip(1).collect();
+    let kernels: Vec<&str> = lines.next().unwrap_or_default().split('\t').skip(2).collect();
     let mut table = Table::new();
     for line in lines {
         let mut cells = line.split('\t');
-        let program = cells.next().unwrap_or_default();
+        let (Some(program), Some(measure)) = (cells.next(), cells.next()) else { continue };
         for (kernel, cell) in kernels.iter().zip(cells) {
             if let Ok(count) = cell.parse() {
-                table.entry((*kernel).to_owned()).or_default().insert(program.to_owned(), count);
+                let row = (program.to_owned(), measure.to_owned());
+                table.entry((*kernel).to_owned()).or_default().insert(row, count);
             }
         }
     }
@@ -114,26 +139,29 @@ fn parse(text: &str) -> Table {
 }
 
 fn print(table: &Table) -> String {
-    let kernels = Line::ALL.map(Line::name);
+    let kernels: Vec<&str> = Line::ALL.map(Line::name).into_iter().chain([HOST]).collect();
     let mut text = format!(
-        "# Instructions that the verifier of a kernel looks at, {LIMIT} at most.\n\
-         # Written by `cargo xtask test --only kernels`; not by hand.\nprogram\t{}\n",
+        "# What the verifier of a kernel counts of a program: instructions that it looks at, 1000000 at\n\
+         # most; states that it keeps in all, and at once.\n\
+         # Written by `cargo xtask test --only kernels --bless`; not by hand.\n\
+         program\tmeasure\t{}\n",
         kernels.join("\t")
     );
-    for program in programs(table) {
-        let cells = kernels.map(|kernel| cell(count(table, kernel, program)));
-        text.push_str(&format!("{program}\t{}\n", cells.join("\t")));
+    for row in rows(&[table]) {
+        let cells: Vec<String> =
+            kernels.iter().map(|kernel| cell(count(table, kernel, row))).collect();
+        text.push_str(&format!("{}\t{}\t{}\n", row.0, row.1, cells.join("\t")));
     }
     text
 }
 
-/// Every program that any kernel has seen.
-fn programs(table: &Table) -> BTreeSet<&String> {
-    table.values().flat_map(BTreeMap::keys).collect()
+/// Every program and measure that any kernel has.
+fn rows<'a>(tables: &[&'a Table]) -> BTreeSet<&'a (String, String)> {
+    tables.iter().flat_map(|table| table.values()).flat_map(BTreeMap::keys).collect()
 }
 
-fn count(table: &Table, kernel: &str, program: &str) -> Option<u32> {
-    table.get(kernel)?.get(program).copied()
+fn count(table: &Table, kernel: &str, row: &(String, String)) -> Option<u32> {
+    table.get(kernel)?.get(row).copied()
 }
 
 fn cell(count: Option<u32>) -> String {
@@ -144,18 +172,27 @@ fn cell(count: Option<u32>) -> String {
 mod tests {
     use super::*;
 
-    fn of(pairs: &[(&str, u32)]) -> Verified {
-        pairs.iter().map(|(program, count)| ((*program).to_owned(), *count)).collect()
+    fn of(counts: &[(&str, u32)]) -> Verified {
+        let row = |program: &str| (program.to_owned(), "instructions".to_owned());
+        counts.iter().map(|(program, count)| (row(program), *count)).collect()
+    }
+
+    fn nothing() -> Counts {
+        Counts { known: Table::new(), seen: Table::new() }
     }
 
     #[test]
     fn a_table_is_read_as_it_was_written() {
-        let mut counts = Counts { known: Table::new(), seen: Table::new() };
+        let mut counts = nothing();
         counts.set("6.1", of(&[("connect4", 12), ("connect6", 13)]));
-        counts.set("6.12", of(&[("connect4", 14)]));
+        counts.set("6.18", of(&[("connect4", 14)]));
         let text = print(&counts.seen);
-        let rows: Vec<&str> = text.lines().skip(2).collect();
-        let expected = ["program\t5.10\t6.1\t6.12", "connect4\t-\t12\t14", "connect6\t-\t13\t-"];
+        let rows: Vec<&str> = text.lines().skip(3).collect();
+        let expected = [
+            "program\tmeasure\t5.10\t6.1\t6.12\t6.18",
+            "connect4\tinstructions\t-\t12\t-\t14",
+            "connect6\tinstructions\t-\t13\t-\t-",
+        ];
         assert_eq!(rows, expected);
         assert_eq!(parse(&text), counts.seen);
         assert!(parse("").is_empty());
@@ -163,16 +200,44 @@ mod tests {
 
     #[test]
     fn a_count_that_differs_is_shown_with_what_it_was() {
-        let known = parse("program\t6.1\nconnect4\t12\nconnect6\t13\n");
-        let mut counts = Counts { known, seen: Table::new() };
+        let known = parse(
+            "program\tmeasure\t6.1\nconnect4\tinstructions\t12\nconnect6\tinstructions\t13\n",
+        );
+        let mut counts = Counts { known, ..nothing() };
         counts.set("6.1", of(&[("connect4", 12), ("connect6", 15), ("sendmsg4", 1)]));
-        let lines = counts.table();
         let expected = [
-            "program               6.1",
-            "connect4               12",
-            "connect6               15  (6.1: 13 before)",
-            "sendmsg4                1",
+            "program         measure             6.1",
+            "connect4        instructions         12",
+            "connect6        instructions         15  (6.1: 13 before)",
+            "sendmsg4        instructions          1",
         ];
-        assert_eq!(lines[1..], expected);
+        assert_eq!(counts.table(), expected);
+    }
+
+    #[test]
+    fn a_run_fails_on_what_has_grown_shrunk_come_or_gone() {
+        let mut counts = nothing();
+        let known = [("grown", 10_000), ("shrunk", 10_000), ("little", 100), ("gone", 5)];
+        counts.set("6.1", of(&known));
+        counts.set("6.12", of(&known));
+        counts.known = std::mem::take(&mut counts.seen);
+        counts.set("6.1", of(&known));
+        assert!(counts.drifts().is_empty(), "a kernel that was not run is not compared");
+        let now = [("grown", 10_501), ("shrunk", 9_499), ("little", 150), ("new", 5)];
+        counts.set("6.1", of(&now));
+        let expected = [
+            "gone on 6.1: - instructions, 5 before",
+            "grown on 6.1: 10501 instructions, 10000 before",
+            "new on 6.1: 5 instructions, - before",
+            "shrunk on 6.1: 9499 instructions, 10000 before",
+        ];
+        assert_eq!(counts.drifts(), expected);
+    }
+
+    #[test]
+    fn this_machine_s_kernel_is_compared_only_where_it_is_of_the_line_that_is_kept() {
+        assert_eq!(host_column("6.18.33-cloud"), Some("6.18"));
+        assert_eq!(host_column("6.1.0"), None);
+        assert_eq!(host_column(""), None);
     }
 }

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use crate::progress::clock;
 
-/// Instructions that a verifier looks at, by program.
-pub(super) type Verified = Vec<(String, u32)>;
+/// What a verifier counts: by program and measure.
+pub(super) type Verified = Vec<((String, String), u32)>;
 
 /// What became of a suite.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -43,10 +43,10 @@ impl Report {
             } else if let Some(rest) = line.strip_prefix("test result: ") {
                 report.count(rest);
             } else if let Some(rest) = line.strip_prefix("verified ")
-                && let Some((program, count)) = rest.split_once(' ')
+                && let [program, measure, count] = rest.split(' ').collect::<Vec<_>>()[..]
                 && let Ok(count) = count.parse()
             {
-                report.verified.push((program.to_owned(), count));
+                report.verified.push(((program.to_owned(), measure.to_owned()), count));
             }
         }
         report
@@ -124,7 +124,7 @@ mod tests {
     use super::*;
 
     const LOG: &str = "SeaBIOS (version 1.16.2)\r\n\r\n@guest booted 5.10.0-46\r\n\
-        @guest begin verifier\r\n\r\nrunning 1 test\r\nverified connect4 2799\r\n\
+        @guest begin verifier\r\n\r\nrunning 1 test\r\nverified connect4 instructions 2799\r\n\
         verified nothing much\r\n\
         test result: ok. 1 passed; 0 failed; 0 ignored; finished in 7.62s\r\n\
         @guest passed verifier 7\r\n@guest begin connect\r\n\
@@ -147,7 +147,8 @@ mod tests {
             ran("datagram", 0, None, 0),
         ];
         assert_eq!(report.suites, expected);
-        assert_eq!(report.verified, [("connect4".to_owned(), 2799)]);
+        let row = ("connect4".to_owned(), "instructions".to_owned());
+        assert_eq!(report.verified, [(row, 2799)]);
         assert!(report.has_skipped("connect") && !report.has_skipped("verifier"));
         assert!(!report.is_complete && report.trouble.is_none());
         assert!(Report::read("@guest end 2 passed 0 failed\n").is_complete);
