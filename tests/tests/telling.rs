@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use kube::api::{DynamicObject, ListParams};
+use kube::api::{DynamicObject, ListParams, Patch, PatchParams};
 use serde_json::{Value, json};
 use topo_lb_tests::agent::{Agent, Binary};
 use topo_lb_tests::api::{self, READ, allow, change, create, installed, reading};
@@ -25,19 +25,14 @@ fn service(name: &str, address: &str, annotations: &Value) -> Value {
     })
 }
 
-/// An endpoint on a node of another zone.
-fn slice(service: &str, version: &str) -> Value {
-    let topology = if version == "discovery.k8s.io/v1beta1" {
-        json!({"kubernetes.io/hostname": "far"})
-    } else {
-        Value::Null
-    };
+/// An endpoint on this node, or on one of another zone.
+fn slice(service: &str, node: &str, version: &str) -> Value {
     let address: IpAddr = [10, 244, 2, 2].into();
     let mut endpoint = json!({"addresses": [address], "conditions": {"ready": true}});
-    if topology.is_null() {
-        endpoint["nodeName"] = "far".into();
+    if version == "discovery.k8s.io/v1beta1" {
+        endpoint["topology"] = json!({"kubernetes.io/hostname": node});
     } else {
-        endpoint["topology"] = topology;
+        endpoint["nodeName"] = node.into();
     }
     json!({
         "apiVersion": version, "kind": "EndpointSlice", "addressType": "IPv4",
@@ -47,8 +42,21 @@ fn slice(service: &str, version: &str) -> Value {
     })
 }
 
-/// A node with its agent, a Service with a broken policy, and one that is strict and is not served
-/// here.
+/// Moves the endpoint of a Service to a node.
+fn move_to(plane: &ControlPlane<'_>, service: &str, node: &str) -> Result<()> {
+    let version = plane.slice_version()?;
+    let patch = json!({"endpoints": slice(service, node, version)["endpoints"]});
+    plane.ask(async |client| {
+        api::of(&client, version, "EndpointSlice")
+            .patch(&format!("{service}-1"), &PatchParams::default(), &Patch::Merge(patch))
+            .await
+            .context("cannot change the slice")?;
+        Ok(())
+    })
+}
+
+/// A node with its agent; Services with a broken policy, with a strict one that is served here and
+/// with one that never was.
 fn play(
     with_events: bool,
     body: impl FnOnce(&Cluster, &mut ControlPlane<'_>, &mut Agent<'_>) -> Result<()>,
@@ -68,9 +76,12 @@ fn play(
             }
             let broken = json!({KEYS: "not a key!"});
             create(&client, &service("broken", "10.96.4.1", &broken)).await?;
-            create(&client, &slice("broken", version)).await?;
+            create(&client, &slice("broken", "far", version)).await?;
             create(&client, &service("strict", "10.96.4.2", &json!({KEYS: ZONE}))).await?;
-            create(&client, &slice("strict", version)).await?;
+            create(&client, &slice("strict", HERE, version)).await?;
+            // A closed loop elsewhere: refused here, and meant so.
+            create(&client, &service("closed", "10.96.4.5", &json!({KEYS: ZONE}))).await?;
+            create(&client, &slice("closed", "far", version)).await?;
             // Nobody serves it anywhere: no news of this node.
             create(&client, &service("idle", "10.96.4.3", &json!({}))).await
         })?;
@@ -78,7 +89,7 @@ fn play(
         let source = ("--kubeconfig", kubeconfig.as_path());
         let mut agent = Agent::prepare_from(&binary, cluster, HERE, source)?;
         // They and default/kubernetes fill the maps.
-        agent.set("--max-services", "4");
+        agent.set("--max-services", "5");
         agent.resume()?;
         body(cluster, &mut plane, &mut agent)
     })
@@ -101,9 +112,14 @@ fn mine(event: DynamicObject) -> Option<(String, String, Value)> {
     })
 }
 
-fn wait_for(plane: &ControlPlane<'_>, service: &str, reason: &str) -> Result<Value> {
+fn wait_for(
+    plane: &ControlPlane<'_>,
+    service: &str,
+    reason: &str,
+    within: Duration,
+) -> Result<Value> {
     let mut found = None;
-    until(&format!("an Event {reason} at {service}"), SOON, || {
+    until(&format!("an Event {reason} at {service}"), within, || {
         let all = told(plane)?;
         found = all.iter().find(|(name, why, _)| name == service && why == reason).cloned();
         Ok(if found.is_some() { Ok(()) } else { Err(format!("{all:?}")) })
@@ -114,12 +130,17 @@ fn wait_for(plane: &ControlPlane<'_>, service: &str, reason: &str) -> Result<Val
 #[test]
 fn a_service_shows_what_a_node_makes_of_it() -> Result<()> {
     play(true, |_, plane, agent| {
-        let broken = wait_for(plane, "broken", "InvalidTopologyPolicy")?;
+        let broken = wait_for(plane, "broken", "InvalidTopologyPolicy", SOON)?;
         ensure!(broken["type"] == "Warning" && broken["reportingInstance"] == HERE, "{broken}");
         let note = broken["note"].as_str().unwrap_or_default();
-        ensure!(note.starts_with("on node here: ") && note.contains(KEYS), "{note}");
-        let strict = wait_for(plane, "strict", "NodeRefused")?;
+        ensure!(note.contains(KEYS), "{note}");
+        let all = told(plane)?;
+        ensure!(all.len() == 1, "a start tells of no closed loop: {all:?}");
+
+        move_to(plane, "strict", "far")?;
+        let strict = wait_for(plane, "strict", "NodeRefused", Duration::from_secs(1))?;
         let note = strict["note"].as_str().unwrap_or_default();
+        ensure!(note.starts_with(&format!("on node {HERE} ({ZONE}=zone-1): ")), "{note}");
         ensure!(note.contains("connections to port http are refused: "), "{note}");
         // `kubectl describe` finds Events by the UID of what they are about.
         let uid = plane.ask(async |client| {
@@ -129,45 +150,59 @@ fn a_service_shows_what_a_node_makes_of_it() -> Result<()> {
         ensure!(strict["regarding"]["uid"] == uid.as_str(), "{strict}");
 
         // The same again is the same Event, in a series.
-        for keys in [json!(null), json!(ZONE)] {
-            let patch = json!({"metadata": {"annotations": {KEYS: keys}}});
-            plane.ask(async |client| change(&client, "Service", "strict", &patch).await)?;
-            let wanted = if keys.is_null() { "bypass or route" } else { "refuse" };
+        for (node, is_refused) in [(HERE, false), ("far", true)] {
+            move_to(plane, "strict", node)?;
             until("the change", SOON, || {
                 let text = agent.get("/explain?service=default/strict")?.body;
                 let refuses = text.contains("\"verdict\": \"refuse\"");
-                Ok(if refuses == (wanted == "refuse") { Ok(()) } else { Err(text) })
+                Ok(if refuses == is_refused { Ok(()) } else { Err(text) })
             })?;
         }
         until("a series", SOON, || {
-            let strict = wait_for(plane, "strict", "NodeRefused")?;
+            let strict = wait_for(plane, "strict", "NodeRefused", SOON)?;
             let is_series = strict["series"]["count"].as_u64() == Some(2);
             Ok(if is_series { Ok(()) } else { Err(strict.to_string()) })
         })?;
 
-        // There is room for four.
+        // There is room for five.
         plane
             .ask(async |client| create(&client, &service("late", "10.96.4.4", &json!({}))).await)?;
-        wait_for(plane, "late", "NoRoomInMaps")?;
+        wait_for(plane, "late", "NoRoomInMaps", SOON)?;
 
         let all = told(plane)?;
         ensure!(all.len() == 3, "each is told once: {all:?}");
         let sent = "topo_lb_kubernetes_events_total{outcome=\"sent\"} 4";
         let text = agent.get("/metrics")?.body;
         ensure!(text.contains(sent), "{text}");
+
+        // What is refused since before a restart is no news after it, and nobody lists Services for
+        // an Event: it has the UID all the same.
+        agent.kill();
+        agent.resume()?;
+        move_to(plane, "closed", HERE)?;
+        until("the Service is served", SOON, || {
+            let text = agent.get("/explain?service=default/closed")?.body;
+            Ok(if text.contains("\"verdict\": \"route\"") { Ok(()) } else { Err(text) })
+        })?;
+        move_to(plane, "closed", "far")?;
+        let closed = wait_for(plane, "closed", "NodeRefused", SOON)?;
+        ensure!(closed["regarding"]["uid"].is_string(), "{closed}");
+        let all = told(plane)?;
+        ensure!(all.len() == 4, "a restart tells nothing again: {all:?}");
         Ok(())
     })
 }
 
 #[test]
 fn who_may_not_write_events_is_told_once_and_serves_all_the_same() -> Result<()> {
-    play(false, |_, _, agent| {
+    play(false, |_, plane, agent| {
         until("a warning", SOON, || {
             let log = agent.log();
             let said = log.contains("allow the verbs create and patch on events");
             Ok(if said { Ok(()) } else { Err(log) })
         })?;
         let failed = "topo_lb_kubernetes_events_total{outcome=\"failed\"} 2";
+        move_to(plane, "strict", "far")?;
         until("both attempts", SOON, || {
             let text = agent.get("/metrics")?.body;
             Ok(if text.contains(failed) { Ok(()) } else { Err(text) })

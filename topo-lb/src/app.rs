@@ -20,6 +20,7 @@ use crate::datapath::attach;
 use crate::datapath::load::{Datapath, Options};
 use crate::datapath::self_probe::{self, ProbeError};
 use crate::device::Pattern;
+use crate::events::counted;
 use crate::events::publish::Teller;
 use crate::heap;
 use crate::known::Known;
@@ -169,6 +170,7 @@ async fn follow(
     let mut kernel = Kernel::read(datapath.maps_directory())?;
     // Maps that take the places of others are empty.
     known.standing.begin(attached && kernel.installed.placed().next().is_some());
+    known.telemetry.left_before(kernel.left_before.iter().map(|name| &**name));
     known.reconciler.expect_all(&kernel.installed);
     let writes = kernel.settle(&mut known).context("the first plan could not be carried out")?;
     datapath.attach()?;
@@ -257,16 +259,22 @@ async fn follow(
 /// Who is told what happens here.
 fn telemetry(config: &Config) -> anyhow::Result<Telemetry> {
     let figures = Arc::<Figures>::default();
+    let mut has_listener = false;
     let teller = match &config.source {
         // Without credentials nobody may write Events.
         Source::Manifests(_) | Source::Kube(KubeTarget::Server(_)) => {
             Teller::silent(Arc::clone(&figures))
         }
         Source::Kube(target) => {
+            has_listener = true;
             Teller::start(target.clone(), Arc::clone(&config.node), Arc::clone(&figures))
         }
     };
     let telemetry = Telemetry::new(Arc::clone(&figures), teller);
+    if has_listener {
+        let pin_dir = config.datapath.pin_dir.clone();
+        tokio::spawn(counted::follow(telemetry.desk(), pin_dir));
+    }
     let sources = admin::Sources {
         node: Arc::clone(&config.node),
         scope: config.scope,

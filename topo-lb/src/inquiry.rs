@@ -35,6 +35,8 @@ pub enum Question {
     View(oneshot::Sender<View>),
     /// Which Service ports refuse connections, and why.
     Reasons(oneshot::Sender<BTreeMap<Arc<str>, Refusal>>),
+    /// Nothing: that Service ports have refused so many connections, which people should know.
+    Refused(BTreeMap<Arc<str>, u64>),
 }
 
 /// Where questions are put.
@@ -71,6 +73,11 @@ impl Desk {
     /// It does not answer in time.
     pub async fn reasons(&self) -> Result<BTreeMap<Arc<str>, Refusal>, Busy> {
         self.ask(Question::Reasons).await
+    }
+
+    /// Says how many connections Service ports have refused. An owner that is busy is not told.
+    pub fn refused(&self, counted: BTreeMap<Arc<str>, u64>) {
+        let _ = self.0.try_send(Question::Refused(counted));
     }
 
     async fn ask<T>(

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::cluster::{ServiceId, State, Update};
 use crate::plan::{Desired, Frontend, Gone, Installed, Plan, Shortage, diff, gone};
-use crate::topology::{self, Scope, Verdict};
+use crate::topology::{self, Route, Scope, Verdict};
 
 /// What the agent of one node knows and wants.
 pub struct Reconciler {
@@ -20,9 +20,29 @@ pub struct Reconciler {
     unsettled: BTreeSet<ServiceId>,
     /// Services that did not fit into the maps; each plan tries them again.
     left_out: BTreeMap<ServiceId, Shortage>,
-    /// Services that were computed anew since somebody asked, and whether there may be something that
-    /// people should know of them: they refuse connections, or their policy breaks a rule.
-    looked: BTreeMap<ServiceId, bool>,
+    /// Services that were computed anew since somebody asked.
+    looked: BTreeMap<ServiceId, Look>,
+}
+
+/// A Service that was computed anew.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Look {
+    /// Whether there may be something that people should know of it: it refuses connections, or its
+    /// policy breaks a rule. Without it nothing else is filled in.
+    pub is_concern: bool,
+    /// Its ports that the maps serve by what was planned before, and by what.
+    pub served: BTreeMap<Arc<str>, Served>,
+    /// The maps have an entry for it by what was planned before.
+    pub is_installed: bool,
+}
+
+/// By what the maps serve a Service port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Served {
+    /// A key of its policy has matched.
+    ByKey,
+    /// No key has: it had no policy then, or one without keys.
+    WithoutKey,
 }
 
 impl Reconciler {
@@ -78,14 +98,14 @@ impl Reconciler {
 
     /// Has the next plan look at everything, also at what is installed and desired by nobody.
     pub fn expect_all(&mut self, installed: &Installed) {
-        self.recompute();
+        self.recompute(installed);
         self.unsettled.extend(self.desired.services().cloned());
         self.unsettled.extend(diff::orphans(&self.desired, installed));
     }
 
     /// Plans what changed since the last plan that was carried out.
     pub fn plan(&mut self, installed: &Installed) -> Plan {
-        self.recompute();
+        self.recompute(installed);
         self.unsettled.extend(std::mem::take(&mut self.left_out).into_keys());
         diff::plan(&self.desired, installed, &self.unsettled)
     }
@@ -114,22 +134,52 @@ impl Reconciler {
         &self.left_out
     }
 
-    /// The Services that were computed anew since this was asked last, and whether there may be
-    /// something that people should know of them: they refuse connections, or their policy breaks a
-    /// rule.
-    pub fn take_looked(&mut self) -> BTreeMap<ServiceId, bool> {
+    /// The Services that were computed anew since this was asked last.
+    pub fn take_looked(&mut self) -> BTreeMap<ServiceId, Look> {
         std::mem::take(&mut self.looked)
     }
 
-    fn recompute(&mut self) {
+    fn recompute(&mut self, installed: &Installed) {
         for id in std::mem::take(&mut self.changed) {
             let routes = topology::routes(&self.state, &self.node, self.scope, &id);
             let is_concern = routes.iter().any(|route| route.verdict == Verdict::Refuse)
                 || self.state.service(&id).is_some_and(topology::breaks_a_rule);
-            self.looked.insert(id.clone(), is_concern);
+            let look = self.looked.entry(id.clone()).or_default();
+            look.is_concern = is_concern;
+            if is_concern {
+                look.is_installed |= note_installed(&routes, installed, &mut look.served);
+            }
             self.unsettled.extend(self.desired.set(id, routes));
         }
     }
+}
+
+/// Whether the maps have an entry for any of `routes`; adds those that serve to `served`.
+fn note_installed(
+    routes: &[Route],
+    installed: &Installed,
+    served: &mut BTreeMap<Arc<str>, Served>,
+) -> bool {
+    let mut any = false;
+    for route in routes {
+        for &address in &route.frontends {
+            let frontend = Frontend { address, port: route.port, protocol: route.protocol };
+            let placed = installed.get(&frontend).filter(|placed| {
+                // Another Service may have had the address.
+                installed.indexes().name(placed.entry.index) == Some(&route.name)
+            });
+            let Some(placed) = placed else { continue };
+            any = true;
+            if placed.entry.count > 0 {
+                let by = match placed.entry.tier {
+                    Some(_) => Served::ByKey,
+                    None => Served::WithoutKey,
+                };
+                served.insert(Arc::clone(&route.name), by);
+            }
+        }
+    }
+    any
 }
 
 #[cfg(test)]
@@ -148,6 +198,7 @@ mod tests {
     fn service(name: &str, host: u8) -> Service {
         Service {
             id: id(name),
+            uid: None,
             cluster_ips: vec![[10, 96, 0, host].into()],
             ports: vec![ServicePort { name: "http".into(), port: 80, protocol: Protocol::Tcp }],
             policy: Arc::default(),

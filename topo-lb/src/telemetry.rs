@@ -119,6 +119,11 @@ impl Telemetry {
         self.change(|readiness| readiness.listed = true);
     }
 
+    /// Notes which Services, as `namespace/name`, the last agent has left out for lack of room.
+    pub fn left_before<'a>(&mut self, left_out: impl IntoIterator<Item = &'a str>) {
+        self.ledger.begin(left_out);
+    }
+
     /// Notes that the programs are attached, and the maps filled.
     pub fn begin(&mut self) {
         self.has_begun = true;
@@ -134,7 +139,7 @@ impl Telemetry {
             self.figures.services.store(reconciler.state().services().len() as u64, Relaxed);
             self.figures.left_out.store(reconciler.left_out().len() as u64, Relaxed);
             let mut news = self.ledger.look(reconciler, looked);
-            news.extend(self.ledger.leave_out(reconciler.left_out()));
+            news.extend(self.ledger.leave_out(reconciler));
             self.teller.tell(news);
         }
         self.change(|readiness| readiness.stuck = None);
@@ -182,6 +187,9 @@ impl Telemetry {
             }
             Question::Reasons(to) => {
                 let _ = to.send(self.ledger.reasons());
+            }
+            Question::Refused(counted) => {
+                self.teller.tell(self.ledger.counted(reconciler, &counted));
             }
         }
     }

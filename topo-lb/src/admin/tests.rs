@@ -31,6 +31,7 @@ async fn own(mut questions: Questions) {
                 let view = View { state: Arc::clone(&state), left_out, devices, frontends: 2 };
                 let _ = to.send(view);
             }
+            Question::Refused(_) => {}
             Question::Reasons(to) => drop(to.send(std::collections::BTreeMap::new())),
         }
     }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Instant;
 
 use tracing::{debug, info, warn};
@@ -9,7 +10,7 @@ use tracing::{debug, info, warn};
 use crate::cluster::ServiceId;
 use crate::datapath::bpf::BpfStore;
 use crate::datapath::commit::{commit, take_over};
-use crate::datapath::left_out::LeftOutMap;
+use crate::datapath::left_out::{self, LeftOutMap};
 use crate::known::Known;
 use crate::plan::{Gone, Installed, Plan, Shortage, Step};
 
@@ -21,6 +22,8 @@ pub(super) struct Kernel {
     pub(super) installed: Installed,
     quarantine: Quarantine,
     left_out: LeftOutMap,
+    /// Services, as `namespace/name`, that the last agent has left out.
+    pub(super) left_before: Vec<Arc<str>>,
     /// Services that people were told have no room; nothing before the first plan.
     told: Option<BTreeMap<ServiceId, Shortage>>,
     /// What has stopped serving, until somebody takes it.
@@ -31,9 +34,16 @@ impl Kernel {
     pub(super) fn read(maps: &Path) -> anyhow::Result<Self> {
         let mut store = BpfStore::open(maps)?;
         let installed = take_over(&mut store)?;
-        let left_out = LeftOutMap::open(maps)?;
-        let quarantine = Quarantine::default();
-        Ok(Self { store, installed, quarantine, left_out, told: None, gone: Vec::new() })
+        let left_before = left_out::read(maps)?.into_iter().map(|(name, _)| name).collect();
+        Ok(Self {
+            store,
+            installed,
+            quarantine: Quarantine::default(),
+            left_out: LeftOutMap::open(maps)?,
+            left_before,
+            told: None,
+            gone: Vec::new(),
+        })
     }
 
     /// Plans, and carries out what was planned, until there is nothing to plan. Returns the number

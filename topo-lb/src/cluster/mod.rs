@@ -9,6 +9,7 @@ pub mod protocol;
 pub mod service;
 pub mod slice;
 pub mod state;
+pub mod uid;
 
 pub use labels::Labels;
 pub use node::Node;
@@ -16,6 +17,7 @@ pub use protocol::Protocol;
 pub use service::{Service, ServiceId, ServicePort};
 pub use slice::{Slice, SliceEndpoint, SliceId, SlicePort};
 pub use state::{Changed, State};
+pub use uid::Uid;
 
 /// One thing that a source says of the cluster.
 #[derive(Clone, Debug)]

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 pub use super::protocol::Protocol;
 use super::slice::SlicePort;
+use super::uid::Uid;
 
 /// Namespace and name of a Service.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -85,6 +86,8 @@ pub struct PolicySources {
     pub min_endpoints: Option<Arc<str>>,
     /// Annotation `topo-lb.io/spill`.
     pub spill: Option<Arc<str>>,
+    /// Annotation `topo-lb.io/refusal`.
+    pub refusal: Option<Arc<str>>,
     /// Field `spec.trafficDistribution`, or annotation `service.kubernetes.io/topology-mode`
     /// (before 1.27 `…/topology-aware-hints`): hints are asked for.
     pub hints_asked: bool,
@@ -95,6 +98,8 @@ pub struct PolicySources {
 pub struct Service {
     /// Namespace and name.
     pub id: ServiceId,
+    /// `metadata.uid`, where the source gives one: Events refer to it.
+    pub uid: Option<Uid>,
     /// `spec.clusterIPs`, or `spec.clusterIP` where that is all there is.
     pub cluster_ips: Vec<IpAddr>,
     /// `spec.ports`.

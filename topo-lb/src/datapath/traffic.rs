@@ -52,6 +52,29 @@ pub fn torn(pin_dir: &Path) -> Result<u64, ReadError> {
     Ok(values.iter().map(|Raw(one)| one).sum())
 }
 
+/// Reads how often the Service ports whose name is `wanted` have refused.
+///
+/// # Errors
+///
+/// A map cannot be read.
+pub fn refused(
+    pin_dir: &Path,
+    wanted: impl Fn(&str) -> bool,
+) -> Result<BTreeMap<Arc<str>, u64>, ReadError> {
+    let names: bpf::Hash<u32, Name> = bpf::hash(pin_dir, maps::NAMES)?;
+    let per_cpu: PerCpuArray<MapData, Raw<Counters>> = array(pin_dir, maps::COUNTERS)?;
+    let mut all = BTreeMap::new();
+    for pair in names.iter() {
+        let (Raw(index), Raw(name)) = pair.map_err(failed(maps::NAMES, "read"))?;
+        if let Some(name) = encode::read_name(&name)
+            && wanted(&name)
+        {
+            all.insert(name.into(), counters(&per_cpu, index)?.refused);
+        }
+    }
+    Ok(all)
+}
+
 /// Reads what became of the packets of each tc hook; nothing where the agent runs without tc.
 ///
 /// # Errors

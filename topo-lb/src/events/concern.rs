@@ -3,9 +3,11 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::cluster::{ServiceId, State};
+use crate::cluster::{ServiceId, State, Uid};
 use crate::explain;
+use crate::reconcile::{Look, Served};
 use crate::topology::cause::Cause;
+use crate::topology::decision::Choice;
 use crate::topology::{Scope, Verdict, decide, port_name};
 
 /// Why connections to a Service port are refused.
@@ -52,8 +54,23 @@ pub struct Refused {
     pub why: Refusal,
     /// In both address families, if it has both: the node as a whole is refused.
     pub whole: bool,
+    /// The owner says that refusals are meant.
+    pub intended: bool,
+    /// The label, with this node's value, that all nodes share which are refused for the same reason;
+    /// `None` where the node stands alone.
+    pub shared: Option<String>,
     /// The reason that `explain` gives.
     pub sentence: String,
+    /// The port was served, and nobody has been told of the loss yet.
+    pub untold: Option<Served>,
+}
+
+impl Refused {
+    /// Whether people are to know: not where the Service has no endpoint at all, which is so on every
+    /// node and which others say.
+    const fn is_worth_telling(&self) -> bool {
+        self.whole && !self.intended && !matches!(self.why, Refusal::NoEndpoints)
+    }
 }
 
 /// What people should know of a Service on this node.
@@ -81,7 +98,10 @@ impl Concern {
                 let refused = Refused {
                     why: Refusal::of(&choice.cause),
                     whole: decision.verdict() == Verdict::Refuse,
+                    intended: decision.policy.refusal_intended,
+                    shared: shared(choice),
                     sentence: explain::sentence(&decision, this_node, known),
+                    untold: None,
                 };
                 concern.refused.insert(port_name(decision.service, decision.port), refused);
             }
@@ -96,13 +116,28 @@ impl Concern {
     }
 }
 
+/// The last key that the node has a value for is the widest one.
+fn shared(choice: &Choice<'_>) -> Option<String> {
+    match choice.cause {
+        Cause::NoKey => {
+            let tiers = choice.tiers.iter().rev();
+            let mut values = tiers.filter_map(|tier| Some((tier.key, tier.own?)));
+            values.next().map(|(key, value)| format!("{key}={value}"))
+        }
+        Cause::Pool(pool) => Some(format!("node pool {pool}")),
+        _ => None,
+    }
+}
+
 /// What an Event is about. Its name is the Event's reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Topic {
     /// An annotation or field broke a rule, and is ignored.
     InvalidPolicy,
-    /// Every connection of this node to a Service port is refused.
+    /// Every connection of this node to a Service port is refused, which was served before.
     NodeRefused,
+    /// The kernel has refused connections to a Service port.
+    ClientsRefused,
     /// The Service has no room in the maps, and is left to kube-proxy.
     NoRoom,
 }
@@ -114,6 +149,7 @@ impl Topic {
         match self {
             Self::InvalidPolicy => "InvalidTopologyPolicy",
             Self::NodeRefused => "NodeRefused",
+            Self::ClientsRefused => "ClientsRefused",
             Self::NoRoom => "NoRoomInMaps",
         }
     }
@@ -124,6 +160,7 @@ impl Topic {
         match self {
             Self::InvalidPolicy => "ReadPolicy",
             Self::NodeRefused => "ChooseEndpoints",
+            Self::ClientsRefused => "Refuse",
             Self::NoRoom => "Program",
         }
     }
@@ -134,40 +171,109 @@ impl Topic {
 pub struct News {
     /// Which.
     pub service: ServiceId,
+    /// Its UID, where it is known.
+    pub uid: Option<Uid>,
     /// What it is about.
     pub topic: Topic,
+    /// What distinguishes it from other news of the same topic. All nodes that would tell the same
+    /// have the same here, and one Event is enough for them.
+    pub subject: String,
     /// For people.
     pub note: String,
 }
 
-/// What is news of a Service. Nothing is when things get better, and nothing where a Service has no
-/// endpoint at all: that is so on every node, and others say so.
+/// What is news of a Service: rules that are broken since the last look, and ports that were served
+/// before and are refused now. Nothing is when things get better. Notes in `after` what is still to
+/// be told.
 #[must_use]
-pub fn news(id: &ServiceId, before: &Concern, after: &Concern) -> Vec<News> {
-    let news = |topic, note| News { service: id.clone(), topic, note };
+pub fn news(
+    id: &ServiceId,
+    uid: Option<Uid>,
+    node: &str,
+    look: &Look,
+    before: &Concern,
+    after: &mut Concern,
+) -> Vec<News> {
+    let news = |topic, subject, note| News { service: id.clone(), uid, topic, subject, note };
     let mut all = Vec::new();
     if let Some(rules) = &after.ignored
         && before.ignored != after.ignored
     {
-        all.push(news(Topic::InvalidPolicy, rules.clone()));
+        // The same on every node.
+        all.push(news(Topic::InvalidPolicy, rules.clone(), rules.clone()));
     }
-    let is_told = |refused: &Refused| refused.whole && refused.why != Refusal::NoEndpoints;
-    for (name, refused) in after.refused.iter().filter(|(_, refused)| is_told(refused)) {
-        if !before.refused.get(name).is_some_and(is_told) {
-            let port = name.rsplit_once(':').map_or(&**name, |(_, port)| port);
-            let note = format!("connections to port {port} are refused: {}", refused.sentence);
-            all.push(news(Topic::NodeRefused, note));
+    let mut lost = Vec::new();
+    let mut subject = None;
+    for (name, refused) in &mut after.refused {
+        let served = look.served.get(name).copied();
+        let untold = served.or_else(|| before.refused.get(name).and_then(|before| before.untold));
+        if !refused.is_worth_telling() {
+            refused.untold = untold.filter(|_| !refused.intended);
+            continue;
         }
+        let Some(by) = untold else { continue };
+        lost.push(format!("connections to port {} are refused: {}", port(name), refused.sentence));
+        subject.get_or_insert_with(|| match (by, &refused.shared) {
+            // A stricter policy concerns every node at once.
+            (Served::WithoutKey, Some(_)) => String::new(),
+            (_, Some(shared)) => shared.clone(),
+            (_, None) => node.to_owned(),
+        });
+    }
+    if let Some(subject) = subject {
+        let place = match &*subject {
+            shared if shared.is_empty() || shared == node => format!("on node {node}"),
+            shared => format!("on node {node} ({shared})"),
+        };
+        all.push(news(Topic::NodeRefused, subject, format!("{place}: {}", lost.join("; "))));
     }
     all
 }
 
+/// What is to be told of Service ports to which the kernel has refused connections.
+#[must_use]
+pub fn clients_refused(
+    id: &ServiceId,
+    uid: Option<Uid>,
+    node: &str,
+    concern: &Concern,
+    counted: &BTreeMap<Arc<str>, u64>,
+) -> Option<News> {
+    let ports: Vec<_> = concern
+        .refused
+        .iter()
+        .filter(|(_, refused)| refused.is_worth_telling())
+        .filter_map(|(name, refused)| Some((name, refused, counted.get(name)?)))
+        .map(|(name, refused, count)| {
+            format!("{count} connections to port {} were refused: {}", port(name), refused.sentence)
+        })
+        .collect();
+    (!ports.is_empty()).then(|| News {
+        service: id.clone(),
+        uid,
+        topic: Topic::ClientsRefused,
+        subject: String::new(),
+        note: format!(
+            "on node {node}: {}; if that is meant, annotate the Service with topo-lb.io/refusal: \
+             intended",
+            ports.join("; ")
+        ),
+    })
+}
+
 /// What is to be told of a Service that has no room any more.
 #[must_use]
-pub fn no_room(id: &ServiceId) -> News {
-    let note = "this node's maps are full, the Service is left to kube-proxy: start the agent with \
-                a larger --max-services or --max-endpoints";
-    News { service: id.clone(), topic: Topic::NoRoom, note: note.to_owned() }
+pub fn no_room(id: &ServiceId, uid: Option<Uid>, node: &str) -> News {
+    let note = format!(
+        "on node {node}: the maps are full, the Service is left to kube-proxy: start the agent with \
+         a larger --max-services or --max-endpoints"
+    );
+    News { service: id.clone(), uid, topic: Topic::NoRoom, subject: String::new(), note }
+}
+
+/// The port in `namespace/name:port`.
+fn port(name: &str) -> &str {
+    name.rsplit_once(':').map_or(name, |(_, port)| port)
 }
 
 #[cfg(test)]
@@ -179,43 +285,116 @@ mod tests {
     }
 
     fn refused(why: Refusal, whole: bool) -> Concern {
-        let refused = Refused { why, whole, sentence: "no key matches".to_owned() };
+        let refused = Refused {
+            why,
+            whole,
+            intended: false,
+            shared: Some("zone=a".to_owned()),
+            sentence: "no key matches".to_owned(),
+            untold: None,
+        };
         Concern { refused: BTreeMap::from([("default/web:http".into(), refused)]), ignored: None }
+    }
+
+    fn intended() -> Concern {
+        let mut concern = refused(Refusal::Policy, true);
+        concern.refused.values_mut().for_each(|refused| refused.intended = true);
+        concern
     }
 
     fn ignored(text: &str) -> Concern {
         Concern { ignored: Some(text.to_owned()), ..Concern::default() }
     }
 
-    #[test]
-    fn a_refusal_is_news_once() {
-        let nothing = Concern::default();
-        let now = refused(Refusal::Policy, true);
-        let told = news(&id(), &nothing, &now);
-        assert_eq!(told.len(), 1);
-        assert_eq!(told[0].topic, Topic::NodeRefused);
-        assert_eq!(told[0].note, "connections to port http are refused: no key matches");
-        assert_eq!(news(&id(), &now, &now), []);
-        assert_eq!(news(&id(), &now, &nothing), []);
+    /// The maps have served the port until now.
+    fn served(by: Served) -> Look {
+        let served = BTreeMap::from([("default/web:http".into(), by)]);
+        Look { is_concern: true, served, is_installed: true }
+    }
+
+    /// The maps have not.
+    fn unserved() -> Look {
+        Look { is_concern: true, ..Look::default() }
+    }
+
+    /// Subjects and notes of what is told when these come one after the other.
+    fn told(looks: impl IntoIterator<Item = (Look, Concern)>) -> Vec<(String, String)> {
+        let mut before = Concern::default();
+        let mut all = Vec::new();
+        for (look, mut after) in looks {
+            let news = news(&id(), None, "here", &look, &before, &mut after);
+            all.extend(news.into_iter().map(|one| (one.subject, one.note)));
+            before = after;
+        }
+        all
     }
 
     #[test]
-    fn a_service_without_any_endpoint_is_no_news() {
-        assert_eq!(news(&id(), &Concern::default(), &refused(Refusal::NoEndpoints, true)), []);
-        let after = refused(Refusal::Policy, true);
-        assert_eq!(news(&id(), &refused(Refusal::NoEndpoints, true), &after).len(), 1);
+    fn a_loss_is_told_once() {
+        let now = || refused(Refusal::Policy, true);
+        let told = told([(served(Served::ByKey), now()), (unserved(), now())]);
+        let note = "on node here (zone=a): connections to port http are refused: no key matches";
+        assert_eq!(told, [("zone=a".to_owned(), note.to_owned())]);
+    }
+
+    #[test]
+    fn what_was_never_served_is_no_news() {
+        assert_eq!(told([(unserved(), refused(Refusal::Policy, true))]), []);
+    }
+
+    #[test]
+    fn what_is_meant_is_no_news_and_does_not_become_news_later() {
+        let looks = [
+            (served(Served::ByKey), intended()),
+            (unserved(), intended()),
+            (unserved(), refused(Refusal::Policy, true)),
+        ];
+        assert_eq!(told(looks), []);
+    }
+
+    #[test]
+    fn a_stricter_policy_is_one_event_for_all_nodes() {
+        let told = told([(served(Served::WithoutKey), refused(Refusal::Policy, true))]);
+        assert_eq!(told.len(), 1);
+        assert_eq!(told[0].0, "");
+        assert!(told[0].1.starts_with("on node here: "), "{told:?}");
+    }
+
+    #[test]
+    fn a_loss_is_told_when_only_others_get_endpoints_again() {
+        let looks = [
+            (served(Served::ByKey), refused(Refusal::NoEndpoints, true)),
+            (unserved(), refused(Refusal::NoEndpoints, true)),
+            (unserved(), refused(Refusal::Policy, true)),
+            (unserved(), refused(Refusal::Policy, true)),
+        ];
+        assert_eq!(told(looks).len(), 1);
     }
 
     #[test]
     fn a_family_alone_is_no_news() {
-        assert_eq!(news(&id(), &Concern::default(), &refused(Refusal::Policy, false)), []);
+        assert_eq!(told([(served(Served::ByKey), refused(Refusal::Policy, false))]), []);
     }
 
     #[test]
     fn another_broken_rule_is_news() {
-        let told = news(&id(), &ignored("a"), &ignored("b"));
-        assert_eq!(told.len(), 1);
-        assert_eq!((told[0].topic, &*told[0].note), (Topic::InvalidPolicy, "b"));
-        assert_eq!(news(&id(), &ignored("b"), &ignored("b")), []);
+        let looks = ["a", "b", "b"].map(|text| (unserved(), ignored(text)));
+        let notes: Vec<_> = told(looks).into_iter().map(|(_, note)| note).collect();
+        assert_eq!(notes, ["a", "b"]);
+    }
+
+    #[test]
+    fn refusals_that_were_counted_are_told_unless_they_are_meant() {
+        let counted = BTreeMap::from([("default/web:http".into(), 7)]);
+        let told = |concern| clients_refused(&id(), None, "here", &concern, &counted);
+        let note = told(refused(Refusal::Policy, true)).map(|news| news.note).unwrap_or_default();
+        let begin =
+            "on node here: 7 connections to port http were refused: no key matches; if that";
+        assert!(note.starts_with(begin), "{note}");
+        assert_eq!(told(intended()), None);
+        assert_eq!(told(refused(Refusal::NoEndpoints, true)), None);
+        let others = BTreeMap::new();
+        let concern = refused(Refusal::Policy, true);
+        assert_eq!(clients_refused(&id(), None, "here", &concern, &others), None);
     }
 }

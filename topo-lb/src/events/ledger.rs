@@ -3,34 +3,56 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::concern::{Concern, News, Refusal, news, no_room};
-use crate::cluster::ServiceId;
+use super::concern::{Concern, News, Refusal, clients_refused, news, no_room};
+use crate::cluster::{ServiceId, Uid};
 use crate::plan::Shortage;
-use crate::reconcile::Reconciler;
+use crate::reconcile::{Look, Reconciler};
 
 /// Services that are a concern now. Most are none, and take no room here.
 #[derive(Debug, Default)]
 pub struct Ledger {
     concerns: BTreeMap<ServiceId, Concern>,
     left_out: BTreeSet<ServiceId>,
+    /// All Services were looked at once.
+    has_begun: bool,
+}
+
+fn uid(reconciler: &Reconciler, id: &ServiceId) -> Option<Uid> {
+    reconciler.state().service(id)?.uid
 }
 
 impl Ledger {
+    /// Notes which Services, as `namespace/name`, the last agent has left out and told of.
+    pub fn begin<'a>(&mut self, left_out: impl IntoIterator<Item = &'a str>) {
+        let ids = left_out.into_iter().filter_map(|name| name.split_once('/'));
+        let id = |(namespace, name): (&str, &str)| ServiceId {
+            namespace: namespace.into(),
+            name: name.into(),
+        };
+        self.left_out = ids.map(id).collect();
+    }
+
     /// Looks at Services that were computed anew, those closer that may be a concern; what is news of
-    /// them.
+    /// them. What the last agent has left in the maps is no news: it has told that.
     pub fn look(
         &mut self,
         reconciler: &Reconciler,
-        services: BTreeMap<ServiceId, bool>,
+        services: BTreeMap<ServiceId, Look>,
     ) -> Vec<News> {
+        let is_first = !std::mem::replace(&mut self.has_begun, true);
+        let node = reconciler.node();
         let mut all = Vec::new();
-        for (id, is_concern) in services {
-            let before = self.concerns.remove(&id);
-            if !is_concern {
+        for (id, look) in services {
+            let mut before = self.concerns.remove(&id).unwrap_or_default();
+            if !look.is_concern {
                 continue;
             }
-            let after = Concern::of(reconciler.state(), reconciler.node(), reconciler.scope(), &id);
-            all.extend(news(&id, &before.unwrap_or_default(), &after));
+            let mut after = Concern::of(reconciler.state(), node, reconciler.scope(), &id);
+            if is_first && look.is_installed {
+                before.ignored.clone_from(&after.ignored);
+            }
+            let uid = uid(reconciler, &id);
+            all.extend(news(&id, uid, node, &look, &before, &mut after));
             if !after.is_none() {
                 self.concerns.insert(id, after);
             }
@@ -39,11 +61,23 @@ impl Ledger {
     }
 
     /// Notes which Services have no room; what is news of that.
-    pub fn leave_out(&mut self, left_out: &BTreeMap<ServiceId, Shortage>) -> Vec<News> {
+    pub fn leave_out(&mut self, reconciler: &Reconciler) -> Vec<News> {
+        let left_out: &BTreeMap<ServiceId, Shortage> = reconciler.left_out();
         let new = left_out.keys().filter(|id| !self.left_out.contains(*id));
-        let all = new.map(no_room).collect();
+        let all = new.map(|id| no_room(id, uid(reconciler, id), reconciler.node())).collect();
         self.left_out = left_out.keys().cloned().collect();
         all
+    }
+
+    /// What is to be told of refusals that the kernel has counted, by Service port.
+    #[must_use]
+    pub fn counted(&self, reconciler: &Reconciler, counted: &BTreeMap<Arc<str>, u64>) -> Vec<News> {
+        let concerns = self.concerns.iter();
+        concerns
+            .filter_map(|(id, concern)| {
+                clients_refused(id, uid(reconciler, id), reconciler.node(), concern, counted)
+            })
+            .collect()
     }
 
     /// Service ports that refuse connections, and why.

@@ -1,6 +1,12 @@
 //! Kubernetes Events: people who look at a Service see what this node makes of it.
 
 pub mod concern;
+pub mod counted;
 pub mod ledger;
+pub mod outbox;
 pub mod publish;
 pub mod rate;
+pub mod written;
+
+#[cfg(test)]
+mod proof;

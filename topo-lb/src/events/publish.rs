@@ -1,29 +1,34 @@
-//! Brings news to the API server, as `events.k8s.io/v1`. It has nothing to say to the owner of the
-//! state: what cannot be told in time is counted and forgotten.
+//! Brings news to the API server, as `events.k8s.io/v1`. The owner of the state never waits for it.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant, SystemTime};
 
-use k8s_openapi::api::core::v1::{ObjectReference, Service};
-use kube::api::{ListParams, PartialObjectMeta};
-use kube::runtime::events::{Event, EventType, Recorder, Reporter};
+use k8s_openapi::api::core::v1::ObjectReference;
+use k8s_openapi::api::events::v1::{Event, EventSeries};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
+use k8s_openapi::jiff::Timestamp;
+use kube::api::{Patch, PatchParams, PostParams};
 use kube::{Api, Client};
+use serde_json::json;
 use tokio::sync::mpsc;
 use tracing::{debug, warn};
 
 use super::concern::News;
-use super::rate::Rate;
+use super::outbox::{Message, Outbox};
+use super::written::{Request, Written};
 use crate::metrics::{Figures, count};
 use crate::source::kube::{KubeTarget, connect};
 
-/// News that may wait to be told.
-const WAITING: usize = 64;
-/// What client-go lets pass at once, of one source.
-const BURST: u32 = 25;
-/// And then one in each: a cluster of a thousand nodes bears it.
-const INTERVAL: Duration = Duration::from_secs(10);
+/// Batches of news that may wait to be sorted in, which takes no time.
+const BATCHES: usize = 64;
 /// The API server takes notes of up to 1 KiB.
 const LONGEST_NOTE: usize = 1024;
+/// An API server that does not answer within this is asked again later.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Pause after an API server that is away or overloaded; doubles up to [`LONGEST_PAUSE`].
+const FIRST_PAUSE: Duration = Duration::from_secs(2);
+const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 /// Who reports.
 const CONTROLLER: &str = "topo-lb";
 
@@ -31,7 +36,7 @@ const CONTROLLER: &str = "topo-lb";
 #[derive(Clone, Debug)]
 pub struct Teller {
     /// None where there is nobody to tell.
-    sender: Option<mpsc::Sender<News>>,
+    sender: Option<mpsc::Sender<Vec<News>>>,
     figures: Arc<Figures>,
 }
 
@@ -46,129 +51,269 @@ impl Teller {
     /// something to tell.
     #[must_use]
     pub fn start(target: KubeTarget, node: Arc<str>, figures: Arc<Figures>) -> Self {
-        let (sender, news) = mpsc::channel(WAITING);
-        tokio::spawn(tell_all(target, node, news, Arc::clone(&figures)));
+        let (sender, news) = mpsc::channel(BATCHES);
+        let herald = Herald {
+            target,
+            node,
+            figures: Arc::clone(&figures),
+            outbox: Outbox::new(Instant::now()),
+            written: Written::default(),
+            client: None,
+            rest: None,
+            pause: FIRST_PAUSE,
+            has_warned: false,
+        };
+        tokio::spawn(herald.tell_all(news));
         Self { sender: Some(sender), figures }
     }
 
     /// Tells news, unless too many wait.
     pub fn tell(&self, news: Vec<News>) {
         let Some(sender) = &self.sender else { return };
+        let many = news.len() as u64;
+        if many > 0 && sender.try_send(news).is_err() {
+            self.figures.events_dropped.fetch_add(many, Relaxed);
+        }
+    }
+}
+
+/// What the API server made of a request.
+enum Answer {
+    Done,
+    /// Another agent has made the same Event.
+    Found,
+    /// The Event, the Service or its namespace is gone.
+    Gone,
+}
+
+/// Why an Event could not be told.
+struct Failure {
+    reason: String,
+    /// Another attempt may help.
+    is_passing: bool,
+}
+
+struct Herald {
+    target: KubeTarget,
+    node: Arc<str>,
+    figures: Arc<Figures>,
+    outbox: Outbox,
+    written: Written,
+    client: Option<Client>,
+    /// No attempt before.
+    rest: Option<Instant>,
+    pause: Duration,
+    /// One warning until it works again.
+    has_warned: bool,
+}
+
+impl Herald {
+    async fn tell_all(mut self, mut all: mpsc::Receiver<Vec<News>>) {
+        loop {
+            let now = Instant::now();
+            let next = match self.rest.filter(|rest| *rest > now) {
+                Some(rest) => Err(Some(rest)),
+                None => self.outbox.take(now),
+            };
+            match next {
+                Ok(message) => {
+                    let request = self.written.request(&message, now, SystemTime::now());
+                    let mut client = self.client.take();
+                    let result = {
+                        let (target, node) = (self.target.clone(), Arc::clone(&self.node));
+                        let told = ask(&mut client, &target, &node, &message, &request);
+                        let mut told = std::pin::pin!(told);
+                        loop {
+                            tokio::select! {
+                                result = &mut told => break result,
+                                news = all.recv() => match news {
+                                    Some(news) => self.sort_in(news),
+                                    None => return,
+                                },
+                            }
+                        }
+                    };
+                    self.client = client;
+                    self.conclude(message, request, result);
+                }
+                Err(until) => tokio::select! {
+                    news = all.recv() => match news {
+                        Some(news) => self.sort_in(news),
+                        None => return,
+                    },
+                    () = rest(until) => {}
+                },
+            }
+        }
+    }
+
+    fn sort_in(&mut self, news: Vec<News>) {
+        let when = SystemTime::now();
         for one in news {
-            if sender.try_send(one).is_err() {
+            if self.outbox.put(one, when) {
                 count(&self.figures.events_dropped);
             }
         }
     }
-}
 
-async fn tell_all(
-    target: KubeTarget,
-    node: Arc<str>,
-    mut all: mpsc::Receiver<News>,
-    figures: Arc<Figures>,
-) {
-    let mut rate = Rate::new(BURST, INTERVAL, Instant::now());
-    let mut teller = None;
-    // One warning until it works again.
-    let mut has_warned = false;
-    while let Some(news) = all.recv().await {
-        if !rate.take(Instant::now()) {
-            count(&figures.events_dropped);
-            continue;
+    fn conclude(&mut self, message: Message, request: Request, result: Result<Answer, Failure>) {
+        let (now, news) = (Instant::now(), &message.news);
+        let answer = match result {
+            Ok(answer) => answer,
+            Err(failure) => return self.failed(message, failure),
+        };
+        (self.pause, self.has_warned) = (FIRST_PAUSE, false);
+        match (answer, request) {
+            (Answer::Done, Request::Nothing) => count(&self.figures.events_repeated),
+            (Answer::Done, request) => {
+                count(&self.figures.events_sent);
+                self.written.done(news, request, now);
+            }
+            (Answer::Found, Request::Create(name, _)) => {
+                count(&self.figures.events_repeated);
+                self.written.found(news, name, now);
+            }
+            (Answer::Gone | Answer::Found, _) => {
+                count(&self.figures.events_dropped);
+                self.written.lost(news);
+            }
         }
-        let result = tell(&mut teller, &target, &node, &news).await;
-        match result {
-            Ok(true) => {
-                count(&figures.events_sent);
-                has_warned = false;
-            }
-            // The Service is gone by now.
-            Ok(false) => count(&figures.events_dropped),
-            Err(reason) => {
-                count(&figures.events_failed);
-                let topic = news.topic.reason();
-                if std::mem::replace(&mut has_warned, true) {
-                    debug!(service = %news.service, topic, "an Event cannot be told: {reason}");
-                } else {
-                    warn!("the Event {topic} of Service {} cannot be told: {reason}", news.service);
-                }
-            }
+    }
+
+    fn failed(&mut self, message: Message, Failure { reason, is_passing }: Failure) {
+        count(&self.figures.events_failed);
+        let (service, topic) = (&message.news.service, message.news.topic.reason());
+        let retries = if is_passing { "; the agent retries" } else { "" };
+        if std::mem::replace(&mut self.has_warned, true) {
+            debug!(%service, topic, "an Event cannot be told: {reason}{retries}");
+        } else {
+            warn!("the Event {topic} of Service {service} cannot be told: {reason}{retries}");
+        }
+        if !is_passing {
+            return;
+        }
+        self.rest = Some(Instant::now() + self.pause);
+        self.pause = (self.pause * 2).min(LONGEST_PAUSE);
+        if self.outbox.put_back(message) {
+            count(&self.figures.events_dropped);
         }
     }
 }
 
-/// A connection, and who speaks.
-struct Voice {
-    client: Client,
-    recorder: Recorder,
+/// Until then; for ever without a moment.
+async fn rest(until: Option<Instant>) {
+    match until {
+        Some(until) => tokio::time::sleep_until(until.into()).await,
+        None => std::future::pending().await,
+    }
 }
 
-/// Whether there was somebody to tell it of.
-async fn tell(
-    voice: &mut Option<Voice>,
+async fn ask(
+    client: &mut Option<Client>,
     target: &KubeTarget,
     node: &str,
-    news: &News,
-) -> Result<bool, String> {
-    let voice = match voice {
-        Some(voice) => voice,
-        None => {
-            let client = connect(target).await.map_err(|error| error.to_string())?.client();
-            let reporter =
-                Reporter { controller: CONTROLLER.to_owned(), instance: Some(node.to_owned()) };
-            let recorder = Recorder::new(client.clone(), reporter);
-            voice.insert(Voice { client, recorder })
+    message: &Message,
+    request: &Request,
+) -> Result<Answer, Failure> {
+    let passing = |reason| Failure { reason, is_passing: true };
+    let asking = async {
+        let client = match client {
+            Some(client) => client.clone(),
+            None => {
+                let server = connect(target).await.map_err(|error| passing(error.to_string()))?;
+                client.insert(server.client()).clone()
+            }
+        };
+        let api = Api::<Event>::namespaced(client, &message.news.service.namespace);
+        match request {
+            Request::Nothing => Ok(Answer::Done),
+            Request::Create(name, times) => {
+                let event = event(node, message, name, *times);
+                let result = api.create(&PostParams::default(), &event).await;
+                result.map_or_else(|error| read(&error, "create"), |_| Ok(Answer::Done))
+            }
+            Request::Count(name, times) => {
+                let patch = json!({"series": series(message, *times)});
+                let params = PatchParams::default();
+                let result = api.patch(name, &params, &Patch::Merge(&patch)).await;
+                result.map_or_else(|error| read(&error, "patch"), |_| Ok(Answer::Done))
+            }
         }
     };
-    let Some(regarding) = reference(&voice.client, news).await? else { return Ok(false) };
-    let event = Event {
-        type_: EventType::Warning,
-        reason: news.topic.reason().to_owned(),
-        note: Some(note(node, &news.note)),
-        action: news.topic.action().to_owned(),
-        secondary: None,
+    tokio::time::timeout(PATIENCE, asking).await.unwrap_or_else(|_| {
+        Err(passing(format!("the API server did not answer within {} s", PATIENCE.as_secs())))
+    })
+}
+
+/// What an error of the API server means.
+fn read(error: &kube::Error, verb: &str) -> Result<Answer, Failure> {
+    let kube::Error::Api(status) = error else {
+        return Err(Failure { reason: error.to_string(), is_passing: true });
     };
-    voice.recorder.publish(&event, &regarding).await.map_err(|error| refused(&error, "create"))?;
-    Ok(true)
-}
-
-/// The Service as Events refer to it. `kubectl describe` finds them by its UID, which nothing else
-/// needs; it is listed, because that is what an agent may do already.
-async fn reference(client: &Client, news: &News) -> Result<Option<ObjectReference>, String> {
-    let namespace = &news.service.namespace;
-    let api = Api::<Service>::namespaced(client.clone(), namespace);
-    let params = ListParams::default().fields(&format!("metadata.name={}", news.service.name));
-    let listed = api
-        .list_metadata(&params)
-        .await
-        .map_err(|error| format!("the API server does not say which Service it is: {error}"))?;
-    let found = listed.items.into_iter().next();
-    Ok(found.map(|PartialObjectMeta { metadata, .. }| ObjectReference {
-        api_version: Some("v1".to_owned()),
-        kind: Some("Service".to_owned()),
-        namespace: Some(namespace.to_string()),
-        name: metadata.name,
-        uid: metadata.uid,
-        ..ObjectReference::default()
-    }))
-}
-
-fn refused(error: &kube::Error, verb: &str) -> String {
-    match error {
-        kube::Error::Api(status) if status.code == 403 => format!(
-            "the API server does not let this agent {verb} events.events.k8s.io ({}): allow the \
-             verbs create and patch on events of the API group events.k8s.io to its ServiceAccount \
-             or user; traffic does not depend on it",
-            status.message.trim()
-        ),
-        error => error.to_string(),
+    let causes = status.details.iter().flat_map(|details| &details.causes);
+    match status.code {
+        409 => Ok(Answer::Found),
+        404 => Ok(Answer::Gone),
+        403 if causes.into_iter().any(|cause| cause.reason == "NamespaceTerminating") => {
+            Ok(Answer::Gone)
+        }
+        403 => Err(Failure {
+            reason: format!(
+                "the API server does not let this agent {verb} events.events.k8s.io ({}): allow \
+                 the verbs create and patch on events of the API group events.k8s.io to its \
+                 ServiceAccount or user; traffic does not depend on it",
+                status.message.trim()
+            ),
+            is_passing: false,
+        }),
+        code => Err(Failure {
+            reason: error.to_string(),
+            is_passing: matches!(code, 401 | 429 | 500..=599),
+        }),
     }
 }
 
-/// With the node before it, as every node tells its own.
-fn note(node: &str, text: &str) -> String {
-    let mut note = format!("on node {node}: {text}");
+fn event(node: &str, message: &Message, name: &str, times: u32) -> Event {
+    let Message { news, when, .. } = message;
+    let namespace = Some(news.service.namespace.to_string());
+    Event {
+        metadata: ObjectMeta {
+            name: Some(name.to_owned()),
+            namespace: namespace.clone(),
+            ..ObjectMeta::default()
+        },
+        type_: Some("Warning".to_owned()),
+        reason: Some(news.topic.reason().to_owned()),
+        action: Some(news.topic.action().to_owned()),
+        note: Some(note(&news.note)),
+        event_time: Some(micro(*when)),
+        series: (times > 1).then(|| series(message, times)),
+        regarding: Some(ObjectReference {
+            api_version: Some("v1".to_owned()),
+            kind: Some("Service".to_owned()),
+            namespace,
+            name: Some(news.service.name.to_string()),
+            // `kubectl describe` finds Events by it.
+            uid: news.uid.map(|uid| uid.to_string()),
+            ..ObjectReference::default()
+        }),
+        reporting_controller: Some(CONTROLLER.to_owned()),
+        reporting_instance: Some(node.to_owned()),
+        ..Event::default()
+    }
+}
+
+fn series(message: &Message, times: u32) -> EventSeries {
+    let count = i32::try_from(times).unwrap_or(i32::MAX);
+    EventSeries { count, last_observed_time: micro(message.when) }
+}
+
+fn micro(when: SystemTime) -> MicroTime {
+    MicroTime(Timestamp::try_from(when).unwrap_or(Timestamp::UNIX_EPOCH))
+}
+
+fn note(text: &str) -> String {
+    let mut note = text.to_owned();
     if note.len() > LONGEST_NOTE {
         let end = (0..=LONGEST_NOTE - '…'.len_utf8()).rev().find(|end| note.is_char_boundary(*end));
         note.truncate(end.unwrap_or_default());
@@ -183,9 +328,9 @@ mod tests {
 
     #[test]
     fn a_long_note_is_cut_where_a_character_ends() {
-        let cut = note("n", &"ü".repeat(1000));
+        let cut = note(&"ü".repeat(1000));
         assert!(cut.len() <= LONGEST_NOTE, "{} bytes", cut.len());
-        assert!(cut.starts_with("on node n: ü") && cut.ends_with("ü…"), "{cut}");
-        assert_eq!(note("n", "short"), "on node n: short");
+        assert!(cut.starts_with('ü') && cut.ends_with("ü…"), "{cut}");
+        assert_eq!(note("short"), "short");
     }
 }

@@ -18,14 +18,26 @@ impl Rate {
         Self { interval, burst, paid_until: now }
     }
 
+    /// When the next one may pass; `now` at the earliest.
+    #[must_use]
+    pub fn next(&self, now: Instant) -> Instant {
+        let credit = self.interval * self.burst.saturating_sub(1);
+        self.paid_until.checked_sub(credit).map_or(now, |next| next.max(now))
+    }
+
     /// Whether one more may pass at `now`; takes it off if so.
     pub fn take(&mut self, now: Instant) -> bool {
-        let begin = self.paid_until.max(now);
-        if begin - now > self.interval * self.burst.saturating_sub(1) {
+        if self.next(now) > now {
             return false;
         }
-        self.paid_until = begin + self.interval;
+        self.paid_until = self.paid_until.max(now) + self.interval;
         true
+    }
+
+    /// Whether it is as if nothing had ever passed.
+    #[must_use]
+    pub fn is_full(&self, now: Instant) -> bool {
+        self.paid_until <= now
     }
 }
 

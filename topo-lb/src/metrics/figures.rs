@@ -62,9 +62,11 @@ pub struct Figures {
     pub left_out: AtomicU64,
     /// Kubernetes Events that the API server took.
     pub events_sent: AtomicU64,
-    /// Those that it did not take.
+    /// Those that another agent had told already.
+    pub events_repeated: AtomicU64,
+    /// Attempts that it did not take.
     pub events_failed: AtomicU64,
-    /// Those that were too many.
+    /// Those that were too many, or whose Service was gone.
     pub events_dropped: AtomicU64,
     /// Sockets that were ended because their endpoint serves no more: UDP, TCP.
     pub ended_sockets: [AtomicU64; 2],
@@ -90,6 +92,7 @@ impl Default for Figures {
             services: AtomicU64::new(0),
             left_out: AtomicU64::new(0),
             events_sent: AtomicU64::new(0),
+            events_repeated: AtomicU64::new(0),
             events_failed: AtomicU64::new(0),
             events_dropped: AtomicU64::new(0),
             ended_sockets: Default::default(),

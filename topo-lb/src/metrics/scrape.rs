@@ -304,6 +304,7 @@ impl Scrape {
             families.0.encode_descriptor("kubernetes_events", help, None, MetricType::Counter)?;
         for (outcome, value) in [
             ("sent", &figures.events_sent),
+            ("repeated", &figures.events_repeated),
             ("failed", &figures.events_failed),
             ("dropped", &figures.events_dropped),
         ] {

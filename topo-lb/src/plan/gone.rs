@@ -92,6 +92,7 @@ mod tests {
         let keys = letter.is_ascii_uppercase().then(|| "kubernetes.io/hostname".into());
         Service {
             id: id(name),
+            uid: None,
             cluster_ips: vec![[10, 96, 0, letter].into()],
             ports: vec![ServicePort { name: "dns".into(), port: 53, protocol: Protocol::Udp }],
             policy: PolicySources { topology_keys: keys, ..PolicySources::default() }.into(),

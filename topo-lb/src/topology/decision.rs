@@ -44,6 +44,8 @@ pub struct InForce<'a> {
     pub keys: Vec<&'a str>,
     /// What broke a rule.
     pub ignored: Vec<Ignored>,
+    /// Annotation `topo-lb.io/refusal: intended`: nobody need be told of refusals.
+    pub refusal_intended: bool,
 }
 
 /// One key, seen from this node.
@@ -251,6 +253,7 @@ impl<'a> Decision<'a> {
                 Rules::None => Vec::new(),
             },
             ignored: policy.ignored.clone(),
+            refusal_intended: policy.refusal_intended,
         };
         Self { service, port, policy, choices, endpoints }
     }

@@ -4,8 +4,11 @@ use crate::cluster::Service;
 
 use super::keys::Keys;
 use super::openyurt::Reach;
-use super::validation::{Field, Ignored, Rule};
+use super::validation::{Field, Ignored, Rule, quoted};
 use super::{PolicySource, Scope, keys, least, openyurt, spill};
+
+/// The value of `topo-lb.io/refusal`.
+const INTENDED: &str = "intended";
 
 /// What a Service's annotations and fields ask for. Hints are not among it: they are on slices,
 /// and speak where nothing here does.
@@ -23,6 +26,8 @@ pub(super) struct Policy<'a> {
     pub(super) source: PolicySource,
     pub(super) rules: Rules<'a>,
     pub(super) ignored: Vec<Ignored>,
+    /// The owner says that refusals are meant.
+    pub(super) refusal_intended: bool,
 }
 
 pub(super) fn of(service: &Service) -> Policy<'_> {
@@ -45,6 +50,15 @@ fn refine(policy: &mut Policy<'_>, service: &Service) {
             (Ok(least), Some(keys)) => keys.least = least,
             (Ok(_), None) => {}
             (Err(rule), _) => policy.ignored.push(Ignored { what: Field::MinEndpoints, rule }),
+        }
+    }
+    if let Some(text) = &service.policy.refusal {
+        match text.trim() {
+            INTENDED => policy.refusal_intended = true,
+            _ => {
+                let rule = Rule::RefusalUnknown { text: quoted(text) };
+                policy.ignored.push(Ignored { what: Field::Refusal, rule });
+            }
         }
     }
     if let Some(text) = &service.policy.spill {
@@ -83,12 +97,14 @@ fn source_of(service: &Service) -> Policy<'_> {
         (PolicySource::SpecTopologyKeys, &keys_field),
     ] {
         match rules() {
-            Some(Ok(rules)) => return Policy { source, rules, ignored },
+            Some(Ok(rules)) => {
+                return Policy { source, rules, ignored, refusal_intended: false };
+            }
             Some(Err(rule)) => ignored.push(Ignored { what: Field::Policy(source), rule }),
             None => {}
         }
     }
-    Policy { source: PolicySource::None, rules: Rules::None, ignored }
+    Policy { source: PolicySource::None, rules: Rules::None, ignored, refusal_intended: false }
 }
 
 impl Policy<'_> {

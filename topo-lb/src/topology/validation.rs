@@ -37,6 +37,8 @@ pub enum Field {
     MinEndpoints,
     /// Annotation `topo-lb.io/spill`.
     Spill,
+    /// Annotation `topo-lb.io/refusal`.
+    Refusal,
 }
 
 impl fmt::Display for Field {
@@ -48,6 +50,7 @@ impl fmt::Display for Field {
             Self::Policy(source) => write!(f, "annotation {}", source.name()),
             Self::MinEndpoints => f.write_str("annotation topo-lb.io/min-endpoints"),
             Self::Spill => f.write_str("annotation topo-lb.io/spill"),
+            Self::Refusal => f.write_str("annotation topo-lb.io/refusal"),
         }
     }
 }
@@ -180,6 +183,14 @@ pub enum Rule {
     /// More than all.
     #[error("{text} is more than all connections; write at most `100%`")]
     SpillAbove {
+        /// Quoted.
+        text: String,
+    },
+    /// Not the one value that it may have.
+    #[error(
+        "{text} is not `intended`, which is the only value; write it, or remove the annotation"
+    )]
+    RefusalUnknown {
         /// Quoted.
         text: String,
     },

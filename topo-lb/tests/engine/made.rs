@@ -30,6 +30,7 @@ pub(crate) fn id(name: &str) -> ServiceId {
 pub(crate) fn service() -> Service {
     Service {
         id: id("svc"),
+        uid: None,
         cluster_ips: vec!["10.96.0.1".parse().unwrap()],
         ports: vec![ServicePort { name: "http".into(), port: 80, protocol: Protocol::Tcp }],
         policy: Arc::default(),

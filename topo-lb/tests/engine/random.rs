@@ -156,6 +156,7 @@ pub(crate) fn service(tape: &mut Tape<'_>, name: &str) -> Service {
     }
     Service {
         id: id(name),
+        uid: None,
         cluster_ips,
         ports,
         policy: policy.into(),

@@ -105,6 +105,7 @@ impl<'a> Writer<'a> {
         }));
         self.reconciler.observe(Update::Service(Service {
             id,
+            uid: None,
             cluster_ips: vec![cluster_ip(service, family)],
             ports: protocols
                 .map(|(name, protocol)| ServicePort { name: name.into(), port: PORT, protocol })

@@ -199,6 +199,7 @@ mod tests {
     fn kubernetes() -> Service {
         Service {
             id: ServiceId { namespace: "default".into(), name: "kubernetes".into() },
+            uid: None,
             cluster_ips: vec![[10, 96, 0, 1].into()],
             ports: vec![ServicePort { name: "https".into(), port: 443, protocol: Protocol::Tcp }],
             policy: Arc::default(),

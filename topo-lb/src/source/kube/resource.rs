@@ -213,6 +213,8 @@ struct MetadataParts {
     #[serde(default)]
     namespace: Value,
     #[serde(default)]
+    uid: Value,
+    #[serde(default)]
     resource_version: Value,
     #[serde(default)]
     labels: Value,
@@ -223,7 +225,8 @@ struct MetadataParts {
 impl<'de, T: Kept> Deserialize<'de> for Watched<T> {
     fn deserialize<D: Deserializer<'de>>(object: D) -> Result<Self, D::Error> {
         let Parts { metadata, spec, address_type, endpoints, ports } = Parts::deserialize(object)?;
-        let MetadataParts { name, namespace, resource_version, labels, annotations } = metadata;
+        let MetadataParts { name, namespace, uid, resource_version, labels, annotations } =
+            metadata;
         let text = |value: &Value| value.as_str().map(str::to_owned);
         let kept = ObjectMeta {
             name: text(&name),
@@ -240,6 +243,10 @@ impl<'de, T: Kept> Deserialize<'de> for Watched<T> {
             "endpoints": endpoints,
             "ports": ports,
         });
+        // Events refer to Services, and to nothing else.
+        if T::KIND == Kind::Service {
+            fields["metadata"]["uid"] = uid;
+        }
         if !address_type.is_null() {
             fields["addressType"] = address_type;
         }

@@ -6,6 +6,9 @@ use std::net::{IpAddr, Ipv4Addr};
 use serde::de::{self, Deserializer, Visitor};
 use serde::{Deserialize, de::Error as _};
 
+use serde_json::Value;
+
+use crate::cluster::Uid;
 use crate::cluster::service::Protocol;
 
 /// Where an object is that names no namespace, as with `kubectl apply`.
@@ -29,6 +32,9 @@ pub(super) struct Metadata<L, A = Unread> {
     pub(super) name: String,
     #[serde(default)]
     namespace: Option<String>,
+    /// Whatever it is: a wrong one must not cost the object.
+    #[serde(default)]
+    uid: Value,
     #[serde(default, deserialize_with = "or_default")]
     pub(super) labels: L,
     #[serde(default, deserialize_with = "or_default")]
@@ -41,6 +47,10 @@ impl<L, A> Metadata<L, A> {
             None | Some("") => DEFAULT_NAMESPACE,
             Some(namespace) => namespace,
         }
+    }
+
+    pub(super) fn uid(&self) -> Option<Uid> {
+        self.uid.as_str().and_then(Uid::parse)
     }
 }
 

@@ -46,6 +46,8 @@ struct Annotations {
     min_endpoints: Option<Text>,
     #[serde(rename = "topo-lb.io/spill")]
     spill: Option<Text>,
+    #[serde(rename = "topo-lb.io/refusal")]
+    refusal: Option<Text>,
     #[serde(rename = "service.kubernetes.io/topology-mode")]
     topology_mode: Option<String>,
     #[serde(rename = "service.kubernetes.io/topology-aware-hints")]
@@ -195,6 +197,7 @@ impl Fields {
                 namespace: names.share(metadata.namespace()),
                 name: names.share(&metadata.name),
             },
+            uid: metadata.uid(),
             cluster_ips,
             ports: spec
                 .ports
@@ -293,6 +296,7 @@ fn policy(annotations: &Annotations, spec: &Spec, names: &mut Names) -> PolicySo
         openyurt: shared(&annotations.openyurt),
         min_endpoints: shared(&annotations.min_endpoints),
         spill: shared(&annotations.spill),
+        refusal: shared(&annotations.refusal),
         spec_topology_keys: spec.topology_keys.iter().map(|key| names.share(key)).collect(),
         hints_asked: asked_by_field || asked_by_mode,
     }

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use crate::cluster::kept::{Endpoint, Endpoints, Place};
 use crate::cluster::service::{PolicySources, Skipped};
 use crate::cluster::slice::{SliceEndpoint, SliceId, SlicePort};
-use crate::cluster::{Labels, Node, Protocol, Service, ServiceId, ServicePort, Slice};
+use crate::cluster::{Labels, Node, Protocol, Service, ServiceId, ServicePort, Slice, Uid};
 
 type Tree = BTreeMap<Arc<str>, Arc<str>>;
 
@@ -83,6 +83,8 @@ impl From<ProtocolEntry> for Protocol {
 pub(super) struct ServiceEntry {
     namespace: Arc<str>,
     name: Arc<str>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    uid: Option<String>,
     addresses: Vec<IpAddr>,
     ports: Vec<PortEntry>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -95,6 +97,8 @@ pub(super) struct ServiceEntry {
     min_endpoints: Option<Arc<str>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     spill: Option<Arc<str>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    refusal: Option<Arc<str>>,
     #[serde(default, skip_serializing_if = "is_false")]
     hints_asked: bool,
     #[serde(default, skip_serializing_if = "is_false")]
@@ -127,6 +131,7 @@ impl From<&Service> for ServiceEntry {
         Self {
             namespace: service.id.namespace.clone(),
             name: service.id.name.clone(),
+            uid: service.uid.map(|uid| uid.to_string()),
             addresses: service.cluster_ips.clone(),
             ports: service
                 .ports
@@ -138,6 +143,7 @@ impl From<&Service> for ServiceEntry {
             spec_topology_keys: policy.spec_topology_keys,
             min_endpoints: policy.min_endpoints,
             spill: policy.spill,
+            refusal: policy.refusal,
             hints_asked: policy.hints_asked,
             internal_local: service.internal_local,
             external_local: service.external_local,
@@ -162,6 +168,7 @@ impl From<ServiceEntry> for Service {
         };
         Self {
             id: ServiceId { namespace: entry.namespace, name: entry.name },
+            uid: entry.uid.as_deref().and_then(Uid::parse),
             cluster_ips: entry.addresses,
             ports: entry.ports.into_iter().map(port).collect(),
             policy: Arc::new(PolicySources {
@@ -170,6 +177,7 @@ impl From<ServiceEntry> for Service {
                 spec_topology_keys: entry.spec_topology_keys,
                 min_endpoints: entry.min_endpoints,
                 spill: entry.spill,
+                refusal: entry.refusal,
                 hints_asked: entry.hints_asked,
             }),
             internal_local: entry.internal_local,

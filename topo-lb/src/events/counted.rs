@@ -1,0 +1,106 @@
+//! Refusals that the kernel has counted: somebody really was refused. A Service that never was served
+//! on a node is told of by this alone.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tracing::debug;
+
+use super::concern::Refusal;
+use crate::datapath::traffic;
+use crate::inquiry::Desk;
+
+/// How often the counters are read, if any Service port refuses.
+const INTERVAL: Duration = Duration::from_secs(60);
+/// An agent tells of a Service port once in this time.
+const SILENCE: Duration = Duration::from_secs(6 * 3600);
+
+/// What was counted at the last look, and what was told.
+#[derive(Debug, Default)]
+struct Counts {
+    last: BTreeMap<Arc<str>, u64>,
+    told: BTreeMap<Arc<str>, Instant>,
+}
+
+impl Counts {
+    /// How often each Service port has refused since the last look, those that were told of not long
+    /// ago left out. What was counted before the first look at a port is old.
+    fn look(&mut self, counted: BTreeMap<Arc<str>, u64>, now: Instant) -> BTreeMap<Arc<str>, u64> {
+        self.told.retain(|_, when| now < *when + SILENCE);
+        let mut grown = BTreeMap::new();
+        for (name, &count) in &counted {
+            let Some(&last) = self.last.get(name) else { continue };
+            if count > last && !self.told.contains_key(name) {
+                grown.insert(Arc::clone(name), count - last);
+                self.told.insert(Arc::clone(name), now);
+            }
+        }
+        self.last = counted;
+        grown
+    }
+}
+
+/// Looks for ever, and has the owner of the state tell what was refused.
+pub async fn follow(desk: Desk, pin_dir: PathBuf) {
+    let mut counts = Counts::default();
+    loop {
+        tokio::time::sleep(INTERVAL).await;
+        // Who is busy is asked again in a minute.
+        let Ok(reasons) = desk.reasons().await else { continue };
+        let refusing: BTreeMap<_, _> = reasons
+            .into_iter()
+            .filter(|(_, why)| matches!(why, Refusal::Policy | Refusal::Local))
+            .collect();
+        if refusing.is_empty() {
+            counts.last.clear();
+            continue;
+        }
+        let pins = pin_dir.clone();
+        let read = tokio::task::spawn_blocking(move || {
+            traffic::refused(&pins, |name| refusing.contains_key(name))
+        });
+        match read.await {
+            Ok(Ok(counted)) => {
+                let grown = counts.look(counted, Instant::now());
+                if !grown.is_empty() {
+                    desk.refused(grown);
+                }
+            }
+            Ok(Err(error)) => debug!("refused connections cannot be counted: {error}"),
+            Err(error) => debug!("refused connections cannot be counted: {error}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn counted(count: u64) -> BTreeMap<Arc<str>, u64> {
+        BTreeMap::from([("shop/web:http".into(), count)])
+    }
+
+    #[test]
+    fn what_was_refused_before_the_first_look_is_old() {
+        let now = Instant::now();
+        let mut counts = Counts::default();
+        assert_eq!(counts.look(counted(5), now), BTreeMap::new());
+        assert_eq!(counts.look(counted(5), now), BTreeMap::new());
+        assert_eq!(counts.look(counted(8), now), counted(3));
+    }
+
+    #[test]
+    fn a_service_port_is_told_of_once_in_a_long_time() {
+        let start = Instant::now();
+        let mut counts = Counts::default();
+        let mut told = 0;
+        // A refusal in each minute of a day.
+        for minute in 0..24 * 60 {
+            let now = start + INTERVAL * minute;
+            told += counts.look(counted(minute.into()), now).len();
+        }
+        assert_eq!(told, 4);
+    }
+}

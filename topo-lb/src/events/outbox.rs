@@ -1,0 +1,264 @@
+//! News that wait to be told, and who is next. Pure: it is told what time it is.
+//!
+//! News of the same Service and topic are one: the latest, and how often there were any. Each
+//! Service, and each namespace, has a rate of its own, and a share of the room.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+
+use super::concern::{News, Topic};
+use super::rate::Rate;
+use crate::cluster::ServiceId;
+
+/// News that may wait.
+const ROOM: usize = 64;
+/// What client-go lets pass at once, of one source; then one in each interval: a cluster of a thousand
+/// nodes bears it.
+const ALL: (u32, Duration) = (25, Duration::from_secs(10));
+/// Less, so that one namespace leaves something to others.
+const NAMESPACE: (u32, Duration) = (10, Duration::from_secs(20));
+const SERVICE: (u32, Duration) = (3, Duration::from_secs(120));
+
+/// News, how often there were any, and when the last.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Message {
+    /// The latest.
+    pub news: News,
+    /// How often there were any of this Service and topic.
+    pub times: u32,
+    /// When the latest was noted.
+    pub when: SystemTime,
+    /// Lower ones came first.
+    order: u64,
+}
+
+/// What waits.
+#[derive(Debug)]
+pub struct Outbox {
+    waiting: BTreeMap<(ServiceId, Topic), Message>,
+    all: Rate,
+    namespaces: HashMap<Arc<str>, Rate>,
+    services: HashMap<ServiceId, Rate>,
+    /// The namespaces that were told of, and in which turn last.
+    turns: HashMap<Arc<str>, u64>,
+    counter: u64,
+}
+
+impl Outbox {
+    /// An empty one.
+    #[must_use]
+    pub fn new(now: Instant) -> Self {
+        Self {
+            waiting: BTreeMap::new(),
+            all: rate(ALL, now),
+            namespaces: HashMap::new(),
+            services: HashMap::new(),
+            turns: HashMap::new(),
+            counter: 0,
+        }
+    }
+
+    /// Takes in news; whether others, or these, had to be dropped for lack of room.
+    pub fn put(&mut self, news: News, when: SystemTime) -> bool {
+        self.add(news, 1, when)
+    }
+
+    /// Takes back what could not be told; whether something had to be dropped for it.
+    pub fn put_back(&mut self, message: Message) -> bool {
+        let key = (message.news.service.clone(), message.news.topic);
+        match self.waiting.get_mut(&key) {
+            Some(newer) => {
+                newer.times = newer.times.saturating_add(message.times);
+                false
+            }
+            None => self.add(message.news, message.times, message.when),
+        }
+    }
+
+    fn add(&mut self, news: News, times: u32, when: SystemTime) -> bool {
+        let key = (news.service.clone(), news.topic);
+        if let Some(message) = self.waiting.get_mut(&key) {
+            message.times = message.times.saturating_add(times);
+            (message.news, message.when) = (news, when);
+            return false;
+        }
+        let is_full = self.waiting.len() >= ROOM;
+        if is_full && !self.make_room(&news.service.namespace) {
+            return true;
+        }
+        self.counter += 1;
+        let message = Message { news, times, when, order: self.counter };
+        self.waiting.insert(key, message);
+        is_full
+    }
+
+    /// Drops the latest news of the namespace that has most, if that is more than `namespace` would
+    /// have with one more.
+    fn make_room(&mut self, namespace: &str) -> bool {
+        let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
+        for (id, _) in self.waiting.keys() {
+            *counts.entry(&id.namespace).or_default() += 1;
+        }
+        let own = counts.get(namespace).copied().unwrap_or_default();
+        let Some((most, count)) = counts.into_iter().max_by_key(|(_, count)| *count) else {
+            return false;
+        };
+        if count <= own + 1 {
+            return false;
+        }
+        let of_most = self.waiting.iter().filter(|((id, _), _)| &*id.namespace == most);
+        let latest = of_most.max_by_key(|(_, message)| message.order).map(|(key, _)| key.clone());
+        latest.and_then(|key| self.waiting.remove(&key)).is_some()
+    }
+
+    /// What may be told now: of the namespace that was told of longest ago, what came first.
+    ///
+    /// # Errors
+    /// Nothing may: when to ask again, if anything waits.
+    pub fn take(&mut self, now: Instant) -> Result<Message, Option<Instant>> {
+        self.namespaces.retain(|_, rate| !rate.is_full(now));
+        self.services.retain(|_, rate| !rate.is_full(now));
+        let mut soonest: Option<Instant> = None;
+        let mut first: Option<(u64, u64, &(ServiceId, Topic))> = None;
+        for (key, message) in &self.waiting {
+            let namespace = &key.0.namespace;
+            let rates = [self.namespaces.get(namespace), self.services.get(&key.0)];
+            let rates = rates.into_iter().flatten().chain([&self.all]);
+            let next = rates.map(|rate| rate.next(now)).max().unwrap_or(now);
+            if next > now {
+                soonest = Some(soonest.map_or(next, |soonest| soonest.min(next)));
+                continue;
+            }
+            let turn = self.turns.get(namespace).copied().unwrap_or_default();
+            let place = (turn, message.order, key);
+            first = Some(first.map_or(place, |first| first.min(place)));
+        }
+        let Some((_, _, key)) = first else { return Err(soonest) };
+        let key = key.clone();
+        let Some(message) = self.waiting.remove(&key) else { return Err(soonest) };
+        let (namespace, service) = (key.0.namespace.clone(), key.0);
+        self.all.take(now);
+        self.namespaces.entry(namespace.clone()).or_insert_with(|| rate(NAMESPACE, now)).take(now);
+        self.services.entry(service).or_insert_with(|| rate(SERVICE, now)).take(now);
+        self.counter += 1;
+        self.turns.insert(namespace, self.counter);
+        let waiting = &self.waiting;
+        // Who has nothing to tell has no turn to remember, once its rate is full again.
+        let namespaces = &self.namespaces;
+        self.turns.retain(|namespace, _| {
+            namespaces.contains_key(namespace)
+                || waiting.keys().any(|(id, _)| id.namespace == *namespace)
+        });
+        Ok(message)
+    }
+}
+
+fn rate((burst, interval): (u32, Duration), now: Instant) -> Rate {
+    Rate::new(burst, interval, now)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn news(namespace: &str, name: &str, note: &str) -> News {
+        News {
+            service: ServiceId { namespace: namespace.into(), name: name.into() },
+            uid: None,
+            topic: Topic::InvalidPolicy,
+            subject: note.to_owned(),
+            note: note.to_owned(),
+        }
+    }
+
+    fn put(outbox: &mut Outbox, namespace: &str, name: &str, note: &str) -> bool {
+        outbox.put(news(namespace, name, note), SystemTime::UNIX_EPOCH)
+    }
+
+    /// All that is told within a time, with how often it happened.
+    fn take_within(outbox: &mut Outbox, start: Instant, span: Duration) -> Vec<(String, u32)> {
+        let mut now = start;
+        let mut all = Vec::new();
+        loop {
+            match outbox.take(now) {
+                Ok(message) => all.push((message.news.service.to_string(), message.times)),
+                Err(Some(next)) if next <= start + span => now = next,
+                Err(_) => return all,
+            }
+        }
+    }
+
+    #[test]
+    fn a_service_that_flips_for_an_hour_is_told_of_seldom_and_nothing_is_lost() {
+        let start = Instant::now();
+        let mut outbox = Outbox::new(start);
+        let (mut told, mut times, mut last) = (0, 0, String::new());
+        // A hundred times a second.
+        for flip in 0..360_000_u64 {
+            let now = start + Duration::from_millis(10 * flip);
+            assert!(!put(&mut outbox, "storm", "web", &format!("rule {flip}")));
+            while let Ok(message) = outbox.take(now) {
+                (told, times, last) = (told + 1, times + message.times, message.news.note);
+            }
+        }
+        assert!((30..=33).contains(&told), "{told} Events in an hour");
+        let rest = take_within(&mut outbox, start + Duration::from_secs(3600), SERVICE.1);
+        let left: u32 = rest.iter().map(|(_, times)| times).sum();
+        assert_eq!(times + left, 360_000);
+        assert_ne!(last, "rule 0");
+    }
+
+    #[test]
+    fn a_namespace_that_storms_uses_up_its_own_share_only() {
+        let start = Instant::now();
+        let mut outbox = Outbox::new(start);
+        let mut dropped = 0;
+        for number in 0..1_000 {
+            dropped += u32::from(put(&mut outbox, "storm", &format!("s{number}"), "x"));
+        }
+        assert_eq!(dropped, 1_000 - ROOM as u32);
+        for namespace in ["a", "b", "c"] {
+            assert!(put(&mut outbox, namespace, "web", "x"), "one of the storm makes room");
+        }
+        let told = take_within(&mut outbox, start, Duration::ZERO);
+        for namespace in ["a", "b", "c"] {
+            let place = told.iter().position(|(name, _)| *name == format!("{namespace}/web"));
+            assert!(place.is_some_and(|place| place < 4), "{namespace} is told at once: {told:?}");
+        }
+        let of_storm = told.iter().filter(|(name, _)| name.starts_with("storm/")).count();
+        assert_eq!(of_storm, NAMESPACE.0 as usize);
+    }
+
+    #[test]
+    fn room_is_shared_between_many_namespaces() {
+        let start = Instant::now();
+        let mut outbox = Outbox::new(start);
+        for number in 0..ROOM {
+            put(&mut outbox, "storm", &format!("s{number}"), "x");
+        }
+        for number in 0..40 {
+            put(&mut outbox, "other", &format!("s{number}"), "x");
+        }
+        let of = |namespace: &str| {
+            let ids = outbox.waiting.keys().filter(|(id, _)| &*id.namespace == namespace);
+            ids.count()
+        };
+        assert_eq!((of("storm"), of("other")), (32, 32));
+    }
+
+    #[test]
+    fn what_could_not_be_told_is_told_later() {
+        let start = Instant::now();
+        let mut outbox = Outbox::new(start);
+        put(&mut outbox, "a", "web", "old");
+        let message = outbox.take(start).unwrap();
+        put(&mut outbox, "a", "web", "new");
+        assert!(!outbox.put_back(message));
+        let message = outbox.take(start).unwrap();
+        assert_eq!((&*message.news.note, message.times), ("new", 2));
+        assert_eq!(outbox.take(start), Err(None));
+        assert!(!outbox.put_back(message));
+        assert_eq!(take_within(&mut outbox, start, Duration::ZERO), [("a/web".to_owned(), 2)]);
+    }
+}

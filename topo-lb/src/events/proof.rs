@@ -1,0 +1,247 @@
+//! A model of a large cluster: how many Events its agents write together.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+
+use super::ledger::Ledger;
+use super::outbox::Outbox;
+use super::written::{Request, SUBJECTS, Written};
+use crate::cluster::service::PolicySources;
+use crate::cluster::{
+    Node, Protocol, Service, ServiceId, ServicePort, Slice, SliceEndpoint, SliceId, SlicePort,
+    Update,
+};
+use crate::plan::{Capacity, Installed};
+use crate::reconcile::Reconciler;
+use crate::topology::Scope;
+
+const NODES: usize = 500;
+const POOLS: usize = 25;
+const POOL: &str = "example.com/pool";
+
+fn id(number: usize) -> ServiceId {
+    let namespace = format!("team-{}", number % 5);
+    ServiceId { namespace: namespace.into(), name: format!("web-{number}").into() }
+}
+
+fn name(node: usize) -> Arc<str> {
+    format!("node-{node:03}").into()
+}
+
+fn node(number: usize, pool: usize) -> Node {
+    let labels = BTreeMap::from([(POOL.into(), format!("pool-{pool}").into())]);
+    Node { name: name(number), labels }
+}
+
+/// A closed loop: strict keys, so a pool without an endpoint is refused.
+fn service(number: usize) -> Service {
+    let host = u8::try_from(number).unwrap_or_default();
+    let keys = PolicySources { topology_keys: Some(POOL.into()), ..PolicySources::default() };
+    Service {
+        id: id(number),
+        uid: None,
+        cluster_ips: vec![[10, 96, 0, host].into()],
+        ports: vec![ServicePort { name: "http".into(), port: 80, protocol: Protocol::Tcp }],
+        policy: keys.into(),
+        internal_local: false,
+        external_local: false,
+        affinity_seconds: None,
+        skipped: None,
+    }
+}
+
+/// An endpoint in each of three pools, on the first node of the pool.
+fn pools(service: usize) -> [usize; 3] {
+    [0, 8, 16].map(|distance| (service + distance) % POOLS)
+}
+
+fn slice(service: usize, pools: &[usize]) -> Slice {
+    let ServiceId { namespace, name: own } = id(service);
+    let endpoint = |&pool: &usize| SliceEndpoint {
+        address: [10, 1, service as u8, pool as u8].into(),
+        node: Some(name(pool)),
+        labels: [].into(),
+        ready: true,
+        serving: true,
+        terminating: false,
+        for_nodes: Vec::new(),
+        for_zones: Vec::new(),
+    };
+    Slice {
+        id: SliceId { namespace, name: own },
+        service: Some(id(service)),
+        ports: vec![SlicePort { name: "http".into(), port: 8080, protocol: Protocol::Tcp }],
+        endpoints: pools.iter().map(endpoint).collect(),
+        triggered: None,
+    }
+}
+
+/// An agent, and the maps of its node.
+struct Agent {
+    reconciler: Reconciler,
+    installed: Installed,
+    ledger: Ledger,
+    outbox: Outbox,
+    written: Written,
+}
+
+/// All agents, and what the API server got of them.
+struct Model {
+    services: usize,
+    agents: Vec<Agent>,
+    now: Instant,
+    wall: SystemTime,
+    /// Names of Events.
+    events: BTreeSet<String>,
+    requests: usize,
+}
+
+impl Model {
+    fn new(services: usize) -> Self {
+        let capacity =
+            Capacity { services: 128, slots: 512, members: 512, flows: 0, connections: 0 };
+        let now = Instant::now();
+        let agents = (0..NODES).map(|node| Agent {
+            reconciler: Reconciler::new(name(node), Scope::All, false),
+            installed: Installed::new(capacity),
+            ledger: Ledger::default(),
+            outbox: Outbox::new(now),
+            written: Written::default(),
+        });
+        Self {
+            services,
+            agents: agents.collect(),
+            now,
+            wall: SystemTime::UNIX_EPOCH,
+            events: BTreeSet::new(),
+            requests: 0,
+        }
+    }
+
+    fn start(&mut self) {
+        self.start_with(|number| pools(number).into());
+    }
+
+    /// Each agent starts with an empty memory. The maps are those of the last agent.
+    fn start_with(&mut self, pools: impl Fn(usize) -> Vec<usize>) {
+        // What an endpoint is on matters, and its own node to each agent.
+        let nodes: Vec<_> = (0..POOLS).map(|number| node(number, number)).collect();
+        let slices: Vec<_> =
+            (0..self.services).map(|number| slice(number, &pools(number))).collect();
+        let services: Vec<_> = (0..self.services).map(service).collect();
+        for (number, agent) in self.agents.iter_mut().enumerate() {
+            agent.reconciler = Reconciler::new(name(number), Scope::All, false);
+            agent.ledger = Ledger::default();
+            agent.outbox = Outbox::new(self.now);
+            agent.written = Written::default();
+            for update in [
+                Update::AllNodes(nodes.clone(), Vec::new()),
+                Update::Node(node(number, number % POOLS)),
+                Update::AllSlices(slices.clone(), Vec::new()),
+                Update::AllServices(services.clone(), Vec::new()),
+            ] {
+                agent.reconciler.observe(update);
+            }
+            agent.reconciler.expect_all(&agent.installed);
+        }
+        self.settle();
+    }
+
+    fn observe(&mut self, update: &Update) {
+        for agent in &mut self.agents {
+            agent.reconciler.observe(update.clone());
+        }
+        self.settle();
+    }
+
+    fn settle(&mut self) {
+        for agent in &mut self.agents {
+            while !agent.reconciler.settled() {
+                let plan = agent.reconciler.plan(&agent.installed);
+                plan.steps.iter().for_each(|step| agent.installed.record(step));
+                agent.reconciler.carried_out(&plan);
+            }
+            let looked = agent.reconciler.take_looked();
+            for news in agent.ledger.look(&agent.reconciler, looked) {
+                assert!(!agent.outbox.put(news, self.wall), "an agent drops news");
+            }
+        }
+        self.tell();
+    }
+
+    /// What the agents tell within a second.
+    fn tell(&mut self) {
+        for agent in &mut self.agents {
+            while let Ok(message) = agent.outbox.take(self.now) {
+                let request = agent.written.request(&message, self.now, self.wall);
+                self.requests += usize::from(request != Request::Nothing);
+                if let Request::Create(name, _) = &request {
+                    if self.events.insert(name.clone()) {
+                        agent.written.done(&message.news, request, self.now);
+                    } else {
+                        agent.written.found(&message.news, name.clone(), self.now);
+                    }
+                }
+            }
+        }
+    }
+
+    /// How many Events were made, and how often the API server was asked, since this was asked.
+    fn take_events(&mut self) -> (usize, usize) {
+        // The next news are of another time.
+        self.now += Duration::from_secs(3600);
+        self.wall += Duration::from_secs(3600);
+        (std::mem::take(&mut self.events).len(), std::mem::take(&mut self.requests))
+    }
+}
+
+#[test]
+fn a_rollout_over_closed_loops_is_quiet() {
+    let mut model = Model::new(50);
+    model.start();
+    let (first, _) = model.take_events();
+    model.start();
+    let (restarts, _) = model.take_events();
+    // From a pool with six Services into one with six others.
+    model.observe(&Update::Node(node(499, 3)));
+    let (relabelled, _) = model.take_events();
+    assert!(first + restarts + relabelled < 100, "{first} + {restarts} + {relabelled} Events");
+    assert!((1..=6).contains(&relabelled), "{relabelled}");
+}
+
+#[test]
+fn a_pool_that_loses_its_last_endpoint_is_one_event_at_once() {
+    let mut model = Model::new(8);
+    model.start();
+    model.take_events();
+    let [first, second, _] = pools(7);
+    model.observe(&Update::Slice(slice(7, &[first, second])));
+    assert_eq!(model.take_events(), (1, NODES / POOLS), "each node of the pool asks once");
+    // The agents are replaced while nothing changes.
+    model.start_with(|number| if number == 7 { vec![first, second] } else { pools(number).into() });
+    assert_eq!(model.take_events(), (0, 0));
+}
+
+#[test]
+fn a_loss_that_a_restart_has_missed_is_told_after_it() {
+    let mut model = Model::new(8);
+    model.start();
+    model.take_events();
+    let [first, second, _] = pools(7);
+    model.start_with(|number| if number == 7 { vec![first, second] } else { pools(number).into() });
+    assert_eq!(model.take_events(), (1, NODES / POOLS));
+}
+
+#[test]
+fn nodes_that_all_lose_their_endpoints_at_once_are_few_events() {
+    let mut model = Model::new(8);
+    let everywhere: Vec<_> = (0..POOLS).collect();
+    model.start_with(|number| if number == 7 { everywhere.clone() } else { Vec::new() });
+    model.take_events();
+    // On a node that is in no pool.
+    model.observe(&Update::Slice(slice(7, &[2 * NODES])));
+    let (events, requests) = model.take_events();
+    assert!((10..=SUBJECTS as usize).contains(&events), "{events} Events");
+    assert_eq!(requests, NODES, "each node asks once");
+}
