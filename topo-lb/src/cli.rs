@@ -8,6 +8,7 @@ use topo_lb_common::maps;
 
 use crate::admin::Listen;
 use crate::device::Pattern;
+use crate::lint;
 
 /// Keeps Service traffic close: topology in the kernel, strictly or softly, and it can say why.
 #[derive(Debug, Parser)]
@@ -39,12 +40,14 @@ Examples:
   topo-lb explain --kubeconfig ~/.kube/config --node worker-1 default/web -o json
   topo-lb explain --manifests ./cluster.yaml --all-nodes default/web     # who is refused, who crosses a zone")]
     Explain(ExplainArgs),
-    /// Say everything that will hurt, before it does; exit code 1 when something was found
+    /// Say everything that will hurt, before it does; exit code 1 when something was found of --level or worse
     #[command(after_help = "\
 Examples:
   topo-lb lint --manifests ./cluster.yaml
   topo-lb lint --kubeconfig ~/.kube/config -o json
-  kubectl get nodes,services,endpointslices -A -o json | topo-lb lint --manifests -")]
+  topo-lb lint --manifests ./cluster.yaml --level info                  # closed loops, too
+  topo-lb lint --manifests ./cluster.yaml --ignore hints-missing,unknown-node
+  kubectl get namespaces,nodes,services,endpointslices -A -o json | topo-lb lint --manifests -")]
     Lint(LintArgs),
     /// Show what the kernel's maps hold now
     #[command(after_help = "\
@@ -257,6 +260,19 @@ pub struct LintArgs {
     #[command(flatten)]
     #[allow(missing_docs, reason = "flattened: SourceArgs says what it is")]
     pub source: SourceArgs,
+    /// Show findings of this severity and worse, and exit with code 1 if there are any
+    #[arg(long, value_enum, default_value_t, value_name = "SEVERITY", env = "TOPO_LB_LEVEL")]
+    pub level: lint::Severity,
+    /// Leave out findings of these codes, separated by commas
+    #[arg(
+        long,
+        value_enum,
+        value_name = "CODE",
+        value_delimiter = ',',
+        hide_possible_values = true,
+        env = "TOPO_LB_IGNORE"
+    )]
+    pub ignore: Vec<lint::Rule>,
     /// How the result is printed
     #[arg(short, long, value_enum, default_value_t, env = "TOPO_LB_OUTPUT")]
     pub output: Output,

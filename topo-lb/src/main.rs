@@ -114,7 +114,17 @@ fn run_lint(args: &LintArgs) -> anyhow::Result<ExitCode> {
     let mut findings = lint::unreadable(&faults);
     findings.extend(lint::findings(&cluster(updates, "")));
     findings.sort();
-    print(args.output, &findings, || lint::table(&findings, colours()))?;
+    findings.retain(|one| !args.ignore.contains(&one.rule));
+    let all = findings.len();
+    findings.retain(|one| one.severity <= args.level);
+    let hidden = all - findings.len();
+    print(args.output, &findings, || {
+        let mut text = lint::table(&findings, colours());
+        if hidden > 0 {
+            text += &format!("{hidden} more below that level: --level info shows them\n");
+        }
+        text
+    })?;
     Ok(if findings.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 

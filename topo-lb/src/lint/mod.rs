@@ -2,6 +2,7 @@
 //! get, on any node.
 
 mod service;
+mod severity;
 mod sites;
 mod table;
 
@@ -15,10 +16,11 @@ use crate::source::Fault;
 use crate::topology::Scope;
 use crate::topology::claim::{self, Claimant, Frontend};
 
+pub use severity::Severity;
 pub use table::table;
 
 /// What is wrong.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, clap::ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum Rule {
     /// An object cannot be used as it is, as a whole or in part.
@@ -57,6 +59,17 @@ impl Rule {
             Self::SharedFrontend => "shared-frontend",
         }
     }
+
+    /// How bad it is; of refusals, where the policy works as it says.
+    const fn severity(self) -> Severity {
+        match self {
+            Self::Unreadable | Self::Ignored | Self::SharedFrontend => Severity::Error,
+            Self::UnknownKey | Self::HintsOff | Self::HintsMissing | Self::UnknownNode => {
+                Severity::Warning
+            }
+            Self::Refused | Self::TooFew => Severity::Info,
+        }
+    }
 }
 
 /// One thing that will hurt.
@@ -68,8 +81,10 @@ pub struct Finding {
     pub name: String,
     /// The Service port, by name, else by number; `None` where all of them are meant.
     pub port: Option<String>,
-    /// What is wrong.
+    /// What is wrong: the code that `--ignore` takes.
     pub rule: Rule,
+    /// How bad it is.
+    pub severity: Severity,
     /// The same in a sentence, and how to mend it.
     pub message: String,
     /// The nodes where it hurts, by name; empty where it does not depend on the node.
@@ -88,6 +103,7 @@ fn finding(Fault { object, sentence }: &Fault) -> Finding {
         name: object.name.to_string(),
         port: None,
         rule: Rule::Unreadable,
+        severity: Rule::Unreadable.severity(),
         message: sentence.clone(),
         nodes: Vec::new(),
     }
@@ -118,6 +134,7 @@ fn shared_frontends(state: &State, findings: &mut Vec<Finding>) {
                 name: id.name.to_string(),
                 port: state.service(id).and_then(|own| own.ports.get(place)).map(service::port),
                 rule: Rule::SharedFrontend,
+                severity: Rule::SharedFrontend.severity(),
                 message: format!(
                     "{frontend} is {}'s already, which comes first by name: connections never \
                      reach this one; give it another address or port",

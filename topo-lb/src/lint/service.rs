@@ -3,13 +3,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::sites;
-use super::{Finding, Rule};
+use super::{Finding, Rule, Severity};
 use crate::cluster::{ServiceId, ServicePort, State};
 use crate::explain::shown;
+use crate::topology::candidate::Family;
 use crate::topology::cause::Cause;
-use crate::topology::decision::Choice;
+use crate::topology::decision::{Choice, Status};
 use crate::topology::hints::Off;
-use crate::topology::label::{HOSTNAME, ZONE};
+use crate::topology::label::{DESIRED_NODEPOOL, HOSTNAME, NODEPOOL, ZONE};
 use crate::topology::validation::ANY;
 use crate::topology::{Decision, PolicyKind, Scope, Verdict, decide};
 
@@ -18,6 +19,9 @@ use crate::topology::{Decision, PolicyKind, Scope, Verdict, decide};
 struct Sighting {
     port: Option<String>,
     rule: Rule,
+    severity: Severity,
+    /// Where the families are looked at apart.
+    family: Option<Family>,
     message: String,
 }
 
@@ -44,6 +48,7 @@ pub(super) fn look(
         hints_missing(decision, &mut sightings);
         unknown_nodes(state, decision, &mut sightings);
     }
+    let mut reached = BTreeSet::new();
     let kinds = match from_nowhere.iter().any(depends_on_node) {
         true => sites::alike(state, service, widest(&from_nowhere, first)),
         false => Vec::new(),
@@ -52,17 +57,37 @@ pub(super) fn look(
         let Some(&one) = alike.first() else { continue };
         for decision in decide(state, one, Scope::All, id) {
             for choice in &decision.choices {
-                from_node(&decision, choice, &alike, &mut sightings);
+                if choice.verdict == Verdict::Route {
+                    reached.insert((port(decision.port), choice.family));
+                }
+                from_node(state, &decision, choice, &alike, &mut sightings);
             }
         }
     }
-    findings.extend(sightings.into_iter().map(|(sighting, nodes)| Finding {
-        namespace: id.namespace.to_string(),
-        name: id.name.to_string(),
-        port: sighting.port,
-        rule: sighting.rule,
-        message: sighting.message,
-        nodes: nodes.into_iter().flatten().collect(),
+    findings.extend(sightings.into_iter().map(|(sighting, nodes)| {
+        let is_reached = match (&sighting.port, sighting.family) {
+            (Some(port), Some(family)) => reached.contains(&(port.clone(), family)),
+            _ => true,
+        };
+        let (severity, message) = match sighting.rule {
+            Rule::Refused if !is_reached => {
+                (Severity::Error, format!("{}; no node at all is served", sighting.message))
+            }
+            Rule::Refused if sighting.severity == Severity::Info => {
+                let meant = "or say with topo-lb.io/refusal: intended that it is meant";
+                (Severity::Info, format!("{}; {meant}", sighting.message))
+            }
+            _ => (sighting.severity, sighting.message),
+        };
+        Finding {
+            namespace: id.namespace.to_string(),
+            name: id.name.to_string(),
+            port: sighting.port,
+            rule: sighting.rule,
+            severity,
+            message,
+            nodes: nodes.into_iter().flatten().collect(),
+        }
     }));
 }
 
@@ -86,7 +111,8 @@ fn widest<'a, 'b>(all: &'b [Decision<'a>], first: &'b Decision<'a>) -> &'b Decis
 }
 
 fn everywhere(sightings: &mut Sightings, port: Option<String>, rule: Rule, message: String) {
-    sightings.insert(Sighting { port, rule, message }, None);
+    let severity = rule.severity();
+    sightings.insert(Sighting { port, rule, severity, family: None, message }, None);
 }
 
 fn unknown_keys(decision: &Decision<'_>, known: &BTreeSet<&str>, sightings: &mut Sightings) {
@@ -141,6 +167,7 @@ fn unknown_nodes(state: &State, decision: &Decision<'_>, sightings: &mut Sightin
 
 /// What hurts on the nodes that are `alike` the one that decided.
 fn from_node(
+    state: &State,
     decision: &Decision<'_>,
     choice: &Choice<'_>,
     alike: &[&str],
@@ -150,19 +177,31 @@ fn from_node(
         1 => "endpoint".to_owned(),
         _ => format!("{} endpoint", choice.family.name()),
     };
-    let mut saw = |rule, message| {
-        let sighting = Sighting { port: Some(port(decision.port)), rule, message };
+    let mut saw = |rule: Rule, severity: Severity, message| {
+        let (port, family) = (Some(port(decision.port)), Some(choice.family));
+        let sighting = Sighting { port, rule, severity, family, message };
         let nodes = sightings.entry(sighting).or_insert_with(|| Some(BTreeSet::new()));
         nodes.get_or_insert_default().extend(alike.iter().map(|&node| node.to_owned()));
     };
 
-    if let Some(why) = refused(choice, &endpoint) {
-        saw(Rule::Refused, format!("connections are refused: {why}"));
+    if let Some(why) = refused(choice, &endpoint)
+        && !decision.policy.refusal_intended
+    {
+        let this_node = alike.first().copied().unwrap_or_default();
+        let is_idle = idle(state, decision, choice, this_node);
+        let too_few = choice.tiers.iter().any(|tier| tier.endpoints > 0);
+        let severity = if is_idle || too_few { Severity::Warning } else { Severity::Info };
+        let why = match is_idle {
+            true => "the endpoints that the policy allows here cannot be used now".to_owned(),
+            false => why,
+        };
+        saw(Rule::Refused, severity, format!("connections are refused: {why}"));
     }
     for tier in &choice.tiers {
         if tier.endpoints > 0 && tier.endpoints < usize::from(tier.least) {
             saw(
                 Rule::TooFew,
+                Rule::TooFew.severity(),
                 format!(
                     "the tier {} has fewer than the {} {endpoint}s of topo-lb.io/min-endpoints, \
                      and is passed over",
@@ -174,6 +213,7 @@ fn from_node(
     match choice.cause {
         Cause::HintsOff(Off::Unhinted(address)) => saw(
             Rule::HintsOff,
+            Rule::HintsOff.severity(),
             format!(
                 "hints are off: {address} is ready and has no zone hint, which switches them off \
                  for all {} {endpoint}s",
@@ -181,10 +221,39 @@ fn from_node(
             ),
         ),
         Cause::HintsOff(Off::NoZone) => {
-            saw(Rule::HintsOff, format!("hints are off: the node has no label {ZONE}"));
+            let message = format!("hints are off: the node has no label {ZONE}");
+            saw(Rule::HintsOff, Rule::HintsOff.severity(), message);
         }
         _ => {}
     }
+}
+
+/// Whether the policy would allow endpoints here that cannot be used now. Without such, a node that is
+/// refused is merely outside of a closed loop.
+fn idle(state: &State, decision: &Decision<'_>, choice: &Choice<'_>, this_node: &str) -> bool {
+    let value = |node: &str, key: &str| {
+        let own = state.node(node).and_then(|labels| labels.get(key));
+        own.map(|value| value.to_string()).or_else(|| (key == HOSTNAME).then(|| node.to_owned()))
+    };
+    let pool = |node: &str| value(node, NODEPOOL).or_else(|| value(node, DESIRED_NODEPOOL));
+    let near = |node: &str| match choice.cause {
+        Cause::NoKey => decision
+            .policy
+            .keys
+            .iter()
+            .any(|&key| value(this_node, key).is_some_and(|own| value(node, key) == Some(own))),
+        Cause::Pool(own) => pool(node).as_deref() == Some(own),
+        _ => node == this_node,
+    };
+    let is_unusable = |status: &Status<'_>| {
+        matches!(status, Status::NotReady | Status::Draining | Status::Stopped)
+    };
+    let mut endpoints = decision.endpoints.iter();
+    endpoints.any(|one| {
+        Family::of(one.address.ip()) == choice.family
+            && is_unusable(&one.status)
+            && one.node.is_some_and(near)
+    })
 }
 
 /// Why connections are refused, where the topology is to blame: the Service has endpoints that

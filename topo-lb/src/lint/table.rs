@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::fmt::Write;
 
-use super::{Finding, Rule};
+use super::{Finding, Severity};
 use crate::explain::shown;
 
 /// Nodes that a line names.
@@ -38,19 +38,19 @@ pub fn table(findings: &[Finding], colour: bool) -> String {
             services.insert(service);
         }
         let rule = format!("{:width$}", finding.rule.name());
-        let rule = match finding.rule {
-            Rule::Unreadable | Rule::Ignored | Rule::Refused | Rule::SharedFrontend => {
-                paint("31", &rule)
-            }
-            _ => paint("33", &rule),
+        let severity = format!("{:7}", finding.severity.name());
+        let severity = match finding.severity {
+            Severity::Error => paint("31", &severity),
+            Severity::Warning => paint("33", &severity),
+            Severity::Info => severity,
         };
         let port =
             finding.port.as_deref().map_or_else(String::new, |port| format!("{}: ", shown(port)));
-        let _ = writeln!(text, "  {rule}  {port}{}{}", finding.message, nodes(finding));
+        let _ = writeln!(text, "  {severity}  {rule}  {port}{}{}", finding.message, nodes(finding));
     }
     let _ = writeln!(
         text,
-        "\n{} finding{} in {} Service{}",
+        "\n{} finding{} in {} object{}",
         findings.len(),
         plural(findings.len()),
         services.len(),

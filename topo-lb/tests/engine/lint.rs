@@ -1,10 +1,11 @@
 //! What lint finds is what happens, on every node.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use proptest::test_runner::{Config, TestRunner};
 use topo_lb::cluster::State;
-use topo_lb::lint::{self, Finding, Rule};
+use topo_lb::lint::{self, Finding, Rule, Severity};
 use topo_lb::topology::cause::Cause;
 use topo_lb::topology::hints::Off;
 use topo_lb::topology::{self, Scope, Verdict};
@@ -118,14 +119,14 @@ fn what_could_not_be_read_is_found_under_its_own_name() {
     assert_eq!(rules(&findings), [Rule::Unreadable; 2]);
     let expected = "\
 n1
-  unreadable  a.yaml, document 2: Node n1: metadata.labels: invalid type: sequence, expected a map; \
+  error    unreadable  a.yaml, document 2: Node n1: metadata.labels: invalid type: sequence, expected a map; \
                     the object is ignored as it is now
 
 shop/web
-  unreadable  a.yaml, document 1: Service shop/web: spec.ports[0].port: 0 is not a port (1–65535); \
+  error    unreadable  a.yaml, document 1: Service shop/web: spec.ports[0].port: 0 is not a port (1–65535); \
                     the object is ignored as it is now
 
-2 findings in 2 Services
+2 findings in 2 objects
 ";
     assert_eq!(lint::table(&findings, false), expected);
 }
@@ -149,4 +150,70 @@ fn keys_that_no_node_carries_are_found_once_per_service() {
     let cluster = Cluster::of(nodes, keyed("rack,room,floor,*"), vec![endpoint("10.0.0.1", "n1")]);
     let findings = lint::findings(&cluster.state(""));
     assert_eq!(rules(&findings), [Rule::UnknownKey, Rule::UnknownKey]);
+}
+
+/// Twenty-five pools, and endpoints in three of them, by strict keys.
+fn closed_loop() -> Cluster {
+    let names: Vec<_> = (0..25).map(|pool| (format!("n{pool}"), format!("p{pool}"))).collect();
+    let nodes = names.iter().map(|(name, pool)| node(name, &[("pool", pool)])).collect();
+    let endpoints = ["n1", "n9", "n17"].iter().zip(1_u8..);
+    let endpoints = endpoints.map(|(name, host)| endpoint(&format!("10.0.0.{host}"), name));
+    Cluster::of(nodes, keyed("pool"), endpoints.collect())
+}
+
+fn severities(findings: &[Finding]) -> Vec<Severity> {
+    findings.iter().map(|one| one.severity).collect()
+}
+
+#[test]
+fn a_closed_loop_is_neither_an_error_nor_a_warning() {
+    let findings = lint::findings(&closed_loop().state(""));
+    assert_eq!(rules(&findings), [Rule::Refused]);
+    assert_eq!(severities(&findings), [Severity::Info]);
+    assert_eq!(findings[0].nodes.len(), 22);
+}
+
+#[test]
+fn a_closed_loop_that_is_said_to_be_meant_is_no_finding() {
+    let mut cluster = closed_loop();
+    for service in &mut cluster.services {
+        Arc::make_mut(&mut service.policy).refusal = Some("intended".into());
+    }
+    assert_eq!(lint::findings(&cluster.state("")), []);
+    for service in &mut cluster.services {
+        Arc::make_mut(&mut service.policy).refusal = Some("yes".into());
+    }
+    let findings = lint::findings(&cluster.state(""));
+    assert_eq!(rules(&findings), [Rule::Ignored, Rule::Refused]);
+    assert!(findings[0].message.contains("`yes` is not `intended`"), "{}", findings[0].message);
+}
+
+#[test]
+fn a_pool_whose_endpoints_cannot_be_used_is_a_warning() {
+    let nodes = vec![
+        node("n1", &[("pool", "a")]),
+        node("n2", &[("pool", "b")]),
+        node("n3", &[("pool", "c")]),
+    ];
+    let endpoints = vec![endpoint("10.0.0.1", "n1"), endpoint("10.0.0.2", "n2").unready()];
+    let findings = lint::findings(&Cluster::of(nodes, keyed("pool"), endpoints).state(""));
+    let of = |severity| nodes_of(&findings, severity);
+    assert_eq!(of(Severity::Warning), ["n2"]);
+    assert_eq!(of(Severity::Info), ["n3"]);
+}
+
+fn nodes_of(findings: &[Finding], severity: Severity) -> Vec<&str> {
+    let of_severity = findings.iter().filter(|one| one.severity == severity);
+    of_severity.flat_map(|one| one.nodes.iter().map(String::as_str)).collect()
+}
+
+#[test]
+fn a_service_that_refuses_every_node_is_an_error() {
+    let nodes = vec![node("n1", &[("pool", "a")]), node("n2", &[("pool", "b")])];
+    let endpoints = vec![endpoint("10.0.0.1", "elsewhere")];
+    let findings = lint::findings(&Cluster::of(nodes, keyed("pool"), endpoints).state(""));
+    let refused: Vec<_> = findings.iter().filter(|one| one.rule == Rule::Refused).collect();
+    assert_eq!(refused.len(), 1);
+    assert_eq!(refused[0].severity, Severity::Error);
+    assert!(refused[0].message.contains("no node at all is served"), "{}", refused[0].message);
 }

@@ -1,0 +1,30 @@
+//! How bad a finding is.
+
+use serde::Serialize;
+
+/// How bad it is, the worst first.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, clap::ValueEnum,
+)]
+#[serde(rename_all = "kebab-case")]
+pub enum Severity {
+    /// Something is ignored or never works.
+    Error,
+    /// Something works worse than it was meant to, or soon will.
+    #[default]
+    Warning,
+    /// As the policy says. Somebody may want to know.
+    Info,
+}
+
+impl Severity {
+    /// As it is serialized.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Error => "error",
+            Self::Warning => "warning",
+            Self::Info => "info",
+        }
+    }
+}
