@@ -23,7 +23,7 @@ pub(crate) fn one(bytes: &[u8]) -> bool {
     let Some((&first, content)) = bytes.split_first() else { return false };
     let name = if first % 2 == 0 { "fuzz.yaml" } else { "fuzz.json" };
     let Ok(listing) = source::file::parse(Path::new(name), content) else { return false };
-    let source::Listing { updates, faults } = listing;
+    let source::Listing { updates, faults, meshed } = listing;
     let mut state = State::default();
     for update in updates.clone() {
         let _ = state.apply(update, "");
@@ -42,7 +42,10 @@ pub(crate) fn one(bytes: &[u8]) -> bool {
             let _ = explain::spread_table(&explain::spread(&state, scope, id), false);
         }
     }
-    let _ = lint::table(&[lint::unreadable(&faults), lint::findings(&state)].concat(), true);
+    let _ = lint::table(
+        &[lint::unreadable(&faults), lint::meshed(&meshed, &[]), lint::findings(&state)].concat(),
+        true,
+    );
 
     for node in nodes {
         let mut reconciler = Reconciler::new(Arc::from(node), Scope::All, false);

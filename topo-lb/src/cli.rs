@@ -273,6 +273,14 @@ pub struct LintArgs {
         env = "TOPO_LB_IGNORE"
     )]
     pub ignore: Vec<lint::Rule>,
+    /// Namespaces whose clients the agents leave alone, as with the agent's flag of this name
+    #[arg(
+        long,
+        value_name = "NAMESPACE",
+        value_delimiter = ',',
+        env = "TOPO_LB_EXCLUDE_NAMESPACES"
+    )]
+    pub exclude_namespaces: Vec<String>,
     /// How the result is printed
     #[arg(short, long, value_enum, default_value_t, env = "TOPO_LB_OUTPUT")]
     pub output: Output,

@@ -88,7 +88,7 @@ fn run_agent(args: AgentArgs) -> anyhow::Result<ExitCode> {
 }
 
 fn run_explain(args: &ExplainArgs) -> anyhow::Result<ExitCode> {
-    let Listing { updates, faults } = read_cluster(&args.source)?;
+    let Listing { updates, faults, .. } = read_cluster(&args.source, false)?;
     for fault in faults {
         eprintln!("topo-lb: {}", fault.sentence);
     }
@@ -110,8 +110,9 @@ fn run_explain(args: &ExplainArgs) -> anyhow::Result<ExitCode> {
 }
 
 fn run_lint(args: &LintArgs) -> anyhow::Result<ExitCode> {
-    let Listing { updates, faults } = read_cluster(&args.source)?;
+    let Listing { updates, faults, meshed } = read_cluster(&args.source, true)?;
     let mut findings = lint::unreadable(&faults);
+    findings.extend(lint::meshed(&meshed, &args.exclude_namespaces));
     findings.extend(lint::findings(&cluster(updates, "")));
     findings.sort();
     findings.retain(|one| !args.ignore.contains(&one.rule));
@@ -158,8 +159,8 @@ fn run_cleanup(args: &CleanupArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The cluster as it is described now.
-fn read_cluster(source: &SourceArgs) -> anyhow::Result<Listing> {
+/// The cluster as it is described now; with service meshes, if that is asked for.
+fn read_cluster(source: &SourceArgs, with_meshes: bool) -> anyhow::Result<Listing> {
     if let Some(path) = &source.manifests {
         return Ok(if path == Path::new("-") {
             let mut content = Vec::new();
@@ -172,7 +173,14 @@ fn read_cluster(source: &SourceArgs) -> anyhow::Result<Listing> {
     let target = kube_target(source.kubeconfig.as_deref(), source.api_server.as_deref());
     runtime()?.block_on(async {
         let server = source::kube::connect(&target).await?;
-        Ok(source::kube::read(&server).await?)
+        let mut listing = source::kube::read(&server).await?;
+        if with_meshes {
+            match source::kube::meshed(&server).await {
+                Ok(meshed) => listing.meshed = meshed,
+                Err(error) => eprintln!("topo-lb: meshes are not looked for: {error}"),
+            }
+        }
+        Ok(listing)
     })
 }
 

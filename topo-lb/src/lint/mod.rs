@@ -1,6 +1,7 @@
 //! Everything that will hurt, before it does: what a cluster's Services ask for that they will not
 //! get, on any node.
 
+mod mesh;
 mod service;
 mod severity;
 mod sites;
@@ -16,6 +17,7 @@ use crate::source::Fault;
 use crate::topology::Scope;
 use crate::topology::claim::{self, Claimant, Frontend};
 
+pub use mesh::meshed;
 pub use severity::Severity;
 pub use table::table;
 
@@ -41,6 +43,8 @@ pub enum Rule {
     UnknownNode,
     /// Two Service ports have the same frontend.
     SharedFrontend,
+    /// Clients that a service mesh takes over.
+    Meshed,
 }
 
 impl Rule {
@@ -57,6 +61,7 @@ impl Rule {
             Self::HintsMissing => "hints-missing",
             Self::UnknownNode => "unknown-node",
             Self::SharedFrontend => "shared-frontend",
+            Self::Meshed => "meshed",
         }
     }
 
@@ -64,9 +69,11 @@ impl Rule {
     const fn severity(self) -> Severity {
         match self {
             Self::Unreadable | Self::Ignored | Self::SharedFrontend => Severity::Error,
-            Self::UnknownKey | Self::HintsOff | Self::HintsMissing | Self::UnknownNode => {
-                Severity::Warning
-            }
+            Self::UnknownKey
+            | Self::HintsOff
+            | Self::HintsMissing
+            | Self::UnknownNode
+            | Self::Meshed => Severity::Warning,
             Self::Refused | Self::TooFew => Severity::Info,
         }
     }

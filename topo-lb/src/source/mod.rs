@@ -9,7 +9,7 @@ pub mod saved;
 use std::time::SystemTime;
 
 use crate::cluster::Update;
-use object::{Identity, LeftOut, ObjectError};
+use object::{Identity, LeftOut, Meshed, ObjectError};
 
 /// A whole cluster as it is described at one moment.
 #[derive(Clone, Debug, Default)]
@@ -18,6 +18,8 @@ pub struct Listing {
     pub updates: Vec<Update>,
     /// What of it cannot be used.
     pub faults: Vec<Fault>,
+    /// Namespaces and Pods of service meshes, where they are described too.
+    pub meshed: Vec<Meshed>,
 }
 
 /// An object that cannot be used as it is, as a whole or in part. It costs no other object.

@@ -217,3 +217,69 @@ fn a_service_that_refuses_every_node_is_an_error() {
     assert_eq!(refused[0].severity, Severity::Error);
     assert!(refused[0].message.contains("no node at all is served"), "{}", refused[0].message);
 }
+
+/// Findings of what is described here.
+fn meshes(manifests: &str, excluded: &[&str]) -> Vec<Finding> {
+    let listing = topo_lb::source::file::parse("a.yaml".as_ref(), manifests.as_bytes()).unwrap();
+    assert_eq!(listing.faults, []);
+    let excluded: Vec<_> = excluded.iter().map(|&name| name.to_owned()).collect();
+    lint::meshed(&listing.meshed, &excluded)
+}
+
+fn namespace(name: &str, metadata: &str) -> String {
+    format!("---\napiVersion: v1\nkind: Namespace\nmetadata: {{name: {name}, {metadata}}}\n")
+}
+
+fn pod(namespace: &str, name: &str, metadata: &str) -> String {
+    let metadata = format!("{{name: {name}, namespace: {namespace}, {metadata}}}");
+    format!("---\napiVersion: v1\nkind: Pod\nmetadata: {metadata}\n")
+}
+
+#[test]
+fn namespaces_of_a_mesh_are_named() {
+    for (metadata, mesh) in [
+        ("labels: {istio-injection: enabled}", "Istio"),
+        ("labels: {istio.io/rev: 1-24}", "Istio"),
+        ("labels: {istio.io/dataplane-mode: ambient}", "Istio ambient"),
+        ("annotations: {linkerd.io/inject: enabled}", "Linkerd"),
+        ("labels: {kuma.io/sidecar-injection: true}", "Kuma"),
+    ] {
+        let findings = meshes(&namespace("shop", metadata), &[]);
+        assert_eq!(rules(&findings), [Rule::Meshed], "{metadata}");
+        assert_eq!((findings[0].severity, &*findings[0].name), (Severity::Warning, "shop"));
+        let message = &findings[0].message;
+        assert!(message.contains(&format!("a mesh of {mesh} (")), "{message}");
+        assert!(message.contains("--exclude-namespaces shop"), "{message}");
+        assert_eq!(meshes(&namespace("shop", metadata), &["other", "shop"]), []);
+    }
+    for metadata in [
+        "labels: {istio-injection: disabled}",
+        "labels: {istio.io/dataplane-mode: none}",
+        "annotations: {linkerd.io/inject: disabled}",
+        "labels: null",
+    ] {
+        assert_eq!(meshes(&namespace("shop", metadata), &[]), [], "{metadata}");
+    }
+}
+
+#[test]
+fn pods_of_a_mesh_are_one_finding_for_their_namespace() {
+    let manifests = [
+        pod("shop", "web-1", "annotations: {sidecar.istio.io/status: '{}'}"),
+        pod("shop", "web-2", "labels: {security.istio.io/tlsMode: istio}"),
+        pod("shop", "plain", "labels: {app: web}"),
+        pod(
+            "shop",
+            "apart",
+            "annotations: {linkerd.io/inject: enabled, topo-lb.io/exclude: 'true'}",
+        ),
+        namespace("bank", "labels: {istio-injection: enabled}"),
+        pod("bank", "web-1", "labels: {security.istio.io/tlsMode: istio}"),
+    ];
+    let findings = meshes(&manifests.concat(), &[]);
+    let names: Vec<_> = findings.iter().map(|one| &*one.name).collect();
+    assert_eq!(names, ["bank", "shop"]);
+    let message = &findings[1].message;
+    assert!(message.starts_with("2 of its Pods are in a mesh of Istio ("), "{message}");
+    assert!(message.contains("): web-1, web-2; "), "{message}");
+}

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use super::FileError;
 use super::document::{self, Found};
 use crate::cluster::{Node, Service, ServiceId, Slice, SliceId, Update};
-use crate::source::object::{Identity, Kind, Names, Object, ObjectError};
+use crate::source::object::{Identity, Kind, Meshed, Names, Object, ObjectError};
 use crate::source::{Fault, Listing};
 
 /// A place in a file.
@@ -40,6 +40,7 @@ pub(super) struct Reading {
     services: Vec<Service>,
     slices: Vec<Slice>,
     nodes: Vec<Node>,
+    meshed: Vec<Meshed>,
     /// Objects that are there, but cannot be read.
     unread: Vec<Identity>,
     /// What is wrong but costs one object at most.
@@ -86,7 +87,8 @@ impl Reading {
 impl From<Reading> for Listing {
     fn from(mut reading: Reading) -> Self {
         let faults = std::mem::take(&mut reading.faults);
-        Self { updates: reading.updates().into(), faults }
+        let meshed = std::mem::take(&mut reading.meshed);
+        Self { updates: reading.updates().into(), faults, meshed }
     }
 }
 
@@ -191,6 +193,7 @@ impl Found for Collector<'_> {
                     self.all.nodes.push(node);
                 }
             }
+            Object::Meshed(meshed) => self.all.meshed.push(meshed),
             Object::Other => {}
         }
         Ok(())

@@ -256,7 +256,7 @@ fn errors_name_file_document_object_and_field() {
 
 /// What is left of a folder's objects, and what is said of the others.
 fn rest(folder: &Folder) -> (All, Vec<String>) {
-    let Listing { updates, faults } = read(&folder.0).unwrap();
+    let Listing { updates, faults, .. } = read(&folder.0).unwrap();
     let mut all = All::default();
     updates.into_iter().for_each(|update| all.take(update));
     let here = format!("{}/", folder.0.display());

@@ -2,10 +2,13 @@
 
 use ::kube::Api;
 use ::kube::api::ListParams;
+use k8s_openapi::api::core::v1::{Namespace, Pod};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use super::resource::{Kept, Version, Watched};
 use super::{KubeError, Server};
 use crate::cluster::{Node, Service, Slice, Update};
+use crate::source::object::{Meshed, POD_SELECTORS};
 use crate::source::{Fault, Listing};
 
 /// Lists all Nodes, EndpointSlices and Services.
@@ -17,7 +20,58 @@ pub async fn read(server: &Server) -> Result<Listing, KubeError> {
     let (nodes, slices, services) =
         futures::try_join!(all::<Node>(server), all::<Slice>(server), all::<Service>(server))?;
     let (updates, faults): (Vec<_>, Vec<_>) = [nodes, slices, services].into_iter().unzip();
-    Ok(Listing { updates, faults: faults.concat() })
+    Ok(Listing { updates, faults: faults.concat(), meshed: Vec::new() })
+}
+
+/// Lists Namespaces and Pods of service meshes.
+///
+/// # Errors
+/// When the server does not say, as to those who may not list Namespaces or Pods.
+pub async fn meshed(server: &Server) -> Result<Vec<Meshed>, KubeError> {
+    let mut all = Vec::new();
+    let namespaces = metadata::<Namespace>(server, "namespaces", None).await?;
+    all.extend(namespaces.into_iter().filter_map(
+        |ObjectMeta { name, labels, annotations, .. }| {
+            Meshed::namespace(&name?, &labels.unwrap_or_default(), &annotations.unwrap_or_default())
+        },
+    ));
+    for selector in POD_SELECTORS {
+        let pods = metadata::<Pod>(server, "pods", Some(selector)).await?;
+        all.extend(pods.into_iter().filter_map(|pod| {
+            let ObjectMeta { name, namespace, labels, annotations, .. } = pod;
+            let (labels, annotations) =
+                (labels.unwrap_or_default(), annotations.unwrap_or_default());
+            Meshed::pod(&namespace?, &name?, &labels, &annotations)
+        }));
+    }
+    all.sort();
+    all.dedup();
+    Ok(all)
+}
+
+async fn metadata<T>(
+    server: &Server,
+    plural: &str,
+    selector: Option<&str>,
+) -> Result<Vec<ObjectMeta>, KubeError>
+where
+    T: ::kube::Resource<DynamicType = ()> + Clone + serde::de::DeserializeOwned + std::fmt::Debug,
+{
+    let api = Api::<T>::all(server.client());
+    let mut params = ListParams::default().limit(500);
+    params.label_selector = selector.map(str::to_owned);
+    let mut all = Vec::new();
+    loop {
+        let page = api
+            .list_metadata(&params)
+            .await
+            .map_err(|error| KubeError::of(&error, server.url(), "list", plural.to_owned()))?;
+        all.extend(page.items.into_iter().map(|item| item.metadata));
+        match page.metadata.continue_ {
+            Some(token) if !token.is_empty() => params.continue_token = Some(token),
+            _ => return Ok(all),
+        }
+    }
 }
 
 async fn all<T: Kept>(server: &Server) -> Result<(Update, Vec<Fault>), KubeError> {

@@ -18,7 +18,7 @@ mod watch;
 
 pub use connect::{Identity, KubeTarget, Server, connect};
 pub use error::KubeError;
-pub use listing::read;
+pub use listing::{meshed, read};
 pub use watch::follow;
 
 #[cfg(test)]

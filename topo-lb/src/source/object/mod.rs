@@ -5,6 +5,7 @@
 //! with its name and the field's path.
 
 mod field;
+mod mesh;
 mod names;
 mod node;
 mod plain;
@@ -19,6 +20,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
+pub use mesh::{Meshed, POD_SELECTORS};
 pub use names::Names;
 pub(super) use plain::plain;
 
@@ -34,6 +36,8 @@ pub enum Object {
     Slice(cluster::Slice, Option<LeftOut>),
     /// A `v1` Node.
     Node(cluster::Node),
+    /// A `v1` Namespace or Pod of a service mesh.
+    Meshed(Meshed),
     /// An object of any other kind.
     Other,
 }
@@ -290,7 +294,7 @@ pub fn parse_with(object: impl Written, names: &mut Names) -> Result<Object, Obj
         None if kind == "List" => {
             Err(ObjectError::at("kind", "a List within a list is not read: take its items out"))
         }
-        None => Ok(Object::Other),
+        None => Ok(Meshed::of(&api_version, kind, object).map_or(Object::Other, Object::Meshed)),
     }
 }
 

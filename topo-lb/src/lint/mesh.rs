@@ -1,0 +1,63 @@
+//! Clients that a service mesh takes over.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::{Finding, Rule};
+use crate::explain::shown;
+use crate::source::object::Meshed;
+
+/// Pods that a message names.
+const PODS: usize = 3;
+
+/// A finding for each namespace that is in a mesh, or has Pods that are, but for those that are
+/// `excluded`.
+#[must_use]
+pub fn meshed(all: &[Meshed], excluded: &[String]) -> Vec<Finding> {
+    let all = all.iter().filter(|one| !excluded.contains(&one.namespace));
+    let (whole, pods): (Vec<_>, Vec<_>) = all.partition(|one| one.pod.is_none());
+    let named: BTreeSet<&str> = whole.iter().map(|one| &*one.namespace).collect();
+    let mut by_namespace: BTreeMap<&str, Vec<&Meshed>> = BTreeMap::new();
+    for pod in pods.into_iter().filter(|one| !named.contains(&*one.namespace)) {
+        by_namespace.entry(&pod.namespace).or_default().push(pod);
+    }
+    let whole = whole.into_iter().map(|one| {
+        let what = format!("the namespace is in a mesh of {} ({})", one.mesh, shown(&one.by));
+        finding(&one.namespace, &what)
+    });
+    let pods = by_namespace.into_iter().map(|(namespace, pods)| {
+        let mut names: Vec<_> = pods.iter().filter_map(|one| one.pod.as_deref()).collect();
+        names.sort_unstable();
+        let shown_names: Vec<_> = names.iter().take(PODS).map(|name| shown(name)).collect();
+        let more = match names.len().saturating_sub(PODS) {
+            0 => String::new(),
+            more => format!(" and {more} more"),
+        };
+        let (count, first) = (pods.len(), pods[0]);
+        let what = format!(
+            "{count} of its Pods {} in a mesh of {} ({}): {}{more}",
+            if count == 1 { "is" } else { "are" },
+            first.mesh,
+            shown(&first.by),
+            shown_names.join(", "),
+        );
+        finding(namespace, &what)
+    });
+    whole.chain(pods).collect()
+}
+
+fn finding(namespace: &str, what: &str) -> Finding {
+    Finding {
+        namespace: String::new(),
+        name: namespace.to_owned(),
+        port: None,
+        rule: Rule::Meshed,
+        severity: Rule::Meshed.severity(),
+        message: format!(
+            "{what}; its proxy sees the address of an endpoint instead of the Service's, and loses \
+             the mesh's routes: start the agents with --exclude-namespaces {}, or annotate the Pods \
+             with topo-lb.io/exclude: \"true\"",
+            shown(namespace)
+        ),
+        nodes: Vec::new(),
+    }
+}

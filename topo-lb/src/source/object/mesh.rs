@@ -1,0 +1,136 @@
+//! Namespaces and Pods of a service mesh: read for `lint` alone.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::Written;
+use super::field::{Metadata, or_default};
+
+/// A namespace, or a Pod, whose connections a mesh takes over.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Meshed {
+    /// Which namespace.
+    pub namespace: String,
+    /// Which Pod; `None` where the namespace as a whole is in the mesh.
+    pub pod: Option<String>,
+    /// Which mesh.
+    pub mesh: &'static str,
+    /// The label or annotation that says so.
+    pub by: String,
+}
+
+/// What of an object says that it is in a mesh.
+#[derive(Clone, Copy)]
+enum Mark {
+    Label(&'static str, &'static [&'static str]),
+    Annotation(&'static str, &'static [&'static str]),
+}
+
+use Mark::{Annotation, Label};
+
+/// Any value that is not empty.
+const ANY: &[&str] = &[];
+const ON: &[&str] = &["enabled", "true"];
+
+const NAMESPACES: &[(&str, Mark)] = &[
+    ("Istio", Label("istio-injection", &["enabled"])),
+    ("Istio", Label("istio.io/rev", ANY)),
+    ("Istio ambient", Label("istio.io/dataplane-mode", &["ambient"])),
+    ("Linkerd", Annotation("linkerd.io/inject", &["enabled", "ingress"])),
+    ("Kuma", Label("kuma.io/sidecar-injection", ON)),
+];
+
+const PODS: &[(&str, Mark)] = &[
+    ("Istio", Label("security.istio.io/tlsMode", ANY)),
+    ("Istio", Label("sidecar.istio.io/inject", &["true"])),
+    ("Istio", Annotation("sidecar.istio.io/status", ANY)),
+    ("Istio ambient", Label("istio.io/dataplane-mode", &["ambient"])),
+    ("Linkerd", Label("linkerd.io/control-plane-ns", ANY)),
+    ("Linkerd", Annotation("linkerd.io/inject", &["enabled", "ingress"])),
+    ("Kuma", Label("kuma.io/sidecar-injection", ON)),
+    ("Consul", Annotation("consul.hashicorp.com/connect-inject", &["true"])),
+];
+
+/// Labels by which a server finds most Pods of meshes.
+pub const POD_SELECTORS: [&str; 3] =
+    ["security.istio.io/tlsMode", "istio.io/dataplane-mode=ambient", "linkerd.io/control-plane-ns"];
+
+/// The agent's own annotation on Pods that it leaves alone.
+const EXCLUDE: &str = "topo-lb.io/exclude";
+
+type Pairs = BTreeMap<String, String>;
+
+impl Meshed {
+    /// A namespace of these labels and annotations, if it is in a mesh.
+    #[must_use]
+    pub fn namespace(name: &str, labels: &Pairs, annotations: &Pairs) -> Option<Self> {
+        let (mesh, by) = mark(NAMESPACES, labels, annotations)?;
+        Some(Self { namespace: name.to_owned(), pod: None, mesh, by })
+    }
+
+    /// A Pod of these labels and annotations, if it is in a mesh and not left alone already.
+    #[must_use]
+    pub fn pod(namespace: &str, name: &str, labels: &Pairs, annotations: &Pairs) -> Option<Self> {
+        if annotations.get(EXCLUDE).is_some_and(|value| value == "true") {
+            return None;
+        }
+        let (mesh, by) = mark(PODS, labels, annotations)?;
+        Some(Self { namespace: namespace.to_owned(), pod: Some(name.to_owned()), mesh, by })
+    }
+
+    /// Of an object in a file, of whatever kind. One that cannot be read says nothing.
+    pub(super) fn of(api_version: &str, kind: &str, object: impl Written) -> Option<Self> {
+        #[derive(Deserialize)]
+        struct Fields {
+            metadata: Metadata<Loose, Loose>,
+        }
+        let is_pod = match (api_version, kind) {
+            ("v1", "Pod") => true,
+            ("v1", "Namespace") => false,
+            _ => return None,
+        };
+        let Fields { metadata } = object.read().ok()?;
+        let (Loose(labels), Loose(annotations)) = (&metadata.labels, &metadata.annotations);
+        match is_pod {
+            true => Self::pod(metadata.namespace(), &metadata.name, labels, annotations),
+            false => Self::namespace(&metadata.name, labels, annotations),
+        }
+    }
+}
+
+/// Labels or annotations, those that are no strings as they are written.
+#[derive(Default)]
+struct Loose(Pairs);
+
+impl<'de> Deserialize<'de> for Loose {
+    fn deserialize<D: serde::Deserializer<'de>>(field: D) -> Result<Self, D::Error> {
+        let pairs: BTreeMap<String, Value> = or_default(field)?;
+        let text = |value: Value| match value {
+            Value::String(text) => text,
+            other => other.to_string(),
+        };
+        Ok(Self(pairs.into_iter().map(|(key, value)| (key, text(value))).collect()))
+    }
+}
+
+fn mark(
+    marks: &[(&'static str, Mark)],
+    labels: &Pairs,
+    annotations: &Pairs,
+) -> Option<(&'static str, String)> {
+    marks.iter().find_map(|&(mesh, mark)| {
+        let (what, pairs, key, values) = match mark {
+            Label(key, values) => ("label", labels, key, values),
+            Annotation(key, values) => ("annotation", annotations, key, values),
+        };
+        let value = pairs.get(key).filter(|value| !value.is_empty())?;
+        let is_on = values.is_empty() || values.contains(&value.as_str());
+        is_on.then(|| match values {
+            // Such values are long.
+            [] => (mesh, format!("{what} {key}")),
+            _ => (mesh, format!("{what} {key}={value}")),
+        })
+    })
+}
