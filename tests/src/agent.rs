@@ -11,6 +11,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use rustix::thread::CapabilitySet;
 use serde_json::Value;
+use topo_lb::admin::Listen;
 
 use crate::cluster::{Cluster, Node};
 use crate::http::{self, Answer};
@@ -364,12 +365,23 @@ impl<'a> Agent<'a> {
         self.process = None;
     }
 
+    /// Where it listens if nobody says.
+    ///
+    /// # Errors
+    /// It would not listen.
+    pub fn address() -> Result<SocketAddr> {
+        match Listen::DEFAULT {
+            Listen::On(address) => Ok(address),
+            Listen::Off => bail!("the agent does not listen by default"),
+        }
+    }
+
     /// What it says over HTTP, at the default address.
     ///
     /// # Errors
     /// It says nothing.
     pub fn get(&self, path: &str) -> Result<Answer> {
-        http::get(&self.node.netns, SocketAddr::from(([127, 0, 0, 1], 9876)), path)
+        http::get(&self.node.netns, Self::address()?, path)
     }
 
     /// `topo-lb list <what> -o json` of its maps.

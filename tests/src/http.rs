@@ -1,10 +1,11 @@
 //! Just enough of HTTP to look at an agent, and to tell etcd something.
 
 use std::io::{Read as _, Write as _};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use socket2::{Domain, Socket, Type};
 
 use crate::netns::NetNs;
 use crate::wait::patient;
@@ -31,7 +32,20 @@ impl std::fmt::Display for Answer {
 /// # Errors
 /// Nobody answers there.
 pub fn get(netns: &NetNs, address: SocketAddr, path: &str) -> Result<Answer> {
-    exchange(netns, address, &format!("GET {path} HTTP/1.0\r\n\r\n"))
+    get_from(netns, None, address, path)
+}
+
+/// The same, from an address of one's own.
+///
+/// # Errors
+/// Nobody answers there.
+pub fn get_from(
+    netns: &NetNs,
+    from: Option<IpAddr>,
+    address: SocketAddr,
+    path: &str,
+) -> Result<Answer> {
+    exchange(netns, from, address, &format!("GET {path} HTTP/1.0\r\n\r\n"))
         .with_context(|| format!("no answer to {path}"))
 }
 
@@ -44,15 +58,28 @@ pub fn post(netns: &NetNs, address: SocketAddr, path: &str, json: &str) -> Resul
         "POST {path} HTTP/1.0\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n",
         json.len()
     );
-    exchange(netns, address, &(head + json)).with_context(|| format!("no answer to {path}"))
+    exchange(netns, None, address, &(head + json)).with_context(|| format!("no answer to {path}"))
 }
 
 /// By HTTP/1.0: the answer ends with the connection.
-fn exchange(netns: &NetNs, address: SocketAddr, request: &str) -> Result<Answer> {
+fn exchange(
+    netns: &NetNs,
+    from: Option<IpAddr>,
+    address: SocketAddr,
+    request: &str,
+) -> Result<Answer> {
     netns.run(|| {
         let patience = patient(Duration::from_secs(15));
-        let mut stream = TcpStream::connect_timeout(&address, patience)
+        let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)
+            .context("there is no socket")?;
+        if let Some(from) = from {
+            let from = SocketAddr::new(from, 0);
+            socket.bind(&from.into()).with_context(|| format!("{from} is not to be had"))?;
+        }
+        socket
+            .connect_timeout(&address.into(), patience)
             .with_context(|| format!("nobody listens on {address}"))?;
+        let mut stream = TcpStream::from(socket);
         stream.set_read_timeout(Some(patience)).context("a socket has a timeout")?;
         stream.write_all(request.as_bytes()).context("cannot ask")?;
         let mut answer = String::new();

@@ -25,6 +25,7 @@ pub mod cgroup;
 pub mod client;
 pub mod cluster;
 pub mod control_plane;
+pub mod crowd;
 pub mod deployment;
 pub mod folder;
 pub mod frame;

@@ -1,16 +1,20 @@
 //! What an agent says over HTTP: metrics that move with real connections, readiness, explanations.
 
-use std::net::{SocketAddr, TcpListener};
+use std::collections::BTreeMap;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::Path;
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
+use rustix::process::{Pid, Resource, Rlimit, prlimit};
 use serde_json::Value;
 use topo_lb_tests::agent::Agent;
+use topo_lb_tests::crowd::{self, Plan};
 use topo_lb_tests::http;
 use topo_lb_tests::scene::{EMPTY4, FOLLOWS, HERE, KEYS, Scene, WEB4, at, play, prepared};
 use topo_lb_tests::traffic::Via;
-use topo_lb_tests::wait::{PATIENCE, until};
+use topo_lb_tests::wait::{PATIENCE, patient, until};
 
 /// The value of a series; none where it is not there.
 fn sample(text: &str, series: &str) -> Option<f64> {
@@ -180,11 +184,12 @@ fn a_port_in_use_is_said_and_waited_for_while_connections_are_translated() -> Re
     prepared(
         |_| {},
         |scene| {
-            let address = SocketAddr::from(([127, 0, 0, 1], 9876));
+            let address = Agent::address()?;
             let other = scene.cluster.node_netns(HERE)?.run(|| Ok(TcpListener::bind(address)?))?;
             scene.agent.resume()?;
             let log = scene.agent.log();
-            ensure!(log.contains("cannot listen on 127.0.0.1:9876: another process"), "{log}");
+            let sentence = format!("cannot listen on {address}: another process");
+            ensure!(log.contains(&sentence), "{log}");
             scene.expect(Via::Http, at(WEB4)?, &["a", "b", "c", "d"])?;
             drop(other);
             until("the port", PATIENCE, || {
@@ -218,20 +223,97 @@ fn any_free_port_is_logged_and_off_is_nowhere() -> Result<()> {
     )
 }
 
+/// Has the agent listen at an address, which is returned, and starts it.
+fn listening(scene: &mut Scene<'_>) -> Result<SocketAddr> {
+    let address = SocketAddr::from(([127, 0, 0, 1], 8600));
+    scene.agent.set("--listen", &address.to_string());
+    scene.agent.resume()?;
+    Ok(address)
+}
+
+/// 2,000 connections.
+const CROWD: Plan = Plan { addresses: 50, each: 40 };
+
 #[test]
-fn a_crowd_that_says_nothing_does_not_keep_others_out_for_ever() -> Result<()> {
-    play(|scene: &mut Scene<'_>| {
-        let address = SocketAddr::from(([127, 0, 0, 1], 9876));
-        let crowd = scene.cluster.node_netns(HERE)?.run(|| {
-            let crowd: std::io::Result<Vec<_>> =
-                (0..64).map(|_| std::net::TcpStream::connect(address)).collect();
-            Ok(crowd?)
-        })?;
-        scene.expect(Via::Http, at(WEB4)?, &["a", "b", "c", "d"])?;
-        drop(crowd);
-        until("an answer", PATIENCE, || {
-            Ok(scene.agent.get("/livez").map(|_| ()).map_err(|error| format!("{error:#}")))
-        })?;
-        Ok(())
-    })
+fn two_thousand_connections_that_ask_nothing_keep_nobody_out() -> Result<()> {
+    prepared(
+        |_| {},
+        |scene| {
+            let address = listening(scene)?;
+            let netns = scene.cluster.node_netns(HERE)?;
+            until("readiness", FOLLOWS, || {
+                let answer = http::get(netns, address, "/readyz")?;
+                Ok(if answer.status == 200 { Ok(()) } else { Err(answer) })
+            })?;
+            let crowd = usize::from(CROWD.addresses) * CROWD.each;
+            let mut slowest = BTreeMap::new();
+            let mut ask = |from: Ipv4Addr, path: &'static str, limit: Duration| -> Result<()> {
+                let began = Instant::now();
+                let answer = http::get_from(netns, Some(from.into()), address, path)?;
+                let took = began.elapsed();
+                ensure!(answer.status == 200, "{path}: {answer}");
+                ensure!(took <= patient(limit), "{path} was answered to {from} after {took:?}");
+                let slowest = slowest.entry((path, from)).or_insert(took);
+                *slowest = took.max(*slowest);
+                Ok(())
+            };
+            crowd::around(netns, address, CROWD, |counts| {
+                // So many are in the queue even of a server that takes nobody in.
+                until("a crowd", PATIENCE, || {
+                    let opened = counts.opened();
+                    Ok(if opened >= 100 { Ok(()) } else { Err(opened) })
+                })?;
+                // The whole crowd is closed by and by, and comes again.
+                until("the crowd's return", Duration::from_secs(60), || {
+                    // Somebody else, and somebody who shares an address with 40 of them.
+                    for from in [Ipv4Addr::LOCALHOST, Plan::address(1)] {
+                        ask(from, "/livez", Duration::from_millis(100))?;
+                        ask(from, "/readyz", Duration::from_millis(100))?;
+                        ask(from, "/metrics", Duration::from_secs(1))?;
+                    }
+                    let opened = counts.opened();
+                    Ok(if opened >= 2 * crowd { Ok(()) } else { Err(opened) })
+                })?;
+                ensure!(counts.open() >= crowd / 2, "{} are there", counts.open());
+                Ok(())
+            })?;
+            println!("slowest answers: {slowest:?}");
+            scene.expect(Via::Http, at(WEB4)?, &["a", "b", "c", "d"])
+        },
+    )
+}
+
+#[test]
+fn an_agent_that_runs_out_of_descriptors_answers_and_translates() -> Result<()> {
+    prepared(
+        |_| {},
+        |scene| {
+            let address = listening(scene)?;
+            let process = scene.agent.process_id()?;
+            let used =
+                std::fs::read_dir(format!("/proc/{process}/fd")).context("no /proc")?.count();
+            let few = u64::try_from(used + 16)?;
+            let pid = Pid::from_raw(process.cast_signed());
+            prlimit(pid, Resource::Nofile, Rlimit { current: Some(few), maximum: Some(few) })
+                .context("cannot limit descriptors")?;
+            let netns = scene.cluster.node_netns(HERE)?;
+            let plan = Plan { addresses: 8, each: 16 };
+            crowd::around(netns, address, plan, |counts| {
+                until("a crowd", PATIENCE, || {
+                    let opened = counts.opened();
+                    Ok(if opened >= 128 { Ok(()) } else { Err(opened) })
+                })?;
+                for _ in 0..16 {
+                    for from in [Ipv4Addr::LOCALHOST, Plan::address(1)] {
+                        let answer = http::get_from(netns, Some(from.into()), address, "/livez")?;
+                        ensure!(answer.status == 200, "{answer}");
+                    }
+                }
+                Ok(())
+            })?;
+            scene.set_endpoints("web", &["a", "b"])?;
+            scene.wait_for(Via::Http, at(WEB4)?, &["a", "b"])?;
+            Ok(())
+        },
+    )
 }

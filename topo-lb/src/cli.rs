@@ -218,12 +218,7 @@ pub struct AgentArgs {
     pub max_connections: u32,
     /// Where /metrics, /healthz, /livez, /readyz, /explain and /state are served over HTTP, for whoever
     /// can connect; port 0 is any that is free, `off` is nowhere
-    #[arg(
-        long,
-        value_name = "ADDRESS:PORT",
-        env = "TOPO_LB_LISTEN",
-        default_value = "127.0.0.1:9876"
-    )]
+    #[arg(long, value_name = "ADDRESS:PORT", env = "TOPO_LB_LISTEN", default_value_t = Listen::DEFAULT)]
     pub listen: Listen,
     /// How logs are printed; RUST_LOG chooses how much
     #[arg(long, value_enum, default_value_t, env = "TOPO_LB_LOG_FORMAT")]

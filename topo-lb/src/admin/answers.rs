@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError};
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use axum::extract::{RawQuery, State};
 use axum::http::{StatusCode, header};
@@ -57,15 +57,32 @@ pub(super) async fn ready(State(admin): State<Arc<Admin>>, RawQuery(query): RawQ
     plain(if is_ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE }, text)
 }
 
-/// `/metrics`.
+/// `/metrics`. Scrapes are made one at a time, and one that began after a request serves it, too: a
+/// crowd that asks costs no more than two scrapes.
 pub(super) async fn metrics(State(admin): State<Arc<Admin>>) -> Response {
+    let asked = Instant::now();
+    let mut last = admin.scraped.lock().await;
+    let text = match &*last {
+        Some((began, text)) if *began >= asked => text.clone(),
+        _ => {
+            let began = Instant::now();
+            match scrape(&admin).await {
+                Ok(text) => last.insert((began, text.into())).1.clone(),
+                Err(sentence) => return plain(StatusCode::INTERNAL_SERVER_ERROR, sentence),
+            }
+        }
+    };
+    ([(header::CONTENT_TYPE, CONTENT_TYPE)], text).into_response()
+}
+
+async fn scrape(admin: &Admin) -> Result<String, String> {
     // Whoever is too busy to say why is asked again by the next scrape.
     let reasons = admin.sources.desk.reasons().await.ok();
     let readiness = admin.sources.readiness.borrow().clone();
     let figures = Arc::clone(&admin.sources.figures);
     let remembered = Arc::clone(&admin.remembered);
     let pin_dir = admin.sources.pin_dir.clone();
-    let text = in_background(move || {
+    in_background(move || {
         let counted = match Counted::read(&pin_dir) {
             // Nothing is counted before there are maps.
             Err(ReadError::Open(OpenError::Absent(_))) => Counted::default(),
@@ -82,11 +99,7 @@ pub(super) async fn metrics(State(admin): State<Arc<Admin>>) -> Response {
         scrape.ready = readiness.conditions(now).iter().all(|condition| condition.met);
         scrape.text().map_err(|error| error.to_string())
     })
-    .await;
-    match text {
-        Ok(text) => ([(header::CONTENT_TYPE, CONTENT_TYPE)], text).into_response(),
-        Err(sentence) => plain(StatusCode::INTERNAL_SERVER_ERROR, sentence),
-    }
+    .await
 }
 
 /// Does what takes long where nobody waits for it.

@@ -1,25 +1,17 @@
-//! The address that is listened on, and how many connections it bears.
+//! The addresses that are listened on.
 
 use std::io;
-use std::net::SocketAddr;
-use std::pin::Pin;
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::str::FromStr;
-use std::sync::Arc;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::time::{Instant, Sleep};
+use tokio::net::{TcpListener, TcpSocket};
 use tracing::{info, warn};
 
-/// Connections at a time; others wait in the kernel's queue.
-const CONNECTIONS: usize = 32;
-/// A connection on which nothing happens for so long is closed.
-const IDLE: Duration = Duration::from_secs(30);
 /// Pause before an address that cannot be had is tried again.
-const PAUSE: Duration = Duration::from_secs(5);
+pub(super) const PAUSE: Duration = Duration::from_secs(5);
+/// Connections that the kernel holds until they are accepted; at most net.core.somaxconn.
+const QUEUE: u32 = 4096;
 
 /// Where to listen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,6 +20,12 @@ pub enum Listen {
     Off,
     /// At this address; port 0 is any that is free.
     On(SocketAddr),
+}
+
+impl Listen {
+    /// Where the agent listens if nobody says: on the node itself, for nobody else.
+    pub const DEFAULT: Self =
+        Self::On(SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::LOCALHOST, 9876)));
 }
 
 /// Not an address to listen on.
@@ -46,24 +44,24 @@ impl FromStr for Listen {
     }
 }
 
-/// Gets the address, sooner or later.
-pub(super) async fn bind(address: SocketAddr) -> Limited {
+/// Listens at the address. While that cannot be had it is retried.
+pub(super) async fn bind(address: SocketAddr, flag: &str) -> TcpListener {
     let mut has_warned = false;
     loop {
-        match TcpListener::bind(address).await {
+        match listen(address) {
             Ok(listener) => {
                 let bound = listener.local_addr().unwrap_or(address);
                 // What is as it was asked for goes without saying.
                 if bound != address || has_warned {
                     info!("listening on http://{bound}");
                 }
-                return Limited { listener, places: Arc::new(Semaphore::new(CONNECTIONS)) };
+                return listener;
             }
             Err(error) => {
                 if !std::mem::replace(&mut has_warned, true) {
                     warn!(
-                        "cannot listen on {address}: {}; connections to Services do not depend on \
-                         it, it is tried again every {} s; choose another address with --listen",
+                        "cannot listen on {address}: {}; retrying every {} s; connections to \
+                         Services do not depend on it; {flag} chooses another address",
                         reason(&error),
                         PAUSE.as_secs()
                     );
@@ -74,6 +72,14 @@ pub(super) async fn bind(address: SocketAddr) -> Limited {
     }
 }
 
+fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+    // Connections of an earlier agent that are not quite over do not keep this one out.
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    socket.listen(QUEUE)
+}
+
 fn reason(error: &io::Error) -> String {
     match error.kind() {
         io::ErrorKind::AddrInUse => "another process listens there".to_owned(),
@@ -82,91 +88,6 @@ fn reason(error: &io::Error) -> String {
             "a port below 1024 takes the capability CAP_NET_BIND_SERVICE".to_owned()
         }
         _ => error.to_string(),
-    }
-}
-
-/// A listener that takes as many connections as it has places.
-pub(super) struct Limited {
-    listener: TcpListener,
-    places: Arc<Semaphore>,
-}
-
-impl axum::serve::Listener for Limited {
-    type Io = Connection;
-    type Addr = SocketAddr;
-
-    async fn accept(&mut self) -> (Connection, SocketAddr) {
-        // Nobody closes the semaphore: there is a place, sooner or later.
-        let place = Arc::clone(&self.places).acquire_owned().await.ok();
-        loop {
-            match self.listener.accept().await {
-                Ok((stream, from)) => {
-                    let idle = Box::pin(tokio::time::sleep(IDLE));
-                    return (Connection { stream, idle, _place: place }, from);
-                }
-                // The host is out of descriptors or memory, or the client has gone: wait a little.
-                Err(_) => tokio::time::sleep(Duration::from_millis(100)).await,
-            }
-        }
-    }
-
-    fn local_addr(&self) -> io::Result<SocketAddr> {
-        self.listener.local_addr()
-    }
-}
-
-/// A connection that ends when nothing happens on it.
-pub(super) struct Connection {
-    stream: TcpStream,
-    idle: Pin<Box<Sleep>>,
-    _place: Option<OwnedSemaphorePermit>,
-}
-
-impl Connection {
-    /// What came of an attempt to read or write: something happened, or the time is up.
-    fn happened<T>(
-        &mut self,
-        result: Poll<io::Result<T>>,
-        context: &mut Context<'_>,
-    ) -> Poll<io::Result<T>> {
-        if result.is_ready() {
-            self.idle.as_mut().reset(Instant::now() + IDLE);
-            return result;
-        }
-        match self.idle.as_mut().poll(context) {
-            Poll::Ready(()) => Poll::Ready(Err(io::ErrorKind::TimedOut.into())),
-            Poll::Pending => Poll::Pending,
-        }
-    }
-}
-
-impl AsyncRead for Connection {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        let result = Pin::new(&mut self.stream).poll_read(context, buffer);
-        self.happened(result, context)
-    }
-}
-
-impl AsyncWrite for Connection {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        let result = Pin::new(&mut self.stream).poll_write(context, bytes);
-        self.happened(result, context)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(context)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(context)
     }
 }
 

@@ -1,28 +1,36 @@
 //! What the agent says of itself over HTTP. It only reads: nothing can be changed this way.
 //!
-//! It runs on a thread of its own, so that a scrape costs the owner of the state no time, and so that
-//! an owner that is stuck can be told of.
+//! Each listener runs on a thread of its own: a scrape costs the owner of the state no time, an owner
+//! that is stuck can be told of, and a flood at one listener does not slow another one down.
 //!
 //! | file | idea |
 //! |---|---|
-//! | `listen` | the address, and how many connections it bears |
+//! | `listen` | the addresses that are listened on |
+//! | `door` | connections from their arrival to their end |
+//! | `crowd` | which connection makes way when there are too many |
+//! | `head` | the head of a request |
 //! | `answers` | one answer for each path |
 //! | `explain` | the answer that can be long |
 
 mod answers;
+mod crowd;
+mod door;
 mod explain;
+mod head;
 mod listen;
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use axum::Router;
+use axum::body::Bytes;
 use axum::extract::Request;
 use axum::http::StatusCode;
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::get;
-use axum::{Router, serve};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::sync::{Semaphore, watch};
 
 use crate::inquiry::Desk;
@@ -54,6 +62,8 @@ struct Admin {
     sources: Sources,
     /// What scrapes remember from one to the next; one at a time.
     remembered: Arc<Mutex<answers::Remembered>>,
+    /// The last scrape: when it began, and its text.
+    scraped: tokio::sync::Mutex<Option<(Instant, Bytes)>>,
     /// Answers that hold the state and take long; one at a time.
     long: Arc<Semaphore>,
 }
@@ -68,36 +78,74 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// There is no thread to be had.
 pub fn start(listen: Listen, sources: Sources) -> std::io::Result<()> {
     let Listen::On(address) = listen else { return Ok(()) };
+    let router = router(&Arc::new(Admin::new(sources)), PATHS);
+    let waiting = waiting(descriptors());
+    run("http", async move {
+        door::serve(listen::bind(address, "--listen").await, router, waiting).await;
+    })
+}
+
+/// Runs it on a thread of its own.
+fn run(name: &str, work: impl Future<Output = ()> + Send + 'static) -> std::io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .max_blocking_threads(4)
         .build()?;
-    let router = router(sources);
-    std::thread::Builder::new().name("http".to_owned()).spawn(move || {
-        runtime.block_on(async {
-            let listener = listen::bind(address).await;
-            // It never ends; what goes wrong with one connection ends that one.
-            let _ = serve(listener, router).await;
-        });
-    })?;
+    std::thread::Builder::new().name(name.to_owned()).spawn(move || runtime.block_on(work))?;
     Ok(())
 }
 
-/// Every path, for those who ask for another.
-const PATHS: [&str; 6] = ["/metrics", "/healthz", "/livez", "/readyz", "/explain", "/state"];
+/// Descriptors that this process may have. The soft limit of many container runtimes is 1,024, for the
+/// sake of programs that use select(2): it is raised, as Go's runtime does.
+fn descriptors() -> Option<u64> {
+    const ENOUGH: u64 = 16 * 1024;
+    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
+    let wanted = maximum.map_or(ENOUGH, |maximum| maximum.min(ENOUGH));
+    if current.is_none_or(|current| current >= wanted) {
+        return current;
+    }
+    let raised = setrlimit(Resource::Nofile, Rlimit { current: Some(wanted), maximum });
+    if raised.is_ok() { Some(wanted) } else { current }
+}
 
-fn router(sources: Sources) -> Router {
-    let admin =
-        Arc::new(Admin { sources, remembered: Arc::default(), long: Arc::new(Semaphore::new(1)) });
-    Router::new()
-        .route("/metrics", get(answers::metrics))
-        .route("/healthz", get(answers::alive))
-        .route("/livez", get(answers::alive))
-        .route("/readyz", get(answers::ready))
-        .route("/explain", get(explain::answer))
-        .route("/state", get(answers::state))
-        .fallback(async |request: Request| {
-            let paths = PATHS.join(", ");
+/// Connections that may wait at each listener. Most descriptors are for the rest of the agent.
+fn waiting(descriptors: Option<u64>) -> usize {
+    const MOST: usize = 2048;
+    let share = descriptors.map_or(MOST, |all| usize::try_from(all / 8).unwrap_or(MOST));
+    share.clamp(8, MOST)
+}
+
+/// Every path, for those who ask for another.
+const PATHS: &[&str] = &["/metrics", "/healthz", "/livez", "/readyz", "/explain", "/state"];
+
+impl Admin {
+    fn new(sources: Sources) -> Self {
+        Self {
+            sources,
+            remembered: Arc::default(),
+            scraped: tokio::sync::Mutex::default(),
+            long: Arc::new(Semaphore::new(1)),
+        }
+    }
+}
+
+/// Answers for these paths, and a sentence for all others.
+fn router(admin: &Arc<Admin>, paths: &'static [&str]) -> Router {
+    let with_path = |router: Router<Arc<Admin>>, &path: &&str| {
+        let answer = match path {
+            "/metrics" => get(answers::metrics),
+            "/readyz" => get(answers::ready),
+            "/explain" => get(explain::answer),
+            "/state" => get(answers::state),
+            _ => get(answers::alive),
+        };
+        router.route(path, answer)
+    };
+    paths
+        .iter()
+        .fold(Router::new(), with_path)
+        .fallback(async move |request: Request| {
+            let paths = paths.join(", ");
             let path = request.uri().path();
             plain(StatusCode::NOT_FOUND, format!("there is no {path:?}: the paths are {paths}"))
         })
@@ -108,7 +156,7 @@ fn router(sources: Sources) -> Router {
             )
         })
         .layer(middleware::from_fn(in_time))
-        .with_state(admin)
+        .with_state(Arc::clone(admin))
 }
 
 async fn in_time(request: Request, next: Next) -> Response {

@@ -43,6 +43,10 @@ struct Served {
 }
 
 async fn served() -> Served {
+    served_at(PATHS).await
+}
+
+async fn served_at(paths: &'static [&str]) -> Served {
     let (desk, questions) = desk();
     tokio::spawn(own(questions));
     let (readiness, receiver) = watch::channel(Readiness {
@@ -53,7 +57,7 @@ async fn served() -> Served {
     });
     let figures = Arc::<Figures>::default();
     figures.beat();
-    let router = router(Sources {
+    let admin = Admin::new(Sources {
         node: "here".into(),
         scope: Scope::All,
         pin_dir: "/no/such/pins".into(),
@@ -61,9 +65,10 @@ async fn served() -> Served {
         readiness: receiver,
         desk,
     });
-    let listener = listen::bind(([127, 0, 0, 1], 0).into()).await;
-    let address = serve::Listener::local_addr(&listener).unwrap();
-    tokio::spawn(serve(listener, router).into_future());
+    let router = router(&Arc::new(admin), paths);
+    let listener = listen::bind(([127, 0, 0, 1], 0).into(), "--listen").await;
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(door::serve(listener, router, 64));
     Served { address, readiness }
 }
 
@@ -151,4 +156,21 @@ async fn metrics_are_there_before_there_are_maps() {
     assert_eq!(status, 200, "{text}");
     assert!(head.contains("content-type: application/openmetrics-text; version=1.0.0"), "{head}");
     assert!(text.contains("\ntopo_lb_ready 1\n") && text.ends_with("# EOF\n"), "{text}");
+}
+
+#[tokio::test]
+async fn a_crowd_that_scrapes_shares_what_is_scraped() {
+    let served = served().await;
+    let all = futures::future::join_all((0..32).map(|_| served.get("/metrics"))).await;
+    for (status, text) in all {
+        assert!(status == 200 && text.ends_with("# EOF\n"), "{status}: {text}");
+    }
+}
+
+#[test]
+fn most_descriptors_are_for_the_rest_of_the_agent() {
+    assert_eq!(waiting(None), 2048);
+    assert_eq!(waiting(Some(1 << 20)), 2048);
+    assert_eq!(waiting(Some(1024)), 128);
+    assert_eq!(waiting(Some(0)), 8);
 }

@@ -1,0 +1,216 @@
+//! Connections from their arrival to their end. Everybody is let in at once; who does not ask makes
+//! way for those who come after.
+//!
+//! A connection first waits for the head of its one request, then it is answered and closed. Both
+//! phases have a hard deadline and a limit of their own ([`Crowd`] says who makes way), so neither
+//! silent nor slow peers keep others out.
+
+use std::io::{self, Cursor};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use axum::Router;
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use rustix::io::Errno;
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
+use tokio::net::{TcpListener, UnixListener};
+use tokio::sync::oneshot;
+use tokio::time::{sleep, timeout};
+
+use super::crowd::{Crowd, Peer, Ticket};
+use super::head::{self, LONGEST, NoHead};
+
+/// The head of a request is there so long after the connection was made, or never.
+const HEAD: Duration = Duration::from_secs(5);
+/// An answer is made and taken within this time.
+const ANSWER: Duration = Duration::from_secs(60);
+/// Connections that are answered at a time.
+const ANSWERING: usize = 64;
+/// After its answer a peer may take so long, and send so much, until it closes: a connection that is
+/// closed with unread bytes is reset, and the answer is lost.
+const LINGER: Duration = Duration::from_secs(1);
+const LEFTOVER: u64 = 64 * 1024;
+/// Pause after the host has had no descriptor or no memory for a connection.
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// Where connections come from.
+pub(super) trait Accept: Send {
+    /// A connection.
+    type Stream: AsyncRead + AsyncWrite + Unpin + Send + 'static;
+    /// The next one.
+    fn accept(&mut self) -> impl Future<Output = io::Result<(Self::Stream, Peer)>> + Send;
+}
+
+impl Accept for TcpListener {
+    type Stream = tokio::net::TcpStream;
+
+    async fn accept(&mut self) -> io::Result<(Self::Stream, Peer)> {
+        let (stream, from) = Self::accept(self).await?;
+        Ok((stream, from.ip().into()))
+    }
+}
+
+impl Accept for UnixListener {
+    type Stream = tokio::net::UnixStream;
+
+    async fn accept(&mut self) -> io::Result<(Self::Stream, Peer)> {
+        let (stream, _) = Self::accept(self).await?;
+        Ok((stream, Peer::Local))
+    }
+}
+
+/// Answers all who come, for ever; at most `waiting` connections wait for the head of a request.
+pub(super) async fn serve(mut listener: impl Accept, router: Router, waiting: usize) {
+    let (waiting, answering) = (Room::new(waiting), Room::new(ANSWERING));
+    loop {
+        match listener.accept().await {
+            Ok((stream, peer)) => {
+                let place = waiting.take(peer);
+                tokio::spawn(attend(stream, peer, place, answering.clone(), router.clone()));
+            }
+            Err(error) if is_of_the_peer(&error) => {}
+            Err(_) => {
+                // The process is out of descriptors, or the host out of memory: whoever waits
+                // longest has some of both.
+                waiting.make_way();
+                sleep(PAUSE).await;
+            }
+        }
+    }
+}
+
+/// The peer has gone before it was taken in.
+fn is_of_the_peer(error: &io::Error) -> bool {
+    matches!(
+        Errno::from_io_error(error),
+        Some(Errno::CONNABORTED | Errno::INTR | Errno::PROTO | Errno::PERM)
+    )
+}
+
+/// Connections in one phase. A member is gone when its sender is dropped.
+#[derive(Clone)]
+struct Room(Arc<Mutex<Crowd<oneshot::Sender<()>>>>);
+
+impl Room {
+    fn new(limit: usize) -> Self {
+        Self(Arc::new(Mutex::new(Crowd::new(limit))))
+    }
+
+    fn with<T>(&self, work: impl FnOnce(&mut Crowd<oneshot::Sender<()>>) -> T) -> T {
+        work(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn take(&self, peer: Peer) -> Place {
+        let (sender, lost) = oneshot::channel();
+        let (ticket, out) = self.with(|crowd| crowd.enter(peer, sender));
+        drop(out);
+        Place { room: self.clone(), ticket, lost }
+    }
+
+    fn make_way(&self) {
+        drop(self.with(Crowd::evict));
+    }
+}
+
+/// A place in a room.
+struct Place {
+    room: Room,
+    ticket: Ticket,
+    lost: oneshot::Receiver<()>,
+}
+
+impl Place {
+    /// Ends when the place is wanted for another one.
+    async fn lost(&mut self) {
+        // Nobody sends: the sender is dropped.
+        let _ = (&mut self.lost).await;
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        drop(self.room.with(|crowd| crowd.leave(&self.ticket)));
+    }
+}
+
+/// One connection.
+async fn attend<S>(mut stream: S, peer: Peer, mut waiting: Place, answering: Room, router: Router)
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let mut head = Vec::new();
+    let read = tokio::select! {
+        () = waiting.lost() => return,
+        read = timeout(HEAD, head::read(&mut stream, &mut head)) => read,
+    };
+    let mut place = answering.take(peer);
+    drop(waiting);
+    // Boxed: what waits for a head needs no room for what is answered.
+    let rest = Box::pin(async {
+        match read {
+            Ok(Ok(())) => answer(stream, head, router).await,
+            Ok(Err(NoHead::TooLong)) => {
+                let status = "431 Request Header Fields Too Large";
+                let sentence = format!("the head of a request has at most {LONGEST} bytes");
+                refuse(stream, status, &sentence).await;
+            }
+            Err(_) if !head.is_empty() => {
+                let sentence =
+                    format!("the head of the request did not come within {} s", HEAD.as_secs());
+                refuse(stream, "408 Request Timeout", &sentence).await;
+            }
+            Ok(Err(NoHead::Closed)) | Err(_) => {}
+        }
+    });
+    tokio::select! {
+        () = place.lost() => {}
+        // What goes wrong with one connection ends that one.
+        _ = timeout(ANSWER, rest) => {}
+    }
+}
+
+/// Answers the request that begins with `head`.
+async fn answer<S>(stream: S, head: Vec<u8>, router: Router)
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send,
+{
+    let (reader, writer) = tokio::io::split(stream);
+    let mut stream = tokio::io::join(Cursor::new(head).chain(reader), writer);
+    let served = http1::Builder::new()
+        .keep_alive(false)
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEAD)
+        .max_buf_size(2 * LONGEST)
+        .serve_connection(TokioIo::new(&mut stream), TowerToHyperService::new(router))
+        .await;
+    if served.is_ok() {
+        linger(&mut stream).await;
+    }
+}
+
+/// Says why there is no answer.
+async fn refuse(mut stream: impl AsyncRead + AsyncWrite + Unpin, status: &str, sentence: &str) {
+    let length = sentence.len() + 1;
+    let text = format!(
+        "HTTP/1.1 {status}\r\nContent-Type: text/plain; charset=utf-8\r\nConnection: close\r\n\
+         Content-Length: {length}\r\n\r\n{sentence}\n"
+    );
+    let written = async {
+        stream.write_all(text.as_bytes()).await?;
+        stream.shutdown().await
+    };
+    if matches!(timeout(LINGER, written).await, Ok(Ok(()))) {
+        linger(&mut stream).await;
+    }
+}
+
+/// Waits until the peer has closed too.
+async fn linger(stream: &mut (impl AsyncRead + Unpin)) {
+    let mut rest = stream.take(LEFTOVER);
+    let _ = timeout(LINGER, tokio::io::copy(&mut rest, &mut tokio::io::sink())).await;
+}
+
+#[cfg(test)]
+mod tests;

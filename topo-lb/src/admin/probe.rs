@@ -1,0 +1,75 @@
+//! Asks the agent of this host whether it is alive or ready, over its Unix socket.
+
+use std::io::{self, ErrorKind};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::UnixStream;
+use tokio::time::timeout;
+
+/// An agent that is well answers within milliseconds. It is less than the kubelet's limit in deploy/,
+/// so that the sentence is seen; kubelets before 1.20 have no limit.
+const PATIENCE: Duration = Duration::from_secs(4);
+/// More than any answer has.
+const LONGEST: u64 = 64 * 1024;
+
+/// What the agent says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Answer {
+    /// It is well.
+    pub ok: bool,
+    /// Its sentence.
+    pub sentence: String,
+}
+
+/// Why there is no answer.
+#[derive(Debug, thiserror::Error)]
+pub enum ProbeError {
+    /// Nobody listens.
+    #[error("no agent listens on {}: it does not run, or has another --probe-socket", .0.display())]
+    Nobody(PathBuf),
+    /// It does not answer.
+    #[error("the agent did not answer within {} s", PATIENCE.as_secs())]
+    Late,
+    /// The socket does not work.
+    #[error("cannot ask the agent over {}: {}", .0.display(), .1)]
+    Broken(PathBuf, io::Error),
+    /// Somebody else is there.
+    #[error("what listens on {} is no agent", .0.display())]
+    NoAgent(PathBuf),
+}
+
+/// Asks for `path`: `/livez` or `/readyz`.
+///
+/// # Errors
+/// There is no answer.
+pub async fn ask(socket: &Path, path: &str) -> Result<Answer, ProbeError> {
+    let text = match timeout(PATIENCE, exchange(socket, path)).await {
+        Err(_) => return Err(ProbeError::Late),
+        Ok(Err(error)) => {
+            return Err(match error.kind() {
+                ErrorKind::NotFound | ErrorKind::ConnectionRefused => {
+                    ProbeError::Nobody(socket.to_owned())
+                }
+                _ => ProbeError::Broken(socket.to_owned(), error),
+            });
+        }
+        Ok(Ok(text)) => text,
+    };
+    let answer = || {
+        let (head, body) = text.split_once("\r\n\r\n")?;
+        let status = head.strip_prefix("HTTP/1.")?.split(' ').nth(1)?;
+        Some(Answer { ok: status == "200", sentence: body.trim_end().to_owned() })
+    };
+    answer().ok_or_else(|| ProbeError::NoAgent(socket.to_owned()))
+}
+
+/// By HTTP/1.0: the answer ends with the connection.
+async fn exchange(socket: &Path, path: &str) -> io::Result<String> {
+    let mut stream = UnixStream::connect(socket).await?;
+    stream.write_all(format!("GET {path} HTTP/1.0\r\n\r\n").as_bytes()).await?;
+    let mut answer = Vec::new();
+    stream.take(LONGEST).read_to_end(&mut answer).await?;
+    Ok(String::from_utf8_lossy(&answer).into_owned())
+}

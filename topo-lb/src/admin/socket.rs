@@ -1,0 +1,108 @@
+//! The Unix socket for probes. Only who owns its file can connect: no peer on a network, and no other
+//! pod, can take its place or fill its queue.
+
+use std::fs::{self, Permissions};
+use std::io::ErrorKind;
+use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _};
+use std::path::Path;
+
+use tokio::net::{UnixListener, UnixStream};
+use tracing::{info, warn};
+
+use super::listen::PAUSE;
+
+/// Listens at the path. While that cannot be had it is retried.
+pub(super) async fn bind(path: &Path) -> UnixListener {
+    let mut has_warned = false;
+    loop {
+        match listen(path).await {
+            Ok(listener) => {
+                if has_warned {
+                    info!("listening on {}", path.display());
+                }
+                return listener;
+            }
+            Err(reason) => {
+                if !std::mem::replace(&mut has_warned, true) {
+                    warn!(
+                        "cannot listen on {}: {reason}; retrying every {} s; until then probes \
+                         fail; --probe-socket chooses another path",
+                        path.display(),
+                        PAUSE.as_secs()
+                    );
+                }
+                tokio::time::sleep(PAUSE).await;
+            }
+        }
+    }
+}
+
+async fn listen(path: &Path) -> Result<UnixListener, String> {
+    match UnixStream::connect(path).await {
+        Ok(_) => return Err("another process listens there".to_owned()),
+        Err(error) if error.kind() == ErrorKind::NotFound => {}
+        Err(error) if error.kind() == ErrorKind::ConnectionRefused => clear(path)?,
+        Err(error) => return Err(error.to_string()),
+    }
+    let sentence = |error: std::io::Error| error.to_string();
+    if let Some(folder) = path.parent() {
+        fs::create_dir_all(folder).map_err(sentence)?;
+    }
+    let listener = UnixListener::bind(path).map_err(sentence)?;
+    fs::set_permissions(path, Permissions::from_mode(0o600)).map_err(sentence)?;
+    Ok(listener)
+}
+
+/// Removes the socket that an earlier agent has left.
+fn clear(path: &Path) -> Result<(), String> {
+    let kind = fs::symlink_metadata(path).map_err(|error| error.to_string())?.file_type();
+    if !kind.is_socket() {
+        return Err("something that is no socket is there".to_owned());
+    }
+    fs::remove_file(path).map_err(|error| error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A folder of this test's own.
+    struct Folder(std::path::PathBuf);
+
+    impl Folder {
+        fn new(name: &str) -> Self {
+            let folder =
+                std::env::temp_dir().join(format!("topo-lb-{name}-{}", std::process::id()));
+            fs::create_dir_all(&folder).unwrap();
+            Self(folder)
+        }
+    }
+
+    impl Drop for Folder {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_socket_that_was_left_is_replaced_and_one_in_use_is_not() {
+        let folder = Folder::new("socket");
+        let path = folder.0.join("below").join("probes");
+        let first = listen(&path).await.unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        assert!(listen(&path).await.unwrap_err().contains("another process"));
+        drop(first);
+        assert!(path.exists(), "it is left");
+        listen(&path).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn what_is_no_socket_is_left_alone() {
+        let folder = Folder::new("no-socket");
+        let path = folder.0.join("file");
+        fs::write(&path, "precious").unwrap();
+        assert!(listen(&path).await.unwrap_err().contains("no socket"));
+        assert_eq!(fs::read(&path).unwrap(), b"precious");
+        assert!(listen(&path.join("below")).await.is_err());
+    }
+}
