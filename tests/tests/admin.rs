@@ -317,3 +317,86 @@ fn an_agent_that_runs_out_of_descriptors_answers_and_translates() -> Result<()> 
         },
     )
 }
+
+/// `topo-lb probe`: its exit code, and what it says.
+fn probe(scene: &Scene<'_>, what: &str, socket: &Path) -> Result<(Option<i32>, String)> {
+    let socket = socket.to_str().context("UTF-8")?;
+    let output = scene.binary.run(&["probe", what, "--probe-socket", socket])?;
+    let said = [output.stdout, output.stderr].concat();
+    Ok((output.status.code(), String::from_utf8_lossy(&said).into_owned()))
+}
+
+#[test]
+fn a_port_in_use_takes_no_probe_away() -> Result<()> {
+    prepared(
+        |_| {},
+        |scene| {
+            let address = Agent::address()?;
+            let _other = scene.cluster.node_netns(HERE)?.run(|| Ok(TcpListener::bind(address)?))?;
+            let socket = scene.cluster.folder().join("probes").join("socket");
+            scene.agent.set("--probe-socket", socket.to_str().context("UTF-8")?);
+            let (code, said) = probe(scene, "livez", &socket)?;
+            ensure!(code == Some(1) && said.contains("no agent listens on"), "{code:?}: {said}");
+            // The second one finds the socket that the first has left.
+            for _ in 0..2 {
+                scene.agent.resume()?;
+                ensure!(scene.agent.log().contains("cannot listen on"), "{}", scene.agent.log());
+                let alive = probe(scene, "livez", &socket)?;
+                ensure!(alive == (Some(0), "ok\n".to_owned()), "{alive:?}");
+                until("readiness", FOLLOWS, || {
+                    let (code, said) = probe(scene, "readyz", &socket)?;
+                    Ok(if code == Some(0) { Ok(()) } else { Err(said) })
+                })?;
+                scene.agent.kill();
+            }
+            let (code, said) = probe(scene, "readyz", &socket)?;
+            ensure!(code == Some(1) && said.contains("no agent listens on"), "{code:?}: {said}");
+            Ok(())
+        },
+    )
+}
+
+#[test]
+fn a_probe_says_why_an_agent_is_not_ready() -> Result<()> {
+    prepared(
+        |_| {},
+        |scene| {
+            let socket = scene.cluster.folder().join("probes");
+            let mut command = waiting(scene)?;
+            command.arg("--probe-socket").arg(&socket);
+            let mut process = topo_lb_tests::process::Running::new(command.spawn()?);
+            until("a word about readiness", PATIENCE, || {
+                ensure!(process.ended()?.is_none(), "it ended");
+                let (code, said) = probe(scene, "readyz", &socket)?;
+                let waits = code == Some(1) && said.starts_with("not ready: ");
+                Ok(if waits { Ok(()) } else { Err(said) })
+            })?;
+            let (code, said) = probe(scene, "livez", &socket)?;
+            ensure!(code == Some(0), "{said}");
+            process.stop(PATIENCE)?;
+            Ok(())
+        },
+    )
+}
+
+#[test]
+fn metrics_have_an_address_of_their_own_where_nothing_else_is_told() -> Result<()> {
+    prepared(
+        |_| {},
+        |scene| {
+            let address = SocketAddr::from(([127, 0, 0, 1], 8601));
+            scene.agent.set("--metrics-listen", &address.to_string());
+            scene.agent.resume()?;
+            let netns = scene.cluster.node_netns(HERE)?;
+            let text = http::get(netns, address, "/metrics")?;
+            ensure!(text.status == 200 && text.body.ends_with("# EOF\n"), "{text}");
+            for path in ["/explain", "/state", "/livez"] {
+                let answer = http::get(netns, address, path)?;
+                ensure!(answer.status == 404, "{path}: {answer}");
+                ensure!(scene.agent.get(path)?.status == 200, "{path} is still at --listen");
+            }
+            metrics(&scene.agent)?;
+            Ok(())
+        },
+    )
+}

@@ -2,6 +2,7 @@
 //! grant, and nothing else, does its work.
 
 use std::collections::BTreeSet;
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
@@ -13,6 +14,7 @@ use topo_lb_tests::cluster::NodePlan;
 use topo_lb_tests::control_plane::ControlPlane;
 use topo_lb_tests::deployment::{NAME, chart, deploy, helm, kubectl, one, overlay, overlay_with};
 use topo_lb_tests::lab::within;
+use topo_lb_tests::process::only_with;
 use topo_lb_tests::requirements;
 use topo_lb_tests::scene::{HERE, KEYS, ZONE};
 use topo_lb_tests::wait::until;
@@ -30,8 +32,8 @@ fn by_name(mut objects: Vec<Value>) -> Result<Vec<Value>> {
         for container in pod[list].as_array_mut().into_iter().flatten() {
             let Some(variables) = container["env"].as_array_mut() else { continue };
             let position = |name| variables.iter().position(|one| one["name"] == name);
-            if let Some(host) = position("HOST_IP") {
-                ensure!(Some(host) < position("TOPO_LB_LISTEN"), "HOST_IP is not known yet there");
+            if let Some(metrics) = position("TOPO_LB_METRICS_LISTEN") {
+                ensure!(position("HOST_IP") < Some(metrics), "HOST_IP is not known yet there");
             }
             variables.sort_by_key(|variable| variable["name"].to_string());
         }
@@ -153,6 +155,49 @@ fn helm_installs_upgrades_rolls_back_and_uninstalls() -> Result<()> {
     Ok(())
 }
 
+/// The value of a variable in a container's environment.
+fn variable<'a>(container: &'a Value, name: &str) -> Option<&'a str> {
+    let variables = container["env"].as_array()?;
+    variables.iter().find(|one| one["name"] == name)?["value"].as_str()
+}
+
+/// The volume that holds a path of a container.
+fn volume<'a>(pod: &'a Value, container: &Value, path: &str) -> Option<&'a Value> {
+    let mounts = container["volumeMounts"].as_array()?.iter();
+    let holds = |mount: &&Value| {
+        mount["mountPath"].as_str().is_some_and(|at| Path::new(path).starts_with(at))
+    };
+    let name = &mounts.filter(holds).max_by_key(|mount| mount["mountPath"].as_str())?["name"];
+    pod["volumes"].as_array()?.iter().find(|volume| &volume["name"] == name)
+}
+
+#[test]
+fn probes_use_no_port_that_others_can_take_or_crowd() -> Result<()> {
+    let renderings = [
+        overlay("all")?,
+        overlay_with("opt-in", &["metrics"])?,
+        chart(&[])?,
+        chart(&["listen.onNode=true", "listen.port=9876"])?,
+    ];
+    for objects in renderings {
+        let pod = &one(&objects, "DaemonSet")?["spec"]["template"]["spec"];
+        let container = &pod["containers"][0];
+        for (probe, what) in [("livenessProbe", "livez"), ("readinessProbe", "readyz")] {
+            let probe = &container[probe];
+            ensure!(probe["exec"]["command"] == json!(["/topo-lb", "probe", what]), "{probe:#}");
+            ensure!(probe["httpGet"].is_null() && probe["tcpSocket"].is_null(), "{probe:#}");
+        }
+        // The root file system is read-only, and no other pod has the socket's folder.
+        let socket = variable(container, "TOPO_LB_PROBE_SOCKET").context("there is a socket")?;
+        let volume = volume(pod, container, socket).context("the socket is in a volume")?;
+        ensure!(volume["emptyDir"].is_object(), "{volume:#}");
+        // What is not for everybody stays on the node.
+        let listen = variable(container, "TOPO_LB_LISTEN").context("the agent listens")?;
+        ensure!(listen.starts_with("127.0.0.1:"), "{listen}");
+    }
+    Ok(())
+}
+
 /// The capabilities that a container is given, which are all that it has.
 fn capabilities(container: &Value) -> Result<CapabilitySet> {
     let list = &container["securityContext"]["capabilities"];
@@ -249,11 +294,27 @@ fn an_agent_with_what_the_manifests_grant_is_ready_and_uses_every_right() -> Res
         let state = cluster.folder().join("state");
         agent.set("--state-dir", state.to_str().context("a path in UTF-8")?);
         agent.set("--tc-devices", "pod*");
+        let socket = cluster.folder().join("probes").join("socket");
+        agent.set("--probe-socket", socket.to_str().context("a path in UTF-8")?);
         agent.resume()?;
-        until("readiness", SOON, || {
-            let ready = agent.get("/readyz?verbose")?;
-            Ok(if ready.status == 200 { Ok(()) } else { Err(ready) })
-        })?;
+        // As the kubelet asks: by the command of the manifests, with the same capabilities.
+        for probe in ["livenessProbe", "readinessProbe"] {
+            let words = container[probe]["exec"]["command"].as_array().context("a command")?;
+            let words: Vec<_> = words.iter().filter_map(Value::as_str).collect();
+            ensure!(words[0] == "/topo-lb", "{words:?}");
+            until(probe, SOON, || {
+                let mut command = binary.command(&words[1..]);
+                command.env("TOPO_LB_PROBE_SOCKET", &socket);
+                only_with(&mut command, capabilities(container)?);
+                let output = command.output().context("a probe runs")?;
+                let ok = output.status.success();
+                Ok(if ok {
+                    Ok(())
+                } else {
+                    Err(String::from_utf8_lossy(&output.stdout).into_owned())
+                })
+            })?;
+        }
         let sent = |count: u32| {
             let wanted = format!("topo_lb_kubernetes_events_total{{outcome=\"sent\"}} {count}");
             until(&format!("{count} Events"), SOON, || {

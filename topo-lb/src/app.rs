@@ -15,7 +15,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::MissedTickBehavior;
 use tracing::{info, warn};
 
-use crate::admin::{self, Listen};
+use crate::admin;
 use crate::datapath::attach;
 use crate::datapath::load::{Datapath, Options};
 use crate::datapath::self_probe::{self, ProbeError};
@@ -61,7 +61,7 @@ pub struct Config {
     /// The hooks and the maps.
     pub datapath: Options,
     /// Where HTTP is served.
-    pub listen: Listen,
+    pub admin: admin::Options,
     /// TCP sockets whose endpoint serves no more are ended, too.
     pub terminate_tcp: bool,
 }
@@ -283,7 +283,7 @@ fn telemetry(config: &Config) -> anyhow::Result<Telemetry> {
         readiness: telemetry.readiness(),
         desk: telemetry.desk(),
     };
-    admin::start(config.listen, sources).context("cannot serve HTTP")?;
+    admin::start(&config.admin, sources).context("cannot serve HTTP")?;
     Ok(telemetry)
 }
 

@@ -69,6 +69,12 @@ Examples:
   topo-lb cleanup
   topo-lb cleanup --pin-dir /sys/fs/bpf/my-node")]
     Cleanup(CleanupArgs),
+    /// Ask the agent of this host whether it is alive or ready; exit code 1 when it is not
+    #[command(after_help = "\
+Examples:
+  topo-lb probe livez                    # the exec probe of a container that has TOPO_LB_PROBE_SOCKET
+  topo-lb probe readyz --probe-socket /run/topo-lb/probes")]
+    Probe(ProbeArgs),
     /// What `check` runs in a cgroup of its own
     #[command(hide = true)]
     SelfProbe {
@@ -220,6 +226,12 @@ pub struct AgentArgs {
     /// can connect; port 0 is any that is free, `off` is nowhere
     #[arg(long, value_name = "ADDRESS:PORT", env = "TOPO_LB_LISTEN", default_value_t = Listen::DEFAULT)]
     pub listen: Listen,
+    /// Where /metrics is served too, and nothing else, for a Prometheus elsewhere; `off` is nowhere
+    #[arg(long, value_name = "ADDRESS:PORT", env = "TOPO_LB_METRICS_LISTEN", default_value_t = Listen::Off)]
+    pub metrics_listen: Listen,
+    /// Unix socket for `topo-lb probe`: only the agent's own user can connect. None by default
+    #[arg(long, value_name = "PATH", env = "TOPO_LB_PROBE_SOCKET")]
+    pub probe_socket: Option<PathBuf>,
     /// How logs are printed; RUST_LOG chooses how much
     #[arg(long, value_enum, default_value_t, env = "TOPO_LB_LOG_FORMAT")]
     pub log_format: LogFormat,
@@ -333,6 +345,26 @@ pub struct CleanupArgs {
     #[command(flatten)]
     #[allow(missing_docs, reason = "flattened: PinArgs says what it is")]
     pub pin: PinArgs,
+}
+
+/// What an agent can be asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ProbeArg {
+    /// Whether it makes progress.
+    Livez,
+    /// Whether it serves.
+    Readyz,
+}
+
+/// `topo-lb probe`.
+#[derive(Debug, Args)]
+pub struct ProbeArgs {
+    /// What the agent is asked
+    #[arg(value_enum)]
+    pub what: ProbeArg,
+    /// The agent's --probe-socket
+    #[arg(long, value_name = "PATH", env = "TOPO_LB_PROBE_SOCKET")]
+    pub probe_socket: PathBuf,
 }
 
 impl AgentArgs {

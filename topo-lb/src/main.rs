@@ -7,10 +7,11 @@ use std::process::ExitCode;
 use anyhow::{Context as _, bail};
 use clap::Parser as _;
 use serde::Serialize;
+use topo_lb::admin::{self, probe};
 use topo_lb::app::{self, Config, Source};
 use topo_lb::cli::{
     AgentArgs, CheckArgs, CleanupArgs, Cli, Command, ExplainArgs, LintArgs, ListArg, ListArgs,
-    LogFormat, Output, ScopeArg, SourceArgs, TcAttachArg, TcpPeerArg,
+    LogFormat, Output, ProbeArg, ProbeArgs, ScopeArg, SourceArgs, TcAttachArg, TcpPeerArg,
 };
 use topo_lb::cluster::{ServiceId, State, Update};
 use topo_lb::datapath::attach;
@@ -32,6 +33,7 @@ fn main() -> ExitCode {
         Command::List(args) => run_list(&args),
         Command::Check(args) => run_check(&args),
         Command::Cleanup(args) => run_cleanup(&args),
+        Command::Probe(args) => run_probe(&args),
         Command::SelfProbe { address } => {
             check::probe_child(address).map(|()| ExitCode::SUCCESS).map_err(Into::into)
         }
@@ -56,7 +58,11 @@ fn run_agent(args: AgentArgs) -> anyhow::Result<ExitCode> {
         state_dir: args.state_dir,
         scope: scope(args.scope),
         devices: args.tc_devices,
-        listen: args.listen,
+        admin: admin::Options {
+            listen: args.listen,
+            metrics_listen: args.metrics_listen,
+            probe_socket: args.probe_socket,
+        },
         terminate_tcp: args.terminate_tcp,
         datapath: Options {
             pin_dir: args.pin.pin_dir,
@@ -157,6 +163,16 @@ fn run_cleanup(args: &CleanupArgs) -> anyhow::Result<ExitCode> {
     };
     write(&text)?;
     Ok(ExitCode::SUCCESS)
+}
+
+fn run_probe(args: &ProbeArgs) -> anyhow::Result<ExitCode> {
+    let path = match args.what {
+        ProbeArg::Livez => "/livez",
+        ProbeArg::Readyz => "/readyz",
+    };
+    let answer = runtime()?.block_on(probe::ask(&args.probe_socket, path))?;
+    write(&answer.sentence)?;
+    Ok(if answer.ok { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// The cluster as it is described now; with service meshes, if that is asked for.

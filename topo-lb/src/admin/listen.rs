@@ -23,14 +23,15 @@ pub enum Listen {
 }
 
 impl Listen {
-    /// Where the agent listens if nobody says: on the node itself, for nobody else.
+    /// Where the agent listens if nobody says: on the node itself, for nobody else. docs/metrics.md
+    /// says why this port.
     pub const DEFAULT: Self =
-        Self::On(SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::LOCALHOST, 9876)));
+        Self::On(SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::LOCALHOST, 19_876)));
 }
 
 /// Not an address to listen on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("it is no address: write it as ADDRESS:PORT, like 127.0.0.1:9876 or [::]:9876, or `off`")]
+#[error("it is no address: write it as ADDRESS:PORT, like 127.0.0.1:19876 or [::]:19876, or `off`")]
 pub struct ListenError;
 
 impl FromStr for Listen {
@@ -109,7 +110,7 @@ mod tests {
         assert_eq!("".parse(), Ok(Listen::Off));
         assert_eq!("off".parse(), Ok(Listen::Off));
         assert_eq!("[::1]:0".parse(), Ok(Listen::On("[::1]:0".parse().unwrap())));
-        for wrong in ["9876", ":9876", "127.0.0.1", "localhost:9876", "127.0.0.1:70000"] {
+        for wrong in ["19876", ":19876", "127.0.0.1", "localhost:19876", "127.0.0.1:70000"] {
             assert_eq!(wrong.parse::<Listen>(), Err(ListenError), "{wrong}");
         }
     }

@@ -6,11 +6,13 @@
 //! | file | idea |
 //! |---|---|
 //! | `listen` | the addresses that are listened on |
+//! | `socket` | the Unix socket for probes |
 //! | `door` | connections from their arrival to their end |
 //! | `crowd` | which connection makes way when there are too many |
 //! | `head` | the head of a request |
 //! | `answers` | one answer for each path |
 //! | `explain` | the answer that can be long |
+//! | `probe` | the other side: `topo-lb probe` |
 
 mod answers;
 mod crowd;
@@ -18,6 +20,8 @@ mod door;
 mod explain;
 mod head;
 mod listen;
+pub mod probe;
+mod socket;
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
@@ -71,18 +75,44 @@ struct Admin {
 /// How long an answer may take to begin.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Serves from now on, until the process ends, on a thread of its own. An address that cannot be
-/// had is waited for: what the agent is for does not depend on being looked at.
+/// Where what is served.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Where every path is served.
+    pub listen: Listen,
+    /// Where `/metrics` is served too, and nothing else.
+    pub metrics_listen: Listen,
+    /// The Unix socket where probes are served too, and nothing else.
+    pub probe_socket: Option<PathBuf>,
+}
+
+/// Serves from now on, until the process ends. An address that cannot be had is waited for: what the
+/// agent is for does not depend on being looked at.
 ///
 /// # Errors
 /// There is no thread to be had.
-pub fn start(listen: Listen, sources: Sources) -> std::io::Result<()> {
-    let Listen::On(address) = listen else { return Ok(()) };
-    let router = router(&Arc::new(Admin::new(sources)), PATHS);
+pub fn start(options: &Options, sources: Sources) -> std::io::Result<()> {
+    let admin = Arc::new(Admin::new(sources));
     let waiting = waiting(descriptors());
-    run("http", async move {
-        door::serve(listen::bind(address, "--listen").await, router, waiting).await;
-    })
+    if let Some(path) = options.probe_socket.clone() {
+        let router = router(&admin, PROBES);
+        run(
+            "probes",
+            async move { door::serve(socket::bind(&path).await, router, waiting).await },
+        )?;
+    }
+    let listeners = [
+        ("http", "--listen", options.listen, PATHS),
+        ("metrics", "--metrics-listen", options.metrics_listen, METRICS),
+    ];
+    for (name, flag, listen, paths) in listeners {
+        let Listen::On(address) = listen else { continue };
+        let router = router(&admin, paths);
+        run(name, async move {
+            door::serve(listen::bind(address, flag).await, router, waiting).await;
+        })?;
+    }
+    Ok(())
 }
 
 /// Runs it on a thread of its own.
@@ -117,6 +147,10 @@ fn waiting(descriptors: Option<u64>) -> usize {
 
 /// Every path, for those who ask for another.
 const PATHS: &[&str] = &["/metrics", "/healthz", "/livez", "/readyz", "/explain", "/state"];
+/// Those that a kubelet asks for.
+const PROBES: &[&str] = &["/healthz", "/livez", "/readyz"];
+/// What Prometheus asks for.
+const METRICS: &[&str] = &["/metrics"];
 
 impl Admin {
     fn new(sources: Sources) -> Self {

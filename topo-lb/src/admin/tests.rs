@@ -159,6 +159,19 @@ async fn metrics_are_there_before_there_are_maps() {
 }
 
 #[tokio::test]
+async fn a_listener_for_metrics_or_probes_serves_nothing_else() {
+    for (paths, others) in [(METRICS, "/explain"), (METRICS, "/livez"), (PROBES, "/metrics")] {
+        let served = served_at(paths).await;
+        for path in paths {
+            assert_eq!(served.get(path).await.0, 200, "{path}");
+        }
+        let (status, body) = served.get(others).await;
+        assert_eq!(status, 404, "{others}: {body}");
+        assert!(body.contains(&paths.join(", ")), "{body}");
+    }
+}
+
+#[tokio::test]
 async fn a_crowd_that_scrapes_shares_what_is_scraped() {
     let served = served().await;
     let all = futures::future::join_all((0..32).map(|_| served.get("/metrics"))).await;

@@ -26,7 +26,14 @@ env:
       fieldRef:
         fieldPath: status.hostIP
   - name: TOPO_LB_LISTEN
-    value: {{ printf "%s:%v" (ternary "$(HOST_IP)" "127.0.0.1" .Values.listen.onNode) .Values.listen.port }}
+    value: {{ printf "127.0.0.1:%v" .Values.listen.port }}
+  # Where `topo-lb probe` asks the agent. Not a port: another process can take that.
+  - name: TOPO_LB_PROBE_SOCKET
+    value: /run/topo-lb/probes/socket
+  {{- if .Values.listen.onNode }}
+  - name: TOPO_LB_METRICS_LISTEN
+    value: {{ printf "$(HOST_IP):%v" .Values.listen.port }}
+  {{- end }}
   # The container runtimes' AppArmor profile forbids writes below a container's own /sys/fs/bpf, so
   # the node's is mounted at another place. `kubectl exec` finds it by this.
   - name: TOPO_LB_PIN_DIR
@@ -63,28 +70,21 @@ ports:
     hostPort: {{ .Values.listen.port }}
     protocol: TCP
 {{- end }}
-# /livez: the task that owns the state moves. /readyz: a connection of the agent's own was translated,
-# and what the API server says is in the maps. With the host's network the kubelet reaches the loopback
-# device.
+# livez: the task that owns the state moves. readyz: a connection of the agent's own was translated, and
+# what the API server says is in the maps. Both are asked over a Unix socket that only this container
+# has: no other process can keep the kubelet out, or take its port. A command costs the node more than a
+# request over HTTP, so it runs less often.
 livenessProbe:
-  httpGet:
-    {{- if not .Values.listen.onNode }}
-    host: 127.0.0.1
-    {{- end }}
-    path: /livez
-    port: {{ .Values.listen.port }}
+  exec:
+    command: [/topo-lb, probe, livez]
   initialDelaySeconds: 10
-  periodSeconds: 10
+  periodSeconds: 20
   timeoutSeconds: 5
-  failureThreshold: 6
+  failureThreshold: 3
 readinessProbe:
-  httpGet:
-    {{- if not .Values.listen.onNode }}
-    host: 127.0.0.1
-    {{- end }}
-    path: /readyz
-    port: {{ .Values.listen.port }}
-  periodSeconds: 5
+  exec:
+    command: [/topo-lb, probe, readyz]
+  periodSeconds: 10
   timeoutSeconds: 5
 {{- end }}
 resources: {{ .Values.resources | toJson }}
@@ -96,6 +96,8 @@ volumeMounts:
   - name: cgroup
     mountPath: /run/topo-lb/cgroup
     mountPropagation: HostToContainer
+  - name: probes
+    mountPath: /run/topo-lb/probes
   {{- if .Values.stateDir }}
   - name: state
     mountPath: /var/lib/topo-lb
