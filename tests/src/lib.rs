@@ -28,6 +28,7 @@ pub mod control_plane;
 pub mod crowd;
 pub mod deployment;
 pub mod folder;
+pub mod foreign;
 pub mod frame;
 pub mod http;
 pub mod hub;

@@ -2,6 +2,7 @@
 
 mod devices;
 mod kernel;
+mod precedence;
 mod quarantine;
 
 use std::path::PathBuf;
@@ -58,6 +59,8 @@ pub struct Config {
     pub scope: Scope,
     /// Devices whose packets are translated.
     pub devices: Vec<Pattern>,
+    /// Programs of others that may run before ours.
+    pub tolerated: Vec<Pattern>,
     /// The hooks and the maps.
     pub datapath: Options,
     /// Where HTTP is served.
@@ -77,7 +80,7 @@ const FIRST_PAUSE: Duration = Duration::from_millis(500);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
 /// How often the agent looks whether its pins and links are still there.
-const INSPECTION: Duration = Duration::from_secs(2);
+const INSPECTION: Duration = Duration::from_secs(1);
 /// A first listing that takes longer is remarked upon.
 const UNREMARKED: Duration = Duration::from_secs(2);
 
@@ -174,6 +177,10 @@ async fn follow(
     known.reconciler.expect_all(&kernel.installed);
     let writes = kernel.settle(&mut known).context("the first plan could not be carried out")?;
     datapath.attach()?;
+    let say = known.telemetry.precedence();
+    let root = &config.datapath.cgroup_root;
+    precedence::watch(root, &config.tolerated, datapath.programs()?, say)
+        .context("cannot start a thread")?;
     let mut ender = ender(&config, &figures)?;
     // What has gone while no agent ran. Only now the pins are those that the programs use.
     ender.end(&kernel.take_gone());

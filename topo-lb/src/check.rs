@@ -9,11 +9,14 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 
 use crate::datapath::capability;
+use crate::datapath::effective;
 use crate::datapath::lock::{Lock, LockError};
 use crate::datapath::mount::{check_bpffs, check_cgroup2};
 use crate::datapath::object::Hook;
+use crate::datapath::overridden;
 use crate::datapath::probe::{self, Feature, has_membarrier, kernel_release};
 use crate::datapath::self_probe;
+use crate::device::Pattern;
 use crate::socket::end;
 
 pub use crate::datapath::self_probe::child as probe_child;
@@ -25,6 +28,8 @@ pub struct Options {
     pub cgroup_root: PathBuf,
     /// Directory on bpffs for maps and links.
     pub pin_dir: PathBuf,
+    /// Programs of others that may run before ours.
+    pub tolerated: Vec<Pattern>,
 }
 
 /// How one thing is.
@@ -82,15 +87,15 @@ pub fn run(options: &Options) -> Report {
     // Pins are the agent's; the self-probe needs none.
     let needed = |finding: &&Finding| !["bpffs", "pin directory"].contains(&finding.name);
     let failed = findings.iter().filter(needed).find(|finding| finding.status == Status::Failed);
-    findings.push(match failed {
-        Some(failed) => Finding {
-            name: SELF_PROBE,
-            status: Status::Skipped,
-            sentence: format!("not tried, because of the {}", failed.name),
-            remedy: None,
-        },
-        None => self_probe_finding(&options.cgroup_root),
-    });
+    match failed.map(|failed| failed.name) {
+        Some(failed) => {
+            findings.extend([PRECEDENCE, SELF_PROBE].map(|name| Finding::skipped(name, failed)));
+        }
+        None => {
+            findings.push(precedence(options));
+            findings.push(self_probe_finding(&options.cgroup_root));
+        }
+    }
     Report { ok: findings.iter().all(|finding| finding.status != Status::Failed), findings }
 }
 
@@ -99,12 +104,18 @@ impl Finding {
         Self { name, status: Status::Ok, sentence: sentence.into(), remedy: None }
     }
 
+    fn skipped(name: &'static str, failed: &str) -> Self {
+        let sentence = format!("not tried, because of the {failed}");
+        Self { name, status: Status::Skipped, sentence, remedy: None }
+    }
+
     fn failed(name: &'static str, sentence: impl Into<String>, remedy: &str) -> Self {
         let remedy = Some(remedy.to_owned());
         Self { name, status: Status::Failed, sentence: sentence.into(), remedy }
     }
 }
 
+const PRECEDENCE: &str = "precedence";
 const SELF_PROBE: &str = "self-probe";
 
 fn kernel() -> Finding {
@@ -274,6 +285,22 @@ fn pin_directory(path: &Path) -> Finding {
         Err(error) => {
             Finding::failed(name, error.to_string(), "run it as root, or look at its owner")
         }
+    }
+}
+
+/// Whether programs of others run before topo-lb's, or would.
+fn precedence(options: &Options) -> Finding {
+    let Options { cgroup_root, pin_dir, tolerated } = options;
+    let overrides = match effective::look(cgroup_root, pin_dir, tolerated) {
+        Ok(overrides) => overrides,
+        Err(error) => {
+            let sentence = format!("the kernel does not say which programs run first: {error}");
+            return Finding::failed(PRECEDENCE, sentence, "run it as root on the node");
+        }
+    };
+    match overridden::sentence(&overrides) {
+        None => Finding::ok(PRECEDENCE, "no program of others runs before topo-lb's"),
+        Some(sentence) => Finding::failed(PRECEDENCE, sentence, &overridden::remedy(cgroup_root)),
     }
 }
 

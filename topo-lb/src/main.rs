@@ -58,6 +58,7 @@ fn run_agent(args: AgentArgs) -> anyhow::Result<ExitCode> {
         state_dir: args.state_dir,
         scope: scope(args.scope),
         devices: args.tc_devices,
+        tolerated: args.tolerate_programs,
         admin: admin::Options {
             listen: args.listen,
             metrics_listen: args.metrics_listen,
@@ -142,8 +143,11 @@ fn run_list(args: &ListArgs) -> anyhow::Result<ExitCode> {
 }
 
 fn run_check(args: &CheckArgs) -> anyhow::Result<ExitCode> {
-    let options =
-        check::Options { cgroup_root: args.cgroup_root.clone(), pin_dir: args.pin.pin_dir.clone() };
+    let options = check::Options {
+        cgroup_root: args.cgroup_root.clone(),
+        pin_dir: args.pin.pin_dir.clone(),
+        tolerated: args.tolerate_programs.clone(),
+    };
     let report = check::run(&options);
     print(args.output, &report, || check::table(&report, colours()))?;
     Ok(if report.ok { ExitCode::SUCCESS } else { ExitCode::FAILURE })

@@ -23,6 +23,8 @@ pub enum Proof {
 pub struct Readiness {
     /// The self-probe's answer.
     pub proof: Proof,
+    /// Which programs of others run before ours, if any do.
+    pub overridden: Option<String>,
     /// All Services, EndpointSlices and Nodes were listed.
     pub listed: bool,
     /// What was listed is in the maps, and the programs are attached.
@@ -37,6 +39,7 @@ impl Default for Readiness {
     fn default() -> Self {
         Self {
             proof: Proof::Pending,
+            overridden: None,
             listed: false,
             programmed: false,
             stuck: None,
@@ -69,6 +72,10 @@ impl Readiness {
             }
             Proof::Failed(why) => condition("hooks", false, why),
         };
+        let precedence = match &self.overridden {
+            None => condition("precedence", true, "no program of others runs before topo-lb's"),
+            Some(why) => condition("precedence", false, why),
+        };
         let synced = if self.listed {
             condition("synced", true, "Services, EndpointSlices and Nodes were listed")
         } else {
@@ -92,7 +99,7 @@ impl Readiness {
                 condition("fresh", true, &format!("serving the state of {} ago", in_words(age)))
             }
         };
-        vec![hooks, synced, programmed, fresh]
+        vec![hooks, precedence, synced, programmed, fresh]
     }
 
     /// How old the state is; `None` where it is live.
@@ -165,10 +172,18 @@ mod tests {
         let failed = Proof::Failed("the hooks do not fire".to_owned());
         let (is_ready, text) = said(&Readiness { proof: failed, ..ready() }, true);
         assert!(!is_ready);
-        assert!(text.contains("[-] hooks: the hooks do not fire\n[+] synced: "), "{text}");
+        assert!(text.contains("[-] hooks: the hooks do not fire\n[+] precedence: "), "{text}");
         assert!(text.ends_with("\nnot ready\n"), "{text}");
         let stuck = Readiness { stuck: Some("no memory".to_owned()), ..ready() };
         assert!(said(&stuck, false).1.contains("no memory"));
+    }
+
+    #[test]
+    fn an_agent_that_others_override_is_not_ready() {
+        let overridden = Some("program 42 runs before topo-lb's connect4".to_owned());
+        let (is_ready, text) = said(&Readiness { overridden, ..ready() }, false);
+        assert!(!is_ready);
+        assert_eq!(text, "not ready: program 42 runs before topo-lb's connect4\n");
     }
 
     #[test]

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant, SystemTime};
 use tokio::sync::watch;
 
 use crate::cluster::Update;
+use crate::datapath::overridden::{self, Precedence};
 use crate::events::ledger::Ledger;
 use crate::events::publish::Teller;
 use crate::inquiry::{Desk, Question, Questions, View, desk};
@@ -89,6 +90,23 @@ impl Telemetry {
     pub fn prover(&self) -> impl FnOnce(Proof) + Send + 'static {
         let readiness = self.readiness.clone();
         move |proof| readiness.send_modify(|readiness| readiness.proof = proof)
+    }
+
+    /// Where it is told which programs of others run before ours, and how many cgroups were not asked.
+    pub fn precedence(&self) -> impl Fn(&Precedence) + Send + 'static {
+        let (readiness, figures) = (self.readiness.clone(), Arc::clone(&self.figures));
+        move |precedence| {
+            let overridden = overridden::sentence(&precedence.overrides);
+            figures
+                .overridden_hooks
+                .store(overridden::hooks(&precedence.overrides) as u64, Relaxed);
+            figures.unasked_cgroups.store(precedence.unasked as u64, Relaxed);
+            readiness.send_if_modified(|readiness| {
+                let differs = readiness.overridden != overridden;
+                readiness.overridden = overridden;
+                differs
+            });
+        }
     }
 
     /// Counts what came from the source; `is_change`: it changes something for some Service.

@@ -5,18 +5,18 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use aya::programs::links::FdLink;
-use aya::programs::{CgroupAttachMode, ProgramError};
 use thiserror::Error;
 use topo_lb_common::maps;
-use tracing::{info, warn};
+use tracing::{debug, info, warn};
 
+use super::effective::Ours;
 use super::link::{DIRECTORY, Link, cgroup_id, pin_path, pin_path_new};
-use super::load::{Datapath, LoadError, causes, program};
+use super::load::{Datapath, LoadError, program};
 use super::lock::{Lock, LockError};
 use super::object::Hook;
-use super::renewal;
+use super::place::{self, Place};
 use super::tc;
+use super::{renewal, syscall};
 
 /// Why the programs are not attached. What was attached before still is, as it was.
 #[derive(Debug, Error)]
@@ -78,7 +78,7 @@ pub struct Attached {
     pub new: usize,
     /// Hooks whose link got the new program, with no connection in between.
     pub updated: usize,
-    /// Hooks whose link was on another cgroup, or on one that is gone.
+    /// Hooks whose link was on another cgroup, on one that is gone, or behind others.
     pub moved: usize,
 }
 
@@ -92,13 +92,16 @@ struct Update {
 /// A hook that gets a new link.
 struct Fresh {
     hook: Hook,
-    link: FdLink,
+    link: OwnedFd,
     replaces: bool,
 }
 
 impl Datapath {
-    /// Attaches all eight programs to the cgroup root. A pinned link of an earlier agent is kept
-    /// and gets the new program; it is replaced if it is on another cgroup.
+    /// Attaches all eight programs to the cgroup root, before the programs of others where they
+    /// decide and the kernel can do that. A pinned link of an earlier agent is kept and gets the new
+    /// program. It is replaced if it is on another cgroup, or if a new link would run earlier. The old
+    /// link goes when the new one is there. A connection that is opened between these two meets both
+    /// programs: it goes to its endpoint, and may show that endpoint as its peer.
     ///
     /// # Errors
     ///
@@ -115,7 +118,7 @@ impl Datapath {
             let path = pin_path(&pin_dir, hook);
             let unusable = |source| AttachError::Link { path: path.clone(), source };
             match Link::open(&path).map_err(unusable)? {
-                Some(link) if link.is_on(hook, id) => {
+                Some(link) if link.is_on(hook, id) && !is_beaten(hook, &cgroup, &link) => {
                     // Without CAP_SYS_ADMIN the program cannot be had back; then nothing is.
                     let previous = link.program().ok();
                     updates.push(Update { hook, link, previous });
@@ -152,31 +155,42 @@ impl Datapath {
         Ok(attached)
     }
 
-    /// Attaches one program by a link that nothing pins yet.
-    pub(super) fn link(&mut self, hook: Hook, cgroup: &File) -> Result<FdLink, AttachError> {
+    /// Attaches one program by a link that nothing pins yet. A link allows other programs beside it.
+    pub(super) fn link(&mut self, hook: Hook, cgroup: &File) -> Result<OwnedFd, AttachError> {
         let root = self.options.cgroup_root.clone();
-        let refused = |error: ProgramError| match &error {
-            // cgroup_bpf_attach, kernel/bpf/cgroup.c: hierarchy_allows_attach, or other flags.
-            ProgramError::SyscallError(error)
-                if error.io_error.raw_os_error() == Some(libc::EPERM) =>
-            {
-                AttachError::Exclusive { hook: hook.name(), cgroup: root.clone() }
-            }
-            other => AttachError::Refused {
+        let program =
+            program(&mut self.ebpf, hook)?.fd().map_err(|error| AttachError::Refused {
                 hook: hook.name(),
                 cgroup: root.clone(),
-                reason: causes(other),
-            },
-        };
-        let program = program(&mut self.ebpf, hook)?;
-        // A link always allows others beside it; the kernel takes no flags with it.
-        let id = program.attach(cgroup, CgroupAttachMode::Single).map_err(refused)?;
-        let link = program.take_link(id).map_err(refused)?;
-        FdLink::try_from(link).map_err(|error| AttachError::Refused {
-            hook: hook.name(),
-            cgroup: root.clone(),
-            reason: causes(&error),
+                reason: error.to_string(),
+            })?;
+        place::attach(hook, program.as_fd(), cgroup.as_fd(), Place::First).map_err(|error| {
+            let (hook, cgroup) = (hook.name(), root.clone());
+            match error.raw_os_error() {
+                // cgroup_bpf_attach, kernel/bpf/cgroup.c: hierarchy_allows_attach, or other flags.
+                Some(libc::EPERM) => AttachError::Exclusive { hook, cgroup },
+                _ => AttachError::Refused { hook, cgroup, reason: error.to_string() },
+            }
         })
+    }
+
+    /// The programs that decide, by their ids.
+    ///
+    /// # Errors
+    ///
+    /// The kernel does not tell one.
+    pub fn programs(&mut self) -> Result<Ours, AttachError> {
+        let mut ours = Ours::new();
+        for hook in Hook::deciding() {
+            let info = program(&mut self.ebpf, hook)?.info();
+            let info = info.map_err(|error| AttachError::Refused {
+                hook: hook.name(),
+                cgroup: self.options.cgroup_root.clone(),
+                reason: error.to_string(),
+            })?;
+            ours.insert(hook, info.id());
+        }
+        Ok(ours)
     }
 
     /// Puts the new programs behind the links that stay; on failure the old ones again.
@@ -195,6 +209,15 @@ impl Datapath {
         }
         Ok(())
     }
+}
+
+/// Whether a new link would run before programs that this one runs after. Where the kernel does not
+/// say, the link stays.
+fn is_beaten(hook: Hook, cgroup: &File, link: &Link) -> bool {
+    place::is_beaten(hook, cgroup.as_fd(), link.program_id()).unwrap_or_else(|error| {
+        debug!(hook = hook.name(), %error, "the kernel does not say which programs run first");
+        false
+    })
 }
 
 /// Puts the programs back that the links had.
@@ -229,10 +252,10 @@ fn pin(pin_dir: &Path, fresh: Vec<Fresh>) -> Result<(), AttachError> {
         let path = pin_path_new(pin_dir, hook);
         // Left by an agent that was killed between pinning and renaming.
         let _ = fs::remove_file(&path);
-        match link.pin(&path) {
-            Ok(link) => pinned.push((hook, path, link)),
+        match syscall::pin(link.as_fd(), &path) {
+            Ok(()) => pinned.push((hook, path, link)),
             Err(error) => {
-                result = Err(failed(hook, causes(&error)));
+                result = Err(failed(hook, error.to_string()));
                 break;
             }
         }

@@ -68,6 +68,11 @@ impl Link {
         syscall::update_link(self.fd.as_fd(), program)
     }
 
+    /// The kernel's id of the program behind it when it was opened.
+    pub(super) fn program_id(&self) -> u32 {
+        self.info.program_id
+    }
+
     /// The program that was behind it when it was opened.
     pub(super) fn program(&self) -> io::Result<OwnedFd> {
         syscall::program_by_id(self.info.program_id)

@@ -63,6 +63,18 @@ impl Hook {
         Self::Connect6,
     ];
 
+    /// Whether a program here decides where a connection or a datagram goes. The others undo on the
+    /// way back what was decided.
+    #[must_use]
+    pub const fn decides(self) -> bool {
+        matches!(self, Self::Connect4 | Self::Connect6 | Self::Sendmsg4 | Self::Sendmsg6)
+    }
+
+    /// Those that decide.
+    pub(super) fn deciding() -> impl Iterator<Item = Self> {
+        Self::ALL.into_iter().filter(|hook| hook.decides())
+    }
+
     /// Name of the hook, its program and its pinned link.
     pub const fn name(self) -> &'static str {
         match self {

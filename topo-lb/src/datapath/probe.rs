@@ -1,7 +1,7 @@
 //! What this kernel can do, asked of the kernel itself: distributions carry features back, so
 //! version numbers say little.
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::{fmt, io};
 
@@ -153,7 +153,12 @@ const EMPTY: [Instruction; 2] = [
 ///
 /// The kernel does not take it, or `path` is not on bpffs.
 pub fn pin_empty(hook: Hook, path: &Path) -> io::Result<()> {
-    syscall::pin(load_sock_addr(&EMPTY, hook.attach_type())?.as_fd(), path)
+    syscall::pin(empty(hook)?.as_fd(), path)
+}
+
+/// Loads the shortest program that a hook takes: it lets everything pass.
+pub(super) fn empty(hook: Hook) -> io::Result<OwnedFd> {
+    load_sock_addr(&EMPTY, hook.attach_type())
 }
 
 /// The same for tc.

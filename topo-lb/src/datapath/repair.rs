@@ -104,7 +104,7 @@ impl Datapath {
         if !link.is_still_on(hook, id).map_err(text)? {
             let link = self.link(hook, &cgroup).map_err(|error| causes(&error))?;
             absent(&path).map_err(text)?;
-            link.pin(&path).map_err(|error| causes(&error))?;
+            syscall::pin(link.as_fd(), &path).map_err(text)?;
             let link = Link::open(&path).map_err(text)?;
             self.links[place].1 = link.ok_or("its new pin is gone already")?;
             repairs.done.push(format!("the program of {} was detached", hook.name()));

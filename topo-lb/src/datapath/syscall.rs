@@ -1,5 +1,6 @@
-//! bpf(2) where aya has no call for it: replacing the program of a link, reading which cgroup a
-//! link is on, loading a program of a few instructions to see whether the kernel takes it.
+//! bpf(2) where aya has no call for it: attaching to a cgroup with flags, replacing the program of a
+//! link, reading which cgroup a link is on, asking which programs run in a cgroup, loading a program
+//! of a few instructions to see whether the kernel takes it.
 
 use std::ffi::CString;
 use std::io;
@@ -11,9 +12,22 @@ use std::path::Path;
 const BPF_PROG_LOAD: libc::c_long = 5;
 const BPF_OBJ_PIN: libc::c_long = 6;
 const BPF_OBJ_GET: libc::c_long = 7;
+const BPF_PROG_GET_NEXT_ID: libc::c_long = 11;
 const BPF_PROG_GET_FD_BY_ID: libc::c_long = 13;
 const BPF_OBJ_GET_INFO_BY_FD: libc::c_long = 15;
+const BPF_PROG_QUERY: libc::c_long = 16;
+const BPF_LINK_CREATE: libc::c_long = 28;
 const BPF_LINK_UPDATE: libc::c_long = 29;
+
+/// Attaches before the programs that are on the cgroup already (120933984460, Linux 6.17).
+pub(crate) const BPF_F_BEFORE: u32 = 1 << 3;
+/// Attaches among the programs that run before all others, a cgroup's before its children's
+/// (4b82b181a26c, Linux 6.15).
+pub(crate) const BPF_F_PREORDER: u32 = 1 << 6;
+/// Asks for the programs that run in a cgroup, with those of the cgroups above.
+const BPF_F_QUERY_EFFECTIVE: u32 = 1;
+/// Programs that one answer has room for at first.
+const FEW_PROGRAMS: usize = 32;
 
 /// A variant of `union bpf_attr`, as far as the kernel must know it: the kernel takes what is
 /// shorter than its own, and takes the rest as zero.
@@ -49,6 +63,29 @@ struct InfoByFd {
 }
 // SAFETY: the BPF_OBJ_GET_INFO_BY_FD variant.
 unsafe impl Attribute for InfoByFd {}
+
+#[repr(C)]
+struct LinkCreate {
+    program: u32,
+    target: u32,
+    attach_type: u32,
+    flags: u32,
+}
+// SAFETY: the head of the BPF_LINK_CREATE variant, as Linux 5.7 has it.
+unsafe impl Attribute for LinkCreate {}
+
+#[repr(C)]
+struct Query {
+    target: u32,
+    attach_type: u32,
+    query_flags: u32,
+    attach_flags: u32,
+    programs: u64,
+    count: u32,
+    reserved: u32,
+}
+// SAFETY: the head of the BPF_PROG_QUERY variant, as Linux 4.15 has it.
+unsafe impl Attribute for Query {}
 
 #[repr(C)]
 struct LinkUpdate {
@@ -118,6 +155,18 @@ const PROGRAM_TYPE_CLASSIFIER: u32 = 3;
 /// `BPF_PROG_TYPE_CGROUP_SOCK_ADDR`.
 pub(crate) const PROGRAM_TYPE_SOCK_ADDR: u32 = 18;
 
+/// The head of `struct bpf_prog_info`, up to the name.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct ProgramHead {
+    /// `enum bpf_prog_type`.
+    pub(crate) program_type: u32,
+    pub(crate) id: u32,
+    rest: [u64; 7],
+    /// Closed by zeros.
+    pub(crate) name: [u8; 16],
+}
+
 /// One instruction, as `struct bpf_insn` is laid out.
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -182,6 +231,68 @@ fn info<T: Default>(link: BorrowedFd<'_>) -> io::Result<T> {
     };
     bpf(BPF_OBJ_GET_INFO_BY_FD, &mut attribute)?;
     Ok(info)
+}
+
+/// Reads the type and name of a loaded program.
+pub(crate) fn program_head(program: BorrowedFd<'_>) -> io::Result<ProgramHead> {
+    info(program)
+}
+
+/// The id of the next loaded program after `id`, of whatever type; `None` after the last. Needs
+/// CAP_SYS_ADMIN.
+pub(crate) fn next_program(id: u32) -> io::Result<Option<u32>> {
+    let mut attribute = ById { id, next_id: 0, flags: 0 };
+    match bpf(BPF_PROG_GET_NEXT_ID, &mut attribute) {
+        Ok(_) => Ok(Some(attribute.next_id)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// The ids of the programs that run in a cgroup at a hook, in the order of running.
+pub(crate) fn effective_programs(cgroup: BorrowedFd<'_>, attach_type: u32) -> io::Result<Vec<u32>> {
+    let mut room = FEW_PROGRAMS;
+    loop {
+        let mut ids = vec![0; room];
+        let mut attribute = Query {
+            target: cgroup.as_raw_fd() as u32,
+            attach_type,
+            query_flags: BPF_F_QUERY_EFFECTIVE,
+            attach_flags: 0,
+            programs: ids.as_mut_ptr() as u64,
+            count: room as u32,
+            reserved: 0,
+        };
+        let result = bpf(BPF_PROG_QUERY, &mut attribute);
+        let count = attribute.count as usize;
+        match result {
+            Ok(_) => {
+                ids.truncate(count);
+                return Ok(ids);
+            }
+            // The kernel says how many there are; more may have come since.
+            Err(error) if error.raw_os_error() == Some(libc::ENOSPC) => {
+                room = count.max(room) * 2;
+            }
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// Attaches a program to a cgroup by a link that nothing pins yet.
+pub(crate) fn link_cgroup(
+    program: BorrowedFd<'_>,
+    cgroup: BorrowedFd<'_>,
+    attach_type: u32,
+    flags: u32,
+) -> io::Result<OwnedFd> {
+    let mut attribute = LinkCreate {
+        program: program.as_raw_fd() as u32,
+        target: cgroup.as_raw_fd() as u32,
+        attach_type,
+        flags,
+    };
+    bpf(BPF_LINK_CREATE, &mut attribute).map(owned)
 }
 
 /// Puts another program behind a link; no connection sees neither.

@@ -1,16 +1,17 @@
 //! A datapath for a moment: maps of its own, nothing pinned, attached to a cgroup of its own. To
 //! try what this host does, and to measure what it costs, beside an agent that runs.
 
+use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io;
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, SystemTime};
 
 use aya::Ebpf;
 use aya::maps::{Array, HashMap, MapError};
-use aya::programs::cgroup_sock_addr::CgroupSockAddrLinkId;
-use aya::programs::{CgroupAttachMode, ProgramInfo};
+use aya::programs::ProgramInfo;
 use bytemuck::bytes_of;
 use thiserror::Error;
 use topo_lb_common::maps;
@@ -19,6 +20,7 @@ use topo_lb_common::service::Service4;
 
 use super::load::{LoadError, causes, load, program};
 use super::object::{Constants, Hook, TcpPeer, shapes};
+use super::place::{self, Place};
 use crate::plan::Capacity;
 
 /// Why a trial cannot be made.
@@ -111,10 +113,15 @@ impl Drop for TrialCgroup {
     }
 }
 
+/// Whether a cgroup of this name is a trial's.
+pub(super) fn is_trial(name: &OsStr) -> bool {
+    name.to_str().is_some_and(|name| name.starts_with(PREFIX))
+}
+
 fn remove_leftovers(root: &Path) {
     let Ok(entries) = fs::read_dir(root) else { return };
     for entry in entries.flatten() {
-        let is_ours = entry.file_name().to_str().is_some_and(|name| name.starts_with(PREFIX));
+        let is_ours = is_trial(&entry.file_name());
         let age = entry.metadata().and_then(|data| data.modified()).map(|made| made.elapsed());
         if is_ours && matches!(age, Ok(Ok(age)) if age > LEFTOVER) {
             // One that is in use is busy, and stays.
@@ -127,7 +134,7 @@ fn remove_leftovers(root: &Path) {
 #[derive(Debug)]
 pub struct Trial {
     ebpf: Ebpf,
-    links: Vec<(Hook, CgroupSockAddrLinkId)>,
+    links: Vec<OwnedFd>,
     reports_refused: bool,
 }
 
@@ -143,7 +150,8 @@ impl Trial {
         Ok(Self { ebpf, links: Vec::new(), reports_refused: constants.reports_refused() })
     }
 
-    /// Attaches all programs to a cgroup, until [`detach`](Self::detach) or the end of this.
+    /// Attaches all programs to a cgroup, until the end of this. They run behind those of an agent
+    /// that is attached there.
     ///
     /// # Errors
     ///
@@ -152,23 +160,12 @@ impl Trial {
         let failed = |source| TrialError::Cgroup { root: cgroup.to_owned(), source };
         let directory = File::open(cgroup).map_err(failed)?;
         for hook in Hook::ALL {
-            let failed = |error| TrialError::Attach { hook: hook.name(), reason: causes(&error) };
+            let failed = |reason| TrialError::Attach { hook: hook.name(), reason };
             let program = program(&mut self.ebpf, hook)?;
-            let link = program.attach(&directory, CgroupAttachMode::Single).map_err(failed)?;
-            self.links.push((hook, link));
-        }
-        Ok(())
-    }
-
-    /// Detaches all programs.
-    ///
-    /// # Errors
-    ///
-    /// The kernel does not detach one.
-    pub fn detach(&mut self) -> Result<(), TrialError> {
-        for (hook, link) in self.links.drain(..) {
-            let failed = |error| TrialError::Attach { hook: hook.name(), reason: causes(&error) };
-            program(&mut self.ebpf, hook)?.detach(link).map_err(failed)?;
+            let program = program.fd().map_err(|error| failed(error.to_string()))?;
+            let link = place::attach(hook, program.as_fd(), directory.as_fd(), Place::Behind)
+                .map_err(|error| failed(error.to_string()))?;
+            self.links.push(link);
         }
         Ok(())
     }

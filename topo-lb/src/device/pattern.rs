@@ -13,13 +13,13 @@ const LONGEST: usize = 15;
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum PatternError {
     /// Nothing at all.
-    #[error("an empty pattern matches no device")]
+    #[error("an empty pattern matches no name")]
     Empty,
     /// A character that no device name has.
-    #[error("{0:?} is in no device's name: a pattern is a name, with * for any text")]
+    #[error("{0:?} is in no such name: a pattern is a name, with * for any text")]
     Character(char),
     /// Longer than any name.
-    #[error("no device's name is longer than 15 bytes")]
+    #[error("no such name is longer than 15 bytes")]
     Long,
 }
 

@@ -1,6 +1,7 @@
 //! `topo-lb list hooks`: where programs are attached, and what the kernel has counted there.
 
-use std::path::Path;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 use topo_lb_common::connection::Packets;
@@ -9,7 +10,9 @@ use topo_lb_common::counter::Counters;
 use super::Connections;
 use crate::datapath::attached::{self, OnDevice};
 use crate::datapath::bpf::ReadError;
+use crate::datapath::effective;
 use crate::datapath::object::Hook;
+use crate::datapath::overridden::Override;
 use crate::datapath::tc::Direction;
 use crate::datapath::traffic;
 
@@ -33,10 +36,30 @@ pub struct HookRow {
     pub program: Option<u32>,
     /// Id of the cgroup that it is attached to: the inode number of its directory.
     pub cgroup: Option<u64>,
+    /// Programs of others that run before it, and may decide first.
+    pub overridden_by: Vec<OverrideRow>,
     /// The devices that tc is attached to.
     pub devices: Vec<DeviceRow>,
     /// What became of the packets of tc; none where the agent runs without tc.
     pub packets: Option<PacketRow>,
+}
+
+/// A program of others that runs before ours.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct OverrideRow {
+    /// The kernel's id of the program.
+    pub program: u32,
+    /// Its name; the kernel tells it only to who has CAP_SYS_ADMIN.
+    pub name: Option<String>,
+    /// The cgroup that this happens in, and in those below.
+    pub cgroup: PathBuf,
+}
+
+impl From<Override> for OverrideRow {
+    fn from(Override { program, name, cgroup, .. }: Override) -> Self {
+        Self { program, name, cgroup }
+    }
 }
 
 /// One device of a tc hook.
@@ -118,12 +141,15 @@ pub(super) fn read(pin_dir: &Path) -> Result<Hooks, ReadError> {
     let mut hooks = Hook::ALL;
     hooks.sort_unstable();
     let mut each = Vec::new();
+    let overrides = overrides(pin_dir)?;
     for hook in hooks {
         let place = attached::on_cgroup(pin_dir, hook)?;
+        let by = overrides.iter().filter(|by| by.hook == hook).cloned();
         each.push(HookRow {
             hook: hook.name().to_owned(),
             program: place.map(|place| place.program),
             cgroup: place.map(|place| place.cgroup),
+            overridden_by: by.map(OverrideRow::from).collect(),
             ..HookRow::default()
         });
     }
@@ -149,6 +175,20 @@ pub(super) fn read(pin_dir: &Path) -> Result<Hooks, ReadError> {
     Ok(Hooks { each, connections: sum.into() })
 }
 
+/// What runs before our programs, in the cgroups where these are attached.
+fn overrides(pin_dir: &Path) -> Result<Vec<Override>, ReadError> {
+    let mut all = Vec::new();
+    let mut cgroups = BTreeSet::new();
+    for hook in Hook::ALL {
+        cgroups.extend(attached::on_cgroup(pin_dir, hook)?.map(|place| place.cgroup));
+    }
+    for root in cgroups.into_iter().filter_map(effective::path_of) {
+        let looked = effective::look(&root, pin_dir, &[]);
+        all.extend(looked.map_err(|source| ReadError::Link { path: root, source })?);
+    }
+    Ok(all)
+}
+
 fn row(on: &OnDevice) -> DeviceRow {
     let OnDevice { device, name, means, program, .. } = on;
     DeviceRow { index: *device, name: name.clone(), means: means.name(), program: *program }
@@ -170,12 +210,28 @@ impl Hooks {
                 row.packets.map_or("-".to_owned(), PacketRow::text),
             ]);
         }
+        let by: Vec<_> = self.each.iter().flat_map(HookRow::warnings).collect();
         let Connections { node, zone, region, elsewhere, refused } = &self.connections;
         format!(
-            "{}\n\nConnections to Services, by all hooks: {node} to this node, {zone} in the zone, \
+            "{}\n{}\nConnections to Services, by all hooks: {node} to this node, {zone} in the zone, \
              {region} in the region, {elsewhere} elsewhere, {refused} refused.",
-            table.trim_fmt()
+            table.trim_fmt(),
+            by.concat()
         )
+    }
+}
+
+impl HookRow {
+    /// A line for each program of others that runs before this one.
+    fn warnings(&self) -> impl Iterator<Item = String> {
+        self.overridden_by.iter().map(|by| {
+            let name = by.name.as_deref().unwrap_or("its name takes CAP_SYS_ADMIN");
+            let (hook, cgroup) = (&self.hook, by.cgroup.display());
+            format!(
+                "\nprogram {} ({name}) runs before {hook} in {cgroup}, and may decide first",
+                by.program
+            )
+        })
     }
 }
 

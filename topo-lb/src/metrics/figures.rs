@@ -68,6 +68,10 @@ pub struct Figures {
     pub events_failed: AtomicU64,
     /// Those that were too many, or whose Service was gone.
     pub events_dropped: AtomicU64,
+    /// Hooks where a program of others runs before ours.
+    pub overridden_hooks: AtomicU64,
+    /// Cgroups that are known and were not asked in the last look.
+    pub unasked_cgroups: AtomicU64,
     /// Sockets that were ended because their endpoint serves no more: UDP, TCP.
     pub ended_sockets: [AtomicU64; 2],
     /// Times that sockets could not be looked for or ended.
@@ -95,6 +99,8 @@ impl Default for Figures {
             events_repeated: AtomicU64::new(0),
             events_failed: AtomicU64::new(0),
             events_dropped: AtomicU64::new(0),
+            overridden_hooks: AtomicU64::new(0),
+            unasked_cgroups: AtomicU64::new(0),
             ended_sockets: Default::default(),
             unended_sockets: AtomicU64::new(0),
             uses: Default::default(),

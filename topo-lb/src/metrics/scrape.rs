@@ -276,6 +276,19 @@ impl Scrape {
         )?;
         families.gauge("ready", "Whether /readyz says ready", None, &u64::from(self.ready))?;
         families.gauge(
+            "overridden_hooks",
+            "Hooks, of connect4, connect6, sendmsg4 and sendmsg6, where a program of others runs \
+             before topo-lb's in some cgroup and may decide first",
+            None,
+            &figures.overridden_hooks.load(Relaxed),
+        )?;
+        families.gauge(
+            "unasked_cgroups",
+            "Cgroups that wait to be asked which programs run there",
+            None,
+            &figures.unasked_cgroups.load(Relaxed),
+        )?;
+        families.gauge(
             "services",
             "Services that there are",
             None,

@@ -1,0 +1,247 @@
+//! Another socket load balancer on the same node: topo-lb decides, or says that it does not.
+
+use std::net::Ipv4Addr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail, ensure};
+use topo_lb_tests::cgroup::Cgroup;
+use topo_lb_tests::foreign::{self, Foreign, Means, NAME, Rule};
+use topo_lb_tests::scene::{HERE, NOBODY4, NOBODY6, Scene, WEB4, WEB6, at, prepared};
+use topo_lb_tests::traffic::Via;
+use topo_lb_tests::wait::until;
+
+const ALL: [&str; 4] = ["a", "b", "c", "d"];
+/// The agent says within two seconds that it does not decide.
+const SAYS: Duration = Duration::from_secs(2);
+/// It waits a while before it says that it decides again.
+const SAYS_AGAIN: Duration = Duration::from_secs(12);
+
+/// What the self-probe dials.
+const PROBED: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
+
+/// What the other load balancer does: all connections to `web` go where "untouched" answers.
+fn rules() -> Result<[Rule; 2]> {
+    Ok([
+        Rule::Rewrite(WEB4.parse()?, NOBODY4.parse()?),
+        Rule::Rewrite(WEB6.parse()?, NOBODY6.parse()?),
+    ])
+}
+
+fn node(scene: &Scene<'_>) -> Result<PathBuf> {
+    Ok(scene.cluster.node(HERE)?.cgroup_path().to_owned())
+}
+
+/// A cgroup below the node's, with the client in it.
+fn pod(scene: &Scene<'_>) -> Result<PathBuf> {
+    Ok(node(scene)?.join("client"))
+}
+
+/// Whether connections go where topo-lb wants them; otherwise all of them go where the other one
+/// wants them.
+fn decides(scene: &mut Scene<'_>) -> Result<bool> {
+    let mut seen = Vec::new();
+    for to in [WEB4, WEB6] {
+        let tally = scene.client.call(Via::Http, at(to)?, 20)?;
+        ensure!(tally.answered() == tally.requests, "{to}: {tally}");
+        let pods = tally.pods();
+        seen.push(match pods.iter().filter(|pod| ALL.contains(pod)).count() {
+            0 => false,
+            count if count == pods.len() => true,
+            _ => bail!("{to}: both decide: {tally}"),
+        });
+    }
+    ensure!(seen[0] == seen[1], "the families differ: {seen:?}");
+    Ok(seen[0])
+}
+
+/// The value of the gauge.
+fn gauge(scene: &Scene<'_>) -> Result<u64> {
+    let metrics = scene.agent.get("/metrics")?.body;
+    let line = metrics.lines().find_map(|line| line.strip_prefix("topo_lb_overridden_hooks "));
+    Ok(line.with_context(|| format!("no topo_lb_overridden_hooks in {metrics}"))?.parse()?)
+}
+
+/// Exit code and text of `topo-lb check`.
+fn check(scene: &Scene<'_>, root: &std::path::Path) -> Result<(Option<i32>, String)> {
+    let text = |path: &std::path::Path| path.to_str().map(str::to_owned).context("UTF-8");
+    let (root, pins) = (text(root)?, text(scene.agent.pins())?);
+    let output = scene.binary.run(&["check", "--cgroup-root", &root, "--pin-dir", &pins])?;
+    Ok((output.status.code(), String::from_utf8_lossy(&output.stdout).into_owned()))
+}
+
+/// Every channel names a foreign program by its id, and this within two seconds.
+fn says(scene: &Scene<'_>, foreign: &Foreign, root: &std::path::Path) -> Result<()> {
+    let named = |text: &str| foreign.ids().any(|id| text.contains(&format!("program {id} ")));
+    until("a word about the foreign program", SAYS, || {
+        let answer = scene.agent.get("/readyz")?;
+        let is_said = answer.status == 503 && named(&answer.body) && answer.body.contains(NAME);
+        Ok(if is_said { Ok(()) } else { Err(answer.body) })
+    })?;
+    ensure!(gauge(scene)? == 4, "{} hooks are overridden, not 4", gauge(scene)?);
+    let (code, text) = check(scene, root)?;
+    ensure!(code == Some(1) && named(&text) && text.contains(NAME), "check said {code:?}: {text}");
+    let hooks = scene.agent.list("hooks")?.to_string();
+    let listed = |id| hooks.contains(&format!("\"program\":{id}"));
+    ensure!(foreign.ids().all(listed) && hooks.contains(NAME), "list hooks: {hooks}");
+    ensure!(scene.agent.log().contains(NAME), "the log has no word: {}", scene.agent.log());
+    Ok(())
+}
+
+/// No channel says a word any more.
+fn is_content(scene: &Scene<'_>, root: &std::path::Path) -> Result<()> {
+    until("no word about a foreign program", SAYS_AGAIN, || {
+        let answer = scene.agent.get("/readyz")?;
+        Ok(if answer.status == 200 { Ok(()) } else { Err(answer.body) })
+    })?;
+    ensure!(gauge(scene)? == 0, "{} hooks are overridden", gauge(scene)?);
+    let (code, text) = check(scene, root)?;
+    ensure!(code == Some(0), "check said {code:?}: {text}");
+    Ok(())
+}
+
+/// topo-lb decides, or says that it does not. Where the kernel orders programs, it decides.
+fn decides_or_says(scene: &mut Scene<'_>, foreign: &Foreign, root: &std::path::Path) -> Result<()> {
+    if decides(scene)? {
+        return is_content(scene, root);
+    }
+    ensure!(!foreign::orders(root)?, "the kernel orders programs, and topo-lb does not decide");
+    says(scene, foreign, root)
+}
+
+/// A foreign load balancer at `place` beside an agent at `root`, in either order of start, by every
+/// means, through restarts of each.
+fn side_by_side(
+    scene: &mut Scene<'_>,
+    place: &std::path::Path,
+    root: &std::path::Path,
+) -> Result<()> {
+    scene.agent.set("--cgroup-root", root.to_str().context("UTF-8")?);
+    let rules = rules()?;
+    for means in [Means::Link, Means::Legacy] {
+        let context = |what: &str| format!("{means:?}, {what}");
+        let other = Foreign::attach(place, means, &rules)?;
+        scene.agent.resume()?;
+        decides_or_says(scene, &other, root).with_context(|| context("the other one was first"))?;
+        scene.agent.stop()?;
+        scene.agent.resume()?;
+        decides_or_says(scene, &other, root).with_context(|| context("topo-lb came again"))?;
+        drop(other);
+        ensure!(decides(scene)?, "topo-lb is alone, and does not decide");
+        is_content(scene, root).with_context(|| context("the other one has gone"))?;
+        let other = Foreign::attach(place, means, &rules)?;
+        decides_or_says(scene, &other, root)
+            .with_context(|| context("the other one came again"))?;
+        scene.agent.stop()?;
+        ensure!(scene.agent.cleanup()?.status.success(), "cleanup failed");
+    }
+    Ok(())
+}
+
+#[test]
+fn beside_another_load_balancer_on_the_same_cgroup_it_decides_or_says_so() -> Result<()> {
+    prepared(
+        |_| {},
+        |scene| {
+            let node = node(scene)?;
+            side_by_side(scene, &node, &node)
+        },
+    )
+}
+
+#[test]
+fn beside_another_load_balancer_on_a_child_cgroup_it_decides_or_says_so() -> Result<()> {
+    prepared(
+        |_| {},
+        |scene| {
+            let (pod, node) = (pod(scene)?, node(scene)?);
+            side_by_side(scene, &pod, &node)
+        },
+    )
+}
+
+#[test]
+fn beside_another_load_balancer_on_a_cgroup_above_it_decides_or_says_so() -> Result<()> {
+    prepared(
+        |_| {},
+        |scene| {
+            let (pod, node) = (pod(scene)?, node(scene)?);
+            side_by_side(scene, &node, &pod)
+        },
+    )
+}
+
+/// Attaches one that runs before topo-lb on every kernel: first of all where the kernel orders
+/// programs, on a child cgroup elsewhere.
+fn before(scene: &Scene<'_>, rules: &[Rule]) -> Result<Foreign> {
+    let (pod, node) = (pod(scene)?, node(scene)?);
+    if foreign::orders(&node)? {
+        Foreign::attach(&node, Means::First, rules)
+    } else {
+        Foreign::attach(&pod, Means::Link, rules)
+    }
+}
+
+#[test]
+fn a_load_balancer_that_is_first_is_named_everywhere_until_it_has_gone() -> Result<()> {
+    prepared(
+        |_| {},
+        |scene| {
+            let node = node(scene)?;
+            scene.agent.resume()?;
+            is_content(scene, &node)?;
+            let other = before(scene, &rules()?)?;
+            ensure!(!decides(scene)?, "the other one is not first");
+            says(scene, &other, &node)?;
+            drop(other);
+            is_content(scene, &node)?;
+            ensure!(decides(scene)?, "topo-lb is alone, and does not decide");
+            Ok(())
+        },
+    )
+}
+
+#[test]
+fn the_self_probe_dials_where_applications_do() -> Result<()> {
+    prepared(
+        |_| {},
+        |scene| {
+            let node = node(scene)?;
+            // As the kubelet calls it. What is attached there is not met by who dials elsewhere.
+            let pods = Cgroup::make(&node, "kubepods")?;
+            let (code, text) = check(scene, &node)?;
+            ensure!(code == Some(0), "check said {code:?}: {text}");
+            // Before topo-lb's programs it sees what is dialled, behind them the endpoint.
+            let rules = [PROBED, Ipv4Addr::LOCALHOST].map(|address| Rule::Deny(address.into()));
+            let denied = Foreign::attach(pods.path(), Means::Link, &rules)?;
+            let (code, text) = check(scene, &node)?;
+            ensure!(code == Some(1), "check said {code:?}: {text}");
+            let failed = |line: &str| line.starts_with("FAILED") && line.contains("self-probe");
+            ensure!(text.lines().any(failed), "the self-probe is content: {text}");
+            drop(denied);
+            let (code, text) = check(scene, &node)?;
+            ensure!(code == Some(0), "check said {code:?}: {text}");
+            Ok(())
+        },
+    )
+}
+
+#[test]
+fn a_program_that_takes_the_probe_s_address_is_met_by_the_probe() -> Result<()> {
+    prepared(
+        |_| {},
+        |scene| {
+            let (pod, node) = (pod(scene)?, node(scene)?);
+            let to = Ipv4Addr::new(192, 0, 2, 2);
+            let rule = [Rule::Rewrite(PROBED.into(), to.into())];
+            // Without any order it is attached before the probe, on the same cgroup.
+            let means = if foreign::orders(&pod)? { Means::First } else { Means::Link };
+            let _other = Foreign::attach(&node, means, &rule)?;
+            let (code, text) = check(scene, &node)?;
+            ensure!(code == Some(1), "check said {code:?}: {text}");
+            let failed = |line: &str| line.starts_with("FAILED") && line.contains("self-probe");
+            ensure!(text.lines().any(failed), "the self-probe is content: {text}");
+            Ok(())
+        },
+    )
+}

@@ -1,0 +1,149 @@
+//! Looks twice a second whether programs of others run before ours, and says when that begins and
+//! ends.
+
+use std::io;
+use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use tracing::{debug, info, warn};
+
+use crate::datapath::effective::{Ours, Watch};
+use crate::datapath::overridden::{self, Override, Precedence};
+use crate::device::Pattern;
+
+/// How often it looks. Programs that are attached and detached at even times are met by some look.
+const INTERVAL: Duration = Duration::from_millis(470);
+/// Programs that come and go within this time are there all the time, for those who are told.
+const HOLD: Duration = Duration::from_secs(5);
+
+/// What is to be said of a look.
+#[derive(Debug, PartialEq, Eq)]
+enum Change {
+    /// The first programs that run before ours.
+    Begins,
+    /// They are others than before, or fewer.
+    Goes,
+    /// None for a while.
+    Ends,
+}
+
+/// What was told. Pure.
+#[derive(Debug, Default)]
+struct Told {
+    overrides: Vec<Override>,
+    /// When there were some.
+    last: Option<Instant>,
+}
+
+impl Told {
+    /// Takes in what a look has found; what is to be said.
+    fn observe(&mut self, found: &[Override], now: Instant) -> Option<Change> {
+        if found.is_empty() {
+            let last = self.last?;
+            if now.duration_since(last) < HOLD {
+                return None;
+            }
+            *self = Self::default();
+            return Some(Change::Ends);
+        }
+        let begins = self.last.replace(now).is_none();
+        let differs = self.overrides != found;
+        self.overrides = found.to_vec();
+        match (begins, differs) {
+            (true, _) => Some(Change::Begins),
+            (false, true) => Some(Change::Goes),
+            (false, false) => None,
+        }
+    }
+}
+
+/// Looks from now on, on a thread of its own. The first look is over when this returns.
+///
+/// # Errors
+/// No thread can be started.
+pub(super) fn watch(
+    root: &Path,
+    tolerated: &[Pattern],
+    ours: Ours,
+    tell: impl Fn(&Precedence) + Send + 'static,
+) -> io::Result<()> {
+    let mut watch = Watch::new(root.to_owned(), tolerated.to_vec());
+    let mut told = Told::default();
+    let mut is_unsure = false;
+    let root = root.to_owned();
+    let mut look = move || match watch.look(&ours) {
+        Ok(found) => {
+            is_unsure = false;
+            if let Some(change) = told.observe(&found.overrides, Instant::now()) {
+                say(&change, &told.overrides, &root);
+            }
+            tell(&Precedence { overrides: told.overrides.clone(), unasked: found.unasked });
+        }
+        Err(error) if !std::mem::replace(&mut is_unsure, true) => {
+            warn!("the kernel does not say which programs run in {}: {error}", root.display());
+        }
+        Err(_) => {}
+    };
+    look();
+    let thread = thread::Builder::new().name("precedence".to_owned());
+    thread.spawn(move || {
+        loop {
+            thread::sleep(INTERVAL);
+            look();
+        }
+    })?;
+    Ok(())
+}
+
+fn say(change: &Change, overrides: &[Override], root: &Path) {
+    let sentence = overridden::sentence(overrides).unwrap_or_default();
+    match change {
+        Change::Begins => warn!("{sentence}; {}", overridden::remedy(root)),
+        Change::Goes => debug!("{sentence}"),
+        Change::Ends => info!("no program of others runs before topo-lb's any more"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::datapath::object::Hook;
+
+    fn one(program: u32) -> Vec<Override> {
+        let (hook, cgroup) = (Hook::Connect4, "/sys/fs/cgroup".into());
+        vec![Override { hook, cgroup, program, name: None }]
+    }
+
+    #[test]
+    fn it_is_said_once_when_it_begins_and_once_when_it_ends() {
+        let (mut told, start) = (Told::default(), Instant::now());
+        assert_eq!(told.observe(&[], start), None);
+        assert_eq!(told.observe(&one(1), start), Some(Change::Begins));
+        assert_eq!(told.observe(&one(1), start + HOLD * 9), None);
+        assert_eq!(told.observe(&[], start + HOLD * 9), None);
+        assert_eq!(told.overrides, one(1));
+        assert_eq!(told.observe(&[], start + HOLD * 10), Some(Change::Ends));
+        assert_eq!(told.overrides, []);
+        assert_eq!(told.observe(&[], start + HOLD * 99), None);
+        assert_eq!(told.observe(&one(2), start + HOLD * 99), Some(Change::Begins));
+    }
+
+    #[test]
+    fn programs_that_come_and_go_are_one_thing_to_say() {
+        let (mut told, start) = (Told::default(), Instant::now());
+        assert_eq!(told.observe(&one(1), start), Some(Change::Begins));
+        for look in 1..1000 {
+            let found = if look % 2 == 0 { one(look) } else { Vec::new() };
+            let said = told.observe(&found, start + INTERVAL * look);
+            assert!(matches!(said, None | Some(Change::Goes)), "look {look}: {said:?}");
+        }
+    }
+
+    #[test]
+    fn a_program_that_is_attached_every_other_100_ms_is_met() {
+        let met = (0..4_u32).any(|look| (INTERVAL * look).as_millis() / 100 % 2 == 1);
+        let missed = (0..4_u32).any(|look| (INTERVAL * look).as_millis() / 100 % 2 == 0);
+        assert!(met && missed, "looks are in step with the program");
+    }
+}

@@ -1,0 +1,255 @@
+//! Asks the kernel which programs run at our hooks, and in which order, in the cgroups that we serve.
+//!
+//! Most nodes have no program of others at these hooks. Where the kernel lists loaded programs (it
+//! does with CAP_SYS_ADMIN), that list settles it. Otherwise, and where there is such a program, every
+//! cgroup is asked, so many in each round: a program on a child runs there before its parent's.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::AsFd as _;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+
+use super::link::{Link, cgroup_id, pin_path};
+use super::mount::cgroup2_root;
+use super::object::Hook;
+use super::overridden::{Override, Precedence, before, is_tolerated, own};
+use super::place::{self, Place};
+use super::probe;
+use super::syscall::{self, PROGRAM_TYPE_SOCK_ADDR};
+use super::trial;
+use crate::device::Pattern;
+
+/// Our program at each hook.
+pub type Ours = BTreeMap<Hook, u32>;
+
+/// Cgroups that are asked in one round, of those that change seldom.
+const ROUND: usize = 256;
+/// The same after programs were loaded or removed: attaching follows loading.
+const WHOLE: usize = 8192;
+/// Rounds for which that is so.
+const RESTLESS: u32 = 6;
+/// Overrides that are kept. More of them say no more.
+const KEPT: usize = 64;
+
+/// A cgroup that is still to be asked.
+#[derive(Debug)]
+struct Open {
+    path: PathBuf,
+    /// What runs before ours in the cgroup above.
+    inherited: BTreeMap<Hook, Vec<u32>>,
+}
+
+/// Looks again and again.
+#[derive(Debug)]
+pub struct Watch {
+    root: PathBuf,
+    tolerated: Vec<Pattern>,
+    /// Loaded programs by id, and the names of those that could be at our hooks.
+    loaded: BTreeMap<u32, Option<String>>,
+    restless: u32,
+    open: Vec<Open>,
+    /// By cgroup.
+    found: BTreeMap<PathBuf, Vec<Override>>,
+}
+
+/// The programs behind pinned links that are on the cgroup of this id.
+///
+/// # Errors
+/// A pin cannot be opened.
+pub fn pinned(pin_dir: &Path, cgroup: u64) -> io::Result<Ours> {
+    let mut ours = Ours::new();
+    for hook in Hook::deciding() {
+        if let Some(link) = Link::open(&pin_path(pin_dir, hook))?
+            && link.is_on(hook, cgroup)
+        {
+            ours.insert(hook, link.program_id());
+        }
+    }
+    Ok(ours)
+}
+
+/// Looks at all cgroups once, for an agent that is attached to `root`, or, where none is, as if one
+/// were: empty programs take its place for a moment.
+///
+/// # Errors
+/// The kernel does not say which programs run in `root`, or takes no program there.
+pub fn look(root: &Path, pin_dir: &Path, tolerated: &[Pattern]) -> io::Result<Vec<Override>> {
+    let cgroup = File::open(root)?;
+    let mut ours = pinned(pin_dir, cgroup_id(&cgroup)?)?;
+    let mut links = Vec::new();
+    if ours.is_empty() {
+        for hook in Hook::deciding() {
+            let program = probe::empty(hook)?;
+            ours.insert(hook, syscall::program_head(program.as_fd())?.id);
+            links.push(place::attach(hook, program.as_fd(), cgroup.as_fd(), Place::First)?);
+        }
+    }
+    let mut watch = Watch::new(root.to_owned(), tolerated.to_vec());
+    loop {
+        let seen = watch.look(&ours)?;
+        if seen.unasked == 0 {
+            return Ok(seen.overrides);
+        }
+    }
+}
+
+/// Where the cgroup of this id is; `None` where it is not found below the whole hierarchy's mount.
+#[must_use]
+pub fn path_of(cgroup: u64) -> Option<PathBuf> {
+    let mut open = vec![cgroup2_root()?];
+    while let Some(path) = open.pop() {
+        if fs::metadata(&path).is_ok_and(|data| data.ino() == cgroup) {
+            return Some(path);
+        }
+        open.extend(children(&path));
+    }
+    None
+}
+
+impl Watch {
+    /// One that has seen nothing yet.
+    #[must_use]
+    pub fn new(root: PathBuf, tolerated: Vec<Pattern>) -> Self {
+        let (loaded, open, found) = Default::default();
+        Self { root, tolerated, loaded, restless: RESTLESS, open, found }
+    }
+
+    /// One round, in which `ours` are our programs. Takes some microseconds where no program of
+    /// others is loaded, and a few milliseconds at most elsewhere.
+    ///
+    /// # Errors
+    /// The kernel does not say which programs run in the cgroup root.
+    pub fn look(&mut self, ours: &Ours) -> io::Result<Precedence> {
+        self.restless = self.restless.saturating_sub(1);
+        if !self.may_be_there(ours) {
+            self.open.clear();
+            self.found.clear();
+            return Ok(Precedence::default());
+        }
+        // The root and those with a finding in every round: what changes there is said at once.
+        self.ask(&self.root.clone(), &BTreeMap::new(), ours)?;
+        for path in
+            self.found.keys().filter(|path| **path != self.root).cloned().collect::<Vec<_>>()
+        {
+            let inherited = self.inherited(&path, ours);
+            if self.ask(&path, &inherited, ours).is_err() {
+                self.found.remove(&path);
+            }
+        }
+        if self.open.is_empty() {
+            self.open.push(Open { path: self.root.clone(), inherited: BTreeMap::new() });
+        }
+        for _ in 0..if self.restless > 0 { WHOLE } else { ROUND } {
+            let Some(Open { path, inherited }) = self.open.pop() else { break };
+            // One that is gone by now has no children either.
+            if let Ok(inherited) = self.ask(&path, &inherited, ours) {
+                self.open.extend(
+                    children(&path).map(|path| Open { path, inherited: inherited.clone() }),
+                );
+            }
+        }
+        Ok(Precedence {
+            overrides: self.found.values().flatten().take(KEPT).cloned().collect(),
+            unasked: self.open.len(),
+        })
+    }
+
+    /// Whether a program of others could be at our hooks at all.
+    fn may_be_there(&mut self, ours: &Ours) -> bool {
+        let Ok(changed) = self.read_loaded() else {
+            // Nobody says: look.
+            self.loaded.clear();
+            return true;
+        };
+        if changed {
+            self.restless = RESTLESS;
+        }
+        let ours: BTreeSet<&u32> = ours.values().collect();
+        self.loaded.iter().any(|(id, name)| name.is_some() && !ours.contains(id))
+    }
+
+    /// Takes in which programs are loaded; whether those that could be at our hooks are others than
+    /// before. The kernel does not use an id again.
+    fn read_loaded(&mut self) -> io::Result<bool> {
+        let (mut loaded, mut last, mut changed) = (BTreeMap::new(), 0, false);
+        while let Some(id) = syscall::next_program(last)? {
+            let name = match self.loaded.remove(&id) {
+                Some(known) => known,
+                None => {
+                    let name = name_of(id);
+                    changed |= name.is_some();
+                    name
+                }
+            };
+            loaded.insert(id, name);
+            last = id;
+        }
+        changed |= self.loaded.values().any(Option::is_some);
+        self.loaded = loaded;
+        Ok(changed)
+    }
+
+    /// Asks one cgroup, and notes what is found there; what runs before ours at each hook.
+    fn ask(
+        &mut self,
+        path: &Path,
+        inherited: &BTreeMap<Hook, Vec<u32>>,
+        ours: &Ours,
+    ) -> io::Result<BTreeMap<Hook, Vec<u32>>> {
+        let (mut all, mut found) = (BTreeMap::new(), Vec::new());
+        let cgroup = File::open(path)?;
+        for hook in Hook::deciding() {
+            let effective = syscall::effective_programs(cgroup.as_fd(), hook.attach_type())?;
+            let first = before(&effective, ours.get(&hook).copied());
+            if first.is_empty() {
+                continue;
+            }
+            for program in own(first, inherited.get(&hook).map_or(&[], Vec::as_slice)) {
+                let name = self.loaded.get(&program).cloned().flatten();
+                if !is_tolerated(&self.tolerated, name.as_deref()) {
+                    found.push(Override { hook, cgroup: path.to_owned(), program, name });
+                }
+            }
+            all.insert(hook, first.to_vec());
+        }
+        if found.is_empty() {
+            self.found.remove(path);
+        } else if self.found.len() < KEPT || self.found.contains_key(path) {
+            self.found.insert(path.to_owned(), found);
+        }
+        Ok(all)
+    }
+
+    /// What runs before ours in the cgroup above.
+    fn inherited(&self, path: &Path, ours: &Ours) -> BTreeMap<Hook, Vec<u32>> {
+        let mut all = BTreeMap::new();
+        let above = path.parent().filter(|above| above.starts_with(&self.root));
+        let Some(cgroup) = above.and_then(|above| File::open(above).ok()) else { return all };
+        for hook in Hook::deciding() {
+            let effective = syscall::effective_programs(cgroup.as_fd(), hook.attach_type());
+            let effective = effective.unwrap_or_default();
+            all.insert(hook, before(&effective, ours.get(&hook).copied()).to_vec());
+        }
+        all
+    }
+}
+
+/// The name of a loaded program that could be at our hooks; `None` of every other one.
+fn name_of(id: u32) -> Option<String> {
+    let program = syscall::program_by_id(id).ok()?;
+    let head = syscall::program_head(program.as_fd()).ok()?;
+    let name = head.name.split(|byte| *byte == 0).next().unwrap_or_default();
+    (head.program_type == PROGRAM_TYPE_SOCK_ADDR)
+        .then(|| String::from_utf8_lossy(name).into_owned())
+}
+
+/// The cgroups below, but for those of trials.
+fn children(path: &Path) -> impl Iterator<Item = PathBuf> + use<> {
+    let entries = fs::read_dir(path).into_iter().flatten().flatten();
+    entries
+        .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()))
+        .filter(|entry| !trial::is_trial(&entry.file_name()))
+        .map(|entry| entry.path())
+}

@@ -1,0 +1,172 @@
+//! Which programs of others decide before ours. Pure.
+//!
+//! The kernel runs all programs of a hook one after the other. A program that runs before ours may
+//! make the ClusterIP another address, and ours does not know that one. It may also be harmless, as a
+//! firewall is: the kernel does not tell the two apart.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use super::object::Hook;
+use crate::device::Pattern;
+
+/// A program of somebody else that runs before ours.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Override {
+    /// Where.
+    pub hook: Hook,
+    /// The cgroup that it happens in, and in those below.
+    pub cgroup: PathBuf,
+    /// The kernel's id of the program.
+    pub program: u32,
+    /// Its name, as far as the kernel keeps it (15 bytes) and tells it: to who has CAP_SYS_ADMIN.
+    pub name: Option<String>,
+}
+
+impl fmt::Display for Override {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "program {} ", self.program)?;
+        if let Some(name) = self.name.as_deref().filter(|name| !name.is_empty()) {
+            write!(f, "({name}) ")?;
+        }
+        write!(f, "runs before topo-lb's {} in {}", self.hook.name(), self.cgroup.display())
+    }
+}
+
+/// What is known of all hooks and cgroups.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Precedence {
+    /// Programs that run before ours, some of them where they are many.
+    pub overrides: Vec<Override>,
+    /// Cgroups that are known and wait for the next round.
+    pub unasked: usize,
+}
+
+/// The programs that run before ours, of those that run at a hook in one cgroup, in their order. All
+/// of them where ours does not run.
+#[must_use]
+pub fn before(effective: &[u32], ours: Option<u32>) -> &[u32] {
+    let place = effective.iter().position(|program| Some(*program) == ours);
+    &effective[..place.unwrap_or(effective.len())]
+}
+
+/// Those of `before` that are news in this cgroup: a cgroup's programs run in those below as well.
+#[must_use]
+pub fn own(before: &[u32], inherited: &[u32]) -> Vec<u32> {
+    before.iter().copied().filter(|program| !inherited.contains(program)).collect()
+}
+
+/// Whether the user has said that a program is harmless. One whose name is not known is only meant by
+/// a pattern that means every name.
+#[must_use]
+pub fn is_tolerated(patterns: &[Pattern], name: Option<&str>) -> bool {
+    patterns.iter().any(|pattern| pattern.matches(name.unwrap_or_default()))
+}
+
+/// Our hooks that are overridden somewhere.
+#[must_use]
+pub fn hooks(overrides: &[Override]) -> usize {
+    overrides.iter().map(|one| one.hook).collect::<BTreeSet<_>>().len()
+}
+
+/// All of it in a sentence; `None` where there is nothing to tell.
+#[must_use]
+pub fn sentence(overrides: &[Override]) -> Option<String> {
+    let first = overrides.first()?;
+    let more = match overrides.len() - 1 {
+        0 => String::new(),
+        1 => " (and 1 more like that)".to_owned(),
+        more => format!(" (and {more} more like that)"),
+    };
+    Some(format!("{first}{more}: it may decide first where connections to Services go"))
+}
+
+/// What to do about it.
+#[must_use]
+pub fn remedy(root: &Path) -> String {
+    format!(
+        "switch the other load balancer off for sockets, or attach topo-lb before it: restart the \
+         agent where the kernel orders programs (Linux 6.17), or give --cgroup-root a cgroup below {}; \
+         if the program only filters, name it with --tolerate-programs",
+        root.display()
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OURS: Option<u32> = Some(7);
+
+    #[test]
+    fn only_programs_that_run_before_ours_override() {
+        let none: &[u32] = &[];
+        assert_eq!(before(&[], OURS), none);
+        assert_eq!(before(&[7], OURS), none);
+        assert_eq!(before(&[7, 1, 2], OURS), none);
+        assert_eq!(before(&[1, 7], OURS), [1]);
+        assert_eq!(before(&[2, 1, 7, 3], OURS), [2, 1]);
+    }
+
+    #[test]
+    fn where_ours_does_not_run_all_others_decide() {
+        assert_eq!(before(&[1, 2], OURS), [1, 2]);
+        assert_eq!(before(&[1, 2], None), [1, 2]);
+        assert_eq!(before(&[], None), [0_u32; 0]);
+    }
+
+    #[test]
+    fn a_program_is_told_where_it_is_attached_and_not_below() {
+        assert_eq!(own(&[1, 2], &[]), [1, 2]);
+        assert_eq!(own(&[1, 2], &[1, 2]), [0; 0]);
+        assert_eq!(own(&[3, 1, 2], &[1, 2]), [3]);
+        // One that is gone above is no reason to be silent about another one.
+        assert_eq!(own(&[2], &[1]), [2]);
+    }
+
+    fn one(hook: Hook, cgroup: &str, program: u32, name: Option<&str>) -> Override {
+        Override { hook, cgroup: cgroup.into(), program, name: name.map(str::to_owned) }
+    }
+
+    #[test]
+    fn hooks_are_counted_once_each() {
+        assert_eq!(hooks(&[]), 0);
+        let all = [
+            one(Hook::Connect4, "/a", 1, None),
+            one(Hook::Connect4, "/b", 2, None),
+            one(Hook::Sendmsg6, "/a", 3, None),
+        ];
+        assert_eq!(hooks(&all), 2);
+    }
+
+    #[test]
+    fn a_sentence_names_the_program_the_hook_and_the_cgroup() {
+        assert_eq!(sentence(&[]), None);
+        let connect = one(Hook::Connect4, "/sys/fs/cgroup", 42, Some("cil_sock4_conne"));
+        assert_eq!(
+            sentence(std::slice::from_ref(&connect)).unwrap(),
+            "program 42 (cil_sock4_conne) runs before topo-lb's connect4 in /sys/fs/cgroup: it may \
+             decide first where connections to Services go"
+        );
+        let nameless = one(Hook::Connect6, "/sys/fs/cgroup", 43, None);
+        let text = sentence(&[nameless, connect.clone()]).unwrap();
+        assert!(text.starts_with("program 43 runs before topo-lb's connect6 in "), "{text}");
+        assert!(text.contains(" (and 1 more like that): "), "{text}");
+        let many = sentence(&vec![connect; 9]).unwrap();
+        assert!(many.contains(" (and 8 more like that): "), "{many}");
+    }
+
+    #[test]
+    fn a_tolerated_name_is_a_pattern() {
+        let patterns = |texts: &[&str]| -> Vec<Pattern> {
+            texts.iter().map(|text| text.parse().unwrap()).collect()
+        };
+        assert!(is_tolerated(&patterns(&["sd_*"]), Some("sd_fw_connect")));
+        assert!(!is_tolerated(&patterns(&["sd_*"]), Some("cil_sock4")));
+        assert!(!is_tolerated(&[], Some("cil_sock4")));
+        // The kernel tells no names.
+        assert!(!is_tolerated(&patterns(&["sd_*"]), None));
+        assert!(is_tolerated(&patterns(&["sd_*", "*"]), None));
+    }
+}

@@ -1,0 +1,111 @@
+//! Where a program takes its place among others at the same hook.
+//!
+//! The kernel runs all programs of a hook, one after the other: a cgroup's own in the order of
+//! attaching, then its parent's. Each sees the address that those before it left. Who sees the
+//! ClusterIP first decides, so `connect` and `sendmsg` want to be first. `recvmsg` and `getpeername`
+//! undo what was done, so they want the reverse order: behind the others, which is where a cgroup's
+//! programs are without any flag.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use super::object::Hook;
+use super::probe;
+use super::syscall::{self, BPF_F_BEFORE, BPF_F_PREORDER};
+
+/// A place at a hook that decides.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Place {
+    /// Before all others, as far as the kernel can do that.
+    First,
+    /// Among those that run first, behind those that are there.
+    Behind,
+}
+
+impl Place {
+    /// What to try, from the best to what every kernel takes. A kernel that does not know a flag
+    /// answers EINVAL.
+    const fn flags(self, hook: Hook) -> &'static [u32] {
+        match self {
+            _ if !hook.decides() => &[0],
+            // `BPF_F_PREORDER` came before `BPF_F_BEFORE` for cgroups.
+            Self::First => &[BPF_F_PREORDER | BPF_F_BEFORE, BPF_F_PREORDER, 0],
+            Self::Behind => &[BPF_F_PREORDER, 0],
+        }
+    }
+}
+
+/// Attaches `program` to `cgroup`. No other program is detached.
+pub(super) fn attach(
+    hook: Hook,
+    program: BorrowedFd<'_>,
+    cgroup: BorrowedFd<'_>,
+    place: Place,
+) -> io::Result<OwnedFd> {
+    let mut result = Err(io::ErrorKind::InvalidInput.into());
+    for flags in place.flags(hook) {
+        result = syscall::link_cgroup(program, cgroup, hook.attach_type(), *flags);
+        match &result {
+            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {}
+            _ => break,
+        }
+    }
+    result
+}
+
+/// Whether a new link would come before programs that the link of program `ours` comes after: an
+/// agent that did not order programs has made it, or others have come before it since. An empty
+/// program is attached for a moment to find out, behind those that run first.
+pub(super) fn is_beaten(hook: Hook, cgroup: BorrowedFd<'_>, ours: u32) -> io::Result<bool> {
+    if !hook.decides() {
+        return Ok(false);
+    }
+    let empty = probe::empty(hook)?;
+    let id = syscall::program_head(empty.as_fd())?.id;
+    let flags = BPF_F_PREORDER;
+    let _link = match syscall::link_cgroup(empty.as_fd(), cgroup, hook.attach_type(), flags) {
+        // The kernel cannot order programs.
+        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => return Ok(false),
+        result => result?,
+    };
+    Ok(is_behind(&syscall::effective_programs(cgroup, hook.attach_type())?, ours, id))
+}
+
+/// Whether `ours` is not the first, or not among those that run first, where `last` is the last of
+/// them.
+fn is_behind(effective: &[u32], ours: u32, last: u32) -> bool {
+    let place = |id| effective.iter().position(|program| *program == id);
+    match (place(ours), place(last)) {
+        (Some(ours), Some(last)) => ours > 0 || last < ours,
+        // Detached meanwhile: the caller notices.
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_hooks_that_decide_take_the_first_place() {
+        for hook in Hook::ALL {
+            let first = Place::First.flags(hook);
+            let wanted = if hook.decides() { BPF_F_PREORDER | BPF_F_BEFORE } else { 0 };
+            assert_eq!(first.first(), Some(&wanted), "{}", hook.name());
+            assert_eq!(first.last(), Some(&0), "{}: an old kernel takes no flag", hook.name());
+        }
+    }
+
+    #[test]
+    fn a_link_is_replaced_where_a_new_one_would_run_earlier() {
+        const OURS: u32 = 7;
+        const EMPTY: u32 = 9;
+        assert!(!is_behind(&[OURS, EMPTY], OURS, EMPTY));
+        assert!(!is_behind(&[OURS, EMPTY, 1], OURS, EMPTY));
+        // Ours is not among those that run first.
+        assert!(is_behind(&[EMPTY, OURS], OURS, EMPTY));
+        // Another one of those that run first is before it.
+        assert!(is_behind(&[1, OURS, EMPTY], OURS, EMPTY));
+        assert!(!is_behind(&[EMPTY], OURS, EMPTY));
+    }
+}
