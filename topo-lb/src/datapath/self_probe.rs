@@ -1,5 +1,8 @@
-//! Do the hooks really fire? A child in a cgroup of its own dials an address that only the
-//! programs can make an endpoint of, and must get there.
+//! Do the hooks really fire? A child in a cgroup beside those of applications dials an address that
+//! only the programs can make an endpoint of, and must get there.
+//!
+//! Programs and maps are a trial's own; they are attached where the agent's are, behind these. So the
+//! connection meets every program of others that an application's connection meets.
 //!
 //! A kernel may take programs and never run them for the processes that matter: a cgroup root that
 //! is not above them, cgroup v1's network classes, a container engine's own hierarchy. So the
@@ -68,8 +71,8 @@ pub enum ProbeError {
     },
     /// `connect` went to the address itself.
     #[error(
-        "the hooks do not fire: a connection to {ADDRESS}:{REACHED} was not translated ({0}); are \
-         processes really below this cgroup root?"
+        "the hooks do not fire: a connection to {ADDRESS}:{REACHED} was not translated ({0}); a program \
+         of others decides first, or processes are not below this cgroup root"
     )]
     NotTranslated(String),
     /// The child sees another peer than the one it dialled.
@@ -85,21 +88,21 @@ pub enum ProbeError {
     },
 }
 
-/// Makes a trial datapath below `cgroup_root` and has a child dial through it. All that is made is
-/// removed again. Blocks for some tens of milliseconds, at most for a few seconds.
+/// Attaches a trial datapath to `cgroup_root` and has a child dial through it. The trial touches nobody
+/// but who dials its address. All that is made is removed again. Blocks for some tens of milliseconds,
+/// at most for a few seconds.
 ///
 /// A process in a cgroup namespace of its own, as in most containers, may not move a child out of it
 /// where cgroup v2 is mounted with `nsdelegate` (`cgroup_procs_write_permission`,
-/// kernel/cgroup/cgroup.c: `ENOENT`). The trial is then attached to `cgroup_root` itself for the
-/// moment, where it touches nobody but who dials its address, and the child dials from where it is.
+/// kernel/cgroup/cgroup.c: `ENOENT`). The child then dials from where it is.
 ///
 /// # Errors
 ///
 /// The hooks do not do what they must, or it cannot be found out.
 pub fn run(cgroup_root: &Path) -> Result<(), ProbeError> {
-    let cgroup = TrialCgroup::make(cgroup_root);
+    let cgroup = TrialCgroup::make(&applications(cgroup_root));
     let moving = match &cgroup {
-        Ok(cgroup) => match ask(cgroup.path(), Some(cgroup)) {
+        Ok(cgroup) => match ask(cgroup_root, Some(cgroup)) {
             Err(ProbeError::Setup { what: START, source }) if is_forbidden(&source) => source,
             answer => return answer,
         },
@@ -114,6 +117,16 @@ pub fn run(cgroup_root: &Path) -> Result<(), ProbeError> {
         }
         answer => answer,
     }
+}
+
+/// The cgroup below `root` that the kubelet has its pods in; without any, `root` itself.
+fn applications(root: &Path) -> PathBuf {
+    // The kubelet's cgroup drivers, systemd and cgroupfs, and both again as kind sets them.
+    ["kubepods.slice", "kubepods", "kubelet.slice/kubelet-kubepods.slice", "kubelet/kubepods"]
+        .iter()
+        .map(|name| root.join(name))
+        .find(|path| path.is_dir())
+        .unwrap_or_else(|| root.to_owned())
 }
 
 /// Whether it is not for this process to do.
