@@ -1,10 +1,12 @@
 //! Another socket load balancer, as small as can be: programs at `connect` and `sendmsg` that make
 //! one address another one. Written as instructions, so that no second object is to be built.
 
+use std::ffi::{CStr, CString, OsStr};
 use std::fs::File;
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
@@ -16,6 +18,9 @@ pub const NAME: &str = "foreign_lb";
 const BPF_PROG_LOAD: libc::c_long = 5;
 const BPF_PROG_ATTACH: libc::c_long = 8;
 const BPF_PROG_DETACH: libc::c_long = 9;
+const BPF_OBJ_PIN: libc::c_long = 6;
+const BPF_OBJ_GET: libc::c_long = 7;
+const BPF_PROG_GET_FD_BY_ID: libc::c_long = 13;
 const BPF_OBJ_GET_INFO_BY_FD: libc::c_long = 15;
 const BPF_LINK_CREATE: libc::c_long = 28;
 /// `BPF_PROG_TYPE_CGROUP_SOCK_ADDR`.
@@ -97,6 +102,30 @@ impl Drop for Attached {
             }
         }
     }
+}
+
+/// Puts a link as an older agent made it, attached without any order, in the place of a pinned one
+/// that is on `cgroup`.
+///
+/// # Errors
+/// The kernel refuses.
+pub fn make_older(pin: &Path, cgroup: &Path) -> Result<()> {
+    let place = CString::new(pin.as_os_str().as_bytes())?;
+    let beside = CString::new([place.as_bytes(), b"_older"].concat())?;
+    let path = |text: &CStr| [text.as_ptr() as u64 as u32, (text.as_ptr() as u64 >> 32) as u32];
+    let [low, high] = path(&place);
+    let link = owned(bpf(BPF_OBJ_GET, &mut [low, high, 0, 0])?);
+    // struct bpf_link_info: type, id, prog_id, cgroup_id in words 4 and 5, attach_type.
+    let mut info = [0_u32; 8];
+    info_of(&link, &mut info)?;
+    let program = owned(bpf(BPF_PROG_GET_FD_BY_ID, &mut [info[2], 0, 0])?);
+    let cgroup = File::open(cgroup)?;
+    let (fd, target) = (program.as_raw_fd() as u32, cgroup.as_raw_fd() as u32);
+    let older = owned(bpf(BPF_LINK_CREATE, &mut [fd, target, info[6], 0])?);
+    let [low, high] = path(&beside);
+    bpf(BPF_OBJ_PIN, &mut [low, high, older.as_raw_fd() as u32, 0])?;
+    std::fs::rename(OsStr::from_bytes(beside.as_bytes()), pin)
+        .with_context(|| format!("cannot put a link at {}", pin.display()))
 }
 
 /// Whether this kernel lets programs run before those that are there.
@@ -209,18 +238,23 @@ fn load(code: &[u64], attach_type: u32) -> io::Result<OwnedFd> {
 
 fn id(program: &OwnedFd) -> Result<u32> {
     let mut info = [0_u32; 2];
-    let address = info.as_mut_ptr() as u64;
-    let mut attribute = [
-        program.as_raw_fd() as u32,
-        size_of_val(&info) as u32,
-        address as u32,
-        (address >> 32) as u32,
-    ];
-    bpf(BPF_OBJ_GET_INFO_BY_FD, &mut attribute)?;
+    info_of(program, &mut info)?;
     match info {
         [SOCK_ADDR, id] => Ok(id),
         other => bail!("the kernel says {other:?} of a program"),
     }
+}
+
+/// Reads the head of what the kernel says of a program or a link.
+fn info_of<const N: usize>(object: &OwnedFd, info: &mut [u32; N]) -> io::Result<()> {
+    let address = info.as_mut_ptr() as u64;
+    let mut attribute = [
+        object.as_raw_fd() as u32,
+        size_of_val(info) as u32,
+        address as u32,
+        (address >> 32) as u32,
+    ];
+    bpf(BPF_OBJ_GET_INFO_BY_FD, &mut attribute).map(drop)
 }
 
 fn bpf<const N: usize>(

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
+use rustix::thread::CapabilitySet;
 use topo_lb_tests::cgroup::Cgroup;
 use topo_lb_tests::foreign::{self, Foreign, Means, NAME, Rule};
 use topo_lb_tests::scene::{HERE, NOBODY4, NOBODY6, Scene, WEB4, WEB6, at, prepared};
@@ -241,6 +242,118 @@ fn a_program_that_takes_the_probe_s_address_is_met_by_the_probe() -> Result<()> 
             ensure!(code == Some(1), "check said {code:?}: {text}");
             let failed = |line: &str| line.starts_with("FAILED") && line.contains("self-probe");
             ensure!(text.lines().any(failed), "the self-probe is content: {text}");
+            Ok(())
+        },
+    )
+}
+
+#[test]
+fn links_of_an_older_agent_get_the_first_place_and_no_connection_notices() -> Result<()> {
+    prepared(
+        |_| {},
+        |scene| {
+            let (pod, node) = (pod(scene)?, node(scene)?);
+            scene.agent.resume()?;
+            scene.agent.stop()?;
+            for hook in ["connect4", "connect6", "sendmsg4", "sendmsg6"] {
+                foreign::make_older(&scene.agent.pins().join("links").join(hook), &node)?;
+            }
+            let mut caller = scene.cluster.pod("a")?.client()?;
+            let agent = &mut scene.agent;
+            // This client is in another cgroup than the foreign program.
+            let (tally, other) = caller.call_during(Via::Http, at(WEB4)?, || {
+                let other = Foreign::attach(&pod, Means::Link, &rules()?)?;
+                agent.resume()?;
+                Ok(other)
+            })?;
+            ensure!(tally.failures.is_empty() && tally.answered() > 0, "{tally}");
+            ensure!(tally.pods().into_iter().eq(ALL), "{tally}");
+            decides_or_says(scene, &other, &node)
+        },
+    )
+}
+
+#[test]
+fn programs_that_come_and_go_are_said_once_and_nothing_is_lost() -> Result<()> {
+    prepared(
+        |_| {},
+        |scene| {
+            let node = node(scene)?;
+            scene.agent.resume()?;
+            let mut caller = scene.cluster.pod("a")?.client()?;
+            let scene = &*scene;
+            let (tally, ()) = caller.call_during(Via::Http, at(WEB4)?, || {
+                // They concern another address than the caller's.
+                let rule = [Rule::Deny("203.0.113.1".parse()?)];
+                until("a word about them", SAYS * 5, || {
+                    let other = before(scene, &rule)?;
+                    std::thread::sleep(Duration::from_millis(100));
+                    drop(other);
+                    std::thread::sleep(Duration::from_millis(100));
+                    let answer = scene.agent.get("/readyz")?;
+                    Ok(if answer.status == 503 { Ok(()) } else { Err(answer.body) })
+                })?;
+                for _ in 0..30 {
+                    let other = before(scene, &rule)?;
+                    std::thread::sleep(Duration::from_millis(100));
+                    drop(other);
+                    std::thread::sleep(Duration::from_millis(100));
+                    let answer = scene.agent.get("/readyz")?;
+                    ensure!(answer.status == 503, "it is content in between: {}", answer.body);
+                }
+                Ok(())
+            })?;
+            ensure!(tally.failures.is_empty() && tally.answered() > 0, "{tally}");
+            ensure!(tally.pods().into_iter().eq(ALL), "{tally}");
+            let log = scene.agent.log();
+            let said = log.lines().filter(|line| line.contains("runs before topo-lb's")).count();
+            ensure!(said == 1, "it is said {said} times: {log}");
+            is_content(scene, &node)
+        },
+    )
+}
+
+#[test]
+fn an_agent_with_few_capabilities_names_programs_by_their_ids() -> Result<()> {
+    prepared(
+        |_| {},
+        |scene| {
+            let needed = CapabilitySet::BPF | CapabilitySet::NET_ADMIN | CapabilitySet::PERFMON;
+            scene.agent.keep_only(needed);
+            scene.agent.resume()?;
+            let other = before(scene, &rules()?)?;
+            until("a word about the foreign program", SAYS, || {
+                let answer = scene.agent.get("/readyz")?;
+                let named = other.ids().any(|id| answer.body.contains(&format!("program {id} ")));
+                Ok(if answer.status == 503 && named { Ok(()) } else { Err(answer.body) })
+            })?;
+            ensure!(gauge(scene)? == 4, "{} hooks are overridden, not 4", gauge(scene)?);
+            Ok(())
+        },
+    )
+}
+
+#[test]
+fn a_program_that_is_tolerated_is_no_reason_not_to_be_ready() -> Result<()> {
+    prepared(
+        |_| {},
+        |scene| {
+            // In a place that no agent can take from it.
+            let (pod, node) = (pod(scene)?, node(scene)?);
+            let (place, means, root) = match foreign::orders(&node)? {
+                true => (&node, Means::First, &pod),
+                false => (&pod, Means::Link, &node),
+            };
+            let _other = Foreign::attach(place, means, &rules()?)?;
+            scene.agent.set("--cgroup-root", root.to_str().context("UTF-8")?);
+            scene.agent.set("--tolerate-programs", "foreign_*");
+            // The first look is over when an agent is there.
+            scene.agent.resume()?;
+            let answer = scene.agent.get("/readyz?verbose")?;
+            ensure!(answer.body.contains("[+] precedence"), "{}", answer.body);
+            ensure!(gauge(scene)? == 0, "{} hooks are overridden", gauge(scene)?);
+            let hooks = scene.agent.list("hooks")?.to_string();
+            ensure!(hooks.contains(NAME), "list hooks does not show it: {hooks}");
             Ok(())
         },
     )

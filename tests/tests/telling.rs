@@ -10,6 +10,7 @@ use topo_lb_tests::agent::{Agent, Binary};
 use topo_lb_tests::api::{self, READ, allow, change, create, installed, reading};
 use topo_lb_tests::cluster::{Cluster, NodePlan};
 use topo_lb_tests::control_plane::{AGENT, ControlPlane};
+use topo_lb_tests::foreign::{self, Foreign, Means, Rule};
 use topo_lb_tests::lab::within;
 use topo_lb_tests::requirements;
 use topo_lb_tests::scene::{HERE, KEYS, ZONE};
@@ -125,6 +126,34 @@ fn wait_for(
         Ok(if found.is_some() { Ok(()) } else { Err(format!("{all:?}")) })
     })?;
     Ok(found.context("it was found")?.2)
+}
+
+#[test]
+fn a_node_shows_once_that_others_decide_before_topo_lb() -> Result<()> {
+    play(true, |cluster, plane, agent| {
+        let node = cluster.node(HERE)?.cgroup_path();
+        let rules = [Rule::Deny([203, 0, 113, 1].into())];
+        let means = if foreign::orders(node)? { Means::First } else { Means::Link };
+        let place = if means == Means::First { node.to_owned() } else { node.join("client") };
+        let other = Foreign::attach(&place, means, &rules)?;
+        let event = wait_for(plane, HERE, "ConnectionsOverridden")?;
+        ensure!(event["type"] == "Warning" && event["regarding"]["kind"] == "Node", "{event}");
+        let note = event["note"].as_str().unwrap_or_default();
+        let is_named = |id| note.contains(&format!("program {id} ({}) runs before", foreign::NAME));
+        ensure!(other.ids().any(is_named), "{note}");
+        // It is not told again while it lasts: what is told later is told after it.
+        let more = Foreign::attach(&place, means, &rules)?;
+        until("a word about the other program", SOON, || {
+            let answer = agent.get("/readyz")?;
+            let named = |id| answer.body.contains(&format!("program {id} "));
+            let more = more.ids().any(named) || answer.body.contains("3 more");
+            Ok(if more { Ok(()) } else { Err(answer.body) })
+        })?;
+        let all = told(plane)?;
+        let count = all.iter().filter(|(_, reason, _)| reason == "ConnectionsOverridden").count();
+        ensure!(count == 1, "{count} Events: {all:?}");
+        Ok(())
+    })
 }
 
 #[test]

@@ -21,7 +21,7 @@ use crate::datapath::attach;
 use crate::datapath::load::{Datapath, Options};
 use crate::datapath::self_probe::{self, ProbeError};
 use crate::device::Pattern;
-use crate::events::counted;
+use crate::events::{self, counted};
 use crate::events::publish::Teller;
 use crate::heap;
 use crate::known::Known;
@@ -281,6 +281,12 @@ fn telemetry(config: &Config) -> anyhow::Result<Telemetry> {
     if has_listener {
         let pin_dir = config.datapath.pin_dir.clone();
         tokio::spawn(counted::follow(telemetry.desk(), pin_dir));
+    }
+    if let Source::Kube(target @ (KubeTarget::Kubeconfig(_) | KubeTarget::Inferred)) =
+        &config.source
+    {
+        let (target, node) = (target.clone(), Arc::clone(&config.node));
+        events::node::start(target, node, telemetry.readiness(), Arc::clone(&figures));
     }
     let sources = admin::Sources {
         node: Arc::clone(&config.node),

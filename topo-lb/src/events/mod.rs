@@ -3,6 +3,7 @@
 pub mod concern;
 pub mod counted;
 pub mod ledger;
+pub mod node;
 pub mod outbox;
 pub mod publish;
 pub mod rate;

@@ -1,0 +1,112 @@
+//! Tells what concerns the whole node as an Event at its Node: that programs of others run before
+//! topo-lb's.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::ObjectReference;
+use kube::runtime::events::{Event, EventType, Recorder, Reporter};
+use tokio::sync::watch;
+use tracing::{debug, warn};
+
+use crate::metrics::{Figures, count};
+use crate::readiness::Readiness;
+use crate::source::kube::{KubeTarget, connect};
+
+/// The Event's reason.
+const REASON: &str = "ConnectionsOverridden";
+/// And its action: what the agent was doing.
+const ACTION: &str = "Attach";
+/// The API server takes notes of up to 1 KiB.
+const LONGEST_NOTE: usize = 1000;
+/// Pause before an Event that was not taken is told again, and after one that was: programs that come
+/// and go are no storm of Events.
+const PAUSE: Duration = Duration::from_secs(30);
+
+/// Follows the agent's readiness from now on, and tells one Event each time that programs of others
+/// begin to run before topo-lb's.
+pub fn start(
+    target: KubeTarget,
+    node: Arc<str>,
+    readiness: watch::Receiver<Readiness>,
+    figures: Arc<Figures>,
+) {
+    tokio::spawn(follow(target, node, readiness, figures));
+}
+
+async fn follow(
+    target: KubeTarget,
+    node: Arc<str>,
+    mut readiness: watch::Receiver<Readiness>,
+    figures: Arc<Figures>,
+) {
+    let mut has_warned = false;
+    let mut recorder = None;
+    loop {
+        let Some(sentence) = next(&mut readiness).await else { return };
+        match tell(&mut recorder, &target, &node, &sentence).await {
+            Ok(()) => {
+                count(&figures.events_sent);
+                has_warned = false;
+                if readiness.wait_for(|readiness| readiness.overridden.is_none()).await.is_err() {
+                    return;
+                }
+            }
+            Err(reason) => {
+                count(&figures.events_failed);
+                if std::mem::replace(&mut has_warned, true) {
+                    debug!("the Event {REASON} of this Node cannot be told: {reason}");
+                } else {
+                    warn!("the Event {REASON} of this Node cannot be told: {reason}");
+                }
+            }
+        }
+        tokio::time::sleep(PAUSE).await;
+    }
+}
+
+/// Waits until there is something to tell; `None` where the agent ends.
+async fn next(readiness: &mut watch::Receiver<Readiness>) -> Option<String> {
+    let readiness = readiness.wait_for(|readiness| readiness.overridden.is_some()).await.ok()?;
+    readiness.overridden.clone()
+}
+
+/// Tells one Event. The recorder stays: it makes a series of Events that come again.
+async fn tell(
+    recorder: &mut Option<Recorder>,
+    target: &KubeTarget,
+    node: &Arc<str>,
+    sentence: &str,
+) -> Result<(), String> {
+    let recorder = match recorder {
+        Some(recorder) => recorder,
+        None => {
+            let client = connect(target).await.map_err(|error| error.to_string())?.client();
+            let instance = Some(node.to_string());
+            let reporter = Reporter { controller: "topo-lb".to_owned(), instance };
+            recorder.insert(Recorder::new(client, reporter))
+        }
+    };
+    let mut note = sentence.to_owned();
+    note.truncate(note.floor_char_boundary(LONGEST_NOTE));
+    let event = Event {
+        type_: EventType::Warning,
+        reason: REASON.to_owned(),
+        note: Some(note),
+        action: ACTION.to_owned(),
+        secondary: None,
+    };
+    recorder.publish(&event, &reference(node)).await.map_err(|error| error.to_string())
+}
+
+/// The Node as the kubelet's Events refer to it, with its name for a UID: `kubectl describe node` finds
+/// them by that.
+fn reference(node: &Arc<str>) -> ObjectReference {
+    ObjectReference {
+        api_version: Some("v1".to_owned()),
+        kind: Some("Node".to_owned()),
+        name: Some(node.to_string()),
+        uid: Some(node.to_string()),
+        ..ObjectReference::default()
+    }
+}
