@@ -14,7 +14,7 @@ use topo_lb_tests::traffic::Via;
 use topo_lb_tests::wait::until;
 
 const ALL: &[&str] = &["a", "b", "c", "d"];
-/// The agent looks every two seconds.
+/// The agent looks every second.
 const NOTICES: Duration = Duration::from_secs(8);
 
 fn serves(scene: &mut Scene<'_>) -> Result<()> {

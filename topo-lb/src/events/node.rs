@@ -106,6 +106,8 @@ fn reference(node: &Arc<str>) -> ObjectReference {
         api_version: Some("v1".to_owned()),
         kind: Some("Node".to_owned()),
         name: Some(node.to_string()),
+        // Without one the recorder chooses kube-system, which Kubernetes 1.20 does not take.
+        namespace: Some("default".to_owned()),
         uid: Some(node.to_string()),
         ..ObjectReference::default()
     }

@@ -39,7 +39,7 @@ struct Known {
 
 /// In the order of running. `tc_packets` is the last because one of its tests makes connections
 /// older than a machine is that has only just booted.
-const SUITES: [Known; 5] = [
+const SUITES: [Known; 6] = [
     Known { name: "verifier", short: &[], skipped: &[], has_mptcp: false },
     Known {
         name: "connect",
@@ -56,6 +56,16 @@ const SUITES: [Known; 5] = [
         short: &[
             "every_endpoint_answers_as_the_service",
             "a_socket_moves_when_its_endpoint_stops_serving",
+        ],
+        skipped: &[],
+        has_mptcp: false,
+    },
+    // These kernels do not order programs: the agent has to say who decides.
+    Known {
+        name: "foreign",
+        short: &[
+            "beside_another_load_balancer_on_the_same_cgroup_it_decides_or_says_so",
+            "a_load_balancer_that_is_first_is_named_everywhere_until_it_has_gone",
         ],
         skipped: &[],
         has_mptcp: false,
