@@ -222,13 +222,9 @@ fn what_the_last_agent_left_outlasts_a_restart_without_a_server() -> Result<()> 
         edge.plane.kill_api_server();
         fs::write(edge.file(), older)?;
         edge.agent.resume()?;
-        let agent = &edge.agent;
-        let (tally, _) = edge.client.call_during(Via::Http, at(WEB)?, || {
-            until("a word about the older state", SOON, || {
-                let log = agent.log();
-                Ok(if log.contains("is no older") { Ok(()) } else { Err(log) })
-            })
-        })?;
+        let log = edge.agent.log();
+        ensure!(log.contains("is no older"), "it does not say so:\n{log}");
+        let tally = edge.client.call(Via::Http, at(WEB)?, 200)?;
         ensure!(tally.is_of(&SERVERS), "by an older state than the kernel's: {tally}");
 
         edge.plane.start_api_server()?;
