@@ -34,6 +34,13 @@ pub(super) struct Ticket {
     number: u64,
 }
 
+impl Ticket {
+    /// Different for members that came one after the other.
+    pub(super) fn low_byte(&self) -> u8 {
+        self.number.to_le_bytes()[0]
+    }
+}
+
 /// Members by peer, oldest first.
 #[derive(Debug)]
 pub(super) struct Crowd<T> {

@@ -22,7 +22,8 @@ use tokio::time::{sleep, timeout};
 use super::crowd::{Crowd, Peer, Ticket};
 use super::head::{self, LONGEST, NoHead};
 
-/// The head of a request is there so long after the connection was made, or never.
+/// The head of a request is there so long after the connection was made, or never. Some have up to
+/// twice as long: a crowd that has come at once must not be closed, and come again, at once.
 const HEAD: Duration = Duration::from_secs(5);
 /// An answer is made and taken within this time.
 const ANSWER: Duration = Duration::from_secs(60);
@@ -122,6 +123,11 @@ struct Place {
 }
 
 impl Place {
+    /// How long the head may take.
+    fn patience(&self) -> Duration {
+        HEAD + HEAD * u32::from(self.ticket.low_byte()) / 256
+    }
+
     /// Ends when the place is wanted for another one.
     async fn lost(&mut self) {
         // Nobody sends: the sender is dropped.
@@ -141,27 +147,36 @@ where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let mut head = Vec::new();
+    let patience = waiting.patience();
     let read = tokio::select! {
         () = waiting.lost() => return,
-        read = timeout(HEAD, head::read(&mut stream, &mut head)) => read,
+        read = timeout(patience, head::read(&mut stream, &mut head)) => read,
+    };
+    let read = match read {
+        Ok(Err(NoHead::Closed)) => return,
+        Err(_) => {
+            if !head.is_empty() {
+                let sentence =
+                    format!("the head of the request did not come within {} s", HEAD.as_secs());
+                // Nothing was written before: there is room for it.
+                let text = refusal("408 Request Timeout", &sentence);
+                let _ = timeout(LINGER, stream.write_all(text.as_bytes())).await;
+            }
+            return;
+        }
+        Ok(read) => read,
     };
     let mut place = answering.take(peer);
     drop(waiting);
     // Boxed: what waits for a head needs no room for what is answered.
     let rest = Box::pin(async {
         match read {
-            Ok(Ok(())) => answer(stream, head, router).await,
-            Ok(Err(NoHead::TooLong)) => {
+            Ok(()) => answer(stream, head, router).await,
+            Err(_) => {
                 let status = "431 Request Header Fields Too Large";
                 let sentence = format!("the head of a request has at most {LONGEST} bytes");
-                refuse(stream, status, &sentence).await;
+                refuse(stream, &refusal(status, &sentence)).await;
             }
-            Err(_) if !head.is_empty() => {
-                let sentence =
-                    format!("the head of the request did not come within {} s", HEAD.as_secs());
-                refuse(stream, "408 Request Timeout", &sentence).await;
-            }
-            Ok(Err(NoHead::Closed)) | Err(_) => {}
         }
     });
     tokio::select! {
@@ -190,13 +205,17 @@ where
     }
 }
 
-/// Says why there is no answer.
-async fn refuse(mut stream: impl AsyncRead + AsyncWrite + Unpin, status: &str, sentence: &str) {
+/// An answer that says why there is none.
+fn refusal(status: &str, sentence: &str) -> String {
     let length = sentence.len() + 1;
-    let text = format!(
+    format!(
         "HTTP/1.1 {status}\r\nContent-Type: text/plain; charset=utf-8\r\nConnection: close\r\n\
          Content-Length: {length}\r\n\r\n{sentence}\n"
-    );
+    )
+}
+
+/// Says why there is no answer, to a peer that may still be sending.
+async fn refuse(mut stream: impl AsyncRead + AsyncWrite + Unpin, text: &str) {
     let written = async {
         stream.write_all(text.as_bytes()).await?;
         stream.shutdown().await
