@@ -174,6 +174,20 @@ impl Cluster {
         })
     }
 
+    /// A server on a node, outside of its cgroup, at addresses that the node has.
+    ///
+    /// # Errors
+    /// There is no such node, or it does not start.
+    pub fn serve_on(&self, node: &str, name: &str, listen: &[SocketAddr]) -> Result<Running> {
+        let node = self.node(node)?;
+        serve(name, listen, |mut command| {
+            let _permit = interrupt::permit();
+            self.beside(node, &mut command)?;
+            let child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
+            Ok(Running::new(child.context("cannot start a server on a node")?))
+        })
+    }
+
     /// A client that stands for a virtual machine behind the device of the pod `pod`: in the pod's
     /// network namespace, and in no cgroup that an agent serves.
     ///

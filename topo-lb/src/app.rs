@@ -144,7 +144,8 @@ async fn follow(
 ) -> anyhow::Result<()> {
     // First: what is wrong with this host is told at once, and not when an API server answers.
     Datapath::check_host(&config.datapath)?;
-    let (mut events, saver) = events(&config).await?;
+    let (events, saver) = events(&config).await?;
+    let mut events: Events = Box::pin(source::with_local_addresses(events));
     let lists_all = !config.devices.is_empty() || config.terminate_tcp;
     let reconciler = Reconciler::new(config.node.clone(), config.scope, lists_all);
     let telemetry = telemetry(&config)?;

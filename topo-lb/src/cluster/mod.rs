@@ -42,4 +42,9 @@ pub enum Update {
     AllSlices(Vec<Slice>, Vec<SliceId>),
     /// All Nodes there are, and those that are only named.
     AllNodes(Vec<Node>, Vec<std::sync::Arc<str>>),
+    /// All addresses that devices of this host have now, each with the name of a device.
+    LocalAddresses(LocalAddresses),
 }
+
+/// Addresses of devices of this host, each with the name of a device that has it.
+pub type LocalAddresses = std::collections::BTreeMap<std::net::IpAddr, std::sync::Arc<str>>;

@@ -88,6 +88,8 @@ pub struct PolicySources {
     pub spill: Option<Arc<str>>,
     /// Annotation `topo-lb.io/refusal`.
     pub refusal: Option<Arc<str>>,
+    /// Annotation `topo-lb.io/handle`.
+    pub handle: Option<Arc<str>>,
     /// Field `spec.trafficDistribution`, or annotation `service.kubernetes.io/topology-mode`
     /// (before 1.27 `…/topology-aware-hints`): hints are asked for.
     pub hints_asked: bool,

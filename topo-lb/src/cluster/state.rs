@@ -1,13 +1,14 @@
 //! The last good objects, and which Services a change to one of them touches.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use super::kept::{Endpoint, Endpoints, Shared};
 use super::labels::Labels;
 use super::service::{Service, ServiceId};
 use super::slice::{Slice, SliceId};
-use super::{Node, Update};
+use super::{LocalAddresses, Node, Update};
 
 /// Services whose routes an update may have changed, those that are gone among them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -31,6 +32,8 @@ pub struct State {
     of_service: HashMap<ServiceId, Vec<Arc<SliceId>>>,
     /// Slices by the nodes that their endpoints are on, whether the Nodes are there or not.
     on_node: HashMap<Arc<str>, HashSet<Arc<SliceId>>>,
+    /// What this host has: a ClusterIP among them is somebody's on this node.
+    local: LocalAddresses,
     shared: Shared,
 }
 
@@ -41,6 +44,7 @@ impl PartialEq for State {
             && self.nodes == other.nodes
             && self.of_service == other.of_service
             && self.on_node == other.on_node
+            && self.local == other.local
     }
 }
 
@@ -86,6 +90,7 @@ impl State {
                     self.put_node(node, this_node, &mut changed);
                 }
             }
+            Update::LocalAddresses(all) => self.put_local(all, &mut changed),
         }
         changed
     }
@@ -121,6 +126,22 @@ impl State {
     #[must_use]
     pub fn node(&self, name: &str) -> Option<&Labels> {
         self.nodes.get(name)
+    }
+
+    /// The device of this host that has an address.
+    #[must_use]
+    pub fn local_device(&self, address: IpAddr) -> Option<&Arc<str>> {
+        self.local.get(&address)
+    }
+
+    fn put_local(&mut self, all: LocalAddresses, changed: &mut Changed) {
+        let before = std::mem::replace(&mut self.local, all);
+        let differs = |address: &IpAddr| before.get(address) != self.local.get(address);
+        for (id, service) in &self.services {
+            if service.cluster_ips.iter().any(differs) {
+                changed.services.insert(id.clone());
+            }
+        }
     }
 
     fn put_service(&mut self, service: Service, changed: &mut Changed) {

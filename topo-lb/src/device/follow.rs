@@ -25,6 +25,19 @@ impl Changes {
     ///
     /// The kernel gives no socket, or this is called outside of the runtime.
     pub fn listen() -> io::Result<Self> {
+        Self::of(libc::RTMGRP_LINK)
+    }
+
+    /// Listens to changes of addresses, rather than of devices.
+    ///
+    /// # Errors
+    ///
+    /// As those of [`listen`](Self::listen).
+    pub(super) fn of_addresses() -> io::Result<Self> {
+        Self::of(libc::RTMGRP_IPV4_IFADDR | libc::RTMGRP_IPV6_IFADDR)
+    }
+
+    fn of(groups: libc::c_int) -> io::Result<Self> {
         let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
         // SAFETY: no memory is involved.
         let socket = unsafe { libc::socket(libc::AF_NETLINK, kind, libc::NETLINK_ROUTE) };
@@ -36,7 +49,7 @@ impl Changes {
         // SAFETY: all zero is a valid address.
         let mut address: libc::sockaddr_nl = unsafe { zeroed() };
         address.nl_family = libc::AF_NETLINK as u16;
-        address.nl_groups = libc::RTMGRP_LINK as u32;
+        address.nl_groups = groups as u32;
         let length = size_of::<libc::sockaddr_nl>() as u32;
         // SAFETY: an address of this length.
         let result = unsafe { libc::bind(socket.as_raw_fd(), (&raw const address).cast(), length) };

@@ -1,5 +1,6 @@
-//! Network devices: which of them are chosen, and when they come and go.
+//! Network devices: which of them are chosen, when they come and go, and their addresses.
 
+pub mod address;
 mod follow;
 mod pattern;
 

@@ -7,7 +7,7 @@ use crate::topology::decision::{Choice, Endpoint, Status};
 use crate::topology::hints::Off;
 use crate::topology::label::{Absent, ZONE};
 use crate::topology::validation::ANY;
-use crate::topology::{Decision, Verdict};
+use crate::topology::{Bypass, Decision, Verdict};
 
 /// Characters of somebody else's text that a sentence repeats.
 const SHOWN: usize = 80;
@@ -58,10 +58,8 @@ pub(crate) fn decision(decision: &Decision<'_>, this_node: &str, known: bool) ->
 }
 
 fn family(decision: &Decision<'_>, choice: &Choice<'_>) -> String {
-    if choice.verdict == Verdict::Bypass {
-        return "left to kube-proxy: it carries no topology policy, and only Services that do are \
-                handled (--scope opt-in)"
-            .to_owned();
+    if let Some(bypass) = choice.bypass {
+        return left_alone(bypass);
     }
     let mut text = match choice.cause {
         Cause::NoEndpoint(lack) => no_endpoint(decision, choice, lack),
@@ -93,6 +91,24 @@ fn family(decision: &Decision<'_>, choice: &Choice<'_>) -> String {
         text += "; no endpoint is ready, so those that are terminating but still serve stand in";
     }
     text
+}
+
+/// Why connections go on untouched.
+fn left_alone(bypass: Bypass<'_>) -> String {
+    match bypass {
+        Bypass::OutOfScope => {
+            "left to kube-proxy: it carries no topology policy, and only Services \
+                               that do are handled (--scope opt-in)"
+                .to_owned()
+        }
+        Bypass::Annotation => {
+            "left to kube-proxy: annotation topo-lb.io/handle says `false`".to_owned()
+        }
+        Bypass::Local { address, device } => format!(
+            "left alone: device {} of this node has {address}, so a process of the node serves it",
+            shown(device)
+        ),
+    }
 }
 
 /// What became of the endpoints on this node, where that has to be said.
@@ -298,7 +314,7 @@ pub(super) fn endpoint(decision: &Decision<'_>, endpoint: &Endpoint<'_>) -> Stri
             let share = share.unwrap_or_default();
             format!("for the {share} of new connections that spill, by key {}", key_name(key))
         }
-        Status::OutOfScope => "left to kube-proxy".to_owned(),
+        Status::LeftAlone => "left to kube-proxy".to_owned(),
         Status::OtherFamily(family) => {
             format!("the Service has no {} ClusterIP", family.name())
         }

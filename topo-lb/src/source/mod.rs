@@ -8,7 +8,10 @@ pub mod saved;
 
 use std::time::SystemTime;
 
+use futures::{Stream, StreamExt as _, future, stream};
+
 use crate::cluster::Update;
+use crate::device::address;
 use object::{Identity, LeftOut, Meshed, ObjectError};
 
 /// A whole cluster as it is described at one moment.
@@ -72,4 +75,23 @@ pub enum Freshness {
     Live,
     /// It is as it was at that moment: when it was saved, or when the API server was heard of last.
     AsOf(SystemTime),
+}
+
+/// What a source says, and the addresses of this host: those that are there now come first, before
+/// the source can be complete. Ends with the source.
+pub fn with_local_addresses(
+    source: impl Stream<Item = Event> + Send + 'static,
+) -> impl Stream<Item = Event> + Send {
+    let mut addresses = Box::pin(address::follow());
+    stream::once(async move {
+        let first = addresses.next().await.unwrap_or_default();
+        let said = |all| Event::Update(Update::LocalAddresses(all));
+        let source = source.map(Some).chain(stream::once(future::ready(None)));
+        stream::iter([said(first)]).chain(
+            stream::select(source, addresses.map(move |all| Some(said(all))))
+                .take_while(|event| future::ready(event.is_some()))
+                .filter_map(future::ready),
+        )
+    })
+    .flatten()
 }

@@ -37,12 +37,13 @@ pub fn contested(state: &State, scope: Scope) -> HashMap<Frontend, Vec<Claimant<
         let Some(service) = state.service(id).filter(|service| has_frontends(service)) else {
             continue;
         };
-        if !policy::of(service).is_in(scope, service) {
+        if policy::of(service).bypass(scope, service).is_some() {
             continue;
         }
         for (place, port) in service.ports.iter().enumerate() {
             let ServicePort { port, protocol, .. } = *port;
-            for &address in &service.cluster_ips {
+            let ours = |&&address: &&IpAddr| state.local_device(address).is_none();
+            for &address in service.cluster_ips.iter().filter(ours) {
                 let frontend = Frontend { address, port, protocol };
                 claims.entry(frontend).or_default().push((id, place));
             }

@@ -15,7 +15,7 @@ use super::label::{Absent, Here, Site, ZONE};
 use super::policy::{Policy, Rules};
 use super::spill::Share;
 use super::validation::Ignored;
-use super::{PolicyKind, PolicySource, Verdict};
+use super::{Bypass, PolicyKind, PolicySource, Verdict};
 
 /// What a Service port's connections do, and why.
 #[derive(Clone, Debug, PartialEq)]
@@ -79,7 +79,9 @@ pub struct Choice<'a> {
     pub family: Family,
     /// Route, refuse or bypass.
     pub verdict: Verdict,
-    /// Why.
+    /// Why it is bypass, where it is.
+    pub bypass: Option<Bypass<'a>>,
+    /// Why the endpoints are chosen, or would be.
     pub cause: Cause<'a>,
     /// Endpoints of this family.
     pub total: usize,
@@ -144,8 +146,8 @@ pub enum Status<'a> {
     Chosen(Cause<'a>),
     /// Selected for connections that spill, by this key.
     Wider(&'a str),
-    /// The Service is not ours.
-    OutOfScope,
+    /// topo-lb leaves the Service alone.
+    LeftAlone,
     /// The Service has no ClusterIP of this family.
     OtherFamily(Family),
     /// Neither ready nor terminating.
@@ -197,22 +199,24 @@ impl<'a> Decision<'a> {
         service: &'a Service,
         port: &'a ServicePort,
         policy: &Policy<'a>,
-        in_scope: bool,
+        bypass: Option<Bypass<'a>>,
     ) -> Self {
         let mut choices = Vec::new();
         let mut endpoints = Vec::new();
         let mut hinted = false;
         let families = Family::all_of(service);
         for &family in &families {
+            let bypass = bypass.or_else(|| super::local(state, service, family));
             let done = Evaluation::of(state, here, service, port, &policy.rules, family);
             hinted |= done.hinted;
             choices.push(Choice {
                 family,
-                verdict: match (in_scope, done.chosen) {
-                    (false, _) => Verdict::Bypass,
-                    (true, 0) => Verdict::Refuse,
-                    (true, _) => Verdict::Route,
+                verdict: match (bypass, done.chosen) {
+                    (Some(_), _) => Verdict::Bypass,
+                    (None, 0) => Verdict::Refuse,
+                    (None, _) => Verdict::Route,
                 },
+                bypass,
                 cause: done.cause,
                 total: done.candidates.len(),
                 near: done.near,
@@ -223,10 +227,9 @@ impl<'a> Decision<'a> {
                 wider: wider(&done, &policy.rules),
             });
             for (candidate, standing) in done.candidates.iter().zip(&done.standings) {
-                let status = if in_scope {
-                    status(candidate.site, *standing, &done, &policy.rules)
-                } else {
-                    Status::OutOfScope
+                let status = match bypass {
+                    None => status(candidate.site, *standing, &done, &policy.rules),
+                    Some(_) => Status::LeftAlone,
                 };
                 endpoints.push(endpoint(candidate, here, status));
             }

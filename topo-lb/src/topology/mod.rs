@@ -134,6 +134,22 @@ impl Verdict {
     }
 }
 
+/// Why connections go on untouched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Bypass<'a> {
+    /// The Service carries no policy, in [`Scope::OptIn`].
+    OutOfScope,
+    /// Annotation `topo-lb.io/handle: "false"`.
+    Annotation,
+    /// A device of this node has the ClusterIP: somebody on the node serves it.
+    Local {
+        /// The ClusterIP.
+        address: IpAddr,
+        /// The device.
+        device: &'a str,
+    },
+}
+
 /// One endpoint that this node may use: 20 bytes, of which a cluster has very many.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Chosen {
@@ -200,14 +216,14 @@ pub fn decide<'a>(
     };
     let here = Here::of(state, this_node);
     let policy = policy::of(service);
-    let in_scope = policy.is_in(scope, service);
-    let decision = |port| Decision::of(state, here, service, port, &policy, in_scope);
+    let bypass = policy.bypass(scope, service);
+    let decision = |port| Decision::of(state, here, service, port, &policy, bypass);
     service.ports.iter().map(decision).collect()
 }
 
 /// What the datapath is to do for a Service: one route per port and address family that has a
-/// ClusterIP, in that order. Empty for a Service that is not there, that has no ClusterIP, or that
-/// is not ours.
+/// ClusterIP, in that order, without the ClusterIPs that a device of this node has. Empty for a
+/// Service that is not there, that has no ClusterIP, or that is not ours.
 #[must_use]
 pub fn routes(state: &State, this_node: &str, scope: Scope, id: &ServiceId) -> Vec<Route> {
     let Some(service) = state.service(id).filter(|service| has_frontends(service)) else {
@@ -215,7 +231,7 @@ pub fn routes(state: &State, this_node: &str, scope: Scope, id: &ServiceId) -> V
     };
     let here = Here::of(state, this_node);
     let policy = policy::of(service);
-    if !policy.is_in(scope, service) {
+    if policy.bypass(scope, service).is_some() {
         return Vec::new();
     }
     let families = Family::all_of(service);
@@ -225,7 +241,11 @@ pub fn routes(state: &State, this_node: &str, scope: Scope, id: &ServiceId) -> V
         for &family in &families {
             let done = Evaluation::of(state, here, service, port, &policy.rules, family);
             let name = Arc::clone(&name);
-            routes.push(route(service, port, family, name, &policy.rules, &done, here));
+            let mut route = route(service, port, family, name, &policy.rules, &done, here);
+            route.frontends.retain(|&address| state.local_device(address).is_none());
+            if !route.frontends.is_empty() {
+                routes.push(route);
+            }
         }
     }
     routes
@@ -255,6 +275,17 @@ pub fn serving(
 #[must_use]
 pub fn breaks_a_rule(service: &Service) -> bool {
     !policy::of(service).ignored.is_empty()
+}
+
+/// The device of this host that has the ClusterIPs of a family, if all of them are some device's.
+fn local<'a>(state: &'a State, service: &Service, family: Family) -> Option<Bypass<'a>> {
+    let own = service.cluster_ips.iter().filter(|&&address| Family::of(address) == family);
+    let mut found = None;
+    for &address in own {
+        let device = state.local_device(address)?;
+        found = Some(Bypass::Local { address, device });
+    }
+    found
 }
 
 fn has_frontends(service: &Service) -> bool {

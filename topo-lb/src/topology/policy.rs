@@ -5,7 +5,7 @@ use crate::cluster::Service;
 use super::keys::Keys;
 use super::openyurt::Reach;
 use super::validation::{Field, Ignored, Rule, quoted};
-use super::{PolicySource, Scope, keys, least, openyurt, spill};
+use super::{Bypass, PolicySource, Scope, keys, least, openyurt, spill};
 
 /// The value of `topo-lb.io/refusal`.
 const INTENDED: &str = "intended";
@@ -28,12 +28,27 @@ pub(super) struct Policy<'a> {
     pub(super) ignored: Vec<Ignored>,
     /// The owner says that refusals are meant.
     pub(super) refusal_intended: bool,
+    /// False where the Service asks to be left alone.
+    pub(super) handled: bool,
 }
 
 pub(super) fn of(service: &Service) -> Policy<'_> {
     let mut policy = source_of(service);
     refine(&mut policy, service);
+    match handle(service) {
+        Ok(handled) => policy.handled = handled,
+        Err(rule) => policy.ignored.push(Ignored { what: Field::Handle, rule }),
+    }
     policy
+}
+
+/// Whether the Service lets topo-lb handle it.
+fn handle(service: &Service) -> Result<bool, Rule> {
+    match service.policy.handle.as_deref().map(str::trim) {
+        None | Some("true") => Ok(true),
+        Some("false") => Ok(false),
+        Some(text) => Err(Rule::HandleNotABool { text: quoted(text) }),
+    }
 }
 
 /// Adds what refines keys.
@@ -98,22 +113,28 @@ fn source_of(service: &Service) -> Policy<'_> {
     ] {
         match rules() {
             Some(Ok(rules)) => {
-                return Policy { source, rules, ignored, refusal_intended: false };
+                return Policy { source, rules, ignored, refusal_intended: false, handled: true };
             }
             Some(Err(rule)) => ignored.push(Ignored { what: Field::Policy(source), rule }),
             None => {}
         }
     }
-    Policy { source: PolicySource::None, rules: Rules::None, ignored, refusal_intended: false }
+    let (source, rules) = (PolicySource::None, Rules::None);
+    Policy { source, rules, ignored, refusal_intended: false, handled: true }
 }
 
 impl Policy<'_> {
-    /// Whether topo-lb is to handle `service` at all. In [`Scope::OptIn`] it must carry a policy
-    /// that keeps the rules, or ask for hints.
-    pub(super) fn is_in(&self, scope: Scope, service: &Service) -> bool {
-        match scope {
+    /// Why topo-lb leaves `service` alone, if it does. In [`Scope::OptIn`] it handles Services that
+    /// carry a policy that keeps the rules, or ask for hints.
+    pub(super) fn bypass(&self, scope: Scope, service: &Service) -> Option<Bypass<'static>> {
+        let is_in_scope = match scope {
             Scope::All => true,
             Scope::OptIn => self.source != PolicySource::None || service.policy.hints_asked,
+        };
+        match (self.handled, is_in_scope) {
+            (false, _) => Some(Bypass::Annotation),
+            (true, false) => Some(Bypass::OutOfScope),
+            (true, true) => None,
         }
     }
 }

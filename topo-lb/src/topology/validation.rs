@@ -39,6 +39,8 @@ pub enum Field {
     Spill,
     /// Annotation `topo-lb.io/refusal`.
     Refusal,
+    /// Annotation `topo-lb.io/handle`.
+    Handle,
 }
 
 impl fmt::Display for Field {
@@ -51,6 +53,7 @@ impl fmt::Display for Field {
             Self::MinEndpoints => f.write_str("annotation topo-lb.io/min-endpoints"),
             Self::Spill => f.write_str("annotation topo-lb.io/spill"),
             Self::Refusal => f.write_str("annotation topo-lb.io/refusal"),
+            Self::Handle => f.write_str("annotation topo-lb.io/handle"),
         }
     }
 }
@@ -192,6 +195,14 @@ pub enum Rule {
     )]
     RefusalUnknown {
         /// Quoted.
+        text: String,
+    },
+    /// `topo-lb.io/handle` is neither `true` nor `false`.
+    #[error(
+        "{text} is neither `true` nor `false`; write `false` to have topo-lb leave the Service alone"
+    )]
+    HandleNotABool {
+        /// What is written.
         text: String,
     },
 }

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use topo_lb::cluster::Service;
 use topo_lb::cluster::service::Skipped;
+use topo_lb::cluster::{Service, Update};
 use topo_lb::topology::validation::Rule;
-use topo_lb::topology::{self, PolicyKind, PolicySource, Scope, Verdict};
+use topo_lb::topology::{self, Bypass, PolicyKind, PolicySource, Scope, Verdict};
 
 use crate::made::{Cluster, H, Z, endpoint, id, keyed, node, service};
 
@@ -203,6 +203,62 @@ fn opt_in_leaves_services_without_a_policy_alone() {
     let mut field = service();
     Arc::make_mut(&mut field.policy).spec_topology_keys = vec![Z.into()];
     assert_eq!(verdict(field), Verdict::Route);
+}
+
+#[test]
+fn a_service_that_asks_for_it_is_left_alone_and_nothing_else_is_a_yes_or_a_no() {
+    let handle = |text: &str| {
+        let mut service = keyed(H);
+        Arc::make_mut(&mut service.policy).handle = Some(text.into());
+        cluster(service)
+    };
+    for no in ["false", " false "] {
+        assert!(handle(no).routes("n1").is_empty());
+        handle(no).decided("n1", |decision| {
+            assert_eq!(decision.verdict(), Verdict::Bypass);
+            assert_eq!(decision.choices[0].bypass, Some(Bypass::Annotation));
+            assert_eq!(decision.policy.ignored, []);
+            assert!(decision.endpoints.iter().all(|one| !one.selected()));
+        });
+    }
+    assert_eq!(handle("true").chosen("n1"), ["10.0.0.1"]);
+    for neither in ["", "no", "False", "0", &"x".repeat(1 << 20)] {
+        assert_eq!(handle(neither).chosen("n1"), ["10.0.0.1"], "as if it were not there");
+        handle(neither).decided("n1", |decision| {
+            let sentence = decision.policy.ignored[0].to_string();
+            assert!(
+                sentence.starts_with("annotation topo-lb.io/handle is ignored: "),
+                "{sentence}"
+            );
+            assert!(sentence.len() < 500, "{sentence}");
+        });
+    }
+}
+
+#[test]
+fn a_clusterip_that_a_device_of_this_node_has_gets_no_route() {
+    let mut dual = service();
+    dual.cluster_ips.push("fd00::1".parse().unwrap());
+    let mut state = cluster(dual).state("n1");
+    let local = |address: &str| [(address.parse().unwrap(), "nodelocaldns".into())].into();
+    let routes = |state: &_| topology::routes(state, "n1", Scope::All, &id("svc"));
+    assert_eq!(routes(&state).len(), 2);
+
+    let changed = state.apply(Update::LocalAddresses(local("10.96.0.1")), "n1");
+    assert_eq!(changed.services.into_iter().collect::<Vec<_>>(), [id("svc")]);
+    let left = routes(&state);
+    assert_eq!(left.len(), 1);
+    assert_eq!(left[0].frontends, ["fd00::1".parse::<std::net::IpAddr>().unwrap()]);
+    let decisions = topology::decide(&state, "n1", Scope::All, &id("svc"));
+    let four = &decisions[0].choices[0];
+    assert_eq!(four.verdict, Verdict::Bypass);
+    assert!(matches!(four.bypass, Some(Bypass::Local { device: "nodelocaldns", .. })));
+
+    // Nobody's ClusterIP, and then nothing at all.
+    let changed = state.apply(Update::LocalAddresses(local("10.0.0.1")), "n1");
+    assert_eq!(changed.services.len(), 1);
+    assert_eq!(routes(&state).len(), 2);
+    assert_eq!(state.apply(Update::LocalAddresses([].into()), "n1").services.len(), 0);
 }
 
 #[test]

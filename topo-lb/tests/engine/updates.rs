@@ -52,6 +52,7 @@ impl Last {
                 nodes.retain(|old| all.iter().all(|new| new.name != old.name));
                 nodes.extend(all);
             }
+            Update::LocalAddresses(_) => {}
         }
     }
 }

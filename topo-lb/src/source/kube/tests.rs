@@ -53,6 +53,7 @@ async fn next(events: &mut Events) -> String {
             Update::AllNodes(_, named) => format!("{} nodes", named.len()),
             Update::AllServices(_, named) => format!("{} services", named.len()),
             Update::AllSlices(_, named) => format!("{} slices", named.len()),
+            Update::LocalAddresses(_) => "addresses of this host".to_owned(),
             Update::Node(node) => format!("node {} {:?}", node.name, node.labels.get("pool")),
             Update::Service(service) => format!("service {} {}", service.id, service.ports[0].port),
             Update::Slice(slice) => format!("slice {} {}", slice.id.name, slice.endpoints.len()),

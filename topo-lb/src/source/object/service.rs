@@ -48,6 +48,8 @@ struct Annotations {
     spill: Option<Text>,
     #[serde(rename = "topo-lb.io/refusal")]
     refusal: Option<Text>,
+    #[serde(rename = "topo-lb.io/handle")]
+    handle: Option<Text>,
     #[serde(rename = "service.kubernetes.io/topology-mode")]
     topology_mode: Option<String>,
     #[serde(rename = "service.kubernetes.io/topology-aware-hints")]
@@ -297,6 +299,7 @@ fn policy(annotations: &Annotations, spec: &Spec, names: &mut Names) -> PolicySo
         min_endpoints: shared(&annotations.min_endpoints),
         spill: shared(&annotations.spill),
         refusal: shared(&annotations.refusal),
+        handle: shared(&annotations.handle),
         spec_topology_keys: spec.topology_keys.iter().map(|key| names.share(key)).collect(),
         hints_asked: asked_by_field || asked_by_mode,
     }

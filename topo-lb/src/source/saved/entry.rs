@@ -99,6 +99,8 @@ pub(super) struct ServiceEntry {
     spill: Option<Arc<str>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     refusal: Option<Arc<str>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    handle: Option<Arc<str>>,
     #[serde(default, skip_serializing_if = "is_false")]
     hints_asked: bool,
     #[serde(default, skip_serializing_if = "is_false")]
@@ -144,6 +146,7 @@ impl From<&Service> for ServiceEntry {
             min_endpoints: policy.min_endpoints,
             spill: policy.spill,
             refusal: policy.refusal,
+            handle: policy.handle,
             hints_asked: policy.hints_asked,
             internal_local: service.internal_local,
             external_local: service.external_local,
@@ -178,6 +181,7 @@ impl From<ServiceEntry> for Service {
                 min_endpoints: entry.min_endpoints,
                 spill: entry.spill,
                 refusal: entry.refusal,
+                handle: entry.handle,
                 hints_asked: entry.hints_asked,
             }),
             internal_local: entry.internal_local,
