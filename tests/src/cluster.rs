@@ -199,6 +199,33 @@ impl Cluster {
         Client::new(pod, self.spawn_outside(pod, command)?)
     }
 
+    /// A client in any network namespace, as a guest of a virtual machine: in no cgroup that an agent
+    /// serves.
+    ///
+    /// # Errors
+    /// It does not start.
+    pub fn guest(&self, name: &str, netns: &NetNs) -> Result<Client> {
+        let mut command = Command::new(requirements::pod()?);
+        command.arg("client");
+        let _permit = interrupt::permit();
+        enter(&mut command, netns, Some(&self.agents))?;
+        let child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
+        Client::new(name, Running::new(child.with_context(|| format!("no guest {name}"))?))
+    }
+
+    /// A client in the network namespace of the pod `pod` and in another cgroup of its node.
+    ///
+    /// # Errors
+    /// There is no such pod, or it does not start.
+    pub fn client_in(&self, pod: &str, cgroup: &Cgroup) -> Result<Client> {
+        let mut command = Command::new(requirements::pod()?);
+        command.arg("client");
+        let _permit = interrupt::permit();
+        enter(&mut command, &self.pod(pod)?.netns, Some(cgroup))?;
+        let child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
+        Client::new(pod, Running::new(child.with_context(|| format!("no client in {pod}"))?))
+    }
+
     /// A process in the network namespace of the pod `pod` and in no cgroup that an agent serves,
     /// with its input and output in pipes.
     ///

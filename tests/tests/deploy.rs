@@ -52,6 +52,7 @@ fn the_chart_is_what_kustomize_makes() -> Result<()> {
             overlay_with("opt-in", &["metrics", "mount-bpffs"])?,
         ),
         (chart(&["endSockets=true"])?, overlay_with("opt-in", &["end-sockets"])?),
+        (chart(&["exclude.annotatedPods=true"])?, overlay_with("opt-in", &["exclude-pods"])?),
     ];
     for (chart, overlay) in pairs {
         let (chart, overlay) = (by_name(chart)?, by_name(overlay)?);
@@ -65,7 +66,7 @@ fn the_chart_is_what_kustomize_makes() -> Result<()> {
 
 #[test]
 fn a_value_that_the_chart_does_not_know_is_refused() -> Result<()> {
-    for wrong in ["scop=all", "scope=some", "listen.port=0", "stateDir=relative"] {
+    for wrong in ["scop=all", "scope=some", "listen.port=0", "stateDir=relative", "exclude.namespaces={A}"] {
         let error = chart(&[wrong]).err().with_context(|| format!("{wrong} was taken"))?;
         ensure!(format!("{error:#}").contains("values don't meet"), "{wrong}: {error:#}");
     }

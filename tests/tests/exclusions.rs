@@ -1,10 +1,14 @@
-//! Services that topo-lb leaves alone: their clients reach whoever else serves the ClusterIP.
+//! Services and clients that topo-lb leaves alone: they reach whoever else serves the ClusterIP.
 
+use std::fs;
 use std::net::SocketAddr;
 
 use anyhow::{Context as _, Result, ensure};
-use serde_json::Value;
-use topo_lb_tests::scene::{ECHO4, FOLLOWS, HERE, Scene, WEB4, WEB6, at, play};
+use serde_json::{Value, json};
+use topo_lb_tests::cgroup::Cgroup;
+use topo_lb_tests::client::Client;
+use topo_lb_tests::manifest::Manifests;
+use topo_lb_tests::scene::{ECHO4, FOLLOWS, HERE, Scene, WEB4, WEB6, at, mapped, play, prepared};
 use topo_lb_tests::traffic::Via;
 use topo_lb_tests::wait::until;
 
@@ -118,5 +122,160 @@ fn addresses_of_ipvs_proxies_are_not_taken_for_a_local_services() -> Result<()> 
             Ok(if listed.contains(&format!("{ECHO4}:")) { Err(listed) } else { Ok(()) })
         })?;
         scene.expect(Via::Http, at(WEB4)?, &ALL)
+    })
+}
+
+const MESHED: &str = "0a1b2c3d-0000-4000-8000-000000000001";
+const PLAIN: &str = "0a1b2c3d-0000-4000-8000-000000000002";
+const LATER: &str = "0a1b2c3d-0000-4000-8000-000000000003";
+
+/// A Pod of the agent's node as an API server describes it.
+fn pod(namespace: &str, name: &str, uid: &str, exclude: Option<&str>) -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "Pod",
+        "metadata": {
+            "name": name, "namespace": namespace, "uid": uid,
+            "annotations": exclude.map(|value| json!({"topo-lb.io/exclude": value})),
+        },
+        "spec": {"nodeName": HERE},
+    })
+}
+
+/// A process in a container of a Pod. The kubelet makes the Pod's cgroup, the runtime the
+/// container's.
+struct Placed {
+    client: Client,
+    _container: Cgroup,
+    _pod: Cgroup,
+}
+
+/// Where the kubelet has the cgroups of Pods.
+fn kubepods(scene: &Scene<'_>) -> Result<Cgroup> {
+    Cgroup::make(scene.cluster.node(HERE)?.cgroup_path(), "kubepods")
+}
+
+/// Puts a client into the cgroup of a Pod, below `kubepods` or a class of it.
+fn place(scene: &Scene<'_>, kubepods: &Cgroup, class: &str, uid: &str) -> Result<Placed> {
+    let class = kubepods.path().join(class);
+    fs::create_dir_all(&class)?;
+    let pod = Cgroup::make(&class, &format!("pod{uid}"))?;
+    let container = Cgroup::make(pod.path(), "container")?;
+    let client = scene.cluster.client_in("client", &container)?;
+    Ok(Placed { client, _container: container, _pod: pod })
+}
+
+impl Placed {
+    /// Waits until exactly `pods` answer, by every way.
+    fn wait_for(&mut self, pods: &[&str]) -> Result<()> {
+        let ways = [
+            (Via::Http, at(WEB4)?),
+            (Via::Http, at(WEB6)?),
+            (Via::Http, mapped(WEB4)?),
+            (Via::Udp, at(WEB4)?),
+            (Via::Udp, at(WEB6)?),
+            (Via::UdpConnected, at(WEB4)?),
+        ];
+        for (via, to) in ways {
+            let client = &mut self.client;
+            until(&format!("answers at {to} by {via:?} of {pods:?} alone"), FOLLOWS, || {
+                let tally = client.call(via, to, 64)?;
+                let peers = tally.peers.iter().all(|peer| *peer == to);
+                Ok(if tally.is_of(pods) && peers { Ok(()) } else { Err(tally) })
+            })?;
+        }
+        Ok(())
+    }
+}
+
+/// Waits until the agent says how many Pods it has excluded.
+fn wait_for_excluded(scene: &Scene<'_>, count: usize) -> Result<()> {
+    let wanted = format!("topo_lb_excluded_pods {count}\n");
+    until(&format!("{count} excluded Pods"), FOLLOWS, || {
+        let metrics = scene.agent.get("/metrics")?.body;
+        Ok(if metrics.contains(&wanted) { Ok(()) } else { Err("others".to_owned()) })
+    })?;
+    Ok(())
+}
+
+fn two_pods(manifests: &mut Manifests) {
+    manifests.put(pod("meshed", "m", MESHED, None));
+    manifests.put(pod("default", "p", PLAIN, Some("true")));
+}
+
+#[test]
+fn pods_of_an_excluded_namespace_are_left_alone_and_no_others() -> Result<()> {
+    prepared(two_pods, |scene| {
+        let kubepods = kubepods(scene)?;
+        let mut meshed = place(scene, &kubepods, "burstable", MESHED)?;
+        let mut plain = place(scene, &kubepods, "", PLAIN)?;
+        // Namespaces that nobody has do no harm, however many.
+        let mut namespaces: Vec<_> = (0..10_000).map(|at| format!("nobody-{at}")).collect();
+        namespaces.push("meshed".to_owned());
+        scene.agent.set("--exclude-namespaces", &namespaces.join(","));
+        scene.agent.resume()?;
+        // From the first moment on.
+        for _ in 0..3 {
+            let tally = meshed.client.call(Via::Http, at(WEB4)?, 64)?;
+            ensure!(tally.is_of(UNTOUCHED), "{tally}");
+        }
+        meshed.wait_for(UNTOUCHED)?;
+        // The annotation means nothing without its flag.
+        plain.wait_for(&ALL)?;
+        scene.expect(Via::Http, at(WEB4)?, &ALL)?;
+        wait_for_excluded(scene, 1)?;
+
+        // It stays so while no agent runs,
+        scene.agent.stop()?;
+        meshed.wait_for(UNTOUCHED)?;
+        plain.wait_for(&ALL)?;
+        // and ends with an agent that excludes nobody.
+        scene.agent.unset("--exclude-namespaces");
+        scene.agent.resume()?;
+        meshed.wait_for(&ALL)
+    })
+}
+
+#[test]
+fn a_pod_that_comes_or_changes_is_left_alone_as_its_annotation_says() -> Result<()> {
+    prepared(two_pods, |scene| {
+        let kubepods = kubepods(scene)?;
+        scene.agent.set("--exclude-annotated-pods", "");
+        scene.agent.resume()?;
+        // Known before its cgroup is there.
+        let mut plain = place(scene, &kubepods, "", PLAIN)?;
+        plain.wait_for(UNTOUCHED)?;
+        // There before it is known, and in another class, which comes with it.
+        let mut later = place(scene, &kubepods, "besteffort", LATER)?;
+        later.wait_for(&ALL)?;
+        let service = at(WEB4)?;
+        let open = later.client.open(Via::Http, service)?;
+        let open = open.map_err(|failure| anyhow::anyhow!("{failure}"))?;
+        scene.change(|manifests| {
+            manifests.put(pod("default", "l", LATER, Some("true")));
+            Ok(())
+        })?;
+        later.wait_for(UNTOUCHED)?;
+        // A connection stays where it is.
+        let reply = later.client.ask(open, None)?;
+        let reply = reply.map_err(|failure| anyhow::anyhow!("{failure}"))?;
+        ensure!(ALL.contains(&reply.pod.as_str()) && reply.peer == service, "{reply:?}");
+        wait_for_excluded(scene, 2)?;
+
+        scene.change(|manifests| {
+            manifests.put(pod("default", "l", LATER, Some("perhaps")));
+            Ok(())
+        })?;
+        later.wait_for(&ALL)?;
+        let log = scene.agent.log();
+        ensure!(log.contains("topo-lb.io/exclude of Pod default/l is ignored"), "{log}");
+        plain.wait_for(UNTOUCHED)?;
+
+        // A Pod that ends leaves nothing.
+        scene.change(|manifests| {
+            manifests.remove("Pod", "p");
+            Ok(())
+        })?;
+        drop(plain);
+        wait_for_excluded(scene, 0)
     })
 }

@@ -15,6 +15,7 @@ pub mod answerers;
 pub mod backend;
 pub mod connection;
 pub mod counter;
+pub mod exclusion;
 pub mod flow;
 pub mod left_out;
 pub mod maps;

@@ -37,6 +37,10 @@ pub const TORN: &str = "torn";
 pub const NAMES: &str = "names";
 /// Services that have no room in the maps above, for people.
 pub const LEFT_OUT: &str = "left_out";
+/// Cgroups of Pods whose processes are left alone.
+pub const EXCLUDED: &str = "excluded";
+/// On which levels of the cgroup hierarchy those are.
+pub const EXCLUSION: &str = "exclusion";
 /// The address range that holds every frontend: what is outside costs no look-up.
 pub const RANGE: &str = "range";
 
@@ -58,7 +62,7 @@ pub const PACKETS: &str = "packets";
 pub const REFUSALS: &str = "refusals";
 
 /// Every map that is pinned, in the order in which they are made.
-pub const ALL: [&str; 26] = [
+pub const ALL: [&str; 28] = [
     RANGE,
     SERVICES4,
     SERVICES6,
@@ -78,6 +82,8 @@ pub const ALL: [&str; 26] = [
     TORN,
     NAMES,
     LEFT_OUT,
+    EXCLUDED,
+    EXCLUSION,
     REVISION,
     CONNECTIONS4,
     CONNECTIONS6,
@@ -104,5 +110,7 @@ pub const DEFAULT_CONNECTIONS: u32 = 65_536;
 pub const FRAGMENTS: u32 = 1_024;
 /// Services that `left_out` names; each takes memory only while it is there.
 pub const MOST_LEFT_OUT: u32 = 16_384;
+/// Pods that can be excluded on a node; each takes memory only while it is there.
+pub const MOST_EXCLUDED: u32 = 4_096;
 /// Entries of `packets`: one for each tc hook.
 pub const HOOKS: u32 = 2;

@@ -12,7 +12,7 @@ use crate::family::{Family, V4, V6};
 use crate::maps::{HAS_SET_RETVAL, TCP_PEER_IS_SERVICE};
 use crate::resolve::{Verdict, in_range, resolve};
 use crate::stamped::words;
-use crate::{flow, reverse};
+use crate::{exclusion, flow, reverse};
 
 /// The hook's answer that lets the call go on.
 const PROCEED: i32 = 1;
@@ -126,7 +126,7 @@ pub(crate) fn connect<P: Place>(ctx: &SockAddrContext) -> i32 {
         return PROCEED;
     };
     let address = P::address(ctx);
-    if !in_range::<P::Family>(address) {
+    if !in_range::<P::Family>(address) || exclusion::applies() {
         return miss::<P>(ctx, protocol);
     }
     let frontend = P::Family::frontend(address, port(ctx), protocol);
@@ -159,7 +159,7 @@ fn miss<P: Place>(ctx: &SockAddrContext, protocol: u8) -> i32 {
 #[inline(always)]
 pub(crate) fn sendmsg<P: Place>(ctx: &SockAddrContext) -> i32 {
     let address = P::address(ctx);
-    if protocol(ctx) != Some(UDP) || !in_range::<P::Family>(address) {
+    if protocol(ctx) != Some(UDP) || !in_range::<P::Family>(address) || exclusion::applies() {
         return PROCEED;
     }
     let frontend = P::Family::frontend(address, port(ctx), UDP);

@@ -10,6 +10,7 @@ mod cgroup;
 mod checksum;
 mod clock;
 mod connection;
+mod exclusion;
 mod family;
 mod flow;
 mod glance;

@@ -16,11 +16,12 @@ use topo_lb_common::connection::{
     Tuple4, Tuple6,
 };
 use topo_lb_common::counter::{Counters, Name};
+use topo_lb_common::exclusion::{Excluded, ExcludedKey, Levels};
 use topo_lb_common::flow::{Flow4, Flow6, FlowKey4, FlowKey6, ReplyKey4, ReplyKey6};
 use topo_lb_common::left_out::LeftOut;
 use topo_lb_common::maps::{
     DEFAULT_CONNECTIONS, DEFAULT_FLOWS, DEFAULT_MEMBERS, DEFAULT_SERVICES, DEFAULT_SLOTS,
-    FRAGMENTS as DATAGRAMS, HOOKS, MOST_LEFT_OUT,
+    FRAGMENTS as DATAGRAMS, HOOKS, MOST_EXCLUDED, MOST_LEFT_OUT,
 };
 use topo_lb_common::member::{Member, MemberKey4, MemberKey6};
 use topo_lb_common::range::Range;
@@ -100,6 +101,13 @@ pub(crate) static NAMES: HashMap<u32, Name, SERVICES, ON_DEMAND> = HashMap::new(
 pub(crate) static LEFT_OUT: HashMap<u32, LeftOut, { MOST_LEFT_OUT as usize }, ON_DEMAND> =
     HashMap::new();
 
+#[btf_map(name = "excluded")]
+pub(crate) static EXCLUDED: HashMap<ExcludedKey, Excluded, { MOST_EXCLUDED as usize }, ON_DEMAND> =
+    HashMap::new();
+
+#[btf_map(name = "exclusion")]
+pub(crate) static EXCLUSION: Array<Levels, 1> = Array::new();
+
 #[btf_map(name = "revision")]
 pub(crate) static REVISION: Array<u32, 1> = Array::new();
 
@@ -139,6 +147,10 @@ pub(crate) static REFUSALS: PerCpuArray<Bucket, 1> = PerCpuArray::new();
 /// reverse state of each TCP connection; the peer that an application sees is then the endpoint.
 #[unsafe(no_mangle)]
 pub(crate) static TCP_PEER_IS_SERVICE: Global<u8> = Global::new(1);
+
+/// Whether Pods can be excluded. Where it is zero no connection pays for it.
+#[unsafe(no_mangle)]
+pub(crate) static HAS_EXCLUSIONS: Global<u8> = Global::new(0);
 
 /// Whether the kernel has `bpf_set_retval` for these hooks. Where it is zero the verifier never
 /// looks at the call, because the constant is known to it.

@@ -1,6 +1,7 @@
 //! The agent: one task owns what the cluster looks like and what is installed.
 
 mod devices;
+mod exclusions;
 mod kernel;
 mod precedence;
 mod quarantine;
@@ -23,6 +24,7 @@ use crate::datapath::self_probe::{self, ProbeError};
 use crate::device::Pattern;
 use crate::events::{self, counted};
 use crate::events::publish::Teller;
+use crate::exclusion::Rules;
 use crate::heap;
 use crate::known::Known;
 use crate::metrics::Figures;
@@ -35,6 +37,7 @@ use crate::source::{self, Event};
 use crate::telemetry::Telemetry;
 use crate::topology::Scope;
 use devices::Devices;
+use exclusions::Pods;
 use kernel::Kernel;
 
 /// Where the cluster is described.
@@ -57,6 +60,8 @@ pub struct Config {
     pub state_dir: Option<PathBuf>,
     /// Which Services are handled.
     pub scope: Scope,
+    /// Which Pods are left alone.
+    pub exclusions: Rules,
     /// Devices whose packets are translated.
     pub devices: Vec<Pattern>,
     /// Programs of others that may run before ours.
@@ -100,8 +105,8 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
 
 type Events = Pin<Box<dyn Stream<Item = Event> + Send>>;
 
-/// What is followed, and who saves it.
-async fn events(config: &Config) -> anyhow::Result<(Events, Saver)> {
+/// What is followed, who saves it, and what is said of Pods.
+async fn events(config: &Config) -> anyhow::Result<(Events, Saver, Pods)> {
     Ok(match &config.source {
         Source::Manifests(path) => {
             // Read once here: what is broken at start is told at once, and nothing is attached.
@@ -110,7 +115,8 @@ async fn events(config: &Config) -> anyhow::Result<(Events, Saver)> {
             if config.state_dir.is_some() {
                 info!("nothing is saved: manifests are there without an API server");
             }
-            (Box::pin(source::file::follow(path.clone())?), Saver::new(None))
+            let (events, pods) = exclusions::split(source::file::follow(path.clone())?);
+            (Box::pin(events), Saver::new(None), pods)
         }
         Source::Kube(target) => {
             let server = source::kube::connect(target).await?;
@@ -119,8 +125,9 @@ async fn events(config: &Config) -> anyhow::Result<(Events, Saver)> {
                 .as_deref()
                 .map(|state| saved::Folder::new(state, server.identity().clone()));
             let saved = folder.as_ref().and_then(|folder| last_known(folder, &server, config));
+            let pods = source::kube::pods(server.clone(), &config.node).boxed();
             let live = Box::pin(source::kube::follow(server));
-            (Box::pin(saved::before(saved, live)), Saver::new(folder))
+            (Box::pin(saved::before(saved, live)), Saver::new(folder), pods)
         }
     })
 }
@@ -144,7 +151,7 @@ async fn follow(
 ) -> anyhow::Result<()> {
     // First: what is wrong with this host is told at once, and not when an API server answers.
     Datapath::check_host(&config.datapath)?;
-    let (events, saver) = events(&config).await?;
+    let (events, saver, pods) = events(&config).await?;
     let mut events: Events = Box::pin(source::with_local_addresses(events));
     let lists_all = !config.devices.is_empty() || config.terminate_tcp;
     let reconciler = Reconciler::new(config.node.clone(), config.scope, lists_all);
@@ -177,6 +184,7 @@ async fn follow(
     known.telemetry.left_before(kernel.left_before.iter().map(|name| &**name));
     known.reconciler.expect_all(&kernel.installed);
     let writes = kernel.settle(&mut known).context("the first plan could not be carried out")?;
+    exclusions::begin(&config, pods, datapath.maps_directory(), &figures).await?;
     datapath.attach()?;
     let say = known.telemetry.precedence();
     let root = &config.datapath.cgroup_root;

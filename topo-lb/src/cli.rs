@@ -8,6 +8,7 @@ use topo_lb_common::maps;
 
 use crate::admin::Listen;
 use crate::device::Pattern;
+use crate::exclusion::Namespace;
 use crate::lint;
 
 /// Keeps Service traffic close: topology in the kernel, strictly or softly, and it can say why.
@@ -190,6 +191,18 @@ pub struct AgentArgs {
     /// server answers. None by default
     #[arg(long, value_name = "PATH", env = "TOPO_LB_STATE_DIR")]
     pub state_dir: Option<PathBuf>,
+    /// Namespaces whose Pods are left alone as clients: their connections go on untouched, as those
+    /// of a service mesh need it. Separated by commas
+    #[arg(
+        long,
+        value_name = "NAMESPACES",
+        env = "TOPO_LB_EXCLUDE_NAMESPACES",
+        value_delimiter = ','
+    )]
+    pub exclude_namespaces: Vec<Namespace>,
+    /// Leave Pods alone, too, that have the annotation `topo-lb.io/exclude: "true"`
+    #[arg(long, env = "TOPO_LB_EXCLUDE_ANNOTATED_PODS")]
+    pub exclude_annotated_pods: bool,
     /// What getpeername says of a TCP connection to a Service
     #[arg(long, value_enum, default_value_t, env = "TOPO_LB_TCP_PEER")]
     pub tcp_peer: TcpPeerArg,
@@ -412,6 +425,22 @@ mod tests {
         };
         assert!(agent("service").is_ok());
         assert_eq!(agent("endpoint").unwrap_err().exit_code(), 2);
+    }
+
+    #[test]
+    fn ten_thousand_namespaces_fit_a_flag_and_a_wrong_one_is_refused() {
+        let agent = |names: &str| {
+            let line = ["topo-lb", "agent", "--exclude-namespaces", names];
+            Cli::try_parse_from(line).map(|cli| match cli.command {
+                Command::Agent(args) => args.exclude_namespaces.len(),
+                other => panic!("{other:?}"),
+            })
+        };
+        let many: Vec<_> = (0..10_000).map(|at| format!("tenant-{at}")).collect();
+        assert_eq!(agent(&many.join(",")).expect("names"), 10_000);
+        for wrong in ["a,,b", "Tenant", "a b", ","] {
+            assert_eq!(agent(wrong).unwrap_err().exit_code(), 2, "{wrong}");
+        }
     }
 
     #[test]

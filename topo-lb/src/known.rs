@@ -51,7 +51,8 @@ impl Known {
                 self.telemetry.fresh(freshness);
                 false
             }
-            Event::Synced => false,
+            // Whoever excludes Pods has taken them out before.
+            Event::Synced | Event::Pods(_) => false,
             Event::Trouble(sentence) => {
                 warn!("{sentence}");
                 count(&self.telemetry.figures.troubles);

@@ -15,6 +15,7 @@ pub mod cluster;
 pub mod datapath;
 pub mod device;
 pub mod events;
+pub mod exclusion;
 pub mod explain;
 pub mod heap;
 pub mod inquiry;

@@ -18,6 +18,7 @@ use topo_lb::datapath::attach;
 use topo_lb::datapath::load::Options;
 use topo_lb::datapath::object::TcpPeer;
 use topo_lb::datapath::tc::Means;
+use topo_lb::exclusion::Rules;
 use topo_lb::list::View;
 use topo_lb::plan::Capacity;
 use topo_lb::source::Listing;
@@ -52,6 +53,7 @@ fn run_agent(args: AgentArgs) -> anyhow::Result<ExitCode> {
     heap::share();
     start_logging(args.log_format);
     let connections = if args.tc_devices.is_empty() { 0 } else { args.max_connections };
+    let exclusions = Rules::new(args.exclude_namespaces, args.exclude_annotated_pods);
     let config = Config {
         node: node_name(args.node_name, "--node-name")?.into(),
         source: agent_source(args.source),
@@ -79,12 +81,14 @@ fn run_agent(args: AgentArgs) -> anyhow::Result<ExitCode> {
                 TcpPeerArg::Service => TcpPeer::Service,
                 TcpPeerArg::Endpoint => TcpPeer::Endpoint,
             },
+            exclusions: !exclusions.is_empty(),
             tc_means: match args.tc_attach {
                 TcAttachArg::Auto => None,
                 TcAttachArg::Tcx => Some(Means::Tcx),
                 TcAttachArg::Clsact => Some(Means::Clsact),
             },
         },
+        exclusions,
     };
     let runtime = runtime()?;
     let result = runtime.block_on(app::run(config));

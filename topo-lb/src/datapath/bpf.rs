@@ -397,7 +397,7 @@ pub(super) fn lru_hash<K: bytemuck::Pod, V: bytemuck::Pod>(
         .map_err(|error| shape(pin_dir, name, &error))
 }
 
-fn array<V: bytemuck::Pod>(
+pub(super) fn array<V: bytemuck::Pod>(
     pin_dir: &Path,
     name: &str,
 ) -> Result<Array<MapData, Raw<V>>, OpenError> {

@@ -33,6 +33,8 @@ pub struct Options {
     pub capacity: Capacity,
     /// What the peer of a translated TCP connection is to its application.
     pub tcp_peer: TcpPeer,
+    /// Whether Pods can be excluded.
+    pub exclusions: bool,
     /// How tc is attached; where nothing is said, by tcx if the kernel has it.
     pub tc_means: Option<Means>,
 }
@@ -203,7 +205,7 @@ impl Datapath {
             }
         };
         made.directories.extend(renewal::mark(&options.pin_dir)?);
-        let constants = Constants::probe(options.tcp_peer);
+        let constants = Constants::probe(options.tcp_peer).with_exclusions(options.exclusions);
         let directory = renewal.as_ref().map_or(&*options.pin_dir, Renewal::directory);
         let mut ebpf = load(&shapes, &constants, Some(directory))?;
         if options.capacity.connections != 0 {

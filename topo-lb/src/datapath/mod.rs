@@ -14,6 +14,7 @@ pub mod connections;
 pub mod dialled;
 pub mod effective;
 pub mod encode;
+pub mod excluded;
 pub mod flows;
 pub mod left_out;
 pub mod link;

@@ -12,6 +12,7 @@ use topo_lb_common::connection::{
     Tuple4, Tuple6,
 };
 use topo_lb_common::counter::{Counters, Name};
+use topo_lb_common::exclusion::{Excluded, ExcludedKey, Levels};
 use topo_lb_common::flow::{Flow4, Flow6, FlowKey4, FlowKey6, ReplyKey4, ReplyKey6};
 use topo_lb_common::left_out::LeftOut;
 use topo_lb_common::maps;
@@ -160,6 +161,8 @@ pub(crate) fn shapes(capacity: &Capacity) -> [Shape; maps::ALL.len()] {
         shape::<u32, u64>(maps::TORN, PerCpuArray, 1, 0),
         shape::<u32, Name>(maps::NAMES, Hash, services, NO_PREALLOC),
         shape::<u32, LeftOut>(maps::LEFT_OUT, Hash, maps::MOST_LEFT_OUT, NO_PREALLOC),
+        shape::<ExcludedKey, Excluded>(maps::EXCLUDED, Hash, maps::MOST_EXCLUDED, NO_PREALLOC),
+        shape::<u32, Levels>(maps::EXCLUSION, Array, 1, 0),
         shape::<u32, u32>(maps::REVISION, Array, 1, 0),
         tc(shape::<Tuple4, Connection4>(maps::CONNECTIONS4, LruHash, entries, 0)),
         tc(shape::<Tuple6, Connection6>(maps::CONNECTIONS6, LruHash, entries, 0)),
@@ -174,6 +177,7 @@ pub(crate) fn shapes(capacity: &Capacity) -> [Shape; maps::ALL.len()] {
 #[derive(Clone, Copy, Debug)]
 pub struct Constants {
     tcp_peer_is_service: u8,
+    has_exclusions: u8,
     has_set_retval: u8,
     has_mptcp_sock: u8,
     has_coarse_clock: u8,
@@ -186,16 +190,24 @@ impl Constants {
         let is_there = |feature: Feature| u8::from(feature.is_there() == Some(true));
         Self {
             tcp_peer_is_service: u8::from(tcp_peer == TcpPeer::Service),
+            has_exclusions: 0,
             has_set_retval: is_there(Feature::SetRetval),
             has_mptcp_sock: is_there(Feature::MptcpSock),
             has_coarse_clock: is_there(Feature::CoarseClock),
         }
     }
 
+    /// The same, with programs that look whether a client is excluded.
+    #[must_use]
+    pub const fn with_exclusions(self, has_exclusions: bool) -> Self {
+        Self { has_exclusions: has_exclusions as u8, ..self }
+    }
+
     /// Puts them into programs that are to be loaded.
     pub fn put<'a>(&'a self, loader: &mut EbpfLoader<'a>) {
         for (name, value) in [
             ("TCP_PEER_IS_SERVICE", &self.tcp_peer_is_service),
+            ("HAS_EXCLUSIONS", &self.has_exclusions),
             ("HAS_SET_RETVAL", &self.has_set_retval),
             ("HAS_MPTCP_SOCK", &self.has_mptcp_sock),
             ("HAS_COARSE_CLOCK", &self.has_coarse_clock),

@@ -60,6 +60,10 @@ pub struct Figures {
     pub services: AtomicU64,
     /// Services that have no room in the maps.
     pub left_out: AtomicU64,
+    /// Pods whose processes are left alone.
+    pub excluded_pods: AtomicU64,
+    /// Pods that are to be left alone, and for which the map has no room.
+    pub unexcluded_pods: AtomicU64,
     /// Kubernetes Events that the API server took.
     pub events_sent: AtomicU64,
     /// Those that another agent had told already.
@@ -95,6 +99,8 @@ impl Default for Figures {
             listings: Default::default(),
             services: AtomicU64::new(0),
             left_out: AtomicU64::new(0),
+            excluded_pods: AtomicU64::new(0),
+            unexcluded_pods: AtomicU64::new(0),
             events_sent: AtomicU64::new(0),
             events_repeated: AtomicU64::new(0),
             events_failed: AtomicU64::new(0),

@@ -300,6 +300,18 @@ impl Scrape {
             None,
             &figures.left_out.load(Relaxed),
         )?;
+        families.gauge(
+            "excluded_pods",
+            "Pods of this node whose connections are left alone",
+            None,
+            &figures.excluded_pods.load(Relaxed),
+        )?;
+        families.gauge(
+            "unexcluded_pods",
+            "Pods of this node that are to be left alone, and for which there is no room",
+            None,
+            &figures.unexcluded_pods.load(Relaxed),
+        )?;
         families.counter(
             "source_troubles",
             "Sentences about something wrong with the API server, the manifests or an object",

@@ -12,6 +12,7 @@ use futures::{Stream, StreamExt as _, future, stream};
 
 use crate::cluster::Update;
 use crate::device::address;
+use crate::exclusion::Pod;
 use object::{Identity, LeftOut, Meshed, ObjectError};
 
 /// A whole cluster as it is described at one moment.
@@ -61,6 +62,8 @@ pub enum Event {
     /// Services, EndpointSlices and Nodes have all been listed once: what was said so far is a
     /// whole cluster. Said once.
     Synced,
+    /// All Pods that files describe. Said where there are any, or have been.
+    Pods(Vec<Pod>),
     /// How fresh what is said is, from now on. Without it a source is [`Live`](Freshness::Live).
     Freshness(Freshness),
     /// One sentence about something that is wrong with the source or with an object of it. What

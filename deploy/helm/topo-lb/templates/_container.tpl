@@ -44,6 +44,14 @@ env:
   - name: TOPO_LB_STATE_DIR
     value: /var/lib/topo-lb
   {{- end }}
+  {{- with .Values.exclude.namespaces }}
+  - name: TOPO_LB_EXCLUDE_NAMESPACES
+    value: {{ join "," . | quote }}
+  {{- end }}
+  {{- if .Values.exclude.annotatedPods }}
+  - name: TOPO_LB_EXCLUDE_ANNOTATED_PODS
+    value: "true"
+  {{- end }}
   {{- with .Values.apiServer }}
   - name: TOPO_LB_API_SERVER
     value: {{ . }}

@@ -78,6 +78,7 @@ fn run(arguments: &Arguments) -> Result<Report> {
             connections: 0,
         },
         tcp_peer: TcpPeer::Endpoint,
+        exclusions: false,
         tc_means: None,
     })?;
     datapath.attach()?;

@@ -132,6 +132,7 @@ pub(super) fn follow_at(path: PathBuf, pace: Pace) -> Result<Following, FileErro
         said: BTreeSet::new(),
         untold: false,
         synced: false,
+        had_pods: false,
     };
     std::thread::Builder::new()
         .name("manifests".to_owned())
@@ -189,6 +190,8 @@ struct Follower {
     /// Whether it was said that the system does not tell what moves.
     untold: bool,
     synced: bool,
+    /// Whether the last good reading had Pods.
+    had_pods: bool,
 }
 
 impl Follower {
@@ -307,7 +310,12 @@ impl Follower {
         Ok(true)
     }
 
-    fn publish(&mut self, reading: Reading, is_empty: bool) -> Result<(), Stopped> {
+    fn publish(&mut self, mut reading: Reading, is_empty: bool) -> Result<(), Stopped> {
+        let pods = std::mem::take(&mut reading.pods);
+        let has_pods = !pods.is_empty();
+        if std::mem::replace(&mut self.had_pods, has_pods) || has_pods {
+            self.say(Event::Pods(pods))?;
+        }
         let mut said = std::mem::take(&mut self.said);
         let mut warnings: Vec<String> =
             reading.faults.iter().map(|fault| fault.sentence.clone()).collect();

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use super::FileError;
 use super::document::{self, Found};
 use crate::cluster::{Node, Service, ServiceId, Slice, SliceId, Update};
+use crate::exclusion::Pod;
 use crate::source::object::{Identity, Kind, Meshed, Names, Object, ObjectError};
 use crate::source::{Fault, Listing};
 
@@ -41,6 +42,8 @@ pub(super) struct Reading {
     slices: Vec<Slice>,
     nodes: Vec<Node>,
     meshed: Vec<Meshed>,
+    /// Those that say which they are.
+    pub(super) pods: Vec<Pod>,
     /// Objects that are there, but cannot be read.
     unread: Vec<Identity>,
     /// What is wrong but costs one object at most.
@@ -192,6 +195,10 @@ impl Found for Collector<'_> {
                 if self.is_first(Identity { kind: Kind::Node, namespace, name }, spot) {
                     self.all.nodes.push(node);
                 }
+            }
+            Object::Pod(pod, meshed) => {
+                self.all.pods.extend(pod);
+                self.all.meshed.extend(meshed);
             }
             Object::Meshed(meshed) => self.all.meshed.push(meshed),
             Object::Other => {}

@@ -10,6 +10,7 @@ mod connect;
 mod dial;
 mod error;
 mod listing;
+mod pods;
 mod pulse;
 mod resource;
 mod session;
@@ -19,6 +20,7 @@ mod watch;
 pub use connect::{Identity, KubeTarget, Server, connect};
 pub use error::KubeError;
 pub use listing::{meshed, read};
+pub use pods::pods;
 pub use watch::follow;
 
 #[cfg(test)]

@@ -49,6 +49,7 @@ async fn next(events: &mut Events) -> String {
         Event::Synced => "synced".to_owned(),
         Event::Freshness(freshness) => format!("{freshness:?}"),
         Event::Trouble(trouble) => format!("trouble: {trouble}"),
+        Event::Pods(pods) => format!("{} pods", pods.len()),
         Event::Update(update) => match update {
             Update::AllNodes(_, named) => format!("{} nodes", named.len()),
             Update::AllServices(_, named) => format!("{} services", named.len()),

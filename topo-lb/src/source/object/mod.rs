@@ -9,6 +9,7 @@ mod mesh;
 mod names;
 mod node;
 mod plain;
+mod pod;
 mod service;
 mod slice;
 
@@ -24,7 +25,7 @@ pub use mesh::{Meshed, POD_SELECTORS};
 pub use names::Names;
 pub(super) use plain::plain;
 
-use crate::cluster;
+use crate::{cluster, exclusion};
 
 /// An object of one of the kinds that matter here, or any other.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,8 +37,10 @@ pub enum Object {
     Slice(cluster::Slice, Option<LeftOut>),
     /// A `v1` Node.
     Node(cluster::Node),
-    /// A `v1` Namespace or Pod of a service mesh.
+    /// A `v1` Namespace of a service mesh.
     Meshed(Meshed),
+    /// A `v1` Pod: which one it is, where it says so, and its service mesh, where it is in one.
+    Pod(Option<exclusion::Pod>, Option<Meshed>),
     /// An object of any other kind.
     Other,
 }
@@ -290,6 +293,11 @@ pub fn parse_with(object: impl Written, names: &mut Names) -> Result<Object, Obj
     };
     match Kind::of(&api_version, kind) {
         Some(kind) => parse_kind(kind, object, names),
+        // A template or a sketch of a Pod has no UID, and is nobody's here.
+        None if (&*api_version, kind) == ("v1", "Pod") => {
+            let pod = object.read::<pod::Fields>().ok().map(|pod| pod.keep(names));
+            Ok(Object::Pod(pod, Meshed::of(&api_version, kind, object)))
+        }
         // Skipped in silence, its items would be missed by nobody but their users.
         None if kind == "List" => {
             Err(ObjectError::at("kind", "a List within a list is not read: take its items out"))

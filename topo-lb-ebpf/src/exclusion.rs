@@ -1,0 +1,40 @@
+//! Clients that are left alone: processes of Pods whose cgroup is excluded.
+
+use aya_ebpf::helpers::bpf_get_current_ancestor_cgroup_id;
+use topo_lb_common::exclusion::{ExcludedKey, Levels, MOST_LEVELS};
+
+use crate::maps::{EXCLUDED, EXCLUSION, HAS_EXCLUSIONS};
+use crate::stamped::words;
+
+/// Whether the calling process is left alone. Without the agent's flags the verifier knows the
+/// answer, and takes the call away.
+#[inline(always)]
+pub(crate) fn applies() -> bool {
+    HAS_EXCLUSIONS.load() != 0 && is_excluded()
+}
+
+/// Whether the process is in an excluded Pod: its cgroup is the Pod's, or below it. The helper is
+/// there for these hooks since Linux 5.7 (0f09abd105da).
+#[inline(never)]
+fn is_excluded() -> bool {
+    let Some(levels) = EXCLUSION.get_ptr(0) else {
+        return false;
+    };
+    // SAFETY: an array's element. A torn value names levels that have no excluded cgroup, or leaves
+    // some out: as an instant earlier or later.
+    let Levels { first, count } = unsafe { words(levels) };
+    let mut step = 0;
+    while step < MOST_LEVELS && step < count {
+        // SAFETY: the helper has no preconditions.
+        let cgroup = unsafe { bpf_get_current_ancestor_cgroup_id(first.wrapping_add(step) as i32) };
+        // The process's cgroup lies above this level.
+        if cgroup == 0 {
+            return false;
+        }
+        if EXCLUDED.get_ptr(&ExcludedKey { cgroup }).is_some() {
+            return true;
+        }
+        step += 1;
+    }
+    false
+}

@@ -1,0 +1,207 @@
+//! From Pods and their cgroups to what the kernel is to know. Pure.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use topo_lb_common::exclusion::{Levels, MOST_LEVELS};
+
+use super::{Folder, Pod, Rules, Said};
+
+/// What is known of Pods and cgroups.
+#[derive(Debug)]
+pub struct Books {
+    rules: Rules,
+    pods: BTreeMap<Arc<str>, Known>,
+    folders: BTreeMap<Arc<str>, Folder>,
+    /// Levels that may lie above those of the folders.
+    unseen: u32,
+}
+
+#[derive(Debug)]
+struct Known {
+    pod: Pod,
+    /// The API server has it no more. Its processes may still end.
+    is_gone: bool,
+}
+
+/// What the kernel is to know.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Wanted {
+    /// Cgroups of excluded Pods.
+    pub cgroups: BTreeMap<u64, u32>,
+    /// Where they are.
+    pub levels: Levels,
+    /// Excluded Pods for which there is no room.
+    pub without_room: usize,
+}
+
+impl Books {
+    /// Of one who knows nothing yet.
+    #[must_use]
+    pub fn new(rules: Rules, unseen: u32) -> Self {
+        Self { rules, pods: BTreeMap::new(), folders: BTreeMap::new(), unseen }
+    }
+
+    /// Takes in what a source says; sentences about it for people.
+    pub fn take(&mut self, said: Said) -> Vec<String> {
+        let mut faults = Vec::new();
+        match said {
+            Said::All(pods) => {
+                self.pods.values_mut().for_each(|known| known.is_gone = true);
+                pods.into_iter().for_each(|pod| faults.extend(self.put(pod)));
+            }
+            Said::Pod(pod) => faults.extend(self.put(pod)),
+            Said::Gone(uid) => {
+                if let Some(known) = self.pods.get_mut(&uid) {
+                    known.is_gone = true;
+                }
+            }
+            Said::Listed => {}
+            Said::Trouble(sentence) => faults.push(sentence),
+        }
+        self.forget();
+        faults
+    }
+
+    /// A fault is told once.
+    fn put(&mut self, pod: Pod) -> Option<String> {
+        let uid = Arc::clone(&pod.uid);
+        let fault = self.rules.fault(&pod);
+        let before = self.pods.insert(uid, Known { pod, is_gone: false });
+        fault.filter(|fault| {
+            before.and_then(|old| self.rules.fault(&old.pod)).as_ref() != Some(fault)
+        })
+    }
+
+    /// Takes in which cgroups there are.
+    pub fn see(&mut self, folders: BTreeMap<Arc<str>, Folder>) {
+        self.folders = folders;
+        self.forget();
+    }
+
+    /// A Pod that is gone is excluded as long as its cgroup is there.
+    fn forget(&mut self) {
+        self.pods.retain(|uid, known| !known.is_gone || self.folders.contains_key(uid));
+    }
+
+    /// What the kernel is to know, of at most `room` Pods: those that it `has` stay.
+    #[must_use]
+    pub fn wanted(&self, has: &BTreeSet<u64>, room: usize) -> Wanted {
+        let excluded = self.pods.iter().filter(|(_, known)| self.rules.exclude(&known.pod));
+        let folders = excluded.filter_map(|(uid, _)| self.folders.get(uid));
+        let (old, new): (Vec<&Folder>, Vec<&Folder>) =
+            folders.partition(|folder| has.contains(&folder.cgroup));
+        let cgroups: BTreeMap<u64, u32> =
+            old.iter().chain(&new).take(room).map(|folder| (folder.cgroup, folder.level)).collect();
+        let first = cgroups.values().min();
+        let last = cgroups.values().max();
+        let levels = match (first, last) {
+            (Some(&first), Some(&last)) => Levels {
+                first,
+                count: (last - first + 1).saturating_add(self.unseen).min(MOST_LEVELS),
+            },
+            _ => Levels::default(),
+        };
+        let without_room = (old.len() + new.len()).saturating_sub(room);
+        Wanted { cgroups, levels, without_room }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pod(uid: &str, namespace: &str) -> Pod {
+        Pod { uid: uid.into(), namespace: namespace.into(), name: uid.into(), exclude: None }
+    }
+
+    fn books() -> Books {
+        Books::new(Rules::new(vec!["meshed".parse().unwrap()], true), 0)
+    }
+
+    fn folders(all: &[(&str, u64, u32)]) -> BTreeMap<Arc<str>, Folder> {
+        let folder =
+            |&(uid, cgroup, level): &(&str, u64, u32)| (uid.into(), Folder { cgroup, level });
+        all.iter().map(folder).collect()
+    }
+
+    fn cgroups(books: &Books) -> Vec<u64> {
+        books.wanted(&BTreeSet::new(), 99).cgroups.into_keys().collect()
+    }
+
+    #[test]
+    fn a_pod_and_its_cgroup_come_in_either_order() {
+        for pod_first in [true, false] {
+            let mut books = books();
+            if pod_first {
+                books.take(Said::Pod(pod("a", "meshed")));
+                assert!(cgroups(&books).is_empty());
+            }
+            books.see(folders(&[("a", 7, 2), ("b", 8, 3)]));
+            if !pod_first {
+                assert!(cgroups(&books).is_empty());
+                books.take(Said::Pod(pod("a", "meshed")));
+            }
+            assert_eq!(cgroups(&books), [7]);
+        }
+    }
+
+    #[test]
+    fn a_pod_that_is_gone_is_excluded_until_its_cgroup_is_gone() {
+        let mut books = books();
+        books.see(folders(&[("a", 7, 2)]));
+        books.take(Said::All(vec![pod("a", "meshed"), pod("b", "other")]));
+        books.take(Said::All(Vec::new()));
+        assert_eq!(cgroups(&books), [7]);
+        books.see(folders(&[]));
+        books.see(folders(&[("a", 7, 2)]));
+        assert!(cgroups(&books).is_empty());
+    }
+
+    #[test]
+    fn an_annotation_that_is_taken_away_ends_the_exclusion() {
+        let mut books = books();
+        books.see(folders(&[("a", 7, 2)]));
+        let annotated = Pod { exclude: Some("true".into()), ..pod("a", "other") };
+        books.take(Said::Pod(annotated));
+        assert_eq!(cgroups(&books), [7]);
+        books.take(Said::Pod(pod("a", "other")));
+        assert!(cgroups(&books).is_empty());
+    }
+
+    #[test]
+    fn levels_span_what_is_excluded_and_no_more() {
+        let mut books = books();
+        books.see(folders(&[("a", 7, 2), ("b", 8, 3), ("c", 9, 9)]));
+        let none = books.wanted(&BTreeSet::new(), 99);
+        assert_eq!(none.levels, Levels { first: 0, count: 0 });
+        books.take(Said::All(vec![pod("a", "meshed"), pod("b", "meshed"), pod("c", "other")]));
+        let both = books.wanted(&BTreeSet::new(), 99);
+        assert_eq!(both.levels, Levels { first: 2, count: 2 });
+        books.unseen = 99;
+        let unseen = books.wanted(&BTreeSet::new(), 99);
+        assert_eq!(unseen.levels, Levels { first: 2, count: MOST_LEVELS });
+    }
+
+    #[test]
+    fn whoever_is_excluded_stays_so_when_there_is_no_room_for_others() {
+        let mut books = books();
+        let all: Vec<_> = (0..6).map(|at| format!("{at}")).collect();
+        let seen: Vec<_> = all.iter().zip(0..).map(|(uid, at)| (uid.as_str(), at, 2)).collect();
+        books.see(folders(&seen));
+        books.take(Said::All(all.iter().map(|uid| pod(uid, "meshed")).collect()));
+        let wanted = books.wanted(&BTreeSet::from([4, 5]), 3);
+        assert_eq!(wanted.cgroups.keys().copied().collect::<Vec<_>>(), [0, 4, 5]);
+        assert_eq!(wanted.without_room, 3);
+    }
+
+    #[test]
+    fn what_is_wrong_with_an_annotation_is_told_once() {
+        let mut books = books();
+        let wrong = Pod { exclude: Some("yes".into()), ..pod("a", "other") };
+        assert_eq!(books.take(Said::Pod(wrong.clone())).len(), 1);
+        assert_eq!(books.take(Said::All(vec![wrong.clone()])).len(), 0);
+        let other = Pod { exclude: Some("no".into()), ..wrong };
+        assert_eq!(books.take(Said::Pod(other)).len(), 1);
+    }
+}

@@ -1,0 +1,215 @@
+//! Which cgroup is which Pod's. The kubelet names a Pod's cgroup by the Pod's UID, below `kubepods`:
+//!
+//! | cgroup driver | Guaranteed | Burstable, BestEffort |
+//! |---|---|---|
+//! | cgroupfs | `kubepods/podUID` | `kubepods/burstable/podUID` |
+//! | systemd | `kubepods.slice/kubepods-podUID.slice` | `kubepods.slice/kubepods-burstable.slice/kubepods-burstable-podUID.slice` |
+//!
+//! systemd's names have `_` for each `-` of the UID.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::os::unix::fs::{DirEntryExt as _, MetadataExt as _};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Levels below the cgroup root where `kubepods` is looked for: kind has it at the third.
+const DEEPEST: u32 = 5;
+/// The inode number of the hierarchy's own root (`kernfs_create_root`, fs/kernfs/dir.c: the first).
+const ROOT: u64 = 1;
+/// Levels that may lie above a cgroup root that does not say where it is.
+const UNKNOWN: u32 = 8;
+
+/// The cgroup of a Pod.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Folder {
+    /// Its id.
+    pub cgroup: u64,
+    /// Its level in the hierarchy, as far as that can be seen.
+    pub level: u32,
+}
+
+/// Where the cgroups of Pods are looked for.
+#[derive(Debug)]
+pub struct Tree {
+    root: PathBuf,
+    /// The level of `root`, and how many levels may lie above it unseen.
+    level: u32,
+    unseen: u32,
+    /// `kubepods`, and its level.
+    tops: Vec<(PathBuf, u32)>,
+}
+
+/// What a look found.
+#[derive(Debug, Default)]
+pub struct Found {
+    /// By the Pod's UID.
+    pub folders: BTreeMap<Arc<str>, Folder>,
+    /// Where cgroups of Pods come and go.
+    pub parents: Vec<PathBuf>,
+}
+
+impl Tree {
+    /// Below a cgroup root.
+    ///
+    /// # Errors
+    /// It cannot be looked at.
+    pub fn new(root: &Path) -> io::Result<Self> {
+        let root = root.canonicalize()?;
+        let (level, unseen) = match level(&root)? {
+            Some(level) => (level, 0),
+            // The mount shows a part of the hierarchy, as in a cgroup namespace.
+            None => (0, UNKNOWN),
+        };
+        Ok(Self { root, level, unseen, tops: Vec::new() })
+    }
+
+    /// How many levels may lie above those that are seen.
+    #[must_use]
+    pub const fn unseen(&self) -> u32 {
+        self.unseen
+    }
+
+    /// The Pods' cgroups that are there now.
+    #[must_use]
+    pub fn look(&mut self) -> Found {
+        self.tops.retain(|(path, _)| path.is_dir());
+        if self.tops.is_empty() {
+            find_tops(&self.root, self.level, self.level + DEEPEST, &mut self.tops);
+        }
+        let mut found = Found::default();
+        for (top, level) in &self.tops {
+            look_into(top, *level, &mut found);
+        }
+        found
+    }
+}
+
+/// The level of a cgroup; `None` where its mount does not show all of the hierarchy.
+fn level(cgroup: &Path) -> io::Result<Option<u32>> {
+    let device = fs::metadata(cgroup)?.dev();
+    for (level, path) in (0..).zip(cgroup.ancestors()) {
+        let metadata = fs::metadata(path)?;
+        if metadata.dev() != device {
+            break;
+        }
+        if metadata.ino() == ROOT {
+            return Ok(Some(level));
+        }
+    }
+    Ok(None)
+}
+
+/// Names, ids and paths of the cgroups in another. One that is gone has none.
+fn below(path: &Path) -> impl Iterator<Item = (String, u64, PathBuf)> {
+    fs::read_dir(path).into_iter().flatten().flatten().filter_map(|entry| {
+        let name = entry.file_name().into_string().ok()?;
+        entry.file_type().ok()?.is_dir().then(|| (name, entry.ino(), entry.path()))
+    })
+}
+
+fn find_tops(path: &Path, level: u32, deepest: u32, tops: &mut Vec<(PathBuf, u32)>) {
+    for (name, _, path) in below(path) {
+        if is_top(&name) {
+            tops.push((path, level + 1));
+        } else if level + 1 < deepest {
+            find_tops(&path, level + 1, deepest, tops);
+        }
+    }
+}
+
+fn look_into(parent: &Path, level: u32, found: &mut Found) {
+    found.parents.push(parent.to_owned());
+    for (name, cgroup, path) in below(parent) {
+        match pod_uid(&name) {
+            Some(uid) => {
+                found.folders.insert(uid.into(), Folder { cgroup, level: level + 1 });
+            }
+            None if is_class(&name) => look_into(&path, level + 1, found),
+            None => {}
+        }
+    }
+}
+
+/// `kubepods`, by whatever driver, below whatever the kubelet's `--cgroup-root` is.
+fn is_top(name: &str) -> bool {
+    let name = name.strip_suffix(".slice").unwrap_or(name);
+    name == "kubepods" || name.ends_with("-kubepods")
+}
+
+/// The cgroup of a class of Pods.
+fn is_class(name: &str) -> bool {
+    let name = name.strip_suffix(".slice").unwrap_or(name);
+    ["burstable", "besteffort"].iter().any(|class| {
+        name.strip_suffix(class).is_some_and(|before| before.is_empty() || before.ends_with('-'))
+    })
+}
+
+/// The UID of the Pod whose cgroup has this name.
+fn pod_uid(name: &str) -> Option<String> {
+    let uid = match name.strip_suffix(".slice") {
+        None => name.strip_prefix("pod")?.to_owned(),
+        Some(unit) => {
+            let (before, uid) = unit.rsplit_once("-pod")?;
+            before.contains("kubepods").then(|| uid.replace('_', "-"))?
+        }
+    };
+    let is_uid =
+        !uid.is_empty() && uid.bytes().all(|byte| byte.is_ascii_hexdigit() || byte == b'-');
+    is_uid.then_some(uid)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const UID: &str = "0a1b2c3d-0000-4000-8000-0123456789ab";
+
+    #[test]
+    fn a_pods_cgroup_is_known_by_its_name_with_either_driver() {
+        let systemd = UID.replace('-', "_");
+        for name in [
+            format!("pod{UID}"),
+            format!("kubepods-pod{systemd}.slice"),
+            format!("kubepods-burstable-pod{systemd}.slice"),
+            format!("kubelet-kubepods-besteffort-pod{systemd}.slice"),
+        ] {
+            assert_eq!(pod_uid(&name).as_deref(), Some(UID), "{name}");
+        }
+        for name in ["pod", "podium", "kubepods", "kubepods.slice", "burstable", "a-pod1.slice"] {
+            assert_eq!(pod_uid(name), None, "{name}");
+        }
+    }
+
+    #[test]
+    fn kubepods_and_its_classes_are_known_by_their_names() {
+        for name in ["kubepods", "kubepods.slice", "kubelet-kubepods.slice"] {
+            assert!(is_top(name) && !is_class(name), "{name}");
+        }
+        for name in ["burstable", "besteffort", "kubepods-burstable.slice"] {
+            assert!(is_class(name) && !is_top(name), "{name}");
+        }
+        assert!(!is_top("system.slice") && !is_class("notburstable"));
+    }
+
+    #[test]
+    fn pods_are_found_in_folders_as_both_drivers_make_them() {
+        let root = std::env::temp_dir().join(format!("topo-lb-tree-{}", std::process::id()));
+        let systemd = format!(
+            "kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{}.slice",
+            "1".repeat(8)
+        );
+        for path in [&format!("x/kubepods/pod{UID}/container"), &systemd] {
+            fs::create_dir_all(root.join(path)).unwrap();
+        }
+        let mut tree = Tree { root: root.clone(), level: 0, unseen: 0, tops: Vec::new() };
+        let found = tree.look();
+        fs::remove_dir_all(&root).unwrap();
+        let levels: Vec<_> =
+            found.folders.iter().map(|(uid, folder)| (&**uid, folder.level)).collect();
+        assert_eq!(levels, [(UID, 3), ("11111111", 3)]);
+        assert_eq!(found.parents.len(), 3);
+        assert!(tree.look().folders.is_empty(), "what is gone is not found");
+    }
+}

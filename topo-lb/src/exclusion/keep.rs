@@ -1,0 +1,182 @@
+//! The task that keeps the kernel's maps as Pods and their cgroups are.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use futures::{Stream, StreamExt as _};
+use notify::event::EventKind;
+use notify::{RecommendedWatcher, RecursiveMode, Watcher as _};
+use tokio::sync::{Notify, oneshot};
+use tokio::time::MissedTickBehavior;
+use tracing::{debug, info, warn};
+
+use super::folder::{Found, Tree};
+use super::{Books, Rules, Said};
+use crate::datapath::excluded::ExcludedMap;
+use crate::metrics::Figures;
+
+/// Folders are looked at so often even if nothing is said to have moved.
+const LOOK_AGAIN: Duration = Duration::from_secs(2);
+/// The same, where nothing can be said.
+const LOOK_AGAIN_UNTOLD: Duration = Duration::from_millis(250);
+
+/// Says when the Pods that were there at first are excluded.
+pub type Ready = oneshot::Receiver<()>;
+
+/// Keeps the kernel's maps.
+pub struct Keeper {
+    books: Books,
+    tree: Tree,
+    map: ExcludedMap,
+    figures: Arc<Figures>,
+    watcher: notify::Result<RecommendedWatcher>,
+    watched: BTreeSet<PathBuf>,
+    moved: Arc<Notify>,
+    /// Excluded Pods without room, as people were told.
+    without_room: usize,
+    /// Whether people know that a write has failed.
+    has_failed: bool,
+}
+
+impl Keeper {
+    /// Opens the maps in `maps`; the Pods' cgroups are below `cgroup_root`.
+    ///
+    /// # Errors
+    /// Maps or folders cannot be opened.
+    pub fn open(
+        rules: Rules,
+        cgroup_root: &Path,
+        maps: &Path,
+        figures: Arc<Figures>,
+    ) -> anyhow::Result<Self> {
+        let tree = Tree::new(cgroup_root)
+            .with_context(|| format!("cannot look into {}", cgroup_root.display()))?;
+        info!(
+            namespaces = rules.namespaces.len(),
+            annotated = rules.annotated,
+            "Pods are excluded by these rules"
+        );
+        let moved = Arc::<Notify>::default();
+        Ok(Self {
+            books: Books::new(rules, tree.unseen()),
+            tree,
+            map: ExcludedMap::open(maps)?,
+            figures,
+            watcher: watcher(Arc::clone(&moved)),
+            watched: BTreeSet::new(),
+            moved,
+            without_room: 0,
+            has_failed: false,
+        })
+    }
+
+    /// Follows `pods` in a task of its own, as long as they are said.
+    #[must_use]
+    pub fn start(self, pods: impl Stream<Item = Said> + Send + 'static) -> Ready {
+        let (ready, told) = oneshot::channel();
+        tokio::spawn(self.keep(pods, ready));
+        told
+    }
+
+    async fn keep(mut self, pods: impl Stream<Item = Said> + Send, ready: oneshot::Sender<()>) {
+        let mut pods = std::pin::pin!(pods);
+        let mut ready = Some(ready);
+        let pause = if self.watcher.is_ok() { LOOK_AGAIN } else { LOOK_AGAIN_UNTOLD };
+        let mut again = tokio::time::interval(pause);
+        again.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            let moved = Arc::clone(&self.moved);
+            tokio::select! {
+                said = pods.next() => {
+                    let Some(said) = said else { return };
+                    let sentences = self.books.take(said);
+                    sentences.iter().for_each(|sentence| warn!("{sentence}"));
+                    self.look();
+                    // After the first word of the source, whatever it is: nobody waits longer.
+                    if let Some(ready) = ready.take() {
+                        let _ = ready.send(());
+                    }
+                }
+                () = moved.notified() => self.look(),
+                _ = again.tick() => self.look(),
+            }
+        }
+    }
+
+    /// Looks which cgroups there are, and writes what follows.
+    fn look(&mut self) {
+        let mut found = self.tree.look();
+        if self.watch(&found) {
+            // What came between looking and watching.
+            found = self.tree.look();
+        }
+        self.books.see(found.folders);
+        let wanted = self.books.wanted(self.map.has(), self.map.room());
+        match self.map.write(&wanted) {
+            Ok(()) => self.has_failed = false,
+            Err(error) if std::mem::replace(&mut self.has_failed, true) => debug!("{error}"),
+            Err(error) => warn!(
+                "{error}: some Pods that are to be excluded are not; the agent retries every {} s",
+                LOOK_AGAIN.as_secs()
+            ),
+        }
+        self.figures.excluded_pods.store(self.map.has().len() as u64, Relaxed);
+        self.figures.unexcluded_pods.store(wanted.without_room as u64, Relaxed);
+        if std::mem::replace(&mut self.without_room, wanted.without_room) != wanted.without_room {
+            match wanted.without_room {
+                0 => info!("every Pod that is to be excluded is excluded again"),
+                more => warn!(
+                    "the map of excluded Pods is full ({} of them): {more} more are handled like all \
+                     others; exclude fewer",
+                    self.map.room()
+                ),
+            }
+        }
+    }
+
+    /// Watches where cgroups of Pods come and go; whether anything is newly watched.
+    fn watch(&mut self, found: &Found) -> bool {
+        let Ok(watcher) = &mut self.watcher else { return false };
+        let parents: BTreeSet<PathBuf> = found.parents.iter().cloned().collect();
+        for gone in self.watched.difference(&parents) {
+            // Its watch went with it.
+            let _ = watcher.unwatch(gone);
+        }
+        self.watched.retain(|path| parents.contains(path));
+        let mut is_new = false;
+        for path in parents {
+            if self.watched.contains(&path) {
+                continue;
+            }
+            match watcher.watch(&path, RecursiveMode::NonRecursive) {
+                Ok(()) => {
+                    self.watched.insert(path);
+                    is_new = true;
+                }
+                Err(error) => debug!("{} cannot be watched: {error}", path.display()),
+            }
+        }
+        is_new
+    }
+}
+
+fn watcher(moved: Arc<Notify>) -> notify::Result<RecommendedWatcher> {
+    let watcher = notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
+        // Reading is what this side does itself.
+        if !event.is_ok_and(|event| matches!(event.kind, EventKind::Access(_))) {
+            moved.notify_one();
+        }
+    });
+    if let Err(error) = &watcher {
+        warn!(
+            "the system cannot say when Pods come ({error}), so the agent looks every {} ms: raising \
+             fs.inotify.max_user_instances may help",
+            LOOK_AGAIN_UNTOLD.as_millis()
+        );
+    }
+    watcher
+}

@@ -1,0 +1,41 @@
+//! Pod: only what tells whose cgroup it is, and whether it is to be left alone.
+
+use serde::Deserialize;
+
+use super::Names;
+use super::field::{DEFAULT_NAMESPACE, or_default};
+use crate::exclusion::Pod;
+
+#[derive(Deserialize)]
+pub(super) struct Fields {
+    metadata: Metadata,
+}
+
+#[derive(Deserialize)]
+struct Metadata {
+    uid: String,
+    name: String,
+    #[serde(default, deserialize_with = "or_default")]
+    namespace: String,
+    #[serde(default, deserialize_with = "or_default")]
+    annotations: Annotations,
+}
+
+#[derive(Default, Deserialize)]
+struct Annotations {
+    #[serde(rename = "topo-lb.io/exclude")]
+    exclude: Option<String>,
+}
+
+impl Fields {
+    pub(super) fn keep(self, names: &mut Names) -> Pod {
+        let Metadata { uid, name, namespace, annotations } = self.metadata;
+        let namespace = if namespace.is_empty() { DEFAULT_NAMESPACE } else { &namespace };
+        Pod {
+            uid: uid.into(),
+            namespace: names.share(namespace),
+            name: name.into(),
+            exclude: annotations.exclude.map(Into::into),
+        }
+    }
+}
