@@ -66,7 +66,9 @@ fn the_chart_is_what_kustomize_makes() -> Result<()> {
 
 #[test]
 fn a_value_that_the_chart_does_not_know_is_refused() -> Result<()> {
-    for wrong in ["scop=all", "scope=some", "listen.port=0", "stateDir=relative", "exclude.namespaces={A}"] {
+    for wrong in
+        ["scop=all", "scope=some", "listen.port=0", "stateDir=relative", "exclude.namespaces={A}"]
+    {
         let error = chart(&[wrong]).err().with_context(|| format!("{wrong} was taken"))?;
         ensure!(format!("{error:#}").contains("values don't meet"), "{wrong}: {error:#}");
     }

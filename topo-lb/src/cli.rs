@@ -127,7 +127,7 @@ pub enum TcpPeerArg {
 /// How programs are attached to devices.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum TcAttachArg {
-    /// By tcx from Linux 6.6 on, by clsact before.
+    /// By tcx from Linux 6.6 on; by clsact before, and where others have filters on the way out.
     #[default]
     Auto,
     /// By tcx links.
@@ -224,8 +224,9 @@ pub struct AgentArgs {
     #[arg(long, value_name = "N", env = "TOPO_LB_MAX_FLOWS", default_value_t = maps::DEFAULT_FLOWS,
           value_parser = clap::value_parser!(u32).range(1..=16_777_216))]
     pub max_flows: u32,
-    /// Devices whose packets are translated, for clients that have no socket on this node: virtual
-    /// machines, Kata, gVisor. Names with * for any text, separated by commas; none by default
+    /// Devices of the host whose packets are translated, for clients that have no socket on this node:
+    /// virtual machines, Kata, gVisor. With KubeVirt and Kata these are the host's ends of the Pods'
+    /// veth pairs: veth*, cali*, lxc*. Names with * for any text, separated by commas; none by default
     #[arg(long, value_name = "PATTERNS", env = "TOPO_LB_TC_DEVICES", value_delimiter = ',')]
     pub tc_devices: Vec<Pattern>,
     /// How programs are attached to these devices

@@ -5,10 +5,11 @@ use std::path::Path;
 use aya::programs::{ProgramInfo, SchedClassifier};
 
 use super::bpf::ReadError;
+use super::filters::Filters;
 use super::link::{Link, pin_path};
 use super::object::Hook;
 use super::syscall::{self, LINK_TYPE_TCX};
-use super::tc::{Direction, Means, Pin, device_name, pins};
+use super::tc::{Direction, Means, Pin, device_name, is_foreign, pins};
 
 /// A program at a hook of the sockets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,6 +33,8 @@ pub struct OnDevice {
     pub means: Means,
     /// The kernel's id of the program.
     pub program: u32,
+    /// Programs and filters of others on the same device and way, where they can be seen.
+    pub others: Vec<String>,
 }
 
 /// What is attached to a hook of the sockets; nothing where no link is pinned, or its cgroup is
@@ -82,7 +85,28 @@ fn on_device(pin_dir: &Path, pin: &Pin) -> Result<Option<OnDevice>, ReadError> {
     };
     let name = device_name(pin.device).filter(|name| has(name, pin, program));
     let Pin { means, direction, device } = *pin;
-    Ok(Some(OnDevice { device, name, direction, means, program }))
+    let others = name.as_deref().map(|name| others(name, pin)).unwrap_or_default();
+    Ok(Some(OnDevice { device, name, direction, means, program, others }))
+}
+
+/// What others have on a device, by name.
+fn others(name: &str, pin: &Pin) -> Vec<String> {
+    let programs = SchedClassifier::query_tcx(name, pin.direction.attach_type());
+    let programs = programs.map(|(_, programs)| programs).unwrap_or_default();
+    // The kernel keeps the first 15 bytes.
+    let own = pin.direction.program();
+    let own = &own[..own.len().min(15)];
+    let mut all: Vec<String> = programs
+        .iter()
+        .filter(|info| info.name_as_str() != Some(own))
+        .map(|info| format!("tcx {} (id {})", info.name_as_str().unwrap_or("?"), info.id()))
+        .collect();
+    let filters = Filters::open().and_then(|filters| filters.of(pin.device, pin.direction));
+    let filters = filters.unwrap_or_default();
+    let foreign = filters.into_iter().filter(|filter| is_foreign(filter, pin.direction));
+    all.extend(foreign.map(|filter| filter.name));
+    all.dedup();
+    all
 }
 
 /// Whether the device of this name, in this network namespace, has the program: in another one the

@@ -15,6 +15,7 @@ pub mod dialled;
 pub mod effective;
 pub mod encode;
 pub mod excluded;
+mod filters;
 pub mod flows;
 pub mod left_out;
 pub mod link;

@@ -22,6 +22,7 @@ use topo_lb_common::maps;
 use tracing::{info, warn};
 
 use super::answerers::Answerers;
+use super::filters::{Filter, Filters};
 use super::link::DIRECTORY;
 use super::load::{Datapath, LoadError, causes, classifier};
 use super::syscall::{self, LINK_TYPE_TCX};
@@ -38,6 +39,7 @@ pub enum Direction {
 
 /// Of filters: a number that nobody else uses by accident.
 const HANDLE: TcHandle = TcHandle::new(0, 0x7470);
+const HANDLE_NUMBER: u32 = 0x7470;
 
 impl Direction {
     /// Both, in the order of attaching: the way back is there before a connection can go.
@@ -186,8 +188,8 @@ impl Datapath {
     /// programs than this agent's are left.
     pub fn attach_devices(&mut self, devices: &[Device], renew: bool) -> bool {
         let pin_dir = self.options.pin_dir.clone();
-        let only = self.options.tc_means;
         let mut all_ours = true;
+        let filters = Filters::open().ok();
         for pin in &pins(&pin_dir) {
             if !devices.iter().any(|device| device.index == pin.device) {
                 all_ours &= detach(&pin_dir, pin);
@@ -196,6 +198,13 @@ impl Datapath {
         // Every way back is there before a connection can go by any device.
         for direction in Direction::BOTH {
             for device in devices {
+                if let Some(filters) = &filters {
+                    forget_lost(&pin_dir, filters, device, direction);
+                }
+                let only = match (self.options.tc_means, &filters) {
+                    (None, Some(filters)) => means_beside(filters, device, direction),
+                    (only, _) => only,
+                };
                 match attach(&mut self.ebpf, &pin_dir, device, direction, renew, only) {
                     Ok(true) => {
                         info!(device = %device.name, program = direction.program(), "attached");
@@ -294,6 +303,37 @@ fn filter(device: &str, direction: Direction) -> io::Result<SchedClassifierLink>
     SchedClassifierLink::attached(device, attach_type, priority, HANDLE, None)
 }
 
+/// The means that keeps the order right beside filters of others, if there are any. Programs of tcx
+/// run before all filters (`sch_handle_egress`, net/core/dev.c, Linux 6.6). On ingress that is the
+/// order that is wanted; on egress filters of others would see answers that come from a Service.
+fn means_beside(filters: &Filters, device: &Device, direction: Direction) -> Option<Means> {
+    if direction == Direction::Ingress {
+        return None;
+    }
+    let all = filters.of(device.index, direction).ok()?;
+    all.iter().any(|filter| is_foreign(filter, direction)).then_some(Means::Clsact)
+}
+
+/// Unpins a filter that went with the device's queueing discipline, whose owner has replaced it.
+fn forget_lost(pin_dir: &Path, filters: &Filters, device: &Device, direction: Direction) {
+    let pin = Pin { means: Means::Clsact, direction, device: device.index }.path(pin_dir);
+    if pin.exists()
+        && let Ok(all) = filters.of(device.index, direction)
+        && all.iter().all(|filter| is_foreign(filter, direction))
+    {
+        let _ = fs::remove_file(pin);
+        warn!(
+            device = %device.name,
+            "the filter of {} was removed by somebody else; it is attached again", direction.program()
+        );
+    }
+}
+
+/// Whether a filter is somebody else's.
+pub(super) fn is_foreign(filter: &Filter, direction: Direction) -> bool {
+    (filter.handle, filter.priority) != (HANDLE_NUMBER, direction.priority())
+}
+
 /// Attaches one program to one device; whether that was new.
 fn attach(
     ebpf: &mut Ebpf,
@@ -316,7 +356,9 @@ fn attach(
         move |error: io::Error| DeviceError::Pin { path, reason: error.to_string() }
     };
     let program = classifier(ebpf, direction)?;
-    if let Some(link) = live(&tcx, device, direction).map_err(unusable(&tcx))? {
+    let tcx_link = live(&tcx, device, direction).map_err(unusable(&tcx))?;
+    let moves = tcx_link.is_some() && only == Some(Means::Clsact);
+    if let Some(link) = tcx_link.filter(|_| !moves) {
         if renew {
             let fd = program.fd().map_err(|error| refused(causes(&error)))?;
             syscall::update_link(link.as_fd(), fd.as_fd()).map_err(unusable(&tcx))?;
@@ -324,7 +366,7 @@ fn attach(
         return Ok(false);
     }
     let is_filter = clsact.exists();
-    if is_filter && !renew {
+    if is_filter && !renew && !moves {
         return Ok(false);
     }
     fs::create_dir_all(pin_dir.join(DIRECTORY)).map_err(unusable(&tcx))?;
@@ -379,6 +421,15 @@ fn attach(
     // A filter outlives its maker, unless the maker takes it away.
     std::mem::forget(link);
     pinned.map_err(|error| DeviceError::Pin { path: clsact, reason: causes(&error) })?;
+    if moves {
+        // Only now: in between both are there, and the second one finds nothing to translate.
+        fs::remove_file(&tcx).map_err(unusable(&tcx))?;
+        info!(
+            device = %device.name,
+            "{} is moved from tcx to clsact, after the other filters of this device",
+            direction.program()
+        );
+    }
     Ok(!is_filter)
 }
 

@@ -74,6 +74,8 @@ pub struct DeviceRow {
     pub means: &'static str,
     /// The kernel's id of the program.
     pub program: u32,
+    /// Programs and filters of others on this device and way.
+    pub others: Vec<String>,
 }
 
 /// Packets by what became of them.
@@ -190,8 +192,14 @@ fn overrides(pin_dir: &Path) -> Result<Vec<Override>, ReadError> {
 }
 
 fn row(on: &OnDevice) -> DeviceRow {
-    let OnDevice { device, name, means, program, .. } = on;
-    DeviceRow { index: *device, name: name.clone(), means: means.name(), program: *program }
+    let OnDevice { device, name, means, program, others, .. } = on;
+    DeviceRow {
+        index: *device,
+        name: name.clone(),
+        means: means.name(),
+        program: *program,
+        others: others.clone(),
+    }
 }
 
 impl Hooks {
@@ -239,9 +247,13 @@ impl HookRow {
 fn devices(rows: &[DeviceRow]) -> (String, Vec<u32>) {
     let names = rows.iter().map(|row| {
         let means = if row.means == "tcx" { "" } else { " by clsact" };
+        let beside = match row.others.as_slice() {
+            [] => String::new(),
+            others => format!(" beside {}", others.join(" and ")),
+        };
         match &row.name {
-            Some(name) => format!("{name}{means}"),
-            None => format!("device {}{means}", row.index),
+            Some(name) => format!("{name}{means}{beside}"),
+            None => format!("device {}{means}{beside}", row.index),
         }
     });
     let mut programs: Vec<u32> = rows.iter().map(|row| row.program).collect();
@@ -266,6 +278,7 @@ mod tests {
             name: name.map(str::to_owned),
             means,
             program: 41,
+            others: if means == "tcx" { vec!["bpf to_pod".to_owned()] } else { Vec::new() },
         };
         let hooks = Hooks {
             each: vec![
@@ -291,11 +304,11 @@ mod tests {
             connections: Counters { same_node: 2, refused: 1, ..Counters::default() }.into(),
         };
         let wanted = "\
-HOOK        ATTACHED TO               PROGRAM  COUNTED
-connect4    cgroup 1234               9        -
-connect6    -                         -        -
-tc ingress  tap0, device 7 by clsact  41       12 translated, 3 opened
-tc egress   -                         -        no packets
+HOOK        ATTACHED TO                                 PROGRAM  COUNTED
+connect4    cgroup 1234                                 9        -
+connect6    -                                           -        -
+tc ingress  tap0 beside bpf to_pod, device 7 by clsact  41       12 translated, 3 opened
+tc egress   -                                           -        no packets
 
 Connections to Services, by all hooks: 2 to this node, 0 in the zone, 0 in the region, 0 elsewhere, 1 refused.";
         let table = hooks.table();

@@ -1,0 +1,255 @@
+//! tc beside filters of others on the same device, as CNIs have them; and machines whose tap is in a
+//! Pod.
+
+use std::fs;
+use std::io;
+use std::net::Ipv4Addr;
+use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context as _, Result, ensure};
+use serde_json::Value;
+use topo_lb_tests::client::Client;
+use topo_lb_tests::netns::NetNs;
+use topo_lb_tests::process::printed;
+use topo_lb_tests::requirements::{self, BPFFS};
+use topo_lb_tests::scene::{FOLLOWS, HERE, Scene, WEB4, at, play_with_machines, prepared};
+use topo_lb_tests::traffic::Via;
+use topo_lb_tests::wait::until;
+
+const ALL: [&str; 4] = ["a", "b", "c", "d"];
+/// The node's end of the cable to the pod `client`.
+const DEVICE: &str = "pod2";
+
+/// `struct bpf_insn`.
+#[repr(C)]
+struct Instruction {
+    code: u8,
+    registers: u8,
+    offset: i16,
+    immediate: i32,
+}
+
+const fn instruction(code: u8, registers: u8, offset: i16, immediate: i32) -> Instruction {
+    Instruction { code, registers, offset, immediate }
+}
+
+/// The head of the `BPF_PROG_LOAD` variant of `union bpf_attr`.
+#[repr(C)]
+struct Load {
+    program_type: u32,
+    instructions: u32,
+    code: u64,
+    license: u64,
+    log_level: u32,
+    log_size: u32,
+    log: u64,
+    kernel_version: u32,
+    flags: u32,
+    name: [u8; 16],
+}
+
+/// A program that drops packets from `source`, and lets the next filter see all others: as a CNI's
+/// guard against addresses that no Pod has.
+fn guard(source: Ipv4Addr) -> Result<OwnedFd> {
+    const BPF_PROG_LOAD: libc::c_long = 5;
+    const SCHED_CLS: u32 = 3;
+    let code = [
+        // r6 = the packet; r0 = the word at 26, in host order: an IPv4 packet's source.
+        instruction(0xbf, 0x16, 0, 0),
+        instruction(0x20, 0, 0, 26),
+        // w0 != source: two further on.
+        instruction(0x56, 0, 2, i32::from_ne_bytes(u32::from(source).to_ne_bytes())),
+        // TC_ACT_SHOT
+        instruction(0xb7, 0, 0, 2),
+        instruction(0x95, 0, 0, 0),
+        // TC_ACT_UNSPEC
+        instruction(0xb7, 0, 0, -1),
+        instruction(0x95, 0, 0, 0),
+    ];
+    let license = c"GPL";
+    let mut load = Load {
+        program_type: SCHED_CLS,
+        instructions: code.len() as u32,
+        code: code.as_ptr() as u64,
+        license: license.as_ptr() as u64,
+        log_level: 0,
+        log_size: 0,
+        log: 0,
+        kernel_version: 0,
+        flags: 0,
+        name: *b"guard\0\0\0\0\0\0\0\0\0\0\0",
+    };
+    // SAFETY: laid out as the kernel wants it, and all that it points to outlives the call.
+    let fd =
+        unsafe { libc::syscall(libc::SYS_bpf, BPF_PROG_LOAD, &raw mut load, size_of::<Load>()) };
+    let fd = i32::try_from(fd).ok().filter(|fd| *fd >= 0);
+    let fd = fd.ok_or_else(io::Error::last_os_error).context("the guard is not loaded")?;
+    // SAFETY: a new descriptor, which nobody else owns.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Runs `tc` on the agent's node.
+fn tc(scene: &Scene<'_>, arguments: &[&str]) -> Result<String> {
+    requirements::command("tc", "iproute2")?;
+    let mut command = Command::new("tc");
+    command.args(arguments);
+    scene.cluster.beside(scene.cluster.node(HERE)?, &mut command)?;
+    printed(&mut command)
+}
+
+/// Puts the guard on the way to the pod `client`, as a filter of clsact.
+fn put_guard(scene: &Scene<'_>) -> Result<()> {
+    let guard = guard(WEB4.parse()?)?;
+    let pin = Path::new(BPFFS).join(scene.cluster.prefix().name("guard"));
+    let path = pin.to_str().context("a path of UTF-8")?;
+    let fd = format!("/proc/self/fd/{}", guard.as_raw_fd());
+    pin_at(&guard, &pin).with_context(|| format!("cannot pin {fd}"))?;
+    let added = tc(scene, &["qdisc", "add", "dev", DEVICE, "clsact"]).or_else(|error| {
+        // topo-lb has made it.
+        if format!("{error:#}").contains("xclusivity") { Ok(String::new()) } else { Err(error) }
+    });
+    let filter = ["filter", "add", "dev", DEVICE, "egress", "prio", "7", "handle", "1", "bpf"];
+    let pinned = ["direct-action", "object-pinned", path];
+    let added = added.and_then(|_| tc(scene, &[&filter[..], &pinned[..]].concat()));
+    fs::remove_file(&pin).context("the pin is there")?;
+    added.map(drop)
+}
+
+fn pin_at(program: &OwnedFd, path: &Path) -> Result<()> {
+    const BPF_OBJ_PIN: libc::c_long = 6;
+    let path = std::ffi::CString::new(path.as_os_str().as_encoded_bytes())?;
+    let object: (u64, u32, u32) = (path.as_ptr() as u64, program.as_raw_fd() as u32, 0);
+    // SAFETY: the BPF_OBJ_* variant of `union bpf_attr`, and a path that outlives the call.
+    let done = unsafe {
+        libc::syscall(libc::SYS_bpf, BPF_OBJ_PIN, &raw const object, size_of_val(&object))
+    };
+    ensure!(done == 0, io::Error::last_os_error());
+    Ok(())
+}
+
+/// Waits until every endpoint answers the machine, as the Service.
+fn wait_for_answers(machine: &mut Client) -> Result<()> {
+    let service = at(WEB4)?;
+    for via in [Via::Http, Via::UdpConnected] {
+        until(&format!("answers by {via:?}"), FOLLOWS, || {
+            let tally = machine.call(via, service, 64)?;
+            let peers = tally.peers.iter().all(|peer| *peer == service);
+            Ok(if tally.is_of(&ALL) && peers { Ok(()) } else { Err(tally) })
+        })?;
+    }
+    Ok(())
+}
+
+/// What `topo-lb list hooks` says of the device on the way out.
+fn on_the_way_out(scene: &Scene<'_>) -> Result<Value> {
+    let mut command = scene.binary.command(&["list", "hooks", "-o", "json", "--pin-dir"]);
+    command.arg(scene.agent.pins());
+    scene.cluster.beside(scene.cluster.node(HERE)?, &mut command)?;
+    let listed = topo_lb_tests::agent::json_of(command)?;
+    let each = listed["hooks"]["each"].as_array().context("a list of hooks")?;
+    let egress = each.iter().find(|hook| hook["hook"] == "tc egress").context("tc egress")?;
+    let devices = egress["devices"].as_array().context("a list of devices")?;
+    let device = devices.iter().find(|device| device["name"] == DEVICE);
+    Ok(device.with_context(|| format!("{DEVICE} is not listed: {egress}"))?.clone())
+}
+
+#[test]
+fn filters_that_were_there_first_see_endpoints_and_no_service() -> Result<()> {
+    prepared(
+        |_| {},
+        |scene| {
+            put_guard(scene)?;
+            scene.agent.set("--tc-devices", "pod*");
+            scene.agent.set("--max-connections", "4096");
+            scene.agent.resume()?;
+            wait_for_answers(&mut scene.cluster.machine("client")?)?;
+            let device = on_the_way_out(scene)?;
+            ensure!(device["means"] == "clsact", "{device}");
+            ensure!(device["others"].to_string().contains("guard"), "{device}");
+            // The next agent takes over what is there.
+            scene.agent.stop()?;
+            scene.agent.resume()?;
+            wait_for_answers(&mut scene.cluster.machine("client")?)
+        },
+    )
+}
+
+#[test]
+fn a_filter_that_comes_later_finds_topo_lb_behind_it_and_may_take_all_filters_away() -> Result<()> {
+    play_with_machines(|scene| {
+        let mut machine = scene.cluster.machine("client")?;
+        wait_for_answers(&mut machine)?;
+        put_guard(scene)?;
+        wait_for_answers(&mut machine)?;
+        let device = on_the_way_out(scene)?;
+        ensure!(device["means"] == "clsact", "{device}");
+
+        // As a CNI's agent does it when it starts anew.
+        tc(scene, &["qdisc", "delete", "dev", DEVICE, "clsact"])?;
+        wait_for_answers(&mut machine)?;
+        ensure!(
+            scene.agent.log().contains("was removed by somebody else"),
+            "{}",
+            scene.agent.log()
+        );
+        Ok(())
+    })
+}
+
+/// As KubeVirt binds a machine by a bridge: the tap is in the Pod's network namespace, and the machine
+/// has the Pod's addresses.
+fn put_machine_into_pod(scene: &Scene<'_>) -> Result<NetNs> {
+    const MACHINE: &str = "02:54:4c:03:01:02";
+    const NODE: &str = "02:54:4c:02:01:02";
+    let pod = scene.cluster.pod("client")?;
+    let names = [scene.cluster.prefix().name("guest")];
+    let guest = NetNs::make(&names)?.pop().context("a namespace")?;
+    pod.netns().ip(&[
+        "address flush dev eth0".to_owned(),
+        "link set eth0 down".to_owned(),
+        "link set eth0 address 02:54:4c:03:ff:ff".to_owned(),
+        "link add k6t-eth0 type bridge mcast_snooping 0".to_owned(),
+        format!(
+            "link add tap0 type veth peer name eth0 address {MACHINE} netns {}",
+            guest.path().display()
+        ),
+        "link set eth0 master k6t-eth0 up".to_owned(),
+        "link set tap0 master k6t-eth0 up".to_owned(),
+        "link set k6t-eth0 up".to_owned(),
+    ])?;
+    guest.ip(&[
+        "link set lo up".to_owned(),
+        "link set eth0 up".to_owned(),
+        format!("address add {}/32 dev eth0", pod.ipv4),
+        format!("neigh add 169.254.1.1 lladdr {NODE} dev eth0 nud permanent"),
+        "route add 169.254.1.1 dev eth0 scope link".to_owned(),
+        "route add default via 169.254.1.1 dev eth0".to_owned(),
+    ])?;
+    Ok(guest)
+}
+
+#[test]
+fn a_machine_whose_tap_is_in_a_pod_is_served_at_the_host_s_end_of_the_pods_cable() -> Result<()> {
+    prepared(
+        |_| {},
+        |scene| {
+            let guest = put_machine_into_pod(scene)?;
+            let mut machine = scene.cluster.guest("guest", &guest)?;
+            scene.agent.set("--max-connections", "4096");
+            // On the host no device has this name.
+            scene.agent.set("--tc-devices", "tap*");
+            scene.agent.resume()?;
+            let service = at(WEB4)?;
+            until("the machine's way to the fabric", FOLLOWS, || {
+                let tally = machine.call(Via::Http, service, 16)?;
+                Ok(if tally.is_of(&["untouched"]) { Ok(()) } else { Err(tally) })
+            })?;
+            scene.agent.stop()?;
+            scene.agent.set("--tc-devices", "pod*");
+            scene.agent.resume()?;
+            wait_for_answers(&mut machine)
+        },
+    )
+}
