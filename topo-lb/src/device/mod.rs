@@ -3,9 +3,11 @@
 pub mod address;
 mod follow;
 mod pattern;
+mod unmatched;
 
 pub use follow::{Changes, chosen};
 pub use pattern::{Pattern, PatternError};
+pub use unmatched::Unmatched;
 
 /// A network device of this network namespace.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -1,5 +1,6 @@
 //! Patterns of device names: `*` stands for any text, everything else for itself.
 
+use std::fmt;
 use std::str::FromStr;
 
 /// A pattern of device names.
@@ -38,6 +39,12 @@ impl FromStr for Pattern {
             return Err(PatternError::Long);
         }
         Ok(Self(text.to_owned()))
+    }
+}
+
+impl fmt::Display for Pattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
     }
 }
 
