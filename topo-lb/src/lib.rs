@@ -22,6 +22,7 @@ pub mod inquiry;
 pub mod known;
 pub mod lint;
 pub mod list;
+pub mod local;
 pub mod metrics;
 pub mod plan;
 pub mod readiness;

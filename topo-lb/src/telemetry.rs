@@ -11,6 +11,7 @@ use crate::datapath::overridden::{self, Precedence};
 use crate::events::ledger::Ledger;
 use crate::events::publish::Teller;
 use crate::inquiry::{Desk, Question, Questions, View, desk};
+use crate::local;
 use crate::metrics::{Figures, count};
 use crate::plan::{Family, Installed};
 use crate::readiness::{Proof, Readiness};
@@ -31,6 +32,7 @@ pub struct Telemetry {
     readiness: watch::Sender<Readiness>,
     ledger: Ledger,
     teller: Teller,
+    local: local::Told,
     /// Changes that are on their way into the maps.
     pending: Vec<Arrival>,
     /// The first plan was carried out; what came before it is not timed.
@@ -69,6 +71,7 @@ impl Telemetry {
             readiness: watch::Sender::default(),
             ledger: Ledger::default(),
             teller,
+            local: local::Told::default(),
             pending: Vec::new(),
             has_begun: false,
         }
@@ -156,6 +159,7 @@ impl Telemetry {
             self.figures.programmed(steps, installed);
             self.figures.services.store(reconciler.state().services().len() as u64, Relaxed);
             self.figures.left_out.store(reconciler.left_out().len() as u64, Relaxed);
+            self.local.look(reconciler.state(), looked.keys());
             let mut news = self.ledger.look(reconciler, looked);
             news.extend(self.ledger.leave_out(reconciler));
             self.teller.tell(news);

@@ -1,0 +1,80 @@
+//! Says which ClusterIPs are left alone because a device of this host has them.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use tracing::info;
+
+use crate::cluster::{ServiceId, State};
+
+/// What people were told.
+#[derive(Debug, Default)]
+pub struct Told(BTreeMap<ServiceId, BTreeMap<IpAddr, Arc<str>>>);
+
+impl Told {
+    /// Looks at Services that have changed, and logs what is news of them.
+    pub fn look<'a>(&mut self, state: &State, changed: impl Iterator<Item = &'a ServiceId>) {
+        for id in changed {
+            for sentence in self.news(state, id) {
+                info!("{sentence}");
+            }
+        }
+    }
+
+    fn news(&mut self, state: &State, id: &ServiceId) -> Vec<String> {
+        let addresses = state.service(id).map_or(&[][..], |service| &service.cluster_ips);
+        let local = |&address: &IpAddr| Some((address, Arc::clone(state.local_device(address)?)));
+        let now: BTreeMap<_, _> = addresses.iter().filter_map(local).collect();
+        let before = match now.is_empty() {
+            true => self.0.remove(id),
+            false => self.0.insert(id.clone(), now.clone()),
+        };
+        let before = before.unwrap_or_default();
+        let new = now.iter().filter(|(address, device)| before.get(address) != Some(device));
+        let new = new.map(|(address, device)| {
+            format!("{address} of Service {id} is left alone: device {device} of this node has it")
+        });
+        let gone = before.keys().filter(|address| !now.contains_key(address));
+        let gone = gone.map(|address| {
+            format!(
+                "{address} of Service {id} is left alone no more: no device of this node has it"
+            )
+        });
+        new.chain(gone).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cluster::{LocalAddresses, Service, Update};
+
+    #[test]
+    fn an_address_is_told_when_it_comes_and_when_it_goes() {
+        let address: IpAddr = [10, 96, 0, 10].into();
+        let id = ServiceId { namespace: "kube-system".into(), name: "kube-dns".into() };
+        let mut state = State::default();
+        let service = Service {
+            id: id.clone(),
+            cluster_ips: vec![address],
+            ports: Vec::new(),
+            policy: Arc::default(),
+            internal_local: false,
+            external_local: false,
+            affinity_seconds: None,
+            skipped: None,
+        };
+        let _ = state.apply(Update::Service(service), "n");
+        let mut told = Told::default();
+        assert!(told.news(&state, &id).is_empty());
+        let all = LocalAddresses::from([(address, "nodelocaldns".into())]);
+        let _ = state.apply(Update::LocalAddresses(all), "n");
+        let news = told.news(&state, &id);
+        assert!(news[0].contains("device nodelocaldns of this node has it"), "{news:?}");
+        assert!(told.news(&state, &id).is_empty(), "once");
+        let _ = state.apply(Update::LocalAddresses(LocalAddresses::new()), "n");
+        assert_eq!(told.news(&state, &id).len(), 1);
+        assert!(told.news(&state, &id).is_empty());
+    }
+}
