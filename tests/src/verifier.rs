@@ -39,7 +39,7 @@ pub struct Verified {
 pub fn counts() -> Result<Vec<(String, Verified)>> {
     let path = object()?;
     // As the agent has them: what the kernel lacks is never reached.
-    let constants = Constants::probe(TcpPeer::Service);
+    let constants = Constants::probe(TcpPeer::Service).with_exclusions(true);
     let mut loader = EbpfLoader::new();
     loader.btf(None).verifier_log_level(VerifierLogLevel::STATS);
     constants.put(&mut loader);
@@ -47,7 +47,12 @@ pub fn counts() -> Result<Vec<(String, Verified)>> {
         // Sizes are nothing to the verifier, except those of single entries.
         if !matches!(
             *name,
-            maps::RANGE | maps::REVISION | maps::PACKETS | maps::REFUSALS | maps::TORN
+            maps::RANGE
+                | maps::EXCLUSION
+                | maps::REVISION
+                | maps::PACKETS
+                | maps::REFUSALS
+                | maps::TORN
         ) {
             loader.map_max_entries(name, 16);
         }

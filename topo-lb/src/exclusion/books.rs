@@ -84,6 +84,12 @@ impl Books {
         self.pods.retain(|uid, known| !known.is_gone || self.folders.contains_key(uid));
     }
 
+    /// Whether any Pod is to be excluded.
+    #[must_use]
+    pub fn excludes_any(&self) -> bool {
+        self.pods.values().any(|known| self.rules.exclude(&known.pod))
+    }
+
     /// What the kernel is to know, of at most `room` Pods: those that it `has` stay.
     #[must_use]
     pub fn wanted(&self, has: &BTreeSet<u64>, room: usize) -> Wanted {

@@ -65,6 +65,12 @@ impl Tree {
         Ok(Self { root, level, unseen, tops: Vec::new() })
     }
 
+    /// Where cgroups are looked for.
+    #[must_use]
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
     /// How many levels may lie above those that are seen.
     #[must_use]
     pub const fn unseen(&self) -> u32 {

@@ -38,6 +38,8 @@ pub struct Keeper {
     moved: Arc<Notify>,
     /// Excluded Pods without room, as people were told.
     without_room: usize,
+    /// Whether people know that the kubelet's cgroups are not there.
+    misses_kubepods: bool,
     /// Whether people know that a write has failed.
     has_failed: bool,
 }
@@ -70,6 +72,7 @@ impl Keeper {
             watched: BTreeSet::new(),
             moved,
             without_room: 0,
+            misses_kubepods: false,
             has_failed: false,
         })
     }
@@ -113,6 +116,16 @@ impl Keeper {
         if self.watch(&found) {
             // What came between looking and watching.
             found = self.tree.look();
+        }
+        if found.parents.is_empty()
+            && self.books.excludes_any()
+            && !std::mem::replace(&mut self.misses_kubepods, true)
+        {
+            warn!(
+                "there is no cgroup `kubepods` below {}: no Pod can be excluded before the kubelet \
+                 makes it. It must use cgroup v2",
+                self.tree.root().display()
+            );
         }
         self.books.see(found.folders);
         let wanted = self.books.wanted(self.map.has(), self.map.room());
