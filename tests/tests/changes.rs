@@ -142,6 +142,12 @@ impl Town<'_> {
         lines.iter().map(value).sum::<Option<u64>>().context("a metric that is no number")
     }
 
+    /// How many Nodes the agent knows.
+    fn known_nodes(&self) -> Result<u64> {
+        let state: Value = serde_json::from_str(&self.agent.get("/state")?.body)?;
+        state["nodes"].as_u64().context("the state counts Nodes")
+    }
+
     /// How often all objects of each kind were listed.
     fn listings(&self) -> Result<[u64; 3]> {
         let of = |kind| self.metric("topo_lb_source_listings_total", kind);
@@ -364,6 +370,58 @@ fn nodes_that_move_take_their_endpoints_along() -> Result<()> {
             town.answered_by(WEB, a)?;
             town.ask(async |client| create(&client, &node(THERE, "west")).await)?;
             town.answered_by(WEB, &all)?;
+            Ok(())
+        })?;
+        all_answered(&tally)
+    })
+}
+
+#[test]
+fn other_nodes_are_watched_while_a_service_reads_their_labels() -> Result<()> {
+    const SOFT: &str = "10.96.3.2";
+    play(|town, busy| {
+        let (a, b) = (&A[..2], &B[..2]);
+        let all = [a, b].concat();
+        town.run("web", &all)?;
+        town.ask(async |client| create(&client, &service("web", WEB, "web", &json!({}))).await)?;
+        town.answered_by(WEB, &all)?;
+        ensure!(town.known_nodes()? == 1, "no Service reads labels of Nodes");
+
+        let keys = |keys: Value| json!({"metadata": {"annotations": {KEYS: keys}}});
+        let (tally, ()) = busy.call_during(Via::Http, at(WEB)?, || {
+            for _ in 0..2 {
+                // One that comes is served by its key from its first connection on.
+                let soft = service("soft", SOFT, "web", &json!({KEYS: format!("{POOL},*")}));
+                town.ask(async |client| create(&client, &soft).await)?;
+                town.answered_by(SOFT, a)?;
+                ensure!(town.known_nodes()? == 2, "a Service reads the label {POOL} of all Nodes");
+                // One that is there gets a key.
+                town.ask(async |client| {
+                    change(&client, "Service", "web", &keys(POOL.into())).await
+                })?;
+                town.answered_by(WEB, a)?;
+                town.ask(async |client| relabel(&client, THERE, POOL, "west").await)?;
+                town.answered_by(WEB, &all)?;
+                town.ask(async |client| relabel(&client, THERE, POOL, "east").await)?;
+                town.answered_by(WEB, a)?;
+                // Neither reads it any more. All Nodes stay watched for some minutes, but an agent
+                // that starts begins with its own.
+                town.ask(async |client| {
+                    change(&client, "Service", "web", &keys(Value::Null)).await?;
+                    delete(&client, "Service", "soft").await
+                })?;
+                town.answered_by(WEB, &all)?;
+                town.agent.stop()?;
+                town.agent.resume()?;
+                town.answered_by(WEB, &all)?;
+                ensure!(town.known_nodes()? == 1, "no Service reads labels of Nodes any more");
+            }
+            // While no agent runs, the key comes back: nothing is decided by half of the labels.
+            town.agent.stop()?;
+            town.ask(async |client| change(&client, "Service", "web", &keys(POOL.into())).await)?;
+            town.agent.resume()?;
+            town.answered_by(WEB, a)?;
+            ensure!(town.known_nodes()? == 2, "a Service reads the label {POOL} of all Nodes");
             Ok(())
         })?;
         all_answered(&tally)

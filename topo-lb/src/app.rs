@@ -14,10 +14,12 @@ use std::time::Duration;
 use anyhow::{Context as _, bail};
 use futures::{Stream, StreamExt as _};
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
 use tokio::time::MissedTickBehavior;
 use tracing::{info, warn};
 
 use crate::admin;
+use crate::cluster::{KnownNodes, Update};
 use crate::datapath::attach;
 use crate::datapath::load::{Datapath, Options};
 use crate::datapath::self_probe::{self, ProbeError};
@@ -33,7 +35,7 @@ use crate::reconcile::Reconciler;
 use crate::socket::end::{self, Ender};
 use crate::source::kube::KubeTarget;
 use crate::source::saved::{self, Saver};
-use crate::source::{self, Event};
+use crate::source::{self, Event, Freshness};
 use crate::telemetry::Telemetry;
 use crate::topology::Scope;
 use devices::Devices;
@@ -105,9 +107,13 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
 
 type Events = Pin<Box<dyn Stream<Item = Event> + Send>>;
 
-/// What is followed, who saves it, and what is said of Pods.
-async fn events(config: &Config) -> anyhow::Result<(Events, Saver, Pods)> {
-    Ok(match &config.source {
+/// Which Nodes the source is to tell of.
+type WantedNodes = watch::Sender<KnownNodes>;
+
+/// What is followed, which Nodes of it, who saves it, and what is said of Pods.
+async fn events(config: &Config) -> anyhow::Result<(Events, WantedNodes, Saver, Pods)> {
+    let wanted = WantedNodes::new(KnownNodes::Own);
+    let (events, saver, pods): (Events, _, _) = match &config.source {
         Source::Manifests(path) => {
             // Read once here: what is broken at start is told at once, and nothing is attached.
             // What costs single objects is told by the one who follows.
@@ -126,10 +132,16 @@ async fn events(config: &Config) -> anyhow::Result<(Events, Saver, Pods)> {
                 .map(|state| saved::Folder::new(state, server.identity().clone()));
             let saved = folder.as_ref().and_then(|folder| last_known(folder, &server, config));
             let pods = source::kube::pods(server.clone(), &config.node).boxed();
-            let live = Box::pin(source::kube::follow(server));
+            // The last agent needed the other Nodes that are in there; this one may, too.
+            if let Some(saved) = &saved {
+                wanted.send_replace(saved.known_nodes());
+            }
+            let nodes = source::kube::Nodes::new(Arc::clone(&config.node), wanted.subscribe());
+            let live = Box::pin(source::kube::follow(server, nodes));
             (Box::pin(saved::before(saved, live)), Saver::new(folder), pods)
         }
-    })
+    };
+    Ok((events, wanted, saver, pods))
 }
 
 /// What was saved, if it is of use.
@@ -151,7 +163,7 @@ async fn follow(
 ) -> anyhow::Result<()> {
     // First: what is wrong with this host is told at once, and not when an API server answers.
     Datapath::check_host(&config.datapath)?;
-    let (events, saver, pods) = events(&config).await?;
+    let (events, wanted, saver, pods) = events(&config).await?;
     let mut events: Events = Box::pin(source::with_local_addresses(events));
     let lists_all = !config.devices.is_empty() || config.terminate_tcp;
     let reconciler = Reconciler::new(config.node.clone(), config.scope, lists_all);
@@ -161,7 +173,7 @@ async fn follow(
     let mut known = Known::new(reconciler, saver, telemetry);
 
     tokio::select! {
-        listed = first_listing(&mut events, &mut known, &config) => listed?,
+        listed = first_listing(&mut events, &mut known, &wanted, &config) => listed?,
         () = &mut stop => return Ok(()),
         () = beat(&figures) => {}
     }
@@ -252,7 +264,9 @@ async fn follow(
                 _ => break,
             }
         }
-        match kernel.settle(&mut known) {
+        let settled = kernel.settle(&mut known);
+        want(&wanted, &known.reconciler);
+        match settled {
             Ok(_) => {
                 pause = None;
                 ender.end(&kernel.take_gone());
@@ -383,9 +397,10 @@ async fn next(
 async fn first_listing(
     events: &mut Events,
     known: &mut Known,
+    wanted: &WantedNodes,
     config: &Config,
 ) -> anyhow::Result<()> {
-    let mut listing = pin!(until_complete(events, known));
+    let mut listing = pin!(until_complete(events, known, wanted));
     match tokio::time::timeout(UNREMARKED, &mut listing).await {
         Ok(listed) => listed,
         Err(_) => {
@@ -395,16 +410,59 @@ async fn first_listing(
     }
 }
 
-async fn until_complete(events: &mut Events, known: &mut Known) -> anyhow::Result<()> {
+async fn until_complete(
+    events: &mut Events,
+    known: &mut Known,
+    wanted: &WantedNodes,
+) -> anyhow::Result<()> {
+    let mut synced = false;
     loop {
-        match events.next().await {
-            Some(Event::Synced) => return Ok(()),
-            Some(event) => {
-                known.take_in(event);
-            }
-            None => bail!("the source of the cluster's state ended before it was complete"),
+        let Some(event) = events.next().await else {
+            bail!("the source of the cluster's state ended before it was complete")
+        };
+        synced |= matches!(event, Event::Synced);
+        let said_which_nodes = matches!(event, Event::Update(Update::KnownNodes(_)));
+        let said_synced = matches!(event, Event::Synced);
+        known.take_in(event);
+        if synced && (said_synced || said_which_nodes) && has_its_nodes(known, wanted) {
+            return Ok(());
         }
     }
+}
+
+/// Whether all Nodes are known that the first plan reads. If not, they are wanted.
+fn has_its_nodes(known: &mut Known, wanted: &WantedNodes) -> bool {
+    let reconciler = &mut known.reconciler;
+    let is_saved = matches!(known.standing.freshness(), Freshness::AsOf(_));
+    if is_saved || reconciler.state().known_nodes() == KnownNodes::All {
+        return true;
+    }
+    reconciler.survey();
+    if reconciler.state().node(reconciler.node()).is_none() {
+        // The error names those that there are.
+        wanted.send_replace(KnownNodes::All);
+        return false;
+    }
+    want(wanted, reconciler) == KnownNodes::Own
+}
+
+/// Has the source tell of other Nodes while some Service reads their labels.
+fn want(wanted: &WantedNodes, reconciler: &Reconciler) -> KnownNodes {
+    let reads = reconciler.reads_other_nodes();
+    let nodes = if reads.is_some() { KnownNodes::All } else { KnownNodes::Own };
+    let changed = wanted.send_if_modified(|before| std::mem::replace(before, nodes) != nodes);
+    match reads {
+        _ if !changed => {}
+        Some((service, label)) => info!(
+            "watching all Nodes: Service {service} reads their label {label}, which its EndpointSlices \
+             do not carry"
+        ),
+        None => info!(
+            "no Service reads labels of other Nodes any more: if that lasts, only the Node of this node \
+             is watched"
+        ),
+    }
+    nodes
 }
 
 fn known_node(reconciler: &Reconciler, config: &Config) -> anyhow::Result<()> {

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use crate::cluster::{ServiceId, State, Update};
+use crate::cluster::{KnownNodes, ServiceId, State, Update};
 use crate::plan::{Desired, Frontend, Gone, Installed, Plan, Shortage, diff, gone};
 use crate::topology::{self, Route, Scope, Verdict};
 
@@ -22,6 +22,9 @@ pub struct Reconciler {
     left_out: BTreeMap<ServiceId, Shortage>,
     /// Services that were computed anew since somebody asked.
     looked: BTreeMap<ServiceId, Look>,
+    /// Services whose decision reads labels of other Nodes. While only this node's Node is known, they
+    /// wait: what is installed for them stays.
+    readers: BTreeSet<ServiceId>,
 }
 
 /// A Service that was computed anew.
@@ -58,6 +61,7 @@ impl Reconciler {
             unsettled: BTreeSet::new(),
             left_out: BTreeMap::new(),
             looked: BTreeMap::new(),
+            readers: BTreeSet::new(),
         }
     }
 
@@ -85,10 +89,30 @@ impl Reconciler {
     /// Takes in what a source says; whether it changes anything for any Service.
     pub fn observe(&mut self, update: Update) -> bool {
         let state = Arc::make_mut(&mut self.state);
-        let changed = state.apply(update, &self.node).services;
+        let waited = state.known_nodes() == KnownNodes::Own;
+        let mut changed = state.apply(update, &self.node).services;
+        if waited && state.known_nodes() == KnownNodes::All {
+            changed.extend(self.readers.iter().cloned());
+        }
         let is_change = !changed.is_empty();
         self.changed.extend(changed);
         is_change
+    }
+
+    /// A Service whose decision reads a label of other Nodes, and the label; `None` where the Node of
+    /// this node is enough.
+    pub fn reads_other_nodes(&self) -> Option<(&ServiceId, &str)> {
+        let id = self.readers.first()?;
+        let label = topology::reads_other_nodes(&self.state, &self.node, self.scope, id)?;
+        Some((id, label))
+    }
+
+    /// Looks at every Service for what it reads of other Nodes, before anything is planned.
+    pub fn survey(&mut self) {
+        let reads = |id: &&ServiceId| {
+            topology::reads_other_nodes(&self.state, &self.node, self.scope, id).is_some()
+        };
+        self.readers = self.state.services().filter(reads).cloned().collect();
     }
 
     /// Whether there is nothing to plan.
@@ -100,7 +124,9 @@ impl Reconciler {
     pub fn expect_all(&mut self, installed: &Installed) {
         self.recompute(installed);
         self.unsettled.extend(self.desired.services().cloned());
-        self.unsettled.extend(diff::orphans(&self.desired, installed));
+        let mut orphans = diff::orphans(&self.desired, installed);
+        orphans.retain(|id| !self.waits(id));
+        self.unsettled.extend(orphans);
     }
 
     /// Plans what changed since the last plan that was carried out.
@@ -139,8 +165,22 @@ impl Reconciler {
         std::mem::take(&mut self.looked)
     }
 
+    fn waits(&self, id: &ServiceId) -> bool {
+        self.state.known_nodes() == KnownNodes::Own && self.readers.contains(id)
+    }
+
     fn recompute(&mut self, installed: &Installed) {
         for id in std::mem::take(&mut self.changed) {
+            let reads = topology::reads_other_nodes(&self.state, &self.node, self.scope, &id);
+            if reads.is_some() {
+                self.readers.insert(id.clone());
+            } else {
+                self.readers.remove(&id);
+            }
+            // Decided on labels that are not known, connections could be refused.
+            if self.waits(&id) {
+                continue;
+            }
             let routes = topology::routes(&self.state, &self.node, self.scope, &id);
             let is_concern = routes.iter().any(|route| route.verdict == Verdict::Refuse)
                 || self.state.service(&id).is_some_and(topology::breaks_a_rule);
@@ -185,7 +225,9 @@ fn note_installed(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cluster::{Node, Protocol, Service, ServicePort};
+    use crate::cluster::{
+        Node, Protocol, Service, ServicePort, Slice, SliceEndpoint, SliceId, SlicePort,
+    };
     use crate::datapath::commit::commit;
     use crate::datapath::memory::MemoryStore;
     use crate::datapath::store::Store as _;
@@ -259,5 +301,104 @@ mod tests {
         reconciler.observe(Update::Service(service("c", 3)));
         assert_eq!(settle(&mut reconciler, &mut store), ["default/b:http"]);
         assert_eq!(reconciler.left_out().get(&id("c")), Some(&Shortage::Services));
+    }
+
+    const ROOM: Capacity = Capacity { services: 8, slots: 8, members: 0, flows: 0, connections: 0 };
+
+    fn node(name: &str) -> Update {
+        let labels = [("rack".into(), "1".into())].into();
+        Update::Node(Node { name: name.into(), labels })
+    }
+
+    fn keyed(keys: &str) -> Update {
+        let mut service = service("a", 1);
+        Arc::make_mut(&mut service.policy).topology_keys = Some(keys.into());
+        Update::Service(service)
+    }
+
+    /// The endpoints of Service `a` on these nodes.
+    fn slice(nodes: &[&str]) -> Update {
+        let endpoint = |(at, node): (u8, &&str)| SliceEndpoint {
+            address: [10, 1, 1, at].into(),
+            node: Some((*node).into()),
+            labels: BTreeMap::new(),
+            ready: true,
+            serving: true,
+            terminating: false,
+            for_nodes: Vec::new(),
+            for_zones: Vec::new(),
+        };
+        Update::Slice(Slice {
+            id: SliceId { namespace: "default".into(), name: "a-1".into() },
+            service: Some(id("a")),
+            ports: vec![SlicePort { name: "http".into(), port: 80, protocol: Protocol::Tcp }],
+            endpoints: (1..).zip(nodes).map(endpoint).collect(),
+            triggered: None,
+        })
+    }
+
+    /// How many endpoints are installed for every frontend.
+    fn counts(store: &mut MemoryStore) -> Vec<usize> {
+        let installed = store.installed().unwrap();
+        installed.placed().map(|(_, placed)| placed.entry.row.len()).collect()
+    }
+
+    #[test]
+    fn a_service_that_reads_other_nodes_stays_as_it_was_until_all_are_known() {
+        let mut store = MemoryStore::new(ROOM);
+        let mut reconciler = Reconciler::new("n".into(), Scope::All, false);
+        for update in
+            [Update::KnownNodes(KnownNodes::Own), node("n"), keyed("*"), slice(&["n", "m", "l"])]
+        {
+            reconciler.observe(update);
+        }
+        settle(&mut reconciler, &mut store);
+        assert_eq!((reconciler.reads_other_nodes(), counts(&mut store)), (None, vec![3]));
+
+        // By the labels that are known only the endpoint on this node would be left.
+        reconciler.observe(keyed("rack"));
+        settle(&mut reconciler, &mut store);
+        assert_eq!(counts(&mut store), [3]);
+        assert_eq!(reconciler.reads_other_nodes(), Some((&id("a"), "rack")));
+        // Half of them is not all.
+        reconciler.observe(node("m"));
+        settle(&mut reconciler, &mut store);
+        assert_eq!(counts(&mut store), [3]);
+        let other = Node { name: "l".into(), labels: BTreeMap::new() };
+        reconciler.observe(Update::Node(other));
+        assert!(reconciler.observe(Update::KnownNodes(KnownNodes::All)));
+        settle(&mut reconciler, &mut store);
+        assert_eq!(counts(&mut store), [2]);
+
+        // Back: nothing changes with the labels that are forgotten.
+        reconciler.observe(keyed("*"));
+        settle(&mut reconciler, &mut store);
+        assert_eq!((reconciler.reads_other_nodes(), counts(&mut store)), (None, vec![3]));
+        reconciler.observe(Update::KnownNodes(KnownNodes::Own));
+        reconciler.observe(Update::AllNodes(Vec::new(), vec!["n".into()]));
+        settle(&mut reconciler, &mut store);
+        assert_eq!(counts(&mut store), [3]);
+    }
+
+    #[test]
+    fn what_the_last_agent_installed_for_a_service_that_waits_is_not_taken_away() {
+        let mut store = MemoryStore::new(ROOM);
+        let mut before = Reconciler::new("n".into(), Scope::All, false);
+        for update in [node("n"), node("m"), keyed("rack"), slice(&["n", "m"])] {
+            before.observe(update);
+        }
+        settle(&mut before, &mut store);
+        assert_eq!(counts(&mut store), [2]);
+        let mut after = Reconciler::new("n".into(), Scope::All, false);
+        for update in
+            [Update::KnownNodes(KnownNodes::Own), node("n"), keyed("rack"), slice(&["n", "m"])]
+        {
+            after.observe(update);
+        }
+        after.expect_all(&store.installed().unwrap());
+        settle(&mut after, &mut store);
+        assert_eq!(counts(&mut store), [2]);
+        after.survey();
+        assert!(after.reads_other_nodes().is_some());
     }
 }

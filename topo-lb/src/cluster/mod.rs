@@ -12,7 +12,7 @@ pub mod state;
 pub mod uid;
 
 pub use labels::Labels;
-pub use node::Node;
+pub use node::{KnownNodes, Node};
 pub use protocol::Protocol;
 pub use service::{Service, ServiceId, ServicePort};
 pub use slice::{Slice, SliceEndpoint, SliceId, SlicePort};
@@ -44,6 +44,8 @@ pub enum Update {
     AllNodes(Vec<Node>, Vec<std::sync::Arc<str>>),
     /// All addresses that devices of this host have now, each with the name of a device.
     LocalAddresses(LocalAddresses),
+    /// Which Nodes the source tells of from now on. A source that never says so tells of all.
+    KnownNodes(KnownNodes),
 }
 
 /// Addresses of devices of this host, each with the name of a device that has it.

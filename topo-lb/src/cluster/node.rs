@@ -3,6 +3,16 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+/// Which Nodes a source tells of.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum KnownNodes {
+    /// This node's own.
+    Own,
+    /// All of the cluster.
+    #[default]
+    All,
+}
+
 /// A Node of the cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Node {

@@ -8,7 +8,7 @@ use super::kept::{Endpoint, Endpoints, Shared};
 use super::labels::Labels;
 use super::service::{Service, ServiceId};
 use super::slice::{Slice, SliceId};
-use super::{LocalAddresses, Node, Update};
+use super::{KnownNodes, LocalAddresses, Node, Update};
 
 /// Services whose routes an update may have changed, those that are gone among them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -28,6 +28,7 @@ pub struct State {
     /// Only slices that belong to a Service.
     slices: HashMap<Arc<SliceId>, Arc<Endpoints>>,
     nodes: BTreeMap<Arc<str>, Labels>,
+    known_nodes: KnownNodes,
     /// Slices by the Service that they belong to, whether it is there or not; sorted.
     of_service: HashMap<ServiceId, Vec<Arc<SliceId>>>,
     /// Slices by the nodes that their endpoints are on, whether the Nodes are there or not.
@@ -91,6 +92,7 @@ impl State {
                 }
             }
             Update::LocalAddresses(all) => self.put_local(all, &mut changed),
+            Update::KnownNodes(known) => self.known_nodes = known,
         }
         changed
     }
@@ -142,6 +144,12 @@ impl State {
                 changed.services.insert(id.clone());
             }
         }
+    }
+
+    /// Which Nodes the source tells of: a Node that is not here may still exist.
+    #[must_use]
+    pub const fn known_nodes(&self) -> KnownNodes {
+        self.known_nodes
     }
 
     fn put_service(&mut self, service: Service, changed: &mut Changed) {

@@ -358,6 +358,9 @@ pub(super) fn endpoint(decision: &Decision<'_>, endpoint: &Endpoint<'_>) -> Stri
             Absent::UnknownNode(node) => {
                 format!("its node {} is unknown, so it is in no node pool", shown(node))
             }
+            Absent::UnwatchedNode(node) => {
+                format!("this agent does not watch its node {}: no Service needs it", shown(node))
+            }
             Absent::NoLabel(node) => format!("its node {} is in no node pool", shown(node)),
         },
         Status::HintedNodes(nodes) => format!("hinted for {}", listed("node", nodes)),
@@ -390,6 +393,10 @@ fn own_value(key: &str, own: Result<&str, Absent<'_>>) -> String {
         Err(Absent::UnknownNode(node)) => {
             format!("its node {} is unknown, so it has no {key}", shown(node))
         }
+        Err(Absent::UnwatchedNode(node)) => format!(
+            "its {key} is not known here: this agent does not watch its node {}",
+            shown(node)
+        ),
         Err(Absent::NoLabel(node)) => format!("its node {} has no {key}", shown(node)),
     }
 }

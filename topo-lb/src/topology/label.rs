@@ -3,7 +3,7 @@
 use topo_lb_common::backend::Locality;
 
 use crate::cluster::kept::Endpoint;
-use crate::cluster::{Labels, State};
+use crate::cluster::{KnownNodes, Labels, State};
 
 /// The Node's own name, as a label.
 pub const HOSTNAME: &str = "kubernetes.io/hostname";
@@ -47,6 +47,8 @@ pub enum Absent<'a> {
     NoNode,
     /// The cluster has no Node of this name.
     UnknownNode(&'a str),
+    /// This agent does not watch the Node of this name: no decision reads its labels.
+    UnwatchedNode(&'a str),
     /// The Node of this name does not carry the label.
     NoLabel(&'a str),
 }
@@ -57,11 +59,13 @@ pub(super) struct Site<'a> {
     pub(super) endpoint: &'a Endpoint,
     /// Labels of its Node; `None` without a node, or where the cluster has no such Node.
     home: Option<&'a Labels>,
+    known_nodes: KnownNodes,
 }
 
 impl<'a> Site<'a> {
     pub(super) fn of(state: &'a State, endpoint: &'a Endpoint) -> Self {
-        Self { endpoint, home: endpoint.node().and_then(|name| state.node(name)) }
+        let home = endpoint.node().and_then(|name| state.node(name));
+        Self { endpoint, home, known_nodes: state.known_nodes() }
     }
 
     pub(super) fn node(&self) -> Option<&'a str> {
@@ -78,14 +82,22 @@ impl<'a> Site<'a> {
         match self.home {
             Some(labels) => labels.get(key).map(|value| &**value).ok_or(Absent::NoLabel(node)),
             None if key == HOSTNAME => Ok(node),
-            None => Err(Absent::UnknownNode(node)),
+            None => Err(self.unknown(node)),
+        }
+    }
+
+    /// Why nothing is known of the node that this endpoint names.
+    const fn unknown(&self, node: &'a str) -> Absent<'a> {
+        match self.known_nodes {
+            KnownNodes::All => Absent::UnknownNode(node),
+            KnownNodes::Own => Absent::UnwatchedNode(node),
         }
     }
 
     /// The node pool that it is in. Pools are sets of Nodes: what a slice carries does not count.
     pub(super) fn pool(&self) -> Result<&'a str, Absent<'a>> {
         let node = self.node().ok_or(Absent::NoNode)?;
-        let labels = self.home.ok_or(Absent::UnknownNode(node))?;
+        let labels = self.home.ok_or_else(|| self.unknown(node))?;
         pool(labels).ok_or(Absent::NoLabel(node))
     }
 

@@ -10,6 +10,7 @@
 //! | `keys`, `openyurt`, `hints` | the policies |
 //! | `least`, `spill` | what refines keys |
 //! | `evaluation` | all of it, for one Service port and one address family |
+//! | `node_labels` | whether a decision reads labels of other Nodes |
 //! | `claim` | frontends that more than one Service port claims |
 //! | `cause` | why it came out so |
 //! | `decision` | the same with everything that explains it |
@@ -25,6 +26,7 @@ pub mod hints;
 mod keys;
 pub mod label;
 mod least;
+mod node_labels;
 pub mod openyurt;
 mod policy;
 pub mod spill;
@@ -43,6 +45,7 @@ use candidate::{Candidate, Family};
 pub use decision::Decision;
 use evaluation::{Evaluation, Standing};
 use label::Here;
+pub use node_labels::reads_other_nodes;
 use policy::Rules;
 
 /// Which Services topo-lb handles.

@@ -7,9 +7,10 @@ use std::time::{Duration, Instant};
 use futures::{Stream, StreamExt};
 use kube::api::DeleteParams;
 use serde_json::json;
-use topo_lb::cluster::{Service, ServiceId, State};
+use tokio::sync::watch;
+use topo_lb::cluster::{KnownNodes, Service, ServiceId, State};
 use topo_lb::source::Event;
-use topo_lb::source::kube::{KubeTarget, Server, connect, follow, read};
+use topo_lb::source::kube::{KubeTarget, Nodes, Server, connect, follow, read};
 use topo_lb_tests::api::{self, create};
 use topo_lb_tests::control_plane::{ADMINISTRATOR, ControlPlane, NOBODY};
 
@@ -25,7 +26,8 @@ struct Known {
 
 impl Known {
     fn of(server: Server) -> Self {
-        let events = Box::pin(follow(server));
+        let (_, wanted) = watch::channel(KnownNodes::All);
+        let events = Box::pin(follow(server, Nodes::new("n1".into(), wanted)));
         Self { events, state: State::default(), synced: false, troubles: Vec::new() }
     }
 

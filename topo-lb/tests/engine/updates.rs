@@ -53,6 +53,8 @@ impl Last {
                 nodes.extend(all);
             }
             Update::LocalAddresses(_) => {}
+            // Says how much is known, and changes no object.
+            Update::KnownNodes(_) => {}
         }
     }
 }

@@ -52,6 +52,14 @@ impl Kind {
     }
 }
 
+/// A change, as watches say it.
+#[derive(Clone, Debug)]
+struct Changed {
+    kind: Kind,
+    name: String,
+    line: Bytes,
+}
+
 /// The server; it ends when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Server {
@@ -64,7 +72,7 @@ pub(crate) struct Server {
 struct Shared {
     population: Population,
     form: fn(Value) -> Value,
-    events: broadcast::Sender<(Kind, Bytes)>,
+    events: broadcast::Sender<Changed>,
     /// The last resource version; lists are of the first.
     version: AtomicU64,
     watches: AtomicUsize,
@@ -131,9 +139,10 @@ impl Server {
     pub(crate) fn modify(&self, kind: Kind, mut object: Value) {
         let version = self.shared.version.fetch_add(1, Relaxed) + 1;
         object["metadata"]["resourceVersion"] = version.to_string().into();
-        let line = format!("{{\"type\":\"MODIFIED\",\"object\":{object}}}\n");
+        let name = object["metadata"]["name"].as_str().unwrap_or_default().to_owned();
+        let line = format!("{{\"type\":\"MODIFIED\",\"object\":{object}}}\n").into();
         // Nobody watches: nobody hears.
-        let _ = self.shared.events.send((kind, line.into()));
+        let _ = self.shared.events.send(Changed { kind, name, line });
     }
 }
 
@@ -149,7 +158,7 @@ async fn answer(
         return (StatusCode::NOT_FOUND, [(header::CONTENT_TYPE, JSON)], status).into_response();
     };
     if query.contains_key("watch") {
-        watch(&shared, kind)
+        watch(&shared, kind, selected(&query))
     } else {
         page(&shared, kind, uri.path(), &query)
     }
@@ -163,23 +172,27 @@ fn version(path: &str) -> &str {
     path.rsplit_once('/').map_or(path, |(version, _)| version)
 }
 
+/// The only name that is asked for; nobody here selects by any other field.
+fn selected(query: &BTreeMap<String, String>) -> Option<String> {
+    query.get("fieldSelector")?.strip_prefix("metadata.name=").map(str::to_owned)
+}
+
 fn page(shared: &Shared, kind: Kind, path: &str, query: &BTreeMap<String, String>) -> Response {
     let number = |key: &str| query.get(key).and_then(|text| text.parse::<u32>().ok());
     let population = &shared.population;
     // Slices go by the Service, so that a page is a number of Services.
     let all = if kind == Kind::Nodes { population.nodes } else { population.services };
     let start = number("continue").unwrap_or(0);
-    let limit = number("limit").filter(|&limit| limit > 0).unwrap_or(all);
+    let name = selected(query);
+    let limit = number("limit").filter(|&limit| limit > 0 && name.is_none()).unwrap_or(all);
     let end = start.saturating_add(limit).min(all);
-    // The only field that anybody here selects by.
-    let name = query.get("fieldSelector").and_then(|text| text.strip_prefix("metadata.name="));
     let items: Vec<String> = (start..end)
         .flat_map(|index| match kind {
             Kind::Nodes => vec![population.node(index)],
             Kind::Services => vec![population.service(index)],
             Kind::Slices => population.slices(index, |_| true),
         })
-        .filter(|object| name.is_none_or(|name| object["metadata"]["name"] == name))
+        .filter(|object| name.as_ref().is_none_or(|name| object["metadata"]["name"] == **name))
         .map(|object| (shared.form)(object).to_string())
         .collect();
     let next = if end < all { end.to_string() } else { String::new() };
@@ -210,7 +223,7 @@ impl Drop for Open {
     }
 }
 
-fn watch(shared: &Arc<Shared>, kind: Kind) -> Response {
+fn watch(shared: &Arc<Shared>, kind: Kind, name: Option<String>) -> Response {
     let events = shared.events.subscribe();
     let shared = Arc::clone(shared);
     let open = Open::new(&shared);
@@ -219,8 +232,8 @@ fn watch(shared: &Arc<Shared>, kind: Kind) -> Response {
         let event = events.recv().await.ok()?;
         Some((event, (events, open)))
     });
-    let lines = lines.filter_map(move |(of, line)| {
-        let is_its = of == kind;
+    let lines = lines.filter_map(move |Changed { kind: of, name: own, line }| {
+        let is_its = of == kind && name.as_ref().is_none_or(|name| *name == own);
         if is_its {
             shared.watched.fetch_add(line.len() as u64, Relaxed);
         }

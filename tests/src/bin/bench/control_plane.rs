@@ -208,7 +208,7 @@ fn status_reports(ground: &Ground<'_>, effort: Effort) -> Result<Vec<Figure>> {
     let spent = processor_seconds(&agent)? - before;
     let megabytes = watched as f64 * scale / MEGABYTE;
     Ok(vec![
-        Figure::single("status_mb_per_hour", "MB", megabytes).with("nodes", NODES),
+        Figure::single("status_mb_per_hour", "MB", megabytes).with("nodes", NODES).at_most(0.1),
         Figure::single("status_cpu_seconds_per_hour", "s", spent * scale).with("nodes", NODES),
     ])
 }

@@ -41,6 +41,10 @@ pub(super) struct State {
     pub(super) refuses_expired: bool,
     /// Only requests with this token are answered.
     pub(super) token: Option<&'static str>,
+    /// The header `retry-after` of refusals.
+    pub(super) retry_after: Option<&'static str>,
+    /// Each refusal says something else.
+    pub(super) refusals_vary: bool,
 }
 
 pub(super) struct Fake {
@@ -159,7 +163,9 @@ async fn serve(
             } else if expired && state.refuses_expired && query.contains_key("watch") {
                 Some(status(410, "too old resource version"))
             } else if let Some((code, message)) = state.refuse.get(&path).copied() {
-                Some(status(code, message))
+                let number = state.requests.len();
+                let varied = format!("{message}, request {number}");
+                Some(status(code, if state.refusals_vary { &varied } else { message }))
             } else if !state.lists.contains_key(&path) {
                 Some(status(404, "the server could not find the requested resource"))
             } else if query.contains_key("watch") {
@@ -170,11 +176,15 @@ async fn serve(
         };
         let Some((code, body)) = answer else {
             let from = query.get("resourceVersion").and_then(|from| from.parse().ok());
-            return stream(connection, &state, &path, from.unwrap_or(0), moved).await;
+            let name = selected(&query);
+            return stream(connection, &state, &path, name, from.unwrap_or(0), moved).await;
         };
         let body = body.to_string();
+        let retry_after = state.lock().unwrap().retry_after.filter(|_| code != 200);
+        let retry_after = retry_after.map(|it| format!("retry-after: {it}\r\n"));
         let head = format!(
-            "HTTP/1.1 {code} X\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
+            "HTTP/1.1 {code} X\r\ncontent-type: application/json\r\n{}content-length: {}\r\n\r\n",
+            retry_after.unwrap_or_default(),
             body.len()
         );
         connection.write_all((head + &body).as_bytes()).await?;
@@ -187,10 +197,17 @@ fn status(code: u16, message: &str) -> (u16, Value) {
     (code, body)
 }
 
+/// The only name that is asked for, if there is one.
+fn selected<'a>(query: &BTreeMap<&str, &'a str>) -> Option<&'a str> {
+    query.get("fieldSelector")?.strip_prefix("metadata.name%3D")
+}
+
 fn page(state: &State, path: &str, query: &BTreeMap<&str, &str>) -> Value {
     let number = |key: &str| query.get(key).and_then(|it| it.parse::<usize>().ok());
     let (start, limit) = (number("continue").unwrap_or(0), number("limit").unwrap_or(usize::MAX));
-    let all = &state.lists[path];
+    let name = selected(query);
+    let mut all = state.lists[path].clone();
+    all.retain(|object| name.is_none_or(|name| object["metadata"]["name"] == name));
     let end = start.saturating_add(limit).min(all.len());
     let token = if end < all.len() { end.to_string() } else { String::new() };
     json!({
@@ -204,6 +221,7 @@ async fn stream(
     mut connection: BufReader<TcpStream>,
     state: &Mutex<State>,
     path: &str,
+    name: Option<&str>,
     mut from: usize,
     moved: watch::Sender<u64>,
 ) -> std::io::Result<()> {
@@ -217,7 +235,13 @@ async fn stream(
         }
         let (lines, expired): (Vec<String>, bool) = {
             let state = state.lock().unwrap();
-            let new = state.log.iter().skip(from).filter(|(of, _)| of == path);
+            let is_meant = |line: &str| {
+                let Some(name) = name else { return true };
+                let line: Value = serde_json::from_str(line).unwrap();
+                line["object"]["metadata"]["name"] == name
+            };
+            let new = state.log.iter().skip(from);
+            let new = new.filter(|(of, line)| of == path && is_meant(line));
             (new.map(|(_, line)| line.clone()).collect(), from < state.oldest)
         };
         if expired {

@@ -12,6 +12,7 @@ mod error;
 mod listing;
 mod pods;
 mod pulse;
+mod reach;
 mod resource;
 mod session;
 mod together;
@@ -21,6 +22,7 @@ pub use connect::{Identity, KubeTarget, Server, connect};
 pub use error::KubeError;
 pub use listing::{meshed, read};
 pub use pods::pods;
+pub use reach::Nodes;
 pub use watch::follow;
 
 #[cfg(test)]

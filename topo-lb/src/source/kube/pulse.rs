@@ -1,9 +1,10 @@
 //! When the API server was heard of, by each watch: how fresh is what is known.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, SystemTime};
 
 use tokio::sync::Notify;
+use tokio::time::Instant;
 
 use crate::source::Freshness;
 use crate::source::object::Kind;

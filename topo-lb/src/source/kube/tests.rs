@@ -5,11 +5,12 @@ use std::time::{Duration, SystemTime};
 
 use futures::{Stream, StreamExt};
 use serde_json::{Value, json};
+use tokio::sync::watch;
 
 use super::connect::{Timing, connect_with};
 use super::fake::{Fake, TIMING};
-use super::{KubeTarget, connect, follow, read};
-use crate::cluster::Update;
+use super::{KubeTarget, Nodes, Server, connect, read};
+use crate::cluster::{KnownNodes, Update};
 use crate::source::{Event, Freshness};
 
 const NODES: &str = "/api/v1/nodes";
@@ -36,12 +37,19 @@ fn slice(name: &str, address: &str) -> Value {
 
 type Events = Pin<Box<dyn Stream<Item = Event> + Send>>;
 
+/// All objects, those of all Nodes among them.
+fn follow(server: Server) -> impl Stream<Item = Event> + Send + 'static {
+    let (_, wanted) = watch::channel(KnownNodes::All);
+    super::follow(server, Nodes::new("n1".into(), wanted))
+}
+
 /// The next event as a short text: a kind and counts, names or the trouble.
 async fn next(events: &mut Events) -> String {
     let event = loop {
         match tokio::time::timeout(PATIENCE, events.next()).await.expect("nothing came").unwrap() {
             // So it is from the first complete listing on.
             Event::Freshness(Freshness::Live) => {}
+            Event::Update(Update::KnownNodes(_)) => {}
             event => break event,
         }
     };
@@ -61,6 +69,7 @@ async fn next(events: &mut Events) -> String {
             Update::NodeGone(name) => format!("node {name} gone"),
             Update::ServiceGone(id) => format!("service {id} gone"),
             Update::SliceGone(id) => format!("slice {}/{} gone", id.namespace, id.name),
+            Update::KnownNodes(known) => format!("{known:?} nodes are known"),
         },
     }
 }
@@ -78,17 +87,25 @@ async fn some(events: &mut Events, count: usize) -> Vec<String> {
     some
 }
 
-async fn nothing(events: &mut Events) {
+/// Nothing comes within `span`. For tests that stop the clock: it goes on once all that was sent is
+/// read, and nobody has anything left to do.
+async fn nothing_for(events: &mut Events, span: Duration) {
     let news = async {
         loop {
             match events.next().await {
-                Some(Event::Freshness(Freshness::Live)) => {}
+                Some(
+                    Event::Freshness(Freshness::Live) | Event::Update(Update::KnownNodes(_)),
+                ) => {}
                 event => break event,
             }
         }
     };
-    let event = tokio::time::timeout(Duration::from_millis(300), news).await;
+    let event = tokio::time::timeout(span, news).await;
     assert!(event.is_err(), "{event:?}");
+}
+
+async fn nothing(events: &mut Events) {
+    nothing_for(events, Duration::from_millis(300)).await;
 }
 
 /// The next word on how fresh things are.
@@ -293,7 +310,8 @@ async fn a_watch_that_begins_again_at_once_is_no_news() {
     some(&mut events, 4).await;
     for _ in 0..3 {
         fake.hang_up();
-        nothing(&mut events).await;
+        // More than the grace.
+        nothing_for(&mut events, TIMING.grace * 2).await;
     }
 }
 
@@ -307,8 +325,8 @@ async fn a_server_that_knows_no_roles_yet_is_not_complained_about() {
     let target = KubeTarget::Server(fake.server.url().to_owned());
     let patient = Timing { settling: Duration::from_secs(5), ..TIMING };
     let mut events: Events = Box::pin(follow(connect_with(&target, patient).await.unwrap()));
-    nothing(&mut events).await;
-    assert!(fake.requested("services") >= 1);
+    nothing_for(&mut events, Duration::from_secs(4)).await;
+    assert!(fake.requested("services") >= 2);
     fake.state.lock().unwrap().refuse.clear();
     assert_eq!(some(&mut events, 4).await, ["0 nodes", "0 slices", "1 services", "synced"]);
 }

@@ -45,9 +45,9 @@ pub(super) fn beats(pulse: Pulse) -> impl Stream<Item = Said> + Send {
             },
             None => pulse.moved().await,
         }
-        let verdict = pulse.verdict(Instant::now().into_std());
+        let verdict = pulse.verdict(Instant::now());
         let until = match verdict {
-            Verdict::Unclear(until) => until.map(Instant::from_std),
+            Verdict::Unclear(until) => until,
             Verdict::Is(_) => None,
         };
         Some((Said::Beat(verdict), (pulse, until)))

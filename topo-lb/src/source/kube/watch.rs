@@ -11,11 +11,13 @@ use tokio::time::{Instant, sleep_until};
 
 use super::backoff::{pause, random};
 use super::listing::is_missing;
+use super::reach::{Nodes, Reach};
 use super::resource::{Kept, Name, Watched};
 use super::together::{Failing, Said, Together, beats};
 use super::{KubeError, Server};
-use crate::cluster::{Node, Service, Slice};
+use crate::cluster::{KnownNodes, Node, Service, Slice, Update};
 use crate::source::Event;
+use crate::source::object::Kind;
 
 /// The server ends a watch after so many seconds. The actual time lies up to twice as high, so that
 /// not all agents come back at once: as client-go does it.
@@ -31,11 +33,14 @@ const MISSING_PAUSE: Duration = Duration::from_secs(10);
 /// and longer intervals of at most half a minute. After a gap that the server cannot bridge, all
 /// objects are listed and said anew. A change that cannot be read leaves the object as it was.
 /// `Freshness` is said after all were listed once, and whenever it changes.
-pub fn follow(server: Server) -> impl Stream<Item = Event> + Send + 'static {
+///
+/// Of Nodes, only those are followed that `nodes` wants. `KnownNodes` is said after all of them were
+/// listed, and before those that are not followed any more are dropped.
+pub fn follow(server: Server, nodes: Nodes) -> impl Stream<Item = Event> + Send + 'static {
     let said = [
-        Watch::<Node>::new(server.clone()).said().boxed(),
-        Watch::<Slice>::new(server.clone()).said().boxed(),
-        Watch::<Service>::new(server.clone()).said().boxed(),
+        Watch::<Node>::new(server.clone(), Reach::of(nodes)).said().boxed(),
+        Watch::<Slice>::new(server.clone(), Reach::all()).said().boxed(),
+        Watch::<Service>::new(server.clone(), Reach::all()).said().boxed(),
         beats(server.pulse().clone()).boxed(),
     ];
     let mut all = Together::new(server.timing().settling);
@@ -52,6 +57,7 @@ type Events<T> = BoxStream<'static, watcher::Result<watcher::Event<Watched<T>>>>
 /// The watch of one kind.
 struct Watch<T: Kept> {
     server: Server,
+    reach: Reach,
     /// Index of the API version in use.
     version: usize,
     /// Versions in a row that the server did not know.
@@ -73,10 +79,11 @@ struct Watch<T: Kept> {
 }
 
 impl<T: Kept> Watch<T> {
-    fn new(server: Server) -> Self {
+    fn new(server: Server, reach: Reach) -> Self {
         Self {
-            events: events::<T>(&server, 0),
+            events: events::<T>(&server, 0, &reach),
             server,
+            reach,
             version: 0,
             unknown: 0,
             listed: Vec::new(),
@@ -101,12 +108,22 @@ impl<T: Kept> Watch<T> {
             if let Some(until) = self.rest.take() {
                 sleep_until(until).await;
             }
-            match self.events.next().await {
+            let event = tokio::select! {
+                biased;
+                () = self.reach.turned() => None,
+                event = self.events.next() => event,
+            };
+            match event {
                 Some(Ok(event)) => self.take(event),
                 Some(Err(error)) => self.failed(&error).await,
-                None => self.events = events::<T>(&self.server, self.version),
+                None => self.begin(),
             }
         }
+    }
+
+    /// Lists all that is to be watched, and watches from there.
+    fn begin(&mut self) {
+        self.events = events::<T>(&self.server, self.version, &self.reach);
     }
 
     fn take(&mut self, event: watcher::Event<Watched<T>>) {
@@ -130,7 +147,14 @@ impl<T: Kept> Watch<T> {
                 self.unknown = 0;
                 self.server.pulse().listed(T::KIND);
                 let listed = std::mem::take(&mut self.listed);
-                self.say(Event::Update(T::all(Vec::new(), listed)));
+                let all = Event::Update(T::all(Vec::new(), listed));
+                let known = Event::Update(Update::KnownNodes(self.reach.now()));
+                match (T::KIND, self.reach.now()) {
+                    // Nobody must take the others for gone.
+                    (Kind::Node, KnownNodes::Own) => self.waiting.extend([known, all].map(Said::Event)),
+                    (Kind::Node, KnownNodes::All) => self.waiting.extend([all, known].map(Said::Event)),
+                    _ => self.say(all),
+                }
                 self.waiting.push_back(Said::Listed(T::KIND));
             }
             watcher::Event::Apply(object) => {
@@ -192,7 +216,7 @@ impl<T: Kept> Watch<T> {
             }
             (_, Some(request)) if is_gone(request) => {
                 // Said instead of a watch, the watcher would ask for the same again and again.
-                self.events = events::<T>(&self.server, self.version);
+                self.begin();
                 None
             }
             (_, Some(request)) => Some(self.failing(request, verb)),
@@ -252,7 +276,7 @@ impl<T: Kept> Watch<T> {
             }
         }
         self.version = (self.version + 1) % T::VERSIONS.len();
-        self.events = events::<T>(&self.server, self.version);
+        self.begin();
     }
 }
 
@@ -275,10 +299,13 @@ fn is_passing(error: &::kube::Error) -> bool {
     matches!(error, ::kube::Error::Api(status) if matches!(status.code, 401 | 403 | 429 | 500..=599))
 }
 
-fn events<T: Kept>(server: &Server, version: usize) -> Events<T> {
+fn events<T: Kept>(server: &Server, version: usize, reach: &Reach) -> Events<T> {
     let api = Api::<Watched<T>>::all_with(server.client(), &T::VERSIONS[version]);
     let more = random() % u64::from(SHORTEST_WATCH);
     let seconds = SHORTEST_WATCH + u32::try_from(more).unwrap_or_default();
-    let config = watcher::Config::default().page_size(T::PAGE).timeout(seconds);
+    let mut config = watcher::Config::default().page_size(T::PAGE).timeout(seconds);
+    if let Some(selector) = reach.selector() {
+        config = config.fields(&selector);
+    }
     watcher(api, config).boxed()
 }

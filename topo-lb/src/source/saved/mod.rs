@@ -18,7 +18,7 @@ use std::time::SystemTime;
 pub use saver::Saver;
 pub use start::before;
 
-use crate::cluster::{State, Update};
+use crate::cluster::{KnownNodes, State, Update};
 use crate::source::kube::Identity;
 use format::Whole;
 
@@ -94,6 +94,7 @@ pub struct Folder {
 #[derive(Debug)]
 pub struct Saved {
     whole: Whole,
+    known_nodes: KnownNodes,
 }
 
 impl Saved {
@@ -101,6 +102,12 @@ impl Saved {
     #[must_use]
     pub fn as_of(&self) -> SystemTime {
         self.whole.header.as_of()
+    }
+
+    /// Which Nodes are in it.
+    #[must_use]
+    pub const fn known_nodes(&self) -> KnownNodes {
+        self.known_nodes
     }
 
     /// Its objects.
@@ -141,16 +148,20 @@ impl Folder {
             );
             return Err(self.set_aside(&reason));
         }
-        let mut known = false;
+        let (mut known, mut known_nodes) = (false, KnownNodes::Own);
         for update in whole.objects() {
             let update = update.map_err(|error| self.set_aside(&error.to_string()))?;
-            known |= matches!(&update, Update::Node(one) if &*one.name == node);
+            match &update {
+                Update::Node(one) if &*one.name == node => known = true,
+                Update::Node(_) => known_nodes = KnownNodes::All,
+                _ => {}
+            }
             each(&update);
         }
         if !known {
             return Err(StateError::OtherNode { path: path(), node: node.to_owned() });
         }
-        Ok(Some(Saved { whole }))
+        Ok(Some(Saved { whole, known_nodes }))
     }
 
     fn set_aside(&self, reason: &str) -> StateError {

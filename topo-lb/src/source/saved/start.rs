@@ -7,6 +7,7 @@ use futures::{Stream, StreamExt as _, stream};
 use tokio::time::{Instant, timeout_at};
 
 use super::Saved;
+use crate::cluster::Update;
 use crate::source::{Event, Freshness};
 
 /// How long an API server has to tell all of the cluster before the agent starts from what was
@@ -61,7 +62,10 @@ impl<S: Stream<Item = Event> + Unpin> Start<S> {
         }
         self.begun = true;
         let as_of = Event::Freshness(Freshness::AsOf(saved.as_of()));
+        let known_nodes = Event::Update(Update::KnownNodes(saved.known_nodes()));
         let objects = saved.into_updates().map(Event::Update);
-        Box::new([as_of].into_iter().chain(objects).chain(heard).chain([Event::Synced]))
+        Box::new(
+            [as_of, known_nodes].into_iter().chain(objects).chain(heard).chain([Event::Synced]),
+        )
     }
 }

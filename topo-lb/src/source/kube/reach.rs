@@ -1,0 +1,155 @@
+//! Which Nodes are watched: this node's own, or all of them.
+//!
+//! A cluster of 5,000 nodes changes 17 Nodes a second, and every agent that watches all of them is
+//! told of each. Most agents need their own Node alone.
+
+use std::future::pending;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep_until};
+
+use crate::cluster::KnownNodes;
+
+/// All Nodes are watched until nobody has needed them for so long: a Service that comes and goes must
+/// not make the agent list thousands of Nodes each time.
+const NARROW_AFTER: Duration = Duration::from_secs(300);
+
+/// This node, and which Nodes are wanted.
+#[derive(Clone, Debug)]
+pub struct Nodes {
+    own: Arc<str>,
+    wanted: watch::Receiver<KnownNodes>,
+}
+
+impl Nodes {
+    /// Of the node `own`. What is `wanted` first is watched from the start.
+    #[must_use]
+    pub const fn new(own: Arc<str>, wanted: watch::Receiver<KnownNodes>) -> Self {
+        Self { own, wanted }
+    }
+}
+
+/// Which objects of a kind are watched now.
+#[derive(Debug)]
+pub(super) struct Reach {
+    /// `None` for kinds of which all objects are always watched.
+    nodes: Option<Nodes>,
+    now: KnownNodes,
+    /// Since when all Nodes are watched and nobody needs them.
+    idle: Option<Instant>,
+}
+
+impl Reach {
+    /// All objects of a kind.
+    pub(super) const fn all() -> Self {
+        Self { nodes: None, now: KnownNodes::All, idle: None }
+    }
+
+    pub(super) fn of(nodes: Nodes) -> Self {
+        let now = *nodes.wanted.borrow();
+        Self { nodes: Some(nodes), now, idle: None }
+    }
+
+    /// What is watched.
+    pub(super) const fn now(&self) -> KnownNodes {
+        self.now
+    }
+
+    /// The field selector of requests.
+    pub(super) fn selector(&self) -> Option<String> {
+        let nodes = self.nodes.as_ref().filter(|_| self.now == KnownNodes::Own)?;
+        Some(format!("metadata.name={}", nodes.own))
+    }
+
+    /// Returns when other objects are to be watched than before. May be dropped at any time.
+    pub(super) async fn turned(&mut self) {
+        let Some(Nodes { wanted, .. }) = &mut self.nodes else { return pending().await };
+        loop {
+            let want = *wanted.borrow_and_update();
+            match (self.now, want) {
+                (KnownNodes::Own, KnownNodes::All) => {
+                    self.now = KnownNodes::All;
+                    return;
+                }
+                (KnownNodes::All, KnownNodes::Own) => {
+                    let idle = *self.idle.get_or_insert_with(Instant::now);
+                    tokio::select! {
+                        changed = wanted.changed() => if changed.is_err() { pending().await },
+                        () = sleep_until(idle + NARROW_AFTER) => {
+                            self.now = KnownNodes::Own;
+                            self.idle = None;
+                            return;
+                        }
+                    }
+                }
+                (KnownNodes::Own, KnownNodes::Own) | (KnownNodes::All, KnownNodes::All) => {
+                    self.idle = None;
+                    if wanted.changed().await.is_err() {
+                        pending().await
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::{sleep, timeout};
+
+    use super::*;
+
+    fn reach(first: KnownNodes) -> (watch::Sender<KnownNodes>, Reach) {
+        let (wanted, nodes) = watch::channel(first);
+        (wanted, Reach::of(Nodes::new("n1".into(), nodes)))
+    }
+
+    /// How long it takes until other Nodes are watched; `None` where that does not come.
+    async fn turns(reach: &mut Reach) -> Option<Duration> {
+        let begun = Instant::now();
+        timeout(NARROW_AFTER * 3, reach.turned()).await.ok()?;
+        Some(begun.elapsed())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn all_nodes_are_watched_at_once_and_given_up_late() {
+        let (wanted, mut reach) = reach(KnownNodes::Own);
+        assert_eq!(reach.selector().as_deref(), Some("metadata.name=n1"));
+        assert_eq!(turns(&mut reach).await, None);
+        wanted.send_replace(KnownNodes::All);
+        assert_eq!(turns(&mut reach).await, Some(Duration::ZERO));
+        assert_eq!((reach.now(), reach.selector()), (KnownNodes::All, None));
+        assert_eq!(turns(&mut reach).await, None);
+        wanted.send_replace(KnownNodes::Own);
+        let took = turns(&mut reach).await.unwrap();
+        assert!(took.abs_diff(NARROW_AFTER) < Duration::from_millis(10), "{took:?}");
+        assert_eq!(reach.now(), KnownNodes::Own);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_service_that_comes_and_goes_lists_nothing() {
+        let (wanted, mut reach) = reach(KnownNodes::All);
+        for _ in 0..100 {
+            wanted.send_replace(KnownNodes::Own);
+            // As often as something else is heard.
+            for _ in 0..4 {
+                assert!(timeout(NARROW_AFTER / 5, reach.turned()).await.is_err());
+            }
+            wanted.send_replace(KnownNodes::All);
+            assert!(timeout(Duration::from_secs(1), reach.turned()).await.is_err());
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_time_goes_on_while_something_else_is_heard() {
+        let (wanted, mut reach) = reach(KnownNodes::All);
+        wanted.send_replace(KnownNodes::Own);
+        let begun = Instant::now();
+        while timeout(Duration::from_secs(7), reach.turned()).await.is_err() {
+            sleep(Duration::from_millis(1)).await;
+        }
+        assert!(begun.elapsed() < NARROW_AFTER + Duration::from_secs(8), "{:?}", begun.elapsed());
+    }
+}

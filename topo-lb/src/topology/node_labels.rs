@@ -1,0 +1,233 @@
+//! Whether the decision for a Service reads labels of Nodes other than this one.
+//!
+//! EndpointSlices carry the node's name and usually its zone, those of Kubernetes 1.20 also its region
+//! and host name. Only what they do not carry has to be read from the Nodes, of which a large cluster
+//! has thousands.
+
+use crate::cluster::kept::Endpoint;
+use crate::cluster::{ServiceId, State};
+
+use super::label::{HOSTNAME, Here, NODEPOOL};
+use super::openyurt::Reach;
+use super::policy::{self, Rules};
+use super::validation::ANY;
+use super::{Scope, has_frontends};
+
+/// A label that the decision for this Service reads from a Node other than `this_node`; `None` where
+/// it reads none. Which Nodes `state` knows does not matter.
+#[must_use]
+pub fn reads_other_nodes<'a>(
+    state: &'a State,
+    this_node: &str,
+    scope: Scope,
+    id: &ServiceId,
+) -> Option<&'a str> {
+    let service = state.service(id).filter(|service| has_frontends(service))?;
+    // `internalTrafficPolicy: Local` leaves only endpoints of this node, whose labels are known.
+    if service.internal_local {
+        return None;
+    }
+    let policy = policy::of(service);
+    if !policy.is_in(scope, service) {
+        return None;
+    }
+    let here = Here::of(state, this_node);
+    let elsewhere = |lacks: &dyn Fn(&Endpoint) -> bool| {
+        state
+            .slices(id)
+            .flat_map(|(_, slice)| &slice.endpoints)
+            .filter(|endpoint| endpoint.node().is_some_and(|node| **node != *this_node))
+            .any(lacks)
+    };
+    match policy.rules {
+        Rules::None => None,
+        // A pool is a set of Nodes: slices do not count.
+        Rules::OpenYurt { reach: Reach::Pool, .. } => {
+            (here.pool().is_some() && elsewhere(&|_| true)).then_some(NODEPOOL)
+        }
+        Rules::OpenYurt { reach: Reach::Node, .. } => None,
+        Rules::Keys(keys) => keys.keys.into_iter().find(|&key| match here.label(key) {
+            // A key that this node lacks matches nothing, whatever others have.
+            None => false,
+            // The name of a node is its host name, unless this very node shows otherwise.
+            Some(own) if key == HOSTNAME && own == here.name => false,
+            Some(_) => key != ANY && elsewhere(&|endpoint| endpoint.label(key).is_none()),
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::cluster::service::PolicySources;
+    use crate::cluster::{Node, Update};
+    use crate::cluster::{
+        Protocol, Service, ServicePort, Slice, SliceEndpoint, SliceId, SlicePort,
+    };
+    use crate::topology::label::{REGION, ZONE};
+
+    fn id() -> ServiceId {
+        ServiceId { namespace: "default".into(), name: "web".into() }
+    }
+
+    fn with(keys: &str) -> PolicySources {
+        PolicySources { topology_keys: Some(keys.into()), ..PolicySources::default() }
+    }
+
+    fn openyurt(value: &str) -> PolicySources {
+        PolicySources { openyurt: Some(value.into()), ..PolicySources::default() }
+    }
+
+    fn service(policy: PolicySources) -> Service {
+        Service {
+            id: id(),
+            cluster_ips: vec![[10, 96, 0, 5].into()],
+            ports: vec![ServicePort { name: "".into(), port: 80, protocol: Protocol::Tcp }],
+            policy: Arc::new(policy),
+            internal_local: false,
+            external_local: false,
+            affinity_seconds: None,
+            skipped: None,
+        }
+    }
+
+    /// An endpoint on `node`, and the labels that its slice carries.
+    fn slice(node: Option<&str>, labels: &[&str]) -> Slice {
+        let endpoint = SliceEndpoint {
+            address: [10, 1, 1, 1].into(),
+            node: node.map(Into::into),
+            labels: labels.iter().map(|&key| (key.into(), "x".into())).collect(),
+            ready: true,
+            serving: true,
+            terminating: false,
+            for_nodes: Vec::new(),
+            for_zones: Vec::new(),
+        };
+        Slice {
+            id: SliceId { namespace: "default".into(), name: "web-1".into() },
+            service: Some(id()),
+            ports: vec![SlicePort { name: "".into(), port: 80, protocol: Protocol::Tcp }],
+            endpoints: vec![endpoint],
+            triggered: None,
+        }
+    }
+
+    /// What the decision of node `here`, which carries `own`, reads of other Nodes.
+    fn read(own: &[(&str, &str)], service: Service, slice: Slice, scope: Scope) -> Option<String> {
+        let labels = own.iter().map(|&(key, value)| (key.into(), value.into())).collect();
+        let mut state = State::default();
+        for update in [
+            Update::Node(Node { name: "here".into(), labels }),
+            Update::Service(service),
+            Update::Slice(slice),
+        ] {
+            let _ = state.apply(update, "here");
+        }
+        reads_other_nodes(&state, "here", scope, &id()).map(str::to_owned)
+    }
+
+    const OWN: &[(&str, &str)] =
+        &[(HOSTNAME, "here"), (ZONE, "a"), (REGION, "r"), ("rack", "1"), (NODEPOOL, "pool")];
+
+    #[test]
+    fn a_label_that_the_slice_carries_is_read_from_no_node() {
+        for (keys, carried, read_from_nodes) in [
+            ("kubernetes.io/hostname,topology.kubernetes.io/zone,*", &[ZONE][..], None),
+            ("topology.kubernetes.io/zone", &[], Some(ZONE)),
+            ("topology.kubernetes.io/region", &[ZONE], Some(REGION)),
+            // As Kubernetes 1.20 writes it.
+            ("topology.kubernetes.io/region", &[HOSTNAME, ZONE, REGION], None),
+            ("rack,*", &[HOSTNAME, ZONE, REGION], Some("rack")),
+            // No node matches by a label that this one does not have.
+            ("room,*", &[], None),
+            ("*", &[], None),
+        ] {
+            let slice = slice(Some("there"), carried);
+            let read = read(OWN, service(with(keys)), slice, Scope::All);
+            assert_eq!(read.as_deref(), read_from_nodes, "{keys} {carried:?}");
+        }
+    }
+
+    #[test]
+    fn endpoints_of_this_node_or_of_none_need_no_other_node() {
+        for node in [Some("here"), None] {
+            let read = read(OWN, service(with("rack")), slice(node, &[]), Scope::All);
+            assert_eq!(read, None, "{node:?}");
+        }
+        let local = Service { internal_local: true, ..service(with("rack")) };
+        assert_eq!(read(OWN, local, slice(Some("there"), &[]), Scope::All), None);
+    }
+
+    #[test]
+    fn host_names_that_are_not_the_names_of_nodes_are_read() {
+        let keys = || service(with("kubernetes.io/hostname"));
+        let there = || slice(Some("there"), &[]);
+        assert_eq!(read(OWN, keys(), there(), Scope::All), None);
+        let own = [(HOSTNAME, "here.example.com")];
+        assert_eq!(read(&own, keys(), there(), Scope::All).as_deref(), Some(HOSTNAME));
+    }
+
+    #[test]
+    fn pools_are_read_from_nodes_and_hints_are_not() {
+        let there = || slice(Some("there"), &[ZONE]);
+        let pool = || service(openyurt("openyurt.io/nodepool"));
+        assert_eq!(read(OWN, pool(), there(), Scope::All).as_deref(), Some(NODEPOOL));
+        // In no pool, a node uses its own endpoints.
+        assert_eq!(read(&[(ZONE, "a")], pool(), there(), Scope::All), None);
+        let host = service(openyurt(HOSTNAME));
+        assert_eq!(read(OWN, host, there(), Scope::All), None);
+        let hints = PolicySources { hints_asked: true, ..PolicySources::default() };
+        assert_eq!(read(OWN, service(hints), there(), Scope::All), None);
+    }
+
+    #[test]
+    fn what_is_not_handled_reads_nothing() {
+        let broken = service(with("rack,,"));
+        assert_eq!(read(OWN, broken, slice(Some("there"), &[]), Scope::OptIn), None);
+        let skipped = Service {
+            skipped: Some(crate::cluster::service::Skipped::OtherProxy),
+            ..service(with("rack"))
+        };
+        assert_eq!(read(OWN, skipped, slice(Some("there"), &[]), Scope::All), None);
+    }
+
+    /// The definition, by trial: a decision that reads no other Node comes out the same with and
+    /// without them.
+    #[test]
+    fn a_decision_that_reads_no_other_node_does_not_change_with_them() {
+        let labels: Vec<_> = OWN.iter().map(|&(key, value)| (key, value)).collect();
+        for keys in ["kubernetes.io/hostname", "topology.kubernetes.io/zone", "rack", "room", "*"] {
+            for carried in [&[][..], &[ZONE], &[HOSTNAME, ZONE, REGION]] {
+                let mut state = State::default();
+                let own = Node {
+                    name: "here".into(),
+                    labels: labels.iter().map(|&(k, v)| (k.into(), v.into())).collect(),
+                };
+                for update in [
+                    Update::Node(own),
+                    Update::Service(service(with(keys))),
+                    Update::Slice(slice(Some("there"), carried)),
+                ] {
+                    let _ = state.apply(update, "here");
+                }
+                let verdicts = |state: &State| -> Vec<_> {
+                    let routes = crate::topology::routes(state, "here", Scope::All, &id());
+                    routes.into_iter().map(|it| (it.verdict, it.endpoints.len())).collect()
+                };
+                let (alone, reads) =
+                    (verdicts(&state), reads_other_nodes(&state, "here", Scope::All, &id()));
+                let reads = reads.is_some();
+                let other = Node {
+                    name: "there".into(),
+                    labels: [(HOSTNAME, "there"), (ZONE, "a"), ("rack", "1"), ("room", "2")]
+                        .map(|(k, v)| (k.into(), v.into()))
+                        .into(),
+                };
+                let _ = state.apply(Update::Node(other), "here");
+                assert!(reads || verdicts(&state) == alone, "{keys} {carried:?}");
+            }
+        }
+    }
+}
