@@ -5,18 +5,28 @@ use std::time::Duration;
 
 /// Longest first pause.
 const FIRST: Duration = Duration::from_millis(500);
-/// Longest pause of all.
+/// Longest pause before the first listing. Where the network comes up after the agent, every second
+/// counts: this node has no state yet, or an old one.
+pub(super) const LONGEST_BEFORE_CONTACT: Duration = Duration::from_secs(3);
+/// Longest pause after the server has answered that it cannot serve now, unless it names a longer one.
+pub(super) const LONGEST_OVERLOADED: Duration = Duration::from_secs(8);
+/// Longest pause of all, also where the server names a longer one.
 pub(super) const LONGEST: Duration = Duration::from_secs(30);
 
 /// Pause after `failures` in a row, from 1: at most half a second, twice that after each further one,
-/// at most thirty seconds. Half of it is up to `random`, so that agents that failed together do not
+/// and at most `longest`. Half of it is up to `random`, so that agents that failed together do not
 /// come back together.
-pub(super) fn pause(failures: u32, random: u64) -> Duration {
+pub(super) fn pause(failures: u32, longest: Duration, random: u64) -> Duration {
     let doublings = failures.saturating_sub(1).min(16);
-    let longest = FIRST.saturating_mul(1 << doublings).min(LONGEST);
+    let longest = FIRST.saturating_mul(1 << doublings).min(longest);
     // The upper 32 bits are enough, and exact in floating point.
     let share = f64::from(u32::try_from(random >> 32).unwrap_or(u32::MAX)) / f64::from(u32::MAX);
     longest / 2 + (longest / 2).mul_f64(share)
+}
+
+/// `pause`, or what the server has `asked` for where that is longer; not for ever.
+pub(super) fn at_least(asked: Option<Duration>, pause: Duration) -> Duration {
+    pause.max(asked.unwrap_or_default().min(LONGEST))
 }
 
 /// Any number. Randomly keyed hashing is randomness enough.
@@ -30,18 +40,34 @@ mod tests {
 
     #[test]
     fn pauses_double_up_to_half_a_minute() {
-        let longest: Vec<_> = (1..=9).map(|failures| pause(failures, u64::MAX)).collect();
+        let longest: Vec<_> = (1..=9).map(|failures| pause(failures, LONGEST, u64::MAX)).collect();
         let millis = [500, 1_000, 2_000, 4_000, 8_000, 16_000, 30_000, 30_000, 30_000];
         assert_eq!(longest, millis.map(Duration::from_millis));
-        assert_eq!(pause(u32::MAX, u64::MAX), LONGEST);
+        assert_eq!(pause(u32::MAX, LONGEST, u64::MAX), LONGEST);
+    }
+
+    #[test]
+    fn pauses_are_short_before_the_first_contact() {
+        let longest = LONGEST_BEFORE_CONTACT;
+        let pauses = (1..20).map(|failures| pause(failures, longest, u64::MAX));
+        assert_eq!(pauses.max(), Some(longest));
+    }
+
+    #[test]
+    fn a_server_is_left_alone_for_as_long_as_it_asks_but_not_for_ever() {
+        let second = Duration::from_secs(1);
+        assert_eq!(at_least(Some(second * 20), second), second * 20);
+        assert_eq!(at_least(Some(second * 3_600), second), LONGEST);
+        assert_eq!(at_least(Some(Duration::ZERO), second), second);
+        assert_eq!(at_least(None, second), second);
     }
 
     #[test]
     fn half_of_a_pause_is_chance_and_half_is_not() {
         for failures in 1..20 {
-            let (least, most) = (pause(failures, 0), pause(failures, u64::MAX));
+            let (least, most) = (pause(failures, LONGEST, 0), pause(failures, LONGEST, u64::MAX));
             assert_eq!(least * 2, most);
-            let half = pause(failures, u64::MAX / 2);
+            let half = pause(failures, LONGEST, u64::MAX / 2);
             assert!(
                 (least..=most).contains(&half) && half.abs_diff(least + least / 2).as_micros() < 10
             );
@@ -50,7 +76,8 @@ mod tests {
 
     #[test]
     fn two_agents_hardly_ever_pause_alike() {
-        let pauses: std::collections::HashSet<_> = (0..100).map(|_| pause(7, random())).collect();
+        let pauses: std::collections::HashSet<_> =
+            (0..100).map(|_| pause(7, LONGEST, random())).collect();
         assert!(pauses.len() > 90, "{} of 100 differ", pauses.len());
     }
 }

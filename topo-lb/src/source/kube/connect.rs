@@ -13,6 +13,7 @@ use super::KubeError;
 use super::pulse::Pulse;
 use super::session::Session;
 use crate::cluster::Update;
+use crate::source::object::Kind;
 
 /// Where the API server is said to be.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -82,6 +83,11 @@ impl Server {
 
     pub(super) const fn pulse(&self) -> &Pulse {
         &self.session.pulse
+    }
+
+    /// How long the server wants the next request about `kind` to wait, if it said so last.
+    pub(super) fn retry_after(&self, kind: Kind) -> Option<Duration> {
+        self.session.retry_after(kind)
     }
 
     pub(super) const fn timing(&self) -> &Timing {

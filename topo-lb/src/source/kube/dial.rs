@@ -14,6 +14,9 @@ use super::bootstrap::{Route, Routes};
 
 /// Longest wait for a connection by one of several routes.
 const ONE_ROUTE: Duration = Duration::from_secs(3);
+/// Longest wait for a connection by the only route. A network that drops packets until it is up hears
+/// the third one after 3 s; the next one would come only 4 s later, and the one after that 8 s later.
+const ONLY_ROUTE: Duration = Duration::from_secs(5);
 /// A peer is asked whether it is still there after so much silence, so often, and so many times:
 /// without it, a host that lost its power, or a NAT that forgot the connection, is silent for ever.
 const KEEPALIVE: (Duration, Duration, u32) = (Duration::from_secs(30), Duration::from_secs(10), 3);
@@ -60,13 +63,8 @@ impl Service<Uri> for Dial {
             let mut failure = BoxError::from("there is no route to it");
             for route in order {
                 let connecting = http.clone().oneshot(address(&url, route)?);
-                // A single route has all the time that there is for a connection.
-                let connected = if several {
-                    timeout(ONE_ROUTE, connecting).await.map_err(BoxError::from)
-                } else {
-                    Ok(connecting.await)
-                };
-                match connected {
+                let longest = if several { ONE_ROUTE } else { ONLY_ROUTE };
+                match timeout(longest, connecting).await.map_err(BoxError::from) {
                     Ok(Ok(connection)) => {
                         routes.connected(route);
                         return Ok(connection);

@@ -1,11 +1,13 @@
 //! Requests to an API server, by whatever route and whatever credentials serve at present.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use ::kube::Client;
 use ::kube::client::{Body, ClientBuilder, ConfigExt as _};
 use ::kube::config::Config;
+use http::header::RETRY_AFTER;
 use http::{Request, Response, StatusCode, Uri};
 use http_body_util::BodyExt as _;
 use hyper_timeout::TimeoutConnector;
@@ -30,11 +32,15 @@ pub(super) struct Session {
     current: Arc<Mutex<Current>>,
 }
 
+/// What the server said with its last answer about a kind.
+type RetryAfter = BTreeMap<Kind, Duration>;
+
 struct Current {
     /// With credentials as they were when it was made. A ServiceAccount's token is read again every
     /// minute all the same.
     client: Client,
     made: Instant,
+    retry_after: RetryAfter,
 }
 
 impl Session {
@@ -51,7 +57,11 @@ impl Session {
             random(),
         );
         let client = plain_client(config, &timing, &routes)?;
-        let current = Arc::new(Mutex::new(Current { client, made: Instant::now() }));
+        let current = Arc::new(Mutex::new(Current {
+            client,
+            made: Instant::now(),
+            retry_after: RetryAfter::new(),
+        }));
         Ok(Self { target, timing, routes, pulse: Pulse::new(timing.grace), current })
     }
 
@@ -78,9 +88,19 @@ impl Session {
         &self,
         request: Request<Body>,
     ) -> Result<(Response<Body>, Option<Open>), ::kube::Error> {
-        let watched = watched(request.uri());
+        let kind = kind(request.uri());
+        let watched = kind.filter(|_| is_watch(request.uri()));
         let client = self.lock().client.clone();
-        match client.send(request).await {
+        let answer = client.send(request).await;
+        if let Some(kind) = kind {
+            let wait = answer.as_ref().ok().and_then(retry_after);
+            let all = &mut self.lock().retry_after;
+            let _ = match wait {
+                Some(wait) => all.insert(kind, wait),
+                None => all.remove(&kind),
+            };
+        }
+        match answer {
             Ok(response) if response.status() == StatusCode::UNAUTHORIZED => {
                 self.renew().await;
                 Ok((response, None))
@@ -100,6 +120,11 @@ impl Session {
         }
     }
 
+    /// How long the server wants the next request about `kind` to wait, by its last answer.
+    pub(super) fn retry_after(&self, kind: Kind) -> Option<Duration> {
+        self.lock().retry_after.get(&kind).copied()
+    }
+
     /// Reads credentials anew: the next request is made with what is in their files then.
     async fn renew(&self) {
         if self.lock().made.elapsed() < self.timing.renewal {
@@ -107,7 +132,10 @@ impl Session {
         }
         let config = config(&self.target).await;
         match config.and_then(|config| plain_client(config, &self.timing, &self.routes)) {
-            Ok(client) => *self.lock() = Current { client, made: Instant::now() },
+            Ok(client) => {
+                let mut current = self.lock();
+                (current.client, current.made) = (client, Instant::now());
+            }
             Err(error) => tracing::debug!("the credentials stay as they are: {error}"),
         }
     }
@@ -151,16 +179,28 @@ fn build(config: &Config, routes: &Routes) -> ::kube::Result<Client> {
     Ok(ClientBuilder::new(service, &*config.default_namespace).build())
 }
 
-/// The kind that is watched with this request, if it is one of ours.
-fn watched(uri: &Uri) -> Option<Kind> {
-    let mut query = uri.query()?.split('&');
-    if !query.any(|it| it == "watch=true") {
-        return None;
-    }
+/// Whether this request begins a watch.
+fn is_watch(uri: &Uri) -> bool {
+    uri.query().is_some_and(|query| query.split('&').any(|it| it == "watch=true"))
+}
+
+/// The kind that this request is about, if it is one of ours.
+fn kind(uri: &Uri) -> Option<Kind> {
     match uri.path().trim_end_matches('/').rsplit('/').next()? {
         "nodes" => Some(Kind::Node),
         "endpointslices" => Some(Kind::Slice),
         "services" => Some(Kind::Service),
         _ => None,
     }
+}
+
+/// For how long the server wants to be left alone. Kubernetes writes seconds; a date, which the
+/// header may hold as well, is for caches.
+fn retry_after(response: &Response<Body>) -> Option<Duration> {
+    let is_refusal = matches!(
+        response.status(),
+        StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE
+    );
+    let value = response.headers().get(RETRY_AFTER).filter(|_| is_refusal)?;
+    value.to_str().ok()?.trim().parse().ok().map(Duration::from_secs)
 }

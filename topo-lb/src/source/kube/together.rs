@@ -31,6 +31,9 @@ pub(super) enum Said {
 /// A server that does not serve as it should.
 pub(super) struct Failing {
     pub(super) trouble: String,
+    /// The HTTP status by which it says that it cannot serve at all now. Its words differ with every
+    /// request, and mean the same.
+    pub(super) overload: Option<u16>,
     /// Since when, if it may be expected to mend by itself.
     pub(super) passing_since: Option<Instant>,
 }
@@ -110,7 +113,7 @@ impl Together {
 
     /// What is to be said of it: three watches fail for one reason, and each of them many times.
     fn meet(&mut self, failing: Failing, now: Instant) -> Option<String> {
-        let Failing { trouble, passing_since } = failing;
+        let Failing { trouble, overload, passing_since } = failing;
         self.troubles.retain(|_, met| now.duration_since(*met) < TROUBLE_OVER);
         let settling = if self.freshness.is_some() {
             // It has served this agent before: it is starting, rather than of another mind.
@@ -121,7 +124,11 @@ impl Together {
         if passing_since.is_some_and(|since| now.duration_since(since) < settling) {
             return None;
         }
-        self.troubles.insert(trouble.clone(), now).is_none().then_some(trouble)
+        let same = match overload {
+            Some(_) => "overload".to_owned(),
+            None => trouble.clone(),
+        };
+        self.troubles.insert(same, now).is_none().then_some(trouble)
     }
 }
 
@@ -137,7 +144,11 @@ mod tests {
         let (mut all, start) = (Together::new(SETTLING), Instant::now());
         let at = |second| start + Duration::from_secs(second);
         let meet = |(second, since): &(u64, Option<u64>)| {
-            let failing = Failing { trouble: "it fails".to_owned(), passing_since: since.map(at) };
+            let failing = Failing {
+                trouble: "it fails".to_owned(),
+                overload: None,
+                passing_since: since.map(at),
+            };
             all.meet(failing, at(*second)).is_some()
         };
         met.iter().map(meet).collect()
@@ -147,6 +158,17 @@ mod tests {
     fn a_trouble_is_said_once_while_it_lasts() {
         let met = [0, 1, 30, 60, 200].map(|second| (second, None));
         assert_eq!(said(&met), [true, false, false, false, false]);
+    }
+
+    #[test]
+    fn a_server_that_cannot_serve_is_said_once_whatever_its_words() {
+        let (mut all, now) = (Together::new(SETTLING), Instant::now());
+        let said = [429, 503, 500].map(|status| {
+            let trouble = format!("it answers {status}");
+            let failing = Failing { trouble, overload: Some(status), passing_since: None };
+            all.meet(failing, now).is_some()
+        });
+        assert_eq!(said, [true, false, false]);
     }
 
     #[test]
@@ -167,7 +189,11 @@ mod tests {
             let _ = all.take(Said::Listed(kind));
         }
         let said = [9, 23, 25].map(|second| {
-            let failing = Failing { trouble: "it fails".to_owned(), passing_since: Some(start) };
+            let failing = Failing {
+                trouble: "it fails".to_owned(),
+                overload: None,
+                passing_since: Some(start),
+            };
             all.meet(failing, start + Duration::from_secs(second)).is_some()
         });
         assert_eq!(said, [false, false, true]);

@@ -9,7 +9,7 @@ use futures::stream::{self, BoxStream};
 use futures::{Stream, StreamExt};
 use tokio::time::{Instant, sleep_until};
 
-use super::backoff::{pause, random};
+use super::backoff::{self, pause, random};
 use super::listing::is_missing;
 use super::reach::{Nodes, Reach};
 use super::resource::{Kept, Name, Watched};
@@ -22,8 +22,8 @@ use crate::source::object::Kind;
 /// The server ends a watch after so many seconds. The actual time lies up to twice as high, so that
 /// not all agents come back at once: as client-go does it.
 const SHORTEST_WATCH: u32 = 300;
-/// Pauses grow no more after so many refusals in a row: they are at most 4 s then.
-const FORBIDDEN: u32 = 4;
+/// Longest pause after a refusal for want of a permission.
+const LONGEST_FORBIDDEN: Duration = Duration::from_secs(4);
 /// Pause where the server knows no version of a resource.
 const MISSING_PAUSE: Duration = Duration::from_secs(10);
 /// Lists Nodes, EndpointSlices and Services, and follows every change to them. Objects that are listed
@@ -68,6 +68,8 @@ struct Watch<T: Kept> {
     /// What was said of single objects, by namespace and name.
     wrong: HashMap<Name, String>,
     waiting: VecDeque<Said>,
+    /// All objects were listed once.
+    had_contact: bool,
     /// Attempts in a row that failed.
     failures: u32,
     /// How many watches had begun when the last one failed.
@@ -89,6 +91,7 @@ impl<T: Kept> Watch<T> {
             listed: Vec::new(),
             wrong: HashMap::new(),
             waiting: VecDeque::new(),
+            had_contact: false,
             failures: 0,
             opened: 0,
             rest: None,
@@ -145,6 +148,7 @@ impl<T: Kept> Watch<T> {
             }
             watcher::Event::InitDone => {
                 self.unknown = 0;
+                self.had_contact = true;
                 self.server.pulse().listed(T::KIND);
                 let listed = std::mem::take(&mut self.listed);
                 let all = Event::Update(T::all(Vec::new(), listed));
@@ -204,7 +208,7 @@ impl<T: Kept> Watch<T> {
         if request.is_some_and(is_missing) && T::VERSIONS.len() > 1 {
             return self.other_version().await;
         }
-        self.pause(request.is_some_and(is_forbidden));
+        self.pause(request);
         let trouble = match (error, request) {
             // Watches end, connections break, and the server forgets what is long ago. If more is
             // wrong than that, the next attempt fails.
@@ -226,6 +230,7 @@ impl<T: Kept> Watch<T> {
                     self.server.url(),
                     T::resource(),
                 ),
+                overload: None,
                 passing_since: None,
             }),
         };
@@ -235,8 +240,8 @@ impl<T: Kept> Watch<T> {
         }
     }
 
-    /// Has the next attempt wait; not for long where somebody has to change a role, and is waiting too.
-    fn pause(&mut self, is_forbidden: bool) {
+    /// Has the next attempt wait, for as long as the server says at least.
+    fn pause(&mut self, error: Option<&::kube::Error>) {
         let opened = self.server.pulse().opened(T::KIND);
         if opened != std::mem::replace(&mut self.opened, opened) {
             // A watch was open in between, even though nothing came by it.
@@ -244,15 +249,26 @@ impl<T: Kept> Watch<T> {
             self.passing = None;
         }
         self.failures = self.failures.saturating_add(1);
-        let failures = if is_forbidden { self.failures.min(FORBIDDEN) } else { self.failures };
-        self.rest = Some(Instant::now() + pause(failures, random()));
+        let longest = if !self.had_contact {
+            backoff::LONGEST_BEFORE_CONTACT
+        } else if error.is_some_and(is_forbidden) {
+            // Somebody has to change a role, and waits for this, too.
+            LONGEST_FORBIDDEN
+        } else if error.is_some_and(is_passing) {
+            backoff::LONGEST_OVERLOADED
+        } else {
+            backoff::LONGEST
+        };
+        let asked = self.server.retry_after(T::KIND);
+        let rest = backoff::at_least(asked, pause(self.failures, longest, random()));
+        self.rest = Some(Instant::now() + rest);
     }
 
     fn failing(&mut self, error: &::kube::Error, verb: &'static str) -> Failing {
         let trouble = self.error(error, verb).to_string();
         let since = self.passing.take().unwrap_or_else(Instant::now);
         self.passing = is_passing(error).then_some(since);
-        Failing { trouble, passing_since: self.passing }
+        Failing { trouble, overload: overload(error), passing_since: self.passing }
     }
 
     fn error(&self, error: &::kube::Error, verb: &'static str) -> KubeError {
@@ -270,7 +286,8 @@ impl<T: Kept> Watch<T> {
                 T::VERSIONS.join(" or "),
             );
             if self.unknown == T::VERSIONS.len() {
-                self.waiting.push_back(Said::Failing(Failing { trouble, passing_since: None }));
+                let failing = Failing { trouble, overload: None, passing_since: None };
+                self.waiting.push_back(Said::Failing(failing));
             } else {
                 tokio::time::sleep(MISSING_PAUSE).await;
             }
@@ -297,6 +314,14 @@ fn is_forbidden(error: &::kube::Error) -> bool {
 /// started knows neither tokens nor roles.
 fn is_passing(error: &::kube::Error) -> bool {
     matches!(error, ::kube::Error::Api(status) if matches!(status.code, 401 | 403 | 429 | 500..=599))
+}
+
+/// The status of an answer that is the same for all that this agent may ask for.
+fn overload(error: &::kube::Error) -> Option<u16> {
+    match error {
+        ::kube::Error::Api(status) if matches!(status.code, 429 | 500..=599) => Some(status.code),
+        _ => None,
+    }
 }
 
 fn events<T: Kept>(server: &Server, version: usize, reach: &Reach) -> Events<T> {
