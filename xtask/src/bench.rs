@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use anyhow::{Result, ensure};
 
 use crate::build_ebpf;
+use crate::control_plane;
 use crate::kube_proxy;
 use crate::lab_program;
 use crate::plan::Need;
@@ -86,6 +87,10 @@ pub(crate) fn run(workspace: &Workspace, screen: &Screen, args: &Args) -> Result
     bench.env("TOPO_LB_PATIENCE", "6").env("TOPO_LB_EBPF_OBJECT", workspace.object());
     if let Some(kube_proxy) = kube_proxy {
         bench.env(kube_proxy::VARIABLE, kube_proxy);
+    }
+    // Tests compile it; the bench does without where they have not.
+    if measures && control_plane::is_there() {
+        bench.env(control_plane::VARIABLE, control_plane::programs(workspace, screen)?);
     }
     for part in &args.part {
         bench.args(["--part", part]);

@@ -223,7 +223,7 @@ fn resident_bytes(agent: &Agent<'_>) -> Result<f64> {
 }
 
 /// User and system time of /proc/PID/stat, in seconds.
-fn processor_seconds(agent: &Agent<'_>) -> Result<f64> {
+pub(crate) fn processor_seconds(agent: &Agent<'_>) -> Result<f64> {
     /// `USER_HZ`, the same on every architecture that there is a Kubernetes for.
     const TICKS: f64 = 100.0;
     let path = format!("/proc/{}/stat", agent.process_id()?);

@@ -91,6 +91,7 @@ const PARTS: [(&str, &str, &[&str]); 4] = [
         &[
             "program_seconds",
             "start_seconds",
+            "start_cpu_seconds",
             "restart_seconds",
             "restart_writes",
             "event_to_map_p99_ms",

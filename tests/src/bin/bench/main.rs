@@ -6,6 +6,7 @@ mod control_plane;
 mod curve;
 mod document;
 mod exchange;
+mod first_contact;
 mod ground;
 mod iptables;
 mod kernel;
@@ -144,6 +145,7 @@ fn measure(effort: Effort, parts: &[Part]) -> Result<Report> {
     }
     if wanted(Part::ControlPlane) {
         results.extend(ground::within(|ground| control_plane::measure(ground, effort, &say))?);
+        results.extend(ground::within(|ground| first_contact::measure(ground, effort, &say))?);
     }
     if wanted(Part::Rollout) {
         results.extend(rollout::measure(effort, &say)?);

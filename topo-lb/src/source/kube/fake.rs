@@ -43,8 +43,6 @@ pub(super) struct State {
     pub(super) token: Option<&'static str>,
     /// The header `retry-after` of refusals.
     pub(super) retry_after: Option<&'static str>,
-    /// Each refusal says something else.
-    pub(super) refusals_vary: bool,
 }
 
 pub(super) struct Fake {
@@ -163,9 +161,7 @@ async fn serve(
             } else if expired && state.refuses_expired && query.contains_key("watch") {
                 Some(status(410, "too old resource version"))
             } else if let Some((code, message)) = state.refuse.get(&path).copied() {
-                let number = state.requests.len();
-                let varied = format!("{message}, request {number}");
-                Some(status(code, if state.refusals_vary { &varied } else { message }))
+                Some(status(code, message))
             } else if !state.lists.contains_key(&path) {
                 Some(status(404, "the server could not find the requested resource"))
             } else if query.contains_key("watch") {

@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::fmt;
+use std::sync::Arc;
 
 use ::kube::Resource;
 use ::kube::core::DynamicResourceScope;
@@ -13,7 +14,7 @@ use crate::cluster::{Node, Service, ServiceId, Slice, Update, slice::SliceId};
 use crate::source::object::{Kind, LeftOut, Names, Object, ObjectError, parse_kind};
 
 /// Namespace and name of an object.
-pub(super) type Name = (String, String);
+pub(super) type Name = (Arc<str>, Arc<str>);
 
 /// A version of an API group.
 pub(super) type Version = &'static str;
@@ -34,7 +35,9 @@ pub(super) trait Kept: Clone + fmt::Debug + Send + Unpin + 'static {
     /// `named`: namespaces and names of those that are there, too.
     fn all(all: Vec<Self>, named: Vec<Name>) -> Update;
     fn one(self) -> Update;
-    fn gone(namespace: &str, name: &str) -> Update;
+    fn gone(key: Name) -> Update;
+    /// Its namespace, empty where it has none, and its name.
+    fn key(&self) -> Name;
 
     /// As RBAC rules and people name it.
     fn resource() -> String {
@@ -61,8 +64,7 @@ impl Kept for Service {
     }
 
     fn all(all: Vec<Self>, named: Vec<Name>) -> Update {
-        let id =
-            |(namespace, name): Name| ServiceId { namespace: namespace.into(), name: name.into() };
+        let id = |(namespace, name): Name| ServiceId { namespace, name };
         Update::AllServices(all, named.into_iter().map(id).collect())
     }
 
@@ -70,8 +72,12 @@ impl Kept for Service {
         Update::Service(self)
     }
 
-    fn gone(namespace: &str, name: &str) -> Update {
-        Update::ServiceGone(ServiceId { namespace: namespace.into(), name: name.into() })
+    fn gone((namespace, name): Name) -> Update {
+        Update::ServiceGone(ServiceId { namespace, name })
+    }
+
+    fn key(&self) -> Name {
+        (Arc::clone(&self.id.namespace), Arc::clone(&self.id.name))
     }
 }
 
@@ -93,8 +99,7 @@ impl Kept for Slice {
     }
 
     fn all(all: Vec<Self>, named: Vec<Name>) -> Update {
-        let id =
-            |(namespace, name): Name| SliceId { namespace: namespace.into(), name: name.into() };
+        let id = |(namespace, name): Name| SliceId { namespace, name };
         Update::AllSlices(all, named.into_iter().map(id).collect())
     }
 
@@ -102,8 +107,12 @@ impl Kept for Slice {
         Update::Slice(self)
     }
 
-    fn gone(namespace: &str, name: &str) -> Update {
-        Update::SliceGone(SliceId { namespace: namespace.into(), name: name.into() })
+    fn gone((namespace, name): Name) -> Update {
+        Update::SliceGone(SliceId { namespace, name })
+    }
+
+    fn key(&self) -> Name {
+        (Arc::clone(&self.id.namespace), Arc::clone(&self.id.name))
     }
 }
 
@@ -123,15 +132,19 @@ impl Kept for Node {
     }
 
     fn all(all: Vec<Self>, named: Vec<Name>) -> Update {
-        Update::AllNodes(all, named.into_iter().map(|(_, name)| name.into()).collect())
+        Update::AllNodes(all, named.into_iter().map(|(_, name)| name).collect())
     }
 
     fn one(self) -> Update {
         Update::Node(self)
     }
 
-    fn gone(_: &str, name: &str) -> Update {
-        Update::NodeGone(name.into())
+    fn gone((_, name): Name) -> Update {
+        Update::NodeGone(name)
+    }
+
+    fn key(&self) -> Name {
+        (Arc::default(), Arc::clone(&self.name))
     }
 }
 
@@ -144,14 +157,30 @@ pub(super) struct Watched<T> {
     pub(super) object: Result<(T, Option<LeftOut>), ObjectError>,
 }
 
-impl<T> Watched<T> {
-    pub(super) fn name(&self) -> &str {
-        self.metadata.name.as_deref().unwrap_or_default()
+impl<T: Kept> Watched<T> {
+    /// One of a list, from its text.
+    pub(super) fn read(text: &[u8], names: &mut Names) -> Self {
+        let read = std::str::from_utf8(text)
+            .map_err(|_| ObjectError::unreadable(T::KIND))
+            .and_then(|text| parse_kind(T::KIND, text, names));
+        let object = read.map(|object| T::of(object).expect("a kind is read as itself"));
+        Self { metadata: ObjectMeta::default(), object }
     }
 
-    /// Empty where it has none.
-    pub(super) fn namespace(&self) -> &str {
-        self.metadata.namespace.as_deref().unwrap_or_default()
+    /// Namespace and name; empty where it has none.
+    pub(super) fn key(&self) -> Name {
+        match &self.object {
+            Ok((object, _)) => object.key(),
+            Err(error) => match error.identity() {
+                Some(identity) => (Arc::clone(&identity.namespace), Arc::clone(&identity.name)),
+                None => Name::default(),
+            },
+        }
+    }
+
+    /// Of an object that a watch tells of.
+    pub(super) fn resource_version(&self) -> &str {
+        self.metadata.resource_version.as_deref().unwrap_or_default()
     }
 }
 

@@ -3,8 +3,6 @@
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
-use ::kube::Api;
-use ::kube::runtime::watcher::{self, watcher};
 use futures::stream::{self, BoxStream};
 use futures::{Stream, StreamExt};
 use tokio::time::{Instant, sleep_until};
@@ -12,6 +10,7 @@ use tokio::time::{Instant, sleep_until};
 use super::backoff::{self, pause, random};
 use super::listing::is_missing;
 use super::reach::{Nodes, Reach};
+use super::reflect::{Change, Failure, Query, changes};
 use super::resource::{Kept, Name, Watched};
 use super::together::{Failing, Said, Together, beats};
 use super::{KubeError, Server};
@@ -52,7 +51,7 @@ pub fn follow(server: Server, nodes: Nodes) -> impl Stream<Item = Event> + Send 
     })
 }
 
-type Events<T> = BoxStream<'static, watcher::Result<watcher::Event<Watched<T>>>>;
+type Changes<T> = BoxStream<'static, Result<Change<T>, Failure>>;
 
 /// The watch of one kind.
 struct Watch<T: Kept> {
@@ -62,7 +61,7 @@ struct Watch<T: Kept> {
     version: usize,
     /// Versions in a row that the server did not know.
     unknown: usize,
-    events: Events<T>,
+    changes: Changes<T>,
     /// Who was listed so far in a listing that goes on.
     listed: Vec<Name>,
     /// What was said of single objects, by namespace and name.
@@ -83,7 +82,7 @@ struct Watch<T: Kept> {
 impl<T: Kept> Watch<T> {
     fn new(server: Server, reach: Reach) -> Self {
         Self {
-            events: events::<T>(&server, 0, &reach),
+            changes: changes(&server, query(0, &reach, true)),
             server,
             reach,
             version: 0,
@@ -111,42 +110,42 @@ impl<T: Kept> Watch<T> {
             if let Some(until) = self.rest.take() {
                 sleep_until(until).await;
             }
-            let event = tokio::select! {
+            let change = tokio::select! {
                 biased;
                 () = self.reach.turned() => None,
-                event = self.events.next() => event,
+                change = self.changes.next() => change,
             };
-            match event {
-                Some(Ok(event)) => self.take(event),
-                Some(Err(error)) => self.failed(&error).await,
-                None => self.begin(),
+            match change {
+                Some(Ok(change)) => self.take(change),
+                Some(Err(failure)) => self.failed(&failure).await,
+                None => self.begin(true),
             }
         }
     }
 
     /// Lists all that is to be watched, and watches from there.
-    fn begin(&mut self) {
-        self.events = events::<T>(&self.server, self.version, &self.reach);
+    fn begin(&mut self, cached: bool) {
+        self.changes = changes(&self.server, query(self.version, &self.reach, cached));
     }
 
-    fn take(&mut self, event: watcher::Event<Watched<T>>) {
+    fn take(&mut self, change: Change<T>) {
         // That a listing begins is no success yet.
-        if !matches!(event, watcher::Event::Init) {
+        if !matches!(change, Change::Begin) {
             self.failures = 0;
             self.passing = None;
         }
-        match event {
-            watcher::Event::Init => self.listed.clear(),
+        match change {
+            Change::Begin => self.listed.clear(),
             // Objects are said as they come, and what is gone at the end: a list of all of them would
             // take more memory than they do, and leave holes where it was.
-            watcher::Event::InitApply(object) => {
+            Change::Listed(object) => {
                 self.unknown = 0;
-                self.listed.push((object.namespace().to_owned(), object.name().to_owned()));
+                self.listed.push(object.key());
                 if let Some(object) = self.read(object) {
                     self.say(Event::Update(object.one()));
                 }
             }
-            watcher::Event::InitDone => {
+            Change::Complete => {
                 self.unknown = 0;
                 self.had_contact = true;
                 self.server.pulse().listed(T::KIND);
@@ -155,28 +154,31 @@ impl<T: Kept> Watch<T> {
                 let known = Event::Update(Update::KnownNodes(self.reach.now()));
                 match (T::KIND, self.reach.now()) {
                     // Nobody must take the others for gone.
-                    (Kind::Node, KnownNodes::Own) => self.waiting.extend([known, all].map(Said::Event)),
-                    (Kind::Node, KnownNodes::All) => self.waiting.extend([all, known].map(Said::Event)),
+                    (Kind::Node, KnownNodes::Own) => {
+                        self.waiting.extend([known, all].map(Said::Event))
+                    }
+                    (Kind::Node, KnownNodes::All) => {
+                        self.waiting.extend([all, known].map(Said::Event))
+                    }
                     _ => self.say(all),
                 }
                 self.waiting.push_back(Said::Listed(T::KIND));
             }
-            watcher::Event::Apply(object) => {
+            Change::Applied(object) => {
                 if let Some(object) = self.read(object) {
                     self.say(Event::Update(object.one()));
                 }
             }
-            watcher::Event::Delete(object) => {
-                let (namespace, name) = (object.namespace(), object.name());
-                self.wrong.remove(&(namespace.to_owned(), name.to_owned()));
-                self.say(Event::Update(T::gone(namespace, name)));
+            Change::Deleted(object) => {
+                self.wrong.remove(&object.key());
+                self.say(Event::Update(T::gone(object.key())));
             }
         }
     }
 
     /// The object, if it can be read; says what is wrong with it, unless that was said.
     fn read(&mut self, object: Watched<T>) -> Option<T> {
-        let key = (object.namespace().to_owned(), object.name().to_owned());
+        let key = object.key();
         let (object, wrong) = match object.object {
             Ok((object, left_out)) => (Some(object), left_out.map(|left_out| left_out.to_string())),
             Err(error) => (None, Some(format!("{error}; the object is ignored as it is now"))),
@@ -198,32 +200,31 @@ impl<T: Kept> Watch<T> {
         self.waiting.push_back(Said::Event(event));
     }
 
-    async fn failed(&mut self, error: &watcher::Error) {
-        let (verb, request) = match error {
-            watcher::Error::InitialListFailed(request) => ("list", Some(request)),
-            watcher::Error::WatchStartFailed(request) => ("watch", Some(request)),
-            watcher::Error::WatchFailed(request) => ("watch", Some(request)),
-            watcher::Error::WatchError(_) | watcher::Error::NoResourceVersion => ("watch", None),
+    async fn failed(&mut self, failure: &Failure) {
+        let (verb, error) = match failure {
+            Failure::List(error) => ("list", Some(error)),
+            Failure::Begin(error) | Failure::Watch(error) => ("watch", Some(error)),
+            Failure::Told(_) | Failure::NoVersion => ("watch", None),
         };
-        if request.is_some_and(is_missing) && T::VERSIONS.len() > 1 {
+        if error.is_some_and(is_missing) && T::VERSIONS.len() > 1 {
             return self.other_version().await;
         }
-        self.pause(request);
-        let trouble = match (error, request) {
+        self.pause(error);
+        let trouble = match (failure, error) {
             // Watches end, connections break, and the server forgets what is long ago. If more is
             // wrong than that, the next attempt fails.
-            (watcher::Error::WatchFailed(request), _) if !is_unintelligible(request) => None,
-            (watcher::Error::WatchError(status), _) if status.code == 410 => None,
-            (watcher::Error::WatchError(status), _) => {
+            (Failure::Watch(error), _) if !is_unintelligible(error) => None,
+            (Failure::Told(status), _) if status.code == 410 => None,
+            (Failure::Told(status), _) => {
                 let error = ::kube::Error::Api(status.clone());
                 Some(self.failing(&error, verb))
             }
-            (_, Some(request)) if is_gone(request) => {
-                // Said instead of a watch, the watcher would ask for the same again and again.
-                self.begin();
+            (_, Some(error)) if is_gone(error) => {
+                // Said instead of a watch, the same would be asked for again and again.
+                self.begin(false);
                 None
             }
-            (_, Some(request)) => Some(self.failing(request, verb)),
+            (_, Some(error)) => Some(self.failing(error, verb)),
             (_, None) => Some(Failing {
                 trouble: format!(
                     "the API server at {} says no resourceVersion with {}: they cannot be watched",
@@ -236,7 +237,7 @@ impl<T: Kept> Watch<T> {
         };
         match trouble {
             Some(failing) => self.waiting.push_back(Said::Failing(failing)),
-            None => tracing::debug!("watching {} again: {error}", T::resource()),
+            None => tracing::debug!("watching {} again: {failure:?}", T::resource()),
         }
     }
 
@@ -293,7 +294,7 @@ impl<T: Kept> Watch<T> {
             }
         }
         self.version = (self.version + 1) % T::VERSIONS.len();
-        self.begin();
+        self.begin(true);
     }
 }
 
@@ -324,13 +325,94 @@ fn overload(error: &::kube::Error) -> Option<u16> {
     }
 }
 
-fn events<T: Kept>(server: &Server, version: usize, reach: &Reach) -> Events<T> {
-    let api = Api::<Watched<T>>::all_with(server.client(), &T::VERSIONS[version]);
+fn query(version: usize, reach: &Reach, cached: bool) -> Query {
     let more = random() % u64::from(SHORTEST_WATCH);
     let seconds = SHORTEST_WATCH + u32::try_from(more).unwrap_or_default();
-    let mut config = watcher::Config::default().page_size(T::PAGE).timeout(seconds);
-    if let Some(selector) = reach.selector() {
-        config = config.fields(&selector);
+    Query { version, selector: reach.selector(), cached, seconds }
+}
+
+#[cfg(test)]
+mod tests {
+    use ::kube::core::Status;
+
+    use super::super::KubeTarget;
+    use super::super::connect::{Timing, connect_with};
+    use super::*;
+
+    const MINUTES: Duration = Duration::from_secs(600);
+
+    fn refused(code: u16, number: usize) -> ::kube::Error {
+        let status = Status::failure(&format!("not now, request {number}"), "Test").with_code(code);
+        ::kube::Error::Api(Box::new(status))
     }
-    watcher(api, config).boxed()
+
+    /// A watch that goes by `changes`; no server is asked.
+    async fn watch(
+        changes: impl Stream<Item = Result<Change<Service>, Failure>> + Send + 'static,
+    ) -> Watch<Service> {
+        let target = KubeTarget::Server("http://127.0.0.1:1".to_owned());
+        let server = connect_with(&target, Timing::DEFAULT).await.unwrap();
+        let mut watch = Watch::new(server, Reach::all());
+        watch.changes = changes.boxed();
+        watch
+    }
+
+    /// The pauses between two attempts, for ten minutes from the first failure on; and what is said.
+    async fn pauses(watch: Watch<Service>, mut all: Together) -> (Vec<Duration>, Vec<Event>) {
+        let (until, mut last) = (Instant::now() + MINUTES, None);
+        let (mut pauses, mut said) = (Vec::new(), Vec::new());
+        let mut watch = std::pin::pin!(watch.said());
+        while let Ok(Some(one)) = tokio::time::timeout_at(until, watch.next()).await {
+            if matches!(one, Said::Failing(_)) {
+                let now = Instant::now();
+                pauses.extend(last.replace(now).map(|before| now - before));
+            }
+            said.extend(all.take(one));
+        }
+        (pauses, said)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_server_that_was_never_reached_is_tried_every_three_seconds() {
+        let nobody = || {
+            let refused = std::io::Error::from(std::io::ErrorKind::ConnectionRefused);
+            Err(Failure::List(::kube::Error::Service(refused.into())))
+        };
+        let watch = watch(stream::repeat_with(nobody)).await;
+        let (pauses, said) = pauses(watch, Together::new(Duration::ZERO)).await;
+        let longest = pauses.iter().max().unwrap();
+        assert!(*longest <= Duration::from_millis(3_002), "{longest:?}");
+        assert!(pauses.len() > 190, "{} pauses in ten minutes", pauses.len());
+        assert_eq!(said.len(), 1, "{said:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_server_without_time_is_tried_every_eight_seconds_and_named_once() {
+        let listed = stream::iter([Ok(Change::Begin), Ok(Change::Complete)]);
+        let mut number = 0;
+        let refusals = stream::repeat_with(move || {
+            number += 1;
+            let code = if number % 2 == 0 { 429 } else { 503 };
+            Err(Failure::Begin(refused(code, number)))
+        });
+        let watch = watch(listed.chain(refusals)).await;
+        let (pauses, said) = pauses(watch, Together::new(Duration::from_secs(20))).await;
+        let longest = pauses.iter().max().unwrap();
+        assert!(*longest <= Duration::from_millis(8_002), "{longest:?}");
+        let troubles = said.iter().filter(|event| matches!(event, Event::Trouble(_))).count();
+        assert_eq!(troubles, 1, "{said:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_server_that_went_away_is_tried_every_half_minute() {
+        let listed = stream::iter([Ok(Change::Begin), Ok(Change::Complete)]);
+        let nobody = || {
+            let refused = std::io::Error::from(std::io::ErrorKind::ConnectionRefused);
+            Err(Failure::Begin(::kube::Error::Service(refused.into())))
+        };
+        let watch = watch(listed.chain(stream::repeat_with(nobody))).await;
+        let (pauses, _) = pauses(watch, Together::new(Duration::ZERO)).await;
+        let longest = pauses.iter().max().unwrap();
+        assert!((8..=30).contains(&longest.as_secs()), "{longest:?}");
+    }
 }

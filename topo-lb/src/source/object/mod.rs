@@ -116,6 +116,11 @@ impl ObjectError {
         Self { object: String::new(), identity: None, field: field.into(), reason: reason.into() }
     }
 
+    /// Of an object of which nothing can be read.
+    pub(super) fn unreadable(kind: Kind) -> Self {
+        Self::at("", "it is not UTF-8").of(kind.name())
+    }
+
     fn of(mut self, object: impl Into<String>) -> Self {
         self.object = object.into();
         self
@@ -195,12 +200,24 @@ impl Written for &Value {
     }
 }
 
-impl<'a> Written for &'a RawValue {
+impl Written for &str {
     fn read<T: DeserializeOwned>(self) -> Result<T, ObjectError> {
-        serde_json::from_str(self.get()).or_else(|_| {
-            let mut text = serde_json::Deserializer::from_str(self.get());
+        serde_json::from_str(self).or_else(|_| {
+            let mut text = serde_json::Deserializer::from_str(self);
             serde_path_to_error::deserialize(&mut text).map_err(located)
         })
+    }
+
+    fn items(self) -> Result<Vec<Self>, ObjectError> {
+        let list: &RawValue =
+            serde_json::from_str(self).map_err(|_| ObjectError::at("items", "is not a list"))?;
+        Ok(list.items()?.into_iter().map(RawValue::get).collect())
+    }
+}
+
+impl<'a> Written for &'a RawValue {
+    fn read<T: DeserializeOwned>(self) -> Result<T, ObjectError> {
+        self.get().read()
     }
 
     fn items(self) -> Result<Vec<Self>, ObjectError> {

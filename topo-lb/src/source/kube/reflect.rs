@@ -1,0 +1,287 @@
+//! Lists all objects of a kind, and watches them from there.
+
+use std::collections::VecDeque;
+
+use ::kube::Resource as _;
+use ::kube::api::{ListParams, WatchEvent, WatchParams};
+use ::kube::client::Body;
+use ::kube::core::{Request, Status};
+use futures::StreamExt as _;
+use futures::stream::{self, BoxStream};
+use http::Response;
+use http_body_util::BodyExt as _;
+use serde::Deserialize;
+use serde::de::Error as _;
+
+use super::Server;
+use super::items::{Items, NoList};
+use super::resource::{Kept, Watched};
+use crate::source::object::Names;
+
+/// What is said of a kind's objects.
+#[derive(Debug)]
+pub(super) enum Change<T> {
+    /// All there are will be said one by one.
+    Begin,
+    /// One of them.
+    Listed(Watched<T>),
+    /// That was all of them.
+    Complete,
+    /// It was made or changed.
+    Applied(Watched<T>),
+    Deleted(Watched<T>),
+}
+
+/// What went wrong. The next attempt is made by who asks for the next change.
+#[derive(Debug)]
+pub(super) enum Failure {
+    List(::kube::Error),
+    /// A watch does not begin.
+    Begin(::kube::Error),
+    /// A watch broke, or says what is not understood.
+    Watch(::kube::Error),
+    /// The server ends a watch with this.
+    Told(Box<Status>),
+    /// The server does not say from where on to watch.
+    NoVersion,
+}
+
+/// What to ask for.
+#[derive(Clone, Debug)]
+pub(super) struct Query {
+    /// Index of the API version.
+    pub(super) version: usize,
+    pub(super) selector: Option<String>,
+    /// The list may be as old as what the server has in memory, which spares its database: that is
+    /// how the kubelet and kube-proxy begin, too. Without it the list is the newest.
+    pub(super) cached: bool,
+    /// The server ends a watch after so many seconds.
+    pub(super) seconds: u32,
+}
+
+/// Never ends. After a failure it goes on from where it was, or from the beginning if the server has
+/// forgotten that.
+pub(super) fn changes<T: Kept>(
+    server: &Server,
+    query: Query,
+) -> BoxStream<'static, Result<Change<T>, Failure>> {
+    let reflector = Reflector { server: server.clone(), query, step: Step::Anew };
+    stream::unfold(reflector, async |mut it| Some((it.next().await, it))).boxed()
+}
+
+type Events<T> = BoxStream<'static, ::kube::Result<WatchEvent<Watched<T>>>>;
+
+struct Reflector<T: Kept> {
+    server: Server,
+    query: Query,
+    step: Step<T>,
+}
+
+enum Step<T: Kept> {
+    Anew,
+    /// Asks for the first page, or for the one that goes on.
+    Ask(Option<String>),
+    Read(Page<T>),
+    /// Begins a watch from this resource version.
+    Begin(String),
+    Watch(Events<T>, String),
+}
+
+/// A page of a list that arrives.
+struct Page<T> {
+    body: Body,
+    items: Items,
+    ready: VecDeque<Watched<T>>,
+    names: Names,
+}
+
+/// All of a list that matters beside its objects.
+#[derive(Deserialize)]
+struct List {
+    #[serde(default)]
+    metadata: ListMetadata,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct ListMetadata {
+    resource_version: Option<String>,
+    r#continue: Option<String>,
+}
+
+impl<T: Kept> Reflector<T> {
+    async fn next(&mut self) -> Result<Change<T>, Failure> {
+        loop {
+            // What fails without saying where to go on begins anew.
+            match std::mem::replace(&mut self.step, Step::Anew) {
+                Step::Anew => {
+                    self.step = Step::Ask(None);
+                    return Ok(Change::Begin);
+                }
+                Step::Ask(token) => {
+                    let body = ask::<T>(&self.server, &self.query, token)
+                        .await
+                        .map_err(Failure::List)?
+                        .into_body();
+                    let (items, ready) = (Items::default(), VecDeque::new());
+                    self.step = Step::Read(Page { body, items, ready, names: Names::default() });
+                }
+                Step::Read(mut page) => {
+                    if let Some(object) = page.ready.pop_front() {
+                        self.step = Step::Read(page);
+                        return Ok(Change::Listed(object));
+                    }
+                    if page.read_on().await.map_err(Failure::List)? {
+                        self.step = Step::Read(page);
+                        continue;
+                    }
+                    let metadata = page.finish().map_err(Failure::List)?;
+                    if let Some(token) = metadata.r#continue.filter(|token| !token.is_empty()) {
+                        self.step = Step::Ask(Some(token));
+                        continue;
+                    }
+                    let version = metadata.resource_version.filter(|version| !version.is_empty());
+                    self.step = Step::Begin(version.ok_or(Failure::NoVersion)?);
+                    // Of what was forgotten later, the memory of some server may be older.
+                    self.query.cached = false;
+                    return Ok(Change::Complete);
+                }
+                Step::Begin(from) => match watch::<T>(&self.server, &self.query, &from).await {
+                    Ok(events) => self.step = Step::Watch(events, from),
+                    Err(error) => {
+                        self.step = Step::Begin(from);
+                        return Err(Failure::Begin(error));
+                    }
+                },
+                Step::Watch(events, from) => {
+                    if let Some(result) = self.follow(events, from).await {
+                        return result;
+                    }
+                }
+            }
+        }
+    }
+
+    /// The next change; `None` where there is none to say.
+    async fn follow(
+        &mut self,
+        mut events: Events<T>,
+        from: String,
+    ) -> Option<Result<Change<T>, Failure>> {
+        match events.next().await {
+            None => self.step = Step::Begin(from),
+            Some(Ok(WatchEvent::Bookmark(bookmark))) => {
+                self.step = Step::Watch(events, bookmark.metadata.resource_version);
+            }
+            Some(Ok(WatchEvent::Error(status))) => {
+                if status.code != 410 {
+                    self.step = Step::Begin(from);
+                }
+                return Some(Err(Failure::Told(status)));
+            }
+            Some(Ok(WatchEvent::Added(object) | WatchEvent::Modified(object))) => {
+                self.step = Step::Watch(events, object.resource_version().to_owned());
+                return Some(Ok(Change::Applied(object)));
+            }
+            Some(Ok(WatchEvent::Deleted(object))) => {
+                self.step = Step::Watch(events, object.resource_version().to_owned());
+                return Some(Ok(Change::Deleted(object)));
+            }
+            Some(Err(error)) => {
+                // A line that is not understood would come again.
+                let goes_on = matches!(error, ::kube::Error::SerdeError(_));
+                self.step = if goes_on { Step::Watch(events, from) } else { Step::Begin(from) };
+                return Some(Err(Failure::Watch(error)));
+            }
+        }
+        None
+    }
+}
+
+fn requests<T: Kept>(query: &Query) -> Request {
+    Request::new(Watched::<T>::url_path(&T::VERSIONS[query.version], None))
+}
+
+/// Asks for a page of the list: the first one, or the one that this token leads to.
+async fn ask<T: Kept>(
+    server: &Server,
+    query: &Query,
+    token: Option<String>,
+) -> ::kube::Result<Response<Body>> {
+    let is_first = token.is_none();
+    let params = ListParams {
+        field_selector: query.selector.clone(),
+        limit: Some(T::PAGE),
+        continue_token: token,
+        ..ListParams::default()
+    };
+    let requests = requests::<T>(query);
+    let request =
+        if T::METADATA_ONLY { requests.list_metadata(&params) } else { requests.list(&params) };
+    let mut request = request.map_err(::kube::Error::BuildRequest)?;
+    if is_first && query.cached {
+        // kube leaves it out beside a limit, which a server without such a memory obeys.
+        let uri = format!("{}&resourceVersion=0", request.uri());
+        *request.uri_mut() = uri
+            .parse()
+            .map_err(|error: http::uri::InvalidUri| ::kube::Error::HttpError(error.into()))?;
+    }
+    let response = server.client().send(request.map(Body::from)).await?;
+    if response.status().is_success() { Ok(response) } else { Err(refusal(response).await) }
+}
+
+/// Begins a watch.
+async fn watch<T: Kept>(server: &Server, query: &Query, from: &str) -> ::kube::Result<Events<T>> {
+    let params = WatchParams {
+        field_selector: query.selector.clone(),
+        timeout: Some(query.seconds),
+        ..WatchParams::default()
+    };
+    let requests = requests::<T>(query);
+    let request = if T::METADATA_ONLY {
+        requests.watch_metadata(&params, from)
+    } else {
+        requests.watch(&params, from)
+    };
+    let request = request.map_err(::kube::Error::BuildRequest)?;
+    Ok(server.client().request_events(request).await?.boxed())
+}
+
+impl<T: Kept> Page<T> {
+    /// Reads the next piece; whether there was one.
+    async fn read_on(&mut self) -> ::kube::Result<bool> {
+        let Some(frame) = self.body.frame().await else { return Ok(false) };
+        let frame = frame?;
+        if let Some(piece) = frame.data_ref() {
+            let (ready, names) = (&mut self.ready, &mut self.names);
+            let each = |object: &[u8]| ready.push_back(Watched::read(object, names));
+            self.items.feed(piece, each).map_err(|NoList| no_list())?;
+        }
+        Ok(true)
+    }
+
+    fn finish(self) -> ::kube::Result<ListMetadata> {
+        let rest = self.items.finish().map_err(|NoList| no_list())?;
+        let list: List = serde_json::from_slice(&rest).map_err(::kube::Error::SerdeError)?;
+        Ok(list.metadata)
+    }
+}
+
+fn no_list() -> ::kube::Error {
+    ::kube::Error::SerdeError(serde_json::Error::custom("no whole list of objects"))
+}
+
+/// What a server says that does not list.
+async fn refusal(response: Response<Body>) -> ::kube::Error {
+    let code = response.status().as_u16();
+    let text = match response.into_body().collect().await {
+        Ok(body) => body.to_bytes(),
+        Err(error) => return error,
+    };
+    let status = serde_json::from_slice(&text).unwrap_or_else(|_| {
+        // Proxies say it in words of their own.
+        let text = String::from_utf8_lossy(&text);
+        Status::failure(text.trim(), "Failed to parse error data").with_code(code)
+    });
+    ::kube::Error::Api(Box::new(status))
+}
