@@ -6,11 +6,13 @@ use std::time::{Duration, SystemTime};
 use futures::{Stream, StreamExt};
 use serde_json::{Value, json};
 use tokio::sync::watch;
+use tokio::time::{Instant, timeout};
 
 use super::connect::{Timing, connect_with};
 use super::fake::{Fake, TIMING};
 use super::{KubeTarget, Nodes, Server, connect, read};
 use crate::cluster::{KnownNodes, Update};
+use crate::source::object::Kind;
 use crate::source::{Event, Freshness};
 
 const NODES: &str = "/api/v1/nodes";
@@ -46,7 +48,7 @@ fn follow(server: Server) -> impl Stream<Item = Event> + Send + 'static {
 /// The next event as a short text: a kind and counts, names or the trouble.
 async fn next(events: &mut Events) -> String {
     let event = loop {
-        match tokio::time::timeout(PATIENCE, events.next()).await.expect("nothing came").unwrap() {
+        match timeout(PATIENCE, events.next()).await.expect("nothing came").unwrap() {
             // So it is from the first complete listing on.
             Event::Freshness(Freshness::Live) => {}
             Event::Update(Update::KnownNodes(_)) => {}
@@ -87,25 +89,31 @@ async fn some(events: &mut Events, count: usize) -> Vec<String> {
     some
 }
 
-/// Nothing comes within `span`. For tests that stop the clock: it goes on once all that was sent is
-/// read, and nobody has anything left to do.
-async fn nothing_for(events: &mut Events, span: Duration) {
-    let news = async {
-        loop {
-            match events.next().await {
-                Some(
-                    Event::Freshness(Freshness::Live) | Event::Update(Update::KnownNodes(_)),
-                ) => {}
-                event => break event,
-            }
-        }
-    };
-    let event = tokio::time::timeout(span, news).await;
-    assert!(event.is_err(), "{event:?}");
+/// Nothing was said that is not read yet: what the server says of each kind now comes next.
+async fn nothing(fake: &Fake, events: &mut Events) {
+    let last = [
+        (NODES, node("last", "there")),
+        (SERVICES, service("last", 80)),
+        (SLICES, slice("last-1", "10.1.1.2")),
+    ];
+    for how in ["ADDED", "DELETED"] {
+        last.iter().for_each(|(path, object)| fake.change(path, how, object.clone()));
+    }
+    for _ in 0..2 * last.len() {
+        let said = next(events).await;
+        let name = said.split(' ').nth(1).unwrap_or_default();
+        assert!(name.trim_start_matches("default/").starts_with("last"), "{said}");
+    }
 }
 
-async fn nothing(events: &mut Events) {
-    nothing_for(events, Duration::from_millis(300)).await;
+/// Nothing is said until it is so.
+async fn nothing_until(events: &mut Events, so: impl Fn() -> bool) {
+    let begun = Instant::now();
+    while !so() {
+        assert!(begun.elapsed() < PATIENCE, "it is never so");
+        let event = timeout(Duration::from_millis(20), events.next()).await;
+        assert!(event.is_err(), "{event:?}");
+    }
 }
 
 /// The next word on how fresh things are.
@@ -117,7 +125,7 @@ async fn freshness(events: &mut Events) -> Freshness {
             }
         }
     };
-    tokio::time::timeout(PATIENCE, next).await.expect("nothing was said of it")
+    timeout(PATIENCE, next).await.expect("nothing was said of it")
 }
 
 #[tokio::test]
@@ -141,7 +149,7 @@ async fn all_is_listed_before_it_is_synced_and_followed_from_there() {
     assert_eq!(next(&mut events).await, "slice default/web-1 gone");
     fake.change(NODES, "DELETED", node("n1", "shanghai"));
     assert_eq!(next(&mut events).await, "node n1 gone");
-    nothing(&mut events).await;
+    nothing(&fake, &mut events).await;
 }
 
 #[tokio::test]
@@ -209,7 +217,7 @@ async fn broken_watches_go_on_where_they_were() {
     fake.change(SERVICES, "MODIFIED", service("web", 81));
     assert_eq!(next(&mut events).await, "service default/web 81");
     assert_eq!(fake.requested("limit="), lists, "nothing was listed again");
-    nothing(&mut events).await;
+    nothing(&fake, &mut events).await;
 }
 
 #[tokio::test]
@@ -222,7 +230,7 @@ async fn what_the_server_has_forgotten_is_listed_again() {
     fake.hang_up();
     assert_eq!(some(&mut events, 3).await, ["0 nodes", "0 slices", "2 services"]);
     // Synced is said once.
-    nothing(&mut events).await;
+    nothing(&fake, &mut events).await;
 }
 
 #[tokio::test]
@@ -235,7 +243,7 @@ async fn a_watch_that_is_refused_as_too_old_is_listed_again_too() {
     fake.forget(SERVICES, vec![service("shop", 80), service("pay", 80)]);
     fake.hang_up();
     assert_eq!(some(&mut events, 3).await, ["0 nodes", "0 slices", "2 services"]);
-    nothing(&mut events).await;
+    nothing(&fake, &mut events).await;
 }
 
 #[tokio::test]
@@ -245,7 +253,7 @@ async fn a_server_that_stalls_is_left_and_found_again() {
     let target = KubeTarget::Server(fake.server.url().to_owned());
     let mut events: Events = Box::pin(follow(connect_with(&target, TIMING).await.unwrap()));
     some(&mut events, 4).await;
-    nothing(&mut events).await;
+    nothing(&fake, &mut events).await;
     assert_eq!(fake.requested("watch=true"), 3);
     fake.state.lock().unwrap().stalled = true;
     fake.change(SERVICES, "MODIFIED", service("web", 81));
@@ -306,12 +314,15 @@ async fn freshness_is_that_of_the_last_word_of_the_server() {
 #[tokio::test]
 async fn a_watch_that_begins_again_at_once_is_no_news() {
     let fake = Fake::new(&ALL).await;
-    let mut events: Events = Box::pin(follow(fake.server.clone()));
+    let target = KubeTarget::Server(fake.server.url().to_owned());
+    let patient = Timing { grace: PATIENCE, ..TIMING };
+    let mut events: Events = Box::pin(follow(connect_with(&target, patient).await.unwrap()));
     some(&mut events, 4).await;
     for _ in 0..3 {
+        let opened = fake.requested("watch=true");
         fake.hang_up();
-        // More than the grace.
-        nothing_for(&mut events, TIMING.grace * 2).await;
+        nothing(&fake, &mut events).await;
+        assert_eq!(fake.requested("watch=true"), opened + 3);
     }
 }
 
@@ -323,10 +334,9 @@ async fn a_server_that_knows_no_roles_yet_is_not_complained_about() {
         fake.state.lock().unwrap().refuse.insert(path.to_owned(), (403, "no roles yet"));
     }
     let target = KubeTarget::Server(fake.server.url().to_owned());
-    let patient = Timing { settling: Duration::from_secs(5), ..TIMING };
+    let patient = Timing { settling: PATIENCE, ..TIMING };
     let mut events: Events = Box::pin(follow(connect_with(&target, patient).await.unwrap()));
-    nothing_for(&mut events, Duration::from_secs(4)).await;
-    assert!(fake.requested("services") >= 2);
+    nothing_until(&mut events, || fake.requested("services") >= 2).await;
     fake.state.lock().unwrap().refuse.clear();
     assert_eq!(some(&mut events, 4).await, ["0 nodes", "0 slices", "1 services", "synced"]);
 }
@@ -428,12 +438,12 @@ async fn an_object_that_cannot_be_read_spoils_no_other() {
     fake.change(SERVICES, "MODIFIED", service("good", 0));
     let said = next(&mut events).await;
     assert!(said.starts_with("trouble: Service default/good: spec.ports[0].port: 0"), "{said}");
-    nothing(&mut events).await;
+    nothing(&fake, &mut events).await;
     // And so it does when everything is listed anew.
     fake.forget(SERVICES, vec![service("good", 0), service("bad", 8_080)]);
     fake.hang_up();
     loop {
-        let event = tokio::time::timeout(PATIENCE, events.next()).await.expect("nothing came");
+        let event = timeout(PATIENCE, events.next()).await.expect("nothing came");
         match event {
             Some(Event::Update(Update::Service(service))) => assert_eq!(&*service.id.name, "bad"),
             Some(Event::Update(Update::AllServices(_, named))) => {
@@ -481,9 +491,7 @@ async fn refusals_say_what_to_allow() {
     let said = some(&mut events, 3).await;
     assert_eq!(said, ["0 nodes", "0 slices", &format!("trouble: {expected}")]);
     // Allowed at last, it goes on by itself, and is not complained about twice.
-    while fake.requested("/services?") < 4 {
-        nothing(&mut events).await;
-    }
+    nothing_until(&mut events, || fake.requested("/services?") >= 4).await;
     fake.state.lock().unwrap().refuse.clear();
     assert_eq!(some(&mut events, 2).await, ["0 services", "synced"]);
 
@@ -494,7 +502,7 @@ async fn refusals_say_what_to_allow() {
 }
 
 #[tokio::test]
-async fn a_server_that_does_not_answer_is_named_once() {
+async fn a_server_that_does_not_answer_is_named() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
     drop(listener);
@@ -506,7 +514,6 @@ async fn a_server_that_does_not_answer_is_named_once() {
     assert_eq!(read(&server).await.unwrap_err().to_string(), expected);
     let mut events: Events = Box::pin(follow(server));
     assert_eq!(next(&mut events).await, format!("trouble: {expected}"));
-    nothing(&mut events).await;
 }
 
 #[tokio::test]
@@ -535,4 +542,88 @@ async fn targets_that_are_none_say_so() {
         connect(&missing).await.unwrap_err().to_string(),
         "cannot use kubeconfig /nonexistent/kubeconfig: No such file or directory (os error 2)"
     );
+}
+
+#[tokio::test]
+async fn other_nodes_are_asked_for_while_they_are_wanted() {
+    let fake = Fake::new(&ALL).await;
+    fake.change(NODES, "ADDED", node("n1", "beijing"));
+    fake.change(NODES, "ADDED", node("n2", "hangzhou"));
+    let (wanted, nodes) = watch::channel(KnownNodes::Own);
+    let nodes = Nodes::new("n1".into(), nodes);
+    let mut events: Events = Box::pin(super::follow(fake.server.clone(), nodes));
+    let mut said = Vec::new();
+    loop {
+        match timeout(PATIENCE, events.next()).await.unwrap().unwrap() {
+            Event::Update(Update::KnownNodes(known)) => said.push(format!("{known:?}")),
+            Event::Update(Update::AllNodes(_, named)) => said.push(named.join(",")),
+            Event::Synced => break,
+            _ => {}
+        }
+    }
+    // First, so that nobody takes the others for gone.
+    assert_eq!(said, ["Own", "n1"]);
+    // Other Nodes change, and this agent does not hear of it.
+    fake.change(NODES, "MODIFIED", node("n2", "beijing"));
+    fake.change(NODES, "MODIFIED", node("n1", "shanghai"));
+    assert_eq!(next(&mut events).await, "node n1 Some(\"shanghai\")");
+
+    wanted.send_replace(KnownNodes::All);
+    let mut listed = Vec::new();
+    loop {
+        match timeout(PATIENCE, events.next()).await.unwrap().unwrap() {
+            Event::Update(Update::Node(node)) => listed.push(node.name.to_string()),
+            // Only after all of them.
+            Event::Update(Update::KnownNodes(known)) => break assert_eq!(known, KnownNodes::All),
+            _ => {}
+        }
+    }
+    assert_eq!(listed, ["n2", "n1"]);
+    fake.change(NODES, "MODIFIED", node("n2", "ningbo"));
+    assert_eq!(next(&mut events).await, "node n2 Some(\"ningbo\")");
+    // Wanted no more, they are watched for a while.
+    wanted.send_replace(KnownNodes::Own);
+    fake.change(NODES, "MODIFIED", node("n2", "beijing"));
+    assert_eq!(next(&mut events).await, "node n2 Some(\"beijing\")");
+    assert_eq!(fake.requested("nodes?&limit="), 1, "all of them were listed once");
+}
+
+#[tokio::test]
+async fn a_server_says_how_long_it_is_to_be_left_alone() {
+    let fake = Fake::new(&ALL).await;
+    let asked = || fake.server.retry_after(Kind::Service);
+    for (status, header, expected) in [
+        (429, Some("20"), Some(Duration::from_secs(20))),
+        (503, Some("1"), Some(Duration::from_secs(1))),
+        (429, Some("tomorrow"), None),
+        (429, None, None),
+        (500, Some("20"), None),
+    ] {
+        fake.state.lock().unwrap().refuse.insert(SERVICES.to_owned(), (status, "not now"));
+        fake.state.lock().unwrap().retry_after = header;
+        read(&fake.server).await.unwrap_err();
+        assert_eq!(asked(), expected, "{status} {header:?}");
+    }
+    fake.state.lock().unwrap().retry_after = Some("20");
+    fake.state.lock().unwrap().refuse.insert(SERVICES.to_owned(), (429, "not now"));
+    read(&fake.server).await.unwrap_err();
+    fake.state.lock().unwrap().refuse.clear();
+    read(&fake.server).await.unwrap();
+    assert_eq!(asked(), None, "it serves again");
+}
+
+#[tokio::test]
+async fn the_first_list_may_come_from_the_memory_of_the_server_and_later_ones_do_not() {
+    let fake = Fake::new(&ALL).await;
+    for n in 0..600 {
+        fake.change(SERVICES, "ADDED", service(&format!("web-{n}"), 80));
+    }
+    let mut events: Events = Box::pin(follow(fake.server.clone()));
+    assert_eq!(some(&mut events, 4).await, ["0 nodes", "0 slices", "600 services", "synced"]);
+    assert_eq!(fake.requested("limit=500&resourceVersion=0"), 2, "Services and Nodes");
+    assert_eq!(fake.requested("limit=500&continue=500"), 1, "which go on by the token alone");
+    fake.forget(SERVICES, vec![service("shop", 80)]);
+    fake.hang_up();
+    assert_eq!(some(&mut events, 3).await, ["0 nodes", "0 slices", "1 services"]);
+    assert_eq!(fake.requested("resourceVersion=0"), 3);
 }
