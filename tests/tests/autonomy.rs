@@ -2,8 +2,10 @@
 //! find it again by themselves.
 
 use std::fs;
+use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
@@ -163,6 +165,74 @@ fn an_agent_that_is_there_before_its_server_waits_for_it() -> Result<()> {
         edge.agent.wait_until_ready()?;
         edge.client.until_answered_by(at(WEB)?, &HANGZHOU, FOLLOWS)?;
         edge.saved("\"web\"", true)
+    })
+}
+
+/// A file system of a few kilobytes, until it is dropped.
+struct Small(PathBuf);
+
+impl Small {
+    fn at(path: &Path) -> Result<Self> {
+        fs::create_dir_all(path)?;
+        let mut mount = Command::new("mount");
+        mount.args(["-t", "tmpfs", "-o", "size=64k,mode=700", "topo-lb-small"]).arg(path);
+        ensure!(mount.status()?.success(), "cannot mount a small file system");
+        Ok(Self(path.to_owned()))
+    }
+
+    /// Leaves no room.
+    fn fill(&self) -> Result<()> {
+        let error = fs::write(self.0.join("others"), vec![1; 1 << 20]).expect_err("it is small");
+        ensure!(error.kind() == ErrorKind::StorageFull, "{error}");
+        Ok(())
+    }
+
+    fn make_room(&self) -> Result<()> {
+        Ok(fs::remove_file(self.0.join("others"))?)
+    }
+}
+
+impl Drop for Small {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg(&self.0).status();
+    }
+}
+
+#[test]
+fn a_full_disk_keeps_the_state_that_was_saved_and_is_said_once() -> Result<()> {
+    const TROUBLE: &str = "the state cannot be saved as";
+    play(|edge| {
+        let disk = Small::at(&edge.state)?;
+        edge.agent.resume()?;
+        edge.client.until_answered_by(at(WEB)?, &HANGZHOU, FOLLOWS)?;
+        edge.saved("\"shop\"", true)?;
+        disk.fill()?;
+        let before = fs::read(edge.file())?;
+        edge.open_web()?;
+        edge.client.until_answered_by(at(WEB)?, &SERVERS, FOLLOWS)?;
+        let said = |log: &str| log.matches(TROUBLE).count();
+        until("a word about the disk", SAVED, || {
+            let log = edge.agent.log();
+            Ok(if said(&log) > 0 { Ok(()) } else { Err(log) })
+        })?;
+        // Everything else goes on, and what was saved stays whole.
+        edge.plane.ask(async |client| relabel(&client, WORKER, POOL, "ningbo").await)?;
+        let strict = json!({"metadata": {"annotations": {KEYS: POOL}}});
+        edge.plane.ask(async |client| change(&client, "Service", "web", &strict).await)?;
+        edge.client.until_answered_by(at(WEB)?, &HANGZHOU, FOLLOWS)?;
+        ensure!(fs::read(edge.file())? == before, "what was saved is another file");
+        ensure!(!edge.state.join("cluster.state.new").exists(), "half of a file is left");
+
+        disk.make_room()?;
+        edge.saved("\"ningbo\"", true)?;
+        until("a word that it is saved again", SAVED, || {
+            let log = edge.agent.log();
+            let again = log.contains("the state can be saved again");
+            Ok(if again { Ok(()) } else { Err(log) })
+        })?;
+        let log = edge.agent.log();
+        ensure!(said(&log) == 1, "it is said more than once:\n{log}");
+        edge.agent.stop()
     })
 }
 
