@@ -5,6 +5,7 @@ mod exclusions;
 mod kernel;
 mod precedence;
 mod quarantine;
+mod retry;
 
 use std::path::PathBuf;
 use std::pin::{Pin, pin};
@@ -41,6 +42,7 @@ use crate::topology::Scope;
 use devices::Devices;
 use exclusions::Pods;
 use kernel::Kernel;
+use retry::Retry;
 
 /// Where the cluster is described.
 #[derive(Clone, Debug)]
@@ -81,10 +83,6 @@ const BATCH: usize = 1024;
 /// How long events are gathered into one plan: what changes together, as a reading of manifests or a
 /// Service and its slices, takes effect together.
 const GATHER: Duration = Duration::from_millis(1);
-/// Pause before a plan that could not be carried out is tried again; doubles up to
-/// [`LONGEST_PAUSE`].
-const FIRST_PAUSE: Duration = Duration::from_millis(500);
-const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
 /// How often the agent looks whether its pins and links are still there.
 const INSPECTION: Duration = Duration::from_secs(1);
@@ -219,11 +217,12 @@ async fn follow(
     );
     heap::trim();
     let mut events = pin!(events);
-    let mut pause = None;
+    let mut retry = Retry::default();
     let mut inspection = tokio::time::interval(INSPECTION);
     inspection.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
-        let event = tokio::select! {
+        let mut listed = false;
+        tokio::select! {
             _ = inspection.tick() => {
                 figures.beat();
                 if inspect(&mut datapath) {
@@ -239,7 +238,11 @@ async fn follow(
                 known.telemetry.answer(question, reconciler, &kernel.installed, names);
                 continue;
             }
-            event = next(&mut events, pause) => event,
+            event = events.next() => {
+                let Some(event) = event else { bail!("the source of the cluster's state has ended") };
+                listed = gather(event, &mut events, &mut known).await;
+            }
+            () = retry.due() => {}
             result = devices.changed() => {
                 result.context("the kernel says no more which devices there are")?;
                 devices.attach(&mut datapath);
@@ -254,30 +257,23 @@ async fn follow(
                 ender.finish();
                 return Ok(());
             }
-        };
-        let Some(event) = event else { bail!("the source of the cluster's state has ended") };
-        let mut listed = known.take_in(event);
-        let together = tokio::time::Instant::now() + GATHER;
-        for _ in 1..BATCH {
-            match tokio::time::timeout_at(together, events.next()).await {
-                Ok(Some(event)) => listed |= known.take_in(event),
-                _ => break,
-            }
         }
-        let settled = kernel.settle(&mut known);
-        want(&wanted, &known.reconciler);
-        match settled {
-            Ok(_) => {
-                pause = None;
-                ender.end(&kernel.take_gone());
-            }
-            Err(error) => {
-                known.telemetry.failed(&format!("{error:#}"));
-                let next = pause.map_or(FIRST_PAUSE, |pause| (pause * 2).min(LONGEST_PAUSE));
-                warn!(
-                    "{error:#}; every Service stays as it was or as planned; trying again in {next:?}"
-                );
-                pause = Some(next);
+        // While an attempt is pending, changes wait for it, at most as long as its pause.
+        if !retry.is_pending() {
+            let settled = kernel.settle(&mut known);
+            want(&wanted, &known.reconciler);
+            match settled {
+                Ok(_) => {
+                    retry.succeeded();
+                    ender.end(&kernel.take_gone());
+                }
+                Err(error) => {
+                    known.telemetry.failed(&error.to_string());
+                    let pause = retry.failed(true);
+                    warn!(
+                        "{error}; every Service stays as it was or as planned; retries in {pause:?}"
+                    );
+                }
             }
         }
         if listed {
@@ -379,17 +375,21 @@ fn meanwhile(config: &Config) -> &'static str {
     }
 }
 
-/// The next event; after a pause, if one is due, that nothing new has come.
-async fn next(
+/// Takes in an event, and what comes together with it; whether all objects of a kind were listed.
+async fn gather(
+    event: Event,
     events: &mut (impl Stream<Item = Event> + Unpin),
-    pause: Option<Duration>,
-) -> Option<Event> {
-    match pause {
-        None => events.next().await,
-        Some(pause) => {
-            tokio::time::timeout(pause, events.next()).await.unwrap_or(Some(Event::Synced))
+    known: &mut Known,
+) -> bool {
+    let mut listed = known.take_in(event);
+    let together = tokio::time::Instant::now() + GATHER;
+    for _ in 1..BATCH {
+        match tokio::time::timeout_at(together, events.next()).await {
+            Ok(Some(event)) => listed |= known.take_in(event),
+            _ => break,
         }
     }
+    listed
 }
 
 /// Takes in all there is before anything is planned: half a cluster would refuse connections that
