@@ -269,7 +269,7 @@ async fn follow(
                 }
                 Err(error) => {
                     known.telemetry.failed(&error.to_string());
-                    let pause = retry.failed(true);
+                    let pause = retry.failed(error.may_pass());
                     warn!(
                         "{error}; every Service stays as it was or as planned; retries in {pause:?}"
                     );

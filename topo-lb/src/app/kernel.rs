@@ -11,6 +11,7 @@ use crate::cluster::ServiceId;
 use crate::datapath::bpf::BpfStore;
 use crate::datapath::commit::{commit, take_over};
 use crate::datapath::left_out::{self, LeftOutMap};
+use crate::datapath::store::StoreError;
 use crate::known::Known;
 use crate::plan::{Gone, Installed, Plan, Shortage, Step};
 
@@ -48,7 +49,7 @@ impl Kernel {
 
     /// Plans, and carries out what was planned, until there is nothing to plan. Returns the number
     /// of steps done.
-    pub(super) fn settle(&mut self, known: &mut Known) -> anyhow::Result<usize> {
+    pub(super) fn settle(&mut self, known: &mut Known) -> Result<usize, StoreError> {
         if !known.standing.may_write() {
             return Ok(0);
         }
@@ -94,14 +95,14 @@ impl Kernel {
     }
 
     /// After a failure the books are made anew from the maps.
-    fn carry_out(&mut self, plan: &Plan) -> anyhow::Result<()> {
+    fn carry_out(&mut self, plan: &Plan) -> Result<(), StoreError> {
         let result = commit(plan, &mut self.store, &mut self.installed);
         if result.is_err() {
             self.installed = take_over(&mut self.store)?;
             // Nobody refers to those slots in the new books.
             self.quarantine = Quarantine::default();
         }
-        Ok(result?)
+        result
     }
 
     /// Says which Services have no room, when these are others than before.

@@ -276,6 +276,7 @@ impl Store for BpfStore {
         let cpus = aya::util::nr_cpus().map_err(|(path, error)| StoreError::Map {
             map: maps::COUNTERS,
             action: "count the CPUs of this host",
+            errno: error.raw_os_error(),
             reason: format!("{path}: {error}"),
         })?;
         let zeros = PerCpuValues::try_from(vec![Raw(Counters::default()); cpus])
@@ -409,7 +410,18 @@ pub(crate) fn shape(pin_dir: &Path, name: &str, error: &dyn std::error::Error) -
 }
 
 pub(super) fn failed(map: &'static str, action: &'static str) -> impl Fn(MapError) -> StoreError {
-    move |error| StoreError::Map { map, action, reason: causes(&error) }
+    move |error| StoreError::Map { map, action, errno: errno(&error), reason: causes(&error) }
+}
+
+/// The number of the kernel's error, where it is one.
+fn errno(error: &MapError) -> Option<i32> {
+    match error {
+        MapError::SyscallError(error) => error.io_error.raw_os_error(),
+        MapError::IoError(error) | MapError::CreateError { io_error: error, .. } => {
+            error.raw_os_error()
+        }
+        _ => None,
+    }
 }
 
 fn absent_is_fine(result: Result<(), MapError>) -> Result<(), MapError> {
@@ -419,5 +431,24 @@ fn absent_is_fine(result: Result<(), MapError>) -> Result<(), MapError> {
             Ok(())
         }
         result => result,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kernels_error_number_outlives_its_words() {
+        let refused = |errno| {
+            let io_error = io::Error::from_raw_os_error(errno);
+            failed(maps::SERVICES4, "write")(MapError::SyscallError(aya::sys::SyscallError {
+                call: "bpf_map_update_elem",
+                io_error,
+            }))
+        };
+        assert!(refused(libc::ENOMEM).may_pass());
+        assert!(!refused(libc::E2BIG).may_pass());
+        assert!(!failed(maps::SERVICES4, "write")(MapError::ProgramNotLoaded).may_pass());
     }
 }

@@ -84,6 +84,7 @@ impl MemoryStore {
             return Err(StoreError::Map {
                 map: "memory",
                 action: "write",
+                errno: Some(libc::ENOMEM),
                 reason: "no memory".into(),
             });
         }

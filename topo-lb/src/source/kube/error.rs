@@ -1,6 +1,6 @@
 //! What goes wrong with an API server, in sentences.
 
-use std::error::Error as _;
+use std::io;
 use std::path::PathBuf;
 
 /// Why an API server does not serve. Every one of them may be over a moment later, except for
@@ -141,7 +141,7 @@ impl KubeError {
             }
             _ => {
                 let reason = innermost(error);
-                if is_insecure(&reason) {
+                if is_insecure(error) {
                     Self::Insecure { url, reason }
                 } else {
                     Self::Unreachable { url, reason }
@@ -151,18 +151,84 @@ impl KubeError {
     }
 }
 
-/// Whether this, from the bottom, is about TLS.
-pub(super) fn is_insecure(reason: &str) -> bool {
-    ["certificate", "TLS", "tls", "corrupt message"].iter().any(|word| reason.contains(word))
+/// Whether TLS failed: with rustls' own error at any depth, whatever its words.
+pub(super) fn is_insecure(error: &::kube::Error) -> bool {
+    causes(error).any(|cause| cause.is::<rustls::Error>())
 }
 
 /// What lies at the bottom: the layers above say only that a request failed.
-pub(super) fn innermost(error: &::kube::Error) -> String {
-    let mut reason = error.to_string();
-    let mut next = error.source();
-    while let Some(source) = next {
-        reason = source.to_string();
-        next = source.source();
+fn innermost(error: &::kube::Error) -> String {
+    causes(error).last().map(ToString::to_string).unwrap_or_default()
+}
+
+/// An error and what it was caused by, one after the other.
+fn causes<'a>(
+    error: &'a (dyn std::error::Error + 'static),
+) -> impl Iterator<Item = &'a (dyn std::error::Error + 'static)> {
+    std::iter::successors(Some(error), |error| {
+        // The source of an io::Error is its inner error's: the inner error itself would be passed over.
+        match error.downcast_ref::<io::Error>().and_then(io::Error::get_ref) {
+            Some(inner) => Some(inner),
+            None => error.source(),
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use rustls::{AlertDescription, CertificateError};
+
+    use super::*;
+
+    /// As a connection fails: an error of TLS, or another one, below what the layers above say.
+    fn of(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> KubeError {
+        let error = io::Error::new(io::ErrorKind::InvalidData, error);
+        let error = ::kube::Error::Service(Box::new(io::Error::other(error)));
+        KubeError::of(&error, "https://10.96.0.1", "list", "nodes".into())
     }
-    reason
+
+    #[test]
+    fn tls_is_known_by_the_type_of_its_errors() {
+        for error in [
+            rustls::Error::InvalidCertificate(CertificateError::UnknownIssuer),
+            // Of these, no word says what it is about.
+            rustls::Error::AlertReceived(AlertDescription::HandshakeFailure),
+            rustls::Error::DecryptError,
+        ] {
+            let error = of(error);
+            assert!(matches!(error, KubeError::Insecure { .. }), "{error}");
+        }
+        let words =
+            of(rustls::Error::AlertReceived(AlertDescription::HandshakeFailure)).to_string();
+        assert!(words.contains("(received fatal alert: "), "{words}");
+    }
+
+    #[test]
+    fn words_alone_are_not_tls() {
+        for words in ["no such host: tls.example", "the certificate service is away"] {
+            let error = of(words);
+            assert!(matches!(error, KubeError::Unreachable { .. }), "{error}");
+        }
+    }
+
+    /// The types are those of the very rustls that connects.
+    #[tokio::test]
+    async fn a_server_that_speaks_no_tls_is_insecure() {
+        let server = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("https://{}", server.local_addr().unwrap());
+        tokio::spawn(async move {
+            let (mut peer, _) = server.accept().await.unwrap();
+            tokio::io::AsyncWriteExt::write_all(&mut peer, b"HTTP/1.1 400 No\r\n\r\n")
+                .await
+                .unwrap();
+            // Held open, so that what it says is read.
+            std::future::pending::<()>().await;
+        });
+        let mut config = ::kube::Config::new(url.parse().unwrap());
+        config.accept_invalid_certs = true;
+        let client = ::kube::Client::try_from(config).unwrap();
+        let request = http::Request::get("/version").body(Vec::new()).unwrap();
+        let error = client.request_text(request).await.unwrap_err();
+        assert!(is_insecure(&error), "{error:?}");
+    }
 }

@@ -111,7 +111,7 @@ impl Session {
             }
             Err(failure) => {
                 self.routes.turn(Instant::now());
-                if error::is_insecure(&error::innermost(&failure)) {
+                if error::is_insecure(&failure) {
                     // A client certificate may have run out.
                     self.renew().await;
                 }
