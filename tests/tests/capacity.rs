@@ -1,21 +1,29 @@
-//! Maps that are too small: who is left out, for want of what, and until when.
+//! Maps that are too small: who lacks room, of what, until when, and what clients see meanwhile.
 
 use std::process::Command;
 
 use anyhow::{Context as _, Result, ensure};
 use serde_json::{Value, json};
+use topo_lb_tests::manifest::{Manifests, endpoint, service, slice};
 use topo_lb_tests::requirements;
-use topo_lb_tests::scene::{FOLLOWS, Scene, prepared};
+use topo_lb_tests::scene::{ECHO4, FOLLOWS, KEYS, Scene, WEB4, ZONE, at, prepared, put_endpoints};
+use topo_lb_tests::traffic::Via;
 use topo_lb_tests::wait::until;
 
-/// Waits until `topo-lb list services` says that these are left out, and lists none of them.
-fn expect_left_out(scene: &Scene<'_>, wanted: &Value) -> Result<()> {
+/// Waits until `topo-lb list services` says that these lack room.
+fn expect_short(scene: &Scene<'_>, wanted: &Value) -> Result<Value> {
     let agent = &scene.agent;
     let mut listed = Value::Null;
     until(&format!("{wanted} as what is left out"), FOLLOWS, || {
         listed = agent.list("services")?;
         Ok(if listed["leftOut"] == *wanted { Ok(()) } else { Err(listed.to_string()) })
     })?;
+    Ok(listed)
+}
+
+/// The same for those that are left to kube-proxy: none of them is in the maps.
+fn expect_left_out(scene: &Scene<'_>, wanted: &Value) -> Result<()> {
+    let listed = expect_short(scene, wanted)?;
     let names = wanted.as_array().context("a list")?.iter().filter_map(|it| it["service"].as_str());
     let services = listed["services"].as_array().context("a list of services")?;
     for name in names {
@@ -23,6 +31,30 @@ fn expect_left_out(scene: &Scene<'_>, wanted: &Value) -> Result<()> {
         ensure!(!services.iter().any(port), "{name} is in the maps too: {listed}");
     }
     Ok(())
+}
+
+fn lacks_services(name: &str) -> Value {
+    let (meanwhile, flag) = ("kube-proxy", "--max-services");
+    json!({"service": name, "lacks": "services", "meanwhile": meanwhile, "flag": flag})
+}
+
+fn lacks_endpoints(name: &str, meanwhile: &str) -> Value {
+    let flag = "--max-endpoints";
+    json!({"service": name, "lacks": "endpoints", "meanwhile": meanwhile, "flag": flag})
+}
+
+/// A Service with two ports in a namespace of its own, which `pod` of the node `node` serves.
+fn put_tenant(manifests: &mut Manifests, tenant: &str, number: u8, pod: (&str, &str, &str)) {
+    let (name, address) = (format!("s{number}"), format!("10.96.7.{number}"));
+    let ports = [("one", 80, "TCP"), ("two", 81, "TCP")];
+    let targets = [("one", 9376, "TCP"), ("two", 9376, "TCP")];
+    let (address4, node, pod) = pod;
+    let service = service(&name, &[&address], &ports, &[]);
+    let slice = slice(&name, "IPv4", &targets, &[endpoint(address4, node, pod)]);
+    for mut object in [service, slice] {
+        object["metadata"]["namespace"] = tenant.into();
+        manifests.put(object);
+    }
 }
 
 /// What `topo-lb list services` prints for people.
@@ -45,8 +77,6 @@ fn shown_by_bpftool(scene: &Scene<'_>) -> Result<usize> {
 
 #[test]
 fn services_without_room_are_listed_until_there_is_room() -> Result<()> {
-    let lacks_services =
-        |name: &str| json!({"service": name, "lacks": "services", "flag": "--max-services"});
     prepared(
         |_| {},
         |scene| {
@@ -55,7 +85,7 @@ fn services_without_room_are_listed_until_there_is_room() -> Result<()> {
             scene.agent.resume()?;
             expect_left_out(scene, &json!([lacks_services("default/web")]))?;
             let text = table(scene)?;
-            ensure!(text.contains("1 Service is left to kube-proxy, whole"), "{text}");
+            ensure!(text.contains("The maps are full, and 1 Service lacks room"), "{text}");
             ensure!(text.lines().any(|line| line.contains("default/web")), "{text}");
             ensure!(shown_by_bpftool(scene)? == 1);
 
@@ -72,7 +102,7 @@ fn services_without_room_are_listed_until_there_is_room() -> Result<()> {
                 Ok(())
             })?;
             expect_left_out(scene, &json!([]))?;
-            ensure!(!table(scene)?.contains("kube-proxy"));
+            ensure!(!table(scene)?.contains("lacks room"));
             ensure!(shown_by_bpftool(scene)? == 0);
 
             // Who has room keeps it.
@@ -99,14 +129,106 @@ fn a_service_whose_endpoints_have_no_room_is_listed_with_the_flag_that_gives_mor
             // The four of `echo`; those of `web` are as many.
             scene.agent.set("--max-endpoints", "4");
             scene.agent.resume()?;
-            let web =
-                json!({"service": "default/web", "lacks": "endpoints", "flag": "--max-endpoints"});
+            let web = lacks_endpoints("default/web", "kube-proxy");
             expect_left_out(scene, &json!([web]))?;
             let log = scene.agent.log();
             ensure!(log.contains("start the agent with a larger --max-endpoints"), "{log}");
             ensure!(table(scene)?.contains("--max-endpoints"));
             scene.set_endpoints("echo", &[])?;
             expect_left_out(scene, &json!([]))
+        },
+    )
+}
+
+#[test]
+fn a_tenant_that_fills_the_maps_does_not_keep_others_from_their_shares() -> Result<()> {
+    prepared(
+        |manifests| {
+            for name in ["web", "echo", "empty"] {
+                manifests.remove("Service", name);
+            }
+        },
+        |scene| {
+            let pod = scene.cluster.pod("a")?;
+            let pod = (pod.ipv4.to_string(), pod.node.clone());
+            for number in 1..=4 {
+                put_tenant(&mut scene.manifests, "aaa", number, (&pod.0, &pod.1, "a"));
+            }
+            scene.manifests.write()?;
+            scene.agent.set("--max-services", "8");
+            scene.agent.resume()?;
+            expect_short(scene, &json!([]))?;
+            ensure!(scene.agent.list("services")?["services"].as_array().map(Vec::len) == Some(8));
+
+            // Two of eight are less than half.
+            let web = service("web", &[WEB4], &[("http", 80, "TCP"), ("udp", 80, "UDP")], &[]);
+            scene.change(|manifests| {
+                manifests.put(web);
+                Ok(())
+            })?;
+            scene.wait_for(Via::Http, at(WEB4)?, &["a", "b", "c", "d"])?;
+            // The newest of the tenant has made room for it.
+            expect_left_out(scene, &json!([lacks_services("aaa/s4")]))?;
+            for number in 1..=3 {
+                scene.expect(Via::Http, at(&format!("10.96.7.{number}"))?, &["a"])?;
+            }
+            Ok(())
+        },
+    )
+}
+
+#[test]
+fn a_strict_service_without_room_is_refused_where_that_is_asked_for() -> Result<()> {
+    prepared(
+        |_| {},
+        |scene| {
+            scene.change(|manifests| manifests.annotate("web", KEYS, Some(ZONE)))?;
+            // The four of `echo`.
+            scene.agent.set("--max-endpoints", "4");
+            scene.agent.resume()?;
+            expect_left_out(scene, &json!([lacks_endpoints("default/web", "kube-proxy")]))?;
+            scene.expect_of_any_peer(Via::Http, at(WEB4)?, &["untouched"])?;
+
+            scene.agent.stop()?;
+            scene.agent.set("--when-full", "refuse-strict");
+            scene.agent.resume()?;
+            expect_short(scene, &json!([lacks_endpoints("default/web", "refused")]))?;
+            scene.expect_of_any_peer(Via::Http, at(WEB4)?, &[])?;
+            ensure!(table(scene)?.contains("refused"));
+
+            // It is there as soon as it has room.
+            scene.set_endpoints("echo", &[])?;
+            scene.wait_for(Via::Http, at(WEB4)?, &["a", "b"])?;
+            expect_short(scene, &json!([]))?;
+            Ok(())
+        },
+    )
+}
+
+#[test]
+fn a_service_whose_new_endpoints_have_no_room_keeps_those_that_serve() -> Result<()> {
+    prepared(
+        |manifests| manifests.remove("Service", "web"),
+        |scene| {
+            put_endpoints(&mut scene.manifests, scene.cluster, "echo", &["a", "b"])?;
+            scene.manifests.write()?;
+            scene.agent.set("--max-endpoints", "3");
+            scene.agent.resume()?;
+            scene.expect(Via::Udp, at(ECHO4)?, &["a", "b"])?;
+
+            scene.set_endpoints("echo", &["a", "b", "c", "d"])?;
+            expect_short(scene, &json!([lacks_endpoints("default/echo", "narrowed")]))?;
+            scene.expect(Via::Udp, at(ECHO4)?, &["a", "b"])?;
+            let metrics = scene.agent.get("/metrics")?.body;
+            ensure!(metrics.lines().any(|line| line == "topo_lb_narrowed_services 1"), "{metrics}");
+            ensure!(
+                scene.agent.log().contains("at most 8 of their endpoints are used by default/echo")
+            );
+
+            scene.set_endpoints("echo", &["b", "c"])?;
+            scene.wait_for(Via::Udp, at(ECHO4)?, &["b", "c"])?;
+            expect_short(scene, &json!([]))?;
+            Ok(())
         },
     )
 }

@@ -2,6 +2,7 @@
 
 mod devices;
 mod exclusions;
+mod gather;
 mod kernel;
 mod precedence;
 mod quarantine;
@@ -25,12 +26,13 @@ use crate::datapath::attach;
 use crate::datapath::load::{Datapath, Options};
 use crate::datapath::self_probe::{self, ProbeError};
 use crate::device::Pattern;
-use crate::events::{self, counted};
 use crate::events::publish::Teller;
+use crate::events::{self, counted};
 use crate::exclusion::Rules;
 use crate::heap;
 use crate::known::Known;
 use crate::metrics::Figures;
+use crate::plan::WhenFull;
 use crate::readiness::Proof;
 use crate::reconcile::Reconciler;
 use crate::socket::end::{self, Ender};
@@ -41,6 +43,7 @@ use crate::telemetry::Telemetry;
 use crate::topology::Scope;
 use devices::Devices;
 use exclusions::Pods;
+use gather::gather;
 use kernel::Kernel;
 use retry::Retry;
 
@@ -66,6 +69,8 @@ pub struct Config {
     pub scope: Scope,
     /// Which Pods are left alone.
     pub exclusions: Rules,
+    /// What becomes of Services that have no room in the maps.
+    pub when_full: WhenFull,
     /// Devices whose packets are translated.
     pub devices: Vec<Pattern>,
     /// Programs of others that may run before ours.
@@ -77,12 +82,6 @@ pub struct Config {
     /// TCP sockets whose endpoint serves no more are ended, too.
     pub terminate_tcp: bool,
 }
-
-/// Events that are taken in before one plan is made, so that a flood becomes few writes.
-const BATCH: usize = 1024;
-/// How long events are gathered into one plan: what changes together, as a reading of manifests or a
-/// Service and its slices, takes effect together.
-const GATHER: Duration = Duration::from_millis(1);
 
 /// How often the agent looks whether its pins and links are still there.
 const INSPECTION: Duration = Duration::from_secs(1);
@@ -164,7 +163,8 @@ async fn follow(
     let (events, wanted, saver, pods) = events(&config).await?;
     let mut events: Events = Box::pin(source::with_local_addresses(events));
     let lists_all = !config.devices.is_empty() || config.terminate_tcp;
-    let reconciler = Reconciler::new(config.node.clone(), config.scope, lists_all);
+    let reconciler =
+        Reconciler::new(config.node.clone(), config.scope, lists_all).when_full(config.when_full);
     let telemetry = telemetry(&config)?;
     let proof = prove(&telemetry, &config);
     let figures = Arc::clone(&telemetry.figures);
@@ -373,23 +373,6 @@ fn meanwhile(config: &Config) -> &'static str {
     } else {
         "connections are untouched until then"
     }
-}
-
-/// Takes in an event, and what comes together with it; whether all objects of a kind were listed.
-async fn gather(
-    event: Event,
-    events: &mut (impl Stream<Item = Event> + Unpin),
-    known: &mut Known,
-) -> bool {
-    let mut listed = known.take_in(event);
-    let together = tokio::time::Instant::now() + GATHER;
-    for _ in 1..BATCH {
-        match tokio::time::timeout_at(together, events.next()).await {
-            Ok(Some(event)) => listed |= known.take_in(event),
-            _ => break,
-        }
-    }
-    listed
 }
 
 /// Takes in all there is before anything is planned: half a cluster would refuse connections that

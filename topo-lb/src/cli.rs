@@ -114,6 +114,16 @@ pub enum ScopeArg {
     OptIn,
 }
 
+/// What becomes of Services that have no room in the maps.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum WhenFullArg {
+    /// kube-proxy has them.
+    #[default]
+    Leave,
+    /// Those with a strict policy are refused, as kube-proxy would not keep to it; kube-proxy has the others.
+    RefuseStrict,
+}
+
 /// What a TCP client's getpeername says.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum TcpPeerArg {
@@ -219,6 +229,10 @@ pub struct AgentArgs {
     #[arg(long, value_name = "N", env = "TOPO_LB_MAX_ENDPOINTS", default_value_t = maps::DEFAULT_SLOTS,
           value_parser = clap::value_parser!(u32).range(1..=16_777_216))]
     pub max_endpoints: u32,
+    /// What becomes of Services that have no room in the maps. A policy is strict if it can leave a
+    /// node without any endpoint: keys without `*`, OpenYurt's, `internalTrafficPolicy: Local`
+    #[arg(long, value_enum, default_value_t, env = "TOPO_LB_WHEN_FULL")]
+    pub when_full: WhenFullArg,
     /// Unconnected UDP flows, and clients with session affinity, per address family that are
     /// remembered
     #[arg(long, value_name = "N", env = "TOPO_LB_MAX_FLOWS", default_value_t = maps::DEFAULT_FLOWS,

@@ -16,7 +16,7 @@ use crate::datapath::connections::{self, Connection};
 use crate::datapath::flows::{self, Flow};
 use crate::datapath::left_out;
 use crate::datapath::store::StoreError;
-use crate::plan::Shortage;
+use crate::plan::Lack;
 
 pub use hooks::{DeviceRow, HookRow, Hooks, PacketRow};
 
@@ -42,7 +42,7 @@ pub enum Listed {
     Services {
         /// What is in the maps.
         services: Vec<ServiceRow>,
-        /// What has no room there.
+        /// What lacks room there.
         left_out: Vec<LeftOutRow>,
     },
     /// `list endpoints`.
@@ -62,7 +62,7 @@ pub enum Listed {
     },
 }
 
-/// One Service that has no room in the maps, and is left to kube-proxy, whole.
+/// One Service that lacks room in the maps.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct LeftOutRow {
@@ -70,6 +70,9 @@ pub struct LeftOutRow {
     pub service: Arc<str>,
     /// What there is too little of: `services` or `endpoints`.
     pub lacks: &'static str,
+    /// What its connections do: `kube-proxy` (nothing of it is in the maps), `narrowed` (at
+    /// most 8 of its endpoints are used), `last-good` (its endpoints may be out of date) or `refused`.
+    pub meanwhile: &'static str,
     /// The agent's flag that gives more.
     pub flag: &'static str,
 }
@@ -222,8 +225,9 @@ fn service_row(
     })
 }
 
-fn left_out_row((service, shortage): (Arc<str>, Shortage)) -> LeftOutRow {
-    LeftOutRow { service, lacks: shortage.name(), flag: shortage.flag() }
+fn left_out_row((service, lack): (Arc<str>, Lack)) -> LeftOutRow {
+    let Lack { of, meanwhile } = lack;
+    LeftOutRow { service, lacks: of.name(), meanwhile: meanwhile.name(), flag: of.flag() }
 }
 
 fn endpoint_rows(names: &BTreeMap<u32, Arc<str>>, published: &Published) -> Vec<EndpointRow> {
@@ -347,16 +351,16 @@ fn left_out_table(rows: &[LeftOutRow]) -> String {
     if rows.is_empty() {
         return String::new();
     }
-    let mut table = table(&["LEFT OUT", "RAISE"]);
+    let mut table = table(&["NO ROOM FOR", "MEANWHILE", "RAISE"]);
     for row in rows {
-        table.add_row([&*row.service, row.flag]);
+        table.add_row([&*row.service, row.meanwhile, row.flag]);
     }
     format!(
-        "\n\n{} left to kube-proxy, whole, because the maps are full:\n\n{}",
+        "\n\nThe maps are full, and {} room:\n\n{}",
         if rows.len() == 1 {
-            "1 Service is".to_owned()
+            "1 Service lacks".to_owned()
         } else {
-            format!("{} Services are", rows.len())
+            format!("{} Services lack", rows.len())
         },
         table.trim_fmt()
     )

@@ -12,6 +12,7 @@ use topo_lb::app::{self, Config, Source};
 use topo_lb::cli::{
     AgentArgs, CheckArgs, CleanupArgs, Cli, Command, ExplainArgs, LintArgs, ListArg, ListArgs,
     LogFormat, Output, ProbeArg, ProbeArgs, ScopeArg, SourceArgs, TcAttachArg, TcpPeerArg,
+    WhenFullArg,
 };
 use topo_lb::cluster::{ServiceId, State, Update};
 use topo_lb::datapath::attach;
@@ -21,6 +22,7 @@ use topo_lb::datapath::tc::Means;
 use topo_lb::exclusion::Rules;
 use topo_lb::list::View;
 use topo_lb::plan::Capacity;
+use topo_lb::plan::WhenFull;
 use topo_lb::source::Listing;
 use topo_lb::source::kube::KubeTarget;
 use topo_lb::topology::Scope;
@@ -59,6 +61,10 @@ fn run_agent(args: AgentArgs) -> anyhow::Result<ExitCode> {
         source: agent_source(args.source),
         state_dir: args.state_dir,
         scope: scope(args.scope),
+        when_full: match args.when_full {
+            WhenFullArg::Leave => WhenFull::Leave,
+            WhenFullArg::RefuseStrict => WhenFull::RefuseStrict,
+        },
         devices: args.tc_devices,
         tolerated: args.tolerate_programs,
         admin: admin::Options {

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::cluster::{KnownNodes, ServiceId, State, Update};
-use crate::plan::{Desired, Frontend, Gone, Installed, Plan, Shortage, diff, gone};
+use crate::plan::{Desired, Frontend, Gone, Installed, Lack, Plan, Ration, WhenFull, diff, gone};
 use crate::topology::{self, Route, Scope, Verdict};
 
 /// What the agent of one node knows and wants.
@@ -18,8 +18,9 @@ pub struct Reconciler {
     changed: BTreeSet<ServiceId>,
     /// Services whose installed state may differ from the desired one.
     unsettled: BTreeSet<ServiceId>,
-    /// Services that did not fit into the maps; each plan tries them again.
-    left_out: BTreeMap<ServiceId, Shortage>,
+    /// Services that lack room in the maps; each plan tries them again.
+    left_out: BTreeMap<ServiceId, Lack>,
+    ration: Ration,
     /// Services that were computed anew since somebody asked.
     looked: BTreeMap<ServiceId, Look>,
     /// Services whose decision reads labels of other Nodes. While only this node's Node is known, they
@@ -52,7 +53,9 @@ impl Reconciler {
     /// For this node, knowing nothing yet. `lists_all`: the kernel is told the members of every
     /// Service, and not only of those whose UDP flows or affinity need them.
     pub fn new(node: Arc<str>, scope: Scope, lists_all: bool) -> Self {
+        let first = u64::from(crc32fast::hash(node.as_bytes()));
         Self {
+            ration: Ration::new(WhenFull::Leave, first),
             node,
             scope,
             state: Arc::default(),
@@ -63,6 +66,13 @@ impl Reconciler {
             looked: BTreeMap::new(),
             readers: BTreeSet::new(),
         }
+    }
+
+    /// With another rule for Services that have no room.
+    #[must_use]
+    pub fn when_full(mut self, when_full: WhenFull) -> Self {
+        self.ration = self.ration.when_full(when_full);
+        self
     }
 
     /// The node that all of this is for.
@@ -133,7 +143,7 @@ impl Reconciler {
     pub fn plan(&mut self, installed: &Installed) -> Plan {
         self.recompute(installed);
         self.unsettled.extend(std::mem::take(&mut self.left_out).into_keys());
-        diff::plan(&self.desired, installed, &self.unsettled)
+        diff::plan(&self.desired, installed, &self.unsettled, &mut self.ration)
     }
 
     /// Notes that a plan was carried out whole. If it made room, what it left out is to be planned
@@ -155,8 +165,8 @@ impl Reconciler {
         })
     }
 
-    /// Services that have no room in the maps, by the last plan, and of what there is too little.
-    pub const fn left_out(&self) -> &BTreeMap<ServiceId, Shortage> {
+    /// Services that lack room in the maps, by the last plan.
+    pub const fn left_out(&self) -> &BTreeMap<ServiceId, Lack> {
         &self.left_out
     }
 
@@ -190,6 +200,7 @@ impl Reconciler {
                 look.is_installed |= note_installed(&routes, installed, &mut look.served);
             }
             self.unsettled.extend(self.desired.set(id, routes));
+            self.ration.renew();
         }
     }
 }
@@ -231,7 +242,7 @@ mod tests {
     use crate::datapath::commit::commit;
     use crate::datapath::memory::MemoryStore;
     use crate::datapath::store::Store as _;
-    use crate::plan::Capacity;
+    use crate::plan::{Capacity, Meanwhile, Shortage};
 
     fn id(name: &str) -> ServiceId {
         ServiceId { namespace: "default".into(), name: name.into() }
@@ -300,7 +311,8 @@ mod tests {
 
         reconciler.observe(Update::Service(service("c", 3)));
         assert_eq!(settle(&mut reconciler, &mut store), ["default/b:http"]);
-        assert_eq!(reconciler.left_out().get(&id("c")), Some(&Shortage::Services));
+        let lack = Lack { of: Shortage::Services, meanwhile: Meanwhile::KubeProxy };
+        assert_eq!(reconciler.left_out().get(&id("c")), Some(&lack));
     }
 
     const ROOM: Capacity = Capacity { services: 8, slots: 8, members: 0, flows: 0, connections: 0 };

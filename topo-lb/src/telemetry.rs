@@ -13,7 +13,7 @@ use crate::events::publish::Teller;
 use crate::inquiry::{Desk, Question, Questions, View, desk};
 use crate::local;
 use crate::metrics::{Figures, count};
-use crate::plan::{Family, Installed};
+use crate::plan::{Family, Installed, Meanwhile};
 use crate::readiness::{Proof, Readiness};
 use crate::reconcile::Reconciler;
 use crate::source::Freshness;
@@ -158,8 +158,14 @@ impl Telemetry {
         if steps > 0 || !looked.is_empty() {
             self.figures.programmed(steps, installed);
             self.figures.services.store(reconciler.state().services().len() as u64, Relaxed);
-            self.figures.left_out.store(reconciler.left_out().len() as u64, Relaxed);
             self.local.look(reconciler.state(), looked.keys());
+            for (meanwhile, figure) in Meanwhile::ALL.iter().zip(&self.figures.left_out) {
+                let lacks = reconciler.left_out().values();
+                figure.store(
+                    lacks.filter(|lack| lack.meanwhile == *meanwhile).count() as u64,
+                    Relaxed,
+                );
+            }
             let mut news = self.ledger.look(reconciler, looked);
             news.extend(self.ledger.leave_out(reconciler));
             self.teller.tell(news);

@@ -127,7 +127,7 @@ struct Told {
     /// Frontends in the maps.
     frontends: usize,
     maps: Vec<ToldMap>,
-    /// Services that have no room, as `namespace/name`.
+    /// Services that lack room, as `namespace/name`.
     left_out: Vec<String>,
     /// Devices whose packets are translated.
     devices: Vec<String>,

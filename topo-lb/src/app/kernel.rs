@@ -13,7 +13,7 @@ use crate::datapath::commit::{commit, take_over};
 use crate::datapath::left_out::{self, LeftOutMap};
 use crate::datapath::store::StoreError;
 use crate::known::Known;
-use crate::plan::{Gone, Installed, Plan, Shortage, Step};
+use crate::plan::{Gone, Installed, Lack, Meanwhile, Plan, Shortage, Step};
 
 use super::quarantine::Quarantine;
 
@@ -25,8 +25,8 @@ pub(super) struct Kernel {
     left_out: LeftOutMap,
     /// Services, as `namespace/name`, that the last agent has left out.
     pub(super) left_before: Vec<Arc<str>>,
-    /// Services that people were told have no room; nothing before the first plan.
-    told: Option<BTreeMap<ServiceId, Shortage>>,
+    /// Services that people were told lack room; nothing before the first plan.
+    told: Option<BTreeMap<ServiceId, Lack>>,
     /// What has stopped serving, until somebody takes it.
     gone: Vec<Gone>,
 }
@@ -105,14 +105,14 @@ impl Kernel {
         result
     }
 
-    /// Says which Services have no room, when these are others than before.
-    fn tell(&mut self, left_out: &BTreeMap<ServiceId, Shortage>) {
+    /// Says which Services lack room, when these are others than before.
+    fn tell(&mut self, left_out: &BTreeMap<ServiceId, Lack>) {
         let before = self.told.replace(left_out.clone());
         if before.as_ref() == Some(left_out) {
             return;
         }
         if let Err(error) = self.left_out.write(left_out) {
-            warn!("`topo-lb list` does not show which Services have no room: {error}");
+            warn!("`topo-lb list` does not show which Services lack room: {error}");
         }
         if left_out.is_empty() {
             if before.is_some() {
@@ -120,19 +120,33 @@ impl Kernel {
             }
             return;
         }
-        let names: Vec<String> = left_out.keys().take(8).map(ToString::to_string).collect();
-        let lacks = |shortage| left_out.values().any(|other| *other == shortage);
+        let lacks = |shortage| left_out.values().any(|lack| lack.of == shortage);
         let flags: Vec<_> = [Shortage::Services, Shortage::Endpoints]
             .into_iter()
             .filter(|shortage| lacks(*shortage))
             .map(Shortage::flag)
             .collect();
-        warn!(
-            count = left_out.len(),
-            "the maps are full: left to kube-proxy are {}{}; start the agent with a larger {}",
-            names.join(", "),
-            if left_out.len() > names.len() { " and others (`topo-lb list services`)" } else { "" },
-            flags.join(" and ")
-        );
+        for meanwhile in Meanwhile::ALL {
+            let of: Vec<_> =
+                left_out.iter().filter(|(_, lack)| lack.meanwhile == meanwhile).collect();
+            if of.is_empty() {
+                continue;
+            }
+            let names: Vec<String> = of.iter().take(8).map(|(id, _)| id.to_string()).collect();
+            let others =
+                if of.len() > names.len() { " and others (`topo-lb list services`)" } else { "" };
+            let what = match meanwhile {
+                Meanwhile::KubeProxy => "left to kube-proxy are",
+                Meanwhile::Narrowed => "at most 8 of their endpoints are used by",
+                Meanwhile::LastGood => "the last endpoints, which may be out of date, are kept by",
+                Meanwhile::Refused => "refused, as their policy is strict, are",
+            };
+            warn!(
+                count = of.len(),
+                "the maps are full: {what} {}{others}; start the agent with a larger {}",
+                names.join(", "),
+                flags.join(" and ")
+            );
+        }
     }
 }

@@ -1,16 +1,18 @@
-//! The map that says which Services have no room in the others: the agent writes it, `list` reads it.
+//! The map that says which Services lack room in the others: the agent writes it, `list` reads it.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use topo_lb_common::left_out::{LACKS_ENDPOINTS, LACKS_SERVICES, LeftOut, TEXT_LENGTH};
+use topo_lb_common::left_out::{
+    LACKS_ENDPOINTS, LACKS_SERVICES, LAST_GOOD, LeftOut, NARROWED, REFUSED, TEXT_LENGTH,
+};
 use topo_lb_common::maps;
 
 use super::bpf::{self, Hash, OpenError, Raw, ReadError, failed};
 use super::store::StoreError;
 use crate::cluster::ServiceId;
-use crate::plan::Shortage;
+use crate::plan::{Lack, Meanwhile, Shortage};
 
 /// The pinned map.
 pub struct LeftOutMap(Hash<u32, LeftOut>);
@@ -28,11 +30,11 @@ impl LeftOutMap {
     ///
     /// # Errors
     /// The kernel refuses: the map may then name Services of before.
-    pub fn write(&mut self, services: &BTreeMap<ServiceId, Shortage>) -> Result<(), StoreError> {
+    pub fn write(&mut self, services: &BTreeMap<ServiceId, Lack>) -> Result<(), StoreError> {
         let mut written = 0;
-        for (key, (id, shortage)) in (0..maps::MOST_LEFT_OUT).zip(services) {
+        for (key, (id, lack)) in (0..maps::MOST_LEFT_OUT).zip(services) {
             self.0
-                .insert(Raw(key), Raw(value(id, *shortage)), 0)
+                .insert(Raw(key), Raw(value(id, *lack)), 0)
                 .map_err(failed(maps::LEFT_OUT, "write"))?;
             written = key + 1;
         }
@@ -45,12 +47,11 @@ impl LeftOutMap {
     }
 }
 
-/// The Services that are left out, `namespace/name`, by name, and what there is too little of; none
-/// where the pins are of an agent that did not say it.
+/// The Services that lack room, `namespace/name`, by name, and of what; none where the pins are of an agent that did not say it.
 ///
 /// # Errors
 /// The map cannot be read.
-pub fn read(pin_dir: &Path) -> Result<Vec<(Arc<str>, Shortage)>, ReadError> {
+pub fn read(pin_dir: &Path) -> Result<Vec<(Arc<str>, Lack)>, ReadError> {
     if !pin_dir.join(maps::LEFT_OUT).exists() {
         return Ok(Vec::new());
     }
@@ -62,28 +63,38 @@ pub fn read(pin_dir: &Path) -> Result<Vec<(Arc<str>, Shortage)>, ReadError> {
     Ok(all.into_values().collect())
 }
 
-fn value(id: &ServiceId, shortage: Shortage) -> LeftOut {
+fn value(id: &ServiceId, lack: Lack) -> LeftOut {
     let mut service = [0; TEXT_LENGTH];
     for (place, byte) in service[..TEXT_LENGTH - 1].iter_mut().zip(id.to_string().bytes()) {
         *place = byte;
     }
-    let lacks = match shortage {
+    let lacks = match lack.of {
         Shortage::Services => LACKS_SERVICES,
         Shortage::Endpoints => LACKS_ENDPOINTS,
     };
-    LeftOut { lacks, service }
+    LeftOut { lacks: lacks | meanwhile(lack.meanwhile), service }
+}
+
+const fn meanwhile(meanwhile: Meanwhile) -> u32 {
+    match meanwhile {
+        Meanwhile::KubeProxy => 0,
+        Meanwhile::Narrowed => NARROWED,
+        Meanwhile::LastGood => LAST_GOOD,
+        Meanwhile::Refused => REFUSED,
+    }
 }
 
 /// `None` for what no agent writes.
-fn parts(value: &LeftOut) -> Option<(Arc<str>, Shortage)> {
+fn parts(value: &LeftOut) -> Option<(Arc<str>, Lack)> {
     let length = value.service.iter().position(|&byte| byte == 0)?;
     let service = std::str::from_utf8(&value.service[..length]).ok()?;
-    let shortage = match value.lacks {
+    let found = Meanwhile::ALL.into_iter().find(|it| meanwhile(*it) == value.lacks & !0xff)?;
+    let of = match value.lacks & 0xff {
         LACKS_SERVICES => Shortage::Services,
         LACKS_ENDPOINTS => Shortage::Endpoints,
         _ => return None,
     };
-    Some((service.into(), shortage))
+    Some((service.into(), Lack { of, meanwhile: found }))
 }
 
 #[cfg(test)]
@@ -94,17 +105,22 @@ mod tests {
     fn the_longest_name_is_read_back_as_it_was_written() {
         let label = "x".repeat(63);
         let id = ServiceId { namespace: label.as_str().into(), name: label.as_str().into() };
-        for shortage in [Shortage::Services, Shortage::Endpoints] {
-            let read = parts(&value(&id, shortage));
-            assert_eq!(read, Some((format!("{label}/{label}").into(), shortage)));
+        for of in [Shortage::Services, Shortage::Endpoints] {
+            for meanwhile in Meanwhile::ALL {
+                let lack = Lack { of, meanwhile };
+                let read = parts(&value(&id, lack));
+                assert_eq!(read, Some((format!("{label}/{label}").into(), lack)));
+            }
         }
     }
 
     #[test]
     fn what_no_agent_writes_is_left_out() {
         let id = ServiceId { namespace: "a".into(), name: "b".into() };
-        let good = value(&id, Shortage::Services);
+        let lack = Lack { of: Shortage::Services, meanwhile: Meanwhile::KubeProxy };
+        let good = value(&id, lack);
         assert_eq!(parts(&LeftOut { lacks: 9, ..good }), None);
+        assert_eq!(parts(&LeftOut { lacks: 1 | 9 << 8, ..good }), None);
         assert_eq!(parts(&LeftOut { service: [b'x'; TEXT_LENGTH], ..good }), None);
         assert_eq!(parts(&LeftOut { service: [0xff; TEXT_LENGTH], ..good }), None);
     }

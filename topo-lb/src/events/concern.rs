@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use crate::cluster::{ServiceId, State, Uid};
 use crate::explain;
+use crate::plan::Lack;
 use crate::reconcile::{Look, Served};
 use crate::topology::cause::Cause;
 use crate::topology::decision::Choice;
@@ -138,7 +139,7 @@ pub enum Topic {
     NodeRefused,
     /// The kernel has refused connections to a Service port.
     ClientsRefused,
-    /// The Service has no room in the maps, and is left to kube-proxy.
+    /// The Service lacks room in the maps.
     NoRoom,
 }
 
@@ -261,12 +262,13 @@ pub fn clients_refused(
     })
 }
 
-/// What is to be told of a Service that has no room any more.
+/// What is to be told of a Service that lacks room.
 #[must_use]
-pub fn no_room(id: &ServiceId, uid: Option<Uid>, node: &str) -> News {
+pub fn no_room(id: &ServiceId, uid: Option<Uid>, node: &str, lack: Lack) -> News {
     let note = format!(
-        "on node {node}: the maps are full, the Service is left to kube-proxy: start the agent with \
-         a larger --max-services or --max-endpoints"
+        "on node {node}: the maps are full, the Service {}: start the agent with a larger {}",
+        lack.meanwhile.sentence(),
+        lack.of.flag()
     );
     News { service: id.clone(), uid, topic: Topic::NoRoom, subject: String::new(), note }
 }

@@ -1,18 +1,18 @@
 //! What is known of every Service that is a concern, so that only news are told.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::concern::{Concern, News, Refusal, clients_refused, news, no_room};
 use crate::cluster::{ServiceId, Uid};
-use crate::plan::Shortage;
+use crate::plan::Meanwhile;
 use crate::reconcile::{Look, Reconciler};
 
 /// Services that are a concern now. Most are none, and take no room here.
 #[derive(Debug, Default)]
 pub struct Ledger {
     concerns: BTreeMap<ServiceId, Concern>,
-    left_out: BTreeSet<ServiceId>,
+    left_out: BTreeMap<ServiceId, Meanwhile>,
     /// All Services were looked at once.
     has_begun: bool,
 }
@@ -60,12 +60,15 @@ impl Ledger {
         all
     }
 
-    /// Notes which Services have no room; what is news of that.
+    /// Notes which Services lack room; what is news of that.
     pub fn leave_out(&mut self, reconciler: &Reconciler) -> Vec<News> {
-        let left_out: &BTreeMap<ServiceId, Shortage> = reconciler.left_out();
-        let new = left_out.keys().filter(|id| !self.left_out.contains(*id));
-        let all = new.map(|id| no_room(id, uid(reconciler, id), reconciler.node())).collect();
-        self.left_out = left_out.keys().cloned().collect();
+        let left_out = reconciler.left_out();
+        let new =
+            left_out.iter().filter(|(id, lack)| self.left_out.get(*id) != Some(&lack.meanwhile));
+        let all = new
+            .map(|(id, lack)| no_room(id, uid(reconciler, id), reconciler.node(), *lack))
+            .collect();
+        self.left_out = left_out.iter().map(|(id, lack)| (id.clone(), lack.meanwhile)).collect();
         all
     }
 

@@ -294,12 +294,21 @@ impl Scrape {
             None,
             &figures.services.load(Relaxed),
         )?;
-        families.gauge(
-            "left_out_services",
-            "Services that have no room in the maps, and are left to kube-proxy",
-            None,
-            &figures.left_out.load(Relaxed),
-        )?;
+        let words = [
+            (
+                "left_out_services",
+                "Services that have no room in the maps, and are left to kube-proxy",
+            ),
+            (
+                "narrowed_services",
+                "Services that use at most 8 of their endpoints, as the maps are full",
+            ),
+            ("stale_services", "Services whose endpoints may be out of date, as the maps are full"),
+            ("no_room_refused_services", "Strict Services that are refused, as the maps are full"),
+        ];
+        for ((name, help), count) in words.into_iter().zip(&figures.left_out) {
+            families.gauge(name, help, None, &count.load(Relaxed))?;
+        }
         families.gauge(
             "excluded_pods",
             "Pods of this node whose connections are left alone",

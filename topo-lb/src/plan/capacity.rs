@@ -46,6 +46,65 @@ impl Shortage {
     }
 }
 
+/// What becomes of a Service that has no room in the maps.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum WhenFull {
+    /// It is left to kube-proxy.
+    #[default]
+    Leave,
+    /// As before, unless its policy is strict: then connections to it are refused.
+    RefuseStrict,
+}
+
+/// A Service that lacks room in the maps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lack {
+    /// What there is too little of.
+    pub of: Shortage,
+    /// What its connections do.
+    pub meanwhile: Meanwhile,
+}
+
+/// What connections to a Service do while it lacks room.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Meanwhile {
+    /// Nothing of it is in the maps: kube-proxy has it.
+    KubeProxy,
+    /// They go to some of its endpoints: as many as fit inline.
+    Narrowed,
+    /// They go to the endpoints that it had when there was room.
+    LastGood,
+    /// They are refused, as its policy is strict.
+    Refused,
+}
+
+impl Meanwhile {
+    /// Every one.
+    pub const ALL: [Self; 4] = [Self::KubeProxy, Self::Narrowed, Self::LastGood, Self::Refused];
+
+    /// In one word.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::KubeProxy => "kube-proxy",
+            Self::Narrowed => "narrowed",
+            Self::LastGood => "last-good",
+            Self::Refused => "refused",
+        }
+    }
+
+    /// For people, after the Service's name or `the Service`.
+    #[must_use]
+    pub const fn sentence(self) -> &'static str {
+        match self {
+            Self::KubeProxy => "is left to kube-proxy, whole",
+            Self::Narrowed => "uses at most 8 of its endpoints",
+            Self::LastGood => "keeps its last endpoints, which may be out of date",
+            Self::Refused => "is refused, as its policy is strict",
+        }
+    }
+}
+
 impl Default for Capacity {
     fn default() -> Self {
         Self {

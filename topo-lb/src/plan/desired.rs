@@ -24,6 +24,8 @@ pub struct Target {
     serving: Box<[SocketAddr]>,
     /// Whether the kernel needs to know the Service's members: for UDP flows, affinity and tc.
     lists_members: bool,
+    /// The policy refuses where nothing matches.
+    strict: bool,
 }
 
 impl Target {
@@ -59,6 +61,7 @@ impl Target {
             // Nobody asks for those of the others, which are most of a cluster's endpoints.
             serving: if lists_members { route.serving.into() } else { Box::default() },
             lists_members,
+            strict: route.strict,
             name: route.name,
             family,
         })
@@ -141,6 +144,17 @@ impl Desired {
             .get(frontend)
             .and_then(|claims| claims.first())
             .is_some_and(|(owner, at)| owner == id && *at == place)
+    }
+
+    /// Whether a Service's policy refuses where nothing matches.
+    pub fn is_strict(&self, id: &ServiceId) -> bool {
+        self.targets(id).iter().any(|target| target.strict)
+    }
+
+    /// Whether all connections to a Service should be refused.
+    pub fn refuses(&self, id: &ServiceId) -> bool {
+        let targets = self.targets(id);
+        !targets.is_empty() && targets.iter().all(|target| target.entry.count == 0)
     }
 
     /// Every Service that should do something.

@@ -6,18 +6,24 @@
 pub mod capacity;
 pub mod desired;
 pub mod diff;
+mod draft;
+#[cfg(test)]
+mod fairness;
 pub mod frontend;
 pub mod gone;
 pub mod indexes;
 pub mod installed;
 #[cfg(test)]
 mod proof;
+pub mod ration;
+pub mod share;
 pub mod slots;
 pub mod step;
 
-pub use capacity::{Capacity, Shortage};
+pub use capacity::{Capacity, Lack, Meanwhile, Shortage, WhenFull};
 pub use desired::Desired;
 pub use frontend::{Entry, Family, Frontend};
 pub use gone::Gone;
 pub use installed::Installed;
+pub use ration::Ration;
 pub use step::{Plan, Step};

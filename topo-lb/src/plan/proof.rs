@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use topo_lb_common::backend::Locality;
 
 use super::diff;
-use super::{Capacity, Desired, Frontend, Installed};
+use super::{Capacity, Desired, Frontend, Installed, Lack, Meanwhile, Plan, Ration, WhenFull};
 use crate::cluster::{Protocol, ServiceId};
 use crate::datapath::commit::{commit, take_over};
 use crate::datapath::memory::MemoryStore;
@@ -16,7 +16,8 @@ use crate::topology::{Chosen, Route, Verdict};
 const SMALL: Capacity = Capacity { services: 6, slots: 60, members: 40, flows: 8, connections: 0 };
 
 fn id(name: u8) -> ServiceId {
-    ServiceId { namespace: "default".into(), name: format!("s{name}").as_str().into() }
+    let namespace = ["one", "three", "two"][usize::from(name % 3)];
+    ServiceId { namespace: namespace.into(), name: format!("s{name}").as_str().into() }
 }
 
 /// One Service port: which Service, its ClusterIP (few, so that Services meet on one), endpoints.
@@ -54,6 +55,7 @@ fn route() -> impl Strategy<Value = Route> {
                 endpoints,
                 wider: Vec::new(),
                 spill: 0,
+                strict: address % 2 == 0,
                 affinity_seconds: (affinity == 0).then_some(600),
                 serving: (0..serving as u8)
                     .map(|host| SocketAddr::new(ip(1, 100 + host), 80))
@@ -73,19 +75,19 @@ fn change() -> impl Strategy<Value = (u8, Vec<Route>)> {
     })
 }
 
-/// What each frontend should give, straight from the routes: the first Service in order that
-/// claims it gets it.
+/// What each frontend should give, straight from the routes, and what else if its Service lacks room:
+/// the first Service in order that claims it gets it.
 fn expected(
     state: &BTreeMap<ServiceId, Vec<Route>>,
-    left_out: &BTreeSet<ServiceId>,
-) -> BTreeMap<Frontend, Option<Vec<Chosen>>> {
+    left_out: &BTreeMap<ServiceId, Lack>,
+) -> BTreeMap<Frontend, (Vec<Chosen>, Option<Meanwhile>)> {
     let mut all = BTreeMap::new();
     for (id, routes) in state {
         for route in routes {
             for &address in &route.frontends {
                 let frontend = Frontend { address, port: route.port, protocol: route.protocol };
-                let row = (!left_out.contains(id)).then(|| route.endpoints.clone());
-                all.entry(frontend).or_insert(row);
+                let meanwhile = left_out.get(id).map(|lack| lack.meanwhile);
+                all.entry(frontend).or_insert((route.endpoints.clone(), meanwhile));
             }
         }
     }
@@ -112,7 +114,8 @@ struct World {
     desired: Desired,
     installed: Installed,
     store: MemoryStore,
-    left_out: BTreeSet<ServiceId>,
+    left_out: BTreeMap<ServiceId, Lack>,
+    ration: Ration,
 }
 
 impl World {
@@ -122,12 +125,18 @@ impl World {
             desired: Desired::default(),
             installed: Installed::new(capacity),
             store: MemoryStore::new(capacity),
-            left_out: BTreeSet::new(),
+            left_out: BTreeMap::new(),
+            ration: Ration::default(),
         }
     }
 
+    fn plan(&mut self, touched: &BTreeSet<ServiceId>) -> Plan {
+        diff::plan(&self.desired, &self.installed, touched, &mut self.ration)
+    }
+
     fn set(&mut self, changes: Vec<(u8, Vec<Route>)>) -> BTreeSet<ServiceId> {
-        let mut touched = std::mem::take(&mut self.left_out);
+        let mut touched: BTreeSet<_> = std::mem::take(&mut self.left_out).into_keys().collect();
+        self.ration.renew();
         for (service, routes) in changes {
             touched.extend(self.desired.set(id(service), routes.clone()));
             self.state.insert(id(service), routes);
@@ -135,11 +144,30 @@ impl World {
         touched
     }
 
-    fn agrees(&self) -> Result<(), TestCaseError> {
+    /// `before`: what every frontend gave before the last plan, if anything was left out.
+    fn agrees(&self, before: &[Option<Vec<Chosen>>]) -> Result<(), TestCaseError> {
         let expected = expected(&self.state, &self.left_out);
-        for frontend in every_frontend() {
-            let wanted = expected.get(&frontend).cloned().flatten();
-            prop_assert_eq!(self.store.resolve(&frontend), wanted, "{}", frontend);
+        for (place, frontend) in every_frontend().into_iter().enumerate() {
+            let now = self.store.resolve(&frontend);
+            let Some((whole, meanwhile)) = expected.get(&frontend) else {
+                prop_assert_eq!(now, None, "{}", frontend);
+                continue;
+            };
+            match meanwhile {
+                None => prop_assert_eq!(now, Some(whole.clone()), "{}", frontend),
+                Some(Meanwhile::KubeProxy) => prop_assert_eq!(now, None, "{}", frontend),
+                Some(Meanwhile::Refused) => prop_assert_eq!(now, Some(vec![]), "{}", frontend),
+                // Nothing for a frontend that is new, or was another Service's.
+                Some(Meanwhile::LastGood) => {
+                    prop_assert!(now.is_none() || now == before[place], "{frontend}");
+                }
+                Some(Meanwhile::Narrowed) => {
+                    let row = now.unwrap_or_default();
+                    prop_assert!(row.len() <= 8, "{}", frontend);
+                    prop_assert_eq!(row.is_empty(), whole.is_empty(), "{}", frontend);
+                    prop_assert!(row.iter().all(|one| whole.contains(one)), "{}", frontend);
+                }
+            }
         }
         Ok(())
     }
@@ -152,25 +180,28 @@ proptest! {
     fn after_every_prefix_each_frontend_is_wholly_old_or_wholly_new(
         batches in prop::collection::vec(prop::collection::vec(change(), 1..4), 1..8),
         small: bool,
+        refuses: bool,
     ) {
         let mut world = World::new(if small { SMALL } else { Capacity::default() });
+        let when_full = if refuses { WhenFull::RefuseStrict } else { WhenFull::Leave };
+        world.ration = Ration::new(when_full, 3);
         for batch in batches {
             let touched = world.set(batch);
-            let plan = diff::plan(&world.desired, &world.installed, &touched);
+            let plan = world.plan(&touched);
             let before: Vec<_> =
                 every_frontend().iter().map(|f| world.store.resolve(f)).collect();
             let mut after = world.store.clone();
             commit(&plan, &mut after, &mut world.installed.clone()).unwrap();
             for step in &plan.steps {
-                let one = super::Plan { steps: vec![step.clone()], ..Default::default() };
+                let one = Plan { steps: vec![step.clone()], ..Default::default() };
                 commit(&one, &mut world.store, &mut world.installed).unwrap();
                 for (frontend, old) in every_frontend().iter().zip(&before) {
                     let now = world.store.resolve(frontend);
                     prop_assert!(now == *old || now == after.resolve(frontend), "{frontend}");
                 }
             }
-            world.left_out = plan.left_out.into_keys().collect();
-            world.agrees()?;
+            world.left_out = plan.left_out;
+            world.agrees(&before)?;
         }
     }
 
@@ -183,11 +214,11 @@ proptest! {
         let mut world = World::new(Capacity::default());
         for batch in batches {
             let touched = world.set(batch);
-            let plan = diff::plan(&world.desired, &world.installed, &touched);
+            let plan = world.plan(&touched);
             let mut after = world.store.clone();
             commit(&plan, &mut after, &mut world.installed.clone()).unwrap();
             for step in &plan.steps {
-                let one = super::Plan { steps: vec![step.clone()], ..Default::default() };
+                let one = Plan { steps: vec![step.clone()], ..Default::default() };
                 commit(&one, &mut world.store, &mut world.installed).unwrap();
                 let super::Step::Publish { entry, frontend, .. } = step else { continue };
                 let listed = world.store.members().keys().filter(|(of, _)| *of == entry.index);
@@ -204,7 +235,7 @@ proptest! {
     ) {
         let mut world = World::new(Capacity::default());
         let touched = world.set(batch);
-        let plan = diff::plan(&world.desired, &world.installed, &touched);
+        let plan = world.plan(&touched);
         commit(&plan, &mut world.store, &mut world.installed).unwrap();
         let found = take_over(&mut world.store).unwrap();
         for installed in [&world.installed, &found] {
@@ -214,7 +245,7 @@ proptest! {
                 .cloned()
                 .chain(diff::orphans(&world.desired, installed))
                 .collect();
-            prop_assert_eq!(diff::plan(&world.desired, installed, &all).steps, vec![]);
+            prop_assert_eq!(diff::plan(&world.desired, installed, &all, &mut Ration::default()).steps, vec![]);
         }
     }
 
@@ -224,13 +255,14 @@ proptest! {
     ) {
         let mut world = World::new(Capacity::default());
         let touched = world.set(batch);
-        let plan = diff::plan(&world.desired, &world.installed, &touched);
+        let plan = world.plan(&touched);
         commit(&plan, &mut world.store, &mut world.installed).unwrap();
 
         let mut found = take_over(&mut world.store).unwrap();
         let nothing = Desired::default();
         let orphans = diff::orphans(&nothing, &found);
-        commit(&diff::plan(&nothing, &found, &orphans), &mut world.store, &mut found).unwrap();
+        let plan = diff::plan(&nothing, &found, &orphans, &mut Ration::default());
+        commit(&plan, &mut world.store, &mut found).unwrap();
         for frontend in every_frontend() {
             prop_assert_eq!(world.store.resolve(&frontend), None);
         }
@@ -249,11 +281,11 @@ proptest! {
     ) {
         let mut world = World::new(Capacity::default());
         let touched = world.set(first);
-        let plan = diff::plan(&world.desired, &world.installed, &touched);
+        let plan = world.plan(&touched);
         commit(&plan, &mut world.store, &mut world.installed).unwrap();
 
         let touched = world.set(second);
-        let plan = diff::plan(&world.desired, &world.installed, &touched);
+        let plan = world.plan(&touched);
         world.store.fail_at = Some(world.store.writes + fail_at);
         if commit(&plan, &mut world.store, &mut world.installed).is_err() {
             world.installed = take_over(&mut world.store).unwrap();
@@ -264,11 +296,11 @@ proptest! {
                 .chain(diff::orphans(&world.desired, &world.installed))
                 .chain(touched)
                 .collect();
-            let plan = diff::plan(&world.desired, &world.installed, &all);
+            let plan = world.plan(&all);
             commit(&plan, &mut world.store, &mut world.installed).unwrap();
         }
         world.store.fail_at = None;
-        world.agrees()?;
+        world.agrees(&[])?;
     }
 
     #[test]
@@ -278,7 +310,7 @@ proptest! {
         let mut world = World::new(Capacity::default());
         for batch in batches {
             let touched = world.set(batch);
-            let plan = diff::plan(&world.desired, &world.installed, &touched);
+            let plan = world.plan(&touched);
             commit(&plan, &mut world.store, &mut world.installed).unwrap();
         }
         let mut wanted = BTreeMap::new();

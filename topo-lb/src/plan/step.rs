@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use topo_lb_common::range::Range;
 
-use super::capacity::Shortage;
+use super::capacity::Lack;
 use super::frontend::{Entry, Family, Frontend};
 use crate::cluster::ServiceId;
 use crate::topology::Chosen;
@@ -79,8 +79,8 @@ pub enum Step {
 pub struct Plan {
     /// In this order.
     pub steps: Vec<Step>,
-    /// Services that do not fit into the maps, and for want of what: left alone, whole.
-    pub left_out: BTreeMap<ServiceId, Shortage>,
+    /// Services that lack room in the maps, of what, and what their connections do.
+    pub left_out: BTreeMap<ServiceId, Lack>,
 }
 
 impl Plan {

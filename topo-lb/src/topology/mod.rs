@@ -196,6 +196,8 @@ pub struct Route {
     pub wider: Vec<Chosen>,
     /// Share of new connections that spill, in parts of `selection::SPILL_ONE`.
     pub spill: u32,
+    /// Where no endpoint matches, connections are refused although the Service has endpoints.
+    pub strict: bool,
     /// Session affinity in seconds.
     pub affinity_seconds: Option<u32>,
     /// Endpoints that serve but are not chosen (and not in `wider`): flows that exist may stay on
@@ -324,6 +326,7 @@ fn route(
             (Rules::Keys(keys), Some(_)) => keys.spill.parts(),
             _ => 0,
         },
+        strict: service.internal_local || rules.are_strict(),
         affinity_seconds: service.affinity_seconds,
         serving: done
             .candidates

@@ -4,7 +4,7 @@ use crate::cluster::Service;
 
 use super::keys::Keys;
 use super::openyurt::Reach;
-use super::validation::{Field, Ignored, Rule, quoted};
+use super::validation::{ANY, Field, Ignored, Rule, quoted};
 use super::{Bypass, PolicySource, Scope, keys, least, openyurt, spill};
 
 /// The value of `topo-lb.io/refusal`.
@@ -121,6 +121,17 @@ fn source_of(service: &Service) -> Policy<'_> {
     }
     let (source, rules) = (PolicySource::None, Rules::None);
     Policy { source, rules, ignored, refusal_intended: false, handled: true }
+}
+
+impl Rules<'_> {
+    /// Whether they can leave a node without any endpoint of a Service that has some.
+    pub(super) fn are_strict(&self) -> bool {
+        match self {
+            Rules::Keys(keys) => keys.keys.last().is_some_and(|last| *last != ANY),
+            Rules::OpenYurt { .. } => true,
+            Rules::None => false,
+        }
+    }
 }
 
 impl Policy<'_> {

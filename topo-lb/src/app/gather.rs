@@ -1,0 +1,32 @@
+//! What comes together is planned together.
+
+use std::time::Duration;
+
+use futures::{Stream, StreamExt as _};
+use tokio::time::{Instant, timeout_at};
+
+use crate::known::Known;
+use crate::source::Event;
+
+/// Events that are taken in before one plan is made, so that a flood becomes few writes.
+const BATCH: usize = 1024;
+/// How long events are gathered into one plan: what changes together, as a reading of manifests or a
+/// Service and its slices, takes effect together.
+const GATHER: Duration = Duration::from_millis(1);
+
+/// Takes in an event, and what comes together with it; whether all objects of a kind were listed.
+pub(super) async fn gather(
+    event: Event,
+    events: &mut (impl Stream<Item = Event> + Unpin),
+    known: &mut Known,
+) -> bool {
+    let mut listed = known.take_in(event);
+    let together = Instant::now() + GATHER;
+    for _ in 1..BATCH {
+        match timeout_at(together, events.next()).await {
+            Ok(Some(event)) => listed |= known.take_in(event),
+            _ => break,
+        }
+    }
+    listed
+}

@@ -1,0 +1,399 @@
+//! A plan in the making: what it writes, by phase, and what room that takes.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+use topo_lb_common::range::Range;
+use topo_lb_common::selection::INLINE;
+
+use super::capacity::Lack;
+use super::desired::{Desired, Target};
+use super::frontend::{Entry, Family, Frontend};
+use super::installed::Installed;
+use super::share::Pool;
+use super::slots::Slots;
+use super::step::{Plan, Step};
+use crate::cluster::ServiceId;
+use crate::topology::Chosen;
+
+/// How much of a Service is put into the maps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Value {
+    /// All of it.
+    Whole,
+    /// As many of its endpoints as fit inline, from this one on, counted around: it takes no slots.
+    Narrow(u64),
+    /// The same of those endpoints that are members already, or a single one where none is: it takes
+    /// hardly any new members.
+    Known(u64),
+    /// That connections are refused: it takes no endpoints.
+    Refusing,
+}
+
+impl Value {
+    /// What is published for a target, and the members that come with it.
+    fn of(self, target: &Target, index: u32, installed: &Installed) -> (Entry, Members) {
+        let whole = target.entry(index);
+        let is_known = |endpoint: SocketAddr| installed.member(index, endpoint).is_some();
+        match self {
+            Self::Whole => (whole, target.members().collect()),
+            Self::Narrow(first) => {
+                let row = whole.row[..usize::from(whole.count)].to_vec();
+                (inline(whole, &row, first, INLINE), target.members().collect())
+            }
+            Self::Known(first) => {
+                let all = whole.row[..usize::from(whole.count)].to_vec();
+                let known: Vec<Chosen> =
+                    all.iter().filter(|one| is_known(one.address())).copied().collect();
+                let entry = match known.as_slice() {
+                    [] => inline(whole, &all, first, 1),
+                    known => inline(whole, known, first, INLINE),
+                };
+                let used = |endpoint| entry.row.iter().any(|one| one.address() == endpoint);
+                let members = target.members().filter(|(at, _)| used(*at) || is_known(*at));
+                let members = members.collect();
+                (entry, members)
+            }
+            Self::Refusing => {
+                let row = Arc::default();
+                let refusing =
+                    Entry { count: 0, tier: None, spill: 0, affinity_seconds: 0, row, ..whole };
+                (refusing, Vec::new())
+            }
+        }
+    }
+}
+
+/// Endpoints, and whether each is chosen.
+type Members = Vec<(SocketAddr, bool)>;
+
+/// The entry with so many of these endpoints at most.
+fn inline(whole: Entry, endpoints: &[Chosen], first: u64, most: usize) -> Entry {
+    if endpoints.len() <= most && endpoints.len() == whole.row.len() {
+        return whole;
+    }
+    let count = endpoints.len();
+    let from = first as usize % count.max(1);
+    let row: Arc<[Chosen]> =
+        endpoints.iter().cycle().skip(from).take(count.min(most)).copied().collect();
+    Entry { count: row.len() as u16, spill: 0, row, ..whole }
+}
+
+/// A Service port that a Service keeps or gets: its index, and the members it is to have.
+#[derive(Default)]
+struct Port {
+    index: u32,
+    members: BTreeMap<SocketAddr, bool>,
+}
+
+/// What one Service needs: put into the draft only when all of it fits.
+#[derive(Default)]
+struct Part {
+    names: Vec<Step>,
+    fills: Vec<Step>,
+    members: Vec<Step>,
+    publishes: Vec<Step>,
+    owned: Vec<Frontend>,
+    new_frontends: [usize; 2],
+    new_members: [usize; 2],
+    taken_slots: Vec<(Family, u32, u32)>,
+    ports: BTreeMap<Arc<str>, Port>,
+}
+
+/// A plan in the making.
+pub(super) struct Draft<'a> {
+    installed: &'a Installed,
+    free_indexes: Box<dyn Iterator<Item = u32> + 'a>,
+    slots: [Slots; 2],
+    frontends: [usize; 2],
+    members: [usize; 2],
+    names: Vec<Step>,
+    fills: Vec<Step>,
+    set_members: Vec<Step>,
+    publishes: Vec<Step>,
+    owned: BTreeSet<Frontend>,
+    surplus: BTreeSet<Frontend>,
+    remove_members: Vec<Step>,
+    unname: Vec<Step>,
+    /// Maps in which nothing takes more room, by [`Pool::place`].
+    closed: [bool; Pool::ALL.len()],
+    /// Indexes that were meant for what did not fit.
+    spare_indexes: Vec<u32>,
+}
+
+impl<'a> Draft<'a> {
+    pub(super) fn new(installed: &'a Installed) -> Self {
+        Self {
+            installed,
+            free_indexes: Box::new(installed.indexes().free()),
+            slots: Family::BOTH.map(|family| installed.slots(family).clone()),
+            frontends: Family::BOTH.map(|family| installed.frontends_in(family)),
+            members: Family::BOTH.map(|family| installed.members_in(family)),
+            names: Vec::new(),
+            fills: Vec::new(),
+            set_members: Vec::new(),
+            publishes: Vec::new(),
+            owned: BTreeSet::new(),
+            surplus: BTreeSet::new(),
+            remove_members: Vec::new(),
+            unname: Vec::new(),
+            closed: [false; Pool::ALL.len()],
+            spare_indexes: Vec::new(),
+        }
+    }
+
+    /// From now on, only what takes no more room in this map is put in.
+    pub(super) const fn close(&mut self, pool: Pool) {
+        self.closed[pool.place()] = true;
+    }
+
+    /// Makes a Service this, and takes away what it has beyond; nothing where it does not fit.
+    pub(super) fn settle(
+        &mut self,
+        desired: &Desired,
+        id: &ServiceId,
+        value: Value,
+    ) -> Result<(), Pool> {
+        let ports = self.place(desired, id, value)?;
+        self.retire(id, &ports);
+        Ok(())
+    }
+
+    /// Takes away all that a Service has.
+    pub(super) fn remove(&mut self, id: &ServiceId) {
+        self.retire(id, &BTreeMap::new());
+    }
+
+    /// Leaves what a Service has as it is, but for frontends that are not its own any more. False, and
+    /// nothing is done, where none of them is.
+    pub(super) fn keep(&mut self, desired: &Desired, id: &ServiceId) -> bool {
+        let targets = desired.targets(id);
+        let wanted: BTreeSet<Frontend> = (targets.iter().enumerate())
+            .flat_map(|(place, target)| {
+                target.frontends.iter().filter(move |f| desired.owns(id, place, f)).copied()
+            })
+            .collect();
+        let installed = self.installed;
+        let ports: Vec<(u32, [Vec<Frontend>; 2])> = (installed.indexes().of_service(id))
+            .map(|(_, index)| {
+                let (kept, lost) =
+                    installed.frontends_of(index).partition(|frontend| wanted.contains(frontend));
+                (index, [kept, lost])
+            })
+            .collect();
+        if ports.iter().all(|(_, [kept, _])| kept.is_empty()) {
+            return false;
+        }
+        for (index, [kept, lost]) in ports {
+            if kept.is_empty() {
+                self.remove_port(index);
+            }
+            self.surplus.extend(lost);
+            self.owned.extend(kept);
+        }
+        true
+    }
+
+    /// How many entries of a map are free.
+    pub(super) fn free(&self, pool: Pool) -> u64 {
+        let size = pool.size(self.installed.capacity());
+        match pool {
+            Pool::Ports => {
+                size.saturating_sub((self.installed.indexes().len() + self.names.len()) as u64)
+            }
+            Pool::Frontends(family) => size.saturating_sub(self.frontends[family as usize] as u64),
+            Pool::Slots(family) => u64::from(self.slots[family as usize].available()),
+            Pool::Members(family) => size.saturating_sub(self.members[family as usize] as u64),
+        }
+    }
+
+    /// Takes in all that a Service needs, or, where it does not fit, nothing.
+    fn place(
+        &mut self,
+        desired: &Desired,
+        id: &ServiceId,
+        value: Value,
+    ) -> Result<BTreeMap<Arc<str>, Port>, Pool> {
+        let mut part = Part::default();
+        for (place, target) in desired.targets(id).iter().enumerate() {
+            let owned: Vec<Frontend> =
+                target.frontends.iter().filter(|f| desired.owns(id, place, f)).copied().collect();
+            if let Err(pool) = self.fit(target, value, owned, &mut part) {
+                for (family, base, length) in part.taken_slots {
+                    self.slots[family as usize].release(base, length);
+                }
+                self.spare_indexes.extend(part.names.iter().filter_map(|step| match step {
+                    Step::Name { index, .. } => Some(*index),
+                    _ => None,
+                }));
+                return Err(pool);
+            }
+        }
+        for family in [0, 1] {
+            self.frontends[family] += part.new_frontends[family];
+            self.members[family] += part.new_members[family];
+        }
+        self.names.append(&mut part.names);
+        self.fills.append(&mut part.fills);
+        self.set_members.append(&mut part.members);
+        self.publishes.append(&mut part.publishes);
+        self.owned.extend(part.owned);
+        Ok(part.ports)
+    }
+
+    fn fit(
+        &mut self,
+        target: &Target,
+        value: Value,
+        owned: Vec<Frontend>,
+        part: &mut Part,
+    ) -> Result<(), Pool> {
+        let capacity = self.installed.capacity();
+        let closed = self.closed;
+        let open = |pool: Pool| if closed[pool.place()] { Err(pool) } else { Ok(()) };
+        let index = match part.ports.get(&target.name) {
+            Some(port) => port.index,
+            None => match self.installed.indexes().get(&target.name) {
+                Some(index) => index,
+                None => {
+                    open(Pool::Ports)?;
+                    let spare = self.spare_indexes.pop().or_else(|| self.free_indexes.next());
+                    let index = spare.ok_or(Pool::Ports)?;
+                    part.names.push(Step::Name { index, name: target.name.clone() });
+                    index
+                }
+            },
+        };
+        let (entry, members) = value.of(target, index, self.installed);
+        for &frontend in &owned {
+            let family = frontend.family();
+            let before = self.installed.get(&frontend);
+            if before.is_some_and(|placed| placed.entry == entry) {
+                continue;
+            }
+            if before.is_none() {
+                part.new_frontends[family as usize] += 1;
+                let used = self.frontends[family as usize] + part.new_frontends[family as usize];
+                open(Pool::Frontends(family))?;
+                if used > capacity.services as usize {
+                    return Err(Pool::Frontends(family));
+                }
+            }
+            let slot_base = if entry.needs_slots() {
+                let length = entry.row.len() as u32;
+                let pool = Pool::Slots(family);
+                open(pool)?;
+                let base = self.slots[family as usize].allocate(length).ok_or(pool)?;
+                part.taken_slots.push((family, base, length));
+                part.fills.push(Step::FillSlots { family, base, row: entry.row.clone() });
+                Some(base)
+            } else {
+                None
+            };
+            part.publishes.push(Step::Publish { frontend, entry: entry.clone(), slot_base });
+        }
+        part.owned.extend(owned);
+        let port = part.ports.entry(target.name.clone()).or_default();
+        port.index = index;
+        for (endpoint, chosen) in members {
+            let known = self.installed.member(index, endpoint);
+            if known != Some(chosen) {
+                let family = Family::of(endpoint.ip());
+                let new = &mut part.new_members[family as usize];
+                *new += usize::from(known.is_none());
+                let used = self.members[family as usize] + *new;
+                if known.is_none() {
+                    open(Pool::Members(family))?;
+                    if used > capacity.members as usize {
+                        return Err(Pool::Members(family));
+                    }
+                }
+                part.members.push(Step::SetMember { index, endpoint, chosen });
+            }
+            port.members.insert(endpoint, chosen);
+        }
+        Ok(())
+    }
+
+    /// Takes away what a Service has installed beyond these ports.
+    fn retire(&mut self, id: &ServiceId, ports: &BTreeMap<Arc<str>, Port>) {
+        let installed = self.installed;
+        for (name, index) in installed.indexes().of_service(id) {
+            self.surplus.extend(installed.frontends_of(index).copied());
+            let Some(port) = ports.get(name) else {
+                self.remove_port(index);
+                continue;
+            };
+            let members = installed.members_of(index).map(|(endpoint, _)| endpoint);
+            let surplus = members.filter(|endpoint| !port.members.contains_key(endpoint));
+            self.remove_members
+                .extend(surplus.map(|endpoint| Step::RemoveMember { index, endpoint }));
+        }
+    }
+
+    fn remove_port(&mut self, index: u32) {
+        let members = self.installed.members_of(index);
+        self.remove_members
+            .extend(members.map(|(endpoint, _)| Step::RemoveMember { index, endpoint }));
+        self.unname.push(Step::Unname(index));
+    }
+
+    /// The plan, which leaves out these.
+    pub(super) fn finish(self, left_out: BTreeMap<ServiceId, Lack>) -> Plan {
+        let published = |step: &Step| match step {
+            Step::Publish { frontend, .. } => Some(*frontend),
+            _ => None,
+        };
+        let withdrawn: BTreeSet<Frontend> = self.surplus.difference(&self.owned).copied().collect();
+        let replaced = self.publishes.iter().filter_map(published).chain(withdrawn.iter().copied());
+        let freed: Vec<Step> = replaced.filter_map(|f| freed_slots(self.installed, &f)).collect();
+
+        let wide =
+            self.publishes.iter().filter_map(published).fold(self.installed.range(), widened);
+        let mut steps = Vec::new();
+        if wide != self.installed.range() {
+            steps.push(Step::SetRange(wide));
+        }
+        steps.extend(self.names);
+        steps.extend(self.fills);
+        steps.extend(self.set_members);
+        // Before what is published without them: a UDP flow asks once for each new value whether
+        // its endpoint is still a member, and never again if the answer was yes.
+        steps.extend(self.remove_members);
+        steps.extend(self.publishes);
+        steps.extend(withdrawn.iter().copied().map(Step::Withdraw));
+        if !freed.is_empty() || !self.unname.is_empty() {
+            steps.push(Step::Grace);
+            steps.extend(freed);
+            steps.extend(self.unname);
+        }
+        if !withdrawn.is_empty() {
+            let staying =
+                self.installed.placed().map(|(f, _)| f).filter(|f| !withdrawn.contains(f));
+            let narrow = staying
+                .chain(self.owned.iter())
+                .fold(Range::EMPTY, |range, frontend| widened(range, *frontend));
+            if narrow != wide {
+                steps.push(Step::SetRange(narrow));
+            }
+        }
+        Plan { steps, left_out }
+    }
+}
+
+fn freed_slots(installed: &Installed, frontend: &Frontend) -> Option<Step> {
+    let placed = installed.get(frontend)?;
+    let length = placed.entry.row.len() as u32;
+    placed.slot_base.map(|base| Step::FreeSlots { family: frontend.family(), base, length })
+}
+
+fn widened(range: Range, frontend: Frontend) -> Range {
+    match frontend.address {
+        IpAddr::V4(address) => range.with4(address.octets()),
+        IpAddr::V6(address) => {
+            let [a, b, c, d, e, f, g, h, ..] = address.octets();
+            range.with6([a, b, c, d, e, f, g, h])
+        }
+    }
+}

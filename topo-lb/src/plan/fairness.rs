@@ -1,0 +1,383 @@
+//! What a tenant may count on while the maps are full, for any tenants and any sequence of changes.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, SocketAddr};
+
+use proptest::prelude::*;
+use topo_lb_common::backend::Locality;
+
+use super::share::{self, Pool, Room};
+use super::{Capacity, Desired, Installed, Lack, Meanwhile, Ration, WhenFull, diff};
+use crate::cluster::{Protocol, ServiceId};
+use crate::datapath::commit::commit;
+use crate::datapath::memory::MemoryStore;
+use crate::topology::{Chosen, Route, Verdict};
+
+const SMALL: Capacity = Capacity { services: 16, slots: 80, members: 80, flows: 8, connections: 0 };
+
+fn id(tenant: u8, service: u8) -> ServiceId {
+    let namespace = ["aaa", "mmm", "nnn", "zzz"][usize::from(tenant)];
+    ServiceId { namespace: namespace.into(), name: format!("s{service}").as_str().into() }
+}
+
+/// What a Service wants.
+#[derive(Clone, Copy, Debug)]
+struct Wish {
+    tenant: u8,
+    service: u8,
+    /// None at all where it is gone.
+    ports: u8,
+    endpoints: u8,
+    /// Which endpoints: others after a roll-out.
+    generation: u8,
+    udp: bool,
+    strict: bool,
+}
+
+impl Wish {
+    fn id(&self) -> ServiceId {
+        id(self.tenant, self.service)
+    }
+
+    fn routes(&self) -> Vec<Route> {
+        let port = |port: u8| {
+            let host = |host| IpAddr::from([10, self.generation, self.service, host]);
+            let endpoint = |at| Chosen::new(SocketAddr::new(host(at), 80), Locality::from_byte(0));
+            Route {
+                frontends: vec![IpAddr::from([10, 96, self.tenant, self.service])],
+                port: 80 + u16::from(port),
+                protocol: if self.udp { Protocol::Udp } else { Protocol::Tcp },
+                verdict: if self.endpoints == 0 { Verdict::Refuse } else { Verdict::Route },
+                tier: None,
+                endpoints: (0..self.endpoints).map(endpoint).collect(),
+                wider: Vec::new(),
+                spill: 0,
+                strict: self.strict,
+                affinity_seconds: None,
+                serving: Vec::new(),
+                name: format!("{}:p{port}", self.id()).as_str().into(),
+            }
+        };
+        (0..self.ports).map(port).collect()
+    }
+}
+
+fn wish() -> impl Strategy<Value = Wish> {
+    // A Service keeps its protocol, and with it its frontends.
+    let numbers = (0u8..4, 0u8..8, 0u8..4, 0u8..40, 0u8..3);
+    (numbers, any::<bool>()).prop_map(
+        |((tenant, service, ports, endpoints, generation), strict)| Wish {
+            udp: service % 2 == 1,
+            tenant,
+            service,
+            ports,
+            endpoints,
+            generation,
+            strict,
+        },
+    )
+}
+
+struct World {
+    desired: Desired,
+    installed: Installed,
+    store: MemoryStore,
+    ration: Ration,
+    left_out: BTreeMap<ServiceId, Lack>,
+    /// Services for which others may have given up room while the last wishes were met: within their
+    /// shares, or strict.
+    waited: BTreeSet<ServiceId>,
+    refuses: bool,
+}
+
+impl World {
+    fn new(capacity: Capacity, when_full: WhenFull) -> Self {
+        Self {
+            desired: Desired::default(),
+            installed: Installed::new(capacity),
+            store: MemoryStore::new(capacity),
+            ration: Ration::new(when_full, 5),
+            left_out: BTreeMap::new(),
+            waited: BTreeSet::new(),
+            refuses: when_full == WhenFull::RefuseStrict,
+        }
+    }
+
+    /// As the agent does; the Services that were within their shares.
+    fn meet(&mut self, wishes: &[Wish]) -> BTreeSet<ServiceId> {
+        let mut touched: BTreeSet<_> = std::mem::take(&mut self.left_out).into_keys().collect();
+        for wish in wishes {
+            touched.extend(self.desired.set(wish.id(), wish.routes()));
+        }
+        self.ration.renew();
+        self.waited.clear();
+        let within = share::within(&self.desired, &self.installed);
+        for plans in 0.. {
+            assert!(plans < 40, "it never settles: {:?}", self.left_out);
+            let plan = diff::plan(&self.desired, &self.installed, &touched, &mut self.ration);
+            commit(&plan, &mut self.store, &mut self.installed).unwrap();
+            let waits = |id: &&ServiceId| {
+                within.contains(*id) || self.refuses && self.desired.is_strict(id)
+            };
+            self.waited.extend(plan.left_out.keys().filter(waits).cloned());
+            let makes_room = plan.makes_room();
+            self.left_out = plan.left_out;
+            touched = self.left_out.keys().cloned().collect();
+            if !makes_room || touched.is_empty() {
+                break;
+            }
+        }
+        within
+    }
+
+    /// Services with a frontend whose connections go to endpoints.
+    fn serving(&self) -> BTreeSet<ServiceId> {
+        self.desired.services().filter(|id| share::serves(&self.installed, id)).cloned().collect()
+    }
+}
+
+fn lacks(meanwhile: Meanwhile) -> impl Fn(&Lack) -> bool {
+    move |lack| lack.meanwhile == meanwhile
+}
+
+#[test]
+fn a_tenant_that_fills_the_maps_leaves_others_their_shares() {
+    let mut world = World::new(SMALL, WhenFull::Leave);
+    let crowd: Vec<Wish> = (0..8)
+        .map(|service| Wish {
+            tenant: 0,
+            service,
+            ports: 2,
+            endpoints: 9,
+            generation: 0,
+            udp: true,
+            strict: false,
+        })
+        .collect();
+    world.meet(&crowd);
+    assert!(!world.left_out.is_empty(), "they fit: this shows nothing");
+    let few: Vec<Wish> =
+        (0..2).map(|service| Wish { tenant: 3, endpoints: 4, ..crowd[service] }).collect();
+    world.meet(&few);
+    for wish in few {
+        assert_eq!(world.left_out.get(&wish.id()), None);
+        assert!(share::serves(&world.installed, &wish.id()));
+    }
+}
+
+#[test]
+fn a_strict_service_without_room_is_refused_where_that_is_asked_for() {
+    for (when_full, wanted) in
+        [(WhenFull::Leave, Meanwhile::KubeProxy), (WhenFull::RefuseStrict, Meanwhile::Refused)]
+    {
+        let mut world = World::new(SMALL, when_full);
+        let large = Wish {
+            tenant: 0,
+            service: 0,
+            ports: 1,
+            endpoints: 200,
+            generation: 0,
+            udp: false,
+            strict: true,
+        };
+        let soft = Wish { service: 1, strict: false, ..large };
+        world.meet(&[large, soft]);
+        assert!(lacks(wanted)(&world.left_out[&large.id()]), "{:?}", world.left_out);
+        assert!(lacks(Meanwhile::KubeProxy)(&world.left_out[&soft.id()]));
+    }
+}
+
+#[test]
+fn a_refusal_takes_the_frontend_of_a_soft_service_over_its_share() {
+    let mut world = World::new(Capacity { services: 4, ..SMALL }, WhenFull::RefuseStrict);
+    let one = Wish {
+        tenant: 0,
+        service: 6,
+        ports: 1,
+        endpoints: 1,
+        generation: 0,
+        udp: false,
+        strict: false,
+    };
+    let two = Wish { service: 7, ports: 2, ..one };
+    world.meet(&[one, two, Wish { tenant: 3, ..one }]);
+    assert_eq!(world.left_out, BTreeMap::new());
+    // Two frontends are a share. The strict Service has too many endpoints for its own.
+    let strict = Wish { tenant: 3, service: 0, endpoints: 200, strict: true, ..one };
+    world.meet(&[strict]);
+    let left_out: Vec<_> = world.left_out.iter().map(|(id, lack)| (id, lack.meanwhile)).collect();
+    let wanted = [(&two.id(), Meanwhile::KubeProxy), (&strict.id(), Meanwhile::Refused)];
+    assert_eq!(left_out, wanted);
+}
+
+#[test]
+fn a_new_port_that_finds_no_room_leaves_the_others_as_they_were() {
+    let mut world = World::new(Capacity { services: 4, ..SMALL }, WhenFull::Leave);
+    let one = Wish {
+        tenant: 0,
+        service: 6,
+        ports: 2,
+        endpoints: 1,
+        generation: 0,
+        udp: false,
+        strict: false,
+    };
+    world.meet(&[one, Wish { service: 7, ..one }]);
+    let before: Vec<_> = world.installed.placed().map(|(frontend, _)| *frontend).collect();
+    // By name, the other one comes before it: all of the share but two is that one's.
+    let three = Wish { service: 7, ports: 3, generation: 1, ..one };
+    world.meet(&[three]);
+    assert!(lacks(Meanwhile::LastGood)(&world.left_out[&three.id()]), "{:?}", world.left_out);
+    let after: Vec<_> = world.installed.placed().map(|(frontend, _)| *frontend).collect();
+    assert_eq!(before, after);
+}
+
+#[test]
+fn new_members_that_find_no_room_leave_those_that_serve() {
+    let capacity = Capacity { members: 10, ..SMALL };
+    let mut world = World::new(capacity, WhenFull::Leave);
+    let one = Wish {
+        tenant: 0,
+        service: 0,
+        ports: 1,
+        endpoints: 8,
+        generation: 0,
+        udp: true,
+        strict: true,
+    };
+    world.meet(&[one]);
+    // For all of the new ones there is room when the old ones are gone.
+    world.meet(&[Wish { generation: 1, ..one }]);
+    assert_eq!(world.left_out, BTreeMap::new());
+    world.meet(&[Wish { generation: 1, endpoints: 12, ..one }]);
+    assert!(lacks(Meanwhile::Narrowed)(&world.left_out[&one.id()]), "{:?}", world.left_out);
+    let (_, placed) = world.installed.placed().next().unwrap();
+    assert_eq!(placed.entry.row.len(), 8);
+}
+
+#[test]
+fn new_endpoints_that_find_no_slots_are_used_as_far_as_they_fit_inline() {
+    let capacity = Capacity { slots: 30, ..SMALL };
+    let mut world = World::new(capacity, WhenFull::Leave);
+    let one = Wish {
+        tenant: 0,
+        service: 0,
+        ports: 1,
+        endpoints: 20,
+        generation: 0,
+        udp: false,
+        strict: true,
+    };
+    world.meet(&[one]);
+    // Its old endpoints hold twenty of the thirty slots; what they leave is enough, once they are gone.
+    world.meet(&[Wish { generation: 1, ..one }]);
+    assert_eq!(world.left_out, BTreeMap::new());
+    // Of these, there is never room for all.
+    world.meet(&[Wish { generation: 2, endpoints: 35, ..one }]);
+    assert!(lacks(Meanwhile::Narrowed)(&world.left_out[&one.id()]), "{:?}", world.left_out);
+    let (_, placed) = world.installed.placed().next().unwrap();
+    assert_eq!(placed.entry.row.len(), 8);
+    assert!(
+        placed.entry.row.iter().all(|chosen| chosen.address().ip() > IpAddr::from([10, 2, 0, 0]))
+    );
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(150))]
+
+    #[test]
+    fn no_service_within_its_share_lacks_what_one_over_its_share_has(
+        batches in prop::collection::vec(prop::collection::vec(wish(), 1..6), 1..10),
+        refuses: bool,
+    ) {
+        let when_full = if refuses { WhenFull::RefuseStrict } else { WhenFull::Leave };
+        let mut world = World::new(SMALL, when_full);
+        for batch in batches {
+            let within = world.meet(&batch);
+            let mut over = Room::default();
+            for id in world.desired.services().filter(|id| !within.contains(*id)) {
+                let held = Room::held(&world.installed, id);
+                Pool::ALL.iter().for_each(|&pool| over.add(pool, held.0[pool.place()] as usize));
+            }
+            for (id, lack) in world.left_out.iter().filter(|(id, _)| within.contains(*id)) {
+                let short: Vec<Pool> =
+                    Pool::ALL.into_iter().filter(|pool| pool.shortage() == lack.of).collect();
+                let wanted = Room::wanted(&world.desired, id);
+                let is_taken = short
+                    .iter()
+                    .any(|pool| wanted.0[pool.place()] > 0 && over.0[pool.place()] == 0);
+                prop_assert!(is_taken, "{id} lacks {lack:?}; over their shares: {over:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_serves_goes_on_unless_somebody_within_its_share_needs_the_room(
+        batches in prop::collection::vec(prop::collection::vec(wish(), 1..6), 1..10),
+        refuses: bool,
+    ) {
+        let when_full = if refuses { WhenFull::RefuseStrict } else { WhenFull::Leave };
+        let mut world = World::new(SMALL, when_full);
+        for batch in batches {
+            let before = world.serving();
+            let within = world.meet(&batch);
+            let after = world.serving();
+            for id in before.difference(&after) {
+                if world.desired.targets(id).is_empty() || world.desired.refuses(id) { continue; }
+                prop_assert!(!within.contains(id), "{id} is within its share: {:?}", world.left_out);
+                prop_assert!(!world.waited.is_empty(), "{id} has lost its endpoints for nothing");
+            }
+        }
+    }
+
+    /// With shares of a quarter each, less the eighth: what fits in there is always there, whatever
+    /// others want.
+    #[test]
+    fn a_small_tenant_is_always_served(
+        batches in prop::collection::vec(prop::collection::vec(wish(), 1..6), 1..10),
+        endpoints in 1u8..8,
+    ) {
+        let mut world = World::new(SMALL, WhenFull::Leave);
+        let small = |generation| Wish {
+            tenant: 3, service: 0, ports: 2, endpoints, generation, udp: true, strict: true,
+        };
+        for (number, mut batch) in batches.into_iter().enumerate() {
+            batch.retain(|wish| wish.tenant != 3);
+            batch.push(small((number % 3) as u8));
+            world.meet(&batch);
+            prop_assert_eq!(world.left_out.get(&id(3, 0)), None);
+            prop_assert!(share::serves(&world.installed, &id(3, 0)));
+        }
+    }
+
+    #[test]
+    fn where_all_fits_nothing_is_left_out(
+        batches in prop::collection::vec(prop::collection::vec(wish(), 1..6), 1..10),
+    ) {
+        let mut world = World::new(Capacity::default(), WhenFull::RefuseStrict);
+        for batch in batches {
+            world.meet(&batch);
+            prop_assert_eq!(&world.left_out, &BTreeMap::new());
+        }
+    }
+
+    #[test]
+    fn whoever_refuses_the_strict_leaves_none_to_others_while_soft_ones_have_frontends(
+        batches in prop::collection::vec(prop::collection::vec(wish(), 1..6), 1..10),
+    ) {
+        let mut world = World::new(SMALL, WhenFull::RefuseStrict);
+        for batch in batches {
+            let within = world.meet(&batch);
+            let leaks = world.left_out.iter().any(|(id, lack)| {
+                world.desired.is_strict(id) && lack.meanwhile == Meanwhile::KubeProxy
+            });
+            if !leaks { continue; }
+            let soft = world.desired.services().filter(|id| {
+                !within.contains(*id)
+                    && !world.desired.is_strict(id)
+                    && Room::held(&world.installed, id).0[Pool::Ports.place()] > 0
+            });
+            prop_assert_eq!(soft.count(), 0, "{:?}", world.left_out);
+        }
+    }
+}

@@ -1,0 +1,213 @@
+//! Fair shares of the maps among namespaces, for when the maps do not hold everything. Pure.
+//!
+//! Each map is divided among the namespaces that want entries in it, max-min fairly: a namespace gets
+//! all that it wants, or as much as any other that wants more. An eighth of each map is not divided:
+//! new entries are written before old ones are removed.
+//!
+//! A Service is within its namespace's share if it fits into it, in every map, together with the
+//! Services of its namespace that come before it. Those that already have endpoints in the maps come
+//! first, then the others; both by name.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::capacity::{Capacity, Shortage};
+use super::desired::Desired;
+use super::frontend::{Family, Frontend};
+use super::installed::Installed;
+use crate::cluster::ServiceId;
+
+/// A map whose entries can run out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pool {
+    /// Service ports.
+    Ports,
+    /// Frontends.
+    Frontends(Family),
+    /// Endpoints of Services that do not fit inline.
+    Slots(Family),
+    /// Endpoints of UDP Services and of Services with session affinity.
+    Members(Family),
+}
+
+impl Pool {
+    /// All of them.
+    pub const ALL: [Self; 7] = [
+        Self::Ports,
+        Self::Frontends(Family::V4),
+        Self::Frontends(Family::V6),
+        Self::Slots(Family::V4),
+        Self::Slots(Family::V6),
+        Self::Members(Family::V4),
+        Self::Members(Family::V6),
+    ];
+
+    /// Its place in [`ALL`](Self::ALL).
+    pub const fn place(self) -> usize {
+        match self {
+            Self::Ports => 0,
+            Self::Frontends(family) => 1 + family as usize,
+            Self::Slots(family) => 3 + family as usize,
+            Self::Members(family) => 5 + family as usize,
+        }
+    }
+
+    /// What a Service lacks that finds no room in it.
+    pub const fn shortage(self) -> Shortage {
+        match self {
+            Self::Ports | Self::Frontends(_) => Shortage::Services,
+            Self::Slots(_) | Self::Members(_) => Shortage::Endpoints,
+        }
+    }
+
+    /// How many entries it holds.
+    pub const fn size(self, capacity: Capacity) -> u64 {
+        (match self {
+            Self::Ports | Self::Frontends(_) => capacity.services,
+            Self::Slots(_) => capacity.slots,
+            Self::Members(_) => capacity.members,
+        }) as u64
+    }
+}
+
+/// Numbers of entries, one for each of [`Pool::ALL`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Room(pub [u64; Pool::ALL.len()]);
+
+impl Room {
+    /// So many more of this one.
+    pub const fn add(&mut self, pool: Pool, count: usize) {
+        self.0[pool.place()] += count as u64;
+    }
+
+    fn plus(mut self, other: &Self) -> Self {
+        self.0.iter_mut().zip(other.0).for_each(|(sum, more)| *sum += more);
+        self
+    }
+
+    fn fits(&self, limit: &Self) -> bool {
+        self.0.iter().zip(limit.0).all(|(count, limit)| *count <= limit)
+    }
+
+    /// What a Service needs to be there whole.
+    pub fn wanted(desired: &Desired, id: &ServiceId) -> Self {
+        let mut room = Self::default();
+        let mut names = BTreeSet::new();
+        for (place, target) in desired.targets(id).iter().enumerate() {
+            if names.insert(&target.name) {
+                room.add(Pool::Ports, 1);
+            }
+            let owned = target.frontends.iter().filter(|f| desired.owns(id, place, f)).count();
+            let entry = target.entry(0);
+            room.add(Pool::Frontends(target.family), owned);
+            if entry.needs_slots() {
+                room.add(Pool::Slots(target.family), owned * entry.row.len());
+            }
+            room.add(Pool::Members(target.family), target.members().count());
+        }
+        room
+    }
+
+    /// What a Service has.
+    pub fn held(installed: &Installed, id: &ServiceId) -> Self {
+        let mut room = Self::default();
+        for (_, index) in installed.indexes().of_service(id) {
+            room.add(Pool::Ports, 1);
+            for frontend in installed.frontends_of(index) {
+                room.add(Pool::Frontends(frontend.family()), 1);
+                let placed = installed.get(frontend).filter(|placed| placed.slot_base.is_some());
+                let slots = placed.map_or(0, |placed| placed.entry.row.len());
+                room.add(Pool::Slots(frontend.family()), slots);
+            }
+            for (endpoint, _) in installed.members_of(index) {
+                room.add(Pool::Members(Family::of(endpoint.ip())), 1);
+            }
+        }
+        room
+    }
+}
+
+/// Whether connections to a Service go to endpoints by what is installed.
+pub fn serves(installed: &Installed, id: &ServiceId) -> bool {
+    let routes = |frontend: &Frontend| installed.get(frontend).is_some_and(|it| it.entry.count > 0);
+    installed.indexes().of_service(id).any(|(_, index)| installed.frontends_of(index).any(routes))
+}
+
+/// The Services that are within the shares of their namespaces.
+pub fn within(desired: &Desired, installed: &Installed) -> BTreeSet<ServiceId> {
+    let wanted: Vec<(&ServiceId, Room)> =
+        desired.services().map(|id| (id, Room::wanted(desired, id))).collect();
+    let mut demands: BTreeMap<&str, Room> = BTreeMap::new();
+    for (id, room) in &wanted {
+        let demand = demands.entry(&id.namespace).or_default();
+        *demand = demand.plus(room);
+    }
+    let shares = Room(Pool::ALL.map(|pool| {
+        let size = pool.size(installed.capacity());
+        let demands = demands.values().map(|demand| demand.0[pool.place()]).collect();
+        share(size - size / 8, demands)
+    }));
+    let (first, then): (Vec<_>, Vec<_>) =
+        wanted.into_iter().partition(|(id, _)| serves(installed, id));
+    let mut taken: BTreeMap<&str, Room> = BTreeMap::new();
+    first
+        .into_iter()
+        .chain(then)
+        .filter(|(id, room)| {
+            let taken = taken.entry(&id.namespace).or_default();
+            let sum = taken.plus(room);
+            let fits = sum.fits(&shares);
+            if fits {
+                *taken = sum;
+            }
+            fits
+        })
+        .map(|(id, _)| id.clone())
+        .collect()
+}
+
+/// The most that each may have of `capacity`, max-min fairly: without bound where there is enough for
+/// all.
+fn share(capacity: u64, mut demands: Vec<u64>) -> u64 {
+    demands.sort_unstable();
+    let mut left = capacity;
+    for (done, demand) in demands.iter().enumerate() {
+        let share = left / (demands.len() - done) as u64;
+        if *demand > share {
+            return share;
+        }
+        left -= demand;
+    }
+    u64::MAX
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn what_some_do_not_want_is_for_those_who_want_more() {
+        assert_eq!(share(100, vec![10, 20, 30]), u64::MAX);
+        assert_eq!(share(100, vec![100, 50, 50]), 33);
+        assert_eq!(share(100, vec![10, 1_000, 1_000]), 45);
+        assert_eq!(share(100, vec![1_000]), 100);
+        assert_eq!(share(0, vec![1]), 0);
+        assert_eq!(share(0, vec![]), u64::MAX);
+    }
+
+    proptest! {
+        #[test]
+        fn shares_fit_and_nobody_wants_what_is_left(
+            capacity in 0u64..1_000,
+            demands in prop::collection::vec(0u64..300, 1..20),
+        ) {
+            let most = share(capacity, demands.clone());
+            let given: u64 = demands.iter().map(|demand| *demand.min(&most)).sum();
+            prop_assert!(given <= capacity);
+            // Less than one for each that wants more.
+            let unmet = demands.iter().filter(|demand| **demand > most).count() as u64;
+            prop_assert!(unmet == 0 || capacity - given < unmet);
+        }
+    }
+}
