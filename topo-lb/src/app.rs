@@ -191,7 +191,9 @@ async fn follow(
     let mut kernel = Kernel::read(datapath.maps_directory())?;
     // Maps that take the places of others are empty.
     known.standing.begin(attached && kernel.installed.placed().next().is_some());
-    known.telemetry.left_before(kernel.left_before.iter().map(|name| &**name));
+    known
+        .telemetry
+        .left_before(kernel.left_before.iter().map(|(name, lack)| (&**name, lack.meanwhile)));
     known.reconciler.expect_all(&kernel.installed);
     let writes = kernel.settle(&mut known).context("the first plan could not be carried out")?;
     exclusions::begin(&config, pods, datapath.maps_directory(), &figures).await?;

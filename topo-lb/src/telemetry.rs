@@ -141,7 +141,7 @@ impl Telemetry {
     }
 
     /// Notes which Services, as `namespace/name`, the last agent has left out for lack of room.
-    pub fn left_before<'a>(&mut self, left_out: impl IntoIterator<Item = &'a str>) {
+    pub fn left_before<'a>(&mut self, left_out: impl IntoIterator<Item = (&'a str, Meanwhile)>) {
         self.ledger.begin(left_out);
     }
 

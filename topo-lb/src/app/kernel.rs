@@ -24,7 +24,7 @@ pub(super) struct Kernel {
     quarantine: Quarantine,
     left_out: LeftOutMap,
     /// Services, as `namespace/name`, that the last agent has left out.
-    pub(super) left_before: Vec<Arc<str>>,
+    pub(super) left_before: Vec<(Arc<str>, Lack)>,
     /// Services that people were told lack room; nothing before the first plan.
     told: Option<BTreeMap<ServiceId, Lack>>,
     /// What has stopped serving, until somebody takes it.
@@ -35,7 +35,7 @@ impl Kernel {
     pub(super) fn read(maps: &Path) -> anyhow::Result<Self> {
         let mut store = BpfStore::open(maps)?;
         let installed = take_over(&mut store)?;
-        let left_before = left_out::read(maps)?.into_iter().map(|(name, _)| name).collect();
+        let left_before = left_out::read(maps)?;
         Ok(Self {
             store,
             installed,

@@ -23,13 +23,12 @@ fn uid(reconciler: &Reconciler, id: &ServiceId) -> Option<Uid> {
 
 impl Ledger {
     /// Notes which Services, as `namespace/name`, the last agent has left out and told of.
-    pub fn begin<'a>(&mut self, left_out: impl IntoIterator<Item = &'a str>) {
-        let ids = left_out.into_iter().filter_map(|name| name.split_once('/'));
-        let id = |(namespace, name): (&str, &str)| ServiceId {
-            namespace: namespace.into(),
-            name: name.into(),
-        };
-        self.left_out = ids.map(id).collect();
+    pub fn begin<'a>(&mut self, left_out: impl IntoIterator<Item = (&'a str, Meanwhile)>) {
+        let told = left_out.into_iter().filter_map(|(name, meanwhile)| {
+            let (namespace, name) = name.split_once('/')?;
+            Some((ServiceId { namespace: namespace.into(), name: name.into() }, meanwhile))
+        });
+        self.left_out = told.collect();
     }
 
     /// Looks at Services that were computed anew, those closer that may be a concern; what is news of

@@ -28,7 +28,7 @@ pub fn reads_other_nodes<'a>(
         return None;
     }
     let policy = policy::of(service);
-    if !policy.is_in(scope, service) {
+    if policy.bypass(scope, service).is_some() {
         return None;
     }
     let here = Here::of(state, this_node);

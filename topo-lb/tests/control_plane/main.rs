@@ -41,7 +41,7 @@ impl Known {
                     let _ = self.state.apply(update, "n1");
                 }
                 Ok(Some(Event::Synced)) => self.synced = true,
-                Ok(Some(Event::Freshness(_))) => {}
+                Ok(Some(Event::Freshness(_) | Event::Pods(_))) => {}
                 Ok(Some(Event::Trouble(trouble))) => self.troubles.push(trouble),
                 Ok(None) => panic!("the stream has ended"),
                 Err(_) => panic!("{what} was not heard of; troubles: {:#?}", self.troubles),

@@ -10,6 +10,7 @@ use futures::{FutureExt, StreamExt};
 use super::follow::{Pace, follow_at};
 use super::{Following, follow, parse, read};
 use crate::cluster::{Node, Service, ServiceId, Slice, State, Update};
+use crate::exclusion::Pod;
 use crate::source::{Event, Listing};
 
 const NODE: &str = "apiVersion: v1\nkind: Node\nmetadata: {name: n1, labels: {pool: beijing}}\n";
@@ -361,7 +362,7 @@ async fn until(following: &mut Following, mut enough: impl FnMut(&All) -> bool) 
         loop {
             match following.next().await.expect("it never ends") {
                 Event::Update(update) => all.take(update),
-                Event::Synced | Event::Freshness(_) => {}
+                Event::Synced | Event::Freshness(_) | Event::Pods(_) => {}
                 Event::Trouble(trouble) => panic!("{trouble}"),
             }
             if enough(&all) {
@@ -443,6 +444,38 @@ async fn the_first_reading_is_nodes_slices_services_and_synced() {
     looks(&following).await;
     let more = waiting(&mut following);
     assert!(more.is_none(), "nothing changed, and yet {more:?}");
+}
+
+#[tokio::test]
+async fn pods_that_say_which_they_are_are_said_as_long_as_there_are_any() {
+    const PODS: &str = "\
+{apiVersion: v1, kind: Pod, metadata: {name: a, uid: 1-2, annotations: {topo-lb.io/exclude: 'true'}}}
+---
+{apiVersion: v1, kind: Pod, metadata: {name: of a template}, spec: {containers: []}}
+";
+    async fn pods(following: &mut Following) -> Vec<Pod> {
+        let next = async {
+            loop {
+                if let Event::Pods(pods) = following.next().await.expect("it never ends") {
+                    return pods;
+                }
+            }
+        };
+        tokio::time::timeout(PATIENCE, next).await.expect("nothing came")
+    }
+    let folder = Folder::new();
+    let path = folder.write("pods.yaml", PODS);
+    folder.write("nodes.yaml", NODE);
+    let mut following = follow(folder.0.clone()).unwrap();
+    let wanted = Pod {
+        uid: "1-2".into(),
+        namespace: "default".into(),
+        name: "a".into(),
+        exclude: Some("true".into()),
+    };
+    assert_eq!(pods(&mut following).await, [wanted]);
+    fs::remove_file(path).unwrap();
+    assert_eq!(pods(&mut following).await, []);
 }
 
 #[tokio::test]
@@ -581,7 +614,7 @@ async fn an_object_that_turns_bad_stays_as_it_was_while_others_change() {
             match event {
                 Event::Update(update) => drop(state.apply(update, "n1")),
                 Event::Trouble(trouble) => said.push(trouble),
-                Event::Synced | Event::Freshness(_) => {}
+                Event::Synced | Event::Freshness(_) | Event::Pods(_) => {}
             }
         }
         let id = ServiceId { namespace: "default".into(), name: "web".into() };

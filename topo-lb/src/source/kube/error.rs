@@ -151,9 +151,17 @@ impl KubeError {
     }
 }
 
-/// Whether TLS failed: with rustls' own error at any depth, whatever its words.
+/// Whether TLS failed: with rustls' own error at any depth, whatever its words, or since the server hung
+/// up while the connection was made, which it can do only once TLS has begun.
 pub(super) fn is_insecure(error: &::kube::Error) -> bool {
+    let is_connect = |cause: &(dyn std::error::Error + 'static)| {
+        cause.downcast_ref().is_some_and(hyper_util::client::legacy::Error::is_connect)
+    };
+    let hung_up = |cause: &(dyn std::error::Error + 'static)| {
+        cause.downcast_ref().is_some_and(|it: &io::Error| it.kind() == io::ErrorKind::UnexpectedEof)
+    };
     causes(error).any(|cause| cause.is::<rustls::Error>())
+        || causes(error).any(is_connect) && causes(error).any(hung_up)
 }
 
 /// What lies at the bottom: the layers above say only that a request failed.

@@ -8,7 +8,7 @@ use futures::{Stream, StreamExt as _};
 use k8s_openapi::api::core::v1;
 use tokio::time::sleep;
 
-use super::backoff::{pause, random};
+use super::backoff::{LONGEST, pause, random};
 use super::{KubeError, Server};
 use crate::exclusion::{ANNOTATION, Pod, Said};
 
@@ -59,7 +59,7 @@ impl Watch {
                         return Said::Trouble(sentence);
                     }
                     self.failures = self.failures.saturating_add(1);
-                    sleep(pause(self.failures, random())).await;
+                    sleep(pause(self.failures, LONGEST, random())).await;
                 }
                 None => self.events = events(&self.server, &self.node),
             }
