@@ -67,7 +67,7 @@ pub fn refused(
     for pair in names.iter() {
         let (Raw(index), Raw(name)) = pair.map_err(failed(maps::NAMES, "read"))?;
         if let Some(name) = encode::read_name(&name)
-            && wanted(&name)
+            && wanted(name)
         {
             all.insert(name.into(), counters(&per_cpu, index)?.refused);
         }
