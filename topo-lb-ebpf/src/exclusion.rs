@@ -31,7 +31,7 @@ fn is_excluded() -> bool {
         if cgroup == 0 {
             return false;
         }
-        if EXCLUDED.get_ptr(&ExcludedKey { cgroup }).is_some() {
+        if EXCLUDED.get_ptr(ExcludedKey { cgroup }).is_some() {
             return true;
         }
         step += 1;
