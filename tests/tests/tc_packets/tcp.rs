@@ -72,7 +72,7 @@ fn a_connection_whose_endpoint_is_gone_and_silent_is_reset() -> Result<()> {
         programs.age(Duration::from_secs(40))?;
         expect(&mut programs, "has answered", Hook::Egress, &answer, (NEXT, web, client))?;
         expect(&mut programs, "goes on", Hook::Ingress, &data, (NEXT, client, a))?;
-        programs.age(Duration::from_secs(1))?;
+        programs.age(Duration::from_secs(2))?;
         expect(&mut programs, "sent again", Hook::Ingress, &data, (NEXT, client, a))?;
         programs.age(Duration::from_secs(40))?;
         let out = expect(&mut programs, "is silent", Hook::Ingress, &data, (BACK, web, client))?;
