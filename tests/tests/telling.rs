@@ -7,7 +7,7 @@ use anyhow::{Context as _, Result, ensure};
 use kube::api::{DynamicObject, ListParams, Patch, PatchParams};
 use serde_json::{Value, json};
 use topo_lb_tests::agent::{Agent, Binary};
-use topo_lb_tests::api::{self, READ, allow, change, create, installed, reading};
+use topo_lb_tests::api::{self, READ, allow, create, installed, reading};
 use topo_lb_tests::cluster::{Cluster, NodePlan};
 use topo_lb_tests::control_plane::{AGENT, ControlPlane};
 use topo_lb_tests::foreign::{self, Foreign, Means, Rule};
@@ -136,7 +136,7 @@ fn a_node_shows_once_that_others_decide_before_topo_lb() -> Result<()> {
         let means = if foreign::orders(node)? { Means::First } else { Means::Link };
         let place = if means == Means::First { node.to_owned() } else { node.join("client") };
         let other = Foreign::attach(&place, means, &rules)?;
-        let event = wait_for(plane, HERE, "ConnectionsOverridden")?;
+        let event = wait_for(plane, HERE, "ConnectionsOverridden", SOON)?;
         ensure!(event["type"] == "Warning" && event["regarding"]["kind"] == "Node", "{event}");
         let note = event["note"].as_str().unwrap_or_default();
         let is_named = |id| note.contains(&format!("program {id} ({}) runs before", foreign::NAME));

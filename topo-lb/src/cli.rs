@@ -32,7 +32,7 @@ Examples:
 
 Stopping the agent leaves the datapath in place: connections go on by the last known state.
 `topo-lb cleanup` removes it.")]
-    Agent(AgentArgs),
+    Agent(Box<AgentArgs>),
     /// Say which endpoints a node may use, and why; needs no privileges and no kernel
     #[command(after_help = "\
 Examples:

@@ -57,6 +57,7 @@ mod tests {
         let mut state = State::default();
         let service = Service {
             id: id.clone(),
+            uid: None,
             cluster_ips: vec![address],
             ports: Vec::new(),
             policy: Arc::default(),

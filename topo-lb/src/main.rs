@@ -30,7 +30,7 @@ use topo_lb::{check, explain, heap, lint, list, source};
 
 fn main() -> ExitCode {
     let result = match Cli::parse().command {
-        Command::Agent(args) => run_agent(args),
+        Command::Agent(args) => run_agent(*args),
         Command::Explain(args) => run_explain(&args),
         Command::Lint(args) => run_lint(&args),
         Command::List(args) => run_list(&args),

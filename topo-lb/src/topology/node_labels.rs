@@ -83,6 +83,7 @@ mod tests {
     fn service(policy: PolicySources) -> Service {
         Service {
             id: id(),
+            uid: None,
             cluster_ips: vec![[10, 96, 0, 5].into()],
             ports: vec![ServicePort { name: "".into(), port: 80, protocol: Protocol::Tcp }],
             policy: Arc::new(policy),
