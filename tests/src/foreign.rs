@@ -10,6 +10,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
+use topo_lb::datapath::memlock;
 
 /// The name of its programs.
 pub const NAME: &str = "foreign_lb";
@@ -73,6 +74,7 @@ impl Foreign {
     /// # Errors
     /// The kernel refuses.
     pub fn attach(cgroup: &Path, means: Means, rules: &[Rule]) -> Result<Self> {
+        memlock::lift_limit();
         let mut attached = Vec::new();
         for rule in rules {
             for attach_type in rule.hooks() {

@@ -11,6 +11,7 @@ use serde::Serialize;
 use crate::datapath::capability;
 use crate::datapath::effective;
 use crate::datapath::lock::{Lock, LockError};
+use crate::datapath::memlock;
 use crate::datapath::mount::{check_bpffs, check_cgroup2};
 use crate::datapath::object::Hook;
 use crate::datapath::overridden;
@@ -73,6 +74,7 @@ pub struct Report {
 /// Looks at everything. Blocks for some tens of milliseconds, at most for a few seconds.
 #[must_use]
 pub fn run(options: &Options) -> Report {
+    memlock::lift_limit();
     let capabilities = capabilities();
     let may_load = capabilities.status == Status::Ok;
     let mut findings = vec![kernel(), btf(), capabilities];

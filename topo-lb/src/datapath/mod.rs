@@ -22,6 +22,7 @@ pub mod link;
 pub mod load;
 pub mod lock;
 pub mod membership;
+pub mod memlock;
 #[cfg(test)]
 pub(crate) mod memory;
 pub mod mount;
