@@ -15,6 +15,8 @@ pub struct Books {
     folders: BTreeMap<Arc<str>, Folder>,
     /// Levels that may lie above those of the folders.
     unseen: u32,
+    /// Whether all Pods were said once.
+    is_listed: bool,
 }
 
 #[derive(Debug)]
@@ -39,7 +41,8 @@ impl Books {
     /// Of one who knows nothing yet.
     #[must_use]
     pub fn new(rules: Rules, unseen: u32) -> Self {
-        Self { rules, pods: BTreeMap::new(), folders: BTreeMap::new(), unseen }
+        let (pods, folders) = Default::default();
+        Self { rules, pods, folders, unseen, is_listed: false }
     }
 
     /// Takes in what a source says; sentences about it for people.
@@ -47,6 +50,7 @@ impl Books {
         let mut faults = Vec::new();
         match said {
             Said::All(pods) => {
+                self.is_listed = true;
                 self.pods.values_mut().for_each(|known| known.is_gone = true);
                 pods.into_iter().for_each(|pod| faults.extend(self.put(pod)));
             }
@@ -90,11 +94,16 @@ impl Books {
         self.pods.values().any(|known| self.rules.exclude(&known.pod))
     }
 
-    /// What the kernel is to know, of at most `room` Pods: those that it `has` stay.
+    /// What the kernel is to know, of at most `room` Pods: those that it `has` stay. Before all Pods
+    /// are known, a cgroup that it `has` is that of a Pod which the last agent excluded.
     #[must_use]
     pub fn wanted(&self, has: &BTreeSet<u64>, room: usize) -> Wanted {
-        let excluded = self.pods.iter().filter(|(_, known)| self.rules.exclude(&known.pod));
-        let folders = excluded.filter_map(|(uid, _)| self.folders.get(uid));
+        let is_excluded = |uid: &Arc<str>, folder: &Folder| match self.pods.get(uid) {
+            Some(known) => self.rules.exclude(&known.pod),
+            None => !self.is_listed && has.contains(&folder.cgroup),
+        };
+        let folders = self.folders.iter().filter(|(uid, folder)| is_excluded(uid, folder));
+        let folders = folders.map(|(_, folder)| folder);
         let (old, new): (Vec<&Folder>, Vec<&Folder>) =
             folders.partition(|folder| has.contains(&folder.cgroup));
         let cgroups: BTreeMap<u64, u32> =
@@ -162,6 +171,20 @@ mod tests {
         books.see(folders(&[]));
         books.see(folders(&[("a", 7, 2)]));
         assert!(cgroups(&books).is_empty());
+    }
+
+    #[test]
+    fn what_the_last_agent_excluded_stays_so_until_the_pods_are_listed() {
+        let mut books = books();
+        let has = BTreeSet::from([7, 8, 99]);
+        books.see(folders(&[("a", 7, 2), ("b", 8, 3), ("c", 9, 3)]));
+        let kept = |books: &Books| books.wanted(&has, 99).cgroups.into_keys().collect::<Vec<_>>();
+        assert_eq!(kept(&books), [7, 8], "nobody has said which Pods there are");
+        assert_eq!(books.wanted(&has, 99).levels, Levels { first: 2, count: 2 });
+        books.take(Said::Trouble("the API server does not answer".into()));
+        assert_eq!(kept(&books), [7, 8]);
+        books.take(Said::All(vec![pod("a", "meshed"), pod("b", "other")]));
+        assert_eq!(kept(&books), [7]);
     }
 
     #[test]
