@@ -3,6 +3,7 @@
 mod devices;
 mod exclusions;
 mod gather;
+mod guard;
 mod kernel;
 mod precedence;
 mod quarantine;
@@ -11,7 +12,7 @@ mod retry;
 use std::path::PathBuf;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
 use futures::{Stream, StreamExt as _};
@@ -44,6 +45,7 @@ use crate::topology::Scope;
 use devices::Devices;
 use exclusions::Pods;
 use gather::gather;
+use guard::{Finding, Guard};
 use kernel::Kernel;
 use retry::Retry;
 
@@ -220,6 +222,7 @@ async fn follow(
     heap::trim();
     let mut events = pin!(events);
     let mut retry = Retry::default();
+    let mut guard = Guard::default();
     let mut inspection = tokio::time::interval(INSPECTION);
     inspection.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
@@ -227,9 +230,11 @@ async fn follow(
         tokio::select! {
             _ = inspection.tick() => {
                 figures.beat();
-                if inspect(&mut datapath) {
-                    // Readiness tells.
-                    drop(prove(&known.telemetry, &config));
+                match guard.take(datapath.repair(), Instant::now()) {
+                    Finding::Quiet => {}
+                    Finding::Disturbed(why) => known.telemetry.prover()(Proof::Failed(why)),
+                    // Not before: a probe that meets no program of ours tells nothing.
+                    Finding::Over => drop(prove(&known.telemetry, &config)),
                 }
                 devices.attach(&mut datapath);
                 ender.end(&[]);
@@ -353,19 +358,6 @@ async fn beat(figures: &Figures) {
         figures.beat();
         tokio::time::sleep(INSPECTION).await;
     }
-}
-
-/// Puts back what somebody else has taken away; whether there was anything.
-fn inspect(datapath: &mut Datapath) -> bool {
-    let repairs = datapath.repair();
-    let found = !repairs.done.is_empty();
-    for done in repairs.done {
-        warn!("{done}, by somebody else; it is put back");
-    }
-    for failed in repairs.failed {
-        warn!("{failed}; trying again in {INSPECTION:?}");
-    }
-    found
 }
 
 /// What becomes of connections until the cluster is known.
