@@ -2,7 +2,8 @@
 //!
 //! Most nodes have no program of others at these hooks. Where the kernel lists loaded programs (it
 //! does with CAP_SYS_ADMIN), that list settles it. Otherwise, and where there is such a program, every
-//! cgroup is asked, so many in each round: a program on a child runs there before its parent's.
+//! cgroup is asked, so many in each round: a program on a child runs there before its parent's. Where
+//! ours are among those that run first, no child's can, and the cgroup root is asked alone.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
@@ -49,6 +50,8 @@ pub struct Watch {
     /// Loaded programs by id, and the names of those that could be at our hooks.
     loaded: BTreeMap<u32, Option<String>>,
     restless: u32,
+    /// Whether programs of cgroups below may run before ours; not known before the first round.
+    descends: Option<bool>,
     open: Vec<Open>,
     /// By cgroup.
     found: BTreeMap<PathBuf, Vec<Override>>,
@@ -112,8 +115,8 @@ impl Watch {
     /// One that has seen nothing yet.
     #[must_use]
     pub fn new(root: PathBuf, tolerated: Vec<Pattern>) -> Self {
-        let (loaded, open, found) = Default::default();
-        Self { root, tolerated, loaded, restless: RESTLESS, open, found }
+        let (loaded, descends, open, found) = Default::default();
+        Self { root, tolerated, loaded, restless: RESTLESS, descends, open, found }
     }
 
     /// One round, in which `ours` are our programs. Takes some microseconds where no program of
@@ -138,7 +141,9 @@ impl Watch {
                 self.found.remove(&path);
             }
         }
-        if self.open.is_empty() {
+        let root = &self.root;
+        let descends = *self.descends.get_or_insert_with(|| !are_among_first(root, ours));
+        if descends && self.open.is_empty() {
             self.open.push(Open { path: self.root.clone(), inherited: BTreeMap::new() });
         }
         for _ in 0..if self.restless > 0 { WHOLE } else { ROUND } {
@@ -236,10 +241,25 @@ impl Watch {
     }
 }
 
+/// Whether ours are among the programs that run first. Not where the kernel does not say.
+fn are_among_first(root: &Path, ours: &Ours) -> bool {
+    let Ok(cgroup) = File::open(root) else { return false };
+    Hook::deciding().all(|hook| {
+        let program = ours.get(&hook).copied();
+        program.is_some_and(|program| {
+            place::is_among_first(hook, cgroup.as_fd(), program).unwrap_or_default()
+        })
+    })
+}
+
 /// The name of a loaded program that could be at our hooks; `None` of every other one.
 fn name_of(id: u32) -> Option<String> {
-    let program = syscall::program_by_id(id).ok()?;
-    let head = syscall::program_head(program.as_fd()).ok()?;
+    let head = match syscall::program_by_id(id).and_then(|one| syscall::program_head(one.as_fd())) {
+        Ok(head) => head,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return None,
+        // It may be one of them: the cgroups tell.
+        Err(_) => return Some(String::new()),
+    };
     let name = head.name.split(|byte| *byte == 0).next().unwrap_or_default();
     (head.program_type == PROGRAM_TYPE_SOCK_ADDR)
         .then(|| String::from_utf8_lossy(name).into_owned())

@@ -54,21 +54,39 @@ pub(super) fn attach(
 }
 
 /// Whether a new link would come before programs that the link of program `ours` comes after: an
-/// agent that did not order programs has made it, or others have come before it since. An empty
-/// program is attached for a moment to find out, behind those that run first.
+/// agent that did not order programs has made it, or others have come before it since.
 pub(super) fn is_beaten(hook: Hook, cgroup: BorrowedFd<'_>, ours: u32) -> io::Result<bool> {
     if !hook.decides() {
         return Ok(false);
     }
+    let order = with_last_of_first(hook, cgroup)?;
+    Ok(order.is_some_and(|(effective, last)| is_behind(&effective, ours, last)))
+}
+
+/// Whether `ours` is among the programs of this cgroup that run first: no program of a cgroup below
+/// can run before it.
+pub(super) fn is_among_first(hook: Hook, cgroup: BorrowedFd<'_>, ours: u32) -> io::Result<bool> {
+    let order = with_last_of_first(hook, cgroup)?;
+    Ok(order.is_some_and(|(effective, last)| is_in_front(&effective, ours, last)))
+}
+
+/// The programs that run in a cgroup, and which of them is the last of those that run first: an empty
+/// one, which is attached for a moment to find out. `None` where the kernel cannot order programs.
+fn with_last_of_first(hook: Hook, cgroup: BorrowedFd<'_>) -> io::Result<Option<(Vec<u32>, u32)>> {
     let empty = probe::empty(hook)?;
     let id = syscall::program_head(empty.as_fd())?.id;
     let flags = BPF_F_PREORDER;
     let _link = match syscall::link_cgroup(empty.as_fd(), cgroup, hook.attach_type(), flags) {
-        // The kernel cannot order programs.
-        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => return Ok(false),
+        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => return Ok(None),
         result => result?,
     };
-    Ok(is_behind(&syscall::effective_programs(cgroup, hook.attach_type())?, ours, id))
+    Ok(Some((syscall::effective_programs(cgroup, hook.attach_type())?, id)))
+}
+
+/// Whether `ours` runs before `last`. Not where one of them does not run.
+fn is_in_front(effective: &[u32], ours: u32, last: u32) -> bool {
+    let place = |id| effective.iter().position(|program| *program == id);
+    place(ours).zip(place(last)).is_some_and(|(ours, last)| ours < last)
 }
 
 /// Whether `ours` is not the first, or not among those that run first, where `last` is the last of
@@ -94,6 +112,15 @@ mod tests {
             assert_eq!(first.first(), Some(&wanted), "{}", hook.name());
             assert_eq!(first.last(), Some(&0), "{}: an old kernel takes no flag", hook.name());
         }
+    }
+
+    #[test]
+    fn only_what_runs_before_the_last_of_the_first_is_among_the_first() {
+        assert!(is_in_front(&[7, 9], 7, 9));
+        assert!(is_in_front(&[1, 7, 9, 2], 7, 9));
+        assert!(!is_in_front(&[9, 7], 7, 9));
+        assert!(!is_in_front(&[9], 7, 9));
+        assert!(!is_in_front(&[7], 7, 9));
     }
 
     #[test]
