@@ -99,8 +99,9 @@ fn tc(scene: &Scene<'_>, arguments: &[&str]) -> Result<String> {
     printed(&mut command)
 }
 
-/// Puts the guard on the way to the pod `client`, as a filter of clsact.
-fn put_guard(scene: &Scene<'_>) -> Result<()> {
+/// Puts the guard on the way to the pod `client`, as a filter of clsact; `priority`: what `tc` is told of
+/// that.
+fn put_guard(scene: &Scene<'_>, priority: &[&str]) -> Result<()> {
     let guard = guard(WEB4.parse()?)?;
     let pin = Path::new(BPFFS).join(scene.cluster.prefix().name("guard"));
     let path = pin.to_str().context("a path of UTF-8")?;
@@ -110,9 +111,9 @@ fn put_guard(scene: &Scene<'_>) -> Result<()> {
         // topo-lb has made it.
         if format!("{error:#}").contains("xclusivity") { Ok(String::new()) } else { Err(error) }
     });
-    let filter = ["filter", "add", "dev", DEVICE, "egress", "prio", "7", "handle", "1", "bpf"];
-    let pinned = ["direct-action", "object-pinned", path];
-    let added = added.and_then(|_| tc(scene, &[&filter[..], &pinned[..]].concat()));
+    let filter = ["filter", "add", "dev", DEVICE, "egress"];
+    let pinned = ["bpf", "direct-action", "object-pinned", path];
+    let added = added.and_then(|_| tc(scene, &[&filter[..], priority, &pinned[..]].concat()));
     fs::remove_file(&pin).context("the pin is there")?;
     added.map(drop)
 }
@@ -160,7 +161,8 @@ fn filters_that_were_there_first_see_endpoints_and_no_service() -> Result<()> {
     prepared(
         |_| {},
         |scene| {
-            put_guard(scene)?;
+            // The kernel gives it a high one.
+            put_guard(scene, &[])?;
             scene.agent.set("--tc-devices", "pod*");
             scene.agent.set("--max-connections", "4096");
             scene.agent.resume()?;
@@ -181,7 +183,7 @@ fn a_filter_that_comes_later_finds_topo_lb_behind_it_and_may_take_all_filters_aw
     play_with_machines(|scene| {
         let mut machine = scene.cluster.machine("client")?;
         wait_for_answers(&mut machine)?;
-        put_guard(scene)?;
+        put_guard(scene, &["prio", "7"])?;
         wait_for_answers(&mut machine)?;
         let device = on_the_way_out(scene)?;
         ensure!(device["means"] == "clsact", "{device}");

@@ -41,6 +41,9 @@ pub enum Direction {
 const HANDLE: TcHandle = TcHandle::new(0, 0x7470);
 const HANDLE_NUMBER: u32 = 0x7470;
 
+/// Where agents before had their filter on egress. Filters without a priority came after it.
+const OLDER_EGRESS: u16 = 0xbfff;
+
 impl Direction {
     /// Both, in the order of attaching: the way back is there before a connection can go.
     pub const BOTH: [Self; 2] = [Self::Egress, Self::Ingress];
@@ -93,11 +96,13 @@ impl Direction {
         }
     }
 
-    /// The same for filters: the lower is asked first.
+    /// The same for filters: the lower is asked first. The kernel gives a filter whose maker names no
+    /// priority 0xc000, or one less than the lowest from 0x8000 on (`tcf_auto_prio`,
+    /// net/sched/cls_api.c).
     const fn priority(self) -> u16 {
         match self {
             Self::Ingress => 1,
-            Self::Egress => 0xbfff,
+            Self::Egress => 0xffff,
         }
     }
 }
@@ -205,11 +210,22 @@ impl Datapath {
                     (None, Some(filters)) => means_beside(filters, device, direction),
                     (only, _) => only,
                 };
+                // Agents before are met at the start alone.
+                let older = filters.as_ref().filter(|_| renew);
+                let has_older =
+                    older.is_some_and(|filters| forget_older(&pin_dir, filters, device, direction));
                 match attach(&mut self.ebpf, &pin_dir, device, direction, renew, only) {
-                    Ok(true) => {
-                        info!(device = %device.name, program = direction.program(), "attached");
+                    Ok(is_new) => {
+                        if is_new {
+                            info!(device = %device.name, program = direction.program(), "attached");
+                        }
+                        // Only now: in between the second one finds nothing to translate.
+                        if has_older
+                            && let Err(error) = remove(&device.name, direction, OLDER_EGRESS)
+                        {
+                            warn!(device = %device.name, %error, "a filter of an older agent is left");
+                        }
                     }
-                    Ok(false) => {}
                     Err(error) => {
                         warn!("{error}; its traffic to Services is not translated");
                         all_ours = false;
@@ -270,10 +286,13 @@ fn detach(pin_dir: &Path, pin: &Pin) -> bool {
     let mut is_gone = true;
     if pin.means == Means::Clsact
         && let Some(name) = device_name(pin.device)
-        && let Err(error) = filter(&name, pin.direction).and_then(|link| {
-            use aya::programs::links::Link as _;
-            link.detach().map_err(io::Error::other)
-        })
+        && let Err(error) =
+            remove(&name, pin.direction, pin.direction.priority()).or_else(|error| {
+                // An older agent's, perhaps.
+                let is_egress = pin.direction == Direction::Egress;
+                let older = is_egress.then(|| remove(&name, pin.direction, OLDER_EGRESS));
+                older.and_then(Result::ok).ok_or(error)
+            })
     {
         warn!(device = %name, %error, "a filter of {} is left", pin.direction.program());
         is_gone = false;
@@ -301,6 +320,26 @@ pub(super) fn device_name(index: u32) -> Option<String> {
 fn filter(device: &str, direction: Direction) -> io::Result<SchedClassifierLink> {
     let (attach_type, priority) = (direction.attach_type(), direction.priority());
     SchedClassifierLink::attached(device, attach_type, priority, HANDLE, None)
+}
+
+/// Removes the filter of this priority that topo-lb has on a device.
+fn remove(device: &str, direction: Direction, priority: u16) -> io::Result<()> {
+    use aya::programs::links::Link as _;
+    let attach_type = direction.attach_type();
+    let link = SchedClassifierLink::attached(device, attach_type, priority, HANDLE, None)?;
+    link.detach().map_err(io::Error::other)
+}
+
+/// Unpins the filter of an older agent, which is to be replaced; whether there is one.
+fn forget_older(pin_dir: &Path, filters: &Filters, device: &Device, direction: Direction) -> bool {
+    let is_older =
+        |filter: &Filter| !is_foreign(filter, direction) && filter.priority != direction.priority();
+    let has_older = filters.of(device.index, direction).is_ok_and(|all| all.iter().any(is_older));
+    if has_older {
+        let pin = Pin { means: Means::Clsact, direction, device: device.index };
+        let _ = fs::remove_file(pin.path(pin_dir));
+    }
+    has_older
 }
 
 /// The means that keeps the order right beside filters of others, if there are any. Programs of tcx
@@ -331,7 +370,8 @@ fn forget_lost(pin_dir: &Path, filters: &Filters, device: &Device, direction: Di
 
 /// Whether a filter is somebody else's.
 pub(super) fn is_foreign(filter: &Filter, direction: Direction) -> bool {
-    (filter.handle, filter.priority) != (HANDLE_NUMBER, direction.priority())
+    let is_older = direction == Direction::Egress && filter.priority == OLDER_EGRESS;
+    filter.handle != HANDLE_NUMBER || filter.priority != direction.priority() && !is_older
 }
 
 /// Attaches one program to one device; whether that was new.
