@@ -39,6 +39,8 @@ pub(super) struct State {
     pub(super) says_half: bool,
     /// Expired watches are refused with the status 410, instead of being begun and ended.
     pub(super) refuses_expired: bool,
+    /// Watches end as soon as they begin.
+    pub(super) ends_watches: bool,
     /// Only requests with this token are answered.
     pub(super) token: Option<&'static str>,
     /// The header `retry-after` of refusals.
@@ -224,6 +226,9 @@ async fn stream(
     let head = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n\
                 transfer-encoding: chunked\r\n\r\n";
     connection.write_all(head.as_bytes()).await?;
+    if state.lock().unwrap().ends_watches {
+        return connection.write_all(b"0\r\n\r\n").await;
+    }
     let mut moved = moved.subscribe();
     loop {
         while state.lock().unwrap().stalled {

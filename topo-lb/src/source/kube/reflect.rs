@@ -1,6 +1,7 @@
 //! Lists all objects of a kind, and watches them from there.
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
 use ::kube::Resource as _;
 use ::kube::api::{ListParams, WatchEvent, WatchParams};
@@ -12,11 +13,16 @@ use http::Response;
 use http_body_util::BodyExt as _;
 use serde::Deserialize;
 use serde::de::Error as _;
+use tokio::time::Instant;
 
 use super::Server;
 use super::items::{Items, NoList};
 use super::resource::{Kept, Watched};
 use crate::source::object::Names;
+
+/// A watch that the server ends before, without having said anything, is a failure: what answers may
+/// be an overloaded server, or a proxy, and would be asked again without any pause.
+const SHORTEST: Duration = Duration::from_secs(1);
 
 /// What is said of a kind's objects.
 #[derive(Debug)]
@@ -42,6 +48,8 @@ pub(super) enum Failure {
     Watch(::kube::Error),
     /// The server ends a watch with this.
     Told(Box<Status>),
+    /// The server has ended a watch as soon as it had begun.
+    Short,
     /// The server does not say from where on to watch.
     NoVersion,
 }
@@ -84,7 +92,8 @@ enum Step<T: Kept> {
     Read(Page<T>),
     /// Begins a watch from this resource version.
     Begin(String),
-    Watch(Events<T>, String),
+    /// The time is when it began; `None` once something has come.
+    Watch(Events<T>, String, Option<Instant>),
 }
 
 /// A page of a list that arrives.
@@ -147,14 +156,14 @@ impl<T: Kept> Reflector<T> {
                     return Ok(Change::Complete);
                 }
                 Step::Begin(from) => match watch::<T>(&self.server, &self.query, &from).await {
-                    Ok(events) => self.step = Step::Watch(events, from),
+                    Ok(events) => self.step = Step::Watch(events, from, Some(Instant::now())),
                     Err(error) => {
                         self.step = Step::Begin(from);
                         return Err(Failure::Begin(error));
                     }
                 },
-                Step::Watch(events, from) => {
-                    if let Some(result) = self.follow(events, from).await {
+                Step::Watch(events, from, begun) => {
+                    if let Some(result) = self.follow(events, from, begun).await {
                         return result;
                     }
                 }
@@ -167,11 +176,17 @@ impl<T: Kept> Reflector<T> {
         &mut self,
         mut events: Events<T>,
         from: String,
+        begun: Option<Instant>,
     ) -> Option<Result<Change<T>, Failure>> {
         match events.next().await {
-            None => self.step = Step::Begin(from),
+            None => {
+                self.step = Step::Begin(from);
+                if begun.is_some_and(|begun| begun.elapsed() < SHORTEST) {
+                    return Some(Err(Failure::Short));
+                }
+            }
             Some(Ok(WatchEvent::Bookmark(bookmark))) => {
-                self.step = Step::Watch(events, bookmark.metadata.resource_version);
+                self.step = Step::Watch(events, bookmark.metadata.resource_version, None);
             }
             Some(Ok(WatchEvent::Error(status))) => {
                 if status.code != 410 {
@@ -180,17 +195,18 @@ impl<T: Kept> Reflector<T> {
                 return Some(Err(Failure::Told(status)));
             }
             Some(Ok(WatchEvent::Added(object) | WatchEvent::Modified(object))) => {
-                self.step = Step::Watch(events, object.resource_version().to_owned());
+                self.step = Step::Watch(events, object.resource_version().to_owned(), None);
                 return Some(Ok(Change::Applied(object)));
             }
             Some(Ok(WatchEvent::Deleted(object))) => {
-                self.step = Step::Watch(events, object.resource_version().to_owned());
+                self.step = Step::Watch(events, object.resource_version().to_owned(), None);
                 return Some(Ok(Change::Deleted(object)));
             }
             Some(Err(error)) => {
                 // A line that is not understood would come again.
                 let goes_on = matches!(error, ::kube::Error::SerdeError(_));
-                self.step = if goes_on { Step::Watch(events, from) } else { Step::Begin(from) };
+                self.step =
+                    if goes_on { Step::Watch(events, from, None) } else { Step::Begin(from) };
                 return Some(Err(Failure::Watch(error)));
             }
         }

@@ -204,10 +204,14 @@ impl<T: Kept> Watch<T> {
         let (verb, error) = match failure {
             Failure::List(error) => ("list", Some(error)),
             Failure::Begin(error) | Failure::Watch(error) => ("watch", Some(error)),
-            Failure::Told(_) | Failure::NoVersion => ("watch", None),
+            Failure::Told(_) | Failure::Short | Failure::NoVersion => ("watch", None),
         };
         if error.is_some_and(is_missing) && T::VERSIONS.len() > 1 {
             return self.other_version().await;
+        }
+        if matches!(failure, Failure::Short) {
+            // That this one was open is no success.
+            self.opened = (self.opened + 1).min(self.server.pulse().opened(T::KIND));
         }
         self.pause(error);
         let trouble = match (failure, error) {
@@ -215,6 +219,7 @@ impl<T: Kept> Watch<T> {
             // wrong than that, the next attempt fails.
             (Failure::Watch(error), _) if !is_unintelligible(error) => None,
             (Failure::Told(status), _) if status.code == 410 => None,
+            (Failure::Short, _) => None,
             (Failure::Told(status), _) => {
                 let error = ::kube::Error::Api(status.clone());
                 Some(self.failing(&error, verb))
@@ -318,7 +323,7 @@ fn is_passing(error: &::kube::Error) -> bool {
 }
 
 /// The status of an answer that is the same for all that this agent may ask for.
-fn overload(error: &::kube::Error) -> Option<u16> {
+pub(super) fn overload(error: &::kube::Error) -> Option<u16> {
     match error {
         ::kube::Error::Api(status) if matches!(status.code, 429 | 500..=599) => Some(status.code),
         _ => None,
@@ -414,5 +419,20 @@ mod tests {
         let (pauses, _) = pauses(watch, Together::new(Duration::ZERO)).await;
         let longest = pauses.iter().max().unwrap();
         assert!((8..=30).contains(&longest.as_secs()), "{longest:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_server_that_ends_watches_as_they_begin_is_not_asked_without_pause() {
+        let listed = stream::iter([Ok(Change::Begin), Ok(Change::Complete)]);
+        let short = stream::repeat_with(|| Err(Failure::Short)).take(40);
+        let last = stream::iter([Ok(Change::Complete)]);
+        let watch = watch(listed.chain(short).chain(last)).await;
+        let begun = Instant::now();
+        let mut said = std::pin::pin!(watch.said());
+        let mut listings = 0;
+        while listings < 2 {
+            listings += usize::from(matches!(said.next().await, Some(Said::Listed(_))));
+        }
+        assert!(begun.elapsed() > MINUTES / 2, "{:?} for 40 watches", begun.elapsed());
     }
 }
