@@ -1,19 +1,25 @@
 //! The Pods of one node: metadata alone, and only where Pods can be excluded.
 
+use std::collections::BTreeSet;
+use std::time::Duration;
+
 use ::kube::Api;
 use ::kube::core::PartialObjectMeta;
 use ::kube::runtime::watcher::{self, watcher};
 use futures::stream::{self, BoxStream};
 use futures::{Stream, StreamExt as _};
 use k8s_openapi::api::core::v1;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep_until};
 
 use super::backoff::{LONGEST, pause, random};
+use super::watch::overload;
 use super::{KubeError, Server};
 use crate::exclusion::{ANNOTATION, Pod, Said};
 
 /// Pods that are asked for at a time.
 const PAGE: u32 = 500;
+/// A failure so long after the last one is the first in a row. Longer than the longest pause.
+const QUIET: Duration = Duration::from_secs(60);
 
 type Object = PartialObjectMeta<v1::Pod>;
 type Events = BoxStream<'static, watcher::Result<watcher::Event<Object>>>;
@@ -23,7 +29,15 @@ type Events = BoxStream<'static, watcher::Result<watcher::Event<Object>>>;
 pub fn pods(server: Server, node: &str) -> impl Stream<Item = Said> + Send + 'static {
     let node = node.to_owned();
     let events = events(&server, &node);
-    let watch = Watch { server, node, events, listed: Vec::new(), failures: 0, said: None };
+    let watch = Watch {
+        server,
+        node,
+        events,
+        listed: Vec::new(),
+        failures: 0,
+        rest: None,
+        told: BTreeSet::new(),
+    };
     stream::unfold(watch, async |mut watch| Some((watch.next().await, watch)))
 }
 
@@ -35,13 +49,18 @@ struct Watch {
     listed: Vec<Pod>,
     /// Attempts in a row that failed.
     failures: u32,
-    /// What is wrong, as it was said.
-    said: Option<String>,
+    /// No attempt before.
+    rest: Option<Instant>,
+    /// Troubles that were said since the last listing.
+    told: BTreeSet<String>,
 }
 
 impl Watch {
     async fn next(&mut self) -> Said {
         loop {
+            if let Some(until) = self.rest {
+                sleep_until(until).await;
+            }
             match self.events.next().await {
                 Some(Ok(event)) => {
                     if let Some(said) = self.take(event) {
@@ -49,21 +68,25 @@ impl Watch {
                     }
                 }
                 Some(Err(error)) => {
-                    let sentence = self.sentence(&error);
-                    let is_new = sentence.is_some() && sentence != self.said;
-                    if is_new {
-                        self.said.clone_from(&sentence);
-                    }
-                    // What is said at once is waited for by the next attempt.
-                    if let Some(sentence) = sentence.filter(|_| is_new) {
+                    self.pause();
+                    if let Some(sentence) = self.news(&error) {
                         return Said::Trouble(sentence);
                     }
-                    self.failures = self.failures.saturating_add(1);
-                    sleep(pause(self.failures, LONGEST, random())).await;
                 }
                 None => self.events = events(&self.server, &self.node),
             }
         }
+    }
+
+    /// Has the next attempt wait, whether something is said of this one or not.
+    fn pause(&mut self) {
+        let now = Instant::now();
+        if self.rest.is_none_or(|rest| now > rest + QUIET) {
+            // It went well in between.
+            self.failures = 0;
+        }
+        self.failures = self.failures.saturating_add(1);
+        self.rest = Some(now + pause(self.failures, LONGEST, random()));
     }
 
     fn take(&mut self, event: watcher::Event<Object>) -> Option<Said> {
@@ -78,7 +101,7 @@ impl Watch {
             }
             watcher::Event::InitDone => {
                 self.failures = 0;
-                self.said = None;
+                self.told.clear();
                 Some(Said::All(std::mem::take(&mut self.listed)))
             }
             watcher::Event::Apply(object) => pod(object).map(Said::Pod),
@@ -86,8 +109,8 @@ impl Watch {
         }
     }
 
-    /// `None` for what ends every watch now and then.
-    fn sentence(&self, error: &watcher::Error) -> Option<String> {
+    /// What is to be said; `None` for what ends every watch now and then, and for what was said.
+    fn news(&mut self, error: &watcher::Error) -> Option<String> {
         let (verb, request) = match error {
             watcher::Error::InitialListFailed(request) => ("list", request),
             watcher::Error::WatchStartFailed(request) => ("watch", request),
@@ -96,7 +119,10 @@ impl Watch {
             | watcher::Error::NoResourceVersion => return None,
         };
         let error = KubeError::of(request, self.server.url(), verb, "pods".to_owned());
-        Some(format!("{error}; until then Pods that come are not excluded"))
+        let sentence = format!("{error}; until then Pods that come are not excluded");
+        // The words of an overloaded server differ with every request, and mean the same.
+        let same = overload(request).map_or_else(|| sentence.clone(), |_| "overload".to_owned());
+        self.told.insert(same).then_some(sentence)
     }
 }
 
@@ -122,10 +148,13 @@ fn events(server: &Server, node: &str) -> Events {
 #[cfg(test)]
 mod tests {
     use std::pin::Pin;
-    use std::time::Duration;
 
+    use ::kube::core::Status;
     use serde_json::{Value, json};
+    use tokio::time::sleep;
 
+    use super::super::KubeTarget;
+    use super::super::connect::{Timing, connect_with};
     use super::super::fake::Fake;
     use super::*;
 
@@ -180,5 +209,63 @@ mod tests {
         assert!(sentence.contains("allow the verbs list and watch on pods"), "{sentence}");
         fake.state.lock().unwrap().refuse.clear();
         assert_eq!(next(&mut said).await, Said::All(Vec::new()));
+    }
+
+    /// A watch that goes by `events`; no server is asked.
+    async fn watch(
+        events: impl Stream<Item = watcher::Result<watcher::Event<Object>>> + Send + 'static,
+    ) -> Watch {
+        let target = KubeTarget::Server("http://127.0.0.1:1".to_owned());
+        let server = connect_with(&target, Timing::DEFAULT).await.unwrap();
+        Watch {
+            server,
+            node: "n1".to_owned(),
+            events: events.boxed(),
+            listed: Vec::new(),
+            failures: 0,
+            rest: None,
+            told: BTreeSet::new(),
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_server_that_refuses_in_other_words_each_time_is_left_alone_in_between() {
+        let mut number = 0;
+        let refusals = stream::repeat_with(move || {
+            number += 1;
+            let code = if number % 2 == 0 { 429 } else { 503 };
+            let status = Status::failure(&format!("request {number}"), "Test").with_code(code);
+            Err(watcher::Error::InitialListFailed(::kube::Error::Api(Box::new(status))))
+        });
+        let end = json!({"kind": "Status", "status": "Failure", "message": "x", "code": 410});
+        let end: Status = serde_json::from_value(end).unwrap();
+        let last = stream::iter([
+            Err(watcher::Error::WatchError(Box::new(end))),
+            Ok(watcher::Event::Init),
+            Ok(watcher::Event::InitDone),
+        ]);
+        let mut watch = watch(refusals.take(40).chain(last)).await;
+        let begun = Instant::now();
+        let mut troubles = 0;
+        while let Said::Trouble(_) = watch.next().await {
+            troubles += 1;
+        }
+        assert!(begun.elapsed() > Duration::from_secs(300), "{:?} for 40", begun.elapsed());
+        assert_eq!(troubles, 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_watch_that_breaks_now_and_then_begins_again_at_once() {
+        let hour = Duration::from_secs(3_600);
+        let breaks = stream::iter(0..40).then(move |_| async move {
+            sleep(hour).await;
+            Err(watcher::Error::WatchFailed(::kube::Error::LinesCodecMaxLineLengthExceeded))
+        });
+        let done = stream::iter([Ok(watcher::Event::InitDone)]);
+        let mut watch = watch(breaks.chain(done)).await;
+        let begun = Instant::now();
+        assert_eq!(watch.next().await, Said::All(Vec::new()));
+        let paused = begun.elapsed() - hour * 40;
+        assert!(paused < Duration::from_secs(21), "{paused:?} in 40 pauses");
     }
 }
