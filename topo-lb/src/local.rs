@@ -35,7 +35,8 @@ impl Told {
         let new = new.map(|(address, device)| {
             format!("{address} of Service {id} is left alone: device {device} of this node has it")
         });
-        let gone = before.keys().filter(|address| !now.contains_key(address));
+        // Of an address that its Service has no more nothing is said.
+        let gone = before.keys().filter(|address| state.local_device(**address).is_none());
         let gone = gone.map(|address| {
             format!(
                 "{address} of Service {id} is left alone no more: no device of this node has it"
@@ -50,13 +51,9 @@ mod tests {
     use super::*;
     use crate::cluster::{LocalAddresses, Service, Update};
 
-    #[test]
-    fn an_address_is_told_when_it_comes_and_when_it_goes() {
-        let address: IpAddr = [10, 96, 0, 10].into();
-        let id = ServiceId { namespace: "kube-system".into(), name: "kube-dns".into() };
-        let mut state = State::default();
-        let service = Service {
-            id: id.clone(),
+    fn service(address: IpAddr) -> Service {
+        Service {
+            id: ServiceId { namespace: "kube-system".into(), name: "kube-dns".into() },
             uid: None,
             cluster_ips: vec![address],
             ports: Vec::new(),
@@ -65,7 +62,15 @@ mod tests {
             external_local: false,
             affinity_seconds: None,
             skipped: None,
-        };
+        }
+    }
+
+    #[test]
+    fn an_address_is_told_when_it_comes_and_when_it_goes() {
+        let address: IpAddr = [10, 96, 0, 10].into();
+        let service = service(address);
+        let id = service.id.clone();
+        let mut state = State::default();
         let _ = state.apply(Update::Service(service), "n");
         let mut told = Told::default();
         assert!(told.news(&state, &id).is_empty());
@@ -77,5 +82,20 @@ mod tests {
         let _ = state.apply(Update::LocalAddresses(LocalAddresses::new()), "n");
         assert_eq!(told.news(&state, &id).len(), 1);
         assert!(told.news(&state, &id).is_empty());
+    }
+
+    #[test]
+    fn a_device_that_outlives_the_service_is_not_said_to_be_gone() {
+        let address: IpAddr = [10, 96, 0, 10].into();
+        let mut state = State::default();
+        let all = LocalAddresses::from([(address, "nodelocaldns".into())]);
+        let _ = state.apply(Update::LocalAddresses(all), "n");
+        let service = service(address);
+        let id = service.id.clone();
+        let _ = state.apply(Update::Service(service), "n");
+        let mut told = Told::default();
+        assert_eq!(told.news(&state, &id).len(), 1);
+        let _ = state.apply(Update::ServiceGone(id.clone()), "n");
+        assert_eq!(told.news(&state, &id), [""; 0]);
     }
 }
