@@ -1,6 +1,6 @@
 //! Plans, carried out.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
@@ -27,8 +27,8 @@ pub(super) struct Kernel {
     pub(super) left_before: Vec<(Arc<str>, Lack)>,
     /// Services that people were told lack room; nothing before the first plan.
     told: Option<BTreeMap<ServiceId, Lack>>,
-    /// What has stopped serving, until somebody takes it.
-    gone: Vec<Gone>,
+    /// What has stopped serving, until somebody takes it. Each is there once, however often a plan fails.
+    gone: BTreeSet<Gone>,
 }
 
 impl Kernel {
@@ -43,7 +43,7 @@ impl Kernel {
             left_out: LeftOutMap::open(maps)?,
             left_before,
             told: None,
-            gone: Vec::new(),
+            gone: BTreeSet::new(),
         })
     }
 
@@ -85,7 +85,7 @@ impl Kernel {
 
     /// What has stopped serving since this was asked last, and is out of the maps.
     pub(super) fn take_gone(&mut self) -> Vec<Gone> {
-        std::mem::take(&mut self.gone)
+        std::mem::take(&mut self.gone).into_iter().collect()
     }
 
     fn record(&mut self, released: &[Step]) {

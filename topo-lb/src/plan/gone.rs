@@ -15,7 +15,7 @@ use super::step::{Plan, Step};
 use crate::cluster::ServiceId;
 
 /// An endpoint that serves connections to these frontends no more, not even those that it has.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Gone {
     /// `namespace/name:port`.
     pub service: Arc<str>,
