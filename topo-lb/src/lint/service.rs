@@ -12,7 +12,7 @@ use crate::topology::decision::{Choice, Status};
 use crate::topology::hints::Off;
 use crate::topology::label::{DESIRED_NODEPOOL, HOSTNAME, NODEPOOL, ZONE};
 use crate::topology::validation::ANY;
-use crate::topology::{Decision, PolicyKind, Scope, Verdict, decide};
+use crate::topology::{Bypass, Decision, PolicyKind, Scope, Verdict, decide};
 
 /// What was found about a port, but for the nodes where it was.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -38,6 +38,9 @@ pub(super) fn look(
     let mut sightings = Sightings::new();
     let from_nowhere = decide(state, "", Scope::All, id);
     let Some(first) = from_nowhere.first() else { return };
+    if first.choices.iter().any(|choice| choice.bypass == Some(Bypass::Annotation)) {
+        return;
+    }
     for ignored in &first.policy.ignored {
         everywhere(&mut sightings, None, Rule::Ignored, ignored.to_string());
     }

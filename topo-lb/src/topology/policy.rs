@@ -36,7 +36,9 @@ pub(super) fn of(service: &Service) -> Policy<'_> {
     let mut policy = source_of(service);
     refine(&mut policy, service);
     match handle(service) {
-        Ok(handled) => policy.handled = handled,
+        Ok(true) => {}
+        // What else it asks for, is for others or for later: nobody need mend it.
+        Ok(false) => (policy.handled, policy.ignored) = (false, Vec::new()),
         Err(rule) => policy.ignored.push(Ignored { what: Field::Handle, rule }),
     }
     policy

@@ -86,6 +86,20 @@ fn a_service_without_a_usable_endpoint_is_not_the_topologys_fault() {
 }
 
 #[test]
+fn nothing_is_found_in_a_service_that_asks_to_be_left_alone() {
+    for keys in ["a-label-that-no-node-has", "broken,,"] {
+        let mut service = keyed(keys);
+        let policy = Arc::make_mut(&mut service.policy);
+        policy.handle = Some("false".into());
+        policy.hints_asked = true;
+        assert!(!topology::breaks_a_rule(&service), "{keys}");
+        let nodes = vec![node("n1", &[(Z, "a")])];
+        let cluster = Cluster::of(nodes, service, vec![endpoint("10.0.0.1", "nowhere")]);
+        assert_eq!(lint::findings(&cluster.state("")), [], "{keys}");
+    }
+}
+
+#[test]
 fn the_endpoint_that_switches_hints_off_is_named() {
     let nodes = vec![node("n1", &[(Z, "a")]), node("n2", &[(Z, "a")])];
     let cluster = Cluster::of(
