@@ -112,9 +112,11 @@ impl Reconciler {
     /// A Service whose decision reads a label of other Nodes, and the label; `None` where the Node of
     /// this node is enough.
     pub fn reads_other_nodes(&self) -> Option<(&ServiceId, &str)> {
-        let id = self.readers.first()?;
-        let label = topology::reads_other_nodes(&self.state, &self.node, self.scope, id)?;
-        Some((id, label))
+        // One that has just changed may read no more, and is among them until the next plan.
+        self.readers.iter().find_map(|id| {
+            let label = topology::reads_other_nodes(&self.state, &self.node, self.scope, id)?;
+            Some((id, label))
+        })
     }
 
     /// Looks at every Service for what it reads of other Nodes, before anything is planned.
@@ -390,6 +392,25 @@ mod tests {
         reconciler.observe(Update::AllNodes(Vec::new(), vec!["n".into()]));
         settle(&mut reconciler, &mut store);
         assert_eq!(counts(&mut store), [3]);
+    }
+
+    #[test]
+    fn one_service_that_reads_no_more_does_not_hide_another() {
+        let mut reconciler = Reconciler::new("n".into(), Scope::All, false);
+        for update in [node("n"), node("m"), keyed("rack"), slice(&["n", "m"])] {
+            reconciler.observe(update);
+        }
+        let b = id("b");
+        let mut other = service("b", 2);
+        Arc::make_mut(&mut other.policy).topology_keys = Some("rack".into());
+        reconciler.observe(Update::Service(other));
+        let Update::Slice(mut its) = slice(&["m"]) else { unreachable!() };
+        (its.id.name, its.service) = ("b-1".into(), Some(b.clone()));
+        reconciler.observe(Update::Slice(its));
+        reconciler.survey();
+        // No plan yet: while the maps may not be written there is none.
+        reconciler.observe(Update::ServiceGone(id("a")));
+        assert_eq!(reconciler.reads_other_nodes(), Some((&b, "rack")));
     }
 
     #[test]
