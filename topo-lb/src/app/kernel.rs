@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use tracing::{debug, info, warn};
 
@@ -16,6 +16,11 @@ use crate::known::Known;
 use crate::plan::{Gone, Installed, Lack, Meanwhile, Plan, Shortage, Step};
 
 use super::quarantine::Quarantine;
+use crate::events::rate::Rate;
+
+/// How often it is logged which Services lack room: so often at once, then once in each interval. A
+/// Service that changes a hundred times a second must not fill the log.
+const LOGGED: (u32, Duration) = (5, Duration::from_secs(30));
 
 /// The kernel's maps and the agent's books of them.
 pub(super) struct Kernel {
@@ -25,10 +30,45 @@ pub(super) struct Kernel {
     left_out: LeftOutMap,
     /// Services, as `namespace/name`, that the last agent has left out.
     pub(super) left_before: Vec<(Arc<str>, Lack)>,
-    /// Services that people were told lack room; nothing before the first plan.
-    told: Option<BTreeMap<ServiceId, Lack>>,
+    told: Told,
     /// What has stopped serving, until somebody takes it. Each is there once, however often a plan fails.
     gone: BTreeSet<Gone>,
+}
+
+/// Which Services lack room, as it was listed and as it was logged. Pure: it is told what time it is.
+#[derive(Debug)]
+struct Told {
+    /// As `topo-lb list` shows it; nothing before the first plan.
+    listed: Option<BTreeMap<ServiceId, Lack>>,
+    /// As the log has it.
+    logged: BTreeMap<ServiceId, Lack>,
+    rate: Rate,
+}
+
+impl Told {
+    fn new(now: Instant) -> Self {
+        let (burst, interval) = LOGGED;
+        Self { listed: None, logged: BTreeMap::new(), rate: Rate::new(burst, interval, now) }
+    }
+
+    /// Whether these are others than are listed. They are listed from now on.
+    fn list(&mut self, left_out: &BTreeMap<ServiceId, Lack>) -> bool {
+        if self.listed.as_ref() == Some(left_out) {
+            return false;
+        }
+        self.listed = Some(left_out.clone());
+        true
+    }
+
+    /// Whether these are to be logged: they are others than the log has, and it has not been said often
+    /// of late. If it has, a later plan says it.
+    fn log(&mut self, left_out: &BTreeMap<ServiceId, Lack>, now: Instant) -> bool {
+        if self.logged == *left_out || !self.rate.take(now) {
+            return false;
+        }
+        self.logged.clone_from(left_out);
+        true
+    }
 }
 
 impl Kernel {
@@ -42,7 +82,7 @@ impl Kernel {
             quarantine: Quarantine::default(),
             left_out: LeftOutMap::open(maps)?,
             left_before,
-            told: None,
+            told: Told::new(Instant::now()),
             gone: BTreeSet::new(),
         })
     }
@@ -107,17 +147,16 @@ impl Kernel {
 
     /// Says which Services lack room, when these are others than before.
     fn tell(&mut self, left_out: &BTreeMap<ServiceId, Lack>) {
-        let before = self.told.replace(left_out.clone());
-        if before.as_ref() == Some(left_out) {
-            return;
-        }
-        if let Err(error) = self.left_out.write(left_out) {
+        if self.told.list(left_out)
+            && let Err(error) = self.left_out.write(left_out)
+        {
             warn!("`topo-lb list` does not show which Services lack room: {error}");
         }
+        if !self.told.log(left_out, Instant::now()) {
+            return;
+        }
         if left_out.is_empty() {
-            if before.is_some() {
-                info!("every Service has room in the maps again");
-            }
+            info!("every Service has room in the maps again");
             return;
         }
         let lacks = |shortage| left_out.values().any(|lack| lack.of == shortage);
@@ -148,5 +187,29 @@ impl Kernel {
                 flags.join(" and ")
             );
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_service_that_flips_for_an_hour_does_not_fill_the_log() {
+        let (start, mut lines) = (Instant::now(), 0);
+        let mut told = Told::new(start);
+        let id = ServiceId { namespace: "storm".into(), name: "web".into() };
+        let lack = Lack { of: Shortage::Endpoints, meanwhile: Meanwhile::KubeProxy };
+        let (none, one) = (BTreeMap::new(), BTreeMap::from([(id, lack)]));
+        assert!(!told.log(&none, start), "that all have room at first goes without saying");
+        for flip in 0..360_000_u64 {
+            let left_out = if flip % 2 == 0 { &one } else { &none };
+            assert!(told.list(left_out), "the list is always right");
+            lines += u32::from(told.log(left_out, start + Duration::from_millis(10 * flip)));
+        }
+        assert!((60..=130).contains(&lines), "{lines} lines in an hour");
+        let later = start + Duration::from_secs(7_200);
+        let said = [told.log(&one, later), told.log(&none, later)];
+        assert!(said.contains(&true), "what comes at last is said");
     }
 }
