@@ -8,6 +8,7 @@ mod kernel;
 mod precedence;
 mod quarantine;
 mod retry;
+mod wanted;
 
 use std::path::PathBuf;
 use std::pin::{Pin, pin};
@@ -17,7 +18,6 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, bail};
 use futures::{Stream, StreamExt as _};
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::watch;
 use tokio::time::MissedTickBehavior;
 use tracing::{info, warn};
 
@@ -48,6 +48,7 @@ use gather::gather;
 use guard::{Finding, Guard};
 use kernel::Kernel;
 use retry::Retry;
+use wanted::WantedNodes;
 
 /// Where the cluster is described.
 #[derive(Clone, Debug)]
@@ -106,12 +107,9 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
 
 type Events = Pin<Box<dyn Stream<Item = Event> + Send>>;
 
-/// Which Nodes the source is to tell of.
-type WantedNodes = watch::Sender<KnownNodes>;
-
 /// What is followed, which Nodes of it, who saves it, and what is said of Pods.
 async fn events(config: &Config) -> anyhow::Result<(Events, WantedNodes, Saver, Pods)> {
-    let wanted = WantedNodes::new(KnownNodes::Own);
+    let mut wanted = WantedNodes::default();
     let (events, saver, pods): (Events, _, _) = match &config.source {
         Source::Manifests(path) => {
             // Read once here: what is broken at start is told at once, and nothing is attached.
@@ -133,7 +131,7 @@ async fn events(config: &Config) -> anyhow::Result<(Events, WantedNodes, Saver, 
             let pods = source::kube::pods(server.clone(), &config.node).boxed();
             // The last agent needed the other Nodes that are in there; this one may, too.
             if let Some(saved) = &saved {
-                wanted.send_replace(saved.known_nodes());
+                wanted.begin_with(saved.known_nodes());
             }
             let nodes = source::kube::Nodes::new(Arc::clone(&config.node), wanted.subscribe());
             let live = Box::pin(source::kube::follow(server, nodes));
@@ -162,7 +160,7 @@ async fn follow(
 ) -> anyhow::Result<()> {
     // First: what is wrong with this host is told at once, and not when an API server answers.
     Datapath::check_host(&config.datapath)?;
-    let (events, wanted, saver, pods) = events(&config).await?;
+    let (events, mut wanted, saver, pods) = events(&config).await?;
     let mut events: Events = Box::pin(source::with_local_addresses(events));
     let lists_all = !config.devices.is_empty() || config.terminate_tcp;
     let reconciler =
@@ -173,7 +171,7 @@ async fn follow(
     let mut known = Known::new(reconciler, saver, telemetry);
 
     tokio::select! {
-        listed = first_listing(&mut events, &mut known, &wanted, &config) => listed?,
+        listed = first_listing(&mut events, &mut known, &mut wanted, &config) => listed?,
         () = &mut stop => return Ok(()),
         () = beat(&figures) => {}
     }
@@ -268,7 +266,7 @@ async fn follow(
         // While an attempt is pending, changes wait for it, at most as long as its pause.
         if !retry.is_pending() {
             let settled = kernel.settle(&mut known);
-            want(&wanted, &known.reconciler);
+            wanted.want(&known.reconciler);
             match settled {
                 Ok(_) => {
                     retry.succeeded();
@@ -374,7 +372,7 @@ fn meanwhile(config: &Config) -> &'static str {
 async fn first_listing(
     events: &mut Events,
     known: &mut Known,
-    wanted: &WantedNodes,
+    wanted: &mut WantedNodes,
     config: &Config,
 ) -> anyhow::Result<()> {
     let mut listing = pin!(until_complete(events, known, wanted));
@@ -390,7 +388,7 @@ async fn first_listing(
 async fn until_complete(
     events: &mut Events,
     known: &mut Known,
-    wanted: &WantedNodes,
+    wanted: &mut WantedNodes,
 ) -> anyhow::Result<()> {
     let mut synced = false;
     loop {
@@ -408,7 +406,7 @@ async fn until_complete(
 }
 
 /// Whether all Nodes are known that the first plan reads. If not, they are wanted.
-fn has_its_nodes(known: &mut Known, wanted: &WantedNodes) -> bool {
+fn has_its_nodes(known: &mut Known, wanted: &mut WantedNodes) -> bool {
     let reconciler = &mut known.reconciler;
     let is_saved = matches!(known.standing.freshness(), Freshness::AsOf(_));
     if is_saved || reconciler.state().known_nodes() == KnownNodes::All {
@@ -417,29 +415,10 @@ fn has_its_nodes(known: &mut Known, wanted: &WantedNodes) -> bool {
     reconciler.survey();
     if reconciler.state().node(reconciler.node()).is_none() {
         // The error names those that there are.
-        wanted.send_replace(KnownNodes::All);
+        wanted.begin_with(KnownNodes::All);
         return false;
     }
-    want(wanted, reconciler) == KnownNodes::Own
-}
-
-/// Has the source tell of other Nodes while some Service reads their labels.
-fn want(wanted: &WantedNodes, reconciler: &Reconciler) -> KnownNodes {
-    let reads = reconciler.reads_other_nodes();
-    let nodes = if reads.is_some() { KnownNodes::All } else { KnownNodes::Own };
-    let changed = wanted.send_if_modified(|before| std::mem::replace(before, nodes) != nodes);
-    match reads {
-        _ if !changed => {}
-        Some((service, label)) => info!(
-            "watching all Nodes: Service {service} reads their label {label}, which its EndpointSlices \
-             do not carry"
-        ),
-        None => info!(
-            "no Service reads labels of other Nodes any more: if that lasts, only the Node of this node \
-             is watched"
-        ),
-    }
-    nodes
+    wanted.want(reconciler) == KnownNodes::Own
 }
 
 fn known_node(reconciler: &Reconciler, config: &Config) -> anyhow::Result<()> {
