@@ -2,6 +2,7 @@
 
 mod devices;
 mod exclusions;
+mod first_listing;
 mod gather;
 mod guard;
 mod kernel;
@@ -22,7 +23,6 @@ use tokio::time::MissedTickBehavior;
 use tracing::{info, warn};
 
 use crate::admin;
-use crate::cluster::{KnownNodes, Update};
 use crate::datapath::attach;
 use crate::datapath::load::{Datapath, Options};
 use crate::datapath::self_probe::{self, ProbeError};
@@ -39,11 +39,12 @@ use crate::reconcile::Reconciler;
 use crate::socket::end::{self, Ender};
 use crate::source::kube::KubeTarget;
 use crate::source::saved::{self, Saver};
-use crate::source::{self, Event, Freshness};
+use crate::source::{self, Event};
 use crate::telemetry::Telemetry;
 use crate::topology::Scope;
 use devices::Devices;
 use exclusions::Pods;
+use first_listing::first_listing;
 use gather::gather;
 use guard::{Finding, Guard};
 use kernel::Kernel;
@@ -356,69 +357,6 @@ async fn beat(figures: &Figures) {
         figures.beat();
         tokio::time::sleep(INSPECTION).await;
     }
-}
-
-/// What becomes of connections until the cluster is known.
-fn meanwhile(config: &Config) -> &'static str {
-    if attach::is_attached(&config.datapath.pin_dir) {
-        "connections go on by what the last agent left in the kernel"
-    } else {
-        "connections are untouched until then"
-    }
-}
-
-/// Takes in all there is before anything is planned: half a cluster would refuse connections that
-/// the whole one allows.
-async fn first_listing(
-    events: &mut Events,
-    known: &mut Known,
-    wanted: &mut WantedNodes,
-    config: &Config,
-) -> anyhow::Result<()> {
-    let mut listing = pin!(until_complete(events, known, wanted));
-    match tokio::time::timeout(UNREMARKED, &mut listing).await {
-        Ok(listed) => listed,
-        Err(_) => {
-            info!(node = %config.node, "still waiting for all of the cluster; {}", meanwhile(config));
-            listing.await
-        }
-    }
-}
-
-async fn until_complete(
-    events: &mut Events,
-    known: &mut Known,
-    wanted: &mut WantedNodes,
-) -> anyhow::Result<()> {
-    let mut synced = false;
-    loop {
-        let Some(event) = events.next().await else {
-            bail!("the source of the cluster's state ended before it was complete")
-        };
-        synced |= matches!(event, Event::Synced);
-        let said_which_nodes = matches!(event, Event::Update(Update::KnownNodes(_)));
-        let said_synced = matches!(event, Event::Synced);
-        known.take_in(event);
-        if synced && (said_synced || said_which_nodes) && has_its_nodes(known, wanted) {
-            return Ok(());
-        }
-    }
-}
-
-/// Whether all Nodes are known that the first plan reads. If not, they are wanted.
-fn has_its_nodes(known: &mut Known, wanted: &mut WantedNodes) -> bool {
-    let reconciler = &mut known.reconciler;
-    let is_saved = matches!(known.standing.freshness(), Freshness::AsOf(_));
-    if is_saved || reconciler.state().known_nodes() == KnownNodes::All {
-        return true;
-    }
-    reconciler.survey();
-    if reconciler.state().node(reconciler.node()).is_none() {
-        // The error names those that there are.
-        wanted.begin_with(KnownNodes::All);
-        return false;
-    }
-    wanted.want(reconciler) == KnownNodes::Own
 }
 
 fn known_node(reconciler: &Reconciler, config: &Config) -> anyhow::Result<()> {

@@ -1,0 +1,158 @@
+//! All there is, before anything is planned.
+
+use std::pin::pin;
+use std::time::Duration;
+
+use anyhow::bail;
+use futures::StreamExt as _;
+use tokio::time::{Instant, timeout, timeout_at};
+use tracing::{info, warn};
+
+use super::wanted::WantedNodes;
+use super::{Config, Events, UNREMARKED};
+use crate::cluster::{KnownNodes, Update};
+use crate::datapath::attach;
+use crate::known::Known;
+use crate::source::{Event, Freshness};
+
+/// How long other Nodes are waited for once all else is known. Who may not list them, or lists
+/// thousands of them slowly, still serves all Services that do not need them. Shorter than a watch may be
+/// closed before the state counts as old: by an old one, nothing is written over what the last agent left.
+const OTHER_NODES: Duration = Duration::from_secs(5);
+
+/// What becomes of connections until the cluster is known.
+fn meanwhile(config: &Config) -> &'static str {
+    if attach::is_attached(&config.datapath.pin_dir) {
+        "connections go on by what the last agent left in the kernel"
+    } else {
+        "connections are untouched until then"
+    }
+}
+
+/// Takes in all there is before anything is planned: half a cluster would refuse connections that
+/// the whole one allows.
+pub(super) async fn first_listing(
+    events: &mut Events,
+    known: &mut Known,
+    wanted: &mut WantedNodes,
+    config: &Config,
+) -> anyhow::Result<()> {
+    let mut listing = pin!(until_complete(events, known, wanted));
+    match timeout(UNREMARKED, &mut listing).await {
+        Ok(listed) => listed,
+        Err(_) => {
+            info!(node = %config.node, "still waiting for all of the cluster; {}", meanwhile(config));
+            listing.await
+        }
+    }
+}
+
+async fn until_complete(
+    events: &mut Events,
+    known: &mut Known,
+    wanted: &mut WantedNodes,
+) -> anyhow::Result<()> {
+    let mut synced = false;
+    // Until when other Nodes are waited for.
+    let mut until = None;
+    loop {
+        let event = match until {
+            None => events.next().await,
+            Some(until) => match timeout_at(until, events.next()).await {
+                Ok(event) => event,
+                Err(_) => {
+                    warn!(
+                        "not all Nodes were listed within {} s: Services that read their labels \
+                         stay as they are until then",
+                        OTHER_NODES.as_secs()
+                    );
+                    return Ok(());
+                }
+            },
+        };
+        let Some(event) = event else {
+            bail!("the source of the cluster's state ended before it was complete")
+        };
+        synced |= matches!(event, Event::Synced);
+        let said_which_nodes = matches!(event, Event::Update(Update::KnownNodes(_)));
+        let said_synced = matches!(event, Event::Synced);
+        known.take_in(event);
+        if synced && (said_synced || said_which_nodes) {
+            if has_its_nodes(known, wanted) {
+                return Ok(());
+            }
+            // Without its own Node the agent does not begin.
+            let reconciler = &known.reconciler;
+            let is_known = reconciler.state().node(reconciler.node()).is_some();
+            until = until.or_else(|| is_known.then(|| Instant::now() + OTHER_NODES));
+        }
+    }
+}
+
+/// Whether all Nodes are known that the first plan reads. If not, they are wanted.
+fn has_its_nodes(known: &mut Known, wanted: &mut WantedNodes) -> bool {
+    let reconciler = &mut known.reconciler;
+    let is_saved = matches!(known.standing.freshness(), Freshness::AsOf(_));
+    if is_saved || reconciler.state().known_nodes() == KnownNodes::All {
+        return true;
+    }
+    reconciler.survey();
+    if reconciler.state().node(reconciler.node()).is_none() {
+        // The error names those that there are.
+        wanted.begin_with(KnownNodes::All);
+        return false;
+    }
+    wanted.want(reconciler) == KnownNodes::Own
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use futures::stream;
+
+    use super::*;
+    use crate::events::publish::Teller;
+    use crate::reconcile::Reconciler;
+    use crate::source::file;
+    use crate::source::saved::Saver;
+    use crate::telemetry::Telemetry;
+    use crate::topology::Scope;
+
+    /// A Service that reads labels of other Nodes, on a cluster of which only this Node is known.
+    const CLUSTER: &str = "\
+apiVersion: v1
+kind: Node
+metadata: {name: here, labels: {rack: '1'}}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: a, namespace: default, annotations: {topo-lb.io/topology-keys: rack}}
+spec: {clusterIP: 10.96.0.1, ports: [{port: 80}]}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: a-1, namespace: default, labels: {kubernetes.io/service-name: a}}
+addressType: IPv4
+ports: [{name: '', port: 80}]
+endpoints: [{addresses: [10.1.1.1], nodeName: m}]
+";
+
+    #[tokio::test(start_paused = true)]
+    async fn an_agent_that_may_not_list_other_nodes_begins_without_them() {
+        let listing = file::parse("a.yaml".as_ref(), CLUSTER.as_bytes()).unwrap();
+        let updates = [Update::KnownNodes(KnownNodes::Own)].into_iter().chain(listing.updates);
+        let all: Vec<_> = updates.map(Event::Update).chain([Event::Synced]).collect();
+        let mut events: Events = Box::pin(stream::iter(all).chain(stream::pending()));
+        let figures = Arc::default();
+        let telemetry = Telemetry::new(Arc::clone(&figures), Teller::silent(figures));
+        let reconciler = Reconciler::new("here".into(), Scope::All, false);
+        let mut known = Known::new(reconciler, Saver::new(None), telemetry);
+        let mut wanted = WantedNodes::default();
+        let begun = Instant::now();
+        let complete = until_complete(&mut events, &mut known, &mut wanted);
+        timeout(OTHER_NODES * 10, complete).await.expect("it waits for ever").unwrap();
+        assert!(begun.elapsed() >= OTHER_NODES, "it waits for a while");
+        assert_eq!(known.reconciler.reads_other_nodes().map(|(_, label)| label), Some("rack"));
+    }
+}
