@@ -166,6 +166,26 @@ fn a_tenant_that_fills_the_maps_leaves_others_their_shares() {
 }
 
 #[test]
+fn a_service_that_is_refused_is_not_displaced_by_a_new_one_of_its_namespace() {
+    let capacity = Capacity { services: 2, slots: 0, members: 0, flows: 0, connections: 0 };
+    let mut world = World::new(capacity, WhenFull::Leave);
+    let refused = |service| Wish {
+        tenant: 0,
+        service,
+        ports: 1,
+        endpoints: 0,
+        generation: 0,
+        udp: false,
+        strict: true,
+    };
+    world.meet(&[refused(1), refused(2)]);
+    assert_eq!(world.left_out, BTreeMap::new());
+    let new = Wish { endpoints: 1, strict: false, ..refused(0) };
+    world.meet(&[new]);
+    assert_eq!(world.left_out.keys().collect::<Vec<_>>(), [&new.id()]);
+}
+
+#[test]
 fn a_strict_service_without_room_is_refused_where_that_is_asked_for() {
     for (when_full, wanted) in
         [(WhenFull::Leave, Meanwhile::KubeProxy), (WhenFull::RefuseStrict, Meanwhile::Refused)]

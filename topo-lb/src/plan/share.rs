@@ -6,7 +6,7 @@
 //!
 //! A Service is within its namespace's share if it fits into it, in every map, together with the
 //! Services of its namespace that come before it. Those that already have endpoints in the maps come
-//! first, then the others; both by name.
+//! first, then those that the maps refuse, then new ones; each by name.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -132,9 +132,15 @@ pub fn serves(installed: &Installed, id: &ServiceId) -> bool {
     installed.indexes().of_service(id).any(|(_, index)| installed.frontends_of(index).any(routes))
 }
 
+/// Whether the maps have a frontend of a Service, also one that refuses.
+fn is_installed(installed: &Installed, id: &ServiceId) -> bool {
+    let mut indexes = installed.indexes().of_service(id);
+    indexes.any(|(_, index)| installed.frontends_of(index).next().is_some())
+}
+
 /// The Services that are within the shares of their namespaces.
 pub fn within(desired: &Desired, installed: &Installed) -> BTreeSet<ServiceId> {
-    let wanted: Vec<(&ServiceId, Room)> =
+    let mut wanted: Vec<(&ServiceId, Room)> =
         desired.services().map(|id| (id, Room::wanted(desired, id))).collect();
     let mut demands: BTreeMap<&str, Room> = BTreeMap::new();
     for (id, room) in &wanted {
@@ -146,12 +152,10 @@ pub fn within(desired: &Desired, installed: &Installed) -> BTreeSet<ServiceId> {
         let demands = demands.values().map(|demand| demand.0[pool.place()]).collect();
         share(size - size / 8, demands)
     }));
-    let (first, then): (Vec<_>, Vec<_>) =
-        wanted.into_iter().partition(|(id, _)| serves(installed, id));
+    wanted.sort_by_cached_key(|(id, _)| (!serves(installed, id), !is_installed(installed, id)));
     let mut taken: BTreeMap<&str, Room> = BTreeMap::new();
-    first
+    wanted
         .into_iter()
-        .chain(then)
         .filter(|(id, room)| {
             let taken = taken.entry(&id.namespace).or_default();
             let sum = taken.plus(room);
