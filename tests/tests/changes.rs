@@ -525,11 +525,16 @@ fn a_watch_that_breaks_in_the_middle_of_an_event_goes_on_from_there() -> Result<
         let (a, b) = (&A[..2], &B[..2]);
         let all = [a, b].concat();
         town.run("web", &all)?;
-        town.ask(async |client| create(&client, &service("web", WEB, "web", &json!({}))).await)?;
+        // A Service that reads labels of Nodes has all of them watched from the start.
+        let strict = json!({KEYS: POOL});
+        town.ask(async |client| create(&client, &service("web", WEB, "web", &strict)).await)?;
         town.agent.resume()?;
+        town.answered_by(WEB, a)?;
+        let policy = |keys: Value| json!({"metadata": {"annotations": {KEYS: keys}}});
+        let open = policy(json!(null));
+        town.ask(async |client| change(&client, "Service", "web", &open).await)?;
         town.answered_by(WEB, &all)?;
         let listings = town.listings()?;
-        let policy = |keys: Value| json!({"metadata": {"annotations": {KEYS: keys}}});
         let (tally, ()) = busy.call_during(Via::Http, at(WEB)?, || {
             hub.break_next("services", Break::Cut);
             let strict = policy(json!(POOL));
