@@ -63,10 +63,7 @@ const SUITES: [Known; 6] = [
     // These kernels do not order programs: the agent has to say who decides.
     Known {
         name: "foreign",
-        short: &[
-            "beside_another_load_balancer_on_the_same_cgroup_it_decides_or_says_so",
-            "a_load_balancer_that_is_first_is_named_everywhere_until_it_has_gone",
-        ],
+        short: &["a_load_balancer_that_is_first_is_named_everywhere_until_it_has_gone"],
         skipped: &[],
         has_mptcp: false,
     },
