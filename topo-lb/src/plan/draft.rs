@@ -165,8 +165,9 @@ impl<'a> Draft<'a> {
         self.retire(id, &BTreeMap::new());
     }
 
-    /// Leaves what a Service has as it is, but for frontends that are not its own any more. False, and
-    /// nothing is done, where none of them is.
+    /// Leaves what a Service has as it is, but for frontends that are not its own any more, and for
+    /// members that it does not list any more: their room may be what it lacks. False, and nothing is
+    /// done, where no frontend is left.
     pub(super) fn keep(&mut self, desired: &Desired, id: &ServiceId) -> bool {
         let targets = desired.targets(id);
         let wanted: BTreeSet<Frontend> = (targets.iter().enumerate())
@@ -175,19 +176,28 @@ impl<'a> Draft<'a> {
             })
             .collect();
         let installed = self.installed;
-        let ports: Vec<(u32, [Vec<Frontend>; 2])> = (installed.indexes().of_service(id))
-            .map(|(_, index)| {
+        let ports: Vec<(&Arc<str>, u32, [Vec<Frontend>; 2])> = (installed.indexes().of_service(id))
+            .map(|(name, index)| {
                 let (kept, lost) =
                     installed.frontends_of(index).partition(|frontend| wanted.contains(frontend));
-                (index, [kept, lost])
+                (name, index, [kept, lost])
             })
             .collect();
-        if ports.iter().all(|(_, [kept, _])| kept.is_empty()) {
+        if ports.iter().all(|(.., [kept, _])| kept.is_empty()) {
             return false;
         }
-        for (index, [kept, lost]) in ports {
+        for (name, index, [kept, lost]) in ports {
             if kept.is_empty() {
                 self.remove_port(index);
+            } else {
+                let listed: BTreeSet<SocketAddr> = (targets.iter())
+                    .filter(|target| target.name == *name)
+                    .flat_map(|target| target.members().map(|(endpoint, _)| endpoint))
+                    .collect();
+                let stale =
+                    installed.members_of(index).filter(|(endpoint, _)| !listed.contains(endpoint));
+                self.remove_members
+                    .extend(stale.map(|(endpoint, _)| Step::RemoveMember { index, endpoint }));
             }
             self.surplus.extend(lost);
             self.owned.extend(kept);

@@ -186,6 +186,26 @@ fn a_service_that_is_refused_is_not_displaced_by_a_new_one_of_its_namespace() {
 }
 
 #[test]
+fn members_that_nobody_lists_any_more_make_room_for_those_that_come() {
+    let mut world = World::new(SMALL, WhenFull::Leave);
+    let small = |generation| Wish {
+        tenant: 3,
+        service: 0,
+        ports: 2,
+        endpoints: 2,
+        generation,
+        udp: true,
+        strict: true,
+    };
+    let large = Wish { tenant: 1, service: 5, endpoints: 38, strict: false, ..small(0) };
+    world.meet(&[large, small(0)]);
+    assert_eq!(world.left_out, BTreeMap::new());
+    // Both roll out while not a single member is free.
+    world.meet(&[Wish { endpoints: 1, generation: 1, ..large }, small(1)]);
+    assert_eq!(world.left_out, BTreeMap::new());
+}
+
+#[test]
 fn a_strict_service_without_room_is_refused_where_that_is_asked_for() {
     for (when_full, wanted) in
         [(WhenFull::Leave, Meanwhile::KubeProxy), (WhenFull::RefuseStrict, Meanwhile::Refused)]
