@@ -176,13 +176,12 @@ impl<'a> Draft<'a> {
             })
             .collect();
         let installed = self.installed;
-        let ports: Vec<(&Arc<str>, u32, [Vec<Frontend>; 2])> = (installed.indexes().of_service(id))
-            .map(|(name, index)| {
-                let (kept, lost) =
-                    installed.frontends_of(index).partition(|frontend| wanted.contains(frontend));
-                (name, index, [kept, lost])
-            })
-            .collect();
+        let split = |(name, index)| {
+            let (kept, lost): (Vec<Frontend>, Vec<Frontend>) =
+                installed.frontends_of(index).partition(|frontend| wanted.contains(frontend));
+            (name, index, [kept, lost])
+        };
+        let ports: Vec<_> = installed.indexes().of_service(id).map(split).collect();
         if ports.iter().all(|(.., [kept, _])| kept.is_empty()) {
             return false;
         }
