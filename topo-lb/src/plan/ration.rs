@@ -1,6 +1,6 @@
 //! What becomes of Services that do not all fit into the maps. Pure.
 //!
-//! * A Service within its namespace's share ([`share`](super::share)) gets its room first. While one
+//! * A Service within its namespace's share ([`share`]) gets its room first. While one
 //!   lacks room, those over their shares take no more of what it wants, and give up what they have, the
 //!   newest first.
 //! * A Service that has endpoints in the maps does not lose them for want of room of its own: it gets as
