@@ -1,8 +1,9 @@
-//! What a late stage of `cargo xtask test` needs, made beside the stages before it.
+//! What late stages of `cargo xtask test` need, compiled beside the stages before them.
 //!
-//! Compiling Kubernetes takes minutes, and most stages leave a core idle for much of their time. So it
-//! starts with the first stage, as a process of the lowest priority. The stage that needs the result
-//! waits for it by the lock of the cache.
+//! Kubernetes and the fuzz target take minutes to compile, and most stages leave a core idle for much
+//! of their time. A process of the lowest priority compiles both, one after the other. A stage that
+//! needs a result waits for it: for Kubernetes by the lock of the cache, for the fuzz target by
+//! Cargo's lock.
 
 use std::env;
 use std::process::{Child, Command};
@@ -15,25 +16,27 @@ use crate::progress::Screen;
 use crate::stage::Stage;
 use crate::workspace::Workspace;
 
-/// What is being made; dropping it ends the work. What was done by then is kept.
+/// The process that compiles; dropping this ends it. What it has finished by then is kept.
 #[derive(Debug)]
 pub(crate) struct Ahead(Option<Child>);
 
 impl Ahead {
-    /// Starts what these stages need later and is not there yet.
+    /// Starts to compile what `rest`, the stages from this one on, need later. Comes after the
+    /// stage of the eBPF object, which the fuzz target includes.
     ///
     /// # Errors
     /// The process cannot be started.
-    pub(crate) fn begin(workspace: &Workspace, screen: &Screen, stages: &[Stage]) -> Result<Self> {
-        if !is_worthwhile(stages, control_plane::is_there()) {
+    pub(crate) fn begin(workspace: &Workspace, screen: &Screen, rest: &[Stage]) -> Result<Self> {
+        let work = worthwhile(rest, control_plane::is_there());
+        if work.is_empty() {
             return Ok(Self(None));
         }
         let me = env::current_exe().context("cannot find the path of this program")?;
-        let log = workspace.log("control-plane-ahead");
+        let log = workspace.log("ahead");
         let mut command: Command = workspace.command("nice");
-        command.args(["-n", "19"]).arg(me).args(["setup", "--control-plane"]);
+        command.args(["-n", "19"]).arg(me).arg("setup").args(work);
         let child = start(&mut command, &log)?;
-        screen.note(&format!("the control plane is made meanwhile; its output: {}", log.display()));
+        screen.note(&format!("compiling for later stages at low priority: {}", log.display()));
         Ok(Self(Some(child)))
     }
 }
@@ -46,11 +49,17 @@ impl Drop for Ahead {
     }
 }
 
-/// Whether a stage needs it, and another one comes before that leaves time for it.
-fn is_worthwhile(stages: &[Stage], is_there: bool) -> bool {
-    let before = stages.iter().take_while(|stage| **stage != Stage::ControlPlane);
-    let leaves_time = before.filter(|stage| **stage > Stage::Object).count() > 0;
-    stages.contains(&Stage::ControlPlane) && leaves_time && !is_there
+/// What to compile for stages that another stage comes before, as options of `cargo xtask setup`.
+fn worthwhile(rest: &[Stage], control_plane_is_there: bool) -> Vec<&'static str> {
+    let is_later = |stage| rest.iter().skip(1).any(|it| *it == stage);
+    let mut work = Vec::new();
+    if is_later(Stage::ControlPlane) && !control_plane_is_there {
+        work.push("--control-plane");
+    }
+    if is_later(Stage::Fuzz) {
+        work.push("--fuzz-target");
+    }
+    work
 }
 
 #[cfg(test)]
@@ -58,11 +67,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_made_only_for_a_stage_that_comes_later() {
-        let late = [Stage::Format, Stage::Object, Stage::Lab, Stage::ControlPlane];
-        assert!(is_worthwhile(&late, false));
-        assert!(!is_worthwhile(&late, true), "it is there already");
-        assert!(!is_worthwhile(&late[..3], false), "nobody needs it");
-        assert!(!is_worthwhile(&[Stage::Object, Stage::ControlPlane], false), "it comes next");
+    fn only_what_a_later_stage_needs_is_compiled() {
+        let rest = [Stage::Lab, Stage::ControlPlane, Stage::Fuzz];
+        assert_eq!(worthwhile(&rest, false), ["--control-plane", "--fuzz-target"]);
+        assert_eq!(worthwhile(&rest, true), ["--fuzz-target"], "Kubernetes is there already");
+        assert!(worthwhile(&rest[2..], false).is_empty(), "the stage itself compiles it");
+        assert!(worthwhile(&rest[..1], false).is_empty(), "no stage needs it");
     }
 }

@@ -5,7 +5,7 @@
 //! no `unsafe`.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
@@ -36,13 +36,13 @@ const MEGABYTES: u64 = 1024;
 /// How long it may take in all, the last input and the machine's other work included.
 const LIMIT: Duration = Duration::from_secs(5 * 60);
 
-/// Compiles the target and fuzzes for a while.
+/// Compiles the target; returns the program.
 ///
 /// # Errors
-/// The target does not compile, or an input was found that breaks it.
-pub(crate) fn run(workspace: &Workspace, screen: &Screen) -> Result<()> {
+/// It does not compile.
+pub(crate) fn compile(workspace: &Workspace, screen: &Screen) -> Result<PathBuf> {
     let host = host().context("`rustc -vV` does not say which machine it compiles for")?;
-    let target = workspace.target.join("fuzz");
+    let target = folder(workspace);
     let mut build = workspace.cargo("build");
     build
         .args(["--locked", "--manifest-path", &format!("{FOLDER}/Cargo.toml")])
@@ -53,7 +53,21 @@ pub(crate) fn run(workspace: &Workspace, screen: &Screen) -> Result<()> {
         .env("TOPO_LB_EBPF_OBJECT", workspace.object());
     let log = workspace.log("build-fuzz");
     run_logged(screen, "compiling the fuzz target", &mut build, &log)?;
+    Ok(target.join(host).join("debug").join(TARGET))
+}
 
+/// Where Cargo keeps what it compiles for the target, and the fuzzer what it found.
+fn folder(workspace: &Workspace) -> PathBuf {
+    workspace.target.join("fuzz")
+}
+
+/// Compiles the target and fuzzes for a while.
+///
+/// # Errors
+/// The target does not compile, or an input was found that breaks it.
+pub(crate) fn run(workspace: &Workspace, screen: &Screen) -> Result<()> {
+    let program = compile(workspace, screen)?;
+    let target = folder(workspace);
     // What was found in earlier runs is where this one begins.
     let (corpus, seeds) = (target.join("corpus"), target.join("seeds"));
     let artifacts = workspace.root.join(FOLDER).join("artifacts").join(TARGET);
@@ -61,7 +75,7 @@ pub(crate) fn run(workspace: &Workspace, screen: &Screen) -> Result<()> {
         fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
     }
     sow(workspace, &seeds)?;
-    let mut command = workspace.command(target.join(host).join("debug").join(TARGET));
+    let mut command = workspace.command(program);
     command.args([&corpus, &seeds]).arg(workspace.root.join(FOLDER).join("seeds"));
     command.arg(format!("-artifact_prefix={}/", artifacts.display()));
     run_visible(limited(&mut command, workspace), LIMIT)

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use anyhow::{Result, bail, ensure};
 
 use crate::control_plane;
+use crate::fuzz;
 use crate::machine::Machine;
 use crate::mounts::{BPFFS, CGROUPS, Cgroup2};
 use crate::plan::{self, Need, Plan, Step};
@@ -34,6 +35,9 @@ pub(crate) struct Args {
     /// Also compile the control plane of the tests, where that was never done
     #[arg(long)]
     control_plane: bool,
+    /// Also compile the target of the fuzzing stage; wants the eBPF object
+    #[arg(long, hide = true)]
+    fuzz_target: bool,
 }
 
 /// What builds, the agent and the demo need.
@@ -69,6 +73,9 @@ pub(crate) fn run(workspace: &Workspace, screen: &Screen, args: &Args) -> Result
     report(screen, &machine);
     if args.control_plane {
         control_plane::programs(workspace, screen)?;
+    }
+    if args.fuzz_target {
+        fuzz::compile(workspace, screen)?;
     }
     Ok(())
 }

@@ -218,7 +218,8 @@ fn unit(workspace: &Workspace, screen: &Screen) -> Result<()> {
 /// It does not compile.
 pub(crate) fn agent(workspace: &Workspace, screen: &Screen) -> Result<PathBuf> {
     let mut agent = workspace.cargo("build");
-    agent.args(["--package", "topo-lb"]);
+    // With a test, Cargo chooses the features of the tests' libraries, and compiles these once for both.
+    agent.args(["--package", "topo-lb", "--bin", "topo-lb", "--test", "control_plane"]);
     run_logged(screen, "compiling the agent", &mut agent, &workspace.log("build-test-agent"))?;
     Ok(workspace.program(Profile::Dev, "topo-lb"))
 }

@@ -71,9 +71,13 @@ pub(crate) fn run(workspace: &Workspace, screen: &Screen, args: &Args) -> Result
     let elapsed = begun.elapsed();
     screen.note(&format!("ready after {}", clock(elapsed)));
 
-    let _ahead = Ahead::begin(workspace, screen, &stages)?;
+    let mut ahead = None;
     let mut rows = vec![Row { title: "set-up", outcome: Outcome::Passed(None), elapsed }];
     let failure = run_stages(&stages, &mut rows, args.strict, |stage| {
+        if ahead.is_none() && stage > Stage::Object {
+            let rest: Vec<Stage> = stages.iter().copied().filter(|it| *it >= stage).collect();
+            ahead = Some(Ahead::begin(workspace, screen, &rest)?);
+        }
         screen.headline(stage.title());
         stage.run(workspace, screen, &machine, &args.kernel, counting)
     });
@@ -101,7 +105,7 @@ fn run_stages(
     stages: &[Stage],
     rows: &mut Vec<Row>,
     strict: bool,
-    run: impl Fn(Stage) -> Result<Passed>,
+    mut run: impl FnMut(Stage) -> Result<Passed>,
 ) -> Option<(Stage, anyhow::Error)> {
     let mut failure = None;
     for &stage in stages {
