@@ -83,6 +83,8 @@ enum Part {
     Kernel,
     /// From the API server to the maps
     ControlPlane,
+    /// From the agent's start to the first right connection, at a real API server
+    FirstContact,
     /// A rolling update on 5,000 nodes
     Rollout,
 }
@@ -145,6 +147,8 @@ fn measure(effort: Effort, parts: &[Part]) -> Result<Report> {
     }
     if wanted(Part::ControlPlane) {
         results.extend(ground::within(|ground| control_plane::measure(ground, effort, &say))?);
+    }
+    if wanted(Part::FirstContact) {
         results.extend(ground::within(|ground| first_contact::measure(ground, effort, &say))?);
     }
     if wanted(Part::Rollout) {
