@@ -19,6 +19,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, bail};
 use futures::{Stream, StreamExt as _};
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::task::JoinHandle;
 use tokio::time::MissedTickBehavior;
 use tracing::{info, warn};
 
@@ -171,24 +172,21 @@ async fn follow(
     let figures = Arc::clone(&telemetry.figures);
     let mut known = Known::new(reconciler, saver, telemetry);
 
-    tokio::select! {
-        listed = first_listing(&mut events, &mut known, &mut wanted, &config) => listed?,
+    let begun = async {
+        let listing = first_listing(&mut events, &mut known, &mut wanted, &config);
+        let ((), prepared) = tokio::try_join!(listing, prepare(proof, config.datapath.clone()))?;
+        anyhow::Ok(prepared)
+    };
+    let (unready, mut datapath) = tokio::select! {
+        prepared = begun => prepared?,
         () = &mut stop => return Ok(()),
-        () = beat(&figures) => {}
-    }
+        never = beat(&figures) => never,
+    };
+    // What fails up to here leaves nothing in the kernel: the datapath takes its maps away.
     known_node(&known.reconciler, &config)?;
     known.telemetry.complete();
-
-    // So short is what it takes that who waits for the agent need not wait for it separately. Before
-    // the maps: if both wanted memory at once, a limit that is too small would have the kernel end
-    // the agent before it can say so.
-    let proof = tokio::select! {
-        proof = tokio::time::timeout(UNREMARKED, proof) => proof,
-        () = &mut stop => return Ok(()),
-    };
-    // Only now: what fails above leaves nothing in the kernel.
     let attached = attach::is_attached(&config.datapath.pin_dir);
-    let mut datapath = Datapath::open(config.datapath.clone())?;
+    datapath.copy_old_state();
     let mut kernel = Kernel::read(datapath.maps_directory())?;
     // Maps that take the places of others are empty.
     known.standing.begin(attached && kernel.installed.placed().next().is_some());
@@ -208,7 +206,7 @@ async fn follow(
     ender.end(&kernel.take_gone());
     let mut devices = Devices::follow(&config.devices, &mut datapath)?;
     known.telemetry.begin();
-    if let Ok(Ok(Some(error))) = proof {
+    if let Some(error) = unready {
         warn!("the agent is not ready: {error}");
     }
     info!(
@@ -337,7 +335,7 @@ fn ender(config: &Config, figures: &Arc<Figures>) -> anyhow::Result<Ender> {
 
 /// Finds out whether the hooks fire, for readiness; some tens of milliseconds on a thread of its own.
 /// What is wrong is for the caller to tell.
-fn prove(telemetry: &Telemetry, config: &Config) -> tokio::task::JoinHandle<Option<ProbeError>> {
+fn prove(telemetry: &Telemetry, config: &Config) -> JoinHandle<Option<ProbeError>> {
     let (say, cgroup_root) = (telemetry.prover(), config.datapath.cgroup_root.clone());
     tokio::task::spawn_blocking(move || match self_probe::run(&cgroup_root) {
         Ok(()) => {
@@ -351,8 +349,21 @@ fn prove(telemetry: &Telemetry, config: &Config) -> tokio::task::JoinHandle<Opti
     })
 }
 
+/// Loads the programs and makes the maps, while the cluster is still being listed: the verifier takes a
+/// quarter of a second. Returns what the self-probe found wrong, too.
+async fn prepare(
+    proof: JoinHandle<Option<ProbeError>>,
+    options: Options,
+) -> anyhow::Result<(Option<ProbeError>, Datapath)> {
+    // The probe comes first: if its child and the maps wanted memory at once, a limit that is too small
+    // would have the kernel end the agent before it can say so.
+    let proof = tokio::time::timeout(UNREMARKED, proof).await;
+    let datapath = tokio::task::spawn_blocking(move || Datapath::open(options)).await??;
+    Ok((proof.ok().and_then(Result::ok).flatten(), datapath))
+}
+
 /// Shows for ever that the owner of the state is not stuck.
-async fn beat(figures: &Figures) {
+async fn beat(figures: &Figures) -> ! {
     loop {
         figures.beat();
         tokio::time::sleep(INSPECTION).await;

@@ -215,10 +215,6 @@ impl Datapath {
                     .map_err(|error| refused(direction.program(), error))?;
             }
         }
-        if let Some(renewal) = &renewal {
-            renewal.copy_books();
-            renewal.copy_state();
-        }
         let reports_refused = constants.reports_refused();
         Ok(Self {
             options,
@@ -230,6 +226,15 @@ impl Datapath {
             answerers: None,
             lock,
         })
+    }
+
+    /// Copies what was counted and remembered in pinned maps of another layout, if there are any. Comes
+    /// right before the first plan: until then, the programs that are attached count in the old maps.
+    pub fn copy_old_state(&self) {
+        if let Some(renewal) = &self.renewal {
+            renewal.copy_books();
+            renewal.copy_state();
+        }
     }
 
     /// Where the maps of these programs are pinned: in the pin directory, or below it until
