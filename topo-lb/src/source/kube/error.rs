@@ -86,6 +86,18 @@ pub enum KubeError {
         /// What it says.
         message: String,
     },
+    /// HTTP 403 to a list of all Nodes, by an agent that watches its own.
+    #[error(
+        "the API server at {url} does not let this agent list all Nodes ({message}): the agent watches \
+         only its own Node, and Services that need labels of other Nodes wait; give its ClusterRole \
+         the rule apiGroups: [\"\"], resources: [nodes], verbs: [list, watch]"
+    )]
+    AllNodesForbidden {
+        /// The server.
+        url: String,
+        /// What it says.
+        message: String,
+    },
     /// Any other answer that is no success.
     #[error("the API server at {url} answers {code} to {verb} {resource}: {message}")]
     Refused {
@@ -117,6 +129,14 @@ pub enum KubeError {
 }
 
 impl KubeError {
+    /// As it is said where the request was for all Nodes, and the agent goes on with its own.
+    pub(super) fn of_all_nodes(self) -> Self {
+        match self {
+            Self::Forbidden { url, message, .. } => Self::AllNodesForbidden { url, message },
+            other => other,
+        }
+    }
+
     /// What became of a request.
     pub(super) fn of(
         error: &::kube::Error,

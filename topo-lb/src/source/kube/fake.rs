@@ -31,6 +31,9 @@ pub(super) struct State {
     oldest: usize,
     /// Paths that are answered with this status instead.
     pub(super) refuse: BTreeMap<String, (u16, &'static str)>,
+    /// Requests for all objects of this path are answered with this status instead. Those for one object,
+    /// by a field selector, are served.
+    pub(super) refuse_all: Option<(&'static str, u16, &'static str)>,
     /// All requests so far: path with query, and the header `accept`.
     pub(super) requests: Vec<(String, String)>,
     /// Nothing is answered, and nothing said by watches: connections stay open.
@@ -163,6 +166,10 @@ async fn serve(
             } else if expired && state.refuses_expired && query.contains_key("watch") {
                 Some(status(410, "too old resource version"))
             } else if let Some((code, message)) = state.refuse.get(&path).copied() {
+                Some(status(code, message))
+            } else if let Some((_, code, message)) =
+                state.refuse_all.filter(|(all, ..)| *all == path && selected(&query).is_none())
+            {
                 Some(status(code, message))
             } else if !state.lists.contains_key(&path) {
                 Some(status(404, "the server could not find the requested resource"))

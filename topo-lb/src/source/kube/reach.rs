@@ -10,11 +10,15 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
+use super::backoff::{pause, random};
 use crate::cluster::KnownNodes;
 
 /// All Nodes are watched until nobody has needed them for so long: a Service that comes and goes must
 /// not make the agent list thousands of Nodes each time.
 const NARROW_AFTER: Duration = Duration::from_secs(300);
+/// Longest pause between two attempts to list all Nodes, if none has succeeded. Each attempt closes the
+/// watch of the own Node for a moment.
+const LONGEST: Duration = Duration::from_secs(60);
 
 /// This node, and which Nodes are wanted.
 #[derive(Clone, Debug)]
@@ -39,17 +43,40 @@ pub(super) struct Reach {
     now: KnownNodes,
     /// Since when all Nodes are watched and nobody needs them.
     idle: Option<Instant>,
+    /// The own Node was watched, and all Nodes have not been listed since.
+    widening: bool,
+    /// The last attempt to list all Nodes has failed.
+    failed: Option<Failed>,
+}
+
+/// Attempts in a row to list all Nodes that failed.
+#[derive(Debug)]
+struct Failed {
+    since: Instant,
+    attempts: u32,
+    /// When the next attempt is due. `None` until the own Node is listed.
+    again: Option<Instant>,
+}
+
+impl Failed {
+    /// Returns when the next attempt is due.
+    async fn over(&self) {
+        match self.again {
+            Some(again) => sleep_until(again).await,
+            None => pending().await,
+        }
+    }
 }
 
 impl Reach {
     /// All objects of a kind.
     pub(super) const fn all() -> Self {
-        Self { nodes: None, now: KnownNodes::All, idle: None }
+        Self { nodes: None, now: KnownNodes::All, idle: None, widening: false, failed: None }
     }
 
     pub(super) fn of(nodes: Nodes) -> Self {
         let now = *nodes.wanted.borrow();
-        Self { nodes: Some(nodes), now, idle: None }
+        Self { nodes: Some(nodes), now, ..Self::all() }
     }
 
     /// What is watched.
@@ -63,6 +90,37 @@ impl Reach {
         Some(format!("metadata.name={}", nodes.own))
     }
 
+    /// All objects that are watched now were listed.
+    pub(super) fn listed(&mut self) {
+        match (self.now, &mut self.failed) {
+            (KnownNodes::All, failed) => {
+                self.widening = false;
+                *failed = None;
+            }
+            (KnownNodes::Own, Some(failed)) => {
+                failed.again.get_or_insert_with(|| {
+                    Instant::now() + pause(failed.attempts, LONGEST, random())
+                });
+            }
+            (KnownNodes::Own, None) => {}
+        }
+    }
+
+    /// Notes that a request has failed. If it was to list all Nodes, the own Node is watched from now on,
+    /// and all are tried again later. Returns since when they cannot be listed; `None` if nothing changes.
+    pub(super) fn fall_back(&mut self) -> Option<Instant> {
+        if !std::mem::take(&mut self.widening) {
+            return None;
+        }
+        self.now = KnownNodes::Own;
+        self.idle = None;
+        let first = Failed { since: Instant::now(), attempts: 0, again: None };
+        let failed = self.failed.get_or_insert(first);
+        failed.attempts = failed.attempts.saturating_add(1);
+        failed.again = None;
+        Some(failed.since)
+    }
+
     /// Returns when other objects are to be watched than before. May be dropped at any time.
     pub(super) async fn turned(&mut self) {
         let Some(Nodes { wanted, .. }) = &mut self.nodes else { return pending().await };
@@ -70,7 +128,20 @@ impl Reach {
             let want = *wanted.borrow_and_update();
             match (self.now, want) {
                 (KnownNodes::Own, KnownNodes::All) => {
+                    if let Some(failed) = &self.failed {
+                        tokio::select! {
+                            biased;
+                            () = failed.over() => {}
+                            changed = wanted.changed() => {
+                                if changed.is_err() {
+                                    pending::<()>().await;
+                                }
+                                continue;
+                            }
+                        }
+                    }
                     self.now = KnownNodes::All;
+                    self.widening = true;
                     return;
                 }
                 (KnownNodes::All, KnownNodes::Own) => {
@@ -140,6 +211,37 @@ mod tests {
             wanted.send_replace(KnownNodes::All);
             assert!(timeout(Duration::from_secs(1), reach.turned()).await.is_err());
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn all_nodes_are_asked_for_at_longer_and_longer_intervals_of_at_most_a_minute() {
+        let (wanted, mut reach) = reach(KnownNodes::Own);
+        reach.listed();
+        assert_eq!(reach.fall_back(), None, "the own Node is watched already");
+        wanted.send_replace(KnownNodes::All);
+        assert_eq!(turns(&mut reach).await, Some(Duration::ZERO));
+        let begun = Instant::now();
+        let mut pauses = Vec::new();
+        for _ in 0..12 {
+            assert_eq!(reach.fall_back(), Some(begun));
+            assert_eq!(reach.selector().as_deref(), Some("metadata.name=n1"));
+            assert_eq!(turns(&mut reach).await, None, "the own Node is listed first");
+            reach.listed();
+            // A Service that comes and goes, and a new listing of the own Node, change nothing of it.
+            wanted.send_replace(KnownNodes::Own);
+            assert!(timeout(Duration::from_millis(1), reach.turned()).await.is_err());
+            wanted.send_replace(KnownNodes::All);
+            reach.listed();
+            pauses.push(turns(&mut reach).await.unwrap());
+            assert_eq!(reach.now(), KnownNodes::All);
+        }
+        assert!(pauses[0] <= Duration::from_millis(501), "{pauses:?}");
+        assert!(pauses.iter().all(|pause| *pause <= LONGEST + Duration::from_millis(1)));
+        assert!(pauses[8..].iter().all(|pause| *pause >= LONGEST / 2 - Duration::from_millis(2)));
+
+        reach.listed();
+        assert_eq!(reach.fall_back(), None, "a watch of all Nodes that fails is begun again");
+        assert_eq!(reach.now(), KnownNodes::All);
     }
 
     #[tokio::test(start_paused = true)]

@@ -591,6 +591,72 @@ async fn other_nodes_are_asked_for_while_they_are_wanted() {
     assert_eq!(fake.requested("nodes?&limit="), 1, "all of them were listed once");
 }
 
+/// Whether an event says that these Nodes are known.
+fn known(which: KnownNodes) -> impl Fn(&Event) -> bool {
+    move |event| match event {
+        Event::Update(Update::KnownNodes(known)) => *known == which,
+        _ => false,
+    }
+}
+
+/// Reads on until `is_last`; the troubles that were said before.
+async fn troubles_until(events: &mut Events, is_last: impl Fn(&Event) -> bool) -> Vec<String> {
+    let mut troubles = Vec::new();
+    loop {
+        match timeout(PATIENCE, events.next()).await.expect("nothing came").unwrap() {
+            event if is_last(&event) => return troubles,
+            Event::Trouble(trouble) => troubles.push(trouble),
+            _ => {}
+        }
+    }
+}
+
+/// Whether an event says that a Node is in this pool.
+fn is_in(pool: &str) -> impl Fn(&Event) -> bool {
+    move |event| match event {
+        Event::Update(Update::Node(node)) => *node.labels["pool"] == *pool,
+        _ => false,
+    }
+}
+
+#[tokio::test]
+async fn an_agent_that_cannot_list_all_nodes_goes_on_watching_its_own() {
+    for (status, attempts) in [(503, 1), (403, 4)] {
+        let fake = Fake::new(&ALL).await;
+        fake.change(NODES, "ADDED", node("n1", "beijing"));
+        fake.change(NODES, "ADDED", node("n2", "hangzhou"));
+        let (wanted, nodes) = watch::channel(KnownNodes::Own);
+        let nodes = Nodes::new("n1".into(), nodes);
+        let mut events: Events = Box::pin(super::follow(fake.server.clone(), nodes));
+        troubles_until(&mut events, |event| matches!(event, Event::Synced)).await;
+
+        fake.state.lock().unwrap().refuse_all = Some((NODES, status, "not you"));
+        wanted.send_replace(KnownNodes::All);
+        let mut troubles = Vec::new();
+        for attempt in 1..=attempts {
+            troubles.extend(troubles_until(&mut events, known(KnownNodes::Own)).await);
+            assert!(fake.requested("nodes?&limit=") >= attempt, "it has asked for all of them");
+            let pool = format!("pool-{attempt}");
+            fake.change(NODES, "MODIFIED", node("n1", &pool));
+            troubles.extend(troubles_until(&mut events, is_in(&pool)).await);
+        }
+        let expected = format!(
+            "the API server at {} does not let this agent list all Nodes (not you): the agent \
+             watches only its own Node, and Services that need labels of other Nodes wait; give its \
+             ClusterRole the rule apiGroups: [\"\"], resources: [nodes], verbs: [list, watch]",
+            fake.server.url()
+        );
+        // Once, as it lasts. What may pass soon is not said.
+        let expected = if status == 403 { vec![expected] } else { Vec::new() };
+        assert_eq!(troubles, expected);
+
+        fake.state.lock().unwrap().refuse_all = None;
+        troubles_until(&mut events, known(KnownNodes::All)).await;
+        fake.change(NODES, "MODIFIED", node("n2", "ningbo"));
+        troubles_until(&mut events, is_in("ningbo")).await;
+    }
+}
+
 #[tokio::test]
 async fn a_server_says_how_long_it_is_to_be_left_alone() {
     let fake = Fake::new(&ALL).await;

@@ -34,7 +34,8 @@ const MISSING_PAUSE: Duration = Duration::from_secs(10);
 /// `Freshness` is said after all were listed once, and whenever it changes.
 ///
 /// Of Nodes, only those are followed that `nodes` wants. `KnownNodes` is said after all of them were
-/// listed, and before those that are not followed any more are dropped.
+/// listed, and before those that are not followed any more are dropped. While all Nodes are wanted and
+/// cannot be listed, the own Node is followed.
 pub fn follow(server: Server, nodes: Nodes) -> impl Stream<Item = Event> + Send + 'static {
     let said = [
         Watch::<Node>::new(server.clone(), Reach::of(nodes)).said().boxed(),
@@ -148,6 +149,7 @@ impl<T: Kept> Watch<T> {
             Change::Complete => {
                 self.unknown = 0;
                 self.had_contact = true;
+                self.reach.listed();
                 self.server.pulse().listed(T::KIND);
                 let listed = std::mem::take(&mut self.listed);
                 let all = Event::Update(T::all(Vec::new(), listed));
@@ -214,6 +216,12 @@ impl<T: Kept> Watch<T> {
             self.opened = (self.opened + 1).min(self.server.pulse().opened(T::KIND));
         }
         self.pause(error);
+        let fell_back = self.reach.fall_back();
+        if fell_back.is_some() {
+            // That the own Node is listed meanwhile is no sign that all of them can be.
+            self.passing = fell_back;
+            self.begin(false);
+        }
         let trouble = match (failure, error) {
             // Watches end, connections break, and the server forgets what is long ago. If more is
             // wrong than that, the next attempt fails.
@@ -222,14 +230,18 @@ impl<T: Kept> Watch<T> {
             (Failure::Short, _) => None,
             (Failure::Told(status), _) => {
                 let error = ::kube::Error::Api(status.clone());
-                Some(self.failing(&error, verb))
+                Some(self.failing(&error, self.error(&error, verb)))
             }
             (_, Some(error)) if is_gone(error) => {
                 // Said instead of a watch, the same would be asked for again and again.
                 self.begin(false);
                 None
             }
-            (_, Some(error)) => Some(self.failing(error, verb)),
+            (_, Some(error)) => {
+                let wrong = self.error(error, verb);
+                let wrong = if fell_back.is_some() { wrong.of_all_nodes() } else { wrong };
+                Some(self.failing(error, wrong))
+            }
             (_, None) => Some(Failing {
                 trouble: format!(
                     "the API server at {} says no resourceVersion with {}: they cannot be watched",
@@ -270,11 +282,14 @@ impl<T: Kept> Watch<T> {
         self.rest = Some(Instant::now() + rest);
     }
 
-    fn failing(&mut self, error: &::kube::Error, verb: &'static str) -> Failing {
-        let trouble = self.error(error, verb).to_string();
+    fn failing(&mut self, error: &::kube::Error, wrong: KubeError) -> Failing {
         let since = self.passing.take().unwrap_or_else(Instant::now);
         self.passing = is_passing(error).then_some(since);
-        Failing { trouble, overload: overload(error), passing_since: self.passing }
+        Failing {
+            trouble: wrong.to_string(),
+            overload: overload(error),
+            passing_since: self.passing,
+        }
     }
 
     fn error(&self, error: &::kube::Error, verb: &'static str) -> KubeError {
