@@ -177,6 +177,14 @@ impl Reconciler {
         std::mem::take(&mut self.looked)
     }
 
+    /// How many Services wait for the labels of other Nodes.
+    pub fn waiting(&self) -> usize {
+        match self.state.known_nodes() {
+            KnownNodes::Own => self.readers.len(),
+            KnownNodes::All => 0,
+        }
+    }
+
     fn waits(&self, id: &ServiceId) -> bool {
         self.state.known_nodes() == KnownNodes::Own && self.readers.contains(id)
     }
@@ -374,6 +382,7 @@ mod tests {
         settle(&mut reconciler, &mut store);
         assert_eq!(counts(&mut store), [3]);
         assert_eq!(reconciler.reads_other_nodes(), Some((&id("a"), "rack")));
+        assert_eq!(reconciler.waiting(), 1);
         // Half of them is not all.
         reconciler.observe(node("m"));
         settle(&mut reconciler, &mut store);
@@ -382,7 +391,7 @@ mod tests {
         reconciler.observe(Update::Node(other));
         assert!(reconciler.observe(Update::KnownNodes(KnownNodes::All)));
         settle(&mut reconciler, &mut store);
-        assert_eq!(counts(&mut store), [2]);
+        assert_eq!((reconciler.waiting(), counts(&mut store)), (0, vec![2]));
 
         // Back: nothing changes with the labels that are forgotten.
         reconciler.observe(keyed("*"));
@@ -391,7 +400,7 @@ mod tests {
         reconciler.observe(Update::KnownNodes(KnownNodes::Own));
         reconciler.observe(Update::AllNodes(Vec::new(), vec!["n".into()]));
         settle(&mut reconciler, &mut store);
-        assert_eq!(counts(&mut store), [3]);
+        assert_eq!((reconciler.waiting(), counts(&mut store)), (0, vec![3]));
     }
 
     #[test]

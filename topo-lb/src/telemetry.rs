@@ -155,6 +155,8 @@ impl Telemetry {
     pub fn settled(&mut self, reconciler: &mut Reconciler, installed: &Installed, steps: usize) {
         self.time(steps);
         let looked = reconciler.take_looked();
+        // One that begins to wait is not looked at, and leads to no step.
+        self.figures.waiting.store(reconciler.waiting() as u64, Relaxed);
         if steps > 0 || !looked.is_empty() {
             self.figures.programmed(steps, installed);
             self.figures.services.store(reconciler.state().services().len() as u64, Relaxed);
@@ -244,6 +246,48 @@ fn since(triggered: Option<SystemTime>, started: SystemTime, now: SystemTime) ->
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cluster::KnownNodes;
+    use crate::plan::Capacity;
+    use crate::source::file;
+    use crate::topology::Scope;
+
+    const CLUSTER: &str = "\
+apiVersion: v1
+kind: Node
+metadata: {name: here, labels: {rack: '1'}}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: a, namespace: default, annotations: {topo-lb.io/topology-keys: rack}}
+spec: {clusterIP: 10.96.0.1, ports: [{port: 80}]}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: a-1, namespace: default, labels: {kubernetes.io/service-name: a}}
+addressType: IPv4
+ports: [{name: '', port: 80}]
+endpoints: [{addresses: [10.1.1.1], nodeName: there}]
+";
+
+    #[test]
+    fn a_service_that_waits_for_other_nodes_is_counted_though_nothing_is_written_for_it() {
+        let figures = Arc::<Figures>::default();
+        let mut telemetry = Telemetry::new(Arc::clone(&figures), Teller::silent(Arc::default()));
+        let mut reconciler = Reconciler::new("here".into(), Scope::All, false);
+        let installed = Installed::new(Capacity::default());
+        let mut settle = |update| {
+            reconciler.observe(update);
+            let plan = reconciler.plan(&installed);
+            reconciler.carried_out(&plan);
+            telemetry.settled(&mut reconciler, &installed, 0);
+            figures.waiting.load(Relaxed)
+        };
+        assert_eq!(settle(Update::KnownNodes(KnownNodes::Own)), 0);
+        let listing = file::parse("a.yaml".as_ref(), CLUSTER.as_bytes()).unwrap();
+        let waiting: Vec<_> = listing.updates.into_iter().map(&mut settle).collect();
+        assert_eq!(waiting.last(), Some(&1));
+        assert_eq!(settle(Update::KnownNodes(KnownNodes::All)), 0);
+    }
 
     #[test]
     fn what_happened_before_the_start_is_not_timed() {

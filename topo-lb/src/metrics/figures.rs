@@ -58,6 +58,8 @@ pub struct Figures {
     pub listings: [AtomicU64; 3],
     /// Services there are, the skipped ones too.
     pub services: AtomicU64,
+    /// Services that wait for the labels of other Nodes.
+    pub waiting: AtomicU64,
     /// Services that lack room in the maps, in the order of `Meanwhile::ALL`.
     pub left_out: [AtomicU64; 4],
     /// Pods whose processes are left alone.
@@ -98,6 +100,7 @@ impl Default for Figures {
             troubles: AtomicU64::new(0),
             listings: Default::default(),
             services: AtomicU64::new(0),
+            waiting: AtomicU64::new(0),
             left_out: Default::default(),
             excluded_pods: AtomicU64::new(0),
             unexcluded_pods: AtomicU64::new(0),

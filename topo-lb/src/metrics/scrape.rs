@@ -294,6 +294,12 @@ impl Scrape {
             None,
             &figures.services.load(Relaxed),
         )?;
+        families.gauge(
+            "waiting_services",
+            "Services that wait for the labels of other Nodes: the maps keep what they have for them",
+            None,
+            &figures.waiting.load(Relaxed),
+        )?;
         let words = [
             (
                 "left_out_services",
