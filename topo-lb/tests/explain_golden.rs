@@ -5,7 +5,7 @@
 
 use std::path::{Path, PathBuf};
 
-use topo_lb::cluster::{ServiceId, State};
+use topo_lb::cluster::{KnownNodes, ServiceId, State, Update};
 use topo_lb::source::file;
 use topo_lb::topology::Scope;
 use topo_lb::{explain, lint};
@@ -72,6 +72,18 @@ fn every_reason_reads_as_it_always_did() {
     let opted_in = explain::report(&state(REASONS, "north-1"), "north-1", Scope::OptIn, &[]);
     wrong.extend(golden("reasons-opt-in.txt", &explain::table(&opted_in, false)).err());
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn services_that_wait_for_other_nodes_are_neither_routed_nor_refused() {
+    let mut state = state(REASONS, "north-1");
+    let _ = state.apply(Update::KnownNodes(KnownNodes::Own), "north-1");
+    let _ = state.apply(Update::AllNodes(Vec::new(), vec!["north-1".into()]), "north-1");
+    let report = explain::report(&state, "north-1", Scope::All, &[]);
+    golden("own-node.txt", &explain::table(&report, false)).unwrap();
+    let id = ServiceId { namespace: "demo".into(), name: "strict-rack".into() };
+    let waiting = explain::report(&state, "north-1", Scope::All, &[id]);
+    golden("own-node.json", &(serde_json::to_string_pretty(&waiting).unwrap() + "\n")).unwrap();
 }
 
 #[test]

@@ -14,7 +14,7 @@ use crate::cluster::{self, Service, ServiceId, State};
 use crate::topology::cause::Cause;
 use crate::topology::claim::{self, Claimant, Frontend};
 use crate::topology::label::{REGION, ZONE};
-use crate::topology::{Decision, Scope, decide};
+use crate::topology::{Decision, Scope, decide, waits_for};
 
 pub(crate) use reason::{decision as sentence, shown, shown_id};
 pub use spread::{Localities, OnNode, Spread, TierOnNode, spread, spread_table};
@@ -92,7 +92,7 @@ pub struct Policy {
 /// is routed, and the reason names both.
 #[derive(Clone, Debug, Serialize)]
 pub struct Outcome {
-    /// `route`, `refuse` or `bypass`.
+    /// `route`, `refuse`, `bypass`, or `wait` while labels of other Nodes are not known.
     pub verdict: &'static str,
     /// Index of the key that matched.
     pub tier: Option<u8>,
@@ -149,8 +149,16 @@ pub fn report(state: &State, this_node: &str, scope: Scope, ids: &[ServiceId]) -
             let why = service.skipped.map_or("it has no ports", |skipped| skipped.reason());
             report.skipped.push((id.clone(), why));
         }
-        let mut ports: Vec<_> =
-            decisions.iter().map(|decision| service_port(decision, this_node, known)).collect();
+        let waits_for = waits_for(state, this_node, scope, id);
+        let mut ports: Vec<_> = decisions
+            .iter()
+            .map(|decision| match waits_for {
+                Some(label) if decision.is_ours() => {
+                    undecided(service_port(decision, this_node, known), label)
+                }
+                _ => service_port(decision, this_node, known),
+            })
+            .collect();
         if !contested.is_empty() {
             for (place, port) in ports.iter_mut().enumerate() {
                 port.decision.reason += &contest(&contested, id, place, service);
@@ -215,6 +223,24 @@ fn service_port(decision: &Decision<'_>, this_node: &str, known: bool) -> Servic
                 reason: reason::endpoint(decision, one),
             })
             .collect(),
+    }
+}
+
+/// The same while this label of other Nodes is not known: nothing is decided.
+fn undecided(port: ServicePort, label: &str) -> ServicePort {
+    let undecided =
+        |endpoint| Endpoint { selected: false, reason: "not decided yet".to_owned(), ..endpoint };
+    ServicePort {
+        decision: Outcome {
+            verdict: "wait",
+            tier: None,
+            key: None,
+            value: None,
+            reason: reason::waits_for(label),
+        },
+        tiers: Vec::new(),
+        endpoints: port.endpoints.into_iter().map(undecided).collect(),
+        ..port
     }
 }
 

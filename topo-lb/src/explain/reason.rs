@@ -57,6 +57,16 @@ pub(crate) fn decision(decision: &Decision<'_>, this_node: &str, known: bool) ->
     text
 }
 
+/// Why nothing is decided, and what becomes of connections.
+pub(super) fn waits_for(label: &str) -> String {
+    format!(
+        "waits for the labels of other Nodes: its policy needs their {}, and this agent has not listed \
+         all Nodes; until then, connections go by what the maps had before, and are left to \
+         kube-proxy if the maps had nothing",
+        shown(label)
+    )
+}
+
 fn family(decision: &Decision<'_>, choice: &Choice<'_>) -> String {
     if let Some(bypass) = choice.bypass {
         return left_alone(bypass);

@@ -141,6 +141,11 @@ fn total(report: &Report) -> String {
         verdicts("refuse"),
         verdicts("bypass"),
     );
+    match verdicts("wait") {
+        0 => {}
+        1 => text += ", 1 waits for labels of other Nodes",
+        waiting => text += &format!(", {waiting} wait for labels of other Nodes"),
+    }
     match errors {
         0 => {}
         1 => text += "; 1 has an annotation or field that is ignored",

@@ -184,6 +184,12 @@ impl Decision<'_> {
         self.leading().map_or(Verdict::Refuse, |choice| choice.verdict)
     }
 
+    /// Whether connections of some family are not left alone.
+    #[must_use]
+    pub fn is_ours(&self) -> bool {
+        self.choices.iter().any(|choice| choice.verdict != Verdict::Bypass)
+    }
+
     /// The choice that stands for all: the first family that is routed, else the first.
     #[must_use]
     pub fn leading(&self) -> Option<&Choice<'_>> {

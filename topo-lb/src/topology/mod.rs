@@ -45,7 +45,7 @@ use candidate::{Candidate, Family};
 pub use decision::Decision;
 use evaluation::{Evaluation, Standing};
 use label::Here;
-pub use node_labels::reads_other_nodes;
+pub use node_labels::{reads_other_nodes, waits_for};
 use policy::Rules;
 
 /// Which Services topo-lb handles.

@@ -5,13 +5,27 @@
 //! has thousands.
 
 use crate::cluster::kept::Endpoint;
-use crate::cluster::{ServiceId, State};
+use crate::cluster::{KnownNodes, ServiceId, State};
 
 use super::label::{HOSTNAME, Here, NODEPOOL};
 use super::openyurt::Reach;
 use super::policy::{self, Rules};
 use super::validation::ANY;
 use super::{Scope, has_frontends};
+
+/// The label of other Nodes that this Service waits for; `None` where it can be decided.
+#[must_use]
+pub fn waits_for<'a>(
+    state: &'a State,
+    this_node: &str,
+    scope: Scope,
+    id: &ServiceId,
+) -> Option<&'a str> {
+    match state.known_nodes() {
+        KnownNodes::Own => reads_other_nodes(state, this_node, scope, id),
+        KnownNodes::All => None,
+    }
+}
 
 /// A label that the decision for this Service reads from a Node other than `this_node`; `None` where
 /// it reads none. Which Nodes `state` knows does not matter.
