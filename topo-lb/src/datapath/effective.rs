@@ -16,6 +16,7 @@ use super::link::{Link, cgroup_id, pin_path};
 use super::mount::cgroup2_root;
 use super::object::Hook;
 use super::overridden::{Override, Precedence, before, is_tolerated, own};
+use super::pace::Pace;
 use super::place::{self, Place};
 use super::probe;
 use super::syscall::{self, PROGRAM_TYPE_SOCK_ADDR};
@@ -25,12 +26,6 @@ use crate::device::Pattern;
 /// Our program at each hook.
 pub type Ours = BTreeMap<Hook, u32>;
 
-/// Cgroups that are asked in one round, of those that change seldom.
-const ROUND: usize = 256;
-/// The same after programs were loaded or removed: attaching follows loading.
-const WHOLE: usize = 8192;
-/// Rounds for which that is so.
-const RESTLESS: u32 = 6;
 /// Overrides that are kept. More of them say no more.
 const KEPT: usize = 64;
 
@@ -49,7 +44,7 @@ pub struct Watch {
     tolerated: Vec<Pattern>,
     /// Loaded programs by id, and the names of those that could be at our hooks.
     loaded: BTreeMap<u32, Option<String>>,
-    restless: u32,
+    pace: Pace,
     /// Whether programs of cgroups below may run before ours; not known before the first round.
     descends: Option<bool>,
     open: Vec<Open>,
@@ -116,21 +111,20 @@ impl Watch {
     #[must_use]
     pub fn new(root: PathBuf, tolerated: Vec<Pattern>) -> Self {
         let (loaded, descends, open, found) = Default::default();
-        Self { root, tolerated, loaded, restless: RESTLESS, descends, open, found }
+        Self { root, tolerated, loaded, pace: Pace::new(), descends, open, found }
     }
 
     /// One round, in which `ours` are our programs. Takes some microseconds where no program of
-    /// others is loaded, and a few milliseconds at most elsewhere.
+    /// others is loaded, some milliseconds elsewhere, and more in the few rounds that ask all cgroups.
     ///
     /// # Errors
     /// The kernel does not say which programs run in the cgroup root.
     pub fn look(&mut self, ours: &Ours) -> io::Result<Precedence> {
-        self.restless = self.restless.saturating_sub(1);
-        if !self.may_be_there(ours) {
+        let Some(changed) = self.others(ours) else {
             self.open.clear();
             self.found.clear();
             return Ok(Precedence::default());
-        }
+        };
         // The root and those with a finding in every round: what changes there is said at once.
         self.ask(&self.root.clone(), &BTreeMap::new(), ours)?;
         for path in
@@ -146,7 +140,7 @@ impl Watch {
         if descends && self.open.is_empty() {
             self.open.push(Open { path: self.root.clone(), inherited: BTreeMap::new() });
         }
-        for _ in 0..if self.restless > 0 { WHOLE } else { ROUND } {
+        for _ in 0..self.pace.begin(changed) {
             let Some(Open { path, inherited }) = self.open.pop() else { break };
             // One that is gone by now has no children either.
             if let Ok(inherited) = self.ask(&path, &inherited, ours) {
@@ -161,18 +155,17 @@ impl Watch {
         })
     }
 
-    /// Whether a program of others could be at our hooks at all.
-    fn may_be_there(&mut self, ours: &Ours) -> bool {
+    /// Whether programs that could be at our hooks were loaded or removed since the last round; `None`
+    /// where no program of others could be there at all.
+    fn others(&mut self, ours: &Ours) -> Option<bool> {
         let Ok(changed) = self.read_loaded() else {
             // Nobody says: look.
             self.loaded.clear();
-            return true;
+            return Some(false);
         };
-        if changed {
-            self.restless = RESTLESS;
-        }
         let ours: BTreeSet<&u32> = ours.values().collect();
-        self.loaded.iter().any(|(id, name)| name.is_some() && !ours.contains(id))
+        let are_there = self.loaded.iter().any(|(id, name)| name.is_some() && !ours.contains(id));
+        are_there.then_some(changed)
     }
 
     /// Takes in which programs are loaded; whether those that could be at our hooks are others than

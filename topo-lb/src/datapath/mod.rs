@@ -28,6 +28,7 @@ pub(crate) mod memory;
 pub mod mount;
 pub mod object;
 pub mod overridden;
+mod pace;
 mod place;
 pub mod probe;
 pub mod renewal;
