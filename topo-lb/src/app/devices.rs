@@ -1,18 +1,56 @@
 //! The devices whose packets are translated, as they come and go.
 
-use std::time::Instant;
+use std::io;
+use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
+use tokio::time::{self, sleep_until};
 use tracing::warn;
 
 use crate::datapath::load::Datapath;
 use crate::device::{self, Changes, Pattern, Unmatched};
+
+/// Shortest time between two looks at all devices that changes ask for. A node that starts or drains
+/// changes hundreds of devices in a second.
+const PAUSE: Duration = Duration::from_millis(200);
+
+/// When all devices are looked at: at once after a change, and after those of the next `PAUSE` together.
+#[derive(Debug)]
+struct Look {
+    /// Whether there was a change since the last one.
+    is_due: bool,
+    /// Not before.
+    earliest: time::Instant,
+}
+
+impl Look {
+    fn new() -> Self {
+        Self { is_due: false, earliest: time::Instant::now() }
+    }
+
+    /// Returns when a look is due; `change` returns after a change. Nothing is lost where this is
+    /// dropped before.
+    async fn due(&mut self, change: impl Future<Output = io::Result<()>>) -> io::Result<()> {
+        if !self.is_due {
+            change.await?;
+            self.is_due = true;
+        }
+        sleep_until(self.earliest).await;
+        Ok(())
+    }
+
+    /// Notes that one begins.
+    fn begin(&mut self) {
+        *self = Self { is_due: false, earliest: time::Instant::now() + PAUSE };
+    }
+}
 
 /// The devices that tc is on.
 pub(super) struct Devices {
     patterns: Vec<Pattern>,
     /// None where no device is to be chosen.
     changes: Option<Changes>,
+    look: Look,
     /// Names of those that were there at the last look.
     chosen: Vec<String>,
     /// Whether programs of an earlier agent may still be attached.
@@ -27,26 +65,28 @@ impl Devices {
         if patterns.is_empty() {
             datapath.remove_tc();
             let (patterns, chosen) = (Vec::new(), Vec::new());
-            return Ok(Self { patterns, changes: None, chosen, renew: false, unmatched });
+            let look = Look::new();
+            return Ok(Self { patterns, changes: None, look, chosen, renew: false, unmatched });
         }
         // Listening begins before looking: nothing comes in between.
-        let changes = Changes::listen().context("cannot follow the devices of this host")?;
-        let (patterns, chosen) = (patterns.to_vec(), Vec::new());
-        let mut devices = Self { patterns, changes: Some(changes), chosen, renew: true, unmatched };
+        let changes = Some(Changes::listen().context("cannot follow the devices of this host")?);
+        let (patterns, look, chosen) = (patterns.to_vec(), Look::new(), Vec::new());
+        let mut devices = Self { patterns, changes, look, chosen, renew: true, unmatched };
         devices.attach(datapath);
         Ok(devices)
     }
 
-    /// Returns after some device has come, gone, or changed.
-    pub(super) async fn changed(&mut self) -> std::io::Result<()> {
+    /// Returns after some device has come, gone, or changed; after many, when they are worth a look.
+    pub(super) async fn changed(&mut self) -> io::Result<()> {
         match &mut self.changes {
-            Some(changes) => changes.changed().await,
+            Some(changes) => self.look.due(changes.changed()).await,
             None => std::future::pending().await,
         }
     }
 
     /// Attaches to those that are there now, and to no others.
     pub(super) fn attach(&mut self, datapath: &mut Datapath) {
+        self.look.begin();
         match device::chosen(&self.patterns) {
             Ok(devices) => {
                 let all_ours = datapath.attach_devices(&devices, self.renew);
@@ -64,5 +104,39 @@ impl Devices {
     /// Names of the devices.
     pub(super) fn names(&self) -> &[String] {
         &self.chosen
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::pending;
+
+    use tokio::time::{Instant, interval, timeout};
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_burst_of_changes_is_looked_at_when_it_begins_and_then_five_times_a_second() {
+        let (began, mut look, mut looks) = (Instant::now(), Look::new(), Vec::new());
+        let mut changes = interval(Duration::from_millis(1));
+        while began.elapsed() < Duration::from_secs(1) {
+            let change = async {
+                changes.tick().await;
+                Ok(())
+            };
+            look.due(change).await.expect("a look");
+            looks.push(began.elapsed().as_millis());
+            look.begin();
+        }
+        assert_eq!(looks, [0, 200, 400, 600, 800, 1000]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_change_is_not_lost_where_the_agent_turns_to_something_else() {
+        let mut look = Look::new();
+        look.begin();
+        let soon = Duration::from_millis(1);
+        assert!(timeout(soon, look.due(async { Ok(()) })).await.is_err(), "no pause");
+        look.due(pending()).await.expect("a look");
     }
 }
