@@ -424,7 +424,8 @@ fn errno(error: &MapError) -> Option<i32> {
     }
 }
 
-fn absent_is_fine(result: Result<(), MapError>) -> Result<(), MapError> {
+/// Of a removal: that there was nothing to remove is no error.
+pub(super) fn absent_is_fine(result: Result<(), MapError>) -> Result<(), MapError> {
     match result {
         Err(MapError::KeyNotFound) => Ok(()),
         Err(MapError::SyscallError(error)) if error.io_error.kind() == io::ErrorKind::NotFound => {

@@ -1,9 +1,9 @@
 //! The maps that say which Pods are excluded.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::path::Path;
 
-use aya::maps::{Array, MapData};
+use aya::maps::{Array, MapData, MapError};
 use topo_lb_common::exclusion::{Excluded, ExcludedKey, Levels};
 use topo_lb_common::maps;
 
@@ -50,39 +50,99 @@ impl ExcludedMap {
     /// Has the maps say this and no more.
     ///
     /// # Errors
-    /// The kernel refuses a write; what is in the maps is still known.
+    /// The kernel refuses some writes; all others are done, and what is in the maps is known.
     pub fn write(&mut self, wanted: &Wanted) -> Result<(), StoreError> {
-        let surplus: Vec<u64> = self
-            .has
-            .iter()
-            .filter(|cgroup| !wanted.cgroups.contains_key(cgroup))
-            .copied()
-            .collect();
+        let (cgroups, has) = (&mut self.cgroups, &mut self.has);
+        let surplus: Vec<u64> =
+            has.iter().filter(|cgroup| !wanted.cgroups.contains_key(cgroup)).copied().collect();
         // Before what is new: it may need the room.
-        for cgroup in surplus {
-            self.cgroups
-                .remove(&Raw(ExcludedKey { cgroup }))
-                .map_err(failed(maps::EXCLUDED, "remove"))?;
-            self.has.remove(&cgroup);
-        }
-        self.add(&wanted.cgroups)?;
+        let removed = each("remove", surplus, |cgroup| {
+            bpf::absent_is_fine(cgroups.remove(&Raw(ExcludedKey { cgroup })))?;
+            has.remove(&cgroup);
+            Ok(())
+        });
+        let new: Vec<u64> =
+            wanted.cgroups.keys().filter(|cgroup| !has.contains(cgroup)).copied().collect();
+        let added = each("write", new, |cgroup| {
+            let level = wanted.cgroups[&cgroup];
+            cgroups.insert(Raw(ExcludedKey { cgroup }), Raw(Excluded { level }), 0)?;
+            has.insert(cgroup);
+            Ok(())
+        });
         if self.spans != Some(wanted.levels) {
             self.levels.set(0, Raw(wanted.levels), 0).map_err(failed(maps::EXCLUSION, "write"))?;
             self.spans = Some(wanted.levels);
         }
-        Ok(())
+        removed.and(added)
+    }
+}
+
+/// Does something for each of the cgroups. The error names all for which it could not be done, and says
+/// of the first one why.
+fn each(
+    action: &'static str,
+    cgroups: Vec<u64>,
+    mut act: impl FnMut(u64) -> Result<(), MapError>,
+) -> Result<(), StoreError> {
+    /// Cgroups that a sentence names.
+    const NAMED: usize = 8;
+    let mut first = None;
+    let mut refused = Vec::new();
+    for cgroup in cgroups {
+        if let Err(error) = act(cgroup) {
+            first.get_or_insert(error);
+            refused.push(cgroup);
+        }
+    }
+    let Some(error) = first else { return Ok(()) };
+    let mut names: Vec<String> = refused.iter().take(NAMED).map(u64::to_string).collect();
+    if refused.len() > NAMED {
+        names.push(format!("{} more", refused.len() - NAMED));
+    }
+    let mut error = failed(maps::EXCLUDED, action)(error);
+    if let StoreError::Map { reason, .. } = &mut error {
+        *reason = format!("cgroups {}: {reason}", names.join(", "));
+    }
+    Err(error)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use aya::sys::SyscallError;
+
+    use super::*;
+
+    fn refusal(errno: i32) -> MapError {
+        let io_error = io::Error::from_raw_os_error(errno);
+        MapError::SyscallError(SyscallError { call: "bpf_map_update_elem", io_error })
     }
 
-    fn add(&mut self, cgroups: &BTreeMap<u64, u32>) -> Result<(), StoreError> {
-        for (&cgroup, &level) in cgroups {
-            if self.has.contains(&cgroup) {
-                continue;
+    #[test]
+    fn a_cgroup_that_is_refused_keeps_no_other_out() {
+        let mut done = Vec::new();
+        let result = each("write", (1..=5).collect(), |cgroup| match cgroup {
+            2 => Err(refusal(libc::ENOMEM)),
+            4 => Err(refusal(libc::E2BIG)),
+            _ => {
+                done.push(cgroup);
+                Ok(())
             }
-            self.cgroups
-                .insert(Raw(ExcludedKey { cgroup }), Raw(Excluded { level }), 0)
-                .map_err(failed(maps::EXCLUDED, "write"))?;
-            self.has.insert(cgroup);
-        }
-        Ok(())
+        });
+        assert_eq!(done, [1, 3, 5]);
+        let error = result.expect_err("two are refused");
+        assert!(error.may_pass(), "not the first error: {error}");
+        let text = error.to_string();
+        assert!(text.contains("cannot write: cgroups 2, 4: "), "{text}");
+        assert!(text.contains("(os error 12)"), "{text}");
+    }
+
+    #[test]
+    fn a_sentence_names_some_of_many() {
+        let refuse = |_| Err(refusal(libc::ENOMEM));
+        let text = each("write", (1..=100).collect(), refuse).expect_err("all").to_string();
+        assert!(text.contains("cgroups 1, 2, 3, 4, 5, 6, 7, 8, 92 more: "), "{text}");
+        assert!(each("write", Vec::new(), refuse).is_ok());
     }
 }
