@@ -5,6 +5,7 @@
 //! cgroup is asked, so many in each round: a program on a child runs there before its parent's. Where
 //! ours are among those that run first, no child's can, and the cgroup root is asked alone.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::io;
@@ -68,8 +69,8 @@ pub fn pinned(pin_dir: &Path, cgroup: u64) -> io::Result<Ours> {
     Ok(ours)
 }
 
-/// Looks at all cgroups once, for an agent that is attached to `root`, or, where none is, as if one
-/// were: empty programs take its place for a moment.
+/// Looks at all cgroups once, for an agent that is attached to `root`, or, at hooks where none is, as if
+/// one were: an empty program takes its place for a moment.
 ///
 /// # Errors
 /// The kernel does not say which programs run in `root`, or takes no program there.
@@ -77,10 +78,10 @@ pub fn look(root: &Path, pin_dir: &Path, tolerated: &[Pattern]) -> io::Result<Ve
     let cgroup = File::open(root)?;
     let mut ours = pinned(pin_dir, cgroup_id(&cgroup)?)?;
     let mut links = Vec::new();
-    if ours.is_empty() {
-        for hook in Hook::deciding() {
+    for hook in Hook::deciding() {
+        if let Entry::Vacant(missing) = ours.entry(hook) {
             let program = probe::empty(hook)?;
-            ours.insert(hook, syscall::program_head(program.as_fd())?.id);
+            missing.insert(syscall::program_head(program.as_fd())?.id);
             links.push(place::attach(hook, program.as_fd(), cgroup.as_fd(), Place::First)?);
         }
     }

@@ -43,12 +43,12 @@ pub struct Precedence {
     pub unasked: usize,
 }
 
-/// The programs that run before ours, of those that run at a hook in one cgroup, in their order. All
-/// of them where ours does not run.
+/// The programs that run before ours, of those that run at a hook in one cgroup, in their order. None
+/// where ours does not run: it was detached, and the agent says that by itself.
 #[must_use]
 pub fn before(effective: &[u32], ours: Option<u32>) -> &[u32] {
     let place = effective.iter().position(|program| Some(*program) == ours);
-    &effective[..place.unwrap_or(effective.len())]
+    &effective[..place.unwrap_or_default()]
 }
 
 /// Those of `before` that are news in this cgroup: a cgroup's programs run in those below as well.
@@ -110,10 +110,11 @@ mod tests {
     }
 
     #[test]
-    fn where_ours_does_not_run_all_others_decide() {
-        assert_eq!(before(&[1, 2], OURS), [1, 2]);
-        assert_eq!(before(&[1, 2], None), [1, 2]);
-        assert_eq!(before(&[], None), [0_u32; 0]);
+    fn where_ours_does_not_run_no_program_runs_before_it() {
+        let none: &[u32] = &[];
+        assert_eq!(before(&[1, 2], OURS), none);
+        assert_eq!(before(&[1, 2], None), none);
+        assert_eq!(before(&[], None), none);
     }
 
     #[test]
