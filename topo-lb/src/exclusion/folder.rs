@@ -8,6 +8,7 @@
 //! systemd's names have `_` for each `-` of the UID.
 
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::fs;
 use std::io;
 use std::os::unix::fs::{DirEntryExt as _, MetadataExt as _};
@@ -82,7 +83,11 @@ impl Tree {
     pub fn look(&mut self) -> Found {
         self.tops.retain(|(path, _)| path.is_dir());
         if self.tops.is_empty() {
-            find_tops(&self.root, self.level, self.level + DEEPEST, &mut self.tops);
+            if self.root.file_name().and_then(OsStr::to_str).is_some_and(is_top) {
+                self.tops.push((self.root.clone(), self.level));
+            } else {
+                find_tops(&self.root, self.level, self.level + DEEPEST, &mut self.tops);
+            }
         }
         let mut found = Found::default();
         for (top, level) in &self.tops {
@@ -115,11 +120,13 @@ fn below(path: &Path) -> impl Iterator<Item = (String, u64, PathBuf)> {
     })
 }
 
+/// The kubelet's own: in the root, or in slices that `--cgroup-root` of the kubelet names. One below a
+/// Pod, a container or a service is somebody else's, such as that of a kubelet inside a container.
 fn find_tops(path: &Path, level: u32, deepest: u32, tops: &mut Vec<(PathBuf, u32)>) {
     for (name, _, path) in below(path) {
         if is_top(&name) {
             tops.push((path, level + 1));
-        } else if level + 1 < deepest {
+        } else if level + 1 < deepest && !is_delegated(&name) {
             find_tops(&path, level + 1, deepest, tops);
         }
     }
@@ -142,6 +149,11 @@ fn look_into(parent: &Path, level: u32, found: &mut Found) {
 fn is_top(name: &str) -> bool {
     let name = name.strip_suffix(".slice").unwrap_or(name);
     name == "kubepods" || name.ends_with("-kubepods")
+}
+
+/// A Pod's cgroup, or what systemd lets somebody else divide further: a scope or a service.
+fn is_delegated(name: &str) -> bool {
+    pod_uid(name).is_some() || name.ends_with(".scope") || name.ends_with(".service")
 }
 
 /// The cgroup of a class of Pods.
@@ -199,9 +211,38 @@ mod tests {
         assert!(!is_top("system.slice") && !is_class("notburstable"));
     }
 
+    fn folder(name: &str) -> PathBuf {
+        std::env::temp_dir().join(format!("topo-lb-{name}-{}", std::process::id()))
+    }
+
+    #[test]
+    fn a_kubepods_that_a_pod_or_a_service_made_is_not_the_nodes_own() {
+        let root = folder("delegated");
+        let inside = format!("kubepods/pod{UID}");
+        for path in [
+            "kubepods.slice/kubepods-pod12345678.slice/cri-containerd-1.scope".to_owned(),
+            format!("kubepods.slice/kubepods-pod12345678.slice/{inside}"),
+            format!(
+                "kubepods.slice/kubepods-burstable.slice/kubepods-burstable-podabcdef.slice/{inside}"
+            ),
+            format!("system.slice/docker-1.scope/{inside}"),
+            format!("system.slice/k3s.service/{inside}"),
+        ] {
+            fs::create_dir_all(root.join(path)).unwrap();
+        }
+        // The agent's --cgroup-root is the whole hierarchy, or the Pods' part of it.
+        let found = [root.clone(), root.join("kubepods.slice")].map(|root| {
+            let mut tree = Tree { root, level: 0, unseen: 0, tops: Vec::new() };
+            tree.look().folders.into_keys().map(|uid| uid.to_string()).collect::<Vec<_>>()
+        });
+        fs::remove_dir_all(&root).unwrap();
+        assert_eq!(found[0], ["12345678", "abcdef"]);
+        assert_eq!(found[1], found[0]);
+    }
+
     #[test]
     fn pods_are_found_in_folders_as_both_drivers_make_them() {
-        let root = std::env::temp_dir().join(format!("topo-lb-tree-{}", std::process::id()));
+        let root = folder("tree");
         let systemd = format!(
             "kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{}.slice",
             "1".repeat(8)
