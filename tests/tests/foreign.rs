@@ -274,6 +274,26 @@ fn links_of_an_older_agent_get_the_first_place_and_no_connection_notices() -> Re
 }
 
 #[test]
+fn a_link_that_would_not_run_earlier_is_not_replaced() -> Result<()> {
+    prepared(
+        |_| {},
+        |scene| {
+            let (pod, node) = (pod(scene)?, node(scene)?);
+            // On a cgroup above it runs before every program of the one below.
+            let means = if foreign::orders(&node)? { Means::First } else { Means::Link };
+            let _other = Foreign::attach(&node, means, &rules()?)?;
+            scene.agent.set("--cgroup-root", pod.to_str().context("UTF-8")?);
+            scene.agent.resume()?;
+            scene.agent.stop()?;
+            scene.agent.resume()?;
+            let log = scene.agent.log();
+            ensure!(log.contains("new: 0, updated: 8, moved: 0"), "links are replaced: {log}");
+            Ok(())
+        },
+    )
+}
+
+#[test]
 fn programs_that_come_and_go_are_said_once_and_nothing_is_lost() -> Result<()> {
     prepared(
         |_| {},

@@ -59,23 +59,34 @@ pub(super) fn is_beaten(hook: Hook, cgroup: BorrowedFd<'_>, ours: u32) -> io::Re
     if !hook.decides() {
         return Ok(false);
     }
-    let order = with_last_of_first(hook, cgroup)?;
-    Ok(order.is_some_and(|(effective, last)| is_behind(&effective, ours, last)))
+    // The last of those that run first, where the kernel can order programs at all.
+    let Some((effective, last)) = with_empty(hook, cgroup, BPF_F_PREORDER)? else {
+        return Ok(false);
+    };
+    if !is_in_front(&effective, ours, last) {
+        return Ok(effective.contains(&ours));
+    }
+    // Linux 6.15 and 6.16 have no BPF_F_BEFORE: a new link would run behind this one.
+    let order = with_empty(hook, cgroup, BPF_F_PREORDER | BPF_F_BEFORE)?;
+    Ok(order.is_some_and(|(effective, first)| is_apart(&effective, first, ours)))
 }
 
 /// Whether `ours` is among the programs of this cgroup that run first: no program of a cgroup below
-/// can run before it.
+/// can run before it. Not where the kernel cannot order programs.
 pub(super) fn is_among_first(hook: Hook, cgroup: BorrowedFd<'_>, ours: u32) -> io::Result<bool> {
-    let order = with_last_of_first(hook, cgroup)?;
+    let order = with_empty(hook, cgroup, BPF_F_PREORDER)?;
     Ok(order.is_some_and(|(effective, last)| is_in_front(&effective, ours, last)))
 }
 
-/// The programs that run in a cgroup, and which of them is the last of those that run first: an empty
-/// one, which is attached for a moment to find out. `None` where the kernel cannot order programs.
-fn with_last_of_first(hook: Hook, cgroup: BorrowedFd<'_>) -> io::Result<Option<(Vec<u32>, u32)>> {
+/// The programs that run in a cgroup while an empty one is attached with these flags, and the id of
+/// that one. `None` where the kernel does not know the flags.
+fn with_empty(
+    hook: Hook,
+    cgroup: BorrowedFd<'_>,
+    flags: u32,
+) -> io::Result<Option<(Vec<u32>, u32)>> {
     let empty = probe::empty(hook)?;
     let id = syscall::program_head(empty.as_fd())?.id;
-    let flags = BPF_F_PREORDER;
     let _link = match syscall::link_cgroup(empty.as_fd(), cgroup, hook.attach_type(), flags) {
         Err(error) if error.raw_os_error() == Some(libc::EINVAL) => return Ok(None),
         result => result?,
@@ -89,15 +100,11 @@ fn is_in_front(effective: &[u32], ours: u32, last: u32) -> bool {
     place(ours).zip(place(last)).is_some_and(|(ours, last)| ours < last)
 }
 
-/// Whether `ours` is not the first, or not among those that run first, where `last` is the last of
-/// them.
-fn is_behind(effective: &[u32], ours: u32, last: u32) -> bool {
+/// Whether others run between `first`, the place that a new link would get, and `ours`. Programs of
+/// the cgroups above that run before both cannot be overtaken.
+fn is_apart(effective: &[u32], first: u32, ours: u32) -> bool {
     let place = |id| effective.iter().position(|program| *program == id);
-    match (place(ours), place(last)) {
-        (Some(ours), Some(last)) => ours > 0 || last < ours,
-        // Detached meanwhile: the caller notices.
-        _ => false,
-    }
+    place(first).zip(place(ours)).is_some_and(|(first, ours)| first + 1 < ours)
 }
 
 #[cfg(test)]
@@ -127,12 +134,13 @@ mod tests {
     fn a_link_is_replaced_where_a_new_one_would_run_earlier() {
         const OURS: u32 = 7;
         const EMPTY: u32 = 9;
-        assert!(!is_behind(&[OURS, EMPTY], OURS, EMPTY));
-        assert!(!is_behind(&[OURS, EMPTY, 1], OURS, EMPTY));
-        // Ours is not among those that run first.
-        assert!(is_behind(&[EMPTY, OURS], OURS, EMPTY));
-        // Another one of those that run first is before it.
-        assert!(is_behind(&[1, OURS, EMPTY], OURS, EMPTY));
-        assert!(!is_behind(&[EMPTY], OURS, EMPTY));
+        assert!(!is_apart(&[EMPTY, OURS], EMPTY, OURS));
+        assert!(!is_apart(&[EMPTY, OURS, 1], EMPTY, OURS));
+        // Another one of this cgroup is between.
+        assert!(is_apart(&[EMPTY, 1, OURS], EMPTY, OURS));
+        // One of a cgroup above runs before both.
+        assert!(!is_apart(&[1, EMPTY, OURS], EMPTY, OURS));
+        // Detached meanwhile: the caller notices.
+        assert!(!is_apart(&[EMPTY], EMPTY, OURS));
     }
 }
