@@ -353,18 +353,22 @@ fn an_agent_with_few_capabilities_names_programs_by_their_ids() -> Result<()> {
     )
 }
 
+/// Attaches one that runs before topo-lb in a place that no agent can take from it; the agent's
+/// cgroup root is then the second value.
+fn unbeatable(scene: &Scene<'_>) -> Result<(Foreign, PathBuf)> {
+    let (pod, node) = (pod(scene)?, node(scene)?);
+    Ok(match foreign::orders(&node)? {
+        true => (Foreign::attach(&node, Means::First, &rules()?)?, pod),
+        false => (Foreign::attach(&pod, Means::Link, &rules()?)?, node),
+    })
+}
+
 #[test]
 fn a_program_that_is_tolerated_is_no_reason_not_to_be_ready() -> Result<()> {
     prepared(
         |_| {},
         |scene| {
-            // In a place that no agent can take from it.
-            let (pod, node) = (pod(scene)?, node(scene)?);
-            let (place, means, root) = match foreign::orders(&node)? {
-                true => (&node, Means::First, &pod),
-                false => (&pod, Means::Link, &node),
-            };
-            let _other = Foreign::attach(place, means, &rules()?)?;
+            let (_other, root) = unbeatable(scene)?;
             scene.agent.set("--cgroup-root", root.to_str().context("UTF-8")?);
             scene.agent.set("--tolerate-programs", "foreign_*");
             // The first look is over when an agent is there.
@@ -374,6 +378,30 @@ fn a_program_that_is_tolerated_is_no_reason_not_to_be_ready() -> Result<()> {
             ensure!(gauge(scene)? == 0, "{} hooks are overridden", gauge(scene)?);
             let hooks = scene.agent.list("hooks")?.to_string();
             ensure!(hooks.contains(NAME), "list hooks does not show it: {hooks}");
+            Ok(())
+        },
+    )
+}
+
+#[test]
+fn programs_without_names_are_tolerated_by_their_ids() -> Result<()> {
+    prepared(
+        |_| {},
+        |scene| {
+            let (other, root) = unbeatable(scene)?;
+            scene.agent.set("--cgroup-root", root.to_str().context("UTF-8")?);
+            let needed = CapabilitySet::BPF | CapabilitySet::NET_ADMIN | CapabilitySet::PERFMON;
+            scene.agent.keep_only(needed);
+            let ids: Vec<String> = other.ids().map(|id| format!("id:{id}")).collect();
+            for (tolerated, overridden) in [(&ids[1..], 1), (&ids[..], 0)] {
+                scene.agent.set("--tolerate-programs", &tolerated.join(","));
+                scene.agent.resume()?;
+                let answer = scene.agent.get("/readyz?verbose")?;
+                let is_content = answer.body.contains("[+] precedence");
+                ensure!(is_content == (overridden == 0), "{}", answer.body);
+                ensure!(gauge(scene)? == overridden, "{} hooks are overridden", gauge(scene)?);
+                scene.agent.stop()?;
+            }
             Ok(())
         },
     )

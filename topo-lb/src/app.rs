@@ -26,6 +26,7 @@ use tracing::{info, warn};
 use crate::admin;
 use crate::datapath::attach;
 use crate::datapath::load::{Datapath, Options};
+use crate::datapath::overridden::Tolerated;
 use crate::datapath::self_probe::{self, ProbeError};
 use crate::device::Pattern;
 use crate::events::publish::Teller;
@@ -79,7 +80,7 @@ pub struct Config {
     /// Devices whose packets are translated.
     pub devices: Vec<Pattern>,
     /// Programs of others that may run before ours.
-    pub tolerated: Vec<Pattern>,
+    pub tolerated: Vec<Tolerated>,
     /// The hooks and the maps.
     pub datapath: Options,
     /// Where HTTP is served.

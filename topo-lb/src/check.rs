@@ -14,10 +14,9 @@ use crate::datapath::lock::{Lock, LockError};
 use crate::datapath::memlock;
 use crate::datapath::mount::{check_bpffs, check_cgroup2};
 use crate::datapath::object::Hook;
-use crate::datapath::overridden;
+use crate::datapath::overridden::{self, Tolerated};
 use crate::datapath::probe::{self, Feature, has_membarrier, kernel_release};
 use crate::datapath::self_probe;
-use crate::device::Pattern;
 use crate::socket::end;
 
 pub use crate::datapath::self_probe::child as probe_child;
@@ -30,7 +29,7 @@ pub struct Options {
     /// Directory on bpffs for maps and links.
     pub pin_dir: PathBuf,
     /// Programs of others that may run before ours.
-    pub tolerated: Vec<Pattern>,
+    pub tolerated: Vec<Tolerated>,
 }
 
 /// How one thing is.

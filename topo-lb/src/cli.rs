@@ -7,6 +7,7 @@ use clap::{Args, CommandFactory as _, Parser, Subcommand, ValueEnum};
 use topo_lb_common::maps;
 
 use crate::admin::Listen;
+use crate::datapath::overridden::Tolerated;
 use crate::device::Pattern;
 use crate::exclusion::Namespace;
 use crate::lint;
@@ -250,11 +251,12 @@ pub struct AgentArgs {
     #[arg(long, value_name = "N", env = "TOPO_LB_MAX_CONNECTIONS", default_value_t = maps::DEFAULT_CONNECTIONS,
           value_parser = clap::value_parser!(u32).range(1..=8_388_608))]
     pub max_connections: u32,
-    /// Programs of others that may run before topo-lb's, because they only filter. Names as `bpftool
-    /// prog` shows them, with * for any text, separated by commas. The kernel tells names only to an
-    /// agent with CAP_SYS_ADMIN: without it, `*` alone has an effect, and means all
+    /// Programs of others that may run before topo-lb's, because they only filter: names as `bpftool
+    /// prog` shows them, with * for any text, or ids as in id:42; separated by commas. The kernel tells
+    /// names only to an agent with CAP_SYS_ADMIN: without it, ids and a mere `*`, which means all, have
+    /// an effect. A program that is loaded again has another id
     #[arg(long, value_name = "PATTERNS", env = "TOPO_LB_TOLERATE_PROGRAMS", value_delimiter = ',')]
-    pub tolerate_programs: Vec<Pattern>,
+    pub tolerate_programs: Vec<Tolerated>,
     /// Where /metrics, /healthz, /livez, /readyz, /explain and /state are served over HTTP, for whoever
     /// can connect; port 0 is any that is free, `off` is nowhere
     #[arg(long, value_name = "ADDRESS:PORT", env = "TOPO_LB_LISTEN", default_value_t = Listen::DEFAULT)]
@@ -369,7 +371,7 @@ pub struct CheckArgs {
     pub pin: PinArgs,
     /// Programs of others that may run before topo-lb's, as the agent would be told
     #[arg(long, value_name = "PATTERNS", env = "TOPO_LB_TOLERATE_PROGRAMS", value_delimiter = ',')]
-    pub tolerate_programs: Vec<Pattern>,
+    pub tolerate_programs: Vec<Tolerated>,
     /// How the result is printed
     #[arg(short, long, value_enum, default_value_t, env = "TOPO_LB_OUTPUT")]
     pub output: Output,

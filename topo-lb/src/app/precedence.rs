@@ -9,8 +9,7 @@ use std::time::{Duration, Instant};
 use tracing::{debug, info, warn};
 
 use crate::datapath::effective::{Ours, Watch};
-use crate::datapath::overridden::{self, Override, Precedence};
-use crate::device::Pattern;
+use crate::datapath::overridden::{self, Override, Precedence, Tolerated};
 
 /// How often it looks. Programs that are attached and detached at even times are met by some look.
 const INTERVAL: Duration = Duration::from_millis(470);
@@ -64,7 +63,7 @@ impl Told {
 /// No thread can be started.
 pub(super) fn watch(
     root: &Path,
-    tolerated: &[Pattern],
+    tolerated: &[Tolerated],
     ours: Ours,
     tell: impl Fn(&Precedence) + Send + 'static,
 ) -> io::Result<()> {

@@ -16,13 +16,12 @@ use std::path::{Path, PathBuf};
 use super::link::{Link, cgroup_id, pin_path};
 use super::mount::cgroup2_root;
 use super::object::Hook;
-use super::overridden::{Override, Precedence, before, is_tolerated, own};
+use super::overridden::{Override, Precedence, Tolerated, before, is_tolerated, own};
 use super::pace::Pace;
 use super::place::{self, Place};
 use super::probe;
 use super::syscall::{self, PROGRAM_TYPE_SOCK_ADDR};
 use super::trial;
-use crate::device::Pattern;
 
 /// Our program at each hook.
 pub type Ours = BTreeMap<Hook, u32>;
@@ -42,7 +41,7 @@ struct Open {
 #[derive(Debug)]
 pub struct Watch {
     root: PathBuf,
-    tolerated: Vec<Pattern>,
+    tolerated: Vec<Tolerated>,
     /// Loaded programs by id, and the names of those that could be at our hooks.
     loaded: BTreeMap<u32, Option<String>>,
     pace: Pace,
@@ -74,7 +73,7 @@ pub fn pinned(pin_dir: &Path, cgroup: u64) -> io::Result<Ours> {
 ///
 /// # Errors
 /// The kernel does not say which programs run in `root`, or takes no program there.
-pub fn look(root: &Path, pin_dir: &Path, tolerated: &[Pattern]) -> io::Result<Vec<Override>> {
+pub fn look(root: &Path, pin_dir: &Path, tolerated: &[Tolerated]) -> io::Result<Vec<Override>> {
     let cgroup = File::open(root)?;
     let mut ours = pinned(pin_dir, cgroup_id(&cgroup)?)?;
     let mut links = Vec::new();
@@ -110,7 +109,7 @@ pub fn path_of(cgroup: u64) -> Option<PathBuf> {
 impl Watch {
     /// One that has seen nothing yet.
     #[must_use]
-    pub fn new(root: PathBuf, tolerated: Vec<Pattern>) -> Self {
+    pub fn new(root: PathBuf, tolerated: Vec<Tolerated>) -> Self {
         let (loaded, descends, open, found) = Default::default();
         Self { root, tolerated, loaded, pace: Pace::new(), descends, open, found }
     }
@@ -207,7 +206,7 @@ impl Watch {
             }
             for program in own(first, inherited.get(&hook).map_or(&[], Vec::as_slice)) {
                 let name = self.loaded.get(&program).cloned().flatten();
-                if !is_tolerated(&self.tolerated, name.as_deref()) {
+                if !is_tolerated(&self.tolerated, program, name.as_deref()) {
                     found.push(Override { hook, cgroup: path.to_owned(), program, name });
                 }
             }

@@ -7,9 +7,10 @@
 use std::collections::BTreeSet;
 use std::fmt;
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 
 use super::object::Hook;
-use crate::device::Pattern;
+use crate::device::{Pattern, PatternError};
 
 /// A program of somebody else that runs before ours.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -57,11 +58,47 @@ pub fn own(before: &[u32], inherited: &[u32]) -> Vec<u32> {
     before.iter().copied().filter(|program| !inherited.contains(program)).collect()
 }
 
+/// Programs of others that the user says are harmless.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Tolerated {
+    /// Those whose name matches.
+    Name(Pattern),
+    /// The one that the kernel has given this id, until it is removed.
+    Id(u32),
+}
+
+/// Why a text does not say which programs are tolerated.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub enum ToleratedError {
+    /// `id:` without a number.
+    #[error("{0:?} is no id of a program: `id:42` is one, a number above 0")]
+    Id(String),
+    /// Neither an id nor a name.
+    #[error(transparent)]
+    Name(#[from] PatternError),
+}
+
+impl FromStr for Tolerated {
+    type Err = ToleratedError;
+
+    fn from_str(text: &str) -> Result<Self, ToleratedError> {
+        // No name has a colon.
+        let Some(id) = text.strip_prefix("id:") else { return Ok(Self::Name(text.parse()?)) };
+        match id.parse() {
+            Ok(id) if id > 0 => Ok(Self::Id(id)),
+            _ => Err(ToleratedError::Id(id.to_owned())),
+        }
+    }
+}
+
 /// Whether the user has said that a program is harmless. One whose name is not known is only meant by
-/// a pattern that means every name.
+/// its id, or by a pattern that means every name.
 #[must_use]
-pub fn is_tolerated(patterns: &[Pattern], name: Option<&str>) -> bool {
-    patterns.iter().any(|pattern| pattern.matches(name.unwrap_or_default()))
+pub fn is_tolerated(tolerated: &[Tolerated], program: u32, name: Option<&str>) -> bool {
+    tolerated.iter().any(|one| match one {
+        Tolerated::Name(pattern) => pattern.matches(name.unwrap_or_default()),
+        Tolerated::Id(id) => *id == program,
+    })
 }
 
 /// Our hooks that are overridden somewhere.
@@ -158,16 +195,30 @@ mod tests {
         assert!(many.contains(" (and 8 more like that): "), "{many}");
     }
 
+    fn tolerated(texts: &[&str]) -> Vec<Tolerated> {
+        texts.iter().map(|text| text.parse().unwrap()).collect()
+    }
+
     #[test]
     fn a_tolerated_name_is_a_pattern() {
-        let patterns = |texts: &[&str]| -> Vec<Pattern> {
-            texts.iter().map(|text| text.parse().unwrap()).collect()
-        };
-        assert!(is_tolerated(&patterns(&["sd_*"]), Some("sd_fw_connect")));
-        assert!(!is_tolerated(&patterns(&["sd_*"]), Some("cil_sock4")));
-        assert!(!is_tolerated(&[], Some("cil_sock4")));
+        assert!(is_tolerated(&tolerated(&["sd_*"]), 42, Some("sd_fw_connect")));
+        assert!(!is_tolerated(&tolerated(&["sd_*"]), 42, Some("cil_sock4")));
+        assert!(!is_tolerated(&[], 42, Some("cil_sock4")));
         // The kernel tells no names.
-        assert!(!is_tolerated(&patterns(&["sd_*"]), None));
-        assert!(is_tolerated(&patterns(&["sd_*", "*"]), None));
+        assert!(!is_tolerated(&tolerated(&["sd_*"]), 42, None));
+        assert!(is_tolerated(&tolerated(&["sd_*", "*"]), 42, None));
+    }
+
+    #[test]
+    fn a_program_without_a_name_is_tolerated_by_its_id() {
+        let both = tolerated(&["sd_*", "id:42"]);
+        assert!(is_tolerated(&both, 42, None));
+        assert!(is_tolerated(&both, 42, Some("cil_sock4")));
+        assert!(!is_tolerated(&both, 421, None));
+        for text in ["id:", "id:0", "id:-1", "id:4294967296", "id:42*", "id:x"] {
+            let error = text.parse::<Tolerated>().unwrap_err();
+            assert_eq!(error, ToleratedError::Id(text[3..].to_owned()));
+        }
+        assert!(matches!("ID:42".parse::<Tolerated>(), Err(ToleratedError::Name(_))));
     }
 }
