@@ -24,6 +24,7 @@ pub mod lint;
 pub mod list;
 pub mod local;
 pub mod metrics;
+mod netlink;
 pub mod plan;
 pub mod readiness;
 pub mod reconcile;

@@ -1,40 +1,17 @@
 //! Filters of a device's clsact queueing discipline, as the kernel lists them.
 
 use std::io;
-use std::os::fd::OwnedFd;
-use std::time::Duration;
 
 use bytemuck::{Pod, Zeroable};
-use rustix::io::Errno;
-use rustix::net::sockopt::{Timeout, set_socket_timeout};
-use rustix::net::{
-    AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socket_with,
-};
 
 use super::tc::Direction;
+use crate::netlink::{self, Netlink, head};
 
-/// The kernel answers at once; a limit all the same, so that nothing hangs for ever.
-const PATIENCE: Duration = Duration::from_secs(10);
-/// The kernel fills no datagram beyond 32 KiB (`netlink_recvmsg`).
-const BUFFER: usize = 64 * 1024;
-/// `NLM_F_REQUEST | NLM_F_DUMP`, include/uapi/linux/netlink.h.
-const DUMP: u16 = 0x301;
 /// `TCA_KIND`, `TCA_OPTIONS`, include/uapi/linux/rtnetlink.h.
 const KIND: u16 = 1;
 const OPTIONS: u16 = 2;
 /// `TCA_BPF_NAME`, include/uapi/linux/pkt_cls.h.
 const BPF_NAME: u16 = 7;
-
-/// `struct nlmsghdr`.
-#[repr(C)]
-#[derive(Clone, Copy, Pod, Zeroable)]
-struct Header {
-    length: u32,
-    kind: u16,
-    flags: u16,
-    sequence: u32,
-    port: u32,
-}
 
 /// `struct tcmsg`.
 #[repr(C)]
@@ -60,17 +37,13 @@ pub(super) struct Filter {
 }
 
 /// Asks the kernel, in the network namespace in which it was opened.
-pub(super) struct Filters(OwnedFd);
+pub(super) struct Filters(Netlink);
 
 impl Filters {
     /// # Errors
     /// The kernel gives no socket.
     pub(super) fn open() -> io::Result<Self> {
-        let (family, kind) = (AddressFamily::NETLINK, SocketType::RAW);
-        // NETLINK_ROUTE is zero, which is the default.
-        let socket = socket_with(family, kind, SocketFlags::CLOEXEC, None)?;
-        set_socket_timeout(&socket, Timeout::Recv, Some(PATIENCE))?;
-        Ok(Self(socket))
+        Netlink::open(None).map(Self)
     }
 
     /// The filters of a device; none where it has no clsact queueing discipline.
@@ -78,20 +51,15 @@ impl Filters {
     /// # Errors
     /// The kernel does not say: the device is gone, perhaps.
     pub(super) fn of(&self, device: u32, direction: Direction) -> io::Result<Vec<Filter>> {
-        send(&self.0, &request(device, direction), SendFlags::empty())?;
         let mut all = Vec::new();
-        let mut buffer = vec![0; BUFFER];
-        loop {
-            let (length, _) = match recv(&self.0, &mut buffer[..], RecvFlags::empty()) {
-                Err(Errno::INTR) => continue,
-                received => received?,
-            };
-            if take(&buffer[..length], &mut all)? {
-                all.sort();
-                all.dedup();
-                return Ok(all);
+        self.0.ask(&request(device, direction), |kind, body| {
+            if kind == libc::RTM_NEWTFILTER {
+                all.extend(filter(body));
             }
-        }
+        })?;
+        all.sort();
+        all.dedup();
+        Ok(all)
     }
 }
 
@@ -101,36 +69,8 @@ fn request(device: u32, direction: Direction) -> Vec<u8> {
         Direction::Ingress => 0xffff_fff2,
         Direction::Egress => 0xffff_fff3,
     };
-    let length = size_of::<Header>() + size_of::<Message>();
-    let header = Header {
-        length: length as u32,
-        kind: libc::RTM_GETTFILTER,
-        flags: DUMP,
-        sequence: 0,
-        port: 0,
-    };
     let message = Message { device, parent, ..Message::zeroed() };
-    [bytemuck::bytes_of(&header), bytemuck::bytes_of(&message)].concat()
-}
-
-/// Takes the filters of a datagram; whether it was the last one.
-fn take(mut datagram: &[u8], all: &mut Vec<Filter>) -> io::Result<bool> {
-    while let Some(header) = head::<Header>(datagram) {
-        let length = header.length as usize;
-        let Some(body) = datagram.get(size_of::<Header>()..length) else { break };
-        match i32::from(header.kind) {
-            libc::NLMSG_DONE => return Ok(true),
-            libc::NLMSG_ERROR => {
-                let code = head::<i32>(body).unwrap_or_default();
-                return if code == 0 { Ok(true) } else { Err(io::Error::from_raw_os_error(-code)) };
-            }
-            kind if kind == i32::from(libc::RTM_NEWTFILTER) => all.extend(filter(body)),
-            _ => {}
-        }
-        // Each begins at a multiple of four.
-        datagram = datagram.get(length.next_multiple_of(4)..).unwrap_or_default();
-    }
-    Ok(false)
+    netlink::request(libc::RTM_GETTFILTER, libc::NLM_F_DUMP, &message)
 }
 
 /// `None` for what stands for a priority as a whole, and is no filter.
@@ -170,10 +110,6 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(&bytes[..end]).escape_debug().to_string()
 }
 
-fn head<T: Pod>(bytes: &[u8]) -> Option<T> {
-    bytes.get(..size_of::<T>()).map(bytemuck::pod_read_unaligned)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -184,12 +120,6 @@ mod tests {
         bytes.extend(value);
         bytes.resize(bytes.len().next_multiple_of(4), 0);
         bytes
-    }
-
-    fn message(kind: u16, body: &[u8]) -> Vec<u8> {
-        let length = (size_of::<Header>() + body.len()) as u32;
-        let header = Header { length, kind, flags: 0, sequence: 0, port: 0 };
-        [bytemuck::bytes_of(&header), body].concat()
     }
 
     fn body(handle: u32) -> Vec<u8> {
@@ -204,34 +134,19 @@ mod tests {
     }
 
     #[test]
-    fn filters_come_one_after_the_other_and_then_the_end() {
-        let mut all = Vec::new();
-        let first =
-            [message(libc::RTM_NEWTFILTER, &body(0)), message(libc::RTM_NEWTFILTER, &body(1))];
-        assert!(!take(&first.concat(), &mut all).unwrap());
-        assert_eq!(all, [Filter { priority: 7, handle: 1, name: "bpf to_pod".to_owned() }]);
-        assert!(take(&message(libc::NLMSG_DONE as u16, &[0; 4]), &mut all).unwrap());
+    fn a_filter_has_a_priority_a_handle_and_a_name() {
+        let wanted = Filter { priority: 7, handle: 1, name: "bpf to_pod".to_owned() };
+        assert_eq!(filter(&body(1)), Some(wanted));
+        assert_eq!(filter(&body(0)), None, "a priority as a whole");
     }
 
     #[test]
-    fn an_error_is_a_number_of_errno() {
-        let no_device = message(libc::NLMSG_ERROR as u16, &(-libc::ENODEV).to_ne_bytes());
-        let error = take(&no_device, &mut Vec::new()).unwrap_err();
-        assert_eq!(error.raw_os_error(), Some(libc::ENODEV));
-    }
-
-    #[test]
-    fn what_is_cut_off_is_no_filter() {
-        let whole = message(libc::RTM_NEWTFILTER, &body(1));
-        for length in 0..whole.len() {
-            let mut all = Vec::new();
-            assert!(!take(&whole[..length], &mut all).unwrap());
-            assert_eq!(all, []);
-        }
+    fn what_is_cut_off_is_no_other_filter() {
         let body = body(1);
         for length in 0..body.len() {
-            // Cut inside of a message: it neither panics nor loops.
-            let _ = filter(&body[..length]);
+            let cut = filter(&body[..length]);
+            let is_right = cut.is_none_or(|cut| cut.priority == 7 && cut.name.starts_with("bpf"));
+            assert!(is_right, "{length} bytes");
         }
     }
 

@@ -1,4 +1,4 @@
-//! Messages of sock_diag(7): `include/uapi/linux/{netlink,sock_diag,inet_diag}.h`.
+//! Messages of sock_diag(7): `include/uapi/linux/{sock_diag,inet_diag}.h`.
 //!
 //! Own code, because `netlink-packet-sock-diag` knows no `SOCK_DESTROY`, which is what matters here.
 
@@ -9,21 +9,12 @@ use topo_lb_common::address::mapped;
 
 use crate::cluster::Protocol;
 use crate::datapath::encode::protocol_number;
+use crate::netlink::{self, head};
 
 /// Asks for sockets.
 const SOCK_DIAG_BY_FAMILY: u16 = 20;
 /// Ends one; Linux 4.5 for TCP, 4.9 for UDP.
 const SOCK_DESTROY: u16 = 21;
-/// `struct nlmsghdr`.
-#[repr(C)]
-#[derive(Clone, Copy, Pod, Zeroable)]
-struct Header {
-    length: u32,
-    kind: u16,
-    flags: u16,
-    sequence: u32,
-    port: u32,
-}
 
 /// `struct inet_diag_sockid`: which socket. The kernel's bytes, handed back as they came.
 #[repr(C)]
@@ -69,7 +60,6 @@ struct Answer {
 }
 
 const _: () = {
-    assert!(size_of::<Header>() == 16);
     assert!(size_of::<Id>() == 48);
     assert!(size_of::<Request>() == 56);
     assert!(size_of::<Answer>() == 72);
@@ -128,12 +118,12 @@ impl Seen {
 pub(super) fn dump(kind: Kind, port: Option<u16>) -> Vec<u8> {
     let mut id = Id::zeroed();
     id.destination_port = port.unwrap_or(0).to_be_bytes();
-    request(SOCK_DIAG_BY_FAMILY, libc::NLM_F_DUMP as u16, kind, kind.states(), id)
+    request(SOCK_DIAG_BY_FAMILY, libc::NLM_F_DUMP, kind, kind.states(), id)
 }
 
 /// Ends one socket, if it is still what it was.
 pub(super) fn destroy(kind: Kind, id: Id) -> Vec<u8> {
-    request(SOCK_DESTROY, libc::NLM_F_ACK as u16, kind, u32::MAX, id)
+    request(SOCK_DESTROY, libc::NLM_F_ACK, kind, u32::MAX, id)
 }
 
 /// Ends no socket: port zero is nobody's, and so is a cookie of zero.
@@ -141,47 +131,15 @@ pub(super) fn destroy_nothing(kind: Kind) -> Vec<u8> {
     destroy(kind, Id::zeroed())
 }
 
-fn request(kind: u16, flags: u16, of: Kind, states: u32, id: Id) -> Vec<u8> {
-    let length = (size_of::<Header>() + size_of::<Request>()) as u32;
-    let flags = flags | libc::NLM_F_REQUEST as u16;
-    let header = Header { length, kind, flags, sequence: 0, port: 0 };
+fn request(kind: u16, flags: libc::c_int, of: Kind, states: u32, id: Id) -> Vec<u8> {
     let (family, protocol) = (of.family, protocol_number(of.protocol));
     let request = Request { family, protocol, extensions: 0, padding: 0, states, id };
-    [bytemuck::bytes_of(&header), bytemuck::bytes_of(&request)].concat()
+    netlink::request(kind, flags, &request)
 }
 
-/// One message of the kernel's.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Said {
-    /// A socket.
-    Socket(Seen),
-    /// The end of an answer: zero, or an error number.
-    End(i32),
-    /// What is of no interest.
-    Other,
-}
-
-/// What is said in one datagram of the kernel's; what is cut off is left out.
-pub(super) fn said(datagram: &[u8], protocol: Protocol) -> Vec<Said> {
-    let mut all = Vec::new();
-    let mut rest = datagram;
-    while let Some(header) = head::<Header>(rest) {
-        let length = header.length as usize;
-        let Some(body) = rest.get(size_of::<Header>()..length) else { break };
-        all.push(match i32::from(header.kind) {
-            // Both begin with an error number; that of `NLMSG_ERROR` is zero for an acknowledgement.
-            libc::NLMSG_DONE | libc::NLMSG_ERROR => {
-                Said::End(head::<i32>(body).unwrap_or(0).saturating_neg())
-            }
-            _ if header.kind == SOCK_DIAG_BY_FAMILY => {
-                seen(body, protocol).map_or(Said::Other, Said::Socket)
-            }
-            _ => Said::Other,
-        });
-        // A message begins on a word.
-        rest = rest.get(length.next_multiple_of(4)..).unwrap_or_default();
-    }
-    all
+/// The socket that a message of the kernel's is about.
+pub(super) fn socket(kind: u16, body: &[u8], protocol: Protocol) -> Option<Seen> {
+    (kind == SOCK_DIAG_BY_FAMILY).then(|| seen(body, protocol)).flatten()
 }
 
 fn seen(body: &[u8], protocol: Protocol) -> Option<Seen> {
@@ -201,26 +159,13 @@ fn seen(body: &[u8], protocol: Protocol) -> Option<Seen> {
     })
 }
 
-/// The `T` that `bytes` begin with.
-fn head<T: Pod>(bytes: &[u8]) -> Option<T> {
-    bytes.get(..size_of::<T>()).map(bytemuck::pod_read_unaligned)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     const UDP: Protocol = Protocol::Udp;
 
-    fn message(kind: u16, body: &[u8]) -> Vec<u8> {
-        let length = (size_of::<Header>() + body.len()) as u32;
-        let header = Header { length, kind, flags: 0, sequence: 0, port: 0 };
-        let mut bytes = [bytemuck::bytes_of(&header), body].concat();
-        bytes.resize(bytes.len().next_multiple_of(4), 0);
-        bytes
-    }
-
-    fn socket(family: i32, destination: [u8; 16]) -> Vec<u8> {
+    fn answer(family: i32, destination: [u8; 16]) -> Vec<u8> {
         let mut answer = Answer::zeroed();
         answer.family = family as u8;
         answer.inode = 77;
@@ -232,11 +177,8 @@ mod tests {
     }
 
     fn peer(family: i32, destination: [u8; 16]) -> String {
-        let datagram = message(SOCK_DIAG_BY_FAMILY, &socket(family, destination));
-        match said(&datagram, UDP)[..] {
-            [Said::Socket(seen)] => seen.peer.to_string(),
-            ref other => panic!("{other:?}"),
-        }
+        let answer = answer(family, destination);
+        socket(SOCK_DIAG_BY_FAMILY, &answer, UDP).expect("a socket").peer.to_string()
     }
 
     #[test]
@@ -250,32 +192,15 @@ mod tests {
     }
 
     #[test]
-    fn sockets_come_one_after_the_other_and_then_the_end() {
-        let one = message(SOCK_DIAG_BY_FAMILY, &socket(libc::AF_INET, [1; 16]));
-        let end = message(libc::NLMSG_DONE as u16, &0_i32.to_ne_bytes());
-        let said = said(&[&one[..], &one, &end].concat(), UDP);
-        assert!(matches!(said[..], [Said::Socket(a), Said::Socket(b), Said::End(0)] if a == b));
-        assert!(matches!(said[0], Said::Socket(seen) if seen.cookie() == 2 << 32 | 1));
-    }
-
-    #[test]
-    fn an_error_is_a_number_of_errno() {
-        let error = message(libc::NLMSG_ERROR as u16, &(-libc::ENOENT).to_ne_bytes());
-        assert_eq!(said(&error, UDP), [Said::End(libc::ENOENT)]);
-    }
-
-    #[test]
-    fn what_is_cut_off_is_left_out() {
-        let whole = message(SOCK_DIAG_BY_FAMILY, &socket(libc::AF_INET, [1; 16]));
-        for length in 0..whole.len() - 3 {
-            assert_eq!(said(&whole[..length], UDP), [], "{length} bytes");
+    fn what_is_no_socket_or_cut_off_is_left_out() {
+        let whole = answer(libc::AF_INET, [1; 16]);
+        let seen = socket(SOCK_DIAG_BY_FAMILY, &whole, UDP).expect("a socket");
+        assert_eq!(seen.cookie(), 2 << 32 | 1);
+        assert_eq!(socket(SOCK_DIAG_BY_FAMILY + 1, &whole, UDP), None);
+        for length in 0..size_of::<Answer>() {
+            let cut = socket(SOCK_DIAG_BY_FAMILY, &whole[..length], UDP);
+            assert_eq!(cut, None, "{length} bytes");
         }
-        let short = message(SOCK_DIAG_BY_FAMILY, &[0; 10]);
-        assert_eq!(said(&short, UDP), [Said::Other]);
-        // A length that is shorter than what says it.
-        let mut lies = whole;
-        lies[..4].copy_from_slice(&3_u32.to_ne_bytes());
-        assert_eq!(said(&lies, UDP), []);
     }
 
     #[test]
