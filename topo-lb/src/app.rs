@@ -50,7 +50,7 @@ use first_listing::first_listing;
 use gather::gather;
 use guard::{Finding, Guard};
 use kernel::Kernel;
-use retry::Retry;
+use retry::{Retry, Turn, next_turn};
 use wanted::WantedNodes;
 
 /// Where the cluster is described.
@@ -226,28 +226,32 @@ async fn follow(
     loop {
         let mut listed = false;
         tokio::select! {
-            _ = inspection.tick() => {
-                figures.beat();
-                match guard.take(datapath.repair(), Instant::now()) {
-                    Finding::Quiet => {}
-                    Finding::Disturbed(why) => known.telemetry.prover()(Proof::Failed(why)),
-                    // Not before: a probe that meets no program of ours tells nothing.
-                    Finding::Over => drop(prove(&known.telemetry, &config)),
+            turn = next_turn(&mut inspection, events.next(), &retry) => match turn {
+                Turn::Inspect => {
+                    figures.beat();
+                    match guard.take(datapath.repair(), Instant::now()) {
+                        Finding::Quiet => {}
+                        Finding::Disturbed(why) => known.telemetry.prover()(Proof::Failed(why)),
+                        // Not before: a probe that meets no program of ours tells nothing.
+                        Finding::Over => drop(prove(&known.telemetry, &config)),
+                    }
+                    devices.attach(&mut datapath);
+                    ender.end(&[]);
+                    continue;
                 }
-                devices.attach(&mut datapath);
-                ender.end(&[]);
-                continue;
-            }
+                Turn::Event(event) => {
+                    let Some(event) = event else {
+                        bail!("the source of the cluster's state has ended")
+                    };
+                    listed = gather(event, &mut events, &mut known).await;
+                }
+                Turn::Attempt => {}
+            },
             Some(question) = known.telemetry.questions.recv() => {
                 let (reconciler, names) = (&known.reconciler, devices.names());
                 known.telemetry.answer(question, reconciler, &kernel.installed, names);
                 continue;
             }
-            event = events.next() => {
-                let Some(event) = event else { bail!("the source of the cluster's state has ended") };
-                listed = gather(event, &mut events, &mut known).await;
-            }
-            () = retry.due() => {}
             result = devices.changed() => {
                 result.context("the kernel says no more which devices there are")?;
                 devices.attach(&mut datapath);
@@ -263,18 +267,12 @@ async fn follow(
                 return Ok(());
             }
         }
-        // While an attempt is pending, changes wait for it, at most as long as its pause.
-        if !retry.is_pending() {
-            let settled = kernel.settle(&mut known);
+        if let Some(settled) = retry.attempt(|| kernel.settle(&mut known)) {
             wanted.want(&known.reconciler);
             match settled {
-                Ok(_) => {
-                    retry.succeeded();
-                    ender.end(&kernel.take_gone());
-                }
-                Err(error) => {
+                Ok(_) => ender.end(&kernel.take_gone()),
+                Err((error, pause)) => {
                     known.telemetry.failed(&error.to_string());
-                    let pause = retry.failed(error.may_pass());
                     warn!(
                         "{error}; every Service stays as it was or as planned; retries in {pause:?}"
                     );

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, Interval, sleep_until};
+
+use crate::datapath::store::StoreError;
 
 /// Pause after the first failure; it doubles with each further one.
 const FIRST: Duration = Duration::from_millis(500);
@@ -18,10 +20,57 @@ pub(super) struct Retry {
     at: Option<Instant>,
 }
 
+/// What the agent's loop does next.
+#[derive(Debug)]
+pub(super) enum Turn<E> {
+    /// It inspects the datapath; no plan.
+    Inspect,
+    /// It takes in an event, and then makes a plan.
+    Event(E),
+    /// It makes the plan that failed again.
+    Attempt,
+}
+
+/// Waits for the next inspection, event or retry. Call it again after each: a retry comes at its time
+/// however many inspections and events come before.
+pub(super) async fn next_turn<E>(
+    inspection: &mut Interval,
+    event: impl Future<Output = E>,
+    retry: &Retry,
+) -> Turn<E> {
+    tokio::select! {
+        _ = inspection.tick() => Turn::Inspect,
+        event = event => Turn::Event(event),
+        () = retry.due() => Turn::Attempt,
+    }
+}
+
 impl Retry {
+    /// Makes a plan, unless a retry is scheduled for later: then changes wait for it, at most as long
+    /// as its pause. A failure comes with the pause until the retry.
+    pub(super) fn attempt<T>(
+        &mut self,
+        plan: impl FnOnce() -> Result<T, StoreError>,
+    ) -> Option<Result<T, (StoreError, Duration)>> {
+        if self.is_pending() {
+            return None;
+        }
+        let made = plan();
+        Some(match made {
+            Ok(made) => {
+                self.succeeded();
+                Ok(made)
+            }
+            Err(error) => {
+                let pause = self.failed(error.may_pass());
+                Err((error, pause))
+            }
+        })
+    }
+
     /// Notes that a plan failed; how long until the next attempt. `may_pass`: the failure can be over
     /// by itself.
-    pub(super) fn failed(&mut self, may_pass: bool) -> Duration {
+    fn failed(&mut self, may_pass: bool) -> Duration {
         let pause = match self.pause {
             _ if !may_pass => LASTING,
             None => FIRST,
@@ -33,18 +82,18 @@ impl Retry {
     }
 
     /// Notes that a plan was carried out.
-    pub(super) const fn succeeded(&mut self) {
+    const fn succeeded(&mut self) {
         (self.pause, self.at) = (None, None);
     }
 
     /// Whether an attempt is scheduled for later.
-    pub(super) fn is_pending(&self) -> bool {
+    fn is_pending(&self) -> bool {
         self.at.is_some_and(|at| at > Instant::now())
     }
 
     /// Returns when the next attempt is due; never while none is scheduled. The moment is fixed: asking
     /// again does not put it off.
-    pub(super) async fn due(&self) {
+    async fn due(&self) {
         match self.at {
             Some(at) => sleep_until(at).await,
             None => std::future::pending().await,
@@ -56,27 +105,35 @@ impl Retry {
 mod tests {
     use super::*;
 
-    /// What the agent's loop does for `span` while every plan fails: it inspects every 2 s, hears of a
-    /// change every `flood`, and makes plans. When plans were made, in milliseconds from the first on.
-    async fn attempts(span: Duration, flood: Duration, may_pass: bool) -> Vec<u64> {
-        let (began, mut retry, mut made) = (Instant::now(), Retry::default(), vec![0]);
-        retry.failed(may_pass);
+    /// The kernel has no memory now.
+    const PASSES: i32 = libc::ENOMEM;
+    /// The process may not write to the map.
+    const LASTS: i32 = libc::EPERM;
+
+    fn refused(errno: i32) -> StoreError {
+        StoreError::Grace(std::io::Error::from_raw_os_error(errno))
+    }
+
+    /// The agent's loop for `span` while every plan fails: it inspects every 2 s, hears of a change
+    /// every `flood`, and makes plans. When plans were made, in milliseconds from the first on.
+    async fn attempts(span: Duration, flood: Duration, errno: i32) -> Vec<u64> {
+        let (began, mut retry, mut made) = (Instant::now(), Retry::default(), Vec::new());
         let mut inspection = tokio::time::interval(Duration::from_secs(2));
         let mut changes = tokio::time::interval(flood);
-        changes.tick().await;
         let end = began + span;
         loop {
-            tokio::select! {
+            let turn = tokio::select! {
                 biased;
                 () = sleep_until(end) => return made,
-                _ = inspection.tick() => continue,
-                _ = changes.tick() => {}
-                () = retry.due() => {}
+                turn = next_turn(&mut inspection, changes.tick(), &retry) => turn,
+            };
+            if matches!(turn, Turn::Inspect) {
+                continue;
             }
-            if !retry.is_pending() {
+            retry.attempt(|| {
                 made.push(began.elapsed().as_millis() as u64);
-                retry.failed(may_pass);
-            }
+                Err::<(), _>(refused(errno))
+            });
         }
     }
 
@@ -85,7 +142,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn attempts_go_on_beside_inspections() {
-        let made = attempts(LONG, NEVER, true).await;
+        let made = attempts(LONG, NEVER, PASSES).await;
         assert_eq!(made[..7], [0, 500, 1_500, 3_500, 7_500, 12_500, 17_500]);
         assert!(made.windows(2).skip(5).all(|pair| pair[1] - pair[0] == 5_000), "{made:?}");
         assert_eq!(made.last(), Some(&597_500));
@@ -95,27 +152,32 @@ mod tests {
     async fn a_flood_of_changes_makes_no_attempt_come_sooner() {
         let flood = Duration::from_millis(7);
         assert_eq!(
-            attempts(LONG, flood, true).await.len(),
-            attempts(LONG, NEVER, true).await.len()
+            attempts(LONG, flood, PASSES).await.len(),
+            attempts(LONG, NEVER, PASSES).await.len()
         );
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_failure_that_lasts_has_long_pauses_from_the_start() {
-        let made = attempts(LONG, NEVER, false).await;
+        let made = attempts(LONG, NEVER, LASTS).await;
         assert_eq!(made, (0..20).map(|attempt| attempt * 30_000).collect::<Vec<_>>());
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_success_begins_the_schedule_anew() {
         let mut retry = Retry::default();
-        assert_eq!(retry.failed(true), FIRST);
-        assert_eq!(retry.failed(true), FIRST * 2);
-        retry.succeeded();
-        assert!(!retry.is_pending());
-        assert_eq!(retry.failed(true), FIRST);
-        assert!(retry.is_pending());
+        let fails = |retry: &mut Retry| {
+            let made = retry.attempt(|| Err::<(), _>(refused(PASSES)));
+            made.and_then(Result::err).map(|(_, pause)| pause)
+        };
+        assert_eq!(fails(&mut retry), Some(FIRST));
+        assert_eq!(fails(&mut retry), None, "it waits for the retry");
         retry.due().await;
-        assert!(!retry.is_pending());
+        assert_eq!(fails(&mut retry), Some(FIRST * 2));
+        retry.due().await;
+        for plan in 0..2 {
+            assert!(matches!(retry.attempt(|| Ok(plan)), Some(Ok(made)) if made == plan));
+        }
+        assert_eq!(fails(&mut retry), Some(FIRST));
     }
 }
