@@ -31,20 +31,21 @@ pub fn start(
     readiness: watch::Receiver<Readiness>,
     figures: Arc<Figures>,
 ) {
-    tokio::spawn(follow(target, node, readiness, figures));
+    let mut recorder = None;
+    tokio::spawn(follow(readiness, figures, async move |sentence: &str| {
+        tell(&mut recorder, &target, &node, sentence).await
+    }));
 }
 
 async fn follow(
-    target: KubeTarget,
-    node: Arc<str>,
     mut readiness: watch::Receiver<Readiness>,
     figures: Arc<Figures>,
+    mut tell: impl AsyncFnMut(&str) -> Result<(), String>,
 ) {
     let mut has_warned = false;
-    let mut recorder = None;
     loop {
         let Some(sentence) = next(&mut readiness).await else { return };
-        match tell(&mut recorder, &target, &node, &sentence).await {
+        match tell(&sentence).await {
             Ok(()) => {
                 count(&figures.events_sent);
                 has_warned = false;
@@ -110,5 +111,60 @@ fn reference(node: &Arc<str>) -> ObjectReference {
         namespace: Some("default".to_owned()),
         uid: Some(node.to_string()),
         ..ObjectReference::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Mutex, PoisonError};
+
+    use tokio::time::sleep;
+
+    use super::*;
+
+    /// Follows a readiness that a test changes. Each Event that is told goes into the list; `refuses`
+    /// says whether the API server refuses it.
+    fn followed(
+        refuses: impl Fn(usize) -> bool + Send + Sync + 'static,
+    ) -> (watch::Sender<Readiness>, Arc<Mutex<Vec<String>>>) {
+        let (readiness, receiver) = watch::channel(Readiness::default());
+        let told = Arc::<Mutex<Vec<String>>>::default();
+        let list = Arc::clone(&told);
+        tokio::spawn(follow(receiver, Arc::default(), async move |sentence: &str| {
+            let mut list = list.lock().unwrap_or_else(PoisonError::into_inner);
+            list.push(sentence.to_owned());
+            if refuses(list.len()) { Err("not now".to_owned()) } else { Ok(()) }
+        }));
+        (readiness, told)
+    }
+
+    fn set(readiness: &watch::Sender<Readiness>, sentence: Option<&str>) {
+        let sentence = sentence.map(str::to_owned);
+        readiness.send_modify(|readiness| readiness.overridden = sentence);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn programs_before_ours_are_told_once_while_they_last() {
+        let (readiness, told) = followed(|_| false);
+        set(&readiness, Some("one"));
+        sleep(PAUSE * 10).await;
+        set(&readiness, Some("one and another"));
+        sleep(PAUSE * 10).await;
+        assert_eq!(*told.lock().unwrap(), ["one"]);
+        set(&readiness, None);
+        sleep(PAUSE * 2).await;
+        set(&readiness, Some("one again"));
+        sleep(PAUSE).await;
+        assert_eq!(*told.lock().unwrap(), ["one", "one again"]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_event_that_was_refused_is_told_again_after_a_pause() {
+        let (readiness, told) = followed(|times| times < 3);
+        set(&readiness, Some("one"));
+        sleep(PAUSE / 2).await;
+        assert_eq!(told.lock().unwrap().len(), 1);
+        sleep(PAUSE * 10).await;
+        assert_eq!(*told.lock().unwrap(), ["one"; 3]);
     }
 }
