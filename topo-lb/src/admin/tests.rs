@@ -1,3 +1,6 @@
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use futures::FutureExt as _;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
@@ -16,8 +19,8 @@ const CLUSTER: &str = "---
 {apiVersion: v1, kind: Service, metadata: {name: api}, spec: {clusterIP: 10.96.0.2, ports: [{port: 80}]}}
 ";
 
-/// An owner that knows [`CLUSTER`], and answers.
-async fn own(mut questions: Questions) {
+/// An owner that knows [`CLUSTER`], and answers. It counts scrapes: each asks once for reasons.
+async fn own(mut questions: Questions, scrapes: Arc<AtomicUsize>) {
     let mut state = State::default();
     let listing = file::parse("cluster".as_ref(), CLUSTER.as_bytes()).unwrap();
     for update in listing.updates {
@@ -32,7 +35,10 @@ async fn own(mut questions: Questions) {
                 let _ = to.send(view);
             }
             Question::Refused(_) => {}
-            Question::Reasons(to) => drop(to.send(std::collections::BTreeMap::new())),
+            Question::Reasons(to) => {
+                scrapes.fetch_add(1, Ordering::Relaxed);
+                drop(to.send(std::collections::BTreeMap::new()));
+            }
         }
     }
 }
@@ -46,9 +52,11 @@ async fn served() -> Served {
     served_at(PATHS).await
 }
 
-async fn served_at(paths: &'static [&str]) -> Served {
+/// What answers are made of, its readiness, and how many scrapes there were.
+fn admin() -> (Arc<Admin>, watch::Sender<Readiness>, Arc<AtomicUsize>) {
     let (desk, questions) = desk();
-    tokio::spawn(own(questions));
+    let scrapes = Arc::<AtomicUsize>::default();
+    tokio::spawn(own(questions, Arc::clone(&scrapes)));
     let (readiness, receiver) = watch::channel(Readiness {
         proof: Proof::Given,
         listed: true,
@@ -65,7 +73,12 @@ async fn served_at(paths: &'static [&str]) -> Served {
         readiness: receiver,
         desk,
     });
-    let router = router(&Arc::new(admin), paths);
+    (Arc::new(admin), readiness, scrapes)
+}
+
+async fn served_at(paths: &'static [&str]) -> Served {
+    let (admin, readiness, _) = admin();
+    let router = router(&admin, paths);
     let listener = listen::bind(([127, 0, 0, 1], 0).into(), "--listen").await;
     let address = listener.local_addr().unwrap();
     tokio::spawn(door::serve(listener, router, 64));
@@ -172,12 +185,23 @@ async fn a_listener_for_metrics_or_probes_serves_nothing_else() {
 }
 
 #[tokio::test]
-async fn a_crowd_that_scrapes_shares_what_is_scraped() {
-    let served = served().await;
-    let all = futures::future::join_all((0..32).map(|_| served.get("/metrics"))).await;
-    for (status, text) in all {
-        assert!(status == 200 && text.ends_with("# EOF\n"), "{status}: {text}");
+async fn a_crowd_that_waits_for_a_scrape_shares_the_next_one() {
+    let (admin, _readiness, scrapes) = admin();
+    let scrape = || Box::pin(answers::metrics(axum::extract::State(Arc::clone(&admin))));
+    // A scrape that goes on: all others ask meanwhile.
+    let goes_on = admin.scraped.lock().await;
+    let mut crowd: Vec<_> = (0..32).map(|_| scrape()).collect();
+    for one in &mut crowd {
+        assert!(one.now_or_never().is_none());
     }
+    drop(goes_on);
+    for response in futures::future::join_all(crowd).await {
+        assert_eq!(response.status(), StatusCode::OK);
+    }
+    assert_eq!(scrapes.load(Ordering::Relaxed), 1);
+    // Who asks later gets figures of then.
+    scrape().await;
+    assert_eq!(scrapes.load(Ordering::Relaxed), 2);
 }
 
 #[test]
