@@ -45,6 +45,15 @@ pub struct Saver {
 /// What became of a save: its digest, and its size unless nothing was to be written.
 type Outcome = Result<(u32, Option<u64>), StateError>;
 
+/// What the log says of a save.
+#[derive(Debug)]
+enum Word {
+    /// It failed, and the one before did not.
+    Trouble(StateError),
+    /// It went well, and the one before failed.
+    Again,
+}
+
 impl Saver {
     /// Saves in `folder`.
     #[must_use]
@@ -135,25 +144,73 @@ impl Saver {
     }
 
     fn done(&mut self, outcome: Option<Outcome>) {
+        match self.take(outcome) {
+            Some(Word::Trouble(error)) => warn!("{error}"),
+            Some(Word::Again) => info!("the state can be saved again"),
+            None => {}
+        }
+    }
+
+    /// Takes in what became of a save; what the log says of it. Trouble that lasts is said once.
+    fn take(&mut self, outcome: Option<Outcome>) -> Option<Word> {
         let mut pause = SHORTEST;
-        match outcome {
+        let word = match outcome {
             Some(Ok((digest, size))) => {
                 self.saved = Some(digest);
                 pause = pause.max(Duration::from_secs(size.unwrap_or_default() / RATE));
-                if std::mem::take(&mut self.told) {
-                    info!("the state can be saved again");
-                }
+                std::mem::take(&mut self.told).then_some(Word::Again)
             }
             Some(Err(error)) => {
                 // What changed is still to be saved.
                 self.due.get_or_insert_with(Instant::now);
-                if !std::mem::replace(&mut self.told, true) {
-                    warn!("{error}");
-                }
+                (!std::mem::replace(&mut self.told, true)).then_some(Word::Trouble(error))
             }
             // It panicked, and has said so.
-            None => {}
-        }
+            None => None,
+        };
         self.rested = Some(Instant::now() + pause);
+        word
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+    use crate::source::kube::Identity;
+
+    /// The next save that is due, and what the log says of it.
+    async fn next(saver: &mut Saver) -> Option<Word> {
+        saver.due().await;
+        saver.save(Arc::default());
+        let outcome = saver.running.take().unwrap().await;
+        saver.take(outcome.ok())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_disk_that_stays_full_is_said_once() {
+        let place = std::env::temp_dir().join(format!("topo-lb-full-{}", std::process::id()));
+        // No folder can be made there.
+        fs::write(&place, "no folder").unwrap();
+        let cluster = Identity { server: "https://10.96.0.1".to_owned(), authorities: vec![1] };
+        let mut saver = Saver::new(Some(Folder::new(&place, cluster)));
+        saver.observe(Freshness::Live);
+        let begun = Instant::now();
+        assert!(matches!(next(&mut saver).await, Some(Word::Trouble(_))));
+        for attempt in 1..=3 {
+            assert!(next(&mut saver).await.is_none(), "attempt {attempt}");
+            assert!(begun.elapsed() >= SHORTEST * attempt, "attempt {attempt} came too soon");
+        }
+        fs::remove_file(&place).unwrap();
+        assert!(matches!(next(&mut saver).await, Some(Word::Again)));
+        saver.changed();
+        assert!(next(&mut saver).await.is_none());
+        fs::remove_dir_all(&place).unwrap();
+        fs::write(&place, "no folder").unwrap();
+        saver.saved = None;
+        saver.changed();
+        assert!(matches!(next(&mut saver).await, Some(Word::Trouble(_))), "it is news again");
+        fs::remove_file(&place).unwrap();
     }
 }
