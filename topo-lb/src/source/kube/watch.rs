@@ -402,7 +402,8 @@ mod tests {
         let (pauses, said) = pauses(watch, Together::new(Duration::ZERO)).await;
         let longest = pauses.iter().max().unwrap();
         assert!(*longest <= Duration::from_millis(3_002), "{longest:?}");
-        assert!(pauses.len() > 190, "{} pauses in ten minutes", pauses.len());
+        // Half of a pause is chance: it takes 1.5 s to 3 s.
+        assert!((190..=420).contains(&pauses.len()), "{} pauses in ten minutes", pauses.len());
         assert_eq!(said.len(), 1, "{said:?}");
     }
 
@@ -419,6 +420,8 @@ mod tests {
         let (pauses, said) = pauses(watch, Together::new(Duration::from_secs(20))).await;
         let longest = pauses.iter().max().unwrap();
         assert!(*longest <= Duration::from_millis(8_002), "{longest:?}");
+        // Half of a pause is chance: it takes 4 s to 8 s, and the first few are shorter.
+        assert!((70..200).contains(&pauses.len()), "{} pauses in ten minutes", pauses.len());
         let troubles = said.iter().filter(|event| matches!(event, Event::Trouble(_))).count();
         assert_eq!(troubles, 1, "{said:?}");
     }
@@ -434,6 +437,8 @@ mod tests {
         let (pauses, _) = pauses(watch, Together::new(Duration::ZERO)).await;
         let longest = pauses.iter().max().unwrap();
         assert!((8..=30).contains(&longest.as_secs()), "{longest:?}");
+        // They take 15 s to 30 s, and the first few are shorter.
+        assert!((20..60).contains(&pauses.len()), "{} pauses in ten minutes", pauses.len());
     }
 
     #[tokio::test(start_paused = true)]
