@@ -207,6 +207,12 @@ mod tests {
         let mut said = Box::pin(pods(fake.server.clone(), "n1"));
         let Said::Trouble(sentence) = next(&mut said).await else { panic!("no trouble") };
         assert!(sentence.contains("allow the verbs list and watch on pods"), "{sentence}");
+        let begun = Instant::now();
+        while fake.requested(PODS) < 4 {
+            assert!(begun.elapsed() < Duration::from_secs(30), "it does not ask again");
+            let more = tokio::time::timeout(Duration::from_millis(20), said.next()).await;
+            assert!(more.is_err(), "{more:?}");
+        }
         fake.state.lock().unwrap().refuse.clear();
         assert_eq!(next(&mut said).await, Said::All(Vec::new()));
     }
