@@ -324,7 +324,7 @@ async fn a_watch_that_begins_again_at_once_is_no_news() {
     for _ in 0..3 {
         let opened = fake.requested("watch=true");
         fake.hang_up();
-        nothing_until(&mut events, || fake.requested("watch=true") == opened + 3).await;
+        nothing_until(&mut events, || fake.requested("watch=true") >= opened + 3).await;
         nothing(&fake, &mut events).await;
     }
 }
