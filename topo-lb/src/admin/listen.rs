@@ -106,6 +106,11 @@ mod tests {
     use super::*;
 
     #[test]
+    fn the_default_is_the_port_that_the_docs_name_on_the_node_alone() {
+        assert_eq!(Ok(Listen::DEFAULT), "127.0.0.1:19876".parse());
+    }
+
+    #[test]
     fn an_address_has_a_port_and_nothing_is_off() {
         assert_eq!("".parse(), Ok(Listen::Off));
         assert_eq!("off".parse(), Ok(Listen::Off));
