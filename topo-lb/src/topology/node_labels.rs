@@ -207,42 +207,4 @@ mod tests {
         };
         assert_eq!(read(OWN, skipped, slice(Some("there"), &[]), Scope::All), None);
     }
-
-    /// The definition, by trial: a decision that reads no other Node comes out the same with and
-    /// without them.
-    #[test]
-    fn a_decision_that_reads_no_other_node_does_not_change_with_them() {
-        let labels: Vec<_> = OWN.iter().map(|&(key, value)| (key, value)).collect();
-        for keys in ["kubernetes.io/hostname", "topology.kubernetes.io/zone", "rack", "room", "*"] {
-            for carried in [&[][..], &[ZONE], &[HOSTNAME, ZONE, REGION]] {
-                let mut state = State::default();
-                let own = Node {
-                    name: "here".into(),
-                    labels: labels.iter().map(|&(k, v)| (k.into(), v.into())).collect(),
-                };
-                for update in [
-                    Update::Node(own),
-                    Update::Service(service(with(keys))),
-                    Update::Slice(slice(Some("there"), carried)),
-                ] {
-                    let _ = state.apply(update, "here");
-                }
-                let verdicts = |state: &State| -> Vec<_> {
-                    let routes = crate::topology::routes(state, "here", Scope::All, &id());
-                    routes.into_iter().map(|it| (it.verdict, it.endpoints.len())).collect()
-                };
-                let (alone, reads) =
-                    (verdicts(&state), reads_other_nodes(&state, "here", Scope::All, &id()));
-                let reads = reads.is_some();
-                let other = Node {
-                    name: "there".into(),
-                    labels: [(HOSTNAME, "there"), (ZONE, "a"), ("rack", "1"), ("room", "2")]
-                        .map(|(k, v)| (k.into(), v.into()))
-                        .into(),
-                };
-                let _ = state.apply(Update::Node(other), "here");
-                assert!(reads || verdicts(&state) == alone, "{keys} {carried:?}");
-            }
-        }
-    }
 }

@@ -8,6 +8,7 @@ mod keys;
 mod lint;
 mod made;
 mod naive;
+mod node_labels;
 mod openyurt;
 mod policy;
 mod random;
