@@ -336,12 +336,21 @@ mod tests {
     #[test]
     fn what_is_ended_is_gone_with_its_children() {
         let folder = std::env::temp_dir().join(format!("xtask-end-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let pipe = folder.join("pipe");
+        assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
         let mut command = Command::new("sh");
-        command.args(["-c", "sleep 60 | sleep 60; true"]);
+        // All of them hold the pipe open. The last one says that it is there, and sleeps.
+        let script = r#"exec 3>"$0"; (sh -c 'echo >&3; exec sleep 60'; true); true"#;
+        command.args(["-c", script]).arg(&pipe);
         let mut child = start(&mut command, &folder.join("end.log")).unwrap();
+        let mut pipe = File::open(&pipe).unwrap();
+        pipe.read_exact(&mut [0]).unwrap();
         let begun = Instant::now();
         end(&mut child);
         assert!(child.try_wait().unwrap().is_some());
+        // The pipe ends when the last of them is gone.
+        assert_eq!(pipe.read_to_end(&mut Vec::new()).unwrap(), 0);
         assert!(begun.elapsed() < Duration::from_secs(30));
         fs::remove_dir_all(folder).unwrap();
     }
