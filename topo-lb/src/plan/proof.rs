@@ -75,23 +75,28 @@ fn change() -> impl Strategy<Value = (u8, Vec<Route>)> {
     })
 }
 
-/// What each frontend should give, straight from the routes, and what else if its Service lacks room:
-/// the first Service in order that claims it gets it.
+/// What each frontend should give, straight from the routes, and whose it is: the first Service in
+/// order that claims it gets it.
 fn expected(
     state: &BTreeMap<ServiceId, Vec<Route>>,
-    left_out: &BTreeMap<ServiceId, Lack>,
-) -> BTreeMap<Frontend, (Vec<Chosen>, Option<Meanwhile>)> {
+) -> BTreeMap<Frontend, (&ServiceId, &[Chosen])> {
     let mut all = BTreeMap::new();
     for (id, routes) in state {
         for route in routes {
             for &address in &route.frontends {
                 let frontend = Frontend { address, port: route.port, protocol: route.protocol };
-                let meanwhile = left_out.get(id).map(|lack| lack.meanwhile);
-                all.entry(frontend).or_insert((route.endpoints.clone(), meanwhile));
+                all.entry(frontend).or_insert((id, &*route.endpoints));
             }
         }
     }
     all
+}
+
+/// A frontend before a plan.
+struct Before {
+    gave: Option<Vec<Chosen>>,
+    /// It was of the Service that is to have it.
+    is_its: bool,
 }
 
 fn every_frontend() -> Vec<Frontend> {
@@ -144,22 +149,38 @@ impl World {
         touched
     }
 
-    /// `before`: what every frontend gave before the last plan, if anything was left out.
-    fn agrees(&self, before: &[Option<Vec<Chosen>>]) -> Result<(), TestCaseError> {
-        let expected = expected(&self.state, &self.left_out);
+    /// Every frontend as it is now, before the next plan.
+    fn before(&self) -> Vec<Before> {
+        let expected = expected(&self.state);
+        let has = |id: &ServiceId, frontend| {
+            let mut ports = self.installed.indexes().of_service(id);
+            ports.any(|(_, index)| self.installed.frontends_of(index).any(|it| it == frontend))
+        };
+        let before = |frontend| Before {
+            gave: self.store.resolve(frontend),
+            is_its: expected.get(frontend).is_some_and(|(id, _)| has(id, frontend)),
+        };
+        every_frontend().iter().map(before).collect()
+    }
+
+    /// `before`: every frontend before the last plan, if anything was left out.
+    fn agrees(&self, before: &[Before]) -> Result<(), TestCaseError> {
+        let expected = expected(&self.state);
         for (place, frontend) in every_frontend().into_iter().enumerate() {
             let now = self.store.resolve(&frontend);
-            let Some((whole, meanwhile)) = expected.get(&frontend) else {
+            let Some(&(id, whole)) = expected.get(&frontend) else {
                 prop_assert_eq!(now, None, "{}", frontend);
                 continue;
             };
-            match meanwhile {
-                None => prop_assert_eq!(now, Some(whole.clone()), "{}", frontend),
+            match self.left_out.get(id).map(|lack| lack.meanwhile) {
+                None => prop_assert_eq!(now.as_deref(), Some(whole), "{}", frontend),
                 Some(Meanwhile::KubeProxy) => prop_assert_eq!(now, None, "{}", frontend),
                 Some(Meanwhile::Refused) => prop_assert_eq!(now, Some(vec![]), "{}", frontend),
-                // Nothing for a frontend that is new, or was another Service's.
                 Some(Meanwhile::LastGood) => {
-                    prop_assert!(now.is_none() || now == before[place], "{frontend}");
+                    let Before { gave, is_its } = &before[place];
+                    // A frontend that is new, or was another Service's, gives nothing.
+                    let last = if *is_its { gave.clone() } else { None };
+                    prop_assert_eq!(now, last, "{}", frontend);
                 }
                 Some(Meanwhile::Narrowed) => {
                     let row = now.unwrap_or_default();
@@ -188,16 +209,15 @@ proptest! {
         for batch in batches {
             let touched = world.set(batch);
             let plan = world.plan(&touched);
-            let before: Vec<_> =
-                every_frontend().iter().map(|f| world.store.resolve(f)).collect();
+            let before = world.before();
             let mut after = world.store.clone();
             commit(&plan, &mut after, &mut world.installed.clone()).unwrap();
             for step in &plan.steps {
                 let one = Plan { steps: vec![step.clone()], ..Default::default() };
                 commit(&one, &mut world.store, &mut world.installed).unwrap();
-                for (frontend, old) in every_frontend().iter().zip(&before) {
+                for (frontend, Before { gave, .. }) in every_frontend().iter().zip(&before) {
                     let now = world.store.resolve(frontend);
-                    prop_assert!(now == *old || now == after.resolve(frontend), "{frontend}");
+                    prop_assert!(now == *gave || now == after.resolve(frontend), "{frontend}");
                 }
             }
             world.left_out = plan.left_out;
