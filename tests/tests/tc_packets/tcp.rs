@@ -155,8 +155,8 @@ fn packets_of_one_tick_write_the_time_once() -> Result<()> {
         }
         break;
     }
-    // And the next tick is another.
-    programs.age(Duration::from_nanos(1 << TICK))?;
+    // A packet of a later tick writes it. Older than that by more than the clock of the programs is late.
+    programs.age(Duration::from_nanos(3 << TICK))?;
     let before = uptime()? >> TICK;
     programs.run(Hook::Ingress, &tcp(CLIENT4, WEB4, Tcp::Ack))?;
     let used = programs.connections4()?.iter().map(|(_, one)| one.last_used >> TICK).max();
