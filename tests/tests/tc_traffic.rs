@@ -256,8 +256,8 @@ fn a_device_is_attached_when_it_comes_and_leaves_nothing_when_it_goes() -> Resul
                 Ok(if now.len() == wanted { Ok(()) } else { Err(now.join(" ")) })
             })
         };
-        // An inspection, every two seconds, puts a lost pin back before it looks for devices. A device
-        // that is attached while the pin is lost was attached because the kernel told of it.
+        // An inspection, every second, puts a lost pin back before it looks for devices. A device that
+        // is attached while the pin is lost was attached because the kernel told of it.
         let pin = directory.join("links/connect4");
         let mut was_told = false;
         for _ in 0..5 {
