@@ -33,7 +33,8 @@ fn by_name(mut objects: Vec<Value>) -> Result<Vec<Value>> {
             let Some(variables) = container["env"].as_array_mut() else { continue };
             let position = |name| variables.iter().position(|one| one["name"] == name);
             if let Some(metrics) = position("TOPO_LB_METRICS_LISTEN") {
-                ensure!(position("HOST_IP") < Some(metrics), "HOST_IP is not known yet there");
+                let host = position("HOST_IP").context("HOST_IP is not set")?;
+                ensure!(host < metrics, "HOST_IP is not known yet there");
             }
             variables.sort_by_key(|variable| variable["name"].to_string());
         }
@@ -177,12 +178,12 @@ fn volume<'a>(pod: &'a Value, container: &Value, path: &str) -> Option<&'a Value
 #[test]
 fn probes_use_no_port_that_others_can_take_or_crowd() -> Result<()> {
     let renderings = [
-        overlay("all")?,
-        overlay_with("opt-in", &["metrics"])?,
-        chart(&[])?,
-        chart(&["listen.onNode=true", "listen.port=9876"])?,
+        (overlay("all")?, "127.0.0.1:19876"),
+        (overlay_with("opt-in", &["metrics"])?, "127.0.0.1:19876"),
+        (chart(&[])?, "127.0.0.1:19876"),
+        (chart(&["listen.onNode=true", "listen.port=9876"])?, "127.0.0.1:9876"),
     ];
-    for objects in renderings {
+    for (objects, local) in renderings {
         let pod = &one(&objects, "DaemonSet")?["spec"]["template"]["spec"];
         let container = &pod["containers"][0];
         for (probe, what) in [("livenessProbe", "livez"), ("readinessProbe", "readyz")] {
@@ -196,7 +197,7 @@ fn probes_use_no_port_that_others_can_take_or_crowd() -> Result<()> {
         ensure!(volume["emptyDir"].is_object(), "{volume:#}");
         // What is not for everybody stays on the node.
         let listen = variable(container, "TOPO_LB_LISTEN").context("the agent listens")?;
-        ensure!(listen.starts_with("127.0.0.1:"), "{listen}");
+        ensure!(listen == local, "{listen}");
     }
     Ok(())
 }
