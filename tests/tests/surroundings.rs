@@ -82,22 +82,35 @@ fn a_pin_directory_that_is_gone_is_made_again_with_all_that_was_in_it() -> Resul
     })
 }
 
+/// Detaches the program of a hook, as somebody else would. It has no pin at times: while the agent
+/// puts it back.
+fn detach(agent: &Agent<'_>, hook: &str) -> Result<Result<(), String>> {
+    let pin = agent.pins().join("links").join(hook);
+    let output = Command::new("bpftool").args(["link", "detach", "pinned"]).arg(&pin).output()?;
+    let said = || String::from_utf8_lossy(&output.stderr).into_owned();
+    Ok(if output.status.success() { Ok(()) } else { Err(said()) })
+}
+
 #[test]
 fn a_program_that_somebody_detaches_is_attached_again_within_seconds() -> Result<()> {
     requirements::command("bpftool", "bpftool")?;
     play(|scene| {
+        let agent = &scene.agent;
         for hook in ["connect4", "sendmsg6"] {
-            let pin = scene.agent.pins().join("links").join(hook);
-            let output =
-                Command::new("bpftool").args(["link", "detach", "pinned"]).arg(&pin).output()?;
-            let said = String::from_utf8_lossy(&output.stderr);
-            ensure!(
-                output.status.success(),
-                "bpftool link detach pinned {}: {said}",
-                pin.display()
-            );
-            reported(&scene.agent, &format!("the program of {hook} was detached"))?;
+            let word = format!("the program of {hook} was detached");
+            // Again and again: readiness says so from one inspection to the next.
+            until(&format!("{word:?} on /readyz"), NOTICES, || {
+                let detached = detach(agent, hook)?;
+                let answer = agent.get("/readyz")?;
+                let is_said = answer.status == 503 && answer.body.contains(&word);
+                Ok(if is_said { Ok(()) } else { Err(format!("{answer}; {detached:?}")) })
+            })?;
+            reported(agent, &word)?;
         }
+        until("readiness", NOTICES, || {
+            let answer = agent.get("/readyz")?;
+            Ok(if answer.status == 200 { Ok(()) } else { Err(answer) })
+        })?;
         serves(scene)?;
         scene.agent.stop()?;
         serves(scene)
