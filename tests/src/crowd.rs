@@ -27,6 +27,15 @@ pub struct Plan {
 }
 
 impl Plan {
+    /// 2,000 connections from 50 addresses, beside which the agent promises to answer at once.
+    pub const LARGE: Self = Self { addresses: 50, each: 40 };
+
+    /// All connections.
+    #[must_use]
+    pub fn connections(self) -> usize {
+        usize::from(self.addresses) * self.each
+    }
+
     /// The address of this number, from 1 on.
     #[must_use]
     pub fn address(number: u8) -> Ipv4Addr {

@@ -46,6 +46,8 @@ fn a_quick_run_finds_every_figure_and_its_report_alone_makes_the_page() -> Resul
         "connect4_hit_reverse_ns",
         "program_seconds",
         "event_to_map_p99_ms",
+        "probe_ms",
+        "scrape_ms",
         "rss_mb",
         "restart_writes",
         "tc_established_ns",

@@ -97,6 +97,8 @@ const PARTS: [(&str, &str, &[&str]); 4] = [
             "event_to_map_p99_ms",
             "rss_mb",
             "list_mb",
+            "probe_ms",
+            "scrape_ms",
             "cpu_idle_percent",
             "cpu_churn_percent",
             "status_mb_per_hour",

@@ -14,6 +14,7 @@ mod kube_proxy;
 mod kubernetes_1_20;
 mod machine;
 mod nftables;
+mod probes;
 mod program;
 mod result;
 mod rollout;
@@ -81,6 +82,8 @@ enum Part {
     Connect,
     /// Run time of each program, by the kernel
     Kernel,
+    /// Answers to probes and scrapes beside a crowd of connections that ask nothing
+    Probes,
     /// From the API server to the maps
     ControlPlane,
     /// From the agent's start to the first right connection, at a real API server
@@ -144,6 +147,9 @@ fn measure(effort: Effort, parts: &[Part]) -> Result<Report> {
     }
     if wanted(Part::Kernel) {
         results.extend(ground::within(|ground| kernel::measure(ground, effort, &say))?);
+    }
+    if wanted(Part::Probes) {
+        results.extend(ground::within(|ground| probes::measure(ground, effort, &say))?);
     }
     if wanted(Part::ControlPlane) {
         results.extend(ground::within(|ground| control_plane::measure(ground, effort, &say))?);

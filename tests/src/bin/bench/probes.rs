@@ -1,0 +1,68 @@
+//! How soon probes and scrapes are answered while many others are connected and ask nothing.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::time::Instant;
+
+use anyhow::{Result, ensure};
+use topo_lb_tests::crowd::{self, Plan};
+use topo_lb_tests::http;
+use topo_lb_tests::wait::{PATIENCE, until};
+
+use crate::ground::{Effort, Ground, HERE};
+use crate::result::Figure;
+use crate::sample::Sample;
+
+/// What is asked for, the name of its figure, and the promise in milliseconds.
+const ASKED: [(&str, &str, f64); 3] =
+    [("/livez", "probe_ms", 100.0), ("/readyz", "probe_ms", 100.0), ("/metrics", "scrape_ms", 1e3)];
+
+/// Measures it with 1,000 Services.
+pub(crate) fn measure(
+    ground: &Ground<'_>,
+    effort: Effort,
+    say: &dyn Fn(&str),
+) -> Result<Vec<Figure>> {
+    let services = effort.of(10, 1_000);
+    let crowd = Plan::LARGE;
+    say(&format!("answers beside {} connections that ask nothing", crowd.connections()));
+    let manifests = ground.manifests(&ground.population(services, ["a", "b"])?, &[])?;
+    let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 8600));
+    let listen = [("--listen", address.to_string())];
+    let flags = listen.each_ref().map(|(flag, value)| (*flag, value.as_str()));
+    let _agent = ground.agent(("--manifests", &manifests), &flags)?;
+    let netns = ground.cluster.node_netns(HERE)?;
+    until("readiness", PATIENCE, || {
+        let answer = http::get(netns, address, "/readyz")?;
+        Ok(if answer.status == 200 { Ok(()) } else { Err(answer) })
+    })?;
+    let mut samples = ASKED.map(|_| Sample::default());
+    // The agent closes a silent connection after at most ten seconds, and it comes again: a full
+    // measurement goes on until each has come three times.
+    let enough = effort.of(1, 3) * crowd.connections();
+    crowd::around(netns, address, crowd, |counts| {
+        until("the crowd", PATIENCE * 6, || {
+            for ((path, ..), sample) in ASKED.iter().zip(&mut samples) {
+                // Somebody else, and somebody who shares an address with others of the crowd.
+                for from in [Ipv4Addr::LOCALHOST, Plan::address(1)] {
+                    let begun = Instant::now();
+                    let answer = http::get_from(netns, Some(from.into()), address, path)?;
+                    sample.add(begun.elapsed().as_secs_f64() * 1e3);
+                    ensure!(answer.status == 200, "{path}: {answer}");
+                }
+            }
+            let opened = counts.opened();
+            Ok(if opened >= enough { Ok(()) } else { Err(opened) })
+        })?;
+        let there = counts.open();
+        ensure!(there >= crowd.connections() / 2, "only {there} of the crowd are there");
+        Ok(())
+    })?;
+    let figure = |((path, name, promise), sample): (_, &Sample)| {
+        Figure::new(name, "ms", sample)
+            .with("path", path)
+            .with("services", services)
+            .with("connections", crowd.connections())
+            .p99_at_most(promise)
+    };
+    Ok(ASKED.into_iter().zip(&samples).map(figure).collect())
+}
