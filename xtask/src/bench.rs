@@ -33,7 +33,7 @@ Examples:
   cargo xtask bench --write-docs --from docs/performance/report.json
                                                  # writes these again, and measures nothing")]
 pub(crate) struct Args {
-    /// Only these parts: connect, kernel, control-plane, first-contact, rollout
+    /// Only these parts: connect, kernel, probes, control-plane, first-contact, rollout
     #[arg(long, value_name = "PART")]
     part: Vec<String>,
     /// Few sizes and few rounds
