@@ -148,7 +148,8 @@ fn a_node_shows_that_others_decide_before_topo_lb() -> Result<()> {
             let named = |id| answer.body.contains(&format!("program {id} "));
             let more = more.ids().any(named) || answer.body.contains("3 more");
             Ok(if more { Ok(()) } else { Err(answer.body) })
-        })
+        })?;
+        Ok(())
     })
 }
 
