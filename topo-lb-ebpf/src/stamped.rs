@@ -43,7 +43,11 @@ pub(crate) fn service<F: Family, T: Default>(
 ) -> Snapshot<T> {
     let nothing = |found| Snapshot { found, generation: 0, value: T::default() };
     for _ in 0..ATTEMPTS {
-        let Some(value) = F::services().get_ptr(frontend) else {
+        // To replace an element, the kernel adds the new one at the head of its chain, and then removes
+        // the old one further down (`htab_map_update_elem`). A look-up that is between both at that
+        // moment finds neither. Only addresses inside `range` that are no frontend pay for the second.
+        let look_up = || F::services().get_ptr(frontend);
+        let Some(value) = look_up().or_else(look_up) else {
             return nothing(Found::Absent);
         };
         // SAFETY: a look-up's pointer is to a whole value, and stays readable until the program
