@@ -122,6 +122,8 @@ pub enum WhenFullArg {
     #[default]
     Leave,
     /// Those with a strict policy are refused, as kube-proxy would not keep to it; kube-proxy has the others.
+    /// Strict Services get frontends before others of their namespace; if they alone want more than its
+    /// share of --max-services, kube-proxy can have some of them too.
     RefuseStrict,
 }
 

@@ -2,6 +2,9 @@
 
 use topo_lb_common::maps;
 
+use super::desired::Desired;
+use crate::cluster::ServiceId;
+
 /// How much the maps hold, as the agent was told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Capacity {
@@ -54,6 +57,13 @@ pub enum WhenFull {
     Leave,
     /// As before, unless its policy is strict: then connections to it are refused.
     RefuseStrict,
+}
+
+impl WhenFull {
+    /// Whether this Service is refused where it has no room.
+    pub(super) fn refuses(self, desired: &Desired, id: &ServiceId) -> bool {
+        self == Self::RefuseStrict && desired.is_strict(id)
+    }
 }
 
 /// A Service that lacks room in the maps.

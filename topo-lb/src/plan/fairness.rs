@@ -6,8 +6,9 @@ use std::net::{IpAddr, SocketAddr};
 use proptest::prelude::*;
 use topo_lb_common::backend::Locality;
 
+use super::capacity::Shortage;
 use super::installed::Placed;
-use super::share::{self, Pool, Room};
+use super::share::{self, Pool, Rank, Ranks, Room};
 use super::{Capacity, Desired, Frontend, Installed, Lack, Meanwhile, Ration, WhenFull, diff};
 use crate::cluster::{Protocol, ServiceId};
 use crate::datapath::commit::commit;
@@ -104,21 +105,22 @@ impl World {
         }
     }
 
-    /// As the agent does; the Services that were within their shares.
-    fn meet(&mut self, wishes: &[Wish]) -> BTreeSet<ServiceId> {
+    /// As the agent does; the Services' ranks.
+    fn meet(&mut self, wishes: &[Wish]) -> Ranks {
         let mut touched: BTreeSet<_> = std::mem::take(&mut self.left_out).into_keys().collect();
         for wish in wishes {
             touched.extend(self.desired.set(wish.id(), wish.routes()));
         }
         self.ration.renew();
         self.waited.clear();
-        let within = share::within(&self.desired, &self.installed);
+        let when_full = if self.refuses { WhenFull::RefuseStrict } else { WhenFull::Leave };
+        let ranks = Ranks::new(&self.desired, &self.installed, when_full);
         for plans in 0.. {
             assert!(plans < 40, "it never settles: {:?}", self.left_out);
             let plan = diff::plan(&self.desired, &self.installed, &touched, &mut self.ration);
             commit(&plan, &mut self.store, &mut self.installed).unwrap();
             let waits = |id: &&ServiceId| {
-                within.contains(*id) || self.refuses && self.desired.is_strict(id)
+                is_within(&ranks, id) || self.refuses && self.desired.is_strict(id)
             };
             self.waited.extend(plan.left_out.keys().filter(waits).cloned());
             let makes_room = plan.makes_room();
@@ -128,7 +130,7 @@ impl World {
                 break;
             }
         }
-        within
+        ranks
     }
 
     /// Frontends whose connections go to endpoints, and whose they are.
@@ -141,12 +143,26 @@ impl World {
         serving.filter_map(whose).collect()
     }
 
+    /// Whether kube-proxy has a frontend of a strict Service, and not for want of endpoints for a new
+    /// port of one that serves.
+    fn leaks(&self, id: &ServiceId) -> bool {
+        let last_good = Lack { of: Shortage::Endpoints, meanwhile: Meanwhile::LastGood };
+        let targets = self.desired.targets(id).iter();
+        self.desired.is_strict(id)
+            && self.left_out.get(id) != Some(&last_good)
+            && targets.flat_map(|it| &it.frontends).any(|it| self.installed.get(it).is_none())
+    }
+
     /// Whether connections to a frontend should go to endpoints of this Service.
     fn should_serve(&self, frontend: &Frontend, id: &ServiceId) -> bool {
         let targets = self.desired.targets(id).iter();
         let mut its = targets.filter(|target| target.frontends.contains(frontend));
         its.any(|target| target.entry(0).count > 0)
     }
+}
+
+fn is_within(ranks: &Ranks, id: &ServiceId) -> bool {
+    ranks.of(id) == Rank::Within
 }
 
 fn lacks(meanwhile: Meanwhile) -> impl Fn(&Lack) -> bool {
@@ -264,6 +280,86 @@ fn a_refusal_takes_the_frontend_of_a_soft_service_over_its_share() {
 }
 
 #[test]
+fn strict_services_get_frontends_before_other_services_of_their_namespace() {
+    let one = |service, strict| Wish {
+        tenant: 0,
+        service,
+        ports: 1,
+        endpoints: 1,
+        generation: 0,
+        udp: false,
+        strict,
+    };
+    for count in [6, 8] {
+        let mut world = World::new(Capacity { services: 8, ..SMALL }, WhenFull::RefuseStrict);
+        world.meet(&(0..10).map(|service| one(service, false)).collect::<Vec<_>>());
+        world.meet(&(10..10 + count).map(|service| one(service, true)).collect::<Vec<_>>());
+        for service in 10..10 + count {
+            assert_eq!(world.left_out.get(&id(0, service)), None, "of {count}");
+        }
+        // The others have what is left.
+        assert_eq!(world.installed.placed().count(), 8);
+    }
+}
+
+#[test]
+fn strict_services_with_too_many_endpoints_are_refused_before_others_get_frontends() {
+    let one = |service| Wish {
+        tenant: 0,
+        service,
+        ports: 1,
+        endpoints: 1,
+        generation: 0,
+        udp: false,
+        strict: false,
+    };
+    let mut world = World::new(Capacity { services: 8, ..SMALL }, WhenFull::RefuseStrict);
+    world.meet(&(0..10).map(one).collect::<Vec<_>>());
+    let large = |service| Wish { endpoints: 200, strict: true, ..one(service) };
+    world.meet(&(10..16).map(large).collect::<Vec<_>>());
+    for service in 10..16 {
+        assert!(lacks(Meanwhile::Refused)(&world.left_out[&id(0, service)]), "s{service}");
+    }
+}
+
+#[test]
+fn a_namespace_full_of_strict_services_leaves_others_the_frontends_for_their_refusals() {
+    let one = |tenant, service| Wish {
+        tenant,
+        service,
+        ports: 1,
+        endpoints: 1,
+        generation: 0,
+        udp: false,
+        strict: true,
+    };
+    let mut world = World::new(Capacity { services: 8, ..SMALL }, WhenFull::RefuseStrict);
+    world.meet(&(0..20).map(|service| one(0, service)).collect::<Vec<_>>());
+    world.meet(&[Wish { endpoints: 200, ..one(3, 0) }]);
+    assert!(lacks(Meanwhile::Refused)(&world.left_out[&id(3, 0)]), "{:?}", world.left_out);
+}
+
+#[test]
+fn a_new_port_of_a_strict_service_takes_the_frontend_of_another_service() {
+    let one = |service, strict| Wish {
+        tenant: 0,
+        service,
+        ports: 1,
+        endpoints: 1,
+        generation: 0,
+        udp: false,
+        strict,
+    };
+    let mut world = World::new(Capacity { services: 8, ..SMALL }, WhenFull::RefuseStrict);
+    world.meet(&(0..8).map(|service| one(service, service < 2)).collect::<Vec<_>>());
+    assert_eq!(world.left_out, BTreeMap::new());
+    // With the other strict Service, one more than the namespace's share.
+    world.meet(&[Wish { ports: 7, ..one(1, true) }]);
+    assert_eq!(world.left_out.get(&id(0, 1)), None);
+    assert_eq!(world.left_out.len(), 6);
+}
+
+#[test]
 fn a_new_port_that_finds_no_room_leaves_the_others_as_they_were() {
     let mut world = World::new(Capacity { services: 4, ..SMALL }, WhenFull::Leave);
     let one = Wish {
@@ -346,13 +442,13 @@ proptest! {
         let when_full = if refuses { WhenFull::RefuseStrict } else { WhenFull::Leave };
         let mut world = World::new(SMALL, when_full);
         for batch in batches {
-            let within = world.meet(&batch);
+            let ranks = world.meet(&batch);
             let mut over = Room::default();
-            for id in world.desired.services().filter(|id| !within.contains(*id)) {
+            for id in world.desired.services().filter(|id| !is_within(&ranks, id)) {
                 let held = Room::held(&world.installed, id);
                 Pool::ALL.iter().for_each(|&pool| over.add(pool, held.0[pool.place()] as usize));
             }
-            for (id, lack) in world.left_out.iter().filter(|(id, _)| within.contains(*id)) {
+            for (id, lack) in world.left_out.iter().filter(|(id, _)| is_within(&ranks, id)) {
                 let short: Vec<Pool> =
                     Pool::ALL.into_iter().filter(|pool| pool.shortage() == lack.of).collect();
                 let wanted = Room::wanted(&world.desired, id);
@@ -373,11 +469,11 @@ proptest! {
         let mut world = World::new(SMALL, when_full);
         for batch in batches {
             let before = world.serving();
-            let within = world.meet(&batch);
+            let ranks = world.meet(&batch);
             let after = world.serving();
             for (frontend, id) in before {
                 if after.contains_key(&frontend) || !world.should_serve(&frontend, &id) { continue; }
-                prop_assert!(!within.contains(&id), "{id} is within its share: {:?}", world.left_out);
+                prop_assert!(!is_within(&ranks, &id), "{id} is within its share: {:?}", world.left_out);
                 prop_assert!(!world.waited.is_empty(), "{frontend} of {id} is lost for nothing");
             }
         }
@@ -435,25 +531,50 @@ proptest! {
     }
 
     #[test]
-    fn whoever_refuses_the_strict_leaves_none_to_others_while_soft_ones_have_frontends(
+    fn strict_services_leak_only_over_their_share_and_while_no_others_could_give_up_frontends(
         batches in prop::collection::vec(prop::collection::vec(wish(), 1..6), 1..10),
     ) {
         let mut world = World::new(SMALL, WhenFull::RefuseStrict);
         for batch in batches {
-            let within = world.meet(&batch);
-            let leaks = world.left_out.iter().any(|(id, lack)| {
-                world.desired.is_strict(id) && lack.meanwhile == Meanwhile::KubeProxy
-            });
+            let ranks = world.meet(&batch);
+            let leaking: Vec<_> = world.desired.services().filter(|id| world.leaks(id)).collect();
             // Who is within its share comes first, also where its room cannot be made, as with slots
             // that do not lie side by side.
-            let inside_waits = world.left_out.keys().any(|id| within.contains(id));
-            if !leaks || inside_waits { continue; }
+            let inside_waits = world.left_out.keys().any(|id| is_within(&ranks, id));
+            if leaking.is_empty() || inside_waits { continue; }
+            for &id in &leaking {
+                prop_assert_eq!(ranks.of(id), Rank::Refused, "{}: {:?}", id, world.left_out);
+            }
+            let is_neighbour = |id: &ServiceId| {
+                leaking.iter().any(|leaking| leaking.namespace == id.namespace)
+            };
             let soft = world.desired.services().filter(|id| {
-                !within.contains(*id)
-                    && !world.desired.is_strict(id)
+                !world.desired.is_strict(id)
+                    && (ranks.of(id) == Rank::Over || is_neighbour(id))
                     && Room::held(&world.installed, id).0[Pool::Ports.place()] > 0
             });
             prop_assert_eq!(soft.count(), 0, "{:?}", world.left_out);
+        }
+    }
+
+    /// Frontends that a namespace's strict Services want within its share are theirs, whatever its other
+    /// Services have.
+    #[test]
+    fn few_strict_services_never_leak(
+        batches in prop::collection::vec(prop::collection::vec(wish(), 1..6), 1..10),
+        endpoints in 0u8..100,
+    ) {
+        // At least three frontends for each of the four namespaces.
+        let mut world = World::new(SMALL, WhenFull::RefuseStrict);
+        for mut batch in batches {
+            batch.iter_mut().filter(|wish| wish.tenant == 3).for_each(|wish| wish.strict = false);
+            batch.retain(|wish| wish.tenant != 3 || wish.service != 7);
+            batch.push(Wish {
+                tenant: 3, service: 7, ports: 3, endpoints, generation: 0, udp: false, strict: true,
+            });
+            let ranks = world.meet(&batch);
+            let inside_waits = world.left_out.keys().any(|id| is_within(&ranks, id));
+            prop_assert!(inside_waits || !world.leaks(&id(3, 7)), "{:?}", world.left_out);
         }
     }
 }

@@ -6,7 +6,8 @@
 //! * A Service that has endpoints in the maps does not lose them for want of room of its own: it gets as
 //!   many of its new endpoints as fit inline, or keeps its last good ones.
 //! * What is left out is left to kube-proxy, or, where its policy is strict and the agent was told so,
-//!   refused. A strict Service goes before one that is not, as a refusal needs a frontend.
+//!   refused. A refusal needs a frontend: Services that are not strict give up theirs for it, unless they
+//!   are within their namespace's share.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,7 +16,7 @@ use super::desired::Desired;
 use super::diff::service_of;
 use super::draft::{Draft, Value};
 use super::installed::Installed;
-use super::share::{self, Pool, Room};
+use super::share::{self, Pool, Rank, Ranks, Room};
 use super::step::Plan;
 use crate::cluster::ServiceId;
 
@@ -26,16 +27,15 @@ pub struct Ration {
     /// Which endpoints a Service gets where not all fit: another number on each node, so that nodes
     /// choose different ones.
     first: u64,
-    /// The Services within their shares. Fixed while what is desired is: plans that make room for one
-    /// another then come to an end.
-    within: Option<BTreeSet<ServiceId>>,
+    /// Fixed while what is desired is: plans that make room for one another then come to an end.
+    ranks: Option<Ranks>,
 }
 
 impl Ration {
     /// By these rules, on the node of this number.
     #[must_use]
     pub const fn new(when_full: WhenFull, first: u64) -> Self {
-        Self { when_full, first, within: None }
+        Self { when_full, first, ranks: None }
     }
 
     /// By another rule for what is left out.
@@ -46,7 +46,7 @@ impl Ration {
 
     /// Has the shares computed anew: something else is desired.
     pub fn renew(&mut self) {
-        self.within = None;
+        self.ranks = None;
     }
 }
 
@@ -57,13 +57,12 @@ pub(super) fn plan(
     touched: &BTreeSet<ServiceId>,
     ration: &mut Ration,
 ) -> Plan {
-    let within = &*ration.within.get_or_insert_with(|| share::within(desired, installed));
-    let refuses =
-        |id: &ServiceId| ration.when_full == WhenFull::RefuseStrict && desired.is_strict(id);
+    let when_full = ration.when_full;
+    let ranks = &*ration.ranks.get_or_insert_with(|| Ranks::new(desired, installed, when_full));
+    let refuses = |id: &ServiceId| when_full.refuses(desired, id);
     let (goes, stays): (Vec<_>, Vec<_>) =
         touched.iter().partition(|id| desired.targets(id).is_empty());
-    let (inside, over): (Vec<_>, Vec<_>) = stays.into_iter().partition(|id| within.contains(*id));
-    let (strict, soft): (Vec<_>, Vec<_>) = over.into_iter().partition(|id| refuses(id));
+    let of_rank = |rank| stays.iter().copied().filter(|id| ranks.of(id) == rank).collect();
     let mut giving = Giving {
         desired,
         installed,
@@ -76,38 +75,43 @@ pub(super) fn plan(
     for id in goes {
         giving.draft.remove(id);
     }
-    for id in in_turns(installed, inside) {
-        if let Some((pool, _)) = giving.give(id, refuses(id)) {
-            giving.wanting.push((id.clone(), pool));
+    let mut victims = BTreeMap::new();
+    for rank in [Rank::Within, Rank::RefusedWithin, Rank::Refused] {
+        let others_wait = !giving.wanting.is_empty();
+        for id in in_turns(installed, of_rank(rank)) {
+            if victims.contains_key(id) {
+                continue;
+            }
+            if let Some((pool, meanwhile)) = giving.give(id, refuses(id))
+                && !others_wait
+                && (rank == Rank::Within || leaks(pool, meanwhile))
+            {
+                giving.wanting.push((id.clone(), pool));
+            }
         }
-    }
-    let is_over = |id: &ServiceId| !within.contains(id);
-    let mut victims = giving.victims(is_over, refuses);
-    giving.close();
-    let inside_waits = !giving.wanting.is_empty();
-    for id in in_turns(installed, strict) {
-        if victims.contains_key(id) {
-            continue;
+        if !others_wait {
+            victims = giving.victims(rank, ranks);
+            giving.close();
         }
-        if let Some((pool, Meanwhile::KubeProxy)) = giving.give(id, true)
-            && !inside_waits
-        {
-            giving.wanting.push((id.clone(), pool));
-        }
-    }
-    if !inside_waits {
-        victims = giving.victims(|id| is_over(id) && !refuses(id), |_| false);
-        giving.close();
     }
     for (id, &pool) in &victims {
         giving.take(id, pool, refuses(id));
     }
-    for id in in_turns(installed, soft) {
+    for id in in_turns(installed, of_rank(Rank::Over)) {
         if !victims.contains_key(id) {
             giving.give(id, false);
         }
     }
     giving.draft.finish(giving.left_out)
+}
+
+/// Whether kube-proxy has connections to a Service, or to new ports of it, for want of room in `pool`.
+fn leaks(pool: Pool, meanwhile: Meanwhile) -> bool {
+    match meanwhile {
+        Meanwhile::KubeProxy => true,
+        Meanwhile::LastGood => pool.shortage() == Shortage::Services,
+        Meanwhile::Narrowed | Meanwhile::Refused => false,
+    }
 }
 
 /// A plan in the making.
@@ -131,21 +135,23 @@ impl Giving<'_> {
         Some((pool, meanwhile))
     }
 
-    /// What a Service gets that lacks room in `pool`.
+    /// What a Service gets that lacks room in `pool`, and in which map it lacks room for more than that.
     fn give_less(&mut self, id: &ServiceId, pool: Pool, refuses: bool) -> (Pool, Meanwhile) {
         let (desired, serves) = (self.desired, share::serves(self.installed, id));
         if desired.refuses(id) && self.draft.settle(desired, id, Value::Refusing).is_ok() {
             return (pool, Meanwhile::Refused);
         }
+        let mut less = pool;
         if serves && pool.shortage() == Shortage::Endpoints {
             for narrow in [Value::Narrow(self.first), Value::Known(self.first)] {
-                if self.draft.settle(desired, id, narrow).is_ok() {
-                    return (pool, Meanwhile::Narrowed);
+                match self.draft.settle(desired, id, narrow) {
+                    Ok(()) => return (pool, Meanwhile::Narrowed),
+                    Err(lacking) => less = lacking,
                 }
             }
         }
         if (serves || desired.is_strict(id) && !refuses) && self.draft.keep(desired, id) {
-            return (pool, Meanwhile::LastGood);
+            return (less, Meanwhile::LastGood);
         }
         let lacking = if refuses {
             match self.draft.settle(desired, id, Value::Refusing) {
@@ -178,13 +184,9 @@ impl Giving<'_> {
         self.left_out.insert(id.clone(), Lack { of: pool.shortage(), meanwhile });
     }
 
-    /// Who gives up room for those that want it, and in which map: the newest first, and those that
-    /// are `spared` only after all others.
-    fn victims(
-        &self,
-        may_lose: impl Fn(&ServiceId) -> bool,
-        spared: impl Fn(&ServiceId) -> bool,
-    ) -> BTreeMap<ServiceId, Pool> {
+    /// Who gives up room for those of this rank that want it, and in which map: the newest first. Who
+    /// is to be refused needs its frontends, and gives them up only after all others.
+    fn victims(&self, wanting: Rank, ranks: &Ranks) -> BTreeMap<ServiceId, Pool> {
         if self.wanting.is_empty() {
             return BTreeMap::new();
         }
@@ -201,12 +203,12 @@ impl Giving<'_> {
             *short = short.saturating_sub(self.draft.free(pool)).max(u64::from(*short > 0));
         }
         let mut victims = BTreeMap::new();
-        for spares in [true, false] {
+        for last in [Rank::Over, Rank::Refused, Rank::RefusedWithin] {
             let indexes: Vec<_> = self.installed.indexes().iter().collect();
             for (_, name) in indexes.into_iter().rev() {
                 let Some(id) = service_of(name).filter(|id| {
                     !self.desired.targets(id).is_empty()
-                        && may_lose(id)
+                        && ranks.of(id) > wanting
                         && !victims.contains_key(id)
                 }) else {
                     continue;
@@ -214,7 +216,7 @@ impl Giving<'_> {
                 let held = Room::held(self.installed, &id);
                 let gives = |pool: &Pool| short.0[pool.place()] > 0 && held.0[pool.place()] > 0;
                 let Some(pool) = Pool::ALL.into_iter().find(gives) else { continue };
-                if spares && spared(&id) && matches!(pool, Pool::Ports | Pool::Frontends(_)) {
+                if ranks.of(&id) < last && pool.shortage() == Shortage::Services {
                     continue;
                 }
                 for pool in Pool::ALL {

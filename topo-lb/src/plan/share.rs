@@ -7,10 +7,13 @@
 //! A Service is within its namespace's share if it fits into it, in every map, together with the
 //! Services of its namespace that come before it. Those that already have endpoints in the maps come
 //! first, then those that the maps refuse, then new ones; each by name.
+//!
+//! Where strict Services without room are refused, they come first for frontends and Service ports, which
+//! a refusal needs. If these are more than the share, no other Service of the namespace is within it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::capacity::{Capacity, Shortage};
+use super::capacity::{Capacity, Shortage, WhenFull};
 use super::desired::Desired;
 use super::frontend::{Family, Frontend};
 use super::installed::Installed;
@@ -84,6 +87,14 @@ impl Room {
         self
     }
 
+    /// What of it one can lack in this way.
+    fn only(mut self, shortage: Shortage) -> Self {
+        for pool in Pool::ALL.into_iter().filter(|pool| pool.shortage() != shortage) {
+            self.0[pool.place()] = 0;
+        }
+        self
+    }
+
     fn fits(&self, limit: &Self) -> bool {
         self.0.iter().zip(limit.0).all(|(count, limit)| *count <= limit)
     }
@@ -138,35 +149,78 @@ fn is_installed(installed: &Installed, id: &ServiceId) -> bool {
     indexes.any(|(_, index)| installed.frontends_of(index).next().is_some())
 }
 
-/// The Services that are within the shares of their namespaces.
-pub fn within(desired: &Desired, installed: &Installed) -> BTreeSet<ServiceId> {
-    let mut wanted: Vec<(&ServiceId, Room)> =
-        desired.services().map(|id| (id, Room::wanted(desired, id))).collect();
-    let mut demands: BTreeMap<&str, Room> = BTreeMap::new();
-    for (id, room) in &wanted {
-        let demand = demands.entry(&id.namespace).or_default();
-        *demand = demand.plus(room);
-    }
-    let shares = Room(Pool::ALL.map(|pool| {
-        let size = pool.size(installed.capacity());
-        let demands = demands.values().map(|demand| demand.0[pool.place()]).collect();
-        share(size - size / 8, demands)
-    }));
-    wanted.sort_by_cached_key(|(id, _)| (!serves(installed, id), !is_installed(installed, id)));
-    let mut taken: BTreeMap<&str, Room> = BTreeMap::new();
-    wanted
-        .into_iter()
-        .filter(|(id, room)| {
-            let taken = taken.entry(&id.namespace).or_default();
-            let sum = taken.plus(room);
+/// Who gets room first. Whoever lacks room may take it only from Services of a later rank.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Rank {
+    /// Within its namespace's share.
+    Within,
+    /// Over it. It is to be refused, and its frontends are within the share.
+    RefusedWithin,
+    /// Over it, with its frontends too. It is to be refused.
+    Refused,
+    /// Over it.
+    Over,
+}
+
+/// The rank of each Service.
+#[derive(Clone, Debug, Default)]
+pub struct Ranks(BTreeMap<ServiceId, Rank>);
+
+impl Ranks {
+    /// By what is desired, and by what is there already.
+    pub fn new(desired: &Desired, installed: &Installed, when_full: WhenFull) -> Self {
+        let mut wanted: Vec<(&ServiceId, Room)> =
+            desired.services().map(|id| (id, Room::wanted(desired, id))).collect();
+        let mut demands: BTreeMap<&str, Room> = BTreeMap::new();
+        for (id, room) in &wanted {
+            let demand = demands.entry(&id.namespace).or_default();
+            *demand = demand.plus(room);
+        }
+        let shares = Room(Pool::ALL.map(|pool| {
+            let size = pool.size(installed.capacity());
+            let demands = demands.values().map(|demand| demand.0[pool.place()]).collect();
+            share(size - size / 8, demands)
+        }));
+        wanted.sort_by_cached_key(|(id, _)| (!serves(installed, id), !is_installed(installed, id)));
+        let mut taken: BTreeMap<&str, Room> = BTreeMap::new();
+        let mut takes = |namespace, room: Room| {
+            let taken = taken.entry(namespace).or_default();
+            let sum = taken.plus(&room);
             let fits = sum.fits(&shares);
             if fits {
                 *taken = sum;
             }
             fits
-        })
-        .map(|(id, _)| id.clone())
-        .collect()
+        };
+        let mut ranks = BTreeMap::new();
+        let mut full = BTreeSet::new();
+        for (id, room) in wanted.iter().filter(|(id, _)| when_full.refuses(desired, id)) {
+            let rank = if takes(&*id.namespace, room.only(Shortage::Services)) {
+                Rank::RefusedWithin
+            } else {
+                full.insert(&id.namespace);
+                Rank::Refused
+            };
+            ranks.insert((*id).clone(), rank);
+        }
+        for (id, room) in wanted {
+            let rest = match ranks.get(id) {
+                None if full.contains(&id.namespace) => continue,
+                None => room,
+                Some(Rank::RefusedWithin) => room.only(Shortage::Endpoints),
+                Some(_) => continue,
+            };
+            if takes(&*id.namespace, rest) {
+                ranks.insert(id.clone(), Rank::Within);
+            }
+        }
+        Self(ranks)
+    }
+
+    /// The rank of this one.
+    pub fn of(&self, id: &ServiceId) -> Rank {
+        self.0.get(id).copied().unwrap_or(Rank::Over)
+    }
 }
 
 /// The most that each may have of `capacity`, max-min fairly: without bound where there is enough for
