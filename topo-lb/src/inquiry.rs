@@ -9,6 +9,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::cluster::{ServiceId, State};
 use crate::events::concern::Refusal;
+use crate::plan::Lack;
 
 /// Questions that may wait. Whoever comes while as many wait is told that the agent is busy.
 const WAITING: usize = 16;
@@ -20,8 +21,8 @@ const PATIENCE: Duration = Duration::from_secs(5);
 pub struct View {
     /// The cluster. Drop it soon: a change that comes while it is held costs a copy of its indexes.
     pub state: Arc<State>,
-    /// Services that have no room in the maps.
-    pub left_out: Vec<ServiceId>,
+    /// Services that lack room in the maps.
+    pub left_out: BTreeMap<ServiceId, Lack>,
     /// Devices whose packets are translated.
     pub devices: Vec<String>,
     /// Frontends in the maps.

@@ -209,7 +209,7 @@ impl Telemetry {
             Question::View(to) => {
                 let _ = to.send(View {
                     state: reconciler.snapshot(),
-                    left_out: reconciler.left_out().keys().cloned().collect(),
+                    left_out: reconciler.left_out().clone(),
                     devices: devices.to_vec(),
                     frontends: installed.frontends_in(Family::V4)
                         + installed.frontends_in(Family::V6),

@@ -206,7 +206,7 @@ fn told(admin: &Admin, view: Option<View>) -> Told {
             .collect(),
         left_out: view
             .as_ref()
-            .map(|view| view.left_out.iter().map(ToString::to_string).collect())
+            .map(|view| view.left_out.keys().map(ToString::to_string).collect())
             .unwrap_or_default(),
         devices: view.map(|view| view.devices).unwrap_or_default(),
         pin_dir: sources.pin_dir.display().to_string(),

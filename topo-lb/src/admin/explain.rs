@@ -81,7 +81,8 @@ fn wanted(parameters: &[(String, String)]) -> Result<Option<ServiceId>, String> 
 
 async fn one(view: View, node: Arc<str>, scope: Scope, id: ServiceId) -> Response {
     let made = in_background(move || {
-        let report = explain::report(&view.state, &node, scope, std::slice::from_ref(&id));
+        let mut report = explain::report(&view.state, &node, scope, std::slice::from_ref(&id));
+        report.lack_room(&view.left_out);
         if !report.unknown.is_empty() {
             return Ok(Err(format!("there is no Service {id}")));
         }
@@ -127,7 +128,9 @@ fn make(
     let mut is_first = true;
     for ids in ids.chunks(PIECE) {
         let ids: Vec<ServiceId> = ids.iter().map(|&id| id.clone()).collect();
-        for port in explain::report(&view.state, node, scope, &ids).services {
+        let mut report = explain::report(&view.state, node, scope, &ids);
+        report.lack_room(&view.left_out);
+        for port in report.services {
             if !std::mem::replace(&mut is_first, false) {
                 piece.push(b',');
             }

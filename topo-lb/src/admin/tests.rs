@@ -1,3 +1,4 @@
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use futures::FutureExt as _;
@@ -6,8 +7,9 @@ use tokio::net::TcpStream;
 use tokio::sync::watch;
 
 use super::*;
-use crate::cluster::State;
+use crate::cluster::{ServiceId, State};
 use crate::inquiry::{Question, Questions, View, desk};
+use crate::plan::{Lack, Meanwhile, Shortage};
 use crate::readiness::Proof;
 use crate::source::file;
 
@@ -17,7 +19,22 @@ const CLUSTER: &str = "---
 {apiVersion: v1, kind: Service, metadata: {name: web}, spec: {clusterIP: 10.96.0.1, ports: [{port: 80}]}}
 ---
 {apiVersion: v1, kind: Service, metadata: {name: api}, spec: {clusterIP: 10.96.0.2, ports: [{port: 80}]}}
+---
+{apiVersion: v1, kind: Service, metadata: {name: crowded}, spec: {clusterIP: 10.96.0.3, ports: [{port: 80}]}}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: crowded-1, labels: {kubernetes.io/service-name: crowded}}
+addressType: IPv4
+ports: [{name: '', port: 80}]
+endpoints: [{addresses: [10.1.1.1]}]
 ";
+
+/// The Service `default/crowded` is left to kube-proxy.
+fn left_out() -> BTreeMap<ServiceId, Lack> {
+    let id = ServiceId { namespace: "default".into(), name: "crowded".into() };
+    BTreeMap::from([(id, Lack { of: Shortage::Services, meanwhile: Meanwhile::KubeProxy })])
+}
 
 /// An owner that knows [`CLUSTER`], and answers. It counts scrapes: each asks once for reasons.
 async fn own(mut questions: Questions, scrapes: Arc<AtomicUsize>) {
@@ -30,14 +47,14 @@ async fn own(mut questions: Questions, scrapes: Arc<AtomicUsize>) {
     while let Some(question) = questions.recv().await {
         match question {
             Question::View(to) => {
-                let (left_out, devices) = (Vec::new(), Vec::new());
+                let (left_out, devices) = (left_out(), Vec::new());
                 let view = View { state: Arc::clone(&state), left_out, devices, frontends: 2 };
                 let _ = to.send(view);
             }
             Question::Refused(_) => {}
             Question::Reasons(to) => {
                 scrapes.fetch_add(1, Ordering::Relaxed);
-                drop(to.send(std::collections::BTreeMap::new()));
+                drop(to.send(BTreeMap::new()));
             }
         }
     }
@@ -138,11 +155,26 @@ async fn all_services_are_explained_as_one_is() {
         all["services"].as_array().unwrap().iter().map(|one| &one["name"]).collect();
     assert_eq!(
         (&all["node"], names.as_slice()),
-        (&"here".into(), &[&"api".into(), &"web".into()][..])
+        (&"here".into(), &[&"api".into(), &"crowded".into(), &"web".into()][..])
     );
     let (status, one) = served.get("/explain?service=default%2Fweb").await;
     let one: serde_json::Value = serde_json::from_str(&one).unwrap();
-    assert_eq!((status, &one["services"][0]), (200, &all["services"][1]));
+    assert_eq!((status, &one["services"][0]), (200, &all["services"][2]));
+}
+
+#[tokio::test]
+async fn a_service_without_room_is_explained_by_what_its_connections_do() {
+    let served = served().await;
+    let (_, all) = served.get("/explain").await;
+    let all: serde_json::Value = serde_json::from_str(&all).unwrap();
+    let (_, one) = served.get("/explain?service=default%2Fcrowded").await;
+    let one: serde_json::Value = serde_json::from_str(&one).unwrap();
+    for crowded in [&all["services"][1], &one["services"][0]] {
+        assert_eq!(crowded["decision"]["verdict"], "bypass", "{crowded}");
+        let reason = crowded["decision"]["reason"].as_str().unwrap();
+        assert!(reason.contains("left to kube-proxy, whole: start the agent with"), "{reason}");
+        assert_eq!(crowded["endpoints"][0]["selected"], false);
+    }
 }
 
 #[tokio::test]

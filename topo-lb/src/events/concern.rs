@@ -265,11 +265,7 @@ pub fn clients_refused(
 /// What is to be told of a Service that lacks room.
 #[must_use]
 pub fn no_room(id: &ServiceId, uid: Option<Uid>, node: &str, lack: Lack) -> News {
-    let note = format!(
-        "on node {node}: the maps are full, the Service {}: start the agent with a larger {}",
-        lack.meanwhile.sentence(),
-        lack.of.flag()
-    );
+    let note = format!("on node {node}: {lack}");
     News { service: id.clone(), uid, topic: Topic::NoRoom, subject: String::new(), note }
 }
 

@@ -1,6 +1,7 @@
 //! What every Service port's connections do on one node, and why: for people, and as JSON.
 
 mod reason;
+mod room;
 mod spread;
 mod table;
 

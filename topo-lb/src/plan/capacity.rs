@@ -1,5 +1,7 @@
 //! How much the maps hold: what they are made for, and what plans must keep to.
 
+use std::fmt;
+
 use topo_lb_common::maps;
 
 use super::desired::Desired;
@@ -73,6 +75,16 @@ pub struct Lack {
     pub of: Shortage,
     /// What its connections do.
     pub meanwhile: Meanwhile,
+}
+
+impl fmt::Display for Lack {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (meanwhile, flag) = (self.meanwhile.sentence(), self.of.flag());
+        write!(
+            f,
+            "the maps are full, the Service {meanwhile}: start the agent with a larger {flag}"
+        )
+    }
 }
 
 /// What connections to a Service do while it lacks room.
