@@ -4,7 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::cluster::{KnownNodes, ServiceId, State, Update};
-use crate::plan::{Desired, Frontend, Gone, Installed, Lack, Plan, Ration, WhenFull, diff, gone};
+use crate::plan::{
+    Desired, Frontend, Gone, Installed, Lack, Meanwhile, Plan, Ration, WhenFull, diff, gone,
+};
 use crate::topology::{self, Route, Scope, Verdict};
 
 /// What the agent of one node knows and wants.
@@ -170,6 +172,12 @@ impl Reconciler {
     /// Services that lack room in the maps, by the last plan.
     pub const fn left_out(&self) -> &BTreeMap<ServiceId, Lack> {
         &self.left_out
+    }
+
+    /// Service ports, by name, whose connections are refused as their Services lack room.
+    pub fn refused_for_room(&self) -> impl Iterator<Item = &Arc<str>> {
+        let refused = self.left_out.iter().filter(|(_, lack)| lack.meanwhile == Meanwhile::Refused);
+        refused.flat_map(|(id, _)| self.desired.targets(id)).map(|target| &target.name)
     }
 
     /// The Services that were computed anew since this was asked last.

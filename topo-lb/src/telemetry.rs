@@ -216,7 +216,7 @@ impl Telemetry {
                 });
             }
             Question::Reasons(to) => {
-                let _ = to.send(self.ledger.reasons());
+                let _ = to.send(self.ledger.reasons(reconciler));
             }
             Question::Refused(counted) => {
                 self.teller.tell(self.ledger.counted(reconciler, &counted));
@@ -245,9 +245,12 @@ fn since(triggered: Option<SystemTime>, started: SystemTime, now: SystemTime) ->
 
 #[cfg(test)]
 mod tests {
+    use tokio::sync::oneshot;
+
     use super::*;
     use crate::cluster::KnownNodes;
-    use crate::plan::Capacity;
+    use crate::events::concern::Refusal;
+    use crate::plan::{Capacity, WhenFull};
     use crate::source::file;
     use crate::topology::Scope;
 
@@ -287,6 +290,39 @@ endpoints: [{addresses: [10.1.1.1], nodeName: there}]
         let waiting: Vec<_> = listing.updates.into_iter().map(&mut settle).collect();
         assert_eq!(waiting.last(), Some(&1));
         assert_eq!(settle(Update::KnownNodes(KnownNodes::All)), 0);
+    }
+
+    /// Why Service ports are refused, of a cluster and with such maps.
+    fn reasons(cluster: &str, capacity: Capacity) -> Vec<(String, Refusal)> {
+        let mut telemetry = Telemetry::new(Arc::default(), Teller::silent(Arc::default()));
+        let mut reconciler = Reconciler::new("here".into(), Scope::All, true);
+        reconciler = reconciler.when_full(WhenFull::RefuseStrict);
+        let installed = Installed::new(capacity);
+        for update in file::parse("a.yaml".as_ref(), cluster.as_bytes()).unwrap().updates {
+            reconciler.observe(update);
+        }
+        let plan = reconciler.plan(&installed);
+        reconciler.carried_out(&plan);
+        telemetry.settled(&mut reconciler, &installed, plan.steps.len());
+        let (to, mut answer) = oneshot::channel();
+        telemetry.answer(Question::Reasons(to), &reconciler, &installed, &[]);
+        let reasons = answer.try_recv().unwrap().into_iter();
+        reasons.map(|(name, why)| (name.to_string(), why)).collect()
+    }
+
+    #[test]
+    fn a_port_that_is_refused_for_want_of_room_has_a_reason_of_its_own() {
+        let refused = |why| vec![("default/a:80".to_owned(), why)];
+        let served = CLUSTER.replace("nodeName: there", "nodeName: here");
+        let roomy = Capacity::default();
+        let no_members = Capacity { members: 0, ..roomy };
+        let no_frontends = Capacity { services: 0, ..roomy };
+        assert_eq!(reasons(&served, roomy), []);
+        assert_eq!(reasons(&served, no_members), refused(Refusal::NoRoom));
+        assert_eq!(reasons(CLUSTER, no_members), refused(Refusal::Policy));
+        // kube-proxy has both.
+        assert_eq!(reasons(&served, no_frontends), []);
+        assert_eq!(reasons(CLUSTER, no_frontends), []);
     }
 
     #[test]

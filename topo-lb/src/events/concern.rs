@@ -20,13 +20,16 @@ pub enum Refusal {
     Local,
     /// No endpoint can be used by anybody.
     NoEndpoints,
+    /// The Service lacks room in the maps, its policy is strict, and the agent was told to refuse it.
+    NoRoom,
     /// It is not refused any more, or by now for a reason that cannot be told.
     Past,
 }
 
 impl Refusal {
     /// Every one.
-    pub const ALL: [Self; 4] = [Self::Policy, Self::Local, Self::NoEndpoints, Self::Past];
+    pub const ALL: [Self; 5] =
+        [Self::Policy, Self::Local, Self::NoEndpoints, Self::NoRoom, Self::Past];
 
     /// As a metric's label has it.
     #[must_use]
@@ -35,6 +38,7 @@ impl Refusal {
             Self::Policy => "topology-policy",
             Self::Local => "internal-traffic-policy",
             Self::NoEndpoints => "no-endpoints",
+            Self::NoRoom => "no-room",
             Self::Past => "past",
         }
     }

@@ -82,10 +82,18 @@ impl Ledger {
             .collect()
     }
 
-    /// Service ports that refuse connections, and why.
+    /// Service ports that refuse connections, and why. Those of Services that are left to kube-proxy
+    /// for want of room refuse none.
     #[must_use]
-    pub fn reasons(&self) -> BTreeMap<Arc<str>, Refusal> {
-        let refused = self.concerns.values().flat_map(|concern| &concern.refused);
-        refused.map(|(name, refused)| (Arc::clone(name), refused.why)).collect()
+    pub fn reasons(&self, reconciler: &Reconciler) -> BTreeMap<Arc<str>, Refusal> {
+        let no_room = reconciler.refused_for_room().map(|name| (name, Refusal::NoRoom));
+        let is_refused = |id: &ServiceId| {
+            let lack = reconciler.left_out().get(id);
+            lack.is_none_or(|lack| lack.meanwhile != Meanwhile::KubeProxy)
+        };
+        let concerns = self.concerns.iter().filter(|(id, _)| is_refused(id));
+        let by_policy = concerns.flat_map(|(_, concern)| &concern.refused);
+        let by_policy = by_policy.map(|(name, refused)| (name, refused.why));
+        no_room.chain(by_policy).map(|(name, why)| (Arc::clone(name), why)).collect()
     }
 }
