@@ -195,6 +195,18 @@ fn a_strict_service_without_room_is_refused_where_that_is_asked_for() -> Result<
             expect_short(scene, &json!([lacks_endpoints("default/web", "refused")]))?;
             scene.expect_of_any_peer(Via::Http, at(WEB4)?, &[])?;
             ensure!(table(scene)?.contains("refused"));
+            let metrics = scene.agent.get("/metrics")?.body;
+            let counts = |line: &str| {
+                line.starts_with("topo_lb_refused_connections_total{")
+                    && line.contains("service=\"web\"")
+                    && line.contains("reason=\"no-room\"")
+            };
+            ensure!(metrics.lines().any(counts), "{metrics}");
+            let explained = scene.agent.get("/explain?service=default/web")?.body;
+            let explained: Value = serde_json::from_str(&explained)?;
+            for port in explained["services"].as_array().context("no Services")? {
+                ensure!(port["decision"]["verdict"] == "refuse", "{port}");
+            }
 
             // It is there as soon as it has room.
             scene.set_endpoints("echo", &[])?;
