@@ -18,6 +18,7 @@ pub mod events;
 pub mod exclusion;
 pub mod explain;
 pub mod heap;
+pub mod ignored;
 pub mod inquiry;
 pub mod known;
 pub mod lint;

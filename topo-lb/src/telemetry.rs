@@ -10,6 +10,7 @@ use crate::cluster::Update;
 use crate::datapath::overridden::{self, Precedence};
 use crate::events::ledger::Ledger;
 use crate::events::publish::Teller;
+use crate::ignored;
 use crate::inquiry::{Desk, Question, Questions, View, desk};
 use crate::local;
 use crate::metrics::{Figures, count};
@@ -33,6 +34,7 @@ pub struct Telemetry {
     ledger: Ledger,
     teller: Teller,
     local: local::Told,
+    ignored: ignored::Told,
     /// Changes that are on their way into the maps.
     pending: Vec<Arrival>,
     /// The first plan was carried out; what came before it is not timed.
@@ -72,6 +74,7 @@ impl Telemetry {
             ledger: Ledger::default(),
             teller,
             local: local::Told::default(),
+            ignored: ignored::Told::new(Instant::now()),
             pending: Vec::new(),
             has_begun: false,
         }
@@ -161,6 +164,8 @@ impl Telemetry {
             self.figures.programmed(steps, installed);
             self.figures.services.store(reconciler.state().services().len() as u64, Relaxed);
             self.local.look(reconciler.state(), looked.keys());
+            let told = self.ignored.look(reconciler.state(), looked.keys(), Instant::now());
+            self.figures.troubles.fetch_add(told as u64, Relaxed);
             for (meanwhile, figure) in Meanwhile::ALL.iter().zip(&self.figures.left_out) {
                 let lacks = reconciler.left_out().values();
                 figure.store(
@@ -323,6 +328,27 @@ endpoints: [{addresses: [10.1.1.1], nodeName: there}]
         // kube-proxy has both.
         assert_eq!(reasons(&served, no_frontends), []);
         assert_eq!(reasons(CLUSTER, no_frontends), []);
+    }
+
+    #[test]
+    fn an_annotation_of_a_service_that_is_ignored_is_a_trouble() {
+        let figures = Arc::<Figures>::default();
+        let mut telemetry = Telemetry::new(Arc::clone(&figures), Teller::silent(Arc::default()));
+        let mut reconciler = Reconciler::new("here".into(), Scope::All, false);
+        let installed = Installed::new(Capacity::default());
+        let mut settle = |cluster: &str| {
+            for update in file::parse("a.yaml".as_ref(), cluster.as_bytes()).unwrap().updates {
+                reconciler.observe(update);
+            }
+            let plan = reconciler.plan(&installed);
+            reconciler.carried_out(&plan);
+            telemetry.settled(&mut reconciler, &installed, 0);
+            figures.troubles.load(Relaxed)
+        };
+        assert_eq!(settle(CLUSTER), 0);
+        let wrong = CLUSTER.replace("topo-lb.io/topology-keys: rack", "topo-lb.io/handle: 'False'");
+        assert_eq!(settle(&wrong), 1);
+        assert_eq!(settle(&wrong.replace("10.1.1.1", "10.1.1.2")), 1, "once");
     }
 
     #[test]

@@ -282,6 +282,15 @@ pub fn breaks_a_rule(service: &Service) -> bool {
     !policy::of(service).ignored.is_empty()
 }
 
+/// The annotations and fields of a Service that are ignored, each with the rule that it broke; `None`
+/// where there are none, and where the Service has no ClusterIP.
+#[must_use]
+pub fn ignored(service: &Service) -> Option<String> {
+    let all = if has_frontends(service) { policy::of(service).ignored } else { Vec::new() };
+    let sentences: Vec<_> = all.iter().map(ToString::to_string).collect();
+    (!sentences.is_empty()).then(|| sentences.join("; "))
+}
+
 /// The device of this host that has the ClusterIPs of a family, if all of them are some device's.
 fn local<'a>(state: &'a State, service: &Service, family: Family) -> Option<Bypass<'a>> {
     let own = service.cluster_ips.iter().filter(|&&address| Family::of(address) == family);

@@ -1,0 +1,167 @@
+//! Says in the log which annotations and fields of Services are ignored.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+use tracing::warn;
+
+use crate::cluster::{ServiceId, State};
+use crate::events::rate::Rate;
+use crate::topology;
+
+/// How often something is logged: so often at once, then once in each interval. A Service that changes
+/// a hundred times a second must not fill the log.
+const LOGGED: (u32, Duration) = (5, Duration::from_secs(30));
+/// Services that are named at once.
+const NAMED: usize = 16;
+
+/// What people were told. Pure, but for the log: it is told what time it is.
+#[derive(Debug)]
+pub struct Told {
+    /// What is wrong with which Service now.
+    known: BTreeMap<ServiceId, String>,
+    /// Those of them that the log does not have.
+    untold: BTreeSet<ServiceId>,
+    rate: Rate,
+}
+
+impl Told {
+    /// Of one that has told nothing yet.
+    #[must_use]
+    pub fn new(now: Instant) -> Self {
+        let (burst, interval) = LOGGED;
+        let (known, untold) = Default::default();
+        Self { known, untold, rate: Rate::new(burst, interval, now) }
+    }
+
+    /// Looks at Services that have changed, and logs what is news of them. Returns how many sentences.
+    pub fn look<'a>(
+        &mut self,
+        state: &State,
+        changed: impl Iterator<Item = &'a ServiceId>,
+        now: Instant,
+    ) -> usize {
+        let news = self.news(state, changed, now);
+        news.iter().for_each(|sentence| warn!("{sentence}"));
+        news.len()
+    }
+
+    fn news<'a>(
+        &mut self,
+        state: &State,
+        changed: impl Iterator<Item = &'a ServiceId>,
+        now: Instant,
+    ) -> Vec<String> {
+        for id in changed {
+            match state.service(id).and_then(topology::ignored) {
+                None => {
+                    self.known.remove(id);
+                    self.untold.remove(id);
+                }
+                Some(rules) if self.known.get(id) == Some(&rules) => {}
+                Some(rules) => {
+                    self.known.insert(id.clone(), rules);
+                    self.untold.insert(id.clone());
+                }
+            }
+        }
+        // What is not told now is told after a later change.
+        if self.untold.is_empty() || !self.rate.take(now) {
+            return Vec::new();
+        }
+        let untold = std::mem::take(&mut self.untold);
+        let named = untold.iter().take(NAMED);
+        let mut all: Vec<_> = named.map(|id| format!("Service {id}: {}", self.known[id])).collect();
+        if let Some(more @ 1..) = untold.len().checked_sub(NAMED) {
+            all.push(format!(
+                "{more} more Services have annotations or fields that are ignored: `topo-lb lint` \
+                 names them all"
+            ));
+        }
+        all
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::cluster::{Service, Update};
+
+    fn service(name: &str, handle: Option<&str>) -> Service {
+        let mut service = Service {
+            id: ServiceId { namespace: "shop".into(), name: name.into() },
+            uid: None,
+            cluster_ips: vec![[10, 96, 0, 1].into()],
+            ports: Vec::new(),
+            policy: Arc::default(),
+            internal_local: false,
+            external_local: false,
+            affinity_seconds: None,
+            skipped: None,
+        };
+        Arc::make_mut(&mut service.policy).handle = handle.map(Into::into);
+        service
+    }
+
+    struct Log {
+        state: State,
+        told: Told,
+        start: Instant,
+    }
+
+    impl Log {
+        fn new() -> Self {
+            let start = Instant::now();
+            Self { state: State::default(), told: Told::new(start), start }
+        }
+
+        /// What is said when these Services are so, milliseconds after the start.
+        fn says(&mut self, services: &[Service], after: u64) -> Vec<String> {
+            for service in services {
+                let _ = self.state.apply(Update::Service(service.clone()), "n");
+            }
+            let changed = services.iter().map(|service| &service.id);
+            self.told.news(&self.state, changed, self.start + Duration::from_millis(after))
+        }
+    }
+
+    #[test]
+    fn a_value_that_is_ignored_is_said_once_and_again_when_it_is_another() {
+        let mut log = Log::new();
+        assert_eq!(log.says(&[service("web", Some("false"))], 0), [""; 0]);
+        assert_eq!(
+            log.says(&[service("web", Some("False"))], 0),
+            [
+                "Service shop/web: annotation topo-lb.io/handle is ignored: `False` is neither `true` \
+              nor `false`; write `false` to have topo-lb leave the Service alone"
+            ]
+        );
+        assert_eq!(log.says(&[service("web", Some("False"))], 0), [""; 0]);
+        assert_eq!(log.says(&[service("web", Some("no"))], 0).len(), 1);
+        assert_eq!(log.says(&[service("web", None)], 0), [""; 0]);
+        assert_eq!(log.says(&[service("web", Some("no"))], 0).len(), 1);
+    }
+
+    #[test]
+    fn a_service_that_flips_for_an_hour_does_not_fill_the_log() {
+        let (mut log, mut lines) = (Log::new(), 0);
+        for flip in 0..36_000_u64 {
+            let value = if flip % 2 == 0 { "yes" } else { "true" };
+            lines += log.says(&[service("web", Some(value))], 100 * flip).len();
+        }
+        assert!((60..=130).contains(&lines), "{lines} lines in an hour");
+        // One that comes meanwhile is said with the next.
+        assert_eq!(log.says(&[service("other", Some("x"))], 7_200_000).len(), 1);
+    }
+
+    #[test]
+    fn a_thousand_at_once_are_a_few_lines() {
+        let mut log = Log::new();
+        let all: Vec<_> = (0..1_000).map(|at| service(&format!("s{at}"), Some("x"))).collect();
+        let lines = log.says(&all, 0);
+        assert_eq!(lines.len(), NAMED + 1);
+        assert!(lines[NAMED].starts_with("984 more Services"), "{}", lines[NAMED]);
+    }
+}
