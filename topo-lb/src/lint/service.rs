@@ -67,11 +67,16 @@ pub(super) fn look(
             }
         }
     }
-    findings.extend(sightings.into_iter().map(|(sighting, nodes)| {
+    let is_intended = first.policy.refusal_intended;
+    findings.extend(sightings.into_iter().filter_map(|(sighting, nodes)| {
         let is_reached = match (&sighting.port, sighting.family) {
             (Some(port), Some(family)) => reached.contains(&(port.clone(), family)),
             _ => true,
         };
+        // That nobody is served can hardly be meant.
+        if is_intended && is_reached && sighting.rule == Rule::Refused {
+            return None;
+        }
         let (severity, message) = match sighting.rule {
             Rule::Refused if !is_reached => {
                 (Severity::Error, format!("{}; no node at all is served", sighting.message))
@@ -82,7 +87,7 @@ pub(super) fn look(
             }
             _ => (sighting.severity, sighting.message),
         };
-        Finding {
+        Some(Finding {
             namespace: id.namespace.to_string(),
             name: id.name.to_string(),
             port: sighting.port,
@@ -90,7 +95,7 @@ pub(super) fn look(
             severity,
             message,
             nodes: nodes.into_iter().flatten().collect(),
-        }
+        })
     }));
 }
 
@@ -187,9 +192,7 @@ fn from_node(
         nodes.get_or_insert_default().extend(alike.iter().map(|&node| node.to_owned()));
     };
 
-    if let Some(why) = refused(choice, &endpoint)
-        && !decision.policy.refusal_intended
-    {
+    if let Some(why) = refused(choice, &endpoint) {
         let this_node = alike.first().copied().unwrap_or_default();
         let is_idle = idle(state, decision, choice, this_node);
         let too_few = choice.tiers.iter().any(|tier| tier.endpoints > 0);

@@ -203,6 +203,19 @@ fn a_closed_loop_that_is_said_to_be_meant_is_no_finding() {
 }
 
 #[test]
+fn a_service_that_refuses_every_node_is_an_error_though_refusals_are_meant() {
+    let mut cluster = closed_loop();
+    for service in &mut cluster.services {
+        let policy = Arc::make_mut(&mut service.policy);
+        (policy.topology_keys, policy.refusal) = (Some("misspelt".into()), Some("intended".into()));
+    }
+    let findings = lint::findings(&cluster.state(""));
+    assert_eq!(rules(&findings), [Rule::UnknownKey, Rule::Refused]);
+    assert_eq!(severities(&findings), [Severity::Warning, Severity::Error]);
+    assert!(findings[1].message.contains("no node at all is served"), "{}", findings[1].message);
+}
+
+#[test]
 fn a_pool_whose_endpoints_cannot_be_used_is_a_warning() {
     let nodes = vec![
         node("n1", &[("pool", "a")]),
