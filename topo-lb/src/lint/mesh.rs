@@ -54,8 +54,8 @@ fn finding(namespace: &str, what: &str) -> Finding {
         severity: Rule::Meshed.severity(),
         message: format!(
             "{what}; its proxy sees the address of an endpoint instead of the Service's, and loses \
-             the mesh's routes: start the agents with --exclude-namespaces {}, or annotate the Pods \
-             with topo-lb.io/exclude: \"true\"",
+             the mesh's routes: start the agents with --exclude-namespaces {}, or start them with \
+             --exclude-annotated-pods and annotate the Pods with topo-lb.io/exclude: \"true\"",
             shown(namespace)
         ),
         nodes: Vec::new(),

@@ -277,6 +277,8 @@ fn namespaces_of_a_mesh_are_named() {
         let message = &findings[0].message;
         assert!(message.contains(&format!("a mesh of {mesh} (")), "{message}");
         assert!(message.contains("--exclude-namespaces shop"), "{message}");
+        // The annotation alone does nothing.
+        assert!(message.contains("--exclude-annotated-pods"), "{message}");
         assert_eq!(meshes(&namespace("shop", metadata), &["other", "shop"]), []);
     }
     for metadata in [
