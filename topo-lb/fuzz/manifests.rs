@@ -23,7 +23,8 @@ pub(crate) fn one(bytes: &[u8]) -> bool {
     let Some((&first, content)) = bytes.split_first() else { return false };
     let name = if first % 2 == 0 { "fuzz.yaml" } else { "fuzz.json" };
     let Ok(listing) = source::file::parse(Path::new(name), content) else { return false };
-    let source::Listing { updates, faults, meshed } = listing;
+    let source::Listing { updates, faults, clients } = listing;
+    let clients = clients.unwrap_or_default();
     let mut state = State::default();
     for update in updates.clone() {
         let _ = state.apply(update, "");
@@ -43,7 +44,13 @@ pub(crate) fn one(bytes: &[u8]) -> bool {
         }
     }
     let _ = lint::table(
-        &[lint::unreadable(&faults), lint::meshed(&meshed, &[]), lint::findings(&state)].concat(),
+        &[
+            lint::unreadable(&faults),
+            lint::meshed(&clients.meshed, &[]),
+            lint::unclear(&clients.unclear),
+            lint::findings(&state),
+        ]
+        .concat(),
         true,
     );
 

@@ -127,9 +127,11 @@ fn run_explain(args: &ExplainArgs) -> anyhow::Result<ExitCode> {
 }
 
 fn run_lint(args: &LintArgs) -> anyhow::Result<ExitCode> {
-    let Listing { updates, faults, meshed } = read_cluster(&args.source, true)?;
+    let Listing { updates, faults, clients } = read_cluster(&args.source, true)?;
     let mut findings = lint::unreadable(&faults);
-    findings.extend(lint::meshed(&meshed, &args.exclude_namespaces));
+    let clients = clients.unwrap_or_default();
+    findings.extend(lint::meshed(&clients.meshed, &args.exclude_namespaces));
+    findings.extend(lint::unclear(&clients.unclear));
     findings.extend(lint::findings(&cluster(updates, "")));
     findings.sort();
     findings.retain(|one| !args.ignore.contains(&one.rule));
@@ -189,8 +191,8 @@ fn run_probe(args: &ProbeArgs) -> anyhow::Result<ExitCode> {
     Ok(if answer.ok { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// The cluster as it is described now; with service meshes, if that is asked for.
-fn read_cluster(source: &SourceArgs, with_meshes: bool) -> anyhow::Result<Listing> {
+/// The cluster as it is described now; with Namespaces and Pods, if that is asked for.
+fn read_cluster(source: &SourceArgs, with_clients: bool) -> anyhow::Result<Listing> {
     if let Some(path) = &source.manifests {
         return Ok(if path == Path::new("-") {
             let mut content = Vec::new();
@@ -204,9 +206,9 @@ fn read_cluster(source: &SourceArgs, with_meshes: bool) -> anyhow::Result<Listin
     runtime()?.block_on(async {
         let server = source::kube::connect(&target).await?;
         let mut listing = source::kube::read(&server).await?;
-        if with_meshes {
-            match source::kube::meshed(&server).await {
-                Ok(meshed) => listing.meshed = meshed,
+        if with_clients {
+            match source::kube::clients(&server).await {
+                Ok(clients) => listing.clients = Some(clients),
                 Err(error) => eprintln!("topo-lb: meshes are not looked for: {error}"),
             }
         }

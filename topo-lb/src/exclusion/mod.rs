@@ -15,7 +15,7 @@ mod rules;
 pub use books::{Books, Wanted};
 pub use folder::{Folder, Tree};
 pub use keep::{Keeper, Ready};
-pub use rules::{Namespace, NamespaceError, Rules};
+pub use rules::{Namespace, NamespaceError, Rules, asks};
 
 use std::sync::Arc;
 

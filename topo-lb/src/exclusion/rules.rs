@@ -31,6 +31,17 @@ impl FromStr for Namespace {
     }
 }
 
+/// Whether a value of the annotation asks for the Pod to be excluded; `None` where it is neither `true`
+/// nor `false`.
+#[must_use]
+pub fn asks(value: &str) -> Option<bool> {
+    match value.trim() {
+        "true" => Some(true),
+        "false" => Some(false),
+        _ => None,
+    }
+}
+
 /// Which Pods are excluded.
 #[derive(Clone, Debug, Default)]
 pub struct Rules {
@@ -57,14 +68,14 @@ impl Rules {
     #[must_use]
     pub fn exclude(&self, pod: &Pod) -> bool {
         self.namespaces.contains(&*pod.namespace)
-            || self.annotated && pod.exclude.as_deref().map(str::trim) == Some("true")
+            || self.annotated && pod.exclude.as_deref().and_then(asks) == Some(true)
     }
 
     /// What is wrong with a Pod's annotation, if anything.
     #[must_use]
     pub fn fault(&self, pod: &Pod) -> Option<String> {
         let text = pod.exclude.as_deref().filter(|_| self.annotated)?;
-        if matches!(text.trim(), "true" | "false") {
+        if asks(text).is_some() {
             return None;
         }
         let shown: String = text.chars().take(80).flat_map(char::escape_debug).collect();

@@ -2,12 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::pod::some;
 use super::{Finding, Rule};
 use crate::explain::shown;
 use crate::source::object::Meshed;
-
-/// Pods that a message names.
-const PODS: usize = 3;
 
 /// A finding for each namespace that is in a mesh, or has Pods that are, but for those that are
 /// `excluded`.
@@ -25,20 +23,13 @@ pub fn meshed(all: &[Meshed], excluded: &[String]) -> Vec<Finding> {
         finding(&one.namespace, &what)
     });
     let pods = by_namespace.into_iter().map(|(namespace, pods)| {
-        let mut names: Vec<_> = pods.iter().filter_map(|one| one.pod.as_deref()).collect();
-        names.sort_unstable();
-        let shown_names: Vec<_> = names.iter().take(PODS).map(|name| shown(name)).collect();
-        let more = match names.len().saturating_sub(PODS) {
-            0 => String::new(),
-            more => format!(" and {more} more"),
-        };
         let (count, first) = (pods.len(), pods[0]);
         let what = format!(
-            "{count} of its Pods {} in a mesh of {} ({}): {}{more}",
+            "{count} of its Pods {} in a mesh of {} ({}): {}",
             if count == 1 { "is" } else { "are" },
             first.mesh,
             shown(&first.by),
-            shown_names.join(", "),
+            some(pods.iter().filter_map(|one| one.pod.as_deref()).collect()),
         );
         finding(namespace, &what)
     });

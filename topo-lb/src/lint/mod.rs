@@ -2,6 +2,7 @@
 //! get, on any node.
 
 mod mesh;
+mod pod;
 mod service;
 mod severity;
 mod sites;
@@ -18,6 +19,7 @@ use crate::topology::Scope;
 use crate::topology::claim::{self, Claimant, Frontend};
 
 pub use mesh::meshed;
+pub use pod::unclear;
 pub use severity::Severity;
 pub use table::table;
 

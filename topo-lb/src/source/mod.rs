@@ -13,7 +13,7 @@ use futures::{Stream, StreamExt as _, future, stream};
 use crate::cluster::Update;
 use crate::device::address;
 use crate::exclusion::Pod;
-use object::{Identity, LeftOut, Meshed, ObjectError};
+use object::{Clients, Identity, LeftOut, ObjectError};
 
 /// A whole cluster as it is described at one moment.
 #[derive(Clone, Debug, Default)]
@@ -22,8 +22,8 @@ pub struct Listing {
     pub updates: Vec<Update>,
     /// What of it cannot be used.
     pub faults: Vec<Fault>,
-    /// Namespaces and Pods of service meshes, where they are described too.
-    pub meshed: Vec<Meshed>,
+    /// What Namespaces and Pods say of clients; `None` where none of them is described.
+    pub clients: Option<Clients>,
 }
 
 /// An object that cannot be used as it is, as a whole or in part. It costs no other object.

@@ -250,7 +250,7 @@ fn meshes(manifests: &str, excluded: &[&str]) -> Vec<Finding> {
     let listing = topo_lb::source::file::parse("a.yaml".as_ref(), manifests.as_bytes()).unwrap();
     assert_eq!(listing.faults, []);
     let excluded: Vec<_> = excluded.iter().map(|&name| name.to_owned()).collect();
-    lint::meshed(&listing.meshed, &excluded)
+    lint::meshed(&listing.clients.unwrap_or_default().meshed, &excluded)
 }
 
 fn namespace(name: &str, metadata: &str) -> String {

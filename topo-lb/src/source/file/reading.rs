@@ -11,7 +11,7 @@ use super::FileError;
 use super::document::{self, Found};
 use crate::cluster::{Node, Service, ServiceId, Slice, SliceId, Update};
 use crate::exclusion::Pod;
-use crate::source::object::{Identity, Kind, Meshed, Names, Object, ObjectError};
+use crate::source::object::{Clients, Identity, Kind, Names, Object, ObjectError};
 use crate::source::{Fault, Listing};
 
 /// A place in a file.
@@ -41,7 +41,7 @@ pub(super) struct Reading {
     services: Vec<Service>,
     slices: Vec<Slice>,
     nodes: Vec<Node>,
-    meshed: Vec<Meshed>,
+    clients: Option<Clients>,
     /// Those that say which they are.
     pub(super) pods: Vec<Pod>,
     /// Objects that are there, but cannot be read.
@@ -90,8 +90,8 @@ impl Reading {
 impl From<Reading> for Listing {
     fn from(mut reading: Reading) -> Self {
         let faults = std::mem::take(&mut reading.faults);
-        let meshed = std::mem::take(&mut reading.meshed);
-        Self { updates: reading.updates().into(), faults, meshed }
+        let clients = reading.clients.take();
+        Self { updates: reading.updates().into(), faults, clients }
     }
 }
 
@@ -196,11 +196,10 @@ impl Found for Collector<'_> {
                     self.all.nodes.push(node);
                 }
             }
-            Object::Pod(pod, meshed) => {
+            Object::Client(client, pod) => {
                 self.all.pods.extend(pod);
-                self.all.meshed.extend(meshed);
+                self.all.clients.get_or_insert_default().add(client);
             }
-            Object::Meshed(meshed) => self.all.meshed.push(meshed),
             Object::Other => {}
         }
         Ok(())

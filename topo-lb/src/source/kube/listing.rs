@@ -8,7 +8,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use super::resource::{Kept, Version, Watched};
 use super::{KubeError, Server};
 use crate::cluster::{Node, Service, Slice, Update};
-use crate::source::object::{Meshed, POD_SELECTORS};
+use crate::source::object::{Client, Clients, POD_SELECTORS};
 use crate::source::{Fault, Listing};
 
 /// Lists all Nodes, EndpointSlices and Services.
@@ -20,32 +20,34 @@ pub async fn read(server: &Server) -> Result<Listing, KubeError> {
     let (nodes, slices, services) =
         futures::try_join!(all::<Node>(server), all::<Slice>(server), all::<Service>(server))?;
     let (updates, faults): (Vec<_>, Vec<_>) = [nodes, slices, services].into_iter().unzip();
-    Ok(Listing { updates, faults: faults.concat(), meshed: Vec::new() })
+    Ok(Listing { updates, faults: faults.concat(), clients: None })
 }
 
-/// Lists Namespaces and Pods of service meshes.
+/// Lists Namespaces and Pods of service meshes, for what they say of clients.
 ///
 /// # Errors
 /// When the server does not say, as to those who may not list Namespaces or Pods.
-pub async fn meshed(server: &Server) -> Result<Vec<Meshed>, KubeError> {
-    let mut all = Vec::new();
+pub async fn clients(server: &Server) -> Result<Clients, KubeError> {
+    let mut all = Clients::default();
     let namespaces = metadata::<Namespace>(server, "namespaces", None).await?;
-    all.extend(namespaces.into_iter().filter_map(
-        |ObjectMeta { name, labels, annotations, .. }| {
-            Meshed::namespace(&name?, &labels.unwrap_or_default(), &annotations.unwrap_or_default())
-        },
-    ));
+    for ObjectMeta { name, labels, annotations, .. } in namespaces {
+        let (labels, annotations) = (labels.unwrap_or_default(), annotations.unwrap_or_default());
+        all.add(Client::namespace(&name.unwrap_or_default(), &labels, &annotations));
+    }
     for selector in POD_SELECTORS {
-        let pods = metadata::<Pod>(server, "pods", Some(selector)).await?;
-        all.extend(pods.into_iter().filter_map(|pod| {
+        for pod in metadata::<Pod>(server, "pods", Some(selector)).await? {
             let ObjectMeta { name, namespace, labels, annotations, .. } = pod;
+            let (name, namespace) = (name.unwrap_or_default(), namespace.unwrap_or_default());
             let (labels, annotations) =
                 (labels.unwrap_or_default(), annotations.unwrap_or_default());
-            Meshed::pod(&namespace?, &name?, &labels, &annotations)
-        }));
+            all.add(Client::pod(&namespace, &name, &labels, &annotations));
+        }
     }
-    all.sort();
-    all.dedup();
+    // Two selectors may find the same Pod.
+    all.meshed.sort();
+    all.meshed.dedup();
+    all.unclear.sort();
+    all.unclear.dedup();
     Ok(all)
 }
 

@@ -22,7 +22,7 @@ mod watch;
 
 pub use connect::{Identity, KubeTarget, Server, connect};
 pub use error::KubeError;
-pub use listing::{meshed, read};
+pub use listing::{clients, read};
 pub use pods::pods;
 pub use reach::Nodes;
 pub use watch::follow;

@@ -23,6 +23,19 @@ where
     Ok(Option::deserialize(field)?.unwrap_or_default())
 }
 
+/// The value of an annotation. Kubernetes allows strings alone; what a file has instead, such as
+/// `2` for `"2"`, is taken as it is written, and must not cost the whole object.
+pub(super) struct Text(pub(super) String);
+
+impl<'de> Deserialize<'de> for Text {
+    fn deserialize<D: Deserializer<'de>>(field: D) -> Result<Self, D::Error> {
+        Ok(Self(match Value::deserialize(field)? {
+            Value::String(text) => text,
+            other => other.to_string(),
+        }))
+    }
+}
+
 /// `metadata`, with the labels `L` and annotations `A` that the kind needs.
 #[derive(Deserialize)]
 #[serde(bound(deserialize = "L: Default + Deserialize<'de>, A: Default + Deserialize<'de>"))]

@@ -1,12 +1,6 @@
 //! Namespaces and Pods of a service mesh: read for `lint` alone.
 
-use std::collections::BTreeMap;
-
-use serde::Deserialize;
-use serde_json::Value;
-
-use super::Written;
-use super::field::{Metadata, or_default};
+use super::client::Pairs;
 
 /// A namespace, or a Pod, whose connections a mesh takes over.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -57,11 +51,6 @@ const PODS: &[(&str, Mark)] = &[
 pub const POD_SELECTORS: [&str; 3] =
     ["security.istio.io/tlsMode", "istio.io/dataplane-mode=ambient", "linkerd.io/control-plane-ns"];
 
-/// The agent's own annotation on Pods that it leaves alone.
-const EXCLUDE: &str = "topo-lb.io/exclude";
-
-type Pairs = BTreeMap<String, String>;
-
 impl Meshed {
     /// A namespace of these labels and annotations, if it is in a mesh.
     #[must_use]
@@ -70,48 +59,11 @@ impl Meshed {
         Some(Self { namespace: name.to_owned(), pod: None, mesh, by })
     }
 
-    /// A Pod of these labels and annotations, if it is in a mesh and not left alone already.
+    /// A Pod of these labels and annotations, if it is in a mesh.
     #[must_use]
     pub fn pod(namespace: &str, name: &str, labels: &Pairs, annotations: &Pairs) -> Option<Self> {
-        if annotations.get(EXCLUDE).is_some_and(|value| value == "true") {
-            return None;
-        }
         let (mesh, by) = mark(PODS, labels, annotations)?;
         Some(Self { namespace: namespace.to_owned(), pod: Some(name.to_owned()), mesh, by })
-    }
-
-    /// Of an object in a file, of whatever kind. One that cannot be read says nothing.
-    pub(super) fn of(api_version: &str, kind: &str, object: impl Written) -> Option<Self> {
-        #[derive(Deserialize)]
-        struct Fields {
-            metadata: Metadata<Loose, Loose>,
-        }
-        let is_pod = match (api_version, kind) {
-            ("v1", "Pod") => true,
-            ("v1", "Namespace") => false,
-            _ => return None,
-        };
-        let Fields { metadata } = object.read().ok()?;
-        let (Loose(labels), Loose(annotations)) = (&metadata.labels, &metadata.annotations);
-        match is_pod {
-            true => Self::pod(metadata.namespace(), &metadata.name, labels, annotations),
-            false => Self::namespace(&metadata.name, labels, annotations),
-        }
-    }
-}
-
-/// Labels or annotations, those that are no strings as they are written.
-#[derive(Default)]
-struct Loose(Pairs);
-
-impl<'de> Deserialize<'de> for Loose {
-    fn deserialize<D: serde::Deserializer<'de>>(field: D) -> Result<Self, D::Error> {
-        let pairs: BTreeMap<String, Value> = or_default(field)?;
-        let text = |value: Value| match value {
-            Value::String(text) => text,
-            other => other.to_string(),
-        };
-        Ok(Self(pairs.into_iter().map(|(key, value)| (key, text(value))).collect()))
     }
 }
 

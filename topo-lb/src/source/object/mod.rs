@@ -4,6 +4,7 @@
 //! as absent, as Kubernetes itself writes it for empty lists. What is wrong with an object is said
 //! with its name and the field's path.
 
+mod client;
 mod field;
 mod mesh;
 mod names;
@@ -21,6 +22,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
+pub use client::{Client, Clients, Unclear};
 pub use mesh::{Meshed, POD_SELECTORS};
 pub use names::Names;
 pub(super) use plain::plain;
@@ -37,10 +39,8 @@ pub enum Object {
     Slice(cluster::Slice, Option<LeftOut>),
     /// A `v1` Node.
     Node(cluster::Node),
-    /// A `v1` Namespace of a service mesh.
-    Meshed(Meshed),
-    /// A `v1` Pod: which one it is, where it says so, and its service mesh, where it is in one.
-    Pod(Option<exclusion::Pod>, Option<Meshed>),
+    /// A `v1` Namespace, or a `v1` Pod and which one it is, where it says so.
+    Client(Client, Option<exclusion::Pod>),
     /// An object of any other kind.
     Other,
 }
@@ -310,16 +310,18 @@ pub fn parse_with(object: impl Written, names: &mut Names) -> Result<Object, Obj
     };
     match Kind::of(&api_version, kind) {
         Some(kind) => parse_kind(kind, object, names),
-        // A template or a sketch of a Pod has no UID, and is nobody's here.
-        None if (&*api_version, kind) == ("v1", "Pod") => {
-            let pod = object.read::<pod::Fields>().ok().map(|pod| pod.keep(names));
-            Ok(Object::Pod(pod, Meshed::of(&api_version, kind, object)))
-        }
         // Skipped in silence, its items would be missed by nobody but their users.
         None if kind == "List" => {
             Err(ObjectError::at("kind", "a List within a list is not read: take its items out"))
         }
-        None => Ok(Meshed::of(&api_version, kind, object).map_or(Object::Other, Object::Meshed)),
+        None => Ok(match Client::of(&api_version, kind, object) {
+            Some(client) => {
+                // A template or a sketch of a Pod has no UID, and is nobody's here.
+                let pod = object.read::<pod::Fields>().ok().filter(|_| kind == "Pod");
+                Object::Client(client, pod.map(|pod| pod.keep(names)))
+            }
+            None => Object::Other,
+        }),
     }
 }
 

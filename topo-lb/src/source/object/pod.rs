@@ -3,7 +3,7 @@
 use serde::Deserialize;
 
 use super::Names;
-use super::field::{DEFAULT_NAMESPACE, or_default};
+use super::field::{DEFAULT_NAMESPACE, Text, or_default};
 use crate::exclusion::Pod;
 
 #[derive(Deserialize)]
@@ -24,7 +24,7 @@ struct Metadata {
 #[derive(Default, Deserialize)]
 struct Annotations {
     #[serde(rename = "topo-lb.io/exclude")]
-    exclude: Option<String>,
+    exclude: Option<Text>,
 }
 
 impl Fields {
@@ -35,7 +35,7 @@ impl Fields {
             uid: uid.into(),
             namespace: names.share(namespace),
             name: name.into(),
-            exclude: annotations.exclude.map(Into::into),
+            exclude: annotations.exclude.map(|Text(text)| text.into()),
         }
     }
 }

@@ -6,9 +6,8 @@ use std::sync::Arc;
 
 use serde::Deserialize;
 use serde::de::{self, Deserializer};
-use serde_json::Value;
 
-use super::field::{Metadata, Port, Transport, Unread, address, or_default};
+use super::field::{Metadata, Port, Text, Transport, Unread, address, or_default};
 use super::{Names, ObjectError};
 use crate::cluster::service::{PolicySources, Protocol, Skipped};
 use crate::cluster::{Service, ServiceId, ServicePort};
@@ -54,19 +53,6 @@ struct Annotations {
     topology_mode: Option<String>,
     #[serde(rename = "service.kubernetes.io/topology-aware-hints")]
     topology_aware_hints: Option<String>,
-}
-
-/// The value of an annotation. Kubernetes allows strings alone; what a file has instead, such as
-/// `2` for `"2"`, is taken as it is written, and must not cost the whole Service.
-struct Text(String);
-
-impl<'de> Deserialize<'de> for Text {
-    fn deserialize<D: Deserializer<'de>>(field: D) -> Result<Self, D::Error> {
-        Ok(Self(match Value::deserialize(field)? {
-            Value::String(text) => text,
-            other => other.to_string(),
-        }))
-    }
 }
 
 #[derive(Default, Deserialize)]

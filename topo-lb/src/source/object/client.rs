@@ -1,0 +1,103 @@
+//! What Namespaces and Pods say of themselves as clients: read for `lint` alone.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+
+use super::field::{Metadata, Text, or_default};
+use super::{Meshed, Written};
+use crate::exclusion::{ANNOTATION, asks};
+
+pub(super) type Pairs = BTreeMap<String, String>;
+
+/// What one of them says.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Client {
+    /// It is in a mesh, and not left alone already.
+    pub meshed: Option<Meshed>,
+    /// Its annotation says neither that it is to be left alone nor that it is not.
+    pub unclear: Option<Unclear>,
+}
+
+/// A Pod whose annotation `topo-lb.io/exclude` is neither `true` nor `false`.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Unclear {
+    /// Its namespace.
+    pub namespace: String,
+    /// What the annotation says instead.
+    pub value: String,
+    /// Which Pod.
+    pub pod: String,
+}
+
+/// What all of them say.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Clients {
+    /// Those that a mesh takes over.
+    pub meshed: Vec<Meshed>,
+    /// Those whose annotation is not understood.
+    pub unclear: Vec<Unclear>,
+}
+
+impl Clients {
+    /// Takes in what one more says.
+    pub fn add(&mut self, client: Client) {
+        self.meshed.extend(client.meshed);
+        self.unclear.extend(client.unclear);
+    }
+}
+
+impl Client {
+    /// Of a namespace of these labels and annotations.
+    #[must_use]
+    pub fn namespace(name: &str, labels: &Pairs, annotations: &Pairs) -> Self {
+        Self { meshed: Meshed::namespace(name, labels, annotations), unclear: None }
+    }
+
+    /// Of a Pod of these labels and annotations.
+    #[must_use]
+    pub fn pod(namespace: &str, name: &str, labels: &Pairs, annotations: &Pairs) -> Self {
+        let value = annotations.get(ANNOTATION);
+        let asked = value.map(|value| asks(value));
+        let unclear = value.filter(|_| asked == Some(None)).map(|value| Unclear {
+            namespace: namespace.to_owned(),
+            value: value.clone(),
+            pod: name.to_owned(),
+        });
+        let meshed = match asked {
+            Some(Some(true)) => None,
+            _ => Meshed::pod(namespace, name, labels, annotations),
+        };
+        Self { meshed, unclear }
+    }
+
+    /// Of an object in a file; `None` for other kinds. One that cannot be read says nothing.
+    pub(super) fn of(api_version: &str, kind: &str, object: impl Written) -> Option<Self> {
+        #[derive(Deserialize)]
+        struct Fields {
+            metadata: Metadata<Loose, Loose>,
+        }
+        let is_pod = match (api_version, kind) {
+            ("v1", "Pod") => true,
+            ("v1", "Namespace") => false,
+            _ => return None,
+        };
+        let Ok(Fields { metadata }) = object.read() else { return Some(Self::default()) };
+        let (Loose(labels), Loose(annotations)) = (&metadata.labels, &metadata.annotations);
+        Some(match is_pod {
+            true => Self::pod(metadata.namespace(), &metadata.name, labels, annotations),
+            false => Self::namespace(&metadata.name, labels, annotations),
+        })
+    }
+}
+
+/// Labels or annotations, those that are no strings as they are written.
+#[derive(Default)]
+struct Loose(Pairs);
+
+impl<'de> Deserialize<'de> for Loose {
+    fn deserialize<D: serde::Deserializer<'de>>(field: D) -> Result<Self, D::Error> {
+        let pairs: BTreeMap<String, Text> = or_default(field)?;
+        Ok(Self(pairs.into_iter().map(|(key, Text(value))| (key, value)).collect()))
+    }
+}

@@ -1,0 +1,51 @@
+//! `topo-lb lint` as it is run: its flags, its output and its exit code.
+
+use std::io::Write as _;
+use std::process::{Command, Output, Stdio};
+
+/// Runs `topo-lb lint --manifests -` with these flags on what is described here.
+fn lint(flags: &[&str], manifests: &str) -> Output {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_topo-lb"))
+        .args(["lint", "--manifests", "-"])
+        .args(flags)
+        .env_clear()
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    child.stdin.take().unwrap().write_all(manifests.as_bytes()).unwrap();
+    child.wait_with_output().unwrap()
+}
+
+fn text(bytes: &[u8]) -> &str {
+    std::str::from_utf8(bytes).unwrap()
+}
+
+fn pod(name: &str, metadata: &str) -> String {
+    let metadata = format!("{{name: {name}, namespace: shop, {metadata}}}");
+    format!("---\napiVersion: v1\nkind: Pod\nmetadata: {metadata}\n")
+}
+
+#[test]
+fn an_annotation_of_pods_that_says_neither_is_found() {
+    let yes = "annotations: {topo-lb.io/exclude: 'yes'}";
+    let pods: Vec<_> = ["a", "b", "c", "d", "e"].map(|name| pod(name, yes)).into();
+    let good = ["'true'", "' false '", "true"].map(|value| {
+        pod(
+            &format!("good-{}", value.len()),
+            &format!("annotations: {{topo-lb.io/exclude: {value}}}"),
+        )
+    });
+    let found = lint(&[], &(pods.concat() + &good.concat()));
+    let shown = text(&found.stdout);
+    assert_eq!(found.status.code(), Some(1), "{shown}");
+    assert!(
+        shown.contains(
+            "error    ignored  annotation topo-lb.io/exclude of 5 of its Pods (a, b, c and 2 more) is \
+             ignored: `yes` is neither `true` nor `false`"
+        ),
+        "{shown}"
+    );
+    assert!(shown.contains("1 finding in 1 object"), "{shown}");
+}
