@@ -20,6 +20,7 @@ use topo_lb::datapath::load::Options;
 use topo_lb::datapath::object::TcpPeer;
 use topo_lb::datapath::tc::Means;
 use topo_lb::exclusion::Rules;
+use topo_lb::lint::Rule;
 use topo_lb::list::View;
 use topo_lb::plan::Capacity;
 use topo_lb::plan::WhenFull;
@@ -129,6 +130,12 @@ fn run_explain(args: &ExplainArgs) -> anyhow::Result<ExitCode> {
 fn run_lint(args: &LintArgs) -> anyhow::Result<ExitCode> {
     let Listing { updates, faults, clients } = read_cluster(&args.source, true)?;
     let mut findings = lint::unreadable(&faults);
+    if clients.is_none() && args.source.manifests.is_some() && !args.ignore.contains(&Rule::Meshed)
+    {
+        eprintln!(
+            "topo-lb: meshes are not looked for: the manifests have neither Namespaces nor Pods"
+        );
+    }
     let clients = clients.unwrap_or_default();
     findings.extend(lint::meshed(&clients.meshed, &args.exclude_namespaces));
     findings.extend(lint::unclear(&clients.unclear));

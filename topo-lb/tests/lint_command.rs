@@ -22,6 +22,9 @@ fn text(bytes: &[u8]) -> &str {
     std::str::from_utf8(bytes).unwrap()
 }
 
+const NODE: &str = "---\napiVersion: v1\nkind: Node\nmetadata: {name: n1}\n";
+const NAMESPACE: &str = "---\napiVersion: v1\nkind: Namespace\nmetadata: {name: shop}\n";
+
 fn pod(name: &str, metadata: &str) -> String {
     let metadata = format!("{{name: {name}, namespace: shop, {metadata}}}");
     format!("---\napiVersion: v1\nkind: Pod\nmetadata: {metadata}\n")
@@ -48,4 +51,16 @@ fn an_annotation_of_pods_that_says_neither_is_found() {
         "{shown}"
     );
     assert!(shown.contains("1 finding in 1 object"), "{shown}");
+}
+
+#[test]
+fn it_says_when_nothing_tells_of_meshes() {
+    let says = |flags: &[&str], manifests: &str| {
+        text(&lint(flags, manifests).stderr).contains("meshes are not looked for")
+    };
+    assert!(says(&[], NODE));
+    assert!(says(&["-o", "json"], NODE));
+    assert!(!says(&["--ignore", "meshed"], NODE));
+    assert!(!says(&[], NAMESPACE));
+    assert!(!says(&[], &pod("a", "labels: null")));
 }
