@@ -392,6 +392,11 @@ fn programs_without_names_are_tolerated_by_their_ids() -> Result<()> {
             scene.agent.set("--cgroup-root", root.to_str().context("UTF-8")?);
             let needed = CapabilitySet::BPF | CapabilitySet::NET_ADMIN | CapabilitySet::PERFMON;
             scene.agent.keep_only(needed);
+            scene.agent.set("--tolerate-programs", "foreign_*");
+            scene.agent.resume()?;
+            let log = scene.agent.log();
+            ensure!(log.contains("--tolerate-programs foreign_* has no effect"), "{log}");
+            scene.agent.stop()?;
             let ids: Vec<String> = other.ids().map(|id| format!("id:{id}")).collect();
             for (tolerated, overridden) in [(&ids[1..], 1), (&ids[..], 0)] {
                 scene.agent.set("--tolerate-programs", &tolerated.join(","));

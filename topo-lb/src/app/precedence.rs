@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use tracing::{debug, info, warn};
 
-use crate::datapath::effective::{Ours, Watch};
+use crate::datapath::effective::{self, Ours, Watch};
 use crate::datapath::overridden::{self, Override, Precedence, Tolerated};
 
 /// How often it looks. Programs that are attached and detached at even times are met by some look.
@@ -67,6 +67,11 @@ pub(super) fn watch(
     ours: Ours,
     tell: impl Fn(&Precedence) + Send + 'static,
 ) -> io::Result<()> {
+    if let Some(sentence) = overridden::without_effect(tolerated)
+        && !effective::tells_names()
+    {
+        warn!("{sentence}");
+    }
     let mut watch = Watch::new(root.to_owned(), tolerated.to_vec());
     let mut told = Told::default();
     let mut is_unsure = false;

@@ -93,6 +93,12 @@ pub fn look(root: &Path, pin_dir: &Path, tolerated: &[Tolerated]) -> io::Result<
     }
 }
 
+/// Whether the kernel tells this process the names of programs.
+#[must_use]
+pub fn tells_names() -> bool {
+    syscall::next_program(0).is_ok()
+}
+
 /// Where the cgroup of this id is; `None` where it is not found below the whole hierarchy's mount.
 #[must_use]
 pub fn path_of(cgroup: u64) -> Option<PathBuf> {

@@ -101,6 +101,25 @@ pub fn is_tolerated(tolerated: &[Tolerated], program: u32, name: Option<&str>) -
     })
 }
 
+/// What to say of names where the kernel tells none: they mean no program. `None` where all have an
+/// effect.
+#[must_use]
+pub fn without_effect(tolerated: &[Tolerated]) -> Option<String> {
+    let names = tolerated.iter().filter_map(|one| match one {
+        Tolerated::Name(pattern) if !pattern.matches("") => Some(pattern.to_string()),
+        Tolerated::Name(_) | Tolerated::Id(_) => None,
+    });
+    let names: Vec<_> = names.collect();
+    (!names.is_empty()).then(|| {
+        format!(
+            "--tolerate-programs {} has no effect: the kernel tells the names of programs only to a \
+             process with CAP_SYS_ADMIN, and this one does not have it; name programs by their ids, \
+             as id:N, or all of them by *",
+            names.join(",")
+        )
+    })
+}
+
 /// Our hooks that are overridden somewhere.
 #[must_use]
 pub fn hooks(overrides: &[Override]) -> usize {
@@ -207,6 +226,16 @@ mod tests {
         // The kernel tells no names.
         assert!(!is_tolerated(&tolerated(&["sd_*"]), 42, None));
         assert!(is_tolerated(&tolerated(&["sd_*", "*"]), 42, None));
+    }
+
+    #[test]
+    fn names_that_cannot_match_are_named_and_ids_are_not() {
+        for all in [&[][..], &["id:42"], &["*"], &["**", "id:7"]] {
+            assert_eq!(without_effect(&tolerated(all)), None, "{all:?}");
+        }
+        let text = without_effect(&tolerated(&["my_fire*", "*", "id:42", "sd_fw"])).unwrap();
+        assert!(text.starts_with("--tolerate-programs my_fire*,sd_fw has no effect: "), "{text}");
+        assert!(text.contains("CAP_SYS_ADMIN") && text.contains("id:N"), "{text}");
     }
 
     #[test]
