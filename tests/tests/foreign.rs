@@ -364,6 +364,38 @@ fn unbeatable(scene: &Scene<'_>) -> Result<(Foreign, PathBuf)> {
 }
 
 #[test]
+fn the_advice_about_a_program_on_a_cgroup_above_helps() -> Result<()> {
+    prepared(
+        |_| {},
+        |scene| {
+            let (pod, node) = (pod(scene)?, node(scene)?);
+            let orders = foreign::orders(&node)?;
+            let means = if orders { Means::First } else { Means::Link };
+            let other = Foreign::attach(&node, means, &rules()?)?;
+            scene.agent.set("--cgroup-root", pod.to_str().context("UTF-8")?);
+            scene.agent.resume()?;
+            if !orders {
+                ensure!(decides(scene)?, "a program of a cgroup above runs first");
+                return is_content(scene, &pod);
+            }
+            says(scene, &other, &pod)?;
+            let advice = format!("--cgroup-root {}, where", node.display());
+            let log = scene.agent.log();
+            ensure!(log.contains(&advice), "{log}");
+            let (_, text) = check(scene, &pod)?;
+            ensure!(text.contains(&advice), "{text}");
+            let hooks = scene.agent.list("hooks")?.to_string();
+            ensure!(hooks.contains(&format!("\"above\":\"{}\"", node.display())), "{hooks}");
+            scene.agent.stop()?;
+            scene.agent.set("--cgroup-root", node.to_str().context("UTF-8")?);
+            scene.agent.resume()?;
+            ensure!(decides(scene)?, "the advice did not help");
+            is_content(scene, &node)
+        },
+    )
+}
+
+#[test]
 fn a_program_that_is_tolerated_is_no_reason_not_to_be_ready() -> Result<()> {
     prepared(
         |_| {},

@@ -301,7 +301,10 @@ fn precedence(options: &Options) -> Finding {
     };
     match overridden::sentence(&overrides) {
         None => Finding::ok(PRECEDENCE, "no program of others runs before topo-lb's"),
-        Some(sentence) => Finding::failed(PRECEDENCE, sentence, &overridden::remedy(cgroup_root)),
+        Some(sentence) => {
+            let remedy = overridden::remedy(cgroup_root, &overrides);
+            Finding::failed(PRECEDENCE, sentence, &remedy)
+        }
     }
 }
 

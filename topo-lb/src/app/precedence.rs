@@ -103,7 +103,7 @@ pub(super) fn watch(
 fn say(change: &Change, overrides: &[Override], root: &Path) {
     let sentence = overridden::sentence(overrides).unwrap_or_default();
     match change {
-        Change::Begins => warn!("{sentence}; {}", overridden::remedy(root)),
+        Change::Begins => warn!("{sentence}; {}", overridden::remedy(root, overrides)),
         Change::Goes => debug!("{sentence}"),
         Change::Ends => info!("no program of others runs before topo-lb's any more"),
     }
@@ -116,7 +116,7 @@ mod tests {
 
     fn one(program: u32) -> Vec<Override> {
         let (hook, cgroup) = (Hook::Connect4, "/sys/fs/cgroup".into());
-        vec![Override { hook, cgroup, program, name: None }]
+        vec![Override { hook, cgroup, above: None, program, name: None }]
     }
 
     #[test]

@@ -213,7 +213,10 @@ impl Watch {
             for program in own(first, inherited.get(&hook).map_or(&[], Vec::as_slice)) {
                 let name = self.loaded.get(&program).cloned().flatten();
                 if !is_tolerated(&self.tolerated, program, name.as_deref()) {
-                    found.push(Override { hook, cgroup: path.to_owned(), program, name });
+                    // Those of a cgroup below are on it, or they were inherited.
+                    let above = (path == self.root).then(|| above(path, hook, program)).flatten();
+                    let cgroup = path.to_owned();
+                    found.push(Override { hook, cgroup, above, program, name });
                 }
             }
             all.insert(hook, first.to_vec());
@@ -238,6 +241,20 @@ impl Watch {
         }
         all
     }
+}
+
+/// The nearest cgroup above `root` that a program is attached to; `None` where it is on `root` itself, and
+/// where the kernel does not say.
+fn above(root: &Path, hook: Hook, program: u32) -> Option<PathBuf> {
+    let is_on = |path: &Path| -> io::Result<bool> {
+        let cgroup = File::open(path)?;
+        Ok(syscall::attached_programs(cgroup.as_fd(), hook.attach_type())?.contains(&program))
+    };
+    let root = root.canonicalize().ok()?;
+    // Above the hierarchy's mount there is no cgroup to be asked.
+    let mut asked = root.ancestors().map_while(|path| Some((path, is_on(path).ok()?)));
+    let (found, _) = asked.find(|(_, is_on)| *is_on)?;
+    (found != root).then(|| found.to_owned())
 }
 
 /// Whether ours are among the programs that run first. Not where the kernel does not say.

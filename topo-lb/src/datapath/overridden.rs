@@ -19,6 +19,9 @@ pub struct Override {
     pub hook: Hook,
     /// The cgroup that it happens in, and in those below.
     pub cgroup: PathBuf,
+    /// The cgroup above that the program is attached to; `None` where that is `cgroup` itself, or is not
+    /// known. Such a program runs before ours only by `BPF_F_PREORDER`.
+    pub above: Option<PathBuf>,
     /// The kernel's id of the program.
     pub program: u32,
     /// Its name, as far as the kernel keeps it (15 bytes) and tells it: to who has CAP_SYS_ADMIN.
@@ -30,6 +33,9 @@ impl fmt::Display for Override {
         write!(f, "program {} ", self.program)?;
         if let Some(name) = self.name.as_deref().filter(|name| !name.is_empty()) {
             write!(f, "({name}) ")?;
+        }
+        if let Some(above) = &self.above {
+            write!(f, "on {} ", above.display())?;
         }
         write!(f, "runs before topo-lb's {} in {}", self.hook.name(), self.cgroup.display())
     }
@@ -138,14 +144,27 @@ pub fn sentence(overrides: &[Override]) -> Option<String> {
     Some(format!("{first}{more}: it may decide first where connections to Services go"))
 }
 
-/// What to do about it.
+/// What to do about programs that run before those of an agent on `root`.
 #[must_use]
-pub fn remedy(root: &Path) -> String {
+pub fn remedy(root: &Path, overrides: &[Override]) -> String {
+    // The one that is above all others is before all others.
+    let above = overrides.iter().filter_map(|one| one.above.as_ref());
+    let before = match above.min_by_key(|path| path.components().count()) {
+        // Ours overtakes programs of its own cgroup by BPF_F_BEFORE (Linux 6.17), and none of those above.
+        Some(above) => format!(
+            "give --cgroup-root {}, where the program is attached (before Linux 6.17: a cgroup above \
+             that); restarting the agent alone does not help",
+            above.display()
+        ),
+        None => format!(
+            "restart the agent where the kernel orders programs (Linux 6.17), or give --cgroup-root a \
+             cgroup below {}",
+            root.display()
+        ),
+    };
     format!(
-        "switch the other load balancer off for sockets, or attach topo-lb before it: restart the \
-         agent where the kernel orders programs (Linux 6.17), or give --cgroup-root a cgroup below {}; \
-         if the program only filters, name it with --tolerate-programs",
-        root.display()
+        "switch the other load balancer off for sockets, or attach topo-lb before it: {before}; if the \
+         program only filters, name it with --tolerate-programs"
     )
 }
 
@@ -183,7 +202,8 @@ mod tests {
     }
 
     fn one(hook: Hook, cgroup: &str, program: u32, name: Option<&str>) -> Override {
-        Override { hook, cgroup: cgroup.into(), program, name: name.map(str::to_owned) }
+        let name = name.map(str::to_owned);
+        Override { hook, cgroup: cgroup.into(), above: None, program, name }
     }
 
     #[test]
@@ -212,6 +232,27 @@ mod tests {
         assert!(text.contains(" (and 1 more like that): "), "{text}");
         let many = sentence(&vec![connect; 9]).unwrap();
         assert!(many.contains(" (and 8 more like that): "), "{many}");
+    }
+
+    #[test]
+    fn a_program_on_a_cgroup_above_is_told_with_that_cgroup() {
+        let root = Path::new("/sys/fs/cgroup/node/kubepods");
+        let here = one(Hook::Connect4, "/sys/fs/cgroup/node/kubepods", 41, None);
+        let on = |above: &str| Override { above: Some(above.into()), ..here.clone() };
+        let (near, far) = (on("/sys/fs/cgroup/node"), on("/sys/fs/cgroup"));
+        assert_eq!(
+            near.to_string(),
+            "program 41 on /sys/fs/cgroup/node runs before topo-lb's connect4 in \
+             /sys/fs/cgroup/node/kubepods"
+        );
+        let text = remedy(root, std::slice::from_ref(&near));
+        assert!(text.contains("give --cgroup-root /sys/fs/cgroup/node, "), "{text}");
+        assert!(text.contains("restarting the agent alone does not help"), "{text}");
+        assert!(!text.contains("below"), "{text}");
+        let text = remedy(root, &[here.clone(), near, far]);
+        assert!(text.contains("give --cgroup-root /sys/fs/cgroup, "), "{text}");
+        let text = remedy(root, &[here]);
+        assert!(text.contains("a cgroup below /sys/fs/cgroup/node/kubepods"), "{text}");
     }
 
     fn tolerated(texts: &[&str]) -> Vec<Tolerated> {

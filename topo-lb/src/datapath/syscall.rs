@@ -251,13 +251,22 @@ pub(crate) fn next_program(id: u32) -> io::Result<Option<u32>> {
 
 /// The ids of the programs that run in a cgroup at a hook, in the order of running.
 pub(crate) fn effective_programs(cgroup: BorrowedFd<'_>, attach_type: u32) -> io::Result<Vec<u32>> {
+    programs(cgroup, attach_type, BPF_F_QUERY_EFFECTIVE)
+}
+
+/// The ids of the programs that are attached to a cgroup itself at a hook.
+pub(crate) fn attached_programs(cgroup: BorrowedFd<'_>, attach_type: u32) -> io::Result<Vec<u32>> {
+    programs(cgroup, attach_type, 0)
+}
+
+fn programs(cgroup: BorrowedFd<'_>, attach_type: u32, query_flags: u32) -> io::Result<Vec<u32>> {
     let mut room = FEW_PROGRAMS;
     loop {
         let mut ids = vec![0; room];
         let mut attribute = Query {
             target: cgroup.as_raw_fd() as u32,
             attach_type,
-            query_flags: BPF_F_QUERY_EFFECTIVE,
+            query_flags,
             attach_flags: 0,
             programs: ids.as_mut_ptr() as u64,
             count: room as u32,

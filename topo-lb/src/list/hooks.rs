@@ -54,11 +54,13 @@ pub struct OverrideRow {
     pub name: Option<String>,
     /// The cgroup that this happens in, and in those below.
     pub cgroup: PathBuf,
+    /// The cgroup above that the program is attached to, where it is not on `cgroup` itself.
+    pub above: Option<PathBuf>,
 }
 
 impl From<Override> for OverrideRow {
-    fn from(Override { program, name, cgroup, .. }: Override) -> Self {
-        Self { program, name, cgroup }
+    fn from(Override { program, name, cgroup, above, .. }: Override) -> Self {
+        Self { program, name, cgroup, above }
     }
 }
 
@@ -235,8 +237,10 @@ impl HookRow {
         self.overridden_by.iter().map(|by| {
             let name = by.name.as_deref().unwrap_or("its name takes CAP_SYS_ADMIN");
             let (hook, cgroup) = (&self.hook, by.cgroup.display());
+            let above = by.above.as_ref().map(|above| format!(" on {}", above.display()));
+            let above = above.unwrap_or_default();
             format!(
-                "\nprogram {} ({name}) runs before {hook} in {cgroup}, and may decide first",
+                "\nprogram {} ({name}){above} runs before {hook} in {cgroup}, and may decide first",
                 by.program
             )
         })
