@@ -308,14 +308,7 @@ pub struct LintArgs {
     #[arg(long, value_enum, default_value_t, value_name = "SEVERITY", env = "TOPO_LB_LEVEL")]
     pub level: lint::Severity,
     /// Leave out findings of these codes, separated by commas
-    #[arg(
-        long,
-        value_enum,
-        value_name = "CODE",
-        value_delimiter = ',',
-        hide_possible_values = true,
-        env = "TOPO_LB_IGNORE"
-    )]
+    #[arg(long, value_parser = code, value_name = "CODE", value_delimiter = ',', env = "TOPO_LB_IGNORE")]
     pub ignore: Vec<lint::Rule>,
     /// Namespaces whose clients the agents leave alone, as with the agent's flag of this name
     #[arg(
@@ -328,6 +321,14 @@ pub struct LintArgs {
     /// How the result is printed
     #[arg(short, long, value_enum, default_value_t, env = "TOPO_LB_OUTPUT")]
     pub output: Output,
+}
+
+/// A code of `lint`, with or without spaces around it.
+fn code(text: &str) -> Result<lint::Rule, String> {
+    lint::Rule::from_str(text.trim(), false).map_err(|_| {
+        let codes: Vec<_> = lint::Rule::value_variants().iter().map(|rule| rule.name()).collect();
+        format!("the codes are {}", codes.join(", "))
+    })
 }
 
 /// What of the maps is shown.

@@ -64,3 +64,12 @@ fn it_says_when_nothing_tells_of_meshes() {
     assert!(!says(&[], NAMESPACE));
     assert!(!says(&[], &pod("a", "labels: null")));
 }
+
+#[test]
+fn codes_may_have_spaces_between_them() {
+    let found = lint(&["--ignore", "refused, meshed ,ignored"], NAMESPACE);
+    assert_eq!(found.status.code(), Some(0), "{}", text(&found.stderr));
+    let wrong = lint(&["--ignore", "refused, mesh"], NAMESPACE);
+    assert_eq!(wrong.status.code(), Some(2));
+    assert!(text(&wrong.stderr).contains("unknown-key"), "{}", text(&wrong.stderr));
+}
