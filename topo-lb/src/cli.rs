@@ -153,7 +153,8 @@ pub enum TcAttachArg {
 #[derive(Debug, Args)]
 #[group(id = "source", multiple = false)]
 pub struct SourceArgs {
-    /// File or folder of YAML or JSON manifests, followed live; `-` is standard input, where it is read once
+    /// File or folder of YAML or JSON manifests. The agent follows their changes; other commands read them
+    /// once, and take `-` for standard input
     #[arg(long, value_name = "PATH", env = "TOPO_LB_MANIFESTS")]
     pub manifests: Option<PathBuf>,
     /// Kubeconfig file; without any source: the in-cluster config, then $KUBECONFIG
@@ -460,6 +461,16 @@ mod tests {
         assert_eq!(agent(&many.join(",")).expect("names"), 10_000);
         for wrong in ["a,,b", "Tenant", "a b", ","] {
             assert_eq!(agent(wrong).unwrap_err().exit_code(), 2, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn help_says_which_command_follows_manifests() {
+        for command in ["agent", "explain", "lint"] {
+            let mut cli = Cli::command();
+            let help = cli.find_subcommand_mut(command).expect("a command").render_help();
+            let help = help.to_string().split_whitespace().collect::<Vec<_>>().join(" ");
+            assert!(help.contains("other commands read them once"), "{command}: {help}");
         }
     }
 
