@@ -39,7 +39,7 @@ impl Fault {
     /// Of an object that cannot be read; `None` where it does not say which one it is.
     fn unread(error: &ObjectError) -> Option<Self> {
         let object = error.identity()?.clone();
-        Some(Self { object, sentence: format!("{error}; the object is ignored as it is now") })
+        Some(Self { object, sentence: format!("{error}; this version of the object is ignored") })
     }
 
     /// Of a slice some endpoints of which cannot be used.

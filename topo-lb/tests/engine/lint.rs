@@ -134,11 +134,11 @@ fn what_could_not_be_read_is_found_under_its_own_name() {
     let expected = "\
 n1
   error    unreadable  a.yaml, document 2: Node n1: metadata.labels: invalid type: sequence, expected a map; \
-                    the object is ignored as it is now
+                    this version of the object is ignored
 
 shop/web
   error    unreadable  a.yaml, document 1: Service shop/web: spec.ports[0].port: 0 is not a port (1–65535); \
-                    the object is ignored as it is now
+                    this version of the object is ignored
 
 2 findings in 2 objects
 ";

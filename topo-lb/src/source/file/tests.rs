@@ -289,11 +289,11 @@ fn an_object_with_a_bad_field_costs_itself_alone() {
         said,
         [
             "a.yaml, document 3: Service default/bad: spec.ports[0].port: 70000 is not a port \
-             (1–65535); the object is ignored as it is now",
+             (1–65535); this version of the object is ignored",
             "b.json, document 1, items[1]: Node n2: metadata.labels: invalid type: sequence, \
-             expected a map; the object is ignored as it is now",
+             expected a map; this version of the object is ignored",
             "b.json, document 1, items[3]: EndpointSlice default/s: ports[0].port: 0 is not a port \
-             (1–65535); the object is ignored as it is now",
+             (1–65535); this version of the object is ignored",
         ]
     );
 }

@@ -424,7 +424,7 @@ async fn an_object_that_cannot_be_read_spoils_no_other() {
     fake.change(SLICES, "ADDED", slice("good-1", "fd00::1"));
     let mut events: Events = Box::pin(follow(fake.server.clone()));
     let bad_service = "trouble: Service default/bad: spec.ports[0].port: 70000 is not a port \
-                       (1–65535); the object is ignored as it is now";
+                       (1–65535); this version of the object is ignored";
     let bad_endpoint = "trouble: EndpointSlice default/good-1: endpoints[1].addresses[0]: \
                         \"fd00::1\" is not an IPv4 address; this endpoint is left out";
     assert_eq!(
@@ -473,8 +473,8 @@ async fn what_one_listing_cannot_read_is_among_its_faults() {
         [
             "EndpointSlice default/good-1: endpoints[1].addresses[0]: \"fd00::1\" is not an IPv4 \
              address; this endpoint is left out",
-            "Service default/bad: spec.ports[0].port: 70000 is not a port (1–65535); the object is \
-             ignored as it is now",
+            "Service default/bad: spec.ports[0].port: 70000 is not a port (1–65535); this version \
+             of the object is ignored",
         ]
     );
 }

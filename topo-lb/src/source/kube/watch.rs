@@ -183,7 +183,7 @@ impl<T: Kept> Watch<T> {
         let key = object.key();
         let (object, wrong) = match object.object {
             Ok((object, left_out)) => (Some(object), left_out.map(|left_out| left_out.to_string())),
-            Err(error) => (None, Some(format!("{error}; the object is ignored as it is now"))),
+            Err(error) => (None, Some(format!("{error}; this version of the object is ignored"))),
         };
         match wrong {
             None => {
