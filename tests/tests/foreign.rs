@@ -287,7 +287,7 @@ fn a_link_that_would_not_run_earlier_is_not_replaced() -> Result<()> {
             scene.agent.stop()?;
             scene.agent.resume()?;
             let log = scene.agent.log();
-            ensure!(log.contains("new: 0, updated: 8, moved: 0"), "links are replaced: {log}");
+            ensure!(log.contains(r#""new":0,"updated":8,"moved":0"#), "links are replaced: {log}");
             Ok(())
         },
     )

@@ -151,7 +151,8 @@ impl Datapath {
                 warn!("the new maps are not in their places: {error}; the next start tries again");
             }
         }
-        info!(?attached, cgroup = %root.display(), "programs are attached");
+        let Attached { new, updated, moved } = attached;
+        info!(new, updated, moved, cgroup = %root.display(), "programs are attached");
         Ok(attached)
     }
 
