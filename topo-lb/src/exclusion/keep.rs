@@ -38,8 +38,7 @@ pub struct Keeper {
     moved: Arc<Notify>,
     /// Excluded Pods without room, as people were told.
     without_room: usize,
-    /// Whether people know that the kubelet's cgroups are not there.
-    misses_kubepods: bool,
+    kubepods: Kubepods,
     /// Whether people know that a write has failed.
     has_failed: bool,
 }
@@ -72,7 +71,7 @@ impl Keeper {
             watched: BTreeSet::new(),
             moved,
             without_room: 0,
-            misses_kubepods: false,
+            kubepods: Kubepods::default(),
             has_failed: false,
         })
     }
@@ -117,15 +116,17 @@ impl Keeper {
             // What came between looking and watching.
             found = self.tree.look();
         }
-        if found.parents.is_empty()
-            && self.books.excludes_any()
-            && !std::mem::replace(&mut self.misses_kubepods, true)
-        {
-            warn!(
+        match self.kubepods.observe(!found.parents.is_empty(), self.books.excludes_any()) {
+            Some(Change::Missing) => warn!(
                 "there is no cgroup `kubepods` below {}: no Pod can be excluded before the kubelet \
                  makes it. It must use cgroup v2",
                 self.tree.root().display()
-            );
+            ),
+            Some(Change::Found) => info!(
+                "the cgroup `kubepods` is there now, below {}: Pods can be excluded",
+                self.tree.root().display()
+            ),
+            None => {}
         }
         self.books.see(found.folders);
         let wanted = self.books.wanted(self.map.has(), self.map.room());
@@ -177,6 +178,38 @@ impl Keeper {
     }
 }
 
+/// What is to be said of the kubelet's cgroups.
+#[derive(Debug, PartialEq, Eq)]
+enum Change {
+    /// Pods are to be excluded, and the cgroups are not there.
+    Missing,
+    /// They are there again.
+    Found,
+}
+
+/// Whether people know that the kubelet's cgroups are not there. Pure.
+#[derive(Debug, Default)]
+struct Kubepods {
+    is_missed: bool,
+}
+
+impl Kubepods {
+    /// Takes in whether they are there, and whether any Pod is to be excluded; what is to be said.
+    fn observe(&mut self, are_there: bool, are_needed: bool) -> Option<Change> {
+        match (self.is_missed, are_there) {
+            (true, true) => {
+                self.is_missed = false;
+                Some(Change::Found)
+            }
+            (false, false) if are_needed => {
+                self.is_missed = true;
+                Some(Change::Missing)
+            }
+            _ => None,
+        }
+    }
+}
+
 fn watcher(moved: Arc<Notify>) -> notify::Result<RecommendedWatcher> {
     let watcher = notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
         // Reading is what this side does itself.
@@ -192,4 +225,21 @@ fn watcher(moved: Arc<Notify>) -> notify::Result<RecommendedWatcher> {
         );
     }
     watcher
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn that_kubepods_is_missing_is_said_once_and_so_is_that_it_came() {
+        let mut kubepods = Kubepods::default();
+        assert_eq!(kubepods.observe(false, false), None, "nobody needs it");
+        assert_eq!(kubepods.observe(false, true), Some(Change::Missing));
+        assert_eq!(kubepods.observe(false, true), None);
+        assert_eq!(kubepods.observe(true, true), Some(Change::Found));
+        assert_eq!(kubepods.observe(true, true), None);
+        assert_eq!(kubepods.observe(false, true), Some(Change::Missing));
+        assert_eq!(Kubepods::default().observe(true, true), None, "it was never missed");
+    }
 }
