@@ -168,7 +168,7 @@ async fn follow(
     let lists_all = !config.devices.is_empty() || config.terminate_tcp;
     let reconciler =
         Reconciler::new(config.node.clone(), config.scope, lists_all).when_full(config.when_full);
-    let telemetry = telemetry(&config)?;
+    let (telemetry, socket_file) = telemetry(&config)?;
     let proof = prove(&telemetry, &config);
     let figures = Arc::clone(&telemetry.figures);
     let mut known = Known::new(reconciler, saver, telemetry);
@@ -180,7 +180,10 @@ async fn follow(
     };
     let (unready, mut datapath) = tokio::select! {
         prepared = begun => prepared?,
-        () = &mut stop => return Ok(()),
+        () = &mut stop => {
+            socket_file.remove();
+            return Ok(());
+        }
         never = beat(&figures) => never,
     };
     // What fails up to here leaves nothing in the kernel: the datapath takes its maps away.
@@ -264,6 +267,7 @@ async fn follow(
             () = &mut stop => {
                 known.saver.finish(known.reconciler.snapshot()).await;
                 ender.finish();
+                socket_file.remove();
                 return Ok(());
             }
         }
@@ -285,8 +289,8 @@ async fn follow(
     }
 }
 
-/// Who is told what happens here.
-fn telemetry(config: &Config) -> anyhow::Result<Telemetry> {
+/// Who is told what happens here, and the file of the probes' socket.
+fn telemetry(config: &Config) -> anyhow::Result<(Telemetry, admin::SocketFile)> {
     let figures = Arc::<Figures>::default();
     let mut has_listener = false;
     let teller = match &config.source {
@@ -318,8 +322,8 @@ fn telemetry(config: &Config) -> anyhow::Result<Telemetry> {
         readiness: telemetry.readiness(),
         desk: telemetry.desk(),
     };
-    admin::start(&config.admin, sources).context("cannot serve HTTP")?;
-    Ok(telemetry)
+    let socket_file = admin::start(&config.admin, sources).context("cannot serve HTTP")?;
+    Ok((telemetry, socket_file))
 }
 
 /// Who ends sockets whose endpoint is gone.

@@ -43,6 +43,7 @@ use crate::readiness::Readiness;
 use crate::topology::Scope;
 
 pub use listen::{Listen, ListenError};
+pub use socket::SocketFile;
 
 /// What answers are made of.
 #[derive(Debug)]
@@ -87,19 +88,20 @@ pub struct Options {
 }
 
 /// Serves from now on, until the process ends. An address that cannot be had is waited for: what the
-/// agent is for does not depend on being looked at.
+/// agent is for does not depend on being looked at. Returns the file of the probes' socket, to be removed
+/// at the end.
 ///
 /// # Errors
 /// There is no thread to be had.
-pub fn start(options: &Options, sources: Sources) -> std::io::Result<()> {
+pub fn start(options: &Options, sources: Sources) -> std::io::Result<SocketFile> {
     let admin = Arc::new(Admin::new(sources));
     let waiting = waiting(descriptors());
+    let file = SocketFile::default();
     if let Some(path) = options.probe_socket.clone() {
-        let router = router(&admin, PROBES);
-        run(
-            "probes",
-            async move { door::serve(socket::bind(&path).await, router, waiting).await },
-        )?;
+        let (router, file) = (router(&admin, PROBES), file.clone());
+        run("probes", async move {
+            door::serve(socket::bind(&path, &file).await, router, waiting).await;
+        })?;
     }
     let listeners = [
         ("http", "--listen", options.listen, PATHS),
@@ -112,7 +114,7 @@ pub fn start(options: &Options, sources: Sources) -> std::io::Result<()> {
             door::serve(listen::bind(address, flag).await, router, waiting).await;
         })?;
     }
-    Ok(())
+    Ok(file)
 }
 
 /// Runs it on a thread of its own.

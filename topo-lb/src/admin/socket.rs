@@ -4,19 +4,35 @@
 use std::fs::{self, Permissions};
 use std::io::ErrorKind;
 use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _};
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
 
 use tokio::net::{UnixListener, UnixStream};
 use tracing::{info, warn};
 
 use super::listen::PAUSE;
 
-/// Listens at the path. While that cannot be had it is retried.
-pub(super) async fn bind(path: &Path) -> UnixListener {
+/// The file of the socket, once this process has made it. [`remove`](Self::remove) takes it away.
+#[derive(Clone, Debug, Default)]
+pub struct SocketFile(Arc<OnceLock<PathBuf>>);
+
+impl SocketFile {
+    /// Removes the file, if this process has made it: whoever asks then hears that nobody is there.
+    pub fn remove(self) {
+        if let Some(path) = self.0.get() {
+            // What is left is replaced by the next agent.
+            let _ = fs::remove_file(path);
+        }
+    }
+}
+
+/// Listens at the path, and notes its file. While that cannot be had it is retried.
+pub(super) async fn bind(path: &Path, file: &SocketFile) -> UnixListener {
     let mut has_warned = false;
     loop {
         match listen(path).await {
             Ok(listener) => {
+                let _ = file.0.set(path.to_owned());
                 if has_warned {
                     info!("listening on {}", path.display());
                 }
@@ -67,7 +83,7 @@ mod tests {
     use super::*;
 
     /// A folder of this test's own.
-    struct Folder(std::path::PathBuf);
+    struct Folder(PathBuf);
 
     impl Folder {
         fn new(name: &str) -> Self {
@@ -94,6 +110,21 @@ mod tests {
         drop(first);
         assert!(path.exists(), "it is left");
         listen(&path).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn an_agent_that_stops_removes_its_own_socket_and_no_other() {
+        let folder = Folder::new("socket-file");
+        let path = folder.0.join("probes");
+        let (file, other) = (SocketFile::default(), SocketFile::default());
+        let listener = bind(&path, &file).await;
+        let late = tokio::time::timeout(PAUSE / 50, bind(&path, &other)).await;
+        assert!(late.is_err(), "two agents have one socket");
+        other.remove();
+        assert!(path.exists(), "the other one's socket is removed");
+        file.remove();
+        assert!(!path.exists(), "it is left");
+        drop(listener);
     }
 
     #[tokio::test]
