@@ -29,6 +29,19 @@ impl Listen {
         Self::On(SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::LOCALHOST, 19_876)));
 }
 
+impl Listen {
+    /// Whether only one of the two can be listened on: they have the same port, and one has the other's
+    /// addresses.
+    #[must_use]
+    pub fn excludes(self, other: Self) -> bool {
+        let (Self::On(one), Self::On(other)) = (self, other) else { return false };
+        let has = |one: SocketAddr, other: SocketAddr| {
+            one.ip() == other.ip() || one.ip().is_unspecified() && one.is_ipv4() == other.is_ipv4()
+        };
+        one.port() == other.port() && one.port() != 0 && (has(one, other) || has(other, one))
+    }
+}
+
 /// Not an address to listen on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("it is no address: write it as ADDRESS:PORT, like 127.0.0.1:19876 or [::]:19876, or `off`")]
@@ -108,6 +121,24 @@ mod tests {
     #[test]
     fn the_default_is_the_port_that_the_docs_name_on_the_node_alone() {
         assert_eq!(Ok(Listen::DEFAULT), "127.0.0.1:19876".parse());
+    }
+
+    #[test]
+    fn addresses_exclude_each_other_where_one_has_the_port_of_the_other() {
+        let excludes = |one: &str, other: &str| {
+            let (one, other): (Listen, Listen) = (one.parse().unwrap(), other.parse().unwrap());
+            assert_eq!(one.excludes(other), other.excludes(one));
+            one.excludes(other)
+        };
+        assert!(excludes("127.0.0.1:19876", "127.0.0.1:19876"));
+        assert!(excludes("127.0.0.1:19876", "0.0.0.0:19876"));
+        assert!(excludes("[::1]:19876", "[::]:19876"));
+        assert!(!excludes("127.0.0.1:19876", "127.0.0.1:19877"));
+        assert!(!excludes("127.0.0.1:19876", "192.0.2.1:19876"));
+        // Whether these are one depends on net.ipv6.bindv6only.
+        assert!(!excludes("127.0.0.1:19876", "[::]:19876"));
+        assert!(!excludes("127.0.0.1:0", "127.0.0.1:0"));
+        assert!(!excludes("off", "off"));
     }
 
     #[test]

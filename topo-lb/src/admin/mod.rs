@@ -36,6 +36,7 @@ use axum::response::{IntoResponse as _, Response};
 use axum::routing::get;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::sync::{Semaphore, watch};
+use tracing::warn;
 
 use crate::inquiry::Desk;
 use crate::metrics::Figures;
@@ -103,9 +104,18 @@ pub fn start(options: &Options, sources: Sources) -> std::io::Result<SocketFile>
             door::serve(socket::bind(&path, &file).await, router, waiting).await;
         })?;
     }
+    let mut metrics_listen = options.metrics_listen;
+    if options.listen.excludes(metrics_listen) {
+        warn!(
+            "--metrics-listen {metrics_listen} is not served: --listen {} has that port; give \
+             --metrics-listen another port",
+            options.listen
+        );
+        metrics_listen = Listen::Off;
+    }
     let listeners = [
         ("http", "--listen", options.listen, PATHS),
-        ("metrics", "--metrics-listen", options.metrics_listen, METRICS),
+        ("metrics", "--metrics-listen", metrics_listen, METRICS),
     ];
     for (name, flag, listen, paths) in listeners {
         let Listen::On(address) = listen else { continue };
