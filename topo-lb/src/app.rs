@@ -193,7 +193,7 @@ async fn follow(
     datapath.copy_old_state();
     let mut kernel = Kernel::read(datapath.maps_directory())?;
     // Maps that take the places of others are empty.
-    known.standing.begin(attached && kernel.installed.placed().next().is_some());
+    known.write_gate.begin(attached && kernel.installed.placed().next().is_some());
     known
         .telemetry
         .left_before(kernel.left_before.iter().map(|(name, lack)| (&**name, lack.meanwhile)));

@@ -7,7 +7,7 @@ use crate::metrics::count;
 use crate::reconcile::Reconciler;
 use crate::source::Event;
 use crate::source::saved::Saver;
-use crate::standing::Standing;
+use crate::stale_write_gate::StaleWriteGate;
 use crate::telemetry::{Arrival, Telemetry};
 
 /// What is known of the cluster, how fresh it is, who saves it, and who is told.
@@ -15,7 +15,7 @@ pub struct Known {
     /// The cluster, and what follows from it.
     pub reconciler: Reconciler,
     /// How fresh it is.
-    pub standing: Standing,
+    pub write_gate: StaleWriteGate,
     /// Keeps it for the next start.
     pub saver: Saver,
     /// Tells others.
@@ -26,7 +26,7 @@ impl Known {
     /// Of one that knows nothing yet.
     #[must_use]
     pub fn new(reconciler: Reconciler, saver: Saver, telemetry: Telemetry) -> Self {
-        Self { reconciler, standing: Standing::default(), saver, telemetry }
+        Self { reconciler, write_gate: StaleWriteGate::default(), saver, telemetry }
     }
 
     /// Takes in what a source says; whether that was a listing of all objects of a kind, which takes
@@ -46,7 +46,7 @@ impl Known {
                 listed
             }
             Event::Freshness(freshness) => {
-                self.standing.observe(freshness);
+                self.write_gate.observe(freshness);
                 self.saver.observe(freshness);
                 self.telemetry.fresh(freshness);
                 false

@@ -31,6 +31,6 @@ pub mod readiness;
 pub mod reconcile;
 pub mod socket;
 pub mod source;
-pub mod standing;
+pub mod stale_write_gate;
 pub mod telemetry;
 pub mod topology;

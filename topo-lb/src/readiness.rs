@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::time::{Duration, SystemTime};
 
 use crate::source::Freshness;
-use crate::standing::in_words;
+use crate::stale_write_gate::in_words;
 
 /// Whether the hooks do what they must.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -18,7 +18,7 @@ use crate::metrics::refusals::Refusals;
 use crate::metrics::scrape::{CONTENT_TYPE, Counted, Scrape};
 use crate::readiness::{self, Condition};
 use crate::source::Freshness;
-use crate::standing::in_words;
+use crate::stale_write_gate::in_words;
 use crate::topology::Scope;
 
 /// An owner that has not moved for so long is stuck: the longest plan takes a few seconds.

@@ -92,7 +92,7 @@ async fn until_complete(
 /// Whether all Nodes are known that the first plan reads. If not, they are wanted.
 fn has_its_nodes(known: &mut Known, wanted: &mut WantedNodes) -> bool {
     let reconciler = &mut known.reconciler;
-    let is_saved = matches!(known.standing.freshness(), Freshness::AsOf(_));
+    let is_saved = matches!(known.write_gate.freshness(), Freshness::AsOf(_));
     if is_saved || reconciler.state().known_nodes() == KnownNodes::All {
         return true;
     }

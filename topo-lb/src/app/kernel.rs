@@ -90,7 +90,7 @@ impl Kernel {
     /// Plans, and carries out what was planned, until there is nothing to plan. Returns the number
     /// of steps done.
     pub(super) fn settle(&mut self, known: &mut Known) -> Result<usize, StoreError> {
-        if !known.standing.may_write() {
+        if !known.write_gate.may_write() {
             return Ok(0);
         }
         let reconciler = &mut known.reconciler;

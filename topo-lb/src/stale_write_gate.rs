@@ -8,7 +8,7 @@ use crate::source::Freshness;
 
 /// What the agent knows of its own knowledge.
 #[derive(Debug)]
-pub struct Standing {
+pub struct StaleWriteGate {
     freshness: Freshness,
     begun: bool,
     /// The kernel holds what the last agent wrote, which is no older than anything saved: nothing is
@@ -16,13 +16,13 @@ pub struct Standing {
     held: bool,
 }
 
-impl Default for Standing {
+impl Default for StaleWriteGate {
     fn default() -> Self {
         Self { freshness: Freshness::Live, begun: false, held: false }
     }
 }
 
-impl Standing {
+impl StaleWriteGate {
     /// Before anything is written: a state that is not live must not take the place of what an agent
     /// before has left in the kernel, `attached`.
     pub fn begin(&mut self, attached: bool) {
@@ -96,31 +96,31 @@ mod tests {
 
     #[test]
     fn nothing_is_written_over_what_is_attached_until_the_source_is_live() {
-        let mut standing = Standing::default();
-        standing.observe(Freshness::AsOf(SystemTime::now()));
-        standing.begin(true);
-        assert!(!standing.may_write());
-        standing.observe(Freshness::AsOf(SystemTime::now()));
-        assert!(!standing.may_write());
-        standing.observe(Freshness::Live);
-        assert!(standing.may_write());
-        standing.observe(Freshness::AsOf(SystemTime::now()));
-        assert!(standing.may_write(), "what came since is as good as what is attached");
+        let mut write_gate = StaleWriteGate::default();
+        write_gate.observe(Freshness::AsOf(SystemTime::now()));
+        write_gate.begin(true);
+        assert!(!write_gate.may_write());
+        write_gate.observe(Freshness::AsOf(SystemTime::now()));
+        assert!(!write_gate.may_write());
+        write_gate.observe(Freshness::Live);
+        assert!(write_gate.may_write());
+        write_gate.observe(Freshness::AsOf(SystemTime::now()));
+        assert!(write_gate.may_write(), "what came since is as good as what is attached");
     }
 
     #[test]
     fn what_was_saved_is_written_where_nothing_is_attached() {
-        let mut standing = Standing::default();
-        standing.observe(Freshness::AsOf(SystemTime::now()));
-        standing.begin(false);
-        assert!(standing.may_write());
+        let mut write_gate = StaleWriteGate::default();
+        write_gate.observe(Freshness::AsOf(SystemTime::now()));
+        write_gate.begin(false);
+        assert!(write_gate.may_write());
     }
 
     #[test]
     fn a_live_source_may_write_over_what_is_attached() {
-        let mut standing = Standing::default();
-        standing.begin(true);
-        assert!(standing.may_write());
+        let mut write_gate = StaleWriteGate::default();
+        write_gate.begin(true);
+        assert!(write_gate.may_write());
     }
 
     #[test]
