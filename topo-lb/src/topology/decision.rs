@@ -9,7 +9,7 @@ use crate::cluster::{Service, ServicePort, State};
 
 use super::candidate::{self, Candidate, Family, Stock};
 use super::cause::Cause;
-use super::evaluation::{Evaluation, Standing};
+use super::evaluation::{CandidateStatus, Evaluation};
 use super::keys;
 use super::label::{Absent, Here, Site, ZONE};
 use super::policy::{Policy, Rules};
@@ -232,9 +232,9 @@ impl<'a> Decision<'a> {
                 tiers: tiers(&done, here, &policy.rules),
                 wider: wider(&done, &policy.rules),
             });
-            for (candidate, standing) in done.candidates.iter().zip(&done.standings) {
+            for (candidate, status) in done.candidates.iter().zip(&done.statuses) {
                 let status = match bypass {
-                    None => status(candidate.site, *standing, &done, &policy.rules),
+                    None => endpoint_status(candidate.site, *status, &done, &policy.rules),
                     Some(_) => Status::LeftAlone,
                 };
                 endpoints.push(endpoint(candidate, here, status));
@@ -299,33 +299,37 @@ fn endpoint<'a>(candidate: &Candidate<'a>, here: Here<'a>, status: Status<'a>) -
     }
 }
 
-fn status<'a>(
+fn endpoint_status<'a>(
     site: Site<'a>,
-    standing: Standing,
+    status: CandidateStatus,
     done: &Evaluation<'a>,
     rules: &Rules<'a>,
 ) -> Status<'a> {
     let strings = |names: &'a [std::sync::Arc<str>]| names.iter().map(|name| &**name).collect();
-    match (standing, done.cause) {
-        (Standing::Chosen, cause) => Status::Chosen(cause),
-        (Standing::Wider, _) => Status::Wider(wider(done, rules).map_or("", |wider| wider.key)),
-        (Standing::Remote, _) => Status::Remote,
-        (Standing::Unusable, _) if !site.endpoint.terminating => Status::NotReady,
-        (Standing::Unusable, _) if site.endpoint.serving => Status::Draining,
-        (Standing::Unusable, _) => Status::Stopped,
-        (Standing::Passed, Cause::Key { key, .. }) => Status::Differs { key, own: site.label(key) },
-        (Standing::Passed, Cause::Pool(_)) => Status::OtherPool(site.pool()),
-        (Standing::Passed, Cause::HintedNode) => {
+    match (status, done.cause) {
+        (CandidateStatus::Chosen, cause) => Status::Chosen(cause),
+        (CandidateStatus::Wider, _) => {
+            Status::Wider(wider(done, rules).map_or("", |wider| wider.key))
+        }
+        (CandidateStatus::Remote, _) => Status::Remote,
+        (CandidateStatus::Unusable, _) if !site.endpoint.terminating => Status::NotReady,
+        (CandidateStatus::Unusable, _) if site.endpoint.serving => Status::Draining,
+        (CandidateStatus::Unusable, _) => Status::Stopped,
+        (CandidateStatus::Passed, Cause::Key { key, .. }) => {
+            Status::Differs { key, own: site.label(key) }
+        }
+        (CandidateStatus::Passed, Cause::Pool(_)) => Status::OtherPool(site.pool()),
+        (CandidateStatus::Passed, Cause::HintedNode) => {
             Status::HintedNodes(strings(site.endpoint.for_nodes()))
         }
-        (Standing::Passed, Cause::HintedZone(_)) => {
+        (CandidateStatus::Passed, Cause::HintedZone(_)) => {
             Status::HintedZones(strings(site.endpoint.for_zones()))
         }
-        (Standing::Passed, Cause::NoKey) => Status::NoKey(match rules {
+        (CandidateStatus::Passed, Cause::NoKey) => Status::NoKey(match rules {
             Rules::Keys(keys) => keys.keys.iter().map(|&key| (key, site.label(key))).collect(),
             Rules::OpenYurt { .. } | Rules::None => Vec::new(),
         }),
         // What is left chooses every usable endpoint, or by node.
-        (Standing::Passed, _) => Status::OtherNode,
+        (CandidateStatus::Passed, _) => Status::OtherNode,
     }
 }

@@ -13,7 +13,7 @@ use super::validation::ANY;
 
 /// What became of a candidate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Standing {
+pub(super) enum CandidateStatus {
     /// New connections go there.
     Chosen,
     /// New connections that spill go there.
@@ -31,7 +31,7 @@ pub(super) struct Evaluation<'a> {
     /// Sorted by address and port.
     pub(super) candidates: Vec<Candidate<'a>>,
     /// What became of each of them.
-    pub(super) standings: Vec<Standing>,
+    pub(super) statuses: Vec<CandidateStatus>,
     /// The policy is hints: there are some, and nothing forbids to look at them.
     pub(super) hinted: bool,
     pub(super) stock: Stock,
@@ -73,19 +73,19 @@ impl<'a> Evaluation<'a> {
             choose(rules, hinted, here, &candidates, &usable, stock)
         };
 
-        let mut standings = vec![Standing::Remote; candidates.len()];
-        let mut mark = |indices: &[usize], standing| {
-            indices.iter().for_each(|&index| standings[index] = standing);
+        let mut statuses = vec![CandidateStatus::Remote; candidates.len()];
+        let mut mark = |indices: &[usize], status| {
+            indices.iter().for_each(|&index| statuses[index] = status);
         };
-        mark(&near, Standing::Unusable);
-        mark(&usable, Standing::Passed);
-        mark(&picked.chosen, Standing::Chosen);
+        mark(&near, CandidateStatus::Unusable);
+        mark(&usable, CandidateStatus::Passed);
+        mark(&picked.chosen, CandidateStatus::Chosen);
         if let Some((_, members)) = &picked.wider {
-            mark(members, Standing::Wider);
+            mark(members, CandidateStatus::Wider);
         }
         Self {
             candidates,
-            standings,
+            statuses,
             hinted,
             stock,
             near: near.len(),
@@ -101,9 +101,12 @@ impl Evaluation<'_> {
     /// The candidates that the policy had to choose from, as indices.
     pub(super) fn usable(&self) -> Vec<usize> {
         let usable = |index: &usize| {
-            matches!(self.standings[*index], Standing::Chosen | Standing::Wider | Standing::Passed)
+            matches!(
+                self.statuses[*index],
+                CandidateStatus::Chosen | CandidateStatus::Wider | CandidateStatus::Passed
+            )
         };
-        (0..self.standings.len()).filter(usable).collect()
+        (0..self.statuses.len()).filter(usable).collect()
     }
 
     /// Index of the key that decided.

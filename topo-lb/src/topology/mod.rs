@@ -43,7 +43,7 @@ use crate::cluster::{Service, ServiceId, ServicePort, State};
 
 use candidate::{Candidate, Family};
 pub use decision::Decision;
-use evaluation::{Evaluation, Standing};
+use evaluation::{CandidateStatus, Evaluation};
 use label::Here;
 pub use node_labels::{reads_other_nodes, waits_for};
 use policy::Rules;
@@ -317,20 +317,20 @@ fn route(
 ) -> Route {
     let frontends = service.cluster_ips.iter().copied();
     let chosen = |wanted| {
-        let with = done.candidates.iter().zip(&done.standings);
-        with.filter(move |(_, standing)| **standing == wanted)
+        let with = done.candidates.iter().zip(&done.statuses);
+        with.filter(move |(_, status)| **status == wanted)
             .map(|(one, _)| Chosen::new(one.address, one.site.locality(here)))
             .collect()
     };
-    let left = |standing| !matches!(standing, Standing::Chosen | Standing::Wider);
+    let left = |status| !matches!(status, CandidateStatus::Chosen | CandidateStatus::Wider);
     Route {
         frontends: frontends.filter(|&address| Family::of(address) == family).collect(),
         port: port.port,
         protocol: port.protocol,
         verdict: if done.chosen == 0 { Verdict::Refuse } else { Verdict::Route },
         tier: done.tier(),
-        endpoints: chosen(Standing::Chosen),
-        wider: chosen(Standing::Wider),
+        endpoints: chosen(CandidateStatus::Chosen),
+        wider: chosen(CandidateStatus::Wider),
         spill: match (rules, done.wider) {
             (Rules::Keys(keys), Some(_)) => keys.spill.parts(),
             _ => 0,
@@ -340,8 +340,8 @@ fn route(
         serving: done
             .candidates
             .iter()
-            .zip(&done.standings)
-            .filter(|(one, standing)| left(**standing) && one.serves())
+            .zip(&done.statuses)
+            .filter(|(one, status)| left(**status) && one.serves())
             .map(|(one, _)| one.address)
             .collect(),
         name,
