@@ -34,7 +34,7 @@ const LISTEN: u32 = 30;
 
 /// What a packet from a client means for the connection that it belongs to.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Standing {
+pub(crate) enum EndpointCheck {
     /// It goes where the connection goes.
     Goes,
     /// The connection is over, or another one begins: this one is to be forgotten.
@@ -75,12 +75,12 @@ pub(crate) fn opens(protocol: u8, transport: &Transport) -> bool {
 
 /// What a packet that came from a client and has an entry is to do, as far as the entry tells.
 #[inline(always)]
-pub(crate) fn standing<F: Track>(
+pub(crate) fn check_endpoint<F: Track>(
     connection: NonNull<F::Connection>,
     protocol: u8,
     transport: &Transport,
     now: u64,
-) -> Standing {
+) -> EndpointCheck {
     let held = F::held(connection);
     // SAFETY: fields of a look-up's value, each by itself.
     let (kind, state, sequence) = unsafe {
@@ -88,26 +88,26 @@ pub(crate) fn standing<F: Track>(
     };
     let opens = opens(protocol, transport);
     if !is_alive(held, protocol, now) {
-        return Standing::Other;
+        return EndpointCheck::Other;
     }
     if kind & REPLY != 0 {
-        return Standing::Goes;
+        return EndpointCheck::Goes;
     }
     // A SYN that is sent again has its number again; any other one begins another connection.
     if protocol == TCP && opens && (transport.sequence != sequence || is_closed(state)) {
-        return Standing::Other;
+        return EndpointCheck::Other;
     }
     // SAFETY: as above.
     let (revision_then, last_used) =
         unsafe { (held.revision.read_volatile(), held.last_used.read_volatile()) };
     let may_be_silent = kind & ENDPOINT_GONE != 0 && (last_used ^ now) >> LISTEN != 0;
     if may_be_silent || revision_then != revision() {
-        return Standing::Doubtful;
+        return EndpointCheck::Doubtful;
     }
-    Standing::Goes
+    EndpointCheck::Goes
 }
 
-/// What becomes of a packet whose standing is doubtful, by what the maps say of its Service now.
+/// What becomes of a packet whose endpoint is doubtful, by what the maps say of its Service now.
 /// `asks`: the endpoint has to answer it.
 #[inline(always)]
 pub(crate) fn reconsider<F: Track>(
@@ -117,14 +117,14 @@ pub(crate) fn reconsider<F: Track>(
     opens: bool,
     asks: bool,
     now: u64,
-) -> Standing {
+) -> EndpointCheck {
     let held = F::held(connection);
     let current = revision();
-    // SAFETY: as in `standing`.
+    // SAFETY: as in `check_endpoint`.
     let (revision, kind) = unsafe { (held.revision.read_volatile(), held.kind.read_volatile()) };
     let mut is_gone = kind & ENDPOINT_GONE != 0;
     if revision != current {
-        // SAFETY: as in `standing`.
+        // SAFETY: as in `check_endpoint`.
         let service = unsafe { held.service.read_volatile() };
         let serves = {
             // SAFETY: a look-up's pointer.
@@ -136,21 +136,21 @@ pub(crate) fn reconsider<F: Track>(
         if opens {
             let now = peek::<F>(frontend);
             if !now.is_ours || now.service != service || !serves {
-                return Standing::Other;
+                return EndpointCheck::Other;
             }
         } else if protocol == TCP {
             is_gone = !serves;
             let kind = kind & !ENDPOINT_GONE;
-            // SAFETY: as in `standing`; another CPU that handles this connection writes the same.
+            // SAFETY: as in `check_endpoint`; another CPU that handles this connection writes the same.
             unsafe { held.kind.write_volatile(if serves { kind } else { kind | ENDPOINT_GONE }) };
         }
         // SAFETY: as above.
         unsafe { held.revision.write_volatile(current) };
     }
     if is_gone && asks && is_silent::<F>(connection, protocol, now) {
-        Standing::GivenUp
+        EndpointCheck::GivenUp
     } else {
-        Standing::Goes
+        EndpointCheck::Goes
     }
 }
 

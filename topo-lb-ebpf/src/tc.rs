@@ -13,7 +13,7 @@ use topo_lb_common::connection::{FRAGMENT_LIFETIME, FROM_CLIENT, HAIRPIN, TO_CLI
 
 use crate::answerers::is_foreign;
 use crate::clock::now;
-use crate::connection::{self, Chosen, Standing};
+use crate::connection::{self, Chosen, EndpointCheck};
 use crate::family::{V4, V6};
 use crate::packet::{ETHERNET, FIN, Header, RST, SYN, Shape, Transport, ports_of, transport};
 use crate::resolve::in_range;
@@ -204,9 +204,9 @@ fn from_client<F: Track>(skb: *mut __sk_buff, is_settled: bool) -> i32 {
         return without;
     };
     let now = now();
-    match connection::standing::<F>(found, header.protocol, &transport, now) {
-        Standing::Doubtful if !is_settled => step::DOUBTFUL,
-        Standing::Other => {
+    match connection::check_endpoint::<F>(found, header.protocol, &transport, now) {
+        EndpointCheck::Doubtful if !is_settled => step::DOUBTFUL,
+        EndpointCheck::Other => {
             connection::forget::<F>(&key, found, header.protocol);
             without
         }
@@ -240,11 +240,11 @@ fn reconsider<F: Track>(skb: *mut __sk_buff) -> i32 {
     // An acknowledgement alone is not answered.
     let asks = transport.payload != 0 || transport.flags & (SYN | FIN) != 0;
     match connection::reconsider::<F>(found, &frontend, header.protocol, opens, asks, now()) {
-        Standing::Other => {
+        EndpointCheck::Other => {
             connection::forget::<F>(&key, found, header.protocol);
             without
         }
-        Standing::GivenUp => {
+        EndpointCheck::GivenUp => {
             connection::forget::<F>(&key, found, header.protocol);
             step::RESET
         }
