@@ -38,7 +38,7 @@ use crate::metrics::Figures;
 use crate::plan::WhenFull;
 use crate::readiness::Proof;
 use crate::reconcile::Reconciler;
-use crate::socket::end::{self, Ender};
+use crate::socket::terminator::{self, SocketTerminator};
 use crate::source::kube::KubeTarget;
 use crate::source::saved::{self, Saver};
 use crate::source::{self, Event};
@@ -205,9 +205,9 @@ async fn follow(
     let root = &config.datapath.cgroup_root;
     precedence::watch(root, &config.tolerated, datapath.programs()?, say)
         .context("cannot start a thread")?;
-    let mut ender = ender(&config, &figures)?;
+    let mut terminator = terminator(&config, &figures)?;
     // What has gone while no agent ran. Only now the pins are those that the programs use.
-    ender.end(&kernel.take_gone());
+    terminator.end(&kernel.take_gone());
     let mut devices = Devices::follow(&config.devices, &mut datapath)?;
     known.telemetry.begin();
     if let Some(error) = unready {
@@ -239,7 +239,7 @@ async fn follow(
                         Finding::Over => drop(prove(&known.telemetry, &config)),
                     }
                     devices.attach(&mut datapath);
-                    ender.end(&[]);
+                    terminator.end(&[]);
                     continue;
                 }
                 Turn::Event(event) => {
@@ -266,7 +266,7 @@ async fn follow(
             }
             () = &mut stop => {
                 known.saver.finish(known.reconciler.snapshot()).await;
-                ender.finish();
+                terminator.finish();
                 socket_file.remove();
                 return Ok(());
             }
@@ -274,7 +274,7 @@ async fn follow(
         if let Some(settled) = retry.attempt(|| kernel.settle(&mut known)) {
             wanted.want(&known.reconciler);
             match settled {
-                Ok(_) => ender.end(&kernel.take_gone()),
+                Ok(_) => terminator.end(&kernel.take_gone()),
                 Err((error, pause)) => {
                     known.telemetry.failed(&error.to_string());
                     warn!(
@@ -327,13 +327,13 @@ fn telemetry(config: &Config) -> anyhow::Result<(Telemetry, admin::SocketFile)> 
 }
 
 /// Who ends sockets whose endpoint is gone.
-fn ender(config: &Config, figures: &Arc<Figures>) -> anyhow::Result<Ender> {
-    let options = end::Options {
+fn terminator(config: &Config, figures: &Arc<Figures>) -> anyhow::Result<SocketTerminator> {
+    let options = terminator::Options {
         pin_dir: config.datapath.pin_dir.clone(),
         cgroup_root: config.datapath.cgroup_root.clone(),
         tcp: config.terminate_tcp,
     };
-    Ender::start(options, Arc::clone(figures)).context("cannot start a thread")
+    SocketTerminator::start(options, Arc::clone(figures)).context("cannot start a thread")
 }
 
 /// Finds out whether the hooks fire, for readiness; some tens of milliseconds on a thread of its own.

@@ -17,7 +17,7 @@ use crate::datapath::object::Hook;
 use crate::datapath::overridden::{self, Tolerated};
 use crate::datapath::probe::{self, Feature, has_membarrier, kernel_release};
 use crate::datapath::self_probe;
-use crate::socket::end;
+use crate::socket::terminator;
 
 pub use crate::datapath::self_probe::child as probe_child;
 
@@ -244,7 +244,7 @@ fn membarrier() -> Finding {
 /// Whether connected sockets whose endpoint is gone can be ended.
 fn sockets(cgroup_root: &Path) -> Finding {
     let name = "sockets";
-    match end::look(cgroup_root) {
+    match terminator::look(cgroup_root) {
         Ok(()) => Finding::ok(name, "those whose endpoint is gone can be ended"),
         Err(obstacle) => Finding {
             name,

@@ -21,8 +21,8 @@
 //! not beside a UDP one. The socket is named by its cookie: none that took its place is hit.
 
 mod diag;
-pub mod end;
 mod holder;
 mod message;
 mod namespace;
 mod stale;
+pub mod terminator;

@@ -52,7 +52,7 @@ const STACK: usize = 256 * 1024;
 
 /// Takes what is gone.
 #[derive(Debug)]
-pub struct Ender {
+pub struct SocketTerminator {
     /// Room for one: what comes meanwhile is gathered here, and not there.
     queue: SyncSender<Stale>,
     backlog: Stale,
@@ -61,7 +61,7 @@ pub struct Ender {
     figures: Arc<Figures>,
 }
 
-impl Ender {
+impl SocketTerminator {
     /// Starts the thread. Where sockets cannot be ended, it says so once, and ends.
     ///
     /// # Errors
