@@ -29,7 +29,7 @@ use crate::datapath::load::{Datapath, Options};
 use crate::datapath::overridden::Tolerated;
 use crate::datapath::self_probe::{self, ProbeError};
 use crate::device::Pattern;
-use crate::events::publish::Teller;
+use crate::events::publish::EventPublisher;
 use crate::events::{self, counted};
 use crate::exclusion::Rules;
 use crate::heap;
@@ -293,17 +293,17 @@ async fn follow(
 fn telemetry(config: &Config) -> anyhow::Result<(Telemetry, admin::SocketFile)> {
     let figures = Arc::<Figures>::default();
     let mut has_listener = false;
-    let teller = match &config.source {
+    let publisher = match &config.source {
         // Without credentials nobody may write Events.
         Source::Manifests(_) | Source::Kube(KubeTarget::Server(_)) => {
-            Teller::silent(Arc::clone(&figures))
+            EventPublisher::silent(Arc::clone(&figures))
         }
         Source::Kube(target) => {
             has_listener = true;
-            Teller::start(target.clone(), Arc::clone(&config.node), Arc::clone(&figures))
+            EventPublisher::start(target.clone(), Arc::clone(&config.node), Arc::clone(&figures))
         }
     };
-    let telemetry = Telemetry::new(Arc::clone(&figures), teller);
+    let telemetry = Telemetry::new(Arc::clone(&figures), publisher);
     if has_listener {
         let pin_dir = config.datapath.pin_dir.clone();
         tokio::spawn(counted::follow(telemetry.desk(), pin_dir));

@@ -9,7 +9,7 @@ use tokio::sync::watch;
 use crate::cluster::Update;
 use crate::datapath::overridden::{self, Precedence};
 use crate::events::ledger::Ledger;
-use crate::events::publish::Teller;
+use crate::events::publish::EventPublisher;
 use crate::ignored;
 use crate::inquiry::{Desk, Question, Questions, View, desk};
 use crate::local;
@@ -32,7 +32,7 @@ pub struct Telemetry {
     desk: Desk,
     readiness: watch::Sender<Readiness>,
     ledger: Ledger,
-    teller: Teller,
+    publisher: EventPublisher,
     local: local::Told,
     ignored: ignored::Told,
     /// Changes that are on their way into the maps.
@@ -64,7 +64,7 @@ impl Arrival {
 impl Telemetry {
     /// Of an agent that has just started.
     #[must_use]
-    pub fn new(figures: Arc<Figures>, teller: Teller) -> Self {
+    pub fn new(figures: Arc<Figures>, publisher: EventPublisher) -> Self {
         let (desk, questions) = desk();
         Self {
             figures,
@@ -72,7 +72,7 @@ impl Telemetry {
             desk,
             readiness: watch::Sender::default(),
             ledger: Ledger::default(),
-            teller,
+            publisher,
             local: local::Told::default(),
             ignored: ignored::Told::new(Instant::now()),
             pending: Vec::new(),
@@ -175,7 +175,7 @@ impl Telemetry {
             }
             let mut news = self.ledger.look(reconciler, looked);
             news.extend(self.ledger.leave_out(reconciler));
-            self.teller.tell(news);
+            self.publisher.tell(news);
         }
         self.change(|readiness| readiness.stuck = None);
     }
@@ -224,7 +224,7 @@ impl Telemetry {
                 let _ = to.send(self.ledger.reasons(reconciler));
             }
             Question::Refused(counted) => {
-                self.teller.tell(self.ledger.counted(reconciler, &counted));
+                self.publisher.tell(self.ledger.counted(reconciler, &counted));
             }
         }
     }
@@ -280,7 +280,8 @@ endpoints: [{addresses: [10.1.1.1], nodeName: there}]
     #[test]
     fn a_service_that_waits_for_other_nodes_is_counted_though_nothing_is_written_for_it() {
         let figures = Arc::<Figures>::default();
-        let mut telemetry = Telemetry::new(Arc::clone(&figures), Teller::silent(Arc::default()));
+        let mut telemetry =
+            Telemetry::new(Arc::clone(&figures), EventPublisher::silent(Arc::default()));
         let mut reconciler = Reconciler::new("here".into(), Scope::All, false);
         let installed = Installed::new(Capacity::default());
         let mut settle = |update| {
@@ -299,7 +300,7 @@ endpoints: [{addresses: [10.1.1.1], nodeName: there}]
 
     /// Why Service ports are refused, of a cluster and with such maps.
     fn reasons(cluster: &str, capacity: Capacity) -> Vec<(String, Refusal)> {
-        let mut telemetry = Telemetry::new(Arc::default(), Teller::silent(Arc::default()));
+        let mut telemetry = Telemetry::new(Arc::default(), EventPublisher::silent(Arc::default()));
         let mut reconciler = Reconciler::new("here".into(), Scope::All, true);
         reconciler = reconciler.when_full(WhenFull::RefuseStrict);
         let installed = Installed::new(capacity);
@@ -333,7 +334,8 @@ endpoints: [{addresses: [10.1.1.1], nodeName: there}]
     #[test]
     fn an_annotation_of_a_service_that_is_ignored_is_a_trouble() {
         let figures = Arc::<Figures>::default();
-        let mut telemetry = Telemetry::new(Arc::clone(&figures), Teller::silent(Arc::default()));
+        let mut telemetry =
+            Telemetry::new(Arc::clone(&figures), EventPublisher::silent(Arc::default()));
         let mut reconciler = Reconciler::new("here".into(), Scope::All, false);
         let installed = Installed::new(Capacity::default());
         let mut settle = |cluster: &str| {

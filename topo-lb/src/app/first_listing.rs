@@ -112,7 +112,7 @@ mod tests {
     use futures::stream;
 
     use super::*;
-    use crate::events::publish::Teller;
+    use crate::events::publish::EventPublisher;
     use crate::reconcile::Reconciler;
     use crate::source::file;
     use crate::source::saved::Saver;
@@ -145,7 +145,7 @@ endpoints: [{addresses: [10.1.1.1], nodeName: m}]
         let all: Vec<_> = updates.map(Event::Update).chain([Event::Synced]).collect();
         let mut events: Events = Box::pin(stream::iter(all).chain(stream::pending()));
         let figures = Arc::default();
-        let telemetry = Telemetry::new(Arc::clone(&figures), Teller::silent(figures));
+        let telemetry = Telemetry::new(Arc::clone(&figures), EventPublisher::silent(figures));
         let reconciler = Reconciler::new("here".into(), Scope::All, false);
         let mut known = Known::new(reconciler, Saver::new(None), telemetry);
         let mut wanted = WantedNodes::default();

@@ -34,13 +34,13 @@ const CONTROLLER: &str = "topo-lb";
 
 /// Takes news, and never waits.
 #[derive(Clone, Debug)]
-pub struct Teller {
+pub struct EventPublisher {
     /// None where there is nobody to tell.
     sender: Option<mpsc::Sender<Vec<News>>>,
     figures: Arc<Figures>,
 }
 
-impl Teller {
+impl EventPublisher {
     /// One that tells nobody.
     #[must_use]
     pub fn silent(figures: Arc<Figures>) -> Self {
