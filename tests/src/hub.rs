@@ -52,12 +52,12 @@ struct Orders {
     over: bool,
 }
 
-type Desk = watch::Sender<Orders>;
+type OrderSender = watch::Sender<Orders>;
 
 /// The hub, on a thread of its own. Dropping it ends it.
 #[derive(Debug)]
 pub struct Hub {
-    desk: Arc<Desk>,
+    sender: Arc<OrderSender>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -68,9 +68,9 @@ impl Hub {
     /// It cannot listen.
     pub fn start(cluster: &Cluster, kubeconfig: &Path) -> Result<Self> {
         let netns = cluster.fabric().file().try_clone().context("a file can be duplicated")?;
-        let desk = Arc::new(Desk::new(Orders::default()));
+        let sender = Arc::new(OrderSender::new(Orders::default()));
         let (listening, heard) = std::sync::mpsc::channel();
-        let (kubeconfig, orders) = (kubeconfig.to_owned(), desk.clone());
+        let (kubeconfig, orders) = (kubeconfig.to_owned(), sender.clone());
         let thread = thread::Builder::new().name("hub".into()).spawn(move || {
             let runtime = enter(&netns);
             let outcome = runtime.and_then(|runtime| {
@@ -83,7 +83,7 @@ impl Hub {
             }
         });
         let thread = thread.context("cannot start the hub's thread")?;
-        let hub = Self { desk, thread: Some(thread) };
+        let hub = Self { sender, thread: Some(thread) };
         match heard.recv() {
             Ok(outcome) => outcome.map(|()| hub),
             Err(_) => bail!("the hub has ended before it was up"),
@@ -98,34 +98,34 @@ impl Hub {
 
     /// Breaks the next event of a watch of `resource` (`services`, say).
     pub fn break_next(&self, resource: &'static str, how: Break) {
-        self.desk.send_modify(|orders| orders.next = Some((resource, how)));
+        self.sender.send_modify(|orders| orders.next = Some((resource, how)));
     }
 
     /// How many events have been broken.
     #[must_use]
     pub fn broken(&self) -> usize {
-        self.desk.borrow().broken
+        self.sender.borrow().broken
     }
 
     /// Has what stalls go on.
     pub fn go_on(&self) {
-        self.desk.send_modify(|orders| orders.released += 1);
+        self.sender.send_modify(|orders| orders.released += 1);
     }
 
     /// Cuts every watch, and answers nobody until it is opened.
     pub fn shut(&self) {
-        self.desk.send_modify(|orders| orders.shut = true);
+        self.sender.send_modify(|orders| orders.shut = true);
     }
 
     /// Answers again.
     pub fn open(&self) {
-        self.desk.send_modify(|orders| orders.shut = false);
+        self.sender.send_modify(|orders| orders.shut = false);
     }
 }
 
 impl Drop for Hub {
     fn drop(&mut self) {
-        self.desk.send_modify(|orders| orders.over = true);
+        self.sender.send_modify(|orders| orders.over = true);
         if let Some(thread) = self.thread.take()
             && thread.join().is_err()
         {
@@ -143,7 +143,7 @@ fn enter(netns: &File) -> Result<tokio::runtime::Runtime> {
 
 async fn serve<E>(
     kubeconfig: &Path,
-    desk: Arc<Desk>,
+    sender: Arc<OrderSender>,
     up: impl FnOnce() -> Result<(), E>,
 ) -> Result<()> {
     let client = client(kubeconfig).await?;
@@ -151,22 +151,25 @@ async fn serve<E>(
     let listener = TcpListener::bind(address).await;
     let listener = listener.with_context(|| format!("cannot listen on {address}"))?;
     ensure!(up().is_ok(), "nobody waits for the hub");
-    let mut orders = desk.subscribe();
-    let router = Router::new().fallback(forward).with_state((client, desk));
+    let mut orders = sender.subscribe();
+    let router = Router::new().fallback(forward).with_state((client, sender));
     tokio::select! {
         outcome = axum::serve(listener, router) => outcome.context("the hub has failed"),
         _ = orders.wait_for(|orders| orders.over) => Ok(()),
     }
 }
 
-async fn forward(State((client, desk)): State<(Client, Arc<Desk>)>, request: Request) -> Response {
-    if desk.borrow().shut {
+async fn forward(
+    State((client, sender)): State<(Client, Arc<OrderSender>)>,
+    request: Request,
+) -> Response {
+    if sender.borrow().shut {
         return (StatusCode::SERVICE_UNAVAILABLE, "the hub is shut").into_response();
     }
     let resource = watched(&request);
     match ask(client, request).await {
         Ok(answer) => match resource {
-            Some(resource) => answer.map(|body| broken(body, resource, &desk)),
+            Some(resource) => answer.map(|body| broken(body, resource, &sender)),
             None => answer,
         },
         Err(error) => (StatusCode::BAD_GATEWAY, format!("{error:#}")).into_response(),
@@ -195,7 +198,7 @@ fn watched(request: &Request) -> Option<String> {
 /// A watch's answer on its way.
 struct Flow {
     resource: String,
-    desk: Arc<Desk>,
+    sender: Arc<OrderSender>,
     orders: watch::Receiver<Orders>,
     body: BodyDataStream,
     /// The second half of an event, and what becomes of it.
@@ -210,9 +213,9 @@ enum Rest {
     After(usize),
 }
 
-fn broken(body: Body, resource: String, desk: &Arc<Desk>) -> Body {
-    let (desk, orders) = (desk.clone(), desk.subscribe());
-    let flow = Flow { resource, desk, orders, body: body.into_data_stream(), rest: None };
+fn broken(body: Body, resource: String, sender: &Arc<OrderSender>) -> Body {
+    let (sender, orders) = (sender.clone(), sender.subscribe());
+    let flow = Flow { resource, sender, orders, body: body.into_data_stream(), rest: None };
     Body::from_stream(stream::unfold(flow, async |mut flow| {
         let frame = flow.next().await?;
         Some((frame, flow))
@@ -256,7 +259,7 @@ impl Flow {
     /// Takes the order for this watch, if there is one.
     fn order(&self) -> Option<Rest> {
         let mut taken = None;
-        self.desk.send_if_modified(|orders| {
+        self.sender.send_if_modified(|orders| {
             let mine = orders.next.filter(|(resource, _)| *resource == self.resource);
             let Some((_, how)) = mine else { return false };
             taken = Some(match how {

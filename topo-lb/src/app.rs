@@ -306,7 +306,7 @@ fn telemetry(config: &Config) -> anyhow::Result<(Telemetry, admin::SocketFile)> 
     let telemetry = Telemetry::new(Arc::clone(&figures), publisher);
     if has_listener {
         let pin_dir = config.datapath.pin_dir.clone();
-        tokio::spawn(counted::follow(telemetry.desk(), pin_dir));
+        tokio::spawn(counted::follow(telemetry.state_query(), pin_dir));
     }
     if let Source::Kube(target @ (KubeTarget::Kubeconfig(_) | KubeTarget::Inferred)) =
         &config.source
@@ -320,7 +320,7 @@ fn telemetry(config: &Config) -> anyhow::Result<(Telemetry, admin::SocketFile)> 
         pin_dir: config.datapath.pin_dir.clone(),
         figures,
         readiness: telemetry.readiness(),
-        desk: telemetry.desk(),
+        state_query: telemetry.state_query(),
     };
     let socket_file = admin::start(&config.admin, sources).context("cannot serve HTTP")?;
     Ok((telemetry, socket_file))

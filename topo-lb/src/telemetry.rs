@@ -11,13 +11,13 @@ use crate::datapath::overridden::{self, Precedence};
 use crate::events::ledger::Ledger;
 use crate::events::publish::EventPublisher;
 use crate::ignored;
-use crate::inquiry::{Desk, Question, Questions, View, desk};
 use crate::local;
 use crate::metrics::{Figures, count};
 use crate::plan::{Family, Installed, Meanwhile};
 use crate::readiness::{Proof, Readiness};
 use crate::reconcile::Reconciler;
 use crate::source::Freshness;
+use crate::state_query::{Question, Questions, StateQueryHandle, View, state_query};
 
 /// Changes whose time is taken at once; while the maps cannot be written, more may wait.
 const TIMED: usize = 4096;
@@ -29,7 +29,7 @@ pub struct Telemetry {
     pub figures: Arc<Figures>,
     /// What is asked.
     pub questions: Questions,
-    desk: Desk,
+    state_query: StateQueryHandle,
     readiness: watch::Sender<Readiness>,
     ledger: Ledger,
     publisher: EventPublisher,
@@ -65,11 +65,11 @@ impl Telemetry {
     /// Of an agent that has just started.
     #[must_use]
     pub fn new(figures: Arc<Figures>, publisher: EventPublisher) -> Self {
-        let (desk, questions) = desk();
+        let (state_query, questions) = state_query();
         Self {
             figures,
             questions,
-            desk,
+            state_query,
             readiness: watch::Sender::default(),
             ledger: Ledger::default(),
             publisher,
@@ -82,8 +82,8 @@ impl Telemetry {
 
     /// Where questions are put.
     #[must_use]
-    pub fn desk(&self) -> Desk {
-        self.desk.clone()
+    pub fn state_query(&self) -> StateQueryHandle {
+        self.state_query.clone()
     }
 
     /// Where it is seen how ready the agent is.

@@ -12,13 +12,13 @@ use serde::Serialize;
 use super::{Admin, plain};
 use crate::datapath::bpf::{OpenError, ReadError};
 use crate::events::concern::Refusal;
-use crate::inquiry::View;
 use crate::metrics::figures::PLANNED;
 use crate::metrics::refusals::Refusals;
 use crate::metrics::scrape::{CONTENT_TYPE, Counted, Scrape};
 use crate::readiness::{self, Condition};
 use crate::source::Freshness;
 use crate::stale_write_gate::in_words;
+use crate::state_query::View;
 use crate::topology::Scope;
 
 /// An owner that has not moved for so long is stuck: the longest plan takes a few seconds.
@@ -77,7 +77,7 @@ pub(super) async fn metrics(State(admin): State<Arc<Admin>>) -> Response {
 
 async fn scrape(admin: &Admin) -> Result<String, String> {
     // Whoever is too busy to say why is asked again by the next scrape.
-    let reasons = admin.sources.desk.reasons().await.ok();
+    let reasons = admin.sources.state_query.reasons().await.ok();
     let readiness = admin.sources.readiness.borrow().clone();
     let figures = Arc::clone(&admin.sources.figures);
     let remembered = Arc::clone(&admin.remembered);
@@ -155,7 +155,7 @@ pub(super) async fn state(State(admin): State<Arc<Admin>>, RawQuery(query): RawQ
     // Before all is listed nobody answers, and there is nothing to tell but that.
     let is_listed = admin.sources.readiness.borrow().listed;
     let view = match is_listed {
-        true => match admin.sources.desk.view().await {
+        true => match admin.sources.state_query.view().await {
             Ok(view) => Some(view),
             Err(busy) => return plain(StatusCode::SERVICE_UNAVAILABLE, busy.to_string()),
         },

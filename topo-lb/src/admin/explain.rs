@@ -18,7 +18,7 @@ use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use super::answers::{in_background, json};
 use super::{Admin, plain};
 use crate::cluster::ServiceId;
-use crate::inquiry::View;
+use crate::state_query::View;
 use crate::topology::Scope;
 use crate::{explain, heap};
 
@@ -47,7 +47,7 @@ pub(super) async fn answer(
         let sentence = "another explanation is being made: try again";
         return plain(StatusCode::SERVICE_UNAVAILABLE, sentence.to_owned());
     };
-    let view = match admin.sources.desk.view().await {
+    let view = match admin.sources.state_query.view().await {
         Ok(view) => view,
         Err(busy) => return plain(StatusCode::SERVICE_UNAVAILABLE, busy.to_string()),
     };

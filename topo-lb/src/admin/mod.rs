@@ -38,9 +38,9 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::sync::{Semaphore, watch};
 use tracing::warn;
 
-use crate::inquiry::Desk;
 use crate::metrics::Figures;
 use crate::readiness::Readiness;
+use crate::state_query::StateQueryHandle;
 use crate::topology::Scope;
 
 pub use listen::{Listen, ListenError};
@@ -60,7 +60,7 @@ pub struct Sources {
     /// How ready it is.
     pub readiness: watch::Receiver<Readiness>,
     /// Where the owner of the state is asked.
-    pub desk: Desk,
+    pub state_query: StateQueryHandle,
 }
 
 /// The same, and what answers have in common.

@@ -8,10 +8,10 @@ use tokio::sync::watch;
 
 use super::*;
 use crate::cluster::{ServiceId, State};
-use crate::inquiry::{Question, Questions, View, desk};
 use crate::plan::{Lack, Meanwhile, Shortage};
 use crate::readiness::Proof;
 use crate::source::file;
+use crate::state_query::{Question, Questions, View, state_query};
 
 const CLUSTER: &str = "---
 {apiVersion: v1, kind: Node, metadata: {name: here}}
@@ -71,7 +71,7 @@ async fn served() -> Served {
 
 /// What answers are made of, its readiness, and how many scrapes there were.
 fn admin() -> (Arc<Admin>, watch::Sender<Readiness>, Arc<AtomicUsize>) {
-    let (desk, questions) = desk();
+    let (state_query, questions) = state_query();
     let scrapes = Arc::<AtomicUsize>::default();
     tokio::spawn(own(questions, Arc::clone(&scrapes)));
     let (readiness, receiver) = watch::channel(Readiness {
@@ -88,7 +88,7 @@ fn admin() -> (Arc<Admin>, watch::Sender<Readiness>, Arc<AtomicUsize>) {
         pin_dir: "/no/such/pins".into(),
         figures,
         readiness: receiver,
-        desk,
+        state_query,
     });
     (Arc::new(admin), readiness, scrapes)
 }

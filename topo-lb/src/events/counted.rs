@@ -10,7 +10,7 @@ use tracing::debug;
 
 use super::concern::Refusal;
 use crate::datapath::traffic;
-use crate::inquiry::Desk;
+use crate::state_query::StateQueryHandle;
 
 /// How often the counters are read, if any Service port refuses.
 const INTERVAL: Duration = Duration::from_secs(60);
@@ -43,12 +43,12 @@ impl Counts {
 }
 
 /// Looks for ever, and has the owner of the state tell what was refused.
-pub async fn follow(desk: Desk, pin_dir: PathBuf) {
+pub async fn follow(state_query: StateQueryHandle, pin_dir: PathBuf) {
     let mut counts = Counts::default();
     loop {
         tokio::time::sleep(INTERVAL).await;
         // Who is busy is asked again in a minute.
-        let Ok(reasons) = desk.reasons().await else { continue };
+        let Ok(reasons) = state_query.reasons().await else { continue };
         let refusing: BTreeMap<_, _> = reasons
             .into_iter()
             .filter(|(_, why)| matches!(why, Refusal::Policy | Refusal::Local))
@@ -65,7 +65,7 @@ pub async fn follow(desk: Desk, pin_dir: PathBuf) {
             Ok(Ok(counted)) => {
                 let grown = counts.look(counted, Instant::now());
                 if !grown.is_empty() {
-                    desk.refused(grown);
+                    state_query.refused(grown);
                 }
             }
             Ok(Err(error)) => debug!("refused connections cannot be counted: {error}"),

@@ -42,16 +42,16 @@ pub enum Question {
 
 /// Where questions are put.
 #[derive(Clone, Debug)]
-pub struct Desk(mpsc::Sender<Question>);
+pub struct StateQueryHandle(mpsc::Sender<Question>);
 
 /// Where the owner finds them.
 pub type Questions = mpsc::Receiver<Question>;
 
 /// A desk, and its other side.
 #[must_use]
-pub fn desk() -> (Desk, Questions) {
+pub fn state_query() -> (StateQueryHandle, Questions) {
     let (sender, questions) = mpsc::channel(WAITING);
-    (Desk(sender), questions)
+    (StateQueryHandle(sender), questions)
 }
 
 /// The owner does not answer: it is busy, has not begun, or is gone.
@@ -59,7 +59,7 @@ pub fn desk() -> (Desk, Questions) {
 #[error("the agent is busy: it did not answer within {} s; try again", PATIENCE.as_secs())]
 pub struct Busy;
 
-impl Desk {
+impl StateQueryHandle {
     /// Asks what the owner knows.
     ///
     /// # Errors
