@@ -10,8 +10,8 @@ use ::kube::config::{Config, KubeConfigOptions, Kubeconfig, KubeconfigError};
 use serde::{Deserialize, Serialize};
 
 use super::KubeError;
-use super::pulse::Pulse;
 use super::session::Session;
+use super::watch_health::WatchHealth;
 use crate::cluster::Update;
 use crate::source::object::Kind;
 
@@ -81,8 +81,8 @@ impl Server {
         self.session.routes.observe(update);
     }
 
-    pub(super) const fn pulse(&self) -> &Pulse {
-        &self.session.pulse
+    pub(super) const fn watch_health(&self) -> &WatchHealth {
+        &self.session.watch_health
     }
 
     /// How long the server wants the next request about `kind` to wait, if it said so last.

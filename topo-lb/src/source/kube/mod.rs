@@ -12,13 +12,13 @@ mod error;
 mod items;
 mod listing;
 mod pods;
-mod pulse;
 mod reach;
 mod reflect;
 mod resource;
 mod session;
-mod together;
 mod watch;
+mod watch_aggregator;
+mod watch_health;
 
 pub use connect::{Identity, KubeTarget, Server, connect};
 pub use error::KubeError;

@@ -18,7 +18,7 @@ use super::backoff::random;
 use super::bootstrap::Routes;
 use super::connect::{KubeTarget, Timing, config, url};
 use super::dial::Dial;
-use super::pulse::{Open, Pulse};
+use super::watch_health::{Open, WatchHealth};
 use super::{KubeError, error};
 use crate::source::object::Kind;
 
@@ -28,7 +28,7 @@ pub(super) struct Session {
     target: KubeTarget,
     pub(super) timing: Timing,
     pub(super) routes: Routes,
-    pub(super) pulse: Pulse,
+    pub(super) watch_health: WatchHealth,
     current: Arc<Mutex<Current>>,
 }
 
@@ -62,7 +62,7 @@ impl Session {
             made: Instant::now(),
             retry_after: RetryAfter::new(),
         }));
-        Ok(Self { target, timing, routes, pulse: Pulse::new(timing.grace), current })
+        Ok(Self { target, timing, routes, watch_health: WatchHealth::new(timing.grace), current })
     }
 
     /// For requests by this session.
@@ -107,7 +107,7 @@ impl Session {
             }
             Ok(response) => {
                 let began = watched.filter(|_| response.status().is_success());
-                Ok((response, began.map(|kind| self.pulse.open(kind))))
+                Ok((response, began.map(|kind| self.watch_health.open(kind))))
             }
             Err(failure) => {
                 self.routes.turn(Instant::now());

@@ -12,7 +12,7 @@ use super::listing::is_missing;
 use super::reach::{Nodes, Reach};
 use super::reflect::{Change, Failure, Query, changes};
 use super::resource::{Kept, Name, Watched};
-use super::together::{Failing, Said, Together, beats};
+use super::watch_aggregator::{Failing, WatchAggregator, WatchReport, beats};
 use super::{KubeError, Server};
 use crate::cluster::{KnownNodes, Node, Service, Slice, Update};
 use crate::source::Event;
@@ -41,11 +41,11 @@ pub fn follow(server: Server, nodes: Nodes) -> impl Stream<Item = Event> + Send 
         Watch::<Node>::new(server.clone(), Reach::of(nodes)).said().boxed(),
         Watch::<Slice>::new(server.clone(), Reach::all()).said().boxed(),
         Watch::<Service>::new(server.clone(), Reach::all()).said().boxed(),
-        beats(server.pulse().clone()).boxed(),
+        beats(server.watch_health().clone()).boxed(),
     ];
-    let mut all = Together::new(server.timing().settling);
+    let mut all = WatchAggregator::new(server.timing().settling);
     stream::select_all(said).flat_map(move |said| {
-        if let Said::Event(Event::Update(update)) = &said {
+        if let WatchReport::Event(Event::Update(update)) = &said {
             server.observe(update);
         }
         stream::iter(all.take(said))
@@ -67,7 +67,7 @@ struct Watch<T: Kept> {
     listed: Vec<Name>,
     /// What was said of single objects, by namespace and name.
     wrong: HashMap<Name, String>,
-    waiting: VecDeque<Said>,
+    waiting: VecDeque<WatchReport>,
     /// All objects were listed once.
     had_contact: bool,
     /// Attempts in a row that failed.
@@ -99,11 +99,11 @@ impl<T: Kept> Watch<T> {
         }
     }
 
-    fn said(self) -> impl Stream<Item = Said> + Send {
+    fn said(self) -> impl Stream<Item = WatchReport> + Send {
         stream::unfold(self, async |mut watch| Some((watch.next().await, watch)))
     }
 
-    async fn next(&mut self) -> Said {
+    async fn next(&mut self) -> WatchReport {
         loop {
             if let Some(said) = self.waiting.pop_front() {
                 return said;
@@ -150,21 +150,21 @@ impl<T: Kept> Watch<T> {
                 self.unknown = 0;
                 self.had_contact = true;
                 self.reach.listed();
-                self.server.pulse().listed(T::KIND);
+                self.server.watch_health().listed(T::KIND);
                 let listed = std::mem::take(&mut self.listed);
                 let all = Event::Update(T::all(Vec::new(), listed));
                 let known = Event::Update(Update::KnownNodes(self.reach.now()));
                 match (T::KIND, self.reach.now()) {
                     // Nobody must take the others for gone.
                     (Kind::Node, KnownNodes::Own) => {
-                        self.waiting.extend([known, all].map(Said::Event))
+                        self.waiting.extend([known, all].map(WatchReport::Event))
                     }
                     (Kind::Node, KnownNodes::All) => {
-                        self.waiting.extend([all, known].map(Said::Event))
+                        self.waiting.extend([all, known].map(WatchReport::Event))
                     }
                     _ => self.say(all),
                 }
-                self.waiting.push_back(Said::Listed(T::KIND));
+                self.waiting.push_back(WatchReport::Listed(T::KIND));
             }
             Change::Applied(object) => {
                 if let Some(object) = self.read(object) {
@@ -199,7 +199,7 @@ impl<T: Kept> Watch<T> {
     }
 
     fn say(&mut self, event: Event) {
-        self.waiting.push_back(Said::Event(event));
+        self.waiting.push_back(WatchReport::Event(event));
     }
 
     async fn failed(&mut self, failure: &Failure) {
@@ -213,7 +213,7 @@ impl<T: Kept> Watch<T> {
         }
         if matches!(failure, Failure::Short) {
             // That this one was open is no success.
-            self.opened = (self.opened + 1).min(self.server.pulse().opened(T::KIND));
+            self.opened = (self.opened + 1).min(self.server.watch_health().opened(T::KIND));
         }
         self.pause(error);
         let fell_back = self.reach.fall_back();
@@ -253,14 +253,14 @@ impl<T: Kept> Watch<T> {
             }),
         };
         match trouble {
-            Some(failing) => self.waiting.push_back(Said::Failing(failing)),
+            Some(failing) => self.waiting.push_back(WatchReport::Failing(failing)),
             None => tracing::debug!("watching {} again: {failure:?}", T::resource()),
         }
     }
 
     /// Has the next attempt wait, for as long as the server says at least.
     fn pause(&mut self, error: Option<&::kube::Error>) {
-        let opened = self.server.pulse().opened(T::KIND);
+        let opened = self.server.watch_health().opened(T::KIND);
         if opened != std::mem::replace(&mut self.opened, opened) {
             // A watch was open in between, even though nothing came by it.
             self.failures = 0;
@@ -308,7 +308,7 @@ impl<T: Kept> Watch<T> {
             );
             if self.unknown == T::VERSIONS.len() {
                 let failing = Failing { trouble, overload: None, passing_since: None };
-                self.waiting.push_back(Said::Failing(failing));
+                self.waiting.push_back(WatchReport::Failing(failing));
             } else {
                 tokio::time::sleep(MISSING_PAUSE).await;
             }
@@ -378,12 +378,15 @@ mod tests {
     }
 
     /// The pauses between two attempts, for ten minutes from the first failure on; and what is said.
-    async fn pauses(watch: Watch<Service>, mut all: Together) -> (Vec<Duration>, Vec<Event>) {
+    async fn pauses(
+        watch: Watch<Service>,
+        mut all: WatchAggregator,
+    ) -> (Vec<Duration>, Vec<Event>) {
         let (until, mut last) = (Instant::now() + MINUTES, None);
         let (mut pauses, mut said) = (Vec::new(), Vec::new());
         let mut watch = std::pin::pin!(watch.said());
         while let Ok(Some(one)) = tokio::time::timeout_at(until, watch.next()).await {
-            if matches!(one, Said::Failing(_)) {
+            if matches!(one, WatchReport::Failing(_)) {
                 let now = Instant::now();
                 pauses.extend(last.replace(now).map(|before| now - before));
             }
@@ -399,7 +402,7 @@ mod tests {
             Err(Failure::List(::kube::Error::Service(refused.into())))
         };
         let watch = watch(stream::repeat_with(nobody)).await;
-        let (pauses, said) = pauses(watch, Together::new(Duration::ZERO)).await;
+        let (pauses, said) = pauses(watch, WatchAggregator::new(Duration::ZERO)).await;
         let longest = pauses.iter().max().unwrap();
         assert!(*longest <= Duration::from_millis(3_002), "{longest:?}");
         // Half of a pause is chance: it takes 1.5 s to 3 s.
@@ -417,7 +420,7 @@ mod tests {
             Err(Failure::Begin(refused(code, number)))
         });
         let watch = watch(listed.chain(refusals)).await;
-        let (pauses, said) = pauses(watch, Together::new(Duration::from_secs(20))).await;
+        let (pauses, said) = pauses(watch, WatchAggregator::new(Duration::from_secs(20))).await;
         let longest = pauses.iter().max().unwrap();
         assert!(*longest <= Duration::from_millis(8_002), "{longest:?}");
         // Half of a pause is chance: it takes 4 s to 8 s, and the first few are shorter.
@@ -434,7 +437,7 @@ mod tests {
             Err(Failure::Begin(::kube::Error::Service(refused.into())))
         };
         let watch = watch(listed.chain(stream::repeat_with(nobody))).await;
-        let (pauses, _) = pauses(watch, Together::new(Duration::ZERO)).await;
+        let (pauses, _) = pauses(watch, WatchAggregator::new(Duration::ZERO)).await;
         let longest = pauses.iter().max().unwrap();
         assert!((8..=30).contains(&longest.as_secs()), "{longest:?}");
         // They take 15 s to 30 s, and the first few are shorter.
@@ -451,7 +454,7 @@ mod tests {
         let mut said = std::pin::pin!(watch.said());
         let mut listings = 0;
         while listings < 2 {
-            listings += usize::from(matches!(said.next().await, Some(Said::Listed(_))));
+            listings += usize::from(matches!(said.next().await, Some(WatchReport::Listed(_))));
         }
         assert!(begun.elapsed() > MINUTES / 2, "{:?} for 40 watches", begun.elapsed());
     }

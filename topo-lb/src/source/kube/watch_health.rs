@@ -24,7 +24,7 @@ struct Seen {
 
 /// What can be said now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Verdict {
+pub(super) enum Health {
     /// This.
     Is(Freshness),
     /// Nothing new, unless nothing happens until then.
@@ -33,7 +33,7 @@ pub(super) enum Verdict {
 
 /// The three watches of one API server. Clones are of one pulse.
 #[derive(Clone, Debug)]
-pub(super) struct Pulse(Arc<Inner>);
+pub(super) struct WatchHealth(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
@@ -46,11 +46,11 @@ struct Inner {
 /// An open watch, until it is dropped.
 #[derive(Debug)]
 pub(super) struct Open {
-    pulse: Pulse,
+    watch_health: WatchHealth,
     kind: Kind,
 }
 
-impl Pulse {
+impl WatchHealth {
     /// Of three watches that are still to begin; one that is closed for less than `grace` is no news.
     pub(super) fn new(grace: Duration) -> Self {
         Self(Arc::new(Inner { grace, seen: Mutex::default(), moved: Notify::new() }))
@@ -65,7 +65,7 @@ impl Pulse {
         one.heard = Some(SystemTime::now());
         drop(seen);
         self.0.moved.notify_one();
-        Open { pulse: self.clone(), kind }
+        Open { watch_health: self.clone(), kind }
     }
 
     /// All of `kind` has been listed: its watch is to begin.
@@ -89,8 +89,8 @@ impl Pulse {
     }
 
     /// What can be said of all of them.
-    pub(super) fn verdict(&self, now: Instant) -> Verdict {
-        verdict(&self.lock(), self.0.grace, now)
+    pub(super) fn health(&self, now: Instant) -> Health {
+        health(&self.lock(), self.0.grace, now)
     }
 
     fn lock(&self) -> MutexGuard<'_, [Seen; 3]> {
@@ -102,18 +102,18 @@ impl Pulse {
 impl Open {
     /// Something came.
     pub(super) fn heard(&self) {
-        self.pulse.lock()[index(self.kind)].heard = Some(SystemTime::now());
+        self.watch_health.lock()[index(self.kind)].heard = Some(SystemTime::now());
     }
 }
 
 impl Drop for Open {
     fn drop(&mut self) {
-        let mut seen = self.pulse.lock();
+        let mut seen = self.watch_health.lock();
         let one = &mut seen[index(self.kind)];
         one.open -= 1;
         one.closed = Some(Instant::now());
         drop(seen);
-        self.pulse.0.moved.notify_one();
+        self.watch_health.0.moved.notify_one();
     }
 }
 
@@ -127,9 +127,9 @@ const fn index(kind: Kind) -> usize {
 
 /// All open is live. Once one is closed for longer than `grace`, it is as of when the first of those
 /// that are closed was heard of.
-fn verdict(seen: &[Seen; 3], grace: Duration, now: Instant) -> Verdict {
+fn health(seen: &[Seen; 3], grace: Duration, now: Instant) -> Health {
     if seen.iter().all(|one| one.open > 0) {
-        return Verdict::Is(Freshness::Live);
+        return Health::Is(Freshness::Live);
     }
     // One that never was to begin has yet to be.
     let closed = seen.iter().filter(|one| one.open == 0);
@@ -137,12 +137,12 @@ fn verdict(seen: &[Seen; 3], grace: Duration, now: Instant) -> Verdict {
     let (Some(until), Some(heard)) =
         (closed.clone().map(|(until, _)| until).min(), closed.map(|(_, heard)| heard).min())
     else {
-        return Verdict::Unclear(None);
+        return Health::Unclear(None);
     };
     if now < until {
-        return Verdict::Unclear(Some(until));
+        return Health::Unclear(Some(until));
     }
-    Verdict::Is(Freshness::AsOf(heard))
+    Health::Is(Freshness::AsOf(heard))
 }
 
 #[cfg(test)]
@@ -159,16 +159,16 @@ mod tests {
     #[test]
     fn it_is_live_while_all_watches_are_open() {
         let now = Instant::now();
-        assert_eq!(verdict(&[seen(1, None, 0); 3], GRACE, now), Verdict::Is(Freshness::Live));
+        assert_eq!(health(&[seen(1, None, 0); 3], GRACE, now), Health::Is(Freshness::Live));
         let one_missing = [seen(1, None, 0), seen(1, None, 0), Seen::default()];
-        assert_eq!(verdict(&one_missing, GRACE, now), Verdict::Unclear(None));
+        assert_eq!(health(&one_missing, GRACE, now), Health::Unclear(None));
     }
 
     #[test]
     fn a_watch_that_is_closed_for_a_moment_is_no_news() {
         let now = Instant::now();
         let all = [seen(1, None, 9), seen(0, Some(now), 5), seen(0, Some(now + GRACE), 3)];
-        assert_eq!(verdict(&all, GRACE, now), Verdict::Unclear(Some(now + GRACE)));
+        assert_eq!(health(&all, GRACE, now), Health::Unclear(Some(now + GRACE)));
     }
 
     #[test]
@@ -176,19 +176,19 @@ mod tests {
         let now = Instant::now();
         let all = [seen(1, None, 1), seen(0, Some(now), 5), seen(0, Some(now), 3)];
         let heard = SystemTime::UNIX_EPOCH + Duration::from_secs(3);
-        assert_eq!(verdict(&all, GRACE, now + GRACE), Verdict::Is(Freshness::AsOf(heard)));
+        assert_eq!(health(&all, GRACE, now + GRACE), Health::Is(Freshness::AsOf(heard)));
     }
 
     #[test]
     fn a_watch_that_is_open_twice_is_open_until_both_are_closed() {
-        let pulse = Pulse::new(GRACE);
+        let watch_health = WatchHealth::new(GRACE);
         let all: Vec<_> =
-            [Kind::Node, Kind::Slice, Kind::Service].map(|kind| pulse.open(kind)).into();
-        let again = pulse.open(Kind::Node);
+            [Kind::Node, Kind::Slice, Kind::Service].map(|kind| watch_health.open(kind)).into();
+        let again = watch_health.open(Kind::Node);
         drop(again);
-        assert_eq!(pulse.verdict(Instant::now()), Verdict::Is(Freshness::Live));
+        assert_eq!(watch_health.health(Instant::now()), Health::Is(Freshness::Live));
         drop(all);
-        assert!(matches!(pulse.verdict(Instant::now()), Verdict::Unclear(Some(_))));
-        assert_eq!(pulse.opened(Kind::Node), 2);
+        assert!(matches!(watch_health.health(Instant::now()), Health::Unclear(Some(_))));
+        assert_eq!(watch_health.opened(Kind::Node), 2);
     }
 }

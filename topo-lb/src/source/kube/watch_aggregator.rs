@@ -6,7 +6,7 @@ use std::time::Duration;
 use futures::{Stream, stream};
 use tokio::time::{Instant, sleep_until};
 
-use super::pulse::{Pulse, Verdict};
+use super::watch_health::{Health, WatchHealth};
 use crate::source::object::Kind;
 use crate::source::{Event, Freshness};
 
@@ -18,14 +18,14 @@ const TROUBLE_OVER: Duration = Duration::from_secs(180);
 const FAMILIAR: u32 = 3;
 
 /// What the watch of one kind says.
-pub(super) enum Said {
+pub(super) enum WatchReport {
     Event(Event),
     /// All objects of this kind have been listed.
     Listed(Kind),
     /// The server does not serve as it should.
     Failing(Failing),
     /// How fresh what is known is, as far as that can be said.
-    Beat(Verdict),
+    Beat(Health),
 }
 
 /// A server that does not serve as it should.
@@ -39,26 +39,26 @@ pub(super) struct Failing {
 }
 
 /// What can be said of the pulse, whenever that may have changed.
-pub(super) fn beats(pulse: Pulse) -> impl Stream<Item = Said> + Send {
-    stream::unfold((pulse, None::<Instant>), async |(pulse, until)| {
+pub(super) fn beats(watch_health: WatchHealth) -> impl Stream<Item = WatchReport> + Send {
+    stream::unfold((watch_health, None::<Instant>), async |(watch_health, until)| {
         match until {
             Some(until) => tokio::select! {
-                () = pulse.moved() => {}
+                () = watch_health.moved() => {}
                 () = sleep_until(until) => {}
             },
-            None => pulse.moved().await,
+            None => watch_health.moved().await,
         }
-        let verdict = pulse.verdict(Instant::now());
-        let until = match verdict {
-            Verdict::Unclear(until) => until,
-            Verdict::Is(_) => None,
+        let health = watch_health.health(Instant::now());
+        let until = match health {
+            Health::Unclear(until) => until,
+            Health::Is(_) => None,
         };
-        Some((Said::Beat(verdict), (pulse, until)))
+        Some((WatchReport::Beat(health), (watch_health, until)))
     })
 }
 
 /// What the three watches have said.
-pub(super) struct Together {
+pub(super) struct WatchAggregator {
     listed: BTreeSet<Kind>,
     /// Known from the first complete listing on.
     freshness: Option<Freshness>,
@@ -79,15 +79,15 @@ fn is_news(before: Freshness, now: Freshness) -> bool {
     }
 }
 
-impl Together {
+impl WatchAggregator {
     pub(super) fn new(settling: Duration) -> Self {
         Self { listed: BTreeSet::new(), freshness: None, settling, troubles: HashMap::new() }
     }
 
-    pub(super) fn take(&mut self, said: Said) -> Vec<Event> {
+    pub(super) fn take(&mut self, said: WatchReport) -> Vec<Event> {
         match said {
-            Said::Event(event) => vec![event],
-            Said::Listed(kind) => {
+            WatchReport::Event(event) => vec![event],
+            WatchReport::Listed(kind) => {
                 self.listed.insert(kind);
                 let complete = [Kind::Node, Kind::Slice, Kind::Service]
                     .iter()
@@ -98,14 +98,14 @@ impl Together {
                 self.freshness = Some(Freshness::Live);
                 vec![Event::Synced, Event::Freshness(Freshness::Live)]
             }
-            Said::Beat(Verdict::Is(freshness))
+            WatchReport::Beat(Health::Is(freshness))
                 if self.freshness.is_some_and(|before| is_news(before, freshness)) =>
             {
                 self.freshness = Some(freshness);
                 vec![Event::Freshness(freshness)]
             }
-            Said::Beat(_) => Vec::new(),
-            Said::Failing(failing) => {
+            WatchReport::Beat(_) => Vec::new(),
+            WatchReport::Failing(failing) => {
                 self.meet(failing, Instant::now()).map(Event::Trouble).into_iter().collect()
             }
         }
@@ -141,7 +141,7 @@ mod tests {
     /// Whether a trouble that is met at these seconds is said, each time; it may pass where the second
     /// since when is given, too.
     fn said(met: &[(u64, Option<u64>)]) -> Vec<bool> {
-        let (mut all, start) = (Together::new(SETTLING), Instant::now());
+        let (mut all, start) = (WatchAggregator::new(SETTLING), Instant::now());
         let at = |second| start + Duration::from_secs(second);
         let meet = |(second, since): &(u64, Option<u64>)| {
             let failing = Failing {
@@ -162,7 +162,7 @@ mod tests {
 
     #[test]
     fn a_server_that_cannot_serve_is_said_once_whatever_its_words() {
-        let (mut all, now) = (Together::new(SETTLING), Instant::now());
+        let (mut all, now) = (WatchAggregator::new(SETTLING), Instant::now());
         let said = [429, 503, 500].map(|status| {
             let trouble = format!("it answers {status}");
             let failing = Failing { trouble, overload: Some(status), passing_since: None };
@@ -184,9 +184,9 @@ mod tests {
 
     #[test]
     fn a_server_that_has_served_before_is_given_more_time() {
-        let (mut all, start) = (Together::new(SETTLING), Instant::now());
+        let (mut all, start) = (WatchAggregator::new(SETTLING), Instant::now());
         for kind in [Kind::Node, Kind::Slice, Kind::Service] {
-            let _ = all.take(Said::Listed(kind));
+            let _ = all.take(WatchReport::Listed(kind));
         }
         let said = [9, 23, 25].map(|second| {
             let failing = Failing {
