@@ -64,12 +64,12 @@ fn path(process: u32) -> PathBuf {
 
 /// A thread that goes into network namespaces, and the one that it is at home in.
 #[derive(Debug)]
-pub(super) struct Traveller {
+pub(super) struct NetnsSwitcher {
     home: File,
     home_inode: Inode,
 }
 
-impl Traveller {
+impl NetnsSwitcher {
     /// At home where this thread is.
     ///
     /// # Errors

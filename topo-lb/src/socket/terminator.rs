@@ -17,7 +17,7 @@ use tracing::{info, warn};
 use super::diag::{Diag, Unable};
 use super::holder::held;
 use super::message::Seen;
-use super::namespace::{Found, Traveller};
+use super::namespace::{Found, NetnsSwitcher};
 use super::stale::Stale;
 use crate::cluster::Protocol;
 use crate::datapath::bpf::OpenError;
@@ -143,14 +143,14 @@ impl From<Unable> for Obstacle {
 pub fn look(cgroup_root: &Path) -> Result<(), Obstacle> {
     thread::scope(|scope| {
         let look = scope.spawn(|| {
-            let traveller = traveller()?;
+            let switcher = switcher()?;
             let found = Found::in_cgroup(cgroup_root);
             if found.hidden > 0 {
                 return Err(Obstacle::Hidden(found.hidden));
             }
             let mut namespaces = found.namespaces.iter();
             let is_forbidden = namespaces.any(|(inode, processes)| {
-                let entered = traveller.within(*inode, processes, || Ok(()));
+                let entered = switcher.within(*inode, processes, || Ok(()));
                 entered.is_err_and(|error| error.kind() == io::ErrorKind::PermissionDenied)
             });
             if is_forbidden { Err(Obstacle::Forbidden) } else { Ok(()) }
@@ -160,19 +160,19 @@ pub fn look(cgroup_root: &Path) -> Result<(), Obstacle> {
 }
 
 /// At home where this thread is, and where sockets can be ended.
-fn traveller() -> Result<Traveller, Obstacle> {
+fn switcher() -> Result<NetnsSwitcher, Obstacle> {
     let no_proc = "/proc does not show this thread's network namespace";
-    let traveller =
-        Traveller::new().map_err(|error| Obstacle::Kernel(format!("{no_proc}: {error}")))?;
+    let switcher =
+        NetnsSwitcher::new().map_err(|error| Obstacle::Kernel(format!("{no_proc}: {error}")))?;
     Diag::open().map_err(Unable::from).and_then(|diag| diag.probe())?;
-    Ok(traveller)
+    Ok(switcher)
 }
 
 /// What the thread has.
 struct Worker {
     options: Options,
     figures: Arc<Figures>,
-    traveller: Traveller,
+    switcher: NetnsSwitcher,
     /// Each is said once.
     said: Said,
 }
@@ -192,8 +192,8 @@ struct Search<'a> {
 
 impl Worker {
     fn prepare(options: Options, figures: Arc<Figures>) -> Option<Self> {
-        let traveller = match traveller() {
-            Ok(traveller) => traveller,
+        let switcher = match switcher() {
+            Ok(switcher) => switcher,
             Err(error) => {
                 warn!(
                     "sockets to endpoints that are gone stay until their applications give up: {error}"
@@ -201,11 +201,11 @@ impl Worker {
                 return None;
             }
         };
-        let mut worker = Self { options, figures, traveller, said: Said::default() };
+        let mut worker = Self { options, figures, switcher, said: Said::default() };
         // What will not be possible is said now, and not when it is needed.
         let found = worker.find();
         for (inode, processes) in &found.namespaces {
-            match worker.traveller.within(*inode, processes, || Ok(())) {
+            match worker.switcher.within(*inode, processes, || Ok(())) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => worker.tell(&error),
                 _ => {}
             }
@@ -246,7 +246,7 @@ impl Worker {
         let mut ended = [0_u64; 2];
         for (inode, processes) in &found.namespaces {
             let outcome = self
-                .traveller
+                .switcher
                 .within(*inode, processes, Diag::open)
                 .and_then(|diag| search.end(&diag, processes, &everyone, &mut ended));
             match outcome {
