@@ -33,7 +33,7 @@ const BPF_F_PREORDER: u32 = 1 << 6;
 
 /// How it is attached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Means {
+pub enum AttachMode {
     /// By links, as newer load balancers do.
     Link,
     /// By `BPF_PROG_ATTACH`, as older ones do.
@@ -73,12 +73,12 @@ impl Foreign {
     ///
     /// # Errors
     /// The kernel refuses.
-    pub fn attach(cgroup: &Path, means: Means, rules: &[Rule]) -> Result<Self> {
+    pub fn attach(cgroup: &Path, mode: AttachMode, rules: &[Rule]) -> Result<Self> {
         memlock::lift_limit();
         let mut attached = Vec::new();
         for rule in rules {
             for attach_type in rule.hooks() {
-                attached.push(attach(cgroup, means, *rule, attach_type)?);
+                attached.push(attach(cgroup, mode, *rule, attach_type)?);
             }
         }
         Ok(Self { attached })
@@ -136,7 +136,7 @@ pub fn make_older(pin: &Path, cgroup: &Path) -> Result<()> {
 /// It cannot be found out.
 pub fn orders(cgroup: &Path) -> Result<bool> {
     let nobody = Rule::Deny(IpAddr::from([255, 255, 255, 255]));
-    match Foreign::attach(cgroup, Means::First, &[nobody]) {
+    match Foreign::attach(cgroup, AttachMode::First, &[nobody]) {
         Ok(_) => Ok(true),
         Err(error) => match error.downcast_ref::<io::Error>().and_then(io::Error::raw_os_error) {
             Some(libc::EINVAL) => Ok(false),
@@ -196,26 +196,26 @@ fn instruction(code: u8, destination: u8, source: u8, offset: i16, immediate: i3
     u64::from_le_bytes([code, source << 4 | destination, low, high, a, b, c, d])
 }
 
-fn attach(cgroup: &Path, means: Means, rule: Rule, attach_type: u32) -> Result<Attached> {
+fn attach(cgroup: &Path, mode: AttachMode, rule: Rule, attach_type: u32) -> Result<Attached> {
     let path: PathBuf = cgroup.into();
     let cgroup = File::open(cgroup).with_context(|| format!("no cgroup {}", path.display()))?;
     let program = load(&rule.code(), attach_type).context("a foreign program is not taken")?;
     let id = id(&program).context("a foreign program has no id")?;
     let (target, fd) = (cgroup.as_raw_fd() as u32, program.as_raw_fd() as u32);
     let mut attribute = [0_u32; 8];
-    let link = match means {
-        Means::Legacy => {
+    let link = match mode {
+        AttachMode::Legacy => {
             attribute[..4].copy_from_slice(&[target, fd, attach_type, BPF_F_ALLOW_MULTI]);
             bpf(BPF_PROG_ATTACH, &mut attribute)?;
             None
         }
-        Means::Link | Means::First => {
-            let first = if means == Means::First { BPF_F_PREORDER | BPF_F_BEFORE } else { 0 };
+        AttachMode::Link | AttachMode::First => {
+            let first = if mode == AttachMode::First { BPF_F_PREORDER | BPF_F_BEFORE } else { 0 };
             attribute[..4].copy_from_slice(&[fd, target, attach_type, first]);
             Some(owned(bpf(BPF_LINK_CREATE, &mut attribute)?))
         }
     };
-    let is_legacy = means == Means::Legacy;
+    let is_legacy = mode == AttachMode::Legacy;
     Ok(Attached { id, attach_type, program, cgroup, _link: link, is_legacy })
 }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail, ensure};
 use rustix::thread::CapabilitySet;
 use topo_lb_tests::cgroup::Cgroup;
-use topo_lb_tests::foreign::{self, Foreign, Means, NAME, Rule};
+use topo_lb_tests::foreign::{self, AttachMode, Foreign, NAME, Rule};
 use topo_lb_tests::scene::{HERE, NOBODY4, NOBODY6, Scene, WEB4, WEB6, at, prepared};
 use topo_lb_tests::traffic::Via;
 use topo_lb_tests::wait::until;
@@ -119,9 +119,9 @@ fn side_by_side(
 ) -> Result<()> {
     scene.agent.set("--cgroup-root", root.to_str().context("UTF-8")?);
     let rules = rules()?;
-    for means in [Means::Link, Means::Legacy] {
-        let context = |what: &str| format!("{means:?}, {what}");
-        let other = Foreign::attach(place, means, &rules)?;
+    for mode in [AttachMode::Link, AttachMode::Legacy] {
+        let context = |what: &str| format!("{mode:?}, {what}");
+        let other = Foreign::attach(place, mode, &rules)?;
         scene.agent.resume()?;
         decides_or_says(scene, &other, root).with_context(|| context("the other one was first"))?;
         scene.agent.stop()?;
@@ -130,7 +130,7 @@ fn side_by_side(
         drop(other);
         ensure!(decides(scene)?, "topo-lb is alone, and does not decide");
         is_content(scene, root).with_context(|| context("the other one has gone"))?;
-        let other = Foreign::attach(place, means, &rules)?;
+        let other = Foreign::attach(place, mode, &rules)?;
         decides_or_says(scene, &other, root)
             .with_context(|| context("the other one came again"))?;
         scene.agent.stop()?;
@@ -177,9 +177,9 @@ fn beside_another_load_balancer_on_a_cgroup_above_it_decides_or_says_so() -> Res
 fn before(scene: &Scene<'_>, rules: &[Rule]) -> Result<Foreign> {
     let (pod, node) = (pod(scene)?, node(scene)?);
     if foreign::orders(&node)? {
-        Foreign::attach(&node, Means::First, rules)
+        Foreign::attach(&node, AttachMode::First, rules)
     } else {
-        Foreign::attach(&pod, Means::Link, rules)
+        Foreign::attach(&pod, AttachMode::Link, rules)
     }
 }
 
@@ -214,7 +214,7 @@ fn the_self_probe_dials_where_applications_do() -> Result<()> {
             ensure!(code == Some(0), "check said {code:?}: {text}");
             // Before topo-lb's programs it sees what is dialled, behind them the endpoint.
             let rules = [PROBED, Ipv4Addr::LOCALHOST].map(|address| Rule::Deny(address.into()));
-            let denied = Foreign::attach(pods.path(), Means::Link, &rules)?;
+            let denied = Foreign::attach(pods.path(), AttachMode::Link, &rules)?;
             let (code, text) = check(scene, &node)?;
             ensure!(code == Some(1), "check said {code:?}: {text}");
             let failed = |line: &str| line.starts_with("FAILED") && line.contains("self-probe");
@@ -236,8 +236,8 @@ fn a_program_that_takes_the_probe_s_address_is_met_by_the_probe() -> Result<()> 
             let to = Ipv4Addr::new(192, 0, 2, 2);
             let rule = [Rule::Rewrite(PROBED.into(), to.into())];
             // Without any order it is attached before the probe, on the same cgroup.
-            let means = if foreign::orders(&pod)? { Means::First } else { Means::Link };
-            let _other = Foreign::attach(&node, means, &rule)?;
+            let mode = if foreign::orders(&pod)? { AttachMode::First } else { AttachMode::Link };
+            let _other = Foreign::attach(&node, mode, &rule)?;
             let (code, text) = check(scene, &node)?;
             ensure!(code == Some(1), "check said {code:?}: {text}");
             let failed = |line: &str| line.starts_with("FAILED") && line.contains("self-probe");
@@ -262,7 +262,7 @@ fn links_of_an_older_agent_get_the_first_place_and_no_connection_notices() -> Re
             let agent = &mut scene.agent;
             // This client is in another cgroup than the foreign program.
             let (tally, other) = caller.call_during(Via::Http, at(WEB4)?, || {
-                let other = Foreign::attach(&pod, Means::Link, &rules()?)?;
+                let other = Foreign::attach(&pod, AttachMode::Link, &rules()?)?;
                 agent.resume()?;
                 Ok(other)
             })?;
@@ -280,8 +280,8 @@ fn a_link_that_would_not_run_earlier_is_not_replaced() -> Result<()> {
         |scene| {
             let (pod, node) = (pod(scene)?, node(scene)?);
             // On a cgroup above it runs before every program of the one below.
-            let means = if foreign::orders(&node)? { Means::First } else { Means::Link };
-            let _other = Foreign::attach(&node, means, &rules()?)?;
+            let mode = if foreign::orders(&node)? { AttachMode::First } else { AttachMode::Link };
+            let _other = Foreign::attach(&node, mode, &rules()?)?;
             scene.agent.set("--cgroup-root", pod.to_str().context("UTF-8")?);
             scene.agent.resume()?;
             scene.agent.stop()?;
@@ -358,8 +358,8 @@ fn an_agent_with_few_capabilities_names_programs_by_their_ids() -> Result<()> {
 fn unbeatable(scene: &Scene<'_>) -> Result<(Foreign, PathBuf)> {
     let (pod, node) = (pod(scene)?, node(scene)?);
     Ok(match foreign::orders(&node)? {
-        true => (Foreign::attach(&node, Means::First, &rules()?)?, pod),
-        false => (Foreign::attach(&pod, Means::Link, &rules()?)?, node),
+        true => (Foreign::attach(&node, AttachMode::First, &rules()?)?, pod),
+        false => (Foreign::attach(&pod, AttachMode::Link, &rules()?)?, node),
     })
 }
 
@@ -370,8 +370,8 @@ fn the_advice_about_a_program_on_a_cgroup_above_helps() -> Result<()> {
         |scene| {
             let (pod, node) = (pod(scene)?, node(scene)?);
             let orders = foreign::orders(&node)?;
-            let means = if orders { Means::First } else { Means::Link };
-            let other = Foreign::attach(&node, means, &rules()?)?;
+            let mode = if orders { AttachMode::First } else { AttachMode::Link };
+            let other = Foreign::attach(&node, mode, &rules()?)?;
             scene.agent.set("--cgroup-root", pod.to_str().context("UTF-8")?);
             scene.agent.resume()?;
             if !orders {

@@ -10,7 +10,7 @@ use topo_lb_tests::agent::{Agent, Binary};
 use topo_lb_tests::api::{self, READ, allow, create, installed, reading};
 use topo_lb_tests::cluster::{Cluster, NodePlan};
 use topo_lb_tests::control_plane::{AGENT, ControlPlane};
-use topo_lb_tests::foreign::{self, Foreign, Means, Rule};
+use topo_lb_tests::foreign::{self, AttachMode, Foreign, Rule};
 use topo_lb_tests::lab::within;
 use topo_lb_tests::requirements;
 use topo_lb_tests::scene::{HERE, KEYS, ZONE};
@@ -133,16 +133,16 @@ fn a_node_shows_that_others_decide_before_topo_lb() -> Result<()> {
     play(true, |cluster, plane, agent| {
         let node = cluster.node(HERE)?.cgroup_path();
         let rules = [Rule::Deny([203, 0, 113, 1].into())];
-        let means = if foreign::orders(node)? { Means::First } else { Means::Link };
-        let place = if means == Means::First { node.to_owned() } else { node.join("client") };
-        let other = Foreign::attach(&place, means, &rules)?;
+        let mode = if foreign::orders(node)? { AttachMode::First } else { AttachMode::Link };
+        let place = if mode == AttachMode::First { node.to_owned() } else { node.join("client") };
+        let other = Foreign::attach(&place, mode, &rules)?;
         let event = wait_for(plane, HERE, "ConnectionsOverridden", SOON)?;
         ensure!(event["type"] == "Warning" && event["regarding"]["kind"] == "Node", "{event}");
         let note = event["note"].as_str().unwrap_or_default();
         let is_named = |id| note.contains(&format!("program {id} ({}) runs before", foreign::NAME));
         ensure!(other.ids().any(is_named), "{note}");
         // What comes later is in the agent's readiness.
-        let more = Foreign::attach(&place, means, &rules)?;
+        let more = Foreign::attach(&place, mode, &rules)?;
         until("a word about the other program", SOON, || {
             let answer = agent.get("/readyz")?;
             let named = |id| answer.body.contains(&format!("program {id} "));

@@ -18,7 +18,7 @@ use topo_lb::cluster::{ServiceId, State, Update};
 use topo_lb::datapath::attach;
 use topo_lb::datapath::load::Options;
 use topo_lb::datapath::object::TcpPeer;
-use topo_lb::datapath::tc::Means;
+use topo_lb::datapath::tc::AttachMode;
 use topo_lb::exclusion::Rules;
 use topo_lb::lint::Rule;
 use topo_lb::list::View;
@@ -89,10 +89,10 @@ fn run_agent(args: AgentArgs) -> anyhow::Result<ExitCode> {
                 TcpPeerArg::Endpoint => TcpPeer::Endpoint,
             },
             exclusions: !exclusions.is_empty(),
-            tc_means: match args.tc_attach {
+            tc_attach_mode: match args.tc_attach {
                 TcAttachArg::Auto => None,
-                TcAttachArg::Tcx => Some(Means::Tcx),
-                TcAttachArg::Clsact => Some(Means::Clsact),
+                TcAttachArg::Tcx => Some(AttachMode::Tcx),
+                TcAttachArg::Clsact => Some(AttachMode::Clsact),
             },
         },
         exclusions,

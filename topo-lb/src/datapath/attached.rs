@@ -9,7 +9,7 @@ use super::filters::Filters;
 use super::link::{Link, pin_path};
 use super::object::Hook;
 use super::syscall::{self, LINK_TYPE_TCX};
-use super::tc::{Direction, Means, Pin, device_name, is_foreign, pins};
+use super::tc::{AttachMode, Direction, Pin, device_name, is_foreign, pins};
 
 /// A program at a hook of the sockets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,7 +30,7 @@ pub struct OnDevice {
     /// Which of its packets the program sees.
     pub direction: Direction,
     /// How it is attached.
-    pub means: Means,
+    pub mode: AttachMode,
     /// The kernel's id of the program.
     pub program: u32,
     /// Programs and filters of others on the same device and way, where they can be seen.
@@ -67,15 +67,15 @@ pub fn on_devices(pin_dir: &Path) -> Result<Vec<OnDevice>, ReadError> {
 
 fn on_device(pin_dir: &Path, pin: &Pin) -> Result<Option<OnDevice>, ReadError> {
     let path = pin.path(pin_dir);
-    let program = match pin.means {
-        Means::Tcx => match syscall::tcx_link(&path) {
+    let program = match pin.mode {
+        AttachMode::Tcx => match syscall::tcx_link(&path) {
             Ok(Some((_, info))) if info.link_type == LINK_TYPE_TCX && info.device == pin.device => {
                 info.program_id
             }
             Ok(_) => return Ok(None),
             Err(source) => return Err(ReadError::Link { path, source }),
         },
-        Means::Clsact => match ProgramInfo::from_pin(&path) {
+        AttachMode::Clsact => match ProgramInfo::from_pin(&path) {
             Ok(info) => info.id(),
             Err(error) => {
                 let source = std::io::Error::other(error);
@@ -84,9 +84,9 @@ fn on_device(pin_dir: &Path, pin: &Pin) -> Result<Option<OnDevice>, ReadError> {
         },
     };
     let name = device_name(pin.device).filter(|name| has(name, pin, program));
-    let Pin { means, direction, device } = *pin;
+    let Pin { mode, direction, device } = *pin;
     let others = name.as_deref().map(|name| others(name, pin)).unwrap_or_default();
-    Ok(Some(OnDevice { device, name, direction, means, program, others }))
+    Ok(Some(OnDevice { device, name, direction, mode, program, others }))
 }
 
 /// What others have on a device, by name.
@@ -112,9 +112,9 @@ fn others(name: &str, pin: &Pin) -> Vec<String> {
 /// Whether the device of this name, in this network namespace, has the program: in another one the
 /// same index is another device. The kernel lists programs of tcx only.
 fn has(name: &str, pin: &Pin, program: u32) -> bool {
-    match pin.means {
-        Means::Tcx => SchedClassifier::query_tcx(name, pin.direction.attach_type())
+    match pin.mode {
+        AttachMode::Tcx => SchedClassifier::query_tcx(name, pin.direction.attach_type())
             .is_ok_and(|(_, programs)| programs.iter().any(|info| info.id() == program)),
-        Means::Clsact => true,
+        AttachMode::Clsact => true,
     }
 }

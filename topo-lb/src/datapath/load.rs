@@ -19,7 +19,7 @@ use super::mount::{MountError, check_bpffs, check_cgroup2};
 use super::object::{Constants, Hook, OBJECT, Shape, TcpPeer, loader, shapes};
 use super::probe::{self, Feature};
 use super::renewal::{self, Pinned, Renewal};
-use super::tc::{Direction, Means};
+use super::tc::{AttachMode, Direction};
 use crate::plan::Capacity;
 
 /// Where and how the datapath is to be.
@@ -36,7 +36,7 @@ pub struct Options {
     /// Whether Pods can be excluded.
     pub exclusions: bool,
     /// How tc is attached; where nothing is said, by tcx if the kernel has it.
-    pub tc_means: Option<Means>,
+    pub tc_attach_mode: Option<AttachMode>,
 }
 
 /// Why the datapath does not come into the kernel. Nothing new is left behind.

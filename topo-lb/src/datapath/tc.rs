@@ -109,14 +109,14 @@ impl Direction {
 
 /// How a program is attached to a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Means {
+pub enum AttachMode {
     /// A tcx link.
     Tcx,
     /// A filter of a clsact queueing discipline.
     Clsact,
 }
 
-impl Means {
+impl AttachMode {
     /// As people read it.
     #[must_use]
     pub const fn name(self) -> &'static str {
@@ -130,18 +130,18 @@ impl Means {
 /// Something that is pinned because it is attached.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Pin {
-    pub(super) means: Means,
+    pub(super) mode: AttachMode,
     pub(super) direction: Direction,
     pub(super) device: u32,
 }
 
 impl Pin {
     fn name(&self) -> String {
-        let means = match self.means {
-            Means::Tcx => "",
-            Means::Clsact => "_clsact",
+        let mode = match self.mode {
+            AttachMode::Tcx => "",
+            AttachMode::Clsact => "_clsact",
         };
-        format!("{}{means}_{}", self.direction.program(), self.device)
+        format!("{}{mode}_{}", self.direction.program(), self.device)
     }
 
     pub(super) fn path(&self, pin_dir: &Path) -> PathBuf {
@@ -151,11 +151,11 @@ impl Pin {
     fn parse(name: &str) -> Option<Self> {
         Direction::BOTH.into_iter().find_map(|direction| {
             let rest = name.strip_prefix(direction.program())?.strip_prefix('_')?;
-            let (means, device) = match rest.strip_prefix("clsact_") {
-                Some(device) => (Means::Clsact, device),
-                None => (Means::Tcx, rest),
+            let (mode, device) = match rest.strip_prefix("clsact_") {
+                Some(device) => (AttachMode::Clsact, device),
+                None => (AttachMode::Tcx, rest),
             };
-            Some(Self { means, direction, device: device.parse().ok()? })
+            Some(Self { mode, direction, device: device.parse().ok()? })
         })
     }
 }
@@ -206,8 +206,8 @@ impl Datapath {
                 if let Some(filters) = &filters {
                     forget_lost(&pin_dir, filters, device, direction);
                 }
-                let only = match (self.options.tc_means, &filters) {
-                    (None, Some(filters)) => means_beside(filters, device, direction),
+                let only = match (self.options.tc_attach_mode, &filters) {
+                    (None, Some(filters)) => mode_beside(filters, device, direction),
                     (only, _) => only,
                 };
                 // Agents before are met at the start alone.
@@ -284,7 +284,7 @@ pub(super) fn detach_all(pin_dir: &Path) -> Vec<String> {
 /// Detaches one program; whether nothing is left.
 fn detach(pin_dir: &Path, pin: &Pin) -> bool {
     let mut is_gone = true;
-    if pin.means == Means::Clsact
+    if pin.mode == AttachMode::Clsact
         && let Some(name) = device_name(pin.device)
         && let Err(error) =
             remove(&name, pin.direction, pin.direction.priority()).or_else(|error| {
@@ -336,7 +336,7 @@ fn forget_older(pin_dir: &Path, filters: &Filters, device: &Device, direction: D
         |filter: &Filter| !is_foreign(filter, direction) && filter.priority != direction.priority();
     let has_older = filters.of(device.index, direction).is_ok_and(|all| all.iter().any(is_older));
     if has_older {
-        let pin = Pin { means: Means::Clsact, direction, device: device.index };
+        let pin = Pin { mode: AttachMode::Clsact, direction, device: device.index };
         let _ = fs::remove_file(pin.path(pin_dir));
     }
     has_older
@@ -345,17 +345,17 @@ fn forget_older(pin_dir: &Path, filters: &Filters, device: &Device, direction: D
 /// The means that keeps the order right beside filters of others, if there are any. Programs of tcx
 /// run before all filters (`sch_handle_egress`, net/core/dev.c, Linux 6.6). On ingress that is the
 /// order that is wanted; on egress filters of others would see answers that come from a Service.
-fn means_beside(filters: &Filters, device: &Device, direction: Direction) -> Option<Means> {
+fn mode_beside(filters: &Filters, device: &Device, direction: Direction) -> Option<AttachMode> {
     if direction == Direction::Ingress {
         return None;
     }
     let all = filters.of(device.index, direction).ok()?;
-    all.iter().any(|filter| is_foreign(filter, direction)).then_some(Means::Clsact)
+    all.iter().any(|filter| is_foreign(filter, direction)).then_some(AttachMode::Clsact)
 }
 
 /// Unpins a filter that went with the device's queueing discipline, whose owner has replaced it.
 fn forget_lost(pin_dir: &Path, filters: &Filters, device: &Device, direction: Direction) {
-    let pin = Pin { means: Means::Clsact, direction, device: device.index }.path(pin_dir);
+    let pin = Pin { mode: AttachMode::Clsact, direction, device: device.index }.path(pin_dir);
     if pin.exists()
         && let Ok(all) = filters.of(device.index, direction)
         && all.iter().all(|filter| is_foreign(filter, direction))
@@ -381,11 +381,11 @@ fn attach(
     device: &Device,
     direction: Direction,
     renew: bool,
-    only: Option<Means>,
+    only: Option<AttachMode>,
 ) -> Result<bool, DeviceError> {
-    let pin = |means| Pin { means, direction, device: device.index };
-    let tcx = pin(Means::Tcx).path(pin_dir);
-    let clsact = pin(Means::Clsact).path(pin_dir);
+    let pin = |mode| Pin { mode, direction, device: device.index };
+    let tcx = pin(AttachMode::Tcx).path(pin_dir);
+    let clsact = pin(AttachMode::Clsact).path(pin_dir);
     let refused = |reason: String| DeviceError::Refused {
         program: direction.program(),
         device: device.name.clone(),
@@ -397,7 +397,7 @@ fn attach(
     };
     let program = classifier(ebpf, direction)?;
     let tcx_link = live(&tcx, device, direction).map_err(unusable(&tcx))?;
-    let moves = tcx_link.is_some() && only == Some(Means::Clsact);
+    let moves = tcx_link.is_some() && only == Some(AttachMode::Clsact);
     if let Some(link) = tcx_link.filter(|_| !moves) {
         if renew {
             let fd = program.fd().map_err(|error| refused(causes(&error)))?;
@@ -410,7 +410,7 @@ fn attach(
         return Ok(false);
     }
     fs::create_dir_all(pin_dir.join(DIRECTORY)).map_err(unusable(&tcx))?;
-    if !is_filter && only != Some(Means::Clsact) {
+    if !is_filter && only != Some(AttachMode::Clsact) {
         let order = TcAttachOptions::TcxOrder(direction.order());
         match program.attach_with_options(&device.name, direction.attach_type(), order) {
             Ok(id) => {
@@ -490,9 +490,9 @@ mod tests {
 
     #[test]
     fn a_pin_is_known_by_its_name() {
-        for means in [Means::Tcx, Means::Clsact] {
+        for mode in [AttachMode::Tcx, AttachMode::Clsact] {
             for direction in Direction::BOTH {
-                let pin = Pin { means, direction, device: 12 };
+                let pin = Pin { mode, direction, device: 12 };
                 assert_eq!(Pin::parse(&pin.name()), Some(pin));
             }
         }

@@ -194,11 +194,11 @@ fn overrides(pin_dir: &Path) -> Result<Vec<Override>, ReadError> {
 }
 
 fn row(on: &OnDevice) -> DeviceRow {
-    let OnDevice { device, name, means, program, others, .. } = on;
+    let OnDevice { device, name, mode, program, others, .. } = on;
     DeviceRow {
         index: *device,
         name: name.clone(),
-        means: means.name(),
+        means: mode.name(),
         program: *program,
         others: others.clone(),
     }
