@@ -3,12 +3,12 @@
 
 use topo_lb_common::answerers::{Marks, Place, place};
 
-use crate::glance::{Glance, Glimpse};
+use crate::fast_path::{FastPath, PacketSummary};
 use crate::maps::ANSWERERS;
 
 /// Whether a packet surely answers none of the connections that are translated.
 #[inline(always)]
-pub(crate) fn is_foreign<F: Glance>(packet: &Glimpse<F>) -> bool {
+pub(crate) fn is_foreign<F: FastPath>(packet: &PacketSummary<F>) -> bool {
     let Place { entry, mark } = place(F::folded(packet.source), packet.source_port());
     ANSWERERS.get_ptr_mut(entry).is_some_and(|entry| {
         // SAFETY: an array's element, of which each field is read by itself.
@@ -33,7 +33,7 @@ unsafe fn field(entry: *mut Marks, mark: u32) -> *mut u8 {
 /// Notes that an endpoint has a connection to answer, whose entry is there already: the agent, which
 /// makes the marks anew from the entries, then sees one or the other. `port` in host order.
 #[inline(always)]
-pub(crate) fn expect<F: Glance>(address: F::Address, port: u16) {
+pub(crate) fn expect<F: FastPath>(address: F::Address, port: u16) {
     let Place { entry, mark } = place(F::folded(address), port);
     if let Some(entry) = ANSWERERS.get_ptr_mut(entry) {
         // SAFETY: as above; every CPU writes the same.

@@ -112,7 +112,7 @@ pub(crate) fn egress(skb: *mut __sk_buff) -> i32 {
 #[inline(always)]
 fn egress_of<F: Track>(skb: *mut __sk_buff) -> i32 {
     // Most packets are not ours, and one look is enough to see it.
-    if F::glance(skb).is_some_and(|packet| is_foreign(&packet)) {
+    if F::summary(skb).is_some_and(|packet| is_foreign(&packet)) {
         return untouched(Hook::Egress);
     }
     match to_client::<F>(skb) {

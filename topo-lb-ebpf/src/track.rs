@@ -7,7 +7,7 @@ use topo_lb_common::connection::{
 };
 
 use crate::family::{Family, V4, V6, bytes4, bytes6, words4, words6};
-use crate::glance::Glance;
+use crate::fast_path::FastPath;
 use crate::maps::{self, Connections, Fragments};
 use crate::packet::Client;
 use crate::refuse::Refuse;
@@ -37,7 +37,7 @@ pub(crate) struct About {
 }
 
 /// An address family whose packets are translated.
-pub(crate) trait Track: Glance + Write + Client + Refuse {
+pub(crate) trait Track: FastPath + Write + Client + Refuse {
     type Tuple: Copy;
     type Connection: Copy + 'static;
     type Fragment: Copy;

@@ -9,13 +9,13 @@ use crate::family::{V4, V6};
 use crate::packet::{ETHERNET, Read, direct, length, words};
 
 /// Who sends a packet.
-pub(crate) struct Glimpse<F: Read> {
+pub(crate) struct PacketSummary<F: Read> {
     pub(crate) source: F::Address,
     /// Both, as the packet has them.
     pub(crate) ports: u32,
 }
 
-impl<F: Read> Glimpse<F> {
+impl<F: Read> PacketSummary<F> {
     /// Host order.
     #[inline(always)]
     pub(crate) const fn source_port(&self) -> u16 {
@@ -25,10 +25,10 @@ impl<F: Read> Glimpse<F> {
 }
 
 /// Looking at a packet once.
-pub(crate) trait Glance: Read {
+pub(crate) trait FastPath: Read {
     /// Who sends a whole TCP segment or UDP datagram that has nothing between its IP header and its
     /// ports; `None` for what takes a closer look.
-    fn glance(skb: *mut __sk_buff) -> Option<Glimpse<Self>>;
+    fn summary(skb: *mut __sk_buff) -> Option<PacketSummary<Self>>;
 
     /// Whom a packet is sent to; `None` for what ends before.
     fn destination(skb: *mut __sk_buff) -> Option<Self::Address>;
@@ -37,9 +37,9 @@ pub(crate) trait Glance: Read {
     fn folded(address: Self::Address) -> u32;
 }
 
-impl Glance for V4 {
+impl FastPath for V4 {
     #[inline(always)]
-    fn glance(skb: *mut __sk_buff) -> Option<Glimpse<Self>> {
+    fn summary(skb: *mut __sk_buff) -> Option<PacketSummary<Self>> {
         let [first, second, third, source, _, ports] = direct::<6>(skb, ETHERNET)?;
         let [version_and_words, _, high, low] = first.to_ne_bytes();
         let [_, _, fragment, offset] = second.to_ne_bytes();
@@ -52,7 +52,7 @@ impl Glance for V4 {
             && offset == 0
             && total >= Self::BYTES + 4
             && total + ETHERNET <= length(skb);
-        if is_plain { Some(Glimpse { source, ports }) } else { None }
+        if is_plain { Some(PacketSummary { source, ports }) } else { None }
     }
 
     #[inline(always)]
@@ -67,9 +67,9 @@ impl Glance for V4 {
     }
 }
 
-impl Glance for V6 {
+impl FastPath for V6 {
     #[inline(always)]
-    fn glance(skb: *mut __sk_buff) -> Option<Glimpse<Self>> {
+    fn summary(skb: *mut __sk_buff) -> Option<PacketSummary<Self>> {
         let [first, second, a, b, c, d, _, _, _, _, ports] = direct::<11>(skb, ETHERNET)?;
         let [high, low, protocol, _] = second.to_ne_bytes();
         let payload = u32::from(u16::from_be_bytes([high, low]));
@@ -77,7 +77,7 @@ impl Glance for V6 {
             && matches!(protocol, TCP | UDP)
             && payload >= 4
             && payload + Self::BYTES + ETHERNET <= length(skb);
-        if is_plain { Some(Glimpse { source: [a, b, c, d], ports }) } else { None }
+        if is_plain { Some(PacketSummary { source: [a, b, c, d], ports }) } else { None }
     }
 
     #[inline(always)]
