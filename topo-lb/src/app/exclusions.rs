@@ -10,12 +10,12 @@ use tokio::sync::mpsc;
 use tracing::warn;
 
 use super::Config;
-use crate::exclusion::{Keeper, Said};
+use crate::exclusion::{Keeper, PodReport};
 use crate::metrics::Figures;
 use crate::source::Event;
 
 /// What a source says of this node's Pods.
-pub(super) type Pods = BoxStream<'static, Said>;
+pub(super) type Pods = BoxStream<'static, PodReport>;
 
 /// How long the programs wait for the first listing of Pods before they are attached.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -28,8 +28,8 @@ pub(super) fn split(
     let files = files.inspect(move |event| {
         // Nobody listens where no Pod can be excluded.
         let _ = match event {
-            Event::Pods(pods) => sender.send(Said::All(pods.clone())),
-            Event::Synced => sender.send(Said::Listed),
+            Event::Pods(pods) => sender.send(PodReport::All(pods.clone())),
+            Event::Synced => sender.send(PodReport::Listed),
             _ => Ok(()),
         };
     });

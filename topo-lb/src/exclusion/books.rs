@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use topo_lb_common::exclusion::{Levels, MOST_LEVELS};
 
-use super::{Folder, Pod, Rules, Said};
+use super::{Folder, Pod, PodReport, Rules};
 
 /// What is known of Pods and cgroups.
 #[derive(Debug)]
@@ -46,22 +46,22 @@ impl Books {
     }
 
     /// Takes in what a source says; sentences about it for people.
-    pub fn take(&mut self, said: Said) -> Vec<String> {
+    pub fn take(&mut self, said: PodReport) -> Vec<String> {
         let mut faults = Vec::new();
         match said {
-            Said::All(pods) => {
+            PodReport::All(pods) => {
                 self.is_listed = true;
                 self.pods.values_mut().for_each(|known| known.is_gone = true);
                 pods.into_iter().for_each(|pod| faults.extend(self.put(pod)));
             }
-            Said::Pod(pod) => faults.extend(self.put(pod)),
-            Said::Gone(uid) => {
+            PodReport::Pod(pod) => faults.extend(self.put(pod)),
+            PodReport::Gone(uid) => {
                 if let Some(known) = self.pods.get_mut(&uid) {
                     known.is_gone = true;
                 }
             }
-            Said::Listed => {}
-            Said::Trouble(sentence) => faults.push(sentence),
+            PodReport::Listed => {}
+            PodReport::Trouble(sentence) => faults.push(sentence),
         }
         self.forget();
         faults
@@ -149,13 +149,13 @@ mod tests {
         for pod_first in [true, false] {
             let mut books = books();
             if pod_first {
-                books.take(Said::Pod(pod("a", "meshed")));
+                books.take(PodReport::Pod(pod("a", "meshed")));
                 assert!(cgroups(&books).is_empty());
             }
             books.see(folders(&[("a", 7, 2), ("b", 8, 3)]));
             if !pod_first {
                 assert!(cgroups(&books).is_empty());
-                books.take(Said::Pod(pod("a", "meshed")));
+                books.take(PodReport::Pod(pod("a", "meshed")));
             }
             assert_eq!(cgroups(&books), [7]);
         }
@@ -165,8 +165,8 @@ mod tests {
     fn a_pod_that_is_gone_is_excluded_until_its_cgroup_is_gone() {
         let mut books = books();
         books.see(folders(&[("a", 7, 2)]));
-        books.take(Said::All(vec![pod("a", "meshed"), pod("b", "other")]));
-        books.take(Said::All(Vec::new()));
+        books.take(PodReport::All(vec![pod("a", "meshed"), pod("b", "other")]));
+        books.take(PodReport::All(Vec::new()));
         assert_eq!(cgroups(&books), [7]);
         books.see(folders(&[]));
         books.see(folders(&[("a", 7, 2)]));
@@ -181,9 +181,9 @@ mod tests {
         let kept = |books: &Books| books.wanted(&has, 99).cgroups.into_keys().collect::<Vec<_>>();
         assert_eq!(kept(&books), [7, 8], "nobody has said which Pods there are");
         assert_eq!(books.wanted(&has, 99).levels, Levels { first: 2, count: 2 });
-        books.take(Said::Trouble("the API server does not answer".into()));
+        books.take(PodReport::Trouble("the API server does not answer".into()));
         assert_eq!(kept(&books), [7, 8]);
-        books.take(Said::All(vec![pod("a", "meshed"), pod("b", "other")]));
+        books.take(PodReport::All(vec![pod("a", "meshed"), pod("b", "other")]));
         assert_eq!(kept(&books), [7]);
     }
 
@@ -192,9 +192,9 @@ mod tests {
         let mut books = books();
         books.see(folders(&[("a", 7, 2)]));
         let annotated = Pod { exclude: Some("true".into()), ..pod("a", "other") };
-        books.take(Said::Pod(annotated));
+        books.take(PodReport::Pod(annotated));
         assert_eq!(cgroups(&books), [7]);
-        books.take(Said::Pod(pod("a", "other")));
+        books.take(PodReport::Pod(pod("a", "other")));
         assert!(cgroups(&books).is_empty());
     }
 
@@ -204,7 +204,7 @@ mod tests {
         books.see(folders(&[("a", 7, 2), ("b", 8, 3), ("c", 9, 9)]));
         let none = books.wanted(&BTreeSet::new(), 99);
         assert_eq!(none.levels, Levels { first: 0, count: 0 });
-        books.take(Said::All(vec![pod("a", "meshed"), pod("b", "meshed"), pod("c", "other")]));
+        books.take(PodReport::All(vec![pod("a", "meshed"), pod("b", "meshed"), pod("c", "other")]));
         let both = books.wanted(&BTreeSet::new(), 99);
         assert_eq!(both.levels, Levels { first: 2, count: 2 });
         books.unseen = 99;
@@ -218,7 +218,7 @@ mod tests {
         let all: Vec<_> = (0..6).map(|at| format!("{at}")).collect();
         let seen: Vec<_> = all.iter().zip(0..).map(|(uid, at)| (uid.as_str(), at, 2)).collect();
         books.see(folders(&seen));
-        books.take(Said::All(all.iter().map(|uid| pod(uid, "meshed")).collect()));
+        books.take(PodReport::All(all.iter().map(|uid| pod(uid, "meshed")).collect()));
         let wanted = books.wanted(&BTreeSet::from([4, 5]), 3);
         assert_eq!(wanted.cgroups.keys().copied().collect::<Vec<_>>(), [0, 4, 5]);
         assert_eq!(wanted.without_room, 3);
@@ -228,9 +228,9 @@ mod tests {
     fn what_is_wrong_with_an_annotation_is_told_once() {
         let mut books = books();
         let wrong = Pod { exclude: Some("yes".into()), ..pod("a", "other") };
-        assert_eq!(books.take(Said::Pod(wrong.clone())).len(), 1);
-        assert_eq!(books.take(Said::All(vec![wrong.clone()])).len(), 0);
+        assert_eq!(books.take(PodReport::Pod(wrong.clone())).len(), 1);
+        assert_eq!(books.take(PodReport::All(vec![wrong.clone()])).len(), 0);
         let other = Pod { exclude: Some("no".into()), ..wrong };
-        assert_eq!(books.take(Said::Pod(other)).len(), 1);
+        assert_eq!(books.take(PodReport::Pod(other)).len(), 1);
     }
 }

@@ -15,7 +15,7 @@ use tokio::time::MissedTickBehavior;
 use tracing::{debug, info, warn};
 
 use super::folder::{Found, Tree};
-use super::{Books, Rules, Said};
+use super::{Books, PodReport, Rules};
 use crate::datapath::excluded::ExcludedMap;
 use crate::metrics::Figures;
 
@@ -78,13 +78,17 @@ impl Keeper {
 
     /// Follows `pods` in a task of its own, as long as they are said.
     #[must_use]
-    pub fn start(self, pods: impl Stream<Item = Said> + Send + 'static) -> Ready {
+    pub fn start(self, pods: impl Stream<Item = PodReport> + Send + 'static) -> Ready {
         let (ready, told) = oneshot::channel();
         tokio::spawn(self.keep(pods, ready));
         told
     }
 
-    async fn keep(mut self, pods: impl Stream<Item = Said> + Send, ready: oneshot::Sender<()>) {
+    async fn keep(
+        mut self,
+        pods: impl Stream<Item = PodReport> + Send,
+        ready: oneshot::Sender<()>,
+    ) {
         let mut pods = std::pin::pin!(pods);
         let mut ready = Some(ready);
         let pause = if self.watcher.is_ok() { LOOK_AGAIN } else { LOOK_AGAIN_UNTOLD };

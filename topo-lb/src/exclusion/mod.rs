@@ -37,7 +37,7 @@ pub const ANNOTATION: &str = "topo-lb.io/exclude";
 
 /// What a source says of this node's Pods.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Said {
+pub enum PodReport {
     /// All Pods there are.
     All(Vec<Pod>),
     /// A Pod is there, or has changed.

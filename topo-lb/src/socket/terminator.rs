@@ -174,11 +174,11 @@ struct Worker {
     figures: Arc<Figures>,
     switcher: NetnsSwitcher,
     /// Each is said once.
-    said: Said,
+    reported: ReportedProblems,
 }
 
 #[derive(Default)]
-struct Said {
+struct ReportedProblems {
     forbidden: bool,
     hidden: bool,
 }
@@ -201,7 +201,7 @@ impl Worker {
                 return None;
             }
         };
-        let mut worker = Self { options, figures, switcher, said: Said::default() };
+        let mut worker = Self { options, figures, switcher, reported: ReportedProblems::default() };
         // What will not be possible is said now, and not when it is needed.
         let found = worker.find();
         for (inode, processes) in &found.namespaces {
@@ -231,8 +231,8 @@ impl Worker {
 
     fn find(&mut self) -> Found {
         let found = Found::in_cgroup(&self.options.cgroup_root);
-        if found.hidden > 0 && !self.said.hidden {
-            self.said.hidden = true;
+        if found.hidden > 0 && !self.reported.hidden {
+            self.reported.hidden = true;
             let obstacle = Obstacle::Hidden(found.hidden);
             warn!("sockets to endpoints that are gone stay where they cannot be found: {obstacle}");
         }
@@ -272,7 +272,7 @@ impl Worker {
     /// Says what went wrong in one namespace.
     fn tell(&mut self, error: &io::Error) {
         let forbidden = error.kind() == io::ErrorKind::PermissionDenied;
-        if forbidden && !std::mem::replace(&mut self.said.forbidden, true) {
+        if forbidden && !std::mem::replace(&mut self.reported.forbidden, true) {
             let obstacle = Obstacle::Forbidden;
             warn!(
                 "sockets to endpoints that are gone stay where this process may not look: {obstacle}"

@@ -14,7 +14,7 @@ use tokio::time::{Instant, sleep_until};
 use super::backoff::{LONGEST, pause, random};
 use super::watch::overload;
 use super::{KubeError, Server};
-use crate::exclusion::{ANNOTATION, Pod, Said};
+use crate::exclusion::{ANNOTATION, Pod, PodReport};
 
 /// Pods that are asked for at a time.
 const PAGE: u32 = 500;
@@ -26,7 +26,7 @@ type Events = BoxStream<'static, watcher::Result<watcher::Event<Object>>>;
 
 /// Lists the Pods of a node, and follows every change to them. Never ends: whatever goes wrong is said
 /// once as `Trouble`, and tried again at longer and longer intervals of at most half a minute.
-pub fn pods(server: Server, node: &str) -> impl Stream<Item = Said> + Send + 'static {
+pub fn pods(server: Server, node: &str) -> impl Stream<Item = PodReport> + Send + 'static {
     let node = node.to_owned();
     let events = events(&server, &node);
     let watch = Watch {
@@ -56,7 +56,7 @@ struct Watch {
 }
 
 impl Watch {
-    async fn next(&mut self) -> Said {
+    async fn next(&mut self) -> PodReport {
         loop {
             if let Some(until) = self.rest {
                 sleep_until(until).await;
@@ -70,7 +70,7 @@ impl Watch {
                 Some(Err(error)) => {
                     self.pause();
                     if let Some(sentence) = self.news(&error) {
-                        return Said::Trouble(sentence);
+                        return PodReport::Trouble(sentence);
                     }
                 }
                 None => self.events = events(&self.server, &self.node),
@@ -89,7 +89,7 @@ impl Watch {
         self.rest = Some(now + pause(self.failures, LONGEST, random()));
     }
 
-    fn take(&mut self, event: watcher::Event<Object>) -> Option<Said> {
+    fn take(&mut self, event: watcher::Event<Object>) -> Option<PodReport> {
         match event {
             watcher::Event::Init => {
                 self.listed.clear();
@@ -102,10 +102,10 @@ impl Watch {
             watcher::Event::InitDone => {
                 self.failures = 0;
                 self.told.clear();
-                Some(Said::All(std::mem::take(&mut self.listed)))
+                Some(PodReport::All(std::mem::take(&mut self.listed)))
             }
-            watcher::Event::Apply(object) => pod(object).map(Said::Pod),
-            watcher::Event::Delete(object) => pod(object).map(|pod| Said::Gone(pod.uid)),
+            watcher::Event::Apply(object) => pod(object).map(PodReport::Pod),
+            watcher::Event::Delete(object) => pod(object).map(|pod| PodReport::Gone(pod.uid)),
         }
     }
 
@@ -167,7 +167,7 @@ mod tests {
         }})
     }
 
-    async fn next(pods: &mut Pin<Box<impl Stream<Item = Said>>>) -> Said {
+    async fn next(pods: &mut Pin<Box<impl Stream<Item = PodReport>>>) -> PodReport {
         tokio::time::timeout(Duration::from_secs(30), pods.next())
             .await
             .expect("nothing came")
@@ -188,11 +188,11 @@ mod tests {
         let fake = Fake::new(&[PODS]).await;
         fake.change(PODS, "ADDED", object("a", Some("true")));
         let mut said = Box::pin(pods(fake.server.clone(), "n1"));
-        assert_eq!(next(&mut said).await, Said::All(vec![read("a", Some("true"))]));
+        assert_eq!(next(&mut said).await, PodReport::All(vec![read("a", Some("true"))]));
         fake.change(PODS, "ADDED", object("b", None));
-        assert_eq!(next(&mut said).await, Said::Pod(read("b", None)));
+        assert_eq!(next(&mut said).await, PodReport::Pod(read("b", None)));
         fake.change(PODS, "DELETED", object("b", None));
-        assert_eq!(next(&mut said).await, Said::Gone("uid-b".into()));
+        assert_eq!(next(&mut said).await, PodReport::Gone("uid-b".into()));
         let requests = fake.state.lock().unwrap().requests.clone();
         for (path, accept) in requests {
             assert!(path.contains("fieldSelector=spec.nodeName%3Dn1"), "{path}");
@@ -205,7 +205,7 @@ mod tests {
         let fake = Fake::new(&[PODS]).await;
         fake.state.lock().unwrap().refuse.insert(PODS.to_owned(), (403, "no"));
         let mut said = Box::pin(pods(fake.server.clone(), "n1"));
-        let Said::Trouble(sentence) = next(&mut said).await else { panic!("no trouble") };
+        let PodReport::Trouble(sentence) = next(&mut said).await else { panic!("no trouble") };
         assert!(sentence.contains("allow the verbs list and watch on pods"), "{sentence}");
         let begun = Instant::now();
         while fake.requested(PODS) < 4 {
@@ -214,7 +214,7 @@ mod tests {
             assert!(more.is_err(), "{more:?}");
         }
         fake.state.lock().unwrap().refuse.clear();
-        assert_eq!(next(&mut said).await, Said::All(Vec::new()));
+        assert_eq!(next(&mut said).await, PodReport::All(Vec::new()));
     }
 
     /// A watch that goes by `events`; no server is asked.
@@ -253,7 +253,7 @@ mod tests {
         let mut watch = watch(refusals.take(40).chain(last)).await;
         let begun = Instant::now();
         let mut troubles = 0;
-        while let Said::Trouble(_) = watch.next().await {
+        while let PodReport::Trouble(_) = watch.next().await {
             troubles += 1;
         }
         assert!(begun.elapsed() > Duration::from_secs(300), "{:?} for 40", begun.elapsed());
@@ -270,7 +270,7 @@ mod tests {
         let done = stream::iter([Ok(watcher::Event::InitDone)]);
         let mut watch = watch(breaks.chain(done)).await;
         let begun = Instant::now();
-        assert_eq!(watch.next().await, Said::All(Vec::new()));
+        assert_eq!(watch.next().await, PodReport::All(Vec::new()));
         let paused = begun.elapsed() - hour * 40;
         assert!(paused < Duration::from_secs(21), "{paused:?} in 40 pauses");
     }
