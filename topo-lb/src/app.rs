@@ -24,6 +24,7 @@ use tokio::time::MissedTickBehavior;
 use tracing::{info, warn};
 
 use crate::admin;
+use crate::agent_state::AgentState;
 use crate::datapath::attach;
 use crate::datapath::load::{Datapath, Options};
 use crate::datapath::overridden::Tolerated;
@@ -33,7 +34,6 @@ use crate::events::publish::EventPublisher;
 use crate::events::{self, counted};
 use crate::exclusion::Rules;
 use crate::heap;
-use crate::known::Known;
 use crate::metrics::Figures;
 use crate::plan::WhenFull;
 use crate::readiness::Proof;
@@ -171,10 +171,10 @@ async fn follow(
     let (telemetry, socket_file) = telemetry(&config)?;
     let proof = prove(&telemetry, &config);
     let figures = Arc::clone(&telemetry.figures);
-    let mut known = Known::new(reconciler, saver, telemetry);
+    let mut agent = AgentState::new(reconciler, saver, telemetry);
 
     let begun = async {
-        let listing = first_listing(&mut events, &mut known, &mut wanted, &config);
+        let listing = first_listing(&mut events, &mut agent, &mut wanted, &config);
         let ((), prepared) = tokio::try_join!(listing, prepare(proof, config.datapath.clone()))?;
         anyhow::Ok(prepared)
     };
@@ -187,21 +187,21 @@ async fn follow(
         never = beat(&figures) => never,
     };
     // What fails up to here leaves nothing in the kernel: the datapath takes its maps away.
-    known_node(&known.reconciler, &config)?;
-    known.telemetry.complete();
+    known_node(&agent.reconciler, &config)?;
+    agent.telemetry.complete();
     let attached = attach::is_attached(&config.datapath.pin_dir);
     datapath.copy_old_state();
     let mut kernel = Kernel::read(datapath.maps_directory())?;
     // Maps that take the places of others are empty.
-    known.write_gate.begin(attached && kernel.installed.placed().next().is_some());
-    known
+    agent.write_gate.begin(attached && kernel.installed.placed().next().is_some());
+    agent
         .telemetry
         .left_before(kernel.left_before.iter().map(|(name, lack)| (&**name, lack.meanwhile)));
-    known.reconciler.expect_all(&kernel.installed);
-    let writes = kernel.settle(&mut known).context("the first plan could not be carried out")?;
+    agent.reconciler.expect_all(&kernel.installed);
+    let writes = kernel.settle(&mut agent).context("the first plan could not be carried out")?;
     exclusions::begin(&config, pods, datapath.maps_directory(), &figures).await?;
     datapath.attach()?;
-    let say = known.telemetry.precedence();
+    let say = agent.telemetry.precedence();
     let root = &config.datapath.cgroup_root;
     precedence::watch(root, &config.tolerated, datapath.programs()?, say)
         .context("cannot start a thread")?;
@@ -209,13 +209,13 @@ async fn follow(
     // What has gone while no agent ran. Only now the pins are those that the programs use.
     terminator.end(&kernel.take_gone());
     let mut devices = Devices::follow(&config.devices, &mut datapath)?;
-    known.telemetry.begin();
+    agent.telemetry.begin();
     if let Some(error) = unready {
         warn!("the agent is not ready: {error}");
     }
     info!(
         node = %config.node,
-        services = known.reconciler.state().services().count(),
+        services = agent.reconciler.state().services().count(),
         writes,
         pin_dir = %config.datapath.pin_dir.display(),
         "datapath attached"
@@ -234,9 +234,9 @@ async fn follow(
                     figures.beat();
                     match guard.take(datapath.repair(), Instant::now()) {
                         Finding::Quiet => {}
-                        Finding::Disturbed(why) => known.telemetry.prover()(Proof::Failed(why)),
+                        Finding::Disturbed(why) => agent.telemetry.prover()(Proof::Failed(why)),
                         // Not before: a probe that meets no program of ours tells nothing.
-                        Finding::Over => drop(prove(&known.telemetry, &config)),
+                        Finding::Over => drop(prove(&agent.telemetry, &config)),
                     }
                     devices.attach(&mut datapath);
                     terminator.end(&[]);
@@ -246,13 +246,13 @@ async fn follow(
                     let Some(event) = event else {
                         bail!("the source of the cluster's state has ended")
                     };
-                    listed = gather(event, &mut events, &mut known).await;
+                    listed = gather(event, &mut events, &mut agent).await;
                 }
                 Turn::Attempt => {}
             },
-            Some(question) = known.telemetry.questions.recv() => {
-                let (reconciler, names) = (&known.reconciler, devices.names());
-                known.telemetry.answer(question, reconciler, &kernel.installed, names);
+            Some(question) = agent.telemetry.questions.recv() => {
+                let (reconciler, names) = (&agent.reconciler, devices.names());
+                agent.telemetry.answer(question, reconciler, &kernel.installed, names);
                 continue;
             }
             result = devices.changed() => {
@@ -260,23 +260,23 @@ async fn follow(
                 devices.attach(&mut datapath);
                 continue;
             }
-            () = known.saver.due() => {
-                known.saver.save(known.reconciler.snapshot());
+            () = agent.saver.due() => {
+                agent.saver.save(agent.reconciler.snapshot());
                 continue;
             }
             () = &mut stop => {
-                known.saver.finish(known.reconciler.snapshot()).await;
+                agent.saver.finish(agent.reconciler.snapshot()).await;
                 terminator.finish();
                 socket_file.remove();
                 return Ok(());
             }
         }
-        if let Some(settled) = retry.attempt(|| kernel.settle(&mut known)) {
-            wanted.want(&known.reconciler);
+        if let Some(settled) = retry.attempt(|| kernel.settle(&mut agent)) {
+            wanted.want(&agent.reconciler);
             match settled {
                 Ok(_) => terminator.end(&kernel.take_gone()),
                 Err((error, pause)) => {
-                    known.telemetry.failed(&error.to_string());
+                    agent.telemetry.failed(&error.to_string());
                     warn!(
                         "{error}; every Service stays as it was or as planned; retries in {pause:?}"
                     );

@@ -8,6 +8,7 @@
 //! ```
 
 pub mod admin;
+pub mod agent_state;
 pub mod app;
 pub mod check;
 pub mod cli;
@@ -19,7 +20,6 @@ pub mod exclusion;
 pub mod explain;
 pub mod heap;
 pub mod ignored;
-pub mod known;
 pub mod lint;
 pub mod list;
 pub mod local;

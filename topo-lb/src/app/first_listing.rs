@@ -10,9 +10,9 @@ use tracing::{info, warn};
 
 use super::wanted::WantedNodes;
 use super::{Config, Events, UNREMARKED};
+use crate::agent_state::AgentState;
 use crate::cluster::{KnownNodes, Update};
 use crate::datapath::attach;
-use crate::known::Known;
 use crate::source::{Event, Freshness};
 
 /// How long other Nodes are waited for once all else is known. Who may not list them, or lists
@@ -33,11 +33,11 @@ fn meanwhile(config: &Config) -> &'static str {
 /// the whole one allows.
 pub(super) async fn first_listing(
     events: &mut Events,
-    known: &mut Known,
+    agent: &mut AgentState,
     wanted: &mut WantedNodes,
     config: &Config,
 ) -> anyhow::Result<()> {
-    let mut listing = pin!(until_complete(events, known, wanted));
+    let mut listing = pin!(until_complete(events, agent, wanted));
     match timeout(UNREMARKED, &mut listing).await {
         Ok(listed) => listed,
         Err(_) => {
@@ -49,7 +49,7 @@ pub(super) async fn first_listing(
 
 async fn until_complete(
     events: &mut Events,
-    known: &mut Known,
+    agent: &mut AgentState,
     wanted: &mut WantedNodes,
 ) -> anyhow::Result<()> {
     let mut synced = false;
@@ -76,13 +76,13 @@ async fn until_complete(
         synced |= matches!(event, Event::Synced);
         let said_which_nodes = matches!(event, Event::Update(Update::KnownNodes(_)));
         let said_synced = matches!(event, Event::Synced);
-        known.take_in(event);
+        agent.take_in(event);
         if synced && (said_synced || said_which_nodes) {
-            if has_its_nodes(known, wanted) {
+            if has_its_nodes(agent, wanted) {
                 return Ok(());
             }
             // Without its own Node the agent does not begin.
-            let reconciler = &known.reconciler;
+            let reconciler = &agent.reconciler;
             let is_known = reconciler.state().node(reconciler.node()).is_some();
             until = until.or_else(|| is_known.then(|| Instant::now() + OTHER_NODES));
         }
@@ -90,9 +90,9 @@ async fn until_complete(
 }
 
 /// Whether all Nodes are known that the first plan reads. If not, they are wanted.
-fn has_its_nodes(known: &mut Known, wanted: &mut WantedNodes) -> bool {
-    let reconciler = &mut known.reconciler;
-    let is_saved = matches!(known.write_gate.freshness(), Freshness::AsOf(_));
+fn has_its_nodes(agent: &mut AgentState, wanted: &mut WantedNodes) -> bool {
+    let reconciler = &mut agent.reconciler;
+    let is_saved = matches!(agent.write_gate.freshness(), Freshness::AsOf(_));
     if is_saved || reconciler.state().known_nodes() == KnownNodes::All {
         return true;
     }
@@ -147,12 +147,12 @@ endpoints: [{addresses: [10.1.1.1], nodeName: m}]
         let figures = Arc::default();
         let telemetry = Telemetry::new(Arc::clone(&figures), EventPublisher::silent(figures));
         let reconciler = Reconciler::new("here".into(), Scope::All, false);
-        let mut known = Known::new(reconciler, Saver::new(None), telemetry);
+        let mut agent = AgentState::new(reconciler, Saver::new(None), telemetry);
         let mut wanted = WantedNodes::default();
         let begun = Instant::now();
-        let complete = until_complete(&mut events, &mut known, &mut wanted);
+        let complete = until_complete(&mut events, &mut agent, &mut wanted);
         timeout(OTHER_NODES * 10, complete).await.expect("it waits for ever").unwrap();
         assert!(begun.elapsed() >= OTHER_NODES, "it waits for a while");
-        assert_eq!(known.reconciler.reads_other_nodes().map(|(_, label)| label), Some("rack"));
+        assert_eq!(agent.reconciler.reads_other_nodes().map(|(_, label)| label), Some("rack"));
     }
 }

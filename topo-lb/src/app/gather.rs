@@ -5,7 +5,7 @@ use std::time::Duration;
 use futures::{Stream, StreamExt as _};
 use tokio::time::{Instant, timeout_at};
 
-use crate::known::Known;
+use crate::agent_state::AgentState;
 use crate::source::Event;
 
 /// Events that are taken in before one plan is made, so that a flood becomes few writes.
@@ -18,13 +18,13 @@ const GATHER: Duration = Duration::from_millis(1);
 pub(super) async fn gather(
     event: Event,
     events: &mut (impl Stream<Item = Event> + Unpin),
-    known: &mut Known,
+    agent: &mut AgentState,
 ) -> bool {
-    let mut listed = known.take_in(event);
+    let mut listed = agent.take_in(event);
     let together = Instant::now() + GATHER;
     for _ in 1..BATCH {
         match timeout_at(together, events.next()).await {
-            Ok(Some(event)) => listed |= known.take_in(event),
+            Ok(Some(event)) => listed |= agent.take_in(event),
             _ => break,
         }
     }

@@ -7,12 +7,12 @@ use std::time::{Duration, Instant};
 
 use tracing::{debug, info, warn};
 
+use crate::agent_state::AgentState;
 use crate::cluster::ServiceId;
 use crate::datapath::bpf::BpfStore;
 use crate::datapath::commit::{commit, take_over};
 use crate::datapath::left_out::{self, LeftOutMap};
 use crate::datapath::store::StoreError;
-use crate::known::Known;
 use crate::plan::{Gone, Installed, Lack, Meanwhile, Plan, Shortage, Step};
 
 use super::quarantine::Quarantine;
@@ -89,11 +89,11 @@ impl Kernel {
 
     /// Plans, and carries out what was planned, until there is nothing to plan. Returns the number
     /// of steps done.
-    pub(super) fn settle(&mut self, known: &mut Known) -> Result<usize, StoreError> {
-        if !known.write_gate.may_write() {
+    pub(super) fn settle(&mut self, agent: &mut AgentState) -> Result<usize, StoreError> {
+        if !agent.write_gate.may_write() {
             return Ok(0);
         }
-        let reconciler = &mut known.reconciler;
+        let reconciler = &mut agent.reconciler;
         let mut steps = 0;
         while !reconciler.settled() {
             let began = Instant::now();
@@ -119,7 +119,7 @@ impl Kernel {
             steps += plan.steps.len();
         }
         self.tell(reconciler.left_out());
-        known.telemetry.settled(&mut known.reconciler, &self.installed, steps);
+        agent.telemetry.settled(&mut agent.reconciler, &self.installed, steps);
         Ok(steps)
     }
 

@@ -11,7 +11,7 @@ use super::{Folder, Pod, PodReport, Rules};
 #[derive(Debug)]
 pub struct Books {
     rules: Rules,
-    pods: BTreeMap<Arc<str>, Known>,
+    pods: BTreeMap<Arc<str>, PodRecord>,
     folders: BTreeMap<Arc<str>, Folder>,
     /// Levels that may lie above those of the folders.
     unseen: u32,
@@ -20,7 +20,7 @@ pub struct Books {
 }
 
 #[derive(Debug)]
-struct Known {
+struct PodRecord {
     pod: Pod,
     /// The API server has it no more. Its processes may still end.
     is_gone: bool,
@@ -71,7 +71,7 @@ impl Books {
     fn put(&mut self, pod: Pod) -> Option<String> {
         let uid = Arc::clone(&pod.uid);
         let fault = self.rules.fault(&pod);
-        let before = self.pods.insert(uid, Known { pod, is_gone: false });
+        let before = self.pods.insert(uid, PodRecord { pod, is_gone: false });
         fault.filter(|fault| {
             before.and_then(|old| self.rules.fault(&old.pod)).as_ref() != Some(fault)
         })

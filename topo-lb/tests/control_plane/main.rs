@@ -17,14 +17,14 @@ use topo_lb_tests::control_plane::{ADMINISTRATOR, ControlPlane, NOBODY};
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// What the agent knows of the cluster by now.
-struct Known {
+struct ObservedCluster {
     events: Pin<Box<dyn Stream<Item = Event> + Send>>,
     state: State,
     synced: bool,
     troubles: Vec<String>,
 }
 
-impl Known {
+impl ObservedCluster {
     fn of(server: Server) -> Self {
         let (_, wanted) = watch::channel(KnownNodes::All);
         let events = Box::pin(follow(server, Nodes::new("n1".into(), wanted)));
@@ -78,7 +78,7 @@ async fn a_real_api_server_is_read_followed_and_met_again() {
 
     let server = connected(&plane, ADMINISTRATOR).await;
     let client = server.client();
-    let mut known = Known::of(server);
+    let mut known = ObservedCluster::of(server);
     known.until("the first listing", |known| known.synced).await;
 
     create(

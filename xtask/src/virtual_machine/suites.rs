@@ -30,7 +30,7 @@ pub(super) struct Suite {
 /// See [`Suite::mptcp`].
 const MPTCP: &str = "mptcp";
 
-struct Known {
+struct Selection {
     name: &'static str,
     short: &'static [&'static str],
     skipped: &'static [&'static str],
@@ -39,9 +39,9 @@ struct Known {
 
 /// In the order of running. `tc_packets` is the last because one of its tests makes connections
 /// older than a machine is that has only just booted.
-const SUITES: [Known; 6] = [
-    Known { name: "verifier", short: &[], skipped: &[], has_mptcp: false },
-    Known {
+const SUITES: [Selection; 6] = [
+    Selection { name: "verifier", short: &[], skipped: &[], has_mptcp: false },
+    Selection {
         name: "connect",
         short: &[
             "every_endpoint_answers_and_the_peer_is_the_service",
@@ -51,7 +51,7 @@ const SUITES: [Known; 6] = [
         skipped: &[],
         has_mptcp: true,
     },
-    Known {
+    Selection {
         name: "datagram",
         short: &[
             "every_endpoint_answers_as_the_service",
@@ -61,13 +61,13 @@ const SUITES: [Known; 6] = [
         has_mptcp: false,
     },
     // These kernels do not order programs: the agent has to say who decides.
-    Known {
+    Selection {
         name: "foreign",
         short: &["a_load_balancer_that_is_first_is_named_everywhere_until_it_has_gone"],
         skipped: &[],
         has_mptcp: false,
     },
-    Known {
+    Selection {
         name: "tc_traffic",
         short: &[
             "every_endpoint_answers_a_machine",
@@ -76,7 +76,7 @@ const SUITES: [Known; 6] = [
         skipped: &[],
         has_mptcp: false,
     },
-    Known {
+    Selection {
         name: "tc_packets",
         short: &[
             "a_connection_is_translated_each_way",
@@ -97,7 +97,7 @@ pub(super) fn names() -> impl Iterator<Item = &'static str> {
 
 /// What to run.
 pub(super) fn selection(scope: Scope) -> Vec<Suite> {
-    let suite = |known: &Known| Suite {
+    let suite = |known: &Selection| Suite {
         name: known.name,
         tests: if scope == Scope::Short { known.short } else { &[] },
         skipped: known.skipped,

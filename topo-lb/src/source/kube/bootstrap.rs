@@ -15,7 +15,7 @@ use crate::cluster::{Protocol, Service, ServiceId, Slice, Update};
 
 /// What is known of `default/kubernetes`.
 #[derive(Debug, Default)]
-struct Known {
+struct LastObjects {
     service: Option<Service>,
     slices: BTreeMap<SliceId, Slice>,
 }
@@ -24,7 +24,7 @@ fn is_bootstrap(id: &ServiceId) -> bool {
     &*id.namespace == "default" && &*id.name == "kubernetes"
 }
 
-impl Known {
+impl LastObjects {
     fn observe(&mut self, update: &Update) {
         match update {
             Update::Service(service) => self.put_service(service),
@@ -99,7 +99,7 @@ fn is_named(service: &Service, host: &str) -> bool {
 
 /// Where to connect to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Route {
+pub(super) enum ApiRoute {
     /// An endpoint of `default/kubernetes`.
     Endpoint(SocketAddr),
     /// What the URL says.
@@ -116,8 +116,8 @@ struct Choice {
     port: u16,
     /// Any number, to begin with another endpoint than other agents do.
     random: u64,
-    known: Known,
-    routes: Vec<Route>,
+    known: LastObjects,
+    routes: Vec<ApiRoute>,
     /// Index of the route that is tried first.
     first: usize,
     /// When another one became the first.
@@ -135,8 +135,8 @@ impl Routes {
             host: host.to_owned(),
             port,
             random,
-            known: Known::default(),
-            routes: vec![Route::Url],
+            known: LastObjects::default(),
+            routes: vec![ApiRoute::Url],
             first: 0,
             turned: None,
         })))
@@ -151,7 +151,7 @@ impl Routes {
             endpoints.rotate_left(usize::try_from(begin).unwrap_or_default());
         }
         let routes: Vec<_> =
-            endpoints.into_iter().map(Route::Endpoint).chain([Route::Url]).collect();
+            endpoints.into_iter().map(ApiRoute::Endpoint).chain([ApiRoute::Url]).collect();
         if routes != choice.routes {
             choice.routes = routes;
             choice.first = 0;
@@ -160,7 +160,7 @@ impl Routes {
 
     /// All of them, in the order in which they are to be tried: endpoints, and the URL's own address,
     /// beginning with the one that served last.
-    pub(super) fn in_order(&self) -> Vec<Route> {
+    pub(super) fn in_order(&self) -> Vec<ApiRoute> {
         let choice = self.lock();
         let mut routes = choice.routes.clone();
         routes.rotate_left(choice.first);
@@ -168,7 +168,7 @@ impl Routes {
     }
 
     /// By this one, something answers.
-    pub(super) fn connected(&self, route: Route) {
+    pub(super) fn connected(&self, route: ApiRoute) {
         let mut choice = self.lock();
         if let Some(at) = choice.routes.iter().position(|known| *known == route) {
             choice.first = at;
@@ -230,8 +230,8 @@ mod tests {
         }
     }
 
-    fn endpoint(host: u8) -> Route {
-        Route::Endpoint(([172, 30, 0, host], 6443).into())
+    fn endpoint(host: u8) -> ApiRoute {
+        ApiRoute::Endpoint(([172, 30, 0, host], 6443).into())
     }
 
     fn told(host: &str, port: u16) -> Routes {
@@ -247,7 +247,7 @@ mod tests {
         {
             assert_eq!(
                 told(host, 443).in_order(),
-                [endpoint(1), endpoint(2), Route::Url],
+                [endpoint(1), endpoint(2), ApiRoute::Url],
                 "{host}"
             );
         }
@@ -259,7 +259,7 @@ mod tests {
             let routes = Routes::new("10.96.0.1", 443, random);
             routes.observe(&Update::Service(kubernetes()));
             routes.observe(&Update::Slice(slice(&[(1, true), (2, true), (3, true)])));
-            assert_eq!(routes.in_order().last(), Some(&Route::Url));
+            assert_eq!(routes.in_order().last(), Some(&ApiRoute::Url));
             routes.in_order()[0]
         };
         assert_eq!([0, 1, 2, 3].map(first), [1, 2, 3, 1].map(endpoint));
@@ -268,7 +268,7 @@ mod tests {
     #[test]
     fn a_server_that_is_not_behind_the_service_is_reached_by_its_address_alone() {
         for (host, port) in [("127.0.0.1", 10_261), ("10.96.0.1", 6_443), ("example.com", 443)] {
-            assert_eq!(told(host, port).in_order(), [Route::Url], "{host}:{port}");
+            assert_eq!(told(host, port).in_order(), [ApiRoute::Url], "{host}:{port}");
         }
     }
 
@@ -276,7 +276,7 @@ mod tests {
     fn the_route_that_served_last_is_tried_first() {
         let routes = told("10.96.0.1", 443);
         routes.connected(endpoint(2));
-        assert_eq!(routes.in_order(), [endpoint(2), Route::Url, endpoint(1)]);
+        assert_eq!(routes.in_order(), [endpoint(2), ApiRoute::Url, endpoint(1)]);
     }
 
     #[test]
@@ -285,18 +285,18 @@ mod tests {
         let now = Instant::now();
         routes.turn(now);
         routes.turn(now + Duration::from_millis(1));
-        assert_eq!(routes.in_order(), [endpoint(2), Route::Url, endpoint(1)], "one failure");
+        assert_eq!(routes.in_order(), [endpoint(2), ApiRoute::Url, endpoint(1)], "one failure");
         routes.turn(now + Duration::from_secs(1));
         routes.turn(now + Duration::from_secs(2));
-        assert_eq!(routes.in_order(), [endpoint(1), endpoint(2), Route::Url]);
+        assert_eq!(routes.in_order(), [endpoint(1), endpoint(2), ApiRoute::Url]);
     }
 
     #[test]
     fn endpoints_that_are_gone_are_not_tried() {
         let routes = told("10.96.0.1", 443);
         routes.observe(&Update::AllSlices(vec![slice(&[(9, true)])], Vec::new()));
-        assert_eq!(routes.in_order(), [endpoint(9), Route::Url]);
+        assert_eq!(routes.in_order(), [endpoint(9), ApiRoute::Url]);
         routes.observe(&Update::AllSlices(Vec::new(), Vec::new()));
-        assert_eq!(routes.in_order(), [Route::Url]);
+        assert_eq!(routes.in_order(), [ApiRoute::Url]);
     }
 }

@@ -10,7 +10,7 @@ use hyper_util::client::legacy::connect::HttpConnector;
 use tokio::time::timeout;
 use tower::{BoxError, Service, ServiceExt as _};
 
-use super::bootstrap::{Route, Routes};
+use super::bootstrap::{ApiRoute, Routes};
 
 /// Longest wait for a connection by one of several routes.
 const ONE_ROUTE: Duration = Duration::from_secs(3);
@@ -78,10 +78,10 @@ impl Service<Uri> for Dial {
     }
 }
 
-fn address(url: &Uri, route: Route) -> Result<Uri, BoxError> {
+fn address(url: &Uri, route: ApiRoute) -> Result<Uri, BoxError> {
     match route {
-        Route::Url => Ok(url.clone()),
-        Route::Endpoint(endpoint) => {
+        ApiRoute::Url => Ok(url.clone()),
+        ApiRoute::Endpoint(endpoint) => {
             let scheme = url.scheme_str().unwrap_or("https");
             Ok(Uri::builder()
                 .scheme(scheme)

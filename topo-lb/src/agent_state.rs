@@ -11,7 +11,7 @@ use crate::stale_write_gate::StaleWriteGate;
 use crate::telemetry::{Arrival, Telemetry};
 
 /// What is known of the cluster, how fresh it is, who saves it, and who is told.
-pub struct Known {
+pub struct AgentState {
     /// The cluster, and what follows from it.
     pub reconciler: Reconciler,
     /// How fresh it is.
@@ -22,7 +22,7 @@ pub struct Known {
     pub telemetry: Telemetry,
 }
 
-impl Known {
+impl AgentState {
     /// Of one that knows nothing yet.
     #[must_use]
     pub fn new(reconciler: Reconciler, saver: Saver, telemetry: Telemetry) -> Self {
