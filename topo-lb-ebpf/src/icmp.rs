@@ -7,7 +7,7 @@ use topo_lb_common::connection::{FROM_CLIENT, TO_CLIENT};
 use crate::checksum;
 use crate::clock::now;
 use crate::connection;
-use crate::packet::{ETHERNET, Header, Read, Shape, load, ports};
+use crate::packet::{ETHERNET, Header, PacketKind, Read, load, ports};
 use crate::rewrite::{Says, Write, store};
 use crate::tc::{DROP, NEXT, onward};
 use crate::totals::{Hook, count};
@@ -53,7 +53,7 @@ fn translate<F: Track>(skb: *mut __sk_buff, hook: Hook) -> i32 {
     let inner = <F as Read>::header(skb, at, true);
     // What is behind the packet's end is not of the quote, and no checksum covers it.
     let quoted = if inner.transport + 4 <= outer.end { load(skb, inner.transport) } else { None };
-    let (Shape::Whole | Shape::First, Some::<u32>(quoted)) = (inner.shape, quoted) else {
+    let (PacketKind::Whole | PacketKind::First, Some::<u32>(quoted)) = (inner.kind, quoted) else {
         count(hook, |packets| &mut packets.unknown);
         return NEXT;
     };

@@ -27,7 +27,7 @@ pub(crate) const ACK: u8 = 16;
 
 /// What kind of thing was read.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Shape {
+pub(crate) enum PacketKind {
     /// All of a datagram.
     Whole,
     /// A fragment with the transport header.
@@ -54,7 +54,7 @@ pub(crate) struct Header<F: Family> {
     pub(crate) checksum: u16,
     /// Of what follows.
     pub(crate) protocol: u8,
-    pub(crate) shape: Shape,
+    pub(crate) kind: PacketKind,
 }
 
 /// A transport header.
@@ -179,7 +179,7 @@ impl Read for V4 {
             end: 0,
             checksum: 0,
             protocol: 0,
-            shape: Shape::Malformed,
+            kind: PacketKind::Malformed,
         };
         let words =
             if is_quote { load::<[u32; 5]>(skb, offset) } else { words::<5>(skb, ETHERNET) };
@@ -204,12 +204,12 @@ impl Read for V4 {
         if version >> 4 != 4 || bytes < 20 || total < bytes || (!is_quote && total > room) {
             return header;
         }
-        header.shape = if flags & 0x1f != 0 || offset_low != 0 {
-            Shape::Later
+        header.kind = if flags & 0x1f != 0 || offset_low != 0 {
+            PacketKind::Later
         } else if flags & 0x20 != 0 {
-            Shape::First
+            PacketKind::First
         } else {
-            Shape::Whole
+            PacketKind::Whole
         };
         header
     }
@@ -233,7 +233,7 @@ impl Read for V6 {
             end: 0,
             checksum: 0,
             protocol: 0,
-            shape: Shape::Malformed,
+            kind: PacketKind::Malformed,
         };
         let words =
             if is_quote { load::<[u32; 10]>(skb, offset) } else { words::<10>(skb, ETHERNET) };
@@ -251,7 +251,7 @@ impl Read for V6 {
         if first.to_ne_bytes()[0] >> 4 != 6 || (!is_quote && payload > room) {
             return header;
         }
-        header.shape = Shape::Whole;
+        header.kind = PacketKind::Whole;
         extensions(skb, &mut header);
         header
     }
@@ -269,7 +269,7 @@ fn extensions(skb: *mut __sk_buff, header: &mut Header<V6>) {
             return;
         }
         let Some([word, identification]) = load::<[u32; 2]>(skb, header.transport) else {
-            header.shape = Shape::Malformed;
+            header.kind = PacketKind::Malformed;
             return;
         };
         let [next, length, third, fourth] = word.to_ne_bytes();
@@ -277,20 +277,20 @@ fn extensions(skb: *mut __sk_buff, header: &mut Header<V6>) {
         match header.protocol {
             // The destination is not the last one yet.
             ROUTING if fourth != 0 => {
-                header.shape = Shape::Other;
+                header.kind = PacketKind::Other;
                 return;
             }
             FRAGMENT => {
                 bytes = 8;
                 header.identification = identification;
                 if third != 0 || fourth & 0xf8 != 0 {
-                    header.shape = Shape::Later;
+                    header.kind = PacketKind::Later;
                     header.protocol = next;
                     return;
                 }
                 // A fragment that is all of its datagram (RFC 6946) needs nothing remembered.
                 if fourth & 1 != 0 {
-                    header.shape = Shape::First;
+                    header.kind = PacketKind::First;
                 }
             }
             _ => {}
@@ -298,7 +298,7 @@ fn extensions(skb: *mut __sk_buff, header: &mut Header<V6>) {
         header.protocol = next;
         header.transport += bytes;
     }
-    header.shape = Shape::Other;
+    header.kind = PacketKind::Other;
 }
 
 /// Both ports, as the packet has them: what TCP, UDP and SCTP begin with.
@@ -359,7 +359,7 @@ pub(crate) fn transport<F: Read>(skb: *mut __sk_buff, header: &Header<F>) -> Tra
             let length = u32::from(u16::from_be_bytes([high, low]));
             transport.ports = ports;
             // A first fragment has the length of the whole; zero stands for more than 65,535.
-            let fits = length <= room || header.shape == Shape::First;
+            let fits = length <= room || header.kind == PacketKind::First;
             transport.is_sound = header.end > header.transport
                 && room >= 8
                 && (length == 0 && room > 0xffff || length >= 8 && fits);

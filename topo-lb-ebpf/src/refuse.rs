@@ -9,7 +9,9 @@ use crate::checksum::{self, Change, fold};
 use crate::clock::now;
 use crate::family::{V4, V6};
 use crate::maps::REFUSALS;
-use crate::packet::{ACK, ETHERNET, FIN, Header, RST, Read, SYN, Shape, load, ports, transport};
+use crate::packet::{
+    ACK, ETHERNET, FIN, Header, PacketKind, RST, Read, SYN, load, ports, transport,
+};
 use crate::rewrite::{send_back, store};
 use crate::tc::DROP;
 use crate::totals::{Hook, count};
@@ -62,7 +64,7 @@ pub(crate) fn reset<F: Track>(skb: *mut __sk_buff) -> i32 {
     // SAFETY: a field of the hook's context.
     let segments = unsafe { (&raw const (*skb).gso_segs).read_volatile() };
     // What the device has yet to cut would become many.
-    let is_answerable = header.shape == Shape::Whole
+    let is_answerable = header.kind == PacketKind::Whole
         && segments <= 1
         && transport.flags & RST == 0
         && F::is_unicast(header.source);

@@ -15,7 +15,7 @@ use crate::answerers::is_foreign;
 use crate::clock::now;
 use crate::connection::{self, Chosen, EndpointCheck};
 use crate::family::{V4, V6};
-use crate::packet::{ETHERNET, FIN, Header, RST, SYN, Shape, Transport, ports_of, transport};
+use crate::packet::{ETHERNET, FIN, Header, PacketKind, RST, SYN, Transport, ports_of, transport};
 use crate::resolve::in_range;
 use crate::rewrite::{Says, readdress, rewrite, send_back};
 use crate::totals::{Hook, count};
@@ -177,13 +177,13 @@ fn addressed<F: Track>(header: &Header<F>, ports: u32) -> Says<F> {
 fn from_client<F: Track>(skb: *mut __sk_buff, is_settled: bool) -> i32 {
     let hook = Hook::Ingress;
     let header = F::header(skb, ETHERNET, false);
-    if header.shape == Shape::Malformed {
+    if header.kind == PacketKind::Malformed {
         return malformed(hook);
     }
-    if header.shape == Shape::Other {
+    if header.kind == PacketKind::Other {
         return untouched(hook);
     }
-    if header.shape == Shape::Later {
+    if header.kind == PacketKind::Later {
         return later(skb, &header, hook);
     }
     if header.protocol == F::ICMP {
@@ -304,11 +304,11 @@ fn expect_answers<F: Track>(skb: *mut __sk_buff) -> i32 {
 fn to_client<F: Track>(skb: *mut __sk_buff) -> i32 {
     let hook = Hook::Egress;
     let header = F::header(skb, ETHERNET, false);
-    match header.shape {
-        Shape::Malformed => return malformed(hook),
-        Shape::Other => return untouched(hook),
-        Shape::Later => return later(skb, &header, hook),
-        Shape::Whole | Shape::First => {}
+    match header.kind {
+        PacketKind::Malformed => return malformed(hook),
+        PacketKind::Other => return untouched(hook),
+        PacketKind::Later => return later(skb, &header, hook),
+        PacketKind::Whole | PacketKind::First => {}
     }
     if header.protocol == F::ICMP {
         return step::ERROR;
@@ -356,7 +356,7 @@ fn carry<F: Track>(
     now: u64,
     hook: Hook,
 ) -> bool {
-    if header.shape == Shape::First {
+    if header.kind == PacketKind::First {
         let key = F::fragment(
             (header.source, header.destination),
             header.identification,
@@ -373,7 +373,7 @@ fn carry<F: Track>(
 /// follow it.
 #[inline(always)]
 fn left<F: Track>(header: &Header<F>, hook: Hook) -> i32 {
-    if header.shape == Shape::First { step::LEFT } else { untouched(hook) }
+    if header.kind == PacketKind::First { step::LEFT } else { untouched(hook) }
 }
 
 /// The identification may be one that a datagram had which was translated, a moment ago.

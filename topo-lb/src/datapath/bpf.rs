@@ -140,7 +140,7 @@ impl BpfStore {
             revision: array(pin_dir, maps::REVISION)?,
             names: hash(pin_dir, maps::NAMES)?,
             counters: PerCpuArray::try_from(Map::PerCpuArray(map(pin_dir, maps::COUNTERS)?))
-                .map_err(|error| shape(pin_dir, maps::COUNTERS, &error))?,
+                .map_err(|error| spec(pin_dir, maps::COUNTERS, &error))?,
             capacity,
             // Anywhere, and not where the last agent stopped: its highest number may have gone
             // with the Service that had it, and a UDP flow that remembers it must not take a later
@@ -373,12 +373,12 @@ pub(crate) fn map(pin_dir: &Path, name: &str) -> Result<MapData, OpenError> {
     if !path.exists() {
         return Err(OpenError::Absent(pin_dir.display().to_string()));
     }
-    MapData::from_pin(&path).map_err(|error| shape(pin_dir, name, &error))
+    MapData::from_pin(&path).map_err(|error| spec(pin_dir, name, &error))
 }
 
 fn size(pin_dir: &Path, name: &str) -> Result<u32, OpenError> {
     let map = map(pin_dir, name)?;
-    Ok(map.info().map_err(|error| shape(pin_dir, name, &error))?.max_entries())
+    Ok(map.info().map_err(|error| spec(pin_dir, name, &error))?.max_entries())
 }
 
 pub(super) fn hash<K: bytemuck::Pod, V: bytemuck::Pod>(
@@ -386,7 +386,7 @@ pub(super) fn hash<K: bytemuck::Pod, V: bytemuck::Pod>(
     name: &str,
 ) -> Result<Hash<K, V>, OpenError> {
     HashMap::try_from(Map::HashMap(map(pin_dir, name)?))
-        .map_err(|error| shape(pin_dir, name, &error))
+        .map_err(|error| spec(pin_dir, name, &error))
 }
 
 /// Opens a pinned LRU hash.
@@ -395,17 +395,17 @@ pub(super) fn lru_hash<K: bytemuck::Pod, V: bytemuck::Pod>(
     name: &str,
 ) -> Result<Hash<K, V>, OpenError> {
     HashMap::try_from(Map::LruHashMap(map(pin_dir, name)?))
-        .map_err(|error| shape(pin_dir, name, &error))
+        .map_err(|error| spec(pin_dir, name, &error))
 }
 
 pub(super) fn array<V: bytemuck::Pod>(
     pin_dir: &Path,
     name: &str,
 ) -> Result<Array<MapData, Raw<V>>, OpenError> {
-    Array::try_from(Map::Array(map(pin_dir, name)?)).map_err(|error| shape(pin_dir, name, &error))
+    Array::try_from(Map::Array(map(pin_dir, name)?)).map_err(|error| spec(pin_dir, name, &error))
 }
 
-pub(crate) fn shape(pin_dir: &Path, name: &str, error: &dyn std::error::Error) -> OpenError {
+pub(crate) fn spec(pin_dir: &Path, name: &str, error: &dyn std::error::Error) -> OpenError {
     OpenError::Map { path: pin_dir.join(name).display().to_string(), reason: causes(error) }
 }
 

@@ -8,7 +8,7 @@ use aya::maps::{Map, MapData, MapError, SkStorage};
 use topo_lb_common::maps;
 use topo_lb_common::reverse::{Connected4, Connected6};
 
-use super::bpf::{OpenError, Raw, failed, map, shape};
+use super::bpf::{OpenError, Raw, failed, map, spec};
 use super::encode::{Layout, V4, V6};
 use super::store::StoreError;
 use crate::plan::{Family, Frontend};
@@ -28,9 +28,9 @@ impl Dialled {
         let storage = |name| Ok(Map::SkStorage(map(pin_dir, name)?));
         Ok(Self {
             four: SkStorage::try_from(storage(maps::CONNECTED4)?)
-                .map_err(|error| shape(pin_dir, maps::CONNECTED4, &error))?,
+                .map_err(|error| spec(pin_dir, maps::CONNECTED4, &error))?,
             six: SkStorage::try_from(storage(maps::CONNECTED6)?)
-                .map_err(|error| shape(pin_dir, maps::CONNECTED6, &error))?,
+                .map_err(|error| spec(pin_dir, maps::CONNECTED6, &error))?,
         })
     }
 

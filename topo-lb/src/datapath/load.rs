@@ -16,7 +16,7 @@ use super::capability;
 use super::link::Link;
 use super::lock::{Lock, LockError};
 use super::mount::{MountError, check_bpffs, check_cgroup2};
-use super::object::{Constants, Hook, OBJECT, Shape, TcpPeer, loader, shapes};
+use super::object::{Constants, Hook, MapSpec, OBJECT, TcpPeer, loader, map_specs};
 use super::probe::{self, Feature};
 use super::renewal::{self, Pinned, Renewal};
 use super::tc::{AttachMode, Direction};
@@ -173,7 +173,7 @@ impl Datapath {
         }
         if options.pin_dir.exists() {
             Lock::take(&options.pin_dir)?;
-            renewal::look(&options.pin_dir, &shapes(&options.capacity))?;
+            renewal::look(&options.pin_dir, &map_specs(&options.capacity))?;
         }
         Ok(())
     }
@@ -192,22 +192,22 @@ impl Datapath {
             directories: Vec::from_iter(is_new.then(|| options.pin_dir.clone())),
             files: Vec::new(),
         };
-        let shapes = shapes(&options.capacity);
-        let renewal = match renewal::look(&options.pin_dir, &shapes)? {
+        let map_specs = map_specs(&options.capacity);
+        let renewal = match renewal::look(&options.pin_dir, &map_specs)? {
             Pinned::Fits => {
-                let pins = shapes.iter().filter(|shape| shape.is_pinned);
-                let pins = pins.map(|shape| options.pin_dir.join(shape.name));
+                let pins = map_specs.iter().filter(|spec| spec.is_pinned);
+                let pins = pins.map(|spec| options.pin_dir.join(spec.name));
                 made.files.extend(pins.filter(|path| !path.exists()));
                 None
             }
             Pinned::Differs(differences) => {
-                Some(Renewal::begin(&options.pin_dir, &shapes, &differences)?)
+                Some(Renewal::begin(&options.pin_dir, &map_specs, &differences)?)
             }
         };
         made.directories.extend(renewal::mark(&options.pin_dir)?);
         let constants = Constants::probe(options.tcp_peer).with_exclusions(options.exclusions);
         let directory = renewal.as_ref().map_or(&*options.pin_dir, Renewal::directory);
-        let mut ebpf = load(&shapes, &constants, Some(directory))?;
+        let mut ebpf = load(&map_specs, &constants, Some(directory))?;
         if options.capacity.connections != 0 {
             for direction in Direction::BOTH {
                 classifier(&mut ebpf, direction)?
@@ -313,11 +313,11 @@ fn make_directory(path: &Path) -> Result<bool, LoadError> {
 
 /// Loads maps and programs, pinning the maps in `pin_dir` where one is given.
 pub(super) fn load(
-    shapes: &[Shape],
+    map_specs: &[MapSpec],
     constants: &Constants,
     pin_dir: Option<&Path>,
 ) -> Result<Ebpf, LoadError> {
-    let mut ebpf = loader(shapes, constants, pin_dir).load(OBJECT).map_err(explain)?;
+    let mut ebpf = loader(map_specs, constants, pin_dir).load(OBJECT).map_err(explain)?;
     for hook in Hook::ALL {
         program(&mut ebpf, hook)?.load().map_err(|error| refused(hook.name(), error))?;
     }

@@ -117,7 +117,7 @@ pub enum TcpPeer {
 
 /// What a map must be.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Shape {
+pub(crate) struct MapSpec {
     pub(crate) name: &'static str,
     pub(crate) map_type: MapType,
     /// Bytes.
@@ -131,45 +131,45 @@ pub(crate) struct Shape {
 }
 
 /// The shape of every map of `maps::ALL`, in that order.
-pub(crate) fn shapes(capacity: &Capacity) -> [Shape; maps::ALL.len()] {
-    fn shape<K, V>(name: &'static str, map_type: MapType, max_entries: u32, flags: u32) -> Shape {
+pub(crate) fn map_specs(capacity: &Capacity) -> [MapSpec; maps::ALL.len()] {
+    fn spec<K, V>(name: &'static str, map_type: MapType, max_entries: u32, flags: u32) -> MapSpec {
         let (key, value) = (size_of::<K>() as u32, size_of::<V>() as u32);
-        Shape { name, map_type, key, value, max_entries, flags, is_pinned: true }
+        MapSpec { name, map_type, key, value, max_entries, flags, is_pinned: true }
     }
     use MapType::{Array, Hash, LruHash, PerCpuArray, SkStorage};
-    let tc = |shape: Shape| Shape { is_pinned: capacity.connections != 0, ..shape };
+    let tc = |spec: MapSpec| MapSpec { is_pinned: capacity.connections != 0, ..spec };
     // Each connection has an entry for each way.
     let entries = capacity.connections.saturating_mul(2).max(1);
     let Capacity { services, slots, members, flows, .. } = *capacity;
     [
-        shape::<u32, Range>(maps::RANGE, Array, 1, 0),
-        shape::<Frontend4, Service4>(maps::SERVICES4, Hash, services, 0),
-        shape::<Frontend6, Service6>(maps::SERVICES6, Hash, services, 0),
-        shape::<u32, Backend4>(maps::SLOTS4, Array, slots, 0),
-        shape::<u32, Backend6>(maps::SLOTS6, Array, slots, 0),
-        shape::<MemberKey4, Member>(maps::MEMBERS4, Hash, members, NO_PREALLOC),
-        shape::<MemberKey6, Member>(maps::MEMBERS6, Hash, members, NO_PREALLOC),
-        shape::<FlowKey4, Flow4>(maps::FLOWS4, LruHash, flows, 0),
-        shape::<FlowKey6, Flow6>(maps::FLOWS6, LruHash, flows, 0),
-        shape::<ReplyKey4, Frontend4>(maps::REPLIES4, LruHash, flows, 0),
-        shape::<ReplyKey6, Frontend6>(maps::REPLIES6, LruHash, flows, 0),
-        shape::<i32, Connected4>(maps::CONNECTED4, SkStorage, 0, NO_PREALLOC),
-        shape::<i32, Connected6>(maps::CONNECTED6, SkStorage, 0, NO_PREALLOC),
-        shape::<AffinityKey, Affinity4>(maps::AFFINITY4, LruHash, flows, 0),
-        shape::<AffinityKey, Affinity6>(maps::AFFINITY6, LruHash, flows, 0),
-        shape::<u32, Counters>(maps::COUNTERS, PerCpuArray, services, 0),
-        shape::<u32, u64>(maps::TORN, PerCpuArray, 1, 0),
-        shape::<u32, Name>(maps::NAMES, Hash, services, NO_PREALLOC),
-        shape::<u32, LeftOut>(maps::LEFT_OUT, Hash, maps::MOST_LEFT_OUT, NO_PREALLOC),
-        shape::<ExcludedKey, Excluded>(maps::EXCLUDED, Hash, maps::MOST_EXCLUDED, NO_PREALLOC),
-        shape::<u32, Levels>(maps::EXCLUSION, Array, 1, 0),
-        shape::<u32, u32>(maps::REVISION, Array, 1, 0),
-        tc(shape::<Tuple4, Connection4>(maps::CONNECTIONS4, LruHash, entries, 0)),
-        tc(shape::<Tuple6, Connection6>(maps::CONNECTIONS6, LruHash, entries, 0)),
-        tc(shape::<Fragment4, Translation4>(maps::FRAGMENTS4, LruHash, maps::FRAGMENTS, 0)),
-        tc(shape::<Fragment6, Translation6>(maps::FRAGMENTS6, LruHash, maps::FRAGMENTS, 0)),
-        tc(shape::<u32, Packets>(maps::PACKETS, PerCpuArray, maps::HOOKS, 0)),
-        tc(shape::<u32, Bucket>(maps::REFUSALS, PerCpuArray, 1, 0)),
+        spec::<u32, Range>(maps::RANGE, Array, 1, 0),
+        spec::<Frontend4, Service4>(maps::SERVICES4, Hash, services, 0),
+        spec::<Frontend6, Service6>(maps::SERVICES6, Hash, services, 0),
+        spec::<u32, Backend4>(maps::SLOTS4, Array, slots, 0),
+        spec::<u32, Backend6>(maps::SLOTS6, Array, slots, 0),
+        spec::<MemberKey4, Member>(maps::MEMBERS4, Hash, members, NO_PREALLOC),
+        spec::<MemberKey6, Member>(maps::MEMBERS6, Hash, members, NO_PREALLOC),
+        spec::<FlowKey4, Flow4>(maps::FLOWS4, LruHash, flows, 0),
+        spec::<FlowKey6, Flow6>(maps::FLOWS6, LruHash, flows, 0),
+        spec::<ReplyKey4, Frontend4>(maps::REPLIES4, LruHash, flows, 0),
+        spec::<ReplyKey6, Frontend6>(maps::REPLIES6, LruHash, flows, 0),
+        spec::<i32, Connected4>(maps::CONNECTED4, SkStorage, 0, NO_PREALLOC),
+        spec::<i32, Connected6>(maps::CONNECTED6, SkStorage, 0, NO_PREALLOC),
+        spec::<AffinityKey, Affinity4>(maps::AFFINITY4, LruHash, flows, 0),
+        spec::<AffinityKey, Affinity6>(maps::AFFINITY6, LruHash, flows, 0),
+        spec::<u32, Counters>(maps::COUNTERS, PerCpuArray, services, 0),
+        spec::<u32, u64>(maps::TORN, PerCpuArray, 1, 0),
+        spec::<u32, Name>(maps::NAMES, Hash, services, NO_PREALLOC),
+        spec::<u32, LeftOut>(maps::LEFT_OUT, Hash, maps::MOST_LEFT_OUT, NO_PREALLOC),
+        spec::<ExcludedKey, Excluded>(maps::EXCLUDED, Hash, maps::MOST_EXCLUDED, NO_PREALLOC),
+        spec::<u32, Levels>(maps::EXCLUSION, Array, 1, 0),
+        spec::<u32, u32>(maps::REVISION, Array, 1, 0),
+        tc(spec::<Tuple4, Connection4>(maps::CONNECTIONS4, LruHash, entries, 0)),
+        tc(spec::<Tuple6, Connection6>(maps::CONNECTIONS6, LruHash, entries, 0)),
+        tc(spec::<Fragment4, Translation4>(maps::FRAGMENTS4, LruHash, maps::FRAGMENTS, 0)),
+        tc(spec::<Fragment6, Translation6>(maps::FRAGMENTS6, LruHash, maps::FRAGMENTS, 0)),
+        tc(spec::<u32, Packets>(maps::PACKETS, PerCpuArray, maps::HOOKS, 0)),
+        tc(spec::<u32, Bucket>(maps::REFUSALS, PerCpuArray, 1, 0)),
     ]
 }
 
@@ -224,7 +224,7 @@ impl Constants {
 
 /// A loader that makes the maps of these shapes, under `pin_dir` where one is given.
 pub(crate) fn loader<'a>(
-    shapes: &[Shape],
+    map_specs: &[MapSpec],
     constants: &'a Constants,
     pin_dir: Option<&Path>,
 ) -> EbpfLoader<'a> {
@@ -232,14 +232,14 @@ pub(crate) fn loader<'a>(
     // Nothing is relocated against the kernel's own types.
     loader.btf(None);
     constants.put(&mut loader);
-    if !shapes.iter().any(|shape| shape.name == maps::CONNECTIONS4 && shape.is_pinned) {
+    if !map_specs.iter().any(|spec| spec.name == maps::CONNECTIONS4 && spec.is_pinned) {
         // Without tc nobody reads the marks.
         loader.map_max_entries(maps::ANSWERERS, 1);
     }
-    for shape in shapes {
-        loader.map_max_entries(shape.name, shape.max_entries);
-        if let Some(pin_dir) = pin_dir.filter(|_| shape.is_pinned) {
-            loader.map_pin_path(shape.name, pin_dir.join(shape.name));
+    for spec in map_specs {
+        loader.map_max_entries(spec.name, spec.max_entries);
+        if let Some(pin_dir) = pin_dir.filter(|_| spec.is_pinned) {
+            loader.map_pin_path(spec.name, pin_dir.join(spec.name));
         }
     }
     loader
@@ -251,7 +251,7 @@ mod tests {
 
     #[test]
     fn every_map_of_the_abi_has_a_shape_in_the_same_order() {
-        let names = shapes(&Capacity::default()).map(|shape| shape.name);
+        let names = map_specs(&Capacity::default()).map(|spec| spec.name);
         assert_eq!(names, maps::ALL);
     }
 

@@ -26,7 +26,7 @@ use tracing::{info, warn};
 
 use super::bpf::Raw;
 use super::load::{LoadError, causes};
-use super::object::Shape;
+use super::object::MapSpec;
 
 /// Number of the layout of all maps together. A map whose meaning changes gets another shape or
 /// another name, and this number goes up: by it an older agent knows to leave the maps alone.
@@ -67,7 +67,7 @@ pub(super) enum Pinned {
 ///
 /// # Errors
 /// They are a later version's, or one cannot be looked at.
-pub(super) fn look(pin_dir: &Path, shapes: &[Shape]) -> Result<Pinned, LoadError> {
+pub(super) fn look(pin_dir: &Path, map_specs: &[MapSpec]) -> Result<Pinned, LoadError> {
     let mut differences = Vec::new();
     if let Some(found) = layout(pin_dir) {
         if found > LAYOUT {
@@ -78,8 +78,8 @@ pub(super) fn look(pin_dir: &Path, shapes: &[Shape]) -> Result<Pinned, LoadError
             differences.push(format!("they have layout {found}, and this agent has {LAYOUT}"));
         }
     }
-    for shape in shapes.iter().filter(|shape| shape.is_pinned) {
-        differences.extend(difference(shape, &pin_dir.join(shape.name))?);
+    for spec in map_specs.iter().filter(|spec| spec.is_pinned) {
+        differences.extend(difference(spec, &pin_dir.join(spec.name))?);
     }
     if differences.is_empty() && pin_dir.join(DIRECTORY).exists() {
         differences.push("an agent was stopped while it replaced them".into());
@@ -128,23 +128,23 @@ pub(super) fn remove_all(pin_dir: &Path) -> Result<(), (PathBuf, io::Error)> {
 }
 
 /// What `shape` needs and the map at `path` is not; none where nothing is pinned.
-fn difference(shape: &Shape, path: &Path) -> Result<Option<String>, LoadError> {
+fn difference(spec: &MapSpec, path: &Path) -> Result<Option<String>, LoadError> {
     if !path.exists() {
         return Ok(None);
     }
     let info = MapInfo::from_pin(path)
-        .map_err(|error| LoadError::Map { name: shape.name.to_owned(), reason: causes(&error) })?;
+        .map_err(|error| LoadError::Map { name: spec.name.to_owned(), reason: causes(&error) })?;
     let map_type = info.map_type().map(|map_type| format!("{map_type:?}")).unwrap_or_default();
-    let needed_type = format!("{:?}", shape.map_type);
-    let name = shape.name;
+    let needed_type = format!("{:?}", spec.map_type);
+    let name = spec.name;
     if map_type != needed_type {
         return Ok(Some(format!("{name} is of type {map_type} and not {needed_type}")));
     }
     Ok([
-        ("keys of {} bytes", info.key_size(), shape.key),
-        ("values of {} bytes", info.value_size(), shape.value),
-        ("room for {} entries", info.max_entries(), shape.max_entries),
-        ("flags {}", info.map_flags(), shape.flags),
+        ("keys of {} bytes", info.key_size(), spec.key),
+        ("values of {} bytes", info.value_size(), spec.value),
+        ("room for {} entries", info.max_entries(), spec.max_entries),
+        ("flags {}", info.map_flags(), spec.flags),
     ]
     .into_iter()
     .find(|(_, found, needed)| found != needed)
@@ -172,7 +172,7 @@ impl Renewal {
     /// The directory cannot be made, or a map cannot be pinned.
     pub(super) fn begin(
         pin_dir: &Path,
-        shapes: &[Shape],
+        map_specs: &[MapSpec],
         differences: &[String],
     ) -> Result<Self, LoadError> {
         info!(
@@ -187,15 +187,15 @@ impl Renewal {
         fs::create_dir(&staged).map_err(failed)?;
         let mut renewal =
             Self { pin_dir: pin_dir.to_owned(), staged, copied: Vec::new(), finished: false };
-        for shape in shapes.iter().filter(|shape| shape.is_pinned) {
-            let path = pin_dir.join(shape.name);
+        for spec in map_specs.iter().filter(|spec| spec.is_pinned) {
+            let path = pin_dir.join(spec.name);
             if !path.exists() {
                 continue;
             }
-            if STATE.contains(&shape.name) && difference(shape, &path)?.is_none() {
-                renewal.keep(shape.name)?;
+            if STATE.contains(&spec.name) && difference(spec, &path)?.is_none() {
+                renewal.keep(spec.name)?;
             } else {
-                renewal.copied.push(shape.name);
+                renewal.copied.push(spec.name);
             }
         }
         Ok(renewal)

@@ -12,7 +12,7 @@ use super::link::{DIRECTORY, Link, cgroup_id, pin_path};
 use super::load::{Datapath, causes};
 use super::lock::Lock;
 use super::mount::check_bpffs;
-use super::object::{Hook, shapes};
+use super::object::{Hook, map_specs};
 use super::{renewal, syscall};
 
 /// What [`Datapath::repair`] found.
@@ -77,14 +77,14 @@ impl Datapath {
     }
 
     fn repair_maps(&self, pin_dir: &Path, repairs: &mut Repairs) {
-        for shape in shapes(&self.options.capacity).iter().filter(|shape| shape.is_pinned) {
-            let path = pin_dir.join(shape.name);
-            let Some(map) = self.ebpf.map(shape.name).filter(|_| !path.exists()) else { continue };
+        for spec in map_specs(&self.options.capacity).iter().filter(|spec| spec.is_pinned) {
+            let path = pin_dir.join(spec.name);
+            let Some(map) = self.ebpf.map(spec.name).filter(|_| !path.exists()) else { continue };
             match map.pin(&path) {
-                Ok(()) => repairs.done.push(format!("the pin of the map {} was gone", shape.name)),
+                Ok(()) => repairs.done.push(format!("the pin of the map {} was gone", spec.name)),
                 Err(error) => {
                     let reason = causes(&error);
-                    repairs.failed.push(format!("{} cannot be pinned: {reason}", shape.name));
+                    repairs.failed.push(format!("{} cannot be pinned: {reason}", spec.name));
                 }
             }
         }

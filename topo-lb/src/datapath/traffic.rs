@@ -9,7 +9,7 @@ use topo_lb_common::connection::Packets;
 use topo_lb_common::counter::{Counters, Name};
 use topo_lb_common::maps;
 
-use super::bpf::{self, Raw, ReadError, failed, shape};
+use super::bpf::{self, Raw, ReadError, failed, spec};
 use super::encode;
 use super::store::StoreError;
 use super::tc::Direction;
@@ -109,7 +109,7 @@ fn array<V: bytemuck::Pod>(
     name: &str,
 ) -> Result<PerCpuArray<MapData, Raw<V>>, bpf::OpenError> {
     PerCpuArray::try_from(Map::PerCpuArray(bpf::map(pin_dir, name)?))
-        .map_err(|error| shape(pin_dir, name, &error))
+        .map_err(|error| spec(pin_dir, name, &error))
 }
 
 /// Connections of a Service port by where they went, over all CPUs.

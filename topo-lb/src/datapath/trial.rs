@@ -19,7 +19,7 @@ use topo_lb_common::range::Range;
 use topo_lb_common::service::Service4;
 
 use super::load::{LoadError, causes, load, program};
-use super::object::{Constants, Hook, TcpPeer, shapes};
+use super::object::{Constants, Hook, TcpPeer, map_specs};
 use super::place::{self, Place};
 use crate::plan::Capacity;
 
@@ -146,7 +146,7 @@ impl Trial {
     /// As [`Datapath::open`](super::load::Datapath::open), as far as the kernel is concerned.
     pub fn load(capacity: &Capacity, tcp_peer: TcpPeer) -> Result<Self, TrialError> {
         let constants = Constants::probe(tcp_peer);
-        let ebpf = load(&shapes(capacity), &constants, None)?;
+        let ebpf = load(&map_specs(capacity), &constants, None)?;
         Ok(Self { ebpf, links: Vec::new(), reports_refused: constants.reports_refused() })
     }
 

@@ -6,7 +6,7 @@ use crate::address::{CYCLE, Endpoint, MOST};
 
 /// What a Service is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Shape {
+pub(crate) enum ServiceSize {
     /// It is not there.
     Gone,
     /// It is there, with so many endpoints, below [`MOST`].
@@ -30,7 +30,7 @@ pub(crate) enum Outcome {
 #[derive(Debug)]
 pub(crate) struct History {
     /// By generation, in a circle.
-    shapes: Vec<AtomicU16>,
+    sizes: Vec<AtomicU16>,
     /// The newest generation that the kernel may know.
     requested: AtomicU32,
     /// The newest generation that the kernel surely knows.
@@ -50,23 +50,23 @@ impl History {
     /// Of a Service that is not there, in generation zero.
     pub(crate) fn new() -> Self {
         Self {
-            shapes: (0..CYCLE).map(|_| AtomicU16::new(GONE)).collect(),
+            sizes: (0..CYCLE).map(|_| AtomicU16::new(GONE)).collect(),
             requested: AtomicU32::new(0),
             confirmed: AtomicU32::new(0),
         }
     }
 
     /// The next generation; from now on a connection may meet it.
-    pub(crate) fn request(&self, shape: Shape) -> u32 {
+    pub(crate) fn request(&self, size: ServiceSize) -> u32 {
         let generation = self.requested.load(Ordering::SeqCst) + 1;
-        let code = match shape {
-            Shape::Gone => GONE,
-            Shape::Of(count) => {
+        let code = match size {
+            ServiceSize::Gone => GONE,
+            ServiceSize::Of(count) => {
                 assert!(count < MOST, "{count} endpoints have no addresses");
                 count
             }
         };
-        self.shapes[(generation % CYCLE) as usize].store(code, Ordering::SeqCst);
+        self.sizes[(generation % CYCLE) as usize].store(code, Ordering::SeqCst);
         self.requested.store(generation, Ordering::SeqCst);
         generation
     }
@@ -89,17 +89,17 @@ impl History {
     /// Whether `outcome` is right for the Service `service`, whose history this is, in some
     /// generation of the window.
     pub(crate) fn allows(&self, service: u8, window: Window, outcome: Outcome) -> bool {
-        let shape =
-            |generation: u32| self.shapes[(generation % CYCLE) as usize].load(Ordering::SeqCst);
+        let size =
+            |generation: u32| self.sizes[(generation % CYCLE) as usize].load(Ordering::SeqCst);
         (window.first..=window.last).any(|generation| match outcome {
             Outcome::Landed(endpoint) => {
                 endpoint.service == service
                     && endpoint.generation == generation % CYCLE
-                    && shape(generation) != GONE
-                    && endpoint.place < shape(generation)
+                    && size(generation) != GONE
+                    && endpoint.place < size(generation)
             }
-            Outcome::Refused => shape(generation) == 0,
-            Outcome::Untouched => shape(generation) == GONE,
+            Outcome::Refused => size(generation) == 0,
+            Outcome::Untouched => size(generation) == GONE,
             Outcome::Failed(_) => false,
         })
     }
@@ -116,7 +116,7 @@ mod tests {
     #[test]
     fn a_connection_may_meet_what_was_before_only_until_the_new_is_confirmed() {
         let history = History::new();
-        history.request(Shape::Of(3));
+        history.request(ServiceSize::Of(3));
         let before = history.before();
         let window = history.after(before);
         assert!(history.allows(2, window, Outcome::Untouched));
@@ -130,9 +130,9 @@ mod tests {
     #[test]
     fn no_other_services_endpoint_none_that_was_not_there_and_no_error_is_right() {
         let history = History::new();
-        history.request(Shape::Of(3));
+        history.request(ServiceSize::Of(3));
         history.confirm();
-        history.request(Shape::Of(0));
+        history.request(ServiceSize::Of(0));
         let window = history.after(history.before());
         assert!(history.allows(2, window, Outcome::Refused));
         for wrong in [landed(1, 1, 0), landed(2, 1, 3), landed(2, 2, 0), landed(2, 0, 0)] {

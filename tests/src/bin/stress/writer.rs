@@ -17,7 +17,7 @@ use topo_lb::topology::Scope;
 
 use crate::address::{Endpoint, Family, SERVICES, cluster_ip};
 use crate::hammer::PORT;
-use crate::history::{History, Shape};
+use crate::history::{History, ServiceSize};
 
 /// Sizes on both sides of what is inline in a Service, 8 endpoints. Most are inline:
 /// these are written fastest.
@@ -74,14 +74,14 @@ impl<'a> Writer<'a> {
         let history = &self.histories[family as usize][usize::from(service)];
         let (id, slice) = names(service, family);
         if self.random.u8(..8) == 0 {
-            history.request(Shape::Gone);
+            history.request(ServiceSize::Gone);
             self.reconciler.observe(Update::ServiceGone(id));
             self.reconciler.observe(Update::SliceGone(slice));
             return;
         }
         let sizes: &[u16] = if self.random.u8(..LARGE_SHARE) == 0 { &LARGE } else { &SMALL };
         let count = sizes[self.random.usize(..sizes.len())];
-        let generation = history.request(Shape::Of(count));
+        let generation = history.request(ServiceSize::Of(count));
         let endpoints = (0..count).map(|place| Endpoint { service, generation, place });
         let endpoints = endpoints.map(|endpoint| SliceEndpoint {
             address: endpoint.address(family),
