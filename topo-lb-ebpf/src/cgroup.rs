@@ -10,7 +10,7 @@ use topo_lb_common::address::{TCP, UDP, service_protocol};
 
 use crate::family::{Family, V4, V6};
 use crate::maps::{HAS_SET_RETVAL, TCP_PEER_IS_SERVICE};
-use crate::resolve::{Verdict, in_range, resolve};
+use crate::resolve::{Resolution, in_range, resolve};
 use crate::stamped::words;
 use crate::{exclusion, flow, reverse};
 
@@ -134,9 +134,9 @@ pub(crate) fn connect<P: Place>(ctx: &SockAddrContext) -> i32 {
     let client = || unsafe { bpf_get_netns_cookie(ctx.as_ptr()) };
     let resolved = resolve::<P::Family>(&frontend, client);
     match resolved.verdict {
-        Verdict::Untouched => miss::<P>(ctx, protocol),
-        Verdict::Refuse => refuse(),
-        Verdict::Redirect => {
+        Resolution::Untouched => miss::<P>(ctx, protocol),
+        Resolution::Refuse => refuse(),
+        Resolution::Redirect => {
             redirect::<P>(ctx, P::Family::endpoint_parts(&resolved.endpoint));
             if keeps_reverse(protocol) {
                 reverse::remember::<P::Family>(ctx, frontend, resolved.endpoint);
@@ -171,9 +171,9 @@ pub(crate) fn sendmsg<P: Place>(ctx: &SockAddrContext) -> i32 {
     }
     let resolved = flow::send::<P::Family>(ctx, frontend);
     match resolved.verdict {
-        Verdict::Untouched => PROCEED,
-        Verdict::Refuse => refuse(),
-        Verdict::Redirect => {
+        Resolution::Untouched => PROCEED,
+        Resolution::Refuse => refuse(),
+        Resolution::Redirect => {
             redirect::<P>(ctx, P::Family::endpoint_parts(&resolved.endpoint));
             PROCEED
         }

@@ -18,7 +18,7 @@ use crate::answerers;
 use crate::family::Family;
 use crate::maps::REVISION;
 use crate::packet::{ACK, FIN, RST, SYN, Transport};
-use crate::resolve::{Verdict, resolve};
+use crate::resolve::{Resolution, resolve};
 use crate::rewrite::Says;
 use crate::stamped::{self, Found};
 use crate::track::{About, Held, Track, turned};
@@ -285,9 +285,9 @@ pub(crate) fn choose<F: Track>(
     let client = says.source;
     let resolved = resolve::<F>(frontend, || F::client(client));
     match resolved.verdict {
-        Verdict::Untouched => return Chosen::Untouched,
-        Verdict::Refuse => return Chosen::Refused,
-        Verdict::Redirect => {}
+        Resolution::Untouched => return Chosen::Untouched,
+        Resolution::Refuse => return Chosen::Refused,
+        Resolution::Redirect => {}
     }
     let (endpoint, port) = F::endpoint_parts(&resolved.endpoint);
     // SCTP's checksum covers the ports in a way that nothing here can follow.

@@ -8,7 +8,7 @@ use aya_ebpf::helpers::{bpf_get_netns_cookie, bpf_get_socket_cookie};
 use aya_ebpf::programs::SockAddrContext;
 
 use crate::family::{Family, Fields, FlowParts};
-use crate::resolve::{Resolved, Verdict, resolve};
+use crate::resolve::{Resolution, Resolved, resolve};
 use crate::stamped::{self, Found, Snapshot, same, words};
 
 /// Where the context's socket sends a datagram that is addressed to `frontend`.
@@ -18,8 +18,8 @@ pub(crate) fn send<F: Family>(ctx: &SockAddrContext, frontend: F::Frontend) -> R
     let service = |fields: &Fields<F>| unsafe { fields.service.read_volatile() };
     let Snapshot { found, generation, value: service } = stamped::service(&frontend, service);
     match found {
-        Found::Absent => return Resolved::without_endpoint(Verdict::Untouched),
-        Found::Torn => return Resolved::without_endpoint(Verdict::Refuse),
+        Found::Absent => return Resolved::without_endpoint(Resolution::Untouched),
+        Found::Torn => return Resolved::without_endpoint(Resolution::Refuse),
         Found::Whole => {}
     }
     let cookie = cookie(ctx);
@@ -27,12 +27,12 @@ pub(crate) fn send<F: Family>(ctx: &SockAddrContext, frontend: F::Frontend) -> R
     let resolved = if let Some(flow) = kept::<F>(&key, service, generation) {
         // SAFETY: a look-up's pointer.
         let FlowParts { endpoint, .. } = F::flow_parts(unsafe { words(flow.as_ptr()) });
-        Resolved { verdict: Verdict::Redirect, endpoint, service, generation }
+        Resolved { verdict: Resolution::Redirect, endpoint, service, generation }
     } else {
         // SAFETY: a context of this hook.
         let client = || unsafe { bpf_get_netns_cookie(ctx.as_ptr()) };
         let fresh = resolve::<F>(&frontend, client);
-        if fresh.verdict == Verdict::Redirect {
+        if fresh.verdict == Resolution::Redirect {
             let Resolved { endpoint, service, generation, .. } = fresh;
             let flow = F::flow(FlowParts { endpoint, service, generation });
             // A full map evicts; should it fail all the same, the next datagram chooses anew.
@@ -40,7 +40,7 @@ pub(crate) fn send<F: Family>(ctx: &SockAddrContext, frontend: F::Frontend) -> R
         }
         fresh
     };
-    if resolved.verdict == Verdict::Redirect {
+    if resolved.verdict == Resolution::Redirect {
         expect_reply::<F>(cookie, &resolved.endpoint, frontend);
     }
     resolved

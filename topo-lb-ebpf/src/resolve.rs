@@ -12,7 +12,7 @@ use crate::stamped::{self, Found, Snapshot, words};
 
 /// What becomes of a new connection.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Verdict {
+pub(crate) enum Resolution {
     /// Not ours.
     Untouched,
     /// No endpoint may be used.
@@ -24,7 +24,7 @@ pub(crate) enum Verdict {
 /// The verdict on a new connection, and what goes with a redirection. All is initialised in any
 /// case, as in [`Snapshot`](stamped::Snapshot).
 pub(crate) struct Resolved<F: Family> {
-    pub(crate) verdict: Verdict,
+    pub(crate) verdict: Resolution,
     pub(crate) endpoint: F::Endpoint,
     /// Index of the Service port.
     pub(crate) service: u32,
@@ -34,7 +34,7 @@ pub(crate) struct Resolved<F: Family> {
 
 impl<F: Family> Resolved<F> {
     #[inline(always)]
-    pub(crate) fn without_endpoint(verdict: Verdict) -> Self {
+    pub(crate) fn without_endpoint(verdict: Resolution) -> Self {
         Self { verdict, endpoint: F::Endpoint::default(), service: 0, generation: 0 }
     }
 }
@@ -87,8 +87,8 @@ pub(crate) fn resolve<F: Family>(
     let Snapshot { found, generation, value: pick } = stamped::service(frontend, pick::<F>);
     let Pick { place, slot, mut endpoint, service, affinity_seconds } = pick;
     match found {
-        Found::Absent => return Resolved::without_endpoint(Verdict::Untouched),
-        Found::Torn => return Resolved::without_endpoint(Verdict::Refuse),
+        Found::Absent => return Resolved::without_endpoint(Resolution::Untouched),
+        Found::Torn => return Resolved::without_endpoint(Resolution::Refuse),
         Found::Whole => {}
     }
     let refused = match place {
@@ -106,13 +106,13 @@ pub(crate) fn resolve<F: Family>(
     };
     if refused {
         count(service, None);
-        return Resolved::without_endpoint(Verdict::Refuse);
+        return Resolved::without_endpoint(Resolution::Refuse);
     }
     if affinity_seconds != 0 {
         endpoint = affinity::keep::<F>(client(), service, affinity_seconds, endpoint);
     }
     count(service, Some(F::locality(&endpoint)));
-    Resolved { verdict: Verdict::Redirect, endpoint, service, generation }
+    Resolved { verdict: Resolution::Redirect, endpoint, service, generation }
 }
 
 /// Chooses by a value that may be torn.
