@@ -256,7 +256,7 @@ impl Failed {
                     "{some} {} this node's {}, fewer than the {} of topo-lb.io/min-endpoints",
                     SHARES[usize::from(some > 1)].trim(),
                     label(tier.key, value),
-                    tier.least,
+                    tier.min_endpoints,
                 )),
                 (None, _) => failed.lacking.push(shown(tier.key)),
             }
@@ -297,7 +297,7 @@ pub(super) fn tiers(choice: &Choice<'_>) -> Option<String> {
     let each: Vec<_> = choice
         .tiers
         .iter()
-        .map(|tier| match (tier.key, tier.own, tier.least) {
+        .map(|tier| match (tier.key, tier.own, tier.min_endpoints) {
             (ANY, _, _) => format!("`{ANY}` {}", tier.endpoints),
             (key, None, _) => format!("{} - (this node has none)", shown(key)),
             (key, Some(_), 1) => format!("{} {}", shown(key), tier.endpoints),

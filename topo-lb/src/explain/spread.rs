@@ -148,7 +148,7 @@ fn tiers(decision: &Decision<'_>, choice: &Choice<'_>) -> Vec<TierOnNode> {
                 key: tier.key.to_owned(),
                 value: tier.own.map(str::to_owned),
                 endpoints: tier.endpoints,
-                needed: tier.least,
+                needed: tier.min_endpoints,
             })
             .collect(),
     }

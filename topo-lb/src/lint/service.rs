@@ -106,7 +106,7 @@ fn depends_on_node(decision: &Decision<'_>) -> bool {
         || match decision.policy.kind {
             PolicyKind::Keys => {
                 let tiers = decision.choices.iter().flat_map(|choice| &choice.tiers);
-                keys.last() != Some(&ANY) || tiers.into_iter().any(|tier| tier.least > 1)
+                keys.last() != Some(&ANY) || tiers.into_iter().any(|tier| tier.min_endpoints > 1)
             }
             PolicyKind::OpenYurt | PolicyKind::Hints => true,
             PolicyKind::None => false,
@@ -204,14 +204,14 @@ fn from_node(
         saw(Rule::Refused, severity, format!("connections are refused: {why}"));
     }
     for tier in &choice.tiers {
-        if tier.endpoints > 0 && tier.endpoints < usize::from(tier.least) {
+        if tier.endpoints > 0 && tier.endpoints < usize::from(tier.min_endpoints) {
             saw(
                 Rule::TooFew,
                 Rule::TooFew.severity(),
                 format!(
                     "the tier {} has fewer than the {} {endpoint}s of topo-lb.io/min-endpoints, \
                      and is passed over",
-                    tier.key, tier.least
+                    tier.key, tier.min_endpoints
                 ),
             );
         }

@@ -58,7 +58,7 @@ pub struct Tier<'a> {
     /// How many usable endpoints it matches.
     pub endpoints: usize,
     /// How many it needs to count.
-    pub least: u16,
+    pub min_endpoints: u16,
 }
 
 /// Where a share of new connections goes though the tier is healthy.
@@ -275,9 +275,9 @@ fn tiers<'a>(done: &Evaluation<'a>, here: Here<'a>, rules: &Rules<'a>) -> Vec<Ti
         key,
         own: here.label(key),
         endpoints: keys::matching(key, here, &done.candidates, &usable).len(),
-        least,
+        min_endpoints: least,
     };
-    own.keys.iter().zip(&own.least).map(tier).collect()
+    own.keys.iter().zip(&own.min_endpoints).map(tier).collect()
 }
 
 fn wider<'a>(done: &Evaluation<'a>, rules: &Rules<'a>) -> Option<Wider<'a>> {

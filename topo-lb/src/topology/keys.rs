@@ -71,7 +71,7 @@ pub(super) struct Keys<'a> {
     /// At least one, at most [`MAX_KEYS`].
     pub(super) keys: Vec<&'a str>,
     /// How many endpoints each of them needs to count; 1 where nothing was asked for.
-    pub(super) least: Vec<u16>,
+    pub(super) min_endpoints: Vec<u16>,
     /// Share of new connections for the next wider tier.
     pub(super) spill: Share,
 }
@@ -90,7 +90,7 @@ pub(super) struct Tier {
 impl<'a> Keys<'a> {
     /// Keys that nothing refines.
     pub(super) fn of(keys: Vec<&'a str>) -> Self {
-        Self { least: vec![1; keys.len()], spill: Share::default(), keys }
+        Self { min_endpoints: vec![1; keys.len()], spill: Share::default(), keys }
     }
 
     /// The first key that matches as many members of `usable` as it needs.
@@ -101,11 +101,12 @@ impl<'a> Keys<'a> {
         usable: &[usize],
     ) -> Option<Tier> {
         let matches = |key| matching(key, here, candidates, usable);
-        let (index, members) =
-            self.keys.iter().zip(&self.least).enumerate().find_map(|(index, (key, &least))| {
+        let (index, members) = self.keys.iter().zip(&self.min_endpoints).enumerate().find_map(
+            |(index, (key, &least))| {
                 let members = matches(key);
                 (members.len() >= usize::from(least)).then_some((index, members))
-            })?;
+            },
+        )?;
         let beyond = |key| {
             let mut more = matches(key);
             more.retain(|one| members.binary_search(one).is_err());

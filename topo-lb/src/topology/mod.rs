@@ -25,7 +25,7 @@ mod evaluation;
 pub mod hints;
 mod keys;
 pub mod label;
-mod least;
+mod min_endpoints;
 mod node_labels;
 pub mod openyurt;
 mod policy;

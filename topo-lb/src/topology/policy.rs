@@ -5,7 +5,7 @@ use crate::cluster::Service;
 use super::keys::Keys;
 use super::openyurt::Reach;
 use super::validation::{ANY, Field, Ignored, Rule, quoted};
-use super::{Bypass, PolicySource, Scope, keys, least, openyurt, spill};
+use super::{Bypass, PolicySource, Scope, keys, min_endpoints, openyurt, spill};
 
 /// The value of `topo-lb.io/refusal`.
 const INTENDED: &str = "intended";
@@ -60,11 +60,11 @@ fn refine(policy: &mut Policy<'_>, service: &Service) {
         Rules::OpenYurt { .. } | Rules::None => None,
     };
     if let Some(text) = &service.policy.min_endpoints {
-        let least = keys
-            .as_ref()
-            .map_or(Err(Rule::WithoutKeys), |keys| least::from_annotation(text, &keys.keys));
+        let least = keys.as_ref().map_or(Err(Rule::WithoutKeys), |keys| {
+            min_endpoints::from_annotation(text, &keys.keys)
+        });
         match (least, &mut keys) {
-            (Ok(least), Some(keys)) => keys.least = least,
+            (Ok(least), Some(keys)) => keys.min_endpoints = least,
             (Ok(_), None) => {}
             (Err(rule), _) => policy.ignored.push(Ignored { what: Field::MinEndpoints, rule }),
         }

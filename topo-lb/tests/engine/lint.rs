@@ -36,7 +36,7 @@ fn by_hand(state: &State) -> [BTreeSet<String>; 3] {
                 if choice
                     .tiers
                     .iter()
-                    .any(|tier| (1..usize::from(tier.least)).contains(&tier.endpoints))
+                    .any(|tier| (1..usize::from(tier.min_endpoints)).contains(&tier.endpoints))
                 {
                     few.insert(node.to_owned());
                 }

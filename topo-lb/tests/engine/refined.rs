@@ -172,7 +172,7 @@ fn every_tier_says_how_many_it_has_and_needs() {
     cluster.decided("n1", |decision| {
         let tiers = decision.choices[0].tiers.iter();
         let seen: Vec<_> =
-            tiers.map(|tier| (tier.key, tier.own, tier.endpoints, tier.least)).collect();
+            tiers.map(|tier| (tier.key, tier.own, tier.endpoints, tier.min_endpoints)).collect();
         assert_eq!(
             seen,
             [(H, Some("n1"), 1, 2), ("room", None, 0, 2), (Z, Some("a"), 3, 2), ("*", None, 4, 1)]
