@@ -8,9 +8,9 @@ use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use rustix::io::Errno;
 use rustix::thread::CapabilitySet;
 use serde_json::{Value, json};
+use topo_lb::cluster::Frontend;
 use topo_lb::cluster::Protocol;
 use topo_lb::datapath::membership::Membership;
-use topo_lb::plan::Frontend;
 use topo_lb_tests::client::Socket;
 use topo_lb_tests::process::without;
 use topo_lb_tests::scene::{

@@ -3,10 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use crate::cluster::Frontend;
 use crate::cluster::{KnownNodes, ServiceId, State, Update};
-use crate::plan::{
-    Desired, Frontend, Gone, Installed, Lack, Meanwhile, Plan, Ration, WhenFull, diff, gone,
-};
+use crate::plan::{Desired, Gone, Installed, Lack, Meanwhile, Plan, Ration, WhenFull, diff, gone};
 use crate::topology::{self, Route, Scope, Verdict};
 
 /// What the agent of one node knows and wants.

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use tokio::sync::watch;
 
+use crate::cluster::Family;
 use crate::cluster::Update;
 use crate::datapath::overridden::{self, Precedence};
 use crate::events::ledger::Ledger;
@@ -13,7 +14,7 @@ use crate::events::publish::EventPublisher;
 use crate::ignored;
 use crate::local;
 use crate::metrics::{Figures, count};
-use crate::plan::{Family, Installed, Meanwhile};
+use crate::plan::{Installed, Meanwhile};
 use crate::readiness::{Proof, Readiness};
 use crate::reconcile::Reconciler;
 use crate::source::Freshness;

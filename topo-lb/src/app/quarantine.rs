@@ -82,7 +82,7 @@ impl Quarantine {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::Family;
+    use crate::cluster::Family;
 
     fn free(base: u32) -> Step {
         Step::FreeSlots { family: Family::V4, base, length: 8 }

@@ -2,6 +2,7 @@
 //!
 //! Pure: no I/O and no clock. Only the fields that topology needs are kept.
 
+pub mod frontend;
 pub mod kept;
 pub mod labels;
 pub mod node;
@@ -11,6 +12,7 @@ pub mod slice;
 pub mod state;
 pub mod uid;
 
+pub use frontend::{Family, Frontend};
 pub use labels::Labels;
 pub use node::{KnownNodes, Node};
 pub use protocol::Protocol;

@@ -17,7 +17,8 @@ use super::encode::{self, Layout, V4, V6};
 use super::load::causes;
 use super::store::{Store, StoreError};
 use super::traffic;
-use crate::plan::{Capacity, Entry, Family, Frontend, Installed};
+use crate::cluster::{Family, Frontend};
+use crate::plan::{Capacity, Entry, Installed};
 use crate::topology::Chosen;
 
 /// A layout of `topo-lb-common` as aya wants it.

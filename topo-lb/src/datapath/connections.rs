@@ -13,7 +13,7 @@ use topo_lb_common::maps;
 
 use super::bpf::{self, Raw, ReadError};
 use super::encode::protocol_of;
-use crate::plan::Frontend;
+use crate::cluster::Frontend;
 
 /// A connection whose packets tc translates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

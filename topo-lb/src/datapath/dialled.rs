@@ -11,7 +11,7 @@ use topo_lb_common::reverse::{Connected4, Connected6};
 use super::bpf::{OpenError, Raw, failed, map, spec};
 use super::encode::{Layout, V4, V6};
 use super::store::StoreError;
-use crate::plan::{Family, Frontend};
+use crate::cluster::{Family, Frontend};
 
 /// The pinned maps that say so.
 pub struct Dialled {

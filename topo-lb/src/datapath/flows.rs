@@ -8,7 +8,7 @@ use topo_lb_common::maps;
 
 use super::bpf::{self, Raw, ReadError};
 use super::encode::{Layout, V4, V6};
-use crate::plan::Frontend;
+use crate::cluster::Frontend;
 
 /// An unconnected UDP flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

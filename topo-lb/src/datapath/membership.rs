@@ -10,7 +10,7 @@ use topo_lb_common::member::Member;
 use super::bpf::{self, Hash, OpenError, Raw, failed};
 use super::encode::{self, Layout, V4, V6};
 use super::store::StoreError;
-use crate::plan::{Family, Frontend};
+use crate::cluster::{Family, Frontend};
 use aya::maps::MapError;
 
 /// The maps of one family.

@@ -6,7 +6,8 @@ use std::net::SocketAddr;
 use topo_lb_common::range::Range;
 
 use super::store::{Store, StoreError};
-use crate::plan::{Capacity, Entry, Family, Frontend, Installed};
+use crate::cluster::{Family, Frontend};
+use crate::plan::{Capacity, Entry, Installed};
 use crate::topology::Chosen;
 
 /// A published value: the row is looked up where the value says it is.

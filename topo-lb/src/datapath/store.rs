@@ -4,7 +4,8 @@ use std::net::SocketAddr;
 
 use topo_lb_common::range::Range;
 
-use crate::plan::{Entry, Family, Frontend, Installed};
+use crate::cluster::{Family, Frontend};
+use crate::plan::{Entry, Installed};
 use crate::topology::Chosen;
 
 /// A write or a read that the maps did not take.

@@ -11,9 +11,10 @@ use std::net::IpAddr;
 use serde::Serialize;
 use topo_lb_common::backend::Locality;
 
+use crate::cluster::Frontend;
 use crate::cluster::{self, Service, ServiceId, State};
 use crate::topology::cause::Cause;
-use crate::topology::claim::{self, Claimant, Frontend};
+use crate::topology::claim::{self, Claimant};
 use crate::topology::label::{REGION, ZONE};
 use crate::topology::{Decision, Scope, decide, waits_for};
 

@@ -9,8 +9,8 @@ use topo_lb_common::backend::Locality;
 
 use super::reason::shown;
 use super::{Policy, Port, policy, port};
+use crate::cluster::Family;
 use crate::cluster::{ServiceId, State};
-use crate::topology::candidate::Family;
 use crate::topology::decision::Choice;
 use crate::topology::label::ZONE;
 use crate::topology::{Decision, PolicyKind, Scope, Verdict, decide};

@@ -12,11 +12,12 @@ use std::collections::{BTreeSet, HashMap};
 
 use serde::Serialize;
 
+use crate::cluster::Frontend;
 use crate::cluster::State;
 use crate::explain::shown_id;
 use crate::source::Fault;
 use crate::topology::Scope;
-use crate::topology::claim::{self, Claimant, Frontend};
+use crate::topology::claim::{self, Claimant};
 
 pub use mesh::meshed;
 pub use pod::unclear;

@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::sites;
 use super::{Finding, Rule, Severity};
+use crate::cluster::Family;
 use crate::cluster::{ServiceId, ServicePort, State};
 use crate::explain::shown;
-use crate::topology::candidate::Family;
 use crate::topology::cause::Cause;
 use crate::topology::decision::{Choice, Status};
 use crate::topology::hints::Off;

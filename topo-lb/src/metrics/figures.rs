@@ -6,7 +6,8 @@ use std::time::{Duration, Instant, SystemTime};
 use topo_lb_common::maps;
 
 use super::histogram::Histogram;
-use crate::plan::{Family, Installed};
+use crate::cluster::Family;
+use crate::plan::Installed;
 
 /// From a watch event to the map: the agent aims at 10 ms for 99 of 100.
 const PROGRAMMING: &[f64] =

@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use super::frontend::{Entry, Family, Frontend};
+use super::entry::Entry;
+use crate::cluster::{Family, Frontend};
 use crate::cluster::{Protocol, ServiceId};
 use crate::topology::{Chosen, Route, Verdict};
 

@@ -9,12 +9,13 @@ use topo_lb_common::selection::INLINE;
 
 use super::capacity::Lack;
 use super::desired::{Desired, Target};
-use super::frontend::{Entry, Family, Frontend};
+use super::entry::Entry;
 use super::installed::Installed;
 use super::share::Pool;
 use super::slots::Slots;
 use super::step::{Plan, Step};
 use crate::cluster::ServiceId;
+use crate::cluster::{Family, Frontend};
 use crate::topology::Chosen;
 
 /// How much of a Service is put into the maps.

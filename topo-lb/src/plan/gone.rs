@@ -9,10 +9,10 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use super::diff::service_of;
-use super::frontend::{Family, Frontend};
 use super::installed::Installed;
 use super::step::{Plan, Step};
 use crate::cluster::ServiceId;
+use crate::cluster::{Family, Frontend};
 
 /// An endpoint that serves connections to these frontends no more, not even those that it has.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]

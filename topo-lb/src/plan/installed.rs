@@ -8,11 +8,12 @@ use std::sync::Arc;
 use topo_lb_common::range::Range;
 
 use super::capacity::Capacity;
-use super::frontend::{Entry, Family, Frontend};
+use super::entry::Entry;
 use super::indexes::Indexes;
 use super::slots::Slots;
 use super::step::Step;
 use crate::cluster::Protocol;
+use crate::cluster::{Family, Frontend};
 
 /// A published entry and where its row is.
 #[derive(Clone, Debug, PartialEq, Eq)]

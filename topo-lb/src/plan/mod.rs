@@ -7,9 +7,9 @@ pub mod capacity;
 pub mod desired;
 pub mod diff;
 mod draft;
+pub mod entry;
 #[cfg(test)]
 mod fairness;
-pub mod frontend;
 pub mod gone;
 pub mod indexes;
 pub mod installed;
@@ -22,7 +22,7 @@ pub mod step;
 
 pub use capacity::{Capacity, Lack, Meanwhile, Shortage, WhenFull};
 pub use desired::Desired;
-pub use frontend::{Entry, Family, Frontend};
+pub use entry::Entry;
 pub use gone::Gone;
 pub use installed::Installed;
 pub use ration::Ration;

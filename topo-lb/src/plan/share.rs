@@ -15,9 +15,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::capacity::{Capacity, Shortage, WhenFull};
 use super::desired::Desired;
-use super::frontend::{Family, Frontend};
 use super::installed::Installed;
 use crate::cluster::ServiceId;
+use crate::cluster::{Family, Frontend};
 
 /// A map whose entries can run out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

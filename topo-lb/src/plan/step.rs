@@ -7,8 +7,9 @@ use std::sync::Arc;
 use topo_lb_common::range::Range;
 
 use super::capacity::Lack;
-use super::frontend::{Entry, Family, Frontend};
+use super::entry::Entry;
 use crate::cluster::ServiceId;
+use crate::cluster::{Family, Frontend};
 use crate::topology::Chosen;
 
 /// One thing to do to the maps.

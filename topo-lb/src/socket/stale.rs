@@ -4,8 +4,9 @@ use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
 
 use super::message::{Kind, Seen};
+use crate::cluster::Frontend;
 use crate::cluster::Protocol;
-use crate::plan::{Frontend, Gone};
+use crate::plan::Gone;
 
 /// Endpoints that are gone, and where their clients dialled.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

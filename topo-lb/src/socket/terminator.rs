@@ -19,12 +19,13 @@ use super::holder::held;
 use super::message::Seen;
 use super::namespace::{Found, NetnsSwitcher};
 use super::stale::Stale;
+use crate::cluster::Family;
 use crate::cluster::Protocol;
 use crate::datapath::bpf::OpenError;
 use crate::datapath::dialled::Dialled;
 use crate::datapath::membership::Membership;
 use crate::metrics::{Figures, count};
-use crate::plan::{Family, Gone};
+use crate::plan::Gone;
 
 /// Whose sockets are ended.
 #[derive(Clone, Debug)]

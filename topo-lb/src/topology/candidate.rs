@@ -1,50 +1,21 @@
 //! The endpoints that a Service port has, and which of them can be used at all.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 
 use crate::cluster::kept::Endpoint;
-use crate::cluster::{Service, ServicePort, State};
+use crate::cluster::{Family, Service, ServicePort, State};
 
 use super::label::Site;
 
-/// An address family.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Family {
-    /// IPv4.
-    V4,
-    /// IPv6.
-    V6,
-}
-
-impl Family {
-    /// The family of an address.
-    #[must_use]
-    pub const fn of(address: IpAddr) -> Self {
-        match address {
-            IpAddr::V4(_) => Self::V4,
-            IpAddr::V6(_) => Self::V6,
+/// The families in which a Service has a ClusterIP, in the order of its ClusterIPs.
+pub(super) fn families(service: &Service) -> Vec<Family> {
+    let mut families = Vec::with_capacity(2);
+    for family in service.cluster_ips.iter().copied().map(Family::of) {
+        if !families.contains(&family) {
+            families.push(family);
         }
     }
-
-    /// As people read it.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::V4 => "IPv4",
-            Self::V6 => "IPv6",
-        }
-    }
-
-    /// The families in which a Service has a ClusterIP, in the order of its ClusterIPs.
-    pub(super) fn all_of(service: &Service) -> Vec<Self> {
-        let mut families = Vec::with_capacity(2);
-        for family in service.cluster_ips.iter().copied().map(Self::of) {
-            if !families.contains(&family) {
-                families.push(family);
-            }
-        }
-        families
-    }
+    families
 }
 
 /// An endpoint of a Service port.

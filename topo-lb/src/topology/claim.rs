@@ -4,27 +4,9 @@
 use std::collections::HashMap;
 use std::net::IpAddr;
 
-use crate::cluster::service::Protocol;
-use crate::cluster::{ServiceId, ServicePort, State};
+use crate::cluster::{Frontend, ServiceId, ServicePort, State};
 
 use super::{Scope, has_frontends, policy};
-
-/// What a client dials.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Frontend {
-    /// A ClusterIP.
-    pub address: IpAddr,
-    /// 1–65535.
-    pub port: u16,
-    /// The protocol.
-    pub protocol: Protocol,
-}
-
-impl std::fmt::Display for Frontend {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} {} {}", self.address, self.protocol.name(), self.port)
-    }
-}
 
 /// A Service port: the Service, and the port's place in `spec.ports`.
 pub type Claimant<'a> = (&'a ServiceId, usize);

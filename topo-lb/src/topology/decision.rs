@@ -7,7 +7,7 @@ use topo_lb_common::backend::Locality;
 
 use crate::cluster::{Service, ServicePort, State};
 
-use super::candidate::{self, Candidate, Family, Stock};
+use super::candidate::{self, Candidate, Stock};
 use super::cause::Cause;
 use super::evaluation::{CandidateStatus, Evaluation};
 use super::keys;
@@ -16,6 +16,7 @@ use super::policy::{Policy, Rules};
 use super::spill::Share;
 use super::validation::Ignored;
 use super::{Bypass, PolicyKind, PolicySource, Verdict};
+use crate::cluster::Family;
 
 /// What a Service port's connections do, and why.
 #[derive(Clone, Debug, PartialEq)]
@@ -210,7 +211,7 @@ impl<'a> Decision<'a> {
         let mut choices = Vec::new();
         let mut endpoints = Vec::new();
         let mut hinted = false;
-        let families = Family::all_of(service);
+        let families = candidate::families(service);
         for &family in &families {
             let bypass = bypass.or_else(|| super::local(state, service, family));
             let done = Evaluation::of(state, here, service, port, &policy.rules, family);
@@ -240,7 +241,7 @@ impl<'a> Decision<'a> {
                 endpoints.push(endpoint(candidate, here, status));
             }
         }
-        for family in [Family::V4, Family::V6] {
+        for family in Family::BOTH {
             if !families.contains(&family) {
                 let strangers = candidate::of(state, service, port, family);
                 let status = Status::OtherFamily(family);

@@ -2,7 +2,7 @@
 
 use crate::cluster::{Service, ServicePort, State};
 
-use super::candidate::{self, Candidate, Family, Stock};
+use super::candidate::{self, Candidate, Stock};
 use super::cause::{Cause, Lack};
 use super::hints::{self, Hinted, Off};
 use super::keys::Keys;
@@ -10,6 +10,7 @@ use super::label::Here;
 use super::openyurt::{self, Within};
 use super::policy::Rules;
 use super::validation::ANY;
+use crate::cluster::Family;
 
 /// What became of a candidate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -41,7 +41,8 @@ use topo_lb_common::backend::Locality;
 use crate::cluster::service::Protocol;
 use crate::cluster::{Service, ServiceId, ServicePort, State};
 
-use candidate::{Candidate, Family};
+use crate::cluster::Family;
+use candidate::Candidate;
 pub use decision::Decision;
 use evaluation::{CandidateStatus, Evaluation};
 use label::Here;
@@ -239,7 +240,7 @@ pub fn routes(state: &State, this_node: &str, scope: Scope, id: &ServiceId) -> V
     if policy.bypass(scope, service).is_some() {
         return Vec::new();
     }
-    let families = Family::all_of(service);
+    let families = candidate::families(service);
     let mut routes = Vec::with_capacity(service.ports.len() * families.len());
     for port in &service.ports {
         let name = port_name(service, port);

@@ -1,0 +1,64 @@
+//! What a client dials, and the address families.
+
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+
+use super::Protocol;
+
+/// An address family: each has maps of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Family {
+    /// IPv4.
+    V4,
+    /// IPv6.
+    V6,
+}
+
+impl Family {
+    /// Both.
+    pub const BOTH: [Self; 2] = [Self::V4, Self::V6];
+
+    /// The family of an address.
+    #[must_use]
+    pub const fn of(address: IpAddr) -> Self {
+        match address {
+            IpAddr::V4(_) => Self::V4,
+            IpAddr::V6(_) => Self::V6,
+        }
+    }
+
+    /// `IPv4` or `IPv6`.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::V4 => "IPv4",
+            Self::V6 => "IPv6",
+        }
+    }
+}
+
+/// What a client dials. `Display` gives `10.96.0.1:80/TCP`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Frontend {
+    /// A ClusterIP.
+    pub address: IpAddr,
+    /// The Service port, 1–65535.
+    pub port: u16,
+    /// Its protocol.
+    pub protocol: Protocol,
+}
+
+impl Frontend {
+    /// The family whose maps hold it.
+    #[must_use]
+    pub const fn family(&self) -> Family {
+        Family::of(self.address)
+    }
+}
+
+impl fmt::Display for Frontend {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let socket = SocketAddr::new(self.address, self.port);
+        write!(f, "{socket}/{}", self.protocol.name())
+    }
+}

@@ -1,0 +1,29 @@
+//! What a frontend's connections do, as the maps hold it.
+
+use std::sync::Arc;
+
+use crate::topology::Chosen;
+
+/// What a frontend's connections do. Equal entries need no write.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// The Service port's index.
+    pub index: u32,
+    /// Index of the matching topology key.
+    pub tier: Option<u8>,
+    /// Endpoints of the chosen tier come first in [`row`](Self::row): this many. 0: refuse.
+    pub count: u16,
+    /// Share of connections for the rest of the row, in parts of `selection::SPILL_ONE`.
+    pub spill: u32,
+    /// Session affinity in seconds, zero for none.
+    pub affinity_seconds: u32,
+    /// The endpoints: the chosen tier's, then the wider tier's.
+    pub row: Arc<[Chosen]>,
+}
+
+impl Entry {
+    /// Whether the row is too long for the service value itself.
+    pub fn needs_slots(&self) -> bool {
+        self.row.len() > topo_lb_common::selection::INLINE
+    }
+}
