@@ -7,8 +7,8 @@ use proptest::prelude::*;
 use topo_lb_common::backend::Locality;
 
 use super::diff;
-use super::{Capacity, Desired, Frontend, Installed, Lack, Meanwhile, Plan, Ration, WhenFull};
-use crate::cluster::{Protocol, ServiceId};
+use super::{Capacity, Desired, Installed, Lack, Meanwhile, Plan, Ration, WhenFull};
+use crate::cluster::{Frontend, Protocol, ServiceId};
 use crate::datapath::commit::{commit, take_over};
 use crate::datapath::memory::MemoryStore;
 use crate::topology::{Chosen, Route, Verdict};
@@ -288,7 +288,7 @@ proptest! {
         }
         prop_assert!(world.store.members().is_empty());
         prop_assert!(world.store.names().is_empty());
-        for family in super::Family::BOTH {
+        for family in crate::cluster::Family::BOTH {
             prop_assert_eq!(found.slots(family).available(), Capacity::default().slots);
         }
     }
