@@ -239,7 +239,7 @@ impl Flow {
                 return Some(Err(axum::Error::new("cut")));
             }
             Some((rest, Rest::After(count))) => {
-                // The desk is there as long as this flow is.
+                // The sender is there as long as this flow is.
                 let _ = self.orders.wait_for(|orders| orders.released >= count).await;
                 return Some(Ok(rest));
             }

@@ -4,9 +4,8 @@
 //! A map update copies the value with plain stores, and a deleted element may be reused for
 //! another key while a program still holds a pointer to it: what a reader sees can be torn. Hence
 //! the stamp: the frontend and the generation at the head, the generation again at the tail. The
-//! kernel copies from one end to the other, and which it begins with depends on the processor: the
-//! reader looks at both ends before and after what is between. Four equal generations and the right
-//! frontend mean that all of it is of one write.
+//! kernel copies from head to tail, and the reader goes from tail to head: equal generations and the
+//! right frontend mean that all of it is of one write. docs/internals.md says what this rests on.
 
 use crate::address::{Frontend4, Frontend6};
 use crate::backend::{Backend4, Backend6};

@@ -47,7 +47,7 @@ pub struct StateQueryHandle(mpsc::Sender<Question>);
 /// Where the owner finds them.
 pub type Questions = mpsc::Receiver<Question>;
 
-/// A desk, and its other side.
+/// A handle for those who ask, and the receiver for the owner of the state.
 #[must_use]
 pub fn state_query() -> (StateQueryHandle, Questions) {
     let (sender, questions) = mpsc::channel(WAITING);

@@ -38,7 +38,7 @@ pub(super) struct Failing {
     pub(super) passing_since: Option<Instant>,
 }
 
-/// What can be said of the pulse, whenever that may have changed.
+/// The health of the watches, each time it may have changed.
 pub(super) fn beats(watch_health: WatchHealth) -> impl Stream<Item = WatchReport> + Send {
     stream::unfold((watch_health, None::<Instant>), async |(watch_health, until)| {
         match until {

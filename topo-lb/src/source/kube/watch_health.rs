@@ -31,7 +31,7 @@ pub(super) enum Health {
     Unclear(Option<Instant>),
 }
 
-/// The three watches of one API server. Clones are of one pulse.
+/// The three watches of one API server. All clones share one state.
 #[derive(Clone, Debug)]
 pub(super) struct WatchHealth(Arc<Inner>);
 
