@@ -54,6 +54,12 @@ impl Frontend {
     pub const fn family(&self) -> Family {
         Family::of(self.address)
     }
+
+    /// `10.96.0.1 TCP 80`, as `explain` and `lint` write it.
+    #[must_use]
+    pub fn in_words(&self) -> String {
+        format!("{} {} {}", self.address, self.protocol.name(), self.port)
+    }
 }
 
 impl fmt::Display for Frontend {

@@ -192,6 +192,7 @@ fn contest(
         let others = claimants.iter().filter(|(other, at)| (*other, *at) != (id, place));
         let others: BTreeSet<_> = others.map(|(other, _)| *other).collect();
         let names = others.iter().map(|other| shown_id(other)).collect::<Vec<_>>().join(", ");
+        let frontend = frontend.in_words();
         text += &if claimants.first() == Some(&(id, place)) {
             format!("; {names} claims {frontend} too and gets none of it: one must change")
         } else {

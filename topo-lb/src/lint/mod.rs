@@ -146,8 +146,9 @@ fn shared_frontends(state: &State, findings: &mut Vec<Finding>) {
                 rule: Rule::SharedFrontend,
                 severity: Rule::SharedFrontend.severity(),
                 message: format!(
-                    "{frontend} is {}'s already, which comes first by name: connections never \
+                    "{} is {}'s already, which comes first by name: connections never \
                      reach this one; give it another address or port",
+                    frontend.in_words(),
                     shown_id(winner.0)
                 ),
                 nodes: Vec::new(),
