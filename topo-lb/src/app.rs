@@ -256,7 +256,7 @@ async fn follow(
                 continue;
             }
             result = devices.changed() => {
-                result.context("the kernel says no more which devices there are")?;
+                result.context("the device notification socket failed")?;
                 devices.attach(&mut datapath);
                 continue;
             }

@@ -3,8 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use crate::cluster::Frontend;
-use crate::cluster::{KnownNodes, ServiceId, State, Update};
+use crate::cluster::{Frontend, KnownNodes, ServiceId, State, Update};
 use crate::plan::{Desired, Gone, Installed, Lack, Meanwhile, Plan, Ration, WhenFull, diff, gone};
 use crate::topology::{self, Route, Scope, Verdict};
 

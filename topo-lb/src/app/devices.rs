@@ -16,14 +16,14 @@ const PAUSE: Duration = Duration::from_millis(200);
 
 /// When all devices are looked at: at once after a change, and after those of the next `PAUSE` together.
 #[derive(Debug)]
-struct Look {
+struct LookSchedule {
     /// Whether there was a change since the last one.
     is_due: bool,
     /// Not before.
     earliest: time::Instant,
 }
 
-impl Look {
+impl LookSchedule {
     fn new() -> Self {
         Self { is_due: false, earliest: time::Instant::now() }
     }
@@ -50,7 +50,7 @@ pub(super) struct Devices {
     patterns: Vec<Pattern>,
     /// None where no device is to be chosen.
     changes: Option<Changes>,
-    look: Look,
+    look: LookSchedule,
     /// Names of those that were there at the last look.
     chosen: Vec<String>,
     /// Whether programs of an earlier agent may still be attached.
@@ -65,12 +65,12 @@ impl Devices {
         if patterns.is_empty() {
             datapath.remove_tc();
             let (patterns, chosen) = (Vec::new(), Vec::new());
-            let look = Look::new();
+            let look = LookSchedule::new();
             return Ok(Self { patterns, changes: None, look, chosen, renew: false, unmatched });
         }
         // Listening begins before looking: nothing comes in between.
         let changes = Some(Changes::listen().context("cannot follow the devices of this host")?);
-        let (patterns, look, chosen) = (patterns.to_vec(), Look::new(), Vec::new());
+        let (patterns, look, chosen) = (patterns.to_vec(), LookSchedule::new(), Vec::new());
         let mut devices = Self { patterns, changes, look, chosen, renew: true, unmatched };
         devices.attach(datapath);
         Ok(devices)
@@ -117,7 +117,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_burst_of_changes_is_looked_at_when_it_begins_and_then_five_times_a_second() {
-        let (began, mut look, mut looks) = (Instant::now(), Look::new(), Vec::new());
+        let (began, mut look, mut looks) = (Instant::now(), LookSchedule::new(), Vec::new());
         let mut changes = interval(Duration::from_millis(1));
         while began.elapsed() < Duration::from_secs(1) {
             let change = async {
@@ -133,7 +133,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_change_is_not_lost_where_the_agent_turns_to_something_else() {
-        let mut look = Look::new();
+        let mut look = LookSchedule::new();
         look.begin();
         let soon = Duration::from_millis(1);
         assert!(timeout(soon, look.due(async { Ok(()) })).await.is_err(), "no pause");

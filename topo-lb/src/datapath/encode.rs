@@ -9,8 +9,7 @@ use topo_lb_common::member::{MemberKey4, MemberKey6};
 use topo_lb_common::selection::{INLINE, NO_TIER, SLOTTED, Selection};
 use topo_lb_common::service::{Service4, Service6};
 
-use crate::cluster::Frontend;
-use crate::cluster::Protocol;
+use crate::cluster::{Frontend, Protocol};
 use crate::plan::Entry;
 use crate::topology::Chosen;
 

@@ -11,8 +11,7 @@ use std::net::IpAddr;
 use serde::Serialize;
 use topo_lb_common::backend::Locality;
 
-use crate::cluster::Frontend;
-use crate::cluster::{self, Service, ServiceId, State};
+use crate::cluster::{self, Frontend, Service, ServiceId, State};
 use crate::topology::cause::Cause;
 use crate::topology::claim::{self, Claimant};
 use crate::topology::label::{REGION, ZONE};

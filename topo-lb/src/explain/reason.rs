@@ -1,7 +1,6 @@
 //! Decisions as sentences that a person can act on.
 
-use crate::cluster::Family;
-use crate::cluster::ServiceId;
+use crate::cluster::{Family, ServiceId};
 use crate::topology::candidate::Stock;
 use crate::topology::cause::{Cause, Lack};
 use crate::topology::decision::{Choice, Endpoint, Status};

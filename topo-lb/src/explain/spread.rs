@@ -9,8 +9,7 @@ use topo_lb_common::backend::Locality;
 
 use super::reason::shown;
 use super::{Policy, Port, policy, port};
-use crate::cluster::Family;
-use crate::cluster::{ServiceId, State};
+use crate::cluster::{Family, ServiceId, State};
 use crate::topology::decision::Choice;
 use crate::topology::label::ZONE;
 use crate::topology::{Decision, PolicyKind, Scope, Verdict, decide};

@@ -12,8 +12,7 @@ use std::collections::{BTreeSet, HashMap};
 
 use serde::Serialize;
 
-use crate::cluster::Frontend;
-use crate::cluster::State;
+use crate::cluster::{Frontend, State};
 use crate::explain::shown_id;
 use crate::source::Fault;
 use crate::topology::Scope;

@@ -4,8 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::sites;
 use super::{Finding, Rule, Severity};
-use crate::cluster::Family;
-use crate::cluster::{ServiceId, ServicePort, State};
+use crate::cluster::{Family, ServiceId, ServicePort, State};
 use crate::explain::shown;
 use crate::topology::cause::Cause;
 use crate::topology::decision::{Choice, Status};

@@ -6,8 +6,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use super::entry::Entry;
-use crate::cluster::{Family, Frontend};
-use crate::cluster::{Protocol, ServiceId};
+use crate::cluster::{Family, Frontend, Protocol, ServiceId};
 use crate::topology::{Chosen, Route, Verdict};
 
 /// One Service port in one family.

@@ -14,8 +14,7 @@ use super::installed::Installed;
 use super::share::Pool;
 use super::slots::Slots;
 use super::step::{Plan, Step};
-use crate::cluster::ServiceId;
-use crate::cluster::{Family, Frontend};
+use crate::cluster::{Family, Frontend, ServiceId};
 use crate::topology::Chosen;
 
 /// How much of a Service is put into the maps.

@@ -11,8 +11,7 @@ use std::sync::Arc;
 use super::diff::service_of;
 use super::installed::Installed;
 use super::step::{Plan, Step};
-use crate::cluster::ServiceId;
-use crate::cluster::{Family, Frontend};
+use crate::cluster::{Family, Frontend, ServiceId};
 
 /// An endpoint that serves connections to these frontends no more, not even those that it has.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]

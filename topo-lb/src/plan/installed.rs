@@ -12,8 +12,7 @@ use super::entry::Entry;
 use super::indexes::Indexes;
 use super::slots::Slots;
 use super::step::Step;
-use crate::cluster::Protocol;
-use crate::cluster::{Family, Frontend};
+use crate::cluster::{Family, Frontend, Protocol};
 
 /// A published entry and where its row is.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -16,8 +16,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::capacity::{Capacity, Shortage, WhenFull};
 use super::desired::Desired;
 use super::installed::Installed;
-use crate::cluster::ServiceId;
-use crate::cluster::{Family, Frontend};
+use crate::cluster::{Family, Frontend, ServiceId};
 
 /// A map whose entries can run out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

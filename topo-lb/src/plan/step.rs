@@ -8,8 +8,7 @@ use topo_lb_common::range::Range;
 
 use super::capacity::Lack;
 use super::entry::Entry;
-use crate::cluster::ServiceId;
-use crate::cluster::{Family, Frontend};
+use crate::cluster::{Family, Frontend, ServiceId};
 use crate::topology::Chosen;
 
 /// One thing to do to the maps.

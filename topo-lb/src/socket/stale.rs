@@ -4,8 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
 
 use super::message::{Kind, Seen};
-use crate::cluster::Frontend;
-use crate::cluster::Protocol;
+use crate::cluster::{Frontend, Protocol};
 use crate::plan::Gone;
 
 /// Endpoints that are gone, and where their clients dialled.

@@ -76,9 +76,8 @@ mod tests {
 
     use super::*;
     use crate::cluster::service::PolicySources;
-    use crate::cluster::{Node, Update};
     use crate::cluster::{
-        Protocol, Service, ServicePort, Slice, SliceEndpoint, SliceId, SlicePort,
+        Node, Protocol, Service, ServicePort, Slice, SliceEndpoint, SliceId, SlicePort, Update,
     };
     use crate::topology::label::{REGION, ZONE};
 
