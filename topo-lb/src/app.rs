@@ -137,7 +137,7 @@ async fn events(config: &Config) -> anyhow::Result<(Events, WantedNodes, Saver, 
                 wanted.begin_with(saved.known_nodes());
             }
             let nodes = source::kube::Nodes::new(Arc::clone(&config.node), wanted.subscribe());
-            let live = Box::pin(source::kube::follow(server, nodes));
+            let live = source::beside(source::kube::follow(server, nodes));
             (Box::pin(saved::before(saved, live)), Saver::new(folder), pods)
         }
     };

@@ -240,9 +240,11 @@ fn kube_target(kubeconfig: Option<&Path>, api_server: Option<&str>) -> KubeTarge
     }
 }
 
-/// One thread is enough, and keeps the agent small: all state belongs to one task.
+/// All state belongs to one task, on this thread; what an API server sends is read on one more.
 fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
-    tokio::runtime::Builder::new_current_thread()
+    tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .thread_name("source")
         .enable_all()
         .build()
         .context("cannot start the asynchronous runtime")

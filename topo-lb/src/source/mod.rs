@@ -1,6 +1,7 @@
 //! Where the cluster's objects come from: files, a Kubernetes API server, or what was saved of one.
 //! All are streams of [`Event`]s.
 
+mod beside;
 pub mod file;
 pub mod kube;
 pub mod object;
@@ -13,6 +14,7 @@ use futures::{Stream, StreamExt as _, future, stream};
 use crate::cluster::Update;
 use crate::device::address;
 use crate::exclusion::Pod;
+pub use beside::beside;
 use object::{Clients, Identity, LeftOut, ObjectError};
 
 /// A whole cluster as it is described at one moment.
