@@ -19,7 +19,7 @@ use topo_lb_common::address::{Frontend4, Frontend6};
 use topo_lb_common::backend::{Backend4, Backend6};
 use topo_lb_common::connection::Packets;
 use topo_lb_common::maps;
-use topo_lb_common::member::{Member, MemberKey4, MemberKey6};
+use topo_lb_common::members::{Member, MemberKey4, MemberKey6};
 use topo_lb_common::range::Range;
 use topo_lb_common::selection::Selection;
 use topo_lb_common::service::{Service4, Service6};

@@ -2,7 +2,7 @@
 
 use aya_ebpf::bindings::BPF_ANY;
 use topo_lb_common::affinity::AffinityKey;
-use topo_lb_common::member::CHOSEN;
+use topo_lb_common::members::CHOSEN;
 
 use crate::clock::now;
 use crate::family::Family;

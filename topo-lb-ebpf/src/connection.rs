@@ -14,10 +14,10 @@ use topo_lb_common::connection::{
     TICK, TO_CLIENT, is_closed, lifetime,
 };
 
-use crate::answerers;
 use crate::family::Family;
 use crate::maps::REVISION;
 use crate::packet::{ACK, FIN, RST, SYN, Transport};
+use crate::reply_filter;
 use crate::resolve::{Resolution, resolve};
 use crate::rewrite::Says;
 use crate::stamped::{self, Found};
@@ -350,7 +350,7 @@ pub(crate) fn expect_answers<F: Track>(says: &Says<F>, protocol: u8) -> bool {
             // SAFETY: a field of a look-up's value, which no packet goes by yet.
             unsafe { held.source_port.write_volatile(to.source_port) };
             if way == TO_CLIENT {
-                answerers::expect::<F>(to.destination, to.destination_port);
+                reply_filter::expect::<F>(to.destination, to.destination_port);
             }
             return true;
         }

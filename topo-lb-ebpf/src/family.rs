@@ -10,10 +10,10 @@ use aya_ebpf::btf_maps::SkStorage;
 use topo_lb_common::address::{Frontend4, Frontend6};
 use topo_lb_common::affinity::{Affinity4, Affinity6, AffinityKey};
 use topo_lb_common::backend::{Backend4, Backend6, Locality};
+use topo_lb_common::connected::{Connected4, Connected6};
 use topo_lb_common::flow::{Flow4, Flow6, FlowKey4, FlowKey6, ReplyKey4, ReplyKey6};
-use topo_lb_common::member::{MemberKey4, MemberKey6};
+use topo_lb_common::members::{MemberKey4, MemberKey6};
 use topo_lb_common::range::Range;
-use topo_lb_common::reverse::{Connected4, Connected6};
 use topo_lb_common::selection::Selection;
 use topo_lb_common::service::{Service4, Service6};
 

@@ -3,7 +3,7 @@
 
 use aya_ebpf::bindings::__sk_buff;
 use topo_lb_common::address::{TCP, UDP};
-use topo_lb_common::answerers::folded;
+use topo_lb_common::reply_filter::folded;
 
 use crate::family::{V4, V6};
 use crate::packet::{ETHERNET, Read, direct, length, words};

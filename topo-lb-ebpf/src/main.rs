@@ -5,10 +5,10 @@
 #![no_main]
 
 mod affinity;
-mod answerers;
 mod cgroup;
 mod checksum;
 mod clock;
+mod connected;
 mod connection;
 mod exclusion;
 mod family;
@@ -18,8 +18,8 @@ mod icmp;
 mod maps;
 mod packet;
 mod refuse;
+mod reply_filter;
 mod resolve;
-mod reverse;
 mod rewrite;
 mod stamped;
 mod tc;

@@ -11,11 +11,11 @@ use aya_ebpf::bindings::{__sk_buff, BPF_ANY, TC_ACT_SHOT, TC_ACT_UNSPEC};
 use topo_lb_common::address::{SCTP, TCP, UDP};
 use topo_lb_common::connection::{FRAGMENT_LIFETIME, FROM_CLIENT, HAIRPIN, TO_CLIENT};
 
-use crate::answerers::is_foreign;
 use crate::clock::now;
 use crate::connection::{self, Chosen, EndpointCheck};
 use crate::family::{V4, V6};
 use crate::packet::{ETHERNET, FIN, Header, PacketKind, RST, SYN, Transport, ports_of, transport};
+use crate::reply_filter::is_foreign;
 use crate::resolve::in_range;
 use crate::rewrite::{Says, readdress, rewrite, send_back};
 use crate::totals::{Hook, count};

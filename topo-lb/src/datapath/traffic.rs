@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use aya::maps::{Map, MapData, PerCpuArray};
 use topo_lb_common::connection::Packets;
-use topo_lb_common::counter::{Counters, Name};
+use topo_lb_common::counters::{Counters, Name};
 use topo_lb_common::maps;
 
 use super::bpf::{self, Raw, ReadError, failed, spec};

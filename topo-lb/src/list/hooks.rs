@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 use topo_lb_common::connection::Packets;
-use topo_lb_common::counter::Counters;
+use topo_lb_common::counters::Counters;
 
 use super::Connections;
 use crate::datapath::attached::{self, OnDevice};

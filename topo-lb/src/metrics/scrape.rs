@@ -17,7 +17,7 @@ use prometheus_client::encoding::{
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::{Registry, Unit};
 use topo_lb_common::connection::Packets;
-use topo_lb_common::counter::Counters;
+use topo_lb_common::counters::Counters;
 
 use super::figures::{Figures, PLANNED};
 use super::histogram::Histogram;
