@@ -175,32 +175,6 @@ layouts!([u8; 16], Tuple6, Connection6, Fragment6, Translation6, "6");
 /// all of a datagram (`IP_FRAG_TIME`, include/net/ip.h).
 pub const FRAGMENT_LIFETIME: u64 = 15 * SECOND;
 
-/// What became of the packets of one tc hook, on one CPU: value of `packets`.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-#[cfg_attr(feature = "user", derive(bytemuck::Pod, bytemuck::Zeroable))]
-pub struct Packets {
-    /// Not to a Service, or not of a connection that was translated.
-    pub untouched: u64,
-    /// Translated, with the first of each connection.
-    pub translated: u64,
-    /// Connections opened.
-    pub opened: u64,
-    /// Refused: answered by a RST or an ICMP error.
-    pub refused: u64,
-    /// To be refused, and dropped without an answer, because there were too many.
-    pub unanswered: u64,
-    /// To a Service, but no connection is known that it could belong to: untouched.
-    pub unknown: u64,
-    /// Headers that contradict themselves or end too early: untouched. What comes from a client is
-    /// looked at only if it is sent to where Services are, or ends before it says so.
-    pub malformed: u64,
-    /// ICMP errors, translated.
-    pub errors: u64,
-    /// Dropped: the kernel did not let the packet be changed, or had no memory.
-    pub dropped: u64,
-}
-
 /// A token bucket of one CPU, as one word per field: value of `refusals`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]

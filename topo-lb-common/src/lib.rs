@@ -19,6 +19,7 @@ pub mod exclusion;
 pub mod flow;
 pub mod maps;
 pub mod members;
+pub mod packets;
 pub mod range;
 pub mod reply_filter;
 pub mod selection;

@@ -9,14 +9,15 @@ use topo_lb_common::affinity::{Affinity4, Affinity6, AffinityKey};
 use topo_lb_common::backend::{Backend4, Backend6};
 use topo_lb_common::connected::{Connected4, Connected6};
 use topo_lb_common::connection::{
-    Bucket, Connection4, Connection6, Fragment4, Fragment6, Packets, Translation4, Translation6,
-    Tuple4, Tuple6,
+    Bucket, Connection4, Connection6, Fragment4, Fragment6, Translation4, Translation6, Tuple4,
+    Tuple6,
 };
 use topo_lb_common::counters::{Counters, Name};
 use topo_lb_common::exclusion::{Excluded, ExcludedKey, Levels};
 use topo_lb_common::flow::{Flow4, Flow6, FlowKey4, FlowKey6, ReplyKey4, ReplyKey6};
 use topo_lb_common::maps;
 use topo_lb_common::members::{Member, MemberKey4, MemberKey6};
+use topo_lb_common::packets::Packets;
 use topo_lb_common::range::Range;
 use topo_lb_common::service::{Service4, Service6};
 use topo_lb_common::unprogrammed::Unprogrammed;
