@@ -17,6 +17,7 @@ pub mod connection;
 pub mod counters;
 pub mod exclusion;
 pub mod flow;
+mod layout;
 pub mod maps;
 pub mod members;
 pub mod packets;

@@ -8,7 +8,7 @@ use aya_ebpf::helpers::{bpf_get_netns_cookie, bpf_set_retval};
 use aya_ebpf::programs::SockAddrContext;
 use topo_lb_common::address::{TCP, UDP, service_protocol};
 
-use crate::family::{Family, V4, V6};
+use crate::family::{Family, FrontendOf, V4, V6};
 use crate::maps::{HAS_SET_RETVAL, TCP_PEER_IS_SERVICE};
 use crate::resolve::{Resolution, in_range, resolve};
 use crate::stamped::words;
@@ -214,7 +214,7 @@ pub(crate) fn getpeername<P: Place>(ctx: &SockAddrContext) -> i32 {
 
 /// Puts what was dialled into the context.
 #[inline(always)]
-fn restore<P: Place>(ctx: &SockAddrContext, frontend: NonNull<<P::Family as Family>::Frontend>) {
+fn restore<P: Place>(ctx: &SockAddrContext, frontend: NonNull<FrontendOf<P::Family>>) {
     // SAFETY: of a look-up, or a field of the socket's storage.
     let frontend = unsafe { words(frontend.as_ptr()) };
     redirect::<P>(ctx, P::Family::frontend_parts(&frontend));

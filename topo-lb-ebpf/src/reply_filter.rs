@@ -5,11 +5,13 @@ use topo_lb_common::reply_filter::{ReplyFilterEntry, ReplyFilterPlace, place};
 
 use crate::fast_path::{FastPath, PacketSummary};
 use crate::maps::REPLY_FILTER;
+use crate::transport::split_ports;
 
 /// Whether a packet surely answers none of the connections that are translated.
 #[inline(always)]
 pub(crate) fn is_foreign<F: FastPath>(packet: &PacketSummary<F>) -> bool {
-    let ReplyFilterPlace { entry, mark } = place(F::folded(packet.source), packet.source_port());
+    let ReplyFilterPlace { entry, mark } =
+        place(F::folded(packet.source), split_ports(packet.ports).0);
     REPLY_FILTER.get_ptr_mut(entry).is_some_and(|entry| {
         // SAFETY: an array's element, of which each field is read by itself.
         unsafe {
