@@ -13,13 +13,13 @@ use anyhow::{Context, Result};
 use aya::maps::{Array, HashMap, MapData, PerCpuArray};
 use aya::programs::{ProgramInfo, SchedClassifier, TestRun, TestRunOptions};
 use aya::{Ebpf, EbpfLoader};
-use bytemuck::{Pod, bytes_of};
+use bytemuck::Pod;
 use topo_lb::datapath::object::{Constants, TcpPeer};
 use topo_lb_common::address::{Frontend4, Frontend6};
 use topo_lb_common::backend::{Backend4, Backend6};
-use topo_lb_common::connection::Packets;
 use topo_lb_common::maps;
-use topo_lb_common::member::{Member, MemberKey4, MemberKey6};
+use topo_lb_common::members::{Member, MemberKey4, MemberKey6};
+use topo_lb_common::packets::Packets;
 use topo_lb_common::range::Range;
 use topo_lb_common::selection::Selection;
 use topo_lb_common::service::{Service4, Service6};
@@ -330,14 +330,8 @@ impl Programs {
     pub fn totals(&self, hook: Hook) -> Result<Packets> {
         let map = self.ebpf.map(maps::PACKETS).context("a map")?;
         let map = PerCpuArray::<&MapData, Raw<Packets>>::try_from(map)?;
-        let mut sums = [0_u64; size_of::<Packets>() / 8];
-        for Raw(one) in map.get(&(hook as u32), 0)?.iter() {
-            let words: &[u64] = bytemuck::cast_slice(bytes_of(one));
-            for (sum, word) in sums.iter_mut().zip(words) {
-                *sum += word;
-            }
-        }
-        Ok(bytemuck::cast(sums))
+        let values = map.get(&(hook as u32), 0)?;
+        Ok(Packets::sum(values.iter().map(|Raw(one)| one)))
     }
 }
 

@@ -2,6 +2,7 @@
 //! held open.
 
 use std::collections::BTreeSet;
+use std::fs;
 use std::net::SocketAddr;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -66,15 +67,19 @@ enum End {
     Resized,
     /// SIGKILL; the next one has maps of other sizes, and is killed in the middle of its start.
     KilledInAResize,
+    /// SIGTERM; the next one finds a map under the name of an earlier version, and is killed in the
+    /// middle of its start.
+    Upgraded,
 }
 
-const ENDS: [End; 6] = [
+const ENDS: [End; 7] = [
     End::Killed,
     End::Stopped,
     End::KilledInAChange,
     End::KilledInAStart,
     End::Resized,
     End::KilledInAResize,
+    End::Upgraded,
 ];
 
 /// So many restarts have each end of the agent in each change of endpoints.
@@ -177,8 +182,17 @@ fn round(scene: &mut Scene<'_>, callers: &mut [Caller; 2], report: &mut Report) 
                     thread::sleep(moment);
                     scene.agent.kill();
                 }
+                End::Upgraded => {
+                    scene.agent.stop()?;
+                    let pins = scene.agent.pins();
+                    fs::rename(pins.join("unprogrammed"), pins.join("left_out"))?;
+                    scene.agent.launch()?;
+                    thread::sleep(moment);
+                    scene.agent.kill();
+                }
             }
             scene.agent.resume()?;
+            ensure!(!scene.agent.pins().join("left_out").exists(), "an old name is left behind");
             scene.wait_for(Via::UdpConnected, at(NOBODY4)?, new)?;
             scene.wait_for(Via::Udp, at(NOBODY6)?, new)?;
             Ok(())

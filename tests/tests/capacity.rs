@@ -68,7 +68,7 @@ fn table(scene: &Scene<'_>) -> Result<String> {
 /// How many Services bpftool shows as left out.
 fn shown_by_bpftool(scene: &Scene<'_>) -> Result<usize> {
     requirements::command("bpftool", "bpftool")?;
-    let pin = scene.agent.pins().join("left_out");
+    let pin = scene.agent.pins().join("unprogrammed");
     let output = Command::new("bpftool").args(["-j", "map", "dump", "pinned"]).arg(pin).output()?;
     ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let shown: Value = serde_json::from_slice(&output.stdout)?;

@@ -1,5 +1,7 @@
 //! What a client dials: a frontend is an address, a port and a protocol.
 
+use crate::layout::layout;
+
 /// TCP's protocol number.
 pub const TCP: u8 = 6;
 /// UDP's protocol number.
@@ -21,34 +23,19 @@ pub const fn service_protocol(raw: u32) -> Option<u8> {
     }
 }
 
-/// An IPv4 frontend, the key of `services4`.
-#[repr(C, align(4))]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[cfg_attr(feature = "user", derive(bytemuck::Pod, bytemuck::Zeroable))]
-pub struct Frontend4 {
-    /// Network order.
-    pub address: [u8; 4],
-    /// Host order, 1–65535.
-    pub port: u16,
-    /// [`TCP`], [`UDP`] or [`SCTP`].
-    pub protocol: u8,
-    /// Zero.
-    pub reserved: u8,
-}
-
-/// An IPv6 frontend, the key of `services6`.
-#[repr(C, align(4))]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[cfg_attr(feature = "user", derive(bytemuck::Pod, bytemuck::Zeroable))]
-pub struct Frontend6 {
-    /// Network order.
-    pub address: [u8; 16],
-    /// Host order, 1–65535.
-    pub port: u16,
-    /// [`TCP`], [`UDP`] or [`SCTP`].
-    pub protocol: u8,
-    /// Zero.
-    pub reserved: u8,
+layout! {
+    /// A frontend: the key of `services4` and `services6`.
+    #[repr(C, align(4))]
+    pub struct Frontend<A> as Frontend4<[u8; 4]>, Frontend6<[u8; 16]> {
+        /// Network order.
+        pub address: A,
+        /// Host order, 1–65535.
+        pub port: u16,
+        /// [`TCP`], [`UDP`] or [`SCTP`].
+        pub protocol: u8,
+        /// Zero.
+        pub reserved: u8,
+    }
 }
 
 /// The IPv4 address inside an IPv4-mapped IPv6 address (`::ffff:a.b.c.d`, RFC 4291 §2.5.5.2).

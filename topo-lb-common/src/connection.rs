@@ -1,6 +1,6 @@
 //! `connections4` and `connections6`: connections whose packets tc translates.
 //!
-//! Each has two entries, one for each [`way`](Tuple4::way) that its packets go, keyed by what such
+//! Each has two entries, one for each [`way`](Tuple::way) that its packets go, keyed by what such
 //! a packet says before it is translated. The value holds what it says after. The other entry's
 //! key is the value's tuple turned round. The maps are LRU: an idle connection may go.
 //!
@@ -8,27 +8,28 @@
 //! which have no ports.
 
 use crate::address::TCP;
+use crate::layout::layout;
 
-/// [`Tuple4::way`]: a packet that a client sends, seen when the node receives it.
+/// [`Tuple::way`]: a packet that a client sends, seen when the node receives it.
 pub const FROM_CLIENT: u8 = 0;
-/// [`Tuple4::way`]: a packet that a client is to get, seen when the node sends it.
+/// [`Tuple::way`]: a packet that a client is to get, seen when the node sends it.
 pub const TO_CLIENT: u8 = 1;
 
-/// [`Connection4::kind`]: the entry of the answers.
+/// [`Connection::kind`]: the entry of the answers.
 pub const REPLY: u8 = 1;
-/// [`Connection4::kind`]: the client is its own endpoint. Packets of both ways come from its
+/// [`Connection::kind`]: the client is its own endpoint. Packets of both ways come from its
 /// device, and go back there; what it sends to itself comes from the Service's address.
 pub const HAIRPIN: u8 = 2;
-/// [`Connection4::kind`]: the endpoint belongs to the Service no more.
+/// [`Connection::kind`]: the endpoint belongs to the Service no more.
 pub const ENDPOINT_GONE: u8 = 4;
 
-/// [`Connection4::state`]: the endpoint has answered.
+/// [`Connection::state`]: the endpoint has answered.
 pub const ANSWERED: u8 = 1;
-/// [`Connection4::state`]: the client has sent a FIN.
+/// [`Connection::state`]: the client has sent a FIN.
 pub const CLIENT_FIN: u8 = 2;
-/// [`Connection4::state`]: the endpoint has sent a FIN.
+/// [`Connection::state`]: the endpoint has sent a FIN.
 pub const ENDPOINT_FIN: u8 = 4;
-/// [`Connection4::state`]: either side has sent a RST.
+/// [`Connection::state`]: either side has sent a RST.
 pub const RESET: u8 = 8;
 
 /// How long an endpoint that belongs to the Service no more may leave a client's packet unanswered
@@ -72,134 +73,100 @@ pub const fn lifetime(protocol: u8, state: u8) -> u64 {
     seconds * SECOND
 }
 
-macro_rules! layouts {
-    ($address:ty, $tuple:ident, $connection:ident, $fragment:ident, $translation:ident,
-     $family:literal) => {
-        #[doc = concat!("Key of `connections", $family, "`: what a packet says.")]
-        #[repr(C, align(4))]
-        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-        #[cfg_attr(feature = "user", derive(bytemuck::Pod, bytemuck::Zeroable))]
-        pub struct $tuple {
-            /// Network order.
-            pub source: $address,
-            /// Network order.
-            pub destination: $address,
-            /// Host order.
-            pub source_port: u16,
-            /// Host order.
-            pub destination_port: u16,
-            /// The kernel's number.
-            pub protocol: u8,
-            /// [`FROM_CLIENT`] or [`TO_CLIENT`].
-            pub way: u8,
-            /// Zero.
-            pub reserved: u16,
-        }
-
-        #[doc = concat!("Value of `connections", $family, "`: what becomes of the packet.")]
-        #[repr(C, align(8))]
-        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-        #[cfg_attr(feature = "user", derive(bytemuck::Pod, bytemuck::Zeroable))]
-        pub struct $connection {
-            /// The kernel's tick (`CLOCK_MONOTONIC`, nanoseconds) at the last packet of this way, or
-            /// at an earlier one of the same [`TICK`].
-            pub last_used: u64,
-            /// Network order.
-            pub source: $address,
-            /// Network order.
-            pub destination: $address,
-            /// Host order.
-            pub source_port: u16,
-            /// Host order.
-            pub destination_port: u16,
-            /// Index of the Service port when the endpoint was chosen.
-            pub service: u32,
-            /// `revision` when the endpoint was last looked up.
-            pub revision: u32,
-            /// TCP: sequence number of the SYN that the endpoint was chosen for.
-            pub sequence: u32,
-            /// [`ANSWERED`], [`CLIENT_FIN`], [`ENDPOINT_FIN`], [`RESET`].
-            pub state: u8,
-            /// [`REPLY`], [`HAIRPIN`], [`ENDPOINT_GONE`].
-            pub kind: u8,
-            /// Zero.
-            pub reserved: u16,
-            /// The client's entry, of an endpoint that is gone: in units of [`TICK`], when the client
-            /// first sent what the endpoint has not answered. What is not later than the other
-            /// entry's last packet has been answered.
-            pub asked: u32,
-        }
-
-        #[doc = concat!("Key of `fragments", $family, "`.")]
-        #[repr(C, align(4))]
-        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-        #[cfg_attr(feature = "user", derive(bytemuck::Pod, bytemuck::Zeroable))]
-        pub struct $fragment {
-            /// Network order.
-            pub source: $address,
-            /// Network order.
-            pub destination: $address,
-            /// The datagram's identification, as the packet has it.
-            pub identification: u32,
-            /// The kernel's number.
-            pub protocol: u8,
-            /// [`FROM_CLIENT`] or [`TO_CLIENT`].
-            pub way: u8,
-            /// Zero.
-            pub reserved: u16,
-        }
-
-        #[doc = concat!("Value of `fragments", $family, "`: what later fragments say instead.")]
-        #[repr(C, align(8))]
-        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-        #[cfg_attr(feature = "user", derive(bytemuck::Pod, bytemuck::Zeroable))]
-        pub struct $translation {
-            /// The kernel's tick (`CLOCK_MONOTONIC`, nanoseconds) at the first fragment.
-            pub first_seen: u64,
-            /// Network order.
-            pub source: $address,
-            /// Network order.
-            pub destination: $address,
-            /// [`HAIRPIN`] or zero.
-            pub kind: u32,
-            /// Zero.
-            pub reserved: u32,
-        }
-    };
+layout! {
+    /// Key of `connections4` and `connections6`: what a packet says.
+    #[repr(C, align(4))]
+    pub struct Tuple<A> as Tuple4<[u8; 4]>, Tuple6<[u8; 16]> {
+        /// Network order.
+        pub source: A,
+        /// Network order.
+        pub destination: A,
+        /// Host order.
+        pub source_port: u16,
+        /// Host order.
+        pub destination_port: u16,
+        /// The kernel's number.
+        pub protocol: u8,
+        /// [`FROM_CLIENT`] or [`TO_CLIENT`].
+        pub way: u8,
+        /// Zero.
+        pub reserved: u16,
+    }
 }
 
-layouts!([u8; 4], Tuple4, Connection4, Fragment4, Translation4, "4");
-layouts!([u8; 16], Tuple6, Connection6, Fragment6, Translation6, "6");
+layout! {
+    /// Value of `connections4` and `connections6`: what the packet says after translation.
+    #[repr(C, align(8))]
+    pub struct Connection<A> as Connection4<[u8; 4]>, Connection6<[u8; 16]> {
+        /// The kernel's tick (`CLOCK_MONOTONIC`, nanoseconds) at the last packet of this way, or
+        /// at an earlier one of the same [`TICK`].
+        pub last_used: u64,
+        /// Network order.
+        pub source: A,
+        /// Network order.
+        pub destination: A,
+        /// Host order.
+        pub source_port: u16,
+        /// Host order.
+        pub destination_port: u16,
+        /// Index of the Service port when the endpoint was chosen.
+        pub service: u32,
+        /// `revision` when the endpoint was last looked up.
+        pub revision: u32,
+        /// TCP: sequence number of the SYN that the endpoint was chosen for.
+        pub sequence: u32,
+        /// [`ANSWERED`], [`CLIENT_FIN`], [`ENDPOINT_FIN`], [`RESET`].
+        pub state: u8,
+        /// [`REPLY`], [`HAIRPIN`], [`ENDPOINT_GONE`].
+        pub kind: u8,
+        /// Zero.
+        pub reserved: u16,
+        /// The client's entry, of an endpoint that is gone: in units of [`TICK`], when the client
+        /// first sent what the endpoint has not answered. What is not later than the other
+        /// entry's last packet has been answered.
+        pub asked: u32,
+    }
+}
+
+layout! {
+    /// Key of `fragments4` and `fragments6`.
+    #[repr(C, align(4))]
+    pub struct Fragment<A> as Fragment4<[u8; 4]>, Fragment6<[u8; 16]> {
+        /// Network order.
+        pub source: A,
+        /// Network order.
+        pub destination: A,
+        /// The datagram's identification, as the packet has it.
+        pub identification: u32,
+        /// The kernel's number.
+        pub protocol: u8,
+        /// [`FROM_CLIENT`] or [`TO_CLIENT`].
+        pub way: u8,
+        /// Zero.
+        pub reserved: u16,
+    }
+}
+
+layout! {
+    /// Value of `fragments4` and `fragments6`: what later fragments say after translation.
+    #[repr(C, align(8))]
+    pub struct Translation<A> as Translation4<[u8; 4]>, Translation6<[u8; 16]> {
+        /// The kernel's tick (`CLOCK_MONOTONIC`, nanoseconds) at the first fragment.
+        pub first_seen: u64,
+        /// Network order.
+        pub source: A,
+        /// Network order.
+        pub destination: A,
+        /// [`HAIRPIN`] or zero.
+        pub kind: u32,
+        /// Zero.
+        pub reserved: u32,
+    }
+}
 
 /// For how many nanoseconds later fragments may follow the first: half of what Linux waits for
 /// all of a datagram (`IP_FRAG_TIME`, include/net/ip.h).
 pub const FRAGMENT_LIFETIME: u64 = 15 * SECOND;
-
-/// What became of the packets of one tc hook, on one CPU: value of `packets`.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-#[cfg_attr(feature = "user", derive(bytemuck::Pod, bytemuck::Zeroable))]
-pub struct Packets {
-    /// Not to a Service, or not of a connection that was translated.
-    pub untouched: u64,
-    /// Translated, with the first of each connection.
-    pub translated: u64,
-    /// Connections opened.
-    pub opened: u64,
-    /// Refused: answered by a RST or an ICMP error.
-    pub refused: u64,
-    /// To be refused, and dropped without an answer, because there were too many.
-    pub unanswered: u64,
-    /// To a Service, but no connection is known that it could belong to: untouched.
-    pub unknown: u64,
-    /// Headers that contradict themselves or end too early: untouched. What comes from a client is
-    /// looked at only if it is sent to where Services are, or ends before it says so.
-    pub malformed: u64,
-    /// ICMP errors, translated.
-    pub errors: u64,
-    /// Dropped: the kernel did not let the packet be changed, or had no memory.
-    pub dropped: u64,
-}
 
 /// A token bucket of one CPU, as one word per field: value of `refusals`.
 #[repr(C)]

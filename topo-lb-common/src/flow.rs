@@ -6,6 +6,20 @@
 
 use crate::address::{Frontend4, Frontend6};
 use crate::backend::{Backend4, Backend6};
+use crate::layout::layout;
+
+layout! {
+    /// Value of `flows4` and `flows6`.
+    #[repr(C)]
+    pub struct Flow<B> as Flow4<Backend4>, Flow6<Backend6> {
+        /// The endpoint that gets the datagrams.
+        pub endpoint: B,
+        /// Index of the Service port when the endpoint was chosen.
+        pub service: u32,
+        /// The Service's generation when the endpoint was last found to serve.
+        pub generation: u32,
+    }
+}
 
 /// Key of `flows4`.
 #[repr(C)]
@@ -16,19 +30,6 @@ pub struct FlowKey4 {
     pub cookie: u64,
     /// What the socket sends to.
     pub frontend: Frontend4,
-}
-
-/// Value of `flows4`.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-#[cfg_attr(feature = "user", derive(bytemuck::Pod, bytemuck::Zeroable))]
-pub struct Flow4 {
-    /// Where its datagrams go.
-    pub endpoint: Backend4,
-    /// Index of the Service port when the endpoint was chosen.
-    pub service: u32,
-    /// The Service's generation when the endpoint was last found to serve.
-    pub generation: u32,
 }
 
 /// Key of `replies4`.
@@ -57,19 +58,6 @@ pub struct FlowKey6 {
     pub frontend: Frontend6,
     /// Zero.
     pub reserved: u32,
-}
-
-/// Value of `flows6`.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-#[cfg_attr(feature = "user", derive(bytemuck::Pod, bytemuck::Zeroable))]
-pub struct Flow6 {
-    /// Where its datagrams go.
-    pub endpoint: Backend6,
-    /// Index of the Service port when the endpoint was chosen.
-    pub service: u32,
-    /// The Service's generation when the endpoint was last found to serve.
-    pub generation: u32,
 }
 
 /// Key of `replies6`.

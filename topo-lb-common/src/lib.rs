@@ -11,16 +11,18 @@
 
 pub mod address;
 pub mod affinity;
-pub mod answerers;
 pub mod backend;
+pub mod connected;
 pub mod connection;
-pub mod counter;
+pub mod counters;
 pub mod exclusion;
 pub mod flow;
-pub mod left_out;
+mod layout;
 pub mod maps;
-pub mod member;
+pub mod members;
+pub mod packets;
 pub mod range;
-pub mod reverse;
+pub mod reply_filter;
 pub mod selection;
 pub mod service;
+pub mod unprogrammed;

@@ -36,7 +36,7 @@ pub const TORN: &str = "torn";
 /// Service index → `namespace/name:port`, for people and for the agent after a restart.
 pub const NAMES: &str = "names";
 /// Services that have no room in the maps above, for people.
-pub const LEFT_OUT: &str = "left_out";
+pub const UNPROGRAMMED: &str = "unprogrammed";
 /// Cgroups of Pods whose processes are left alone.
 pub const EXCLUDED: &str = "excluded";
 /// On which levels of the cgroup hierarchy those are.
@@ -55,7 +55,7 @@ pub const FRAGMENTS4: &str = "fragments4";
 /// The same for IPv6.
 pub const FRAGMENTS6: &str = "fragments6";
 /// tc: endpoints that may have something to answer. Not pinned: each agent has its own.
-pub const ANSWERERS: &str = "answerers";
+pub const REPLY_FILTER: &str = "reply_filter";
 /// tc: packets by what became of them, per hook and CPU.
 pub const PACKETS: &str = "packets";
 /// tc: how many refusals may still be answered, per CPU.
@@ -81,7 +81,7 @@ pub const ALL: [&str; 28] = [
     COUNTERS,
     TORN,
     NAMES,
-    LEFT_OUT,
+    UNPROGRAMMED,
     EXCLUDED,
     EXCLUSION,
     REVISION,
@@ -108,8 +108,8 @@ pub const DEFAULT_FLOWS: u32 = 65_536;
 pub const DEFAULT_CONNECTIONS: u32 = 65_536;
 /// Fragmented datagrams per address family that are on their way at once.
 pub const FRAGMENTS: u32 = 1_024;
-/// Services that `left_out` names; each takes memory only while it is there.
-pub const MOST_LEFT_OUT: u32 = 16_384;
+/// Services that `unprogrammed` names; each takes memory only while it is there.
+pub const MOST_UNPROGRAMMED: u32 = 16_384;
 /// Pods that can be excluded on a node; each takes memory only while it is there.
 pub const MOST_EXCLUDED: u32 = 4_096;
 /// Entries of `packets`: one for each tc hook.

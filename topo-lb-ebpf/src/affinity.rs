@@ -2,10 +2,10 @@
 
 use aya_ebpf::bindings::BPF_ANY;
 use topo_lb_common::affinity::AffinityKey;
-use topo_lb_common::member::CHOSEN;
+use topo_lb_common::members::CHOSEN;
 
 use crate::clock::now;
-use crate::family::Family;
+use crate::family::{Family, V4, V6};
 use crate::stamped::words;
 
 const NANOSECONDS: u64 = 1_000_000_000;
@@ -41,9 +41,36 @@ pub(crate) fn keep<F: Family>(
 /// Whether an endpoint is in the set that this node may use now.
 #[inline(always)]
 fn is_chosen<F: Family>(service: u32, endpoint: &F::Endpoint) -> bool {
-    let key = F::member_key(service, endpoint);
+    let key = F::member_key(service, F::endpoint_parts(endpoint));
     // SAFETY: one aligned word.
     F::members()
         .get_ptr(&key)
         .is_some_and(|member| unsafe { (&raw const (*member).state).read_volatile() } & CHOSEN != 0)
+}
+
+/// Who connects, for session affinity: unlike a network namespace's cookie, which counts from one,
+/// it has its highest bit set.
+pub(crate) trait Client: Family {
+    fn client(address: Self::Address) -> u64;
+}
+
+impl Client for V4 {
+    #[inline(always)]
+    fn client(address: u32) -> u64 {
+        1 << 63 | address as u64
+    }
+}
+
+impl Client for V6 {
+    #[inline(always)]
+    fn client(address: [u32; 4]) -> u64 {
+        let [head, tail] = {
+            let [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p] = Self::bytes(address);
+            [
+                u64::from_ne_bytes([a, b, c, d, e, f, g, h]),
+                u64::from_ne_bytes([i, j, k, l, m, n, o, p]),
+            ]
+        };
+        1 << 63 | head.wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(29) ^ tail
+    }
 }

@@ -8,11 +8,11 @@ use aya_ebpf::helpers::{bpf_get_netns_cookie, bpf_set_retval};
 use aya_ebpf::programs::SockAddrContext;
 use topo_lb_common::address::{TCP, UDP, service_protocol};
 
-use crate::family::{Family, V4, V6};
+use crate::family::{Family, FrontendOf, V4, V6};
 use crate::maps::{HAS_SET_RETVAL, TCP_PEER_IS_SERVICE};
 use crate::resolve::{Resolution, in_range, resolve};
 use crate::stamped::words;
-use crate::{exclusion, flow, reverse};
+use crate::{connected, exclusion, flow};
 
 /// The hook's answer that lets the call go on.
 const PROCEED: i32 = 1;
@@ -139,7 +139,7 @@ pub(crate) fn connect<P: Place>(ctx: &SockAddrContext) -> i32 {
         Resolution::Redirect => {
             redirect::<P>(ctx, P::Family::endpoint_parts(&resolved.endpoint));
             if keeps_reverse(protocol) {
-                reverse::remember::<P::Family>(ctx, frontend, resolved.endpoint);
+                connected::remember::<P::Family>(ctx, frontend, resolved.endpoint);
             }
             PROCEED
         }
@@ -150,7 +150,7 @@ pub(crate) fn connect<P: Place>(ctx: &SockAddrContext) -> i32 {
 #[inline(always)]
 fn miss<P: Place>(ctx: &SockAddrContext, protocol: u8) -> i32 {
     if keeps_reverse(protocol) {
-        reverse::forget::<P::Family>(ctx);
+        connected::forget::<P::Family>(ctx);
     }
     PROCEED
 }
@@ -163,7 +163,7 @@ pub(crate) fn sendmsg<P: Place>(ctx: &SockAddrContext) -> i32 {
         return PROCEED;
     }
     let frontend = P::Family::frontend(address, port(ctx), UDP);
-    if let Some(peer) = reverse::peer_of::<P::Family>(ctx, &frontend) {
+    if let Some(peer) = connected::peer_of::<P::Family>(ctx, &frontend) {
         // SAFETY: a field of the socket's storage.
         let peer = unsafe { words(peer.as_ptr()) };
         redirect::<P>(ctx, P::Family::endpoint_parts(&peer));
@@ -188,8 +188,8 @@ pub(crate) fn recvmsg<P: Place>(ctx: &SockAddrContext) -> i32 {
         let (address, port) = (P::address(ctx), port(ctx));
         // Only a socket that is connected hears its storage's frontend: one that was disconnected
         // keeps its storage. And only one that is not connected hears several.
-        let frontend = if reverse::peer_port(ctx).is_some() {
-            reverse::dialled::<P::Family>(ctx, address, port)
+        let frontend = if connected::peer_port(ctx).is_some() {
+            connected::dialled::<P::Family>(ctx, address, port)
         } else {
             flow::answered::<P::Family>(ctx, address, port)
         };
@@ -205,7 +205,7 @@ pub(crate) fn recvmsg<P: Place>(ctx: &SockAddrContext) -> i32 {
 #[inline(always)]
 pub(crate) fn getpeername<P: Place>(ctx: &SockAddrContext) -> i32 {
     if protocol(ctx).is_some_and(keeps_reverse)
-        && let Some(frontend) = reverse::dialled::<P::Family>(ctx, P::address(ctx), port(ctx))
+        && let Some(frontend) = connected::dialled::<P::Family>(ctx, P::address(ctx), port(ctx))
     {
         restore::<P>(ctx, frontend);
     }
@@ -214,7 +214,7 @@ pub(crate) fn getpeername<P: Place>(ctx: &SockAddrContext) -> i32 {
 
 /// Puts what was dialled into the context.
 #[inline(always)]
-fn restore<P: Place>(ctx: &SockAddrContext, frontend: NonNull<<P::Family as Family>::Frontend>) {
+fn restore<P: Place>(ctx: &SockAddrContext, frontend: NonNull<FrontendOf<P::Family>>) {
     // SAFETY: of a look-up, or a field of the socket's storage.
     let frontend = unsafe { words(frontend.as_ptr()) };
     redirect::<P>(ctx, P::Family::frontend_parts(&frontend));

@@ -3,25 +3,17 @@
 
 use aya_ebpf::bindings::__sk_buff;
 use topo_lb_common::address::{TCP, UDP};
-use topo_lb_common::answerers::folded;
+use topo_lb_common::reply_filter::folded;
 
+use crate::access::{ETHERNET, direct, length, words};
 use crate::family::{V4, V6};
-use crate::packet::{ETHERNET, Read, direct, length, words};
+use crate::header::Read;
 
 /// Who sends a packet.
 pub(crate) struct PacketSummary<F: Read> {
     pub(crate) source: F::Address,
     /// Both, as the packet has them.
     pub(crate) ports: u32,
-}
-
-impl<F: Read> PacketSummary<F> {
-    /// Host order.
-    #[inline(always)]
-    pub(crate) const fn source_port(&self) -> u16 {
-        let [high, low, _, _] = self.ports.to_ne_bytes();
-        u16::from_be_bytes([high, low])
-    }
 }
 
 /// Looking at a packet once.

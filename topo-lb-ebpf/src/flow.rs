@@ -6,14 +6,15 @@ use aya_ebpf::EbpfContext;
 use aya_ebpf::bindings::BPF_ANY;
 use aya_ebpf::helpers::{bpf_get_netns_cookie, bpf_get_socket_cookie};
 use aya_ebpf::programs::SockAddrContext;
+use topo_lb_common::flow::Flow;
 
-use crate::family::{Family, Fields, FlowParts};
+use crate::family::{Family, Fields, FlowOf, FrontendOf};
 use crate::resolve::{Resolution, Resolved, resolve};
 use crate::stamped::{self, Found, Snapshot, same, words};
 
 /// Where the context's socket sends a datagram that is addressed to `frontend`.
 #[inline(always)]
-pub(crate) fn send<F: Family>(ctx: &SockAddrContext, frontend: F::Frontend) -> Resolved<F> {
+pub(crate) fn send<F: Family>(ctx: &SockAddrContext, frontend: FrontendOf<F>) -> Resolved<F> {
     // SAFETY: the field is of a whole value.
     let service = |fields: &Fields<F>| unsafe { fields.service.read_volatile() };
     let Snapshot { found, generation, value: service } = stamped::service(&frontend, service);
@@ -26,7 +27,7 @@ pub(crate) fn send<F: Family>(ctx: &SockAddrContext, frontend: F::Frontend) -> R
     let key = F::flow_key(cookie, frontend);
     let resolved = if let Some(flow) = kept::<F>(&key, service, generation) {
         // SAFETY: a look-up's pointer.
-        let FlowParts { endpoint, .. } = F::flow_parts(unsafe { words(flow.as_ptr()) });
+        let Flow { endpoint, .. } = unsafe { words(flow.as_ptr()) };
         Resolved { verdict: Resolution::Redirect, endpoint, service, generation }
     } else {
         // SAFETY: a context of this hook.
@@ -34,7 +35,7 @@ pub(crate) fn send<F: Family>(ctx: &SockAddrContext, frontend: F::Frontend) -> R
         let fresh = resolve::<F>(&frontend, client);
         if fresh.verdict == Resolution::Redirect {
             let Resolved { endpoint, service, generation, .. } = fresh;
-            let flow = F::flow(FlowParts { endpoint, service, generation });
+            let flow = Flow { endpoint, service, generation };
             // A full map evicts; should it fail all the same, the next datagram chooses anew.
             let _ = F::flows().insert(&key, flow, BPF_ANY.into());
         }
@@ -49,18 +50,18 @@ pub(crate) fn send<F: Family>(ctx: &SockAddrContext, frontend: F::Frontend) -> R
 /// A flow, if its endpoint may still be used: nothing of the Service changed since, or the
 /// endpoint still serves.
 #[inline(always)]
-fn kept<F: Family>(key: &F::FlowKey, service: u32, generation: u32) -> Option<NonNull<F::Flow>> {
+fn kept<F: Family>(key: &F::FlowKey, service: u32, generation: u32) -> Option<NonNull<FlowOf<F>>> {
     let pointer = NonNull::new(F::flows().get_ptr(key)?.cast_mut())?;
     // SAFETY: a look-up's pointer. An entry that was just found is the last to be evicted, so it
     // is not given to another key under our hands.
-    let flow = F::flow_parts(unsafe { words(pointer.as_ptr()) });
+    let flow = unsafe { words(pointer.as_ptr()) };
     if flow.service != service {
         return None;
     }
     if flow.generation != generation {
-        F::members().get_ptr(F::member_key(service, &flow.endpoint))?;
+        F::members().get_ptr(F::member_key(service, F::endpoint_parts(&flow.endpoint)))?;
         // SAFETY: one aligned word; another CPU that sends for this socket writes the same.
-        unsafe { F::flow_generation(pointer).write_volatile(generation) };
+        unsafe { (&raw mut (*pointer.as_ptr()).generation).write_volatile(generation) };
     }
     Some(pointer)
 }
@@ -68,7 +69,7 @@ fn kept<F: Family>(key: &F::FlowKey, service: u32, generation: u32) -> Option<No
 /// Sees to it that an answer of `endpoint` comes from `frontend`. Two frontends may share an
 /// endpoint: the one that was sent to last is the one that is answered.
 #[inline(always)]
-fn expect_reply<F: Family>(cookie: u64, endpoint: &F::Endpoint, frontend: F::Frontend) {
+fn expect_reply<F: Family>(cookie: u64, endpoint: &F::Endpoint, frontend: FrontendOf<F>) {
     let (address, port) = F::endpoint_parts(endpoint);
     let key = F::reply_key(cookie, address, port);
     // SAFETY: a look-up's pointer.
@@ -85,7 +86,7 @@ pub(crate) fn answered<F: Family>(
     ctx: &SockAddrContext,
     address: F::Address,
     port: u16,
-) -> Option<NonNull<F::Frontend>> {
+) -> Option<NonNull<FrontendOf<F>>> {
     let key = F::reply_key(cookie(ctx), address, port);
     NonNull::new(F::replies().get_ptr(&key)?.cast_mut())
 }

@@ -1,17 +1,21 @@
-//! ICMP errors about translated packets: what they quote, and who they come from, is put back into
-//! the words of the one who is told.
+//! Translates ICMP errors about packets of translated connections: their sender, and the packet that
+//! they quote.
 
 use aya_ebpf::bindings::__sk_buff;
 use topo_lb_common::connection::{FROM_CLIENT, TO_CLIENT};
+use topo_lb_common::packets::Outcome;
 
+use crate::access::{ETHERNET, load, store};
 use crate::checksum;
 use crate::clock::now;
-use crate::connection;
-use crate::packet::{ETHERNET, Header, PacketKind, Read, load, ports};
-use crate::rewrite::{Says, Write, store};
-use crate::tc::{DROP, NEXT, onward};
-use crate::totals::{Hook, count};
-use crate::track::{Track, turned};
+use crate::connection::{find, is_alive};
+use crate::forward::forward;
+use crate::four_tuple::{EntryFields, FourTuple};
+use crate::header::{Header, PacketKind, Read};
+use crate::packets::{Hook, count, dropped, next};
+use crate::rewrite::Write;
+use crate::transport::ports;
+use crate::verdict::Verdict;
 
 /// Bytes of an ICMP header, before what it quotes.
 const HEADER: u32 = 8;
@@ -25,91 +29,77 @@ const fn is_error(is_ipv6: bool, icmp_type: u8) -> bool {
     if is_ipv6 { matches!(icmp_type, 1..=4) } else { matches!(icmp_type, 3 | 11 | 12) }
 }
 
-/// Of a client, about an answer that it got.
+/// Handles an error that a client sends, about a reply that it got.
 #[inline(never)]
-pub(crate) fn from_client<F: Track>(skb: *mut __sk_buff) -> i32 {
+pub(crate) fn from_client<F: Write + Read>(skb: *mut __sk_buff) -> Verdict {
     translate::<F>(skb, Hook::Ingress)
 }
 
-/// To a client, about what it has sent.
+/// Handles an error to a client, about a packet that it sent.
 #[inline(never)]
-pub(crate) fn to_client<F: Track>(skb: *mut __sk_buff) -> i32 {
+pub(crate) fn to_client<F: Write + Read>(skb: *mut __sk_buff) -> Verdict {
     translate::<F>(skb, Hook::Egress)
 }
 
-/// Translates an ICMP error, if it is about a packet of a connection that is translated.
+/// Translates an ICMP error about a packet of a translated connection.
 #[inline(always)]
-fn translate<F: Track>(skb: *mut __sk_buff, hook: Hook) -> i32 {
-    let outer = &<F as Read>::header(skb, ETHERNET, false);
+fn translate<F: Write + Read>(skb: *mut __sk_buff, hook: Hook) -> Verdict {
+    let outer = &F::header(skb, ETHERNET, false);
     let Some(word) = load::<u32>(skb, outer.transport) else {
-        count(hook, |packets| &mut packets.malformed);
-        return NEXT;
+        return next(hook, Outcome::Malformed);
     };
     if !is_error(F::IS_IPV6, word.to_ne_bytes()[0]) {
-        count(hook, |packets| &mut packets.untouched);
-        return NEXT;
+        return next(hook, Outcome::Untouched);
     }
     let at = outer.transport + HEADER;
-    let inner = <F as Read>::header(skb, at, true);
-    // What is behind the packet's end is not of the quote, and no checksum covers it.
+    let inner = F::header(skb, at, true);
+    // Bytes behind the packet's end are not of the quote, and no checksum covers them.
     let quoted = if inner.transport + 4 <= outer.end { load(skb, inner.transport) } else { None };
     let (PacketKind::Whole | PacketKind::First, Some::<u32>(quoted)) = (inner.kind, quoted) else {
-        count(hook, |packets| &mut packets.unknown);
-        return NEXT;
+        return next(hook, Outcome::Unknown);
     };
-    let [a, b, c, d] = quoted.to_ne_bytes();
-    let says = Says::<F> {
-        source: inner.source,
-        destination: inner.destination,
-        source_port: u16::from_be_bytes([a, b]),
-        destination_port: u16::from_be_bytes([c, d]),
-    };
-    // It was quoted by one that got it, so its answer is what this hook translates.
+    let says = FourTuple::of_packet(&inner, quoted);
+    // The sender of the error got the quoted packet, so this hook translates replies to it.
     let way = if hook == Hook::Ingress { FROM_CLIENT } else { TO_CLIENT };
-    let key = F::tuple(&turned(&says), inner.protocol, way);
-    let found = connection::find::<F>(&key).filter(|found| {
+    let key = says.reversed().key(inner.protocol, way);
+    let found = find::<F>(&key).filter(|found| {
         outer.destination == inner.source
-            && connection::is_alive(F::held(*found), inner.protocol, now())
+            && is_alive(EntryFields::of(*found), inner.protocol, now())
     });
     let Some(found) = found else {
+        // Only packets to Services are looked at on ingress.
         let is_service = hook == Hook::Ingress;
-        count(
-            hook,
-            |packets| {
-                if is_service { &mut packets.unknown } else { &mut packets.untouched }
-            },
-        );
-        return NEXT;
+        return next(hook, if is_service { Outcome::Unknown } else { Outcome::Untouched });
     };
-    // SAFETY: a look-up's pointer.
-    let (answer, kind) = unsafe { (F::says(found.as_ptr()), F::held(found).kind.read_volatile()) };
+    let answer = FourTuple::of_entry(found);
+    // SAFETY: a field of a look-up's value.
+    let kind = unsafe { EntryFields::of(found).kind.read_volatile() };
     if !quote(skb, outer, at, &inner, quoted, &answer) {
-        count(hook, |packets| &mut packets.dropped);
-        return DROP;
+        return dropped(hook);
     }
-    count(hook, |packets| &mut packets.errors);
-    onward(skb, kind, hook)
+    count(hook, Outcome::Errors);
+    forward(skb, kind, hook)
 }
 
-/// Makes the error speak of the packet that `answer` would answer. Whether it could be done.
+/// Makes the error quote the packet that `answer` would reply to. Returns whether it succeeded.
 #[inline(always)]
-fn quote<F: Track>(
+fn quote<F: Write + Read>(
     skb: *mut __sk_buff,
     outer: &Header<F>,
     at: u32,
     inner: &Header<F>,
     quoted: u32,
-    answer: &Says<F>,
+    answer: &FourTuple<F>,
 ) -> bool {
-    let to = turned(answer);
+    let to = answer.reversed();
     let addresses = (to.source, to.destination);
-    let change = <F as Write>::change((inner.source, inner.destination), addresses);
+    let change = F::change((inner.source, inner.destination), addresses);
     let ports = ports(to.source_port, to.destination_port);
     let mut quote = change.word(quoted, ports);
     if !F::IS_IPV6 {
         quote = quote.half(inner.checksum, change.apply(inner.checksum));
     }
-    // The quote need not reach as far as the transport's checksum.
+    // The quote may end before the transport header's checksum.
     if let Some(offset) = checksum::offset_in(inner.protocol)
         && inner.transport + offset + 2 <= outer.end
         && let Some(old) = load::<u16>(skb, inner.transport + offset)
@@ -122,10 +112,10 @@ fn quote<F: Track>(
         }
     }
     let offset = outer.transport + CHECKSUM;
-    // Told by the endpoint itself, or by somebody between, who is not ours to hide.
+    // The endpoint itself becomes the Service; a router in between keeps its address.
     let source = if outer.source == inner.destination { to.destination } else { outer.source };
     let outside = (source, to.source);
-    let around = <F as Write>::change((outer.source, outer.destination), outside);
+    let around = F::change((outer.source, outer.destination), outside);
     store(skb, inner.transport, &ports)
         && F::store(skb, at, addresses, inner.checksum, change)
         && checksum::replace(skb, offset, quote, F::ICMP)

@@ -4,27 +4,34 @@
 #![no_std]
 #![no_main]
 
+mod access;
 mod affinity;
-mod answerers;
 mod cgroup;
 mod checksum;
 mod clock;
+mod connected;
 mod connection;
 mod exclusion;
 mod family;
 mod fast_path;
 mod flow;
+mod forward;
+mod four_tuple;
+mod fragment;
+mod header;
 mod icmp;
 mod maps;
-mod packet;
+mod opening;
+mod packets;
 mod refuse;
+mod reply_filter;
 mod resolve;
-mod reverse;
 mod rewrite;
 mod stamped;
 mod tc;
-mod totals;
-mod track;
+mod transport;
+mod unreachable;
+mod verdict;
 
 use aya_ebpf::macros::{cgroup_sock_addr, classifier};
 use aya_ebpf::programs::{SockAddrContext, TcContext};

@@ -9,24 +9,25 @@ use aya_ebpf::btf_maps::{Array, HashMap, LruHashMap, PerCpuArray, SkStorage};
 use aya_ebpf::macros::btf_map;
 use topo_lb_common::address::{Frontend4, Frontend6};
 use topo_lb_common::affinity::{Affinity4, Affinity6, AffinityKey};
-use topo_lb_common::answerers::{self, Marks};
 use topo_lb_common::backend::{Backend4, Backend6};
+use topo_lb_common::connected::{Connected4, Connected6};
 use topo_lb_common::connection::{
-    Bucket, Connection4, Connection6, Fragment4, Fragment6, Packets, Translation4, Translation6,
-    Tuple4, Tuple6,
+    Bucket, Connection4, Connection6, Fragment4, Fragment6, Translation4, Translation6, Tuple4,
+    Tuple6,
 };
-use topo_lb_common::counter::{Counters, Name};
+use topo_lb_common::counters::{Counters, Name};
 use topo_lb_common::exclusion::{Excluded, ExcludedKey, Levels};
 use topo_lb_common::flow::{Flow4, Flow6, FlowKey4, FlowKey6, ReplyKey4, ReplyKey6};
-use topo_lb_common::left_out::LeftOut;
 use topo_lb_common::maps::{
     DEFAULT_CONNECTIONS, DEFAULT_FLOWS, DEFAULT_MEMBERS, DEFAULT_SERVICES, DEFAULT_SLOTS,
-    FRAGMENTS as DATAGRAMS, HOOKS, MOST_EXCLUDED, MOST_LEFT_OUT,
+    FRAGMENTS as DATAGRAMS, HOOKS, MOST_EXCLUDED, MOST_UNPROGRAMMED,
 };
-use topo_lb_common::member::{Member, MemberKey4, MemberKey6};
+use topo_lb_common::members::{Member, MemberKey4, MemberKey6};
+use topo_lb_common::packets::Packets;
 use topo_lb_common::range::Range;
-use topo_lb_common::reverse::{Connected4, Connected6};
+use topo_lb_common::reply_filter::{self, ReplyFilterEntry};
 use topo_lb_common::service::{Service4, Service6};
+use topo_lb_common::unprogrammed::Unprogrammed;
 
 const SERVICES: usize = DEFAULT_SERVICES as usize;
 const SLOTS: usize = DEFAULT_SLOTS as usize;
@@ -97,9 +98,13 @@ pub(crate) static TORN: PerCpuArray<u64, 1> = PerCpuArray::new();
 pub(crate) static NAMES: HashMap<u32, Name, SERVICES, ON_DEMAND> = HashMap::new();
 
 /// As [`NAMES`].
-#[btf_map(name = "left_out")]
-pub(crate) static LEFT_OUT: HashMap<u32, LeftOut, { MOST_LEFT_OUT as usize }, ON_DEMAND> =
-    HashMap::new();
+#[btf_map(name = "unprogrammed")]
+pub(crate) static UNPROGRAMMED: HashMap<
+    u32,
+    Unprogrammed,
+    { MOST_UNPROGRAMMED as usize },
+    ON_DEMAND,
+> = HashMap::new();
 
 #[btf_map(name = "excluded")]
 pub(crate) static EXCLUDED: HashMap<ExcludedKey, Excluded, { MOST_EXCLUDED as usize }, ON_DEMAND> =
@@ -123,8 +128,12 @@ pub(crate) static FRAGMENTS6: Fragments<Fragment6, Translation6> = LruHashMap::n
 
 /// Each agent has its own: the marks are as its programs have made them. It writes them in its
 /// memory, by `mmap`: byte by byte beside programs that do the same.
-#[btf_map(name = "answerers")]
-pub(crate) static ANSWERERS: Array<Marks, { answerers::ENTRIES as usize }, MMAPABLE> = Array::new();
+#[btf_map(name = "reply_filter")]
+pub(crate) static REPLY_FILTER: Array<
+    ReplyFilterEntry,
+    { reply_filter::ENTRIES as usize },
+    MMAPABLE,
+> = Array::new();
 
 /// `BPF_F_MMAPABLE` (fc9702273e2e, "bpf: Add mmap() support for BPF_MAP_TYPE_ARRAY", Linux 5.5).
 const MMAPABLE: usize = 1 << 10;

@@ -1,31 +1,30 @@
-//! Refusing: the client hears at once that there is nobody, by a RST or an ICMP error that looks
-//! as if the Service's address had sent it, back out of the device that asked.
+//! Refusing: answers at once with a RST or an ICMP error that seems to come from the Service's address,
+//! back out of the device that received the packet.
 
 use aya_ebpf::bindings::__sk_buff;
 use aya_ebpf::helpers::{bpf_skb_adjust_room, bpf_skb_change_tail};
 use topo_lb_common::address::{SCTP, TCP};
+use topo_lb_common::packets::Outcome;
 
-use crate::checksum::{self, Change, fold};
+use crate::access::{ETHERNET, load, store};
+use crate::checksum::{self, Change};
 use crate::clock::now;
-use crate::family::{V4, V6};
+use crate::forward::send_back;
+use crate::header::PacketKind;
 use crate::maps::REFUSALS;
-use crate::packet::{
-    ACK, ETHERNET, FIN, Header, PacketKind, RST, Read, SYN, load, ports, transport,
-};
-use crate::rewrite::{send_back, store};
-use crate::tc::DROP;
-use crate::totals::{Hook, count};
-use crate::track::Track;
+use crate::packets::{Hook, count, dropped};
+use crate::rewrite::Write;
+use crate::transport::{ACK, FIN, RST, SYN, ports, split_ports, transport};
+use crate::unreachable::Unreachable;
+use crate::verdict::Verdict;
 
-/// `BPF_ADJ_ROOM_MAC`: room between the Ethernet and the IP header.
+/// `BPF_ADJ_ROOM_MAC`: makes room between the Ethernet and the IP header.
 const BEHIND_ETHERNET: u32 = 1;
-/// Of the packet that an ICMP error quotes, at most this much: IPv4 with all its options and TCP's
-/// header, or IPv6 with some extension headers. A multiple of four.
+/// Most bytes of a packet that an ICMP error quotes: IPv4 with all options and TCP's header, or IPv6
+/// with some extension headers. A multiple of four.
 const LONGEST_QUOTE: u32 = 80;
-/// Time to live, or hop limit, of what is sent.
-const HOPS: u8 = 64;
 
-/// Whether one more refusal may be answered by this CPU now.
+/// Whether this CPU may answer one more refusal now.
 #[inline(always)]
 fn may_answer() -> bool {
     // SAFETY: this CPU's element.
@@ -33,37 +32,35 @@ fn may_answer() -> bool {
 }
 
 #[inline(always)]
-fn unanswered() -> i32 {
-    count(Hook::Ingress, |packets| &mut packets.unanswered);
-    DROP
+fn unanswered() -> Verdict {
+    count(Hook::Ingress, Outcome::Unanswered);
+    Verdict::Drop
 }
 
 #[inline(always)]
-fn answered(skb: *mut __sk_buff) -> i32 {
+fn answered(skb: *mut __sk_buff) -> Verdict {
     let Some(verdict) = send_back(skb) else {
-        count(Hook::Ingress, |packets| &mut packets.dropped);
-        return DROP;
+        return dropped(Hook::Ingress);
     };
-    count(Hook::Ingress, |packets| &mut packets.refused);
+    count(Hook::Ingress, Outcome::Refused);
     verdict
 }
 
 #[inline(always)]
-fn failed() -> i32 {
-    count(Hook::Ingress, |packets| &mut packets.dropped);
-    DROP
+fn failed() -> Verdict {
+    dropped(Hook::Ingress)
 }
 
-/// Answers a TCP segment with a RST (RFC 9293 §3.10.7.1). The segment itself becomes it, with the
-/// length that it has: so it does not matter whether a device is still to compute its checksum,
-/// which no program can know. Options and payload of a RST mean nothing to who gets it.
+/// Answers a TCP segment with a RST (RFC 9293 §3.10.7.1). The segment itself becomes the RST and keeps
+/// its length. So it does not matter whether a device has yet to compute its checksum, which no
+/// program can know. The receiver of a RST ignores its options and payload.
 #[inline(never)]
-pub(crate) fn reset<F: Track>(skb: *mut __sk_buff) -> i32 {
+pub(crate) fn reset<F: Write + Unreachable>(skb: *mut __sk_buff) -> Verdict {
     let header = F::header(skb, ETHERNET, false);
     let transport = transport(skb, &header);
     // SAFETY: a field of the hook's context.
     let segments = unsafe { (&raw const (*skb).gso_segs).read_volatile() };
-    // What the device has yet to cut would become many.
+    // A packet that the device has yet to segment would become many RSTs.
     let is_answerable = header.kind == PacketKind::Whole
         && segments <= 1
         && transport.flags & RST == 0
@@ -91,8 +88,9 @@ pub(crate) fn reset<F: Track>(skb: *mut __sk_buff) -> i32 {
         .word(transport.acknowledged.to_be(), acknowledged.to_be())
         .word(old_word, word)
         .word(old_tail, u32::from_ne_bytes([sum_a, sum_b, 0, 0]));
-    let turned = ports(transport.destination_port(), transport.source_port());
-    // Both addresses and both ports change places: their sum does not change.
+    let (source, destination) = split_ports(transport.ports);
+    let turned = ports(destination, source);
+    // Addresses and ports are swapped: their sum stays the same.
     let is_done = checksum::replace(skb, header.transport + 16, change, TCP)
         && store(skb, header.transport, &[turned, sequence.to_be(), acknowledged.to_be(), word])
         && store(skb, header.transport + 18, &0_u16)
@@ -106,10 +104,10 @@ pub(crate) fn reset<F: Track>(skb: *mut __sk_buff) -> i32 {
     if is_done { answered(skb) } else { failed() }
 }
 
-/// Answers any packet with "port unreachable" (RFC 792, RFC 4443), which quotes the packet's
-/// headers, as far as ports go.
+/// Answers any packet with "port unreachable" (RFC 792, RFC 4443), which quotes the packet's headers
+/// up to its ports.
 #[inline(never)]
-pub(crate) fn unreachable<F: Track>(skb: *mut __sk_buff) -> i32 {
+pub(crate) fn unreachable<F: Unreachable>(skb: *mut __sk_buff) -> Verdict {
     let header = F::header(skb, ETHERNET, false);
     if !F::is_unicast(header.source) || !may_answer() {
         return unanswered();
@@ -147,7 +145,7 @@ pub(crate) fn unreachable<F: Track>(skb: *mut __sk_buff) -> i32 {
             return failed();
         };
         match checksum::is_pending(skb, offset, stored) {
-            // The device computes it over what is quoted, and the sum of the error has to be of that.
+            // The device computes it over the quoted bytes, so the error's sum uses that checksum.
             Some(true) => sum += u64::from(!stored) + u64::from(checksum::computed(of_transport)),
             Some(false) => {}
             None => return failed(),
@@ -157,104 +155,4 @@ pub(crate) fn unreachable<F: Track>(skb: *mut __sk_buff) -> i32 {
     let has_room =
         unsafe { bpf_skb_adjust_room(skb, F::ERROR_HEADERS as i32, BEHIND_ETHERNET, 0) == 0 };
     if has_room && F::store_error(skb, &header, bytes, sum) { answered(skb) } else { failed() }
-}
-
-/// What an ICMP error is, in an address family.
-pub(crate) trait Refuse: Read {
-    /// Bytes of the IP and the ICMP header.
-    const ERROR_HEADERS: u32;
-
-    /// Whether an address is one host's, which may be answered.
-    fn is_unicast(address: Self::Address) -> bool;
-
-    /// Writes both headers, before a quote of `bytes` bytes whose sum is `sum`, as an answer to
-    /// the packet whose header was `to`. Whether it could be done.
-    fn store_error(skb: *mut __sk_buff, to: &Header<Self>, bytes: u32, sum: u64) -> bool;
-}
-
-impl Refuse for V4 {
-    const ERROR_HEADERS: u32 = 28;
-
-    #[inline(always)]
-    fn is_unicast(address: u32) -> bool {
-        let first = address.to_ne_bytes()[0];
-        first != 0 && first != 127 && first < 224
-    }
-
-    #[inline(always)]
-    fn store_error(skb: *mut __sk_buff, to: &Header<Self>, bytes: u32, sum: u64) -> bool {
-        const PORT_UNREACHABLE: [u8; 2] = [3, 3];
-        let [high, low] = ((Self::ERROR_HEADERS + bytes) as u16).to_be_bytes();
-        let first = u32::from_ne_bytes([0x45, 0, high, low]);
-        // Not to be fragmented, so it needs no identification (RFC 6864).
-        let second = u32::from_ne_bytes([0, 0, 0x40, 0]);
-        let third = u32::from_ne_bytes([HOPS, Self::ICMP, 0, 0]);
-        let addresses = u64::from(to.destination) + u64::from(to.source);
-        let header_sum = u64::from(first) + u64::from(second) + u64::from(third) + addresses;
-        let [a, b] = (!fold(header_sum)).to_ne_bytes();
-        let [kind, code] = PORT_UNREACHABLE;
-        let icmp = u32::from_ne_bytes([kind, code, 0, 0]);
-        let [c, d] = (!fold(u64::from(icmp) + sum)).to_ne_bytes();
-        store(
-            skb,
-            ETHERNET,
-            &[
-                first,
-                second,
-                u32::from_ne_bytes([HOPS, Self::ICMP, a, b]),
-                to.destination,
-                to.source,
-                u32::from_ne_bytes([kind, code, c, d]),
-                0,
-            ],
-        )
-    }
-}
-
-impl Refuse for V6 {
-    const ERROR_HEADERS: u32 = 48;
-
-    #[inline(always)]
-    fn is_unicast(address: [u32; 4]) -> bool {
-        address[0].to_ne_bytes()[0] != 0xff && address != [0; 4]
-    }
-
-    #[inline(always)]
-    fn store_error(skb: *mut __sk_buff, to: &Header<Self>, bytes: u32, sum: u64) -> bool {
-        const PORT_UNREACHABLE: [u8; 2] = [1, 4];
-        let length = 8 + bytes;
-        let [high, low] = (length as u16).to_be_bytes();
-        let [kind, code] = PORT_UNREACHABLE;
-        let icmp = u32::from_ne_bytes([kind, code, 0, 0]);
-        // The pseudo header of RFC 8200 §8.1.
-        let mut total = u64::from(icmp)
-            + sum
-            + u64::from(length.to_be())
-            + u64::from(u32::from(Self::ICMP).to_be());
-        let mut index = 0;
-        while index < 4 {
-            total += u64::from(to.source[index]) + u64::from(to.destination[index]);
-            index += 1;
-        }
-        let [c, d] = (!fold(total)).to_ne_bytes();
-        let ([s0, s1, s2, s3], [d0, d1, d2, d3]) = (to.destination, to.source);
-        store(
-            skb,
-            ETHERNET,
-            &[
-                u32::from_ne_bytes([0x60, 0, 0, 0]),
-                u32::from_ne_bytes([high, low, Self::ICMP, HOPS]),
-                s0,
-                s1,
-                s2,
-                s3,
-                d0,
-                d1,
-                d2,
-                d3,
-                u32::from_ne_bytes([kind, code, c, d]),
-                0,
-            ],
-        )
-    }
 }

@@ -6,7 +6,7 @@ use topo_lb_common::range::Range;
 use topo_lb_common::selection::{Choice, INLINE};
 
 use crate::affinity;
-use crate::family::{Family, Fields};
+use crate::family::{Family, Fields, FrontendOf};
 use crate::maps::{COUNTERS, RANGE};
 use crate::stamped::{self, Found, Snapshot, words};
 
@@ -81,7 +81,7 @@ impl<F: Family> Default for Pick<F> {
 /// connects; it is asked only for Services with session affinity.
 #[inline(always)]
 pub(crate) fn resolve<F: Family>(
-    frontend: &F::Frontend,
+    frontend: &FrontendOf<F>,
     client: impl FnOnce() -> u64,
 ) -> Resolved<F> {
     let Snapshot { found, generation, value: pick } = stamped::service(frontend, pick::<F>);
@@ -151,4 +151,30 @@ fn count(service: u32, locality: Option<Locality>) {
             None => (*counters).refused += 1,
         }
     }
+}
+
+/// What a Service's value says, without choosing.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct LookedUp {
+    /// It is there.
+    pub(crate) is_ours: bool,
+    /// It has an endpoint.
+    pub(crate) routes: bool,
+    pub(crate) service: u32,
+}
+
+/// Looks a Service up without choosing, and without counting.
+#[inline(always)]
+pub(crate) fn look_up<F: Family>(frontend: &FrontendOf<F>) -> LookedUp {
+    let snapshot = stamped::service::<F, LookedUp>(frontend, |fields| {
+        // SAFETY: the fields are of a whole value.
+        unsafe {
+            LookedUp {
+                is_ours: true,
+                routes: (&raw const (*fields.selection).count).read_volatile() != 0,
+                service: fields.service.read_volatile(),
+            }
+        }
+    });
+    if snapshot.found == Found::Whole { snapshot.value } else { LookedUp::default() }
 }

@@ -1,21 +1,13 @@
 //! Changing a packet: addresses, ports, and the checksums that cover them.
 
-use core::ptr::from_ref;
-
 use aya_ebpf::bindings::__sk_buff;
-use aya_ebpf::helpers::{bpf_redirect, bpf_skb_store_bytes};
 
+use crate::access::{ETHERNET, store};
 use crate::checksum::{self, Change};
 use crate::family::{Family, V4, V6};
-use crate::packet::{ETHERNET, Header, Read, Transport, load, ports};
-
-/// What a packet is to say: addresses, and ports in host order.
-pub(crate) struct Says<F: Family> {
-    pub(crate) source: F::Address,
-    pub(crate) destination: F::Address,
-    pub(crate) source_port: u16,
-    pub(crate) destination_port: u16,
-}
+use crate::four_tuple::FourTuple;
+use crate::header::{Header, Read};
+use crate::transport::{Transport, ports};
 
 /// Writing an address family's headers.
 pub(crate) trait Write: Family {
@@ -130,26 +122,17 @@ impl Write for V6 {
     }
 }
 
-/// Writes a value into a packet. Whether it could be done.
-#[inline(always)]
-pub(crate) fn store<T: Copy>(skb: *mut __sk_buff, offset: u32, value: &T) -> bool {
-    // SAFETY: a context of this hook, and a whole value without padding.
-    unsafe {
-        bpf_skb_store_bytes(skb, offset, from_ref(value).cast(), size_of::<T>() as u32, 0) == 0
-    }
-}
-
 /// Makes a packet say something else. Whether it could be done; if not, the packet is spoilt.
 #[inline(always)]
 pub(crate) fn rewrite<F: Read + Write>(
     skb: *mut __sk_buff,
     header: &Header<F>,
     transport: &Transport,
-    says: &Says<F>,
+    to: &FourTuple<F>,
 ) -> bool {
-    let addresses = (says.source, says.destination);
+    let addresses = (to.source, to.destination);
     let change = F::change((header.source, header.destination), addresses);
-    let ports = ports(says.source_port, says.destination_port);
+    let ports = ports(to.source_port, to.destination_port);
     if let Some(offset) = checksum::offset_in(header.protocol) {
         let offset = header.transport + offset;
         if !checksum::replace_addresses(skb, offset, change, header.protocol, F::IS_IPV6) {
@@ -175,26 +158,9 @@ pub(crate) fn rewrite<F: Read + Write>(
 #[inline(always)]
 pub(crate) fn readdress<F: Write>(
     skb: *mut __sk_buff,
-    ip: u32,
     header: &Header<F>,
     addresses: (F::Address, F::Address),
 ) -> bool {
     let change = F::change((header.source, header.destination), addresses);
-    F::store(skb, ip, addresses, header.checksum, change)
-}
-
-/// Sends a packet back out of the device that it came in by: the verdict. `None` where it cannot
-/// be done.
-#[inline(always)]
-pub(crate) fn send_back(skb: *mut __sk_buff) -> Option<i32> {
-    let [a, b, c, d, e, f] = load::<[u16; 6]>(skb, 0)?;
-    if !store(skb, 0, &[d, e, f, a, b, c]) {
-        return None;
-    }
-    // SAFETY: a context of this hook.
-    let verdict = unsafe {
-        let device = (&raw const (*skb).ifindex).read_volatile();
-        bpf_redirect(device, 0)
-    };
-    Some(verdict as i32)
+    F::store(skb, ETHERNET, addresses, header.checksum, change)
 }

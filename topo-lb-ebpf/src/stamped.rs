@@ -2,7 +2,7 @@
 
 use core::mem::MaybeUninit;
 
-use crate::family::{Family, Fields};
+use crate::family::{Family, Fields, FrontendOf};
 use crate::maps::TORN;
 
 /// Times that a look-up is made before the connection is refused. In 102 million reads against a
@@ -38,7 +38,7 @@ pub(crate) struct Snapshot<T> {
 /// again.
 #[inline(always)]
 pub(crate) fn service<F: Family, T: Default>(
-    frontend: &F::Frontend,
+    frontend: &FrontendOf<F>,
     body: impl Fn(&Fields<F>) -> T,
 ) -> Snapshot<T> {
     let nothing = |found| Snapshot { found, generation: 0, value: T::default() };

@@ -1,243 +1,169 @@
-//! The tc hooks: packets of clients that have no socket here.
+//! The tc hooks: translates packets of clients that have no socket on this node.
 //!
-//! What most packets need is one function, and what few need is one function each, which reads the
-//! packet anew: the stack of a program with all that it calls is 512 bytes.
-#![expect(
-    clippy::needless_borrows_for_generic_args,
-    reason = "what is passed by value is copied, on a stack of 512 bytes"
-)]
+//! One function handles most packets. Each rare case has its own function, which reads the packet
+//! again: a program and all functions that it calls share a stack of 512 bytes.
 
-use aya_ebpf::bindings::{__sk_buff, BPF_ANY, TC_ACT_SHOT, TC_ACT_UNSPEC};
+use aya_ebpf::bindings::__sk_buff;
+use core::ptr::NonNull;
 use topo_lb_common::address::{SCTP, TCP, UDP};
-use topo_lb_common::connection::{FRAGMENT_LIFETIME, FROM_CLIENT, HAIRPIN, TO_CLIENT};
+use topo_lb_common::connection::{FROM_CLIENT, TO_CLIENT};
+use topo_lb_common::packets::Outcome;
 
-use crate::answerers::is_foreign;
+use crate::access::ETHERNET;
+use crate::affinity::Client;
 use crate::clock::now;
-use crate::connection::{self, Chosen, EndpointCheck};
-use crate::family::{V4, V6};
-use crate::packet::{ETHERNET, FIN, Header, PacketKind, RST, SYN, Transport, ports_of, transport};
-use crate::resolve::in_range;
-use crate::rewrite::{Says, readdress, rewrite, send_back};
-use crate::totals::{Hook, count};
-use crate::track::Track;
-use crate::{icmp, refuse};
+use crate::connection::{self, EndpointCheck};
+use crate::family::{ConnectionOf, V4, V6};
+use crate::fast_path::FastPath;
+use crate::forward::forward;
+use crate::four_tuple::{EntryFields, FourTuple};
+use crate::header::{Header, PacketKind, Read};
+use crate::opening::{self, Chosen};
+use crate::packets::{Hook, count, dropped, next};
+use crate::reply_filter::is_foreign;
+use crate::resolve::{in_range, look_up};
+use crate::rewrite::{Write, rewrite};
+use crate::transport::{FIN, RST, SYN, Transport, ports_of, split_ports, transport};
+use crate::unreachable::Unreachable;
+use crate::verdict::Verdict;
+use crate::{fragment, icmp, refuse};
 
-/// The verdict by which other programs of the hook see the packet next, changed or not: the same
-/// number for tcx (`TCX_NEXT`) and for clsact.
-pub(crate) const NEXT: i32 = TC_ACT_UNSPEC;
-/// The verdict that drops.
-pub(crate) const DROP: i32 = TC_ACT_SHOT;
+/// An address family whose packets are translated.
+pub(crate) trait Translate: FastPath + Write + Client + Unreachable {}
 
-/// What is to be done next with a packet, where a function gives no verdict.
-mod step {
-    /// See what has become of the connection's endpoint.
-    pub(super) const DOUBTFUL: i32 = 108;
-    /// Choose an endpoint.
-    pub(super) const OPEN: i32 = 100;
-    /// See what a packet without a connection is.
-    pub(super) const STRAY: i32 = 106;
-    /// Remember the way back.
-    pub(super) const CHOSEN: i32 = 104;
-    /// Translate: the connection is there, and its endpoint is settled.
-    pub(super) const SETTLED: i32 = 105;
-    /// Look at what an ICMP error quotes.
-    pub(super) const ERROR: i32 = 101;
-    /// Leave a datagram alone of which this is the first fragment.
-    pub(super) const LEFT: i32 = 107;
-    /// Refuse by a RST.
-    pub(super) const RESET: i32 = 102;
-    /// Refuse by an ICMP error.
-    pub(super) const UNREACHABLE: i32 = 103;
-}
+impl Translate for V4 {}
+impl Translate for V6 {}
 
-/// A packet comes in by a device.
+/// A device has received a packet.
 #[inline(always)]
 pub(crate) fn ingress(skb: *mut __sk_buff) -> i32 {
-    match ether_type(skb) {
-        V4_TYPE => ingress_of::<V4>(skb),
-        V6_TYPE => ingress_of::<V6>(skb),
-        _ => untouched(Hook::Ingress),
-    }
+    let verdict = match ether_type(skb) {
+        V4::ETHER_TYPE => ingress_of::<V4>(skb),
+        V6::ETHER_TYPE => ingress_of::<V6>(skb),
+        _ => next(Hook::Ingress, Outcome::Untouched),
+    };
+    verdict as i32
 }
 
 #[inline(always)]
-fn ingress_of<F: Track>(skb: *mut __sk_buff) -> i32 {
-    // Most packets are not ours, and their destination is enough to see it. An address that a
-    // fragment or an ICMP error is sent to is one of a Service, too.
+fn ingress_of<F: Translate>(skb: *mut __sk_buff) -> Verdict {
+    // The destination is enough to see that most packets are not to a Service. Fragments and ICMP
+    // errors are sent to a Service's address, too.
     match F::destination(skb) {
-        None => return malformed(Hook::Ingress),
-        Some(destination) if !in_range::<F>(destination) => return untouched(Hook::Ingress),
+        None => return next(Hook::Ingress, Outcome::Malformed),
+        Some(destination) if !in_range::<F>(destination) => {
+            return next(Hook::Ingress, Outcome::Untouched);
+        }
         Some(_) => {}
     }
-    let mut next = from_client::<F>(skb, false);
-    if next == step::DOUBTFUL {
-        next = reconsider::<F>(skb);
-        if next == step::SETTLED {
-            next = from_client::<F>(skb, true);
+    let mut verdict = from_client::<F>(skb, false);
+    if verdict == Verdict::CheckEndpoint {
+        verdict = reconsider::<F>(skb);
+        if verdict == Verdict::Translate {
+            verdict = from_client::<F>(skb, true);
         }
     }
-    if next == step::OPEN {
-        next = open::<F>(skb);
-        if next == step::CHOSEN {
-            next = expect_answers::<F>(skb);
+    if verdict == Verdict::ChooseEndpoint {
+        verdict = open::<F>(skb);
+        if verdict == Verdict::ExpectReplies {
+            verdict = expect_replies::<F>(skb);
         }
-        if next == step::SETTLED {
-            next = from_client::<F>(skb, true);
+        if verdict == Verdict::Translate {
+            verdict = from_client::<F>(skb, true);
         }
     }
-    if next == step::STRAY {
-        next = stray::<F>(skb);
+    if verdict == Verdict::Stray {
+        verdict = stray::<F>(skb);
     }
-    match next {
-        // What was remembered a moment ago is gone again.
-        step::OPEN => dropped(Hook::Ingress),
-        step::LEFT => leave_fragments::<F>(skb, Hook::Ingress),
-        step::ERROR => icmp::from_client::<F>(skb),
-        step::RESET => refuse::reset::<F>(skb),
-        step::UNREACHABLE => refuse::unreachable::<F>(skb),
+    match verdict {
+        // The entry that was written a moment ago is evicted already.
+        Verdict::ChooseEndpoint => dropped(Hook::Ingress),
+        Verdict::LeaveFragments => fragment::forget::<F>(skb, Hook::Ingress),
+        Verdict::IcmpError => icmp::from_client::<F>(skb),
+        Verdict::Reset => refuse::reset::<F>(skb),
+        Verdict::Unreachable => refuse::unreachable::<F>(skb),
         verdict => verdict,
     }
 }
 
-/// A packet goes out by a device.
+/// A device is about to send a packet.
 #[inline(always)]
 pub(crate) fn egress(skb: *mut __sk_buff) -> i32 {
-    match ether_type(skb) {
-        V4_TYPE => egress_of::<V4>(skb),
-        V6_TYPE => egress_of::<V6>(skb),
-        _ => untouched(Hook::Egress),
-    }
+    let verdict = match ether_type(skb) {
+        V4::ETHER_TYPE => egress_of::<V4>(skb),
+        V6::ETHER_TYPE => egress_of::<V6>(skb),
+        _ => next(Hook::Egress, Outcome::Untouched),
+    };
+    verdict as i32
 }
 
 #[inline(always)]
-fn egress_of<F: Track>(skb: *mut __sk_buff) -> i32 {
-    // Most packets are not ours, and one look is enough to see it.
+fn egress_of<F: Translate>(skb: *mut __sk_buff) -> Verdict {
+    // The summary is enough to see that most packets are no replies to translated connections.
     if F::summary(skb).is_some_and(|packet| is_foreign(&packet)) {
-        return untouched(Hook::Egress);
+        return next(Hook::Egress, Outcome::Untouched);
     }
     match to_client::<F>(skb) {
-        step::LEFT => leave_fragments::<F>(skb, Hook::Egress),
-        step::ERROR => icmp::to_client::<F>(skb),
+        Verdict::LeaveFragments => fragment::forget::<F>(skb, Hook::Egress),
+        Verdict::IcmpError => icmp::to_client::<F>(skb),
         verdict => verdict,
     }
 }
 
-const V4_TYPE: u16 = <V4 as crate::packet::Read>::ETHER_TYPE;
-const V6_TYPE: u16 = <V6 as crate::packet::Read>::ETHER_TYPE;
-
-/// Host order; of what is in a VLAN whose tag is in the packet itself, the VLAN's.
+/// Host order. For a packet with a VLAN tag in its bytes, the type of that tag.
 #[inline(always)]
 fn ether_type(skb: *mut __sk_buff) -> u16 {
     // SAFETY: a field of the hook's context: a word whose lower half is in network order.
     u16::from_be(unsafe { (&raw const (*skb).protocol).read_volatile() } as u16)
 }
 
-#[inline(always)]
-fn untouched(hook: Hook) -> i32 {
-    count(hook, |packets| &mut packets.untouched);
-    NEXT
-}
-
-#[inline(always)]
-fn malformed(hook: Hook) -> i32 {
-    count(hook, |packets| &mut packets.malformed);
-    NEXT
-}
-
-#[inline(always)]
-fn unknown(hook: Hook) -> i32 {
-    count(hook, |packets| &mut packets.unknown);
-    NEXT
-}
-
-#[inline(always)]
-fn dropped(hook: Hook) -> i32 {
-    count(hook, |packets| &mut packets.dropped);
-    DROP
-}
-
-#[inline(always)]
-fn said<F: Track>(header: &Header<F>, transport: &Transport) -> Says<F> {
-    addressed(header, transport.ports)
-}
-
-/// What a packet says; `ports` as the packet has them.
-#[inline(always)]
-fn addressed<F: Track>(header: &Header<F>, ports: u32) -> Says<F> {
-    let [a, b, c, d] = ports.to_ne_bytes();
-    Says {
-        source: header.source,
-        destination: header.destination,
-        source_port: u16::from_be_bytes([a, b]),
-        destination_port: u16::from_be_bytes([c, d]),
-    }
-}
-
+/// Translates a packet from a client if its connection is known. `is_settled`: the connection's
+/// endpoint has been checked.
 #[inline(never)]
-fn from_client<F: Track>(skb: *mut __sk_buff, is_settled: bool) -> i32 {
+fn from_client<F: Translate>(skb: *mut __sk_buff, is_settled: bool) -> Verdict {
     let hook = Hook::Ingress;
     let header = F::header(skb, ETHERNET, false);
-    if header.kind == PacketKind::Malformed {
-        return malformed(hook);
-    }
-    if header.kind == PacketKind::Other {
-        return untouched(hook);
-    }
-    if header.kind == PacketKind::Later {
-        return later(skb, &header, hook);
-    }
-    if header.protocol == F::ICMP {
-        return step::ERROR;
-    }
-    if !matches!(header.protocol, TCP | UDP | SCTP) {
-        return untouched(hook);
+    if let Some(verdict) = without_ports(skb, &header, hook) {
+        return verdict;
     }
     let transport = transport(skb, &header);
     if !transport.is_sound {
-        return malformed(hook);
+        return next(hook, Outcome::Malformed);
     }
-    let says = said(&header, &transport);
-    let key = F::tuple(&says, header.protocol, FROM_CLIENT);
-    let without =
-        if connection::opens(header.protocol, &transport) { step::OPEN } else { step::STRAY };
+    let key = FourTuple::of_packet(&header, transport.ports).key(header.protocol, FROM_CLIENT);
+    let opens = connection::opens(header.protocol, &transport);
+    let without = if opens { Verdict::ChooseEndpoint } else { Verdict::Stray };
     let Some(found) = connection::find::<F>(&key) else {
         return without;
     };
     let now = now();
     match connection::check_endpoint::<F>(found, header.protocol, &transport, now) {
-        EndpointCheck::Doubtful if !is_settled => step::DOUBTFUL,
+        EndpointCheck::Doubtful if !is_settled => Verdict::CheckEndpoint,
         EndpointCheck::Other => {
             connection::forget::<F>(&key, found, header.protocol);
             without
         }
-        _ => {
-            connection::note::<F>(found, header.protocol, transport.flags, now);
-            // SAFETY: a look-up's pointer.
-            let (to, kind) =
-                unsafe { (F::says(found.as_ptr()), F::held(found).kind.read_volatile()) };
-            if !carry(skb, &header, &transport, &to, kind, now, hook) {
-                return dropped(hook);
-            }
-            count(hook, |packets| &mut packets.translated);
-            onward(skb, kind, hook)
-        }
+        _ => match translate(skb, &header, &transport, found, now, hook) {
+            Some(kind) => forward(skb, kind, hook),
+            None => dropped(hook),
+        },
     }
 }
 
-/// A packet of a connection whose endpoint may be another one's by now, or gone.
+/// Handles a packet whose connection may need another endpoint, or has lost its own.
 #[inline(never)]
-fn reconsider<F: Track>(skb: *mut __sk_buff) -> i32 {
+fn reconsider<F: Translate>(skb: *mut __sk_buff) -> Verdict {
     let header = F::header(skb, ETHERNET, false);
     let transport = transport(skb, &header);
-    let says = said(&header, &transport);
-    let key = F::tuple(&says, header.protocol, FROM_CLIENT);
+    let says = FourTuple::of_packet(&header, transport.ports);
+    let key = says.key(header.protocol, FROM_CLIENT);
     let opens = connection::opens(header.protocol, &transport);
-    let without = if opens { step::OPEN } else { step::STRAY };
+    let without = if opens { Verdict::ChooseEndpoint } else { Verdict::Stray };
     let Some(found) = connection::find::<F>(&key) else {
         return without;
     };
     let frontend = F::frontend(says.destination, says.destination_port, header.protocol);
-    // An acknowledgement alone is not answered.
+    // Nobody answers a mere acknowledgement.
     let asks = transport.payload != 0 || transport.flags & (SYN | FIN) != 0;
     match connection::reconsider::<F>(found, &frontend, header.protocol, opens, asks, now()) {
         EndpointCheck::Other => {
@@ -246,180 +172,136 @@ fn reconsider<F: Track>(skb: *mut __sk_buff) -> i32 {
         }
         EndpointCheck::GivenUp => {
             connection::forget::<F>(&key, found, header.protocol);
-            step::RESET
+            Verdict::Reset
         }
-        _ => step::SETTLED,
+        _ => Verdict::Translate,
     }
 }
 
-/// A packet in the middle of no connection that is known.
+/// Handles a packet that neither opens a connection nor belongs to a known one.
 #[inline(never)]
-fn stray<F: Track>(skb: *mut __sk_buff) -> i32 {
+fn stray<F: Translate>(skb: *mut __sk_buff) -> Verdict {
     let hook = Hook::Ingress;
     let header = F::header(skb, ETHERNET, false);
     let transport = transport(skb, &header);
-    let frontend = F::frontend(header.destination, transport.destination_port(), header.protocol);
-    let service = connection::peek::<F>(&frontend);
+    let (_, port) = split_ports(transport.ports);
+    let service = look_up::<F>(&F::frontend(header.destination, port, header.protocol));
     if !service.is_ours {
-        left(&header, hook)
+        fragment::leave(&header, hook)
     } else if service.routes || transport.flags & RST != 0 {
-        // Of a connection that somebody else translates, perhaps, who was here first.
-        unknown(hook)
+        // Perhaps of a connection that somebody else translated before and still translates.
+        next(hook, Outcome::Unknown)
     } else {
-        step::UNREACHABLE
+        Verdict::Unreachable
     }
 }
 
-/// A packet to a frontend that opens a connection.
+/// Chooses an endpoint for a packet that opens a connection.
 #[inline(never)]
-fn open<F: Track>(skb: *mut __sk_buff) -> i32 {
+fn open<F: Translate>(skb: *mut __sk_buff) -> Verdict {
     let hook = Hook::Ingress;
     let header = F::header(skb, ETHERNET, false);
     let transport = transport(skb, &header);
-    let says = said(&header, &transport);
+    let says = FourTuple::of_packet(&header, transport.ports);
     let frontend = F::frontend(says.destination, says.destination_port, header.protocol);
-    match connection::choose::<F>(&says, &frontend, header.protocol, transport.sequence, now()) {
-        Chosen::Endpoint => step::CHOSEN,
-        Chosen::Untouched => left(&header, hook),
+    match opening::choose::<F>(&says, &frontend, header.protocol, transport.sequence, now()) {
+        Chosen::Endpoint => Verdict::ExpectReplies,
+        Chosen::Untouched => fragment::leave(&header, hook),
         Chosen::Failed => dropped(hook),
-        Chosen::Refused if header.protocol == TCP => step::RESET,
-        Chosen::Refused => step::UNREACHABLE,
+        Chosen::Refused if header.protocol == TCP => Verdict::Reset,
+        Chosen::Refused => Verdict::Unreachable,
     }
 }
 
-/// The packet that an endpoint was just chosen for.
+/// Writes the entry of the replies for a packet whose endpoint was just chosen.
 #[inline(never)]
-fn expect_answers<F: Track>(skb: *mut __sk_buff) -> i32 {
+fn expect_replies<F: Translate>(skb: *mut __sk_buff) -> Verdict {
     let hook = Hook::Ingress;
     let header = F::header(skb, ETHERNET, false);
     let transport = transport(skb, &header);
-    if !connection::expect_answers::<F>(&said(&header, &transport), header.protocol) {
+    let says = FourTuple::of_packet(&header, transport.ports);
+    if !opening::expect_replies::<F>(&says, header.protocol) {
         return dropped(hook);
     }
-    count(hook, |packets| &mut packets.opened);
-    step::SETTLED
+    count(hook, Outcome::Opened);
+    Verdict::Translate
 }
 
+/// Translates a packet to a client if it is a reply of a known connection.
 #[inline(never)]
-fn to_client<F: Track>(skb: *mut __sk_buff) -> i32 {
+fn to_client<F: Translate>(skb: *mut __sk_buff) -> Verdict {
     let hook = Hook::Egress;
     let header = F::header(skb, ETHERNET, false);
-    match header.kind {
-        PacketKind::Malformed => return malformed(hook),
-        PacketKind::Other => return untouched(hook),
-        PacketKind::Later => return later(skb, &header, hook),
-        PacketKind::Whole | PacketKind::First => {}
+    if let Some(verdict) = without_ports(skb, &header, hook) {
+        return verdict;
     }
-    if header.protocol == F::ICMP {
-        return step::ERROR;
-    }
-    if !matches!(header.protocol, TCP | UDP | SCTP) {
-        return untouched(hook);
-    }
-    // The look-up wants no more than the ports.
+    // The look-up needs only the ports.
     let Some(ports) = ports_of(skb, &header) else {
-        return malformed(hook);
+        return next(hook, Outcome::Malformed);
     };
-    let says = addressed(&header, ports);
-    let key = F::tuple(&says, header.protocol, TO_CLIENT);
+    let key = FourTuple::of_packet(&header, ports).key(header.protocol, TO_CLIENT);
     let Some(found) = connection::find::<F>(&key) else {
-        return left(&header, hook);
+        return fragment::leave(&header, hook);
     };
     let transport = transport(skb, &header);
     if !transport.is_sound {
-        return malformed(hook);
+        return next(hook, Outcome::Malformed);
     }
     let now = now();
-    if !connection::answers::<F>(found, header.protocol, transport.flags, now) {
-        // The client's port is another connection's now: what follows is not of this one either.
+    if !connection::is_reply::<F>(found, header.protocol, transport.flags, now) {
+        // Another connection has the client's port now, and later packets are of that one, too.
         connection::forget::<F>(&key, found, header.protocol);
-        return left(&header, hook);
+        return fragment::leave(&header, hook);
     }
-    connection::note::<F>(found, header.protocol, transport.flags, now);
-    // SAFETY: a look-up's pointer.
-    let (to, kind) = unsafe { (F::says(found.as_ptr()), F::held(found).kind.read_volatile()) };
-    if !carry(skb, &header, &transport, &to, kind, now, hook) {
-        return dropped(hook);
+    match translate(skb, &header, &transport, found, now, hook) {
+        Some(_) => Verdict::Next,
+        None => dropped(hook),
     }
-    count(hook, |packets| &mut packets.translated);
-    NEXT
 }
 
-/// Translates a packet, and sees to the fragments that follow it. Whether it could be done.
+/// The verdict on a packet that has no ports of a Service's protocol; `None` for one that has.
 #[inline(always)]
-fn carry<F: Track>(
+fn without_ports<F: Translate>(
+    skb: *mut __sk_buff,
+    header: &Header<F>,
+    hook: Hook,
+) -> Option<Verdict> {
+    match header.kind {
+        PacketKind::Malformed => return Some(next(hook, Outcome::Malformed)),
+        PacketKind::Other => return Some(next(hook, Outcome::Untouched)),
+        PacketKind::Later => return Some(fragment::translate(skb, header, hook)),
+        PacketKind::Whole | PacketKind::First => {}
+    }
+    if header.protocol == F::ICMP {
+        return Some(Verdict::IcmpError);
+    }
+    if !matches!(header.protocol, TCP | UDP | SCTP) {
+        return Some(next(hook, Outcome::Untouched));
+    }
+    None
+}
+
+/// Records a packet of a known connection and translates it. Returns the connection's kind; `None` if
+/// the packet cannot be written.
+#[inline(always)]
+fn translate<F: Translate>(
     skb: *mut __sk_buff,
     header: &Header<F>,
     transport: &Transport,
-    to: &Says<F>,
-    kind: u8,
+    found: NonNull<ConnectionOf<F>>,
     now: u64,
     hook: Hook,
-) -> bool {
+) -> Option<u8> {
+    connection::note::<F>(found, header.protocol, transport.flags, now);
+    let to = FourTuple::<F>::of_entry(found);
+    // SAFETY: a field of a look-up's value.
+    let kind = unsafe { EntryFields::of(found).kind.read_volatile() };
     if header.kind == PacketKind::First {
-        let key = F::fragment(
-            (header.source, header.destination),
-            header.identification,
-            header.protocol,
-            hook as u8,
-        );
-        let translation = F::translation(now, (to.source, to.destination), kind & HAIRPIN);
-        let _ = F::fragments().insert(&key, &translation, BPF_ANY.into());
+        fragment::remember(header, &to, kind, now, hook);
     }
-    rewrite(skb, header, transport, to)
-}
-
-/// What is to be done with a packet that is not ours: nothing, and nothing with the fragments that
-/// follow it.
-#[inline(always)]
-fn left<F: Track>(header: &Header<F>, hook: Hook) -> i32 {
-    if header.kind == PacketKind::First { step::LEFT } else { untouched(hook) }
-}
-
-/// The identification may be one that a datagram had which was translated, a moment ago.
-#[inline(never)]
-fn leave_fragments<F: Track>(skb: *mut __sk_buff, hook: Hook) -> i32 {
-    let header = F::header(skb, ETHERNET, false);
-    let key = F::fragment(
-        (header.source, header.destination),
-        header.identification,
-        header.protocol,
-        hook as u8,
-    );
-    let _ = F::fragments().remove(&key);
-    untouched(hook)
-}
-
-/// A fragment without ports goes where the first one went. One whose first fragment was not seen
-/// is left alone: nobody can say which Service it is for.
-#[inline(always)]
-fn later<F: Track>(skb: *mut __sk_buff, header: &Header<F>, hook: Hook) -> i32 {
-    let key = F::fragment(
-        (header.source, header.destination),
-        header.identification,
-        header.protocol,
-        hook as u8,
-    );
-    let Some(found) = F::fragments().get_ptr(&key) else {
-        return if hook == Hook::Ingress { unknown(hook) } else { untouched(hook) };
-    };
-    // SAFETY: a look-up's pointer.
-    let (first_seen, addresses, kind) = unsafe { F::translated(found) };
-    if now().saturating_sub(first_seen) > FRAGMENT_LIFETIME {
-        return if hook == Hook::Ingress { unknown(hook) } else { untouched(hook) };
+    if !rewrite(skb, header, transport, &to) {
+        return None;
     }
-    if !readdress(skb, ETHERNET, header, addresses) {
-        return dropped(hook);
-    }
-    count(hook, |packets| &mut packets.translated);
-    onward(skb, kind, hook)
-}
-
-/// Lets the packet go on, or back to a client that is its own endpoint.
-#[inline(always)]
-pub(crate) fn onward(skb: *mut __sk_buff, kind: u8, hook: Hook) -> i32 {
-    if kind & HAIRPIN == 0 {
-        return NEXT;
-    }
-    send_back(skb).unwrap_or_else(|| dropped(hook))
+    count(hook, Outcome::Translated);
+    Some(kind)
 }

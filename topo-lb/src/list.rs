@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use comfy_table::{CellAlignment, Table, presets};
 use serde::Serialize;
-use topo_lb_common::counter::Counters;
+use topo_lb_common::counters::Counters;
 use topo_lb_common::selection::SPILL_ONE;
 
 use crate::datapath::bpf::{BpfStore, Published, ReadError};

@@ -7,11 +7,11 @@ use anyhow::{Context, Result};
 use aya::maps::{Array, HashMap, MapData};
 use bytemuck::Pod;
 use topo_lb_common::address::TCP;
-use topo_lb_common::answerers::{self, Marks, Place};
 use topo_lb_common::connection::{
     ANSWERED, Connection4, Connection6, FROM_CLIENT, REPLY, TICK, TO_CLIENT, Tuple4, Tuple6,
 };
 use topo_lb_common::maps;
+use topo_lb_common::reply_filter::{self, ReplyFilterEntry, ReplyFilterPlace};
 
 use super::{Hook, Programs, Raw, four, six};
 
@@ -56,7 +56,7 @@ impl Programs {
                     state: ANSWERED,
                     ..Connection4::default()
                 };
-                self.mark(answerers::place(u32::from_ne_bytes(key.source), source_port), 1)?;
+                self.mark(reply_filter::place(u32::from_ne_bytes(key.source), source_port), 1)?;
                 self.insert(maps::CONNECTIONS4, key, value)
             }
             (source, destination) => {
@@ -80,8 +80,8 @@ impl Programs {
                     state: ANSWERED,
                     ..Connection6::default()
                 };
-                let source = answerers::folded(bytemuck::cast(key.source));
-                self.mark(answerers::place(source, source_port), 1)?;
+                let source = reply_filter::folded(bytemuck::cast(key.source));
+                self.mark(reply_filter::place(source, source_port), 1)?;
                 self.insert(maps::CONNECTIONS6, key, value)
             }
         }
@@ -93,8 +93,8 @@ impl Programs {
     /// # Errors
     /// The map cannot be written.
     pub fn rely_on_marks(&mut self, rely: bool) -> Result<()> {
-        for entry in 0..answerers::ENTRIES {
-            self.change_marks(entry, |marks| marks.whole = rely.into())?;
+        for entry in 0..reply_filter::ENTRIES {
+            self.change_entry(entry, |entry| entry.complete = rely.into())?;
         }
         Ok(())
     }
@@ -105,20 +105,28 @@ impl Programs {
     /// The map cannot be written.
     pub fn unmark(&mut self, endpoint: SocketAddr) -> Result<()> {
         let address = u32::from_ne_bytes(four(endpoint.ip())?.octets());
-        self.mark(answerers::place(address, endpoint.port()), 0)
+        self.mark(reply_filter::place(address, endpoint.port()), 0)
     }
 
-    fn mark(&mut self, Place { entry, mark }: Place, value: u8) -> Result<()> {
-        self.change_marks(entry, |marks| marks.marks[mark as usize] = value)
+    fn mark(
+        &mut self,
+        ReplyFilterPlace { entry, mark }: ReplyFilterPlace,
+        value: u8,
+    ) -> Result<()> {
+        self.change_entry(entry, |entry| entry.marks[mark as usize] = value)
     }
 
     /// No program runs meanwhile.
-    fn change_marks(&mut self, entry: u32, change: impl FnOnce(&mut Marks)) -> Result<()> {
-        let map = self.ebpf.map_mut(maps::ANSWERERS).context("a map")?;
-        let mut map = Array::<&mut MapData, Raw<Marks>>::try_from(map)?;
-        let Raw(mut marks) = map.get(&entry, 0)?;
-        change(&mut marks);
-        Ok(map.set(entry, Raw(marks), 0)?)
+    fn change_entry(
+        &mut self,
+        entry: u32,
+        change: impl FnOnce(&mut ReplyFilterEntry),
+    ) -> Result<()> {
+        let map = self.ebpf.map_mut(maps::REPLY_FILTER).context("a map")?;
+        let mut map = Array::<&mut MapData, Raw<ReplyFilterEntry>>::try_from(map)?;
+        let Raw(mut value) = map.get(&entry, 0)?;
+        change(&mut value);
+        Ok(map.set(entry, Raw(value), 0)?)
     }
 
     /// The IPv4 connections, both ways of each.

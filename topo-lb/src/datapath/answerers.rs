@@ -16,9 +16,11 @@ use std::time::{Duration, Instant};
 
 use aya::maps::{HashMap, Map, MapData, MapError};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
-use topo_lb_common::answerers::{ENTRIES, MARKS, Marks, Place, folded, place};
 use topo_lb_common::connection::{Connection4, Connection6, TO_CLIENT, Tuple4, Tuple6, lifetime};
 use topo_lb_common::maps;
+use topo_lb_common::reply_filter::{
+    ENTRIES, MARKS, ReplyFilterEntry, ReplyFilterPlace, folded, place,
+};
 use tracing::{info, warn};
 
 use super::bpf::{self, Hash, Raw, failed};
@@ -44,7 +46,7 @@ impl Answerers {
     /// packet up.
     pub(super) fn keep(marks: Map, four: &Map, six: &Map) -> Result<Self, StoreError> {
         let mut work = Work {
-            lines: Lines::of(&marks).map_err(failed(maps::ANSWERERS, "read"))?,
+            lines: Lines::of(&marks).map_err(failed(maps::REPLY_FILTER, "read"))?,
             four: another(four).map_err(failed(maps::CONNECTIONS4, "read"))?,
             six: another(six).map_err(failed(maps::CONNECTIONS6, "read"))?,
         };
@@ -65,7 +67,7 @@ impl Answerers {
                     }
                 }
             })
-            .map_err(|error| failed(maps::ANSWERERS, "mark")(MapError::IoError(error)))?;
+            .map_err(|error| failed(maps::REPLY_FILTER, "mark")(MapError::IoError(error)))?;
         Ok(Self { _stop: stop })
     }
 }
@@ -86,7 +88,7 @@ struct Line {
     marks: [AtomicU8; MARKS],
 }
 
-const _: () = assert!(size_of::<Line>() == size_of::<Marks>());
+const _: () = assert!(size_of::<Line>() == size_of::<ReplyFilterEntry>());
 
 /// The entries of `answerers`, mapped into this process.
 struct Lines(NonNull<Line>);
@@ -129,7 +131,7 @@ impl Lines {
         }
     }
 
-    fn mark(&self, Place { entry, mark }: Place) {
+    fn mark(&self, ReplyFilterPlace { entry, mark }: ReplyFilterPlace) {
         self.all()[entry as usize].marks[mark as usize].store(1, Ordering::Relaxed);
     }
 }

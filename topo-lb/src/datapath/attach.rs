@@ -6,7 +6,6 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use thiserror::Error;
-use topo_lb_common::maps;
 use tracing::{debug, info, warn};
 
 use super::effective::Ours;
@@ -344,7 +343,7 @@ pub fn cleanup(pin_dir: &Path) -> Result<Report, CleanupError> {
             report.detached.push(hook.name().to_owned());
         }
     }
-    for name in maps::ALL {
+    for name in renewal::map_names() {
         if remove(&pin_dir.join(name))? {
             report.unpinned.push(name.to_owned());
         }

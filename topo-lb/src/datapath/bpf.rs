@@ -8,9 +8,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use aya::maps::{Array, HashMap, Map, MapData, MapError, PerCpuArray, PerCpuValues};
-use topo_lb_common::counter::{Counters, Name};
+use topo_lb_common::counters::{Counters, Name};
 use topo_lb_common::maps;
-use topo_lb_common::member::{CHOSEN, Member};
+use topo_lb_common::members::{CHOSEN, Member};
 use topo_lb_common::range::Range;
 
 use super::encode::{self, Layout, V4, V6};

@@ -5,8 +5,8 @@ use std::os::fd::AsRawFd;
 use std::path::Path;
 
 use aya::maps::{Map, MapData, MapError, SkStorage};
+use topo_lb_common::connected::{Connected4, Connected6};
 use topo_lb_common::maps;
-use topo_lb_common::reverse::{Connected4, Connected6};
 
 use super::bpf::{OpenError, Raw, failed, map, spec};
 use super::encode::{Layout, V4, V6};

@@ -4,8 +4,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use topo_lb_common::address::{self, Frontend4, Frontend6};
 use topo_lb_common::backend::{Backend4, Backend6, Locality};
-use topo_lb_common::counter::{NAME_LENGTH, Name};
-use topo_lb_common::member::{MemberKey4, MemberKey6};
+use topo_lb_common::counters::{NAME_LENGTH, Name};
+use topo_lb_common::members::{MemberKey4, MemberKey6};
 use topo_lb_common::selection::{INLINE, NO_TIER, SLOTTED, Selection};
 use topo_lb_common::service::{Service4, Service6};
 

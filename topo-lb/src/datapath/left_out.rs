@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use topo_lb_common::left_out::{
-    LACKS_ENDPOINTS, LACKS_SERVICES, LAST_GOOD, LeftOut, NARROWED, REFUSED, TEXT_LENGTH,
-};
 use topo_lb_common::maps;
+use topo_lb_common::unprogrammed::{
+    LACKS_ENDPOINTS, LACKS_SERVICES, LAST_GOOD, NARROWED, REFUSED, TEXT_LENGTH, Unprogrammed,
+};
 
 use super::bpf::{self, Hash, OpenError, Raw, ReadError, failed};
 use super::store::StoreError;
@@ -15,7 +15,7 @@ use crate::cluster::ServiceId;
 use crate::plan::{Lack, Meanwhile, Shortage};
 
 /// The pinned map.
-pub struct LeftOutMap(Hash<u32, LeftOut>);
+pub struct LeftOutMap(Hash<u32, Unprogrammed>);
 
 impl LeftOutMap {
     /// Opens it.
@@ -23,7 +23,7 @@ impl LeftOutMap {
     /// # Errors
     /// It is not there, or is something else.
     pub fn open(pin_dir: &Path) -> Result<Self, OpenError> {
-        bpf::hash(pin_dir, maps::LEFT_OUT).map(Self)
+        bpf::hash(pin_dir, maps::UNPROGRAMMED).map(Self)
     }
 
     /// Has it name these Services and no others, as far as it has room itself.
@@ -32,16 +32,16 @@ impl LeftOutMap {
     /// The kernel refuses: the map may then name Services of before.
     pub fn write(&mut self, services: &BTreeMap<ServiceId, Lack>) -> Result<(), StoreError> {
         let mut written = 0;
-        for (key, (id, lack)) in (0..maps::MOST_LEFT_OUT).zip(services) {
+        for (key, (id, lack)) in (0..maps::MOST_UNPROGRAMMED).zip(services) {
             self.0
                 .insert(Raw(key), Raw(value(id, *lack)), 0)
-                .map_err(failed(maps::LEFT_OUT, "write"))?;
+                .map_err(failed(maps::UNPROGRAMMED, "write"))?;
             written = key + 1;
         }
         let surplus: Vec<_> =
             self.0.keys().filter_map(Result::ok).filter(|Raw(key)| *key >= written).collect();
         for key in surplus {
-            self.0.remove(&key).map_err(failed(maps::LEFT_OUT, "remove"))?;
+            self.0.remove(&key).map_err(failed(maps::UNPROGRAMMED, "remove"))?;
         }
         Ok(())
     }
@@ -52,18 +52,18 @@ impl LeftOutMap {
 /// # Errors
 /// The map cannot be read.
 pub fn read(pin_dir: &Path) -> Result<Vec<(Arc<str>, Lack)>, ReadError> {
-    if !pin_dir.join(maps::LEFT_OUT).exists() {
+    if !pin_dir.join(maps::UNPROGRAMMED).exists() {
         return Ok(Vec::new());
     }
     let mut all = BTreeMap::new();
     for pair in LeftOutMap::open(pin_dir)?.0.iter() {
-        let (Raw(key), Raw(value)) = pair.map_err(failed(maps::LEFT_OUT, "read"))?;
+        let (Raw(key), Raw(value)) = pair.map_err(failed(maps::UNPROGRAMMED, "read"))?;
         all.extend(parts(&value).map(|parts| (key, parts)));
     }
     Ok(all.into_values().collect())
 }
 
-fn value(id: &ServiceId, lack: Lack) -> LeftOut {
+fn value(id: &ServiceId, lack: Lack) -> Unprogrammed {
     let mut service = [0; TEXT_LENGTH];
     for (place, byte) in service[..TEXT_LENGTH - 1].iter_mut().zip(id.to_string().bytes()) {
         *place = byte;
@@ -72,7 +72,7 @@ fn value(id: &ServiceId, lack: Lack) -> LeftOut {
         Shortage::Services => LACKS_SERVICES,
         Shortage::Endpoints => LACKS_ENDPOINTS,
     };
-    LeftOut { lacks: lacks | meanwhile(lack.meanwhile), service }
+    Unprogrammed { lacks: lacks | meanwhile(lack.meanwhile), service }
 }
 
 const fn meanwhile(meanwhile: Meanwhile) -> u32 {
@@ -85,7 +85,7 @@ const fn meanwhile(meanwhile: Meanwhile) -> u32 {
 }
 
 /// `None` for what no agent writes.
-fn parts(value: &LeftOut) -> Option<(Arc<str>, Lack)> {
+fn parts(value: &Unprogrammed) -> Option<(Arc<str>, Lack)> {
     let length = value.service.iter().position(|&byte| byte == 0)?;
     let service = std::str::from_utf8(&value.service[..length]).ok()?;
     let found = Meanwhile::ALL.into_iter().find(|it| meanwhile(*it) == value.lacks & !0xff)?;
@@ -119,9 +119,9 @@ mod tests {
         let id = ServiceId { namespace: "a".into(), name: "b".into() };
         let lack = Lack { of: Shortage::Services, meanwhile: Meanwhile::KubeProxy };
         let good = value(&id, lack);
-        assert_eq!(parts(&LeftOut { lacks: 9, ..good }), None);
-        assert_eq!(parts(&LeftOut { lacks: 1 | 9 << 8, ..good }), None);
-        assert_eq!(parts(&LeftOut { service: [b'x'; TEXT_LENGTH], ..good }), None);
-        assert_eq!(parts(&LeftOut { service: [0xff; TEXT_LENGTH], ..good }), None);
+        assert_eq!(parts(&Unprogrammed { lacks: 9, ..good }), None);
+        assert_eq!(parts(&Unprogrammed { lacks: 1 | 9 << 8, ..good }), None);
+        assert_eq!(parts(&Unprogrammed { service: [b'x'; TEXT_LENGTH], ..good }), None);
+        assert_eq!(parts(&Unprogrammed { service: [0xff; TEXT_LENGTH], ..good }), None);
     }
 }

@@ -191,6 +191,7 @@ impl Datapath {
         let mut made = Made {
             directories: Vec::from_iter(is_new.then(|| options.pin_dir.clone())),
             files: Vec::new(),
+            renamed: renewal::rename_maps(&options.pin_dir)?,
         };
         let map_specs = map_specs(&options.capacity);
         let renewal = match renewal::look(&options.pin_dir, &map_specs)? {
@@ -281,12 +282,15 @@ pub(super) struct Made {
     /// From above to below.
     directories: Vec<PathBuf>,
     files: Vec<PathBuf>,
+    /// Each from its first path to its second.
+    renamed: Vec<(PathBuf, PathBuf)>,
 }
 
 impl Made {
     pub(super) fn keep(&mut self) {
         self.directories.clear();
         self.files.clear();
+        self.renamed.clear();
     }
 }
 
@@ -296,6 +300,9 @@ impl Drop for Made {
         // `topo-lb cleanup` removes.
         for file in self.files.drain(..) {
             let _ = fs::remove_file(file);
+        }
+        for (old, new) in self.renamed.drain(..) {
+            let _ = fs::rename(new, old);
         }
         for directory in self.directories.drain(..).rev() {
             let _ = fs::remove_dir(directory);

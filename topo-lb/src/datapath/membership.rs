@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 
 use topo_lb_common::maps;
-use topo_lb_common::member::Member;
+use topo_lb_common::members::Member;
 
 use super::bpf::{self, Hash, OpenError, Raw, failed};
 use super::encode::{self, Layout, V4, V6};

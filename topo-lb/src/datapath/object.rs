@@ -7,19 +7,20 @@ use aya::maps::MapType;
 use topo_lb_common::address::{Frontend4, Frontend6};
 use topo_lb_common::affinity::{Affinity4, Affinity6, AffinityKey};
 use topo_lb_common::backend::{Backend4, Backend6};
+use topo_lb_common::connected::{Connected4, Connected6};
 use topo_lb_common::connection::{
-    Bucket, Connection4, Connection6, Fragment4, Fragment6, Packets, Translation4, Translation6,
-    Tuple4, Tuple6,
+    Bucket, Connection4, Connection6, Fragment4, Fragment6, Translation4, Translation6, Tuple4,
+    Tuple6,
 };
-use topo_lb_common::counter::{Counters, Name};
+use topo_lb_common::counters::{Counters, Name};
 use topo_lb_common::exclusion::{Excluded, ExcludedKey, Levels};
 use topo_lb_common::flow::{Flow4, Flow6, FlowKey4, FlowKey6, ReplyKey4, ReplyKey6};
-use topo_lb_common::left_out::LeftOut;
 use topo_lb_common::maps;
-use topo_lb_common::member::{Member, MemberKey4, MemberKey6};
+use topo_lb_common::members::{Member, MemberKey4, MemberKey6};
+use topo_lb_common::packets::Packets;
 use topo_lb_common::range::Range;
-use topo_lb_common::reverse::{Connected4, Connected6};
 use topo_lb_common::service::{Service4, Service6};
+use topo_lb_common::unprogrammed::Unprogrammed;
 
 use super::probe::Feature;
 use crate::plan::Capacity;
@@ -160,7 +161,7 @@ pub(crate) fn map_specs(capacity: &Capacity) -> [MapSpec; maps::ALL.len()] {
         spec::<u32, Counters>(maps::COUNTERS, PerCpuArray, services, 0),
         spec::<u32, u64>(maps::TORN, PerCpuArray, 1, 0),
         spec::<u32, Name>(maps::NAMES, Hash, services, NO_PREALLOC),
-        spec::<u32, LeftOut>(maps::LEFT_OUT, Hash, maps::MOST_LEFT_OUT, NO_PREALLOC),
+        spec::<u32, Unprogrammed>(maps::UNPROGRAMMED, Hash, maps::MOST_UNPROGRAMMED, NO_PREALLOC),
         spec::<ExcludedKey, Excluded>(maps::EXCLUDED, Hash, maps::MOST_EXCLUDED, NO_PREALLOC),
         spec::<u32, Levels>(maps::EXCLUSION, Array, 1, 0),
         spec::<u32, u32>(maps::REVISION, Array, 1, 0),
@@ -234,7 +235,7 @@ pub(crate) fn loader<'a>(
     constants.put(&mut loader);
     if !map_specs.iter().any(|spec| spec.name == maps::CONNECTIONS4 && spec.is_pinned) {
         // Without tc nobody reads the marks.
-        loader.map_max_entries(maps::ANSWERERS, 1);
+        loader.map_max_entries(maps::REPLY_FILTER, 1);
     }
     for spec in map_specs {
         loader.map_max_entries(spec.name, spec.max_entries);

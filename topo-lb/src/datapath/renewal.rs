@@ -19,7 +19,7 @@ use aya::maps::{Array, HashMap, Map, MapData, MapError, MapInfo, PerCpuArray};
 use topo_lb_common::address::{Frontend4, Frontend6};
 use topo_lb_common::affinity::{Affinity4, Affinity6, AffinityKey};
 use topo_lb_common::connection::{Connection4, Connection6, Tuple4, Tuple6};
-use topo_lb_common::counter::{Counters, Name};
+use topo_lb_common::counters::{Counters, Name};
 use topo_lb_common::flow::{Flow4, Flow6, FlowKey4, FlowKey6, ReplyKey4, ReplyKey6};
 use topo_lb_common::maps;
 use tracing::{info, warn};
@@ -36,6 +36,9 @@ pub const LAYOUT: u32 = 1;
 const DIRECTORY: &str = "renewal";
 /// The directory that says which layout the pins have; empty.
 const MARK: &str = "layout-";
+
+/// Maps that earlier versions pinned under another name: that name, and today's.
+const RENAMED: [(&str, &str); 1] = [("left_out", maps::UNPROGRAMMED)];
 
 /// What the programs write, and what outlives a renewal where it fits.
 const STATE: [&str; 13] = [
@@ -112,6 +115,29 @@ pub(super) fn mark(pin_dir: &Path) -> Result<Option<PathBuf>, LoadError> {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(None),
         Err(source) => Err(LoadError::PinDirectory { path, source }),
     }
+}
+
+/// Gives the maps of an earlier version today's names, and returns the old and the new path of each. An
+/// earlier version that starts again ignores the new names and makes these maps anew under the old ones.
+///
+/// # Errors
+/// A pin cannot be renamed.
+pub(super) fn rename_maps(pin_dir: &Path) -> Result<Vec<(PathBuf, PathBuf)>, LoadError> {
+    let mut renamed = Vec::new();
+    for (old, new) in RENAMED {
+        let (old, new) = (pin_dir.join(old), pin_dir.join(new));
+        match fs::rename(&old, &new) {
+            Ok(()) => renamed.push((old, new)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(source) => return Err(LoadError::PinDirectory { path: old, source }),
+        }
+    }
+    Ok(renamed)
+}
+
+/// Every name that a map of this or an earlier version is pinned under.
+pub(super) fn map_names() -> impl Iterator<Item = &'static str> {
+    maps::ALL.into_iter().chain(RENAMED.map(|(old, _)| old))
 }
 
 /// Removes everything of this module from a pin directory.

@@ -241,7 +241,7 @@ impl Datapath {
 
     /// Programs of an earlier agent would open connections without a mark: only once there are none.
     fn keep_answerers(&mut self) {
-        let Some(marks) = self.ebpf.take_map(maps::ANSWERERS) else { return };
+        let Some(marks) = self.ebpf.take_map(maps::REPLY_FILTER) else { return };
         let table = |name: &str| self.ebpf.map(name);
         let (Some(four), Some(six)) = (table(maps::CONNECTIONS4), table(maps::CONNECTIONS6)) else {
             return;

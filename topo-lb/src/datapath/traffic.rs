@@ -5,9 +5,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use aya::maps::{Map, MapData, PerCpuArray};
-use topo_lb_common::connection::Packets;
-use topo_lb_common::counter::{Counters, Name};
+use topo_lb_common::counters::{Counters, Name};
 use topo_lb_common::maps;
+use topo_lb_common::packets::Packets;
 
 use super::bpf::{self, Raw, ReadError, failed, spec};
 use super::encode;
@@ -88,18 +88,7 @@ pub fn packets(pin_dir: &Path) -> Result<Vec<(Direction, Packets)>, ReadError> {
     let mut all = Vec::new();
     for direction in Direction::BOTH {
         let values = per_cpu.get(&direction.hook(), 0).map_err(failed(maps::PACKETS, "read"))?;
-        let sum = values.iter().fold(Packets::default(), |sum, Raw(one)| Packets {
-            untouched: sum.untouched + one.untouched,
-            translated: sum.translated + one.translated,
-            opened: sum.opened + one.opened,
-            refused: sum.refused + one.refused,
-            unanswered: sum.unanswered + one.unanswered,
-            unknown: sum.unknown + one.unknown,
-            malformed: sum.malformed + one.malformed,
-            errors: sum.errors + one.errors,
-            dropped: sum.dropped + one.dropped,
-        });
-        all.push((direction, sum));
+        all.push((direction, Packets::sum(values.iter().map(|Raw(one)| one))));
     }
     Ok(all)
 }

@@ -3,9 +3,9 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use serde::Serialize;
-use topo_lb_common::connection::Packets;
-use topo_lb_common::counter::Counters;
+use serde::{Serialize, Serializer};
+use topo_lb_common::counters::Counters;
+use topo_lb_common::packets::{Outcome, Packets};
 
 use super::Connections;
 use crate::datapath::attached::{self, OnDevice};
@@ -80,63 +80,31 @@ pub struct DeviceRow {
     pub others: Vec<String>,
 }
 
-/// Packets by what became of them.
-#[derive(Clone, Copy, Debug, Default, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct PacketRow {
-    /// Translated, with the first of each connection.
-    pub translated: u64,
-    /// Connections opened.
-    pub opened: u64,
-    /// Answered by a RST or an ICMP error.
-    pub refused: u64,
-    /// To be refused, but too many to answer.
-    pub unanswered: u64,
-    /// To a Service, but of no connection that is known.
-    pub unknown: u64,
-    /// Headers that contradict themselves.
-    pub malformed: u64,
-    /// ICMP errors, translated.
-    pub errors: u64,
-    /// Dropped, because the kernel did not let the packet be changed.
-    pub dropped: u64,
-    /// Nothing to do with a Service.
-    pub untouched: u64,
-}
+/// Packets of a tc hook by outcome. In JSON, an object with a key for each outcome.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct PacketRow(pub Packets);
 
-impl From<Packets> for PacketRow {
-    fn from(packets: Packets) -> Self {
-        Self {
-            translated: packets.translated,
-            opened: packets.opened,
-            refused: packets.refused,
-            unanswered: packets.unanswered,
-            unknown: packets.unknown,
-            malformed: packets.malformed,
-            errors: packets.errors,
-            dropped: packets.dropped,
-            untouched: packets.untouched,
-        }
+impl PacketRow {
+    /// The outcomes, `untouched` last.
+    fn outcomes(&self) -> impl Iterator<Item = (Outcome, u64)> {
+        let [untouched, others @ ..] = Outcome::ALL;
+        others.into_iter().chain([untouched]).map(|outcome| (outcome, self.0.of(outcome)))
+    }
+
+    /// The outcomes that some packet had, for people.
+    fn text(self) -> String {
+        let parts = self.outcomes().filter(|(_, count)| *count > 0).map(|(outcome, count)| {
+            let name = if outcome == Outcome::Errors { "ICMP errors" } else { outcome.name() };
+            format!("{count} {name}")
+        });
+        let text = parts.collect::<Vec<_>>().join(", ");
+        if text.is_empty() { "no packets".to_owned() } else { text }
     }
 }
 
-impl PacketRow {
-    /// What there was any of, for people.
-    fn text(self) -> String {
-        let parts = [
-            (self.translated, "translated"),
-            (self.opened, "opened"),
-            (self.refused, "refused"),
-            (self.unanswered, "unanswered"),
-            (self.unknown, "unknown"),
-            (self.malformed, "malformed"),
-            (self.errors, "ICMP errors"),
-            (self.dropped, "dropped"),
-            (self.untouched, "untouched"),
-        ];
-        let parts = parts.iter().filter(|(count, _)| *count > 0);
-        let text = parts.map(|(count, what)| format!("{count} {what}")).collect::<Vec<_>>();
-        if text.is_empty() { "no packets".to_owned() } else { text.join(", ") }
+impl Serialize for PacketRow {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(self.outcomes().map(|(outcome, count)| (outcome.name(), count)))
     }
 }
 
@@ -164,7 +132,7 @@ pub(super) fn read(pin_dir: &Path) -> Result<Hooks, ReadError> {
         each.push(HookRow {
             hook: format!("tc {}", direction.name()),
             devices: devices.iter().filter(|on| on.direction == direction).map(row).collect(),
-            packets: counted.map(|(_, packets)| PacketRow::from(*packets)),
+            packets: counted.map(|(_, packets)| PacketRow(*packets)),
             ..HookRow::default()
         });
     }
@@ -296,7 +264,11 @@ mod tests {
                 HookRow {
                     hook: "tc ingress".to_owned(),
                     devices: vec![device(Some("tap0"), "tcx"), device(None, "clsact")],
-                    packets: Some(PacketRow { translated: 12, opened: 3, ..PacketRow::default() }),
+                    packets: Some(PacketRow(Packets {
+                        translated: 12,
+                        opened: 3,
+                        ..Packets::default()
+                    })),
                     ..HookRow::default()
                 },
                 HookRow {

@@ -16,8 +16,8 @@ use prometheus_client::encoding::{
 };
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::{Registry, Unit};
-use topo_lb_common::connection::Packets;
-use topo_lb_common::counter::Counters;
+use topo_lb_common::counters::Counters;
+use topo_lb_common::packets::{Outcome, Packets};
 
 use super::figures::{Figures, PLANNED};
 use super::histogram::Histogram;
@@ -210,19 +210,9 @@ impl Scrape {
         let help = "Packets on the devices of --tc-devices by what became of them";
         let mut family = encoder.encode_descriptor("packets", help, None, MetricType::Counter)?;
         for (direction, packets) in &self.counted.packets {
-            for (outcome, value) in [
-                ("untouched", packets.untouched),
-                ("translated", packets.translated),
-                ("opened", packets.opened),
-                ("refused", packets.refused),
-                ("unanswered", packets.unanswered),
-                ("unknown", packets.unknown),
-                ("malformed", packets.malformed),
-                ("icmp-error", packets.errors),
-                ("dropped", packets.dropped),
-            ] {
-                let labels = [("direction", direction.name()), ("outcome", outcome)];
-                counter(&mut family, &labels, value)?;
+            for outcome in Outcome::ALL {
+                let labels = [("direction", direction.name()), ("outcome", outcome.label())];
+                counter(&mut family, &labels, packets.of(outcome))?;
             }
         }
         Ok(())

@@ -1,20 +1,22 @@
-//! `answerers`: which endpoints may have something to answer. By it most packets on their way out
+//! `reply_filter`: which endpoints may have something to answer. By it most packets on their way out
 //! need no look-up in the connection table.
 
-use topo_lb_common::answerers::{Marks, Place, place};
+use topo_lb_common::reply_filter::{ReplyFilterEntry, ReplyFilterPlace, place};
 
 use crate::fast_path::{FastPath, PacketSummary};
-use crate::maps::ANSWERERS;
+use crate::maps::REPLY_FILTER;
+use crate::transport::split_ports;
 
 /// Whether a packet surely answers none of the connections that are translated.
 #[inline(always)]
 pub(crate) fn is_foreign<F: FastPath>(packet: &PacketSummary<F>) -> bool {
-    let Place { entry, mark } = place(F::folded(packet.source), packet.source_port());
-    ANSWERERS.get_ptr_mut(entry).is_some_and(|entry| {
+    let ReplyFilterPlace { entry, mark } =
+        place(F::folded(packet.source), split_ports(packet.ports).0);
+    REPLY_FILTER.get_ptr_mut(entry).is_some_and(|entry| {
         // SAFETY: an array's element, of which each field is read by itself.
         unsafe {
             field(entry, mark).read_volatile() == 0
-                && (&raw const (*entry).whole).read_volatile() != 0
+                && (&raw const (*entry).complete).read_volatile() != 0
         }
     })
 }
@@ -23,9 +25,9 @@ pub(crate) fn is_foreign<F: FastPath>(packet: &PacketSummary<F>) -> bool {
 ///
 /// # Safety
 ///
-/// `entry` is an element of the array, and `mark` is a [`Place`]'s.
+/// `entry` is an element of the array, and `mark` is a [`ReplyFilterPlace`]'s.
 #[inline(always)]
-unsafe fn field(entry: *mut Marks, mark: u32) -> *mut u8 {
+unsafe fn field(entry: *mut ReplyFilterEntry, mark: u32) -> *mut u8 {
     // SAFETY: as the caller says.
     unsafe { (&raw mut (*entry).marks).cast::<u8>().add(mark as usize) }
 }
@@ -34,8 +36,8 @@ unsafe fn field(entry: *mut Marks, mark: u32) -> *mut u8 {
 /// makes the marks anew from the entries, then sees one or the other. `port` in host order.
 #[inline(always)]
 pub(crate) fn expect<F: FastPath>(address: F::Address, port: u16) {
-    let Place { entry, mark } = place(F::folded(address), port);
-    if let Some(entry) = ANSWERERS.get_ptr_mut(entry) {
+    let ReplyFilterPlace { entry, mark } = place(F::folded(address), port);
+    if let Some(entry) = REPLY_FILTER.get_ptr_mut(entry) {
         // SAFETY: as above; every CPU writes the same.
         unsafe { field(entry, mark).write_volatile(1) };
     }

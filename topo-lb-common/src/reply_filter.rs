@@ -1,29 +1,30 @@
-//! `answerers`: which endpoints may have something to answer to a client of tc.
+//! `reply_filter`: which endpoints may have something to answer to a client of tc.
 //!
 //! A packet on its way to a client is looked up in the connection table only if its sender is marked
-//! here. A mark too many costs a look-up; none may be missing. The map is of one agent: it is not
-//! pinned, and while marks are not [`whole`](Marks::whole) the programs look every packet up.
+//! here. A mark too many costs a look-up; none may be missing. The map is not pinned: each agent has
+//! its own. Until its marks are [`complete`](ReplyFilterEntry::complete), the programs look up every
+//! packet.
 
-/// Marks in an entry, so that it is one line of the processor's caches.
+/// Marks in an entry, so that an entry is one cache line.
 pub const MARKS: usize = 60;
-/// Entries of `answerers`.
+/// Entries of `reply_filter`.
 pub const ENTRIES: u32 = 1 << 10;
 
-/// Value of `answerers`. Programs and the agent write each field by itself.
+/// Value of `reply_filter`. Programs and the agent write each field by itself.
 #[repr(C, align(4))]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "user", derive(bytemuck::Pod, bytemuck::Zeroable))]
-pub struct Marks {
+pub struct ReplyFilterEntry {
     /// Not zero once every connection's endpoint has its mark.
-    pub whole: u32,
+    pub complete: u32,
     /// Not zero: an endpoint of this place may have something to answer.
     pub marks: [u8; MARKS],
 }
 
 /// Where an endpoint's mark is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Place {
-    /// Which entry of `answerers`.
+pub struct ReplyFilterPlace {
+    /// Which entry of `reply_filter`.
     pub entry: u32,
     /// Which of its [`MARKS`].
     pub mark: u32,
@@ -40,16 +41,16 @@ pub const fn folded([a, b, c, d]: [u32; 4]) -> u32 {
 /// host order.
 #[inline(always)]
 #[must_use]
-pub const fn place(address: u32, port: u16) -> Place {
+pub const fn place(address: u32, port: u16) -> ReplyFilterPlace {
     // Multiplied by 2^32 ÷ the golden ratio, of which the upper bits are the mixed ones (Knuth, The
     // Art of Computer Programming, volume 3, §6.4); the port by another odd number before.
     let both = address ^ (port as u32).wrapping_mul(0x85eb_ca6b);
     let mixed = both.wrapping_mul(0x9e37_79b9);
     let mark = ((mixed >> 6 & 0xffff) * MARKS as u32) >> 16;
-    Place { entry: mixed >> 22, mark }
+    ReplyFilterPlace { entry: mixed >> 22, mark }
 }
 
-const _: () = assert!(size_of::<Marks>() == 64);
+const _: () = assert!(size_of::<ReplyFilterEntry>() == 64);
 
 #[cfg(test)]
 mod tests {
@@ -63,7 +64,7 @@ mod tests {
         let mut shared = 0;
         for pod in 0..2_000_u32 {
             let address = u32::from_ne_bytes((0x0af4_0000 + pod).to_be_bytes());
-            let Place { entry, mark } = place(address, 8080);
+            let ReplyFilterPlace { entry, mark } = place(address, 8080);
             let place = &mut taken[entry as usize][mark as usize];
             shared += u32::from(core::mem::replace(place, true));
         }

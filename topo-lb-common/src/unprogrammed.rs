@@ -1,27 +1,27 @@
-//! `left_out`: Services that lack room in the maps, for people to look at. No program reads it.
+//! `unprogrammed`: Services that lack room in the maps, for people to look at. No program reads it.
 
 /// Bytes of a Service's name: namespace (63) `/` name (63), and a closing zero. Each is a DNS label
 /// (RFC 1123).
 pub const TEXT_LENGTH: usize = 128;
 
-/// [`LeftOut::lacks`]: room for frontends or Service ports (`--max-services`).
+/// [`Unprogrammed::lacks`]: room for frontends or Service ports (`--max-services`).
 pub const LACKS_SERVICES: u32 = 1;
-/// [`LeftOut::lacks`]: room for endpoints (`--max-endpoints`).
+/// [`Unprogrammed::lacks`]: room for endpoints (`--max-endpoints`).
 pub const LACKS_ENDPOINTS: u32 = 2;
 
-/// With [`LeftOut::lacks`]: it uses as many of its endpoints as fit inline. With none of these three,
+/// With [`Unprogrammed::lacks`]: it uses as many of its endpoints as fit inline. With none of these three,
 /// the Service is left to kube-proxy, whole, with all its ports.
 pub const NARROWED: u32 = 1 << 8;
-/// With [`LeftOut::lacks`]: it keeps its last endpoints, which may be out of date.
+/// With [`Unprogrammed::lacks`]: it keeps its last endpoints, which may be out of date.
 pub const LAST_GOOD: u32 = 2 << 8;
-/// With [`LeftOut::lacks`]: it is refused, as its policy is strict.
+/// With [`Unprogrammed::lacks`]: it is refused, as its policy is strict.
 pub const REFUSED: u32 = 3 << 8;
 
-/// Value of `left_out`; the keys are numbers from zero on, in the order of the names.
+/// Value of `unprogrammed`; the keys are numbers from zero on, in the order of the names.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "user", derive(bytemuck::Pod, bytemuck::Zeroable))]
-pub struct LeftOut {
+pub struct Unprogrammed {
     /// What there was too little of: [`LACKS_SERVICES`] or [`LACKS_ENDPOINTS`]. With it, what
     /// connections do meanwhile: none, [`NARROWED`], [`LAST_GOOD`] or [`REFUSED`].
     pub lacks: u32,

@@ -6,8 +6,9 @@ use core::ptr::{self, NonNull};
 use aya_ebpf::bindings::{BPF_SK_STORAGE_GET_F_CREATE, bpf_sock};
 use aya_ebpf::helpers::generated::{bpf_sk_storage_get, bpf_skc_to_mptcp_sock};
 use aya_ebpf::programs::SockAddrContext;
+use topo_lb_common::connected::Connected;
 
-use crate::family::Family;
+use crate::family::{ConnectedOf, Family, FrontendOf};
 use crate::maps::HAS_MPTCP_SOCK;
 use crate::stamped::{same, words};
 
@@ -16,13 +17,13 @@ use crate::stamped::{same, words};
 #[inline(always)]
 pub(crate) fn remember<F: Family>(
     ctx: &SockAddrContext,
-    frontend: F::Frontend,
+    frontend: FrontendOf<F>,
     endpoint: F::Endpoint,
 ) {
     // SAFETY: the storage is the socket's, and connecting it is serialised by the socket's lock.
     unsafe {
         if let Some(connected) = storage::<F>(owner(ctx), BPF_SK_STORAGE_GET_F_CREATE.into()) {
-            connected.write(F::connection(frontend, endpoint));
+            connected.write(Connected { frontend, endpoint });
         }
     }
 }
@@ -47,8 +48,8 @@ pub(crate) fn dialled<F: Family>(
     ctx: &SockAddrContext,
     address: F::Address,
     port: u16,
-) -> Option<NonNull<F::Frontend>> {
-    let (frontend, endpoint) = F::connection_parts(stored::<F>(ctx)?);
+) -> Option<NonNull<FrontendOf<F>>> {
+    let (frontend, endpoint) = parts::<F>(stored::<F>(ctx)?);
     // SAFETY: a field of the socket's storage.
     let endpoint = unsafe { words(endpoint.as_ptr()) };
     (F::endpoint_parts(&endpoint) == (address, port)).then_some(frontend)
@@ -59,17 +60,32 @@ pub(crate) fn dialled<F: Family>(
 #[inline(always)]
 pub(crate) fn peer_of<F: Family>(
     ctx: &SockAddrContext,
-    frontend: &F::Frontend,
+    frontend: &FrontendOf<F>,
 ) -> Option<NonNull<F::Endpoint>> {
     let port = peer_port(ctx)?;
     // SAFETY: the context's socket.
     let address = unsafe { F::peer(socket(ctx).cast_const()) };
-    let (dialled, endpoint) = F::connection_parts(stored::<F>(ctx)?);
+    let (dialled, endpoint) = parts::<F>(stored::<F>(ctx)?);
     // SAFETY: fields of the socket's storage.
     let (dialled, peer) = unsafe { (words(dialled.as_ptr()), words(endpoint.as_ptr())) };
     // A socket that was disconnected, or is connected elsewhere, keeps what it dialled before.
     let is_peer = F::endpoint_parts(&peer) == (address, port);
     (is_peer && same(&dialled, frontend)).then_some(endpoint)
+}
+
+/// The two fields of a socket's storage, in place.
+#[inline(always)]
+fn parts<F: Family>(
+    connected: NonNull<ConnectedOf<F>>,
+) -> (NonNull<FrontendOf<F>>, NonNull<F::Endpoint>) {
+    let connected = connected.as_ptr();
+    // SAFETY: a pointer to a complete value has fields that are not null.
+    unsafe {
+        (
+            NonNull::new_unchecked(&raw mut (*connected).frontend),
+            NonNull::new_unchecked(&raw mut (*connected).endpoint),
+        )
+    }
 }
 
 /// The port that the context's socket is connected to, in host order; `None`: it is not connected.
@@ -82,7 +98,7 @@ pub(crate) fn peer_port(ctx: &SockAddrContext) -> Option<u16> {
 }
 
 #[inline(always)]
-fn stored<F: Family>(ctx: &SockAddrContext) -> Option<NonNull<F::Connected>> {
+fn stored<F: Family>(ctx: &SockAddrContext) -> Option<NonNull<ConnectedOf<F>>> {
     // SAFETY: the context's socket.
     unsafe { storage::<F>(socket(ctx).cast(), 0) }
 }
@@ -93,7 +109,7 @@ fn stored<F: Family>(ctx: &SockAddrContext) -> Option<NonNull<F::Connected>> {
 ///
 /// `owner` is a socket.
 #[inline(always)]
-unsafe fn storage<F: Family>(owner: *mut c_void, flags: u64) -> Option<NonNull<F::Connected>> {
+unsafe fn storage<F: Family>(owner: *mut c_void, flags: u64) -> Option<NonNull<ConnectedOf<F>>> {
     let map = ptr::from_ref(F::connected()).cast_mut().cast();
     // SAFETY: the caller's; the pointer is null or to a whole value.
     NonNull::new(unsafe { bpf_sk_storage_get(map, owner, ptr::null_mut(), flags) }.cast())

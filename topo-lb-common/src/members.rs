@@ -1,0 +1,34 @@
+//! `members4` and `members6`: whether an endpoint still belongs to a Service.
+//!
+//! A socket or a client that holds on to an endpoint across changes (unconnected UDP, session
+//! affinity) asks here. Only UDP Services and Services with session affinity are listed.
+
+use crate::layout::layout;
+
+/// [`Member::state`]: the endpoint is in the set that this node may use now. Without it the
+/// endpoint serves, but the topology prefers others: flows that exist may stay, new ones not.
+pub const CHOSEN: u32 = 1;
+
+layout! {
+    /// Key of both: an endpoint of a Service port.
+    #[repr(C)]
+    pub struct MemberKey<A> as MemberKey4<[u8; 4]>, MemberKey6<[u8; 16]> {
+        /// Index of the Service port.
+        pub service: u32,
+        /// Network order.
+        pub address: A,
+        /// Host order.
+        pub port: u16,
+        /// Zero.
+        pub reserved: u16,
+    }
+}
+
+/// Value of both: an endpoint that serves.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "user", derive(bytemuck::Pod, bytemuck::Zeroable))]
+pub struct Member {
+    /// [`CHOSEN`] or zero.
+    pub state: u32,
+}

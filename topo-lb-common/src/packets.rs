@@ -1,0 +1,88 @@
+//! `packets`: what tc did with the packets of each hook, counted per CPU.
+
+/// Writes the outcomes of a packet once: as an [`Outcome`], as a field of [`Packets`], and by name.
+macro_rules! outcomes {
+    ($($(#[$doc:meta])* $outcome:ident $field:ident $label:literal,)*) => {
+        /// What tc did with a packet.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum Outcome {
+            $($(#[$doc])* $outcome,)*
+        }
+
+        /// Packets of one tc hook on one CPU, by [`Outcome`]: value of `packets`.
+        #[repr(C)]
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+        #[cfg_attr(feature = "user", derive(bytemuck::Pod, bytemuck::Zeroable))]
+        pub struct Packets {
+            $($(#[$doc])* pub $field: u64,)*
+        }
+
+        impl Outcome {
+            /// All, in the order of the fields of [`Packets`].
+            pub const ALL: [Self; size_of::<Packets>() / size_of::<u64>()] =
+                [$(Self::$outcome,)*];
+
+            /// The outcome's field in [`Packets`], and its key in JSON.
+            #[must_use]
+            pub const fn name(self) -> &'static str {
+                match self { $(Self::$outcome => stringify!($field),)* }
+            }
+
+            /// The outcome's label in metrics.
+            #[must_use]
+            pub const fn label(self) -> &'static str {
+                match self { $(Self::$outcome => $label,)* }
+            }
+        }
+
+        impl Packets {
+            /// Packets with this outcome.
+            #[inline(always)]
+            #[must_use]
+            pub const fn of(&self, outcome: Outcome) -> u64 {
+                match outcome { $(Outcome::$outcome => self.$field,)* }
+            }
+
+            /// The counter of this outcome.
+            #[inline(always)]
+            pub const fn at(&mut self, outcome: Outcome) -> &mut u64 {
+                match outcome { $(Outcome::$outcome => &mut self.$field,)* }
+            }
+        }
+    };
+}
+
+outcomes! {
+    /// Not to a Service, or of no connection that is translated.
+    Untouched untouched "untouched",
+    /// Translated, with the first packet of each connection.
+    Translated translated "translated",
+    /// Opened a connection; also counted as translated.
+    Opened opened "opened",
+    /// Refused by a RST or an ICMP error.
+    Refused refused "refused",
+    /// Refused without an answer, because there were too many to answer.
+    Unanswered unanswered "unanswered",
+    /// To a Service, but of no known connection: untouched.
+    Unknown unknown "unknown",
+    /// Its headers contradict each other or end too early: untouched. On ingress, only packets to
+    /// addresses inside `range`, or too short to have a destination, are looked at so closely.
+    Malformed malformed "malformed",
+    /// An ICMP error that was translated.
+    Errors errors "icmp-error",
+    /// Dropped: the kernel did not let the packet be changed, or had no memory.
+    Dropped dropped "dropped",
+}
+
+impl Packets {
+    /// The sum of the counts of several CPUs.
+    pub fn sum<'a>(all: impl IntoIterator<Item = &'a Self>) -> Self {
+        let mut sum = Self::default();
+        for one in all {
+            for outcome in Outcome::ALL {
+                *sum.at(outcome) += one.of(outcome);
+            }
+        }
+        sum
+    }
+}

@@ -1,0 +1,35 @@
+//! Where a packet goes after a program has changed it.
+
+use aya_ebpf::bindings::__sk_buff;
+use aya_ebpf::helpers::bpf_redirect;
+use topo_lb_common::connection::HAIRPIN;
+
+use crate::access::{load, store};
+use crate::packets::{Hook, dropped};
+use crate::verdict::Verdict;
+
+/// Lets a packet go on, or sends it back if its client is its own endpoint. `kind` is the
+/// connection's.
+#[inline(always)]
+pub(crate) fn forward(skb: *mut __sk_buff, kind: u8, hook: Hook) -> Verdict {
+    if kind & HAIRPIN == 0 {
+        return Verdict::Next;
+    }
+    send_back(skb).unwrap_or_else(|| dropped(hook))
+}
+
+/// Sends a packet back out of the device that received it. `None`: the packet is unchanged, as it
+/// cannot be written.
+#[inline(always)]
+pub(crate) fn send_back(skb: *mut __sk_buff) -> Option<Verdict> {
+    let [a, b, c, d, e, f] = load::<[u16; 6]>(skb, 0)?;
+    if !store(skb, 0, &[d, e, f, a, b, c]) {
+        return None;
+    }
+    // SAFETY: a context of this hook. Without flags the helper always succeeds.
+    unsafe {
+        let device = (&raw const (*skb).ifindex).read_volatile();
+        bpf_redirect(device, 0);
+    }
+    Some(Verdict::Redirect)
+}

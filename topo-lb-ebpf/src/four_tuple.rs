@@ -1,0 +1,129 @@
+//! Addresses and ports of a packet, and the keys and entries of the connection table that hold them.
+
+use core::ptr::NonNull;
+
+use topo_lb_common::connection::{Connection, Tuple};
+
+use crate::family::{ConnectionOf, Family, TupleOf};
+use crate::header::Header;
+use crate::transport::split_ports;
+
+/// Addresses, and ports in host order.
+pub(crate) struct FourTuple<F: Family> {
+    pub(crate) source: F::Address,
+    pub(crate) destination: F::Address,
+    pub(crate) source_port: u16,
+    pub(crate) destination_port: u16,
+}
+
+/// What a new entry holds besides its four-tuple.
+#[derive(Clone, Copy)]
+pub(crate) struct NewEntry {
+    pub(crate) now: u64,
+    pub(crate) service: u32,
+    pub(crate) revision: u32,
+    pub(crate) sequence: u32,
+    pub(crate) kind: u8,
+}
+
+impl<F: Family> FourTuple<F> {
+    /// Of a packet with this header; `ports` as the packet has them.
+    #[inline(always)]
+    pub(crate) fn of_packet(header: &Header<F>, ports: u32) -> Self {
+        let (source_port, destination_port) = split_ports(ports);
+        let Header { source, destination, .. } = *header;
+        Self { source, destination, source_port, destination_port }
+    }
+
+    /// Of an entry: what its packets say after translation.
+    #[inline(always)]
+    pub(crate) fn of_entry(entry: NonNull<ConnectionOf<F>>) -> Self {
+        let entry = entry.as_ptr();
+        // SAFETY: a look-up's pointer.
+        unsafe {
+            Self {
+                source: F::words((*entry).source),
+                destination: F::words((*entry).destination),
+                source_port: (*entry).source_port,
+                destination_port: (*entry).destination_port,
+            }
+        }
+    }
+
+    /// Of the reply.
+    #[inline(always)]
+    pub(crate) fn reversed(&self) -> Self {
+        Self {
+            source: self.destination,
+            destination: self.source,
+            source_port: self.destination_port,
+            destination_port: self.source_port,
+        }
+    }
+
+    /// The key of packets that say this.
+    #[inline(always)]
+    pub(crate) fn key(&self, protocol: u8, way: u8) -> TupleOf<F> {
+        Tuple {
+            source: F::bytes(self.source),
+            destination: F::bytes(self.destination),
+            source_port: self.source_port,
+            destination_port: self.destination_port,
+            protocol,
+            way,
+            reserved: 0,
+        }
+    }
+
+    /// The entry of packets that say this after translation.
+    #[inline(always)]
+    pub(crate) fn entry(&self, new: NewEntry) -> ConnectionOf<F> {
+        Connection {
+            last_used: new.now,
+            source: F::bytes(self.source),
+            destination: F::bytes(self.destination),
+            source_port: self.source_port,
+            destination_port: self.destination_port,
+            service: new.service,
+            revision: new.revision,
+            sequence: new.sequence,
+            state: 0,
+            kind: new.kind,
+            reserved: 0,
+            asked: 0,
+        }
+    }
+}
+
+/// The fields of an entry that programs read and write by themselves, in place.
+#[derive(Clone, Copy)]
+pub(crate) struct EntryFields {
+    pub(crate) last_used: *mut u64,
+    pub(crate) source_port: *mut u16,
+    pub(crate) service: *mut u32,
+    pub(crate) revision: *mut u32,
+    pub(crate) sequence: *mut u32,
+    pub(crate) state: *mut u8,
+    pub(crate) kind: *mut u8,
+    pub(crate) asked: *mut u32,
+}
+
+impl EntryFields {
+    #[inline(always)]
+    pub(crate) fn of<A>(entry: NonNull<Connection<A>>) -> Self {
+        let entry = entry.as_ptr();
+        // SAFETY: a pointer to a complete value; nothing is read.
+        unsafe {
+            Self {
+                last_used: &raw mut (*entry).last_used,
+                source_port: &raw mut (*entry).source_port,
+                service: &raw mut (*entry).service,
+                revision: &raw mut (*entry).revision,
+                sequence: &raw mut (*entry).sequence,
+                state: &raw mut (*entry).state,
+                kind: &raw mut (*entry).kind,
+                asked: &raw mut (*entry).asked,
+            }
+        }
+    }
+}

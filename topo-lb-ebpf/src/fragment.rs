@@ -1,0 +1,92 @@
+//! Fragmented datagrams: later fragments have no ports, so they follow the first one.
+#![expect(
+    clippy::needless_borrows_for_generic_args,
+    reason = "what is passed by value is copied, on a stack of 512 bytes"
+)]
+
+use aya_ebpf::bindings::{__sk_buff, BPF_ANY};
+use topo_lb_common::connection::{FRAGMENT_LIFETIME, Fragment, HAIRPIN, Translation};
+use topo_lb_common::packets::Outcome;
+
+use crate::access::ETHERNET;
+use crate::clock::now;
+use crate::family::{Family, FragmentOf};
+use crate::forward::forward;
+use crate::four_tuple::FourTuple;
+use crate::header::{Header, PacketKind, Read};
+use crate::packets::{Hook, count, dropped, next};
+use crate::rewrite::{Write, readdress};
+use crate::verdict::Verdict;
+
+/// The key of a fragment's datagram.
+#[inline(always)]
+fn key<F: Family>(header: &Header<F>, hook: Hook) -> FragmentOf<F> {
+    Fragment {
+        source: F::bytes(header.source),
+        destination: F::bytes(header.destination),
+        identification: header.identification,
+        protocol: header.protocol,
+        way: hook as u8,
+        reserved: 0,
+    }
+}
+
+/// Remembers the translation of a first fragment for the later ones. `kind` is the connection's.
+#[inline(always)]
+pub(crate) fn remember<F: Family>(
+    header: &Header<F>,
+    to: &FourTuple<F>,
+    kind: u8,
+    now: u64,
+    hook: Hook,
+) {
+    let translation = Translation {
+        first_seen: now,
+        source: F::bytes(to.source),
+        destination: F::bytes(to.destination),
+        kind: u32::from(kind & HAIRPIN),
+        reserved: 0,
+    };
+    let _ = F::fragments().insert(&key(header, hook), &translation, BPF_ANY.into());
+}
+
+/// Leaves a packet untouched, and the fragments that follow it.
+#[inline(always)]
+pub(crate) fn leave<F: Family>(header: &Header<F>, hook: Hook) -> Verdict {
+    if header.kind == PacketKind::First {
+        Verdict::LeaveFragments
+    } else {
+        next(hook, Outcome::Untouched)
+    }
+}
+
+/// Forgets the translation of a datagram that had the same identification a moment ago.
+#[inline(never)]
+pub(crate) fn forget<F: Read>(skb: *mut __sk_buff, hook: Hook) -> Verdict {
+    let header = F::header(skb, ETHERNET, false);
+    let _ = F::fragments().remove(&key(&header, hook));
+    next(hook, Outcome::Untouched)
+}
+
+/// Translates a later fragment like the first one. If the first one was not seen, it is untouched: its
+/// Service is not known.
+#[inline(always)]
+pub(crate) fn translate<F: Write>(skb: *mut __sk_buff, header: &Header<F>, hook: Hook) -> Verdict {
+    let unknown = if hook == Hook::Ingress { Outcome::Unknown } else { Outcome::Untouched };
+    let Some(found) = F::fragments().get_ptr(&key(header, hook)) else {
+        return next(hook, unknown);
+    };
+    // SAFETY: a look-up's pointer.
+    let (first_seen, addresses, kind) = unsafe {
+        let addresses = (F::words((*found).source), F::words((*found).destination));
+        ((*found).first_seen, addresses, (*found).kind as u8)
+    };
+    if now().saturating_sub(first_seen) > FRAGMENT_LIFETIME {
+        return next(hook, unknown);
+    }
+    if !readdress(skb, header, addresses) {
+        return dropped(hook);
+    }
+    count(hook, Outcome::Translated);
+    forward(skb, kind, hook)
+}

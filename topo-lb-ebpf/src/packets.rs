@@ -1,0 +1,36 @@
+//! `packets`: counts what becomes of the packets of each hook.
+
+use topo_lb_common::packets::Outcome;
+
+use crate::maps::PACKETS;
+use crate::verdict::Verdict;
+
+/// A tc hook: the index of its counts.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Hook {
+    Ingress = 0,
+    Egress = 1,
+}
+
+/// Counts a packet with its outcome.
+#[inline(always)]
+pub(crate) fn count(hook: Hook, outcome: Outcome) {
+    if let Some(packets) = PACKETS.get_ptr_mut(hook as u32) {
+        // SAFETY: this CPU's element; at worst an increment is lost.
+        unsafe { *(*packets).at(outcome) += 1 };
+    }
+}
+
+/// Counts a packet that goes on to the next program of the hook.
+#[inline(always)]
+pub(crate) fn next(hook: Hook, outcome: Outcome) -> Verdict {
+    count(hook, outcome);
+    Verdict::Next
+}
+
+/// Counts a packet that the kernel did not let a program change, or had no memory for.
+#[inline(always)]
+pub(crate) fn dropped(hook: Hook) -> Verdict {
+    count(hook, Outcome::Dropped);
+    Verdict::Drop
+}
