@@ -6,7 +6,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use tokio::sync::watch;
 
-use crate::cluster::{Family, Update};
+use crate::cluster::{Change, Family, Update};
 use crate::datapath::overridden::{self, Precedence};
 use crate::events::ledger::Ledger;
 use crate::events::publish::EventPublisher;
@@ -54,7 +54,7 @@ impl Arrival {
     #[must_use]
     pub fn of(update: &Update) -> Self {
         let triggered = match update {
-            Update::Slice(slice) => slice.triggered,
+            Update::Slice(Change::Applied(slice)) => slice.triggered,
             _ => None,
         };
         Self { when: Instant::now(), triggered }
@@ -126,9 +126,9 @@ impl Telemetry {
     pub fn listed(&self, update: &Update) {
         let [services, slices, nodes] = &self.figures.listings;
         match update {
-            Update::AllServices(..) => count(services),
-            Update::AllSlices(..) => count(slices),
-            Update::AllNodes(..) => count(nodes),
+            Update::Service(Change::Listed(..)) => count(services),
+            Update::Slice(Change::Listed(..)) => count(slices),
+            Update::Node(Change::Listed(..)) => count(nodes),
             _ => {}
         }
     }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use proptest::test_runner::{Config, TestRunner};
-use topo_lb::cluster::{ServiceId, State, Update};
+use topo_lb::cluster::{Change, ServiceId, State, Update};
 use topo_lb::topology::{self, Route, Scope};
 
 use crate::made::{Cluster, Otherwise, Z, endpoint, id, keyed, node, service, slice};
@@ -22,32 +22,32 @@ impl Last {
     fn take(&mut self, update: Update) {
         let Cluster { nodes, services, slices } = &mut self.0;
         match update {
-            Update::Service(new) => {
+            Update::Service(Change::Applied(new)) => {
                 services.retain(|old| old.id != new.id);
                 services.push(new);
             }
-            Update::ServiceGone(id) => services.retain(|old| old.id != id),
-            Update::Slice(new) => {
+            Update::Service(Change::Deleted(id)) => services.retain(|old| old.id != id),
+            Update::Slice(Change::Applied(new)) => {
                 slices.retain(|old| old.id != new.id);
                 slices.push(new);
             }
-            Update::SliceGone(id) => slices.retain(|old| old.id != id),
-            Update::Node(new) => {
+            Update::Slice(Change::Deleted(id)) => slices.retain(|old| old.id != id),
+            Update::Node(Change::Applied(new)) => {
                 nodes.retain(|old| old.name != new.name);
                 nodes.push(new);
             }
-            Update::NodeGone(name) => nodes.retain(|old| old.name != name),
-            Update::AllServices(all, unread) => {
+            Update::Node(Change::Deleted(name)) => nodes.retain(|old| old.name != name),
+            Update::Service(Change::Listed(all, unread)) => {
                 services.retain(|old| unread.contains(&old.id));
                 services.retain(|old| all.iter().all(|new| new.id != old.id));
                 services.extend(all);
             }
-            Update::AllSlices(all, unread) => {
+            Update::Slice(Change::Listed(all, unread)) => {
                 slices.retain(|old| unread.contains(&old.id));
                 slices.retain(|old| all.iter().all(|new| new.id != old.id));
                 slices.extend(all);
             }
-            Update::AllNodes(all, unread) => {
+            Update::Node(Change::Listed(all, unread)) => {
                 nodes.retain(|old| unread.contains(&old.name));
                 nodes.retain(|old| all.iter().all(|new| new.name != old.name));
                 nodes.extend(all);
@@ -114,11 +114,14 @@ fn a_slice_touches_its_service_alone() {
     let mut state = three();
     let mut changed = slice("two", vec![endpoint("10.0.0.2", "n2")]);
     changed.service = Some(id("two"));
-    assert_eq!(names(state.apply(Update::Slice(changed.clone()), "n1")), ["two"]);
+    assert_eq!(names(state.apply(Update::Slice(Change::Applied(changed.clone())), "n1")), ["two"]);
     changed.endpoints[0] = changed.endpoints[0].clone().draining();
-    assert_eq!(names(state.apply(Update::Slice(changed.clone()), "n1")), ["two"]);
-    assert_eq!(names(state.apply(Update::SliceGone(changed.id.clone()), "n1")), ["two"]);
-    assert_eq!(names(state.apply(Update::SliceGone(changed.id), "n1")), [""; 0]);
+    assert_eq!(names(state.apply(Update::Slice(Change::Applied(changed.clone())), "n1")), ["two"]);
+    assert_eq!(
+        names(state.apply(Update::Slice(Change::Deleted(changed.id.clone())), "n1")),
+        ["two"]
+    );
+    assert_eq!(names(state.apply(Update::Slice(Change::Deleted(changed.id)), "n1")), [""; 0]);
 }
 
 #[test]
@@ -126,27 +129,42 @@ fn a_slice_that_moves_to_another_service_touches_both() {
     let mut state = three();
     let mut moved = slice("two", vec![endpoint("10.0.0.1", "n2")]);
     moved.service = Some(id("one"));
-    assert_eq!(names(state.apply(Update::Slice(moved.clone()), "n1")), ["one", "two"]);
+    assert_eq!(
+        names(state.apply(Update::Slice(Change::Applied(moved.clone())), "n1")),
+        ["one", "two"]
+    );
     moved.service = None;
-    assert_eq!(names(state.apply(Update::Slice(moved), "n1")), ["one"]);
+    assert_eq!(names(state.apply(Update::Slice(Change::Applied(moved)), "n1")), ["one"]);
 }
 
 #[test]
 fn another_node_touches_the_services_that_have_endpoints_there() {
     let mut state = three();
-    assert_eq!(names(state.apply(Update::Node(node("n2", &[(Z, "a")])), "n1")), ["two"]);
-    assert_eq!(names(state.apply(Update::NodeGone("n2".into()), "n1")), ["two"]);
-    assert_eq!(names(state.apply(Update::Node(node("n3", &[(Z, "a")])), "n1")), [""; 0]);
+    assert_eq!(
+        names(state.apply(Update::Node(Change::Applied(node("n2", &[(Z, "a")]))), "n1")),
+        ["two"]
+    );
+    assert_eq!(names(state.apply(Update::Node(Change::Deleted("n2".into())), "n1")), ["two"]);
+    assert_eq!(
+        names(state.apply(Update::Node(Change::Applied(node("n3", &[(Z, "a")]))), "n1")),
+        [""; 0]
+    );
     let all = vec![node("n1", &[(Z, "a")]), node("n2", &[])];
-    assert_eq!(names(state.apply(Update::AllNodes(all, vec![]), "n1")), ["two"]);
+    assert_eq!(names(state.apply(Update::Node(Change::Listed(all, vec![])), "n1")), ["two"]);
 }
 
 #[test]
 fn this_node_touches_every_service() {
     let mut state = three();
-    assert_eq!(names(state.apply(Update::Node(node("n1", &[])), "n1")), ["one", "svc", "two"]);
-    assert_eq!(names(state.apply(Update::NodeGone("n1".into()), "n1")), ["one", "svc", "two"]);
-    assert_eq!(names(state.apply(Update::NodeGone("n1".into()), "n1")), [""; 0]);
+    assert_eq!(
+        names(state.apply(Update::Node(Change::Applied(node("n1", &[]))), "n1")),
+        ["one", "svc", "two"]
+    );
+    assert_eq!(
+        names(state.apply(Update::Node(Change::Deleted("n1".into())), "n1")),
+        ["one", "svc", "two"]
+    );
+    assert_eq!(names(state.apply(Update::Node(Change::Deleted("n1".into())), "n1")), [""; 0]);
 }
 
 #[test]
@@ -157,8 +175,11 @@ fn a_listing_touches_what_differs_and_what_is_gone() {
     let mut new = service();
     new.id = id("new");
     let all = vec![one, new];
-    assert_eq!(names(state.apply(Update::AllServices(all, vec![]), "n1")), ["new", "svc", "two"]);
-    assert_eq!(names(state.apply(Update::AllSlices(vec![], vec![]), "n1")), ["one"]);
+    assert_eq!(
+        names(state.apply(Update::Service(Change::Listed(all, vec![])), "n1")),
+        ["new", "svc", "two"]
+    );
+    assert_eq!(names(state.apply(Update::Slice(Change::Listed(vec![], vec![])), "n1")), ["one"]);
     assert!(state.service(&id("two")).is_none());
 }
 
@@ -166,15 +187,18 @@ fn a_listing_touches_what_differs_and_what_is_gone() {
 fn what_a_listing_names_but_could_not_read_stays_as_it_was() {
     let mut state = three();
     let before = state.clone();
-    let services = Update::AllServices(vec![], ["one", "two", "svc"].map(id).to_vec());
+    let services = Update::Service(Change::Listed(vec![], ["one", "two", "svc"].map(id).to_vec()));
     assert_eq!(names(state.apply(services, "n1")), [""; 0]);
     let slices = before.services().flat_map(|id| before.slices(id)).map(|(id, _)| id.clone());
-    assert_eq!(names(state.apply(Update::AllSlices(vec![], slices.collect()), "n1")), [""; 0]);
+    assert_eq!(
+        names(state.apply(Update::Slice(Change::Listed(vec![], slices.collect())), "n1")),
+        [""; 0]
+    );
     let nodes = before.nodes().map(|(name, _)| name.into()).collect();
-    assert_eq!(names(state.apply(Update::AllNodes(vec![], nodes), "n1")), [""; 0]);
+    assert_eq!(names(state.apply(Update::Node(Change::Listed(vec![], nodes)), "n1")), [""; 0]);
     assert!(state == before);
     // What was not there before does not come to be.
-    let unknown = Update::AllServices(vec![], vec![id("one"), id("unknown")]);
+    let unknown = Update::Service(Change::Listed(vec![], vec![id("one"), id("unknown")]));
     assert_eq!(names(state.apply(unknown, "n1")), ["svc", "two"]);
     assert!(state.service(&id("unknown")).is_none());
 }
@@ -183,11 +207,11 @@ fn what_a_listing_names_but_could_not_read_stays_as_it_was() {
 fn slices_that_come_before_their_service_wait_for_it() {
     let mut state = State::default();
     let early = slice("svc-1", vec![endpoint("10.0.0.1", "n1")]);
-    assert_eq!(names(state.apply(Update::Slice(early), "n1")), [""; 0]);
-    assert_eq!(names(state.apply(Update::Service(service()), "n1")), ["svc"]);
+    assert_eq!(names(state.apply(Update::Slice(Change::Applied(early)), "n1")), [""; 0]);
+    assert_eq!(names(state.apply(Update::Service(Change::Applied(service())), "n1")), ["svc"]);
     let routes = topology::routes(&state, "n1", Scope::All, &id("svc"));
     assert_eq!(routes[0].endpoints.len(), 1);
-    assert_eq!(names(state.apply(Update::ServiceGone(id("svc")), "n1")), ["svc"]);
-    assert_eq!(names(state.apply(Update::Service(service()), "n1")), ["svc"]);
+    assert_eq!(names(state.apply(Update::Service(Change::Deleted(id("svc"))), "n1")), ["svc"]);
+    assert_eq!(names(state.apply(Update::Service(Change::Applied(service())), "n1")), ["svc"]);
     assert_eq!(topology::routes(&state, "n1", Scope::All, &id("svc")), routes);
 }

@@ -12,7 +12,7 @@ use super::connect::{Timing, connect_with};
 use super::fake::{Fake, TIMING};
 use super::reflect::{self, Query};
 use super::{KubeTarget, Nodes, Server, connect, read};
-use crate::cluster::{KnownNodes, Service, Update};
+use crate::cluster::{Change, KnownNodes, Service, Update};
 use crate::source::object::Kind;
 use crate::source::{Event, Freshness};
 
@@ -62,16 +62,24 @@ async fn next(events: &mut Events) -> String {
         Event::Trouble(trouble) => format!("trouble: {trouble}"),
         Event::Pods(pods) => format!("{} pods", pods.len()),
         Event::Update(update) => match update {
-            Update::AllNodes(_, named) => format!("{} nodes", named.len()),
-            Update::AllServices(_, named) => format!("{} services", named.len()),
-            Update::AllSlices(_, named) => format!("{} slices", named.len()),
+            Update::Node(Change::Listed(_, named)) => format!("{} nodes", named.len()),
+            Update::Service(Change::Listed(_, named)) => format!("{} services", named.len()),
+            Update::Slice(Change::Listed(_, named)) => format!("{} slices", named.len()),
             Update::LocalAddresses(_) => "addresses of this host".to_owned(),
-            Update::Node(node) => format!("node {} {:?}", node.name, node.labels.get("pool")),
-            Update::Service(service) => format!("service {} {}", service.id, service.ports[0].port),
-            Update::Slice(slice) => format!("slice {} {}", slice.id.name, slice.endpoints.len()),
-            Update::NodeGone(name) => format!("node {name} gone"),
-            Update::ServiceGone(id) => format!("service {id} gone"),
-            Update::SliceGone(id) => format!("slice {}/{} gone", id.namespace, id.name),
+            Update::Node(Change::Applied(node)) => {
+                format!("node {} {:?}", node.name, node.labels.get("pool"))
+            }
+            Update::Service(Change::Applied(service)) => {
+                format!("service {} {}", service.id, service.ports[0].port)
+            }
+            Update::Slice(Change::Applied(slice)) => {
+                format!("slice {} {}", slice.id.name, slice.endpoints.len())
+            }
+            Update::Node(Change::Deleted(name)) => format!("node {name} gone"),
+            Update::Service(Change::Deleted(id)) => format!("service {id} gone"),
+            Update::Slice(Change::Deleted(id)) => {
+                format!("slice {}/{} gone", id.namespace, id.name)
+            }
             Update::KnownNodes(known) => format!("{known:?} nodes are known"),
         },
     }
@@ -172,7 +180,10 @@ async fn an_older_server_is_asked_for_the_older_version() {
     let fake = Fake::new(&[NODES, SERVICES, OLD_SLICES]).await;
     fake.change(OLD_SLICES, "ADDED", slice("web-1", "10.1.1.2"));
     let updates = read(&fake.server).await.unwrap().updates;
-    assert!(matches!(&updates[1], Update::AllSlices(all, _) if all.len() == 1), "{updates:?}");
+    assert!(
+        matches!(&updates[1], Update::Slice(Change::Listed(all, _)) if all.len() == 1),
+        "{updates:?}"
+    );
 
     let mut events: Events = Box::pin(follow(fake.server.clone()));
     assert_eq!(some(&mut events, 4).await, ["0 nodes", "0 services", "1 slices", "synced"]);
@@ -204,7 +215,7 @@ async fn long_lists_come_in_pages() {
     let mut events: Events = Box::pin(follow(fake.server.clone()));
     assert_eq!(some(&mut events, 4).await, ["0 nodes", "0 services", "600 slices", "synced"]);
     let updates = read(&fake.server).await.unwrap().updates;
-    assert!(matches!(&updates[1], Update::AllSlices(all, _) if all.len() == 600));
+    assert!(matches!(&updates[1], Update::Slice(Change::Listed(all, _)) if all.len() == 600));
     assert_eq!(fake.requested("endpointslices?&limit=250"), 6, "three pages, twice");
 }
 
@@ -448,8 +459,10 @@ async fn an_object_that_cannot_be_read_spoils_no_other() {
     loop {
         let event = timeout(PATIENCE, events.next()).await.expect("nothing came");
         match event {
-            Some(Event::Update(Update::Service(service))) => assert_eq!(&*service.id.name, "bad"),
-            Some(Event::Update(Update::AllServices(_, named))) => {
+            Some(Event::Update(Update::Service(Change::Applied(service)))) => {
+                assert_eq!(&*service.id.name, "bad")
+            }
+            Some(Event::Update(Update::Service(Change::Listed(_, named)))) => {
                 let names: Vec<_> = named.iter().map(|id| &*id.name).collect();
                 assert_eq!(names, ["good", "bad"], "both are there");
                 break;
@@ -466,7 +479,9 @@ async fn what_one_listing_cannot_read_is_among_its_faults() {
     fake.change(SERVICES, "ADDED", service("good", 80));
     fake.change(SLICES, "ADDED", slice("good-1", "fd00::1"));
     let listing = read(&fake.server).await.unwrap();
-    assert!(matches!(&listing.updates[2], Update::AllServices(all, _) if all.len() == 1));
+    assert!(
+        matches!(&listing.updates[2], Update::Service(Change::Listed(all, _)) if all.len() == 1)
+    );
     let said: Vec<_> = listing.faults.iter().map(|fault| &*fault.sentence).collect();
     assert_eq!(
         said,
@@ -559,7 +574,7 @@ async fn other_nodes_are_asked_for_while_they_are_wanted() {
     loop {
         match timeout(PATIENCE, events.next()).await.unwrap().unwrap() {
             Event::Update(Update::KnownNodes(known)) => said.push(format!("{known:?}")),
-            Event::Update(Update::AllNodes(_, named)) => said.push(named.join(",")),
+            Event::Update(Update::Node(Change::Listed(_, named))) => said.push(named.join(",")),
             Event::Synced => break,
             _ => {}
         }
@@ -575,7 +590,9 @@ async fn other_nodes_are_asked_for_while_they_are_wanted() {
     let mut listed = Vec::new();
     loop {
         match timeout(PATIENCE, events.next()).await.unwrap().unwrap() {
-            Event::Update(Update::Node(node)) => listed.push(node.name.to_string()),
+            Event::Update(Update::Node(Change::Applied(node))) => {
+                listed.push(node.name.to_string())
+            }
             // Only after all of them.
             Event::Update(Update::KnownNodes(known)) => break assert_eq!(known, KnownNodes::All),
             _ => {}
@@ -614,7 +631,9 @@ async fn troubles_until(events: &mut Events, is_last: impl Fn(&Event) -> bool) -
 /// Whether an event says that a Node is in this pool.
 fn is_in(pool: &str) -> impl Fn(&Event) -> bool {
     move |event| match event {
-        Event::Update(Update::Node(node)) => *node.labels["pool"] == *pool,
+        Event::Update(Update::Node(Change::Applied(node))) => {
+            node.labels.get("pool").is_some_and(|own| **own == *pool)
+        }
         _ => false,
     }
 }
