@@ -324,7 +324,7 @@ fn is_unintelligible(error: &::kube::Error) -> bool {
 }
 
 /// Whether the server does not know any more what is asked for, so that all is to be listed again.
-fn is_gone(error: &::kube::Error) -> bool {
+pub(super) fn is_gone(error: &::kube::Error) -> bool {
     matches!(error, ::kube::Error::Api(status) if status.code == 410)
 }
 
@@ -347,9 +347,13 @@ pub(super) fn overload(error: &::kube::Error) -> Option<u16> {
 }
 
 fn query(version: usize, reach: &Reach, cached: bool) -> Query {
+    Query { version, selector: reach.selector(), cached, seconds: watch_seconds() }
+}
+
+/// After how many seconds the server is to end a watch.
+pub(super) fn watch_seconds() -> u32 {
     let more = random() % u64::from(SHORTEST_WATCH);
-    let seconds = SHORTEST_WATCH + u32::try_from(more).unwrap_or_default();
-    Query { version, selector: reach.selector(), cached, seconds }
+    SHORTEST_WATCH + u32::try_from(more).unwrap_or_default()
 }
 
 #[cfg(test)]
