@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use super::diff::service_of;
+use super::indexes::service_of;
 use super::installed::Installed;
 use super::step::{Plan, Step};
 use crate::cluster::{Family, Frontend, ServiceId};
