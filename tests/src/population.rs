@@ -5,7 +5,7 @@ use std::net::Ipv4Addr;
 
 use anyhow::{Result, bail};
 use serde_json::{Value, json};
-use topo_lb::cluster::Update;
+use topo_lb::cluster::{Change, Update};
 use topo_lb::source::object::{Object, parse};
 
 /// The port of every Service.
@@ -201,9 +201,9 @@ impl Population {
 /// It is none that an agent reads.
 pub fn update(object: Value) -> Result<Update> {
     Ok(match parse(object)? {
-        Object::Node(node) => Update::Node(node),
-        Object::Service(service) => Update::Service(service),
-        Object::Slice(slice, _) => Update::Slice(slice),
+        Object::Node(node) => Update::Node(Change::Applied(node)),
+        Object::Service(service) => Update::Service(Change::Applied(service)),
+        Object::Slice(slice, _) => Update::Slice(Change::Applied(slice)),
         other => bail!("no agent reads {other:?}"),
     })
 }

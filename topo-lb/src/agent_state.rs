@@ -2,7 +2,7 @@
 
 use tracing::warn;
 
-use crate::cluster::Update;
+use crate::cluster::{Change, Update};
 use crate::metrics::count;
 use crate::reconcile::Reconciler;
 use crate::source::Event;
@@ -36,7 +36,9 @@ impl AgentState {
             Event::Update(update) => {
                 let listed = matches!(
                     update,
-                    Update::AllNodes(..) | Update::AllSlices(..) | Update::AllServices(..)
+                    Update::Node(Change::Listed(..))
+                        | Update::Slice(Change::Listed(..))
+                        | Update::Service(Change::Listed(..))
                 );
                 self.telemetry.listed(&update);
                 let arrival = Arrival::of(&update);

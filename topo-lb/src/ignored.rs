@@ -87,19 +87,13 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::cluster::{Service, Update};
+    use crate::cluster::{Change, Service, Update};
 
     fn service(name: &str, handle: Option<&str>) -> Service {
         let mut service = Service {
             id: ServiceId { namespace: "shop".into(), name: name.into() },
-            uid: None,
             cluster_ips: vec![[10, 96, 0, 1].into()],
-            ports: Vec::new(),
-            policy: Arc::default(),
-            internal_local: false,
-            external_local: false,
-            affinity_seconds: None,
-            skipped: None,
+            ..Service::default()
         };
         Arc::make_mut(&mut service.policy).handle = handle.map(Into::into);
         service
@@ -120,7 +114,7 @@ mod tests {
         /// What is said when these Services are so, milliseconds after the start.
         fn says(&mut self, services: &[Service], after: u64) -> Vec<String> {
             for service in services {
-                let _ = self.state.apply(Update::Service(service.clone()), "n");
+                let _ = self.state.apply(Update::Service(Change::Applied(service.clone())), "n");
             }
             let changed = services.iter().map(|service| &service.id);
             self.told.news(&self.state, changed, self.start + Duration::from_millis(after))

@@ -49,19 +49,13 @@ impl Told {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cluster::{LocalAddresses, Service, Update};
+    use crate::cluster::{Change, LocalAddresses, Service, Update};
 
     fn service(address: IpAddr) -> Service {
         Service {
             id: ServiceId { namespace: "kube-system".into(), name: "kube-dns".into() },
-            uid: None,
             cluster_ips: vec![address],
-            ports: Vec::new(),
-            policy: Arc::default(),
-            internal_local: false,
-            external_local: false,
-            affinity_seconds: None,
-            skipped: None,
+            ..Service::default()
         }
     }
 
@@ -71,7 +65,7 @@ mod tests {
         let service = service(address);
         let id = service.id.clone();
         let mut state = State::default();
-        let _ = state.apply(Update::Service(service), "n");
+        let _ = state.apply(Update::Service(Change::Applied(service)), "n");
         let mut told = Told::default();
         assert!(told.news(&state, &id).is_empty());
         let all = LocalAddresses::from([(address, "nodelocaldns".into())]);
@@ -92,10 +86,10 @@ mod tests {
         let _ = state.apply(Update::LocalAddresses(all), "n");
         let service = service(address);
         let id = service.id.clone();
-        let _ = state.apply(Update::Service(service), "n");
+        let _ = state.apply(Update::Service(Change::Applied(service)), "n");
         let mut told = Told::default();
         assert_eq!(told.news(&state, &id).len(), 1);
-        let _ = state.apply(Update::ServiceGone(id.clone()), "n");
+        let _ = state.apply(Update::Service(Change::Deleted(id.clone())), "n");
         assert_eq!(told.news(&state, &id), [""; 0]);
     }
 }

@@ -253,7 +253,7 @@ fn note_installed(
 mod tests {
     use super::*;
     use crate::cluster::{
-        Node, Protocol, Service, ServicePort, Slice, SliceEndpoint, SliceId, SlicePort,
+        Change, Endpoint, Labels, Node, Place, Port, Protocol, Service, Slice, SliceId,
     };
     use crate::datapath::commit::commit;
     use crate::datapath::memory::MemoryStore;
@@ -267,14 +267,9 @@ mod tests {
     fn service(name: &str, host: u8) -> Service {
         Service {
             id: id(name),
-            uid: None,
             cluster_ips: vec![[10, 96, 0, host].into()],
-            ports: vec![ServicePort { name: "http".into(), port: 80, protocol: Protocol::Tcp }],
-            policy: Arc::default(),
-            internal_local: false,
-            external_local: false,
-            affinity_seconds: None,
-            skipped: None,
+            ports: vec![Port { name: "http".into(), port: 80, protocol: Protocol::Tcp }],
+            ..Service::default()
         }
     }
 
@@ -296,12 +291,12 @@ mod tests {
     fn a_row_that_is_computed_anew_and_has_not_changed_is_in_memory_once() {
         let mut reconciler = Reconciler::new("n".into(), Scope::All, false);
         let mut installed = Installed::new(Capacity::default());
-        reconciler.observe(Update::Service(service("a", 1)));
+        reconciler.observe(Update::Service(Change::Applied(service("a", 1))));
         let plan = reconciler.plan(&installed);
         plan.steps.iter().for_each(|step| installed.record(step));
         reconciler.carried_out(&plan);
-        let node = Node { name: "n".into(), labels: BTreeMap::new() };
-        assert!(reconciler.observe(Update::Node(node)));
+        let node = Node { name: "n".into(), labels: Labels::default() };
+        assert!(reconciler.observe(Update::Node(Change::Applied(node))));
         assert_eq!(reconciler.plan(&installed), Plan::default());
         let (_, placed) = installed.placed().next().expect("a Service is published");
         let desired = reconciler.desired.targets(&id("a"))[0].entry(0).row;
@@ -318,14 +313,14 @@ mod tests {
             connections: 0,
         });
         let mut reconciler = Reconciler::new("n".into(), Scope::All, false);
-        reconciler.observe(Update::Service(service("a", 1)));
+        reconciler.observe(Update::Service(Change::Applied(service("a", 1))));
         assert_eq!(settle(&mut reconciler, &mut store), ["default/a:http"]);
 
-        reconciler.observe(Update::ServiceGone(id("a")));
-        reconciler.observe(Update::Service(service("b", 2)));
+        reconciler.observe(Update::Service(Change::Deleted(id("a"))));
+        reconciler.observe(Update::Service(Change::Applied(service("b", 2))));
         assert_eq!(settle(&mut reconciler, &mut store), ["default/b:http"]);
 
-        reconciler.observe(Update::Service(service("c", 3)));
+        reconciler.observe(Update::Service(Change::Applied(service("c", 3))));
         assert_eq!(settle(&mut reconciler, &mut store), ["default/b:http"]);
         let lack = Lack { of: Shortage::Services, meanwhile: Meanwhile::KubeProxy };
         assert_eq!(reconciler.left_out().get(&id("c")), Some(&lack));
@@ -335,34 +330,26 @@ mod tests {
 
     fn node(name: &str) -> Update {
         let labels = [("rack".into(), "1".into())].into();
-        Update::Node(Node { name: name.into(), labels })
+        Update::Node(Change::Applied(Node { name: name.into(), labels }))
     }
 
     fn keyed(keys: &str) -> Update {
         let mut service = service("a", 1);
         Arc::make_mut(&mut service.policy).topology_keys = Some(keys.into());
-        Update::Service(service)
+        Update::Service(Change::Applied(service))
     }
 
     /// The endpoints of Service `a` on these nodes.
     fn slice(nodes: &[&str]) -> Update {
-        let endpoint = |(at, node): (u8, &&str)| SliceEndpoint {
-            address: [10, 1, 1, at].into(),
-            node: Some((*node).into()),
-            labels: BTreeMap::new(),
-            ready: true,
-            serving: true,
-            terminating: false,
-            for_nodes: Vec::new(),
-            for_zones: Vec::new(),
-        };
-        Update::Slice(Slice {
+        let endpoint =
+            |(at, node): (u8, &&str)| Endpoint::new([10, 1, 1, at].into(), Place::on(*node));
+        Update::Slice(Change::Applied(Slice {
             id: SliceId { namespace: "default".into(), name: "a-1".into() },
             service: Some(id("a")),
-            ports: vec![SlicePort { name: "http".into(), port: 80, protocol: Protocol::Tcp }],
+            ports: vec![Port { name: "http".into(), port: 80, protocol: Protocol::Tcp }],
             endpoints: (1..).zip(nodes).map(endpoint).collect(),
             triggered: None,
-        })
+        }))
     }
 
     /// How many endpoints are installed for every frontend.
@@ -393,8 +380,8 @@ mod tests {
         reconciler.observe(node("m"));
         settle(&mut reconciler, &mut store);
         assert_eq!(counts(&mut store), [3]);
-        let other = Node { name: "l".into(), labels: BTreeMap::new() };
-        reconciler.observe(Update::Node(other));
+        let other = Node { name: "l".into(), labels: Labels::default() };
+        reconciler.observe(Update::Node(Change::Applied(other)));
         assert!(reconciler.observe(Update::KnownNodes(KnownNodes::All)));
         settle(&mut reconciler, &mut store);
         assert_eq!((reconciler.waiting(), counts(&mut store)), (0, vec![2]));
@@ -404,7 +391,7 @@ mod tests {
         settle(&mut reconciler, &mut store);
         assert_eq!((reconciler.reads_other_nodes(), counts(&mut store)), (None, vec![3]));
         reconciler.observe(Update::KnownNodes(KnownNodes::Own));
-        reconciler.observe(Update::AllNodes(Vec::new(), vec!["n".into()]));
+        reconciler.observe(Update::Node(Change::Listed(Vec::new(), vec!["n".into()])));
         settle(&mut reconciler, &mut store);
         assert_eq!((reconciler.waiting(), counts(&mut store)), (0, vec![3]));
     }
@@ -418,13 +405,13 @@ mod tests {
         let b = id("b");
         let mut other = service("b", 2);
         Arc::make_mut(&mut other.policy).topology_keys = Some("rack".into());
-        reconciler.observe(Update::Service(other));
-        let Update::Slice(mut its) = slice(&["m"]) else { unreachable!() };
+        reconciler.observe(Update::Service(Change::Applied(other)));
+        let Update::Slice(Change::Applied(mut its)) = slice(&["m"]) else { unreachable!() };
         (its.id.name, its.service) = ("b-1".into(), Some(b.clone()));
-        reconciler.observe(Update::Slice(its));
+        reconciler.observe(Update::Slice(Change::Applied(its)));
         reconciler.survey();
         // No plan yet: while the maps may not be written there is none.
-        reconciler.observe(Update::ServiceGone(id("a")));
+        reconciler.observe(Update::Service(Change::Deleted(id("a"))));
         assert_eq!(reconciler.reads_other_nodes(), Some((&b, "rack")));
     }
 

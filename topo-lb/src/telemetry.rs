@@ -6,7 +6,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use tokio::sync::watch;
 
-use crate::cluster::{Family, Update};
+use crate::cluster::{Change, Family, Update};
 use crate::datapath::overridden::{self, Precedence};
 use crate::events::ledger::Ledger;
 use crate::events::publish::EventPublisher;
@@ -54,7 +54,7 @@ impl Arrival {
     #[must_use]
     pub fn of(update: &Update) -> Self {
         let triggered = match update {
-            Update::Slice(slice) => slice.triggered,
+            Update::Slice(Change::Applied(slice)) => slice.triggered,
             _ => None,
         };
         Self { when: Instant::now(), triggered }
@@ -126,9 +126,9 @@ impl Telemetry {
     pub fn listed(&self, update: &Update) {
         let [services, slices, nodes] = &self.figures.listings;
         match update {
-            Update::AllServices(..) => count(services),
-            Update::AllSlices(..) => count(slices),
-            Update::AllNodes(..) => count(nodes),
+            Update::Service(Change::Listed(..)) => count(services),
+            Update::Slice(Change::Listed(..)) => count(slices),
+            Update::Node(Change::Listed(..)) => count(nodes),
             _ => {}
         }
     }
@@ -256,26 +256,8 @@ mod tests {
     use crate::cluster::KnownNodes;
     use crate::events::concern::Refusal;
     use crate::plan::{Capacity, WhenFull};
-    use crate::source::file;
+    use crate::source::file::example::{CLUSTER, updates};
     use crate::topology::Scope;
-
-    const CLUSTER: &str = "\
-apiVersion: v1
-kind: Node
-metadata: {name: here, labels: {rack: '1'}}
----
-apiVersion: v1
-kind: Service
-metadata: {name: a, namespace: default, annotations: {topo-lb.io/topology-keys: rack}}
-spec: {clusterIP: 10.96.0.1, ports: [{port: 80}]}
----
-apiVersion: discovery.k8s.io/v1
-kind: EndpointSlice
-metadata: {name: a-1, namespace: default, labels: {kubernetes.io/service-name: a}}
-addressType: IPv4
-ports: [{name: '', port: 80}]
-endpoints: [{addresses: [10.1.1.1], nodeName: there}]
-";
 
     #[test]
     fn a_service_that_waits_for_other_nodes_is_counted_though_nothing_is_written_for_it() {
@@ -292,8 +274,7 @@ endpoints: [{addresses: [10.1.1.1], nodeName: there}]
             figures.waiting.load(Relaxed)
         };
         assert_eq!(settle(Update::KnownNodes(KnownNodes::Own)), 0);
-        let listing = file::parse("a.yaml".as_ref(), CLUSTER.as_bytes()).unwrap();
-        let waiting: Vec<_> = listing.updates.into_iter().map(&mut settle).collect();
+        let waiting: Vec<_> = updates(CLUSTER).into_iter().map(&mut settle).collect();
         assert_eq!(waiting.last(), Some(&1));
         assert_eq!(settle(Update::KnownNodes(KnownNodes::All)), 0);
     }
@@ -304,7 +285,7 @@ endpoints: [{addresses: [10.1.1.1], nodeName: there}]
         let mut reconciler = Reconciler::new("here".into(), Scope::All, true);
         reconciler = reconciler.when_full(WhenFull::RefuseStrict);
         let installed = Installed::new(capacity);
-        for update in file::parse("a.yaml".as_ref(), cluster.as_bytes()).unwrap().updates {
+        for update in updates(cluster) {
             reconciler.observe(update);
         }
         let plan = reconciler.plan(&installed);
@@ -339,7 +320,7 @@ endpoints: [{addresses: [10.1.1.1], nodeName: there}]
         let mut reconciler = Reconciler::new("here".into(), Scope::All, false);
         let installed = Installed::new(Capacity::default());
         let mut settle = |cluster: &str| {
-            for update in file::parse("a.yaml".as_ref(), cluster.as_bytes()).unwrap().updates {
+            for update in updates(cluster) {
                 reconciler.observe(update);
             }
             let plan = reconciler.plan(&installed);

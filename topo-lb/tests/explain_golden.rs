@@ -5,7 +5,7 @@
 
 use std::path::{Path, PathBuf};
 
-use topo_lb::cluster::{KnownNodes, ServiceId, State, Update};
+use topo_lb::cluster::{Change, KnownNodes, ServiceId, State, Update};
 use topo_lb::source::file;
 use topo_lb::topology::Scope;
 use topo_lb::{explain, lint};
@@ -78,7 +78,8 @@ fn every_reason_reads_as_it_always_did() {
 fn services_that_wait_for_other_nodes_are_neither_routed_nor_refused() {
     let mut state = state(REASONS, "north-1");
     let _ = state.apply(Update::KnownNodes(KnownNodes::Own), "north-1");
-    let _ = state.apply(Update::AllNodes(Vec::new(), vec!["north-1".into()]), "north-1");
+    let _ =
+        state.apply(Update::Node(Change::Listed(Vec::new(), vec!["north-1".into()])), "north-1");
     let report = explain::report(&state, "north-1", Scope::All, &[]);
     golden("own-node.txt", &explain::table(&report, false)).unwrap();
     let id = ServiceId { namespace: "demo".into(), name: "strict-rack".into() };

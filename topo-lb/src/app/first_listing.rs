@@ -114,34 +114,15 @@ mod tests {
     use super::*;
     use crate::events::publish::EventPublisher;
     use crate::reconcile::Reconciler;
-    use crate::source::file;
+    use crate::source::file::example;
     use crate::source::saved::Saver;
     use crate::telemetry::Telemetry;
     use crate::topology::Scope;
 
-    /// A Service that reads labels of other Nodes, on a cluster of which only this Node is known.
-    const CLUSTER: &str = "\
-apiVersion: v1
-kind: Node
-metadata: {name: here, labels: {rack: '1'}}
----
-apiVersion: v1
-kind: Service
-metadata: {name: a, namespace: default, annotations: {topo-lb.io/topology-keys: rack}}
-spec: {clusterIP: 10.96.0.1, ports: [{port: 80}]}
----
-apiVersion: discovery.k8s.io/v1
-kind: EndpointSlice
-metadata: {name: a-1, namespace: default, labels: {kubernetes.io/service-name: a}}
-addressType: IPv4
-ports: [{name: '', port: 80}]
-endpoints: [{addresses: [10.1.1.1], nodeName: m}]
-";
-
     #[tokio::test(start_paused = true)]
     async fn an_agent_that_may_not_list_other_nodes_begins_without_them() {
-        let listing = file::parse("a.yaml".as_ref(), CLUSTER.as_bytes()).unwrap();
-        let updates = [Update::KnownNodes(KnownNodes::Own)].into_iter().chain(listing.updates);
+        let own = Update::KnownNodes(KnownNodes::Own);
+        let updates = [own].into_iter().chain(example::updates(example::CLUSTER));
         let all: Vec<_> = updates.map(Event::Update).chain([Event::Synced]).collect();
         let mut events: Events = Box::pin(stream::iter(all).chain(stream::pending()));
         let figures = Arc::default();

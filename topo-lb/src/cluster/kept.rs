@@ -1,71 +1,17 @@
 //! Objects as [`State`](super::State) keeps them: a hundred thousand endpoints must fit an agent
 //! of 40 MB.
 //!
-//! What objects have in common is stored once: names, places, ports, policies. An endpoint is then an
+//! What objects have in common is stored once: names, places, ports, policies. An endpoint is an
 //! address, three flags and a pointer.
 
 use std::collections::HashSet;
 use std::hash::Hash;
-use std::net::IpAddr;
 use std::sync::Arc;
 
 use super::labels::Labels;
+use super::port::Port;
 use super::service::{PolicySources, Service, ServiceId};
-use super::slice::{Slice, SliceEndpoint, SlicePort};
-
-/// What an endpoint's slice says of where it is and for whom: the same for many endpoints.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Place {
-    /// `nodeName`.
-    pub node: Option<Arc<str>>,
-    /// Labels that the slice itself carries.
-    pub labels: Labels,
-    /// `hints.forNodes`.
-    pub for_nodes: Box<[Arc<str>]>,
-    /// `hints.forZones`.
-    pub for_zones: Box<[Arc<str>]>,
-}
-
-/// An endpoint of a slice.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Endpoint {
-    /// `addresses[0]`.
-    pub address: IpAddr,
-    /// `conditions.ready`.
-    pub ready: bool,
-    /// `conditions.serving`.
-    pub serving: bool,
-    /// `conditions.terminating`.
-    pub terminating: bool,
-    /// Node, labels and hints; `None` where the slice carries none of them.
-    pub place: Option<Arc<Place>>,
-}
-
-impl Endpoint {
-    /// `nodeName`.
-    #[must_use]
-    pub fn node(&self) -> Option<&Arc<str>> {
-        self.place.as_ref()?.node.as_ref()
-    }
-
-    /// The value of a label that the slice itself carries.
-    #[must_use]
-    pub fn label(&self, key: &str) -> Option<&Arc<str>> {
-        self.place.as_ref()?.labels.get(key)
-    }
-
-    /// `hints.forNodes`; empty where there are none.
-    #[must_use]
-    pub fn for_nodes(&self) -> &[Arc<str>] {
-        self.place.as_ref().map_or(&[], |place| &place.for_nodes)
-    }
-
-    /// `hints.forZones`; empty where there are none.
-    #[must_use]
-    pub fn for_zones(&self) -> &[Arc<str>] {
-        self.place.as_ref().map_or(&[], |place| &place.for_zones)
-    }
-}
+use super::slice::{Endpoint, Place, Slice};
 
 /// A slice that belongs to a Service.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -73,7 +19,7 @@ pub struct Endpoints {
     /// The Service it belongs to.
     pub service: ServiceId,
     /// `ports`.
-    pub ports: Arc<[SlicePort]>,
+    pub ports: Arc<[Port]>,
     /// `endpoints`.
     pub endpoints: Box<[Endpoint]>,
 }
@@ -83,7 +29,7 @@ pub struct Endpoints {
 pub(super) struct Shared {
     strings: Pool<str>,
     places: Pool<Place>,
-    ports: Pool<[SlicePort]>,
+    ports: Pool<[Port]>,
     policies: Pool<PolicySources>,
 }
 
@@ -94,6 +40,10 @@ impl Shared {
 
     pub(super) fn id(&mut self, id: ServiceId) -> ServiceId {
         ServiceId { namespace: self.text(id.namespace), name: self.text(id.name) }
+    }
+
+    pub(super) fn labels(&mut self, labels: &Labels) -> Labels {
+        labels.map(|text| self.strings.share(Arc::clone(text)))
     }
 
     pub(super) fn service(&mut self, mut service: Service) -> Service {
@@ -115,21 +65,21 @@ impl Shared {
         Some(Endpoints { service, ports, endpoints })
     }
 
-    fn endpoint(&mut self, endpoint: SliceEndpoint) -> Endpoint {
-        let SliceEndpoint { labels, for_nodes, for_zones, .. } = endpoint;
-        let place = Place {
-            node: endpoint.node.map(|name| self.text(name)),
-            labels: Labels::shared(labels, |text| self.strings.share(text)),
-            for_nodes: for_nodes.into_iter().map(|name| self.strings.share(name)).collect(),
-            for_zones: for_zones.into_iter().map(|name| self.strings.share(name)).collect(),
-        };
-        Endpoint {
-            address: endpoint.address,
-            ready: endpoint.ready,
-            serving: endpoint.serving,
-            terminating: endpoint.terminating,
-            place: (place != Place::default()).then(|| self.places.share(Arc::new(place))),
+    fn endpoint(&mut self, endpoint: Endpoint) -> Endpoint {
+        Endpoint { place: endpoint.place.map(|place| self.place(&place)), ..endpoint }
+    }
+
+    fn place(&mut self, place: &Place) -> Arc<Place> {
+        if let Some(known) = self.places.values.get(place) {
+            return Arc::clone(known);
         }
+        let mut text = |text: &Arc<str>| self.strings.share(Arc::clone(text));
+        self.places.share(Arc::new(Place {
+            node: place.node.as_ref().map(&mut text),
+            labels: place.labels.map(&mut text),
+            for_nodes: place.for_nodes.iter().map(&mut text).collect(),
+            for_zones: place.for_zones.iter().map(&mut text).collect(),
+        }))
     }
 }
 

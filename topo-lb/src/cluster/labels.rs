@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
 /// Labels of a Node, or those that an endpoint brings with it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Labels(Box<[(Arc<str>, Arc<str>)]>);
@@ -26,12 +28,35 @@ impl Labels {
         self.0.iter().map(|(key, value)| (&**key, &**value))
     }
 
-    /// `labels`, with every string passed through `share`.
-    pub(super) fn shared(
-        labels: BTreeMap<Arc<str>, Arc<str>>,
-        mut share: impl FnMut(Arc<str>) -> Arc<str>,
-    ) -> Self {
-        Self(labels.into_iter().map(|(key, value)| (share(key), share(value))).collect())
+    /// The same, with every string passed through `share`.
+    pub(super) fn map(&self, mut share: impl FnMut(&Arc<str>) -> Arc<str>) -> Self {
+        Self(self.0.iter().map(|(key, value)| (share(key), share(value))).collect())
+    }
+}
+
+impl FromIterator<(Arc<str>, Arc<str>)> for Labels {
+    /// Of two labels with the same key, the later one counts.
+    fn from_iter<I: IntoIterator<Item = (Arc<str>, Arc<str>)>>(labels: I) -> Self {
+        let sorted: BTreeMap<_, _> = labels.into_iter().collect();
+        Self(sorted.into_iter().collect())
+    }
+}
+
+impl<const N: usize> From<[(Arc<str>, Arc<str>); N]> for Labels {
+    fn from(labels: [(Arc<str>, Arc<str>); N]) -> Self {
+        labels.into_iter().collect()
+    }
+}
+
+impl Serialize for Labels {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(self.iter())
+    }
+}
+
+impl<'de> Deserialize<'de> for Labels {
+    fn deserialize<D: Deserializer<'de>>(labels: D) -> Result<Self, D::Error> {
+        Ok(BTreeMap::deserialize(labels)?.into_iter().collect())
     }
 }
 
@@ -41,10 +66,9 @@ mod tests {
 
     #[test]
     fn every_label_is_found_and_no_other() {
-        let tree: BTreeMap<Arc<str>, Arc<str>> =
-            [("b", "2"), ("a", "1"), ("c", "")].map(|(k, v)| (k.into(), v.into())).into();
-        let labels = Labels::shared(tree, |text| text);
-        assert_eq!(labels.get("a").map(|v| &**v), Some("1"));
+        let all = [("b", "0"), ("b", "2"), ("a", "1"), ("c", "")];
+        let labels = Labels::from(all.map(|(key, value)| (key.into(), value.into())));
+        assert_eq!(labels.get("a").map(|value| &**value), Some("1"));
         assert_eq!(labels.get("b").map(|v| &**v), Some("2"));
         assert_eq!(labels.get("c").map(|v| &**v), Some(""));
         assert_eq!(labels.get("d"), None);

@@ -6,6 +6,7 @@ pub mod frontend;
 pub mod kept;
 pub mod labels;
 pub mod node;
+pub mod port;
 pub mod protocol;
 pub mod service;
 pub mod slice;
@@ -15,38 +16,70 @@ pub mod uid;
 pub use frontend::{Family, Frontend};
 pub use labels::Labels;
 pub use node::{KnownNodes, Node};
+pub use port::Port;
 pub use protocol::Protocol;
-pub use service::{Service, ServiceId, ServicePort};
-pub use slice::{Slice, SliceEndpoint, SliceId, SlicePort};
+pub use service::{Service, ServiceId};
+pub use slice::{Endpoint, Place, Slice, SliceId};
 pub use state::{Changed, State};
 pub use uid::Uid;
+
+/// A kind of object that a source tells of.
+pub trait ClusterObject: Clone + std::fmt::Debug {
+    /// What tells its objects apart.
+    type Id: Clone + std::fmt::Debug + PartialEq + Eq + std::hash::Hash;
+
+    /// Of this object.
+    fn id(&self) -> &Self::Id;
+}
+
+impl ClusterObject for Service {
+    type Id = ServiceId;
+
+    fn id(&self) -> &ServiceId {
+        &self.id
+    }
+}
+
+impl ClusterObject for Slice {
+    type Id = SliceId;
+
+    fn id(&self) -> &SliceId {
+        &self.id
+    }
+}
+
+impl ClusterObject for Node {
+    type Id = std::sync::Arc<str>;
+
+    fn id(&self) -> &Self::Id {
+        &self.name
+    }
+}
+
+/// What a source says of the objects of one kind.
+#[derive(Clone, Debug)]
+pub enum Change<T: ClusterObject> {
+    /// This object was made or changed.
+    Applied(T),
+    /// The object of this id was deleted.
+    Deleted(T::Id),
+    /// All objects there are. Those that are only named exist too and stay as they were: they were
+    /// sent before, or cannot be read now. All others are gone.
+    Listed(Vec<T>, Vec<T::Id>),
+}
 
 /// One thing that a source says of the cluster.
 #[derive(Clone, Debug)]
 pub enum Update {
-    /// A Service was made or changed.
-    Service(Service),
-    /// A Service is gone.
-    ServiceGone(ServiceId),
-    /// An EndpointSlice was made or changed.
-    Slice(Slice),
-    /// An EndpointSlice is gone.
-    SliceGone(SliceId),
-    /// A Node was made or changed.
-    Node(Node),
-    /// The Node of this name is gone.
-    NodeGone(std::sync::Arc<str>),
-    /// All Services there are; what is not among them is gone, but for those that are only named:
-    /// they are there, and stay as they were: they were said before, or cannot be read as they are
-    /// now.
-    AllServices(Vec<Service>, Vec<ServiceId>),
-    /// All EndpointSlices there are, and those that are only named.
-    AllSlices(Vec<Slice>, Vec<SliceId>),
-    /// All Nodes there are, and those that are only named.
-    AllNodes(Vec<Node>, Vec<std::sync::Arc<str>>),
+    /// Of Services.
+    Service(Change<Service>),
+    /// Of EndpointSlices.
+    Slice(Change<Slice>),
+    /// Of Nodes.
+    Node(Change<Node>),
     /// All addresses that devices of this host have now, each with the name of a device.
     LocalAddresses(LocalAddresses),
-    /// Which Nodes the source tells of from now on. A source that never says so tells of all.
+    /// Which Nodes the source tells of from now on. Without it, a source tells of all.
     KnownNodes(KnownNodes),
 }
 

@@ -1,7 +1,10 @@
 //! A Node: its name and its labels. Nothing else of it matters to topology.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use super::labels::Labels;
 
 /// Which Nodes a source tells of.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -14,10 +17,10 @@ pub enum KnownNodes {
 }
 
 /// A Node of the cluster.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Node {
     /// `metadata.name`.
     pub name: Arc<str>,
     /// `metadata.labels`.
-    pub labels: BTreeMap<Arc<str>, Arc<str>>,
+    pub labels: Labels,
 }

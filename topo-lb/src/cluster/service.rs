@@ -1,14 +1,19 @@
 //! A Service: its frontends and everything its topology policy can come from.
+//!
+//! These types are also lines of the saved state. A change to how they are serialized needs another
+//! `VERSION` in `source/saved/format.rs`, unless older agents can ignore it.
 
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
+
+use super::port::Port;
 pub use super::protocol::Protocol;
-use super::slice::SlicePort;
 use super::uid::Uid;
 
 /// Namespace and name of a Service.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct ServiceId {
     /// `metadata.namespace`.
     pub namespace: Arc<str>,
@@ -22,28 +27,8 @@ impl std::fmt::Display for ServiceId {
     }
 }
 
-/// One entry of `spec.ports`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ServicePort {
-    /// `name`; empty where there is none. EndpointSlice ports match by it.
-    pub name: Arc<str>,
-    /// `port`, 1–65535.
-    pub port: u16,
-    /// `protocol`, TCP where absent.
-    pub protocol: Protocol,
-}
-
-impl ServicePort {
-    /// Whether a slice's port is this Service port's: by name and protocol, as kube-proxy matches
-    /// them. The numbers have nothing to do with each other.
-    #[must_use]
-    pub fn matches(&self, port: &SlicePort) -> bool {
-        self.name == port.name && self.protocol == port.protocol
-    }
-}
-
 /// Why a Service has nothing for topo-lb to do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Skipped {
     /// `clusterIP: None`.
     Headless,
@@ -74,46 +59,64 @@ impl Skipped {
 }
 
 /// What of a Service may carry a topology policy, as it was written: not validated here.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(default)]
 pub struct PolicySources {
     /// Annotation `topo-lb.io/topology-keys`.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub topology_keys: Option<Arc<str>>,
     /// Annotation `openyurt.io/topologyKeys`.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub openyurt: Option<Arc<str>>,
     /// Field `spec.topologyKeys`; an empty list is the same as none.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub spec_topology_keys: Vec<Arc<str>>,
     /// Annotation `topo-lb.io/min-endpoints`.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub min_endpoints: Option<Arc<str>>,
     /// Annotation `topo-lb.io/spill`.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub spill: Option<Arc<str>>,
     /// Annotation `topo-lb.io/refusal`.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub refusal: Option<Arc<str>>,
     /// Annotation `topo-lb.io/handle`.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub handle: Option<Arc<str>>,
     /// Field `spec.trafficDistribution`, or annotation `service.kubernetes.io/topology-mode`
     /// (before 1.27 `…/topology-aware-hints`): hints are asked for.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub hints_asked: bool,
 }
 
 /// A Service of the cluster.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Service {
     /// Namespace and name.
+    #[serde(flatten)]
     pub id: ServiceId,
     /// `metadata.uid`, where the source gives one: Events refer to it.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub uid: Option<Uid>,
     /// `spec.clusterIPs`, or `spec.clusterIP` where that is all there is.
+    #[serde(rename = "addresses")]
     pub cluster_ips: Vec<IpAddr>,
     /// `spec.ports`.
-    pub ports: Vec<ServicePort>,
+    pub ports: Vec<Port>,
     /// Where its policy may come from: shared, as most Services have the same, which is none.
+    #[serde(flatten)]
     pub policy: Arc<PolicySources>,
     /// `internalTrafficPolicy: Local`.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub internal_local: bool,
     /// `externalTrafficPolicy: Local`.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub external_local: bool,
     /// `sessionAffinity: ClientIP`'s timeout in seconds, 1–86400; `None` without affinity.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub affinity_seconds: Option<u32>,
     /// Why it is not ours at all.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub skipped: Option<Skipped>,
 }

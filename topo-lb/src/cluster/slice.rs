@@ -1,15 +1,17 @@
 //! An EndpointSlice, of `discovery.k8s.io/v1` or `v1beta1`: both become this.
 
-use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use super::protocol::Protocol;
+use serde::{Deserialize, Serialize};
+
+use super::labels::Labels;
+use super::port::Port;
 use super::service::ServiceId;
 
 /// Namespace and name of an EndpointSlice.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct SliceId {
     /// `metadata.namespace`.
     pub namespace: Arc<str>,
@@ -17,53 +19,94 @@ pub struct SliceId {
     pub name: Arc<str>,
 }
 
-/// One entry of `ports`. Ports without a number are left out already.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct SlicePort {
-    /// `name`; empty where there is none.
-    pub name: Arc<str>,
-    /// `port`, 1–65535.
-    pub port: u16,
-    /// `protocol`, TCP where absent.
-    pub protocol: Protocol,
+/// Where an endpoint is and for whom, as its slice says: the same for many endpoints.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Place {
+    /// `nodeName`; of v1beta1 `topology["kubernetes.io/hostname"]` if `nodeName` is absent. The saved
+    /// state has it at each endpoint.
+    #[serde(skip)]
+    pub node: Option<Arc<str>>,
+    /// Labels that the slice itself carries: `zone` (as `topology.kubernetes.io/zone`), v1beta1
+    /// `topology`, v1 `deprecatedTopology`. They come before the Node's.
+    pub labels: Labels,
+    /// `hints.forNodes[].name`.
+    #[serde(default, skip_serializing_if = "<[_]>::is_empty")]
+    pub for_nodes: Box<[Arc<str>]>,
+    /// `hints.forZones[].name`.
+    #[serde(default, skip_serializing_if = "<[_]>::is_empty")]
+    pub for_zones: Box<[Arc<str>]>,
+}
+
+impl Place {
+    /// Of which only the Node is known.
+    #[must_use]
+    pub fn on(node: impl Into<Arc<str>>) -> Self {
+        Self { node: Some(node.into()), ..Self::default() }
+    }
 }
 
 /// One entry of `endpoints`. Only its first address counts.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SliceEndpoint {
+pub struct Endpoint {
     /// `addresses[0]`, of the slice's family.
     pub address: IpAddr,
-    /// `nodeName`; of v1beta1 `topology["kubernetes.io/hostname"]` where `nodeName` is absent.
-    pub node: Option<Arc<str>>,
-    /// Labels that the slice itself carries: `zone` (as `topology.kubernetes.io/zone`), v1beta1
-    /// `topology`, v1 `deprecatedTopology`. They come before the Node's.
-    pub labels: BTreeMap<Arc<str>, Arc<str>>,
     /// `conditions.ready`; absent means true.
     pub ready: bool,
     /// `conditions.serving`; absent means true.
     pub serving: bool,
     /// `conditions.terminating`; absent means false.
     pub terminating: bool,
-    /// `hints.forNodes[].name`.
-    pub for_nodes: Vec<Arc<str>>,
-    /// `hints.forZones[].name`.
-    pub for_zones: Vec<Arc<str>>,
+    /// Node, labels and hints; `None` if the slice carries none of them.
+    pub place: Option<Arc<Place>>,
+}
+
+impl Endpoint {
+    /// A ready endpoint.
+    #[must_use]
+    pub fn new(address: IpAddr, place: Place) -> Self {
+        let place = (place != Place::default()).then(|| Arc::new(place));
+        Self { address, ready: true, serving: true, terminating: false, place }
+    }
+
+    /// `nodeName`.
+    #[must_use]
+    pub fn node(&self) -> Option<&Arc<str>> {
+        self.place.as_ref()?.node.as_ref()
+    }
+
+    /// The value of a label that the slice itself carries.
+    #[must_use]
+    pub fn label(&self, key: &str) -> Option<&Arc<str>> {
+        self.place.as_ref()?.labels.get(key)
+    }
+
+    /// `hints.forNodes`; empty if absent.
+    #[must_use]
+    pub fn for_nodes(&self) -> &[Arc<str>] {
+        self.place.as_ref().map_or(&[], |place| &place.for_nodes)
+    }
+
+    /// `hints.forZones`; empty if absent.
+    #[must_use]
+    pub fn for_zones(&self) -> &[Arc<str>] {
+        self.place.as_ref().map_or(&[], |place| &place.for_zones)
+    }
 }
 
 /// An EndpointSlice of the cluster. FQDN slices, and slices labelled for another proxy or as
 /// headless, become slices without endpoints.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Slice {
     /// Namespace and name.
     pub id: SliceId,
-    /// The Service of label `kubernetes.io/service-name`; `None` where the label is absent.
+    /// The Service of label `kubernetes.io/service-name`; `None` if the label is absent.
     pub service: Option<ServiceId>,
-    /// `ports`.
-    pub ports: Vec<SlicePort>,
+    /// `ports`. Ports without a number are left out.
+    pub ports: Vec<Port>,
     /// `endpoints`.
-    pub endpoints: Vec<SliceEndpoint>,
-    /// Annotation `endpoints.kubernetes.io/last-change-trigger-time`: when the pod or Service
-    /// changed that this slice follows. It travels with the slice and is not kept: nothing that
-    /// connections do depends on it.
+    pub endpoints: Vec<Endpoint>,
+    /// Annotation `endpoints.kubernetes.io/last-change-trigger-time`: when the Pod or Service
+    /// changed that this slice follows. Only latencies are measured from it; the state does not keep
+    /// it.
     pub triggered: Option<SystemTime>,
 }

@@ -4,11 +4,11 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use super::kept::{Endpoint, Endpoints, Shared};
+use super::kept::{Endpoints, Shared};
 use super::labels::Labels;
 use super::service::{Service, ServiceId};
-use super::slice::{Slice, SliceId};
-use super::{KnownNodes, LocalAddresses, Node, Update};
+use super::slice::{Endpoint, Slice, SliceId};
+use super::{Change, ClusterObject, KnownNodes, LocalAddresses, Node, Update};
 
 /// Services whose routes an update may have changed, those that are gone among them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -55,41 +55,29 @@ impl State {
     pub fn apply(&mut self, update: Update, this_node: &str) -> Changed {
         let mut changed = Changed::default();
         match update {
-            Update::Service(service) => self.put_service(service, &mut changed),
-            Update::ServiceGone(id) => self.drop_service(&id, &mut changed),
-            Update::Slice(slice) => self.put_slice(slice, &mut changed),
-            Update::SliceGone(id) => self.drop_slice(&id, &mut changed),
-            Update::Node(node) => self.put_node(node, this_node, &mut changed),
-            Update::NodeGone(name) => self.drop_node(&name, this_node, &mut changed),
-            Update::AllServices(all, unread) => {
-                let read = all.iter().map(|service| service.id.clone());
-                let there: HashSet<_> = read.chain(unread).collect();
-                for id in missing(self.services.keys(), &there) {
+            Update::Service(Change::Applied(service)) => self.put_service(service, &mut changed),
+            Update::Service(Change::Deleted(id)) => self.drop_service(&id, &mut changed),
+            Update::Service(Change::Listed(all, unread)) => {
+                for id in missing(self.services.keys(), &all, unread) {
                     self.drop_service(&id, &mut changed);
                 }
-                for service in all {
-                    self.put_service(service, &mut changed);
-                }
+                all.into_iter().for_each(|service| self.put_service(service, &mut changed));
             }
-            Update::AllSlices(all, unread) => {
-                let read = all.iter().map(|slice| slice.id.clone());
-                let there: HashSet<_> = read.chain(unread).collect();
-                for id in missing(self.slices.keys().map(|id| &**id), &there) {
+            Update::Slice(Change::Applied(slice)) => self.put_slice(slice, &mut changed),
+            Update::Slice(Change::Deleted(id)) => self.drop_slice(&id, &mut changed),
+            Update::Slice(Change::Listed(all, unread)) => {
+                for id in missing(self.slices.keys().map(|id| &**id), &all, unread) {
                     self.drop_slice(&id, &mut changed);
                 }
-                for slice in all {
-                    self.put_slice(slice, &mut changed);
-                }
+                all.into_iter().for_each(|slice| self.put_slice(slice, &mut changed));
             }
-            Update::AllNodes(all, unread) => {
-                let read = all.iter().map(|node| node.name.clone());
-                let there: HashSet<_> = read.chain(unread).collect();
-                for name in missing(self.nodes.keys(), &there) {
+            Update::Node(Change::Applied(node)) => self.put_node(node, this_node, &mut changed),
+            Update::Node(Change::Deleted(name)) => self.drop_node(&name, this_node, &mut changed),
+            Update::Node(Change::Listed(all, unread)) => {
+                for name in missing(self.nodes.keys(), &all, unread) {
                     self.drop_node(&name, this_node, &mut changed);
                 }
-                for node in all {
-                    self.put_node(node, this_node, &mut changed);
-                }
+                all.into_iter().for_each(|node| self.put_node(node, this_node, &mut changed));
             }
             Update::LocalAddresses(all) => self.put_local(all, &mut changed),
             Update::KnownNodes(known) => self.known_nodes = known,
@@ -216,7 +204,7 @@ impl State {
 
     fn put_node(&mut self, node: Node, this_node: &str, changed: &mut Changed) {
         let name = self.shared.text(node.name);
-        let labels = Labels::shared(node.labels, |text| self.shared.text(text));
+        let labels = self.shared.labels(&node.labels);
         if self.nodes.get(&name) == Some(&labels) {
             return;
         }
@@ -250,10 +238,15 @@ impl State {
     }
 }
 
-/// What of `known` is not `there`.
-fn missing<'a, T: Clone + Eq + std::hash::Hash + 'a>(
-    known: impl Iterator<Item = &'a T>,
-    there: &HashSet<T>,
-) -> Vec<T> {
-    known.filter(|one| !there.contains(*one)).cloned().collect()
+/// The known objects that a listing has neither in full nor by name.
+fn missing<'a, T: ClusterObject>(
+    known: impl Iterator<Item = &'a T::Id>,
+    all: &[T],
+    unread: Vec<T::Id>,
+) -> Vec<T::Id>
+where
+    T::Id: 'a,
+{
+    let there: HashSet<_> = all.iter().map(T::id).chain(&unread).collect();
+    known.filter(|id| !there.contains(id)).cloned().collect()
 }

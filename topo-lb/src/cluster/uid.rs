@@ -2,8 +2,11 @@
 
 use std::fmt;
 
+use serde::{Deserialize, Serialize};
+
 /// `metadata.uid`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(into = "String", try_from = "String")]
 pub struct Uid([u8; 16]);
 
 impl Uid {
@@ -16,6 +19,20 @@ impl Uid {
         }
         let uid = Self(u128::from_str_radix(&digits, 16).ok()?.to_be_bytes());
         (uid.to_string() == text).then_some(uid)
+    }
+}
+
+impl From<Uid> for String {
+    fn from(uid: Uid) -> Self {
+        uid.to_string()
+    }
+}
+
+impl TryFrom<String> for Uid {
+    type Error = &'static str;
+
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        Self::parse(&text).ok_or("not a UUID")
     }
 }
 

@@ -4,6 +4,7 @@ pub mod concern;
 pub mod counted;
 pub mod ledger;
 pub mod node;
+mod object;
 pub mod outbox;
 pub mod publish;
 pub mod rate;

@@ -2,13 +2,17 @@
 //! topo-lb's.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use k8s_openapi::api::core::v1::ObjectReference;
-use kube::runtime::events::{Event, EventType, Recorder, Reporter};
+use k8s_openapi::api::events::v1::Event;
+use kube::api::{Patch, PatchParams, PostParams};
+use kube::{Api, Client};
+use serde_json::json;
 use tokio::sync::watch;
 use tracing::{debug, warn};
 
+use super::object::{series, warning};
 use crate::metrics::{Figures, count};
 use crate::readiness::Readiness;
 use crate::source::kube::{KubeTarget, connect};
@@ -17,8 +21,10 @@ use crate::source::kube::{KubeTarget, connect};
 const REASON: &str = "ConnectionsOverridden";
 /// And its action: what the agent was doing.
 const ACTION: &str = "Attach";
-/// The API server takes notes of up to 1 KiB.
-const LONGEST_NOTE: usize = 1000;
+/// Where Events about Nodes are.
+const NAMESPACE: &str = "default";
+/// The same Event within this time is one more of a series.
+const SAME_SERIES: Duration = Duration::from_secs(360);
 /// Pause before an Event that was not taken is told again, and after one that was: programs that come
 /// and go are no storm of Events.
 const PAUSE: Duration = Duration::from_secs(30);
@@ -31,9 +37,9 @@ pub fn start(
     readiness: watch::Receiver<Readiness>,
     figures: Arc<Figures>,
 ) {
-    let mut recorder = None;
+    let mut recorder = Recorder { target, node, client: None, last: None };
     tokio::spawn(follow(readiness, figures, async move |sentence: &str| {
-        tell(&mut recorder, &target, &node, sentence).await
+        recorder.tell(sentence).await
     }));
 }
 
@@ -72,32 +78,63 @@ async fn next(readiness: &mut watch::Receiver<Readiness>) -> Option<String> {
     readiness.overridden.clone()
 }
 
-/// Tells one Event. The recorder stays: it makes a series of Events that come again.
-async fn tell(
-    recorder: &mut Option<Recorder>,
-    target: &KubeTarget,
-    node: &Arc<str>,
-    sentence: &str,
-) -> Result<(), String> {
-    let recorder = match recorder {
-        Some(recorder) => recorder,
-        None => {
-            let client = connect(target).await.map_err(|error| error.to_string())?.client();
-            let instance = Some(node.to_string());
-            let reporter = Reporter { controller: "topo-lb".to_owned(), instance };
-            recorder.insert(Recorder::new(client, reporter))
+/// Tells Events at one Node.
+struct Recorder {
+    target: KubeTarget,
+    node: Arc<str>,
+    client: Option<Client>,
+    last: Option<Last>,
+}
+
+/// The Event that was told last.
+struct Last {
+    name: String,
+    sentence: String,
+    when: SystemTime,
+    times: u32,
+}
+
+impl Recorder {
+    /// Tells one Event. The same sentence soon again counts as one more of the same Event.
+    async fn tell(&mut self, sentence: &str) -> Result<(), String> {
+        let client = match &self.client {
+            Some(client) => client.clone(),
+            None => {
+                let server = connect(&self.target).await.map_err(|error| error.to_string())?;
+                self.client.insert(server.client()).clone()
+            }
+        };
+        let api = Api::<Event>::namespaced(client, NAMESPACE);
+        let now = SystemTime::now();
+        let age = |last: &Last| now.duration_since(last.when).unwrap_or_default();
+        let last = self.last.take();
+        if let Some(mut last) =
+            last.filter(|last| last.sentence == sentence && age(last) < SAME_SERIES)
+        {
+            (last.times, last.when) = (last.times.saturating_add(1), now);
+            let patch = json!({"series": series(now, last.times)});
+            let params = PatchParams::default();
+            match api.patch(&last.name, &params, &Patch::Merge(&patch)).await {
+                // The server has forgotten the Event: it is told anew.
+                Err(kube::Error::Api(status)) if status.code == 404 => {}
+                result => {
+                    self.last = Some(last);
+                    return result.map(drop).map_err(|error| error.to_string());
+                }
+            }
         }
-    };
-    let mut note = sentence.to_owned();
-    note.truncate(note.floor_char_boundary(LONGEST_NOTE));
-    let event = Event {
-        type_: EventType::Warning,
-        reason: REASON.to_owned(),
-        note: Some(note),
-        action: ACTION.to_owned(),
-        secondary: None,
-    };
-    recorder.publish(&event, &reference(node)).await.map_err(|error| error.to_string())
+        let since = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let name = format!("{}.topo-lb-{:x}", self.node, since.as_micros());
+        let event = Event {
+            reason: Some(REASON.to_owned()),
+            action: Some(ACTION.to_owned()),
+            ..warning(&self.node, &name, reference(&self.node), sentence, now)
+        };
+        let created = api.create(&PostParams::default(), &event).await;
+        created.map_err(|error| error.to_string())?;
+        self.last = Some(Last { name, sentence: sentence.to_owned(), when: now, times: 1 });
+        Ok(())
+    }
 }
 
 /// The Node as the kubelet's Events refer to it, with its name for a UID: `kubectl describe node` finds
@@ -107,8 +144,8 @@ fn reference(node: &Arc<str>) -> ObjectReference {
         api_version: Some("v1".to_owned()),
         kind: Some("Node".to_owned()),
         name: Some(node.to_string()),
-        // Without one the recorder chooses kube-system, which Kubernetes 1.20 does not take.
-        namespace: Some("default".to_owned()),
+        // The API server takes Events about objects without a namespace only here.
+        namespace: Some(NAMESPACE.to_owned()),
         uid: Some(node.to_string()),
         ..ObjectReference::default()
     }

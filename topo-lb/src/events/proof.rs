@@ -1,6 +1,6 @@
 //! A model of a large cluster: how many Events its agents write together.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -9,8 +9,7 @@ use super::outbox::Outbox;
 use super::written::{Request, SUBJECTS, Written};
 use crate::cluster::service::PolicySources;
 use crate::cluster::{
-    Node, Protocol, Service, ServiceId, ServicePort, Slice, SliceEndpoint, SliceId, SlicePort,
-    Update,
+    Change, Endpoint, Node, Place, Port, Protocol, Service, ServiceId, Slice, SliceId, Update,
 };
 use crate::plan::{Capacity, Installed};
 use crate::reconcile::Reconciler;
@@ -30,7 +29,7 @@ fn name(node: usize) -> Arc<str> {
 }
 
 fn node(number: usize, pool: usize) -> Node {
-    let labels = BTreeMap::from([(POOL.into(), format!("pool-{pool}").into())]);
+    let labels = [(POOL.into(), format!("pool-{pool}").into())].into();
     Node { name: name(number), labels }
 }
 
@@ -40,14 +39,10 @@ fn service(number: usize) -> Service {
     let keys = PolicySources { topology_keys: Some(POOL.into()), ..PolicySources::default() };
     Service {
         id: id(number),
-        uid: None,
         cluster_ips: vec![[10, 96, 0, host].into()],
-        ports: vec![ServicePort { name: "http".into(), port: 80, protocol: Protocol::Tcp }],
+        ports: vec![Port { name: "http".into(), port: 80, protocol: Protocol::Tcp }],
         policy: keys.into(),
-        internal_local: false,
-        external_local: false,
-        affinity_seconds: None,
-        skipped: None,
+        ..Service::default()
     }
 }
 
@@ -58,20 +53,16 @@ fn pools(service: usize) -> [usize; 3] {
 
 fn slice(service: usize, pools: &[usize]) -> Slice {
     let ServiceId { namespace, name: own } = id(service);
-    let endpoint = |&pool: &usize| SliceEndpoint {
-        address: [10, 1, service as u8, pool as u8].into(),
-        node: Some(name(pool)),
-        labels: [].into(),
-        ready: true,
-        serving: true,
-        terminating: false,
-        for_nodes: Vec::new(),
-        for_zones: Vec::new(),
+    let endpoint = |&pool: &usize| {
+        Endpoint::new(
+            [10, 1, service as u8, pool as u8].into(),
+            Place { node: Some(name(pool)), ..Place::default() },
+        )
     };
     Slice {
         id: SliceId { namespace, name: own },
         service: Some(id(service)),
-        ports: vec![SlicePort { name: "http".into(), port: 8080, protocol: Protocol::Tcp }],
+        ports: vec![Port { name: "http".into(), port: 8080, protocol: Protocol::Tcp }],
         endpoints: pools.iter().map(endpoint).collect(),
         triggered: None,
     }
@@ -136,10 +127,10 @@ impl Model {
             agent.outbox = Outbox::new(self.now);
             agent.written = Written::default();
             for update in [
-                Update::AllNodes(nodes.clone(), Vec::new()),
-                Update::Node(node(number, number % POOLS)),
-                Update::AllSlices(slices.clone(), Vec::new()),
-                Update::AllServices(services.clone(), Vec::new()),
+                Update::Node(Change::Listed(nodes.clone(), Vec::new())),
+                Update::Node(Change::Applied(node(number, number % POOLS))),
+                Update::Slice(Change::Listed(slices.clone(), Vec::new())),
+                Update::Service(Change::Listed(services.clone(), Vec::new())),
             ] {
                 agent.reconciler.observe(update);
             }
@@ -204,7 +195,7 @@ fn a_rollout_over_closed_loops_is_quiet() {
     model.start();
     let (restarts, _) = model.take_events();
     // From a pool with six Services into one with six others.
-    model.observe(&Update::Node(node(499, 3)));
+    model.observe(&Update::Node(Change::Applied(node(499, 3))));
     let (relabelled, _) = model.take_events();
     assert!(first + restarts + relabelled < 100, "{first} + {restarts} + {relabelled} Events");
     assert!((1..=6).contains(&relabelled), "{relabelled}");
@@ -216,7 +207,7 @@ fn a_pool_that_loses_its_last_endpoint_is_one_event_at_once() {
     model.start();
     model.take_events();
     let [first, second, _] = pools(7);
-    model.observe(&Update::Slice(slice(7, &[first, second])));
+    model.observe(&Update::Slice(Change::Applied(slice(7, &[first, second]))));
     assert_eq!(model.take_events(), (1, NODES / POOLS), "each node of the pool asks once");
     // The agents are replaced while nothing changes.
     model.start_with(|number| if number == 7 { vec![first, second] } else { pools(number).into() });
@@ -240,7 +231,7 @@ fn nodes_that_all_lose_their_endpoints_at_once_are_few_events() {
     model.start_with(|number| if number == 7 { everywhere.clone() } else { Vec::new() });
     model.take_events();
     // On a node that is in no pool.
-    model.observe(&Update::Slice(slice(7, &[2 * NODES])));
+    model.observe(&Update::Slice(Change::Applied(slice(7, &[2 * NODES]))));
     let (events, requests) = model.take_events();
     assert!((10..=SUBJECTS as usize).contains(&events), "{events} Events");
     assert_eq!(requests, NODES, "each node asks once");

@@ -5,9 +5,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant, SystemTime};
 
 use k8s_openapi::api::core::v1::ObjectReference;
-use k8s_openapi::api::events::v1::{Event, EventSeries};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
-use k8s_openapi::jiff::Timestamp;
+use k8s_openapi::api::events::v1::Event;
 use kube::api::{Patch, PatchParams, PostParams};
 use kube::{Api, Client};
 use serde_json::json;
@@ -15,6 +13,7 @@ use tokio::sync::mpsc;
 use tracing::{debug, warn};
 
 use super::concern::News;
+use super::object::{series, warning};
 use super::outbox::{Message, Outbox};
 use super::written::{Request, Written};
 use crate::metrics::{Figures, count};
@@ -22,15 +21,11 @@ use crate::source::kube::{KubeTarget, connect};
 
 /// Batches of news that may wait to be sorted in, which takes no time.
 const BATCHES: usize = 64;
-/// The API server takes notes of up to 1 KiB.
-const LONGEST_NOTE: usize = 1024;
 /// An API server that does not answer within this is asked again later.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Pause after an API server that is away or overloaded; doubles up to [`LONGEST_PAUSE`].
 const FIRST_PAUSE: Duration = Duration::from_secs(2);
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
-/// Who reports.
-const CONTROLLER: &str = "topo-lb";
 
 /// Takes news, and never waits.
 #[derive(Clone, Debug)]
@@ -233,7 +228,7 @@ async fn ask(
                 result.map_or_else(|error| read(&error, "create"), |_| Ok(Answer::Done))
             }
             Request::Count(name, times) => {
-                let patch = json!({"series": series(message, *times)});
+                let patch = json!({"series": series(message.when, *times)});
                 let params = PatchParams::default();
                 let result = api.patch(name, &params, &Patch::Merge(&patch)).await;
                 result.map_or_else(|error| read(&error, "patch"), |_| Ok(Answer::Done))
@@ -275,62 +270,19 @@ fn read(error: &kube::Error, verb: &str) -> Result<Answer, Failure> {
 
 fn event(node: &str, message: &Message, name: &str, times: u32) -> Event {
     let Message { news, when, .. } = message;
-    let namespace = Some(news.service.namespace.to_string());
+    let regarding = ObjectReference {
+        api_version: Some("v1".to_owned()),
+        kind: Some("Service".to_owned()),
+        namespace: Some(news.service.namespace.to_string()),
+        name: Some(news.service.name.to_string()),
+        // `kubectl describe` finds Events by it.
+        uid: news.uid.map(|uid| uid.to_string()),
+        ..ObjectReference::default()
+    };
     Event {
-        metadata: ObjectMeta {
-            name: Some(name.to_owned()),
-            namespace: namespace.clone(),
-            ..ObjectMeta::default()
-        },
-        type_: Some("Warning".to_owned()),
         reason: Some(news.topic.reason().to_owned()),
         action: Some(news.topic.action().to_owned()),
-        note: Some(note(&news.note)),
-        event_time: Some(micro(*when)),
-        series: (times > 1).then(|| series(message, times)),
-        regarding: Some(ObjectReference {
-            api_version: Some("v1".to_owned()),
-            kind: Some("Service".to_owned()),
-            namespace,
-            name: Some(news.service.name.to_string()),
-            // `kubectl describe` finds Events by it.
-            uid: news.uid.map(|uid| uid.to_string()),
-            ..ObjectReference::default()
-        }),
-        reporting_controller: Some(CONTROLLER.to_owned()),
-        reporting_instance: Some(node.to_owned()),
-        ..Event::default()
-    }
-}
-
-fn series(message: &Message, times: u32) -> EventSeries {
-    let count = i32::try_from(times).unwrap_or(i32::MAX);
-    EventSeries { count, last_observed_time: micro(message.when) }
-}
-
-fn micro(when: SystemTime) -> MicroTime {
-    MicroTime(Timestamp::try_from(when).unwrap_or(Timestamp::UNIX_EPOCH))
-}
-
-fn note(text: &str) -> String {
-    let mut note = text.to_owned();
-    if note.len() > LONGEST_NOTE {
-        let end = (0..=LONGEST_NOTE - '…'.len_utf8()).rev().find(|end| note.is_char_boundary(*end));
-        note.truncate(end.unwrap_or_default());
-        note.push('…');
-    }
-    note
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_long_note_is_cut_where_a_character_ends() {
-        let cut = note(&"ü".repeat(1000));
-        assert!(cut.len() <= LONGEST_NOTE, "{} bytes", cut.len());
-        assert!(cut.starts_with('ü') && cut.ends_with("ü…"), "{cut}");
-        assert_eq!(note("short"), "short");
+        series: (times > 1).then(|| series(*when, times)),
+        ..warning(node, name, regarding, &news.note, *when)
     }
 }

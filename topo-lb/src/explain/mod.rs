@@ -182,7 +182,7 @@ fn contest(
     service: &Service,
 ) -> String {
     let mut text = String::new();
-    let Some(&cluster::ServicePort { port, protocol, .. }) = service.ports.get(place) else {
+    let Some(&cluster::Port { port, protocol, .. }) = service.ports.get(place) else {
         return text;
     };
     for &address in &service.cluster_ips {
@@ -246,7 +246,7 @@ fn undecided(port: ServicePort, label: &str) -> ServicePort {
     }
 }
 
-fn port(port: &cluster::ServicePort) -> Port {
+fn port(port: &cluster::Port) -> Port {
     Port { name: port.name.to_string(), port: port.port, protocol: port.protocol.name() }
 }
 

@@ -45,31 +45,12 @@ mod tests {
     use super::*;
     use crate::cluster::State;
     use crate::plan::Shortage;
-    use crate::source::file;
+    use crate::source::file::example::{CLUSTER, updates};
     use crate::topology::Scope;
-
-    const CLUSTER: &str = "\
-apiVersion: v1
-kind: Node
-metadata: {name: here, labels: {rack: '1'}}
----
-apiVersion: v1
-kind: Service
-metadata: {name: a, annotations: {topo-lb.io/topology-keys: rack}}
-spec: {clusterIP: 10.96.0.1, ports: [{port: 80}]}
----
-apiVersion: discovery.k8s.io/v1
-kind: EndpointSlice
-metadata: {name: a-1, labels: {kubernetes.io/service-name: a}}
-addressType: IPv4
-ports: [{name: '', port: 80}]
-endpoints: [{addresses: [10.1.1.1], nodeName: here}]
-";
 
     fn state(cluster: &str) -> State {
         let mut state = State::default();
-        let listing = file::parse("a.yaml".as_ref(), cluster.as_bytes()).unwrap();
-        for update in listing.updates {
+        for update in updates(cluster) {
             let _ = state.apply(update, "here");
         }
         state
@@ -87,13 +68,14 @@ endpoints: [{addresses: [10.1.1.1], nodeName: here}]
 
     #[test]
     fn a_service_without_room_is_explained_by_what_its_connections_do() {
+        let served = CLUSTER.replace("nodeName: there", "nodeName: here");
         for (meanwhile, verdict, selected, sentence) in [
             (Meanwhile::KubeProxy, "bypass", false, "the Service is left to kube-proxy, whole"),
             (Meanwhile::Refused, "refuse", false, "is refused, as its policy is strict"),
             (Meanwhile::Narrowed, "route", true, "uses at most 8 of its endpoints"),
             (Meanwhile::LastGood, "route", true, "keeps its last endpoints"),
         ] {
-            let (got, reason, is_selected) = explained(CLUSTER, meanwhile);
+            let (got, reason, is_selected) = explained(&served, meanwhile);
             assert_eq!((got, is_selected), (verdict, selected), "{meanwhile:?}: {reason}");
             assert!(reason.contains(sentence), "{reason}");
             assert!(reason.contains("a larger --max-endpoints; with room: route: "), "{reason}");
@@ -102,11 +84,10 @@ endpoints: [{addresses: [10.1.1.1], nodeName: here}]
 
     #[test]
     fn what_the_policy_refuses_is_refused_by_the_policy() {
-        let elsewhere = CLUSTER.replace("nodeName: here", "nodeName: there");
-        let (verdict, reason, _) = explained(&elsewhere, Meanwhile::Refused);
+        let (verdict, reason, _) = explained(CLUSTER, Meanwhile::Refused);
         assert_eq!(verdict, "refuse");
         assert!(!reason.contains("the maps are full"), "{reason}");
-        let (verdict, reason, _) = explained(&elsewhere, Meanwhile::KubeProxy);
+        let (verdict, reason, _) = explained(CLUSTER, Meanwhile::KubeProxy);
         assert_eq!(verdict, "bypass");
         assert!(reason.contains("with room: refuse: "), "{reason}");
     }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::sites;
 use super::{Finding, Rule, Severity};
-use crate::cluster::{Family, ServiceId, ServicePort, State};
+use crate::cluster::{Family, Port, ServiceId, State};
 use crate::explain::shown;
 use crate::topology::cause::Cause;
 use crate::topology::decision::{Choice, Status};
@@ -290,7 +290,7 @@ fn refused(choice: &Choice<'_>, endpoint: &str) -> Option<String> {
 }
 
 /// By name, else by number.
-pub(super) fn port(port: &ServicePort) -> String {
+pub(super) fn port(port: &Port) -> String {
     match &*port.name {
         "" => port.port.to_string(),
         name => name.to_owned(),

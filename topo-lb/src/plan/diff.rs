@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::desired::Desired;
 use super::draft::{Draft, Value};
+use super::indexes::service_of;
 use super::installed::Installed;
 use super::ration::{self, Ration};
 use super::step::Plan;
@@ -35,11 +36,4 @@ pub fn orphans(desired: &Desired, installed: &Installed) -> BTreeSet<ServiceId> 
         .filter_map(|(_, name)| service_of(name))
         .filter(|id| desired.targets(id).is_empty())
         .collect()
-}
-
-/// The Service of a Service port's name, `namespace/name:port`.
-pub(super) fn service_of(name: &str) -> Option<ServiceId> {
-    let (namespace, rest) = name.split_once('/')?;
-    let (name, _) = rest.split_once(':')?;
-    Some(ServiceId { namespace: namespace.into(), name: name.into() })
 }

@@ -7,6 +7,7 @@ use proptest::prelude::*;
 use topo_lb_common::backend::Locality;
 
 use super::capacity::Shortage;
+use super::indexes::service_of;
 use super::installed::Placed;
 use super::share::{self, Pool, Rank, Ranks, Room};
 use super::{Capacity, Desired, Installed, Lack, Meanwhile, Ration, WhenFull, diff};
@@ -35,6 +36,17 @@ struct Wish {
     udp: bool,
     strict: bool,
 }
+
+/// One port and one endpoint.
+const ONE: Wish = Wish {
+    tenant: 0,
+    service: 0,
+    ports: 1,
+    endpoints: 1,
+    generation: 0,
+    udp: false,
+    strict: false,
+};
 
 impl Wish {
     fn id(&self) -> ServiceId {
@@ -138,7 +150,7 @@ impl World {
         let serving = self.installed.placed().filter(|(_, placed)| placed.entry.count > 0);
         let whose = |(frontend, placed): (&Frontend, &Placed)| {
             let name = self.installed.indexes().name(placed.entry.index)?;
-            Some((*frontend, diff::service_of(name)?))
+            Some((*frontend, service_of(name)?))
         };
         serving.filter_map(whose).collect()
     }
@@ -172,17 +184,8 @@ fn lacks(meanwhile: Meanwhile) -> impl Fn(&Lack) -> bool {
 #[test]
 fn a_tenant_that_fills_the_maps_leaves_others_their_shares() {
     let mut world = World::new(SMALL, WhenFull::Leave);
-    let crowd: Vec<Wish> = (0..8)
-        .map(|service| Wish {
-            tenant: 0,
-            service,
-            ports: 2,
-            endpoints: 9,
-            generation: 0,
-            udp: true,
-            strict: false,
-        })
-        .collect();
+    let crowd: Vec<Wish> =
+        (0..8).map(|service| Wish { service, ports: 2, endpoints: 9, udp: true, ..ONE }).collect();
     world.meet(&crowd);
     assert!(!world.left_out.is_empty(), "they fit: this shows nothing");
     let few: Vec<Wish> =
@@ -198,15 +201,7 @@ fn a_tenant_that_fills_the_maps_leaves_others_their_shares() {
 fn a_service_that_is_refused_is_not_displaced_by_a_new_one_of_its_namespace() {
     let capacity = Capacity { services: 2, slots: 0, members: 0, flows: 0, connections: 0 };
     let mut world = World::new(capacity, WhenFull::Leave);
-    let refused = |service| Wish {
-        tenant: 0,
-        service,
-        ports: 1,
-        endpoints: 0,
-        generation: 0,
-        udp: false,
-        strict: true,
-    };
+    let refused = |service| Wish { service, endpoints: 0, strict: true, ..ONE };
     world.meet(&[refused(1), refused(2)]);
     assert_eq!(world.left_out, BTreeMap::new());
     let new = Wish { endpoints: 1, strict: false, ..refused(0) };
@@ -219,12 +214,12 @@ fn members_that_nobody_lists_any_more_make_room_for_those_that_come() {
     let mut world = World::new(SMALL, WhenFull::Leave);
     let small = |generation| Wish {
         tenant: 3,
-        service: 0,
         ports: 2,
         endpoints: 2,
         generation,
         udp: true,
         strict: true,
+        ..ONE
     };
     let large = Wish { tenant: 1, service: 5, endpoints: 38, strict: false, ..small(0) };
     world.meet(&[large, small(0)]);
@@ -240,15 +235,7 @@ fn a_strict_service_without_room_is_refused_where_that_is_asked_for() {
         [(WhenFull::Leave, Meanwhile::KubeProxy), (WhenFull::RefuseStrict, Meanwhile::Refused)]
     {
         let mut world = World::new(SMALL, when_full);
-        let large = Wish {
-            tenant: 0,
-            service: 0,
-            ports: 1,
-            endpoints: 200,
-            generation: 0,
-            udp: false,
-            strict: true,
-        };
+        let large = Wish { endpoints: 200, strict: true, ..ONE };
         let soft = Wish { service: 1, strict: false, ..large };
         world.meet(&[large, soft]);
         assert!(lacks(wanted)(&world.left_out[&large.id()]), "{:?}", world.left_out);
@@ -259,15 +246,7 @@ fn a_strict_service_without_room_is_refused_where_that_is_asked_for() {
 #[test]
 fn a_refusal_takes_the_frontend_of_a_soft_service_over_its_share() {
     let mut world = World::new(Capacity { services: 4, ..SMALL }, WhenFull::RefuseStrict);
-    let one = Wish {
-        tenant: 0,
-        service: 6,
-        ports: 1,
-        endpoints: 1,
-        generation: 0,
-        udp: false,
-        strict: false,
-    };
+    let one = Wish { service: 6, ..ONE };
     let two = Wish { service: 7, ports: 2, ..one };
     world.meet(&[one, two, Wish { tenant: 3, ..one }]);
     assert_eq!(world.left_out, BTreeMap::new());
@@ -281,15 +260,7 @@ fn a_refusal_takes_the_frontend_of_a_soft_service_over_its_share() {
 
 #[test]
 fn strict_services_get_frontends_before_other_services_of_their_namespace() {
-    let one = |service, strict| Wish {
-        tenant: 0,
-        service,
-        ports: 1,
-        endpoints: 1,
-        generation: 0,
-        udp: false,
-        strict,
-    };
+    let one = |service, strict| Wish { service, strict, ..ONE };
     for count in [6, 8] {
         let mut world = World::new(Capacity { services: 8, ..SMALL }, WhenFull::RefuseStrict);
         world.meet(&(0..10).map(|service| one(service, false)).collect::<Vec<_>>());
@@ -304,15 +275,7 @@ fn strict_services_get_frontends_before_other_services_of_their_namespace() {
 
 #[test]
 fn strict_services_with_too_many_endpoints_are_refused_before_others_get_frontends() {
-    let one = |service| Wish {
-        tenant: 0,
-        service,
-        ports: 1,
-        endpoints: 1,
-        generation: 0,
-        udp: false,
-        strict: false,
-    };
+    let one = |service| Wish { service, ..ONE };
     let mut world = World::new(Capacity { services: 8, ..SMALL }, WhenFull::RefuseStrict);
     world.meet(&(0..10).map(one).collect::<Vec<_>>());
     let large = |service| Wish { endpoints: 200, strict: true, ..one(service) };
@@ -324,15 +287,7 @@ fn strict_services_with_too_many_endpoints_are_refused_before_others_get_fronten
 
 #[test]
 fn a_namespace_full_of_strict_services_leaves_others_the_frontends_for_their_refusals() {
-    let one = |tenant, service| Wish {
-        tenant,
-        service,
-        ports: 1,
-        endpoints: 1,
-        generation: 0,
-        udp: false,
-        strict: true,
-    };
+    let one = |tenant, service| Wish { tenant, service, strict: true, ..ONE };
     let mut world = World::new(Capacity { services: 8, ..SMALL }, WhenFull::RefuseStrict);
     world.meet(&(0..20).map(|service| one(0, service)).collect::<Vec<_>>());
     world.meet(&[Wish { endpoints: 200, ..one(3, 0) }]);
@@ -341,15 +296,7 @@ fn a_namespace_full_of_strict_services_leaves_others_the_frontends_for_their_ref
 
 #[test]
 fn a_new_port_of_a_strict_service_takes_the_frontend_of_another_service() {
-    let one = |service, strict| Wish {
-        tenant: 0,
-        service,
-        ports: 1,
-        endpoints: 1,
-        generation: 0,
-        udp: false,
-        strict,
-    };
+    let one = |service, strict| Wish { service, strict, ..ONE };
     let mut world = World::new(Capacity { services: 8, ..SMALL }, WhenFull::RefuseStrict);
     world.meet(&(0..8).map(|service| one(service, service < 2)).collect::<Vec<_>>());
     assert_eq!(world.left_out, BTreeMap::new());
@@ -362,15 +309,7 @@ fn a_new_port_of_a_strict_service_takes_the_frontend_of_another_service() {
 #[test]
 fn a_new_port_that_finds_no_room_leaves_the_others_as_they_were() {
     let mut world = World::new(Capacity { services: 4, ..SMALL }, WhenFull::Leave);
-    let one = Wish {
-        tenant: 0,
-        service: 6,
-        ports: 2,
-        endpoints: 1,
-        generation: 0,
-        udp: false,
-        strict: false,
-    };
+    let one = Wish { service: 6, ports: 2, ..ONE };
     world.meet(&[one, Wish { service: 7, ..one }]);
     let before: Vec<_> = world.installed.placed().map(|(frontend, _)| *frontend).collect();
     // By name, the other one comes before it: all of the share but two is that one's.
@@ -385,15 +324,7 @@ fn a_new_port_that_finds_no_room_leaves_the_others_as_they_were() {
 fn new_members_that_find_no_room_leave_those_that_serve() {
     let capacity = Capacity { members: 10, ..SMALL };
     let mut world = World::new(capacity, WhenFull::Leave);
-    let one = Wish {
-        tenant: 0,
-        service: 0,
-        ports: 1,
-        endpoints: 8,
-        generation: 0,
-        udp: true,
-        strict: true,
-    };
+    let one = Wish { endpoints: 8, udp: true, strict: true, ..ONE };
     world.meet(&[one]);
     // For all of the new ones there is room when the old ones are gone.
     world.meet(&[Wish { generation: 1, ..one }]);
@@ -408,15 +339,7 @@ fn new_members_that_find_no_room_leave_those_that_serve() {
 fn new_endpoints_that_find_no_slots_are_used_as_far_as_they_fit_inline() {
     let capacity = Capacity { slots: 30, ..SMALL };
     let mut world = World::new(capacity, WhenFull::Leave);
-    let one = Wish {
-        tenant: 0,
-        service: 0,
-        ports: 1,
-        endpoints: 20,
-        generation: 0,
-        udp: false,
-        strict: true,
-    };
+    let one = Wish { endpoints: 20, strict: true, ..ONE };
     world.meet(&[one]);
     // Its old endpoints hold twenty of the thirty slots; what they leave is enough, once they are gone.
     world.meet(&[Wish { generation: 1, ..one }]);
@@ -487,9 +410,7 @@ proptest! {
         endpoints in 1u8..8,
     ) {
         let mut world = World::new(SMALL, WhenFull::Leave);
-        let small = |generation| Wish {
-            tenant: 3, service: 0, ports: 2, endpoints, generation, udp: true, strict: true,
-        };
+        let small = |generation| Wish { tenant: 3, ports: 2, endpoints, generation, udp: true, strict: true, ..ONE };
         for (number, mut batch) in batches.into_iter().enumerate() {
             batch.retain(|wish| wish.tenant != 3);
             batch.push(small((number % 3) as u8));
@@ -506,9 +427,7 @@ proptest! {
         endpoints in 9u8..=17,
     ) {
         let mut world = World::new(SMALL, WhenFull::Leave);
-        let small = |generation| Wish {
-            tenant: 3, service: 0, ports: 1, endpoints, generation, udp: false, strict: true,
-        };
+        let small = |generation| Wish { tenant: 3, endpoints, generation, strict: true, ..ONE };
         for (number, mut batch) in batches.into_iter().enumerate() {
             batch.retain(|wish| wish.tenant != 3);
             batch.push(small((number % 3) as u8));
@@ -569,9 +488,7 @@ proptest! {
         for mut batch in batches {
             batch.iter_mut().filter(|wish| wish.tenant == 3).for_each(|wish| wish.strict = false);
             batch.retain(|wish| wish.tenant != 3 || wish.service != 7);
-            batch.push(Wish {
-                tenant: 3, service: 7, ports: 3, endpoints, generation: 0, udp: false, strict: true,
-            });
+            batch.push(Wish { tenant: 3, service: 7, ports: 3, endpoints, strict: true, ..ONE });
             let ranks = world.meet(&batch);
             let inside_waits = world.left_out.keys().any(|id| is_within(&ranks, id));
             prop_assert!(inside_waits || !world.leaks(&id(3, 7)), "{:?}", world.left_out);

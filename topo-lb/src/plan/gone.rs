@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use super::diff::service_of;
+use super::indexes::service_of;
 use super::installed::Installed;
 use super::step::{Plan, Step};
 use crate::cluster::{Family, Frontend, ServiceId};
@@ -69,7 +69,7 @@ mod tests {
     use super::*;
     use crate::cluster::service::PolicySources;
     use crate::cluster::{
-        Protocol, Service, ServicePort, Slice, SliceEndpoint, SliceId, SlicePort, Update,
+        Change, Endpoint, Place, Port, Protocol, Service, Slice, SliceId, Update,
     };
     use crate::plan::Capacity;
     use crate::reconcile::Reconciler;
@@ -91,33 +91,25 @@ mod tests {
         let keys = letter.is_ascii_uppercase().then(|| "kubernetes.io/hostname".into());
         Service {
             id: id(name),
-            uid: None,
             cluster_ips: vec![[10, 96, 0, letter].into()],
-            ports: vec![ServicePort { name: "dns".into(), port: 53, protocol: Protocol::Udp }],
+            ports: vec![Port { name: "dns".into(), port: 53, protocol: Protocol::Udp }],
             policy: PolicySources { topology_keys: keys, ..PolicySources::default() }.into(),
-            internal_local: false,
-            external_local: false,
-            affinity_seconds: None,
-            skipped: None,
+            ..Service::default()
         }
     }
 
     /// Of endpoints 10.244.0.<host>; those below 10 are on this node.
     fn slice(name: &str, endpoints: &[(u8, bool)]) -> Slice {
-        let endpoint = |&(host, serving): &(u8, bool)| SliceEndpoint {
-            address: [10, 244, 0, host].into(),
-            node: Some(if host < 10 { "here" } else { "there" }.into()),
-            labels: [].into(),
+        let place = |host| if host < 10 { "here" } else { "there" };
+        let endpoint = |&(host, serving): &(u8, bool)| Endpoint {
             ready: serving,
             serving,
-            terminating: false,
-            for_nodes: Vec::new(),
-            for_zones: Vec::new(),
+            ..Endpoint::new([10, 244, 0, host].into(), Place::on(place(host)))
         };
         Slice {
             id: SliceId { namespace: "default".into(), name: name.into() },
             service: Some(id(name)),
-            ports: vec![SlicePort { name: "dns".into(), port: 5353, protocol: Protocol::Udp }],
+            ports: vec![Port { name: "dns".into(), port: 5353, protocol: Protocol::Udp }],
             endpoints: endpoints.iter().map(endpoint).collect(),
             triggered: None,
         }
@@ -133,10 +125,10 @@ mod tests {
         fn new(scope: Scope, capacity: Capacity) -> Self {
             let mut reconciler = Reconciler::new("here".into(), scope, false);
             let labels = [("kubernetes.io/hostname", "here")];
-            reconciler.observe(Update::Node(crate::cluster::Node {
+            reconciler.observe(Update::Node(Change::Applied(crate::cluster::Node {
                 name: "here".into(),
                 labels: labels.map(|(key, value)| (key.into(), value.into())).into(),
-            }));
+            })));
             Self { reconciler, installed: Installed::new(capacity) }
         }
 
@@ -144,8 +136,8 @@ mod tests {
         fn turn_into(&mut self, world: &World) -> Vec<String> {
             let services = world.iter().map(|(name, _)| service(name)).collect();
             let slices = world.iter().map(|(name, endpoints)| slice(name, endpoints)).collect();
-            self.reconciler.observe(Update::AllSlices(slices, Vec::new()));
-            self.reconciler.observe(Update::AllServices(services, Vec::new()));
+            self.reconciler.observe(Update::Slice(Change::Listed(slices, Vec::new())));
+            self.reconciler.observe(Update::Service(Change::Listed(services, Vec::new())));
             let mut all = Vec::new();
             while !self.reconciler.settled() {
                 let plan = self.reconciler.plan(&self.installed);
@@ -232,7 +224,7 @@ mod tests {
         agent.turn_into(&vec![("A", vec![(1, true)])]);
         let mut plain = service("A");
         plain.policy = Arc::default();
-        agent.reconciler.observe(Update::Service(plain));
+        agent.reconciler.observe(Update::Service(Change::Applied(plain)));
         let plan = agent.reconciler.plan(&agent.installed);
         assert!(plan.steps.iter().any(|step| matches!(step, Step::RemoveMember { .. })));
         assert_eq!(agent.reconciler.gone(&plan, &agent.installed), []);
@@ -245,8 +237,8 @@ mod tests {
         let (mut renamed, mut endpoints) = (service("a"), slice("a", &[(1, true)]));
         renamed.ports[0].name = "domain".into();
         endpoints.ports[0].name = "domain".into();
-        agent.reconciler.observe(Update::Service(renamed));
-        agent.reconciler.observe(Update::Slice(endpoints));
+        agent.reconciler.observe(Update::Service(Change::Applied(renamed)));
+        agent.reconciler.observe(Update::Slice(Change::Applied(endpoints)));
         let plan = agent.reconciler.plan(&agent.installed);
         assert_eq!(agent.reconciler.gone(&plan, &agent.installed), []);
     }

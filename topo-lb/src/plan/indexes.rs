@@ -93,6 +93,13 @@ impl Indexes {
     }
 }
 
+/// The Service of a Service port's name, `namespace/name:port`.
+pub(super) fn service_of(name: &str) -> Option<ServiceId> {
+    let (namespace, rest) = name.split_once('/')?;
+    let (name, _) = rest.split_once(':')?;
+    Some(ServiceId { namespace: namespace.into(), name: name.into() })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

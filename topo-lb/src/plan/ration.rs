@@ -13,8 +13,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::capacity::{Lack, Meanwhile, Shortage, WhenFull};
 use super::desired::Desired;
-use super::diff::service_of;
 use super::draft::{Draft, Value};
+use super::indexes::service_of;
 use super::installed::Installed;
 use super::share::{self, Pool, Rank, Ranks, Room};
 use super::step::Plan;

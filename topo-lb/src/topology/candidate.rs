@@ -2,8 +2,8 @@
 
 use std::net::SocketAddr;
 
-use crate::cluster::kept::Endpoint;
-use crate::cluster::{Family, Service, ServicePort, State};
+use crate::cluster::Endpoint;
+use crate::cluster::{Family, Port, Service, State};
 
 use super::label::Site;
 
@@ -49,7 +49,7 @@ impl Candidate<'_> {
 pub(super) fn of<'a>(
     state: &'a State,
     service: &Service,
-    port: &ServicePort,
+    port: &Port,
     family: Family,
 ) -> Vec<Candidate<'a>> {
     let mut candidates = Vec::new();

@@ -1,6 +1,6 @@
 //! Why a decision is what it is.
 
-use crate::cluster::{Service, ServicePort, State};
+use crate::cluster::{Port, Service, State};
 
 use super::hints::Off;
 
@@ -61,7 +61,7 @@ pub enum Lack {
 }
 
 impl Lack {
-    pub(super) fn of(state: &State, service: &Service, port: &ServicePort) -> Self {
+    pub(super) fn of(state: &State, service: &Service, port: &Port) -> Self {
         let found = state.slices(&service.id).map(|(_, slice)| {
             if slice.endpoints.is_empty() {
                 Self::Endpoints

@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::net::IpAddr;
 
-use crate::cluster::{Frontend, ServiceId, ServicePort, State};
+use crate::cluster::{Frontend, Port, ServiceId, State};
 
 use super::{Scope, has_frontends, policy};
 
@@ -23,7 +23,7 @@ pub fn contested(state: &State, scope: Scope) -> HashMap<Frontend, Vec<Claimant<
             continue;
         }
         for (place, port) in service.ports.iter().enumerate() {
-            let ServicePort { port, protocol, .. } = *port;
+            let Port { port, protocol, .. } = *port;
             let ours = |&&address: &&IpAddr| state.local_device(address).is_none();
             for &address in service.cluster_ips.iter().filter(ours) {
                 let frontend = Frontend { address, port, protocol };

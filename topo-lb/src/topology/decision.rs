@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 
 use topo_lb_common::backend::Locality;
 
-use crate::cluster::{Service, ServicePort, State};
+use crate::cluster::{Port, Service, State};
 
 use super::candidate::{self, Candidate, Stock};
 use super::cause::Cause;
@@ -24,7 +24,7 @@ pub struct Decision<'a> {
     /// The Service.
     pub service: &'a Service,
     /// Its port.
-    pub port: &'a ServicePort,
+    pub port: &'a Port,
     /// The policy in force.
     pub policy: InForce<'a>,
     /// One per address family in which the Service has a ClusterIP, in the order of its
@@ -204,7 +204,7 @@ impl<'a> Decision<'a> {
         state: &'a State,
         here: Here<'a>,
         service: &'a Service,
-        port: &'a ServicePort,
+        port: &'a Port,
         policy: &Policy<'a>,
         bypass: Option<Bypass<'a>>,
     ) -> Self {

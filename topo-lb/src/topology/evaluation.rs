@@ -1,6 +1,6 @@
 //! One Service port in one address family, decided.
 
-use crate::cluster::{Service, ServicePort, State};
+use crate::cluster::{Port, Service, State};
 
 use super::candidate::{self, Candidate, Stock};
 use super::cause::{Cause, Lack};
@@ -52,7 +52,7 @@ impl<'a> Evaluation<'a> {
         state: &'a State,
         here: Here<'a>,
         service: &Service,
-        port: &ServicePort,
+        port: &Port,
         rules: &Rules<'a>,
         family: Family,
     ) -> Self {

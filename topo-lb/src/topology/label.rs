@@ -2,7 +2,7 @@
 
 use topo_lb_common::backend::Locality;
 
-use crate::cluster::kept::Endpoint;
+use crate::cluster::Endpoint;
 use crate::cluster::{KnownNodes, Labels, State};
 
 /// The Node's own name, as a label.

@@ -39,7 +39,7 @@ use std::sync::Arc;
 use topo_lb_common::backend::Locality;
 
 use crate::cluster::service::Protocol;
-use crate::cluster::{Service, ServiceId, ServicePort, State};
+use crate::cluster::{Port, Service, ServiceId, State};
 
 use crate::cluster::Family;
 use candidate::Candidate;
@@ -309,7 +309,7 @@ fn has_frontends(service: &Service) -> bool {
 
 fn route(
     service: &Service,
-    port: &ServicePort,
+    port: &Port,
     family: Family,
     name: Arc<str>,
     rules: &Rules<'_>,
@@ -351,7 +351,7 @@ fn route(
 
 /// `namespace/name:port`, the port by its name, else by its number.
 #[must_use]
-pub fn port_name(service: &Service, port: &ServicePort) -> Arc<str> {
+pub fn port_name(service: &Service, port: &Port) -> Arc<str> {
     let ServiceId { namespace, name } = &service.id;
     match &*port.name {
         "" => format!("{namespace}/{name}:{}", port.port).into(),

@@ -4,7 +4,7 @@
 //! and host name. Only what they do not carry has to be read from the Nodes, of which a large cluster
 //! has thousands.
 
-use crate::cluster::kept::Endpoint;
+use crate::cluster::Endpoint;
 use crate::cluster::{KnownNodes, ServiceId, State};
 
 use super::label::{HOSTNAME, Here, NODEPOOL};
@@ -77,7 +77,7 @@ mod tests {
     use super::*;
     use crate::cluster::service::PolicySources;
     use crate::cluster::{
-        Node, Protocol, Service, ServicePort, Slice, SliceEndpoint, SliceId, SlicePort, Update,
+        Change, Endpoint, Node, Place, Port, Protocol, Service, Slice, SliceId, Update,
     };
     use crate::topology::label::{REGION, ZONE};
 
@@ -96,33 +96,27 @@ mod tests {
     fn service(policy: PolicySources) -> Service {
         Service {
             id: id(),
-            uid: None,
             cluster_ips: vec![[10, 96, 0, 5].into()],
-            ports: vec![ServicePort { name: "".into(), port: 80, protocol: Protocol::Tcp }],
+            ports: vec![Port { name: "".into(), port: 80, protocol: Protocol::Tcp }],
             policy: Arc::new(policy),
-            internal_local: false,
-            external_local: false,
-            affinity_seconds: None,
-            skipped: None,
+            ..Service::default()
         }
     }
 
     /// An endpoint on `node`, and the labels that its slice carries.
     fn slice(node: Option<&str>, labels: &[&str]) -> Slice {
-        let endpoint = SliceEndpoint {
-            address: [10, 1, 1, 1].into(),
-            node: node.map(Into::into),
-            labels: labels.iter().map(|&key| (key.into(), "x".into())).collect(),
-            ready: true,
-            serving: true,
-            terminating: false,
-            for_nodes: Vec::new(),
-            for_zones: Vec::new(),
-        };
+        let endpoint = Endpoint::new(
+            [10, 1, 1, 1].into(),
+            Place {
+                node: node.map(Into::into),
+                labels: labels.iter().map(|&key| (key.into(), "x".into())).collect(),
+                ..Place::default()
+            },
+        );
         Slice {
             id: SliceId { namespace: "default".into(), name: "web-1".into() },
             service: Some(id()),
-            ports: vec![SlicePort { name: "".into(), port: 80, protocol: Protocol::Tcp }],
+            ports: vec![Port { name: "".into(), port: 80, protocol: Protocol::Tcp }],
             endpoints: vec![endpoint],
             triggered: None,
         }
@@ -133,9 +127,9 @@ mod tests {
         let labels = own.iter().map(|&(key, value)| (key.into(), value.into())).collect();
         let mut state = State::default();
         for update in [
-            Update::Node(Node { name: "here".into(), labels }),
-            Update::Service(service),
-            Update::Slice(slice),
+            Update::Node(Change::Applied(Node { name: "here".into(), labels })),
+            Update::Service(Change::Applied(service)),
+            Update::Slice(Change::Applied(slice)),
         ] {
             let _ = state.apply(update, "here");
         }

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use topo_lb::cluster::ServicePort;
+use topo_lb::cluster::Port;
 use topo_lb::cluster::service::Protocol;
 use topo_lb::topology::cause::{Cause, Lack};
 use topo_lb::topology::{Route, Verdict};
@@ -93,7 +93,7 @@ fn slice_ports_match_by_name_and_each_slice_has_its_own_number() {
     service.ports = ["http", "metrics", ""]
         .iter()
         .zip(80..)
-        .map(|(&name, port)| ServicePort { name: name.into(), port, protocol: Protocol::Tcp })
+        .map(|(&name, port)| Port { name: name.into(), port, protocol: Protocol::Tcp })
         .collect();
     let mut first = slice("svc-1", vec![endpoint("10.0.0.1", "n")]);
     first.ports = vec![port("metrics", 9100, Protocol::Tcp), port("http", 8080, Protocol::Tcp)];
@@ -112,7 +112,7 @@ fn slice_ports_match_by_name_and_each_slice_has_its_own_number() {
 #[test]
 fn a_slice_port_of_another_protocol_is_another_port() {
     let mut dns = service();
-    dns.ports = vec![ServicePort { name: "dns".into(), port: 53, protocol: Protocol::Udp }];
+    dns.ports = vec![Port { name: "dns".into(), port: 53, protocol: Protocol::Udp }];
     let mut slice = slice("svc-1", vec![endpoint("10.0.0.1", "n")]);
     slice.ports = vec![port("dns", 53, Protocol::Tcp)];
     let mut cluster = Cluster::of(vec![], dns, vec![]);

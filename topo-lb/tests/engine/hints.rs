@@ -3,18 +3,18 @@
 
 use std::sync::Arc;
 
-use topo_lb::cluster::SliceEndpoint;
+use topo_lb::cluster::Endpoint;
 use topo_lb::topology::{PolicyKind, PolicySource};
 
 use crate::made::{Cluster, Otherwise, Z, endpoint, node, service};
 
 /// 10.1.2.3–6, hinted for these zones.
-fn zoned(zones: [&[&str]; 4]) -> Vec<SliceEndpoint> {
+fn zoned(zones: [&[&str]; 4]) -> Vec<Endpoint> {
     let addresses = ["10.1.2.3", "10.1.2.4", "10.1.2.5", "10.1.2.6"];
     addresses.iter().zip(zones).map(|(at, zones)| endpoint(at, "far").for_zones(zones)).collect()
 }
 
-fn chosen(zone: Option<&str>, endpoints: Vec<SliceEndpoint>) -> Vec<String> {
+fn chosen(zone: Option<&str>, endpoints: Vec<Endpoint>) -> Vec<String> {
     let labels: Vec<_> = zone.iter().map(|&zone| (Z, zone)).collect();
     Cluster::of(vec![node("here", &labels)], service(), endpoints).chosen("here")
 }
@@ -27,7 +27,7 @@ const USUAL: [&[&str]; 4] = [&["zone-a"], &["zone-b"], &["zone-c"], &["zone-a"]]
 #[test]
 fn hints_decide_as_kube_proxy_does() {
     let all = ["10.1.2.3", "10.1.2.4", "10.1.2.5", "10.1.2.6"];
-    let unready = |mut endpoints: Vec<SliceEndpoint>, which: &[usize]| {
+    let unready = |mut endpoints: Vec<Endpoint>, which: &[usize]| {
         for &at in which {
             endpoints[at] = endpoints[at].clone().unready();
         }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use topo_lb::cluster::{Node, SliceEndpoint};
+use topo_lb::cluster::{Endpoint, Node};
 
 use crate::made::{Cluster, H, Otherwise, R, Z, endpoint, keyed, node, service};
 
@@ -14,7 +14,7 @@ fn labelled(name: &str, zone: &str) -> Node {
 }
 
 /// Two endpoints on each of the first `count` nodes.
-fn two_each(count: usize) -> Vec<SliceEndpoint> {
+fn two_each(count: usize) -> Vec<Endpoint> {
     (1..=count)
         .flat_map(|of| [1, 2].map(|which| (of, which)))
         .map(|(of, which)| endpoint(&format!("1.1.{of}.{which}"), &format!("testNode{of}")))
@@ -222,7 +222,7 @@ fn two_labels_without_a_value_are_the_same_value() {
 fn a_nearest_tier_without_a_ready_endpoint_is_an_empty_tier() {
     let nodes = vec![labelled("n1", "a"), labelled("n2", "a"), labelled("n3", "b")];
     let keys = format!("{H},{Z},*");
-    for worse in [SliceEndpoint::unready as fn(_) -> _, Otherwise::draining, Otherwise::gone] {
+    for worse in [Endpoint::unready as fn(_) -> _, Otherwise::draining, Otherwise::gone] {
         let (near, mid) = (endpoint("10.0.0.1", "n1"), endpoint("10.0.0.2", "n2"));
         let far = endpoint("10.0.0.3", "n3");
         let cluster = Cluster::of(

@@ -1,12 +1,10 @@
 //! Clusters made by hand.
 
-use std::collections::BTreeMap;
-use std::net::IpAddr;
 use std::sync::Arc;
 
 use topo_lb::cluster::service::Protocol;
 use topo_lb::cluster::{
-    Node, Service, ServiceId, ServicePort, Slice, SliceEndpoint, SliceId, SlicePort, State, Update,
+    Change, Endpoint, Labels, Node, Place, Port, Service, ServiceId, Slice, SliceId, State, Update,
 };
 use topo_lb::topology::{self, Decision, Route, Scope, Verdict};
 
@@ -14,7 +12,7 @@ pub(crate) const H: &str = "kubernetes.io/hostname";
 pub(crate) const Z: &str = "topology.kubernetes.io/zone";
 pub(crate) const R: &str = "topology.kubernetes.io/region";
 
-pub(crate) fn labels(pairs: &[(&str, &str)]) -> BTreeMap<Arc<str>, Arc<str>> {
+pub(crate) fn labels(pairs: &[(&str, &str)]) -> Labels {
     pairs.iter().map(|&(key, value)| (key.into(), value.into())).collect()
 }
 
@@ -30,14 +28,9 @@ pub(crate) fn id(name: &str) -> ServiceId {
 pub(crate) fn service() -> Service {
     Service {
         id: id("svc"),
-        uid: None,
         cluster_ips: vec!["10.96.0.1".parse().unwrap()],
-        ports: vec![ServicePort { name: "http".into(), port: 80, protocol: Protocol::Tcp }],
-        policy: Arc::default(),
-        internal_local: false,
-        external_local: false,
-        affinity_seconds: None,
-        skipped: None,
+        ports: vec![Port { name: "http".into(), port: 80, protocol: Protocol::Tcp }],
+        ..Service::default()
     }
 }
 
@@ -48,30 +41,33 @@ pub(crate) fn keyed(keys: &str) -> Service {
     service
 }
 
-pub(crate) fn endpoint(address: &str, node: &str) -> SliceEndpoint {
-    SliceEndpoint {
-        address: address.parse::<IpAddr>().unwrap(),
-        node: (!node.is_empty()).then(|| node.into()),
-        labels: BTreeMap::new(),
-        ready: true,
-        serving: true,
-        terminating: false,
-        for_nodes: Vec::new(),
-        for_zones: Vec::new(),
-    }
+pub(crate) fn endpoint(address: &str, node: &str) -> Endpoint {
+    let place = if node.is_empty() { Place::default() } else { Place::on(node) };
+    Endpoint::new(address.parse().unwrap(), place)
+}
+
+fn names(names: &[&str]) -> Box<[Arc<str>]> {
+    names.iter().map(|&name| name.into()).collect()
 }
 
 /// What an endpoint can be otherwise.
-pub(crate) trait Otherwise {
+pub(crate) trait Otherwise: Sized {
     fn unready(self) -> Self;
     fn draining(self) -> Self;
     fn gone(self) -> Self;
-    fn carrying(self, pairs: &[(&str, &str)]) -> Self;
-    fn for_nodes(self, names: &[&str]) -> Self;
-    fn for_zones(self, names: &[&str]) -> Self;
+    fn placed(self, change: impl FnOnce(&mut Place)) -> Self;
+    fn carrying(self, pairs: &[(&str, &str)]) -> Self {
+        self.placed(|place| place.labels = labels(pairs))
+    }
+    fn for_nodes(self, all: &[&str]) -> Self {
+        self.placed(|place| place.for_nodes = names(all))
+    }
+    fn for_zones(self, all: &[&str]) -> Self {
+        self.placed(|place| place.for_zones = names(all))
+    }
 }
 
-impl Otherwise for SliceEndpoint {
+impl Otherwise for Endpoint {
     fn unready(self) -> Self {
         Self { ready: false, serving: false, ..self }
     }
@@ -81,19 +77,14 @@ impl Otherwise for SliceEndpoint {
     fn gone(self) -> Self {
         Self { ready: false, serving: false, terminating: true, ..self }
     }
-    fn carrying(self, pairs: &[(&str, &str)]) -> Self {
-        Self { labels: labels(pairs), ..self }
-    }
-    fn for_nodes(self, names: &[&str]) -> Self {
-        Self { for_nodes: names.iter().map(|&name| name.into()).collect(), ..self }
-    }
-    fn for_zones(self, names: &[&str]) -> Self {
-        Self { for_zones: names.iter().map(|&name| name.into()).collect(), ..self }
+    fn placed(mut self, change: impl FnOnce(&mut Place)) -> Self {
+        change(Arc::make_mut(self.place.get_or_insert_default()));
+        self
     }
 }
 
 /// A slice of `svc` with one TCP port `http` of number 9376.
-pub(crate) fn slice(name: &str, endpoints: Vec<SliceEndpoint>) -> Slice {
+pub(crate) fn slice(name: &str, endpoints: Vec<Endpoint>) -> Slice {
     Slice {
         id: SliceId { namespace: "default".into(), name: name.into() },
         service: Some(id("svc")),
@@ -103,8 +94,8 @@ pub(crate) fn slice(name: &str, endpoints: Vec<SliceEndpoint>) -> Slice {
     }
 }
 
-pub(crate) fn port(name: &str, number: u16, protocol: Protocol) -> SlicePort {
-    SlicePort { name: name.into(), port: number, protocol }
+pub(crate) fn port(name: &str, number: u16, protocol: Protocol) -> Port {
+    Port { name: name.into(), port: number, protocol }
 }
 
 /// All the objects there are.
@@ -117,15 +108,16 @@ pub(crate) struct Cluster {
 
 impl Cluster {
     /// One Service, one slice.
-    pub(crate) fn of(nodes: Vec<Node>, service: Service, endpoints: Vec<SliceEndpoint>) -> Self {
+    pub(crate) fn of(nodes: Vec<Node>, service: Service, endpoints: Vec<Endpoint>) -> Self {
         Self { nodes, services: vec![service], slices: vec![slice("svc-1", endpoints)] }
     }
 
     pub(crate) fn state(&self, this_node: &str) -> State {
         let mut state = State::default();
-        let _ = state.apply(Update::AllNodes(self.nodes.clone(), vec![]), this_node);
-        let _ = state.apply(Update::AllServices(self.services.clone(), vec![]), this_node);
-        let _ = state.apply(Update::AllSlices(self.slices.clone(), vec![]), this_node);
+        let _ = state.apply(Update::Node(Change::Listed(self.nodes.clone(), vec![])), this_node);
+        let _ =
+            state.apply(Update::Service(Change::Listed(self.services.clone(), vec![])), this_node);
+        let _ = state.apply(Update::Slice(Change::Listed(self.slices.clone(), vec![])), this_node);
         state
     }
 

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 
 use topo_lb::cluster::service::Protocol;
-use topo_lb::cluster::{Service, ServicePort, SliceEndpoint};
+use topo_lb::cluster::{Endpoint, Port, Service};
 
 use crate::made::Cluster;
 
@@ -29,7 +29,7 @@ pub(crate) fn answer(
     cluster: &Cluster,
     me: &str,
     service: &Service,
-    port: &ServicePort,
+    port: &Port,
     v6: bool,
     only_opted_in: bool,
 ) -> Option<Answer> {
@@ -82,7 +82,7 @@ pub(crate) fn answer(
     }
 
     // Section 2: candidates, the better of two that share an address and port.
-    let mut candidates: BTreeMap<SocketAddr, SliceEndpoint> = BTreeMap::new();
+    let mut candidates: BTreeMap<SocketAddr, Endpoint> = BTreeMap::new();
     let mut slices: Vec<_> = cluster.slices.iter().collect();
     slices.sort_by(|a, b| a.id.cmp(&b.id));
     for slice in slices {
@@ -110,7 +110,7 @@ pub(crate) fn answer(
     }
     let everyone = candidates.clone();
     if service.internal_local {
-        candidates.retain(|_, endpoint| endpoint.node.as_deref() == Some(me));
+        candidates.retain(|_, endpoint| endpoint.node().map(|name| &**name) == Some(me));
     }
     let mut usable = candidates.clone();
     usable.retain(|_, endpoint| endpoint.ready);
@@ -122,18 +122,18 @@ pub(crate) fn answer(
 
     // Sections 4 to 6: the policy.
     let hinted =
-        everyone.values().any(|one| !one.for_nodes.is_empty() || !one.for_zones.is_empty());
+        everyone.values().any(|one| !one.for_nodes().is_empty() || !one.for_zones().is_empty());
     let mut chosen = usable.clone();
     let mut tier = None;
-    let mut wider: BTreeMap<SocketAddr, SliceEndpoint> = BTreeMap::new();
+    let mut wider: BTreeMap<SocketAddr, Endpoint> = BTreeMap::new();
     if source == "openyurt.io/topologyKeys" {
         let mut mine = None;
         if keys[0] != "kubernetes.io/hostname" {
             mine = pool(cluster, Some(me));
         }
         chosen.retain(|_, endpoint| match &mine {
-            Some(mine) => pool(cluster, endpoint.node.as_deref()).as_ref() == Some(mine),
-            None => endpoint.node.as_deref() == Some(me),
+            Some(mine) => pool(cluster, endpoint.node().map(|name| &**name)).as_ref() == Some(mine),
+            None => endpoint.node().map(|name| &**name) == Some(me),
         });
         tier = Some(0);
     } else if source != "none" {
@@ -160,14 +160,14 @@ pub(crate) fn answer(
     } else if hinted && !service.internal_local {
         source = "hints";
         if anyone_ready {
-            let me_too = |one: &SliceEndpoint| one.for_nodes.iter().any(|name| &**name == me);
+            let me_too = |one: &Endpoint| one.for_nodes().iter().any(|name| &**name == me);
             let zone = node_label(cluster, me, "topology.kubernetes.io/zone");
-            let my_zone = |one: &SliceEndpoint| {
-                one.for_zones.iter().any(|name| Some(name.to_string()) == zone)
-            };
-            if usable.values().all(|one| !one.for_nodes.is_empty()) && usable.values().any(me_too) {
+            let my_zone =
+                |one: &Endpoint| one.for_zones().iter().any(|name| Some(name.to_string()) == zone);
+            if usable.values().all(|one| !one.for_nodes().is_empty()) && usable.values().any(me_too)
+            {
                 chosen.retain(|_, one| me_too(one));
-            } else if usable.values().all(|one| !one.for_zones.is_empty())
+            } else if usable.values().all(|one| !one.for_zones().is_empty())
                 && usable.values().any(my_zone)
             {
                 chosen.retain(|_, one| my_zone(one));
@@ -206,7 +206,7 @@ fn protocol(protocol: Protocol) -> u8 {
 }
 
 /// Not terminating first, then ready, then serving.
-fn merit(endpoint: &SliceEndpoint) -> u8 {
+fn merit(endpoint: &Endpoint) -> u8 {
     4 * u8::from(!endpoint.terminating) + 2 * u8::from(endpoint.ready) + u8::from(endpoint.serving)
 }
 
@@ -286,11 +286,11 @@ fn node_label(cluster: &Cluster, name: &str, key: &str) -> Option<String> {
 }
 
 /// Section 3.
-fn endpoint_label(cluster: &Cluster, endpoint: &SliceEndpoint, key: &str) -> Option<String> {
-    if let Some(own) = endpoint.labels.get(key) {
+fn endpoint_label(cluster: &Cluster, endpoint: &Endpoint, key: &str) -> Option<String> {
+    if let Some(own) = endpoint.label(key) {
         return Some(own.to_string());
     }
-    let node = endpoint.node.as_deref()?;
+    let node = endpoint.node().map(|name| &**name)?;
     let known = cluster.nodes.iter().any(|one| &*one.name == node);
     if !known && key == "kubernetes.io/hostname" {
         return Some(node.to_owned());
@@ -305,8 +305,8 @@ fn pool(cluster: &Cluster, node: Option<&str>) -> Option<String> {
     current.filter(|name| !name.is_empty()).or(desired.filter(|name| !name.is_empty()))
 }
 
-fn distance(cluster: &Cluster, me: &str, endpoint: &SliceEndpoint) -> &'static str {
-    if endpoint.node.as_deref() == Some(me) {
+fn distance(cluster: &Cluster, me: &str, endpoint: &Endpoint) -> &'static str {
+    if endpoint.node().map(|name| &**name) == Some(me) {
         return "node";
     }
     for (key, name) in

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use topo_lb::cluster::{Node, SliceEndpoint};
+use topo_lb::cluster::{Endpoint, Node};
 use topo_lb::topology::{PolicyKind, PolicySource, Verdict};
 
-use crate::made::{Cluster, endpoint, node, service};
+use crate::made::{Cluster, endpoint, labels, node, service};
 
 const POOL: &str = "apps.openyurt.io/nodepool";
 const DESIRED: &str = "apps.openyurt.io/desired-nodepool";
@@ -26,7 +26,7 @@ fn nodes() -> Vec<Node> {
 }
 
 /// `TestFilter`: 10.244.1.2–5 on node1, node2, node1, node3.
-fn endpoints() -> Vec<SliceEndpoint> {
+fn endpoints() -> Vec<Endpoint> {
     [
         ("10.244.1.2", "node1"),
         ("10.244.1.3", "node2"),
@@ -46,7 +46,7 @@ const IN_HANGZHOU: &[&str] = &["10.244.1.2", "10.244.1.4", "10.244.1.5"];
 fn openyurts_values_keep_what_its_filter_keeps() {
     let in_no_pool = || {
         let mut nodes = nodes();
-        nodes[0].labels.clear();
+        nodes[0].labels = labels(&[]);
         nodes
     };
     for (name, nodes, value, expected) in [

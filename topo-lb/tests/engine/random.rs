@@ -1,14 +1,13 @@
 //! Random clusters, made of a tape of random bytes: a shorter tape, or smaller bytes, make a
 //! simpler cluster, so that what fails shrinks to what matters.
 
-use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
 use proptest::prelude::*;
 use topo_lb::cluster::service::{PolicySources, Protocol, Skipped};
 use topo_lb::cluster::{
-    Node, Service, ServicePort, Slice, SliceEndpoint, SliceId, SlicePort, Update,
+    Change, Endpoint, Labels, Node, Place, Port, Service, Slice, SliceId, Update,
 };
 
 use crate::made::{Cluster, id};
@@ -58,7 +57,7 @@ const WRONG_KEYS: [&str; 8] = ["", "a b", "a/b/c", "*", "/a", "A/a", "a/", "-"];
 const VALUES: [&str; 4] = ["a", "b", "a", "n6"];
 
 pub(crate) fn node(tape: &mut Tape<'_>, name: &str) -> Node {
-    let mut labels = BTreeMap::new();
+    let mut labels = Vec::new();
     for key in KEYS {
         if tape.chance(75) {
             let value = match key {
@@ -66,13 +65,13 @@ pub(crate) fn node(tape: &mut Tape<'_>, name: &str) -> Node {
                 _ if tape.chance(5) => "",
                 _ => tape.one(&VALUES),
             };
-            labels.insert(key.into(), value.into());
+            labels.push((key.into(), value.into()));
         }
     }
     if tape.chance(15) {
-        labels.insert("apps.openyurt.io/desired-nodepool".into(), tape.one(&VALUES).into());
+        labels.push(("apps.openyurt.io/desired-nodepool".into(), tape.one(&VALUES).into()));
     }
-    Node { name: name.into(), labels }
+    Node { name: name.into(), labels: labels.into_iter().collect() }
 }
 
 fn keys(tape: &mut Tape<'_>) -> Vec<Arc<str>> {
@@ -150,9 +149,9 @@ pub(crate) fn service(tape: &mut Tape<'_>, name: &str) -> Service {
         2 => vec![six],
         _ => vec![six, four],
     };
-    let mut ports = vec![ServicePort { name: "http".into(), port: 80, protocol: Protocol::Tcp }];
+    let mut ports = vec![Port { name: "http".into(), port: 80, protocol: Protocol::Tcp }];
     if tape.chance(15) {
-        ports.push(ServicePort { name: "dns".into(), port: 53, protocol: Protocol::Udp });
+        ports.push(Port { name: "dns".into(), port: 53, protocol: Protocol::Udp });
     }
     Service {
         id: id(name),
@@ -167,7 +166,7 @@ pub(crate) fn service(tape: &mut Tape<'_>, name: &str) -> Service {
     }
 }
 
-fn endpoint(tape: &mut Tape<'_>, v6: bool) -> SliceEndpoint {
+fn endpoint(tape: &mut Tape<'_>, v6: bool) -> Endpoint {
     // Few addresses, so that slices share some.
     let last = u8::try_from(tape.below(16)).unwrap();
     let (ready, serving, terminating) = match tape.below(10) {
@@ -177,25 +176,18 @@ fn endpoint(tape: &mut Tape<'_>, v6: bool) -> SliceEndpoint {
         8 => (false, false, true),
         _ => (tape.chance(50), tape.chance(50), tape.chance(50)),
     };
-    let mut labels = BTreeMap::new();
+    let mut labels = Labels::default();
     if tape.chance(25) {
-        let key = tape.one(&KEYS);
-        labels.insert(key.into(), tape.one(&VALUES).into());
+        labels = [(tape.one(&KEYS).into(), tape.one(&VALUES).into())].into();
     }
-    SliceEndpoint {
-        address: if v6 {
-            Ipv6Addr::new(0xfd00, 0x244, 0, 0, 0, 0, 0, last.into()).into()
-        } else {
-            Ipv4Addr::new(10, 244, 0, last).into()
-        },
-        node: (!tape.chance(10)).then(|| tape.one(&NODES).into()),
-        labels,
-        ready,
-        serving,
-        terminating,
-        for_nodes: Vec::new(),
-        for_zones: Vec::new(),
-    }
+    let address = if v6 {
+        Ipv6Addr::new(0xfd00, 0x244, 0, 0, 0, 0, 0, last.into()).into()
+    } else {
+        Ipv4Addr::new(10, 244, 0, last).into()
+    };
+    let node = (!tape.chance(10)).then(|| tape.one(&NODES).into());
+    let place = Place { node, labels, ..Place::default() };
+    Endpoint { ready, serving, terminating, ..Endpoint::new(address, place) }
 }
 
 /// `v6` is the chance, in percent, that it is an IPv6 slice.
@@ -206,17 +198,17 @@ pub(crate) fn slice(tape: &mut Tape<'_>, name: &str, services: &[&str], v6: usiz
         // A controller's hints, sometimes with a gap.
         let (nodes, zones) = (tape.chance(50), tape.chance(80));
         for endpoint in &mut endpoints {
+            let place = Arc::make_mut(endpoint.place.get_or_insert_default());
             if nodes && !tape.chance(10) {
-                endpoint.for_nodes = (0..=tape.below(2)).map(|_| tape.one(&NODES).into()).collect();
+                place.for_nodes = (0..=tape.below(2)).map(|_| tape.one(&NODES).into()).collect();
             }
             if zones && !tape.chance(10) {
-                endpoint.for_zones =
-                    (0..=tape.below(2)).map(|_| tape.one(&VALUES).into()).collect();
+                place.for_zones = (0..=tape.below(2)).map(|_| tape.one(&VALUES).into()).collect();
             }
         }
     }
     let mut ports = Vec::new();
-    let port = |name: &str, port, protocol| SlicePort { name: name.into(), port, protocol };
+    let port = |name: &str, port, protocol| Port { name: name.into(), port, protocol };
     if !tape.chance(5) {
         ports.push(port("http", tape.one(&[9376, 9376, 8080]), Protocol::Tcp));
     }
@@ -258,29 +250,29 @@ pub(crate) fn updates(bytes: &[u8]) -> (Vec<Update>, &'static str) {
         updates.push(match tape.below(16) {
             0..=2 => {
                 let name = tape.one(&SERVICES);
-                Update::Service(service(tape, name))
+                Update::Service(Change::Applied(service(tape, name)))
             }
-            3 => Update::ServiceGone(id(tape.one(&SERVICES))),
+            3 => Update::Service(Change::Deleted(id(tape.one(&SERVICES)))),
             4..=7 => {
                 let name = tape.one(&SLICES);
-                Update::Slice(slice(tape, name, &SERVICES, 30))
+                Update::Slice(Change::Applied(slice(tape, name, &SERVICES, 30)))
             }
-            8 => Update::SliceGone(SliceId {
+            8 => Update::Slice(Change::Deleted(SliceId {
                 namespace: "default".into(),
                 name: tape.one(&SLICES).into(),
-            }),
+            })),
             9..=11 => {
                 let name = tape.one(&NODES);
-                Update::Node(node(tape, name))
+                Update::Node(Change::Applied(node(tape, name)))
             }
-            12 => Update::NodeGone(tape.one(&NODES).into()),
+            12 => Update::Node(Change::Deleted(tape.one(&NODES).into())),
             13 => {
                 let (some, rest) = SERVICES.split_at(tape.below(4));
                 let unread = rest[..tape.below(rest.len() + 1)].iter().map(|name| id(name));
-                Update::AllServices(
+                Update::Service(Change::Listed(
                     some.iter().map(|name| service(tape, name)).collect(),
                     unread.collect(),
-                )
+                ))
             }
             14 => {
                 let (some, rest) = SLICES.split_at(tape.below(5));
@@ -289,13 +281,16 @@ pub(crate) fn updates(bytes: &[u8]) -> (Vec<Update>, &'static str) {
                     |name: &&str| SliceId { namespace: "default".into(), name: (*name).into() };
                 let unread = unread.map(id).collect();
                 let some = some.iter().map(|name| slice(tape, name, &SERVICES, 30));
-                Update::AllSlices(some.collect(), unread)
+                Update::Slice(Change::Listed(some.collect(), unread))
             }
             _ => {
                 let (some, rest) = NODES.split_at(tape.below(5));
                 let unread = rest[..tape.below(rest.len() + 1)].iter();
                 let unread = unread.map(|&name| name.into()).collect();
-                Update::AllNodes(some.iter().map(|name| node(tape, name)).collect(), unread)
+                Update::Node(Change::Listed(
+                    some.iter().map(|name| node(tape, name)).collect(),
+                    unread,
+                ))
             }
         });
     }

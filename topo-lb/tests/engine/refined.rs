@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use topo_lb::cluster::{Node, Service, SliceEndpoint};
+use topo_lb::cluster::{Endpoint, Node, Service};
 use topo_lb::topology::Verdict;
 use topo_lb::topology::validation::{Field, Rule};
 use topo_lb_common::selection::SPILL_ONE;
@@ -19,7 +19,7 @@ fn nodes() -> Vec<Node> {
 }
 
 /// One endpoint on n1, two on n3, one on n4: none in n1's rack beyond its own.
-fn endpoints() -> Vec<SliceEndpoint> {
+fn endpoints() -> Vec<Endpoint> {
     [("10.0.0.1", "n1"), ("10.0.0.2", "n3"), ("10.0.0.3", "n3"), ("10.0.0.4", "n4")]
         .map(|(address, node)| endpoint(address, node))
         .into()

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use proptest::test_runner::{Config, TestRunner};
-use topo_lb::cluster::{ServiceId, State, Update};
+use topo_lb::cluster::{Change, ClusterObject, ServiceId, State, Update};
 use topo_lb::topology::{self, Route, Scope};
 
 use crate::made::{Cluster, Otherwise, Z, endpoint, id, keyed, node, service, slice};
@@ -20,41 +20,27 @@ struct Last(Cluster);
 
 impl Last {
     fn take(&mut self, update: Update) {
-        let Cluster { nodes, services, slices } = &mut self.0;
         match update {
-            Update::Service(new) => {
-                services.retain(|old| old.id != new.id);
-                services.push(new);
-            }
-            Update::ServiceGone(id) => services.retain(|old| old.id != id),
-            Update::Slice(new) => {
-                slices.retain(|old| old.id != new.id);
-                slices.push(new);
-            }
-            Update::SliceGone(id) => slices.retain(|old| old.id != id),
-            Update::Node(new) => {
-                nodes.retain(|old| old.name != new.name);
-                nodes.push(new);
-            }
-            Update::NodeGone(name) => nodes.retain(|old| old.name != name),
-            Update::AllServices(all, unread) => {
-                services.retain(|old| unread.contains(&old.id));
-                services.retain(|old| all.iter().all(|new| new.id != old.id));
-                services.extend(all);
-            }
-            Update::AllSlices(all, unread) => {
-                slices.retain(|old| unread.contains(&old.id));
-                slices.retain(|old| all.iter().all(|new| new.id != old.id));
-                slices.extend(all);
-            }
-            Update::AllNodes(all, unread) => {
-                nodes.retain(|old| unread.contains(&old.name));
-                nodes.retain(|old| all.iter().all(|new| new.name != old.name));
-                nodes.extend(all);
-            }
-            Update::LocalAddresses(_) => {}
-            // Says how much is known, and changes no object.
-            Update::KnownNodes(_) => {}
+            Update::Service(change) => take(&mut self.0.services, change),
+            Update::Slice(change) => take(&mut self.0.slices, change),
+            Update::Node(change) => take(&mut self.0.nodes, change),
+            // These change no object.
+            Update::LocalAddresses(_) | Update::KnownNodes(_) => {}
+        }
+    }
+}
+
+fn take<T: ClusterObject>(all: &mut Vec<T>, change: Change<T>) {
+    match change {
+        Change::Applied(new) => {
+            all.retain(|old| old.id() != new.id());
+            all.push(new);
+        }
+        Change::Deleted(id) => all.retain(|old| *old.id() != id),
+        Change::Listed(new, unread) => {
+            all.retain(|old| unread.contains(old.id()));
+            all.retain(|old| new.iter().all(|new| new.id() != old.id()));
+            all.extend(new);
         }
     }
 }
@@ -105,8 +91,9 @@ fn three() -> State {
     cluster.state("n1")
 }
 
-fn names(changed: topo_lb::cluster::Changed) -> Vec<String> {
-    changed.services.iter().map(|id| id.name.to_string()).collect()
+/// Names of the Services that an update touches, seen from n1.
+fn touched(state: &mut State, update: Update) -> Vec<String> {
+    state.apply(update, "n1").services.iter().map(|id| id.name.to_string()).collect()
 }
 
 #[test]
@@ -114,11 +101,11 @@ fn a_slice_touches_its_service_alone() {
     let mut state = three();
     let mut changed = slice("two", vec![endpoint("10.0.0.2", "n2")]);
     changed.service = Some(id("two"));
-    assert_eq!(names(state.apply(Update::Slice(changed.clone()), "n1")), ["two"]);
+    assert_eq!(touched(&mut state, Update::Slice(Change::Applied(changed.clone()))), ["two"]);
     changed.endpoints[0] = changed.endpoints[0].clone().draining();
-    assert_eq!(names(state.apply(Update::Slice(changed.clone()), "n1")), ["two"]);
-    assert_eq!(names(state.apply(Update::SliceGone(changed.id.clone()), "n1")), ["two"]);
-    assert_eq!(names(state.apply(Update::SliceGone(changed.id), "n1")), [""; 0]);
+    assert_eq!(touched(&mut state, Update::Slice(Change::Applied(changed.clone()))), ["two"]);
+    assert_eq!(touched(&mut state, Update::Slice(Change::Deleted(changed.id.clone()))), ["two"]);
+    assert_eq!(touched(&mut state, Update::Slice(Change::Deleted(changed.id))), [""; 0]);
 }
 
 #[test]
@@ -126,27 +113,39 @@ fn a_slice_that_moves_to_another_service_touches_both() {
     let mut state = three();
     let mut moved = slice("two", vec![endpoint("10.0.0.1", "n2")]);
     moved.service = Some(id("one"));
-    assert_eq!(names(state.apply(Update::Slice(moved.clone()), "n1")), ["one", "two"]);
+    assert_eq!(touched(&mut state, Update::Slice(Change::Applied(moved.clone()))), ["one", "two"]);
     moved.service = None;
-    assert_eq!(names(state.apply(Update::Slice(moved), "n1")), ["one"]);
+    assert_eq!(touched(&mut state, Update::Slice(Change::Applied(moved))), ["one"]);
 }
 
 #[test]
 fn another_node_touches_the_services_that_have_endpoints_there() {
     let mut state = three();
-    assert_eq!(names(state.apply(Update::Node(node("n2", &[(Z, "a")])), "n1")), ["two"]);
-    assert_eq!(names(state.apply(Update::NodeGone("n2".into()), "n1")), ["two"]);
-    assert_eq!(names(state.apply(Update::Node(node("n3", &[(Z, "a")])), "n1")), [""; 0]);
+    assert_eq!(
+        touched(&mut state, Update::Node(Change::Applied(node("n2", &[(Z, "a")])))),
+        ["two"]
+    );
+    assert_eq!(touched(&mut state, Update::Node(Change::Deleted("n2".into()))), ["two"]);
+    assert_eq!(
+        touched(&mut state, Update::Node(Change::Applied(node("n3", &[(Z, "a")])))),
+        [""; 0]
+    );
     let all = vec![node("n1", &[(Z, "a")]), node("n2", &[])];
-    assert_eq!(names(state.apply(Update::AllNodes(all, vec![]), "n1")), ["two"]);
+    assert_eq!(touched(&mut state, Update::Node(Change::Listed(all, vec![]))), ["two"]);
 }
 
 #[test]
 fn this_node_touches_every_service() {
     let mut state = three();
-    assert_eq!(names(state.apply(Update::Node(node("n1", &[])), "n1")), ["one", "svc", "two"]);
-    assert_eq!(names(state.apply(Update::NodeGone("n1".into()), "n1")), ["one", "svc", "two"]);
-    assert_eq!(names(state.apply(Update::NodeGone("n1".into()), "n1")), [""; 0]);
+    assert_eq!(
+        touched(&mut state, Update::Node(Change::Applied(node("n1", &[])))),
+        ["one", "svc", "two"]
+    );
+    assert_eq!(
+        touched(&mut state, Update::Node(Change::Deleted("n1".into()))),
+        ["one", "svc", "two"]
+    );
+    assert_eq!(touched(&mut state, Update::Node(Change::Deleted("n1".into()))), [""; 0]);
 }
 
 #[test]
@@ -157,8 +156,11 @@ fn a_listing_touches_what_differs_and_what_is_gone() {
     let mut new = service();
     new.id = id("new");
     let all = vec![one, new];
-    assert_eq!(names(state.apply(Update::AllServices(all, vec![]), "n1")), ["new", "svc", "two"]);
-    assert_eq!(names(state.apply(Update::AllSlices(vec![], vec![]), "n1")), ["one"]);
+    assert_eq!(
+        touched(&mut state, Update::Service(Change::Listed(all, vec![]))),
+        ["new", "svc", "two"]
+    );
+    assert_eq!(touched(&mut state, Update::Slice(Change::Listed(vec![], vec![]))), ["one"]);
     assert!(state.service(&id("two")).is_none());
 }
 
@@ -166,16 +168,19 @@ fn a_listing_touches_what_differs_and_what_is_gone() {
 fn what_a_listing_names_but_could_not_read_stays_as_it_was() {
     let mut state = three();
     let before = state.clone();
-    let services = Update::AllServices(vec![], ["one", "two", "svc"].map(id).to_vec());
-    assert_eq!(names(state.apply(services, "n1")), [""; 0]);
+    let services = Update::Service(Change::Listed(vec![], ["one", "two", "svc"].map(id).to_vec()));
+    assert_eq!(touched(&mut state, services), [""; 0]);
     let slices = before.services().flat_map(|id| before.slices(id)).map(|(id, _)| id.clone());
-    assert_eq!(names(state.apply(Update::AllSlices(vec![], slices.collect()), "n1")), [""; 0]);
+    assert_eq!(
+        touched(&mut state, Update::Slice(Change::Listed(vec![], slices.collect()))),
+        [""; 0]
+    );
     let nodes = before.nodes().map(|(name, _)| name.into()).collect();
-    assert_eq!(names(state.apply(Update::AllNodes(vec![], nodes), "n1")), [""; 0]);
+    assert_eq!(touched(&mut state, Update::Node(Change::Listed(vec![], nodes))), [""; 0]);
     assert!(state == before);
     // What was not there before does not come to be.
-    let unknown = Update::AllServices(vec![], vec![id("one"), id("unknown")]);
-    assert_eq!(names(state.apply(unknown, "n1")), ["svc", "two"]);
+    let unknown = Update::Service(Change::Listed(vec![], vec![id("one"), id("unknown")]));
+    assert_eq!(touched(&mut state, unknown), ["svc", "two"]);
     assert!(state.service(&id("unknown")).is_none());
 }
 
@@ -183,11 +188,11 @@ fn what_a_listing_names_but_could_not_read_stays_as_it_was() {
 fn slices_that_come_before_their_service_wait_for_it() {
     let mut state = State::default();
     let early = slice("svc-1", vec![endpoint("10.0.0.1", "n1")]);
-    assert_eq!(names(state.apply(Update::Slice(early), "n1")), [""; 0]);
-    assert_eq!(names(state.apply(Update::Service(service()), "n1")), ["svc"]);
+    assert_eq!(touched(&mut state, Update::Slice(Change::Applied(early))), [""; 0]);
+    assert_eq!(touched(&mut state, Update::Service(Change::Applied(service()))), ["svc"]);
     let routes = topology::routes(&state, "n1", Scope::All, &id("svc"));
     assert_eq!(routes[0].endpoints.len(), 1);
-    assert_eq!(names(state.apply(Update::ServiceGone(id("svc")), "n1")), ["svc"]);
-    assert_eq!(names(state.apply(Update::Service(service()), "n1")), ["svc"]);
+    assert_eq!(touched(&mut state, Update::Service(Change::Deleted(id("svc")))), ["svc"]);
+    assert_eq!(touched(&mut state, Update::Service(Change::Applied(service()))), ["svc"]);
     assert_eq!(topology::routes(&state, "n1", Scope::All, &id("svc")), routes);
 }

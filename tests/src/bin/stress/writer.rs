@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context as _, Result};
 use topo_lb::cluster::{
-    Protocol, Service, ServiceId, ServicePort, Slice, SliceEndpoint, SliceId, SlicePort, Update,
+    Change, Endpoint, Place, Port, Protocol, Service, ServiceId, Slice, SliceId, Update,
 };
 use topo_lb::datapath::bpf::BpfStore;
 use topo_lb::datapath::commit::commit;
@@ -75,47 +75,34 @@ impl<'a> Writer<'a> {
         let (id, slice) = names(service, family);
         if self.random.u8(..8) == 0 {
             history.request(ServiceSize::Gone);
-            self.reconciler.observe(Update::ServiceGone(id));
-            self.reconciler.observe(Update::SliceGone(slice));
+            self.reconciler.observe(Update::Service(Change::Deleted(id)));
+            self.reconciler.observe(Update::Slice(Change::Deleted(slice)));
             return;
         }
         let sizes: &[u16] = if self.random.u8(..LARGE_SHARE) == 0 { &LARGE } else { &SMALL };
         let count = sizes[self.random.usize(..sizes.len())];
         let generation = history.request(ServiceSize::Of(count));
         let endpoints = (0..count).map(|place| Endpoint { service, generation, place });
-        let endpoints = endpoints.map(|endpoint| SliceEndpoint {
-            address: endpoint.address(family),
-            node: None,
-            labels: std::collections::BTreeMap::new(),
-            ready: true,
-            serving: true,
-            terminating: false,
-            for_nodes: Vec::new(),
-            for_zones: Vec::new(),
-        });
+        let endpoints =
+            endpoints.map(|endpoint| Endpoint::new(endpoint.address(family), Place::default()));
         let protocols = [("tcp", Protocol::Tcp), ("udp", Protocol::Udp)];
-        self.reconciler.observe(Update::Slice(Slice {
+        self.reconciler.observe(Update::Slice(Change::Applied(Slice {
             id: slice,
             service: Some(id.clone()),
             ports: protocols
-                .map(|(name, protocol)| SlicePort { name: name.into(), port: PORT, protocol })
+                .map(|(name, protocol)| Port { name: name.into(), port: PORT, protocol })
                 .to_vec(),
             endpoints: endpoints.collect(),
             triggered: None,
-        }));
-        self.reconciler.observe(Update::Service(Service {
+        })));
+        self.reconciler.observe(Update::Service(Change::Applied(Service {
             id,
-            uid: None,
             cluster_ips: vec![cluster_ip(service, family)],
             ports: protocols
-                .map(|(name, protocol)| ServicePort { name: name.into(), port: PORT, protocol })
+                .map(|(name, protocol)| Port { name: name.into(), port: PORT, protocol })
                 .to_vec(),
-            policy: Default::default(),
-            internal_local: false,
-            external_local: false,
-            affinity_seconds: None,
-            skipped: None,
-        }));
+            ..Service::default()
+        })));
     }
 
     /// As the agent does it.

@@ -89,4 +89,6 @@ pub fn parse(name: &Path, content: &[u8]) -> Result<Listing, FileError> {
 }
 
 #[cfg(test)]
+pub(crate) mod example;
+#[cfg(test)]
 mod tests;

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use super::FileError;
 use super::document::{self, Found};
-use crate::cluster::{Node, Service, ServiceId, Slice, SliceId, Update};
+use crate::cluster::{Change, Node, Service, ServiceId, Slice, SliceId, Update};
 use crate::exclusion::Pod;
 use crate::source::object::{Clients, Identity, Kind, Names, Object, ObjectError};
 use crate::source::{Fault, Listing};
@@ -80,9 +80,9 @@ impl Reading {
             }
         }
         [
-            Update::AllNodes(self.nodes, nodes),
-            Update::AllSlices(self.slices, slices),
-            Update::AllServices(self.services, services),
+            Update::Node(Change::Listed(self.nodes, nodes)),
+            Update::Slice(Change::Listed(self.slices, slices)),
+            Update::Service(Change::Listed(self.services, services)),
         ]
     }
 }

@@ -9,7 +9,7 @@ use futures::{FutureExt, StreamExt};
 
 use super::follow::{Pace, follow_at};
 use super::{Following, follow, parse, read};
-use crate::cluster::{Node, Service, ServiceId, Slice, State, Update};
+use crate::cluster::{Change, Node, Service, ServiceId, Slice, State, Update};
 use crate::exclusion::Pod;
 use crate::source::{Event, Listing};
 
@@ -77,9 +77,9 @@ impl All {
 
     fn take(&mut self, update: Update) {
         match update {
-            Update::AllServices(services, _) => self.services = services,
-            Update::AllSlices(slices, _) => self.slices = slices,
-            Update::AllNodes(nodes, _) => self.nodes = nodes,
+            Update::Service(Change::Listed(services, _)) => self.services = services,
+            Update::Slice(Change::Listed(slices, _)) => self.slices = slices,
+            Update::Node(Change::Listed(nodes, _)) => self.nodes = nodes,
             other => panic!("a single object from files: {other:?}"),
         }
     }
@@ -172,7 +172,7 @@ fn a_file_without_extension_may_be_either() {
 #[test]
 fn what_comes_from_elsewhere_is_read_by_its_name() {
     let updates = parse(Path::new("-"), SERVICE.as_bytes()).unwrap().updates;
-    assert!(matches!(&updates[2], Update::AllServices(all, _) if all.len() == 1));
+    assert!(matches!(&updates[2], Update::Service(Change::Listed(all, _)) if all.len() == 1));
     let error = parse(Path::new("standard input"), b"kind: []").unwrap_err().to_string();
     assert!(error.starts_with("standard input, document 1: kind: invalid type"), "{error}");
 }
@@ -432,9 +432,11 @@ async fn the_first_reading_is_nodes_slices_services_and_synced() {
     let mut kinds = Vec::new();
     for _ in 0..4 {
         kinds.push(match following.next().await.unwrap() {
-            Event::Update(Update::AllNodes(nodes, _)) => ("nodes", nodes.len()),
-            Event::Update(Update::AllSlices(slices, _)) => ("slices", slices.len()),
-            Event::Update(Update::AllServices(services, _)) => ("services", services.len()),
+            Event::Update(Update::Node(Change::Listed(nodes, _))) => ("nodes", nodes.len()),
+            Event::Update(Update::Slice(Change::Listed(slices, _))) => ("slices", slices.len()),
+            Event::Update(Update::Service(Change::Listed(services, _))) => {
+                ("services", services.len())
+            }
             Event::Synced => ("synced", 0),
             Event::Freshness(_) => ("freshness", 0),
             other => panic!("{other:?}"),
@@ -643,8 +645,12 @@ async fn what_somebody_is_still_writing_is_not_read() {
     file.write_all(format!("---\n{SERVICE}").as_bytes()).unwrap();
     drop(file);
     until(&mut following, |all| in_pool(all, "hangzhou")).await;
-    assert!(matches!(following.next().await, Some(Event::Update(Update::AllSlices(..)))));
-    let Some(Event::Update(Update::AllServices(services, _))) = following.next().await else {
+    assert!(matches!(
+        following.next().await,
+        Some(Event::Update(Update::Slice(Change::Listed(..))))
+    ));
+    let Some(Event::Update(Update::Service(Change::Listed(services, _)))) = following.next().await
+    else {
         panic!("Services come last")
     };
     assert_eq!(services.len(), 1, "half of it was read");
@@ -662,7 +668,7 @@ async fn an_endpoint_that_is_left_out_is_said_once() {
         for event in reading(&mut following, number).await {
             match event {
                 Event::Trouble(trouble) => troubles.push(trouble),
-                Event::Update(Update::AllSlices(slices, _)) => {
+                Event::Update(Update::Slice(Change::Listed(slices, _))) => {
                     endpoints = Some(slices[0].endpoints.len());
                 }
                 _ => {}

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::cluster::slice::SliceId;
-use crate::cluster::{Protocol, Service, ServiceId, Slice, Update};
+use crate::cluster::{Change, Protocol, Service, ServiceId, Slice, Update};
 
 /// What is known of `default/kubernetes`.
 #[derive(Debug, Default)]
@@ -27,19 +27,19 @@ fn is_bootstrap(id: &ServiceId) -> bool {
 impl LastObjects {
     fn observe(&mut self, update: &Update) {
         match update {
-            Update::Service(service) => self.put_service(service),
-            Update::ServiceGone(id) if is_bootstrap(id) => self.service = None,
-            Update::Slice(slice) => self.put_slice(slice),
-            Update::SliceGone(id) => {
+            Update::Service(Change::Applied(service)) => self.put_service(service),
+            Update::Service(Change::Deleted(id)) if is_bootstrap(id) => self.service = None,
+            Update::Slice(Change::Applied(slice)) => self.put_slice(slice),
+            Update::Slice(Change::Deleted(id)) => {
                 self.slices.remove(id);
             }
-            Update::AllServices(all, unread) => {
+            Update::Service(Change::Listed(all, unread)) => {
                 if !unread.iter().any(is_bootstrap) {
                     self.service = None;
                 }
                 all.iter().for_each(|service| self.put_service(service));
             }
-            Update::AllSlices(all, unread) => {
+            Update::Slice(Change::Listed(all, unread)) => {
                 self.slices.retain(|id, _| unread.contains(id));
                 all.iter().for_each(|slice| self.put_slice(slice));
             }
@@ -194,37 +194,27 @@ impl Routes {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cluster::{ServicePort, SliceEndpoint, SlicePort};
+    use crate::cluster::{Endpoint, Place, Port};
 
     fn kubernetes() -> Service {
         Service {
             id: ServiceId { namespace: "default".into(), name: "kubernetes".into() },
-            uid: None,
             cluster_ips: vec![[10, 96, 0, 1].into()],
-            ports: vec![ServicePort { name: "https".into(), port: 443, protocol: Protocol::Tcp }],
-            policy: Arc::default(),
-            internal_local: false,
-            external_local: false,
-            affinity_seconds: None,
-            skipped: None,
+            ports: vec![Port { name: "https".into(), port: 443, protocol: Protocol::Tcp }],
+            ..Service::default()
         }
     }
 
     fn slice(hosts: &[(u8, bool)]) -> Slice {
-        let endpoint = |(host, serving): &(u8, bool)| SliceEndpoint {
-            address: [172, 30, 0, *host].into(),
-            node: None,
-            labels: BTreeMap::new(),
-            ready: *serving,
-            serving: *serving,
-            terminating: false,
-            for_nodes: Vec::new(),
-            for_zones: Vec::new(),
+        let endpoint = |&(host, serving): &(u8, bool)| Endpoint {
+            ready: false,
+            serving,
+            ..Endpoint::new([172, 30, 0, host].into(), Place::default())
         };
         Slice {
             id: SliceId { namespace: "default".into(), name: "kubernetes".into() },
             service: Some(kubernetes().id),
-            ports: vec![SlicePort { name: "https".into(), port: 6443, protocol: Protocol::Tcp }],
+            ports: vec![Port { name: "https".into(), port: 6443, protocol: Protocol::Tcp }],
             endpoints: hosts.iter().map(endpoint).collect(),
             triggered: None,
         }
@@ -236,8 +226,8 @@ mod tests {
 
     fn told(host: &str, port: u16) -> Routes {
         let routes = Routes::new(host, port, 4);
-        routes.observe(&Update::Service(kubernetes()));
-        routes.observe(&Update::Slice(slice(&[(2, true), (1, true), (3, false)])));
+        routes.observe(&Update::Service(Change::Applied(kubernetes())));
+        routes.observe(&Update::Slice(Change::Applied(slice(&[(2, true), (1, true), (3, false)]))));
         routes
     }
 
@@ -257,8 +247,12 @@ mod tests {
     fn agents_begin_with_different_endpoints() {
         let first = |random| {
             let routes = Routes::new("10.96.0.1", 443, random);
-            routes.observe(&Update::Service(kubernetes()));
-            routes.observe(&Update::Slice(slice(&[(1, true), (2, true), (3, true)])));
+            routes.observe(&Update::Service(Change::Applied(kubernetes())));
+            routes.observe(&Update::Slice(Change::Applied(slice(&[
+                (1, true),
+                (2, true),
+                (3, true),
+            ]))));
             assert_eq!(routes.in_order().last(), Some(&ApiRoute::Url));
             routes.in_order()[0]
         };
@@ -294,9 +288,9 @@ mod tests {
     #[test]
     fn endpoints_that_are_gone_are_not_tried() {
         let routes = told("10.96.0.1", 443);
-        routes.observe(&Update::AllSlices(vec![slice(&[(9, true)])], Vec::new()));
+        routes.observe(&Update::Slice(Change::Listed(vec![slice(&[(9, true)])], Vec::new())));
         assert_eq!(routes.in_order(), [endpoint(9), ApiRoute::Url]);
-        routes.observe(&Update::AllSlices(Vec::new(), Vec::new()));
+        routes.observe(&Update::Slice(Change::Listed(Vec::new(), Vec::new())));
         assert_eq!(routes.in_order(), [ApiRoute::Url]);
     }
 }

@@ -5,9 +5,9 @@ use ::kube::api::ListParams;
 use k8s_openapi::api::core::v1::{Namespace, Pod};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
-use super::resource::{Kept, Version, Watched};
+use super::resource::{StateKind, Version, Watched};
 use super::{KubeError, Server};
-use crate::cluster::{Node, Service, Slice, Update};
+use crate::cluster::{Change, Node, Service, Slice, Update};
 use crate::source::object::{Client, Clients, POD_SELECTORS};
 use crate::source::{Fault, Listing};
 
@@ -76,12 +76,14 @@ where
     }
 }
 
-async fn all<T: Kept>(server: &Server) -> Result<(Update, Vec<Fault>), KubeError> {
+async fn all<T: StateKind>(server: &Server) -> Result<(Update, Vec<Fault>), KubeError> {
     let mut versions = T::VERSIONS.iter();
     let mut version = versions.next().expect("every kind has a version");
     loop {
         match pages::<T>(server, version).await {
-            Ok((objects, faults)) => return Ok((T::all(objects, Vec::new()), faults)),
+            Ok((objects, faults)) => {
+                return Ok((T::update(Change::Listed(objects, Vec::new())), faults));
+            }
             Err(error) => match versions.next() {
                 Some(older) if is_missing(&error) => version = older,
                 _ => return Err(KubeError::of(&error, server.url(), "list", T::resource())),
@@ -90,7 +92,7 @@ async fn all<T: Kept>(server: &Server) -> Result<(Update, Vec<Fault>), KubeError
     }
 }
 
-async fn pages<T: Kept>(
+async fn pages<T: StateKind>(
     server: &Server,
     version: &Version,
 ) -> ::kube::Result<(Vec<T>, Vec<Fault>)> {

@@ -3,122 +3,112 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use ::kube::Api;
-use ::kube::core::PartialObjectMeta;
-use ::kube::runtime::watcher::{self, watcher};
 use futures::stream::{self, BoxStream};
 use futures::{Stream, StreamExt as _};
-use k8s_openapi::api::core::v1;
 use tokio::time::{Instant, sleep_until};
 
 use super::backoff::{LONGEST, pause, random};
-use super::watch::overload;
+use super::reflect::{Change, Failure, Query, changes};
+use super::resource::{Kept as _, Watched};
+use super::watch::{is_gone, overload, watch_seconds};
 use super::{KubeError, Server};
-use crate::exclusion::{ANNOTATION, Pod, PodReport};
+use crate::exclusion::{Pod, PodReport};
 
-/// Pods that are asked for at a time.
-const PAGE: u32 = 500;
-/// A failure so long after the last one is the first in a row. Longer than the longest pause.
+/// A failure that comes later than this after the last pause is the first in a row. Longer than the
+/// longest pause.
 const QUIET: Duration = Duration::from_secs(60);
 
-type Object = PartialObjectMeta<v1::Pod>;
-type Events = BoxStream<'static, watcher::Result<watcher::Event<Object>>>;
+type Changes = BoxStream<'static, Result<Change<Pod>, Failure>>;
 
-/// Lists the Pods of a node, and follows every change to them. Never ends: whatever goes wrong is said
-/// once as `Trouble`, and tried again at longer and longer intervals of at most half a minute.
+/// Lists the Pods of a node, and follows every change to them. Never ends: reports a trouble once as
+/// `Trouble`, and retries at longer and longer intervals of at most half a minute.
 pub fn pods(server: Server, node: &str) -> impl Stream<Item = PodReport> + Send + 'static {
-    let node = node.to_owned();
-    let events = events(&server, &node);
-    let watch = Watch {
-        server,
-        node,
-        events,
-        listed: Vec::new(),
-        failures: 0,
-        rest: None,
-        told: BTreeSet::new(),
-    };
+    let watch = Watch::new(server, node.to_owned());
     stream::unfold(watch, async |mut watch| Some((watch.next().await, watch)))
 }
 
 struct Watch {
     server: Server,
     node: String,
-    events: Events,
-    /// Who was listed so far in a listing that goes on.
+    changes: Changes,
+    /// Pods of a listing that is not complete yet.
     listed: Vec<Pod>,
     /// Attempts in a row that failed.
     failures: u32,
     /// No attempt before.
     rest: Option<Instant>,
-    /// Troubles that were said since the last listing.
+    /// Troubles that were reported since the last listing.
     told: BTreeSet<String>,
 }
 
 impl Watch {
+    fn new(server: Server, node: String) -> Self {
+        let (changes, listed) = (follow(&server, &node), Vec::new());
+        Self { server, node, changes, listed, failures: 0, rest: None, told: BTreeSet::new() }
+    }
+
     async fn next(&mut self) -> PodReport {
         loop {
             if let Some(until) = self.rest {
                 sleep_until(until).await;
             }
-            match self.events.next().await {
-                Some(Ok(event)) => {
-                    if let Some(said) = self.take(event) {
-                        return said;
-                    }
+            let report = match self.changes.next().await {
+                Some(Ok(change)) => self.take(change),
+                Some(Err(failure)) => self.failed(&failure).map(PodReport::Trouble),
+                None => {
+                    self.begin();
+                    None
                 }
-                Some(Err(error)) => {
-                    self.pause();
-                    if let Some(sentence) = self.news(&error) {
-                        return PodReport::Trouble(sentence);
-                    }
-                }
-                None => self.events = events(&self.server, &self.node),
+            };
+            if let Some(report) = report {
+                return report;
             }
         }
     }
 
-    /// Has the next attempt wait, whether something is said of this one or not.
-    fn pause(&mut self) {
+    /// Lists all Pods anew, and watches from there.
+    fn begin(&mut self) {
+        self.changes = follow(&self.server, &self.node);
+    }
+
+    fn take(&mut self, change: Change<Pod>) -> Option<PodReport> {
+        // An object that cannot be read has no UID, which every Pod of an API server has.
+        let pod = |object: Watched<Pod>| object.object.ok().map(|(pod, _)| pod);
+        match change {
+            Change::Begin => self.listed.clear(),
+            Change::Listed(object) => self.listed.extend(pod(object)),
+            Change::Complete => {
+                self.failures = 0;
+                self.told.clear();
+                return Some(PodReport::All(std::mem::take(&mut self.listed)));
+            }
+            Change::Applied(object) => return pod(object).map(PodReport::Pod),
+            Change::Deleted(object) => return pod(object).map(|pod| PodReport::Gone(pod.uid)),
+        }
+        None
+    }
+
+    /// Delays the next attempt. Returns what to report: nothing for what ends every watch now and then,
+    /// and for what was reported before.
+    fn failed(&mut self, failure: &Failure) -> Option<String> {
         let now = Instant::now();
         if self.rest.is_none_or(|rest| now > rest + QUIET) {
-            // It went well in between.
             self.failures = 0;
         }
         self.failures = self.failures.saturating_add(1);
         self.rest = Some(now + pause(self.failures, LONGEST, random()));
-    }
-
-    fn take(&mut self, event: watcher::Event<Object>) -> Option<PodReport> {
-        match event {
-            watcher::Event::Init => {
-                self.listed.clear();
-                None
+        let (verb, request) = match failure {
+            Failure::List(request) => ("list", request),
+            Failure::Begin(request) if is_gone(request) => {
+                self.begin();
+                return None;
             }
-            watcher::Event::InitApply(object) => {
-                self.listed.extend(pod(object));
-                None
+            Failure::Begin(request) => ("watch", request),
+            Failure::Watch(_) | Failure::Told(_) | Failure::Short | Failure::NoVersion => {
+                return None;
             }
-            watcher::Event::InitDone => {
-                self.failures = 0;
-                self.told.clear();
-                Some(PodReport::All(std::mem::take(&mut self.listed)))
-            }
-            watcher::Event::Apply(object) => pod(object).map(PodReport::Pod),
-            watcher::Event::Delete(object) => pod(object).map(|pod| PodReport::Gone(pod.uid)),
-        }
-    }
-
-    /// What is to be said; `None` for what ends every watch now and then, and for what was said.
-    fn news(&mut self, error: &watcher::Error) -> Option<String> {
-        let (verb, request) = match error {
-            watcher::Error::InitialListFailed(request) => ("list", request),
-            watcher::Error::WatchStartFailed(request) => ("watch", request),
-            watcher::Error::WatchFailed(_)
-            | watcher::Error::WatchError(_)
-            | watcher::Error::NoResourceVersion => return None,
         };
-        let error = KubeError::of(request, self.server.url(), verb, "pods".to_owned());
+        let error = KubeError::of(request, self.server.url(), verb, Pod::resource());
         let sentence = format!("{error}; until then Pods that come are not excluded");
         // The words of an overloaded server differ with every request, and mean the same.
         let same = overload(request).map_or_else(|| sentence.clone(), |_| "overload".to_owned());
@@ -126,23 +116,9 @@ impl Watch {
     }
 }
 
-/// `None` for one without a UID, which no API server has.
-fn pod(object: Object) -> Option<Pod> {
-    let metadata = object.metadata;
-    let exclude = metadata.annotations.and_then(|mut all| all.remove(ANNOTATION));
-    Some(Pod {
-        uid: metadata.uid?.into(),
-        namespace: metadata.namespace.unwrap_or_default().into(),
-        name: metadata.name.unwrap_or_default().into(),
-        exclude: exclude.map(Into::into),
-    })
-}
-
-fn events(server: &Server, node: &str) -> Events {
-    let api = Api::<Object>::all(server.client());
-    let config =
-        watcher::Config::default().fields(&format!("spec.nodeName={node}")).page_size(PAGE);
-    watcher(api, config).boxed()
+fn follow(server: &Server, node: &str) -> Changes {
+    let selector = Some(format!("spec.nodeName={node}"));
+    changes(server, Query { version: 0, selector, cached: true, seconds: watch_seconds() })
 }
 
 #[cfg(test)]
@@ -157,6 +133,7 @@ mod tests {
     use super::super::connect::{Timing, connect_with};
     use super::super::fake::Fake;
     use super::*;
+    use crate::exclusion::ANNOTATION;
 
     const PODS: &str = "/api/v1/pods";
 
@@ -217,40 +194,26 @@ mod tests {
         assert_eq!(next(&mut said).await, PodReport::All(Vec::new()));
     }
 
-    /// A watch that goes by `events`; no server is asked.
+    /// A watch that gets `changes`; no server is asked.
     async fn watch(
-        events: impl Stream<Item = watcher::Result<watcher::Event<Object>>> + Send + 'static,
+        changes: impl Stream<Item = Result<Change<Pod>, Failure>> + Send + 'static,
     ) -> Watch {
         let target = KubeTarget::Server("http://127.0.0.1:1".to_owned());
         let server = connect_with(&target, Timing::DEFAULT).await.unwrap();
-        Watch {
-            server,
-            node: "n1".to_owned(),
-            events: events.boxed(),
-            listed: Vec::new(),
-            failures: 0,
-            rest: None,
-            told: BTreeSet::new(),
-        }
+        Watch { changes: changes.boxed(), ..Watch::new(server, "n1".to_owned()) }
+    }
+
+    fn refused(code: u16, number: usize) -> ::kube::Error {
+        let status = Status::failure(&format!("request {number}"), "Test").with_code(code);
+        ::kube::Error::Api(Box::new(status))
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_server_that_refuses_in_other_words_each_time_is_left_alone_in_between() {
-        let mut number = 0;
-        let refusals = stream::repeat_with(move || {
-            number += 1;
-            let code = if number % 2 == 0 { 429 } else { 503 };
-            let status = Status::failure(&format!("request {number}"), "Test").with_code(code);
-            Err(watcher::Error::InitialListFailed(::kube::Error::Api(Box::new(status))))
-        });
-        let end = json!({"kind": "Status", "status": "Failure", "message": "x", "code": 410});
-        let end: Status = serde_json::from_value(end).unwrap();
-        let last = stream::iter([
-            Err(watcher::Error::WatchError(Box::new(end))),
-            Ok(watcher::Event::Init),
-            Ok(watcher::Event::InitDone),
-        ]);
-        let mut watch = watch(refusals.take(40).chain(last)).await;
+        let refusal = |number| Err(Failure::List(refused(429 + 74 * (number as u16 % 2), number)));
+        let end = Status::failure("x", "Test").with_code(410);
+        let last = [Err(Failure::Told(Box::new(end))), Ok(Change::Begin), Ok(Change::Complete)];
+        let mut watch = watch(stream::iter((0..40).map(refusal).chain(last))).await;
         let begun = Instant::now();
         let mut troubles = 0;
         while let PodReport::Trouble(_) = watch.next().await {
@@ -265,13 +228,24 @@ mod tests {
         let hour = Duration::from_secs(3_600);
         let breaks = stream::iter(0..40).then(move |_| async move {
             sleep(hour).await;
-            Err(watcher::Error::WatchFailed(::kube::Error::LinesCodecMaxLineLengthExceeded))
+            Err(Failure::Watch(::kube::Error::LinesCodecMaxLineLengthExceeded))
         });
-        let done = stream::iter([Ok(watcher::Event::InitDone)]);
+        let done = stream::iter([Ok(Change::Complete)]);
         let mut watch = watch(breaks.chain(done)).await;
         let begun = Instant::now();
         assert_eq!(watch.next().await, PodReport::All(Vec::new()));
         let paused = begun.elapsed() - hour * 40;
         assert!(paused < Duration::from_secs(21), "{paused:?} in 40 pauses");
+    }
+
+    #[tokio::test]
+    async fn pods_are_listed_again_when_the_server_has_forgotten_the_past() {
+        let fake = Fake::new(&[PODS]).await;
+        let mut said = Box::pin(pods(fake.server.clone(), "n1"));
+        assert_eq!(next(&mut said).await, PodReport::All(Vec::new()));
+        fake.state.lock().unwrap().refuses_expired = true;
+        fake.forget(PODS, vec![object("a", None)]);
+        fake.hang_up();
+        assert_eq!(next(&mut said).await, PodReport::All(vec![read("a", None)]));
     }
 }

@@ -1,4 +1,4 @@
-//! The three kinds as kube-rs asks for them and reads them.
+//! The kinds of objects that are watched, as kube-rs asks for them and reads them.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -8,36 +8,32 @@ use ::kube::Resource;
 use ::kube::core::DynamicResourceScope;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::{Deserialize, Deserializer};
-use serde_json::{Value, json};
+use serde_json::Value;
 
-use crate::cluster::{Node, Service, ServiceId, Slice, Update, slice::SliceId};
-use crate::source::object::{Kind, LeftOut, Names, Object, ObjectError, parse_kind};
-
-/// Namespace and name of an object.
-pub(super) type Name = (Arc<str>, Arc<str>);
+use crate::cluster::{Change, ClusterObject, Node, Service, ServiceId, Slice, SliceId, Update};
+use crate::exclusion::Pod;
+use crate::source::object::{
+    Kind, LeftOut, Names, ObjectError, Written, read_node, read_pod, read_service, read_slice,
+};
 
 /// A version of an API group.
 pub(super) type Version = &'static str;
 
 /// A kind of object that is watched.
 pub(super) trait Kept: Clone + fmt::Debug + Send + Unpin + 'static {
-    const KIND: Kind;
-    const GROUP: &'static str;
+    /// The field `kind` of its objects.
+    const NAME: &'static str;
+    const GROUP: &'static str = "";
     /// Best first.
-    const VERSIONS: &'static [Version];
+    const VERSIONS: &'static [Version] = &["v1"];
     const PLURAL: &'static str;
     /// Whether the server is asked for metadata alone.
-    const METADATA_ONLY: bool;
-    /// Objects that are asked for at a time: an answer is held whole before it is read.
-    const PAGE: u32;
+    const METADATA_ONLY: bool = false;
+    /// Objects that are asked for at a time.
+    const PAGE: u32 = 500;
 
-    fn of(object: Object) -> Option<(Self, Option<LeftOut>)>;
-    /// `named`: namespaces and names of those that are there, too.
-    fn all(all: Vec<Self>, named: Vec<Name>) -> Update;
-    fn one(self) -> Update;
-    fn gone(key: Name) -> Update;
-    /// Its namespace, empty where it has none, and its name.
-    fn key(&self) -> Name;
+    /// Reads an object; of a slice, also which endpoints were left out.
+    fn read(object: impl Written, names: &mut Names) -> Read<Self>;
 
     /// As RBAC rules and people name it.
     fn resource() -> String {
@@ -48,134 +44,113 @@ pub(super) trait Kept: Clone + fmt::Debug + Send + Unpin + 'static {
     }
 }
 
+/// What was read of an object.
+type Read<T> = Result<(T, Option<LeftOut>), ObjectError>;
+
+/// A kind of object of which the cluster's state consists.
+pub(super) trait StateKind: Kept + ClusterObject<Id: Send> {
+    const KIND: Kind;
+
+    fn update(change: Change<Self>) -> Update;
+    /// `namespace` is empty for kinds that have none.
+    fn id_of(namespace: Arc<str>, name: Arc<str>) -> Self::Id;
+}
+
 impl Kept for Service {
-    const KIND: Kind = Kind::Service;
-    const GROUP: &'static str = "";
-    const VERSIONS: &'static [Version] = &["v1"];
+    const NAME: &'static str = "Service";
     const PLURAL: &'static str = "services";
-    const METADATA_ONLY: bool = false;
-    const PAGE: u32 = 500;
 
-    fn of(object: Object) -> Option<(Self, Option<LeftOut>)> {
-        match object {
-            Object::Service(service) => Some((service, None)),
-            _ => None,
-        }
+    fn read(object: impl Written, names: &mut Names) -> Read<Self> {
+        Ok((read_service(object, names)?, None))
+    }
+}
+
+impl StateKind for Service {
+    const KIND: Kind = Kind::Service;
+
+    fn update(change: Change<Self>) -> Update {
+        Update::Service(change)
     }
 
-    fn all(all: Vec<Self>, named: Vec<Name>) -> Update {
-        let id = |(namespace, name): Name| ServiceId { namespace, name };
-        Update::AllServices(all, named.into_iter().map(id).collect())
-    }
-
-    fn one(self) -> Update {
-        Update::Service(self)
-    }
-
-    fn gone((namespace, name): Name) -> Update {
-        Update::ServiceGone(ServiceId { namespace, name })
-    }
-
-    fn key(&self) -> Name {
-        (Arc::clone(&self.id.namespace), Arc::clone(&self.id.name))
+    fn id_of(namespace: Arc<str>, name: Arc<str>) -> ServiceId {
+        ServiceId { namespace, name }
     }
 }
 
 impl Kept for Slice {
-    const KIND: Kind = Kind::Slice;
+    const NAME: &'static str = "EndpointSlice";
     const GROUP: &'static str = "discovery.k8s.io";
     /// Kubernetes 1.21 brought `v1`, 1.25 took `v1beta1` away.
     const VERSIONS: &'static [Version] = &["v1", "v1beta1"];
     const PLURAL: &'static str = "endpointslices";
-    const METADATA_ONLY: bool = false;
     /// A slice with a hundred endpoints has 40 kB.
     const PAGE: u32 = 250;
 
-    fn of(object: Object) -> Option<(Self, Option<LeftOut>)> {
-        match object {
-            Object::Slice(slice, left_out) => Some((slice, left_out)),
-            _ => None,
-        }
+    fn read(object: impl Written, names: &mut Names) -> Read<Self> {
+        read_slice(object, names)
+    }
+}
+
+impl StateKind for Slice {
+    const KIND: Kind = Kind::Slice;
+
+    fn update(change: Change<Self>) -> Update {
+        Update::Slice(change)
     }
 
-    fn all(all: Vec<Self>, named: Vec<Name>) -> Update {
-        let id = |(namespace, name): Name| SliceId { namespace, name };
-        Update::AllSlices(all, named.into_iter().map(id).collect())
-    }
-
-    fn one(self) -> Update {
-        Update::Slice(self)
-    }
-
-    fn gone((namespace, name): Name) -> Update {
-        Update::SliceGone(SliceId { namespace, name })
-    }
-
-    fn key(&self) -> Name {
-        (Arc::clone(&self.id.namespace), Arc::clone(&self.id.name))
+    fn id_of(namespace: Arc<str>, name: Arc<str>) -> SliceId {
+        SliceId { namespace, name }
     }
 }
 
 impl Kept for Node {
-    const KIND: Kind = Kind::Node;
-    const GROUP: &'static str = "";
-    const VERSIONS: &'static [Version] = &["v1"];
+    const NAME: &'static str = "Node";
     const PLURAL: &'static str = "nodes";
     const METADATA_ONLY: bool = true;
-    const PAGE: u32 = 500;
 
-    fn of(object: Object) -> Option<(Self, Option<LeftOut>)> {
-        match object {
-            Object::Node(node) => Some((node, None)),
-            _ => None,
-        }
-    }
-
-    fn all(all: Vec<Self>, named: Vec<Name>) -> Update {
-        Update::AllNodes(all, named.into_iter().map(|(_, name)| name).collect())
-    }
-
-    fn one(self) -> Update {
-        Update::Node(self)
-    }
-
-    fn gone((_, name): Name) -> Update {
-        Update::NodeGone(name)
-    }
-
-    fn key(&self) -> Name {
-        (Arc::default(), Arc::clone(&self.name))
+    fn read(object: impl Written, names: &mut Names) -> Read<Self> {
+        Ok((read_node(object, names)?, None))
     }
 }
 
-/// An object as it came, read at once: what is not needed is never held. That it cannot be read
-/// is a fact about it, and must not spoil the list it came in.
+impl StateKind for Node {
+    const KIND: Kind = Kind::Node;
+
+    fn update(change: Change<Self>) -> Update {
+        Update::Node(change)
+    }
+
+    fn id_of(_: Arc<str>, name: Arc<str>) -> Arc<str> {
+        name
+    }
+}
+
+impl Kept for Pod {
+    const NAME: &'static str = "Pod";
+    const PLURAL: &'static str = "pods";
+    const METADATA_ONLY: bool = true;
+
+    fn read(object: impl Written, names: &mut Names) -> Read<Self> {
+        Ok((read_pod(object, names)?, None))
+    }
+}
+
+/// An object as it came, read at once: what is not needed is never held. An object that cannot be
+/// read does not spoil the list it came in.
 #[derive(Clone, Debug)]
 pub(super) struct Watched<T> {
-    /// Name, namespace and resource version alone.
+    /// The resource version alone.
     metadata: ObjectMeta,
-    pub(super) object: Result<(T, Option<LeftOut>), ObjectError>,
+    pub(super) object: Read<T>,
 }
 
 impl<T: Kept> Watched<T> {
     /// One of a list, from its text.
     pub(super) fn read(text: &[u8], names: &mut Names) -> Self {
-        let read = std::str::from_utf8(text)
-            .map_err(|_| ObjectError::unreadable(T::KIND))
-            .and_then(|text| parse_kind(T::KIND, text, names));
-        let object = read.map(|object| T::of(object).expect("a kind is read as itself"));
+        let object = std::str::from_utf8(text)
+            .map_err(|_| ObjectError::unreadable(T::NAME))
+            .and_then(|text| T::read(text, names));
         Self { metadata: ObjectMeta::default(), object }
-    }
-
-    /// Namespace and name; empty where it has none.
-    pub(super) fn key(&self) -> Name {
-        match &self.object {
-            Ok((object, _)) => object.key(),
-            Err(error) => match error.identity() {
-                Some(identity) => (Arc::clone(&identity.namespace), Arc::clone(&identity.name)),
-                None => Name::default(),
-            },
-        }
     }
 
     /// Of an object that a watch tells of.
@@ -184,12 +159,27 @@ impl<T: Kept> Watched<T> {
     }
 }
 
+impl<T: StateKind> Watched<T> {
+    /// Its id; of empty names if it has none.
+    pub(super) fn id(&self) -> T::Id {
+        match &self.object {
+            Ok((object, _)) => object.id().clone(),
+            Err(error) => match error.identity() {
+                Some(identity) => {
+                    T::id_of(Arc::clone(&identity.namespace), Arc::clone(&identity.name))
+                }
+                None => T::id_of(Arc::default(), Arc::default()),
+            },
+        }
+    }
+}
+
 impl<T: Kept> Resource for Watched<T> {
     type DynamicType = Version;
     type Scope = DynamicResourceScope;
 
     fn kind(_: &Version) -> Cow<'_, str> {
-        T::KIND.name().into()
+        T::NAME.into()
     }
 
     fn group(_: &Version) -> Cow<'_, str> {
@@ -217,71 +207,13 @@ impl<T: Kept> Resource for Watched<T> {
     }
 }
 
-/// The parts of an object that may matter. What is left out here, managed fields and status, is
-/// most of it.
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Parts {
-    #[serde(default)]
-    metadata: MetadataParts,
-    #[serde(default)]
-    spec: Value,
-    #[serde(default)]
-    address_type: Value,
-    #[serde(default)]
-    endpoints: Value,
-    #[serde(default)]
-    ports: Value,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct MetadataParts {
-    #[serde(default)]
-    name: Value,
-    #[serde(default)]
-    namespace: Value,
-    #[serde(default)]
-    uid: Value,
-    #[serde(default)]
-    resource_version: Value,
-    #[serde(default)]
-    labels: Value,
-    #[serde(default)]
-    annotations: Value,
-}
-
 impl<'de, T: Kept> Deserialize<'de> for Watched<T> {
     fn deserialize<D: Deserializer<'de>>(object: D) -> Result<Self, D::Error> {
-        let Parts { metadata, spec, address_type, endpoints, ports } = Parts::deserialize(object)?;
-        let MetadataParts { name, namespace, uid, resource_version, labels, annotations } =
-            metadata;
-        let text = |value: &Value| value.as_str().map(str::to_owned);
-        let kept = ObjectMeta {
-            name: text(&name),
-            namespace: text(&namespace),
-            resource_version: text(&resource_version),
-            ..ObjectMeta::default()
-        };
-        // What is absent becomes `null`, which means the same to those who read it.
-        let mut fields = json!({
-            "metadata": {
-                "name": name, "namespace": namespace, "labels": labels, "annotations": annotations,
-            },
-            "spec": spec,
-            "endpoints": endpoints,
-            "ports": ports,
-        });
-        // Events refer to Services, and to nothing else.
-        if T::KIND == Kind::Service {
-            fields["metadata"]["uid"] = uid;
-        }
-        if !address_type.is_null() {
-            fields["addressType"] = address_type;
-        }
-        // Who keeps the objects shares the strings that repeat in them.
-        let object = parse_kind(T::KIND, &fields, &mut Names::default());
-        let object = object.map(|object| T::of(object).expect("a kind is read as itself"));
-        Ok(Self { metadata: kept, object })
+        let object = Value::deserialize(object)?;
+        let version = object.pointer("/metadata/resourceVersion").and_then(Value::as_str);
+        let metadata =
+            ObjectMeta { resource_version: version.map(str::to_owned), ..ObjectMeta::default() };
+        // The state that keeps the objects shares the strings that repeat in them.
+        Ok(Self { metadata, object: T::read(&object, &mut Names::default()) })
     }
 }

@@ -12,7 +12,7 @@ use super::connect::{Timing, connect_with};
 use super::fake::{Fake, TIMING};
 use super::reflect::{self, Query};
 use super::{KubeTarget, Nodes, Server, connect, read};
-use crate::cluster::{KnownNodes, Service, Update};
+use crate::cluster::{Change, KnownNodes, Service, Update};
 use crate::source::object::Kind;
 use crate::source::{Event, Freshness};
 
@@ -41,9 +41,25 @@ fn slice(name: &str, address: &str) -> Value {
 type Events = Pin<Box<dyn Stream<Item = Event> + Send>>;
 
 /// All objects, those of all Nodes among them.
-fn follow(server: Server) -> impl Stream<Item = Event> + Send + 'static {
+fn follow(server: Server) -> Events {
     let (_, wanted) = watch::channel(KnownNodes::All);
-    super::follow(server, Nodes::new("n1".into(), wanted))
+    Box::pin(super::follow(server, Nodes::new("n1".into(), wanted)))
+}
+
+/// A server of the default resources with the Service `web`, and all that an agent is told of it at
+/// first.
+async fn listed() -> (Fake, Events) {
+    let fake = Fake::new(&ALL).await;
+    fake.change(SERVICES, "ADDED", service("web", 80));
+    let mut events = follow(fake.server.clone());
+    some(&mut events, 4).await;
+    (fake, events)
+}
+
+/// The events of another connection to the same server, with these times.
+async fn again(fake: &Fake, timing: Timing) -> Events {
+    let target = KubeTarget::Server(fake.server.url().to_owned());
+    follow(connect_with(&target, timing).await.unwrap())
 }
 
 /// The next event as a short text: a kind and counts, names or the trouble.
@@ -62,16 +78,24 @@ async fn next(events: &mut Events) -> String {
         Event::Trouble(trouble) => format!("trouble: {trouble}"),
         Event::Pods(pods) => format!("{} pods", pods.len()),
         Event::Update(update) => match update {
-            Update::AllNodes(_, named) => format!("{} nodes", named.len()),
-            Update::AllServices(_, named) => format!("{} services", named.len()),
-            Update::AllSlices(_, named) => format!("{} slices", named.len()),
+            Update::Node(Change::Listed(_, named)) => format!("{} nodes", named.len()),
+            Update::Service(Change::Listed(_, named)) => format!("{} services", named.len()),
+            Update::Slice(Change::Listed(_, named)) => format!("{} slices", named.len()),
             Update::LocalAddresses(_) => "addresses of this host".to_owned(),
-            Update::Node(node) => format!("node {} {:?}", node.name, node.labels.get("pool")),
-            Update::Service(service) => format!("service {} {}", service.id, service.ports[0].port),
-            Update::Slice(slice) => format!("slice {} {}", slice.id.name, slice.endpoints.len()),
-            Update::NodeGone(name) => format!("node {name} gone"),
-            Update::ServiceGone(id) => format!("service {id} gone"),
-            Update::SliceGone(id) => format!("slice {}/{} gone", id.namespace, id.name),
+            Update::Node(Change::Applied(node)) => {
+                format!("node {} {:?}", node.name, node.labels.get("pool"))
+            }
+            Update::Service(Change::Applied(service)) => {
+                format!("service {} {}", service.id, service.ports[0].port)
+            }
+            Update::Slice(Change::Applied(slice)) => {
+                format!("slice {} {}", slice.id.name, slice.endpoints.len())
+            }
+            Update::Node(Change::Deleted(name)) => format!("node {name} gone"),
+            Update::Service(Change::Deleted(id)) => format!("service {id} gone"),
+            Update::Slice(Change::Deleted(id)) => {
+                format!("slice {}/{} gone", id.namespace, id.name)
+            }
             Update::KnownNodes(known) => format!("{known:?} nodes are known"),
         },
     }
@@ -118,6 +142,18 @@ async fn nothing_until(events: &mut Events, so: impl Fn() -> bool) {
     }
 }
 
+/// Waits for Service `web` with port 81. Until then, only the server's absence is said.
+async fn port_81(events: &mut Events) {
+    loop {
+        let said = next(events).await;
+        if said == "service default/web 81" {
+            return;
+        }
+        let absent = ["trouble: cannot reach", "AsOf", "Live"];
+        assert!(absent.iter().any(|word| said.starts_with(word)), "{said}");
+    }
+}
+
 /// The next word on how fresh things are.
 async fn freshness(events: &mut Events) -> Freshness {
     let next = async {
@@ -135,7 +171,7 @@ async fn all_is_listed_before_it_is_synced_and_followed_from_there() {
     let fake = Fake::new(&ALL).await;
     fake.change(NODES, "ADDED", node("n1", "beijing"));
     fake.change(SERVICES, "ADDED", service("web", 80));
-    let mut events: Events = Box::pin(follow(fake.server.clone()));
+    let mut events = follow(fake.server.clone());
     assert_eq!(some(&mut events, 3).await, ["0 slices", "1 nodes", "1 services"]);
     assert_eq!(next(&mut events).await, "synced");
 
@@ -157,7 +193,7 @@ async fn all_is_listed_before_it_is_synced_and_followed_from_there() {
 #[tokio::test]
 async fn of_nodes_only_metadata_is_asked_for() {
     let fake = Fake::new(&ALL).await;
-    let mut events: Events = Box::pin(follow(fake.server.clone()));
+    let mut events = follow(fake.server.clone());
     some(&mut events, 4).await;
     read(&fake.server).await.unwrap();
     let requests = fake.state.lock().unwrap().requests.clone();
@@ -172,9 +208,12 @@ async fn an_older_server_is_asked_for_the_older_version() {
     let fake = Fake::new(&[NODES, SERVICES, OLD_SLICES]).await;
     fake.change(OLD_SLICES, "ADDED", slice("web-1", "10.1.1.2"));
     let updates = read(&fake.server).await.unwrap().updates;
-    assert!(matches!(&updates[1], Update::AllSlices(all, _) if all.len() == 1), "{updates:?}");
+    assert!(
+        matches!(&updates[1], Update::Slice(Change::Listed(all, _)) if all.len() == 1),
+        "{updates:?}"
+    );
 
-    let mut events: Events = Box::pin(follow(fake.server.clone()));
+    let mut events = follow(fake.server.clone());
     assert_eq!(some(&mut events, 4).await, ["0 nodes", "0 services", "1 slices", "synced"]);
     fake.change(OLD_SLICES, "DELETED", slice("web-1", "10.1.1.2"));
     assert_eq!(next(&mut events).await, "slice default/web-1 gone");
@@ -185,7 +224,7 @@ async fn a_server_that_knows_no_slices_is_named() {
     let fake = Fake::new(&[NODES, SERVICES]).await;
     let error = read(&fake.server).await.unwrap_err().to_string();
     assert!(error.contains("answers 404 to list endpointslices.discovery.k8s.io"), "{error}");
-    let mut events: Events = Box::pin(follow(fake.server.clone()));
+    let mut events = follow(fake.server.clone());
     let said = some(&mut events, 3).await;
     let expected = format!(
         "trouble: the API server at {} knows no endpointslices.discovery.k8s.io of version v1 or \
@@ -201,19 +240,16 @@ async fn long_lists_come_in_pages() {
     for n in 0..600 {
         fake.change(SLICES, "ADDED", slice(&format!("web-{n}"), "10.1.1.2"));
     }
-    let mut events: Events = Box::pin(follow(fake.server.clone()));
+    let mut events = follow(fake.server.clone());
     assert_eq!(some(&mut events, 4).await, ["0 nodes", "0 services", "600 slices", "synced"]);
     let updates = read(&fake.server).await.unwrap().updates;
-    assert!(matches!(&updates[1], Update::AllSlices(all, _) if all.len() == 600));
+    assert!(matches!(&updates[1], Update::Slice(Change::Listed(all, _)) if all.len() == 600));
     assert_eq!(fake.requested("endpointslices?&limit=250"), 6, "three pages, twice");
 }
 
 #[tokio::test]
 async fn broken_watches_go_on_where_they_were() {
-    let fake = Fake::new(&ALL).await;
-    fake.change(SERVICES, "ADDED", service("web", 80));
-    let mut events: Events = Box::pin(follow(fake.server.clone()));
-    some(&mut events, 4).await;
+    let (fake, mut events) = listed().await;
     let lists = fake.requested("limit=");
     fake.hang_up();
     fake.change(SERVICES, "MODIFIED", service("web", 81));
@@ -224,36 +260,23 @@ async fn broken_watches_go_on_where_they_were() {
 
 #[tokio::test]
 async fn what_the_server_has_forgotten_is_listed_again() {
-    let fake = Fake::new(&ALL).await;
-    fake.change(SERVICES, "ADDED", service("web", 80));
-    let mut events: Events = Box::pin(follow(fake.server.clone()));
-    some(&mut events, 4).await;
-    fake.forget(SERVICES, vec![service("shop", 80), service("pay", 80)]);
-    fake.hang_up();
-    assert_eq!(some(&mut events, 3).await, ["0 nodes", "0 slices", "2 services"]);
-    // Synced is said once.
-    nothing(&fake, &mut events).await;
-}
-
-#[tokio::test]
-async fn a_watch_that_is_refused_as_too_old_is_listed_again_too() {
-    let fake = Fake::new(&ALL).await;
-    fake.change(SERVICES, "ADDED", service("web", 80));
-    let mut events: Events = Box::pin(follow(fake.server.clone()));
-    some(&mut events, 4).await;
-    fake.state.lock().unwrap().refuses_expired = true;
-    fake.forget(SERVICES, vec![service("shop", 80), service("pay", 80)]);
-    fake.hang_up();
-    assert_eq!(some(&mut events, 3).await, ["0 nodes", "0 slices", "2 services"]);
-    nothing(&fake, &mut events).await;
+    // It ends the watch, or refuses it.
+    for refuses_expired in [false, true] {
+        let (fake, mut events) = listed().await;
+        fake.state.lock().unwrap().refuses_expired = refuses_expired;
+        fake.forget(SERVICES, vec![service("shop", 80), service("pay", 80)]);
+        fake.hang_up();
+        assert_eq!(some(&mut events, 3).await, ["0 nodes", "0 slices", "2 services"]);
+        // Synced is said once.
+        nothing(&fake, &mut events).await;
+    }
 }
 
 #[tokio::test]
 async fn a_server_that_stalls_is_left_and_found_again() {
     let fake = Fake::new(&ALL).await;
     fake.change(SERVICES, "ADDED", service("web", 80));
-    let target = KubeTarget::Server(fake.server.url().to_owned());
-    let mut events: Events = Box::pin(follow(connect_with(&target, TIMING).await.unwrap()));
+    let mut events = again(&fake, TIMING).await;
     some(&mut events, 4).await;
     nothing(&fake, &mut events).await;
     assert_eq!(fake.requested("watch=true"), 3);
@@ -262,13 +285,7 @@ async fn a_server_that_stalls_is_left_and_found_again() {
     // Open and silent connections are no sign of life.
     assert!(matches!(freshness(&mut events).await, Freshness::AsOf(_)));
     fake.state.lock().unwrap().stalled = false;
-    loop {
-        let said = next(&mut events).await;
-        if said == "service default/web 81" {
-            break;
-        }
-        assert!(said.starts_with("trouble: cannot reach") || said.starts_with("AsOf"), "{said}");
-    }
+    port_81(&mut events).await;
     while freshness(&mut events).await != Freshness::Live {}
 }
 
@@ -276,21 +293,13 @@ async fn a_server_that_stalls_is_left_and_found_again() {
 async fn a_watch_that_stalls_in_the_middle_of_an_event_is_left_for_another() {
     let fake = Fake::new(&ALL).await;
     fake.change(SERVICES, "ADDED", service("web", 80));
-    let target = KubeTarget::Server(fake.server.url().to_owned());
-    let mut events: Events = Box::pin(follow(connect_with(&target, TIMING).await.unwrap()));
+    let mut events = again(&fake, TIMING).await;
     some(&mut events, 4).await;
     let asked = || (fake.requested("limit="), fake.requested("watch=true"));
     let (lists, watches) = asked();
     fake.state.lock().unwrap().says_half = true;
     fake.change(SERVICES, "MODIFIED", service("web", 81));
-    loop {
-        let said = next(&mut events).await;
-        if said == "service default/web 81" {
-            break;
-        }
-        let is_about_reach = said.starts_with("trouble: cannot reach") || said.starts_with("AsOf");
-        assert!(is_about_reach || said.starts_with("Live"), "{said}");
-    }
+    port_81(&mut events).await;
     assert!(!fake.state.lock().unwrap().says_half, "nothing was said by half");
     assert_eq!(asked().0, lists, "everything was listed anew");
     assert!(asked().1 > watches, "the watch that stalled has told the other half");
@@ -299,7 +308,7 @@ async fn a_watch_that_stalls_in_the_middle_of_an_event_is_left_for_another() {
 #[tokio::test]
 async fn freshness_is_that_of_the_last_word_of_the_server() {
     let fake = Fake::new(&ALL).await;
-    let mut events: Events = Box::pin(follow(fake.server.clone()));
+    let mut events = follow(fake.server.clone());
     assert_eq!(freshness(&mut events).await, Freshness::Live, "from the first listing on");
     let before = SystemTime::now();
     for path in ALL {
@@ -316,9 +325,7 @@ async fn freshness_is_that_of_the_last_word_of_the_server() {
 #[tokio::test]
 async fn a_watch_that_begins_again_at_once_is_no_news() {
     let fake = Fake::new(&ALL).await;
-    let target = KubeTarget::Server(fake.server.url().to_owned());
-    let patient = Timing { grace: PATIENCE, ..TIMING };
-    let mut events: Events = Box::pin(follow(connect_with(&target, patient).await.unwrap()));
+    let mut events = again(&fake, Timing { grace: PATIENCE, ..TIMING }).await;
     some(&mut events, 4).await;
     assert_eq!(freshness(&mut events).await, Freshness::Live);
     for _ in 0..3 {
@@ -336,9 +343,7 @@ async fn a_server_that_knows_no_roles_yet_is_not_complained_about() {
     for path in ALL {
         fake.state.lock().unwrap().refuse.insert(path.to_owned(), (403, "no roles yet"));
     }
-    let target = KubeTarget::Server(fake.server.url().to_owned());
-    let patient = Timing { settling: PATIENCE, ..TIMING };
-    let mut events: Events = Box::pin(follow(connect_with(&target, patient).await.unwrap()));
+    let mut events = again(&fake, Timing { settling: PATIENCE, ..TIMING }).await;
     nothing_until(&mut events, || fake.requested("services") >= 2).await;
     fake.state.lock().unwrap().refuse.clear();
     assert_eq!(some(&mut events, 4).await, ["0 nodes", "0 slices", "1 services", "synced"]);
@@ -364,7 +369,7 @@ async fn a_token_that_was_renewed_in_its_file_is_used() {
     let target = KubeTarget::Kubeconfig(kubeconfig);
     let patient = Timing { settling: Duration::from_secs(30), ..TIMING };
     let server = connect_with(&target, patient).await.unwrap();
-    let mut events: Events = Box::pin(follow(server));
+    let mut events = follow(server);
     assert_eq!(some(&mut events, 4).await, ["0 nodes", "0 services", "0 slices", "synced"]);
 
     // The kubelet writes a new one before the old one has run out; the agent has it once the old one
@@ -422,7 +427,7 @@ async fn an_object_that_cannot_be_read_spoils_no_other() {
     fake.change(SERVICES, "ADDED", service("bad", 70_000));
     fake.change(SERVICES, "ADDED", service("good", 80));
     fake.change(SLICES, "ADDED", slice("good-1", "fd00::1"));
-    let mut events: Events = Box::pin(follow(fake.server.clone()));
+    let mut events = follow(fake.server.clone());
     let bad_service = "trouble: Service default/bad: spec.ports[0].port: 70000 is not a port \
                        (1–65535); this version of the object is ignored";
     let bad_endpoint = "trouble: EndpointSlice default/good-1: endpoints[1].addresses[0]: \
@@ -448,8 +453,10 @@ async fn an_object_that_cannot_be_read_spoils_no_other() {
     loop {
         let event = timeout(PATIENCE, events.next()).await.expect("nothing came");
         match event {
-            Some(Event::Update(Update::Service(service))) => assert_eq!(&*service.id.name, "bad"),
-            Some(Event::Update(Update::AllServices(_, named))) => {
+            Some(Event::Update(Update::Service(Change::Applied(service)))) => {
+                assert_eq!(&*service.id.name, "bad")
+            }
+            Some(Event::Update(Update::Service(Change::Listed(_, named)))) => {
                 let names: Vec<_> = named.iter().map(|id| &*id.name).collect();
                 assert_eq!(names, ["good", "bad"], "both are there");
                 break;
@@ -466,7 +473,9 @@ async fn what_one_listing_cannot_read_is_among_its_faults() {
     fake.change(SERVICES, "ADDED", service("good", 80));
     fake.change(SLICES, "ADDED", slice("good-1", "fd00::1"));
     let listing = read(&fake.server).await.unwrap();
-    assert!(matches!(&listing.updates[2], Update::AllServices(all, _) if all.len() == 1));
+    assert!(
+        matches!(&listing.updates[2], Update::Service(Change::Listed(all, _)) if all.len() == 1)
+    );
     let said: Vec<_> = listing.faults.iter().map(|fault| &*fault.sentence).collect();
     assert_eq!(
         said,
@@ -490,7 +499,7 @@ async fn refusals_say_what_to_allow() {
         fake.server.url()
     );
     assert_eq!(read(&fake.server).await.unwrap_err().to_string(), expected);
-    let mut events: Events = Box::pin(follow(fake.server.clone()));
+    let mut events = follow(fake.server.clone());
     let said = some(&mut events, 3).await;
     assert_eq!(said, ["0 nodes", "0 slices", &format!("trouble: {expected}")]);
     // Allowed at last, it goes on by itself, and is not complained about twice.
@@ -515,7 +524,7 @@ async fn a_server_that_does_not_answer_is_named() {
          address, that the server runs, and that it can be reached from here"
     );
     assert_eq!(read(&server).await.unwrap_err().to_string(), expected);
-    let mut events: Events = Box::pin(follow(server));
+    let mut events = follow(server);
     assert_eq!(next(&mut events).await, format!("trouble: {expected}"));
 }
 
@@ -559,7 +568,7 @@ async fn other_nodes_are_asked_for_while_they_are_wanted() {
     loop {
         match timeout(PATIENCE, events.next()).await.unwrap().unwrap() {
             Event::Update(Update::KnownNodes(known)) => said.push(format!("{known:?}")),
-            Event::Update(Update::AllNodes(_, named)) => said.push(named.join(",")),
+            Event::Update(Update::Node(Change::Listed(_, named))) => said.push(named.join(",")),
             Event::Synced => break,
             _ => {}
         }
@@ -575,7 +584,9 @@ async fn other_nodes_are_asked_for_while_they_are_wanted() {
     let mut listed = Vec::new();
     loop {
         match timeout(PATIENCE, events.next()).await.unwrap().unwrap() {
-            Event::Update(Update::Node(node)) => listed.push(node.name.to_string()),
+            Event::Update(Update::Node(Change::Applied(node))) => {
+                listed.push(node.name.to_string())
+            }
             // Only after all of them.
             Event::Update(Update::KnownNodes(known)) => break assert_eq!(known, KnownNodes::All),
             _ => {}
@@ -614,7 +625,9 @@ async fn troubles_until(events: &mut Events, is_last: impl Fn(&Event) -> bool) -
 /// Whether an event says that a Node is in this pool.
 fn is_in(pool: &str) -> impl Fn(&Event) -> bool {
     move |event| match event {
-        Event::Update(Update::Node(node)) => *node.labels["pool"] == *pool,
+        Event::Update(Update::Node(Change::Applied(node))) => {
+            node.labels.get("pool").is_some_and(|own| **own == *pool)
+        }
         _ => false,
     }
 }
@@ -687,7 +700,7 @@ async fn the_first_list_may_come_from_the_memory_of_the_server_and_later_ones_do
     for n in 0..600 {
         fake.change(SERVICES, "ADDED", service(&format!("web-{n}"), 80));
     }
-    let mut events: Events = Box::pin(follow(fake.server.clone()));
+    let mut events = follow(fake.server.clone());
     assert_eq!(some(&mut events, 4).await, ["0 nodes", "0 slices", "600 services", "synced"]);
     assert_eq!(fake.requested("limit=500&resourceVersion=0"), 2, "Services and Nodes");
     assert_eq!(fake.requested("limit=500&continue=500"), 1, "which go on by the token alone");

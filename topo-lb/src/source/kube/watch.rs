@@ -11,10 +11,10 @@ use super::backoff::{self, pause, random};
 use super::listing::is_missing;
 use super::reach::{Nodes, Reach};
 use super::reflect::{Change, Failure, Query, changes};
-use super::resource::{Kept, Name, Watched};
+use super::resource::{StateKind, Watched};
 use super::watch_aggregator::{Failing, WatchAggregator, WatchReport, beats};
 use super::{KubeError, Server};
-use crate::cluster::{KnownNodes, Node, Service, Slice, Update};
+use crate::cluster::{self, KnownNodes, Node, Service, Slice, Update};
 use crate::source::Event;
 use crate::source::object::Kind;
 
@@ -55,7 +55,7 @@ pub fn follow(server: Server, nodes: Nodes) -> impl Stream<Item = Event> + Send 
 type Changes<T> = BoxStream<'static, Result<Change<T>, Failure>>;
 
 /// The watch of one kind.
-struct Watch<T: Kept> {
+struct Watch<T: StateKind> {
     server: Server,
     reach: Reach,
     /// Index of the API version in use.
@@ -64,9 +64,9 @@ struct Watch<T: Kept> {
     unknown: usize,
     changes: Changes<T>,
     /// Who was listed so far in a listing that goes on.
-    listed: Vec<Name>,
-    /// What was said of single objects, by namespace and name.
-    wrong: HashMap<Name, String>,
+    listed: Vec<T::Id>,
+    /// What was said of single objects.
+    wrong: HashMap<T::Id, String>,
     waiting: VecDeque<WatchReport>,
     /// All objects were listed once.
     had_contact: bool,
@@ -80,7 +80,7 @@ struct Watch<T: Kept> {
     passing: Option<Instant>,
 }
 
-impl<T: Kept> Watch<T> {
+impl<T: StateKind> Watch<T> {
     fn new(server: Server, reach: Reach) -> Self {
         Self {
             changes: changes(&server, query(0, &reach, true)),
@@ -141,9 +141,9 @@ impl<T: Kept> Watch<T> {
             // take more memory than they do, and leave holes where it was.
             Change::Listed(object) => {
                 self.unknown = 0;
-                self.listed.push(object.key());
+                self.listed.push(object.id());
                 if let Some(object) = self.read(object) {
-                    self.say(Event::Update(object.one()));
+                    self.say(Event::Update(T::update(cluster::Change::Applied(object))));
                 }
             }
             Change::Complete => {
@@ -152,7 +152,7 @@ impl<T: Kept> Watch<T> {
                 self.reach.listed();
                 self.server.watch_health().listed(T::KIND);
                 let listed = std::mem::take(&mut self.listed);
-                let all = Event::Update(T::all(Vec::new(), listed));
+                let all = Event::Update(T::update(cluster::Change::Listed(Vec::new(), listed)));
                 let known = Event::Update(Update::KnownNodes(self.reach.now()));
                 match (T::KIND, self.reach.now()) {
                     // Nobody must take the others for gone.
@@ -168,29 +168,30 @@ impl<T: Kept> Watch<T> {
             }
             Change::Applied(object) => {
                 if let Some(object) = self.read(object) {
-                    self.say(Event::Update(object.one()));
+                    self.say(Event::Update(T::update(cluster::Change::Applied(object))));
                 }
             }
             Change::Deleted(object) => {
-                self.wrong.remove(&object.key());
-                self.say(Event::Update(T::gone(object.key())));
+                let id = object.id();
+                self.wrong.remove(&id);
+                self.say(Event::Update(T::update(cluster::Change::Deleted(id))));
             }
         }
     }
 
     /// The object, if it can be read; says what is wrong with it, unless that was said.
     fn read(&mut self, object: Watched<T>) -> Option<T> {
-        let key = object.key();
+        let id = object.id();
         let (object, wrong) = match object.object {
             Ok((object, left_out)) => (Some(object), left_out.map(|left_out| left_out.to_string())),
             Err(error) => (None, Some(format!("{error}; this version of the object is ignored"))),
         };
         match wrong {
             None => {
-                self.wrong.remove(&key);
+                self.wrong.remove(&id);
             }
             Some(wrong) => {
-                if self.wrong.insert(key, wrong.clone()).as_ref() != Some(&wrong) {
+                if self.wrong.insert(id, wrong.clone()).as_ref() != Some(&wrong) {
                     self.say(Event::Trouble(wrong));
                 }
             }
@@ -323,7 +324,7 @@ fn is_unintelligible(error: &::kube::Error) -> bool {
 }
 
 /// Whether the server does not know any more what is asked for, so that all is to be listed again.
-fn is_gone(error: &::kube::Error) -> bool {
+pub(super) fn is_gone(error: &::kube::Error) -> bool {
     matches!(error, ::kube::Error::Api(status) if status.code == 410)
 }
 
@@ -346,9 +347,13 @@ pub(super) fn overload(error: &::kube::Error) -> Option<u16> {
 }
 
 fn query(version: usize, reach: &Reach, cached: bool) -> Query {
+    Query { version, selector: reach.selector(), cached, seconds: watch_seconds() }
+}
+
+/// After how many seconds the server is to end a watch.
+pub(super) fn watch_seconds() -> u32 {
     let more = random() % u64::from(SHORTEST_WATCH);
-    let seconds = SHORTEST_WATCH + u32::try_from(more).unwrap_or_default();
-    Query { version, selector: reach.selector(), cached, seconds }
+    SHORTEST_WATCH + u32::try_from(more).unwrap_or_default()
 }
 
 #[cfg(test)]

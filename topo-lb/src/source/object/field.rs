@@ -9,7 +9,6 @@ use serde::{Deserialize, de::Error as _};
 use serde_json::Value;
 
 use crate::cluster::Uid;
-use crate::cluster::service::Protocol;
 
 /// Where an object is that names no namespace, as with `kubectl apply`.
 pub(super) const DEFAULT_NAMESPACE: &str = "default";
@@ -84,52 +83,30 @@ impl<'de> Deserialize<'de> for Unread {
 
 /// A port number, 1–65535.
 #[derive(Clone, Copy)]
-pub(super) struct Port(pub(super) u16);
+pub(super) struct PortNumber(pub(super) u16);
 
-impl<'de> Deserialize<'de> for Port {
+impl<'de> Deserialize<'de> for PortNumber {
     fn deserialize<D: Deserializer<'de>>(field: D) -> Result<Self, D::Error> {
         struct Number;
         impl Visitor<'_> for Number {
-            type Value = Port;
+            type Value = PortNumber;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("a port number (1–65535)")
             }
 
-            fn visit_i64<E: de::Error>(self, number: i64) -> Result<Port, E> {
+            fn visit_i64<E: de::Error>(self, number: i64) -> Result<PortNumber, E> {
                 match u16::try_from(number) {
-                    Ok(port) if port != 0 => Ok(Port(port)),
+                    Ok(port) if port != 0 => Ok(PortNumber(port)),
                     _ => Err(E::custom(format_args!("{number} is not a port (1–65535)"))),
                 }
             }
 
-            fn visit_u64<E: de::Error>(self, number: u64) -> Result<Port, E> {
+            fn visit_u64<E: de::Error>(self, number: u64) -> Result<PortNumber, E> {
                 self.visit_i64(i64::try_from(number).unwrap_or(i64::MAX))
             }
         }
         field.deserialize_any(Number)
-    }
-}
-
-/// `protocol`.
-#[derive(Clone, Copy, Default, Deserialize)]
-pub(super) enum Transport {
-    #[default]
-    #[serde(rename = "TCP")]
-    Tcp,
-    #[serde(rename = "UDP")]
-    Udp,
-    #[serde(rename = "SCTP")]
-    Sctp,
-}
-
-impl From<Transport> for Protocol {
-    fn from(transport: Transport) -> Self {
-        match transport {
-            Transport::Tcp => Self::Tcp,
-            Transport::Udp => Self::Udp,
-            Transport::Sctp => Self::Sctp,
-        }
     }
 }
 

@@ -117,8 +117,8 @@ impl ObjectError {
     }
 
     /// Of an object of which nothing can be read.
-    pub(super) fn unreadable(kind: Kind) -> Self {
-        Self::at("", "it is not UTF-8").of(kind.name())
+    pub(super) fn unreadable(kind: &str) -> Self {
+        Self::at("", "it is not UTF-8").of(kind)
     }
 
     fn of(mut self, object: impl Into<String>) -> Self {
@@ -316,9 +316,8 @@ pub fn parse_with(object: impl Written, names: &mut Names) -> Result<Object, Obj
         }
         None => Ok(match Client::of(&api_version, kind, object) {
             Some(client) => {
-                // A template or a sketch of a Pod has no UID, and is nobody's here.
-                let pod = object.read::<pod::Fields>().ok().filter(|_| kind == "Pod");
-                Object::Client(client, pod.map(|pod| pod.keep(names)))
+                let pod = if kind == "Pod" { read_pod(object, names).ok() } else { None };
+                Object::Client(client, pod)
             }
             None => Object::Other,
         }),
@@ -334,24 +333,67 @@ pub fn parse_kind(
     object: impl Written,
     names: &mut Names,
 ) -> Result<Object, ObjectError> {
-    let read = match kind {
-        Kind::Service => object
-            .read::<service::Fields>()
-            .and_then(|service| Ok(Object::Service(service.keep(names)?))),
-        Kind::Slice => object.read::<slice::Fields>().map(|slice| {
-            let (slice, left_out) = slice.keep(names);
+    Ok(match kind {
+        Kind::Service => Object::Service(read_service(object, names)?),
+        Kind::Slice => {
+            let (slice, left_out) = read_slice(object, names)?;
             Object::Slice(slice, left_out)
-        }),
-        Kind::Node => object.read::<node::Fields>().map(|node| Object::Node(node.keep(names))),
-    };
-    read.map_err(|error| match named(object) {
+        }
+        Kind::Node => Object::Node(read_node(object, names)?),
+    })
+}
+
+/// Reads a Service.
+///
+/// # Errors
+/// When a field is wrong.
+pub fn read_service(
+    object: impl Written,
+    names: &mut Names,
+) -> Result<cluster::Service, ObjectError> {
+    let read = object.read::<service::Fields>().and_then(|service| service.keep(names));
+    read.map_err(|error| identified(error, Kind::Service, object))
+}
+
+/// Reads an EndpointSlice; also which of its endpoints were left out.
+///
+/// # Errors
+/// When a field is wrong.
+pub fn read_slice(
+    object: impl Written,
+    names: &mut Names,
+) -> Result<(cluster::Slice, Option<LeftOut>), ObjectError> {
+    let read = object.read::<slice::Fields>().map(|slice| slice.keep(names));
+    read.map_err(|error| identified(error, Kind::Slice, object))
+}
+
+/// Reads a Node.
+///
+/// # Errors
+/// When a field is wrong.
+pub fn read_node(object: impl Written, names: &mut Names) -> Result<cluster::Node, ObjectError> {
+    let read = object.read::<node::Fields>().map(|node| node.keep(names));
+    read.map_err(|error| identified(error, Kind::Node, object))
+}
+
+/// Reads a Pod.
+///
+/// # Errors
+/// When a field is wrong, or it has no UID: a template or a sketch of a Pod runs nowhere.
+pub fn read_pod(object: impl Written, names: &mut Names) -> Result<exclusion::Pod, ObjectError> {
+    Ok(object.read::<pod::Fields>()?.keep(names))
+}
+
+/// The error with the object's kind, and its name if it has one.
+fn identified(error: ObjectError, kind: Kind, object: impl Written) -> ObjectError {
+    match named(object) {
         None => error.of(kind.name()),
         Some((namespace, name)) => error.of_known(Identity {
             kind,
             namespace: if kind == Kind::Node { Arc::default() } else { namespace.into() },
             name: name.into(),
         }),
-    })
+    }
 }
 
 /// Namespace and name of an object that may be broken, if it has a name.

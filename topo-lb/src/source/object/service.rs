@@ -7,10 +7,10 @@ use std::sync::Arc;
 use serde::Deserialize;
 use serde::de::{self, Deserializer};
 
-use super::field::{Metadata, Port, Text, Transport, Unread, address, or_default};
+use super::field::{Metadata, PortNumber, Text, Unread, address, or_default};
 use super::{Names, ObjectError};
 use crate::cluster::service::{PolicySources, Protocol, Skipped};
-use crate::cluster::{Service, ServiceId, ServicePort};
+use crate::cluster::{Port, Service, ServiceId};
 
 /// Kubernetes' own default for `sessionAffinityConfig.clientIP.timeoutSeconds`.
 const AFFINITY_SECONDS: i64 = 10_800;
@@ -81,9 +81,9 @@ struct Spec {
 struct PortFields {
     #[serde(default, deserialize_with = "or_default")]
     name: String,
-    port: Port,
+    port: PortNumber,
     #[serde(default, deserialize_with = "or_default")]
-    protocol: Transport,
+    protocol: Protocol,
 }
 
 #[derive(Deserialize)]
@@ -190,10 +190,10 @@ impl Fields {
             ports: spec
                 .ports
                 .iter()
-                .map(|port| ServicePort {
+                .map(|port| Port {
                     name: names.share(&port.name),
                     port: port.port.0,
-                    protocol: port.protocol.into(),
+                    protocol: port.protocol,
                 })
                 .collect(),
             policy: policy(&metadata.annotations, &spec, names).into(),
@@ -242,7 +242,7 @@ fn check_ports(ports: &[PortFields]) -> Result<(), ObjectError> {
     let (mut numbers, mut names, mut shown) = (HashMap::new(), HashMap::new(), HashMap::new());
     for (index, PortFields { name, port, protocol }) in ports.iter().enumerate() {
         check_name(&format!("spec.ports[{index}].name"), name)?;
-        if let Some(before) = numbers.insert((port.0, Protocol::from(*protocol)), index) {
+        if let Some(before) = numbers.insert((port.0, *protocol), index) {
             return Err(ObjectError::at(
                 format!("spec.ports[{index}].port"),
                 format!("{} with this protocol is spec.ports[{before}] already", port.0),

@@ -10,10 +10,9 @@ use k8s_openapi::jiff::Timestamp;
 use serde::Deserialize;
 use serde::de::{self, Deserializer, IgnoredAny};
 
-use super::field::{Metadata, Port, Transport, Unread, address, or_default};
+use super::field::{Metadata, PortNumber, Unread, address, or_default};
 use super::{Identity, Kind, LeftOut, Names, ObjectError};
-use crate::cluster::slice::{SliceEndpoint, SlicePort};
-use crate::cluster::{ServiceId, Slice, slice::SliceId};
+use crate::cluster::{Endpoint, Labels, Place, Port, Protocol, ServiceId, Slice, SliceId};
 
 const HOSTNAME: &str = "kubernetes.io/hostname";
 const ZONE: &str = "topology.kubernetes.io/zone";
@@ -22,17 +21,17 @@ const ZONE: &str = "topology.kubernetes.io/zone";
 #[serde(rename_all = "camelCase")]
 #[serde(expecting = "an object")]
 pub(super) struct Fields {
-    metadata: Metadata<Labels, Annotations>,
+    metadata: Metadata<OwnLabels, Annotations>,
     address_type: AddressType,
     #[serde(default, deserialize_with = "or_default")]
-    endpoints: Vec<Endpoint>,
+    endpoints: Vec<EndpointFields>,
     #[serde(default, deserialize_with = "or_default")]
     ports: Vec<PortFields>,
 }
 
 #[derive(Default, Deserialize)]
 #[serde(expecting = "an object")]
-struct Labels {
+struct OwnLabels {
     #[serde(rename = "kubernetes.io/service-name")]
     service: Option<String>,
     #[serde(rename = "service.kubernetes.io/service-proxy-name")]
@@ -81,15 +80,15 @@ enum AddressType {
 struct PortFields {
     #[serde(default, deserialize_with = "or_default")]
     name: String,
-    port: Option<Port>,
+    port: Option<PortNumber>,
     #[serde(default, deserialize_with = "or_default")]
-    protocol: Transport,
+    protocol: Protocol,
 }
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[serde(expecting = "an object")]
-struct Endpoint {
+struct EndpointFields {
     #[serde(default, deserialize_with = "or_default")]
     addresses: First,
     #[serde(default, deserialize_with = "or_default")]
@@ -156,7 +155,7 @@ impl Fields {
     pub(super) fn keep(self, names: &mut Names) -> (Slice, Option<LeftOut>) {
         let Self { metadata, address_type, endpoints, ports } = self;
         let namespace = names.share(metadata.namespace());
-        let Labels { service, proxy, headless } = &metadata.labels;
+        let OwnLabels { service, proxy, headless } = &metadata.labels;
         let service = service.as_deref().filter(|service| !service.is_empty());
         let mut slice = Slice {
             service: service.map(|service| ServiceId {
@@ -208,41 +207,32 @@ impl AddressType {
 }
 
 impl PortFields {
-    fn keep(&self, names: &mut Names) -> Option<SlicePort> {
-        Some(SlicePort {
-            port: self.port?.0,
-            name: names.share(&self.name),
-            protocol: self.protocol.into(),
-        })
+    fn keep(&self, names: &mut Names) -> Option<Port> {
+        Some(Port { port: self.port?.0, name: names.share(&self.name), protocol: self.protocol })
     }
 }
 
-impl Endpoint {
-    fn keep(self, address: IpAddr, names: &mut Names) -> SliceEndpoint {
-        let mut labels: BTreeMap<_, _> = self
-            .deprecated_topology
-            .iter()
-            .chain(&self.topology)
+impl EndpointFields {
+    fn keep(self, address: IpAddr, names: &mut Names) -> Endpoint {
+        let zone = self.zone.filter(|zone| !zone.is_empty());
+        let zone = zone.as_ref().map(|zone| (names.share(ZONE), names.share(zone)));
+        let topology = self.deprecated_topology.iter().chain(&self.topology);
+        let labels: Labels = topology
             .map(|(key, value)| (names.share(key), names.share(value)))
+            .chain(zone)
             .collect();
-        if let Some(zone) = self.zone.filter(|zone| !zone.is_empty()) {
-            labels.insert(names.share(ZONE), names.share(&zone));
-        }
         let node = match self.node_name.filter(|node| !node.is_empty()) {
             Some(node) => Some(names.share(&node)),
             None => labels.get(HOSTNAME).filter(|node| !node.is_empty()).cloned(),
         };
         let Conditions { ready, serving, terminating } = self.conditions;
         let mut named = |list: Vec<Named>| list.iter().map(|to| names.share(&to.name)).collect();
-        SliceEndpoint {
-            address,
-            node,
-            labels,
+        let (for_nodes, for_zones) = (named(self.hints.for_nodes), named(self.hints.for_zones));
+        Endpoint {
             ready: ready.unwrap_or(true),
             serving: serving.unwrap_or(true),
             terminating: terminating.unwrap_or(false),
-            for_nodes: named(self.hints.for_nodes),
-            for_zones: named(self.hints.for_zones),
+            ..Endpoint::new(address, Place { node, labels, for_nodes, for_zones })
         }
     }
 }

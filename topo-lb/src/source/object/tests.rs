@@ -1,4 +1,3 @@
-use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -81,29 +80,30 @@ fn assert_counts(name: &str, counts: &Counts) {
     assert_eq!(services.len(), counts.services);
     assert_eq!(slices.len(), counts.slices);
     assert_eq!(nodes.len(), 3);
-    assert!(nodes.iter().all(|node| node.labels.len() == 8));
+    assert!(nodes.iter().all(|node| node.labels.iter().count() == 8));
     assert_eq!(services.iter().map(|service| service.ports.len()).sum::<usize>(), counts.ports);
     let cluster_ips: usize = services.iter().map(|service| service.cluster_ips.len()).sum();
     assert_eq!(cluster_ips, counts.cluster_ips);
     let endpoints: Vec<_> = slices.iter().flat_map(|slice| &slice.endpoints).collect();
     assert_eq!(endpoints.len(), counts.endpoints);
-    let count = |which: &dyn Fn(&crate::cluster::SliceEndpoint) -> bool| {
+    let count = |which: &dyn Fn(&crate::cluster::Endpoint) -> bool| {
         endpoints.iter().filter(|endpoint| which(endpoint)).count()
     };
     assert_eq!(count(&|endpoint| endpoint.address.is_ipv6()), counts.ipv6_endpoints);
     assert_eq!(count(&|endpoint| !endpoint.ready), counts.unready);
     assert_eq!(count(&|endpoint| endpoint.terminating), counts.terminating);
     let names = ["kind-control-plane", "kind-worker", "kind-worker2"];
-    let by_node = names.map(|name| count(&|endpoint| endpoint.node.as_deref() == Some(name)));
+    let by_node =
+        names.map(|name| count(&|endpoint| endpoint.node().is_some_and(|own| &**own == name)));
     assert_eq!(by_node, counts.by_node);
     let by_zone = ["cn-north-1", "cn-east-1", "cn-east-2"].map(|zone| {
         count(&|endpoint| {
-            endpoint.labels.get("topology.kubernetes.io/zone").is_some_and(|own| &**own == zone)
+            endpoint.label("topology.kubernetes.io/zone").is_some_and(|own| &**own == zone)
         })
     });
     assert_eq!(by_zone, counts.by_zone);
-    assert_eq!(count(&|endpoint| !endpoint.for_zones.is_empty()), counts.for_zones);
-    assert_eq!(count(&|endpoint| !endpoint.for_nodes.is_empty()), counts.for_nodes);
+    assert_eq!(count(&|endpoint| !endpoint.for_zones().is_empty()), counts.for_zones);
+    assert_eq!(count(&|endpoint| !endpoint.for_nodes().is_empty()), counts.for_nodes);
 }
 
 #[test]
@@ -220,7 +220,7 @@ fn null_is_the_same_as_absent() {
     let node =
         json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n", "labels": null}});
     let Ok(Object::Node(node)) = parse(node) else { panic!() };
-    assert_eq!(node.labels, BTreeMap::new());
+    assert!(node.labels.is_empty());
 }
 
 #[test]
@@ -238,28 +238,39 @@ fn readiness_that_is_not_said_is_as_a_proxy_reads_it() {
 
 #[test]
 fn both_versions_say_where_an_endpoint_is() {
-    let endpoint = |fields: Value| {
-        let (mut slice, _) = slice(json!({"endpoints": [fields]}));
-        slice.endpoints.remove(0)
-    };
-    let old = endpoint(json!({"addresses": ["10.1.1.1"], "topology": {
-        "kubernetes.io/hostname": "n1", "topology.kubernetes.io/zone": "z1", "rack": "r1"}}));
-    assert_eq!(old.node.as_deref(), Some("n1"));
-    assert_eq!(old.labels.get("topology.kubernetes.io/zone").unwrap().as_ref(), "z1");
-    assert_eq!(old.labels.get("rack").unwrap().as_ref(), "r1");
-
-    let new = endpoint(json!({"addresses": ["10.1.1.1"], "nodeName": "n2", "zone": "z2",
-        "deprecatedTopology": {"topology.kubernetes.io/zone": "stale", "rack": "r2"}}));
-    assert_eq!(new.node.as_deref(), Some("n2"));
-    assert_eq!(new.labels.get("topology.kubernetes.io/zone").unwrap().as_ref(), "z2");
-    assert_eq!(new.labels.get("rack").unwrap().as_ref(), "r2");
-
-    let both = endpoint(json!({"addresses": ["10.1.1.1"], "nodeName": "n2",
-        "topology": {"kubernetes.io/hostname": "n1"}}));
-    assert_eq!(both.node.as_deref(), Some("n2"), "nodeName is more exact");
-
-    let nowhere = endpoint(json!({"addresses": ["10.1.1.1"], "nodeName": "", "zone": ""}));
-    assert_eq!((nowhere.node, nowhere.labels.len()), (None, 0));
+    for (fields, node, zone, rack) in [
+        (
+            json!({"topology": {"kubernetes.io/hostname": "n1", "topology.kubernetes.io/zone": "z1",
+                                "rack": "r1"}}),
+            Some("n1"),
+            Some("z1"),
+            Some("r1"),
+        ),
+        (
+            json!({"nodeName": "n2", "zone": "z2",
+                   "deprecatedTopology": {"topology.kubernetes.io/zone": "stale", "rack": "r2"}}),
+            Some("n2"),
+            Some("z2"),
+            Some("r2"),
+        ),
+        // `nodeName` is more exact.
+        (
+            json!({"nodeName": "n2", "topology": {"kubernetes.io/hostname": "n1"}}),
+            Some("n2"),
+            None,
+            None,
+        ),
+        (json!({"nodeName": "", "zone": ""}), None, None, None),
+    ] {
+        let mut object = fields.clone();
+        object["addresses"] = json!(["10.1.1.1"]);
+        let (slice, _) = slice(json!({"endpoints": [object]}));
+        let endpoint = &slice.endpoints[0];
+        let label = |key| endpoint.label(key).map(|value| &**value);
+        assert_eq!(endpoint.node().map(|name| &**name), node, "{fields}");
+        assert_eq!(label("topology.kubernetes.io/zone"), zone, "{fields}");
+        assert_eq!(label("rack"), rack, "{fields}");
+    }
 }
 
 #[test]
@@ -548,7 +559,7 @@ fn strings_that_repeat_across_objects_are_shared() {
         else {
             panic!()
         };
-        slice.endpoints.remove(0).node.unwrap()
+        slice.endpoints.remove(0).node().cloned().unwrap()
     };
     assert!(Arc::ptr_eq(&node_of("a"), &node_of("b")));
 }

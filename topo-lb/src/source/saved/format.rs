@@ -5,12 +5,13 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 
-use super::entry::{Entry, NodeEntry, SliceEntry};
-use crate::cluster::{State, Update};
+use super::entry::{Entry, SliceEntry};
+use crate::cluster::{Change, Node, State, Update};
 use crate::source::kube::Identity;
 
-/// The version that is written, and the only one that is read. Any change here is
-/// another version, and so is any of [`entry`](super::entry).
+/// The version that is written, and the only one that is read. A change here, in
+/// [`entry`](super::entry) or in how the types of `cluster` are serialized is another version, unless
+/// older agents can ignore it.
 pub(super) const VERSION: u32 = 1;
 
 /// The first line.
@@ -107,11 +108,11 @@ pub(super) fn digest(state: &State) -> u32 {
 
 fn write_objects(state: &State, out: &mut impl Write) -> io::Result<()> {
     for (name, labels) in state.nodes() {
-        line(out, &Entry::Node(NodeEntry::of(name, labels)))?;
+        line(out, &Entry::Node(Node { name: name.into(), labels: labels.clone() }))?;
     }
     for id in state.services() {
         if let Some(service) = state.service(id) {
-            line(out, &Entry::Service(service.into()))?;
+            line(out, &Entry::Service(service.clone()))?;
         }
     }
     let mut slices: Vec<_> = state.all_slices().collect();
@@ -182,9 +183,9 @@ impl Whole {
 
 fn object(line: &str) -> Result<Update, FormatError> {
     match serde_json::from_str(line) {
-        Ok(Entry::Node(node)) => Ok(Update::Node(node.into())),
-        Ok(Entry::Service(service)) => Ok(Update::Service(service.into())),
-        Ok(Entry::Slice(slice)) => Ok(Update::Slice(slice.into())),
+        Ok(Entry::Node(node)) => Ok(Update::Node(Change::Applied(node))),
+        Ok(Entry::Service(service)) => Ok(Update::Service(Change::Applied(service))),
+        Ok(Entry::Slice(slice)) => Ok(Update::Slice(Change::Applied(slice.into()))),
         Err(error) => Err(FormatError::Damaged(format!("an object: {error}"))),
     }
 }

@@ -18,7 +18,7 @@ use std::time::SystemTime;
 pub use saver::Saver;
 pub use start::before;
 
-use crate::cluster::{KnownNodes, State, Update};
+use crate::cluster::{Change, KnownNodes, State, Update};
 use crate::source::kube::Identity;
 use format::Whole;
 
@@ -152,8 +152,8 @@ impl Folder {
         for update in whole.objects() {
             let update = update.map_err(|error| self.set_aside(&error.to_string()))?;
             match &update {
-                Update::Node(one) if &*one.name == node => known = true,
-                Update::Node(_) => known_nodes = KnownNodes::All,
+                Update::Node(Change::Applied(one)) if &*one.name == node => known = true,
+                Update::Node(Change::Applied(_)) => known_nodes = KnownNodes::All,
                 _ => {}
             }
             each(&update);
