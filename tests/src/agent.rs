@@ -19,7 +19,7 @@ use crate::interrupt;
 use crate::objects::Objects;
 use crate::process::{Running, enter, only_with};
 use crate::requirements::BPFFS;
-use crate::wait::{PATIENCE, until};
+use crate::wait::{PATIENCE, until, until_is};
 
 /// What the agent logs, as part of a line, once its programs are attached and its maps hold what
 /// its source says.
@@ -382,6 +382,28 @@ impl<'a> Agent<'a> {
     /// It says nothing.
     pub fn get(&self, path: &str) -> Result<Answer> {
         http::get(&self.node.netns, Self::address()?, path)
+    }
+
+    /// Waits until it has logged a text.
+    ///
+    /// # Errors
+    /// It does not within `limit`: the error quotes the log.
+    pub fn wait_for_log(&self, text: &str, limit: Duration) -> Result<()> {
+        let look = || Ok(self.log());
+        until_is(&format!("{text:?} in the log"), limit, look, |log| log.contains(text)).map(drop)
+    }
+
+    /// Asks at the default address until the answer is as wanted, and returns it.
+    ///
+    /// # Errors
+    /// It is not within `limit`: the error quotes the last answer.
+    pub fn wait_for_answer(
+        &self,
+        path: &str,
+        limit: Duration,
+        is: impl Fn(&Answer) -> bool,
+    ) -> Result<Answer> {
+        until_is(&format!("the wanted answer to {path}"), limit, || self.get(path), is)
     }
 
     /// `topo-lb list <what> -o json` of its maps.

@@ -83,13 +83,18 @@ pub struct Scene<'a> {
 /// # Errors
 /// The scene cannot be set, `body` fails, or something is left behind.
 pub fn play(body: impl FnOnce(&mut Scene<'_>) -> Result<()>) -> Result<()> {
-    prepared(
-        |_| {},
-        |scene| {
-            scene.agent.resume()?;
-            body(scene)
-        },
-    )
+    idle(|scene| {
+        scene.agent.resume()?;
+        body(scene)
+    })
+}
+
+/// The same with an agent that does not run yet.
+///
+/// # Errors
+/// As [`play`].
+pub fn idle(body: impl FnOnce(&mut Scene<'_>) -> Result<()>) -> Result<()> {
+    prepared(|_| {}, body)
 }
 
 /// The same with tc on every device of a pod.
@@ -97,18 +102,15 @@ pub fn play(body: impl FnOnce(&mut Scene<'_>) -> Result<()>) -> Result<()> {
 /// # Errors
 /// As [`play`].
 pub fn play_with_machines(body: impl FnOnce(&mut Scene<'_>) -> Result<()>) -> Result<()> {
-    prepared(
-        |_| {},
-        |scene| {
-            scene.agent.set("--tc-devices", "pod*");
-            scene.agent.set("--max-connections", "16384");
-            scene.agent.resume()?;
-            body(scene)
-        },
-    )
+    idle(|scene| {
+        scene.agent.set("--tc-devices", "pod*");
+        scene.agent.set("--max-connections", "16384");
+        scene.agent.resume()?;
+        body(scene)
+    })
 }
 
-/// [`play`] with manifests that `change` has changed, and an agent that does not run yet.
+/// [`idle`] with manifests that `change` has changed.
 ///
 /// # Errors
 /// As [`play`].

@@ -4,13 +4,12 @@ use std::net::SocketAddr;
 
 use anyhow::{Result, ensure};
 use serde_json::json;
-use topo_lb_tests::client::Socket;
 use topo_lb_tests::pod::PORT;
 use topo_lb_tests::scene::{
     ECHO4, ECHO6, EMPTY4, EMPTY6, FOLLOWS, KEYS, NOBODY4, Scene, WEB4, WEB6, ZONE, at, mapped,
     play, refusal,
 };
-use topo_lb_tests::traffic::{Step, Via};
+use topo_lb_tests::traffic::{Socket, Step, Via};
 use topo_lb_tests::wait::until;
 
 /// One exchange with a Service through an open socket; the pod that answered, as the Service.

@@ -7,7 +7,7 @@ use anyhow::{Context as _, Result, ensure};
 use rustix::thread::CapabilitySet;
 use topo_lb_tests::memory::Limit;
 use topo_lb_tests::process;
-use topo_lb_tests::scene::{Scene, WEB4, at, prepared};
+use topo_lb_tests::scene::{Scene, WEB4, at, idle};
 use topo_lb_tests::traffic::Via;
 use topo_lb_tests::wait::{PATIENCE, until};
 
@@ -23,11 +23,6 @@ fn refused(scene: &mut Scene<'_>, command: Command, wanted: &[&str]) -> Result<(
     ensure!(!said.contains("panicked"), "{said}");
     ensure!(!scene.agent.pins().exists(), "{} is there", scene.agent.pins().display());
     scene.expect(Via::Http, at(WEB4)?, &["untouched"])
-}
-
-/// The scene with an agent that does not run.
-fn idle(body: impl FnOnce(&mut Scene<'_>) -> Result<()>) -> Result<()> {
-    prepared(|_| {}, body)
 }
 
 #[test]

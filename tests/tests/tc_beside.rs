@@ -14,7 +14,7 @@ use topo_lb_tests::client::Client;
 use topo_lb_tests::netns::NetNs;
 use topo_lb_tests::process::printed;
 use topo_lb_tests::requirements::{self, BPFFS};
-use topo_lb_tests::scene::{FOLLOWS, HERE, Scene, WEB4, at, play_with_machines, prepared};
+use topo_lb_tests::scene::{FOLLOWS, HERE, Scene, WEB4, at, idle, play_with_machines};
 use topo_lb_tests::traffic::Via;
 use topo_lb_tests::wait::until;
 
@@ -158,24 +158,21 @@ fn on_the_way_out(scene: &Scene<'_>) -> Result<Value> {
 
 #[test]
 fn filters_that_were_there_first_see_endpoints_and_no_service() -> Result<()> {
-    prepared(
-        |_| {},
-        |scene| {
-            // The kernel gives it a high one.
-            put_guard(scene, &[])?;
-            scene.agent.set("--tc-devices", "pod*");
-            scene.agent.set("--max-connections", "4096");
-            scene.agent.resume()?;
-            wait_for_answers(&mut scene.cluster.machine("client")?)?;
-            let device = on_the_way_out(scene)?;
-            ensure!(device["means"] == "clsact", "{device}");
-            ensure!(device["others"].to_string().contains("guard"), "{device}");
-            // The next agent takes over what is there.
-            scene.agent.stop()?;
-            scene.agent.resume()?;
-            wait_for_answers(&mut scene.cluster.machine("client")?)
-        },
-    )
+    idle(|scene| {
+        // The kernel gives it a high one.
+        put_guard(scene, &[])?;
+        scene.agent.set("--tc-devices", "pod*");
+        scene.agent.set("--max-connections", "4096");
+        scene.agent.resume()?;
+        wait_for_answers(&mut scene.cluster.machine("client")?)?;
+        let device = on_the_way_out(scene)?;
+        ensure!(device["means"] == "clsact", "{device}");
+        ensure!(device["others"].to_string().contains("guard"), "{device}");
+        // The next agent takes over what is there.
+        scene.agent.stop()?;
+        scene.agent.resume()?;
+        wait_for_answers(&mut scene.cluster.machine("client")?)
+    })
 }
 
 #[test]
@@ -234,24 +231,21 @@ fn put_machine_into_pod(scene: &Scene<'_>) -> Result<NetNs> {
 
 #[test]
 fn a_machine_whose_tap_is_in_a_pod_is_served_at_the_host_s_end_of_the_pods_cable() -> Result<()> {
-    prepared(
-        |_| {},
-        |scene| {
-            let guest = put_machine_into_pod(scene)?;
-            let mut machine = scene.cluster.guest("guest", &guest)?;
-            scene.agent.set("--max-connections", "4096");
-            // On the host no device has this name.
-            scene.agent.set("--tc-devices", "tap*");
-            scene.agent.resume()?;
-            let service = at(WEB4)?;
-            until("the machine's way to the fabric", FOLLOWS, || {
-                let tally = machine.call(Via::Http, service, 16)?;
-                Ok(if tally.is_of(&["untouched"]) { Ok(()) } else { Err(tally) })
-            })?;
-            scene.agent.stop()?;
-            scene.agent.set("--tc-devices", "pod*");
-            scene.agent.resume()?;
-            wait_for_answers(&mut machine)
-        },
-    )
+    idle(|scene| {
+        let guest = put_machine_into_pod(scene)?;
+        let mut machine = scene.cluster.guest("guest", &guest)?;
+        scene.agent.set("--max-connections", "4096");
+        // On the host no device has this name.
+        scene.agent.set("--tc-devices", "tap*");
+        scene.agent.resume()?;
+        let service = at(WEB4)?;
+        until("the machine's way to the fabric", FOLLOWS, || {
+            let tally = machine.call(Via::Http, service, 16)?;
+            Ok(if tally.is_of(&["untouched"]) { Ok(()) } else { Err(tally) })
+        })?;
+        scene.agent.stop()?;
+        scene.agent.set("--tc-devices", "pod*");
+        scene.agent.resume()?;
+        wait_for_answers(&mut machine)
+    })
 }

@@ -79,10 +79,7 @@ pub(crate) fn within<T>(work: impl FnOnce(&Ground<'_>) -> Result<T>) -> Result<T
 
 fn serve(cluster: &Cluster, pod: &str) -> Result<Running> {
     let mut server = cluster.pod(pod)?.spawn(exchange::server()?)?;
-    let output = server.child().stdout.take().context("a server has an output")?;
-    let mut line = String::new();
-    std::io::BufRead::read_line(&mut std::io::BufReader::new(output), &mut line)?;
-    anyhow::ensure!(line.trim() == "listening", "the server in {pod} says {line:?}");
+    server.wait_for_line("listening").with_context(|| format!("no server in {pod}"))?;
     Ok(server)
 }
 
