@@ -92,10 +92,7 @@ fn changes_are_timed_from_their_arrival_to_the_map() -> Result<()> {
 #[test]
 fn an_agent_is_ready_when_its_hooks_are_proven_and_its_state_is_synced() -> Result<()> {
     play(|scene| {
-        until("readiness", FOLLOWS, || {
-            let answer = scene.agent.get("/readyz")?;
-            Ok(if answer.status == 200 { Ok(()) } else { Err(answer) })
-        })?;
+        scene.agent.wait_for_answer("/readyz", FOLLOWS, |answer| answer.status == 200)?;
         let verbose = scene.agent.get("/readyz?verbose")?;
         for wanted in ["[+] hooks: a self-probe", "[+] synced: ", "[+] programmed: ", "[+] fresh: "]
         {

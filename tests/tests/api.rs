@@ -176,11 +176,7 @@ fn traffic_goes_on_without_the_api_server_and_follows_it_again() -> Result<()> {
         plane.kill_api_server();
         let agent = &agents[1];
         let (tally, _) = clients.hangzhou.call_during(Via::Http, at(UD1)?, || {
-            until("a word about the API server", SOON, || {
-                let log = agent.log();
-                let said = log.contains("cannot reach the API server at https://172.30.0.254:6443");
-                Ok(if said { Ok(()) } else { Err(log) })
-            })?;
+            agent.wait_for_log("cannot reach the API server at https://172.30.0.254:6443", SOON)?;
             // Connections were made all the while; some more, now that everybody knows.
             thread::sleep(Duration::from_millis(500));
             Ok(())

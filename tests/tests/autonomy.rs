@@ -158,10 +158,7 @@ fn an_agent_that_is_there_before_its_server_waits_for_it() -> Result<()> {
         ensure!(!edge.agent.pins().exists(), "something is in the kernel, and nothing is known");
         ensure!(edge.state.join("cluster.state.set-aside").exists(), "the file is gone");
         edge.plane.start_api_server()?;
-        until("the agent's readiness", SOON, || {
-            let log = edge.agent.log();
-            Ok(if log.contains("datapath attached") { Ok(()) } else { Err(log) })
-        })?;
+        edge.agent.wait_for_log("datapath attached", SOON)?;
         edge.agent.wait_until_ready()?;
         edge.client.until_answered_by(at(WEB)?, &HANGZHOU, FOLLOWS)?;
         edge.saved("\"web\"", true)
@@ -225,11 +222,7 @@ fn a_full_disk_keeps_the_state_that_was_saved_and_is_said_once() -> Result<()> {
 
         disk.make_room()?;
         edge.saved("\"ningbo\"", true)?;
-        until("a word that it is saved again", SAVED, || {
-            let log = edge.agent.log();
-            let again = log.contains("the state can be saved again");
-            Ok(if again { Ok(()) } else { Err(log) })
-        })?;
+        edge.agent.wait_for_log("the state can be saved again", SAVED)?;
         let log = edge.agent.log();
         ensure!(said(&log) == 1, "it is said more than once:\n{log}");
         edge.agent.stop()
@@ -270,10 +263,7 @@ fn without_a_server_it_serves_what_it_last_knew() -> Result<()> {
         ensure!(tally.is_of(&HANGZHOU), "while the server returned: {tally}");
         edge.open_web()?;
         edge.client.until_answered_by(at(WEB)?, &SERVERS, SOON)?;
-        until("a word about the server's return", SOON, || {
-            let log = edge.agent.log();
-            Ok(if log.contains("tells all of the cluster again") { Ok(()) } else { Err(log) })
-        })?;
+        edge.agent.wait_for_log("tells all of the cluster again", SOON)?;
         Ok(())
     })
 }
@@ -429,11 +419,7 @@ fn where_nothing_was_saved_a_cluster_ip_leads_nowhere() -> Result<()> {
         edge.agent.set("--kubeconfig", path.to_str().context("a path in UTF-8")?);
         edge.agent.live_inside();
         edge.agent.launch()?;
-        until("a word about the server", SOON, || {
-            let log = edge.agent.log();
-            let said = log.contains("cannot reach the API server at https://10.96.0.1");
-            Ok(if said { Ok(()) } else { Err(log) })
-        })?;
+        edge.agent.wait_for_log("cannot reach the API server at https://10.96.0.1", SOON)?;
         ensure!(!edge.agent.pins().exists(), "something is in the kernel, and nothing is known");
         Ok(())
     })

@@ -321,10 +321,7 @@ fn an_agent_with_what_the_manifests_grant_is_ready_and_uses_every_right() -> Res
         }
         let sent = |count: u32| {
             let wanted = format!("topo_lb_kubernetes_events_total{{outcome=\"sent\"}} {count}");
-            until(&format!("{count} Events"), SOON, || {
-                let text = agent.get("/metrics")?.body;
-                Ok(if text.contains(&wanted) { Ok(()) } else { Err(text) })
-            })
+            agent.wait_for_answer("/metrics", SOON, |answer| answer.body.contains(&wanted))
         };
         // A Service that was served is refused; the same again changes the Event that is there.
         for count in [1, 2] {

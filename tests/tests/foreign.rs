@@ -74,10 +74,8 @@ fn check(scene: &Scene<'_>, root: &std::path::Path) -> Result<(Option<i32>, Stri
 /// Every channel names a foreign program by its id, and this within two seconds.
 fn says(scene: &Scene<'_>, foreign: &Foreign, root: &std::path::Path) -> Result<()> {
     let named = |text: &str| foreign.ids().any(|id| text.contains(&format!("program {id} ")));
-    until("a word about the foreign program", SAYS, || {
-        let answer = scene.agent.get("/readyz")?;
-        let is_said = answer.status == 503 && named(&answer.body) && answer.body.contains(NAME);
-        Ok(if is_said { Ok(()) } else { Err(answer.body) })
+    scene.agent.wait_for_answer("/readyz", SAYS, |answer| {
+        answer.status == 503 && named(&answer.body) && answer.body.contains(NAME)
     })?;
     ensure!(gauge(scene)? == 4, "{} hooks are overridden, not 4", gauge(scene)?);
     let (code, text) = check(scene, root)?;
@@ -91,10 +89,7 @@ fn says(scene: &Scene<'_>, foreign: &Foreign, root: &std::path::Path) -> Result<
 
 /// No channel says a word any more.
 fn is_content(scene: &Scene<'_>, root: &std::path::Path) -> Result<()> {
-    until("no word about a foreign program", SAYS_AGAIN, || {
-        let answer = scene.agent.get("/readyz")?;
-        Ok(if answer.status == 200 { Ok(()) } else { Err(answer.body) })
-    })?;
+    scene.agent.wait_for_answer("/readyz", SAYS_AGAIN, |answer| answer.status == 200)?;
     ensure!(gauge(scene)? == 0, "{} hooks are overridden", gauge(scene)?);
     let (code, text) = check(scene, root)?;
     ensure!(code == Some(0), "check said {code:?}: {text}");

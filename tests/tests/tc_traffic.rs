@@ -202,10 +202,7 @@ fn a_connection_outlives_a_thousand_changes_and_the_agent() -> Result<()> {
         all_answer("without an agent")?;
         scene.agent.resume()?;
         all_answer("with the next agent")?;
-        until("the marks of endpoints", PATIENCE, || {
-            let log = scene.agent.log();
-            Ok(if log.contains("which endpoints may answer") { Ok(()) } else { Err(log) })
-        })?;
+        scene.agent.wait_for_log("which endpoints may answer", PATIENCE)?;
         all_answer("by marks")
     })
 }

@@ -206,9 +206,8 @@ fn a_service_shows_what_a_node_makes_of_it() -> Result<()> {
         agent.kill();
         agent.resume()?;
         move_to(plane, "closed", HERE)?;
-        until("the Service is served", SOON, || {
-            let text = agent.get("/explain?service=default/closed")?.body;
-            Ok(if text.contains("\"verdict\": \"route\"") { Ok(()) } else { Err(text) })
+        agent.wait_for_answer("/explain?service=default/closed", SOON, |answer| {
+            answer.body.contains("\"verdict\": \"route\"")
         })?;
         move_to(plane, "closed", "far")?;
         let closed = wait_for(plane, "closed", "NodeRefused", SOON)?;
@@ -222,17 +221,10 @@ fn a_service_shows_what_a_node_makes_of_it() -> Result<()> {
 #[test]
 fn who_may_not_write_events_is_told_once_and_serves_all_the_same() -> Result<()> {
     play(false, |_, plane, agent| {
-        until("a warning", SOON, || {
-            let log = agent.log();
-            let said = log.contains("allow the verbs create and patch on events");
-            Ok(if said { Ok(()) } else { Err(log) })
-        })?;
+        agent.wait_for_log("allow the verbs create and patch on events", SOON)?;
         let failed = "topo_lb_kubernetes_events_total{outcome=\"failed\"} 2";
         move_to(plane, "strict", "far")?;
-        until("both attempts", SOON, || {
-            let text = agent.get("/metrics")?.body;
-            Ok(if text.contains(failed) { Ok(()) } else { Err(text) })
-        })?;
+        agent.wait_for_answer("/metrics", SOON, |answer| answer.body.contains(failed))?;
         let log = agent.log();
         ensure!(log.matches("cannot be told").count() == 1, "{log}");
         let ready = agent.get("/readyz")?;
