@@ -242,6 +242,12 @@ impl<'a> ControlPlane<'a> {
         self.wait_until_ready()
     }
 
+    /// The address of kube-apiserver.
+    #[must_use]
+    pub fn address(&self) -> IpAddr {
+        self.server.ip()
+    }
+
     /// Waits until kube-apiserver is ready, or is again.
     ///
     /// # Errors

@@ -34,6 +34,7 @@ pub mod http;
 pub mod hub;
 pub mod interrupt;
 pub mod kind;
+pub mod kubernetes_1_20;
 pub mod lab;
 pub mod manifest;
 pub mod memory;

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use topo_lb_tests::cluster::Cluster;
+use topo_lb_tests::kubernetes_1_20;
 use topo_lb_tests::population::{Population, SERVICE_PORT};
 use topo_lb_tests::process::{Running, printed};
 use topo_lb_tests::wait::until;
@@ -20,7 +21,6 @@ use crate::api::Server;
 use crate::exchange::{Act, Dialler, Targets};
 use crate::ground::{Ground, KUBE_PROXY, KUBE_PROXY_NUMBER, POD_RANGE};
 use crate::iptables::Iptables;
-use crate::kubernetes_1_20;
 
 /// The variable that names the program.
 pub(crate) const VARIABLE: &str = "TOPO_LB_KUBE_PROXY";

@@ -11,7 +11,6 @@ mod ground;
 mod iptables;
 mod kernel;
 mod kube_proxy;
-mod kubernetes_1_20;
 mod machine;
 mod nftables;
 mod probes;
