@@ -21,6 +21,7 @@
 
 pub mod agent;
 pub mod api;
+pub mod bpf;
 pub mod cgroup;
 pub mod client;
 pub mod cluster;
