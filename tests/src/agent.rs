@@ -51,9 +51,6 @@ impl Binary {
     }
 
     /// Runs it to its end.
-    ///
-    /// # Errors
-    /// It cannot be started.
     pub fn run(&self, arguments: &[&str]) -> Result<Output> {
         let output = self.command(arguments).output();
         output.with_context(|| format!("cannot run {}", self.0.display()))
@@ -68,9 +65,6 @@ impl Binary {
     }
 
     /// What the policy says on `node`, by `topo-lb explain`, which needs no kernel.
-    ///
-    /// # Errors
-    /// It fails.
     pub fn explain(&self, manifests: &Path, node: &str) -> Result<Value> {
         self.json(&["explain", "--manifests", text(manifests)?, "--node", node, "-o", "json"])
     }
@@ -127,18 +121,8 @@ impl<'a> Agent<'a> {
         Ok(agent)
     }
 
-    /// Starts an agent on every node, all at once, with tc on the devices of its pods.
-    ///
-    /// # Errors
-    /// As [`start`](Self::start).
-    pub fn start_all(binary: &Binary, cluster: &'a Cluster, manifests: &Path) -> Result<Vec<Self>> {
-        Self::start_all_from(binary, cluster, ("--manifests", manifests))
-    }
-
-    /// Starts an agent on every node, all at once, fed by what a flag names.
-    ///
-    /// # Errors
-    /// As [`start`](Self::start).
+    /// Starts an agent on every node, all at once, fed by what a flag names, with tc on the devices of
+    /// its pods.
     pub fn start_all_from(
         binary: &Binary,
         cluster: &'a Cluster,
@@ -172,9 +156,6 @@ impl<'a> Agent<'a> {
     }
 
     /// An agent that does not run yet, fed by what a flag names: `--manifests` or `--kubeconfig`.
-    ///
-    /// # Errors
-    /// As [`prepare`](Self::prepare).
     pub fn prepare_from(
         binary: &Binary,
         cluster: &'a Cluster,
@@ -284,9 +265,6 @@ impl<'a> Agent<'a> {
     }
 
     /// Starts it, and does not wait.
-    ///
-    /// # Errors
-    /// It cannot be started.
     pub fn launch(&mut self) -> Result<()> {
         let mut command = self.command()?;
         self.process = Some(spawn(&mut command, &self.log)?);
@@ -407,17 +385,11 @@ impl<'a> Agent<'a> {
     }
 
     /// `topo-lb list <what> -o json` of its maps.
-    ///
-    /// # Errors
-    /// It fails.
     pub fn list(&self, what: &str) -> Result<Value> {
         self.binary.json(&["list", what, "--pin-dir", text(&self.pins)?, "-o", "json"])
     }
 
     /// `topo-lb cleanup`.
-    ///
-    /// # Errors
-    /// It fails.
     pub fn cleanup(&self) -> Result<Output> {
         let mut command = self.binary.command(&["cleanup", "--pin-dir", text(&self.pins)?]);
         if let Some(capabilities) = self.capabilities {

@@ -17,9 +17,6 @@ pub const READ: [(&str, &str); 3] =
 /// Each of these is one request, or one request an object, as the administrator.
 impl ControlPlane<'_> {
     /// Creates objects of `default`, EndpointSlices in the version that this server knows.
-    ///
-    /// # Errors
-    /// The server refuses one.
     pub fn create(&self, objects: impl IntoIterator<Item = Value> + Send) -> Result<()> {
         let old = self.has_topology_keys()?;
         self.ask(async |client| {
@@ -32,33 +29,21 @@ impl ControlPlane<'_> {
     }
 
     /// Changes an object of the core group, by a JSON merge patch (RFC 7386).
-    ///
-    /// # Errors
-    /// The server refuses, or has no such object.
     pub fn change(&self, kind: &str, name: &str, patch: &Value) -> Result<()> {
         self.ask(async |client| change(&client, kind, name, patch).await)
     }
 
     /// Sets an annotation of a Service, or removes it.
-    ///
-    /// # Errors
-    /// As [`change`](Self::change).
     pub fn annotate(&self, service: &str, key: &str, value: Option<&str>) -> Result<()> {
         self.change("Service", service, &json!({"metadata": {"annotations": {key: value}}}))
     }
 
     /// Sets a label of a node, or removes it.
-    ///
-    /// # Errors
-    /// As [`change`](Self::change).
     pub fn relabel(&self, node: &str, key: &str, value: Option<&str>) -> Result<()> {
         self.change("Node", node, &json!({"metadata": {"labels": {key: value}}}))
     }
 
     /// Deletes an object of `default`, or a node, at once.
-    ///
-    /// # Errors
-    /// The server refuses, or has no such object.
     pub fn delete(&self, kind: &str, name: &str) -> Result<()> {
         let version = if kind == "EndpointSlice" { self.slice_version()? } else { "v1" };
         let now = DeleteParams::default().grace_period(0);
@@ -69,9 +54,6 @@ impl ControlPlane<'_> {
     }
 
     /// All objects of a kind that `default` has, or all nodes.
-    ///
-    /// # Errors
-    /// The server refuses.
     pub fn list(&self, kind: &str) -> Result<Vec<DynamicObject>> {
         let version = match kind {
             "EndpointSlice" => self.slice_version()?,
@@ -86,9 +68,6 @@ impl ControlPlane<'_> {
 
     /// Deletes every node, and from `default` every Pod, Service and EndpointSlice; of `kubernetes`
     /// only the annotations.
-    ///
-    /// # Errors
-    /// The server refuses.
     pub fn clear(&self) -> Result<()> {
         for kind in ["Service", "Pod", "EndpointSlice", "Node"] {
             for object in self.list(kind)? {
@@ -106,9 +85,6 @@ impl ControlPlane<'_> {
     }
 
     /// Makes pods of the lab that run and are ready, with the label `app`.
-    ///
-    /// # Errors
-    /// The server refuses.
     pub fn run_pods<'p>(
         &self,
         app: &str,
@@ -123,9 +99,6 @@ impl ControlPlane<'_> {
     }
 
     /// Makes pods ready, or not.
-    ///
-    /// # Errors
-    /// The server refuses, or has no such pod.
     pub fn set_ready(&self, pods: &[&str], ready: bool) -> Result<()> {
         self.ask(async |client| {
             for pod in pods {
@@ -136,9 +109,6 @@ impl ControlPlane<'_> {
     }
 
     /// Lets [`AGENT`] do what these rules say, by a role of this name.
-    ///
-    /// # Errors
-    /// The server refuses.
     pub fn allow(&self, role: &str, rules: &Value) -> Result<()> {
         self.ask(async |client| allow(&client, AGENT, role, rules).await)
     }
@@ -158,9 +128,6 @@ pub fn of(client: &Client, version: &str, kind: &str) -> Api<DynamicObject> {
 }
 
 /// Makes an object.
-///
-/// # Errors
-/// The server refuses.
 pub async fn create(client: &Client, object: &Value) -> Result<()> {
     let text = |field: &str| object[field].as_str().with_context(|| format!("no {field}"));
     let api = of(client, text("apiVersion")?, text("kind")?);
@@ -172,9 +139,6 @@ pub async fn create(client: &Client, object: &Value) -> Result<()> {
 }
 
 /// Changes an object of the core group, by a JSON merge patch (RFC 7386).
-///
-/// # Errors
-/// The server refuses, or has no such object.
 pub async fn change(client: &Client, kind: &str, name: &str, patch: &Value) -> Result<()> {
     of(client, "v1", kind)
         .patch(name, &PatchParams::default(), &Patch::Merge(patch))
@@ -184,17 +148,11 @@ pub async fn change(client: &Client, kind: &str, name: &str, patch: &Value) -> R
 }
 
 /// Sets a label of a node.
-///
-/// # Errors
-/// As [`change`].
 pub async fn relabel(client: &Client, node: &str, key: &str, value: &str) -> Result<()> {
     change(client, "Node", node, &json!({"metadata": {"labels": {key: value}}})).await
 }
 
 /// Makes a pod of the lab that runs, as the kubelet of its node would say, and is ready.
-///
-/// # Errors
-/// The server refuses.
 pub async fn run_pod(client: &Client, pod: &Pod, labels: &Value) -> Result<()> {
     let object = json!({
         "apiVersion": "v1", "kind": "Pod",
@@ -209,9 +167,6 @@ pub async fn run_pod(client: &Client, pod: &Pod, labels: &Value) -> Result<()> {
 }
 
 /// Says that a pod is ready, or not.
-///
-/// # Errors
-/// The server refuses, or has no such pod.
 pub async fn set_ready(client: &Client, pod: &str, ready: bool) -> Result<()> {
     let status = if ready { "True" } else { "False" };
     let conditions = json!({"conditions": [{"type": "Ready", "status": status}]});
@@ -244,9 +199,6 @@ pub fn installed() -> Value {
 }
 
 /// Makes a role of these rules, and gives it to a user.
-///
-/// # Errors
-/// The server refuses.
 pub async fn allow(client: &Client, user: &str, role: &str, rules: &Value) -> Result<()> {
     let version = "rbac.authorization.k8s.io/v1";
     let metadata = json!({"name": role});

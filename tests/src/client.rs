@@ -30,9 +30,6 @@ pub struct Client {
 
 impl Client {
     /// Starts a client in a network namespace and a cgroup; `pod` is what errors call it.
-    ///
-    /// # Errors
-    /// It does not start.
     pub(crate) fn start(pod: &str, netns: &NetNs, cgroup: &Cgroup) -> Result<Self> {
         let mut command = Command::new(requirements::pod()?);
         command.arg("client");
@@ -121,9 +118,6 @@ impl Client {
     }
 
     /// Disconnects a datagram socket from its peer.
-    ///
-    /// # Errors
-    /// The client is gone, or the kernel refuses.
     pub fn disconnect(&mut self, socket: Socket) -> Result<()> {
         Ok(self.tell(&Order::Disconnect(socket))??)
     }
@@ -152,17 +146,11 @@ impl Client {
     }
 
     /// Leaves an open socket to the kernel alone: no process has it open.
-    ///
-    /// # Errors
-    /// The client is gone, or the kernel refuses.
     pub fn shelve(&mut self, socket: Socket) -> Result<()> {
         Ok(self.tell(&Order::Shelve(socket))??)
     }
 
     /// Takes such a socket back.
-    ///
-    /// # Errors
-    /// The client is gone, or the kernel refuses.
     pub fn unshelve(&mut self, socket: Socket) -> Result<()> {
         Ok(self.tell(&Order::Unshelve(socket))??)
     }

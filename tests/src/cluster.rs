@@ -124,18 +124,12 @@ impl Cluster {
     }
 
     /// The node with this name.
-    ///
-    /// # Errors
-    /// There is none.
     pub fn node(&self, name: &str) -> Result<&Node> {
         let found = self.nodes.iter().find(|node| node.name == name);
         found.with_context(|| format!("the lab has no node {name}"))
     }
 
     /// The network namespace of a node.
-    ///
-    /// # Errors
-    /// There is no such node.
     pub fn node_netns(&self, name: &str) -> Result<&NetNs> {
         Ok(&self.node(name)?.netns)
     }
@@ -147,9 +141,6 @@ impl Cluster {
     }
 
     /// The pod with this name.
-    ///
-    /// # Errors
-    /// There is none.
     pub fn pod(&self, name: &str) -> Result<&Pod> {
         let found = self.pods().find(|pod| pod.name == name);
         found.with_context(|| format!("the lab has no pod {name}"))
@@ -162,52 +153,34 @@ impl Cluster {
 
     /// A server beyond the nodes that answers "untouched" at addresses of the Service ranges, to
     /// clients whose connections nobody has translated.
-    ///
-    /// # Errors
-    /// It does not start.
     pub fn serve_untouched(&self, listen: &[SocketAddr]) -> Result<Running> {
         serve("untouched", listen, &[], &self.fabric, &self.agents)
     }
 
     /// A server on a node, outside of its cgroup, at addresses that the node has.
-    ///
-    /// # Errors
-    /// There is no such node, or it does not start.
     pub fn serve_on(&self, node: &str, name: &str, listen: &[SocketAddr]) -> Result<Running> {
         serve(name, listen, &[], &self.node(node)?.netns, &self.agents)
     }
 
     /// A client that stands for a virtual machine behind the device of the pod `pod`: in the pod's
     /// network namespace, and in no cgroup that an agent serves.
-    ///
-    /// # Errors
-    /// There is no such pod, or it does not start.
     pub fn machine(&self, pod: &str) -> Result<Client> {
         self.guest(pod, &self.pod(pod)?.netns)
     }
 
     /// A client in any network namespace, as a guest of a virtual machine: in no cgroup that an agent
     /// serves.
-    ///
-    /// # Errors
-    /// It does not start.
     pub fn guest(&self, name: &str, netns: &NetNs) -> Result<Client> {
         Client::start(name, netns, &self.agents)
     }
 
     /// A client in the network namespace of the pod `pod` and in another cgroup of its node.
-    ///
-    /// # Errors
-    /// There is no such pod, or it does not start.
     pub fn client_in(&self, pod: &str, cgroup: &Cgroup) -> Result<Client> {
         Client::start(pod, &self.pod(pod)?.netns, cgroup)
     }
 
     /// A process in the network namespace of the pod `pod` and in no cgroup that an agent serves,
     /// with its input and output in pipes.
-    ///
-    /// # Errors
-    /// There is no such pod, or it does not start.
     pub fn spawn_outside(&self, pod: &str, command: Command) -> Result<Running> {
         spawn_in(command, &self.pod(pod)?.netns, &self.agents)
     }

@@ -80,9 +80,6 @@ impl<'a> ControlPlane<'a> {
     }
 
     /// Starts etcd and kube-apiserver on the fabric of a lab.
-    ///
-    /// # Errors
-    /// As [`on_loopback`](Self::on_loopback).
     pub fn in_lab(cluster: &'a Cluster) -> Result<Self> {
         let folder = cluster.folder().join("control-plane");
         Self::start(folder, Some(cluster), fabric4(), [6443, 2379, 2380])
@@ -284,9 +281,6 @@ impl<'a> ControlPlane<'a> {
     }
 
     /// The same with flags besides: `--controllers=…` adds controllers.
-    ///
-    /// # Errors
-    /// As [`start_controllers`](Self::start_controllers).
     pub fn start_controllers_with(&mut self, flags: &[&str]) -> Result<()> {
         let kubeconfig = self.kubeconfig(ADMINISTRATOR)?;
         let mut arguments = vec![
@@ -323,26 +317,17 @@ impl<'a> ControlPlane<'a> {
 
     /// A version of EndpointSlices that this server knows: `v1` came with 1.21, and `v1beta1` went
     /// with 1.25.
-    ///
-    /// # Errors
-    /// As [`has_topology_keys`](Self::has_topology_keys).
     pub fn slice_version(&self) -> Result<&'static str> {
         let old = self.has_topology_keys()?;
         Ok(if old { "discovery.k8s.io/v1beta1" } else { "discovery.k8s.io/v1" })
     }
 
     /// A kubeconfig with this token, in a file of its own.
-    ///
-    /// # Errors
-    /// The file cannot be written.
     pub fn kubeconfig(&self, token: &str) -> Result<PathBuf> {
         self.kubeconfig_of(token, token)
     }
 
     /// A kubeconfig with this token, in a file with this name.
-    ///
-    /// # Errors
-    /// The file cannot be written.
     pub fn kubeconfig_of(&self, name: &str, token: &str) -> Result<PathBuf> {
         let path = self.folder.join(format!("{name}.kubeconfig"));
         let text = format!(

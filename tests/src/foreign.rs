@@ -58,9 +58,6 @@ struct Attached {
 
 impl Foreign {
     /// Attaches to a cgroup, at the hooks of each rule's family.
-    ///
-    /// # Errors
-    /// The kernel refuses.
     pub fn attach(cgroup: &Path, mode: AttachMode, rules: &[Rule]) -> Result<Self> {
         memlock::lift_limit();
         let mut attached = Vec::new();
@@ -91,9 +88,6 @@ impl Drop for Attached {
 
 /// Puts a link as an older agent made it, attached without any order, in the place of a pinned one
 /// that is on `cgroup`.
-///
-/// # Errors
-/// The kernel refuses.
 pub fn make_older(pin: &Path, cgroup: &Path) -> Result<()> {
     let mut beside = pin.as_os_str().to_owned();
     // Without a dot, which names in a bpf file system do not have.

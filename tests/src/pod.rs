@@ -37,25 +37,16 @@ impl Pod {
     }
 
     /// A process in the pod, with its input and output in pipes.
-    ///
-    /// # Errors
-    /// It cannot be started.
     pub fn spawn(&self, command: Command) -> Result<Running> {
         spawn_in(command, &self.netns, &self.cgroup)
     }
 
     /// A server that answers with the pod's name, over HTTP and UDP, IPv4 and IPv6, on [`PORT`].
-    ///
-    /// # Errors
-    /// It does not start.
     pub fn serve(&self) -> Result<Running> {
         self.serve_as(&self.name, PORT)
     }
 
     /// The same by another name on another port.
-    ///
-    /// # Errors
-    /// It does not start.
     pub fn serve_as(&self, name: &str, port: u16) -> Result<Running> {
         serve(name, &[everywhere(port)], &[], &self.netns, &self.cgroup)
     }
@@ -69,9 +60,6 @@ impl Pod {
     }
 
     /// A client in the pod.
-    ///
-    /// # Errors
-    /// It does not start.
     pub fn client(&self) -> Result<Client> {
         Client::start(&self.name, &self.netns, &self.cgroup)
     }

@@ -124,9 +124,6 @@ impl Running {
     }
 
     /// Whether it has ended, and how.
-    ///
-    /// # Errors
-    /// The kernel does not say.
     pub fn ended(&mut self) -> io::Result<Option<std::process::ExitStatus>> {
         self.0.try_wait()
     }

@@ -109,24 +109,11 @@ fn an_agent_is_ready_when_its_hooks_are_proven_and_its_state_is_synced() -> Resu
     })
 }
 
-/// The command of an agent whose API server nobody can reach.
-fn waiting(scene: &Scene<'_>) -> Result<Command> {
-    let node = scene.cluster.node(HERE)?;
-    let path = |path: &Path| path.to_str().map(str::to_owned).context("UTF-8");
-    let (pins, root) = (path(scene.agent.pins())?, path(node.cgroup_path())?);
-    let mut command = scene.binary.command(&[
-        "agent",
-        "--api-server",
-        "http://127.0.0.1:9",
-        "--node-name",
-        HERE,
-        "--pin-dir",
-        &pins,
-        "--cgroup-root",
-        &root,
-    ]);
-    scene.cluster.beside(node, &mut command)?;
-    Ok(command)
+/// The command of an agent whose API server cannot be reached.
+fn waiting(scene: &mut Scene<'_>) -> Result<Command> {
+    scene.agent.unset("--manifests");
+    scene.agent.set("--api-server", "http://127.0.0.1:9");
+    scene.agent.command()
 }
 
 #[test]

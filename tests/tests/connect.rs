@@ -77,14 +77,14 @@ fn the_peer_of_an_mptcp_socket_with_two_subflows_is_the_service_too() -> Result<
         // By TCP, which has no subflows.
         scene.wait_for(Via::Http, to, &["many"])?;
         let before = joined(client)?;
-        let socket = scene.client.open(Via::HttpMptcp, to)?.expect("the endpoint serves");
+        let socket = scene.client.open(Via::HttpMptcp, to)??;
         // Only what is said makes it known that both ends speak MPTCP.
-        scene.client.ask(socket, None)?.expect("the endpoint serves");
+        scene.client.ask(socket, None)??;
         until("a second subflow", FOLLOWS, || {
             let now = joined(client)?;
             Ok(if now > before { Ok(()) } else { Err(format!("{now} subflows")) })
         })?;
-        let reply = scene.client.ask(socket, None)?.expect("the endpoint serves");
+        let reply = scene.client.ask(socket, None)??;
         ensure!(reply.peer == to, "{reply:?}");
         Ok(())
     })
@@ -270,14 +270,14 @@ fn every_one_of_more_than_eight_endpoints_answers() -> Result<()> {
 #[test]
 fn a_socket_that_is_connected_elsewhere_forgets_the_service() -> Result<()> {
     play(|scene| {
-        let socket = scene.client.open(Via::UdpConnected, at(WEB4)?)?.expect("endpoints serve");
-        ensure!(scene.client.peer(socket)?.expect("connected") == at(WEB4)?);
+        let socket = scene.client.open(Via::UdpConnected, at(WEB4)?)??;
+        ensure!(scene.client.peer(socket)?? == at(WEB4)?);
         let direct = scene.cluster.pod("c")?.address4();
-        scene.client.reconnect(socket, direct)?.expect("a pod is there");
-        let reply = scene.client.ask(socket, None)?.expect("c serves");
+        scene.client.reconnect(socket, direct)??;
+        let reply = scene.client.ask(socket, None)??;
         ensure!(reply.pod == "c" && reply.peer == direct, "{reply:?}");
-        scene.client.reconnect(socket, at(ECHO4)?)?.expect("endpoints serve");
-        let reply = scene.client.ask(socket, None)?.expect("endpoints serve");
+        scene.client.reconnect(socket, at(ECHO4)?)??;
+        let reply = scene.client.ask(socket, None)??;
         ensure!(reply.peer == at(ECHO4)?, "{reply:?}");
         Ok(())
     })

@@ -111,8 +111,8 @@ fn open_connections_go_on_whatever_the_policy_says_later() -> Result<()> {
         let mut open = Vec::new();
         for via in [Via::Http, Via::UdpConnected] {
             for to in [at(WEB4)?, at(WEB6)?] {
-                let socket = scene.client.open(via, to)?.expect("endpoints serve");
-                let reply = scene.client.ask(socket, None)?.expect("endpoints serve");
+                let socket = scene.client.open(via, to)??;
+                let reply = scene.client.ask(socket, None)??;
                 open.push((via, socket, reply));
             }
         }

@@ -37,22 +37,16 @@ fn serves(scene: &mut Scene<'_>) -> Result<()> {
 }
 
 #[test]
-fn the_datapath_stays_when_the_agent_stops() -> Result<()> {
+fn the_datapath_stays_when_the_agent_stops_and_when_it_is_killed() -> Result<()> {
     play(|scene| {
         let before = scene.agent.objects()?;
         ensure!(before.links() == 8 && before.programs() == 8, "{before}");
         scene.agent.stop()?;
-        ensure!(scene.agent.objects()? == before);
-        serves(scene)
-    })
-}
-
-#[test]
-fn the_datapath_stays_when_the_agent_is_killed() -> Result<()> {
-    play(|scene| {
-        let before = scene.agent.objects()?;
+        ensure!(scene.agent.objects()? == before, "stopped");
+        serves(scene)?;
+        scene.agent.resume()?;
         scene.agent.kill();
-        ensure!(scene.agent.objects()? == before);
+        ensure!(scene.agent.objects()? == before, "killed");
         serves(scene)
     })
 }

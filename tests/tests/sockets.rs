@@ -29,7 +29,7 @@ fn pairs() -> Result<[(SocketAddr, SocketAddr); 3]> {
 fn open(scene: &mut Scene<'_>, via: Via, to: SocketAddr) -> Result<Vec<(String, Socket)>> {
     let mut all = Vec::new();
     for _ in 0..64 {
-        let socket = scene.client.open(via, to)?.map_err(|failure| anyhow!("{to}: {failure}"))?;
+        let socket = scene.client.open(via, to)??;
         all.push((ask(scene, socket, to)?, socket));
     }
     Ok(all)
@@ -43,8 +43,7 @@ fn one(sockets: &[(String, Socket)], pod: &str) -> Result<Socket> {
 
 /// An exchange through an open socket, whose peer is `to`; who answered.
 fn ask(scene: &mut Scene<'_>, socket: Socket, to: SocketAddr) -> Result<String> {
-    let reply = scene.client.ask(socket, None)?;
-    let reply = reply.map_err(|failure| anyhow!("{to}: {failure}"))?;
+    let reply = scene.client.ask(socket, None)??;
     ensure!(reply.peer == to, "the peer is {} and not {to}", reply.peer);
     Ok(reply.pod)
 }
@@ -189,8 +188,7 @@ fn sockets_of_others_to_the_same_endpoint_are_never_touched() -> Result<()> {
             let of_web = open(scene, Via::UdpConnected, web)?;
             let of_echo = open(scene, Via::UdpConnected, echo)?;
             // Dialled without the Service.
-            let direct = scene.client.open(Via::UdpConnected, to_b)?;
-            let direct = direct.map_err(|failure| anyhow!("{failure}"))?;
+            let direct = scene.client.open(Via::UdpConnected, to_b)??;
             expect_alive(scene, direct, to_b, "b")?;
             // To b through web once, and since then through echo, directly, and to another of web's.
             let mut moved = open(scene, Via::UdpConnected, web)?;
@@ -249,8 +247,7 @@ fn tcp_sockets_are_ended_where_it_is_asked_for() -> Result<()> {
             let streams = open(scene, Via::Http, web)?;
             let multipath = open(scene, Via::HttpMptcp, web)?;
             let datagrams = open(scene, Via::UdpConnected, web)?;
-            let direct = scene.client.open(Via::Http, to_b)?;
-            let direct = direct.map_err(|failure| anyhow!("{failure}"))?;
+            let direct = scene.client.open(Via::Http, to_b)??;
             // Farther ones are not to be used for what is new, and stay.
             scene.change(|manifests| {
                 manifests.annotate("web", KEYS, Some(ZONE))?;

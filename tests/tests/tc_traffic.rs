@@ -177,13 +177,12 @@ fn a_connection_outlives_a_thousand_changes_and_the_agent() -> Result<()> {
         let mut machine = scene.cluster.machine("client")?;
         let mut held = Vec::new();
         for address in [WEB4, WEB6] {
-            let socket = machine.open(Via::Http, at(address)?)?.expect("endpoints serve");
-            held.push((socket, machine.ask(socket, None)?.expect("it is answered").pod));
+            let socket = machine.open(Via::Http, at(address)?)??;
+            held.push((socket, machine.ask(socket, None)??.pod));
         }
         let mut all_answer = |when: &str| -> Result<()> {
             for (socket, first) in &held {
-                let reply = machine.ask(*socket, None)?;
-                let reply = reply.map_err(|failure| anyhow::anyhow!("{when}: {failure}"))?;
+                let reply = machine.ask(*socket, None)??;
                 ensure!(reply.pod == *first, "{when}: {first}, and then {}", reply.pod);
             }
             Ok(())
@@ -215,8 +214,8 @@ fn the_next_agent_has_flows_leave_an_endpoint_that_the_last_one_took_away() -> R
         let mut machine = scene.cluster.machine("client")?;
         for address in [WEB4, WEB6] {
             scene.wait_for(Via::Udp, at(address)?, &["a", "b", "c", "d"])?;
-            let socket = machine.open(Via::UdpConnected, at(address)?)?.expect("endpoints serve");
-            let pod = machine.ask(socket, None)?.expect("endpoints serve").pod;
+            let socket = machine.open(Via::UdpConnected, at(address)?)??;
+            let pod = machine.ask(socket, None)??.pod;
             let rest: Vec<_> =
                 ["a", "b", "c", "d"].into_iter().filter(|other| *other != pod).collect();
             let map = scene.agent.pins().join(maps::REVISION);
@@ -232,7 +231,7 @@ fn the_next_agent_has_flows_leave_an_endpoint_that_the_last_one_took_away() -> R
             scene.agent.kill();
             revision.set(0, seen, 0)?;
             scene.agent.resume()?;
-            let moved = machine.ask(socket, None)?.expect("endpoints serve").pod;
+            let moved = machine.ask(socket, None)??.pod;
             ensure!(moved != pod, "the flow stays with {pod}, which does not serve");
             scene.manifests.set_ready(&pod, true);
             scene.manifests.write()?;

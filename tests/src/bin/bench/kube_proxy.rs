@@ -61,9 +61,6 @@ impl Program {
 
     /// Starts it on its node, and waits until a client there reaches the last Service, and nothing is left
     /// to do: it writes all rules once for the Services, and again when it knows its node.
-    ///
-    /// # Errors
-    /// It does not start, or does not come so far in time.
     pub(crate) fn start<'a>(
         &self,
         ground: &Ground<'a>,

@@ -22,9 +22,6 @@ pub(crate) struct Files<'a> {
 
 impl<'a> Files<'a> {
     /// Writes what Kubernetes 1.36 has answered.
-    ///
-    /// # Errors
-    /// The file system refuses.
     pub(crate) fn write(binary: &'a Binary, cluster: &Cluster) -> Result<Self> {
         let mut manifests = Manifests::new(cluster.folder())?;
         manifests.add_list(KUBERNETES_1_36)?;

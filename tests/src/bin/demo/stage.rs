@@ -129,9 +129,6 @@ impl Stage<'_> {
     }
 
     /// A chapter: what it is about, what `body` asks, and the table of it.
-    ///
-    /// # Errors
-    /// `body` fails.
     pub(crate) fn chapter(
         &mut self,
         title: &str,
@@ -149,9 +146,6 @@ impl Stage<'_> {
     }
 
     /// Changes the cluster.
-    ///
-    /// # Errors
-    /// The change is impossible.
     pub(crate) fn change(
         &mut self,
         change: impl FnOnce(&mut dyn World) -> Result<()>,
@@ -161,9 +155,6 @@ impl Stage<'_> {
 
     /// Changes the cluster, and waits until the traffic of `question` follows, at most as long as
     /// the world's patience lasts; how long that took.
-    ///
-    /// # Errors
-    /// The change is impossible.
     pub(crate) fn change_until(
         &mut self,
         change: impl FnOnce(&mut dyn World) -> Result<()>,
@@ -184,9 +175,6 @@ impl Stage<'_> {
     }
 
     /// Asks, [`REQUESTS`] times.
-    ///
-    /// # Errors
-    /// The client is gone, or the agent cannot explain.
     pub(crate) fn ask(&mut self, question: &Question<'_>) -> Result<bool> {
         let tally = self.client(question.from)?.call(question.via, question.to, REQUESTS)?;
         let expected = Expected::of(question.pods);

@@ -20,9 +20,6 @@ pub(crate) const PORT: u16 = 4444;
 /// One connection in so many over IPv4 is of TCP; it takes ten times as long as one of UDP.
 const TCP_SHARE: usize = 32;
 /// Connects on one CPU until told to stop.
-///
-/// # Errors
-/// The CPU is not to be had.
 pub(crate) fn hammer(
     cpu: usize,
     histories: &[[History; SERVICES as usize]; 2],
@@ -91,9 +88,6 @@ fn connect(to: IpAddr, kind: Type) -> io::Result<Outcome> {
 }
 
 /// Takes every TCP connection, of both families, and closes it, until the process ends.
-///
-/// # Errors
-/// The port is taken.
 pub(crate) fn accept() -> Result<()> {
     let listener = Socket::new(Domain::IPV6, Type::STREAM, None)?;
     listener.set_only_v6(false)?;
