@@ -21,6 +21,7 @@
 
 pub mod agent;
 pub mod api;
+pub mod binary;
 pub mod bpf;
 pub mod cgroup;
 pub mod client;
@@ -28,6 +29,7 @@ pub mod cluster;
 pub mod control_plane;
 pub mod crowd;
 pub mod deployment;
+pub mod etcd;
 pub mod folder;
 pub mod foreign;
 pub mod frame;

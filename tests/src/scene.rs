@@ -21,7 +21,8 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
-use crate::agent::{Agent, Binary};
+use crate::agent::Agent;
+use crate::binary::Binary;
 use crate::client::Client;
 use crate::cluster::{Cluster, NodePlan};
 use crate::lab;

@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use serde_json::{Value, json};
-use topo_lb_tests::agent::{Agent, Binary};
+use topo_lb_tests::agent::Agent;
 use topo_lb_tests::api::{READ, reading};
+use topo_lb_tests::binary::Binary;
 use topo_lb_tests::client::Client;
 use topo_lb_tests::control_plane::{AGENT, ControlPlane};
 use topo_lb_tests::kind::{

@@ -86,7 +86,7 @@ fn on_the_way_out(scene: &Scene<'_>) -> Result<Value> {
     let mut command = scene.binary.command(&["list", "hooks", "-o", "json", "--pin-dir"]);
     command.arg(scene.agent.pins());
     scene.cluster.beside(scene.cluster.node(HERE)?, &mut command)?;
-    let listed = topo_lb_tests::agent::json_of(command)?;
+    let listed = topo_lb_tests::binary::json_of(command)?;
     let each = listed["hooks"]["each"].as_array().context("a list of hooks")?;
     let egress = each.iter().find(|hook| hook["hook"] == "tc egress").context("tc egress")?;
     let devices = egress["devices"].as_array().context("a list of devices")?;

@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
 use serde_json::Value;
-use topo_lb_tests::agent::{Agent, Binary};
+use topo_lb_tests::agent::Agent;
+use topo_lb_tests::binary::Binary;
 use topo_lb_tests::cluster::{Cluster, NodePlan};
 use topo_lb_tests::lab;
 use topo_lb_tests::process::Running;

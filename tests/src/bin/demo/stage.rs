@@ -6,7 +6,8 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use topo_lb_tests::agent::{Agent, Binary};
+use topo_lb_tests::agent::Agent;
+use topo_lb_tests::binary::Binary;
 use topo_lb_tests::client::Client;
 use topo_lb_tests::cluster::Cluster;
 use topo_lb_tests::kind;
