@@ -1,11 +1,10 @@
 //! The agent under test: its binary, run as a node would run it.
 
 use std::collections::BTreeMap;
-use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitStatus, Output, Stdio};
+use std::process::{Command, ExitStatus, Output};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
@@ -13,88 +12,18 @@ use rustix::thread::CapabilitySet;
 use serde_json::Value;
 use topo_lb::admin::Listen;
 
+use crate::binary::{Binary, text};
 use crate::cluster::{Cluster, Node};
 use crate::http::{self, Answer};
 use crate::interrupt;
 use crate::objects::Objects;
 use crate::process::{Running, enter, only_with};
 use crate::requirements::BPFFS;
-use crate::wait::{PATIENCE, until};
+use crate::wait::{PATIENCE, until, until_is};
 
 /// What the agent logs, as part of a line, once its programs are attached and its maps hold what
 /// its source says.
 const READY: &str = "datapath attached";
-
-/// An agent binary.
-#[derive(Clone, Debug)]
-pub struct Binary(PathBuf);
-
-impl Binary {
-    /// The binary at `path`.
-    #[must_use]
-    pub fn new(path: PathBuf) -> Self {
-        Self(path)
-    }
-
-    /// A run of it with `arguments`, without what `TOPO_LB_*` this process has.
-    #[must_use]
-    pub fn command(&self, arguments: &[&str]) -> Command {
-        let mut command = Command::new(&self.0);
-        command.args(arguments).stdin(Stdio::null());
-        for (name, _) in std::env::vars_os() {
-            if name.to_str().is_some_and(|name| name.starts_with("TOPO_LB_")) {
-                command.env_remove(name);
-            }
-        }
-        command.env_remove("NODE_NAME").env_remove("KUBECONFIG").env_remove("RUST_LOG");
-        command
-    }
-
-    /// Runs it to its end.
-    ///
-    /// # Errors
-    /// It cannot be started.
-    pub fn run(&self, arguments: &[&str]) -> Result<Output> {
-        let output = self.command(arguments).output();
-        output.with_context(|| format!("cannot run {}", self.0.display()))
-    }
-
-    /// Runs it to its end, and reads its standard output as JSON.
-    ///
-    /// # Errors
-    /// It fails, or prints something else.
-    pub fn json(&self, arguments: &[&str]) -> Result<Value> {
-        json_of(self.command(arguments))
-    }
-
-    /// What the policy says on `node`, by `topo-lb explain`, which needs no kernel.
-    ///
-    /// # Errors
-    /// It fails.
-    pub fn explain(&self, manifests: &Path, node: &str) -> Result<Value> {
-        self.json(&["explain", "--manifests", text(manifests)?, "--node", node, "-o", "json"])
-    }
-}
-
-/// Runs a command of the binary to its end, and reads its standard output as JSON.
-///
-/// # Errors
-/// It cannot be started, fails, or prints something else.
-pub fn json_of(mut command: Command) -> Result<Value> {
-    let arguments: Vec<_> = command.get_args().map(OsStr::to_string_lossy).collect();
-    let what = format!("`topo-lb {}`", arguments.join(" "));
-    let output = command.output().with_context(|| format!("cannot run {what}"))?;
-    ensure!(
-        output.status.success(),
-        "{what} failed: {}",
-        String::from_utf8_lossy(&output.stderr).trim()
-    );
-    serde_json::from_slice(&output.stdout).with_context(|| format!("{what} printed no JSON"))
-}
-
-fn text(path: &Path) -> Result<&str> {
-    path.to_str().with_context(|| format!("{} is not UTF-8", path.display()))
-}
 
 /// The agent of a node. Dropping it ends it, and removes what it has put into the kernel.
 #[derive(Debug)]
@@ -127,18 +56,8 @@ impl<'a> Agent<'a> {
         Ok(agent)
     }
 
-    /// Starts an agent on every node, all at once, with tc on the devices of its pods.
-    ///
-    /// # Errors
-    /// As [`start`](Self::start).
-    pub fn start_all(binary: &Binary, cluster: &'a Cluster, manifests: &Path) -> Result<Vec<Self>> {
-        Self::start_all_from(binary, cluster, ("--manifests", manifests))
-    }
-
-    /// Starts an agent on every node, all at once, fed by what a flag names.
-    ///
-    /// # Errors
-    /// As [`start`](Self::start).
+    /// Starts an agent on every node, all at once, fed by what a flag names, with tc on the devices of
+    /// its pods.
     pub fn start_all_from(
         binary: &Binary,
         cluster: &'a Cluster,
@@ -172,9 +91,6 @@ impl<'a> Agent<'a> {
     }
 
     /// An agent that does not run yet, fed by what a flag names: `--manifests` or `--kubeconfig`.
-    ///
-    /// # Errors
-    /// As [`prepare`](Self::prepare).
     pub fn prepare_from(
         binary: &Binary,
         cluster: &'a Cluster,
@@ -284,9 +200,6 @@ impl<'a> Agent<'a> {
     }
 
     /// Starts it, and does not wait.
-    ///
-    /// # Errors
-    /// It cannot be started.
     pub fn launch(&mut self) -> Result<()> {
         let mut command = self.command()?;
         self.process = Some(spawn(&mut command, &self.log)?);
@@ -384,18 +297,34 @@ impl<'a> Agent<'a> {
         http::get(&self.node.netns, Self::address()?, path)
     }
 
-    /// `topo-lb list <what> -o json` of its maps.
+    /// Waits until it has logged a text.
     ///
     /// # Errors
-    /// It fails.
+    /// It does not within `limit`: the error quotes the log.
+    pub fn wait_for_log(&self, text: &str, limit: Duration) -> Result<()> {
+        let look = || Ok(self.log());
+        until_is(&format!("{text:?} in the log"), limit, look, |log| log.contains(text)).map(drop)
+    }
+
+    /// Asks at the default address until the answer is as wanted, and returns it.
+    ///
+    /// # Errors
+    /// It is not within `limit`: the error quotes the last answer.
+    pub fn wait_for_answer(
+        &self,
+        path: &str,
+        limit: Duration,
+        is: impl Fn(&Answer) -> bool,
+    ) -> Result<Answer> {
+        until_is(&format!("the wanted answer to {path}"), limit, || self.get(path), is)
+    }
+
+    /// `topo-lb list <what> -o json` of its maps.
     pub fn list(&self, what: &str) -> Result<Value> {
         self.binary.json(&["list", what, "--pin-dir", text(&self.pins)?, "-o", "json"])
     }
 
     /// `topo-lb cleanup`.
-    ///
-    /// # Errors
-    /// It fails.
     pub fn cleanup(&self) -> Result<Output> {
         let mut command = self.binary.command(&["cleanup", "--pin-dir", text(&self.pins)?]);
         if let Some(capabilities) = self.capabilities {

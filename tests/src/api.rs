@@ -1,12 +1,118 @@
 //! Objects of an API server, made and changed as `kubectl` would.
 
 use anyhow::{Context, Result};
-use kube::api::{DynamicObject, Patch, PatchParams, PostParams};
+use kube::api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams};
 use kube::core::{ApiResource, GroupVersionKind};
 use kube::{Api, Client};
 use serde_json::{Value, json};
 
+use crate::control_plane::{AGENT, ControlPlane};
+use crate::kubernetes_1_20;
 use crate::pod::Pod;
+
+/// What an agent reads.
+pub const READ: [(&str, &str); 3] =
+    [("", "services"), ("", "nodes"), ("discovery.k8s.io", "endpointslices")];
+
+/// Each of these is one request, or one request an object, as the administrator.
+impl ControlPlane<'_> {
+    /// Creates objects of `default`, EndpointSlices in the version that this server knows.
+    pub fn create(&self, objects: impl IntoIterator<Item = Value> + Send) -> Result<()> {
+        let old = self.has_topology_keys()?;
+        self.ask(async |client| {
+            for object in objects {
+                let object = if old { kubernetes_1_20::slice(object) } else { object };
+                create(&client, &object).await?;
+            }
+            Ok(())
+        })
+    }
+
+    /// Changes an object of the core group, by a JSON merge patch (RFC 7386).
+    pub fn change(&self, kind: &str, name: &str, patch: &Value) -> Result<()> {
+        self.ask(async |client| change(&client, kind, name, patch).await)
+    }
+
+    /// Sets an annotation of a Service, or removes it.
+    pub fn annotate(&self, service: &str, key: &str, value: Option<&str>) -> Result<()> {
+        self.change("Service", service, &json!({"metadata": {"annotations": {key: value}}}))
+    }
+
+    /// Sets a label of a node, or removes it.
+    pub fn relabel(&self, node: &str, key: &str, value: Option<&str>) -> Result<()> {
+        self.change("Node", node, &json!({"metadata": {"labels": {key: value}}}))
+    }
+
+    /// Deletes an object of `default`, or a node, at once.
+    pub fn delete(&self, kind: &str, name: &str) -> Result<()> {
+        let version = if kind == "EndpointSlice" { self.slice_version()? } else { "v1" };
+        let now = DeleteParams::default().grace_period(0);
+        self.ask(async |client| {
+            let outcome = of(&client, version, kind).delete(name, &now).await;
+            outcome.map(drop).with_context(|| format!("cannot delete {kind} {name}"))
+        })
+    }
+
+    /// All objects of a kind that `default` has, or all nodes.
+    pub fn list(&self, kind: &str) -> Result<Vec<DynamicObject>> {
+        let version = match kind {
+            "EndpointSlice" => self.slice_version()?,
+            "Event" => "events.k8s.io/v1",
+            _ => "v1",
+        };
+        self.ask(async |client| {
+            let listed = of(&client, version, kind).list(&ListParams::default()).await;
+            Ok(listed.with_context(|| format!("cannot list each {kind}"))?.items)
+        })
+    }
+
+    /// Deletes every node, and from `default` every Pod, Service and EndpointSlice; of `kubernetes`
+    /// only the annotations.
+    pub fn clear(&self) -> Result<()> {
+        for kind in ["Service", "Pod", "EndpointSlice", "Node"] {
+            for object in self.list(kind)? {
+                let name = object.metadata.name.unwrap_or_default();
+                if kind == "Service" && name == "kubernetes" {
+                    self.change(kind, &name, &json!({"metadata": {"annotations": null}}))?;
+                } else if let Err(error) = self.delete(kind, &name) {
+                    // A controller may delete slices too.
+                    let is_gone = format!("{error:#}").contains("not found");
+                    is_gone.then_some(()).ok_or(error)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes pods of the lab that run and are ready, with the label `app`.
+    pub fn run_pods<'p>(
+        &self,
+        app: &str,
+        pods: impl IntoIterator<Item = &'p Pod> + Send,
+    ) -> Result<()> {
+        self.ask(async |client| {
+            for pod in pods {
+                run_pod(&client, pod, &json!({"app": app})).await?;
+            }
+            Ok(())
+        })
+    }
+
+    /// Makes pods ready, or not.
+    pub fn set_ready(&self, pods: &[&str], ready: bool) -> Result<()> {
+        self.ask(async |client| {
+            for pod in pods {
+                set_ready(&client, pod, ready).await?;
+            }
+            Ok(())
+        })
+    }
+
+    /// Lets [`AGENT`] do what these rules say, by a role of this name.
+    pub fn allow(&self, role: &str, rules: &Value) -> Result<()> {
+        self.ask(async |client| allow(&client, AGENT, role, rules).await)
+    }
+}
 
 /// The objects of a kind: of the namespace `default`, if they are in any.
 #[must_use]
@@ -22,9 +128,6 @@ pub fn of(client: &Client, version: &str, kind: &str) -> Api<DynamicObject> {
 }
 
 /// Makes an object.
-///
-/// # Errors
-/// The server refuses.
 pub async fn create(client: &Client, object: &Value) -> Result<()> {
     let text = |field: &str| object[field].as_str().with_context(|| format!("no {field}"));
     let api = of(client, text("apiVersion")?, text("kind")?);
@@ -36,9 +139,6 @@ pub async fn create(client: &Client, object: &Value) -> Result<()> {
 }
 
 /// Changes an object of the core group, by a JSON merge patch (RFC 7386).
-///
-/// # Errors
-/// The server refuses, or has no such object.
 pub async fn change(client: &Client, kind: &str, name: &str, patch: &Value) -> Result<()> {
     of(client, "v1", kind)
         .patch(name, &PatchParams::default(), &Patch::Merge(patch))
@@ -48,17 +148,11 @@ pub async fn change(client: &Client, kind: &str, name: &str, patch: &Value) -> R
 }
 
 /// Sets a label of a node.
-///
-/// # Errors
-/// As [`change`].
 pub async fn relabel(client: &Client, node: &str, key: &str, value: &str) -> Result<()> {
     change(client, "Node", node, &json!({"metadata": {"labels": {key: value}}})).await
 }
 
 /// Makes a pod of the lab that runs, as the kubelet of its node would say, and is ready.
-///
-/// # Errors
-/// The server refuses.
 pub async fn run_pod(client: &Client, pod: &Pod, labels: &Value) -> Result<()> {
     let object = json!({
         "apiVersion": "v1", "kind": "Pod",
@@ -73,9 +167,6 @@ pub async fn run_pod(client: &Client, pod: &Pod, labels: &Value) -> Result<()> {
 }
 
 /// Says that a pod is ready, or not.
-///
-/// # Errors
-/// The server refuses, or has no such pod.
 pub async fn set_ready(client: &Client, pod: &str, ready: bool) -> Result<()> {
     let status = if ready { "True" } else { "False" };
     let conditions = json!({"conditions": [{"type": "Ready", "status": status}]});
@@ -97,10 +188,6 @@ pub fn reading(resources: &[(&str, &str)]) -> Value {
     resources.iter().map(rule).collect()
 }
 
-/// What an agent reads.
-pub const READ: [(&str, &str); 3] =
-    [("", "services"), ("", "nodes"), ("discovery.k8s.io", "endpointslices")];
-
 /// The rules that an installation gives to its agents.
 #[must_use]
 pub fn installed() -> Value {
@@ -112,9 +199,6 @@ pub fn installed() -> Value {
 }
 
 /// Makes a role of these rules, and gives it to a user.
-///
-/// # Errors
-/// The server refuses.
 pub async fn allow(client: &Client, user: &str, role: &str, rules: &Value) -> Result<()> {
     let version = "rbac.authorization.k8s.io/v1";
     let metadata = json!({"name": role});

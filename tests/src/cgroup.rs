@@ -12,9 +12,6 @@ use crate::interrupt;
 use crate::wait::patient;
 
 /// Where the machine's cgroup2 hierarchy is mounted.
-///
-/// # Errors
-/// There is none.
 pub fn root() -> Result<PathBuf> {
     let mounts = fs::read_to_string("/proc/self/mountinfo").context("cannot read the mounts")?;
     match mount_point(&mounts, "cgroup2") {
@@ -45,9 +42,6 @@ pub struct Cgroup {
 
 impl Cgroup {
     /// Makes the cgroup `name` below `parent`.
-    ///
-    /// # Errors
-    /// The kernel refuses.
     pub fn make(parent: &Path, name: &str) -> Result<Self> {
         let _permit = interrupt::permit();
         let path = parent.join(name);
@@ -75,9 +69,6 @@ impl Cgroup {
 
     /// The time that processors have worked for those inside, those that have ended included
     /// (`usage_usec` of cpu.stat, which every cgroup has without a controller: Linux 4.20).
-    ///
-    /// # Errors
-    /// The kernel does not say.
     pub fn processor_time(&self) -> Result<Duration> {
         let path = self.path.join("cpu.stat");
         let text =

@@ -3,15 +3,19 @@
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::SocketAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::process::{ChildStdin, ChildStdout};
+use std::process::{ChildStdin, ChildStdout, Command};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
+use serde::de::DeserializeOwned;
 
-use crate::process::Running;
-use crate::traffic::{Answer, Failure, Order, Reply, Tally, Via};
+use crate::cgroup::Cgroup;
+use crate::netns::NetNs;
+use crate::process::{Running, spawn_in};
+use crate::requirements;
+use crate::traffic::{Failure, Order, Reply, Socket, Tally, Via};
 use crate::wait::until;
 
 /// A process in a pod that makes connections when it is told to. One process makes them all, so a
@@ -24,12 +28,12 @@ pub struct Client {
     _process: Running,
 }
 
-/// A socket that a client holds open.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Socket(usize);
-
 impl Client {
-    pub(crate) fn new(pod: &str, mut process: Running) -> Result<Self> {
+    /// Starts a client in a network namespace and a cgroup; `pod` is what errors call it.
+    pub(crate) fn start(pod: &str, netns: &NetNs, cgroup: &Cgroup) -> Result<Self> {
+        let mut command = Command::new(requirements::pod()?);
+        command.arg("client");
+        let mut process = spawn_in(command, netns, cgroup)?;
         let orders = process.child().stdin.take().context("a client without input")?;
         let answers = process.child().stdout.take().context("a client without output")?;
         Ok(Self { pod: pod.into(), orders, answers: BufReader::new(answers), _process: process })
@@ -46,10 +50,7 @@ impl Client {
     /// # Errors
     /// The client is gone. What does not work on the network is in the tally.
     pub fn call(&mut self, via: Via, to: SocketAddr, requests: u32) -> Result<Tally> {
-        match self.tell(&Order::Call { via, to, requests })? {
-            Answer::Called(tally) => Ok(tally),
-            other => bail!("the client in {} answered {other:?} to a call", self.pod),
-        }
+        Ok(self.tell::<Tally>(&Order::Call(via, to, requests))??)
     }
 
     /// Calls `to` over HTTP until exactly `pods` answer, every time; none: until every connection is
@@ -105,35 +106,20 @@ impl Client {
     /// # Errors
     /// The client is gone; the inner error is the kernel's.
     pub fn open(&mut self, via: Via, to: SocketAddr) -> Result<Result<Socket, Failure>> {
-        match self.tell(&Order::Open { via, to })? {
-            Answer::Opened(socket) => Ok(Ok(Socket(socket))),
-            Answer::Failed(failure) => Ok(Err(failure)),
-            other => bail!("the client in {} answered {other:?} to an open", self.pod),
-        }
+        self.tell(&Order::Open(via, to))
     }
 
     /// Connects an open datagram socket to another address.
     ///
     /// # Errors
     /// The client is gone; the inner error is the kernel's.
-    pub fn reconnect(
-        &mut self,
-        Socket(socket): Socket,
-        to: SocketAddr,
-    ) -> Result<Result<(), Failure>> {
-        match self.tell(&Order::Reconnect { socket, to })? {
-            Answer::Opened(_) => Ok(Ok(())),
-            Answer::Failed(failure) => Ok(Err(failure)),
-            other => bail!("the client in {} answered {other:?} to a reconnect", self.pod),
-        }
+    pub fn reconnect(&mut self, socket: Socket, to: SocketAddr) -> Result<Result<(), Failure>> {
+        self.tell(&Order::Reconnect(socket, to))
     }
 
-    /// Has a datagram socket connected to nobody any more.
-    ///
-    /// # Errors
-    /// The client is gone, or the kernel refuses.
-    pub fn disconnect(&mut self, Socket(socket): Socket) -> Result<()> {
-        self.moved(&Order::Disconnect { socket })
+    /// Disconnects a datagram socket from its peer.
+    pub fn disconnect(&mut self, socket: Socket) -> Result<()> {
+        Ok(self.tell(&Order::Disconnect(socket))??)
     }
 
     /// One exchange through an open socket; with `to`, for an unconnected one, its address.
@@ -142,63 +128,42 @@ impl Client {
     /// The client is gone; the inner error is the kernel's.
     pub fn ask(
         &mut self,
-        Socket(socket): Socket,
+        socket: Socket,
         to: Option<SocketAddr>,
     ) -> Result<Result<Reply, Failure>> {
-        match self.tell(&Order::Ask { socket, to })? {
-            Answer::Replied(reply) => Ok(Ok(reply)),
-            Answer::Failed(failure) => Ok(Err(failure)),
-            other => bail!("the client in {} answered {other:?} to a question", self.pod),
-        }
+        self.tell(&Order::Ask(socket, to))
     }
 
-    /// Why the wait for something that nobody says came to its end.
+    /// Waits for a message that nobody sends, and returns the error that ended the wait.
     ///
     /// # Errors
-    /// The client is gone, or something was said.
-    pub fn hear(&mut self, Socket(socket): Socket) -> Result<Failure> {
-        match self.tell(&Order::Hear { socket })? {
-            Answer::Failed(failure) => Ok(failure),
-            other => bail!("the client in {} heard {other:?}", self.pod),
+    /// The client is gone, or a message came.
+    pub fn hear(&mut self, socket: Socket) -> Result<Failure> {
+        match self.tell::<Reply>(&Order::Hear(socket))? {
+            Err(failure) => Ok(failure),
+            Ok(reply) => bail!("the client in {} heard {reply:?}", self.pod),
         }
     }
 
     /// Leaves an open socket to the kernel alone: no process has it open.
-    ///
-    /// # Errors
-    /// The client is gone, or the kernel refuses.
-    pub fn shelve(&mut self, Socket(socket): Socket) -> Result<()> {
-        self.moved(&Order::Shelve { socket })
+    pub fn shelve(&mut self, socket: Socket) -> Result<()> {
+        Ok(self.tell(&Order::Shelve(socket))??)
     }
 
     /// Takes such a socket back.
-    ///
-    /// # Errors
-    /// The client is gone, or the kernel refuses.
-    pub fn unshelve(&mut self, Socket(socket): Socket) -> Result<()> {
-        self.moved(&Order::Unshelve { socket })
-    }
-
-    fn moved(&mut self, order: &Order) -> Result<()> {
-        match self.tell(order)? {
-            Answer::Opened(_) => Ok(()),
-            other => bail!("the client in {} answered {other:?} to {order:?}", self.pod),
-        }
+    pub fn unshelve(&mut self, socket: Socket) -> Result<()> {
+        Ok(self.tell(&Order::Unshelve(socket))??)
     }
 
     /// What `getpeername` says of an open socket.
     ///
     /// # Errors
     /// The client is gone; the inner error is the kernel's.
-    pub fn peer(&mut self, Socket(socket): Socket) -> Result<Result<SocketAddr, Failure>> {
-        match self.tell(&Order::Peer { socket })? {
-            Answer::Peer(peer) => Ok(Ok(peer)),
-            Answer::Failed(failure) => Ok(Err(failure)),
-            other => bail!("the client in {} answered {other:?} to a peer", self.pod),
-        }
+    pub fn peer(&mut self, socket: Socket) -> Result<Result<SocketAddr, Failure>> {
+        self.tell(&Order::Peer(socket))
     }
 
-    fn tell(&mut self, order: &Order) -> Result<Answer> {
+    fn tell<T: DeserializeOwned>(&mut self, order: &Order) -> Result<Result<T, Failure>> {
         let gone = || format!("the client in pod {} is gone", self.pod);
         let mut line = serde_json::to_string(order).context("an order is always JSON")?;
         line.push('\n');

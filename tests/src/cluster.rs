@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::sync::Mutex;
 
 use anyhow::{Context, Result, bail, ensure};
@@ -14,7 +14,7 @@ use crate::netns::NetNs;
 use crate::objects::Objects;
 use crate::pod::{Pod, serve};
 use crate::prefix::{self, Prefix};
-use crate::process::{Running, enter};
+use crate::process::{Running, enter, spawn_in};
 use crate::wiring::{pod4, pod6, wire};
 use crate::{interrupt, requirements, residue};
 
@@ -124,18 +124,12 @@ impl Cluster {
     }
 
     /// The node with this name.
-    ///
-    /// # Errors
-    /// There is none.
     pub fn node(&self, name: &str) -> Result<&Node> {
         let found = self.nodes.iter().find(|node| node.name == name);
         found.with_context(|| format!("the lab has no node {name}"))
     }
 
     /// The network namespace of a node.
-    ///
-    /// # Errors
-    /// There is no such node.
     pub fn node_netns(&self, name: &str) -> Result<&NetNs> {
         Ok(&self.node(name)?.netns)
     }
@@ -147,9 +141,6 @@ impl Cluster {
     }
 
     /// The pod with this name.
-    ///
-    /// # Errors
-    /// There is none.
     pub fn pod(&self, name: &str) -> Result<&Pod> {
         let found = self.pods().find(|pod| pod.name == name);
         found.with_context(|| format!("the lab has no pod {name}"))
@@ -161,82 +152,37 @@ impl Cluster {
     }
 
     /// A server beyond the nodes that answers "untouched" at addresses of the Service ranges, to
-    /// whom nobody has translated.
-    ///
-    /// # Errors
-    /// It does not start.
+    /// clients whose connections nobody has translated.
     pub fn serve_untouched(&self, listen: &[SocketAddr]) -> Result<Running> {
-        serve("untouched", listen, |mut command| {
-            let _permit = interrupt::permit();
-            self.beyond(&mut command)?;
-            let child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
-            Ok(Running::new(child.context("cannot start a server on the fabric")?))
-        })
+        serve("untouched", listen, &[], &self.fabric, &self.agents)
     }
 
     /// A server on a node, outside of its cgroup, at addresses that the node has.
-    ///
-    /// # Errors
-    /// There is no such node, or it does not start.
     pub fn serve_on(&self, node: &str, name: &str, listen: &[SocketAddr]) -> Result<Running> {
-        let node = self.node(node)?;
-        serve(name, listen, |mut command| {
-            let _permit = interrupt::permit();
-            self.beside(node, &mut command)?;
-            let child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
-            Ok(Running::new(child.context("cannot start a server on a node")?))
-        })
+        serve(name, listen, &[], &self.node(node)?.netns, &self.agents)
     }
 
     /// A client that stands for a virtual machine behind the device of the pod `pod`: in the pod's
     /// network namespace, and in no cgroup that an agent serves.
-    ///
-    /// # Errors
-    /// It does not start.
     pub fn machine(&self, pod: &str) -> Result<Client> {
-        let mut command = Command::new(requirements::pod()?);
-        command.arg("client");
-        Client::new(pod, self.spawn_outside(pod, command)?)
+        self.guest(pod, &self.pod(pod)?.netns)
     }
 
     /// A client in any network namespace, as a guest of a virtual machine: in no cgroup that an agent
     /// serves.
-    ///
-    /// # Errors
-    /// It does not start.
     pub fn guest(&self, name: &str, netns: &NetNs) -> Result<Client> {
-        let mut command = Command::new(requirements::pod()?);
-        command.arg("client");
-        let _permit = interrupt::permit();
-        enter(&mut command, netns, Some(&self.agents))?;
-        let child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
-        Client::new(name, Running::new(child.with_context(|| format!("no guest {name}"))?))
+        Client::start(name, netns, &self.agents)
     }
 
     /// A client in the network namespace of the pod `pod` and in another cgroup of its node.
-    ///
-    /// # Errors
-    /// There is no such pod, or it does not start.
     pub fn client_in(&self, pod: &str, cgroup: &Cgroup) -> Result<Client> {
-        let mut command = Command::new(requirements::pod()?);
-        command.arg("client");
-        let _permit = interrupt::permit();
-        enter(&mut command, &self.pod(pod)?.netns, Some(cgroup))?;
-        let child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
-        Client::new(pod, Running::new(child.with_context(|| format!("no client in {pod}"))?))
+        Client::start(pod, &self.pod(pod)?.netns, cgroup)
     }
 
     /// A process in the network namespace of the pod `pod` and in no cgroup that an agent serves,
     /// with its input and output in pipes.
-    ///
-    /// # Errors
-    /// It does not start.
-    pub fn spawn_outside(&self, pod: &str, mut command: Command) -> Result<Running> {
-        let pod = self.pod(pod)?;
-        let _permit = interrupt::permit();
-        enter(&mut command, &pod.netns, Some(&self.agents))?;
-        let child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
-        Ok(Running::new(child.with_context(|| format!("cannot start a process in {}", pod.name))?))
+    pub fn spawn_outside(&self, pod: &str, command: Command) -> Result<Running> {
+        spawn_in(command, &self.pod(pod)?.netns, &self.agents)
     }
 
     /// Runs lines of `ip` in the network namespace of a node.

@@ -11,6 +11,7 @@ use std::fs::{self, File};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::OnceLock;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -19,10 +20,9 @@ use kube::Client;
 use kube::api::GetParams;
 use kube::config::{Config, KubeConfigOptions, Kubeconfig};
 use kube::core::Request;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use crate::cluster::Cluster;
-use crate::http;
 use crate::interrupt;
 use crate::prefix::Prefix;
 use crate::process::{Running, printed};
@@ -54,19 +54,20 @@ pub struct ControlPlane<'a> {
     programs: PathBuf,
     folder: PathBuf,
     /// On this lab's fabric; otherwise on the machine's loopback device.
-    lab: Option<&'a Cluster>,
+    pub(crate) lab: Option<&'a Cluster>,
     server: SocketAddr,
-    etcd: SocketAddr,
+    pub(crate) etcd: SocketAddr,
     /// Where members of etcd would meet.
-    peer: SocketAddr,
+    pub(crate) peer: SocketAddr,
     /// What kube-apiserver is started with besides.
     flags: Vec<String>,
+    topology_keys: OnceLock<bool>,
     /// The token of [`AGENT`].
     token: String,
     /// Ended in this order.
     controllers: Option<Running>,
     api_server: Option<Running>,
-    database: Option<Running>,
+    pub(crate) database: Option<Running>,
 }
 
 impl<'a> ControlPlane<'a> {
@@ -80,9 +81,6 @@ impl<'a> ControlPlane<'a> {
     }
 
     /// Starts etcd and kube-apiserver on the fabric of a lab.
-    ///
-    /// # Errors
-    /// As [`on_loopback`](Self::on_loopback).
     pub fn in_lab(cluster: &'a Cluster) -> Result<Self> {
         let folder = cluster.folder().join("control-plane");
         Self::start(folder, Some(cluster), fabric4(), [6443, 2379, 2380])
@@ -109,6 +107,7 @@ impl<'a> ControlPlane<'a> {
             etcd: SocketAddr::from((Ipv4Addr::LOCALHOST, etcd)),
             peer: SocketAddr::from((Ipv4Addr::LOCALHOST, peer)),
             flags: Vec::new(),
+            topology_keys: OnceLock::new(),
             token: AGENT.to_owned(),
             controllers: None,
             api_server: None,
@@ -119,7 +118,7 @@ impl<'a> ControlPlane<'a> {
         Ok(plane)
     }
 
-    fn spawn(&self, program: &str, arguments: &[String]) -> Result<Running> {
+    pub(crate) fn spawn(&self, program: &str, arguments: &[String]) -> Result<Running> {
         let path = self.programs.join(program);
         ensure!(
             path.is_file(),
@@ -138,58 +137,12 @@ impl<'a> ControlPlane<'a> {
         Ok(Running::new(command.spawn().with_context(|| format!("cannot start {program}"))?))
     }
 
-    fn path(&self, name: &str) -> String {
+    pub(crate) fn path(&self, name: &str) -> String {
         self.folder.join(name).display().to_string()
     }
 
     fn log(&self, program: &str) -> PathBuf {
         self.folder.join(program).with_extension("log")
-    }
-
-    /// Starts etcd, once more perhaps, and does not wait.
-    ///
-    /// # Errors
-    /// It is not there, or cannot be started.
-    pub fn start_etcd(&mut self) -> Result<()> {
-        let client = format!("http://{}", self.etcd);
-        self.database = Some(self.spawn(
-            "etcd",
-            &[
-                format!("--data-dir={}", self.path("etcd")),
-                format!("--listen-client-urls={client}"),
-                format!("--advertise-client-urls={client}"),
-                format!("--listen-peer-urls=http://{}", self.peer),
-                "--unsafe-no-fsync".to_owned(),
-            ],
-        )?);
-        Ok(())
-    }
-
-    /// Kills etcd as a crash would; what it has answered for stays.
-    pub fn kill_etcd(&mut self) {
-        self.database = None;
-    }
-
-    /// Has etcd forget everything but the present state, as kube-apiserver asks of it every five
-    /// minutes. Who watches from an earlier revision is told so: by kube-apiserver with 410, as far
-    /// as that does not remember by itself (`--watch-cache=false`).
-    ///
-    /// # Errors
-    /// This is not a lab, or etcd refuses.
-    pub fn compact(&self) -> Result<()> {
-        let at = self.ask_etcd("/v3/kv/range", &json!({"key": "AA==", "limit": 1}))?;
-        let revision = &at["header"]["revision"];
-        ensure!(revision.is_string(), "etcd says no revision: {at}");
-        self.ask_etcd("/v3/kv/compaction", &json!({"revision": revision, "physical": true}))?;
-        Ok(())
-    }
-
-    /// By its gateway, which takes its calls as JSON.
-    fn ask_etcd(&self, path: &str, order: &Value) -> Result<Value> {
-        let cluster = self.lab.context("etcd is asked in labs only")?;
-        let answer = http::post(cluster.fabric(), self.etcd, path, &order.to_string())?;
-        ensure!(answer.status == 200, "etcd refuses {path}: {answer}");
-        serde_json::from_str(&answer.body).with_context(|| format!("no JSON: {answer}"))
     }
 
     /// Gives [`AGENT`] another token, and the old one to nobody, from kube-apiserver's next start on.
@@ -242,6 +195,12 @@ impl<'a> ControlPlane<'a> {
         self.wait_until_ready()
     }
 
+    /// The address of kube-apiserver.
+    #[must_use]
+    pub fn address(&self) -> IpAddr {
+        self.server.ip()
+    }
+
     /// Waits until kube-apiserver is ready, or is again.
     ///
     /// # Errors
@@ -278,9 +237,6 @@ impl<'a> ControlPlane<'a> {
     }
 
     /// The same with flags besides: `--controllers=…` adds controllers.
-    ///
-    /// # Errors
-    /// As [`start_controllers`](Self::start_controllers).
     pub fn start_controllers_with(&mut self, flags: &[&str]) -> Result<()> {
         let kubeconfig = self.kubeconfig(ADMINISTRATOR)?;
         let mut arguments = vec![
@@ -308,35 +264,28 @@ impl<'a> ControlPlane<'a> {
     /// # Errors
     /// kube-apiserver does not say its version.
     pub fn has_topology_keys(&self) -> Result<bool> {
-        let path = self.programs.join("kube-apiserver");
-        let output = Command::new(&path).arg("--version").output();
-        let output = output.with_context(|| format!("cannot run {}", path.display()))?;
-        let version = String::from_utf8_lossy(&output.stdout).into_owned();
-        Ok((17..=21).any(|minor| version.contains(&format!("v1.{minor}."))))
+        // To start the program takes long.
+        if let Some(known) = self.topology_keys.get() {
+            return Ok(*known);
+        }
+        let version = printed(Command::new(self.programs.join("kube-apiserver")).arg("--version"))?;
+        let has = (17..=21).any(|minor| version.contains(&format!("v1.{minor}.")));
+        Ok(*self.topology_keys.get_or_init(|| has))
     }
 
     /// A version of EndpointSlices that this server knows: `v1` came with 1.21, and `v1beta1` went
     /// with 1.25.
-    ///
-    /// # Errors
-    /// As [`has_topology_keys`](Self::has_topology_keys).
     pub fn slice_version(&self) -> Result<&'static str> {
         let old = self.has_topology_keys()?;
         Ok(if old { "discovery.k8s.io/v1beta1" } else { "discovery.k8s.io/v1" })
     }
 
     /// A kubeconfig with this token, in a file of its own.
-    ///
-    /// # Errors
-    /// The file cannot be written.
     pub fn kubeconfig(&self, token: &str) -> Result<PathBuf> {
         self.kubeconfig_of(token, token)
     }
 
     /// A kubeconfig with this token, in a file with this name.
-    ///
-    /// # Errors
-    /// The file cannot be written.
     pub fn kubeconfig_of(&self, name: &str, token: &str) -> Result<PathBuf> {
         let path = self.folder.join(format!("{name}.kubeconfig"));
         let text = format!(

@@ -28,17 +28,11 @@ impl std::fmt::Display for Answer {
 }
 
 /// Asks for a path, from inside a network namespace.
-///
-/// # Errors
-/// Nobody answers there.
 pub fn get(netns: &NetNs, address: SocketAddr, path: &str) -> Result<Answer> {
     get_from(netns, None, address, path)
 }
 
 /// The same, from an address of one's own.
-///
-/// # Errors
-/// Nobody answers there.
 pub fn get_from(
     netns: &NetNs,
     from: Option<IpAddr>,
@@ -50,9 +44,6 @@ pub fn get_from(
 }
 
 /// Tells JSON to a path, from inside a network namespace.
-///
-/// # Errors
-/// Nobody answers there.
 pub fn post(netns: &NetNs, address: SocketAddr, path: &str, json: &str) -> Result<Answer> {
     let head = format!(
         "POST {path} HTTP/1.0\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n",

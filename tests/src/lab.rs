@@ -2,8 +2,9 @@
 
 use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::time::Instant;
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 
 use crate::cluster::{Cluster, NodePlan};
 
@@ -24,6 +25,27 @@ pub fn within(plan: &[NodePlan<'_>], body: impl FnOnce(&Cluster) -> Result<()>) 
         Ok(outcome) => outcome.and(removal),
         Err(panic) => resume_unwind(panic),
     }
+}
+
+/// Plays scenarios on one stage, which `begin` sets anew before each. The others are played where one
+/// fails.
+///
+/// # Errors
+/// Scenarios fail: they are named, each with its error.
+pub fn play_all<T>(
+    stage: &mut T,
+    begin: impl Fn(&mut T) -> Result<()>,
+    scenarios: &[(&str, fn(&mut T) -> Result<()>)],
+) -> Result<()> {
+    let mut failed = Vec::new();
+    for (name, scenario) in scenarios {
+        let start = Instant::now();
+        let outcome = begin(stage).and_then(|()| scenario(stage));
+        eprintln!("{name}: {:.1} s", start.elapsed().as_secs_f64());
+        failed.extend(outcome.err().map(|error| format!("{name}: {error:#}")));
+    }
+    ensure!(failed.is_empty(), "{}", failed.join("\n"));
+    Ok(())
 }
 
 fn print_logs(cluster: &Cluster) {

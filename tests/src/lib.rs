@@ -21,12 +21,15 @@
 
 pub mod agent;
 pub mod api;
+pub mod binary;
+pub mod bpf;
 pub mod cgroup;
 pub mod client;
 pub mod cluster;
 pub mod control_plane;
 pub mod crowd;
 pub mod deployment;
+pub mod etcd;
 pub mod folder;
 pub mod foreign;
 pub mod frame;
@@ -34,6 +37,7 @@ pub mod http;
 pub mod hub;
 pub mod interrupt;
 pub mod kind;
+pub mod kubernetes_1_20;
 pub mod lab;
 pub mod manifest;
 pub mod memory;

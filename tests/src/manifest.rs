@@ -23,9 +23,6 @@ pub struct Manifests {
 
 impl Manifests {
     /// An empty set, to be written to `manifests` in `folder`.
-    ///
-    /// # Errors
-    /// The folder cannot be made.
     pub fn new(folder: &Path) -> Result<Self> {
         let staging = folder.to_path_buf();
         let folder = folder.join("manifests");
@@ -72,9 +69,6 @@ impl Manifests {
     }
 
     /// The object of this kind and name, to change it.
-    ///
-    /// # Errors
-    /// There is none.
     pub fn get(&mut self, kind: &str, name: &str) -> Result<&mut Value> {
         let wanted = |item: &&mut Value| item["kind"] == kind && item["metadata"]["name"] == name;
         let found = self.items.iter_mut().find(wanted);
@@ -87,9 +81,6 @@ impl Manifests {
     }
 
     /// Sets an annotation, or takes it away.
-    ///
-    /// # Errors
-    /// There is no such Service.
     pub fn annotate(&mut self, service: &str, key: &str, value: Option<&str>) -> Result<()> {
         let metadata = &mut self.get("Service", service)?["metadata"];
         if !metadata["annotations"].is_object() {
@@ -106,9 +97,6 @@ impl Manifests {
     }
 
     /// Sets a label of a node.
-    ///
-    /// # Errors
-    /// There is no such node.
     pub fn relabel(&mut self, node: &str, key: &str, value: &str) -> Result<()> {
         self.get("Node", node)?["metadata"]["labels"][key] = value.into();
         Ok(())
@@ -135,17 +123,11 @@ impl Manifests {
     }
 
     /// Writes everything, so that a reader sees the old file or the new one whole.
-    ///
-    /// # Errors
-    /// The file system refuses.
     pub fn write(&self) -> Result<()> {
         self.replace(&json!({"apiVersion": "v1", "kind": "List", "items": self.items}).to_string())
     }
 
     /// Puts any text in the place of the file.
-    ///
-    /// # Errors
-    /// The file system refuses.
     pub fn replace(&self, text: &str) -> Result<()> {
         let staged = self.staging.join("cluster.json");
         fs::write(&staged, text).with_context(|| format!("cannot write {}", staged.display()))?;

@@ -110,9 +110,6 @@ impl Drop for NetNs {
 }
 
 /// Takes the name of a namespace away; a name that is gone already is fine.
-///
-/// # Errors
-/// The kernel refuses.
 pub fn remove(path: &Path) -> Result<()> {
     // EINVAL: not mounted any more, or not yet.
     let _ = unmount(path, UnmountFlags::DETACH);

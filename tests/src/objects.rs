@@ -1,18 +1,15 @@
 //! BPF objects of the kernel by id: what an agent made, and the proof that it is gone.
 
 use std::collections::BTreeSet;
-use std::ffi::CString;
 use std::fmt;
 use std::fs;
-use std::io;
-use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
-use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 use aya::maps::loaded_maps;
 use aya::programs::{loaded_links, loaded_programs};
 
+use crate::bpf::{fact, open_pin};
 use crate::wait::{PATIENCE, until};
 
 /// Programs, maps and links by id. The kernel does not use an id again soon, so an id that is gone
@@ -51,14 +48,11 @@ impl Objects {
             }
             return Ok(());
         }
-        let pin = open(path).with_context(|| format!("cannot open the pin {}", path.display()))?;
-        let facts = fs::read_to_string(format!("/proc/self/fdinfo/{}", pin.as_raw_fd()))?;
+        let pin =
+            open_pin(path).with_context(|| format!("cannot open the pin {}", path.display()))?;
         // A link's facts hold the id of its program too.
-        let id = |name| {
-            let value = facts.lines().find_map(|line| line.strip_prefix(name))?;
-            value.trim().parse::<u32>().ok()
-        };
-        match (id("map_id:"), id("prog_id:"), id("link_id:")) {
+        let id = |name| fact(&pin, name);
+        match (id("map_id")?, id("prog_id")?, id("link_id")?) {
             (None, None, None) => bail!("{} is neither map, program nor link", path.display()),
             (map, program, link) => {
                 self.maps.extend(map);
@@ -124,30 +118,5 @@ impl fmt::Display for Objects {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { programs, maps, links } = self;
         write!(f, "programs {programs:?}, maps {maps:?}, links {links:?}")
-    }
-}
-
-/// `BPF_OBJ_GET`, whatever the pin is; aya's openers take every pin for what they expect.
-fn open(path: &Path) -> io::Result<OwnedFd> {
-    /// The attributes of `BPF_OBJ_GET` (include/uapi/linux/bpf.h).
-    #[repr(C)]
-    struct Attributes {
-        pathname: u64,
-        bpf_fd: u32,
-        file_flags: u32,
-    }
-    const BPF_OBJ_GET: libc::c_int = 7;
-
-    let path = CString::new(path.as_os_str().as_bytes())?;
-    let attributes = Attributes { pathname: path.as_ptr() as u64, bpf_fd: 0, file_flags: 0 };
-    // SAFETY: `attributes` is what the command expects, and it and the path it points to outlive
-    // the call.
-    let fd = unsafe {
-        libc::syscall(libc::SYS_bpf, BPF_OBJ_GET, &raw const attributes, size_of_val(&attributes))
-    };
-    match i32::try_from(fd) {
-        // SAFETY: the kernel has just made this descriptor for us.
-        Ok(fd) if fd >= 0 => Ok(unsafe { OwnedFd::from_raw_fd(fd) }),
-        _ => Err(io::Error::last_os_error()),
     }
 }

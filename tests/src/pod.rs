@@ -1,16 +1,15 @@
 //! Pods: a place for servers and clients.
 
-use std::io::{BufRead as _, BufReader};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::process::{Command, Stdio};
+use std::process::Command;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context as _, Result};
 
 use crate::cgroup::Cgroup;
 use crate::client::Client;
 use crate::netns::NetNs;
-use crate::process::{Running, enter};
-use crate::{interrupt, requirements};
+use crate::process::{Running, spawn_in};
+use crate::requirements;
 
 /// The port on which pods serve, as in the OpenYurt tutorial.
 pub const PORT: u16 = 9376;
@@ -38,35 +37,18 @@ impl Pod {
     }
 
     /// A process in the pod, with its input and output in pipes.
-    ///
-    /// # Errors
-    /// It cannot be started.
-    pub fn spawn(&self, mut command: Command) -> Result<Running> {
-        let _permit = interrupt::permit();
-        enter(&mut command, &self.netns, Some(&self.cgroup))?;
-        let child = command
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .with_context(|| format!("cannot start a process in pod {}", self.name))?;
-        Ok(Running::new(child))
+    pub fn spawn(&self, command: Command) -> Result<Running> {
+        spawn_in(command, &self.netns, &self.cgroup)
     }
 
     /// A server that answers with the pod's name, over HTTP and UDP, IPv4 and IPv6, on [`PORT`].
-    ///
-    /// # Errors
-    /// It does not start.
     pub fn serve(&self) -> Result<Running> {
         self.serve_as(&self.name, PORT)
     }
 
     /// The same by another name on another port.
-    ///
-    /// # Errors
-    /// It does not start.
     pub fn serve_as(&self, name: &str, port: u16) -> Result<Running> {
-        let everywhere = SocketAddr::from((Ipv6Addr::UNSPECIFIED, port));
-        serve(name, &[everywhere], |command| self.spawn(command))
+        serve(name, &[everywhere(port)], &[], &self.netns, &self.cgroup)
     }
 
     /// The same for MPTCP, with as many subflows as a client makes.
@@ -74,21 +56,12 @@ impl Pod {
     /// # Errors
     /// It does not start, or the kernel has no MPTCP.
     pub fn serve_mptcp_as(&self, name: &str, port: u16) -> Result<Running> {
-        let everywhere = SocketAddr::from((Ipv6Addr::UNSPECIFIED, port));
-        serve(name, &[everywhere], |mut command| {
-            command.arg("--mptcp");
-            self.spawn(command)
-        })
+        serve(name, &[everywhere(port)], &["--mptcp"], &self.netns, &self.cgroup)
     }
 
     /// A client in the pod.
-    ///
-    /// # Errors
-    /// It does not start.
     pub fn client(&self) -> Result<Client> {
-        let mut command = Command::new(requirements::pod()?);
-        command.arg("client");
-        Client::new(&self.name, self.spawn(command)?)
+        Client::start(&self.name, &self.netns, &self.cgroup)
     }
 
     /// Its IPv4 address and port.
@@ -104,24 +77,27 @@ impl Pod {
     }
 }
 
-/// Starts a server named `name` by means of `spawn`, and waits until it listens.
+fn everywhere(port: u16) -> SocketAddr {
+    SocketAddr::from((Ipv6Addr::UNSPECIFIED, port))
+}
+
+/// Starts a server named `name` in a network namespace and a cgroup, and waits until it listens.
 ///
 /// # Errors
 /// It ends, or says something else.
 pub(crate) fn serve(
     name: &str,
     listen: &[SocketAddr],
-    spawn: impl FnOnce(Command) -> Result<Running>,
+    flags: &[&str],
+    netns: &NetNs,
+    cgroup: &Cgroup,
 ) -> Result<Running> {
     let mut command = Command::new(requirements::pod()?);
-    command.args(["serve", "--name", name]);
+    command.args(["serve", "--name", name]).args(flags);
     for address in listen {
         command.arg("--listen").arg(address.to_string());
     }
-    let mut server = spawn(command)?;
-    let output = server.child().stdout.take().context("a server without output")?;
-    let mut line = String::new();
-    BufReader::new(output).read_line(&mut line).context("cannot hear a server")?;
-    ensure!(line.trim() == "listening", "the server in {name} did not start: it says {line:?}");
+    let mut server = spawn_in(command, netns, cgroup)?;
+    server.wait_for_line("listening").with_context(|| format!("no server {name}"))?;
     Ok(server)
 }

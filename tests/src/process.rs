@@ -1,9 +1,9 @@
 //! Processes on nodes and in pods.
 
-use std::io::{self, Write as _};
+use std::io::{self, BufRead as _, BufReader, Write as _};
 use std::os::fd::AsFd as _;
 use std::os::unix::process::CommandExt as _;
-use std::process::{Child, Command};
+use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -15,6 +15,7 @@ use rustix::thread::{
 };
 
 use crate::cgroup::Cgroup;
+use crate::interrupt;
 use crate::netns::NetNs;
 use crate::wait::patient;
 
@@ -40,6 +41,17 @@ pub fn enter(command: &mut Command, netns: &NetNs, cgroup: Option<&Cgroup>) -> R
         });
     }
     Ok(())
+}
+
+/// Starts `command` in a network namespace and a cgroup, with its input and output in pipes.
+///
+/// # Errors
+/// The namespace or the cgroup cannot be opened, or the program cannot be started.
+pub fn spawn_in(mut command: Command, netns: &NetNs, cgroup: &Cgroup) -> Result<Running> {
+    let _permit = interrupt::permit();
+    enter(&mut command, netns, Some(cgroup))?;
+    command.stdin(Stdio::piped()).stdout(Stdio::piped());
+    Ok(Running(command.spawn().with_context(|| format!("cannot start {command:?}"))?))
 }
 
 /// Makes `command` run without these capabilities, root or not.
@@ -93,6 +105,18 @@ impl Running {
         &mut self.0
     }
 
+    /// Waits until it prints a line, its first.
+    ///
+    /// # Errors
+    /// It ends, or prints something else.
+    pub fn wait_for_line(&mut self, wanted: &str) -> Result<()> {
+        let output = self.0.stdout.take().context("a process without a pipe")?;
+        let mut line = String::new();
+        BufReader::new(output).read_line(&mut line).context("cannot read what it prints")?;
+        ensure!(line.trim() == wanted, "it does not print {wanted:?} but {line:?}");
+        Ok(())
+    }
+
     /// Its id.
     #[must_use]
     pub fn id(&self) -> u32 {
@@ -100,9 +124,6 @@ impl Running {
     }
 
     /// Whether it has ended, and how.
-    ///
-    /// # Errors
-    /// The kernel does not say.
     pub fn ended(&mut self) -> io::Result<Option<std::process::ExitStatus>> {
         self.0.try_wait()
     }

@@ -62,9 +62,6 @@ pub fn agent() -> Result<PathBuf> {
 }
 
 /// The `pod` binary: named by `TOPO_LB_POD`, or beside this executable, where Cargo puts it.
-///
-/// # Errors
-/// It is not there.
 pub fn pod() -> Result<PathBuf> {
     if let Some(path) = env::var_os("TOPO_LB_POD") {
         let path = PathBuf::from(path);
@@ -74,9 +71,6 @@ pub fn pod() -> Result<PathBuf> {
 }
 
 /// A binary of this package, beside this executable, where Cargo puts it.
-///
-/// # Errors
-/// It is not there.
 pub fn binary(name: &str) -> Result<PathBuf> {
     let me = env::current_exe().context("cannot find the path of this executable")?;
     // Tests run from `deps`, one folder below the binaries.

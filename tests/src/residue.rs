@@ -61,9 +61,6 @@ pub fn sweep(is_ours: impl Fn(&str) -> bool) -> Result<()> {
 }
 
 /// Removes a folder and what is in it; nothing there is fine.
-///
-/// # Errors
-/// The kernel refuses.
 pub fn remove_tree(path: &Path) -> Result<()> {
     match fs::remove_dir_all(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {

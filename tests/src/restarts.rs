@@ -10,10 +10,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, ensure};
 use serde::{Deserialize, Serialize};
 
-use crate::client::{Client, Socket};
+use crate::client::Client;
 use crate::manifest::service;
 use crate::scene::{self, NOBODY4, NOBODY6, Scene, WEB4, WEB6, at, put_endpoints};
-use crate::traffic::{Reply, Tally, Via};
+use crate::traffic::{Reply, Socket, Tally, Via};
 
 /// What became of connections while the agent was restarted.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

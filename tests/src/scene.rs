@@ -21,7 +21,8 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
-use crate::agent::{Agent, Binary};
+use crate::agent::Agent;
+use crate::binary::Binary;
 use crate::client::Client;
 use crate::cluster::{Cluster, NodePlan};
 use crate::lab;
@@ -83,35 +84,28 @@ pub struct Scene<'a> {
 /// # Errors
 /// The scene cannot be set, `body` fails, or something is left behind.
 pub fn play(body: impl FnOnce(&mut Scene<'_>) -> Result<()>) -> Result<()> {
-    prepared(
-        |_| {},
-        |scene| {
-            scene.agent.resume()?;
-            body(scene)
-        },
-    )
+    idle(|scene| {
+        scene.agent.resume()?;
+        body(scene)
+    })
+}
+
+/// The same with an agent that does not run yet.
+pub fn idle(body: impl FnOnce(&mut Scene<'_>) -> Result<()>) -> Result<()> {
+    prepared(|_| {}, body)
 }
 
 /// The same with tc on every device of a pod.
-///
-/// # Errors
-/// As [`play`].
 pub fn play_with_machines(body: impl FnOnce(&mut Scene<'_>) -> Result<()>) -> Result<()> {
-    prepared(
-        |_| {},
-        |scene| {
-            scene.agent.set("--tc-devices", "pod*");
-            scene.agent.set("--max-connections", "16384");
-            scene.agent.resume()?;
-            body(scene)
-        },
-    )
+    idle(|scene| {
+        scene.agent.set("--tc-devices", "pod*");
+        scene.agent.set("--max-connections", "16384");
+        scene.agent.resume()?;
+        body(scene)
+    })
 }
 
-/// [`play`] with manifests that `change` has changed, and an agent that does not run yet.
-///
-/// # Errors
-/// As [`play`].
+/// [`idle`] with manifests that `change` has changed.
 pub fn prepared(
     change: impl FnOnce(&mut Manifests),
     body: impl FnOnce(&mut Scene<'_>) -> Result<()>,
@@ -162,9 +156,6 @@ fn describe(manifests: &mut Manifests, cluster: &Cluster) -> Result<()> {
 }
 
 /// Makes `pods` the endpoints of a Service, in both families.
-///
-/// # Errors
-/// There is no such pod.
 pub fn put_endpoints(
     manifests: &mut Manifests,
     cluster: &Cluster,
@@ -204,9 +195,6 @@ pub const NOBODY4: &str = "10.96.1.99";
 pub const NOBODY6: &str = "fd00:96::199";
 
 /// The socket address of a ClusterIP at port 80.
-///
-/// # Errors
-/// It is no address.
 pub fn at(address: &str) -> Result<SocketAddr> {
     Ok(SocketAddr::new(address.parse().with_context(|| format!("{address} is no address"))?, 80))
 }
@@ -232,9 +220,6 @@ impl Scene<'_> {
     }
 
     /// Makes `pods` the endpoints of a Service, and writes the manifests.
-    ///
-    /// # Errors
-    /// As [`put_endpoints`].
     pub fn set_endpoints(&mut self, service: &str, pods: &[&str]) -> Result<()> {
         put_endpoints(&mut self.manifests, self.cluster, service, pods)?;
         self.manifests.write()
@@ -254,9 +239,6 @@ impl Scene<'_> {
     }
 
     /// Calls `to`, and expects that exactly `pods` answer, all of them, as `to`.
-    ///
-    /// # Errors
-    /// It is not so.
     pub fn expect(&mut self, via: Via, to: SocketAddr, pods: &[&str]) -> Result<()> {
         let tally = self.expect_of_any_peer(via, to, pods)?;
         for peer in &tally.peers {
@@ -266,9 +248,6 @@ impl Scene<'_> {
     }
 
     /// The same, whoever the peer is said to be.
-    ///
-    /// # Errors
-    /// It is not so.
     pub fn expect_of_any_peer(&mut self, via: Via, to: SocketAddr, pods: &[&str]) -> Result<Tally> {
         let tally = self.client.call(via, to, 100)?;
         check(&tally, pods).with_context(|| format!("{via:?} to {to}"))?;

@@ -11,6 +11,9 @@ use crate::cluster::{Cluster, NodePlan};
 use crate::lab;
 use crate::requirements::{self, BPFFS};
 
+/// Wrong outcomes that are described; all are counted.
+const DESCRIBED: usize = 10;
+
 /// What became of connections while Services changed.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Report {
@@ -33,6 +36,24 @@ impl Report {
     #[must_use]
     pub fn is_ok(&self) -> bool {
         self.wrong_endpoint == 0 && self.failed == 0
+    }
+
+    /// Adds another one.
+    pub fn add(&mut self, other: Self) {
+        self.connections += other.connections;
+        self.not_translated += other.not_translated;
+        self.changes += other.changes;
+        self.wrong_endpoint += other.wrong_endpoint;
+        self.failed += other.failed;
+        self.described.extend(other.described);
+        self.described.truncate(DESCRIBED);
+    }
+
+    /// Describes what went wrong with a connection, if few are described yet.
+    pub fn describe(&mut self, what: impl FnOnce() -> String) {
+        if self.described.len() < DESCRIBED {
+            self.described.push(what());
+        }
     }
 }
 

@@ -25,85 +25,34 @@ pub enum Via {
     Udp,
 }
 
-/// An order to a client.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-#[serde(tag = "do", rename_all = "kebab-case")]
-pub enum Order {
-    /// Exchanges, each through a socket of its own: answered by [`Answer::Called`].
-    Call {
-        /// How.
-        via: Via,
-        /// The address dialled.
-        to: SocketAddr,
-        /// How many.
-        requests: u32,
-    },
-    /// A socket that stays open: answered by [`Answer::Opened`]. An unconnected one takes only its
-    /// family from the address.
-    Open {
-        /// How.
-        via: Via,
-        /// The address dialled.
-        to: SocketAddr,
-    },
-    /// One exchange through an open socket: answered by [`Answer::Replied`].
-    Ask {
-        /// As [`Answer::Opened`] said.
-        socket: usize,
-        /// Where to, for an unconnected one.
-        to: Option<SocketAddr>,
-    },
-    /// Connects an open socket to another address: answered by [`Answer::Opened`].
-    Reconnect {
-        /// As [`Answer::Opened`] said.
-        socket: usize,
-        /// The address dialled.
-        to: SocketAddr,
-    },
-    /// Has a datagram socket connected to nobody any more (connect(2), `AF_UNSPEC`): answered by
-    /// [`Answer::Opened`].
-    Disconnect {
-        /// As [`Answer::Opened`] said.
-        socket: usize,
-    },
-    /// Waits for something to be said through an open socket that has asked nothing: answered by
-    /// [`Answer::Failed`], as nobody says anything.
-    Hear {
-        /// As [`Answer::Opened`] said.
-        socket: usize,
-    },
-    /// Sends an open socket to oneself and closes it: the kernel has it, and no process, until it is
-    /// taken back. Answered by [`Answer::Opened`].
-    Shelve {
-        /// As [`Answer::Opened`] said.
-        socket: usize,
-    },
-    /// Takes such a socket back: answered by [`Answer::Opened`].
-    Unshelve {
-        /// As [`Answer::Opened`] said.
-        socket: usize,
-    },
-    /// What `getpeername` says of an open socket: answered by [`Answer::Peer`].
-    Peer {
-        /// As [`Answer::Opened`] said.
-        socket: usize,
-    },
-}
+/// The number of a socket that a client holds open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Socket(pub usize);
 
-/// What a client answers.
+/// An order to a client, which answers with what the variant says or with a [`Failure`].
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Answer {
-    /// What became of all the exchanges.
-    Called(Tally),
-    /// The number of a socket.
-    Opened(usize),
-    /// What one exchange gave.
-    Replied(Reply),
-    /// The peer.
-    Peer(SocketAddr),
-    /// It did not work.
-    Failed(Failure),
+pub enum Order {
+    /// So many exchanges with an address, each through a socket of its own: a [`Tally`].
+    Call(Via, SocketAddr, u32),
+    /// A socket that stays open: a [`Socket`]. An unconnected one takes only its family from the
+    /// address.
+    Open(Via, SocketAddr),
+    /// One exchange through an open socket; an unconnected one needs the address: a [`Reply`].
+    Ask(Socket, Option<SocketAddr>),
+    /// Connects an open socket to another address.
+    Reconnect(Socket, SocketAddr),
+    /// Disconnects a datagram socket from its peer (connect(2), `AF_UNSPEC`).
+    Disconnect(Socket),
+    /// Waits for a message through an open socket that has asked nothing: a [`Reply`].
+    Hear(Socket),
+    /// Sends an open socket to oneself and closes it: the kernel has it, and no process, until it is
+    /// taken back.
+    Shelve(Socket),
+    /// Takes such a socket back.
+    Unshelve(Socket),
+    /// What `getpeername` says of an open socket: a [`SocketAddr`].
+    Peer(Socket),
 }
 
 /// What one exchange gave.
@@ -153,6 +102,8 @@ impl Failure {
         self.errno == REFUSED
     }
 }
+
+impl std::error::Error for Failure {}
 
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

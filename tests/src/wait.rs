@@ -6,7 +6,7 @@ use std::sync::LazyLock;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, bail};
+use anyhow::{Context as _, Result, bail};
 
 /// How long a lab waits for something that should take milliseconds, on a busy machine.
 pub const PATIENCE: Duration = Duration::from_secs(10);
@@ -57,6 +57,29 @@ pub fn until<S: Display>(
             Err(_) => thread::sleep(Duration::from_millis(2)),
         }
     }
+}
+
+/// Looks again and again until what it sees is as wanted, and returns that.
+///
+/// # Errors
+/// `look` fails, or sees nothing that is as wanted within `limit`, made [`patient`]: the error quotes
+/// the last thing seen.
+pub fn until_is<S: Display>(
+    what: &str,
+    limit: Duration,
+    mut look: impl FnMut() -> Result<S>,
+    is: impl Fn(&S) -> bool,
+) -> Result<S> {
+    let mut found = None;
+    until(what, limit, || {
+        let seen = look()?;
+        if !is(&seen) {
+            return Ok(Err(seen));
+        }
+        found = Some(seen);
+        Ok(Ok(()))
+    })?;
+    found.context("until returns when something is found")
 }
 
 #[cfg(test)]

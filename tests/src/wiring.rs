@@ -65,9 +65,6 @@ fn mac(port: Port, number: u8, host: u8) -> String {
 }
 
 /// Connects everything, and waits until packets pass.
-///
-/// # Errors
-/// The kernel refuses.
 pub(crate) fn wire(fabric: &NetNs, nodes: &[Node], plan: &[NodePlan<'_>]) -> Result<()> {
     lay_cables(fabric, nodes, plan)?;
     set_up_fabric(fabric, plan)?;

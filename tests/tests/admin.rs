@@ -10,7 +10,7 @@ use serde_json::Value;
 use topo_lb_tests::agent::Agent;
 use topo_lb_tests::crowd::{self, Plan};
 use topo_lb_tests::http;
-use topo_lb_tests::scene::{EMPTY4, FOLLOWS, HERE, KEYS, Scene, WEB4, at, play, prepared};
+use topo_lb_tests::scene::{EMPTY4, FOLLOWS, HERE, KEYS, Scene, WEB4, at, idle, play};
 use topo_lb_tests::traffic::Via;
 use topo_lb_tests::wait::{PATIENCE, until};
 
@@ -92,10 +92,7 @@ fn changes_are_timed_from_their_arrival_to_the_map() -> Result<()> {
 #[test]
 fn an_agent_is_ready_when_its_hooks_are_proven_and_its_state_is_synced() -> Result<()> {
     play(|scene| {
-        until("readiness", FOLLOWS, || {
-            let answer = scene.agent.get("/readyz")?;
-            Ok(if answer.status == 200 { Ok(()) } else { Err(answer) })
-        })?;
+        scene.agent.wait_for_answer("/readyz", FOLLOWS, |answer| answer.status == 200)?;
         let verbose = scene.agent.get("/readyz?verbose")?;
         for wanted in ["[+] hooks: a self-probe", "[+] synced: ", "[+] programmed: ", "[+] fresh: "]
         {
@@ -112,52 +109,36 @@ fn an_agent_is_ready_when_its_hooks_are_proven_and_its_state_is_synced() -> Resu
     })
 }
 
-/// The command of an agent whose API server nobody can reach.
-fn waiting(scene: &Scene<'_>) -> Result<Command> {
-    let node = scene.cluster.node(HERE)?;
-    let path = |path: &Path| path.to_str().map(str::to_owned).context("UTF-8");
-    let (pins, root) = (path(scene.agent.pins())?, path(node.cgroup_path())?);
-    let mut command = scene.binary.command(&[
-        "agent",
-        "--api-server",
-        "http://127.0.0.1:9",
-        "--node-name",
-        HERE,
-        "--pin-dir",
-        &pins,
-        "--cgroup-root",
-        &root,
-    ]);
-    scene.cluster.beside(node, &mut command)?;
-    Ok(command)
+/// The command of an agent whose API server cannot be reached.
+fn waiting(scene: &mut Scene<'_>) -> Result<Command> {
+    scene.agent.unset("--manifests");
+    scene.agent.set("--api-server", "http://127.0.0.1:9");
+    scene.agent.command()
 }
 
 #[test]
 fn without_a_cluster_an_agent_is_alive_and_not_ready() -> Result<()> {
-    prepared(
-        |_| {},
-        |scene| {
-            let mut command = waiting(scene)?;
-            let mut process = topo_lb_tests::process::Running::new(command.spawn()?);
-            until("a word about readiness", PATIENCE, || {
-                ensure!(process.ended()?.is_none(), "it ended");
-                let Ok(answer) = scene.agent.get("/readyz?verbose") else {
-                    return Ok(Err("nobody listens".to_owned()));
-                };
-                ensure!(answer.status == 503, "{answer}");
-                let proven = answer.body.contains("[+] hooks: ");
-                let waits = answer.body.contains("[-] synced: ");
-                Ok(if proven && waits { Ok(()) } else { Err(answer.to_string()) })
-            })?;
-            ensure!(scene.agent.get("/livez")?.status == 200, "it is alive");
-            let explain = scene.agent.get("/explain")?;
-            ensure!(explain.status == 503 && explain.body.contains("not all listed"), "{explain}");
-            let text = metrics(&scene.agent)?;
-            ensure!(sample(&text, "topo_lb_ready") == Some(0.0), "{text}");
-            process.stop(PATIENCE)?;
-            Ok(())
-        },
-    )
+    idle(|scene| {
+        let mut command = waiting(scene)?;
+        let mut process = topo_lb_tests::process::Running::new(command.spawn()?);
+        until("a word about readiness", PATIENCE, || {
+            ensure!(process.ended()?.is_none(), "it ended");
+            let Ok(answer) = scene.agent.get("/readyz?verbose") else {
+                return Ok(Err("nobody listens".to_owned()));
+            };
+            ensure!(answer.status == 503, "{answer}");
+            let proven = answer.body.contains("[+] hooks: ");
+            let waits = answer.body.contains("[-] synced: ");
+            Ok(if proven && waits { Ok(()) } else { Err(answer.to_string()) })
+        })?;
+        ensure!(scene.agent.get("/livez")?.status == 200, "it is alive");
+        let explain = scene.agent.get("/explain")?;
+        ensure!(explain.status == 503 && explain.body.contains("not all listed"), "{explain}");
+        let text = metrics(&scene.agent)?;
+        ensure!(sample(&text, "topo_lb_ready") == Some(0.0), "{text}");
+        process.stop(PATIENCE)?;
+        Ok(())
+    })
 }
 
 #[test]
@@ -179,46 +160,39 @@ fn explanations_are_those_of_the_command() -> Result<()> {
 
 #[test]
 fn a_port_in_use_is_said_and_waited_for_while_connections_are_translated() -> Result<()> {
-    prepared(
-        |_| {},
-        |scene| {
-            let address = Agent::address()?;
-            let other = scene.cluster.node_netns(HERE)?.run(|| Ok(TcpListener::bind(address)?))?;
-            scene.agent.resume()?;
-            let log = scene.agent.log();
-            let sentence = format!("cannot listen on {address}: another process");
-            ensure!(log.contains(&sentence), "{log}");
-            scene.expect(Via::Http, at(WEB4)?, &["a", "b", "c", "d"])?;
-            drop(other);
-            until("the port", PATIENCE, || {
-                Ok(scene.agent.get("/livez").map(|_| ()).map_err(|error| format!("{error:#}")))
-            })?;
-            Ok(())
-        },
-    )
+    idle(|scene| {
+        let address = Agent::address()?;
+        let other = scene.cluster.node_netns(HERE)?.run(|| Ok(TcpListener::bind(address)?))?;
+        scene.agent.resume()?;
+        let log = scene.agent.log();
+        let sentence = format!("cannot listen on {address}: another process");
+        ensure!(log.contains(&sentence), "{log}");
+        scene.expect(Via::Http, at(WEB4)?, &["a", "b", "c", "d"])?;
+        drop(other);
+        until("the port", PATIENCE, || {
+            Ok(scene.agent.get("/livez").map(|_| ()).map_err(|error| format!("{error:#}")))
+        })?;
+        Ok(())
+    })
 }
 
 #[test]
 fn any_free_port_is_logged_and_off_is_nowhere() -> Result<()> {
-    prepared(
-        |_| {},
-        |scene| {
-            scene.agent.set("--listen", "127.0.0.1:0");
-            scene.agent.resume()?;
-            let log = scene.agent.log();
-            let (_, rest) = log.split_once("listening on http://").context("a bound address")?;
-            let end = rest.find('"').context("the end of a message")?;
-            let answer =
-                http::get(scene.cluster.node_netns(HERE)?, rest[..end].parse()?, "/livez")?;
-            ensure!(answer.status == 200, "{answer}");
-            scene.agent.stop()?;
-            scene.agent.set("--listen", "off");
-            scene.agent.resume()?;
-            ensure!(!scene.agent.log().contains("listening"), "{}", scene.agent.log());
-            ensure!(scene.agent.get("/livez").is_err(), "somebody listens");
-            Ok(())
-        },
-    )
+    idle(|scene| {
+        scene.agent.set("--listen", "127.0.0.1:0");
+        scene.agent.resume()?;
+        let log = scene.agent.log();
+        let (_, rest) = log.split_once("listening on http://").context("a bound address")?;
+        let end = rest.find('"').context("the end of a message")?;
+        let answer = http::get(scene.cluster.node_netns(HERE)?, rest[..end].parse()?, "/livez")?;
+        ensure!(answer.status == 200, "{answer}");
+        scene.agent.stop()?;
+        scene.agent.set("--listen", "off");
+        scene.agent.resume()?;
+        ensure!(!scene.agent.log().contains("listening"), "{}", scene.agent.log());
+        ensure!(scene.agent.get("/livez").is_err(), "somebody listens");
+        Ok(())
+    })
 }
 
 /// Has the agent listen at an address, which is returned, and starts it.
@@ -231,71 +205,64 @@ fn listening(scene: &mut Scene<'_>) -> Result<SocketAddr> {
 
 #[test]
 fn two_thousand_connections_that_ask_nothing_keep_nobody_out() -> Result<()> {
-    prepared(
-        |_| {},
-        |scene| {
-            let address = listening(scene)?;
-            let netns = scene.cluster.node_netns(HERE)?;
-            until("readiness", FOLLOWS, || {
-                let answer = http::get(netns, address, "/readyz")?;
-                Ok(if answer.status == 200 { Ok(()) } else { Err(answer) })
+    idle(|scene| {
+        let address = listening(scene)?;
+        let netns = scene.cluster.node_netns(HERE)?;
+        until("readiness", FOLLOWS, || {
+            let answer = http::get(netns, address, "/readyz")?;
+            Ok(if answer.status == 200 { Ok(()) } else { Err(answer) })
+        })?;
+        // The bench says how fast it answers: `probe_ms` and `scrape_ms`.
+        crowd::around(netns, address, Plan::LARGE, |counts| {
+            // The kernel's queue has room for all, even if the agent takes nobody in.
+            until("a crowd", PATIENCE, || {
+                let opened = counts.opened();
+                Ok(if opened >= Plan::LARGE.connections() { Ok(()) } else { Err(opened) })
             })?;
-            // The bench says how fast it answers: `probe_ms` and `scrape_ms`.
-            crowd::around(netns, address, Plan::LARGE, |counts| {
-                // The kernel's queue has room for all, even if the agent takes nobody in.
-                until("a crowd", PATIENCE, || {
-                    let opened = counts.opened();
-                    Ok(if opened >= Plan::LARGE.connections() { Ok(()) } else { Err(opened) })
-                })?;
-                // Somebody else, and somebody who shares an address with 40 of them.
-                for from in [Ipv4Addr::LOCALHOST, Plan::address(1)] {
-                    for path in ["/livez", "/readyz", "/metrics"] {
-                        let answer = http::get_from(netns, Some(from.into()), address, path)?;
-                        ensure!(answer.status == 200, "{path}: {answer}");
-                    }
+            // Somebody else, and somebody who shares an address with 40 of them.
+            for from in [Ipv4Addr::LOCALHOST, Plan::address(1)] {
+                for path in ["/livez", "/readyz", "/metrics"] {
+                    let answer = http::get_from(netns, Some(from.into()), address, path)?;
+                    ensure!(answer.status == 200, "{path}: {answer}");
                 }
-                let there = counts.open();
-                ensure!(there >= Plan::LARGE.connections() / 2, "only {there} are there");
-                Ok(())
-            })?;
-            scene.expect(Via::Http, at(WEB4)?, &["a", "b", "c", "d"])
-        },
-    )
+            }
+            let there = counts.open();
+            ensure!(there >= Plan::LARGE.connections() / 2, "only {there} are there");
+            Ok(())
+        })?;
+        scene.expect(Via::Http, at(WEB4)?, &["a", "b", "c", "d"])
+    })
 }
 
 #[test]
 fn an_agent_that_runs_out_of_descriptors_answers_and_translates() -> Result<()> {
-    prepared(
-        |_| {},
-        |scene| {
-            let address = listening(scene)?;
-            let process = scene.agent.process_id()?;
-            let used =
-                std::fs::read_dir(format!("/proc/{process}/fd")).context("no /proc")?.count();
-            let few = u64::try_from(used + 16)?;
-            let pid = Pid::from_raw(process.cast_signed());
-            prlimit(pid, Resource::Nofile, Rlimit { current: Some(few), maximum: Some(few) })
-                .context("cannot limit descriptors")?;
-            let netns = scene.cluster.node_netns(HERE)?;
-            let plan = Plan { addresses: 8, each: 16 };
-            crowd::around(netns, address, plan, |counts| {
-                until("a crowd", PATIENCE, || {
-                    let opened = counts.opened();
-                    Ok(if opened >= 128 { Ok(()) } else { Err(opened) })
-                })?;
-                for _ in 0..3 {
-                    for from in [Ipv4Addr::LOCALHOST, Plan::address(1)] {
-                        let answer = http::get_from(netns, Some(from.into()), address, "/livez")?;
-                        ensure!(answer.status == 200, "{answer}");
-                    }
-                }
-                Ok(())
+    idle(|scene| {
+        let address = listening(scene)?;
+        let process = scene.agent.process_id()?;
+        let used = std::fs::read_dir(format!("/proc/{process}/fd")).context("no /proc")?.count();
+        let few = u64::try_from(used + 16)?;
+        let pid = Pid::from_raw(process.cast_signed());
+        prlimit(pid, Resource::Nofile, Rlimit { current: Some(few), maximum: Some(few) })
+            .context("cannot limit descriptors")?;
+        let netns = scene.cluster.node_netns(HERE)?;
+        let plan = Plan { addresses: 8, each: 16 };
+        crowd::around(netns, address, plan, |counts| {
+            until("a crowd", PATIENCE, || {
+                let opened = counts.opened();
+                Ok(if opened >= 128 { Ok(()) } else { Err(opened) })
             })?;
-            scene.set_endpoints("web", &["a", "b"])?;
-            scene.wait_for(Via::Http, at(WEB4)?, &["a", "b"])?;
+            for _ in 0..3 {
+                for from in [Ipv4Addr::LOCALHOST, Plan::address(1)] {
+                    let answer = http::get_from(netns, Some(from.into()), address, "/livez")?;
+                    ensure!(answer.status == 200, "{answer}");
+                }
+            }
             Ok(())
-        },
-    )
+        })?;
+        scene.set_endpoints("web", &["a", "b"])?;
+        scene.wait_for(Via::Http, at(WEB4)?, &["a", "b"])?;
+        Ok(())
+    })
 }
 
 /// `topo-lb probe`: its exit code, and what it says.
@@ -308,75 +275,66 @@ fn probe(scene: &Scene<'_>, what: &str, socket: &Path) -> Result<(Option<i32>, S
 
 #[test]
 fn a_port_in_use_takes_no_probe_away() -> Result<()> {
-    prepared(
-        |_| {},
-        |scene| {
-            let address = Agent::address()?;
-            let _other = scene.cluster.node_netns(HERE)?.run(|| Ok(TcpListener::bind(address)?))?;
-            let socket = scene.cluster.folder().join("probes").join("socket");
-            scene.agent.set("--probe-socket", socket.to_str().context("UTF-8")?);
-            let (code, said) = probe(scene, "livez", &socket)?;
-            ensure!(code == Some(1) && said.contains("no agent listens on"), "{code:?}: {said}");
-            // The second one finds the socket that the first has left.
-            for _ in 0..2 {
-                scene.agent.resume()?;
-                ensure!(scene.agent.log().contains("cannot listen on"), "{}", scene.agent.log());
-                let alive = probe(scene, "livez", &socket)?;
-                ensure!(alive == (Some(0), "ok\n".to_owned()), "{alive:?}");
-                until("readiness", FOLLOWS, || {
-                    let (code, said) = probe(scene, "readyz", &socket)?;
-                    Ok(if code == Some(0) { Ok(()) } else { Err(said) })
-                })?;
-                scene.agent.kill();
-            }
-            let (code, said) = probe(scene, "readyz", &socket)?;
-            ensure!(code == Some(1) && said.contains("no agent listens on"), "{code:?}: {said}");
-            Ok(())
-        },
-    )
+    idle(|scene| {
+        let address = Agent::address()?;
+        let _other = scene.cluster.node_netns(HERE)?.run(|| Ok(TcpListener::bind(address)?))?;
+        let socket = scene.cluster.folder().join("probes").join("socket");
+        scene.agent.set("--probe-socket", socket.to_str().context("UTF-8")?);
+        let (code, said) = probe(scene, "livez", &socket)?;
+        ensure!(code == Some(1) && said.contains("no agent listens on"), "{code:?}: {said}");
+        // The second one finds the socket that the first has left.
+        for _ in 0..2 {
+            scene.agent.resume()?;
+            ensure!(scene.agent.log().contains("cannot listen on"), "{}", scene.agent.log());
+            let alive = probe(scene, "livez", &socket)?;
+            ensure!(alive == (Some(0), "ok\n".to_owned()), "{alive:?}");
+            until("readiness", FOLLOWS, || {
+                let (code, said) = probe(scene, "readyz", &socket)?;
+                Ok(if code == Some(0) { Ok(()) } else { Err(said) })
+            })?;
+            scene.agent.kill();
+        }
+        let (code, said) = probe(scene, "readyz", &socket)?;
+        ensure!(code == Some(1) && said.contains("no agent listens on"), "{code:?}: {said}");
+        Ok(())
+    })
 }
 
 #[test]
 fn a_probe_says_why_an_agent_is_not_ready() -> Result<()> {
-    prepared(
-        |_| {},
-        |scene| {
-            let socket = scene.cluster.folder().join("probes");
-            let mut command = waiting(scene)?;
-            command.arg("--probe-socket").arg(&socket);
-            let mut process = topo_lb_tests::process::Running::new(command.spawn()?);
-            until("a word about readiness", PATIENCE, || {
-                ensure!(process.ended()?.is_none(), "it ended");
-                let (code, said) = probe(scene, "readyz", &socket)?;
-                let waits = code == Some(1) && said.starts_with("not ready: ");
-                Ok(if waits { Ok(()) } else { Err(said) })
-            })?;
-            let (code, said) = probe(scene, "livez", &socket)?;
-            ensure!(code == Some(0), "{said}");
-            process.stop(PATIENCE)?;
-            Ok(())
-        },
-    )
+    idle(|scene| {
+        let socket = scene.cluster.folder().join("probes");
+        let mut command = waiting(scene)?;
+        command.arg("--probe-socket").arg(&socket);
+        let mut process = topo_lb_tests::process::Running::new(command.spawn()?);
+        until("a word about readiness", PATIENCE, || {
+            ensure!(process.ended()?.is_none(), "it ended");
+            let (code, said) = probe(scene, "readyz", &socket)?;
+            let waits = code == Some(1) && said.starts_with("not ready: ");
+            Ok(if waits { Ok(()) } else { Err(said) })
+        })?;
+        let (code, said) = probe(scene, "livez", &socket)?;
+        ensure!(code == Some(0), "{said}");
+        process.stop(PATIENCE)?;
+        Ok(())
+    })
 }
 
 #[test]
 fn metrics_have_an_address_of_their_own_where_nothing_else_is_told() -> Result<()> {
-    prepared(
-        |_| {},
-        |scene| {
-            let address = SocketAddr::from(([127, 0, 0, 1], 8601));
-            scene.agent.set("--metrics-listen", &address.to_string());
-            scene.agent.resume()?;
-            let netns = scene.cluster.node_netns(HERE)?;
-            let text = http::get(netns, address, "/metrics")?;
-            ensure!(text.status == 200 && text.body.ends_with("# EOF\n"), "{text}");
-            for path in ["/explain", "/state", "/livez"] {
-                let answer = http::get(netns, address, path)?;
-                ensure!(answer.status == 404, "{path}: {answer}");
-                ensure!(scene.agent.get(path)?.status == 200, "{path} is still at --listen");
-            }
-            metrics(&scene.agent)?;
-            Ok(())
-        },
-    )
+    idle(|scene| {
+        let address = SocketAddr::from(([127, 0, 0, 1], 8601));
+        scene.agent.set("--metrics-listen", &address.to_string());
+        scene.agent.resume()?;
+        let netns = scene.cluster.node_netns(HERE)?;
+        let text = http::get(netns, address, "/metrics")?;
+        ensure!(text.status == 200 && text.body.ends_with("# EOF\n"), "{text}");
+        for path in ["/explain", "/state", "/livez"] {
+            let answer = http::get(netns, address, path)?;
+            ensure!(answer.status == 404, "{path}: {answer}");
+            ensure!(scene.agent.get(path)?.status == 200, "{path} is still at --listen");
+        }
+        metrics(&scene.agent)?;
+        Ok(())
+    })
 }

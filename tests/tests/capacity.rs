@@ -6,7 +6,9 @@ use anyhow::{Context as _, Result, ensure};
 use serde_json::{Value, json};
 use topo_lb_tests::manifest::{Manifests, endpoint, service, slice};
 use topo_lb_tests::requirements;
-use topo_lb_tests::scene::{ECHO4, FOLLOWS, KEYS, Scene, WEB4, ZONE, at, prepared, put_endpoints};
+use topo_lb_tests::scene::{
+    ECHO4, FOLLOWS, KEYS, Scene, WEB4, ZONE, at, idle, prepared, put_endpoints,
+};
 use topo_lb_tests::traffic::Via;
 use topo_lb_tests::wait::until;
 
@@ -77,67 +79,61 @@ fn shown_by_bpftool(scene: &Scene<'_>) -> Result<usize> {
 
 #[test]
 fn services_without_room_are_listed_until_there_is_room() -> Result<()> {
-    prepared(
-        |_| {},
-        |scene| {
-            // Three Service ports: `echo` has one, `empty` and `web` have two.
-            scene.agent.set("--max-services", "3");
-            scene.agent.resume()?;
-            expect_left_out(scene, &json!([lacks_services("default/web")]))?;
-            let text = table(scene)?;
-            ensure!(text.contains("The maps are full, and 1 Service lacks room"), "{text}");
-            ensure!(text.lines().any(|line| line.contains("default/web")), "{text}");
-            ensure!(shown_by_bpftool(scene)? == 1);
+    idle(|scene| {
+        // Three Service ports: `echo` has one, `empty` and `web` have two.
+        scene.agent.set("--max-services", "3");
+        scene.agent.resume()?;
+        expect_left_out(scene, &json!([lacks_services("default/web")]))?;
+        let text = table(scene)?;
+        ensure!(text.contains("The maps are full, and 1 Service lacks room"), "{text}");
+        ensure!(text.lines().any(|line| line.contains("default/web")), "{text}");
+        ensure!(shown_by_bpftool(scene)? == 1);
 
-            // It stays so while no agent runs,
-            scene.agent.stop()?;
-            expect_left_out(scene, &json!([lacks_services("default/web")]))?;
-            scene.agent.resume()?;
-            expect_left_out(scene, &json!([lacks_services("default/web")]))?;
+        // It stays so while no agent runs,
+        scene.agent.stop()?;
+        expect_left_out(scene, &json!([lacks_services("default/web")]))?;
+        scene.agent.resume()?;
+        expect_left_out(scene, &json!([lacks_services("default/web")]))?;
 
-            // and until another goes.
-            let empty = scene.manifests.get("Service", "empty")?.clone();
-            scene.change(|manifests| {
-                manifests.remove("Service", "empty");
-                Ok(())
-            })?;
-            expect_left_out(scene, &json!([]))?;
-            ensure!(!table(scene)?.contains("lacks room"));
-            ensure!(shown_by_bpftool(scene)? == 0);
+        // and until another goes.
+        let empty = scene.manifests.get("Service", "empty")?.clone();
+        scene.change(|manifests| {
+            manifests.remove("Service", "empty");
+            Ok(())
+        })?;
+        expect_left_out(scene, &json!([]))?;
+        ensure!(!table(scene)?.contains("lacks room"));
+        ensure!(shown_by_bpftool(scene)? == 0);
 
-            // Who has room keeps it.
-            scene.change(|manifests| {
-                manifests.put(empty);
-                Ok(())
-            })?;
-            expect_left_out(scene, &json!([lacks_services("default/empty")]))?;
+        // Who has room keeps it.
+        scene.change(|manifests| {
+            manifests.put(empty);
+            Ok(())
+        })?;
+        expect_left_out(scene, &json!([lacks_services("default/empty")]))?;
 
-            // Larger maps take the places of these, and all have room.
-            scene.agent.stop()?;
-            scene.agent.set("--max-services", "64");
-            scene.agent.resume()?;
-            expect_left_out(scene, &json!([]))
-        },
-    )
+        // Larger maps take the places of these, and all have room.
+        scene.agent.stop()?;
+        scene.agent.set("--max-services", "64");
+        scene.agent.resume()?;
+        expect_left_out(scene, &json!([]))
+    })
 }
 
 #[test]
 fn a_service_whose_endpoints_have_no_room_is_listed_with_the_flag_that_gives_more() -> Result<()> {
-    prepared(
-        |_| {},
-        |scene| {
-            // The four of `echo`; those of `web` are as many.
-            scene.agent.set("--max-endpoints", "4");
-            scene.agent.resume()?;
-            let web = lacks_endpoints("default/web", "kube-proxy");
-            expect_left_out(scene, &json!([web]))?;
-            let log = scene.agent.log();
-            ensure!(log.contains("start the agent with a larger --max-endpoints"), "{log}");
-            ensure!(table(scene)?.contains("--max-endpoints"));
-            scene.set_endpoints("echo", &[])?;
-            expect_left_out(scene, &json!([]))
-        },
-    )
+    idle(|scene| {
+        // The four of `echo`; those of `web` are as many.
+        scene.agent.set("--max-endpoints", "4");
+        scene.agent.resume()?;
+        let web = lacks_endpoints("default/web", "kube-proxy");
+        expect_left_out(scene, &json!([web]))?;
+        let log = scene.agent.log();
+        ensure!(log.contains("start the agent with a larger --max-endpoints"), "{log}");
+        ensure!(table(scene)?.contains("--max-endpoints"));
+        scene.set_endpoints("echo", &[])?;
+        expect_left_out(scene, &json!([]))
+    })
 }
 
 #[test]
@@ -179,42 +175,39 @@ fn a_tenant_that_fills_the_maps_does_not_keep_others_from_their_shares() -> Resu
 
 #[test]
 fn a_strict_service_without_room_is_refused_where_that_is_asked_for() -> Result<()> {
-    prepared(
-        |_| {},
-        |scene| {
-            scene.change(|manifests| manifests.annotate("web", KEYS, Some(ZONE)))?;
-            // The four of `echo`.
-            scene.agent.set("--max-endpoints", "4");
-            scene.agent.resume()?;
-            expect_left_out(scene, &json!([lacks_endpoints("default/web", "kube-proxy")]))?;
-            scene.expect_of_any_peer(Via::Http, at(WEB4)?, &["untouched"])?;
+    idle(|scene| {
+        scene.change(|manifests| manifests.annotate("web", KEYS, Some(ZONE)))?;
+        // The four of `echo`.
+        scene.agent.set("--max-endpoints", "4");
+        scene.agent.resume()?;
+        expect_left_out(scene, &json!([lacks_endpoints("default/web", "kube-proxy")]))?;
+        scene.expect_of_any_peer(Via::Http, at(WEB4)?, &["untouched"])?;
 
-            scene.agent.stop()?;
-            scene.agent.set("--when-full", "refuse-strict");
-            scene.agent.resume()?;
-            expect_short(scene, &json!([lacks_endpoints("default/web", "refused")]))?;
-            scene.expect_of_any_peer(Via::Http, at(WEB4)?, &[])?;
-            ensure!(table(scene)?.contains("refused"));
-            let metrics = scene.agent.get("/metrics")?.body;
-            let counts = |line: &str| {
-                line.starts_with("topo_lb_refused_connections_total{")
-                    && line.contains("service=\"web\"")
-                    && line.contains("reason=\"no-room\"")
-            };
-            ensure!(metrics.lines().any(counts), "{metrics}");
-            let explained = scene.agent.get("/explain?service=default/web")?.body;
-            let explained: Value = serde_json::from_str(&explained)?;
-            for port in explained["services"].as_array().context("no Services")? {
-                ensure!(port["decision"]["verdict"] == "refuse", "{port}");
-            }
+        scene.agent.stop()?;
+        scene.agent.set("--when-full", "refuse-strict");
+        scene.agent.resume()?;
+        expect_short(scene, &json!([lacks_endpoints("default/web", "refused")]))?;
+        scene.expect_of_any_peer(Via::Http, at(WEB4)?, &[])?;
+        ensure!(table(scene)?.contains("refused"));
+        let metrics = scene.agent.get("/metrics")?.body;
+        let counts = |line: &str| {
+            line.starts_with("topo_lb_refused_connections_total{")
+                && line.contains("service=\"web\"")
+                && line.contains("reason=\"no-room\"")
+        };
+        ensure!(metrics.lines().any(counts), "{metrics}");
+        let explained = scene.agent.get("/explain?service=default/web")?.body;
+        let explained: Value = serde_json::from_str(&explained)?;
+        for port in explained["services"].as_array().context("no Services")? {
+            ensure!(port["decision"]["verdict"] == "refuse", "{port}");
+        }
 
-            // It is there as soon as it has room.
-            scene.set_endpoints("echo", &[])?;
-            scene.wait_for(Via::Http, at(WEB4)?, &["a", "b"])?;
-            expect_short(scene, &json!([]))?;
-            Ok(())
-        },
-    )
+        // It is there as soon as it has room.
+        scene.set_endpoints("echo", &[])?;
+        scene.wait_for(Via::Http, at(WEB4)?, &["a", "b"])?;
+        expect_short(scene, &json!([]))?;
+        Ok(())
+    })
 }
 
 #[test]

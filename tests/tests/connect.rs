@@ -7,8 +7,8 @@ use serde_json::json;
 use topo_lb_tests::manifest::{endpoint, service, slice};
 use topo_lb_tests::netns::NetNs;
 use topo_lb_tests::scene::{
-    ECHO4, EMPTY4, EMPTY6, FOLLOWS, HERE, NOBODY4, NOBODY6, Scene, WEB4, WEB6, at, kernel, mapped,
-    play, prepared, refusal,
+    ECHO4, EMPTY4, EMPTY6, FOLLOWS, HERE, NOBODY4, NOBODY6, Scene, WEB4, WEB6, at, idle, kernel,
+    mapped, play, prepared, refusal,
 };
 use topo_lb_tests::traffic::{Step, Via};
 use topo_lb_tests::wait::until;
@@ -77,14 +77,14 @@ fn the_peer_of_an_mptcp_socket_with_two_subflows_is_the_service_too() -> Result<
         // By TCP, which has no subflows.
         scene.wait_for(Via::Http, to, &["many"])?;
         let before = joined(client)?;
-        let socket = scene.client.open(Via::HttpMptcp, to)?.expect("the endpoint serves");
+        let socket = scene.client.open(Via::HttpMptcp, to)??;
         // Only what is said makes it known that both ends speak MPTCP.
-        scene.client.ask(socket, None)?.expect("the endpoint serves");
+        scene.client.ask(socket, None)??;
         until("a second subflow", FOLLOWS, || {
             let now = joined(client)?;
             Ok(if now > before { Ok(()) } else { Err(format!("{now} subflows")) })
         })?;
-        let reply = scene.client.ask(socket, None)?.expect("the endpoint serves");
+        let reply = scene.client.ask(socket, None)??;
         ensure!(reply.peer == to, "{reply:?}");
         Ok(())
     })
@@ -103,19 +103,16 @@ fn joined(netns: &NetNs) -> Result<u64> {
 
 #[test]
 fn the_peer_of_a_tcp_socket_is_the_endpoint_where_that_is_asked_for() -> Result<()> {
-    prepared(
-        |_| {},
-        |scene| {
-            scene.agent.set("--tcp-peer", "endpoint");
-            scene.agent.resume()?;
-            for (to, pods) in [(at(WEB4)?, 4), (at(WEB6)?, 4), (mapped(WEB4)?, 4)] {
-                let tally = scene.expect_of_any_peer(Via::Http, to, &["a", "b", "c", "d"])?;
-                ensure!(tally.peers.len() == pods && !tally.peers.contains(&to), "{tally:?}");
-            }
-            // UDP clients compare addresses, so theirs stays.
-            scene.expect(Via::UdpConnected, at(WEB4)?, &["a", "b", "c", "d"])
-        },
-    )
+    idle(|scene| {
+        scene.agent.set("--tcp-peer", "endpoint");
+        scene.agent.resume()?;
+        for (to, pods) in [(at(WEB4)?, 4), (at(WEB6)?, 4), (mapped(WEB4)?, 4)] {
+            let tally = scene.expect_of_any_peer(Via::Http, to, &["a", "b", "c", "d"])?;
+            ensure!(tally.peers.len() == pods && !tally.peers.contains(&to), "{tally:?}");
+        }
+        // UDP clients compare addresses, so theirs stays.
+        scene.expect(Via::UdpConnected, at(WEB4)?, &["a", "b", "c", "d"])
+    })
 }
 
 /// Calls a Service without endpoints, and expects nothing but refusals.
@@ -193,18 +190,15 @@ fn a_service_of_another_proxy_is_untouched() -> Result<()> {
 
 #[test]
 fn opt_in_leaves_services_without_a_policy_untouched() -> Result<()> {
-    prepared(
-        |_| {},
-        |scene| {
-            scene.manifests.annotate("web", "topo-lb.io/topology-keys", Some("*"))?;
-            scene.manifests.write()?;
-            scene.agent.set("--scope", "opt-in");
-            scene.agent.resume()?;
-            scene.expect(Via::Http, at(WEB4)?, &["a", "b", "c", "d"])?;
-            scene.expect(Via::UdpConnected, at(ECHO4)?, &["untouched"])?;
-            scene.expect(Via::Http, at(EMPTY4)?, &["untouched"])
-        },
-    )
+    idle(|scene| {
+        scene.manifests.annotate("web", "topo-lb.io/topology-keys", Some("*"))?;
+        scene.manifests.write()?;
+        scene.agent.set("--scope", "opt-in");
+        scene.agent.resume()?;
+        scene.expect(Via::Http, at(WEB4)?, &["a", "b", "c", "d"])?;
+        scene.expect(Via::UdpConnected, at(ECHO4)?, &["untouched"])?;
+        scene.expect(Via::Http, at(EMPTY4)?, &["untouched"])
+    })
 }
 
 #[test]
@@ -276,14 +270,14 @@ fn every_one_of_more_than_eight_endpoints_answers() -> Result<()> {
 #[test]
 fn a_socket_that_is_connected_elsewhere_forgets_the_service() -> Result<()> {
     play(|scene| {
-        let socket = scene.client.open(Via::UdpConnected, at(WEB4)?)?.expect("endpoints serve");
-        ensure!(scene.client.peer(socket)?.expect("connected") == at(WEB4)?);
+        let socket = scene.client.open(Via::UdpConnected, at(WEB4)?)??;
+        ensure!(scene.client.peer(socket)?? == at(WEB4)?);
         let direct = scene.cluster.pod("c")?.address4();
-        scene.client.reconnect(socket, direct)?.expect("a pod is there");
-        let reply = scene.client.ask(socket, None)?.expect("c serves");
+        scene.client.reconnect(socket, direct)??;
+        let reply = scene.client.ask(socket, None)??;
         ensure!(reply.pod == "c" && reply.peer == direct, "{reply:?}");
-        scene.client.reconnect(socket, at(ECHO4)?)?.expect("endpoints serve");
-        let reply = scene.client.ask(socket, None)?.expect("endpoints serve");
+        scene.client.reconnect(socket, at(ECHO4)?)??;
+        let reply = scene.client.ask(socket, None)??;
         ensure!(reply.peer == at(ECHO4)?, "{reply:?}");
         Ok(())
     })

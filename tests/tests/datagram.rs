@@ -4,13 +4,12 @@ use std::net::SocketAddr;
 
 use anyhow::{Result, ensure};
 use serde_json::json;
-use topo_lb_tests::client::Socket;
 use topo_lb_tests::pod::PORT;
 use topo_lb_tests::scene::{
     ECHO4, ECHO6, EMPTY4, EMPTY6, FOLLOWS, KEYS, NOBODY4, Scene, WEB4, WEB6, ZONE, at, mapped,
     play, refusal,
 };
-use topo_lb_tests::traffic::{Step, Via};
+use topo_lb_tests::traffic::{Socket, Step, Via};
 use topo_lb_tests::wait::until;
 
 /// One exchange with a Service through an open socket; the pod that answered, as the Service.
@@ -25,7 +24,7 @@ fn ask(scene: &mut Scene<'_>, socket: Socket, to: SocketAddr) -> Result<String> 
 }
 
 fn open(scene: &mut Scene<'_>, like: SocketAddr) -> Result<Socket> {
-    Ok(scene.client.open(Via::Udp, like)?.expect("a socket is always to be had"))
+    Ok(scene.client.open(Via::Udp, like)??)
 }
 
 /// Two Services by each kind of socket.
@@ -83,8 +82,8 @@ fn one_socket_talks_to_a_service_and_to_its_endpoints_themselves() -> Result<()>
 fn a_socket_that_is_not_connected_any_more_hears_an_endpoint_as_itself() -> Result<()> {
     play(|scene| {
         for web in [at(WEB4)?, at(WEB6)?, mapped(WEB4)?] {
-            let socket = scene.client.open(Via::UdpConnected, web)?.expect("endpoints serve");
-            let reply = scene.client.ask(socket, None)?.expect("endpoints serve");
+            let socket = scene.client.open(Via::UdpConnected, web)??;
+            let reply = scene.client.ask(socket, None)??;
             ensure!(reply.peer == web, "{reply:?}");
             let pod = scene.cluster.pod(&reply.pod)?;
             let direct = match web {

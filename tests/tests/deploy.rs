@@ -8,12 +8,13 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use rustix::thread::CapabilitySet;
 use serde_json::{Value, json};
-use topo_lb_tests::agent::{Agent, Binary};
-use topo_lb_tests::api::{change, create};
+use topo_lb_tests::agent::Agent;
+use topo_lb_tests::binary::Binary;
 use topo_lb_tests::cluster::NodePlan;
 use topo_lb_tests::control_plane::ControlPlane;
 use topo_lb_tests::deployment::{NAME, chart, deploy, helm, kubectl, one, overlay, overlay_with};
 use topo_lb_tests::lab::within;
+use topo_lb_tests::manifest::{endpoint, node, service, slice};
 use topo_lb_tests::process::only_with;
 use topo_lb_tests::requirements;
 use topo_lb_tests::scene::{HERE, KEYS, ZONE};
@@ -246,43 +247,19 @@ fn used(plane: &ControlPlane<'_>) -> Result<BTreeSet<String>> {
     Ok(all)
 }
 
-/// An endpoint of the Service `strict`, on a node of another zone.
-fn slice(old: bool) -> Value {
-    let mut endpoint = json!({"addresses": ["10.244.2.2"], "conditions": {"ready": true}});
-    let version = if old {
-        endpoint["topology"] = json!({"kubernetes.io/hostname": "far"});
-        "discovery.k8s.io/v1beta1"
-    } else {
-        endpoint["nodeName"] = "far".into();
-        "discovery.k8s.io/v1"
-    };
-    json!({
-        "apiVersion": version, "kind": "EndpointSlice", "addressType": "IPv4",
-        "metadata": {"name": "strict-1", "labels": {"kubernetes.io/service-name": "strict"}},
-        "endpoints": [endpoint], "ports": [{"name": "http", "port": 9376, "protocol": "TCP"}],
-    })
-}
-
 #[test]
 fn an_agent_with_what_the_manifests_grant_is_ready_and_uses_every_right() -> Result<()> {
     let binary = Binary::new(requirements::agent()?);
     let plan = [NodePlan { name: HERE, number: 1, pods: vec![("client", 2)] }];
     within(&plan, |cluster| {
         let plane = ControlPlane::in_lab(cluster)?;
-        let old = plane.has_topology_keys()?;
-        plane.ask(async |client| {
-            for (name, zone) in [(HERE, "zone-1"), ("far", "zone-2")] {
-                let metadata = json!({"name": name, "labels": {ZONE: zone}});
-                let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": metadata});
-                create(&client, &node).await?;
-            }
-            let metadata = json!({"name": "strict", "annotations": {KEYS: ZONE}});
-            let spec = json!({"clusterIP": "10.96.4.2", "ports": [{"name": "http", "port": 80}]});
-            let strict =
-                json!({"apiVersion": "v1", "kind": "Service", "metadata": metadata, "spec": spec});
-            create(&client, &strict).await?;
-            create(&client, &slice(old)).await
-        })?;
+        let far = [endpoint("10.244.2.2", "far", "pod")];
+        plane.create([
+            node(HERE, &[(ZONE, "zone-1")]),
+            node("far", &[(ZONE, "zone-2")]),
+            service("strict", &["10.96.4.2"], &[("http", 80, "TCP")], &[(KEYS, ZONE)]),
+            slice("strict", "IPv4", &[("http", 9376, "TCP")], &far),
+        ])?;
 
         let kubectl = kubectl()?;
         let place = deploy("overlays/all").display().to_string();
@@ -321,20 +298,14 @@ fn an_agent_with_what_the_manifests_grant_is_ready_and_uses_every_right() -> Res
         }
         let sent = |count: u32| {
             let wanted = format!("topo_lb_kubernetes_events_total{{outcome=\"sent\"}} {count}");
-            until(&format!("{count} Events"), SOON, || {
-                let text = agent.get("/metrics")?.body;
-                Ok(if text.contains(&wanted) { Ok(()) } else { Err(text) })
-            })
+            agent.wait_for_answer("/metrics", SOON, |answer| answer.body.contains(&wanted))
         };
         // A Service that was served is refused; the same again changes the Event that is there.
         for count in [1, 2] {
-            for keys in [json!("*"), json!(ZONE)] {
-                let patch = json!({"metadata": {"annotations": {KEYS: keys}}});
-                plane.ask(async |client| change(&client, "Service", "strict", &patch).await)?;
-                until("the change", SOON, || {
-                    let text = agent.get("/explain?service=default/strict")?.body;
-                    let refuses = text.contains("\"verdict\": \"refuse\"");
-                    Ok(if refuses == (keys == ZONE) { Ok(()) } else { Err(text) })
+            for keys in ["*", ZONE] {
+                plane.annotate("strict", KEYS, Some(keys))?;
+                agent.wait_for_answer("/explain?service=default/strict", SOON, |answer| {
+                    answer.body.contains("\"verdict\": \"refuse\"") == (keys == ZONE)
                 })?;
             }
             sent(count)?;

@@ -249,16 +249,14 @@ fn a_pod_that_comes_or_changes_is_left_alone_as_its_annotation_says() -> Result<
         let mut later = place(scene, &kubepods, "besteffort", LATER)?;
         later.wait_for(&ALL)?;
         let service = at(WEB4)?;
-        let open = later.client.open(Via::Http, service)?;
-        let open = open.map_err(|failure| anyhow::anyhow!("{failure}"))?;
+        let open = later.client.open(Via::Http, service)??;
         scene.change(|manifests| {
             manifests.put(pod("default", "l", LATER, Some("true")));
             Ok(())
         })?;
         later.wait_for(UNTOUCHED)?;
         // A connection stays where it is.
-        let reply = later.client.ask(open, None)?;
-        let reply = reply.map_err(|failure| anyhow::anyhow!("{failure}"))?;
+        let reply = later.client.ask(open, None)??;
         ensure!(ALL.contains(&reply.pod.as_str()) && reply.peer == service, "{reply:?}");
         wait_for_excluded(scene, 2)?;
 

@@ -111,8 +111,8 @@ fn open_connections_go_on_whatever_the_policy_says_later() -> Result<()> {
         let mut open = Vec::new();
         for via in [Via::Http, Via::UdpConnected] {
             for to in [at(WEB4)?, at(WEB6)?] {
-                let socket = scene.client.open(via, to)?.expect("endpoints serve");
-                let reply = scene.client.ask(socket, None)?.expect("endpoints serve");
+                let socket = scene.client.open(via, to)??;
+                let reply = scene.client.ask(socket, None)??;
                 open.push((via, socket, reply));
             }
         }
@@ -216,20 +216,14 @@ fn half_written_manifests_keep_the_last_good_state_serving() -> Result<()> {
         let whole = fs::read_to_string(scene.manifests.file())?;
         scene.manifests.replace(&whole[..whole.len() / 2])?;
         let agent = &scene.agent;
-        until("a word about the broken file", PATIENCE, || {
-            let log = agent.log();
-            Ok(if log.contains("cluster.json") { Ok(()) } else { Err(log) })
-        })?;
+        agent.wait_for_log("cluster.json", PATIENCE)?;
         scene.expect(Via::Http, at(WEB4)?, &["b"])?;
         scene.expect(Via::Udp, at(ECHO4)?, &["a", "b", "c", "d"])?;
         // A file of nothing is no cluster either.
         scene.manifests.replace("")?;
         scene.manifests.replace("not: [a, list")?;
         let agent = &scene.agent;
-        until("a word about a file that is no JSON", PATIENCE, || {
-            let log = agent.log();
-            Ok(if log.contains("expected ident") { Ok(()) } else { Err(log) })
-        })?;
+        agent.wait_for_log("expected ident", PATIENCE)?;
         scene.expect(Via::Http, at(WEB4)?, &["b"])?;
         // Whole again, it is followed again.
         scene.set_endpoints("web", &["c"])?;

@@ -8,7 +8,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use rustix::thread::CapabilitySet;
 use topo_lb_tests::cgroup::Cgroup;
 use topo_lb_tests::foreign::{self, AttachMode, Foreign, NAME, Rule};
-use topo_lb_tests::scene::{HERE, NOBODY4, NOBODY6, Scene, WEB4, WEB6, at, prepared};
+use topo_lb_tests::scene::{HERE, NOBODY4, NOBODY6, Scene, WEB4, WEB6, at, idle};
 use topo_lb_tests::traffic::Via;
 use topo_lb_tests::wait::until;
 
@@ -74,10 +74,8 @@ fn check(scene: &Scene<'_>, root: &std::path::Path) -> Result<(Option<i32>, Stri
 /// Every channel names a foreign program by its id, and this within two seconds.
 fn says(scene: &Scene<'_>, foreign: &Foreign, root: &std::path::Path) -> Result<()> {
     let named = |text: &str| foreign.ids().any(|id| text.contains(&format!("program {id} ")));
-    until("a word about the foreign program", SAYS, || {
-        let answer = scene.agent.get("/readyz")?;
-        let is_said = answer.status == 503 && named(&answer.body) && answer.body.contains(NAME);
-        Ok(if is_said { Ok(()) } else { Err(answer.body) })
+    scene.agent.wait_for_answer("/readyz", SAYS, |answer| {
+        answer.status == 503 && named(&answer.body) && answer.body.contains(NAME)
     })?;
     ensure!(gauge(scene)? == 4, "{} hooks are overridden, not 4", gauge(scene)?);
     let (code, text) = check(scene, root)?;
@@ -91,10 +89,7 @@ fn says(scene: &Scene<'_>, foreign: &Foreign, root: &std::path::Path) -> Result<
 
 /// No channel says a word any more.
 fn is_content(scene: &Scene<'_>, root: &std::path::Path) -> Result<()> {
-    until("no word about a foreign program", SAYS_AGAIN, || {
-        let answer = scene.agent.get("/readyz")?;
-        Ok(if answer.status == 200 { Ok(()) } else { Err(answer.body) })
-    })?;
+    scene.agent.wait_for_answer("/readyz", SAYS_AGAIN, |answer| answer.status == 200)?;
     ensure!(gauge(scene)? == 0, "{} hooks are overridden", gauge(scene)?);
     let (code, text) = check(scene, root)?;
     ensure!(code == Some(0), "check said {code:?}: {text}");
@@ -140,36 +135,18 @@ fn side_by_side(
 }
 
 #[test]
-fn beside_another_load_balancer_on_the_same_cgroup_it_decides_or_says_so() -> Result<()> {
-    prepared(
-        |_| {},
-        |scene| {
-            let node = node(scene)?;
-            side_by_side(scene, &node, &node)
-        },
-    )
-}
-
-#[test]
-fn beside_another_load_balancer_on_a_child_cgroup_it_decides_or_says_so() -> Result<()> {
-    prepared(
-        |_| {},
-        |scene| {
-            let (pod, node) = (pod(scene)?, node(scene)?);
-            side_by_side(scene, &pod, &node)
-        },
-    )
-}
-
-#[test]
-fn beside_another_load_balancer_on_a_cgroup_above_it_decides_or_says_so() -> Result<()> {
-    prepared(
-        |_| {},
-        |scene| {
-            let (pod, node) = (pod(scene)?, node(scene)?);
-            side_by_side(scene, &node, &pod)
-        },
-    )
+fn beside_another_load_balancer_it_decides_or_says_that_it_does_not() -> Result<()> {
+    idle(|scene| {
+        let (pod, node) = (pod(scene)?, node(scene)?);
+        for (what, place, root) in [
+            ("on the same cgroup", &node, &node),
+            ("on a child cgroup", &pod, &node),
+            ("on a cgroup above", &node, &pod),
+        ] {
+            side_by_side(scene, place, root).context(what)?;
+        }
+        Ok(())
+    })
 }
 
 /// Attaches one that runs before topo-lb on every kernel: first of all where the kernel orders
@@ -185,172 +162,139 @@ fn before(scene: &Scene<'_>, rules: &[Rule]) -> Result<Foreign> {
 
 #[test]
 fn a_load_balancer_that_is_first_is_named_everywhere_until_it_has_gone() -> Result<()> {
-    prepared(
-        |_| {},
-        |scene| {
-            let node = node(scene)?;
-            scene.agent.resume()?;
-            is_content(scene, &node)?;
-            let other = before(scene, &rules()?)?;
-            ensure!(!decides(scene)?, "the other one is not first");
-            says(scene, &other, &node)?;
+    idle(|scene| {
+        let node = node(scene)?;
+        scene.agent.resume()?;
+        is_content(scene, &node)?;
+        let other = before(scene, &rules()?)?;
+        ensure!(!decides(scene)?, "the other one is not first");
+        says(scene, &other, &node)?;
+        drop(other);
+        come_and_go(scene)?;
+        is_content(scene, &node)?;
+        ensure!(decides(scene)?, "topo-lb is alone, and does not decide");
+        Ok(())
+    })
+}
+
+/// Programs come and go all the time: the agent stays unready and logs it once, and no connection
+/// fails.
+fn come_and_go(scene: &Scene<'_>) -> Result<()> {
+    let mut caller = scene.cluster.pod("a")?.client()?;
+    let (tally, ()) = caller.call_during(Via::Http, at(WEB4)?, || {
+        // They concern another address than the caller's.
+        let rule = [Rule::Deny("203.0.113.1".parse()?)];
+        for _ in 0..15 {
+            let other = before(scene, &rule)?;
+            std::thread::sleep(Duration::from_millis(100));
             drop(other);
-            is_content(scene, &node)?;
-            ensure!(decides(scene)?, "topo-lb is alone, and does not decide");
-            Ok(())
-        },
-    )
+            std::thread::sleep(Duration::from_millis(100));
+            let answer = scene.agent.get("/readyz")?;
+            ensure!(answer.status == 503, "it is ready in between: {}", answer.body);
+        }
+        Ok(())
+    })?;
+    ensure!(tally.is_of(&ALL), "{tally}");
+    let log = scene.agent.log();
+    let said = log.lines().filter(|line| line.contains("runs before topo-lb's")).count();
+    ensure!(said == 1, "it is logged {said} times: {log}");
+    Ok(())
 }
 
 #[test]
 fn the_self_probe_dials_where_applications_do() -> Result<()> {
-    prepared(
-        |_| {},
-        |scene| {
-            let node = node(scene)?;
-            // As the kubelet calls it. What is attached there is not met by who dials elsewhere.
-            let pods = Cgroup::make(&node, "kubepods")?;
-            let (code, text) = check(scene, &node)?;
-            ensure!(code == Some(0), "check said {code:?}: {text}");
-            // Before topo-lb's programs it sees what is dialled, behind them the endpoint.
-            let rules = [PROBED, Ipv4Addr::LOCALHOST].map(|address| Rule::Deny(address.into()));
-            let denied = Foreign::attach(pods.path(), AttachMode::Link, &rules)?;
-            let (code, text) = check(scene, &node)?;
-            ensure!(code == Some(1), "check said {code:?}: {text}");
-            let failed = |line: &str| line.starts_with("FAILED") && line.contains("self-probe");
-            ensure!(text.lines().any(failed), "the self-probe is content: {text}");
-            drop(denied);
-            let (code, text) = check(scene, &node)?;
-            ensure!(code == Some(0), "check said {code:?}: {text}");
-            Ok(())
-        },
-    )
+    idle(|scene| {
+        let node = node(scene)?;
+        // As the kubelet calls it. What is attached there is not met by who dials elsewhere.
+        let pods = Cgroup::make(&node, "kubepods")?;
+        let (code, text) = check(scene, &node)?;
+        ensure!(code == Some(0), "check said {code:?}: {text}");
+        // Before topo-lb's programs it sees what is dialled, behind them the endpoint.
+        let rules = [PROBED, Ipv4Addr::LOCALHOST].map(|address| Rule::Deny(address.into()));
+        let denied = Foreign::attach(pods.path(), AttachMode::Link, &rules)?;
+        let (code, text) = check(scene, &node)?;
+        ensure!(code == Some(1), "check said {code:?}: {text}");
+        let failed = |line: &str| line.starts_with("FAILED") && line.contains("self-probe");
+        ensure!(text.lines().any(failed), "the self-probe is content: {text}");
+        drop(denied);
+        let (code, text) = check(scene, &node)?;
+        ensure!(code == Some(0), "check said {code:?}: {text}");
+        Ok(())
+    })
 }
 
 #[test]
 fn a_program_that_takes_the_probe_s_address_is_met_by_the_probe() -> Result<()> {
-    prepared(
-        |_| {},
-        |scene| {
-            let (pod, node) = (pod(scene)?, node(scene)?);
-            let to = Ipv4Addr::new(192, 0, 2, 2);
-            let rule = [Rule::Rewrite(PROBED.into(), to.into())];
-            // Without any order it is attached before the probe, on the same cgroup.
-            let mode = if foreign::orders(&pod)? { AttachMode::First } else { AttachMode::Link };
-            let _other = Foreign::attach(&node, mode, &rule)?;
-            let (code, text) = check(scene, &node)?;
-            ensure!(code == Some(1), "check said {code:?}: {text}");
-            let failed = |line: &str| line.starts_with("FAILED") && line.contains("self-probe");
-            ensure!(text.lines().any(failed), "the self-probe is content: {text}");
-            Ok(())
-        },
-    )
+    idle(|scene| {
+        let (pod, node) = (pod(scene)?, node(scene)?);
+        let to = Ipv4Addr::new(192, 0, 2, 2);
+        let rule = [Rule::Rewrite(PROBED.into(), to.into())];
+        // Without any order it is attached before the probe, on the same cgroup.
+        let mode = if foreign::orders(&pod)? { AttachMode::First } else { AttachMode::Link };
+        let _other = Foreign::attach(&node, mode, &rule)?;
+        let (code, text) = check(scene, &node)?;
+        ensure!(code == Some(1), "check said {code:?}: {text}");
+        let failed = |line: &str| line.starts_with("FAILED") && line.contains("self-probe");
+        ensure!(text.lines().any(failed), "the self-probe is content: {text}");
+        Ok(())
+    })
 }
 
 #[test]
 fn links_of_an_older_agent_get_the_first_place_and_no_connection_notices() -> Result<()> {
-    prepared(
-        |_| {},
-        |scene| {
-            let (pod, node) = (pod(scene)?, node(scene)?);
-            scene.agent.resume()?;
-            scene.agent.stop()?;
-            for hook in ["connect4", "connect6", "sendmsg4", "sendmsg6"] {
-                foreign::make_older(&scene.agent.pins().join("links").join(hook), &node)?;
-            }
-            let mut caller = scene.cluster.pod("a")?.client()?;
-            let agent = &mut scene.agent;
-            // This client is in another cgroup than the foreign program.
-            let (tally, other) = caller.call_during(Via::Http, at(WEB4)?, || {
-                let other = Foreign::attach(&pod, AttachMode::Link, &rules()?)?;
-                agent.resume()?;
-                Ok(other)
-            })?;
-            ensure!(tally.failures.is_empty() && tally.answered() > 0, "{tally}");
-            ensure!(tally.pods().into_iter().eq(ALL), "{tally}");
-            decides_or_says(scene, &other, &node)
-        },
-    )
+    idle(|scene| {
+        let (pod, node) = (pod(scene)?, node(scene)?);
+        scene.agent.resume()?;
+        scene.agent.stop()?;
+        for hook in ["connect4", "connect6", "sendmsg4", "sendmsg6"] {
+            foreign::make_older(&scene.agent.pins().join("links").join(hook), &node)?;
+        }
+        let mut caller = scene.cluster.pod("a")?.client()?;
+        let agent = &mut scene.agent;
+        // This client is in another cgroup than the foreign program.
+        let (tally, other) = caller.call_during(Via::Http, at(WEB4)?, || {
+            let other = Foreign::attach(&pod, AttachMode::Link, &rules()?)?;
+            agent.resume()?;
+            Ok(other)
+        })?;
+        ensure!(tally.failures.is_empty() && tally.answered() > 0, "{tally}");
+        ensure!(tally.pods().into_iter().eq(ALL), "{tally}");
+        decides_or_says(scene, &other, &node)
+    })
 }
 
 #[test]
 fn a_link_that_would_not_run_earlier_is_not_replaced() -> Result<()> {
-    prepared(
-        |_| {},
-        |scene| {
-            let (pod, node) = (pod(scene)?, node(scene)?);
-            // On a cgroup above it runs before every program of the one below.
-            let mode = if foreign::orders(&node)? { AttachMode::First } else { AttachMode::Link };
-            let _other = Foreign::attach(&node, mode, &rules()?)?;
-            scene.agent.set("--cgroup-root", pod.to_str().context("UTF-8")?);
-            scene.agent.resume()?;
-            scene.agent.stop()?;
-            scene.agent.resume()?;
-            let log = scene.agent.log();
-            ensure!(log.contains(r#""new":0,"updated":8,"moved":0"#), "links are replaced: {log}");
-            Ok(())
-        },
-    )
-}
-
-#[test]
-fn programs_that_come_and_go_are_said_once_and_nothing_is_lost() -> Result<()> {
-    prepared(
-        |_| {},
-        |scene| {
-            let node = node(scene)?;
-            scene.agent.resume()?;
-            let mut caller = scene.cluster.pod("a")?.client()?;
-            let scene = &*scene;
-            let (tally, ()) = caller.call_during(Via::Http, at(WEB4)?, || {
-                // They concern another address than the caller's.
-                let rule = [Rule::Deny("203.0.113.1".parse()?)];
-                until("a word about them", SAYS * 5, || {
-                    let other = before(scene, &rule)?;
-                    std::thread::sleep(Duration::from_millis(100));
-                    drop(other);
-                    std::thread::sleep(Duration::from_millis(100));
-                    let answer = scene.agent.get("/readyz")?;
-                    Ok(if answer.status == 503 { Ok(()) } else { Err(answer.body) })
-                })?;
-                for _ in 0..30 {
-                    let other = before(scene, &rule)?;
-                    std::thread::sleep(Duration::from_millis(100));
-                    drop(other);
-                    std::thread::sleep(Duration::from_millis(100));
-                    let answer = scene.agent.get("/readyz")?;
-                    ensure!(answer.status == 503, "it is content in between: {}", answer.body);
-                }
-                Ok(())
-            })?;
-            ensure!(tally.failures.is_empty() && tally.answered() > 0, "{tally}");
-            ensure!(tally.pods().into_iter().eq(ALL), "{tally}");
-            let log = scene.agent.log();
-            let said = log.lines().filter(|line| line.contains("runs before topo-lb's")).count();
-            ensure!(said == 1, "it is said {said} times: {log}");
-            is_content(scene, &node)
-        },
-    )
+    idle(|scene| {
+        let (pod, node) = (pod(scene)?, node(scene)?);
+        // On a cgroup above it runs before every program of the one below.
+        let mode = if foreign::orders(&node)? { AttachMode::First } else { AttachMode::Link };
+        let _other = Foreign::attach(&node, mode, &rules()?)?;
+        scene.agent.set("--cgroup-root", pod.to_str().context("UTF-8")?);
+        scene.agent.resume()?;
+        scene.agent.stop()?;
+        scene.agent.resume()?;
+        let log = scene.agent.log();
+        ensure!(log.contains(r#""new":0,"updated":8,"moved":0"#), "links are replaced: {log}");
+        Ok(())
+    })
 }
 
 #[test]
 fn an_agent_with_few_capabilities_names_programs_by_their_ids() -> Result<()> {
-    prepared(
-        |_| {},
-        |scene| {
-            let needed = CapabilitySet::BPF | CapabilitySet::NET_ADMIN | CapabilitySet::PERFMON;
-            scene.agent.keep_only(needed);
-            scene.agent.resume()?;
-            let other = before(scene, &rules()?)?;
-            until("a word about the foreign program", SAYS, || {
-                let answer = scene.agent.get("/readyz")?;
-                let named = other.ids().any(|id| answer.body.contains(&format!("program {id} ")));
-                Ok(if answer.status == 503 && named { Ok(()) } else { Err(answer.body) })
-            })?;
-            ensure!(gauge(scene)? == 4, "{} hooks are overridden, not 4", gauge(scene)?);
-            Ok(())
-        },
-    )
+    idle(|scene| {
+        let needed = CapabilitySet::BPF | CapabilitySet::NET_ADMIN | CapabilitySet::PERFMON;
+        scene.agent.keep_only(needed);
+        scene.agent.resume()?;
+        let other = before(scene, &rules()?)?;
+        until("a word about the foreign program", SAYS, || {
+            let answer = scene.agent.get("/readyz")?;
+            let named = other.ids().any(|id| answer.body.contains(&format!("program {id} ")));
+            Ok(if answer.status == 503 && named { Ok(()) } else { Err(answer.body) })
+        })?;
+        ensure!(gauge(scene)? == 4, "{} hooks are overridden, not 4", gauge(scene)?);
+        Ok(())
+    })
 }
 
 /// Attaches one that runs before topo-lb in a place that no agent can take from it; the agent's
@@ -365,81 +309,72 @@ fn unbeatable(scene: &Scene<'_>) -> Result<(Foreign, PathBuf)> {
 
 #[test]
 fn the_advice_about_a_program_on_a_cgroup_above_helps() -> Result<()> {
-    prepared(
-        |_| {},
-        |scene| {
-            let (pod, node) = (pod(scene)?, node(scene)?);
-            let orders = foreign::orders(&node)?;
-            let mode = if orders { AttachMode::First } else { AttachMode::Link };
-            let other = Foreign::attach(&node, mode, &rules()?)?;
-            scene.agent.set("--cgroup-root", pod.to_str().context("UTF-8")?);
-            scene.agent.resume()?;
-            if !orders {
-                ensure!(decides(scene)?, "a program of a cgroup above runs first");
-                return is_content(scene, &pod);
-            }
-            says(scene, &other, &pod)?;
-            let advice = format!("--cgroup-root {}, where", node.display());
-            let log = scene.agent.log();
-            ensure!(log.contains(&advice), "{log}");
-            let (_, text) = check(scene, &pod)?;
-            ensure!(text.contains(&advice), "{text}");
-            let hooks = scene.agent.list("hooks")?.to_string();
-            ensure!(hooks.contains(&format!("\"above\":\"{}\"", node.display())), "{hooks}");
-            scene.agent.stop()?;
-            scene.agent.set("--cgroup-root", node.to_str().context("UTF-8")?);
-            scene.agent.resume()?;
-            ensure!(decides(scene)?, "the advice did not help");
-            is_content(scene, &node)
-        },
-    )
+    idle(|scene| {
+        let (pod, node) = (pod(scene)?, node(scene)?);
+        let orders = foreign::orders(&node)?;
+        let mode = if orders { AttachMode::First } else { AttachMode::Link };
+        let other = Foreign::attach(&node, mode, &rules()?)?;
+        scene.agent.set("--cgroup-root", pod.to_str().context("UTF-8")?);
+        scene.agent.resume()?;
+        if !orders {
+            ensure!(decides(scene)?, "a program of a cgroup above runs first");
+            return is_content(scene, &pod);
+        }
+        says(scene, &other, &pod)?;
+        let advice = format!("--cgroup-root {}, where", node.display());
+        let log = scene.agent.log();
+        ensure!(log.contains(&advice), "{log}");
+        let (_, text) = check(scene, &pod)?;
+        ensure!(text.contains(&advice), "{text}");
+        let hooks = scene.agent.list("hooks")?.to_string();
+        ensure!(hooks.contains(&format!("\"above\":\"{}\"", node.display())), "{hooks}");
+        scene.agent.stop()?;
+        scene.agent.set("--cgroup-root", node.to_str().context("UTF-8")?);
+        scene.agent.resume()?;
+        ensure!(decides(scene)?, "the advice did not help");
+        is_content(scene, &node)
+    })
 }
 
 #[test]
 fn a_program_that_is_tolerated_is_no_reason_not_to_be_ready() -> Result<()> {
-    prepared(
-        |_| {},
-        |scene| {
-            let (_other, root) = unbeatable(scene)?;
-            scene.agent.set("--cgroup-root", root.to_str().context("UTF-8")?);
-            scene.agent.set("--tolerate-programs", "foreign_*");
-            // The first look is over when an agent is there.
-            scene.agent.resume()?;
-            let answer = scene.agent.get("/readyz?verbose")?;
-            ensure!(answer.body.contains("[+] precedence"), "{}", answer.body);
-            ensure!(gauge(scene)? == 0, "{} hooks are overridden", gauge(scene)?);
-            let hooks = scene.agent.list("hooks")?.to_string();
-            ensure!(hooks.contains(NAME), "list hooks does not show it: {hooks}");
-            Ok(())
-        },
-    )
+    idle(|scene| {
+        let (_other, root) = unbeatable(scene)?;
+        scene.agent.set("--cgroup-root", root.to_str().context("UTF-8")?);
+        scene.agent.set("--tolerate-programs", "foreign_*");
+        // The first look is over when an agent is there.
+        scene.agent.resume()?;
+        let answer = scene.agent.get("/readyz?verbose")?;
+        ensure!(answer.body.contains("[+] precedence"), "{}", answer.body);
+        ensure!(gauge(scene)? == 0, "{} hooks are overridden", gauge(scene)?);
+        let hooks = scene.agent.list("hooks")?.to_string();
+        ensure!(hooks.contains(NAME), "list hooks does not show it: {hooks}");
+        Ok(())
+    })
 }
 
 #[test]
 fn programs_without_names_are_tolerated_by_their_ids() -> Result<()> {
-    prepared(
-        |_| {},
-        |scene| {
-            let (other, root) = unbeatable(scene)?;
-            scene.agent.set("--cgroup-root", root.to_str().context("UTF-8")?);
-            let needed = CapabilitySet::BPF | CapabilitySet::NET_ADMIN | CapabilitySet::PERFMON;
-            scene.agent.keep_only(needed);
-            scene.agent.set("--tolerate-programs", "foreign_*");
+    idle(|scene| {
+        let (other, root) = unbeatable(scene)?;
+        scene.agent.set("--cgroup-root", root.to_str().context("UTF-8")?);
+        let needed = CapabilitySet::BPF | CapabilitySet::NET_ADMIN | CapabilitySet::PERFMON;
+        scene.agent.keep_only(needed);
+        scene.agent.set("--tolerate-programs", "foreign_*");
+        scene.agent.resume()?;
+        let log = scene.agent.log();
+        ensure!(log.contains("--tolerate-programs foreign_* has no effect"), "{log}");
+        scene.agent.stop()?;
+        let ids: Vec<String> = other.ids().map(|id| format!("id:{id}")).collect();
+        for (tolerated, overridden) in [(&ids[1..], 1), (&ids[..], 0)] {
+            scene.agent.set("--tolerate-programs", &tolerated.join(","));
             scene.agent.resume()?;
-            let log = scene.agent.log();
-            ensure!(log.contains("--tolerate-programs foreign_* has no effect"), "{log}");
+            let answer = scene.agent.get("/readyz?verbose")?;
+            let is_content = answer.body.contains("[+] precedence");
+            ensure!(is_content == (overridden == 0), "{}", answer.body);
+            ensure!(gauge(scene)? == overridden, "{} hooks are overridden", gauge(scene)?);
             scene.agent.stop()?;
-            let ids: Vec<String> = other.ids().map(|id| format!("id:{id}")).collect();
-            for (tolerated, overridden) in [(&ids[1..], 1), (&ids[..], 0)] {
-                scene.agent.set("--tolerate-programs", &tolerated.join(","));
-                scene.agent.resume()?;
-                let answer = scene.agent.get("/readyz?verbose")?;
-                let is_content = answer.body.contains("[+] precedence");
-                ensure!(is_content == (overridden == 0), "{}", answer.body);
-                ensure!(gauge(scene)? == overridden, "{} hooks are overridden", gauge(scene)?);
-                scene.agent.stop()?;
-            }
-            Ok(())
-        },
-    )
+        }
+        Ok(())
+    })
 }

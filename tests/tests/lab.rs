@@ -44,56 +44,31 @@ fn pods_reach_pods_on_their_node_and_on_others_by_both_families() -> Result<()> 
 }
 
 #[test]
-fn an_ipv4_pod_is_reached_through_an_ipv6_socket() -> Result<()> {
+fn other_sockets_ports_and_addresses_behave_as_on_any_network() -> Result<()> {
     within(&plan(), |cluster| {
         let mut client = cluster.pod("client")?.client()?;
         let far = cluster.pod("far")?;
-        let _server = far.serve()?;
+        let tally = client.call(Via::Http, far.address4(), 5)?;
+        ensure!(tally.refused == 5, "a port without a server: {tally}");
+
+        let server = far.serve()?;
         let mapped = SocketAddr::from((far.ipv4.to_ipv6_mapped(), far.address4().port()));
-        for via in [Via::Http, Via::Udp, Via::UdpConnected] {
-            let tally = client.call(via, mapped, 5)?;
-            ensure!(tally.replies.get("far") == Some(&5), "{via:?}: {tally}");
-            ensure!(tally.peers == BTreeSet::from([mapped]), "{:?}", tally.peers);
-        }
-        Ok(())
-    })
-}
-
-#[test]
-fn a_port_without_a_server_refuses() -> Result<()> {
-    within(&plan(), |cluster| {
-        let mut client = cluster.pod("client")?.client()?;
-        let tally = client.call(Via::Http, cluster.pod("far")?.address4(), 5)?;
-        ensure!(tally.refused == 5, "{tally}");
-        Ok(())
-    })
-}
-
-#[test]
-fn what_nobody_translates_reaches_the_fabric() -> Result<()> {
-    within(&plan(), |cluster| {
-        let addresses = ["10.96.0.1:443".parse()?, "[fd00:96::1]:443".parse()?];
-        let _server = cluster.serve_untouched(&addresses)?;
-        let mut client = cluster.pod("client")?.client()?;
-        for address in addresses {
+        // What nothing translates reaches the fabric.
+        let services = ["10.96.0.1:443".parse()?, "[fd00:96::1]:443".parse()?];
+        let _untouched = cluster.serve_untouched(&services)?;
+        let [four, six] = services;
+        for (address, name) in [(mapped, "far"), (four, "untouched"), (six, "untouched")] {
             for via in [Via::Http, Via::Udp, Via::UdpConnected] {
                 let tally = client.call(via, address, 5)?;
-                ensure!(tally.replies.get("untouched") == Some(&5), "{via:?} {address}: {tally}");
+                ensure!(tally.replies.get(name) == Some(&5), "{via:?} {address}: {tally}");
+                ensure!(tally.peers == BTreeSet::from([address]), "{:?}", tally.peers);
             }
         }
-        Ok(())
-    })
-}
 
-#[test]
-fn an_open_connection_goes_on() -> Result<()> {
-    within(&plan(), |cluster| {
-        let mut client = cluster.pod("client")?.client()?;
-        let far = cluster.pod("far")?;
-        let server = far.serve()?;
-        let socket = client.open(Via::Http, far.address4())?.expect("the server listens");
+        // An open connection goes on until its server is gone.
+        let socket = client.open(Via::Http, far.address4())??;
         for _ in 0..3 {
-            let reply = client.ask(socket, None)?.expect("the server answers");
+            let reply = client.ask(socket, None)??;
             ensure!(reply.pod == "far" && reply.peer == far.address4(), "{reply:?}");
         }
         drop(server);
@@ -131,7 +106,7 @@ fn the_machines_own_network_is_not_touched() -> Result<()> {
     })
 }
 
-/// Not a test: what the two below run in a process of its own, and end.
+/// Not a test: what the test below runs in a process of its own, and kills.
 #[test]
 #[ignore = "holds a lab until it is killed"]
 fn hold() -> Result<()> {
@@ -159,31 +134,12 @@ fn held_lab() -> Result<std::process::Child> {
     Ok(child)
 }
 
-fn send(child: &std::process::Child, signal: rustix::process::Signal) -> Result<()> {
-    let pid = rustix::process::Pid::from_child(child);
-    Ok(rustix::process::kill_process(pid, signal)?)
-}
-
-#[test]
-fn ctrl_c_leaves_nothing_behind() -> Result<()> {
-    let mut child = held_lab()?;
-    let pid = child.id();
-    let ours = |name: &str| prefix::owner(name) == Some(pid);
-    ensure!(!residue::find(ours)?.is_empty(), "the lab should be there");
-    send(&child, rustix::process::Signal::INT)?;
-    let status = child.wait()?;
-    ensure!(status.code() == Some(130), "{status}");
-    let left = residue::find(ours)?;
-    ensure!(left.is_empty(), "{left:?}");
-    Ok(())
-}
-
 #[test]
 fn what_a_killed_lab_leaves_is_swept_by_the_next() -> Result<()> {
     let mut child = held_lab()?;
     let pid = child.id();
     let ours = |name: &str| prefix::owner(name) == Some(pid);
-    send(&child, rustix::process::Signal::KILL)?;
+    child.kill()?;
     ensure!(child.wait()?.signal() == Some(9));
     within(&plan(), |_| {
         // Another test's lab may be at the same sweep.

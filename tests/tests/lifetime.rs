@@ -8,9 +8,7 @@ use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
 use topo_lb_tests::agent::Agent;
 use topo_lb_tests::requirements;
-use topo_lb_tests::scene::{
-    ECHO4, ECHO6, EMPTY4, EMPTY6, HERE, Scene, WEB4, WEB6, at, play, prepared,
-};
+use topo_lb_tests::scene::{ECHO4, ECHO6, EMPTY4, EMPTY6, HERE, Scene, WEB4, WEB6, at, idle, play};
 use topo_lb_tests::traffic::Via;
 
 /// What bpftool prints of a map, as JSON.
@@ -39,22 +37,16 @@ fn serves(scene: &mut Scene<'_>) -> Result<()> {
 }
 
 #[test]
-fn the_datapath_stays_when_the_agent_stops() -> Result<()> {
+fn the_datapath_stays_when_the_agent_stops_and_when_it_is_killed() -> Result<()> {
     play(|scene| {
         let before = scene.agent.objects()?;
         ensure!(before.links() == 8 && before.programs() == 8, "{before}");
         scene.agent.stop()?;
-        ensure!(scene.agent.objects()? == before);
-        serves(scene)
-    })
-}
-
-#[test]
-fn the_datapath_stays_when_the_agent_is_killed() -> Result<()> {
-    play(|scene| {
-        let before = scene.agent.objects()?;
+        ensure!(scene.agent.objects()? == before, "stopped");
+        serves(scene)?;
+        scene.agent.resume()?;
         scene.agent.kill();
-        ensure!(scene.agent.objects()? == before);
+        ensure!(scene.agent.objects()? == before, "killed");
         serves(scene)
     })
 }
@@ -92,34 +84,31 @@ fn a_restart_catches_up_with_what_changed_meanwhile() -> Result<()> {
 
 #[test]
 fn a_service_that_does_not_fit_is_left_untouched_whole() -> Result<()> {
-    prepared(
-        |_| {},
-        |scene| {
-            scene.agent.set("--max-services", "3");
-            scene.agent.resume()?;
-            let log = scene.agent.log();
-            ensure!(log.contains("--max-services"), "nobody says how to mend it: {log}");
-            let mut untouched = 0;
-            for (four, six) in [(WEB4, WEB6), (ECHO4, ECHO6), (EMPTY4, EMPTY6)] {
-                let mut seen = Vec::new();
-                for (via, to) in [
-                    (Via::UdpConnected, at(four)?),
-                    (Via::UdpConnected, at(six)?),
-                    (Via::Http, at(four)?),
-                    (Via::Http, at(six)?),
-                ] {
-                    let tally = scene.client.call(via, to, 40)?;
-                    seen.push(tally.pods().into_iter().collect::<Vec<_>>() == ["untouched"]);
-                }
-                // The Service over TCP, where it has that, as over UDP.
-                seen.truncate(if four == ECHO4 { 2 } else { 4 });
-                ensure!(seen.iter().all(|one| *one == seen[0]), "{four} is torn: {seen:?}");
-                untouched += usize::from(seen[0]);
+    idle(|scene| {
+        scene.agent.set("--max-services", "3");
+        scene.agent.resume()?;
+        let log = scene.agent.log();
+        ensure!(log.contains("--max-services"), "nobody says how to mend it: {log}");
+        let mut untouched = 0;
+        for (four, six) in [(WEB4, WEB6), (ECHO4, ECHO6), (EMPTY4, EMPTY6)] {
+            let mut seen = Vec::new();
+            for (via, to) in [
+                (Via::UdpConnected, at(four)?),
+                (Via::UdpConnected, at(six)?),
+                (Via::Http, at(four)?),
+                (Via::Http, at(six)?),
+            ] {
+                let tally = scene.client.call(via, to, 40)?;
+                seen.push(tally.pods().into_iter().collect::<Vec<_>>() == ["untouched"]);
             }
-            ensure!(untouched == 1 || untouched == 2, "{untouched} of 3 are untouched");
-            Ok(())
-        },
-    )
+            // The Service over TCP, where it has that, as over UDP.
+            seen.truncate(if four == ECHO4 { 2 } else { 4 });
+            ensure!(seen.iter().all(|one| *one == seen[0]), "{four} is torn: {seen:?}");
+            untouched += usize::from(seen[0]);
+        }
+        ensure!(untouched == 1 || untouched == 2, "{untouched} of 3 are untouched");
+        Ok(())
+    })
 }
 
 fn listed(scene: &Scene<'_>) -> Result<usize> {
@@ -129,25 +118,22 @@ fn listed(scene: &Scene<'_>) -> Result<usize> {
 
 #[test]
 fn maps_of_other_sizes_take_over_with_all_that_connections_need() -> Result<()> {
-    prepared(
-        |_| {},
-        |scene| {
-            scene.agent.set("--max-services", "3");
+    idle(|scene| {
+        scene.agent.set("--max-services", "3");
+        scene.agent.resume()?;
+        let all = listed(scene)?;
+        scene.agent.stop()?;
+        for services in ["512", "600", "64"] {
+            scene.agent.set("--max-services", services);
             scene.agent.resume()?;
-            let all = listed(scene)?;
+            let log = scene.agent.log();
+            ensure!(log.contains("services4 has room for"), "nobody says why: {log}");
+            ensure!(listed(scene)? > all);
+            serves(scene)?;
             scene.agent.stop()?;
-            for services in ["512", "600", "64"] {
-                scene.agent.set("--max-services", services);
-                scene.agent.resume()?;
-                let log = scene.agent.log();
-                ensure!(log.contains("services4 has room for"), "nobody says why: {log}");
-                ensure!(listed(scene)? > all);
-                serves(scene)?;
-                scene.agent.stop()?;
-            }
-            Ok(())
-        },
-    )
+        }
+        Ok(())
+    })
 }
 
 #[test]

@@ -36,112 +36,124 @@ fn everywhere(scene: &mut Scene<'_>, pods: &[&str]) -> Result<()> {
     Ok(())
 }
 
-#[test]
-fn openyurt_binds_to_the_node_or_to_its_pool() -> Result<()> {
-    play(|scene| {
-        const POLICY: &str = "openyurt.io/topologyKeys";
-        const POOL: &str = "apps.openyurt.io/nodepool";
-        scene.change(|manifests| {
-            manifests.annotate("web", POLICY, Some("kubernetes.io/hostname"))
-        })?;
-        everywhere(scene, &["a"])?;
-        scene.change(|manifests| {
-            manifests.relabel(HERE, POOL, "pool")?;
-            manifests.relabel("there", POOL, "pool")?;
-            manifests.annotate("web", POLICY, Some("openyurt.io/nodepool"))
-        })?;
-        everywhere(scene, &["a", "c"])?;
-        // An unknown value is no constraint.
-        scene.change(|manifests| manifests.annotate("web", POLICY, Some("openyurt.io/planet")))?;
-        everywhere(scene, &ALL)
-    })
-}
+/// A change of the manifests, and the pods that answer then.
+type Case = (&'static str, fn(&mut Manifests) -> Result<()>, &'static [&'static str]);
 
-#[test]
-fn the_own_annotation_comes_before_openyurts() -> Result<()> {
-    play(|scene| {
-        scene.change(|manifests| {
-            manifests.annotate(
-                "web",
-                "openyurt.io/topologyKeys",
-                Some("kubernetes.io/hostname"),
-            )?;
-            manifests.annotate("web", KEYS, Some(ZONE))
-        })?;
-        everywhere(scene, &["a", "b"])
-    })
-}
+const OPENYURT: &str = "openyurt.io/topologyKeys";
+const POOL: &str = "apps.openyurt.io/nodepool";
+const HOSTNAME: &str = "kubernetes.io/hostname";
 
-#[test]
-fn the_field_of_kubernetes_1_17_is_a_policy() -> Result<()> {
-    play(|scene| {
-        scene.change(|manifests| {
-            *spec(manifests, "topologyKeys")? = json!([ZONE, "*"]);
+/// Each begins with the changes before it.
+const CASES: [Case; 14] = [
+    ("OpenYurt: the node", |it| it.annotate("web", OPENYURT, Some(HOSTNAME)), &["a"]),
+    (
+        "OpenYurt: the pool",
+        |it| {
+            it.relabel(HERE, POOL, "pool")?;
+            it.relabel("there", POOL, "pool")?;
+            it.annotate("web", OPENYURT, Some("openyurt.io/nodepool"))
+        },
+        &["a", "c"],
+    ),
+    (
+        "OpenYurt: an unknown value constrains nothing",
+        |it| it.annotate("web", OPENYURT, Some("openyurt.io/planet")),
+        &ALL,
+    ),
+    (
+        "topo-lb's annotation comes before OpenYurt's",
+        |it| {
+            it.annotate("web", OPENYURT, Some(HOSTNAME))?;
+            it.annotate("web", KEYS, Some(ZONE))
+        },
+        &["a", "b"],
+    ),
+    (
+        "no policy",
+        |it| {
+            it.annotate("web", OPENYURT, None)?;
+            it.annotate("web", KEYS, None)
+        },
+        &ALL,
+    ),
+    ("the field of Kubernetes 1.17", |it| set(it, "topologyKeys", json!([ZONE, "*"])), &["a", "b"]),
+    (
+        "hints while every endpoint has one",
+        |it| {
+            set(it, "topologyKeys", Value::Null)?;
+            hint(it, 4)
+        },
+        &["a", "b"],
+    ),
+    ("hints while an endpoint has none", |it| hint(it, 3), &ALL),
+    ("keys from near to far", |it| it.annotate("web", KEYS, Some(NEAR_TO_FAR)), &["a"]),
+    (
+        "a tier with too few endpoints",
+        |it| it.annotate("web", "topo-lb.io/min-endpoints", Some("2")),
+        &["a", "b"],
+    ),
+    (
+        "internalTrafficPolicy: Local",
+        |it| {
+            it.annotate("web", KEYS, None)?;
+            it.annotate("web", "topo-lb.io/min-endpoints", None)?;
+            set(it, "internalTrafficPolicy", json!("Local"))
+        },
+        &["a"],
+    ),
+    (
+        "internalTrafficPolicy: Local without a local endpoint",
+        |it| {
+            it.set_ready("a", false);
             Ok(())
-        })?;
-        everywhere(scene, &["a", "b"])
-    })
-}
-
-#[test]
-fn hints_for_a_zone_are_obeyed_while_every_endpoint_has_one() -> Result<()> {
-    play(|scene| {
-        let hint = |manifests: &mut Manifests, count: usize| -> Result<()> {
-            for slice in ["web-ipv4", "web-ipv6"] {
-                let endpoints = manifests.get("EndpointSlice", slice)?["endpoints"].as_array_mut();
-                for (place, endpoint) in endpoints.context("endpoints")?.iter_mut().enumerate() {
-                    let zone = if place < 2 { "zone-1" } else { "zone-2" };
-                    endpoint["hints"] = match place < count {
-                        true => json!({"forZones": [{"name": zone}]}),
-                        false => Value::Null,
-                    };
-                }
-            }
+        },
+        &[],
+    ),
+    (
+        "a draining endpoint beside ready ones",
+        |it| {
+            it.set_ready("a", true);
+            it.set_conditions("c", &json!({"ready": false, "serving": true, "terminating": true}));
+            set(it, "internalTrafficPolicy", json!("Cluster"))
+        },
+        &["a", "b", "d"],
+    ),
+    (
+        "a draining endpoint where none is ready",
+        |it| {
+            ["a", "b", "d"].iter().for_each(|pod| it.set_ready(pod, false));
             Ok(())
-        };
-        scene.change(|manifests| hint(manifests, 4))?;
-        everywhere(scene, &["a", "b"])?;
-        scene.change(|manifests| hint(manifests, 3))?;
-        everywhere(scene, &ALL)
-    })
+        },
+        &["c"],
+    ),
+];
+
+fn set(manifests: &mut Manifests, field: &str, value: Value) -> Result<()> {
+    *spec(manifests, field)? = value;
+    Ok(())
 }
 
-#[test]
-fn internal_traffic_policy_local_keeps_to_the_node_or_refuses() -> Result<()> {
-    play(|scene| {
-        scene.change(|manifests| {
-            *spec(manifests, "internalTrafficPolicy")? = json!("Local");
-            Ok(())
-        })?;
-        everywhere(scene, &["a"])?;
-        scene.set_endpoints("web", &["b", "c", "d"])?;
-        everywhere(scene, &[])
-    })
-}
-
-#[test]
-fn draining_endpoints_stand_in_when_nobody_is_ready() -> Result<()> {
-    play(|scene| {
-        let draining = json!({"ready": false, "serving": true, "terminating": true});
-        scene.manifests.set_conditions("c", &draining);
-        scene.manifests.write()?;
-        everywhere(scene, &["a", "b", "d"])?;
-        for pod in ["a", "b", "d"] {
-            scene.manifests.set_ready(pod, false);
+/// Gives the first `count` endpoints hints for a zone: two for zone-1, two for zone-2.
+fn hint(manifests: &mut Manifests, count: usize) -> Result<()> {
+    for slice in ["web-ipv4", "web-ipv6"] {
+        let endpoints = manifests.get("EndpointSlice", slice)?["endpoints"].as_array_mut();
+        for (place, endpoint) in endpoints.context("endpoints")?.iter_mut().enumerate() {
+            let zone = if place < 2 { "zone-1" } else { "zone-2" };
+            let hints = (place < count).then(|| json!({"forZones": [{"name": zone}]}));
+            endpoint["hints"] = json!(hints);
         }
-        scene.manifests.write()?;
-        everywhere(scene, &["c"])
-    })
+    }
+    Ok(())
 }
 
 #[test]
-fn a_tier_with_too_few_endpoints_is_passed_over() -> Result<()> {
+fn the_kernel_obeys_every_policy() -> Result<()> {
     play(|scene| {
-        scene.change(|manifests| manifests.annotate("web", KEYS, Some(NEAR_TO_FAR)))?;
-        everywhere(scene, &["a"])?;
-        scene
-            .change(|manifests| manifests.annotate("web", "topo-lb.io/min-endpoints", Some("2")))?;
-        everywhere(scene, &["a", "b"])
+        for (what, change, pods) in CASES {
+            scene.change(change)?;
+            everywhere(scene, pods).context(what)?;
+        }
+        Ok(())
     })
 }
 

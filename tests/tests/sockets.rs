@@ -11,12 +11,11 @@ use serde_json::{Value, json};
 use topo_lb::cluster::Frontend;
 use topo_lb::cluster::Protocol;
 use topo_lb::datapath::membership::Membership;
-use topo_lb_tests::client::Socket;
 use topo_lb_tests::process::without;
 use topo_lb_tests::scene::{
-    ECHO4, ECHO6, FOLLOWS, KEYS, Scene, WEB4, WEB6, ZONE, at, mapped, play, prepared,
+    ECHO4, ECHO6, FOLLOWS, KEYS, Scene, WEB4, WEB6, ZONE, at, idle, mapped, play,
 };
-use topo_lb_tests::traffic::{Step, Via};
+use topo_lb_tests::traffic::{Socket, Step, Via};
 use topo_lb_tests::wait::until;
 
 const PODS: [&str; 4] = ["a", "b", "c", "d"];
@@ -30,7 +29,7 @@ fn pairs() -> Result<[(SocketAddr, SocketAddr); 3]> {
 fn open(scene: &mut Scene<'_>, via: Via, to: SocketAddr) -> Result<Vec<(String, Socket)>> {
     let mut all = Vec::new();
     for _ in 0..64 {
-        let socket = scene.client.open(via, to)?.map_err(|failure| anyhow!("{to}: {failure}"))?;
+        let socket = scene.client.open(via, to)??;
         all.push((ask(scene, socket, to)?, socket));
     }
     Ok(all)
@@ -44,8 +43,7 @@ fn one(sockets: &[(String, Socket)], pod: &str) -> Result<Socket> {
 
 /// An exchange through an open socket, whose peer is `to`; who answered.
 fn ask(scene: &mut Scene<'_>, socket: Socket, to: SocketAddr) -> Result<String> {
-    let reply = scene.client.ask(socket, None)?;
-    let reply = reply.map_err(|failure| anyhow!("{to}: {failure}"))?;
+    let reply = scene.client.ask(socket, None)??;
     ensure!(reply.peer == to, "the peer is {} and not {to}", reply.peer);
     Ok(reply.pod)
 }
@@ -190,8 +188,7 @@ fn sockets_of_others_to_the_same_endpoint_are_never_touched() -> Result<()> {
             let of_web = open(scene, Via::UdpConnected, web)?;
             let of_echo = open(scene, Via::UdpConnected, echo)?;
             // Dialled without the Service.
-            let direct = scene.client.open(Via::UdpConnected, to_b)?;
-            let direct = direct.map_err(|failure| anyhow!("{failure}"))?;
+            let direct = scene.client.open(Via::UdpConnected, to_b)??;
             expect_alive(scene, direct, to_b, "b")?;
             // To b through web once, and since then through echo, directly, and to another of web's.
             let mut moved = open(scene, Via::UdpConnected, web)?;
@@ -242,42 +239,38 @@ fn to_pod(scene: &Scene<'_>, pod: &str) -> Result<[SocketAddr; 3]> {
 
 #[test]
 fn tcp_sockets_are_ended_where_it_is_asked_for() -> Result<()> {
-    prepared(
-        |_| {},
-        |scene| {
-            scene.agent.set("--terminate-tcp", "");
-            scene.agent.resume()?;
-            let (mut udp, mut tcp) = (0, 0);
-            for ((web, _), to_b) in pairs()?.into_iter().zip(to_pod(scene, "b")?) {
-                let streams = open(scene, Via::Http, web)?;
-                let multipath = open(scene, Via::HttpMptcp, web)?;
-                let datagrams = open(scene, Via::UdpConnected, web)?;
-                let direct = scene.client.open(Via::Http, to_b)?;
-                let direct = direct.map_err(|failure| anyhow!("{failure}"))?;
-                // Farther ones are not to be used for what is new, and stay.
-                scene.change(|manifests| {
-                    manifests.annotate("web", KEYS, Some(ZONE))?;
-                    manifests.set_ready("b", false);
-                    Ok(())
-                })?;
-                tcp += expect_only(scene, &streams, web, "b")?;
-                udp += expect_only(scene, &datagrams, web, "b")?;
-                expect_counts(scene, udp, tcp)?;
-                expect_alive(scene, direct, to_b, "b")?;
-                // Their subflows have no storage of their own.
-                for (pod, socket) in &multipath {
-                    expect_alive(scene, *socket, web, pod)?;
-                }
-                scene.change(|manifests| {
-                    manifests.annotate("web", KEYS, None)?;
-                    manifests.set_ready("b", true);
-                    Ok(())
-                })?;
-                scene.wait_for(Via::Http, web, &PODS)?;
+    idle(|scene| {
+        scene.agent.set("--terminate-tcp", "");
+        scene.agent.resume()?;
+        let (mut udp, mut tcp) = (0, 0);
+        for ((web, _), to_b) in pairs()?.into_iter().zip(to_pod(scene, "b")?) {
+            let streams = open(scene, Via::Http, web)?;
+            let multipath = open(scene, Via::HttpMptcp, web)?;
+            let datagrams = open(scene, Via::UdpConnected, web)?;
+            let direct = scene.client.open(Via::Http, to_b)??;
+            // Farther ones are not to be used for what is new, and stay.
+            scene.change(|manifests| {
+                manifests.annotate("web", KEYS, Some(ZONE))?;
+                manifests.set_ready("b", false);
+                Ok(())
+            })?;
+            tcp += expect_only(scene, &streams, web, "b")?;
+            udp += expect_only(scene, &datagrams, web, "b")?;
+            expect_counts(scene, udp, tcp)?;
+            expect_alive(scene, direct, to_b, "b")?;
+            // Their subflows have no storage of their own.
+            for (pod, socket) in &multipath {
+                expect_alive(scene, *socket, web, pod)?;
             }
-            Ok(())
-        },
-    )
+            scene.change(|manifests| {
+                manifests.annotate("web", KEYS, None)?;
+                manifests.set_ready("b", true);
+                Ok(())
+            })?;
+            scene.wait_for(Via::Http, web, &PODS)?;
+        }
+        Ok(())
+    })
 }
 
 #[test]
@@ -343,33 +336,30 @@ fn an_agent_that_may_not_look_at_sockets_says_so_and_leaves_them() -> Result<()>
     let needed = CapabilitySet::BPF | CapabilitySet::NET_ADMIN | CapabilitySet::PERFMON;
     let cases = [(needed | CapabilitySet::SYS_PTRACE, "CAP_SYS_ADMIN"), (needed, "CAP_SYS_PTRACE")];
     for (capabilities, named) in cases {
-        prepared(
-            |_| {},
-            |scene| {
-                scene.agent.keep_only(capabilities);
-                scene.agent.resume()?;
-                let web = at(WEB4)?;
-                let sockets = open(scene, Via::UdpConnected, web)?;
-                let agent = &scene.agent;
-                until("a sentence about it", FOLLOWS, || {
-                    let log = agent.log();
-                    let said = log.lines().filter(|line| line.contains("are gone stay")).count();
-                    Ok(if said == 1 && log.contains(named) { Ok(()) } else { Err(log) })
-                })?;
-                scene.manifests.set_ready("b", false);
-                scene.manifests.write()?;
-                scene.wait_for(Via::UdpConnected, web, &["a", "c", "d"])?;
-                // Longer than it takes where it is allowed.
-                sleep(Duration::from_millis(500));
-                for (pod, socket) in &sockets {
-                    expect_alive(scene, *socket, web, pod)?;
-                }
-                let log = scene.agent.log();
+        idle(|scene| {
+            scene.agent.keep_only(capabilities);
+            scene.agent.resume()?;
+            let web = at(WEB4)?;
+            let sockets = open(scene, Via::UdpConnected, web)?;
+            let agent = &scene.agent;
+            until("a sentence about it", FOLLOWS, || {
+                let log = agent.log();
                 let said = log.lines().filter(|line| line.contains("are gone stay")).count();
-                ensure!(said == 1, "said {said} times:\n{log}");
-                Ok(())
-            },
-        )?;
+                Ok(if said == 1 && log.contains(named) { Ok(()) } else { Err(log) })
+            })?;
+            scene.manifests.set_ready("b", false);
+            scene.manifests.write()?;
+            scene.wait_for(Via::UdpConnected, web, &["a", "c", "d"])?;
+            // Longer than it takes where it is allowed.
+            sleep(Duration::from_millis(500));
+            for (pod, socket) in &sockets {
+                expect_alive(scene, *socket, web, pod)?;
+            }
+            let log = scene.agent.log();
+            let said = log.lines().filter(|line| line.contains("are gone stay")).count();
+            ensure!(said == 1, "said {said} times:\n{log}");
+            Ok(())
+        })?;
     }
     Ok(())
 }

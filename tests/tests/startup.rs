@@ -7,9 +7,9 @@ use anyhow::{Context as _, Result, ensure};
 use rustix::thread::CapabilitySet;
 use topo_lb_tests::memory::Limit;
 use topo_lb_tests::process;
-use topo_lb_tests::scene::{Scene, WEB4, at, prepared};
+use topo_lb_tests::scene::{Scene, WEB4, at, idle};
 use topo_lb_tests::traffic::Via;
-use topo_lb_tests::wait::{PATIENCE, until};
+use topo_lb_tests::wait::PATIENCE;
 
 /// Runs `command`, an agent's, which must end with code 1 and say one sentence that holds all of
 /// `wanted`; nothing may be pinned or attached.
@@ -23,11 +23,6 @@ fn refused(scene: &mut Scene<'_>, command: Command, wanted: &[&str]) -> Result<(
     ensure!(!said.contains("panicked"), "{said}");
     ensure!(!scene.agent.pins().exists(), "{} is there", scene.agent.pins().display());
     scene.expect(Via::Http, at(WEB4)?, &["untouched"])
-}
-
-/// The scene with an agent that does not run.
-fn idle(body: impl FnOnce(&mut Scene<'_>) -> Result<()>) -> Result<()> {
-    prepared(|_| {}, body)
 }
 
 #[test]
@@ -136,22 +131,13 @@ fn a_failed_start_leaves_the_running_datapath_alone() -> Result<()> {
     })
 }
 
-/// An agent's command line with an API server that nobody can reach.
-fn without_server(scene: &Scene<'_>, cgroup_root: &str) -> Result<Command> {
-    let pins = scene.agent.pins().to_str().context("a pin directory is UTF-8")?;
-    let server = "http://127.0.0.1:9";
-    let agent = ["agent", "--api-server", server, "--node-name", "here", "--pin-dir", pins];
-    let mut command = scene.binary.command(&agent);
-    command.args(["--cgroup-root", cgroup_root]);
-    // As the scene's agent has them.
-    command.args(["--max-services", "512", "--max-endpoints", "512", "--max-flows", "16384"]);
-    Ok(command)
-}
-
 #[test]
 fn what_is_wrong_with_the_host_is_said_without_waiting_for_an_api_server() -> Result<()> {
     idle(|scene| {
-        let command = without_server(scene, "/proc")?;
+        scene.agent.unset("--manifests");
+        scene.agent.set("--api-server", "http://127.0.0.1:9");
+        scene.agent.set("--cgroup-root", "/proc");
+        let command = scene.agent.command()?;
         refused(scene, command, &["/proc is not a cgroup v2 directory"])
     })
 }
@@ -162,20 +148,18 @@ fn without_an_api_server_the_last_agents_datapath_serves_and_the_next_agent_wait
         scene.agent.resume()?;
         let before = scene.agent.objects()?;
         scene.agent.stop()?;
-        let path = scene.cluster.folder().join("waiting.log");
-        let root = topo_lb_tests::cgroup::root()?;
-        let mut command = without_server(scene, root.to_str().context("UTF-8")?)?;
-        let log = fs::File::create(&path)?;
-        let mut waiting = process::Running::new(command.stderr(log).spawn()?);
-        until("a word about waiting", PATIENCE, || {
-            let said = fs::read_to_string(&path)?;
-            ensure!(waiting.ended()?.is_none(), "it ended: {said}");
-            let all = ["cannot reach the API server", "by what the last agent left"];
-            Ok(if all.iter().all(|one| said.contains(one)) { Ok(()) } else { Err(said) })
-        })?;
+        scene.agent.unset("--manifests");
+        scene.agent.set("--api-server", "http://127.0.0.1:9");
+        scene.agent.launch()?;
+        for said in ["cannot reach the API server", "by what the last agent left"] {
+            scene.agent.wait_for_log(said, PATIENCE)?;
+        }
         ensure!(scene.agent.objects()? == before);
         scene.expect(Via::Http, at(WEB4)?, &["a", "b", "c", "d"])?;
-        ensure!(waiting.stop(PATIENCE)?.success());
+        scene.agent.stop()?;
+        scene.agent.unset("--api-server");
+        let manifests = scene.manifests.folder().to_str().context("UTF-8")?.to_owned();
+        scene.agent.set("--manifests", &manifests);
         scene.agent.resume()
     })
 }

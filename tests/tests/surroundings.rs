@@ -107,10 +107,7 @@ fn a_program_that_somebody_detaches_is_attached_again_within_seconds() -> Result
             })?;
             reported(agent, &word)?;
         }
-        until("readiness", NOTICES, || {
-            let answer = agent.get("/readyz")?;
-            Ok(if answer.status == 200 { Ok(()) } else { Err(answer) })
-        })?;
+        agent.wait_for_answer("/readyz", NOTICES, |answer| answer.status == 200)?;
         serves(scene)?;
         scene.agent.stop()?;
         serves(scene)

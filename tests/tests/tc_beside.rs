@@ -2,19 +2,19 @@
 //! Pod.
 
 use std::fs;
-use std::io;
 use std::net::Ipv4Addr;
-use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
+use topo_lb_tests::bpf::{self, CLASSIFIER, instruction, load};
 use topo_lb_tests::client::Client;
 use topo_lb_tests::netns::NetNs;
 use topo_lb_tests::process::printed;
 use topo_lb_tests::requirements::{self, BPFFS};
-use topo_lb_tests::scene::{FOLLOWS, HERE, Scene, WEB4, at, play_with_machines, prepared};
+use topo_lb_tests::scene::{FOLLOWS, HERE, Scene, WEB4, at, idle, play_with_machines};
 use topo_lb_tests::traffic::Via;
 use topo_lb_tests::wait::until;
 
@@ -22,72 +22,23 @@ const ALL: [&str; 4] = ["a", "b", "c", "d"];
 /// The node's end of the cable to the pod `client`.
 const DEVICE: &str = "pod2";
 
-/// `struct bpf_insn`.
-#[repr(C)]
-struct Instruction {
-    code: u8,
-    registers: u8,
-    offset: i16,
-    immediate: i32,
-}
-
-const fn instruction(code: u8, registers: u8, offset: i16, immediate: i32) -> Instruction {
-    Instruction { code, registers, offset, immediate }
-}
-
-/// The head of the `BPF_PROG_LOAD` variant of `union bpf_attr`.
-#[repr(C)]
-struct Load {
-    program_type: u32,
-    instructions: u32,
-    code: u64,
-    license: u64,
-    log_level: u32,
-    log_size: u32,
-    log: u64,
-    kernel_version: u32,
-    flags: u32,
-    name: [u8; 16],
-}
-
 /// A program that drops packets from `source`, and lets the next filter see all others: as a CNI's
 /// guard against addresses that no Pod has.
 fn guard(source: Ipv4Addr) -> Result<OwnedFd> {
-    const BPF_PROG_LOAD: libc::c_long = 5;
-    const SCHED_CLS: u32 = 3;
     let code = [
         // r6 = the packet; r0 = the word at 26, in host order: an IPv4 packet's source.
-        instruction(0xbf, 0x16, 0, 0),
-        instruction(0x20, 0, 0, 26),
+        instruction(0xbf, 6, 1, 0, 0),
+        instruction(0x20, 0, 0, 0, 26),
         // w0 != source: two further on.
-        instruction(0x56, 0, 2, i32::from_ne_bytes(u32::from(source).to_ne_bytes())),
+        instruction(0x56, 0, 0, 2, u32::from(source).cast_signed()),
         // TC_ACT_SHOT
-        instruction(0xb7, 0, 0, 2),
-        instruction(0x95, 0, 0, 0),
+        instruction(0xb7, 0, 0, 0, 2),
+        instruction(0x95, 0, 0, 0, 0),
         // TC_ACT_UNSPEC
-        instruction(0xb7, 0, 0, -1),
-        instruction(0x95, 0, 0, 0),
+        instruction(0xb7, 0, 0, 0, -1),
+        instruction(0x95, 0, 0, 0, 0),
     ];
-    let license = c"GPL";
-    let mut load = Load {
-        program_type: SCHED_CLS,
-        instructions: code.len() as u32,
-        code: code.as_ptr() as u64,
-        license: license.as_ptr() as u64,
-        log_level: 0,
-        log_size: 0,
-        log: 0,
-        kernel_version: 0,
-        flags: 0,
-        name: *b"guard\0\0\0\0\0\0\0\0\0\0\0",
-    };
-    // SAFETY: laid out as the kernel wants it, and all that it points to outlives the call.
-    let fd =
-        unsafe { libc::syscall(libc::SYS_bpf, BPF_PROG_LOAD, &raw mut load, size_of::<Load>()) };
-    let fd = i32::try_from(fd).ok().filter(|fd| *fd >= 0);
-    let fd = fd.ok_or_else(io::Error::last_os_error).context("the guard is not loaded")?;
-    // SAFETY: a new descriptor, which nobody else owns.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+    load(CLASSIFIER, "guard", &code, 0).context("the guard is not loaded")
 }
 
 /// Runs `tc` on the agent's node.
@@ -105,8 +56,7 @@ fn put_guard(scene: &Scene<'_>, priority: &[&str]) -> Result<()> {
     let guard = guard(WEB4.parse()?)?;
     let pin = Path::new(BPFFS).join(scene.cluster.prefix().name("guard"));
     let path = pin.to_str().context("a path of UTF-8")?;
-    let fd = format!("/proc/self/fd/{}", guard.as_raw_fd());
-    pin_at(&guard, &pin).with_context(|| format!("cannot pin {fd}"))?;
+    bpf::pin(&guard, &pin).context("cannot pin the guard")?;
     let added = tc(scene, &["qdisc", "add", "dev", DEVICE, "clsact"]).or_else(|error| {
         // topo-lb has made it.
         if format!("{error:#}").contains("xclusivity") { Ok(String::new()) } else { Err(error) }
@@ -116,18 +66,6 @@ fn put_guard(scene: &Scene<'_>, priority: &[&str]) -> Result<()> {
     let added = added.and_then(|_| tc(scene, &[&filter[..], priority, &pinned[..]].concat()));
     fs::remove_file(&pin).context("the pin is there")?;
     added.map(drop)
-}
-
-fn pin_at(program: &OwnedFd, path: &Path) -> Result<()> {
-    const BPF_OBJ_PIN: libc::c_long = 6;
-    let path = std::ffi::CString::new(path.as_os_str().as_encoded_bytes())?;
-    let object: (u64, u32, u32) = (path.as_ptr() as u64, program.as_raw_fd() as u32, 0);
-    // SAFETY: the BPF_OBJ_* variant of `union bpf_attr`, and a path that outlives the call.
-    let done = unsafe {
-        libc::syscall(libc::SYS_bpf, BPF_OBJ_PIN, &raw const object, size_of_val(&object))
-    };
-    ensure!(done == 0, io::Error::last_os_error());
-    Ok(())
 }
 
 /// Waits until every endpoint answers the machine, as the Service.
@@ -148,7 +86,7 @@ fn on_the_way_out(scene: &Scene<'_>) -> Result<Value> {
     let mut command = scene.binary.command(&["list", "hooks", "-o", "json", "--pin-dir"]);
     command.arg(scene.agent.pins());
     scene.cluster.beside(scene.cluster.node(HERE)?, &mut command)?;
-    let listed = topo_lb_tests::agent::json_of(command)?;
+    let listed = topo_lb_tests::binary::json_of(command)?;
     let each = listed["hooks"]["each"].as_array().context("a list of hooks")?;
     let egress = each.iter().find(|hook| hook["hook"] == "tc egress").context("tc egress")?;
     let devices = egress["devices"].as_array().context("a list of devices")?;
@@ -158,24 +96,21 @@ fn on_the_way_out(scene: &Scene<'_>) -> Result<Value> {
 
 #[test]
 fn filters_that_were_there_first_see_endpoints_and_no_service() -> Result<()> {
-    prepared(
-        |_| {},
-        |scene| {
-            // The kernel gives it a high one.
-            put_guard(scene, &[])?;
-            scene.agent.set("--tc-devices", "pod*");
-            scene.agent.set("--max-connections", "4096");
-            scene.agent.resume()?;
-            wait_for_answers(&mut scene.cluster.machine("client")?)?;
-            let device = on_the_way_out(scene)?;
-            ensure!(device["means"] == "clsact", "{device}");
-            ensure!(device["others"].to_string().contains("guard"), "{device}");
-            // The next agent takes over what is there.
-            scene.agent.stop()?;
-            scene.agent.resume()?;
-            wait_for_answers(&mut scene.cluster.machine("client")?)
-        },
-    )
+    idle(|scene| {
+        // The kernel gives it a high one.
+        put_guard(scene, &[])?;
+        scene.agent.set("--tc-devices", "pod*");
+        scene.agent.set("--max-connections", "4096");
+        scene.agent.resume()?;
+        wait_for_answers(&mut scene.cluster.machine("client")?)?;
+        let device = on_the_way_out(scene)?;
+        ensure!(device["means"] == "clsact", "{device}");
+        ensure!(device["others"].to_string().contains("guard"), "{device}");
+        // The next agent takes over what is there.
+        scene.agent.stop()?;
+        scene.agent.resume()?;
+        wait_for_answers(&mut scene.cluster.machine("client")?)
+    })
 }
 
 #[test]
@@ -234,24 +169,21 @@ fn put_machine_into_pod(scene: &Scene<'_>) -> Result<NetNs> {
 
 #[test]
 fn a_machine_whose_tap_is_in_a_pod_is_served_at_the_host_s_end_of_the_pods_cable() -> Result<()> {
-    prepared(
-        |_| {},
-        |scene| {
-            let guest = put_machine_into_pod(scene)?;
-            let mut machine = scene.cluster.guest("guest", &guest)?;
-            scene.agent.set("--max-connections", "4096");
-            // On the host no device has this name.
-            scene.agent.set("--tc-devices", "tap*");
-            scene.agent.resume()?;
-            let service = at(WEB4)?;
-            until("the machine's way to the fabric", FOLLOWS, || {
-                let tally = machine.call(Via::Http, service, 16)?;
-                Ok(if tally.is_of(&["untouched"]) { Ok(()) } else { Err(tally) })
-            })?;
-            scene.agent.stop()?;
-            scene.agent.set("--tc-devices", "pod*");
-            scene.agent.resume()?;
-            wait_for_answers(&mut machine)
-        },
-    )
+    idle(|scene| {
+        let guest = put_machine_into_pod(scene)?;
+        let mut machine = scene.cluster.guest("guest", &guest)?;
+        scene.agent.set("--max-connections", "4096");
+        // On the host no device has this name.
+        scene.agent.set("--tc-devices", "tap*");
+        scene.agent.resume()?;
+        let service = at(WEB4)?;
+        until("the machine's way to the fabric", FOLLOWS, || {
+            let tally = machine.call(Via::Http, service, 16)?;
+            Ok(if tally.is_of(&["untouched"]) { Ok(()) } else { Err(tally) })
+        })?;
+        scene.agent.stop()?;
+        scene.agent.set("--tc-devices", "pod*");
+        scene.agent.resume()?;
+        wait_for_answers(&mut machine)
+    })
 }

@@ -15,8 +15,8 @@ use topo_lb_common::maps;
 use topo_lb_tests::client::Client;
 use topo_lb_tests::netns::NetNs;
 use topo_lb_tests::scene::{
-    ECHO4, ECHO6, EMPTY4, EMPTY6, FOLLOWS, HERE, KEYS, NOBODY4, WEB4, WEB6, ZONE, at,
-    play_with_machines as play, prepared,
+    ECHO4, ECHO6, EMPTY4, EMPTY6, FOLLOWS, HERE, KEYS, NOBODY4, WEB4, WEB6, ZONE, at, idle,
+    play_with_machines as play,
 };
 use topo_lb_tests::traffic::Via;
 use topo_lb_tests::wait::{PATIENCE, until};
@@ -177,13 +177,12 @@ fn a_connection_outlives_a_thousand_changes_and_the_agent() -> Result<()> {
         let mut machine = scene.cluster.machine("client")?;
         let mut held = Vec::new();
         for address in [WEB4, WEB6] {
-            let socket = machine.open(Via::Http, at(address)?)?.expect("endpoints serve");
-            held.push((socket, machine.ask(socket, None)?.expect("it is answered").pod));
+            let socket = machine.open(Via::Http, at(address)?)??;
+            held.push((socket, machine.ask(socket, None)??.pod));
         }
         let mut all_answer = |when: &str| -> Result<()> {
             for (socket, first) in &held {
-                let reply = machine.ask(*socket, None)?;
-                let reply = reply.map_err(|failure| anyhow::anyhow!("{when}: {failure}"))?;
+                let reply = machine.ask(*socket, None)??;
                 ensure!(reply.pod == *first, "{when}: {first}, and then {}", reply.pod);
             }
             Ok(())
@@ -202,10 +201,7 @@ fn a_connection_outlives_a_thousand_changes_and_the_agent() -> Result<()> {
         all_answer("without an agent")?;
         scene.agent.resume()?;
         all_answer("with the next agent")?;
-        until("the marks of endpoints", PATIENCE, || {
-            let log = scene.agent.log();
-            Ok(if log.contains("which endpoints may answer") { Ok(()) } else { Err(log) })
-        })?;
+        scene.agent.wait_for_log("which endpoints may answer", PATIENCE)?;
         all_answer("by marks")
     })
 }
@@ -218,8 +214,8 @@ fn the_next_agent_has_flows_leave_an_endpoint_that_the_last_one_took_away() -> R
         let mut machine = scene.cluster.machine("client")?;
         for address in [WEB4, WEB6] {
             scene.wait_for(Via::Udp, at(address)?, &["a", "b", "c", "d"])?;
-            let socket = machine.open(Via::UdpConnected, at(address)?)?.expect("endpoints serve");
-            let pod = machine.ask(socket, None)?.expect("endpoints serve").pod;
+            let socket = machine.open(Via::UdpConnected, at(address)?)??;
+            let pod = machine.ask(socket, None)??.pod;
             let rest: Vec<_> =
                 ["a", "b", "c", "d"].into_iter().filter(|other| *other != pod).collect();
             let map = scene.agent.pins().join(maps::REVISION);
@@ -235,7 +231,7 @@ fn the_next_agent_has_flows_leave_an_endpoint_that_the_last_one_took_away() -> R
             scene.agent.kill();
             revision.set(0, seen, 0)?;
             scene.agent.resume()?;
-            let moved = machine.ask(socket, None)?.expect("endpoints serve").pod;
+            let moved = machine.ask(socket, None)??.pod;
             ensure!(moved != pod, "the flow stays with {pod}, which does not serve");
             scene.manifests.set_ready(&pod, true);
             scene.manifests.write()?;
@@ -281,55 +277,52 @@ fn a_device_is_attached_when_it_comes_and_leaves_nothing_when_it_goes() -> Resul
 
 #[test]
 fn clsact_does_what_tcx_does_and_filters_go_with_cleanup() -> Result<()> {
-    prepared(
-        |_| {},
-        |scene| {
-            scene.agent.set("--tc-devices", "pod*");
-            scene.agent.set("--tc-attach", "clsact");
-            scene.agent.resume()?;
-            let mut machine = scene.cluster.machine("client")?;
-            expect(&mut machine, Via::Http, WEB4, &["a", "b", "c", "d"])?;
-            scene.agent.kill();
-            expect(&mut machine, Via::UdpConnected, WEB6, &["a", "b", "c", "d"])?;
-            scene.agent.resume()?;
-            expect(&mut machine, Via::Http, WEB6, &["a", "b", "c", "d"])?;
-            let node = scene.cluster.node_netns(HERE)?;
-            ensure!(filters(node)?.len() == 4, "two pods, each both ways: {:?}", filters(node)?);
-            let listed = scene.agent.list("hooks")?;
-            ensure!(tc_row(&listed, "tc egress")?["devices"][1]["means"] == "clsact", "{listed}");
+    idle(|scene| {
+        scene.agent.set("--tc-devices", "pod*");
+        scene.agent.set("--tc-attach", "clsact");
+        scene.agent.resume()?;
+        let mut machine = scene.cluster.machine("client")?;
+        expect(&mut machine, Via::Http, WEB4, &["a", "b", "c", "d"])?;
+        scene.agent.kill();
+        expect(&mut machine, Via::UdpConnected, WEB6, &["a", "b", "c", "d"])?;
+        scene.agent.resume()?;
+        expect(&mut machine, Via::Http, WEB6, &["a", "b", "c", "d"])?;
+        let node = scene.cluster.node_netns(HERE)?;
+        ensure!(filters(node)?.len() == 4, "two pods, each both ways: {:?}", filters(node)?);
+        let listed = scene.agent.list("hooks")?;
+        ensure!(tc_row(&listed, "tc egress")?["devices"][1]["means"] == "clsact", "{listed}");
 
-            scene.agent.stop()?;
-            scene.agent.unset("--tc-devices");
-            scene.agent.resume()?;
-            ensure!(pins(scene.agent.pins())?.is_empty(), "{:?}", pins(scene.agent.pins())?);
-            ensure!(filters(node)?.is_empty(), "{:?}", filters(node)?);
-            expect(&mut machine, Via::Http, WEB4, &["untouched"])?;
+        scene.agent.stop()?;
+        scene.agent.unset("--tc-devices");
+        scene.agent.resume()?;
+        ensure!(pins(scene.agent.pins())?.is_empty(), "{:?}", pins(scene.agent.pins())?);
+        ensure!(filters(node)?.is_empty(), "{:?}", filters(node)?);
+        expect(&mut machine, Via::Http, WEB4, &["untouched"])?;
 
-            // A device that others have filters on loses ours alone.
-            scene.agent.stop()?;
-            scene.agent.set("--tc-devices", "pod*");
-            scene.agent.resume()?;
-            expect(&mut machine, Via::Http, WEB4, &["a", "b", "c", "d"])?;
-            // A program that lets every packet go on.
-            let other = ["filter", "add", "dev", "pod2", "ingress", "prio", "7"];
-            tc(node, &[&other[..], &["bpf", "bytecode", "1,6 0 0 0"]].concat())?;
-            scene.agent.stop()?;
-            // Devices have names in the agent's network namespace only: a clean-up elsewhere leaves
-            // filters, and the next agent takes them over.
-            scene.agent.cleanup()?;
-            ensure!(filters(node)?.len() == 5, "{:?}", filters(node)?);
-            scene.agent.resume()?;
-            ensure!(filters(node)?.len() == 5, "{:?}", filters(node)?);
-            expect(&mut machine, Via::Http, WEB6, &["a", "b", "c", "d"])?;
-            scene.agent.stop()?;
-            let agent = &scene.agent;
-            let cleanup = node.run(|| agent.cleanup())?;
-            ensure!(cleanup.status.success(), "{cleanup:?}");
-            let left = filters(node)?;
-            ensure!(left.len() == 1 && left[0].contains("bytecode"), "{left:?}");
-            expect(&mut machine, Via::Http, WEB4, &["untouched"])
-        },
-    )
+        // A device that others have filters on loses ours alone.
+        scene.agent.stop()?;
+        scene.agent.set("--tc-devices", "pod*");
+        scene.agent.resume()?;
+        expect(&mut machine, Via::Http, WEB4, &["a", "b", "c", "d"])?;
+        // A program that lets every packet go on.
+        let other = ["filter", "add", "dev", "pod2", "ingress", "prio", "7"];
+        tc(node, &[&other[..], &["bpf", "bytecode", "1,6 0 0 0"]].concat())?;
+        scene.agent.stop()?;
+        // Devices have names in the agent's network namespace only: a clean-up elsewhere leaves
+        // filters, and the next agent takes them over.
+        scene.agent.cleanup()?;
+        ensure!(filters(node)?.len() == 5, "{:?}", filters(node)?);
+        scene.agent.resume()?;
+        ensure!(filters(node)?.len() == 5, "{:?}", filters(node)?);
+        expect(&mut machine, Via::Http, WEB6, &["a", "b", "c", "d"])?;
+        scene.agent.stop()?;
+        let agent = &scene.agent;
+        let cleanup = node.run(|| agent.cleanup())?;
+        ensure!(cleanup.status.success(), "{cleanup:?}");
+        let left = filters(node)?;
+        ensure!(left.len() == 1 && left[0].contains("bytecode"), "{left:?}");
+        expect(&mut machine, Via::Http, WEB4, &["untouched"])
+    })
 }
 
 /// Runs `tc` in a network namespace: what it prints.

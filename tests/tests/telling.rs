@@ -1,58 +1,45 @@
 //! What people see at a Service of a real API server: Events of the nodes' agents.
 
-use std::net::IpAddr;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use kube::api::{DynamicObject, ListParams, Patch, PatchParams};
+use kube::api::{Patch, PatchParams};
 use serde_json::{Value, json};
-use topo_lb_tests::agent::{Agent, Binary};
-use topo_lb_tests::api::{self, READ, allow, create, installed, reading};
+use topo_lb_tests::agent::Agent;
+use topo_lb_tests::api::{self, READ, installed, reading};
+use topo_lb_tests::binary::Binary;
 use topo_lb_tests::cluster::{Cluster, NodePlan};
 use topo_lb_tests::control_plane::{AGENT, ControlPlane};
 use topo_lb_tests::foreign::{self, AttachMode, Foreign, Rule};
 use topo_lb_tests::lab::within;
-use topo_lb_tests::requirements;
 use topo_lb_tests::scene::{HERE, KEYS, ZONE};
 use topo_lb_tests::wait::until;
+use topo_lb_tests::{kubernetes_1_20, manifest, requirements};
 
 const SOON: Duration = Duration::from_secs(30);
 
-fn service(name: &str, address: &str, annotations: &Value) -> Value {
-    json!({
-        "apiVersion": "v1", "kind": "Service",
-        "metadata": {"name": name, "annotations": annotations},
-        "spec": {"clusterIP": address, "ports": [{"name": "http", "port": 80}]},
-    })
+fn service(name: &str, address: &str, keys: Option<&str>) -> Value {
+    let annotations: Vec<_> = keys.map(|keys| (KEYS, keys)).into_iter().collect();
+    manifest::service(name, &[address], &[("http", 80, "TCP")], &annotations)
 }
 
-/// An endpoint on this node, or on one of another zone.
-fn slice(service: &str, node: &str, version: &str) -> Value {
-    let address: IpAddr = [10, 244, 2, 2].into();
-    let mut endpoint = json!({"addresses": [address], "conditions": {"ready": true}});
-    if version == "discovery.k8s.io/v1beta1" {
-        endpoint["topology"] = json!({"kubernetes.io/hostname": node});
-    } else {
-        endpoint["nodeName"] = node.into();
-    }
-    json!({
-        "apiVersion": version, "kind": "EndpointSlice", "addressType": "IPv4",
-        "metadata": {"name": format!("{service}-1"),
-                     "labels": {"kubernetes.io/service-name": service}},
-        "endpoints": [endpoint], "ports": [{"name": "http", "port": 9376, "protocol": "TCP"}],
-    })
+/// The slice of a Service with one endpoint, on this node or on one of another zone.
+fn slice(service: &str, node: &str) -> Value {
+    let endpoints = [manifest::endpoint("10.244.2.2", node, "pod")];
+    manifest::slice(service, "IPv4", &[("http", 9376, "TCP")], &endpoints)
 }
 
 /// Moves the endpoint of a Service to a node.
 fn move_to(plane: &ControlPlane<'_>, service: &str, node: &str) -> Result<()> {
+    let slice = slice(service, node);
+    let name = slice["metadata"]["name"].as_str().unwrap_or_default().to_owned();
+    let slice = if plane.has_topology_keys()? { kubernetes_1_20::slice(slice) } else { slice };
+    let patch = Patch::Merge(json!({"endpoints": slice["endpoints"]}));
     let version = plane.slice_version()?;
-    let patch = json!({"endpoints": slice(service, node, version)["endpoints"]});
     plane.ask(async |client| {
-        api::of(&client, version, "EndpointSlice")
-            .patch(&format!("{service}-1"), &PatchParams::default(), &Patch::Merge(patch))
-            .await
-            .context("cannot change the slice")?;
-        Ok(())
+        let slices = api::of(&client, version, "EndpointSlice");
+        let outcome = slices.patch(&name, &PatchParams::default(), &patch).await;
+        outcome.map(drop).context("cannot change the slice")
     })
 }
 
@@ -66,26 +53,20 @@ fn play(
     let plan = [NodePlan { name: HERE, number: 1, pods: vec![("client", 2)] }];
     within(&plan, |cluster| {
         let mut plane = ControlPlane::in_lab(cluster)?;
-        let version = plane.slice_version()?;
-        plane.ask(async |client| {
-            let rules = if with_events { installed() } else { reading(&READ) };
-            allow(&client, AGENT, "topo-lb", &rules).await?;
-            for (name, zone) in [(HERE, "zone-1"), ("far", "zone-2")] {
-                let metadata = json!({"name": name, "labels": {ZONE: zone}});
-                let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": metadata});
-                create(&client, &node).await?;
-            }
-            let broken = json!({KEYS: "not a key!"});
-            create(&client, &service("broken", "10.96.4.1", &broken)).await?;
-            create(&client, &slice("broken", "far", version)).await?;
-            create(&client, &service("strict", "10.96.4.2", &json!({KEYS: ZONE}))).await?;
-            create(&client, &slice("strict", HERE, version)).await?;
+        plane.allow("topo-lb", &if with_events { installed() } else { reading(&READ) })?;
+        plane.create([
+            manifest::node(HERE, &[(ZONE, "zone-1")]),
+            manifest::node("far", &[(ZONE, "zone-2")]),
+            service("broken", "10.96.4.1", Some("not a key!")),
+            slice("broken", "far"),
+            service("strict", "10.96.4.2", Some(ZONE)),
+            slice("strict", HERE),
             // A closed loop elsewhere: refused here, and meant so.
-            create(&client, &service("closed", "10.96.4.5", &json!({KEYS: ZONE}))).await?;
-            create(&client, &slice("closed", "far", version)).await?;
-            // Nobody serves it anywhere: no news of this node.
-            create(&client, &service("idle", "10.96.4.3", &json!({}))).await
-        })?;
+            service("closed", "10.96.4.5", Some(ZONE)),
+            slice("closed", "far"),
+            // No endpoint serves it anywhere: no news of this node.
+            service("idle", "10.96.4.3", None),
+        ])?;
         let kubeconfig = plane.kubeconfig(AGENT)?;
         let source = ("--kubeconfig", kubeconfig.as_path());
         let mut agent = Agent::prepare_from(&binary, cluster, HERE, source)?;
@@ -96,21 +77,12 @@ fn play(
     })
 }
 
-/// The Events of these reasons that are there, with the names of their Services.
+/// The Events of topo-lb, each with the name of what it is about and its reason.
 fn told(plane: &ControlPlane<'_>) -> Result<Vec<(String, String, Value)>> {
-    plane.ask(async |client| {
-        let events = api::of(&client, "events.k8s.io/v1", "Event");
-        let all = events.list(&ListParams::default()).await.context("cannot list Events")?;
-        Ok(all.items.into_iter().filter_map(mine).collect())
-    })
-}
-
-fn mine(event: DynamicObject) -> Option<(String, String, Value)> {
-    let data = event.data;
-    (data["reportingController"] == "topo-lb").then(|| {
-        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-        (text(&data["regarding"]["name"]), text(&data["reason"]), data)
-    })
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let all = plane.list("Event")?.into_iter().map(|event| event.data);
+    let ours = all.filter(|data| data["reportingController"] == "topo-lb");
+    Ok(ours.map(|it| (text(&it["regarding"]["name"]), text(&it["reason"]), it)).collect())
 }
 
 fn wait_for(
@@ -169,19 +141,16 @@ fn a_service_shows_what_a_node_makes_of_it() -> Result<()> {
         ensure!(note.starts_with(&format!("on node {HERE} ({ZONE}=zone-1): ")), "{note}");
         ensure!(note.contains("connections to port http are refused: "), "{note}");
         // `kubectl describe` finds Events by the UID of what they are about.
-        let uid = plane.ask(async |client| {
-            let strict = api::of(&client, "v1", "Service").get("strict").await?;
-            strict.metadata.uid.context("every object has a UID")
-        })?;
+        let mut services = plane.list("Service")?.into_iter().map(|service| service.metadata);
+        let found = services.find(|it| it.name.as_deref() == Some("strict"));
+        let uid = found.and_then(|it| it.uid).context("every object has a UID")?;
         ensure!(strict["regarding"]["uid"] == uid.as_str(), "{strict}");
 
         // The same again is the same Event, in a series.
         for (node, is_refused) in [(HERE, false), ("far", true)] {
             move_to(plane, "strict", node)?;
-            until("the change", SOON, || {
-                let text = agent.get("/explain?service=default/strict")?.body;
-                let refuses = text.contains("\"verdict\": \"refuse\"");
-                Ok(if refuses == is_refused { Ok(()) } else { Err(text) })
+            agent.wait_for_answer("/explain?service=default/strict", SOON, |answer| {
+                answer.body.contains("\"verdict\": \"refuse\"") == is_refused
             })?;
         }
         until("a series", SOON, || {
@@ -191,8 +160,7 @@ fn a_service_shows_what_a_node_makes_of_it() -> Result<()> {
         })?;
 
         // There is room for five.
-        plane
-            .ask(async |client| create(&client, &service("late", "10.96.4.4", &json!({}))).await)?;
+        plane.create([service("late", "10.96.4.4", None)])?;
         wait_for(plane, "late", "NoRoomInMaps", SOON)?;
 
         let all = told(plane)?;
@@ -206,9 +174,8 @@ fn a_service_shows_what_a_node_makes_of_it() -> Result<()> {
         agent.kill();
         agent.resume()?;
         move_to(plane, "closed", HERE)?;
-        until("the Service is served", SOON, || {
-            let text = agent.get("/explain?service=default/closed")?.body;
-            Ok(if text.contains("\"verdict\": \"route\"") { Ok(()) } else { Err(text) })
+        agent.wait_for_answer("/explain?service=default/closed", SOON, |answer| {
+            answer.body.contains("\"verdict\": \"route\"")
         })?;
         move_to(plane, "closed", "far")?;
         let closed = wait_for(plane, "closed", "NodeRefused", SOON)?;
@@ -222,17 +189,10 @@ fn a_service_shows_what_a_node_makes_of_it() -> Result<()> {
 #[test]
 fn who_may_not_write_events_is_told_once_and_serves_all_the_same() -> Result<()> {
     play(false, |_, plane, agent| {
-        until("a warning", SOON, || {
-            let log = agent.log();
-            let said = log.contains("allow the verbs create and patch on events");
-            Ok(if said { Ok(()) } else { Err(log) })
-        })?;
+        agent.wait_for_log("allow the verbs create and patch on events", SOON)?;
         let failed = "topo_lb_kubernetes_events_total{outcome=\"failed\"} 2";
         move_to(plane, "strict", "far")?;
-        until("both attempts", SOON, || {
-            let text = agent.get("/metrics")?.body;
-            Ok(if text.contains(failed) { Ok(()) } else { Err(text) })
-        })?;
+        agent.wait_for_answer("/metrics", SOON, |answer| answer.body.contains(failed))?;
         let log = agent.log();
         ensure!(log.matches("cannot be told").count() == 1, "{log}");
         let ready = agent.get("/readyz")?;

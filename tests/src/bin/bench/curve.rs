@@ -194,9 +194,6 @@ impl Curve {
     }
 
     /// The picture.
-    ///
-    /// # Errors
-    /// It cannot be drawn.
     pub(crate) fn svg(&self) -> Result<String> {
         let mut text = String::new();
         self.draw(&mut text).map_err(|error| anyhow!("{} cannot be drawn: {error}", self.file))?;

@@ -103,9 +103,6 @@ impl Dialler {
     }
 
     /// Does it so many times; the nanoseconds of each.
-    ///
-    /// # Errors
-    /// The dialler is gone, or an exchange failed: it has said why.
     pub(crate) fn times(&mut self, act: Act, targets: Targets, times: u32) -> Result<Vec<u64>> {
         let order = serde_json::to_string(&Order { act, targets, times })?;
         writeln!(self.orders, "{order}").context("a dialler is gone")?;

@@ -11,11 +11,11 @@ use serde_json::Value;
 use topo_lb_tests::agent::Agent;
 use topo_lb_tests::api::{READ, allow, create, reading};
 use topo_lb_tests::control_plane::{AGENT, ASSETS, ControlPlane};
+use topo_lb_tests::kubernetes_1_20;
 use topo_lb_tests::population::{Population, SERVICE_PORT};
 
 use crate::exchange::Targets;
 use crate::ground::{Effort, Ground, HERE};
-use crate::kubernetes_1_20;
 use crate::result::Figure;
 use crate::sample::Sample;
 

@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
 use serde_json::Value;
-use topo_lb_tests::agent::{Agent, Binary};
+use topo_lb_tests::agent::Agent;
+use topo_lb_tests::binary::Binary;
 use topo_lb_tests::cluster::{Cluster, NodePlan};
 use topo_lb_tests::lab;
 use topo_lb_tests::process::Running;
@@ -79,10 +80,7 @@ pub(crate) fn within<T>(work: impl FnOnce(&Ground<'_>) -> Result<T>) -> Result<T
 
 fn serve(cluster: &Cluster, pod: &str) -> Result<Running> {
     let mut server = cluster.pod(pod)?.spawn(exchange::server()?)?;
-    let output = server.child().stdout.take().context("a server has an output")?;
-    let mut line = String::new();
-    std::io::BufRead::read_line(&mut std::io::BufReader::new(output), &mut line)?;
-    anyhow::ensure!(line.trim() == "listening", "the server in {pod} says {line:?}");
+    server.wait_for_line("listening").with_context(|| format!("no server in {pod}"))?;
     Ok(server)
 }
 

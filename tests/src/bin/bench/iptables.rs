@@ -57,9 +57,6 @@ impl Iptables {
     /// That of the legacy tables where the kernel has them, as the wrapper in kube-proxy's image chooses on a
     /// node without rules (build/debian-iptables/iptables-wrapper of Kubernetes 1.20); the machine's
     /// otherwise.
-    ///
-    /// # Errors
-    /// None is installed.
     pub(crate) fn find(cluster: &Cluster) -> Result<Self> {
         requirements::command("iptables", "iptables")?;
         let path = env::var_os("PATH").unwrap_or_default();

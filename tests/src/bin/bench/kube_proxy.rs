@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use topo_lb_tests::cluster::Cluster;
+use topo_lb_tests::kubernetes_1_20;
 use topo_lb_tests::population::{Population, SERVICE_PORT};
 use topo_lb_tests::process::{Running, printed};
 use topo_lb_tests::wait::until;
@@ -20,7 +21,6 @@ use crate::api::Server;
 use crate::exchange::{Act, Dialler, Targets};
 use crate::ground::{Ground, KUBE_PROXY, KUBE_PROXY_NUMBER, POD_RANGE};
 use crate::iptables::Iptables;
-use crate::kubernetes_1_20;
 
 /// The variable that names the program.
 pub(crate) const VARIABLE: &str = "TOPO_LB_KUBE_PROXY";
@@ -61,9 +61,6 @@ impl Program {
 
     /// Starts it on its node, and waits until a client there reaches the last Service, and nothing is left
     /// to do: it writes all rules once for the Services, and again when it knows its node.
-    ///
-    /// # Errors
-    /// It does not start, or does not come so far in time.
     pub(crate) fn start<'a>(
         &self,
         ground: &Ground<'a>,

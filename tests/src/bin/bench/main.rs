@@ -11,7 +11,6 @@ mod ground;
 mod iptables;
 mod kernel;
 mod kube_proxy;
-mod kubernetes_1_20;
 mod machine;
 mod nftables;
 mod probes;
@@ -31,7 +30,7 @@ use anyhow::{Context as _, Result};
 use clap::{Parser, Subcommand, ValueEnum};
 use topo_lb_tests::interrupt;
 
-use ground::Effort;
+use ground::{Effort, Ground};
 use machine::Machine;
 use result::{Figure, Report, table};
 
@@ -142,20 +141,21 @@ fn measure(effort: Effort, parts: &[Part]) -> Result<Report> {
     let say = |what: &str| eprintln!("{:>6.0} s  {what}", begun.elapsed().as_secs_f64());
     let wanted = |part| parts.is_empty() || parts.contains(&part);
     let mut results: Vec<Figure> = Vec::new();
-    if wanted(Part::Connect) {
-        results.extend(ground::within(|ground| connect::measure(ground, effort, &say))?);
-    }
-    if wanted(Part::Kernel) {
-        results.extend(ground::within(|ground| kernel::measure(ground, effort, &say))?);
-    }
-    if wanted(Part::Probes) {
-        results.extend(ground::within(|ground| probes::measure(ground, effort, &say))?);
-    }
-    if wanted(Part::ControlPlane) {
-        results.extend(ground::within(|ground| control_plane::measure(ground, effort, &say))?);
-    }
-    if wanted(Part::FirstContact) {
-        results.extend(ground::within(|ground| first_contact::measure(ground, effort, &say))?);
+    type Measure = fn(&Ground<'_>, Effort, &dyn Fn(&str)) -> Result<Vec<Figure>>;
+    let parts: [(Part, Measure); 5] = [
+        (Part::Connect, connect::measure),
+        (Part::Kernel, kernel::measure),
+        (Part::Probes, probes::measure),
+        (Part::ControlPlane, control_plane::measure),
+        (Part::FirstContact, first_contact::measure),
+    ];
+    let parts: Vec<_> = parts.into_iter().filter(|(part, _)| wanted(*part)).collect();
+    if !parts.is_empty() {
+        results = ground::within(|ground| {
+            let found: Result<Vec<_>> =
+                parts.iter().map(|(_, measure)| measure(ground, effort, &say)).collect();
+            Ok(found?.concat())
+        })?;
     }
     if wanted(Part::Rollout) {
         results.extend(rollout::measure(effort, &say)?);

@@ -19,9 +19,6 @@ pub(crate) struct Report {
 
 impl Report {
     /// As a file and as `--json` have it: the same report gives the same bytes.
-    ///
-    /// # Errors
-    /// It cannot be written as JSON.
     pub(crate) fn json(&self) -> Result<String> {
         let mut text = serde_json::to_string_pretty(self).context("a report is always JSON")?;
         text.push('\n');
@@ -29,9 +26,6 @@ impl Report {
     }
 
     /// From what [`json`](Self::json) gave.
-    ///
-    /// # Errors
-    /// It is no report.
     pub(crate) fn read(json: &str) -> Result<Self> {
         serde_json::from_str(json).context(
             "this is no report of the bench, as --json prints it and --write-docs keeps it",

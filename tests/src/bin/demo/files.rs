@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
-use topo_lb_tests::agent::Binary;
+use topo_lb_tests::binary::Binary;
 use topo_lb_tests::cluster::Cluster;
 use topo_lb_tests::kind::{CONTROL_PLANE, NEIGHBOUR, SVC_UD1};
 use topo_lb_tests::manifest::{KUBERNETES_1_36, Manifests, endpoint, slice};
@@ -22,9 +22,6 @@ pub(crate) struct Files<'a> {
 
 impl<'a> Files<'a> {
     /// Writes what Kubernetes 1.36 has answered.
-    ///
-    /// # Errors
-    /// The file system refuses.
     pub(crate) fn write(binary: &'a Binary, cluster: &Cluster) -> Result<Self> {
         let mut manifests = Manifests::new(cluster.folder())?;
         manifests.add_list(KUBERNETES_1_36)?;

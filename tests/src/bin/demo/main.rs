@@ -17,7 +17,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result};
 use clap::Parser;
-use topo_lb_tests::agent::Binary;
+use topo_lb_tests::binary::Binary;
 use topo_lb_tests::interrupt;
 
 use crate::check::Report;

@@ -20,9 +20,6 @@ impl Progress {
     }
 
     /// Runs `work`; its title is on the screen while it does, and stays there.
-    ///
-    /// # Errors
-    /// `work` fails.
     pub(crate) fn step<T>(&self, title: &str, work: impl FnOnce() -> Result<T>) -> Result<T> {
         let begun = Instant::now();
         let outcome = self.while_under_way(title, work);
@@ -36,9 +33,6 @@ impl Progress {
     }
 
     /// Runs `work`; on a terminal its title is on the screen while it does, and no longer.
-    ///
-    /// # Errors
-    /// `work` fails.
     pub(crate) fn while_under_way<T>(
         &self,
         title: &str,

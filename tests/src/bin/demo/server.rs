@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use kube::Client;
-use kube::api::{DynamicObject, ListParams};
+use kube::api::DynamicObject;
 use serde_json::{Value, json};
-use topo_lb_tests::agent::{Binary, json_of};
-use topo_lb_tests::api::{allow, change, create, installed, of, run_pod, set_ready};
+use topo_lb_tests::api::{create, installed, run_pod};
+use topo_lb_tests::binary::{Binary, json_of};
 use topo_lb_tests::cluster::Cluster;
 use topo_lb_tests::control_plane::{AGENT, ControlPlane};
 use topo_lb_tests::kind::{NEIGHBOUR, SERVERS, SVC_RACK, SVC_UD1, SVC_UD1_WITHOUT_TOPOLOGY};
@@ -44,10 +44,8 @@ impl<'a> Server<'a> {
         let mut plane = ControlPlane::in_lab(cluster)?;
         plane.start_controllers()?;
         let server = Self { binary, cluster, plane };
-        server.plane.ask(async |client| {
-            allow(&client, AGENT, "topo-lb", &installed()).await?;
-            server.describe(&client).await
-        })?;
+        server.plane.allow("topo-lb", &installed())?;
+        server.plane.ask(async |client| server.describe(&client).await)?;
         server.settle()?;
         Ok(server)
     }
@@ -87,27 +85,14 @@ impl<'a> Server<'a> {
 
     /// Waits until the slices say what the pods and the Services do.
     fn settle(&self) -> Result<()> {
-        let version = self.plane.slice_version()?;
         until("EndpointSlices of what the pods say", CONTROLLERS, || {
-            let [services, pods, slices] = self.plane.ask(async |client| {
-                let list = async |version, kind| -> Result<Vec<DynamicObject>> {
-                    let listed = of(&client, version, kind).list(&ListParams::default()).await;
-                    Ok(listed.with_context(|| format!("cannot list each {kind}"))?.items)
-                };
-                Ok([
-                    list("v1", "Service").await?,
-                    list("v1", "Pod").await?,
-                    list(version, "EndpointSlice").await?,
-                ])
-            })?;
+            let [services, pods, slices] =
+                ["Service", "Pod", "EndpointSlice"].map(|kind| self.plane.list(kind));
+            let (services, pods, slices) = (services?, pods?, slices?);
             let (wanted, said) = (wanted(&services, &pods), said(&slices));
             Ok(if wanted == said { Ok(()) } else { Err(format!("{said:?}, not {wanted:?}")) })
         })?;
         Ok(())
-    }
-
-    fn change(&self, kind: &str, name: &str, patch: &Value) -> Result<()> {
-        self.plane.ask(async |client| change(&client, kind, name, patch).await)
     }
 }
 
@@ -194,28 +179,23 @@ impl World for Server<'_> {
                 {"name": "udp", "port": 80, "protocol": "UDP", "targetPort": 9376},
             ],
         });
-        self.change("Service", SVC_UD1.0, &json!({"spec": spec}))?;
+        self.plane.change("Service", SVC_UD1.0, &json!({"spec": spec}))?;
         self.settle()
     }
 
     fn add_neighbour(&mut self) -> Result<()> {
         let labels = json!({"metadata": {"labels": {SERVES_RACK: "yes"}}});
-        self.change("Pod", NEIGHBOUR, &labels)?;
+        self.plane.change("Pod", NEIGHBOUR, &labels)?;
         self.settle()
     }
 
     fn set_ready(&mut self, pods: &[&str], ready: bool) -> Result<()> {
-        self.plane.ask(async |client| {
-            for pod in pods {
-                set_ready(&client, pod, ready).await?;
-            }
-            Ok(())
-        })?;
+        self.plane.set_ready(pods, ready)?;
         self.settle()
     }
 
     fn relabel(&mut self, node: &str, labels: &[(&str, &str)]) -> Result<()> {
         let labels: BTreeMap<_, _> = labels.iter().copied().collect();
-        self.change("Node", node, &json!({"metadata": {"labels": labels}}))
+        self.plane.change("Node", node, &json!({"metadata": {"labels": labels}}))
     }
 }

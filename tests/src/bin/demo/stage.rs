@@ -6,7 +6,8 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use topo_lb_tests::agent::{Agent, Binary};
+use topo_lb_tests::agent::Agent;
+use topo_lb_tests::binary::Binary;
 use topo_lb_tests::client::Client;
 use topo_lb_tests::cluster::Cluster;
 use topo_lb_tests::kind;
@@ -129,9 +130,6 @@ impl Stage<'_> {
     }
 
     /// A chapter: what it is about, what `body` asks, and the table of it.
-    ///
-    /// # Errors
-    /// `body` fails.
     pub(crate) fn chapter(
         &mut self,
         title: &str,
@@ -149,9 +147,6 @@ impl Stage<'_> {
     }
 
     /// Changes the cluster.
-    ///
-    /// # Errors
-    /// The change is impossible.
     pub(crate) fn change(
         &mut self,
         change: impl FnOnce(&mut dyn World) -> Result<()>,
@@ -161,9 +156,6 @@ impl Stage<'_> {
 
     /// Changes the cluster, and waits until the traffic of `question` follows, at most as long as
     /// the world's patience lasts; how long that took.
-    ///
-    /// # Errors
-    /// The change is impossible.
     pub(crate) fn change_until(
         &mut self,
         change: impl FnOnce(&mut dyn World) -> Result<()>,
@@ -184,9 +176,6 @@ impl Stage<'_> {
     }
 
     /// Asks, [`REQUESTS`] times.
-    ///
-    /// # Errors
-    /// The client is gone, or the agent cannot explain.
     pub(crate) fn ask(&mut self, question: &Question<'_>) -> Result<bool> {
         let tally = self.client(question.from)?.call(question.via, question.to, REQUESTS)?;
         let expected = Expected::of(question.pods);

@@ -16,9 +16,6 @@ use crate::stage::{FOLLOWS, MACHINE, Stage};
 pub(crate) const SVC_UD1_IPV6: &str = "fd00:96::ad1";
 
 /// Every chapter.
-///
-/// # Errors
-/// The stage breaks down.
 pub(crate) fn tell(stage: &mut Stage<'_>) -> Result<()> {
     tutorial(stage)?;
     protocols(stage)?;

@@ -10,41 +10,23 @@ use serde_json::Value;
 /// The objects of the cluster. A change is made when its method returns.
 pub(crate) trait World {
     /// The flag by which an agent is told of it, and the flag's value.
-    ///
-    /// # Errors
-    /// A file cannot be written.
     fn source(&self) -> Result<(&'static str, PathBuf)>;
 
     /// How long traffic may take to follow a change that others have to work on before it is told.
     fn patience(&self) -> Duration;
 
     /// What `topo-lb explain` says of it on `node`.
-    ///
-    /// # Errors
-    /// It fails.
     fn explain(&self, node: &str) -> Result<Value>;
 
     /// Gives `svc-ud1` a UDP port and an IPv6 address, as one `kubectl apply` would.
-    ///
-    /// # Errors
-    /// The change is impossible.
     fn widen(&mut self) -> Result<()>;
 
     /// Makes the neighbour of the rack an endpoint of `svc-rack`.
-    ///
-    /// # Errors
-    /// The change is impossible.
     fn add_neighbour(&mut self) -> Result<()>;
 
     /// Makes pods ready, or not.
-    ///
-    /// # Errors
-    /// The change is impossible.
     fn set_ready(&mut self, pods: &[&str], ready: bool) -> Result<()>;
 
     /// Sets labels of a node.
-    ///
-    /// # Errors
-    /// The change is impossible.
     fn relabel(&mut self, node: &str, labels: &[(&str, &str)]) -> Result<()>;
 }

@@ -24,9 +24,6 @@ const MOUNTS: [(&str, &str); 7] = [
 ];
 
 /// Mounts what the suites find on any machine.
-///
-/// # Errors
-/// The kernel was built without one of them.
 pub(crate) fn mount_everything() -> Result<()> {
     for (kind, place) in MOUNTS {
         fs::create_dir_all(place).with_context(|| format!("cannot make {place}"))?;
@@ -40,9 +37,6 @@ pub(crate) fn mount_everything() -> Result<()> {
 }
 
 /// Loads modules in their order.
-///
-/// # Errors
-/// The kernel does not take one.
 pub(crate) fn load_modules(modules: &[PathBuf]) -> Result<()> {
     for path in modules {
         let file = File::open(path).with_context(|| format!("cannot open {}", path.display()))?;
@@ -57,9 +51,6 @@ pub(crate) fn load_modules(modules: &[PathBuf]) -> Result<()> {
 }
 
 /// Brings `lo` up, where agents listen.
-///
-/// # Errors
-/// `ip` fails.
 pub(crate) fn bring_up_loopback() -> Result<()> {
     let status = Command::new("ip").args(["link", "set", "lo", "up"]).status();
     ensure!(status.context("cannot run `ip`")?.success(), "`ip link set lo up` failed");

@@ -11,9 +11,6 @@ use crate::plan::Suite;
 use crate::say;
 
 /// Runs it, and says whether it has passed.
-///
-/// # Errors
-/// It cannot be started.
 pub(crate) fn run(
     suite: &Suite,
     environment: &BTreeMap<String, String>,

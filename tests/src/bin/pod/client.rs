@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use rustix::io::Errno;
-use topo_lb_tests::traffic::{Answer, Failure, Order, Step, Tally, Via};
+use serde_json::{Value, json};
+use topo_lb_tests::traffic::{Failure, Order, Socket, Step, Tally, Via};
 
 use crate::exchange::Open;
 use crate::shelf::Shelved;
@@ -49,62 +50,69 @@ fn micros(time: &Duration) -> u64 {
     u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }
 
+/// The sockets that stay open, and those that only the kernel has.
+#[derive(Default)]
+struct Sockets {
+    open: BTreeMap<Socket, Open>,
+    shelf: BTreeMap<Socket, Shelved>,
+    next: usize,
+}
+
 /// Obeys orders from standard input until it ends.
 pub(crate) fn obey() -> Result<()> {
-    let mut open = Vec::new();
-    let mut shelf = BTreeMap::new();
+    let mut sockets = Sockets::default();
     let mut output = io::stdout().lock();
     for line in io::stdin().lock().lines() {
         let line = line.context("cannot read orders")?;
         let order = serde_json::from_str(&line).with_context(|| format!("no order: {line}"))?;
-        let answer = match order {
-            Order::Call { via, to, requests } => Ok(Answer::Called(call(via, to, requests))),
-            Order::Open { via, to } => Open::new(via, to).map(|new| {
-                open.push(Some(new));
-                Answer::Opened(open.len() - 1)
-            }),
-            Order::Ask { socket, to } => with(&open, socket).and_then(|open| {
-                let to = to.map_or_else(|| open.peer(), Ok)?;
-                open.ask(to).map(Answer::Replied)
-            }),
-            Order::Reconnect { socket, to } => with(&open, socket)
-                .and_then(|open| open.connect(to))
-                .map(|()| Answer::Opened(socket)),
-            Order::Disconnect { socket } => {
-                take(&mut open, socket).and_then(Open::disconnect).map(|one| {
-                    open[socket] = Some(one);
-                    Answer::Opened(socket)
-                })
-            }
-            Order::Hear { socket } => with(&open, socket).and_then(Open::hear).map(Answer::Replied),
-            Order::Shelve { socket } => {
-                take(&mut open, socket).and_then(Shelved::shelve).map(|one| {
-                    shelf.insert(socket, one);
-                    Answer::Opened(socket)
-                })
-            }
-            Order::Unshelve { socket } => {
-                shelf.remove(&socket).ok_or(NO_SUCH_SOCKET).and_then(Shelved::unshelve).map(|one| {
-                    open[socket] = Some(one);
-                    Answer::Opened(socket)
-                })
-            }
-            Order::Peer { socket } => with(&open, socket).and_then(Open::peer).map(Answer::Peer),
-        };
-        let answer = answer.unwrap_or_else(Answer::Failed);
-        let answer = serde_json::to_string(&answer).context("an answer is always JSON")?;
-        writeln!(output, "{answer}").context("nobody hears the answer")?;
-        output.flush().context("nobody hears the answer")?;
+        writeln!(output, "{}", json!(sockets.carry_out(order))).context("nobody reads answers")?;
+        output.flush().context("nobody reads answers")?;
     }
     Ok(())
 }
 
+impl Sockets {
+    fn carry_out(&mut self, order: Order) -> Result<Value, Failure> {
+        Ok(match order {
+            Order::Call(via, to, requests) => json!(call(via, to, requests)),
+            Order::Open(via, to) => {
+                let socket = Socket(self.next);
+                self.open.insert(socket, Open::new(via, to)?);
+                self.next += 1;
+                json!(socket)
+            }
+            Order::Ask(socket, to) => {
+                let open = self.get(socket)?;
+                json!(open.ask(to.map_or_else(|| open.peer(), Ok)?)?)
+            }
+            Order::Reconnect(socket, to) => json!(self.get(socket)?.connect(to)?),
+            Order::Disconnect(socket) => {
+                let open = self.take(socket)?.disconnect()?;
+                self.open.insert(socket, open);
+                Value::Null
+            }
+            Order::Hear(socket) => json!(self.get(socket)?.hear()?),
+            Order::Shelve(socket) => {
+                let shelved = Shelved::shelve(self.take(socket)?)?;
+                self.shelf.insert(socket, shelved);
+                Value::Null
+            }
+            Order::Unshelve(socket) => {
+                let shelved = self.shelf.remove(&socket).ok_or(NO_SUCH_SOCKET)?;
+                self.open.insert(socket, shelved.unshelve()?);
+                Value::Null
+            }
+            Order::Peer(socket) => json!(self.get(socket)?.peer()?),
+        })
+    }
+
+    fn get(&self, socket: Socket) -> Result<&Open, Failure> {
+        self.open.get(&socket).ok_or(NO_SUCH_SOCKET)
+    }
+
+    fn take(&mut self, socket: Socket) -> Result<Open, Failure> {
+        self.open.remove(&socket).ok_or(NO_SUCH_SOCKET)
+    }
+}
+
 const NO_SUCH_SOCKET: Failure = Failure { step: Step::Socket, errno: Errno::BADF.raw_os_error() };
-
-fn with(open: &[Option<Open>], socket: usize) -> Result<&Open, Failure> {
-    open.get(socket).and_then(Option::as_ref).ok_or(NO_SUCH_SOCKET)
-}
-
-fn take(open: &mut [Option<Open>], socket: usize) -> Result<Open, Failure> {
-    open.get_mut(socket).and_then(Option::take).ok_or(NO_SUCH_SOCKET)
-}

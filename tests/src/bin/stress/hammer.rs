@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use rustix::thread::CpuSet;
-use serde::{Deserialize, Serialize};
 use socket2::{Domain, SockAddr, Socket, Type};
 
 use crate::address::{Endpoint, Family, SERVICES, cluster_ip};
 use crate::history::{History, Outcome};
+use topo_lb_tests::stress::Report;
 use topo_lb_tests::traffic::REFUSED;
 
 /// The port of every Service and every endpoint.
@@ -19,50 +19,17 @@ pub(crate) const PORT: u16 = 4444;
 
 /// One connection in so many over IPv4 is of TCP; it takes ten times as long as one of UDP.
 const TCP_SHARE: usize = 32;
-/// Wrong outcomes that are described; all are counted.
-const DESCRIBED: usize = 10;
-
-/// What became of connections.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub(crate) struct Tally {
-    /// Made, and judged.
-    pub(crate) connections: u64,
-    /// Among them, refused or untouched where this was right.
-    pub(crate) not_translated: u64,
-    /// Landed where they must not.
-    pub(crate) wrong_endpoint: u64,
-    /// Failed, or refused or untouched where they must not be.
-    pub(crate) failed: u64,
-    /// The first of the wrong ones, in words.
-    pub(crate) described: Vec<String>,
-}
-
-impl Tally {
-    /// Adds another one.
-    pub(crate) fn add(&mut self, other: Self) {
-        self.connections += other.connections;
-        self.not_translated += other.not_translated;
-        self.wrong_endpoint += other.wrong_endpoint;
-        self.failed += other.failed;
-        self.described.extend(other.described);
-        self.described.truncate(DESCRIBED);
-    }
-}
-
 /// Connects on one CPU until told to stop.
-///
-/// # Errors
-/// The CPU is not to be had.
 pub(crate) fn hammer(
     cpu: usize,
     histories: &[[History; SERVICES as usize]; 2],
     stop: &AtomicBool,
-) -> Result<Tally> {
+) -> Result<Report> {
     let mut set = CpuSet::new();
     set.set(cpu);
     rustix::thread::sched_setaffinity(None, &set)
         .with_context(|| format!("cannot run on CPU {cpu}"))?;
-    let mut tally = Tally::default();
+    let mut report = Report::default();
     let mut turn = cpu;
     while !stop.load(Ordering::Relaxed) {
         turn += 1;
@@ -77,20 +44,18 @@ pub(crate) fn hammer(
         let before = history.before();
         let outcome = connect(to, kind).unwrap_or_else(|error| refusal(&error));
         let window = history.after(before);
-        tally.connections += 1;
+        report.connections += 1;
         if history.allows(service, window, outcome) {
-            tally.not_translated += u64::from(!matches!(outcome, Outcome::Landed(_)));
+            report.not_translated += u64::from(!matches!(outcome, Outcome::Landed(_)));
             continue;
         }
         match outcome {
-            Outcome::Landed(_) => tally.wrong_endpoint += 1,
-            _ => tally.failed += 1,
+            Outcome::Landed(_) => report.wrong_endpoint += 1,
+            _ => report.failed += 1,
         }
-        if tally.described.len() < DESCRIBED {
-            tally.described.push(format!("{kind:?} to {to}: {outcome:?} in {window:?}"));
-        }
+        report.describe(|| format!("{kind:?} to {to}: {outcome:?} in {window:?}"));
     }
-    Ok(tally)
+    Ok(report)
 }
 
 fn refusal(error: &io::Error) -> Outcome {
@@ -123,9 +88,6 @@ fn connect(to: IpAddr, kind: Type) -> io::Result<Outcome> {
 }
 
 /// Takes every TCP connection, of both families, and closes it, until the process ends.
-///
-/// # Errors
-/// The port is taken.
 pub(crate) fn accept() -> Result<()> {
     let listener = Socket::new(Domain::IPV6, Type::STREAM, None)?;
     listener.set_only_v6(false)?;

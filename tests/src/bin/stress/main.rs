@@ -24,7 +24,7 @@ use topo_lb::datapath::object::TcpPeer;
 use topo_lb::plan::Capacity;
 use topo_lb_tests::stress::Report;
 
-use crate::hammer::{Tally, accept, hammer};
+use crate::hammer::{accept, hammer};
 use crate::history::History;
 use crate::writer::Writer;
 
@@ -89,7 +89,7 @@ fn run(arguments: &Arguments) -> Result<Report> {
 
     let stop = AtomicBool::new(false);
     let begun = Instant::now();
-    let (tally, changes) = thread::scope(|scope| -> Result<(Tally, u64)> {
+    let report = thread::scope(|scope| -> Result<Report> {
         let cpus = rustix::thread::sched_getaffinity(None).context("cannot read the CPUs")?;
         let cpus = (0..rustix::thread::CpuSet::MAX_CPU).filter(|cpu| cpus.is_set(*cpu));
         let hammers: Vec<_> = cpus
@@ -108,20 +108,13 @@ fn run(arguments: &Arguments) -> Result<Report> {
             thread::sleep(Duration::from_millis(50));
         }
         stop.store(true, Ordering::Relaxed);
-        let mut tally = Tally::default();
+        let mut report = Report::default();
         for hammer in hammers {
-            tally.add(hammer.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?);
+            report.add(hammer.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?);
         }
-        let changes = writer.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
-        Ok((tally, changes))
+        report.changes = writer.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+        Ok(report)
     })?;
-    ensure!(tally.connections > 0 && changes > 0, "nothing was done");
-    Ok(Report {
-        connections: tally.connections,
-        not_translated: tally.not_translated,
-        changes,
-        wrong_endpoint: tally.wrong_endpoint,
-        failed: tally.failed,
-        described: tally.described,
-    })
+    ensure!(report.connections > 0 && report.changes > 0, "nothing was done");
+    Ok(report)
 }

@@ -38,9 +38,6 @@ pub(crate) struct Writer<'a> {
 
 impl<'a> Writer<'a> {
     /// Writes to these maps.
-    ///
-    /// # Errors
-    /// They cannot be read.
     pub(crate) fn new(
         mut store: BpfStore,
         histories: &'a [[History; SERVICES as usize]; 2],
@@ -52,9 +49,6 @@ impl<'a> Writer<'a> {
     }
 
     /// Changes until told to stop; how many Services were changed.
-    ///
-    /// # Errors
-    /// The kernel refuses a write.
     pub(crate) fn run(&mut self, stop: &AtomicBool) -> Result<u64> {
         let mut changes = 0;
         while !stop.load(Ordering::Relaxed) {

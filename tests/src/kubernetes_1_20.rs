@@ -2,25 +2,34 @@
 
 use serde_json::{Value, json};
 
-/// topo-lb's annotation for what was `spec.topologyKeys`.
-const TOPOLOGY_KEYS: &str = "topo-lb.io/topology-keys";
+use crate::scene::{KEYS, ZONE};
 
-/// Says the same by the fields of 1.20: the keys of a Service in its `spec`, where an endpoint is in a
-/// map (`discovery.k8s.io/v1beta1`). Other objects are what they were.
-pub(crate) fn form(mut object: Value) -> Value {
-    if object["kind"] == "Service" {
-        if let Some(keys) = object["metadata"]["annotations"][TOPOLOGY_KEYS].as_str() {
-            let keys: Vec<&str> = keys.split(',').collect();
-            object["spec"]["topologyKeys"] = json!(keys);
-        }
-    } else if object["kind"] == "EndpointSlice" {
+/// An object with the fields of 1.20: a Service's topology keys in its `spec`, an EndpointSlice as
+/// [`slice`] makes it.
+#[must_use]
+pub fn form(mut object: Value) -> Value {
+    if object["kind"] == "Service"
+        && let Some(keys) = object["metadata"]["annotations"][KEYS].as_str()
+    {
+        object["spec"]["topologyKeys"] = keys.split(',').collect();
+    }
+    slice(object)
+}
+
+/// An EndpointSlice of `discovery.k8s.io/v1beta1`, where a map says which node and zone an endpoint is
+/// in. Returns other objects unchanged.
+#[must_use]
+pub fn slice(mut object: Value) -> Value {
+    if object["kind"] == "EndpointSlice" {
         object["apiVersion"] = "discovery.k8s.io/v1beta1".into();
         for endpoint in object["endpoints"].as_array_mut().into_iter().flatten() {
-            let zone = endpoint.as_object_mut().and_then(|fields| fields.remove("zone"));
-            endpoint["topology"] = json!({
-                "kubernetes.io/hostname": endpoint["nodeName"],
-                "topology.kubernetes.io/zone": zone,
-            });
+            let mut topology = json!({});
+            for (field, label) in [("nodeName", "kubernetes.io/hostname"), ("zone", ZONE)] {
+                if let Some(place) = endpoint[field].as_str() {
+                    topology[label] = place.into();
+                }
+            }
+            endpoint["topology"] = topology;
         }
     }
     object
@@ -28,9 +37,8 @@ pub(crate) fn form(mut object: Value) -> Value {
 
 #[cfg(test)]
 mod tests {
-    use topo_lb_tests::population::Population;
-
     use super::*;
+    use crate::population::Population;
 
     #[test]
     fn policies_and_places_are_where_1_20_has_them() {

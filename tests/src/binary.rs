@@ -1,0 +1,73 @@
+//! The agent's binary, and the commands of it that end by themselves.
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use anyhow::{Context as _, Result, ensure};
+use serde_json::Value;
+
+/// An agent binary.
+#[derive(Clone, Debug)]
+pub struct Binary(PathBuf);
+
+impl Binary {
+    /// The binary at `path`.
+    #[must_use]
+    pub fn new(path: PathBuf) -> Self {
+        Self(path)
+    }
+
+    /// A run of it with `arguments`, without what `TOPO_LB_*` this process has.
+    #[must_use]
+    pub fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(&self.0);
+        command.args(arguments).stdin(Stdio::null());
+        for (name, _) in std::env::vars_os() {
+            if name.to_str().is_some_and(|name| name.starts_with("TOPO_LB_")) {
+                command.env_remove(name);
+            }
+        }
+        command.env_remove("NODE_NAME").env_remove("KUBECONFIG").env_remove("RUST_LOG");
+        command
+    }
+
+    /// Runs it to its end.
+    pub fn run(&self, arguments: &[&str]) -> Result<Output> {
+        let output = self.command(arguments).output();
+        output.with_context(|| format!("cannot run {}", self.0.display()))
+    }
+
+    /// Runs it to its end, and reads its standard output as JSON.
+    ///
+    /// # Errors
+    /// It fails, or prints something else.
+    pub fn json(&self, arguments: &[&str]) -> Result<Value> {
+        json_of(self.command(arguments))
+    }
+
+    /// What the policy says on `node`, by `topo-lb explain`, which needs no kernel.
+    pub fn explain(&self, manifests: &Path, node: &str) -> Result<Value> {
+        self.json(&["explain", "--manifests", text(manifests)?, "--node", node, "-o", "json"])
+    }
+}
+
+/// Runs a command of the binary to its end, and reads its standard output as JSON.
+///
+/// # Errors
+/// It cannot be started, fails, or prints something else.
+pub fn json_of(mut command: Command) -> Result<Value> {
+    let arguments: Vec<_> = command.get_args().map(OsStr::to_string_lossy).collect();
+    let what = format!("`topo-lb {}`", arguments.join(" "));
+    let output = command.output().with_context(|| format!("cannot run {what}"))?;
+    ensure!(
+        output.status.success(),
+        "{what} failed: {}",
+        String::from_utf8_lossy(&output.stderr).trim()
+    );
+    serde_json::from_slice(&output.stdout).with_context(|| format!("{what} printed no JSON"))
+}
+
+pub(crate) fn text(path: &Path) -> Result<&str> {
+    path.to_str().with_context(|| format!("{} is not UTF-8", path.display()))
+}

@@ -1,0 +1,55 @@
+//! The database of a control plane: it starts, crashes, and forgets what was.
+
+use anyhow::{Context as _, Result, ensure};
+use serde_json::{Value, json};
+
+use crate::control_plane::ControlPlane;
+use crate::http;
+
+impl ControlPlane<'_> {
+    /// Starts etcd, once more perhaps, and does not wait.
+    ///
+    /// # Errors
+    /// It is not there, or cannot be started.
+    pub fn start_etcd(&mut self) -> Result<()> {
+        let client = format!("http://{}", self.etcd);
+        self.database = Some(self.spawn(
+            "etcd",
+            &[
+                format!("--data-dir={}", self.path("etcd")),
+                format!("--listen-client-urls={client}"),
+                format!("--advertise-client-urls={client}"),
+                format!("--listen-peer-urls=http://{}", self.peer),
+                "--unsafe-no-fsync".to_owned(),
+            ],
+        )?);
+        Ok(())
+    }
+
+    /// Kills etcd as a crash would; what it has answered for stays.
+    pub fn kill_etcd(&mut self) {
+        self.database = None;
+    }
+
+    /// Has etcd forget everything but the present state, as kube-apiserver asks of it every five
+    /// minutes. Who watches from an earlier revision is told so: by kube-apiserver with 410, as far
+    /// as that does not remember by itself (`--watch-cache=false`).
+    ///
+    /// # Errors
+    /// This is not a lab, or etcd refuses.
+    pub fn compact(&self) -> Result<()> {
+        let at = self.ask_etcd("/v3/kv/range", &json!({"key": "AA==", "limit": 1}))?;
+        let revision = &at["header"]["revision"];
+        ensure!(revision.is_string(), "etcd says no revision: {at}");
+        self.ask_etcd("/v3/kv/compaction", &json!({"revision": revision, "physical": true}))?;
+        Ok(())
+    }
+
+    /// By its gateway, which takes its calls as JSON.
+    fn ask_etcd(&self, path: &str, order: &Value) -> Result<Value> {
+        let cluster = self.lab.context("etcd is asked in labs only")?;
+        let answer = http::post(cluster.fabric(), self.etcd, path, &order.to_string())?;
+        ensure!(answer.status == 200, "etcd refuses {path}: {answer}");
+        serde_json::from_str(&answer.body).with_context(|| format!("no JSON: {answer}"))
+    }
+}
