@@ -1,5 +1,5 @@
-//! Programs that play in the lab: the demo, the soak, the bench. They and the agent are compiled as
-//! users run them.
+//! Programs that use the lab: the demo, the soak, the bench. They and the agent are compiled as users
+//! run them.
 
 use std::process::Command;
 
@@ -9,8 +9,8 @@ use crate::process::run_logged;
 use crate::progress::Screen;
 use crate::workspace::{Profile, Workspace, restore_environment};
 
-/// Compiles the agent by this profile, the program and those that it starts; the program's command,
-/// which knows the agent.
+/// Compiles the agent with this profile, and the program with those that it starts. Returns the
+/// program's command, with the agent's path in its environment.
 ///
 /// # Errors
 /// They do not compile.
@@ -21,10 +21,16 @@ pub(crate) fn build(
     program: &str,
     starts: &[&str],
 ) -> Result<Command> {
-    let mut build = workspace.cargo("build");
-    build.args(["--profile", agent.name(), "--package", "topo-lb", "--bin", "topo-lb"]);
-    run_logged(screen, "agent", &mut build, &workspace.log("build-agent"))?;
-    let mut command = alone(workspace, screen, program, starts)?;
+    let package = ["--package", "topo-lb", "--bin", "topo-lb"];
+    let mut command = if agent == Profile::Release {
+        // One call for both, so that the libraries that they share are compiled once.
+        compile(workspace, screen, program, starts, &package)?
+    } else {
+        let mut build = workspace.cargo("build");
+        build.args(["--profile", agent.name()]).args(package);
+        run_logged(screen, "agent", &mut build, &workspace.log("build-agent"))?;
+        alone(workspace, screen, program, starts)?
+    };
     command.env("TOPO_LB_AGENT", workspace.program(agent, "topo-lb"));
     Ok(command)
 }
@@ -39,13 +45,21 @@ pub(crate) fn alone(
     program: &str,
     starts: &[&str],
 ) -> Result<Command> {
-    let mut build = workspace.cargo("build");
-    build.args(["--release", "--package", "topo-lb-tests", "--bin", program]);
-    for name in starts {
-        build.args(["--bin", name]);
-    }
-    run_logged(screen, program, &mut build, &workspace.log(&format!("build-{program}")))?;
+    compile(workspace, screen, program, starts, &[])
+}
 
+fn compile(
+    workspace: &Workspace,
+    screen: &Screen,
+    program: &str,
+    starts: &[&str],
+    others: &[&str],
+) -> Result<Command> {
+    let mut build = workspace.cargo("build");
+    build.args(["--release", "--package", "topo-lb-tests", "--bin", program]).args(others);
+    build.args(starts.iter().flat_map(|name| ["--bin", *name]));
+    let title = if others.is_empty() { program.to_owned() } else { format!("agent and {program}") };
+    run_logged(screen, title, &mut build, &workspace.log(&format!("build-{program}")))?;
     let mut command = Command::new(workspace.program(Profile::Release, program));
     restore_environment(&mut command, &workspace.target);
     Ok(command)

@@ -31,6 +31,7 @@ mod run_agent;
 mod setup;
 mod soak;
 mod stage;
+mod suites;
 mod summary;
 mod test;
 mod toolchain;

@@ -1,7 +1,6 @@
 //! The stages of `cargo xtask test`, in their order.
 
 use std::fs;
-use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -14,8 +13,9 @@ use crate::machine::Machine;
 use crate::plan::Need;
 use crate::process::{run_logged, run_visible, to_log};
 use crate::progress::Screen;
+use crate::suites;
 use crate::virtual_machine::{self, Counting, Line, Scope};
-use crate::workspace::{Profile, Workspace, cargo_home, find_cargo_program};
+use crate::workspace::{Workspace, cargo_home, find_cargo_program};
 
 /// What is tested, cheapest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum)]
@@ -43,31 +43,6 @@ pub(crate) enum Stage {
     /// Any bytes as manifests, for half a minute
     Fuzz,
 }
-
-/// What is compiled for this machine: everything but the programs in the kernel.
-const HOST_PACKAGES: &[&str] = &["--workspace", "--exclude", "topo-lb-ebpf"];
-
-/// What wants a control plane.
-const CONTROL_PLANE_SUITES: &[&str] = &[
-    "--package",
-    "topo-lb",
-    "--test",
-    "control_plane",
-    "--package",
-    "topo-lb-tests",
-    "--test",
-    "api",
-    "--test",
-    "changes",
-    "--test",
-    "demo_api_server",
-    "--test",
-    "telling",
-    "--test",
-    "autonomy",
-    "--test",
-    "deploy",
-];
 
 /// How long fetching the advisories may take: without a network, some machines wait for ever.
 const ADVISORIES_LIMIT: Duration = Duration::from_secs(120);
@@ -183,28 +158,29 @@ fn format(workspace: &Workspace, screen: &Screen) -> Result<()> {
 }
 
 fn clippy(workspace: &Workspace, screen: &Screen) -> Result<()> {
-    let mut command = workspace.cargo("clippy");
-    command.args(HOST_PACKAGES).args(["--all-targets", "--", "-D", "warnings"]);
+    let mut command = suites::cargo(workspace, "clippy");
+    command.args(["--all-targets", "--", "-D", "warnings"]);
     run_logged(screen, "cargo clippy", &mut command, &workspace.log("clippy"))?;
     // `--all-targets` leaves out what is not tested by default.
-    let mut command = workspace.cargo("clippy");
-    command.args(CONTROL_PLANE_SUITES).args(["--", "-D", "warnings"]);
+    let mut command = suites::cargo_for(workspace, "clippy", suites::against_control_plane());
+    command.args(["--", "-D", "warnings"]);
     let title = "cargo clippy for the control plane's suites";
     run_logged(screen, title, &mut command, &workspace.log("clippy-control-plane"))?;
     Ok(())
 }
 
 fn docs(workspace: &Workspace, screen: &Screen) -> Result<()> {
-    let mut command = workspace.cargo("doc");
-    command.args(HOST_PACKAGES).arg("--no-deps").env("RUSTDOCFLAGS", "-D warnings");
+    let mut command = suites::cargo(workspace, "doc");
+    command.arg("--no-deps").env("RUSTDOCFLAGS", "-D warnings");
     run_logged(screen, "cargo doc", &mut command, &workspace.log("docs"))?;
     Ok(())
 }
 
 fn unit(workspace: &Workspace, screen: &Screen) -> Result<()> {
+    let names = suites::without_privileges(workspace)?;
     let test = || {
-        let mut command = workspace.cargo("test");
-        command.args(HOST_PACKAGES).args(["--exclude", "topo-lb-tests", "--no-fail-fast"]);
+        let mut command = suites::cargo_for(workspace, "test", &names);
+        command.args(["--lib", "--bins", "--no-fail-fast"]);
         command
     };
     let log = workspace.log("build-unit-tests");
@@ -212,23 +188,12 @@ fn unit(workspace: &Workspace, screen: &Screen) -> Result<()> {
     run_visible(&mut test(), TESTS_LIMIT)
 }
 
-/// Compiles the agent that suites run, and says where it is.
-///
-/// # Errors
-/// It does not compile.
-pub(crate) fn agent(workspace: &Workspace, screen: &Screen) -> Result<PathBuf> {
-    let mut agent = workspace.cargo("build");
-    // With a test, Cargo chooses the features of the tests' libraries, and compiles these once for both.
-    agent.args(["--package", "topo-lb", "--bin", "topo-lb", "--test", "control_plane"]);
-    run_logged(screen, "compiling the agent", &mut agent, &workspace.log("build-test-agent"))?;
-    Ok(workspace.program(Profile::Dev, "topo-lb"))
-}
-
 fn lab(workspace: &Workspace, screen: &Screen) -> Result<()> {
-    let agent = agent(workspace, screen)?;
+    let agent = suites::agent(workspace, screen)?;
+    let names = suites::in_lab(workspace)?;
     let test = || {
-        let mut command = workspace.cargo("test");
-        command.args(["--package", "topo-lb-tests", "--no-fail-fast"]);
+        let mut command = suites::cargo_for(workspace, "test", &names);
+        command.arg("--no-fail-fast");
         command
     };
     let log = workspace.log("build-lab");
@@ -262,10 +227,10 @@ fn kernels(
 fn against_control_plane(workspace: &Workspace, screen: &Screen) -> Result<()> {
     let programs = control_plane::programs(workspace, screen)?;
     let tools = cluster_tools::programs(workspace, screen)?;
-    let agent = agent(workspace, screen)?;
+    let agent = suites::agent(workspace, screen)?;
     let test = || {
-        let mut command = workspace.cargo("test");
-        command.args(CONTROL_PLANE_SUITES).arg("--no-fail-fast");
+        let mut command = suites::cargo_for(workspace, "test", suites::against_control_plane());
+        command.arg("--no-fail-fast");
         command
     };
     let log = workspace.log("build-control-plane");

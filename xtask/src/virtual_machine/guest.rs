@@ -48,12 +48,10 @@ impl Programs {
 /// # Errors
 /// One does not compile.
 pub(super) fn build(workspace: &Workspace, screen: &Screen) -> Result<Programs> {
-    crate::stage::agent(workspace, screen)?;
-    let mut build = workspace.cargo("test");
-    build.args(["--package", "topo-lb-tests", "--no-run"]);
-    // Cargo says on standard output where each is, and in the log whatever else.
-    build.args(["--message-format", "json-render-diagnostics"]);
-    build.args(suites::names().flat_map(|name| ["--test", name]));
+    crate::suites::agent(workspace, screen)?;
+    let mut build = crate::suites::cargo_for(workspace, "test", suites::names());
+    // Cargo prints the path of each program on standard output, and everything else in the log.
+    build.args(["--no-run", "--message-format", "json-render-diagnostics"]);
     let log = workspace.log("build-suites");
     run_logged(screen, "compiling the suites", &mut build, &log)?;
     let messages =
