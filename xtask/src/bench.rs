@@ -10,7 +10,6 @@ use crate::kube_proxy;
 use crate::lab_program;
 use crate::plan::Need;
 use crate::process::become_command;
-use crate::progress::Screen;
 use crate::setup;
 use crate::workspace::{Profile, Workspace};
 
@@ -57,7 +56,7 @@ pub(crate) struct Args {
 ///
 /// # Errors
 /// Something is missing that only a person can install, or a build fails.
-pub(crate) fn run(workspace: &Workspace, screen: &Screen, args: &Args) -> Result<()> {
+pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     ensure!(
         !args.write_docs || args.part.is_empty(),
         "docs/performance.md is of one whole run, and to write it of some parts would throw the others \
@@ -71,17 +70,17 @@ pub(crate) fn run(workspace: &Workspace, screen: &Screen, args: &Args) -> Result
     let peer = with_kube_proxy.then_some(Need::KubeProxy);
     // Whatever is compiled here carries the object inside.
     let needs = measured.chain(peer).chain([Need::Object]).collect();
-    let machine = setup::ready(workspace, screen, &needs)?;
-    let kube_proxy = with_kube_proxy.then(|| kube_proxy::program(workspace, screen)).transpose()?;
-    build_ebpf::build(workspace, screen, &machine)?;
+    let machine = setup::ready(workspace, &needs)?;
+    let kube_proxy = with_kube_proxy.then(|| kube_proxy::program(workspace)).transpose()?;
+    build_ebpf::build(workspace, &machine)?;
     let mut bench = match &args.from {
         Some(report) => {
-            let mut bench = lab_program::alone(workspace, screen, "bench", &[])?;
+            let mut bench = lab_program::alone(workspace, "bench", &[])?;
             bench.arg("--from").arg(report);
             bench
         }
         // The agent as an image holds it.
-        None => lab_program::build(workspace, screen, Profile::Deployed, "bench", &[])?,
+        None => lab_program::build(workspace, Profile::Deployed, "bench", &[])?,
     };
     // The largest clusters take an agent longer than a lab waits for one otherwise.
     bench.env("TOPO_LB_PATIENCE", "6").env("TOPO_LB_EBPF_OBJECT", workspace.object());
@@ -90,7 +89,7 @@ pub(crate) fn run(workspace: &Workspace, screen: &Screen, args: &Args) -> Result
     }
     // Tests compile it; the bench does without where they have not.
     if measures && control_plane::is_there() {
-        bench.env(control_plane::VARIABLE, control_plane::programs(workspace, screen)?);
+        bench.env(control_plane::VARIABLE, control_plane::programs(workspace)?);
     }
     for part in &args.part {
         bench.args(["--part", part]);

@@ -12,7 +12,7 @@ use object::elf::SHT_STRTAB;
 use crate::machine::Machine;
 use crate::plan::{Need, object_tools};
 use crate::process::run_logged;
-use crate::progress::Screen;
+use crate::progress;
 use crate::setup;
 use crate::toolchain::{Linker, Toolchain};
 use crate::workspace::Workspace;
@@ -40,10 +40,10 @@ const PROFILE: &str = "bpf";
 ///
 /// # Errors
 /// As [`build`], and when something is missing that only a person can install.
-pub(crate) fn run(workspace: &Workspace, screen: &Screen, _: &Args) -> Result<()> {
-    let machine = setup::ready(workspace, screen, &BTreeSet::from([Need::Object]))?;
-    build(workspace, screen, &machine)?;
-    screen.note(&workspace.object().display().to_string());
+pub(crate) fn run(workspace: &Workspace, _: &Args) -> Result<()> {
+    let machine = setup::ready(workspace, &BTreeSet::from([Need::Object]))?;
+    build(workspace, &machine)?;
+    progress::note(&workspace.object().display().to_string());
     Ok(())
 }
 
@@ -51,12 +51,12 @@ pub(crate) fn run(workspace: &Workspace, screen: &Screen, _: &Args) -> Result<()
 ///
 /// # Errors
 /// It does not compile, or cannot be written.
-pub(crate) fn build(workspace: &Workspace, screen: &Screen, machine: &Machine) -> Result<()> {
+pub(crate) fn build(workspace: &Workspace, machine: &Machine) -> Result<()> {
     let (compiler, linker) = object_tools(machine).context("no compiler for eBPF was found")?;
     let mut command = cargo(workspace, compiler, linker);
     command.arg("build").args(ARGUMENTS);
     let title = format!("eBPF object, by {}", compiler.display());
-    run_logged(screen, title, &mut command, &workspace.log("build-ebpf"))?;
+    run_logged(title, &mut command, &workspace.log("build-ebpf"))?;
     let built = build_folder(workspace).join(TARGET).join(PROFILE).join(PACKAGE);
     let bytes = fs::read(&built).with_context(|| format!("cannot read {}", built.display()))?;
     let bytes = without_dwarf(&bytes).with_context(|| format!("{}", built.display()))?;
@@ -67,12 +67,12 @@ pub(crate) fn build(workspace: &Workspace, screen: &Screen, machine: &Machine) -
 ///
 /// # Errors
 /// Clippy finds something.
-pub(crate) fn lint(workspace: &Workspace, screen: &Screen, machine: &Machine) -> Result<()> {
+pub(crate) fn lint(workspace: &Workspace, machine: &Machine) -> Result<()> {
     let (compiler, linker) = object_tools(machine).context("no compiler for eBPF was found")?;
     let mut command = clippy(workspace, compiler, linker);
     command.arg("clippy").args(ARGUMENTS).args(["--", "-D", "warnings"]);
     let title = format!("Clippy for eBPF, by {}", compiler.display());
-    run_logged(screen, title, &mut command, &workspace.log("clippy-ebpf")).map(|_| ())
+    run_logged(title, &mut command, &workspace.log("clippy-ebpf")).map(|_| ())
 }
 
 const ARGUMENTS: &[&str] =

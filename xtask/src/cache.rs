@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
-use crate::progress::Screen;
+use crate::progress;
 
 /// Where something of this name is kept.
 ///
@@ -36,11 +36,7 @@ fn folder_below(xdg: Option<OsString>, home: Option<PathBuf>, name: &str) -> Opt
 ///
 /// # Errors
 /// `work` fails, or the file system refuses.
-pub(crate) fn make_once(
-    screen: &Screen,
-    folder: &Path,
-    work: impl FnOnce(&Path) -> Result<PathBuf>,
-) -> Result<()> {
+pub(crate) fn make_once(folder: &Path, work: impl FnOnce(&Path) -> Result<PathBuf>) -> Result<()> {
     if folder.is_dir() {
         return Ok(());
     }
@@ -48,7 +44,7 @@ pub(crate) fn make_once(
     fs::create_dir_all(&room).with_context(|| format!("cannot make {}", room.display()))?;
     let file = File::create(&lock).with_context(|| format!("cannot write {}", lock.display()))?;
     if file.try_lock().is_err() {
-        screen.note(&format!("another cargo xtask works in {}", room.display()));
+        progress::note(&format!("another cargo xtask works in {}", room.display()));
         file.lock().with_context(|| format!("cannot lock {}", lock.display()))?;
     }
     if folder.is_dir() {
@@ -90,7 +86,7 @@ mod tests {
         let base = env::temp_dir().join(format!("xtask-cache-{}", std::process::id()));
         let folder = base.join("thing");
         let make = |fails: bool| {
-            make_once(&Screen::plain(), &folder, |room| {
+            make_once(&folder, |room| {
                 fs::create_dir_all(room.join("made"))?;
                 anyhow::ensure!(!fails, "no network");
                 Ok(room.join("made"))

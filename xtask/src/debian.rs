@@ -9,7 +9,7 @@ use std::process::Command;
 use anyhow::{Context, Result};
 
 use crate::process::{run_logged, to_log};
-use crate::progress::Screen;
+use crate::progress::Running;
 use crate::workspace::{Workspace, find_program};
 
 /// What the archive is trusted by.
@@ -31,7 +31,6 @@ pub(crate) fn source(kind: &str, repository: &str, suite: &str) -> String {
 #[derive(Debug)]
 pub(crate) struct Archive<'a> {
     workspace: &'a Workspace,
-    screen: &'a Screen,
     folder: PathBuf,
     /// What the logs of its steps begin with.
     log: &'static str,
@@ -44,12 +43,11 @@ impl<'a> Archive<'a> {
     /// The archive cannot be reached, or the folder cannot be written.
     pub(crate) fn open(
         workspace: &'a Workspace,
-        screen: &'a Screen,
         folder: &Path,
         log: &'static str,
         sources: &[String],
     ) -> Result<Self> {
-        let archive = Self { workspace, screen, folder: folder.join("apt"), log };
+        let archive = Self { workspace, folder: folder.join("apt"), log };
         for place in ["lists/partial", "archives/partial"] {
             make(&archive.folder.join(place))?;
         }
@@ -109,7 +107,7 @@ impl<'a> Archive<'a> {
     /// One is damaged.
     pub(crate) fn unpack(&self, title: &str, packages: &Path, root: &Path) -> Result<()> {
         let log = self.workspace.log(&format!("{}-unpack", self.log));
-        let running = self.screen.start(title);
+        let running = Running::start(title);
         for package in files_ending(packages, ".deb")? {
             let mut command = self.workspace.command("dpkg-deb");
             command.arg("--extract").arg(&package).arg(root);
@@ -128,7 +126,7 @@ impl<'a> Archive<'a> {
     /// It fails.
     pub(crate) fn step(&self, title: &str, log: &str, command: &mut Command) -> Result<()> {
         let log = self.workspace.log(&format!("{}-{log}", self.log));
-        run_logged(self.screen, title, command, &log).map(|_| ())
+        run_logged(title, command, &log).map(|_| ())
     }
 }
 

@@ -11,7 +11,6 @@ use anyhow::{Context, Result, bail};
 
 use crate::debian::{self, Archive, entries, files_ending, make};
 use crate::process::run_logged;
-use crate::progress::Screen;
 use crate::workspace::Workspace;
 
 /// What Debian 12's package `kubernetes` is inside, whatever its own number says.
@@ -31,20 +30,14 @@ const OPENAPI_MARKER: &str = "+k8s:openapi-gen=true";
 #[derive(Debug)]
 pub(crate) struct Build<'a> {
     workspace: &'a Workspace,
-    screen: &'a Screen,
     folder: PathBuf,
     /// What its logs begin with.
     log: &'static str,
 }
 
 impl<'a> Build<'a> {
-    pub(crate) fn new(
-        workspace: &'a Workspace,
-        screen: &'a Screen,
-        folder: &Path,
-        log: &'static str,
-    ) -> Self {
-        Self { workspace, screen, folder: folder.to_path_buf(), log }
+    pub(crate) fn new(workspace: &'a Workspace, folder: &Path, log: &'static str) -> Self {
+        Self { workspace, folder: folder.to_path_buf(), log }
     }
 
     /// etcd, kube-apiserver and kube-controller-manager: does what is missing, and says in which
@@ -107,7 +100,7 @@ impl<'a> Build<'a> {
         if downloads.is_dir() && root.is_dir() {
             return Ok(());
         }
-        let archive = Archive::open(self.workspace, self.screen, &self.folder, self.log, &sources)?;
+        let archive = Archive::open(self.workspace, &self.folder, self.log, &sources)?;
         self.once("downloads", |folder| {
             make(folder)?;
             archive.download(&format!("{} from Debian", packages.join(", ")), packages, folder)?;
@@ -232,7 +225,7 @@ impl<'a> Build<'a> {
 
     fn step(&self, title: &str, log: &str, command: &mut Command) -> Result<()> {
         let log = self.workspace.log(&format!("{}-{log}", self.log));
-        run_logged(self.screen, title, command, &log).map(|_| ())
+        run_logged(title, command, &log).map(|_| ())
     }
 }
 

@@ -13,7 +13,6 @@ use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
 use crate::process::{output_of, run_logged, run_visible};
-use crate::progress::Screen;
 use crate::workspace::Workspace;
 
 /// Below the root; a workspace of its own.
@@ -40,7 +39,7 @@ const LIMIT: Duration = Duration::from_secs(5 * 60);
 ///
 /// # Errors
 /// It does not compile.
-pub(crate) fn compile(workspace: &Workspace, screen: &Screen) -> Result<PathBuf> {
+pub(crate) fn compile(workspace: &Workspace) -> Result<PathBuf> {
     let host = host().context("`rustc -vV` does not say which machine it compiles for")?;
     let target = folder(workspace);
     let mut build = workspace.cargo("build");
@@ -52,7 +51,7 @@ pub(crate) fn compile(workspace: &Workspace, screen: &Screen) -> Result<PathBuf>
         .env("RUSTFLAGS", COVERAGE)
         .env("TOPO_LB_EBPF_OBJECT", workspace.object());
     let log = workspace.log("build-fuzz");
-    run_logged(screen, "compiling the fuzz target", &mut build, &log)?;
+    run_logged("compiling the fuzz target", &mut build, &log)?;
     Ok(target.join(host).join("debug").join(TARGET))
 }
 
@@ -65,8 +64,8 @@ fn folder(workspace: &Workspace) -> PathBuf {
 ///
 /// # Errors
 /// The target does not compile, or an input was found that breaks it.
-pub(crate) fn run(workspace: &Workspace, screen: &Screen) -> Result<()> {
-    let program = compile(workspace, screen)?;
+pub(crate) fn run(workspace: &Workspace) -> Result<()> {
+    let program = compile(workspace)?;
     let target = folder(workspace);
     // What was found in earlier runs is where this one begins.
     let (corpus, seeds) = (target.join("corpus"), target.join("seeds"));

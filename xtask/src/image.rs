@@ -11,7 +11,7 @@ use crate::build_ebpf;
 use crate::libraries;
 use crate::plan::Need;
 use crate::process::{display, output_of, run_logged};
-use crate::progress::Screen;
+use crate::progress;
 use crate::setup;
 use crate::workspace::{Profile, Workspace};
 
@@ -34,31 +34,30 @@ const VERSION: &str = env!("CARGO_PKG_VERSION");
 ///
 /// # Errors
 /// The agent does not compile, buildah fails, or the agent does not run in the image.
-pub(crate) fn run(workspace: &Workspace, screen: &Screen, _: &Args) -> Result<()> {
+pub(crate) fn run(workspace: &Workspace, _: &Args) -> Result<()> {
     let needs = BTreeSet::from([Need::Object, Need::Root, Need::Image]);
-    let machine = setup::ready(workspace, screen, &needs)?;
-    build_ebpf::build(workspace, screen, &machine)?;
+    let machine = setup::ready(workspace, &needs)?;
+    build_ebpf::build(workspace, &machine)?;
     let mut build = workspace.cargo("build");
     build.args(["--profile", Profile::Deployed.name(), "--package", "topo-lb"]);
     let log = workspace.log("build-image-agent");
-    run_logged(screen, "compiling the agent, as small as it gets", &mut build, &log)?;
-    Image::new(workspace, screen)?.make(&workspace.program(Profile::Deployed, "topo-lb"))
+    run_logged("compiling the agent, as small as it gets", &mut build, &log)?;
+    Image::new(workspace)?.make(&workspace.program(Profile::Deployed, "topo-lb"))
 }
 
 /// An image under way, in a folder that is removed with it.
 struct Image<'a> {
     workspace: &'a Workspace,
-    screen: &'a Screen,
     folder: PathBuf,
     work: PathBuf,
 }
 
 impl<'a> Image<'a> {
-    fn new(workspace: &'a Workspace, screen: &'a Screen) -> Result<Self> {
+    fn new(workspace: &'a Workspace) -> Result<Self> {
         let folder = workspace.target.join("image");
         let work = folder.join(format!("work-{}", std::process::id()));
         fs::create_dir_all(&work).with_context(|| format!("cannot make {}", work.display()))?;
-        Ok(Self { workspace, screen, folder, work })
+        Ok(Self { workspace, folder, work })
     }
 
     fn make(&self, agent: &Path) -> Result<()> {
@@ -87,12 +86,12 @@ impl<'a> Image<'a> {
 
         for file in &files {
             let path = content.join(file);
-            self.screen.note(&format!("{:>9}  /{}", size(&path)?, file.display()));
+            progress::note(&format!("{:>9}  /{}", size(&path)?, file.display()));
         }
         let read = || fs::read_to_string(&digest);
         let digest = read().with_context(|| format!("cannot read {}", digest.display()))?;
-        self.screen.note(&format!("{:>9}  {}", size(&archive)?, archive.display()));
-        self.screen.note(&format!("{:>9}  {}", "digest", digest.trim()));
+        progress::note(&format!("{:>9}  {}", size(&archive)?, archive.display()));
+        progress::note(&format!("{:>9}  {}", "digest", digest.trim()));
         Ok(())
     }
 
@@ -139,14 +138,14 @@ impl<'a> Image<'a> {
     }
 
     fn step(&self, title: &str, command: &mut Command) -> Result<()> {
-        run_logged(self.screen, title, command, &self.workspace.log("image")).map(|_| ())
+        run_logged(title, command, &self.workspace.log("image")).map(|_| ())
     }
 }
 
 impl Drop for Image<'_> {
     fn drop(&mut self) {
         if let Err(error) = fs::remove_dir_all(&self.work) {
-            self.screen.warn(&format!("cannot remove {}: {error}", self.work.display()));
+            progress::warn(&format!("cannot remove {}: {error}", self.work.display()));
         }
     }
 }

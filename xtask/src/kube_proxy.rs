@@ -9,7 +9,7 @@ use anyhow::{Result, ensure};
 
 use crate::cache;
 use crate::debian_kubernetes::{Build, VERSION};
-use crate::progress::Screen;
+use crate::progress;
 use crate::workspace::Workspace;
 
 /// The variable that names the program, for xtask and for the bench.
@@ -26,16 +26,16 @@ pub(crate) fn found() -> Option<PathBuf> {
 ///
 /// # Errors
 /// There is none by the name that the environment gives, or the build fails.
-pub(crate) fn program(workspace: &Workspace, screen: &Screen) -> Result<PathBuf> {
+pub(crate) fn program(workspace: &Workspace) -> Result<PathBuf> {
     if let Some(program) = found() {
         ensure!(program.is_file(), "there is no {}, which {VARIABLE} names", program.display());
         return Ok(program);
     }
     let folder = cache::folder(&name())?;
-    cache::make_once(screen, &folder, |room| {
-        screen.note(&format!("kube-proxy {VERSION} is built from Debian's source, once, into"));
-        screen.note(&format!("{}; {VARIABLE} names one instead", folder.display()));
-        Build::new(workspace, screen, room, "kube-proxy").kube_proxy()
+    cache::make_once(&folder, |room| {
+        progress::note(&format!("kube-proxy {VERSION} is built from Debian's source, once, into"));
+        progress::note(&format!("{}; {VARIABLE} names one instead", folder.display()));
+        Build::new(workspace, room, "kube-proxy").kube_proxy()
     })?;
     Ok(folder.join("kube-proxy"))
 }

@@ -6,7 +6,6 @@ use std::process::Command;
 use anyhow::Result;
 
 use crate::process::run_logged;
-use crate::progress::Screen;
 use crate::workspace::{Profile, Workspace, restore_environment};
 
 /// Compiles the agent with this profile, and the program with those that it starts. Returns the
@@ -16,7 +15,6 @@ use crate::workspace::{Profile, Workspace, restore_environment};
 /// They do not compile.
 pub(crate) fn build(
     workspace: &Workspace,
-    screen: &Screen,
     agent: Profile,
     program: &str,
     starts: &[&str],
@@ -24,12 +22,12 @@ pub(crate) fn build(
     let package = ["--package", "topo-lb", "--bin", "topo-lb"];
     let mut command = if agent == Profile::Release {
         // One call for both, so that the libraries that they share are compiled once.
-        compile(workspace, screen, program, starts, &package)?
+        compile(workspace, program, starts, &package)?
     } else {
         let mut build = workspace.cargo("build");
         build.args(["--profile", agent.name()]).args(package);
-        run_logged(screen, "agent", &mut build, &workspace.log("build-agent"))?;
-        alone(workspace, screen, program, starts)?
+        run_logged("agent", &mut build, &workspace.log("build-agent"))?;
+        alone(workspace, program, starts)?
     };
     command.env("TOPO_LB_AGENT", workspace.program(agent, "topo-lb"));
     Ok(command)
@@ -39,18 +37,12 @@ pub(crate) fn build(
 ///
 /// # Errors
 /// They do not compile.
-pub(crate) fn alone(
-    workspace: &Workspace,
-    screen: &Screen,
-    program: &str,
-    starts: &[&str],
-) -> Result<Command> {
-    compile(workspace, screen, program, starts, &[])
+pub(crate) fn alone(workspace: &Workspace, program: &str, starts: &[&str]) -> Result<Command> {
+    compile(workspace, program, starts, &[])
 }
 
 fn compile(
     workspace: &Workspace,
-    screen: &Screen,
     program: &str,
     starts: &[&str],
     others: &[&str],
@@ -59,7 +51,7 @@ fn compile(
     build.args(["--release", "--package", "topo-lb-tests", "--bin", program]).args(others);
     build.args(starts.iter().flat_map(|name| ["--bin", *name]));
     let title = if others.is_empty() { program.to_owned() } else { format!("agent and {program}") };
-    run_logged(screen, title, &mut build, &workspace.log(&format!("build-{program}")))?;
+    run_logged(title, &mut build, &workspace.log(&format!("build-{program}")))?;
     let mut command = Command::new(workspace.program(Profile::Release, program));
     restore_environment(&mut command, &workspace.target);
     Ok(command)

@@ -78,8 +78,7 @@ impl Machine {
             .map(|argument| format!(" {}", quoted(&argument.to_string_lossy())));
         Self {
             invocation: format!("cargo xtask{}", arguments.collect::<String>()),
-            // SAFETY: geteuid touches no memory and cannot fail.
-            root: unsafe { libc::geteuid() } == 0,
+            root: rustix::process::geteuid().is_root(),
             debian12,
             packages: if debian12 { installed_packages() } else { BTreeSet::new() },
             rustup: rustup.is_some(),

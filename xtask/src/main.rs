@@ -8,8 +8,8 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-mod ahead;
 mod bench;
+mod beside;
 mod build_ebpf;
 mod cache;
 mod cluster_tools;
@@ -38,7 +38,6 @@ mod toolchain;
 mod virtual_machine;
 mod workspace;
 
-use progress::Screen;
 use workspace::Workspace;
 
 /// Set-up, builds, tests and the demo of topo-lb.
@@ -65,27 +64,26 @@ enum Command {
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    let screen = Screen::of_standard_error();
-    process::catch_signals();
-    let result = Workspace::find().and_then(|workspace| match cli.command {
-        Command::Setup(args) => setup::run(&workspace, &screen, &args),
-        Command::BuildEbpf(args) => build_ebpf::run(&workspace, &screen, &args),
-        Command::RunAgent(args) => run_agent::run(&workspace, &screen, &args),
-        Command::Demo(args) => demo::run(&workspace, &screen, &args),
-        Command::Test(args) => test::run(&workspace, &screen, &args),
-        Command::Soak(args) => soak::run(&workspace, &screen, &args),
-        Command::Bench(args) => bench::run(&workspace, &screen, &args),
-        Command::Image(args) => image::run(&workspace, &screen, &args),
+    let workspace = process::catch_signals().and_then(|()| Workspace::find());
+    let result = workspace.and_then(|workspace| match cli.command {
+        Command::Setup(args) => setup::run(&workspace, &args),
+        Command::BuildEbpf(args) => build_ebpf::run(&workspace, &args),
+        Command::RunAgent(args) => run_agent::run(&workspace, &args),
+        Command::Demo(args) => demo::run(&workspace, &args),
+        Command::Test(args) => test::run(&workspace, &args),
+        Command::Soak(args) => soak::run(&workspace, &args),
+        Command::Bench(args) => bench::run(&workspace, &args),
+        Command::Image(args) => image::run(&workspace, &args),
     });
     match result {
         Ok(()) => ExitCode::SUCCESS,
         // The shell's convention for a command that a signal ended.
         Err(_) if process::caught() != 0 => {
-            screen.error("interrupted");
+            progress::error("interrupted");
             ExitCode::from(128 + process::caught())
         }
         Err(error) => {
-            screen.error(&format!("{error:#}"));
+            progress::error(&format!("{error:#}"));
             ExitCode::FAILURE
         }
     }

@@ -10,7 +10,6 @@ use crate::build_ebpf;
 use crate::mounts::{CGROUPS, Cgroup2};
 use crate::plan::Need;
 use crate::process::{become_command, run_logged};
-use crate::progress::Screen;
 use crate::setup;
 use crate::workspace::{Profile, Workspace, restore_environment};
 
@@ -34,12 +33,12 @@ pub(crate) struct Args {
 ///
 /// # Errors
 /// Something is missing that only a person can install, or a build fails.
-pub(crate) fn run(workspace: &Workspace, screen: &Screen, args: &Args) -> Result<()> {
-    let machine = setup::ready(workspace, screen, &BTreeSet::from([Need::Object, Need::Kernel]))?;
-    build_ebpf::build(workspace, screen, &machine)?;
+pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
+    let machine = setup::ready(workspace, &BTreeSet::from([Need::Object, Need::Kernel]))?;
+    build_ebpf::build(workspace, &machine)?;
     let mut build = workspace.cargo("build");
     build.args(["--release", "--package", "topo-lb"]);
-    run_logged(screen, "agent", &mut build, &workspace.log("build-agent"))?;
+    run_logged("agent", &mut build, &workspace.log("build-agent"))?;
 
     // In the folder of the caller, whose paths the arguments may hold.
     let mut agent = Command::new(workspace.program(Profile::Release, "topo-lb"));

@@ -10,7 +10,7 @@ use crate::machine::Machine;
 use crate::mounts::{BPFFS, CGROUPS, Cgroup2};
 use crate::plan::{self, Need, Plan, Step};
 use crate::process::run_logged;
-use crate::progress::Screen;
+use crate::progress;
 use crate::workspace::Workspace;
 
 /// Installs and mounts what the other commands need; does nothing where all is there.
@@ -58,7 +58,7 @@ const TO_TEST: &[Need] = &[
 ///
 /// # Errors
 /// Something is missing that only a person can install, or a step fails.
-pub(crate) fn run(workspace: &Workspace, screen: &Screen, args: &Args) -> Result<()> {
+pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     let mut needs: BTreeSet<Need> = TO_RUN.iter().copied().collect();
     if args.for_tests {
         needs.extend(TO_TEST);
@@ -67,15 +67,15 @@ pub(crate) fn run(workspace: &Workspace, screen: &Screen, args: &Args) -> Result
         needs.insert(Need::ControlPlane);
     }
     if args.dry_run {
-        return explain(workspace, screen, &needs);
+        return explain(workspace, &needs);
     }
-    let machine = ready(workspace, screen, &needs)?;
-    report(screen, &machine);
+    let machine = ready(workspace, &needs)?;
+    report(&machine);
     if args.control_plane {
-        control_plane::programs(workspace, screen)?;
+        control_plane::programs(workspace)?;
     }
     if args.fuzz_target {
-        fuzz::compile(workspace, screen)?;
+        fuzz::compile(workspace)?;
     }
     Ok(())
 }
@@ -84,11 +84,7 @@ pub(crate) fn run(workspace: &Workspace, screen: &Screen, args: &Args) -> Result
 ///
 /// # Errors
 /// Something is missing that only a person can install, or a step fails.
-pub(crate) fn ready(
-    workspace: &Workspace,
-    screen: &Screen,
-    needs: &BTreeSet<Need>,
-) -> Result<Machine> {
+pub(crate) fn ready(workspace: &Workspace, needs: &BTreeSet<Need>) -> Result<Machine> {
     let mut done: BTreeSet<String> = BTreeSet::new();
     loop {
         let machine = Machine::inspect(workspace, needs);
@@ -106,12 +102,12 @@ pub(crate) fn ready(
                 step.display(),
                 step.title
             );
-            carry_out(workspace, screen, step)?;
+            carry_out(workspace, step)?;
         }
     }
 }
 
-fn carry_out(workspace: &Workspace, screen: &Screen, step: &Step) -> Result<()> {
+fn carry_out(workspace: &Workspace, step: &Step) -> Result<()> {
     let (program, arguments) = match step.command.split_first() {
         // Its own may not be on the path.
         Some((program, arguments)) if program == "cargo" => {
@@ -122,10 +118,10 @@ fn carry_out(workspace: &Workspace, screen: &Screen, step: &Step) -> Result<()> 
     };
     let mut command = workspace.command(program);
     command.args(arguments).envs(step.environment.iter().map(|(name, value)| (name, value)));
-    let result = run_logged(screen, &step.title, &mut command, &workspace.log(step.log));
+    let result = run_logged(&step.title, &mut command, &workspace.log(step.log));
     match result {
         Err(error) if step.may_fail && crate::process::caught() == 0 => {
-            screen.warn(&format!("going on without: {error:#}"));
+            progress::warn(&format!("going on without: {error:#}"));
             Ok(())
         }
         other => other.map(|_| ()),
@@ -141,30 +137,30 @@ fn refuse_missing(plan: &Plan) -> Result<()> {
     bail!("{}", sentences.collect::<Vec<_>>().join("\n  "))
 }
 
-fn explain(workspace: &Workspace, screen: &Screen, needs: &BTreeSet<Need>) -> Result<()> {
+fn explain(workspace: &Workspace, needs: &BTreeSet<Need>) -> Result<()> {
     let machine = Machine::inspect(workspace, needs);
     let plan = plan::plan(&machine, needs);
     for step in &plan.steps {
-        screen.note(&step.title);
-        screen.note(&format!("    {}", step.display()));
+        progress::note(&step.title);
+        progress::note(&format!("    {}", step.display()));
     }
     refuse_missing(&plan)?;
     if plan.steps.is_empty() {
-        screen.note("nothing to do");
-        report(screen, &machine);
+        progress::note("nothing to do");
+        report(&machine);
     }
     Ok(())
 }
 
 /// What will be used from now on.
-fn report(screen: &Screen, machine: &Machine) {
+fn report(machine: &Machine) {
     if let Some((compiler, linker)) = plan::object_tools(machine) {
         let compiler = compiler.display();
-        screen.note(&format!("eBPF: {compiler}, bpf-linker {}", linker.version));
+        progress::note(&format!("eBPF: {compiler}, bpf-linker {}", linker.version));
     }
-    screen.note(&format!("pins: bpffs on {BPFFS}"));
+    progress::note(&format!("pins: bpffs on {BPFFS}"));
     if let Cgroup2::At(place) = &machine.mounts.cgroup2 {
         let hybrid = if place.as_os_str() == CGROUPS { "" } else { " (beside version 1)" };
-        screen.note(&format!("hooks: cgroup2 on {}{hybrid}", place.display()));
+        progress::note(&format!("hooks: cgroup2 on {}{hybrid}", place.display()));
     }
 }

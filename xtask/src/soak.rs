@@ -8,7 +8,6 @@ use crate::build_ebpf;
 use crate::lab_program;
 use crate::plan::Need;
 use crate::process::become_command;
-use crate::progress::Screen;
 use crate::setup;
 use crate::workspace::{Profile, Workspace};
 
@@ -36,12 +35,11 @@ pub(crate) struct Args {
 ///
 /// # Errors
 /// Something is missing that only a person can install, or a build fails.
-pub(crate) fn run(workspace: &Workspace, screen: &Screen, args: &Args) -> Result<()> {
+pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     let needs = BTreeSet::from([Need::Object, Need::Kernel, Need::Lab, Need::Root]);
-    let machine = setup::ready(workspace, screen, &needs)?;
-    build_ebpf::build(workspace, screen, &machine)?;
-    let mut soak =
-        lab_program::build(workspace, screen, Profile::Release, "soak", &["pod", "stress"])?;
+    let machine = setup::ready(workspace, &needs)?;
+    build_ebpf::build(workspace, &machine)?;
+    let mut soak = lab_program::build(workspace, Profile::Release, "soak", &["pod", "stress"])?;
     soak.args(["--minutes", &args.minutes.to_string()]);
     if args.json {
         soak.arg("--json");

@@ -10,7 +10,6 @@ use anyhow::Result;
 
 use crate::debian::entries;
 use crate::process::run_logged;
-use crate::progress::Screen;
 use crate::workspace::{Profile, Workspace};
 
 /// Suites that need a control plane. `test = false` in the manifests excludes them from plain
@@ -63,12 +62,24 @@ pub(crate) fn against_control_plane() -> [&'static str; 7] {
 ///
 /// # Errors
 /// It does not compile.
-pub(crate) fn agent(workspace: &Workspace, screen: &Screen) -> Result<PathBuf> {
+pub(crate) fn agent(workspace: &Workspace) -> Result<PathBuf> {
     // Without a test, Cargo would leave out the features that only tests ask for.
     let mut build = cargo_for(workspace, "build", [CONTROL_PLANE[0]]);
     build.args(["--bin", "topo-lb"]);
-    run_logged(screen, "compiling the agent", &mut build, &workspace.log("build-test-agent"))?;
+    run_logged("compiling the agent", &mut build, &workspace.log("build-test-agent"))?;
     Ok(workspace.program(Profile::Dev, "topo-lb"))
+}
+
+/// Compiles the suites that need the lab, and the agent, whose path this returns.
+///
+/// # Errors
+/// They do not compile.
+pub(crate) fn compile_lab(workspace: &Workspace) -> Result<PathBuf> {
+    let agent = agent(workspace)?;
+    let mut build = cargo_for(workspace, "test", in_lab(workspace)?);
+    build.arg("--no-run");
+    run_logged("compiling the lab", &mut build, &workspace.log("build-lab"))?;
+    Ok(agent)
 }
 
 /// The names of the suites in a folder (each is a file, or a folder with a `main.rs`), without those

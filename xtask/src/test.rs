@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, anyhow, bail};
 use clap::ValueEnum;
 
-use crate::ahead::Ahead;
+use crate::beside::Beside;
 use crate::plan::Need;
 use crate::process::caught;
-use crate::progress::{Screen, clock};
+use crate::progress::{self, clock};
 use crate::setup;
 use crate::stage::{Kernel, Passed, Stage};
 use crate::summary::{Outcome, Row, table};
@@ -46,6 +46,23 @@ pub(crate) struct Args {
     strict: bool,
 }
 
+/// How many times longer the limits of the lab's tests are while kernels run beside them.
+const BUSY: u32 = 3;
+
+impl Args {
+    /// The options that concern the kernels, as on the command line.
+    fn kernel_options(&self) -> Vec<String> {
+        let mut options = Vec::new();
+        for kernel in &self.kernel {
+            if let Kernel::Debian(line) = kernel {
+                options.push(format!("--kernel={}", line.name()));
+            }
+        }
+        options.extend(self.bless.then(|| "--bless".to_owned()));
+        options
+    }
+}
+
 fn kernel(text: &str) -> Result<Kernel, String> {
     let line = || Line::ALL.into_iter().find(|line| line.name() == text);
     match text {
@@ -61,35 +78,40 @@ fn kernel(text: &str) -> Result<Kernel, String> {
 ///
 /// # Errors
 /// A stage fails; the summary and the command that runs it again are on the screen by then.
-pub(crate) fn run(workspace: &Workspace, screen: &Screen, args: &Args) -> Result<()> {
+pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     let stages = selection(&args.only, &args.kernel);
     let counting = if args.bless { Counting::Keep } else { Counting::Compare };
     let begun = Instant::now();
-    screen.headline("set-up");
+    progress::headline("set-up");
     let needs: BTreeSet<Need> = stages.iter().flat_map(|stage| stage.needs()).copied().collect();
-    let machine = setup::ready(workspace, screen, &needs)?;
+    let machine = setup::ready(workspace, &needs)?;
     let elapsed = begun.elapsed();
-    screen.note(&format!("ready after {}", clock(elapsed)));
+    progress::note(&format!("ready after {}", clock(elapsed)));
 
-    let mut ahead = None;
+    let mut beside = Beside::default();
     let mut rows = vec![Row { title: "set-up", outcome: Outcome::Passed(None), elapsed }];
     let failure = run_stages(&stages, &mut rows, args.strict, |stage| {
-        if ahead.is_none() && stage > Stage::Object {
-            let rest: Vec<Stage> = stages.iter().copied().filter(|it| *it >= stage).collect();
-            ahead = Some(Ahead::begin(workspace, screen, &rest)?);
+        progress::headline(stage.title());
+        let rest: Vec<Stage> = stages.iter().copied().filter(|it| *it >= stage).collect();
+        beside.begin(workspace, &rest, &args.kernel_options())?;
+        if stage == Stage::Kernels
+            && let Some(result) = beside.kernels(workspace)
+        {
+            return result.map(|()| Passed::Whole);
         }
-        screen.headline(stage.title());
-        stage.run(workspace, screen, &machine, &args.kernel, counting)
+        let patience = if beside.has_kernels() { BUSY } else { 1 };
+        stage.run(workspace, &machine, &args.kernel, counting, patience)
     });
-    screen.headline("summary");
-    for line in table(screen, &rows) {
-        screen.line(&line);
+    drop(beside);
+    progress::headline("summary");
+    for line in table(&rows) {
+        progress::line(&line);
     }
     let is_whole = !rows.iter().any(|row| matches!(row.outcome, Outcome::Unchecked(_)));
     match failure {
         None => {
             let what = if is_whole { "all passed" } else { "all that was checked passed" };
-            screen.headline(&format!("{what} in {}", clock(begun.elapsed())));
+            progress::headline(&format!("{what} in {}", clock(begun.elapsed())));
             Ok(())
         }
         Some((stage, error)) => {

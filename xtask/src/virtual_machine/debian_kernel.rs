@@ -8,7 +8,6 @@ use anyhow::{Context as _, Result, ensure};
 use crate::cache;
 use crate::debian::{self, Archive, files_ending, make};
 use crate::process::output_of;
-use crate::progress::Screen;
 use crate::workspace::Workspace;
 
 /// A line of kernels that Debian maintains.
@@ -72,21 +71,21 @@ pub(super) fn is_obtainable() -> bool {
 ///
 /// # Errors
 /// The archive cannot be reached, or what is in the cache is no kernel.
-pub(super) fn ready(workspace: &Workspace, screen: &Screen, line: Line) -> Result<DebianKernel> {
+pub(super) fn ready(workspace: &Workspace, line: Line) -> Result<DebianKernel> {
     let folder = cache::folder(&line.folder())?;
-    cache::make_once(screen, &folder, |room| download(workspace, screen, line, room))?;
+    cache::make_once(&folder, |room| download(workspace, line, room))?;
     unpacked(line, &folder)
         .with_context(|| format!("remove {}, which is no kernel, and try again", folder.display()))
 }
 
 /// Downloads and unpacks the newest of a line; says where it is.
-fn download(workspace: &Workspace, screen: &Screen, line: Line, room: &Path) -> Result<PathBuf> {
+fn download(workspace: &Workspace, line: Line, room: &Path) -> Result<PathBuf> {
     let suite = line.suite();
     let sources = [
         debian::source("deb", "debian", suite),
         debian::source("deb", "debian-security", &format!("{suite}-security")),
     ];
-    let archive = Archive::open(workspace, screen, room, "kernel", &sources)?;
+    let archive = Archive::open(workspace, room, "kernel", &sources)?;
     // What the machine itself has installed says nothing of the suite.
     let nothing = ["-o", "Dir::State::status=/dev/null"];
     let mut show = archive.apt("apt-cache", &nothing);

@@ -10,7 +10,7 @@ use anyhow::Result;
 
 use crate::cache;
 use crate::debian::{self, Archive};
-use crate::progress::Screen;
+use crate::progress;
 use crate::workspace::{Workspace, find_program};
 
 const PROGRAM: &str = "qemu-system-x86_64";
@@ -48,18 +48,18 @@ pub(super) fn is_obtainable(debian12: bool) -> bool {
 ///
 /// # Errors
 /// The archive cannot be reached.
-pub(super) fn ready(workspace: &Workspace, screen: &Screen) -> Result<Emulator> {
+pub(super) fn ready(workspace: &Workspace) -> Result<Emulator> {
     if let Some(program) = find_program(PROGRAM) {
         return Ok(Emulator { program, libraries: None });
     }
     let folder = cache::folder(FOLDER)?;
-    cache::make_once(screen, &folder, |room| {
-        screen.note(&format!("QEMU is unpacked, not installed, once: {}", folder.display()));
+    cache::make_once(&folder, |room| {
+        progress::note(&format!("QEMU is unpacked, not installed, once: {}", folder.display()));
         let sources = [
             debian::source("deb", "debian", "bookworm"),
             debian::source("deb", "debian-security", "bookworm-security"),
         ];
-        let archive = Archive::open(workspace, screen, room, "qemu", &sources)?;
+        let archive = Archive::open(workspace, room, "qemu", &sources)?;
         let packages = archive.download_with_dependencies("QEMU from Debian", PACKAGE)?;
         let root = room.join("root");
         archive.unpack("unpacking QEMU", &packages, &root)?;

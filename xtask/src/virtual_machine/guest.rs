@@ -14,7 +14,6 @@ use super::modules;
 use super::suites::{self, Suite};
 use crate::libraries;
 use crate::process::{output_of, run_logged};
-use crate::progress::Screen;
 use crate::workspace::{Profile, Workspace, find_program};
 
 /// How many times what a machine takes an emulated one may take: `TOPO_LB_PATIENCE`.
@@ -47,13 +46,13 @@ impl Programs {
 ///
 /// # Errors
 /// One does not compile.
-pub(super) fn build(workspace: &Workspace, screen: &Screen) -> Result<Programs> {
-    crate::suites::agent(workspace, screen)?;
+pub(super) fn build(workspace: &Workspace) -> Result<Programs> {
+    crate::suites::agent(workspace)?;
     let mut build = crate::suites::cargo_for(workspace, "test", suites::names());
     // Cargo prints the path of each program on standard output, and everything else in the log.
     build.args(["--no-run", "--message-format", "json-render-diagnostics"]);
     let log = workspace.log("build-suites");
-    run_logged(screen, "compiling the suites", &mut build, &log)?;
+    run_logged("compiling the suites", &mut build, &log)?;
     let messages =
         fs::read_to_string(&log).with_context(|| format!("cannot read {}", log.display()))?;
     Ok(Programs { suites: executables(&messages) })

@@ -26,7 +26,7 @@ pub(crate) use debian_kernel::Line;
 pub(crate) use suites::Scope;
 
 use crate::process::caught;
-use crate::progress::{Screen, clock};
+use crate::progress::{self, Running, clock};
 use crate::workspace::Workspace;
 use at_once::at_once;
 use boot::Machine;
@@ -48,20 +48,19 @@ pub(crate) fn is_obtainable(debian12: bool) -> bool {
 /// run by then, too.
 pub(crate) fn run(
     workspace: &Workspace,
-    screen: &Screen,
     lines: &[Line],
     scope: Scope,
     counting: Counting,
 ) -> Result<()> {
-    let emulator = emulator::ready(workspace, screen)?;
-    let kernels = lines.iter().map(|line| debian_kernel::ready(workspace, screen, *line));
+    let emulator = emulator::ready(workspace)?;
+    let kernels = lines.iter().map(|line| debian_kernel::ready(workspace, *line));
     let kernels = kernels.collect::<Result<Vec<_>>>()?;
-    let programs = guest::build(workspace, screen)?;
+    let programs = guest::build(workspace)?;
     let mut counts = Counts::read(workspace)?;
     let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     match counts::host_column(release.trim()) {
-        Some(column) => counts.set(column, verify_here(workspace, screen, &programs)?),
-        None => screen.note(&format!(
+        Some(column) => counts.set(column, verify_here(workspace, &programs)?),
+        None => progress::note(&format!(
             "what this machine's verifier counts is not compared: {} keeps no Linux {}",
             counts::PATH,
             release.trim()
@@ -77,24 +76,24 @@ pub(crate) fn run(
         machines.push(Machine { emulator: &emulator, image: &kernel.image, initramfs, log });
     }
     let releases: Vec<&str> = kernels.iter().map(|kernel| kernel.release.as_str()).collect();
-    let ends = boot(workspace, screen, &releases.join(", "), &machines, limit(scope));
+    let ends = boot(workspace, &releases.join(", "), &machines, limit(scope));
     if caught() != 0 {
         bail!("interrupted");
     }
     let mut failures = Vec::new();
     for ((kernel, machine), (ended, took)) in kernels.iter().zip(&machines).zip(ends) {
-        screen.note(&format!("Linux {}: {}", kernel.release, clock(took)));
+        progress::note(&format!("Linux {}: {}", kernel.release, clock(took)));
         let line = kernel.line.name();
-        match judge(screen, machine, &suites, ended) {
+        match judge(machine, &suites, ended) {
             Ok(report) => counts.set(line, report.verified),
             Err(error) => {
-                screen.warn(&format!("{line}: {error:#}"));
+                progress::warn(&format!("{line}: {error:#}"));
                 failures.push(line);
             }
         }
     }
     for text in counts.table() {
-        screen.note(&text);
+        progress::note(&text);
     }
     if !failures.is_empty() {
         bail!("suites failed on Linux {}", failures.join(", "));
@@ -122,27 +121,22 @@ pub(crate) enum Counting {
 }
 
 /// What this machine's own kernel's verifier says.
-fn verify_here(
-    workspace: &Workspace,
-    screen: &Screen,
-    programs: &guest::Programs,
-) -> Result<report::Verified> {
+fn verify_here(workspace: &Workspace, programs: &guest::Programs) -> Result<report::Verified> {
     let log = workspace.log("verifier-host");
     let mut command = workspace.command(programs.suite("verifier")?);
     command.arg("--nocapture").env("TOPO_LB_EBPF_OBJECT", workspace.object());
-    crate::process::run_logged(screen, "this machine's verifier", &mut command, &log)?;
+    crate::process::run_logged("this machine's verifier", &mut command, &log)?;
     Ok(Report::read(&read(&log)?).verified)
 }
 
 /// Boots machines and waits for their ends: how each ended, and how long it took.
 fn boot(
     workspace: &Workspace,
-    screen: &Screen,
     releases: &str,
     machines: &[Machine<'_>],
     limit: Duration,
 ) -> Vec<(Result<()>, Duration)> {
-    let mut running = screen.start(format!("Linux {releases}"));
+    let running = Running::start(format!("Linux {releases}"));
     let work = |machine: &Machine<'_>, say: &mut dyn FnMut(String)| {
         let begun = Instant::now();
         let ended = machine.run(workspace, limit, |line| say(line.to_owned()));
@@ -159,20 +153,15 @@ fn boot(
 }
 
 /// What a machine that has ended has said.
-fn judge(
-    screen: &Screen,
-    machine: &Machine<'_>,
-    suites: &[suites::Suite],
-    ended: Result<()>,
-) -> Result<Report> {
+fn judge(machine: &Machine<'_>, suites: &[suites::Suite], ended: Result<()>) -> Result<Report> {
     let said = read(&machine.log)?;
     let report = Report::read(&said);
     for text in report.lines() {
-        screen.note(&format!("  {text}"));
+        progress::note(&format!("  {text}"));
     }
     if let Err(error) = ended.and_then(|()| suites::judge(suites, &report)) {
         for text in report::excerpt(&said) {
-            screen.note(&format!("│ {text}"));
+            progress::note(&format!("│ {text}"));
         }
         return Err(error.context(format!("all that it said is in {}", machine.log.display())));
     }
@@ -182,10 +171,10 @@ fn judge(
     Ok(report)
 }
 
-/// Several times what it takes on two cores with other work.
+/// Several times what it takes on two cores, as other stages may take most of their time.
 fn limit(scope: Scope) -> Duration {
     let minutes = match scope {
-        Scope::Short => 15,
+        Scope::Short => 45,
         Scope::Whole => 90,
     };
     Duration::from_secs(minutes * 60)
