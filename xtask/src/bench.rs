@@ -6,11 +6,11 @@ use anyhow::{Result, ensure};
 
 use crate::build_ebpf;
 use crate::control_plane;
+use crate::install;
 use crate::kube_proxy;
 use crate::lab_program;
-use crate::plan::Need;
+use crate::needs::Need;
 use crate::process::become_command;
-use crate::setup;
 use crate::workspace::{Profile, Workspace};
 
 /// Measures topo-lb on this machine, beside direct connections, kube-proxy 1.20, and the rules that a
@@ -70,7 +70,7 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     let peer = with_kube_proxy.then_some(Need::KubeProxy);
     // Whatever is compiled here carries the object inside.
     let needs = measured.chain(peer).chain([Need::Object]).collect();
-    let machine = setup::ready(workspace, &needs)?;
+    let machine = install::ready(workspace, &needs)?;
     let kube_proxy = with_kube_proxy.then(|| kube_proxy::program(workspace)).transpose()?;
     build_ebpf::build(workspace, &machine)?;
     let mut bench = match &args.from {

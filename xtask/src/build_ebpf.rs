@@ -9,11 +9,12 @@ use anyhow::{Context, Result};
 use object::build::elf::{Builder, SectionData};
 use object::elf::SHT_STRTAB;
 
+use crate::install;
 use crate::machine::Machine;
-use crate::plan::{Need, object_tools};
+use crate::needs::Need;
+use crate::plan::object_tools;
 use crate::process::run_logged;
 use crate::progress;
-use crate::setup;
 use crate::toolchain::{Linker, Toolchain};
 use crate::workspace::Workspace;
 
@@ -41,7 +42,7 @@ const PROFILE: &str = "bpf";
 /// # Errors
 /// As [`build`], and when something is missing that only a person can install.
 pub(crate) fn run(workspace: &Workspace, _: &Args) -> Result<()> {
-    let machine = setup::ready(workspace, &BTreeSet::from([Need::Object]))?;
+    let machine = install::ready(workspace, &BTreeSet::from([Need::Object]))?;
     build(workspace, &machine)?;
     progress::note(&workspace.object().display().to_string());
     Ok(())

@@ -21,6 +21,20 @@ pub(crate) fn is_obtainable() -> bool {
         && Path::new(KEYRING).is_file()
 }
 
+/// Whether this is Debian 12, whose packages are known to build everything.
+pub(crate) fn is_12() -> bool {
+    is_12_by(&fs::read_to_string("/etc/os-release").unwrap_or_default())
+}
+
+/// From `/etc/os-release` (os-release(5)).
+fn is_12_by(text: &str) -> bool {
+    let field = |name: &str| {
+        let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix('='));
+        value.map(|value| value.trim_matches('"'))
+    };
+    field("ID") == Some("debian") && field("VERSION_ID") == Some("12")
+}
+
 /// A line of `sources.list` (sources.list(5)): `kind` is `deb` or `deb-src`, `repository` is
 /// `debian` or `debian-security`.
 pub(crate) fn source(kind: &str, repository: &str, suite: &str) -> String {
@@ -156,4 +170,17 @@ pub(crate) fn entries(folder: &Path) -> Result<Vec<PathBuf>> {
 /// The file system refuses.
 pub(crate) fn make(folder: &Path) -> Result<()> {
     fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn debian_12_is_told_from_its_relatives() {
+        assert!(is_12_by("PRETTY_NAME=\"Debian\"\nVERSION_ID=\"12\"\nID=debian\n"));
+        assert!(!is_12_by("VERSION_ID=\"13\"\nID=debian\n"));
+        assert!(!is_12_by("VERSION_ID=\"12\"\nID=devuan\nID_LIKE=debian\n"));
+        assert!(!is_12_by(""));
+    }
 }

@@ -6,10 +6,10 @@ use anyhow::Result;
 
 use crate::build_ebpf;
 use crate::control_plane;
+use crate::install;
 use crate::lab_program;
-use crate::plan::Need;
+use crate::needs::Need;
 use crate::process::become_command;
-use crate::setup;
 use crate::workspace::{Profile, Workspace};
 
 /// Shows real connections staying in their zone: three nodes, their agents and their pods, as
@@ -42,7 +42,7 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     if args.api_server {
         needs.insert(Need::ControlPlane);
     }
-    let machine = setup::ready(workspace, &needs)?;
+    let machine = install::ready(workspace, &needs)?;
     build_ebpf::build(workspace, &machine)?;
 
     let programs = args.api_server.then(|| control_plane::programs(workspace)).transpose()?;

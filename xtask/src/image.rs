@@ -8,11 +8,11 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 
 use crate::build_ebpf;
+use crate::install;
 use crate::libraries;
-use crate::plan::Need;
+use crate::needs::Need;
 use crate::process::{display, output_of, run_logged};
 use crate::progress;
-use crate::setup;
 use crate::workspace::{Profile, Workspace};
 
 /// Builds the agent for release and puts it into an OCI image, for this machine's architecture.
@@ -36,7 +36,7 @@ const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// The agent does not compile, buildah fails, or the agent does not run in the image.
 pub(crate) fn run(workspace: &Workspace, _: &Args) -> Result<()> {
     let needs = BTreeSet::from([Need::Object, Need::Root, Need::Image]);
-    let machine = setup::ready(workspace, &needs)?;
+    let machine = install::ready(workspace, &needs)?;
     build_ebpf::build(workspace, &machine)?;
     let mut build = workspace.cargo("build");
     build.args(["--profile", Profile::Deployed.name(), "--package", "topo-lb"]);

@@ -7,10 +7,10 @@ use std::process::Command;
 use anyhow::Result;
 
 use crate::build_ebpf;
+use crate::install;
 use crate::mounts::{CGROUPS, Cgroup2};
-use crate::plan::Need;
+use crate::needs::Need;
 use crate::process::{become_command, run_logged};
-use crate::setup;
 use crate::workspace::{Profile, Workspace, restore_environment};
 
 /// Builds the agent as users run it, and starts `topo-lb agent ARGS`.
@@ -34,7 +34,7 @@ pub(crate) struct Args {
 /// # Errors
 /// Something is missing that only a person can install, or a build fails.
 pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
-    let machine = setup::ready(workspace, &BTreeSet::from([Need::Object, Need::Kernel]))?;
+    let machine = install::ready(workspace, &BTreeSet::from([Need::Object, Need::Kernel]))?;
     build_ebpf::build(workspace, &machine)?;
     let mut build = workspace.cargo("build");
     build.args(["--release", "--package", "topo-lb"]);

@@ -1,15 +1,16 @@
-//! `cargo xtask setup`: carries out a plan.
+//! `cargo xtask setup`: everything that the other commands need.
 
 use std::collections::BTreeSet;
 
-use anyhow::{Result, bail, ensure};
+use anyhow::Result;
 
 use crate::control_plane;
 use crate::fuzz;
+use crate::install;
 use crate::machine::Machine;
 use crate::mounts::{BPFFS, CGROUPS, Cgroup2};
-use crate::plan::{self, Need, Plan, Step};
-use crate::process::run_logged;
+use crate::needs::Need;
+use crate::plan;
 use crate::progress;
 use crate::workspace::Workspace;
 
@@ -69,7 +70,7 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     if args.dry_run {
         return explain(workspace, &needs);
     }
-    let machine = ready(workspace, &needs)?;
+    let machine = install::ready(workspace, &needs)?;
     report(&machine);
     if args.control_plane {
         control_plane::programs(workspace)?;
@@ -80,63 +81,6 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// Makes the machine ready for the needs; quick, and silent, where it is.
-///
-/// # Errors
-/// Something is missing that only a person can install, or a step fails.
-pub(crate) fn ready(workspace: &Workspace, needs: &BTreeSet<Need>) -> Result<Machine> {
-    let mut done: BTreeSet<String> = BTreeSet::new();
-    loop {
-        let machine = Machine::inspect(workspace, needs);
-        let plan = plan::plan(&machine, needs);
-        refuse_missing(&plan)?;
-        if plan.steps.is_empty() {
-            return Ok(machine);
-        }
-        // A second plan may follow from what the first has installed; the same step twice
-        // would do no better.
-        for step in &plan.steps {
-            ensure!(
-                done.insert(step.display()),
-                "`{}` succeeded, and yet it is not there: {}",
-                step.display(),
-                step.title
-            );
-            carry_out(workspace, step)?;
-        }
-    }
-}
-
-fn carry_out(workspace: &Workspace, step: &Step) -> Result<()> {
-    let (program, arguments) = match step.command.split_first() {
-        // Its own may not be on the path.
-        Some((program, arguments)) if program == "cargo" => {
-            (workspace.cargo_path().as_os_str(), arguments)
-        }
-        Some((program, arguments)) => (program.as_ref(), arguments),
-        None => bail!("{}: no command", step.title),
-    };
-    let mut command = workspace.command(program);
-    command.args(arguments).envs(step.environment.iter().map(|(name, value)| (name, value)));
-    let result = run_logged(&step.title, &mut command, &workspace.log(step.log));
-    match result {
-        Err(error) if step.may_fail && crate::process::caught() == 0 => {
-            progress::warn(&format!("going on without: {error:#}"));
-            Ok(())
-        }
-        other => other.map(|_| ()),
-    }
-}
-
-fn refuse_missing(plan: &Plan) -> Result<()> {
-    if plan.missing.is_empty() {
-        return Ok(());
-    }
-    let sentences =
-        plan.missing.iter().map(|it| format!("{}; to mend it:\n    {}", it.what, it.command));
-    bail!("{}", sentences.collect::<Vec<_>>().join("\n  "))
-}
-
 fn explain(workspace: &Workspace, needs: &BTreeSet<Need>) -> Result<()> {
     let machine = Machine::inspect(workspace, needs);
     let plan = plan::plan(&machine, needs);
@@ -144,7 +88,7 @@ fn explain(workspace: &Workspace, needs: &BTreeSet<Need>) -> Result<()> {
         progress::note(&step.title);
         progress::note(&format!("    {}", step.display()));
     }
-    refuse_missing(&plan)?;
+    install::refuse_missing(&plan)?;
     if plan.steps.is_empty() {
         progress::note("nothing to do");
         report(&machine);

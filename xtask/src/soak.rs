@@ -5,10 +5,10 @@ use std::collections::BTreeSet;
 use anyhow::Result;
 
 use crate::build_ebpf;
+use crate::install;
 use crate::lab_program;
-use crate::plan::Need;
+use crate::needs::Need;
 use crate::process::become_command;
-use crate::setup;
 use crate::workspace::{Profile, Workspace};
 
 /// Connects while Services change as fast as they can, and while the agent is killed and started
@@ -37,7 +37,7 @@ pub(crate) struct Args {
 /// Something is missing that only a person can install, or a build fails.
 pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     let needs = BTreeSet::from([Need::Object, Need::Kernel, Need::Lab, Need::Root]);
-    let machine = setup::ready(workspace, &needs)?;
+    let machine = install::ready(workspace, &needs)?;
     build_ebpf::build(workspace, &machine)?;
     let mut soak = lab_program::build(workspace, Profile::Release, "soak", &["pod", "stress"])?;
     soak.args(["--minutes", &args.minutes.to_string()]);

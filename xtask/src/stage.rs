@@ -13,7 +13,7 @@ use crate::cluster_tools;
 use crate::control_plane;
 use crate::fuzz;
 use crate::machine::Machine;
-use crate::plan::Need;
+use crate::needs::Need;
 use crate::process::{run_logged, run_visible, to_log};
 use crate::progress::{self, Running};
 use crate::suites;

@@ -7,10 +7,10 @@ use anyhow::{Result, anyhow, bail};
 use clap::ValueEnum;
 
 use crate::beside::Beside;
-use crate::plan::Need;
+use crate::install;
+use crate::needs::Need;
 use crate::process::caught;
 use crate::progress::{self, clock};
-use crate::setup;
 use crate::stage::{Kernel, Passed, Stage};
 use crate::summary::{Outcome, Row, table};
 use crate::virtual_machine::{Counting, Line};
@@ -84,7 +84,7 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     let begun = Instant::now();
     progress::headline("set-up");
     let needs: BTreeSet<Need> = stages.iter().flat_map(|stage| stage.needs()).copied().collect();
-    let machine = setup::ready(workspace, &needs)?;
+    let machine = install::ready(workspace, &needs)?;
     let elapsed = begun.elapsed();
     progress::note(&format!("ready after {}", clock(elapsed)));
 

@@ -49,24 +49,3 @@ impl Draft<'_> {
         }
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use std::collections::BTreeSet;
-
-    use super::super::sample::{all, complete};
-    use super::super::{Need, Plan, plan};
-    use crate::mounts::Cgroup2;
-
-    #[test]
-    fn cgroups_of_version_1_are_not_hidden_by_a_mount() {
-        let mut machine = complete();
-        machine.mounts.cgroup2 = Cgroup2::Version1;
-        let found = plan(&machine, &BTreeSet::from([Need::Kernel]));
-        assert_eq!(found.steps, []);
-        assert!(found.missing[0].command.contains("/sys/fs/cgroup/unified"), "{found:?}");
-
-        machine.mounts.cgroup2 = Cgroup2::At("/sys/fs/cgroup/unified".into());
-        assert_eq!(plan(&machine, &all()), Plan::default());
-    }
-}

@@ -1,6 +1,15 @@
-//! What is done to a machine, and what a person has to do.
+//! A plan: what is done to a machine, and what a person has to do.
 
 use crate::process::quoted;
+
+/// What would make the machine ready.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Plan {
+    /// What xtask can do, in this order.
+    pub(crate) steps: Vec<Step>,
+    /// What a person has to do; xtask does nothing before.
+    pub(crate) missing: Vec<Missing>,
+}
 
 /// One command.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -15,12 +24,12 @@ pub(crate) struct Step {
     pub(crate) may_fail: bool,
 }
 
-/// Something that cannot be installed from here.
+/// Something that xtask cannot install.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Missing {
     /// What is missing, and for what.
     pub(crate) what: String,
-    /// The command that mends it.
+    /// The command that helps.
     pub(crate) command: String,
 }
 

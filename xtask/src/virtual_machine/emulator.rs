@@ -40,8 +40,10 @@ impl Emulator {
 }
 
 /// Whether one is here, or can be had: Debian 12's needs that system's other libraries.
-pub(super) fn is_obtainable(debian12: bool) -> bool {
-    find_program(PROGRAM).is_some() || cache::has(FOLDER) || (debian12 && debian::is_obtainable())
+pub(super) fn is_obtainable() -> bool {
+    find_program(PROGRAM).is_some()
+        || cache::has(FOLDER)
+        || (debian::is_12() && debian::is_obtainable())
 }
 
 /// The one that is installed; or else the other, downloaded where that was never done.

@@ -35,10 +35,8 @@ use report::Report;
 
 /// Whether kernels and an emulator are here, or can be had without installing anything. A machine
 /// runs what is compiled for this one, so both are of one architecture.
-pub(crate) fn is_obtainable(debian12: bool) -> bool {
-    cfg!(target_arch = "x86_64")
-        && emulator::is_obtainable(debian12)
-        && debian_kernel::is_obtainable()
+pub(crate) fn is_obtainable() -> bool {
+    cfg!(target_arch = "x86_64") && emulator::is_obtainable() && debian_kernel::is_obtainable()
 }
 
 /// Runs the suites on kernels, as many machines at once as there are cores: an emulator takes one.
