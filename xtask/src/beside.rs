@@ -5,8 +5,8 @@
 //! priority. A stage that needs a result waits for it: for Kubernetes by the lock of the cache, for the
 //! fuzz target by Cargo's lock, for the kernels by [`Beside::kernels`].
 
+use fs_err as fs;
 use std::env;
-use std::fs;
 use std::path::PathBuf;
 
 use anyhow::{Context as _, Result};

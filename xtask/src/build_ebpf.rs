@@ -1,7 +1,7 @@
 //! `cargo xtask build-ebpf`: the object that the agent carries inside.
 
+use fs_err as fs;
 use std::collections::BTreeSet;
-use std::fs;
 use std::path::Path;
 use std::process::Command;
 
@@ -59,7 +59,7 @@ pub(crate) fn build(workspace: &Workspace, machine: &Machine) -> Result<()> {
     let title = format!("eBPF object, by {}", compiler.display());
     run_logged(title, &mut command, &workspace.log("build-ebpf"))?;
     let built = build_folder(workspace).join(TARGET).join(PROFILE).join(PACKAGE);
-    let bytes = fs::read(&built).with_context(|| format!("cannot read {}", built.display()))?;
+    let bytes = fs::read(&built)?;
     let bytes = without_dwarf(&bytes).with_context(|| format!("{}", built.display()))?;
     publish(&bytes, &workspace.object())
 }
@@ -73,7 +73,7 @@ pub(crate) fn lint(workspace: &Workspace, machine: &Machine) -> Result<()> {
     let mut command = clippy(workspace, compiler, linker);
     command.arg("clippy").args(ARGUMENTS).args(["--", "-D", "warnings"]);
     let title = format!("Clippy for eBPF, by {}", compiler.display());
-    run_logged(title, &mut command, &workspace.log("clippy-ebpf")).map(|_| ())
+    run_logged(title, &mut command, &workspace.log("clippy-ebpf"))
 }
 
 const ARGUMENTS: &[&str] =
@@ -141,15 +141,10 @@ fn publish(bytes: &[u8], place: &Path) -> Result<()> {
     if fs::read(place).is_ok_and(|present| present == bytes) {
         return Ok(());
     }
-    let write = || {
-        if let Some(folder) = place.parent() {
-            fs::create_dir_all(folder)?;
-        }
-        let draft = place.with_extension("o.new");
-        fs::write(&draft, bytes)?;
-        fs::rename(&draft, place)
-    };
-    write().with_context(|| format!("cannot write {}", place.display()))
+    fs::create_dir_all(place.parent().unwrap_or(place))?;
+    let draft = place.with_extension("o.new");
+    fs::write(&draft, bytes)?;
+    Ok(fs::rename(&draft, place)?)
 }
 
 #[cfg(test)]

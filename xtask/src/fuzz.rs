@@ -4,7 +4,7 @@
 //! LLVM, and no nightly. The address sanitizer does, and would find little: the code under test has
 //! no `unsafe`.
 
-use std::fs;
+use fs_err as fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -71,7 +71,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     let (corpus, seeds) = (target.join("corpus"), target.join("seeds"));
     let artifacts = workspace.root.join(FOLDER).join("artifacts").join(TARGET);
     for folder in [&corpus, &artifacts] {
-        fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
+        fs::create_dir_all(folder)?;
     }
     sow(workspace, &seeds)?;
     let mut command = workspace.command(program);
@@ -98,19 +98,17 @@ fn limited<'a>(command: &'a mut Command, workspace: &Workspace) -> &'a mut Comma
 
 /// Writes cuttings of the fixtures.
 fn sow(workspace: &Workspace, seeds: &Path) -> Result<()> {
-    fs::create_dir_all(seeds).with_context(|| format!("cannot make {}", seeds.display()))?;
+    fs::create_dir_all(seeds)?;
     for fixture in ["kubernetes-1.36", "kubernetes-1.20"] {
         let path = workspace.root.join("tests/fixtures").join(format!("{fixture}.json"));
-        let text =
-            fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
+        let text = fs::read_to_string(&path)?;
         let list = serde_json::from_str(&text)
             .with_context(|| format!("{} is no JSON", path.display()))?;
         for (name, cutting) in cuttings(&list) {
             // The target takes the first byte for the file's extension. JSON is YAML as well.
             for (first, extension) in [("0", "yaml"), ("1", "json")] {
                 let path = seeds.join(format!("{fixture}-{name}.{extension}"));
-                fs::write(&path, format!("{first}{cutting}"))
-                    .with_context(|| format!("cannot write {}", path.display()))?;
+                fs::write(&path, format!("{first}{cutting}"))?;
             }
         }
     }

@@ -1,7 +1,7 @@
 //! `cargo xtask image`: the image that deploy/ runs, without a daemon.
 
+use fs_err as fs;
 use std::collections::BTreeSet;
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -56,7 +56,7 @@ impl<'a> Image<'a> {
     fn new(workspace: &'a Workspace) -> Result<Self> {
         let folder = workspace.target.join("image");
         let work = folder.join(format!("work-{}", std::process::id()));
-        fs::create_dir_all(&work).with_context(|| format!("cannot make {}", work.display()))?;
+        fs::create_dir_all(&work)?;
         Ok(Self { workspace, folder, work })
     }
 
@@ -74,8 +74,7 @@ impl<'a> Image<'a> {
         let archive = self.folder.join(format!("topo-lb-{VERSION}-{}.tar", architecture()));
         // buildah would add to one that is there.
         if archive.exists() {
-            fs::remove_file(&archive)
-                .with_context(|| format!("cannot replace {}", archive.display()))?;
+            fs::remove_file(&archive)?;
         }
         let digest = self.work.join("digest");
         let place = format!("oci-archive:{}:{tag}", archive.display());
@@ -88,8 +87,7 @@ impl<'a> Image<'a> {
             let path = content.join(file);
             progress::note(&format!("{:>9}  /{}", size(&path)?, file.display()));
         }
-        let read = || fs::read_to_string(&digest);
-        let digest = read().with_context(|| format!("cannot read {}", digest.display()))?;
+        let digest = fs::read_to_string(&digest)?;
         progress::note(&format!("{:>9}  {}", size(&archive)?, archive.display()));
         progress::note(&format!("{:>9}  {}", "digest", digest.trim()));
         Ok(())
@@ -138,7 +136,7 @@ impl<'a> Image<'a> {
     }
 
     fn step(&self, title: &str, command: &mut Command) -> Result<()> {
-        run_logged(title, command, &self.workspace.log("image")).map(|_| ())
+        run_logged(title, command, &self.workspace.log("image"))
     }
 }
 
@@ -161,19 +159,13 @@ fn architecture() -> &'static str {
 
 /// What a link leads to is copied, under the link's name.
 fn copy(from: &Path, to: &Path) -> Result<()> {
-    let copy = || {
-        if let Some(folder) = to.parent() {
-            fs::create_dir_all(folder)?;
-        }
-        fs::copy(from, to)
-    };
-    copy().with_context(|| format!("cannot copy {} to {}", from.display(), to.display()))?;
+    fs::create_dir_all(to.parent().unwrap_or(to))?;
+    fs::copy(from, to)?;
     Ok(())
 }
 
 /// In MB, as registries count.
 fn size(path: &Path) -> Result<String> {
-    let bytes =
-        fs::metadata(path).with_context(|| format!("cannot look at {}", path.display()))?.len();
+    let bytes = fs::metadata(path)?.len();
     Ok(format!("{}.{} MB", bytes / 1_000_000, bytes / 100_000 % 10))
 }

@@ -55,7 +55,7 @@ fn carry_out(workspace: &Workspace, step: &Step) -> Result<()> {
             progress::warn(&format!("going on without: {error:#}"));
             Ok(())
         }
-        other => other.map(|_| ()),
+        other => other,
     }
 }
 

@@ -1,7 +1,7 @@
 //! What this machine has, as far as a plan wants to know it.
 
+use fs_err as fs;
 use std::collections::BTreeSet;
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 

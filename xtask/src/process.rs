@@ -3,7 +3,7 @@
 //! Each child has a process group of its own, so that it can be ended with everything that it has
 //! started: Cargo passes no signal on to the tests that it runs.
 
-use std::fs::{self, File};
+use fs_err::{self as fs, File};
 use std::io::{self, Read, Seek, SeekFrom};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -61,10 +61,13 @@ pub(crate) fn run_logged(
     title: impl Into<String>,
     command: &mut Command,
     log: &Path,
-) -> Result<Duration> {
+) -> Result<()> {
     let running = Running::start(title);
     match to_log(command, log, None, |last_line| running.tick(last_line)) {
-        Ok(()) => Ok(running.done()),
+        Ok(()) => {
+            running.done();
+            Ok(())
+        }
         Err(error) => {
             running.failed();
             if caught() == 0 {
@@ -107,13 +110,9 @@ impl Background {
     /// # Errors
     /// The command cannot be started, or the log cannot be written.
     pub(crate) fn start(command: &mut Command, log: &Path) -> Result<Self> {
-        let create = || {
-            fs::create_dir_all(log.parent().unwrap_or(log))?;
-            let output = File::create(log)?;
-            io::Result::Ok((output.try_clone()?, output))
-        };
-        let (output, errors) =
-            create().with_context(|| format!("cannot write {}", log.display()))?;
+        fs::create_dir_all(log.parent().unwrap_or(log))?;
+        let output = File::create(log)?.into_file();
+        let errors = output.try_clone()?;
         let child = spawn(command.stdout(output).stderr(errors))?;
         Ok(Self { child, command: display(command), log: log.to_path_buf() })
     }

@@ -81,18 +81,17 @@ impl Running {
     }
 
     /// The step has succeeded.
-    pub(crate) fn done(self) -> Duration {
-        self.end(GREEN, "✓", "")
+    pub(crate) fn done(self) {
+        self.end(GREEN, "✓", "");
     }
 
     /// The step has failed.
-    pub(crate) fn failed(self) -> Duration {
-        self.end(RED, "✗", "failed after ")
+    pub(crate) fn failed(self) {
+        self.end(RED, "✗", "failed after ");
     }
 
-    fn end(self, style: Style, mark: &str, verdict: &str) -> Duration {
-        let elapsed = self.begun.elapsed();
-        let time = format!("{verdict}{}", clock(elapsed));
+    fn end(self, style: Style, mark: &str, verdict: &str) {
+        let time = format!("{verdict}{}", clock(self.begun.elapsed()));
         match self.spinner {
             Some(spinner) => {
                 spinner.finish_and_clear();
@@ -100,7 +99,6 @@ impl Running {
             }
             None => line(&time),
         }
-        elapsed
     }
 }
 

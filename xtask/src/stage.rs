@@ -1,7 +1,7 @@
 //! The stages of `cargo xtask test`, in their order.
 
+use fs_err as fs;
 use std::env;
-use std::fs;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
@@ -114,12 +114,6 @@ impl Stage {
                 Need::ClusterTools,
             ],
         }
-    }
-
-    /// It compiles the agent, which carries the object inside.
-    pub(crate) fn includes_object(self) -> bool {
-        use Stage::{Clippy, ControlPlane, Docs, Fuzz, Kernels, Lab, Unit};
-        matches!(self, Clippy | Docs | Unit | Lab | Kernels | ControlPlane | Fuzz)
     }
 
     /// Runs it; `named` are the kernels that somebody has named, `counting` is for what their

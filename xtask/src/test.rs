@@ -171,7 +171,7 @@ fn selection(only: &[Stage], named: &[Kernel]) -> Vec<Stage> {
     if stages.is_empty() {
         return Stage::value_variants().to_vec();
     }
-    if stages.iter().any(|stage| stage.includes_object()) {
+    if stages.iter().any(|stage| stage.needs().contains(&Need::Object)) {
         stages.insert(Stage::Object);
     }
     stages.into_iter().collect()

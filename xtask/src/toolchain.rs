@@ -10,8 +10,8 @@ use std::process::Command;
 use crate::libraries;
 use crate::process::output_of;
 
-/// The oldest compiler that builds this workspace: (major, minor).
-pub(crate) const OLDEST: (u32, u32) = oldest();
+/// The oldest compiler that builds this workspace, its `rust-version`.
+pub(crate) const OLDEST: &str = env!("CARGO_PKG_RUST_VERSION");
 
 /// A folder with a `rustc` and the `cargo` that belongs to it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -62,7 +62,7 @@ impl Toolchain {
 
     /// It is new enough, and has what `core` is compiled from.
     pub(crate) fn compiles_core(&self) -> bool {
-        self.sources && self.release >= OLDEST
+        self.sources && release(OLDEST).is_none_or(|oldest| self.release >= oldest)
     }
 
     /// Its name for people.
@@ -124,11 +124,14 @@ fn nightly_folders(list: &str) -> Vec<(String, PathBuf)> {
 /// From `rustc -vV`.
 fn release_and_llvm(text: &str) -> Option<((u32, u32), u32)> {
     let field = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
-    let mut release = field("release:")?.split('.');
-    let major = release.next()?.parse().ok()?;
-    let minor = release.next()?.parse().ok()?;
     let llvm = field("LLVM version:")?.split('.').next()?.parse().ok()?;
-    Some(((major, minor), llvm))
+    Some((release(field("release:")?)?, llvm))
+}
+
+/// (major, minor) of a version.
+fn release(version: &str) -> Option<(u32, u32)> {
+    let mut numbers = version.split('.').map(str::parse);
+    Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
 }
 
 /// From a name such as `libLLVM.so.22.1`.
@@ -137,22 +140,6 @@ fn llvm_of_libraries(libraries: &[PathBuf]) -> Option<u32> {
     names
         .filter_map(|name| name.strip_prefix("libLLVM.so.").or(name.strip_prefix("libLLVM-")))
         .find_map(|version| version.split('.').next()?.parse().ok())
-}
-
-/// The workspace's `rust-version`, which Cargo gives every package as text.
-const fn oldest() -> (u32, u32) {
-    let text = env!("CARGO_PKG_RUST_VERSION").as_bytes();
-    let mut numbers = [0; 3];
-    let (mut at, mut which) = (0, 0);
-    while at < text.len() {
-        if text[at] == b'.' {
-            which += 1;
-        } else {
-            numbers[which] = numbers[which] * 10 + (text[at] - b'0') as u32;
-        }
-        at += 1;
-    }
-    (numbers[0], numbers[1])
 }
 
 #[cfg(test)]
@@ -176,9 +163,8 @@ LLVM version: 22.1.8
     }
 
     #[test]
-    fn the_oldest_compiler_is_the_workspaces() {
-        let (major, minor) = OLDEST;
-        assert!(env!("CARGO_PKG_RUST_VERSION").starts_with(&format!("{major}.{minor}")));
+    fn the_workspace_says_which_compiler_is_the_oldest() {
+        assert!(release(OLDEST) >= Some((1, 95)), "{OLDEST}");
     }
 
     #[test]

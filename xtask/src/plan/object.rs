@@ -57,10 +57,9 @@ impl Draft<'_> {
 
     /// Other systems have these by other names, or not at all.
     fn object_by_hand(&mut self) {
-        let (major, minor) = OLDEST;
         let Some(compiler) = self.compiler() else {
             let what = format!(
-                "no compiler for eBPF: it takes rustc {major}.{minor} or later with the sources \
+                "no compiler for eBPF: it takes rustc {OLDEST} or later with the sources \
                  of `core` (rust-src), as a rustup nightly or in /usr/bin"
             );
             self.missing(what, "rustup toolchain install nightly --component rust-src");

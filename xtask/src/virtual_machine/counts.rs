@@ -1,11 +1,11 @@
 //! What the kernels' verifiers count of each program, kept in the repository, so that growth is seen
 //! before a kernel refuses a program. A run compares, and fails where a count has drifted.
 
+use fs_err as fs;
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
 use std::path::PathBuf;
 
-use anyhow::{Context as _, Result};
+use anyhow::Result;
 
 use super::debian_kernel::Line;
 use super::report::Verified;
@@ -47,7 +47,7 @@ impl Counts {
         let path = path(workspace);
         let text = match fs::read_to_string(&path) {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => String::new(),
-            other => other.with_context(|| format!("cannot read {}", path.display()))?,
+            other => other?,
         };
         Ok(Self { known: parse(&text), seen: Table::new() })
     }
@@ -105,7 +105,7 @@ impl Counts {
         let mut table = self.known.clone();
         table.extend(self.seen.clone());
         let path = path(workspace);
-        fs::write(&path, print(&table)).with_context(|| format!("cannot write {}", path.display()))
+        Ok(fs::write(&path, print(&table))?)
     }
 }
 

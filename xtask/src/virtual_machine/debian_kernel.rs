@@ -1,12 +1,12 @@
 //! Debian's kernels, one for each line that the suites run on.
 
-use std::fs;
+use fs_err as fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, ensure};
 
 use crate::cache;
-use crate::debian::{self, Archive, files_ending, make};
+use crate::debian::{self, Archive, files_ending};
 use crate::process::output_of;
 use crate::workspace::Workspace;
 
@@ -94,7 +94,7 @@ fn download(workspace: &Workspace, line: Line, room: &Path) -> Result<PathBuf> {
         format!("Debian's {suite} has no {META_PACKAGE} that depends on a kernel")
     })?;
     let packages = room.join("packages");
-    make(&packages)?;
+    fs::create_dir_all(&packages)?;
     archive.download(&format!("{package} of Debian's {suite}"), &[package], &packages)?;
     let root = room.join("root");
     archive.unpack("unpacking it", &packages, &root)?;
@@ -103,8 +103,7 @@ fn download(workspace: &Workspace, line: Line, room: &Path) -> Result<PathBuf> {
     let mut sum = workspace.command("sha256sum");
     sum.args(files.iter().filter_map(|path| path.file_name())).current_dir(&packages);
     let sum = output_of(&mut sum);
-    fs::write(root.join("SHA256SUM"), sum.context("sha256sum fails")?)
-        .context("cannot write SHA256SUM")?;
+    fs::write(root.join("SHA256SUM"), sum.context("sha256sum fails")?)?;
     Ok(root)
 }
 

@@ -1,8 +1,8 @@
 //! What is inside of a machine: the first process, the agent, the suites, the programs that these
 //! call, all their libraries, and the kernel's modules.
 
+use fs_err as fs;
 use std::collections::BTreeMap;
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
@@ -53,8 +53,7 @@ pub(super) fn build(workspace: &Workspace) -> Result<Programs> {
     build.args(["--no-run", "--message-format", "json-render-diagnostics"]);
     let log = workspace.log("build-suites");
     run_logged("compiling the suites", &mut build, &log)?;
-    let messages =
-        fs::read_to_string(&log).with_context(|| format!("cannot read {}", log.display()))?;
+    let messages = fs::read_to_string(&log)?;
     Ok(Programs { suites: executables(&messages) })
 }
 
@@ -83,16 +82,15 @@ pub(super) fn pack(
 ) -> Result<()> {
     let mut inside = Initramfs::default();
     for folder in FOLDERS {
-        inside.folder(Path::new(folder));
+        inside.folder(Path::new(folder))?;
     }
     // The kernel opens it for the first process before anything is mounted.
-    inside.device(Path::new("/dev/console"), 5, 1);
+    inside.device(Path::new("/dev/console"), 5, 1)?;
     let mut libraries = BTreeMap::new();
     let mut program = |inside: &mut Initramfs, place: String, from: &Path| -> Result<()> {
-        inside.file(Path::new(&place), &without_debug_information(workspace, from)?);
+        inside.file(Path::new(&place), &without_debug_information(workspace, from)?)?;
         for library in libraries::of(from)? {
-            let content = fs::read(&library);
-            let content = content.with_context(|| format!("cannot read {}", library.display()))?;
+            let content = fs::read(&library)?;
             libraries.insert(library, content);
         }
         Ok(())
@@ -109,22 +107,20 @@ pub(super) fn pack(
         program(&mut inside, format!("/suites/{}", suite.name), programs.suite(suite.name)?)?;
     }
     for (library, content) in &libraries {
-        inside.file(library, content);
+        inside.file(library, content)?;
     }
     let modules = modules::wanted(&kernel.modules)?;
     for module in &modules {
-        inside.file(&module_path(&module.name), &module.content);
+        inside.file(&module_path(&module.name), &module.content)?;
     }
     let object = workspace.object();
-    let content = fs::read(&object).with_context(|| format!("cannot read {}", object.display()))?;
-    inside.file(Path::new("/topo-lb.o"), &content);
+    let content = fs::read(&object)?;
+    inside.file(Path::new("/topo-lb.o"), &content)?;
     let modules: Vec<PathBuf> = modules.iter().map(|module| module_path(&module.name)).collect();
-    inside.file(Path::new("/plan.json"), plan(&modules, suites).to_string().as_bytes());
+    inside.file(Path::new("/plan.json"), plan(&modules, suites).to_string().as_bytes())?;
 
-    if let Some(folder) = path.parent() {
-        crate::debian::make(folder)?;
-    }
-    fs::write(path, inside.finish()).with_context(|| format!("cannot write {}", path.display()))
+    fs::create_dir_all(path.parent().unwrap_or(path))?;
+    Ok(fs::write(path, inside.finish()?)?)
 }
 
 fn module_path(name: &str) -> PathBuf {
@@ -157,16 +153,15 @@ fn plan(modules: &[PathBuf], suites: &[Suite]) -> Value {
 
 /// A program as a machine needs it: a tenth of what Cargo makes, and all of it lies in memory.
 fn without_debug_information(workspace: &Workspace, program: &Path) -> Result<Vec<u8>> {
-    let stripped = workspace.target.join("virtual-machine").join("stripped");
-    if let Some(folder) = stripped.parent() {
-        crate::debian::make(folder)?;
-    }
+    let folder = workspace.target.join("virtual-machine");
+    fs::create_dir_all(&folder)?;
+    let stripped = folder.join("stripped");
     let mut strip = workspace.command("strip");
     strip.arg("--strip-debug").arg("-o").arg(&stripped).arg(program);
     output_of(&mut strip).with_context(|| {
         format!("`strip` of binutils does not take {}; is it installed?", program.display())
     })?;
-    fs::read(&stripped).with_context(|| format!("cannot read {}", stripped.display()))
+    Ok(fs::read(&stripped)?)
 }
 
 #[cfg(test)]

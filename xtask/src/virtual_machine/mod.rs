@@ -4,7 +4,6 @@
 //! process is the program `guest` of the package `tests`, and what that says on the serial port is
 //! all that comes back.
 
-mod at_once;
 mod boot;
 mod counts;
 mod debian_kernel;
@@ -15,12 +14,14 @@ mod modules;
 mod report;
 mod suites;
 
-use std::fs;
+use fs_err as fs;
 use std::path::Path;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Result, bail};
 
 pub(crate) use debian_kernel::Line;
 pub(crate) use suites::Scope;
@@ -28,7 +29,6 @@ pub(crate) use suites::Scope;
 use crate::process::caught;
 use crate::progress::{self, Running, clock};
 use crate::workspace::Workspace;
-use at_once::at_once;
 use boot::Machine;
 use counts::Counts;
 use report::Report;
@@ -135,13 +135,23 @@ fn boot(
     limit: Duration,
 ) -> Vec<(Result<()>, Duration)> {
     let running = Running::start(format!("Linux {releases}"));
-    let work = |machine: &Machine<'_>, say: &mut dyn FnMut(String)| {
-        let begun = Instant::now();
-        let ended = machine.run(workspace, limit, |line| say(line.to_owned()));
-        (ended, begun.elapsed())
+    let next = AtomicUsize::new(0);
+    let ends: Vec<OnceLock<_>> = machines.iter().map(|_| OnceLock::new()).collect();
+    let list: Vec<_> = machines.iter().zip(&ends).collect();
+    let work = || {
+        while let Some((machine, end)) = list.get(next.fetch_add(1, Ordering::Relaxed)) {
+            let begun = Instant::now();
+            let ended = machine.run(workspace, limit, |line| running.tick(line));
+            end.get_or_init(|| (ended, begun.elapsed()));
+        }
     };
-    let cores = thread::available_parallelism().map_or(1, usize::from);
-    let ends = at_once(machines, cores, work, |line| running.tick(&line));
+    thread::scope(|scope| {
+        for _ in 0..thread::available_parallelism().map_or(1, usize::from) {
+            scope.spawn(work);
+        }
+    });
+    drop(list);
+    let ends: Vec<_> = ends.into_iter().filter_map(OnceLock::into_inner).collect();
     if ends.iter().all(|(ended, _)| ended.is_ok()) {
         running.done()
     } else {
@@ -164,8 +174,7 @@ fn judge(machine: &Machine<'_>, suites: &[suites::Suite], ended: Result<()>) -> 
         return Err(error.context(format!("all that it said is in {}", machine.log.display())));
     }
     // It is as large as all programs together.
-    fs::remove_file(&machine.initramfs)
-        .with_context(|| format!("cannot remove {}", machine.initramfs.display()))?;
+    fs::remove_file(&machine.initramfs)?;
     Ok(report)
 }
 
@@ -179,6 +188,6 @@ fn limit(scope: Scope) -> Duration {
 }
 
 fn read(log: &Path) -> Result<String> {
-    let bytes = fs::read(log).with_context(|| format!("cannot read {}", log.display()))?;
+    let bytes = fs::read(log)?;
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }

@@ -1,13 +1,12 @@
 //! Kernel modules: which depend on which, and what is in their files.
 
+use fs_err as fs;
 use std::collections::BTreeMap;
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context as _, Result, ensure};
-
-use crate::debian::entries;
+use walkdir::WalkDir;
 
 /// What the suites need beyond what is built in: the lab's devices, the clsact discipline and its
 /// filters, and questions about sockets.
@@ -26,11 +25,12 @@ pub(super) struct Module {
 /// # Errors
 /// The kernel has one neither as a module nor built in.
 pub(super) fn wanted(folder: &Path) -> Result<Vec<Module>> {
-    let mut files = BTreeMap::new();
-    index(&folder.join("kernel"), &mut files)?;
+    let entries = WalkDir::new(folder.join("kernel")).into_iter().collect::<Result<Vec<_>, _>>()?;
+    let files = entries.into_iter().filter(|entry| entry.file_type().is_file());
+    let files: BTreeMap<String, PathBuf> =
+        files.map(|entry| (name_of(entry.path()), entry.into_path())).collect();
     let list = folder.join("modules.builtin");
-    let built_in = fs::read_to_string(&list);
-    let built_in = built_in.with_context(|| format!("cannot read {}", list.display()))?;
+    let built_in = fs::read_to_string(&list)?;
     let built_in: Vec<String> = built_in.lines().map(|line| name_of(Path::new(line))).collect();
 
     let mut contents = BTreeMap::new();
@@ -83,18 +83,6 @@ fn in_order(
     Ok(order)
 }
 
-/// Every module file below a folder, by the module's name.
-fn index(folder: &Path, found: &mut BTreeMap<String, PathBuf>) -> Result<()> {
-    for path in entries(folder)? {
-        if path.is_dir() {
-            index(&path, found)?;
-        } else {
-            found.insert(name_of(&path), path);
-        }
-    }
-    Ok(())
-}
-
 /// `net/sched/cls-bpf.ko.xz` is called `cls_bpf`.
 fn name_of(path: &Path) -> String {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
@@ -109,7 +97,7 @@ fn read(path: &Path) -> Result<Vec<u8>> {
         ensure!(output.status.success(), "cannot unpack {}: {said}", path.display());
         return Ok(output.stdout);
     }
-    fs::read(path).with_context(|| format!("cannot read {}", path.display()))
+    Ok(fs::read(path)?)
 }
 
 /// The names that a module's own description has (`.modinfo`): strings that end with zero.
