@@ -28,9 +28,6 @@ pub(crate) struct Beside {
 impl Beside {
     /// Starts what `rest`, the stages from this one on, need later, once it can start. `kernel_options`
     /// are the options of `cargo xtask test` that concern the kernels.
-    ///
-    /// # Errors
-    /// A process cannot be started, or the lab does not compile.
     pub(crate) fn begin(
         &mut self,
         workspace: &Workspace,

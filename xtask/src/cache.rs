@@ -9,16 +9,13 @@ use anyhow::{Context, Result};
 
 use crate::progress;
 
-/// Where something of this name is kept.
-///
-/// # Errors
-/// The environment does not say where caches go.
+/// The folder for something of this name.
 pub(crate) fn folder(name: &str) -> Result<PathBuf> {
     folder_below(env::var_os("XDG_CACHE_HOME"), env::home_dir(), name)
         .context("neither XDG_CACHE_HOME nor HOME says where caches go")
 }
 
-/// Whether it is there already.
+/// Whether something of this name is there already.
 pub(crate) fn has(name: &str) -> bool {
     folder(name).is_ok_and(|folder| folder.is_dir())
 }
@@ -30,9 +27,8 @@ fn folder_below(xdg: Option<OsString>, home: Option<PathBuf>, name: &str) -> Opt
     Some(caches.join("topo-lb").join(name))
 }
 
-/// Makes a folder, where it is not there, from what `work` makes: it is given a folder beside, and
-/// says what of it is wanted. That is put in place when it is whole; what was downloaded or
-/// compiled before a failure is kept for the next attempt.
+/// Makes a folder if it is not there. `work` gets a temporary folder and returns the folder below it
+/// that is to be renamed. After a failure, the temporary folder stays for the next attempt.
 ///
 /// # Errors
 /// `work` fails, or the file system refuses.
@@ -44,7 +40,10 @@ pub(crate) fn make_once(folder: &Path, work: impl FnOnce(&Path) -> Result<PathBu
     fs::create_dir_all(&room)?;
     let file = File::create(&lock)?;
     if file.try_lock().is_err() {
-        progress::note(&format!("another cargo xtask works in {}", room.display()));
+        progress::note(&format!(
+            "waiting for another cargo xtask, which works in {}",
+            room.display()
+        ));
         file.lock()?;
     }
     if folder.is_dir() {

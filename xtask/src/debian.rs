@@ -11,10 +11,10 @@ use crate::process::{run_logged, to_log};
 use crate::progress::Running;
 use crate::workspace::{Workspace, find_program};
 
-/// What the archive is trusted by.
+/// The keys that sign the archive.
 const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 
-/// Whether this machine has the tools for it: neither root nor an installation is wanted.
+/// Whether this machine has the tools for it. It takes neither root nor an installation.
 pub(crate) fn is_obtainable() -> bool {
     ["apt-get", "apt-cache", "dpkg-deb"].iter().all(|it| find_program(it).is_some())
         && Path::new(KEYRING).is_file()
@@ -40,7 +40,7 @@ pub(crate) fn source(kind: &str, repository: &str, suite: &str) -> String {
     format!("{kind} [signed-by={KEYRING}] http://deb.debian.org/{repository} {suite} main\n")
 }
 
-/// An apt that knows nothing of the system's lists and sources, and writes only below a folder.
+/// An apt that ignores the system's lists and sources, and writes only below a folder.
 #[derive(Debug)]
 pub(crate) struct Archive<'a> {
     workspace: &'a Workspace,
@@ -51,9 +51,6 @@ pub(crate) struct Archive<'a> {
 
 impl<'a> Archive<'a> {
     /// Writes the sources, and fetches their lists.
-    ///
-    /// # Errors
-    /// The archive cannot be reached, or the folder cannot be written.
     pub(crate) fn open(
         workspace: &'a Workspace,
         folder: &Path,
@@ -82,7 +79,7 @@ impl<'a> Archive<'a> {
         ] {
             command.arg("-o").arg(format!("{name}={}", place.display()));
         }
-        // Root's apt would download as a user who cannot write here.
+        // Otherwise, root's apt downloads as a user who cannot write here.
         let user = "APT::Sandbox::User=root";
         let yes = "APT::Get::Assume-Yes=true";
         command.args(["-o", user, "-o", yes, "-o", "Acquire::Retries=3"]).args(arguments);
@@ -90,22 +87,16 @@ impl<'a> Archive<'a> {
     }
 
     /// Downloads packages into a folder.
-    ///
-    /// # Errors
-    /// The archive does not have one, or cannot be reached.
     pub(crate) fn download(&self, title: &str, packages: &[&str], into: &Path) -> Result<()> {
         let mut download = self.apt("apt-get", &["download"]);
         download.args(packages).current_dir(into);
         self.step(title, "packages", &mut download)
     }
 
-    /// Downloads a package and what it depends on as far as it is not installed here; the folder
-    /// where these are.
-    ///
-    /// # Errors
-    /// The archive does not have one, or cannot be reached.
+    /// Downloads a package and its dependencies, without those that are installed here. Returns the
+    /// folder with them.
     pub(crate) fn download_with_dependencies(&self, title: &str, package: &str) -> Result<PathBuf> {
-        // Nothing is installed, so nobody else's apt is to be waited for.
+        // Nothing is installed, so another apt can run at the same time.
         let lock = ["-o", "Debug::NoLocking=true"];
         let mut download = self.apt("apt-get", &lock);
         download.args(["install", "--download-only", "--no-install-recommends", package]);
@@ -114,9 +105,6 @@ impl<'a> Archive<'a> {
     }
 
     /// Unpacks every package of a folder.
-    ///
-    /// # Errors
-    /// One is damaged.
     pub(crate) fn unpack(&self, title: &str, packages: &Path, root: &Path) -> Result<()> {
         let log = self.workspace.log(&format!("{}-unpack", self.log));
         let running = Running::start(title);
@@ -133,9 +121,6 @@ impl<'a> Archive<'a> {
     }
 
     /// Runs a command, with its output in a log.
-    ///
-    /// # Errors
-    /// It fails.
     pub(crate) fn step(&self, title: &str, log: &str, command: &mut Command) -> Result<()> {
         let log = self.workspace.log(&format!("{}-{log}", self.log));
         run_logged(title, command, &log)
@@ -143,9 +128,6 @@ impl<'a> Archive<'a> {
 }
 
 /// The files of a folder whose names end so, in order.
-///
-/// # Errors
-/// The folder cannot be looked into.
 pub(crate) fn files_ending(folder: &Path, end: &str) -> Result<Vec<PathBuf>> {
     let mut found = entries(folder)?;
     found.retain(|path| path.to_string_lossy().ends_with(end));
@@ -154,9 +136,6 @@ pub(crate) fn files_ending(folder: &Path, end: &str) -> Result<Vec<PathBuf>> {
 }
 
 /// What is in a folder.
-///
-/// # Errors
-/// It cannot be looked into.
 pub(crate) fn entries(folder: &Path) -> Result<Vec<PathBuf>> {
     fs::read_dir(folder)?.map(|entry| Ok(entry?.path())).collect()
 }

@@ -13,20 +13,20 @@ use crate::debian::{self, Archive, entries, files_ending};
 use crate::process::run_logged;
 use crate::workspace::Workspace;
 
-/// What Debian 12's package `kubernetes` is inside, whatever its own number says.
+/// The version of Kubernetes in Debian 12's package, which has another number itself.
 pub(crate) const VERSION: &str = "1.20.2";
 
-/// Debian's suite, whatever suite the machine runs: the last with this source package.
+/// The last of Debian's suites with this source package; the machine may run another.
 const SUITE: &str = "bookworm";
 
 /// Go, and what replaces a vendored library.
 const TO_COMPILE: [&str; 3] =
     ["golang-1.19-go", "golang-1.19-src", "golang-github-modern-go-reflect2-dev"];
 
-/// Marks a package of which the server describes the types.
+/// Marks a package whose types the server describes.
 const OPENAPI_MARKER: &str = "+k8s:openapi-gen=true";
 
-/// The work, below one folder. Each part of it is skipped where an earlier attempt has done it.
+/// A build below one folder. It skips the parts that an earlier attempt has finished.
 #[derive(Debug)]
 pub(crate) struct Build<'a> {
     workspace: &'a Workspace,
@@ -40,11 +40,7 @@ impl<'a> Build<'a> {
         Self { workspace, folder: folder.to_path_buf(), log }
     }
 
-    /// etcd, kube-apiserver and kube-controller-manager: does what is missing, and says in which
-    /// folder they are.
-    ///
-    /// # Errors
-    /// A step fails; its log is named.
+    /// Builds etcd, kube-apiserver and kube-controller-manager, and returns their folder.
     pub(crate) fn control_plane(&self) -> Result<PathBuf> {
         let programs = self.prepare(&["etcd-server"])?;
         self.describe_types()?;
@@ -56,17 +52,14 @@ impl<'a> Build<'a> {
         Ok(programs)
     }
 
-    /// kube-proxy: does what is missing, and says in which folder it is.
-    ///
-    /// # Errors
-    /// A step fails; its log is named.
+    /// Builds kube-proxy, and returns its folder.
     pub(crate) fn kube_proxy(&self) -> Result<PathBuf> {
         let programs = self.prepare(&[])?;
         self.compile("kube-proxy", &programs)?;
         Ok(programs)
     }
 
-    /// Sources, a compiler, these packages, and the folder where programs go.
+    /// Fetches the sources, a compiler and these packages. Returns the folder for programs.
     fn prepare(&self, packages: &[&str]) -> Result<PathBuf> {
         let programs = self.folder.join("programs");
         fs::create_dir_all(&programs)?;
@@ -75,7 +68,7 @@ impl<'a> Build<'a> {
         Ok(programs)
     }
 
-    /// Makes a folder by `work` under another name, so that what has its name is whole.
+    /// Makes a folder with `work` under another name, and renames it when it is complete.
     fn once(&self, name: &str, work: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
         let folder = self.folder.join(name);
         if folder.is_dir() {
@@ -90,7 +83,7 @@ impl<'a> Build<'a> {
         Ok(fs::rename(&partial, &folder)?)
     }
 
-    /// Everything from Debian; the programs among it unpacked, the source package not yet.
+    /// Downloads everything from Debian, and unpacks the programs.
     fn download(&self, packages: &[&str]) -> Result<()> {
         let sources = ["deb", "deb-src"].map(|kind| debian::source(kind, "debian", SUITE));
         let downloads = self.folder.join("downloads");
@@ -116,7 +109,7 @@ impl<'a> Build<'a> {
                 self.folder.display()
             )
         };
-        // With Debian's patches, security fixes among them. apt has checked the checksums.
+        // With Debian's patches and security fixes. apt has verified the checksums.
         let mut command = self.workspace.command("dpkg-source");
         command.args(["--no-check", "--extract"]).arg(description).arg(source);
         self.step("unpacking Kubernetes' source", "unpack-source", &mut command)?;
@@ -137,7 +130,7 @@ impl<'a> Build<'a> {
         Ok(())
     }
 
-    /// The descriptions of all types are generated code that the source package does not hold.
+    /// Generates the descriptions of all types, which the source package lacks.
     fn describe_types(&self) -> Result<()> {
         let source = self.source();
         let generated = source.join("pkg/generated/openapi/zz_generated.openapi.go");
@@ -151,7 +144,7 @@ impl<'a> Build<'a> {
         self.step("compiling the generator of type descriptions", "openapi-gen", &mut compile)?;
 
         let packages = described_packages(&source)?;
-        // Written elsewhere first: what has its name is whole.
+        // Generated elsewhere first: a file of that name is complete.
         let output = self.folder.join("generated");
         let mut generate = self.command(&generator);
         generate
@@ -195,7 +188,7 @@ impl<'a> Build<'a> {
         self.command(&self.folder.join("root/usr/lib/go-1.19/bin/go"))
     }
 
-    /// A program at the root of the source, that has this folder's Go and nothing of the user's.
+    /// A program at the root of the source, with this folder's Go and without the user's settings.
     fn command(&self, program: &Path) -> Command {
         let mut command = self.workspace.command(program);
         command

@@ -32,11 +32,8 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// Runs the command. It returns only upon failure: otherwise this process becomes the demo, which
-/// gets its signals and gives its exit code.
-///
-/// # Errors
-/// Something is missing that only a person can install, or a build fails.
+/// Runs the command. Returns only upon failure: otherwise this process becomes the demo, with
+/// its signals and its exit code.
 pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     let mut needs = BTreeSet::from([Need::Object, Need::Kernel, Need::Lab, Need::Root]);
     if args.api_server {

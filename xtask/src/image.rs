@@ -31,9 +31,6 @@ pub(crate) struct Args {}
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// Runs the command.
-///
-/// # Errors
-/// The agent does not compile, buildah fails, or the agent does not run in the image.
 pub(crate) fn run(workspace: &Workspace, _: &Args) -> Result<()> {
     let needs = BTreeSet::from([Need::Object, Need::Root, Need::Image]);
     let machine = install::ready(workspace, &needs)?;
@@ -41,11 +38,11 @@ pub(crate) fn run(workspace: &Workspace, _: &Args) -> Result<()> {
     let mut build = workspace.cargo("build");
     build.args(["--profile", Profile::Deployed.name(), "--package", "topo-lb"]);
     let log = workspace.log("build-image-agent");
-    run_logged("compiling the agent, as small as it gets", &mut build, &log)?;
+    run_logged("compiling the agent, optimised for size", &mut build, &log)?;
     Image::new(workspace)?.make(&workspace.program(Profile::Deployed, "topo-lb"))
 }
 
-/// An image under way, in a folder that is removed with it.
+/// An image that is being made. Dropping it removes its temporary folder.
 struct Image<'a> {
     workspace: &'a Workspace,
     folder: PathBuf,
@@ -65,14 +62,14 @@ impl<'a> Image<'a> {
         let files = self.collect(agent, &content)?;
         let tag = format!("topo-lb:{VERSION}");
         let mut build = self.buildah("build");
-        // The same agent gives the same image: no time of day in it.
+        // Without the time of day, the same agent gives the same image.
         build.args(["--timestamp", "0", "--layers=false", "--tag", &tag]);
         build.args(["--label", &format!("org.opencontainers.image.version={VERSION}")]);
         build.args(["--file", "deploy/Containerfile"]).arg(&content);
         self.step("image", &mut build)?;
 
         let archive = self.folder.join(format!("topo-lb-{VERSION}-{}.tar", architecture()));
-        // buildah would add to one that is there.
+        // buildah would add to an archive that is there.
         if archive.exists() {
             fs::remove_file(&archive)?;
         }
@@ -105,7 +102,7 @@ impl<'a> Image<'a> {
         Ok(files)
     }
 
-    /// The agent runs there, with nothing but what is in the archive.
+    /// Runs the agent with only what is in the archive.
     fn try_out(&self, place: &str) -> Result<()> {
         let mut create = self.buildah("from");
         let container = output_of(create.arg(place));
@@ -123,13 +120,13 @@ impl<'a> Image<'a> {
         Ok(())
     }
 
-    /// buildah with a storage of its own, which needs no file system of the machine's.
+    /// buildah with a storage of its own, which works on any file system.
     fn buildah(&self, subcommand: &str) -> Command {
         let mut command = self.workspace.command("buildah");
         command.args(["--storage-driver", "vfs", "--root"]).arg(self.work.join("storage"));
         command.arg("--runroot").arg(self.work.join("run")).arg(subcommand);
         if subcommand == "build" {
-            // Containers in containers do not let everybody make namespaces.
+            // A container may forbid making namespaces.
             command.args(["--isolation", "chroot"]);
         }
         command
@@ -157,7 +154,7 @@ fn architecture() -> &'static str {
     }
 }
 
-/// What a link leads to is copied, under the link's name.
+/// Copies a file. For a link, this copies its target under the link's name.
 fn copy(from: &Path, to: &Path) -> Result<()> {
     fs::create_dir_all(to.parent().unwrap_or(to))?;
     fs::copy(from, to)?;

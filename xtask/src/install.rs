@@ -11,10 +11,7 @@ use crate::process::{caught, run_logged};
 use crate::progress;
 use crate::workspace::Workspace;
 
-/// Makes the machine ready for the needs; quick, and silent, where it is.
-///
-/// # Errors
-/// Something is missing that only a person can install, or a step fails.
+/// Makes the machine ready for the needs. Quick and silent if it is ready.
 pub(crate) fn ready(workspace: &Workspace, needs: &BTreeSet<Need>) -> Result<Machine> {
     let mut done: BTreeSet<String> = BTreeSet::new();
     loop {
@@ -24,12 +21,12 @@ pub(crate) fn ready(workspace: &Workspace, needs: &BTreeSet<Need>) -> Result<Mac
         if plan.steps.is_empty() {
             return Ok(machine);
         }
-        // A second plan may follow from what the first has installed; the same step twice
-        // would do no better.
+        // What the first plan installs may make a second one necessary. To repeat a step would not
+        // help.
         for step in &plan.steps {
             ensure!(
                 done.insert(step.display()),
-                "`{}` succeeded, and yet it is not there: {}",
+                "`{}` succeeded, but this is still missing: {}",
                 step.display(),
                 step.title
             );
@@ -40,7 +37,7 @@ pub(crate) fn ready(workspace: &Workspace, needs: &BTreeSet<Need>) -> Result<Mac
 
 fn carry_out(workspace: &Workspace, step: &Step) -> Result<()> {
     let (program, arguments) = match step.command.split_first() {
-        // Its own may not be on the path.
+        // The cargo that started xtask may not be on the path.
         Some((program, arguments)) if program == "cargo" => {
             (workspace.cargo_path().as_os_str(), arguments)
         }
@@ -52,7 +49,7 @@ fn carry_out(workspace: &Workspace, step: &Step) -> Result<()> {
     let result = run_logged(&step.title, &mut command, &workspace.log(step.log));
     match result {
         Err(error) if step.may_fail && caught() == 0 => {
-            progress::warn(&format!("going on without: {error:#}"));
+            progress::warn(&format!("continuing without it: {error:#}"));
             Ok(())
         }
         other => other,
@@ -60,9 +57,6 @@ fn carry_out(workspace: &Workspace, step: &Step) -> Result<()> {
 }
 
 /// Fails if something is missing that only a person can install.
-///
-/// # Errors
-/// That is so; the error has a sentence and a command for each.
 pub(crate) fn refuse_missing(plan: &Plan) -> Result<()> {
     if plan.missing.is_empty() {
         return Ok(());

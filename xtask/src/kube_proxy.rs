@@ -1,6 +1,6 @@
-//! kube-proxy 1.20 for the bench, which measures beside it: the one that the environment names, or else
-//! Kubernetes 1.20 from Debian's archive, compiled once and kept outside of the repository, apart from
-//! what the tests take of it, which do without.
+//! kube-proxy 1.20, which the bench compares with: the one that the environment names, or else
+//! Kubernetes 1.20 from Debian's archive, compiled once and kept outside of the repository. The tests do
+//! not need it.
 
 use std::env;
 use std::path::PathBuf;
@@ -15,14 +15,14 @@ use crate::workspace::Workspace;
 /// The variable that names the program, for xtask and for the bench.
 pub(crate) const VARIABLE: &str = "TOPO_LB_KUBE_PROXY";
 
-/// The program, where it is named by the environment or there already.
+/// The program, if the environment names it or it is there already.
 pub(crate) fn found() -> Option<PathBuf> {
     let given = env::var_os(VARIABLE).filter(|path| !path.is_empty()).map(PathBuf::from);
     given
         .or_else(|| Some(cache::folder(&name()).ok()?.join("kube-proxy")).filter(|it| it.is_file()))
 }
 
-/// The program, which is built where that was never done.
+/// The program. Builds it unless it is there.
 ///
 /// # Errors
 /// There is none by the name that the environment gives, or the build fails.
@@ -40,7 +40,7 @@ pub(crate) fn program(workspace: &Workspace) -> Result<PathBuf> {
     Ok(folder.join("kube-proxy"))
 }
 
-/// Among the user's caches.
+/// The name in the user's cache.
 fn name() -> String {
     format!("kube-proxy-{VERSION}")
 }

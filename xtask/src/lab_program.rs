@@ -10,9 +10,6 @@ use crate::workspace::{Profile, Workspace, restore_environment};
 
 /// Compiles the agent with this profile, and the program with those that it starts. Returns the
 /// program's command, with the agent's path in its environment.
-///
-/// # Errors
-/// They do not compile.
 pub(crate) fn build(
     workspace: &Workspace,
     agent: Profile,
@@ -34,9 +31,6 @@ pub(crate) fn build(
 }
 
 /// The same without an agent.
-///
-/// # Errors
-/// They do not compile.
 pub(crate) fn alone(workspace: &Workspace, program: &str, starts: &[&str]) -> Result<Command> {
     compile(workspace, program, starts, &[])
 }

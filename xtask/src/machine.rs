@@ -1,4 +1,4 @@
-//! What this machine has, as far as a plan wants to know it.
+//! What this machine has, as far as a plan needs to know.
 
 use fs_err as fs;
 use std::collections::BTreeSet;
@@ -77,7 +77,7 @@ impl Machine {
     }
 }
 
-/// The folder of the `cargo` that builds for this machine: what belongs to it lies beside it.
+/// The folder of the `cargo` that builds for this machine, with the other tools of its toolchain.
 fn host_folder(workspace: &Workspace) -> Option<PathBuf> {
     let cargo = workspace.cargo_path();
     let path = if cargo.is_absolute() { cargo.to_path_buf() } else { find_program("cargo")? };
@@ -85,7 +85,7 @@ fn host_folder(workspace: &Workspace) -> Option<PathBuf> {
 }
 
 fn installed_packages() -> BTreeSet<String> {
-    // It exits with 1 when it does not know one of the packages; what it knows it prints anyway.
+    // It exits with 1 if it does not know one of the packages, but prints the others.
     let output = Command::new("dpkg-query")
         .args(["--show", "--showformat", "${Package} ${db:Status-Status}\\n"])
         .args(packages())

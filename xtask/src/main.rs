@@ -1,8 +1,8 @@
 //! Set-up, builds, tests, the demo and the bench: `cargo xtask --help`.
 //!
-//! One subcommand, one module. What a machine lacks is decided in [`plan`], from what [`machine`]
-//! saw, and carried out by [`setup`]. Everything for people goes to standard error: standard
-//! output belongs to `--json` and to the programs that are started.
+//! One subcommand, one module. [`machine`] looks at the machine, [`plan`] decides what it
+//! lacks, and [`install`] carries the plan out. Messages for people go to standard error. Standard
+//! output is for `--json` and for the programs that are started.
 
 use std::process::ExitCode;
 
@@ -44,7 +44,7 @@ use workspace::Workspace;
 
 /// Set-up, builds, tests and the demo of topo-lb.
 ///
-/// Every command does the set-up that it needs, so that the first one works on a bare machine.
+/// Every command does the set-up that it needs, so any of them can be the first on a new machine.
 #[derive(Debug, Parser)]
 #[command(name = "cargo xtask", bin_name = "cargo xtask", max_term_width = 100)]
 struct Cli {
@@ -79,7 +79,7 @@ fn main() -> ExitCode {
     });
     match result {
         Ok(()) => ExitCode::SUCCESS,
-        // The shell's convention for a command that a signal ended.
+        // As a shell reports a command that a signal has ended.
         Err(_) if process::caught() != 0 => {
             progress::error("interrupted");
             ExitCode::from(128 + process::caught())

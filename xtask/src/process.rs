@@ -36,9 +36,6 @@ const TAIL_LINES: usize = 40;
 
 /// Notes the signals that ask a program to stop; whoever waits for a child ends it then. A handler,
 /// unlike "ignore", is not inherited by an executed program.
-///
-/// # Errors
-/// The kernel refuses a handler.
 pub(crate) fn catch_signals() -> Result<()> {
     for signal in [SIGINT, SIGTERM, SIGHUP] {
         let number = usize::try_from(signal)?;
@@ -54,9 +51,6 @@ pub(crate) fn caught() -> u8 {
 }
 
 /// Runs a command with its output in a log, and shows the log's last lines if the command fails.
-///
-/// # Errors
-/// The command cannot be started, fails, or was interrupted.
 pub(crate) fn run_logged(
     title: impl Into<String>,
     command: &mut Command,
@@ -83,9 +77,6 @@ pub(crate) fn run_logged(
 }
 
 /// Runs a command with its output in a log, and ends it after `limit`.
-///
-/// # Errors
-/// The command cannot be started, fails, takes too long, or was interrupted.
 pub(crate) fn to_log(
     command: &mut Command,
     log: &Path,
@@ -106,9 +97,6 @@ pub(crate) struct Background {
 
 impl Background {
     /// Starts a command.
-    ///
-    /// # Errors
-    /// The command cannot be started, or the log cannot be written.
     pub(crate) fn start(command: &mut Command, log: &Path) -> Result<Self> {
         fs::create_dir_all(log.parent().unwrap_or(log))?;
         let output = File::create(log)?.into_file();
@@ -118,9 +106,6 @@ impl Background {
     }
 
     /// Waits for its end; ends it after `limit`.
-    ///
-    /// # Errors
-    /// The command fails, takes too long, or was interrupted.
     pub(crate) fn finish(
         mut self,
         limit: Option<Duration>,
@@ -142,9 +127,6 @@ impl Drop for Background {
 }
 
 /// Runs a command whose output is for people, and ends it after `limit`.
-///
-/// # Errors
-/// The command cannot be started, fails, takes too long, or was interrupted.
 pub(crate) fn run_visible(command: &mut Command, limit: Duration) -> Result<()> {
     wait(&mut spawn(command)?, &display(command), Some(limit), || ())
 }

@@ -29,10 +29,7 @@ pub(crate) struct Args {
     args: Vec<OsString>,
 }
 
-/// Runs the command. It returns only upon failure.
-///
-/// # Errors
-/// Something is missing that only a person can install, or a build fails.
+/// Runs the command. Returns only upon failure.
 pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     let machine = install::ready(workspace, &BTreeSet::from([Need::Object, Need::Kernel]))?;
     build_ebpf::build(workspace, &machine)?;
@@ -40,7 +37,7 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     build.args(["--release", "--package", "topo-lb"]);
     run_logged("agent", &mut build, &workspace.log("build-agent"))?;
 
-    // In the folder of the caller, whose paths the arguments may hold.
+    // In the caller's folder: arguments may be relative paths.
     let mut agent = Command::new(workspace.program(Profile::Release, "topo-lb"));
     restore_environment(&mut agent, &workspace.target);
     agent.arg("agent").args(&args.args);

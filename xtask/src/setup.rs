@@ -14,29 +14,29 @@ use crate::plan;
 use crate::progress;
 use crate::workspace::Workspace;
 
-/// Installs and mounts what the other commands need; does nothing where all is there.
+/// Installs and mounts what the other commands need. Does nothing if everything is there.
 ///
 /// On Debian 12, as root: the compiler and LLVM from Debian, bpf-linker from crates.io, bpffs and
-/// cgroup2. On other systems, and for other users, what is there is used, and what is missing is
-/// named with the command that installs it.
+/// cgroup2. On other systems, and for other users, it uses what is there, and prints what is missing
+/// with the command that installs it.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  cargo xtask setup --dry-run     what would be done, without doing it
+  cargo xtask setup --dry-run     print the steps without doing them
   cargo xtask setup               for builds, the agent and the demo
   cargo xtask setup --for-tests   also what only `cargo xtask test` needs
-  cargo xtask setup --control-plane   also the control plane of its tests")]
+  cargo xtask setup --control-plane   also compile the control plane of the tests")]
 pub(crate) struct Args {
-    /// Say what would be done, and do nothing
+    /// Print the steps without doing them
     #[arg(long)]
     dry_run: bool,
     /// Also what only `cargo xtask test` needs: rustfmt, Clippy, cargo-deny, dpkg-dev, pip, xz
     #[arg(long)]
     for_tests: bool,
-    /// Also compile the control plane of the tests, where that was never done
+    /// Also compile the control plane of the tests, unless it is compiled already
     #[arg(long)]
     control_plane: bool,
-    /// Also compile the target of the fuzzing stage; wants the eBPF object
+    /// Also compile the target of the fuzzing stage; needs the eBPF object
     #[arg(long, hide = true)]
     fuzz_target: bool,
 }
@@ -56,9 +56,6 @@ const TO_TEST: &[Need] = &[
 ];
 
 /// Runs the command.
-///
-/// # Errors
-/// Something is missing that only a person can install, or a step fails.
 pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     let mut needs: BTreeSet<Need> = TO_RUN.iter().copied().collect();
     if args.for_tests {

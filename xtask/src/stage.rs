@@ -47,7 +47,7 @@ pub(crate) enum Stage {
     Kernels,
 }
 
-/// How long fetching the advisories may take: without a network, some machines wait for ever.
+/// How long fetching the advisories may take: without a network, some machines never give up.
 const ADVISORIES_LIMIT: Duration = Duration::from_secs(120);
 
 /// Where the suites of the datapath run.
@@ -59,14 +59,13 @@ pub(crate) enum Kernel {
     Debian(Line),
 }
 
-/// How long tests may take: several times what they need on two cores. One that hangs should say so
-/// in a log that somebody reads.
+/// How long the tests of a stage may take: several times what they need on two cores.
 const TESTS_LIMIT: Duration = Duration::from_secs(20 * 60);
 
 /// Makes the limits of the lab's tests so many times longer.
 const PATIENCE: &str = "TOPO_LB_PATIENCE";
 
-/// How a stage ends that does not fail.
+/// How a stage that does not fail ends.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Passed {
     /// Everything was checked.
@@ -116,12 +115,9 @@ impl Stage {
         }
     }
 
-    /// Runs it; `named` are the kernels that somebody has named, `counting` is for what their
+    /// Runs the stage. `named` are the kernels of the command line, `counting` is for what their
     /// verifiers count. The limits of tests in the lab are `patience` times as long as on an idle
     /// machine.
-    ///
-    /// # Errors
-    /// It fails.
     pub(crate) fn run(
         self,
         workspace: &Workspace,
@@ -151,7 +147,7 @@ fn format(workspace: &Workspace) -> Result<()> {
     let mut command = workspace.cargo("fmt");
     command.args(["--all", "--check"]);
     run_logged("cargo fmt --all --check", &mut command, &workspace.log("format"))?;
-    // It is in no workspace but its own.
+    // The fuzz target is a workspace of its own.
     let mut command = workspace.cargo("fmt");
     command.args(["--manifest-path", &format!("{}/Cargo.toml", fuzz::FOLDER), "--check"]);
     run_logged("cargo fmt: fuzz target", &mut command, &workspace.log("format-fuzz"))?;
@@ -204,7 +200,7 @@ fn run_in_lab(test: &mut Command, agent: &Path, patience: u32) -> Result<()> {
     run_visible(test, TESTS_LIMIT)
 }
 
-/// A short version on every kernel, or the whole on those that were named.
+/// Some tests on every kernel, or all tests on those that were named.
 fn kernels(workspace: &Workspace, named: &[Kernel], counting: Counting) -> Result<()> {
     let lines: Vec<Line> = named
         .iter()
@@ -239,7 +235,7 @@ fn deny(workspace: &Workspace) -> Result<Passed> {
     let deny = || {
         let path = find_cargo_program("cargo-deny").context("no cargo-deny")?;
         let mut command = workspace.command(path);
-        // It asks Cargo for the graph.
+        // cargo-deny asks Cargo for the dependencies.
         command.env("CARGO", workspace.cargo_path());
         Ok::<_, anyhow::Error>(command)
     };
@@ -259,7 +255,8 @@ fn deny(workspace: &Workspace) -> Result<Passed> {
         }
         (Err(_), true) => {
             running.failed();
-            let text = "advisories as of the last fetch: the database cannot be reached now";
+            let text =
+                "checked with an old copy of the advisories: their database cannot be fetched";
             Passed::Remarked(text.to_owned())
         }
         (Err(_), false) => {
@@ -275,7 +272,7 @@ fn deny(workspace: &Workspace) -> Result<Passed> {
     Ok(passed)
 }
 
-/// cargo-deny keeps it in a folder of Cargo's, below a name with a hash.
+/// cargo-deny keeps the database in Cargo's folder, under a name with a hash.
 fn has_advisory_database() -> bool {
     let entries = cargo_home().and_then(|home| fs::read_dir(home.join("advisory-dbs")).ok());
     entries.is_some_and(|mut entries| {

@@ -38,17 +38,11 @@ pub(crate) fn cargo_for(
 }
 
 /// The suites that need no privileges.
-///
-/// # Errors
-/// The folder cannot be read.
 pub(crate) fn without_privileges(workspace: &Workspace) -> Result<Vec<String>> {
     named(&workspace.root.join("topo-lb/tests"))
 }
 
 /// The suites that need the lab.
-///
-/// # Errors
-/// The folder cannot be read.
 pub(crate) fn in_lab(workspace: &Workspace) -> Result<Vec<String>> {
     named(&workspace.root.join("tests/tests"))
 }
@@ -59,9 +53,6 @@ pub(crate) fn against_control_plane() -> [&'static str; 7] {
 }
 
 /// Compiles the agent that suites start, and returns its path.
-///
-/// # Errors
-/// It does not compile.
 pub(crate) fn agent(workspace: &Workspace) -> Result<PathBuf> {
     // Without a test, Cargo would leave out the features that only tests ask for.
     let mut build = cargo_for(workspace, "build", [CONTROL_PLANE[0]]);
@@ -71,9 +62,6 @@ pub(crate) fn agent(workspace: &Workspace) -> Result<PathBuf> {
 }
 
 /// Compiles the suites that need the lab, and the agent, whose path this returns.
-///
-/// # Errors
-/// They do not compile.
 pub(crate) fn compile_lab(workspace: &Workspace) -> Result<PathBuf> {
     let agent = agent(workspace)?;
     let mut build = cargo_for(workspace, "test", in_lab(workspace)?);

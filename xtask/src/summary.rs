@@ -7,9 +7,9 @@ use crate::progress::{DIM, GREEN, RED, YELLOW, clock, paint};
 /// How a stage ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
-    /// Perhaps with a remark.
+    /// The stage passed, perhaps with a remark.
     Passed(Option<String>),
-    /// Nothing failed, and part of it was not checked.
+    /// Nothing failed, but part of it was not checked.
     Unchecked(String),
     Failed,
     /// An earlier one failed.

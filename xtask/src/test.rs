@@ -1,4 +1,4 @@
-//! `cargo xtask test`: everything that must hold, in one command.
+//! `cargo xtask test`: every check and every test.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -19,29 +19,29 @@ use crate::workspace::Workspace;
 /// Runs every check and every test, and stops at the first failure.
 ///
 /// The lab's suites run on this machine's own kernel, with real sockets in namespaces and cgroups,
-/// and need root. Those of the datapath also run on Debian's kernels, which boot under QEMU: a short
-/// version of them, unless the kernels are named.
+/// and need root. Those of the datapath also run on Debian's kernels under QEMU: some of their tests,
+/// or all if `--kernel` names the kernels.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  cargo xtask test                 all of it, as continuous integration does
+  cargo xtask test                 everything, as continuous integration does
   cargo xtask test --only lab      one stage, with what it needs
   cargo xtask test --only format --only clippy
   cargo xtask test --strict        fails if anything cannot be checked here
-  cargo xtask test --kernel 5.10,6.12     the whole suites of the datapath on two kernels")]
+  cargo xtask test --kernel 5.10,6.12     all tests of the datapath on two kernels")]
 pub(crate) struct Args {
-    /// Run the suites on these kernels, and nothing else: `host` is the lab on this machine's own;
-    /// 5.10, 6.1 and 6.12 are Debian's, with the whole suites of the datapath
+    /// Run only the suites, on these kernels: `host` is the lab on this machine's kernel; 5.10, 6.1
+    /// and 6.12 are Debian's, with all tests of the datapath
     #[arg(long, value_delimiter = ',', value_parser = kernel)]
     kernel: Vec<Kernel>,
-    /// Keep in tests/verifier.tsv what the kernels' verifiers count now, instead of comparing
+    /// Write what the kernels' verifiers count to tests/verifier.tsv, instead of comparing
     #[arg(long)]
     bless: bool,
     /// Run only this stage (may be given more than once)
     #[arg(long, value_name = "STAGE")]
     only: Vec<Stage>,
-    /// Fail where something cannot be checked, such as advisories without a network; without this,
-    /// the summary says so
+    /// Fail if something cannot be checked, such as advisories without a network. Without this
+    /// option, the summary warns about it
     #[arg(long)]
     strict: bool,
 }
@@ -69,15 +69,12 @@ fn kernel(text: &str) -> Result<Kernel, String> {
         "host" => Ok(Kernel::Host),
         _ => line().map(Kernel::Debian).ok_or_else(|| {
             let names = Line::ALL.map(Line::name).join(", ");
-            format!("the suites run on `host`, which is this machine's kernel, and on {names}")
+            format!("choose `host`, which is this machine's kernel, or one of {names}")
         }),
     }
 }
 
 /// Runs the command.
-///
-/// # Errors
-/// A stage fails; the summary and the command that runs it again are on the screen by then.
 pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     let stages = selection(&args.only, &args.kernel);
     let counting = if args.bless { Counting::Keep } else { Counting::Compare };
@@ -122,7 +119,7 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     }
 }
 
-/// Runs them until the first that fails, and notes how each ended.
+/// Runs the stages until one fails, and records how each ended.
 fn run_stages(
     stages: &[Stage],
     rows: &mut Vec<Row>,
@@ -157,8 +154,8 @@ fn run_stages(
     failure
 }
 
-/// The stages to run, in their order, with the object before what includes it. Named kernels stand
-/// for the stages that run on them.
+/// The stages to run, in their order, with the object first if one needs it. A named kernel selects
+/// the stage that runs on it.
 fn selection(only: &[Stage], named: &[Kernel]) -> Vec<Stage> {
     let stage = |kernel: &Kernel| match kernel {
         Kernel::Host => Stage::Lab,

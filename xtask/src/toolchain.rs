@@ -36,12 +36,12 @@ pub(crate) struct Linker {
     pub(crate) path: PathBuf,
     /// Such as `0.13.0`.
     pub(crate) version: String,
-    /// The LLVM major version that it is linked with; `None`: it carries LLVM inside, unnamed.
+    /// The LLVM major version that it is linked with. `None`: LLVM is inside, and the version unknown.
     pub(crate) llvm: Option<u32>,
 }
 
 impl Toolchain {
-    /// Looks at a folder; `None` if it has no working compiler with a Cargo.
+    /// Looks at a folder. `None`: it has no working compiler with a Cargo.
     pub(crate) fn inspect(bin: &Path, rustup_name: Option<&str>) -> Option<Self> {
         let rustc = bin.join("rustc");
         if !bin.join("cargo").is_file() {
@@ -60,7 +60,7 @@ impl Toolchain {
         })
     }
 
-    /// It is new enough, and has what `core` is compiled from.
+    /// Whether it is new enough, and has the sources of `core`.
     pub(crate) fn compiles_core(&self) -> bool {
         self.sources && release(OLDEST).is_none_or(|oldest| self.release >= oldest)
     }
@@ -76,10 +76,10 @@ impl Toolchain {
 }
 
 impl Linker {
-    /// Looks at an installed linker; `None` if it does not run.
+    /// Looks at an installed linker. `None`: it does not run.
     pub(crate) fn inspect(path: &Path) -> Option<Self> {
         let version = output_of(Command::new(path).arg("--version"))?;
-        // One that is linked statically has none, and says nothing of its LLVM.
+        // A static one has none, and does not tell its LLVM.
         let libraries = libraries::of(path).unwrap_or_default();
         Some(Self {
             path: path.to_path_buf(),
@@ -88,8 +88,8 @@ impl Linker {
         })
     }
 
-    /// It can read what the compiler writes. One that does not say is trusted: the link step
-    /// would tell.
+    /// Whether it can read what the compiler writes. One that does not tell its LLVM is assumed to:
+    /// the link step would fail.
     pub(crate) fn fits(&self, toolchain: &Toolchain) -> bool {
         self.llvm.is_none_or(|llvm| llvm == toolchain.llvm)
     }
@@ -104,7 +104,7 @@ pub(crate) fn nightlies(rustup: &Path) -> Vec<Toolchain> {
         .collect()
 }
 
-/// From `rustup toolchain list -v`: the name comes first, the folder last.
+/// From `rustup toolchain list -v`: name first, folder last.
 fn nightly_folders(list: &str) -> Vec<(String, PathBuf)> {
     let mut found: Vec<(String, PathBuf)> = list
         .lines()

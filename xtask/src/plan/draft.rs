@@ -46,12 +46,12 @@ impl<'a> Draft<'a> {
         names.iter().copied().filter(|it| !self.machine.packages.contains(*it)).collect()
     }
 
-    /// Leaves something to a person.
+    /// Adds something that a person has to do.
     pub(super) fn missing(&mut self, what: String, command: &str) {
         self.plan.missing.push(Missing { what, command: command.to_owned() });
     }
 
-    /// Packages come first: the other steps use what is in them.
+    /// Puts packages first: the other steps need them.
     pub(super) fn finish(mut self) -> Plan {
         if self.packages.is_empty() {
             return self.plan;
@@ -65,9 +65,9 @@ impl<'a> Draft<'a> {
             return self.plan;
         }
         let mut update = Step::new("Debian's package lists", "apt-update", &["apt-get", "update"]);
-        // One unreachable repository among many must not stop what the others have.
+        // One repository that cannot be reached must not prevent the installation from others.
         update.may_fail = true;
-        // Nothing of the machine's owner is removed, and another apt is waited for.
+        // Removes nothing, and waits for another apt.
         let options = ["--no-remove", "-o", "DPkg::Lock::Timeout=300"];
         let command = [&install[..], &options[..], &self.packages[..]].concat();
         let title = format!("Debian packages: {names}");

@@ -1,4 +1,4 @@
-//! The kernel's side: the file systems that programs are pinned and attached to, and the right to do it.
+//! What the kernel provides: bpffs for pins, cgroup2 for programs, and root's right to use them.
 
 use super::draft::Draft;
 use super::step::Step;
@@ -16,7 +16,7 @@ impl Draft<'_> {
                 let command = ["mount", "-t", "cgroup2", "none", CGROUPS];
                 self.mount("cgroup2, where programs are attached", "mount-cgroup2", &command);
             }
-            // To mount it over the hierarchies of version 1 would hide them from everybody.
+            // A mount of version 2 over the hierarchies of version 1 would hide these.
             Cgroup2::Version1 => self.missing(
                 format!(
                     "this host has only cgroups of version 1 in {CGROUPS}, and programs are \

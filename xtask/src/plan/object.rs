@@ -8,8 +8,8 @@ use crate::toolchain::{Linker, OLDEST, Toolchain};
 
 pub(super) const LINKER_VERSION: &str = "0.13.0";
 
-/// The compiler and the linker that make the object, if they are there: rustup's nightly with the
-/// sources of `core` first, which its owner has installed for such work; then `/usr/bin`.
+/// The compiler and the linker for the object, if they are there. A nightly of rustup with the sources of
+/// `core` comes first, as somebody has installed it for such work; then `/usr/bin`.
 pub(crate) fn object_tools(machine: &Machine) -> Option<(&Toolchain, &Linker)> {
     let linker = machine.linker.as_ref()?;
     compilers(machine).find(|compiler| linker.fits(compiler)).map(|compiler| (compiler, linker))
@@ -43,7 +43,7 @@ impl Draft<'_> {
         }
     }
 
-    /// The one that makes the object once a linker is there.
+    /// The compiler that makes the object once a linker is there.
     fn compiler(&self) -> Option<&Toolchain> {
         match object_tools(self.machine) {
             Some((compiler, _)) => Some(compiler),
@@ -55,7 +55,7 @@ impl Draft<'_> {
         }
     }
 
-    /// Other systems have these by other names, or not at all.
+    /// Names what is missing on another system, whose packages are unknown.
     fn object_by_hand(&mut self) {
         let Some(compiler) = self.compiler() else {
             let what = format!(
@@ -92,7 +92,7 @@ impl Draft<'_> {
                 self.plan.steps.push(Step::new(title, "rustup-clippy", &command));
             }
             _ if self.machine.debian12 => self.packages_for(CLIPPY_PACKAGES),
-            // Without a compiler, that is what is said to be missing.
+            // `object` reports that there is no compiler.
             None => {}
             Some(_) => self.missing(
                 "no Clippy beside the compiler in /usr/bin".to_owned(),
@@ -107,7 +107,7 @@ fn linker_command(llvm: u32) -> Vec<&'static str> {
         21 => "llvm-21",
         22 => "llvm-22",
         23 => "llvm-23",
-        // That release knows no other: a later one may.
+        // This release supports no other LLVM; a later one may.
         _ => return vec!["cargo", "install", "bpf-linker"],
     };
     let mut command = vec!["cargo", "install", "bpf-linker", "--version", LINKER_VERSION];

@@ -14,13 +14,13 @@ pub(crate) struct Plan {
 /// One command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Step {
-    /// What happens, for people.
+    /// What it does, for people.
     pub(crate) title: String,
     /// The name of its log.
     pub(crate) log: &'static str,
     pub(crate) environment: Vec<(&'static str, String)>,
     pub(crate) command: Vec<String>,
-    /// The next step shows whether it mattered.
+    /// Continue after a failure: the next step shows whether it matters.
     pub(crate) may_fail: bool,
 }
 
@@ -49,7 +49,7 @@ impl Step {
         self
     }
 
-    /// As one would type it.
+    /// The command as one would type it.
     pub(crate) fn display(&self) -> String {
         let settings = self.environment.iter().map(|(name, value)| format!("{name}={value}"));
         let words = self.command.iter().map(|word| quoted(word));

@@ -21,7 +21,7 @@ pub(crate) enum Line {
     V6_12,
 }
 
-/// Depends on the newest kernel of its suite that is built for virtual machines: a small one.
+/// Depends on the newest small kernel of its suite, which is built for virtual machines.
 const META_PACKAGE: &str = "linux-image-cloud-amd64";
 
 impl Line {
@@ -62,15 +62,12 @@ pub(super) struct DebianKernel {
     pub(super) modules: PathBuf,
 }
 
-/// Whether all are here, or can be had.
+/// Whether all are here, or can be downloaded.
 pub(super) fn is_obtainable() -> bool {
     debian::is_obtainable() || Line::ALL.iter().all(|line| cache::has(&line.folder()))
 }
 
-/// The kernel of a line, downloaded where that was never done.
-///
-/// # Errors
-/// The archive cannot be reached, or what is in the cache is no kernel.
+/// The kernel of a line. Downloads it unless it is there.
 pub(super) fn ready(workspace: &Workspace, line: Line) -> Result<DebianKernel> {
     let folder = cache::folder(&line.folder())?;
     cache::make_once(&folder, |room| download(workspace, line, room))?;
@@ -78,7 +75,7 @@ pub(super) fn ready(workspace: &Workspace, line: Line) -> Result<DebianKernel> {
         .with_context(|| format!("remove {}, which is no kernel, and try again", folder.display()))
 }
 
-/// Downloads and unpacks the newest of a line; says where it is.
+/// Downloads and unpacks the newest kernel of a line, and returns its folder.
 fn download(workspace: &Workspace, line: Line, room: &Path) -> Result<PathBuf> {
     let suite = line.suite();
     let sources = [
@@ -86,7 +83,7 @@ fn download(workspace: &Workspace, line: Line, room: &Path) -> Result<PathBuf> {
         debian::source("deb", "debian-security", &format!("{suite}-security")),
     ];
     let archive = Archive::open(workspace, room, "kernel", &sources)?;
-    // What the machine itself has installed says nothing of the suite.
+    // The machine's own packages do not matter.
     let nothing = ["-o", "Dir::State::status=/dev/null"];
     let mut show = archive.apt("apt-cache", &nothing);
     let shown = output_of(show.args(["--no-all-versions", "show", META_PACKAGE]));
@@ -98,7 +95,7 @@ fn download(workspace: &Workspace, line: Line, room: &Path) -> Result<PathBuf> {
     archive.download(&format!("{package} of Debian's {suite}"), &[package], &packages)?;
     let root = room.join("root");
     archive.unpack("unpacking it", &packages, &root)?;
-    // apt has verified it; this is for people who want to know later what has run.
+    // apt has verified it; this records what has run.
     let files = files_ending(&packages, ".deb")?;
     let mut sum = workspace.command("sha256sum");
     sum.args(files.iter().filter_map(|path| path.file_name())).current_dir(&packages);
@@ -107,7 +104,7 @@ fn download(workspace: &Workspace, line: Line, room: &Path) -> Result<PathBuf> {
     Ok(root)
 }
 
-/// The kernel's package, from what `apt-cache show` says of the meta package.
+/// The name of the kernel's package, from `apt-cache show` of the meta package.
 fn image_package(shown: &str) -> Option<&str> {
     let depends = shown.lines().find_map(|line| line.strip_prefix("Depends: "))?;
     let mut names = depends.split([',', '|']).filter_map(|name| name.split_whitespace().next());

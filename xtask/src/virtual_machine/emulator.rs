@@ -1,6 +1,5 @@
-//! QEMU: the one that is installed, or Debian's, unpacked among the user's caches. It is not
-//! installed from here, since that can take other packages away: machines with a `qemu-utils` of
-//! Debian's backports refuse to have the two together.
+//! QEMU: the one that is installed, or Debian's, unpacked in the user's cache. xtask does not install
+//! it, as that can remove other packages: it conflicts with the `qemu-utils` of Debian's backports.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -15,21 +14,21 @@ use crate::workspace::{Workspace, find_program};
 
 const PROGRAM: &str = "qemu-system-x86_64";
 const PACKAGE: &str = "qemu-system-x86";
-/// Among the user's caches.
+/// The name in the user's cache.
 const FOLDER: &str = "qemu";
-/// What of the unpacked packages holds libraries.
+/// The folders with libraries in the unpacked packages.
 const LIBRARIES: [&str; 2] = ["usr/lib/x86_64-linux-gnu", "lib/x86_64-linux-gnu"];
 
 /// A QEMU that can be started.
 #[derive(Debug)]
 pub(super) struct Emulator {
     program: PathBuf,
-    /// Where its libraries are that are not installed.
+    /// The folders with its libraries, if they are not installed.
     libraries: Option<OsString>,
 }
 
 impl Emulator {
-    /// It, without arguments.
+    /// Its command, without arguments.
     pub(super) fn command(&self, workspace: &Workspace) -> Command {
         let mut command = workspace.command(&self.program);
         if let Some(libraries) = &self.libraries {
@@ -39,17 +38,14 @@ impl Emulator {
     }
 }
 
-/// Whether one is here, or can be had: Debian 12's needs that system's other libraries.
+/// Whether one is here, or can be downloaded. The download needs libraries of Debian 12.
 pub(super) fn is_obtainable() -> bool {
     find_program(PROGRAM).is_some()
         || cache::has(FOLDER)
         || (debian::is_12() && debian::is_obtainable())
 }
 
-/// The one that is installed; or else the other, downloaded where that was never done.
-///
-/// # Errors
-/// The archive cannot be reached.
+/// The installed one, or else the other. Downloads that unless it is there.
 pub(super) fn ready(workspace: &Workspace) -> Result<Emulator> {
     if let Some(program) = find_program(PROGRAM) {
         return Ok(Emulator { program, libraries: None });

@@ -1,4 +1,4 @@
-//! What is inside of a machine: the first process, the agent, the suites, the programs that these
+//! What a virtual machine contains: the first process, the agent, the suites, the programs that these
 //! call, all their libraries, and the kernel's modules.
 
 use fs_err as fs;
@@ -16,13 +16,13 @@ use crate::libraries;
 use crate::process::{output_of, run_logged};
 use crate::workspace::{Profile, Workspace, find_program};
 
-/// How many times what a machine takes an emulated one may take: `TOPO_LB_PATIENCE`.
+/// How many times slower than a machine an emulated one may be: `TOPO_LB_PATIENCE`.
 const PATIENCE: u32 = 20;
 
 /// Programs of this machine that the lab calls.
 const TOOLS: [&str; 1] = ["ip"];
 
-/// Where the kernel and the suites look for something.
+/// Folders that the kernel and the suites expect.
 const FOLDERS: [&str; 5] = ["/dev", "/proc", "/sys", "/tmp", "/run"];
 
 /// What Cargo has built.
@@ -33,9 +33,6 @@ pub(super) struct Programs {
 
 impl Programs {
     /// The binary of a suite.
-    ///
-    /// # Errors
-    /// There is none.
     pub(super) fn suite(&self, name: &str) -> Result<&Path> {
         let path = self.suites.get(name);
         Ok(path.with_context(|| format!("Cargo has built no suite {name}"))?)
@@ -43,9 +40,6 @@ impl Programs {
 }
 
 /// Compiles the agent and the suites.
-///
-/// # Errors
-/// One does not compile.
 pub(super) fn build(workspace: &Workspace) -> Result<Programs> {
     crate::suites::agent(workspace)?;
     let mut build = crate::suites::cargo_for(workspace, "test", suites::names());
@@ -70,9 +64,6 @@ fn executables(messages: &str) -> BTreeMap<String, PathBuf> {
 }
 
 /// Writes the initramfs of a kernel.
-///
-/// # Errors
-/// Something that belongs inside is not there.
 pub(super) fn pack(
     workspace: &Workspace,
     kernel: &DebianKernel,
@@ -84,7 +75,7 @@ pub(super) fn pack(
     for folder in FOLDERS {
         inside.folder(Path::new(folder))?;
     }
-    // The kernel opens it for the first process before anything is mounted.
+    // The kernel opens it for the first process, before anything is mounted.
     inside.device(Path::new("/dev/console"), 5, 1)?;
     let mut libraries = BTreeMap::new();
     let mut program = |inside: &mut Initramfs, place: String, from: &Path| -> Result<()> {
@@ -151,7 +142,7 @@ fn plan(modules: &[PathBuf], suites: &[Suite]) -> Value {
     })
 }
 
-/// A program as a machine needs it: a tenth of what Cargo makes, and all of it lies in memory.
+/// The program without debug information: a tenth of the size. All files of the machine are in memory.
 fn without_debug_information(workspace: &Workspace, program: &Path) -> Result<Vec<u8>> {
     let folder = workspace.target.join("virtual-machine");
     fs::create_dir_all(&folder)?;
@@ -159,7 +150,7 @@ fn without_debug_information(workspace: &Workspace, program: &Path) -> Result<Ve
     let mut strip = workspace.command("strip");
     strip.arg("--strip-debug").arg("-o").arg(&stripped).arg(program);
     output_of(&mut strip).with_context(|| {
-        format!("`strip` of binutils does not take {}; is it installed?", program.display())
+        format!("`strip` of binutils fails for {}; is it installed?", program.display())
     })?;
     Ok(fs::read(&stripped)?)
 }

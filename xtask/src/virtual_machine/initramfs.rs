@@ -22,33 +22,21 @@ pub(super) struct Initramfs {
 
 impl Initramfs {
     /// Adds a folder, and those above.
-    ///
-    /// # Errors
-    /// As for [`file`](Self::file).
     pub(super) fn folder(&mut self, path: &Path) -> Result<()> {
         self.entry(path, FOLDER | 0o755, (0, 0), &[])
     }
 
     /// Adds a file that everybody may execute, with the folders above.
-    ///
-    /// # Errors
-    /// It is too large for the format: 4 GiB.
     pub(super) fn file(&mut self, path: &Path, content: &[u8]) -> Result<()> {
         self.entry(path, FILE | 0o755, (0, 0), content)
     }
 
     /// Adds a character device, with the folders above.
-    ///
-    /// # Errors
-    /// As for [`file`](Self::file).
     pub(super) fn device(&mut self, path: &Path, major: u32, minor: u32) -> Result<()> {
         self.entry(path, CHARACTER_DEVICE | 0o600, (major, minor), &[])
     }
 
     /// The whole archive.
-    ///
-    /// # Errors
-    /// None: memory can be written.
     pub(super) fn finish(self) -> Result<Vec<u8>> {
         Ok(newc::trailer(self.bytes)?)
     }

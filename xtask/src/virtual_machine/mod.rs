@@ -1,8 +1,7 @@
-//! The datapath's suites on Debian's kernels: each boots under QEMU, runs them, and goes.
+//! The datapath's suites on Debian's kernels: each boots under QEMU, runs them, and powers off.
 //!
 //! Everything that a machine needs is in its initramfs: there is no disk and no network. Its first
-//! process is the program `guest` of the package `tests`, and what that says on the serial port is
-//! all that comes back.
+//! process is the program `guest` of the package `tests`, which reports on the serial port.
 
 mod boot;
 mod counts;
@@ -33,13 +32,13 @@ use boot::Machine;
 use counts::Counts;
 use report::Report;
 
-/// Whether kernels and an emulator are here, or can be had without installing anything. A machine
-/// runs what is compiled for this one, so both are of one architecture.
+/// Whether kernels and an emulator are here, or can be downloaded. A virtual machine runs what is
+/// compiled for this one, so both have one architecture.
 pub(crate) fn is_obtainable() -> bool {
     cfg!(target_arch = "x86_64") && emulator::is_obtainable() && debian_kernel::is_obtainable()
 }
 
-/// Runs the suites on kernels, as many machines at once as there are cores: an emulator takes one.
+/// Runs the suites on kernels, as many at once as there are cores: an emulator takes one.
 ///
 /// # Errors
 /// A suite fails on a kernel, or a machine does not come to its end; the other kernels' suites have
@@ -59,7 +58,7 @@ pub(crate) fn run(
     match counts::host_column(release.trim()) {
         Some(column) => counts.set(column, verify_here(workspace, &programs)?),
         None => progress::note(&format!(
-            "what this machine's verifier counts is not compared: {} keeps no Linux {}",
+            "the counts of this machine's verifier are not compared: {} has no column for Linux {}",
             counts::PATH,
             release.trim()
         )),
@@ -101,7 +100,7 @@ pub(crate) fn run(
         Counting::Keep => counts.write(workspace),
         Counting::Compare if drifts.is_empty() => Ok(()),
         Counting::Compare => bail!(
-            "the verifiers count otherwise than {} says:\n  {}\n  if it is meant to be so, run this \
+            "the verifiers count other numbers than {}:\n  {}\n  if that is intended, run this \
              again with --bless, and commit the file",
             counts::PATH,
             drifts.join("\n  ")
@@ -109,16 +108,16 @@ pub(crate) fn run(
     }
 }
 
-/// What becomes of the counts of the verifiers.
+/// What is done with the counts of the verifiers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Counting {
-    /// They are compared with what the repository has.
+    /// Compares them with the file in the repository.
     Compare,
-    /// The repository has them from now on.
+    /// Writes them to the file in the repository.
     Keep,
 }
 
-/// What this machine's own kernel's verifier says.
+/// What the verifier of this machine's own kernel counts.
 fn verify_here(workspace: &Workspace, programs: &guest::Programs) -> Result<report::Verified> {
     let log = workspace.log("verifier-host");
     let mut command = workspace.command(programs.suite("verifier")?);
@@ -127,7 +126,7 @@ fn verify_here(workspace: &Workspace, programs: &guest::Programs) -> Result<repo
     Ok(Report::read(&read(&log)?).verified)
 }
 
-/// Boots machines and waits for their ends: how each ended, and how long it took.
+/// Boots machines and waits for their ends. Returns how each ended, and how long it took.
 fn boot(
     workspace: &Workspace,
     releases: &str,
@@ -160,7 +159,7 @@ fn boot(
     ends
 }
 
-/// What a machine that has ended has said.
+/// Reads the report of a machine that has ended.
 fn judge(machine: &Machine<'_>, suites: &[suites::Suite], ended: Result<()>) -> Result<Report> {
     let said = read(&machine.log)?;
     let report = Report::read(&said);
@@ -171,9 +170,9 @@ fn judge(machine: &Machine<'_>, suites: &[suites::Suite], ended: Result<()>) -> 
         for text in report::excerpt(&said) {
             progress::note(&format!("│ {text}"));
         }
-        return Err(error.context(format!("all that it said is in {}", machine.log.display())));
+        return Err(error.context(format!("its whole output: {}", machine.log.display())));
     }
-    // It is as large as all programs together.
+    // The file is as large as all programs together.
     fs::remove_file(&machine.initramfs)?;
     Ok(report)
 }

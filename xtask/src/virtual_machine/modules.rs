@@ -8,8 +8,8 @@ use std::process::Command;
 use anyhow::{Context as _, Result, ensure};
 use walkdir::WalkDir;
 
-/// What the suites need beyond what is built in: the lab's devices, the clsact discipline and its
-/// filters, and questions about sockets.
+/// The modules that the suites need: the lab's devices, the clsact discipline and its filters, and
+/// `sock_diag`.
 const WANTED: [&str; 8] =
     ["veth", "bridge", "dummy", "tun", "sch_ingress", "cls_bpf", "udp_diag", "tcp_diag"];
 
@@ -20,7 +20,7 @@ pub(super) struct Module {
     pub(super) content: Vec<u8>,
 }
 
-/// The modules that are wanted and those that they depend on, each after its own.
+/// The modules of [`WANTED`] and their dependencies, each after its own dependencies.
 ///
 /// # Errors
 /// The kernel has one neither as a module nor built in.
@@ -55,8 +55,8 @@ pub(super) fn wanted(folder: &Path) -> Result<Vec<Module>> {
     Ok(order.into_iter().filter_map(take).collect())
 }
 
-/// The names and those that they depend on, each after its own; without those of which nothing is
-/// known, which are built in.
+/// The names and their dependencies, each after its own dependencies. `depends` returns `None` for a
+/// module that is built in, which is left out.
 fn in_order(
     wanted: &[&str],
     mut depends: impl FnMut(&str) -> Result<Option<Vec<String>>>,
@@ -89,7 +89,7 @@ fn name_of(path: &Path) -> String {
     name.split('.').next().unwrap_or_default().replace('-', "_")
 }
 
-/// A module's file, unpacked: Debian 13 packs them.
+/// A module's file, unpacked: those of Debian 13 are compressed.
 fn read(path: &Path) -> Result<Vec<u8>> {
     if path.extension().is_some_and(|end| end == "xz") {
         let output = Command::new("xz").arg("-dc").arg(path).output().context("cannot run `xz`")?;
@@ -100,7 +100,7 @@ fn read(path: &Path) -> Result<Vec<u8>> {
     Ok(fs::read(path)?)
 }
 
-/// The names that a module's own description has (`.modinfo`): strings that end with zero.
+/// The dependencies in a module's `.modinfo`, which has strings that end with zero.
 fn depends(content: &[u8]) -> Vec<String> {
     const FIELD: &[u8] = b"\0depends=";
     let Some(place) = content.windows(FIELD.len()).position(|bytes| bytes == FIELD) else {
