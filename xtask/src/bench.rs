@@ -6,22 +6,21 @@ use anyhow::{Result, ensure};
 
 use crate::build_ebpf;
 use crate::control_plane;
+use crate::install;
 use crate::kube_proxy;
 use crate::lab_program;
-use crate::plan::Need;
+use crate::needs::Need;
 use crate::process::become_command;
-use crate::progress::Screen;
-use crate::setup;
 use crate::workspace::{Profile, Workspace};
 
-/// Measures topo-lb on this machine, beside direct connections, kube-proxy 1.20, and the rules that a
-/// later one writes for nftables.
+/// Measures topo-lb on this machine, compared with direct connections, kube-proxy 1.20, and the rules
+/// that a later kube-proxy writes for nftables.
 ///
-/// All of it takes some twenty minutes, on a machine that has nothing else to do. Leaves nothing
-/// behind, even after Ctrl-C. A target that is missed is said, and is no failure.
+/// A whole run takes about twenty minutes, on a machine that does nothing else. Leaves nothing behind,
+/// even after Ctrl-C. A missed target is reported, but is no failure.
 ///
-/// kube-proxy is compiled from Debian's source the first time, which takes minutes, or is named by
-/// TOPO_LB_KUBE_PROXY. `--quick` leaves it out where it is not there yet.
+/// kube-proxy is compiled from Debian's source the first time, which takes minutes, or
+/// TOPO_LB_KUBE_PROXY names one. `--quick` leaves it out unless it is there.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -52,16 +51,12 @@ pub(crate) struct Args {
     from: Option<PathBuf>,
 }
 
-/// Runs the command. It returns only upon failure: otherwise this process becomes the bench, which
-/// gets its signals and gives its exit code.
-///
-/// # Errors
-/// Something is missing that only a person can install, or a build fails.
-pub(crate) fn run(workspace: &Workspace, screen: &Screen, args: &Args) -> Result<()> {
+/// Runs the command. Returns only upon failure: otherwise this process becomes the bench, with
+/// its signals and its exit code.
+pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     ensure!(
         !args.write_docs || args.part.is_empty(),
-        "docs/performance.md is of one whole run, and to write it of some parts would throw the others \
-         away: leave out either --part or --write-docs"
+        "docs/performance.md comes from one whole run: leave out either --part or --write-docs"
     );
     let measures = args.from.is_none();
     let connects = args.part.is_empty() || args.part.iter().any(|part| part == "connect");
@@ -69,28 +64,28 @@ pub(crate) fn run(workspace: &Workspace, screen: &Screen, args: &Args) -> Result
     let measured = [Need::Kernel, Need::Lab, Need::Peers, Need::Root];
     let measured = measured.into_iter().filter(|_| measures);
     let peer = with_kube_proxy.then_some(Need::KubeProxy);
-    // Whatever is compiled here carries the object inside.
+    // Everything that is compiled here contains the object.
     let needs = measured.chain(peer).chain([Need::Object]).collect();
-    let machine = setup::ready(workspace, screen, &needs)?;
-    let kube_proxy = with_kube_proxy.then(|| kube_proxy::program(workspace, screen)).transpose()?;
-    build_ebpf::build(workspace, screen, &machine)?;
+    let machine = install::ready(workspace, &needs)?;
+    let kube_proxy = with_kube_proxy.then(|| kube_proxy::program(workspace)).transpose()?;
+    build_ebpf::build(workspace, &machine)?;
     let mut bench = match &args.from {
         Some(report) => {
-            let mut bench = lab_program::alone(workspace, screen, "bench", &[])?;
+            let mut bench = lab_program::alone(workspace, "bench", &[])?;
             bench.arg("--from").arg(report);
             bench
         }
-        // The agent as an image holds it.
-        None => lab_program::build(workspace, screen, Profile::Deployed, "bench", &[])?,
+        // The agent as in an image.
+        None => lab_program::build(workspace, Profile::Deployed, "bench", &[])?,
     };
-    // The largest clusters take an agent longer than a lab waits for one otherwise.
+    // With the largest clusters, the agent takes longer than the usual limits.
     bench.env("TOPO_LB_PATIENCE", "6").env("TOPO_LB_EBPF_OBJECT", workspace.object());
     if let Some(kube_proxy) = kube_proxy {
         bench.env(kube_proxy::VARIABLE, kube_proxy);
     }
-    // Tests compile it; the bench does without where they have not.
+    // `cargo xtask test` compiles it. Without it, the bench leaves this part out.
     if measures && control_plane::is_there() {
-        bench.env(control_plane::VARIABLE, control_plane::programs(workspace, screen)?);
+        bench.env(control_plane::VARIABLE, control_plane::programs(workspace)?);
     }
     for part in &args.part {
         bench.args(["--part", part]);

@@ -1,7 +1,7 @@
-//! `cargo xtask build-ebpf`: the object that the agent carries inside.
+//! `cargo xtask build-ebpf`: the eBPF object that is compiled into the agent.
 
+use fs_err as fs;
 use std::collections::BTreeSet;
-use std::fs;
 use std::path::Path;
 use std::process::Command;
 
@@ -9,18 +9,19 @@ use anyhow::{Context, Result};
 use object::build::elf::{Builder, SectionData};
 use object::elf::SHT_STRTAB;
 
+use crate::install;
 use crate::machine::Machine;
-use crate::plan::{Need, object_tools};
+use crate::needs::Need;
+use crate::plan::object_tools;
 use crate::process::run_logged;
-use crate::progress::Screen;
-use crate::setup;
+use crate::progress;
 use crate::toolchain::{Linker, Toolchain};
 use crate::workspace::Workspace;
 
 /// Compiles the programs that run in the kernel, with BTF and without DWARF, to target/bpf/topo-lb.o.
 ///
-/// The object is written only when its bytes have changed, so that the agent is not built again
-/// for nothing.
+/// It writes the object only if its bytes have changed, so that the agent is not built again for
+/// nothing.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -37,48 +38,39 @@ const TARGET: &str = "bpfel-unknown-none";
 const PROFILE: &str = "bpf";
 
 /// Runs the command.
-///
-/// # Errors
-/// As [`build`], and when something is missing that only a person can install.
-pub(crate) fn run(workspace: &Workspace, screen: &Screen, _: &Args) -> Result<()> {
-    let machine = setup::ready(workspace, screen, &BTreeSet::from([Need::Object]))?;
-    build(workspace, screen, &machine)?;
-    screen.note(&workspace.object().display().to_string());
+pub(crate) fn run(workspace: &Workspace, _: &Args) -> Result<()> {
+    let machine = install::ready(workspace, &BTreeSet::from([Need::Object]))?;
+    build(workspace, &machine)?;
+    progress::note(&workspace.object().display().to_string());
     Ok(())
 }
 
 /// Builds the object with what the machine has.
-///
-/// # Errors
-/// It does not compile, or cannot be written.
-pub(crate) fn build(workspace: &Workspace, screen: &Screen, machine: &Machine) -> Result<()> {
+pub(crate) fn build(workspace: &Workspace, machine: &Machine) -> Result<()> {
     let (compiler, linker) = object_tools(machine).context("no compiler for eBPF was found")?;
     let mut command = cargo(workspace, compiler, linker);
     command.arg("build").args(ARGUMENTS);
     let title = format!("eBPF object, by {}", compiler.display());
-    run_logged(screen, title, &mut command, &workspace.log("build-ebpf"))?;
+    run_logged(title, &mut command, &workspace.log("build-ebpf"))?;
     let built = build_folder(workspace).join(TARGET).join(PROFILE).join(PACKAGE);
-    let bytes = fs::read(&built).with_context(|| format!("cannot read {}", built.display()))?;
+    let bytes = fs::read(&built)?;
     let bytes = without_dwarf(&bytes).with_context(|| format!("{}", built.display()))?;
     publish(&bytes, &workspace.object())
 }
 
-/// Clippy's opinion of the programs, warnings as errors, with what the machine has.
-///
-/// # Errors
-/// Clippy finds something.
-pub(crate) fn lint(workspace: &Workspace, screen: &Screen, machine: &Machine) -> Result<()> {
+/// Runs Clippy on the programs, with warnings as errors.
+pub(crate) fn lint(workspace: &Workspace, machine: &Machine) -> Result<()> {
     let (compiler, linker) = object_tools(machine).context("no compiler for eBPF was found")?;
     let mut command = clippy(workspace, compiler, linker);
     command.arg("clippy").args(ARGUMENTS).args(["--", "-D", "warnings"]);
     let title = format!("Clippy for eBPF, by {}", compiler.display());
-    run_logged(screen, title, &mut command, &workspace.log("clippy-ebpf")).map(|_| ())
+    run_logged(title, &mut command, &workspace.log("clippy-ebpf"))
 }
 
 const ARGUMENTS: &[&str] =
     &["--package", PACKAGE, "--target", TARGET, "--profile", PROFILE, "-Zbuild-std=core"];
 
-/// A folder of its own: with the flags and the compiler of one build, the other would start anew.
+/// A folder of its own: the builds have other flags and compilers, and would discard each other's results.
 fn build_folder(workspace: &Workspace) -> std::path::PathBuf {
     workspace.target.join("bpf-build")
 }
@@ -89,8 +81,8 @@ fn cargo(workspace: &Workspace, compiler: &Toolchain, linker: &Linker) -> Comman
     command
 }
 
-/// Called directly, because `cargo clippy` takes the first `cargo-clippy` of the path, which is
-/// rustup's for another compiler. It finds its Cargo in the environment.
+/// `cargo clippy` would call the first `cargo-clippy` of the path, which is rustup's for another
+/// compiler, so this is called directly. It takes its Cargo from the environment.
 fn clippy(workspace: &Workspace, compiler: &Toolchain, linker: &Linker) -> Command {
     let mut command = workspace.command(compiler.bin.join("cargo-clippy"));
     for_kernel(&mut command, workspace, compiler, linker);
@@ -99,7 +91,7 @@ fn clippy(workspace: &Workspace, compiler: &Toolchain, linker: &Linker) -> Comma
 }
 
 fn for_kernel(command: &mut Command, workspace: &Workspace, compiler: &Toolchain, linker: &Linker) {
-    // DWARF is what bpf-linker makes BTF of.
+    // bpf-linker makes BTF of DWARF.
     let flags = ["-Cdebuginfo=2", "-Clink-arg=--btf"].join("\x1f");
     command
         .env("CARGO_TARGET_DIR", build_folder(workspace))
@@ -108,15 +100,15 @@ fn for_kernel(command: &mut Command, workspace: &Workspace, compiler: &Toolchain
         .env("CARGO_TARGET_BPFEL_UNKNOWN_NONE_LINKER", &linker.path)
         // `build-std` is unstable, and Debian's compiler is a stable one.
         .env("RUSTC_BOOTSTRAP", "1")
-        // What is set for this machine's own target does not concern the kernel's.
+        // These settings are for this machine's own target.
         .env_remove("CARGO_BUILD_TARGET")
         .env_remove("RUSTUP_TOOLCHAIN")
         .env_remove("RUSTC_WRAPPER")
         .env_remove("RUSTC_WORKSPACE_WRAPPER");
 }
 
-/// The object without DWARF, which is four fifths of it: BTF is made of it, and nobody reads it
-/// afterwards, but every agent would carry it.
+/// The object without DWARF, which is four fifths of it: bpf-linker has made BTF of it, and nothing else
+/// needs it.
 fn without_dwarf(object: &[u8]) -> Result<Vec<u8>> {
     let mut object = Builder::read(object).context("it is no ELF object")?;
     for section in &mut object.sections {
@@ -124,7 +116,7 @@ fn without_dwarf(object: &[u8]) -> Result<Vec<u8>> {
         section.delete |= names.iter().any(|name| section.name.starts_with(name));
     }
     object.delete_orphans();
-    // LLVM has one table for the names of sections and symbols, which is not foreseen here.
+    // LLVM writes one table for the names of sections and of symbols; `object` wants two.
     let names = object.sections.add();
     names.name = b".shstrtab"[..].into();
     names.sh_type = SHT_STRTAB;
@@ -135,20 +127,15 @@ fn without_dwarf(object: &[u8]) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Puts the object into its place at once, and leaves an equal one untouched, time and all.
+/// Replaces the object in one step. Leaves an equal one untouched, with its time.
 fn publish(bytes: &[u8], place: &Path) -> Result<()> {
     if fs::read(place).is_ok_and(|present| present == bytes) {
         return Ok(());
     }
-    let write = || {
-        if let Some(folder) = place.parent() {
-            fs::create_dir_all(folder)?;
-        }
-        let draft = place.with_extension("o.new");
-        fs::write(&draft, bytes)?;
-        fs::rename(&draft, place)
-    };
-    write().with_context(|| format!("cannot write {}", place.display()))
+    fs::create_dir_all(place.parent().unwrap_or(place))?;
+    let draft = place.with_extension("o.new");
+    fs::write(&draft, bytes)?;
+    Ok(fs::rename(&draft, place)?)
 }
 
 #[cfg(test)]

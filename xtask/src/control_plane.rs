@@ -2,7 +2,7 @@
 //! names, or else Kubernetes 1.20 from Debian's archive, built once and kept outside of the
 //! repository.
 //!
-//! 1.20 is the version that tells most: it serves `spec.topologyKeys`, and EndpointSlices of
+//! 1.20 is the version that tests most: it serves `spec.topologyKeys`, and EndpointSlices of
 //! `discovery.k8s.io/v1beta1` with `topology` alone. Later versions are tried by naming a folder.
 
 use std::env;
@@ -13,14 +13,13 @@ use anyhow::{Result, ensure};
 use crate::cache;
 use crate::debian;
 use crate::debian_kubernetes::{Build, VERSION};
-use crate::progress::Screen;
+use crate::progress;
 use crate::workspace::{Workspace, find_program};
 
 /// The ecosystem's variable for a folder of test binaries.
 pub(crate) const VARIABLE: &str = "KUBEBUILDER_ASSETS";
 
-/// What must be in the folder; kube-controller-manager too, for the suite in the lab, which says
-/// so where it is not.
+/// What must be in the folder. The suite in the lab also needs kube-controller-manager, and says so.
 const PROGRAMS: [&str; 2] = ["etcd", "kube-apiserver"];
 
 /// Whether the programs are there already, or named by the environment.
@@ -28,33 +27,33 @@ pub(crate) fn is_there() -> bool {
     given().is_some() || cache::has(&name())
 }
 
-/// Whether this machine can take them from Debian's archive: that takes Debian's tools, but
-/// neither root nor an installation.
+/// Whether this machine can take them from Debian's archive: it needs Debian's tools, but neither root
+/// nor an installation.
 pub(crate) fn is_obtainable() -> bool {
     debian::is_obtainable() && find_program("dpkg-source").is_some()
 }
 
-/// The folder with the programs, which are built where that was never done.
+/// The folder with the programs. Builds them unless they are there.
 ///
 /// # Errors
 /// The folder that the environment names lacks one, or the build fails.
-pub(crate) fn programs(workspace: &Workspace, screen: &Screen) -> Result<PathBuf> {
+pub(crate) fn programs(workspace: &Workspace) -> Result<PathBuf> {
     if let Some(folder) = given() {
         complete(&folder)?;
-        screen.note(&format!("control plane of {VARIABLE}: {}", folder.display()));
+        progress::note(&format!("control plane of {VARIABLE}: {}", folder.display()));
         return Ok(folder);
     }
     let folder = cache::folder(&name())?;
-    cache::make_once(screen, &folder, |room| {
-        screen.note(&format!("Kubernetes {VERSION} is built from Debian's source, once, into"));
-        screen.note(&format!("{}; {VARIABLE} names a folder instead", folder.display()));
-        Build::new(workspace, screen, room, "control-plane").control_plane()
+    cache::make_once(&folder, |room| {
+        progress::note(&format!("Kubernetes {VERSION} is built from Debian's source, once, into"));
+        progress::note(&format!("{}; {VARIABLE} names a folder instead", folder.display()));
+        Build::new(workspace, room, "control-plane").control_plane()
     })?;
     complete(&folder)?;
     Ok(folder)
 }
 
-/// Among the user's caches.
+/// The name in the user's cache.
 fn name() -> String {
     format!("kubernetes-{VERSION}")
 }

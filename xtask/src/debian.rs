@@ -1,24 +1,37 @@
 //! Debian's archive, apart from the machine's own packages: downloaded and unpacked below a folder,
 //! never installed. apt verifies what it downloads by the archive's signature.
 
-use std::fs;
-use std::io;
+use fs_err as fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 
 use crate::process::{run_logged, to_log};
-use crate::progress::Screen;
+use crate::progress::Running;
 use crate::workspace::{Workspace, find_program};
 
-/// What the archive is trusted by.
+/// The keys that sign the archive.
 const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 
-/// Whether this machine has the tools for it: neither root nor an installation is wanted.
+/// Whether this machine has the tools for it. It takes neither root nor an installation.
 pub(crate) fn is_obtainable() -> bool {
     ["apt-get", "apt-cache", "dpkg-deb"].iter().all(|it| find_program(it).is_some())
         && Path::new(KEYRING).is_file()
+}
+
+/// Whether this is Debian 12, whose packages are known to build everything.
+pub(crate) fn is_12() -> bool {
+    is_12_by(&fs::read_to_string("/etc/os-release").unwrap_or_default())
+}
+
+/// From `/etc/os-release` (os-release(5)).
+fn is_12_by(text: &str) -> bool {
+    let field = |name: &str| {
+        let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix('='));
+        value.map(|value| value.trim_matches('"'))
+    };
+    field("ID") == Some("debian") && field("VERSION_ID") == Some("12")
 }
 
 /// A line of `sources.list` (sources.list(5)): `kind` is `deb` or `deb-src`, `repository` is
@@ -27,11 +40,10 @@ pub(crate) fn source(kind: &str, repository: &str, suite: &str) -> String {
     format!("{kind} [signed-by={KEYRING}] http://deb.debian.org/{repository} {suite} main\n")
 }
 
-/// An apt that knows nothing of the system's lists and sources, and writes only below a folder.
+/// An apt that ignores the system's lists and sources, and writes only below a folder.
 #[derive(Debug)]
 pub(crate) struct Archive<'a> {
     workspace: &'a Workspace,
-    screen: &'a Screen,
     folder: PathBuf,
     /// What the logs of its steps begin with.
     log: &'static str,
@@ -39,23 +51,18 @@ pub(crate) struct Archive<'a> {
 
 impl<'a> Archive<'a> {
     /// Writes the sources, and fetches their lists.
-    ///
-    /// # Errors
-    /// The archive cannot be reached, or the folder cannot be written.
     pub(crate) fn open(
         workspace: &'a Workspace,
-        screen: &'a Screen,
         folder: &Path,
         log: &'static str,
         sources: &[String],
     ) -> Result<Self> {
-        let archive = Self { workspace, screen, folder: folder.join("apt"), log };
+        let archive = Self { workspace, folder: folder.join("apt"), log };
         for place in ["lists/partial", "archives/partial"] {
-            make(&archive.folder.join(place))?;
+            fs::create_dir_all(archive.folder.join(place))?;
         }
         let path = archive.folder.join("sources.list");
-        fs::write(&path, sources.concat())
-            .with_context(|| format!("cannot write {}", path.display()))?;
+        fs::write(&path, sources.concat())?;
         let mut update = archive.apt("apt-get", &["update"]);
         archive.step("Debian's package lists, apart from the system's", "lists", &mut update)?;
         Ok(archive)
@@ -72,7 +79,7 @@ impl<'a> Archive<'a> {
         ] {
             command.arg("-o").arg(format!("{name}={}", place.display()));
         }
-        // Root's apt would download as a user who cannot write here.
+        // Otherwise, root's apt downloads as a user who cannot write here.
         let user = "APT::Sandbox::User=root";
         let yes = "APT::Get::Assume-Yes=true";
         command.args(["-o", user, "-o", yes, "-o", "Acquire::Retries=3"]).args(arguments);
@@ -80,22 +87,16 @@ impl<'a> Archive<'a> {
     }
 
     /// Downloads packages into a folder.
-    ///
-    /// # Errors
-    /// The archive does not have one, or cannot be reached.
     pub(crate) fn download(&self, title: &str, packages: &[&str], into: &Path) -> Result<()> {
         let mut download = self.apt("apt-get", &["download"]);
         download.args(packages).current_dir(into);
         self.step(title, "packages", &mut download)
     }
 
-    /// Downloads a package and what it depends on as far as it is not installed here; the folder
-    /// where these are.
-    ///
-    /// # Errors
-    /// The archive does not have one, or cannot be reached.
+    /// Downloads a package and its dependencies, without those that are installed here. Returns the
+    /// folder with them.
     pub(crate) fn download_with_dependencies(&self, title: &str, package: &str) -> Result<PathBuf> {
-        // Nothing is installed, so nobody else's apt is to be waited for.
+        // Nothing is installed, so another apt can run at the same time.
         let lock = ["-o", "Debug::NoLocking=true"];
         let mut download = self.apt("apt-get", &lock);
         download.args(["install", "--download-only", "--no-install-recommends", package]);
@@ -104,12 +105,9 @@ impl<'a> Archive<'a> {
     }
 
     /// Unpacks every package of a folder.
-    ///
-    /// # Errors
-    /// One is damaged.
     pub(crate) fn unpack(&self, title: &str, packages: &Path, root: &Path) -> Result<()> {
         let log = self.workspace.log(&format!("{}-unpack", self.log));
-        let running = self.screen.start(title);
+        let running = Running::start(title);
         for package in files_ending(packages, ".deb")? {
             let mut command = self.workspace.command("dpkg-deb");
             command.arg("--extract").arg(&package).arg(root);
@@ -123,19 +121,13 @@ impl<'a> Archive<'a> {
     }
 
     /// Runs a command, with its output in a log.
-    ///
-    /// # Errors
-    /// It fails.
     pub(crate) fn step(&self, title: &str, log: &str, command: &mut Command) -> Result<()> {
         let log = self.workspace.log(&format!("{}-{log}", self.log));
-        run_logged(self.screen, title, command, &log).map(|_| ())
+        run_logged(title, command, &log)
     }
 }
 
 /// The files of a folder whose names end so, in order.
-///
-/// # Errors
-/// The folder cannot be looked into.
 pub(crate) fn files_ending(folder: &Path, end: &str) -> Result<Vec<PathBuf>> {
     let mut found = entries(folder)?;
     found.retain(|path| path.to_string_lossy().ends_with(end));
@@ -144,18 +136,19 @@ pub(crate) fn files_ending(folder: &Path, end: &str) -> Result<Vec<PathBuf>> {
 }
 
 /// What is in a folder.
-///
-/// # Errors
-/// It cannot be looked into.
 pub(crate) fn entries(folder: &Path) -> Result<Vec<PathBuf>> {
-    let list = || fs::read_dir(folder)?.map(|entry| Ok(entry?.path())).collect::<io::Result<_>>();
-    list().with_context(|| format!("cannot look into {}", folder.display()))
+    fs::read_dir(folder)?.map(|entry| Ok(entry?.path())).collect()
 }
 
-/// Makes a folder.
-///
-/// # Errors
-/// The file system refuses.
-pub(crate) fn make(folder: &Path) -> Result<()> {
-    fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn debian_12_is_told_from_its_relatives() {
+        assert!(is_12_by("PRETTY_NAME=\"Debian\"\nVERSION_ID=\"12\"\nID=debian\n"));
+        assert!(!is_12_by("VERSION_ID=\"13\"\nID=debian\n"));
+        assert!(!is_12_by("VERSION_ID=\"12\"\nID=devuan\nID_LIKE=debian\n"));
+        assert!(!is_12_by(""));
+    }
 }

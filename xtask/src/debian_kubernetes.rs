@@ -1,57 +1,46 @@
 //! Kubernetes from Debian's source package: downloaded, unpacked and compiled below one folder,
 //! with a Go that is unpacked there too. Nothing is installed.
 
+use fs_err as fs;
 use std::collections::BTreeSet;
-use std::fs;
-use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
+use walkdir::WalkDir;
 
-use crate::debian::{self, Archive, entries, files_ending, make};
+use crate::debian::{self, Archive, entries, files_ending};
 use crate::process::run_logged;
-use crate::progress::Screen;
 use crate::workspace::Workspace;
 
-/// What Debian 12's package `kubernetes` is inside, whatever its own number says.
+/// The version of Kubernetes in Debian 12's package, which has another number itself.
 pub(crate) const VERSION: &str = "1.20.2";
 
-/// Debian's suite, whatever suite the machine runs: the last with this source package.
+/// The last of Debian's suites with this source package; the machine may run another.
 const SUITE: &str = "bookworm";
 
 /// Go, and what replaces a vendored library.
 const TO_COMPILE: [&str; 3] =
     ["golang-1.19-go", "golang-1.19-src", "golang-github-modern-go-reflect2-dev"];
 
-/// Marks a package of which the server describes the types.
+/// Marks a package whose types the server describes.
 const OPENAPI_MARKER: &str = "+k8s:openapi-gen=true";
 
-/// The work, below one folder. Each part of it is skipped where an earlier attempt has done it.
+/// A build below one folder. It skips the parts that an earlier attempt has finished.
 #[derive(Debug)]
 pub(crate) struct Build<'a> {
     workspace: &'a Workspace,
-    screen: &'a Screen,
     folder: PathBuf,
     /// What its logs begin with.
     log: &'static str,
 }
 
 impl<'a> Build<'a> {
-    pub(crate) fn new(
-        workspace: &'a Workspace,
-        screen: &'a Screen,
-        folder: &Path,
-        log: &'static str,
-    ) -> Self {
-        Self { workspace, screen, folder: folder.to_path_buf(), log }
+    pub(crate) fn new(workspace: &'a Workspace, folder: &Path, log: &'static str) -> Self {
+        Self { workspace, folder: folder.to_path_buf(), log }
     }
 
-    /// etcd, kube-apiserver and kube-controller-manager: does what is missing, and says in which
-    /// folder they are.
-    ///
-    /// # Errors
-    /// A step fails; its log is named.
+    /// Builds etcd, kube-apiserver and kube-controller-manager, and returns their folder.
     pub(crate) fn control_plane(&self) -> Result<PathBuf> {
         let programs = self.prepare(&["etcd-server"])?;
         self.describe_types()?;
@@ -59,47 +48,42 @@ impl<'a> Build<'a> {
             self.compile(program, &programs)?;
         }
         let etcd = self.folder.join("root/usr/bin/etcd");
-        fs::copy(&etcd, programs.join("etcd"))
-            .with_context(|| format!("cannot copy {}", etcd.display()))?;
+        fs::copy(&etcd, programs.join("etcd"))?;
         Ok(programs)
     }
 
-    /// kube-proxy: does what is missing, and says in which folder it is.
-    ///
-    /// # Errors
-    /// A step fails; its log is named.
+    /// Builds kube-proxy, and returns its folder.
     pub(crate) fn kube_proxy(&self) -> Result<PathBuf> {
         let programs = self.prepare(&[])?;
         self.compile("kube-proxy", &programs)?;
         Ok(programs)
     }
 
-    /// Sources, a compiler, these packages, and the folder where programs go.
+    /// Fetches the sources, a compiler and these packages. Returns the folder for programs.
     fn prepare(&self, packages: &[&str]) -> Result<PathBuf> {
         let programs = self.folder.join("programs");
-        make(&programs)?;
+        fs::create_dir_all(&programs)?;
         self.download(&[packages, &TO_COMPILE].concat())?;
         self.once("go/src/k8s.io/kubernetes", |source| self.unpack_source(source))?;
         Ok(programs)
     }
 
-    /// Makes a folder by `work` under another name, so that what has its name is whole.
+    /// Makes a folder with `work` under another name, and renames it when it is complete.
     fn once(&self, name: &str, work: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
         let folder = self.folder.join(name);
         if folder.is_dir() {
             return Ok(());
         }
         let partial = self.folder.join(format!("{name}.partial"));
-        remove(&partial)?;
-        if let Some(parent) = partial.parent() {
-            make(parent)?;
+        if partial.exists() {
+            fs::remove_dir_all(&partial)?;
         }
+        fs::create_dir_all(partial.parent().unwrap_or(&partial))?;
         work(&partial)?;
-        fs::rename(&partial, &folder)
-            .with_context(|| format!("cannot put {} in place", folder.display()))
+        Ok(fs::rename(&partial, &folder)?)
     }
 
-    /// Everything from Debian; the programs among it unpacked, the source package not yet.
+    /// Downloads everything from Debian, and unpacks the programs.
     fn download(&self, packages: &[&str]) -> Result<()> {
         let sources = ["deb", "deb-src"].map(|kind| debian::source(kind, "debian", SUITE));
         let downloads = self.folder.join("downloads");
@@ -107,9 +91,9 @@ impl<'a> Build<'a> {
         if downloads.is_dir() && root.is_dir() {
             return Ok(());
         }
-        let archive = Archive::open(self.workspace, self.screen, &self.folder, self.log, &sources)?;
+        let archive = Archive::open(self.workspace, &self.folder, self.log, &sources)?;
         self.once("downloads", |folder| {
-            make(folder)?;
+            fs::create_dir_all(folder)?;
             archive.download(&format!("{} from Debian", packages.join(", ")), packages, folder)?;
             let arguments = ["source", "--download-only", "kubernetes"];
             let mut source = archive.apt("apt-get", &arguments);
@@ -125,7 +109,7 @@ impl<'a> Build<'a> {
                 self.folder.display()
             )
         };
-        // With Debian's patches, security fixes among them. apt has checked the checksums.
+        // With Debian's patches and security fixes. apt has verified the checksums.
         let mut command = self.workspace.command("dpkg-source");
         command.args(["--no-check", "--extract"]).arg(description).arg(source);
         self.step("unpacking Kubernetes' source", "unpack-source", &mut command)?;
@@ -138,16 +122,15 @@ impl<'a> Build<'a> {
         let debian = self.folder.join("root/usr/share/gocode/src/github.com/modern-go/reflect2");
         let is_code = |path: &Path| path.extension().is_some_and(|it| it == "go" || it == "s");
         for old in entries(vendored)?.iter().filter(|path| is_code(path)) {
-            fs::remove_file(old).with_context(|| format!("cannot remove {}", old.display()))?;
+            fs::remove_file(old)?;
         }
         for new in entries(&debian)?.iter().filter(|path| is_code(path)) {
-            fs::copy(new, vendored.join(new.file_name().unwrap_or_default()))
-                .with_context(|| format!("cannot copy {}", new.display()))?;
+            fs::copy(new, vendored.join(new.file_name().unwrap_or_default()))?;
         }
         Ok(())
     }
 
-    /// The descriptions of all types are generated code that the source package does not hold.
+    /// Generates the descriptions of all types, which the source package lacks.
     fn describe_types(&self) -> Result<()> {
         let source = self.source();
         let generated = source.join("pkg/generated/openapi/zz_generated.openapi.go");
@@ -161,7 +144,7 @@ impl<'a> Build<'a> {
         self.step("compiling the generator of type descriptions", "openapi-gen", &mut compile)?;
 
         let packages = described_packages(&source)?;
-        // Written elsewhere first: what has its name is whole.
+        // Generated elsewhere first: a file of that name is complete.
         let output = self.folder.join("generated");
         let mut generate = self.command(&generator);
         generate
@@ -176,8 +159,7 @@ impl<'a> Build<'a> {
         let written = output
             .join("k8s.io/kubernetes/pkg/generated/openapi")
             .join(generated.file_name().unwrap_or_default());
-        fs::rename(&written, &generated)
-            .with_context(|| format!("cannot put {} in place", generated.display()))
+        Ok(fs::rename(&written, &generated)?)
     }
 
     fn compile(&self, program: &str, programs: &Path) -> Result<()> {
@@ -195,8 +177,7 @@ impl<'a> Build<'a> {
         command.arg("build").arg("-o").arg(&partial).args(["-ldflags", &linking]);
         command.arg(format!("./cmd/{program}"));
         self.step(&format!("compiling {program} {VERSION}"), program, &mut command)?;
-        fs::rename(&partial, &path)
-            .with_context(|| format!("cannot put {} in place", path.display()))
+        Ok(fs::rename(&partial, &path)?)
     }
 
     fn source(&self) -> PathBuf {
@@ -207,7 +188,7 @@ impl<'a> Build<'a> {
         self.command(&self.folder.join("root/usr/lib/go-1.19/bin/go"))
     }
 
-    /// A program at the root of the source, that has this folder's Go and nothing of the user's.
+    /// A program at the root of the source, with this folder's Go and without the user's settings.
     fn command(&self, program: &Path) -> Command {
         let mut command = self.workspace.command(program);
         command
@@ -232,7 +213,7 @@ impl<'a> Build<'a> {
 
     fn step(&self, title: &str, log: &str, command: &mut Command) -> Result<()> {
         let log = self.workspace.log(&format!("{}-{log}", self.log));
-        run_logged(self.screen, title, command, &log).map(|_| ())
+        run_logged(title, command, &log)
     }
 }
 
@@ -240,43 +221,32 @@ impl<'a> Build<'a> {
 fn described_packages(source: &Path) -> Result<BTreeSet<String>> {
     let mut found = BTreeSet::new();
     for (folder, import) in [("pkg", "k8s.io/kubernetes/pkg"), ("staging/src/k8s.io", "k8s.io")] {
-        collect_described(&source.join(folder), import, &mut found)?;
+        let root = source.join(folder);
+        // This follows no links: vendored packages are links to those that are staged.
+        let entries = WalkDir::new(&root).into_iter();
+        for entry in entries.filter_entry(|entry| entry.file_name() != "testdata") {
+            let entry = entry?;
+            let path = entry.path();
+            let package = path.parent().and_then(|package| package.strip_prefix(&root).ok());
+            let Some(package) = package.filter(|_| is_written_code(path)) else { continue };
+            let package = Path::new(import).join(package).display().to_string();
+            if !found.contains(&package)
+                && String::from_utf8_lossy(&fs::read(path)?).contains(OPENAPI_MARKER)
+            {
+                found.insert(package);
+            }
+        }
     }
     Ok(found)
 }
 
-fn collect_described(folder: &Path, import: &str, found: &mut BTreeSet<String>) -> Result<()> {
-    for path in entries(folder)? {
-        let name = path.file_name().unwrap_or_default().to_string_lossy();
-        // Not through links: vendored packages are links to those that are staged.
-        let kind = fs::symlink_metadata(&path)
-            .with_context(|| format!("cannot look at {}", path.display()))?
-            .file_type();
-        if kind.is_dir() && name != "testdata" {
-            collect_described(&path, &format!("{import}/{name}"), found)?;
-        } else if kind.is_file() && is_written_code(&name) && !found.contains(import) {
-            let text =
-                fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
-            if String::from_utf8_lossy(&text).contains(OPENAPI_MARKER) {
-                found.insert(import.to_owned());
-            }
-        }
-    }
-    Ok(())
-}
-
-/// Neither a test nor generated.
-fn is_written_code(name: &str) -> bool {
-    name.ends_with(".go") && !name.ends_with("_test.go") && !name.contains("zz_generated")
-}
-
-fn remove(folder: &Path) -> Result<()> {
-    match fs::remove_dir_all(folder) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            Err(error).with_context(|| format!("cannot remove {}", folder.display()))
-        }
-        _ => Ok(()),
-    }
+/// A file that is neither a test nor generated.
+fn is_written_code(path: &Path) -> bool {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    name.ends_with(".go")
+        && !name.ends_with("_test.go")
+        && !name.contains("zz_generated")
+        && fs::symlink_metadata(path).is_ok_and(|it| it.is_file())
 }
 
 #[cfg(test)]
@@ -297,11 +267,11 @@ mod tests {
             ("staging/src/k8s.io/api/core/v1/doc.go", &marked),
         ] {
             let file = source.join(file);
-            make(file.parent().unwrap()).unwrap();
+            fs::create_dir_all(file.parent().unwrap()).unwrap();
             fs::write(file, text).unwrap();
         }
         let packages: Vec<_> = described_packages(&source).unwrap().into_iter().collect();
         assert_eq!(packages, ["k8s.io/api/core/v1", "k8s.io/kubernetes/pkg/api"]);
-        remove(&source).unwrap();
+        fs::remove_dir_all(&source).unwrap();
     }
 }

@@ -6,11 +6,10 @@ use anyhow::Result;
 
 use crate::build_ebpf;
 use crate::control_plane;
+use crate::install;
 use crate::lab_program;
-use crate::plan::Need;
+use crate::needs::Need;
 use crate::process::become_command;
-use crate::progress::Screen;
-use crate::setup;
 use crate::workspace::{Profile, Workspace};
 
 /// Shows real connections staying in their zone: three nodes, their agents and their pods, as
@@ -33,22 +32,18 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// Runs the command. It returns only upon failure: otherwise this process becomes the demo, which
-/// gets its signals and gives its exit code.
-///
-/// # Errors
-/// Something is missing that only a person can install, or a build fails.
-pub(crate) fn run(workspace: &Workspace, screen: &Screen, args: &Args) -> Result<()> {
+/// Runs the command. Returns only upon failure: otherwise this process becomes the demo, with
+/// its signals and its exit code.
+pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     let mut needs = BTreeSet::from([Need::Object, Need::Kernel, Need::Lab, Need::Root]);
     if args.api_server {
         needs.insert(Need::ControlPlane);
     }
-    let machine = setup::ready(workspace, screen, &needs)?;
-    build_ebpf::build(workspace, screen, &machine)?;
+    let machine = install::ready(workspace, &needs)?;
+    build_ebpf::build(workspace, &machine)?;
 
-    let programs =
-        args.api_server.then(|| control_plane::programs(workspace, screen)).transpose()?;
-    let mut demo = lab_program::build(workspace, screen, Profile::Release, "demo", &["pod"])?;
+    let programs = args.api_server.then(|| control_plane::programs(workspace)).transpose()?;
+    let mut demo = lab_program::build(workspace, Profile::Release, "demo", &["pod"])?;
     if let Some(programs) = programs {
         demo.arg("--api-server").env(control_plane::VARIABLE, programs);
     }

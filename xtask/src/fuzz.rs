@@ -1,10 +1,9 @@
-//! Fuzzing: any bytes as manifests, beginning from cuttings of the fixtures.
+//! Fuzzing: any bytes as manifests, starting from parts of the fixtures.
 //!
-//! The stable compiler that builds everything else is enough: libFuzzer needs the coverage pass of
-//! LLVM, and no nightly. The address sanitizer does, and would find little: the code under test has
-//! no `unsafe`.
+//! The stable compiler is enough: libFuzzer needs the coverage pass of LLVM. The address sanitizer
+//! would need a nightly, and find little: the code under test has no `unsafe`.
 
-use std::fs;
+use fs_err as fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -13,14 +12,13 @@ use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
 use crate::process::{output_of, run_logged, run_visible};
-use crate::progress::Screen;
 use crate::workspace::Workspace;
 
 /// Below the root; a workspace of its own.
 pub(crate) const FOLDER: &str = "topo-lb/fuzz";
 
 const TARGET: &str = "manifests";
-/// What counts the edges and the comparisons that an input reaches; as cargo-fuzz has it.
+/// The flags of cargo-fuzz: they count the edges and the comparisons that an input reaches.
 const COVERAGE: &str = "-Cpasses=sancov-module \
     -Cllvm-args=-sanitizer-coverage-level=4 \
     -Cllvm-args=-sanitizer-coverage-inline-8bit-counters \
@@ -31,48 +29,42 @@ const COVERAGE: &str = "-Cpasses=sancov-module \
 const SECONDS: u64 = 25;
 /// Seconds that one input may take.
 const SECONDS_EACH: u64 = 10;
-/// Megabytes that the fuzzer may take, in which an input can be some kilobytes long.
+/// Megabytes that the fuzzer may take. Inputs have some kilobytes.
 const MEGABYTES: u64 = 1024;
-/// How long it may take in all, the last input and the machine's other work included.
+/// How long it may take in all, on a busy machine.
 const LIMIT: Duration = Duration::from_secs(5 * 60);
 
 /// Compiles the target; returns the program.
-///
-/// # Errors
-/// It does not compile.
-pub(crate) fn compile(workspace: &Workspace, screen: &Screen) -> Result<PathBuf> {
+pub(crate) fn compile(workspace: &Workspace) -> Result<PathBuf> {
     let host = host().context("`rustc -vV` does not say which machine it compiles for")?;
     let target = folder(workspace);
     let mut build = workspace.cargo("build");
     build
         .args(["--locked", "--manifest-path", &format!("{FOLDER}/Cargo.toml")])
-        // A named target keeps the flags away from build scripts and macros.
+        // With a named target, the flags do not apply to build scripts and macros.
         .args(["--target", &host])
         .env("CARGO_TARGET_DIR", &target)
         .env("RUSTFLAGS", COVERAGE)
         .env("TOPO_LB_EBPF_OBJECT", workspace.object());
     let log = workspace.log("build-fuzz");
-    run_logged(screen, "compiling the fuzz target", &mut build, &log)?;
+    run_logged("compiling the fuzz target", &mut build, &log)?;
     Ok(target.join(host).join("debug").join(TARGET))
 }
 
-/// Where Cargo keeps what it compiles for the target, and the fuzzer what it found.
+/// The folder for what Cargo compiles, and for what the fuzzer finds.
 fn folder(workspace: &Workspace) -> PathBuf {
     workspace.target.join("fuzz")
 }
 
 /// Compiles the target and fuzzes for a while.
-///
-/// # Errors
-/// The target does not compile, or an input was found that breaks it.
-pub(crate) fn run(workspace: &Workspace, screen: &Screen) -> Result<()> {
-    let program = compile(workspace, screen)?;
+pub(crate) fn run(workspace: &Workspace) -> Result<()> {
+    let program = compile(workspace)?;
     let target = folder(workspace);
-    // What was found in earlier runs is where this one begins.
+    // Starts with what earlier runs have found.
     let (corpus, seeds) = (target.join("corpus"), target.join("seeds"));
     let artifacts = workspace.root.join(FOLDER).join("artifacts").join(TARGET);
     for folder in [&corpus, &artifacts] {
-        fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
+        fs::create_dir_all(folder)?;
     }
     sow(workspace, &seeds)?;
     let mut command = workspace.command(program);
@@ -97,21 +89,19 @@ fn limited<'a>(command: &'a mut Command, workspace: &Workspace) -> &'a mut Comma
         .args(["-max_len=16384", "-print_final_stats=1", "-verbosity=0"])
 }
 
-/// Writes cuttings of the fixtures.
+/// Writes parts of the fixtures.
 fn sow(workspace: &Workspace, seeds: &Path) -> Result<()> {
-    fs::create_dir_all(seeds).with_context(|| format!("cannot make {}", seeds.display()))?;
+    fs::create_dir_all(seeds)?;
     for fixture in ["kubernetes-1.36", "kubernetes-1.20"] {
         let path = workspace.root.join("tests/fixtures").join(format!("{fixture}.json"));
-        let text =
-            fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
+        let text = fs::read_to_string(&path)?;
         let list = serde_json::from_str(&text)
             .with_context(|| format!("{} is no JSON", path.display()))?;
         for (name, cutting) in cuttings(&list) {
-            // The target takes the first byte for the file's extension. JSON is YAML as well.
+            // The first byte tells the target the file's extension. JSON is valid YAML, too.
             for (first, extension) in [("0", "yaml"), ("1", "json")] {
                 let path = seeds.join(format!("{fixture}-{name}.{extension}"));
-                fs::write(&path, format!("{first}{cutting}"))
-                    .with_context(|| format!("cannot write {}", path.display()))?;
+                fs::write(&path, format!("{first}{cutting}"))?;
             }
         }
     }
@@ -135,7 +125,7 @@ fn cuttings(list: &Value) -> Vec<(String, String)> {
     of("Service").map(cutting).collect()
 }
 
-/// Without what nobody reads.
+/// The object without the fields that topo-lb does not read.
 fn bare(object: &Value) -> Value {
     let mut object = object.clone();
     if let Some(fields) = object.as_object_mut() {

@@ -1,18 +1,18 @@
 //! `cargo xtask image`: the image that deploy/ runs, without a daemon.
 
+use fs_err as fs;
 use std::collections::BTreeSet;
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
 use crate::build_ebpf;
+use crate::install;
 use crate::libraries;
-use crate::plan::Need;
+use crate::needs::Need;
 use crate::process::{display, output_of, run_logged};
-use crate::progress::Screen;
-use crate::setup;
+use crate::progress;
 use crate::workspace::{Profile, Workspace};
 
 /// Builds the agent for release and puts it into an OCI image, for this machine's architecture.
@@ -31,34 +31,30 @@ pub(crate) struct Args {}
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// Runs the command.
-///
-/// # Errors
-/// The agent does not compile, buildah fails, or the agent does not run in the image.
-pub(crate) fn run(workspace: &Workspace, screen: &Screen, _: &Args) -> Result<()> {
+pub(crate) fn run(workspace: &Workspace, _: &Args) -> Result<()> {
     let needs = BTreeSet::from([Need::Object, Need::Root, Need::Image]);
-    let machine = setup::ready(workspace, screen, &needs)?;
-    build_ebpf::build(workspace, screen, &machine)?;
+    let machine = install::ready(workspace, &needs)?;
+    build_ebpf::build(workspace, &machine)?;
     let mut build = workspace.cargo("build");
     build.args(["--profile", Profile::Deployed.name(), "--package", "topo-lb"]);
     let log = workspace.log("build-image-agent");
-    run_logged(screen, "compiling the agent, as small as it gets", &mut build, &log)?;
-    Image::new(workspace, screen)?.make(&workspace.program(Profile::Deployed, "topo-lb"))
+    run_logged("compiling the agent, optimised for size", &mut build, &log)?;
+    Image::new(workspace)?.make(&workspace.program(Profile::Deployed, "topo-lb"))
 }
 
-/// An image under way, in a folder that is removed with it.
+/// An image that is being made. Dropping it removes its temporary folder.
 struct Image<'a> {
     workspace: &'a Workspace,
-    screen: &'a Screen,
     folder: PathBuf,
     work: PathBuf,
 }
 
 impl<'a> Image<'a> {
-    fn new(workspace: &'a Workspace, screen: &'a Screen) -> Result<Self> {
+    fn new(workspace: &'a Workspace) -> Result<Self> {
         let folder = workspace.target.join("image");
         let work = folder.join(format!("work-{}", std::process::id()));
-        fs::create_dir_all(&work).with_context(|| format!("cannot make {}", work.display()))?;
-        Ok(Self { workspace, screen, folder, work })
+        fs::create_dir_all(&work)?;
+        Ok(Self { workspace, folder, work })
     }
 
     fn make(&self, agent: &Path) -> Result<()> {
@@ -66,17 +62,16 @@ impl<'a> Image<'a> {
         let files = self.collect(agent, &content)?;
         let tag = format!("topo-lb:{VERSION}");
         let mut build = self.buildah("build");
-        // The same agent gives the same image: no time of day in it.
+        // Without the time of day, the same agent gives the same image.
         build.args(["--timestamp", "0", "--layers=false", "--tag", &tag]);
         build.args(["--label", &format!("org.opencontainers.image.version={VERSION}")]);
         build.args(["--file", "deploy/Containerfile"]).arg(&content);
         self.step("image", &mut build)?;
 
         let archive = self.folder.join(format!("topo-lb-{VERSION}-{}.tar", architecture()));
-        // buildah would add to one that is there.
+        // buildah would add to an archive that is there.
         if archive.exists() {
-            fs::remove_file(&archive)
-                .with_context(|| format!("cannot replace {}", archive.display()))?;
+            fs::remove_file(&archive)?;
         }
         let digest = self.work.join("digest");
         let place = format!("oci-archive:{}:{tag}", archive.display());
@@ -87,12 +82,11 @@ impl<'a> Image<'a> {
 
         for file in &files {
             let path = content.join(file);
-            self.screen.note(&format!("{:>9}  /{}", size(&path)?, file.display()));
+            progress::note(&format!("{:>9}  /{}", size(&path)?, file.display()));
         }
-        let read = || fs::read_to_string(&digest);
-        let digest = read().with_context(|| format!("cannot read {}", digest.display()))?;
-        self.screen.note(&format!("{:>9}  {}", size(&archive)?, archive.display()));
-        self.screen.note(&format!("{:>9}  {}", "digest", digest.trim()));
+        let digest = fs::read_to_string(&digest)?;
+        progress::note(&format!("{:>9}  {}", size(&archive)?, archive.display()));
+        progress::note(&format!("{:>9}  {}", "digest", digest.trim()));
         Ok(())
     }
 
@@ -108,7 +102,7 @@ impl<'a> Image<'a> {
         Ok(files)
     }
 
-    /// The agent runs there, with nothing but what is in the archive.
+    /// Runs the agent with only what is in the archive.
     fn try_out(&self, place: &str) -> Result<()> {
         let mut create = self.buildah("from");
         let container = output_of(create.arg(place));
@@ -126,27 +120,27 @@ impl<'a> Image<'a> {
         Ok(())
     }
 
-    /// buildah with a storage of its own, which needs no file system of the machine's.
+    /// buildah with a storage of its own, which works on any file system.
     fn buildah(&self, subcommand: &str) -> Command {
         let mut command = self.workspace.command("buildah");
         command.args(["--storage-driver", "vfs", "--root"]).arg(self.work.join("storage"));
         command.arg("--runroot").arg(self.work.join("run")).arg(subcommand);
         if subcommand == "build" {
-            // Containers in containers do not let everybody make namespaces.
+            // A container may forbid making namespaces.
             command.args(["--isolation", "chroot"]);
         }
         command
     }
 
     fn step(&self, title: &str, command: &mut Command) -> Result<()> {
-        run_logged(self.screen, title, command, &self.workspace.log("image")).map(|_| ())
+        run_logged(title, command, &self.workspace.log("image"))
     }
 }
 
 impl Drop for Image<'_> {
     fn drop(&mut self) {
         if let Err(error) = fs::remove_dir_all(&self.work) {
-            self.screen.warn(&format!("cannot remove {}: {error}", self.work.display()));
+            progress::warn(&format!("cannot remove {}: {error}", self.work.display()));
         }
     }
 }
@@ -160,21 +154,15 @@ fn architecture() -> &'static str {
     }
 }
 
-/// What a link leads to is copied, under the link's name.
+/// Copies a file. For a link, this copies its target under the link's name.
 fn copy(from: &Path, to: &Path) -> Result<()> {
-    let copy = || {
-        if let Some(folder) = to.parent() {
-            fs::create_dir_all(folder)?;
-        }
-        fs::copy(from, to)
-    };
-    copy().with_context(|| format!("cannot copy {} to {}", from.display(), to.display()))?;
+    fs::create_dir_all(to.parent().unwrap_or(to))?;
+    fs::copy(from, to)?;
     Ok(())
 }
 
 /// In MB, as registries count.
 fn size(path: &Path) -> Result<String> {
-    let bytes =
-        fs::metadata(path).with_context(|| format!("cannot look at {}", path.display()))?.len();
+    let bytes = fs::metadata(path)?.len();
     Ok(format!("{}.{} MB", bytes / 1_000_000, bytes / 100_000 % 10))
 }

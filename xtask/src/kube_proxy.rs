@@ -1,6 +1,6 @@
-//! kube-proxy 1.20 for the bench, which measures beside it: the one that the environment names, or else
-//! Kubernetes 1.20 from Debian's archive, compiled once and kept outside of the repository, apart from
-//! what the tests take of it, which do without.
+//! kube-proxy 1.20, which the bench compares with: the one that the environment names, or else
+//! Kubernetes 1.20 from Debian's archive, compiled once and kept outside of the repository. The tests do
+//! not need it.
 
 use std::env;
 use std::path::PathBuf;
@@ -9,38 +9,38 @@ use anyhow::{Result, ensure};
 
 use crate::cache;
 use crate::debian_kubernetes::{Build, VERSION};
-use crate::progress::Screen;
+use crate::progress;
 use crate::workspace::Workspace;
 
 /// The variable that names the program, for xtask and for the bench.
 pub(crate) const VARIABLE: &str = "TOPO_LB_KUBE_PROXY";
 
-/// The program, where it is named by the environment or there already.
+/// The program, if the environment names it or it is there already.
 pub(crate) fn found() -> Option<PathBuf> {
     let given = env::var_os(VARIABLE).filter(|path| !path.is_empty()).map(PathBuf::from);
     given
         .or_else(|| Some(cache::folder(&name()).ok()?.join("kube-proxy")).filter(|it| it.is_file()))
 }
 
-/// The program, which is built where that was never done.
+/// The program. Builds it unless it is there.
 ///
 /// # Errors
 /// There is none by the name that the environment gives, or the build fails.
-pub(crate) fn program(workspace: &Workspace, screen: &Screen) -> Result<PathBuf> {
+pub(crate) fn program(workspace: &Workspace) -> Result<PathBuf> {
     if let Some(program) = found() {
         ensure!(program.is_file(), "there is no {}, which {VARIABLE} names", program.display());
         return Ok(program);
     }
     let folder = cache::folder(&name())?;
-    cache::make_once(screen, &folder, |room| {
-        screen.note(&format!("kube-proxy {VERSION} is built from Debian's source, once, into"));
-        screen.note(&format!("{}; {VARIABLE} names one instead", folder.display()));
-        Build::new(workspace, screen, room, "kube-proxy").kube_proxy()
+    cache::make_once(&folder, |room| {
+        progress::note(&format!("kube-proxy {VERSION} is built from Debian's source, once, into"));
+        progress::note(&format!("{}; {VARIABLE} names one instead", folder.display()));
+        Build::new(workspace, room, "kube-proxy").kube_proxy()
     })?;
     Ok(folder.join("kube-proxy"))
 }
 
-/// Among the user's caches.
+/// The name in the user's cache.
 fn name() -> String {
     format!("kube-proxy-{VERSION}")
 }

@@ -1,15 +1,15 @@
 //! Set-up, builds, tests, the demo and the bench: `cargo xtask --help`.
 //!
-//! One subcommand, one module. What a machine lacks is decided in [`plan`], from what [`machine`]
-//! saw, and carried out by [`setup`]. Everything for people goes to standard error: standard
-//! output belongs to `--json` and to the programs that are started.
+//! One subcommand, one module. [`machine`] looks at the machine, [`plan`] decides what it
+//! lacks, and [`install`] carries the plan out. Messages for people go to standard error. Standard
+//! output is for `--json` and for the programs that are started.
 
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-mod ahead;
 mod bench;
+mod beside;
 mod build_ebpf;
 mod cache;
 mod cluster_tools;
@@ -19,11 +19,13 @@ mod debian_kubernetes;
 mod demo;
 mod fuzz;
 mod image;
+mod install;
 mod kube_proxy;
 mod lab_program;
 mod libraries;
 mod machine;
 mod mounts;
+mod needs;
 mod plan;
 mod process;
 mod progress;
@@ -31,18 +33,18 @@ mod run_agent;
 mod setup;
 mod soak;
 mod stage;
+mod suites;
 mod summary;
 mod test;
 mod toolchain;
 mod virtual_machine;
 mod workspace;
 
-use progress::Screen;
 use workspace::Workspace;
 
 /// Set-up, builds, tests and the demo of topo-lb.
 ///
-/// Every command does the set-up that it needs, so that the first one works on a bare machine.
+/// Every command does the set-up that it needs, so any of them can be the first on a new machine.
 #[derive(Debug, Parser)]
 #[command(name = "cargo xtask", bin_name = "cargo xtask", max_term_width = 100)]
 struct Cli {
@@ -64,27 +66,26 @@ enum Command {
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    let screen = Screen::of_standard_error();
-    process::catch_signals();
-    let result = Workspace::find().and_then(|workspace| match cli.command {
-        Command::Setup(args) => setup::run(&workspace, &screen, &args),
-        Command::BuildEbpf(args) => build_ebpf::run(&workspace, &screen, &args),
-        Command::RunAgent(args) => run_agent::run(&workspace, &screen, &args),
-        Command::Demo(args) => demo::run(&workspace, &screen, &args),
-        Command::Test(args) => test::run(&workspace, &screen, &args),
-        Command::Soak(args) => soak::run(&workspace, &screen, &args),
-        Command::Bench(args) => bench::run(&workspace, &screen, &args),
-        Command::Image(args) => image::run(&workspace, &screen, &args),
+    let workspace = process::catch_signals().and_then(|()| Workspace::find());
+    let result = workspace.and_then(|workspace| match cli.command {
+        Command::Setup(args) => setup::run(&workspace, &args),
+        Command::BuildEbpf(args) => build_ebpf::run(&workspace, &args),
+        Command::RunAgent(args) => run_agent::run(&workspace, &args),
+        Command::Demo(args) => demo::run(&workspace, &args),
+        Command::Test(args) => test::run(&workspace, &args),
+        Command::Soak(args) => soak::run(&workspace, &args),
+        Command::Bench(args) => bench::run(&workspace, &args),
+        Command::Image(args) => image::run(&workspace, &args),
     });
     match result {
         Ok(()) => ExitCode::SUCCESS,
-        // The shell's convention for a command that a signal ended.
+        // As a shell reports a command that a signal has ended.
         Err(_) if process::caught() != 0 => {
-            screen.error("interrupted");
+            progress::error("interrupted");
             ExitCode::from(128 + process::caught())
         }
         Err(error) => {
-            screen.error(&format!("{error:#}"));
+            progress::error(&format!("{error:#}"));
             ExitCode::FAILURE
         }
     }

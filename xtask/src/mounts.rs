@@ -8,7 +8,7 @@ pub(crate) const BPFFS: &str = "/sys/fs/bpf";
 /// Where a host with only version 2 has its cgroups.
 pub(crate) const CGROUPS: &str = "/sys/fs/cgroup";
 
-/// What of the two is mounted.
+/// Which of the two are mounted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Mounts {
     /// A bpf file system at [`BPFFS`].
@@ -22,7 +22,7 @@ pub(crate) struct Mounts {
 pub(crate) enum Cgroup2 {
     /// Mounted: at [`CGROUPS`], or elsewhere on a host that also has version 1 ("hybrid").
     At(PathBuf),
-    /// Not mounted, and nothing is in the way at [`CGROUPS`].
+    /// Not mounted, and nothing else is mounted at [`CGROUPS`].
     Free,
     /// Not mounted, and [`CGROUPS`] holds hierarchies of version 1.
     Version1,

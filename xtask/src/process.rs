@@ -1,42 +1,48 @@
-//! Children: quiet ones that write to a log, visible ones, and the one that takes xtask's place.
+//! Child processes: quiet ones that write to a log, visible ones, and the one that replaces xtask.
+//!
+//! Each child has a process group of its own, so that it can be ended with everything that it has
+//! started: Cargo passes no signal on to the tests that it runs.
 
-use std::fs::{self, File};
+use fs_err::{self as fs, File};
 use std::io::{self, Read, Seek, SeekFrom};
 use std::os::unix::process::CommandExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, LazyLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
+use rustix::process::{Pid, Signal, kill_process_group, test_kill_process_group};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
-use crate::progress::{Screen, clock};
+use crate::progress::{Running, clock, note};
 
 /// The signal that asked xtask to stop; 0: none.
-static CAUGHT: AtomicI32 = AtomicI32::new(0);
+static CAUGHT: LazyLock<Arc<AtomicUsize>> = LazyLock::new(Arc::default);
 
-/// How often a child is looked at: often enough for a spinner, and no load.
+/// How often a child is looked at.
 const PERIOD: Duration = Duration::from_millis(80);
 
-/// How long a child that was asked to end may take for it.
+/// How long a group has to end by itself after SIGTERM.
 const GRACE: Duration = Duration::from_secs(10);
+
+/// When a group is given up that even SIGKILL has not ended.
+const GIVE_UP: Duration = Duration::from_secs(15);
 
 /// How much of a log is shown when its step has failed.
 const TAIL_LINES: usize = 40;
-const ALL_LINES: usize = usize::MAX;
 
-/// Lets children end by themselves when Ctrl-C reaches all of the terminal's group: xtask only
-/// remembers the signal, waits for its child, and then ends too. A handler, unlike "ignore", is
-/// not inherited by what is executed.
-pub(crate) fn catch_signals() {
-    extern "C" fn remember(signal: libc::c_int) {
-        CAUGHT.store(signal, Ordering::SeqCst);
+/// Notes the signals that ask a program to stop; whoever waits for a child ends it then. A handler,
+/// unlike "ignore", is not inherited by an executed program.
+pub(crate) fn catch_signals() -> Result<()> {
+    for signal in [SIGINT, SIGTERM, SIGHUP] {
+        let number = usize::try_from(signal)?;
+        signal_hook::flag::register_usize(signal, CAUGHT.clone(), number)
+            .context("cannot catch signals")?;
     }
-    for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
-        // SAFETY: `remember` only stores to an atomic, which a signal handler may do.
-        unsafe { libc::signal(signal, remember as *const () as libc::sighandler_t) };
-    }
+    Ok(())
 }
 
 /// The signal that asked xtask to stop; 0: none.
@@ -44,27 +50,25 @@ pub(crate) fn caught() -> u8 {
     u8::try_from(CAUGHT.load(Ordering::SeqCst)).unwrap_or(0)
 }
 
-/// Runs a command with its output in a log, of which the last lines are shown if it fails.
-///
-/// # Errors
-/// The command cannot be started, fails, or was interrupted.
+/// Runs a command with its output in a log, and shows the log's last lines if the command fails.
 pub(crate) fn run_logged(
-    screen: &Screen,
     title: impl Into<String>,
     command: &mut Command,
     log: &Path,
-) -> Result<Duration> {
-    let mut running = screen.start(title);
-    let result = to_log(command, log, None, |last_line| running.tick(last_line));
-    match result {
-        Ok(()) => Ok(running.done()),
+) -> Result<()> {
+    let running = Running::start(title);
+    match to_log(command, log, None, |last_line| running.tick(last_line)) {
+        Ok(()) => {
+            running.done();
+            Ok(())
+        }
         Err(error) => {
             running.failed();
             if caught() == 0 {
-                let lines: Vec<_> =
-                    tail(log, ALL_LINES).into_iter().filter(|line| !is_progress(line)).collect();
+                let mut lines = tail(log);
+                lines.retain(|line| !is_progress(line));
                 for line in &lines[lines.len().saturating_sub(TAIL_LINES)..] {
-                    screen.note(&format!("│ {line}"));
+                    note(&format!("│ {line}"));
                 }
             }
             Err(error)
@@ -73,48 +77,61 @@ pub(crate) fn run_logged(
 }
 
 /// Runs a command with its output in a log, and ends it after `limit`.
-///
-/// # Errors
-/// The command cannot be started, fails, takes too long, or was interrupted.
 pub(crate) fn to_log(
     command: &mut Command,
     log: &Path,
     limit: Option<Duration>,
-    mut tick: impl FnMut(&str),
+    tick: impl FnMut(&str),
 ) -> Result<()> {
-    let mut child = start(command, log)?;
-    let status = wait(&mut child, limit, || tick(tail(log, 1).first().map_or("", String::as_str)))?;
-    succeeded(status, command).map_err(|error| anyhow!("{error}; its output: {}", log.display()))
+    Background::start(command, log)?.finish(limit, tick)
 }
 
-/// Starts a command with its output in a log.
-///
-/// # Errors
-/// The command cannot be started.
-pub(crate) fn start(command: &mut Command, log: &Path) -> Result<Child> {
-    let output = create(log)?;
-    let errors = output.try_clone().with_context(|| format!("cannot write {}", log.display()))?;
-    command
-        .stdin(Stdio::null())
-        .stdout(output)
-        .stderr(errors)
-        .spawn()
-        .with_context(|| format!("cannot start `{}`", display(command)))
+/// A command that runs beside others, with its output in a log. Dropping it ends it.
+#[derive(Debug)]
+pub(crate) struct Background {
+    child: Child,
+    /// For messages.
+    command: String,
+    log: PathBuf,
 }
 
-/// Runs a command whose output is for people's eyes, and ends it after `limit`.
-///
-/// # Errors
-/// The command cannot be started, fails, takes too long, or was interrupted.
+impl Background {
+    /// Starts a command.
+    pub(crate) fn start(command: &mut Command, log: &Path) -> Result<Self> {
+        fs::create_dir_all(log.parent().unwrap_or(log))?;
+        let output = File::create(log)?.into_file();
+        let errors = output.try_clone()?;
+        let child = spawn(command.stdout(output).stderr(errors))?;
+        Ok(Self { child, command: display(command), log: log.to_path_buf() })
+    }
+
+    /// Waits for its end; ends it after `limit`.
+    pub(crate) fn finish(
+        mut self,
+        limit: Option<Duration>,
+        mut tick: impl FnMut(&str),
+    ) -> Result<()> {
+        let log = self.log.clone();
+        let show = || tick(tail(&log).last().map_or("", String::as_str));
+        wait(&mut self.child, &self.command, limit, show)
+            .map_err(|error| anyhow!("{error}; its output: {}", self.log.display()))
+    }
+}
+
+impl Drop for Background {
+    fn drop(&mut self) {
+        if matches!(self.child.try_wait(), Ok(None)) {
+            end(&mut self.child);
+        }
+    }
+}
+
+/// Runs a command whose output is for people, and ends it after `limit`.
 pub(crate) fn run_visible(command: &mut Command, limit: Duration) -> Result<()> {
-    let spawned = command.spawn();
-    let mut child = spawned.with_context(|| format!("cannot start `{}`", display(command)))?;
-    let status = wait(&mut child, Some(limit), || ())
-        .with_context(|| format!("`{}` was ended", display(command)))?;
-    succeeded(status, command)
+    wait(&mut spawn(command)?, &display(command), Some(limit), || ())
 }
 
-/// Makes this process the command: its signals, its output and its exit code are the command's.
+/// Replaces this process by the command: its signals, its output and its exit code are the command's.
 ///
 /// # Errors
 /// Always, when it returns: the command cannot be started.
@@ -126,7 +143,7 @@ pub(crate) fn become_command(command: &mut Command) -> Result<()> {
     Err(error).with_context(|| format!("cannot start `{}`", display(command)))
 }
 
-/// What a short command prints, when it succeeds.
+/// What a short command prints, if it succeeds.
 pub(crate) fn output_of(command: &mut Command) -> Option<String> {
     let output = command.stdin(Stdio::null()).stderr(Stdio::null()).output().ok()?;
     output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())
@@ -148,102 +165,66 @@ pub(crate) fn quoted(word: &str) -> String {
     }
 }
 
-fn create(log: &Path) -> Result<File> {
-    let write = || {
-        if let Some(folder) = log.parent() {
-            fs::create_dir_all(folder)?;
-        }
-        File::create(log)
-    };
-    write().with_context(|| format!("cannot write {}", log.display()))
+fn spawn(command: &mut Command) -> Result<Child> {
+    let child = command.stdin(Stdio::null()).process_group(0).spawn();
+    child.with_context(|| format!("cannot start `{}`", display(command)))
 }
 
-fn wait(child: &mut Child, limit: Option<Duration>, mut tick: impl FnMut()) -> Result<ExitStatus> {
+fn wait(
+    child: &mut Child,
+    command: &str,
+    limit: Option<Duration>,
+    mut tick: impl FnMut(),
+) -> Result<()> {
     let begun = Instant::now();
-    let mut asked: Option<Instant> = None;
-    loop {
+    while caught() == 0 {
         if let Some(status) = child.try_wait().context("cannot wait for a child")? {
-            return match limit {
-                Some(limit) if asked.is_some() && caught() == 0 => bail!(
-                    "no end after {}: it hangs, or this machine is much too slow",
-                    clock(limit)
-                ),
-                _ => Ok(status),
-            };
+            return succeeded(status, command);
         }
-        // A terminal sends Ctrl-C to everybody; the other signals come to xtask alone.
-        let alone = !matches!(i32::from(caught()), 0 | libc::SIGINT);
-        match asked {
-            None if alone || limit.is_some_and(|limit| begun.elapsed() > limit) => {
-                asked = Some(Instant::now());
-                signal_family(child, libc::SIGTERM);
-            }
-            Some(when) if when.elapsed() > GRACE => signal_family(child, libc::SIGKILL),
-            _ => {}
+        if let Some(limit) = limit.filter(|limit| begun.elapsed() > *limit) {
+            end(child);
+            bail!(
+                "`{command}` did not end within {}: it hangs, or this machine is much too slow",
+                clock(limit)
+            );
         }
         tick();
         thread::sleep(PERIOD);
     }
+    end(child);
+    bail!("interrupted")
 }
 
-/// Ends a child and all that came of it.
-pub(crate) fn end(child: &mut Child) {
-    signal_family(child, libc::SIGTERM);
+fn succeeded(status: ExitStatus, command: &str) -> Result<()> {
+    match status.success() {
+        true => Ok(()),
+        false => bail!("`{command}` failed ({status})"),
+    }
+}
+
+/// Ends a child's process group, and waits until it is empty.
+fn end(child: &mut Child) {
+    let group = Pid::from_child(child);
     let begun = Instant::now();
-    while matches!(child.try_wait(), Ok(None)) {
-        if begun.elapsed() > GRACE {
-            signal_family(child, libc::SIGKILL);
+    let mut signal = Signal::TERM;
+    // Fails where the group is empty, as the loop sees, too.
+    let _ = kill_process_group(group, signal);
+    while begun.elapsed() < GIVE_UP {
+        // The child itself stays in the group until its status is read.
+        let is_gone = !matches!(child.try_wait(), Ok(None));
+        if is_gone && test_kill_process_group(group).is_err() {
+            return;
+        }
+        if signal == Signal::TERM && begun.elapsed() > GRACE {
+            signal = Signal::KILL;
+            let _ = kill_process_group(group, signal);
         }
         thread::sleep(PERIOD);
     }
 }
 
-/// Sends a signal to a child and to all that came of it: Cargo passes nothing on to the tests that
-/// it runs.
-fn signal_family(child: &Child, signal: libc::c_int) {
-    let Ok(child) = libc::pid_t::try_from(child.id()) else { return };
-    let Ok(entries) = fs::read_dir("/proc") else { return };
-    let parents: Vec<(libc::pid_t, libc::pid_t)> = entries
-        .flatten()
-        .filter_map(|entry| fs::read_to_string(entry.path().join("stat")).ok())
-        .filter_map(|stat| process_and_parent(&stat))
-        .collect();
-    for process in family(child, &parents) {
-        // SAFETY: `kill` touches no memory. The child is not reaped, so its id is its own.
-        unsafe { libc::kill(process, signal) };
-    }
-}
-
-/// From `/proc/PID/stat` (proc_pid_stat(5)): the name stands in brackets, and may hold any.
-fn process_and_parent(stat: &str) -> Option<(libc::pid_t, libc::pid_t)> {
-    let process = stat.split(' ').next()?.parse().ok()?;
-    let parent = stat.rsplit(") ").next()?.split(' ').nth(1)?.parse().ok()?;
-    Some((process, parent))
-}
-
-/// A process and its descendants, from pairs of (process, parent).
-fn family(eldest: libc::pid_t, parents: &[(libc::pid_t, libc::pid_t)]) -> Vec<libc::pid_t> {
-    let mut found = vec![eldest];
-    let mut next = 0;
-    while let Some(&parent) = found.get(next) {
-        found.extend(parents.iter().filter(|(_, its)| *its == parent).map(|(child, _)| *child));
-        next += 1;
-    }
-    found
-}
-
-fn succeeded(status: ExitStatus, command: &Command) -> Result<()> {
-    if caught() != 0 {
-        bail!("interrupted");
-    }
-    if !status.success() {
-        bail!("`{}` failed ({status})", display(command));
-    }
-    Ok(())
-}
-
 /// The last lines of a file; none if it cannot be read.
-fn tail(log: &Path, lines: usize) -> Vec<String> {
+fn tail(log: &Path) -> Vec<String> {
     const BLOCK: u64 = 16 * 1024;
     let read = || -> io::Result<Vec<u8>> {
         let mut file = File::open(log)?;
@@ -253,10 +234,10 @@ fn tail(log: &Path, lines: usize) -> Vec<String> {
         file.read_to_end(&mut bytes)?;
         Ok(bytes)
     };
-    last_lines(&String::from_utf8_lossy(&read().unwrap_or_default()), lines)
+    lines(&String::from_utf8_lossy(&read().unwrap_or_default()))
 }
 
-/// Cargo's word that it does something: no help when it has failed.
+/// Cargo's lines about its progress, which do not help when it has failed.
 fn is_progress(line: &str) -> bool {
     let indented = line.starts_with("   ");
     indented
@@ -265,11 +246,10 @@ fn is_progress(line: &str) -> bool {
             .any(|start| line.trim_start().starts_with(start))
 }
 
-/// The last lines with something in them; of what a carriage return overwrote, the latest.
-fn last_lines(text: &str, count: usize) -> Vec<String> {
+/// The lines that are not empty, without what a carriage return has overwritten.
+fn lines(text: &str) -> Vec<String> {
     let seen = text.lines().map(|line| line.rsplit('\r').next().unwrap_or(line).trim_end());
-    let mut lines: Vec<String> = seen.filter(|line| !line.is_empty()).map(str::to_owned).collect();
-    lines.split_off(lines.len().saturating_sub(count))
+    seen.filter(|line| !line.is_empty()).map(str::to_owned).collect()
 }
 
 #[cfg(test)]
@@ -284,11 +264,10 @@ mod tests {
     }
 
     #[test]
-    fn the_tail_of_a_log_skips_what_was_overwritten() {
+    fn the_lines_of_a_log_are_those_that_a_person_would_see() {
         let text = "first\n\n 10%\r 50%\r100%\nlast  \n";
-        assert_eq!(last_lines(text, 2), ["100%", "last"]);
-        assert_eq!(last_lines(text, 9), ["first", "100%", "last"]);
-        assert!(last_lines("", 3).is_empty());
+        assert_eq!(lines(text), ["first", "100%", "last"]);
+        assert!(lines("").is_empty());
     }
 
     #[test]
@@ -308,57 +287,38 @@ mod tests {
         let error = to_log(&mut command, &log, None, |_| ()).unwrap_err();
         let text = format!("{error:#}");
         assert!(text.contains("exit status: 3") && text.contains("step.log"), "{text}");
-        assert_eq!(tail(&log, 1), ["to the log"]);
+        assert_eq!(tail(&log), ["to the log"]);
         fs::remove_dir_all(folder).unwrap();
     }
 
     #[test]
-    fn a_command_that_takes_too_long_is_ended() {
-        let folder = std::env::temp_dir().join(format!("xtask-limit-{}", std::process::id()));
-        let mut command = Command::new("sleep");
-        command.arg("60");
-        let limit = Some(Duration::from_millis(50));
-        let error = to_log(&mut command, &folder.join("sleep.log"), limit, |_| ()).unwrap_err();
-        assert!(format!("{error:#}").contains("no end after 0.1 s"), "{error:#}");
-        fs::remove_dir_all(folder).unwrap();
-    }
-
-    #[test]
-    fn a_signal_reaches_what_a_child_has_started() {
+    fn a_command_that_takes_too_long_is_ended_with_its_children() {
         let mut command = Command::new("sh");
         command.args(["-c", "sleep 60 | sleep 60; true"]);
         let begun = Instant::now();
         let error = run_visible(&mut command, Duration::from_millis(100)).unwrap_err();
         assert!(begun.elapsed() < Duration::from_secs(30));
-        assert!(format!("{error:#}").contains("was ended: no end after"), "{error:#}");
+        assert!(format!("{error:#}").contains("did not end within 0.1 s"), "{error:#}");
     }
 
     #[test]
-    fn what_is_ended_is_gone_with_its_children() {
+    fn a_background_command_that_is_dropped_is_gone_with_its_children() {
         let folder = std::env::temp_dir().join(format!("xtask-end-{}", std::process::id()));
         fs::create_dir_all(&folder).unwrap();
         let pipe = folder.join("pipe");
         assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
         let mut command = Command::new("sh");
-        // All of them hold the pipe open. The last one says that it is there, and sleeps.
+        // All of them hold the pipe open. The last one writes to it, and sleeps.
         let script = r#"exec 3>"$0"; (sh -c 'echo >&3; exec sleep 60'; true); true"#;
         command.args(["-c", script]).arg(&pipe);
-        let mut child = start(&mut command, &folder.join("end.log")).unwrap();
+        let background = Background::start(&mut command, &folder.join("end.log")).unwrap();
         let mut pipe = File::open(&pipe).unwrap();
         pipe.read_exact(&mut [0]).unwrap();
         let begun = Instant::now();
-        end(&mut child);
-        assert!(child.try_wait().unwrap().is_some());
+        drop(background);
         // The pipe ends when the last of them is gone.
         assert_eq!(pipe.read_to_end(&mut Vec::new()).unwrap(), 0);
         assert!(begun.elapsed() < Duration::from_secs(30));
         fs::remove_dir_all(folder).unwrap();
-    }
-
-    #[test]
-    fn a_family_is_a_process_and_all_its_descendants() {
-        let parents = [(2, 1), (5, 2), (3, 1), (7, 5), (8, 3)];
-        assert_eq!(family(2, &parents), [2, 5, 7]);
-        assert_eq!(process_and_parent("42 (a) b) S 7 42 42 0"), Some((42, 7)));
     }
 }

@@ -7,11 +7,10 @@ use std::process::Command;
 use anyhow::Result;
 
 use crate::build_ebpf;
+use crate::install;
 use crate::mounts::{CGROUPS, Cgroup2};
-use crate::plan::Need;
+use crate::needs::Need;
 use crate::process::{become_command, run_logged};
-use crate::progress::Screen;
-use crate::setup;
 use crate::workspace::{Profile, Workspace, restore_environment};
 
 /// Builds the agent as users run it, and starts `topo-lb agent ARGS`.
@@ -30,18 +29,15 @@ pub(crate) struct Args {
     args: Vec<OsString>,
 }
 
-/// Runs the command. It returns only upon failure.
-///
-/// # Errors
-/// Something is missing that only a person can install, or a build fails.
-pub(crate) fn run(workspace: &Workspace, screen: &Screen, args: &Args) -> Result<()> {
-    let machine = setup::ready(workspace, screen, &BTreeSet::from([Need::Object, Need::Kernel]))?;
-    build_ebpf::build(workspace, screen, &machine)?;
+/// Runs the command. Returns only upon failure.
+pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
+    let machine = install::ready(workspace, &BTreeSet::from([Need::Object, Need::Kernel]))?;
+    build_ebpf::build(workspace, &machine)?;
     let mut build = workspace.cargo("build");
     build.args(["--release", "--package", "topo-lb"]);
-    run_logged(screen, "agent", &mut build, &workspace.log("build-agent"))?;
+    run_logged("agent", &mut build, &workspace.log("build-agent"))?;
 
-    // In the folder of the caller, whose paths the arguments may hold.
+    // In the caller's folder: arguments may be relative paths.
     let mut agent = Command::new(workspace.program(Profile::Release, "topo-lb"));
     restore_environment(&mut agent, &workspace.target);
     agent.arg("agent").args(&args.args);

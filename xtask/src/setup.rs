@@ -1,41 +1,42 @@
-//! `cargo xtask setup`: carries out a plan.
+//! `cargo xtask setup`: everything that the other commands need.
 
 use std::collections::BTreeSet;
 
-use anyhow::{Result, bail, ensure};
+use anyhow::Result;
 
 use crate::control_plane;
 use crate::fuzz;
+use crate::install;
 use crate::machine::Machine;
 use crate::mounts::{BPFFS, CGROUPS, Cgroup2};
-use crate::plan::{self, Need, Plan, Step};
-use crate::process::run_logged;
-use crate::progress::Screen;
+use crate::needs::Need;
+use crate::plan;
+use crate::progress;
 use crate::workspace::Workspace;
 
-/// Installs and mounts what the other commands need; does nothing where all is there.
+/// Installs and mounts what the other commands need. Does nothing if everything is there.
 ///
 /// On Debian 12, as root: the compiler and LLVM from Debian, bpf-linker from crates.io, bpffs and
-/// cgroup2. On other systems, and for other users, what is there is used, and what is missing is
-/// named with the command that installs it.
+/// cgroup2. On other systems, and for other users, it uses what is there, and prints what is missing
+/// with the command that installs it.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  cargo xtask setup --dry-run     what would be done, without doing it
+  cargo xtask setup --dry-run     print the steps without doing them
   cargo xtask setup               for builds, the agent and the demo
   cargo xtask setup --for-tests   also what only `cargo xtask test` needs
-  cargo xtask setup --control-plane   also the control plane of its tests")]
+  cargo xtask setup --control-plane   also compile the control plane of the tests")]
 pub(crate) struct Args {
-    /// Say what would be done, and do nothing
+    /// Print the steps without doing them
     #[arg(long)]
     dry_run: bool,
     /// Also what only `cargo xtask test` needs: rustfmt, Clippy, cargo-deny, dpkg-dev, pip, xz
     #[arg(long)]
     for_tests: bool,
-    /// Also compile the control plane of the tests, where that was never done
+    /// Also compile the control plane of the tests, unless it is compiled already
     #[arg(long)]
     control_plane: bool,
-    /// Also compile the target of the fuzzing stage; wants the eBPF object
+    /// Also compile the target of the fuzzing stage; needs the eBPF object
     #[arg(long, hide = true)]
     fuzz_target: bool,
 }
@@ -55,10 +56,7 @@ const TO_TEST: &[Need] = &[
 ];
 
 /// Runs the command.
-///
-/// # Errors
-/// Something is missing that only a person can install, or a step fails.
-pub(crate) fn run(workspace: &Workspace, screen: &Screen, args: &Args) -> Result<()> {
+pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     let mut needs: BTreeSet<Need> = TO_RUN.iter().copied().collect();
     if args.for_tests {
         needs.extend(TO_TEST);
@@ -67,104 +65,43 @@ pub(crate) fn run(workspace: &Workspace, screen: &Screen, args: &Args) -> Result
         needs.insert(Need::ControlPlane);
     }
     if args.dry_run {
-        return explain(workspace, screen, &needs);
+        return explain(workspace, &needs);
     }
-    let machine = ready(workspace, screen, &needs)?;
-    report(screen, &machine);
+    let machine = install::ready(workspace, &needs)?;
+    report(&machine);
     if args.control_plane {
-        control_plane::programs(workspace, screen)?;
+        control_plane::programs(workspace)?;
     }
     if args.fuzz_target {
-        fuzz::compile(workspace, screen)?;
+        fuzz::compile(workspace)?;
     }
     Ok(())
 }
 
-/// Makes the machine ready for the needs; quick, and silent, where it is.
-///
-/// # Errors
-/// Something is missing that only a person can install, or a step fails.
-pub(crate) fn ready(
-    workspace: &Workspace,
-    screen: &Screen,
-    needs: &BTreeSet<Need>,
-) -> Result<Machine> {
-    let mut done: BTreeSet<String> = BTreeSet::new();
-    loop {
-        let machine = Machine::inspect(workspace, needs);
-        let plan = plan::plan(&machine, needs);
-        refuse_missing(&plan)?;
-        if plan.steps.is_empty() {
-            return Ok(machine);
-        }
-        // A second plan may follow from what the first has installed; the same step twice
-        // would do no better.
-        for step in &plan.steps {
-            ensure!(
-                done.insert(step.display()),
-                "`{}` succeeded, and yet it is not there: {}",
-                step.display(),
-                step.title
-            );
-            carry_out(workspace, screen, step)?;
-        }
-    }
-}
-
-fn carry_out(workspace: &Workspace, screen: &Screen, step: &Step) -> Result<()> {
-    let (program, arguments) = match step.command.split_first() {
-        // Its own may not be on the path.
-        Some((program, arguments)) if program == "cargo" => {
-            (workspace.cargo_path().as_os_str(), arguments)
-        }
-        Some((program, arguments)) => (program.as_ref(), arguments),
-        None => bail!("{}: no command", step.title),
-    };
-    let mut command = workspace.command(program);
-    command.args(arguments).envs(step.environment.iter().map(|(name, value)| (name, value)));
-    let result = run_logged(screen, &step.title, &mut command, &workspace.log(step.log));
-    match result {
-        Err(error) if step.may_fail && crate::process::caught() == 0 => {
-            screen.warn(&format!("going on without: {error:#}"));
-            Ok(())
-        }
-        other => other.map(|_| ()),
-    }
-}
-
-fn refuse_missing(plan: &Plan) -> Result<()> {
-    if plan.missing.is_empty() {
-        return Ok(());
-    }
-    let sentences =
-        plan.missing.iter().map(|it| format!("{}; to mend it:\n    {}", it.what, it.command));
-    bail!("{}", sentences.collect::<Vec<_>>().join("\n  "))
-}
-
-fn explain(workspace: &Workspace, screen: &Screen, needs: &BTreeSet<Need>) -> Result<()> {
+fn explain(workspace: &Workspace, needs: &BTreeSet<Need>) -> Result<()> {
     let machine = Machine::inspect(workspace, needs);
     let plan = plan::plan(&machine, needs);
     for step in &plan.steps {
-        screen.note(&step.title);
-        screen.note(&format!("    {}", step.display()));
+        progress::note(&step.title);
+        progress::note(&format!("    {}", step.display()));
     }
-    refuse_missing(&plan)?;
+    install::refuse_missing(&plan)?;
     if plan.steps.is_empty() {
-        screen.note("nothing to do");
-        report(screen, &machine);
+        progress::note("nothing to do");
+        report(&machine);
     }
     Ok(())
 }
 
 /// What will be used from now on.
-fn report(screen: &Screen, machine: &Machine) {
+fn report(machine: &Machine) {
     if let Some((compiler, linker)) = plan::object_tools(machine) {
         let compiler = compiler.display();
-        screen.note(&format!("eBPF: {compiler}, bpf-linker {}", linker.version));
+        progress::note(&format!("eBPF: {compiler}, bpf-linker {}", linker.version));
     }
-    screen.note(&format!("pins: bpffs on {BPFFS}"));
+    progress::note(&format!("pins: bpffs on {BPFFS}"));
     if let Cgroup2::At(place) = &machine.mounts.cgroup2 {
         let hybrid = if place.as_os_str() == CGROUPS { "" } else { " (beside version 1)" };
-        screen.note(&format!("hooks: cgroup2 on {}{hybrid}", place.display()));
+        progress::note(&format!("hooks: cgroup2 on {}{hybrid}", place.display()));
     }
 }

@@ -5,11 +5,10 @@ use std::collections::BTreeSet;
 use anyhow::Result;
 
 use crate::build_ebpf;
+use crate::install;
 use crate::lab_program;
-use crate::plan::Need;
+use crate::needs::Need;
 use crate::process::become_command;
-use crate::progress::Screen;
-use crate::setup;
 use crate::workspace::{Profile, Workspace};
 
 /// Connects while Services change as fast as they can, and while the agent is killed and started
@@ -31,17 +30,13 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// Runs the command. It returns only upon failure: otherwise this process becomes the soak, which
-/// gets its signals and gives its exit code.
-///
-/// # Errors
-/// Something is missing that only a person can install, or a build fails.
-pub(crate) fn run(workspace: &Workspace, screen: &Screen, args: &Args) -> Result<()> {
+/// Runs the command. Returns only upon failure: otherwise this process becomes the soak, with
+/// its signals and its exit code.
+pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     let needs = BTreeSet::from([Need::Object, Need::Kernel, Need::Lab, Need::Root]);
-    let machine = setup::ready(workspace, screen, &needs)?;
-    build_ebpf::build(workspace, screen, &machine)?;
-    let mut soak =
-        lab_program::build(workspace, screen, Profile::Release, "soak", &["pod", "stress"])?;
+    let machine = install::ready(workspace, &needs)?;
+    build_ebpf::build(workspace, &machine)?;
+    let mut soak = lab_program::build(workspace, Profile::Release, "soak", &["pod", "stress"])?;
     soak.args(["--minutes", &args.minutes.to_string()]);
     if args.json {
         soak.arg("--json");

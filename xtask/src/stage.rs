@@ -1,7 +1,9 @@
 //! The stages of `cargo xtask test`, in their order.
 
-use std::fs;
-use std::path::PathBuf;
+use fs_err as fs;
+use std::env;
+use std::path::Path;
+use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -11,13 +13,14 @@ use crate::cluster_tools;
 use crate::control_plane;
 use crate::fuzz;
 use crate::machine::Machine;
-use crate::plan::Need;
+use crate::needs::Need;
 use crate::process::{run_logged, run_visible, to_log};
-use crate::progress::Screen;
+use crate::progress::{self, Running};
+use crate::suites;
 use crate::virtual_machine::{self, Counting, Line, Scope};
-use crate::workspace::{Profile, Workspace, cargo_home, find_cargo_program};
+use crate::workspace::{Workspace, cargo_home, find_cargo_program};
 
-/// What is tested, cheapest first.
+/// What is tested: cheap checks first, and last what has run beside the stages before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum)]
 pub(crate) enum Stage {
     /// The layout of the source
@@ -36,40 +39,15 @@ pub(crate) enum Stage {
     Unit,
     /// The suites in the lab: the datapath with real sockets
     Lab,
-    /// The datapath's suites on Debian's kernels, under QEMU
-    Kernels,
     /// The Kubernetes source and the agent against a real API server
     ControlPlane,
     /// Any bytes as manifests, for half a minute
     Fuzz,
+    /// The datapath's suites on Debian's kernels, under QEMU
+    Kernels,
 }
 
-/// What is compiled for this machine: everything but the programs in the kernel.
-const HOST_PACKAGES: &[&str] = &["--workspace", "--exclude", "topo-lb-ebpf"];
-
-/// What wants a control plane.
-const CONTROL_PLANE_SUITES: &[&str] = &[
-    "--package",
-    "topo-lb",
-    "--test",
-    "control_plane",
-    "--package",
-    "topo-lb-tests",
-    "--test",
-    "api",
-    "--test",
-    "changes",
-    "--test",
-    "demo_api_server",
-    "--test",
-    "telling",
-    "--test",
-    "autonomy",
-    "--test",
-    "deploy",
-];
-
-/// How long fetching the advisories may take: without a network, some machines wait for ever.
+/// How long fetching the advisories may take: without a network, some machines never give up.
 const ADVISORIES_LIMIT: Duration = Duration::from_secs(120);
 
 /// Where the suites of the datapath run.
@@ -81,11 +59,13 @@ pub(crate) enum Kernel {
     Debian(Line),
 }
 
-/// How long tests may take: several times what they need on two cores. One that hangs should say so
-/// in a log that somebody reads.
+/// How long the tests of a stage may take: several times what they need on two cores.
 const TESTS_LIMIT: Duration = Duration::from_secs(20 * 60);
 
-/// How a stage ends that does not fail.
+/// Makes the limits of the lab's tests so many times longer.
+const PATIENCE: &str = "TOPO_LB_PATIENCE";
+
+/// How a stage that does not fail ends.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Passed {
     /// Everything was checked.
@@ -135,115 +115,93 @@ impl Stage {
         }
     }
 
-    /// It compiles the agent, which carries the object inside.
-    pub(crate) fn includes_object(self) -> bool {
-        use Stage::{Clippy, ControlPlane, Docs, Fuzz, Kernels, Lab, Unit};
-        matches!(self, Clippy | Docs | Unit | Lab | Kernels | ControlPlane | Fuzz)
-    }
-
-    /// Runs it; `named` are the kernels that somebody has named, `counting` is for what their
-    /// verifiers count.
-    ///
-    /// # Errors
-    /// It fails.
+    /// Runs the stage. `named` are the kernels of the command line, `counting` is for what their
+    /// verifiers count. The limits of tests in the lab are `patience` times as long as on an idle
+    /// machine.
     pub(crate) fn run(
         self,
         workspace: &Workspace,
-        screen: &Screen,
         machine: &Machine,
         named: &[Kernel],
         counting: Counting,
+        patience: u32,
     ) -> Result<Passed> {
         match self {
-            Self::Format => format(workspace, screen)?,
-            Self::Object => build_ebpf::build(workspace, screen, machine)?,
-            Self::Clippy => clippy(workspace, screen)?,
-            Self::ClippyEbpf => build_ebpf::lint(workspace, screen, machine)?,
-            Self::Deny => return deny(workspace, screen),
-            Self::Docs => docs(workspace, screen)?,
-            Self::Unit => unit(workspace, screen)?,
-            Self::Lab => lab(workspace, screen)?,
-            Self::Kernels => kernels(workspace, screen, named, counting)?,
-            Self::ControlPlane => against_control_plane(workspace, screen)?,
-            Self::Fuzz => fuzz::run(workspace, screen)?,
+            Self::Format => format(workspace)?,
+            Self::Object => build_ebpf::build(workspace, machine)?,
+            Self::Clippy => clippy(workspace)?,
+            Self::ClippyEbpf => build_ebpf::lint(workspace, machine)?,
+            Self::Deny => return deny(workspace),
+            Self::Docs => docs(workspace)?,
+            Self::Unit => unit(workspace)?,
+            Self::Lab => lab(workspace, patience)?,
+            Self::Kernels => kernels(workspace, named, counting)?,
+            Self::ControlPlane => against_control_plane(workspace, patience)?,
+            Self::Fuzz => fuzz::run(workspace)?,
         }
         Ok(Passed::Whole)
     }
 }
 
-fn format(workspace: &Workspace, screen: &Screen) -> Result<()> {
+fn format(workspace: &Workspace) -> Result<()> {
     let mut command = workspace.cargo("fmt");
     command.args(["--all", "--check"]);
-    run_logged(screen, "cargo fmt --all --check", &mut command, &workspace.log("format"))?;
-    // It is in no workspace but its own.
+    run_logged("cargo fmt --all --check", &mut command, &workspace.log("format"))?;
+    // The fuzz target is a workspace of its own.
     let mut command = workspace.cargo("fmt");
     command.args(["--manifest-path", &format!("{}/Cargo.toml", fuzz::FOLDER), "--check"]);
-    run_logged(screen, "cargo fmt: fuzz target", &mut command, &workspace.log("format-fuzz"))?;
+    run_logged("cargo fmt: fuzz target", &mut command, &workspace.log("format-fuzz"))?;
     Ok(())
 }
 
-fn clippy(workspace: &Workspace, screen: &Screen) -> Result<()> {
-    let mut command = workspace.cargo("clippy");
-    command.args(HOST_PACKAGES).args(["--all-targets", "--", "-D", "warnings"]);
-    run_logged(screen, "cargo clippy", &mut command, &workspace.log("clippy"))?;
+fn clippy(workspace: &Workspace) -> Result<()> {
+    let mut command = suites::cargo(workspace, "clippy");
+    command.args(["--all-targets", "--", "-D", "warnings"]);
+    run_logged("cargo clippy", &mut command, &workspace.log("clippy"))?;
     // `--all-targets` leaves out what is not tested by default.
-    let mut command = workspace.cargo("clippy");
-    command.args(CONTROL_PLANE_SUITES).args(["--", "-D", "warnings"]);
+    let mut command = suites::cargo_for(workspace, "clippy", suites::against_control_plane());
+    command.args(["--", "-D", "warnings"]);
     let title = "cargo clippy for the control plane's suites";
-    run_logged(screen, title, &mut command, &workspace.log("clippy-control-plane"))?;
+    run_logged(title, &mut command, &workspace.log("clippy-control-plane"))?;
     Ok(())
 }
 
-fn docs(workspace: &Workspace, screen: &Screen) -> Result<()> {
-    let mut command = workspace.cargo("doc");
-    command.args(HOST_PACKAGES).arg("--no-deps").env("RUSTDOCFLAGS", "-D warnings");
-    run_logged(screen, "cargo doc", &mut command, &workspace.log("docs"))?;
+fn docs(workspace: &Workspace) -> Result<()> {
+    let mut command = suites::cargo(workspace, "doc");
+    command.arg("--no-deps").env("RUSTDOCFLAGS", "-D warnings");
+    run_logged("cargo doc", &mut command, &workspace.log("docs"))?;
     Ok(())
 }
 
-fn unit(workspace: &Workspace, screen: &Screen) -> Result<()> {
+fn unit(workspace: &Workspace) -> Result<()> {
+    let names = suites::without_privileges(workspace)?;
     let test = || {
-        let mut command = workspace.cargo("test");
-        command.args(HOST_PACKAGES).args(["--exclude", "topo-lb-tests", "--no-fail-fast"]);
+        let mut command = suites::cargo_for(workspace, "test", &names);
+        command.args(["--lib", "--bins", "--no-fail-fast"]);
         command
     };
     let log = workspace.log("build-unit-tests");
-    run_logged(screen, "compiling unit tests", test().arg("--no-run"), &log)?;
+    run_logged("compiling unit tests", test().arg("--no-run"), &log)?;
     run_visible(&mut test(), TESTS_LIMIT)
 }
 
-/// Compiles the agent that suites run, and says where it is.
-///
-/// # Errors
-/// It does not compile.
-pub(crate) fn agent(workspace: &Workspace, screen: &Screen) -> Result<PathBuf> {
-    let mut agent = workspace.cargo("build");
-    // With a test, Cargo chooses the features of the tests' libraries, and compiles these once for both.
-    agent.args(["--package", "topo-lb", "--bin", "topo-lb", "--test", "control_plane"]);
-    run_logged(screen, "compiling the agent", &mut agent, &workspace.log("build-test-agent"))?;
-    Ok(workspace.program(Profile::Dev, "topo-lb"))
+fn lab(workspace: &Workspace, patience: u32) -> Result<()> {
+    let agent = suites::compile_lab(workspace)?;
+    let mut test = suites::cargo_for(workspace, "test", suites::in_lab(workspace)?);
+    run_in_lab(test.arg("--no-fail-fast"), &agent, patience)
 }
 
-fn lab(workspace: &Workspace, screen: &Screen) -> Result<()> {
-    let agent = agent(workspace, screen)?;
-    let test = || {
-        let mut command = workspace.cargo("test");
-        command.args(["--package", "topo-lb-tests", "--no-fail-fast"]);
-        command
-    };
-    let log = workspace.log("build-lab");
-    run_logged(screen, "compiling the lab", test().arg("--no-run"), &log)?;
-    // One test at a time: each has a cluster of its own, and measures times.
-    run_visible(test().args(["--", "--test-threads=1"]).env("TOPO_LB_AGENT", &agent), TESTS_LIMIT)
+/// Runs tests one at a time: each has a cluster of its own, and measures times.
+fn run_in_lab(test: &mut Command, agent: &Path, patience: u32) -> Result<()> {
+    test.args(["--", "--test-threads=1"]).env("TOPO_LB_AGENT", agent);
+    if env::var_os(PATIENCE).is_none() {
+        test.env(PATIENCE, patience.to_string());
+    }
+    run_visible(test, TESTS_LIMIT)
 }
 
-/// A short version on every kernel, or the whole on those that were named.
-fn kernels(
-    workspace: &Workspace,
-    screen: &Screen,
-    named: &[Kernel],
-    counting: Counting,
-) -> Result<()> {
+/// Some tests on every kernel, or all tests on those that were named.
+fn kernels(workspace: &Workspace, named: &[Kernel], counting: Counting) -> Result<()> {
     let lines: Vec<Line> = named
         .iter()
         .filter_map(|kernel| match kernel {
@@ -252,45 +210,40 @@ fn kernels(
         })
         .collect();
     if lines.is_empty() {
-        virtual_machine::run(workspace, screen, &Line::ALL, Scope::Short, counting)
+        virtual_machine::run(workspace, &Line::ALL, Scope::Short, counting)
     } else {
-        virtual_machine::run(workspace, screen, &lines, Scope::Whole, counting)
+        virtual_machine::run(workspace, &lines, Scope::Whole, counting)
     }
 }
 
 /// The suites that plain `cargo test` leaves out.
-fn against_control_plane(workspace: &Workspace, screen: &Screen) -> Result<()> {
-    let programs = control_plane::programs(workspace, screen)?;
-    let tools = cluster_tools::programs(workspace, screen)?;
-    let agent = agent(workspace, screen)?;
+fn against_control_plane(workspace: &Workspace, patience: u32) -> Result<()> {
+    let programs = control_plane::programs(workspace)?;
+    let tools = cluster_tools::programs(workspace)?;
+    let agent = suites::agent(workspace)?;
     let test = || {
-        let mut command = workspace.cargo("test");
-        command.args(CONTROL_PLANE_SUITES).arg("--no-fail-fast");
+        let mut command = suites::cargo_for(workspace, "test", suites::against_control_plane());
+        command.arg("--no-fail-fast");
         command
     };
     let log = workspace.log("build-control-plane");
-    run_logged(screen, "compiling its suites", test().arg("--no-run"), &log)?;
-    let mut run = test();
-    run.args(["--", "--test-threads=1"])
-        .env("TOPO_LB_AGENT", &agent)
-        .env(control_plane::VARIABLE, programs)
-        .envs(tools);
-    run_visible(&mut run, TESTS_LIMIT)
+    run_logged("compiling its suites", test().arg("--no-run"), &log)?;
+    run_in_lab(test().env(control_plane::VARIABLE, programs).envs(tools), &agent, patience)
 }
 
-fn deny(workspace: &Workspace, screen: &Screen) -> Result<Passed> {
+fn deny(workspace: &Workspace) -> Result<Passed> {
     let deny = || {
         let path = find_cargo_program("cargo-deny").context("no cargo-deny")?;
         let mut command = workspace.command(path);
-        // It asks Cargo for the graph.
+        // cargo-deny asks Cargo for the dependencies.
         command.env("CARGO", workspace.cargo_path());
         Ok::<_, anyhow::Error>(command)
     };
     let mut check = deny()?;
     check.args(["check", "bans", "licenses", "sources"]);
-    run_logged(screen, "bans, licences, sources", &mut check, &workspace.log("deny"))?;
+    run_logged("bans, licences, sources", &mut check, &workspace.log("deny"))?;
 
-    let mut running = screen.start("advisory database");
+    let running = Running::start("advisory database");
     let mut fetch = deny()?;
     fetch.args(["fetch", "db"]);
     let log = workspace.log("advisory-database");
@@ -302,23 +255,24 @@ fn deny(workspace: &Workspace, screen: &Screen) -> Result<Passed> {
         }
         (Err(_), true) => {
             running.failed();
-            let text = "advisories as of the last fetch: the database cannot be reached now";
+            let text =
+                "checked with an old copy of the advisories: their database cannot be fetched";
             Passed::Remarked(text.to_owned())
         }
         (Err(_), false) => {
             running.failed();
             let text = "advisories were NOT checked: their database cannot be fetched";
-            screen.warn(&format!("{text}; see {}", log.display()));
+            progress::warn(&format!("{text}; see {}", log.display()));
             return Ok(Passed::Unchecked(text.to_owned()));
         }
     };
     let mut check = deny()?;
     check.args(["check", "--disable-fetch", "advisories"]);
-    run_logged(screen, "advisories", &mut check, &workspace.log("advisories"))?;
+    run_logged("advisories", &mut check, &workspace.log("advisories"))?;
     Ok(passed)
 }
 
-/// cargo-deny keeps it in a folder of Cargo's, below a name with a hash.
+/// cargo-deny keeps the database in Cargo's folder, under a name with a hash.
 fn has_advisory_database() -> bool {
     let entries = cargo_home().and_then(|home| fs::read_dir(home.join("advisory-dbs")).ok());
     entries.is_some_and(|mut entries| {

@@ -1,4 +1,4 @@
-//! `cargo xtask test`: everything that must hold, in one command.
+//! `cargo xtask test`: every check and every test.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -6,11 +6,11 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, anyhow, bail};
 use clap::ValueEnum;
 
-use crate::ahead::Ahead;
-use crate::plan::Need;
+use crate::beside::Beside;
+use crate::install;
+use crate::needs::Need;
 use crate::process::caught;
-use crate::progress::{Screen, clock};
-use crate::setup;
+use crate::progress::{self, clock};
 use crate::stage::{Kernel, Passed, Stage};
 use crate::summary::{Outcome, Row, table};
 use crate::virtual_machine::{Counting, Line};
@@ -19,31 +19,48 @@ use crate::workspace::Workspace;
 /// Runs every check and every test, and stops at the first failure.
 ///
 /// The lab's suites run on this machine's own kernel, with real sockets in namespaces and cgroups,
-/// and need root. Those of the datapath also run on Debian's kernels, which boot under QEMU: a short
-/// version of them, unless the kernels are named.
+/// and need root. Those of the datapath also run on Debian's kernels under QEMU: some of their tests,
+/// or all if `--kernel` names the kernels.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  cargo xtask test                 all of it, as continuous integration does
+  cargo xtask test                 everything, as continuous integration does
   cargo xtask test --only lab      one stage, with what it needs
   cargo xtask test --only format --only clippy
   cargo xtask test --strict        fails if anything cannot be checked here
-  cargo xtask test --kernel 5.10,6.12     the whole suites of the datapath on two kernels")]
+  cargo xtask test --kernel 5.10,6.12     all tests of the datapath on two kernels")]
 pub(crate) struct Args {
-    /// Run the suites on these kernels, and nothing else: `host` is the lab on this machine's own;
-    /// 5.10, 6.1 and 6.12 are Debian's, with the whole suites of the datapath
+    /// Run only the suites, on these kernels: `host` is the lab on this machine's kernel; 5.10, 6.1
+    /// and 6.12 are Debian's, with all tests of the datapath
     #[arg(long, value_delimiter = ',', value_parser = kernel)]
     kernel: Vec<Kernel>,
-    /// Keep in tests/verifier.tsv what the kernels' verifiers count now, instead of comparing
+    /// Write what the kernels' verifiers count to tests/verifier.tsv, instead of comparing
     #[arg(long)]
     bless: bool,
     /// Run only this stage (may be given more than once)
     #[arg(long, value_name = "STAGE")]
     only: Vec<Stage>,
-    /// Fail where something cannot be checked, such as advisories without a network; without this,
-    /// the summary says so
+    /// Fail if something cannot be checked, such as advisories without a network. Without this
+    /// option, the summary warns about it
     #[arg(long)]
     strict: bool,
+}
+
+/// How many times longer the limits of the lab's tests are while kernels run beside them.
+const BUSY: u32 = 3;
+
+impl Args {
+    /// The options that concern the kernels, as on the command line.
+    fn kernel_options(&self) -> Vec<String> {
+        let mut options = Vec::new();
+        for kernel in &self.kernel {
+            if let Kernel::Debian(line) = kernel {
+                options.push(format!("--kernel={}", line.name()));
+            }
+        }
+        options.extend(self.bless.then(|| "--bless".to_owned()));
+        options
+    }
 }
 
 fn kernel(text: &str) -> Result<Kernel, String> {
@@ -52,44 +69,46 @@ fn kernel(text: &str) -> Result<Kernel, String> {
         "host" => Ok(Kernel::Host),
         _ => line().map(Kernel::Debian).ok_or_else(|| {
             let names = Line::ALL.map(Line::name).join(", ");
-            format!("the suites run on `host`, which is this machine's kernel, and on {names}")
+            format!("choose `host`, which is this machine's kernel, or one of {names}")
         }),
     }
 }
 
 /// Runs the command.
-///
-/// # Errors
-/// A stage fails; the summary and the command that runs it again are on the screen by then.
-pub(crate) fn run(workspace: &Workspace, screen: &Screen, args: &Args) -> Result<()> {
+pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     let stages = selection(&args.only, &args.kernel);
     let counting = if args.bless { Counting::Keep } else { Counting::Compare };
     let begun = Instant::now();
-    screen.headline("set-up");
+    progress::headline("set-up");
     let needs: BTreeSet<Need> = stages.iter().flat_map(|stage| stage.needs()).copied().collect();
-    let machine = setup::ready(workspace, screen, &needs)?;
+    let machine = install::ready(workspace, &needs)?;
     let elapsed = begun.elapsed();
-    screen.note(&format!("ready after {}", clock(elapsed)));
+    progress::note(&format!("ready after {}", clock(elapsed)));
 
-    let mut ahead = None;
+    let mut beside = Beside::default();
     let mut rows = vec![Row { title: "set-up", outcome: Outcome::Passed(None), elapsed }];
     let failure = run_stages(&stages, &mut rows, args.strict, |stage| {
-        if ahead.is_none() && stage > Stage::Object {
-            let rest: Vec<Stage> = stages.iter().copied().filter(|it| *it >= stage).collect();
-            ahead = Some(Ahead::begin(workspace, screen, &rest)?);
+        progress::headline(stage.title());
+        let rest: Vec<Stage> = stages.iter().copied().filter(|it| *it >= stage).collect();
+        beside.begin(workspace, &rest, &args.kernel_options())?;
+        if stage == Stage::Kernels
+            && let Some(result) = beside.kernels(workspace)
+        {
+            return result.map(|()| Passed::Whole);
         }
-        screen.headline(stage.title());
-        stage.run(workspace, screen, &machine, &args.kernel, counting)
+        let patience = if beside.has_kernels() { BUSY } else { 1 };
+        stage.run(workspace, &machine, &args.kernel, counting, patience)
     });
-    screen.headline("summary");
-    for line in table(screen, &rows) {
-        screen.line(&line);
+    drop(beside);
+    progress::headline("summary");
+    for line in table(&rows) {
+        progress::line(&line);
     }
     let is_whole = !rows.iter().any(|row| matches!(row.outcome, Outcome::Unchecked(_)));
     match failure {
         None => {
             let what = if is_whole { "all passed" } else { "all that was checked passed" };
-            screen.headline(&format!("{what} in {}", clock(begun.elapsed())));
+            progress::headline(&format!("{what} in {}", clock(begun.elapsed())));
             Ok(())
         }
         Some((stage, error)) => {
@@ -100,7 +119,7 @@ pub(crate) fn run(workspace: &Workspace, screen: &Screen, args: &Args) -> Result
     }
 }
 
-/// Runs them until the first that fails, and notes how each ended.
+/// Runs the stages until one fails, and records how each ended.
 fn run_stages(
     stages: &[Stage],
     rows: &mut Vec<Row>,
@@ -135,8 +154,8 @@ fn run_stages(
     failure
 }
 
-/// The stages to run, in their order, with the object before what includes it. Named kernels stand
-/// for the stages that run on them.
+/// The stages to run, in their order, with the object first if one needs it. A named kernel selects
+/// the stage that runs on it.
 fn selection(only: &[Stage], named: &[Kernel]) -> Vec<Stage> {
     let stage = |kernel: &Kernel| match kernel {
         Kernel::Host => Stage::Lab,
@@ -149,7 +168,7 @@ fn selection(only: &[Stage], named: &[Kernel]) -> Vec<Stage> {
     if stages.is_empty() {
         return Stage::value_variants().to_vec();
     }
-    if stages.iter().any(|stage| stage.includes_object()) {
+    if stages.iter().any(|stage| stage.needs().contains(&Need::Object)) {
         stages.insert(Stage::Object);
     }
     stages.into_iter().collect()

@@ -10,8 +10,8 @@ use std::process::Command;
 use crate::libraries;
 use crate::process::output_of;
 
-/// The oldest compiler that builds this workspace: (major, minor).
-pub(crate) const OLDEST: (u32, u32) = oldest();
+/// The oldest compiler that builds this workspace, its `rust-version`.
+pub(crate) const OLDEST: &str = env!("CARGO_PKG_RUST_VERSION");
 
 /// A folder with a `rustc` and the `cargo` that belongs to it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,12 +36,12 @@ pub(crate) struct Linker {
     pub(crate) path: PathBuf,
     /// Such as `0.13.0`.
     pub(crate) version: String,
-    /// The LLVM major version that it is linked with; `None`: it carries LLVM inside, unnamed.
+    /// The LLVM major version that it is linked with. `None`: LLVM is inside, and the version unknown.
     pub(crate) llvm: Option<u32>,
 }
 
 impl Toolchain {
-    /// Looks at a folder; `None` if it has no working compiler with a Cargo.
+    /// Looks at a folder. `None`: it has no working compiler with a Cargo.
     pub(crate) fn inspect(bin: &Path, rustup_name: Option<&str>) -> Option<Self> {
         let rustc = bin.join("rustc");
         if !bin.join("cargo").is_file() {
@@ -60,9 +60,9 @@ impl Toolchain {
         })
     }
 
-    /// It is new enough, and has what `core` is compiled from.
+    /// Whether it is new enough, and has the sources of `core`.
     pub(crate) fn compiles_core(&self) -> bool {
-        self.sources && self.release >= OLDEST
+        self.sources && release(OLDEST).is_none_or(|oldest| self.release >= oldest)
     }
 
     /// Its name for people.
@@ -76,10 +76,10 @@ impl Toolchain {
 }
 
 impl Linker {
-    /// Looks at an installed linker; `None` if it does not run.
+    /// Looks at an installed linker. `None`: it does not run.
     pub(crate) fn inspect(path: &Path) -> Option<Self> {
         let version = output_of(Command::new(path).arg("--version"))?;
-        // One that is linked statically has none, and says nothing of its LLVM.
+        // A static one has none, and does not tell its LLVM.
         let libraries = libraries::of(path).unwrap_or_default();
         Some(Self {
             path: path.to_path_buf(),
@@ -88,8 +88,8 @@ impl Linker {
         })
     }
 
-    /// It can read what the compiler writes. One that does not say is trusted: the link step
-    /// would tell.
+    /// Whether it can read what the compiler writes. One that does not tell its LLVM is assumed to:
+    /// the link step would fail.
     pub(crate) fn fits(&self, toolchain: &Toolchain) -> bool {
         self.llvm.is_none_or(|llvm| llvm == toolchain.llvm)
     }
@@ -104,7 +104,7 @@ pub(crate) fn nightlies(rustup: &Path) -> Vec<Toolchain> {
         .collect()
 }
 
-/// From `rustup toolchain list -v`: the name comes first, the folder last.
+/// From `rustup toolchain list -v`: name first, folder last.
 fn nightly_folders(list: &str) -> Vec<(String, PathBuf)> {
     let mut found: Vec<(String, PathBuf)> = list
         .lines()
@@ -124,11 +124,14 @@ fn nightly_folders(list: &str) -> Vec<(String, PathBuf)> {
 /// From `rustc -vV`.
 fn release_and_llvm(text: &str) -> Option<((u32, u32), u32)> {
     let field = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
-    let mut release = field("release:")?.split('.');
-    let major = release.next()?.parse().ok()?;
-    let minor = release.next()?.parse().ok()?;
     let llvm = field("LLVM version:")?.split('.').next()?.parse().ok()?;
-    Some(((major, minor), llvm))
+    Some((release(field("release:")?)?, llvm))
+}
+
+/// (major, minor) of a version.
+fn release(version: &str) -> Option<(u32, u32)> {
+    let mut numbers = version.split('.').map(str::parse);
+    Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
 }
 
 /// From a name such as `libLLVM.so.22.1`.
@@ -137,22 +140,6 @@ fn llvm_of_libraries(libraries: &[PathBuf]) -> Option<u32> {
     names
         .filter_map(|name| name.strip_prefix("libLLVM.so.").or(name.strip_prefix("libLLVM-")))
         .find_map(|version| version.split('.').next()?.parse().ok())
-}
-
-/// The workspace's `rust-version`, which Cargo gives every package as text.
-const fn oldest() -> (u32, u32) {
-    let text = env!("CARGO_PKG_RUST_VERSION").as_bytes();
-    let mut numbers = [0; 3];
-    let (mut at, mut which) = (0, 0);
-    while at < text.len() {
-        if text[at] == b'.' {
-            which += 1;
-        } else {
-            numbers[which] = numbers[which] * 10 + (text[at] - b'0') as u32;
-        }
-        at += 1;
-    }
-    (numbers[0], numbers[1])
 }
 
 #[cfg(test)]
@@ -176,9 +163,8 @@ LLVM version: 22.1.8
     }
 
     #[test]
-    fn the_oldest_compiler_is_the_workspaces() {
-        let (major, minor) = OLDEST;
-        assert!(env!("CARGO_PKG_RUST_VERSION").starts_with(&format!("{major}.{minor}")));
+    fn the_workspace_says_which_compiler_is_the_oldest() {
+        assert!(release(OLDEST) >= Some((1, 95)), "{OLDEST}");
     }
 
     #[test]

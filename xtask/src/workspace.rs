@@ -25,7 +25,7 @@ pub(crate) enum Profile {
     Dev,
     /// What users run, and therefore what the demo shows.
     Release,
-    /// Small, however long it takes to compile: what an image holds.
+    /// Small, but slow to compile; what an image contains.
     Deployed,
 }
 
@@ -42,9 +42,6 @@ impl Profile {
 
 impl Workspace {
     /// Finds the workspace that this program belongs to.
-    ///
-    /// # Errors
-    /// The current directory cannot be read.
     pub(crate) fn find() -> Result<Self> {
         let root = Path::new(env!("CARGO_MANIFEST_DIR"))
             .parent()
@@ -104,8 +101,8 @@ impl Workspace {
     }
 }
 
-/// Takes out what `cargo run` added for xtask. Build scripts watch some of these variables: left
-/// in, every change between `cargo xtask` and plain `cargo` would build half the tree again.
+/// Removes what `cargo run` has added for xtask. Build scripts watch some of these variables: with
+/// them, each change between `cargo xtask` and plain `cargo` would compile half the tree again.
 pub(crate) fn restore_environment(command: &mut Command, target: &Path) {
     for (name, _) in env::vars_os() {
         if name.to_str().is_some_and(added_by_cargo_run) {
@@ -135,7 +132,7 @@ fn is_rust_library_folder(folder: &Path) -> bool {
         && (folder.join("rustlib").is_dir() || folder.iter().any(|it| it == "rustlib"))
 }
 
-/// `su` without a dash keeps a user's path, without the folders of `dpkg`'s and our own tools.
+/// `su` without a dash keeps a user's path, which lacks the folders of `dpkg` and of our tools.
 fn path_with_sbin(path: Option<OsString>) -> OsString {
     let path = path.unwrap_or_default();
     let mut folders: Vec<PathBuf> = env::split_paths(&path).collect();
@@ -144,7 +141,7 @@ fn path_with_sbin(path: Option<OsString>) -> OsString {
             folders.push(sbin.into());
         }
     }
-    // Only a folder with a colon in its name cannot be joined, and none came out of the split.
+    // Joining fails only for a folder with a colon in its name, and `split_paths` returns none.
     env::join_paths(folders).unwrap_or(path)
 }
 

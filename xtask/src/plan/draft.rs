@@ -1,10 +1,10 @@
-//! A plan while it is made: what is found to be lacking, and, at the end, the order of what mends it.
+//! A plan while it is made: what the machine lacks, and at the end the order of the steps.
 
-use super::Plan;
-use super::step::{Missing, Step};
+use super::step::{Missing, Plan, Step};
 use crate::machine::Machine;
+use crate::needs::Item;
 
-/// What is known of a plan so far.
+/// A plan that is not complete yet.
 pub(super) struct Draft<'a> {
     pub(super) machine: &'a Machine,
     /// Debian packages to install, before anything else.
@@ -17,36 +17,41 @@ impl<'a> Draft<'a> {
         Self { machine, packages: Vec::new(), plan: Plan::default() }
     }
 
-    /// Asks for the package of a program, unless this is there.
-    pub(super) fn program(&mut self, program: &str, package: &'static str, there: bool) {
-        if there {
-            return;
-        }
-        if self.machine.debian12 {
-            self.packages_for(&[package]);
-        } else {
-            let command = format!("sudo apt-get install {package}   # or as this system does it");
-            self.missing(format!("`{program}` is not installed"), &command);
+    /// Asks for an item that is not there.
+    pub(super) fn item(&mut self, item: &Item) {
+        match (item.package, item.hint) {
+            (Some(package), _) if self.machine.debian12 => self.packages_for(&[package]),
+            (_, Some((what, command))) => self.missing(what.to_owned(), command),
+            (package, None) => {
+                let package = package.unwrap_or(item.name);
+                let command =
+                    format!("sudo apt-get install {package}   # or as this system does it");
+                self.missing(format!("`{}` is not installed", item.name), &command);
+            }
         }
     }
 
-    pub(super) fn has_package(&self, name: &str) -> bool {
-        self.machine.packages.contains(name)
-    }
-
-    /// Asks for packages because what they give is not there; if all are installed, they are too
-    /// old, and installing them again brings the newest.
+    /// Asks for packages because the machine lacks what they provide. If all are installed, they are
+    /// too old, and another installation brings the newest.
     pub(super) fn packages_for(&mut self, names: &[&'static str]) {
-        let absent: Vec<_> = names.iter().copied().filter(|it| !self.has_package(it)).collect();
-        self.packages.extend(if absent.is_empty() { names.to_vec() } else { absent });
+        let absent = self.absent(names);
+        let wanted = if absent.is_empty() { names.to_vec() } else { absent };
+        self.packages.extend(
+            wanted.into_iter().filter(|it| !self.packages.contains(it)).collect::<Vec<_>>(),
+        );
     }
 
-    /// Leaves something to a person.
+    /// Those of the packages that are not installed.
+    pub(super) fn absent(&self, names: &[&'static str]) -> Vec<&'static str> {
+        names.iter().copied().filter(|it| !self.machine.packages.contains(*it)).collect()
+    }
+
+    /// Adds something that a person has to do.
     pub(super) fn missing(&mut self, what: String, command: &str) {
         self.plan.missing.push(Missing { what, command: command.to_owned() });
     }
 
-    /// Packages come first: the other steps use what is in them.
+    /// Puts packages first: the other steps need them.
     pub(super) fn finish(mut self) -> Plan {
         if self.packages.is_empty() {
             return self.plan;
@@ -60,9 +65,9 @@ impl<'a> Draft<'a> {
             return self.plan;
         }
         let mut update = Step::new("Debian's package lists", "apt-update", &["apt-get", "update"]);
-        // One unreachable repository among many must not stop what the others have.
+        // One repository that cannot be reached must not prevent the installation from others.
         update.may_fail = true;
-        // Nothing of the machine's owner is removed, and another apt is waited for.
+        // Removes nothing, and waits for another apt.
         let options = ["--no-remove", "-o", "DPkg::Lock::Timeout=300"];
         let command = [&install[..], &options[..], &self.packages[..]].concat();
         let title = format!("Debian packages: {names}");
@@ -70,28 +75,5 @@ impl<'a> Draft<'a> {
             Step::new(title, "apt-install", &command).with("DEBIAN_FRONTEND", "noninteractive");
         self.plan.steps.splice(0..0, [update, install]);
         self.plan
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::super::sample::{bare, commands, complete, for_object, toolchain};
-    use crate::toolchain::Toolchain;
-
-    #[test]
-    fn only_absent_packages_are_asked_for() {
-        let mut machine = bare();
-        machine.packages.extend(["zlib1g-dev".to_owned(), "rustc-web".to_owned()]);
-        let install = commands(&for_object(&machine)).remove(1);
-        assert!(!install.contains("zlib1g-dev") && !install.contains("rustc-web"), "{install}");
-        assert!(install.contains("cargo-web") && install.contains("libzstd-dev"), "{install}");
-    }
-
-    #[test]
-    fn packages_that_are_installed_but_too_old_are_asked_for_again() {
-        let mut machine = complete();
-        machine.system = Some(Toolchain { release: (1, 85), ..toolchain("/usr/bin", None) });
-        let install = commands(&for_object(&machine)).remove(1);
-        assert!(install.ends_with("rustc-web cargo-web rust-web-src rust-web-clippy"), "{install}");
     }
 }

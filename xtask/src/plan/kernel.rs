@@ -1,4 +1,4 @@
-//! The kernel's side: the file systems that programs are pinned and attached to, and the right to do it.
+//! What the kernel provides: bpffs for pins, cgroup2 for programs, and root's right to use them.
 
 use super::draft::Draft;
 use super::step::Step;
@@ -16,7 +16,7 @@ impl Draft<'_> {
                 let command = ["mount", "-t", "cgroup2", "none", CGROUPS];
                 self.mount("cgroup2, where programs are attached", "mount-cgroup2", &command);
             }
-            // To mount it over the hierarchies of version 1 would hide them from everybody.
+            // A mount of version 2 over the hierarchies of version 1 would hide these.
             Cgroup2::Version1 => self.missing(
                 format!(
                     "this host has only cgroups of version 1 in {CGROUPS}, and programs are \
@@ -47,26 +47,5 @@ impl Draft<'_> {
             let command = format!("sudo env PATH=\"$PATH\" HOME=\"$HOME\" {invocation}");
             self.missing(what.to_owned(), &command);
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::collections::BTreeSet;
-
-    use super::super::sample::{all, complete};
-    use super::super::{Need, Plan, plan};
-    use crate::mounts::Cgroup2;
-
-    #[test]
-    fn cgroups_of_version_1_are_not_hidden_by_a_mount() {
-        let mut machine = complete();
-        machine.mounts.cgroup2 = Cgroup2::Version1;
-        let found = plan(&machine, &BTreeSet::from([Need::Kernel]));
-        assert_eq!(found.steps, []);
-        assert!(found.missing[0].command.contains("/sys/fs/cgroup/unified"), "{found:?}");
-
-        machine.mounts.cgroup2 = Cgroup2::At("/sys/fs/cgroup/unified".into());
-        assert_eq!(plan(&machine, &all()), Plan::default());
     }
 }

@@ -1,26 +1,35 @@
-//! What is done to a machine, and what a person has to do.
+//! A plan: what is done to a machine, and what a person has to do.
 
 use crate::process::quoted;
+
+/// What would make the machine ready.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Plan {
+    /// What xtask can do, in this order.
+    pub(crate) steps: Vec<Step>,
+    /// What a person has to do; xtask does nothing before.
+    pub(crate) missing: Vec<Missing>,
+}
 
 /// One command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Step {
-    /// What happens, for people.
+    /// What it does, for people.
     pub(crate) title: String,
     /// The name of its log.
     pub(crate) log: &'static str,
     pub(crate) environment: Vec<(&'static str, String)>,
     pub(crate) command: Vec<String>,
-    /// The next step shows whether it mattered.
+    /// Continue after a failure: the next step shows whether it matters.
     pub(crate) may_fail: bool,
 }
 
-/// Something that cannot be installed from here.
+/// Something that xtask cannot install.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Missing {
     /// What is missing, and for what.
     pub(crate) what: String,
-    /// The command that mends it.
+    /// The command that helps.
     pub(crate) command: String,
 }
 
@@ -40,7 +49,7 @@ impl Step {
         self
     }
 
-    /// As one would type it.
+    /// The command as one would type it.
     pub(crate) fn display(&self) -> String {
         let settings = self.environment.iter().map(|(name, value)| format!("{name}={value}"));
         let words = self.command.iter().map(|word| quoted(word));

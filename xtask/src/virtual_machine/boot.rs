@@ -1,4 +1,4 @@
-//! One machine, from its firmware to its end.
+//! One virtual machine.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -15,17 +15,17 @@ pub(super) struct Machine<'a> {
     pub(super) emulator: &'a Emulator,
     pub(super) image: &'a Path,
     pub(super) initramfs: PathBuf,
-    /// Where what it says is kept.
+    /// The file for its output.
     pub(super) log: PathBuf,
 }
 
-/// Why each is so:
-/// * `tcg`: KVM is mostly not to be had where tests run, and where it is, inside of another virtual
-///   machine, a guest may stall. One thread, as two were no faster on two cores and stray more.
-/// * `cx16=off`: after an emulated `cmpxchg16b`, QEMU 7.2 leaves flags that are wrong. Linux 6.12
-///   allocates memory by it, and comes to grief at random; without it, it does so otherwise.
+/// The reasons:
+/// * `tcg`: most machines that run tests have no KVM, and where KVM runs inside another virtual machine,
+///   a guest may stall. One thread, as two were no faster on two cores, and their times vary more.
+/// * `cx16=off`: after an emulated `cmpxchg16b`, QEMU 7.2 leaves wrong flags. Linux 6.12 allocates memory
+///   with this instruction, and crashes at random; without the feature, it uses another way.
 /// * `la57=off`: page tables of five levels only take more time to walk.
-/// * 3 GiB hold the initramfs, packed and unpacked, and the maps of an agent.
+/// * 3 GiB are enough for the initramfs, packed and unpacked, and for the maps of an agent.
 const ARGUMENTS: &[&str] = &[
     "-accel",
     "tcg,thread=single",
@@ -42,16 +42,13 @@ const ARGUMENTS: &[&str] = &[
     "-no-reboot",
 ];
 
-/// A panic ends the machine at once, as `-no-reboot` makes an end of its reboot. Without the check of
-/// the timer: where the host is busy, an emulated interrupt comes too late for it, and 6.12 panics.
+/// A panic ends the machine at once, as QEMU exits instead of a reboot (`-no-reboot`). `no_timer_check`:
+/// on a busy host, an emulated interrupt comes too late for this check, and 6.12 panics.
 const COMMAND_LINE: &str = "console=ttyS0 panic=-1 quiet no_timer_check";
 
 impl Machine<'_> {
-    /// Boots it, waits for its end, and keeps what it says in a log; `hear` gets the last line of
-    /// that, now and then. How it went, only the log tells: a machine that panics ends as well as any.
-    ///
-    /// # Errors
-    /// The emulator fails, or the machine does not end in time.
+    /// Boots it, and waits for its end. Its output goes to the log; `hear` gets the last line now and then.
+    /// Success does not mean that tests have passed: a machine that panics also ends. See the log.
     pub(super) fn run(
         &self,
         workspace: &Workspace,

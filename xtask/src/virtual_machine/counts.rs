@@ -1,11 +1,11 @@
-//! What the kernels' verifiers count of each program, kept in the repository, so that growth is seen
-//! before a kernel refuses a program. A run compares, and fails where a count has drifted.
+//! What the kernels' verifiers count for each program. The repository has the counts, so that growth is
+//! seen before a kernel refuses a program. A run fails if a count differs too much.
 
+use fs_err as fs;
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
 use std::path::PathBuf;
 
-use anyhow::{Context as _, Result};
+use anyhow::Result;
 
 use super::debian_kernel::Line;
 use super::report::Verified;
@@ -14,50 +14,47 @@ use crate::workspace::Workspace;
 /// Below the root of the repository.
 pub(super) const PATH: &str = "tests/verifier.tsv";
 
-/// The kernel of the machines that topo-lb is built on: compared where this machine has it.
+/// The kernel of the machines that topo-lb is built on. Its counts are compared only on such a machine.
 const HOST: &str = "6.18";
 
-/// A count may differ by this part of itself, as compilers and kernels get fixes...
+/// A count may differ by this fraction (1/20), as compilers and kernels get fixes...
 const TOLERATED_PART: u32 = 20;
-/// ... and by this much, which is nothing to a limit.
+/// ... and by this number, which is small compared with the limits.
 const TOLERATED: u32 = 50;
 
 /// Counts by kernel, and by program and measure.
 type Table = BTreeMap<String, BTreeMap<(String, String), u32>>;
 
-/// What is known, and what has been seen now.
+/// The counts of the repository, and those of this run.
 #[derive(Debug)]
 pub(super) struct Counts {
     known: Table,
     seen: Table,
 }
 
-/// The column of this machine's kernel; none where its counts are not kept.
+/// The column of this machine's kernel; `None` if the repository has no counts of it.
 pub(super) fn host_column(release: &str) -> Option<&'static str> {
     let line = release.split('.').take(2).collect::<Vec<_>>().join(".");
     (line == HOST).then_some(HOST)
 }
 
 impl Counts {
-    /// What the repository knows.
-    ///
-    /// # Errors
-    /// The file is there, and cannot be read.
+    /// Reads the counts of the repository.
     pub(super) fn read(workspace: &Workspace) -> Result<Self> {
         let path = path(workspace);
         let text = match fs::read_to_string(&path) {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => String::new(),
-            other => other.with_context(|| format!("cannot read {}", path.display()))?,
+            other => other?,
         };
         Ok(Self { known: parse(&text), seen: Table::new() })
     }
 
-    /// What a kernel has said now.
+    /// Adds the counts of a kernel.
     pub(super) fn set(&mut self, kernel: &str, verified: Verified) {
         self.seen.insert(kernel.to_owned(), verified.into_iter().collect());
     }
 
-    /// For people: what was seen, a column for each kernel, and how it differs from what is known.
+    /// For people: the counts of this run, a column for each kernel, and where they differ.
     pub(super) fn table(&self) -> Vec<String> {
         let kernels: Vec<&String> = self.seen.keys().collect();
         let head: String = kernels.iter().map(|kernel| format!("{kernel:>9}")).collect();
@@ -81,7 +78,7 @@ impl Counts {
         lines
     }
 
-    /// Where what was seen is another than what is known: a sentence each.
+    /// The counts that differ too much: a sentence each.
     pub(super) fn drifts(&self) -> Vec<String> {
         let mut drifts = Vec::new();
         for kernel in self.seen.keys() {
@@ -97,15 +94,12 @@ impl Counts {
         drifts
     }
 
-    /// Keeps what was seen.
-    ///
-    /// # Errors
-    /// The file cannot be written.
+    /// Writes the counts of this run to the repository.
     pub(super) fn write(&self, workspace: &Workspace) -> Result<()> {
         let mut table = self.known.clone();
         table.extend(self.seen.clone());
         let path = path(workspace);
-        fs::write(&path, print(&table)).with_context(|| format!("cannot write {}", path.display()))
+        Ok(fs::write(&path, print(&table))?)
     }
 }
 
@@ -120,7 +114,7 @@ fn path(workspace: &Workspace) -> PathBuf {
     workspace.root.join(PATH)
 }
 
-/// A line for each program and measure, a column for each kernel. What is no number is not there.
+/// A line for each program and measure, a column for each kernel. `-`: there is no count.
 fn parse(text: &str) -> Table {
     let mut lines = text.lines().filter(|line| !line.starts_with('#'));
     let kernels: Vec<&str> = lines.next().unwrap_or_default().split('\t').skip(2).collect();

@@ -1,14 +1,13 @@
 //! Debian's kernels, one for each line that the suites run on.
 
-use std::fs;
+use fs_err as fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, ensure};
 
 use crate::cache;
-use crate::debian::{self, Archive, files_ending, make};
+use crate::debian::{self, Archive, files_ending};
 use crate::process::output_of;
-use crate::progress::Screen;
 use crate::workspace::Workspace;
 
 /// A line of kernels that Debian maintains.
@@ -22,7 +21,7 @@ pub(crate) enum Line {
     V6_12,
 }
 
-/// Depends on the newest kernel of its suite that is built for virtual machines: a small one.
+/// Depends on the newest small kernel of its suite, which is built for virtual machines.
 const META_PACKAGE: &str = "linux-image-cloud-amd64";
 
 impl Line {
@@ -63,31 +62,28 @@ pub(super) struct DebianKernel {
     pub(super) modules: PathBuf,
 }
 
-/// Whether all are here, or can be had.
+/// Whether all are here, or can be downloaded.
 pub(super) fn is_obtainable() -> bool {
     debian::is_obtainable() || Line::ALL.iter().all(|line| cache::has(&line.folder()))
 }
 
-/// The kernel of a line, downloaded where that was never done.
-///
-/// # Errors
-/// The archive cannot be reached, or what is in the cache is no kernel.
-pub(super) fn ready(workspace: &Workspace, screen: &Screen, line: Line) -> Result<DebianKernel> {
+/// The kernel of a line. Downloads it unless it is there.
+pub(super) fn ready(workspace: &Workspace, line: Line) -> Result<DebianKernel> {
     let folder = cache::folder(&line.folder())?;
-    cache::make_once(screen, &folder, |room| download(workspace, screen, line, room))?;
+    cache::make_once(&folder, |room| download(workspace, line, room))?;
     unpacked(line, &folder)
         .with_context(|| format!("remove {}, which is no kernel, and try again", folder.display()))
 }
 
-/// Downloads and unpacks the newest of a line; says where it is.
-fn download(workspace: &Workspace, screen: &Screen, line: Line, room: &Path) -> Result<PathBuf> {
+/// Downloads and unpacks the newest kernel of a line, and returns its folder.
+fn download(workspace: &Workspace, line: Line, room: &Path) -> Result<PathBuf> {
     let suite = line.suite();
     let sources = [
         debian::source("deb", "debian", suite),
         debian::source("deb", "debian-security", &format!("{suite}-security")),
     ];
-    let archive = Archive::open(workspace, screen, room, "kernel", &sources)?;
-    // What the machine itself has installed says nothing of the suite.
+    let archive = Archive::open(workspace, room, "kernel", &sources)?;
+    // The machine's own packages do not matter.
     let nothing = ["-o", "Dir::State::status=/dev/null"];
     let mut show = archive.apt("apt-cache", &nothing);
     let shown = output_of(show.args(["--no-all-versions", "show", META_PACKAGE]));
@@ -95,21 +91,20 @@ fn download(workspace: &Workspace, screen: &Screen, line: Line, room: &Path) -> 
         format!("Debian's {suite} has no {META_PACKAGE} that depends on a kernel")
     })?;
     let packages = room.join("packages");
-    make(&packages)?;
+    fs::create_dir_all(&packages)?;
     archive.download(&format!("{package} of Debian's {suite}"), &[package], &packages)?;
     let root = room.join("root");
     archive.unpack("unpacking it", &packages, &root)?;
-    // apt has verified it; this is for people who want to know later what has run.
+    // apt has verified it; this records what has run.
     let files = files_ending(&packages, ".deb")?;
     let mut sum = workspace.command("sha256sum");
     sum.args(files.iter().filter_map(|path| path.file_name())).current_dir(&packages);
     let sum = output_of(&mut sum);
-    fs::write(root.join("SHA256SUM"), sum.context("sha256sum fails")?)
-        .context("cannot write SHA256SUM")?;
+    fs::write(root.join("SHA256SUM"), sum.context("sha256sum fails")?)?;
     Ok(root)
 }
 
-/// The kernel's package, from what `apt-cache show` says of the meta package.
+/// The name of the kernel's package, from `apt-cache show` of the meta package.
 fn image_package(shown: &str) -> Option<&str> {
     let depends = shown.lines().find_map(|line| line.strip_prefix("Depends: "))?;
     let mut names = depends.split([',', '|']).filter_map(|name| name.split_whitespace().next());

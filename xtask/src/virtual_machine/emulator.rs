@@ -1,6 +1,5 @@
-//! QEMU: the one that is installed, or Debian's, unpacked among the user's caches. It is not
-//! installed from here, since that can take other packages away: machines with a `qemu-utils` of
-//! Debian's backports refuse to have the two together.
+//! QEMU: the one that is installed, or Debian's, unpacked in the user's cache. xtask does not install
+//! it, as that can remove other packages: it conflicts with the `qemu-utils` of Debian's backports.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -10,26 +9,26 @@ use anyhow::Result;
 
 use crate::cache;
 use crate::debian::{self, Archive};
-use crate::progress::Screen;
+use crate::progress;
 use crate::workspace::{Workspace, find_program};
 
 const PROGRAM: &str = "qemu-system-x86_64";
 const PACKAGE: &str = "qemu-system-x86";
-/// Among the user's caches.
+/// The name in the user's cache.
 const FOLDER: &str = "qemu";
-/// What of the unpacked packages holds libraries.
+/// The folders with libraries in the unpacked packages.
 const LIBRARIES: [&str; 2] = ["usr/lib/x86_64-linux-gnu", "lib/x86_64-linux-gnu"];
 
 /// A QEMU that can be started.
 #[derive(Debug)]
 pub(super) struct Emulator {
     program: PathBuf,
-    /// Where its libraries are that are not installed.
+    /// The folders with its libraries, if they are not installed.
     libraries: Option<OsString>,
 }
 
 impl Emulator {
-    /// It, without arguments.
+    /// Its command, without arguments.
     pub(super) fn command(&self, workspace: &Workspace) -> Command {
         let mut command = workspace.command(&self.program);
         if let Some(libraries) = &self.libraries {
@@ -39,27 +38,26 @@ impl Emulator {
     }
 }
 
-/// Whether one is here, or can be had: Debian 12's needs that system's other libraries.
-pub(super) fn is_obtainable(debian12: bool) -> bool {
-    find_program(PROGRAM).is_some() || cache::has(FOLDER) || (debian12 && debian::is_obtainable())
+/// Whether one is here, or can be downloaded. The download needs libraries of Debian 12.
+pub(super) fn is_obtainable() -> bool {
+    find_program(PROGRAM).is_some()
+        || cache::has(FOLDER)
+        || (debian::is_12() && debian::is_obtainable())
 }
 
-/// The one that is installed; or else the other, downloaded where that was never done.
-///
-/// # Errors
-/// The archive cannot be reached.
-pub(super) fn ready(workspace: &Workspace, screen: &Screen) -> Result<Emulator> {
+/// The installed one, or else the other. Downloads that unless it is there.
+pub(super) fn ready(workspace: &Workspace) -> Result<Emulator> {
     if let Some(program) = find_program(PROGRAM) {
         return Ok(Emulator { program, libraries: None });
     }
     let folder = cache::folder(FOLDER)?;
-    cache::make_once(screen, &folder, |room| {
-        screen.note(&format!("QEMU is unpacked, not installed, once: {}", folder.display()));
+    cache::make_once(&folder, |room| {
+        progress::note(&format!("QEMU is unpacked, not installed, once: {}", folder.display()));
         let sources = [
             debian::source("deb", "debian", "bookworm"),
             debian::source("deb", "debian-security", "bookworm-security"),
         ];
-        let archive = Archive::open(workspace, screen, room, "qemu", &sources)?;
+        let archive = Archive::open(workspace, room, "qemu", &sources)?;
         let packages = archive.download_with_dependencies("QEMU from Debian", PACKAGE)?;
         let root = room.join("root");
         archive.unpack("unpacking QEMU", &packages, &root)?;

@@ -1,8 +1,8 @@
-//! What is inside of a machine: the first process, the agent, the suites, the programs that these
+//! What a virtual machine contains: the first process, the agent, the suites, the programs that these
 //! call, all their libraries, and the kernel's modules.
 
+use fs_err as fs;
 use std::collections::BTreeMap;
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
@@ -14,16 +14,15 @@ use super::modules;
 use super::suites::{self, Suite};
 use crate::libraries;
 use crate::process::{output_of, run_logged};
-use crate::progress::Screen;
 use crate::workspace::{Profile, Workspace, find_program};
 
-/// How many times what a machine takes an emulated one may take: `TOPO_LB_PATIENCE`.
+/// How many times slower than a machine an emulated one may be: `TOPO_LB_PATIENCE`.
 const PATIENCE: u32 = 20;
 
 /// Programs of this machine that the lab calls.
 const TOOLS: [&str; 1] = ["ip"];
 
-/// Where the kernel and the suites look for something.
+/// Folders that the kernel and the suites expect.
 const FOLDERS: [&str; 5] = ["/dev", "/proc", "/sys", "/tmp", "/run"];
 
 /// What Cargo has built.
@@ -34,9 +33,6 @@ pub(super) struct Programs {
 
 impl Programs {
     /// The binary of a suite.
-    ///
-    /// # Errors
-    /// There is none.
     pub(super) fn suite(&self, name: &str) -> Result<&Path> {
         let path = self.suites.get(name);
         Ok(path.with_context(|| format!("Cargo has built no suite {name}"))?)
@@ -44,20 +40,14 @@ impl Programs {
 }
 
 /// Compiles the agent and the suites.
-///
-/// # Errors
-/// One does not compile.
-pub(super) fn build(workspace: &Workspace, screen: &Screen) -> Result<Programs> {
-    crate::stage::agent(workspace, screen)?;
-    let mut build = workspace.cargo("test");
-    build.args(["--package", "topo-lb-tests", "--no-run"]);
-    // Cargo says on standard output where each is, and in the log whatever else.
-    build.args(["--message-format", "json-render-diagnostics"]);
-    build.args(suites::names().flat_map(|name| ["--test", name]));
+pub(super) fn build(workspace: &Workspace) -> Result<Programs> {
+    crate::suites::agent(workspace)?;
+    let mut build = crate::suites::cargo_for(workspace, "test", suites::names());
+    // Cargo prints the path of each program on standard output, and everything else in the log.
+    build.args(["--no-run", "--message-format", "json-render-diagnostics"]);
     let log = workspace.log("build-suites");
-    run_logged(screen, "compiling the suites", &mut build, &log)?;
-    let messages =
-        fs::read_to_string(&log).with_context(|| format!("cannot read {}", log.display()))?;
+    run_logged("compiling the suites", &mut build, &log)?;
+    let messages = fs::read_to_string(&log)?;
     Ok(Programs { suites: executables(&messages) })
 }
 
@@ -74,9 +64,6 @@ fn executables(messages: &str) -> BTreeMap<String, PathBuf> {
 }
 
 /// Writes the initramfs of a kernel.
-///
-/// # Errors
-/// Something that belongs inside is not there.
 pub(super) fn pack(
     workspace: &Workspace,
     kernel: &DebianKernel,
@@ -86,16 +73,15 @@ pub(super) fn pack(
 ) -> Result<()> {
     let mut inside = Initramfs::default();
     for folder in FOLDERS {
-        inside.folder(Path::new(folder));
+        inside.folder(Path::new(folder))?;
     }
-    // The kernel opens it for the first process before anything is mounted.
-    inside.device(Path::new("/dev/console"), 5, 1);
+    // The kernel opens it for the first process, before anything is mounted.
+    inside.device(Path::new("/dev/console"), 5, 1)?;
     let mut libraries = BTreeMap::new();
     let mut program = |inside: &mut Initramfs, place: String, from: &Path| -> Result<()> {
-        inside.file(Path::new(&place), &without_debug_information(workspace, from)?);
+        inside.file(Path::new(&place), &without_debug_information(workspace, from)?)?;
         for library in libraries::of(from)? {
-            let content = fs::read(&library);
-            let content = content.with_context(|| format!("cannot read {}", library.display()))?;
+            let content = fs::read(&library)?;
             libraries.insert(library, content);
         }
         Ok(())
@@ -112,22 +98,20 @@ pub(super) fn pack(
         program(&mut inside, format!("/suites/{}", suite.name), programs.suite(suite.name)?)?;
     }
     for (library, content) in &libraries {
-        inside.file(library, content);
+        inside.file(library, content)?;
     }
     let modules = modules::wanted(&kernel.modules)?;
     for module in &modules {
-        inside.file(&module_path(&module.name), &module.content);
+        inside.file(&module_path(&module.name), &module.content)?;
     }
     let object = workspace.object();
-    let content = fs::read(&object).with_context(|| format!("cannot read {}", object.display()))?;
-    inside.file(Path::new("/topo-lb.o"), &content);
+    let content = fs::read(&object)?;
+    inside.file(Path::new("/topo-lb.o"), &content)?;
     let modules: Vec<PathBuf> = modules.iter().map(|module| module_path(&module.name)).collect();
-    inside.file(Path::new("/plan.json"), plan(&modules, suites).to_string().as_bytes());
+    inside.file(Path::new("/plan.json"), plan(&modules, suites).to_string().as_bytes())?;
 
-    if let Some(folder) = path.parent() {
-        crate::debian::make(folder)?;
-    }
-    fs::write(path, inside.finish()).with_context(|| format!("cannot write {}", path.display()))
+    fs::create_dir_all(path.parent().unwrap_or(path))?;
+    Ok(fs::write(path, inside.finish()?)?)
 }
 
 fn module_path(name: &str) -> PathBuf {
@@ -158,18 +142,17 @@ fn plan(modules: &[PathBuf], suites: &[Suite]) -> Value {
     })
 }
 
-/// A program as a machine needs it: a tenth of what Cargo makes, and all of it lies in memory.
+/// The program without debug information: a tenth of the size. All files of the machine are in memory.
 fn without_debug_information(workspace: &Workspace, program: &Path) -> Result<Vec<u8>> {
-    let stripped = workspace.target.join("virtual-machine").join("stripped");
-    if let Some(folder) = stripped.parent() {
-        crate::debian::make(folder)?;
-    }
+    let folder = workspace.target.join("virtual-machine");
+    fs::create_dir_all(&folder)?;
+    let stripped = folder.join("stripped");
     let mut strip = workspace.command("strip");
     strip.arg("--strip-debug").arg("-o").arg(&stripped).arg(program);
     output_of(&mut strip).with_context(|| {
-        format!("`strip` of binutils does not take {}; is it installed?", program.display())
+        format!("`strip` of binutils fails for {}; is it installed?", program.display())
     })?;
-    fs::read(&stripped).with_context(|| format!("cannot read {}", stripped.display()))
+    Ok(fs::read(&stripped)?)
 }
 
 #[cfg(test)]

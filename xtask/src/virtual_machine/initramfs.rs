@@ -2,14 +2,18 @@
 //! (Documentation/driver-api/early-userspace/buffer-format.rst).
 
 use std::collections::BTreeSet;
+use std::io::Write as _;
 use std::path::Path;
+
+use anyhow::Result;
+use cpio::newc;
 
 /// Kinds of entries, as in `st_mode` (inode(7)).
 const FOLDER: u32 = 0o040_000;
 const FILE: u32 = 0o100_000;
 const CHARACTER_DEVICE: u32 = 0o020_000;
 
-/// An archive in the making. Its names have no leading slash.
+/// An archive that is being written. Its names have no leading slash.
 #[derive(Debug, Default)]
 pub(super) struct Initramfs {
     bytes: Vec<u8>,
@@ -17,116 +21,86 @@ pub(super) struct Initramfs {
 }
 
 impl Initramfs {
-    /// A folder, and those above.
-    pub(super) fn folder(&mut self, path: &Path) {
-        if let Some(parent) = path.parent() {
-            self.folder(parent);
-        }
-        self.entry(path, FOLDER | 0o755, (0, 0), &[]);
+    /// Adds a folder, and those above.
+    pub(super) fn folder(&mut self, path: &Path) -> Result<()> {
+        self.entry(path, FOLDER | 0o755, (0, 0), &[])
     }
 
-    /// A file that anybody may execute, with the folders above.
-    pub(super) fn file(&mut self, path: &Path, content: &[u8]) {
-        if let Some(parent) = path.parent() {
-            self.folder(parent);
-        }
-        self.entry(path, FILE | 0o755, (0, 0), content);
+    /// Adds a file that everybody may execute, with the folders above.
+    pub(super) fn file(&mut self, path: &Path, content: &[u8]) -> Result<()> {
+        self.entry(path, FILE | 0o755, (0, 0), content)
     }
 
-    /// A character device, with the folders above.
-    pub(super) fn device(&mut self, path: &Path, major: u32, minor: u32) {
-        if let Some(parent) = path.parent() {
-            self.folder(parent);
-        }
-        self.entry(path, CHARACTER_DEVICE | 0o600, (major, minor), &[]);
+    /// Adds a character device, with the folders above.
+    pub(super) fn device(&mut self, path: &Path, major: u32, minor: u32) -> Result<()> {
+        self.entry(path, CHARACTER_DEVICE | 0o600, (major, minor), &[])
     }
 
-    /// The whole of it.
-    pub(super) fn finish(mut self) -> Vec<u8> {
-        self.entry(Path::new("TRAILER!!!"), 0, (0, 0), &[]);
-        self.bytes
+    /// The whole archive.
+    pub(super) fn finish(self) -> Result<Vec<u8>> {
+        Ok(newc::trailer(self.bytes)?)
     }
 
-    /// Nothing where that name is taken, and for the root itself.
-    fn entry(&mut self, path: &Path, mode: u32, (major, minor): (u32, u32), content: &[u8]) {
+    /// Does nothing for a name that is taken, and for the root.
+    fn entry(&mut self, path: &Path, mode: u32, device: (u32, u32), content: &[u8]) -> Result<()> {
         let name = path.to_string_lossy().trim_start_matches('/').to_owned();
-        if name.is_empty() || !self.names.insert(name.clone()) {
-            return;
+        if name.is_empty() || self.names.contains(&name) {
+            return Ok(());
         }
-        let number = self.names.len();
-        let fields = [
-            number as u64,
-            mode.into(),
-            0, // owner
-            0, // group
-            1, // links
-            0, // time
-            content.len() as u64,
-            0, // the device that it lies on
-            0,
-            major.into(),
-            minor.into(),
-            name.len() as u64 + 1,
-            0, // checksum
-        ];
-        self.bytes.extend_from_slice(b"070701");
-        for field in fields {
-            self.bytes.extend_from_slice(format!("{field:08x}").as_bytes());
+        if let Some(parent) = path.parent() {
+            self.folder(parent)?;
         }
-        self.bytes.extend_from_slice(name.as_bytes());
-        self.bytes.push(0);
-        self.align();
-        self.bytes.extend_from_slice(content);
-        self.align();
-    }
-
-    fn align(&mut self) {
-        self.bytes.resize(self.bytes.len().next_multiple_of(4), 0);
+        self.names.insert(name.clone());
+        let header = newc::Builder::new(&name)
+            .ino(u32::try_from(self.names.len())?)
+            .mode(mode)
+            .nlink(1)
+            .rdev_major(device.0)
+            .rdev_minor(device.1);
+        let mut entry = header.write(&mut self.bytes, u32::try_from(content.len())?);
+        entry.write_all(content)?;
+        entry.finish()?;
+        Ok(())
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use std::io::Read as _;
 
-    /// A line for every entry, as a kernel reads them: name, mode, device, content.
-    fn read(mut archive: &[u8]) -> Vec<String> {
-        let mut found = Vec::new();
-        loop {
-            assert_eq!(&archive[..6], b"070701");
-            let field = |number: usize| {
-                let text = std::str::from_utf8(&archive[6 + 8 * number..][..8]).unwrap();
-                u32::from_str_radix(text, 16).unwrap()
-            };
-            let (size, name) = (field(6) as usize, field(11) as usize);
-            let content = (110 + name).next_multiple_of(4);
-            let text = std::str::from_utf8(&archive[110..110 + name - 1]).unwrap();
-            assert_eq!(archive[110 + name - 1], 0);
-            if text == "TRAILER!!!" {
-                return found;
-            }
-            let body = std::str::from_utf8(&archive[content..content + size]).unwrap();
-            found.push(format!("{text} {:o} {}:{} {body}", field(1), field(9), field(10)));
-            archive = &archive[(content + size).next_multiple_of(4)..];
-        }
-    }
+    use super::*;
 
     #[test]
     fn what_goes_in_comes_out_with_the_folders_above_once() {
         let mut archive = Initramfs::default();
-        archive.file(Path::new("/init"), b"abcde");
-        archive.file(Path::new("/lib/modules/veth.ko"), b"");
-        archive.file(Path::new("/lib/libc.so.6"), b"xyz");
-        archive.device(Path::new("/dev/console"), 5, 1);
+        archive.file(Path::new("/init"), b"abcde").unwrap();
+        archive.file(Path::new("/lib/modules/veth.ko"), b"").unwrap();
+        archive.file(Path::new("/lib/libc.so.6"), b"xyz").unwrap();
+        archive.device(Path::new("/dev/console"), 5, 1).unwrap();
+        let bytes = archive.finish().unwrap();
+        let mut rest = &bytes[..];
+        let mut found = Vec::new();
+        loop {
+            let mut reader = newc::Reader::new(rest).unwrap();
+            let mut body = String::new();
+            reader.read_to_string(&mut body).unwrap();
+            let entry = reader.entry();
+            if entry.is_trailer() {
+                break;
+            }
+            let device = (entry.rdev_major(), entry.rdev_minor());
+            found.push(format!("{} {:o} {device:?} {body}", entry.name(), entry.mode()));
+            rest = reader.finish().unwrap();
+        }
         let expected = [
-            "init 100755 0:0 abcde",
-            "lib 40755 0:0 ",
-            "lib/modules 40755 0:0 ",
-            "lib/modules/veth.ko 100755 0:0 ",
-            "lib/libc.so.6 100755 0:0 xyz",
-            "dev 40755 0:0 ",
-            "dev/console 20600 5:1 ",
+            "init 100755 (0, 0) abcde",
+            "lib 40755 (0, 0) ",
+            "lib/modules 40755 (0, 0) ",
+            "lib/modules/veth.ko 100755 (0, 0) ",
+            "lib/libc.so.6 100755 (0, 0) xyz",
+            "dev 40755 (0, 0) ",
+            "dev/console 20600 (5, 1) ",
         ];
-        assert_eq!(read(&archive.finish()), expected);
+        assert_eq!(found, expected);
     }
 }

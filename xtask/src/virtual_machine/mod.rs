@@ -1,10 +1,8 @@
-//! The datapath's suites on Debian's kernels: each boots under QEMU, runs them, and goes.
+//! The datapath's suites on Debian's kernels: each boots under QEMU, runs them, and powers off.
 //!
 //! Everything that a machine needs is in its initramfs: there is no disk and no network. Its first
-//! process is the program `guest` of the package `tests`, and what that says on the serial port is
-//! all that comes back.
+//! process is the program `guest` of the package `tests`, which reports on the serial port.
 
-mod at_once;
 mod boot;
 mod counts;
 mod debian_kernel;
@@ -15,54 +13,52 @@ mod modules;
 mod report;
 mod suites;
 
-use std::fs;
+use fs_err as fs;
 use std::path::Path;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Result, bail};
 
 pub(crate) use debian_kernel::Line;
 pub(crate) use suites::Scope;
 
 use crate::process::caught;
-use crate::progress::{Screen, clock};
+use crate::progress::{self, Running, clock};
 use crate::workspace::Workspace;
-use at_once::at_once;
 use boot::Machine;
 use counts::Counts;
 use report::Report;
 
-/// Whether kernels and an emulator are here, or can be had without installing anything. A machine
-/// runs what is compiled for this one, so both are of one architecture.
-pub(crate) fn is_obtainable(debian12: bool) -> bool {
-    cfg!(target_arch = "x86_64")
-        && emulator::is_obtainable(debian12)
-        && debian_kernel::is_obtainable()
+/// Whether kernels and an emulator are here, or can be downloaded. A virtual machine runs what is
+/// compiled for this one, so both have one architecture.
+pub(crate) fn is_obtainable() -> bool {
+    cfg!(target_arch = "x86_64") && emulator::is_obtainable() && debian_kernel::is_obtainable()
 }
 
-/// Runs the suites on kernels, as many machines at once as there are cores: an emulator takes one.
+/// Runs the suites on kernels, as many at once as there are cores: an emulator takes one.
 ///
 /// # Errors
 /// A suite fails on a kernel, or a machine does not come to its end; the other kernels' suites have
 /// run by then, too.
 pub(crate) fn run(
     workspace: &Workspace,
-    screen: &Screen,
     lines: &[Line],
     scope: Scope,
     counting: Counting,
 ) -> Result<()> {
-    let emulator = emulator::ready(workspace, screen)?;
-    let kernels = lines.iter().map(|line| debian_kernel::ready(workspace, screen, *line));
+    let emulator = emulator::ready(workspace)?;
+    let kernels = lines.iter().map(|line| debian_kernel::ready(workspace, *line));
     let kernels = kernels.collect::<Result<Vec<_>>>()?;
-    let programs = guest::build(workspace, screen)?;
+    let programs = guest::build(workspace)?;
     let mut counts = Counts::read(workspace)?;
     let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     match counts::host_column(release.trim()) {
-        Some(column) => counts.set(column, verify_here(workspace, screen, &programs)?),
-        None => screen.note(&format!(
-            "what this machine's verifier counts is not compared: {} keeps no Linux {}",
+        Some(column) => counts.set(column, verify_here(workspace, &programs)?),
+        None => progress::note(&format!(
+            "the counts of this machine's verifier are not compared: {} has no column for Linux {}",
             counts::PATH,
             release.trim()
         )),
@@ -77,24 +73,24 @@ pub(crate) fn run(
         machines.push(Machine { emulator: &emulator, image: &kernel.image, initramfs, log });
     }
     let releases: Vec<&str> = kernels.iter().map(|kernel| kernel.release.as_str()).collect();
-    let ends = boot(workspace, screen, &releases.join(", "), &machines, limit(scope));
+    let ends = boot(workspace, &releases.join(", "), &machines, limit(scope));
     if caught() != 0 {
         bail!("interrupted");
     }
     let mut failures = Vec::new();
     for ((kernel, machine), (ended, took)) in kernels.iter().zip(&machines).zip(ends) {
-        screen.note(&format!("Linux {}: {}", kernel.release, clock(took)));
+        progress::note(&format!("Linux {}: {}", kernel.release, clock(took)));
         let line = kernel.line.name();
-        match judge(screen, machine, &suites, ended) {
+        match judge(machine, &suites, ended) {
             Ok(report) => counts.set(line, report.verified),
             Err(error) => {
-                screen.warn(&format!("{line}: {error:#}"));
+                progress::warn(&format!("{line}: {error:#}"));
                 failures.push(line);
             }
         }
     }
     for text in counts.table() {
-        screen.note(&text);
+        progress::note(&text);
     }
     if !failures.is_empty() {
         bail!("suites failed on Linux {}", failures.join(", "));
@@ -104,7 +100,7 @@ pub(crate) fn run(
         Counting::Keep => counts.write(workspace),
         Counting::Compare if drifts.is_empty() => Ok(()),
         Counting::Compare => bail!(
-            "the verifiers count otherwise than {} says:\n  {}\n  if it is meant to be so, run this \
+            "the verifiers count other numbers than {}:\n  {}\n  if that is intended, run this \
              again with --bless, and commit the file",
             counts::PATH,
             drifts.join("\n  ")
@@ -112,44 +108,49 @@ pub(crate) fn run(
     }
 }
 
-/// What becomes of the counts of the verifiers.
+/// What is done with the counts of the verifiers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Counting {
-    /// They are compared with what the repository has.
+    /// Compares them with the file in the repository.
     Compare,
-    /// The repository has them from now on.
+    /// Writes them to the file in the repository.
     Keep,
 }
 
-/// What this machine's own kernel's verifier says.
-fn verify_here(
-    workspace: &Workspace,
-    screen: &Screen,
-    programs: &guest::Programs,
-) -> Result<report::Verified> {
+/// What the verifier of this machine's own kernel counts.
+fn verify_here(workspace: &Workspace, programs: &guest::Programs) -> Result<report::Verified> {
     let log = workspace.log("verifier-host");
     let mut command = workspace.command(programs.suite("verifier")?);
     command.arg("--nocapture").env("TOPO_LB_EBPF_OBJECT", workspace.object());
-    crate::process::run_logged(screen, "this machine's verifier", &mut command, &log)?;
+    crate::process::run_logged("this machine's verifier", &mut command, &log)?;
     Ok(Report::read(&read(&log)?).verified)
 }
 
-/// Boots machines and waits for their ends: how each ended, and how long it took.
+/// Boots machines and waits for their ends. Returns how each ended, and how long it took.
 fn boot(
     workspace: &Workspace,
-    screen: &Screen,
     releases: &str,
     machines: &[Machine<'_>],
     limit: Duration,
 ) -> Vec<(Result<()>, Duration)> {
-    let mut running = screen.start(format!("Linux {releases}"));
-    let work = |machine: &Machine<'_>, say: &mut dyn FnMut(String)| {
-        let begun = Instant::now();
-        let ended = machine.run(workspace, limit, |line| say(line.to_owned()));
-        (ended, begun.elapsed())
+    let running = Running::start(format!("Linux {releases}"));
+    let next = AtomicUsize::new(0);
+    let ends: Vec<OnceLock<_>> = machines.iter().map(|_| OnceLock::new()).collect();
+    let list: Vec<_> = machines.iter().zip(&ends).collect();
+    let work = || {
+        while let Some((machine, end)) = list.get(next.fetch_add(1, Ordering::Relaxed)) {
+            let begun = Instant::now();
+            let ended = machine.run(workspace, limit, |line| running.tick(line));
+            end.get_or_init(|| (ended, begun.elapsed()));
+        }
     };
-    let cores = thread::available_parallelism().map_or(1, usize::from);
-    let ends = at_once(machines, cores, work, |line| running.tick(&line));
+    thread::scope(|scope| {
+        for _ in 0..thread::available_parallelism().map_or(1, usize::from) {
+            scope.spawn(work);
+        }
+    });
+    drop(list);
+    let ends: Vec<_> = ends.into_iter().filter_map(OnceLock::into_inner).collect();
     if ends.iter().all(|(ended, _)| ended.is_ok()) {
         running.done()
     } else {
@@ -158,40 +159,34 @@ fn boot(
     ends
 }
 
-/// What a machine that has ended has said.
-fn judge(
-    screen: &Screen,
-    machine: &Machine<'_>,
-    suites: &[suites::Suite],
-    ended: Result<()>,
-) -> Result<Report> {
+/// Reads the report of a machine that has ended.
+fn judge(machine: &Machine<'_>, suites: &[suites::Suite], ended: Result<()>) -> Result<Report> {
     let said = read(&machine.log)?;
     let report = Report::read(&said);
     for text in report.lines() {
-        screen.note(&format!("  {text}"));
+        progress::note(&format!("  {text}"));
     }
     if let Err(error) = ended.and_then(|()| suites::judge(suites, &report)) {
         for text in report::excerpt(&said) {
-            screen.note(&format!("│ {text}"));
+            progress::note(&format!("│ {text}"));
         }
-        return Err(error.context(format!("all that it said is in {}", machine.log.display())));
+        return Err(error.context(format!("its whole output: {}", machine.log.display())));
     }
-    // It is as large as all programs together.
-    fs::remove_file(&machine.initramfs)
-        .with_context(|| format!("cannot remove {}", machine.initramfs.display()))?;
+    // The file is as large as all programs together.
+    fs::remove_file(&machine.initramfs)?;
     Ok(report)
 }
 
-/// Several times what it takes on two cores with other work.
+/// Several times what it takes on two cores, as other stages may take most of their time.
 fn limit(scope: Scope) -> Duration {
     let minutes = match scope {
-        Scope::Short => 15,
+        Scope::Short => 45,
         Scope::Whole => 90,
     };
     Duration::from_secs(minutes * 60)
 }
 
 fn read(log: &Path) -> Result<String> {
-    let bytes = fs::read(log).with_context(|| format!("cannot read {}", log.display()))?;
+    let bytes = fs::read(log)?;
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }

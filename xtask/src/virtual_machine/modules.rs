@@ -1,16 +1,15 @@
 //! Kernel modules: which depend on which, and what is in their files.
 
+use fs_err as fs;
 use std::collections::BTreeMap;
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context as _, Result, ensure};
+use walkdir::WalkDir;
 
-use crate::debian::entries;
-
-/// What the suites need beyond what is built in: the lab's devices, the clsact discipline and its
-/// filters, and questions about sockets.
+/// The modules that the suites need: the lab's devices, the clsact discipline and its filters, and
+/// `sock_diag`.
 const WANTED: [&str; 8] =
     ["veth", "bridge", "dummy", "tun", "sch_ingress", "cls_bpf", "udp_diag", "tcp_diag"];
 
@@ -21,16 +20,17 @@ pub(super) struct Module {
     pub(super) content: Vec<u8>,
 }
 
-/// The modules that are wanted and those that they depend on, each after its own.
+/// The modules of [`WANTED`] and their dependencies, each after its own dependencies.
 ///
 /// # Errors
 /// The kernel has one neither as a module nor built in.
 pub(super) fn wanted(folder: &Path) -> Result<Vec<Module>> {
-    let mut files = BTreeMap::new();
-    index(&folder.join("kernel"), &mut files)?;
+    let entries = WalkDir::new(folder.join("kernel")).into_iter().collect::<Result<Vec<_>, _>>()?;
+    let files = entries.into_iter().filter(|entry| entry.file_type().is_file());
+    let files: BTreeMap<String, PathBuf> =
+        files.map(|entry| (name_of(entry.path()), entry.into_path())).collect();
     let list = folder.join("modules.builtin");
-    let built_in = fs::read_to_string(&list);
-    let built_in = built_in.with_context(|| format!("cannot read {}", list.display()))?;
+    let built_in = fs::read_to_string(&list)?;
     let built_in: Vec<String> = built_in.lines().map(|line| name_of(Path::new(line))).collect();
 
     let mut contents = BTreeMap::new();
@@ -55,8 +55,8 @@ pub(super) fn wanted(folder: &Path) -> Result<Vec<Module>> {
     Ok(order.into_iter().filter_map(take).collect())
 }
 
-/// The names and those that they depend on, each after its own; without those of which nothing is
-/// known, which are built in.
+/// The names and their dependencies, each after its own dependencies. `depends` returns `None` for a
+/// module that is built in, which is left out.
 fn in_order(
     wanted: &[&str],
     mut depends: impl FnMut(&str) -> Result<Option<Vec<String>>>,
@@ -83,25 +83,13 @@ fn in_order(
     Ok(order)
 }
 
-/// Every module file below a folder, by the module's name.
-fn index(folder: &Path, found: &mut BTreeMap<String, PathBuf>) -> Result<()> {
-    for path in entries(folder)? {
-        if path.is_dir() {
-            index(&path, found)?;
-        } else {
-            found.insert(name_of(&path), path);
-        }
-    }
-    Ok(())
-}
-
 /// `net/sched/cls-bpf.ko.xz` is called `cls_bpf`.
 fn name_of(path: &Path) -> String {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     name.split('.').next().unwrap_or_default().replace('-', "_")
 }
 
-/// A module's file, unpacked: Debian 13 packs them.
+/// A module's file, unpacked: those of Debian 13 are compressed.
 fn read(path: &Path) -> Result<Vec<u8>> {
     if path.extension().is_some_and(|end| end == "xz") {
         let output = Command::new("xz").arg("-dc").arg(path).output().context("cannot run `xz`")?;
@@ -109,10 +97,10 @@ fn read(path: &Path) -> Result<Vec<u8>> {
         ensure!(output.status.success(), "cannot unpack {}: {said}", path.display());
         return Ok(output.stdout);
     }
-    fs::read(path).with_context(|| format!("cannot read {}", path.display()))
+    Ok(fs::read(path)?)
 }
 
-/// The names that a module's own description has (`.modinfo`): strings that end with zero.
+/// The dependencies in a module's `.modinfo`, which has strings that end with zero.
 fn depends(content: &[u8]) -> Vec<String> {
     const FIELD: &[u8] = b"\0depends=";
     let Some(place) = content.windows(FIELD.len()).position(|bytes| bytes == FIELD) else {

@@ -1,40 +1,40 @@
-//! What a machine has said on its serial port, read back: lines of the program `guest`, and among
-//! them what the test binaries print.
+//! Reads what a machine has printed on its serial port: lines of the program `guest`, and the output of
+//! the test binaries.
 
 use std::time::Duration;
 
 use crate::progress::clock;
 
-/// What a verifier counts: by program and measure.
+/// What a verifier counts, by program and measure.
 pub(super) type Verified = Vec<((String, String), u32)>;
 
-/// What became of a suite.
+/// How a suite ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Ran {
     pub(super) name: String,
     /// How many tests have passed.
     pub(super) tests: usize,
-    /// None: it has not come to its end.
+    /// `None`: it has not ended.
     pub(super) passed: Option<bool>,
     pub(super) took: Duration,
 }
 
-/// All that a machine has said.
+/// The whole report of a machine.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Report {
     /// In the order of running.
     pub(super) suites: Vec<Ran>,
-    /// Suite, and why some of its tests were left out.
+    /// A suite, and why some of its tests were left out.
     pub(super) skipped: Vec<(String, String)>,
-    /// Why it gave up.
+    /// Why the machine gave up.
     pub(super) trouble: Option<String>,
-    /// The line that only a machine says that has run everything.
+    /// The machine has printed that it has run everything.
     pub(super) is_complete: bool,
     pub(super) verified: Verified,
 }
 
 impl Report {
-    /// Reads a log. Whatever is no line of this kind is passed over: firmware and kernel speak, too.
+    /// Reads a log. Ignores other lines, such as those of the firmware and of the kernel.
     pub(super) fn read(log: &str) -> Self {
         let mut report = Self::default();
         for line in log.lines().map(str::trim) {
@@ -108,8 +108,8 @@ impl Report {
     }
 }
 
-/// What to show of a machine that has failed: the last lines of its first suite that did, or else
-/// of all that it said.
+/// What to show of a machine that has failed: the last lines of the first suite that failed, or else of
+/// the whole log.
 pub(super) fn excerpt(log: &str) -> Vec<&str> {
     const LINES: usize = 40;
     let mut lines: Vec<&str> = log.lines().map(str::trim_end).filter(|it| !it.is_empty()).collect();

@@ -1,4 +1,4 @@
-//! Which suites a machine runs, and whether it has run them.
+//! Which suites a virtual machine runs, and whether it has run them.
 
 use anyhow::{Result, ensure};
 
@@ -7,23 +7,23 @@ use super::report::Report;
 /// How much of the suites.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Scope {
-    /// Every program, hook, family and protocol once: a part of `cargo xtask test`.
+    /// Every program, hook, family and protocol once: what `cargo xtask test` runs.
     Short,
     /// All tests.
     Whole,
 }
 
-/// A suite as the machine is to run it.
+/// A suite with the tests that the machine runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Suite {
     /// Its file or folder in `tests/tests`.
     pub(super) name: &'static str,
-    /// The tests to run; all, where there is none.
+    /// The tests to run; empty: all.
     pub(super) tests: &'static [&'static str],
-    /// Tests that are not for an emulated machine.
+    /// Tests that an emulated machine cannot run.
     pub(super) skipped: &'static [&'static str],
-    /// Part of the names of tests that the machine leaves out, and says so, where its kernel was built
-    /// without MPTCP.
+    /// Part of the names of the tests that need MPTCP. The machine leaves these out, and says so, if its
+    /// kernel was built without it.
     pub(super) mptcp: Option<&'static str>,
 }
 
@@ -37,8 +37,8 @@ struct Selection {
     has_mptcp: bool,
 }
 
-/// In the order of running. `tc_packets` is the last because one of its tests makes connections
-/// older than a machine is that has only just booted.
+/// In the order of running. `tc_packets` is the last because one of its tests needs a machine that has
+/// been up for a while: it makes old connections.
 const SUITES: [Selection; 6] = [
     Selection { name: "verifier", short: &[], skipped: &[], has_mptcp: false },
     Selection {
@@ -60,7 +60,7 @@ const SUITES: [Selection; 6] = [
         skipped: &[],
         has_mptcp: false,
     },
-    // These kernels do not order programs: the agent has to say who decides.
+    // These kernels do not order programs: the agent has to report which one decides.
     Selection {
         name: "foreign",
         short: &["a_load_balancer_that_is_first_is_named_everywhere_until_it_has_gone"],
@@ -84,7 +84,7 @@ const SUITES: [Selection; 6] = [
             "a_service_without_endpoints_answers_a_datagram_with_port_unreachable",
             "an_icmpv6_error_is_told_in_the_client_s_words",
         ],
-        // So many a second: an emulated machine does not get to that number of packets.
+        // An emulated machine does not reach that number of packets per second.
         skipped: &["refusals_are_limited"],
         has_mptcp: false,
     },
@@ -109,33 +109,33 @@ pub(super) fn selection(scope: Scope) -> Vec<Suite> {
 impl Suite {
     /// For the suite's binary.
     pub(super) fn arguments(&self) -> Vec<&'static str> {
-        // One at a time: each has a cluster of its own. What passes is to be heard, too.
+        // One at a time: each has a cluster of its own. `--nocapture` also shows the output of tests that pass.
         let mut arguments = vec!["--test-threads=1", "--nocapture"];
         arguments.extend(self.skipped.iter().flat_map(|name| ["--skip", *name]));
         arguments.extend(self.tests);
         arguments
     }
 
-    /// How many tests are to pass, where that is known.
+    /// How many tests have to pass, if that is known.
     fn expected(&self, without_mptcp: bool) -> Option<usize> {
         let runs = |name: &&&str| !(without_mptcp && name.contains(MPTCP));
         (!self.tests.is_empty()).then(|| self.tests.iter().filter(runs).count())
     }
 }
 
-/// Whether the machine has run all that was wanted, to the end, and all of it has passed.
+/// Whether the machine has run all of its suites to the end, and all have passed.
 ///
 /// # Errors
 /// One sentence about the first thing that is not so.
 pub(super) fn judge(suites: &[Suite], report: &Report) -> Result<()> {
     if let Some(trouble) = &report.trouble {
-        anyhow::bail!("the machine had trouble: {trouble}");
+        anyhow::bail!("the machine failed: {trouble}");
     }
     for suite in suites {
         let name = suite.name;
         let ran = report.suites.iter().find(|ran| ran.name == name);
         let Some(ran) = ran else {
-            anyhow::bail!("the machine ended before it came to {name}");
+            anyhow::bail!("the machine ended before {name} began");
         };
         let Some(passed) = ran.passed else {
             anyhow::bail!("the machine ended in the middle of {name}");
@@ -145,7 +145,7 @@ pub(super) fn judge(suites: &[Suite], report: &Report) -> Result<()> {
         let enough = expected.map_or(ran.tests > 0, |expected| ran.tests == expected);
         ensure!(enough, "{name} ran {} tests, not {expected:?}: was one renamed?", ran.tests);
     }
-    ensure!(report.is_complete, "the machine ended before it said that all had run");
+    ensure!(report.is_complete, "the machine ended before it printed that all had run");
     Ok(())
 }
 
@@ -206,10 +206,10 @@ mod tests {
         judge(&SHORT, &report(whole)).unwrap();
         let lines: Vec<&str> = whole.lines().collect();
         for (length, said) in [
-            (0, "before it came to connect"),
+            (0, "before connect began"),
             (1, "in the middle of connect"),
             (2, "in the middle of connect"),
-            (3, "before it said"),
+            (3, "before it printed"),
         ] {
             let error = judge(&SHORT, &report(&lines[..length].join("\n"))).unwrap_err();
             assert!(error.to_string().contains(said), "{error}");

