@@ -10,7 +10,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
-use topo_lb::datapath::memlock;
+use topo_lb::datapath::host::memlock;
 
 /// The name of its programs.
 pub const NAME: &str = "foreign_lb";

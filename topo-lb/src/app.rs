@@ -25,10 +25,10 @@ use tracing::{info, warn};
 
 use crate::admin;
 use crate::agent_state::AgentState;
-use crate::datapath::attach;
-use crate::datapath::load::{Datapath, Options};
-use crate::datapath::overridden::Tolerated;
-use crate::datapath::self_probe::{self, ProbeError};
+use crate::datapath::attach::hooks;
+use crate::datapath::inspect::overridden::Tolerated;
+use crate::datapath::inspect::self_probe::{self, ProbeError};
+use crate::datapath::programs::load::{Datapath, Options};
 use crate::device::Pattern;
 use crate::events::publish::EventPublisher;
 use crate::events::{self, counted};
@@ -189,7 +189,7 @@ async fn follow(
     // What fails up to here leaves nothing in the kernel: the datapath takes its maps away.
     known_node(&agent.reconciler, &config)?;
     agent.telemetry.complete();
-    let attached = attach::is_attached(&config.datapath.pin_dir);
+    let attached = hooks::is_attached(&config.datapath.pin_dir);
     datapath.copy_old_state();
     let mut kernel = Kernel::read(datapath.maps_directory())?;
     // Maps that take the places of others are empty.

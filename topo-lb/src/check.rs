@@ -8,18 +8,18 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
-use crate::datapath::capability;
-use crate::datapath::effective;
-use crate::datapath::lock::{Lock, LockError};
-use crate::datapath::memlock;
-use crate::datapath::mount::{check_bpffs, check_cgroup2};
-use crate::datapath::object::Hook;
-use crate::datapath::overridden::{self, Tolerated};
-use crate::datapath::probe::{self, Feature, has_membarrier, kernel_release};
-use crate::datapath::self_probe;
+use crate::datapath::host::capability;
+use crate::datapath::host::feature::{self, Feature, has_membarrier, kernel_release};
+use crate::datapath::host::lock::{Lock, LockError};
+use crate::datapath::host::memlock;
+use crate::datapath::host::mount::{check_bpffs, check_cgroup2};
+use crate::datapath::inspect::effective;
+use crate::datapath::inspect::overridden::{self, Tolerated};
+use crate::datapath::inspect::self_probe;
+use crate::datapath::programs::object::Hook;
 use crate::socket::terminator;
 
-pub use crate::datapath::self_probe::child as probe_child;
+pub use crate::datapath::inspect::self_probe::child as probe_child;
 
 /// Where the agent would work.
 #[derive(Clone, Debug)]
@@ -150,7 +150,7 @@ fn capabilities() -> Finding {
         let sentence = "this process is in a user namespace, where the kernel loads no programs";
         return Finding::failed(name, sentence, "run it in the host's user namespace");
     }
-    if let Some(error) = probe::forbidden() {
+    if let Some(error) = feature::forbidden() {
         let sentence =
             format!("all are there, and yet the kernel lets no program be loaded: {error}");
         let remedy = "look for a seccomp profile that allows bpf(2) only with CAP_SYS_ADMIN, kernel \
@@ -260,7 +260,7 @@ fn sockets(cgroup_root: &Path) -> Finding {
 fn mount(
     name: &'static str,
     path: &Path,
-    result: Result<(), crate::datapath::mount::MountError>,
+    result: Result<(), crate::datapath::host::mount::MountError>,
 ) -> Finding {
     match result {
         Ok(()) => Finding::ok(name, path.display().to_string()),

@@ -7,7 +7,7 @@ use clap::{Args, CommandFactory as _, Parser, Subcommand, ValueEnum};
 use topo_lb_common::maps;
 
 use crate::admin::Listen;
-use crate::datapath::overridden::Tolerated;
+use crate::datapath::inspect::overridden::Tolerated;
 use crate::device::Pattern;
 use crate::exclusion::Namespace;
 use crate::lint;

@@ -11,11 +11,11 @@ use serde::Serialize;
 use topo_lb_common::counter::Counters;
 use topo_lb_common::selection::SPILL_ONE;
 
-use crate::datapath::bpf::{BpfStore, Published, ReadError};
-use crate::datapath::connections::{self, Connection};
-use crate::datapath::flows::{self, Flow};
-use crate::datapath::left_out;
-use crate::datapath::store::StoreError;
+use crate::datapath::maps::bpf::{BpfStore, Published, ReadError};
+use crate::datapath::maps::connections::{self, Connection};
+use crate::datapath::maps::flows::{self, Flow};
+use crate::datapath::maps::store::StoreError;
+use crate::datapath::maps::unprogrammed;
 use crate::plan::Lack;
 
 pub use hooks::{DeviceRow, HookRow, Hooks, PacketRow};
@@ -181,7 +181,7 @@ pub fn list(pin_dir: &Path, what: View) -> Result<Listed, ReadError> {
                 .into_iter()
                 .map(|published| service_row(&store, &names, published))
                 .collect::<Result<_, _>>()?,
-            left_out: left_out::read(pin_dir)?.into_iter().map(left_out_row).collect(),
+            left_out: unprogrammed::read(pin_dir)?.into_iter().map(left_out_row).collect(),
         },
         View::Endpoints => Listed::Endpoints {
             endpoints: published.iter().flat_map(|p| endpoint_rows(&names, p)).collect(),

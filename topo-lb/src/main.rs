@@ -15,10 +15,10 @@ use topo_lb::cli::{
     WhenFullArg,
 };
 use topo_lb::cluster::{ServiceId, State, Update};
-use topo_lb::datapath::attach;
-use topo_lb::datapath::load::Options;
-use topo_lb::datapath::object::TcpPeer;
-use topo_lb::datapath::tc::AttachMode;
+use topo_lb::datapath::attach::devices::AttachMode;
+use topo_lb::datapath::attach::hooks;
+use topo_lb::datapath::programs::load::Options;
+use topo_lb::datapath::programs::object::TcpPeer;
 use topo_lb::exclusion::Rules;
 use topo_lb::lint::Rule;
 use topo_lb::list::View;
@@ -173,7 +173,7 @@ fn run_check(args: &CheckArgs) -> anyhow::Result<ExitCode> {
 }
 
 fn run_cleanup(args: &CleanupArgs) -> anyhow::Result<ExitCode> {
-    let removed = attach::cleanup(&args.pin.pin_dir)?;
+    let removed = hooks::cleanup(&args.pin.pin_dir)?;
     let text = if removed.is_empty() {
         format!("Nothing to remove at {}.", args.pin.pin_dir.display())
     } else {

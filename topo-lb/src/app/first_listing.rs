@@ -12,7 +12,7 @@ use super::wanted::WantedNodes;
 use super::{Config, Events, UNREMARKED};
 use crate::agent_state::AgentState;
 use crate::cluster::{KnownNodes, Update};
-use crate::datapath::attach;
+use crate::datapath::attach::hooks;
 use crate::source::{Event, Freshness};
 
 /// How long other Nodes are waited for once all else is known. Who may not list them, or lists
@@ -22,7 +22,7 @@ const OTHER_NODES: Duration = Duration::from_secs(5);
 
 /// What becomes of connections until the cluster is known.
 fn meanwhile(config: &Config) -> &'static str {
-    if attach::is_attached(&config.datapath.pin_dir) {
+    if hooks::is_attached(&config.datapath.pin_dir) {
         "connections go on by what the last agent left in the kernel"
     } else {
         "connections are untouched until then"

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use tracing::{debug, warn};
 
-use crate::datapath::repair::Repairs;
+use crate::datapath::attach::repair::Repairs;
 
 /// A sentence that comes again within this while is no news.
 const NEWS: Duration = Duration::from_secs(60);

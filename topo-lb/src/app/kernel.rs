@@ -9,10 +9,10 @@ use tracing::{debug, info, warn};
 
 use crate::agent_state::AgentState;
 use crate::cluster::ServiceId;
-use crate::datapath::bpf::BpfStore;
-use crate::datapath::commit::{commit, take_over};
-use crate::datapath::left_out::{self, LeftOutMap};
-use crate::datapath::store::StoreError;
+use crate::datapath::maps::bpf::BpfStore;
+use crate::datapath::maps::commit::{commit, take_over};
+use crate::datapath::maps::store::StoreError;
+use crate::datapath::maps::unprogrammed::{self, UnprogrammedMap};
 use crate::plan::{Gone, Installed, Lack, Meanwhile, Plan, Shortage, Step};
 
 use super::quarantine::Quarantine;
@@ -27,7 +27,7 @@ pub(super) struct Kernel {
     store: BpfStore,
     pub(super) installed: Installed,
     quarantine: Quarantine,
-    left_out: LeftOutMap,
+    left_out: UnprogrammedMap,
     /// Services, as `namespace/name`, that the last agent has left out.
     pub(super) left_before: Vec<(Arc<str>, Lack)>,
     told: Told,
@@ -75,12 +75,12 @@ impl Kernel {
     pub(super) fn read(maps: &Path) -> anyhow::Result<Self> {
         let mut store = BpfStore::open(maps)?;
         let installed = take_over(&mut store)?;
-        let left_before = left_out::read(maps)?;
+        let left_before = unprogrammed::read(maps)?;
         Ok(Self {
             store,
             installed,
             quarantine: Quarantine::default(),
-            left_out: LeftOutMap::open(maps)?,
+            left_out: UnprogrammedMap::open(maps)?,
             left_before,
             told: Told::new(Instant::now()),
             gone: BTreeSet::new(),

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use tracing::{debug, info, warn};
 
-use crate::datapath::effective::{self, Ours, Watch};
-use crate::datapath::overridden::{self, Override, Precedence, Tolerated};
+use crate::datapath::inspect::effective::{self, Ours, Watch};
+use crate::datapath::inspect::overridden::{self, Override, Precedence, Tolerated};
 
 /// How often it looks. Programs that are attached and detached at even times are met by some look.
 const INTERVAL: Duration = Duration::from_millis(470);
@@ -112,7 +112,7 @@ fn say(change: &Change, overrides: &[Override], root: &Path) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::datapath::object::Hook;
+    use crate::datapath::programs::object::Hook;
 
     fn one(program: u32) -> Vec<Override> {
         let (hook, cgroup) = (Hook::Connect4, "/sys/fs/cgroup".into());

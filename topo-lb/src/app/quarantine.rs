@@ -3,8 +3,8 @@
 
 use std::thread::{self, JoinHandle};
 
-use crate::datapath::bpf;
-use crate::datapath::store::StoreError;
+use crate::datapath::maps::bpf;
+use crate::datapath::maps::store::StoreError;
 use crate::plan::Step;
 
 /// A grace period that is passing.

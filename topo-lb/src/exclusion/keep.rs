@@ -16,7 +16,7 @@ use tracing::{debug, info, warn};
 
 use super::folder::{Found, Tree};
 use super::{Books, PodReport, Rules};
-use crate::datapath::excluded::ExcludedMap;
+use crate::datapath::maps::excluded::ExcludedMap;
 use crate::metrics::Figures;
 
 /// Folders are looked at so often even if nothing is said to have moved.

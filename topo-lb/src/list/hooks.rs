@@ -8,13 +8,13 @@ use topo_lb_common::connection::Packets;
 use topo_lb_common::counter::Counters;
 
 use super::Connections;
-use crate::datapath::attached::{self, OnDevice};
-use crate::datapath::bpf::ReadError;
-use crate::datapath::effective;
-use crate::datapath::object::Hook;
-use crate::datapath::overridden::Override;
-use crate::datapath::tc::Direction;
-use crate::datapath::traffic;
+use crate::datapath::attach::devices::Direction;
+use crate::datapath::inspect::attached::{self, OnDevice};
+use crate::datapath::inspect::effective;
+use crate::datapath::inspect::overridden::Override;
+use crate::datapath::maps::bpf::ReadError;
+use crate::datapath::maps::counters;
+use crate::datapath::programs::object::Hook;
 
 /// All hooks.
 #[derive(Debug, Serialize)]
@@ -158,7 +158,7 @@ pub(super) fn read(pin_dir: &Path) -> Result<Hooks, ReadError> {
         });
     }
     let devices = attached::on_devices(pin_dir)?;
-    let packets = traffic::packets(pin_dir)?;
+    let packets = counters::packets(pin_dir)?;
     for direction in [Direction::Ingress, Direction::Egress] {
         let counted = packets.iter().find(|(of, _)| *of == direction);
         each.push(HookRow {
@@ -169,7 +169,7 @@ pub(super) fn read(pin_dir: &Path) -> Result<Hooks, ReadError> {
         });
     }
     let mut sum = Counters::default();
-    for counted in traffic::connections(pin_dir)?.values() {
+    for counted in counters::connections(pin_dir)?.values() {
         sum.same_node += counted.same_node;
         sum.same_zone += counted.same_zone;
         sum.same_region += counted.same_region;

@@ -22,9 +22,9 @@ use topo_lb_common::counter::Counters;
 use super::figures::{Figures, PLANNED};
 use super::histogram::Histogram;
 use super::refusals::Refusals;
-use crate::datapath::bpf::ReadError;
-use crate::datapath::tc::Direction;
-use crate::datapath::traffic;
+use crate::datapath::attach::devices::Direction;
+use crate::datapath::maps::bpf::ReadError;
+use crate::datapath::maps::counters;
 use crate::events::concern::Refusal;
 
 /// The `Content-Type` of the text.
@@ -48,9 +48,9 @@ impl Counted {
     /// A map cannot be opened or read.
     pub fn read(pin_dir: &Path) -> Result<Self, ReadError> {
         Ok(Self {
-            connections: traffic::connections(pin_dir)?,
-            torn: traffic::torn(pin_dir)?,
-            packets: traffic::packets(pin_dir)?,
+            connections: counters::connections(pin_dir)?,
+            torn: counters::torn(pin_dir)?,
+            packets: counters::packets(pin_dir)?,
         })
     }
 }

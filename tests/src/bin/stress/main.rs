@@ -17,10 +17,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use clap::Parser;
-use topo_lb::datapath::attach;
-use topo_lb::datapath::bpf::BpfStore;
-use topo_lb::datapath::load::{Datapath, Options};
-use topo_lb::datapath::object::TcpPeer;
+use topo_lb::datapath::attach::hooks;
+use topo_lb::datapath::maps::bpf::BpfStore;
+use topo_lb::datapath::programs::load::{Datapath, Options};
+use topo_lb::datapath::programs::object::TcpPeer;
 use topo_lb::plan::Capacity;
 use topo_lb_tests::stress::Report;
 
@@ -53,7 +53,7 @@ struct Arguments {
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let result = run(&arguments);
-    let cleanup = attach::cleanup(&arguments.pin_dir).context("cannot clean up");
+    let cleanup = hooks::cleanup(&arguments.pin_dir).context("cannot clean up");
     match result.and_then(|report| cleanup.map(|_| report)) {
         Ok(report) => {
             println!("{}", serde_json::json!(report));

@@ -63,7 +63,7 @@ fn perform(step: &Step, store: &mut impl Store) -> Result<(), StoreError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::datapath::memory::MemoryStore;
+    use crate::datapath::maps::memory::MemoryStore;
     use crate::plan::Capacity;
 
     #[test]

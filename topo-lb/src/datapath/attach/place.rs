@@ -9,13 +9,13 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use super::object::Hook;
-use super::probe;
-use super::syscall::{self, BPF_F_BEFORE, BPF_F_PREORDER};
+use crate::datapath::host::feature;
+use crate::datapath::host::syscall::{self, BPF_F_BEFORE, BPF_F_PREORDER};
+use crate::datapath::programs::object::Hook;
 
 /// A place at a hook that decides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Place {
+pub(crate) enum Place {
     /// Before all others, as far as the kernel can do that.
     First,
     /// Among those that run first, behind those that are there.
@@ -36,7 +36,7 @@ impl Place {
 }
 
 /// Attaches `program` to `cgroup`. No other program is detached.
-pub(super) fn attach(
+pub(crate) fn attach(
     hook: Hook,
     program: BorrowedFd<'_>,
     cgroup: BorrowedFd<'_>,
@@ -55,7 +55,7 @@ pub(super) fn attach(
 
 /// Whether a new link would come before programs that the link of program `ours` comes after: an
 /// agent that did not order programs has made it, or others have come before it since.
-pub(super) fn is_beaten(hook: Hook, cgroup: BorrowedFd<'_>, ours: u32) -> io::Result<bool> {
+pub(crate) fn is_beaten(hook: Hook, cgroup: BorrowedFd<'_>, ours: u32) -> io::Result<bool> {
     if !hook.decides() {
         return Ok(false);
     }
@@ -73,7 +73,7 @@ pub(super) fn is_beaten(hook: Hook, cgroup: BorrowedFd<'_>, ours: u32) -> io::Re
 
 /// Whether `ours` is among the programs of this cgroup that run first: no program of a cgroup below
 /// can run before it. Not where the kernel cannot order programs.
-pub(super) fn is_among_first(hook: Hook, cgroup: BorrowedFd<'_>, ours: u32) -> io::Result<bool> {
+pub(crate) fn is_among_first(hook: Hook, cgroup: BorrowedFd<'_>, ours: u32) -> io::Result<bool> {
     let order = with_empty(hook, cgroup, BPF_F_PREORDER)?;
     Ok(order.is_some_and(|(effective, last)| is_in_front(&effective, ours, last)))
 }
@@ -85,7 +85,7 @@ fn with_empty(
     cgroup: BorrowedFd<'_>,
     flags: u32,
 ) -> io::Result<Option<(Vec<u32>, u32)>> {
-    let empty = probe::empty(hook)?;
+    let empty = feature::empty(hook)?;
     let id = syscall::program_head(empty.as_fd())?.id;
     let _link = match syscall::link_cgroup(empty.as_fd(), cgroup, hook.attach_type(), flags) {
         Err(error) if error.raw_os_error() == Some(libc::EINVAL) => return Ok(None),

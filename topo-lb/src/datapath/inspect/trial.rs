@@ -18,9 +18,9 @@ use topo_lb_common::maps;
 use topo_lb_common::range::Range;
 use topo_lb_common::service::Service4;
 
-use super::load::{LoadError, causes, load, program};
-use super::object::{Constants, Hook, TcpPeer, map_specs};
-use super::place::{self, Place};
+use crate::datapath::attach::place::{self, Place};
+use crate::datapath::programs::load::{LoadError, causes, load, program};
+use crate::datapath::programs::object::{Constants, Hook, TcpPeer, map_specs};
 use crate::plan::Capacity;
 
 /// Why a trial cannot be made.
@@ -114,7 +114,7 @@ impl Drop for TrialCgroup {
 }
 
 /// Whether a cgroup of this name is a trial's.
-pub(super) fn is_trial(name: &OsStr) -> bool {
+pub(crate) fn is_trial(name: &OsStr) -> bool {
     name.to_str().is_some_and(|name| name.starts_with(PREFIX))
 }
 
@@ -143,7 +143,7 @@ impl Trial {
     ///
     /// # Errors
     ///
-    /// As [`Datapath::open`](super::load::Datapath::open), as far as the kernel is concerned.
+    /// As [`Datapath::open`](crate::datapath::programs::load::Datapath::open), as far as the kernel is concerned.
     pub fn load(capacity: &Capacity, tcp_peer: TcpPeer) -> Result<Self, TrialError> {
         let constants = Constants::probe(tcp_peer);
         let ebpf = load(&map_specs(capacity), &constants, None)?;

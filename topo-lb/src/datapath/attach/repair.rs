@@ -9,11 +9,12 @@ use std::os::fd::AsFd as _;
 use std::path::Path;
 
 use super::link::{DIRECTORY, Link, cgroup_id, pin_path};
-use super::load::{Datapath, causes};
-use super::lock::Lock;
-use super::mount::check_bpffs;
-use super::object::{Hook, map_specs};
-use super::{renewal, syscall};
+use crate::datapath::host::lock::Lock;
+use crate::datapath::host::mount::check_bpffs;
+use crate::datapath::host::syscall;
+use crate::datapath::maps::renewal;
+use crate::datapath::programs::load::{Datapath, causes};
+use crate::datapath::programs::object::{Hook, map_specs};
 
 /// What [`Datapath::repair`] found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -29,7 +30,7 @@ impl Datapath {
     ///
     /// # Errors
     /// A pin cannot be opened.
-    pub(super) fn hold_links(&mut self) -> io::Result<()> {
+    pub(crate) fn hold_links(&mut self) -> io::Result<()> {
         let mut links = Vec::new();
         for hook in Hook::ALL {
             let link = Link::open(&pin_path(&self.options.pin_dir, hook))?;

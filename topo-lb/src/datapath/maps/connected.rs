@@ -14,12 +14,12 @@ use super::store::StoreError;
 use crate::cluster::{Family, Frontend};
 
 /// The pinned maps that say so.
-pub struct Dialled {
+pub struct Connected {
     four: SkStorage<MapData, Raw<Connected4>>,
     six: SkStorage<MapData, Raw<Connected6>>,
 }
 
-impl Dialled {
+impl Connected {
     /// Opens them.
     ///
     /// # Errors

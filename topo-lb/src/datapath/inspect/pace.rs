@@ -17,7 +17,7 @@ const PAUSE: u32 = 11;
 
 /// The rounds so far.
 #[derive(Debug)]
-pub(super) struct Pace {
+pub(crate) struct Pace {
     /// Whole rounds that are wanted.
     wanted: u32,
     /// Whole rounds that are allowed.
@@ -28,13 +28,13 @@ pub(super) struct Pace {
 
 impl Pace {
     /// Before the first round.
-    pub(super) const fn new() -> Self {
+    pub(crate) const fn new() -> Self {
         Self { wanted: BURST, allowed: MOST, since: 0 }
     }
 
     /// Begins a round, and says how many cgroups it may ask. `changed`: programs were loaded or
     /// removed since the last round.
-    pub(super) fn begin(&mut self, changed: bool) -> usize {
+    pub(crate) fn begin(&mut self, changed: bool) -> usize {
         self.since += 1;
         if self.since == PAUSE {
             self.since = 0;

@@ -9,14 +9,15 @@ use thiserror::Error;
 use topo_lb_common::maps;
 use tracing::{debug, info, warn};
 
-use super::effective::Ours;
+use super::devices;
 use super::link::{DIRECTORY, Link, cgroup_id, pin_path, pin_path_new};
-use super::load::{Datapath, LoadError, program};
-use super::lock::{Lock, LockError};
-use super::object::Hook;
 use super::place::{self, Place};
-use super::tc;
-use super::{renewal, syscall};
+use crate::datapath::host::lock::{Lock, LockError};
+use crate::datapath::host::syscall;
+use crate::datapath::inspect::effective::Ours;
+use crate::datapath::maps::renewal;
+use crate::datapath::programs::load::{Datapath, LoadError, program};
+use crate::datapath::programs::object::Hook;
 
 /// Why the programs are not attached. What was attached before still is, as it was.
 #[derive(Debug, Error)]
@@ -157,7 +158,7 @@ impl Datapath {
     }
 
     /// Attaches one program by a link that nothing pins yet. A link allows other programs beside it.
-    pub(super) fn link(&mut self, hook: Hook, cgroup: &File) -> Result<OwnedFd, AttachError> {
+    pub(crate) fn link(&mut self, hook: Hook, cgroup: &File) -> Result<OwnedFd, AttachError> {
         let root = self.options.cgroup_root.clone();
         let program =
             program(&mut self.ebpf, hook)?.fd().map_err(|error| AttachError::Refused {
@@ -336,7 +337,7 @@ pub fn cleanup(pin_dir: &Path) -> Result<Report, CleanupError> {
         return Ok(report);
     }
     let _lock = Lock::take(pin_dir)?;
-    report.detached.extend(tc::detach_all(pin_dir));
+    report.detached.extend(devices::detach_all(pin_dir));
     // The reverse of attaching: no new connection goes before its way back does.
     for hook in Hook::ALL.into_iter().rev() {
         let pinned = remove(&pin_path(pin_dir, hook))?;

@@ -23,8 +23,8 @@ use topo_lb_common::backend::Backend4;
 use topo_lb_common::selection::Selection;
 use topo_lb_common::service::Service4;
 
-use super::object::TcpPeer;
 use super::trial::{Trial, TrialCgroup, TrialError};
+use crate::datapath::programs::object::TcpPeer;
 use crate::plan::Capacity;
 
 /// The hidden subcommand that the child runs; its one argument is the address to dial.

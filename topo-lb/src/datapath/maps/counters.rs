@@ -12,7 +12,7 @@ use topo_lb_common::maps;
 use super::bpf::{self, Raw, ReadError, failed, spec};
 use super::encode;
 use super::store::StoreError;
-use super::tc::Direction;
+use crate::datapath::attach::devices::Direction;
 
 /// Reads the connections of every Service port that had any, in one pass over `names` and
 /// `counters`, which takes some microseconds for each Service port.
@@ -113,7 +113,7 @@ fn array<V: bytemuck::Pod>(
 }
 
 /// Connections of a Service port by where they went, over all CPUs.
-pub(super) fn counters(
+pub(crate) fn counters(
     per_cpu: &PerCpuArray<MapData, Raw<Counters>>,
     index: u32,
 ) -> Result<Counters, StoreError> {

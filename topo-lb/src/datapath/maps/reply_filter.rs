@@ -32,17 +32,17 @@ const PAUSE: Duration = Duration::from_secs(30);
 
 /// The marks, kept true for as long as this is held.
 #[derive(Debug)]
-pub(super) struct Answerers {
+pub(crate) struct ReplyFilter {
     _stop: Sender<()>,
 }
 
-impl Answerers {
+impl ReplyFilter {
     /// Begins, once all attached programs use `marks` and these tables of connections.
     ///
     /// # Errors
     /// A map is not what it should be, or there is no thread to be had. The programs then look every
     /// packet up.
-    pub(super) fn keep(marks: Map, four: &Map, six: &Map) -> Result<Self, StoreError> {
+    pub(crate) fn keep(marks: Map, four: &Map, six: &Map) -> Result<Self, StoreError> {
         let mut work = Work {
             lines: Lines::of(&marks).map_err(failed(maps::ANSWERERS, "read"))?,
             four: another(four).map_err(failed(maps::CONNECTIONS4, "read"))?,

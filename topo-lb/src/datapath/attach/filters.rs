@@ -4,7 +4,7 @@ use std::io;
 
 use bytemuck::{Pod, Zeroable};
 
-use super::tc::Direction;
+use super::devices::Direction;
 use crate::netlink::{self, Netlink, head};
 
 /// `TCA_KIND`, `TCA_OPTIONS`, include/uapi/linux/rtnetlink.h.
@@ -28,21 +28,21 @@ struct Message {
 
 /// A filter.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Filter {
+pub(crate) struct Filter {
     /// The lower is asked first.
-    pub(super) priority: u16,
-    pub(super) handle: u32,
+    pub(crate) priority: u16,
+    pub(crate) handle: u32,
     /// `bpf` or `u32`, say, and the program's name, if it has one.
-    pub(super) name: String,
+    pub(crate) name: String,
 }
 
 /// Asks the kernel, in the network namespace in which it was opened.
-pub(super) struct Filters(Netlink);
+pub(crate) struct Filters(Netlink);
 
 impl Filters {
     /// # Errors
     /// The kernel gives no socket.
-    pub(super) fn open() -> io::Result<Self> {
+    pub(crate) fn open() -> io::Result<Self> {
         Netlink::open(None).map(Self)
     }
 
@@ -50,7 +50,7 @@ impl Filters {
     ///
     /// # Errors
     /// The kernel does not say: the device is gone, perhaps.
-    pub(super) fn of(&self, device: u32, direction: Direction) -> io::Result<Vec<Filter>> {
+    pub(crate) fn of(&self, device: u32, direction: Direction) -> io::Result<Vec<Filter>> {
         let mut all = Vec::new();
         self.0.ask(&request(device, direction), |kind, body| {
             if kind == libc::RTM_NEWTFILTER {

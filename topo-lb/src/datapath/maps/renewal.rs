@@ -25,8 +25,8 @@ use topo_lb_common::maps;
 use tracing::{info, warn};
 
 use super::bpf::Raw;
-use super::load::{LoadError, causes};
-use super::object::MapSpec;
+use crate::datapath::programs::load::{LoadError, causes};
+use crate::datapath::programs::object::MapSpec;
 
 /// Number of the layout of all maps together. A map whose meaning changes gets another shape or
 /// another name, and this number goes up: by it an older agent knows to leave the maps alone.
@@ -56,7 +56,7 @@ const STATE: [&str; 13] = [
 
 /// What is pinned, seen from the shapes that are needed.
 #[derive(Debug)]
-pub(super) enum Pinned {
+pub(crate) enum Pinned {
     /// Every map that is there fits.
     Fits,
     /// These do not, for these reasons: the pinned ones stay as they are until others take over.
@@ -67,7 +67,7 @@ pub(super) enum Pinned {
 ///
 /// # Errors
 /// They are a later version's, or one cannot be looked at.
-pub(super) fn look(pin_dir: &Path, map_specs: &[MapSpec]) -> Result<Pinned, LoadError> {
+pub(crate) fn look(pin_dir: &Path, map_specs: &[MapSpec]) -> Result<Pinned, LoadError> {
     let mut differences = Vec::new();
     if let Some(found) = layout(pin_dir) {
         if found > LAYOUT {
@@ -105,7 +105,7 @@ fn marks(pin_dir: &Path) -> Vec<(u32, PathBuf)> {
 ///
 /// # Errors
 /// The directory cannot be made.
-pub(super) fn mark(pin_dir: &Path) -> Result<Option<PathBuf>, LoadError> {
+pub(crate) fn mark(pin_dir: &Path) -> Result<Option<PathBuf>, LoadError> {
     let path = pin_dir.join(format!("{MARK}{LAYOUT}"));
     match fs::create_dir(&path) {
         Ok(()) => Ok(Some(path)),
@@ -118,7 +118,7 @@ pub(super) fn mark(pin_dir: &Path) -> Result<Option<PathBuf>, LoadError> {
 ///
 /// # Errors
 /// What cannot be removed, and why.
-pub(super) fn remove_all(pin_dir: &Path) -> Result<(), (PathBuf, io::Error)> {
+pub(crate) fn remove_all(pin_dir: &Path) -> Result<(), (PathBuf, io::Error)> {
     let staged = pin_dir.join(DIRECTORY);
     remove(&staged).map_err(|error| (staged, error))?;
     for (_, path) in marks(pin_dir) {
@@ -157,7 +157,7 @@ fn difference(spec: &MapSpec, path: &Path) -> Result<Option<String>, LoadError> 
 /// A new set of maps on its way into the places of the old one. Dropped before it is finished, it
 /// takes the new set away.
 #[derive(Debug)]
-pub(super) struct Renewal {
+pub(crate) struct Renewal {
     pin_dir: PathBuf,
     staged: PathBuf,
     /// Maps that are in both sets, and not the same.
@@ -170,7 +170,7 @@ impl Renewal {
     ///
     /// # Errors
     /// The directory cannot be made, or a map cannot be pinned.
-    pub(super) fn begin(
+    pub(crate) fn begin(
         pin_dir: &Path,
         map_specs: &[MapSpec],
         differences: &[String],
@@ -202,7 +202,7 @@ impl Renewal {
     }
 
     /// Where the maps of the new set are pinned.
-    pub(super) fn directory(&self) -> &Path {
+    pub(crate) fn directory(&self) -> &Path {
         &self.staged
     }
 
@@ -216,7 +216,7 @@ impl Renewal {
 
     /// Copies what the plans of this agent go on from: the indexes of Services, and the counters
     /// and the revision, which never go back. What cannot be copied begins anew.
-    pub(super) fn copy_books(&self) {
+    pub(crate) fn copy_books(&self) {
         self.copy(maps::REVISION, || self.revision());
         self.copy(maps::NAMES, || self.names());
         self.copy(maps::COUNTERS, || self.counters());
@@ -224,7 +224,7 @@ impl Renewal {
 
     /// Copies entries that the programs wrote and the new set lacks, as far as their layout is the
     /// same and there is room: to be called before the hooks take the new set, and after.
-    pub(super) fn copy_state(&self) {
+    pub(crate) fn copy_state(&self) {
         self.copy(maps::FLOWS4, || self.hash::<FlowKey4, Flow4>(maps::FLOWS4));
         self.copy(maps::FLOWS6, || self.hash::<FlowKey6, Flow6>(maps::FLOWS6));
         self.copy(maps::REPLIES4, || self.hash::<ReplyKey4, Frontend4>(maps::REPLIES4));
@@ -296,7 +296,7 @@ impl Renewal {
     ///
     /// # Errors
     /// A pin cannot be moved: the next agent begins anew, and nothing is lost.
-    pub(super) fn finish(mut self) -> io::Result<()> {
+    pub(crate) fn finish(mut self) -> io::Result<()> {
         // Not taken away any more: programs that are attached use it.
         self.finished = true;
         for name in maps::ALL {

@@ -87,7 +87,7 @@ fn state(protocol: u8, state: u8) -> &'static str {
 }
 
 /// `CLOCK_MONOTONIC`, which the programs read too, as of the kernel's last tick.
-pub(super) fn now() -> u64 {
+pub(crate) fn now() -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: room for the answer; the clock is always there.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };

@@ -11,15 +11,15 @@ use aya::{Ebpf, EbpfError};
 use thiserror::Error;
 use tracing::debug;
 
-use super::answerers::Answerers;
-use super::capability;
-use super::link::Link;
-use super::lock::{Lock, LockError};
-use super::mount::{MountError, check_bpffs, check_cgroup2};
 use super::object::{Constants, Hook, MapSpec, OBJECT, TcpPeer, loader, map_specs};
-use super::probe::{self, Feature};
-use super::renewal::{self, Pinned, Renewal};
-use super::tc::{AttachMode, Direction};
+use crate::datapath::attach::devices::{AttachMode, Direction};
+use crate::datapath::attach::link::Link;
+use crate::datapath::host::capability;
+use crate::datapath::host::feature::{self, Feature};
+use crate::datapath::host::lock::{Lock, LockError};
+use crate::datapath::host::mount::{MountError, check_bpffs, check_cgroup2};
+use crate::datapath::maps::renewal::{self, Pinned, Renewal};
+use crate::datapath::maps::reply_filter::ReplyFilter;
 use crate::plan::Capacity;
 
 /// Where and how the datapath is to be.
@@ -77,7 +77,7 @@ pub enum LoadError {
         source: io::Error,
     },
     /// The kernel lacks what the programs need.
-    #[error("this kernel ({}) is too old: {}", probe::kernel_release(), list(.0))]
+    #[error("this kernel ({}) is too old: {}", feature::kernel_release(), list(.0))]
     KernelTooOld(Vec<Feature>),
     /// There is no way to wait for programs that run.
     #[error(
@@ -110,7 +110,7 @@ pub enum LoadError {
     /// The verifier does not take a program.
     #[error(
         "this kernel ({}) refuses the program {program}: {reason} (more at log level debug)",
-        probe::kernel_release()
+        feature::kernel_release()
     )]
     Verifier {
         /// The program.
@@ -133,18 +133,18 @@ fn list(features: &[Feature]) -> String {
 /// was attached.
 #[derive(Debug)]
 pub struct Datapath {
-    pub(super) options: Options,
-    pub(super) ebpf: Ebpf,
+    pub(crate) options: Options,
+    pub(crate) ebpf: Ebpf,
     reports_refused: bool,
     /// Held open once they are attached.
-    pub(super) links: Vec<(Hook, Link)>,
+    pub(crate) links: Vec<(Hook, Link)>,
     /// Where the pinned maps did not fit, until the hooks have the new ones.
-    pub(super) renewal: Option<Renewal>,
+    pub(crate) renewal: Option<Renewal>,
     /// Once tc is attached.
-    pub(super) answerers: Option<Answerers>,
+    pub(crate) answerers: Option<ReplyFilter>,
     /// Before the lock, so that it is undone before the lock is given back.
-    pub(super) made: Made,
-    pub(super) lock: Lock,
+    pub(crate) made: Made,
+    pub(crate) lock: Lock,
 }
 
 impl Datapath {
@@ -161,14 +161,14 @@ impl Datapath {
         if !missing.is_empty() {
             return Err(LoadError::Capabilities(missing));
         }
-        if let Some(source) = probe::forbidden() {
+        if let Some(source) = feature::forbidden() {
             return Err(LoadError::NotPermitted { source });
         }
-        let missing = probe::missing();
+        let missing = feature::missing();
         if !missing.is_empty() {
             return Err(LoadError::KernelTooOld(missing));
         }
-        if !probe::has_membarrier() {
+        if !feature::has_membarrier() {
             return Err(LoadError::NoMembarrier);
         }
         if options.pin_dir.exists() {
@@ -277,14 +277,14 @@ impl Datapath {
 
 /// What of the pin directory is new, and goes again unless it is kept.
 #[derive(Debug)]
-pub(super) struct Made {
+pub(crate) struct Made {
     /// From above to below.
     directories: Vec<PathBuf>,
     files: Vec<PathBuf>,
 }
 
 impl Made {
-    pub(super) fn keep(&mut self) {
+    pub(crate) fn keep(&mut self) {
         self.directories.clear();
         self.files.clear();
     }
@@ -312,7 +312,7 @@ fn make_directory(path: &Path) -> Result<bool, LoadError> {
 }
 
 /// Loads maps and programs, pinning the maps in `pin_dir` where one is given.
-pub(super) fn load(
+pub(crate) fn load(
     map_specs: &[MapSpec],
     constants: &Constants,
     pin_dir: Option<&Path>,
@@ -325,14 +325,14 @@ pub(super) fn load(
 }
 
 /// The program of a hook.
-pub(super) fn program(ebpf: &mut Ebpf, hook: Hook) -> Result<&mut CgroupSockAddr, LoadError> {
+pub(crate) fn program(ebpf: &mut Ebpf, hook: Hook) -> Result<&mut CgroupSockAddr, LoadError> {
     ebpf.program_mut(hook.name())
         .and_then(|program| <&mut CgroupSockAddr>::try_from(program).ok())
         .ok_or_else(|| LoadError::Object(format!("it has no program {}", hook.name())))
 }
 
 /// The program of a direction.
-pub(super) fn classifier(
+pub(crate) fn classifier(
     ebpf: &mut Ebpf,
     direction: Direction,
 ) -> Result<&mut SchedClassifier, LoadError> {
@@ -397,7 +397,7 @@ fn explain(error: EbpfError) -> LoadError {
 }
 
 /// An error with all that caused it, in one line.
-pub(super) fn causes(error: &dyn std::error::Error) -> String {
+pub(crate) fn causes(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(next) = cause {

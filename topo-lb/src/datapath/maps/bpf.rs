@@ -13,11 +13,11 @@ use topo_lb_common::maps;
 use topo_lb_common::member::{CHOSEN, Member};
 use topo_lb_common::range::Range;
 
+use super::counters;
 use super::encode::{self, Layout, V4, V6};
-use super::load::causes;
 use super::store::{Store, StoreError};
-use super::traffic;
 use crate::cluster::{Family, Frontend};
+use crate::datapath::programs::load::causes;
 use crate::plan::{Capacity, Entry, Installed};
 use crate::topology::Chosen;
 
@@ -30,7 +30,7 @@ pub struct Raw<T>(pub T);
 // there is no padding.
 unsafe impl<T: bytemuck::Pod> aya::Pod for Raw<T> {}
 
-pub(super) type Hash<K, V> = HashMap<MapData, Raw<K>, Raw<V>>;
+pub(crate) type Hash<K, V> = HashMap<MapData, Raw<K>, Raw<V>>;
 
 /// The maps of one address family.
 struct FamilyMaps<L: Layout> {
@@ -172,7 +172,7 @@ impl BpfStore {
 
     /// Connections of a Service port by where they went, over all CPUs.
     pub fn counters(&self, index: u32) -> Result<Counters, StoreError> {
-        traffic::counters(&self.counters, index)
+        counters::counters(&self.counters, index)
     }
 }
 
@@ -382,7 +382,7 @@ fn size(pin_dir: &Path, name: &str) -> Result<u32, OpenError> {
     Ok(map.info().map_err(|error| spec(pin_dir, name, &error))?.max_entries())
 }
 
-pub(super) fn hash<K: bytemuck::Pod, V: bytemuck::Pod>(
+pub(crate) fn hash<K: bytemuck::Pod, V: bytemuck::Pod>(
     pin_dir: &Path,
     name: &str,
 ) -> Result<Hash<K, V>, OpenError> {
@@ -391,7 +391,7 @@ pub(super) fn hash<K: bytemuck::Pod, V: bytemuck::Pod>(
 }
 
 /// Opens a pinned LRU hash.
-pub(super) fn lru_hash<K: bytemuck::Pod, V: bytemuck::Pod>(
+pub(crate) fn lru_hash<K: bytemuck::Pod, V: bytemuck::Pod>(
     pin_dir: &Path,
     name: &str,
 ) -> Result<Hash<K, V>, OpenError> {
@@ -399,7 +399,7 @@ pub(super) fn lru_hash<K: bytemuck::Pod, V: bytemuck::Pod>(
         .map_err(|error| spec(pin_dir, name, &error))
 }
 
-pub(super) fn array<V: bytemuck::Pod>(
+pub(crate) fn array<V: bytemuck::Pod>(
     pin_dir: &Path,
     name: &str,
 ) -> Result<Array<MapData, Raw<V>>, OpenError> {
@@ -410,7 +410,7 @@ pub(crate) fn spec(pin_dir: &Path, name: &str, error: &dyn std::error::Error) ->
     OpenError::Map { path: pin_dir.join(name).display().to_string(), reason: causes(error) }
 }
 
-pub(super) fn failed(map: &'static str, action: &'static str) -> impl Fn(MapError) -> StoreError {
+pub(crate) fn failed(map: &'static str, action: &'static str) -> impl Fn(MapError) -> StoreError {
     move |error| StoreError::Map { map, action, errno: errno(&error), reason: causes(&error) }
 }
 
@@ -426,7 +426,7 @@ fn errno(error: &MapError) -> Option<i32> {
 }
 
 /// Of a removal: that there was nothing to remove is no error.
-pub(super) fn absent_is_fine(result: Result<(), MapError>) -> Result<(), MapError> {
+pub(crate) fn absent_is_fine(result: Result<(), MapError>) -> Result<(), MapError> {
     match result {
         Err(MapError::KeyNotFound) => Ok(()),
         Err(MapError::SyscallError(error)) if error.io_error.kind() == io::ErrorKind::NotFound => {

@@ -21,7 +21,7 @@ struct Books<L: Layout> {
 }
 
 /// The pinned maps that say so.
-pub struct Membership {
+pub struct Members {
     v4: Books<V4>,
     v6: Books<V6>,
 }
@@ -29,7 +29,7 @@ pub struct Membership {
 /// A value that is being written is read again.
 const ATTEMPTS: u32 = 3;
 
-impl Membership {
+impl Members {
     /// Opens them.
     ///
     /// # Errors

@@ -4,12 +4,12 @@ use std::path::Path;
 
 use aya::programs::{ProgramInfo, SchedClassifier};
 
-use super::bpf::ReadError;
-use super::filters::Filters;
-use super::link::{Link, pin_path};
-use super::object::Hook;
-use super::syscall::{self, LINK_TYPE_TCX};
-use super::tc::{AttachMode, Direction, Pin, device_name, is_foreign, pins};
+use crate::datapath::attach::devices::{AttachMode, Direction, Pin, device_name, is_foreign, pins};
+use crate::datapath::attach::filters::Filters;
+use crate::datapath::attach::link::{Link, pin_path};
+use crate::datapath::host::syscall::{self, LINK_TYPE_TCX};
+use crate::datapath::maps::bpf::ReadError;
+use crate::datapath::programs::object::Hook;
 
 /// A program at a hook of the sockets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

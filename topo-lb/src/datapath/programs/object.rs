@@ -21,7 +21,7 @@ use topo_lb_common::range::Range;
 use topo_lb_common::reverse::{Connected4, Connected6};
 use topo_lb_common::service::{Service4, Service6};
 
-use super::probe::Feature;
+use crate::datapath::host::feature::Feature;
 use crate::plan::Capacity;
 
 /// The programs, built by `cargo xtask build-ebpf`.
@@ -72,7 +72,7 @@ impl Hook {
     }
 
     /// Those that decide.
-    pub(super) fn deciding() -> impl Iterator<Item = Self> {
+    pub(crate) fn deciding() -> impl Iterator<Item = Self> {
         Self::ALL.into_iter().filter(|hook| hook.decides())
     }
 

@@ -13,15 +13,15 @@ use std::os::fd::AsFd as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-use super::link::{Link, cgroup_id, pin_path};
-use super::mount::cgroup2_root;
-use super::object::Hook;
 use super::overridden::{Override, Precedence, Tolerated, before, is_tolerated, own};
 use super::pace::Pace;
-use super::place::{self, Place};
-use super::probe;
-use super::syscall::{self, PROGRAM_TYPE_SOCK_ADDR};
 use super::trial;
+use crate::datapath::attach::link::{Link, cgroup_id, pin_path};
+use crate::datapath::attach::place::{self, Place};
+use crate::datapath::host::feature;
+use crate::datapath::host::mount::cgroup2_root;
+use crate::datapath::host::syscall::{self, PROGRAM_TYPE_SOCK_ADDR};
+use crate::datapath::programs::object::Hook;
 
 /// Our program at each hook.
 pub type Ours = BTreeMap<Hook, u32>;
@@ -79,7 +79,7 @@ pub fn look(root: &Path, pin_dir: &Path, tolerated: &[Tolerated]) -> io::Result<
     let mut links = Vec::new();
     for hook in Hook::deciding() {
         if let Entry::Vacant(missing) = ours.entry(hook) {
-            let program = probe::empty(hook)?;
+            let program = feature::empty(hook)?;
             missing.insert(syscall::program_head(program.as_fd())?.id);
             links.push(place::attach(hook, program.as_fd(), cgroup.as_fd(), Place::First)?);
         }

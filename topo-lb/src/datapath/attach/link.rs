@@ -6,9 +6,9 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use super::attached::OnCgroup;
-use super::object::Hook;
-use super::syscall::{self, CgroupLinkInfo, LINK_TYPE_CGROUP};
+use crate::datapath::host::syscall::{self, CgroupLinkInfo, LINK_TYPE_CGROUP};
+use crate::datapath::inspect::attached::OnCgroup;
+use crate::datapath::programs::object::Hook;
 
 /// Directory below the pin directory.
 pub const DIRECTORY: &str = "links";
@@ -20,20 +20,20 @@ pub fn pin_path(pin_dir: &Path, hook: Hook) -> PathBuf {
 }
 
 /// Where a link is pinned until it takes another's place; bpffs allows no dot in a name.
-pub(super) fn pin_path_new(pin_dir: &Path, hook: Hook) -> PathBuf {
+pub(crate) fn pin_path_new(pin_dir: &Path, hook: Hook) -> PathBuf {
     pin_dir.join(DIRECTORY).join(format!("{}_new", hook.name()))
 }
 
 /// An open link of a hook.
 #[derive(Debug)]
-pub(super) struct Link {
+pub(crate) struct Link {
     fd: OwnedFd,
     info: CgroupLinkInfo,
 }
 
 impl Link {
     /// Opens what is pinned at `path`; `None` where nothing is.
-    pub(super) fn open(path: &Path) -> io::Result<Option<Self>> {
+    pub(crate) fn open(path: &Path) -> io::Result<Option<Self>> {
         let fd = match syscall::open_pin(path) {
             Ok(fd) => fd,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -45,36 +45,36 @@ impl Link {
 
     /// Whether it attaches to `hook` of the cgroup with this id. A link whose cgroup is gone is
     /// on none.
-    pub(super) fn is_on(&self, hook: Hook, cgroup_id: u64) -> bool {
+    pub(crate) fn is_on(&self, hook: Hook, cgroup_id: u64) -> bool {
         self.info.link_type == LINK_TYPE_CGROUP
             && self.info.attach_type == hook.attach_type()
             && self.info.cgroup_id == cgroup_id
     }
 
     /// Where it is attached, of a hook; `None` where its cgroup is gone.
-    pub(super) fn place(&self, hook: Hook) -> Option<OnCgroup> {
+    pub(crate) fn place(&self, hook: Hook) -> Option<OnCgroup> {
         let CgroupLinkInfo { program_id: program, cgroup_id: cgroup, .. } = self.info;
         (cgroup != 0 && self.is_on(hook, cgroup)).then_some(OnCgroup { program, cgroup })
     }
 
     /// Whether it is so now.
-    pub(super) fn is_still_on(&self, hook: Hook, cgroup_id: u64) -> io::Result<bool> {
+    pub(crate) fn is_still_on(&self, hook: Hook, cgroup_id: u64) -> io::Result<bool> {
         let info = syscall::link_info(self.fd.as_fd())?;
         Ok(info.attach_type == hook.attach_type() && info.cgroup_id == cgroup_id)
     }
 
     /// Puts `program` behind the link.
-    pub(super) fn update(&self, program: BorrowedFd<'_>) -> io::Result<()> {
+    pub(crate) fn update(&self, program: BorrowedFd<'_>) -> io::Result<()> {
         syscall::update_link(self.fd.as_fd(), program)
     }
 
     /// The kernel's id of the program behind it when it was opened.
-    pub(super) fn program_id(&self) -> u32 {
+    pub(crate) fn program_id(&self) -> u32 {
         self.info.program_id
     }
 
     /// The program that was behind it when it was opened.
-    pub(super) fn program(&self) -> io::Result<OwnedFd> {
+    pub(crate) fn program(&self) -> io::Result<OwnedFd> {
         syscall::program_by_id(self.info.program_id)
     }
 }
@@ -86,6 +86,6 @@ impl AsFd for Link {
 }
 
 /// The id of an open cgroup directory: its inode number, on kernels of 64 bits.
-pub(super) fn cgroup_id(cgroup: &File) -> io::Result<u64> {
+pub(crate) fn cgroup_id(cgroup: &File) -> io::Result<u64> {
     cgroup.metadata().map(|metadata| metadata.ino())
 }

@@ -9,8 +9,8 @@ use aya::maps::MapType;
 use aya::programs::ProgramType;
 use aya::sys::{BpfHelper, is_helper_supported, is_map_supported};
 
-use super::object::Hook;
 use super::syscall::{self, Instruction, load_sock_addr};
+use crate::datapath::programs::object::Hook;
 
 /// Something that topo-lb needs of the kernel, or is better with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -157,7 +157,7 @@ pub fn pin_empty(hook: Hook, path: &Path) -> io::Result<()> {
 }
 
 /// Loads the shortest program that a hook takes: it lets everything pass.
-pub(super) fn empty(hook: Hook) -> io::Result<OwnedFd> {
+pub(crate) fn empty(hook: Hook) -> io::Result<OwnedFd> {
     load_sock_addr(&EMPTY, hook.attach_type())
 }
 

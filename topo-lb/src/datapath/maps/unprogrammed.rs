@@ -15,9 +15,9 @@ use crate::cluster::ServiceId;
 use crate::plan::{Lack, Meanwhile, Shortage};
 
 /// The pinned map.
-pub struct LeftOutMap(Hash<u32, LeftOut>);
+pub struct UnprogrammedMap(Hash<u32, LeftOut>);
 
-impl LeftOutMap {
+impl UnprogrammedMap {
     /// Opens it.
     ///
     /// # Errors
@@ -56,7 +56,7 @@ pub fn read(pin_dir: &Path) -> Result<Vec<(Arc<str>, Lack)>, ReadError> {
         return Ok(Vec::new());
     }
     let mut all = BTreeMap::new();
-    for pair in LeftOutMap::open(pin_dir)?.0.iter() {
+    for pair in UnprogrammedMap::open(pin_dir)?.0.iter() {
         let (Raw(key), Raw(value)) = pair.map_err(failed(maps::LEFT_OUT, "read"))?;
         all.extend(parts(&value).map(|parts| (key, parts)));
     }

@@ -21,11 +21,11 @@ use thiserror::Error;
 use topo_lb_common::maps;
 use tracing::{info, warn};
 
-use super::answerers::Answerers;
 use super::filters::{Filter, Filters};
 use super::link::DIRECTORY;
-use super::load::{Datapath, LoadError, causes, classifier};
-use super::syscall::{self, LINK_TYPE_TCX};
+use crate::datapath::host::syscall::{self, LINK_TYPE_TCX};
+use crate::datapath::maps::reply_filter::ReplyFilter;
+use crate::datapath::programs::load::{Datapath, LoadError, causes, classifier};
 use crate::device::Device;
 
 /// The way that packets go through a device.
@@ -66,14 +66,14 @@ impl Direction {
     }
 
     /// Its entry of `packets`.
-    pub(super) const fn hook(self) -> u32 {
+    pub(crate) const fn hook(self) -> u32 {
         match self {
             Self::Ingress => 0,
             Self::Egress => 1,
         }
     }
 
-    pub(super) const fn attach_type(self) -> TcAttachType {
+    pub(crate) const fn attach_type(self) -> TcAttachType {
         match self {
             Self::Ingress => TcAttachType::Ingress,
             Self::Egress => TcAttachType::Egress,
@@ -129,10 +129,10 @@ impl AttachMode {
 
 /// Something that is pinned because it is attached.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Pin {
-    pub(super) mode: AttachMode,
-    pub(super) direction: Direction,
-    pub(super) device: u32,
+pub(crate) struct Pin {
+    pub(crate) mode: AttachMode,
+    pub(crate) direction: Direction,
+    pub(crate) device: u32,
 }
 
 impl Pin {
@@ -144,7 +144,7 @@ impl Pin {
         format!("{}{mode}_{}", self.direction.program(), self.device)
     }
 
-    pub(super) fn path(&self, pin_dir: &Path) -> PathBuf {
+    pub(crate) fn path(&self, pin_dir: &Path) -> PathBuf {
         pin_dir.join(DIRECTORY).join(self.name())
     }
 
@@ -246,7 +246,7 @@ impl Datapath {
         let (Some(four), Some(six)) = (table(maps::CONNECTIONS4), table(maps::CONNECTIONS6)) else {
             return;
         };
-        match Answerers::keep(marks, four, six) {
+        match ReplyFilter::keep(marks, four, six) {
             Ok(answerers) => self.answerers = Some(answerers),
             Err(error) => warn!("{error}; tc looks up every packet that goes out"),
         }
@@ -263,13 +263,13 @@ impl Datapath {
 }
 
 /// What is pinned, of tc.
-pub(super) fn pins(pin_dir: &Path) -> BTreeSet<Pin> {
+pub(crate) fn pins(pin_dir: &Path) -> BTreeSet<Pin> {
     let entries = fs::read_dir(pin_dir.join(DIRECTORY)).into_iter().flatten().flatten();
     entries.filter_map(|entry| Pin::parse(entry.file_name().to_str()?)).collect()
 }
 
 /// Detaches everything; what it was, for people.
-pub(super) fn detach_all(pin_dir: &Path) -> Vec<String> {
+pub(crate) fn detach_all(pin_dir: &Path) -> Vec<String> {
     let pins = pins(pin_dir);
     // No connection goes before its way back does.
     for pin in pins.iter().filter(|pin| pin.direction == Direction::Ingress) {
@@ -307,7 +307,7 @@ fn detach(pin_dir: &Path, pin: &Pin) -> bool {
 }
 
 /// The name that a device has now.
-pub(super) fn device_name(index: u32) -> Option<String> {
+pub(crate) fn device_name(index: u32) -> Option<String> {
     let mut name = [0; libc::IF_NAMESIZE];
     // SAFETY: room for the longest name.
     let found = unsafe { libc::if_indextoname(index, name.as_mut_ptr()) };
@@ -369,7 +369,7 @@ fn forget_lost(pin_dir: &Path, filters: &Filters, device: &Device, direction: Di
 }
 
 /// Whether a filter is somebody else's.
-pub(super) fn is_foreign(filter: &Filter, direction: Direction) -> bool {
+pub(crate) fn is_foreign(filter: &Filter, direction: Direction) -> bool {
     let is_older = direction == Direction::Egress && filter.priority == OLDER_EGRESS;
     filter.handle != HANDLE_NUMBER || filter.priority != direction.priority() && !is_older
 }

@@ -1,0 +1,8 @@
+//! Attaches programs to a cgroup and to devices, puts them back, and takes them away.
+
+pub mod devices;
+pub(crate) mod filters;
+pub mod hooks;
+pub mod link;
+pub(crate) mod place;
+pub mod repair;
