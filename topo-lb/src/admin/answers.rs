@@ -10,7 +10,7 @@ use axum::response::{IntoResponse as _, Response};
 use serde::Serialize;
 
 use super::{Admin, plain};
-use crate::datapath::maps::bpf::{OpenError, ReadError};
+use crate::datapath::maps::error::{OpenError, ReadError};
 use crate::events::concern::Refusal;
 use crate::metrics::figures::PLANNED;
 use crate::metrics::refusals::Refusals;

@@ -9,8 +9,7 @@ use futures::{Stream, StreamExt as _};
 use tokio::sync::mpsc;
 use tracing::warn;
 
-use super::Config;
-use crate::exclusion::{Keeper, PodReport};
+use crate::exclusion::{Keeper, PodReport, Rules};
 use crate::metrics::Figures;
 use crate::source::Event;
 
@@ -39,16 +38,16 @@ pub(super) fn split(
 /// Has the maps in `maps` say which Pods are left alone, from now on. Returns when the Pods that are
 /// there are left alone, or when that takes long.
 pub(super) async fn begin(
-    config: &Config,
+    rules: Rules,
     pods: Pods,
+    cgroup_root: &Path,
     maps: &Path,
     figures: &Arc<Figures>,
 ) -> anyhow::Result<()> {
-    if config.exclusions.is_empty() {
+    if rules.is_empty() {
         return Ok(());
     }
-    let rules = config.exclusions.clone();
-    let keeper = Keeper::open(rules, &config.datapath.cgroup_root, maps, Arc::clone(figures))?;
+    let keeper = Keeper::open(rules, cgroup_root, maps, Arc::clone(figures))?;
     if tokio::time::timeout(PATIENCE, keeper.start(pods)).await.is_err() {
         warn!(
             "the Pods of this node were not listed within {} s: until they are, Pods that are to be \

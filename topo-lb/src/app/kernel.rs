@@ -11,7 +11,7 @@ use crate::agent_state::AgentState;
 use crate::cluster::ServiceId;
 use crate::datapath::maps::bpf::BpfStore;
 use crate::datapath::maps::commit::{commit, take_over};
-use crate::datapath::maps::store::StoreError;
+use crate::datapath::maps::error::StoreError;
 use crate::datapath::maps::unprogrammed::{self, UnprogrammedMap};
 use crate::plan::{Gone, Installed, Lack, Meanwhile, Plan, Shortage, Step};
 

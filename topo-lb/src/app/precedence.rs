@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 
 use tracing::{debug, info, warn};
 
-use crate::datapath::inspect::effective::{self, Ours, Watch};
+use crate::datapath::hook::ProgramIds;
+use crate::datapath::inspect::effective::{self, Watch};
 use crate::datapath::inspect::overridden::{self, Override, Precedence, Tolerated};
 
 /// How often it looks. Programs that are attached and detached at even times are met by some look.
@@ -64,7 +65,7 @@ impl Told {
 pub(super) fn watch(
     root: &Path,
     tolerated: &[Tolerated],
-    ours: Ours,
+    ours: ProgramIds,
     tell: impl Fn(&Precedence) + Send + 'static,
 ) -> io::Result<()> {
     if let Some(sentence) = overridden::without_effect(tolerated)
@@ -112,7 +113,7 @@ fn say(change: &Change, overrides: &[Override], root: &Path) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::datapath::programs::object::Hook;
+    use crate::datapath::hook::Hook;
 
     fn one(program: u32) -> Vec<Override> {
         let (hook, cgroup) = (Hook::Connect4, "/sys/fs/cgroup".into());

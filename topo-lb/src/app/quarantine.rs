@@ -3,8 +3,8 @@
 
 use std::thread::{self, JoinHandle};
 
-use crate::datapath::maps::bpf;
-use crate::datapath::maps::store::StoreError;
+use crate::datapath::host::membarrier;
+use crate::datapath::maps::error::StoreError;
 use crate::plan::Step;
 
 /// A grace period that is passing.
@@ -32,7 +32,7 @@ impl Quarantine {
 
     fn begin(&mut self) {
         if self.passing.is_none() && !self.later.is_empty() {
-            let grace = thread::spawn(bpf::grace);
+            let grace = thread::spawn(|| membarrier::grace().map_err(StoreError::Grace));
             self.passing = Some((grace, std::mem::take(&mut self.later)));
         }
     }

@@ -5,7 +5,205 @@
 //! [`inspect`] looks at what is attached, and tries whether it works.
 
 pub mod attach;
+pub mod direction;
+pub mod error;
+pub mod hook;
 pub mod host;
 pub mod inspect;
 pub mod maps;
 pub mod programs;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use aya::Ebpf;
+use topo_lb_common::maps as names;
+use tracing::warn;
+
+use attach::link::Link;
+use attach::pin::TcAttach;
+use direction::Direction;
+use error::LoadError;
+use hook::Hook;
+use host::lock::Lock;
+use host::mount::{check_bpffs, check_cgroup2};
+use host::{capability, feature, membarrier};
+use maps::renewal::{self, Pinned, Renewal};
+use maps::reply_filter::ReplyFilter;
+use maps::spec::map_specs;
+use programs::load::{load, load_classifier};
+use programs::object::{Constants, TcpPeer};
+
+use crate::plan::Capacity;
+
+/// Where and how the datapath is to be.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Directory on bpffs that maps and links are pinned in; made where it is missing.
+    pub pin_dir: PathBuf,
+    /// The cgroup v2 directory whose processes are served.
+    pub cgroup_root: PathBuf,
+    /// How much the maps hold.
+    pub capacity: Capacity,
+    /// What the peer of a translated TCP connection is to its application.
+    pub tcp_peer: TcpPeer,
+    /// Whether Pods can be excluded.
+    pub exclusions: bool,
+    /// How programs are attached to devices.
+    pub tc_attach: TcAttach,
+}
+
+/// The datapath in the kernel, held by this process alone. Pins that it made go with it, unless it
+/// was attached.
+#[derive(Debug)]
+pub struct Datapath {
+    pub(crate) options: Options,
+    pub(crate) ebpf: Ebpf,
+    /// Held open once they are attached.
+    pub(crate) links: Vec<(Hook, Link)>,
+    /// Where the pinned maps did not fit, until the hooks have the new ones.
+    pub(crate) renewal: Option<Renewal>,
+    /// Once tc is attached.
+    reply_filter: Option<ReplyFilter>,
+    /// Before the lock, so that it is undone before the lock is given back.
+    made: Made,
+    pub(crate) lock: Lock,
+}
+
+impl Datapath {
+    /// Looks whether this host lets [`open`](Self::open) succeed, and makes nothing. Takes some
+    /// milliseconds.
+    ///
+    /// # Errors
+    ///
+    /// As those of [`open`](Self::open), as far as they can be told without making anything.
+    pub fn check_host(options: &Options) -> Result<(), LoadError> {
+        check_bpffs(&options.pin_dir)?;
+        check_cgroup2(&options.cgroup_root)?;
+        let missing = capability::missing();
+        if !missing.is_empty() {
+            return Err(LoadError::Capabilities(missing));
+        }
+        if let Some(source) = feature::forbidden() {
+            return Err(LoadError::NotPermitted { source });
+        }
+        let missing = feature::missing();
+        if !missing.is_empty() {
+            return Err(LoadError::KernelTooOld(missing));
+        }
+        if !membarrier::is_there() {
+            return Err(LoadError::NoMembarrier);
+        }
+        if options.pin_dir.exists() {
+            Lock::take(&options.pin_dir)?;
+            renewal::look(&options.pin_dir, &map_specs(&options.capacity))?;
+        }
+        Ok(())
+    }
+
+    /// Takes the pin directory, loads the programs, makes and pins the maps that are not there,
+    /// and takes those that are. Nothing is attached.
+    ///
+    /// # Errors
+    ///
+    /// Each says in a sentence what is missing and what to do.
+    pub fn open(options: Options) -> Result<Self, LoadError> {
+        Self::check_host(&options)?;
+        let is_new = make_directory(&options.pin_dir)?;
+        let lock = Lock::take(&options.pin_dir)?;
+        let mut made = Made {
+            directories: Vec::from_iter(is_new.then(|| options.pin_dir.clone())),
+            files: Vec::new(),
+        };
+        let map_specs = map_specs(&options.capacity);
+        let renewal = match renewal::look(&options.pin_dir, &map_specs)? {
+            Pinned::Fits => {
+                let pins = map_specs.iter().filter(|spec| spec.is_pinned);
+                let pins = pins.map(|spec| options.pin_dir.join(spec.name));
+                made.files.extend(pins.filter(|path| !path.exists()));
+                None
+            }
+            Pinned::Differs(differences) => {
+                Some(Renewal::begin(&options.pin_dir, &map_specs, &differences)?)
+            }
+        };
+        made.directories.extend(renewal::mark(&options.pin_dir)?);
+        let constants = Constants::probe(options.tcp_peer).with_exclusions(options.exclusions);
+        let directory = renewal.as_ref().map_or(&*options.pin_dir, Renewal::directory);
+        let mut ebpf = load(&map_specs, &constants, Some(directory))?;
+        if options.capacity.connections != 0 {
+            for direction in Direction::BOTH {
+                load_classifier(&mut ebpf, direction)?;
+            }
+        }
+        let (links, reply_filter) = (Vec::new(), None);
+        Ok(Self { options, ebpf, renewal, made, links, reply_filter, lock })
+    }
+
+    /// Copies what was counted and remembered in pinned maps of another layout, if there are any. Comes
+    /// right before the first plan: until then, the programs that are attached count in the old maps.
+    pub fn copy_old_state(&self) {
+        if let Some(renewal) = &self.renewal {
+            renewal.copy_books();
+            renewal.copy_state();
+        }
+    }
+
+    /// Where the maps of these programs are pinned: in the pin directory, or below it until
+    /// [`attach`](Self::attach) has put them in the place of others.
+    #[must_use]
+    pub fn maps_directory(&self) -> &Path {
+        self.renewal.as_ref().map_or(&self.options.pin_dir, Renewal::directory)
+    }
+
+    /// Begins to tell the tc programs which endpoints may answer. Call it when no program of an earlier
+    /// agent is attached any more: such a program opens connections without a mark.
+    fn start_reply_filter(&mut self) {
+        let Some(marks) = self.ebpf.take_map(names::ANSWERERS) else { return };
+        let table = |name: &str| self.ebpf.map(name);
+        let (Some(four), Some(six)) = (table(names::CONNECTIONS4), table(names::CONNECTIONS6))
+        else {
+            return;
+        };
+        match ReplyFilter::start(marks, four, six) {
+            Ok(filter) => self.reply_filter = Some(filter),
+            Err(error) => warn!("{error}; tc looks up every packet that goes out"),
+        }
+    }
+}
+
+/// What of the pin directory is new, and goes again unless it is kept.
+#[derive(Debug)]
+struct Made {
+    /// From above to below.
+    directories: Vec<PathBuf>,
+    files: Vec<PathBuf>,
+}
+
+impl Made {
+    fn keep(&mut self) {
+        self.directories.clear();
+        self.files.clear();
+    }
+}
+
+impl Drop for Made {
+    fn drop(&mut self) {
+        // The error that brings us here is the one to tell; what cannot be removed now,
+        // `topo-lb cleanup` removes.
+        for file in self.files.drain(..) {
+            let _ = fs::remove_file(file);
+        }
+        for directory in self.directories.drain(..).rev() {
+            let _ = fs::remove_dir(directory);
+        }
+    }
+}
+
+/// Makes a directory and those above it; whether it was not there.
+fn make_directory(path: &Path) -> Result<bool, LoadError> {
+    let is_new = !path.exists();
+    fs::create_dir_all(path)
+        .map_err(|source| LoadError::PinDirectory { path: path.to_owned(), source })?;
+    Ok(is_new)
+}

@@ -134,7 +134,7 @@ impl Keeper {
         }
         self.books.see(found.folders);
         let wanted = self.books.wanted(self.map.has(), self.map.room());
-        match self.map.write(&wanted) {
+        match self.map.write(&wanted.cgroups, wanted.levels) {
             Ok(()) => self.has_failed = false,
             Err(error) if std::mem::replace(&mut self.has_failed, true) => debug!("{error}"),
             Err(error) => warn!(

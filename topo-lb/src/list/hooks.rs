@@ -8,13 +8,13 @@ use topo_lb_common::connection::Packets;
 use topo_lb_common::counter::Counters;
 
 use super::Connections;
-use crate::datapath::attach::devices::Direction;
+use crate::datapath::direction::Direction;
+use crate::datapath::hook::Hook;
 use crate::datapath::inspect::attached::{self, OnDevice};
 use crate::datapath::inspect::effective;
 use crate::datapath::inspect::overridden::Override;
-use crate::datapath::maps::bpf::ReadError;
-use crate::datapath::maps::counters;
-use crate::datapath::programs::object::Hook;
+use crate::datapath::maps::error::ReadError;
+use crate::datapath::maps::{counters, packets};
 
 /// All hooks.
 #[derive(Debug, Serialize)]
@@ -158,7 +158,7 @@ pub(super) fn read(pin_dir: &Path) -> Result<Hooks, ReadError> {
         });
     }
     let devices = attached::on_devices(pin_dir)?;
-    let packets = counters::packets(pin_dir)?;
+    let packets = packets::read(pin_dir)?;
     for direction in [Direction::Ingress, Direction::Egress] {
         let counted = packets.iter().find(|(of, _)| *of == direction);
         each.push(HookRow {

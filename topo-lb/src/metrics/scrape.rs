@@ -22,9 +22,9 @@ use topo_lb_common::counter::Counters;
 use super::figures::{Figures, PLANNED};
 use super::histogram::Histogram;
 use super::refusals::Refusals;
-use crate::datapath::attach::devices::Direction;
-use crate::datapath::maps::bpf::ReadError;
-use crate::datapath::maps::counters;
+use crate::datapath::direction::Direction;
+use crate::datapath::maps::error::ReadError;
+use crate::datapath::maps::{counters, packets};
 use crate::events::concern::Refusal;
 
 /// The `Content-Type` of the text.
@@ -50,7 +50,7 @@ impl Counted {
         Ok(Self {
             connections: counters::connections(pin_dir)?,
             torn: counters::torn(pin_dir)?,
-            packets: counters::packets(pin_dir)?,
+            packets: packets::read(pin_dir)?,
         })
     }
 }

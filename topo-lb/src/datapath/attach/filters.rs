@@ -4,8 +4,8 @@ use std::io;
 
 use bytemuck::{Pod, Zeroable};
 
-use super::devices::Direction;
-use crate::netlink::{self, Netlink, head};
+use crate::datapath::direction::Direction;
+use crate::netlink::{self, Netlink, attribute, head, text};
 
 /// `TCA_KIND`, `TCA_OPTIONS`, include/uapi/linux/rtnetlink.h.
 const KIND: u16 = 1;
@@ -87,27 +87,6 @@ fn filter(body: &[u8]) -> Option<Filter> {
         None => kind,
     };
     Some(Filter { priority: (message.info >> 16) as u16, handle: message.handle, name })
-}
-
-/// The value of the first attribute of a type.
-fn attribute(mut attributes: &[u8], wanted: u16) -> Option<&[u8]> {
-    /// `NLA_TYPE_MASK`: without the flag that it is nested.
-    const TYPE: u16 = 0x3fff;
-    loop {
-        let [length, kind] = head::<[u16; 2]>(attributes)?;
-        let length = usize::from(length);
-        let value = attributes.get(4..length)?;
-        if kind & TYPE == wanted {
-            return Some(value);
-        }
-        attributes = attributes.get(length.next_multiple_of(4)..)?;
-    }
-}
-
-/// A terminated text, printable.
-fn text(bytes: &[u8]) -> String {
-    let end = bytes.iter().position(|&byte| byte == 0).unwrap_or(bytes.len());
-    String::from_utf8_lossy(&bytes[..end]).escape_debug().to_string()
 }
 
 #[cfg(test)]

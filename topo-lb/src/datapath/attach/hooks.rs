@@ -1,76 +1,19 @@
-//! Attaches the programs, all or none, and takes everything away again.
+//! Attaches the programs to the hooks of a cgroup, all or none.
 
 use std::fs::{self, File};
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
-use std::path::{Path, PathBuf};
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::path::Path;
 
-use thiserror::Error;
-use topo_lb_common::maps;
 use tracing::{debug, info, warn};
 
-use super::devices;
 use super::link::{DIRECTORY, Link, cgroup_id, pin_path, pin_path_new};
 use super::place::{self, Place};
-use crate::datapath::host::lock::{Lock, LockError};
+use crate::datapath::Datapath;
+use crate::datapath::error::AttachError;
+use crate::datapath::hook::{Hook, ProgramIds};
 use crate::datapath::host::syscall;
-use crate::datapath::inspect::effective::Ours;
-use crate::datapath::maps::renewal;
-use crate::datapath::programs::load::{Datapath, LoadError, program};
-use crate::datapath::programs::object::Hook;
-
-/// Why the programs are not attached. What was attached before still is, as it was.
-#[derive(Debug, Error)]
-pub enum AttachError {
-    /// The cgroup root cannot be opened.
-    #[error("the cgroup root {} cannot be opened: {source}", path.display())]
-    CgroupRoot {
-        /// The directory.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
-    /// A pinned link cannot be looked at or replaced.
-    #[error("the pinned link {} cannot be used: {source}", path.display())]
-    Link {
-        /// Where it is pinned.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
-    /// Another program has the hook to itself.
-    #[error(
-        "{hook} of {} is held by another program that allows no second one: `bpftool cgroup tree` \
-         shows it", cgroup.display()
-    )]
-    Exclusive {
-        /// The hook's name.
-        hook: &'static str,
-        /// The cgroup root.
-        cgroup: PathBuf,
-    },
-    /// The kernel does not attach a program.
-    #[error("{hook} cannot be attached to {}: {reason}", cgroup.display())]
-    Refused {
-        /// The hook's name.
-        hook: &'static str,
-        /// The cgroup root.
-        cgroup: PathBuf,
-        /// What the kernel answered.
-        reason: String,
-    },
-    /// A link cannot be pinned.
-    #[error("the link of {hook} cannot be pinned: {reason}")]
-    Pin {
-        /// The hook's name.
-        hook: &'static str,
-        /// Why.
-        reason: String,
-    },
-    /// A program is not there.
-    #[error(transparent)]
-    Object(#[from] LoadError),
-}
+use crate::datapath::programs::load::program;
 
 /// What attaching did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -181,8 +124,8 @@ impl Datapath {
     /// # Errors
     ///
     /// The kernel does not tell one.
-    pub fn programs(&mut self) -> Result<Ours, AttachError> {
-        let mut ours = Ours::new();
+    pub fn programs(&mut self) -> Result<ProgramIds, AttachError> {
+        let mut ours = ProgramIds::new();
         for hook in Hook::deciding() {
             let info = program(&mut self.ebpf, hook)?.info();
             let info = info.map_err(|error| AttachError::Refused {
@@ -288,91 +231,4 @@ fn pin(pin_dir: &Path, fresh: Vec<Fresh>) -> Result<(), AttachError> {
 #[must_use]
 pub fn is_attached(pin_dir: &Path) -> bool {
     Hook::ALL.into_iter().any(|hook| pin_path(pin_dir, hook).exists())
-}
-
-/// What [`cleanup`] removed.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Report {
-    /// Hooks whose programs are detached.
-    pub detached: Vec<String>,
-    /// Maps that are unpinned.
-    pub unpinned: Vec<String>,
-    /// Whether the pin directory is gone. It stays where something is in it that is not ours.
-    pub directory: bool,
-}
-
-impl Report {
-    /// Whether there was anything to remove.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        *self == Self::default()
-    }
-}
-
-/// Why not everything could be removed.
-#[derive(Debug, Error)]
-pub enum CleanupError {
-    /// An agent runs on the pin directory.
-    #[error(transparent)]
-    Lock(#[from] LockError),
-    /// Something cannot be removed.
-    #[error("{} cannot be removed: {source}", path.display())]
-    Remove {
-        /// What.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
-}
-
-/// Detaches all programs, unpins all maps and removes the pin directory. Only what is topo-lb's
-/// own is touched. Connections to Services are not translated from then on; those that exist stay.
-///
-/// # Errors
-///
-/// An agent holds the directory, or something cannot be removed; a second call goes on.
-pub fn cleanup(pin_dir: &Path) -> Result<Report, CleanupError> {
-    let mut report = Report::default();
-    if !pin_dir.exists() {
-        return Ok(report);
-    }
-    let _lock = Lock::take(pin_dir)?;
-    report.detached.extend(devices::detach_all(pin_dir));
-    // The reverse of attaching: no new connection goes before its way back does.
-    for hook in Hook::ALL.into_iter().rev() {
-        let pinned = remove(&pin_path(pin_dir, hook))?;
-        if remove(&pin_path_new(pin_dir, hook))? || pinned {
-            report.detached.push(hook.name().to_owned());
-        }
-    }
-    for name in maps::ALL {
-        if remove(&pin_dir.join(name))? {
-            report.unpinned.push(name.to_owned());
-        }
-    }
-    renewal::remove_all(pin_dir).map_err(|(path, source)| CleanupError::Remove { path, source })?;
-    remove_empty(&pin_dir.join(DIRECTORY))?;
-    report.directory = remove_empty(pin_dir)?;
-    Ok(report)
-}
-
-/// Removes a file; whether it was there.
-fn remove(path: &Path) -> Result<bool, CleanupError> {
-    removed(path, fs::remove_file(path), io::ErrorKind::NotFound)
-}
-
-/// Removes a directory, unless something is in it; whether it is gone by that.
-fn remove_empty(path: &Path) -> Result<bool, CleanupError> {
-    match fs::remove_dir(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
-        result => removed(path, result, io::ErrorKind::DirectoryNotEmpty),
-    }
-}
-
-fn removed(path: &Path, result: io::Result<()>, kept: io::ErrorKind) -> Result<bool, CleanupError> {
-    match result {
-        Ok(()) => Ok(true),
-        Err(error) if error.kind() == kept => Ok(false),
-        Err(source) => Err(CleanupError::Remove { path: path.to_owned(), source }),
-    }
 }

@@ -6,9 +6,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use crate::datapath::host::syscall::{self, CgroupLinkInfo, LINK_TYPE_CGROUP};
-use crate::datapath::inspect::attached::OnCgroup;
-use crate::datapath::programs::object::Hook;
+use crate::datapath::hook::Hook;
+use crate::datapath::host::syscall::{self, LinkInfo, LinkTarget};
 
 /// Directory below the pin directory.
 pub const DIRECTORY: &str = "links";
@@ -28,39 +27,32 @@ pub(crate) fn pin_path_new(pin_dir: &Path, hook: Hook) -> PathBuf {
 #[derive(Debug)]
 pub(crate) struct Link {
     fd: OwnedFd,
-    info: CgroupLinkInfo,
+    info: LinkInfo,
 }
 
 impl Link {
     /// Opens what is pinned at `path`; `None` where nothing is.
     pub(crate) fn open(path: &Path) -> io::Result<Option<Self>> {
-        let fd = match syscall::open_pin(path) {
-            Ok(fd) => fd,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(error),
-        };
-        let info = syscall::link_info(fd.as_fd())?;
-        Ok(Some(Self { fd, info }))
+        Ok(syscall::open_link(path)?.map(|(fd, info)| Self { fd, info }))
     }
 
     /// Whether it attaches to `hook` of the cgroup with this id. A link whose cgroup is gone is
     /// on none.
     pub(crate) fn is_on(&self, hook: Hook, cgroup_id: u64) -> bool {
-        self.info.link_type == LINK_TYPE_CGROUP
-            && self.info.attach_type == hook.attach_type()
-            && self.info.cgroup_id == cgroup_id
+        is_on(&self.info, hook, cgroup_id)
     }
 
-    /// Where it is attached, of a hook; `None` where its cgroup is gone.
-    pub(crate) fn place(&self, hook: Hook) -> Option<OnCgroup> {
-        let CgroupLinkInfo { program_id: program, cgroup_id: cgroup, .. } = self.info;
-        (cgroup != 0 && self.is_on(hook, cgroup)).then_some(OnCgroup { program, cgroup })
+    /// The id of the cgroup where it is attached to `hook`; `None` where the cgroup is gone.
+    pub(crate) fn cgroup(&self, hook: Hook) -> Option<u64> {
+        match self.info.target {
+            LinkTarget::Cgroup { id, .. } if id != 0 && self.is_on(hook, id) => Some(id),
+            _ => None,
+        }
     }
 
-    /// Whether it is so now.
+    /// Whether it is attached there now.
     pub(crate) fn is_still_on(&self, hook: Hook, cgroup_id: u64) -> io::Result<bool> {
-        let info = syscall::link_info(self.fd.as_fd())?;
-        Ok(info.attach_type == hook.attach_type() && info.cgroup_id == cgroup_id)
+        Ok(is_on(&syscall::link_info(self.fd.as_fd())?, hook, cgroup_id))
     }
 
     /// Puts `program` behind the link.
@@ -70,12 +62,12 @@ impl Link {
 
     /// The kernel's id of the program behind it when it was opened.
     pub(crate) fn program_id(&self) -> u32 {
-        self.info.program_id
+        self.info.program
     }
 
     /// The program that was behind it when it was opened.
     pub(crate) fn program(&self) -> io::Result<OwnedFd> {
-        syscall::program_by_id(self.info.program_id)
+        syscall::program_by_id(self.info.program)
     }
 }
 
@@ -83,6 +75,10 @@ impl AsFd for Link {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
+}
+
+fn is_on(info: &LinkInfo, hook: Hook, id: u64) -> bool {
+    info.target == LinkTarget::Cgroup { id, attach_type: hook.attach_type() as u32 }
 }
 
 /// The id of an open cgroup directory: its inode number, on kernels of 64 bits.

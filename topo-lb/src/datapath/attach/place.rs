@@ -9,9 +9,9 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use crate::datapath::hook::Hook;
 use crate::datapath::host::feature;
 use crate::datapath::host::syscall::{self, BPF_F_BEFORE, BPF_F_PREORDER};
-use crate::datapath::programs::object::Hook;
 
 /// A place at a hook that decides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -9,12 +9,14 @@ use std::os::fd::AsFd as _;
 use std::path::Path;
 
 use super::link::{DIRECTORY, Link, cgroup_id, pin_path};
+use crate::datapath::Datapath;
+use crate::datapath::error::causes;
+use crate::datapath::hook::Hook;
 use crate::datapath::host::lock::Lock;
 use crate::datapath::host::mount::check_bpffs;
 use crate::datapath::host::syscall;
 use crate::datapath::maps::renewal;
-use crate::datapath::programs::load::{Datapath, causes};
-use crate::datapath::programs::object::{Hook, map_specs};
+use crate::datapath::maps::spec::map_specs;
 
 /// What [`Datapath::repair`] found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -1,16 +1,17 @@
 //! What this kernel can do, asked of the kernel itself: distributions carry features back, so
 //! version numbers say little.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::Path;
 use std::{fmt, io};
 
 use aya::maps::MapType;
 use aya::programs::ProgramType;
 use aya::sys::{BpfHelper, is_helper_supported, is_map_supported};
+use aya_obj::generated::bpf_prog_type::{BPF_PROG_TYPE_CGROUP_SOCK_ADDR, BPF_PROG_TYPE_SCHED_CLS};
 
-use super::syscall::{self, Instruction, load_sock_addr};
-use crate::datapath::programs::object::Hook;
+use super::syscall;
+use crate::datapath::hook::Hook;
 
 /// Something that topo-lb needs of the kernel, or is better with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,71 +39,43 @@ pub enum Feature {
 }
 
 impl Feature {
-    /// What is better to have.
-    pub const OPTIONAL: [Self; 3] = [Self::SetRetval, Self::MptcpSock, Self::CoarseClock];
-
-    /// All without which the programs do not load.
-    pub const REQUIRED: [Self; 14] = [
-        Self::Hook(Hook::Connect4),
-        Self::Hook(Hook::Connect6),
-        Self::Hook(Hook::Sendmsg4),
-        Self::Hook(Hook::Sendmsg6),
-        Self::Hook(Hook::Recvmsg4),
-        Self::Hook(Hook::Recvmsg6),
-        Self::Hook(Hook::Getpeername4),
-        Self::Hook(Hook::Getpeername6),
-        Self::SocketStorage,
-        Self::LruHash,
-        Self::PerCpuArray,
-        Self::SkStorageGet,
-        Self::NetnsCookie,
-        Self::SocketCookie,
-    ];
-
-    /// As it is called by itself.
+    /// Its short name.
     #[must_use]
     pub const fn name(self) -> &'static str {
-        match self {
-            Self::Hook(hook) => hook.name(),
-            Self::SocketStorage => "socket storage",
-            Self::LruHash => "LRU hash",
-            Self::PerCpuArray => "per-CPU array",
-            Self::SkStorageGet => "bpf_sk_storage_get",
-            Self::NetnsCookie => "bpf_get_netns_cookie",
-            Self::SocketCookie => "bpf_get_socket_cookie",
-            Self::SetRetval => "bpf_set_retval",
-            Self::MptcpSock => "bpf_skc_to_mptcp_sock",
-            Self::CoarseClock => "bpf_ktime_get_coarse_ns",
-        }
+        self.about().0
     }
 
     /// The first kernel release that has it.
     #[must_use]
     pub const fn since(self) -> &'static str {
+        self.about().1
+    }
+
+    const fn about(self) -> (&'static str, &'static str) {
         match self {
             // d74bad4e74ee and 1cedee13d25a, "Hooks for sys_connect" and "sys_sendmsg".
-            Self::Hook(Hook::Connect4 | Hook::Connect6) => "4.17",
-            Self::Hook(Hook::Sendmsg4 | Hook::Sendmsg6) => "4.18",
+            Self::Hook(hook @ (Hook::Connect4 | Hook::Connect6)) => (hook.name(), "4.17"),
+            Self::Hook(hook @ (Hook::Sendmsg4 | Hook::Sendmsg6)) => (hook.name(), "4.18"),
             // 983695fa6765, "bpf: fix unconnected udp hooks".
-            Self::Hook(Hook::Recvmsg4 | Hook::Recvmsg6) => "5.2",
+            Self::Hook(hook @ (Hook::Recvmsg4 | Hook::Recvmsg6)) => (hook.name(), "5.2"),
             // 1b66d253610c, "bpf: Add get{peer, sock}name attach types for sock_addr".
-            Self::Hook(Hook::Getpeername4 | Hook::Getpeername6) => "5.8",
-            Self::LruHash => "4.10",
-            Self::PerCpuArray => "4.6",
-            Self::SocketCookie => "4.18",
+            Self::Hook(hook @ (Hook::Getpeername4 | Hook::Getpeername6)) => (hook.name(), "5.8"),
             // 6ac99e8f23d4, "bpf: Introduce bpf sk local storage".
-            Self::SocketStorage => "5.2",
+            Self::SocketStorage => ("socket storage", "5.2"),
+            Self::LruHash => ("LRU hash", "4.10"),
+            Self::PerCpuArray => ("per-CPU array", "4.6"),
             // fb85c4a730af, "bpf: export bpf_sock for BPF_PROG_TYPE_CGROUP_SOCK_ADDR prog type".
-            Self::SkStorageGet => "5.3",
+            Self::SkStorageGet => ("bpf_sk_storage_get", "5.3"),
             // f318903c0bf4, "bpf: Add netns cookie and enable it for bpf cgroup hooks".
-            Self::NetnsCookie => "5.7",
+            Self::NetnsCookie => ("bpf_get_netns_cookie", "5.7"),
+            Self::SocketCookie => ("bpf_get_socket_cookie", "4.18"),
             // bed89185af0d, "bpf: Use cgroup_{common,current}_func_proto in more hooks"; the
             // helper itself came with 5.18, for other hooks than these.
-            Self::SetRetval => "6.1",
+            Self::SetRetval => ("bpf_set_retval", "6.1"),
             // 3bc253c2e652, "bpf: Add bpf_skc_to_mptcp_sock_proto".
-            Self::MptcpSock => "5.19",
+            Self::MptcpSock => ("bpf_skc_to_mptcp_sock", "5.19"),
             // d05512618056, "bpf: Add bpf_ktime_get_coarse_ns helper".
-            Self::CoarseClock => "5.11",
+            Self::CoarseClock => ("bpf_ktime_get_coarse_ns", "5.11"),
         }
     }
 
@@ -140,14 +113,65 @@ impl fmt::Display for Feature {
     }
 }
 
-/// The shortest program that a hook takes, `r0 = 1; exit`: BPF_ALU64 | BPF_MOV | BPF_K, and
-/// BPF_JMP | BPF_EXIT.
-const EMPTY: [Instruction; 2] = [
-    Instruction { code: 0xb7, registers: 0, offset: 0, immediate: 1 },
-    Instruction { code: 0x95, registers: 0, offset: 0, immediate: 0 },
+/// Features that are needed together.
+#[derive(Clone, Copy, Debug)]
+pub struct FeatureGroup {
+    /// As `topo-lb check` shows it.
+    pub name: &'static str,
+    /// All of them.
+    pub features: &'static [Feature],
+    /// What is lost without them; `None` where the programs do not load.
+    pub without: Option<&'static str>,
+}
+
+/// Everything that topo-lb asks of a kernel.
+pub const GROUPS: [FeatureGroup; 6] = [
+    FeatureGroup {
+        name: "hooks",
+        features: &[
+            Feature::Hook(Hook::Connect4),
+            Feature::Hook(Hook::Connect6),
+            Feature::Hook(Hook::Sendmsg4),
+            Feature::Hook(Hook::Sendmsg6),
+            Feature::Hook(Hook::Recvmsg4),
+            Feature::Hook(Hook::Recvmsg6),
+            Feature::Hook(Hook::Getpeername4),
+            Feature::Hook(Hook::Getpeername6),
+        ],
+        without: None,
+    },
+    FeatureGroup {
+        name: "map types",
+        features: &[Feature::SocketStorage, Feature::LruHash, Feature::PerCpuArray],
+        without: None,
+    },
+    FeatureGroup {
+        name: "helpers",
+        features: &[Feature::SkStorageGet, Feature::NetnsCookie, Feature::SocketCookie],
+        without: None,
+    },
+    FeatureGroup {
+        name: "refusal",
+        features: &[Feature::SetRetval],
+        without: Some(
+            "refused connections get EPERM, which clients do not take for a reason to try again",
+        ),
+    },
+    FeatureGroup {
+        name: "MPTCP peers",
+        features: &[Feature::MptcpSock],
+        without: Some("an MPTCP socket's peer appears as the endpoint instead of the Service"),
+    },
+    FeatureGroup {
+        name: "clock",
+        features: &[Feature::CoarseClock],
+        without: Some(
+            "each packet that tc translates takes the time of one more look-up, to read the clock",
+        ),
+    },
 ];
 
-/// Pins the shortest program that a hook takes: what it costs is what any program costs.
+/// Pins the shortest program that a hook takes, to measure what a program costs that does nothing.
 ///
 /// # Errors
 ///
@@ -158,7 +182,7 @@ pub fn pin_empty(hook: Hook, path: &Path) -> io::Result<()> {
 
 /// Loads the shortest program that a hook takes: it lets everything pass.
 pub(crate) fn empty(hook: Hook) -> io::Result<OwnedFd> {
-    load_sock_addr(&EMPTY, hook.attach_type())
+    syscall::load_empty(BPF_PROG_TYPE_CGROUP_SOCK_ADDR, hook.attach_type() as u32)
 }
 
 /// The same for tc.
@@ -167,11 +191,11 @@ pub(crate) fn empty(hook: Hook) -> io::Result<OwnedFd> {
 ///
 /// As [`pin_empty`].
 pub fn pin_empty_classifier(path: &Path) -> io::Result<()> {
-    syscall::pin(syscall::load_classifier(&EMPTY)?.as_fd(), path)
+    syscall::pin(syscall::load_empty(BPF_PROG_TYPE_SCHED_CLS, 0)?.as_fd(), path)
 }
 
 fn has_hook(hook: Hook) -> Option<bool> {
-    match load_sock_addr(&EMPTY, hook.attach_type()) {
+    match empty(hook) {
         Ok(_) => Some(true),
         // EINVAL: an unknown program or attach type; E2BIG: an attribute that is too new.
         Err(error) if matches!(error.raw_os_error(), Some(libc::EINVAL | libc::E2BIG)) => {
@@ -184,27 +208,15 @@ fn has_hook(hook: Hook) -> Option<bool> {
 /// Why this process may not load programs, although its capabilities would do; `None` where it may.
 #[must_use]
 pub fn forbidden() -> Option<io::Error> {
-    let loaded = load_sock_addr(&EMPTY, Hook::Connect4.attach_type());
-    loaded.err().filter(|error| error.raw_os_error() == Some(libc::EPERM))
+    empty(Hook::Connect4).err().filter(|error| error.raw_os_error() == Some(libc::EPERM))
 }
 
 /// The required features that this kernel says it does not have.
 #[must_use]
 pub fn missing() -> Vec<Feature> {
-    Feature::REQUIRED.into_iter().filter(|feature| feature.is_there() == Some(false)).collect()
-}
-
-/// Whether `membarrier(MEMBARRIER_CMD_GLOBAL)` serves: by it the agent knows that no program reads
-/// what it replaced. A seccomp filter may forbid it, and the kernel does not offer it with
-/// `nohz_full` (kernel/sched/membarrier.c).
-#[must_use]
-pub fn has_membarrier() -> bool {
-    const QUERY: libc::c_int = 0;
-    const GLOBAL: libc::c_long = 1;
-    let none: libc::c_int = 0;
-    // SAFETY: a query takes no address and changes nothing.
-    let commands = unsafe { libc::syscall(libc::SYS_membarrier, QUERY, none, none) };
-    commands >= 0 && commands & GLOBAL != 0
+    let required = GROUPS.iter().filter(|group| group.without.is_none());
+    let features = required.flat_map(|group| group.features).copied();
+    features.filter(|feature| feature.is_there() == Some(false)).collect()
 }
 
 /// `uname -r`.
@@ -217,7 +229,6 @@ pub fn kernel_release() -> String {
 #[cfg(test)]
 mod tests {
     use std::fs;
-    use std::path::Path;
 
     use super::*;
 

@@ -3,6 +3,7 @@
 pub mod capability;
 pub mod feature;
 pub mod lock;
+pub mod membarrier;
 pub mod memlock;
 pub mod mount;
-pub(crate) mod syscall;
+pub mod syscall;

@@ -1,17 +1,17 @@
 //! The two file systems that the datapath lives in: bpffs holds what is pinned, cgroup2 is where
 //! the hooks are.
 
-use std::ffi::CString;
 use std::io;
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
+use rustix::fs::{FsWord, statfs};
+use rustix::io::Errno;
 use thiserror::Error;
 
 /// `BPF_FS_MAGIC`, include/uapi/linux/magic.h.
-const BPF_FS: i64 = 0xcafe_4a11;
+const BPF_FS: FsWord = 0xcafe_4a11;
 /// `CGROUP2_SUPER_MAGIC`.
-const CGROUP2: i64 = 0x6367_7270;
+const CGROUP2: FsWord = 0x6367_7270;
 
 /// What is wrong with a directory that the datapath needs.
 #[derive(Debug, Error)]
@@ -58,12 +58,13 @@ fn advice(found: Option<&Path>) -> String {
 /// It is not, or it cannot be looked at.
 pub fn check_bpffs(path: &Path) -> Result<(), MountError> {
     for ancestor in path.ancestors().filter(|ancestor| !ancestor.as_os_str().is_empty()) {
-        match file_system(ancestor) {
+        match statfs(ancestor).map(|status| status.f_type) {
             Ok(BPF_FS) => return Ok(()),
             Ok(_) => break,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            Err(source) => {
-                return Err(MountError::Unreadable { path: ancestor.to_owned(), source });
+            Err(Errno::NOENT) => {}
+            Err(error) => {
+                let (path, source) = (ancestor.to_owned(), error.into());
+                return Err(MountError::Unreadable { path, source });
             }
         }
     }
@@ -76,10 +77,10 @@ pub fn check_bpffs(path: &Path) -> Result<(), MountError> {
 ///
 /// It is not, or it cannot be looked at.
 pub fn check_cgroup2(path: &Path) -> Result<(), MountError> {
-    match file_system(path) {
+    match statfs(path).map(|status| status.f_type) {
         Ok(CGROUP2) => Ok(()),
         Ok(_) => Err(MountError::NotCgroup2 { path: path.to_owned(), found: cgroup2_root() }),
-        Err(source) => Err(MountError::Unreadable { path: path.to_owned(), source }),
+        Err(error) => Err(MountError::Unreadable { path: path.to_owned(), source: error.into() }),
     }
 }
 
@@ -100,18 +101,6 @@ fn whole_cgroup2(mountinfo: &str) -> Option<&str> {
         let (root, point) = (fields.next()?, fields.next()?);
         (root == "/" && source.starts_with("cgroup2 ")).then_some(point)
     })
-}
-
-/// `statfs(2)`'s type of the file system that `path` is on.
-fn file_system(path: &Path) -> io::Result<i64> {
-    let path = CString::new(path.as_os_str().as_bytes())?;
-    let mut status = std::mem::MaybeUninit::<libc::statfs>::uninit();
-    // SAFETY: a terminated path, and room for the answer.
-    if unsafe { libc::statfs(path.as_ptr(), status.as_mut_ptr()) } != 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: the call succeeded, so it was filled.
-    Ok(unsafe { status.assume_init() }.f_type)
 }
 
 #[cfg(test)]

@@ -4,12 +4,15 @@ use std::path::Path;
 
 use aya::programs::{ProgramInfo, SchedClassifier};
 
-use crate::datapath::attach::devices::{AttachMode, Direction, Pin, device_name, is_foreign, pins};
+use crate::datapath::attach::clsact::is_foreign;
 use crate::datapath::attach::filters::Filters;
 use crate::datapath::attach::link::{Link, pin_path};
-use crate::datapath::host::syscall::{self, LINK_TYPE_TCX};
-use crate::datapath::maps::bpf::ReadError;
-use crate::datapath::programs::object::Hook;
+use crate::datapath::attach::pin::{AttachMode, Pin, pins};
+use crate::datapath::direction::Direction;
+use crate::datapath::hook::Hook;
+use crate::datapath::host::syscall::{self, LinkTarget};
+use crate::datapath::maps::error::ReadError;
+use crate::device;
 
 /// A program at a hook of the sockets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,7 +49,9 @@ pub struct OnDevice {
 pub fn on_cgroup(pin_dir: &Path, hook: Hook) -> Result<Option<OnCgroup>, ReadError> {
     let path = pin_path(pin_dir, hook);
     let link = Link::open(&path).map_err(|source| ReadError::Link { path, source })?;
-    Ok(link.and_then(|link| link.place(hook)))
+    let program =
+        |link: Link| Some(OnCgroup { program: link.program_id(), cgroup: link.cgroup(hook)? });
+    Ok(link.and_then(program))
 }
 
 /// The devices that tc is attached to, by index. One that is gone meanwhile is left out.
@@ -67,23 +72,23 @@ pub fn on_devices(pin_dir: &Path) -> Result<Vec<OnDevice>, ReadError> {
 
 fn on_device(pin_dir: &Path, pin: &Pin) -> Result<Option<OnDevice>, ReadError> {
     let path = pin.path(pin_dir);
+    let unreadable = |source| ReadError::Link { path: path.clone(), source };
     let program = match pin.mode {
-        AttachMode::Tcx => match syscall::tcx_link(&path) {
-            Ok(Some((_, info))) if info.link_type == LINK_TYPE_TCX && info.device == pin.device => {
-                info.program_id
+        AttachMode::Tcx => {
+            let Some((_, info)) = syscall::open_link(&path).map_err(unreadable)? else {
+                return Ok(None);
+            };
+            match info.target {
+                LinkTarget::Device { index, .. } if index == pin.device => info.program,
+                _ => return Ok(None),
             }
-            Ok(_) => return Ok(None),
-            Err(source) => return Err(ReadError::Link { path, source }),
-        },
-        AttachMode::Clsact => match ProgramInfo::from_pin(&path) {
-            Ok(info) => info.id(),
-            Err(error) => {
-                let source = std::io::Error::other(error);
-                return Err(ReadError::Link { path, source });
-            }
-        },
+        }
+        AttachMode::Clsact => {
+            let info = ProgramInfo::from_pin(&path);
+            info.map_err(|error| unreadable(std::io::Error::other(error)))?.id()
+        }
     };
-    let name = device_name(pin.device).filter(|name| has(name, pin, program));
+    let name = device::name(pin.device).filter(|name| has(name, pin, program));
     let Pin { mode, direction, device } = *pin;
     let others = name.as_deref().map(|name| others(name, pin)).unwrap_or_default();
     Ok(Some(OnDevice { device, name, direction, mode, program, others }))

@@ -13,18 +13,17 @@ use std::os::fd::AsFd as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
+use aya_obj::generated::bpf_prog_type::BPF_PROG_TYPE_CGROUP_SOCK_ADDR;
+
 use super::overridden::{Override, Precedence, Tolerated, before, is_tolerated, own};
 use super::pace::Pace;
 use super::trial;
 use crate::datapath::attach::link::{Link, cgroup_id, pin_path};
 use crate::datapath::attach::place::{self, Place};
+use crate::datapath::hook::{Hook, ProgramIds};
 use crate::datapath::host::feature;
 use crate::datapath::host::mount::cgroup2_root;
-use crate::datapath::host::syscall::{self, PROGRAM_TYPE_SOCK_ADDR};
-use crate::datapath::programs::object::Hook;
-
-/// Our program at each hook.
-pub type Ours = BTreeMap<Hook, u32>;
+use crate::datapath::host::syscall;
 
 /// Overrides that are kept. More of them say no more.
 const KEPT: usize = 64;
@@ -56,8 +55,8 @@ pub struct Watch {
 ///
 /// # Errors
 /// A pin cannot be opened.
-pub fn pinned(pin_dir: &Path, cgroup: u64) -> io::Result<Ours> {
-    let mut ours = Ours::new();
+pub fn pinned(pin_dir: &Path, cgroup: u64) -> io::Result<ProgramIds> {
+    let mut ours = ProgramIds::new();
     for hook in Hook::deciding() {
         if let Some(link) = Link::open(&pin_path(pin_dir, hook))?
             && link.is_on(hook, cgroup)
@@ -125,7 +124,7 @@ impl Watch {
     ///
     /// # Errors
     /// The kernel does not say which programs run in the cgroup root.
-    pub fn look(&mut self, ours: &Ours) -> io::Result<Precedence> {
+    pub fn look(&mut self, ours: &ProgramIds) -> io::Result<Precedence> {
         let Some(changed) = self.others(ours) else {
             self.open.clear();
             self.found.clear();
@@ -163,7 +162,7 @@ impl Watch {
 
     /// Whether programs that could be at our hooks were loaded or removed since the last round; `None`
     /// where no program of others could be there at all.
-    fn others(&mut self, ours: &Ours) -> Option<bool> {
+    fn others(&mut self, ours: &ProgramIds) -> Option<bool> {
         let Ok(changed) = self.read_loaded() else {
             // Nobody says: look.
             self.loaded.clear();
@@ -200,7 +199,7 @@ impl Watch {
         &mut self,
         path: &Path,
         inherited: &BTreeMap<Hook, Vec<u32>>,
-        ours: &Ours,
+        ours: &ProgramIds,
     ) -> io::Result<BTreeMap<Hook, Vec<u32>>> {
         let (mut all, mut found) = (BTreeMap::new(), Vec::new());
         let cgroup = File::open(path)?;
@@ -230,7 +229,7 @@ impl Watch {
     }
 
     /// What runs before ours in the cgroup above.
-    fn inherited(&self, path: &Path, ours: &Ours) -> BTreeMap<Hook, Vec<u32>> {
+    fn inherited(&self, path: &Path, ours: &ProgramIds) -> BTreeMap<Hook, Vec<u32>> {
         let mut all = BTreeMap::new();
         let above = path.parent().filter(|above| above.starts_with(&self.root));
         let Some(cgroup) = above.and_then(|above| File::open(above).ok()) else { return all };
@@ -258,7 +257,7 @@ fn above(root: &Path, hook: Hook, program: u32) -> Option<PathBuf> {
 }
 
 /// Whether ours are among the programs that run first. Not where the kernel does not say.
-fn are_among_first(root: &Path, ours: &Ours) -> bool {
+fn are_among_first(root: &Path, ours: &ProgramIds) -> bool {
     let Ok(cgroup) = File::open(root) else { return false };
     Hook::deciding().all(|hook| {
         let program = ours.get(&hook).copied();
@@ -276,9 +275,7 @@ fn name_of(id: u32) -> Option<String> {
         // It may be one of them: the cgroups tell.
         Err(_) => return Some(String::new()),
     };
-    let name = head.name.split(|byte| *byte == 0).next().unwrap_or_default();
-    (head.program_type == PROGRAM_TYPE_SOCK_ADDR)
-        .then(|| String::from_utf8_lossy(name).into_owned())
+    (head.program_type == BPF_PROG_TYPE_CGROUP_SOCK_ADDR as u32).then_some(head.name)
 }
 
 /// The cgroups below, but for those of trials.

@@ -9,7 +9,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use crate::datapath::programs::object::Hook;
+use crate::datapath::hook::Hook;
 use crate::device::{Pattern, PatternError};
 
 /// A program of somebody else that runs before ours.

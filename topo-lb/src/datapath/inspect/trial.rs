@@ -19,8 +19,11 @@ use topo_lb_common::range::Range;
 use topo_lb_common::service::Service4;
 
 use crate::datapath::attach::place::{self, Place};
-use crate::datapath::programs::load::{LoadError, causes, load, program};
-use crate::datapath::programs::object::{Constants, Hook, TcpPeer, map_specs};
+use crate::datapath::error::{LoadError, causes};
+use crate::datapath::hook::Hook;
+use crate::datapath::maps::spec::map_specs;
+use crate::datapath::programs::load::{load, program};
+use crate::datapath::programs::object::{Constants, TcpPeer};
 use crate::plan::Capacity;
 
 /// Why a trial cannot be made.
@@ -143,7 +146,7 @@ impl Trial {
     ///
     /// # Errors
     ///
-    /// As [`Datapath::open`](crate::datapath::programs::load::Datapath::open), as far as the kernel is concerned.
+    /// As [`Datapath::open`](crate::datapath::Datapath::open), as far as the kernel is concerned.
     pub fn load(capacity: &Capacity, tcp_peer: TcpPeer) -> Result<Self, TrialError> {
         let constants = Constants::probe(tcp_peer);
         let ebpf = load(&map_specs(capacity), &constants, None)?;

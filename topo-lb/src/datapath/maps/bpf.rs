@@ -2,35 +2,23 @@
 
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
-use std::io;
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
-use aya::maps::{Array, HashMap, Map, MapData, MapError, PerCpuArray, PerCpuValues};
+use aya::maps::{Array, Map, MapData, MapError, PerCpuValues};
 use topo_lb_common::counter::{Counters, Name};
 use topo_lb_common::maps;
 use topo_lb_common::member::{CHOSEN, Member};
 use topo_lb_common::range::Range;
 
-use super::counters;
 use super::encode::{self, Layout, V4, V6};
-use super::store::{Store, StoreError};
+use super::error::{OpenError, StoreError};
+use super::pinned::{Hash, PerCpu, Raw, absent_is_fine, entries, failed, open, size, sum};
+use super::store::Store;
 use crate::cluster::{Family, Frontend};
-use crate::datapath::programs::load::causes;
-use crate::plan::{Capacity, Entry, Installed};
-use crate::topology::Chosen;
-
-/// A layout of `topo-lb-common` as aya wants it.
-#[repr(transparent)]
-#[derive(Clone, Copy)]
-pub struct Raw<T>(pub T);
-
-// SAFETY: `bytemuck::Pod` is a stricter promise than `aya::Pod`: every bit pattern is valid and
-// there is no padding.
-unsafe impl<T: bytemuck::Pod> aya::Pod for Raw<T> {}
-
-pub(crate) type Hash<K, V> = HashMap<MapData, Raw<K>, Raw<V>>;
+use crate::datapath::host::membarrier;
+use crate::plan::{Capacity, Entry, Installed, Step};
 
 /// The maps of one address family.
 struct FamilyMaps<L: Layout> {
@@ -60,7 +48,7 @@ pub struct BpfStore {
     range: Array<MapData, Raw<Range>>,
     revision: Array<MapData, Raw<u32>>,
     names: Hash<u32, Name>,
-    counters: PerCpuArray<MapData, Raw<Counters>>,
+    counters: PerCpu<Counters>,
     capacity: Capacity,
     generation: u32,
 }
@@ -78,49 +66,13 @@ pub struct Published {
     pub generation: u32,
 }
 
-/// Pins that cannot be opened.
-#[derive(Debug, thiserror::Error)]
-pub enum OpenError {
-    /// Nothing is pinned there.
-    #[error(
-        "nothing is installed at {0}: no agent ran with this --pin-dir, or `topo-lb cleanup` removed it"
-    )]
-    Absent(String),
-    /// A pin is there, but not what it should be.
-    #[error("cannot open the pinned map {path}: {reason}")]
-    Map {
-        /// Where it is pinned.
-        path: String,
-        /// What the kernel, or its shape, said.
-        reason: String,
-    },
-}
-
-/// Pinned maps that cannot be read.
-#[derive(Debug, thiserror::Error)]
-pub enum ReadError {
-    /// They cannot be opened.
-    #[error(transparent)]
-    Open(#[from] OpenError),
-    /// They cannot be read.
-    #[error(transparent)]
-    Read(#[from] StoreError),
-    /// What a pin says of where a program is attached cannot be read.
-    #[error("the pin {} cannot be read: {source}", path.display())]
-    Link {
-        /// Where.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
-}
-
 impl BpfStore {
     /// Opens the maps pinned under `pin_dir`.
+    ///
+    /// # Errors
+    /// One is not there, or is something else.
     pub fn open(pin_dir: &Path) -> Result<Self, OpenError> {
-        let services4: Hash<_, _> = hash(pin_dir, maps::SERVICES4)?;
-        let slots4 = array(pin_dir, maps::SLOTS4)?;
-        let members4: Hash<_, _> = hash(pin_dir, maps::MEMBERS4)?;
+        let v4 = FamilyMaps::open(pin_dir, NAMES4)?;
         let capacity = Capacity {
             services: size(pin_dir, maps::SERVICES4)?,
             slots: size(pin_dir, maps::SLOTS4)?,
@@ -130,21 +82,15 @@ impl BpfStore {
             connections: 0,
         };
         Ok(Self {
-            v4: FamilyMaps { services: services4, slots: slots4, members: members4, names: NAMES4 },
-            v6: FamilyMaps {
-                services: hash(pin_dir, maps::SERVICES6)?,
-                slots: array(pin_dir, maps::SLOTS6)?,
-                members: hash(pin_dir, maps::MEMBERS6)?,
-                names: NAMES6,
-            },
-            range: array(pin_dir, maps::RANGE)?,
-            revision: array(pin_dir, maps::REVISION)?,
-            names: hash(pin_dir, maps::NAMES)?,
-            counters: PerCpuArray::try_from(Map::PerCpuArray(map(pin_dir, maps::COUNTERS)?))
-                .map_err(|error| spec(pin_dir, maps::COUNTERS, &error))?,
+            v4,
+            v6: FamilyMaps::open(pin_dir, NAMES6)?,
+            range: open(pin_dir, maps::RANGE, Map::Array)?,
+            revision: open(pin_dir, maps::REVISION, Map::Array)?,
+            names: open(pin_dir, maps::NAMES, Map::HashMap)?,
+            counters: open(pin_dir, maps::COUNTERS, Map::PerCpuArray)?,
             capacity,
-            // Anywhere, and not where the last agent stopped: its highest number may have gone
-            // with the Service that had it, and a UDP flow that remembers it must not take a later
+            // Random, and not where the last agent stopped: its highest number may have gone with the
+            // Service that had it, and a UDP flow that remembers that number must not take a later
             // write for that one.
             generation: RandomState::new().build_hasher().finish() as u32,
         })
@@ -161,8 +107,8 @@ impl BpfStore {
     /// The Service port of each index.
     pub fn names(&self) -> Result<BTreeMap<u32, Arc<str>>, StoreError> {
         let mut all = BTreeMap::new();
-        for pair in self.names.iter() {
-            let (Raw(index), Raw(name)) = pair.map_err(failed(maps::NAMES, "read"))?;
+        for pair in entries(&self.names, maps::NAMES) {
+            let (index, name) = pair?;
             if let Some(name) = encode::read_name(&name) {
                 all.insert(index, name.into());
             }
@@ -172,14 +118,67 @@ impl BpfStore {
 
     /// Connections of a Service port by where they went, over all CPUs.
     pub fn counters(&self, index: u32) -> Result<Counters, StoreError> {
-        counters::counters(&self.counters, index)
+        sum(&self.counters, maps::COUNTERS, index)
     }
 }
 
 impl<L: Layout> FamilyMaps<L> {
+    fn open(pin_dir: &Path, names: FamilyNames) -> Result<Self, OpenError> {
+        Ok(Self {
+            services: open(pin_dir, names.services, Map::HashMap)?,
+            slots: open(pin_dir, names.slots, Map::Array)?,
+            members: open(pin_dir, names.members, Map::HashMap)?,
+            names,
+        })
+    }
+
+    /// Carries out a step that is about this family.
+    fn write(&mut self, step: &Step, generation: u32) -> Result<(), StoreError> {
+        match step {
+            Step::Publish { frontend, entry, slot_base } => {
+                self.publish(frontend, entry, *slot_base, generation)
+            }
+            Step::Withdraw(frontend) => {
+                let Some(key) = Self::key(frontend) else { return Ok(()) };
+                absent_is_fine(self.services.remove(&Raw(key)))
+                    .map_err(failed(self.names.services, "remove a Service"))
+            }
+            Step::FillSlots { base, row, .. } => {
+                for (slot, backend) in (*base..).zip(encode::backends::<L>(row)) {
+                    self.slots
+                        .set(slot, Raw(backend), 0)
+                        .map_err(failed(self.names.slots, "write an endpoint"))?;
+                }
+                Ok(())
+            }
+            Step::SetMember { index, endpoint, chosen } => {
+                let Some(key) = Self::member(*index, *endpoint) else { return Ok(()) };
+                let member = Member { state: if *chosen { CHOSEN } else { 0 } };
+                self.members
+                    .insert(Raw(key), Raw(member), 0)
+                    .map_err(failed(self.names.members, "write a member"))
+            }
+            Step::RemoveMember { index, endpoint } => {
+                let Some(key) = Self::member(*index, *endpoint) else { return Ok(()) };
+                absent_is_fine(self.members.remove(&Raw(key)))
+                    .map_err(failed(self.names.members, "remove a member"))
+            }
+            // About no family.
+            Step::SetRange(_)
+            | Step::Name { .. }
+            | Step::Unname(_)
+            | Step::Grace
+            | Step::FreeSlots { .. } => Ok(()),
+        }
+    }
+
     fn key(frontend: &Frontend) -> Option<L::Frontend> {
         let protocol = encode::protocol_number(frontend.protocol);
         L::octets(frontend.address).map(|octets| L::frontend(octets, frontend.port, protocol))
+    }
+
+    fn member(index: u32, endpoint: SocketAddr) -> Option<L::MemberKey> {
+        Some(L::member(index, L::octets(endpoint.ip())?, endpoint.port()))
     }
 
     fn publish(
@@ -196,45 +195,9 @@ impl<L: Layout> FamilyMaps<L> {
             .map_err(failed(self.names.services, "write a Service"))
     }
 
-    fn withdraw(&mut self, frontend: &Frontend) -> Result<(), StoreError> {
-        let Some(key) = Self::key(frontend) else { return Ok(()) };
-        absent_is_fine(self.services.remove(&Raw(key)))
-            .map_err(failed(self.names.services, "remove a Service"))
-    }
-
-    fn fill_slots(&mut self, base: u32, row: &[Chosen]) -> Result<(), StoreError> {
-        for (slot, backend) in (base..).zip(encode::backends::<L>(row)) {
-            self.slots
-                .set(slot, Raw(backend), 0)
-                .map_err(failed(self.names.slots, "write an endpoint"))?;
-        }
-        Ok(())
-    }
-
-    fn set_member(
-        &mut self,
-        index: u32,
-        endpoint: SocketAddr,
-        chosen: bool,
-    ) -> Result<(), StoreError> {
-        let Some(octets) = L::octets(endpoint.ip()) else { return Ok(()) };
-        let key = L::member(index, octets, endpoint.port());
-        let member = Member { state: if chosen { CHOSEN } else { 0 } };
-        self.members
-            .insert(Raw(key), Raw(member), 0)
-            .map_err(failed(self.names.members, "write a member"))
-    }
-
-    fn remove_member(&mut self, index: u32, endpoint: SocketAddr) -> Result<(), StoreError> {
-        let Some(octets) = L::octets(endpoint.ip()) else { return Ok(()) };
-        let key = L::member(index, octets, endpoint.port());
-        absent_is_fine(self.members.remove(&Raw(key)))
-            .map_err(failed(self.names.members, "remove a member"))
-    }
-
     fn published(&self, all: &mut Vec<Published>) -> Result<(), StoreError> {
-        for pair in self.services.iter() {
-            let (Raw(key), Raw(value)) = pair.map_err(failed(self.names.services, "read"))?;
+        for pair in entries(&self.services, self.names.services) {
+            let (key, value) = pair?;
             let Some(frontend) = L::read_frontend(&key) else { continue };
             let (entry, slot_base, generation) = encode::entry::<L>(&value, |slot| {
                 self.slots.get(&slot, 0).ok().map(|Raw(backend)| backend)
@@ -245,8 +208,8 @@ impl<L: Layout> FamilyMaps<L> {
     }
 
     fn read_members(&self, installed: &mut Installed) -> Result<(), StoreError> {
-        for pair in self.members.iter() {
-            let (Raw(key), Raw(member)) = pair.map_err(failed(self.names.members, "read"))?;
+        for pair in entries(&self.members, self.names.members) {
+            let (key, member) = pair?;
             let (index, endpoint) = L::read_member(&key);
             installed.adopt_member(index, endpoint, member.state & CHOSEN != 0);
         }
@@ -254,21 +217,7 @@ impl<L: Layout> FamilyMaps<L> {
     }
 }
 
-/// Waits until every program that is running now has ended: some milliseconds.
-///
-/// # Errors
-///
-/// The kernel does not wait.
-pub fn grace() -> Result<(), StoreError> {
-    // MEMBARRIER_CMD_GLOBAL is synchronize_rcu(): programs run under RCU, so all that were
-    // running when it was called have ended when it returns (kernel/sched/membarrier.c).
-    const GLOBAL: libc::c_int = 1;
-    // SAFETY: membarrier takes two integers and touches no memory of ours.
-    let result = unsafe { libc::syscall(libc::SYS_membarrier, GLOBAL, 0, 0) };
-    if result == 0 { Ok(()) } else { Err(StoreError::Grace(io::Error::last_os_error())) }
-}
-
-impl Store for BpfStore {
+impl BpfStore {
     fn set_range(&mut self, range: Range) -> Result<(), StoreError> {
         self.range.set(0, Raw(range), 0).map_err(failed(maps::RANGE, "write"))
     }
@@ -287,60 +236,35 @@ impl Store for BpfStore {
             .insert(Raw(index), Raw(encode::name(name)), 0)
             .map_err(failed(maps::NAMES, "write"))
     }
+}
 
-    fn unname(&mut self, index: u32) -> Result<(), StoreError> {
-        absent_is_fine(self.names.remove(&Raw(index))).map_err(failed(maps::NAMES, "remove"))
-    }
-
-    fn fill_slots(&mut self, family: Family, base: u32, row: &[Chosen]) -> Result<(), StoreError> {
+impl Store for BpfStore {
+    fn write(&mut self, step: &Step) -> Result<(), StoreError> {
+        let family = match step {
+            Step::SetRange(range) => return self.set_range(*range),
+            Step::Name { index, name } => return self.name(*index, name),
+            Step::Unname(index) => {
+                let removed = absent_is_fine(self.names.remove(&Raw(*index)));
+                return removed.map_err(failed(maps::NAMES, "remove"));
+            }
+            Step::Grace => return membarrier::grace().map_err(StoreError::Grace),
+            // A later plan fills the slots again.
+            Step::FreeSlots { .. } => return Ok(()),
+            Step::FillSlots { family, .. } => *family,
+            Step::SetMember { endpoint, .. } | Step::RemoveMember { endpoint, .. } => {
+                Family::of(endpoint.ip())
+            }
+            Step::Publish { frontend, .. } => {
+                // Zero is what an unwritten value has: no write gets it, also when the number wraps.
+                self.generation = self.generation.checked_add(1).unwrap_or(1);
+                frontend.family()
+            }
+            Step::Withdraw(frontend) => frontend.family(),
+        };
         match family {
-            Family::V4 => self.v4.fill_slots(base, row),
-            Family::V6 => self.v6.fill_slots(base, row),
+            Family::V4 => self.v4.write(step, self.generation),
+            Family::V6 => self.v6.write(step, self.generation),
         }
-    }
-
-    fn set_member(
-        &mut self,
-        index: u32,
-        endpoint: SocketAddr,
-        chosen: bool,
-    ) -> Result<(), StoreError> {
-        match Family::of(endpoint.ip()) {
-            Family::V4 => self.v4.set_member(index, endpoint, chosen),
-            Family::V6 => self.v6.set_member(index, endpoint, chosen),
-        }
-    }
-
-    fn remove_member(&mut self, index: u32, endpoint: SocketAddr) -> Result<(), StoreError> {
-        match Family::of(endpoint.ip()) {
-            Family::V4 => self.v4.remove_member(index, endpoint),
-            Family::V6 => self.v6.remove_member(index, endpoint),
-        }
-    }
-
-    fn publish(
-        &mut self,
-        frontend: &Frontend,
-        entry: &Entry,
-        slot_base: Option<u32>,
-    ) -> Result<(), StoreError> {
-        // Zero is what an unwritten value has: no write gets it, also not when the number wraps.
-        self.generation = self.generation.checked_add(1).unwrap_or(1);
-        match frontend.family() {
-            Family::V4 => self.v4.publish(frontend, entry, slot_base, self.generation),
-            Family::V6 => self.v6.publish(frontend, entry, slot_base, self.generation),
-        }
-    }
-
-    fn withdraw(&mut self, frontend: &Frontend) -> Result<(), StoreError> {
-        match frontend.family() {
-            Family::V4 => self.v4.withdraw(frontend),
-            Family::V6 => self.v6.withdraw(frontend),
-        }
-    }
-
-    fn grace(&mut self) -> Result<(), StoreError> {
-        grace()
     }
 
     fn revise(&mut self) -> Result<(), StoreError> {
@@ -366,91 +290,5 @@ impl Store for BpfStore {
             installed.adopt_range(range);
         }
         Ok(installed)
-    }
-}
-
-pub(crate) fn map(pin_dir: &Path, name: &str) -> Result<MapData, OpenError> {
-    let path = pin_dir.join(name);
-    if !path.exists() {
-        return Err(OpenError::Absent(pin_dir.display().to_string()));
-    }
-    MapData::from_pin(&path).map_err(|error| spec(pin_dir, name, &error))
-}
-
-fn size(pin_dir: &Path, name: &str) -> Result<u32, OpenError> {
-    let map = map(pin_dir, name)?;
-    Ok(map.info().map_err(|error| spec(pin_dir, name, &error))?.max_entries())
-}
-
-pub(crate) fn hash<K: bytemuck::Pod, V: bytemuck::Pod>(
-    pin_dir: &Path,
-    name: &str,
-) -> Result<Hash<K, V>, OpenError> {
-    HashMap::try_from(Map::HashMap(map(pin_dir, name)?))
-        .map_err(|error| spec(pin_dir, name, &error))
-}
-
-/// Opens a pinned LRU hash.
-pub(crate) fn lru_hash<K: bytemuck::Pod, V: bytemuck::Pod>(
-    pin_dir: &Path,
-    name: &str,
-) -> Result<Hash<K, V>, OpenError> {
-    HashMap::try_from(Map::LruHashMap(map(pin_dir, name)?))
-        .map_err(|error| spec(pin_dir, name, &error))
-}
-
-pub(crate) fn array<V: bytemuck::Pod>(
-    pin_dir: &Path,
-    name: &str,
-) -> Result<Array<MapData, Raw<V>>, OpenError> {
-    Array::try_from(Map::Array(map(pin_dir, name)?)).map_err(|error| spec(pin_dir, name, &error))
-}
-
-pub(crate) fn spec(pin_dir: &Path, name: &str, error: &dyn std::error::Error) -> OpenError {
-    OpenError::Map { path: pin_dir.join(name).display().to_string(), reason: causes(error) }
-}
-
-pub(crate) fn failed(map: &'static str, action: &'static str) -> impl Fn(MapError) -> StoreError {
-    move |error| StoreError::Map { map, action, errno: errno(&error), reason: causes(&error) }
-}
-
-/// The number of the kernel's error, where it is one.
-fn errno(error: &MapError) -> Option<i32> {
-    match error {
-        MapError::SyscallError(error) => error.io_error.raw_os_error(),
-        MapError::IoError(error) | MapError::CreateError { io_error: error, .. } => {
-            error.raw_os_error()
-        }
-        _ => None,
-    }
-}
-
-/// Of a removal: that there was nothing to remove is no error.
-pub(crate) fn absent_is_fine(result: Result<(), MapError>) -> Result<(), MapError> {
-    match result {
-        Err(MapError::KeyNotFound) => Ok(()),
-        Err(MapError::SyscallError(error)) if error.io_error.kind() == io::ErrorKind::NotFound => {
-            Ok(())
-        }
-        result => result,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_kernels_error_number_outlives_its_words() {
-        let refused = |errno| {
-            let io_error = io::Error::from_raw_os_error(errno);
-            failed(maps::SERVICES4, "write")(MapError::SyscallError(aya::sys::SyscallError {
-                call: "bpf_map_update_elem",
-                io_error,
-            }))
-        };
-        assert!(refused(libc::ENOMEM).may_pass());
-        assert!(!refused(libc::E2BIG).may_pass());
-        assert!(!failed(maps::SERVICES4, "write")(MapError::ProgramNotLoaded).may_pass());
     }
 }

@@ -1,6 +1,7 @@
 //! The one executor of plans.
 
-use super::store::{Store, StoreError};
+use super::error::StoreError;
+use super::store::Store;
 use crate::plan::{Installed, Plan, Step};
 
 /// Does the steps in their order, and notes each in `installed` as soon as it is done. At the
@@ -28,7 +29,7 @@ pub fn commit(
 /// and programs may still read what it replaced.
 pub fn take_over(store: &mut impl Store) -> Result<Installed, StoreError> {
     store.revise()?;
-    store.grace()?;
+    store.write(&Step::Grace)?;
     store.installed()
 }
 
@@ -38,26 +39,10 @@ fn perform_all(
     installed: &mut Installed,
 ) -> Result<(), StoreError> {
     for step in steps {
-        perform(step, store)?;
+        store.write(step)?;
         installed.record(step);
     }
     Ok(())
-}
-
-fn perform(step: &Step, store: &mut impl Store) -> Result<(), StoreError> {
-    match step {
-        Step::SetRange(range) => store.set_range(*range),
-        Step::Name { index, name } => store.name(*index, name),
-        Step::FillSlots { family, base, row } => store.fill_slots(*family, *base, row),
-        Step::SetMember { index, endpoint, chosen } => store.set_member(*index, *endpoint, *chosen),
-        Step::Publish { frontend, entry, slot_base } => store.publish(frontend, entry, *slot_base),
-        Step::Withdraw(frontend) => store.withdraw(frontend),
-        Step::RemoveMember { index, endpoint } => store.remove_member(*index, *endpoint),
-        Step::Grace => store.grace(),
-        // Only the books change: the slots are filled again by a later plan.
-        Step::FreeSlots { .. } => Ok(()),
-        Step::Unname(index) => store.unname(*index),
-    }
 }
 
 #[cfg(test)]
@@ -70,7 +55,7 @@ mod tests {
     fn whoever_begins_has_connections_look_at_what_was_written_last() {
         let mut store = MemoryStore::new(Capacity::default());
         let endpoint = ([10, 244, 1, 3], 9376).into();
-        store.remove_member(1, endpoint).unwrap();
+        store.write(&Step::RemoveMember { index: 1, endpoint }).unwrap();
         assert!(store.is_unrevised);
         take_over(&mut store).unwrap();
         assert!(!store.is_unrevised);

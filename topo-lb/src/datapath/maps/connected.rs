@@ -4,13 +4,13 @@ use std::net::SocketAddr;
 use std::os::fd::AsRawFd;
 use std::path::Path;
 
-use aya::maps::{Map, MapData, MapError, SkStorage};
+use aya::maps::{Map, MapData, SkStorage};
 use topo_lb_common::maps;
 use topo_lb_common::reverse::{Connected4, Connected6};
 
-use super::bpf::{OpenError, Raw, failed, map, spec};
 use super::encode::{Layout, V4, V6};
-use super::store::StoreError;
+use super::error::{OpenError, StoreError};
+use super::pinned::{Raw, found, open};
 use crate::cluster::{Family, Frontend};
 
 /// The pinned maps that say so.
@@ -25,12 +25,9 @@ impl Connected {
     /// # Errors
     /// They are not there, or are something else.
     pub fn open(pin_dir: &Path) -> Result<Self, OpenError> {
-        let storage = |name| Ok(Map::SkStorage(map(pin_dir, name)?));
         Ok(Self {
-            four: SkStorage::try_from(storage(maps::CONNECTED4)?)
-                .map_err(|error| spec(pin_dir, maps::CONNECTED4, &error))?,
-            six: SkStorage::try_from(storage(maps::CONNECTED6)?)
-                .map_err(|error| spec(pin_dir, maps::CONNECTED6, &error))?,
+            four: open(pin_dir, maps::CONNECTED4, Map::SkStorage)?,
+            six: open(pin_dir, maps::CONNECTED6, Map::SkStorage)?,
         })
     }
 
@@ -53,13 +50,5 @@ impl Connected {
             }),
         };
         Ok(parts.and_then(|(frontend, endpoint)| Some((frontend?, endpoint))))
-    }
-}
-
-fn found<T>(name: &'static str, got: Result<Raw<T>, MapError>) -> Result<Option<T>, StoreError> {
-    match got {
-        Ok(Raw(value)) => Ok(Some(value)),
-        Err(MapError::KeyNotFound) => Ok(None),
-        Err(error) => Err(failed(name, "read")(error)),
     }
 }

@@ -4,6 +4,7 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::Path;
 use std::time::Duration;
 
+use aya::maps::Map;
 use topo_lb_common::address::TCP;
 use topo_lb_common::connection::{
     ANSWERED, CLIENT_FIN, Connection4, Connection6, ENDPOINT_FIN, REPLY, Tuple4, Tuple6, is_closed,
@@ -11,8 +12,9 @@ use topo_lb_common::connection::{
 };
 use topo_lb_common::maps;
 
-use super::bpf::{self, Raw, ReadError};
 use super::encode::protocol_of;
+use super::error::ReadError;
+use super::pinned::{Hash, entries, open};
 use crate::cluster::Frontend;
 
 /// A connection whose packets tc translates.
@@ -46,8 +48,9 @@ pub fn read(pin_dir: &Path) -> Result<Vec<Connection>, ReadError> {
     let now = now();
     macro_rules! read {
         ($tuple:ty, $connection:ty, $address:ty, $map:expr) => {
-            for pair in bpf::lru_hash::<$tuple, $connection>(pin_dir, $map)?.iter() {
-                let (Raw(key), Raw(value)) = pair.map_err(bpf::failed($map, "read"))?;
+            let table: Hash<$tuple, $connection> = open(pin_dir, $map, Map::LruHashMap)?;
+            for pair in entries(&table, $map) {
+                let (key, value) = pair?;
                 let Some(protocol) = protocol_of(key.protocol) else { continue };
                 let idle = now.saturating_sub(value.last_used);
                 if value.kind & REPLY != 0 || idle >= lifetime(key.protocol, value.state) {
@@ -86,10 +89,8 @@ fn state(protocol: u8, state: u8) -> &'static str {
     }
 }
 
-/// `CLOCK_MONOTONIC`, which the programs read too, as of the kernel's last tick.
+/// `CLOCK_MONOTONIC` in nanoseconds, which the programs read too, as of the kernel's last tick.
 pub(crate) fn now() -> u64 {
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: room for the answer; the clock is always there.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }

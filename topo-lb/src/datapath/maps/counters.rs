@@ -1,18 +1,16 @@
-//! What the kernel has counted: connections of Service ports, packets of tc hooks.
+//! What the kernel has counted of Service ports.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use aya::maps::{Map, MapData, PerCpuArray};
-use topo_lb_common::connection::Packets;
+use aya::maps::Map;
 use topo_lb_common::counter::{Counters, Name};
 use topo_lb_common::maps;
 
-use super::bpf::{self, Raw, ReadError, failed, spec};
 use super::encode;
-use super::store::StoreError;
-use crate::datapath::attach::devices::Direction;
+use super::error::ReadError;
+use super::pinned::{Hash, PerCpu, entries, open, sum};
 
 /// Reads the connections of every Service port that had any, in one pass over `names` and
 /// `counters`, which takes some microseconds for each Service port.
@@ -21,17 +19,26 @@ use crate::datapath::attach::devices::Direction;
 ///
 /// A map cannot be read.
 pub fn connections(pin_dir: &Path) -> Result<BTreeMap<Arc<str>, Counters>, ReadError> {
-    let names: bpf::Hash<u32, Name> = bpf::hash(pin_dir, maps::NAMES)?;
-    let per_cpu: PerCpuArray<MapData, Raw<Counters>> = array(pin_dir, maps::COUNTERS)?;
+    let mut all = counters(pin_dir, |_| true)?;
+    all.retain(|_, counted| *counted != Counters::default());
+    Ok(all)
+}
+
+/// The counters of the Service ports whose name is `wanted`.
+fn counters(
+    pin_dir: &Path,
+    wanted: impl Fn(&str) -> bool,
+) -> Result<BTreeMap<Arc<str>, Counters>, ReadError> {
+    let names: Hash<u32, Name> = open(pin_dir, maps::NAMES, Map::HashMap)?;
+    let per_cpu: PerCpu<Counters> = open(pin_dir, maps::COUNTERS, Map::PerCpuArray)?;
     let mut all = BTreeMap::new();
     // While others write, the kernel may show an element twice; what it shows last stays.
-    for pair in names.iter() {
-        let (Raw(index), Raw(name)) = pair.map_err(failed(maps::NAMES, "read"))?;
-        let counted = counters(&per_cpu, index)?;
-        if counted != Counters::default()
-            && let Some(name) = encode::read_name(&name)
+    for pair in entries(&names, maps::NAMES) {
+        let (index, name) = pair?;
+        if let Some(name) = encode::read_name(&name)
+            && wanted(name)
         {
-            all.insert(name.into(), counted);
+            all.insert(name.into(), sum(&per_cpu, maps::COUNTERS, index)?);
         }
     }
     Ok(all)
@@ -47,9 +54,8 @@ pub fn torn(pin_dir: &Path) -> Result<u64, ReadError> {
     if !pin_dir.join(maps::TORN).exists() {
         return Ok(0);
     }
-    let per_cpu: PerCpuArray<MapData, Raw<u64>> = array(pin_dir, maps::TORN)?;
-    let values = per_cpu.get(&0, 0).map_err(failed(maps::TORN, "read"))?;
-    Ok(values.iter().map(|Raw(one)| one).sum())
+    let per_cpu: PerCpu<u64> = open(pin_dir, maps::TORN, Map::PerCpuArray)?;
+    Ok(sum(&per_cpu, maps::TORN, 0)?)
 }
 
 /// Reads how often the Service ports whose name is `wanted` have refused.
@@ -61,68 +67,6 @@ pub fn refused(
     pin_dir: &Path,
     wanted: impl Fn(&str) -> bool,
 ) -> Result<BTreeMap<Arc<str>, u64>, ReadError> {
-    let names: bpf::Hash<u32, Name> = bpf::hash(pin_dir, maps::NAMES)?;
-    let per_cpu: PerCpuArray<MapData, Raw<Counters>> = array(pin_dir, maps::COUNTERS)?;
-    let mut all = BTreeMap::new();
-    for pair in names.iter() {
-        let (Raw(index), Raw(name)) = pair.map_err(failed(maps::NAMES, "read"))?;
-        if let Some(name) = encode::read_name(&name)
-            && wanted(name)
-        {
-            all.insert(name.into(), counters(&per_cpu, index)?.refused);
-        }
-    }
-    Ok(all)
-}
-
-/// Reads what became of the packets of each tc hook; nothing where the agent runs without tc.
-///
-/// # Errors
-///
-/// The map cannot be read.
-pub fn packets(pin_dir: &Path) -> Result<Vec<(Direction, Packets)>, ReadError> {
-    if !pin_dir.join(maps::PACKETS).exists() {
-        return Ok(Vec::new());
-    }
-    let per_cpu: PerCpuArray<MapData, Raw<Packets>> = array(pin_dir, maps::PACKETS)?;
-    let mut all = Vec::new();
-    for direction in Direction::BOTH {
-        let values = per_cpu.get(&direction.hook(), 0).map_err(failed(maps::PACKETS, "read"))?;
-        let sum = values.iter().fold(Packets::default(), |sum, Raw(one)| Packets {
-            untouched: sum.untouched + one.untouched,
-            translated: sum.translated + one.translated,
-            opened: sum.opened + one.opened,
-            refused: sum.refused + one.refused,
-            unanswered: sum.unanswered + one.unanswered,
-            unknown: sum.unknown + one.unknown,
-            malformed: sum.malformed + one.malformed,
-            errors: sum.errors + one.errors,
-            dropped: sum.dropped + one.dropped,
-        });
-        all.push((direction, sum));
-    }
-    Ok(all)
-}
-
-fn array<V: bytemuck::Pod>(
-    pin_dir: &Path,
-    name: &str,
-) -> Result<PerCpuArray<MapData, Raw<V>>, bpf::OpenError> {
-    PerCpuArray::try_from(Map::PerCpuArray(bpf::map(pin_dir, name)?))
-        .map_err(|error| spec(pin_dir, name, &error))
-}
-
-/// Connections of a Service port by where they went, over all CPUs.
-pub(crate) fn counters(
-    per_cpu: &PerCpuArray<MapData, Raw<Counters>>,
-    index: u32,
-) -> Result<Counters, StoreError> {
-    let values = per_cpu.get(&index, 0).map_err(failed(maps::COUNTERS, "read"))?;
-    Ok(values.iter().fold(Counters::default(), |sum, Raw(one)| Counters {
-        same_node: sum.same_node + one.same_node,
-        same_zone: sum.same_zone + one.same_zone,
-        same_region: sum.same_region + one.same_region,
-        elsewhere: sum.elsewhere + one.elsewhere,
-        refused: sum.refused + one.refused,
-    }))
+    let counted = counters(pin_dir, wanted)?.into_iter();
+    Ok(counted.map(|(name, counted)| (name, counted.refused)).collect())
 }

@@ -1,15 +1,14 @@
 //! The maps that say which Pods are excluded.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use aya::maps::{Array, MapData, MapError};
+use aya::maps::{Array, Map, MapData, MapError};
 use topo_lb_common::exclusion::{Excluded, ExcludedKey, Levels};
 use topo_lb_common::maps;
 
-use super::bpf::{self, Hash, Raw, ReadError, failed};
-use super::store::StoreError;
-use crate::exclusion::Wanted;
+use super::error::{ReadError, StoreError};
+use super::pinned::{Hash, Raw, absent_is_fine, failed, open};
 
 /// The pinned maps, and what is in them.
 pub struct ExcludedMap {
@@ -25,8 +24,8 @@ impl ExcludedMap {
     /// # Errors
     /// They are not there, or are something else.
     pub fn open(pin_dir: &Path) -> Result<Self, ReadError> {
-        let cgroups: Hash<ExcludedKey, Excluded> = bpf::hash(pin_dir, maps::EXCLUDED)?;
-        let levels = bpf::array(pin_dir, maps::EXCLUSION)?;
+        let cgroups: Hash<ExcludedKey, Excluded> = open(pin_dir, maps::EXCLUDED, Map::HashMap)?;
+        let levels = open(pin_dir, maps::EXCLUSION, Map::Array)?;
         let mut has = BTreeSet::new();
         for key in cgroups.keys() {
             let Raw(ExcludedKey { cgroup }) = key.map_err(failed(maps::EXCLUDED, "read"))?;
@@ -47,31 +46,31 @@ impl ExcludedMap {
         maps::MOST_EXCLUDED as usize
     }
 
-    /// Has the maps say this and no more.
+    /// Has the maps name these cgroups, each with its level, and no others; and the `levels` where
+    /// they are.
     ///
     /// # Errors
     /// The kernel refuses some writes; all others are done, and what is in the maps is known.
-    pub fn write(&mut self, wanted: &Wanted) -> Result<(), StoreError> {
+    pub fn write(&mut self, wanted: &BTreeMap<u64, u32>, levels: Levels) -> Result<(), StoreError> {
         let (cgroups, has) = (&mut self.cgroups, &mut self.has);
         let surplus: Vec<u64> =
-            has.iter().filter(|cgroup| !wanted.cgroups.contains_key(cgroup)).copied().collect();
+            has.iter().filter(|cgroup| !wanted.contains_key(cgroup)).copied().collect();
         // Before what is new: it may need the room.
         let removed = each("remove", surplus, |cgroup| {
-            bpf::absent_is_fine(cgroups.remove(&Raw(ExcludedKey { cgroup })))?;
+            absent_is_fine(cgroups.remove(&Raw(ExcludedKey { cgroup })))?;
             has.remove(&cgroup);
             Ok(())
         });
-        let new: Vec<u64> =
-            wanted.cgroups.keys().filter(|cgroup| !has.contains(cgroup)).copied().collect();
+        let new: Vec<u64> = wanted.keys().filter(|cgroup| !has.contains(cgroup)).copied().collect();
         let added = each("write", new, |cgroup| {
-            let level = wanted.cgroups[&cgroup];
+            let level = wanted[&cgroup];
             cgroups.insert(Raw(ExcludedKey { cgroup }), Raw(Excluded { level }), 0)?;
             has.insert(cgroup);
             Ok(())
         });
-        if self.spans != Some(wanted.levels) {
-            self.levels.set(0, Raw(wanted.levels), 0).map_err(failed(maps::EXCLUSION, "write"))?;
-            self.spans = Some(wanted.levels);
+        if self.spans != Some(levels) {
+            self.levels.set(0, Raw(levels), 0).map_err(failed(maps::EXCLUSION, "write"))?;
+            self.spans = Some(levels);
         }
         removed.and(added)
     }

@@ -3,11 +3,13 @@
 use std::net::SocketAddr;
 use std::path::Path;
 
+use aya::maps::Map;
 use topo_lb_common::flow::{Flow4, Flow6, FlowKey4, FlowKey6};
 use topo_lb_common::maps;
 
-use super::bpf::{self, Raw, ReadError};
 use super::encode::{Layout, V4, V6};
+use super::error::ReadError;
+use super::pinned::{Hash, entries, open};
 use crate::cluster::Frontend;
 
 /// An unconnected UDP flow.
@@ -26,14 +28,16 @@ pub struct Flow {
 /// Reads every flow, sorted by frontend and socket.
 pub fn read(pin_dir: &Path) -> Result<Vec<Flow>, ReadError> {
     let mut all = Vec::new();
-    for pair in bpf::lru_hash::<FlowKey4, Flow4>(pin_dir, maps::FLOWS4)?.iter() {
-        let (Raw(key), Raw(flow)) = pair.map_err(bpf::failed(maps::FLOWS4, "read"))?;
+    let flows: Hash<FlowKey4, Flow4> = open(pin_dir, maps::FLOWS4, Map::LruHashMap)?;
+    for pair in entries(&flows, maps::FLOWS4) {
+        let (key, flow) = pair?;
         let Some(frontend) = V4::read_frontend(&key.frontend) else { continue };
         let endpoint = V4::read_backend(&flow.endpoint).address();
         all.push(Flow { cookie: key.cookie, frontend, endpoint, service: flow.service });
     }
-    for pair in bpf::lru_hash::<FlowKey6, Flow6>(pin_dir, maps::FLOWS6)?.iter() {
-        let (Raw(key), Raw(flow)) = pair.map_err(bpf::failed(maps::FLOWS6, "read"))?;
+    let flows: Hash<FlowKey6, Flow6> = open(pin_dir, maps::FLOWS6, Map::LruHashMap)?;
+    for pair in entries(&flows, maps::FLOWS6) {
+        let (key, flow) = pair?;
         let Some(frontend) = V6::read_frontend(&key.frontend) else { continue };
         let endpoint = V6::read_backend(&flow.endpoint).address();
         all.push(Flow { cookie: key.cookie, frontend, endpoint, service: flow.service });

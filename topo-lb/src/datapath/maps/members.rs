@@ -4,14 +4,14 @@
 use std::net::SocketAddr;
 use std::path::Path;
 
+use aya::maps::Map;
 use topo_lb_common::maps;
 use topo_lb_common::member::Member;
 
-use super::bpf::{self, Hash, OpenError, Raw, failed};
 use super::encode::{self, Layout, V4, V6};
-use super::store::StoreError;
+use super::error::{OpenError, StoreError};
+use super::pinned::{Hash, Raw, found, open};
 use crate::cluster::{Family, Frontend};
-use aya::maps::MapError;
 
 /// The maps of one family.
 struct Books<L: Layout> {
@@ -58,8 +58,8 @@ impl<L: Layout> Books<L> {
     fn open(pin_dir: &Path, names: [&'static str; 2]) -> Result<Self, OpenError> {
         let [services, members] = names;
         Ok(Self {
-            services: bpf::hash(pin_dir, services)?,
-            members: bpf::hash(pin_dir, members)?,
+            services: open(pin_dir, services, Map::HashMap)?,
+            members: open(pin_dir, members, Map::HashMap)?,
             names,
         })
     }
@@ -69,17 +69,14 @@ impl<L: Layout> Books<L> {
         let (Some(vip), Some(address)) = addresses else { return Ok(false) };
         let key = L::frontend(vip, frontend.port, encode::protocol_number(frontend.protocol));
         for _ in 0..ATTEMPTS {
-            let service = match self.services.get(&Raw(key), 0) {
-                Err(MapError::KeyNotFound) => return Ok(false),
-                found => found.map_err(failed(self.names[0], "read"))?.0,
+            let Some(service) = found(self.names[0], self.services.get(&Raw(key), 0))? else {
+                return Ok(false);
             };
             if L::is_whole(&service, &key) {
                 let (header, _) = L::read_service(&service);
                 let member = L::member(header.service, address, endpoint.port());
-                return match self.members.get(&Raw(member), 0) {
-                    Err(MapError::KeyNotFound) => Ok(false),
-                    found => found.map(|_| true).map_err(failed(self.names[1], "read")),
-                };
+                let member = found(self.names[1], self.members.get(&Raw(member), 0))?;
+                return Ok(member.is_some());
             }
         }
         Ok(true)

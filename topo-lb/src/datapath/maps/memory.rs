@@ -5,9 +5,10 @@ use std::net::SocketAddr;
 
 use topo_lb_common::range::Range;
 
-use super::store::{Store, StoreError};
+use super::error::StoreError;
+use super::store::Store;
 use crate::cluster::{Family, Frontend};
-use crate::plan::{Capacity, Entry, Installed};
+use crate::plan::{Capacity, Entry, Installed, Step};
 use crate::topology::Chosen;
 
 /// A published value: the row is looked up where the value says it is.
@@ -78,7 +79,8 @@ impl MemoryStore {
         &self.names
     }
 
-    fn write(&mut self) -> Result<(), StoreError> {
+    /// Counts a write, and fails it if it is to fail.
+    fn count_write(&mut self) -> Result<(), StoreError> {
         self.writes += 1;
         if self.fail_at == Some(self.writes) {
             self.fail_at = None;
@@ -92,36 +94,7 @@ impl MemoryStore {
         Ok(())
     }
 
-    fn unsettle(&mut self, frontend: &Frontend) {
-        if let Some(Value { entry, slot_base: Some(base) }) = self.services.get(frontend) {
-            self.unsettled[frontend.family() as usize]
-                .extend(*base..*base + entry.row.len() as u32);
-        }
-    }
-}
-
-impl Store for MemoryStore {
-    fn set_range(&mut self, range: Range) -> Result<(), StoreError> {
-        self.write()?;
-        self.range = range;
-        Ok(())
-    }
-
-    fn name(&mut self, index: u32, name: &str) -> Result<(), StoreError> {
-        self.write()?;
-        assert!(index < self.capacity.services, "index {index} is outside of the counters");
-        assert_eq!(self.names.insert(index, name.into()), None, "index {index} named twice");
-        Ok(())
-    }
-
-    fn unname(&mut self, index: u32) -> Result<(), StoreError> {
-        self.write()?;
-        assert!(self.names.remove(&index).is_some());
-        Ok(())
-    }
-
-    fn fill_slots(&mut self, family: Family, base: u32, row: &[Chosen]) -> Result<(), StoreError> {
-        self.write()?;
+    fn fill_slots(&mut self, family: Family, base: u32, row: &[Chosen]) {
         for (slot, chosen) in (base..).zip(row) {
             assert!(slot < self.capacity.slots);
             assert!(!self.unsettled[family as usize].contains(&slot), "slot {slot} may be read");
@@ -135,57 +108,69 @@ impl Store for MemoryStore {
             }
             self.slots[family as usize].insert(slot, *chosen);
         }
-        Ok(())
     }
 
-    fn set_member(
-        &mut self,
-        index: u32,
-        endpoint: SocketAddr,
-        chosen: bool,
-    ) -> Result<(), StoreError> {
-        self.write()?;
-        self.members.insert((index, endpoint), chosen);
-        self.is_unrevised = true;
-        assert!(self.members.len() <= 2 * self.capacity.members as usize);
-        Ok(())
+    fn unsettle(&mut self, frontend: &Frontend) {
+        if let Some(Value { entry, slot_base: Some(base) }) = self.services.get(frontend) {
+            self.unsettled[frontend.family() as usize]
+                .extend(*base..*base + entry.row.len() as u32);
+        }
     }
+}
 
-    fn remove_member(&mut self, index: u32, endpoint: SocketAddr) -> Result<(), StoreError> {
-        self.write()?;
-        self.members.remove(&(index, endpoint));
-        self.is_unrevised = true;
-        Ok(())
-    }
-
-    fn publish(
-        &mut self,
-        frontend: &Frontend,
-        entry: &Entry,
-        slot_base: Option<u32>,
-    ) -> Result<(), StoreError> {
-        self.write()?;
-        assert!(self.names.contains_key(&entry.index), "{frontend} has an index without a name");
-        self.unsettle(frontend);
-        self.services.insert(*frontend, Value { entry: entry.clone(), slot_base });
-        self.is_unrevised = true;
-        let family = frontend.family();
-        let used = self.services.keys().filter(|other| other.family() == family).count();
-        assert!(used <= self.capacity.services as usize);
-        Ok(())
-    }
-
-    fn withdraw(&mut self, frontend: &Frontend) -> Result<(), StoreError> {
-        self.write()?;
-        self.unsettle(frontend);
-        self.services.remove(frontend);
-        self.is_unrevised = true;
-        Ok(())
-    }
-
-    fn grace(&mut self) -> Result<(), StoreError> {
-        assert!(!self.is_unrevised, "connections keep what was replaced for as long as this waits");
-        self.unsettled = Default::default();
+impl Store for MemoryStore {
+    fn write(&mut self, step: &Step) -> Result<(), StoreError> {
+        match step {
+            Step::Grace => {
+                assert!(!self.is_unrevised, "connections keep what was replaced while this waits");
+                self.unsettled = Default::default();
+                return Ok(());
+            }
+            Step::FreeSlots { .. } => return Ok(()),
+            _ => self.count_write()?,
+        }
+        match step {
+            Step::SetRange(range) => self.range = *range,
+            Step::Name { index, name } => {
+                assert!(
+                    *index < self.capacity.services,
+                    "index {index} is outside of the counters"
+                );
+                let before = self.names.insert(*index, name.to_string());
+                assert_eq!(before, None, "index {index} named twice");
+            }
+            Step::Unname(index) => assert!(self.names.remove(index).is_some()),
+            Step::FillSlots { family, base, row } => self.fill_slots(*family, *base, row),
+            Step::SetMember { index, endpoint, chosen } => {
+                self.members.insert((*index, *endpoint), *chosen);
+                assert!(self.members.len() <= 2 * self.capacity.members as usize);
+            }
+            Step::RemoveMember { index, endpoint } => {
+                self.members.remove(&(*index, *endpoint));
+            }
+            Step::Publish { frontend, entry, slot_base } => {
+                let is_named = self.names.contains_key(&entry.index);
+                assert!(is_named, "{frontend} has an index without a name");
+                self.unsettle(frontend);
+                let value = Value { entry: entry.clone(), slot_base: *slot_base };
+                self.services.insert(*frontend, value);
+                let family = frontend.family();
+                let used = self.services.keys().filter(|other| other.family() == family).count();
+                assert!(used <= self.capacity.services as usize);
+            }
+            Step::Withdraw(frontend) => {
+                self.unsettle(frontend);
+                self.services.remove(frontend);
+            }
+            Step::Grace | Step::FreeSlots { .. } => unreachable!("done above"),
+        }
+        self.is_unrevised |= matches!(
+            step,
+            Step::SetMember { .. }
+                | Step::RemoveMember { .. }
+                | Step::Publish { .. }
+                | Step::Withdraw(_)
+        );
         Ok(())
     }
 

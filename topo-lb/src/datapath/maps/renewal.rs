@@ -24,9 +24,9 @@ use topo_lb_common::flow::{Flow4, Flow6, FlowKey4, FlowKey6, ReplyKey4, ReplyKey
 use topo_lb_common::maps;
 use tracing::{info, warn};
 
-use super::bpf::Raw;
-use crate::datapath::programs::load::{LoadError, causes};
-use crate::datapath::programs::object::MapSpec;
+use super::pinned::Raw;
+use super::spec::MapSpec;
+use crate::datapath::error::{LoadError, causes};
 
 /// Number of the layout of all maps together. A map whose meaning changes gets another shape or
 /// another name, and this number goes up: by it an older agent knows to leave the maps alone.

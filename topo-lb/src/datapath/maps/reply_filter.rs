@@ -21,9 +21,10 @@ use topo_lb_common::connection::{Connection4, Connection6, TO_CLIENT, Tuple4, Tu
 use topo_lb_common::maps;
 use tracing::{info, warn};
 
-use super::bpf::{self, Hash, Raw, failed};
 use super::connections::now;
-use super::store::StoreError;
+use super::error::StoreError;
+use super::pinned::{Hash, entries, failed};
+use crate::datapath::host::membarrier;
 
 /// Between one time and the next.
 const PERIOD: Duration = Duration::from_secs(3_600);
@@ -42,7 +43,7 @@ impl ReplyFilter {
     /// # Errors
     /// A map is not what it should be, or there is no thread to be had. The programs then look every
     /// packet up.
-    pub(crate) fn keep(marks: Map, four: &Map, six: &Map) -> Result<Self, StoreError> {
+    pub(crate) fn start(marks: Map, four: &Map, six: &Map) -> Result<Self, StoreError> {
         let mut work = Work {
             lines: Lines::of(&marks).map_err(failed(maps::ANSWERERS, "read"))?,
             four: another(four).map_err(failed(maps::CONNECTIONS4, "read"))?,
@@ -156,24 +157,24 @@ impl Work {
         let began = Instant::now();
         self.lines.set_whole(false);
         // No program relies on them any more; and none that was replaced runs, which marks nothing.
-        bpf::grace()?;
+        membarrier::grace().map_err(StoreError::Grace)?;
         self.lines.clear();
         // Whoever has set one of those has its entry in the table now, for every CPU to see.
-        bpf::grace()?;
+        membarrier::grace().map_err(StoreError::Grace)?;
         let now = now();
         // Long over: what passes one way keeps the other way's entry, a little late.
         let is_over = |last_used: u64, protocol, state| {
             now.saturating_sub(last_used) > 2 * lifetime(protocol, state)
         };
         let mut places = Vec::new();
-        for pair in self.four.iter() {
-            let (Raw(key), Raw(value)) = pair.map_err(failed(maps::CONNECTIONS4, "read"))?;
+        for pair in entries(&self.four, maps::CONNECTIONS4) {
+            let (key, value) = pair?;
             if key.way == TO_CLIENT && !is_over(value.last_used, key.protocol, value.state) {
                 places.push(place(u32::from_ne_bytes(key.source), key.source_port));
             }
         }
-        for pair in self.six.iter() {
-            let (Raw(key), Raw(value)) = pair.map_err(failed(maps::CONNECTIONS6, "read"))?;
+        for pair in entries(&self.six, maps::CONNECTIONS6) {
+            let (key, value) = pair?;
             if key.way == TO_CLIENT && !is_over(value.last_used, key.protocol, value.state) {
                 places.push(place(folded(bytemuck::cast(key.source)), key.source_port));
             }
@@ -184,7 +185,7 @@ impl Work {
             self.lines.mark(place);
         }
         // Nobody is left who has seen a place without its mark, and might yet see that they are whole.
-        bpf::grace()?;
+        membarrier::grace().map_err(StoreError::Grace)?;
         self.lines.set_whole(true);
         info!(marks = places.len(), took = ?began.elapsed(), "tc knows which endpoints may answer");
         Ok(())

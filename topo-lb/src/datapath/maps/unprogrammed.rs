@@ -4,13 +4,14 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
+use aya::maps::Map;
 use topo_lb_common::left_out::{
     LACKS_ENDPOINTS, LACKS_SERVICES, LAST_GOOD, LeftOut, NARROWED, REFUSED, TEXT_LENGTH,
 };
 use topo_lb_common::maps;
 
-use super::bpf::{self, Hash, OpenError, Raw, ReadError, failed};
-use super::store::StoreError;
+use super::error::{OpenError, ReadError, StoreError};
+use super::pinned::{Hash, Raw, entries, failed, open};
 use crate::cluster::ServiceId;
 use crate::plan::{Lack, Meanwhile, Shortage};
 
@@ -23,7 +24,7 @@ impl UnprogrammedMap {
     /// # Errors
     /// It is not there, or is something else.
     pub fn open(pin_dir: &Path) -> Result<Self, OpenError> {
-        bpf::hash(pin_dir, maps::LEFT_OUT).map(Self)
+        open(pin_dir, maps::LEFT_OUT, Map::HashMap).map(Self)
     }
 
     /// Has it name these Services and no others, as far as it has room itself.
@@ -56,8 +57,8 @@ pub fn read(pin_dir: &Path) -> Result<Vec<(Arc<str>, Lack)>, ReadError> {
         return Ok(Vec::new());
     }
     let mut all = BTreeMap::new();
-    for pair in UnprogrammedMap::open(pin_dir)?.0.iter() {
-        let (Raw(key), Raw(value)) = pair.map_err(failed(maps::LEFT_OUT, "read"))?;
+    for pair in entries(&UnprogrammedMap::open(pin_dir)?.0, maps::LEFT_OUT) {
+        let (key, value) = pair?;
         all.extend(parts(&value).map(|parts| (key, parts)));
     }
     Ok(all.into_values().collect())
