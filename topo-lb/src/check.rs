@@ -103,6 +103,10 @@ impl Finding {
         Self { name, status: Status::Ok, sentence: sentence.into(), remedy: None }
     }
 
+    fn limited(name: &'static str, sentence: impl Into<String>) -> Self {
+        Self { name, status: Status::Limited, sentence: sentence.into(), remedy: None }
+    }
+
     fn skipped(name: &'static str, failed: &str) -> Self {
         let sentence = format!("not tried, because of the {failed}");
         Self { name, status: Status::Skipped, sentence, remedy: None }
@@ -126,15 +130,11 @@ fn btf() -> Finding {
     if Path::new(KERNEL).exists() {
         return Finding::ok("BTF", KERNEL);
     }
-    Finding {
-        name: "BTF",
-        status: Status::Limited,
-        sentence:
-            "the kernel carries no BTF of its own (CONFIG_DEBUG_INFO_BTF): helpers that hand \
-                   out its structures are missing"
-                .to_owned(),
-        remedy: None,
-    }
+    Finding::limited(
+        "BTF",
+        "the kernel carries no BTF of its own (CONFIG_DEBUG_INFO_BTF): helpers that hand out its \
+         structures are missing",
+    )
 }
 
 fn capabilities() -> Finding {
@@ -177,12 +177,7 @@ fn features_finding(group: FeatureGroup, may_load: bool) -> Finding {
     let lacks = format!("the kernel lacks {}", lacks.join(", "));
     match without {
         None => Finding::failed(name, lacks, "run a newer kernel"),
-        Some(without) => Finding {
-            name,
-            status: Status::Limited,
-            sentence: format!("{lacks}: {without}"),
-            remedy: None,
-        },
+        Some(without) => Finding::limited(name, format!("{lacks}: {without}")),
     }
 }
 
@@ -203,14 +198,12 @@ fn sockets(cgroup_root: &Path) -> Finding {
     let name = "sockets";
     match terminator::look(cgroup_root) {
         Ok(()) => Finding::ok(name, "those whose endpoint is gone can be ended"),
-        Err(obstacle) => Finding {
+        Err(obstacle) => Finding::limited(
             name,
-            status: Status::Limited,
-            sentence: format!(
+            format!(
                 "those whose endpoint is gone stay until their applications give up: {obstacle}"
             ),
-            remedy: None,
-        },
+        ),
     }
 }
 

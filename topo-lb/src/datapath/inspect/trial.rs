@@ -10,10 +10,10 @@ use std::thread;
 use std::time::{Duration, SystemTime};
 
 use aya::Ebpf;
-use aya::maps::{Array, HashMap, MapError};
+use aya::maps::{Array, HashMap, Map, MapError};
 use aya::programs::ProgramInfo;
-use bytemuck::bytes_of;
 use thiserror::Error;
+use topo_lb_common::address::Frontend4;
 use topo_lb_common::maps;
 use topo_lb_common::range::Range;
 use topo_lb_common::service::Service4;
@@ -21,6 +21,7 @@ use topo_lb_common::service::Service4;
 use crate::datapath::attach::place::{self, Place};
 use crate::datapath::error::{LoadError, causes};
 use crate::datapath::hook::Hook;
+use crate::datapath::maps::pinned::Raw;
 use crate::datapath::maps::spec::map_specs;
 use crate::datapath::programs::load::{load, program};
 use crate::datapath::programs::object::{Constants, TcpPeer};
@@ -185,16 +186,10 @@ impl Trial {
     ///
     /// The map is full.
     pub fn write4(&mut self, service: &Service4) -> Result<(), TrialError> {
-        let failed =
-            |error: MapError| TrialError::Write { map: maps::SERVICES4, reason: causes(&error) };
-        let map = self.ebpf.map_mut(maps::SERVICES4).ok_or(MapError::KeyNotFound);
-        let mut services = map
-            .and_then(HashMap::<_, [u8; 8], [u8; size_of::<Service4>()]>::try_from)
-            .map_err(failed)?;
-        let (mut key, mut value) = ([0; 8], [0; size_of::<Service4>()]);
-        key.copy_from_slice(bytes_of(&service.frontend));
-        value.copy_from_slice(bytes_of(service));
-        services.insert(key, value, 0).map_err(failed)
+        let failed = failed(maps::SERVICES4);
+        let mut services: HashMap<_, Raw<Frontend4>, Raw<Service4>> =
+            self.map(maps::SERVICES4).and_then(HashMap::try_from).map_err(&failed)?;
+        services.insert(Raw(service.frontend), Raw(*service), 0).map_err(failed)
     }
 
     /// Restricts the addresses that are looked up.
@@ -203,13 +198,14 @@ impl Trial {
     ///
     /// The map cannot be written.
     pub fn write_range(&mut self, range: Range) -> Result<(), TrialError> {
-        let failed =
-            |error: MapError| TrialError::Write { map: maps::RANGE, reason: causes(&error) };
-        let map = self.ebpf.map_mut(maps::RANGE).ok_or(MapError::KeyNotFound);
-        let mut entry = map.and_then(Array::<_, [u8; 16]>::try_from).map_err(failed)?;
-        let mut value = [0; 16];
-        value.copy_from_slice(bytes_of(&range));
-        entry.set(0, value, 0).map_err(failed)
+        let failed = failed(maps::RANGE);
+        let mut entry: Array<_, Raw<Range>> =
+            self.map(maps::RANGE).and_then(Array::try_from).map_err(&failed)?;
+        entry.set(0, Raw(range), 0).map_err(failed)
+    }
+
+    fn map(&mut self, name: &str) -> Result<&mut Map, MapError> {
+        self.ebpf.map_mut(name).ok_or(MapError::KeyNotFound)
     }
 
     /// What the kernel says of a hook's program.
@@ -222,4 +218,8 @@ impl Trial {
             .info()
             .map_err(|error| TrialError::Attach { hook: hook.name(), reason: causes(&error) })
     }
+}
+
+fn failed(map: &'static str) -> impl Fn(MapError) -> TrialError {
+    move |error| TrialError::Write { map, reason: causes(&error) }
 }
