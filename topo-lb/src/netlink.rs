@@ -1,4 +1,4 @@
-//! Questions to the kernel by netlink(7), and the groups that tell of changes: `include/uapi/linux/netlink.h`.
+//! Requests to the kernel by netlink(7), and notifications from it: `include/uapi/linux/netlink.h`.
 
 use std::io;
 use std::os::fd::OwnedFd;

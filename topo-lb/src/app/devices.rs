@@ -1,4 +1,4 @@
-//! The devices whose packets are translated, as they come and go.
+//! Follows the devices whose packets are translated.
 
 use std::io;
 use std::time::{Duration, Instant};

@@ -1,4 +1,4 @@
-//! All there is, before anything is planned.
+//! Waits until the whole cluster is listed, before anything is planned.
 
 use std::path::Path;
 use std::pin::pin;
@@ -23,7 +23,7 @@ pub(super) const UNREMARKED: Duration = Duration::from_secs(2);
 /// closed before the state counts as old: by an old one, nothing is written over what the last agent left.
 const OTHER_NODES: Duration = Duration::from_secs(5);
 
-/// What becomes of connections until the cluster is known.
+/// What connections do until the cluster is known.
 fn meanwhile(pin_dir: &Path) -> &'static str {
     if hooks::is_attached(pin_dir) {
         "connections go on by what the last agent left in the kernel"

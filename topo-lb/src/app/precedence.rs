@@ -1,5 +1,4 @@
-//! Looks twice a second whether programs of others run before ours, and says when that begins and
-//! ends.
+//! Checks twice a second whether foreign programs run before ours, and logs when that begins and ends.
 
 use std::io;
 use std::path::Path;

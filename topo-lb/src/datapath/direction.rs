@@ -13,7 +13,7 @@ pub enum Direction {
 }
 
 impl Direction {
-    /// Both, in the order of attaching: the way back is there before a connection can go.
+    /// Both, in the order of attaching: replies must be translated before a connection can be.
     pub const BOTH: [Self; 2] = [Self::Egress, Self::Ingress];
 
     /// The program's name, and the beginning of its pins' names.
@@ -24,7 +24,7 @@ impl Direction {
         }
     }
 
-    /// As people read it.
+    /// Name in the output.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -55,7 +55,7 @@ impl Direction {
         }
     }
 
-    /// Nearest to the client: what others see on the node's side are endpoints, each way.
+    /// Nearest to the client: foreign programs see endpoints in both directions.
     pub(crate) fn order(self) -> LinkOrder {
         match self {
             Self::Ingress => LinkOrder::first(),

@@ -10,10 +10,10 @@ use super::host::feature::{Feature, kernel_release};
 use super::host::lock::LockError;
 use super::host::mount::MountError;
 
-/// Why the datapath does not come into the kernel. Nothing new is left behind.
+/// Why the datapath cannot be loaded. Nothing new is left behind.
 #[derive(Debug, Error)]
 pub enum LoadError {
-    /// A file system is not there.
+    /// A file system is not mounted.
     #[error(transparent)]
     Mount(#[from] MountError),
     /// The pin directory cannot be made.
@@ -27,13 +27,13 @@ pub enum LoadError {
     /// The pin directory is another agent's.
     #[error(transparent)]
     Lock(#[from] LockError),
-    /// The process may not do it.
+    /// The process lacks capabilities.
     #[error(
         "loading eBPF programs takes {}, which this process does not have: run it as root, or give \
          it these capabilities (CAP_SYS_ADMIN and CAP_NET_ADMIN before Linux 5.8)", .0.join(" and ")
     )]
     Capabilities(Vec<&'static str>),
-    /// The kernel said no although the capabilities are there.
+    /// The kernel refuses although the capabilities are there.
     #[error(
         "the kernel does not let this process load eBPF programs ({}): {source}",
         if capability::in_user_namespace() {
@@ -50,7 +50,7 @@ pub enum LoadError {
     /// The kernel lacks what the programs need.
     #[error("this kernel ({}) is too old: {}", kernel_release(), list(.0))]
     KernelTooOld(Vec<Feature>),
-    /// There is no way to wait for programs that run.
+    /// The agent cannot wait for running programs.
     #[error(
         "the agent cannot wait for running programs to end, because membarrier(2) does not serve: \
          allow it in the seccomp profile, and boot without `nohz_full`, which takes it away"
@@ -71,14 +71,14 @@ pub enum LoadError {
         own: u32,
     },
     /// A map cannot be made, or a pinned one cannot be read.
-    #[error("the map {name} cannot be had: {reason}")]
+    #[error("the map {name} cannot be made or opened: {reason}")]
     Map {
         /// The map.
         name: String,
         /// Why.
         reason: String,
     },
-    /// The verifier does not take a program.
+    /// The verifier refuses a program.
     #[error(
         "this kernel ({}) refuses the program {program}: {reason} (more at log level debug)",
         kernel_release()

@@ -26,7 +26,7 @@ pub enum Hook {
 }
 
 impl Hook {
-    /// All, in the order of attaching: the way back is there before a connection can go.
+    /// All, in the order of attaching: replies must be translated before a connection can be.
     pub const ALL: [Self; 8] = [
         Self::Recvmsg4,
         Self::Recvmsg6,
@@ -38,14 +38,13 @@ impl Hook {
         Self::Connect6,
     ];
 
-    /// Whether a program here decides where a connection or a datagram goes. The others undo on the
-    /// way back what was decided.
+    /// Whether a program here chooses the endpoint. The others undo the translation for replies.
     #[must_use]
     pub const fn decides(self) -> bool {
         matches!(self, Self::Connect4 | Self::Connect6 | Self::Sendmsg4 | Self::Sendmsg6)
     }
 
-    /// Those that decide.
+    /// The hooks that choose the endpoint.
     pub(crate) fn deciding() -> impl Iterator<Item = Self> {
         Self::ALL.into_iter().filter(|hook| hook.decides())
     }

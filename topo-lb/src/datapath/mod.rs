@@ -36,7 +36,7 @@ use programs::object::{Constants, TcpPeer};
 
 use crate::plan::Capacity;
 
-/// Where and how the datapath is to be.
+/// Where and how to set up the datapath.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Directory on bpffs that maps and links are pinned in; made where it is missing.
@@ -53,8 +53,8 @@ pub struct Options {
     pub tc_attach: TcAttach,
 }
 
-/// The datapath in the kernel, held by this process alone. Pins that it made go with it, unless it
-/// was attached.
+/// The datapath in the kernel. Only one process holds it. Dropping it removes the pins that it made,
+/// unless the programs were attached.
 #[derive(Debug)]
 pub struct Datapath {
     pub(crate) options: Options,
@@ -71,12 +71,12 @@ pub struct Datapath {
 }
 
 impl Datapath {
-    /// Looks whether this host lets [`open`](Self::open) succeed, and makes nothing. Takes some
+    /// Checks whether [`open`](Self::open) can succeed on this host, without changing anything. Takes some
     /// milliseconds.
     ///
     /// # Errors
     ///
-    /// As those of [`open`](Self::open), as far as they can be told without making anything.
+    /// Those of [`open`](Self::open) that can be found without changing anything.
     pub fn check_host(options: &Options) -> Result<(), LoadError> {
         check_bpffs(&options.pin_dir)?;
         check_cgroup2(&options.cgroup_root)?;
@@ -101,8 +101,8 @@ impl Datapath {
         Ok(())
     }
 
-    /// Takes the pin directory, loads the programs, makes and pins the maps that are not there,
-    /// and takes those that are. Nothing is attached.
+    /// Locks the pin directory, loads the programs, opens the pinned maps, and makes and pins the missing
+    /// ones. Attaches nothing.
     ///
     /// # Errors
     ///
@@ -140,8 +140,8 @@ impl Datapath {
         Ok(Self { options, ebpf, renewal, made, links, reply_filter, lock })
     }
 
-    /// Copies what was counted and remembered in pinned maps of another layout, if there are any. Comes
-    /// right before the first plan: until then, the programs that are attached count in the old maps.
+    /// Copies counters and connection state from pinned maps of another layout, if there are any. Call it
+    /// right before the first plan: until then the attached programs write to the old maps.
     pub fn copy_old_state(&self) {
         if let Some(renewal) = &self.renewal {
             renewal.copy_books();
@@ -150,7 +150,7 @@ impl Datapath {
     }
 
     /// Where the maps of these programs are pinned: in the pin directory, or below it until
-    /// [`attach`](Self::attach) has put them in the place of others.
+    /// [`attach`](Self::attach) moves them there.
     #[must_use]
     pub fn maps_directory(&self) -> &Path {
         self.renewal.as_ref().map_or(&self.options.pin_dir, Renewal::directory)
@@ -172,10 +172,10 @@ impl Datapath {
     }
 }
 
-/// What of the pin directory is new, and goes again unless it is kept.
+/// What is new in the pin directory. Dropping this removes it, unless it is kept.
 #[derive(Debug)]
 struct Made {
-    /// From above to below.
+    /// Parents before children.
     directories: Vec<PathBuf>,
     files: Vec<PathBuf>,
 }
@@ -189,8 +189,7 @@ impl Made {
 
 impl Drop for Made {
     fn drop(&mut self) {
-        // The error that brings us here is the one to tell; what cannot be removed now,
-        // `topo-lb cleanup` removes.
+        // The caller reports the error that led here; `topo-lb cleanup` removes what is left.
         for file in self.files.drain(..) {
             let _ = fs::remove_file(file);
         }
@@ -200,7 +199,7 @@ impl Drop for Made {
     }
 }
 
-/// Makes a directory and those above it; whether it was not there.
+/// Makes a directory and its parents; returns whether it is new.
 fn make_directory(path: &Path) -> Result<bool, LoadError> {
     let is_new = !path.exists();
     fs::create_dir_all(path)

@@ -1,4 +1,4 @@
-//! The addresses that devices of this host have, as they come and go.
+//! Follows the addresses of this host's devices.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -15,8 +15,8 @@ use super::list;
 use crate::cluster::LocalAddresses;
 use crate::netlink::{self, Netlink, attribute, head};
 
-/// Devices whose addresses say nothing of who serves there: kube-proxy's IPVS mode and kube-router
-/// give them every ClusterIP, for the kernel to take the packets in.
+/// Devices whose addresses do not mean that somebody serves there: kube-proxy's IPVS mode and kube-router
+/// give them every ClusterIP, so that the kernel accepts the packets.
 const PROXIES: [&str; 2] = ["kube-ipvs0", "kube-dummy-if"];
 /// Changes are gathered for so long: proxies and CNIs make many at once.
 const GATHER: Duration = Duration::from_millis(200);
@@ -33,9 +33,9 @@ pub fn follow() -> impl Stream<Item = LocalAddresses> + Send {
 #[derive(Default)]
 struct Follower {
     changes: Option<Changes>,
-    /// What was said last.
+    /// The last answer.
     said: Option<LocalAddresses>,
-    /// Whether people know that the kernel does not say.
+    /// Whether the failure was logged.
     warned: bool,
 }
 

@@ -1,7 +1,7 @@
-//! When devices come, go, or are renamed.
+//! Waits for changes of devices and addresses.
 //!
-//! The kernel's messages say only *that* something changed: what is there now is asked anew each
-//! time. So a message that is lost, for lack of room, is no worse than one that came.
+//! Only the arrival of a message counts: the caller then lists what there is. So a message that is lost for
+//! lack of room does no harm.
 
 use std::io;
 use std::os::fd::OwnedFd;

@@ -1,4 +1,4 @@
-//! Takes everything away again.
+//! Detaches and unpins everything.
 
 use std::fs;
 use std::io;
@@ -32,12 +32,12 @@ impl Report {
     }
 }
 
-/// Detaches all programs, unpins all maps and removes the pin directory. Only what is topo-lb's
-/// own is touched. Connections to Services are not translated from then on; those that exist stay.
+/// Detaches all programs, unpins all maps and removes the pin directory. Touches only what topo-lb made.
+/// New connections to Services are not translated any more; existing ones go on.
 ///
 /// # Errors
 ///
-/// An agent holds the directory, or something cannot be removed; a second call goes on.
+/// An agent holds the directory, or something cannot be removed; a second call removes the rest.
 pub fn cleanup(pin_dir: &Path) -> Result<Report, CleanupError> {
     let mut report = Report::default();
     if !pin_dir.exists() {
@@ -45,7 +45,7 @@ pub fn cleanup(pin_dir: &Path) -> Result<Report, CleanupError> {
     }
     let _lock = Lock::take(pin_dir)?;
     report.detached.extend(devices::detach_all(pin_dir));
-    // The reverse of attaching: no new connection goes before its way back does.
+    // The reverse of attaching: replies must be translated as long as connections are.
     for hook in Hook::ALL.into_iter().rev() {
         let pinned = remove(&pin_path(pin_dir, hook))?;
         if remove(&pin_path_new(pin_dir, hook))? || pinned {
@@ -63,12 +63,12 @@ pub fn cleanup(pin_dir: &Path) -> Result<Report, CleanupError> {
     Ok(report)
 }
 
-/// Removes a file; whether it was there.
+/// Removes a file; returns whether it existed.
 fn remove(path: &Path) -> Result<bool, CleanupError> {
     removed(path, fs::remove_file(path), io::ErrorKind::NotFound)
 }
 
-/// Removes a directory, unless something is in it; whether it is gone by that.
+/// Removes a directory if it is empty; returns whether it did.
 fn remove_empty(path: &Path) -> Result<bool, CleanupError> {
     match fs::remove_dir(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),

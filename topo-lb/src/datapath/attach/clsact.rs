@@ -12,11 +12,11 @@ use super::pin::{AttachMode, Pin};
 use crate::datapath::direction::Direction;
 use crate::device::Device;
 
-/// Of filters: a number that nobody else uses by accident.
+/// Handle of our filters: a number that nobody else uses by accident.
 pub(crate) const HANDLE: TcHandle = TcHandle::new(0, 0x7470);
 const HANDLE_NUMBER: u32 = 0x7470;
 
-/// Where agents before had their filter on egress. Filters without a priority came after it.
+/// Priority of the egress filter of older agents. Filters without a priority ran after it.
 pub(crate) const OLDER_EGRESS: u16 = 0xbfff;
 
 /// The filter that topo-lb has, or would have, on a device.
@@ -33,7 +33,7 @@ pub(crate) fn remove(device: &str, direction: Direction, priority: u16) -> io::R
     link.detach().map_err(io::Error::other)
 }
 
-/// Unpins the filter of an older agent, which is to be replaced; whether there is one.
+/// Unpins the filter of an older agent; returns whether there is one.
 pub(crate) fn forget_older(
     pin_dir: &Path,
     filters: &Filters,
@@ -50,9 +50,9 @@ pub(crate) fn forget_older(
     has_older
 }
 
-/// The means that keeps the order right beside filters of others, if there are any. Programs of tcx
-/// run before all filters (`sch_handle_egress`, net/core/dev.c, Linux 6.6). On ingress that is the
-/// order that is wanted; on egress filters of others would see answers that come from a Service.
+/// How to attach beside foreign filters, if there are any. tcx programs run before all filters
+/// (`sch_handle_egress`, net/core/dev.c, Linux 6.6). On ingress that order is right; on egress foreign
+/// filters would see replies whose source is the Service.
 pub(crate) fn mode_beside(
     filters: &Filters,
     device: &Device,
@@ -65,7 +65,7 @@ pub(crate) fn mode_beside(
     all.iter().any(|filter| is_foreign(filter, direction)).then_some(AttachMode::Clsact)
 }
 
-/// Unpins a filter that went with the device's queueing discipline, whose owner has replaced it.
+/// Unpins our filter if another process removed it together with the device's queueing discipline.
 pub(crate) fn forget_lost(
     pin_dir: &Path,
     filters: &Filters,
@@ -85,7 +85,7 @@ pub(crate) fn forget_lost(
     }
 }
 
-/// Whether a filter is somebody else's.
+/// Whether a filter is foreign.
 pub(crate) fn is_foreign(filter: &Filter, direction: Direction) -> bool {
     let is_older = direction == Direction::Egress && filter.priority == OLDER_EGRESS;
     filter.handle != HANDLE_NUMBER || filter.priority != priority(direction) && !is_older

@@ -1,9 +1,8 @@
 //! Attaches the tc programs to devices: by tcx where the kernel has it (Linux 6.6), by a clsact
 //! queueing discipline before.
 //!
-//! A tcx link is pinned, as those of the sockets' hooks are. Of a clsact filter the program is
-//! pinned instead, so that it is known where filters are. Either way the pin's name holds the
-//! device's index, and what is pinned is what is attached.
+//! A tcx link is pinned like the links of the socket hooks. A clsact filter has no link, so its program
+//! is pinned. The name of either pin contains the device's index, so the pins list what is attached.
 
 use std::fs;
 use std::io;
@@ -29,10 +28,9 @@ use crate::datapath::programs::load::classifier;
 use crate::device::{self, Device};
 
 impl Datapath {
-    /// Attaches both programs to these devices, and detaches them from all others. What cannot be
-    /// attached is told in the log, and tried again with the next call. `renew` also puts this
-    /// agent's programs in the place of those that are attached already. Returns whether no other
-    /// programs than this agent's are left.
+    /// Attaches both programs to these devices, and detaches them from all others. Logs each failure; the
+    /// next call retries. `renew` also replaces programs of an earlier agent. Returns whether only programs
+    /// of this agent are attached.
     pub fn attach_devices(&mut self, devices: &[Device], renew: bool) -> bool {
         let pin_dir = self.options.pin_dir.clone();
         let mut all_ours = true;
@@ -42,7 +40,7 @@ impl Datapath {
                 all_ours &= detach(&pin_dir, pin);
             }
         }
-        // Every way back is there before a connection can go by any device.
+        // First egress on all devices: replies must be translated before a connection can be.
         for direction in Direction::BOTH {
             for device in devices {
                 if let Some(filters) = &filters {
@@ -55,7 +53,7 @@ impl Datapath {
                     TcAttach::Tcx => Some(AttachMode::Tcx),
                     TcAttach::Clsact => Some(AttachMode::Clsact),
                 };
-                // Agents before are met at the start alone.
+                // Filters of older agents can exist only at the start.
                 let older = filters.as_ref().filter(|_| renew);
                 let has_older =
                     older.is_some_and(|filters| forget_older(&pin_dir, filters, device, direction));
@@ -64,7 +62,7 @@ impl Datapath {
                         if is_new {
                             info!(device = %device.name, program = direction.program(), "attached");
                         }
-                        // Only now: in between the second one finds nothing to translate.
+                        // After attaching: while both filters exist, the second finds nothing to translate.
                         if has_older
                             && let Err(error) = remove(&device.name, direction, OLDER_EGRESS)
                         {
@@ -84,7 +82,7 @@ impl Datapath {
         all_ours
     }
 
-    /// Takes away what an earlier agent had for tc, if anything.
+    /// Detaches the tc programs of an earlier agent and unpins their maps.
     pub fn remove_tc(&mut self) {
         let pin_dir = self.options.pin_dir.clone();
         detach_all(&pin_dir);
@@ -94,10 +92,10 @@ impl Datapath {
     }
 }
 
-/// Detaches everything; what it was, for people.
+/// Detaches all tc programs; returns the names of their pins.
 pub(crate) fn detach_all(pin_dir: &Path) -> Vec<String> {
     let pins = pins(pin_dir);
-    // No connection goes before its way back does.
+    // Ingress first: replies must be translated as long as connections are.
     for pin in pins.iter().filter(|pin| pin.direction == Direction::Ingress) {
         detach(pin_dir, pin);
     }
@@ -107,14 +105,14 @@ pub(crate) fn detach_all(pin_dir: &Path) -> Vec<String> {
     pins.iter().map(Pin::name).collect()
 }
 
-/// Detaches one program; whether nothing is left.
+/// Detaches one program; returns whether it is gone.
 fn detach(pin_dir: &Path, pin: &Pin) -> bool {
     let mut is_gone = true;
     if pin.mode == AttachMode::Clsact
         && let Some(name) = device::name(pin.device)
         && let Err(error) =
             remove(&name, pin.direction, clsact::priority(pin.direction)).or_else(|error| {
-                // An older agent's, perhaps.
+                // The filter may have the priority of an older agent.
                 let is_egress = pin.direction == Direction::Egress;
                 let older = is_egress.then(|| remove(&name, pin.direction, OLDER_EGRESS));
                 older.and_then(Result::ok).ok_or(error)

@@ -29,14 +29,14 @@ struct Message {
 /// A filter.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Filter {
-    /// The lower is asked first.
+    /// The kernel runs the filter with the lower priority first.
     pub(crate) priority: u16,
     pub(crate) handle: u32,
     /// `bpf` or `u32`, say, and the program's name, if it has one.
     pub(crate) name: String,
 }
 
-/// Asks the kernel, in the network namespace in which it was opened.
+/// A netlink socket of the network namespace in which it was opened.
 pub(crate) struct Filters(Netlink);
 
 impl Filters {
@@ -49,7 +49,7 @@ impl Filters {
     /// The filters of a device; none where it has no clsact queueing discipline.
     ///
     /// # Errors
-    /// The kernel does not say: the device is gone, perhaps.
+    /// The kernel does not answer, for example because the device is gone.
     pub(crate) fn of(&self, device: u32, direction: Direction) -> io::Result<Vec<Filter>> {
         let mut all = Vec::new();
         self.0.ask(&request(device, direction), |kind, body| {
@@ -73,7 +73,7 @@ fn request(device: u32, direction: Direction) -> Vec<u8> {
     netlink::request(libc::RTM_GETTFILTER, libc::NLM_F_DUMP, &message)
 }
 
-/// `None` for what stands for a priority as a whole, and is no filter.
+/// `None` for the message that stands for a whole priority and is no filter.
 fn filter(body: &[u8]) -> Option<Filter> {
     let message = head::<Message>(body)?;
     if message.handle == 0 {

@@ -15,18 +15,18 @@ use crate::datapath::hook::{Hook, ProgramIds};
 use crate::datapath::host::syscall;
 use crate::datapath::programs::load::program;
 
-/// What attaching did.
+/// How many hooks were attached, and how.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Attached {
     /// Hooks that had no link of ours.
     pub new: usize,
-    /// Hooks whose link got the new program, with no connection in between.
+    /// Hooks whose link got the new program in one step.
     pub updated: usize,
-    /// Hooks whose link was on another cgroup, on one that is gone, or behind others.
+    /// Hooks whose link was on another cgroup, on a removed one, or behind other programs.
     pub moved: usize,
 }
 
-/// A hook whose pinned link stays; the program that it had, to be put back.
+/// A hook whose pinned link stays, and the program to restore on failure.
 struct Update {
     hook: Hook,
     link: Link,
@@ -41,15 +41,15 @@ struct Fresh {
 }
 
 impl Datapath {
-    /// Attaches all eight programs to the cgroup root, before the programs of others where they
-    /// decide and the kernel can do that. A pinned link of an earlier agent is kept and gets the new
-    /// program. It is replaced if it is on another cgroup, or if a new link would run earlier. The old
-    /// link goes when the new one is there. A connection that is opened between these two meets both
-    /// programs: it goes to its endpoint, and may show that endpoint as its peer.
+    /// Attaches all eight programs to the cgroup root. Those that decide run before foreign programs if
+    /// the kernel supports it. A pinned link of an earlier agent stays and gets the new program, unless it
+    /// is on another cgroup or a new link would run earlier: then a new link replaces it. The old link is
+    /// removed after the new one is attached. A connection opened between these two steps runs through
+    /// both programs: it reaches its endpoint, and may show that endpoint as its peer.
     ///
     /// # Errors
     ///
-    /// All hooks are then as they were before; what [`open`](Self::open) pinned goes with `self`.
+    /// All hooks are as before; dropping `self` removes what [`open`](Self::open) pinned.
     pub fn attach(&mut self) -> Result<Attached, AttachError> {
         let pin_dir = self.options.pin_dir.clone();
         let root = self.options.cgroup_root.clone();
@@ -63,11 +63,11 @@ impl Datapath {
             let unusable = |source| AttachError::Link { path: path.clone(), source };
             match Link::open(&path).map_err(unusable)? {
                 Some(link) if link.is_on(hook, id) && !is_beaten(hook, &cgroup, &link) => {
-                    // Without CAP_SYS_ADMIN the program cannot be had back; then nothing is.
+                    // Without CAP_SYS_ADMIN the old program cannot be opened, and so not restored.
                     let previous = link.program().ok();
                     updates.push(Update { hook, link, previous });
                 }
-                // Not pinned yet: dropping it detaches it.
+                // Not pinned yet: dropping the link detaches it.
                 other => {
                     let link = self.link(hook, &cgroup)?;
                     fresh.push(Fresh { hook, link, replaces: other.is_some() });
@@ -89,7 +89,7 @@ impl Datapath {
             warn!("the links are not held open ({error}): who removes their pins detaches them");
         }
         if let Some(renewal) = self.renewal.take() {
-            // What the old programs wrote last.
+            // Also what the old programs wrote until now.
             renewal.copy_state();
             if let Err(error) = renewal.finish() {
                 warn!("the new maps are not in their places: {error}; the next start tries again");
@@ -138,7 +138,7 @@ impl Datapath {
         Ok(ours)
     }
 
-    /// Puts the new programs behind the links that stay; on failure the old ones again.
+    /// Puts the new programs behind the links that stay; restores the old ones on failure.
     fn update(&mut self, updates: &[Update]) -> Result<(), AttachError> {
         for (done, update) in updates.iter().enumerate() {
             let program = program(&mut self.ebpf, update.hook)?;
@@ -156,8 +156,8 @@ impl Datapath {
     }
 }
 
-/// Whether a new link would run before programs that this one runs after. Where the kernel does not
-/// say, the link stays.
+/// Whether a new link would run before programs that this one runs after. `false` if the kernel cannot
+/// tell.
 fn is_beaten(hook: Hook, cgroup: &File, link: &Link) -> bool {
     place::is_beaten(hook, cgroup.as_fd(), link.program_id()).unwrap_or_else(|error| {
         debug!(hook = hook.name(), %error, "the kernel does not say which programs run first");
@@ -165,7 +165,7 @@ fn is_beaten(hook: Hook, cgroup: &File, link: &Link) -> bool {
     })
 }
 
-/// Puts the programs back that the links had.
+/// Restores the programs that the links had.
 fn revert(updates: &[Update]) {
     for Update { hook, link, previous } in updates {
         let reverted = match previous {
@@ -178,7 +178,7 @@ fn revert(updates: &[Update]) {
     }
 }
 
-/// Pins new links, or none: until the last one is pinned, all can be undone.
+/// Pins all new links, or none.
 fn pin(pin_dir: &Path, fresh: Vec<Fresh>) -> Result<(), AttachError> {
     if fresh.is_empty() {
         return Ok(());

@@ -1,10 +1,9 @@
-//! Where a program takes its place among others at the same hook.
+//! The order of our program among others at the same hook.
 //!
-//! The kernel runs all programs of a hook, one after the other: a cgroup's own in the order of
-//! attaching, then its parent's. Each sees the address that those before it left. Who sees the
-//! ClusterIP first decides, so `connect` and `sendmsg` want to be first. `recvmsg` and `getpeername`
-//! undo what was done, so they want the reverse order: behind the others, which is where a cgroup's
-//! programs are without any flag.
+//! The kernel runs all programs of a hook one after the other: those of a cgroup in the order of
+//! attaching, then those of its parent. Each sees the address that the programs before it left. The
+//! program that sees the ClusterIP first decides, so `connect` and `sendmsg` must be first. `recvmsg` and
+//! `getpeername` undo the translation, so they must run last, which is the order without any flag.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

@@ -1,7 +1,7 @@
-//! What somebody else has taken away, put back: pins, links, the pin directory.
+//! Restores pins, links and the pin directory that another process removed.
 //!
-//! The agent holds its maps and links open, so that a pin that is removed takes nothing with it. A
-//! link that is detached does: until it is put back, connections are untouched.
+//! The agent holds its maps and links open, so removing a pin removes nothing else. Detaching a link
+//! does: until the agent attaches it again, connections are not translated.
 
 use std::fs::{self, File};
 use std::io;
@@ -21,14 +21,14 @@ use crate::datapath::maps::spec::map_specs;
 /// What [`Datapath::repair`] found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Repairs {
-    /// What was put back, a sentence for each.
+    /// What was restored, one sentence each.
     pub done: Vec<String>,
-    /// What could not be put back, and why.
+    /// What could not be restored, and why.
     pub failed: Vec<String>,
 }
 
 impl Datapath {
-    /// Holds the links of the hooks open, as they are pinned now.
+    /// Opens the pinned links of the hooks and holds them.
     ///
     /// # Errors
     /// A pin cannot be opened.
@@ -42,8 +42,8 @@ impl Datapath {
         Ok(())
     }
 
-    /// Looks whether maps, links and the pin directory are where they were put, and puts back what
-    /// is not. Takes some microseconds where nothing is missing.
+    /// Checks that maps, links and the pin directory are in place, and restores what is missing. Takes
+    /// some microseconds if nothing is missing.
     pub fn repair(&mut self) -> Repairs {
         let mut repairs = Repairs::default();
         let pin_dir = self.options.pin_dir.clone();
@@ -65,7 +65,7 @@ impl Datapath {
         if !pin_dir.exists() {
             check_bpffs(pin_dir).map_err(|error| causes(&error))?;
             fs::create_dir_all(pin_dir).map_err(|error| error.to_string())?;
-            // The lock was on the directory that is gone.
+            // The old lock was on the removed directory.
             self.lock = Lock::take(pin_dir).map_err(|error| causes(&error))?;
             repairs.done.push(format!("the pin directory {} was gone", pin_dir.display()));
         }
@@ -119,7 +119,7 @@ impl Datapath {
     }
 }
 
-/// Removes a file; none there is fine.
+/// Removes a file; a missing one is no error.
 fn absent(path: &Path) -> io::Result<()> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),

@@ -1,4 +1,4 @@
-//! What is attached where, as pins and the kernel say it, without the agent.
+//! What is attached where, by the pins and the kernel, without the agent.
 
 use std::path::Path;
 
@@ -36,7 +36,7 @@ pub struct OnDevice {
     pub mode: AttachMode,
     /// The kernel's id of the program.
     pub program: u32,
-    /// Programs and filters of others on the same device and way, where they can be seen.
+    /// Foreign programs and filters on the same device and direction, if they can be seen.
     pub others: Vec<String>,
 }
 
@@ -94,7 +94,7 @@ fn on_device(pin_dir: &Path, pin: &Pin) -> Result<Option<OnDevice>, ReadError> {
     Ok(Some(OnDevice { device, name, direction, mode, program, others }))
 }
 
-/// What others have on a device, by name.
+/// Foreign programs and filters on a device, by name.
 fn others(name: &str, pin: &Pin) -> Vec<String> {
     let programs = SchedClassifier::query_tcx(name, pin.direction.attach_type());
     let programs = programs.map(|(_, programs)| programs).unwrap_or_default();

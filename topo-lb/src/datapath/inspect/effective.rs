@@ -1,9 +1,10 @@
-//! Asks the kernel which programs run at our hooks, and in which order, in the cgroups that we serve.
+//! Queries the kernel for the programs at our hooks, and their order, in the cgroups below the root.
 //!
-//! Most nodes have no program of others at these hooks. Where the kernel lists loaded programs (it
-//! does with CAP_SYS_ADMIN), that list settles it. Otherwise, and where there is such a program, every
-//! cgroup is asked, so many in each round: a program on a child runs there before its parent's. Where
-//! ours are among those that run first, no child's can, and the cgroup root is asked alone.
+//! Most nodes have no foreign program at these hooks. With CAP_SYS_ADMIN the kernel lists loaded
+//! programs, and that list settles it. Otherwise, or if there is a foreign program, the agent queries
+//! every cgroup, a limited number in each round, because the programs of a child run before those of its
+//! parent. If ours are among the programs that run first (`BPF_F_PREORDER`), no program of a child can
+//! run before them, and the agent queries only the root.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
@@ -25,10 +26,10 @@ use crate::datapath::host::feature;
 use crate::datapath::host::mount::cgroup2_root;
 use crate::datapath::host::syscall;
 
-/// Overrides that are kept. More of them say no more.
+/// How many findings are kept.
 const KEPT: usize = 64;
 
-/// A cgroup that is still to be asked.
+/// A cgroup that is still to be queried.
 #[derive(Debug)]
 struct Open {
     path: PathBuf,
@@ -36,7 +37,7 @@ struct Open {
     inherited: BTreeMap<Hook, Vec<u32>>,
 }
 
-/// Looks again and again.
+/// Queries the cgroups in rounds.
 #[derive(Debug)]
 pub struct Watch {
     root: PathBuf,
@@ -44,7 +45,7 @@ pub struct Watch {
     /// Loaded programs by id, and the names of those that could be at our hooks.
     loaded: BTreeMap<u32, Option<String>>,
     pace: Pace,
-    /// Whether programs of cgroups below may run before ours; not known before the first round.
+    /// Whether programs of child cgroups may run before ours; unknown before the first round.
     descends: Option<bool>,
     open: Vec<Open>,
     /// By cgroup.
@@ -67,8 +68,8 @@ pub fn pinned(pin_dir: &Path, cgroup: u64) -> io::Result<ProgramIds> {
     Ok(ours)
 }
 
-/// Looks at all cgroups once, for an agent that is attached to `root`, or, at hooks where none is, as if
-/// one were: an empty program takes its place for a moment.
+/// Queries all cgroups once. Where no agent is attached to `root`, an empty program stands in for a
+/// moment.
 ///
 /// # Errors
 /// The kernel does not say which programs run in `root`, or takes no program there.
@@ -112,7 +113,7 @@ pub fn path_of(cgroup: u64) -> Option<PathBuf> {
 }
 
 impl Watch {
-    /// One that has seen nothing yet.
+    /// Before the first round.
     #[must_use]
     pub fn new(root: PathBuf, tolerated: Vec<Tolerated>) -> Self {
         let (loaded, descends, open, found) = Default::default();
@@ -130,7 +131,7 @@ impl Watch {
             self.found.clear();
             return Ok(Precedence::default());
         };
-        // The root and those with a finding in every round: what changes there is said at once.
+        // The root and cgroups with a finding are queried in every round.
         self.ask(&self.root.clone(), &BTreeMap::new(), ours)?;
         for path in
             self.found.keys().filter(|path| **path != self.root).cloned().collect::<Vec<_>>()
@@ -147,7 +148,7 @@ impl Watch {
         }
         for _ in 0..self.pace.begin(changed) {
             let Some(Open { path, inherited }) = self.open.pop() else { break };
-            // One that is gone by now has no children either.
+            // A cgroup that is gone by now has no children either.
             if let Ok(inherited) = self.ask(&path, &inherited, ours) {
                 self.open.extend(
                     children(&path).map(|path| Open { path, inherited: inherited.clone() }),
@@ -164,7 +165,7 @@ impl Watch {
     /// where no program of others could be there at all.
     fn others(&mut self, ours: &ProgramIds) -> Option<bool> {
         let Ok(changed) = self.read_loaded() else {
-            // Nobody says: look.
+            // The kernel does not list programs: query.
             self.loaded.clear();
             return Some(false);
         };
@@ -194,7 +195,7 @@ impl Watch {
         Ok(changed)
     }
 
-    /// Asks one cgroup, and notes what is found there; what runs before ours at each hook.
+    /// Queries one cgroup and records findings. Returns what runs before ours at each hook.
     fn ask(
         &mut self,
         path: &Path,
@@ -256,7 +257,7 @@ fn above(root: &Path, hook: Hook, program: u32) -> Option<PathBuf> {
     (found != root).then(|| found.to_owned())
 }
 
-/// Whether ours are among the programs that run first. Not where the kernel does not say.
+/// Whether ours are among the programs that run first. `false` if the kernel does not say.
 fn are_among_first(root: &Path, ours: &ProgramIds) -> bool {
     let Ok(cgroup) = File::open(root) else { return false };
     Hook::deciding().all(|hook| {

@@ -1,8 +1,8 @@
-//! Which programs of others decide before ours. Pure.
+//! Which foreign programs run before ours. Pure.
 //!
 //! The kernel runs all programs of a hook one after the other. A program that runs before ours may
-//! make the ClusterIP another address, and ours does not know that one. It may also be harmless, as a
-//! firewall is: the kernel does not tell the two apart.
+//! replace the ClusterIP with an address that ours does not know. It may also be harmless, like a
+//! firewall: the kernel cannot tell the difference.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -12,12 +12,12 @@ use std::str::FromStr;
 use crate::datapath::hook::Hook;
 use crate::device::{Pattern, PatternError};
 
-/// A program of somebody else that runs before ours.
+/// A foreign program that runs before ours.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Override {
-    /// Where.
+    /// The hook.
     pub hook: Hook,
-    /// The cgroup that it happens in, and in those below.
+    /// The cgroup where it runs before ours, also in those below.
     pub cgroup: PathBuf,
     /// The cgroup above that the program is attached to; `None` where that is `cgroup` itself, or is not
     /// known. Such a program runs before ours only by `BPF_F_PREORDER`.
@@ -41,30 +41,30 @@ impl fmt::Display for Override {
     }
 }
 
-/// What is known of all hooks and cgroups.
+/// The foreign programs at all hooks and cgroups.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Precedence {
     /// Programs that run before ours, some of them where they are many.
     pub overrides: Vec<Override>,
-    /// Cgroups that are known and wait for the next round.
+    /// Cgroups that the next rounds still have to query.
     pub unasked: usize,
 }
 
-/// The programs that run before ours, of those that run at a hook in one cgroup, in their order. None
-/// where ours does not run: it was detached, and the agent says that by itself.
+/// The programs of a hook in one cgroup that run before ours, in order. Empty if ours does not run: the
+/// agent reports a detached program elsewhere.
 #[must_use]
 pub fn before(effective: &[u32], ours: Option<u32>) -> &[u32] {
     let place = effective.iter().position(|program| Some(*program) == ours);
     &effective[..place.unwrap_or_default()]
 }
 
-/// Those of `before` that are news in this cgroup: a cgroup's programs run in those below as well.
+/// Those of `before` that the cgroup above does not have: programs also run in the cgroups below.
 #[must_use]
 pub fn own(before: &[u32], inherited: &[u32]) -> Vec<u32> {
     before.iter().copied().filter(|program| !inherited.contains(program)).collect()
 }
 
-/// Programs of others that the user says are harmless.
+/// Foreign programs that the user declared harmless.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Tolerated {
     /// Those whose name matches.
@@ -97,8 +97,8 @@ impl FromStr for Tolerated {
     }
 }
 
-/// Whether the user has said that a program is harmless. One whose name is not known is only meant by
-/// its id, or by a pattern that means every name.
+/// Whether the user declared a program harmless. A program without a known name is matched only by its id
+/// or by a pattern that matches every name.
 #[must_use]
 pub fn is_tolerated(tolerated: &[Tolerated], program: u32, name: Option<&str>) -> bool {
     tolerated.iter().any(|one| match one {
@@ -107,7 +107,7 @@ pub fn is_tolerated(tolerated: &[Tolerated], program: u32, name: Option<&str>) -
     })
 }
 
-/// What to say of names where the kernel tells none: they mean no program. `None` where all have an
+/// A warning about patterns that match nothing because the kernel hides names; `None` if all have an
 /// effect.
 #[must_use]
 pub fn without_effect(tolerated: &[Tolerated]) -> Option<String> {
@@ -132,7 +132,7 @@ pub fn hooks(overrides: &[Override]) -> usize {
     overrides.iter().map(|one| one.hook).collect::<BTreeSet<_>>().len()
 }
 
-/// All of it in a sentence; `None` where there is nothing to tell.
+/// One sentence about all of them; `None` for none.
 #[must_use]
 pub fn sentence(overrides: &[Override]) -> Option<String> {
     let first = overrides.first()?;
@@ -147,7 +147,7 @@ pub fn sentence(overrides: &[Override]) -> Option<String> {
 /// What to do about programs that run before those of an agent on `root`.
 #[must_use]
 pub fn remedy(root: &Path, overrides: &[Override]) -> String {
-    // The one that is above all others is before all others.
+    // The program on the topmost cgroup runs before all others.
     let above = overrides.iter().filter_map(|one| one.above.as_ref());
     let before = match above.min_by_key(|path| path.components().count()) {
         // Ours overtakes programs of its own cgroup by BPF_F_BEFORE (Linux 6.17), and none of those above.

@@ -1,12 +1,12 @@
-//! How many cgroups are asked in a round. Pure.
+//! How many cgroups are queried in a round. Pure.
 //!
-//! Attaching follows loading: once other programs are loaded, all cgroups are asked. On a node with
-//! thousands of cgroups that takes tens of milliseconds. Where programs come and go all the time, it
-//! does not happen in every round.
+//! Programs are attached after they are loaded: when new programs are loaded, all cgroups are queried. On
+//! a node with thousands of cgroups that takes tens of milliseconds, so a budget limits it where programs
+//! come and go all the time.
 
-/// Cgroups that are asked in one round, of those that change seldom.
+/// Cgroups that an ordinary round queries.
 const ROUND: usize = 256;
-/// The same in a whole round.
+/// Cgroups that a whole round queries.
 const WHOLE: usize = 8192;
 /// Whole rounds after programs were loaded or removed.
 const BURST: u32 = 6;

@@ -1,5 +1,5 @@
-//! A datapath for a moment: maps of its own, nothing pinned, attached to a cgroup of its own. To
-//! try what this host does, and to measure what it costs, beside an agent that runs.
+//! A temporary datapath with its own maps and without pins, to test a host and to measure costs while an
+//! agent runs.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -59,15 +59,15 @@ pub enum TrialError {
     },
 }
 
-/// A cgroup without processes of others; removed when dropped.
+/// A cgroup of its own; removed when dropped.
 #[derive(Debug)]
 pub struct TrialCgroup {
     path: PathBuf,
 }
 
-/// How the cgroups of trials are called, before what makes each name its own.
+/// Prefix of the names of trial cgroups.
 const PREFIX: &str = "topo-lb-trial-";
-/// An empty one that is older was left by a process that was killed.
+/// An empty trial cgroup that is older was left by a killed process.
 const LEFTOVER: Duration = Duration::from_secs(60);
 
 impl TrialCgroup {
@@ -134,7 +134,7 @@ fn remove_leftovers(root: &Path) {
     }
 }
 
-/// Programs and maps that go when this is dropped.
+/// Programs and maps that are removed when this is dropped.
 #[derive(Debug)]
 pub struct Trial {
     ebpf: Ebpf,

@@ -4,9 +4,8 @@ use super::error::StoreError;
 use super::store::Store;
 use crate::plan::{Installed, Plan, Step};
 
-/// Does the steps in their order, and notes each in `installed` as soon as it is done. At the
-/// first that fails it stops: what was done is noted, every frontend is wholly as it was or wholly
-/// as planned, and the caller plans anew.
+/// Carries out the steps in order, and records each in `installed` when it is done. Stops at the first
+/// failure: every frontend is then either as before or as planned, and the caller must plan again.
 pub fn commit(
     plan: &Plan,
     store: &mut impl Store,
@@ -16,17 +15,16 @@ pub fn commit(
     let (visible, freeing) = plan.steps.split_at(grace.unwrap_or(plan.steps.len()));
     if !visible.is_empty() {
         let result = perform_all(visible, store, installed);
-        // Before the wait, which takes milliseconds. Also after a plan that stopped: some of it was
-        // done.
+        // Before the wait, which takes milliseconds. Also after a failure: some steps were done.
         result.and(store.revise())?;
     }
     perform_all(freeing, store, installed)
 }
 
-/// Reads what is there, for whoever begins with it: an agent that starts, or one whose plan failed.
+/// Reads what is installed, at the start and after a failed plan.
 ///
-/// The last writer may have stopped right after a write: connections may not have looked at it yet,
-/// and programs may still read what it replaced.
+/// The last writer may have stopped right after a write: tc's connections may not have checked their
+/// endpoints since, and programs may still read what the write replaced.
 pub fn take_over(store: &mut impl Store) -> Result<Installed, StoreError> {
     store.revise()?;
     store.write(&Step::Grace)?;
@@ -52,7 +50,7 @@ mod tests {
     use crate::plan::Capacity;
 
     #[test]
-    fn whoever_begins_has_connections_look_at_what_was_written_last() {
+    fn taking_over_makes_connections_check_their_endpoints() {
         let mut store = MemoryStore::new(Capacity::default());
         let endpoint = ([10, 244, 1, 3], 9376).into();
         store.write(&Step::RemoveMember { index: 1, endpoint }).unwrap();

@@ -1,4 +1,4 @@
-//! What a socket remembers of its connection, by a descriptor of it: `connected4`, `connected6`.
+//! What the kernel stores with a translated socket: `connected4`, `connected6`.
 
 use std::net::SocketAddr;
 use std::os::fd::AsRawFd;
@@ -13,7 +13,7 @@ use super::error::{OpenError, StoreError};
 use super::pinned::{Raw, found, open};
 use crate::cluster::{Family, Frontend};
 
-/// The pinned maps that say so.
+/// The pinned maps.
 pub struct Connected {
     four: SkStorage<MapData, Raw<Connected4>>,
     six: SkStorage<MapData, Raw<Connected6>>,
@@ -31,8 +31,8 @@ impl Connected {
         })
     }
 
-    /// The frontend that a socket dialled last in a family, and the endpoint where it went then; none
-    /// for a socket that the programs have not translated. It may be connected elsewhere since.
+    /// The frontend that a socket dialled last in a family, and the endpoint that was chosen; `None` for a
+    /// socket that was not translated. The socket may be connected elsewhere since.
     ///
     /// # Errors
     /// It is no socket, or the map cannot be read.

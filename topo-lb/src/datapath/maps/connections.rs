@@ -1,4 +1,4 @@
-//! The connections that tc remembers, for people to look at.
+//! Reads the connections that tc tracks, for `topo-lb list`.
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::Path;

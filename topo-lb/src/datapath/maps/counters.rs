@@ -1,4 +1,4 @@
-//! What the kernel has counted of Service ports.
+//! Reads the connection counters of Service ports.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -44,8 +44,8 @@ fn counters(
     Ok(all)
 }
 
-/// Reads how many look-ups of Services have given no whole value; none where the agent before had no
-/// such counter.
+/// Reads how many look-ups of a Service gave up because of overlapping writes; zero if an earlier agent
+/// had no such counter.
 ///
 /// # Errors
 ///
@@ -58,7 +58,7 @@ pub fn torn(pin_dir: &Path) -> Result<u64, ReadError> {
     Ok(sum(&per_cpu, maps::TORN, 0)?)
 }
 
-/// Reads how often the Service ports whose name is `wanted` have refused.
+/// Reads how many connections the Service ports whose name is `wanted` refused.
 ///
 /// # Errors
 ///

@@ -19,7 +19,7 @@ pub struct ExcludedMap {
 }
 
 impl ExcludedMap {
-    /// Opens them, and reads what an agent before has left.
+    /// Opens them, and reads what an earlier agent left.
     ///
     /// # Errors
     /// They are not there, or are something else.
@@ -50,12 +50,12 @@ impl ExcludedMap {
     /// they are.
     ///
     /// # Errors
-    /// The kernel refuses some writes; all others are done, and what is in the maps is known.
+    /// The kernel refused some writes; all others are done.
     pub fn write(&mut self, wanted: &BTreeMap<u64, u32>, levels: Levels) -> Result<(), StoreError> {
         let (cgroups, has) = (&mut self.cgroups, &mut self.has);
         let surplus: Vec<u64> =
             has.iter().filter(|cgroup| !wanted.contains_key(cgroup)).copied().collect();
-        // Before what is new: it may need the room.
+        // Before adding: new entries may need the room.
         let removed = each("remove", surplus, |cgroup| {
             absent_is_fine(cgroups.remove(&Raw(ExcludedKey { cgroup })))?;
             has.remove(&cgroup);
@@ -76,14 +76,13 @@ impl ExcludedMap {
     }
 }
 
-/// Does something for each of the cgroups. The error names all for which it could not be done, and says
-/// of the first one why.
+/// Calls `act` for each cgroup. The error names all cgroups that failed, and the reason of the first.
 fn each(
     action: &'static str,
     cgroups: Vec<u64>,
     mut act: impl FnMut(u64) -> Result<(), MapError>,
 ) -> Result<(), StoreError> {
-    /// Cgroups that a sentence names.
+    /// Cgroups that an error names.
     const NAMED: usize = 8;
     let mut first = None;
     let mut refused = Vec::new();

@@ -1,4 +1,4 @@
-//! The flows that the kernel remembers, for people to look at.
+//! Reads the flows of unconnected UDP sockets, for `topo-lb list`.
 
 use std::net::SocketAddr;
 use std::path::Path;

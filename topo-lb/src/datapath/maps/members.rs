@@ -1,5 +1,5 @@
-//! Whether an endpoint serves a frontend, as the maps have it at this moment: for those who act on
-//! what is told them later than it was true.
+//! Whether an endpoint serves a frontend by the maps as they are now. The socket terminator asks this,
+//! because it acts some time after the change.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -14,19 +14,19 @@ use super::pinned::{Hash, Raw, found, open};
 use crate::cluster::{Family, Frontend};
 
 /// The maps of one family.
-struct Books<L: Layout> {
+struct FamilyMaps<L: Layout> {
     services: Hash<L::Frontend, L::Service>,
     members: Hash<L::MemberKey, Member>,
     names: [&'static str; 2],
 }
 
-/// The pinned maps that say so.
+/// The pinned maps.
 pub struct Members {
-    v4: Books<V4>,
-    v6: Books<V6>,
+    v4: FamilyMaps<V4>,
+    v6: FamilyMaps<V6>,
 }
 
-/// A value that is being written is read again.
+/// A read that overlaps with a write is repeated.
 const ATTEMPTS: u32 = 3;
 
 impl Members {
@@ -36,13 +36,13 @@ impl Members {
     /// They are not there, or are something else.
     pub fn open(pin_dir: &Path) -> Result<Self, OpenError> {
         Ok(Self {
-            v4: Books::open(pin_dir, [maps::SERVICES4, maps::MEMBERS4])?,
-            v6: Books::open(pin_dir, [maps::SERVICES6, maps::MEMBERS6])?,
+            v4: FamilyMaps::open(pin_dir, [maps::SERVICES4, maps::MEMBERS4])?,
+            v6: FamilyMaps::open(pin_dir, [maps::SERVICES6, maps::MEMBERS6])?,
         })
     }
 
-    /// Whether an endpoint is a member of a frontend's Service: only of Services whose members are
-    /// listed. A value that is never found whole has every member.
+    /// Whether an endpoint is a member of a frontend's Service. Only Services whose members are listed
+    /// have any. `true` if every read overlapped with a write.
     ///
     /// # Errors
     /// A map cannot be read.
@@ -54,7 +54,7 @@ impl Members {
     }
 }
 
-impl<L: Layout> Books<L> {
+impl<L: Layout> FamilyMaps<L> {
     fn open(pin_dir: &Path, names: [&'static str; 2]) -> Result<Self, OpenError> {
         let [services, members] = names;
         Ok(Self {

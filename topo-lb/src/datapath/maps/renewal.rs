@@ -1,15 +1,14 @@
-//! Maps of another layout or size than the pinned ones: made side by side, and taken over in one
-//! step per hook.
+//! Moves from pinned maps to maps of another layout or size. The new maps are made beside the old ones,
+//! and each hook switches in one step.
 //!
-//! What the agent writes (`CONTROL`) is made anew as one set, as the books of one map are of no
-//! use to another. What the programs write (`STATE`) is kept map by map where it fits, so that
-//! sockets keep their peers and flows their endpoints; where only the number of entries differs,
-//! these are copied. The indexes of Services are kept, because the kept maps refer to them.
+//! Maps that the agent writes are made anew as one set, because they refer to each other. Maps that the
+//! programs write (`STATE`) are kept one by one if they fit, so that sockets keep their peers and flows
+//! their endpoints; if only the number of entries differs, the entries are copied. Service indexes stay
+//! the same, because the kept maps refer to them.
 //!
-//! The new set is pinned in a directory of its own below the pin directory until the hooks have the
-//! new programs, and then takes the places of the old one. That directory is there as long as this
-//! is not finished: an agent that finds it begins anew, and never writes to what the programs of
-//! its predecessor read.
+//! The new set is pinned in a directory below the pin directory until the hooks have the new programs.
+//! Then it replaces the old set. An agent that finds this directory at start begins the move again, and
+//! never writes to maps that the programs of the earlier agent read.
 
 use std::fs;
 use std::io;
@@ -59,11 +58,11 @@ const STATE: [&str; 13] = [
 pub(crate) enum Pinned {
     /// Every map that is there fits.
     Fits,
-    /// These do not, for these reasons: the pinned ones stay as they are until others take over.
+    /// Some do not, for these reasons.
     Differs(Vec<String>),
 }
 
-/// Looks at the pins; changes nothing.
+/// Compares the pins with the needed shapes, without changing anything.
 ///
 /// # Errors
 /// They are a later version's, or one cannot be looked at.
@@ -127,7 +126,7 @@ pub(crate) fn remove_all(pin_dir: &Path) -> Result<(), (PathBuf, io::Error)> {
     Ok(())
 }
 
-/// What `shape` needs and the map at `path` is not; none where nothing is pinned.
+/// How the map at `path` differs from `spec`; `None` if it fits or is not pinned.
 fn difference(spec: &MapSpec, path: &Path) -> Result<Option<String>, LoadError> {
     if !path.exists() {
         return Ok(None);
@@ -154,8 +153,7 @@ fn difference(spec: &MapSpec, path: &Path) -> Result<Option<String>, LoadError> 
     }))
 }
 
-/// A new set of maps on its way into the places of the old one. Dropped before it is finished, it
-/// takes the new set away.
+/// A move to a new set of maps. Dropping it before the end removes the new set.
 #[derive(Debug)]
 pub(crate) struct Renewal {
     pin_dir: PathBuf,
@@ -182,7 +180,7 @@ impl Renewal {
         );
         let staged = pin_dir.join(DIRECTORY);
         let failed = |source| LoadError::PinDirectory { path: staged.clone(), source };
-        // Of an agent that did not come to its end. Nobody but that agent knew them.
+        // Left by an agent that stopped during a move. No program uses these maps.
         remove(&staged).map_err(failed)?;
         fs::create_dir(&staged).map_err(failed)?;
         let mut renewal =
@@ -214,16 +212,16 @@ impl Renewal {
         map.pin(self.staged.join(name)).map_err(|error| unusable(causes(&error)))
     }
 
-    /// Copies what the plans of this agent go on from: the indexes of Services, and the counters
-    /// and the revision, which never go back. What cannot be copied begins anew.
+    /// Copies what plans continue from: Service indexes, counters and the revision, which must not go back.
+    /// What cannot be copied starts from zero.
     pub(crate) fn copy_books(&self) {
         self.copy(maps::REVISION, || self.revision());
         self.copy(maps::NAMES, || self.names());
         self.copy(maps::COUNTERS, || self.counters());
     }
 
-    /// Copies entries that the programs wrote and the new set lacks, as far as their layout is the
-    /// same and there is room: to be called before the hooks take the new set, and after.
+    /// Copies entries that the programs wrote and the new set lacks, if the layout is the same and there is
+    /// room. Call it before and after the hooks switch.
     pub(crate) fn copy_state(&self) {
         self.copy(maps::FLOWS4, || self.hash::<FlowKey4, Flow4>(maps::FLOWS4));
         self.copy(maps::FLOWS6, || self.hash::<FlowKey6, Flow6>(maps::FLOWS6));
@@ -254,7 +252,7 @@ impl Renewal {
         let (old, new) = self.both(name)?;
         let old = HashMap::<_, Raw<K>, Raw<V>>::try_from(Map::LruHashMap(old))?;
         let mut new = HashMap::<_, Raw<K>, Raw<V>>::try_from(Map::LruHashMap(new))?;
-        // An entry that goes meanwhile is none to copy.
+        // An entry that is removed meanwhile is skipped.
         for (key, value) in old.iter().filter_map(Result::ok) {
             added(new.insert(key, value, BPF_NOEXIST))?;
         }
@@ -292,12 +290,12 @@ impl Renewal {
         new.set(0, old.get(&0, 0)?, 0)
     }
 
-    /// Puts the new set into the places of the old one, whose last users are gone.
+    /// Replaces the old set, which no program uses any more.
     ///
     /// # Errors
-    /// A pin cannot be moved: the next agent begins anew, and nothing is lost.
+    /// A pin cannot be moved: the next agent repeats the move, and nothing is lost.
     pub(crate) fn finish(mut self) -> io::Result<()> {
-        // Not taken away any more: programs that are attached use it.
+        // From now on attached programs use the new set: dropping must not remove it.
         self.finished = true;
         for name in maps::ALL {
             match fs::rename(self.staged.join(name), self.pin_dir.join(name)) {
@@ -318,7 +316,7 @@ impl Renewal {
 
 impl Drop for Renewal {
     fn drop(&mut self) {
-        // The error that brings us here is the one to tell; the next agent tries again.
+        // The caller reports the error that led here; the next agent tries again.
         if !self.finished {
             let _ = remove(&self.staged);
         }
@@ -328,7 +326,7 @@ impl Drop for Renewal {
 /// `include/uapi/linux/bpf.h`: only where there is no such key.
 const BPF_NOEXIST: u64 = 1;
 
-/// One that is there already, and one that there is no room for, are no failures.
+/// An existing key and a full map are no failures.
 fn added(outcome: Result<(), MapError>) -> Result<(), MapError> {
     match outcome {
         Err(MapError::SyscallError(error))
@@ -340,7 +338,7 @@ fn added(outcome: Result<(), MapError>) -> Result<(), MapError> {
     }
 }
 
-/// Removes a directory of pins; none there is fine.
+/// Removes a directory of pins; a missing one is no error.
 fn remove(directory: &Path) -> io::Result<()> {
     match fs::remove_dir_all(directory) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),

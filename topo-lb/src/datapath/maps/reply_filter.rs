@@ -1,10 +1,8 @@
-//! Tells the tc programs which endpoints have connections to answer, so that they look no other
-//! packet up on its way out.
+//! Tells the tc programs which endpoints can send replies, so that they look up only packets of these.
 //!
-//! The programs mark the endpoint of each connection that they open. What was opened before these
-//! programs came is marked here, from the connection table; until that is done, the programs look
-//! every packet up. It is done again from time to time, because nothing else takes away the marks of
-//! endpoints whose connections are over. It goes on beside the work.
+//! The programs mark the endpoint of each connection that they open. This thread marks the endpoints of
+//! connections from before the programs were attached; until it has, the programs look up every packet.
+//! It repeats this every hour, because nothing else removes the marks of closed connections.
 
 use std::io;
 use std::os::fd::AsFd as _;
@@ -26,23 +24,22 @@ use super::error::StoreError;
 use super::pinned::{Hash, entries, failed};
 use crate::datapath::host::membarrier;
 
-/// Between one time and the next.
+/// Pause between two passes.
 const PERIOD: Duration = Duration::from_secs(3_600);
-/// The same after a failure.
+/// Pause after a failed pass.
 const PAUSE: Duration = Duration::from_secs(30);
 
-/// The marks, kept true for as long as this is held.
+/// Keeps the marks up to date until it is dropped.
 #[derive(Debug)]
 pub(crate) struct ReplyFilter {
     _stop: Sender<()>,
 }
 
 impl ReplyFilter {
-    /// Begins, once all attached programs use `marks` and these tables of connections.
+    /// Starts the thread. All attached programs must use `marks` and these connection tables.
     ///
     /// # Errors
-    /// A map is not what it should be, or there is no thread to be had. The programs then look every
-    /// packet up.
+    /// A map has another type, or the thread cannot start. The programs then look up every packet.
     pub(crate) fn start(marks: Map, four: &Map, six: &Map) -> Result<Self, StoreError> {
         let mut work = Work {
             lines: Lines::of(&marks).map_err(failed(maps::ANSWERERS, "read"))?,
@@ -149,20 +146,20 @@ struct Work {
 }
 
 impl Work {
-    /// Makes all marks anew.
+    /// Rebuilds all marks.
     ///
-    /// A connection that is opened meanwhile has its entry before its mark: either the mark comes
-    /// after the old ones were taken away, or the entry is there when the entries are read.
+    /// A program writes a connection's entry before its mark. So a connection opened meanwhile is either
+    /// marked after the old marks were cleared, or its entry exists when the table is read.
     fn learn(&mut self) -> Result<(), StoreError> {
         let began = Instant::now();
         self.lines.set_whole(false);
-        // No program relies on them any more; and none that was replaced runs, which marks nothing.
+        // Now no running program relies on the marks, and no replaced program runs, which sets none.
         membarrier::grace().map_err(StoreError::Grace)?;
         self.lines.clear();
-        // Whoever has set one of those has its entry in the table now, for every CPU to see.
+        // Every program that set a mark before has its entry in the table, visible to all CPUs.
         membarrier::grace().map_err(StoreError::Grace)?;
         let now = now();
-        // Long over: what passes one way keeps the other way's entry, a little late.
+        // Twice the lifetime: packets in one direction keep the other direction's entry, a little late.
         let is_over = |last_used: u64, protocol, state| {
             now.saturating_sub(last_used) > 2 * lifetime(protocol, state)
         };
@@ -184,7 +181,7 @@ impl Work {
         for &place in &places {
             self.lines.mark(place);
         }
-        // Nobody is left who has seen a place without its mark, and might yet see that they are whole.
+        // No program is running that read a place before its mark and could now read that the marks are complete.
         membarrier::grace().map_err(StoreError::Grace)?;
         self.lines.set_whole(true);
         info!(marks = places.len(), took = ?began.elapsed(), "tc knows which endpoints may answer");

@@ -27,10 +27,10 @@ impl UnprogrammedMap {
         open(pin_dir, maps::LEFT_OUT, Map::HashMap).map(Self)
     }
 
-    /// Has it name these Services and no others, as far as it has room itself.
+    /// Writes these Services and removes all others. Services beyond the size of this map are left out.
     ///
     /// # Errors
-    /// The kernel refuses: the map may then name Services of before.
+    /// The kernel refuses a write: the map may still name earlier Services.
     pub fn write(&mut self, services: &BTreeMap<ServiceId, Lack>) -> Result<(), StoreError> {
         let mut written = 0;
         for (key, (id, lack)) in (0..maps::MOST_LEFT_OUT).zip(services) {
@@ -48,7 +48,8 @@ impl UnprogrammedMap {
     }
 }
 
-/// The Services that lack room, `namespace/name`, by name, and of what; none where the pins are of an agent that did not say it.
+/// The Services that lack room, as `namespace/name` and sorted, and what they lack; empty if the pins are
+/// of an agent without this map.
 ///
 /// # Errors
 /// The map cannot be read.
@@ -85,7 +86,7 @@ const fn meanwhile(meanwhile: Meanwhile) -> u32 {
     }
 }
 
-/// `None` for what no agent writes.
+/// `None` for a value that no agent writes.
 fn parts(value: &LeftOut) -> Option<(Arc<str>, Lack)> {
     let length = value.service.iter().position(|&byte| byte == 0)?;
     let service = std::str::from_utf8(&value.service[..length]).ok()?;
