@@ -8,7 +8,7 @@ use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
-use topo_lb::datapath::memlock;
+use topo_lb::datapath::host::memlock;
 
 use crate::bpf::{self, Command, instruction};
 

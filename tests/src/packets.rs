@@ -14,7 +14,7 @@ use aya::maps::{Array, HashMap, MapData, PerCpuArray};
 use aya::programs::{ProgramInfo, SchedClassifier, TestRun, TestRunOptions};
 use aya::{Ebpf, EbpfLoader};
 use bytemuck::Pod;
-use topo_lb::datapath::object::{Constants, TcpPeer};
+use topo_lb::datapath::programs::object::{Constants, TcpPeer};
 use topo_lb_common::address::{Frontend4, Frontend6};
 use topo_lb_common::backend::{Backend4, Backend6};
 use topo_lb_common::maps;

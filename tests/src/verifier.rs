@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result, bail};
 use aya::programs::{Program, ProgramError};
 use aya::{EbpfLoader, VerifierLogLevel};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use topo_lb::datapath::object::{Constants, TcpPeer};
+use topo_lb::datapath::programs::object::{Constants, TcpPeer};
 use topo_lb_common::maps;
 
 use crate::packets::object;

@@ -10,7 +10,7 @@ use rustix::thread::CapabilitySet;
 use serde_json::{Value, json};
 use topo_lb::cluster::Frontend;
 use topo_lb::cluster::Protocol;
-use topo_lb::datapath::membership::Membership;
+use topo_lb::datapath::maps::members::Members;
 use topo_lb_tests::process::without;
 use topo_lb_tests::scene::{
     ECHO4, ECHO6, FOLLOWS, KEYS, Scene, WEB4, WEB6, ZONE, at, idle, mapped, play,
@@ -302,12 +302,12 @@ fn an_endpoint_that_is_back_before_its_sockets_are_looked_at_has_its_membership(
                 let pods: &[&str] = if ready { &PODS } else { &["a", "c", "d"] };
                 scene.wait_for(Via::UdpConnected, web, pods)?;
                 // As the agent asks for it before it ends a socket.
-                let membership = Membership::open(scene.agent.pins())?;
+                let membership = Members::open(scene.agent.pins())?;
                 serves.push(membership.serves(&frontend, to_b)?);
             }
             ensure!(serves == [true, false, true], "{web}: {serves:?}");
             let nobody = Frontend { port: 81, ..frontend };
-            ensure!(!Membership::open(scene.agent.pins())?.serves(&nobody, to_b)?);
+            ensure!(!Members::open(scene.agent.pins())?.serves(&nobody, to_b)?);
         }
         Ok(())
     })

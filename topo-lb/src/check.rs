@@ -8,18 +8,18 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
-use crate::datapath::capability;
-use crate::datapath::effective;
-use crate::datapath::lock::{Lock, LockError};
-use crate::datapath::memlock;
-use crate::datapath::mount::{check_bpffs, check_cgroup2};
-use crate::datapath::object::Hook;
-use crate::datapath::overridden::{self, Tolerated};
-use crate::datapath::probe::{self, Feature, has_membarrier, kernel_release};
-use crate::datapath::self_probe;
+use crate::datapath::host::capability;
+use crate::datapath::host::feature::{self, FeatureGroup, GROUPS, kernel_release};
+use crate::datapath::host::lock::{Lock, LockError};
+use crate::datapath::host::membarrier;
+use crate::datapath::host::memlock;
+use crate::datapath::host::mount::{MountError, check_bpffs, check_cgroup2};
+use crate::datapath::inspect::effective;
+use crate::datapath::inspect::overridden::{self, Tolerated};
+use crate::datapath::inspect::self_probe;
 use crate::socket::terminator;
 
-pub use crate::datapath::self_probe::child as probe_child;
+pub use crate::datapath::inspect::self_probe::child as probe_child;
 
 /// Where the agent would work.
 #[derive(Clone, Debug)]
@@ -77,10 +77,8 @@ pub fn run(options: &Options) -> Report {
     let capabilities = capabilities();
     let may_load = capabilities.status == Status::Ok;
     let mut findings = vec![kernel(), btf(), capabilities];
-    for (name, features, without) in FEATURES {
-        findings.push(features_finding(name, features, without, may_load));
-    }
-    findings.push(membarrier());
+    findings.extend(GROUPS.map(|group| features_finding(group, may_load)));
+    findings.push(membarrier_finding());
     findings.push(sockets(&options.cgroup_root));
     findings.push(mount("cgroup root", &options.cgroup_root, check_cgroup2(&options.cgroup_root)));
     findings.push(mount("bpffs", &options.pin_dir, check_bpffs(&options.pin_dir)));
@@ -103,6 +101,10 @@ pub fn run(options: &Options) -> Report {
 impl Finding {
     fn ok(name: &'static str, sentence: impl Into<String>) -> Self {
         Self { name, status: Status::Ok, sentence: sentence.into(), remedy: None }
+    }
+
+    fn limited(name: &'static str, sentence: impl Into<String>) -> Self {
+        Self { name, status: Status::Limited, sentence: sentence.into(), remedy: None }
     }
 
     fn skipped(name: &'static str, failed: &str) -> Self {
@@ -128,15 +130,11 @@ fn btf() -> Finding {
     if Path::new(KERNEL).exists() {
         return Finding::ok("BTF", KERNEL);
     }
-    Finding {
-        name: "BTF",
-        status: Status::Limited,
-        sentence:
-            "the kernel carries no BTF of its own (CONFIG_DEBUG_INFO_BTF): helpers that hand \
-                   out its structures are missing"
-                .to_owned(),
-        remedy: None,
-    }
+    Finding::limited(
+        "BTF",
+        "the kernel carries no BTF of its own (CONFIG_DEBUG_INFO_BTF): helpers that hand out its \
+         structures are missing",
+    )
 }
 
 fn capabilities() -> Finding {
@@ -150,7 +148,7 @@ fn capabilities() -> Finding {
         let sentence = "this process is in a user namespace, where the kernel loads no programs";
         return Finding::failed(name, sentence, "run it in the host's user namespace");
     }
-    if let Some(error) = probe::forbidden() {
+    if let Some(error) = feature::forbidden() {
         let sentence =
             format!("all are there, and yet the kernel lets no program be loaded: {error}");
         let remedy = "look for a seccomp profile that allows bpf(2) only with CAP_SYS_ADMIN, kernel \
@@ -160,49 +158,8 @@ fn capabilities() -> Finding {
     Finding::ok(name, "eBPF programs may be loaded and attached")
 }
 
-/// What of the kernel is needed together, and what is lost without it; nothing: all.
-const FEATURES: [(&str, &[Feature], Option<&str>); 6] = [
-    (
-        "hooks",
-        &[
-            Feature::Hook(Hook::Connect4),
-            Feature::Hook(Hook::Connect6),
-            Feature::Hook(Hook::Sendmsg4),
-            Feature::Hook(Hook::Sendmsg6),
-            Feature::Hook(Hook::Recvmsg4),
-            Feature::Hook(Hook::Recvmsg6),
-            Feature::Hook(Hook::Getpeername4),
-            Feature::Hook(Hook::Getpeername6),
-        ],
-        None,
-    ),
-    ("map types", &[Feature::SocketStorage, Feature::LruHash, Feature::PerCpuArray], None),
-    ("helpers", &[Feature::SkStorageGet, Feature::NetnsCookie, Feature::SocketCookie], None),
-    (
-        "refusal",
-        &[Feature::SetRetval],
-        Some("refused connections get EPERM, which clients do not take for a reason to try again"),
-    ),
-    (
-        "MPTCP peers",
-        &[Feature::MptcpSock],
-        Some("an MPTCP socket's peer appears as the endpoint instead of the Service"),
-    ),
-    (
-        "clock",
-        &[Feature::CoarseClock],
-        Some(
-            "each packet that tc translates takes the time of one more look-up, to read the clock",
-        ),
-    ),
-];
-
-fn features_finding(
-    name: &'static str,
-    features: &[Feature],
-    without: Option<&str>,
-    may_load: bool,
-) -> Finding {
+fn features_finding(group: FeatureGroup, may_load: bool) -> Finding {
+    let FeatureGroup { name, features, without } = group;
     if !may_load {
         let sentence = "not asked: the kernel answers only who may load programs".to_owned();
         return Finding { name, status: Status::Skipped, sentence, remedy: None };
@@ -220,18 +177,13 @@ fn features_finding(
     let lacks = format!("the kernel lacks {}", lacks.join(", "));
     match without {
         None => Finding::failed(name, lacks, "run a newer kernel"),
-        Some(without) => Finding {
-            name,
-            status: Status::Limited,
-            sentence: format!("{lacks}: {without}"),
-            remedy: None,
-        },
+        Some(without) => Finding::limited(name, format!("{lacks}: {without}")),
     }
 }
 
 /// Whether slots that no value names any more can be told free; membarrier(2).
-fn membarrier() -> Finding {
-    if has_membarrier() {
+fn membarrier_finding() -> Finding {
+    if membarrier::is_there() {
         return Finding::ok("membarrier", "the agent can wait for running programs to end");
     }
     Finding::failed(
@@ -246,22 +198,16 @@ fn sockets(cgroup_root: &Path) -> Finding {
     let name = "sockets";
     match terminator::look(cgroup_root) {
         Ok(()) => Finding::ok(name, "those whose endpoint is gone can be ended"),
-        Err(obstacle) => Finding {
+        Err(obstacle) => Finding::limited(
             name,
-            status: Status::Limited,
-            sentence: format!(
+            format!(
                 "those whose endpoint is gone stay until their applications give up: {obstacle}"
             ),
-            remedy: None,
-        },
+        ),
     }
 }
 
-fn mount(
-    name: &'static str,
-    path: &Path,
-    result: Result<(), crate::datapath::mount::MountError>,
-) -> Finding {
+fn mount(name: &'static str, path: &Path, result: Result<(), MountError>) -> Finding {
     match result {
         Ok(()) => Finding::ok(name, path.display().to_string()),
         Err(error) => {
@@ -371,13 +317,5 @@ mod tests {
     fn colours_are_only_where_they_are_asked_for() {
         assert!(!table(&report(), false).contains('\x1b'));
         assert!(table(&report(), true).contains("\x1b[31mFAILED"));
-    }
-
-    #[test]
-    fn every_required_feature_is_looked_at() {
-        let looked: Vec<_> = FEATURES.iter().flat_map(|(_, features, _)| features.iter()).collect();
-        for feature in Feature::REQUIRED.iter().chain(&Feature::OPTIONAL) {
-            assert!(looked.contains(&feature), "{feature}");
-        }
     }
 }

@@ -7,10 +7,16 @@ use clap::{Args, CommandFactory as _, Parser, Subcommand, ValueEnum};
 use topo_lb_common::maps;
 
 use crate::admin::Listen;
-use crate::datapath::overridden::Tolerated;
+use crate::admin::probe::Probe;
+use crate::datapath::attach::pin::TcAttach;
+use crate::datapath::inspect::overridden::Tolerated;
+use crate::datapath::programs::object::TcpPeer;
 use crate::device::Pattern;
 use crate::exclusion::Namespace;
 use crate::lint;
+use crate::list::View;
+use crate::plan::WhenFull;
+use crate::topology::Scope;
 
 /// Keeps Service traffic close: topology in the kernel, strictly or softly, and it can say why.
 #[derive(Debug, Parser)]
@@ -105,50 +111,6 @@ pub enum LogFormat {
     Json,
 }
 
-/// Which Services are handled.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub enum ScopeArg {
-    /// Every Service with a ClusterIP.
-    #[default]
-    All,
-    /// Only Services that carry a topology policy; kube-proxy has the rest.
-    OptIn,
-}
-
-/// What becomes of Services that have no room in the maps.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub enum WhenFullArg {
-    /// kube-proxy has them.
-    #[default]
-    Leave,
-    /// Those with a strict policy are refused, as kube-proxy would not keep to it; kube-proxy has the others.
-    /// Strict Services get frontends before others of their namespace; if they alone want more than its
-    /// share of --max-services, kube-proxy can have some of them too.
-    RefuseStrict,
-}
-
-/// What a TCP client's getpeername says.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub enum TcpPeerArg {
-    /// The ClusterIP that it dialled.
-    #[default]
-    Service,
-    /// The endpoint; connecting is faster, as no state is kept.
-    Endpoint,
-}
-
-/// How programs are attached to devices.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub enum TcAttachArg {
-    /// By tcx from Linux 6.6 on; by clsact before, and where others have filters on the way out.
-    #[default]
-    Auto,
-    /// By tcx links.
-    Tcx,
-    /// By filters of a clsact queueing discipline.
-    Clsact,
-}
-
 /// Where the cluster is described.
 #[derive(Debug, Args)]
 #[group(id = "source", multiple = false)]
@@ -189,7 +151,7 @@ pub struct AgentArgs {
     pub node_name: Option<String>,
     /// Which Services are handled
     #[arg(long, value_enum, default_value_t, env = "TOPO_LB_SCOPE")]
-    pub scope: ScopeArg,
+    pub scope: Scope,
     /// The cgroup2 whose processes' connections are handled
     #[arg(
         long,
@@ -219,7 +181,7 @@ pub struct AgentArgs {
     pub exclude_annotated_pods: bool,
     /// What getpeername says of a TCP connection to a Service
     #[arg(long, value_enum, default_value_t, env = "TOPO_LB_TCP_PEER")]
-    pub tcp_peer: TcpPeerArg,
+    pub tcp_peer: TcpPeer,
     /// End TCP connections, too, whose endpoint serves no more; connected UDP sockets are ended in
     /// any case. Not with `--tcp-peer endpoint`, which leaves no trace of what was dialled
     #[arg(long, env = "TOPO_LB_TERMINATE_TCP")]
@@ -236,7 +198,7 @@ pub struct AgentArgs {
     /// What becomes of Services that have no room in the maps. A policy is strict if it can leave a
     /// node without any endpoint: keys without `*`, OpenYurt's, `internalTrafficPolicy: Local`
     #[arg(long, value_enum, default_value_t, env = "TOPO_LB_WHEN_FULL")]
-    pub when_full: WhenFullArg,
+    pub when_full: WhenFull,
     /// Unconnected UDP flows, and clients with session affinity, per address family that are
     /// remembered
     #[arg(long, value_name = "N", env = "TOPO_LB_MAX_FLOWS", default_value_t = maps::DEFAULT_FLOWS,
@@ -249,7 +211,7 @@ pub struct AgentArgs {
     pub tc_devices: Vec<Pattern>,
     /// How programs are attached to these devices
     #[arg(long, value_enum, default_value_t, env = "TOPO_LB_TC_ATTACH")]
-    pub tc_attach: TcAttachArg,
+    pub tc_attach: TcAttach,
     /// Connections of such clients, per address family, that are remembered
     #[arg(long, value_name = "N", env = "TOPO_LB_MAX_CONNECTIONS", default_value_t = maps::DEFAULT_CONNECTIONS,
           value_parser = clap::value_parser!(u32).range(1..=8_388_608))]
@@ -290,7 +252,7 @@ pub struct ExplainArgs {
     pub all_nodes: bool,
     /// Which Services are handled on that node
     #[arg(long, value_enum, default_value_t, env = "TOPO_LB_SCOPE")]
-    pub scope: ScopeArg,
+    pub scope: Scope,
     /// Only these Services, as NAMESPACE/NAME; without any: all
     #[arg(value_name = "NAMESPACE/NAME")]
     pub services: Vec<String>,
@@ -332,25 +294,12 @@ fn code(text: &str) -> Result<lint::Rule, String> {
     })
 }
 
-/// What of the maps is shown.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum ListArg {
-    /// Frontends, and where their connections went.
-    Services,
-    /// The endpoints that each frontend may use.
-    Endpoints,
-    /// What the kernel remembers: flows of unconnected UDP sockets, and connections of tc
-    Connections,
-    /// Where programs are attached, and what the kernel has counted there
-    Hooks,
-}
-
 /// `topo-lb list`.
 #[derive(Debug, Args)]
 pub struct ListArgs {
     /// What of the maps is shown
     #[arg(value_enum)]
-    pub what: ListArg,
+    pub what: View,
     #[command(flatten)]
     #[allow(missing_docs, reason = "flattened: PinArgs says what it is")]
     pub pin: PinArgs,
@@ -389,21 +338,12 @@ pub struct CleanupArgs {
     pub pin: PinArgs,
 }
 
-/// What an agent can be asked.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum ProbeArg {
-    /// Whether it makes progress.
-    Livez,
-    /// Whether it serves.
-    Readyz,
-}
-
 /// `topo-lb probe`.
 #[derive(Debug, Args)]
 pub struct ProbeArgs {
     /// What the agent is asked
     #[arg(value_enum)]
-    pub what: ProbeArg,
+    pub what: Probe,
     /// The agent's --probe-socket
     #[arg(long, value_name = "PATH", env = "TOPO_LB_PROBE_SOCKET")]
     pub probe_socket: PathBuf,
@@ -415,7 +355,7 @@ impl AgentArgs {
     /// # Errors
     /// Flags that exclude each other by their values: a wrong usage.
     pub fn check(&self) -> Result<(), clap::Error> {
-        if self.terminate_tcp && self.tcp_peer == TcpPeerArg::Endpoint {
+        if self.terminate_tcp && self.tcp_peer == TcpPeer::Endpoint {
             return Err(Cli::command().error(
                 ErrorKind::ArgumentConflict,
                 "--terminate-tcp cannot be used with --tcp-peer endpoint: nothing would say which \
@@ -427,56 +367,4 @@ impl AgentArgs {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_command_line_is_sound() {
-        Cli::command().debug_assert();
-    }
-
-    #[test]
-    fn connections_that_leave_no_trace_cannot_be_ended() {
-        let agent = |peer| {
-            let line = ["topo-lb", "agent", "--terminate-tcp", "--tcp-peer", peer];
-            match Cli::try_parse_from(line).expect("clap sees nothing").command {
-                Command::Agent(args) => args.check(),
-                other => panic!("{other:?}"),
-            }
-        };
-        assert!(agent("service").is_ok());
-        assert_eq!(agent("endpoint").unwrap_err().exit_code(), 2);
-    }
-
-    #[test]
-    fn ten_thousand_namespaces_fit_a_flag_and_a_wrong_one_is_refused() {
-        let agent = |names: &str| {
-            let line = ["topo-lb", "agent", "--exclude-namespaces", names];
-            Cli::try_parse_from(line).map(|cli| match cli.command {
-                Command::Agent(args) => args.exclude_namespaces.len(),
-                other => panic!("{other:?}"),
-            })
-        };
-        let many: Vec<_> = (0..10_000).map(|at| format!("tenant-{at}")).collect();
-        assert_eq!(agent(&many.join(",")).expect("names"), 10_000);
-        for wrong in ["a,,b", "Tenant", "a b", ","] {
-            assert_eq!(agent(wrong).unwrap_err().exit_code(), 2, "{wrong}");
-        }
-    }
-
-    #[test]
-    fn help_says_which_command_follows_manifests() {
-        for command in ["agent", "explain", "lint"] {
-            let mut cli = Cli::command();
-            let help = cli.find_subcommand_mut(command).expect("a command").render_help();
-            let help = help.to_string().split_whitespace().collect::<Vec<_>>().join(" ");
-            assert!(help.contains("other commands read them once"), "{command}: {help}");
-        }
-    }
-
-    #[test]
-    fn only_one_source_can_be_named() {
-        let both = ["topo-lb", "explain", "--manifests", "x", "--kubeconfig", "y", "--node", "n"];
-        assert!(Cli::try_parse_from(both).is_err());
-    }
-}
+mod tests;

@@ -6,28 +6,30 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
+use clap::ValueEnum;
 use comfy_table::{CellAlignment, Table, presets};
 use serde::Serialize;
 use topo_lb_common::counters::Counters;
 use topo_lb_common::selection::SPILL_ONE;
 
-use crate::datapath::bpf::{BpfStore, Published, ReadError};
-use crate::datapath::connections::{self, Connection};
-use crate::datapath::flows::{self, Flow};
-use crate::datapath::left_out;
-use crate::datapath::store::StoreError;
+use crate::datapath::maps::bpf::{BpfStore, Published};
+use crate::datapath::maps::connections::{self, Connection};
+use crate::datapath::maps::error::ReadError;
+use crate::datapath::maps::error::StoreError;
+use crate::datapath::maps::flows::{self, Flow};
+use crate::datapath::maps::unprogrammed;
 use crate::plan::Lack;
 
 pub use hooks::{DeviceRow, HookRow, Hooks, PacketRow};
 
-/// What of the maps is asked for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// What of the maps is shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum View {
     /// Frontends, and where their connections went.
     Services,
     /// The endpoints that each frontend may use.
     Endpoints,
-    /// Flows that the kernel remembers: unconnected UDP.
+    /// Flows of unconnected UDP sockets, and connections that tc translates.
     Connections,
     /// Where programs are attached, and what the kernel has counted there.
     Hooks,
@@ -181,7 +183,7 @@ pub fn list(pin_dir: &Path, what: View) -> Result<Listed, ReadError> {
                 .into_iter()
                 .map(|published| service_row(&store, &names, published))
                 .collect::<Result<_, _>>()?,
-            left_out: left_out::read(pin_dir)?.into_iter().map(left_out_row).collect(),
+            left_out: unprogrammed::read(pin_dir)?.into_iter().map(left_out_row).collect(),
         },
         View::Endpoints => Listed::Endpoints {
             endpoints: published.iter().flat_map(|p| endpoint_rows(&names, p)).collect(),

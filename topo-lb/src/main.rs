@@ -10,23 +10,17 @@ use serde::Serialize;
 use topo_lb::admin::{self, probe};
 use topo_lb::app::{self, Config, Source};
 use topo_lb::cli::{
-    AgentArgs, CheckArgs, CleanupArgs, Cli, Command, ExplainArgs, LintArgs, ListArg, ListArgs,
-    LogFormat, Output, ProbeArg, ProbeArgs, ScopeArg, SourceArgs, TcAttachArg, TcpPeerArg,
-    WhenFullArg,
+    AgentArgs, CheckArgs, CleanupArgs, Cli, Command, ExplainArgs, LintArgs, ListArgs, LogFormat,
+    Output, ProbeArgs, SourceArgs,
 };
 use topo_lb::cluster::{ServiceId, State, Update};
-use topo_lb::datapath::attach;
-use topo_lb::datapath::load::Options;
-use topo_lb::datapath::object::TcpPeer;
-use topo_lb::datapath::tc::AttachMode;
+use topo_lb::datapath::Options;
+use topo_lb::datapath::attach::cleanup::cleanup;
 use topo_lb::exclusion::Rules;
 use topo_lb::lint::Rule;
-use topo_lb::list::View;
 use topo_lb::plan::Capacity;
-use topo_lb::plan::WhenFull;
 use topo_lb::source::Listing;
 use topo_lb::source::kube::KubeTarget;
-use topo_lb::topology::Scope;
 use topo_lb::{check, explain, heap, lint, list, source};
 
 fn main() -> ExitCode {
@@ -61,11 +55,8 @@ fn run_agent(args: AgentArgs) -> anyhow::Result<ExitCode> {
         node: node_name(args.node_name, "--node-name")?.into(),
         source: agent_source(args.source),
         state_dir: args.state_dir,
-        scope: scope(args.scope),
-        when_full: match args.when_full {
-            WhenFullArg::Leave => WhenFull::Leave,
-            WhenFullArg::RefuseStrict => WhenFull::RefuseStrict,
-        },
+        scope: args.scope,
+        when_full: args.when_full,
         devices: args.tc_devices,
         tolerated: args.tolerate_programs,
         admin: admin::Options {
@@ -84,16 +75,9 @@ fn run_agent(args: AgentArgs) -> anyhow::Result<ExitCode> {
                 flows: args.max_flows,
                 connections,
             },
-            tcp_peer: match args.tcp_peer {
-                TcpPeerArg::Service => TcpPeer::Service,
-                TcpPeerArg::Endpoint => TcpPeer::Endpoint,
-            },
+            tcp_peer: args.tcp_peer,
             exclusions: !exclusions.is_empty(),
-            tc_attach_mode: match args.tc_attach {
-                TcAttachArg::Auto => None,
-                TcAttachArg::Tcx => Some(AttachMode::Tcx),
-                TcAttachArg::Clsact => Some(AttachMode::Clsact),
-            },
+            tc_attach: args.tc_attach,
         },
         exclusions,
     };
@@ -113,16 +97,15 @@ fn run_explain(args: &ExplainArgs) -> anyhow::Result<ExitCode> {
     if args.all_nodes {
         let state = cluster(updates, "");
         let ids = service_ids(&args.services, &state)?;
-        let scope = scope(args.scope);
         let spreads: Vec<_> =
-            ids.iter().flat_map(|id| explain::spread(&state, scope, id)).collect();
+            ids.iter().flat_map(|id| explain::spread(&state, args.scope, id)).collect();
         print(args.output, &spreads, || explain::spread_table(&spreads, colours()))?;
         return Ok(ExitCode::SUCCESS);
     }
     let node = node_name(args.node.clone(), "--node")?;
     let state = cluster(updates, &node);
     let ids = service_ids(&args.services, &state)?;
-    let report = explain::report(&state, &node, scope(args.scope), &ids);
+    let report = explain::report(&state, &node, args.scope, &ids);
     print(args.output, &report, || explain::table(&report, colours()))?;
     Ok(ExitCode::SUCCESS)
 }
@@ -156,7 +139,7 @@ fn run_lint(args: &LintArgs) -> anyhow::Result<ExitCode> {
 }
 
 fn run_list(args: &ListArgs) -> anyhow::Result<ExitCode> {
-    let listed = list::list(&args.pin.pin_dir, what(args.what))?;
+    let listed = list::list(&args.pin.pin_dir, args.what)?;
     print(args.output, &listed, || listed.table())?;
     Ok(ExitCode::SUCCESS)
 }
@@ -173,7 +156,7 @@ fn run_check(args: &CheckArgs) -> anyhow::Result<ExitCode> {
 }
 
 fn run_cleanup(args: &CleanupArgs) -> anyhow::Result<ExitCode> {
-    let removed = attach::cleanup(&args.pin.pin_dir)?;
+    let removed = cleanup(&args.pin.pin_dir)?;
     let text = if removed.is_empty() {
         format!("Nothing to remove at {}.", args.pin.pin_dir.display())
     } else {
@@ -189,11 +172,7 @@ fn run_cleanup(args: &CleanupArgs) -> anyhow::Result<ExitCode> {
 }
 
 fn run_probe(args: &ProbeArgs) -> anyhow::Result<ExitCode> {
-    let path = match args.what {
-        ProbeArg::Livez => "/livez",
-        ProbeArg::Readyz => "/readyz",
-    };
-    let answer = runtime()?.block_on(probe::ask(&args.probe_socket, path))?;
+    let answer = runtime()?.block_on(probe::ask(&args.probe_socket, args.what))?;
     write(&answer.sentence)?;
     Ok(if answer.ok { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
@@ -284,22 +263,6 @@ fn service_id(text: &str, state: &State) -> anyhow::Result<ServiceId> {
         bail!("there is no Service {id}; without names, explain shows every Service there is");
     }
     Ok(id)
-}
-
-const fn what(what: ListArg) -> View {
-    match what {
-        ListArg::Services => View::Services,
-        ListArg::Endpoints => View::Endpoints,
-        ListArg::Connections => View::Connections,
-        ListArg::Hooks => View::Hooks,
-    }
-}
-
-const fn scope(scope: ScopeArg) -> Scope {
-    match scope {
-        ScopeArg::All => Scope::All,
-        ScopeArg::OptIn => Scope::OptIn,
-    }
 }
 
 fn print(

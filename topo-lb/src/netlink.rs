@@ -1,4 +1,4 @@
-//! Questions to the kernel by netlink(7): `include/uapi/linux/netlink.h`.
+//! Requests to the kernel by netlink(7), and notifications from it: `include/uapi/linux/netlink.h`.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -6,9 +6,11 @@ use std::time::Duration;
 
 use bytemuck::{Pod, Zeroable};
 use rustix::io::Errno;
+use rustix::net::netlink::SocketAddrNetlink;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{
-    AddressFamily, Protocol, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socket_with,
+    AddressFamily, Protocol, RecvFlags, SendFlags, SocketFlags, SocketType, bind, recv, send,
+    socket_with,
 };
 
 /// The kernel answers at once; a limit all the same, so that nothing hangs for ever.
@@ -62,6 +64,17 @@ impl Netlink {
     }
 }
 
+/// A socket that does not block, and hears of what happens in these groups (`RTMGRP_*`) from now on.
+///
+/// # Errors
+/// The kernel gives no such socket.
+pub(crate) fn listen(groups: u32) -> io::Result<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, None)?;
+    bind(&socket, &SocketAddrNetlink::new(0, groups))?;
+    Ok(socket)
+}
+
 /// A request with a body of one structure.
 pub(crate) fn request(kind: u16, flags: libc::c_int, body: &impl Pod) -> Vec<u8> {
     message(kind, flags | libc::NLM_F_REQUEST, bytemuck::bytes_of(body))
@@ -95,6 +108,27 @@ fn take(mut datagram: &[u8], each: &mut impl FnMut(u16, &[u8])) -> io::Result<bo
 /// The `T` that `bytes` begin with.
 pub(crate) fn head<T: Pod>(bytes: &[u8]) -> Option<T> {
     bytes.get(..size_of::<T>()).map(bytemuck::pod_read_unaligned)
+}
+
+/// The value of the first attribute of a type.
+pub(crate) fn attribute(mut attributes: &[u8], wanted: u16) -> Option<&[u8]> {
+    /// `NLA_TYPE_MASK`: without the flag that it is nested.
+    const TYPE: u16 = 0x3fff;
+    loop {
+        let [length, kind] = head::<[u16; 2]>(attributes)?;
+        let length = usize::from(length);
+        let value = attributes.get(4..length)?;
+        if kind & TYPE == wanted {
+            return Some(value);
+        }
+        attributes = attributes.get(length.next_multiple_of(4)..)?;
+    }
+}
+
+/// A terminated text, printable.
+pub(crate) fn text(bytes: &[u8]) -> String {
+    let end = bytes.iter().position(|&byte| byte == 0).unwrap_or(bytes.len());
+    String::from_utf8_lossy(&bytes[..end]).escape_debug().to_string()
 }
 
 #[cfg(test)]

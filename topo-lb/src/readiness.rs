@@ -3,6 +3,8 @@
 use std::fmt::Write as _;
 use std::time::{Duration, SystemTime};
 
+use serde::Serialize;
+
 use crate::source::Freshness;
 use crate::stale_write_gate::in_words;
 
@@ -19,7 +21,7 @@ pub enum Proof {
 }
 
 /// What readiness depends on.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Readiness {
     /// The self-probe's answer.
     pub proof: Proof,
@@ -35,21 +37,8 @@ pub struct Readiness {
     pub freshness: Freshness,
 }
 
-impl Default for Readiness {
-    fn default() -> Self {
-        Self {
-            proof: Proof::Pending,
-            overridden: None,
-            listed: false,
-            programmed: false,
-            stuck: None,
-            freshness: Freshness::Live,
-        }
-    }
-}
-
 /// One thing that must be so.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Condition {
     /// Its name, one word.
     pub name: &'static str,

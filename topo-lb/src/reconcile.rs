@@ -255,9 +255,9 @@ mod tests {
     use crate::cluster::{
         Change, Endpoint, Labels, Node, Place, Port, Protocol, Service, Slice, SliceId,
     };
-    use crate::datapath::commit::commit;
-    use crate::datapath::memory::MemoryStore;
-    use crate::datapath::store::Store as _;
+    use crate::datapath::maps::commit::commit;
+    use crate::datapath::maps::memory::MemoryStore;
+    use crate::datapath::maps::store::Store as _;
     use crate::plan::{Capacity, Meanwhile, Shortage};
 
     fn id(name: &str) -> ServiceId {

@@ -7,19 +7,13 @@ use tracing::{info, warn};
 use crate::source::Freshness;
 
 /// What the agent knows of its own knowledge.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct StaleWriteGate {
     freshness: Freshness,
     begun: bool,
     /// The kernel holds what the last agent wrote, which is no older than anything saved: nothing is
     /// written until a source is live.
     held: bool,
-}
-
-impl Default for StaleWriteGate {
-    fn default() -> Self {
-        Self { freshness: Freshness::Live, begun: false, held: false }
-    }
 }
 
 impl StaleWriteGate {

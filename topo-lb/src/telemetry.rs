@@ -7,7 +7,7 @@ use std::time::{Duration, Instant, SystemTime};
 use tokio::sync::watch;
 
 use crate::cluster::{Change, Family, Update};
-use crate::datapath::overridden::{self, Precedence};
+use crate::datapath::inspect::overridden::{self, Precedence};
 use crate::events::ledger::Ledger;
 use crate::events::publish::EventPublisher;
 use crate::ignored;

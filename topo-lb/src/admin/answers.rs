@@ -10,13 +10,12 @@ use axum::response::{IntoResponse as _, Response};
 use serde::Serialize;
 
 use super::{Admin, plain};
-use crate::datapath::bpf::{OpenError, ReadError};
+use crate::datapath::maps::error::{OpenError, ReadError};
 use crate::events::concern::Refusal;
 use crate::metrics::figures::PLANNED;
 use crate::metrics::refusals::Refusals;
 use crate::metrics::scrape::{CONTENT_TYPE, Counted, Scrape};
 use crate::readiness::{self, Condition};
-use crate::source::Freshness;
 use crate::stale_write_gate::in_words;
 use crate::state_query::View;
 use crate::topology::Scope;
@@ -119,7 +118,7 @@ struct Told {
     node: String,
     scope: &'static str,
     ready: bool,
-    conditions: Vec<ToldCondition>,
+    conditions: Vec<Condition>,
     /// Null while changes are heard of as they happen.
     state_age_seconds: Option<u64>,
     nodes: usize,
@@ -132,13 +131,6 @@ struct Told {
     /// Devices whose packets are translated.
     devices: Vec<String>,
     pin_dir: String,
-}
-
-#[derive(Debug, Serialize)]
-struct ToldCondition {
-    name: &'static str,
-    met: bool,
-    sentence: String,
 }
 
 #[derive(Debug, Serialize)]
@@ -186,14 +178,8 @@ fn told(admin: &Admin, view: Option<View>) -> Told {
             Scope::OptIn => "opt-in",
         },
         ready: conditions.iter().all(|condition| condition.met),
-        conditions: conditions
-            .into_iter()
-            .map(|Condition { name, met, sentence }| ToldCondition { name, met, sentence })
-            .collect(),
-        state_age_seconds: match readiness.freshness {
-            Freshness::Live => None,
-            Freshness::AsOf(_) => readiness.age(now).map(|age| age.as_secs()),
-        },
+        conditions,
+        state_age_seconds: readiness.age(now).map(|age| age.as_secs()),
         nodes: view.as_ref().map_or(0, |view| view.state.nodes().count()),
         services: view.as_ref().map_or(0, |view| view.state.services().count()),
         frontends: view.as_ref().map_or(0, |view| view.frontends),

@@ -4,6 +4,7 @@ use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use clap::ValueEnum;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::UnixStream;
 use tokio::time::timeout;
@@ -13,6 +14,24 @@ use tokio::time::timeout;
 const PATIENCE: Duration = Duration::from_secs(4);
 /// More than any answer has.
 const LONGEST: u64 = 64 * 1024;
+
+/// What an agent can be asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Probe {
+    /// Whether it makes progress.
+    Livez,
+    /// Whether it serves.
+    Readyz,
+}
+
+impl Probe {
+    const fn path(self) -> &'static str {
+        match self {
+            Self::Livez => "/livez",
+            Self::Readyz => "/readyz",
+        }
+    }
+}
 
 /// What the agent says.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,12 +59,12 @@ pub enum ProbeError {
     NoAgent(PathBuf),
 }
 
-/// Asks for `path`: `/livez` or `/readyz`.
+/// Asks the agent.
 ///
 /// # Errors
 /// There is no answer.
-pub async fn ask(socket: &Path, path: &str) -> Result<Answer, ProbeError> {
-    let text = match timeout(PATIENCE, exchange(socket, path)).await {
+pub async fn ask(socket: &Path, probe: Probe) -> Result<Answer, ProbeError> {
+    let text = match timeout(PATIENCE, exchange(socket, probe.path())).await {
         Err(_) => return Err(ProbeError::Late),
         Ok(Err(error)) => {
             return Err(match error.kind() {

@@ -1,4 +1,4 @@
-//! The devices whose packets are translated, as they come and go.
+//! Follows the devices whose packets are translated.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -7,7 +7,7 @@ use anyhow::Context as _;
 use tokio::time::{self, sleep_until};
 use tracing::warn;
 
-use crate::datapath::load::Datapath;
+use crate::datapath::Datapath;
 use crate::device::{self, Changes, Pattern, Unmatched};
 
 /// Shortest time between two looks at all devices that changes ask for. A node that starts or drains

@@ -1,4 +1,4 @@
-//! Pods that are left alone, where flags ask for it.
+//! Starts the exclusion of Pods, if flags ask for it.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -9,8 +9,7 @@ use futures::{Stream, StreamExt as _};
 use tokio::sync::mpsc;
 use tracing::warn;
 
-use super::Config;
-use crate::exclusion::{Keeper, PodReport};
+use crate::exclusion::{Keeper, PodReport, Rules};
 use crate::metrics::Figures;
 use crate::source::Event;
 
@@ -20,7 +19,7 @@ pub(super) type Pods = BoxStream<'static, PodReport>;
 /// How long the programs wait for the first listing of Pods before they are attached.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// What files say, and what they say of Pods by itself.
+/// Splits the events of files: all of them, and those about Pods.
 pub(super) fn split(
     files: impl Stream<Item = Event> + Send + 'static,
 ) -> (impl Stream<Item = Event> + Send, Pods) {
@@ -36,19 +35,19 @@ pub(super) fn split(
     (files, stream::poll_fn(move |context| receiver.poll_recv(context)).boxed())
 }
 
-/// Has the maps in `maps` say which Pods are left alone, from now on. Returns when the Pods that are
-/// there are left alone, or when that takes long.
+/// Keeps the maps in the folder `maps` up to date with the excluded Pods. Returns when existing Pods are
+/// excluded, or after [`PATIENCE`].
 pub(super) async fn begin(
-    config: &Config,
+    rules: Rules,
     pods: Pods,
+    cgroup_root: &Path,
     maps: &Path,
     figures: &Arc<Figures>,
 ) -> anyhow::Result<()> {
-    if config.exclusions.is_empty() {
+    if rules.is_empty() {
         return Ok(());
     }
-    let rules = config.exclusions.clone();
-    let keeper = Keeper::open(rules, &config.datapath.cgroup_root, maps, Arc::clone(figures))?;
+    let keeper = Keeper::open(rules, cgroup_root, maps, Arc::clone(figures))?;
     if tokio::time::timeout(PATIENCE, keeper.start(pods)).await.is_err() {
         warn!(
             "the Pods of this node were not listed within {} s: until they are, Pods that are to be \

@@ -1,5 +1,6 @@
-//! All there is, before anything is planned.
+//! Waits until the whole cluster is listed, before anything is planned.
 
+use std::path::Path;
 use std::pin::pin;
 use std::time::Duration;
 
@@ -8,21 +9,23 @@ use futures::StreamExt as _;
 use tokio::time::{Instant, timeout, timeout_at};
 use tracing::{info, warn};
 
+use super::source::Events;
 use super::wanted::WantedNodes;
-use super::{Config, Events, UNREMARKED};
 use crate::agent_state::AgentState;
 use crate::cluster::{KnownNodes, Update};
-use crate::datapath::attach;
+use crate::datapath::attach::hooks;
 use crate::source::{Event, Freshness};
 
+/// A first listing that takes longer is logged.
+pub(super) const UNREMARKED: Duration = Duration::from_secs(2);
 /// How long other Nodes are waited for once all else is known. Who may not list them, or lists
 /// thousands of them slowly, still serves all Services that do not need them. Shorter than a watch may be
 /// closed before the state counts as old: by an old one, nothing is written over what the last agent left.
 const OTHER_NODES: Duration = Duration::from_secs(5);
 
-/// What becomes of connections until the cluster is known.
-fn meanwhile(config: &Config) -> &'static str {
-    if attach::is_attached(&config.datapath.pin_dir) {
+/// What connections do until the cluster is known.
+fn meanwhile(pin_dir: &Path) -> &'static str {
+    if hooks::is_attached(pin_dir) {
         "connections go on by what the last agent left in the kernel"
     } else {
         "connections are untouched until then"
@@ -35,13 +38,14 @@ pub(super) async fn first_listing(
     events: &mut Events,
     agent: &mut AgentState,
     wanted: &mut WantedNodes,
-    config: &Config,
+    pin_dir: &Path,
 ) -> anyhow::Result<()> {
+    let node = agent.reconciler.node().to_owned();
     let mut listing = pin!(until_complete(events, agent, wanted));
     match timeout(UNREMARKED, &mut listing).await {
         Ok(listed) => listed,
         Err(_) => {
-            info!(node = %config.node, "still waiting for all of the cluster; {}", meanwhile(config));
+            info!(node, "still waiting for all of the cluster; {}", meanwhile(pin_dir));
             listing.await
         }
     }

@@ -1,4 +1,4 @@
-//! What comes together is planned together.
+//! Gathers events that arrive together into one plan.
 
 use std::time::Duration;
 

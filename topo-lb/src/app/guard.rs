@@ -1,24 +1,24 @@
-//! Puts back what somebody else takes away, and says so: in the log once a minute, and by readiness as
-//! long as it goes on. In between connections are untouched, so such an agent is not ready.
+//! Reports what the agent restored after another process removed it: in the log at most once a minute, and
+//! in readiness as long as it goes on. Connections are not translated meanwhile, so the agent is not ready.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use tracing::{debug, warn};
 
-use crate::datapath::repair::Repairs;
+use crate::datapath::attach::repair::Repairs;
 
-/// A sentence that comes again within this while is no news.
+/// The same sentence is logged at most once in this time.
 const NEWS: Duration = Duration::from_secs(60);
 
 /// What an inspection means for readiness.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Finding {
-    /// All is there, as it was.
+    /// Nothing was missing.
     Quiet,
-    /// Something was not there: what.
+    /// What was missing.
     Disturbed(String),
-    /// All is there again: whether it works is to be proved.
+    /// Everything is in place again; the self-probe must prove that it works.
     Over,
 }
 
@@ -31,7 +31,7 @@ pub(super) struct Guard {
 }
 
 impl Guard {
-    /// Takes in what was put back, and what could not be.
+    /// Logs what was restored, and what could not be.
     pub(super) fn take(&mut self, repairs: Repairs, now: Instant) -> Finding {
         let done = repairs
             .done

@@ -1,4 +1,4 @@
-//! Plans, carried out.
+//! Plans and writes until nothing is left to write.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -9,10 +9,10 @@ use tracing::{debug, info, warn};
 
 use crate::agent_state::AgentState;
 use crate::cluster::ServiceId;
-use crate::datapath::bpf::BpfStore;
-use crate::datapath::commit::{commit, take_over};
-use crate::datapath::left_out::{self, LeftOutMap};
-use crate::datapath::store::StoreError;
+use crate::datapath::maps::bpf::BpfStore;
+use crate::datapath::maps::commit::{commit, take_over};
+use crate::datapath::maps::error::StoreError;
+use crate::datapath::maps::unprogrammed::{self, UnprogrammedMap};
 use crate::plan::{Gone, Installed, Lack, Meanwhile, Plan, Shortage, Step};
 
 use super::quarantine::Quarantine;
@@ -22,16 +22,17 @@ use crate::events::rate::Rate;
 /// Service that changes a hundred times a second must not fill the log.
 const LOGGED: (u32, Duration) = (5, Duration::from_secs(30));
 
-/// The kernel's maps and the agent's books of them.
+/// The kernel's maps, and what the agent knows to be in them.
 pub(super) struct Kernel {
     store: BpfStore,
     pub(super) installed: Installed,
     quarantine: Quarantine,
-    left_out: LeftOutMap,
-    /// Services, as `namespace/name`, that the last agent has left out.
+    left_out: UnprogrammedMap,
+    /// Services, as `namespace/name`, that the last agent left unprogrammed.
     pub(super) left_before: Vec<(Arc<str>, Lack)>,
     told: Told,
-    /// What has stopped serving, until somebody takes it. Each is there once, however often a plan fails.
+    /// Endpoints that stopped serving, until [`take_gone`](Self::take_gone). Each is in it once, even if a
+    /// plan fails repeatedly.
     gone: BTreeSet<Gone>,
 }
 
@@ -75,12 +76,12 @@ impl Kernel {
     pub(super) fn read(maps: &Path) -> anyhow::Result<Self> {
         let mut store = BpfStore::open(maps)?;
         let installed = take_over(&mut store)?;
-        let left_before = left_out::read(maps)?;
+        let left_before = unprogrammed::read(maps)?;
         Ok(Self {
             store,
             installed,
             quarantine: Quarantine::default(),
-            left_out: LeftOutMap::open(maps)?,
+            left_out: UnprogrammedMap::open(maps)?,
             left_before,
             told: Told::new(Instant::now()),
             gone: BTreeSet::new(),
@@ -134,7 +135,7 @@ impl Kernel {
         }
     }
 
-    /// After a failure the books are made anew from the maps.
+    /// After a failure it reads the maps again.
     fn carry_out(&mut self, plan: &Plan) -> Result<(), StoreError> {
         let result = commit(plan, &mut self.store, &mut self.installed);
         if result.is_err() {

@@ -1,5 +1,4 @@
-//! Looks twice a second whether programs of others run before ours, and says when that begins and
-//! ends.
+//! Checks twice a second whether foreign programs run before ours, and logs when that begins and ends.
 
 use std::io;
 use std::path::Path;
@@ -8,8 +7,9 @@ use std::time::{Duration, Instant};
 
 use tracing::{debug, info, warn};
 
-use crate::datapath::effective::{self, Ours, Watch};
-use crate::datapath::overridden::{self, Override, Precedence, Tolerated};
+use crate::datapath::hook::ProgramIds;
+use crate::datapath::inspect::effective::{self, Watch};
+use crate::datapath::inspect::overridden::{self, Override, Precedence, Tolerated};
 
 /// How often it looks. Programs that are attached and detached at even times are met by some look.
 const INTERVAL: Duration = Duration::from_millis(470);
@@ -64,7 +64,7 @@ impl Told {
 pub(super) fn watch(
     root: &Path,
     tolerated: &[Tolerated],
-    ours: Ours,
+    ours: ProgramIds,
     tell: impl Fn(&Precedence) + Send + 'static,
 ) -> io::Result<()> {
     if let Some(sentence) = overridden::without_effect(tolerated)
@@ -112,7 +112,7 @@ fn say(change: &Change, overrides: &[Override], root: &Path) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::datapath::object::Hook;
+    use crate::datapath::hook::Hook;
 
     fn one(program: u32) -> Vec<Override> {
         let (hook, cgroup) = (Hook::Connect4, "/sys/fs/cgroup".into());

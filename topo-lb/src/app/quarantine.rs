@@ -1,16 +1,16 @@
-//! Slots that programs may still be reading. A grace period passes beside the work: it takes as long
-//! as several changes do, and nothing that is published has to wait for it.
+//! Slots that programs may still read. A thread waits for the grace period, because it takes as long as
+//! several changes, and publishing need not wait for it.
 
 use std::thread::{self, JoinHandle};
 
-use crate::datapath::bpf;
-use crate::datapath::store::StoreError;
+use crate::datapath::host::membarrier;
+use crate::datapath::maps::error::StoreError;
 use crate::plan::Step;
 
 /// A grace period that is passing.
 type Grace = JoinHandle<Result<(), StoreError>>;
 
-/// What is to be done when nobody reads the slots any more.
+/// Steps to take when no program reads the slots any more.
 #[derive(Default)]
 pub(super) struct Quarantine {
     /// A grace period that has begun after these were replaced.
@@ -32,7 +32,7 @@ impl Quarantine {
 
     fn begin(&mut self) {
         if self.passing.is_none() && !self.later.is_empty() {
-            let grace = thread::spawn(bpf::grace);
+            let grace = thread::spawn(|| membarrier::grace().map_err(StoreError::Grace));
             self.passing = Some((grace, std::mem::take(&mut self.later)));
         }
     }

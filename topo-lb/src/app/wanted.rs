@@ -1,4 +1,4 @@
-//! Which Nodes the source is to tell of, and what is said of it.
+//! Which Nodes the source must watch, and what is logged about it.
 
 use tokio::sync::watch;
 use tracing::{debug, info};

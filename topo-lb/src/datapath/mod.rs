@@ -1,41 +1,215 @@
 //! The kernel's side: the programs, their maps and their links, and how plans get into the maps.
 //!
-//! [`object`] is what the binary carries, [`load`] brings it into the kernel, [`attach`] lets it
-//! act. Maps and links are pinned: they outlive the agent. [`commit`] carries plans out on a
-//! [`store`]: [`bpf`] is the kernel's.
+//! [`host`] asks what the kernel can do. [`programs`] loads what the binary carries, [`attach`] puts it
+//! on cgroups and devices, [`maps`] holds the state. Maps and links are pinned: they outlive the agent.
+//! [`inspect`] looks at what is attached, and tries whether it works.
 
-mod answerers;
 pub mod attach;
-pub mod attached;
-pub mod bpf;
-pub mod capability;
-pub mod commit;
-pub mod connections;
-pub mod dialled;
-pub mod effective;
-pub mod encode;
-pub mod excluded;
-mod filters;
-pub mod flows;
-pub mod left_out;
-pub mod link;
-pub mod load;
-pub mod lock;
-pub mod membership;
-pub mod memlock;
-#[cfg(test)]
-pub(crate) mod memory;
-pub mod mount;
-pub mod object;
-pub mod overridden;
-mod pace;
-mod place;
-pub mod probe;
-pub mod renewal;
-pub mod repair;
-pub mod self_probe;
-pub mod store;
-mod syscall;
-pub mod tc;
-pub mod traffic;
-pub mod trial;
+pub mod direction;
+pub mod error;
+pub mod hook;
+pub mod host;
+pub mod inspect;
+pub mod maps;
+pub mod programs;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use aya::Ebpf;
+use topo_lb_common::maps as names;
+use tracing::warn;
+
+use attach::link::Link;
+use attach::pin::TcAttach;
+use direction::Direction;
+use error::LoadError;
+use hook::Hook;
+use host::lock::Lock;
+use host::mount::{check_bpffs, check_cgroup2};
+use host::{capability, feature, membarrier};
+use maps::renewal::{self, Pinned, Renewal};
+use maps::reply_filter::ReplyFilter;
+use maps::spec::map_specs;
+use programs::load::{load, load_classifier};
+use programs::object::{Constants, TcpPeer};
+
+use crate::plan::Capacity;
+
+/// Where and how to set up the datapath.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Directory on bpffs that maps and links are pinned in; made where it is missing.
+    pub pin_dir: PathBuf,
+    /// The cgroup v2 directory whose processes are served.
+    pub cgroup_root: PathBuf,
+    /// How much the maps hold.
+    pub capacity: Capacity,
+    /// What the peer of a translated TCP connection is to its application.
+    pub tcp_peer: TcpPeer,
+    /// Whether Pods can be excluded.
+    pub exclusions: bool,
+    /// How programs are attached to devices.
+    pub tc_attach: TcAttach,
+}
+
+/// The datapath in the kernel. Only one process holds it. Dropping it removes the pins that it made,
+/// unless the programs were attached.
+#[derive(Debug)]
+pub struct Datapath {
+    pub(crate) options: Options,
+    pub(crate) ebpf: Ebpf,
+    /// Held open once they are attached.
+    pub(crate) links: Vec<(Hook, Link)>,
+    /// Where the pinned maps did not fit, until the hooks have the new ones.
+    pub(crate) renewal: Option<Renewal>,
+    /// Once tc is attached.
+    reply_filter: Option<ReplyFilter>,
+    /// Before the lock, so that it is undone before the lock is given back.
+    made: Made,
+    pub(crate) lock: Lock,
+}
+
+impl Datapath {
+    /// Checks whether [`open`](Self::open) can succeed on this host, without changing anything. Takes some
+    /// milliseconds.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`open`](Self::open) that can be found without changing anything.
+    pub fn check_host(options: &Options) -> Result<(), LoadError> {
+        check_bpffs(&options.pin_dir)?;
+        check_cgroup2(&options.cgroup_root)?;
+        let missing = capability::missing();
+        if !missing.is_empty() {
+            return Err(LoadError::Capabilities(missing));
+        }
+        if let Some(source) = feature::forbidden() {
+            return Err(LoadError::NotPermitted { source });
+        }
+        let missing = feature::missing();
+        if !missing.is_empty() {
+            return Err(LoadError::KernelTooOld(missing));
+        }
+        if !membarrier::is_there() {
+            return Err(LoadError::NoMembarrier);
+        }
+        if options.pin_dir.exists() {
+            Lock::take(&options.pin_dir)?;
+            renewal::look(&options.pin_dir, &map_specs(&options.capacity))?;
+        }
+        Ok(())
+    }
+
+    /// Locks the pin directory, loads the programs, opens the pinned maps, and makes and pins the missing
+    /// ones. Attaches nothing.
+    ///
+    /// # Errors
+    ///
+    /// Each says in a sentence what is missing and what to do.
+    pub fn open(options: Options) -> Result<Self, LoadError> {
+        Self::check_host(&options)?;
+        let is_new = make_directory(&options.pin_dir)?;
+        let lock = Lock::take(&options.pin_dir)?;
+        let mut made = Made {
+            directories: Vec::from_iter(is_new.then(|| options.pin_dir.clone())),
+            files: Vec::new(),
+            renamed: renewal::rename_maps(&options.pin_dir)?,
+        };
+        let map_specs = map_specs(&options.capacity);
+        let renewal = match renewal::look(&options.pin_dir, &map_specs)? {
+            Pinned::Fits => {
+                let pins = map_specs.iter().filter(|spec| spec.is_pinned);
+                let pins = pins.map(|spec| options.pin_dir.join(spec.name));
+                made.files.extend(pins.filter(|path| !path.exists()));
+                None
+            }
+            Pinned::Differs(differences) => {
+                Some(Renewal::begin(&options.pin_dir, &map_specs, &differences)?)
+            }
+        };
+        made.directories.extend(renewal::mark(&options.pin_dir)?);
+        let constants = Constants::probe(options.tcp_peer).with_exclusions(options.exclusions);
+        let directory = renewal.as_ref().map_or(&*options.pin_dir, Renewal::directory);
+        let mut ebpf = load(&map_specs, &constants, Some(directory))?;
+        if options.capacity.connections != 0 {
+            for direction in Direction::BOTH {
+                load_classifier(&mut ebpf, direction)?;
+            }
+        }
+        let (links, reply_filter) = (Vec::new(), None);
+        Ok(Self { options, ebpf, renewal, made, links, reply_filter, lock })
+    }
+
+    /// Copies counters and connection state from pinned maps of another layout, if there are any. Call it
+    /// right before the first plan: until then the attached programs write to the old maps.
+    pub fn copy_old_state(&self) {
+        if let Some(renewal) = &self.renewal {
+            renewal.copy_books();
+            renewal.copy_state();
+        }
+    }
+
+    /// Where the maps of these programs are pinned: in the pin directory, or below it until
+    /// [`attach`](Self::attach) moves them there.
+    #[must_use]
+    pub fn maps_directory(&self) -> &Path {
+        self.renewal.as_ref().map_or(&self.options.pin_dir, Renewal::directory)
+    }
+
+    /// Begins to tell the tc programs which endpoints may answer. Call it when no program of an earlier
+    /// agent is attached any more: such a program opens connections without a mark.
+    fn start_reply_filter(&mut self) {
+        let Some(marks) = self.ebpf.take_map(names::REPLY_FILTER) else { return };
+        let table = |name: &str| self.ebpf.map(name);
+        let (Some(four), Some(six)) = (table(names::CONNECTIONS4), table(names::CONNECTIONS6))
+        else {
+            return;
+        };
+        match ReplyFilter::start(marks, four, six) {
+            Ok(filter) => self.reply_filter = Some(filter),
+            Err(error) => warn!("{error}; tc looks up every packet that goes out"),
+        }
+    }
+}
+
+/// What is new in the pin directory. Dropping this removes it, unless it is kept.
+#[derive(Debug)]
+struct Made {
+    /// Parents before children.
+    directories: Vec<PathBuf>,
+    files: Vec<PathBuf>,
+    /// Each from its first path to its second.
+    renamed: Vec<(PathBuf, PathBuf)>,
+}
+
+impl Made {
+    fn keep(&mut self) {
+        self.directories.clear();
+        self.files.clear();
+        self.renamed.clear();
+    }
+}
+
+impl Drop for Made {
+    fn drop(&mut self) {
+        // The caller reports the error that led here; `topo-lb cleanup` removes what is left.
+        for file in self.files.drain(..) {
+            let _ = fs::remove_file(file);
+        }
+        for (old, new) in self.renamed.drain(..) {
+            let _ = fs::rename(new, old);
+        }
+        for directory in self.directories.drain(..).rev() {
+            let _ = fs::remove_dir(directory);
+        }
+    }
+}
+
+/// Makes a directory and its parents; returns whether it is new.
+fn make_directory(path: &Path) -> Result<bool, LoadError> {
+    let is_new = !path.exists();
+    fs::create_dir_all(path)
+        .map_err(|source| LoadError::PinDirectory { path: path.to_owned(), source })?;
+    Ok(is_new)
+}

@@ -1,20 +1,22 @@
-//! The addresses that devices of this host have, as they come and go.
+//! Follows the addresses of this host's devices.
 
 use std::collections::BTreeMap;
-use std::ffi::CStr;
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::IpAddr;
 use std::time::Duration;
 
+use bytemuck::{Pod, Zeroable};
 use futures::{Stream, stream};
 use tokio::time::sleep;
 use tracing::warn;
 
 use super::follow::Changes;
+use super::list;
 use crate::cluster::LocalAddresses;
+use crate::netlink::{self, Netlink, attribute, head};
 
-/// Devices whose addresses say nothing of who serves there: kube-proxy's IPVS mode and kube-router
-/// give them every ClusterIP, for the kernel to take the packets in.
+/// Devices whose addresses do not mean that somebody serves there: kube-proxy's IPVS mode and kube-router
+/// give them every ClusterIP, so that the kernel accepts the packets.
 const PROXIES: [&str; 2] = ["kube-ipvs0", "kube-dummy-if"];
 /// Changes are gathered for so long: proxies and CNIs make many at once.
 const GATHER: Duration = Duration::from_millis(200);
@@ -31,9 +33,9 @@ pub fn follow() -> impl Stream<Item = LocalAddresses> + Send {
 #[derive(Default)]
 struct Follower {
     changes: Option<Changes>,
-    /// What was said last.
+    /// The last answer.
     said: Option<LocalAddresses>,
-    /// Whether people know that the kernel does not say.
+    /// Whether the failure was logged.
     warned: bool,
 }
 
@@ -81,6 +83,17 @@ impl Follower {
     }
 }
 
+/// `struct ifaddrmsg`.
+#[repr(C)]
+#[derive(Clone, Copy, Pod, Zeroable)]
+struct Message {
+    family: u8,
+    prefix: u8,
+    flags: u8,
+    scope: u8,
+    index: u32,
+}
+
 /// All addresses of devices that are no proxy's, each with the first device by name.
 fn all() -> io::Result<LocalAddresses> {
     let mut all = BTreeMap::new();
@@ -90,51 +103,28 @@ fn all() -> io::Result<LocalAddresses> {
 
 /// Gives every address of this host to `see`, with the device that has it.
 fn each(mut see: impl FnMut(IpAddr, &str)) -> io::Result<()> {
-    let mut list: *mut libc::ifaddrs = std::ptr::null_mut();
-    // SAFETY: a place for the list's head.
-    if unsafe { libc::getifaddrs(&raw mut list) } != 0 {
-        return Err(io::Error::last_os_error());
-    }
-    let mut entry = list;
-    while !entry.is_null() {
-        // SAFETY: an entry of the list, which is not freed yet.
-        let one = unsafe { &*entry };
-        // SAFETY: a terminated name.
-        let name = unsafe { CStr::from_ptr(one.ifa_name) }.to_string_lossy();
-        // SAFETY: an address of the kind that it says, or null.
-        if let Some(address) = unsafe { address(one.ifa_addr) } {
-            see(address, device(&name));
+    let names = list::names()?;
+    let request = netlink::request(libc::RTM_GETADDR, libc::NLM_F_DUMP, &Message::zeroed());
+    Netlink::open(None)?.ask(&request, |kind, body| {
+        let Some(Message { index, .. }) = head(body) else { return };
+        if let (libc::RTM_NEWADDR, Some(device), Some(address)) =
+            (kind, names.get(&index), address(&body[size_of::<Message>()..]))
+        {
+            see(address, device);
         }
-        entry = one.ifa_next;
-    }
-    // SAFETY: the list that was given out above, once.
-    unsafe { libc::freeifaddrs(list) };
-    Ok(())
+    })
 }
 
-/// # Safety
-/// The pointer is null, or to an address as long as its family demands.
-unsafe fn address(raw: *const libc::sockaddr) -> Option<IpAddr> {
-    // SAFETY: the caller's pointer, if it is one; what is read has the family's own layout, and may
-    // lie unaligned.
-    unsafe {
-        match i32::from((!raw.is_null()).then(|| (&raw const (*raw).sa_family).read())?) {
-            libc::AF_INET => {
-                let address = raw.cast::<libc::sockaddr_in>().read_unaligned();
-                Some(Ipv4Addr::from(address.sin_addr.s_addr.to_ne_bytes()).into())
-            }
-            libc::AF_INET6 => {
-                let address = raw.cast::<libc::sockaddr_in6>().read_unaligned();
-                Some(Ipv6Addr::from(address.sin6_addr.s6_addr).into())
-            }
-            _ => None,
-        }
+/// The host's own address. `IFA_ADDRESS` is the other end's on point-to-point devices, which have a
+/// local one besides.
+fn address(attributes: &[u8]) -> Option<IpAddr> {
+    let own = attribute(attributes, libc::IFA_LOCAL)
+        .or_else(|| attribute(attributes, libc::IFA_ADDRESS))?;
+    match own.len() {
+        4 => Some(IpAddr::from(<[u8; 4]>::try_from(own).ok()?)),
+        16 => Some(IpAddr::from(<[u8; 16]>::try_from(own).ok()?)),
+        _ => None,
     }
-}
-
-/// The device of an IPv4 address's label, which begins with its name: `eth0:1`.
-fn device(label: &str) -> &str {
-    label.split(':').next().unwrap_or_default()
 }
 
 /// Takes an address in, unless nobody can serve a Service there.
@@ -156,8 +146,8 @@ mod tests {
 
     fn taken(pairs: &[(&str, &str)]) -> Vec<(String, String)> {
         let mut all = LocalAddresses::new();
-        for (address, label) in pairs {
-            take(&mut all, address.parse().expect("an address"), device(label));
+        for (address, device) in pairs {
+            take(&mut all, address.parse().expect("an address"), device);
         }
         all.iter().map(|(address, device)| (address.to_string(), device.to_string())).collect()
     }
@@ -171,7 +161,7 @@ mod tests {
             ("10.96.0.10", "kube-ipvs0"),
             ("10.96.0.11", "kube-dummy-if"),
             ("10.96.0.10", "nodelocaldns"),
-            ("10.96.0.12", "lo:dns"),
+            ("10.96.0.12", "lo"),
         ];
         let wanted = [("10.96.0.10", "nodelocaldns"), ("10.96.0.12", "lo")];
         assert_eq!(taken(&pairs), wanted.map(|(a, b)| (a.to_owned(), b.to_owned())));
@@ -188,7 +178,7 @@ mod tests {
     fn the_kernel_tells_of_this_host() {
         let mut told = Vec::new();
         each(|address, device| told.push((address, device.to_owned()))).expect("the kernel says");
-        let loopback = (IpAddr::from(Ipv4Addr::LOCALHOST), "lo".to_owned());
+        let loopback = (IpAddr::from([127, 0, 0, 1]), "lo".to_owned());
         assert!(told.contains(&loopback), "{told:?}");
     }
 }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use tracing::debug;
 
 use super::concern::Refusal;
-use crate::datapath::traffic;
+use crate::datapath::maps::counters;
 use crate::state_query::StateQueryHandle;
 
 /// How often the counters are read, if any Service port refuses.
@@ -59,7 +59,7 @@ pub async fn follow(state_query: StateQueryHandle, pin_dir: PathBuf) {
         }
         let pins = pin_dir.clone();
         let read = tokio::task::spawn_blocking(move || {
-            traffic::refused(&pins, |name| refusing.contains_key(name))
+            counters::refused(&pins, |name| refusing.contains_key(name))
         });
         match read.await {
             Ok(Ok(counted)) => {

@@ -16,7 +16,7 @@ use tracing::{debug, info, warn};
 
 use super::folder::{Found, Tree};
 use super::{Books, PodReport, Rules};
-use crate::datapath::excluded::ExcludedMap;
+use crate::datapath::maps::excluded::ExcludedMap;
 use crate::metrics::Figures;
 
 /// Folders are looked at so often even if nothing is said to have moved.
@@ -134,7 +134,7 @@ impl Keeper {
         }
         self.books.see(found.folders);
         let wanted = self.books.wanted(self.map.has(), self.map.room());
-        match self.map.write(&wanted) {
+        match self.map.write(&wanted.cgroups, wanted.levels) {
             Ok(()) => self.has_failed = false,
             Err(error) if std::mem::replace(&mut self.has_failed, true) => debug!("{error}"),
             Err(error) => warn!(

@@ -8,13 +8,13 @@ use topo_lb_common::counters::Counters;
 use topo_lb_common::packets::{Outcome, Packets};
 
 use super::Connections;
-use crate::datapath::attached::{self, OnDevice};
-use crate::datapath::bpf::ReadError;
-use crate::datapath::effective;
-use crate::datapath::object::Hook;
-use crate::datapath::overridden::Override;
-use crate::datapath::tc::Direction;
-use crate::datapath::traffic;
+use crate::datapath::direction::Direction;
+use crate::datapath::hook::Hook;
+use crate::datapath::inspect::attached::{self, OnDevice};
+use crate::datapath::inspect::effective;
+use crate::datapath::inspect::overridden::Override;
+use crate::datapath::maps::error::ReadError;
+use crate::datapath::maps::{counters, packets};
 
 /// All hooks.
 #[derive(Debug, Serialize)]
@@ -126,7 +126,7 @@ pub(super) fn read(pin_dir: &Path) -> Result<Hooks, ReadError> {
         });
     }
     let devices = attached::on_devices(pin_dir)?;
-    let packets = traffic::packets(pin_dir)?;
+    let packets = packets::read(pin_dir)?;
     for direction in [Direction::Ingress, Direction::Egress] {
         let counted = packets.iter().find(|(of, _)| *of == direction);
         each.push(HookRow {
@@ -137,7 +137,7 @@ pub(super) fn read(pin_dir: &Path) -> Result<Hooks, ReadError> {
         });
     }
     let mut sum = Counters::default();
-    for counted in traffic::connections(pin_dir)?.values() {
+    for counted in counters::connections(pin_dir)?.values() {
         sum.same_node += counted.same_node;
         sum.same_zone += counted.same_zone;
         sum.same_region += counted.same_region;

@@ -22,9 +22,9 @@ use topo_lb_common::packets::{Outcome, Packets};
 use super::figures::{Figures, PLANNED};
 use super::histogram::Histogram;
 use super::refusals::Refusals;
-use crate::datapath::bpf::ReadError;
-use crate::datapath::tc::Direction;
-use crate::datapath::traffic;
+use crate::datapath::direction::Direction;
+use crate::datapath::maps::error::ReadError;
+use crate::datapath::maps::{counters, packets};
 use crate::events::concern::Refusal;
 
 /// The `Content-Type` of the text.
@@ -48,9 +48,9 @@ impl Counted {
     /// A map cannot be opened or read.
     pub fn read(pin_dir: &Path) -> Result<Self, ReadError> {
         Ok(Self {
-            connections: traffic::connections(pin_dir)?,
-            torn: traffic::torn(pin_dir)?,
-            packets: traffic::packets(pin_dir)?,
+            connections: counters::connections(pin_dir)?,
+            torn: counters::torn(pin_dir)?,
+            packets: packets::read(pin_dir)?,
         })
     }
 }

@@ -51,13 +51,15 @@ impl Shortage {
     }
 }
 
-/// What becomes of a Service that has no room in the maps.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// What to do with Services without room in the maps.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum WhenFull {
-    /// It is left to kube-proxy.
+    /// Leaves them to kube-proxy.
     #[default]
     Leave,
-    /// As before, unless its policy is strict: then connections to it are refused.
+    /// Refuses connections to those with a strict policy, which kube-proxy does not know, and leaves the
+    /// others to kube-proxy. Strict Services get frontends before others of their namespace. If they alone
+    /// want more than its share of --max-services, some can still be left to kube-proxy.
     RefuseStrict,
 }
 

@@ -12,8 +12,8 @@ use super::installed::Placed;
 use super::share::{self, Pool, Rank, Ranks, Room};
 use super::{Capacity, Desired, Installed, Lack, Meanwhile, Ration, WhenFull, diff};
 use crate::cluster::{Frontend, Protocol, ServiceId};
-use crate::datapath::commit::commit;
-use crate::datapath::memory::MemoryStore;
+use crate::datapath::maps::commit::commit;
+use crate::datapath::maps::memory::MemoryStore;
 use crate::topology::{Chosen, Route, Verdict};
 
 const SMALL: Capacity = Capacity { services: 16, slots: 80, members: 80, flows: 8, connections: 0 };

@@ -9,8 +9,8 @@ use topo_lb_common::backend::Locality;
 use super::diff;
 use super::{Capacity, Desired, Installed, Lack, Meanwhile, Plan, Ration, WhenFull};
 use crate::cluster::{Frontend, Protocol, ServiceId};
-use crate::datapath::commit::{commit, take_over};
-use crate::datapath::memory::MemoryStore;
+use crate::datapath::maps::commit::{commit, take_over};
+use crate::datapath::maps::memory::MemoryStore;
 use crate::topology::{Chosen, Route, Verdict};
 
 const SMALL: Capacity = Capacity { services: 6, slots: 60, members: 40, flows: 8, connections: 0 };

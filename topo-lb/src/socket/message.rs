@@ -8,7 +8,7 @@ use bytemuck::{Pod, Zeroable};
 use topo_lb_common::address::mapped;
 
 use crate::cluster::Protocol;
-use crate::datapath::encode::protocol_number;
+use crate::datapath::maps::encode::protocol_number;
 use crate::netlink::{self, head};
 
 /// Asks for sockets.

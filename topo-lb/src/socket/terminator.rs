@@ -20,9 +20,9 @@ use super::message::Seen;
 use super::namespace::{Found, NetnsSwitcher};
 use super::stale::Stale;
 use crate::cluster::{Family, Protocol};
-use crate::datapath::bpf::OpenError;
-use crate::datapath::dialled::Dialled;
-use crate::datapath::membership::Membership;
+use crate::datapath::maps::connected::Connected;
+use crate::datapath::maps::error::OpenError;
+use crate::datapath::maps::members::Members;
 use crate::metrics::{Figures, count};
 use crate::plan::Gone;
 
@@ -186,8 +186,8 @@ struct ReportedProblems {
 /// What one look is for.
 struct Search<'a> {
     stale: &'a Stale,
-    dialled: Dialled,
-    membership: Membership,
+    dialled: Connected,
+    membership: Members,
 }
 
 impl Worker {
@@ -285,8 +285,8 @@ impl Worker {
 
 impl<'a> Search<'a> {
     fn open(options: &Options, stale: &'a Stale) -> Result<Self, OpenError> {
-        let dialled = Dialled::open(&options.pin_dir)?;
-        Ok(Self { stale, dialled, membership: Membership::open(&options.pin_dir)? })
+        let dialled = Connected::open(&options.pin_dir)?;
+        Ok(Self { stale, dialled, membership: Members::open(&options.pin_dir)? })
     }
 
     /// Ends what is to be ended in one namespace, and counts it: UDP, TCP.

@@ -74,9 +74,10 @@ pub enum Event {
 }
 
 /// How fresh what a source says is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Freshness {
     /// Every change is heard of as it happens.
+    #[default]
     Live,
     /// It is as it was at that moment: when it was saved, or when the API server was heard of last.
     AsOf(SystemTime),

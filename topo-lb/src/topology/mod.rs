@@ -50,13 +50,14 @@ pub use node_labels::{reads_other_nodes, waits_for};
 use policy::Rules;
 
 /// Which Services topo-lb handles.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum Scope {
-    /// All that have a ClusterIP.
+    /// Every Service with a ClusterIP.
     #[default]
     All,
-    /// Those that carry a policy: an annotation, `spec.topologyKeys` or
-    /// `spec.trafficDistribution`. One that is ignored for breaking a rule does not count.
+    /// Only Services that carry a topology policy; the others are left to kube-proxy.
+    // An annotation, `spec.topologyKeys` or `spec.trafficDistribution`. One that is ignored for breaking a
+    // rule does not count.
     OptIn,
 }
 

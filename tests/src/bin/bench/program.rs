@@ -15,8 +15,8 @@ use aya::programs::{
     loaded_programs,
 };
 use aya::sys::{Stats, enable_stats};
-use topo_lb::datapath::object::Hook;
-use topo_lb::datapath::probe::{pin_empty, pin_empty_classifier};
+use topo_lb::datapath::hook::Hook;
+use topo_lb::datapath::host::feature::{pin_empty, pin_empty_classifier};
 use topo_lb_tests::interrupt;
 use topo_lb_tests::netns::NetNs;
 use topo_lb_tests::scene::kernel;

@@ -17,10 +17,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use clap::Parser;
-use topo_lb::datapath::attach;
-use topo_lb::datapath::bpf::BpfStore;
-use topo_lb::datapath::load::{Datapath, Options};
-use topo_lb::datapath::object::TcpPeer;
+use topo_lb::datapath::attach::cleanup;
+use topo_lb::datapath::maps::bpf::BpfStore;
+use topo_lb::datapath::programs::object::TcpPeer;
+use topo_lb::datapath::{Datapath, Options};
 use topo_lb::plan::Capacity;
 use topo_lb_tests::stress::Report;
 
@@ -53,7 +53,7 @@ struct Arguments {
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let result = run(&arguments);
-    let cleanup = attach::cleanup(&arguments.pin_dir).context("cannot clean up");
+    let cleanup = cleanup::cleanup(&arguments.pin_dir).context("cannot clean up");
     match result.and_then(|report| cleanup.map(|_| report)) {
         Ok(report) => {
             println!("{}", serde_json::json!(report));
@@ -79,7 +79,7 @@ fn run(arguments: &Arguments) -> Result<Report> {
         },
         tcp_peer: TcpPeer::Endpoint,
         exclusions: false,
-        tc_attach_mode: None,
+        tc_attach: Default::default(),
     })?;
     datapath.attach()?;
     let store = BpfStore::open(datapath.maps_directory())?;

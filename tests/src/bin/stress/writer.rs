@@ -8,9 +8,9 @@ use anyhow::{Context as _, Result};
 use topo_lb::cluster::{
     Change, Endpoint, Place, Port, Protocol, Service, ServiceId, Slice, SliceId, Update,
 };
-use topo_lb::datapath::bpf::BpfStore;
-use topo_lb::datapath::commit::commit;
-use topo_lb::datapath::store::Store as _;
+use topo_lb::datapath::maps::bpf::BpfStore;
+use topo_lb::datapath::maps::commit::commit;
+use topo_lb::datapath::maps::store::Store as _;
 use topo_lb::plan::Installed;
 use topo_lb::reconcile::Reconciler;
 use topo_lb::topology::Scope;

@@ -1,0 +1,25 @@
+//! Runs the self-probe beside the work.
+
+use std::path::Path;
+
+use tokio::task::JoinHandle;
+
+use crate::datapath::inspect::self_probe::{self, ProbeError};
+use crate::readiness::Proof;
+use crate::telemetry::Telemetry;
+
+/// Finds out whether the hooks fire, for readiness; some tens of milliseconds on a thread of its own.
+/// The caller logs what is wrong.
+pub(super) fn prove(telemetry: &Telemetry, cgroup_root: &Path) -> JoinHandle<Option<ProbeError>> {
+    let (say, cgroup_root) = (telemetry.prover(), cgroup_root.to_owned());
+    tokio::task::spawn_blocking(move || match self_probe::run(&cgroup_root) {
+        Ok(()) => {
+            say(Proof::Given);
+            None
+        }
+        Err(error) => {
+            say(Proof::Failed(error.to_string()));
+            Some(error)
+        }
+    })
+}

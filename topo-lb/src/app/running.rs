@@ -1,0 +1,124 @@
+//! The owner's loop: it takes in changes, keeps the kernel's maps right, and answers questions.
+
+use std::path::PathBuf;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, bail};
+use futures::StreamExt as _;
+use tokio::time::MissedTickBehavior;
+use tracing::warn;
+
+use super::devices::Devices;
+use super::gather::gather;
+use super::guard::{Finding, Guard};
+use super::kernel::Kernel;
+use super::prove::prove;
+use super::retry::{Retry, Turn, next_turn};
+use super::source::Events;
+use super::wanted::WantedNodes;
+use crate::admin::SocketFile;
+use crate::agent_state::AgentState;
+use crate::datapath::Datapath;
+use crate::heap;
+use crate::readiness::Proof;
+use crate::socket::terminator::SocketTerminator;
+
+/// How often the agent looks whether its pins and links are still there.
+pub(super) const INSPECTION: Duration = Duration::from_secs(1);
+
+/// An agent whose programs are attached.
+pub(super) struct Running {
+    pub(super) state: AgentState,
+    pub(super) kernel: Kernel,
+    pub(super) datapath: Datapath,
+    pub(super) events: Events,
+    pub(super) wanted: WantedNodes,
+    pub(super) devices: Devices,
+    pub(super) terminator: SocketTerminator,
+    pub(super) socket_file: SocketFile,
+    pub(super) cgroup_root: PathBuf,
+}
+
+impl Running {
+    /// Runs until `stop`, and then leaves the datapath in place.
+    pub(super) async fn run(
+        mut self,
+        mut stop: Pin<&mut impl Future<Output = ()>>,
+    ) -> anyhow::Result<()> {
+        let figures = Arc::clone(&self.state.telemetry.figures);
+        let (mut retry, mut guard) = (Retry::default(), Guard::default());
+        let mut inspection = tokio::time::interval(INSPECTION);
+        inspection.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            let mut listed = false;
+            tokio::select! {
+                turn = next_turn(&mut inspection, self.events.next(), &retry) => match turn {
+                    Turn::Inspect => {
+                        figures.beat();
+                        self.inspect(&mut guard);
+                        continue;
+                    }
+                    Turn::Event(event) => {
+                        let Some(event) = event else {
+                            bail!("the source of the cluster's state has ended")
+                        };
+                        listed = gather(event, &mut self.events, &mut self.state).await;
+                    }
+                    Turn::Attempt => {}
+                },
+                Some(question) = self.state.telemetry.questions.recv() => {
+                    let (reconciler, names) = (&self.state.reconciler, self.devices.names());
+                    let installed = &self.kernel.installed;
+                    self.state.telemetry.answer(question, reconciler, installed, names);
+                    continue;
+                }
+                result = self.devices.changed() => {
+                    result.context("the device notification socket failed")?;
+                    self.devices.attach(&mut self.datapath);
+                    continue;
+                }
+                () = self.state.saver.due() => {
+                    self.state.saver.save(self.state.reconciler.snapshot());
+                    continue;
+                }
+                () = &mut stop => {
+                    self.state.saver.finish(self.state.reconciler.snapshot()).await;
+                    self.terminator.finish();
+                    self.socket_file.remove();
+                    return Ok(());
+                }
+            }
+            self.settle(&mut retry);
+            if listed {
+                heap::trim();
+            }
+        }
+    }
+
+    /// Puts back what others have taken away, and attaches to devices that were missed.
+    fn inspect(&mut self, guard: &mut Guard) {
+        match guard.take(self.datapath.repair(), Instant::now()) {
+            Finding::Quiet => {}
+            Finding::Disturbed(why) => self.state.telemetry.prover()(Proof::Failed(why)),
+            // Not before: a probe that meets no program of ours tells nothing.
+            Finding::Over => drop(prove(&self.state.telemetry, &self.cgroup_root)),
+        }
+        self.devices.attach(&mut self.datapath);
+        self.terminator.end(&[]);
+    }
+
+    /// Plans and writes, unless a retry is scheduled for later.
+    fn settle(&mut self, retry: &mut Retry) {
+        let Some(settled) = retry.attempt(|| self.kernel.settle(&mut self.state)) else { return };
+        self.wanted.want(&self.state.reconciler);
+        match settled {
+            Ok(_) => self.terminator.end(&self.kernel.take_gone()),
+            Err((error, pause)) => {
+                self.state.telemetry.failed(&error.to_string());
+                warn!("{error}; every Service stays as it was or as planned; retries in {pause:?}");
+            }
+        }
+    }
+}

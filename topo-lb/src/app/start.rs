@@ -1,0 +1,149 @@
+//! From the configuration to an agent whose programs are attached.
+
+use std::pin::Pin;
+use std::sync::Arc;
+
+use anyhow::{Context as _, bail};
+use tokio::task::JoinHandle;
+use tracing::{info, warn};
+
+use super::config::Config;
+use super::devices::Devices;
+use super::first_listing::{UNREMARKED, first_listing};
+use super::kernel::Kernel;
+use super::prove::prove;
+use super::running::{INSPECTION, Running};
+use super::{exclusions, precedence, serve, source};
+use crate::agent_state::AgentState;
+use crate::datapath::attach::hooks;
+use crate::datapath::inspect::self_probe::ProbeError;
+use crate::datapath::{Datapath, Options};
+use crate::heap;
+use crate::metrics::Figures;
+use crate::reconcile::Reconciler;
+use crate::socket::terminator::{self, SocketTerminator};
+
+/// Starts the agent; `None` where it is stopped before the cluster is known.
+pub(super) async fn start(
+    config: Config,
+    stop: Pin<&mut impl Future<Output = ()>>,
+) -> anyhow::Result<Option<Running>> {
+    // First: what is wrong with this host is told at once, and not when an API server answers.
+    Datapath::check_host(&config.datapath)?;
+    let (mut events, mut wanted, saver, pods) = source::open(&config).await?;
+    let lists_all = !config.devices.is_empty() || config.terminate_tcp;
+    let reconciler =
+        Reconciler::new(config.node.clone(), config.scope, lists_all).when_full(config.when_full);
+    let (telemetry, socket_file) = serve::serve(&config)?;
+    let cgroup_root = config.datapath.cgroup_root.clone();
+    let proof = prove(&telemetry, &cgroup_root);
+    let figures = Arc::clone(&telemetry.figures);
+    let mut state = AgentState::new(reconciler, saver, telemetry);
+
+    let begun = async {
+        let pin_dir = &config.datapath.pin_dir;
+        let listing = first_listing(&mut events, &mut state, &mut wanted, pin_dir);
+        let ((), prepared) = tokio::try_join!(listing, prepare(proof, config.datapath.clone()))?;
+        anyhow::Ok(prepared)
+    };
+    let (unready, mut datapath) = tokio::select! {
+        prepared = begun => prepared?,
+        () = stop => {
+            socket_file.remove();
+            return Ok(None);
+        }
+        never = beat(&figures) => never,
+    };
+    // What fails up to here leaves nothing in the kernel: the datapath takes its maps away.
+    check_node(&state.reconciler)?;
+    state.telemetry.complete();
+    let attached = hooks::is_attached(&config.datapath.pin_dir);
+    datapath.copy_old_state();
+    let mut kernel = Kernel::read(datapath.maps_directory())?;
+    // Maps that take the places of others are empty.
+    state.write_gate.begin(attached && kernel.installed.placed().next().is_some());
+    state
+        .telemetry
+        .left_before(kernel.left_before.iter().map(|(name, lack)| (&**name, lack.meanwhile)));
+    state.reconciler.expect_all(&kernel.installed);
+    let writes = kernel.settle(&mut state).context("the first plan could not be carried out")?;
+    exclusions::begin(config.exclusions, pods, &cgroup_root, datapath.maps_directory(), &figures)
+        .await?;
+    datapath.attach()?;
+    let say = state.telemetry.precedence();
+    precedence::watch(&cgroup_root, &config.tolerated, datapath.programs()?, say)
+        .context("cannot start a thread")?;
+    let options = terminator::Options {
+        pin_dir: config.datapath.pin_dir.clone(),
+        cgroup_root: cgroup_root.clone(),
+        tcp: config.terminate_tcp,
+    };
+    let mut terminator =
+        SocketTerminator::start(options, Arc::clone(&figures)).context("cannot start a thread")?;
+    // What has gone while no agent ran. Only now the pins are those that the programs use.
+    terminator.end(&kernel.take_gone());
+    let devices = Devices::follow(&config.devices, &mut datapath)?;
+    state.telemetry.begin();
+    if let Some(error) = unready {
+        warn!("the agent is not ready: {error}");
+    }
+    info!(
+        node = %config.node,
+        services = state.reconciler.state().services().count(),
+        writes,
+        pin_dir = %config.datapath.pin_dir.display(),
+        "datapath attached"
+    );
+    heap::trim();
+    Ok(Some(Running {
+        state,
+        kernel,
+        datapath,
+        events,
+        wanted,
+        devices,
+        terminator,
+        socket_file,
+        cgroup_root,
+    }))
+}
+
+/// Loads the programs and makes the maps, while the cluster is still being listed: the verifier takes a
+/// quarter of a second. Returns what the self-probe found wrong, too.
+async fn prepare(
+    proof: JoinHandle<Option<ProbeError>>,
+    options: Options,
+) -> anyhow::Result<(Option<ProbeError>, Datapath)> {
+    // The probe comes first: if its child and the maps wanted memory at once, a limit that is too small
+    // would have the kernel end the agent before it can say so.
+    let proof = tokio::time::timeout(UNREMARKED, proof).await;
+    let datapath = tokio::task::spawn_blocking(move || Datapath::open(options)).await??;
+    Ok((proof.ok().and_then(Result::ok).flatten(), datapath))
+}
+
+/// Shows for ever that the owner of the state is not stuck.
+async fn beat(figures: &Figures) -> ! {
+    loop {
+        figures.beat();
+        tokio::time::sleep(INSPECTION).await;
+    }
+}
+
+/// That the cluster has a Node of this name.
+fn check_node(reconciler: &Reconciler) -> anyhow::Result<()> {
+    if reconciler.state().node(reconciler.node()).is_some() {
+        return Ok(());
+    }
+    let names: Vec<&str> = reconciler.state().nodes().map(|(name, _)| name).collect();
+    let known = match names.as_slice() {
+        [] => "there is no Node at all".to_owned(),
+        few if few.len() <= 8 => format!("the Nodes are {}", few.join(", ")),
+        many => {
+            format!("{} other Nodes are there, {} among them", many.len(), many[..4].join(", "))
+        }
+    };
+    bail!(
+        "no Node is named {:?}: {known}; name this node with --node-name or NODE_NAME",
+        reconciler.node()
+    )
+}

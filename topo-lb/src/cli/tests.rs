@@ -1,0 +1,53 @@
+//! What the command line takes and refuses.
+
+use super::*;
+
+#[test]
+fn the_command_line_is_sound() {
+    Cli::command().debug_assert();
+}
+
+#[test]
+fn connections_that_leave_no_trace_cannot_be_ended() {
+    let agent = |peer| {
+        let line = ["topo-lb", "agent", "--terminate-tcp", "--tcp-peer", peer];
+        match Cli::try_parse_from(line).expect("clap sees nothing").command {
+            Command::Agent(args) => args.check(),
+            other => panic!("{other:?}"),
+        }
+    };
+    assert!(agent("service").is_ok());
+    assert_eq!(agent("endpoint").unwrap_err().exit_code(), 2);
+}
+
+#[test]
+fn ten_thousand_namespaces_fit_a_flag_and_a_wrong_one_is_refused() {
+    let agent = |names: &str| {
+        let line = ["topo-lb", "agent", "--exclude-namespaces", names];
+        Cli::try_parse_from(line).map(|cli| match cli.command {
+            Command::Agent(args) => args.exclude_namespaces.len(),
+            other => panic!("{other:?}"),
+        })
+    };
+    let many: Vec<_> = (0..10_000).map(|at| format!("tenant-{at}")).collect();
+    assert_eq!(agent(&many.join(",")).expect("names"), 10_000);
+    for wrong in ["a,,b", "Tenant", "a b", ","] {
+        assert_eq!(agent(wrong).unwrap_err().exit_code(), 2, "{wrong}");
+    }
+}
+
+#[test]
+fn help_says_which_command_follows_manifests() {
+    for command in ["agent", "explain", "lint"] {
+        let mut cli = Cli::command();
+        let help = cli.find_subcommand_mut(command).expect("a command").render_help();
+        let help = help.to_string().split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(help.contains("other commands read them once"), "{command}: {help}");
+    }
+}
+
+#[test]
+fn only_one_source_can_be_named() {
+    let both = ["topo-lb", "explain", "--manifests", "x", "--kubeconfig", "y", "--node", "n"];
+    assert!(Cli::try_parse_from(both).is_err());
+}

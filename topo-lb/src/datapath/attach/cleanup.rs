@@ -1,0 +1,83 @@
+//! Detaches and unpins everything.
+
+use std::fs;
+use std::io;
+use std::path::Path;
+
+use super::devices;
+use super::link::{DIRECTORY, pin_path, pin_path_new};
+use crate::datapath::error::CleanupError;
+use crate::datapath::hook::Hook;
+use crate::datapath::host::lock::Lock;
+use crate::datapath::maps::renewal;
+
+/// What [`cleanup`] removed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Report {
+    /// Hooks whose programs are detached.
+    pub detached: Vec<String>,
+    /// Maps that are unpinned.
+    pub unpinned: Vec<String>,
+    /// Whether the pin directory is gone. It stays where something is in it that is not ours.
+    pub directory: bool,
+}
+
+impl Report {
+    /// Whether there was anything to remove.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+/// Detaches all programs, unpins all maps and removes the pin directory. Touches only what topo-lb made.
+/// New connections to Services are not translated any more; existing ones go on.
+///
+/// # Errors
+///
+/// An agent holds the directory, or something cannot be removed; a second call removes the rest.
+pub fn cleanup(pin_dir: &Path) -> Result<Report, CleanupError> {
+    let mut report = Report::default();
+    if !pin_dir.exists() {
+        return Ok(report);
+    }
+    let _lock = Lock::take(pin_dir)?;
+    report.detached.extend(devices::detach_all(pin_dir));
+    // The reverse of attaching: replies must be translated as long as connections are.
+    for hook in Hook::ALL.into_iter().rev() {
+        let pinned = remove(&pin_path(pin_dir, hook))?;
+        if remove(&pin_path_new(pin_dir, hook))? || pinned {
+            report.detached.push(hook.name().to_owned());
+        }
+    }
+    for name in renewal::map_names() {
+        if remove(&pin_dir.join(name))? {
+            report.unpinned.push(name.to_owned());
+        }
+    }
+    renewal::remove_all(pin_dir).map_err(|(path, source)| CleanupError::Remove { path, source })?;
+    remove_empty(&pin_dir.join(DIRECTORY))?;
+    report.directory = remove_empty(pin_dir)?;
+    Ok(report)
+}
+
+/// Removes a file; returns whether it existed.
+fn remove(path: &Path) -> Result<bool, CleanupError> {
+    removed(path, fs::remove_file(path), io::ErrorKind::NotFound)
+}
+
+/// Removes a directory if it is empty; returns whether it did.
+fn remove_empty(path: &Path) -> Result<bool, CleanupError> {
+    match fs::remove_dir(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        result => removed(path, result, io::ErrorKind::DirectoryNotEmpty),
+    }
+}
+
+fn removed(path: &Path, result: io::Result<()>, kept: io::ErrorKind) -> Result<bool, CleanupError> {
+    match result {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == kept => Ok(false),
+        Err(source) => Err(CleanupError::Remove { path: path.to_owned(), source }),
+    }
+}

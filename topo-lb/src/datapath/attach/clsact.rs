@@ -1,0 +1,102 @@
+//! Filters of a clsact queueing discipline: ours, those of older agents, and those of others.
+
+use std::fs;
+use std::io;
+use std::path::Path;
+
+use aya::programs::tc::{SchedClassifierLink, TcHandle};
+use tracing::warn;
+
+use super::filters::{Filter, Filters};
+use super::pin::{AttachMode, Pin};
+use crate::datapath::direction::Direction;
+use crate::device::Device;
+
+/// Handle of our filters: a number that nobody else uses by accident.
+pub(crate) const HANDLE: TcHandle = TcHandle::new(0, 0x7470);
+const HANDLE_NUMBER: u32 = 0x7470;
+
+/// Priority of the egress filter of older agents. Filters without a priority ran after it.
+pub(crate) const OLDER_EGRESS: u16 = 0xbfff;
+
+/// The filter that topo-lb has, or would have, on a device.
+pub(crate) fn filter(device: &str, direction: Direction) -> io::Result<SchedClassifierLink> {
+    let (attach_type, priority) = (direction.attach_type(), priority(direction));
+    SchedClassifierLink::attached(device, attach_type, priority, HANDLE, None)
+}
+
+/// Removes the filter of this priority that topo-lb has on a device.
+pub(crate) fn remove(device: &str, direction: Direction, priority: u16) -> io::Result<()> {
+    use aya::programs::links::Link as _;
+    let attach_type = direction.attach_type();
+    let link = SchedClassifierLink::attached(device, attach_type, priority, HANDLE, None)?;
+    link.detach().map_err(io::Error::other)
+}
+
+/// Unpins the filter of an older agent; returns whether there is one.
+pub(crate) fn forget_older(
+    pin_dir: &Path,
+    filters: &Filters,
+    device: &Device,
+    direction: Direction,
+) -> bool {
+    let is_older =
+        |filter: &Filter| !is_foreign(filter, direction) && filter.priority != priority(direction);
+    let has_older = filters.of(device.index, direction).is_ok_and(|all| all.iter().any(is_older));
+    if has_older {
+        let pin = Pin { mode: AttachMode::Clsact, direction, device: device.index };
+        let _ = fs::remove_file(pin.path(pin_dir));
+    }
+    has_older
+}
+
+/// How to attach beside foreign filters, if there are any. tcx programs run before all filters
+/// (`sch_handle_egress`, net/core/dev.c, Linux 6.6). On ingress that order is right; on egress foreign
+/// filters would see replies whose source is the Service.
+pub(crate) fn mode_beside(
+    filters: &Filters,
+    device: &Device,
+    direction: Direction,
+) -> Option<AttachMode> {
+    if direction == Direction::Ingress {
+        return None;
+    }
+    let all = filters.of(device.index, direction).ok()?;
+    all.iter().any(|filter| is_foreign(filter, direction)).then_some(AttachMode::Clsact)
+}
+
+/// Unpins our filter if another process removed it together with the device's queueing discipline.
+pub(crate) fn forget_lost(
+    pin_dir: &Path,
+    filters: &Filters,
+    device: &Device,
+    direction: Direction,
+) {
+    let pin = Pin { mode: AttachMode::Clsact, direction, device: device.index }.path(pin_dir);
+    if pin.exists()
+        && let Ok(all) = filters.of(device.index, direction)
+        && all.iter().all(|filter| is_foreign(filter, direction))
+    {
+        let _ = fs::remove_file(pin);
+        warn!(
+            device = %device.name,
+            "the filter of {} was removed by somebody else; it is attached again", direction.program()
+        );
+    }
+}
+
+/// Whether a filter is foreign.
+pub(crate) fn is_foreign(filter: &Filter, direction: Direction) -> bool {
+    let is_older = direction == Direction::Egress && filter.priority == OLDER_EGRESS;
+    filter.handle != HANDLE_NUMBER || filter.priority != priority(direction) && !is_older
+}
+
+/// Filters with a lower priority are asked first. The order is that of [`Direction::order`]. The kernel
+/// gives a filter whose maker names no priority 0xc000, or one less than the lowest from 0x8000 on
+/// (`tcf_auto_prio`, net/sched/cls_api.c).
+pub(crate) const fn priority(direction: Direction) -> u16 {
+    match direction {
+        Direction::Ingress => 1,
+        Direction::Egress => 0xffff,
+    }
+}

@@ -1,0 +1,226 @@
+//! Attaches the tc programs to devices: by tcx where the kernel has it (Linux 6.6), by a clsact
+//! queueing discipline before.
+//!
+//! A tcx link is pinned like the links of the socket hooks. A clsact filter has no link, so its program
+//! is pinned. The name of either pin contains the device's index, so the pins list what is attached.
+
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::path::Path;
+
+use anyhow::Context as _;
+use aya::Ebpf;
+use aya::programs::ProgramError;
+use aya::programs::links::FdLink;
+use aya::programs::tc::{NlOptions, TcAttachOptions, TcError, qdisc_add_clsact};
+use topo_lb_common::maps;
+use tracing::{info, warn};
+
+use super::clsact::{self, HANDLE, OLDER_EGRESS, forget_lost, forget_older, mode_beside, remove};
+use super::filters::Filters;
+use super::link::DIRECTORY;
+use super::pin::{AttachMode, Pin, TcAttach, pins};
+use crate::datapath::Datapath;
+use crate::datapath::direction::Direction;
+use crate::datapath::host::syscall::{self, LinkTarget};
+use crate::datapath::programs::load::classifier;
+use crate::device::{self, Device};
+
+impl Datapath {
+    /// Attaches both programs to these devices, and detaches them from all others. Logs each failure; the
+    /// next call retries. `renew` also replaces programs of an earlier agent. Returns whether only programs
+    /// of this agent are attached.
+    pub fn attach_devices(&mut self, devices: &[Device], renew: bool) -> bool {
+        let pin_dir = self.options.pin_dir.clone();
+        let mut all_ours = true;
+        let filters = Filters::open().ok();
+        for pin in &pins(&pin_dir) {
+            if !devices.iter().any(|device| device.index == pin.device) {
+                all_ours &= detach(&pin_dir, pin);
+            }
+        }
+        // First egress on all devices: replies must be translated before a connection can be.
+        for direction in Direction::BOTH {
+            for device in devices {
+                if let Some(filters) = &filters {
+                    forget_lost(&pin_dir, filters, device, direction);
+                }
+                let only = match self.options.tc_attach {
+                    TcAttach::Auto => {
+                        filters.as_ref().and_then(|filters| mode_beside(filters, device, direction))
+                    }
+                    TcAttach::Tcx => Some(AttachMode::Tcx),
+                    TcAttach::Clsact => Some(AttachMode::Clsact),
+                };
+                // Filters of older agents can exist only at the start.
+                let older = filters.as_ref().filter(|_| renew);
+                let has_older =
+                    older.is_some_and(|filters| forget_older(&pin_dir, filters, device, direction));
+                match attach(&mut self.ebpf, &pin_dir, device, direction, renew, only) {
+                    Ok(is_new) => {
+                        if is_new {
+                            info!(device = %device.name, program = direction.program(), "attached");
+                        }
+                        // After attaching: while both filters exist, the second finds nothing to translate.
+                        if has_older
+                            && let Err(error) = remove(&device.name, direction, OLDER_EGRESS)
+                        {
+                            warn!(device = %device.name, %error, "a filter of an older agent is left");
+                        }
+                    }
+                    Err(error) => {
+                        warn!("{error:#}; its traffic to Services is not translated");
+                        all_ours = false;
+                    }
+                }
+            }
+        }
+        if renew && all_ours {
+            self.start_reply_filter();
+        }
+        all_ours
+    }
+
+    /// Detaches the tc programs of an earlier agent and unpins their maps.
+    pub fn remove_tc(&mut self) {
+        let pin_dir = self.options.pin_dir.clone();
+        detach_all(&pin_dir);
+        for name in maps::TC {
+            let _ = fs::remove_file(pin_dir.join(name));
+        }
+    }
+}
+
+/// Detaches all tc programs; returns the names of their pins.
+pub(crate) fn detach_all(pin_dir: &Path) -> Vec<String> {
+    let pins = pins(pin_dir);
+    // Ingress first: replies must be translated as long as connections are.
+    for pin in pins.iter().filter(|pin| pin.direction == Direction::Ingress) {
+        detach(pin_dir, pin);
+    }
+    for pin in pins.iter().filter(|pin| pin.direction == Direction::Egress) {
+        detach(pin_dir, pin);
+    }
+    pins.iter().map(Pin::name).collect()
+}
+
+/// Detaches one program; returns whether it is gone.
+fn detach(pin_dir: &Path, pin: &Pin) -> bool {
+    let mut is_gone = true;
+    if pin.mode == AttachMode::Clsact
+        && let Some(name) = device::name(pin.device)
+        && let Err(error) =
+            remove(&name, pin.direction, clsact::priority(pin.direction)).or_else(|error| {
+                // The filter may have the priority of an older agent.
+                let is_egress = pin.direction == Direction::Egress;
+                let older = is_egress.then(|| remove(&name, pin.direction, OLDER_EGRESS));
+                older.and_then(Result::ok).ok_or(error)
+            })
+    {
+        warn!(device = %name, %error, "a filter of {} is left", pin.direction.program());
+        is_gone = false;
+    }
+    if let Err(error) = fs::remove_file(pin.path(pin_dir))
+        && error.kind() != io::ErrorKind::NotFound
+    {
+        warn!(%error, "{} cannot be removed", pin.path(pin_dir).display());
+        is_gone = false;
+    }
+    is_gone
+}
+
+/// Attaches one program to one device; whether that was new.
+fn attach(
+    ebpf: &mut Ebpf,
+    pin_dir: &Path,
+    device: &Device,
+    direction: Direction,
+    renew: bool,
+    only: Option<AttachMode>,
+) -> anyhow::Result<bool> {
+    let pin = |mode| Pin { mode, direction, device: device.index };
+    let tcx = pin(AttachMode::Tcx).path(pin_dir);
+    let clsact = pin(AttachMode::Clsact).path(pin_dir);
+    let refused = || format!("{} cannot be attached to {}", direction.program(), device.name);
+    let unusable = |path: &Path| format!("the pin {} cannot be made or used", path.display());
+    let program = classifier(ebpf, direction)?;
+    let tcx_link = live(&tcx, device, direction).with_context(|| unusable(&tcx))?;
+    let moves = tcx_link.is_some() && only == Some(AttachMode::Clsact);
+    if let Some(link) = tcx_link.filter(|_| !moves) {
+        if renew {
+            let fd = program.fd().with_context(refused)?;
+            syscall::update_link(link.as_fd(), fd.as_fd()).with_context(|| unusable(&tcx))?;
+        }
+        return Ok(false);
+    }
+    let is_filter = clsact.exists();
+    if is_filter && !renew && !moves {
+        return Ok(false);
+    }
+    fs::create_dir_all(pin_dir.join(DIRECTORY)).with_context(|| unusable(&tcx))?;
+    if !is_filter && only != Some(AttachMode::Clsact) {
+        let order = TcAttachOptions::TcxOrder(direction.order());
+        match program.attach_with_options(&device.name, direction.attach_type(), order) {
+            Ok(id) => {
+                let link = program.take_link(id).with_context(refused)?;
+                let link = FdLink::try_from(link).with_context(refused)?;
+                // Of a device that had this index before.
+                let _ = fs::remove_file(&tcx);
+                link.pin(&tcx).with_context(|| unusable(&tcx))?;
+                return Ok(true);
+            }
+            // Linux before 6.6 knows no such attach type.
+            Err(ProgramError::SyscallError(error))
+                if only.is_none() && error.io_error.raw_os_error() == Some(libc::EINVAL) => {}
+            Err(error) => return Err(error).with_context(refused),
+        }
+    }
+    match qdisc_add_clsact(&device.name) {
+        Ok(()) | Err(TcError::AlreadyAttached) => {}
+        Err(TcError::NetlinkError(error)) if error.raw_os_error() == Some(libc::EEXIST) => {}
+        Err(error) => return Err(error).with_context(refused),
+    }
+    let replace = || clsact::filter(&device.name, direction).with_context(refused);
+    let id = if is_filter {
+        program.attach_to_link(replace()?)
+    } else {
+        let priority = clsact::priority(direction);
+        let options = NlOptions { priority, handle: HANDLE, ..NlOptions::default() };
+        let options = TcAttachOptions::Netlink(options);
+        match program.attach_with_options(&device.name, direction.attach_type(), options) {
+            // A filter without a pin: a clean-up in another network namespace has left it. It would see
+            // packets too, so it gets this program.
+            Err(ProgramError::TcError(TcError::NetlinkError(error)))
+                if error.raw_os_error() == Some(libc::EEXIST) =>
+            {
+                program.attach_to_link(replace()?)
+            }
+            result => result,
+        }
+    };
+    let link = program.take_link(id.with_context(refused)?).with_context(refused)?;
+    let _ = fs::remove_file(&clsact);
+    let pinned = program.pin(&clsact);
+    // A filter outlives its maker, unless the maker takes it away.
+    std::mem::forget(link);
+    pinned.with_context(|| unusable(&clsact))?;
+    if moves {
+        // Only now: in between both are there, and the second one finds nothing to translate.
+        fs::remove_file(&tcx).with_context(|| unusable(&tcx))?;
+        info!(
+            device = %device.name,
+            "{} is moved from tcx to clsact, after the other filters of this device",
+            direction.program()
+        );
+    }
+    Ok(!is_filter)
+}
+
+/// The pinned link, if it is there and attached to this device.
+fn live(path: &Path, device: &Device, direction: Direction) -> io::Result<Option<OwnedFd>> {
+    let attach_type = direction.tcx_type() as u32;
+    let here = LinkTarget::Device { index: device.index, attach_type };
+    let link = syscall::open_link(path)?;
+    Ok(link.filter(|(_, info)| info.target == here).map(|(link, _)| link))
+}

@@ -1,0 +1,101 @@
+//! How programs are attached to devices, and the names of their pins.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use clap::ValueEnum;
+
+use super::link::DIRECTORY;
+use crate::datapath::direction::Direction;
+
+/// How programs are attached to devices.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum TcAttach {
+    /// tcx from Linux 6.6 on; clsact before, and on devices with foreign egress filters.
+    #[default]
+    Auto,
+    /// tcx links.
+    Tcx,
+    /// Filters of a clsact queueing discipline.
+    Clsact,
+}
+
+/// How a program is attached to a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum AttachMode {
+    /// A tcx link.
+    Tcx,
+    /// A filter of a clsact queueing discipline.
+    Clsact,
+}
+
+impl AttachMode {
+    /// As people read it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Tcx => "tcx",
+            Self::Clsact => "clsact",
+        }
+    }
+}
+
+/// Something that is pinned because it is attached.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Pin {
+    pub(crate) mode: AttachMode,
+    pub(crate) direction: Direction,
+    pub(crate) device: u32,
+}
+
+impl Pin {
+    /// Name of the pin.
+    pub(crate) fn name(&self) -> String {
+        let mode = match self.mode {
+            AttachMode::Tcx => "",
+            AttachMode::Clsact => "_clsact",
+        };
+        format!("{}{mode}_{}", self.direction.program(), self.device)
+    }
+
+    pub(crate) fn path(&self, pin_dir: &Path) -> PathBuf {
+        pin_dir.join(DIRECTORY).join(self.name())
+    }
+
+    fn parse(name: &str) -> Option<Self> {
+        Direction::BOTH.into_iter().find_map(|direction| {
+            let rest = name.strip_prefix(direction.program())?.strip_prefix('_')?;
+            let (mode, device) = match rest.strip_prefix("clsact_") {
+                Some(device) => (AttachMode::Clsact, device),
+                None => (AttachMode::Tcx, rest),
+            };
+            Some(Self { mode, direction, device: device.parse().ok()? })
+        })
+    }
+}
+
+/// What is pinned, of tc.
+pub(crate) fn pins(pin_dir: &Path) -> BTreeSet<Pin> {
+    let entries = fs::read_dir(pin_dir.join(DIRECTORY)).into_iter().flatten().flatten();
+    entries.filter_map(|entry| Pin::parse(entry.file_name().to_str()?)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pin_is_known_by_its_name() {
+        for mode in [AttachMode::Tcx, AttachMode::Clsact] {
+            for direction in Direction::BOTH {
+                let pin = Pin { mode, direction, device: 12 };
+                assert_eq!(Pin::parse(&pin.name()), Some(pin));
+            }
+        }
+        for other in ["connect4", "topo_lb_ingress", "topo_lb_ingress_x", "topo_lb_egress_clsact_"]
+        {
+            assert_eq!(Pin::parse(other), None, "{other}");
+        }
+    }
+}

@@ -1,0 +1,65 @@
+//! The two ways that packets pass a device.
+
+use aya::programs::{LinkOrder, TcAttachType};
+use aya_obj::generated::bpf_attach_type;
+
+/// The way that packets go through a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Direction {
+    /// Received by the node.
+    Ingress,
+    /// Sent by the node.
+    Egress,
+}
+
+impl Direction {
+    /// Both, in the order of attaching: replies must be translated before a connection can be.
+    pub const BOTH: [Self; 2] = [Self::Egress, Self::Ingress];
+
+    /// The program's name, and the beginning of its pins' names.
+    pub const fn program(self) -> &'static str {
+        match self {
+            Self::Ingress => "topo_lb_ingress",
+            Self::Egress => "topo_lb_egress",
+        }
+    }
+
+    /// Name in the output.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Ingress => "ingress",
+            Self::Egress => "egress",
+        }
+    }
+
+    /// Its entry of `packets`.
+    pub(crate) const fn hook(self) -> u32 {
+        match self {
+            Self::Ingress => 0,
+            Self::Egress => 1,
+        }
+    }
+
+    pub(crate) const fn attach_type(self) -> TcAttachType {
+        match self {
+            Self::Ingress => TcAttachType::Ingress,
+            Self::Egress => TcAttachType::Egress,
+        }
+    }
+
+    pub(crate) const fn tcx_type(self) -> bpf_attach_type {
+        match self {
+            Self::Ingress => bpf_attach_type::BPF_TCX_INGRESS,
+            Self::Egress => bpf_attach_type::BPF_TCX_EGRESS,
+        }
+    }
+
+    /// Nearest to the client: foreign programs see endpoints in both directions.
+    pub(crate) fn order(self) -> LinkOrder {
+        match self {
+            Self::Ingress => LinkOrder::first(),
+            Self::Egress => LinkOrder::last(),
+        }
+    }
+}

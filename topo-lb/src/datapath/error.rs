@@ -1,0 +1,185 @@
+//! Why the datapath cannot be loaded, attached or removed.
+
+use std::io;
+use std::path::PathBuf;
+
+use thiserror::Error;
+
+use super::host::capability;
+use super::host::feature::{Feature, kernel_release};
+use super::host::lock::LockError;
+use super::host::mount::MountError;
+
+/// Why the datapath cannot be loaded. Nothing new is left behind.
+#[derive(Debug, Error)]
+pub enum LoadError {
+    /// A file system is not mounted.
+    #[error(transparent)]
+    Mount(#[from] MountError),
+    /// The pin directory cannot be made.
+    #[error("the pin directory {} cannot be made: {source}", path.display())]
+    PinDirectory {
+        /// The directory.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// The pin directory is another agent's.
+    #[error(transparent)]
+    Lock(#[from] LockError),
+    /// The process lacks capabilities.
+    #[error(
+        "loading eBPF programs takes {}, which this process does not have: run it as root, or give \
+         it these capabilities (CAP_SYS_ADMIN and CAP_NET_ADMIN before Linux 5.8)", .0.join(" and ")
+    )]
+    Capabilities(Vec<&'static str>),
+    /// The kernel refuses although the capabilities are there.
+    #[error(
+        "the kernel does not let this process load eBPF programs ({}): {source}",
+        if capability::in_user_namespace() {
+            "it runs in a user namespace, where no capability is enough"
+        } else {
+            "look for a seccomp profile that allows bpf(2) only with CAP_SYS_ADMIN, kernel lockdown, \
+             a security module, or RLIMIT_MEMLOCK before Linux 5.11"
+        }
+    )]
+    NotPermitted {
+        /// What the kernel answered.
+        source: io::Error,
+    },
+    /// The kernel lacks what the programs need.
+    #[error("this kernel ({}) is too old: {}", kernel_release(), list(.0))]
+    KernelTooOld(Vec<Feature>),
+    /// The agent cannot wait for running programs.
+    #[error(
+        "the agent cannot wait for running programs to end, because membarrier(2) does not serve: \
+         allow it in the seccomp profile, and boot without `nohz_full`, which takes it away"
+    )]
+    NoMembarrier,
+    /// A later version of topo-lb made the pins.
+    #[error(
+        "the maps in {} were made by a newer topo-lb (layout {found}; this one knows {own}), and \
+         are left alone: run that version again, or `topo-lb cleanup` for connections to Services \
+         to be untouched until this version has started", path.display()
+    )]
+    Newer {
+        /// The pin directory.
+        path: PathBuf,
+        /// Layout of the pins.
+        found: u32,
+        /// Layout of this version.
+        own: u32,
+    },
+    /// A map cannot be made, or a pinned one cannot be read.
+    #[error("the map {name} cannot be made or opened: {reason}")]
+    Map {
+        /// The map.
+        name: String,
+        /// Why.
+        reason: String,
+    },
+    /// The verifier refuses a program.
+    #[error(
+        "this kernel ({}) refuses the program {program}: {reason} (more at log level debug)",
+        kernel_release()
+    )]
+    Verifier {
+        /// The program.
+        program: &'static str,
+        /// What the kernel answered, and what the verifier said last.
+        reason: String,
+    },
+    /// The object inside this binary is damaged or was built for another version.
+    #[error("the eBPF object inside this binary cannot be used: {0}")]
+    Object(String),
+}
+
+fn list(features: &[Feature]) -> String {
+    let each =
+        features.iter().map(|feature| format!("it lacks {feature} (Linux {})", feature.since()));
+    each.collect::<Vec<_>>().join(", ")
+}
+
+/// Why the programs are not attached. What was attached before still is, as it was.
+#[derive(Debug, Error)]
+pub enum AttachError {
+    /// The cgroup root cannot be opened.
+    #[error("the cgroup root {} cannot be opened: {source}", path.display())]
+    CgroupRoot {
+        /// The directory.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// A pinned link cannot be looked at or replaced.
+    #[error("the pinned link {} cannot be used: {source}", path.display())]
+    Link {
+        /// Where it is pinned.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// Another program has the hook to itself.
+    #[error(
+        "{hook} of {} is held by another program that allows no second one: `bpftool cgroup tree` \
+         shows it", cgroup.display()
+    )]
+    Exclusive {
+        /// The hook's name.
+        hook: &'static str,
+        /// The cgroup root.
+        cgroup: PathBuf,
+    },
+    /// The kernel does not attach a program.
+    #[error("{hook} cannot be attached to {}: {reason}", cgroup.display())]
+    Refused {
+        /// The hook's name.
+        hook: &'static str,
+        /// The cgroup root.
+        cgroup: PathBuf,
+        /// What the kernel answered.
+        reason: String,
+    },
+    /// A link cannot be pinned.
+    #[error("the link of {hook} cannot be pinned: {reason}")]
+    Pin {
+        /// The hook's name.
+        hook: &'static str,
+        /// Why.
+        reason: String,
+    },
+    /// A program is not there.
+    #[error(transparent)]
+    Object(#[from] LoadError),
+}
+
+/// Why not everything could be removed.
+#[derive(Debug, Error)]
+pub enum CleanupError {
+    /// An agent runs on the pin directory.
+    #[error(transparent)]
+    Lock(#[from] LockError),
+    /// Something cannot be removed.
+    #[error("{} cannot be removed: {source}", path.display())]
+    Remove {
+        /// What.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+/// An error with all that caused it, in one line.
+pub(crate) fn causes(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(next) = cause {
+        let next_text = next.to_string();
+        if !text.contains(&next_text) {
+            text.push_str(": ");
+            text.push_str(&next_text);
+        }
+        cause = next.source();
+    }
+    text
+}

@@ -1,0 +1,260 @@
+//! What this kernel can do, asked of the kernel itself: distributions carry features back, so
+//! version numbers say little.
+
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::path::Path;
+use std::{fmt, io};
+
+use aya::maps::MapType;
+use aya::programs::ProgramType;
+use aya::sys::{BpfHelper, is_helper_supported, is_map_supported};
+use aya_obj::generated::bpf_prog_type::{BPF_PROG_TYPE_CGROUP_SOCK_ADDR, BPF_PROG_TYPE_SCHED_CLS};
+
+use super::syscall;
+use crate::datapath::hook::Hook;
+
+/// Something that topo-lb needs of the kernel, or is better with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Feature {
+    /// Programs at a hook.
+    Hook(Hook),
+    /// Socket storage: what a connected socket dialled.
+    SocketStorage,
+    /// LRU hashes: flows, affinity.
+    LruHash,
+    /// Per-CPU arrays: counters.
+    PerCpuArray,
+    /// `bpf_sk_storage_get` at the socket hooks.
+    SkStorageGet,
+    /// `bpf_get_netns_cookie`: who a client is, for session affinity.
+    NetnsCookie,
+    /// `bpf_get_socket_cookie`: which socket an unconnected UDP flow is of.
+    SocketCookie,
+    /// `bpf_set_retval`: a refused connection is `ECONNREFUSED`, and not `EPERM`.
+    SetRetval,
+    /// `bpf_skc_to_mptcp_sock`: the peer of an MPTCP socket is what was dialled.
+    MptcpSock,
+    /// `bpf_ktime_get_coarse_ns`: the time costs next to nothing.
+    CoarseClock,
+}
+
+impl Feature {
+    /// Its short name.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        self.about().0
+    }
+
+    /// The first kernel release that has it.
+    #[must_use]
+    pub const fn since(self) -> &'static str {
+        self.about().1
+    }
+
+    const fn about(self) -> (&'static str, &'static str) {
+        match self {
+            // d74bad4e74ee and 1cedee13d25a, "Hooks for sys_connect" and "sys_sendmsg".
+            Self::Hook(hook @ (Hook::Connect4 | Hook::Connect6)) => (hook.name(), "4.17"),
+            Self::Hook(hook @ (Hook::Sendmsg4 | Hook::Sendmsg6)) => (hook.name(), "4.18"),
+            // 983695fa6765, "bpf: fix unconnected udp hooks".
+            Self::Hook(hook @ (Hook::Recvmsg4 | Hook::Recvmsg6)) => (hook.name(), "5.2"),
+            // 1b66d253610c, "bpf: Add get{peer, sock}name attach types for sock_addr".
+            Self::Hook(hook @ (Hook::Getpeername4 | Hook::Getpeername6)) => (hook.name(), "5.8"),
+            // 6ac99e8f23d4, "bpf: Introduce bpf sk local storage".
+            Self::SocketStorage => ("socket storage", "5.2"),
+            Self::LruHash => ("LRU hash", "4.10"),
+            Self::PerCpuArray => ("per-CPU array", "4.6"),
+            // fb85c4a730af, "bpf: export bpf_sock for BPF_PROG_TYPE_CGROUP_SOCK_ADDR prog type".
+            Self::SkStorageGet => ("bpf_sk_storage_get", "5.3"),
+            // f318903c0bf4, "bpf: Add netns cookie and enable it for bpf cgroup hooks".
+            Self::NetnsCookie => ("bpf_get_netns_cookie", "5.7"),
+            Self::SocketCookie => ("bpf_get_socket_cookie", "4.18"),
+            // bed89185af0d, "bpf: Use cgroup_{common,current}_func_proto in more hooks"; the
+            // helper itself came with 5.18, for other hooks than these.
+            Self::SetRetval => ("bpf_set_retval", "6.1"),
+            // 3bc253c2e652, "bpf: Add bpf_skc_to_mptcp_sock_proto".
+            Self::MptcpSock => ("bpf_skc_to_mptcp_sock", "5.19"),
+            // d05512618056, "bpf: Add bpf_ktime_get_coarse_ns helper".
+            Self::CoarseClock => ("bpf_ktime_get_coarse_ns", "5.11"),
+        }
+    }
+
+    /// Whether this kernel has it; `None` where the kernel would not say, which is mostly for
+    /// lack of a capability.
+    #[must_use]
+    pub fn is_there(self) -> Option<bool> {
+        let helper = |helper| is_helper_supported(ProgramType::CgroupSockAddr, helper).ok();
+        let map = |map_type| is_map_supported(map_type).ok();
+        match self {
+            Self::Hook(hook) => has_hook(hook),
+            Self::SocketStorage => map(MapType::SkStorage),
+            Self::LruHash => map(MapType::LruHash),
+            Self::PerCpuArray => map(MapType::PerCpuArray),
+            Self::SkStorageGet => helper(BpfHelper::BPF_FUNC_sk_storage_get),
+            Self::NetnsCookie => helper(BpfHelper::BPF_FUNC_get_netns_cookie),
+            Self::SocketCookie => helper(BpfHelper::BPF_FUNC_get_socket_cookie),
+            Self::SetRetval => helper(BpfHelper::BPF_FUNC_set_retval),
+            Self::MptcpSock => helper(BpfHelper::BPF_FUNC_skc_to_mptcp_sock),
+            // Of tc it is the same.
+            Self::CoarseClock => helper(BpfHelper::BPF_FUNC_ktime_get_coarse_ns),
+        }
+    }
+}
+
+impl fmt::Display for Feature {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Hook(hook) => write!(f, "the cgroup hook {}", hook.name()),
+            Self::SocketStorage | Self::LruHash | Self::PerCpuArray => {
+                write!(f, "maps of type {}", self.name())
+            }
+            helper => write!(f, "{} at the socket hooks", helper.name()),
+        }
+    }
+}
+
+/// Features that are needed together.
+#[derive(Clone, Copy, Debug)]
+pub struct FeatureGroup {
+    /// As `topo-lb check` shows it.
+    pub name: &'static str,
+    /// All of them.
+    pub features: &'static [Feature],
+    /// What is lost without them; `None` where the programs do not load.
+    pub without: Option<&'static str>,
+}
+
+/// Everything that topo-lb asks of a kernel.
+pub const GROUPS: [FeatureGroup; 6] = [
+    FeatureGroup {
+        name: "hooks",
+        features: &[
+            Feature::Hook(Hook::Connect4),
+            Feature::Hook(Hook::Connect6),
+            Feature::Hook(Hook::Sendmsg4),
+            Feature::Hook(Hook::Sendmsg6),
+            Feature::Hook(Hook::Recvmsg4),
+            Feature::Hook(Hook::Recvmsg6),
+            Feature::Hook(Hook::Getpeername4),
+            Feature::Hook(Hook::Getpeername6),
+        ],
+        without: None,
+    },
+    FeatureGroup {
+        name: "map types",
+        features: &[Feature::SocketStorage, Feature::LruHash, Feature::PerCpuArray],
+        without: None,
+    },
+    FeatureGroup {
+        name: "helpers",
+        features: &[Feature::SkStorageGet, Feature::NetnsCookie, Feature::SocketCookie],
+        without: None,
+    },
+    FeatureGroup {
+        name: "refusal",
+        features: &[Feature::SetRetval],
+        without: Some(
+            "refused connections get EPERM, which clients do not take for a reason to try again",
+        ),
+    },
+    FeatureGroup {
+        name: "MPTCP peers",
+        features: &[Feature::MptcpSock],
+        without: Some("an MPTCP socket's peer appears as the endpoint instead of the Service"),
+    },
+    FeatureGroup {
+        name: "clock",
+        features: &[Feature::CoarseClock],
+        without: Some(
+            "each packet that tc translates takes the time of one more look-up, to read the clock",
+        ),
+    },
+];
+
+/// Pins the shortest program that a hook takes, to measure what a program costs that does nothing.
+///
+/// # Errors
+///
+/// The kernel does not take it, or `path` is not on bpffs.
+pub fn pin_empty(hook: Hook, path: &Path) -> io::Result<()> {
+    syscall::pin(empty(hook)?.as_fd(), path)
+}
+
+/// Loads the shortest program that a hook takes: it lets everything pass.
+pub(crate) fn empty(hook: Hook) -> io::Result<OwnedFd> {
+    syscall::load_empty(BPF_PROG_TYPE_CGROUP_SOCK_ADDR, hook.attach_type() as u32)
+}
+
+/// The same for tc.
+///
+/// # Errors
+///
+/// As [`pin_empty`].
+pub fn pin_empty_classifier(path: &Path) -> io::Result<()> {
+    syscall::pin(syscall::load_empty(BPF_PROG_TYPE_SCHED_CLS, 0)?.as_fd(), path)
+}
+
+fn has_hook(hook: Hook) -> Option<bool> {
+    match empty(hook) {
+        Ok(_) => Some(true),
+        // EINVAL: an unknown program or attach type; E2BIG: an attribute that is too new.
+        Err(error) if matches!(error.raw_os_error(), Some(libc::EINVAL | libc::E2BIG)) => {
+            Some(false)
+        }
+        Err(_) => None,
+    }
+}
+
+/// Why this process may not load programs, although its capabilities would do; `None` where it may.
+#[must_use]
+pub fn forbidden() -> Option<io::Error> {
+    empty(Hook::Connect4).err().filter(|error| error.raw_os_error() == Some(libc::EPERM))
+}
+
+/// The required features that this kernel says it does not have.
+#[must_use]
+pub fn missing() -> Vec<Feature> {
+    let required = GROUPS.iter().filter(|group| group.without.is_none());
+    let features = required.flat_map(|group| group.features).copied();
+    features.filter(|feature| feature.is_there() == Some(false)).collect()
+}
+
+/// `uname -r`.
+#[must_use]
+pub fn kernel_release() -> String {
+    std::fs::read_to_string("/proc/sys/kernel/osrelease")
+        .map_or_else(|_| "of unknown release".to_owned(), |release| release.trim().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    /// The kernel releases that a line names, such as `6.1`.
+    fn releases(line: &str) -> Vec<&str> {
+        line.split(|letter: char| !letter.is_ascii_digit() && letter != '.')
+            .map(|word| word.trim_matches('.'))
+            .filter(|word| word.contains('.'))
+            .collect()
+    }
+
+    #[test]
+    fn the_documents_name_the_kernel_from_which_refusals_are_econnrefused() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+        let since = Feature::SetRetval.since();
+        for file in ["README.md", "ARCHITECTURE.md", "docs/topology.md", "docs/reliability.md"] {
+            let text = fs::read_to_string(root.join(file)).unwrap();
+            let about = text.lines().filter(|line| {
+                (line.contains("EPERM") || line.contains("bpf_set_retval"))
+                    && !releases(line).is_empty()
+            });
+            let lines: Vec<&str> = about.collect();
+            assert!(!lines.is_empty(), "{file} names no kernel");
+            for line in lines {
+                assert!(releases(line).contains(&since), "{file} does not name {since}: {line}");
+            }
+        }
+    }
+}

@@ -1,0 +1,135 @@
+//! The two file systems that the datapath lives in: bpffs holds what is pinned, cgroup2 is where
+//! the hooks are.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FsWord, statfs};
+use rustix::io::Errno;
+use thiserror::Error;
+
+/// `BPF_FS_MAGIC`, include/uapi/linux/magic.h.
+const BPF_FS: FsWord = 0xcafe_4a11;
+/// `CGROUP2_SUPER_MAGIC`.
+const CGROUP2: FsWord = 0x6367_7270;
+
+/// What is wrong with a directory that the datapath needs.
+#[derive(Debug, Error)]
+pub enum MountError {
+    /// The pin directory is, or would be, on another file system.
+    #[error(
+        "the pin directory {} is not on a BPF file system: mount one with `mount -t bpf bpf \
+         /sys/fs/bpf`, or give another --pin-dir", .0.display()
+    )]
+    NotBpffs(PathBuf),
+    /// The cgroup root is on another file system.
+    #[error("{} is not a cgroup v2 directory: {}", path.display(), advice(found.as_deref()))]
+    NotCgroup2 {
+        /// What was given.
+        path: PathBuf,
+        /// Where cgroup v2 is mounted instead.
+        found: Option<PathBuf>,
+    },
+    /// It cannot be looked at.
+    #[error("{} cannot be looked at: {source}", path.display())]
+    Unreadable {
+        /// The directory.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+fn advice(found: Option<&Path>) -> String {
+    match found {
+        Some(path) => {
+            format!("cgroup v2 is mounted at {0}, so use `--cgroup-root {0}`", path.display())
+        }
+        None => "mount it with `mount -t cgroup2 none /sys/fs/cgroup`, or boot with \
+                 `systemd.unified_cgroup_hierarchy=1`"
+            .to_owned(),
+    }
+}
+
+/// Checks that `path`, or the nearest directory above it that exists, is on a BPF file system.
+///
+/// # Errors
+///
+/// It is not, or it cannot be looked at.
+pub fn check_bpffs(path: &Path) -> Result<(), MountError> {
+    for ancestor in path.ancestors().filter(|ancestor| !ancestor.as_os_str().is_empty()) {
+        match statfs(ancestor).map(|status| status.f_type) {
+            Ok(BPF_FS) => return Ok(()),
+            Ok(_) => break,
+            Err(Errno::NOENT) => {}
+            Err(error) => {
+                let (path, source) = (ancestor.to_owned(), error.into());
+                return Err(MountError::Unreadable { path, source });
+            }
+        }
+    }
+    Err(MountError::NotBpffs(path.to_owned()))
+}
+
+/// Checks that `path` is a directory of a cgroup v2 hierarchy.
+///
+/// # Errors
+///
+/// It is not, or it cannot be looked at.
+pub fn check_cgroup2(path: &Path) -> Result<(), MountError> {
+    match statfs(path).map(|status| status.f_type) {
+        Ok(CGROUP2) => Ok(()),
+        Ok(_) => Err(MountError::NotCgroup2 { path: path.to_owned(), found: cgroup2_root() }),
+        Err(error) => Err(MountError::Unreadable { path: path.to_owned(), source: error.into() }),
+    }
+}
+
+/// Where cgroup v2 is mounted as a whole: the first such mount of this process, `/sys/fs/cgroup`
+/// on most hosts, `/sys/fs/cgroup/unified` where cgroup v1 is mounted beside it.
+#[must_use]
+pub fn cgroup2_root() -> Option<PathBuf> {
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo").ok()?;
+    whole_cgroup2(&mounts).map(PathBuf::from)
+}
+
+/// The mount point of the first cgroup2 mount whose root is the hierarchy's; proc(5),
+/// `/proc/pid/mountinfo`.
+fn whole_cgroup2(mountinfo: &str) -> Option<&str> {
+    mountinfo.lines().find_map(|line| {
+        let (mount, source) = line.split_once(" - ")?;
+        let mut fields = mount.split(' ').skip(3);
+        let (root, point) = (fields.next()?, fields.next()?);
+        (root == "/" && source.starts_with("cgroup2 ")).then_some(point)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HYBRID: &str = "\
+30 25 0:26 / /sys/fs/cgroup ro,nosuid - tmpfs tmpfs ro,mode=755
+31 30 0:27 / /sys/fs/cgroup/unified rw,nosuid - cgroup2 cgroup2 rw
+32 30 0:28 / /sys/fs/cgroup/cpu rw,nosuid shared:9 - cgroup cgroup rw,cpu
+";
+
+    #[test]
+    fn a_hybrid_host_has_cgroup2_beside_cgroup1() {
+        assert_eq!(whole_cgroup2(HYBRID), Some("/sys/fs/cgroup/unified"));
+    }
+
+    #[test]
+    fn a_part_of_the_hierarchy_is_not_its_root() {
+        let part = "31 30 0:27 /kubepods /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw\n";
+        assert_eq!(whole_cgroup2(part), None);
+        assert_eq!(whole_cgroup2("nonsense\n\n"), None);
+    }
+
+    #[test]
+    fn another_file_system_is_named_with_what_to_do() {
+        let error = check_bpffs(Path::new("/proc/nowhere/topo-lb")).unwrap_err();
+        assert!(error.to_string().contains("mount -t bpf bpf /sys/fs/bpf"), "{error}");
+        let error = check_cgroup2(Path::new("/proc")).unwrap_err();
+        assert!(error.to_string().starts_with("/proc is not a cgroup v2 directory: "), "{error}");
+    }
+}

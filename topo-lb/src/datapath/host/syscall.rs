@@ -1,0 +1,290 @@
+//! bpf(2) where aya has no call for it: attaching to a cgroup with flags, replacing the program of a
+//! link, reading where a link is attached, listing the programs of a cgroup, loading an empty program.
+
+use std::ffi::{CStr, CString};
+use std::io;
+use std::mem::zeroed;
+use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::Path;
+
+pub use aya_obj::generated::BPF_F_BEFORE;
+use aya_obj::generated::{
+    BPF_F_QUERY_EFFECTIVE, bpf_attach_type, bpf_attr, bpf_cmd, bpf_link_info, bpf_link_type,
+    bpf_prog_info, bpf_prog_type,
+};
+
+/// Attaches among the programs that run before all others, a cgroup's before its children's
+/// (4b82b181a26c, Linux 6.15).
+pub const BPF_F_PREORDER: u32 = 1 << 6;
+/// Programs that one answer has room for at first.
+const FEW_PROGRAMS: usize = 32;
+
+/// What a link attaches, and where to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LinkInfo {
+    /// The kernel's id of the program.
+    pub program: u32,
+    /// Where the link is attached.
+    pub target: LinkTarget,
+}
+
+/// Where a link is attached. Attach types are those of `enum bpf_attach_type`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LinkTarget {
+    /// To a cgroup; the id is zero when the cgroup is gone.
+    #[expect(missing_docs, reason = "the variant says it")]
+    Cgroup { id: u64, attach_type: u32 },
+    /// To a device by tcx; the index is zero when the device is gone.
+    #[expect(missing_docs, reason = "the variant says it")]
+    Device { index: u32, attach_type: u32 },
+    /// Elsewhere.
+    Other,
+}
+
+/// What a loaded program is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ProgramHead {
+    /// `enum bpf_prog_type`.
+    pub program_type: u32,
+    /// The kernel's id.
+    pub id: u32,
+    /// The first 15 bytes of its name.
+    pub name: String,
+}
+
+/// Calls bpf(2) with an attribute that is zero but for what `fill` sets.
+fn bpf(command: bpf_cmd, fill: impl FnOnce(&mut bpf_attr)) -> io::Result<(libc::c_long, bpf_attr)> {
+    // SAFETY: all variants are integers: zero is a value of each.
+    let mut attribute: bpf_attr = unsafe { zeroed() };
+    fill(&mut attribute);
+    let result = call(command, &mut attribute);
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok((result, attribute)) }
+}
+
+fn call(command: bpf_cmd, attribute: &mut bpf_attr) -> libc::c_long {
+    // SAFETY: the kernel's own union, as long as said; a kernel whose union is shorter takes it if the
+    // rest is zero. Every address in it outlives the call (by the callers below).
+    unsafe {
+        libc::syscall(
+            libc::SYS_bpf,
+            command as libc::c_long,
+            std::ptr::from_mut(attribute),
+            size_of::<bpf_attr>(),
+        )
+    }
+}
+
+/// The same for commands that return a new descriptor.
+fn bpf_fd(command: bpf_cmd, fill: impl FnOnce(&mut bpf_attr)) -> io::Result<OwnedFd> {
+    let (fd, _) = bpf(command, fill)?;
+    // SAFETY: the commands that call this return a new descriptor, which nobody else owns.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
+}
+
+/// Opens what is pinned at `path`; `None` where nothing is.
+///
+/// # Errors
+/// The kernel does not open it.
+pub fn open_pin(path: &Path) -> io::Result<Option<OwnedFd>> {
+    let path = CString::new(path.as_os_str().as_bytes())?;
+    let opened = bpf_fd(bpf_cmd::BPF_OBJ_GET, |attribute| {
+        attribute.__bindgen_anon_4.pathname = path.as_ptr() as u64;
+    });
+    some_if_found(opened)
+}
+
+fn some_if_found<T>(result: io::Result<T>) -> io::Result<Option<T>> {
+    match result {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        result => result.map(Some),
+    }
+}
+
+/// Pins what `fd` is at `path`.
+///
+/// # Errors
+/// The kernel does not pin it, or `path` is not on bpffs.
+pub fn pin(fd: BorrowedFd<'_>, path: &Path) -> io::Result<()> {
+    let path = CString::new(path.as_os_str().as_bytes())?;
+    let pinned = bpf(bpf_cmd::BPF_OBJ_PIN, |attribute| {
+        attribute.__bindgen_anon_4.pathname = path.as_ptr() as u64;
+        attribute.__bindgen_anon_4.bpf_fd = fd.as_raw_fd() as u32;
+    });
+    pinned.map(drop)
+}
+
+/// Opens a pinned link and reads what it is; `None` where nothing is pinned.
+///
+/// # Errors
+/// The kernel does not open it, or what is pinned is no link.
+pub fn open_link(path: &Path) -> io::Result<Option<(OwnedFd, LinkInfo)>> {
+    let Some(link) = open_pin(path)? else { return Ok(None) };
+    let info = link_info(link.as_fd())?;
+    Ok(Some((link, info)))
+}
+
+/// Reads what a link is.
+///
+/// # Errors
+/// The kernel does not say.
+pub fn link_info(link: BorrowedFd<'_>) -> io::Result<LinkInfo> {
+    const CGROUP: u32 = bpf_link_type::BPF_LINK_TYPE_CGROUP as u32;
+    const TCX: u32 = bpf_link_type::BPF_LINK_TYPE_TCX as u32;
+    // SAFETY: integers.
+    let raw: bpf_link_info = unsafe { info(link)? };
+    let about = raw.__bindgen_anon_1;
+    // SAFETY: the type of the link says which variant the kernel filled; all are integers.
+    let target = unsafe {
+        match raw.type_ {
+            CGROUP => LinkTarget::Cgroup {
+                id: about.cgroup.cgroup_id,
+                attach_type: about.cgroup.attach_type,
+            },
+            TCX => {
+                LinkTarget::Device { index: about.tcx.ifindex, attach_type: about.tcx.attach_type }
+            }
+            _ => LinkTarget::Other,
+        }
+    };
+    Ok(LinkInfo { program: raw.prog_id, target })
+}
+
+/// # Safety
+/// `T` is the structure that the kernel has for this kind of descriptor, and zero is a value of it.
+unsafe fn info<T>(fd: BorrowedFd<'_>) -> io::Result<T> {
+    // SAFETY: by the caller.
+    let mut info: T = unsafe { zeroed() };
+    bpf(bpf_cmd::BPF_OBJ_GET_INFO_BY_FD, |attribute| {
+        attribute.info.bpf_fd = fd.as_raw_fd() as u32;
+        attribute.info.info_len = size_of::<T>() as u32;
+        attribute.info.info = std::ptr::from_mut(&mut info) as u64;
+    })?;
+    Ok(info)
+}
+
+/// Reads what a loaded program is.
+///
+/// # Errors
+/// The kernel does not say.
+pub fn program_head(program: BorrowedFd<'_>) -> io::Result<ProgramHead> {
+    // SAFETY: integers.
+    let raw: bpf_prog_info = unsafe { info(program)? };
+    // SAFETY: the kernel ends the name with a zero within its 16 bytes.
+    let name = unsafe { CStr::from_ptr(raw.name.as_ptr()) }.to_string_lossy().into_owned();
+    Ok(ProgramHead { program_type: raw.type_, id: raw.id, name })
+}
+
+/// The id of the next loaded program after `id`, of whatever type; `None` after the last. Needs
+/// CAP_SYS_ADMIN.
+///
+/// # Errors
+/// The kernel does not say.
+pub fn next_program(id: u32) -> io::Result<Option<u32>> {
+    let next = bpf(bpf_cmd::BPF_PROG_GET_NEXT_ID, |attribute| {
+        attribute.__bindgen_anon_6.__bindgen_anon_1.start_id = id;
+    });
+    // SAFETY: the variant that the command fills; an integer.
+    Ok(some_if_found(next)?.map(|(_, attribute)| unsafe { attribute.__bindgen_anon_6.next_id }))
+}
+
+/// Opens a loaded program; needs CAP_SYS_ADMIN.
+///
+/// # Errors
+/// There is none, or this process may not open it.
+pub fn program_by_id(id: u32) -> io::Result<OwnedFd> {
+    bpf_fd(bpf_cmd::BPF_PROG_GET_FD_BY_ID, |attribute| {
+        attribute.__bindgen_anon_6.__bindgen_anon_1.prog_id = id;
+    })
+}
+
+/// The ids of the programs that run in a cgroup at a hook, in the order of running.
+///
+/// # Errors
+/// The kernel does not say.
+pub fn effective_programs(cgroup: BorrowedFd<'_>, hook: bpf_attach_type) -> io::Result<Vec<u32>> {
+    programs(cgroup, hook, BPF_F_QUERY_EFFECTIVE)
+}
+
+/// The ids of the programs that are attached to a cgroup itself at a hook.
+///
+/// # Errors
+/// The kernel does not say.
+pub fn attached_programs(cgroup: BorrowedFd<'_>, hook: bpf_attach_type) -> io::Result<Vec<u32>> {
+    programs(cgroup, hook, 0)
+}
+
+fn programs(cgroup: BorrowedFd<'_>, hook: bpf_attach_type, flags: u32) -> io::Result<Vec<u32>> {
+    let mut room = FEW_PROGRAMS;
+    loop {
+        let mut ids = vec![0; room];
+        // SAFETY: all variants are integers: zero is a value of each.
+        let mut attribute: bpf_attr = unsafe { zeroed() };
+        attribute.query.__bindgen_anon_1.target_fd = cgroup.as_raw_fd() as u32;
+        attribute.query.attach_type = hook as u32;
+        attribute.query.query_flags = flags;
+        attribute.query.prog_ids = ids.as_mut_ptr() as u64;
+        attribute.query.__bindgen_anon_2.count = room as u32;
+        let result = call(bpf_cmd::BPF_PROG_QUERY, &mut attribute);
+        let error = io::Error::last_os_error();
+        // SAFETY: the variant that the command fills; an integer.
+        let count = unsafe { attribute.query.__bindgen_anon_2.count } as usize;
+        if result >= 0 {
+            ids.truncate(count);
+            return Ok(ids);
+        }
+        if error.raw_os_error() != Some(libc::ENOSPC) {
+            return Err(error);
+        }
+        // The kernel says how many there are; more may have come since.
+        room = count.max(room) * 2;
+    }
+}
+
+/// Attaches a program to a cgroup by a link that nothing pins yet.
+///
+/// # Errors
+/// The kernel does not attach it.
+pub fn link_cgroup(
+    program: BorrowedFd<'_>,
+    cgroup: BorrowedFd<'_>,
+    hook: bpf_attach_type,
+    flags: u32,
+) -> io::Result<OwnedFd> {
+    bpf_fd(bpf_cmd::BPF_LINK_CREATE, |attribute| {
+        attribute.link_create.__bindgen_anon_1.prog_fd = program.as_raw_fd() as u32;
+        attribute.link_create.__bindgen_anon_2.target_fd = cgroup.as_raw_fd() as u32;
+        attribute.link_create.attach_type = hook as u32;
+        attribute.link_create.flags = flags;
+    })
+}
+
+/// Puts another program behind a link; every connection meets the one or the other.
+///
+/// # Errors
+/// The kernel does not replace it.
+pub fn update_link(link: BorrowedFd<'_>, program: BorrowedFd<'_>) -> io::Result<()> {
+    let updated = bpf(bpf_cmd::BPF_LINK_UPDATE, |attribute| {
+        attribute.link_update.link_fd = link.as_raw_fd() as u32;
+        attribute.link_update.__bindgen_anon_1.new_prog_fd = program.as_raw_fd() as u32;
+    });
+    updated.map(drop)
+}
+
+/// Loads the shortest program that returns 1: `r0 = 1; exit`. `attach_type` is one of
+/// `enum bpf_attach_type`, or zero for tc.
+///
+/// # Errors
+/// The kernel does not take it.
+pub fn load_empty(program_type: bpf_prog_type, attach_type: u32) -> io::Result<OwnedFd> {
+    // `struct bpf_insn`: BPF_ALU64 | BPF_MOV | BPF_K with an immediate of 1; BPF_JMP | BPF_EXIT.
+    let code: [[u8; 8]; 2] = [[0xb7, 0, 0, 0, 1, 0, 0, 0], [0x95, 0, 0, 0, 0, 0, 0, 0]];
+    let license = c"Dual MIT/GPL";
+    bpf_fd(bpf_cmd::BPF_PROG_LOAD, |attribute| {
+        attribute.__bindgen_anon_3.prog_type = program_type as u32;
+        attribute.__bindgen_anon_3.insn_cnt = code.len() as u32;
+        attribute.__bindgen_anon_3.insns = code.as_ptr() as u64;
+        attribute.__bindgen_anon_3.license = license.as_ptr() as u64;
+        attribute.__bindgen_anon_3.expected_attach_type = attach_type;
+    })
+}

@@ -1,0 +1,125 @@
+//! What is attached where, by the pins and the kernel, without the agent.
+
+use std::path::Path;
+
+use aya::programs::{ProgramInfo, SchedClassifier};
+
+use crate::datapath::attach::clsact::is_foreign;
+use crate::datapath::attach::filters::Filters;
+use crate::datapath::attach::link::{Link, pin_path};
+use crate::datapath::attach::pin::{AttachMode, Pin, pins};
+use crate::datapath::direction::Direction;
+use crate::datapath::hook::Hook;
+use crate::datapath::host::syscall::{self, LinkTarget};
+use crate::datapath::maps::error::ReadError;
+use crate::device;
+
+/// A program at a hook of the sockets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OnCgroup {
+    /// The kernel's id of the program.
+    pub program: u32,
+    /// The cgroup's id: the inode number of its directory.
+    pub cgroup: u64,
+}
+
+/// A program at a device.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct OnDevice {
+    /// The device's index, in the agent's network namespace.
+    pub device: u32,
+    /// Its name, where this process is in that network namespace.
+    pub name: Option<String>,
+    /// Which of its packets the program sees.
+    pub direction: Direction,
+    /// How it is attached.
+    pub mode: AttachMode,
+    /// The kernel's id of the program.
+    pub program: u32,
+    /// Foreign programs and filters on the same device and direction, if they can be seen.
+    pub others: Vec<String>,
+}
+
+/// What is attached to a hook of the sockets; nothing where no link is pinned, or its cgroup is
+/// gone.
+///
+/// # Errors
+///
+/// The pinned link cannot be opened.
+pub fn on_cgroup(pin_dir: &Path, hook: Hook) -> Result<Option<OnCgroup>, ReadError> {
+    let path = pin_path(pin_dir, hook);
+    let link = Link::open(&path).map_err(|source| ReadError::Link { path, source })?;
+    let program =
+        |link: Link| Some(OnCgroup { program: link.program_id(), cgroup: link.cgroup(hook)? });
+    Ok(link.and_then(program))
+}
+
+/// The devices that tc is attached to, by index. One that is gone meanwhile is left out.
+///
+/// # Errors
+///
+/// A pin cannot be opened.
+pub fn on_devices(pin_dir: &Path) -> Result<Vec<OnDevice>, ReadError> {
+    let mut all = Vec::new();
+    for pin in pins(pin_dir) {
+        if let Some(found) = on_device(pin_dir, &pin)? {
+            all.push(found);
+        }
+    }
+    all.sort();
+    Ok(all)
+}
+
+fn on_device(pin_dir: &Path, pin: &Pin) -> Result<Option<OnDevice>, ReadError> {
+    let path = pin.path(pin_dir);
+    let unreadable = |source| ReadError::Link { path: path.clone(), source };
+    let program = match pin.mode {
+        AttachMode::Tcx => {
+            let Some((_, info)) = syscall::open_link(&path).map_err(unreadable)? else {
+                return Ok(None);
+            };
+            match info.target {
+                LinkTarget::Device { index, .. } if index == pin.device => info.program,
+                _ => return Ok(None),
+            }
+        }
+        AttachMode::Clsact => {
+            let info = ProgramInfo::from_pin(&path);
+            info.map_err(|error| unreadable(std::io::Error::other(error)))?.id()
+        }
+    };
+    let name = device::name(pin.device).filter(|name| has(name, pin, program));
+    let Pin { mode, direction, device } = *pin;
+    let others = name.as_deref().map(|name| others(name, pin)).unwrap_or_default();
+    Ok(Some(OnDevice { device, name, direction, mode, program, others }))
+}
+
+/// Foreign programs and filters on a device, by name.
+fn others(name: &str, pin: &Pin) -> Vec<String> {
+    let programs = SchedClassifier::query_tcx(name, pin.direction.attach_type());
+    let programs = programs.map(|(_, programs)| programs).unwrap_or_default();
+    // The kernel keeps the first 15 bytes.
+    let own = pin.direction.program();
+    let own = &own[..own.len().min(15)];
+    let mut all: Vec<String> = programs
+        .iter()
+        .filter(|info| info.name_as_str() != Some(own))
+        .map(|info| format!("tcx {} (id {})", info.name_as_str().unwrap_or("?"), info.id()))
+        .collect();
+    let filters = Filters::open().and_then(|filters| filters.of(pin.device, pin.direction));
+    let filters = filters.unwrap_or_default();
+    let foreign = filters.into_iter().filter(|filter| is_foreign(filter, pin.direction));
+    all.extend(foreign.map(|filter| filter.name));
+    all.dedup();
+    all
+}
+
+/// Whether the device of this name, in this network namespace, has the program: in another one the
+/// same index is another device. The kernel lists programs of tcx only.
+fn has(name: &str, pin: &Pin, program: u32) -> bool {
+    match pin.mode {
+        AttachMode::Tcx => SchedClassifier::query_tcx(name, pin.direction.attach_type())
+            .is_ok_and(|(_, programs)| programs.iter().any(|info| info.id() == program)),
+        AttachMode::Clsact => true,
+    }
+}

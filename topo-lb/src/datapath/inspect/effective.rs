@@ -1,0 +1,289 @@
+//! Queries the kernel for the programs at our hooks, and their order, in the cgroups below the root.
+//!
+//! Most nodes have no foreign program at these hooks. With CAP_SYS_ADMIN the kernel lists loaded
+//! programs, and that list settles it. Otherwise, or if there is a foreign program, the agent queries
+//! every cgroup, a limited number in each round, because the programs of a child run before those of its
+//! parent. If ours are among the programs that run first (`BPF_F_PREORDER`), no program of a child can
+//! run before them, and the agent queries only the root.
+
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::AsFd as _;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+
+use aya_obj::generated::bpf_prog_type::BPF_PROG_TYPE_CGROUP_SOCK_ADDR;
+
+use super::overridden::{Override, Precedence, Tolerated, before, is_tolerated, own};
+use super::pace::Pace;
+use super::trial;
+use crate::datapath::attach::link::{Link, cgroup_id, pin_path};
+use crate::datapath::attach::place::{self, Place};
+use crate::datapath::hook::{Hook, ProgramIds};
+use crate::datapath::host::feature;
+use crate::datapath::host::mount::cgroup2_root;
+use crate::datapath::host::syscall;
+
+/// How many findings are kept.
+const KEPT: usize = 64;
+
+/// A cgroup that is still to be queried.
+#[derive(Debug)]
+struct Open {
+    path: PathBuf,
+    /// What runs before ours in the cgroup above.
+    inherited: BTreeMap<Hook, Vec<u32>>,
+}
+
+/// Queries the cgroups in rounds.
+#[derive(Debug)]
+pub struct Watch {
+    root: PathBuf,
+    tolerated: Vec<Tolerated>,
+    /// Loaded programs by id, and the names of those that could be at our hooks.
+    loaded: BTreeMap<u32, Option<String>>,
+    pace: Pace,
+    /// Whether programs of child cgroups may run before ours; unknown before the first round.
+    descends: Option<bool>,
+    open: Vec<Open>,
+    /// By cgroup.
+    found: BTreeMap<PathBuf, Vec<Override>>,
+}
+
+/// The programs behind pinned links that are on the cgroup of this id.
+///
+/// # Errors
+/// A pin cannot be opened.
+pub fn pinned(pin_dir: &Path, cgroup: u64) -> io::Result<ProgramIds> {
+    let mut ours = ProgramIds::new();
+    for hook in Hook::deciding() {
+        if let Some(link) = Link::open(&pin_path(pin_dir, hook))?
+            && link.is_on(hook, cgroup)
+        {
+            ours.insert(hook, link.program_id());
+        }
+    }
+    Ok(ours)
+}
+
+/// Queries all cgroups once. Where no agent is attached to `root`, an empty program stands in for a
+/// moment.
+///
+/// # Errors
+/// The kernel does not say which programs run in `root`, or takes no program there.
+pub fn look(root: &Path, pin_dir: &Path, tolerated: &[Tolerated]) -> io::Result<Vec<Override>> {
+    let cgroup = File::open(root)?;
+    let mut ours = pinned(pin_dir, cgroup_id(&cgroup)?)?;
+    let mut links = Vec::new();
+    for hook in Hook::deciding() {
+        if let Entry::Vacant(missing) = ours.entry(hook) {
+            let program = feature::empty(hook)?;
+            missing.insert(syscall::program_head(program.as_fd())?.id);
+            links.push(place::attach(hook, program.as_fd(), cgroup.as_fd(), Place::First)?);
+        }
+    }
+    let mut watch = Watch::new(root.to_owned(), tolerated.to_vec());
+    loop {
+        let seen = watch.look(&ours)?;
+        if seen.unasked == 0 {
+            return Ok(seen.overrides);
+        }
+    }
+}
+
+/// Whether the kernel tells this process the names of programs.
+#[must_use]
+pub fn tells_names() -> bool {
+    syscall::next_program(0).is_ok()
+}
+
+/// Where the cgroup of this id is; `None` where it is not found below the whole hierarchy's mount.
+#[must_use]
+pub fn path_of(cgroup: u64) -> Option<PathBuf> {
+    let mut open = vec![cgroup2_root()?];
+    while let Some(path) = open.pop() {
+        if fs::metadata(&path).is_ok_and(|data| data.ino() == cgroup) {
+            return Some(path);
+        }
+        open.extend(children(&path));
+    }
+    None
+}
+
+impl Watch {
+    /// Before the first round.
+    #[must_use]
+    pub fn new(root: PathBuf, tolerated: Vec<Tolerated>) -> Self {
+        let (loaded, descends, open, found) = Default::default();
+        Self { root, tolerated, loaded, pace: Pace::new(), descends, open, found }
+    }
+
+    /// One round, in which `ours` are our programs. Takes some microseconds where no program of
+    /// others is loaded, some milliseconds elsewhere, and more in the few rounds that ask all cgroups.
+    ///
+    /// # Errors
+    /// The kernel does not say which programs run in the cgroup root.
+    pub fn look(&mut self, ours: &ProgramIds) -> io::Result<Precedence> {
+        let Some(changed) = self.others(ours) else {
+            self.open.clear();
+            self.found.clear();
+            return Ok(Precedence::default());
+        };
+        // The root and cgroups with a finding are queried in every round.
+        self.ask(&self.root.clone(), &BTreeMap::new(), ours)?;
+        for path in
+            self.found.keys().filter(|path| **path != self.root).cloned().collect::<Vec<_>>()
+        {
+            let inherited = self.inherited(&path, ours);
+            if self.ask(&path, &inherited, ours).is_err() {
+                self.found.remove(&path);
+            }
+        }
+        let root = &self.root;
+        let descends = *self.descends.get_or_insert_with(|| !are_among_first(root, ours));
+        if descends && self.open.is_empty() {
+            self.open.push(Open { path: self.root.clone(), inherited: BTreeMap::new() });
+        }
+        for _ in 0..self.pace.begin(changed) {
+            let Some(Open { path, inherited }) = self.open.pop() else { break };
+            // A cgroup that is gone by now has no children either.
+            if let Ok(inherited) = self.ask(&path, &inherited, ours) {
+                self.open.extend(
+                    children(&path).map(|path| Open { path, inherited: inherited.clone() }),
+                );
+            }
+        }
+        Ok(Precedence {
+            overrides: self.found.values().flatten().take(KEPT).cloned().collect(),
+            unasked: self.open.len(),
+        })
+    }
+
+    /// Whether programs that could be at our hooks were loaded or removed since the last round; `None`
+    /// where no program of others could be there at all.
+    fn others(&mut self, ours: &ProgramIds) -> Option<bool> {
+        let Ok(changed) = self.read_loaded() else {
+            // The kernel does not list programs: query.
+            self.loaded.clear();
+            return Some(false);
+        };
+        let ours: BTreeSet<&u32> = ours.values().collect();
+        let are_there = self.loaded.iter().any(|(id, name)| name.is_some() && !ours.contains(id));
+        are_there.then_some(changed)
+    }
+
+    /// Takes in which programs are loaded; whether those that could be at our hooks are others than
+    /// before. The kernel does not use an id again.
+    fn read_loaded(&mut self) -> io::Result<bool> {
+        let (mut loaded, mut last, mut changed) = (BTreeMap::new(), 0, false);
+        while let Some(id) = syscall::next_program(last)? {
+            let name = match self.loaded.remove(&id) {
+                Some(known) => known,
+                None => {
+                    let name = name_of(id);
+                    changed |= name.is_some();
+                    name
+                }
+            };
+            loaded.insert(id, name);
+            last = id;
+        }
+        changed |= self.loaded.values().any(Option::is_some);
+        self.loaded = loaded;
+        Ok(changed)
+    }
+
+    /// Queries one cgroup and records findings. Returns what runs before ours at each hook.
+    fn ask(
+        &mut self,
+        path: &Path,
+        inherited: &BTreeMap<Hook, Vec<u32>>,
+        ours: &ProgramIds,
+    ) -> io::Result<BTreeMap<Hook, Vec<u32>>> {
+        let (mut all, mut found) = (BTreeMap::new(), Vec::new());
+        let cgroup = File::open(path)?;
+        for hook in Hook::deciding() {
+            let effective = syscall::effective_programs(cgroup.as_fd(), hook.attach_type())?;
+            let first = before(&effective, ours.get(&hook).copied());
+            if first.is_empty() {
+                continue;
+            }
+            for program in own(first, inherited.get(&hook).map_or(&[], Vec::as_slice)) {
+                let name = self.loaded.get(&program).cloned().flatten();
+                if !is_tolerated(&self.tolerated, program, name.as_deref()) {
+                    // Those of a cgroup below are on it, or they were inherited.
+                    let above = (path == self.root).then(|| above(path, hook, program)).flatten();
+                    let cgroup = path.to_owned();
+                    found.push(Override { hook, cgroup, above, program, name });
+                }
+            }
+            all.insert(hook, first.to_vec());
+        }
+        if found.is_empty() {
+            self.found.remove(path);
+        } else if self.found.len() < KEPT || self.found.contains_key(path) {
+            self.found.insert(path.to_owned(), found);
+        }
+        Ok(all)
+    }
+
+    /// What runs before ours in the cgroup above.
+    fn inherited(&self, path: &Path, ours: &ProgramIds) -> BTreeMap<Hook, Vec<u32>> {
+        let mut all = BTreeMap::new();
+        let above = path.parent().filter(|above| above.starts_with(&self.root));
+        let Some(cgroup) = above.and_then(|above| File::open(above).ok()) else { return all };
+        for hook in Hook::deciding() {
+            let effective = syscall::effective_programs(cgroup.as_fd(), hook.attach_type());
+            let effective = effective.unwrap_or_default();
+            all.insert(hook, before(&effective, ours.get(&hook).copied()).to_vec());
+        }
+        all
+    }
+}
+
+/// The nearest cgroup above `root` that a program is attached to; `None` where it is on `root` itself, and
+/// where the kernel does not say.
+fn above(root: &Path, hook: Hook, program: u32) -> Option<PathBuf> {
+    let is_on = |path: &Path| -> io::Result<bool> {
+        let cgroup = File::open(path)?;
+        Ok(syscall::attached_programs(cgroup.as_fd(), hook.attach_type())?.contains(&program))
+    };
+    let root = root.canonicalize().ok()?;
+    // Above the hierarchy's mount there is no cgroup to be asked.
+    let mut asked = root.ancestors().map_while(|path| Some((path, is_on(path).ok()?)));
+    let (found, _) = asked.find(|(_, is_on)| *is_on)?;
+    (found != root).then(|| found.to_owned())
+}
+
+/// Whether ours are among the programs that run first. `false` if the kernel does not say.
+fn are_among_first(root: &Path, ours: &ProgramIds) -> bool {
+    let Ok(cgroup) = File::open(root) else { return false };
+    Hook::deciding().all(|hook| {
+        let program = ours.get(&hook).copied();
+        program.is_some_and(|program| {
+            place::is_among_first(hook, cgroup.as_fd(), program).unwrap_or_default()
+        })
+    })
+}
+
+/// The name of a loaded program that could be at our hooks; `None` of every other one.
+fn name_of(id: u32) -> Option<String> {
+    let head = match syscall::program_by_id(id).and_then(|one| syscall::program_head(one.as_fd())) {
+        Ok(head) => head,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return None,
+        // It may be one of them: the cgroups tell.
+        Err(_) => return Some(String::new()),
+    };
+    (head.program_type == BPF_PROG_TYPE_CGROUP_SOCK_ADDR as u32).then_some(head.name)
+}
+
+/// The cgroups below, but for those of trials.
+fn children(path: &Path) -> impl Iterator<Item = PathBuf> + use<> {
+    let entries = fs::read_dir(path).into_iter().flatten().flatten();
+    entries
+        .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()))
+        .filter(|entry| !trial::is_trial(&entry.file_name()))
+        .map(|entry| entry.path())
+}

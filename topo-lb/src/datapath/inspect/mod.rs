@@ -1,0 +1,8 @@
+//! What is attached, what of others runs before it, and whether it works.
+
+pub mod attached;
+pub mod effective;
+pub mod overridden;
+mod pace;
+pub mod self_probe;
+pub mod trial;

@@ -1,0 +1,294 @@
+//! Which foreign programs run before ours. Pure.
+//!
+//! The kernel runs all programs of a hook one after the other. A program that runs before ours may
+//! replace the ClusterIP with an address that ours does not know. It may also be harmless, like a
+//! firewall: the kernel cannot tell the difference.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use crate::datapath::hook::Hook;
+use crate::device::{Pattern, PatternError};
+
+/// A foreign program that runs before ours.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Override {
+    /// The hook.
+    pub hook: Hook,
+    /// The cgroup where it runs before ours, also in those below.
+    pub cgroup: PathBuf,
+    /// The cgroup above that the program is attached to; `None` where that is `cgroup` itself, or is not
+    /// known. Such a program runs before ours only by `BPF_F_PREORDER`.
+    pub above: Option<PathBuf>,
+    /// The kernel's id of the program.
+    pub program: u32,
+    /// Its name, as far as the kernel keeps it (15 bytes) and tells it: to who has CAP_SYS_ADMIN.
+    pub name: Option<String>,
+}
+
+impl fmt::Display for Override {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "program {} ", self.program)?;
+        if let Some(name) = self.name.as_deref().filter(|name| !name.is_empty()) {
+            write!(f, "({name}) ")?;
+        }
+        if let Some(above) = &self.above {
+            write!(f, "on {} ", above.display())?;
+        }
+        write!(f, "runs before topo-lb's {} in {}", self.hook.name(), self.cgroup.display())
+    }
+}
+
+/// The foreign programs at all hooks and cgroups.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Precedence {
+    /// Programs that run before ours, some of them where they are many.
+    pub overrides: Vec<Override>,
+    /// Cgroups that the next rounds still have to query.
+    pub unasked: usize,
+}
+
+/// The programs of a hook in one cgroup that run before ours, in order. Empty if ours does not run: the
+/// agent reports a detached program elsewhere.
+#[must_use]
+pub fn before(effective: &[u32], ours: Option<u32>) -> &[u32] {
+    let place = effective.iter().position(|program| Some(*program) == ours);
+    &effective[..place.unwrap_or_default()]
+}
+
+/// Those of `before` that the cgroup above does not have: programs also run in the cgroups below.
+#[must_use]
+pub fn own(before: &[u32], inherited: &[u32]) -> Vec<u32> {
+    before.iter().copied().filter(|program| !inherited.contains(program)).collect()
+}
+
+/// Foreign programs that the user declared harmless.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Tolerated {
+    /// Those whose name matches.
+    Name(Pattern),
+    /// The one that the kernel has given this id, until it is removed.
+    Id(u32),
+}
+
+/// Why a text does not say which programs are tolerated.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub enum ToleratedError {
+    /// `id:` without a number.
+    #[error("{0:?} is no id of a program: `id:42` is one, a number above 0")]
+    Id(String),
+    /// Neither an id nor a name.
+    #[error(transparent)]
+    Name(#[from] PatternError),
+}
+
+impl FromStr for Tolerated {
+    type Err = ToleratedError;
+
+    fn from_str(text: &str) -> Result<Self, ToleratedError> {
+        // No name has a colon.
+        let Some(id) = text.strip_prefix("id:") else { return Ok(Self::Name(text.parse()?)) };
+        match id.parse() {
+            Ok(id) if id > 0 => Ok(Self::Id(id)),
+            _ => Err(ToleratedError::Id(id.to_owned())),
+        }
+    }
+}
+
+/// Whether the user declared a program harmless. A program without a known name is matched only by its id
+/// or by a pattern that matches every name.
+#[must_use]
+pub fn is_tolerated(tolerated: &[Tolerated], program: u32, name: Option<&str>) -> bool {
+    tolerated.iter().any(|one| match one {
+        Tolerated::Name(pattern) => pattern.matches(name.unwrap_or_default()),
+        Tolerated::Id(id) => *id == program,
+    })
+}
+
+/// A warning about patterns that match nothing because the kernel hides names; `None` if all have an
+/// effect.
+#[must_use]
+pub fn without_effect(tolerated: &[Tolerated]) -> Option<String> {
+    let names = tolerated.iter().filter_map(|one| match one {
+        Tolerated::Name(pattern) if !pattern.matches("") => Some(pattern.to_string()),
+        Tolerated::Name(_) | Tolerated::Id(_) => None,
+    });
+    let names: Vec<_> = names.collect();
+    (!names.is_empty()).then(|| {
+        format!(
+            "--tolerate-programs {} has no effect: the kernel tells the names of programs only to a \
+             process with CAP_SYS_ADMIN, and this one does not have it; name programs by their ids, \
+             as id:N, or all of them by *",
+            names.join(",")
+        )
+    })
+}
+
+/// Our hooks that are overridden somewhere.
+#[must_use]
+pub fn hooks(overrides: &[Override]) -> usize {
+    overrides.iter().map(|one| one.hook).collect::<BTreeSet<_>>().len()
+}
+
+/// One sentence about all of them; `None` for none.
+#[must_use]
+pub fn sentence(overrides: &[Override]) -> Option<String> {
+    let first = overrides.first()?;
+    let more = match overrides.len() - 1 {
+        0 => String::new(),
+        1 => " (and 1 more like that)".to_owned(),
+        more => format!(" (and {more} more like that)"),
+    };
+    Some(format!("{first}{more}: it may decide first where connections to Services go"))
+}
+
+/// What to do about programs that run before those of an agent on `root`.
+#[must_use]
+pub fn remedy(root: &Path, overrides: &[Override]) -> String {
+    // The program on the topmost cgroup runs before all others.
+    let above = overrides.iter().filter_map(|one| one.above.as_ref());
+    let before = match above.min_by_key(|path| path.components().count()) {
+        // Ours overtakes programs of its own cgroup by BPF_F_BEFORE (Linux 6.17), and none of those above.
+        Some(above) => format!(
+            "give --cgroup-root {}, where the program is attached (before Linux 6.17: a cgroup above \
+             that); restarting the agent alone does not help",
+            above.display()
+        ),
+        None => format!(
+            "restart the agent where the kernel orders programs (Linux 6.17), or give --cgroup-root a \
+             cgroup below {}",
+            root.display()
+        ),
+    };
+    format!(
+        "switch the other load balancer off for sockets, or attach topo-lb before it: {before}; if the \
+         program only filters, name it with --tolerate-programs"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OURS: Option<u32> = Some(7);
+
+    #[test]
+    fn only_programs_that_run_before_ours_override() {
+        let none: &[u32] = &[];
+        assert_eq!(before(&[], OURS), none);
+        assert_eq!(before(&[7], OURS), none);
+        assert_eq!(before(&[7, 1, 2], OURS), none);
+        assert_eq!(before(&[1, 7], OURS), [1]);
+        assert_eq!(before(&[2, 1, 7, 3], OURS), [2, 1]);
+    }
+
+    #[test]
+    fn where_ours_does_not_run_no_program_runs_before_it() {
+        let none: &[u32] = &[];
+        assert_eq!(before(&[1, 2], OURS), none);
+        assert_eq!(before(&[1, 2], None), none);
+        assert_eq!(before(&[], None), none);
+    }
+
+    #[test]
+    fn a_program_is_told_where_it_is_attached_and_not_below() {
+        assert_eq!(own(&[1, 2], &[]), [1, 2]);
+        assert_eq!(own(&[1, 2], &[1, 2]), [0; 0]);
+        assert_eq!(own(&[3, 1, 2], &[1, 2]), [3]);
+        // One that is gone above is no reason to be silent about another one.
+        assert_eq!(own(&[2], &[1]), [2]);
+    }
+
+    fn one(hook: Hook, cgroup: &str, program: u32, name: Option<&str>) -> Override {
+        let name = name.map(str::to_owned);
+        Override { hook, cgroup: cgroup.into(), above: None, program, name }
+    }
+
+    #[test]
+    fn hooks_are_counted_once_each() {
+        assert_eq!(hooks(&[]), 0);
+        let all = [
+            one(Hook::Connect4, "/a", 1, None),
+            one(Hook::Connect4, "/b", 2, None),
+            one(Hook::Sendmsg6, "/a", 3, None),
+        ];
+        assert_eq!(hooks(&all), 2);
+    }
+
+    #[test]
+    fn a_sentence_names_the_program_the_hook_and_the_cgroup() {
+        assert_eq!(sentence(&[]), None);
+        let connect = one(Hook::Connect4, "/sys/fs/cgroup", 42, Some("cil_sock4_conne"));
+        assert_eq!(
+            sentence(std::slice::from_ref(&connect)).unwrap(),
+            "program 42 (cil_sock4_conne) runs before topo-lb's connect4 in /sys/fs/cgroup: it may \
+             decide first where connections to Services go"
+        );
+        let nameless = one(Hook::Connect6, "/sys/fs/cgroup", 43, None);
+        let text = sentence(&[nameless, connect.clone()]).unwrap();
+        assert!(text.starts_with("program 43 runs before topo-lb's connect6 in "), "{text}");
+        assert!(text.contains(" (and 1 more like that): "), "{text}");
+        let many = sentence(&vec![connect; 9]).unwrap();
+        assert!(many.contains(" (and 8 more like that): "), "{many}");
+    }
+
+    #[test]
+    fn a_program_on_a_cgroup_above_is_told_with_that_cgroup() {
+        let root = Path::new("/sys/fs/cgroup/node/kubepods");
+        let here = one(Hook::Connect4, "/sys/fs/cgroup/node/kubepods", 41, None);
+        let on = |above: &str| Override { above: Some(above.into()), ..here.clone() };
+        let (near, far) = (on("/sys/fs/cgroup/node"), on("/sys/fs/cgroup"));
+        assert_eq!(
+            near.to_string(),
+            "program 41 on /sys/fs/cgroup/node runs before topo-lb's connect4 in \
+             /sys/fs/cgroup/node/kubepods"
+        );
+        let text = remedy(root, std::slice::from_ref(&near));
+        assert!(text.contains("give --cgroup-root /sys/fs/cgroup/node, "), "{text}");
+        assert!(text.contains("restarting the agent alone does not help"), "{text}");
+        assert!(!text.contains("below"), "{text}");
+        let text = remedy(root, &[here.clone(), near, far]);
+        assert!(text.contains("give --cgroup-root /sys/fs/cgroup, "), "{text}");
+        let text = remedy(root, &[here]);
+        assert!(text.contains("a cgroup below /sys/fs/cgroup/node/kubepods"), "{text}");
+    }
+
+    fn tolerated(texts: &[&str]) -> Vec<Tolerated> {
+        texts.iter().map(|text| text.parse().unwrap()).collect()
+    }
+
+    #[test]
+    fn a_tolerated_name_is_a_pattern() {
+        assert!(is_tolerated(&tolerated(&["sd_*"]), 42, Some("sd_fw_connect")));
+        assert!(!is_tolerated(&tolerated(&["sd_*"]), 42, Some("cil_sock4")));
+        assert!(!is_tolerated(&[], 42, Some("cil_sock4")));
+        // The kernel tells no names.
+        assert!(!is_tolerated(&tolerated(&["sd_*"]), 42, None));
+        assert!(is_tolerated(&tolerated(&["sd_*", "*"]), 42, None));
+    }
+
+    #[test]
+    fn names_that_cannot_match_are_named_and_ids_are_not() {
+        for all in [&[][..], &["id:42"], &["*"], &["**", "id:7"]] {
+            assert_eq!(without_effect(&tolerated(all)), None, "{all:?}");
+        }
+        let text = without_effect(&tolerated(&["my_fire*", "*", "id:42", "sd_fw"])).unwrap();
+        assert!(text.starts_with("--tolerate-programs my_fire*,sd_fw has no effect: "), "{text}");
+        assert!(text.contains("CAP_SYS_ADMIN") && text.contains("id:N"), "{text}");
+    }
+
+    #[test]
+    fn a_program_without_a_name_is_tolerated_by_its_id() {
+        let both = tolerated(&["sd_*", "id:42"]);
+        assert!(is_tolerated(&both, 42, None));
+        assert!(is_tolerated(&both, 42, Some("cil_sock4")));
+        assert!(!is_tolerated(&both, 421, None));
+        for text in ["id:", "id:0", "id:-1", "id:4294967296", "id:42*", "id:x"] {
+            let error = text.parse::<Tolerated>().unwrap_err();
+            assert_eq!(error, ToleratedError::Id(text[3..].to_owned()));
+        }
+        assert!(matches!("ID:42".parse::<Tolerated>(), Err(ToleratedError::Name(_))));
+    }
+}

@@ -1,0 +1,254 @@
+//! Do the hooks really fire? A child in a cgroup beside those of applications dials an address that
+//! only the programs can make an endpoint of, and must get there.
+//!
+//! Programs and maps are a trial's own; they are attached where the agent's are, behind these. So the
+//! connection meets every program of others that an application's connection meets.
+//!
+//! A kernel may take programs and never run them for the processes that matter: a cgroup root that
+//! is not above them, cgroup v1's network classes, a container engine's own hierarchy. So the
+//! question is put as an application would put it.
+
+use std::io::{self, Write};
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener, TcpStream};
+use std::os::fd::AsRawFd;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use thiserror::Error;
+use topo_lb_common::address::{Frontend4, TCP};
+use topo_lb_common::backend::Backend4;
+use topo_lb_common::selection::Selection;
+use topo_lb_common::service::Service4;
+
+use super::trial::{Trial, TrialCgroup, TrialError};
+use crate::datapath::programs::object::TcpPeer;
+use crate::plan::Capacity;
+
+/// The hidden subcommand that the child runs; its one argument is the address to dial.
+pub const SUBCOMMAND: &str = "self-probe";
+/// A documentation address (RFC 5737): nobody answers there.
+const ADDRESS: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
+/// Port of the frontend with an endpoint.
+const REACHED: u16 = 1;
+/// Port of the frontend without endpoints.
+const REFUSED: u16 = 2;
+/// How long the child may take in all.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// What is wrong with the hooks, or with the asking.
+#[derive(Debug, Error)]
+pub enum ProbeError {
+    /// The trial datapath cannot be made.
+    #[error(transparent)]
+    Trial(#[from] TrialError),
+    /// The listener or the child cannot be made.
+    #[error("the self-probe cannot {what}: {source}")]
+    Setup {
+        /// What cannot be done.
+        what: &'static str,
+        /// Why.
+        source: io::Error,
+    },
+    /// The child said nothing in time, or nothing sensible.
+    #[error("the self-probe's child gave no answer: {0}")]
+    Silent(String),
+    /// No child can be put below the cgroup root, and this process is not there either.
+    #[error(
+        "it cannot be told whether the hooks fire below {}: no process can be moved into a cgroup \
+         there ({moving}), and a connection of this process was not translated ({got}); run the \
+         agent in the host's cgroup namespace, or in a cgroup below this one", root.display()
+    )]
+    Outside {
+        /// The cgroup root.
+        root: PathBuf,
+        /// Why no child can be moved.
+        moving: io::Error,
+        /// What became of this process's own connection.
+        got: String,
+    },
+    /// `connect` went to the address itself.
+    #[error(
+        "the hooks do not fire: a connection to {ADDRESS}:{REACHED} was not translated ({0}); a program \
+         of others decides first, or processes are not below this cgroup root"
+    )]
+    NotTranslated(String),
+    /// The child sees another peer than the one it dialled.
+    #[error("getpeername is not translated: the peer of {ADDRESS}:{REACHED} appears as {0}")]
+    Peer(String),
+    /// The Service without endpoints was not refused as it must be.
+    #[error("a connection to a Service without endpoints got {got} instead of {expected}")]
+    NotRefused {
+        /// What it got.
+        got: String,
+        /// What it must get.
+        expected: &'static str,
+    },
+}
+
+/// Attaches a trial datapath to `cgroup_root` and has a child dial through it. The trial touches nobody
+/// but who dials its address. All that is made is removed again. Blocks for some tens of milliseconds,
+/// at most for a few seconds.
+///
+/// A process in a cgroup namespace of its own, as in most containers, may not move a child out of it
+/// where cgroup v2 is mounted with `nsdelegate` (`cgroup_procs_write_permission`,
+/// kernel/cgroup/cgroup.c: `ENOENT`). The child then dials from where it is.
+///
+/// # Errors
+///
+/// The hooks do not do what they must, or it cannot be found out.
+pub fn run(cgroup_root: &Path) -> Result<(), ProbeError> {
+    let cgroup = TrialCgroup::make(&applications(cgroup_root));
+    let moving = match &cgroup {
+        Ok(cgroup) => match ask(cgroup_root, Some(cgroup)) {
+            Err(ProbeError::Setup { what: START, source }) if is_forbidden(&source) => source,
+            answer => return answer,
+        },
+        Err(TrialError::Cgroup { source, .. }) if is_forbidden(source) => {
+            io::Error::from_raw_os_error(source.raw_os_error().unwrap_or(libc::EPERM))
+        }
+        Err(_) => return cgroup.map(drop).map_err(Into::into),
+    };
+    match ask(cgroup_root, None) {
+        Err(ProbeError::NotTranslated(got)) => {
+            Err(ProbeError::Outside { root: cgroup_root.to_owned(), moving, got })
+        }
+        answer => answer,
+    }
+}
+
+/// The cgroup below `root` that the kubelet has its pods in; without any, `root` itself.
+fn applications(root: &Path) -> PathBuf {
+    // The kubelet's cgroup drivers, systemd and cgroupfs, and both again as kind sets them.
+    ["kubepods.slice", "kubepods", "kubelet.slice/kubelet-kubepods.slice", "kubelet/kubepods"]
+        .iter()
+        .map(|name| root.join(name))
+        .find(|path| path.is_dir())
+        .unwrap_or_else(|| root.to_owned())
+}
+
+/// Whether it is not for this process to do.
+fn is_forbidden(error: &io::Error) -> bool {
+    let codes = [libc::ENOENT, libc::EACCES, libc::EPERM, libc::EROFS];
+    error.raw_os_error().is_some_and(|code| codes.contains(&code))
+}
+
+/// Attaches a trial to the cgroup `attached`, and has a child dial: in the cgroup `within`, or where
+/// this process is.
+fn ask(attached: &Path, within: Option<&TrialCgroup>) -> Result<(), ProbeError> {
+    let setup = |what| move |source| ProbeError::Setup { what, source };
+    let listener =
+        TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(setup("listen on 127.0.0.1"))?;
+    let port = listener.local_addr().map_err(setup("listen on 127.0.0.1"))?.port();
+
+    let capacity = Capacity { services: 16, slots: 16, members: 16, flows: 256, connections: 0 };
+    let mut trial = Trial::load(&capacity, TcpPeer::Service)?;
+    trial.write4(&service(REACHED, Some(port)))?;
+    trial.write4(&service(REFUSED, None))?;
+    trial.attach(attached)?;
+
+    let reached = dial(within, REACHED)?;
+    match reached.strip_prefix("peer ") {
+        Some(peer) if peer == SocketAddrV4::new(ADDRESS, REACHED).to_string() => {}
+        Some(peer) => return Err(ProbeError::Peer(peer.to_owned())),
+        None => return Err(ProbeError::NotTranslated(reached)),
+    }
+    // The kernel has completed the handshake before the child's `connect` returned.
+    listener
+        .set_nonblocking(true)
+        .and_then(|()| listener.accept())
+        .map_err(|error| ProbeError::NotTranslated(format!("it did not arrive: {error}")))?;
+
+    let (errno, expected) = if trial.reports_refused() {
+        (libc::ECONNREFUSED, "ECONNREFUSED")
+    } else {
+        (libc::EPERM, "EPERM")
+    };
+    let got = dial(within, REFUSED)?;
+    if got != format!("error {errno}") {
+        return Err(ProbeError::NotRefused { got, expected });
+    }
+    Ok(())
+}
+
+/// A Service at a port of [`ADDRESS`]; its endpoint is a local port.
+fn service(port: u16, endpoint: Option<u16>) -> Service4 {
+    let mut service = Service4 {
+        generation: 1,
+        service: 1,
+        frontend: Frontend4 { address: ADDRESS.octets(), port, protocol: TCP, reserved: 0 },
+        selection: Selection { count: u16::from(endpoint.is_some()), ..Selection::default() },
+        generation_tail: 1,
+        ..Service4::default()
+    };
+    if let Some(port) = endpoint {
+        let address = Ipv4Addr::LOCALHOST.octets();
+        service.endpoints[0] = Backend4 { address, port, locality: 0, reserved: 0 };
+    }
+    service
+}
+
+/// What starting a child is called.
+const START: &str = "start a child";
+
+/// Has a child dial, inside the cgroup if there is one; its answer is a line of [`child`].
+fn dial(cgroup: Option<&TrialCgroup>, port: u16) -> Result<String, ProbeError> {
+    let setup = |source| ProbeError::Setup { what: START, source };
+    let processes = cgroup.map(TrialCgroup::processes).transpose().map_err(setup)?;
+    let mut command = Command::new("/proc/self/exe");
+    command
+        .args([SUBCOMMAND, &SocketAddrV4::new(ADDRESS, port).to_string()])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null());
+    // SAFETY: between fork and exec only write(2) is called, on a descriptor that is open.
+    unsafe {
+        command.pre_exec(move || {
+            let Some(processes) = &processes else { return Ok(()) };
+            let zero = b"0";
+            match libc::write(processes.as_raw_fd(), zero.as_ptr().cast(), zero.len()) {
+                1 => Ok(()),
+                _ => Err(io::Error::last_os_error()),
+            }
+        });
+    }
+    let output = finish(command.spawn().map_err(setup)?)?;
+    let answer = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+    if answer.is_empty() { Err(ProbeError::Silent(output.status.to_string())) } else { Ok(answer) }
+}
+
+/// Waits for a child, and kills it when it takes too long.
+fn finish(mut child: Child) -> Result<Output, ProbeError> {
+    let setup = |source| ProbeError::Setup { what: "wait for its child", source };
+    let deadline = Instant::now() + PATIENCE;
+    while child.try_wait().map_err(setup)?.is_none() {
+        if Instant::now() > deadline {
+            let _ = child.kill();
+            let _ = child.wait();
+            return Err(ProbeError::Silent(format!("none within {} s", PATIENCE.as_secs())));
+        }
+        thread::sleep(Duration::from_millis(2));
+    }
+    child.wait_with_output().map_err(setup)
+}
+
+/// What the child does: dials `address` and prints one line, `peer ADDRESS:PORT` as it sees its
+/// peer, or `error ERRNO`.
+///
+/// # Errors
+///
+/// Standard output cannot be written.
+pub fn child(address: SocketAddr) -> io::Result<()> {
+    let line = match TcpStream::connect_timeout(&address, PATIENCE / 2)
+        .and_then(|stream| stream.peer_addr())
+    {
+        Ok(peer) => format!("peer {peer}"),
+        Err(error) => match error.raw_os_error() {
+            Some(errno) => format!("error {errno}"),
+            None => format!("error: {error}"),
+        },
+    };
+    writeln!(io::stdout(), "{line}")
+}

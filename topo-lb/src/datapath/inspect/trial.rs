@@ -1,0 +1,225 @@
+//! A temporary datapath with its own maps and without pins, to test a host and to measure costs while an
+//! agent runs.
+
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, SystemTime};
+
+use aya::Ebpf;
+use aya::maps::{Array, HashMap, Map, MapError};
+use aya::programs::ProgramInfo;
+use thiserror::Error;
+use topo_lb_common::address::Frontend4;
+use topo_lb_common::maps;
+use topo_lb_common::range::Range;
+use topo_lb_common::service::Service4;
+
+use crate::datapath::attach::place::{self, Place};
+use crate::datapath::error::{LoadError, causes};
+use crate::datapath::hook::Hook;
+use crate::datapath::maps::pinned::Raw;
+use crate::datapath::maps::spec::map_specs;
+use crate::datapath::programs::load::{load, program};
+use crate::datapath::programs::object::{Constants, TcpPeer};
+use crate::plan::Capacity;
+
+/// Why a trial cannot be made.
+#[derive(Debug, Error)]
+pub enum TrialError {
+    /// The cgroup cannot be made.
+    #[error("a cgroup cannot be made below {}: {source}", root.display())]
+    Cgroup {
+        /// The cgroup that it should be in.
+        root: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// Programs or maps are not taken.
+    #[error(transparent)]
+    Load(#[from] LoadError),
+    /// A program cannot be attached.
+    #[error("{hook} cannot be attached to a cgroup: {reason}")]
+    Attach {
+        /// The hook's name.
+        hook: &'static str,
+        /// What the kernel answered.
+        reason: String,
+    },
+    /// A map cannot be written.
+    #[error("{map} cannot be written: {reason}")]
+    Write {
+        /// The map.
+        map: &'static str,
+        /// What the kernel answered.
+        reason: String,
+    },
+}
+
+/// A cgroup of its own; removed when dropped.
+#[derive(Debug)]
+pub struct TrialCgroup {
+    path: PathBuf,
+}
+
+/// Prefix of the names of trial cgroups.
+const PREFIX: &str = "topo-lb-trial-";
+/// An empty trial cgroup that is older was left by a killed process.
+const LEFTOVER: Duration = Duration::from_secs(60);
+
+impl TrialCgroup {
+    /// Makes one below `root`, and removes those that were left there.
+    ///
+    /// # Errors
+    ///
+    /// `root` is not a cgroup v2 directory that this process may write to.
+    pub fn make(root: &Path) -> Result<Self, TrialError> {
+        remove_leftovers(root);
+        // Processes of several PID namespaces may be at it, so the process alone says too little.
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let path = root.join(format!("{PREFIX}{}-{}", std::process::id(), now.as_nanos()));
+        match fs::create_dir(&path) {
+            Ok(()) => Ok(Self { path }),
+            Err(source) => Err(TrialError::Cgroup { root: root.to_owned(), source }),
+        }
+    }
+
+    /// Its directory.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The file that moves a process into it: writing `0` moves the writer.
+    ///
+    /// # Errors
+    ///
+    /// It cannot be opened.
+    pub fn processes(&self) -> io::Result<File> {
+        File::options().write(true).open(self.path.join("cgroup.procs"))
+    }
+}
+
+impl Drop for TrialCgroup {
+    fn drop(&mut self) {
+        // A process that was just killed leaves its cgroup a moment later.
+        for _ in 0..50 {
+            match fs::remove_dir(&self.path) {
+                Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {
+                    thread::sleep(Duration::from_millis(10));
+                }
+                _ => return,
+            }
+        }
+    }
+}
+
+/// Whether a cgroup of this name is a trial's.
+pub(crate) fn is_trial(name: &OsStr) -> bool {
+    name.to_str().is_some_and(|name| name.starts_with(PREFIX))
+}
+
+fn remove_leftovers(root: &Path) {
+    let Ok(entries) = fs::read_dir(root) else { return };
+    for entry in entries.flatten() {
+        let is_ours = is_trial(&entry.file_name());
+        let age = entry.metadata().and_then(|data| data.modified()).map(|made| made.elapsed());
+        if is_ours && matches!(age, Ok(Ok(age)) if age > LEFTOVER) {
+            // One that is in use is busy, and stays.
+            let _ = fs::remove_dir(entry.path());
+        }
+    }
+}
+
+/// Programs and maps that are removed when this is dropped.
+#[derive(Debug)]
+pub struct Trial {
+    ebpf: Ebpf,
+    links: Vec<OwnedFd>,
+    reports_refused: bool,
+}
+
+impl Trial {
+    /// Loads programs and maps of this capacity. `range` is such that every address is looked up.
+    ///
+    /// # Errors
+    ///
+    /// As [`Datapath::open`](crate::datapath::Datapath::open), as far as the kernel is concerned.
+    pub fn load(capacity: &Capacity, tcp_peer: TcpPeer) -> Result<Self, TrialError> {
+        let constants = Constants::probe(tcp_peer);
+        let ebpf = load(&map_specs(capacity), &constants, None)?;
+        Ok(Self { ebpf, links: Vec::new(), reports_refused: constants.reports_refused() })
+    }
+
+    /// Attaches all programs to a cgroup, until the end of this. They run behind those of an agent
+    /// that is attached there.
+    ///
+    /// # Errors
+    ///
+    /// The kernel does not attach one.
+    pub fn attach(&mut self, cgroup: &Path) -> Result<(), TrialError> {
+        let failed = |source| TrialError::Cgroup { root: cgroup.to_owned(), source };
+        let directory = File::open(cgroup).map_err(failed)?;
+        for hook in Hook::ALL {
+            let failed = |reason| TrialError::Attach { hook: hook.name(), reason };
+            let program = program(&mut self.ebpf, hook)?;
+            let program = program.fd().map_err(|error| failed(error.to_string()))?;
+            let link = place::attach(hook, program.as_fd(), directory.as_fd(), Place::Behind)
+                .map_err(|error| failed(error.to_string()))?;
+            self.links.push(link);
+        }
+        Ok(())
+    }
+
+    /// Whether refused connections are `ECONNREFUSED`, and not `EPERM`.
+    #[must_use]
+    pub fn reports_refused(&self) -> bool {
+        self.reports_refused
+    }
+
+    /// Adds or replaces an IPv4 Service.
+    ///
+    /// # Errors
+    ///
+    /// The map is full.
+    pub fn write4(&mut self, service: &Service4) -> Result<(), TrialError> {
+        let failed = failed(maps::SERVICES4);
+        let mut services: HashMap<_, Raw<Frontend4>, Raw<Service4>> =
+            self.map(maps::SERVICES4).and_then(HashMap::try_from).map_err(&failed)?;
+        services.insert(Raw(service.frontend), Raw(*service), 0).map_err(failed)
+    }
+
+    /// Restricts the addresses that are looked up.
+    ///
+    /// # Errors
+    ///
+    /// The map cannot be written.
+    pub fn write_range(&mut self, range: Range) -> Result<(), TrialError> {
+        let failed = failed(maps::RANGE);
+        let mut entry: Array<_, Raw<Range>> =
+            self.map(maps::RANGE).and_then(Array::try_from).map_err(&failed)?;
+        entry.set(0, Raw(range), 0).map_err(failed)
+    }
+
+    fn map(&mut self, name: &str) -> Result<&mut Map, MapError> {
+        self.ebpf.map_mut(name).ok_or(MapError::KeyNotFound)
+    }
+
+    /// What the kernel says of a hook's program.
+    ///
+    /// # Errors
+    ///
+    /// It does not say.
+    pub fn info(&mut self, hook: Hook) -> Result<ProgramInfo, TrialError> {
+        program(&mut self.ebpf, hook)?
+            .info()
+            .map_err(|error| TrialError::Attach { hook: hook.name(), reason: causes(&error) })
+    }
+}
+
+fn failed(map: &'static str) -> impl Fn(MapError) -> TrialError {
+    move |error| TrialError::Write { map, reason: causes(&error) }
+}

@@ -1,0 +1,294 @@
+//! The kernel's maps, opened by their pins: for the agent to write, for `list` to read.
+
+use std::collections::BTreeMap;
+use std::hash::{BuildHasher as _, Hasher as _, RandomState};
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+
+use aya::maps::{Array, Map, MapData, MapError, PerCpuValues};
+use topo_lb_common::counters::{Counters, Name};
+use topo_lb_common::maps;
+use topo_lb_common::members::{CHOSEN, Member};
+use topo_lb_common::range::Range;
+
+use super::encode::{self, Layout, V4, V6};
+use super::error::{OpenError, StoreError};
+use super::pinned::{Hash, PerCpu, Raw, absent_is_fine, entries, failed, open, size, sum};
+use super::store::Store;
+use crate::cluster::{Family, Frontend};
+use crate::datapath::host::membarrier;
+use crate::plan::{Capacity, Entry, Installed, Step};
+
+/// The maps of one address family.
+struct FamilyMaps<L: Layout> {
+    services: Hash<L::Frontend, L::Service>,
+    slots: Array<MapData, Raw<L::Backend>>,
+    members: Hash<L::MemberKey, Member>,
+    names: FamilyNames,
+}
+
+/// What the maps of one family are called.
+#[derive(Clone, Copy)]
+struct FamilyNames {
+    services: &'static str,
+    slots: &'static str,
+    members: &'static str,
+}
+
+const NAMES4: FamilyNames =
+    FamilyNames { services: maps::SERVICES4, slots: maps::SLOTS4, members: maps::MEMBERS4 };
+const NAMES6: FamilyNames =
+    FamilyNames { services: maps::SERVICES6, slots: maps::SLOTS6, members: maps::MEMBERS6 };
+
+/// The pinned maps.
+pub struct BpfStore {
+    v4: FamilyMaps<V4>,
+    v6: FamilyMaps<V6>,
+    range: Array<MapData, Raw<Range>>,
+    revision: Array<MapData, Raw<u32>>,
+    names: Hash<u32, Name>,
+    counters: PerCpu<Counters>,
+    capacity: Capacity,
+    generation: u32,
+}
+
+/// What a frontend's value says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Published {
+    /// The key.
+    pub frontend: Frontend,
+    /// What its connections do.
+    pub entry: Entry,
+    /// First slot, where the row is not inline.
+    pub slot_base: Option<u32>,
+    /// Number of the write: it stays while nothing is written.
+    pub generation: u32,
+}
+
+impl BpfStore {
+    /// Opens the maps pinned under `pin_dir`.
+    ///
+    /// # Errors
+    /// One is not there, or is something else.
+    pub fn open(pin_dir: &Path) -> Result<Self, OpenError> {
+        let v4 = FamilyMaps::open(pin_dir, NAMES4)?;
+        let capacity = Capacity {
+            services: size(pin_dir, maps::SERVICES4)?,
+            slots: size(pin_dir, maps::SLOTS4)?,
+            members: size(pin_dir, maps::MEMBERS4)?,
+            flows: size(pin_dir, maps::FLOWS4)?,
+            // The plan does not fill them.
+            connections: 0,
+        };
+        Ok(Self {
+            v4,
+            v6: FamilyMaps::open(pin_dir, NAMES6)?,
+            range: open(pin_dir, maps::RANGE, Map::Array)?,
+            revision: open(pin_dir, maps::REVISION, Map::Array)?,
+            names: open(pin_dir, maps::NAMES, Map::HashMap)?,
+            counters: open(pin_dir, maps::COUNTERS, Map::PerCpuArray)?,
+            capacity,
+            // Random, and not where the last agent stopped: its highest number may have gone with the
+            // Service that had it, and a UDP flow that remembers that number must not take a later
+            // write for that one.
+            generation: RandomState::new().build_hasher().finish() as u32,
+        })
+    }
+
+    /// Every published frontend, IPv4 first, in the order of the kernel's hash.
+    pub fn published(&self) -> Result<Vec<Published>, StoreError> {
+        let mut all = Vec::new();
+        self.v4.published(&mut all)?;
+        self.v6.published(&mut all)?;
+        Ok(all)
+    }
+
+    /// The Service port of each index.
+    pub fn names(&self) -> Result<BTreeMap<u32, Arc<str>>, StoreError> {
+        let mut all = BTreeMap::new();
+        for pair in entries(&self.names, maps::NAMES) {
+            let (index, name) = pair?;
+            if let Some(name) = encode::read_name(&name) {
+                all.insert(index, name.into());
+            }
+        }
+        Ok(all)
+    }
+
+    /// Connections of a Service port by where they went, over all CPUs.
+    pub fn counters(&self, index: u32) -> Result<Counters, StoreError> {
+        sum(&self.counters, maps::COUNTERS, index)
+    }
+}
+
+impl<L: Layout> FamilyMaps<L> {
+    fn open(pin_dir: &Path, names: FamilyNames) -> Result<Self, OpenError> {
+        Ok(Self {
+            services: open(pin_dir, names.services, Map::HashMap)?,
+            slots: open(pin_dir, names.slots, Map::Array)?,
+            members: open(pin_dir, names.members, Map::HashMap)?,
+            names,
+        })
+    }
+
+    /// Carries out a step that is about this family.
+    fn write(&mut self, step: &Step, generation: u32) -> Result<(), StoreError> {
+        match step {
+            Step::Publish { frontend, entry, slot_base } => {
+                self.publish(frontend, entry, *slot_base, generation)
+            }
+            Step::Withdraw(frontend) => {
+                let Some(key) = Self::key(frontend) else { return Ok(()) };
+                absent_is_fine(self.services.remove(&Raw(key)))
+                    .map_err(failed(self.names.services, "remove a Service"))
+            }
+            Step::FillSlots { base, row, .. } => {
+                for (slot, backend) in (*base..).zip(encode::backends::<L>(row)) {
+                    self.slots
+                        .set(slot, Raw(backend), 0)
+                        .map_err(failed(self.names.slots, "write an endpoint"))?;
+                }
+                Ok(())
+            }
+            Step::SetMember { index, endpoint, chosen } => {
+                let Some(key) = Self::member(*index, *endpoint) else { return Ok(()) };
+                let member = Member { state: if *chosen { CHOSEN } else { 0 } };
+                self.members
+                    .insert(Raw(key), Raw(member), 0)
+                    .map_err(failed(self.names.members, "write a member"))
+            }
+            Step::RemoveMember { index, endpoint } => {
+                let Some(key) = Self::member(*index, *endpoint) else { return Ok(()) };
+                absent_is_fine(self.members.remove(&Raw(key)))
+                    .map_err(failed(self.names.members, "remove a member"))
+            }
+            // About no family.
+            Step::SetRange(_)
+            | Step::Name { .. }
+            | Step::Unname(_)
+            | Step::Grace
+            | Step::FreeSlots { .. } => Ok(()),
+        }
+    }
+
+    fn key(frontend: &Frontend) -> Option<L::Frontend> {
+        let protocol = encode::protocol_number(frontend.protocol);
+        L::octets(frontend.address).map(|octets| L::frontend(octets, frontend.port, protocol))
+    }
+
+    fn member(index: u32, endpoint: SocketAddr) -> Option<L::MemberKey> {
+        Some(L::member(index, L::octets(endpoint.ip())?, endpoint.port()))
+    }
+
+    fn publish(
+        &mut self,
+        frontend: &Frontend,
+        entry: &Entry,
+        slot_base: Option<u32>,
+        generation: u32,
+    ) -> Result<(), StoreError> {
+        let Some(key) = Self::key(frontend) else { return Ok(()) };
+        let value = encode::service::<L>(key, entry, slot_base, generation);
+        self.services
+            .insert(Raw(key), Raw(value), 0)
+            .map_err(failed(self.names.services, "write a Service"))
+    }
+
+    fn published(&self, all: &mut Vec<Published>) -> Result<(), StoreError> {
+        for pair in entries(&self.services, self.names.services) {
+            let (key, value) = pair?;
+            let Some(frontend) = L::read_frontend(&key) else { continue };
+            let (entry, slot_base, generation) = encode::entry::<L>(&value, |slot| {
+                self.slots.get(&slot, 0).ok().map(|Raw(backend)| backend)
+            });
+            all.push(Published { frontend, entry, slot_base, generation });
+        }
+        Ok(())
+    }
+
+    fn read_members(&self, installed: &mut Installed) -> Result<(), StoreError> {
+        for pair in entries(&self.members, self.names.members) {
+            let (key, member) = pair?;
+            let (index, endpoint) = L::read_member(&key);
+            installed.adopt_member(index, endpoint, member.state & CHOSEN != 0);
+        }
+        Ok(())
+    }
+}
+
+impl BpfStore {
+    fn set_range(&mut self, range: Range) -> Result<(), StoreError> {
+        self.range.set(0, Raw(range), 0).map_err(failed(maps::RANGE, "write"))
+    }
+
+    fn name(&mut self, index: u32, name: &str) -> Result<(), StoreError> {
+        let cpus = aya::util::nr_cpus().map_err(|(path, error)| StoreError::Map {
+            map: maps::COUNTERS,
+            action: "count the CPUs of this host",
+            errno: error.raw_os_error(),
+            reason: format!("{path}: {error}"),
+        })?;
+        let zeros = PerCpuValues::try_from(vec![Raw(Counters::default()); cpus])
+            .map_err(|error| failed(maps::COUNTERS, "reset")(MapError::IoError(error)))?;
+        self.counters.set(index, zeros, 0).map_err(failed(maps::COUNTERS, "reset"))?;
+        self.names
+            .insert(Raw(index), Raw(encode::name(name)), 0)
+            .map_err(failed(maps::NAMES, "write"))
+    }
+}
+
+impl Store for BpfStore {
+    fn write(&mut self, step: &Step) -> Result<(), StoreError> {
+        let family = match step {
+            Step::SetRange(range) => return self.set_range(*range),
+            Step::Name { index, name } => return self.name(*index, name),
+            Step::Unname(index) => {
+                let removed = absent_is_fine(self.names.remove(&Raw(*index)));
+                return removed.map_err(failed(maps::NAMES, "remove"));
+            }
+            Step::Grace => return membarrier::grace().map_err(StoreError::Grace),
+            // A later plan fills the slots again.
+            Step::FreeSlots { .. } => return Ok(()),
+            Step::FillSlots { family, .. } => *family,
+            Step::SetMember { endpoint, .. } | Step::RemoveMember { endpoint, .. } => {
+                Family::of(endpoint.ip())
+            }
+            Step::Publish { frontend, .. } => {
+                // Zero is what an unwritten value has: no write gets it, also when the number wraps.
+                self.generation = self.generation.checked_add(1).unwrap_or(1);
+                frontend.family()
+            }
+            Step::Withdraw(frontend) => frontend.family(),
+        };
+        match family {
+            Family::V4 => self.v4.write(step, self.generation),
+            Family::V6 => self.v6.write(step, self.generation),
+        }
+    }
+
+    fn revise(&mut self) -> Result<(), StoreError> {
+        let Raw(last) = self.revision.get(&0, 0).map_err(failed(maps::REVISION, "read"))?;
+        self.revision.set(0, Raw(last.wrapping_add(1)), 0).map_err(failed(maps::REVISION, "write"))
+    }
+
+    fn installed(&mut self) -> Result<Installed, StoreError> {
+        let mut installed = Installed::new(self.capacity);
+        for (index, name) in self.names()? {
+            installed.adopt_name(index, name);
+        }
+        for published in self.published()? {
+            installed.adopt(published.frontend, published.entry, published.slot_base);
+        }
+        self.v4.read_members(&mut installed)?;
+        self.v6.read_members(&mut installed)?;
+        if installed.placed().next().is_none() {
+            // Maps that were just made are all zero, which would mean "anywhere".
+            self.set_range(Range::EMPTY)?;
+        } else {
+            let Raw(range) = self.range.get(&0, 0).map_err(failed(maps::RANGE, "read"))?;
+            installed.adopt_range(range);
+        }
+        Ok(installed)
+    }
+}

@@ -1,0 +1,61 @@
+//! The one executor of plans.
+
+use super::error::StoreError;
+use super::store::Store;
+use crate::plan::{Installed, Plan, Step};
+
+/// Carries out the steps in order, and records each in `installed` when it is done. Stops at the first
+/// failure: every frontend is then either as before or as planned, and the caller must plan again.
+pub fn commit(
+    plan: &Plan,
+    store: &mut impl Store,
+    installed: &mut Installed,
+) -> Result<(), StoreError> {
+    let grace = plan.steps.iter().position(|step| *step == Step::Grace);
+    let (visible, freeing) = plan.steps.split_at(grace.unwrap_or(plan.steps.len()));
+    if !visible.is_empty() {
+        let result = perform_all(visible, store, installed);
+        // Before the wait, which takes milliseconds. Also after a failure: some steps were done.
+        result.and(store.revise())?;
+    }
+    perform_all(freeing, store, installed)
+}
+
+/// Reads what is installed, at the start and after a failed plan.
+///
+/// The last writer may have stopped right after a write: tc's connections may not have checked their
+/// endpoints since, and programs may still read what the write replaced.
+pub fn take_over(store: &mut impl Store) -> Result<Installed, StoreError> {
+    store.revise()?;
+    store.write(&Step::Grace)?;
+    store.installed()
+}
+
+fn perform_all(
+    steps: &[Step],
+    store: &mut impl Store,
+    installed: &mut Installed,
+) -> Result<(), StoreError> {
+    for step in steps {
+        store.write(step)?;
+        installed.record(step);
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::datapath::maps::memory::MemoryStore;
+    use crate::plan::Capacity;
+
+    #[test]
+    fn taking_over_makes_connections_check_their_endpoints() {
+        let mut store = MemoryStore::new(Capacity::default());
+        let endpoint = ([10, 244, 1, 3], 9376).into();
+        store.write(&Step::RemoveMember { index: 1, endpoint }).unwrap();
+        assert!(store.is_unrevised);
+        take_over(&mut store).unwrap();
+        assert!(!store.is_unrevised);
+    }
+}

@@ -1,0 +1,96 @@
+//! Reads the connections that tc tracks, for `topo-lb list`.
+
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::path::Path;
+use std::time::Duration;
+
+use aya::maps::Map;
+use topo_lb_common::address::TCP;
+use topo_lb_common::connection::{
+    ANSWERED, CLIENT_FIN, Connection4, Connection6, ENDPOINT_FIN, REPLY, Tuple4, Tuple6, is_closed,
+    lifetime,
+};
+use topo_lb_common::maps;
+
+use super::encode::protocol_of;
+use super::error::ReadError;
+use super::pinned::{Hash, entries, open};
+use crate::cluster::Frontend;
+
+/// A connection whose packets tc translates.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Connection {
+    /// Who connected.
+    pub client: SocketAddr,
+    /// What it dialled.
+    pub frontend: Frontend,
+    /// Where its packets go.
+    pub endpoint: SocketAddr,
+    /// Index of the Service port.
+    pub service: u32,
+    /// `opening`, `open`, `closing` or `closed`.
+    pub state: &'static str,
+    /// Since the client's last packet.
+    pub idle: Duration,
+}
+
+/// Reads every connection that is not over, sorted by frontend and client; none where the agent
+/// runs without tc.
+///
+/// # Errors
+///
+/// A map cannot be read.
+pub fn read(pin_dir: &Path) -> Result<Vec<Connection>, ReadError> {
+    let mut all = Vec::new();
+    if !pin_dir.join(maps::CONNECTIONS4).exists() {
+        return Ok(all);
+    }
+    let now = now();
+    macro_rules! read {
+        ($tuple:ty, $connection:ty, $address:ty, $map:expr) => {
+            let table: Hash<$tuple, $connection> = open(pin_dir, $map, Map::LruHashMap)?;
+            for pair in entries(&table, $map) {
+                let (key, value) = pair?;
+                let Some(protocol) = protocol_of(key.protocol) else { continue };
+                let idle = now.saturating_sub(value.last_used);
+                if value.kind & REPLY != 0 || idle >= lifetime(key.protocol, value.state) {
+                    continue;
+                }
+                all.push(Connection {
+                    client: (<$address>::from(key.source), key.source_port).into(),
+                    frontend: Frontend {
+                        address: <$address>::from(key.destination).into(),
+                        port: key.destination_port,
+                        protocol,
+                    },
+                    endpoint: (<$address>::from(value.destination), value.destination_port).into(),
+                    service: value.service,
+                    state: state(key.protocol, value.state),
+                    idle: Duration::from_nanos(idle),
+                });
+            }
+        };
+    }
+    read!(Tuple4, Connection4, Ipv4Addr, maps::CONNECTIONS4);
+    read!(Tuple6, Connection6, Ipv6Addr, maps::CONNECTIONS6);
+    all.sort_by_key(|connection| (connection.frontend, connection.client));
+    Ok(all)
+}
+
+fn state(protocol: u8, state: u8) -> &'static str {
+    if state & ANSWERED == 0 {
+        "opening"
+    } else if protocol != TCP || state & (CLIENT_FIN | ENDPOINT_FIN) == 0 && !is_closed(state) {
+        "open"
+    } else if is_closed(state) {
+        "closed"
+    } else {
+        "closing"
+    }
+}
+
+/// `CLOCK_MONOTONIC` in nanoseconds, which the programs read too, as of the kernel's last tick.
+pub(crate) fn now() -> u64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}

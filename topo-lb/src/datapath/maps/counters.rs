@@ -1,0 +1,72 @@
+//! Reads the connection counters of Service ports.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use aya::maps::Map;
+use topo_lb_common::counters::{Counters, Name};
+use topo_lb_common::maps;
+
+use super::encode;
+use super::error::ReadError;
+use super::pinned::{Hash, PerCpu, entries, open, sum};
+
+/// Reads the connections of every Service port that had any, in one pass over `names` and
+/// `counters`, which takes some microseconds for each Service port.
+///
+/// # Errors
+///
+/// A map cannot be read.
+pub fn connections(pin_dir: &Path) -> Result<BTreeMap<Arc<str>, Counters>, ReadError> {
+    let mut all = counters(pin_dir, |_| true)?;
+    all.retain(|_, counted| *counted != Counters::default());
+    Ok(all)
+}
+
+/// The counters of the Service ports whose name is `wanted`.
+fn counters(
+    pin_dir: &Path,
+    wanted: impl Fn(&str) -> bool,
+) -> Result<BTreeMap<Arc<str>, Counters>, ReadError> {
+    let names: Hash<u32, Name> = open(pin_dir, maps::NAMES, Map::HashMap)?;
+    let per_cpu: PerCpu<Counters> = open(pin_dir, maps::COUNTERS, Map::PerCpuArray)?;
+    let mut all = BTreeMap::new();
+    // While others write, the kernel may show an element twice; what it shows last stays.
+    for pair in entries(&names, maps::NAMES) {
+        let (index, name) = pair?;
+        if let Some(name) = encode::read_name(&name)
+            && wanted(name)
+        {
+            all.insert(name.into(), sum(&per_cpu, maps::COUNTERS, index)?);
+        }
+    }
+    Ok(all)
+}
+
+/// Reads how many look-ups of a Service gave up because of overlapping writes; zero if an earlier agent
+/// had no such counter.
+///
+/// # Errors
+///
+/// The map cannot be read.
+pub fn torn(pin_dir: &Path) -> Result<u64, ReadError> {
+    if !pin_dir.join(maps::TORN).exists() {
+        return Ok(0);
+    }
+    let per_cpu: PerCpu<u64> = open(pin_dir, maps::TORN, Map::PerCpuArray)?;
+    Ok(sum(&per_cpu, maps::TORN, 0)?)
+}
+
+/// Reads how many connections the Service ports whose name is `wanted` refused.
+///
+/// # Errors
+///
+/// A map cannot be read.
+pub fn refused(
+    pin_dir: &Path,
+    wanted: impl Fn(&str) -> bool,
+) -> Result<BTreeMap<Arc<str>, u64>, ReadError> {
+    let counted = counters(pin_dir, wanted)?.into_iter();
+    Ok(counted.map(|(name, counted)| (name, counted.refused)).collect())
+}

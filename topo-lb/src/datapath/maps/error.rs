@@ -1,0 +1,135 @@
+//! Why maps cannot be opened, read or written, and whether a retry can help.
+
+use std::io;
+use std::path::PathBuf;
+
+/// A write or a read that the maps did not take.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// The kernel refused.
+    #[error("map {map}: cannot {action}: {reason}{}", advice(*errno))]
+    Map {
+        /// The map's name.
+        map: &'static str,
+        /// What was tried.
+        action: &'static str,
+        /// The kernel's error number; none where the kernel was not asked.
+        errno: Option<i32>,
+        /// What the kernel said.
+        reason: String,
+    },
+    /// `membarrier(MEMBARRIER_CMD_GLOBAL)` failed, although it served at start.
+    #[error("membarrier(2) failed: {0}; the agent needs it to reuse slots safely")]
+    Grace(io::Error),
+}
+
+impl StoreError {
+    /// Whether the same call may succeed later without anybody's action.
+    #[must_use]
+    pub fn may_pass(&self) -> bool {
+        let errno = match self {
+            Self::Map { errno, .. } => *errno,
+            Self::Grace(error) => error.raw_os_error(),
+        };
+        matches!(errno, Some(libc::ENOMEM | libc::EAGAIN | libc::EBUSY | libc::EINTR))
+    }
+}
+
+/// What to do, in the words that follow the kernel's; nothing where a retry is enough.
+const fn advice(errno: Option<i32>) -> &'static str {
+    match errno {
+        Some(libc::EAGAIN | libc::EBUSY | libc::EINTR) => "",
+        Some(libc::ENOMEM) => {
+            "; if this lasts, raise the container's memory limit, or lower --max-services and \
+             --max-endpoints"
+        }
+        Some(libc::E2BIG | libc::ENOSPC) => {
+            "; the map is full although the agent counted room in it, so somebody else writes to it: \
+             stop that, and restart the agent, or start it with a larger --max-services or \
+             --max-endpoints"
+        }
+        Some(libc::EPERM | libc::EACCES) => {
+            "; this process may not use the map any more: compare its capabilities and security \
+             profile with `topo-lb check`, and restart it"
+        }
+        _ => {
+            "; a retry does not help: restart the agent, and run `topo-lb check` if it comes again"
+        }
+    }
+}
+
+/// Pins that cannot be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// Nothing is pinned there.
+    #[error(
+        "nothing is installed at {0}: no agent ran with this --pin-dir, or `topo-lb cleanup` removed it"
+    )]
+    Absent(String),
+    /// A pin is there, but not what it should be.
+    #[error("cannot open the pinned map {path}: {reason}")]
+    Map {
+        /// Where it is pinned.
+        path: String,
+        /// What the kernel, or its shape, said.
+        reason: String,
+    },
+}
+
+/// Pinned maps that cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub enum ReadError {
+    /// They cannot be opened.
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    /// They cannot be read.
+    #[error(transparent)]
+    Read(#[from] StoreError),
+    /// What a pin says of where a program is attached cannot be read.
+    #[error("the pin {} cannot be read: {source}", path.display())]
+    Link {
+        /// Where.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(errno: i32) -> StoreError {
+        StoreError::Map {
+            map: "services4",
+            action: "write",
+            errno: Some(errno),
+            reason: "no".into(),
+        }
+    }
+
+    #[test]
+    fn want_of_memory_may_pass() {
+        for errno in [libc::ENOMEM, libc::EAGAIN, libc::EBUSY, libc::EINTR] {
+            assert!(refused(errno).may_pass(), "{errno}");
+        }
+        assert_eq!(refused(libc::EAGAIN).to_string(), "map services4: cannot write: no");
+        assert!(refused(libc::ENOMEM).to_string().contains("memory limit"));
+    }
+
+    #[test]
+    fn what_lasts_says_what_to_do() {
+        let words = [
+            (libc::E2BIG, "larger --max-services or --max-endpoints"),
+            (libc::ENOSPC, "larger --max-services or --max-endpoints"),
+            (libc::EPERM, "capabilities"),
+            (libc::EINVAL, "restart the agent"),
+        ];
+        for (errno, action) in words {
+            let error = refused(errno);
+            assert!(!error.may_pass(), "{error}");
+            assert!(error.to_string().contains(action), "{error}");
+        }
+        assert!(!StoreError::Grace(io::Error::from_raw_os_error(libc::EINVAL)).may_pass());
+    }
+}

@@ -1,0 +1,146 @@
+//! The maps that say which Pods are excluded.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+use aya::maps::{Array, Map, MapData, MapError};
+use topo_lb_common::exclusion::{Excluded, ExcludedKey, Levels};
+use topo_lb_common::maps;
+
+use super::error::{ReadError, StoreError};
+use super::pinned::{Hash, Raw, absent_is_fine, failed, open};
+
+/// The pinned maps, and what is in them.
+pub struct ExcludedMap {
+    cgroups: Hash<ExcludedKey, Excluded>,
+    levels: Array<MapData, Raw<Levels>>,
+    has: BTreeSet<u64>,
+    spans: Option<Levels>,
+}
+
+impl ExcludedMap {
+    /// Opens them, and reads what an earlier agent left.
+    ///
+    /// # Errors
+    /// They are not there, or are something else.
+    pub fn open(pin_dir: &Path) -> Result<Self, ReadError> {
+        let cgroups: Hash<ExcludedKey, Excluded> = open(pin_dir, maps::EXCLUDED, Map::HashMap)?;
+        let levels = open(pin_dir, maps::EXCLUSION, Map::Array)?;
+        let mut has = BTreeSet::new();
+        for key in cgroups.keys() {
+            let Raw(ExcludedKey { cgroup }) = key.map_err(failed(maps::EXCLUDED, "read"))?;
+            has.insert(cgroup);
+        }
+        Ok(Self { cgroups, levels, has, spans: None })
+    }
+
+    /// The cgroups that are in the map.
+    #[must_use]
+    pub const fn has(&self) -> &BTreeSet<u64> {
+        &self.has
+    }
+
+    /// How many Pods there is room for.
+    #[must_use]
+    pub const fn room(&self) -> usize {
+        maps::MOST_EXCLUDED as usize
+    }
+
+    /// Has the maps name these cgroups, each with its level, and no others; and the `levels` where
+    /// they are.
+    ///
+    /// # Errors
+    /// The kernel refused some writes; all others are done.
+    pub fn write(&mut self, wanted: &BTreeMap<u64, u32>, levels: Levels) -> Result<(), StoreError> {
+        let (cgroups, has) = (&mut self.cgroups, &mut self.has);
+        let surplus: Vec<u64> =
+            has.iter().filter(|cgroup| !wanted.contains_key(cgroup)).copied().collect();
+        // Before adding: new entries may need the room.
+        let removed = each("remove", surplus, |cgroup| {
+            absent_is_fine(cgroups.remove(&Raw(ExcludedKey { cgroup })))?;
+            has.remove(&cgroup);
+            Ok(())
+        });
+        let new: Vec<u64> = wanted.keys().filter(|cgroup| !has.contains(cgroup)).copied().collect();
+        let added = each("write", new, |cgroup| {
+            let level = wanted[&cgroup];
+            cgroups.insert(Raw(ExcludedKey { cgroup }), Raw(Excluded { level }), 0)?;
+            has.insert(cgroup);
+            Ok(())
+        });
+        if self.spans != Some(levels) {
+            self.levels.set(0, Raw(levels), 0).map_err(failed(maps::EXCLUSION, "write"))?;
+            self.spans = Some(levels);
+        }
+        removed.and(added)
+    }
+}
+
+/// Calls `act` for each cgroup. The error names all cgroups that failed, and the reason of the first.
+fn each(
+    action: &'static str,
+    cgroups: Vec<u64>,
+    mut act: impl FnMut(u64) -> Result<(), MapError>,
+) -> Result<(), StoreError> {
+    /// Cgroups that an error names.
+    const NAMED: usize = 8;
+    let mut first = None;
+    let mut refused = Vec::new();
+    for cgroup in cgroups {
+        if let Err(error) = act(cgroup) {
+            first.get_or_insert(error);
+            refused.push(cgroup);
+        }
+    }
+    let Some(error) = first else { return Ok(()) };
+    let mut names: Vec<String> = refused.iter().take(NAMED).map(u64::to_string).collect();
+    if refused.len() > NAMED {
+        names.push(format!("{} more", refused.len() - NAMED));
+    }
+    let mut error = failed(maps::EXCLUDED, action)(error);
+    if let StoreError::Map { reason, .. } = &mut error {
+        *reason = format!("cgroups {}: {reason}", names.join(", "));
+    }
+    Err(error)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use aya::sys::SyscallError;
+
+    use super::*;
+
+    fn refusal(errno: i32) -> MapError {
+        let io_error = io::Error::from_raw_os_error(errno);
+        MapError::SyscallError(SyscallError { call: "bpf_map_update_elem", io_error })
+    }
+
+    #[test]
+    fn a_cgroup_that_is_refused_keeps_no_other_out() {
+        let mut done = Vec::new();
+        let result = each("write", (1..=5).collect(), |cgroup| match cgroup {
+            2 => Err(refusal(libc::ENOMEM)),
+            4 => Err(refusal(libc::E2BIG)),
+            _ => {
+                done.push(cgroup);
+                Ok(())
+            }
+        });
+        assert_eq!(done, [1, 3, 5]);
+        let error = result.expect_err("two are refused");
+        assert!(error.may_pass(), "not the first error: {error}");
+        let text = error.to_string();
+        assert!(text.contains("cannot write: cgroups 2, 4: "), "{text}");
+        assert!(text.contains("(os error 12)"), "{text}");
+    }
+
+    #[test]
+    fn a_sentence_names_some_of_many() {
+        let refuse = |_| Err(refusal(libc::ENOMEM));
+        let text = each("write", (1..=100).collect(), refuse).expect_err("all").to_string();
+        assert!(text.contains("cgroups 1, 2, 3, 4, 5, 6, 7, 8, 92 more: "), "{text}");
+        assert!(each("write", Vec::new(), refuse).is_ok());
+    }
+}

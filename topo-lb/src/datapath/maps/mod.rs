@@ -1,0 +1,21 @@
+//! The maps: their layouts in Rust terms, reading and writing them, and moving to new ones.
+
+pub mod bpf;
+pub mod commit;
+pub mod connected;
+pub mod connections;
+pub mod counters;
+pub mod encode;
+pub mod error;
+pub mod excluded;
+pub mod flows;
+pub mod members;
+#[cfg(test)]
+pub(crate) mod memory;
+pub mod packets;
+pub(crate) mod pinned;
+pub mod renewal;
+pub(crate) mod reply_filter;
+pub(crate) mod spec;
+pub mod store;
+pub mod unprogrammed;

@@ -1,0 +1,28 @@
+//! What became of the packets that the tc programs saw.
+
+use std::path::Path;
+
+use aya::maps::Map;
+use topo_lb_common::maps;
+use topo_lb_common::packets::Packets;
+
+use super::error::ReadError;
+use super::pinned::{PerCpu, open, sum};
+use crate::datapath::direction::Direction;
+
+/// Reads what became of the packets of each tc hook; nothing where the agent runs without tc.
+///
+/// # Errors
+///
+/// The map cannot be read.
+pub fn read(pin_dir: &Path) -> Result<Vec<(Direction, Packets)>, ReadError> {
+    if !pin_dir.join(maps::PACKETS).exists() {
+        return Ok(Vec::new());
+    }
+    let per_cpu: PerCpu<Packets> = open(pin_dir, maps::PACKETS, Map::PerCpuArray)?;
+    let mut all = Vec::new();
+    for direction in Direction::BOTH {
+        all.push((direction, sum(&per_cpu, maps::PACKETS, direction.hook())?));
+    }
+    Ok(all)
+}

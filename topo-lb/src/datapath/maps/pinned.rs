@@ -1,0 +1,131 @@
+//! Opens pinned maps, and says in words what fails.
+
+use std::error::Error;
+use std::io;
+use std::path::Path;
+
+use aya::maps::{HashMap, Map, MapData, MapError, MapInfo, PerCpuArray};
+
+use super::error::{OpenError, StoreError};
+use crate::datapath::error::causes;
+
+/// A layout of `topo-lb-common` as aya wants it.
+#[repr(transparent)]
+#[derive(Clone, Copy)]
+pub(crate) struct Raw<T>(pub T);
+
+// SAFETY: `bytemuck::Pod` is a stricter promise than `aya::Pod`: every bit pattern is valid and
+// there is no padding.
+unsafe impl<T: bytemuck::Pod> aya::Pod for Raw<T> {}
+
+pub(crate) type Hash<K, V> = HashMap<MapData, Raw<K>, Raw<V>>;
+pub(crate) type PerCpu<V> = PerCpuArray<MapData, Raw<V>>;
+
+/// Opens a pinned map of a type: `open(pin_dir, NAME, Map::HashMap)`.
+pub(crate) fn open<M: TryFrom<Map, Error = MapError>>(
+    pin_dir: &Path,
+    name: &str,
+    map_type: fn(MapData) -> Map,
+) -> Result<M, OpenError> {
+    let path = pin_dir.join(name);
+    if !path.exists() {
+        return Err(OpenError::Absent(pin_dir.display().to_string()));
+    }
+    let map = MapData::from_pin(&path).map_err(|error| unusable(pin_dir, name, &error))?;
+    M::try_from(map_type(map)).map_err(|error| unusable(pin_dir, name, &error))
+}
+
+/// How many entries a pinned map has room for.
+pub(crate) fn size(pin_dir: &Path, name: &str) -> Result<u32, OpenError> {
+    let info = MapInfo::from_pin(pin_dir.join(name));
+    Ok(info.map_err(|error| unusable(pin_dir, name, &error))?.max_entries())
+}
+
+fn unusable(pin_dir: &Path, name: &str, error: &dyn Error) -> OpenError {
+    OpenError::Map { path: pin_dir.join(name).display().to_string(), reason: causes(error) }
+}
+
+/// Every entry of a map that is called `name`.
+pub(crate) fn entries<K: bytemuck::Pod, V: bytemuck::Pod>(
+    map: &Hash<K, V>,
+    name: &'static str,
+) -> impl Iterator<Item = Result<(K, V), StoreError>> {
+    map.iter().map(move |pair| match pair {
+        Ok((Raw(key), Raw(value))) => Ok((key, value)),
+        Err(error) => Err(failed(name, "read")(error)),
+    })
+}
+
+/// The value of `key` in a map that is called `name`; `None` where it has none.
+pub(crate) fn found<T>(
+    name: &'static str,
+    got: Result<Raw<T>, MapError>,
+) -> Result<Option<T>, StoreError> {
+    match got {
+        Ok(Raw(value)) => Ok(Some(value)),
+        Err(MapError::KeyNotFound) => Ok(None),
+        Err(error) => Err(failed(name, "read")(error)),
+    }
+}
+
+/// The sum of an entry over all CPUs. `V` consists of `u64`s.
+pub(crate) fn sum<V: bytemuck::Pod>(
+    map: &PerCpu<V>,
+    name: &'static str,
+    index: u32,
+) -> Result<V, StoreError> {
+    let mut sum = V::zeroed();
+    for Raw(one) in map.get(&index, 0).map_err(failed(name, "read"))?.iter() {
+        let words = bytemuck::cast_slice_mut::<V, u64>(std::slice::from_mut(&mut sum));
+        let more = bytemuck::cast_slice::<V, u64>(std::slice::from_ref(one));
+        words.iter_mut().zip(more).for_each(|(sum, one)| *sum += one);
+    }
+    Ok(sum)
+}
+
+pub(crate) fn failed(map: &'static str, action: &'static str) -> impl Fn(MapError) -> StoreError {
+    move |error| StoreError::Map { map, action, errno: errno(&error), reason: causes(&error) }
+}
+
+/// The number of the kernel's error, where it is one.
+fn errno(error: &MapError) -> Option<i32> {
+    match error {
+        MapError::SyscallError(error) => error.io_error.raw_os_error(),
+        MapError::IoError(error) | MapError::CreateError { io_error: error, .. } => {
+            error.raw_os_error()
+        }
+        _ => None,
+    }
+}
+
+/// Of a removal: that there was nothing to remove is no error.
+pub(crate) fn absent_is_fine(result: Result<(), MapError>) -> Result<(), MapError> {
+    match result {
+        Err(MapError::KeyNotFound) => Ok(()),
+        Err(MapError::SyscallError(error)) if error.io_error.kind() == io::ErrorKind::NotFound => {
+            Ok(())
+        }
+        result => result,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use topo_lb_common::maps;
+
+    use super::*;
+
+    #[test]
+    fn the_kernels_error_number_outlives_its_words() {
+        let refused = |errno| {
+            let io_error = io::Error::from_raw_os_error(errno);
+            failed(maps::SERVICES4, "write")(MapError::SyscallError(aya::sys::SyscallError {
+                call: "bpf_map_update_elem",
+                io_error,
+            }))
+        };
+        assert!(refused(libc::ENOMEM).may_pass());
+        assert!(!refused(libc::E2BIG).may_pass());
+        assert!(!failed(maps::SERVICES4, "write")(MapError::ProgramNotLoaded).may_pass());
+    }
+}

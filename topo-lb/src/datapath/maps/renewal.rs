@@ -1,0 +1,373 @@
+//! Moves from pinned maps to maps of another layout or size. The new maps are made beside the old ones,
+//! and each hook switches in one step.
+//!
+//! Maps that the agent writes are made anew as one set, because they refer to each other. Maps that the
+//! programs write (`STATE`) are kept one by one if they fit, so that sockets keep their peers and flows
+//! their endpoints; if only the number of entries differs, the entries are copied. Service indexes stay
+//! the same, because the kept maps refer to them.
+//!
+//! The new set is pinned in a directory below the pin directory until the hooks have the new programs.
+//! Then it replaces the old set. An agent that finds this directory at start begins the move again, and
+//! never writes to maps that the programs of the earlier agent read.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use aya::maps::{Array, HashMap, Map, MapData, MapError, MapInfo, PerCpuArray};
+use topo_lb_common::address::{Frontend4, Frontend6};
+use topo_lb_common::affinity::{Affinity4, Affinity6, AffinityKey};
+use topo_lb_common::connection::{Connection4, Connection6, Tuple4, Tuple6};
+use topo_lb_common::counters::{Counters, Name};
+use topo_lb_common::flow::{Flow4, Flow6, FlowKey4, FlowKey6, ReplyKey4, ReplyKey6};
+use topo_lb_common::maps;
+use tracing::{info, warn};
+
+use super::pinned::Raw;
+use super::spec::MapSpec;
+use crate::datapath::error::{LoadError, causes};
+
+/// Number of the layout of all maps together. A map whose meaning changes gets another shape or
+/// another name, and this number goes up: by it an older agent knows to leave the maps alone.
+pub const LAYOUT: u32 = 1;
+
+/// The new set's directory, below the pin directory.
+const DIRECTORY: &str = "renewal";
+/// The directory that says which layout the pins have; empty.
+const MARK: &str = "layout-";
+
+/// Maps that earlier versions pinned under another name: that name, and today's.
+const RENAMED: [(&str, &str); 1] = [("left_out", maps::UNPROGRAMMED)];
+
+/// What the programs write, and what outlives a renewal where it fits.
+const STATE: [&str; 13] = [
+    maps::FLOWS4,
+    maps::FLOWS6,
+    maps::REPLIES4,
+    maps::REPLIES6,
+    maps::CONNECTED4,
+    maps::CONNECTED6,
+    maps::AFFINITY4,
+    maps::AFFINITY6,
+    maps::CONNECTIONS4,
+    maps::CONNECTIONS6,
+    maps::FRAGMENTS4,
+    maps::FRAGMENTS6,
+    maps::TORN,
+];
+
+/// What is pinned, seen from the shapes that are needed.
+#[derive(Debug)]
+pub(crate) enum Pinned {
+    /// Every map that is there fits.
+    Fits,
+    /// Some do not, for these reasons.
+    Differs(Vec<String>),
+}
+
+/// Compares the pins with the needed shapes, without changing anything.
+///
+/// # Errors
+/// They are a later version's, or one cannot be looked at.
+pub(crate) fn look(pin_dir: &Path, map_specs: &[MapSpec]) -> Result<Pinned, LoadError> {
+    let mut differences = Vec::new();
+    if let Some(found) = layout(pin_dir) {
+        if found > LAYOUT {
+            let path = pin_dir.to_owned();
+            return Err(LoadError::Newer { path, found, own: LAYOUT });
+        }
+        if found < LAYOUT {
+            differences.push(format!("they have layout {found}, and this agent has {LAYOUT}"));
+        }
+    }
+    for spec in map_specs.iter().filter(|spec| spec.is_pinned) {
+        differences.extend(difference(spec, &pin_dir.join(spec.name))?);
+    }
+    if differences.is_empty() && pin_dir.join(DIRECTORY).exists() {
+        differences.push("an agent was stopped while it replaced them".into());
+    }
+    Ok(if differences.is_empty() { Pinned::Fits } else { Pinned::Differs(differences) })
+}
+
+/// The highest layout that is marked; none where nothing is.
+fn layout(pin_dir: &Path) -> Option<u32> {
+    marks(pin_dir).into_iter().map(|(layout, _)| layout).max()
+}
+
+fn marks(pin_dir: &Path) -> Vec<(u32, PathBuf)> {
+    let entries = fs::read_dir(pin_dir).into_iter().flatten().flatten();
+    let parse = |entry: fs::DirEntry| {
+        let layout = entry.file_name().to_str()?.strip_prefix(MARK)?.parse().ok()?;
+        Some((layout, entry.path()))
+    };
+    entries.filter_map(parse).collect()
+}
+
+/// Marks the pins as of this layout; the mark's path if it is new.
+///
+/// # Errors
+/// The directory cannot be made.
+pub(crate) fn mark(pin_dir: &Path) -> Result<Option<PathBuf>, LoadError> {
+    let path = pin_dir.join(format!("{MARK}{LAYOUT}"));
+    match fs::create_dir(&path) {
+        Ok(()) => Ok(Some(path)),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(None),
+        Err(source) => Err(LoadError::PinDirectory { path, source }),
+    }
+}
+
+/// Gives the maps of an earlier version today's names, and returns the old and the new path of each. An
+/// earlier version that starts again ignores the new names and makes these maps anew under the old ones.
+///
+/// # Errors
+/// A pin cannot be renamed.
+pub(crate) fn rename_maps(pin_dir: &Path) -> Result<Vec<(PathBuf, PathBuf)>, LoadError> {
+    let mut renamed = Vec::new();
+    for (old, new) in RENAMED {
+        let (old, new) = (pin_dir.join(old), pin_dir.join(new));
+        match fs::rename(&old, &new) {
+            Ok(()) => renamed.push((old, new)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(source) => return Err(LoadError::PinDirectory { path: old, source }),
+        }
+    }
+    Ok(renamed)
+}
+
+/// Every name that a map of this or an earlier version is pinned under.
+pub(crate) fn map_names() -> impl Iterator<Item = &'static str> {
+    maps::ALL.into_iter().chain(RENAMED.map(|(old, _)| old))
+}
+
+/// Removes everything of this module from a pin directory.
+///
+/// # Errors
+/// What cannot be removed, and why.
+pub(crate) fn remove_all(pin_dir: &Path) -> Result<(), (PathBuf, io::Error)> {
+    let staged = pin_dir.join(DIRECTORY);
+    remove(&staged).map_err(|error| (staged, error))?;
+    for (_, path) in marks(pin_dir) {
+        fs::remove_dir(&path).map_err(|error| (path, error))?;
+    }
+    Ok(())
+}
+
+/// How the map at `path` differs from `spec`; `None` if it fits or is not pinned.
+fn difference(spec: &MapSpec, path: &Path) -> Result<Option<String>, LoadError> {
+    if !path.exists() {
+        return Ok(None);
+    }
+    let info = MapInfo::from_pin(path)
+        .map_err(|error| LoadError::Map { name: spec.name.to_owned(), reason: causes(&error) })?;
+    let map_type = info.map_type().map(|map_type| format!("{map_type:?}")).unwrap_or_default();
+    let needed_type = format!("{:?}", spec.map_type);
+    let name = spec.name;
+    if map_type != needed_type {
+        return Ok(Some(format!("{name} is of type {map_type} and not {needed_type}")));
+    }
+    Ok([
+        ("keys of {} bytes", info.key_size(), spec.key),
+        ("values of {} bytes", info.value_size(), spec.value),
+        ("room for {} entries", info.max_entries(), spec.max_entries),
+        ("flags {}", info.map_flags(), spec.flags),
+    ]
+    .into_iter()
+    .find(|(_, found, needed)| found != needed)
+    .map(|(what, found, needed)| {
+        let found = what.replace("{}", &found.to_string());
+        format!("{name} has {found} and not {needed}")
+    }))
+}
+
+/// A move to a new set of maps. Dropping it before the end removes the new set.
+#[derive(Debug)]
+pub(crate) struct Renewal {
+    pin_dir: PathBuf,
+    staged: PathBuf,
+    /// Maps that are in both sets, and not the same.
+    copied: Vec<&'static str>,
+    finished: bool,
+}
+
+impl Renewal {
+    /// Makes room for the new set, and takes over into it what fits.
+    ///
+    /// # Errors
+    /// The directory cannot be made, or a map cannot be pinned.
+    pub(crate) fn begin(
+        pin_dir: &Path,
+        map_specs: &[MapSpec],
+        differences: &[String],
+    ) -> Result<Self, LoadError> {
+        info!(
+            "the pinned maps do not fit: {}; new ones are made beside them, and connections go on \
+             by the old ones until the hooks take the new ones",
+            differences.join("; ")
+        );
+        let staged = pin_dir.join(DIRECTORY);
+        let failed = |source| LoadError::PinDirectory { path: staged.clone(), source };
+        // Left by an agent that stopped during a move. No program uses these maps.
+        remove(&staged).map_err(failed)?;
+        fs::create_dir(&staged).map_err(failed)?;
+        let mut renewal =
+            Self { pin_dir: pin_dir.to_owned(), staged, copied: Vec::new(), finished: false };
+        for spec in map_specs.iter().filter(|spec| spec.is_pinned) {
+            let path = pin_dir.join(spec.name);
+            if !path.exists() {
+                continue;
+            }
+            if STATE.contains(&spec.name) && difference(spec, &path)?.is_none() {
+                renewal.keep(spec.name)?;
+            } else {
+                renewal.copied.push(spec.name);
+            }
+        }
+        Ok(renewal)
+    }
+
+    /// Where the maps of the new set are pinned.
+    pub(crate) fn directory(&self) -> &Path {
+        &self.staged
+    }
+
+    /// The same map, in both sets.
+    fn keep(&self, name: &str) -> Result<(), LoadError> {
+        let unusable = |reason: String| LoadError::Map { name: name.to_owned(), reason };
+        let map =
+            MapData::from_pin(self.pin_dir.join(name)).map_err(|error| unusable(causes(&error)))?;
+        map.pin(self.staged.join(name)).map_err(|error| unusable(causes(&error)))
+    }
+
+    /// Copies what plans continue from: Service indexes, counters and the revision, which must not go back.
+    /// What cannot be copied starts from zero.
+    pub(crate) fn copy_books(&self) {
+        self.copy(maps::REVISION, || self.revision());
+        self.copy(maps::NAMES, || self.names());
+        self.copy(maps::COUNTERS, || self.counters());
+    }
+
+    /// Copies entries that the programs wrote and the new set lacks, if the layout is the same and there is
+    /// room. Call it before and after the hooks switch.
+    pub(crate) fn copy_state(&self) {
+        self.copy(maps::FLOWS4, || self.hash::<FlowKey4, Flow4>(maps::FLOWS4));
+        self.copy(maps::FLOWS6, || self.hash::<FlowKey6, Flow6>(maps::FLOWS6));
+        self.copy(maps::REPLIES4, || self.hash::<ReplyKey4, Frontend4>(maps::REPLIES4));
+        self.copy(maps::REPLIES6, || self.hash::<ReplyKey6, Frontend6>(maps::REPLIES6));
+        self.copy(maps::AFFINITY4, || self.hash::<AffinityKey, Affinity4>(maps::AFFINITY4));
+        self.copy(maps::AFFINITY6, || self.hash::<AffinityKey, Affinity6>(maps::AFFINITY6));
+        self.copy(maps::CONNECTIONS4, || self.hash::<Tuple4, Connection4>(maps::CONNECTIONS4));
+        self.copy(maps::CONNECTIONS6, || self.hash::<Tuple6, Connection6>(maps::CONNECTIONS6));
+    }
+
+    fn copy(&self, name: &str, copy: impl FnOnce() -> Result<(), MapError>) {
+        if self.copied.contains(&name)
+            && let Err(error) = copy()
+        {
+            warn!("the new map {name} lacks what the old one had: {}", causes(&error));
+        }
+    }
+
+    fn both(&self, name: &str) -> Result<(MapData, MapData), MapError> {
+        Ok((
+            MapData::from_pin(self.pin_dir.join(name))?,
+            MapData::from_pin(self.staged.join(name))?,
+        ))
+    }
+
+    fn hash<K: bytemuck::Pod, V: bytemuck::Pod>(&self, name: &str) -> Result<(), MapError> {
+        let (old, new) = self.both(name)?;
+        let old = HashMap::<_, Raw<K>, Raw<V>>::try_from(Map::LruHashMap(old))?;
+        let mut new = HashMap::<_, Raw<K>, Raw<V>>::try_from(Map::LruHashMap(new))?;
+        // An entry that is removed meanwhile is skipped.
+        for (key, value) in old.iter().filter_map(Result::ok) {
+            added(new.insert(key, value, BPF_NOEXIST))?;
+        }
+        Ok(())
+    }
+
+    /// Only indexes that the new set has room for.
+    fn names(&self) -> Result<(), MapError> {
+        let (old, new) = self.both(maps::NAMES)?;
+        let room = new.info()?.max_entries();
+        let old = HashMap::<_, u32, Raw<Name>>::try_from(Map::HashMap(old))?;
+        let mut new = HashMap::<_, u32, Raw<Name>>::try_from(Map::HashMap(new))?;
+        for (index, name) in old.iter().filter_map(Result::ok).filter(|(index, _)| *index < room) {
+            added(new.insert(index, name, BPF_NOEXIST))?;
+        }
+        Ok(())
+    }
+
+    fn counters(&self) -> Result<(), MapError> {
+        let (_, names) = self.both(maps::NAMES)?;
+        let names = HashMap::<_, u32, Raw<Name>>::try_from(Map::HashMap(names))?;
+        let (old, new) = self.both(maps::COUNTERS)?;
+        let old = PerCpuArray::<_, Raw<Counters>>::try_from(Map::PerCpuArray(old))?;
+        let mut new = PerCpuArray::<_, Raw<Counters>>::try_from(Map::PerCpuArray(new))?;
+        for index in names.keys().filter_map(Result::ok) {
+            new.set(index, old.get(&index, 0)?, 0)?;
+        }
+        Ok(())
+    }
+
+    fn revision(&self) -> Result<(), MapError> {
+        let (old, new) = self.both(maps::REVISION)?;
+        let old = Array::<_, u32>::try_from(Map::Array(old))?;
+        let mut new = Array::<_, u32>::try_from(Map::Array(new))?;
+        new.set(0, old.get(&0, 0)?, 0)
+    }
+
+    /// Replaces the old set, which no program uses any more.
+    ///
+    /// # Errors
+    /// A pin cannot be moved: the next agent repeats the move, and nothing is lost.
+    pub(crate) fn finish(mut self) -> io::Result<()> {
+        // From now on attached programs use the new set: dropping must not remove it.
+        self.finished = true;
+        for name in maps::ALL {
+            match fs::rename(self.staged.join(name), self.pin_dir.join(name)) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                _ => {}
+            }
+        }
+        fs::remove_dir(&self.staged)?;
+        for (layout, path) in marks(&self.pin_dir) {
+            if layout != LAYOUT {
+                fs::remove_dir(path)?;
+            }
+        }
+        info!("the hooks have the new maps, and the old ones are gone");
+        Ok(())
+    }
+}
+
+impl Drop for Renewal {
+    fn drop(&mut self) {
+        // The caller reports the error that led here; the next agent tries again.
+        if !self.finished {
+            let _ = remove(&self.staged);
+        }
+    }
+}
+
+/// `include/uapi/linux/bpf.h`: only where there is no such key.
+const BPF_NOEXIST: u64 = 1;
+
+/// An existing key and a full map are no failures.
+fn added(outcome: Result<(), MapError>) -> Result<(), MapError> {
+    match outcome {
+        Err(MapError::SyscallError(error))
+            if matches!(error.io_error.raw_os_error(), Some(libc::EEXIST | libc::E2BIG)) =>
+        {
+            Ok(())
+        }
+        outcome => outcome,
+    }
+}
+
+/// Removes a directory of pins; a missing one is no error.
+fn remove(directory: &Path) -> io::Result<()> {
+    match fs::remove_dir_all(directory) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,192 @@
+//! Tells the tc programs which endpoints can send replies, so that they look up only packets of these.
+//!
+//! The programs mark the endpoint of each connection that they open. This thread marks the endpoints of
+//! connections from before the programs were attached; until it has, the programs look up every packet.
+//! It repeats this every hour, because nothing else removes the marks of closed connections.
+
+use std::io;
+use std::os::fd::AsFd as _;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
+use std::sync::mpsc::{self, RecvTimeoutError, Sender};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use aya::maps::{HashMap, Map, MapData, MapError};
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+use topo_lb_common::connection::{Connection4, Connection6, TO_CLIENT, Tuple4, Tuple6, lifetime};
+use topo_lb_common::maps;
+use topo_lb_common::reply_filter::{
+    ENTRIES, MARKS, ReplyFilterEntry, ReplyFilterPlace, folded, place,
+};
+use tracing::{info, warn};
+
+use super::connections::now;
+use super::error::StoreError;
+use super::pinned::{Hash, entries, failed};
+use crate::datapath::host::membarrier;
+
+/// Pause between two passes.
+const PERIOD: Duration = Duration::from_secs(3_600);
+/// Pause after a failed pass.
+const PAUSE: Duration = Duration::from_secs(30);
+
+/// Keeps the marks up to date until it is dropped.
+#[derive(Debug)]
+pub(crate) struct ReplyFilter {
+    _stop: Sender<()>,
+}
+
+impl ReplyFilter {
+    /// Starts the thread. All attached programs must use `marks` and these connection tables.
+    ///
+    /// # Errors
+    /// A map has another type, or the thread cannot start. The programs then look up every packet.
+    pub(crate) fn start(marks: Map, four: &Map, six: &Map) -> Result<Self, StoreError> {
+        let mut work = Work {
+            lines: Lines::of(&marks).map_err(failed(maps::REPLY_FILTER, "read"))?,
+            four: another(four).map_err(failed(maps::CONNECTIONS4, "read"))?,
+            six: another(six).map_err(failed(maps::CONNECTIONS6, "read"))?,
+        };
+        let (stop, stopped) = mpsc::channel();
+        thread::Builder::new()
+            .name("answerers".to_owned())
+            .spawn(move || {
+                loop {
+                    let pause = match work.learn() {
+                        Ok(()) => PERIOD,
+                        Err(error) => {
+                            warn!("{error}; tc looks up every packet that goes out");
+                            PAUSE
+                        }
+                    };
+                    if stopped.recv_timeout(pause) != Err(RecvTimeoutError::Timeout) {
+                        return;
+                    }
+                }
+            })
+            .map_err(|error| failed(maps::REPLY_FILTER, "mark")(MapError::IoError(error)))?;
+        Ok(Self { _stop: stop })
+    }
+}
+
+/// A handle of its own to a table of connections.
+fn another<K: bytemuck::Pod, V: bytemuck::Pod>(map: &Map) -> Result<Hash<K, V>, MapError> {
+    let Map::LruHashMap(data) = map else {
+        return Err(MapError::IoError(io::ErrorKind::InvalidData.into()));
+    };
+    let fd = data.fd().as_fd().try_clone_to_owned().map_err(MapError::IoError)?;
+    HashMap::try_from(Map::LruHashMap(MapData::from_fd(fd)?))
+}
+
+/// An entry of `answerers`, in memory that programs write, too.
+#[repr(C, align(4))]
+struct Line {
+    whole: AtomicU32,
+    marks: [AtomicU8; MARKS],
+}
+
+const _: () = assert!(size_of::<Line>() == size_of::<ReplyFilterEntry>());
+
+/// The entries of `answerers`, mapped into this process.
+struct Lines(NonNull<Line>);
+
+// SAFETY: memory of the map, which belongs to no thread; of a `Line` all is atomic.
+unsafe impl Send for Lines {}
+
+impl Lines {
+    const BYTES: usize = ENTRIES as usize * size_of::<Line>();
+
+    fn of(map: &Map) -> Result<Self, MapError> {
+        let Map::Array(data) = map else {
+            return Err(MapError::IoError(io::ErrorKind::InvalidData.into()));
+        };
+        let access = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: new memory, wherever the kernel puts it. It outlives the map's descriptor.
+        let memory = unsafe {
+            mmap(std::ptr::null_mut(), Self::BYTES, access, MapFlags::SHARED, data.fd().as_fd(), 0)
+        };
+        let memory = memory.map_err(|error| MapError::IoError(error.into()))?;
+        let none = || MapError::IoError(io::ErrorKind::InvalidData.into());
+        NonNull::new(memory.cast()).map(Self).ok_or_else(none)
+    }
+
+    fn all(&self) -> &[Line] {
+        // SAFETY: as many entries as were mapped, at the beginning of a page; any bytes are a `Line`.
+        unsafe { std::slice::from_raw_parts(self.0.as_ptr(), ENTRIES as usize) }
+    }
+
+    /// Whether programs may rely on the marks.
+    fn set_whole(&self, whole: bool) {
+        for line in self.all() {
+            line.whole.store(whole.into(), Ordering::Release);
+        }
+    }
+
+    fn clear(&self) {
+        for mark in self.all().iter().flat_map(|line| &line.marks) {
+            mark.store(0, Ordering::Relaxed);
+        }
+    }
+
+    fn mark(&self, ReplyFilterPlace { entry, mark }: ReplyFilterPlace) {
+        self.all()[entry as usize].marks[mark as usize].store(1, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Lines {
+    fn drop(&mut self) {
+        // SAFETY: mapped by `of`, and borrowed by nobody any more.
+        let _ = unsafe { munmap(self.0.as_ptr().cast(), Self::BYTES) };
+    }
+}
+
+struct Work {
+    lines: Lines,
+    four: Hash<Tuple4, Connection4>,
+    six: Hash<Tuple6, Connection6>,
+}
+
+impl Work {
+    /// Rebuilds all marks.
+    ///
+    /// A program writes a connection's entry before its mark. So a connection opened meanwhile is either
+    /// marked after the old marks were cleared, or its entry exists when the table is read.
+    fn learn(&mut self) -> Result<(), StoreError> {
+        let began = Instant::now();
+        self.lines.set_whole(false);
+        // Now no running program relies on the marks, and no replaced program runs, which sets none.
+        membarrier::grace().map_err(StoreError::Grace)?;
+        self.lines.clear();
+        // Every program that set a mark before has its entry in the table, visible to all CPUs.
+        membarrier::grace().map_err(StoreError::Grace)?;
+        let now = now();
+        // Twice the lifetime: packets in one direction keep the other direction's entry, a little late.
+        let is_over = |last_used: u64, protocol, state| {
+            now.saturating_sub(last_used) > 2 * lifetime(protocol, state)
+        };
+        let mut places = Vec::new();
+        for pair in entries(&self.four, maps::CONNECTIONS4) {
+            let (key, value) = pair?;
+            if key.way == TO_CLIENT && !is_over(value.last_used, key.protocol, value.state) {
+                places.push(place(u32::from_ne_bytes(key.source), key.source_port));
+            }
+        }
+        for pair in entries(&self.six, maps::CONNECTIONS6) {
+            let (key, value) = pair?;
+            if key.way == TO_CLIENT && !is_over(value.last_used, key.protocol, value.state) {
+                places.push(place(folded(bytemuck::cast(key.source)), key.source_port));
+            }
+        }
+        places.sort_unstable();
+        places.dedup();
+        for &place in &places {
+            self.lines.mark(place);
+        }
+        // No program is running that read a place before its mark and could now read that the marks are complete.
+        membarrier::grace().map_err(StoreError::Grace)?;
+        self.lines.set_whole(true);
+        info!(marks = places.len(), took = ?began.elapsed(), "tc knows which endpoints may answer");
+        Ok(())
+    }
+}

@@ -1,0 +1,94 @@
+//! The shape that each map must have.
+
+use aya::maps::MapType;
+use topo_lb_common::address::{Frontend4, Frontend6};
+use topo_lb_common::affinity::{Affinity4, Affinity6, AffinityKey};
+use topo_lb_common::backend::{Backend4, Backend6};
+use topo_lb_common::connected::{Connected4, Connected6};
+use topo_lb_common::connection::{
+    Bucket, Connection4, Connection6, Fragment4, Fragment6, Translation4, Translation6, Tuple4,
+    Tuple6,
+};
+use topo_lb_common::counters::{Counters, Name};
+use topo_lb_common::exclusion::{Excluded, ExcludedKey, Levels};
+use topo_lb_common::flow::{Flow4, Flow6, FlowKey4, FlowKey6, ReplyKey4, ReplyKey6};
+use topo_lb_common::maps;
+use topo_lb_common::members::{Member, MemberKey4, MemberKey6};
+use topo_lb_common::packets::Packets;
+use topo_lb_common::range::Range;
+use topo_lb_common::service::{Service4, Service6};
+use topo_lb_common::unprogrammed::Unprogrammed;
+
+use crate::plan::Capacity;
+
+/// `BPF_F_NO_PREALLOC`: an entry takes memory only while it exists.
+const NO_PREALLOC: u32 = 1;
+
+/// What a map must be.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct MapSpec {
+    pub(crate) name: &'static str,
+    pub(crate) map_type: MapType,
+    /// Bytes.
+    pub(crate) key: u32,
+    /// Bytes.
+    pub(crate) value: u32,
+    pub(crate) max_entries: u32,
+    pub(crate) flags: u32,
+    /// Whether the map is pinned, and so outlives the agent.
+    pub(crate) is_pinned: bool,
+}
+
+/// The shape of every map of `maps::ALL`, in that order.
+pub(crate) fn map_specs(capacity: &Capacity) -> [MapSpec; maps::ALL.len()] {
+    fn spec<K, V>(name: &'static str, map_type: MapType, max_entries: u32, flags: u32) -> MapSpec {
+        let (key, value) = (size_of::<K>() as u32, size_of::<V>() as u32);
+        MapSpec { name, map_type, key, value, max_entries, flags, is_pinned: true }
+    }
+    use MapType::{Array, Hash, LruHash, PerCpuArray, SkStorage};
+    let tc = |spec: MapSpec| MapSpec { is_pinned: capacity.connections != 0, ..spec };
+    // Each connection has an entry for each way.
+    let entries = capacity.connections.saturating_mul(2).max(1);
+    let Capacity { services, slots, members, flows, .. } = *capacity;
+    [
+        spec::<u32, Range>(maps::RANGE, Array, 1, 0),
+        spec::<Frontend4, Service4>(maps::SERVICES4, Hash, services, 0),
+        spec::<Frontend6, Service6>(maps::SERVICES6, Hash, services, 0),
+        spec::<u32, Backend4>(maps::SLOTS4, Array, slots, 0),
+        spec::<u32, Backend6>(maps::SLOTS6, Array, slots, 0),
+        spec::<MemberKey4, Member>(maps::MEMBERS4, Hash, members, NO_PREALLOC),
+        spec::<MemberKey6, Member>(maps::MEMBERS6, Hash, members, NO_PREALLOC),
+        spec::<FlowKey4, Flow4>(maps::FLOWS4, LruHash, flows, 0),
+        spec::<FlowKey6, Flow6>(maps::FLOWS6, LruHash, flows, 0),
+        spec::<ReplyKey4, Frontend4>(maps::REPLIES4, LruHash, flows, 0),
+        spec::<ReplyKey6, Frontend6>(maps::REPLIES6, LruHash, flows, 0),
+        spec::<i32, Connected4>(maps::CONNECTED4, SkStorage, 0, NO_PREALLOC),
+        spec::<i32, Connected6>(maps::CONNECTED6, SkStorage, 0, NO_PREALLOC),
+        spec::<AffinityKey, Affinity4>(maps::AFFINITY4, LruHash, flows, 0),
+        spec::<AffinityKey, Affinity6>(maps::AFFINITY6, LruHash, flows, 0),
+        spec::<u32, Counters>(maps::COUNTERS, PerCpuArray, services, 0),
+        spec::<u32, u64>(maps::TORN, PerCpuArray, 1, 0),
+        spec::<u32, Name>(maps::NAMES, Hash, services, NO_PREALLOC),
+        spec::<u32, Unprogrammed>(maps::UNPROGRAMMED, Hash, maps::MOST_UNPROGRAMMED, NO_PREALLOC),
+        spec::<ExcludedKey, Excluded>(maps::EXCLUDED, Hash, maps::MOST_EXCLUDED, NO_PREALLOC),
+        spec::<u32, Levels>(maps::EXCLUSION, Array, 1, 0),
+        spec::<u32, u32>(maps::REVISION, Array, 1, 0),
+        tc(spec::<Tuple4, Connection4>(maps::CONNECTIONS4, LruHash, entries, 0)),
+        tc(spec::<Tuple6, Connection6>(maps::CONNECTIONS6, LruHash, entries, 0)),
+        tc(spec::<Fragment4, Translation4>(maps::FRAGMENTS4, LruHash, maps::FRAGMENTS, 0)),
+        tc(spec::<Fragment6, Translation6>(maps::FRAGMENTS6, LruHash, maps::FRAGMENTS, 0)),
+        tc(spec::<u32, Packets>(maps::PACKETS, PerCpuArray, maps::HOOKS, 0)),
+        tc(spec::<u32, Bucket>(maps::REFUSALS, PerCpuArray, 1, 0)),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_map_of_the_abi_has_a_shape_in_the_same_order() {
+        let names = map_specs(&Capacity::default()).map(|spec| spec.name);
+        assert_eq!(names, maps::ALL);
+    }
+}

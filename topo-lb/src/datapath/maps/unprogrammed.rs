@@ -1,0 +1,129 @@
+//! The map that says which Services lack room in the others: the agent writes it, `list` reads it.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use aya::maps::Map;
+use topo_lb_common::maps;
+use topo_lb_common::unprogrammed::{
+    LACKS_ENDPOINTS, LACKS_SERVICES, LAST_GOOD, NARROWED, REFUSED, TEXT_LENGTH, Unprogrammed,
+};
+
+use super::error::{OpenError, ReadError, StoreError};
+use super::pinned::{Hash, Raw, entries, failed, open};
+use crate::cluster::ServiceId;
+use crate::plan::{Lack, Meanwhile, Shortage};
+
+/// The pinned map.
+pub struct UnprogrammedMap(Hash<u32, Unprogrammed>);
+
+impl UnprogrammedMap {
+    /// Opens it.
+    ///
+    /// # Errors
+    /// It is not there, or is something else.
+    pub fn open(pin_dir: &Path) -> Result<Self, OpenError> {
+        open(pin_dir, maps::UNPROGRAMMED, Map::HashMap).map(Self)
+    }
+
+    /// Writes these Services and removes all others. Services beyond the size of this map are left out.
+    ///
+    /// # Errors
+    /// The kernel refuses a write: the map may still name earlier Services.
+    pub fn write(&mut self, services: &BTreeMap<ServiceId, Lack>) -> Result<(), StoreError> {
+        let mut written = 0;
+        for (key, (id, lack)) in (0..maps::MOST_UNPROGRAMMED).zip(services) {
+            self.0
+                .insert(Raw(key), Raw(value(id, *lack)), 0)
+                .map_err(failed(maps::UNPROGRAMMED, "write"))?;
+            written = key + 1;
+        }
+        let surplus: Vec<_> =
+            self.0.keys().filter_map(Result::ok).filter(|Raw(key)| *key >= written).collect();
+        for key in surplus {
+            self.0.remove(&key).map_err(failed(maps::UNPROGRAMMED, "remove"))?;
+        }
+        Ok(())
+    }
+}
+
+/// The Services that lack room, as `namespace/name` and sorted, and what they lack; empty if the pins are
+/// of an agent without this map.
+///
+/// # Errors
+/// The map cannot be read.
+pub fn read(pin_dir: &Path) -> Result<Vec<(Arc<str>, Lack)>, ReadError> {
+    if !pin_dir.join(maps::UNPROGRAMMED).exists() {
+        return Ok(Vec::new());
+    }
+    let mut all = BTreeMap::new();
+    for pair in entries(&UnprogrammedMap::open(pin_dir)?.0, maps::UNPROGRAMMED) {
+        let (key, value) = pair?;
+        all.extend(parts(&value).map(|parts| (key, parts)));
+    }
+    Ok(all.into_values().collect())
+}
+
+fn value(id: &ServiceId, lack: Lack) -> Unprogrammed {
+    let mut service = [0; TEXT_LENGTH];
+    for (place, byte) in service[..TEXT_LENGTH - 1].iter_mut().zip(id.to_string().bytes()) {
+        *place = byte;
+    }
+    let lacks = match lack.of {
+        Shortage::Services => LACKS_SERVICES,
+        Shortage::Endpoints => LACKS_ENDPOINTS,
+    };
+    Unprogrammed { lacks: lacks | meanwhile(lack.meanwhile), service }
+}
+
+const fn meanwhile(meanwhile: Meanwhile) -> u32 {
+    match meanwhile {
+        Meanwhile::KubeProxy => 0,
+        Meanwhile::Narrowed => NARROWED,
+        Meanwhile::LastGood => LAST_GOOD,
+        Meanwhile::Refused => REFUSED,
+    }
+}
+
+/// `None` for a value that no agent writes.
+fn parts(value: &Unprogrammed) -> Option<(Arc<str>, Lack)> {
+    let length = value.service.iter().position(|&byte| byte == 0)?;
+    let service = std::str::from_utf8(&value.service[..length]).ok()?;
+    let found = Meanwhile::ALL.into_iter().find(|it| meanwhile(*it) == value.lacks & !0xff)?;
+    let of = match value.lacks & 0xff {
+        LACKS_SERVICES => Shortage::Services,
+        LACKS_ENDPOINTS => Shortage::Endpoints,
+        _ => return None,
+    };
+    Some((service.into(), Lack { of, meanwhile: found }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_longest_name_is_read_back_as_it_was_written() {
+        let label = "x".repeat(63);
+        let id = ServiceId { namespace: label.as_str().into(), name: label.as_str().into() };
+        for of in [Shortage::Services, Shortage::Endpoints] {
+            for meanwhile in Meanwhile::ALL {
+                let lack = Lack { of, meanwhile };
+                let read = parts(&value(&id, lack));
+                assert_eq!(read, Some((format!("{label}/{label}").into(), lack)));
+            }
+        }
+    }
+
+    #[test]
+    fn what_no_agent_writes_is_left_out() {
+        let id = ServiceId { namespace: "a".into(), name: "b".into() };
+        let lack = Lack { of: Shortage::Services, meanwhile: Meanwhile::KubeProxy };
+        let good = value(&id, lack);
+        assert_eq!(parts(&Unprogrammed { lacks: 9, ..good }), None);
+        assert_eq!(parts(&Unprogrammed { lacks: 1 | 9 << 8, ..good }), None);
+        assert_eq!(parts(&Unprogrammed { service: [b'x'; TEXT_LENGTH], ..good }), None);
+        assert_eq!(parts(&Unprogrammed { service: [0xff; TEXT_LENGTH], ..good }), None);
+    }
+}

@@ -1,0 +1,104 @@
+//! Brings programs and maps into the kernel. Nothing is attached yet.
+
+use std::path::Path;
+
+use aya::maps::MapError;
+use aya::programs::{CgroupSockAddr, ProgramError, SchedClassifier};
+use aya::{Ebpf, EbpfError};
+use tracing::debug;
+
+use super::object::{Constants, OBJECT, loader};
+use crate::datapath::direction::Direction;
+use crate::datapath::error::{LoadError, causes};
+use crate::datapath::hook::Hook;
+use crate::datapath::maps::spec::MapSpec;
+
+/// Loads maps and programs, pinning the maps in `pin_dir` where one is given.
+pub(crate) fn load(
+    map_specs: &[MapSpec],
+    constants: &Constants,
+    pin_dir: Option<&Path>,
+) -> Result<Ebpf, LoadError> {
+    let mut ebpf = loader(map_specs, constants, pin_dir).load(OBJECT).map_err(explain)?;
+    for hook in Hook::ALL {
+        program(&mut ebpf, hook)?.load().map_err(|error| refused(hook.name(), error))?;
+    }
+    Ok(ebpf)
+}
+
+/// The program of a hook.
+pub(crate) fn program(ebpf: &mut Ebpf, hook: Hook) -> Result<&mut CgroupSockAddr, LoadError> {
+    ebpf.program_mut(hook.name())
+        .and_then(|program| <&mut CgroupSockAddr>::try_from(program).ok())
+        .ok_or_else(|| LoadError::Object(format!("it has no program {}", hook.name())))
+}
+
+/// The program of a direction.
+pub(crate) fn classifier(
+    ebpf: &mut Ebpf,
+    direction: Direction,
+) -> Result<&mut SchedClassifier, LoadError> {
+    let name = direction.program();
+    ebpf.program_mut(name)
+        .and_then(|program| <&mut SchedClassifier>::try_from(program).ok())
+        .ok_or_else(|| LoadError::Object(format!("it has no program {name}")))
+}
+
+/// Loads the program of a direction.
+pub(crate) fn load_classifier(ebpf: &mut Ebpf, direction: Direction) -> Result<(), LoadError> {
+    classifier(ebpf, direction)?.load().map_err(|error| refused(direction.program(), error))
+}
+
+fn refused(program: &'static str, error: ProgramError) -> LoadError {
+    match error {
+        ProgramError::LoadError { io_error, .. }
+            if io_error.raw_os_error() == Some(libc::EPERM) =>
+        {
+            LoadError::NotPermitted { source: io_error }
+        }
+        ProgramError::LoadError { io_error, verifier_log } => {
+            let log = verifier_log.to_string();
+            debug!(program, %log, "the verifier's log");
+            let last = log
+                .lines()
+                .rev()
+                .find(|line| {
+                    !["", "processed", "stack", "verification"].contains(&first_word(line))
+                })
+                .unwrap_or("the verifier said nothing");
+            LoadError::Verifier { program, reason: format!("{io_error}; {last}") }
+        }
+        other => LoadError::Verifier { program, reason: causes(&other) },
+    }
+}
+
+/// The verifier's log ends with its statistics, each line beginning with a word of its own.
+fn first_word(line: &str) -> &str {
+    line.split_ascii_whitespace().next().unwrap_or_default()
+}
+
+const NO_MEMORY: &str = "the kernel has no memory for a map of its size: raise the memory limit of \
+    the agent's container, or take smaller maps (--max-services, --max-endpoints, --max-flows, \
+    --max-connections)";
+
+fn explain(error: EbpfError) -> LoadError {
+    match error {
+        EbpfError::MapError(MapError::CreateError { io_error, .. })
+            if io_error.raw_os_error() == Some(libc::EPERM) =>
+        {
+            LoadError::NotPermitted { source: io_error }
+        }
+        EbpfError::MapError(MapError::CreateError { name, io_error })
+            if io_error.raw_os_error() == Some(libc::ENOMEM) =>
+        {
+            LoadError::Map { name, reason: NO_MEMORY.into() }
+        }
+        EbpfError::MapError(MapError::CreateError { name, io_error }) => {
+            LoadError::Map { name, reason: io_error.to_string() }
+        }
+        EbpfError::MapError(MapError::PinError { name, error }) => {
+            LoadError::Map { name: name.unwrap_or_default(), reason: causes(&error) }
+        }
+        other => LoadError::Object(causes(&other)),
+    }
+}

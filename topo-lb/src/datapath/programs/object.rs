@@ -1,0 +1,96 @@
+//! The eBPF object inside the binary, and the constants that it is loaded with.
+
+use std::path::Path;
+
+use aya::EbpfLoader;
+use clap::ValueEnum;
+use topo_lb_common::maps;
+
+use crate::datapath::host::feature::Feature;
+use crate::datapath::maps::spec::MapSpec;
+
+/// The programs, built by `cargo xtask build-ebpf`.
+pub(crate) static OBJECT: &[u8] = aya::include_bytes_aligned!(env!("TOPO_LB_OBJECT"));
+
+/// What getpeername returns to a TCP client.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum TcpPeer {
+    /// The ClusterIP that the client dialled.
+    // Costs each connection an entry in its socket's storage.
+    #[default]
+    Service,
+    /// The endpoint. Connecting is faster, because no state is kept.
+    Endpoint,
+}
+
+/// What the programs are told when they are loaded.
+#[derive(Clone, Copy, Debug)]
+pub struct Constants {
+    tcp_peer_is_service: u8,
+    has_exclusions: u8,
+    has_set_retval: u8,
+    has_mptcp_sock: u8,
+    has_coarse_clock: u8,
+}
+
+impl Constants {
+    /// As this kernel can.
+    #[must_use]
+    pub fn probe(tcp_peer: TcpPeer) -> Self {
+        let is_there = |feature: Feature| u8::from(feature.is_there() == Some(true));
+        Self {
+            tcp_peer_is_service: u8::from(tcp_peer == TcpPeer::Service),
+            has_exclusions: 0,
+            has_set_retval: is_there(Feature::SetRetval),
+            has_mptcp_sock: is_there(Feature::MptcpSock),
+            has_coarse_clock: is_there(Feature::CoarseClock),
+        }
+    }
+
+    /// The same, with programs that look whether a client is excluded.
+    #[must_use]
+    pub const fn with_exclusions(self, has_exclusions: bool) -> Self {
+        Self { has_exclusions: has_exclusions as u8, ..self }
+    }
+
+    /// Puts them into programs that are to be loaded.
+    pub fn put<'a>(&'a self, loader: &mut EbpfLoader<'a>) {
+        for (name, value) in [
+            ("TCP_PEER_IS_SERVICE", &self.tcp_peer_is_service),
+            ("HAS_EXCLUSIONS", &self.has_exclusions),
+            ("HAS_SET_RETVAL", &self.has_set_retval),
+            ("HAS_MPTCP_SOCK", &self.has_mptcp_sock),
+            ("HAS_COARSE_CLOCK", &self.has_coarse_clock),
+        ] {
+            loader.override_global(name, value, true);
+        }
+    }
+
+    /// Whether a refused connection is `ECONNREFUSED`.
+    pub(crate) fn reports_refused(&self) -> bool {
+        self.has_set_retval != 0
+    }
+}
+
+/// A loader that makes the maps of these shapes, under `pin_dir` where one is given.
+pub(crate) fn loader<'a>(
+    map_specs: &[MapSpec],
+    constants: &'a Constants,
+    pin_dir: Option<&Path>,
+) -> EbpfLoader<'a> {
+    let mut loader = EbpfLoader::new();
+    // Nothing is relocated against the kernel's own types.
+    loader.btf(None);
+    constants.put(&mut loader);
+    if !map_specs.iter().any(|spec| spec.name == maps::CONNECTIONS4 && spec.is_pinned) {
+        // Without tc nobody reads the marks.
+        loader.map_max_entries(maps::REPLY_FILTER, 1);
+    }
+    for spec in map_specs {
+        loader.map_max_entries(spec.name, spec.max_entries);
+        if let Some(pin_dir) = pin_dir.filter(|_| spec.is_pinned) {
+            loader.map_pin_path(spec.name, pin_dir.join(spec.name));
+        }
+    }
+    loader
+}
