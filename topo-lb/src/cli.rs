@@ -75,7 +75,7 @@ Examples:
     #[command(after_help = "\
 Examples:
   topo-lb probe livez                    # exec probe of a container with TOPO_LB_PROBE_SOCKET
-  topo-lb probe readyz --probe-socket /run/topo-lb/probes")]
+  topo-lb probe readyz --probe-socket /run/topo-lb/probes/socket")]
     Probe(ProbeArgs),
     /// What `check` runs in a cgroup of its own
     #[command(hide = true)]
