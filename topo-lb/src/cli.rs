@@ -18,7 +18,7 @@ use crate::list::View;
 use crate::plan::WhenFull;
 use crate::topology::Scope;
 
-/// Keeps Service traffic close: topology in the kernel, strictly or softly, and it can say why.
+/// Keeps Kubernetes Service traffic close to the client, in the kernel, and explains every decision.
 #[derive(Debug, Parser)]
 #[command(name = "topo-lb", version, about, propagate_version = true, max_term_width = 100)]
 pub struct Cli {
@@ -30,25 +30,25 @@ pub struct Cli {
 /// What to do.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Run on this node: follow the cluster and keep the kernel's maps right
+    /// Run on this node: follow the cluster and keep the kernel's maps up to date
     #[command(after_help = "\
 Examples:
   topo-lb agent                                            # in a DaemonSet, NODE_NAME set
   topo-lb agent --kubeconfig ~/.kube/config --node-name worker-1 --scope opt-in
   topo-lb agent --manifests ./cluster.yaml --node-name worker-1
 
-Stopping the agent leaves the datapath in place: connections go on by the last known state.
+The datapath stays in place when the agent stops: connections go on by the last known state.
 `topo-lb cleanup` removes it.")]
     Agent(Box<AgentArgs>),
-    /// Say which endpoints a node may use, and why; needs no privileges and no kernel
+    /// Show which endpoints a node may use, and why; needs no privileges and no kernel support
     #[command(after_help = "\
 Examples:
   topo-lb explain --manifests ./cluster.yaml --node worker-1
   kubectl get nodes,services,endpointslices -A -o json | topo-lb explain --manifests - --node worker-1
   topo-lb explain --kubeconfig ~/.kube/config --node worker-1 default/web -o json
-  topo-lb explain --manifests ./cluster.yaml --all-nodes default/web     # who is refused, who crosses a zone")]
+  topo-lb explain --manifests ./cluster.yaml --all-nodes default/web     # which nodes are refused or leave their zone")]
     Explain(ExplainArgs),
-    /// Say everything that will hurt, before it does; exit code 1 when something was found of --level or worse
+    /// Report problems that policies will cause; exit code 1 if any is of --level or worse
     #[command(after_help = "\
 Examples:
   topo-lb lint --manifests ./cluster.yaml
@@ -57,15 +57,15 @@ Examples:
   topo-lb lint --manifests ./cluster.yaml --ignore hints-missing,unknown-node
   kubectl get namespaces,nodes,services,endpointslices -A -o json | topo-lb lint --manifests -")]
     Lint(LintArgs),
-    /// Show what the kernel's maps hold now
+    /// Show what the kernel's maps hold
     #[command(after_help = "\
 Examples:
-  topo-lb list services                  # frontends, tiers, where connections went; what has no room
+  topo-lb list services                  # frontends, tiers, where connections went, what lacks room
   topo-lb list endpoints -o json
-  topo-lb list connections               # unconnected UDP flows, and what tc translates
-  topo-lb list hooks                     # what is attached where, and packets of tc by outcome")]
+  topo-lb list connections               # unconnected UDP flows, connections that tc translates
+  topo-lb list hooks                     # what is attached where, tc packets by outcome")]
     List(ListArgs),
-    /// Can this host run topo-lb: kernel, helpers, mounts, capabilities; and do the hooks fire
+    /// Check whether this host can run topo-lb (kernel, helpers, mounts, capabilities) and whether the hooks fire
     #[command(after_help = "\
 Examples:
   topo-lb check
@@ -77,11 +77,11 @@ Examples:
   topo-lb cleanup
   topo-lb cleanup --pin-dir /sys/fs/bpf/my-node")]
     Cleanup(CleanupArgs),
-    /// Ask the agent of this host whether it is alive or ready; exit code 1 when it is not
+    /// Ask this host's agent whether it is alive or ready; exit code 1 if not
     #[command(after_help = "\
 Examples:
-  topo-lb probe livez                    # the exec probe of a container that has TOPO_LB_PROBE_SOCKET
-  topo-lb probe readyz --probe-socket /run/topo-lb/probes")]
+  topo-lb probe livez                    # exec probe of a container with TOPO_LB_PROBE_SOCKET
+  topo-lb probe readyz --probe-socket /run/topo-lb/probes/socket")]
     Probe(ProbeArgs),
     /// What `check` runs in a cgroup of its own
     #[command(hide = true)]
@@ -111,6 +111,53 @@ pub enum LogFormat {
     Json,
 }
 
+<<<<<<< HEAD
+=======
+/// Which Services are handled.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum ScopeArg {
+    /// Every Service with a ClusterIP.
+    #[default]
+    All,
+    /// Only Services that carry a topology policy; the others are left to kube-proxy.
+    OptIn,
+}
+
+/// What to do with Services without room in the maps.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum WhenFullArg {
+    /// Leaves them to kube-proxy.
+    #[default]
+    Leave,
+    /// Refuses connections to those with a strict policy, which kube-proxy does not know, and leaves the
+    /// others to kube-proxy. Strict Services get frontends before others of their namespace. If they alone
+    /// want more than its share of --max-services, some can still be left to kube-proxy.
+    RefuseStrict,
+}
+
+/// What getpeername returns to a TCP client.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum TcpPeerArg {
+    /// The ClusterIP that the client dialled.
+    #[default]
+    Service,
+    /// The endpoint. Connecting is faster, because no state is kept.
+    Endpoint,
+}
+
+/// How programs are attached to devices.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum TcAttachArg {
+    /// tcx from Linux 6.6 on; clsact before, and on devices with foreign egress filters.
+    #[default]
+    Auto,
+    /// tcx links.
+    Tcx,
+    /// Filters of a clsact queueing discipline.
+    Clsact,
+}
+
+>>>>>>> words
 /// Where the cluster is described.
 #[derive(Debug, Args)]
 #[group(id = "source", multiple = false)]
@@ -119,10 +166,10 @@ pub struct SourceArgs {
     /// once, and take `-` for standard input
     #[arg(long, value_name = "PATH", env = "TOPO_LB_MANIFESTS")]
     pub manifests: Option<PathBuf>,
-    /// Kubeconfig file; without any source: the in-cluster config, then $KUBECONFIG
+    /// Kubeconfig file. Without any source: the in-cluster config, then $KUBECONFIG
     #[arg(long, value_name = "PATH", env = "TOPO_LB_KUBECONFIG")]
     pub kubeconfig: Option<PathBuf>,
-    /// Address of an API server that needs no credentials, as an edge node's cache offers
+    /// Address of an API server that needs no credentials, such as an edge node's cache
     #[arg(long, value_name = "URL", env = "TOPO_LB_API_SERVER")]
     pub api_server: Option<String>,
 }
@@ -146,13 +193,18 @@ pub struct AgentArgs {
     #[command(flatten)]
     #[allow(missing_docs, reason = "flattened: SourceArgs says what it is")]
     pub source: SourceArgs,
-    /// This node's name; $NODE_NAME too
+    /// This node's name; else $NODE_NAME
     #[arg(long, value_name = "NAME", env = "TOPO_LB_NODE_NAME")]
     pub node_name: Option<String>,
     /// Which Services are handled
     #[arg(long, value_enum, default_value_t, env = "TOPO_LB_SCOPE")]
+<<<<<<< HEAD
     pub scope: Scope,
     /// The cgroup2 whose processes' connections are handled
+=======
+    pub scope: ScopeArg,
+    /// The cgroup (v2) whose processes topo-lb serves
+>>>>>>> words
     #[arg(
         long,
         value_name = "PATH",
@@ -163,12 +215,12 @@ pub struct AgentArgs {
     #[command(flatten)]
     #[allow(missing_docs, reason = "flattened: PinArgs says what it is")]
     pub pin: PinArgs,
-    /// Folder that keeps what was last known of the cluster: the agent starts from it while no API
-    /// server answers. None by default
+    /// Folder for the saved state of the cluster: the agent starts from it while no API server
+    /// answers. Default: none
     #[arg(long, value_name = "PATH", env = "TOPO_LB_STATE_DIR")]
     pub state_dir: Option<PathBuf>,
-    /// Namespaces whose Pods are left alone as clients: their connections go on untouched, as those
-    /// of a service mesh need it. Separated by commas
+    /// Exclude all Pods of these namespaces: their connections are not translated, as a service mesh
+    /// needs it. Separated by commas
     #[arg(
         long,
         value_name = "NAMESPACES",
@@ -176,63 +228,79 @@ pub struct AgentArgs {
         value_delimiter = ','
     )]
     pub exclude_namespaces: Vec<Namespace>,
-    /// Leave Pods alone, too, that have the annotation `topo-lb.io/exclude: "true"`
+    /// Exclude Pods with the annotation `topo-lb.io/exclude: "true"`
     #[arg(long, env = "TOPO_LB_EXCLUDE_ANNOTATED_PODS")]
     pub exclude_annotated_pods: bool,
-    /// What getpeername says of a TCP connection to a Service
+    /// What getpeername returns for a TCP connection to a Service
     #[arg(long, value_enum, default_value_t, env = "TOPO_LB_TCP_PEER")]
+<<<<<<< HEAD
     pub tcp_peer: TcpPeer,
     /// End TCP connections, too, whose endpoint serves no more; connected UDP sockets are ended in
     /// any case. Not with `--tcp-peer endpoint`, which leaves no trace of what was dialled
+=======
+    pub tcp_peer: TcpPeerArg,
+    /// End TCP connections whose endpoint is gone. Connected UDP sockets are always ended. Not with
+    /// `--tcp-peer endpoint`, which does not record what was dialled
+>>>>>>> words
     #[arg(long, env = "TOPO_LB_TERMINATE_TCP")]
     pub terminate_tcp: bool,
-    /// Frontends per address family, and Service ports in all, that the maps hold
+    /// Room in the maps: frontends per address family, and Service ports in all
     #[arg(long, value_name = "N", env = "TOPO_LB_MAX_SERVICES", default_value_t = maps::DEFAULT_SERVICES,
           value_parser = clap::value_parser!(u32).range(1..=4_194_304))]
     pub max_services: u32,
-    /// Endpoints per address family that the maps hold: as many of Services with more than 8, and
-    /// as many of UDP Services and of Services with session affinity
+    /// Room in the maps, per address family: so many endpoints of Services with more than 8, and so
+    /// many of UDP Services and Services with session affinity
     #[arg(long, value_name = "N", env = "TOPO_LB_MAX_ENDPOINTS", default_value_t = maps::DEFAULT_SLOTS,
           value_parser = clap::value_parser!(u32).range(1..=16_777_216))]
     pub max_endpoints: u32,
-    /// What becomes of Services that have no room in the maps. A policy is strict if it can leave a
-    /// node without any endpoint: keys without `*`, OpenYurt's, `internalTrafficPolicy: Local`
+    /// What to do with Services without room in the maps. A policy is strict if it can leave a node
+    /// without an endpoint: keys without `*`, OpenYurt's, `internalTrafficPolicy: Local`
     #[arg(long, value_enum, default_value_t, env = "TOPO_LB_WHEN_FULL")]
+<<<<<<< HEAD
     pub when_full: WhenFull,
     /// Unconnected UDP flows, and clients with session affinity, per address family that are
     /// remembered
+=======
+    pub when_full: WhenFullArg,
+    /// Room in the maps, per address family: unconnected UDP flows, and clients with session affinity
+>>>>>>> words
     #[arg(long, value_name = "N", env = "TOPO_LB_MAX_FLOWS", default_value_t = maps::DEFAULT_FLOWS,
           value_parser = clap::value_parser!(u32).range(1..=16_777_216))]
     pub max_flows: u32,
-    /// Devices of the host whose packets are translated, for clients that have no socket on this node:
-    /// virtual machines, Kata, gVisor. With KubeVirt and Kata these are the host's ends of the Pods'
-    /// veth pairs: veth*, cali*, lxc*. Names with * for any text, separated by commas; none by default
+    /// Devices of the host whose packets are translated, for clients without a socket on this node:
+    /// virtual machines, Kata, gVisor. For KubeVirt and Kata name the host's ends of the Pods' veth
+    /// pairs: veth*, cali*, lxc*. Names, with * for any text, separated by commas. Default: none
     #[arg(long, value_name = "PATTERNS", env = "TOPO_LB_TC_DEVICES", value_delimiter = ',')]
     pub tc_devices: Vec<Pattern>,
-    /// How programs are attached to these devices
+    /// How to attach programs to these devices
     #[arg(long, value_enum, default_value_t, env = "TOPO_LB_TC_ATTACH")]
+<<<<<<< HEAD
     pub tc_attach: TcAttach,
     /// Connections of such clients, per address family, that are remembered
+=======
+    pub tc_attach: TcAttachArg,
+    /// Room in the maps, per address family: connections of such clients
+>>>>>>> words
     #[arg(long, value_name = "N", env = "TOPO_LB_MAX_CONNECTIONS", default_value_t = maps::DEFAULT_CONNECTIONS,
           value_parser = clap::value_parser!(u32).range(1..=8_388_608))]
     pub max_connections: u32,
-    /// Programs of others that may run before topo-lb's, because they only filter: names as `bpftool
-    /// prog` shows them, with * for any text, or ids as in id:42; separated by commas. The kernel tells
-    /// names only to an agent with CAP_SYS_ADMIN: without it, ids and a mere `*`, which means all, have
-    /// an effect. A program that is loaded again has another id
+    /// Foreign programs that may run before topo-lb's, because they only filter: names as `bpftool
+    /// prog` prints them, with * for any text, or ids such as id:42; separated by commas. Without
+    /// CAP_SYS_ADMIN the kernel tells the agent no names: then only ids, and a lone `*` for all, have
+    /// an effect. A program gets another id each time it is loaded
     #[arg(long, value_name = "PATTERNS", env = "TOPO_LB_TOLERATE_PROGRAMS", value_delimiter = ',')]
     pub tolerate_programs: Vec<Tolerated>,
-    /// Where /metrics, /healthz, /livez, /readyz, /explain and /state are served over HTTP, for whoever
-    /// can connect; port 0 is any that is free, `off` is nowhere
+    /// Serve /metrics, /healthz, /livez, /readyz, /explain and /state here over HTTP, to everybody who
+    /// can connect. Port 0: any free port. `off`: nowhere
     #[arg(long, value_name = "ADDRESS:PORT", env = "TOPO_LB_LISTEN", default_value_t = Listen::DEFAULT)]
     pub listen: Listen,
-    /// Where /metrics is served too, and nothing else, for a Prometheus elsewhere; `off` is nowhere
+    /// Serve only /metrics here too, for a Prometheus elsewhere. `off`: nowhere
     #[arg(long, value_name = "ADDRESS:PORT", env = "TOPO_LB_METRICS_LISTEN", default_value_t = Listen::Off)]
     pub metrics_listen: Listen,
-    /// Unix socket for `topo-lb probe`: only the agent's own user can connect. None by default
+    /// Unix socket for `topo-lb probe`. Only the agent's own user can connect. Default: none
     #[arg(long, value_name = "PATH", env = "TOPO_LB_PROBE_SOCKET")]
     pub probe_socket: Option<PathBuf>,
-    /// How logs are printed; RUST_LOG chooses how much
+    /// Format of the log. RUST_LOG sets its level
     #[arg(long, value_enum, default_value_t, env = "TOPO_LB_LOG_FORMAT")]
     pub log_format: LogFormat,
 }
@@ -243,20 +311,24 @@ pub struct ExplainArgs {
     #[command(flatten)]
     #[allow(missing_docs, reason = "flattened: SourceArgs says what it is")]
     pub source: SourceArgs,
-    /// The node whose choice is explained; $NODE_NAME too
+    /// The node to explain; else $NODE_NAME
     #[arg(long, value_name = "NAME", env = "TOPO_LB_NODE")]
     pub node: Option<String>,
-    /// Show every node by every tier instead, so that one look tells who is refused or crosses a
-    /// zone
+    /// Show all nodes and their tiers instead: which are refused, which leave their zone
     #[arg(long, env = "TOPO_LB_ALL_NODES")]
     pub all_nodes: bool,
     /// Which Services are handled on that node
     #[arg(long, value_enum, default_value_t, env = "TOPO_LB_SCOPE")]
+<<<<<<< HEAD
     pub scope: Scope,
     /// Only these Services, as NAMESPACE/NAME; without any: all
+=======
+    pub scope: ScopeArg,
+    /// Only these Services, as NAMESPACE/NAME. Default: all
+>>>>>>> words
     #[arg(value_name = "NAMESPACE/NAME")]
     pub services: Vec<String>,
-    /// How the result is printed
+    /// Output format
     #[arg(short, long, value_enum, default_value_t, env = "TOPO_LB_OUTPUT")]
     pub output: Output,
 }
@@ -267,13 +339,13 @@ pub struct LintArgs {
     #[command(flatten)]
     #[allow(missing_docs, reason = "flattened: SourceArgs says what it is")]
     pub source: SourceArgs,
-    /// Show findings of this severity and worse, and exit with code 1 if there are any
+    /// Show findings of this severity or worse, and exit with code 1 if there are any
     #[arg(long, value_enum, default_value_t, value_name = "SEVERITY", env = "TOPO_LB_LEVEL")]
     pub level: lint::Severity,
     /// Leave out findings of these codes, separated by commas
     #[arg(long, value_parser = code, value_name = "CODE", value_delimiter = ',', env = "TOPO_LB_IGNORE")]
     pub ignore: Vec<lint::Rule>,
-    /// Namespaces whose clients the agents leave alone, as with the agent's flag of this name
+    /// Namespaces whose Pods the agents exclude: the value of the agent's flag of the same name
     #[arg(
         long,
         value_name = "NAMESPACE",
@@ -281,7 +353,7 @@ pub struct LintArgs {
         env = "TOPO_LB_EXCLUDE_NAMESPACES"
     )]
     pub exclude_namespaces: Vec<String>,
-    /// How the result is printed
+    /// Output format
     #[arg(short, long, value_enum, default_value_t, env = "TOPO_LB_OUTPUT")]
     pub output: Output,
 }
@@ -294,16 +366,32 @@ fn code(text: &str) -> Result<lint::Rule, String> {
     })
 }
 
+<<<<<<< HEAD
+=======
+/// What to show of the maps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ListArg {
+    /// Frontends, and where their connections went.
+    Services,
+    /// The endpoints that each frontend may use.
+    Endpoints,
+    /// Flows of unconnected UDP sockets, and connections that tc translates.
+    Connections,
+    /// Where programs are attached, and what the kernel has counted there.
+    Hooks,
+}
+
+>>>>>>> words
 /// `topo-lb list`.
 #[derive(Debug, Args)]
 pub struct ListArgs {
-    /// What of the maps is shown
+    /// What to show
     #[arg(value_enum)]
     pub what: View,
     #[command(flatten)]
     #[allow(missing_docs, reason = "flattened: PinArgs says what it is")]
     pub pin: PinArgs,
-    /// How the result is printed
+    /// Output format
     #[arg(short, long, value_enum, default_value_t, env = "TOPO_LB_OUTPUT")]
     pub output: Output,
 }
@@ -311,7 +399,7 @@ pub struct ListArgs {
 /// `topo-lb check`.
 #[derive(Debug, Args)]
 pub struct CheckArgs {
-    /// The cgroup2 that the agent would use
+    /// The cgroup (v2) that the agent would use
     #[arg(
         long,
         value_name = "PATH",
@@ -322,10 +410,10 @@ pub struct CheckArgs {
     #[command(flatten)]
     #[allow(missing_docs, reason = "flattened: PinArgs says what it is")]
     pub pin: PinArgs,
-    /// Programs of others that may run before topo-lb's, as the agent would be told
+    /// Foreign programs that may run before topo-lb's: the value of the agent's flag of the same name
     #[arg(long, value_name = "PATTERNS", env = "TOPO_LB_TOLERATE_PROGRAMS", value_delimiter = ',')]
     pub tolerate_programs: Vec<Tolerated>,
-    /// How the result is printed
+    /// Output format
     #[arg(short, long, value_enum, default_value_t, env = "TOPO_LB_OUTPUT")]
     pub output: Output,
 }
@@ -341,7 +429,7 @@ pub struct CleanupArgs {
 /// `topo-lb probe`.
 #[derive(Debug, Args)]
 pub struct ProbeArgs {
-    /// What the agent is asked
+    /// What to ask the agent
     #[arg(value_enum)]
     pub what: Probe,
     /// The agent's --probe-socket
@@ -358,8 +446,8 @@ impl AgentArgs {
         if self.terminate_tcp && self.tcp_peer == TcpPeer::Endpoint {
             return Err(Cli::command().error(
                 ErrorKind::ArgumentConflict,
-                "--terminate-tcp cannot be used with --tcp-peer endpoint: nothing would say which \
-                 connections went to a Service",
+                "--terminate-tcp cannot be used with --tcp-peer endpoint: nothing records which \
+                 connections go to a Service",
             ));
         }
         Ok(())

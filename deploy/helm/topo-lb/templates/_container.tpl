@@ -1,4 +1,4 @@
-{{/* The container with topo-lb, which is the agent, or the one that cleans up. */}}
+{{/* The container with topo-lb: the agent, or the clean-up. */}}
 {{- define "topo-lb.container" -}}
 name: {{ ternary "cleanup" "agent" .Values.cleanup }}
 image: {{ printf "%s:%s" .Values.image.repository (.Values.image.tag | default .Chart.AppVersion) }}
@@ -19,7 +19,7 @@ env:
     value: {{ .Values.scope }}
   - name: TOPO_LB_LOG_FORMAT
     value: {{ .Values.logFormat }}
-  # For listen.onNode. What refers to a variable has to come after it, and an API server that applies
+  # For listen.onNode. A variable must come after those that it refers to, and an apply on the server
   # adds new ones at the end.
   - name: HOST_IP
     valueFrom:
@@ -27,7 +27,7 @@ env:
         fieldPath: status.hostIP
   - name: TOPO_LB_LISTEN
     value: {{ printf "127.0.0.1:%v" .Values.listen.port }}
-  # Where `topo-lb probe` asks the agent. Not a port: another process can take that.
+  # Where `topo-lb probe` asks the agent. Not a port, because another process can take a port.
   - name: TOPO_LB_PROBE_SOCKET
     value: /run/topo-lb/probes/socket
   {{- if .Values.listen.onNode }}
@@ -35,7 +35,7 @@ env:
     value: {{ printf "$(HOST_IP):%v" .Values.listen.port }}
   {{- end }}
   # The container runtimes' AppArmor profile forbids writes below a container's own /sys/fs/bpf, so
-  # the node's is mounted at another place. `kubectl exec` finds it by this.
+  # the node's bpffs is mounted elsewhere. `kubectl exec` finds it here.
   - name: TOPO_LB_PIN_DIR
     value: /run/topo-lb/bpf/topo-lb
   - name: TOPO_LB_CGROUP_ROOT
@@ -57,17 +57,17 @@ env:
     value: {{ . }}
   {{- end }}
 securityContext:
-  # Not privileged: root, who owns bpffs and the cgroups, with no capabilities but these.
+  # Not privileged: root, because root owns bpffs and the cgroups, with only these capabilities.
   runAsUser: 0
   readOnlyRootFilesystem: true
   allowPrivilegeEscalation: false
   capabilities:
     drop: [ALL]
     add: {{ concat .Values.capabilities (ternary (list "SYS_ADMIN" "SYS_PTRACE") (list) .Values.endSockets) | toJson }}
-  # Default profiles of many runtimes allow bpf(2) only with SYS_ADMIN, whatever BPF says.
+  # The default profiles of many runtimes allow bpf(2) only with SYS_ADMIN, even with BPF.
   seccompProfile:
     type: {{ .Values.seccompProfile }}
-  # SELinux lets no other container type write to bpffs; ignored where there is no SELinux.
+  # With SELinux, only this container type can write to bpffs. Ignored without SELinux.
   seLinuxOptions:
     type: spc_t
 {{- if not .Values.cleanup }}
@@ -78,10 +78,10 @@ ports:
     hostPort: {{ .Values.listen.port }}
     protocol: TCP
 {{- end }}
-# livez: the task that owns the state moves. readyz: a connection of the agent's own was translated, and
-# what the API server says is in the maps. Both are asked over a Unix socket that only this container
-# has: no other process can keep the kubelet out, or take its port. A command costs the node more than a
-# request over HTTP, so it runs less often.
+# livez: the task that owns the state makes progress. readyz: a connection of the agent's own was
+# translated, and the state of the API server is in the maps. Both use a Unix socket that only this
+# container has, so no other process can block the kubelet or take the port. An exec probe costs the node
+# more than an HTTP request, so it runs less often.
 livenessProbe:
   exec:
     command: [/topo-lb, probe, livez]
@@ -97,7 +97,7 @@ readinessProbe:
 {{- end }}
 resources: {{ .Values.resources | toJson }}
 volumeMounts:
-  # HostToContainer: what the node mounts later is seen.
+  # HostToContainer: the container sees later mounts of the node.
   - name: bpffs
     mountPath: /run/topo-lb/bpf
     mountPropagation: HostToContainer
