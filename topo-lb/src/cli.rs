@@ -111,53 +111,6 @@ pub enum LogFormat {
     Json,
 }
 
-<<<<<<< HEAD
-=======
-/// Which Services are handled.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub enum ScopeArg {
-    /// Every Service with a ClusterIP.
-    #[default]
-    All,
-    /// Only Services that carry a topology policy; the others are left to kube-proxy.
-    OptIn,
-}
-
-/// What to do with Services without room in the maps.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub enum WhenFullArg {
-    /// Leaves them to kube-proxy.
-    #[default]
-    Leave,
-    /// Refuses connections to those with a strict policy, which kube-proxy does not know, and leaves the
-    /// others to kube-proxy. Strict Services get frontends before others of their namespace. If they alone
-    /// want more than its share of --max-services, some can still be left to kube-proxy.
-    RefuseStrict,
-}
-
-/// What getpeername returns to a TCP client.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub enum TcpPeerArg {
-    /// The ClusterIP that the client dialled.
-    #[default]
-    Service,
-    /// The endpoint. Connecting is faster, because no state is kept.
-    Endpoint,
-}
-
-/// How programs are attached to devices.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub enum TcAttachArg {
-    /// tcx from Linux 6.6 on; clsact before, and on devices with foreign egress filters.
-    #[default]
-    Auto,
-    /// tcx links.
-    Tcx,
-    /// Filters of a clsact queueing discipline.
-    Clsact,
-}
-
->>>>>>> words
 /// Where the cluster is described.
 #[derive(Debug, Args)]
 #[group(id = "source", multiple = false)]
@@ -198,13 +151,8 @@ pub struct AgentArgs {
     pub node_name: Option<String>,
     /// Which Services are handled
     #[arg(long, value_enum, default_value_t, env = "TOPO_LB_SCOPE")]
-<<<<<<< HEAD
     pub scope: Scope,
-    /// The cgroup2 whose processes' connections are handled
-=======
-    pub scope: ScopeArg,
     /// The cgroup (v2) whose processes topo-lb serves
->>>>>>> words
     #[arg(
         long,
         value_name = "PATH",
@@ -233,15 +181,9 @@ pub struct AgentArgs {
     pub exclude_annotated_pods: bool,
     /// What getpeername returns for a TCP connection to a Service
     #[arg(long, value_enum, default_value_t, env = "TOPO_LB_TCP_PEER")]
-<<<<<<< HEAD
     pub tcp_peer: TcpPeer,
-    /// End TCP connections, too, whose endpoint serves no more; connected UDP sockets are ended in
-    /// any case. Not with `--tcp-peer endpoint`, which leaves no trace of what was dialled
-=======
-    pub tcp_peer: TcpPeerArg,
     /// End TCP connections whose endpoint is gone. Connected UDP sockets are always ended. Not with
     /// `--tcp-peer endpoint`, which does not record what was dialled
->>>>>>> words
     #[arg(long, env = "TOPO_LB_TERMINATE_TCP")]
     pub terminate_tcp: bool,
     /// Room in the maps: frontends per address family, and Service ports in all
@@ -256,14 +198,8 @@ pub struct AgentArgs {
     /// What to do with Services without room in the maps. A policy is strict if it can leave a node
     /// without an endpoint: keys without `*`, OpenYurt's, `internalTrafficPolicy: Local`
     #[arg(long, value_enum, default_value_t, env = "TOPO_LB_WHEN_FULL")]
-<<<<<<< HEAD
     pub when_full: WhenFull,
-    /// Unconnected UDP flows, and clients with session affinity, per address family that are
-    /// remembered
-=======
-    pub when_full: WhenFullArg,
     /// Room in the maps, per address family: unconnected UDP flows, and clients with session affinity
->>>>>>> words
     #[arg(long, value_name = "N", env = "TOPO_LB_MAX_FLOWS", default_value_t = maps::DEFAULT_FLOWS,
           value_parser = clap::value_parser!(u32).range(1..=16_777_216))]
     pub max_flows: u32,
@@ -274,13 +210,8 @@ pub struct AgentArgs {
     pub tc_devices: Vec<Pattern>,
     /// How to attach programs to these devices
     #[arg(long, value_enum, default_value_t, env = "TOPO_LB_TC_ATTACH")]
-<<<<<<< HEAD
     pub tc_attach: TcAttach,
-    /// Connections of such clients, per address family, that are remembered
-=======
-    pub tc_attach: TcAttachArg,
     /// Room in the maps, per address family: connections of such clients
->>>>>>> words
     #[arg(long, value_name = "N", env = "TOPO_LB_MAX_CONNECTIONS", default_value_t = maps::DEFAULT_CONNECTIONS,
           value_parser = clap::value_parser!(u32).range(1..=8_388_608))]
     pub max_connections: u32,
@@ -319,13 +250,8 @@ pub struct ExplainArgs {
     pub all_nodes: bool,
     /// Which Services are handled on that node
     #[arg(long, value_enum, default_value_t, env = "TOPO_LB_SCOPE")]
-<<<<<<< HEAD
     pub scope: Scope,
-    /// Only these Services, as NAMESPACE/NAME; without any: all
-=======
-    pub scope: ScopeArg,
     /// Only these Services, as NAMESPACE/NAME. Default: all
->>>>>>> words
     #[arg(value_name = "NAMESPACE/NAME")]
     pub services: Vec<String>,
     /// Output format
@@ -366,22 +292,6 @@ fn code(text: &str) -> Result<lint::Rule, String> {
     })
 }
 
-<<<<<<< HEAD
-=======
-/// What to show of the maps.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum ListArg {
-    /// Frontends, and where their connections went.
-    Services,
-    /// The endpoints that each frontend may use.
-    Endpoints,
-    /// Flows of unconnected UDP sockets, and connections that tc translates.
-    Connections,
-    /// Where programs are attached, and what the kernel has counted there.
-    Hooks,
-}
-
->>>>>>> words
 /// `topo-lb list`.
 #[derive(Debug, Args)]
 pub struct ListArgs {
