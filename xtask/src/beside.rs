@@ -63,11 +63,7 @@ impl Beside {
         let kernels = self.kernels.take()?;
         let running = Running::start("Debian's kernels, which were started with the lab");
         let result = kernels.finish(None, |line| running.tick(line));
-        if result.is_ok() {
-            running.done()
-        } else {
-            running.failed()
-        };
+        running.end(result.is_ok());
         // Without the headlines and the summary.
         let said = fs::read_to_string(log(workspace, "kernels")).unwrap_or_default();
         said.lines().filter(|said| said.starts_with([' ', '!'])).for_each(line);

@@ -251,19 +251,15 @@ fn deny(workspace: &Workspace) -> Result<Outcome> {
     fetch.args(["fetch", "db"]);
     let log = workspace.log("advisory-database");
     let fetched = to_log(&mut fetch, &log, Some(ADVISORIES_LIMIT), |line| running.tick(line));
+    running.end(fetched.is_ok());
     let passed = match (&fetched, has_advisory_database()) {
-        (Ok(()), _) => {
-            running.done();
-            Outcome::Passed(None)
-        }
+        (Ok(()), _) => Outcome::Passed(None),
         (Err(_), true) => {
-            running.failed();
             let text =
                 "checked with an old copy of the advisories: their database cannot be fetched";
             Outcome::Passed(Some(text.to_owned()))
         }
         (Err(_), false) => {
-            running.failed();
             let text = "advisories were NOT checked: their database cannot be fetched";
             progress::warn(&format!("{text}; see {}", log.display()));
             return Ok(Outcome::Unchecked(text.to_owned()));
