@@ -1,4 +1,4 @@
-//! Finds the eBPF object that the agent carries inside.
+//! Finds the eBPF object that is compiled into the agent.
 
 use std::env;
 use std::path::PathBuf;
@@ -7,7 +7,7 @@ fn main() {
     println!("cargo::rerun-if-env-changed=TOPO_LB_EBPF_OBJECT");
     let object = match env::var_os("TOPO_LB_EBPF_OBJECT") {
         Some(path) => PathBuf::from(path),
-        // Asked when it runs: a build script that was compiled in another checkout may be run here.
+        // Read at run time: the build script may have been compiled in another checkout.
         None => PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").unwrap_or_default())
             .join("../target/bpf/topo-lb.o"),
     };

@@ -1,8 +1,8 @@
-//! What runs beside the stages of `cargo xtask test`, with the time that these leave over.
+//! What runs beside the stages of `cargo xtask test`, in the processor time that these leave over.
 //!
 //! Kubernetes and the fuzz target take minutes to compile, and Debian's kernels take minutes to run
-//! the suites, while the stages in the lab mostly wait. Both are done by a second xtask of the lowest
-//! priority. A stage that needs a result waits for it: for Kubernetes by the lock of the cache, for the
+//! the suites, while the stages in the lab mostly wait. A second xtask of the lowest priority does each
+//! of the two. A stage that needs a result waits for it: for Kubernetes by the lock of the cache, for the
 //! fuzz target by Cargo's lock, for the kernels by [`Beside::kernels`].
 
 use fs_err as fs;
@@ -57,17 +57,13 @@ impl Beside {
         self.kernels.is_some()
     }
 
-    /// Waits until the kernels have run the suites, and shows what xtask has said of them. None: they
+    /// Waits until the kernels have run the suites, and prints the output of their xtask. `None`: they
     /// were not started.
     pub(crate) fn kernels(&mut self, workspace: &Workspace) -> Option<Result<()>> {
         let kernels = self.kernels.take()?;
         let running = Running::start("Debian's kernels, which were started with the lab");
         let result = kernels.finish(None, |line| running.tick(line));
-        if result.is_ok() {
-            running.done()
-        } else {
-            running.failed()
-        };
+        running.end(result.is_ok());
         // Without the headlines and the summary.
         let said = fs::read_to_string(log(workspace, "kernels")).unwrap_or_default();
         said.lines().filter(|said| said.starts_with([' ', '!'])).for_each(line);

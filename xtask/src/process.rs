@@ -57,23 +57,16 @@ pub(crate) fn run_logged(
     log: &Path,
 ) -> Result<()> {
     let running = Running::start(title);
-    match to_log(command, log, None, |last_line| running.tick(last_line)) {
-        Ok(()) => {
-            running.done();
-            Ok(())
-        }
-        Err(error) => {
-            running.failed();
-            if caught() == 0 {
-                let mut lines = tail(log);
-                lines.retain(|line| !is_progress(line));
-                for line in &lines[lines.len().saturating_sub(TAIL_LINES)..] {
-                    note(&format!("│ {line}"));
-                }
-            }
-            Err(error)
+    let result = to_log(command, log, None, |last_line| running.tick(last_line));
+    running.end(result.is_ok());
+    if result.is_err() && caught() == 0 {
+        let mut lines = tail(log);
+        lines.retain(|line| !is_progress(line));
+        for line in &lines[lines.len().saturating_sub(TAIL_LINES)..] {
+            note(&format!("│ {line}"));
         }
     }
+    result
 }
 
 /// Runs a command with its output in a log, and ends it after `limit`.

@@ -80,18 +80,13 @@ impl Running {
         }
     }
 
-    /// The step has succeeded.
-    pub(crate) fn done(self) {
-        self.end(GREEN, "✓", "");
-    }
-
-    /// The step has failed.
-    pub(crate) fn failed(self) {
-        self.end(RED, "✗", "failed after ");
-    }
-
-    fn end(self, style: Style, mark: &str, verdict: &str) {
-        let time = format!("{verdict}{}", clock(self.begun.elapsed()));
+    /// Ends the step, and shows how long it took.
+    pub(crate) fn end(self, has_succeeded: bool) {
+        let time = clock(self.begun.elapsed());
+        let (style, mark, time) = match has_succeeded {
+            true => (GREEN, "✓", time),
+            false => (RED, "✗", format!("failed after {time}")),
+        };
         match self.spinner {
             Some(spinner) => {
                 spinner.finish_and_clear();

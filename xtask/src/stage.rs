@@ -17,6 +17,7 @@ use crate::needs::Need;
 use crate::process::{run_logged, run_visible, to_log};
 use crate::progress::{self, Running};
 use crate::suites;
+use crate::summary::Outcome;
 use crate::virtual_machine::{self, Counting, Line, Scope};
 use crate::workspace::{Workspace, cargo_home, find_cargo_program};
 
@@ -51,12 +52,31 @@ pub(crate) enum Stage {
 const ADVISORIES_LIMIT: Duration = Duration::from_secs(120);
 
 /// Where the suites of the datapath run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Kernel {
-    /// On this machine, as it runs.
+    /// This machine's own
     Host,
-    /// In a virtual machine.
-    Debian(Line),
+    /// Debian 11's
+    #[value(name = "5.10")]
+    V5_10,
+    /// Debian 12's
+    #[value(name = "6.1")]
+    V6_1,
+    /// Debian 13's
+    #[value(name = "6.12")]
+    V6_12,
+}
+
+impl Kernel {
+    /// Debian's kernel, which runs in a virtual machine.
+    pub(crate) fn line(self) -> Option<Line> {
+        match self {
+            Self::Host => None,
+            Self::V5_10 => Some(Line::V5_10),
+            Self::V6_1 => Some(Line::V6_1),
+            Self::V6_12 => Some(Line::V6_12),
+        }
+    }
 }
 
 /// How long the tests of a stage may take: several times what they need on two cores.
@@ -64,17 +84,6 @@ const TESTS_LIMIT: Duration = Duration::from_secs(20 * 60);
 
 /// Makes the limits of the lab's tests so many times longer.
 const PATIENCE: &str = "TOPO_LB_PATIENCE";
-
-/// How a stage that does not fail ends.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Passed {
-    /// Everything was checked.
-    Whole,
-    /// Everything was checked, with a remark.
-    Remarked(String),
-    /// Something could not be checked: what, and why.
-    Unchecked(String),
-}
 
 impl Stage {
     /// For people.
@@ -125,7 +134,7 @@ impl Stage {
         named: &[Kernel],
         counting: Counting,
         patience: u32,
-    ) -> Result<Passed> {
+    ) -> Result<Outcome> {
         match self {
             Self::Format => format(workspace)?,
             Self::Object => build_ebpf::build(workspace, machine)?,
@@ -139,7 +148,7 @@ impl Stage {
             Self::ControlPlane => against_control_plane(workspace, patience)?,
             Self::Fuzz => fuzz::run(workspace)?,
         }
-        Ok(Passed::Whole)
+        Ok(Outcome::Passed(None))
     }
 }
 
@@ -159,7 +168,7 @@ fn clippy(workspace: &Workspace) -> Result<()> {
     command.args(["--all-targets", "--", "-D", "warnings"]);
     run_logged("cargo clippy", &mut command, &workspace.log("clippy"))?;
     // `--all-targets` leaves out what is not tested by default.
-    let mut command = suites::cargo_for(workspace, "clippy", suites::against_control_plane());
+    let mut command = suites::cargo_for(workspace, "clippy", suites::CONTROL_PLANE);
     command.args(["--", "-D", "warnings"]);
     let title = "cargo clippy for the control plane's suites";
     run_logged(title, &mut command, &workspace.log("clippy-control-plane"))?;
@@ -202,13 +211,7 @@ fn run_in_lab(test: &mut Command, agent: &Path, patience: u32) -> Result<()> {
 
 /// Some tests on every kernel, or all tests on those that were named.
 fn kernels(workspace: &Workspace, named: &[Kernel], counting: Counting) -> Result<()> {
-    let lines: Vec<Line> = named
-        .iter()
-        .filter_map(|kernel| match kernel {
-            Kernel::Debian(line) => Some(*line),
-            Kernel::Host => None,
-        })
-        .collect();
+    let lines: Vec<Line> = named.iter().filter_map(|kernel| kernel.line()).collect();
     if lines.is_empty() {
         virtual_machine::run(workspace, &Line::ALL, Scope::Short, counting)
     } else {
@@ -222,7 +225,7 @@ fn against_control_plane(workspace: &Workspace, patience: u32) -> Result<()> {
     let tools = cluster_tools::programs(workspace)?;
     let agent = suites::agent(workspace)?;
     let test = || {
-        let mut command = suites::cargo_for(workspace, "test", suites::against_control_plane());
+        let mut command = suites::cargo_for(workspace, "test", suites::CONTROL_PLANE);
         command.arg("--no-fail-fast");
         command
     };
@@ -231,7 +234,7 @@ fn against_control_plane(workspace: &Workspace, patience: u32) -> Result<()> {
     run_in_lab(test().env(control_plane::VARIABLE, programs).envs(tools), &agent, patience)
 }
 
-fn deny(workspace: &Workspace) -> Result<Passed> {
+fn deny(workspace: &Workspace) -> Result<Outcome> {
     let deny = || {
         let path = find_cargo_program("cargo-deny").context("no cargo-deny")?;
         let mut command = workspace.command(path);
@@ -248,22 +251,18 @@ fn deny(workspace: &Workspace) -> Result<Passed> {
     fetch.args(["fetch", "db"]);
     let log = workspace.log("advisory-database");
     let fetched = to_log(&mut fetch, &log, Some(ADVISORIES_LIMIT), |line| running.tick(line));
+    running.end(fetched.is_ok());
     let passed = match (&fetched, has_advisory_database()) {
-        (Ok(()), _) => {
-            running.done();
-            Passed::Whole
-        }
+        (Ok(()), _) => Outcome::Passed(None),
         (Err(_), true) => {
-            running.failed();
             let text =
                 "checked with an old copy of the advisories: their database cannot be fetched";
-            Passed::Remarked(text.to_owned())
+            Outcome::Passed(Some(text.to_owned()))
         }
         (Err(_), false) => {
-            running.failed();
             let text = "advisories were NOT checked: their database cannot be fetched";
             progress::warn(&format!("{text}; see {}", log.display()));
-            return Ok(Passed::Unchecked(text.to_owned()));
+            return Ok(Outcome::Unchecked(text.to_owned()));
         }
     };
     let mut check = deny()?;

@@ -14,7 +14,7 @@ use crate::workspace::{Profile, Workspace};
 
 /// Suites that need a control plane. `test = false` in the manifests excludes them from plain
 /// `cargo test`.
-const CONTROL_PLANE: [&str; 7] =
+pub(crate) const CONTROL_PLANE: [&str; 7] =
     ["control_plane", "api", "changes", "demo_api_server", "telling", "autonomy", "deploy"];
 
 /// `cargo SUBCOMMAND` for every package except the programs in the kernel.
@@ -45,11 +45,6 @@ pub(crate) fn without_privileges(workspace: &Workspace) -> Result<Vec<String>> {
 /// The suites that need the lab.
 pub(crate) fn in_lab(workspace: &Workspace) -> Result<Vec<String>> {
     named(&workspace.root.join("tests/tests"))
-}
-
-/// The suites that need a control plane.
-pub(crate) fn against_control_plane() -> [&'static str; 7] {
-    CONTROL_PLANE
 }
 
 /// Compiles the agent that suites start, and returns its path.

@@ -11,9 +11,9 @@ use crate::install;
 use crate::needs::Need;
 use crate::process::caught;
 use crate::progress::{self, clock};
-use crate::stage::{Kernel, Passed, Stage};
+use crate::stage::{Kernel, Stage};
 use crate::summary::{Outcome, Row, table};
-use crate::virtual_machine::{Counting, Line};
+use crate::virtual_machine::Counting;
 use crate::workspace::Workspace;
 
 /// Runs every check and every test, and stops at the first failure.
@@ -32,7 +32,7 @@ Examples:
 pub(crate) struct Args {
     /// Run only the suites, on these kernels: `host` is the lab on this machine's kernel; 5.10, 6.1
     /// and 6.12 are Debian's, with all tests of the datapath
-    #[arg(long, value_delimiter = ',', value_parser = kernel)]
+    #[arg(long, value_delimiter = ',')]
     kernel: Vec<Kernel>,
     /// Write what the kernels' verifiers count to tests/verifier.tsv, instead of comparing
     #[arg(long)]
@@ -52,25 +52,10 @@ const BUSY: u32 = 3;
 impl Args {
     /// The options that concern the kernels, as on the command line.
     fn kernel_options(&self) -> Vec<String> {
-        let mut options = Vec::new();
-        for kernel in &self.kernel {
-            if let Kernel::Debian(line) = kernel {
-                options.push(format!("--kernel={}", line.name()));
-            }
-        }
+        let lines = self.kernel.iter().filter_map(|kernel| kernel.line());
+        let mut options: Vec<_> = lines.map(|line| format!("--kernel={}", line.name())).collect();
         options.extend(self.bless.then(|| "--bless".to_owned()));
         options
-    }
-}
-
-fn kernel(text: &str) -> Result<Kernel, String> {
-    let line = || Line::ALL.into_iter().find(|line| line.name() == text);
-    match text {
-        "host" => Ok(Kernel::Host),
-        _ => line().map(Kernel::Debian).ok_or_else(|| {
-            let names = Line::ALL.map(Line::name).join(", ");
-            format!("choose `host`, which is this machine's kernel, or one of {names}")
-        }),
     }
 }
 
@@ -94,7 +79,7 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
         if stage == Stage::Kernels
             && let Some(result) = beside.kernels(workspace)
         {
-            return result.map(|()| Passed::Whole);
+            return result.map(|()| Outcome::Passed(None));
         }
         let patience = if beside.has_kernels() { BUSY } else { 1 };
         stage.run(workspace, &machine, &args.kernel, counting, patience)
@@ -124,7 +109,7 @@ fn run_stages(
     stages: &[Stage],
     rows: &mut Vec<Row>,
     strict: bool,
-    mut run: impl FnMut(Stage) -> Result<Passed>,
+    mut run: impl FnMut(Stage) -> Result<Outcome>,
 ) -> Option<(Stage, anyhow::Error)> {
     let mut failure = None;
     for &stage in stages {
@@ -137,13 +122,11 @@ fn run_stages(
         let result = run(stage);
         let elapsed = begun.elapsed();
         let outcome = match result {
-            Ok(Passed::Whole) => Outcome::Passed(None),
-            Ok(Passed::Remarked(remark)) => Outcome::Passed(Some(remark)),
-            Ok(Passed::Unchecked(what)) if strict => {
+            Ok(Outcome::Unchecked(what)) if strict => {
                 failure = Some((stage, anyhow!("--strict: {what}")));
                 Outcome::Failed
             }
-            Ok(Passed::Unchecked(what)) => Outcome::Unchecked(what),
+            Ok(outcome) => outcome,
             Err(error) => {
                 failure = Some((stage, error));
                 Outcome::Failed
@@ -157,10 +140,7 @@ fn run_stages(
 /// The stages to run, in their order, with the object first if one needs it. A named kernel selects
 /// the stage that runs on it.
 fn selection(only: &[Stage], named: &[Kernel]) -> Vec<Stage> {
-    let stage = |kernel: &Kernel| match kernel {
-        Kernel::Host => Stage::Lab,
-        Kernel::Debian(_) => Stage::Kernels,
-    };
+    let stage = |kernel: &Kernel| if kernel.line().is_none() { Stage::Lab } else { Stage::Kernels };
     let mut stages: BTreeSet<Stage> = only.iter().copied().collect();
     if stages.is_empty() {
         stages.extend(named.iter().map(stage));
@@ -192,7 +172,7 @@ mod tests {
 
     #[test]
     fn named_kernels_stand_for_what_runs_on_them() {
-        let (old, new) = (Kernel::Debian(Line::V5_10), Kernel::Debian(Line::V6_12));
+        let (old, new) = (Kernel::V5_10, Kernel::V6_12);
         assert_eq!(selection(&[], &[new, old]), [Stage::Object, Stage::Kernels]);
         let both = [Stage::Object, Stage::Lab, Stage::Kernels];
         assert_eq!(selection(&[], &[old, Kernel::Host]), both);
@@ -204,7 +184,7 @@ mod tests {
         let mut rows = Vec::new();
         let stages = [Stage::Format, Stage::Clippy, Stage::Lab];
         let failure = run_stages(&stages, &mut rows, false, |stage| match stage {
-            Stage::Format => Ok(Passed::Remarked("remark".to_owned())),
+            Stage::Format => Ok(Outcome::Passed(Some("remark".to_owned()))),
             Stage::Clippy => bail!("a warning"),
             _ => panic!("{stage:?} has run"),
         });
@@ -220,8 +200,8 @@ mod tests {
             let mut rows = Vec::new();
             let failure = run_stages(&[Stage::Deny, Stage::Docs], &mut rows, strict, |stage| {
                 Ok(match stage {
-                    Stage::Deny => Passed::Unchecked("NOT checked".to_owned()),
-                    _ => Passed::Whole,
+                    Stage::Deny => Outcome::Unchecked("NOT checked".to_owned()),
+                    _ => Outcome::Passed(None),
                 })
             });
             let outcomes: Vec<_> = rows.into_iter().map(|row| row.outcome).collect();
@@ -231,13 +211,5 @@ mod tests {
         assert_eq!(run(false), (None, vec![unchecked, Outcome::Passed(None)]));
         let failure = Some((Stage::Deny, "--strict: NOT checked".to_owned()));
         assert_eq!(run(true), (failure, vec![Outcome::Failed, Outcome::NotRun]));
-    }
-
-    #[test]
-    fn an_unknown_kernel_is_answered_with_those_there_are() {
-        assert_eq!(kernel("host"), Ok(Kernel::Host));
-        assert_eq!(kernel("6.1"), Ok(Kernel::Debian(Line::V6_1)));
-        let error = kernel("5.15").unwrap_err();
-        assert!(error.contains("`host`") && error.contains("5.10, 6.1, 6.12"), "{error}");
     }
 }

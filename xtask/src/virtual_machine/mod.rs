@@ -151,11 +151,7 @@ fn boot(
     });
     drop(list);
     let ends: Vec<_> = ends.into_iter().filter_map(OnceLock::into_inner).collect();
-    if ends.iter().all(|(ended, _)| ended.is_ok()) {
-        running.done()
-    } else {
-        running.failed()
-    };
+    running.end(ends.iter().all(|(ended, _)| ended.is_ok()));
     ends
 }
 
