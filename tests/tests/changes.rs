@@ -434,7 +434,7 @@ fn database_forgets(town: &mut Town<'_>, hub: &Hub) -> Result<()> {
 
     town.answered_during(SOFT, |town| {
         hub.shut();
-        // The agent hears of none of this as it happens.
+        // The agent receives no event of this.
         town.plane.delete("Service", "web")?;
         town.plane.create([service("web", WEB, "new", None)])?;
         town.plane.delete("Service", "other-7")?;
