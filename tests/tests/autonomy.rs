@@ -246,7 +246,7 @@ fn serves_what_it_knew(edge: &mut Edge<'_>) -> Result<()> {
         edge.agent.wait_for_log("starting from the state as it was", FOLLOWS)?;
         // The server has other objects than were saved when the node finds it again.
         edge.plane.relabel(WORKER2, "example.com/changed", Some("yes"))?;
-        edge.plane.delete("Service", "shop")
+        edge.plane.delete("Service", &["shop"])
     })?;
     let agent = &edge.agent;
     let (tally, ()) = edge.client.call_during(Via::Http, at(WEB)?, || {
