@@ -278,7 +278,7 @@ impl<'a> Agent<'a> {
         self.process = None;
     }
 
-    /// Where it listens if nobody says.
+    /// Where it listens by default.
     ///
     /// # Errors
     /// It would not listen.

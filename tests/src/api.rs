@@ -43,13 +43,17 @@ impl ControlPlane<'_> {
         self.change("Node", node, &json!({"metadata": {"labels": {key: value}}}))
     }
 
-    /// Deletes an object of `default`, or a node, at once.
-    pub fn delete(&self, kind: &str, name: &str) -> Result<()> {
+    /// Deletes objects of `default`, or nodes, at once.
+    ///
+    /// # Errors
+    /// The server refuses, or has no such object.
+    pub fn delete(&self, kind: &str, names: &[&str]) -> Result<()> {
         let version = if kind == "EndpointSlice" { self.slice_version()? } else { "v1" };
-        let now = DeleteParams::default().grace_period(0);
         self.ask(async |client| {
-            let outcome = of(&client, version, kind).delete(name, &now).await;
-            outcome.map(drop).with_context(|| format!("cannot delete {kind} {name}"))
+            for name in names {
+                delete(&of(&client, version, kind), name).await?;
+            }
+            Ok(())
         })
     }
 
@@ -68,20 +72,30 @@ impl ControlPlane<'_> {
 
     /// Deletes every node, and from `default` every Pod, Service and EndpointSlice; of `kubernetes`
     /// only the annotations.
+    ///
+    /// # Errors
+    /// The server refuses.
     pub fn clear(&self) -> Result<()> {
-        for kind in ["Service", "Pod", "EndpointSlice", "Node"] {
-            for object in self.list(kind)? {
-                let name = object.metadata.name.unwrap_or_default();
-                if kind == "Service" && name == "kubernetes" {
-                    self.change(kind, &name, &json!({"metadata": {"annotations": null}}))?;
-                } else if let Err(error) = self.delete(kind, &name) {
-                    // A controller may delete slices too.
-                    let is_gone = format!("{error:#}").contains("not found");
-                    is_gone.then_some(()).ok_or(error)?;
+        let slices = self.slice_version()?;
+        self.ask(async |client| {
+            let kinds =
+                [("v1", "Service"), ("v1", "Pod"), (slices, "EndpointSlice"), ("v1", "Node")];
+            for (version, kind) in kinds {
+                let objects = of(&client, version, kind);
+                for object in objects.list(&ListParams::default()).await?.items {
+                    let name = object.metadata.name.unwrap_or_default();
+                    if kind == "Service" && name == "kubernetes" {
+                        let none = json!({"metadata": {"annotations": null}});
+                        change(&client, kind, &name, &none).await?;
+                    } else if let Err(error) = delete(&objects, &name).await {
+                        // A controller may delete slices too.
+                        let is_gone = format!("{error:#}").contains("not found");
+                        is_gone.then_some(()).ok_or(error)?;
+                    }
                 }
             }
-        }
-        Ok(())
+            Ok(())
+        })
     }
 
     /// Makes pods of the lab that run and are ready, with the label `app`.
@@ -112,6 +126,12 @@ impl ControlPlane<'_> {
     pub fn allow(&self, role: &str, rules: &Value) -> Result<()> {
         self.ask(async |client| allow(&client, AGENT, role, rules).await)
     }
+}
+
+/// Deletes an object at once.
+async fn delete(objects: &Api<DynamicObject>, name: &str) -> Result<()> {
+    let now = DeleteParams::default().grace_period(0);
+    objects.delete(name, &now).await.map(drop).with_context(|| format!("cannot delete {name}"))
 }
 
 /// The objects of a kind: of the namespace `default`, if they are in any.

@@ -53,7 +53,7 @@ pub struct Cluster {
     prefix: Prefix,
     folder: Folder,
     nodes: Vec<Node>,
-    /// Where agents run: on no node, so that their own connections are nobody's traffic.
+    /// Where agents run: on no node, so that no agent translates their own connections.
     agents: Cgroup,
     fabric: NetNs,
     made: Mutex<Objects>,
@@ -152,7 +152,7 @@ impl Cluster {
     }
 
     /// A server beyond the nodes that answers "untouched" at addresses of the Service ranges, to
-    /// clients whose connections nobody has translated.
+    /// clients whose connections no agent has translated.
     pub fn serve_untouched(&self, listen: &[SocketAddr]) -> Result<Running> {
         serve("untouched", listen, &[], &self.fabric, &self.agents)
     }

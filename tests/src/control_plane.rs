@@ -32,11 +32,11 @@ use crate::wiring::fabric4;
 /// The variable that names the folder of the programs.
 pub const ASSETS: &str = "KUBEBUILDER_ASSETS";
 
-/// Its name is its token. May do everything.
+/// A user whose token is its name, and who may do everything.
 pub const ADMINISTRATOR: &str = "administrator";
-/// May do what a test allows.
+/// A user who may do what a test allows.
 pub const AGENT: &str = "agent";
-/// May do nothing.
+/// A user who may do nothing.
 pub const NOBODY: &str = "nobody";
 
 /// What is kept of requests: all of ServiceAccounts, and nothing of other users.
@@ -145,7 +145,7 @@ impl<'a> ControlPlane<'a> {
         self.folder.join(program).with_extension("log")
     }
 
-    /// Gives [`AGENT`] another token, and the old one to nobody, from kube-apiserver's next start on.
+    /// Gives [`AGENT`] another token, and makes the old one invalid, from kube-apiserver's next start on.
     pub fn set_token(&mut self, token: &str) {
         token.clone_into(&mut self.token);
     }

@@ -32,7 +32,7 @@ impl ControlPlane<'_> {
     }
 
     /// Has etcd forget everything but the present state, as kube-apiserver asks of it every five
-    /// minutes. Who watches from an earlier revision is told so: by kube-apiserver with 410, as far
+    /// minutes. A watch from an earlier revision fails: kube-apiserver answers 410, as far
     /// as that does not remember by itself (`--watch-cache=false`).
     ///
     /// # Errors

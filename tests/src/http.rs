@@ -1,4 +1,4 @@
-//! Just enough of HTTP to look at an agent, and to tell etcd something.
+//! As much of an HTTP client as the lab needs to read from an agent and to post JSON to etcd.
 
 use std::io::{Read as _, Write as _};
 use std::net::{IpAddr, SocketAddr, TcpStream};
@@ -27,7 +27,7 @@ impl std::fmt::Display for Answer {
     }
 }
 
-/// Asks for a path, from inside a network namespace.
+/// Requests a path with GET, from inside a network namespace.
 pub fn get(netns: &NetNs, address: SocketAddr, path: &str) -> Result<Answer> {
     get_from(netns, None, address, path)
 }
@@ -43,7 +43,7 @@ pub fn get_from(
         .with_context(|| format!("no answer to {path}"))
 }
 
-/// Tells JSON to a path, from inside a network namespace.
+/// Posts JSON to a path, from inside a network namespace.
 pub fn post(netns: &NetNs, address: SocketAddr, path: &str, json: &str) -> Result<Answer> {
     let head = format!(
         "POST {path} HTTP/1.0\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n",
@@ -52,7 +52,7 @@ pub fn post(netns: &NetNs, address: SocketAddr, path: &str, json: &str) -> Resul
     exchange(netns, None, address, &(head + json)).with_context(|| format!("no answer to {path}"))
 }
 
-/// By HTTP/1.0: the answer ends with the connection.
+/// Uses HTTP/1.0: the server closes the connection after the answer.
 fn exchange(
     netns: &NetNs,
     from: Option<IpAddr>,
@@ -69,7 +69,7 @@ fn exchange(
         }
         socket
             .connect_timeout(&address.into(), patience)
-            .with_context(|| format!("nobody listens on {address}"))?;
+            .with_context(|| format!("nothing listens on {address}"))?;
         let mut stream = TcpStream::from(socket);
         stream.set_read_timeout(Some(patience)).context("a socket has a timeout")?;
         stream.write_all(request.as_bytes()).context("cannot ask")?;

@@ -1,5 +1,5 @@
 //! A proxy that speaks plain HTTP to agents and TLS to the API server, as `YurtHub` does on the
-//! nodes of OpenYurt; and the means to break its answers where it hurts, in the middle of an event.
+//! nodes of OpenYurt. A test can break its answers in the middle of an event.
 
 use std::fs::File;
 use std::net::SocketAddr;
@@ -78,7 +78,7 @@ impl Hub {
                 runtime.block_on(serve(&kubeconfig, orders, up))
             });
             if let Err(error) = outcome {
-                // Nobody hears it when it has been up before: then its clients fail.
+                // No receiver is left when the hub was up before; then its clients fail.
                 let _ = listening.send(Err(error));
             }
         });
@@ -86,7 +86,7 @@ impl Hub {
         let hub = Self { sender, thread: Some(thread) };
         match heard.recv() {
             Ok(outcome) => outcome.map(|()| hub),
-            Err(_) => bail!("the hub has ended before it was up"),
+            Err(_) => bail!("the hub ended before it listened"),
         }
     }
 
@@ -112,7 +112,7 @@ impl Hub {
         self.sender.send_modify(|orders| orders.released += 1);
     }
 
-    /// Cuts every watch, and answers nobody until it is opened.
+    /// Cuts every watch, and answers no request until it is opened.
     pub fn shut(&self) {
         self.sender.send_modify(|orders| orders.shut = true);
     }
@@ -150,7 +150,7 @@ async fn serve<E>(
     let address = SocketAddr::from((fabric4(), PORT));
     let listener = TcpListener::bind(address).await;
     let listener = listener.with_context(|| format!("cannot listen on {address}"))?;
-    ensure!(up().is_ok(), "nobody waits for the hub");
+    ensure!(up().is_ok(), "the caller no longer waits for the hub");
     let mut orders = sender.subscribe();
     let router = Router::new().fallback(forward).with_state((client, sender));
     tokio::select! {

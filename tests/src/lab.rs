@@ -27,6 +27,9 @@ pub fn within(plan: &[NodePlan<'_>], body: impl FnOnce(&Cluster) -> Result<()>) 
     }
 }
 
+/// The name of a scenario, and what it does.
+pub type Scenario<T> = (&'static str, fn(&mut T) -> Result<()>);
+
 /// Plays scenarios on one stage, which `begin` sets anew before each. The others are played where one
 /// fails.
 ///
@@ -35,7 +38,7 @@ pub fn within(plan: &[NodePlan<'_>], body: impl FnOnce(&Cluster) -> Result<()>) 
 pub fn play_all<T>(
     stage: &mut T,
     begin: impl Fn(&mut T) -> Result<()>,
-    scenarios: &[(&str, fn(&mut T) -> Result<()>)],
+    scenarios: &[Scenario<T>],
 ) -> Result<()> {
     let mut failed = Vec::new();
     for (name, scenario) in scenarios {

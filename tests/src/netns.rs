@@ -2,12 +2,13 @@
 
 use std::fs::{self, File};
 use std::io::Write as _;
-use std::os::fd::AsFd as _;
+use std::net::{Ipv4Addr, UdpSocket};
+use std::os::fd::{AsFd as _, AsRawFd as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::thread;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use rustix::mount::{UnmountFlags, unmount};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
@@ -119,6 +120,26 @@ pub fn remove(path: &Path) -> Result<()> {
         }
         _ => Ok(()),
     }
+}
+
+/// Gives an order to a device of this thread's network namespace, as `ethtool` does: a structure of
+/// include/uapi/linux/ethtool.h, which the kernel reads and fills in.
+///
+/// # Errors
+/// There is no such device, or the kernel refuses the order.
+pub fn ethtool<T: bytemuck::Pod>(device: &str, order: &mut T) -> Result<()> {
+    let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).context("cannot make a socket")?;
+    // SAFETY: `ifreq` is plain data, for which all zero is a value.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    for (to, from) in request.ifr_name.iter_mut().zip(device.bytes()) {
+        *to = from as libc::c_char;
+    }
+    request.ifr_ifru.ifru_data = std::ptr::from_mut(order).cast();
+    // SAFETY: the name is terminated, and the request and the order live until the call returns; the
+    // caller's structure is as long as its command makes the kernel write.
+    let result = unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCETHTOOL, &raw mut request) };
+    ensure!(result == 0, "{device}: {}", std::io::Error::last_os_error());
+    Ok(())
 }
 
 /// Feeds `lines` to `ip -batch`.

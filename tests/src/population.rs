@@ -26,7 +26,7 @@ pub struct Population {
     pub here: String,
     /// How many nodes, in three zones.
     pub nodes: u32,
-    /// Where endpoints are: the same for every Service. Empty: addresses that nobody has.
+    /// Where endpoints are: the same for every Service. Empty: addresses that no pod has.
     pub addresses: Vec<Ipv4Addr>,
     /// The port of every endpoint.
     pub port: u16,

@@ -15,7 +15,7 @@ pub struct PureAgent {
 }
 
 impl PureAgent {
-    /// The agent of this node, which has heard of nothing yet.
+    /// The agent of this node, which has received no update yet.
     #[must_use]
     pub fn new(node: &str) -> Self {
         Self {

@@ -90,7 +90,7 @@ const MOVING: &str = "moving";
 /// Its endpoints, one set after the other.
 const SETS: [&[&str]; 4] = [&["a", "b"], &["b", "c", "d"], &["d"], &["a", "b", "c", "d"]];
 
-/// Plays it in a lab of its own. `progress` hears of every restart.
+/// Plays it in a lab of its own. Calls `progress` after every restart.
 ///
 /// # Errors
 /// The lab cannot be made, an agent does not start, or something is left behind. What went wrong
@@ -237,7 +237,7 @@ impl Report {
     }
 }
 
-/// Sockets held open to a Service that stays as it is, and what each of them heard first.
+/// Sockets held open to a Service that stays as it is, and the first reply of each.
 struct Held(Vec<(Socket, SocketAddr, Via, Reply)>);
 
 impl Held {

@@ -1,4 +1,4 @@
-//! Where most suites play: a client's node with its agent, and endpoints at every distance.
+//! The cluster of most suites: a client's node with its agent, and endpoints at every distance.
 //!
 //! | node | zone | region | rack | pods |
 //! |---|---|---|---|---|
@@ -13,9 +13,10 @@
 //! | echo | [`ECHO4`], [`ECHO6`], UDP | a, b, c, d |
 //! | empty | [`EMPTY4`], [`EMPTY6`], TCP and UDP | none |
 //!
-//! Who is not translated on the way to one of these is answered by "untouched".
+//! A connection to one of these that is not translated is answered by "untouched".
 
 use std::net::SocketAddr;
+use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -28,7 +29,7 @@ use crate::cluster::{Cluster, NodePlan};
 use crate::lab;
 use crate::manifest::{self, Manifests, Port, endpoint, service, slice};
 use crate::pod::Pod;
-use crate::process::Running;
+use crate::process::{Running, printed};
 use crate::requirements;
 use crate::traffic::{Failure, REFUSED, Tally, Via};
 use crate::wait::until;
@@ -50,6 +51,8 @@ pub const EMPTY6: &str = "fd00:96::103";
 pub const HERE: &str = "here";
 /// Every endpoint, from near to far, and its node.
 pub const PODS: [(&str, &str); 4] = [("a", HERE), ("b", "beside"), ("c", "there"), ("d", "beyond")];
+/// All endpoints of `web` and `echo`.
+pub const ALL: [&str; 4] = ["a", "b", "c", "d"];
 /// The annotation that carries topology keys.
 pub const KEYS: &str = "topo-lb.io/topology-keys";
 /// The usual label for zones.
@@ -178,7 +181,7 @@ pub fn put_endpoints(
     Ok(())
 }
 
-/// Where "untouched" listens: the ports of every Service, and one that is nobody's.
+/// Where "untouched" listens: the ports of every Service, and one that no Service has.
 fn untouched() -> Result<Vec<SocketAddr>> {
     let mut addresses = Vec::new();
     for address in [WEB4, ECHO4, EMPTY4, WEB6, ECHO6, EMPTY6, NOBODY4, NOBODY6] {
@@ -238,6 +241,29 @@ impl Scene<'_> {
         })
     }
 
+    /// Expects that every endpoint of `web` answers, by every kind of socket.
+    ///
+    /// # Errors
+    /// One does not, or another server answers.
+    pub fn expect_web(&mut self) -> Result<()> {
+        for via in [Via::Http, Via::UdpConnected, Via::Udp] {
+            self.expect(via, at(WEB4)?, &ALL)?;
+            self.expect(via, at(WEB6)?, &ALL)?;
+        }
+        Ok(())
+    }
+
+    /// A map of the agent, as bpftool shows it.
+    ///
+    /// # Errors
+    /// bpftool is not installed, or fails.
+    pub fn dump(&self, map: &str) -> Result<Value> {
+        requirements::command("bpftool", "bpftool")?;
+        let mut command = Command::new("bpftool");
+        command.args(["-j", "map", "dump", "pinned"]).arg(self.agent.pins().join(map));
+        serde_json::from_str(&printed(&mut command)?).context("bpftool printed no JSON")
+    }
+
     /// Calls `to`, and expects that exactly `pods` answer, all of them, as `to`.
     pub fn expect(&mut self, via: Via, to: SocketAddr, pods: &[&str]) -> Result<()> {
         let tally = self.expect_of_any_peer(via, to, pods)?;
@@ -247,7 +273,7 @@ impl Scene<'_> {
         Ok(())
     }
 
-    /// The same, whoever the peer is said to be.
+    /// The same, whatever address the peer has.
     pub fn expect_of_any_peer(&mut self, via: Via, to: SocketAddr, pods: &[&str]) -> Result<Tally> {
         let tally = self.client.call(via, to, 100)?;
         check(&tally, pods).with_context(|| format!("{via:?} to {to}"))?;

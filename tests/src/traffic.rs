@@ -1,4 +1,4 @@
-//! What a client in a pod is told to do, and what it answers: one JSON object per line.
+//! The orders for a client in a pod, and its answers: one JSON object per line.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -89,7 +89,7 @@ pub struct Failure {
     pub errno: i32,
 }
 
-/// What waits for nobody takes less, on a busy machine too.
+/// An exchange that waits for no time-out takes less, on a busy machine too.
 const AT_ONCE: Duration = Duration::from_millis(5);
 
 /// `ECONNREFUSED`.
@@ -165,7 +165,7 @@ impl Tally {
         all == self.requests && self.pods() == pods.iter().copied().collect()
     }
 
-    /// Whether an exchange took so little time that nobody was waited for.
+    /// Whether the median exchange was too fast to include a time-out.
     #[must_use]
     pub fn is_at_once(&self) -> bool {
         Duration::from_micros(self.median_us) < patient(AT_ONCE)

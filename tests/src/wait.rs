@@ -25,8 +25,8 @@ fn factor(text: &str) -> Result<u32, String> {
     }
 }
 
-/// A limit as this machine needs it: an emulated one takes many times what a machine takes, and
-/// has `TOPO_LB_PATIENCE` say how many. Every limit of the lab and of its suites goes through here,
+/// A limit as this machine needs it: an emulated machine takes many times longer, and
+/// `TOPO_LB_PATIENCE` says how many times. Every limit of the lab and of its suites is multiplied here,
 /// those of [`until`] by themselves.
 ///
 /// # Panics
@@ -36,11 +36,11 @@ pub fn patient(limit: Duration) -> Duration {
     limit * *FACTOR
 }
 
-/// Asks `probe` again and again until it says yes; how long that took.
+/// Calls `probe` every 2 ms until it returns `Ok(())`, and returns how long that took.
 ///
 /// # Errors
-/// `probe` fails, or still says no after `limit`, made [`patient`]: the error says that `what` did not come, and
-/// what the last probe saw.
+/// `probe` fails, or returns no `Ok(())` within `limit`, made [`patient`]: the error names `what` and
+/// quotes what the last probe saw.
 pub fn until<S: Display>(
     what: &str,
     limit: Duration,
@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn patience_is_a_whole_number_and_one_where_nobody_says() {
+    fn patience_is_a_whole_number_and_one_by_default() {
         assert_eq!(factor(""), Ok(1));
         assert_eq!(factor("20"), Ok(20));
         for text in ["0", "-1", "1.5", "much", "1001"] {

@@ -173,7 +173,7 @@ fn wait_for_links(pod: &Pod) -> Result<()> {
     pod.netns.run(|| {
         for address in [IpAddr::from(node4(FABRIC)), IpAddr::from(node6(FABRIC))] {
             until(&format!("a way from pod {} to {address}", pod.name), PATIENCE, || {
-                // Nobody listens there, and a refusal takes the whole way back.
+                // Nothing listens there, and a refusal takes the whole way back.
                 let to = SocketAddr::from((address, 1));
                 Ok(match TcpStream::connect_timeout(&to, patient(Duration::from_millis(20))) {
                     Err(error) if error.kind() != io::ErrorKind::ConnectionRefused => Err(error),

@@ -10,7 +10,7 @@ use serde_json::Value;
 use topo_lb_tests::agent::Agent;
 use topo_lb_tests::crowd::{self, Plan};
 use topo_lb_tests::http;
-use topo_lb_tests::scene::{EMPTY4, FOLLOWS, HERE, KEYS, Scene, WEB4, at, idle, play};
+use topo_lb_tests::scene::{ALL, EMPTY4, FOLLOWS, HERE, KEYS, Scene, WEB4, at, idle, play};
 use topo_lb_tests::traffic::Via;
 use topo_lb_tests::wait::{PATIENCE, until};
 
@@ -36,7 +36,7 @@ const WEB: &str = r#"namespace="default",service="web",port="http""#;
 fn connections_and_refusals_are_counted_where_they_go() -> Result<()> {
     play(|scene| {
         let before = metrics(&scene.agent)?;
-        ensure!(!before.contains(WEB), "nobody has connected yet: {before}");
+        ensure!(!before.contains(WEB), "no client has connected yet: {before}");
         scene.client.call(Via::Http, at(WEB4)?, 100)?;
         scene.client.call(Via::Http, at(EMPTY4)?, 30)?;
         let text = metrics(&scene.agent)?;
@@ -121,10 +121,10 @@ fn without_a_cluster_an_agent_is_alive_and_not_ready() -> Result<()> {
     idle(|scene| {
         let mut command = waiting(scene)?;
         let mut process = topo_lb_tests::process::Running::new(command.spawn()?);
-        until("a word about readiness", PATIENCE, || {
+        until("a reason why it is not ready", PATIENCE, || {
             ensure!(process.ended()?.is_none(), "it ended");
             let Ok(answer) = scene.agent.get("/readyz?verbose") else {
-                return Ok(Err("nobody listens".to_owned()));
+                return Ok(Err("nothing listens".to_owned()));
             };
             ensure!(answer.status == 503, "{answer}");
             let proven = answer.body.contains("[+] hooks: ");
@@ -167,7 +167,7 @@ fn a_port_in_use_is_said_and_waited_for_while_connections_are_translated() -> Re
         let log = scene.agent.log();
         let sentence = format!("cannot listen on {address}: another process");
         ensure!(log.contains(&sentence), "{log}");
-        scene.expect(Via::Http, at(WEB4)?, &["a", "b", "c", "d"])?;
+        scene.expect(Via::Http, at(WEB4)?, &ALL)?;
         drop(other);
         until("the port", PATIENCE, || {
             Ok(scene.agent.get("/livez").map(|_| ()).map_err(|error| format!("{error:#}")))
@@ -190,7 +190,7 @@ fn any_free_port_is_logged_and_off_is_nowhere() -> Result<()> {
         scene.agent.set("--listen", "off");
         scene.agent.resume()?;
         ensure!(!scene.agent.log().contains("listening"), "{}", scene.agent.log());
-        ensure!(scene.agent.get("/livez").is_err(), "somebody listens");
+        ensure!(scene.agent.get("/livez").is_err(), "something listens");
         Ok(())
     })
 }
@@ -204,7 +204,7 @@ fn listening(scene: &mut Scene<'_>) -> Result<SocketAddr> {
 }
 
 #[test]
-fn two_thousand_connections_that_ask_nothing_keep_nobody_out() -> Result<()> {
+fn two_thousand_silent_connections_keep_no_client_out() -> Result<()> {
     idle(|scene| {
         let address = listening(scene)?;
         let netns = scene.cluster.node_netns(HERE)?;
@@ -214,12 +214,12 @@ fn two_thousand_connections_that_ask_nothing_keep_nobody_out() -> Result<()> {
         })?;
         // The bench says how fast it answers: `probe_ms` and `scrape_ms`.
         crowd::around(netns, address, Plan::LARGE, |counts| {
-            // The kernel's queue has room for all, even if the agent takes nobody in.
+            // The kernel's queue has room for all, even if the agent accepts none.
             until("a crowd", PATIENCE, || {
                 let opened = counts.opened();
                 Ok(if opened >= Plan::LARGE.connections() { Ok(()) } else { Err(opened) })
             })?;
-            // Somebody else, and somebody who shares an address with 40 of them.
+            // An address of its own, and one that 40 of them have too.
             for from in [Ipv4Addr::LOCALHOST, Plan::address(1)] {
                 for path in ["/livez", "/readyz", "/metrics"] {
                     let answer = http::get_from(netns, Some(from.into()), address, path)?;
@@ -230,7 +230,7 @@ fn two_thousand_connections_that_ask_nothing_keep_nobody_out() -> Result<()> {
             ensure!(there >= Plan::LARGE.connections() / 2, "only {there} are there");
             Ok(())
         })?;
-        scene.expect(Via::Http, at(WEB4)?, &["a", "b", "c", "d"])
+        scene.expect(Via::Http, at(WEB4)?, &ALL)
     })
 }
 
@@ -307,7 +307,7 @@ fn a_probe_says_why_an_agent_is_not_ready() -> Result<()> {
         let mut command = waiting(scene)?;
         command.arg("--probe-socket").arg(&socket);
         let mut process = topo_lb_tests::process::Running::new(command.spawn()?);
-        until("a word about readiness", PATIENCE, || {
+        until("a reason why it is not ready", PATIENCE, || {
             ensure!(process.ended()?.is_none(), "it ended");
             let (code, said) = probe(scene, "readyz", &socket)?;
             let waits = code == Some(1) && said.starts_with("not ready: ");

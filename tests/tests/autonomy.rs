@@ -99,12 +99,12 @@ impl Edge<'_> {
         Ok(())
     }
 
-    /// The policy that keeps `web` in the pool is no more.
+    /// Removes the policy that keeps `web` in the pool.
     fn open_web(&self) -> Result<()> {
         self.plane.annotate("web", KEYS, None)
     }
 
-    /// The policy keeps `web` in the pool again.
+    /// Sets the policy that keeps `web` in the pool.
     fn close_web(&self) -> Result<()> {
         self.plane.annotate("web", KEYS, Some(POOL))
     }
@@ -246,7 +246,7 @@ fn serves_what_it_knew(edge: &mut Edge<'_>) -> Result<()> {
         edge.agent.wait_for_log("starting from the state as it was", FOLLOWS)?;
         // The server has other objects than were saved when the node finds it again.
         edge.plane.relabel(WORKER2, "example.com/changed", Some("yes"))?;
-        edge.plane.delete("Service", "shop")
+        edge.plane.delete("Service", &["shop"])
     })?;
     let agent = &edge.agent;
     let (tally, ()) = edge.client.call_during(Via::Http, at(WEB)?, || {
@@ -292,7 +292,7 @@ fn nothing_saved(edge: &mut Edge<'_>) -> Result<()> {
 }
 
 impl Edge<'_> {
-    /// Tells the agent of the server as a Pod is told: the ClusterIP, which this node translates, and
+    /// Gives the agent the server's address as a Pod has it, the ClusterIP, which this node translates, and
     /// a file with a token. Returns that file.
     fn tell_as_a_pod(&mut self) -> Result<PathBuf> {
         let token = self.cluster.folder().join("token");

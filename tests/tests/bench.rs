@@ -55,7 +55,7 @@ fn a_quick_run_finds_every_figure_and_its_report_alone_makes_the_page() -> Resul
     ] {
         ensure!(names.contains(name), "no {name} among {names:?}");
     }
-    // Compiling this peer takes minutes: it is measured where somebody names one, and said otherwise.
+    // Compiling this peer takes minutes: it is measured where the variable names one, and a line says so otherwise.
     let is_given = env::var_os("TOPO_LB_KUBE_PROXY").is_some_and(|path| !path.is_empty());
     let is_measured =
         results.iter().any(|result| result["params"]["proxy"] == "kube-proxy 1.20 iptables");

@@ -255,14 +255,13 @@ fn slices_split_and_merge(town: &mut Town<'_>) -> Result<()> {
     let last: Vec<_> = slices.iter().filter_map(|slice| slice.pods.first()).collect();
     let last: Vec<&str> = last.into_iter().map(String::as_str).collect();
     town.answered_during(WEB, |town| {
-        for pod in all.iter().filter(|pod| !last.contains(pod)) {
-            town.plane.delete("Pod", pod)?;
-        }
+        let others: Vec<_> = all.iter().copied().filter(|pod| !last.contains(pod)).collect();
+        town.plane.delete("Pod", &others)?;
         town.answered_by(WEB, &last)?;
         // The controller leaves them as they are, until a slice goes: its endpoint moves into
         // another one, as there is room.
         for (place, slice) in slices[1..].iter().enumerate() {
-            town.plane.delete("EndpointSlice", &slice.name)?;
+            town.plane.delete("EndpointSlice", &[&slice.name])?;
             let left = slices.len() - 1 - place;
             town.until_slices("web", |now| {
                 now.len() == left && now.iter().map(|it| it.pods.len()).sum::<usize>() == last.len()
@@ -285,7 +284,7 @@ fn a_cluster_ip_moves(town: &mut Town<'_>) -> Result<()> {
 
     let tally = town.call_during(WEB, |town| {
         // By the same name.
-        town.plane.delete("Service", "web")?;
+        town.plane.delete("Service", &["web"])?;
         town.plane.create([service("web", WEB, "new", None)])?;
         town.answered_by(WEB, new)?;
         let second = town.uid("web")?;
@@ -295,7 +294,7 @@ fn a_cluster_ip_moves(town: &mut Town<'_>) -> Result<()> {
         town.until_slices("web", |slices| !slices.is_empty() && slices.iter().all(own))?;
         town.answered_by(WEB, new)?;
         // By another name.
-        town.plane.delete("Service", "web")?;
+        town.plane.delete("Service", &["web"])?;
         town.plane.create([service("shop", WEB, "old", None)])?;
         town.answered_by(WEB, old)?;
         town.until_slices("web", <[Slice]>::is_empty)?;
@@ -336,7 +335,7 @@ fn nodes_move(town: &mut Town<'_>) -> Result<()> {
         town.answered_by(WEB, a)?;
 
         // A node that leaves, and one of its name that joins elsewhere.
-        town.plane.delete("Node", THERE)?;
+        town.plane.delete("Node", &[THERE])?;
         town.answered_by(WEB, a)?;
         town.plane.create([node(THERE, "west")])?;
         town.answered_by(WEB, &all).map(drop)
@@ -366,7 +365,7 @@ fn nodes_are_watched(town: &mut Town<'_>) -> Result<()> {
             // Neither reads it any more. All Nodes stay watched for some minutes, but an agent
             // that starts begins with its own.
             town.plane.annotate("web", KEYS, None)?;
-            town.plane.delete("Service", "soft")?;
+            town.plane.delete("Service", &["soft"])?;
             town.answered_by(WEB, &all)?;
             town.agent.stop()?;
             town.agent.resume()?;
@@ -434,10 +433,10 @@ fn database_forgets(town: &mut Town<'_>, hub: &Hub) -> Result<()> {
 
     town.answered_during(SOFT, |town| {
         hub.shut();
-        // The agent hears of none of this as it happens.
-        town.plane.delete("Service", "web")?;
+        // The agent receives no event of this.
+        town.plane.delete("Service", &["web"])?;
         town.plane.create([service("web", WEB, "new", None)])?;
-        town.plane.delete("Service", "other-7")?;
+        town.plane.delete("Service", &["other-7"])?;
         town.plane.relabel(THERE, POOL, Some("west"))?;
         let uid = town.uid("web")?;
         let own = |it: &Slice| it.owner.as_ref() == Some(&uid) && it.pods.len() == 2;

@@ -7,8 +7,8 @@ use serde_json::json;
 use topo_lb_tests::manifest::{endpoint, service, slice};
 use topo_lb_tests::netns::NetNs;
 use topo_lb_tests::scene::{
-    ECHO4, EMPTY4, EMPTY6, FOLLOWS, HERE, NOBODY4, NOBODY6, Scene, WEB4, WEB6, at, idle, kernel,
-    mapped, play, prepared, refusal,
+    ALL, ECHO4, EMPTY4, EMPTY6, FOLLOWS, HERE, NOBODY4, NOBODY6, Scene, WEB4, WEB6, at, idle,
+    kernel, mapped, play, prepared, refusal,
 };
 use topo_lb_tests::traffic::{Step, Via};
 use topo_lb_tests::wait::until;
@@ -20,7 +20,7 @@ fn every_endpoint_answers_and_the_peer_is_the_service() -> Result<()> {
     play(|scene| {
         for via in [Via::Http, Via::UdpConnected] {
             for to in [at(WEB4)?, at(WEB6)?, mapped(WEB4)?] {
-                scene.expect(via, to, &["a", "b", "c", "d"])?;
+                scene.expect(via, to, &ALL)?;
             }
         }
         Ok(())
@@ -31,7 +31,7 @@ fn every_endpoint_answers_and_the_peer_is_the_service() -> Result<()> {
 fn an_mptcp_socket_is_a_tcp_client() -> Result<()> {
     play(|scene| {
         for to in [at(WEB4)?, at(WEB6)?, mapped(WEB4)?] {
-            scene.expect_of_any_peer(Via::HttpMptcp, to, &["a", "b", "c", "d"])?;
+            scene.expect_of_any_peer(Via::HttpMptcp, to, &ALL)?;
         }
         Ok(())
     })
@@ -42,7 +42,7 @@ fn the_peer_of_an_mptcp_socket_is_the_service_too() -> Result<()> {
     ensure!(kernel() >= (5, 19), "needs Linux 5.19, which has bpf_skc_to_mptcp_sock");
     play(|scene| {
         for to in [at(WEB4)?, at(WEB6)?, mapped(WEB4)?] {
-            scene.expect(Via::HttpMptcp, to, &["a", "b", "c", "d"])?;
+            scene.expect(Via::HttpMptcp, to, &ALL)?;
         }
         Ok(())
     })
@@ -107,11 +107,11 @@ fn the_peer_of_a_tcp_socket_is_the_endpoint_where_that_is_asked_for() -> Result<
         scene.agent.set("--tcp-peer", "endpoint");
         scene.agent.resume()?;
         for (to, pods) in [(at(WEB4)?, 4), (at(WEB6)?, 4), (mapped(WEB4)?, 4)] {
-            let tally = scene.expect_of_any_peer(Via::Http, to, &["a", "b", "c", "d"])?;
+            let tally = scene.expect_of_any_peer(Via::Http, to, &ALL)?;
             ensure!(tally.peers.len() == pods && !tally.peers.contains(&to), "{tally:?}");
         }
         // UDP clients compare addresses, so theirs stays.
-        scene.expect(Via::UdpConnected, at(WEB4)?, &["a", "b", "c", "d"])
+        scene.expect(Via::UdpConnected, at(WEB4)?, &ALL)
     })
 }
 
@@ -184,7 +184,7 @@ fn a_service_of_another_proxy_is_untouched() -> Result<()> {
         scene.agent.resume()?;
         scene.expect(Via::Http, at(WEB4)?, &["untouched"])?;
         scene.expect(Via::Http, at(WEB6)?, &["untouched"])?;
-        scene.expect(Via::UdpConnected, at(ECHO4)?, &["a", "b", "c", "d"])
+        scene.expect(Via::UdpConnected, at(ECHO4)?, &ALL)
     })
 }
 
@@ -195,7 +195,7 @@ fn opt_in_leaves_services_without_a_policy_untouched() -> Result<()> {
         scene.manifests.write()?;
         scene.agent.set("--scope", "opt-in");
         scene.agent.resume()?;
-        scene.expect(Via::Http, at(WEB4)?, &["a", "b", "c", "d"])?;
+        scene.expect(Via::Http, at(WEB4)?, &ALL)?;
         scene.expect(Via::UdpConnected, at(ECHO4)?, &["untouched"])?;
         scene.expect(Via::Http, at(EMPTY4)?, &["untouched"])
     })
@@ -208,7 +208,7 @@ fn an_ipv4_service_leaves_ipv6_alone_and_the_other_way_round() -> Result<()> {
     };
     prepared(change, |scene| {
         scene.agent.resume()?;
-        scene.expect(Via::Http, at(WEB4)?, &["a", "b", "c", "d"])?;
+        scene.expect(Via::Http, at(WEB4)?, &ALL)?;
         scene.expect(Via::Http, at(WEB6)?, &["untouched"])?;
         scene.change(|manifests| {
             manifests.put(service("web", &[WEB6], &[("http", 80, "TCP")], &[]));
@@ -216,7 +216,7 @@ fn an_ipv4_service_leaves_ipv6_alone_and_the_other_way_round() -> Result<()> {
         })?;
         scene.wait_for(Via::Http, at(WEB4)?, &["untouched"])?;
         scene.expect(Via::Http, mapped(WEB4)?, &["untouched"])?;
-        scene.expect(Via::Http, at(WEB6)?, &["a", "b", "c", "d"])
+        scene.expect(Via::Http, at(WEB6)?, &ALL)
     })
 }
 
@@ -229,7 +229,7 @@ fn every_one_of_more_than_eight_endpoints_answers() -> Result<()> {
         for port in 9400..9405u16 {
             for family in ["IPv4", "IPv6"] {
                 let mut endpoints = Vec::new();
-                for pod in ["a", "b", "c", "d"] {
+                for pod in ALL {
                     let pod = scene.cluster.pod(pod)?;
                     let address = match family {
                         "IPv4" => pod.ipv4.to_string(),
@@ -242,7 +242,7 @@ fn every_one_of_more_than_eight_endpoints_answers() -> Result<()> {
                 slice["metadata"]["name"] = json!(format!("web-{family}-{port}"));
                 scene.manifests.put(slice);
             }
-            for pod in ["a", "b", "c", "d"] {
+            for pod in ALL {
                 names.push(format!("{pod}-{port}"));
                 servers.push(scene.cluster.pod(pod)?.serve_as(&format!("{pod}-{port}"), port)?);
             }

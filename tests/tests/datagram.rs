@@ -6,7 +6,7 @@ use anyhow::{Result, ensure};
 use serde_json::json;
 use topo_lb_tests::pod::PORT;
 use topo_lb_tests::scene::{
-    ECHO4, ECHO6, EMPTY4, EMPTY6, FOLLOWS, KEYS, NOBODY4, Scene, WEB4, WEB6, ZONE, at, mapped,
+    ALL, ECHO4, ECHO6, EMPTY4, EMPTY6, FOLLOWS, KEYS, NOBODY4, Scene, WEB4, WEB6, ZONE, at, mapped,
     play, refusal,
 };
 use topo_lb_tests::traffic::{Socket, Step, Via};
@@ -36,8 +36,8 @@ fn pairs() -> Result<[(SocketAddr, SocketAddr); 3]> {
 fn every_endpoint_answers_as_the_service() -> Result<()> {
     play(|scene| {
         for (web, echo) in pairs()? {
-            scene.expect(Via::Udp, web, &["a", "b", "c", "d"])?;
-            scene.expect(Via::Udp, echo, &["a", "b", "c", "d"])?;
+            scene.expect(Via::Udp, web, &ALL)?;
+            scene.expect(Via::Udp, echo, &ALL)?;
         }
         Ok(())
     })
@@ -66,8 +66,7 @@ fn one_socket_talks_to_a_service_and_to_its_endpoints_themselves() -> Result<()>
     play(|scene| {
         let socket = open(scene, at(WEB4)?)?;
         let through = ask(scene, socket, at(WEB4)?)?;
-        let others: Vec<_> =
-            ["a", "b", "c", "d"].into_iter().filter(|pod| *pod != through).collect();
+        let others: Vec<_> = ALL.into_iter().filter(|pod| *pod != through).collect();
         for pod in others {
             let direct = scene.cluster.pod(pod)?.address4();
             ensure!(ask(scene, socket, direct)? == pod);
@@ -137,7 +136,7 @@ fn a_socket_keeps_its_endpoint_when_only_the_topology_changes() -> Result<()> {
                 ensure!(ask(scene, socket, web)? == pod, "the flow of a far endpoint has moved");
             }
             scene.change(|manifests| manifests.annotate("web", KEYS, None))?;
-            scene.wait_for(Via::Udp, web, &["a", "b", "c", "d"])?;
+            scene.wait_for(Via::Udp, web, &ALL)?;
         }
         Ok(())
     })
@@ -149,8 +148,7 @@ fn a_socket_moves_when_its_endpoint_stops_serving() -> Result<()> {
         for (web, _) in pairs()? {
             let socket = open(scene, web)?;
             let pod = ask(scene, socket, web)?;
-            let rest: Vec<_> =
-                ["a", "b", "c", "d"].into_iter().filter(|name| *name != pod).collect();
+            let rest: Vec<_> = ALL.into_iter().filter(|name| *name != pod).collect();
             scene.manifests.set_ready(&pod, false);
             scene.manifests.write()?;
             scene.wait_for(Via::Udp, web, &rest)?;
@@ -159,7 +157,7 @@ fn a_socket_moves_when_its_endpoint_stops_serving() -> Result<()> {
             // It moved once, and stays there when the old endpoint comes back.
             scene.manifests.set_ready(&pod, true);
             scene.manifests.write()?;
-            scene.wait_for(Via::Udp, web, &["a", "b", "c", "d"])?;
+            scene.wait_for(Via::Udp, web, &ALL)?;
             for _ in 0..10 {
                 ensure!(ask(scene, socket, web)? == moved);
             }
@@ -174,7 +172,7 @@ fn a_socket_stays_with_an_endpoint_that_terminates_but_serves() -> Result<()> {
         let web = at(WEB4)?;
         let socket = open(scene, web)?;
         let pod = ask(scene, socket, web)?;
-        let rest: Vec<_> = ["a", "b", "c", "d"].into_iter().filter(|name| *name != pod).collect();
+        let rest: Vec<_> = ALL.into_iter().filter(|name| *name != pod).collect();
         let draining = json!({"ready": false, "serving": true, "terminating": true});
         scene.manifests.set_conditions(&pod, &draining);
         scene.manifests.write()?;

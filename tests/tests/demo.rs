@@ -1,4 +1,4 @@
-//! The demo is a promise of the README.
+//! The demo, as the README shows it.
 
 use std::io::{BufRead as _, BufReader};
 use std::process::{Command, Stdio};

@@ -1,4 +1,4 @@
-//! Services and clients that topo-lb leaves alone: they reach whoever else serves the ClusterIP.
+//! Services and clients that topo-lb leaves alone: they reach another proxy's endpoints.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -8,13 +8,14 @@ use serde_json::{Value, json};
 use topo_lb_tests::cgroup::Cgroup;
 use topo_lb_tests::client::Client;
 use topo_lb_tests::manifest::Manifests;
-use topo_lb_tests::scene::{ECHO4, FOLLOWS, HERE, Scene, WEB4, WEB6, at, mapped, play, prepared};
+use topo_lb_tests::scene::{
+    ALL, ECHO4, FOLLOWS, HERE, Scene, WEB4, WEB6, at, mapped, play, prepared,
+};
 use topo_lb_tests::traffic::Via;
 use topo_lb_tests::wait::until;
 
-const ALL: [&str; 4] = ["a", "b", "c", "d"];
 const HANDLE: &str = "topo-lb.io/handle";
-/// Who answers where nobody translates.
+/// The server that answers where no agent translates.
 const UNTOUCHED: &[&str] = &["untouched"];
 
 /// What `topo-lb explain` says of the first port of `web`.
@@ -85,7 +86,7 @@ fn an_address_that_a_device_of_the_node_bears_is_left_alone() -> Result<()> {
         let web = agent_says(scene)?;
         let reason = sentence(&web["decision"]["reason"]);
         ensure!(reason.contains("nodelocaldns") && reason.contains(WEB4), "{web}");
-        // Whoever looks at the kernel's maps sees it too.
+        // The kernel's maps do not hold it either.
         let listed = scene.agent.list("services")?.to_string();
         ensure!(!listed.contains(&format!("{WEB4}:")), "{listed}");
 
@@ -211,7 +212,7 @@ fn pods_of_an_excluded_namespace_are_left_alone_and_no_others() -> Result<()> {
         let kubepods = kubepods(scene)?;
         let mut meshed = place(scene, &kubepods, "burstable", MESHED)?;
         let mut plain = place(scene, &kubepods, "", PLAIN)?;
-        // Namespaces that nobody has do no harm, however many.
+        // Namespaces that do not exist do no harm, however many.
         let mut namespaces: Vec<_> = (0..10_000).map(|at| format!("nobody-{at}")).collect();
         namespaces.push("meshed".to_owned());
         scene.agent.set("--exclude-namespaces", &namespaces.join(","));
@@ -229,7 +230,7 @@ fn pods_of_an_excluded_namespace_are_left_alone_and_no_others() -> Result<()> {
         scene.agent.stop()?;
         meshed.wait_for(UNTOUCHED)?;
         plain.wait_for(&ALL)?;
-        // and ends with an agent that excludes nobody.
+        // and ends with an agent that excludes no Pod.
         scene.agent.unset("--exclude-namespaces");
         scene.agent.resume()?;
         meshed.wait_for(&ALL)

@@ -8,11 +8,10 @@ use anyhow::{Context as _, Result, bail, ensure};
 use rustix::thread::CapabilitySet;
 use topo_lb_tests::cgroup::Cgroup;
 use topo_lb_tests::foreign::{self, AttachMode, Foreign, NAME, Rule};
-use topo_lb_tests::scene::{HERE, NOBODY4, NOBODY6, Scene, WEB4, WEB6, at, idle};
+use topo_lb_tests::scene::{ALL, HERE, NOBODY4, NOBODY6, Scene, WEB4, WEB6, at, idle};
 use topo_lb_tests::traffic::Via;
 use topo_lb_tests::wait::until;
 
-const ALL: [&str; 4] = ["a", "b", "c", "d"];
 /// The agent says within two seconds that it does not decide.
 const SAYS: Duration = Duration::from_secs(2);
 /// It waits a while before it says that it decides again.
@@ -87,7 +86,7 @@ fn says(scene: &Scene<'_>, foreign: &Foreign, root: &std::path::Path) -> Result<
     Ok(())
 }
 
-/// No channel says a word any more.
+/// No channel names a foreign program any more.
 fn is_content(scene: &Scene<'_>, root: &std::path::Path) -> Result<()> {
     scene.agent.wait_for_answer("/readyz", SAYS_AGAIN, |answer| answer.status == 200)?;
     ensure!(gauge(scene)? == 0, "{} hooks are overridden", gauge(scene)?);
@@ -287,7 +286,7 @@ fn an_agent_with_few_capabilities_names_programs_by_their_ids() -> Result<()> {
         scene.agent.keep_only(needed);
         scene.agent.resume()?;
         let other = before(scene, &rules()?)?;
-        until("a word about the foreign program", SAYS, || {
+        until("the foreign program in /readyz", SAYS, || {
             let answer = scene.agent.get("/readyz")?;
             let named = other.ids().any(|id| answer.body.contains(&format!("program {id} ")));
             Ok(if answer.status == 503 && named { Ok(()) } else { Err(answer.body) })

@@ -1,39 +1,20 @@
 //! The agent stops, dies, comes back, meets another, goes for good; the datapath outlives it until
 //! it is cleaned up.
 
-use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
 use topo_lb_tests::agent::Agent;
-use topo_lb_tests::requirements;
-use topo_lb_tests::scene::{ECHO4, ECHO6, EMPTY4, EMPTY6, HERE, Scene, WEB4, WEB6, at, idle, play};
+use topo_lb_tests::scene::{ALL, ECHO4, HERE, Scene, WEB4, WEB6, at, idle, play};
 use topo_lb_tests::traffic::Via;
-
-/// What bpftool prints of a map, as JSON.
-fn dump(pin: &Path) -> Result<Value> {
-    requirements::command("bpftool", "bpftool")?;
-    let output = Command::new("bpftool").args(["-j", "map", "dump", "pinned"]).arg(pin).output()?;
-    let said = String::from_utf8_lossy(&output.stderr);
-    ensure!(output.status.success(), "bpftool map dump pinned {}: {said}", pin.display());
-    serde_json::from_slice(&output.stdout).context("bpftool printed no JSON")
-}
 
 /// Every map that the agent writes, as it is.
 fn maps(scene: &Scene<'_>) -> Result<Vec<Value>> {
     ["services4", "services6", "slots4", "slots6", "members4", "members6", "names", "range"]
         .iter()
-        .map(|name| dump(&scene.agent.pins().join(name)))
+        .map(|name| scene.dump(name))
         .collect()
-}
-
-fn serves(scene: &mut Scene<'_>) -> Result<()> {
-    for via in [Via::Http, Via::UdpConnected, Via::Udp] {
-        scene.expect(via, at(WEB4)?, &["a", "b", "c", "d"])?;
-        scene.expect(via, at(WEB6)?, &["a", "b", "c", "d"])?;
-    }
-    Ok(())
 }
 
 #[test]
@@ -43,11 +24,11 @@ fn the_datapath_stays_when_the_agent_stops_and_when_it_is_killed() -> Result<()>
         ensure!(before.links() == 8 && before.programs() == 8, "{before}");
         scene.agent.stop()?;
         ensure!(scene.agent.objects()? == before, "stopped");
-        serves(scene)?;
+        scene.expect_web()?;
         scene.agent.resume()?;
         scene.agent.kill();
         ensure!(scene.agent.objects()? == before, "killed");
-        serves(scene)
+        scene.expect_web()
     })
 }
 
@@ -62,7 +43,7 @@ fn a_restart_writes_nothing_that_is_there_already() -> Result<()> {
         scene.agent.kill();
         scene.agent.resume()?;
         ensure!(maps(scene)? == before.0, "a map has changed");
-        serves(scene)
+        scene.expect_web()
     })
 }
 
@@ -75,39 +56,10 @@ fn a_restart_catches_up_with_what_changed_meanwhile() -> Result<()> {
             manifests.remove("Service", "echo");
             Ok(())
         })?;
-        scene.expect(Via::Http, at(WEB4)?, &["a", "b", "c", "d"])?;
+        scene.expect(Via::Http, at(WEB4)?, &ALL)?;
         scene.agent.resume()?;
         scene.expect(Via::Http, at(WEB4)?, &["b"])?;
         scene.expect(Via::Udp, at(ECHO4)?, &["untouched"])
-    })
-}
-
-#[test]
-fn a_service_that_does_not_fit_is_left_untouched_whole() -> Result<()> {
-    idle(|scene| {
-        scene.agent.set("--max-services", "3");
-        scene.agent.resume()?;
-        let log = scene.agent.log();
-        ensure!(log.contains("--max-services"), "nobody says how to mend it: {log}");
-        let mut untouched = 0;
-        for (four, six) in [(WEB4, WEB6), (ECHO4, ECHO6), (EMPTY4, EMPTY6)] {
-            let mut seen = Vec::new();
-            for (via, to) in [
-                (Via::UdpConnected, at(four)?),
-                (Via::UdpConnected, at(six)?),
-                (Via::Http, at(four)?),
-                (Via::Http, at(six)?),
-            ] {
-                let tally = scene.client.call(via, to, 40)?;
-                seen.push(tally.pods().into_iter().collect::<Vec<_>>() == ["untouched"]);
-            }
-            // The Service over TCP, where it has that, as over UDP.
-            seen.truncate(if four == ECHO4 { 2 } else { 4 });
-            ensure!(seen.iter().all(|one| *one == seen[0]), "{four} is torn: {seen:?}");
-            untouched += usize::from(seen[0]);
-        }
-        ensure!(untouched == 1 || untouched == 2, "{untouched} of 3 are untouched");
-        Ok(())
     })
 }
 
@@ -127,9 +79,9 @@ fn maps_of_other_sizes_take_over_with_all_that_connections_need() -> Result<()> 
             scene.agent.set("--max-services", services);
             scene.agent.resume()?;
             let log = scene.agent.log();
-            ensure!(log.contains("services4 has room for"), "nobody says why: {log}");
+            ensure!(log.contains("services4 has room for"), "the log does not say why: {log}");
             ensure!(listed(scene)? > all);
-            serves(scene)?;
+            scene.expect_web()?;
             scene.agent.stop()?;
         }
         Ok(())
@@ -147,7 +99,7 @@ fn an_agent_leaves_the_maps_of_a_newer_one_alone_and_says_so() -> Result<()> {
         ensure!(status.code() == Some(1), "{status}: {said}");
         ensure!(said.contains("newer topo-lb") && said.contains("layout 4711"), "{said}");
         ensure!(scene.agent.objects()? == before, "it has touched them");
-        serves(scene)?;
+        scene.expect_web()?;
         ensure!(scene.agent.cleanup()?.status.success());
         ensure!(!scene.agent.pins().exists(), "the pin directory is still there");
         Ok(())
@@ -165,7 +117,7 @@ fn a_second_agent_on_the_same_pins_is_refused() -> Result<()> {
         ensure!(status.code() == Some(1), "{status}: {said}");
         ensure!(said.contains(&scene.agent.pins().display().to_string()), "{said}");
         ensure!(scene.agent.objects()? == before, "the second agent has touched the first one's");
-        serves(scene)
+        scene.expect_web()
     })
 }
 
@@ -186,7 +138,7 @@ fn cleanup_removes_every_trace_and_connections_are_untouched_again() -> Result<(
         // There is nothing left to clean up, which is no failure; and a new start works.
         ensure!(scene.agent.cleanup()?.status.success());
         scene.agent.resume()?;
-        serves(scene)
+        scene.expect_web()
     })
 }
 
@@ -204,7 +156,7 @@ fn bpftool_shows_services_by_field_with_readable_addresses() -> Result<()> {
         }
         let endpoint = "\"address\":[10,244,1,3],\"port\":9376";
         ensure!(flat.contains(endpoint), "no {endpoint} in {text}");
-        let six = dump(&scene.agent.pins().join("services6"))?;
+        let six = scene.dump("services6")?;
         ensure!(six.as_array().is_some_and(|entries| entries.len() == 5), "{six}");
         Ok(())
     })

@@ -8,11 +8,10 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use serde_json::{Value, json};
 use topo_lb_tests::manifest::Manifests;
-use topo_lb_tests::scene::{FOLLOWS, HERE, KEYS, Scene, WEB4, WEB6, ZONE, at, mapped, play};
+use topo_lb_tests::scene::{ALL, FOLLOWS, HERE, KEYS, Scene, WEB4, WEB6, ZONE, at, mapped, play};
 use topo_lb_tests::traffic::{Tally, Via};
 use topo_lb_tests::wait::until;
 
-const ALL: [&str; 4] = ["a", "b", "c", "d"];
 const NEAR_TO_FAR: &str = "kubernetes.io/hostname,topology.kubernetes.io/zone,*";
 
 fn spec<'a>(manifests: &'a mut Manifests, field: &str) -> Result<&'a mut Value> {

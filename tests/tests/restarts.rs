@@ -5,7 +5,7 @@ use topo_lb_tests::restarts::{self, Until};
 
 #[test]
 fn no_connection_notices_that_the_agent_is_killed_stopped_and_started() -> Result<()> {
-    // `cargo xtask soak` goes on for as long as it is told.
+    // `cargo xtask soak` runs for a given time.
     let report = restarts::run(Until::Restarts(restarts::EVERY_KIND), |_| ())?;
     println!("{} connections, {} changes", report.connections, report.changes);
     ensure!(report.is_ok() && report.restarts == restarts::EVERY_KIND, "{report:#?}");

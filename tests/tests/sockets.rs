@@ -59,7 +59,7 @@ fn expect_alive(scene: &mut Scene<'_>, socket: Socket, to: SocketAddr, pod: &str
 fn expect_ended(scene: &mut Scene<'_>, socket: Socket) -> Result<()> {
     let heard = scene.client.hear(socket)?;
     let ended = (heard.step, heard.errno) == (Step::Receive, Errno::CONNABORTED.raw_os_error());
-    ensure!(ended, "the socket heard {heard}");
+    ensure!(ended, "the socket ended with {heard}");
     Ok(())
 }
 
@@ -218,7 +218,7 @@ fn sockets_of_others_to_the_same_endpoint_are_never_touched() -> Result<()> {
             for (socket, to, pod) in now {
                 expect_alive(scene, socket, to, &pod)?;
             }
-            // Nobody asked for those of TCP.
+            // TCP sockets are only ended with --terminate-tcp.
             for (pod, socket) in &tcp {
                 expect_alive(scene, *socket, web, pod)?;
             }

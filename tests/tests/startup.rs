@@ -1,4 +1,4 @@
-//! What keeps an agent from starting: one sentence each, exit code 1, and nothing half attached.
+//! What keeps an agent from starting: it logs one sentence, exits with 1, and leaves nothing attached.
 
 use std::fs;
 use std::process::Command;
@@ -7,7 +7,7 @@ use anyhow::{Context as _, Result, ensure};
 use rustix::thread::CapabilitySet;
 use topo_lb_tests::memory::Limit;
 use topo_lb_tests::process;
-use topo_lb_tests::scene::{Scene, WEB4, at, idle};
+use topo_lb_tests::scene::{ALL, Scene, WEB4, at, idle};
 use topo_lb_tests::traffic::Via;
 use topo_lb_tests::wait::PATIENCE;
 
@@ -127,7 +127,7 @@ fn a_failed_start_leaves_the_running_datapath_alone() -> Result<()> {
         let (status, said) = scene.agent.run_to_end(command)?;
         ensure!(status.code() == Some(1), "{status}: {said}");
         ensure!(scene.agent.objects()? == before, "{said}");
-        scene.expect(Via::Http, at(WEB4)?, &["a", "b", "c", "d"])
+        scene.expect(Via::Http, at(WEB4)?, &ALL)
     })
 }
 
@@ -155,7 +155,7 @@ fn without_an_api_server_the_last_agents_datapath_serves_and_the_next_agent_wait
             scene.agent.wait_for_log(said, PATIENCE)?;
         }
         ensure!(scene.agent.objects()? == before);
-        scene.expect(Via::Http, at(WEB4)?, &["a", "b", "c", "d"])?;
+        scene.expect(Via::Http, at(WEB4)?, &ALL)?;
         scene.agent.stop()?;
         scene.agent.unset("--api-server");
         let manifests = scene.manifests.folder().to_str().context("UTF-8")?.to_owned();

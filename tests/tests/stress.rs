@@ -3,7 +3,7 @@
 use anyhow::{Result, ensure};
 use topo_lb_tests::stress;
 
-/// `cargo xtask soak` goes on for as long as it is told.
+/// `cargo xtask soak` runs for a given time.
 const SECONDS: u64 = 6;
 
 #[test]

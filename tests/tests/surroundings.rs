@@ -9,21 +9,12 @@ use anyhow::{Context as _, Result, ensure};
 use topo_lb_tests::agent::Agent;
 use topo_lb_tests::objects::Objects;
 use topo_lb_tests::requirements::{self, BPFFS};
-use topo_lb_tests::scene::{HERE, Scene, WEB4, WEB6, at, play};
+use topo_lb_tests::scene::{ALL, HERE, WEB4, at, play};
 use topo_lb_tests::traffic::Via;
 use topo_lb_tests::wait::until;
 
-const ALL: &[&str] = &["a", "b", "c", "d"];
 /// The agent looks every second.
 const NOTICES: Duration = Duration::from_secs(8);
-
-fn serves(scene: &mut Scene<'_>) -> Result<()> {
-    for via in [Via::Http, Via::UdpConnected, Via::Udp] {
-        scene.expect(via, at(WEB4)?, ALL)?;
-        scene.expect(via, at(WEB6)?, ALL)?;
-    }
-    Ok(())
-}
 
 /// Waits until the agent has said `word`.
 fn reported(agent: &Agent<'_>, word: &str) -> Result<()> {
@@ -35,7 +26,7 @@ fn reported(agent: &Agent<'_>, word: &str) -> Result<()> {
 }
 
 #[test]
-fn pins_that_somebody_removes_are_back_soon_and_no_connection_notices() -> Result<()> {
+fn pins_that_are_removed_are_back_soon_and_no_connection_fails() -> Result<()> {
     play(|scene| {
         let before = scene.agent.objects()?;
         let mut caller = scene.cluster.pod("client")?.client()?;
@@ -54,9 +45,9 @@ fn pins_that_somebody_removes_are_back_soon_and_no_connection_notices() -> Resul
             Ok(())
         })?;
         ensure!(tally.failures.is_empty() && tally.answered() > 100, "{tally}");
-        ensure!(tally.pods().into_iter().eq(ALL.iter().copied()), "{tally}");
+        ensure!(tally.pods().into_iter().eq(ALL), "{tally}");
         ensure!(scene.agent.objects()? == before, "they are other objects than before");
-        serves(scene)
+        scene.expect_web()
     })
 }
 
@@ -71,18 +62,18 @@ fn a_pin_directory_that_is_gone_is_made_again_with_all_that_was_in_it() -> Resul
             Ok(())
         })?;
         ensure!(tally.failures.is_empty() && tally.answered() > 0, "{tally}");
-        ensure!(tally.pods().into_iter().eq(ALL.iter().copied()), "{tally}");
+        ensure!(tally.pods().into_iter().eq(ALL), "{tally}");
         ensure!(scene.agent.objects()? == before, "they are other objects than before");
         // It is locked again, against a second agent and against cleanup.
         let output = scene.agent.cleanup()?;
         ensure!(!output.status.success(), "cleanup has taken the maps of an agent that runs");
         // And what is pinned outlives the agent again.
         scene.agent.stop()?;
-        serves(scene)
+        scene.expect_web()
     })
 }
 
-/// Detaches the program of a hook, as somebody else would. It has no pin at times: while the agent
+/// Detaches the program of a hook, as another program would. It has no pin while the agent
 /// puts it back.
 fn detach(agent: &Agent<'_>, hook: &str) -> Result<Result<(), String>> {
     let pin = agent.pins().join("links").join(hook);
@@ -92,7 +83,7 @@ fn detach(agent: &Agent<'_>, hook: &str) -> Result<Result<(), String>> {
 }
 
 #[test]
-fn a_program_that_somebody_detaches_is_attached_again_within_seconds() -> Result<()> {
+fn a_program_that_is_detached_is_attached_again_within_seconds() -> Result<()> {
     requirements::command("bpftool", "bpftool")?;
     play(|scene| {
         let agent = &scene.agent;
@@ -108,9 +99,9 @@ fn a_program_that_somebody_detaches_is_attached_again_within_seconds() -> Result
             reported(agent, &word)?;
         }
         agent.wait_for_answer("/readyz", NOTICES, |answer| answer.status == 200)?;
-        serves(scene)?;
+        scene.expect_web()?;
         scene.agent.stop()?;
-        serves(scene)
+        scene.expect_web()
     })
 }
 
@@ -133,11 +124,11 @@ fn programs_of_others_on_the_same_cgroup_run_beside_its_own() -> Result<()> {
             Ok(if said.contains("datapath attached") { Ok(()) } else { Err(said) })
         })?;
         scene.cluster.remember(&Objects::pinned(&pins)?);
-        serves(scene)?;
+        scene.expect_web()?;
         drop(other);
         let output =
             scene.binary.run(&["cleanup", "--pin-dir", pins.to_str().unwrap_or_default()])?;
         ensure!(output.status.success(), "{output:?}");
-        serves(scene)
+        scene.expect_web()
     })
 }

@@ -14,11 +14,10 @@ use topo_lb_tests::client::Client;
 use topo_lb_tests::netns::NetNs;
 use topo_lb_tests::process::printed;
 use topo_lb_tests::requirements::{self, BPFFS};
-use topo_lb_tests::scene::{FOLLOWS, HERE, Scene, WEB4, at, idle, play_with_machines};
+use topo_lb_tests::scene::{ALL, FOLLOWS, HERE, Scene, WEB4, at, idle, play_with_machines};
 use topo_lb_tests::traffic::Via;
 use topo_lb_tests::wait::until;
 
-const ALL: [&str; 4] = ["a", "b", "c", "d"];
 /// The node's end of the cable to the pod `client`.
 const DEVICE: &str = "pod2";
 

@@ -8,8 +8,9 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
+use bytemuck::{Pod, Zeroable};
 use serde_json::Value;
-use topo_lb_tests::netns::NetNs;
+use topo_lb_tests::netns::{NetNs, ethtool};
 use topo_lb_tests::scene::{FOLLOWS, HERE, Scene, WEB4, WEB6, at, play_with_machines as play};
 use topo_lb_tests::traffic::Via;
 use topo_lb_tests::wait::until;
@@ -108,6 +109,7 @@ fn large_bodies_pass_both_ways_as_the_large_packets_that_they_are() -> Result<()
 fn offloads(netns: &NetNs, device: &str) -> Result<Vec<u32>> {
     /// `struct ethtool_gfeatures`, with room for more than there are (linux/ethtool.h).
     #[repr(C)]
+    #[derive(Clone, Copy, Pod, Zeroable)]
     struct Features {
         command: u32,
         /// Blocks there is room for, and then blocks there are.
@@ -116,28 +118,14 @@ fn offloads(netns: &NetNs, device: &str) -> Result<Vec<u32>> {
         blocks: [[u32; 4]; 16],
     }
     const ETHTOOL_GFEATURES: u32 = 0x3a;
-    netns.run(|| {
-        let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
-        let mut features = Features { command: ETHTOOL_GFEATURES, size: 16, blocks: [[0; 4]; 16] };
-        // SAFETY: all zero is a valid request.
-        let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
-        for (place, byte) in request.ifr_name.iter_mut().zip(device.bytes()) {
-            *place = byte as libc::c_char;
-        }
-        request.ifr_ifru.ifru_data = (&raw mut features).cast();
-        // SAFETY: a request with a terminated name, and features with the room that they tell of.
-        let result = unsafe {
-            use std::os::fd::AsRawFd as _;
-            libc::ioctl(socket.as_raw_fd(), libc::SIOCETHTOOL, &raw mut request)
-        };
-        ensure!(result == 0, "{device}: {}", std::io::Error::last_os_error());
-        let blocks = features.blocks.iter().take(features.size as usize);
-        Ok(blocks.map(|[_, _, active, _]| *active).collect())
-    })
+    let mut features = Features { command: ETHTOOL_GFEATURES, size: 16, blocks: [[0; 4]; 16] };
+    netns.run(|| ethtool(device, &mut features))?;
+    let blocks = features.blocks.iter().take(features.size as usize);
+    Ok(blocks.map(|[_, _, active, _]| *active).collect())
 }
 
 #[test]
-fn a_hop_that_takes_less_is_heard_of_and_the_transfer_completes() -> Result<()> {
+fn a_smaller_mtu_on_the_way_is_reported_and_the_transfer_completes() -> Result<()> {
     play(|scene| {
         scene.set_endpoints("web", &["d"])?;
         let mut caller = scene.cluster.machine("client")?;
@@ -230,7 +218,7 @@ fn a_scan_of_ports_opens_nothing_and_is_refused_nothing() -> Result<()> {
         machine.run(|| {
             for port in PORTS.filter(|port| !matches!(port, 80 | 81)) {
                 for ip in [ip, ip6] {
-                    // By the host that owns the addresses of Services where nobody translates.
+                    // The fabric, which owns these addresses, refuses.
                     let error = TcpStream::connect_timeout(&(ip, port).into(), LIMIT).err();
                     let kind = error.map(|error| error.kind());
                     ensure!(kind == Some(ErrorKind::ConnectionRefused), "{ip} {port}: {kind:?}");

@@ -2,8 +2,6 @@
 //! device of their node, outside of every cgroup that an agent serves.
 
 use std::fs;
-use std::net::UdpSocket;
-use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::process::Command;
@@ -13,9 +11,9 @@ use aya::maps::{Array, Map, MapData};
 use serde_json::Value;
 use topo_lb_common::maps;
 use topo_lb_tests::client::Client;
-use topo_lb_tests::netns::NetNs;
+use topo_lb_tests::netns::{NetNs, ethtool};
 use topo_lb_tests::scene::{
-    ECHO4, ECHO6, EMPTY4, EMPTY6, FOLLOWS, HERE, KEYS, NOBODY4, WEB4, WEB6, ZONE, at, idle,
+    ALL, ECHO4, ECHO6, EMPTY4, EMPTY6, FOLLOWS, HERE, KEYS, NOBODY4, WEB4, WEB6, ZONE, at, idle,
     play_with_machines as play,
 };
 use topo_lb_tests::traffic::Via;
@@ -50,7 +48,7 @@ fn every_endpoint_answers_a_machine() -> Result<()> {
             (Via::Udp, ECHO4),
             (Via::UdpConnected, ECHO6),
         ] {
-            expect(&mut machine, via, to, &["a", "b", "c", "d"])?;
+            expect(&mut machine, via, to, &ALL)?;
         }
         expect(&mut machine, Via::Http, NOBODY4, &["untouched"])
     })
@@ -95,7 +93,7 @@ fn a_machine_is_refused_at_once() -> Result<()> {
 fn a_machine_that_leaves_checksums_to_devices_is_refused_at_once() -> Result<()> {
     play(|scene| {
         let node = scene.cluster.node_netns(HERE)?;
-        node.run(|| without_transmit_checksums("pod2"))?;
+        node.run(|| ethtool("pod2", &mut TRANSMIT_CHECKSUMS_OFF.clone()))?;
         let mut machine = scene.cluster.machine("client")?;
         for via in [Via::Http, Via::UdpConnected] {
             for to in [EMPTY4, EMPTY6] {
@@ -107,24 +105,9 @@ fn a_machine_that_leaves_checksums_to_devices_is_refused_at_once() -> Result<()>
     })
 }
 
-/// `ethtool -K DEVICE tx off`, in this thread's network namespace.
-fn without_transmit_checksums(device: &str) -> Result<()> {
-    /// `ETHTOOL_STXCSUM` and its value (include/uapi/linux/ethtool.h, `struct ethtool_value`).
-    const OFF: [u32; 2] = [0x17, 0];
-    const SIOCETHTOOL: u32 = 0x8946;
-    let socket = UdpSocket::bind("127.0.0.1:0").context("a socket")?;
-    let mut order = OFF;
-    // SAFETY: `ifreq` is plain data, for which all zero is a value.
-    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
-    for (to, from) in request.ifr_name.iter_mut().zip(device.bytes()) {
-        *to = from.cast_signed();
-    }
-    request.ifr_ifru.ifru_data = order.as_mut_ptr().cast();
-    // SAFETY: the request and what it points to live until the call returns.
-    let result = unsafe { libc::ioctl(socket.as_raw_fd(), SIOCETHTOOL.into(), &raw mut request) };
-    ensure!(result == 0, "{device}: {}", std::io::Error::last_os_error());
-    Ok(())
-}
+/// `ethtool -K DEVICE tx off`: `ETHTOOL_STXCSUM` and its value (include/uapi/linux/ethtool.h,
+/// `struct ethtool_value`).
+const TRANSMIT_CHECKSUMS_OFF: [u32; 2] = [0x17, 0];
 
 #[test]
 fn a_machine_that_is_its_own_endpoint_gets_an_answer() -> Result<()> {
@@ -151,7 +134,7 @@ fn a_machine_that_is_its_own_endpoint_gets_an_answer() -> Result<()> {
 fn what_a_socket_has_translated_tc_leaves_alone() -> Result<()> {
     play(|scene| {
         for via in [Via::Http, Via::UdpConnected, Via::Udp] {
-            scene.expect(via, at(WEB4)?, &["a", "b", "c", "d"])?;
+            scene.expect(via, at(WEB4)?, &ALL)?;
         }
         let connections = tracked(&scene.agent.list("connections")?)?;
         ensure!(connections.is_empty(), "{connections:?}");
@@ -189,7 +172,7 @@ fn a_connection_outlives_a_thousand_changes_and_the_agent() -> Result<()> {
         };
         for round in 0..1_000 {
             let ready = round % 2 == 0;
-            for pod in ["a", "b", "c", "d"] {
+            for pod in ALL {
                 scene.manifests.set_ready(pod, ready || pod == "d");
             }
             scene.manifests.write()?;
@@ -213,11 +196,10 @@ fn the_next_agent_has_flows_leave_an_endpoint_that_the_last_one_took_away() -> R
     play(|scene| {
         let mut machine = scene.cluster.machine("client")?;
         for address in [WEB4, WEB6] {
-            scene.wait_for(Via::Udp, at(address)?, &["a", "b", "c", "d"])?;
+            scene.wait_for(Via::Udp, at(address)?, &ALL)?;
             let socket = machine.open(Via::UdpConnected, at(address)?)??;
             let pod = machine.ask(socket, None)??.pod;
-            let rest: Vec<_> =
-                ["a", "b", "c", "d"].into_iter().filter(|other| *other != pod).collect();
+            let rest: Vec<_> = ALL.into_iter().filter(|other| *other != pod).collect();
             let map = scene.agent.pins().join(maps::REVISION);
             let mut revision = Array::<_, u32>::try_from(Map::Array(MapData::from_pin(map)?))?;
             let seen = revision.get(&0, 0)?;
@@ -282,11 +264,11 @@ fn clsact_does_what_tcx_does_and_filters_go_with_cleanup() -> Result<()> {
         scene.agent.set("--tc-attach", "clsact");
         scene.agent.resume()?;
         let mut machine = scene.cluster.machine("client")?;
-        expect(&mut machine, Via::Http, WEB4, &["a", "b", "c", "d"])?;
+        expect(&mut machine, Via::Http, WEB4, &ALL)?;
         scene.agent.kill();
-        expect(&mut machine, Via::UdpConnected, WEB6, &["a", "b", "c", "d"])?;
+        expect(&mut machine, Via::UdpConnected, WEB6, &ALL)?;
         scene.agent.resume()?;
-        expect(&mut machine, Via::Http, WEB6, &["a", "b", "c", "d"])?;
+        expect(&mut machine, Via::Http, WEB6, &ALL)?;
         let node = scene.cluster.node_netns(HERE)?;
         ensure!(filters(node)?.len() == 4, "two pods, each both ways: {:?}", filters(node)?);
         let listed = scene.agent.list("hooks")?;
@@ -303,7 +285,7 @@ fn clsact_does_what_tcx_does_and_filters_go_with_cleanup() -> Result<()> {
         scene.agent.stop()?;
         scene.agent.set("--tc-devices", "pod*");
         scene.agent.resume()?;
-        expect(&mut machine, Via::Http, WEB4, &["a", "b", "c", "d"])?;
+        expect(&mut machine, Via::Http, WEB4, &ALL)?;
         // A program that lets every packet go on.
         let other = ["filter", "add", "dev", "pod2", "ingress", "prio", "7"];
         tc(node, &[&other[..], &["bpf", "bytecode", "1,6 0 0 0"]].concat())?;
@@ -314,7 +296,7 @@ fn clsact_does_what_tcx_does_and_filters_go_with_cleanup() -> Result<()> {
         ensure!(filters(node)?.len() == 5, "{:?}", filters(node)?);
         scene.agent.resume()?;
         ensure!(filters(node)?.len() == 5, "{:?}", filters(node)?);
-        expect(&mut machine, Via::Http, WEB6, &["a", "b", "c", "d"])?;
+        expect(&mut machine, Via::Http, WEB6, &ALL)?;
         scene.agent.stop()?;
         let agent = &scene.agent;
         let cleanup = node.run(|| agent.cleanup())?;
@@ -334,7 +316,7 @@ fn tc(netns: &NetNs, words: &[&str]) -> Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// The filters of clsact on the devices of pods, whoever's they are.
+/// The filters of clsact on the devices of pods, also other programs'.
 fn filters(netns: &NetNs) -> Result<Vec<String>> {
     let mut all = Vec::new();
     for device in ["pod2", "pod3"] {
@@ -358,8 +340,8 @@ fn tc_row(listed: &Value, hook: &str) -> Result<Value> {
 fn hooks_tell_where_they_are_attached_and_what_they_counted() -> Result<()> {
     play(|scene| {
         let mut machine = scene.cluster.machine("client")?;
-        expect(&mut machine, Via::Http, WEB4, &["a", "b", "c", "d"])?;
-        scene.expect(Via::Http, at(WEB6)?, &["a", "b", "c", "d"])?;
+        expect(&mut machine, Via::Http, WEB4, &ALL)?;
+        scene.expect(Via::Http, at(WEB6)?, &ALL)?;
         machine.call(Via::Http, at(EMPTY4)?, 10)?;
         let listed = scene.agent.list("hooks")?;
         let rows = listed["hooks"]["each"].as_array().context("list hooks has hooks")?;
@@ -380,7 +362,7 @@ fn hooks_tell_where_they_are_attached_and_what_they_counted() -> Result<()> {
             ensure!(devices.len() == 2, "two pods: {row}");
             for device in devices {
                 ensure!(device["means"] == "tcx" && device["index"].is_u64(), "{row}");
-                // Asked outside of the node's network namespace, where such an index is nobody's,
+                // Asked outside of the node's network namespace, where no device has such an index,
                 // or another device's.
                 ensure!(device["name"].is_null(), "{row}");
             }

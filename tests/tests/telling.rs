@@ -115,7 +115,7 @@ fn a_node_shows_that_others_decide_before_topo_lb() -> Result<()> {
         ensure!(other.ids().any(is_named), "{note}");
         // What comes later is in the agent's readiness.
         let more = Foreign::attach(&place, mode, &rules)?;
-        until("a word about the other program", SOON, || {
+        until("the other program in /readyz", SOON, || {
             let answer = agent.get("/readyz")?;
             let named = |id| answer.body.contains(&format!("program {id} "));
             let more = more.ids().any(named) || answer.body.contains("3 more");
@@ -164,12 +164,12 @@ fn a_service_shows_what_a_node_makes_of_it() -> Result<()> {
         wait_for(plane, "late", "NoRoomInMaps", SOON)?;
 
         let all = told(plane)?;
-        ensure!(all.len() == 3, "each is told once: {all:?}");
+        ensure!(all.len() == 3, "each has one Event: {all:?}");
         let sent = "topo_lb_kubernetes_events_total{outcome=\"sent\"} 4";
         let text = agent.get("/metrics")?.body;
         ensure!(text.contains(sent), "{text}");
 
-        // What is refused since before a restart is no news after it, and nobody lists Services for
+        // What is refused since before a restart gets no Event after it, and the agent lists no Services for
         // an Event: it has the UID all the same.
         agent.kill();
         agent.resume()?;

@@ -112,7 +112,7 @@ impl Server {
                 let listener = listener.tap_io(|stream| drop(stream.set_nodelay(true)));
                 tokio::select! {
                     served = axum::serve(listener, router) => served,
-                    // Nobody sends anything: the other end is gone.
+                    // Nothing is ever sent: the other end is gone.
                     _ = ended => Ok(()),
                 }
             })
@@ -141,7 +141,7 @@ impl Server {
         object["metadata"]["resourceVersion"] = version.to_string().into();
         let name = object["metadata"]["name"].as_str().unwrap_or_default().to_owned();
         let line = format!("{{\"type\":\"MODIFIED\",\"object\":{object}}}\n").into();
-        // Nobody watches: nobody hears.
+        // Fails where no watch is open.
         let _ = self.shared.events.send(Changed { kind, name, line });
     }
 }
@@ -172,7 +172,7 @@ fn version(path: &str) -> &str {
     path.rsplit_once('/').map_or(path, |(version, _)| version)
 }
 
-/// The only name that is asked for; nobody here selects by any other field.
+/// The only name that is asked for; no client here selects by another field.
 fn selected(query: &BTreeMap<String, String>) -> Option<String> {
     query.get("fieldSelector")?.strip_prefix("metadata.name=").map(str::to_owned)
 }

@@ -132,7 +132,7 @@ fn paths(ground: &Ground<'_>, services: u32, proxies: &[Proxy]) -> Result<Vec<Pa
     Ok(paths)
 }
 
-/// All paths in turns, so that whatever else the machine does befalls each of them.
+/// All paths in turns, so that other load on the machine affects each of them.
 fn rounds(paths: &mut [Path], diallers: &mut [Dialler], rounds: u32) -> Result<()> {
     for round in 0..=rounds {
         let mut base = 0.0;

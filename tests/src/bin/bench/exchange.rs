@@ -151,7 +151,7 @@ pub(crate) fn serve() -> Result<()> {
     Ok(())
 }
 
-/// Dials as it is told until its input ends.
+/// Carries out orders until its input ends.
 pub(crate) fn dial() -> Result<()> {
     stay()?;
     // Full-period over 32 bits: every target comes, in an order that no cache can guess.

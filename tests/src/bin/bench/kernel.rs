@@ -211,7 +211,7 @@ impl Bench {
                 self.figures.push(figure.at_most(target));
             }
         }
-        // Nobody answers from there, so each knock is one packet in: the first of a connection.
+        // No pod answers from there, so each knock is one packet in: the first of a connection.
         let first = Targets::one((EIGHT, SERVICE_PORT).into());
         let ingress = programs[0];
         self.case(dialler, ingress, ("tc ingress", "first packet"), Act::Knock, first)?;

@@ -42,7 +42,7 @@ pub(crate) fn measure(
     crowd::around(netns, address, crowd, |counts| {
         until("the crowd", PATIENCE * 6, || {
             for ((path, ..), sample) in ASKED.iter().zip(&mut samples) {
-                // Somebody else, and somebody who shares an address with others of the crowd.
+                // An address of its own, and one that others of the crowd have too.
                 for from in [Ipv4Addr::LOCALHOST, Plan::address(1)] {
                     let begun = Instant::now();
                     let answer = http::get_from(netns, Some(from.into()), address, path)?;

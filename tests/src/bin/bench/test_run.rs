@@ -89,7 +89,7 @@ fn figure(case: &str, services: u32, times: &Sample) -> Figure {
     Figure::new("tc_test_run_ns", "ns", times).with("services", services).with("case", case)
 }
 
-/// Measures every path, by turns with all others, among so many Services of one endpoint. Somebody has
+/// Measures every path, by turns with all others, among so many Services of one endpoint. The caller has
 /// to make the kernel take the time meanwhile.
 pub(crate) fn measure(services: u32, effort: Effort) -> Result<Vec<Figure>> {
     let runs = effort.of(15, 300);

@@ -46,7 +46,7 @@ struct Arguments {
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let result = run(&arguments);
-    // After a Ctrl-C the sweep takes clients and agents away under our hands: what fails for that is
+    // After a Ctrl-C the sweep ends clients and agents: what fails for that is
     // no failure, and the sweep ends the process.
     let _not_interrupted = interrupt::permit();
     match result {

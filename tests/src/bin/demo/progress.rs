@@ -49,7 +49,7 @@ impl Progress {
     }
 }
 
-/// Nobody is left to tell when standard error is closed.
+/// Ignores errors: standard error may be closed.
 fn write(text: &str) {
     let _ = stderr().write_all(text.as_bytes());
     let _ = stderr().flush();

@@ -1,13 +1,12 @@
 //! A world at a real API server: etcd, kube-apiserver, and kube-controller-manager, which makes the
 //! EndpointSlices of pods that say by themselves whether they are ready.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use kube::Client;
-use kube::api::DynamicObject;
 use serde_json::{Value, json};
 use topo_lb_tests::api::{create, installed, run_pod};
 use topo_lb_tests::binary::{Binary, json_of};
@@ -15,15 +14,12 @@ use topo_lb_tests::cluster::Cluster;
 use topo_lb_tests::control_plane::{AGENT, ControlPlane};
 use topo_lb_tests::kind::{NEIGHBOUR, SERVERS, SVC_RACK, SVC_UD1, SVC_UD1_WITHOUT_TOPOLOGY};
 use topo_lb_tests::manifest::KUBERNETES_1_36;
-use topo_lb_tests::wait::until;
 
 use crate::story::SVC_UD1_IPV6;
 use crate::world::World;
 
-/// How long controllers may take to say in slices what a pod says of itself.
-const CONTROLLERS: Duration = Duration::from_secs(60);
-/// How long traffic may take to follow that, and a label: see [`crate::stage::FOLLOWS`].
-const PATIENCE: Duration = Duration::from_secs(10);
+/// How long controllers may take to write slices, and agents to follow.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The label of pods that serve `svc-rack`, as only the rack's neighbour serves it alone.
 const SERVES_RACK: &str = "example.com/serves-rack";
@@ -46,7 +42,6 @@ impl<'a> Server<'a> {
         let server = Self { binary, cluster, plane };
         server.plane.allow("topo-lb", &installed())?;
         server.plane.ask(async |client| server.describe(&client).await)?;
-        server.settle()?;
         Ok(server)
     }
 
@@ -82,72 +77,6 @@ impl<'a> Server<'a> {
         }
         run_pod(client, self.cluster.pod(NEIGHBOUR)?, &json!({"app": "neighbour"})).await
     }
-
-    /// Waits until the slices say what the pods and the Services do.
-    fn settle(&self) -> Result<()> {
-        until("EndpointSlices of what the pods say", CONTROLLERS, || {
-            let [services, pods, slices] =
-                ["Service", "Pod", "EndpointSlice"].map(|kind| self.plane.list(kind));
-            let (services, pods, slices) = (services?, pods?, slices?);
-            let (wanted, said) = (wanted(&services, &pods), said(&slices));
-            Ok(if wanted == said { Ok(()) } else { Err(format!("{said:?}, not {wanted:?}")) })
-        })?;
-        Ok(())
-    }
-}
-
-/// Of each Service and family: its pods, and whether they are ready; and how many ports it has.
-type Endpoints = BTreeMap<(String, String), (BTreeSet<(String, bool)>, usize)>;
-
-/// What Services with selectors ask for.
-fn wanted(services: &[DynamicObject], pods: &[DynamicObject]) -> Endpoints {
-    let mut all = Endpoints::new();
-    for service in services {
-        let spec = &service.data["spec"];
-        let Some(selector) = spec["selector"].as_object() else { continue };
-        let serves = |pod: &&DynamicObject| {
-            let labels = pod.metadata.labels.as_ref();
-            selector.iter().all(|(key, value)| {
-                labels.and_then(|labels| labels.get(key)).map(String::as_str) == value.as_str()
-            })
-        };
-        let ready = |pod: &DynamicObject| {
-            let conditions = pod.data["status"]["conditions"].as_array();
-            let mut conditions = conditions.into_iter().flatten();
-            conditions.any(|it| it["type"] == "Ready" && it["status"] == "True")
-        };
-        let pods = pods.iter().filter(serves).map(|pod| (name(pod), ready(pod)));
-        let pods: BTreeSet<_> = pods.collect();
-        let ports = spec["ports"].as_array().map_or(0, Vec::len);
-        for family in spec["ipFamilies"].as_array().into_iter().flatten() {
-            let family = family.as_str().unwrap_or_default().to_owned();
-            all.insert((name(service), family), (pods.clone(), ports));
-        }
-    }
-    all
-}
-
-/// What their slices say.
-fn said(slices: &[DynamicObject]) -> Endpoints {
-    let mut all = Endpoints::new();
-    for slice in slices {
-        let labels = slice.metadata.labels.as_ref();
-        let service = labels.and_then(|labels| labels.get("kubernetes.io/service-name"));
-        // default/kubernetes has slices that no selector asks for.
-        let Some(service) = service.filter(|it| *it != "kubernetes") else { continue };
-        let family = slice.data["addressType"].as_str().unwrap_or_default().to_owned();
-        let (pods, ports) = all.entry((service.clone(), family)).or_default();
-        *ports = slice.data["ports"].as_array().map_or(0, Vec::len);
-        for endpoint in slice.data["endpoints"].as_array().into_iter().flatten() {
-            let pod = endpoint["targetRef"]["name"].as_str().unwrap_or_default().to_owned();
-            pods.insert((pod, endpoint["conditions"]["ready"] == true));
-        }
-    }
-    all
-}
-
-fn name(object: &DynamicObject) -> String {
-    object.metadata.name.clone().unwrap_or_default()
 }
 
 impl World for Server<'_> {
@@ -179,19 +108,16 @@ impl World for Server<'_> {
                 {"name": "udp", "port": 80, "protocol": "UDP", "targetPort": 9376},
             ],
         });
-        self.plane.change("Service", SVC_UD1.0, &json!({"spec": spec}))?;
-        self.settle()
+        self.plane.change("Service", SVC_UD1.0, &json!({"spec": spec}))
     }
 
     fn add_neighbour(&mut self) -> Result<()> {
         let labels = json!({"metadata": {"labels": {SERVES_RACK: "yes"}}});
-        self.plane.change("Pod", NEIGHBOUR, &labels)?;
-        self.settle()
+        self.plane.change("Pod", NEIGHBOUR, &labels)
     }
 
     fn set_ready(&mut self, pods: &[&str], ready: bool) -> Result<()> {
-        self.plane.set_ready(pods, ready)?;
-        self.settle()
+        self.plane.set_ready(pods, ready)
     }
 
     fn relabel(&mut self, node: &str, labels: &[(&str, &str)]) -> Result<()> {

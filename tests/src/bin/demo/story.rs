@@ -51,7 +51,10 @@ fn tutorial(stage: &mut Stage<'_>) -> Result<()> {
                 ("shanghai without topology", SHANGHAI_CLIENT, SVC_UD1_WITHOUT_TOPOLOGY, &SERVERS),
                 ("beijing has no pod: refused", BEIJING_CLIENT, SVC_UD1, &[]),
             ] {
-                stage.ask(&question(name, from, service, pods)?)?;
+                let question = question(name, from, service, pods)?;
+                // Controllers may not have written every slice yet.
+                stage.change_until(|_| Ok(()), &question)?;
+                stage.ask(&question)?;
             }
             Ok(String::new())
         },

@@ -1,4 +1,4 @@
-//! What the agents are told: the objects of the cluster, and how they change. They are the same,
+//! The objects of the cluster that the agents read, and how they change. They are the same,
 //! whether files hold them or an API server does.
 
 use std::path::PathBuf;
@@ -9,10 +9,10 @@ use serde_json::Value;
 
 /// The objects of the cluster. A change is made when its method returns.
 pub(crate) trait World {
-    /// The flag by which an agent is told of it, and the flag's value.
+    /// The flag that names this source to an agent, and the flag's value.
     fn source(&self) -> Result<(&'static str, PathBuf)>;
 
-    /// How long traffic may take to follow a change that others have to work on before it is told.
+    /// How long traffic may take to follow a change, controllers included.
     fn patience(&self) -> Duration;
 
     /// What `topo-lb explain` says of it on `node`.

@@ -61,7 +61,7 @@ impl Open {
         self.socket.connect(&SockAddr::from(to)).map_err(at(Step::Connect))
     }
 
-    /// The same socket, connected to nobody.
+    /// The same socket without a peer.
     pub(crate) fn disconnect(self) -> Result<Self, Failure> {
         connect_unspec(&self.socket).map_err(|errno| at(Step::Connect)(errno.into()))?;
         Ok(Self { via: Via::Udp, ..self })

@@ -13,7 +13,7 @@ use socket2::{Domain, Protocol, Socket, Type};
 use tokio::net::{TcpListener, UdpSocket};
 use tokio::runtime;
 
-/// Serves until standard input ends: then the lab is gone, and nobody else would end this process.
+/// Serves until standard input ends: then the lab is gone, and nothing else would end this process.
 pub(crate) fn serve(name: String, addresses: &[SocketAddr], mptcp: bool) -> Result<()> {
     let runtime = runtime::Builder::new_current_thread()
         .enable_io()
@@ -22,7 +22,7 @@ pub(crate) fn serve(name: String, addresses: &[SocketAddr], mptcp: bool) -> Resu
     // A thread blocks on standard input; the runtime must not wait for it at the end.
     let (gone, wait) = tokio::sync::oneshot::channel();
     std::thread::spawn(move || {
-        // An error, like the end, means that there is nobody.
+        // An error, like the end, means that the lab is gone.
         let _ = io::copy(&mut io::stdin(), &mut io::sink());
         let _ = gone.send(());
     });

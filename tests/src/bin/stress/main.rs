@@ -1,7 +1,7 @@
 //! Connections on every CPU against a writer that changes Services as fast as it can.
 //!
 //! Runs in a pod of the lab: the addresses that it takes are its network namespace's own, and it
-//! serves the cgroup that it is told, with programs and maps of its own.
+//! serves the cgroup that a flag names, with programs and maps of its own.
 
 mod address;
 mod hammer;
