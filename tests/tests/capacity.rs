@@ -74,7 +74,7 @@ fn services_without_room_are_listed_until_there_is_room() -> Result<()> {
         let text = table(scene)?;
         ensure!(text.contains("The maps are full, and 1 Service lacks room"), "{text}");
         ensure!(text.lines().any(|line| line.contains("default/web")), "{text}");
-        ensure!(scene.dump("left_out")?.as_array().map(Vec::len) == Some(1));
+        ensure!(scene.dump("unprogrammed")?.as_array().map(Vec::len) == Some(1));
         ensure!(scene.agent.log().contains("--max-services"), "{}", scene.agent.log());
 
         // It stays so while no agent runs,
@@ -91,7 +91,7 @@ fn services_without_room_are_listed_until_there_is_room() -> Result<()> {
         })?;
         expect_left_out(scene, &json!([]))?;
         ensure!(!table(scene)?.contains("lacks room"));
-        ensure!(scene.dump("left_out")?.as_array().map(Vec::len) == Some(0));
+        ensure!(scene.dump("unprogrammed")?.as_array().map(Vec::len) == Some(0));
 
         // Who has room keeps it.
         scene.change(|manifests| {

@@ -12,10 +12,11 @@ use serde::Serialize;
 use topo_lb_common::counters::Counters;
 use topo_lb_common::selection::SPILL_ONE;
 
-use crate::datapath::maps::bpf::{BpfStore, Published};
+use crate::datapath::maps::bpf::BpfStore;
 use crate::datapath::maps::connections::{self, Connection};
 use crate::datapath::maps::error::ReadError;
 use crate::datapath::maps::error::StoreError;
+use crate::datapath::maps::family::Published;
 use crate::datapath::maps::flows::{self, Flow};
 use crate::datapath::maps::unprogrammed;
 use crate::plan::Lack;

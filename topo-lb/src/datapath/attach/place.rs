@@ -121,25 +121,24 @@ mod tests {
     }
 
     #[test]
-    fn only_what_runs_before_the_last_of_the_first_is_among_the_first() {
-        assert!(is_in_front(&[7, 9], 7, 9));
-        assert!(is_in_front(&[1, 7, 9, 2], 7, 9));
-        assert!(!is_in_front(&[9, 7], 7, 9));
-        assert!(!is_in_front(&[9], 7, 9));
-        assert!(!is_in_front(&[7], 7, 9));
-    }
-
-    #[test]
-    fn a_link_is_replaced_where_a_new_one_would_run_earlier() {
+    fn a_link_is_replaced_if_a_new_one_would_run_earlier() {
         const OURS: u32 = 7;
         const EMPTY: u32 = 9;
-        assert!(!is_apart(&[EMPTY, OURS], EMPTY, OURS));
-        assert!(!is_apart(&[EMPTY, OURS, 1], EMPTY, OURS));
-        // Another one of this cgroup is between.
-        assert!(is_apart(&[EMPTY, 1, OURS], EMPTY, OURS));
-        // One of a cgroup above runs before both.
-        assert!(!is_apart(&[1, EMPTY, OURS], EMPTY, OURS));
-        // Detached meanwhile: the caller notices.
-        assert!(!is_apart(&[EMPTY], EMPTY, OURS));
+        // Whether ours runs before the empty program, and whether others run between them.
+        for (effective, is_first, is_between) in [
+            (&[OURS, EMPTY][..], true, false),
+            (&[1, OURS, EMPTY, 2], true, false),
+            (&[EMPTY, OURS], false, false),
+            (&[EMPTY, OURS, 1], false, false),
+            (&[EMPTY, 1, OURS], false, true),
+            // One of a cgroup above runs before both.
+            (&[1, EMPTY, OURS], false, false),
+            // Ours was detached meanwhile: the caller notices.
+            (&[EMPTY], false, false),
+            (&[OURS], false, false),
+        ] {
+            assert_eq!(is_in_front(effective, OURS, EMPTY), is_first, "{effective:?}");
+            assert_eq!(is_apart(effective, EMPTY, OURS), is_between, "{effective:?}");
+        }
     }
 }

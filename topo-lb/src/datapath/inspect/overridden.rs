@@ -176,20 +176,18 @@ mod tests {
 
     #[test]
     fn only_programs_that_run_before_ours_override() {
-        let none: &[u32] = &[];
-        assert_eq!(before(&[], OURS), none);
-        assert_eq!(before(&[7], OURS), none);
-        assert_eq!(before(&[7, 1, 2], OURS), none);
-        assert_eq!(before(&[1, 7], OURS), [1]);
-        assert_eq!(before(&[2, 1, 7, 3], OURS), [2, 1]);
-    }
-
-    #[test]
-    fn where_ours_does_not_run_no_program_runs_before_it() {
-        let none: &[u32] = &[];
-        assert_eq!(before(&[1, 2], OURS), none);
-        assert_eq!(before(&[1, 2], None), none);
-        assert_eq!(before(&[], None), none);
+        for (effective, ours, wanted) in [
+            (&[][..], OURS, &[][..]),
+            (&[7], OURS, &[]),
+            (&[7, 1, 2], OURS, &[]),
+            (&[1, 7], OURS, &[1]),
+            (&[2, 1, 7, 3], OURS, &[2, 1]),
+            // Ours does not run.
+            (&[1, 2], OURS, &[]),
+            (&[1, 2], None, &[]),
+        ] {
+            assert_eq!(before(effective, ours), wanted, "{effective:?}");
+        }
     }
 
     #[test]
@@ -260,13 +258,26 @@ mod tests {
     }
 
     #[test]
-    fn a_tolerated_name_is_a_pattern() {
-        assert!(is_tolerated(&tolerated(&["sd_*"]), 42, Some("sd_fw_connect")));
-        assert!(!is_tolerated(&tolerated(&["sd_*"]), 42, Some("cil_sock4")));
-        assert!(!is_tolerated(&[], 42, Some("cil_sock4")));
-        // The kernel tells no names.
-        assert!(!is_tolerated(&tolerated(&["sd_*"]), 42, None));
-        assert!(is_tolerated(&tolerated(&["sd_*", "*"]), 42, None));
+    fn a_program_is_tolerated_by_a_pattern_of_its_name_or_by_its_id() {
+        for (texts, program, name, wanted) in [
+            (&["sd_*"][..], 42, Some("sd_fw_connect"), true),
+            (&["sd_*"], 42, Some("cil_sock4"), false),
+            (&[], 42, Some("cil_sock4"), false),
+            // The kernel tells no names.
+            (&["sd_*"], 42, None, false),
+            (&["sd_*", "*"], 42, None, true),
+            (&["sd_*", "id:42"], 42, None, true),
+            (&["sd_*", "id:42"], 42, Some("cil_sock4"), true),
+            (&["sd_*", "id:42"], 421, None, false),
+        ] {
+            let is = is_tolerated(&tolerated(texts), program, name);
+            assert_eq!(is, wanted, "{texts:?} {program} {name:?}");
+        }
+        for text in ["id:", "id:0", "id:-1", "id:4294967296", "id:42*", "id:x"] {
+            let error = text.parse::<Tolerated>().unwrap_err();
+            assert_eq!(error, ToleratedError::Id(text[3..].to_owned()));
+        }
+        assert!(matches!("ID:42".parse::<Tolerated>(), Err(ToleratedError::Name(_))));
     }
 
     #[test]
@@ -277,18 +288,5 @@ mod tests {
         let text = without_effect(&tolerated(&["my_fire*", "*", "id:42", "sd_fw"])).unwrap();
         assert!(text.starts_with("--tolerate-programs my_fire*,sd_fw has no effect: "), "{text}");
         assert!(text.contains("CAP_SYS_ADMIN") && text.contains("id:N"), "{text}");
-    }
-
-    #[test]
-    fn a_program_without_a_name_is_tolerated_by_its_id() {
-        let both = tolerated(&["sd_*", "id:42"]);
-        assert!(is_tolerated(&both, 42, None));
-        assert!(is_tolerated(&both, 42, Some("cil_sock4")));
-        assert!(!is_tolerated(&both, 421, None));
-        for text in ["id:", "id:0", "id:-1", "id:4294967296", "id:42*", "id:x"] {
-            let error = text.parse::<Tolerated>().unwrap_err();
-            assert_eq!(error, ToleratedError::Id(text[3..].to_owned()));
-        }
-        assert!(matches!("ID:42".parse::<Tolerated>(), Err(ToleratedError::Name(_))));
     }
 }

@@ -2,44 +2,22 @@
 
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
-use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 
 use aya::maps::{Array, Map, MapData, MapError, PerCpuValues};
 use topo_lb_common::counters::{Counters, Name};
 use topo_lb_common::maps;
-use topo_lb_common::members::{CHOSEN, Member};
 use topo_lb_common::range::Range;
 
-use super::encode::{self, Layout, V4, V6};
+use super::encode::{self, V4, V6};
 use super::error::{OpenError, StoreError};
+use super::family::{FamilyMaps, Published};
 use super::pinned::{Hash, PerCpu, Raw, absent_is_fine, entries, failed, open, size, sum};
 use super::store::Store;
-use crate::cluster::{Family, Frontend};
+use crate::cluster::Family;
 use crate::datapath::host::membarrier;
-use crate::plan::{Capacity, Entry, Installed, Step};
-
-/// The maps of one address family.
-struct FamilyMaps<L: Layout> {
-    services: Hash<L::Frontend, L::Service>,
-    slots: Array<MapData, Raw<L::Backend>>,
-    members: Hash<L::MemberKey, Member>,
-    names: FamilyNames,
-}
-
-/// What the maps of one family are called.
-#[derive(Clone, Copy)]
-struct FamilyNames {
-    services: &'static str,
-    slots: &'static str,
-    members: &'static str,
-}
-
-const NAMES4: FamilyNames =
-    FamilyNames { services: maps::SERVICES4, slots: maps::SLOTS4, members: maps::MEMBERS4 };
-const NAMES6: FamilyNames =
-    FamilyNames { services: maps::SERVICES6, slots: maps::SLOTS6, members: maps::MEMBERS6 };
+use crate::plan::{Capacity, Installed, Step};
 
 /// The pinned maps.
 pub struct BpfStore {
@@ -53,26 +31,13 @@ pub struct BpfStore {
     generation: u32,
 }
 
-/// What a frontend's value says.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Published {
-    /// The key.
-    pub frontend: Frontend,
-    /// What its connections do.
-    pub entry: Entry,
-    /// First slot, where the row is not inline.
-    pub slot_base: Option<u32>,
-    /// Number of the write: it stays while nothing is written.
-    pub generation: u32,
-}
-
 impl BpfStore {
     /// Opens the maps pinned under `pin_dir`.
     ///
     /// # Errors
     /// One is not there, or is something else.
     pub fn open(pin_dir: &Path) -> Result<Self, OpenError> {
-        let v4 = FamilyMaps::open(pin_dir, NAMES4)?;
+        let v4 = FamilyMaps::open(pin_dir)?;
         let capacity = Capacity {
             services: size(pin_dir, maps::SERVICES4)?,
             slots: size(pin_dir, maps::SLOTS4)?,
@@ -83,7 +48,7 @@ impl BpfStore {
         };
         Ok(Self {
             v4,
-            v6: FamilyMaps::open(pin_dir, NAMES6)?,
+            v6: FamilyMaps::open(pin_dir)?,
             range: open(pin_dir, maps::RANGE, Map::Array)?,
             revision: open(pin_dir, maps::REVISION, Map::Array)?,
             names: open(pin_dir, maps::NAMES, Map::HashMap)?,
@@ -119,101 +84,6 @@ impl BpfStore {
     /// Connections of a Service port by where they went, over all CPUs.
     pub fn counters(&self, index: u32) -> Result<Counters, StoreError> {
         sum(&self.counters, maps::COUNTERS, index)
-    }
-}
-
-impl<L: Layout> FamilyMaps<L> {
-    fn open(pin_dir: &Path, names: FamilyNames) -> Result<Self, OpenError> {
-        Ok(Self {
-            services: open(pin_dir, names.services, Map::HashMap)?,
-            slots: open(pin_dir, names.slots, Map::Array)?,
-            members: open(pin_dir, names.members, Map::HashMap)?,
-            names,
-        })
-    }
-
-    /// Carries out a step that is about this family.
-    fn write(&mut self, step: &Step, generation: u32) -> Result<(), StoreError> {
-        match step {
-            Step::Publish { frontend, entry, slot_base } => {
-                self.publish(frontend, entry, *slot_base, generation)
-            }
-            Step::Withdraw(frontend) => {
-                let Some(key) = Self::key(frontend) else { return Ok(()) };
-                absent_is_fine(self.services.remove(&Raw(key)))
-                    .map_err(failed(self.names.services, "remove a Service"))
-            }
-            Step::FillSlots { base, row, .. } => {
-                for (slot, backend) in (*base..).zip(encode::backends::<L>(row)) {
-                    self.slots
-                        .set(slot, Raw(backend), 0)
-                        .map_err(failed(self.names.slots, "write an endpoint"))?;
-                }
-                Ok(())
-            }
-            Step::SetMember { index, endpoint, chosen } => {
-                let Some(key) = Self::member(*index, *endpoint) else { return Ok(()) };
-                let member = Member { state: if *chosen { CHOSEN } else { 0 } };
-                self.members
-                    .insert(Raw(key), Raw(member), 0)
-                    .map_err(failed(self.names.members, "write a member"))
-            }
-            Step::RemoveMember { index, endpoint } => {
-                let Some(key) = Self::member(*index, *endpoint) else { return Ok(()) };
-                absent_is_fine(self.members.remove(&Raw(key)))
-                    .map_err(failed(self.names.members, "remove a member"))
-            }
-            // About no family.
-            Step::SetRange(_)
-            | Step::Name { .. }
-            | Step::Unname(_)
-            | Step::Grace
-            | Step::FreeSlots { .. } => Ok(()),
-        }
-    }
-
-    fn key(frontend: &Frontend) -> Option<L::Frontend> {
-        let protocol = encode::protocol_number(frontend.protocol);
-        L::octets(frontend.address).map(|octets| L::frontend(octets, frontend.port, protocol))
-    }
-
-    fn member(index: u32, endpoint: SocketAddr) -> Option<L::MemberKey> {
-        Some(L::member(index, L::octets(endpoint.ip())?, endpoint.port()))
-    }
-
-    fn publish(
-        &mut self,
-        frontend: &Frontend,
-        entry: &Entry,
-        slot_base: Option<u32>,
-        generation: u32,
-    ) -> Result<(), StoreError> {
-        let Some(key) = Self::key(frontend) else { return Ok(()) };
-        let value = encode::service::<L>(key, entry, slot_base, generation);
-        self.services
-            .insert(Raw(key), Raw(value), 0)
-            .map_err(failed(self.names.services, "write a Service"))
-    }
-
-    fn published(&self, all: &mut Vec<Published>) -> Result<(), StoreError> {
-        for pair in entries(&self.services, self.names.services) {
-            let (key, value) = pair?;
-            let Some(frontend) = L::read_frontend(&key) else { continue };
-            let (entry, slot_base, generation) = encode::entry::<L>(&value, |slot| {
-                self.slots.get(&slot, 0).ok().map(|Raw(backend)| backend)
-            });
-            all.push(Published { frontend, entry, slot_base, generation });
-        }
-        Ok(())
-    }
-
-    fn read_members(&self, installed: &mut Installed) -> Result<(), StoreError> {
-        for pair in entries(&self.members, self.names.members) {
-            let (key, member) = pair?;
-            let (index, endpoint) = L::read_member(&key);
-            installed.adopt_member(index, endpoint, member.state & CHOSEN != 0);
-        }
-        Ok(())
     }
 }
 

@@ -5,6 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use topo_lb_common::address::{self, Frontend4, Frontend6};
 use topo_lb_common::backend::{Backend4, Backend6, Locality};
 use topo_lb_common::counters::{NAME_LENGTH, Name};
+use topo_lb_common::maps;
 use topo_lb_common::members::{MemberKey4, MemberKey6};
 use topo_lb_common::selection::{INLINE, NO_TIER, SLOTTED, Selection};
 use topo_lb_common::service::{Service4, Service6};
@@ -34,6 +35,12 @@ pub const fn protocol_of(number: u8) -> Option<Protocol> {
 
 /// What one address family's maps hold.
 pub trait Layout {
+    /// Name of `services*`.
+    const SERVICES: &'static str;
+    /// Name of `slots*`.
+    const SLOTS: &'static str;
+    /// Name of `members*`.
+    const MEMBERS: &'static str;
     /// Key of `services*`.
     type Frontend: bytemuck::Pod;
     /// Value of `services*`.
@@ -91,8 +98,12 @@ pub struct V6;
 
 macro_rules! layout {
     ($family:ty, $variant:ident, $address:ty, $octets:ty, $frontend:ident, $service:ident,
-     $backend:ident, $member:ident, padding: [$($padding:ident)*]) => {
+     $backend:ident, $member:ident, maps: [$services:ident $slots:ident $members:ident],
+     padding: [$($padding:ident)*]) => {
         impl Layout for $family {
+            const SERVICES: &'static str = maps::$services;
+            const SLOTS: &'static str = maps::$slots;
+            const MEMBERS: &'static str = maps::$members;
             type Frontend = $frontend;
             type Service = $service;
             type Backend = $backend;
@@ -169,8 +180,8 @@ macro_rules! layout {
     };
 }
 
-layout!(V4, V4, Ipv4Addr, [u8; 4], Frontend4, Service4, Backend4, MemberKey4, padding: [reserved reserved_tail]);
-layout!(V6, V6, Ipv6Addr, [u8; 16], Frontend6, Service6, Backend6, MemberKey6, padding: []);
+layout!(V4, V4, Ipv4Addr, [u8; 4], Frontend4, Service4, Backend4, MemberKey4, maps: [SERVICES4 SLOTS4 MEMBERS4], padding: [reserved reserved_tail]);
+layout!(V6, V6, Ipv6Addr, [u8; 16], Frontend6, Service6, Backend6, MemberKey6, maps: [SERVICES6 SLOTS6 MEMBERS6], padding: []);
 
 /// The row as backends of this family; what is of the other family is left out.
 pub fn backends<L: Layout>(row: &[Chosen]) -> Vec<L::Backend> {

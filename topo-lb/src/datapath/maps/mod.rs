@@ -8,6 +8,7 @@ pub mod counters;
 pub mod encode;
 pub mod error;
 pub mod excluded;
+pub mod family;
 pub mod flows;
 pub mod members;
 #[cfg(test)]
