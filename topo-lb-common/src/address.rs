@@ -1,4 +1,4 @@
-//! What a client dials: a frontend is an address, a port and a protocol.
+//! A frontend: the address, port and protocol that a client dials.
 
 use crate::layout::layout;
 

@@ -1,7 +1,7 @@
 //! `affinity4` and `affinity6`: session affinity of a client to an endpoint.
 //!
-//! At connect time there is no source address yet; the client is its network namespace, which is
-//! one pod. An entry counts only while its endpoint is in the Service's chosen set.
+//! At connect time there is no source address yet, so a client is a network namespace, which is one
+//! Pod. An entry counts only while its endpoint is in the Service's chosen set.
 
 use crate::backend::{Backend4, Backend6};
 
@@ -10,7 +10,8 @@ use crate::backend::{Backend4, Backend6};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "user", derive(bytemuck::Pod, bytemuck::Zeroable))]
 pub struct AffinityKey {
-    /// `bpf_get_netns_cookie` of the client.
+    /// The client: for sockets, `bpf_get_netns_cookie`; for tc, a number with the highest bit set
+    /// that is made of the source address.
     pub netns_cookie: u64,
     /// Index of the Service port.
     pub service: u32,

@@ -1,6 +1,6 @@
-//! Where a connection goes: one endpoint, and how far it is from this node.
+//! A backend: an endpoint, and its distance from this node.
 
-/// How far an endpoint is from this node; the index of its counter.
+/// Distance of an endpoint from this node.
 #[repr(u8)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Locality {
@@ -10,7 +10,7 @@ pub enum Locality {
     Zone = 1,
     /// In this node's `topology.kubernetes.io/region`.
     Region = 2,
-    /// Anywhere else, or nobody knows.
+    /// Anywhere else, or unknown.
     Elsewhere = 3,
 }
 
@@ -18,7 +18,7 @@ impl Locality {
     /// From nearest to farthest.
     pub const ALL: [Self; 4] = [Self::Node, Self::Zone, Self::Region, Self::Elsewhere];
 
-    /// The locality of a stored byte; what is out of range counts as elsewhere.
+    /// The locality of a stored byte; a byte out of range counts as elsewhere.
     #[inline(always)]
     pub const fn from_byte(byte: u8) -> Self {
         match byte {
@@ -29,7 +29,7 @@ impl Locality {
         }
     }
 
-    /// As people read it.
+    /// Its name for people.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Node => "node",
@@ -40,7 +40,7 @@ impl Locality {
     }
 }
 
-/// An IPv4 endpoint; eight bytes, so that one aligned read takes it whole.
+/// An IPv4 endpoint; eight bytes, so that it is read by one aligned load.
 #[repr(C, align(8))]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "user", derive(bytemuck::Pod, bytemuck::Zeroable))]

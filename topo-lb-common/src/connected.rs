@@ -1,8 +1,8 @@
-//! `connected4` and `connected6`: what a connected socket dialled, kept in the socket's own
-//! storage, so that it goes when the socket goes.
+//! `connected4` and `connected6`: what a connected socket dialled, in the socket's own storage,
+//! which the kernel frees with the socket.
 //!
-//! It counts only while the socket's peer is [`endpoint`](Connected::endpoint): a socket that is
-//! connected again elsewhere does not match, and is left alone.
+//! It counts only while the socket's peer is [`endpoint`](Connected::endpoint). A socket that was
+//! connected to another address since then does not match, and stays untouched.
 
 use crate::address::{Frontend4, Frontend6};
 use crate::backend::{Backend4, Backend6};

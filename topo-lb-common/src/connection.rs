@@ -1,29 +1,29 @@
 //! `connections4` and `connections6`: connections whose packets tc translates.
 //!
-//! Each has two entries, one for each [`way`](Tuple::way) that its packets go, keyed by what such
-//! a packet says before it is translated. The value holds what it says after. The other entry's
-//! key is the value's tuple turned round. The maps are LRU: an idle connection may go.
+//! A connection has two entries, one for each [`way`](Tuple::way) of its packets. The key is what a
+//! packet says before translation, and the value what it says after. The key of the other entry is the
+//! value's four-tuple reversed. The maps are LRU: an idle connection may be evicted.
 //!
-//! `fragments4` and `fragments6` carry a first fragment's translation over to the later ones,
-//! which have no ports.
+//! `fragments4` and `fragments6` hold a first fragment's translation for the later fragments, which
+//! have no ports.
 
 use crate::address::TCP;
 use crate::layout::layout;
 
-/// [`Tuple::way`]: a packet that a client sends, seen when the node receives it.
+/// [`Tuple::way`]: a packet from a client, on ingress.
 pub const FROM_CLIENT: u8 = 0;
-/// [`Tuple::way`]: a packet that a client is to get, seen when the node sends it.
+/// [`Tuple::way`]: a packet to a client, on egress.
 pub const TO_CLIENT: u8 = 1;
 
-/// [`Connection::kind`]: the entry of the answers.
+/// [`Connection::kind`]: the entry of the replies.
 pub const REPLY: u8 = 1;
-/// [`Connection::kind`]: the client is its own endpoint. Packets of both ways come from its
-/// device, and go back there; what it sends to itself comes from the Service's address.
+/// [`Connection::kind`]: the client is its own endpoint. Packets of both ways come from its device
+/// and go back there, and seem to come from the Service's address.
 pub const HAIRPIN: u8 = 2;
-/// [`Connection::kind`]: the endpoint belongs to the Service no more.
+/// [`Connection::kind`]: the endpoint does not belong to the Service any more.
 pub const ENDPOINT_GONE: u8 = 4;
 
-/// [`Connection::state`]: the endpoint has answered.
+/// [`Connection::state`]: the endpoint has replied.
 pub const ANSWERED: u8 = 1;
 /// [`Connection::state`]: the client has sent a FIN.
 pub const CLIENT_FIN: u8 = 2;
@@ -32,12 +32,11 @@ pub const ENDPOINT_FIN: u8 = 4;
 /// [`Connection::state`]: either side has sent a RST.
 pub const RESET: u8 = 8;
 
-/// How long an endpoint that belongs to the Service no more may leave a client's packet unanswered
-/// before a TCP connection to it is given up, in nanoseconds.
+/// How long a client's packet to an endpoint that is gone may stay unanswered before tc resets the
+/// TCP connection, in nanoseconds.
 pub const SILENCE: u64 = 30 * SECOND;
 
-/// A connection's times are written once in this while: 2 to the power of this in nanoseconds, some
-/// 0.27 s.
+/// A connection's time is written at most once in 2^28 ns (0.27 s).
 pub const TICK: u32 = 28;
 
 const SECOND: u64 = 1_000_000_000;
@@ -49,10 +48,11 @@ pub const fn is_closed(state: u8) -> bool {
     state & RESET != 0 || state & BOTH == BOTH
 }
 
-/// For how many nanoseconds without a packet a connection is remembered.
+/// How long a connection is remembered without a packet, in nanoseconds.
 ///
-/// TCP's are those of Linux's connection tracking (nf_conntrack_proto_tcp.c, nf_conntrack_proto_udp.c),
-/// but for a closed connection: only its last packets can still come, and a SYN begins anew anyway.
+/// The values are those of Linux's connection tracking (nf_conntrack_proto_tcp.c,
+/// nf_conntrack_proto_udp.c), except for a closed TCP connection: only its last packets can still
+/// come, and a SYN begins another connection.
 #[inline(always)]
 pub const fn lifetime(protocol: u8, state: u8) -> u64 {
     let seconds = if protocol == TCP {
@@ -98,8 +98,8 @@ layout! {
     /// Value of `connections4` and `connections6`: what the packet says after translation.
     #[repr(C, align(8))]
     pub struct Connection<A> as Connection4<[u8; 4]>, Connection6<[u8; 16]> {
-        /// The kernel's tick (`CLOCK_MONOTONIC`, nanoseconds) at the last packet of this way, or
-        /// at an earlier one of the same [`TICK`].
+        /// Time (`CLOCK_MONOTONIC`, nanoseconds) of the last packet of this way, or of an earlier
+        /// one in the same [`TICK`].
         pub last_used: u64,
         /// Network order.
         pub source: A,
@@ -111,7 +111,7 @@ layout! {
         pub destination_port: u16,
         /// Index of the Service port when the endpoint was chosen.
         pub service: u32,
-        /// `revision` when the endpoint was last looked up.
+        /// `revision` when the endpoint was last checked.
         pub revision: u32,
         /// TCP: sequence number of the SYN that the endpoint was chosen for.
         pub sequence: u32,
@@ -121,9 +121,9 @@ layout! {
         pub kind: u8,
         /// Zero.
         pub reserved: u16,
-        /// The client's entry, of an endpoint that is gone: in units of [`TICK`], when the client
-        /// first sent what the endpoint has not answered. What is not later than the other
-        /// entry's last packet has been answered.
+        /// In the client's entry, if the endpoint is gone: time of the first packet without a
+        /// reply, in units of [`TICK`]. A time before the last packet of the other entry means that
+        /// the endpoint has replied since.
         pub asked: u32,
     }
 }
@@ -151,7 +151,7 @@ layout! {
     /// Value of `fragments4` and `fragments6`: what later fragments say after translation.
     #[repr(C, align(8))]
     pub struct Translation<A> as Translation4<[u8; 4]>, Translation6<[u8; 16]> {
-        /// The kernel's tick (`CLOCK_MONOTONIC`, nanoseconds) at the first fragment.
+        /// Time (`CLOCK_MONOTONIC`, nanoseconds) of the first fragment.
         pub first_seen: u64,
         /// Network order.
         pub source: A,
@@ -164,27 +164,27 @@ layout! {
     }
 }
 
-/// For how many nanoseconds later fragments may follow the first: half of what Linux waits for
-/// all of a datagram (`IP_FRAG_TIME`, include/net/ip.h).
+/// How long after the first fragment later ones are translated, in nanoseconds: half of the time
+/// that Linux waits for all fragments of a datagram (`IP_FRAG_TIME`, include/net/ip.h).
 pub const FRAGMENT_LIFETIME: u64 = 15 * SECOND;
 
-/// A token bucket of one CPU, as one word per field: value of `refusals`.
+/// A token bucket of one CPU that limits replies to refused packets: value of `refusals`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "user", derive(bytemuck::Pod, bytemuck::Zeroable))]
 pub struct Bucket {
-    /// `CLOCK_MONOTONIC`, in nanoseconds, up to which answers are paid for.
+    /// Time (`CLOCK_MONOTONIC`, nanoseconds) at which the bucket is full again.
     pub paid_until: u64,
 }
 
 impl Bucket {
-    /// Nanoseconds that an answer costs: 1,000 a second on each CPU, as many as the kernel's own
-    /// limit for ICMP has for all of them (`icmp_msgs_per_sec`).
+    /// Nanoseconds per answer: 1,000 answers a second on each CPU. The kernel's own limit for ICMP
+    /// allows as many on all CPUs together (`icmp_msgs_per_sec`).
     pub const COST: u64 = SECOND / 1_000;
-    /// Answers that may come at once.
+    /// Most answers in a burst.
     pub const BURST: u64 = 500;
 
-    /// Whether one more may be sent at `now`; takes it off if so.
+    /// Takes one answer out of the bucket at `now`. Returns whether there was one.
     #[inline(always)]
     pub const fn take(&mut self, now: u64) -> bool {
         let begin = if self.paid_until < now { now } else { self.paid_until };

@@ -1,4 +1,4 @@
-//! `counters`: connections of a Service port by where they went, per CPU.
+//! `counters`: connections of a Service port by locality, per CPU.
 
 use crate::backend::Locality;
 

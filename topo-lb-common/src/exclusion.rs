@@ -1,18 +1,18 @@
-//! `excluded` and `exclusion`: Pods whose processes are left alone, and where their cgroups are.
+//! `excluded` and `exclusion`: the cgroups of excluded Pods, and their levels in the hierarchy.
 
-/// The one entry of `exclusion`: the levels of the cgroup hierarchy on which the cgroups of excluded
-/// Pods are. The root has level 0. A writer replaces all of it by one store.
+/// The one entry of `exclusion`: the levels of the cgroup hierarchy that have cgroups of excluded
+/// Pods. The root has level 0. A writer replaces the entry by one store.
 #[repr(C, align(8))]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "user", derive(bytemuck::Pod, bytemuck::Zeroable))]
 pub struct Levels {
     /// The first level to look at.
     pub first: u32,
-    /// How many from there on; zero: no Pod is excluded. At most [`MOST_LEVELS`].
+    /// Number of levels from there on, at most [`MOST_LEVELS`]; zero: no Pod is excluded.
     pub count: u32,
 }
 
-/// Levels that a program looks at.
+/// Most levels that a program looks at.
 pub const MOST_LEVELS: u32 = 16;
 
 /// Key of `excluded`: the cgroup of an excluded Pod, which the cgroups of its containers are below.
@@ -24,7 +24,7 @@ pub struct ExcludedKey {
     pub cgroup: u64,
 }
 
-/// Value of `excluded`: that the key is there is all that counts.
+/// Value of `excluded`; programs only look whether the key exists.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "user", derive(bytemuck::Pod, bytemuck::Zeroable))]

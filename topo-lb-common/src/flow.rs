@@ -1,8 +1,8 @@
-//! Unconnected UDP: one socket talks to many Services, so its storage cannot hold one answer.
+//! Unconnected UDP: a socket may send to many Services, so one storage per socket is not enough.
 //!
-//! `flows*` keeps the endpoint that a socket was given for a frontend, `replies*` turns that
-//! endpoint's address back into the frontend. Both are LRU: an idle entry may go, and the next
-//! datagram chooses anew.
+//! `flows*` holds the endpoint of a socket and a frontend; `replies*` gives the frontend for a
+//! socket and an endpoint. Both are LRU: an idle entry may be evicted, and the next datagram then
+//! chooses again.
 
 use crate::address::{Frontend4, Frontend6};
 use crate::backend::{Backend4, Backend6};

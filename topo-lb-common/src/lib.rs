@@ -1,12 +1,13 @@
-//! The one ABI of topo-lb: what the agent writes into BPF maps and the programs in the kernel read.
+//! The ABI of topo-lb: the layouts of the BPF maps that the agent and the programs in the kernel
+//! share.
 //!
-//! Every type here is `repr(C)`, without hidden padding, and the same on both sides. One idea, one
-//! file, named as its map is: [`service`] is `services4`/`services6`, [`backend`] is
-//! `slots4`/`slots6`, [`flow`] is `flows4`/`flows6` and `replies4`/`replies6`, and so on.
+//! Every layout is `repr(C)` without hidden padding. Each map has a file: [`service`] is
+//! `services4` and `services6`, [`backend`] is `slots4` and `slots6`, [`flow`] is `flows4`,
+//! `flows6`, `replies4` and `replies6`, and so on.
 //!
 //! Addresses are byte arrays in network order, so that `bpftool map dump` shows them readably.
-//! **Ports are in host byte order** for the same reason. Names of map entries are in
-//! [`maps`]. Nothing here does I/O; [`selection`] is the only code, and it is pure.
+//! **Ports are in host byte order** for the same reason. [`maps`] has the names of the maps.
+//! Nothing here does I/O.
 #![cfg_attr(not(test), no_std)]
 
 pub mod address;

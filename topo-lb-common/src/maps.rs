@@ -1,4 +1,4 @@
-//! Names and default sizes of the maps; a map is pinned under its name.
+//! Names and default sizes of the maps. A map is pinned under its name.
 
 /// Frontends of IPv4 Services: [`Frontend4`](crate::address::Frontend4) →
 /// [`Service4`](crate::service::Service4).
@@ -31,22 +31,22 @@ pub const AFFINITY4: &str = "affinity4";
 pub const AFFINITY6: &str = "affinity6";
 /// Connections by Service index and locality, per CPU.
 pub const COUNTERS: &str = "counters";
-/// Look-ups of Services that gave no whole value, per CPU.
+/// Look-ups of Services that gave no consistent value, per CPU.
 pub const TORN: &str = "torn";
 /// Service index → `namespace/name:port`, for people and for the agent after a restart.
 pub const NAMES: &str = "names";
-/// Services that have no room in the maps above, for people.
+/// Unprogrammed Services: those that lack room in the maps above; for people.
 pub const UNPROGRAMMED: &str = "unprogrammed";
-/// Cgroups of Pods whose processes are left alone.
+/// Cgroups of excluded Pods.
 pub const EXCLUDED: &str = "excluded";
-/// On which levels of the cgroup hierarchy those are.
+/// The levels of the cgroup hierarchy that have such a cgroup.
 pub const EXCLUSION: &str = "exclusion";
-/// The address range that holds every frontend: what is outside costs no look-up.
+/// The address range that holds every frontend: other addresses cost no look-up.
 pub const RANGE: &str = "range";
 
-/// Number of the last change, so that a connection looks its endpoint up only when there was one.
+/// Number of the last plan: a connection checks its endpoint only after a new one.
 pub const REVISION: &str = "revision";
-/// tc: connections, each way.
+/// tc: connections, an entry for each direction.
 pub const CONNECTIONS4: &str = "connections4";
 /// The same for IPv6.
 pub const CONNECTIONS6: &str = "connections6";
@@ -54,14 +54,14 @@ pub const CONNECTIONS6: &str = "connections6";
 pub const FRAGMENTS4: &str = "fragments4";
 /// The same for IPv6.
 pub const FRAGMENTS6: &str = "fragments6";
-/// tc: endpoints that may have something to answer. Not pinned: each agent has its own.
+/// tc: the reply filter. Not pinned: each agent has its own.
 pub const REPLY_FILTER: &str = "reply_filter";
-/// tc: packets by what became of them, per hook and CPU.
+/// tc: packets by outcome, per hook and CPU.
 pub const PACKETS: &str = "packets";
 /// tc: how many refusals may still be answered, per CPU.
 pub const REFUSALS: &str = "refusals";
 
-/// Every map that is pinned, in the order in which they are made.
+/// Every pinned map, in the order of creation.
 pub const ALL: [&str; 28] = [
     RANGE,
     SERVICES4,
@@ -92,25 +92,25 @@ pub const ALL: [&str; 28] = [
     PACKETS,
     REFUSALS,
 ];
-/// Those that only tc needs, and that are pinned only with it.
+/// Maps that only tc needs, and that are pinned only with tc.
 pub const TC: [&str; 6] = [CONNECTIONS4, CONNECTIONS6, FRAGMENTS4, FRAGMENTS6, PACKETS, REFUSALS];
 
-/// Frontends per address family, and Service ports in all, that fit unless the agent is told
-/// otherwise.
+/// Default: frontends per address family, and Service ports of both together.
 pub const DEFAULT_SERVICES: u32 = 65_536;
-/// Endpoints per address family, of Services that do not fit inline.
+/// Default: endpoints per address family of Services with more than
+/// [`INLINE`](crate::selection::INLINE).
 pub const DEFAULT_SLOTS: u32 = 262_144;
-/// Endpoints per address family of UDP Services and Services with session affinity.
+/// Default: entries of `members4` and of `members6`.
 pub const DEFAULT_MEMBERS: u32 = 262_144;
-/// Unconnected UDP flows, and affinity entries, that are remembered per address family.
+/// Default: unconnected UDP flows, and affinity entries, per address family.
 pub const DEFAULT_FLOWS: u32 = 65_536;
-/// Connections per address family that tc remembers; each takes two entries.
+/// Default: connections of tc per address family; each takes two entries.
 pub const DEFAULT_CONNECTIONS: u32 = 65_536;
-/// Fragmented datagrams per address family that are on their way at once.
+/// Fragmented datagrams per address family that are remembered at once.
 pub const FRAGMENTS: u32 = 1_024;
-/// Services that `unprogrammed` names; each takes memory only while it is there.
+/// Most entries of `unprogrammed`; each takes memory only while it exists.
 pub const MOST_UNPROGRAMMED: u32 = 16_384;
-/// Pods that can be excluded on a node; each takes memory only while it is there.
+/// Most Pods that can be excluded on a node; each takes memory only while it is excluded.
 pub const MOST_EXCLUDED: u32 = 4_096;
 /// Entries of `packets`: one for each tc hook.
 pub const HOOKS: u32 = 2;

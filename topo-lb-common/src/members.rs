@@ -1,12 +1,14 @@
 //! `members4` and `members6`: whether an endpoint still belongs to a Service.
 //!
-//! A socket or a client that holds on to an endpoint across changes (unconnected UDP, session
-//! affinity) asks here. Only UDP Services and Services with session affinity are listed.
+//! Programs look here for a socket or client that keeps an endpoint across changes. The maps have
+//! the endpoints of UDP Services and of Services with session affinity; with tc or
+//! `--terminate-tcp`, of all Services.
 
 use crate::layout::layout;
 
-/// [`Member::state`]: the endpoint is in the set that this node may use now. Without it the
-/// endpoint serves, but the topology prefers others: flows that exist may stay, new ones not.
+/// [`Member::state`]: the endpoint is in the set that this node may use now. Without it, the
+/// endpoint serves but the topology prefers others: existing flows keep it, and new ones do not get
+/// it.
 pub const CHOSEN: u32 = 1;
 
 layout! {

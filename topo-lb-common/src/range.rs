@@ -1,8 +1,8 @@
-//! `range`: one entry that says where frontends can be, so that a connection to anywhere else
-//! costs no look-up.
+//! `range`: one entry with the addresses that frontends can have, so that other connections cost no
+//! look-up.
 //!
-//! Each half is one aligned 64-bit word, and is replaced by one store. The agent widens it before
-//! it writes a frontend outside, and narrows it after the last one is gone.
+//! Each half is one aligned 64-bit word, which the agent replaces by one store. The agent widens
+//! the range before it writes a frontend outside it, and narrows it after it has removed one.
 
 /// The one entry of `range`.
 #[repr(C, align(8))]
@@ -13,12 +13,13 @@ pub struct Range {
     pub network4: [u8; 4],
     /// Network order.
     pub mask4: [u8; 4],
-    /// The first eight bytes of every IPv6 frontend; all zero: they differ, always look.
+    /// The first eight bytes of every IPv6 frontend; all zero: they differ, and any address may be
+    /// one.
     pub prefix6: [u8; 8],
 }
 
 impl Range {
-    /// No frontend at all: `255.255.255.255/32`, and a multicast prefix that no Service can have.
+    /// No frontend: `255.255.255.255/32`, and a multicast prefix that no Service can have.
     pub const EMPTY: Self = Self { network4: [255; 4], mask4: [255; 4], prefix6: [255; 8] };
 
     /// Whether a frontend can be at this IPv4 address.

@@ -1,4 +1,4 @@
-//! `reply_filter`: which endpoints may have something to answer to a client of tc.
+//! `reply_filter`: marks of endpoints that may reply to a client of tc.
 //!
 //! A packet on its way to a client is looked up in the connection table only if its sender is marked
 //! here. A mark too many costs a look-up; none may be missing. The map is not pinned: each agent has
@@ -17,7 +17,7 @@ pub const ENTRIES: u32 = 1 << 10;
 pub struct ReplyFilterEntry {
     /// Not zero once every connection's endpoint has its mark.
     pub complete: u32,
-    /// Not zero: an endpoint of this place may have something to answer.
+    /// Not zero: an endpoint with this place may reply.
     pub marks: [u8; MARKS],
 }
 

@@ -1,5 +1,5 @@
-//! Which endpoint a new connection gets: constant time, no state, the same code in the kernel and
-//! in the property tests.
+//! The choice of an endpoint for a new connection: in constant time, without state. The kernel and
+//! the property tests run the same code.
 
 /// Endpoints that a service value holds itself; a Service with more keeps them in `slots4` or
 /// `slots6`.
@@ -39,10 +39,10 @@ pub struct Selection {
 /// [`Selection::tier`] where no key matched: unconstrained, or refused.
 pub const NO_TIER: u8 = 255;
 
-/// What becomes of a new connection.
+/// The choice for a new connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Choice {
-    /// No endpoint may be used: refused.
+    /// Refuse: no endpoint may be used.
     Refuse,
     /// The endpoint at this place of the inline row, below [`INLINE`].
     Inline(u32),
@@ -57,7 +57,7 @@ const fn scale(random: u32, count: u16) -> u32 {
 }
 
 impl Selection {
-    /// Chooses by uniform random numbers, and asks for them only where there is a choice.
+    /// Chooses by uniform random numbers of 32 bits. Calls `random` only if there is a choice.
     #[inline(always)]
     pub fn choose(&self, mut random: impl FnMut() -> u32) -> Choice {
         if self.count == 0 {

@@ -1,11 +1,12 @@
-//! The value of `services4` and `services6`: all that connecting to a Service needs, in one hash
-//! look-up for up to [`INLINE`] endpoints.
+//! The value of `services4` and `services6`: one look-up gives all that a connection needs, for up
+//! to [`INLINE`] endpoints.
 //!
-//! A map update copies the value with plain stores, and a deleted element may be reused for
-//! another key while a program still holds a pointer to it: what a reader sees can be torn. Hence
-//! the stamp: the frontend and the generation at the head, the generation again at the tail. The
-//! kernel copies from head to tail, and the reader goes from tail to head: equal generations and the
-//! right frontend mean that all of it is of one write. docs/internals.md says what this rests on.
+//! A map update copies the value with plain stores, and the kernel may reuse a deleted element for
+//! another key while a program still holds a pointer to it: so a reader may see a torn value. Hence
+//! the stamp: frontend and generation at the head, the generation again at the tail. The kernel
+//! copies from head to tail, and the reader reads from tail to head. If both generations are equal
+//! and the frontend is the right one, the value is of one write. docs/internals.md says what this
+//! relies on.
 
 use crate::address::{Frontend4, Frontend6};
 use crate::backend::{Backend4, Backend6};

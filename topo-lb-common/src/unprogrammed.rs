@@ -1,4 +1,4 @@
-//! `unprogrammed`: Services that lack room in the maps, for people to look at. No program reads it.
+//! `unprogrammed`: Services that lack room in the maps, for people. No program reads it.
 
 /// Bytes of a Service's name: namespace (63) `/` name (63), and a closing zero. Each is a DNS label
 /// (RFC 1123).
@@ -9,8 +9,8 @@ pub const LACKS_SERVICES: u32 = 1;
 /// [`Unprogrammed::lacks`]: room for endpoints (`--max-endpoints`).
 pub const LACKS_ENDPOINTS: u32 = 2;
 
-/// With [`Unprogrammed::lacks`]: it uses as many of its endpoints as fit inline. With none of these three,
-/// the Service is left to kube-proxy, whole, with all its ports.
+/// With [`Unprogrammed::lacks`]: it uses as many of its endpoints as fit inline. With none of these
+/// three, all ports of the Service are left to kube-proxy.
 pub const NARROWED: u32 = 1 << 8;
 /// With [`Unprogrammed::lacks`]: it keeps its last endpoints, which may be out of date.
 pub const LAST_GOOD: u32 = 2 << 8;
@@ -22,8 +22,8 @@ pub const REFUSED: u32 = 3 << 8;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "user", derive(bytemuck::Pod, bytemuck::Zeroable))]
 pub struct Unprogrammed {
-    /// What there was too little of: [`LACKS_SERVICES`] or [`LACKS_ENDPOINTS`]. With it, what
-    /// connections do meanwhile: none, [`NARROWED`], [`LAST_GOOD`] or [`REFUSED`].
+    /// The room that the Service lacks: [`LACKS_SERVICES`] or [`LACKS_ENDPOINTS`]. Added to it,
+    /// what its connections do meanwhile: nothing, [`NARROWED`], [`LAST_GOOD`] or [`REFUSED`].
     pub lacks: u32,
     /// `namespace/name`, zero-padded UTF-8.
     pub service: [u8; TEXT_LENGTH],

@@ -15,13 +15,13 @@ use aya_ebpf::helpers::{bpf_skb_load_bytes, bpf_skb_store_bytes};
 /// bytes is not translated.
 pub(crate) const ETHERNET: u32 = 14;
 
-/// Words at `offset`, which is a constant: directly where they are in reach.
+/// Words at `offset`, which is a constant: read directly if a program can reach them.
 #[inline(always)]
 pub(crate) fn words<const COUNT: usize>(skb: *mut __sk_buff, offset: u32) -> Option<[u32; COUNT]> {
     direct(skb, offset).or_else(|| load(skb, offset))
 }
 
-/// Words at `offset`, which is a constant, if they are where a program may look.
+/// Words at `offset`, which is a constant, if a program can reach them directly.
 #[inline(always)]
 pub(crate) fn direct<const COUNT: usize>(skb: *mut __sk_buff, offset: u32) -> Option<[u32; COUNT]> {
     // SAFETY: fields of the hook's context.
@@ -44,7 +44,7 @@ pub(crate) fn direct<const COUNT: usize>(skb: *mut __sk_buff, offset: u32) -> Op
     Some(words)
 }
 
-/// Copies a value out of a packet; `None` where the packet ends before.
+/// Copies a value out of a packet; `None` if the packet ends before its last byte.
 #[inline(always)]
 pub(crate) fn load<T: Copy>(skb: *mut __sk_buff, offset: u32) -> Option<T> {
     let mut value = MaybeUninit::<T>::uninit();

@@ -11,7 +11,7 @@ use crate::stamped::words;
 const NANOSECONDS: u64 = 1_000_000_000;
 
 /// The endpoint that `client` used last, if that is less than `seconds` ago and the endpoint is
-/// still chosen; else `fresh`. Either way it is the client's endpoint from now on.
+/// still chosen; otherwise `fresh`. It is remembered as the client's endpoint.
 #[inline(always)]
 pub(crate) fn keep<F: Family>(
     client: u64,
@@ -23,7 +23,7 @@ pub(crate) fn keep<F: Family>(
     let now = now();
     if let Some(entry) = F::affinity().get_ptr(key) {
         // SAFETY: a look-up's pointer. An entry that was just found is the last to be evicted, so
-        // it is not given to another key under our hands.
+        // the kernel does not reuse it meanwhile.
         let (last_used, endpoint) = F::affinity_parts(unsafe { words(entry) });
         if now.saturating_sub(last_used) < u64::from(seconds) * NANOSECONDS
             && is_chosen::<F>(service, &endpoint)
@@ -32,8 +32,7 @@ pub(crate) fn keep<F: Family>(
             return endpoint;
         }
     }
-    // A full map evicts; what is left to fail is memory, and then the next connection chooses
-    // anew.
+    // A full map evicts an entry. If memory is short, the next connection chooses again.
     let _ = F::affinity().insert(key, F::affinity_entry(now, fresh), BPF_ANY.into());
     fresh
 }
@@ -44,12 +43,12 @@ fn is_chosen<F: Family>(service: u32, endpoint: &F::Endpoint) -> bool {
     let key = F::member_key(service, F::endpoint_parts(endpoint));
     // SAFETY: one aligned word.
     F::members()
-        .get_ptr(&key)
+        .get_ptr(key)
         .is_some_and(|member| unsafe { (&raw const (*member).state).read_volatile() } & CHOSEN != 0)
 }
 
-/// Who connects, for session affinity: unlike a network namespace's cookie, which counts from one,
-/// it has its highest bit set.
+/// The number of a packet's client for session affinity. Unlike a network namespace's cookie, which
+/// counts from one, it has its highest bit set.
 pub(crate) trait Client: Family {
     fn client(address: Self::Address) -> u64;
 }

@@ -1,4 +1,4 @@
-//! The cgroup socket hooks: what they read of a context, and what they answer.
+//! The cgroup socket hooks: what they read of a context, and what they return.
 
 use core::ptr::NonNull;
 
@@ -14,9 +14,9 @@ use crate::resolve::{Resolution, in_range, resolve};
 use crate::stamped::words;
 use crate::{connected, exclusion, flow};
 
-/// The hook's answer that lets the call go on.
+/// Return value: the call goes on.
 const PROCEED: i32 = 1;
-/// The hook's answer that fails the call.
+/// Return value: the call fails.
 const FAIL: i32 = 0;
 /// include/uapi/asm-generic/errno.h; the same on every architecture that has BPF, except MIPS and
 /// PA-RISC, which topo-lb does not run on.
@@ -37,8 +37,7 @@ pub(crate) enum Plain6 {}
 /// An IPv4 address inside an IPv6 one (`::ffff:a.b.c.d`).
 pub(crate) enum Mapped {}
 
-/// A field of a context, read or written by itself: the verifier wants each access whole and at
-/// its own offset.
+/// A field of a context. The verifier allows only accesses to one whole field.
 macro_rules! field {
     ($ctx:expr, $($field:tt)+) => {
         (&raw mut (*$ctx.sock_addr).$($field)+)
@@ -119,7 +118,7 @@ pub(crate) fn is_mapped(ctx: &SockAddrContext) -> bool {
     head == [0, 0, 0xffff_u32.to_be()]
 }
 
-/// `connect`: a frontend becomes an endpoint.
+/// `connect`: replaces a frontend by an endpoint.
 #[inline(always)]
 pub(crate) fn connect<P: Place>(ctx: &SockAddrContext) -> i32 {
     let Some(protocol) = protocol(ctx) else {
@@ -146,7 +145,7 @@ pub(crate) fn connect<P: Place>(ctx: &SockAddrContext) -> i32 {
     }
 }
 
-/// A socket that connects to what is no frontend must not be taken for one that did.
+/// Forgets what the socket dialled before: it now connects to an address that is no frontend.
 #[inline(always)]
 fn miss<P: Place>(ctx: &SockAddrContext, protocol: u8) -> i32 {
     if keeps_reverse(protocol) {
@@ -155,7 +154,7 @@ fn miss<P: Place>(ctx: &SockAddrContext, protocol: u8) -> i32 {
     PROCEED
 }
 
-/// `sendto` and `sendmsg` with an address: a frontend becomes an endpoint.
+/// `sendto` and `sendmsg` with an address: replaces a frontend by an endpoint.
 #[inline(always)]
 pub(crate) fn sendmsg<P: Place>(ctx: &SockAddrContext) -> i32 {
     let address = P::address(ctx);
@@ -180,14 +179,14 @@ pub(crate) fn sendmsg<P: Place>(ctx: &SockAddrContext) -> i32 {
     }
 }
 
-/// `recvfrom` and `recvmsg`: an endpoint that answers becomes the frontend again. The kernel
-/// allows this hook no other answer than to proceed.
+/// `recvfrom` and `recvmsg`: replaces the endpoint that replied by the frontend. The kernel allows
+/// this hook only to proceed.
 #[inline(always)]
 pub(crate) fn recvmsg<P: Place>(ctx: &SockAddrContext) -> i32 {
     if protocol(ctx) == Some(UDP) {
         let (address, port) = (P::address(ctx), port(ctx));
-        // Only a socket that is connected hears its storage's frontend: one that was disconnected
-        // keeps its storage. And only one that is not connected hears several.
+        // A disconnected socket keeps its storage, so the storage counts only for a connected one.
+        // Only an unconnected socket gets replies of several endpoints.
         let frontend = if connected::peer_port(ctx).is_some() {
             connected::dialled::<P::Family>(ctx, address, port)
         } else {
@@ -200,8 +199,7 @@ pub(crate) fn recvmsg<P: Place>(ctx: &SockAddrContext) -> i32 {
     PROCEED
 }
 
-/// `getpeername`: the peer is what was dialled. The kernel allows this hook no other answer than
-/// to proceed.
+/// `getpeername`: the peer is what was dialled. The kernel allows this hook only to proceed.
 #[inline(always)]
 pub(crate) fn getpeername<P: Place>(ctx: &SockAddrContext) -> i32 {
     if protocol(ctx).is_some_and(keeps_reverse)
@@ -215,7 +213,7 @@ pub(crate) fn getpeername<P: Place>(ctx: &SockAddrContext) -> i32 {
 /// Puts what was dialled into the context.
 #[inline(always)]
 fn restore<P: Place>(ctx: &SockAddrContext, frontend: NonNull<FrontendOf<P::Family>>) {
-    // SAFETY: of a look-up, or a field of the socket's storage.
+    // SAFETY: a look-up's pointer, or a field of the socket's storage.
     let frontend = unsafe { words(frontend.as_ptr()) };
     redirect::<P>(ctx, P::Family::frontend_parts(&frontend));
 }
@@ -251,7 +249,7 @@ fn redirect<P: Place>(
     unsafe { field!(ctx, user_port).write_volatile(u32::from(port.to_be())) }
 }
 
-/// Fails the call: as refused where the kernel lets a program say so, else as not permitted.
+/// Fails the call: with `ECONNREFUSED` if the kernel has `bpf_set_retval`, otherwise with `EPERM`.
 #[inline(always)]
 fn refuse() -> i32 {
     if HAS_SET_RETVAL.load() != 0 {

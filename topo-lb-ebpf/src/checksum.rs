@@ -20,13 +20,13 @@ impl Change {
     /// Nothing changes.
     pub(crate) const NONE: Self = Self(0);
 
-    /// And a word of 32 bits at an even offset changes.
+    /// Adds the change of a word of 32 bits at an even offset.
     #[inline(always)]
     pub(crate) const fn word(self, from: u32, to: u32) -> Self {
         Self(self.0 + !from as u64 + to as u64)
     }
 
-    /// And a word of 16 bits at an even offset changes.
+    /// Adds the change of a word of 16 bits at an even offset.
     #[inline(always)]
     pub(crate) const fn half(self, from: u16, to: u16) -> Self {
         Self(self.0 + !from as u64 + to as u64)
@@ -39,7 +39,7 @@ impl Change {
         ((once >> 32) + once) as u32
     }
 
-    /// What becomes of a checksum.
+    /// A checksum after the change.
     #[inline(always)]
     pub(crate) const fn apply(self, checksum: u16) -> u16 {
         !fold(!checksum as u64 + self.sum() as u64)
@@ -76,8 +76,8 @@ pub(crate) const fn offset_in(protocol: u8) -> Option<u32> {
 }
 
 /// Updates the checksum at `offset` for addresses of the IP header, which transport protocols
-/// include. Where a device is to compute the checksum, the helper knows, and does what is due.
-/// Whether it could be done.
+/// include. The helper knows whether a device is to compute the checksum, and acts accordingly.
+/// Returns whether it succeeded.
 #[inline(always)]
 pub(crate) fn replace_addresses(
     skb: *mut __sk_buff,
@@ -96,7 +96,8 @@ pub(crate) fn replace_addresses(
         if bpf_l4_csum_replace(skb, offset, 0, sum.into(), flags | IPV6) == 0 {
             return true;
         }
-        // A kernel without the flag takes this off the device's sum of the packet.
+        // A kernel without the flag subtracts this from the device's sum of the packet: add it
+        // again.
         if bpf_l4_csum_replace(skb, offset, 0, sum.into(), flags) != 0 {
             return false;
         }
@@ -105,16 +106,18 @@ pub(crate) fn replace_addresses(
     }
 }
 
-/// Updates the checksum at `offset` for what it covers itself. Whether it could be done.
+/// Updates the checksum at `offset` for changed data that is not in the pseudo header. Returns
+/// whether it succeeded.
 #[inline(always)]
 pub(crate) fn replace(skb: *mut __sk_buff, offset: u32, change: Change, protocol: u8) -> bool {
     // SAFETY: a context of this hook.
     unsafe { bpf_l4_csum_replace(skb, offset, 0, change.sum().into(), mangled(protocol)) == 0 }
 }
 
-/// Whether a device is still to compute the checksum at `offset`, which is `stored` now. No program
-/// is told, but the helper does not touch such a checksum for what is not in a pseudo header: so
-/// this changes it, looks, and puts it back. `None` where it could not be done.
+/// Whether a device has yet to compute the checksum at `offset`, which is `stored` now. The context
+/// does not tell, but the helper leaves such a checksum alone for data outside the pseudo header.
+/// So this function changes the checksum, compares, and restores it. `None` if the packet cannot be
+/// read or written.
 #[inline(always)]
 pub(crate) fn is_pending(skb: *mut __sk_buff, offset: u32, stored: u16) -> Option<bool> {
     // SAFETY: a context of this hook. A sum of one changes every checksum.

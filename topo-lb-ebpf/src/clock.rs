@@ -5,8 +5,8 @@ use aya_ebpf::helpers::generated::bpf_ktime_get_coarse_ns;
 
 use crate::maps::HAS_COARSE_CLOCK;
 
-/// The time at the last tick of the kernel, some milliseconds ago: lifetimes here are seconds, and
-/// to read the clock itself takes as long as to look a connection up.
+/// The time at the kernel's last tick, some milliseconds ago. Lifetimes here are seconds, and
+/// reading the clock itself takes as long as a look-up of a connection.
 #[inline(always)]
 pub(crate) fn now() -> u64 {
     // SAFETY: the helpers have no preconditions.

@@ -12,8 +12,8 @@ use crate::family::{ConnectedOf, Family, FrontendOf};
 use crate::maps::HAS_MPTCP_SOCK;
 use crate::stamped::{same, words};
 
-/// Remembers that the context's socket dialled `frontend` and goes to `endpoint`. Without memory
-/// for it the connection is made all the same; the application then sees the endpoint as its peer.
+/// Remembers that the context's socket dialled `frontend` and goes to `endpoint`. If memory is
+/// short, the connection is made anyway, and the application sees the endpoint as its peer.
 #[inline(always)]
 pub(crate) fn remember<F: Family>(
     ctx: &SockAddrContext,
@@ -28,8 +28,8 @@ pub(crate) fn remember<F: Family>(
     }
 }
 
-/// Forgets what the context's socket dialled: it connects to what is no frontend. What an MPTCP
-/// connection dialled stays: each of its further subflows connects to the endpoint itself.
+/// Forgets what the context's socket dialled, because it now connects to an address that is no
+/// frontend. An MPTCP connection keeps it: each further subflow connects to the endpoint itself.
 #[inline(always)]
 pub(crate) fn forget<F: Family>(ctx: &SockAddrContext) {
     let socket = socket(ctx);
@@ -42,7 +42,7 @@ pub(crate) fn forget<F: Family>(ctx: &SockAddrContext) {
     }
 }
 
-/// What the context's socket dialled, if it is connected to `address` and `port` by it.
+/// The frontend that the context's socket dialled, if that led to `address` and `port`.
 #[inline(always)]
 pub(crate) fn dialled<F: Family>(
     ctx: &SockAddrContext,
@@ -111,20 +111,20 @@ fn stored<F: Family>(ctx: &SockAddrContext) -> Option<NonNull<ConnectedOf<F>>> {
 #[inline(always)]
 unsafe fn storage<F: Family>(owner: *mut c_void, flags: u64) -> Option<NonNull<ConnectedOf<F>>> {
     let map = ptr::from_ref(F::connected()).cast_mut().cast();
-    // SAFETY: the caller's; the pointer is null or to a whole value.
+    // SAFETY: as the caller says; the result is null or points to a complete value.
     NonNull::new(unsafe { bpf_sk_storage_get(map, owner, ptr::null_mut(), flags) }.cast())
 }
 
-/// The socket that the application has: of MPTCP, the hook `connect` gets the subflow, and
-/// `getpeername` the whole.
+/// The application's socket. For MPTCP, the hook `connect` gets a subflow, and `getpeername` the
+/// application's socket.
 #[inline(always)]
 fn owner(ctx: &SockAddrContext) -> *mut c_void {
     let socket: *mut c_void = socket(ctx).cast();
     if HAS_MPTCP_SOCK.load() != 0 {
         // SAFETY: the context's socket.
-        let whole = unsafe { bpf_skc_to_mptcp_sock(socket) };
-        if !whole.is_null() {
-            return whole.cast();
+        let mptcp = unsafe { bpf_skc_to_mptcp_sock(socket) };
+        if !mptcp.is_null() {
+            return mptcp.cast();
         }
     }
     socket

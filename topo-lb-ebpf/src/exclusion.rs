@@ -1,4 +1,4 @@
-//! Clients that are left alone: processes of Pods whose cgroup is excluded.
+//! Exclusion: connections of processes in excluded Pods stay untouched.
 
 use aya_ebpf::helpers::bpf_get_current_ancestor_cgroup_id;
 use topo_lb_common::exclusion::{ExcludedKey, Levels, MOST_LEVELS};
@@ -6,8 +6,8 @@ use topo_lb_common::exclusion::{ExcludedKey, Levels, MOST_LEVELS};
 use crate::maps::{EXCLUDED, EXCLUSION, HAS_EXCLUSIONS};
 use crate::stamped::words;
 
-/// Whether the calling process is left alone. Without the agent's flags the verifier knows the
-/// answer, and takes the call away.
+/// Whether the calling process is excluded. If no Pod can be excluded, the verifier removes the
+/// call.
 #[inline(always)]
 pub(crate) fn applies() -> bool {
     HAS_EXCLUSIONS.load() != 0 && is_excluded()
@@ -20,8 +20,8 @@ fn is_excluded() -> bool {
     let Some(levels) = EXCLUSION.get_ptr(0) else {
         return false;
     };
-    // SAFETY: an array's element. A torn value names levels that have no excluded cgroup, or leaves
-    // some out: as an instant earlier or later.
+    // SAFETY: an array's element. A torn value names too many or too few levels, as a value from a
+    // moment earlier or later does.
     let Levels { first, count } = unsafe { words(levels) };
     let mut step = 0;
     while step < MOST_LEVELS && step < count {

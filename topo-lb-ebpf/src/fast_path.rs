@@ -1,5 +1,4 @@
-//! What one look at a packet's head tells, without passing over options or extensions: enough to
-//! let go most packets that are not ours.
+//! The fast path: one access to a packet's head shows that most packets are not translated.
 
 use aya_ebpf::bindings::__sk_buff;
 use topo_lb_common::address::{TCP, UDP};
@@ -9,20 +8,20 @@ use crate::access::{ETHERNET, direct, length, words};
 use crate::family::{V4, V6};
 use crate::header::Read;
 
-/// Who sends a packet.
+/// The packet summary: sender and ports.
 pub(crate) struct PacketSummary<F: Read> {
     pub(crate) source: F::Address,
     /// Both, as the packet has them.
     pub(crate) ports: u32,
 }
 
-/// Looking at a packet once.
+/// Reading a packet by one access.
 pub(crate) trait FastPath: Read {
-    /// Who sends a whole TCP segment or UDP datagram that has nothing between its IP header and its
-    /// ports; `None` for what takes a closer look.
+    /// Of an unfragmented TCP segment or UDP datagram whose ports follow directly after a plain IP
+    /// header; `None` for any other packet.
     fn summary(skb: *mut __sk_buff) -> Option<PacketSummary<Self>>;
 
-    /// Whom a packet is sent to; `None` for what ends before.
+    /// The destination; `None` if the packet ends before it.
     fn destination(skb: *mut __sk_buff) -> Option<Self::Address>;
 
     /// An address as one word.

@@ -15,13 +15,13 @@ use crate::stamped::{self, Found, Snapshot, same, words};
 /// Where the context's socket sends a datagram that is addressed to `frontend`.
 #[inline(always)]
 pub(crate) fn send<F: Family>(ctx: &SockAddrContext, frontend: FrontendOf<F>) -> Resolved<F> {
-    // SAFETY: the field is of a whole value.
+    // SAFETY: a field of a complete value.
     let service = |fields: &Fields<F>| unsafe { fields.service.read_volatile() };
     let Snapshot { found, generation, value: service } = stamped::service(&frontend, service);
     match found {
         Found::Absent => return Resolved::without_endpoint(Resolution::Untouched),
         Found::Torn => return Resolved::without_endpoint(Resolution::Refuse),
-        Found::Whole => {}
+        Found::Complete => {}
     }
     let cookie = cookie(ctx);
     let key = F::flow_key(cookie, frontend);
@@ -36,7 +36,8 @@ pub(crate) fn send<F: Family>(ctx: &SockAddrContext, frontend: FrontendOf<F>) ->
         if fresh.verdict == Resolution::Redirect {
             let Resolved { endpoint, service, generation, .. } = fresh;
             let flow = Flow { endpoint, service, generation };
-            // A full map evicts; should it fail all the same, the next datagram chooses anew.
+            // A full map evicts an entry. If the write fails anyway, the next datagram chooses
+            // again.
             let _ = F::flows().insert(&key, flow, BPF_ANY.into());
         }
         fresh
@@ -52,8 +53,8 @@ pub(crate) fn send<F: Family>(ctx: &SockAddrContext, frontend: FrontendOf<F>) ->
 #[inline(always)]
 fn kept<F: Family>(key: &F::FlowKey, service: u32, generation: u32) -> Option<NonNull<FlowOf<F>>> {
     let pointer = NonNull::new(F::flows().get_ptr(key)?.cast_mut())?;
-    // SAFETY: a look-up's pointer. An entry that was just found is the last to be evicted, so it
-    // is not given to another key under our hands.
+    // SAFETY: a look-up's pointer. An entry that was just found is the last to be evicted, so the
+    // kernel does not reuse it meanwhile.
     let flow = unsafe { words(pointer.as_ptr()) };
     if flow.service != service {
         return None;
@@ -66,8 +67,8 @@ fn kept<F: Family>(key: &F::FlowKey, service: u32, generation: u32) -> Option<No
     Some(pointer)
 }
 
-/// Sees to it that an answer of `endpoint` comes from `frontend`. Two frontends may share an
-/// endpoint: the one that was sent to last is the one that is answered.
+/// Remembers that replies of `endpoint` come from `frontend`. If two frontends share an endpoint,
+/// its replies come from the one that got the last datagram.
 #[inline(always)]
 fn expect_reply<F: Family>(cookie: u64, endpoint: &F::Endpoint, frontend: FrontendOf<F>) {
     let (address, port) = F::endpoint_parts(endpoint);
@@ -79,8 +80,8 @@ fn expect_reply<F: Family>(cookie: u64, endpoint: &F::Endpoint, frontend: Fronte
     }
 }
 
-/// The frontend that the context's socket sent to, if a datagram from `address` and `port` answers
-/// it.
+/// The frontend that the context's socket sent to, if a datagram from `address` and `port` is a
+/// reply.
 #[inline(always)]
 pub(crate) fn answered<F: Family>(
     ctx: &SockAddrContext,

@@ -5,10 +5,10 @@ use aya_ebpf::bindings::__sk_buff;
 use crate::access::{ETHERNET, length, load, words};
 use crate::family::{Family, V4, V6};
 
-/// What kind of thing was read.
+/// What a header belongs to.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum PacketKind {
-    /// All of a datagram.
+    /// A datagram in one piece.
     Whole,
     /// A fragment with the transport header.
     First,
@@ -16,7 +16,7 @@ pub(crate) enum PacketKind {
     Later,
     /// Something that is not translated.
     Other,
-    /// It ends too early, or contradicts itself.
+    /// A packet that ends too early or contradicts itself.
     Malformed,
 }
 
@@ -103,7 +103,7 @@ impl Read for V4 {
     }
 }
 
-/// Extension headers that are passed over before a packet is taken for none of ours.
+/// Extension headers that are skipped; a packet with more of them is not translated.
 const EXTENSIONS: u32 = 6;
 
 impl Read for V6 {
@@ -145,7 +145,7 @@ impl Read for V6 {
     }
 }
 
-/// Passes over the extension headers of RFC 8200 §4 that may stand before a transport header.
+/// Skips the extension headers of RFC 8200 §4 that may stand before a transport header.
 #[inline(always)]
 fn extensions(skb: *mut __sk_buff, header: &mut Header<V6>) {
     const HOP_BY_HOP: u8 = 0;
@@ -176,7 +176,7 @@ fn extensions(skb: *mut __sk_buff, header: &mut Header<V6>) {
                     header.protocol = next;
                     return;
                 }
-                // A fragment that is all of its datagram (RFC 6946) needs nothing remembered.
+                // A fragment that is a whole datagram (RFC 6946) is handled like one in one piece.
                 if fourth & 1 != 0 {
                     header.kind = PacketKind::First;
                 }

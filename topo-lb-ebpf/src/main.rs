@@ -1,4 +1,4 @@
-//! The programs in the kernel: where a Service is dialled, and where its answers come back.
+//! The eBPF programs: they translate connections to Services, and replies of their endpoints.
 //!
 //! Only the entry points are here, one for each hook, named as the hook is.
 #![no_std]
@@ -92,19 +92,19 @@ fn getpeername6(ctx: SockAddrContext) -> i32 {
     }
 }
 
-/// A packet that a chosen device has received: of a client without a socket here.
+/// A device of `--tc-devices` has received a packet of a client without a socket on this node.
 #[classifier]
 fn topo_lb_ingress(ctx: TcContext) -> i32 {
     tc::ingress(ctx.skb.skb)
 }
 
-/// A packet that a chosen device is to send: to a client without a socket here.
+/// A device of `--tc-devices` is about to send a packet to a client without a socket on this node.
 #[classifier]
 fn topo_lb_egress(ctx: TcContext) -> i32 {
     tc::egress(ctx.skb.skb)
 }
 
-/// Some helpers are for programs under the GPL only; the kernel reads it here.
+/// The license as the kernel reads it: some helpers are for programs under the GPL only.
 #[unsafe(link_section = "license")]
 #[unsafe(no_mangle)]
 static LICENSE: [u8; 13] = *b"Dual MIT/GPL\0";

@@ -1,7 +1,7 @@
 //! The maps and the constants of the object.
 //!
-//! Maps bear the names of `topo_lb_common::maps`, under which the agent pins them. The sizes here
-//! are defaults: the agent gives its own before it loads.
+//! Maps have the names of `topo_lb_common::maps`, under which the agent pins them. The sizes here
+//! are defaults: the agent sets its own before it loads the object.
 
 use aya_ebpf::Global;
 use aya_ebpf::bindings::BPF_F_NO_PREALLOC;
@@ -33,16 +33,16 @@ const SERVICES: usize = DEFAULT_SERVICES as usize;
 const SLOTS: usize = DEFAULT_SLOTS as usize;
 const MEMBERS: usize = DEFAULT_MEMBERS as usize;
 const FLOWS: usize = DEFAULT_FLOWS as usize;
-/// Entries that are read seldom take memory only while they exist.
+/// An entry takes memory only while it exists: for maps that are seldom read.
 const ON_DEMAND: usize = BPF_F_NO_PREALLOC as usize;
 
 /// Map of frontends.
 pub(crate) type Services<K, V> = HashMap<K, V, SERVICES>;
 /// Map of endpoints outside the service values.
 pub(crate) type Slots<V> = Array<V, SLOTS>;
-/// Map of the endpoints that a client may hold on to.
+/// Map of the endpoints that a client may keep.
 pub(crate) type Members<K> = HashMap<K, Member, MEMBERS, ON_DEMAND>;
-/// Map of what sockets or clients did lately.
+/// Map of what sockets or clients used recently.
 pub(crate) type Recent<K, V> = LruHashMap<K, V, FLOWS>;
 /// Map of connections: two entries each.
 pub(crate) type Connections<K, V> = LruHashMap<K, V, { 2 * DEFAULT_CONNECTIONS as usize }>;
@@ -93,7 +93,7 @@ pub(crate) static COUNTERS: PerCpuArray<Counters, SERVICES> = PerCpuArray::new()
 #[btf_map(name = "torn")]
 pub(crate) static TORN: PerCpuArray<u64, 1> = PerCpuArray::new();
 
-/// Only the agent reads and writes it; it is here so that it is made with its BTF.
+/// No program uses it: it is in the object so that the kernel gets its BTF.
 #[btf_map(name = "names")]
 pub(crate) static NAMES: HashMap<u32, Name, SERVICES, ON_DEMAND> = HashMap::new();
 
@@ -126,8 +126,8 @@ pub(crate) static FRAGMENTS4: Fragments<Fragment4, Translation4> = LruHashMap::n
 #[btf_map(name = "fragments6")]
 pub(crate) static FRAGMENTS6: Fragments<Fragment6, Translation6> = LruHashMap::new();
 
-/// Each agent has its own: the marks are as its programs have made them. It writes them in its
-/// memory, by `mmap`: byte by byte beside programs that do the same.
+/// Not pinned: each agent has its own, with the marks of its own programs. Agent and programs write
+/// single bytes at the same time, the agent through `mmap`.
 #[btf_map(name = "reply_filter")]
 pub(crate) static REPLY_FILTER: Array<
     ReplyFilterEntry,
@@ -138,8 +138,8 @@ pub(crate) static REPLY_FILTER: Array<
 /// `BPF_F_MMAPABLE` (fc9702273e2e, "bpf: Add mmap() support for BPF_MAP_TYPE_ARRAY", Linux 5.5).
 const MMAPABLE: usize = 1 << 10;
 
-/// Where an entry is put together: a program's stack has no room for it. Nothing else runs on a
-/// CPU between putting it there and inserting it.
+/// Room to build an entry, which is too large for a program's stack. No other program runs on the
+/// CPU until the entry is inserted.
 #[btf_map(name = "draft4")]
 pub(crate) static DRAFT4: PerCpuArray<Connection4, 1> = PerCpuArray::new();
 /// The same for IPv6.
@@ -152,17 +152,17 @@ pub(crate) static PACKETS: PerCpuArray<Packets, { HOOKS as usize }> = PerCpuArra
 #[btf_map(name = "refusals")]
 pub(crate) static REFUSALS: PerCpuArray<Bucket, 1> = PerCpuArray::new();
 
-/// Whether `getpeername` of a TCP socket gives the Service that was dialled. Zero saves the
-/// reverse state of each TCP connection; the peer that an application sees is then the endpoint.
+/// Whether `getpeername` of a TCP socket gives the Service that was dialled. If zero, TCP
+/// connections have no reverse state, and the application sees the endpoint as its peer.
 #[unsafe(no_mangle)]
 pub(crate) static TCP_PEER_IS_SERVICE: Global<u8> = Global::new(1);
 
-/// Whether Pods can be excluded. Where it is zero no connection pays for it.
+/// Whether Pods can be excluded. If zero, it costs connections nothing.
 #[unsafe(no_mangle)]
 pub(crate) static HAS_EXCLUSIONS: Global<u8> = Global::new(0);
 
-/// Whether the kernel has `bpf_set_retval` for these hooks. Where it is zero the verifier never
-/// looks at the call, because the constant is known to it.
+/// Whether the kernel has `bpf_set_retval` for these hooks. If zero, the verifier skips the call,
+/// because it knows the constant.
 #[unsafe(no_mangle)]
 pub(crate) static HAS_SET_RETVAL: Global<u8> = Global::new(0);
 

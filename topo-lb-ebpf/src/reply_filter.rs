@@ -1,5 +1,4 @@
-//! `reply_filter`: which endpoints may have something to answer. By it most packets on their way out
-//! need no look-up in the connection table.
+//! The reply filter: a packet whose sender has no mark needs no look-up in the connection table.
 
 use topo_lb_common::reply_filter::{ReplyFilterEntry, ReplyFilterPlace, place};
 
@@ -7,13 +6,13 @@ use crate::fast_path::{FastPath, PacketSummary};
 use crate::maps::REPLY_FILTER;
 use crate::transport::split_ports;
 
-/// Whether a packet surely answers none of the connections that are translated.
+/// Whether a packet is certainly no reply of a translated connection.
 #[inline(always)]
 pub(crate) fn is_foreign<F: FastPath>(packet: &PacketSummary<F>) -> bool {
     let ReplyFilterPlace { entry, mark } =
         place(F::folded(packet.source), split_ports(packet.ports).0);
     REPLY_FILTER.get_ptr_mut(entry).is_some_and(|entry| {
-        // SAFETY: an array's element, of which each field is read by itself.
+        // SAFETY: an array's element; each field is read separately.
         unsafe {
             field(entry, mark).read_volatile() == 0
                 && (&raw const (*entry).complete).read_volatile() != 0
@@ -32,8 +31,8 @@ unsafe fn field(entry: *mut ReplyFilterEntry, mark: u32) -> *mut u8 {
     unsafe { (&raw mut (*entry).marks).cast::<u8>().add(mark as usize) }
 }
 
-/// Notes that an endpoint has a connection to answer, whose entry is there already: the agent, which
-/// makes the marks anew from the entries, then sees one or the other. `port` in host order.
+/// Marks an endpoint that has a connection. The connection's entry is written before the mark, so
+/// an agent that renews all marks from the entries misses none. `port` in host order.
 #[inline(always)]
 pub(crate) fn expect<F: FastPath>(address: F::Address, port: u16) {
     let ReplyFilterPlace { entry, mark } = place(F::folded(address), port);

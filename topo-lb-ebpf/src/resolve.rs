@@ -1,4 +1,4 @@
-//! From a frontend to an endpoint: the one decision, whoever asks.
+//! From a frontend to an endpoint: the decision that all hooks share.
 
 use aya_ebpf::helpers::bpf_get_prandom_u32;
 use topo_lb_common::backend::Locality;
@@ -10,19 +10,19 @@ use crate::family::{Family, Fields, FrontendOf};
 use crate::maps::{COUNTERS, RANGE};
 use crate::stamped::{self, Found, Snapshot, words};
 
-/// What becomes of a new connection.
+/// What to do with a new connection.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Resolution {
-    /// Not ours.
+    /// The address is no frontend of ours.
     Untouched,
     /// No endpoint may be used.
     Refuse,
-    /// It goes to the endpoint.
+    /// Send it to the endpoint.
     Redirect,
 }
 
-/// The verdict on a new connection, and what goes with a redirection. All is initialised in any
-/// case, as in [`Snapshot`](stamped::Snapshot).
+/// The decision on a new connection. Without a redirection the other fields are zero, as in
+/// [`Snapshot`].
 pub(crate) struct Resolved<F: Family> {
     pub(crate) verdict: Resolution,
     pub(crate) endpoint: F::Endpoint,
@@ -39,7 +39,7 @@ impl<F: Family> Resolved<F> {
     }
 }
 
-/// Whether a frontend can be at `address` at all: without it there is nothing to look up.
+/// Whether a frontend can have this address. If not, no look-up is needed.
 #[inline(always)]
 pub(crate) fn in_range<F: Family>(address: F::Address) -> bool {
     let Some(range) = RANGE.get_ptr(0) else {
@@ -63,7 +63,7 @@ enum Place {
 struct Pick<F: Family> {
     place: Place,
     slot: u32,
-    /// An inline one; of any other place it means nothing.
+    /// Only with [`Place::Inline`].
     endpoint: F::Endpoint,
     service: u32,
     affinity_seconds: u32,
@@ -77,8 +77,8 @@ impl<F: Family> Default for Pick<F> {
     }
 }
 
-/// Chooses an endpoint for a new connection to `frontend`, and counts it. `client` tells who
-/// connects; it is asked only for Services with session affinity.
+/// Chooses an endpoint for a new connection to `frontend`, and counts it. `client` gives the
+/// client's number; it is called only for Services with session affinity.
 #[inline(always)]
 pub(crate) fn resolve<F: Family>(
     frontend: &FrontendOf<F>,
@@ -89,7 +89,7 @@ pub(crate) fn resolve<F: Family>(
     match found {
         Found::Absent => return Resolved::without_endpoint(Resolution::Untouched),
         Found::Torn => return Resolved::without_endpoint(Resolution::Refuse),
-        Found::Whole => {}
+        Found::Complete => {}
     }
     let refused = match place {
         Place::Refuse => true,
@@ -120,7 +120,7 @@ pub(crate) fn resolve<F: Family>(
 fn pick<F: Family>(fields: &Fields<F>) -> Pick<F> {
     // SAFETY: the helper has no preconditions.
     let random = || unsafe { bpf_get_prandom_u32() };
-    // SAFETY: the fields are of a whole value; the index is below INLINE.
+    // SAFETY: the fields of a complete value; the index is below INLINE.
     unsafe {
         let (place, index) = match words(fields.selection).choose(random) {
             Choice::Refuse => (Place::Refuse, 0),
@@ -143,8 +143,8 @@ fn count(service: u32, locality: Option<Locality>) {
     let Some(counters) = COUNTERS.get_ptr_mut(service) else {
         return;
     };
-    // SAFETY: this CPU's element; programs of these hooks do not interrupt each other on a CPU
-    // except between tasks, where a lost increment is the worst.
+    // SAFETY: this CPU's element; programs of these hooks interrupt each other on a CPU only
+    // between tasks, and at worst an increment is lost.
     unsafe {
         match locality {
             Some(locality) => *(*counters).at(locality) += 1,
@@ -167,7 +167,7 @@ pub(crate) struct LookedUp {
 #[inline(always)]
 pub(crate) fn look_up<F: Family>(frontend: &FrontendOf<F>) -> LookedUp {
     let snapshot = stamped::service::<F, LookedUp>(frontend, |fields| {
-        // SAFETY: the fields are of a whole value.
+        // SAFETY: the fields of a complete value.
         unsafe {
             LookedUp {
                 is_ours: true,
@@ -176,5 +176,5 @@ pub(crate) fn look_up<F: Family>(frontend: &FrontendOf<F>) -> LookedUp {
             }
         }
     });
-    if snapshot.found == Found::Whole { snapshot.value } else { LookedUp::default() }
+    if snapshot.found == Found::Complete { snapshot.value } else { LookedUp::default() }
 }

@@ -1,4 +1,4 @@
-//! Changing a packet: addresses, ports, and the checksums that cover them.
+//! Rewrites a packet: addresses, ports, and the checksums that cover them.
 
 use aya_ebpf::bindings::__sk_buff;
 
@@ -13,7 +13,7 @@ use crate::transport::{Transport, ports};
 pub(crate) trait Write: Family {
     const IS_IPV6: bool;
 
-    /// What changes in the addresses.
+    /// The change of the addresses.
     fn change(from: (Self::Address, Self::Address), to: (Self::Address, Self::Address)) -> Change;
     /// Writes the addresses of the header behind the Ethernet header, as [`store`](Self::store)
     /// does, and the ports that come right behind it.
@@ -24,9 +24,8 @@ pub(crate) trait Write: Family {
         change: Change,
         ports: u32,
     ) -> bool;
-    /// Writes the addresses of the header at `offset`, whose checksum is `checksum`, and updates
-    /// that; the change of the checksum comes on top of `change`, the addresses'. Whether it could
-    /// be done.
+    /// Writes the addresses of the header at `offset`, and updates its checksum, which was
+    /// `checksum`, by `change`, the change of the addresses. Returns whether it succeeded.
     fn store(
         skb: *mut __sk_buff,
         offset: u32,
@@ -122,7 +121,8 @@ impl Write for V6 {
     }
 }
 
-/// Makes a packet say something else. Whether it could be done; if not, the packet is spoilt.
+/// Rewrites a packet's addresses and ports. Returns whether it succeeded; if not, the packet is
+/// unusable.
 #[inline(always)]
 pub(crate) fn rewrite<F: Read + Write>(
     skb: *mut __sk_buff,
@@ -154,7 +154,7 @@ pub(crate) fn rewrite<F: Read + Write>(
     F::store(skb, ETHERNET, addresses, header.checksum, change)
 }
 
-/// Makes a fragment without ports say other addresses. Whether it could be done.
+/// Rewrites the addresses of a fragment without ports. Returns whether it succeeded.
 #[inline(always)]
 pub(crate) fn readdress<F: Write>(
     skb: *mut __sk_buff,

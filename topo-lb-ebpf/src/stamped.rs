@@ -1,12 +1,12 @@
-//! Reading values that the agent may be replacing at this moment.
+//! Reads values that the agent may be replacing at this moment.
 
 use core::mem::MaybeUninit;
 
 use crate::family::{Family, Fields, FrontendOf};
 use crate::maps::TORN;
 
-/// Times that a look-up is made before the connection is refused. In 102 million reads against a
-/// busy writer none came to the second.
+/// Attempts before the connection is refused. In 102 million reads against a busy writer, none
+/// needed a second attempt.
 const ATTEMPTS: u32 = 3;
 
 /// Whether a service value was read.
@@ -14,15 +14,14 @@ const ATTEMPTS: u32 = 3;
 pub(crate) enum Found {
     /// No such frontend.
     Absent,
-    /// Never whole in all attempts.
+    /// Torn in all attempts.
     Torn,
     /// Of one write.
-    Whole,
+    Complete,
 }
 
-/// What reading a service value gave. Generation and value mean something only where it was read
-/// whole; they are there in any case, because the verifier follows values that mean nothing, too,
-/// and wants them initialised.
+/// The result of reading a service value. Without [`Found::Complete`], generation and value are
+/// zero: the verifier follows unused values, too, and wants them initialised.
 pub(crate) struct Snapshot<T> {
     pub(crate) found: Found,
     /// Number of the write.
@@ -32,10 +31,10 @@ pub(crate) struct Snapshot<T> {
 
 /// Looks a frontend up and reads of its value what `body` reads.
 ///
-/// The writer stores head first and tail last; reading the tail first and the head last gives the
-/// same generation at both only if all between is of that write. The frontend inside the value
-/// tells an element that was given to another key meanwhile; that is why each attempt looks up
-/// again.
+/// The writer stores the head first and the tail last. A reader that reads the tail first and the
+/// head last sees the same generation at both only if all between is of that write. The frontend
+/// inside the value shows whether the kernel reused the element for another key meanwhile, so each
+/// attempt looks up again.
 #[inline(always)]
 pub(crate) fn service<F: Family, T: Default>(
     frontend: &FrontendOf<F>,
@@ -50,7 +49,7 @@ pub(crate) fn service<F: Family, T: Default>(
         let Some(value) = look_up().or_else(look_up) else {
             return nothing(Found::Absent);
         };
-        // SAFETY: a look-up's pointer is to a whole value, and stays readable until the program
+        // SAFETY: a look-up's pointer is to a complete value, and stays readable until the program
         // ends. The reads are volatile: they stay in this order.
         unsafe {
             let fields = F::fields(value);
@@ -59,7 +58,7 @@ pub(crate) fn service<F: Family, T: Default>(
             let owner = words(fields.frontend);
             let head = fields.generation.read_volatile();
             if head == generation && same(&owner, frontend) {
-                return Snapshot { found: Found::Whole, generation, value };
+                return Snapshot { found: Found::Complete, generation, value };
             }
         }
     }
@@ -67,11 +66,11 @@ pub(crate) fn service<F: Family, T: Default>(
     nothing(Found::Torn)
 }
 
-/// Which Service it is of, a torn value does not tell.
+/// Counts a failed read. A torn value does not tell which Service it belongs to.
 #[inline(always)]
 fn count_torn() {
     if let Some(torn) = TORN.get_ptr_mut(0) {
-        // SAFETY: this CPU's element; a lost increment is the worst.
+        // SAFETY: this CPU's element; at worst an increment is lost.
         unsafe { *torn += 1 };
     }
 }
@@ -80,8 +79,8 @@ fn count_torn() {
 ///
 /// # Safety
 ///
-/// `from` points at a whole value inside a map, at a multiple of four bytes; the size of `T` is a
-/// multiple of four.
+/// `from` points to a complete value inside a map, at a multiple of four bytes; the size of `T` is
+/// a multiple of four.
 #[inline(always)]
 pub(crate) unsafe fn words<T: Copy>(from: *const T) -> T {
     const { assert!(size_of::<T>().is_multiple_of(4)) };

@@ -32,14 +32,14 @@ pub(crate) struct Transport {
     pub(crate) is_sound: bool,
 }
 
-/// Both ports, given in host order, as a packet has them.
+/// Both ports as a packet has them, from host order.
 #[inline(always)]
 pub(crate) const fn ports(source: u16, destination: u16) -> u32 {
     let ([a, b], [c, d]) = (source.to_be_bytes(), destination.to_be_bytes());
     u32::from_ne_bytes([a, b, c, d])
 }
 
-/// Source and destination port in host order, of both as a packet has them.
+/// Source and destination port in host order, from both as a packet has them.
 #[inline(always)]
 pub(crate) const fn split_ports(ports: u32) -> (u16, u16) {
     let [a, b, c, d] = ports.to_ne_bytes();
@@ -57,7 +57,7 @@ pub(crate) fn ports_of<F: Read>(skb: *mut __sk_buff, header: &Header<F>) -> Opti
     }
 }
 
-/// The transport header of a packet; of what is quoted by an ICMP error only the ports.
+/// The transport header of a packet.
 #[inline(always)]
 pub(crate) fn transport<F: Read>(skb: *mut __sk_buff, header: &Header<F>) -> Transport {
     let mut transport = Transport {
@@ -103,7 +103,7 @@ pub(crate) fn transport<F: Read>(skb: *mut __sk_buff, header: &Header<F>) -> Tra
             let [high, low, _, _] = word.to_ne_bytes();
             let length = u32::from(u16::from_be_bytes([high, low]));
             transport.ports = ports;
-            // A first fragment has the length of the whole; zero stands for more than 65,535.
+            // A first fragment has the length of the whole datagram; zero means more than 65,535.
             let fits = length <= room || header.kind == PacketKind::First;
             transport.is_sound = header.end > header.transport
                 && room >= 8
