@@ -26,6 +26,7 @@ fn the_datapath_stays_when_the_agent_stops_and_when_it_is_killed() -> Result<()>
         ensure!(scene.agent.objects()? == before, "stopped");
         scene.expect_web()?;
         scene.agent.resume()?;
+        let before = scene.agent.objects()?;
         scene.agent.kill();
         ensure!(scene.agent.objects()? == before, "killed");
         scene.expect_web()
