@@ -1,5 +1,6 @@
 //! What every Service port's connections do on one node, and why: for people, and as JSON.
 
+mod quoted;
 mod reason;
 mod room;
 mod spread;
@@ -17,7 +18,8 @@ use crate::topology::claim::{self, Claimant};
 use crate::topology::label::{REGION, ZONE};
 use crate::topology::{Decision, Scope, decide, waits_for};
 
-pub(crate) use reason::{decision as sentence, shown, shown_id};
+pub(crate) use quoted::{shown, shown_id};
+pub(crate) use reason::decision as sentence;
 pub use spread::{Localities, OnNode, Spread, TierOnNode, spread, spread_table};
 pub use table::table;
 

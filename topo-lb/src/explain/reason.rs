@@ -1,6 +1,7 @@
 //! Decisions as sentences that a person can act on.
 
-use crate::cluster::{Family, ServiceId};
+use super::quoted::shown;
+use crate::cluster::Family;
 use crate::topology::candidate::Stock;
 use crate::topology::cause::{Cause, Lack};
 use crate::topology::decision::{Choice, Endpoint, Status};
@@ -8,27 +9,6 @@ use crate::topology::hints::Off;
 use crate::topology::label::{Absent, ZONE};
 use crate::topology::validation::ANY;
 use crate::topology::{Bypass, Decision, Verdict};
-
-/// Characters of somebody else's text that a sentence repeats.
-const SHOWN: usize = 80;
-
-/// Somebody else's text, printable, on one line and not too long.
-pub(crate) fn shown(text: &str) -> String {
-    let plain = |byte: u8| matches!(byte, b' '..=b'~') && !matches!(byte, b'\\' | b'"' | b'\'');
-    if text.len() <= SHOWN && text.bytes().all(plain) {
-        return text.to_owned();
-    }
-    let mut short: String = text.chars().take(SHOWN).flat_map(char::escape_debug).collect();
-    if text.chars().nth(SHOWN).is_some() {
-        short.push('…');
-    }
-    short
-}
-
-/// `namespace/name`.
-pub(crate) fn shown_id(id: &ServiceId) -> String {
-    format!("{}/{}", shown(&id.namespace), shown(&id.name))
-}
 
 fn key_name(key: &str) -> String {
     if key == ANY { format!("`{ANY}`") } else { shown(key) }

@@ -7,7 +7,7 @@ use comfy_table::{Cell, Color, Table, presets};
 use serde::Serialize;
 use topo_lb_common::backend::Locality;
 
-use super::reason::shown;
+use super::quoted::shown;
 use super::{Policy, Port, policy, port};
 use crate::cluster::{Family, ServiceId, State};
 use crate::topology::decision::Choice;

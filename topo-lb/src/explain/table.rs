@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use comfy_table::{Attribute, Cell, Color, Table, presets};
 use topo_lb_common::backend::Locality;
 
-use super::reason::{shown, shown_id};
+use super::quoted::{shown, shown_id};
 use super::{Policy, Port, Report, ServicePort};
 
 /// The report as text; with `colour`, for a terminal that shows colours.

@@ -1,0 +1,24 @@
+//! Text from the cluster, safe to repeat in a sentence.
+
+use crate::cluster::ServiceId;
+
+/// Characters of somebody else's text that a sentence repeats.
+const SHOWN: usize = 80;
+
+/// Somebody else's text, printable, on one line and not too long.
+pub(crate) fn shown(text: &str) -> String {
+    let plain = |byte: u8| matches!(byte, b' '..=b'~') && !matches!(byte, b'\\' | b'"' | b'\'');
+    if text.len() <= SHOWN && text.bytes().all(plain) {
+        return text.to_owned();
+    }
+    let mut short: String = text.chars().take(SHOWN).flat_map(char::escape_debug).collect();
+    if text.chars().nth(SHOWN).is_some() {
+        short.push('…');
+    }
+    short
+}
+
+/// `namespace/name`.
+pub(crate) fn shown_id(id: &ServiceId) -> String {
+    format!("{}/{}", shown(&id.namespace), shown(&id.name))
+}
