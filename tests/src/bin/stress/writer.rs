@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context as _, Result};
 use topo_lb::cluster::{
-    Change, Endpoint, Place, Port, Protocol, Service, ServiceId, Slice, SliceId, Update,
+    self, Change, Place, Port, Protocol, Service, ServiceId, Slice, SliceId, Update,
 };
 use topo_lb::datapath::bpf::BpfStore;
 use topo_lb::datapath::commit::commit;
@@ -83,8 +83,8 @@ impl<'a> Writer<'a> {
         let count = sizes[self.random.usize(..sizes.len())];
         let generation = history.request(ServiceSize::Of(count));
         let endpoints = (0..count).map(|place| Endpoint { service, generation, place });
-        let endpoints =
-            endpoints.map(|endpoint| Endpoint::new(endpoint.address(family), Place::default()));
+        let endpoints = endpoints
+            .map(|endpoint| cluster::Endpoint::new(endpoint.address(family), Place::default()));
         let protocols = [("tcp", Protocol::Tcp), ("udp", Protocol::Udp)];
         self.reconciler.observe(Update::Slice(Change::Applied(Slice {
             id: slice,
