@@ -291,7 +291,7 @@ fn colours() -> bool {
 }
 
 fn start_logging(format: LogFormat) {
-    // Both log each failed attempt; the agent says each trouble once, in a sentence.
+    // It logs each failed attempt; the agent says each trouble once, in a sentence.
     let filter = tracing_subscriber::EnvFilter::try_from_default_env()
         .unwrap_or_else(|_| "info,kube_client=off".into());
     let logs = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
