@@ -3,6 +3,7 @@
 //! These types are also lines of the saved state. A change to how they are serialized needs another
 //! `VERSION` in `source/saved/format.rs`, unless older agents can ignore it.
 
+use std::cmp::Ordering;
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -13,12 +14,29 @@ pub use super::protocol::Protocol;
 use super::uid::Uid;
 
 /// Namespace and name of a Service.
-#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct ServiceId {
     /// `metadata.namespace`.
     pub namespace: Arc<str>,
     /// `metadata.name`.
     pub name: Arc<str>,
+}
+
+impl Ord for ServiceId {
+    /// By namespace, then by name. Most ids of a namespace share its text, which then is not read:
+    /// a cluster of 10,000 Services starts with a million comparisons.
+    fn cmp(&self, other: &Self) -> Ordering {
+        let is_same = Arc::ptr_eq(&self.namespace, &other.namespace);
+        let namespaces =
+            if is_same { Ordering::Equal } else { self.namespace.cmp(&other.namespace) };
+        namespaces.then_with(|| self.name.cmp(&other.name))
+    }
+}
+
+impl PartialOrd for ServiceId {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
 }
 
 impl std::fmt::Display for ServiceId {
