@@ -1,30 +1,17 @@
-//! Which API server, and how to speak to it.
+//! An API server that requests can be sent to.
 
-use std::env;
 use std::fmt;
-use std::path::PathBuf;
 use std::time::Duration;
-
-use ::kube::config::{Config, KubeConfigOptions, Kubeconfig, KubeconfigError};
 
 use serde::{Deserialize, Serialize};
 
 use super::KubeError;
 use super::session::Session;
+use super::target::{KubeTarget, config, url};
+use super::timing::Timing;
 use super::watch_health::WatchHealth;
 use crate::cluster::Update;
 use crate::source::object::Kind;
-
-/// Where the API server is said to be.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum KubeTarget {
-    /// The current context of this kubeconfig.
-    Kubeconfig(PathBuf),
-    /// This URL, without credentials: `http://host:port`.
-    Server(String),
-    /// The cluster whose Pod this is; outside of any, what `$KUBECONFIG` says.
-    Inferred,
-}
 
 /// Whose objects an API server has, as far as that can be told without asking it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -101,34 +88,6 @@ impl fmt::Debug for Server {
     }
 }
 
-/// How long things may take; shorter in tests.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Timing {
-    /// Longest wait for a connection, with all its routes and TLS.
-    pub(super) connect: Duration,
-    /// Longest silence of the server before a connection counts as dead. Bookmarks come about every
-    /// minute; where they do not, because nothing of a kind has changed since the server was started or
-    /// because it does not send any, the watch goes on by another connection from where it was.
-    pub(super) read: Duration,
-    /// What a server may be expected to mend by itself is said when it lasts for longer: one that was
-    /// just started knows no roles yet, and answers 403. Longer for one that has served before.
-    pub(super) settling: Duration,
-    /// A watch that is closed for less than this is no news.
-    pub(super) grace: Duration,
-    /// Credentials are not read anew more often.
-    pub(super) renewal: Duration,
-}
-
-impl Timing {
-    pub(super) const DEFAULT: Self = Self {
-        connect: Duration::from_secs(20),
-        read: Duration::from_secs(90),
-        settling: Duration::from_secs(20),
-        grace: Duration::from_secs(10),
-        renewal: Duration::from_secs(5),
-    };
-}
-
 /// Gets ready to speak to an API server; nothing is sent yet.
 ///
 /// # Errors
@@ -143,62 +102,4 @@ pub(super) async fn connect_with(target: &KubeTarget, timing: Timing) -> Result<
     let authorities = config.root_cert.iter().flatten().map(|one| crc32fast::hash(one)).collect();
     let session = Session::new(target.clone(), timing, config)?;
     Ok(Server { client: session.client(), session, identity: Identity { server, authorities } })
-}
-
-/// How to speak to `target`, with credentials as they are now.
-pub(super) async fn config(target: &KubeTarget) -> Result<Config, KubeError> {
-    match target {
-        KubeTarget::Kubeconfig(path) => {
-            let wrong =
-                |error| KubeError::Kubeconfig { path: path.clone(), reason: reason(&error) };
-            from(Kubeconfig::read_from(path).map_err(wrong)?).await.map_err(wrong)
-        }
-        KubeTarget::Server(url) => plain(url),
-        KubeTarget::Inferred => inferred().await,
-    }
-}
-
-/// For people.
-pub(super) fn url(config: &Config) -> String {
-    config.cluster_url.to_string().trim_end_matches('/').to_owned()
-}
-
-async fn from(kubeconfig: Kubeconfig) -> Result<Config, KubeconfigError> {
-    Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await
-}
-
-fn plain(url: &str) -> Result<Config, KubeError> {
-    let wrong = || KubeError::Url(url.to_owned());
-    let Ok(parsed) = url.parse() else {
-        return Err(wrong());
-    };
-    let config = Config::new(parsed);
-    match (config.cluster_url.scheme_str(), config.cluster_url.host()) {
-        (Some("http" | "https"), Some(_)) => Ok(config),
-        _ => Err(wrong()),
-    }
-}
-
-async fn inferred() -> Result<Config, KubeError> {
-    if env::var_os("KUBERNETES_SERVICE_HOST").is_some() {
-        return Config::incluster().map_err(|error| KubeError::InCluster(error.to_string()));
-    }
-    let Some(paths) = env::var_os("KUBECONFIG").filter(|paths| !paths.is_empty()) else {
-        return Err(KubeError::Nowhere);
-    };
-    let wrong = |error| KubeError::Kubeconfig { path: paths.into(), reason: reason(&error) };
-    let kubeconfig = match Kubeconfig::from_env() {
-        Ok(Some(kubeconfig)) => kubeconfig,
-        Ok(None) => return Err(KubeError::Nowhere),
-        Err(error) => return Err(wrong(error)),
-    };
-    from(kubeconfig).await.map_err(wrong)
-}
-
-/// Without the path, which the sentence names already.
-fn reason(error: &KubeconfigError) -> String {
-    match error {
-        KubeconfigError::ReadConfig(source, _) => source.to_string(),
-        error => error.to_string(),
-    }
 }

@@ -9,7 +9,8 @@ use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 
-use super::connect::{Timing, connect_with};
+use super::connect::connect_with;
+use super::timing::Timing;
 use super::{KubeTarget, Server};
 
 /// Quicker than in earnest.

@@ -16,15 +16,18 @@ mod reach;
 mod reflect;
 mod resource;
 mod session;
+mod target;
+mod timing;
 mod watch;
 mod watch_aggregator;
 mod watch_health;
 
-pub use connect::{Identity, KubeTarget, Server, connect};
+pub use connect::{Identity, Server, connect};
 pub use error::KubeError;
 pub use listing::{clients, read};
 pub use pods::pods;
 pub use reach::Nodes;
+pub use target::KubeTarget;
 pub use watch::follow;
 
 #[cfg(test)]

@@ -130,8 +130,9 @@ mod tests {
     use tokio::time::sleep;
 
     use super::super::KubeTarget;
-    use super::super::connect::{Timing, connect_with};
+    use super::super::connect::connect_with;
     use super::super::fake::Fake;
+    use super::super::timing::Timing;
     use super::*;
     use crate::exclusion::ANNOTATION;
 

@@ -16,8 +16,9 @@ use tower::{BoxError, ServiceBuilder, service_fn};
 
 use super::backoff::random;
 use super::bootstrap::Routes;
-use super::connect::{KubeTarget, Timing, config, url};
 use super::dial::Dial;
+use super::target::{KubeTarget, config, url};
+use super::timing::Timing;
 use super::watch_health::{Open, WatchHealth};
 use super::{KubeError, error};
 use crate::source::object::Kind;

@@ -8,9 +8,10 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 
-use super::connect::{Timing, connect_with};
+use super::connect::connect_with;
 use super::fake::{Fake, TIMING};
 use super::reflect::{self, Query};
+use super::timing::Timing;
 use super::{KubeTarget, Nodes, Server, connect, read};
 use crate::cluster::{Change, KnownNodes, Service, Update};
 use crate::source::object::Kind;

@@ -361,7 +361,8 @@ mod tests {
     use ::kube::core::Status;
 
     use super::super::KubeTarget;
-    use super::super::connect::{Timing, connect_with};
+    use super::super::connect::connect_with;
+    use super::super::timing::Timing;
     use super::*;
 
     const MINUTES: Duration = Duration::from_secs(600);

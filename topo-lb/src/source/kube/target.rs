@@ -1,0 +1,77 @@
+//! Where the API server is, and which credentials it wants.
+
+use std::env;
+use std::path::PathBuf;
+
+use ::kube::config::{Config, KubeConfigOptions, Kubeconfig, KubeconfigError};
+
+use super::KubeError;
+
+/// Where the API server is said to be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum KubeTarget {
+    /// The current context of this kubeconfig.
+    Kubeconfig(PathBuf),
+    /// This URL, without credentials: `http://host:port`.
+    Server(String),
+    /// The cluster whose Pod this is; outside of any, what `$KUBECONFIG` says.
+    Inferred,
+}
+
+/// How to speak to `target`, with credentials as they are now.
+pub(super) async fn config(target: &KubeTarget) -> Result<Config, KubeError> {
+    match target {
+        KubeTarget::Kubeconfig(path) => {
+            let wrong =
+                |error| KubeError::Kubeconfig { path: path.clone(), reason: reason(&error) };
+            from(Kubeconfig::read_from(path).map_err(wrong)?).await.map_err(wrong)
+        }
+        KubeTarget::Server(url) => plain(url),
+        KubeTarget::Inferred => inferred().await,
+    }
+}
+
+/// For people.
+pub(super) fn url(config: &Config) -> String {
+    config.cluster_url.to_string().trim_end_matches('/').to_owned()
+}
+
+async fn from(kubeconfig: Kubeconfig) -> Result<Config, KubeconfigError> {
+    Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await
+}
+
+fn plain(url: &str) -> Result<Config, KubeError> {
+    let wrong = || KubeError::Url(url.to_owned());
+    let Ok(parsed) = url.parse() else {
+        return Err(wrong());
+    };
+    let config = Config::new(parsed);
+    match (config.cluster_url.scheme_str(), config.cluster_url.host()) {
+        (Some("http" | "https"), Some(_)) => Ok(config),
+        _ => Err(wrong()),
+    }
+}
+
+async fn inferred() -> Result<Config, KubeError> {
+    if env::var_os("KUBERNETES_SERVICE_HOST").is_some() {
+        return Config::incluster().map_err(|error| KubeError::InCluster(error.to_string()));
+    }
+    let Some(paths) = env::var_os("KUBECONFIG").filter(|paths| !paths.is_empty()) else {
+        return Err(KubeError::Nowhere);
+    };
+    let wrong = |error| KubeError::Kubeconfig { path: paths.into(), reason: reason(&error) };
+    let kubeconfig = match Kubeconfig::from_env() {
+        Ok(Some(kubeconfig)) => kubeconfig,
+        Ok(None) => return Err(KubeError::Nowhere),
+        Err(error) => return Err(wrong(error)),
+    };
+    from(kubeconfig).await.map_err(wrong)
+}
+
+/// Without the path, which the sentence names already.
+fn reason(error: &KubeconfigError) -> String {
+    match error {
+        KubeconfigError::ReadConfig(source, _) => source.to_string(),
+        error => error.to_string(),
+    }
+}
