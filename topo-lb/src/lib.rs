@@ -25,6 +25,7 @@ pub mod list;
 pub mod local;
 pub mod metrics;
 mod netlink;
+mod parallel;
 pub mod plan;
 pub mod readiness;
 pub mod reconcile;

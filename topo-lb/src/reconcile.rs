@@ -4,8 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::cluster::{Frontend, KnownNodes, ServiceId, State, Update};
+use crate::parallel;
 use crate::plan::{Desired, Gone, Installed, Lack, Meanwhile, Plan, Ration, WhenFull, diff, gone};
 use crate::topology::{self, Route, Scope, Verdict};
+
+/// Services that are decided before any of them is taken in: it bounds the memory that decisions take.
+const BATCH: usize = 4096;
 
 /// What the agent of one node knows and wants.
 pub struct Reconciler {
@@ -121,10 +125,10 @@ impl Reconciler {
 
     /// Looks at every Service for what it reads of other Nodes, before anything is planned.
     pub fn survey(&mut self) {
-        let reads = |id: &&ServiceId| {
-            topology::reads_other_nodes(&self.state, &self.node, self.scope, id).is_some()
-        };
-        self.readers = self.state.services().filter(reads).cloned().collect();
+        let ids: Vec<ServiceId> = self.state.services().cloned().collect();
+        let reads = parallel::map(&ids, |id| self.reads(id));
+        self.readers =
+            ids.into_iter().zip(reads).filter(|(_, reads)| *reads).map(|it| it.0).collect();
     }
 
     /// Whether there is nothing to plan.
@@ -195,30 +199,62 @@ impl Reconciler {
         self.state.known_nodes() == KnownNodes::Own && self.readers.contains(id)
     }
 
+    /// Whether the decision for this Service reads labels of other Nodes.
+    fn reads(&self, id: &ServiceId) -> bool {
+        topology::reads_other_nodes(&self.state, &self.node, self.scope, id).is_some()
+    }
+
+    fn decide(&self, id: &ServiceId) -> Decided {
+        let reads = self.reads(id);
+        // Decided on labels that are not known, connections could be refused.
+        if reads && self.state.known_nodes() == KnownNodes::Own {
+            return Decided { reads, routes: None, is_concern: false };
+        }
+        let routes = topology::routes(&self.state, &self.node, self.scope, id);
+        let is_concern = routes.iter().any(|route| route.verdict == Verdict::Refuse)
+            || self.state.service(id).is_some_and(topology::breaks_a_rule);
+        Decided { reads, routes: Some(routes), is_concern }
+    }
+
     fn recompute(&mut self, installed: &Installed) {
-        for id in std::mem::take(&mut self.changed) {
-            let reads = topology::reads_other_nodes(&self.state, &self.node, self.scope, &id);
-            if reads.is_some() {
-                self.readers.insert(id.clone());
-            } else {
-                self.readers.remove(&id);
+        while !self.changed.is_empty() {
+            let mut batch = std::mem::take(&mut self.changed);
+            if let Some(rest) = batch.iter().nth(BATCH).cloned() {
+                self.changed = batch.split_off(&rest);
             }
-            // Decided on labels that are not known, connections could be refused.
-            if self.waits(&id) {
-                continue;
+            let batch: Vec<ServiceId> = batch.into_iter().collect();
+            let decided = parallel::map(&batch, |id| self.decide(id));
+            for (id, decided) in batch.into_iter().zip(decided) {
+                self.take_decided(id, decided, installed);
             }
-            let routes = topology::routes(&self.state, &self.node, self.scope, &id);
-            let is_concern = routes.iter().any(|route| route.verdict == Verdict::Refuse)
-                || self.state.service(&id).is_some_and(topology::breaks_a_rule);
-            let look = self.looked.entry(id.clone()).or_default();
-            look.is_concern = is_concern;
-            if is_concern {
-                look.is_installed |= note_installed(&routes, installed, &mut look.served);
-            }
-            self.unsettled.extend(self.desired.set(id, routes));
-            self.ration.renew();
         }
     }
+
+    fn take_decided(&mut self, id: ServiceId, decided: Decided, installed: &Installed) {
+        let Decided { reads, routes, is_concern } = decided;
+        if reads {
+            self.readers.insert(id.clone());
+        } else {
+            self.readers.remove(&id);
+        }
+        let Some(routes) = routes else { return };
+        let look = self.looked.entry(id.clone()).or_default();
+        look.is_concern = is_concern;
+        if is_concern {
+            look.is_installed |= note_installed(&routes, installed, &mut look.served);
+        }
+        self.unsettled.extend(self.desired.set(id, routes));
+        self.ration.renew();
+    }
+}
+
+/// What was decided for a Service.
+struct Decided {
+    /// The decision reads labels of other Nodes.
+    reads: bool,
+    /// `None` while it waits for these labels.
+    routes: Option<Vec<Route>>,
+    is_concern: bool,
 }
 
 /// Whether the maps have an entry for any of `routes`; adds those that serve to `served`.
