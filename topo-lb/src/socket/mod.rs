@@ -12,7 +12,7 @@
 //! | `namespace` | the network namespaces of the cgroup's processes |
 //! | `holder` | sockets by the processes that hold them |
 //! | `stale` | which sockets are to be ended: pure |
-//! | `end` | the thread that does it, off the owner's way |
+//! | `terminator` | the thread that ends them, beside the agent task |
 //!
 //! Only a socket is ended that this agent's programs have translated from one of the Service's
 //! frontends to the endpoint, that is still connected to it, and that some process holds. So says the

@@ -1,5 +1,4 @@
 //! Which endpoints this node may use, and why: one pure function.
-
 //!
 //! | file | idea |
 //! |---|---|
@@ -8,7 +7,7 @@
 //! | `candidate` | the endpoints of a Service port, and which can be used at all |
 //! | `label` | where a node and an endpoint are |
 //! | `keys`, `openyurt`, `hints` | the policies |
-//! | `least`, `spill` | what refines keys |
+//! | `min_endpoints`, `spill` | what refines keys |
 //! | `evaluation` | all of it, for one Service port and one address family |
 //! | `node_labels` | whether a decision reads labels of other Nodes |
 //! | `claim` | frontends that more than one Service port claims |

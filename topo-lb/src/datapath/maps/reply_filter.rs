@@ -50,7 +50,7 @@ impl ReplyFilter {
         };
         let (stop, stopped) = mpsc::channel();
         thread::Builder::new()
-            .name("answerers".to_owned())
+            .name("reply_filter".to_owned())
             .spawn(move || {
                 loop {
                     let pause = match work.learn() {
@@ -79,7 +79,7 @@ fn another<K: bytemuck::Pod, V: bytemuck::Pod>(map: &Map) -> Result<Hash<K, V>, 
     HashMap::try_from(Map::LruHashMap(MapData::from_fd(fd)?))
 }
 
-/// An entry of `answerers`, in memory that programs write, too.
+/// An entry of `reply_filter`, in memory that programs write, too.
 #[repr(C, align(4))]
 struct Line {
     whole: AtomicU32,
@@ -88,7 +88,7 @@ struct Line {
 
 const _: () = assert!(size_of::<Line>() == size_of::<ReplyFilterEntry>());
 
-/// The entries of `answerers`, mapped into this process.
+/// The entries of `reply_filter`, mapped into this process.
 struct Lines(NonNull<Line>);
 
 // SAFETY: memory of the map, which belongs to no thread; of a `Line` all is atomic.
