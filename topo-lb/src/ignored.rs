@@ -26,6 +26,7 @@ pub struct Told {
 }
 
 impl Told {
+    /// Nothing logged yet.
     #[must_use]
     pub fn new(now: Instant) -> Self {
         let (burst, interval) = LOGGED;
