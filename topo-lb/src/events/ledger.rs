@@ -1,4 +1,4 @@
-//! What is known of every Service that is a concern, so that only news are told.
+//! The known problems of every Service, so that only news are reported.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,12 +8,12 @@ use crate::cluster::{ServiceId, Uid};
 use crate::plan::Meanwhile;
 use crate::reconcile::{Look, Reconciler};
 
-/// Services that are a concern now. Most are none, and take no room here.
+/// Services with problems; all others take no memory here.
 #[derive(Debug, Default)]
 pub struct Ledger {
     concerns: BTreeMap<ServiceId, Concern>,
     left_out: BTreeMap<ServiceId, Meanwhile>,
-    /// All Services were looked at once.
+    /// The first look is done.
     has_begun: bool,
 }
 
@@ -22,7 +22,7 @@ fn uid(reconciler: &Reconciler, id: &ServiceId) -> Option<Uid> {
 }
 
 impl Ledger {
-    /// Notes which Services, as `namespace/name`, the last agent has left out and told of.
+    /// Sets which Services (`namespace/name`) the last agent left out and reported.
     pub fn begin<'a>(&mut self, left_out: impl IntoIterator<Item = (&'a str, Meanwhile)>) {
         let told = left_out.into_iter().filter_map(|(name, meanwhile)| {
             let (namespace, name) = name.split_once('/')?;
@@ -31,8 +31,9 @@ impl Ledger {
         self.left_out = told.collect();
     }
 
-    /// Looks at Services that were computed anew, those closer that may be a concern; what is news of
-    /// them. What the last agent has left in the maps is no news: it has told that.
+    /// Compares recomputed Services with their known problems, and returns the news. At the first
+    /// look, broken rules of Services that are in the maps are no news: the last agent reported
+    /// them.
     pub fn look(
         &mut self,
         reconciler: &Reconciler,
@@ -59,7 +60,7 @@ impl Ledger {
         all
     }
 
-    /// Notes which Services lack room; what is news of that.
+    /// Records which Services lack room, and returns the news.
     pub fn leave_out(&mut self, reconciler: &Reconciler) -> Vec<News> {
         let left_out = reconciler.left_out();
         let new =
@@ -71,7 +72,7 @@ impl Ledger {
         all
     }
 
-    /// What is to be told of refusals that the kernel has counted, by Service port.
+    /// News of refusals that the kernel counted, by Service port.
     #[must_use]
     pub fn counted(&self, reconciler: &Reconciler, counted: &BTreeMap<Arc<str>, u64>) -> Vec<News> {
         let concerns = self.concerns.iter();
@@ -82,8 +83,8 @@ impl Ledger {
             .collect()
     }
 
-    /// Service ports that refuse connections, and why. Those of Services that are left to kube-proxy
-    /// for want of room refuse none.
+    /// Service ports that refuse connections, and why. Services that lack room and are left to
+    /// kube-proxy do not refuse.
     #[must_use]
     pub fn reasons(&self, reconciler: &Reconciler) -> BTreeMap<Arc<str>, Refusal> {
         let no_room = reconciler.refused_for_room().map(|name| (name, Refusal::NoRoom));

@@ -1,4 +1,4 @@
-//! The objects of one file's text: documents, and the items of lists in them.
+//! The objects in a file's text: documents, and items of lists.
 
 use std::path::Path;
 
@@ -10,9 +10,9 @@ use crate::source::object::{
     Content, Names, Object, ObjectError, Written, content, parse_kind, parse_with, plain,
 };
 
-/// Takes what was read.
+/// A collector of objects.
 pub(super) trait Found {
-    /// An object, or what is wrong with it: in document number `document`, from 1, and there in
+    /// Takes an object or its error from document number `document` (from 1); from its
     /// `items[item]`, if it is in a list.
     fn found(
         &mut self,
@@ -22,15 +22,14 @@ pub(super) trait Found {
     ) -> Result<(), FileError>;
 }
 
-/// How a file's text is written.
+/// The syntax of a file.
 enum Syntax {
     Json,
     Yaml,
 }
 
 impl Syntax {
-    /// By the file's extension; where that says nothing, by the first character. YAML may begin
-    /// with a brace as well, but hardly ever does.
+    /// By the file's extension, else by the first character: YAML seldom begins with a brace.
     fn of(extension: Option<&str>, text: &str) -> Self {
         match extension {
             Some("json") => Self::Json,
@@ -93,10 +92,10 @@ fn read_document(
     }
 }
 
-/// As much as the text itself can hold, but not what aliases make of it.
+/// A budget that any text of this length keeps, unless aliases multiply its content.
 fn options(text: &str) -> serde_saphyr::Options {
-    /// Events and nodes that a byte of text can make, at most: `[` begins and ends a list that
-    /// holds a `null`, within a document that begins and ends.
+    /// Most events and nodes that a byte of text makes: `[` begins and ends a list with a `null`,
+    /// in a document that begins and ends.
     const PER_BYTE: usize = 8;
     let most = text.len().saturating_add(1).saturating_mul(PER_BYTE);
     serde_saphyr::options! {
