@@ -1,6 +1,5 @@
 //! The severity of a finding.
 
-
 use serde::Serialize;
 
 /// The severity of a finding, worst first.
