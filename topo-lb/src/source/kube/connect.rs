@@ -1,4 +1,4 @@
-//! Which API server, and how to speak to it.
+//! The API server's address and credentials.
 
 use std::env;
 use std::fmt;
@@ -15,36 +15,36 @@ use super::watch_health::WatchHealth;
 use crate::cluster::Update;
 use crate::source::object::Kind;
 
-/// Where the API server is said to be.
+/// How to find the API server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum KubeTarget {
     /// The current context of this kubeconfig.
     Kubeconfig(PathBuf),
     /// This URL, without credentials: `http://host:port`.
     Server(String),
-    /// The cluster whose Pod this is; outside of any, what `$KUBECONFIG` says.
+    /// The cluster of this Pod; outside of a Pod, `$KUBECONFIG`.
     Inferred,
 }
 
-/// Whose objects an API server has, as far as that can be told without asking it.
+/// Identifies a cluster as far as possible without a request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Identity {
-    /// Its URL.
+    /// The URL of the API server.
     pub server: String,
-    /// CRC-32 of each certificate of the authorities that are trusted to speak for it; none where it
-    /// is spoken to without TLS, or where those of the system are trusted.
+    /// CRC-32 of each certificate of the trusted authorities. Empty without TLS, or if the system's
+    /// authorities are trusted.
     pub authorities: Vec<u32>,
 }
 
 impl Identity {
-    /// Whether these are one cluster: by a common authority, which no two clusters have, or, where
-    /// one of them has none, by the URL.
+    /// Whether both are the same cluster: they share an authority, which two clusters never do; or,
+    /// if one has no authorities, the URL.
     #[must_use]
     pub fn is_same(&self, other: &Self) -> bool {
         if self.authorities.is_empty() || other.authorities.is_empty() {
             return self.server == other.server;
         }
-        // Authorities are renewed one by one.
+        // One common authority suffices: they are renewed one by one.
         self.authorities.iter().any(|one| other.authorities.contains(one))
     }
 }
@@ -58,25 +58,25 @@ pub struct Server {
 }
 
 impl Server {
-    /// For other requests to the same server.
+    /// A client for other requests to the same server.
     #[must_use]
     pub fn client(&self) -> ::kube::Client {
         self.client.clone()
     }
 
-    /// Its URL, for people.
+    /// Its URL, for messages.
     #[must_use]
     pub fn url(&self) -> &str {
         &self.identity.server
     }
 
-    /// Whose objects it has.
+    /// The identity of its cluster.
     #[must_use]
     pub const fn identity(&self) -> &Identity {
         &self.identity
     }
 
-    /// Has it learn where the server is, from what was saved: `default/kubernetes` and its slices.
+    /// Updates the routes to the server from saved objects: `default/kubernetes` and its slices.
     pub fn observe(&self, update: &Update) {
         self.session.routes.observe(update);
     }
@@ -85,7 +85,7 @@ impl Server {
         &self.session.watch_health
     }
 
-    /// How long the server wants the next request about `kind` to wait, if it said so last.
+    /// How long the server's last answer about `kind` asks to wait before the next request.
     pub(super) fn retry_after(&self, kind: Kind) -> Option<Duration> {
         self.session.retry_after(kind)
     }
@@ -101,21 +101,21 @@ impl fmt::Debug for Server {
     }
 }
 
-/// How long things may take; shorter in tests.
+/// Time limits; shorter in tests.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Timing {
-    /// Longest wait for a connection, with all its routes and TLS.
+    /// Time limit for a connection, including all routes and TLS.
     pub(super) connect: Duration,
-    /// Longest silence of the server before a connection counts as dead. Bookmarks come about every
-    /// minute; where they do not, because nothing of a kind has changed since the server was started or
-    /// because it does not send any, the watch goes on by another connection from where it was.
+    /// Longest silence before a connection counts as dead. Bookmarks come about every minute.
+    /// Without them (no object of a kind has changed since the server's start, or the server sends
+    /// none) the watch resumes on another connection.
     pub(super) read: Duration,
-    /// What a server may be expected to mend by itself is said when it lasts for longer: one that was
-    /// just started knows no roles yet, and answers 403. Longer for one that has served before.
+    /// Failures that a server may fix by itself are reported only after this time: a freshly
+    /// started server knows no roles yet and answers 403. Longer after the server has served.
     pub(super) settling: Duration,
-    /// A watch that is closed for less than this is no news.
+    /// A watch that is closed for less than this still counts as open.
     pub(super) grace: Duration,
-    /// Credentials are not read anew more often.
+    /// Shortest interval between readings of the credentials.
     pub(super) renewal: Duration,
 }
 
@@ -129,10 +129,10 @@ impl Timing {
     };
 }
 
-/// Gets ready to speak to an API server; nothing is sent yet.
+/// Prepares requests to an API server; sends nothing yet.
 ///
 /// # Errors
-/// When it is not known where the server is, or how to speak to it.
+/// The server's address is unknown, or the credentials or settings are unusable.
 pub async fn connect(target: &KubeTarget) -> Result<Server, KubeError> {
     connect_with(target, Timing::DEFAULT).await
 }
@@ -145,7 +145,7 @@ pub(super) async fn connect_with(target: &KubeTarget, timing: Timing) -> Result<
     Ok(Server { client: session.client(), session, identity: Identity { server, authorities } })
 }
 
-/// How to speak to `target`, with credentials as they are now.
+/// The configuration for `target`, with the current credentials.
 pub(super) async fn config(target: &KubeTarget) -> Result<Config, KubeError> {
     match target {
         KubeTarget::Kubeconfig(path) => {
@@ -158,7 +158,7 @@ pub(super) async fn config(target: &KubeTarget) -> Result<Config, KubeError> {
     }
 }
 
-/// For people.
+/// The server's URL, for messages.
 pub(super) fn url(config: &Config) -> String {
     config.cluster_url.to_string().trim_end_matches('/').to_owned()
 }
@@ -195,7 +195,7 @@ async fn inferred() -> Result<Config, KubeError> {
     from(kubeconfig).await.map_err(wrong)
 }
 
-/// Without the path, which the sentence names already.
+/// Without the path, which the message already has.
 fn reason(error: &KubeconfigError) -> String {
     match error {
         KubeconfigError::ReadConfig(source, _) => source.to_string(),
