@@ -1,5 +1,5 @@
-//! EndpointSlice of `discovery.k8s.io/v1` and `v1beta1`: they differ in where an endpoint's
-//! topology is written, and both places are read.
+//! EndpointSlice of `discovery.k8s.io/v1` and `v1beta1`. They differ in the fields for an
+//! endpoint's topology; both are read.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -47,7 +47,8 @@ struct Annotations {
     triggered: Option<Moment>,
 }
 
-/// A point in time (RFC 3339); what is none is as if it were absent, because it is only measured by.
+/// A point in time (RFC 3339). Anything else counts as absent, because it is for latency metrics
+/// only.
 struct Moment(Option<SystemTime>);
 
 impl<'de> Deserialize<'de> for Moment {
@@ -127,7 +128,7 @@ struct Named {
     name: String,
 }
 
-/// The first of a list of strings; the others do not count.
+/// The first of a list of strings; the others are ignored.
 #[derive(Default)]
 struct First(Option<String>);
 

@@ -57,7 +57,7 @@ fn fixture(name: &str) -> (Vec<Service>, Vec<Slice>, Vec<Node>) {
     (services, slices, nodes)
 }
 
-/// What the fixture holds, counted by other means than this program.
+/// The fixture's content, counted without this program.
 struct Counts {
     services: usize,
     slices: usize,
@@ -253,7 +253,7 @@ fn both_versions_say_where_an_endpoint_is() {
             Some("z2"),
             Some("r2"),
         ),
-        // `nodeName` is more exact.
+        // `nodeName` takes precedence.
         (
             json!({"nodeName": "n2", "topology": {"kubernetes.io/hostname": "n1"}}),
             Some("n2"),

@@ -1,8 +1,8 @@
-//! Objects as lines of the saved state.
+//! Lines of the saved state.
 //!
-//! These are the objects as the agent keeps them, with the few fields that topology reads, and not
-//! those of the API: a hundred thousand endpoints take some megabytes. Nodes and Services are
-//! written as their own types say; a slice says once what its endpoints have in common.
+//! Only the fields that the agent keeps, so that 100,000 endpoints take some megabytes. Nodes and
+//! Services have their types' own format; a slice lists the common properties of its endpoints
+//! once.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ pub(super) enum Entry {
     Slice(SliceEntry),
 }
 
-/// A slice that belongs to a Service, which is of the same namespace.
+/// A slice that belongs to a Service in its namespace.
 #[derive(Serialize, Deserialize)]
 pub(super) struct SliceEntry {
     namespace: Arc<str>,
@@ -34,7 +34,7 @@ pub(super) struct SliceEntry {
     endpoints: Vec<EndpointEntry>,
 }
 
-/// Address, conditions, node, and index of its place.
+/// Address, conditions, node, and index in `places`.
 #[derive(Serialize, Deserialize)]
 struct EndpointEntry(IpAddr, u8, Option<Arc<str>>, Option<usize>);
 
