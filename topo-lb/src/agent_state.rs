@@ -29,8 +29,7 @@ impl AgentState {
         Self { reconciler, write_gate: StaleWriteGate::default(), saver, telemetry }
     }
 
-    /// Applies an event of a source. Returns whether it was a listing of all objects of a kind,
-    /// which takes much memory.
+    /// Applies an event. Returns whether it was a listing of a whole kind, which takes much memory.
     pub fn take_in(&mut self, event: Event) -> bool {
         match event {
             Event::Update(update) => {

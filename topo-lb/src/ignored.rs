@@ -9,8 +9,7 @@ use crate::cluster::{ServiceId, State};
 use crate::events::rate::Rate;
 use crate::topology;
 
-/// Log limit: the burst, then one report per interval. A Service that changes a hundred times a
-/// second must not fill the log.
+/// Log limit: a burst, then one report per interval, however often a Service changes.
 const LOGGED: (u32, Duration) = (5, Duration::from_secs(30));
 /// Most Services that one report names.
 const NAMED: usize = 16;

@@ -23,16 +23,14 @@ pub struct Reconciler {
     ration: Ration,
     /// Services recomputed since the last [`take_looked`](Self::take_looked).
     looked: BTreeMap<ServiceId, Look>,
-    /// Services whose decision reads labels of other Nodes. While only this node's Node is known,
-    /// they wait, and what is installed for them stays.
+    /// Services that read labels of other Nodes. While these are unknown, what is installed stays.
     readers: BTreeSet<ServiceId>,
 }
 
 /// What a recomputed Service was and is.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Look {
-    /// The Service refuses connections, or its policy breaks a rule. If false, the other fields are
-    /// empty.
+    /// It refuses connections, or its policy breaks a rule. If false, the other fields are empty.
     pub is_concern: bool,
     /// Its ports that the maps serve by the previous plan, and by what.
     pub served: BTreeMap<Arc<str>, Served>,
@@ -108,8 +106,7 @@ impl Reconciler {
         is_change
     }
 
-    /// A Service whose decision reads a label of other Nodes, and the label; `None` if this node's
-    /// Node is enough.
+    /// A Service that reads a label of other Nodes, and the label; `None` if there is none.
     pub fn reads_other_nodes(&self) -> Option<(&ServiceId, &str)> {
         // A Service that just changed stays among the readers until the next plan, so check each.
         self.readers.iter().find_map(|id| {
@@ -272,8 +269,7 @@ mod tests {
         }
     }
 
-    /// Plans and commits until settled, like the agent. Returns the names of the installed Service
-    /// ports.
+    /// Plans and commits like the agent. Returns the names of the installed Service ports.
     fn settle(reconciler: &mut Reconciler, store: &mut MemoryStore) -> Vec<String> {
         let mut installed = store.installed().unwrap();
         let mut plans = 0;

@@ -1,7 +1,6 @@
 //! Objects as [`State`](super::State) keeps them: 100,000 endpoints must fit an agent of 40 MB.
 //!
-//! Names, places, ports and policies are stored once. An endpoint is an address, three flags and a
-//! pointer.
+//! Names, places, ports and policies are shared. An endpoint has an address, 3 flags, a pointer.
 
 use std::collections::HashSet;
 use std::hash::Hash;
@@ -23,7 +22,6 @@ pub struct Endpoints {
     pub endpoints: Box<[Endpoint]>,
 }
 
-/// Values that many objects share.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Shared {
     strings: Pool<str>,
@@ -112,8 +110,7 @@ impl<T: Eq + Hash + ?Sized> Pool<T> {
             return Arc::clone(known);
         }
         if self.values.len() >= self.limit {
-            // Amortized: after a sweep that leaves n values, at least n insertions follow before
-            // the next.
+            // Amortized: at least as many insertions follow as values remain.
             self.values.retain(|known| Arc::strong_count(known) > 1);
             self.limit = SMALLEST_LIMIT.max(self.values.len() * 2);
         }

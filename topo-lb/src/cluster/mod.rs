@@ -1,6 +1,5 @@
-//! The last good objects of the cluster, and which Services a change touches.
-//!
-//! Pure: no I/O and no clock. Only the fields that topology needs are kept.
+//! The last good objects of the cluster, and which Services a change touches. Pure: no I/O and no
+//! clock. Only the fields that topology needs are kept.
 
 pub mod frontend;
 pub mod kept;

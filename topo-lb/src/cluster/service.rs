@@ -1,7 +1,5 @@
-//! A Service: its frontends, and every place its topology policy can come from.
-//!
-//! The saved state serializes these types. Raise `VERSION` in `source/saved/format.rs` for a change
-//! that older agents cannot ignore.
+//! A Service: its frontends, and the sources of its policy. The saved state serializes these types:
+//! raise `VERSION` in `source/saved/format.rs` for a change that older agents cannot ignore.
 
 use std::cmp::Ordering;
 use std::net::IpAddr;

@@ -93,8 +93,8 @@ impl Endpoint {
     }
 }
 
-/// An EndpointSlice of the cluster. FQDN slices, and slices labelled for another proxy or as
-/// headless, become slices without endpoints.
+/// An EndpointSlice. FQDN slices and those labelled headless or for another proxy lose all
+/// endpoints.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Slice {
     /// Namespace and name.

@@ -18,10 +18,8 @@ pub struct Changed {
     pub services: BTreeSet<ServiceId>,
 }
 
-/// The cluster's objects.
-///
-/// Two states are equal if they hold the same objects and local addresses, in whatever order those
-/// came; known Nodes do not count. Clones share their objects.
+/// The cluster's objects. Clones share them. Two states are equal if they hold the same objects and
+/// local addresses, in whatever order those came; known Nodes do not count.
 #[derive(Clone, Debug, Default)]
 pub struct State {
     services: BTreeMap<ServiceId, Arc<Service>>,
@@ -50,8 +48,8 @@ impl PartialEq for State {
 }
 
 impl State {
-    /// Applies `update` and returns the Services that it touches, seen from `this_node`. Objects
-    /// equal to known ones touch nothing.
+    /// Applies `update`. Returns the Services that it changes for `this_node`; equal objects change
+    /// none.
     pub fn apply(&mut self, update: Update, this_node: &str) -> Changed {
         let mut changed = Changed::default();
         match update {

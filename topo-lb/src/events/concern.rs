@@ -61,8 +61,7 @@ pub struct Refused {
     pub whole: bool,
     /// Annotation `topo-lb.io/refusal: intended`.
     pub intended: bool,
-    /// The label, with this node's value, of the nodes that are refused for the same reason; `None`
-    /// if only this node is.
+    /// The label, with this node's value, of all nodes refused for this reason; `None` if alone.
     pub shared: Option<String>,
     /// The reason that `explain` gives.
     pub sentence: String,
@@ -71,8 +70,7 @@ pub struct Refused {
 }
 
 impl Refused {
-    /// Whether to report it. A Service without any endpoint is not reported: it is refused on every
-    /// node, and other tools show it.
+    /// False for a Service without any endpoint: every node refuses it, and other tools show it.
     const fn is_worth_telling(&self) -> bool {
         self.whole && !self.intended && !matches!(self.why, Refusal::NoEndpoints)
     }
@@ -180,8 +178,7 @@ pub struct News {
     pub uid: Option<Uid>,
     /// What it is about.
     pub topic: Topic,
-    /// Distinguishes news of the same topic. Nodes with the same news have the same subject, and
-    /// share one Event.
+    /// Distinguishes news of one topic. Nodes with the same subject share one Event.
     pub subject: String,
     /// The Event's text.
     pub note: String,

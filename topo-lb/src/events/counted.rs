@@ -1,5 +1,4 @@
-//! Reports refusals that the kernel counted. This is the only report for a Service that a node
-//! never served.
+//! Reports refusals that the kernel counted, also of a Service that a node never served.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

@@ -31,9 +31,8 @@ impl Ledger {
         self.left_out = told.collect();
     }
 
-    /// Compares recomputed Services with their known problems, and returns the news. At the first
-    /// look, broken rules of Services that are in the maps are no news: the last agent reported
-    /// them.
+    /// Compares recomputed Services with their known problems. Returns the news. The first look
+    /// skips broken rules of installed Services, which the last agent reported.
     pub fn look(
         &mut self,
         reconciler: &Reconciler,
@@ -83,8 +82,7 @@ impl Ledger {
             .collect()
     }
 
-    /// Service ports that refuse connections, and why. Services that lack room and are left to
-    /// kube-proxy do not refuse.
+    /// Service ports that refuse connections, and why. Services left to kube-proxy do not refuse.
     #[must_use]
     pub fn reasons(&self, reconciler: &Reconciler) -> BTreeMap<Arc<str>, Refusal> {
         let no_room = reconciler.refused_for_room().map(|name| (name, Refusal::NoRoom));

@@ -16,16 +16,13 @@ use crate::metrics::{Figures, count};
 use crate::readiness::Readiness;
 use crate::source::kube::{KubeTarget, connect};
 
-/// The Event's reason.
 const REASON: &str = "ConnectionsOverridden";
-/// The Event's action: what the agent did.
 const ACTION: &str = "Attach";
 /// The namespace of Events about Nodes.
 const NAMESPACE: &str = "default";
 /// The same sentence within this time counts as a repetition of the same Event.
 const SAME_SERIES: Duration = Duration::from_secs(360);
-/// Pause after each Event, sent or failed, so that programs that come and go cause no storm of
-/// Events.
+/// Pause after each Event, sent or failed: foreign programs that come and go cause no storm.
 const PAUSE: Duration = Duration::from_secs(30);
 
 /// Follows the agent's readiness in a task, and sends one Event each time that foreign programs
@@ -77,7 +74,6 @@ async fn next(readiness: &mut watch::Receiver<Readiness>) -> Option<String> {
     readiness.overridden.clone()
 }
 
-/// Sends Events at one Node.
 struct Recorder {
     target: KubeTarget,
     node: Arc<str>,
@@ -85,7 +81,6 @@ struct Recorder {
     last: Option<Last>,
 }
 
-/// The last Event sent.
 struct Last {
     name: String,
     sentence: String,
@@ -158,8 +153,8 @@ mod tests {
 
     use super::*;
 
-    /// Follows a readiness that the test sets. The list gets each Event sent; `refuses` decides by
-    /// the number of attempts whether the API server refuses it.
+    /// Follows a readiness that the test sets, and lists the Events. `refuses` gets the attempt's
+    /// number.
     fn followed(
         refuses: impl Fn(usize) -> bool + Send + Sync + 'static,
     ) -> (watch::Sender<Readiness>, Arc<Mutex<Vec<String>>>) {

@@ -9,11 +9,9 @@ use k8s_openapi::jiff::Timestamp;
 
 /// Longest note that the API server accepts: 1 KiB.
 const LONGEST_NOTE: usize = 1024;
-/// The Events' `reportingController`.
 const CONTROLLER: &str = "topo-lb";
 
-/// A warning of the agent on `node`, in the namespace of the object that it regards, without reason
-/// and action.
+/// A warning of the agent on `node`, in the namespace of `regarding`; without reason and action.
 pub(super) fn warning(
     node: &str,
     name: &str,

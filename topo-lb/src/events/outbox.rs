@@ -1,7 +1,5 @@
-//! A queue of news, with rate limits. Pure: callers pass the time.
-//!
-//! News of the same Service and topic are merged: the latest, and how many there were. Each Service
-//! and each namespace has its own rate and a share of the room.
+//! A queue of news with rate limits. Pure: callers pass the time. Merges the news of one Service
+//! and topic. Each Service and each namespace has its own rate, and a share of the room.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -13,8 +11,7 @@ use crate::cluster::ServiceId;
 
 /// Most messages that wait.
 const ROOM: usize = 64;
-/// Burst and interval per agent, with client-go's burst per source. A cluster of a thousand nodes
-/// copes with this rate.
+/// Per agent; the burst is client-go's per source. Bearable for a cluster of 1,000 nodes.
 const ALL: (u32, Duration) = (25, Duration::from_secs(10));
 /// Lower than [`ALL`], so that one namespace does not use up everything.
 const NAMESPACE: (u32, Duration) = (10, Duration::from_secs(20));
@@ -64,8 +61,7 @@ impl Outbox {
         self.add(news, 1, when)
     }
 
-    /// Puts back a message that could not be sent. Returns whether news were dropped for lack of
-    /// room.
+    /// Puts back a message that could not be sent. Returns whether something was dropped.
     pub fn put_back(&mut self, message: Message) -> bool {
         let key = (message.news.service.clone(), message.news.topic);
         match self.waiting.get_mut(&key) {
@@ -94,8 +90,7 @@ impl Outbox {
         is_full
     }
 
-    /// Drops the latest message of the namespace with the most messages, if that has more than
-    /// `namespace` with one more.
+    /// Drops the latest message of the largest namespace, if that has 2 or more than `namespace`.
     fn make_room(&mut self, namespace: &str) -> bool {
         let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
         for (id, _) in self.waiting.keys() {
@@ -195,7 +190,6 @@ mod tests {
         let start = Instant::now();
         let mut outbox = Outbox::new(start);
         let (mut told, mut times) = (0, 0);
-        // A hundred times a second.
         for flip in 0..360_000_u64 {
             let now = start + Duration::from_millis(10 * flip);
             assert!(!put(&mut outbox, "storm", "web", &format!("rule {flip}")));

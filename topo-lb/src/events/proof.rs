@@ -68,7 +68,6 @@ fn slice(service: usize, pools: &[usize]) -> Slice {
     }
 }
 
-/// An agent and the maps of its node.
 struct Agent {
     reconciler: Reconciler,
     installed: Installed,
@@ -77,7 +76,6 @@ struct Agent {
     written: Written,
 }
 
-/// All agents, and the API server's view of them.
 struct Model {
     services: usize,
     agents: Vec<Agent>,
@@ -161,7 +159,6 @@ impl Model {
         self.tell();
     }
 
-    /// Sends what the agents may send now.
     fn tell(&mut self) {
         for agent in &mut self.agents {
             while let Ok(message) = agent.outbox.take(self.now) {

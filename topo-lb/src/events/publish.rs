@@ -42,8 +42,7 @@ impl EventPublisher {
         Self { sender: None, figures }
     }
 
-    /// Starts a task that sends news to the API server. It connects when there is something to
-    /// send.
+    /// Starts a task that sends news to the API server. It connects for the first news.
     #[must_use]
     pub fn start(target: KubeTarget, node: Arc<str>, figures: Arc<Figures>) -> Self {
         let (sender, news) = mpsc::channel(BATCHES);
@@ -72,7 +71,6 @@ impl EventPublisher {
     }
 }
 
-/// The API server's answer to a request.
 enum Answer {
     Done,
     /// Another agent created the same Event.
@@ -81,7 +79,6 @@ enum Answer {
     Gone,
 }
 
-/// Why an Event could not be sent.
 struct Failure {
     reason: String,
     /// A retry may help.

@@ -1,5 +1,4 @@
-//! Event names and repetitions. Agents with the same news derive the same name, so that they share
-//! one object of the API server. Pure.
+//! Names of Events. Agents with the same news derive the same name, and share one object. Pure.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant, SystemTime};

@@ -17,12 +17,10 @@ enum Value<'a> {
     Shared(&'a str),
 }
 
-/// What a Service's policy sees of a node: its name, if endpoints or hints have it, and its values
-/// for the policy's labels.
+/// What a policy sees of a node: its name, if endpoints or hints have it, and its label values.
 type Sight<'a> = (Option<&'a str>, Vec<Value<'a>>);
 
-/// The cluster's nodes in groups with the same [`Sight`]. `decision` is any decision for `service`:
-/// the policy does not depend on the node.
+/// The cluster's nodes, grouped by [`Sight`]. Any decision for `service` has the same policy.
 pub(super) fn alike<'a>(
     state: &'a State,
     service: &Service,

@@ -10,9 +10,8 @@ const CHUNK: usize = 256;
 /// Chunks in the queue. If the owner is slow, the source waits, and TCP slows the server down.
 const WAITING: usize = 4;
 
-/// Reads `source` in a task of its own. On a runtime with a worker thread, an API server's answers
-/// are received and decoded while the owner applies earlier ones. Keeps the order. Ends with the
-/// source.
+/// Reads `source` in a task of its own: a runtime with a worker thread receives and decodes answers
+/// while the owner applies earlier ones. Keeps the order. Ends with the source.
 pub fn beside<T: Send + 'static>(
     source: impl Stream<Item = T> + Send + 'static,
 ) -> impl Stream<Item = T> + Send + Unpin {

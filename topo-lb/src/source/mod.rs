@@ -1,5 +1,4 @@
-//! Sources of the cluster's objects: files, a Kubernetes API server, or the saved state. All are
-//! streams of [`Event`]s.
+//! Sources of objects, as streams of [`Event`]s: files, an API server, or the saved state.
 
 mod beside;
 pub mod file;
@@ -61,8 +60,7 @@ impl Fault {
 pub enum Event {
     /// A change of the cluster.
     Update(Update),
-    /// Services, EndpointSlices and Nodes were all listed: the updates so far are a whole cluster.
-    /// Sent once.
+    /// Services, EndpointSlices and Nodes were all listed: the cluster is complete. Sent once.
     Synced,
     /// All Pods in the files. Sent if there are or were any.
     Pods(Vec<Pod>),
@@ -82,8 +80,7 @@ pub enum Freshness {
     AsOf(SystemTime),
 }
 
-/// Adds the addresses of this host to a source. The current ones come first, before the source can
-/// be complete. Ends with the source.
+/// Adds this host's addresses: the first before the source can be complete. Ends with the source.
 pub fn with_local_addresses(
     source: impl Stream<Item = Event> + Send + 'static,
 ) -> impl Stream<Item = Event> + Send {

@@ -18,7 +18,6 @@ pub(super) fn families(service: &Service) -> Vec<Family> {
     families
 }
 
-/// An endpoint of a Service port.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Candidate<'a> {
     pub(super) address: SocketAddr,

@@ -4,9 +4,8 @@ use crate::cluster::{Port, Service, State};
 
 use super::hints::Off;
 
-/// Why these endpoints are chosen, or why there are none.
-///
-/// OpenYurt's causes name the limit; connections are refused if no endpoint is within it.
+/// Why these endpoints are chosen, or why none. OpenYurt's causes name the limit: connections are
+/// refused if no endpoint is within it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cause<'a> {
     /// No policy applies: every usable endpoint.

@@ -26,8 +26,7 @@ pub struct Decision<'a> {
     pub port: &'a Port,
     /// The policy in force.
     pub policy: InForce<'a>,
-    /// One per address family in which the Service has a ClusterIP, in the order of its ClusterIPs;
-    /// at least one.
+    /// One per address family with a ClusterIP, in the order of the ClusterIPs; at least one.
     pub choices: Vec<Choice<'a>>,
     /// Every endpoint that the port's slices list, sorted by address and port.
     pub endpoints: Vec<Endpoint<'a>>,

@@ -12,7 +12,6 @@ use super::policy::Rules;
 use super::validation::ANY;
 use crate::cluster::Family;
 
-/// Why a candidate gets new connections, or none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CandidateStatus {
     /// New connections go there.
@@ -27,7 +26,6 @@ pub(super) enum CandidateStatus {
     Remote,
 }
 
-/// The outcome for one Service port in one address family.
 pub(super) struct Evaluation<'a> {
     /// Sorted by address and port.
     pub(super) candidates: Vec<Candidate<'a>>,
@@ -111,7 +109,6 @@ impl Evaluation<'_> {
         (0..self.statuses.len()).filter(usable).collect()
     }
 
-    /// Index of the key that decided.
     pub(super) const fn tier(&self) -> Option<u8> {
         self.cause.tier(self.chosen)
     }

@@ -6,7 +6,6 @@ use std::net::SocketAddr;
 use super::candidate::Candidate;
 use super::label::{Here, ZONE};
 
-/// The outcome of the hints.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Hinted<'a> {
     /// Every ready endpoint has node hints, and some name this node.

@@ -1,7 +1,6 @@
-//! Policy *keys*: Kubernetes 1.17 Service Topology, over any node label.
-//!
-//! The first key with a match decides; with `topo-lb.io/min-endpoints`, the first with enough
-//! matches. If no key has, connections are refused: there is no silent fall-back.
+//! Policy *keys*: Kubernetes 1.17 Service Topology, over any node label. The first key with a match
+//! decides; with `topo-lb.io/min-endpoints`, the first with enough matches. If no key has,
+//! connections are refused: there is no silent fall-back.
 
 use std::sync::Arc;
 
@@ -10,8 +9,7 @@ use super::label::Here;
 use super::spill::Share;
 use super::validation::{ANY, MAX_KEYS, Rule, label_name, quoted};
 
-/// The keys of annotation `topo-lb.io/topology-keys`: separated by commas, with white space
-/// trimmed.
+/// The keys of annotation `topo-lb.io/topology-keys`: split at commas and trimmed.
 ///
 /// # Errors
 /// The first rule that they break.
@@ -80,8 +78,7 @@ pub(super) struct Tier {
     pub(super) index: usize,
     /// The endpoints that it matches.
     pub(super) members: Vec<usize>,
-    /// If connections spill: a wider key's index, which is above [`index`](Self::index), and the
-    /// endpoints that it adds.
+    /// If connections spill: the index of a later key, and the endpoints that it adds.
     pub(super) wider: Option<(usize, Vec<usize>)>,
 }
 

@@ -52,7 +52,6 @@ pub enum Absent<'a> {
     NoLabel(&'a str),
 }
 
-/// An endpoint and its Node.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Site<'a> {
     pub(super) endpoint: &'a Endpoint,

@@ -53,8 +53,7 @@ pub enum Scope {
     #[default]
     All,
     /// Only Services that carry a topology policy; the others are left to kube-proxy.
-    // An annotation, `spec.topologyKeys` or `spec.trafficDistribution`. Policies that are ignored
-    // for breaking a rule do not count.
+    // An annotation, `spec.topologyKeys` or `spec.trafficDistribution`; ignored ones do not count.
     OptIn,
 }
 
@@ -198,15 +197,13 @@ pub struct Route {
     pub strict: bool,
     /// Session affinity in seconds.
     pub affinity_seconds: Option<u32>,
-    /// Endpoints that serve but are neither in `endpoints` nor in `wider`: existing flows may stay
-    /// on them. Sorted.
+    /// Endpoints that serve but are not chosen, nor in `wider`: existing flows may stay. Sorted.
     pub serving: Vec<SocketAddr>,
     /// `namespace/name:port` of the Service port for logs; a port without a name has its number.
     pub name: Arc<str>,
 }
 
-/// Decides for every port of a Service, with explanations. Empty for a Service that is unknown or
-/// has no ClusterIP to translate.
+/// Decides for every port of a Service, with explanations. Empty without a ClusterIP to translate.
 #[must_use]
 pub fn decide<'a>(
     state: &'a State,
@@ -224,9 +221,8 @@ pub fn decide<'a>(
     service.ports.iter().map(decision).collect()
 }
 
-/// The routes of a Service: one per port, and per address family with a ClusterIP, in that order.
-/// ClusterIPs on a device of this node are left out. Empty for a Service that is unknown, has no
-/// ClusterIP, or is bypassed.
+/// One route per port and address family of a Service, in that order, without ClusterIPs that a
+/// device of this node has. Empty if the Service is unknown, bypassed or without a ClusterIP.
 #[must_use]
 pub fn routes(state: &State, this_node: &str, scope: Scope, id: &ServiceId) -> Vec<Route> {
     let Some(service) = state.service(id).filter(|service| has_frontends(service)) else {

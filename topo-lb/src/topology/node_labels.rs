@@ -1,7 +1,6 @@
-//! Whether the decision for a Service reads labels of Nodes other than this one.
-//!
-//! EndpointSlices have the node's name and usually its zone; in Kubernetes 1.20 also its region and
-//! host name. Other labels must be read from the Nodes, of which a large cluster has thousands.
+//! Whether a decision reads labels of other Nodes. EndpointSlices have the node's name and usually
+//! its zone; in Kubernetes 1.20 also its region and host name. Other labels must be read from the
+//! Nodes, of which a large cluster has thousands.
 
 use crate::cluster::Endpoint;
 use crate::cluster::{KnownNodes, ServiceId, State};

@@ -27,7 +27,6 @@ pub(super) fn from_annotation(value: &str) -> Result<Reach, Rule> {
     }
 }
 
-/// The limit in force.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Within<'a> {
     Node,

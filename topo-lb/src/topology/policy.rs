@@ -10,8 +10,7 @@ use super::{Bypass, PolicySource, Scope, keys, min_endpoints, openyurt, spill};
 /// The value of `topo-lb.io/refusal`.
 const INTENDED: &str = "intended";
 
-/// What a Service's annotations and fields ask for. Hints are not here: they are on slices, and
-/// apply only with `None`.
+/// What annotations and fields ask for. Hints are on slices, and apply only with `None`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Rules<'a> {
     Keys(Keys<'a>),
@@ -19,7 +18,6 @@ pub(super) enum Rules<'a> {
     None,
 }
 
-/// The policy in force.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Policy<'a> {
     /// [`PolicySource::None`] may still become [`PolicySource::Hints`].

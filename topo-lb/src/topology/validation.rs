@@ -1,6 +1,4 @@
-//! Rules for annotations and fields, and the messages for broken ones.
-//!
-//! An annotation or field that breaks a rule is ignored as a whole.
+//! Rules for annotations and fields. One that breaks a rule is ignored as a whole.
 
 use std::fmt;
 

@@ -10,10 +10,8 @@ use crate::source::object::{
     Content, Names, Object, ObjectError, Written, content, parse_kind, parse_with, plain,
 };
 
-/// A collector of objects.
 pub(super) trait Found {
-    /// Takes an object or its error from document number `document` (from 1); from its
-    /// `items[item]`, if it is in a list.
+    /// An object or its error: in document number `document` (from 1), at `items[item]` of a list.
     fn found(
         &mut self,
         document: usize,
@@ -22,7 +20,6 @@ pub(super) trait Found {
     ) -> Result<(), FileError>;
 }
 
-/// The syntax of a file.
 enum Syntax {
     Json,
     Yaml,
@@ -40,7 +37,6 @@ impl Syntax {
     }
 }
 
-/// Reads all documents of `text`, the content of `path`.
 pub(super) fn read(
     path: &Path,
     text: &str,

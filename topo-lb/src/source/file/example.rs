@@ -1,5 +1,4 @@
-//! A cluster for tests: Node `here`, Service `default/a` with topology key `rack`, and its one
-//! endpoint on Node `there`.
+//! A cluster for tests: Node `here`, Service `default/a` keyed by `rack`, its endpoint on `there`.
 
 use crate::cluster::Update;
 

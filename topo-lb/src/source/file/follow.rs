@@ -1,9 +1,7 @@
-//! Follows manifests.
-//!
-//! A thread waits for inotify events in the folders concerned, then until the files are at rest,
-//! and reads all of them. A broken file discards the reading, and the previous state stays. A wrong
-//! object keeps its previous state. Without inotify (network file systems, limits reached) the
-//! files are checked at intervals.
+//! Follows manifests. A thread waits for inotify events in the folders concerned, then until the
+//! files are at rest, and reads all of them. A broken file discards the reading, and the previous
+//! state stays. A wrong object keeps its previous state. Without inotify (network file systems,
+//! limits reached) the files are checked at intervals.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -58,7 +56,6 @@ pub(super) struct Done {
 /// Events in the queue to the stream's reader; a full queue delays the next reading.
 const WAITING_EVENTS: usize = 8;
 
-/// A reason to wake the thread.
 enum Wake {
     /// Something moved in a folder.
     Moved,
@@ -106,7 +103,6 @@ pub fn follow(path: PathBuf) -> Result<Following, FileError> {
     follow_at(path, Pace::DEFAULT)
 }
 
-/// [`follow`] with other intervals.
 pub(super) fn follow_at(path: PathBuf, pace: Pace) -> Result<Following, FileError> {
     let kind = std::fs::metadata(&path).map_err(|_| FileError::Missing(path.clone()))?;
     if !kind.is_dir() && !kind.is_file() {
@@ -188,7 +184,6 @@ struct Follower {
     /// Whether the lack of inotify was reported.
     untold: bool,
     synced: bool,
-    /// Whether the last good reading had Pods.
     had_pods: bool,
 }
 
@@ -226,7 +221,6 @@ impl Follower {
         })
     }
 
-    /// Watches the folders that are relevant now.
     fn watch(&mut self) -> Result<(), Stopped> {
         let folders = listing::folders(&self.path);
         if let Ok(watcher) = &mut self.watcher {
@@ -290,8 +284,7 @@ impl Follower {
         }
     }
 
-    /// Reads the files and sends the events. Returns `false` if the files changed meanwhile and may
-    /// have been read in part.
+    /// Reads the files and sends the events. Returns `false` if the files changed meanwhile.
     fn read(&mut self, looks: Looks) -> Result<bool, Stopped> {
         let files: Vec<_> = looks.files().map(Path::to_owned).collect();
         let reading = Reading::of(&files, &mut self.names);

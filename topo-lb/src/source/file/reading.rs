@@ -35,7 +35,6 @@ impl fmt::Display for Place {
     }
 }
 
-/// All objects of all files.
 #[derive(Debug, Default)]
 pub(super) struct Reading {
     services: Vec<Service>,

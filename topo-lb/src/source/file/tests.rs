@@ -16,14 +16,12 @@ use crate::source::{Event, Listing};
 const NODE: &str = "apiVersion: v1\nkind: Node\nmetadata: {name: n1, labels: {pool: beijing}}\n";
 const SERVICE: &str = "apiVersion: v1\nkind: Service\nmetadata: {name: web}\n\
                        spec: {clusterIP: 10.96.0.5, ports: [{port: 80}]}\n";
-/// Time limit of each wait.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// Longer than any test takes.
 const NEVER: Duration = Duration::from_secs(3_600);
 /// Only inotify events lead to a reading: no periodic checks, no end of patience.
 const TOLD: Pace = Pace { patience: NEVER, look_again: NEVER, ..Pace::DEFAULT };
 
-/// A temporary folder.
 struct Folder(PathBuf);
 
 impl Folder {

@@ -1,5 +1,4 @@
-//! How to reach the API server without its ClusterIP: at the last known endpoints of the Service
-//! `default/kubernetes`.
+//! Reaches the API server without its ClusterIP: at the known endpoints of `default/kubernetes`.
 //!
 //! An agent in a Pod gets the ClusterIP of that Service. On a node without kube-proxy the agent
 //! itself translates this ClusterIP, and the installed endpoints may be gone. Then only the last
@@ -97,7 +96,6 @@ fn is_named(service: &Service, host: &str) -> bool {
     }
 }
 
-/// An address to connect to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ApiRoute {
     /// An endpoint of `default/kubernetes`.
@@ -128,8 +126,7 @@ struct Choice {
 const ONE_FAILURE: Duration = Duration::from_millis(200);
 
 impl Routes {
-    /// Routes to the server of a URL with this host and port. `random` selects the first endpoint,
-    /// so that not all agents use the same one.
+    /// Routes to the server of a URL. `random` selects the first endpoint, so that agents differ.
     pub(super) fn new(host: &str, port: u16, random: u64) -> Self {
         Self(Arc::new(Mutex::new(Choice {
             host: host.to_owned(),
@@ -158,8 +155,7 @@ impl Routes {
         }
     }
 
-    /// All routes in the order to try: the endpoints, then the URL's own address, rotated to begin
-    /// with the current first.
+    /// The endpoints and the URL's own address, beginning with the current first.
     pub(super) fn in_order(&self) -> Vec<ApiRoute> {
         let choice = self.lock();
         let mut routes = choice.routes.clone();

@@ -31,14 +31,12 @@ pub enum KubeTarget {
 pub struct Identity {
     /// The URL of the API server.
     pub server: String,
-    /// CRC-32 of each certificate of the trusted authorities. Empty without TLS, or if the system's
-    /// authorities are trusted.
+    /// CRC-32 of each trusted authority's certificate; empty without TLS or with the system's.
     pub authorities: Vec<u32>,
 }
 
 impl Identity {
-    /// Whether both are the same cluster: they share an authority, which two clusters never do; or,
-    /// if one has no authorities, the URL.
+    /// One cluster: a common authority, which clusters never share; if either has none, one URL.
     #[must_use]
     pub fn is_same(&self, other: &Self) -> bool {
         if self.authorities.is_empty() || other.authorities.is_empty() {
@@ -106,9 +104,8 @@ impl fmt::Debug for Server {
 pub(super) struct Timing {
     /// Time limit for a connection, including all routes and TLS.
     pub(super) connect: Duration,
-    /// Longest silence before a connection counts as dead. Bookmarks come about every minute.
-    /// Without them (no object of a kind has changed since the server's start, or the server sends
-    /// none) the watch resumes on another connection.
+    /// Longest silence of a connection. Bookmarks come about every minute. Without them (the server
+    /// sends none, or no object changed since its start) the watch resumes on another connection.
     pub(super) read: Duration,
     /// Failures that a server may fix by itself are reported only after this time: a freshly
     /// started server knows no roles yet and answers 403. Longer after the server has served.
@@ -158,7 +155,6 @@ pub(super) async fn config(target: &KubeTarget) -> Result<Config, KubeError> {
     }
 }
 
-/// The server's URL, for messages.
 pub(super) fn url(config: &Config) -> String {
     config.cluster_url.to_string().trim_end_matches('/').to_owned()
 }

@@ -21,8 +21,7 @@ const ONLY_ROUTE: Duration = Duration::from_secs(5);
 /// NAT that forgot the connection, would go unnoticed forever.
 const KEEPALIVE: (Duration, Duration, u32) = (Duration::from_secs(30), Duration::from_secs(10), 3);
 
-/// Connects by the first route that accepts a connection. TLS above it always asks for the name in
-/// the URL.
+/// Connects by the first working route. TLS above it always asks for the name in the URL.
 #[derive(Clone, Debug)]
 pub(super) struct Dial {
     http: HttpConnector,

@@ -3,8 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
-/// Why an API server does not serve. All of these may be temporary, except those of
-/// [`connect`](super::connect()).
+/// Why an API server does not serve. May be temporary, except in [`connect`](super::connect()).
 #[derive(Debug, thiserror::Error)]
 pub enum KubeError {
     /// A kubeconfig is unusable.
@@ -137,7 +136,6 @@ impl KubeError {
         }
     }
 
-    /// The error of a request.
     pub(super) fn of(
         error: &::kube::Error,
         url: &str,
@@ -189,7 +187,6 @@ fn innermost(error: &::kube::Error) -> String {
     causes(error).last().map(ToString::to_string).unwrap_or_default()
 }
 
-/// An error and its chain of causes.
 fn causes<'a>(
     error: &'a (dyn std::error::Error + 'static),
 ) -> impl Iterator<Item = &'a (dyn std::error::Error + 'static)> {

@@ -31,8 +31,7 @@ pub(super) struct State {
     oldest: usize,
     /// Paths that are answered with this status.
     pub(super) refuse: BTreeMap<String, (u16, &'static str)>,
-    /// Requests for all objects of this path are answered with this status. Requests for one
-    /// object, by a field selector, are served.
+    /// The answer to requests for all objects of this path; those for one object are served.
     pub(super) refuse_all: Option<(&'static str, u16, &'static str)>,
     /// All requests: path with query, and the header `accept`.
     pub(super) requests: Vec<(String, String)>,
@@ -46,13 +45,11 @@ pub(super) struct State {
     pub(super) ends_watches: bool,
     /// Other requests get 401.
     pub(super) token: Option<&'static str>,
-    /// The header `retry-after` of refusals.
     pub(super) retry_after: Option<&'static str>,
 }
 
 pub(super) struct Fake {
     pub(super) state: Arc<Mutex<State>>,
-    /// Counts changes.
     moved: watch::Sender<u64>,
     /// Counts calls of [`Fake::hang_up`].
     broken: watch::Sender<u64>,
@@ -114,7 +111,6 @@ impl Fake {
         state.oldest = state.log.len();
     }
 
-    /// Breaks every connection.
     pub(super) fn hang_up(&self) {
         self.broken.send_modify(|broken| *broken += 1);
     }

@@ -1,11 +1,8 @@
-//! Splits the text of a list into its objects as it arrives.
-//!
-//! A list of 10,000 objects has 15 MB. Split, it is parsed while the server still sends it, and is
-//! never in memory as a whole.
+//! Splits the text of a list into its objects as it arrives. A list of 10,000 objects has 15 MB: it
+//! is parsed while the server still sends it, and never in memory as a whole.
 
 use memchr::memchr2;
 
-/// The splitter's state.
 #[derive(Debug, Default)]
 pub(super) struct Items {
     /// The list's text without its objects.
@@ -28,7 +25,6 @@ enum Quote {
     Escaped,
 }
 
-/// The text is not a list of objects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct NoList;
 

@@ -14,8 +14,7 @@ use crate::source::{Fault, Listing};
 /// Lists all Nodes, EndpointSlices and Services.
 ///
 /// # Errors
-/// A request fails, or an answer cannot be parsed. Unreadable objects are left out and returned as
-/// faults.
+/// A request fails, or an answer cannot be parsed. Unreadable objects are returned as faults.
 pub async fn read(server: &Server) -> Result<Listing, KubeError> {
     let (nodes, slices, services) =
         futures::try_join!(all::<Node>(server), all::<Slice>(server), all::<Service>(server))?;

@@ -14,8 +14,7 @@ use super::watch::{is_gone, overload, watch_seconds};
 use super::{KubeError, Server};
 use crate::exclusion::{Pod, PodReport};
 
-/// A failure later than this after the last pause counts as the first in a row. Longer than the
-/// longest pause.
+/// A failure this long after the last pause is the first in a row. Exceeds the longest pause.
 const QUIET: Duration = Duration::from_secs(60);
 
 type Changes = BoxStream<'static, Result<Change<Pod>, Failure>>;
@@ -33,7 +32,6 @@ struct Watch {
     changes: Changes,
     /// Pods of an incomplete listing.
     listed: Vec<Pod>,
-    /// Failed attempts in a row.
     failures: u32,
     /// Earliest time of the next attempt.
     rest: Option<Instant>,
@@ -88,8 +86,7 @@ impl Watch {
         None
     }
 
-    /// Delays the next attempt. Returns what to report: nothing for the usual ends of a watch, or
-    /// for a trouble that was reported already.
+    /// Delays the next attempt. Returns what to report: no usual end of a watch, and nothing twice.
     fn failed(&mut self, failure: &Failure) -> Option<String> {
         let now = Instant::now();
         if self.rest.is_none_or(|rest| now > rest + QUIET) {

@@ -1,7 +1,5 @@
-//! Which Nodes are watched: only this node's, or all.
-//!
-//! In a cluster of 5,000 nodes 17 Nodes change per second, and every agent that watches all Nodes
-//! gets each change. Most agents need only their own Node.
+//! Which Nodes are watched: only this node's, or all. In a cluster of 5,000 nodes 17 Nodes change
+//! per second, and agents that watch all get each change. Most agents need only their own Node.
 
 use std::future::pending;
 use std::sync::Arc;
@@ -16,8 +14,7 @@ use crate::cluster::KnownNodes;
 /// All Nodes stay watched until unneeded for this time, so that a Service that comes and goes does
 /// not cause repeated listings of thousands of Nodes.
 const NARROW_AFTER: Duration = Duration::from_secs(300);
-/// Longest pause between attempts to list all Nodes. Each attempt closes the own Node's watch
-/// briefly.
+/// Longest pause between attempts to list all Nodes. Each briefly closes the own Node's watch.
 const LONGEST: Duration = Duration::from_secs(60);
 
 /// This node, and which Nodes it needs.
@@ -35,7 +32,6 @@ impl Nodes {
     }
 }
 
-/// Which objects of a kind are watched.
 #[derive(Debug)]
 pub(super) struct Reach {
     /// `None` for kinds whose objects are always all watched.
@@ -83,7 +79,6 @@ impl Reach {
         self.now
     }
 
-    /// The field selector of requests.
     pub(super) fn selector(&self) -> Option<String> {
         let nodes = self.nodes.as_ref().filter(|_| self.now == KnownNodes::Own)?;
         Some(format!("metadata.name={}", nodes.own))
@@ -226,8 +221,7 @@ mod tests {
             assert_eq!(reach.selector().as_deref(), Some("metadata.name=n1"));
             assert_eq!(turns(&mut reach).await, None, "the own Node is listed first");
             reach.listed();
-            // A Service that comes and goes, or a new listing of the own Node, does not change
-            // that.
+            // A Service that comes and goes, or a new listing of the own Node, does not matter.
             wanted.send_replace(KnownNodes::Own);
             assert!(timeout(Duration::from_millis(1), reach.turned()).await.is_err());
             wanted.send_replace(KnownNodes::All);

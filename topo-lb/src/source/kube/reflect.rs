@@ -24,7 +24,6 @@ use crate::source::object::Names;
 /// overloaded, or a proxy, and would otherwise get the next request without a pause.
 const SHORTEST: Duration = Duration::from_secs(1);
 
-/// A change to a kind's objects.
 #[derive(Debug)]
 pub(super) enum Change<T> {
     /// A listing begins.
@@ -54,7 +53,6 @@ pub(super) enum Failure {
     NoVersion,
 }
 
-/// Parameters of the requests.
 #[derive(Clone, Debug)]
 pub(super) struct Query {
     /// Index of the API version.
@@ -67,8 +65,8 @@ pub(super) struct Query {
     pub(super) seconds: u32,
 }
 
-/// Never ends. After a failure it resumes from the last version, or lists again if the server has
-/// forgotten that version.
+/// Never ends. After a failure it resumes from the last version, or lists again if that has
+/// expired.
 pub(super) fn changes<T: Kept>(
     server: &Server,
     query: Query,
@@ -96,7 +94,6 @@ enum Step<T: Kept> {
     Watch(Events<T>, String, Option<Instant>),
 }
 
-/// A page of a list that is being received.
 struct Page<T> {
     body: Body,
     items: Items,
@@ -151,8 +148,7 @@ impl<T: Kept> Reflector<T> {
                     }
                     let version = metadata.resource_version.filter(|version| !version.is_empty());
                     self.step = Step::Begin(version.ok_or(Failure::NoVersion)?);
-                    // After an expired version, another server's cache may be older than what was
-                    // seen.
+                    // Later, another server's cache may be older than what was seen.
                     self.query.cached = false;
                     return Ok(Change::Complete);
                 }

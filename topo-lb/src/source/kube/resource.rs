@@ -19,7 +19,6 @@ use crate::source::object::{
 /// A version of an API group.
 pub(super) type Version = &'static str;
 
-/// A kind of object that is watched.
 pub(super) trait Kept: Clone + fmt::Debug + Send + Unpin + 'static {
     /// The field `kind` of its objects.
     const NAME: &'static str;
@@ -44,7 +43,6 @@ pub(super) trait Kept: Clone + fmt::Debug + Send + Unpin + 'static {
     }
 }
 
-/// The result of parsing an object.
 type Read<T> = Result<(T, Option<LeftOut>), ObjectError>;
 
 /// A kind whose objects are in the cluster's state.
@@ -135,8 +133,7 @@ impl Kept for Pod {
     }
 }
 
-/// An object, parsed on arrival so that unneeded fields take no memory. An object that cannot be
-/// read does not affect the others of its list.
+/// An object, parsed on arrival to save memory. An unreadable one does not affect the others.
 #[derive(Clone, Debug)]
 pub(super) struct Watched<T> {
     /// Only the resource version.

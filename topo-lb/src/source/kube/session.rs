@@ -36,8 +36,7 @@ pub(super) struct Session {
 type RetryAfter = BTreeMap<Kind, Duration>;
 
 struct Current {
-    /// Uses the credentials of the time when it was made, except that a ServiceAccount's token is
-    /// read again every minute.
+    /// Has the credentials of its creation; a ServiceAccount's token is read again every minute.
     client: Client,
     made: Instant,
     retry_after: RetryAfter,
@@ -193,8 +192,7 @@ fn kind(uri: &Uri) -> Option<Kind> {
     }
 }
 
-/// The pause that a refusal asks for. Kubernetes sends seconds; dates, which the header allows, are
-/// ignored.
+/// The pause that a refusal asks for, in seconds as Kubernetes sends it; dates are ignored.
 fn retry_after(response: &Response<Body>) -> Option<Duration> {
     let is_refusal = matches!(
         response.status(),

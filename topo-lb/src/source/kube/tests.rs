@@ -21,7 +21,6 @@ const SERVICES: &str = "/api/v1/services";
 const SLICES: &str = "/apis/discovery.k8s.io/v1/endpointslices";
 const OLD_SLICES: &str = "/apis/discovery.k8s.io/v1beta1/endpointslices";
 const ALL: [&str; 3] = [NODES, SERVICES, SLICES];
-/// Time limit of each wait.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 fn node(name: &str, pool: &str) -> Value {
@@ -100,8 +99,7 @@ async fn next(events: &mut Events) -> String {
     }
 }
 
-/// The next events that are not about single objects, sorted. Skips `AsOf`, which may come while
-/// watches restart.
+/// The next events, sorted, without single objects and `AsOf`, which may come in a watch's restart.
 async fn some(events: &mut Events, count: usize) -> Vec<String> {
     let mut some = Vec::new();
     while some.len() < count {
@@ -153,7 +151,6 @@ async fn port_81(events: &mut Events) {
     }
 }
 
-/// The next `Freshness`.
 async fn freshness(events: &mut Events) -> Freshness {
     let next = async {
         loop {

@@ -54,7 +54,6 @@ pub fn follow(server: Server, nodes: Nodes) -> impl Stream<Item = Event> + Send 
 
 type Changes<T> = BoxStream<'static, Result<Change<T>, Failure>>;
 
-/// The watch of one kind.
 struct Watch<T: StateKind> {
     server: Server,
     reach: Reach,
@@ -70,7 +69,6 @@ struct Watch<T: StateKind> {
     waiting: VecDeque<WatchReport>,
     /// All objects were listed once.
     had_contact: bool,
-    /// Failed attempts in a row.
     failures: u32,
     /// How many watches had begun at the last failure.
     opened: u64,
@@ -224,8 +222,7 @@ impl<T: StateKind> Watch<T> {
             self.begin(false);
         }
         let trouble = match (failure, error) {
-            // Normal ends of a watch: a broken connection, or an expired version. If more is wrong,
-            // the next attempt fails.
+            // Normal ends of a watch. If more is wrong, the next attempt fails.
             (Failure::Watch(error), _) if !is_unintelligible(error) => None,
             (Failure::Told(status), _) if status.code == 410 => None,
             (Failure::Short, _) => None,

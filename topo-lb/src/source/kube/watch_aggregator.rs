@@ -10,29 +10,24 @@ use super::watch_health::{Health, WatchHealth};
 use crate::source::object::Kind;
 use crate::source::{Event, Freshness};
 
-/// A trouble that does not occur for this time is over, and is reported again if it returns. Much
-/// longer than the longest pause between two attempts.
+/// A trouble that stays away for this time is over. Much longer than the longest pause.
 const TROUBLE_OVER: Duration = Duration::from_secs(180);
 
 /// Factor of `settling` after the first complete listing.
 const FAMILIAR: u32 = 3;
 
-/// A report of one kind's watch.
 pub(super) enum WatchReport {
     Event(Event),
     /// All objects of this kind were listed.
     Listed(Kind),
-    /// The server does not serve as it should.
     Failing(Failing),
-    /// The health of all watches.
     Beat(Health),
 }
 
 /// A failure of the server.
 pub(super) struct Failing {
     pub(super) trouble: String,
-    /// The HTTP status, if the server cannot serve any request now. Its messages vary, but mean the
-    /// same.
+    /// The HTTP status, if the server can serve no request now, whatever its message.
     pub(super) overload: Option<u16>,
     /// Since when, if it may be temporary.
     pub(super) passing_since: Option<Instant>,
@@ -111,8 +106,7 @@ impl WatchAggregator {
         }
     }
 
-    /// The trouble to report: once, although three watches fail for one reason, and each of them
-    /// many times.
+    /// What to report: once, although three watches fail repeatedly for one reason.
     fn meet(&mut self, failing: Failing, now: Instant) -> Option<String> {
         let Failing { trouble, overload, passing_since } = failing;
         self.troubles.retain(|_, met| now.duration_since(*met) < TROUBLE_OVER);
@@ -139,8 +133,7 @@ mod tests {
 
     const SETTLING: Duration = Duration::from_secs(8);
 
-    /// Whether a trouble at each of these seconds is reported. The second number is since when it
-    /// may be temporary.
+    /// Whether a trouble at the first second is reported, if temporary since the second, for each.
     fn said(met: &[(u64, Option<u64>)]) -> Vec<bool> {
         let (mut all, start) = (WatchAggregator::new(SETTLING), Instant::now());
         let at = |second| start + Duration::from_secs(second);

@@ -9,12 +9,10 @@ use tokio::time::Instant;
 use crate::source::Freshness;
 use crate::source::object::Kind;
 
-/// The history of one kind's watch.
 #[derive(Clone, Copy, Debug, Default)]
 struct Seen {
     /// Open watches: a new one may be open before the end of the old one is noticed.
     open: u32,
-    /// How many were opened.
     opened: u64,
     /// When the last one was closed, or a listing preceded the first.
     closed: Option<Instant>,
@@ -22,10 +20,8 @@ struct Seen {
     heard: Option<SystemTime>,
 }
 
-/// The current judgement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Health {
-    /// This freshness.
     Is(Freshness),
     /// Unchanged for now; if nothing happens, to be judged again at this time.
     Unclear(Option<Instant>),
@@ -37,8 +33,7 @@ pub(super) struct WatchHealth(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
-    /// A watch that is closed for less than this still counts as open: watches end and servers
-    /// restart.
+    /// A watch that is closed for less than this counts as open: servers restart.
     grace: Duration,
     seen: Mutex<[Seen; 3]>,
     moved: Notify,
@@ -52,8 +47,7 @@ pub(super) struct Open {
 }
 
 impl WatchHealth {
-    /// Three watches that have not begun. One that is closed for less than `grace` still counts as
-    /// open.
+    /// Three watches that have not begun.
     pub(super) fn new(grace: Duration) -> Self {
         Self(Arc::new(Inner { grace, seen: Mutex::default(), moved: Notify::new() }))
     }

@@ -110,10 +110,8 @@ impl<'de> Deserialize<'de> for PortNumber {
     }
 }
 
-/// Parses an address like Kubernetes: IPv4 octets are decimal even with leading zeros, and an
-/// IPv4-mapped IPv6 address is an IPv4 address.
-///
-/// Kubernetes writes neither, but keeps such input (`ParseIPSloppy` in its sources).
+/// Parses an address like Kubernetes (`ParseIPSloppy`), which keeps such input: IPv4 octets are
+/// decimal even with leading zeros, and an IPv4-mapped IPv6 address is an IPv4 address.
 pub(super) fn address(text: &str) -> Option<IpAddr> {
     match text.parse::<IpAddr>() {
         Ok(address) => Some(address.to_canonical()),

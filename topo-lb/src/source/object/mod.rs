@@ -1,6 +1,4 @@
-//! Parses Kubernetes objects into the types of `cluster`.
-//!
-//! Reads only the fields that topology needs, and skips the others. `null` is the same as absent,
+//! Parses the fields of Kubernetes objects that topology needs. `null` is the same as absent,
 //! because Kubernetes writes it for empty lists. Errors have the object's name and the field's
 //! path.
 
@@ -151,8 +149,7 @@ impl fmt::Display for ObjectError {
 
 impl std::error::Error for ObjectError {}
 
-/// The skipped endpoints of a slice: their addresses cannot be used. The slice's other endpoints
-/// are used.
+/// Endpoints of a slice that are skipped for their addresses. Its other endpoints are used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LeftOut {
     /// Why the first of them is skipped.
@@ -244,7 +241,6 @@ fn located(error: serde_path_to_error::Error<serde_json::Error>) -> ObjectError 
     ObjectError::at(if path == "." { "" } else { &path }, reason)
 }
 
-/// The fields that every object has.
 #[derive(Deserialize)]
 #[serde(expecting = "an object")]
 struct Head {

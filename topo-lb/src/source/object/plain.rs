@@ -4,8 +4,8 @@
 const HEAD: usize = 160;
 const TAIL: usize = 80;
 
-/// `text` escaped and shortened in the middle: errors begin with their subject, and end with what
-/// was expected.
+/// `text`, escaped and cut in the middle: errors begin with the subject, and end with the
+/// expectation.
 pub(in crate::source) fn plain(text: &str) -> String {
     let count = text.chars().count();
     if count <= HEAD + TAIL {

@@ -236,8 +236,7 @@ fn check_name(field: &str, name: &str) -> Result<(), ObjectError> {
     Err(ObjectError::at(field, reason))
 }
 
-/// Kubernetes ensures these rules. In a file that breaks them, a port's endpoints or a port's name
-/// would be ambiguous.
+/// Kubernetes ensures these rules. In a file that breaks them, names or endpoints are ambiguous.
 fn check_ports(ports: &[PortFields]) -> Result<(), ObjectError> {
     let (mut numbers, mut names, mut shown) = (HashMap::new(), HashMap::new(), HashMap::new());
     for (index, PortFields { name, port, protocol }) in ports.iter().enumerate() {

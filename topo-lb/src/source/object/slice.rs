@@ -1,5 +1,4 @@
-//! EndpointSlice of `discovery.k8s.io/v1` and `v1beta1`. They differ in the fields for an
-//! endpoint's topology; both are read.
+//! EndpointSlice `v1` and `v1beta1`. They differ in the fields for topology; both are read.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -47,8 +46,7 @@ struct Annotations {
     triggered: Option<Moment>,
 }
 
-/// A point in time (RFC 3339). Anything else counts as absent, because it is for latency metrics
-/// only.
+/// A point in time (RFC 3339); `None` for anything else, because only metrics need it.
 struct Moment(Option<SystemTime>);
 
 impl<'de> Deserialize<'de> for Moment {

@@ -1,8 +1,5 @@
-//! Lines of the saved state.
-//!
-//! Only the fields that the agent keeps, so that 100,000 endpoints take some megabytes. Nodes and
-//! Services have their types' own format; a slice lists the common properties of its endpoints
-//! once.
+//! Lines of the saved state, with the kept fields only: 100,000 endpoints take some megabytes.
+//! Nodes and Services serialize themselves; a slice lists common properties of its endpoints once.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -12,7 +9,6 @@ use serde::{Deserialize, Serialize};
 use crate::cluster::kept::Endpoints;
 use crate::cluster::{Endpoint, Node, Place, Port, Service, ServiceId, Slice, SliceId};
 
-/// One line.
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Entry {

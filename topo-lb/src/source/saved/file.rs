@@ -8,8 +8,7 @@ use std::path::{Path, PathBuf};
 /// Fifty times the size for 100,000 endpoints.
 pub(super) const LARGEST: u64 = 256 << 20;
 
-/// Creates `folder` if it is missing. Only its owner has access, because it holds objects of a
-/// cluster.
+/// Creates `folder` if missing. Only its owner has access, to protect the cluster's objects.
 pub(super) fn make_folder(folder: &Path) -> io::Result<()> {
     fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)
 }

@@ -9,9 +9,9 @@ use super::entry::{Entry, SliceEntry};
 use crate::cluster::{Change, Node, State, Update};
 use crate::source::kube::Identity;
 
-/// The version that is written, and the only one that is read. Raise it for a change here, in
-/// [`entry`](super::entry) or in the serialization of `cluster` types that older agents cannot
-/// ignore.
+/// The only version that is written and read. Raise it for a change here, in
+/// [`entry`](super::entry) or in the serialization of `cluster` types, unless older agents can
+/// ignore the change.
 pub(super) const VERSION: u32 = 1;
 
 /// The first line.
@@ -37,7 +37,6 @@ struct Trailer {
     crc32: u32,
 }
 
-/// Why a text cannot be used.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum FormatError {
     #[error("it is of format version {0}, and this agent reads version {VERSION}")]
@@ -56,7 +55,6 @@ impl Header {
         }
     }
 
-    /// When the state was current.
     pub(super) fn as_of(&self) -> SystemTime {
         UNIX_EPOCH.checked_add(Duration::from_millis(self.as_of)).unwrap_or(UNIX_EPOCH)
     }
@@ -97,8 +95,7 @@ pub(super) fn write(
     line(&mut out, &Trailer { crc32 })
 }
 
-/// A CRC-32 that is equal for equal states, and differs for others except with a probability of
-/// 2⁻³².
+/// A CRC-32: equal for equal states, and for others with a probability of only 2⁻³².
 pub(super) fn digest(state: &State) -> u32 {
     let mut out = Checked { inner: io::sink(), crc: crc32fast::Hasher::new() };
     // A sink cannot fail.
@@ -132,7 +129,6 @@ fn line(out: &mut impl Write, value: &impl Serialize) -> io::Result<()> {
 #[derive(Debug)]
 pub(super) struct Whole {
     pub(super) header: Header,
-    /// The object lines.
     lines: String,
 }
 
@@ -163,7 +159,6 @@ impl Whole {
         Ok(Self { header, lines })
     }
 
-    /// Its objects, parsed one by one.
     pub(super) fn objects(&self) -> impl Iterator<Item = Result<Update, FormatError>> {
         self.lines.lines().map(object)
     }

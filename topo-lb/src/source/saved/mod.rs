@@ -1,5 +1,4 @@
-//! The last known state of the cluster, saved in a folder: agents start from it while no API server
-//! answers.
+//! The last known state of the cluster, saved in a folder for starts without an API server.
 
 mod entry;
 mod file;
@@ -22,7 +21,6 @@ use crate::cluster::{Change, KnownNodes, State, Update};
 use crate::source::kube::Identity;
 use format::Whole;
 
-/// The file in the folder.
 const FILE: &str = "cluster.state";
 
 /// Why a saved state cannot be used or written. Never fatal.
@@ -123,12 +121,11 @@ impl Folder {
         Self { file: folder.join(FILE), cluster }
     }
 
-    /// Loads the saved state, if `node` can start from it; `None` if there is none. A damaged file,
-    /// or one of another cluster, is set aside under another name. Calls `each` with every object
-    /// during the check.
+    /// Loads the saved state; `None` if there is none. Sets aside a damaged file, or one of another
+    /// cluster. Calls `each` with every object.
     ///
     /// # Errors
-    /// There is a saved state, but it cannot be used.
+    /// There is a saved state, but `node` cannot start from it.
     pub fn load(
         &self,
         node: &str,
@@ -172,8 +169,7 @@ impl Folder {
         }
     }
 
-    /// Replaces the saved state with `state`, and returns its size in bytes. Drops `state` before
-    /// the wait for the disk.
+    /// Saves `state`, and returns the size in bytes. Drops `state` before the wait for the disk.
     fn save(&self, state: Arc<State>, as_of: SystemTime) -> Result<u64, StateError> {
         let save = || {
             if let Some(folder) = self.file.parent() {

@@ -44,7 +44,6 @@ pub struct Saver {
 /// The digest, and the size if something was written.
 type Outcome = Result<(u32, Option<u64>), StateError>;
 
-/// A log message about a save.
 #[derive(Debug)]
 enum Word {
     /// It failed, and the previous one did not.

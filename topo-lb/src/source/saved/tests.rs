@@ -20,7 +20,6 @@ const FIXTURES: [(&str, &str); 2] = [
 ];
 const NODE: &str = "kind-worker";
 
-/// A temporary folder.
 struct Temporary(PathBuf);
 
 impl Temporary {
