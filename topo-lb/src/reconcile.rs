@@ -14,9 +14,9 @@ pub struct Reconciler {
     /// Shared with readers: a change copies the state if a reader holds it.
     state: Arc<State>,
     desired: Desired,
-    /// Services whose desired state must be recomputed.
+    /// Services with an outdated desired state.
     changed: BTreeSet<ServiceId>,
-    /// Services whose installed state may differ from the desired one.
+    /// Services with an installed state that may differ from the desired one.
     unsettled: BTreeSet<ServiceId>,
     /// Services that lack room in the maps; each plan tries to add them.
     left_out: BTreeMap<ServiceId, Lack>,
@@ -49,7 +49,7 @@ pub enum Served {
 
 impl Reconciler {
     /// An empty reconciler for this node. `lists_all`: the maps get the members of every Service,
-    /// not only of those whose UDP flows or session affinity need them.
+    /// not only of those that need them for UDP flows or session affinity.
     pub fn new(node: Arc<str>, scope: Scope, lists_all: bool) -> Self {
         let first = u64::from(crc32fast::hash(node.as_bytes()));
         Self {

@@ -10,7 +10,7 @@ use super::service::{Service, ServiceId};
 use super::slice::{Endpoint, Slice, SliceId};
 use super::{Change, ClusterObject, KnownNodes, LocalAddresses, Node, Update};
 
-/// Services whose routes an update may have changed, including deleted ones.
+/// Services with routes that an update may have changed, including deleted ones.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[must_use]
 pub struct Changed {

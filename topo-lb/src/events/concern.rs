@@ -231,7 +231,7 @@ pub fn news(
     all
 }
 
-/// News of Service ports whose connections the kernel refused.
+/// News of refusals that the kernel counted, by Service port.
 #[must_use]
 pub fn clients_refused(
     id: &ServiceId,

@@ -22,7 +22,7 @@ const SERVICE: (u32, Duration) = (3, Duration::from_secs(120));
 pub struct Message {
     /// The latest news.
     pub news: News,
-    /// How many news were merged.
+    /// How many were merged.
     pub times: u32,
     /// When the latest came.
     pub when: SystemTime,
@@ -56,7 +56,7 @@ impl Outbox {
         }
     }
 
-    /// Adds news. Returns whether news were dropped for lack of room: these or others.
+    /// Adds news. Returns whether something was dropped for lack of room: these or others.
     pub fn put(&mut self, news: News, when: SystemTime) -> bool {
         self.add(news, 1, when)
     }

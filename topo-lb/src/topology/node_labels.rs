@@ -35,7 +35,7 @@ pub fn reads_other_nodes<'a>(
     id: &ServiceId,
 ) -> Option<&'a str> {
     let service = state.service(id).filter(|service| has_frontends(service))?;
-    // `internalTrafficPolicy: Local` leaves only this node's endpoints, whose labels are known.
+    // `internalTrafficPolicy: Local` leaves only this node's endpoints, with known labels.
     if service.internal_local {
         return None;
     }

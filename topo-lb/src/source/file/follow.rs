@@ -47,7 +47,7 @@ impl Pace {
 /// Progress of the thread: tests wait for a number here instead of a time.
 #[derive(Debug, Default)]
 pub(super) struct Done {
-    /// Readings of all files, good or bad, whose events were all sent.
+    /// Readings of all files, good or bad, after all their events were sent.
     pub(super) readings: AtomicU64,
     /// Checks of the files' metadata.
     pub(super) looks: AtomicU64,

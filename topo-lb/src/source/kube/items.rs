@@ -7,7 +7,7 @@ use memchr::memchr2;
 pub(super) struct Items {
     /// The list's text without its objects.
     rest: Vec<u8>,
-    /// An object whose end has not arrived yet.
+    /// The begin of an object that has not arrived as a whole.
     open: Vec<u8>,
     depth: u32,
     inside: bool,

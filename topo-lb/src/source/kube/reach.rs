@@ -34,7 +34,7 @@ impl Nodes {
 
 #[derive(Debug)]
 pub(super) struct Reach {
-    /// `None` for kinds whose objects are always all watched.
+    /// `None` for kinds that are always watched as a whole.
     nodes: Option<Nodes>,
     now: KnownNodes,
     /// Since when all Nodes are watched although unneeded.

@@ -45,7 +45,7 @@ pub(super) trait Kept: Clone + fmt::Debug + Send + Unpin + 'static {
 
 type Read<T> = Result<(T, Option<LeftOut>), ObjectError>;
 
-/// A kind whose objects are in the cluster's state.
+/// A kind of object in the cluster's state.
 pub(super) trait StateKind: Kept + ClusterObject<Id: Send> {
     const KIND: Kind;
 

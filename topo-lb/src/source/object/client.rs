@@ -19,7 +19,7 @@ pub struct Client {
     pub unclear: Option<Unclear>,
 }
 
-/// A Pod whose annotation `topo-lb.io/exclude` is neither `true` nor `false`.
+/// A Pod with an annotation `topo-lb.io/exclude` that is neither `true` nor `false`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Unclear {
     /// Its namespace.

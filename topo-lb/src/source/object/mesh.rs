@@ -2,7 +2,7 @@
 
 use super::client::Pairs;
 
-/// A namespace or a Pod whose connections a mesh takes over.
+/// A namespace or a Pod in a service mesh, which takes over its connections.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Meshed {
     /// Its namespace.
