@@ -48,8 +48,8 @@ impl PartialEq for State {
 }
 
 impl State {
-    /// Applies `update`. Returns the Services that it changes for `this_node`; equal objects change
-    /// none.
+    /// Applies `update`. Returns the Services that it may change, seen from `this_node`. Objects
+    /// equal to known ones change none.
     pub fn apply(&mut self, update: Update, this_node: &str) -> Changed {
         let mut changed = Changed::default();
         match update {

@@ -90,7 +90,7 @@ impl Outbox {
         is_full
     }
 
-    /// Drops the latest message of the largest namespace, if that has 2 or more than `namespace`.
+    /// Drops the latest message of the largest namespace, if at least 2 larger than `namespace`.
     fn make_room(&mut self, namespace: &str) -> bool {
         let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
         for (id, _) in self.waiting.keys() {

@@ -36,7 +36,7 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// One cluster: a common authority, which clusters never share; if either has none, one URL.
+    /// Whether they share an authority, which no two clusters do; if either has none, the URL.
     #[must_use]
     pub fn is_same(&self, other: &Self) -> bool {
         if self.authorities.is_empty() || other.authorities.is_empty() {

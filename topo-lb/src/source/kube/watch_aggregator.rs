@@ -133,7 +133,7 @@ mod tests {
 
     const SETTLING: Duration = Duration::from_secs(8);
 
-    /// Whether a trouble at the first second is reported, if temporary since the second, for each.
+    /// For each occurrence, at this second and temporary since that one: whether it is reported.
     fn said(met: &[(u64, Option<u64>)]) -> Vec<bool> {
         let (mut all, start) = (WatchAggregator::new(SETTLING), Instant::now());
         let at = |second| start + Duration::from_secs(second);
