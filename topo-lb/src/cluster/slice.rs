@@ -93,8 +93,7 @@ impl Endpoint {
     }
 }
 
-/// An EndpointSlice. FQDN slices and those labelled headless or for another proxy lose all
-/// endpoints.
+/// An EndpointSlice; without endpoints if FQDN, or labelled headless or for another proxy.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Slice {
     /// Namespace and name.

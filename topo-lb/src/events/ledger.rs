@@ -1,4 +1,4 @@
-//! The known problems of every Service, so that only news are reported.
+//! The known problems of every Service, so that only news is reported.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -153,8 +153,7 @@ mod tests {
 
     use super::*;
 
-    /// Follows a readiness that the test sets, and lists the Events. `refuses` gets the attempt's
-    /// number.
+    /// Follows a readiness that the test sets, and lists the Events. `refuses` gets their number.
     fn followed(
         refuses: impl Fn(usize) -> bool + Send + Sync + 'static,
     ) -> (watch::Sender<Readiness>, Arc<Mutex<Vec<String>>>) {

@@ -177,7 +177,7 @@ impl Model {
 
     /// The Events created and requests sent since the last call.
     fn take_events(&mut self) -> (usize, usize) {
-        // An hour passes, so later news are in other Events.
+        // An hour passes, so later news is in other Events.
         self.now += Duration::from_secs(3600);
         self.wall += Duration::from_secs(3600);
         (std::mem::take(&mut self.events).len(), std::mem::take(&mut self.requests))

@@ -1,8 +1,7 @@
 //! `topo-lb.io/min-endpoints`: the least number of usable endpoints for a tier to be chosen, so
 //! that all clients of a node do not overload one local Pod.
 //!
-//! `"2"` applies to every label key, `"2,3"` to one each. `*` takes every endpoint and has no
-//! number.
+//! `"2"` applies to every label key, `"2,3"` to one each. `*` takes every endpoint.
 
 use super::validation::{ANY, Rule, quoted};
 

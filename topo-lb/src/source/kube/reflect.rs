@@ -65,8 +65,7 @@ pub(super) struct Query {
     pub(super) seconds: u32,
 }
 
-/// Never ends. After a failure it resumes from the last version, or lists again if that has
-/// expired.
+/// Never ends. After a failure it resumes from the last version, or lists again if that expired.
 pub(super) fn changes<T: Kept>(
     server: &Server,
     query: Query,

@@ -1,6 +1,5 @@
 //! Parses the fields of Kubernetes objects that topology needs. `null` is the same as absent,
-//! because Kubernetes writes it for empty lists. Errors have the object's name and the field's
-//! path.
+//! because Kubernetes writes it for empty lists. Errors have the names of object and field.
 
 mod client;
 mod field;

@@ -4,8 +4,7 @@
 const HEAD: usize = 160;
 const TAIL: usize = 80;
 
-/// `text`, escaped and cut in the middle: errors begin with the subject, and end with the
-/// expectation.
+/// `text`, escaped and cut in the middle: errors have the subject first and the expectation last.
 pub(in crate::source) fn plain(text: &str) -> String {
     let count = text.chars().count();
     if count <= HEAD + TAIL {
