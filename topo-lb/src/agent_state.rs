@@ -10,27 +10,26 @@ use crate::source::saved::Saver;
 use crate::stale_write_gate::StaleWriteGate;
 use crate::telemetry::{Arrival, Telemetry};
 
-/// What is known of the cluster, how fresh it is, who saves it, and who is told.
+/// The agent's state, and the parts that follow its changes.
 pub struct AgentState {
-    /// The cluster, and what follows from it.
+    /// The cluster's objects, and the plans for them.
     pub reconciler: Reconciler,
-    /// How fresh it is.
+    /// Tracks freshness and holds back writes from an old state.
     pub write_gate: StaleWriteGate,
-    /// Keeps it for the next start.
+    /// Saves the state for the next start.
     pub saver: Saver,
-    /// Tells others.
+    /// Logs, metrics and other reports.
     pub telemetry: Telemetry,
 }
 
 impl AgentState {
-    /// Of one that knows nothing yet.
+    /// An empty state.
     #[must_use]
     pub fn new(reconciler: Reconciler, saver: Saver, telemetry: Telemetry) -> Self {
         Self { reconciler, write_gate: StaleWriteGate::default(), saver, telemetry }
     }
 
-    /// Takes in what a source says; whether that was a listing of all objects of a kind, which takes
-    /// much memory.
+    /// Applies an event. Returns whether it was a listing of a whole kind, which takes much memory.
     pub fn take_in(&mut self, event: Event) -> bool {
         match event {
             Event::Update(update) => {
@@ -53,7 +52,7 @@ impl AgentState {
                 self.telemetry.fresh(freshness);
                 false
             }
-            // Whoever excludes Pods has taken them out before.
+            // `app/exclusions.rs` handles these.
             Event::Synced | Event::Pods(_) => false,
             Event::Trouble(sentence) => {
                 warn!("{sentence}");

@@ -1,4 +1,4 @@
-//! Says in the log which annotations and fields of Services are ignored.
+//! Logs which annotations and fields of Services are ignored.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -9,24 +9,23 @@ use crate::cluster::{ServiceId, State};
 use crate::events::rate::Rate;
 use crate::topology;
 
-/// How often something is logged: so often at once, then once in each interval. A Service that changes
-/// a hundred times a second must not fill the log.
+/// Log limit: a burst, then one report per interval, however often a Service changes.
 const LOGGED: (u32, Duration) = (5, Duration::from_secs(30));
-/// Services that are named at once.
+/// Most Services that one report names.
 const NAMED: usize = 16;
 
-/// What people were told. Pure, but for the log: it is told what time it is.
+/// What was logged. Pure except for the log: callers pass the time.
 #[derive(Debug)]
 pub struct Told {
-    /// What is wrong with which Service now.
+    /// What is ignored now, by Service.
     known: BTreeMap<ServiceId, String>,
-    /// Those of them that the log does not have.
+    /// Services of `known` that were not logged yet.
     untold: BTreeSet<ServiceId>,
     rate: Rate,
 }
 
 impl Told {
-    /// Of one that has told nothing yet.
+    /// Nothing logged yet.
     #[must_use]
     pub fn new(now: Instant) -> Self {
         let (burst, interval) = LOGGED;
@@ -34,7 +33,7 @@ impl Told {
         Self { known, untold, rate: Rate::new(burst, interval, now) }
     }
 
-    /// Looks at Services that have changed, and logs what is news of them. Returns how many sentences.
+    /// Logs the news of changed Services. Returns the number of lines.
     pub fn look<'a>(
         &mut self,
         state: &State,
@@ -65,7 +64,7 @@ impl Told {
                 }
             }
         }
-        // What is not told now is told after a later change.
+        // Over the limit, the news waits for a later change.
         if self.untold.is_empty() || !self.rate.take(now) {
             return Vec::new();
         }
@@ -111,7 +110,7 @@ mod tests {
             Self { state: State::default(), told: Told::new(start), start }
         }
 
-        /// What is said when these Services are so, milliseconds after the start.
+        /// The lines for these Services, `after` milliseconds from the start.
         fn says(&mut self, services: &[Service], after: u64) -> Vec<String> {
             for service in services {
                 let _ = self.state.apply(Update::Service(Change::Applied(service.clone())), "n");
@@ -146,7 +145,7 @@ mod tests {
             lines += log.says(&[service("web", Some(value))], 100 * flip).len();
         }
         assert!((60..=130).contains(&lines), "{lines} lines in an hour");
-        // One that comes meanwhile is said with the next.
+        // News from meanwhile comes with the next report.
         assert_eq!(log.says(&[service("other", Some("x"))], 7_200_000).len(), 1);
     }
 

@@ -1,4 +1,4 @@
-//! Says which ClusterIPs are left alone because a device of this host has them.
+//! Logs which ClusterIPs topo-lb leaves alone because a device of this host has them.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -8,12 +8,12 @@ use tracing::info;
 
 use crate::cluster::{ServiceId, State};
 
-/// What people were told.
+/// What was logged: local ClusterIPs by Service, with their devices.
 #[derive(Debug, Default)]
 pub struct Told(BTreeMap<ServiceId, BTreeMap<IpAddr, Arc<str>>>);
 
 impl Told {
-    /// Looks at Services that have changed, and logs what is news of them.
+    /// Logs the news of changed Services.
     pub fn look<'a>(&mut self, state: &State, changed: impl Iterator<Item = &'a ServiceId>) {
         for id in changed {
             for sentence in self.news(state, id) {
@@ -35,7 +35,7 @@ impl Told {
         let new = new.map(|(address, device)| {
             format!("{address} of Service {id} is left alone: device {device} of this node has it")
         });
-        // Of an address that its Service has no more nothing is said.
+        // No line for an address that the Service itself lost while a device has it.
         let gone = before.keys().filter(|address| state.local_device(**address).is_none());
         let gone = gone.map(|address| {
             format!(

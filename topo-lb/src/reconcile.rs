@@ -1,4 +1,4 @@
-//! From what a source says to a plan: the pure middle of the agent.
+//! From a source's updates to a plan: the pure middle of the agent.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -11,51 +11,49 @@ use crate::topology::{self, Route, Scope, Verdict};
 /// Services that are decided before any of them is taken in: it bounds the memory that decisions take.
 const BATCH: usize = 4096;
 
-/// What the agent of one node knows and wants.
+/// State, desired routes and open changes of one node's agent.
 pub struct Reconciler {
     node: Arc<str>,
     scope: Scope,
-    /// Shared with those who look at it: a change copies what somebody still looks at.
+    /// Shared with readers: a change copies the state if a reader holds it.
     state: Arc<State>,
     desired: Desired,
-    /// Services whose desired state is to be computed anew.
+    /// Services with an outdated desired state.
     changed: BTreeSet<ServiceId>,
-    /// Services whose installed state may differ from the desired one.
+    /// Services with an installed state that may differ from the desired one.
     unsettled: BTreeSet<ServiceId>,
-    /// Services that lack room in the maps; each plan tries them again.
-    left_out: BTreeMap<ServiceId, Lack>,
+    /// Services that lack room in the maps; each plan tries to add them.
+    unprogrammed: BTreeMap<ServiceId, Lack>,
     ration: Ration,
-    /// Services that were computed anew since somebody asked.
+    /// Services recomputed since the last [`take_looked`](Self::take_looked).
     looked: BTreeMap<ServiceId, Look>,
-    /// Services whose decision reads labels of other Nodes. While only this node's Node is known, they
-    /// wait: what is installed for them stays.
+    /// Services that read labels of other Nodes. While these are unknown, what is installed stays.
     readers: BTreeSet<ServiceId>,
 }
 
-/// A Service that was computed anew.
+/// What a recomputed Service was and is.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Look {
-    /// Whether there may be something that people should know of it: it refuses connections, or its
-    /// policy breaks a rule. Without it nothing else is filled in.
+    /// It refuses connections, or its policy breaks a rule. If false, the other fields are empty.
     pub is_concern: bool,
-    /// Its ports that the maps serve by what was planned before, and by what.
+    /// Its ports that the maps serve by the previous plan, and by what.
     pub served: BTreeMap<Arc<str>, Served>,
-    /// The maps have an entry for it by what was planned before.
+    /// By the previous plan, the maps have an entry for it.
     pub is_installed: bool,
 }
 
 /// By what the maps serve a Service port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Served {
-    /// A key of its policy has matched.
+    /// A key of its policy matched.
     ByKey,
-    /// No key has: it had no policy then, or one without keys.
+    /// No key matched: it had no policy then, or one without keys.
     WithoutKey,
 }
 
 impl Reconciler {
-    /// For this node, knowing nothing yet. `lists_all`: the kernel is told the members of every
-    /// Service, and not only of those whose UDP flows or affinity need them.
+    /// An empty reconciler for this node. `lists_all`: the maps get the members of every Service,
+    /// not only of those that need them for UDP flows or session affinity.
     pub fn new(node: Arc<str>, scope: Scope, lists_all: bool) -> Self {
         let first = u64::from(crc32fast::hash(node.as_bytes()));
         Self {
@@ -66,20 +64,20 @@ impl Reconciler {
             desired: Desired::new(lists_all),
             changed: BTreeSet::new(),
             unsettled: BTreeSet::new(),
-            left_out: BTreeMap::new(),
+            unprogrammed: BTreeMap::new(),
             looked: BTreeMap::new(),
             readers: BTreeSet::new(),
         }
     }
 
-    /// With another rule for Services that have no room.
+    /// Sets the rule for Services that have no room in the maps.
     #[must_use]
     pub fn when_full(mut self, when_full: WhenFull) -> Self {
         self.ration = self.ration.when_full(when_full);
         self
     }
 
-    /// The node that all of this is for.
+    /// The name of this node.
     pub fn node(&self) -> &str {
         &self.node
     }
@@ -89,18 +87,17 @@ impl Reconciler {
         self.scope
     }
 
-    /// What the cluster looks like.
+    /// The cluster's objects.
     pub fn state(&self) -> &State {
         &self.state
     }
 
-    /// What the cluster looks like now, to be looked at elsewhere and later. Costs a copy of the
-    /// indexes if a change comes while it is held.
+    /// The state for a reader elsewhere. A change while it is held copies the indexes.
     pub fn snapshot(&self) -> Arc<State> {
         Arc::clone(&self.state)
     }
 
-    /// Takes in what a source says; whether it changes anything for any Service.
+    /// Applies an update. Returns whether it may change any Service's routes.
     pub fn observe(&mut self, update: Update) -> bool {
         let state = Arc::make_mut(&mut self.state);
         let waited = state.known_nodes() == KnownNodes::Own;
@@ -113,17 +110,16 @@ impl Reconciler {
         is_change
     }
 
-    /// A Service whose decision reads a label of other Nodes, and the label; `None` where the Node of
-    /// this node is enough.
+    /// A Service that reads a label of other Nodes, and the label; `None` if there is none.
     pub fn reads_other_nodes(&self) -> Option<(&ServiceId, &str)> {
-        // One that has just changed may read no more, and is among them until the next plan.
+        // A Service that just changed stays among the readers until the next plan, so check each.
         self.readers.iter().find_map(|id| {
             let label = topology::reads_other_nodes(&self.state, &self.node, self.scope, id)?;
             Some((id, label))
         })
     }
 
-    /// Looks at every Service for what it reads of other Nodes, before anything is planned.
+    /// Finds the Services that read labels of other Nodes, before the first plan.
     pub fn survey(&mut self) {
         let ids: Vec<ServiceId> = self.state.services().cloned().collect();
         let reads = parallel::map(&ids, |id| self.reads(id));
@@ -136,7 +132,7 @@ impl Reconciler {
         self.changed.is_empty() && self.unsettled.is_empty()
     }
 
-    /// Has the next plan look at everything, also at what is installed and desired by nobody.
+    /// Makes the next plan cover everything, including installed entries that are not desired.
     pub fn expect_all(&mut self, installed: &Installed) {
         self.recompute(installed);
         self.unsettled.extend(self.desired.services().cloned());
@@ -148,22 +144,22 @@ impl Reconciler {
     /// Plans what changed since the last plan that was carried out.
     pub fn plan(&mut self, installed: &Installed) -> Plan {
         self.recompute(installed);
-        self.unsettled.extend(std::mem::take(&mut self.left_out).into_keys());
+        self.unsettled.extend(std::mem::take(&mut self.unprogrammed).into_keys());
         diff::plan(&self.desired, installed, &self.unsettled, &mut self.ration)
     }
 
-    /// Notes that a plan was carried out whole. If it made room, what it left out is to be planned
-    /// again at once: while it was made, what it takes away was still there.
+    /// Records that a plan was carried out whole. If the plan freed room, the Services that it left
+    /// out are planned again at once: they were planned before the room was free.
     pub fn carried_out(&mut self, plan: &Plan) {
         self.unsettled.clear();
-        self.left_out.clone_from(&plan.left_out);
+        self.unprogrammed.clone_from(&plan.unprogrammed);
         if plan.makes_room() {
-            self.unsettled.extend(std::mem::take(&mut self.left_out).into_keys());
+            self.unsettled.extend(std::mem::take(&mut self.unprogrammed).into_keys());
         }
     }
 
-    /// Which endpoints stop serving their Service ports by a plan that [`plan`](Self::plan) made for
-    /// `installed`: not those that only others are preferred to.
+    /// Endpoints that no longer serve their Service ports after `plan`, which [`plan`](Self::plan)
+    /// made for `installed`. Endpoints that still serve but are not chosen are not among them.
     pub fn gone(&self, plan: &Plan, installed: &Installed) -> Vec<Gone> {
         gone::gone(plan, installed, |id, frontend| {
             let Frontend { address, port, protocol } = *frontend;
@@ -171,18 +167,19 @@ impl Reconciler {
         })
     }
 
-    /// Services that lack room in the maps, by the last plan.
-    pub const fn left_out(&self) -> &BTreeMap<ServiceId, Lack> {
-        &self.left_out
+    /// Services that lacked room in the maps in the last plan.
+    pub const fn unprogrammed(&self) -> &BTreeMap<ServiceId, Lack> {
+        &self.unprogrammed
     }
 
-    /// Service ports, by name, whose connections are refused as their Services lack room.
+    /// Service ports, by name, that refuse connections because their Services lack room.
     pub fn refused_for_room(&self) -> impl Iterator<Item = &Arc<str>> {
-        let refused = self.left_out.iter().filter(|(_, lack)| lack.meanwhile == Meanwhile::Refused);
+        let refused =
+            self.unprogrammed.iter().filter(|(_, lack)| lack.meanwhile == Meanwhile::Refused);
         refused.flat_map(|(id, _)| self.desired.targets(id)).map(|target| &target.name)
     }
 
-    /// The Services that were computed anew since this was asked last.
+    /// Returns the Services recomputed since the last call.
     pub fn take_looked(&mut self) -> BTreeMap<ServiceId, Look> {
         std::mem::take(&mut self.looked)
     }
@@ -257,7 +254,7 @@ struct Decided {
     is_concern: bool,
 }
 
-/// Whether the maps have an entry for any of `routes`; adds those that serve to `served`.
+/// Whether the maps have an entry for any of `routes`; adds the ports that they serve to `served`.
 fn note_installed(
     routes: &[Route],
     installed: &Installed,
@@ -309,7 +306,7 @@ mod tests {
         }
     }
 
-    /// As the agent does; the names of the Services that are then installed.
+    /// Plans and commits like the agent. Returns the names of the installed Service ports.
     fn settle(reconciler: &mut Reconciler, store: &mut MemoryStore) -> Vec<String> {
         let mut installed = store.installed().unwrap();
         let mut plans = 0;
@@ -359,7 +356,7 @@ mod tests {
         reconciler.observe(Update::Service(Change::Applied(service("c", 3))));
         assert_eq!(settle(&mut reconciler, &mut store), ["default/b:http"]);
         let lack = Lack { of: Shortage::Services, meanwhile: Meanwhile::KubeProxy };
-        assert_eq!(reconciler.left_out().get(&id("c")), Some(&lack));
+        assert_eq!(reconciler.unprogrammed().get(&id("c")), Some(&lack));
     }
 
     const ROOM: Capacity = Capacity { services: 8, slots: 8, members: 0, flows: 0, connections: 0 };
@@ -406,13 +403,13 @@ mod tests {
         settle(&mut reconciler, &mut store);
         assert_eq!((reconciler.reads_other_nodes(), counts(&mut store)), (None, vec![3]));
 
-        // By the labels that are known only the endpoint on this node would be left.
+        // The labels known now match only the endpoint on this node.
         reconciler.observe(keyed("rack"));
         settle(&mut reconciler, &mut store);
         assert_eq!(counts(&mut store), [3]);
         assert_eq!(reconciler.reads_other_nodes(), Some((&id("a"), "rack")));
         assert_eq!(reconciler.waiting(), 1);
-        // Half of them is not all.
+        // One of two other Nodes is not enough.
         reconciler.observe(node("m"));
         settle(&mut reconciler, &mut store);
         assert_eq!(counts(&mut store), [3]);
@@ -422,7 +419,7 @@ mod tests {
         settle(&mut reconciler, &mut store);
         assert_eq!((reconciler.waiting(), counts(&mut store)), (0, vec![2]));
 
-        // Back: nothing changes with the labels that are forgotten.
+        // Forgetting labels that no Service reads changes nothing.
         reconciler.observe(keyed("*"));
         settle(&mut reconciler, &mut store);
         assert_eq!((reconciler.reads_other_nodes(), counts(&mut store)), (None, vec![3]));
@@ -446,7 +443,7 @@ mod tests {
         (its.id.name, its.service) = ("b-1".into(), Some(b.clone()));
         reconciler.observe(Update::Slice(Change::Applied(its)));
         reconciler.survey();
-        // No plan yet: while the maps may not be written there is none.
+        // No plan yet: the agent may not write to the maps.
         reconciler.observe(Update::Service(Change::Deleted(id("a"))));
         assert_eq!(reconciler.reads_other_nodes(), Some((&b, "rack")));
     }

@@ -127,7 +127,7 @@ struct Told {
     frontends: usize,
     maps: Vec<ToldMap>,
     /// Services that lack room, as `namespace/name`.
-    left_out: Vec<String>,
+    unprogrammed: Vec<String>,
     /// Devices whose packets are translated.
     devices: Vec<String>,
     pin_dir: String,
@@ -190,9 +190,9 @@ fn told(admin: &Admin, view: Option<View>) -> Told {
                 ToldMap { name, used, capacity }
             })
             .collect(),
-        left_out: view
+        unprogrammed: view
             .as_ref()
-            .map(|view| view.left_out.keys().map(ToString::to_string).collect())
+            .map(|view| view.unprogrammed.keys().map(ToString::to_string).collect())
             .unwrap_or_default(),
         devices: view.map(|view| view.devices).unwrap_or_default(),
         pin_dir: sources.pin_dir.display().to_string(),

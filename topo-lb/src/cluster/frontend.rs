@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use super::Protocol;
 
-/// An address family: each has maps of its own.
+/// An address family; each has its own maps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Family {
     /// IPv4.
@@ -49,7 +49,7 @@ pub struct Frontend {
 }
 
 impl Frontend {
-    /// The family whose maps hold it.
+    /// The family of the maps that hold it.
     #[must_use]
     pub const fn family(&self) -> Family {
         Family::of(self.address)

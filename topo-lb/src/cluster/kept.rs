@@ -1,8 +1,6 @@
-//! Objects as [`State`](super::State) keeps them: a hundred thousand endpoints must fit an agent
-//! of 40 MB.
+//! Objects as [`State`](super::State) keeps them: 100,000 endpoints must fit an agent of 40 MB.
 //!
-//! What objects have in common is stored once: names, places, ports, policies. An endpoint is an
-//! address, three flags and a pointer.
+//! Names, places, ports and policies are shared. An endpoint has an address, 3 flags, a pointer.
 
 use std::collections::HashSet;
 use std::hash::Hash;
@@ -24,7 +22,6 @@ pub struct Endpoints {
     pub endpoints: Box<[Endpoint]>,
 }
 
-/// What is stored once.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Shared {
     strings: Pool<str>,
@@ -83,15 +80,15 @@ impl Shared {
     }
 }
 
-/// Values that are stored once for as long as somebody else holds them.
+/// Shared values. The pool drops those that nothing else holds, in sweeps.
 #[derive(Debug)]
 struct Pool<T: ?Sized> {
     values: HashSet<Arc<T>>,
-    /// Unused values are dropped when there are more than this.
+    /// Size at which the next insertion sweeps.
     limit: usize,
 }
 
-/// Below this nothing is ever dropped.
+/// Smallest `limit`.
 const SMALLEST_LIMIT: usize = 1024;
 
 impl<T: ?Sized> Default for Pool<T> {
@@ -100,7 +97,7 @@ impl<T: ?Sized> Default for Pool<T> {
     }
 }
 
-// By hand: derived, it would ask for `T: Clone`.
+// Not derived: the derive would require `T: Clone`.
 impl<T: ?Sized> Clone for Pool<T> {
     fn clone(&self) -> Self {
         Self { values: self.values.clone(), limit: self.limit }
@@ -113,7 +110,7 @@ impl<T: Eq + Hash + ?Sized> Pool<T> {
             return Arc::clone(known);
         }
         if self.values.len() >= self.limit {
-            // Each sweep is paid for by as many insertions as it leaves values.
+            // Amortized: at least as many insertions follow as values remain.
             self.values.retain(|known| Arc::strong_count(known) > 1);
             self.limit = SMALLEST_LIMIT.max(self.values.len() * 2);
         }

@@ -1,11 +1,11 @@
-//! Labels as they are kept: one sorted row, a third of a tree's memory.
+//! Labels as a sorted array: a third of a `BTreeMap`'s memory.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// Labels of a Node, or those that an endpoint brings with it.
+/// Labels of a Node, or those that a slice carries for an endpoint.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Labels(Box<[(Arc<str>, Arc<str>)]>);
 
@@ -17,7 +17,7 @@ impl Labels {
         Some(&self.0[at].1)
     }
 
-    /// Whether there is none.
+    /// Whether there are none.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()

@@ -1,6 +1,5 @@
-//! What the cluster looks like: the last good objects, and which Services a change touches.
-//!
-//! Pure: no I/O and no clock. Only the fields that topology needs are kept.
+//! The last good objects of the cluster, and which Services a change touches. Pure: no I/O and no
+//! clock. Only the fields that topology needs are kept.
 
 pub mod frontend;
 pub mod kept;
@@ -23,12 +22,12 @@ pub use slice::{Endpoint, Place, Slice, SliceId};
 pub use state::{Changed, State};
 pub use uid::Uid;
 
-/// A kind of object that a source tells of.
+/// A kind of object that a source sends.
 pub trait ClusterObject: Clone + std::fmt::Debug {
-    /// What tells its objects apart.
+    /// The key of an object.
     type Id: Clone + std::fmt::Debug + PartialEq + Eq + std::hash::Hash;
 
-    /// Of this object.
+    /// The key of this object.
     fn id(&self) -> &Self::Id;
 }
 
@@ -56,30 +55,30 @@ impl ClusterObject for Node {
     }
 }
 
-/// What a source says of the objects of one kind.
+/// A change to the objects of one kind.
 #[derive(Clone, Debug)]
 pub enum Change<T: ClusterObject> {
-    /// This object was made or changed.
+    /// This object was created or changed.
     Applied(T),
     /// The object of this id was deleted.
     Deleted(T::Id),
-    /// All objects there are. Those that are only named exist too and stay as they were: they were
-    /// sent before, or cannot be read now. All others are gone.
+    /// All objects that exist. Those given by id alone stay as they were: they were sent before, or
+    /// cannot be read now. All others are gone.
     Listed(Vec<T>, Vec<T::Id>),
 }
 
-/// One thing that a source says of the cluster.
+/// An update from a source.
 #[derive(Clone, Debug)]
 pub enum Update {
-    /// Of Services.
+    /// A change to Services.
     Service(Change<Service>),
-    /// Of EndpointSlices.
+    /// A change to EndpointSlices.
     Slice(Change<Slice>),
-    /// Of Nodes.
+    /// A change to Nodes.
     Node(Change<Node>),
     /// All addresses that devices of this host have now, each with the name of a device.
     LocalAddresses(LocalAddresses),
-    /// Which Nodes the source tells of from now on. Without it, a source tells of all.
+    /// Which Nodes the source sends from now on. By default all.
     KnownNodes(KnownNodes),
 }
 

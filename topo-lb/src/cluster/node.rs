@@ -1,4 +1,4 @@
-//! A Node: its name and its labels. Nothing else of it matters to topology.
+//! A Node: its name and labels, which is all that topology needs.
 
 use std::sync::Arc;
 
@@ -6,12 +6,12 @@ use serde::{Deserialize, Serialize};
 
 use super::labels::Labels;
 
-/// Which Nodes a source tells of.
+/// Which Nodes a source sends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum KnownNodes {
-    /// This node's own.
+    /// Only this node's.
     Own,
-    /// All of the cluster.
+    /// All Nodes of the cluster.
     #[default]
     All,
 }

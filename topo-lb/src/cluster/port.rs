@@ -19,8 +19,8 @@ pub struct Port {
 }
 
 impl Port {
-    /// Whether a slice's port belongs to this Service port. As in kube-proxy, name and protocol
-    /// must be equal; the numbers do not matter.
+    /// Whether a slice's port belongs to this Service port: name and protocol are equal, as in
+    /// kube-proxy. The numbers may differ.
     #[must_use]
     pub fn matches(&self, slice_port: &Self) -> bool {
         self.name == slice_port.name && self.protocol == slice_port.protocol

@@ -1,7 +1,5 @@
-//! A Service: its frontends and everything its topology policy can come from.
-//!
-//! These types are also lines of the saved state. A change to how they are serialized needs another
-//! `VERSION` in `source/saved/format.rs`, unless older agents can ignore it.
+//! A Service: its frontends, and the sources of its policy. The saved state serializes these types:
+//! raise `VERSION` in `source/saved/format.rs` for a change that older agents cannot ignore.
 
 use std::cmp::Ordering;
 use std::net::IpAddr;
@@ -23,8 +21,8 @@ pub struct ServiceId {
 }
 
 impl Ord for ServiceId {
-    /// By namespace, then by name. Most ids of a namespace share its text, which then is not read:
-    /// a cluster of 10,000 Services starts with a million comparisons.
+    /// By namespace, then by name. Most ids of a namespace share its text, and a shared text is not
+    /// compared: the start with 10,000 Services takes a million comparisons.
     fn cmp(&self, other: &Self) -> Ordering {
         let is_same = Arc::ptr_eq(&self.namespace, &other.namespace);
         let namespaces =
@@ -45,7 +43,7 @@ impl std::fmt::Display for ServiceId {
     }
 }
 
-/// Why a Service has nothing for topo-lb to do.
+/// Why topo-lb does not translate a Service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Skipped {
     /// `clusterIP: None`.
@@ -56,12 +54,12 @@ pub enum Skipped {
     OtherProxy,
     /// Labelled `service.kubernetes.io/headless`.
     HeadlessLabel,
-    /// No ClusterIP was given to it yet.
+    /// It has no ClusterIP yet.
     NoClusterIp,
 }
 
 impl Skipped {
-    /// Why, in words that follow the Service's name.
+    /// The reason, as text after the Service's name.
     #[must_use]
     pub const fn reason(self) -> &'static str {
         match self {
@@ -76,7 +74,7 @@ impl Skipped {
     }
 }
 
-/// What of a Service may carry a topology policy, as it was written: not validated here.
+/// The annotations and fields that may hold a topology policy, as written and not validated.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(default)]
 pub struct PolicySources {
@@ -102,7 +100,7 @@ pub struct PolicySources {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub handle: Option<Arc<str>>,
     /// Field `spec.trafficDistribution`, or annotation `service.kubernetes.io/topology-mode`
-    /// (before 1.27 `…/topology-aware-hints`): hints are asked for.
+    /// (before 1.27 `…/topology-aware-hints`): the Service asks for hints.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub hints_asked: bool,
 }
@@ -114,15 +112,15 @@ pub struct Service {
     /// Namespace and name.
     #[serde(flatten)]
     pub id: ServiceId,
-    /// `metadata.uid`, where the source gives one: Events refer to it.
+    /// `metadata.uid`, if the source has one: Events refer to it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub uid: Option<Uid>,
-    /// `spec.clusterIPs`, or `spec.clusterIP` where that is all there is.
+    /// `spec.clusterIPs`; if absent, `spec.clusterIP`.
     #[serde(rename = "addresses")]
     pub cluster_ips: Vec<IpAddr>,
     /// `spec.ports`.
     pub ports: Vec<Port>,
-    /// Where its policy may come from: shared, as most Services have the same, which is none.
+    /// Its policy as written. Shared, because most Services have none.
     #[serde(flatten)]
     pub policy: Arc<PolicySources>,
     /// `internalTrafficPolicy: Local`.
@@ -134,7 +132,7 @@ pub struct Service {
     /// `sessionAffinity: ClientIP`'s timeout in seconds, 1–86400; `None` without affinity.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub affinity_seconds: Option<u32>,
-    /// Why it is not ours at all.
+    /// Why topo-lb does not translate it, if so.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub skipped: Option<Skipped>,
 }

@@ -1,4 +1,4 @@
-//! An EndpointSlice, of `discovery.k8s.io/v1` or `v1beta1`: both become this.
+//! An EndpointSlice of `discovery.k8s.io/v1` or `v1beta1`.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -19,15 +19,15 @@ pub struct SliceId {
     pub name: Arc<str>,
 }
 
-/// Where an endpoint is and for whom, as its slice says: the same for many endpoints.
+/// Node, labels and hints of an endpoint, from its slice. Many endpoints share one.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Place {
-    /// `nodeName`; of v1beta1 `topology["kubernetes.io/hostname"]` if `nodeName` is absent. The saved
-    /// state has it at each endpoint.
+    /// `nodeName`; in v1beta1 `topology["kubernetes.io/hostname"]` if `nodeName` is absent. The
+    /// saved state writes it at each endpoint.
     #[serde(skip)]
     pub node: Option<Arc<str>>,
-    /// Labels that the slice itself carries: `zone` (as `topology.kubernetes.io/zone`), v1beta1
-    /// `topology`, v1 `deprecatedTopology`. They come before the Node's.
+    /// Labels that the slice carries: `zone` (as `topology.kubernetes.io/zone`), v1beta1
+    /// `topology`, v1 `deprecatedTopology`. They override the Node's.
     pub labels: Labels,
     /// `hints.forNodes[].name`.
     #[serde(default, skip_serializing_if = "<[_]>::is_empty")]
@@ -38,14 +38,14 @@ pub struct Place {
 }
 
 impl Place {
-    /// Of which only the Node is known.
+    /// A place with only a Node.
     #[must_use]
     pub fn on(node: impl Into<Arc<str>>) -> Self {
         Self { node: Some(node.into()), ..Self::default() }
     }
 }
 
-/// One entry of `endpoints`. Only its first address counts.
+/// One entry of `endpoints`, with its first address only.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Endpoint {
     /// `addresses[0]`, of the slice's family.
@@ -74,7 +74,7 @@ impl Endpoint {
         self.place.as_ref()?.node.as_ref()
     }
 
-    /// The value of a label that the slice itself carries.
+    /// The value of a label that the slice carries.
     #[must_use]
     pub fn label(&self, key: &str) -> Option<&Arc<str>> {
         self.place.as_ref()?.labels.get(key)
@@ -93,20 +93,18 @@ impl Endpoint {
     }
 }
 
-/// An EndpointSlice of the cluster. FQDN slices, and slices labelled for another proxy or as
-/// headless, become slices without endpoints.
+/// An EndpointSlice; without endpoints if FQDN, or labelled headless or for another proxy.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Slice {
     /// Namespace and name.
     pub id: SliceId,
-    /// The Service of label `kubernetes.io/service-name`; `None` if the label is absent.
+    /// The Service that label `kubernetes.io/service-name` names; `None` if absent.
     pub service: Option<ServiceId>,
-    /// `ports`. Ports without a number are left out.
+    /// `ports`; those without a number are dropped.
     pub ports: Vec<Port>,
     /// `endpoints`.
     pub endpoints: Vec<Endpoint>,
     /// Annotation `endpoints.kubernetes.io/last-change-trigger-time`: when the Pod or Service
-    /// changed that this slice follows. Only latencies are measured from it; the state does not keep
-    /// it.
+    /// changed that caused this slice's change. For latency metrics only; the state drops it.
     pub triggered: Option<SystemTime>,
 }

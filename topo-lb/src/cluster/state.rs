@@ -10,7 +10,7 @@ use super::service::{Service, ServiceId};
 use super::slice::{Endpoint, Slice, SliceId};
 use super::{Change, ClusterObject, KnownNodes, LocalAddresses, Node, Update};
 
-/// Services whose routes an update may have changed, those that are gone among them.
+/// Services with routes that an update may have changed, including deleted ones.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[must_use]
 pub struct Changed {
@@ -18,22 +18,20 @@ pub struct Changed {
     pub services: BTreeSet<ServiceId>,
 }
 
-/// What the cluster looks like now.
-///
-/// Two states are equal when the same objects are in them, in whatever order they came. Clones share
-/// their objects.
+/// The cluster's objects. Clones share them. Two states are equal if they hold the same objects and
+/// local addresses, in whatever order those came; known Nodes do not count.
 #[derive(Clone, Debug, Default)]
 pub struct State {
     services: BTreeMap<ServiceId, Arc<Service>>,
-    /// Only slices that belong to a Service.
+    /// Only slices that belong to a Service. The Service may be unknown.
     slices: HashMap<Arc<SliceId>, Arc<Endpoints>>,
     nodes: BTreeMap<Arc<str>, Labels>,
     known_nodes: KnownNodes,
-    /// Slices by the Service that they belong to, whether it is there or not; sorted.
+    /// Slices by their Service, known or not; sorted.
     of_service: HashMap<ServiceId, Vec<Arc<SliceId>>>,
-    /// Slices by the nodes that their endpoints are on, whether the Nodes are there or not.
+    /// Slices by the nodes that their endpoints name, known or not.
     on_node: HashMap<Arc<str>, HashSet<Arc<SliceId>>>,
-    /// What this host has: a ClusterIP among them is somebody's on this node.
+    /// Addresses of this host's devices. A ClusterIP among them is left alone.
     local: LocalAddresses,
     shared: Shared,
 }
@@ -50,8 +48,8 @@ impl PartialEq for State {
 }
 
 impl State {
-    /// Takes in `update` and says which Services it touches, seen from `this_node`. What is equal
-    /// to what is known already touches nothing.
+    /// Applies `update`. Returns the Services that it may change, seen from `this_node`. Objects
+    /// equal to known ones change none.
     pub fn apply(&mut self, update: Update, this_node: &str) -> Changed {
         let mut changed = Changed::default();
         match update {
@@ -85,7 +83,7 @@ impl State {
         changed
     }
 
-    /// The Services there are, by namespace and name; the skipped ones too.
+    /// Known Services by namespace and name, including skipped ones.
     pub fn services(&self) -> impl ExactSizeIterator<Item = &ServiceId> {
         self.services.keys()
     }
@@ -102,17 +100,17 @@ impl State {
         ids.filter_map(|id| self.slices.get(id).map(|slice| (&**id, &**slice)))
     }
 
-    /// All slices that belong to a Service, whether it is there or not; in no order.
+    /// All slices that belong to a Service, known or not; in no order.
     pub fn all_slices(&self) -> impl Iterator<Item = (&SliceId, &Endpoints)> {
         self.slices.iter().map(|(id, slice)| (&**id, &**slice))
     }
 
-    /// The Nodes there are, by name.
+    /// The known Nodes, by name.
     pub fn nodes(&self) -> impl Iterator<Item = (&str, &Labels)> {
         self.nodes.iter().map(|(name, labels)| (&**name, labels))
     }
 
-    /// A Node's labels; `None` for a Node that is not there.
+    /// A Node's labels; `None` if the Node is unknown.
     #[must_use]
     pub fn node(&self, name: &str) -> Option<&Labels> {
         self.nodes.get(name)
@@ -134,7 +132,7 @@ impl State {
         }
     }
 
-    /// Which Nodes the source tells of: a Node that is not here may still exist.
+    /// Which Nodes the source sends. With [`KnownNodes::Own`] an unknown Node may still exist.
     #[must_use]
     pub const fn known_nodes(&self) -> KnownNodes {
         self.known_nodes
@@ -218,7 +216,7 @@ impl State {
         }
     }
 
-    /// A Service that is not there has no routes to change.
+    /// An unknown Service has no routes to change.
     fn touch(&self, id: &ServiceId, changed: &mut Changed) {
         if self.services.contains_key(id) {
             changed.services.insert(id.clone());
@@ -238,7 +236,7 @@ impl State {
     }
 }
 
-/// The known objects that a listing has neither in full nor by name.
+/// Known objects that a listing has neither in full nor by id.
 fn missing<'a, T: ClusterObject>(
     known: impl Iterator<Item = &'a T::Id>,
     all: &[T],

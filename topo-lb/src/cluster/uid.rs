@@ -1,4 +1,4 @@
-//! The UID of an object, in 16 bytes: a cluster has very many.
+//! The UID of an object, in 16 bytes to save memory.
 
 use std::fmt;
 

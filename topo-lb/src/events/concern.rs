@@ -1,4 +1,4 @@
-//! What people should know of a Service on this node, and what of it is news. Pure.
+//! What users should know of a Service on this node, and what of it is news. Pure.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,24 +14,24 @@ use crate::topology::{Scope, Verdict, decide, port_name};
 /// Why connections to a Service port are refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Refusal {
-    /// The Service's policy leaves this node no endpoint.
+    /// The policy leaves this node no endpoint.
     Policy,
     /// `internalTrafficPolicy: Local`, and no endpoint is on this node.
     Local,
-    /// No endpoint can be used by anybody.
+    /// No node can use an endpoint of the Service.
     NoEndpoints,
-    /// The Service lacks room in the maps, its policy is strict, and the agent was told to refuse it.
+    /// The Service lacks room in the maps, its policy is strict, and `--when-full` says to refuse.
     NoRoom,
-    /// It is not refused any more, or by now for a reason that cannot be told.
+    /// No longer refused, or now for a reason that has no name here.
     Past,
 }
 
 impl Refusal {
-    /// Every one.
+    /// All reasons.
     pub const ALL: [Self; 5] =
         [Self::Policy, Self::Local, Self::NoEndpoints, Self::NoRoom, Self::Past];
 
-    /// As a metric's label has it.
+    /// The value of the metric's label.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -57,28 +57,26 @@ impl Refusal {
 pub struct Refused {
     /// Why.
     pub why: Refusal,
-    /// In both address families, if it has both: the node as a whole is refused.
+    /// All address families of the Service are refused, so the node as a whole is.
     pub whole: bool,
-    /// The owner says that refusals are meant.
+    /// Annotation `topo-lb.io/refusal: intended`.
     pub intended: bool,
-    /// The label, with this node's value, that all nodes share which are refused for the same reason;
-    /// `None` where the node stands alone.
+    /// The label, with this node's value, of all nodes refused for this reason; `None` if alone.
     pub shared: Option<String>,
     /// The reason that `explain` gives.
     pub sentence: String,
-    /// The port was served, and nobody has been told of the loss yet.
+    /// How the port was served before, while the loss is not reported.
     pub untold: Option<Served>,
 }
 
 impl Refused {
-    /// Whether people are to know: not where the Service has no endpoint at all, which is so on every
-    /// node and which others say.
+    /// False for a Service without any endpoint: every node refuses it, and other tools show it.
     const fn is_worth_telling(&self) -> bool {
         self.whole && !self.intended && !matches!(self.why, Refusal::NoEndpoints)
     }
 }
 
-/// What people should know of a Service on this node.
+/// Problems of a Service on this node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Concern {
     /// The rules that its annotations and fields broke.
@@ -88,7 +86,7 @@ pub struct Concern {
 }
 
 impl Concern {
-    /// What there is to know; nothing of most Services.
+    /// The problems of a Service; most have none.
     #[must_use]
     pub fn of(state: &State, this_node: &str, scope: Scope, id: &ServiceId) -> Self {
         let known = state.node(this_node).is_some();
@@ -114,14 +112,14 @@ impl Concern {
         concern
     }
 
-    /// Whether there is nothing to know.
+    /// Whether there is no problem.
     #[must_use]
     pub fn is_none(&self) -> bool {
         self.ignored.is_none() && self.refused.is_empty()
     }
 }
 
-/// The last key that the node has a value for is the widest one.
+/// The last key that this node has a value for, which is the widest.
 fn shared(choice: &Choice<'_>) -> Option<String> {
     match choice.cause {
         Cause::NoKey => {
@@ -134,14 +132,14 @@ fn shared(choice: &Choice<'_>) -> Option<String> {
     }
 }
 
-/// What an Event is about. Its name is the Event's reason.
+/// What an Event is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Topic {
     /// An annotation or field broke a rule, and is ignored.
     InvalidPolicy,
-    /// Every connection of this node to a Service port is refused, which was served before.
+    /// All connections of this node to a Service port are refused; the port was served before.
     NodeRefused,
-    /// The kernel has refused connections to a Service port.
+    /// The kernel refused connections to a Service port.
     ClientsRefused,
     /// The Service lacks room in the maps.
     NoRoom,
@@ -159,7 +157,7 @@ impl Topic {
         }
     }
 
-    /// The Event's `action`: what the agent was doing.
+    /// The Event's `action`: what the agent did.
     #[must_use]
     pub const fn action(self) -> &'static str {
         match self {
@@ -171,25 +169,23 @@ impl Topic {
     }
 }
 
-/// Something to tell people, at a Service.
+/// A message for an Event at a Service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct News {
-    /// Which.
+    /// The Service.
     pub service: ServiceId,
-    /// Its UID, where it is known.
+    /// Its UID, if known.
     pub uid: Option<Uid>,
     /// What it is about.
     pub topic: Topic,
-    /// What distinguishes it from other news of the same topic. All nodes that would tell the same
-    /// have the same here, and one Event is enough for them.
+    /// Distinguishes news of one topic. Nodes with the same subject share one Event.
     pub subject: String,
-    /// For people.
+    /// The Event's text.
     pub note: String,
 }
 
-/// What is news of a Service: rules that are broken since the last look, and ports that were served
-/// before and are refused now. Nothing is when things get better. Notes in `after` what is still to
-/// be told.
+/// The news of a Service: newly broken rules, and ports that were served and are now refused.
+/// Improvements are no news. Marks in `after` the losses that are still to be reported.
 #[must_use]
 pub fn news(
     id: &ServiceId,
@@ -204,7 +200,7 @@ pub fn news(
     if let Some(rules) = &after.ignored
         && before.ignored != after.ignored
     {
-        // The same on every node.
+        // Every node has the same subject.
         all.push(news(Topic::InvalidPolicy, rules.clone(), rules.clone()));
     }
     let mut lost = Vec::new();
@@ -219,7 +215,7 @@ pub fn news(
         let Some(by) = untold else { continue };
         lost.push(format!("connections to port {} are refused: {}", port(name), refused.sentence));
         subject.get_or_insert_with(|| match (by, &refused.shared) {
-            // A stricter policy concerns every node at once.
+            // A stricter policy affects all nodes at once, which share one subject.
             (Served::WithoutKey, Some(_)) => String::new(),
             (_, Some(shared)) => shared.clone(),
             (_, None) => node.to_owned(),
@@ -235,7 +231,7 @@ pub fn news(
     all
 }
 
-/// What is to be told of Service ports to which the kernel has refused connections.
+/// News of refusals that the kernel counted, by Service port.
 #[must_use]
 pub fn clients_refused(
     id: &ServiceId,
@@ -266,7 +262,7 @@ pub fn clients_refused(
     })
 }
 
-/// What is to be told of a Service that lacks room.
+/// News of a Service that lacks room in the maps.
 #[must_use]
 pub fn no_room(id: &ServiceId, uid: Option<Uid>, node: &str, lack: Lack) -> News {
     let note = format!("on node {node}: {lack}");
@@ -308,18 +304,18 @@ mod tests {
         Concern { ignored: Some(text.to_owned()), ..Concern::default() }
     }
 
-    /// The maps have served the port until now.
+    /// The maps served the port until now.
     fn served(by: Served) -> Look {
         let served = BTreeMap::from([("default/web:http".into(), by)]);
         Look { is_concern: true, served, is_installed: true }
     }
 
-    /// The maps have not.
+    /// The maps did not serve the port.
     fn unserved() -> Look {
         Look { is_concern: true, ..Look::default() }
     }
 
-    /// Subjects and notes of what is told when these come one after the other.
+    /// Subjects and notes of the news from these looks, in order.
     fn told(looks: impl IntoIterator<Item = (Look, Concern)>) -> Vec<(String, String)> {
         let mut before = Concern::default();
         let mut all = Vec::new();

@@ -1,5 +1,4 @@
-//! Refusals that the kernel has counted: somebody really was refused. A Service that never was served
-//! on a node is told of by this alone.
+//! Reports refusals that the kernel counted, also of a Service that a node never served.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -12,12 +11,12 @@ use super::concern::Refusal;
 use crate::datapath::maps::counters;
 use crate::state_query::StateQueryHandle;
 
-/// How often the counters are read, if any Service port refuses.
+/// How often the counters are read while a Service port refuses.
 const INTERVAL: Duration = Duration::from_secs(60);
-/// An agent tells of a Service port once in this time.
+/// An agent reports a Service port once in this time.
 const SILENCE: Duration = Duration::from_secs(6 * 3600);
 
-/// What was counted at the last look, and what was told.
+/// The counts of the last look, and when each port was reported.
 #[derive(Debug, Default)]
 struct Counts {
     last: BTreeMap<Arc<str>, u64>,
@@ -25,8 +24,8 @@ struct Counts {
 }
 
 impl Counts {
-    /// How often each Service port has refused since the last look, those that were told of not long
-    /// ago left out. What was counted before the first look at a port is old.
+    /// New refusals by Service port since the last look, without ports reported within [`SILENCE`].
+    /// The first look at a port only sets the base.
     fn look(&mut self, counted: BTreeMap<Arc<str>, u64>, now: Instant) -> BTreeMap<Arc<str>, u64> {
         self.told.retain(|_, when| now < *when + SILENCE);
         let mut grown = BTreeMap::new();
@@ -42,12 +41,12 @@ impl Counts {
     }
 }
 
-/// Looks for ever, and has the owner of the state tell what was refused.
+/// Runs until the agent stops. Sends new refusals to the owner of the state.
 pub async fn follow(state_query: StateQueryHandle, pin_dir: PathBuf) {
     let mut counts = Counts::default();
     loop {
         tokio::time::sleep(INTERVAL).await;
-        // Who is busy is asked again in a minute.
+        // If the owner is busy, retries after [`INTERVAL`].
         let Ok(reasons) = state_query.reasons().await else { continue };
         let refusing: BTreeMap<_, _> = reasons
             .into_iter()
@@ -96,7 +95,7 @@ mod tests {
         let start = Instant::now();
         let mut counts = Counts::default();
         let mut told = 0;
-        // A refusal in each minute of a day.
+        // A refusal every minute of a day.
         for minute in 0..24 * 60 {
             let now = start + INTERVAL * minute;
             told += counts.look(counted(minute.into()), now).len();

@@ -1,4 +1,4 @@
-//! What is known of every Service that is a concern, so that only news are told.
+//! The known problems of every Service, so that only news is reported.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,12 +8,12 @@ use crate::cluster::{ServiceId, Uid};
 use crate::plan::Meanwhile;
 use crate::reconcile::{Look, Reconciler};
 
-/// Services that are a concern now. Most are none, and take no room here.
+/// Services with problems; all others take no memory here.
 #[derive(Debug, Default)]
 pub struct Ledger {
     concerns: BTreeMap<ServiceId, Concern>,
-    left_out: BTreeMap<ServiceId, Meanwhile>,
-    /// All Services were looked at once.
+    unprogrammed: BTreeMap<ServiceId, Meanwhile>,
+    /// The first look is done.
     has_begun: bool,
 }
 
@@ -22,17 +22,17 @@ fn uid(reconciler: &Reconciler, id: &ServiceId) -> Option<Uid> {
 }
 
 impl Ledger {
-    /// Notes which Services, as `namespace/name`, the last agent has left out and told of.
-    pub fn begin<'a>(&mut self, left_out: impl IntoIterator<Item = (&'a str, Meanwhile)>) {
-        let told = left_out.into_iter().filter_map(|(name, meanwhile)| {
+    /// Sets which Services (`namespace/name`) the last agent left out and reported.
+    pub fn begin<'a>(&mut self, unprogrammed: impl IntoIterator<Item = (&'a str, Meanwhile)>) {
+        let told = unprogrammed.into_iter().filter_map(|(name, meanwhile)| {
             let (namespace, name) = name.split_once('/')?;
             Some((ServiceId { namespace: namespace.into(), name: name.into() }, meanwhile))
         });
-        self.left_out = told.collect();
+        self.unprogrammed = told.collect();
     }
 
-    /// Looks at Services that were computed anew, those closer that may be a concern; what is news of
-    /// them. What the last agent has left in the maps is no news: it has told that.
+    /// Compares recomputed Services with their known problems. Returns the news. The first look
+    /// skips broken rules of installed Services, which the last agent reported.
     pub fn look(
         &mut self,
         reconciler: &Reconciler,
@@ -59,19 +59,21 @@ impl Ledger {
         all
     }
 
-    /// Notes which Services lack room; what is news of that.
+    /// Records which Services lack room, and returns the news.
     pub fn leave_out(&mut self, reconciler: &Reconciler) -> Vec<News> {
-        let left_out = reconciler.left_out();
-        let new =
-            left_out.iter().filter(|(id, lack)| self.left_out.get(*id) != Some(&lack.meanwhile));
+        let unprogrammed = reconciler.unprogrammed();
+        let new = unprogrammed
+            .iter()
+            .filter(|(id, lack)| self.unprogrammed.get(*id) != Some(&lack.meanwhile));
         let all = new
             .map(|(id, lack)| no_room(id, uid(reconciler, id), reconciler.node(), *lack))
             .collect();
-        self.left_out = left_out.iter().map(|(id, lack)| (id.clone(), lack.meanwhile)).collect();
+        self.unprogrammed =
+            unprogrammed.iter().map(|(id, lack)| (id.clone(), lack.meanwhile)).collect();
         all
     }
 
-    /// What is to be told of refusals that the kernel has counted, by Service port.
+    /// News of refusals that the kernel counted, by Service port.
     #[must_use]
     pub fn counted(&self, reconciler: &Reconciler, counted: &BTreeMap<Arc<str>, u64>) -> Vec<News> {
         let concerns = self.concerns.iter();
@@ -82,13 +84,12 @@ impl Ledger {
             .collect()
     }
 
-    /// Service ports that refuse connections, and why. Those of Services that are left to kube-proxy
-    /// for want of room refuse none.
+    /// Service ports that refuse connections, and why. Services left to kube-proxy do not refuse.
     #[must_use]
     pub fn reasons(&self, reconciler: &Reconciler) -> BTreeMap<Arc<str>, Refusal> {
         let no_room = reconciler.refused_for_room().map(|name| (name, Refusal::NoRoom));
         let is_refused = |id: &ServiceId| {
-            let lack = reconciler.left_out().get(id);
+            let lack = reconciler.unprogrammed().get(id);
             lack.is_none_or(|lack| lack.meanwhile != Meanwhile::KubeProxy)
         };
         let concerns = self.concerns.iter().filter(|(id, _)| is_refused(id));

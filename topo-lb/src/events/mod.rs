@@ -1,4 +1,4 @@
-//! Kubernetes Events: people who look at a Service see what this node makes of it.
+//! Kubernetes Events at Services and Nodes.
 
 pub mod concern;
 pub mod counted;

@@ -1,5 +1,4 @@
-//! Tells what concerns the whole node as an Event at its Node: that programs of others run before
-//! topo-lb's.
+//! Sends an Event at the Node while foreign programs run before topo-lb's.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -17,19 +16,16 @@ use crate::metrics::{Figures, count};
 use crate::readiness::Readiness;
 use crate::source::kube::{KubeTarget, connect};
 
-/// The Event's reason.
 const REASON: &str = "ConnectionsOverridden";
-/// And its action: what the agent was doing.
 const ACTION: &str = "Attach";
-/// Where Events about Nodes are.
+/// The namespace of Events about Nodes.
 const NAMESPACE: &str = "default";
-/// The same Event within this time is one more of a series.
+/// The same sentence within this time counts as a repetition of the same Event.
 const SAME_SERIES: Duration = Duration::from_secs(360);
-/// Pause before an Event that was not taken is told again, and after one that was: programs that come
-/// and go are no storm of Events.
+/// Pause after each Event, sent or failed: foreign programs that come and go cause no storm.
 const PAUSE: Duration = Duration::from_secs(30);
 
-/// Follows the agent's readiness from now on, and tells one Event each time that programs of others
+/// Follows the agent's readiness in a task, and sends one Event each time that foreign programs
 /// begin to run before topo-lb's.
 pub fn start(
     target: KubeTarget,
@@ -72,13 +68,12 @@ async fn follow(
     }
 }
 
-/// Waits until there is something to tell; `None` where the agent ends.
+/// Waits for something to report; `None` when the agent ends.
 async fn next(readiness: &mut watch::Receiver<Readiness>) -> Option<String> {
     let readiness = readiness.wait_for(|readiness| readiness.overridden.is_some()).await.ok()?;
     readiness.overridden.clone()
 }
 
-/// Tells Events at one Node.
 struct Recorder {
     target: KubeTarget,
     node: Arc<str>,
@@ -86,7 +81,6 @@ struct Recorder {
     last: Option<Last>,
 }
 
-/// The Event that was told last.
 struct Last {
     name: String,
     sentence: String,
@@ -95,7 +89,7 @@ struct Last {
 }
 
 impl Recorder {
-    /// Tells one Event. The same sentence soon again counts as one more of the same Event.
+    /// Sends an Event, or counts a repetition of the last one.
     async fn tell(&mut self, sentence: &str) -> Result<(), String> {
         let client = match &self.client {
             Some(client) => client.clone(),
@@ -115,7 +109,7 @@ impl Recorder {
             let patch = json!({"series": series(now, last.times)});
             let params = PatchParams::default();
             match api.patch(&last.name, &params, &Patch::Merge(&patch)).await {
-                // The server has forgotten the Event: it is told anew.
+                // The Event has expired: create a new one.
                 Err(kube::Error::Api(status)) if status.code == 404 => {}
                 result => {
                     self.last = Some(last);
@@ -137,14 +131,14 @@ impl Recorder {
     }
 }
 
-/// The Node as the kubelet's Events refer to it, with its name for a UID: `kubectl describe node` finds
-/// them by that.
+/// The Node as the kubelet's Events refer to it, with its name as the UID: `kubectl describe node`
+/// finds Events by that.
 fn reference(node: &Arc<str>) -> ObjectReference {
     ObjectReference {
         api_version: Some("v1".to_owned()),
         kind: Some("Node".to_owned()),
         name: Some(node.to_string()),
-        // The API server takes Events about objects without a namespace only here.
+        // The API server accepts Events about objects without a namespace only here.
         namespace: Some(NAMESPACE.to_owned()),
         uid: Some(node.to_string()),
         ..ObjectReference::default()
@@ -159,8 +153,7 @@ mod tests {
 
     use super::*;
 
-    /// Follows a readiness that a test changes. Each Event that is told goes into the list; `refuses`
-    /// says whether the API server refuses it.
+    /// Follows a readiness that the test sets, and lists the Events. `refuses` gets their number.
     fn followed(
         refuses: impl Fn(usize) -> bool + Send + Sync + 'static,
     ) -> (watch::Sender<Readiness>, Arc<Mutex<Vec<String>>>) {

@@ -1,4 +1,4 @@
-//! An Event as the API server takes it. Pure.
+//! An Event object for the API server. Pure.
 
 use std::time::SystemTime;
 
@@ -7,13 +7,11 @@ use k8s_openapi::api::events::v1::{Event, EventSeries};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
 use k8s_openapi::jiff::Timestamp;
 
-/// The API server takes notes of up to 1 KiB.
+/// Longest note that the API server accepts: 1 KiB.
 const LONGEST_NOTE: usize = 1024;
-/// Who reports.
 const CONTROLLER: &str = "topo-lb";
 
-/// A warning of the agent on `node`, in the namespace of the object that it is about. Reason and action
-/// are missing.
+/// A warning of the agent on `node`, in the namespace of `regarding`; without reason and action.
 pub(super) fn warning(
     node: &str,
     name: &str,
@@ -37,7 +35,7 @@ pub(super) fn warning(
     }
 }
 
-/// How often an Event happened by now, and when it happened last.
+/// The count and last time of a repeated Event.
 pub(super) fn series(last: SystemTime, times: u32) -> EventSeries {
     let count = i32::try_from(times).unwrap_or(i32::MAX);
     EventSeries { count, last_observed_time: micro(last) }

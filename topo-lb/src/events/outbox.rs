@@ -1,7 +1,5 @@
-//! News that wait to be told, and who is next. Pure: it is told what time it is.
-//!
-//! News of the same Service and topic are one: the latest, and how often there were any. Each
-//! Service, and each namespace, has a rate of its own, and a share of the room.
+//! A queue of news with rate limits. Pure: callers pass the time. Merges the news of one Service
+//! and topic. Each Service and each namespace has its own rate, and a share of the room.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -11,42 +9,41 @@ use super::concern::{News, Topic};
 use super::rate::Rate;
 use crate::cluster::ServiceId;
 
-/// News that may wait.
+/// Most messages that wait.
 const ROOM: usize = 64;
-/// What client-go lets pass at once, of one source; then one in each interval: a cluster of a thousand
-/// nodes bears it.
+/// Per agent; the burst is client-go's per source. Bearable for a cluster of 1,000 nodes.
 const ALL: (u32, Duration) = (25, Duration::from_secs(10));
-/// Less, so that one namespace leaves something to others.
+/// Lower than [`ALL`], so that one namespace does not use up everything.
 const NAMESPACE: (u32, Duration) = (10, Duration::from_secs(20));
 const SERVICE: (u32, Duration) = (3, Duration::from_secs(120));
 
-/// News, how often there were any, and when the last.
+/// Merged news of one Service and topic.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Message {
-    /// The latest.
+    /// The latest news.
     pub news: News,
-    /// How often there were any of this Service and topic.
+    /// How many were merged.
     pub times: u32,
-    /// When the latest was noted.
+    /// When the latest came.
     pub when: SystemTime,
-    /// Lower ones came first.
+    /// Order of arrival.
     order: u64,
 }
 
-/// What waits.
+/// The queue.
 #[derive(Debug)]
 pub struct Outbox {
     waiting: BTreeMap<(ServiceId, Topic), Message>,
     all: Rate,
     namespaces: HashMap<Arc<str>, Rate>,
     services: HashMap<ServiceId, Rate>,
-    /// The namespaces that were told of, and in which turn last.
+    /// Namespaces by their last turn.
     turns: HashMap<Arc<str>, u64>,
     counter: u64,
 }
 
 impl Outbox {
-    /// An empty one.
+    /// An empty queue.
     #[must_use]
     pub fn new(now: Instant) -> Self {
         Self {
@@ -59,12 +56,12 @@ impl Outbox {
         }
     }
 
-    /// Takes in news; whether others, or these, had to be dropped for lack of room.
+    /// Adds news. Returns whether something was dropped for lack of room: these or others.
     pub fn put(&mut self, news: News, when: SystemTime) -> bool {
         self.add(news, 1, when)
     }
 
-    /// Takes back what could not be told; whether something had to be dropped for it.
+    /// Puts back a message that could not be sent. Returns whether something was dropped.
     pub fn put_back(&mut self, message: Message) -> bool {
         let key = (message.news.service.clone(), message.news.topic);
         match self.waiting.get_mut(&key) {
@@ -93,8 +90,7 @@ impl Outbox {
         is_full
     }
 
-    /// Drops the latest news of the namespace that has most, if that is more than `namespace` would
-    /// have with one more.
+    /// Drops the latest message of the largest namespace, if at least 2 larger than `namespace`.
     fn make_room(&mut self, namespace: &str) -> bool {
         let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
         for (id, _) in self.waiting.keys() {
@@ -112,10 +108,10 @@ impl Outbox {
         latest.and_then(|key| self.waiting.remove(&key)).is_some()
     }
 
-    /// What may be told now: of the namespace that was told of longest ago, what came first.
+    /// The next message to send: the oldest of the namespace with the longest wait since its turn.
     ///
     /// # Errors
-    /// Nothing may: when to ask again, if anything waits.
+    /// No message may be sent now. Has the time of the next try, if any waits.
     pub fn take(&mut self, now: Instant) -> Result<Message, Option<Instant>> {
         self.namespaces.retain(|_, rate| !rate.is_full(now));
         self.services.retain(|_, rate| !rate.is_full(now));
@@ -144,7 +140,7 @@ impl Outbox {
         self.counter += 1;
         self.turns.insert(namespace, self.counter);
         let waiting = &self.waiting;
-        // Who has nothing to tell has no turn to remember, once its rate is full again.
+        // Forget the turn of a namespace once nothing of it waits and its rate is full.
         let namespaces = &self.namespaces;
         self.turns.retain(|namespace, _| {
             namespaces.contains_key(namespace)
@@ -176,7 +172,7 @@ mod tests {
         outbox.put(news(namespace, name, note), SystemTime::UNIX_EPOCH)
     }
 
-    /// All that is told within a time, with how often it happened.
+    /// What is sent within `span`, with the number of merged news.
     fn take_within(outbox: &mut Outbox, start: Instant, span: Duration) -> Vec<(String, u32)> {
         let mut now = start;
         let mut all = Vec::new();
@@ -194,7 +190,6 @@ mod tests {
         let start = Instant::now();
         let mut outbox = Outbox::new(start);
         let (mut told, mut times) = (0, 0);
-        // A hundred times a second.
         for flip in 0..360_000_u64 {
             let now = start + Duration::from_millis(10 * flip);
             assert!(!put(&mut outbox, "storm", "web", &format!("rule {flip}")));

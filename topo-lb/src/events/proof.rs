@@ -1,4 +1,4 @@
-//! A model of a large cluster: how many Events its agents write together.
+//! A model of a large cluster: how many Events its agents create together.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -33,7 +33,7 @@ fn node(number: usize, pool: usize) -> Node {
     Node { name: name(number), labels }
 }
 
-/// A closed loop: strict keys, so a pool without an endpoint is refused.
+/// Strict keys, so that pools without an endpoint are refused.
 fn service(number: usize) -> Service {
     let host = u8::try_from(number).unwrap_or_default();
     let keys = PolicySources { topology_keys: Some(POOL.into()), ..PolicySources::default() };
@@ -46,7 +46,7 @@ fn service(number: usize) -> Service {
     }
 }
 
-/// An endpoint in each of three pools, on the first node of the pool.
+/// The pools of a service's three endpoints, each on the first node of its pool.
 fn pools(service: usize) -> [usize; 3] {
     [0, 8, 16].map(|distance| (service + distance) % POOLS)
 }
@@ -68,7 +68,6 @@ fn slice(service: usize, pools: &[usize]) -> Slice {
     }
 }
 
-/// An agent, and the maps of its node.
 struct Agent {
     reconciler: Reconciler,
     installed: Installed,
@@ -77,13 +76,12 @@ struct Agent {
     written: Written,
 }
 
-/// All agents, and what the API server got of them.
 struct Model {
     services: usize,
     agents: Vec<Agent>,
     now: Instant,
     wall: SystemTime,
-    /// Names of Events.
+    /// Names of Events at the API server.
     events: BTreeSet<String>,
     requests: usize,
 }
@@ -114,9 +112,9 @@ impl Model {
         self.start_with(|number| pools(number).into());
     }
 
-    /// Each agent starts with an empty memory. The maps are those of the last agent.
+    /// Each agent starts with an empty memory and the maps of the previous agent.
     fn start_with(&mut self, pools: impl Fn(usize) -> Vec<usize>) {
-        // What an endpoint is on matters, and its own node to each agent.
+        // Each agent needs the endpoints' Nodes and its own.
         let nodes: Vec<_> = (0..POOLS).map(|number| node(number, number)).collect();
         let slices: Vec<_> =
             (0..self.services).map(|number| slice(number, &pools(number))).collect();
@@ -161,7 +159,6 @@ impl Model {
         self.tell();
     }
 
-    /// What the agents tell within a second.
     fn tell(&mut self) {
         for agent in &mut self.agents {
             while let Ok(message) = agent.outbox.take(self.now) {
@@ -178,9 +175,9 @@ impl Model {
         }
     }
 
-    /// How many Events were made, and how often the API server was asked, since this was asked.
+    /// The Events created and requests sent since the last call.
     fn take_events(&mut self) -> (usize, usize) {
-        // The next news are of another time.
+        // An hour passes, so later news is in other Events.
         self.now += Duration::from_secs(3600);
         self.wall += Duration::from_secs(3600);
         (std::mem::take(&mut self.events).len(), std::mem::take(&mut self.requests))
@@ -194,7 +191,7 @@ fn a_rollout_over_closed_loops_is_quiet() {
     let (first, _) = model.take_events();
     model.start();
     let (restarts, _) = model.take_events();
-    // From a pool with six Services into one with six others.
+    // From a pool with six Services to one with six others.
     model.observe(&Update::Node(Change::Applied(node(499, 3))));
     let (relabelled, _) = model.take_events();
     assert!(first + restarts + relabelled < 100, "{first} + {restarts} + {relabelled} Events");
@@ -209,7 +206,7 @@ fn a_pool_that_loses_its_last_endpoint_is_one_event_at_once() {
     let [first, second, _] = pools(7);
     model.observe(&Update::Slice(Change::Applied(slice(7, &[first, second]))));
     assert_eq!(model.take_events(), (1, NODES / POOLS), "each node of the pool asks once");
-    // The agents are replaced while nothing changes.
+    // The agents restart while nothing changes.
     model.start_with(|number| if number == 7 { vec![first, second] } else { pools(number).into() });
     assert_eq!(model.take_events(), (0, 0));
 }
@@ -230,7 +227,7 @@ fn nodes_that_all_lose_their_endpoints_at_once_are_few_events() {
     let everywhere: Vec<_> = (0..POOLS).collect();
     model.start_with(|number| if number == 7 { everywhere.clone() } else { Vec::new() });
     model.take_events();
-    // On a node that is in no pool.
+    // The only endpoint is now on a node without a pool.
     model.observe(&Update::Slice(Change::Applied(slice(7, &[2 * NODES]))));
     let (events, requests) = model.take_events();
     assert!((10..=SUBJECTS as usize).contains(&events), "{events} Events");

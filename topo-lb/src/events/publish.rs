@@ -1,4 +1,4 @@
-//! Brings news to the API server, as `events.k8s.io/v1`. The owner of the state never waits for it.
+//! Sends news to the API server as `events.k8s.io/v1`. The owner of the state never waits for it.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -19,31 +19,30 @@ use super::written::{Request, Written};
 use crate::metrics::{Figures, count};
 use crate::source::kube::{KubeTarget, connect};
 
-/// Batches of news that may wait to be sorted in, which takes no time.
+/// Batches of news that may wait for the task to queue them, which is quick.
 const BATCHES: usize = 64;
-/// An API server that does not answer within this is asked again later.
+/// Time limit of an API request; a timeout is retried later.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Pause after an API server that is away or overloaded; doubles up to [`LONGEST_PAUSE`].
+/// Pause after a failure of the API server; doubles up to [`LONGEST_PAUSE`].
 const FIRST_PAUSE: Duration = Duration::from_secs(2);
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
-/// Takes news, and never waits.
+/// Accepts news without blocking.
 #[derive(Clone, Debug)]
 pub struct EventPublisher {
-    /// None where there is nobody to tell.
+    /// `None` without an API server.
     sender: Option<mpsc::Sender<Vec<News>>>,
     figures: Arc<Figures>,
 }
 
 impl EventPublisher {
-    /// One that tells nobody.
+    /// A publisher without an API server: drops all news.
     #[must_use]
     pub fn silent(figures: Arc<Figures>) -> Self {
         Self { sender: None, figures }
     }
 
-    /// One that tells the API server from now on, in a task of its own. It connects when there is
-    /// something to tell.
+    /// Starts a task that sends news to the API server. It connects for the first news.
     #[must_use]
     pub fn start(target: KubeTarget, node: Arc<str>, figures: Arc<Figures>) -> Self {
         let (sender, news) = mpsc::channel(BATCHES);
@@ -62,7 +61,7 @@ impl EventPublisher {
         Self { sender: Some(sender), figures }
     }
 
-    /// Tells news, unless too many wait.
+    /// Queues news; drops and counts them if too many wait.
     pub fn tell(&self, news: Vec<News>) {
         let Some(sender) = &self.sender else { return };
         let many = news.len() as u64;
@@ -72,19 +71,17 @@ impl EventPublisher {
     }
 }
 
-/// What the API server made of a request.
 enum Answer {
     Done,
-    /// Another agent has made the same Event.
+    /// Another agent created the same Event.
     Found,
     /// The Event, the Service or its namespace is gone.
     Gone,
 }
 
-/// Why an Event could not be told.
 struct Failure {
     reason: String,
-    /// Another attempt may help.
+    /// A retry may help.
     is_passing: bool,
 }
 
@@ -95,10 +92,10 @@ struct Herald {
     outbox: Outbox,
     written: Written,
     client: Option<Client>,
-    /// No attempt before.
+    /// Earliest time of the next attempt.
     rest: Option<Instant>,
     pause: Duration,
-    /// One warning until it works again.
+    /// Failures after the first are logged at debug level, until a success.
     has_warned: bool,
 }
 
@@ -195,7 +192,7 @@ impl Herald {
     }
 }
 
-/// Until then; for ever without a moment.
+/// Sleeps until then; forever if `None`.
 async fn rest(until: Option<Instant>) {
     match until {
         Some(until) => tokio::time::sleep_until(until.into()).await,
@@ -240,7 +237,7 @@ async fn ask(
     })
 }
 
-/// What an error of the API server means.
+/// Translates an error of the API server.
 fn read(error: &kube::Error, verb: &str) -> Result<Answer, Failure> {
     let kube::Error::Api(status) = error else {
         return Err(Failure { reason: error.to_string(), is_passing: true });
@@ -275,7 +272,7 @@ fn event(node: &str, message: &Message, name: &str, times: u32) -> Event {
         kind: Some("Service".to_owned()),
         namespace: Some(news.service.namespace.to_string()),
         name: Some(news.service.name.to_string()),
-        // `kubectl describe` finds Events by it.
+        // `kubectl describe` finds Events by the UID.
         uid: news.uid.map(|uid| uid.to_string()),
         ..ObjectReference::default()
     };

@@ -1,13 +1,13 @@
-//! How often something may be done: a token bucket. Pure: it is told what time it is.
+//! A token bucket. Pure: callers pass the time.
 
 use std::time::{Duration, Instant};
 
-/// Lets a burst pass, and then one at each interval.
+/// Allows a burst, then one per interval.
 #[derive(Clone, Copy, Debug)]
 pub struct Rate {
     interval: Duration,
     burst: u32,
-    /// Up to when what passed is paid for.
+    /// When the bucket is full again.
     paid_until: Instant,
 }
 
@@ -18,14 +18,14 @@ impl Rate {
         Self { interval, burst, paid_until: now }
     }
 
-    /// When the next one may pass; `now` at the earliest.
+    /// When the next one may pass: `now` or later.
     #[must_use]
     pub fn next(&self, now: Instant) -> Instant {
         let credit = self.interval * self.burst.saturating_sub(1);
         self.paid_until.checked_sub(credit).map_or(now, |next| next.max(now))
     }
 
-    /// Whether one more may pass at `now`; takes it off if so.
+    /// Takes a token, if there is one.
     pub fn take(&mut self, now: Instant) -> bool {
         if self.next(now) > now {
             return false;
@@ -34,7 +34,7 @@ impl Rate {
         true
     }
 
-    /// Whether it is as if nothing had ever passed.
+    /// Whether the bucket is full.
     #[must_use]
     pub fn is_full(&self, now: Instant) -> bool {
         self.paid_until <= now

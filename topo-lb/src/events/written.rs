@@ -1,5 +1,4 @@
-//! Which Event object news belong to. All agents that have the same to tell derive the same name, so
-//! that the API server takes one object from them, and not one from each. Pure.
+//! Names of Events. Agents with the same news derive the same name, and share one object. Pure.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant, SystemTime};
@@ -8,11 +7,10 @@ use super::concern::{News, Topic};
 use super::outbox::Message;
 use crate::cluster::ServiceId;
 
-/// At most so many Events of one Service and topic in one span of time, however many nodes and
-/// subjects there are.
+/// Most Events of one Service and topic per span, for any number of nodes and subjects.
 pub const SUBJECTS: u32 = 32;
 
-/// News of so long a time are one Event.
+/// News within this time share one Event.
 const fn span(topic: Topic) -> Duration {
     match topic {
         Topic::InvalidPolicy | Topic::NodeRefused => Duration::from_secs(600),
@@ -20,34 +18,34 @@ const fn span(topic: Topic) -> Duration {
     }
 }
 
-/// What is to be asked of the API server.
+/// A request to the API server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Request {
-    /// A new Event of this name, for so many times.
+    /// Create an Event of this name, with this count.
     Create(String, u32),
-    /// That the Event of this name, which this agent made, happened so many times by now.
+    /// Set the count of this agent's Event of this name.
     Count(String, u32),
-    /// Nothing: another agent has made the Event.
+    /// No request: another agent created the Event.
     Nothing,
 }
 
-/// Service, topic and subject.
+/// Service, topic and hash of the subject.
 type Key = (ServiceId, Topic, u32);
 
 #[derive(Debug)]
 struct Event {
     name: String,
     made: Instant,
-    /// `None` where another agent has made it.
+    /// `None` if another agent created it.
     times: Option<u32>,
 }
 
-/// The Events that this agent has made, or found made, not long ago.
+/// Recent Events that this agent created or found.
 #[derive(Debug, Default)]
 pub struct Written(HashMap<Key, Event>);
 
 impl Written {
-    /// What is to be asked for a message.
+    /// The request for a message.
     pub fn request(&mut self, message: &Message, now: Instant, wall: SystemTime) -> Request {
         self.0.retain(|(_, topic, _), event| now < event.made + span(*topic));
         match self.0.get(&key(&message.news)) {
@@ -59,7 +57,7 @@ impl Written {
         }
     }
 
-    /// Notes that the API server has done it.
+    /// Records a request that succeeded.
     pub fn done(&mut self, news: &News, request: Request, now: Instant) {
         match request {
             Request::Create(name, times) => {
@@ -74,12 +72,12 @@ impl Written {
         }
     }
 
-    /// Notes that another agent has made the Event.
+    /// Records that another agent created the Event.
     pub fn found(&mut self, news: &News, name: String, now: Instant) {
         self.0.insert(key(news), Event { name, made: now, times: None });
     }
 
-    /// Notes that the API server does not have the Event any more.
+    /// Records that the API server no longer has the Event.
     pub fn lost(&mut self, news: &News) {
         self.0.remove(&key(news));
     }
@@ -89,7 +87,7 @@ fn key(news: &News) -> Key {
     (news.service.clone(), news.topic, crc32fast::hash(news.subject.as_bytes()) % SUBJECTS)
 }
 
-/// The same on every node, within a span of time.
+/// The Event's name: the same on every node within a span.
 fn name(news: &News, wall: SystemTime) -> String {
     let since = wall.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     let turn = since.as_secs() / span(news.topic).as_secs();
@@ -161,7 +159,7 @@ mod tests {
         let first = written.request(&message, now, WALL);
         let name = created(&first).to_owned();
         written.done(&message.news, first, now);
-        // Also where the wall clock is in the next span.
+        // Even if the wall clock is in the next span.
         let again = written.request(&message, now, WALL + Duration::from_secs(599));
         assert_eq!(again, Request::Count(name.clone(), 2));
         written.done(&message.news, again, now);

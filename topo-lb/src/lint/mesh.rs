@@ -1,4 +1,4 @@
-//! Clients that a service mesh takes over.
+//! Findings for clients in a service mesh.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,8 +7,7 @@ use super::{Finding, Rule};
 use crate::explain::shown;
 use crate::source::object::Meshed;
 
-/// A finding for each namespace that is in a mesh, or has Pods that are, but for those that are
-/// `excluded`.
+/// A finding for each namespace that is in a mesh or has Pods in one, except `excluded` namespaces.
 #[must_use]
 pub fn meshed(all: &[Meshed], excluded: &[String]) -> Vec<Finding> {
     let all = all.iter().filter(|one| !excluded.contains(&one.namespace));

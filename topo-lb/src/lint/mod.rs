@@ -1,5 +1,4 @@
-//! Everything that will hurt, before it does: what a cluster's Services ask for that they will not
-//! get, on any node.
+//! Findings on what a cluster's Services ask for but cannot get, on any node.
 
 mod mesh;
 mod pod;
@@ -23,7 +22,7 @@ pub use pod::unclear;
 pub use severity::Severity;
 pub use table::table;
 
-/// What is wrong.
+/// The rule of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, clap::ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum Rule {
@@ -50,7 +49,7 @@ pub enum Rule {
 }
 
 impl Rule {
-    /// As it is serialized.
+    /// The serialized name.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -67,7 +66,7 @@ impl Rule {
         }
     }
 
-    /// How bad it is; of refusals, where the policy works as it says.
+    /// The severity of a rule. Refusals are informative: the policy works as written.
     const fn severity(self) -> Severity {
         match self {
             Self::Unreadable | Self::Ignored | Self::SharedFrontend => Severity::Error,
@@ -81,26 +80,26 @@ impl Rule {
     }
 }
 
-/// One thing that will hurt.
+/// A problem, or one to expect.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct Finding {
     /// `metadata.namespace` of the Service, or of the object that cannot be used; empty for Nodes.
     pub namespace: String,
     /// `metadata.name` of the same.
     pub name: String,
-    /// The Service port, by name, else by number; `None` where all of them are meant.
+    /// The Service port by name, else by number; `None` if it concerns all ports.
     pub port: Option<String>,
-    /// What is wrong: the code that `--ignore` takes.
+    /// The rule: the code that `--ignore` takes.
     pub rule: Rule,
     /// How bad it is.
     pub severity: Severity,
-    /// The same in a sentence, and how to mend it.
+    /// The problem, and how to fix it.
     pub message: String,
-    /// The nodes where it hurts, by name; empty where it does not depend on the node.
+    /// The affected nodes by name; empty if the problem does not depend on the node.
     pub nodes: Vec<String>,
 }
 
-/// What of a cluster's description could not be used, and is therefore in no [`State`].
+/// Findings for objects that cannot be used and are therefore in no [`State`].
 #[must_use]
 pub fn unreadable(faults: &[Fault]) -> Vec<Finding> {
     faults.iter().map(finding).collect()

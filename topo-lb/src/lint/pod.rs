@@ -1,4 +1,4 @@
-//! Pods whose annotation says neither that they are to be left alone nor that they are not.
+//! Findings for Pods with an invalid exclusion annotation.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use crate::exclusion::ANNOTATION;
 use crate::explain::shown;
 use crate::source::object::Unclear;
 
-/// Pods that a message names.
+/// Most Pods that a message names.
 const PODS: usize = 3;
 
 /// A finding for each namespace and each value that is neither `true` nor `false`.

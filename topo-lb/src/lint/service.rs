@@ -1,4 +1,4 @@
-//! One Service, looked at from every kind of node.
+//! Findings for one Service on every kind of node.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,18 +13,18 @@ use crate::topology::label::{DESIRED_NODEPOOL, HOSTNAME, NODEPOOL, ZONE};
 use crate::topology::validation::ANY;
 use crate::topology::{Bypass, Decision, PolicyKind, Scope, Verdict, decide};
 
-/// What was found about a port, but for the nodes where it was.
+/// A finding about a port, without its nodes.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Sighting {
     port: Option<String>,
     rule: Rule,
     severity: Severity,
-    /// Where the families are looked at apart.
+    /// The family, if families are examined separately.
     family: Option<Family>,
     message: String,
 }
 
-/// By sighting, the nodes where it hurts; `None` where it does not depend on the node.
+/// The affected nodes by sighting; `None` if it does not depend on the node.
 type Sightings = BTreeMap<Sighting, Option<BTreeSet<String>>>;
 
 pub(super) fn look(
@@ -72,7 +72,7 @@ pub(super) fn look(
             (Some(port), Some(family)) => reached.contains(&(port.clone(), family)),
             _ => true,
         };
-        // That nobody is served can hardly be meant.
+        // An `intended` refusal is meant for some nodes, not for all.
         if is_intended && is_reached && sighting.rule == Rule::Refused {
             return None;
         }
@@ -98,7 +98,7 @@ pub(super) fn look(
     }));
 }
 
-/// Whether anything can hurt on one node and not on another.
+/// Whether findings can differ between nodes.
 fn depends_on_node(decision: &Decision<'_>) -> bool {
     let keys = &decision.policy.keys;
     decision.service.internal_local
@@ -112,7 +112,7 @@ fn depends_on_node(decision: &Decision<'_>) -> bool {
         }
 }
 
-/// The decision whose policy depends on most of a node: hints may be on one port alone.
+/// The first decision with a policy: hints may be on one port only.
 fn widest<'a, 'b>(all: &'b [Decision<'a>], first: &'b Decision<'a>) -> &'b Decision<'a> {
     all.iter().find(|decision| decision.policy.kind != PolicyKind::None).unwrap_or(first)
 }
@@ -145,7 +145,7 @@ fn hints_missing(decision: &Decision<'_>, sightings: &mut Sightings) {
     }
 }
 
-/// Where labels decide, an endpoint whose Node is not there matches next to nothing.
+/// For policies that read labels, an endpoint of an unknown Node matches little or nothing.
 fn unknown_nodes(state: &State, decision: &Decision<'_>, sightings: &mut Sightings) {
     let by_labels = match decision.policy.kind {
         PolicyKind::Keys | PolicyKind::OpenYurt => {
@@ -172,7 +172,7 @@ fn unknown_nodes(state: &State, decision: &Decision<'_>, sightings: &mut Sightin
     }
 }
 
-/// What hurts on the nodes that are `alike` the one that decided.
+/// Findings for the nodes in `alike`; `decision` is for the first of them.
 fn from_node(
     state: &State,
     decision: &Decision<'_>,
@@ -233,8 +233,8 @@ fn from_node(
     }
 }
 
-/// Whether the policy would allow endpoints here that cannot be used now. Without such, a node that is
-/// refused is merely outside of a closed loop.
+/// Whether the policy allows endpoints here that cannot be used now. If not, a refused node is only
+/// outside of a closed loop.
 fn idle(state: &State, decision: &Decision<'_>, choice: &Choice<'_>, this_node: &str) -> bool {
     let value = |node: &str, key: &str| {
         let own = state.node(node).and_then(|labels| labels.get(key));
@@ -261,8 +261,7 @@ fn idle(state: &State, decision: &Decision<'_>, choice: &Choice<'_>, this_node: 
     })
 }
 
-/// Why connections are refused, where the topology is to blame: the Service has endpoints that
-/// other nodes can use.
+/// Why the topology refuses connections; `None` if other nodes cannot use endpoints either.
 fn refused(choice: &Choice<'_>, endpoint: &str) -> Option<String> {
     if choice.verdict != Verdict::Refuse {
         return None;
@@ -289,7 +288,7 @@ fn refused(choice: &Choice<'_>, endpoint: &str) -> Option<String> {
     }
 }
 
-/// By name, else by number.
+/// The port's name, else its number.
 pub(super) fn port(port: &Port) -> String {
     match &*port.name {
         "" => port.port.to_string(),

@@ -1,8 +1,8 @@
-//! How bad a finding is.
+//! The severity of a finding.
 
 use serde::Serialize;
 
-/// How bad it is, the worst first.
+/// The severity of a finding, worst first.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, clap::ValueEnum,
 )]
@@ -18,7 +18,7 @@ pub enum Severity {
 }
 
 impl Severity {
-    /// As it is serialized.
+    /// The serialized name.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {

@@ -1,4 +1,4 @@
-//! Nodes that a Service cannot tell apart: one of each kind is enough to look from.
+//! Groups of nodes that a Service treats alike, so that one of each group is evaluated.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,23 +6,21 @@ use crate::cluster::{Service, State};
 use crate::topology::label::{DESIRED_NODEPOOL, NODEPOOL, ZONE};
 use crate::topology::{Decision, PolicyKind};
 
-/// A node's value for a label that matters.
+/// A node's value for a label of the policy.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Value<'a> {
-    /// It has none.
+    /// The node lacks the label.
     None,
-    /// One that no endpoint has: to keys, what it is makes no difference.
+    /// No endpoint has the node's value; to keys, all such values are equal.
     Alone,
-    /// This one.
+    /// An endpoint may have this value.
     Shared(&'a str),
 }
 
-/// What a Service can see of a node: its name, where endpoints or hints name it, and its values
-/// for the labels that matter.
+/// What a policy sees of a node: its name, if endpoints or hints have it, and its label values.
 type Sight<'a> = (Option<&'a str>, Vec<Value<'a>>);
 
-/// The cluster's nodes, by what `service` can see of them. `decision` is one of its decisions, from
-/// wherever: the policy is the same everywhere.
+/// The cluster's nodes, grouped by [`Sight`]. Any decision for `service` has the same policy.
 pub(super) fn alike<'a>(
     state: &'a State,
     service: &Service,
@@ -51,7 +49,7 @@ pub(super) fn alike<'a>(
                     let home = endpoint.node().and_then(|node| state.node(node));
                     values.extend(endpoint.label(key).map(|value| &**value));
                     values.extend(home.and_then(|labels| labels.get(key)).map(|value| &**value));
-                    // The hostname of an unknown node is its name.
+                    // The host name of an unknown Node is its name.
                     values.extend(endpoint.node().map(|name| &**name));
                 }
             }

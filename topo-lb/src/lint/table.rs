@@ -1,4 +1,4 @@
-//! Findings for a terminal, and to paste into a bug report.
+//! Findings as text for a terminal or a bug report.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -6,10 +6,10 @@ use std::fmt::Write;
 use super::{Finding, Severity};
 use crate::explain::shown;
 
-/// Nodes that a line names.
+/// Most nodes that a line names.
 const NODES: usize = 5;
 
-/// The findings as text, by Service; with `colour`, for a terminal that shows colours.
+/// The findings by Service; `colour` adds terminal colours.
 #[must_use]
 pub fn table(findings: &[Finding], colour: bool) -> String {
     let paint = |code: &str, text: &str| match colour {

@@ -349,7 +349,7 @@ impl<'a> Draft<'a> {
     }
 
     /// The plan, which leaves out these.
-    pub(super) fn finish(self, left_out: BTreeMap<ServiceId, Lack>) -> Plan {
+    pub(super) fn finish(self, unprogrammed: BTreeMap<ServiceId, Lack>) -> Plan {
         let published = |step: &Step| match step {
             Step::Publish { frontend, .. } => Some(*frontend),
             _ => None,
@@ -387,7 +387,7 @@ impl<'a> Draft<'a> {
                 steps.push(Step::SetRange(narrow));
             }
         }
-        Plan { steps, left_out }
+        Plan { steps, unprogrammed }
     }
 }
 

@@ -68,7 +68,7 @@ pub(super) fn plan(
         installed,
         first: ration.first,
         draft: Draft::new(installed),
-        left_out: BTreeMap::new(),
+        unprogrammed: BTreeMap::new(),
         wanting: Vec::new(),
     };
 
@@ -102,7 +102,7 @@ pub(super) fn plan(
             giving.give(id, false);
         }
     }
-    giving.draft.finish(giving.left_out)
+    giving.draft.finish(giving.unprogrammed)
 }
 
 /// Whether kube-proxy has connections to a Service, or to new ports of it, for want of room in `pool`.
@@ -120,7 +120,7 @@ struct Giving<'a> {
     installed: &'a Installed,
     first: u64,
     draft: Draft<'a>,
-    left_out: BTreeMap<ServiceId, Lack>,
+    unprogrammed: BTreeMap<ServiceId, Lack>,
     /// Those for whom others give up room, and in which map.
     wanting: Vec<(ServiceId, Pool)>,
 }
@@ -131,7 +131,7 @@ impl Giving<'_> {
     fn give(&mut self, id: &ServiceId, refuses: bool) -> Option<(Pool, Meanwhile)> {
         let pool = self.draft.settle(self.desired, id, Value::Whole).err()?;
         let (pool, meanwhile) = self.give_less(id, pool, refuses);
-        self.left_out.insert(id.clone(), Lack { of: pool.shortage(), meanwhile });
+        self.unprogrammed.insert(id.clone(), Lack { of: pool.shortage(), meanwhile });
         Some((pool, meanwhile))
     }
 
@@ -181,7 +181,7 @@ impl Giving<'_> {
                 Meanwhile::KubeProxy
             }
         };
-        self.left_out.insert(id.clone(), Lack { of: pool.shortage(), meanwhile });
+        self.unprogrammed.insert(id.clone(), Lack { of: pool.shortage(), meanwhile });
     }
 
     /// Who gives up room for those of this rank that want it, and in which map: the newest first. Who

@@ -1,18 +1,17 @@
-//! A source that is read on another thread than its events are used on.
+//! Reads a source in a task of its own.
 
 use std::pin::pin;
 
 use futures::{Stream, StreamExt as _, stream};
 use tokio::sync::mpsc;
 
-/// Events that cross over together: waking a thread costs more than reading an object.
+/// Events sent together, because waking a thread costs more than reading an object.
 const CHUNK: usize = 256;
-/// Chunks that wait to be used. A slow owner slows the source down, and TCP then slows the server down.
+/// Chunks in the queue. If the owner is slow, the source waits, and TCP slows the server down.
 const WAITING: usize = 4;
 
-/// Reads `source` in a task of its own. On a runtime with a worker thread, answers of an API server
-/// are received and decoded while the owner takes in and plans what came before. The order stays.
-/// Ends with the source.
+/// Reads `source` in a task of its own: a runtime with a worker thread receives and decodes answers
+/// while the owner applies earlier ones. Keeps the order. Ends with the source.
 pub fn beside<T: Send + 'static>(
     source: impl Stream<Item = T> + Send + 'static,
 ) -> impl Stream<Item = T> + Send + Unpin {

@@ -1,5 +1,4 @@
-//! Where the cluster's objects come from: files, a Kubernetes API server, or what was saved of one.
-//! All are streams of [`Event`]s.
+//! Sources of objects, as streams of [`Event`]s: files, an API server, or the saved state.
 
 mod beside;
 pub mod file;
@@ -15,76 +14,73 @@ use crate::cluster::Update;
 use crate::device::address;
 use crate::exclusion::Pod;
 pub use beside::beside;
-use object::{Clients, Identity, LeftOut, ObjectError};
+use object::{Clients, Identity, ObjectError, SkippedEndpoints};
 
-/// A whole cluster as it is described at one moment.
+/// A whole cluster at one moment.
 #[derive(Clone, Debug, Default)]
 pub struct Listing {
     /// All Nodes, all EndpointSlices, all Services.
     pub updates: Vec<Update>,
-    /// What of it cannot be used.
+    /// Objects that cannot be used.
     pub faults: Vec<Fault>,
-    /// What Namespaces and Pods say of clients; `None` where none of them is described.
+    /// Facts about clients in Namespaces and Pods; `None` if there are no such objects.
     pub clients: Option<Clients>,
 }
 
-/// An object that cannot be used as it is, as a whole or in part. It costs no other object.
+/// An object that cannot be used, as a whole or in part. It does not affect other objects.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fault {
-    /// Which.
+    /// Its identity.
     pub object: Identity,
-    /// Where it is, what is wrong with it, and what follows from that, in one sentence.
+    /// One sentence: place, fault and consequence.
     pub sentence: String,
 }
 
 impl Fault {
-    /// Of an object that cannot be read; `None` where it does not say which one it is.
+    /// For an unreadable object; `None` if it does not identify itself.
     fn unread(error: &ObjectError) -> Option<Self> {
         let object = error.identity()?.clone();
         Some(Self { object, sentence: format!("{error}; this version of the object is ignored") })
     }
 
-    /// Of a slice some endpoints of which cannot be used.
-    fn left_out(left_out: &LeftOut) -> Option<Self> {
-        let object = left_out.first.identity()?.clone();
-        Some(Self { object, sentence: left_out.to_string() })
+    /// For a slice with unusable endpoints.
+    fn skipped(skipped: &SkippedEndpoints) -> Option<Self> {
+        let object = skipped.first.identity()?.clone();
+        Some(Self { object, sentence: skipped.to_string() })
     }
 
-    /// With the place of the object before it.
+    /// Adds the place of the object in front.
     fn at(self, place: impl std::fmt::Display) -> Self {
         Self { sentence: format!("{place}: {}", self.sentence), ..self }
     }
 }
 
-/// What a source says.
+/// An event of a source.
 #[derive(Clone, Debug)]
 pub enum Event {
-    /// Something in the cluster is so from now on.
+    /// A change of the cluster.
     Update(Update),
-    /// Services, EndpointSlices and Nodes have all been listed once: what was said so far is a
-    /// whole cluster. Said once.
+    /// Services, EndpointSlices and Nodes were all listed: the cluster is complete. Sent once.
     Synced,
-    /// All Pods that files describe. Said where there are any, or have been.
+    /// All Pods in the files. Sent if there are or were any.
     Pods(Vec<Pod>),
-    /// How fresh what is said is, from now on. Without it a source is [`Live`](Freshness::Live).
+    /// The freshness from now on. Without it a source is [`Live`](Freshness::Live).
     Freshness(Freshness),
-    /// One sentence about something that is wrong with the source or with an object of it. What
-    /// was good before stays in force.
+    /// One sentence about a fault of the source or of an object. The last good state stays.
     Trouble(String),
 }
 
-/// How fresh what a source says is.
+/// How fresh a source's state is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Freshness {
-    /// Every change is heard of as it happens.
+    /// Changes arrive as they happen.
     #[default]
     Live,
-    /// It is as it was at that moment: when it was saved, or when the API server was heard of last.
+    /// As of this time: when it was saved, or when the API server last sent something.
     AsOf(SystemTime),
 }
 
-/// What a source says, and the addresses of this host: those that are there now come first, before
-/// the source can be complete. Ends with the source.
+/// Adds this host's addresses: the first before the source can be complete. Ends with the source.
 pub fn with_local_addresses(
     source: impl Stream<Item = Event> + Send + 'static,
 ) -> impl Stream<Item = Event> + Send {

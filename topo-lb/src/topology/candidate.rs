@@ -1,4 +1,4 @@
-//! The endpoints that a Service port has, and which of them can be used at all.
+//! The endpoints of a Service port, and which of them can be used.
 
 use std::net::SocketAddr;
 
@@ -18,7 +18,6 @@ pub(super) fn families(service: &Service) -> Vec<Family> {
     families
 }
 
-/// An endpoint of a Service port.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Candidate<'a> {
     pub(super) address: SocketAddr,
@@ -26,7 +25,7 @@ pub(super) struct Candidate<'a> {
 }
 
 impl Candidate<'_> {
-    /// Serves connections that it has, at least.
+    /// Serves at least its existing connections.
     pub(super) fn serves(&self) -> bool {
         self.site.endpoint.ready || self.site.endpoint.serving
     }
@@ -43,9 +42,9 @@ impl Candidate<'_> {
 
 /// The candidates of one Service port in one address family, sorted by address and port.
 ///
-/// Slice ports match by name and protocol, as kube-proxy's do. An address and port that is there
-/// more than once is one endpoint: the one that is not terminating wins, then the ready one, then
-/// the serving one, then the one in the slice of the lowest name.
+/// Slice ports match by name and protocol, as in kube-proxy. Of duplicates of an address and port
+/// one is kept: first one that is not terminating, then a ready one, then a serving one, then the
+/// one in the slice with the lowest name.
 pub(super) fn of<'a>(
     state: &'a State,
     service: &Service,
@@ -68,16 +67,16 @@ pub(super) fn of<'a>(
     candidates
 }
 
-/// Which endpoints a policy chooses among.
+/// The state of the endpoints that a policy chooses among.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stock {
-    /// Those that are ready.
+    /// Ready endpoints.
     Ready,
-    /// None is ready: those that are terminating but still serve stand in.
+    /// No endpoint is ready: terminating endpoints that still serve are used.
     Draining,
 }
 
-/// Those of `among`, indices of `candidates`, that can be used, and of what stock they are.
+/// The usable members of `among`, which are indices of `candidates`, and their stock.
 pub(super) fn usable(candidates: &[Candidate<'_>], among: &[usize]) -> (Stock, Vec<usize>) {
     let all = |test: fn(&Candidate<'_>) -> bool| -> Vec<usize> {
         among.iter().copied().filter(|&index| test(&candidates[index])).collect()

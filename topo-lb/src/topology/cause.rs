@@ -1,17 +1,16 @@
-//! Why a decision is what it is.
+//! Causes of a decision.
 
 use crate::cluster::{Port, Service, State};
 
 use super::hints::Off;
 
-/// Why the chosen endpoints are the chosen ones, or why there are none.
-///
-/// OpenYurt's causes say how far a connection may go; when nothing is there, it is refused.
+/// Why these endpoints are chosen, or why none. OpenYurt's causes name the limit: connections are
+/// refused if no endpoint is within it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cause<'a> {
-    /// No policy constrains: every usable endpoint.
+    /// No policy applies: every usable endpoint.
     Unconstrained,
-    /// The key at this index matched, by this node's value.
+    /// This key matched, by this node's value.
     Key {
         /// Its index.
         tier: u8,
@@ -20,7 +19,7 @@ pub enum Cause<'a> {
         /// This node's value.
         value: &'a str,
     },
-    /// No key before it matched; `*` matches every usable endpoint.
+    /// No earlier key matched; `*` matches every usable endpoint.
     Any {
         /// Its index.
         tier: u8,
@@ -31,23 +30,23 @@ pub enum Cause<'a> {
     Node,
     /// OpenYurt: in this node's pool.
     Pool(&'a str),
-    /// OpenYurt: this node is in no pool, so on this node.
+    /// OpenYurt: this node is in no pool, so its own endpoints.
     NodeForLackOfPool,
     /// Hinted for this node.
     HintedNode,
     /// Hinted for this zone.
     HintedZone(&'a str),
-    /// There are hints, but this node cannot follow them: every usable endpoint.
+    /// There are hints, but this node does not follow them: every usable endpoint.
     HintsOff(Off<'a>),
     /// The Service port has no endpoint of this family: refused.
     NoEndpoint(Lack),
-    /// `internalTrafficPolicy: Local`, and no endpoint is on this node: refused.
+    /// `internalTrafficPolicy: Local` and no endpoint on this node: refused.
     NoneHere,
     /// No endpoint is ready, and none is draining: refused.
     NoneUsable,
 }
 
-/// What a Service port without endpoints lacks: the more there is, the greater.
+/// What a Service port without endpoints lacks. The order is by how much exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Lack {
     /// No slice belongs to the Service.
@@ -85,7 +84,7 @@ impl<'a> Cause<'a> {
         }
     }
 
-    /// Index of the key that decided; `None` where no key did, or none was `chosen`.
+    /// Index of the key that decided; `None` if no key did, or nothing was `chosen`.
     #[must_use]
     pub const fn tier(&self, chosen: usize) -> Option<u8> {
         match self {

@@ -1,5 +1,5 @@
-//! Frontends that more than one Service port claims. The first by namespace, name and port gets
-//! it, so that every node agrees; the others get nothing there.
+//! Frontends that more than one Service port claims. The first port by namespace, Service name and
+//! place in `spec.ports` gets the frontend, so that all nodes agree. The others get nothing there.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -8,10 +8,10 @@ use crate::cluster::{Frontend, Port, ServiceId, State};
 
 use super::{Scope, has_frontends, policy};
 
-/// A Service port: the Service, and the port's place in `spec.ports`.
+/// A Service, and the index of a port in its `spec.ports`.
 pub type Claimant<'a> = (&'a ServiceId, usize);
 
-/// The frontends that are claimed more than once, and by whom: the first gets it.
+/// Frontends with more than one claimant. The first claimant gets the frontend.
 #[must_use]
 pub fn contested(state: &State, scope: Scope) -> HashMap<Frontend, Vec<Claimant<'_>>> {
     let mut claims: HashMap<Frontend, Vec<Claimant<'_>>> = HashMap::new();
@@ -32,6 +32,6 @@ pub fn contested(state: &State, scope: Scope) -> HashMap<Frontend, Vec<Claimant<
         }
     }
     claims.retain(|_, claimants| claimants.len() > 1);
-    // Services come sorted and ports in order: the first is the lowest.
+    // Services are sorted and ports in order, so the first claimant is the lowest.
     claims
 }

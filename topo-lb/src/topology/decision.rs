@@ -1,5 +1,4 @@
-//! A decision with everything that explains it. The datapath's view of the same is
-//! [`Route`](super::Route).
+//! A decision with everything that explains it. [`Route`](super::Route) is the datapath's view.
 
 use std::net::SocketAddr;
 
@@ -27,45 +26,44 @@ pub struct Decision<'a> {
     pub port: &'a Port,
     /// The policy in force.
     pub policy: InForce<'a>,
-    /// One per address family in which the Service has a ClusterIP, in the order of its
-    /// ClusterIPs; at least one.
+    /// One per address family with a ClusterIP, in the order of the ClusterIPs; at least one.
     pub choices: Vec<Choice<'a>>,
     /// Every endpoint that the port's slices list, sorted by address and port.
     pub endpoints: Vec<Endpoint<'a>>,
 }
 
-/// The policy in force, and what was ignored on the way to it.
+/// The policy in force, and what was ignored.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InForce<'a> {
     /// Where it comes from.
     pub source: PolicySource,
     /// What it does.
     pub kind: PolicyKind,
-    /// Its keys; empty for hints and for none.
+    /// Its keys; empty for *hints* and *none*.
     pub keys: Vec<&'a str>,
-    /// What broke a rule.
+    /// Annotations and fields that broke a rule.
     pub ignored: Vec<Ignored>,
-    /// Annotation `topo-lb.io/refusal: intended`: nobody need be told of refusals.
+    /// Annotation `topo-lb.io/refusal: intended`: no report of refusals is needed.
     pub refusal_intended: bool,
 }
 
-/// One key, seen from this node.
+/// One topology key, seen from this node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tier<'a> {
     /// The key.
     pub key: &'a str,
-    /// This node's value for it; `None` where it has none, and for `*`.
+    /// This node's value for it; `None` if it has none, and for `*`.
     pub own: Option<&'a str>,
     /// How many usable endpoints it matches.
     pub endpoints: usize,
-    /// How many it needs to count.
+    /// How many it needs to be chosen.
     pub min_endpoints: u16,
 }
 
-/// Where a share of new connections goes though the tier is healthy.
+/// The tier that takes a share of new connections while the chosen one is healthy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Wider<'a> {
-    /// The next wider key that matches anything more.
+    /// The next wider key that matches further endpoints.
     pub key: &'a str,
     /// How many endpoints it adds.
     pub endpoints: usize,
@@ -73,34 +71,34 @@ pub struct Wider<'a> {
     pub share: Share,
 }
 
-/// What connections of one address family do.
+/// The decision for one address family.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Choice<'a> {
     /// The family.
     pub family: Family,
     /// Route, refuse or bypass.
     pub verdict: Verdict,
-    /// Why it is bypass, where it is.
+    /// Why, if the verdict is bypass.
     pub bypass: Option<Bypass<'a>>,
-    /// Why the endpoints are chosen, or would be.
+    /// Why these endpoints are chosen, or would be without the bypass.
     pub cause: Cause<'a>,
-    /// Endpoints of this family.
+    /// How many endpoints of this family there are.
     pub total: usize,
-    /// Those that `internalTrafficPolicy` left: all, or this node's.
+    /// How many of these `internalTrafficPolicy` leaves: all, or this node's.
     pub near: usize,
-    /// Those of them that the policy could choose from.
+    /// How many of these the policy can choose from.
     pub usable: usize,
-    /// What these are.
+    /// The state of the usable endpoints.
     pub stock: Stock,
-    /// Those that it chose.
+    /// How many the policy chose.
     pub chosen: usize,
-    /// Every key and what it would match; only of kind keys.
+    /// Every key and what it would match; empty for policies without keys.
     pub tiers: Vec<Tier<'a>>,
     /// Where connections spill to.
     pub wider: Option<Wider<'a>>,
 }
 
-/// An endpoint, and what became of it.
+/// An endpoint and its status.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Endpoint<'a> {
     /// Where it listens.
@@ -109,7 +107,7 @@ pub struct Endpoint<'a> {
     pub node: Option<&'a str>,
     /// Its `topology.kubernetes.io/zone`.
     pub zone: Option<&'a str>,
-    /// How far it is.
+    /// Its distance from this node.
     pub locality: Locality,
     /// Which rule selected or excluded it.
     pub status: Status<'a>,
@@ -133,7 +131,7 @@ impl Endpoint<'_> {
         matches!(self.status, Status::Chosen(_))
     }
 
-    /// Whether new connections go there, if only some that spill.
+    /// Whether new connections go there, including spilled ones.
     #[must_use]
     pub const fn selected(&self) -> bool {
         matches!(self.status, Status::Chosen(_) | Status::Wider(_))
@@ -143,23 +141,23 @@ impl Endpoint<'_> {
 /// Which rule selected or excluded an endpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Status<'a> {
-    /// Selected, by this.
+    /// Selected, with the cause.
     Chosen(Cause<'a>),
-    /// Selected for connections that spill, by this key.
+    /// Selected for spilled connections, by this key.
     Wider(&'a str),
-    /// topo-lb leaves the Service alone.
+    /// Bypass: topo-lb does not translate the Service.
     LeftAlone,
     /// The Service has no ClusterIP of this family.
     OtherFamily(Family),
     /// Neither ready nor terminating.
     NotReady,
-    /// Terminating; it still serves, but others are ready.
+    /// Terminating and still serving, but others are ready.
     Draining,
     /// Terminating, and no longer serving.
     Stopped,
-    /// `internalTrafficPolicy: Local`, and it is on another node or on none.
+    /// `internalTrafficPolicy: Local`, and its node is another or unknown.
     Remote,
-    /// Its value for the key that decided is not this node's.
+    /// Its value for the deciding key differs from this node's.
     Differs {
         /// The key.
         key: &'a str,
@@ -168,7 +166,7 @@ pub enum Status<'a> {
     },
     /// No key matched anything. Its value for every key, or why it has none.
     NoKey(Vec<(&'a str, Result<&'a str, Absent<'a>>)>),
-    /// OpenYurt: it is on another node, or on none.
+    /// OpenYurt: on another node, or without a node.
     OtherNode,
     /// OpenYurt: its pool, or why it has none.
     OtherPool(Result<&'a str, Absent<'a>>),
@@ -179,19 +177,19 @@ pub enum Status<'a> {
 }
 
 impl Decision<'_> {
-    /// Route where connections of any family are routed.
+    /// [`Verdict::Route`] if any family is routed, else the first family's verdict.
     #[must_use]
     pub fn verdict(&self) -> Verdict {
         self.leading().map_or(Verdict::Refuse, |choice| choice.verdict)
     }
 
-    /// Whether connections of some family are not left alone.
+    /// Whether topo-lb handles the Service in at least one family.
     #[must_use]
     pub fn is_ours(&self) -> bool {
         self.choices.iter().any(|choice| choice.verdict != Verdict::Bypass)
     }
 
-    /// The choice that stands for all: the first family that is routed, else the first.
+    /// The choice that represents all: the first routed family, else the first.
     #[must_use]
     pub fn leading(&self) -> Option<&Choice<'_>> {
         let routed = self.choices.iter().find(|choice| choice.verdict == Verdict::Route);
@@ -330,7 +328,7 @@ fn endpoint_status<'a>(
             Rules::Keys(keys) => keys.keys.iter().map(|&key| (key, site.label(key))).collect(),
             Rules::OpenYurt { .. } | Rules::None => Vec::new(),
         }),
-        // What is left chooses every usable endpoint, or by node.
+        // The other causes choose every usable endpoint, or by node.
         (CandidateStatus::Passed, _) => Status::OtherNode,
     }
 }

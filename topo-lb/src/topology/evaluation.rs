@@ -1,4 +1,4 @@
-//! One Service port in one address family, decided.
+//! The decision for one Service port in one address family.
 
 use crate::cluster::{Port, Service, State};
 
@@ -12,37 +12,36 @@ use super::policy::Rules;
 use super::validation::ANY;
 use crate::cluster::Family;
 
-/// What became of a candidate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CandidateStatus {
     /// New connections go there.
     Chosen,
-    /// New connections that spill go there.
+    /// Spilled new connections go there.
     Wider,
-    /// Could be used, but the policy does not choose it.
+    /// Usable, but not chosen by the policy.
     Passed,
-    /// Not ready, or not as good as ready.
+    /// Not ready, and not a draining endpoint that stands in.
     Unusable,
-    /// On another node, which `internalTrafficPolicy: Local` excludes.
+    /// Excluded by `internalTrafficPolicy: Local`: not on this node.
     Remote,
 }
 
-/// The decision for one Service port in one address family.
 pub(super) struct Evaluation<'a> {
     /// Sorted by address and port.
     pub(super) candidates: Vec<Candidate<'a>>,
-    /// What became of each of them.
+    /// One per candidate.
     pub(super) statuses: Vec<CandidateStatus>,
-    /// The policy is hints: there are some, and nothing forbids to look at them.
+    /// Policy *hints* applies: no other policy is in force, `internalTrafficPolicy` is not `Local`,
+    /// and a candidate has hints.
     pub(super) hinted: bool,
     pub(super) stock: Stock,
-    /// How many `internalTrafficPolicy` left: all, or those on this node.
+    /// How many candidates `internalTrafficPolicy` leaves: all, or those on this node.
     pub(super) near: usize,
-    /// How many of these the policy had to choose from.
+    /// How many of these the policy can choose from.
     pub(super) usable: usize,
-    /// How many it chose; none: refused.
+    /// How many it chose; 0: refuse.
     pub(super) chosen: usize,
-    /// Index of the key that spilled connections go by, and how many endpoints it adds.
+    /// Index of the key for spilled connections, and how many endpoints it adds.
     pub(super) wider: Option<(usize, usize)>,
     pub(super) cause: Cause<'a>,
 }
@@ -99,7 +98,7 @@ impl<'a> Evaluation<'a> {
 }
 
 impl Evaluation<'_> {
-    /// The candidates that the policy had to choose from, as indices.
+    /// Indices of the candidates that the policy can choose from.
     pub(super) fn usable(&self) -> Vec<usize> {
         let usable = |index: &usize| {
             matches!(
@@ -110,17 +109,16 @@ impl Evaluation<'_> {
         (0..self.statuses.len()).filter(usable).collect()
     }
 
-    /// Index of the key that decided.
     pub(super) const fn tier(&self) -> Option<u8> {
         self.cause.tier(self.chosen)
     }
 }
 
-/// What a policy picked, as indices of candidates.
+/// A policy's choice; endpoints are indices of candidates.
 struct Picked<'a> {
     cause: Cause<'a>,
     chosen: Vec<usize>,
-    /// For spilled connections: the key's index, and what it adds.
+    /// For spilled connections: the key's index, and the endpoints that it adds.
     wider: Option<(usize, Vec<usize>)>,
 }
 
@@ -134,7 +132,7 @@ impl<'a> Picked<'a> {
     }
 }
 
-/// Applies the policy to `usable`, indices of `candidates`, of which there is at least one.
+/// Applies the policy to `usable`: indices of `candidates`, at least one.
 fn choose<'a>(
     rules: &Rules<'a>,
     hinted: bool,
@@ -177,7 +175,7 @@ fn choose<'a>(
     }
 }
 
-/// The cause that the key at `index` is; there are at most [`MAX_KEYS`](super::validation::MAX_KEYS).
+/// The cause for the key at `index`, which is below [`MAX_KEYS`](super::validation::MAX_KEYS).
 fn key_cause<'a>(keys: &Keys<'a>, index: usize, here: Here<'a>) -> Cause<'a> {
     let tier = u8::try_from(index).unwrap_or(u8::MAX);
     let key = keys.keys[index];

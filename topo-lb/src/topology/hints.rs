@@ -1,28 +1,27 @@
-//! Policy *hints*: what a controller wrote into the EndpointSlices, read as kube-proxy 1.36 reads
-//! it (`CategorizeEndpoints`). Soft: it never leaves a Service without endpoints.
+//! Policy *hints*: a controller's hints in the EndpointSlices, read like kube-proxy 1.36
+//! (`CategorizeEndpoints`). Never strict: a Service with usable endpoints keeps some.
 
 use std::net::SocketAddr;
 
 use super::candidate::Candidate;
 use super::label::{Here, ZONE};
 
-/// What the hints say.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Hinted<'a> {
-    /// Every ready endpoint is hinted for nodes, some of them for this one.
+    /// Every ready endpoint has node hints, and some name this node.
     Node,
-    /// Every ready endpoint is hinted for zones, some of them for this node's.
+    /// Every ready endpoint has zone hints, and some name this node's zone.
     Zone(&'a str),
-    /// Nothing that this node can follow.
+    /// This node cannot follow the hints.
     Off(Off<'a>),
 }
 
-/// Why hints are not followed: every usable endpoint is used instead.
+/// Why hints are not followed, so that every usable endpoint is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Off<'a> {
     /// No endpoint is ready.
     NoneReady,
-    /// This ready endpoint has no zone hint, which switches them off for all.
+    /// This ready endpoint has no zone hint, which disables hints for all.
     Unhinted(SocketAddr),
     /// This node has no zone.
     NoZone,
@@ -30,7 +29,7 @@ pub enum Off<'a> {
     OtherZones(&'a str),
 }
 
-/// The members of `ready`, all ready, that the hints leave to this node. There is at least one.
+/// The members of `ready` (at least one) that the hints leave to this node.
 pub(super) fn choose<'a>(
     here: Here<'a>,
     candidates: &[Candidate<'_>],
@@ -49,7 +48,7 @@ pub(super) fn choose<'a>(
 
     let off = |why| (Hinted::Off(why), ready.to_vec());
     let unzoned = || ready.iter().filter(|&&index| endpoint(index).for_zones().is_empty());
-    // One that has no hint at all is more to blame than one that has node hints alone.
+    // Prefers to report an endpoint without any hint over one with node hints only.
     let unhinted = unzoned().find(|&&index| endpoint(index).for_nodes().is_empty());
     if let Some(&index) = unhinted.or_else(|| unzoned().next()) {
         return off(Off::Unhinted(candidates[index].address));

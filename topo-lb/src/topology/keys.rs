@@ -1,8 +1,6 @@
-//! Policy *keys*: Kubernetes 1.17 Service Topology, over any node label.
-//!
-//! The keys are tried in turn, and the first one with a match decides; with
-//! `topo-lb.io/min-endpoints`, the first one with enough of them. When none has, connections are
-//! refused: there is no silent fall-back.
+//! Policy *keys*: Kubernetes 1.17 Service Topology, over any node label. The first key with a match
+//! decides; with `topo-lb.io/min-endpoints`, the first with enough matches. If no key has,
+//! connections are refused: there is no silent fall-back.
 
 use std::sync::Arc;
 
@@ -11,8 +9,7 @@ use super::label::Here;
 use super::spill::Share;
 use super::validation::{ANY, MAX_KEYS, Rule, label_name, quoted};
 
-/// The keys of annotation `topo-lb.io/topology-keys`: separated by commas, white space around
-/// them ignored.
+/// The keys of annotation `topo-lb.io/topology-keys`: split at commas and trimmed.
 ///
 /// # Errors
 /// The first rule that they break.
@@ -20,7 +17,7 @@ pub(super) fn from_annotation(text: &str, external_local: bool) -> Result<Vec<&s
     if text.trim().is_empty() {
         return Err(Rule::Empty);
     }
-    // Counted first: an annotation of a megabyte of commas is not worth a megabyte of keys.
+    // Counts before it splits, so that a megabyte of commas allocates no keys.
     let count = text.bytes().filter(|&byte| byte == b',').count() + 1;
     if count > MAX_KEYS {
         return Err(Rule::TooManyKeys { count });
@@ -65,35 +62,33 @@ fn validated(keys: Vec<&str>, external_local: bool) -> Result<Vec<&str>, Rule> {
     Ok(keys)
 }
 
-/// Keys that keep the rules, and what refines them.
+/// Validated keys, and what refines them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Keys<'a> {
     /// At least one, at most [`MAX_KEYS`].
     pub(super) keys: Vec<&'a str>,
-    /// How many endpoints each of them needs to count; 1 where nothing was asked for.
+    /// How many endpoints each key needs to be chosen; 1 by default.
     pub(super) min_endpoints: Vec<u16>,
     /// Share of new connections for the next wider tier.
     pub(super) spill: Share,
 }
 
-/// What keys choose.
+/// The tier that the keys choose; endpoints are indices of candidates.
 pub(super) struct Tier {
-    /// Index of the key.
     pub(super) index: usize,
-    /// What it matches.
+    /// The endpoints that it matches.
     pub(super) members: Vec<usize>,
-    /// What the next wider key matches beyond that, where connections are to spill; its index is
-    /// above [`index`](Self::index).
+    /// If connections spill: the index of a later key, and the endpoints that it adds.
     pub(super) wider: Option<(usize, Vec<usize>)>,
 }
 
 impl<'a> Keys<'a> {
-    /// Keys that nothing refines.
+    /// Keys without refinements.
     pub(super) fn of(keys: Vec<&'a str>) -> Self {
         Self { min_endpoints: vec![1; keys.len()], spill: Share::default(), keys }
     }
 
-    /// The first key that matches as many members of `usable` as it needs.
+    /// The first key that matches enough members of `usable`.
     pub(super) fn choose(
         &self,
         here: Here<'_>,
@@ -122,7 +117,7 @@ impl<'a> Keys<'a> {
     }
 }
 
-/// The members of `usable`, sorted, that `key` matches; sorted.
+/// The members of `usable` that `key` matches. Both are sorted.
 pub(super) fn matching(
     key: &str,
     here: Here<'_>,

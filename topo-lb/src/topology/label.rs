@@ -1,26 +1,26 @@
-//! Where a node and an endpoint are: their labels, their node pool, how far apart they are.
+//! Labels, node pools and distance of nodes and endpoints.
 
 use topo_lb_common::backend::Locality;
 
 use crate::cluster::Endpoint;
 use crate::cluster::{KnownNodes, Labels, State};
 
-/// The Node's own name, as a label.
+/// Label: the host name of the Node, usually its name.
 pub const HOSTNAME: &str = "kubernetes.io/hostname";
-/// The zone.
+/// Label: the zone.
 pub const ZONE: &str = "topology.kubernetes.io/zone";
-/// The region.
+/// Label: the region.
 pub const REGION: &str = "topology.kubernetes.io/region";
-/// OpenYurt: the pool that a Node is in.
+/// OpenYurt's label: the pool that a Node is in.
 pub const NODEPOOL: &str = "apps.openyurt.io/nodepool";
-/// OpenYurt: the pool that a Node is to be in.
+/// OpenYurt's label: the pool that a Node is to join.
 pub const DESIRED_NODEPOOL: &str = "apps.openyurt.io/desired-nodepool";
 
-/// The node that decides: this one.
+/// The node that the decision is for.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Here<'a> {
     pub(super) name: &'a str,
-    /// `None` where the cluster has no such Node.
+    /// `None` if the Node is unknown.
     pub(super) labels: Option<&'a Labels>,
 }
 
@@ -29,8 +29,7 @@ impl<'a> Here<'a> {
         Self { name, labels: state.node(name) }
     }
 
-    /// A label of this node. Nothing falls back to its name: a node that is unknown, or that
-    /// lacks the label, has no value for the key.
+    /// A label of this node. A missing label never falls back to the node's name.
     pub(super) fn label(&self, key: &str) -> Option<&'a str> {
         self.labels.and_then(|labels| labels.get(key)).map(|value| &**value)
     }
@@ -43,21 +42,20 @@ impl<'a> Here<'a> {
 /// Why an endpoint has no value for a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Absent<'a> {
-    /// The endpoint names no node.
+    /// The endpoint has no node name.
     NoNode,
     /// The cluster has no Node of this name.
     UnknownNode(&'a str),
-    /// This agent does not watch the Node of this name: no decision reads its labels.
+    /// The agent does not watch this Node, because no decision reads its labels.
     UnwatchedNode(&'a str),
-    /// The Node of this name does not carry the label.
+    /// This Node lacks the label.
     NoLabel(&'a str),
 }
 
-/// An endpoint and the Node that it is on.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Site<'a> {
     pub(super) endpoint: &'a Endpoint,
-    /// Labels of its Node; `None` without a node, or where the cluster has no such Node.
+    /// Labels of its Node; `None` if it has no node name, or its Node is unknown.
     home: Option<&'a Labels>,
     known_nodes: KnownNodes,
 }
@@ -72,8 +70,8 @@ impl<'a> Site<'a> {
         self.endpoint.node().map(|name| &**name)
     }
 
-    /// The endpoint's value for `key`: what its slice carries, else the label of its Node, else
-    /// for the hostname of an unknown Node that Node's name.
+    /// The endpoint's value for `key`: from its slice, else from its Node. For an unknown Node,
+    /// [`HOSTNAME`] is the Node's name.
     pub(super) fn label(&self, key: &str) -> Result<&'a str, Absent<'a>> {
         if let Some(value) = self.endpoint.label(key) {
             return Ok(value);
@@ -86,7 +84,6 @@ impl<'a> Site<'a> {
         }
     }
 
-    /// Why nothing is known of the node that this endpoint names.
     const fn unknown(&self, node: &'a str) -> Absent<'a> {
         match self.known_nodes {
             KnownNodes::All => Absent::UnknownNode(node),
@@ -94,7 +91,7 @@ impl<'a> Site<'a> {
         }
     }
 
-    /// The node pool that it is in. Pools are sets of Nodes: what a slice carries does not count.
+    /// The endpoint's node pool. Pools are sets of Nodes, so labels of the slice do not count.
     pub(super) fn pool(&self) -> Result<&'a str, Absent<'a>> {
         let node = self.node().ok_or(Absent::NoNode)?;
         let labels = self.home.ok_or_else(|| self.unknown(node))?;
@@ -119,7 +116,7 @@ impl<'a> Site<'a> {
     }
 }
 
-/// A pool without a name is no pool.
+/// The Node's pool; an empty label value counts as none.
 fn pool(labels: &Labels) -> Option<&str> {
     [NODEPOOL, DESIRED_NODEPOOL]
         .into_iter()

@@ -1,18 +1,17 @@
-//! `topo-lb.io/min-endpoints`: a tier counts only with at least that many usable endpoints, so
-//! that one lone local pod is not flattened by a whole node's clients.
+//! `topo-lb.io/min-endpoints`: the least number of usable endpoints for a tier to be chosen, so
+//! that all clients of a node do not overload one local Pod.
 //!
-//! `"2"` holds for every label key; `"2,3"` gives each key its own number. `*` has no number: what
-//! it takes is everything there is, and refusing that would help nobody.
+//! `"2"` applies to every label key, `"2,3"` to one each. `*` takes every endpoint.
 
 use super::validation::{ANY, Rule, quoted};
 
-/// The least number of endpoints that each of `keys` needs, of the same length.
+/// The least number of endpoints for each of `keys`, in their order.
 ///
 /// # Errors
 /// The first rule that `text` breaks.
 pub(super) fn from_annotation(text: &str, keys: &[&str]) -> Result<Vec<u16>, Rule> {
     let labels = keys.len() - usize::from(keys.last() == Some(&ANY));
-    // Counted first, as are keys.
+    // Counts before it splits, like the keys.
     let count = text.bytes().filter(|&byte| byte == b',').count() + 1;
     if count != 1 && count != labels && count != keys.len() {
         return Err(Rule::LeastCount { numbers: count, labels });

@@ -1,20 +1,18 @@
-//! Which endpoints this node may use, and why: one pure function.
+//! Which endpoints this node may use, and why: pure functions without I/O, clock or memory.
 //!
 //! | file | idea |
 //! |---|---|
 //! | `policy` | where a Service's policy comes from |
 //! | `validation` | the rules that annotations and fields must keep |
-//! | `candidate` | the endpoints of a Service port, and which can be used at all |
-//! | `label` | where a node and an endpoint are |
+//! | `candidate` | the endpoints of a Service port, and which can be used |
+//! | `label` | labels, node pools and distance |
 //! | `keys`, `openyurt`, `hints` | the policies |
 //! | `min_endpoints`, `spill` | what refines keys |
-//! | `evaluation` | all of it, for one Service port and one address family |
+//! | `evaluation` | the decision for one Service port and one address family |
 //! | `node_labels` | whether a decision reads labels of other Nodes |
 //! | `claim` | frontends that more than one Service port claims |
-//! | `cause` | why it came out so |
-//! | `decision` | the same with everything that explains it |
-//!
-//! Nothing here does I/O, reads a clock or remembers anything.
+//! | `cause` | causes of a decision |
+//! | `decision` | a decision with everything that explains it |
 
 pub mod candidate;
 pub mod cause;
@@ -55,12 +53,11 @@ pub enum Scope {
     #[default]
     All,
     /// Only Services that carry a topology policy; the others are left to kube-proxy.
-    // An annotation, `spec.topologyKeys` or `spec.trafficDistribution`. One that is ignored for breaking a
-    // rule does not count.
+    // An annotation, `spec.topologyKeys` or `spec.trafficDistribution`; ignored ones do not count.
     OptIn,
 }
 
-/// Where a Service's policy came from.
+/// The source of a Service's policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PolicySource {
     /// Annotation `topo-lb.io/topology-keys`.
@@ -71,12 +68,12 @@ pub enum PolicySource {
     SpecTopologyKeys,
     /// EndpointSlice hints.
     Hints,
-    /// Nowhere: unconstrained.
+    /// No policy: unconstrained.
     None,
 }
 
 impl PolicySource {
-    /// The annotation's key or the field's path; `hints`, `none`.
+    /// The annotation's key, the field's path, `hints` or `none`.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -96,14 +93,14 @@ pub enum PolicyKind {
     Keys,
     /// This node, or this node's pool.
     OpenYurt,
-    /// Hints for nodes, else for zones, else everything.
+    /// Endpoints hinted for this node, else for this zone, else every usable endpoint.
     Hints,
-    /// Everything.
+    /// Every usable endpoint.
     None,
 }
 
 impl PolicyKind {
-    /// As people read it.
+    /// The name in outputs.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -115,19 +112,19 @@ impl PolicyKind {
     }
 }
 
-/// What the decision means for a client.
+/// What happens to a client's connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// Connections go to the chosen endpoints.
     Route,
     /// Connections are refused.
     Refuse,
-    /// Not ours: connections go on untouched.
+    /// topo-lb does not translate them.
     Bypass,
 }
 
 impl Verdict {
-    /// As people read it.
+    /// The name in outputs.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -138,14 +135,14 @@ impl Verdict {
     }
 }
 
-/// Why connections go on untouched.
+/// Why topo-lb does not translate connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bypass<'a> {
-    /// The Service carries no policy, in [`Scope::OptIn`].
+    /// The Service has no policy, in [`Scope::OptIn`].
     OutOfScope,
     /// Annotation `topo-lb.io/handle: "false"`.
     Annotation,
-    /// A device of this node has the ClusterIP: somebody on the node serves it.
+    /// A device of this node has the ClusterIP, so the node itself serves it.
     Local {
         /// The ClusterIP.
         address: IpAddr,
@@ -154,12 +151,12 @@ pub enum Bypass<'a> {
     },
 }
 
-/// One endpoint that this node may use: 20 bytes, of which a cluster has very many.
+/// One endpoint that this node may use, in 20 bytes to save memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Chosen {
     ip: IpAddr,
     port: u16,
-    /// How far it is.
+    /// Its distance from this node.
     pub locality: Locality,
 }
 
@@ -177,8 +174,7 @@ impl Chosen {
     }
 }
 
-/// What a frontend's connections are to do: all that the datapath needs of a decision, for one
-/// Service port and one address family.
+/// The datapath's part of a decision, for one Service port and one address family.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Route {
     /// The Service's ClusterIPs of this family.
@@ -197,19 +193,17 @@ pub struct Route {
     pub wider: Vec<Chosen>,
     /// Share of new connections that spill, in parts of `selection::SPILL_ONE`.
     pub spill: u32,
-    /// Where no endpoint matches, connections are refused although the Service has endpoints.
+    /// Connections are refused if no endpoint matches, although the Service has endpoints.
     pub strict: bool,
     /// Session affinity in seconds.
     pub affinity_seconds: Option<u32>,
-    /// Endpoints that serve but are not chosen (and not in `wider`): flows that exist may stay on
-    /// them. Sorted.
+    /// Endpoints that serve but are not chosen, nor in `wider`: existing flows may stay. Sorted.
     pub serving: Vec<SocketAddr>,
-    /// `namespace/name:port` of the Service port, for people; the port's name, else its number.
+    /// `namespace/name:port` of the Service port for logs; a port without a name has its number.
     pub name: Arc<str>,
 }
 
-/// Decides for every port of a Service, with all that explains it. Empty for a Service that is not
-/// there, or that has no ClusterIP to translate.
+/// Decides for every port of a Service, with explanations. Empty without a ClusterIP to translate.
 #[must_use]
 pub fn decide<'a>(
     state: &'a State,
@@ -227,9 +221,8 @@ pub fn decide<'a>(
     service.ports.iter().map(decision).collect()
 }
 
-/// What the datapath is to do for a Service: one route per port and address family that has a
-/// ClusterIP, in that order, without the ClusterIPs that a device of this node has. Empty for a
-/// Service that is not there, that has no ClusterIP, or that is not ours.
+/// One route per port and address family of a Service, in that order, without ClusterIPs that a
+/// device of this node has. Empty if the Service is unknown, bypassed or without a ClusterIP.
 #[must_use]
 pub fn routes(state: &State, this_node: &str, scope: Scope, id: &ServiceId) -> Vec<Route> {
     let Some(service) = state.service(id).filter(|service| has_frontends(service)) else {
@@ -257,9 +250,8 @@ pub fn routes(state: &State, this_node: &str, scope: Scope, id: &ServiceId) -> V
     routes
 }
 
-/// The endpoints that serve a frontend (ClusterIP, port and protocol) of a Service, for whatever
-/// node: those of its slices that are ready or serving. Whether the Service is ours has no part in
-/// it.
+/// The endpoints that serve a frontend (ClusterIP, port and protocol) of a Service on any node:
+/// those that its slices list as ready or serving. Also answers for bypassed Services.
 #[must_use]
 pub fn serving(
     state: &State,
@@ -277,14 +269,14 @@ pub fn serving(
         .collect()
 }
 
-/// Whether an annotation or field of the Service's policy is ignored for breaking a rule.
+/// Whether an annotation or field of the Service's policy breaks a rule and is ignored.
 #[must_use]
 pub fn breaks_a_rule(service: &Service) -> bool {
     !policy::of(service).ignored.is_empty()
 }
 
-/// The annotations and fields of a Service that are ignored, each with the rule that it broke; `None`
-/// where there are none, and where the Service has no ClusterIP.
+/// The ignored annotations and fields of a Service, each with the rule that it broke; `None` if
+/// there are none, or the Service has no ClusterIP to translate.
 #[must_use]
 pub fn ignored(service: &Service) -> Option<String> {
     let all = if has_frontends(service) { policy::of(service).ignored } else { Vec::new() };
@@ -292,7 +284,7 @@ pub fn ignored(service: &Service) -> Option<String> {
     (!sentences.is_empty()).then(|| sentences.join("; "))
 }
 
-/// The device of this host that has the ClusterIPs of a family, if all of them are some device's.
+/// The last local ClusterIP of a family and its device, if devices of this host have all of them.
 fn local<'a>(state: &'a State, service: &Service, family: Family) -> Option<Bypass<'a>> {
     let own = service.cluster_ips.iter().filter(|&&address| Family::of(address) == family);
     let mut found = None;
@@ -349,7 +341,7 @@ fn route(
     }
 }
 
-/// `namespace/name:port`, the port by its name, else by its number.
+/// `namespace/name:port`; a port without a name has its number.
 #[must_use]
 pub fn port_name(service: &Service, port: &Port) -> Arc<str> {
     let ServiceId { namespace, name } = &service.id;

@@ -1,8 +1,6 @@
-//! Whether the decision for a Service reads labels of Nodes other than this one.
-//!
-//! EndpointSlices carry the node's name and usually its zone, those of Kubernetes 1.20 also its region
-//! and host name. Only what they do not carry has to be read from the Nodes, of which a large cluster
-//! has thousands.
+//! Whether a decision reads labels of other Nodes. EndpointSlices have the node's name and usually
+//! its zone; in Kubernetes 1.20 also its region and host name. Other labels must be read from the
+//! Nodes, of which a large cluster has thousands.
 
 use crate::cluster::Endpoint;
 use crate::cluster::{KnownNodes, ServiceId, State};
@@ -13,7 +11,7 @@ use super::policy::{self, Rules};
 use super::validation::ANY;
 use super::{Scope, has_frontends};
 
-/// The label of other Nodes that this Service waits for; `None` where it can be decided.
+/// The label of other Nodes that this Service waits for; `None` if it can be decided now.
 #[must_use]
 pub fn waits_for<'a>(
     state: &'a State,
@@ -27,8 +25,8 @@ pub fn waits_for<'a>(
     }
 }
 
-/// A label that the decision for this Service reads from a Node other than `this_node`; `None` where
-/// it reads none. Which Nodes `state` knows does not matter.
+/// A label that the decision for this Service reads from a Node other than `this_node`, whether or
+/// not `state` has that Node; `None` if it reads none.
 #[must_use]
 pub fn reads_other_nodes<'a>(
     state: &'a State,
@@ -37,7 +35,7 @@ pub fn reads_other_nodes<'a>(
     id: &ServiceId,
 ) -> Option<&'a str> {
     let service = state.service(id).filter(|service| has_frontends(service))?;
-    // `internalTrafficPolicy: Local` leaves only endpoints of this node, whose labels are known.
+    // `internalTrafficPolicy: Local` leaves only this node's endpoints, with known labels.
     if service.internal_local {
         return None;
     }
@@ -55,15 +53,15 @@ pub fn reads_other_nodes<'a>(
     };
     match policy.rules {
         Rules::None => None,
-        // A pool is a set of Nodes: slices do not count.
+        // Pools are sets of Nodes, so labels of slices do not count.
         Rules::OpenYurt { reach: Reach::Pool, .. } => {
             (here.pool().is_some() && elsewhere(&|_| true)).then_some(NODEPOOL)
         }
         Rules::OpenYurt { reach: Reach::Node, .. } => None,
         Rules::Keys(keys) => keys.keys.into_iter().find(|&key| match here.label(key) {
-            // A key that this node lacks matches nothing, whatever others have.
+            // A key that this node lacks matches no endpoint.
             None => false,
-            // The name of a node is its host name, unless this very node shows otherwise.
+            // Host names are assumed to equal Node names if they do on this node.
             Some(own) if key == HOSTNAME && own == here.name => false,
             Some(_) => key != ANY && elsewhere(&|endpoint| endpoint.label(key).is_none()),
         }),
@@ -103,7 +101,7 @@ mod tests {
         }
     }
 
-    /// An endpoint on `node`, and the labels that its slice carries.
+    /// An endpoint on `node`, with these labels in its slice.
     fn slice(node: Option<&str>, labels: &[&str]) -> Slice {
         let endpoint = Endpoint::new(
             [10, 1, 1, 1].into(),
@@ -122,7 +120,7 @@ mod tests {
         }
     }
 
-    /// What the decision of node `here`, which carries `own`, reads of other Nodes.
+    /// The label that node `here`, with labels `own`, reads from other Nodes.
     fn read(own: &[(&str, &str)], service: Service, slice: Slice, scope: Scope) -> Option<String> {
         let labels = own.iter().map(|&(key, value)| (key.into(), value.into())).collect();
         let mut state = State::default();
@@ -145,10 +143,10 @@ mod tests {
             ("kubernetes.io/hostname,topology.kubernetes.io/zone,*", &[ZONE][..], None),
             ("topology.kubernetes.io/zone", &[], Some(ZONE)),
             ("topology.kubernetes.io/region", &[ZONE], Some(REGION)),
-            // As Kubernetes 1.20 writes it.
+            // As in Kubernetes 1.20.
             ("topology.kubernetes.io/region", &[HOSTNAME, ZONE, REGION], None),
             ("rack,*", &[HOSTNAME, ZONE, REGION], Some("rack")),
-            // No node matches by a label that this one does not have.
+            // This node lacks the label, so no endpoint matches.
             ("room,*", &[], None),
             ("*", &[], None),
         ] {
@@ -182,7 +180,7 @@ mod tests {
         let there = || slice(Some("there"), &[ZONE]);
         let pool = || service(openyurt("openyurt.io/nodepool"));
         assert_eq!(read(OWN, pool(), there(), Scope::All).as_deref(), Some(NODEPOOL));
-        // In no pool, a node uses its own endpoints.
+        // A node without a pool uses its own endpoints.
         assert_eq!(read(&[(ZONE, "a")], pool(), there(), Scope::All), None);
         let host = service(openyurt(HOSTNAME));
         assert_eq!(read(OWN, host, there(), Scope::All), None);

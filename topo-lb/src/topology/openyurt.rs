@@ -1,22 +1,22 @@
-//! Policy *OpenYurt*: one exact value, this node or this node's pool, and no fall-back.
+//! Policy *OpenYurt*: one exact value, for this node or its pool, without fall-back.
 
 use super::candidate::Candidate;
 use super::label::{HOSTNAME, Here};
 use super::validation::{Rule, quoted};
 
-/// How far OpenYurt lets a connection go.
+/// The limit that OpenYurt sets for a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reach {
     /// `kubernetes.io/hostname`: this node.
     Node,
-    /// `openyurt.io/nodepool`, or `kubernetes.io/zone`, which is an alias of it: this node's pool.
+    /// `openyurt.io/nodepool`, or its alias `kubernetes.io/zone`: this node's pool.
     Pool,
 }
 
-/// The reach that annotation `openyurt.io/topologyKeys` asks for.
+/// The reach in annotation `openyurt.io/topologyKeys`.
 ///
 /// # Errors
-/// OpenYurt takes a list, an empty or an unknown value for no constraint.
+/// The value is a list, empty or unknown. OpenYurt treats these as no constraint.
 pub(super) fn from_annotation(value: &str) -> Result<Reach, Rule> {
     match value {
         HOSTNAME => Ok(Reach::Node),
@@ -27,12 +27,11 @@ pub(super) fn from_annotation(value: &str) -> Result<Reach, Rule> {
     }
 }
 
-/// What is within reach.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Within<'a> {
     Node,
     Pool(&'a str),
-    /// The pool was asked for, but this node is in none: its own endpoints.
+    /// The pool is asked for, but this node has none: its own endpoints.
     NodeForLackOfPool,
 }
 

@@ -1,4 +1,4 @@
-//! Where a Service's policy comes from: the first source that is there and keeps the rules.
+//! The source of a Service's policy: the first source that is present and keeps the rules.
 
 use crate::cluster::Service;
 
@@ -10,8 +10,7 @@ use super::{Bypass, PolicySource, Scope, keys, min_endpoints, openyurt, spill};
 /// The value of `topo-lb.io/refusal`.
 const INTENDED: &str = "intended";
 
-/// What a Service's annotations and fields ask for. Hints are not among it: they are on slices,
-/// and speak where nothing here does.
+/// What annotations and fields ask for. Hints are on slices, and apply only with `None`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Rules<'a> {
     Keys(Keys<'a>),
@@ -19,16 +18,15 @@ pub(super) enum Rules<'a> {
     None,
 }
 
-/// The policy in force.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Policy<'a> {
     /// [`PolicySource::None`] may still become [`PolicySource::Hints`].
     pub(super) source: PolicySource,
     pub(super) rules: Rules<'a>,
     pub(super) ignored: Vec<Ignored>,
-    /// The owner says that refusals are meant.
+    /// Annotation `topo-lb.io/refusal: intended`.
     pub(super) refusal_intended: bool,
-    /// False where the Service asks to be left alone.
+    /// False with annotation `topo-lb.io/handle: "false"`.
     pub(super) handled: bool,
 }
 
@@ -37,14 +35,14 @@ pub(super) fn of(service: &Service) -> Policy<'_> {
     refine(&mut policy, service);
     match handle(service) {
         Ok(true) => {}
-        // What else it asks for, is for others or for later: nobody need mend it.
+        // The other annotations may be for another proxy or for later: do not report their errors.
         Ok(false) => (policy.handled, policy.ignored) = (false, Vec::new()),
         Err(rule) => policy.ignored.push(Ignored { what: Field::Handle, rule }),
     }
     policy
 }
 
-/// Whether the Service lets topo-lb handle it.
+/// Annotation `topo-lb.io/handle`; true if absent.
 fn handle(service: &Service) -> Result<bool, Rule> {
     match service.policy.handle.as_deref().map(str::trim) {
         None | Some("true") => Ok(true),
@@ -53,7 +51,7 @@ fn handle(service: &Service) -> Result<bool, Rule> {
     }
 }
 
-/// Adds what refines keys.
+/// Adds `min-endpoints`, `refusal` and `spill`.
 fn refine(policy: &mut Policy<'_>, service: &Service) {
     let mut keys = match &mut policy.rules {
         Rules::Keys(keys) => Some(keys),
@@ -107,7 +105,7 @@ fn source_of(service: &Service) -> Policy<'_> {
     };
 
     let mut ignored = Vec::new();
-    // The first that keeps the rules is in force; what comes after it is not even looked at.
+    // The first valid source is in force; later ones are not read.
     for (source, rules) in [
         (PolicySource::TopologyKeys, &keys_annotation as &dyn Fn() -> _),
         (PolicySource::OpenYurt, &openyurt_annotation),
@@ -126,7 +124,7 @@ fn source_of(service: &Service) -> Policy<'_> {
 }
 
 impl Rules<'_> {
-    /// Whether they can leave a node without any endpoint of a Service that has some.
+    /// Whether a node may get no endpoint of a Service that has some.
     pub(super) fn are_strict(&self) -> bool {
         match self {
             Rules::Keys(keys) => keys.keys.last().is_some_and(|last| *last != ANY),
@@ -137,8 +135,8 @@ impl Rules<'_> {
 }
 
 impl Policy<'_> {
-    /// Why topo-lb leaves `service` alone, if it does. In [`Scope::OptIn`] it handles Services that
-    /// carry a policy that keeps the rules, or ask for hints.
+    /// Why topo-lb does not translate `service`; `None` if it does. [`Scope::OptIn`] includes
+    /// Services with a valid policy and those that ask for hints.
     pub(super) fn bypass(&self, scope: Scope, service: &Service) -> Option<Bypass<'static>> {
         let is_in_scope = match scope {
             Scope::All => true,

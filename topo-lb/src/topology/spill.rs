@@ -1,5 +1,5 @@
-//! `topo-lb.io/spill`: that share of new connections goes to the next wider tier even while this
-//! one is healthy, so that the fall-back stays warm and proven.
+//! `topo-lb.io/spill`: a share of new connections goes to the next wider tier while the chosen one
+//! is healthy, so that the fall-back stays warm and tested.
 
 use std::fmt;
 
@@ -15,14 +15,14 @@ pub struct Share(u16);
 const WHOLE: u16 = 10_000;
 
 impl Share {
-    /// Parts of [`SPILL_ONE`], rounded to the nearest.
+    /// The share in parts of [`SPILL_ONE`], rounded to the nearest.
     #[must_use]
     pub const fn parts(self) -> u32 {
         let (whole, share) = (WHOLE as u64, self.0 as u64);
         ((share * SPILL_ONE as u64 + whole / 2) / whole) as u32
     }
 
-    /// No connection at all.
+    /// Whether the share is 0.
     #[must_use]
     pub const fn is_none(self) -> bool {
         self.0 == 0
@@ -39,7 +39,7 @@ impl fmt::Display for Share {
     }
 }
 
-/// The share of annotation `topo-lb.io/spill`: a percentage of at most two decimals.
+/// The share in annotation `topo-lb.io/spill`: a percentage of at most two decimals.
 ///
 /// # Errors
 /// The rule that it breaks.
@@ -57,7 +57,7 @@ pub(super) fn from_annotation(text: &str) -> Result<Share, Rule> {
     if percent.is_empty() || !digits(percent) || !digits(decimals) {
         return Err(not_a_share());
     }
-    // Digits alone, so what does not parse is too large.
+    // Only digits, so a parse error means too large.
     let percent: u16 = percent.parse().unwrap_or(u16::MAX);
     let decimals: u16 = format!("{decimals:0<2}").parse().unwrap_or_default();
     match percent.checked_mul(100).and_then(|share| share.checked_add(decimals)) {

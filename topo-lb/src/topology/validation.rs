@@ -1,12 +1,10 @@
-//! The rules that annotations and fields must keep, and what to say of one that was broken.
-//!
-//! What breaks a rule is ignored whole: the Service is served as if it were not there.
+//! Rules for annotations and fields. One that breaks a rule is ignored as a whole.
 
 use std::fmt;
 
 use super::PolicySource;
 
-/// At most this many keys, as in Kubernetes 1.17 (`MaxTopologyKeys`).
+/// Most keys of a policy, as in Kubernetes 1.17 (`MaxTopologyKeys`).
 pub const MAX_KEYS: usize = 16;
 /// The key that matches every endpoint.
 pub const ANY: &str = "*";
@@ -28,10 +26,10 @@ impl fmt::Display for Ignored {
 
 impl std::error::Error for Ignored {}
 
-/// What of a Service can break a rule.
+/// A part of a Service that can break a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Field {
-    /// What a policy comes from.
+    /// The source of a policy.
     Policy(PolicySource),
     /// Annotation `topo-lb.io/min-endpoints`.
     MinEndpoints,
@@ -58,7 +56,7 @@ impl fmt::Display for Field {
     }
 }
 
-/// A rule that was broken, and how to mend it. Positions count from 1.
+/// A broken rule. Its message says how to fix it. Positions count from 1.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Rule {
     /// More than [`MAX_KEYS`].
@@ -67,10 +65,10 @@ pub enum Rule {
         /// How many there are.
         count: usize,
     },
-    /// Nothing at all.
+    /// The text is empty.
     #[error("it is empty; name at least one node label, or `*` for every endpoint, or remove it")]
     Empty,
-    /// Nothing between two commas.
+    /// No text between two commas.
     #[error("key {position} of {count} is empty; write a node label there or remove a comma")]
     EmptyKey {
         /// Which.
@@ -99,14 +97,14 @@ pub enum Rule {
         /// Of how many.
         count: usize,
     },
-    /// Twice the same.
+    /// A repeated key.
     #[error("key {second}, {key}, is the same as key {first}; remove one of them")]
     Duplicate {
         /// Quoted.
         key: String,
-        /// Where it stands first.
+        /// Position of the first.
         first: usize,
-        /// Where it stands again.
+        /// Position of the second.
         second: usize,
     },
     /// Kubernetes 1.17 forbids the two together.
@@ -115,7 +113,7 @@ pub enum Rule {
          set `externalTrafficPolicy: Cluster`"
     )]
     WithExternalLocal,
-    /// OpenYurt takes one value.
+    /// OpenYurt accepts one value.
     #[error(
         "{value} is a list, OpenYurt takes one value: {OPENYURT_VALUES}; for a list of labels use \
          annotation topo-lb.io/topology-keys"
@@ -136,7 +134,7 @@ pub enum Rule {
     /// OpenYurt's annotation without a value.
     #[error("it is empty; write {OPENYURT_VALUES}, or remove it")]
     OpenYurtEmpty,
-    /// It refines keys, and there are none in force.
+    /// It refines keys, but no keys are in force.
     #[error(
         "it refines topology keys, and none are in force here; write annotation \
          topo-lb.io/topology-keys, or remove this one"
@@ -150,7 +148,7 @@ pub enum Rule {
         /// Quoted.
         text: String,
     },
-    /// No number that can be.
+    /// A number outside 1–65535.
     #[error("number {position}, {text}, is out of range; write one from 1 to 65535")]
     LeastOutOfRange {
         /// Which.
@@ -169,7 +167,7 @@ pub enum Rule {
         /// Keys other than `*`.
         labels: usize,
     },
-    /// `*` takes what there is.
+    /// `*` takes every endpoint and has no minimum.
     #[error("`*` takes every endpoint there is, it cannot ask for {number}; leave its number out")]
     LeastOfAny {
         /// What was asked for.
@@ -183,13 +181,13 @@ pub enum Rule {
         /// Quoted.
         text: String,
     },
-    /// More than all.
+    /// More than 100 %.
     #[error("{text} is more than all connections; write at most `100%`")]
     SpillAbove {
         /// Quoted.
         text: String,
     },
-    /// Not the one value that it may have.
+    /// Not `intended`, the only valid value.
     #[error(
         "{text} is not `intended`, which is the only value; write it, or remove the annotation"
     )]
@@ -222,7 +220,7 @@ pub enum LabelFault {
     /// The name is too long.
     #[error("its name has more than 63 characters")]
     LongName,
-    /// The name has characters that it may not have.
+    /// The name has invalid characters.
     #[error(
         "its name must be letters, digits, `-`, `_` and `.`, with a letter or digit at both ends"
     )]
@@ -233,7 +231,7 @@ pub enum LabelFault {
     /// The prefix is too long.
     #[error("its prefix has more than 253 characters")]
     LongPrefix,
-    /// The prefix is no DNS name.
+    /// The prefix is not a DNS name.
     #[error(
         "its prefix must be a DNS name: lower-case letters, digits, `-` and `.`, with a letter or \
          digit at both ends of every part"
@@ -274,7 +272,7 @@ fn is_dns_label(part: &str) -> bool {
     is_bounded(part, |byte| outer(byte) || byte == b'-', outer)
 }
 
-/// Whether `text` is made of `inner` bytes and begins and ends with `outer` ones.
+/// Whether all bytes of `text` are `inner`, and the first and last are `outer`.
 fn is_bounded(text: &str, inner: impl Fn(u8) -> bool, outer: impl Fn(u8) -> bool) -> bool {
     let bytes = text.as_bytes();
     bytes.iter().all(|&byte| inner(byte))
@@ -282,11 +280,10 @@ fn is_bounded(text: &str, inner: impl Fn(u8) -> bool, outer: impl Fn(u8) -> bool
         && bytes.last().is_some_and(|&byte| outer(byte))
 }
 
-/// Characters of somebody else's text that a message repeats.
+/// Most characters of foreign text that a message quotes.
 const QUOTED: usize = 80;
 
-/// Somebody else's text in backquotes: one line, printable, and never longer than a message can
-/// bear.
+/// Foreign text in backquotes: one line, printable, at most [`QUOTED`] characters of it.
 pub(super) fn quoted(text: &str) -> String {
     let mut shown: String = text.chars().take(QUOTED).flat_map(char::escape_debug).collect();
     shown = shown.replace("\\\"", "\"").replace("\\'", "'");

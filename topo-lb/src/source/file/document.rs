@@ -1,4 +1,4 @@
-//! The objects of one file's text: documents, and the items of lists in them.
+//! The objects in a file's text: documents, and items of lists.
 
 use std::path::Path;
 
@@ -10,10 +10,8 @@ use crate::source::object::{
     Content, Names, Object, ObjectError, Written, content, parse_kind, parse_with, plain,
 };
 
-/// Takes what was read.
 pub(super) trait Found {
-    /// An object, or what is wrong with it: in document number `document`, from 1, and there in
-    /// `items[item]`, if it is in a list.
+    /// An object or its error: in document number `document` (from 1), at `items[item]` of a list.
     fn found(
         &mut self,
         document: usize,
@@ -22,15 +20,13 @@ pub(super) trait Found {
     ) -> Result<(), FileError>;
 }
 
-/// How a file's text is written.
 enum Syntax {
     Json,
     Yaml,
 }
 
 impl Syntax {
-    /// By the file's extension; where that says nothing, by the first character. YAML may begin
-    /// with a brace as well, but hardly ever does.
+    /// By the file's extension, else by the first character: YAML seldom begins with a brace.
     fn of(extension: Option<&str>, text: &str) -> Self {
         match extension {
             Some("json") => Self::Json,
@@ -41,7 +37,6 @@ impl Syntax {
     }
 }
 
-/// Reads all documents of `text`, the content of `path`.
 pub(super) fn read(
     path: &Path,
     text: &str,
@@ -93,10 +88,10 @@ fn read_document(
     }
 }
 
-/// As much as the text itself can hold, but not what aliases make of it.
+/// A budget that any text of this length keeps, unless aliases multiply its content.
 fn options(text: &str) -> serde_saphyr::Options {
-    /// Events and nodes that a byte of text can make, at most: `[` begins and ends a list that
-    /// holds a `null`, within a document that begins and ends.
+    /// Most events and nodes that a byte of text makes: `[` begins and ends a list with a `null`,
+    /// in a document that begins and ends.
     const PER_BYTE: usize = 8;
     let most = text.len().saturating_add(1).saturating_mul(PER_BYTE);
     serde_saphyr::options! {

@@ -1,5 +1,4 @@
-//! A cluster for tests: Node `here`, Service `default/a` keyed by the label `rack`, and its one
-//! endpoint on Node `there`.
+//! A cluster for tests: Node `here`, Service `default/a` keyed by `rack`, its endpoint on `there`.
 
 use crate::cluster::Update;
 
@@ -21,7 +20,7 @@ ports: [{name: '', port: 80}]
 endpoints: [{addresses: [10.1.1.1], nodeName: there}]
 ";
 
-/// What a source says of a cluster.
+/// The updates of a source with this cluster.
 pub(crate) fn updates(cluster: &str) -> Vec<Update> {
     super::parse("a.yaml".as_ref(), cluster.as_bytes()).unwrap().updates
 }

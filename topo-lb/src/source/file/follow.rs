@@ -1,10 +1,7 @@
-//! Manifests as they change.
-//!
-//! A thread of its own waits for the system to say that something moved in one of the folders
-//! concerned, waits until the files are at rest, and reads all of them. A file that is broken ends
-//! the reading, and what was said before stays in force; an object that is wrong stays as it was.
-//! Where the system says nothing (network file systems, no inotify left), the files are looked at
-//! from time to time.
+//! Follows manifests. A thread waits for inotify events in the folders concerned, then until the
+//! files are at rest, and reads all of them. A broken file discards the reading, and the previous
+//! state stays. A wrong object keeps its previous state. Without inotify (network file systems,
+//! limits reached) the files are checked at intervals.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -25,17 +22,16 @@ use super::reading::Reading;
 use crate::source::Event;
 use crate::source::object::Names;
 
-/// How long things may take; tests have others, so that what they see has one possible cause.
+/// Intervals. Tests use others, so that each effect has only one possible cause.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pace {
-    /// Files that nobody touched for so long are at rest.
+    /// Files are at rest if unchanged for this time.
     pub(super) quiet: Duration,
-    /// Files that never come to rest are read all the same after so long, and so are those that
-    /// somebody keeps open for writing.
+    /// After this time files are read although they change, or are open for writing.
     pub(super) patience: Duration,
-    /// Files are looked at so often even if nothing is said to have moved.
+    /// Interval of checks with inotify.
     pub(super) look_again: Duration,
-    /// The same, where nothing can be said.
+    /// Interval of checks without inotify.
     pub(super) look_again_untold: Duration,
 }
 
@@ -48,31 +44,30 @@ impl Pace {
     };
 }
 
-/// What the thread has done so far: a test waits for a number here instead of for a time.
+/// Progress of the thread: tests wait for a number here instead of a time.
 #[derive(Debug, Default)]
 pub(super) struct Done {
-    /// Readings of all files, good or bad, of which everything was said.
+    /// Readings of all files, good or bad, after all their events were sent.
     pub(super) readings: AtomicU64,
-    /// Looks at how the files are.
+    /// Checks of the files' metadata.
     pub(super) looks: AtomicU64,
 }
 
-/// Events that wait for whoever reads the stream, before the next reading waits too.
+/// Events in the queue to the stream's reader; a full queue delays the next reading.
 const WAITING_EVENTS: usize = 8;
 
-/// What wakes the thread.
 enum Wake {
     /// Something moved in a folder.
     Moved,
-    /// A file's content is being written.
+    /// A write to this open file.
     Writing(PathBuf),
-    /// It is closed again.
+    /// The file was closed.
     Written(PathBuf),
-    /// Nobody listens any longer.
+    /// The stream was dropped.
     Stop,
 }
 
-/// The stream of [`follow`]. It never ends by itself.
+/// The stream of [`follow`]. It does not end by itself.
 #[derive(Debug)]
 pub struct Following {
     events: tokio::sync::mpsc::Receiver<Event>,
@@ -91,24 +86,23 @@ impl Stream for Following {
 
 impl Drop for Following {
     fn drop(&mut self) {
-        // The thread may be gone already.
+        // The thread may have ended.
         let _ = self.wake.send(Wake::Stop);
     }
 }
 
-/// Reads a file or folder as [`read`](super::read) does, now and whenever it changes.
+/// Reads a file or folder like [`read`](super::read), now and after each change.
 ///
-/// Every good reading is said as three updates (Nodes, EndpointSlices, Services), the first one
-/// with `Synced` behind it. A bad one is said as `Trouble`, once, and so is each of its faults.
+/// Each good reading yields three updates (Nodes, EndpointSlices, Services); `Synced` follows the
+/// first. A bad reading, and each fault of a good one, yields one `Trouble`.
 ///
 /// # Errors
-/// When the path does not exist, or is something that cannot be followed. Manifests that are
-/// merely wrong are no error here: they may be right a moment later.
+/// The path does not exist, is neither a file nor a folder, or cannot be listed; or the system
+/// starts no thread. Broken manifests are no error, because they may be fixed a moment later.
 pub fn follow(path: PathBuf) -> Result<Following, FileError> {
     follow_at(path, Pace::DEFAULT)
 }
 
-/// [`follow`] at another pace.
 pub(super) fn follow_at(path: PathBuf, pace: Pace) -> Result<Following, FileError> {
     let kind = std::fs::metadata(&path).map_err(|_| FileError::Missing(path.clone()))?;
     if !kind.is_dir() && !kind.is_file() {
@@ -153,7 +147,7 @@ fn watcher(wake: Sender<Wake>) -> notify::Result<RecommendedWatcher> {
                 EventKind::Access(AccessKind::Close(AccessMode::Write)) => {
                     paths.into_iter().map(Wake::Written).collect()
                 }
-                // Reading is what this side does itself.
+                // Our own reads cause these.
                 EventKind::Access(_) => return,
                 EventKind::Modify(ModifyKind::Data(_)) => {
                     paths.into_iter().map(Wake::Writing).collect()
@@ -163,13 +157,13 @@ fn watcher(wake: Sender<Wake>) -> notify::Result<RecommendedWatcher> {
             Err(_) => vec![Wake::Moved],
         };
         for wake_up in wakes {
-            // The thread may be gone already.
+            // The thread may have ended.
             let _ = wake.send(wake_up);
         }
     })
 }
 
-/// Nobody listens any longer.
+/// The stream was dropped.
 struct Stopped;
 
 struct Follower {
@@ -179,24 +173,22 @@ struct Follower {
     watcher: notify::Result<RecommendedWatcher>,
     watched: BTreeSet<Folder>,
     woken: Receiver<Wake>,
-    /// Files that are open for writing and were written to.
+    /// Files that were written to and are still open.
     writing: BTreeSet<PathBuf>,
     events: tokio::sync::mpsc::Sender<Event>,
     names: Names,
-    /// How the files looked when they were last read.
+    /// Metadata of the files at the last reading.
     seen: Option<Looks>,
-    /// What is wrong at present, as it was said.
+    /// Current problems that were reported.
     said: BTreeSet<String>,
-    /// Whether it was said that the system does not tell what moves.
+    /// Whether the lack of inotify was reported.
     untold: bool,
     synced: bool,
-    /// Whether the last good reading had Pods.
     had_pods: bool,
 }
 
 impl Follower {
     fn run(mut self) {
-        // Ends when nobody listens any longer.
         let Stopped = loop {
             if let Err(stopped) = self.turn() {
                 break stopped;
@@ -208,7 +200,7 @@ impl Follower {
         let looks = self.settled()?;
         match looks {
             Ok(looks) if self.seen.as_ref() == Some(&looks) => {
-                // Something else moved in the same folder, and may do so all the time.
+                // Another file in the folder changed, perhaps as one of many changes.
                 std::thread::sleep(self.pace.quiet);
             }
             Ok(looks) => {
@@ -229,12 +221,11 @@ impl Follower {
         })
     }
 
-    /// Watches the folders that matter at present.
     fn watch(&mut self) -> Result<(), Stopped> {
         let folders = listing::folders(&self.path);
         if let Ok(watcher) = &mut self.watcher {
             for folder in self.watched.difference(&folders) {
-                // It is gone, most likely, and its watch with it.
+                // Usually the folder is gone, and its watch with it.
                 let _ = watcher.unwatch(&folder.path);
             }
             self.watched.retain(|folder| folders.contains(folder));
@@ -268,7 +259,7 @@ impl Follower {
         Ok(())
     }
 
-    /// Waits until nobody is at work on the files.
+    /// Waits until the files are at rest.
     fn settled(&mut self) -> Result<Result<Looks, FileError>, Stopped> {
         let Pace { quiet, patience, .. } = self.pace;
         let patience = Instant::now() + patience;
@@ -277,7 +268,7 @@ impl Follower {
             let looks = Looks::at(&self.path);
             self.done.looks.fetch_add(1, Ordering::Relaxed);
             let at_rest = looks.as_ref().is_ok_and(|looks| {
-                // The others in the folder may be written to for hours.
+                // Ignore other files of the folder: writes to them may last for hours.
                 self.writing.retain(|path| looks.names(path));
                 self.writing.is_empty() && (looks.rested(quiet) || before.as_ref() == Some(looks))
             });
@@ -293,8 +284,7 @@ impl Follower {
         }
     }
 
-    /// Reads the files and says what came of it; `false` where they changed meanwhile, so that
-    /// they may have been read in part.
+    /// Reads the files and sends the events. Returns `false` if the files changed meanwhile.
     fn read(&mut self, looks: Looks) -> Result<bool, Stopped> {
         let files: Vec<_> = looks.files().map(Path::to_owned).collect();
         let reading = Reading::of(&files, &mut self.names);
@@ -338,7 +328,7 @@ impl Follower {
         Ok(())
     }
 
-    /// Says what is wrong, unless it was said since the last good reading.
+    /// Reports a problem once until the next good reading.
     fn trouble(&mut self, trouble: String) -> Result<(), Stopped> {
         if !self.said.insert(trouble.clone()) {
             return Ok(());
@@ -350,7 +340,7 @@ impl Follower {
         self.events.blocking_send(event).map_err(|_| Stopped)
     }
 
-    /// Waits until something moves, at most for `limit`.
+    /// Waits for a wake-up, at most for `limit`.
     fn wait(&mut self, limit: Duration) -> Result<(), Stopped> {
         let mut wake = match self.woken.recv_timeout(limit) {
             Ok(wake) => Some(wake),
@@ -374,7 +364,7 @@ impl Follower {
     }
 }
 
-/// Whether a folder went away before it could be watched; the next turn sees to it.
+/// Whether the folder vanished before it could be watched; the next turn handles that.
 fn is_gone(error: &notify::Error) -> bool {
     match &error.kind {
         notify::ErrorKind::PathNotFound | notify::ErrorKind::WatchNotFound => true,

@@ -1,4 +1,4 @@
-//! Which files there are, and whether any of them changed.
+//! The files to read, and whether any of them changed.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use super::FileError;
 
-/// The files to read: `path` itself, or what in that folder looks like a manifest, by name.
+/// `path` itself, or the manifests in that folder, sorted by name.
 pub(super) fn files(path: &Path) -> Result<Vec<PathBuf>, FileError> {
     let unreadable = |source: io::Error| match source.kind() {
         io::ErrorKind::NotFound => FileError::Missing(path.to_owned()),
@@ -30,14 +30,14 @@ pub(super) fn files(path: &Path) -> Result<Vec<PathBuf>, FileError> {
     Ok(files)
 }
 
-/// Hidden files (a ConfigMap's `..data`, vim's `.x.yaml.swp`, Emacs' `.#x.yaml`) and backups
-/// (`x.yaml~`, `#x.yaml#`) are none.
+/// Not hidden files (a ConfigMap's `..data`, vim's `.x.yaml.swp`, Emacs' `.#x.yaml`) or backups
+/// (`x.yaml~`, `#x.yaml#`).
 fn is_manifest(name: &str) -> bool {
     let extension = Path::new(name).extension().and_then(|extension| extension.to_str());
     matches!(extension, Some("yaml" | "yml" | "json")) && !name.starts_with(['.', '#'])
 }
 
-/// A file as it can be told from an earlier state of itself without reading it.
+/// Metadata that shows a change of a file without reading it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Look {
     path: PathBuf,
@@ -64,7 +64,7 @@ impl Look {
     }
 }
 
-/// All files as they look now, and where they are: a folder may be replaced by another one.
+/// Metadata of all files, and of `path` itself, because a folder may be replaced.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Looks {
     device: u64,
@@ -79,13 +79,13 @@ impl Looks {
         Ok(Self { device, inode, files: looks })
     }
 
-    /// Whether no file was touched within the last `quiet`.
+    /// Whether all files are unchanged for `quiet` or longer.
     pub(super) fn rested(&self, quiet: Duration) -> bool {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         self.files.iter().all(|look| now.checked_sub(look.changed).is_some_and(|age| age >= quiet))
     }
 
-    /// Whether one of the files has the name that `path` ends in.
+    /// Whether one of the files has the file name of `path`.
     pub(super) fn names(&self, path: &Path) -> bool {
         self.files.iter().any(|look| look.path.file_name() == path.file_name())
     }
@@ -95,7 +95,7 @@ impl Looks {
     }
 }
 
-/// A folder that is to be watched: by inode, since another one may take its place.
+/// A folder to watch, with its inode, because another folder may replace it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Folder {
     pub(super) path: PathBuf,
@@ -103,8 +103,8 @@ pub(super) struct Folder {
     inode: u64,
 }
 
-/// Every folder in which a change can change what `path` leads to: the folder itself, or the one
-/// that holds the file, and those that hold the links on the way, as in a ConfigMap's mount.
+/// Every folder where a change can change what `path` leads to: the folder itself or the file's
+/// folder, and the folders of links on the way, as in a ConfigMap's mount.
 pub(super) fn folders(path: &Path) -> BTreeSet<Folder> {
     let mut folders = BTreeSet::new();
     add_links(path, &mut folders);
@@ -119,13 +119,13 @@ pub(super) fn folders(path: &Path) -> BTreeSet<Folder> {
     folders
 }
 
-/// Adds the folders that hold links on the way to `path`, and the one that the last leads into.
+/// Adds the folders of the links on the way to `path`, and the folder of the last link's target.
 fn add_links(path: &Path, folders: &mut BTreeSet<Folder>) {
-    /// As many links as Linux follows.
+    /// Linux's limit.
     const LINKS: usize = 40;
     let mut path = path.to_owned();
     for _ in 0..LINKS {
-        // Its folder may be a link too: a ConfigMap's files are links into its `..data`.
+        // The folder may be a link too: a ConfigMap's files are links into its `..data`.
         let holder = parent(&path).to_owned();
         if let Ok(target) = fs::read_link(&holder) {
             add(parent(&holder), folders);
@@ -148,7 +148,7 @@ fn parent(path: &Path) -> &Path {
     }
 }
 
-/// Adds a folder, wherever links lead to it.
+/// Adds a folder by its canonical path.
 fn add(path: &Path, folders: &mut BTreeSet<Folder>) {
     let found = fs::canonicalize(path).and_then(|path| Ok((fs::metadata(&path)?, path)));
     if let Ok((data, path)) = found

@@ -1,4 +1,4 @@
-//! Objects from a file or a folder of YAML or JSON: read once, or followed as they change.
+//! Objects from a file or a folder of YAML or JSON, read once or followed.
 
 mod document;
 mod follow;
@@ -14,34 +14,34 @@ use super::Listing;
 use super::object::{Names, ObjectError};
 use reading::{Place, Reading};
 
-/// Why manifests could not be read, in one sentence each.
+/// Why manifests could not be read. `Display` is one sentence.
 #[derive(Debug, thiserror::Error)]
 pub enum FileError {
-    /// Nothing is there.
+    /// There is no such file or folder.
     #[error(
         "there is no file or folder {0}: create it, or name another one to read manifests from"
     )]
     Missing(PathBuf),
-    /// The system does not let it be read.
+    /// The system refuses to read it.
     #[error("cannot read {path}: {source}")]
     Unreadable {
         /// Which file or folder.
         path: PathBuf,
-        /// What the system says.
+        /// The system's error.
         source: io::Error,
     },
     /// A pipe or a device: it can be read once, but not followed.
     #[error("cannot follow {0}: it is neither a regular file nor a folder")]
     NotFollowable(PathBuf),
-    /// Nothing is in it: most likely somebody is about to write it.
+    /// An empty file, which a writer is probably about to fill.
     #[error("{0} is empty: remove it, or write a List without items to say that nothing is there")]
     Empty(PathBuf),
-    /// It is no text.
+    /// It is not UTF-8.
     #[error("{path}: is not UTF-8 text (byte {byte})")]
     Encoding {
         /// Which file.
         path: PathBuf,
-        /// Offset of the first byte that is wrong.
+        /// Offset of the first invalid byte.
         byte: usize,
     },
     /// It is neither YAML nor JSON.
@@ -49,38 +49,35 @@ pub enum FileError {
     Syntax {
         /// Which file.
         path: PathBuf,
-        /// Where in it, and why.
+        /// Position and cause.
         reason: String,
     },
-    /// A document is no Kubernetes object, or does not say which one it is: it may be half of
-    /// one.
+    /// A document is not a Kubernetes object, or does not identify itself: it may be incomplete.
     #[error("{place}: {error}")]
     Object {
         /// Which document of which file.
         place: Place,
-        /// Which field, and why.
+        /// The field and the cause.
         error: Box<ObjectError>,
     },
-    /// The system refuses a thread.
+    /// The system starts no thread.
     #[error("cannot start a thread to follow manifests: {0}")]
     Thread(io::Error),
 }
 
-/// Reads all objects of a file, or of a folder's `*.yaml`, `*.yml` and `*.json`. Folders in the
-/// folder, hidden files and editors' backups are skipped. JSON is read many times faster than
-/// YAML.
+/// Reads all objects of a file, or of a folder's `*.yaml`, `*.yml` and `*.json`. Skips subfolders,
+/// hidden files and editors' backups. JSON is many times faster to read than YAML.
 ///
-/// An object of which a field is wrong costs itself alone, and is among the faults. So is the
-/// second of two of the same name.
+/// An object with a wrong field becomes a fault, and so does the second of two objects with the
+/// same identity. The other objects are read.
 ///
 /// # Errors
-/// When a file cannot be read, is broken, or holds something that does not say what it is.
+/// A file cannot be read, is broken, or has an object that does not identify itself.
 pub fn read(path: &Path) -> Result<Listing, FileError> {
     Ok(Reading::of(&listing::files(path)?, &mut Names::default())?.into())
 }
 
-/// Reads the content of a file as [`read`] does. Its name says how it is written, and where an
-/// error is.
+/// Parses a file's content like [`read`]. `name` determines the syntax, and appears in errors.
 ///
 /// # Errors
 /// As [`read`].

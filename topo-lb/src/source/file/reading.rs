@@ -1,4 +1,4 @@
-//! One reading of all files: all that says what it is, or nothing.
+//! One reading of all files: all objects that identify themselves, or an error.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -19,9 +19,9 @@ use crate::source::{Fault, Listing};
 pub struct Place {
     /// Which file.
     pub path: PathBuf,
-    /// Which document in it, from 1; empty ones do not count.
+    /// Which document, from 1; empty ones do not count.
     pub document: usize,
-    /// Which of the document's `items`, from 0.
+    /// Index in the document's `items`, from 0.
     pub item: Option<usize>,
 }
 
@@ -35,18 +35,17 @@ impl fmt::Display for Place {
     }
 }
 
-/// All objects of all files.
 #[derive(Debug, Default)]
 pub(super) struct Reading {
     services: Vec<Service>,
     slices: Vec<Slice>,
     nodes: Vec<Node>,
     clients: Option<Clients>,
-    /// Those that say which they are.
+    /// Pods that identify themselves.
     pub(super) pods: Vec<Pod>,
-    /// Objects that are there, but cannot be read.
+    /// Objects that exist but cannot be read.
     unread: Vec<Identity>,
-    /// What is wrong but costs one object at most.
+    /// Faults that affect one object each.
     pub(super) faults: Vec<Fault>,
 }
 
@@ -68,8 +67,8 @@ impl Reading {
         Ok(collector.all)
     }
 
-    /// Nodes come first and Services last: whoever acts on each at once never sees a Service whose
-    /// endpoints, or an endpoint whose node, is yet to come.
+    /// Nodes first and Services last, so that a reader that acts on each update never sees a
+    /// Service before its endpoints, or an endpoint before its Node.
     pub(super) fn updates(self) -> [Update; 3] {
         let (mut services, mut slices, mut nodes) = (Vec::new(), Vec::new(), Vec::new());
         for Identity { kind, namespace, name } in self.unread {
@@ -107,12 +106,12 @@ fn text<'a>(path: &Path, bytes: &'a [u8]) -> Result<&'a str, FileError> {
     Ok(text)
 }
 
-/// File, document and item.
+/// Indices of file and item, and the document's number.
 type Spot = (usize, usize, Option<usize>);
 
 struct Collector<'a> {
     files: &'a [PathBuf],
-    /// The one that is read next, or now.
+    /// Index of the file that is being read.
     file: usize,
     seen: HashMap<Identity, Spot>,
     all: Reading,
@@ -134,8 +133,7 @@ impl<'a> Collector<'a> {
         Place { path: self.files[file].clone(), document, item }
     }
 
-    /// Whether this is the first object of that identity. A second one costs itself, not the
-    /// first.
+    /// Whether this is the first object of that identity. The second becomes a fault.
     fn is_first(&mut self, object: Identity, spot: Spot) -> bool {
         let first = match self.seen.entry(object.clone()) {
             Entry::Vacant(free) => {
@@ -181,11 +179,11 @@ impl Found for Collector<'_> {
                     self.all.services.push(service);
                 }
             }
-            Object::Slice(slice, left_out) => {
+            Object::Slice(slice, skipped) => {
                 let SliceId { namespace, name } = slice.id.clone();
                 if self.is_first(Identity { kind: Kind::Slice, namespace, name }, spot) {
                     self.all.slices.push(slice);
-                    let fault = left_out.as_ref().and_then(Fault::left_out);
+                    let fault = skipped.as_ref().and_then(Fault::skipped);
                     let place = self.place(spot);
                     self.all.faults.extend(fault.map(|fault| fault.at(place)));
                 }

@@ -16,14 +16,12 @@ use crate::source::{Event, Listing};
 const NODE: &str = "apiVersion: v1\nkind: Node\nmetadata: {name: n1, labels: {pool: beijing}}\n";
 const SERVICE: &str = "apiVersion: v1\nkind: Service\nmetadata: {name: web}\n\
                        spec: {clusterIP: 10.96.0.5, ports: [{port: 80}]}\n";
-/// What a test waits for before it gives up.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// Longer than any test takes.
 const NEVER: Duration = Duration::from_secs(3_600);
-/// Only what the system says leads to a reading: no look from time to time, no end of patience.
+/// Only inotify events lead to a reading: no periodic checks, no end of patience.
 const TOLD: Pace = Pace { patience: NEVER, look_again: NEVER, ..Pace::DEFAULT };
 
-/// A folder of this test's own, gone at its end.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -112,7 +110,7 @@ fn both_fixtures_are_read_whole() {
 #[test]
 fn a_fixture_reads_the_same_as_yaml() {
     let folder = Folder::new();
-    // JSON is YAML: under this name the other parser reads it.
+    // JSON is YAML; the extension selects the YAML parser.
     let yaml = folder.at("all.yaml");
     fs::copy(fixture("kubernetes-1.36.json"), &yaml).unwrap();
     let (json, yaml) = (All::of(&fixture("kubernetes-1.36.json")), All::of(&yaml));
@@ -255,7 +253,7 @@ fn errors_name_file_document_object_and_field() {
     }
 }
 
-/// What is left of a folder's objects, and what is said of the others.
+/// The objects read from a folder, and the faults of the others.
 fn rest(folder: &Folder) -> (All, Vec<String>) {
     let Listing { updates, faults, .. } = read(&folder.0).unwrap();
     let mut all = All::default();
@@ -355,7 +353,7 @@ fn aliases_cannot_blow_up_a_small_file() {
     assert!(start.elapsed() < Duration::from_secs(10));
 }
 
-/// Reads the stream until `enough` says so, and what is known by then.
+/// Reads the stream until `enough` returns true. Returns what is known then.
 async fn until(following: &mut Following, mut enough: impl FnMut(&All) -> bool) -> All {
     let mut all = All::default();
     let found = async {
@@ -382,7 +380,7 @@ async fn trouble(following: &mut Following) -> String {
     }
 }
 
-/// What is said by the time that the thread has read all files for the `number`th time.
+/// The events until the thread has read all files `number` times.
 async fn reading(following: &mut Following, number: u64) -> Vec<Event> {
     let mut said = Vec::new();
     let read = async {
@@ -401,8 +399,7 @@ async fn reading(following: &mut Following, number: u64) -> Vec<Event> {
     said
 }
 
-/// Waits until the thread has looked at the files a few times more: once could be a look that had
-/// begun before.
+/// Waits for a few more checks of the files: one could have begun before this call.
 async fn looks(following: &Following) {
     const FEW: u64 = 5;
     let looks: &AtomicU64 = &following.done.looks;
@@ -496,7 +493,7 @@ async fn a_relabelled_node_is_seen_because_the_system_says_so() {
 async fn what_the_system_does_not_say_is_seen_by_a_look_from_time_to_time() {
     let folder = Folder::new();
     let inside = folder.write("elsewhere/nodes.yaml", NODE);
-    // A second name of the file, in a folder that nobody watches.
+    // A second name of the file, in a folder that is not watched.
     fs::create_dir_all(folder.at("followed")).unwrap();
     fs::hard_link(&inside, folder.at("followed/nodes.yaml")).unwrap();
     let mut following = follow(folder.at("followed")).unwrap();
@@ -529,7 +526,7 @@ async fn a_config_map_mount_is_followed_through_its_links() {
         symlink("..data/nodes.yaml", folder.at("nodes.yaml")).unwrap();
         let mut following = follow_at(folder.at(followed), TOLD).unwrap();
         until(&mut following, |all| in_pool(all, "beijing")).await;
-        // As the kubelet does it, more than once.
+        // The way the kubelet does it, twice.
         for (version, pool) in [(2, "hangzhou"), (3, "shanghai")] {
             folder.write(&format!("..2026_{version}/nodes.yaml"), NODE.replace("beijing", pool));
             symlink(format!("..2026_{version}"), folder.at("..data_tmp")).unwrap();
@@ -537,7 +534,7 @@ async fn a_config_map_mount_is_followed_through_its_links() {
             fs::remove_dir_all(folder.at(&format!("..2026_{}", version - 1))).unwrap();
             until(&mut following, |all| in_pool(all, pool)).await;
         }
-        // A file rewritten behind the links.
+        // Rewrite a file behind the links.
         folder.write("..2026_3/nodes.yaml", NODE);
         until(&mut following, |all| in_pool(all, "beijing")).await;
     }
@@ -579,18 +576,18 @@ async fn a_half_written_file_leaves_the_last_good_state() {
     fs::write(&path, r#"{"apiVersion": "v1", "kind": "No"#).unwrap();
     let said = trouble(&mut following).await;
     assert!(said.contains("nodes.json: EOF while parsing"), "{said}");
-    // The same error again is not said again, and nothing is taken back.
+    // The same error is not reported again, and the state stays.
     fs::write(&path, r#"{"apiVersion": "v1", "kind": "No"#).unwrap();
     let said = reading(&mut following, 3).await;
     assert!(said.is_empty(), "{said:?}");
-    // Another one is.
+    // Another error is.
     fs::write(&path, "").unwrap();
     let said = trouble(&mut following).await;
     assert!(said.contains("nodes.json is empty"), "{said}");
     fs::write(&path, NODE.replace("kind: Node", "kind: Nothing")).unwrap();
     let said = trouble(&mut following).await;
     assert!(said.contains("nodes.json: expected value"), "{said}");
-    // A good one ends it, and then an error seen before is new.
+    // After a good reading, a previous error is reported again.
     fs::write(
         &path,
         r#"{"apiVersion": "v1", "kind": "NodeList", "items": [{"metadata": {"name": "n1"}}]}"#,
@@ -610,7 +607,7 @@ async fn an_object_that_turns_bad_stays_as_it_was_while_others_change() {
     let mut state = State::default();
     let mut said = Vec::new();
     let bad = SERVICE.replace("80", "eighty");
-    // The fault stays while something else changes.
+    // The fault stays while another object changes.
     for (number, pool) in [(1, "beijing"), (2, "hangzhou"), (3, "shanghai")] {
         for event in reading(&mut following, number).await {
             match event {
@@ -636,7 +633,7 @@ async fn what_somebody_is_still_writing_is_not_read() {
     let path = folder.write("all.yaml", format!("{NODE}---\n{SERVICE}"));
     let mut following = follow_at(folder.0.clone(), TOLD).unwrap();
     reading(&mut following, 1).await;
-    // Cut between two documents, it is good YAML.
+    // Cut between two documents, the file is valid YAML.
     let mut file = fs::File::create(&path).unwrap();
     file.write_all(NODE.replace("beijing", "hangzhou").as_bytes()).unwrap();
     looks(&following).await;
@@ -657,7 +654,7 @@ async fn what_somebody_is_still_writing_is_not_read() {
 }
 
 #[tokio::test]
-async fn an_endpoint_that_is_left_out_is_said_once() {
+async fn a_skipped_endpoint_is_said_once() {
     let folder = Folder::new();
     let addresses = ["10.1.1.1", "fd00::1"].map(str::to_owned).into_iter();
     folder.write("slice.json", slice("s", addresses).to_string());
@@ -699,7 +696,7 @@ async fn a_busy_neighbour_in_the_same_folder_does_not_hide_a_change() {
     until(&mut following, |all| in_pool(all, "shanghai")).await;
 }
 
-/// A file that is open and written to all the time, until this is dropped.
+/// Writes to an open file all the time until dropped.
 struct Noise {
     is_over: Arc<AtomicBool>,
     thread: Option<std::thread::JoinHandle<()>>,

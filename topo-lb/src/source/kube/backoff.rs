@@ -1,35 +1,35 @@
-//! How long to wait before the next attempt.
+//! Pauses between attempts.
 
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::time::Duration;
 
 /// Longest first pause.
 const FIRST: Duration = Duration::from_millis(500);
-/// Longest pause before the first listing. Where the network comes up after the agent, every second
-/// counts: this node has no state yet, or an old one.
+/// Longest pause before the first listing: this node has no state yet, or an old one, and the
+/// network may come up later than the agent.
 pub(super) const LONGEST_BEFORE_CONTACT: Duration = Duration::from_secs(3);
-/// Longest pause after the server has answered that it cannot serve now, unless it names a longer one.
+/// Longest pause after an answer that the server cannot serve now, unless it asks for a longer one.
 pub(super) const LONGEST_OVERLOADED: Duration = Duration::from_secs(8);
-/// Longest pause of all, also where the server names a longer one.
+/// Longest pause of all, even if the server asks for a longer one.
 pub(super) const LONGEST: Duration = Duration::from_secs(30);
 
-/// Pause after `failures` in a row, from 1: at most half a second, twice that after each further one,
-/// and at most `longest`. Half of it is up to `random`, so that agents that failed together do not
-/// come back together.
+/// Pause after `failures` in a row, from 1: at most half a second, doubled after each further
+/// failure, and at most `longest`. `random` chooses from the upper half of it, so that agents that
+/// failed together do not retry together.
 pub(super) fn pause(failures: u32, longest: Duration, random: u64) -> Duration {
     let doublings = failures.saturating_sub(1).min(16);
     let longest = FIRST.saturating_mul(1 << doublings).min(longest);
-    // The upper 32 bits are enough, and exact in floating point.
+    // The upper 32 bits suffice, and are exact in floating point.
     let share = f64::from(u32::try_from(random >> 32).unwrap_or(u32::MAX)) / f64::from(u32::MAX);
     longest / 2 + (longest / 2).mul_f64(share)
 }
 
-/// `pause`, or what the server has `asked` for where that is longer; not for ever.
+/// The longer of `pause` and what the server `asked` for, which counts up to [`LONGEST`].
 pub(super) fn at_least(asked: Option<Duration>, pause: Duration) -> Duration {
     pause.max(asked.unwrap_or_default().min(LONGEST))
 }
 
-/// Any number. Randomly keyed hashing is randomness enough.
+/// A random number, from the random keys of the standard library's hasher.
 pub(super) fn random() -> u64 {
     RandomState::new().build_hasher().finish()
 }

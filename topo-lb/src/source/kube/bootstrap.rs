@@ -1,9 +1,8 @@
-//! Where the API server is when its ClusterIP leads nowhere: at the endpoints of the Service
-//! `default/kubernetes`, as last known.
+//! Reaches the API server without its ClusterIP: at the known endpoints of `default/kubernetes`.
 //!
-//! In a cluster, an agent is told the ClusterIP of that Service, and on a node without kube-proxy it
-//! is the agent itself that translates it. What it has last translated it to may be gone: then only
-//! these endpoints lead to the server that would say so.
+//! An agent in a Pod gets the ClusterIP of that Service. On a node without kube-proxy the agent
+//! itself translates this ClusterIP, and the installed endpoints may be gone. Then only the last
+//! known endpoints lead to a server with newer ones.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -13,7 +12,7 @@ use std::time::{Duration, Instant};
 use crate::cluster::slice::SliceId;
 use crate::cluster::{Change, Protocol, Service, ServiceId, Slice, Update};
 
-/// What is known of `default/kubernetes`.
+/// The last known state of `default/kubernetes`.
 #[derive(Debug, Default)]
 struct LastObjects {
     service: Option<Service>,
@@ -61,7 +60,7 @@ impl LastObjects {
         }
     }
 
-    /// The endpoints behind `host` and `port`, if these are a frontend of the Service.
+    /// The serving endpoints behind `host` and `port`, if these are a frontend of the Service.
     fn endpoints(&self, host: &str, port: u16) -> Vec<SocketAddr> {
         let Some(service) = self.service.as_ref().filter(|service| is_named(service, host)) else {
             return Vec::new();
@@ -84,7 +83,7 @@ impl LastObjects {
     }
 }
 
-/// By one of its addresses, or by its name in the cluster's DNS.
+/// Whether `host` is one of its ClusterIPs, or its name in the cluster's DNS.
 fn is_named(service: &Service, host: &str) -> bool {
     let bare = host.trim_start_matches('[').trim_end_matches(']');
     match bare.parse::<IpAddr>() {
@@ -97,16 +96,15 @@ fn is_named(service: &Service, host: &str) -> bool {
     }
 }
 
-/// Where to connect to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ApiRoute {
     /// An endpoint of `default/kubernetes`.
     Endpoint(SocketAddr),
-    /// What the URL says.
+    /// The host and port of the URL.
     Url,
 }
 
-/// The routes to one API server, best first. Clones are of one list.
+/// The routes to one API server, best first. Clones share the list.
 #[derive(Clone, Debug)]
 pub(super) struct Routes(Arc<Mutex<Choice>>);
 
@@ -114,22 +112,21 @@ pub(super) struct Routes(Arc<Mutex<Choice>>);
 struct Choice {
     host: String,
     port: u16,
-    /// Any number, to begin with another endpoint than other agents do.
+    /// Random, so that agents begin with different endpoints.
     random: u64,
     known: LastObjects,
     routes: Vec<ApiRoute>,
-    /// Index of the route that is tried first.
+    /// Index of the first route to try.
     first: usize,
-    /// When another one became the first.
+    /// When the first route was last changed because of a failure.
     turned: Option<Instant>,
 }
 
-/// Several requests fail by one route at a time: that is one failure.
+/// Failures within this time count as one, because requests share a route.
 const ONE_FAILURE: Duration = Duration::from_millis(200);
 
 impl Routes {
-    /// To the server of an URL with this host and port; `random` says with which endpoint to begin, so
-    /// that not all agents ask the same one.
+    /// Routes to the server of a URL. `random` selects the first endpoint, so that agents differ.
     pub(super) fn new(host: &str, port: u16, random: u64) -> Self {
         Self(Arc::new(Mutex::new(Choice {
             host: host.to_owned(),
@@ -142,7 +139,7 @@ impl Routes {
         })))
     }
 
-    /// Takes in what is said of `default/kubernetes`.
+    /// Updates the routes if `update` concerns `default/kubernetes`.
     pub(super) fn observe(&self, update: &Update) {
         let mut choice = self.lock();
         choice.known.observe(update);
@@ -158,8 +155,7 @@ impl Routes {
         }
     }
 
-    /// All of them, in the order in which they are to be tried: endpoints, and the URL's own address,
-    /// beginning with the one that served last.
+    /// The endpoints and the URL's own address, beginning with the current first.
     pub(super) fn in_order(&self) -> Vec<ApiRoute> {
         let choice = self.lock();
         let mut routes = choice.routes.clone();
@@ -167,7 +163,7 @@ impl Routes {
         routes
     }
 
-    /// By this one, something answers.
+    /// Makes this route the first, because it accepts connections.
     pub(super) fn connected(&self, route: ApiRoute) {
         let mut choice = self.lock();
         if let Some(at) = choice.routes.iter().position(|known| *known == route) {
@@ -175,7 +171,7 @@ impl Routes {
         }
     }
 
-    /// What answers by the first one is of no use: another one is to be the first.
+    /// Makes the next route the first, because requests by the first one fail.
     pub(super) fn turn(&self, now: Instant) {
         let mut choice = self.lock();
         if choice.turned.is_some_and(|turned| now.duration_since(turned) < ONE_FAILURE) {
@@ -186,7 +182,7 @@ impl Routes {
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Choice> {
-        // Nothing in here panics half-way.
+        // No code panics while it holds the lock.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

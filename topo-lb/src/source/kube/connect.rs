@@ -13,25 +13,23 @@ use super::watch_health::WatchHealth;
 use crate::cluster::Update;
 use crate::source::object::Kind;
 
-/// Whose objects an API server has, as far as that can be told without asking it.
+/// Identifies a cluster as far as possible without a request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Identity {
-    /// Its URL.
+    /// The URL of the API server.
     pub server: String,
-    /// CRC-32 of each certificate of the authorities that are trusted to speak for it; none where it
-    /// is spoken to without TLS, or where those of the system are trusted.
+    /// CRC-32 of each trusted authority's certificate; empty without TLS or with the system's.
     pub authorities: Vec<u32>,
 }
 
 impl Identity {
-    /// Whether these are one cluster: by a common authority, which no two clusters have, or, where
-    /// one of them has none, by the URL.
+    /// Whether they share an authority, which no two clusters do; if either has none, the URL.
     #[must_use]
     pub fn is_same(&self, other: &Self) -> bool {
         if self.authorities.is_empty() || other.authorities.is_empty() {
             return self.server == other.server;
         }
-        // Authorities are renewed one by one.
+        // One common authority suffices: they are renewed one by one.
         self.authorities.iter().any(|one| other.authorities.contains(one))
     }
 }
@@ -45,25 +43,25 @@ pub struct Server {
 }
 
 impl Server {
-    /// For other requests to the same server.
+    /// A client for other requests to the same server.
     #[must_use]
     pub fn client(&self) -> ::kube::Client {
         self.client.clone()
     }
 
-    /// Its URL, for people.
+    /// Its URL, for messages.
     #[must_use]
     pub fn url(&self) -> &str {
         &self.identity.server
     }
 
-    /// Whose objects it has.
+    /// The identity of its cluster.
     #[must_use]
     pub const fn identity(&self) -> &Identity {
         &self.identity
     }
 
-    /// Has it learn where the server is, from what was saved: `default/kubernetes` and its slices.
+    /// Updates the routes to the server from saved objects: `default/kubernetes` and its slices.
     pub fn observe(&self, update: &Update) {
         self.session.routes.observe(update);
     }
@@ -72,7 +70,7 @@ impl Server {
         &self.session.watch_health
     }
 
-    /// How long the server wants the next request about `kind` to wait, if it said so last.
+    /// How long the server's last answer about `kind` asks to wait before the next request.
     pub(super) fn retry_after(&self, kind: Kind) -> Option<Duration> {
         self.session.retry_after(kind)
     }
@@ -91,7 +89,7 @@ impl fmt::Debug for Server {
 /// Gets ready to speak to an API server; nothing is sent yet.
 ///
 /// # Errors
-/// When it is not known where the server is, or how to speak to it.
+/// The server's address is unknown, or the credentials or settings are unusable.
 pub async fn connect(target: &KubeTarget) -> Result<Server, KubeError> {
     connect_with(target, Timing::DEFAULT).await
 }

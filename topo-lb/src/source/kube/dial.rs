@@ -1,4 +1,4 @@
-//! Connections to the API server, by whatever route leads to it.
+//! Connections to the API server by the first working route.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -12,17 +12,16 @@ use tower::{BoxError, Service, ServiceExt as _};
 
 use super::bootstrap::{ApiRoute, Routes};
 
-/// Longest wait for a connection by one of several routes.
+/// Time limit for a connection by one of several routes.
 const ONE_ROUTE: Duration = Duration::from_secs(3);
-/// Longest wait for a connection by the only route. A network that drops packets until it is up hears
-/// the third one after 3 s; the next one would come only 4 s later, and the one after that 8 s later.
+/// Time limit for a connection by the only route. SYNs are sent after 0, 1, 3, 7 and 15 s: a
+/// network that drops packets until it is up gets the third one in time.
 const ONLY_ROUTE: Duration = Duration::from_secs(5);
-/// A peer is asked whether it is still there after so much silence, so often, and so many times:
-/// without it, a host that lost its power, or a NAT that forgot the connection, is silent for ever.
+/// TCP keepalive: idle time, interval and number of probes. Without it, a peer without power, or a
+/// NAT that forgot the connection, would go unnoticed forever.
 const KEEPALIVE: (Duration, Duration, u32) = (Duration::from_secs(30), Duration::from_secs(10), 3);
 
-/// Connects by the first route that leads anywhere. TLS, above it, asks for the name in the URL
-/// whichever it was.
+/// Connects by the first working route. TLS above it always asks for the name in the URL.
 #[derive(Clone, Debug)]
 pub(super) struct Dial {
     http: HttpConnector,
@@ -38,7 +37,7 @@ impl Dial {
         http.set_keepalive(Some(silence));
         http.set_keepalive_interval(Some(interval));
         http.set_keepalive_retries(Some(retries));
-        // What was sent and is not acknowledged has a limit of its own.
+        // Unacknowledged data needs a limit of its own.
         http.set_tcp_user_timeout(Some(silence + interval * retries));
         Self { http, routes }
     }

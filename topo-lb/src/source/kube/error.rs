@@ -1,10 +1,9 @@
-//! What goes wrong with an API server, in sentences.
+//! Errors of requests to an API server.
 
 use std::io;
 use std::path::PathBuf;
 
-/// Why an API server does not serve. Every one of them may be over a moment later, except for
-/// those of [`connect`](super::connect()).
+/// Why an API server does not serve. May be temporary, except in [`connect`](super::connect()).
 #[derive(Debug, thiserror::Error)]
 pub enum KubeError {
     /// A kubeconfig is unusable.
@@ -12,22 +11,22 @@ pub enum KubeError {
     Kubeconfig {
         /// Which file, or several with colons between.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         reason: String,
     },
-    /// The files and variables that every Pod has are unusable.
+    /// The ServiceAccount's files and variables in a Pod are unusable.
     #[error(
         "cannot use this Pod's ServiceAccount ({0}): set automountServiceAccountToken, or name \
          another way to the API server with --kubeconfig or --api-server"
     )]
     InCluster(String),
-    /// Neither in a Pod nor told otherwise.
+    /// Not in a Pod, and no cluster is named.
     #[error(
         "this is no Pod, and no cluster is named: name one with --kubeconfig, --api-server or \
          KUBECONFIG, or files with --manifests"
     )]
     Nowhere,
-    /// Not an URL.
+    /// Not a URL.
     #[error("{0:?} is not the URL of an API server: write it like http://127.0.0.1:8080")]
     Url(String),
     /// Certificates, keys or proxy settings are unusable.
@@ -35,7 +34,7 @@ pub enum KubeError {
     Client {
         /// The server.
         url: String,
-        /// Why.
+        /// The cause.
         reason: String,
     },
     /// No connection.
@@ -46,10 +45,10 @@ pub enum KubeError {
     Unreachable {
         /// The server.
         url: String,
-        /// What the system says.
+        /// The system's error.
         reason: String,
     },
-    /// Its certificate is not trusted, or it speaks no TLS.
+    /// Its certificate is not trusted, or it does not speak TLS.
     #[error(
         "no secure connection to the API server at {url} ({reason}): check its certificate, and \
          the certificate authority that the kubeconfig names"
@@ -57,7 +56,7 @@ pub enum KubeError {
     Insecure {
         /// The server.
         url: String,
-        /// What TLS says.
+        /// The TLS error.
         reason: String,
     },
     /// HTTP 401.
@@ -68,7 +67,7 @@ pub enum KubeError {
     Unauthorized {
         /// The server.
         url: String,
-        /// What it says.
+        /// The server's message.
         message: String,
     },
     /// HTTP 403.
@@ -83,10 +82,10 @@ pub enum KubeError {
         verb: &'static str,
         /// Plural name, and the API group if it has one.
         resource: String,
-        /// What it says.
+        /// The server's message.
         message: String,
     },
-    /// HTTP 403 to a list of all Nodes, by an agent that watches its own.
+    /// HTTP 403 to a list of all Nodes, by an agent that watches its own Node.
     #[error(
         "the API server at {url} does not let this agent list all Nodes ({message}): the agent watches \
          only its own Node, and Services that need labels of other Nodes wait; give its ClusterRole \
@@ -95,10 +94,10 @@ pub enum KubeError {
     AllNodesForbidden {
         /// The server.
         url: String,
-        /// What it says.
+        /// The server's message.
         message: String,
     },
-    /// Any other answer that is no success.
+    /// Any other unsuccessful status.
     #[error("the API server at {url} answers {code} to {verb} {resource}: {message}")]
     Refused {
         /// The server.
@@ -109,10 +108,10 @@ pub enum KubeError {
         verb: &'static str,
         /// Plural name, and the API group if it has one.
         resource: String,
-        /// What it says.
+        /// The server's message.
         message: String,
     },
-    /// An answer that does not look like one.
+    /// An answer that cannot be parsed.
     #[error(
         "the API server at {url} answers to {verb} {resource} what is not understood: {reason}"
     )]
@@ -123,13 +122,13 @@ pub enum KubeError {
         verb: &'static str,
         /// Plural name, and the API group if it has one.
         resource: String,
-        /// Why it is not understood.
+        /// The parser's error.
         reason: String,
     },
 }
 
 impl KubeError {
-    /// As it is said where the request was for all Nodes, and the agent goes on with its own.
+    /// The error for a request for all Nodes, after which the agent continues with its own Node.
     pub(super) fn of_all_nodes(self) -> Self {
         match self {
             Self::Forbidden { url, message, .. } => Self::AllNodesForbidden { url, message },
@@ -137,7 +136,6 @@ impl KubeError {
         }
     }
 
-    /// What became of a request.
     pub(super) fn of(
         error: &::kube::Error,
         url: &str,
@@ -171,8 +169,8 @@ impl KubeError {
     }
 }
 
-/// Whether TLS failed: with rustls' own error at any depth, whatever its words, or since the server hung
-/// up while the connection was made, which it can do only once TLS has begun.
+/// Whether TLS failed: rustls' error type at any depth, or the server closed the connection while
+/// it was made, which is possible only once TLS has begun.
 pub(super) fn is_insecure(error: &::kube::Error) -> bool {
     let is_connect = |cause: &(dyn std::error::Error + 'static)| {
         cause.downcast_ref().is_some_and(hyper_util::client::legacy::Error::is_connect)
@@ -184,17 +182,16 @@ pub(super) fn is_insecure(error: &::kube::Error) -> bool {
         || causes(error).any(is_connect) && causes(error).any(hung_up)
 }
 
-/// What lies at the bottom: the layers above say only that a request failed.
+/// The root cause: the layers above say only that a request failed.
 fn innermost(error: &::kube::Error) -> String {
     causes(error).last().map(ToString::to_string).unwrap_or_default()
 }
 
-/// An error and what it was caused by, one after the other.
 fn causes<'a>(
     error: &'a (dyn std::error::Error + 'static),
 ) -> impl Iterator<Item = &'a (dyn std::error::Error + 'static)> {
     std::iter::successors(Some(error), |error| {
-        // The source of an io::Error is its inner error's: the inner error itself would be passed over.
+        // `source` of an io::Error skips its inner error, so take that first.
         match error.downcast_ref::<io::Error>().and_then(io::Error::get_ref) {
             Some(inner) => Some(inner),
             None => error.source(),
@@ -208,7 +205,7 @@ mod tests {
 
     use super::*;
 
-    /// As a connection fails: an error of TLS, or another one, below what the layers above say.
+    /// A failed connection: this error below the layers of kube and io.
     fn of(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> KubeError {
         let error = io::Error::new(io::ErrorKind::InvalidData, error);
         let error = ::kube::Error::Service(Box::new(io::Error::other(error)));
@@ -219,7 +216,7 @@ mod tests {
     fn tls_is_known_by_the_type_of_its_errors() {
         for error in [
             rustls::Error::InvalidCertificate(CertificateError::UnknownIssuer),
-            // Of these, no word says what it is about.
+            // The texts of these do not mention TLS.
             rustls::Error::AlertReceived(AlertDescription::HandshakeFailure),
             rustls::Error::DecryptError,
         ] {
@@ -239,7 +236,7 @@ mod tests {
         }
     }
 
-    /// The types are those of the very rustls that connects.
+    /// Checks the rustls error types against the rustls that connects.
     #[tokio::test]
     async fn a_server_that_speaks_no_tls_is_insecure() {
         let server = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -249,7 +246,7 @@ mod tests {
             tokio::io::AsyncWriteExt::write_all(&mut peer, b"HTTP/1.1 400 No\r\n\r\n")
                 .await
                 .unwrap();
-            // Held open, so that what it says is read.
+            // Stays open, so that the client reads the answer.
             std::future::pending::<()>().await;
         });
         let mut config = ::kube::Config::new(url.parse().unwrap());

@@ -1,4 +1,4 @@
-//! An API server of a hundred lines: lists in pages, watches that resume, and what goes wrong.
+//! A fake API server: lists in pages, watches that resume, and failures.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -13,7 +13,7 @@ use super::connect::connect_with;
 use super::timing::Timing;
 use super::{KubeTarget, Server};
 
-/// Quicker than in earnest.
+/// Shorter than [`Timing::DEFAULT`].
 pub(super) const TIMING: Timing = Timing {
     connect: Duration::from_secs(2),
     read: Duration::from_secs(1),
@@ -24,44 +24,41 @@ pub(super) const TIMING: Timing = Timing {
 
 #[derive(Default)]
 pub(super) struct State {
-    /// Objects by path, such as `/api/v1/nodes`. A path that is not here is unknown: 404.
+    /// Objects by path, such as `/api/v1/nodes`. Other paths give 404.
     lists: BTreeMap<String, Vec<Value>>,
-    /// Path and line of every change; the index is its resource version less one.
+    /// Path and line of every change; the index is its resource version minus 1.
     log: Vec<(String, String)>,
-    /// Watches from before this resource version are refused as expired.
+    /// Watches from an older resource version are refused as expired.
     oldest: usize,
-    /// Paths that are answered with this status instead.
+    /// Paths that are answered with this status.
     pub(super) refuse: BTreeMap<String, (u16, &'static str)>,
-    /// Requests for all objects of this path are answered with this status instead. Those for one object,
-    /// by a field selector, are served.
+    /// The answer to requests for all objects of this path; those for one object are served.
     pub(super) refuse_all: Option<(&'static str, u16, &'static str)>,
-    /// All requests so far: path with query, and the header `accept`.
+    /// All requests: path with query, and the header `accept`.
     pub(super) requests: Vec<(String, String)>,
-    /// Nothing is answered, and nothing said by watches: connections stay open.
+    /// Requests and watches get no answer; connections stay open.
     pub(super) stalled: bool,
-    /// The next event of a watch is said by half, and the watch says nothing more.
+    /// Sends half of the next watch event, and then nothing more.
     pub(super) says_half: bool,
-    /// Expired watches are refused with the status 410, instead of being begun and ended.
+    /// Expired watches are answered with status 410, not begun and ended with an error event.
     pub(super) refuses_expired: bool,
-    /// Watches end as soon as they begin.
+    /// Watches end when they begin.
     pub(super) ends_watches: bool,
-    /// Only requests with this token are answered.
+    /// Other requests get 401.
     pub(super) token: Option<&'static str>,
-    /// The header `retry-after` of refusals.
     pub(super) retry_after: Option<&'static str>,
 }
 
 pub(super) struct Fake {
     pub(super) state: Arc<Mutex<State>>,
-    /// Counts changes.
     moved: watch::Sender<u64>,
-    /// Counts how often all connections were broken.
+    /// Counts calls of [`Fake::hang_up`].
     broken: watch::Sender<u64>,
     pub(super) server: Server,
 }
 
 impl Fake {
-    /// Knows these paths, and lists nothing yet.
+    /// A server with these paths and no objects.
     pub(super) async fn new(paths: &[&str]) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
@@ -81,13 +78,13 @@ impl Fake {
                 });
             }
         });
-        // Silence is what most tests have much of.
+        // Most tests have long silences.
         let timing = Timing { read: Timing::DEFAULT.read, ..TIMING };
         let server = connect_with(&KubeTarget::Server(url), timing).await.unwrap();
         Self { state, moved, broken, server }
     }
 
-    /// Adds, changes or deletes (`ADDED`, `MODIFIED`, `DELETED`).
+    /// Adds, changes or deletes an object (`ADDED`, `MODIFIED`, `DELETED`).
     pub(super) fn change(&self, path: &str, how: &str, mut object: Value) {
         let mut state = self.state.lock().unwrap();
         let version = state.log.len() + 1;
@@ -100,14 +97,14 @@ impl Fake {
         if how != "DELETED" {
             list.push(object.clone());
         }
-        // Keys are sorted: the object comes before its type, which no real server does.
+        // Keys are sorted: the object comes before the type, unlike in a real server.
         let line = json!({"type": how, "object": object}).to_string();
         state.log.push((path.to_owned(), line));
         drop(state);
         self.moved.send_modify(|moved| *moved += 1);
     }
 
-    /// Changes something that no watch is told of, and forgets the past.
+    /// Replaces objects without telling watches, and expires all earlier versions.
     pub(super) fn forget(&self, path: &str, objects: Vec<Value>) {
         let mut state = self.state.lock().unwrap();
         state.lists.insert(path.to_owned(), objects);
@@ -115,7 +112,6 @@ impl Fake {
         state.oldest = state.log.len();
     }
 
-    /// Breaks every connection.
     pub(super) fn hang_up(&self) {
         self.broken.send_modify(|broken| *broken += 1);
     }
@@ -203,7 +199,7 @@ fn status(code: u16, message: &str) -> (u16, Value) {
     (code, body)
 }
 
-/// The only name that is asked for, if there is one.
+/// The name in the field selector, if any.
 fn selected<'a>(query: &BTreeMap<&str, &'a str>) -> Option<&'a str> {
     query.get("fieldSelector")?.strip_prefix("metadata.name%3D")
 }

@@ -1,21 +1,18 @@
-//! The objects of a list, cut out of its text as it arrives.
-//!
-//! A list of 10,000 objects has 15 MB. Cut up, it is read while the server still writes it, and never
-//! held whole.
+//! Splits the text of a list into its objects as it arrives. A list of 10,000 objects has 15 MB: it
+//! is parsed while the server still sends it, and never in memory as a whole.
 
 use memchr::memchr2;
 
-/// A list that arrives in pieces.
 #[derive(Debug, Default)]
 pub(super) struct Items {
-    /// All but the objects: the list as if it were empty.
+    /// The list's text without its objects.
     rest: Vec<u8>,
-    /// The beginning of an object whose end has not arrived.
+    /// The begin of an object that has not arrived as a whole.
     open: Vec<u8>,
     depth: u32,
     inside: bool,
     string: Quote,
-    /// Where in `rest` the last string of the outermost object begins and ends.
+    /// Range in `rest` of the last string of the outermost object.
     key: (usize, usize),
 }
 
@@ -28,17 +25,16 @@ enum Quote {
     Escaped,
 }
 
-/// A text that is no list of objects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct NoList;
 
 impl Items {
-    /// Takes in the next piece, and hands over every object that ends in it.
+    /// Processes the next piece, and calls `each` with every object that ends in it.
     pub(super) fn feed(&mut self, text: &[u8], mut each: impl FnMut(&[u8])) -> Result<(), NoList> {
         let (mut begun, mut next) = (0, 0);
         while next < text.len() {
             if self.string == Quote::Open {
-                // Most of a list is inside strings: library code passes over them many bytes at a time.
+                // Most of a list is inside strings: `memchr2` skips many bytes at a time.
                 let end =
                     memchr2(b'"', b'\\', &text[next..]).map_or(text.len(), |found| next + found);
                 if !self.inside {
@@ -75,7 +71,7 @@ impl Items {
                         begun = at;
                     }
                     if !self.inside && byte == b'[' && self.depth == 1 && self.key() == b"items" {
-                        // Depths are those within an object, from here on.
+                        // From here on, `depth` counts within an object.
                         (self.inside, self.depth) = (true, 0);
                         self.rest.push(byte);
                         continue;
@@ -126,7 +122,7 @@ impl Items {
         self.rest.get(self.key.0..self.key.1).unwrap_or_default()
     }
 
-    /// The list without its objects, after its last piece.
+    /// Returns the list's text without its objects, after the last piece.
     pub(super) fn finish(self) -> Result<Vec<u8>, NoList> {
         let whole = !self.inside && self.depth == 0 && self.string == Quote::Closed;
         whole.then_some(self.rest).ok_or(NoList)
@@ -140,7 +136,7 @@ mod tests {
 
     use super::*;
 
-    /// The objects and the rest, by way of pieces of these lengths.
+    /// The objects and the rest, fed in pieces of these lengths.
     fn cut(text: &str, lengths: &[usize]) -> Result<(Vec<Value>, Value), NoList> {
         let (mut items, mut objects) = (Items::default(), Vec::new());
         let (mut left, mut lengths) = (text.as_bytes(), lengths.iter().cycle());

@@ -1,4 +1,4 @@
-//! All objects there are, once.
+//! All objects, read once.
 
 use ::kube::Api;
 use ::kube::api::ListParams;
@@ -14,8 +14,7 @@ use crate::source::{Fault, Listing};
 /// Lists all Nodes, EndpointSlices and Services.
 ///
 /// # Errors
-/// When the server cannot be asked, or does not say. An object that cannot be read is left out,
-/// and among the faults.
+/// A request fails, or an answer cannot be parsed. Unreadable objects are returned as faults.
 pub async fn read(server: &Server) -> Result<Listing, KubeError> {
     let (nodes, slices, services) =
         futures::try_join!(all::<Node>(server), all::<Slice>(server), all::<Service>(server))?;
@@ -23,10 +22,10 @@ pub async fn read(server: &Server) -> Result<Listing, KubeError> {
     Ok(Listing { updates, faults: faults.concat(), clients: None })
 }
 
-/// Lists Namespaces and Pods of service meshes, for what they say of clients.
+/// Lists Namespaces, and the Pods of service meshes, for their metadata about clients.
 ///
 /// # Errors
-/// When the server does not say, as to those who may not list Namespaces or Pods.
+/// A request fails: for example, the user may not list Namespaces or Pods.
 pub async fn clients(server: &Server) -> Result<Clients, KubeError> {
     let mut all = Clients::default();
     let namespaces = metadata::<Namespace>(server, "namespaces", None).await?;
@@ -103,8 +102,8 @@ async fn pages<T: StateKind>(
         let page = api.list(&params).await?;
         for object in page.items {
             match object.object {
-                Ok((object, left_out)) => {
-                    faults.extend(left_out.as_ref().and_then(Fault::left_out));
+                Ok((object, skipped)) => {
+                    faults.extend(skipped.as_ref().and_then(Fault::skipped));
                     all.push(object);
                 }
                 Err(error) => faults.extend(Fault::unread(&error)),
@@ -117,7 +116,7 @@ async fn pages<T: StateKind>(
     }
 }
 
-/// Whether the server does not know the resource, at least not in this version.
+/// Whether the server does not have the resource in this version.
 pub(super) fn is_missing(error: &::kube::Error) -> bool {
     matches!(error, ::kube::Error::Api(status) if status.code == 404)
 }

@@ -1,8 +1,7 @@
-//! Objects from a Kubernetes API server: read once, or watched.
-//!
-//! Services and EndpointSlices are read as types of this project, since the generated ones know
-//! neither `spec.topologyKeys` nor `discovery.k8s.io/v1beta1`, and of Nodes only the metadata is
-//! asked for: their status changes all the time.
+//! Objects from a Kubernetes API server, read once or watched. Services and EndpointSlices have
+//! types of this project, because the generated ones lack `spec.topologyKeys` and
+//! `discovery.k8s.io/v1beta1`. Of Nodes only the metadata is requested, because their status
+//! changes all the time.
 
 mod backoff;
 mod bootstrap;

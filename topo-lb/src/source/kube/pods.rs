@@ -1,4 +1,4 @@
-//! The Pods of one node: metadata alone, and only where Pods can be excluded.
+//! The metadata of one node's Pods, watched only if Pods can be excluded.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -14,14 +14,13 @@ use super::watch::{is_gone, overload, watch_seconds};
 use super::{KubeError, Server};
 use crate::exclusion::{Pod, PodReport};
 
-/// A failure that comes later than this after the last pause is the first in a row. Longer than the
-/// longest pause.
+/// A failure this long after the last pause is the first in a row. Exceeds the longest pause.
 const QUIET: Duration = Duration::from_secs(60);
 
 type Changes = BoxStream<'static, Result<Change<Pod>, Failure>>;
 
-/// Lists the Pods of a node, and follows every change to them. Never ends: reports a trouble once as
-/// `Trouble`, and retries at longer and longer intervals of at most half a minute.
+/// Lists the Pods of a node, and follows all changes. Never ends. Reports a trouble once as
+/// `Trouble`, and retries after growing pauses of at most 30 s.
 pub fn pods(server: Server, node: &str) -> impl Stream<Item = PodReport> + Send + 'static {
     let watch = Watch::new(server, node.to_owned());
     stream::unfold(watch, async |mut watch| Some((watch.next().await, watch)))
@@ -31,13 +30,12 @@ struct Watch {
     server: Server,
     node: String,
     changes: Changes,
-    /// Pods of a listing that is not complete yet.
+    /// Pods of an incomplete listing.
     listed: Vec<Pod>,
-    /// Attempts in a row that failed.
     failures: u32,
-    /// No attempt before.
+    /// Earliest time of the next attempt.
     rest: Option<Instant>,
-    /// Troubles that were reported since the last listing.
+    /// Troubles reported since the last listing.
     told: BTreeSet<String>,
 }
 
@@ -66,13 +64,13 @@ impl Watch {
         }
     }
 
-    /// Lists all Pods anew, and watches from there.
+    /// Restarts with a listing.
     fn begin(&mut self) {
         self.changes = follow(&self.server, &self.node);
     }
 
     fn take(&mut self, change: Change<Pod>) -> Option<PodReport> {
-        // An object that cannot be read has no UID, which every Pod of an API server has.
+        // Unreadable objects have no UID, which every Pod of an API server has.
         let pod = |object: Watched<Pod>| object.object.ok().map(|(pod, _)| pod);
         match change {
             Change::Begin => self.listed.clear(),
@@ -88,8 +86,7 @@ impl Watch {
         None
     }
 
-    /// Delays the next attempt. Returns what to report: nothing for what ends every watch now and then,
-    /// and for what was reported before.
+    /// Delays the next attempt. Returns what to report: no usual end of a watch, and nothing twice.
     fn failed(&mut self, failure: &Failure) -> Option<String> {
         let now = Instant::now();
         if self.rest.is_none_or(|rest| now > rest + QUIET) {
@@ -110,7 +107,7 @@ impl Watch {
         };
         let error = KubeError::of(request, self.server.url(), verb, Pod::resource());
         let sentence = format!("{error}; until then Pods that come are not excluded");
-        // The words of an overloaded server differ with every request, and mean the same.
+        // An overloaded server's messages vary, but mean the same.
         let same = overload(request).map_or_else(|| sentence.clone(), |_| "overload".to_owned());
         self.told.insert(same).then_some(sentence)
     }
@@ -195,7 +192,7 @@ mod tests {
         assert_eq!(next(&mut said).await, PodReport::All(Vec::new()));
     }
 
-    /// A watch that gets `changes`; no server is asked.
+    /// A watch that gets `changes`, without a server.
     async fn watch(
         changes: impl Stream<Item = Result<Change<Pod>, Failure>> + Send + 'static,
     ) -> Watch {

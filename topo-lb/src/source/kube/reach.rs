@@ -1,7 +1,5 @@
-//! Which Nodes are watched: this node's own, or all of them.
-//!
-//! A cluster of 5,000 nodes changes 17 Nodes a second, and every agent that watches all of them is
-//! told of each. Most agents need their own Node alone.
+//! Which Nodes are watched: only this node's, or all. In a cluster of 5,000 nodes 17 Nodes change
+//! per second, and agents that watch all get each change. Most agents need only their own Node.
 
 use std::future::pending;
 use std::sync::Arc;
@@ -13,14 +11,13 @@ use tokio::time::{Instant, sleep_until};
 use super::backoff::{pause, random};
 use crate::cluster::KnownNodes;
 
-/// All Nodes are watched until nobody has needed them for so long: a Service that comes and goes must
-/// not make the agent list thousands of Nodes each time.
+/// All Nodes stay watched until unneeded for this time, so that a Service that comes and goes does
+/// not cause repeated listings of thousands of Nodes.
 const NARROW_AFTER: Duration = Duration::from_secs(300);
-/// Longest pause between two attempts to list all Nodes, if none has succeeded. Each attempt closes the
-/// watch of the own Node for a moment.
+/// Longest pause between attempts to list all Nodes. Each briefly closes the own Node's watch.
 const LONGEST: Duration = Duration::from_secs(60);
 
-/// This node, and which Nodes are wanted.
+/// This node, and which Nodes it needs.
 #[derive(Clone, Debug)]
 pub struct Nodes {
     own: Arc<str>,
@@ -28,38 +25,37 @@ pub struct Nodes {
 }
 
 impl Nodes {
-    /// Of the node `own`. What is `wanted` first is watched from the start.
+    /// For the node `own`. The first value of `wanted` applies from the start.
     #[must_use]
     pub const fn new(own: Arc<str>, wanted: watch::Receiver<KnownNodes>) -> Self {
         Self { own, wanted }
     }
 }
 
-/// Which objects of a kind are watched now.
 #[derive(Debug)]
 pub(super) struct Reach {
-    /// `None` for kinds of which all objects are always watched.
+    /// `None` for kinds that are always watched as a whole.
     nodes: Option<Nodes>,
     now: KnownNodes,
-    /// Since when all Nodes are watched and nobody needs them.
+    /// Since when all Nodes are watched although unneeded.
     idle: Option<Instant>,
-    /// The own Node was watched, and all Nodes have not been listed since.
+    /// The watch changed from the own Node to all, and all Nodes are not listed yet.
     widening: bool,
-    /// The last attempt to list all Nodes has failed.
+    /// Set while the last attempt to list all Nodes failed.
     failed: Option<Failed>,
 }
 
-/// Attempts in a row to list all Nodes that failed.
+/// Failed attempts in a row to list all Nodes.
 #[derive(Debug)]
 struct Failed {
     since: Instant,
     attempts: u32,
-    /// When the next attempt is due. `None` until the own Node is listed.
+    /// Time of the next attempt. `None` until the own Node is listed.
     again: Option<Instant>,
 }
 
 impl Failed {
-    /// Returns when the next attempt is due.
+    /// Waits until the next attempt is due.
     async fn over(&self) {
         match self.again {
             Some(again) => sleep_until(again).await,
@@ -69,7 +65,7 @@ impl Failed {
 }
 
 impl Reach {
-    /// All objects of a kind.
+    /// Always watches all objects of a kind.
     pub(super) const fn all() -> Self {
         Self { nodes: None, now: KnownNodes::All, idle: None, widening: false, failed: None }
     }
@@ -79,18 +75,16 @@ impl Reach {
         Self { nodes: Some(nodes), now, ..Self::all() }
     }
 
-    /// What is watched.
     pub(super) const fn now(&self) -> KnownNodes {
         self.now
     }
 
-    /// The field selector of requests.
     pub(super) fn selector(&self) -> Option<String> {
         let nodes = self.nodes.as_ref().filter(|_| self.now == KnownNodes::Own)?;
         Some(format!("metadata.name={}", nodes.own))
     }
 
-    /// All objects that are watched now were listed.
+    /// Records that all objects now watched were listed.
     pub(super) fn listed(&mut self) {
         match (self.now, &mut self.failed) {
             (KnownNodes::All, failed) => {
@@ -106,8 +100,8 @@ impl Reach {
         }
     }
 
-    /// Notes that a request has failed. If it was to list all Nodes, the own Node is watched from now on,
-    /// and all are tried again later. Returns since when they cannot be listed; `None` if nothing changes.
+    /// Records a failed request. If it was to list all Nodes, switches to the own Node and retries
+    /// all later. Returns since when all Nodes cannot be listed; `None` if nothing changes.
     pub(super) fn fall_back(&mut self) -> Option<Instant> {
         if !std::mem::take(&mut self.widening) {
             return None;
@@ -121,7 +115,7 @@ impl Reach {
         Some(failed.since)
     }
 
-    /// Returns when other objects are to be watched than before. May be dropped at any time.
+    /// Waits until the objects to watch change. Cancel-safe.
     pub(super) async fn turned(&mut self) {
         let Some(Nodes { wanted, .. }) = &mut self.nodes else { return pending().await };
         loop {
@@ -177,7 +171,7 @@ mod tests {
         (wanted, Reach::of(Nodes::new("n1".into(), nodes)))
     }
 
-    /// How long it takes until other Nodes are watched; `None` where that does not come.
+    /// The time until the watched Nodes change; `None` if they do not.
     async fn turns(reach: &mut Reach) -> Option<Duration> {
         let begun = Instant::now();
         timeout(NARROW_AFTER * 3, reach.turned()).await.ok()?;
@@ -204,7 +198,7 @@ mod tests {
         let (wanted, mut reach) = reach(KnownNodes::All);
         for _ in 0..100 {
             wanted.send_replace(KnownNodes::Own);
-            // As often as something else is heard.
+            // Other events interrupt the wait.
             for _ in 0..4 {
                 assert!(timeout(NARROW_AFTER / 5, reach.turned()).await.is_err());
             }
@@ -227,7 +221,7 @@ mod tests {
             assert_eq!(reach.selector().as_deref(), Some("metadata.name=n1"));
             assert_eq!(turns(&mut reach).await, None, "the own Node is listed first");
             reach.listed();
-            // A Service that comes and goes, and a new listing of the own Node, change nothing of it.
+            // A Service that comes and goes, or a new listing of the own Node, does not matter.
             wanted.send_replace(KnownNodes::Own);
             assert!(timeout(Duration::from_millis(1), reach.turned()).await.is_err());
             wanted.send_replace(KnownNodes::All);

@@ -1,4 +1,4 @@
-//! Lists all objects of a kind, and watches them from there.
+//! Lists all objects of a kind, then watches them.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -20,55 +20,52 @@ use super::items::{Items, NoList};
 use super::resource::{Kept, Watched};
 use crate::source::object::Names;
 
-/// A watch that the server ends before, without having said anything, is a failure: what answers may
-/// be an overloaded server, or a proxy, and would be asked again without any pause.
+/// A watch that the server ends earlier than this without an event is a failure. The server may be
+/// overloaded, or a proxy, and would otherwise get the next request without a pause.
 const SHORTEST: Duration = Duration::from_secs(1);
 
-/// What is said of a kind's objects.
 #[derive(Debug)]
 pub(super) enum Change<T> {
-    /// All there are will be said one by one.
+    /// A listing begins.
     Begin,
-    /// One of them.
+    /// An object of the listing.
     Listed(Watched<T>),
-    /// That was all of them.
+    /// The listing is complete.
     Complete,
-    /// It was made or changed.
+    /// The object was created or changed.
     Applied(Watched<T>),
     Deleted(Watched<T>),
 }
 
-/// What went wrong. The next attempt is made by who asks for the next change.
+/// A failure. Polling for the next change retries.
 #[derive(Debug)]
 pub(super) enum Failure {
     List(::kube::Error),
-    /// A watch does not begin.
+    /// A watch could not begin.
     Begin(::kube::Error),
-    /// A watch broke, or says what is not understood.
+    /// A watch broke, or sent something that cannot be parsed.
     Watch(::kube::Error),
-    /// The server ends a watch with this.
+    /// The server ended a watch with this status.
     Told(Box<Status>),
-    /// The server has ended a watch as soon as it had begun.
+    /// The server ended a watch right after its begin.
     Short,
-    /// The server does not say from where on to watch.
+    /// The list has no resource version to watch from.
     NoVersion,
 }
 
-/// What to ask for.
 #[derive(Clone, Debug)]
 pub(super) struct Query {
     /// Index of the API version.
     pub(super) version: usize,
     pub(super) selector: Option<String>,
-    /// The list may be as old as what the server has in memory, which spares its database: that is
-    /// how the kubelet and kube-proxy begin, too. Without it the list is the newest.
+    /// Allows a list from the server's cache (`resourceVersion=0`), which spares its database; the
+    /// kubelet and kube-proxy begin like this, too. Otherwise the list is the newest.
     pub(super) cached: bool,
-    /// The server ends a watch after so many seconds.
+    /// The server ends a watch after this many seconds.
     pub(super) seconds: u32,
 }
 
-/// Never ends. After a failure it goes on from where it was, or from the beginning if the server has
-/// forgotten that.
+/// Never ends. After a failure it resumes from the last version, or lists again if that expired.
 pub(super) fn changes<T: Kept>(
     server: &Server,
     query: Query,
@@ -87,16 +84,15 @@ struct Reflector<T: Kept> {
 
 enum Step<T: Kept> {
     Anew,
-    /// Asks for the first page, or for the one that goes on.
+    /// Requests the first page, or the page of this token.
     Ask(Option<String>),
     Read(Page<T>),
     /// Begins a watch from this resource version.
     Begin(String),
-    /// The time is when it began; `None` once something has come.
+    /// With the last version, and the watch's begin until its first event.
     Watch(Events<T>, String, Option<Instant>),
 }
 
-/// A page of a list that arrives.
 struct Page<T> {
     body: Body,
     items: Items,
@@ -104,7 +100,7 @@ struct Page<T> {
     names: Names,
 }
 
-/// All of a list that matters beside its objects.
+/// The needed fields of a list besides its objects.
 #[derive(Deserialize)]
 struct List {
     #[serde(default)]
@@ -121,7 +117,7 @@ struct ListMetadata {
 impl<T: Kept> Reflector<T> {
     async fn next(&mut self) -> Result<Change<T>, Failure> {
         loop {
-            // What fails without saying where to go on begins anew.
+            // Errors without another next step restart with a listing.
             match std::mem::replace(&mut self.step, Step::Anew) {
                 Step::Anew => {
                     self.step = Step::Ask(None);
@@ -151,7 +147,7 @@ impl<T: Kept> Reflector<T> {
                     }
                     let version = metadata.resource_version.filter(|version| !version.is_empty());
                     self.step = Step::Begin(version.ok_or(Failure::NoVersion)?);
-                    // Of what was forgotten later, the memory of some server may be older.
+                    // Later, another server's cache may be older than what was seen.
                     self.query.cached = false;
                     return Ok(Change::Complete);
                 }
@@ -171,7 +167,7 @@ impl<T: Kept> Reflector<T> {
         }
     }
 
-    /// The next change; `None` where there is none to say.
+    /// The next change; `None` if the event is none.
     async fn follow(
         &mut self,
         mut events: Events<T>,
@@ -203,7 +199,7 @@ impl<T: Kept> Reflector<T> {
                 return Some(Ok(Change::Deleted(object)));
             }
             Some(Err(error)) => {
-                // A line that is not understood would come again.
+                // On a new watch the unparsable line would come again.
                 let goes_on = matches!(error, ::kube::Error::SerdeError(_));
                 self.step =
                     if goes_on { Step::Watch(events, from, None) } else { Step::Begin(from) };
@@ -218,7 +214,7 @@ fn requests<T: Kept>(query: &Query) -> Request {
     Request::new(Watched::<T>::url_path(&T::VERSIONS[query.version], None))
 }
 
-/// Asks for a page of the list: the first one, or the one that this token leads to.
+/// Requests a page of the list: the first, or the one of this token.
 async fn ask<T: Kept>(
     server: &Server,
     query: &Query,
@@ -236,7 +232,7 @@ async fn ask<T: Kept>(
         if T::METADATA_ONLY { requests.list_metadata(&params) } else { requests.list(&params) };
     let mut request = request.map_err(::kube::Error::BuildRequest)?;
     if is_first && query.cached {
-        // kube leaves it out beside a limit, which a server without such a memory obeys.
+        // kube-rs leaves it out if there is a limit. A server without such a cache obeys the limit.
         let uri = format!("{}&resourceVersion=0", request.uri());
         *request.uri_mut() = uri
             .parse()
@@ -246,7 +242,6 @@ async fn ask<T: Kept>(
     if response.status().is_success() { Ok(response) } else { Err(refusal(response).await) }
 }
 
-/// Begins a watch.
 async fn watch<T: Kept>(server: &Server, query: &Query, from: &str) -> ::kube::Result<Events<T>> {
     let params = WatchParams {
         field_selector: query.selector.clone(),
@@ -264,7 +259,7 @@ async fn watch<T: Kept>(server: &Server, query: &Query, from: &str) -> ::kube::R
 }
 
 impl<T: Kept> Page<T> {
-    /// Reads the next piece; whether there was one.
+    /// Reads the next piece. Returns whether there was one.
     async fn read_on(&mut self) -> ::kube::Result<bool> {
         let Some(frame) = self.body.frame().await else { return Ok(false) };
         let frame = frame?;
@@ -287,7 +282,7 @@ fn no_list() -> ::kube::Error {
     ::kube::Error::SerdeError(serde_json::Error::custom("no whole list of objects"))
 }
 
-/// What a server says that does not list.
+/// The error in an unsuccessful answer.
 async fn refusal(response: Response<Body>) -> ::kube::Error {
     let code = response.status().as_u16();
     let text = match response.into_body().collect().await {
@@ -295,7 +290,7 @@ async fn refusal(response: Response<Body>) -> ::kube::Error {
         Err(error) => return error,
     };
     let status = serde_json::from_slice(&text).unwrap_or_else(|_| {
-        // Proxies say it in words of their own.
+        // Proxies answer with other texts.
         let text = String::from_utf8_lossy(&text);
         Status::failure(text.trim(), "Failed to parse error data").with_code(code)
     });

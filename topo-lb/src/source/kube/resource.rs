@@ -1,4 +1,4 @@
-//! The kinds of objects that are watched, as kube-rs asks for them and reads them.
+//! The watched kinds, as kube-rs requests and parses them.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -13,29 +13,29 @@ use serde_json::Value;
 use crate::cluster::{Change, ClusterObject, Node, Service, ServiceId, Slice, SliceId, Update};
 use crate::exclusion::Pod;
 use crate::source::object::{
-    Kind, LeftOut, Names, ObjectError, Written, read_node, read_pod, read_service, read_slice,
+    Kind, Names, ObjectError, SkippedEndpoints, Written, read_node, read_pod, read_service,
+    read_slice,
 };
 
 /// A version of an API group.
 pub(super) type Version = &'static str;
 
-/// A kind of object that is watched.
 pub(super) trait Kept: Clone + fmt::Debug + Send + Unpin + 'static {
     /// The field `kind` of its objects.
     const NAME: &'static str;
     const GROUP: &'static str = "";
-    /// Best first.
+    /// In order of preference.
     const VERSIONS: &'static [Version] = &["v1"];
     const PLURAL: &'static str;
-    /// Whether the server is asked for metadata alone.
+    /// Whether only the metadata is requested.
     const METADATA_ONLY: bool = false;
-    /// Objects that are asked for at a time.
+    /// Objects per page.
     const PAGE: u32 = 500;
 
-    /// Reads an object; of a slice, also which endpoints were left out.
+    /// Parses an object; for a slice, also returns the endpoints that were left out.
     fn read(object: impl Written, names: &mut Names) -> Read<Self>;
 
-    /// As RBAC rules and people name it.
+    /// The name in RBAC rules and messages.
     fn resource() -> String {
         match Self::GROUP {
             "" => Self::PLURAL.to_owned(),
@@ -44,15 +44,14 @@ pub(super) trait Kept: Clone + fmt::Debug + Send + Unpin + 'static {
     }
 }
 
-/// What was read of an object.
-type Read<T> = Result<(T, Option<LeftOut>), ObjectError>;
+type Read<T> = Result<(T, Option<SkippedEndpoints>), ObjectError>;
 
-/// A kind of object of which the cluster's state consists.
+/// A kind of object in the cluster's state.
 pub(super) trait StateKind: Kept + ClusterObject<Id: Send> {
     const KIND: Kind;
 
     fn update(change: Change<Self>) -> Update;
-    /// `namespace` is empty for kinds that have none.
+    /// `namespace` is empty for kinds without one.
     fn id_of(namespace: Arc<str>, name: Arc<str>) -> Self::Id;
 }
 
@@ -80,10 +79,10 @@ impl StateKind for Service {
 impl Kept for Slice {
     const NAME: &'static str = "EndpointSlice";
     const GROUP: &'static str = "discovery.k8s.io";
-    /// Kubernetes 1.21 brought `v1`, 1.25 took `v1beta1` away.
+    /// Kubernetes 1.21 added `v1`, 1.25 removed `v1beta1`.
     const VERSIONS: &'static [Version] = &["v1", "v1beta1"];
     const PLURAL: &'static str = "endpointslices";
-    /// A slice with a hundred endpoints has 40 kB.
+    /// A slice with 100 endpoints has 40 kB.
     const PAGE: u32 = 250;
 
     fn read(object: impl Written, names: &mut Names) -> Read<Self> {
@@ -135,17 +134,16 @@ impl Kept for Pod {
     }
 }
 
-/// An object as it came, read at once: what is not needed is never held. An object that cannot be
-/// read does not spoil the list it came in.
+/// An object, parsed on arrival to save memory. An unreadable one does not affect the others.
 #[derive(Clone, Debug)]
 pub(super) struct Watched<T> {
-    /// The resource version alone.
+    /// Only the resource version.
     metadata: ObjectMeta,
     pub(super) object: Read<T>,
 }
 
 impl<T: Kept> Watched<T> {
-    /// One of a list, from its text.
+    /// Parses an object of a list.
     pub(super) fn read(text: &[u8], names: &mut Names) -> Self {
         let object = std::str::from_utf8(text)
             .map_err(|_| ObjectError::unreadable(T::NAME))
@@ -153,14 +151,14 @@ impl<T: Kept> Watched<T> {
         Self { metadata: ObjectMeta::default(), object }
     }
 
-    /// Of an object that a watch tells of.
+    /// The version of an object from a watch; empty for one from a list.
     pub(super) fn resource_version(&self) -> &str {
         self.metadata.resource_version.as_deref().unwrap_or_default()
     }
 }
 
 impl<T: StateKind> Watched<T> {
-    /// Its id; of empty names if it has none.
+    /// Its id; with empty names if it has none.
     pub(super) fn id(&self) -> T::Id {
         match &self.object {
             Ok((object, _)) => object.id().clone(),
@@ -213,7 +211,7 @@ impl<'de, T: Kept> Deserialize<'de> for Watched<T> {
         let version = object.pointer("/metadata/resourceVersion").and_then(Value::as_str);
         let metadata =
             ObjectMeta { resource_version: version.map(str::to_owned), ..ObjectMeta::default() };
-        // The state that keeps the objects shares the strings that repeat in them.
+        // No shared names: the state deduplicates the strings.
         Ok(Self { metadata, object: T::read(&object, &mut Names::default()) })
     }
 }

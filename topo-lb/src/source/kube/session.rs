@@ -1,4 +1,4 @@
-//! Requests to an API server, by whatever route and whatever credentials serve at present.
+//! Requests to an API server with the current route and credentials.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -23,7 +23,7 @@ use super::watch_health::{Open, WatchHealth};
 use super::{KubeError, error};
 use crate::source::object::Kind;
 
-/// One API server: where it is, how to speak to it, and when it was heard of. Clones are of one.
+/// One API server: routes, credentials, and the health of its watches. Clones share all of it.
 #[derive(Clone)]
 pub(super) struct Session {
     target: KubeTarget,
@@ -33,12 +33,11 @@ pub(super) struct Session {
     current: Arc<Mutex<Current>>,
 }
 
-/// What the server said with its last answer about a kind.
+/// The pauses that the last answers asked for, by kind.
 type RetryAfter = BTreeMap<Kind, Duration>;
 
 struct Current {
-    /// With credentials as they were when it was made. A ServiceAccount's token is read again every
-    /// minute all the same.
+    /// Has the credentials of its creation; a ServiceAccount's token is read again every minute.
     client: Client,
     made: Instant,
     retry_after: RetryAfter,
@@ -66,7 +65,7 @@ impl Session {
         Ok(Self { target, timing, routes, watch_health: WatchHealth::new(timing.grace), current })
     }
 
-    /// For requests by this session.
+    /// A client for requests by this session.
     pub(super) fn client(&self) -> Client {
         let session = self.clone();
         let service = service_fn(move |request: Request<Body>| {
@@ -84,7 +83,7 @@ impl Session {
         ClientBuilder::new(service, "default").build()
     }
 
-    /// The answer; of a watch that has begun, what tells that it is open.
+    /// Sends a request. For a watch that begins, also returns the guard of its health.
     async fn exchange(
         &self,
         request: Request<Body>,
@@ -113,7 +112,7 @@ impl Session {
             Err(failure) => {
                 self.routes.turn(Instant::now());
                 if error::is_insecure(&failure) {
-                    // A client certificate may have run out.
+                    // A client certificate may have expired.
                     self.renew().await;
                 }
                 Err(failure)
@@ -121,12 +120,12 @@ impl Session {
         }
     }
 
-    /// How long the server wants the next request about `kind` to wait, by its last answer.
+    /// How long the last answer about `kind` asks to wait before the next request.
     pub(super) fn retry_after(&self, kind: Kind) -> Option<Duration> {
         self.lock().retry_after.get(&kind).copied()
     }
 
-    /// Reads credentials anew: the next request is made with what is in their files then.
+    /// Reads the credentials again, for the next requests.
     async fn renew(&self) {
         if self.lock().made.elapsed() < self.timing.renewal {
             return;
@@ -142,19 +141,19 @@ impl Session {
     }
 
     fn lock(&self) -> MutexGuard<'_, Current> {
-        // Nothing in here panics half-way.
+        // No code panics while it holds the lock.
         self.current.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// As [`Client::try_from`] makes it, but for how it connects.
+/// Like [`Client::try_from`], but connects by `routes`.
 fn plain_client(mut config: Config, timing: &Timing, routes: &Routes) -> Result<Client, KubeError> {
     config.connect_timeout = Some(timing.connect);
     config.read_timeout = Some(timing.read);
     config.reset_reader_on_write = true;
     let server = url(&config);
     let client = if config.proxy_url.is_some() {
-        // Whoever names a proxy wants no other way.
+        // A configured proxy is the only way.
         Client::try_from(config)
     } else {
         build(&config, routes)
@@ -180,12 +179,11 @@ fn build(config: &Config, routes: &Routes) -> ::kube::Result<Client> {
     Ok(ClientBuilder::new(service, &*config.default_namespace).build())
 }
 
-/// Whether this request begins a watch.
 fn is_watch(uri: &Uri) -> bool {
     uri.query().is_some_and(|query| query.split('&').any(|it| it == "watch=true"))
 }
 
-/// The kind that this request is about, if it is one of ours.
+/// The kind that this request is about; `None` for others.
 fn kind(uri: &Uri) -> Option<Kind> {
     match uri.path().trim_end_matches('/').rsplit('/').next()? {
         "nodes" => Some(Kind::Node),
@@ -195,8 +193,7 @@ fn kind(uri: &Uri) -> Option<Kind> {
     }
 }
 
-/// For how long the server wants to be left alone. Kubernetes writes seconds; a date, which the
-/// header may hold as well, is for caches.
+/// The pause that a refusal asks for, in seconds as Kubernetes sends it; dates are ignored.
 fn retry_after(response: &Response<Body>) -> Option<Duration> {
     let is_refusal = matches!(
         response.status(),

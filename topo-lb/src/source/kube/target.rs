@@ -7,14 +7,14 @@ use ::kube::config::{Config, KubeConfigOptions, Kubeconfig, KubeconfigError};
 
 use super::KubeError;
 
-/// Where the API server is said to be.
+/// How to find the API server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum KubeTarget {
     /// The current context of this kubeconfig.
     Kubeconfig(PathBuf),
     /// This URL, without credentials: `http://host:port`.
     Server(String),
-    /// The cluster whose Pod this is; outside of any, what `$KUBECONFIG` says.
+    /// The cluster of this Pod; outside of a Pod, `$KUBECONFIG`.
     Inferred,
 }
 

@@ -22,7 +22,6 @@ const SERVICES: &str = "/api/v1/services";
 const SLICES: &str = "/apis/discovery.k8s.io/v1/endpointslices";
 const OLD_SLICES: &str = "/apis/discovery.k8s.io/v1beta1/endpointslices";
 const ALL: [&str; 3] = [NODES, SERVICES, SLICES];
-/// What a test waits for before it gives up.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 fn node(name: &str, pool: &str) -> Value {
@@ -41,14 +40,13 @@ fn slice(name: &str, address: &str) -> Value {
 
 type Events = Pin<Box<dyn Stream<Item = Event> + Send>>;
 
-/// All objects, those of all Nodes among them.
+/// Follows all objects, including all Nodes.
 fn follow(server: Server) -> Events {
     let (_, wanted) = watch::channel(KnownNodes::All);
     Box::pin(super::follow(server, Nodes::new("n1".into(), wanted)))
 }
 
-/// A server of the default resources with the Service `web`, and all that an agent is told of it at
-/// first.
+/// A server with the default resources and the Service `web`, and a stream after its first events.
 async fn listed() -> (Fake, Events) {
     let fake = Fake::new(&ALL).await;
     fake.change(SERVICES, "ADDED", service("web", 80));
@@ -57,17 +55,17 @@ async fn listed() -> (Fake, Events) {
     (fake, events)
 }
 
-/// The events of another connection to the same server, with these times.
+/// The events of another connection to the same server, with this timing.
 async fn again(fake: &Fake, timing: Timing) -> Events {
     let target = KubeTarget::Server(fake.server.url().to_owned());
     follow(connect_with(&target, timing).await.unwrap())
 }
 
-/// The next event as a short text: a kind and counts, names or the trouble.
+/// The next event as a short text: a kind with counts or names, or the trouble.
 async fn next(events: &mut Events) -> String {
     let event = loop {
         match timeout(PATIENCE, events.next()).await.expect("nothing came").unwrap() {
-            // So it is from the first complete listing on.
+            // Sent with the first complete listing.
             Event::Freshness(Freshness::Live) => {}
             Event::Update(Update::KnownNodes(_)) => {}
             event => break event,
@@ -102,8 +100,7 @@ async fn next(events: &mut Events) -> String {
     }
 }
 
-/// The next events that are not about single objects, sorted. How old the state is for a moment, while
-/// watches begin again, is not among them.
+/// The next events, sorted, without single objects and `AsOf`, which may come in a watch's restart.
 async fn some(events: &mut Events, count: usize) -> Vec<String> {
     let mut some = Vec::new();
     while some.len() < count {
@@ -116,7 +113,7 @@ async fn some(events: &mut Events, count: usize) -> Vec<String> {
     some
 }
 
-/// Nothing was said that is not read yet: what the server says of each kind now comes next.
+/// Checks that no event is pending: the next events are those of objects added and deleted here.
 async fn nothing(fake: &Fake, events: &mut Events) {
     let last = [
         (NODES, node("last", "there")),
@@ -133,7 +130,7 @@ async fn nothing(fake: &Fake, events: &mut Events) {
     }
 }
 
-/// Nothing is said until it is so.
+/// Checks that no event comes until `so` returns true.
 async fn nothing_until(events: &mut Events, so: impl Fn() -> bool) {
     let begun = Instant::now();
     while !so() {
@@ -143,7 +140,7 @@ async fn nothing_until(events: &mut Events, so: impl Fn() -> bool) {
     }
 }
 
-/// Waits for Service `web` with port 81. Until then, only the server's absence is said.
+/// Waits for Service `web` with port 81. Until then, allows only events about the server's absence.
 async fn port_81(events: &mut Events) {
     loop {
         let said = next(events).await;
@@ -155,7 +152,6 @@ async fn port_81(events: &mut Events) {
     }
 }
 
-/// The next word on how fresh things are.
 async fn freshness(events: &mut Events) -> Freshness {
     let next = async {
         loop {
@@ -261,14 +257,14 @@ async fn broken_watches_go_on_where_they_were() {
 
 #[tokio::test]
 async fn what_the_server_has_forgotten_is_listed_again() {
-    // It ends the watch, or refuses it.
+    // The server ends the watch, or refuses it.
     for refuses_expired in [false, true] {
         let (fake, mut events) = listed().await;
         fake.state.lock().unwrap().refuses_expired = refuses_expired;
         fake.forget(SERVICES, vec![service("shop", 80), service("pay", 80)]);
         fake.hang_up();
         assert_eq!(some(&mut events, 3).await, ["0 nodes", "0 slices", "2 services"]);
-        // Synced is said once.
+        // `Synced` is sent once.
         nothing(&fake, &mut events).await;
     }
 }
@@ -283,7 +279,7 @@ async fn a_server_that_stalls_is_left_and_found_again() {
     assert_eq!(fake.requested("watch=true"), 3);
     fake.state.lock().unwrap().stalled = true;
     fake.change(SERVICES, "MODIFIED", service("web", 81));
-    // Open and silent connections are no sign of life.
+    // Open but silent connections do not count as live.
     assert!(matches!(freshness(&mut events).await, Freshness::AsOf(_)));
     fake.state.lock().unwrap().stalled = false;
     port_81(&mut events).await;
@@ -373,8 +369,8 @@ async fn a_token_that_was_renewed_in_its_file_is_used() {
     let mut events = follow(server);
     assert_eq!(some(&mut events, 4).await, ["0 nodes", "0 services", "0 slices", "synced"]);
 
-    // The kubelet writes a new one before the old one has run out; the agent has it once the old one
-    // is refused, and says nothing.
+    // The kubelet writes a new token before the old one expires. The agent reads it when the old
+    // one is refused, and reports nothing.
     std::fs::write(&token, "new").unwrap();
     fake.state.lock().unwrap().token = Some("new");
     fake.hang_up();
@@ -389,7 +385,7 @@ async fn a_token_that_was_renewed_in_its_file_is_used() {
     std::fs::remove_dir_all(&folder).unwrap();
 }
 
-/// What a server behind `default/kubernetes` would have of itself.
+/// `default/kubernetes` and its slice, for a server at this endpoint.
 fn bootstrap(endpoint: SocketAddr) -> [Value; 2] {
     let port = endpoint.port();
     [
@@ -412,7 +408,7 @@ async fn endpoints_of_the_api_server_are_dialled_directly() {
     fake.change(SLICES, "ADDED", slice);
     let listing = read(&fake.server).await.unwrap();
 
-    // Nobody has this address (RFC 5737): without endpoints, it leads nowhere.
+    // A documentation address (RFC 5737): unreachable without endpoints.
     let target = KubeTarget::Server("http://192.0.2.1".to_owned());
     let quick = Timing { connect: Duration::from_millis(200), ..TIMING };
     let server = connect_with(&target, quick).await.unwrap();
@@ -437,18 +433,18 @@ async fn an_object_that_cannot_be_read_spoils_no_other() {
         some(&mut events, 6).await,
         ["0 nodes", "1 slices", "2 services", "synced", bad_endpoint, bad_service]
     );
-    // The same again is not said again.
+    // The same fault is not reported again.
     fake.change(SLICES, "MODIFIED", slice("good-1", "fd00::1"));
     assert_eq!(next(&mut events).await, "slice good-1 1");
     fake.change(SERVICES, "MODIFIED", service("bad", 70_000));
     fake.change(SERVICES, "MODIFIED", service("bad", 8_080));
     assert_eq!(next(&mut events).await, "service default/bad 8080");
-    // What was good stays as it was.
+    // A good object keeps its previous state.
     fake.change(SERVICES, "MODIFIED", service("good", 0));
     let said = next(&mut events).await;
     assert!(said.starts_with("trouble: Service default/good: spec.ports[0].port: 0"), "{said}");
     nothing(&fake, &mut events).await;
-    // And so it does when everything is listed anew.
+    // Also after a new listing.
     fake.forget(SERVICES, vec![service("good", 0), service("bad", 8_080)]);
     fake.hang_up();
     loop {
@@ -503,7 +499,7 @@ async fn refusals_say_what_to_allow() {
     let mut events = follow(fake.server.clone());
     let said = some(&mut events, 3).await;
     assert_eq!(said, ["0 nodes", "0 slices", &format!("trouble: {expected}")]);
-    // Allowed at last, it goes on by itself, and is not complained about twice.
+    // Once allowed, the watch recovers without another report.
     nothing_until(&mut events, || fake.requested("/services?") >= 4).await;
     fake.state.lock().unwrap().refuse.clear();
     assert_eq!(some(&mut events, 2).await, ["0 services", "synced"]);
@@ -574,9 +570,9 @@ async fn other_nodes_are_asked_for_while_they_are_wanted() {
             _ => {}
         }
     }
-    // First, so that nobody takes the others for gone.
+    // `KnownNodes` comes first, so that other Nodes do not count as deleted.
     assert_eq!(said, ["Own", "n1"]);
-    // Other Nodes change, and this agent does not hear of it.
+    // Changes of other Nodes do not reach this agent.
     fake.change(NODES, "MODIFIED", node("n2", "beijing"));
     fake.change(NODES, "MODIFIED", node("n1", "shanghai"));
     assert_eq!(next(&mut events).await, "node n1 Some(\"shanghai\")");
@@ -588,7 +584,7 @@ async fn other_nodes_are_asked_for_while_they_are_wanted() {
             Event::Update(Update::Node(Change::Applied(node))) => {
                 listed.push(node.name.to_string())
             }
-            // Only after all of them.
+            // Only after all Nodes.
             Event::Update(Update::KnownNodes(known)) => break assert_eq!(known, KnownNodes::All),
             _ => {}
         }
@@ -596,14 +592,14 @@ async fn other_nodes_are_asked_for_while_they_are_wanted() {
     assert_eq!(listed, ["n2", "n1"]);
     fake.change(NODES, "MODIFIED", node("n2", "ningbo"));
     assert_eq!(next(&mut events).await, "node n2 Some(\"ningbo\")");
-    // Wanted no more, they are watched for a while.
+    // No longer wanted, they stay watched for a while.
     wanted.send_replace(KnownNodes::Own);
     fake.change(NODES, "MODIFIED", node("n2", "beijing"));
     assert_eq!(next(&mut events).await, "node n2 Some(\"beijing\")");
     assert_eq!(fake.requested("nodes?&limit="), 1, "all of them were listed once");
 }
 
-/// Whether an event says that these Nodes are known.
+/// Whether an event sets `which` as the known Nodes.
 fn known(which: KnownNodes) -> impl Fn(&Event) -> bool {
     move |event| match event {
         Event::Update(Update::KnownNodes(known)) => *known == which,
@@ -611,7 +607,7 @@ fn known(which: KnownNodes) -> impl Fn(&Event) -> bool {
     }
 }
 
-/// Reads on until `is_last`; the troubles that were said before.
+/// Reads until `is_last`. Returns the troubles before that.
 async fn troubles_until(events: &mut Events, is_last: impl Fn(&Event) -> bool) -> Vec<String> {
     let mut troubles = Vec::new();
     loop {
@@ -623,7 +619,7 @@ async fn troubles_until(events: &mut Events, is_last: impl Fn(&Event) -> bool) -
     }
 }
 
-/// Whether an event says that a Node is in this pool.
+/// Whether an event puts a Node into this pool.
 fn is_in(pool: &str) -> impl Fn(&Event) -> bool {
     move |event| match event {
         Event::Update(Update::Node(Change::Applied(node))) => {
@@ -660,7 +656,7 @@ async fn an_agent_that_cannot_list_all_nodes_goes_on_watching_its_own() {
              ClusterRole the rule apiGroups: [\"\"], resources: [nodes], verbs: [list, watch]",
             fake.server.url()
         );
-        // Once, as it lasts. What may pass soon is not said.
+        // A lasting trouble is reported once, a temporary one never.
         let expected = if status == 403 { vec![expected] } else { Vec::new() };
         assert_eq!(troubles, expected);
 

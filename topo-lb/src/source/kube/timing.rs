@@ -2,21 +2,20 @@
 
 use std::time::Duration;
 
-/// How long things may take; shorter in tests.
+/// Time limits; shorter in tests.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Timing {
-    /// Longest wait for a connection, with all its routes and TLS.
+    /// Time limit for a connection, including all routes and TLS.
     pub(super) connect: Duration,
-    /// Longest silence of the server before a connection counts as dead. Bookmarks come about every
-    /// minute; where they do not, because nothing of a kind has changed since the server was started or
-    /// because it does not send any, the watch goes on by another connection from where it was.
+    /// Longest silence of a connection. Bookmarks come about every minute. Without them (the server
+    /// sends none, or no object changed since its start) the watch resumes on another connection.
     pub(super) read: Duration,
-    /// What a server may be expected to mend by itself is said when it lasts for longer: one that was
-    /// just started knows no roles yet, and answers 403. Longer for one that has served before.
+    /// Failures that a server may fix by itself are reported only after this time: a freshly
+    /// started server knows no roles yet and answers 403. Longer after the server has served.
     pub(super) settling: Duration,
-    /// A watch that is closed for less than this is no news.
+    /// A watch that is closed for less than this still counts as open.
     pub(super) grace: Duration,
-    /// Credentials are not read anew more often.
+    /// Shortest interval between readings of the credentials.
     pub(super) renewal: Duration,
 }
 

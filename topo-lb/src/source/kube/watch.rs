@@ -1,4 +1,4 @@
-//! All objects there are, and every change to them.
+//! All objects, and every change to them.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
@@ -18,24 +18,24 @@ use crate::cluster::{self, KnownNodes, Node, Service, Slice, Update};
 use crate::source::Event;
 use crate::source::object::Kind;
 
-/// The server ends a watch after so many seconds. The actual time lies up to twice as high, so that
-/// not all agents come back at once: as client-go does it.
+/// Seconds after which the server ends a watch: from this to twice this at random, so that not all
+/// agents reconnect at once. client-go does the same.
 const SHORTEST_WATCH: u32 = 300;
-/// Longest pause after a refusal for want of a permission.
+/// Longest pause after a 403.
 const LONGEST_FORBIDDEN: Duration = Duration::from_secs(4);
-/// Pause where the server knows no version of a resource.
+/// Pause if the server has no version of a resource.
 const MISSING_PAUSE: Duration = Duration::from_secs(10);
-/// Lists Nodes, EndpointSlices and Services, and follows every change to them. Objects that are listed
-/// are said one by one, and then the names of all there are.
+/// Lists Nodes, EndpointSlices and Services, and follows every change. Sends listed objects one by
+/// one, and then the ids of all.
 ///
-/// The stream never ends: whatever goes wrong is said once as `Trouble` and tried again, at longer
-/// and longer intervals of at most half a minute. After a gap that the server cannot bridge, all
-/// objects are listed and said anew. A change that cannot be read leaves the object as it was.
-/// `Freshness` is said after all were listed once, and whenever it changes.
+/// The stream never ends. Reports a failure once as `Trouble`, and retries after growing pauses of
+/// at most 30 s. After a gap that the server cannot bridge, lists and sends all objects again. A
+/// change that cannot be read leaves the object as it was. Sends `Freshness` after the first
+/// complete listing, and when it changes.
 ///
-/// Of Nodes, only those are followed that `nodes` wants. `KnownNodes` is said after all of them were
-/// listed, and before those that are not followed any more are dropped. While all Nodes are wanted and
-/// cannot be listed, the own Node is followed.
+/// Follows only the Nodes that `nodes` wants. Sends `KnownNodes` after these were listed, and
+/// before it drops Nodes that are no longer followed. Follows the own Node while all are wanted but
+/// cannot be listed.
 pub fn follow(server: Server, nodes: Nodes) -> impl Stream<Item = Event> + Send + 'static {
     let said = [
         Watch::<Node>::new(server.clone(), Reach::of(nodes)).said().boxed(),
@@ -54,29 +54,27 @@ pub fn follow(server: Server, nodes: Nodes) -> impl Stream<Item = Event> + Send 
 
 type Changes<T> = BoxStream<'static, Result<Change<T>, Failure>>;
 
-/// The watch of one kind.
 struct Watch<T: StateKind> {
     server: Server,
     reach: Reach,
     /// Index of the API version in use.
     version: usize,
-    /// Versions in a row that the server did not know.
+    /// Versions in a row that the server does not have.
     unknown: usize,
     changes: Changes<T>,
-    /// Who was listed so far in a listing that goes on.
+    /// Ids in an incomplete listing.
     listed: Vec<T::Id>,
-    /// What was said of single objects.
+    /// The reported faults of single objects.
     wrong: HashMap<T::Id, String>,
     waiting: VecDeque<WatchReport>,
     /// All objects were listed once.
     had_contact: bool,
-    /// Attempts in a row that failed.
     failures: u32,
-    /// How many watches had begun when the last one failed.
+    /// How many watches had begun at the last failure.
     opened: u64,
-    /// No attempt before.
+    /// Earliest time of the next attempt.
     rest: Option<Instant>,
-    /// Since when the server has answered what may be expected to pass, and nothing else.
+    /// Since when the server has given only answers that may be temporary.
     passing: Option<Instant>,
 }
 
@@ -124,21 +122,21 @@ impl<T: StateKind> Watch<T> {
         }
     }
 
-    /// Lists all that is to be watched, and watches from there.
+    /// Lists everything in reach, and watches from there.
     fn begin(&mut self, cached: bool) {
         self.changes = changes(&self.server, query(self.version, &self.reach, cached));
     }
 
     fn take(&mut self, change: Change<T>) {
-        // That a listing begins is no success yet.
+        // The begin of a listing is not a success yet.
         if !matches!(change, Change::Begin) {
             self.failures = 0;
             self.passing = None;
         }
         match change {
             Change::Begin => self.listed.clear(),
-            // Objects are said as they come, and what is gone at the end: a list of all of them would
-            // take more memory than they do, and leave holes where it was.
+            // Sends objects as they come, and removes missing ones at the end: a list of all
+            // objects would need more memory than the state itself, and fragment the heap.
             Change::Listed(object) => {
                 self.unknown = 0;
                 self.listed.push(object.id());
@@ -155,7 +153,7 @@ impl<T: StateKind> Watch<T> {
                 let all = Event::Update(T::update(cluster::Change::Listed(Vec::new(), listed)));
                 let known = Event::Update(Update::KnownNodes(self.reach.now()));
                 match (T::KIND, self.reach.now()) {
-                    // Nobody must take the others for gone.
+                    // `KnownNodes` first, so that the other Nodes do not count as deleted.
                     (Kind::Node, KnownNodes::Own) => {
                         self.waiting.extend([known, all].map(WatchReport::Event))
                     }
@@ -179,11 +177,11 @@ impl<T: StateKind> Watch<T> {
         }
     }
 
-    /// The object, if it can be read; says what is wrong with it, unless that was said.
+    /// The object, if it can be read. Reports a fault once.
     fn read(&mut self, object: Watched<T>) -> Option<T> {
         let id = object.id();
         let (object, wrong) = match object.object {
-            Ok((object, left_out)) => (Some(object), left_out.map(|left_out| left_out.to_string())),
+            Ok((object, skipped)) => (Some(object), skipped.map(|skipped| skipped.to_string())),
             Err(error) => (None, Some(format!("{error}; this version of the object is ignored"))),
         };
         match wrong {
@@ -213,19 +211,18 @@ impl<T: StateKind> Watch<T> {
             return self.other_version().await;
         }
         if matches!(failure, Failure::Short) {
-            // That this one was open is no success.
+            // A short watch does not count as a success.
             self.opened = (self.opened + 1).min(self.server.watch_health().opened(T::KIND));
         }
         self.pause(error);
         let fell_back = self.reach.fall_back();
         if fell_back.is_some() {
-            // That the own Node is listed meanwhile is no sign that all of them can be.
+            // Listing the own Node does not mean that all Nodes can be listed.
             self.passing = fell_back;
             self.begin(false);
         }
         let trouble = match (failure, error) {
-            // Watches end, connections break, and the server forgets what is long ago. If more is
-            // wrong than that, the next attempt fails.
+            // Normal ends of a watch. If more is wrong, the next attempt fails.
             (Failure::Watch(error), _) if !is_unintelligible(error) => None,
             (Failure::Told(status), _) if status.code == 410 => None,
             (Failure::Short, _) => None,
@@ -234,7 +231,7 @@ impl<T: StateKind> Watch<T> {
                 Some(self.failing(&error, self.error(&error, verb)))
             }
             (_, Some(error)) if is_gone(error) => {
-                // Said instead of a watch, the same would be asked for again and again.
+                // Retrying a watch from an expired version would never succeed.
                 self.begin(false);
                 None
             }
@@ -259,11 +256,11 @@ impl<T: StateKind> Watch<T> {
         }
     }
 
-    /// Has the next attempt wait, for as long as the server says at least.
+    /// Delays the next attempt, at least for as long as the server asks.
     fn pause(&mut self, error: Option<&::kube::Error>) {
         let opened = self.server.watch_health().opened(T::KIND);
         if opened != std::mem::replace(&mut self.opened, opened) {
-            // A watch was open in between, even though nothing came by it.
+            // A watch was open in between, even if without events.
             self.failures = 0;
             self.passing = None;
         }
@@ -271,7 +268,7 @@ impl<T: StateKind> Watch<T> {
         let longest = if !self.had_contact {
             backoff::LONGEST_BEFORE_CONTACT
         } else if error.is_some_and(is_forbidden) {
-            // Somebody has to change a role, and waits for this, too.
+            // A person who fixes the role waits for the effect.
             LONGEST_FORBIDDEN
         } else if error.is_some_and(is_passing) {
             backoff::LONGEST_OVERLOADED
@@ -297,7 +294,7 @@ impl<T: StateKind> Watch<T> {
         KubeError::of(error, self.server.url(), verb, T::resource())
     }
 
-    /// Watches by another version of the API: the server is older or newer than thought.
+    /// Tries another version of the API: the server is older or newer than expected.
     async fn other_version(&mut self) {
         self.unknown += 1;
         if self.unknown >= T::VERSIONS.len() {
@@ -323,7 +320,7 @@ fn is_unintelligible(error: &::kube::Error) -> bool {
     matches!(error, ::kube::Error::SerdeError(_) | ::kube::Error::FromUtf8(_))
 }
 
-/// Whether the server does not know any more what is asked for, so that all is to be listed again.
+/// Whether the requested version has expired, so that a new listing is needed.
 pub(super) fn is_gone(error: &::kube::Error) -> bool {
     matches!(error, ::kube::Error::Api(status) if status.code == 410)
 }
@@ -332,13 +329,13 @@ fn is_forbidden(error: &::kube::Error) -> bool {
     matches!(error, ::kube::Error::Api(status) if status.code == 403)
 }
 
-/// Whether a server says so that is starting, overloaded or without its database: one that was just
-/// started knows neither tokens nor roles.
+/// Whether the answer may be that of a server that is starting, overloaded or without its database.
+/// A freshly started one knows neither tokens nor roles.
 fn is_passing(error: &::kube::Error) -> bool {
     matches!(error, ::kube::Error::Api(status) if matches!(status.code, 401 | 403 | 429 | 500..=599))
 }
 
-/// The status of an answer that is the same for all that this agent may ask for.
+/// The status, if it is the same for all requests of this agent.
 pub(super) fn overload(error: &::kube::Error) -> Option<u16> {
     match error {
         ::kube::Error::Api(status) if matches!(status.code, 429 | 500..=599) => Some(status.code),
@@ -350,7 +347,7 @@ fn query(version: usize, reach: &Reach, cached: bool) -> Query {
     Query { version, selector: reach.selector(), cached, seconds: watch_seconds() }
 }
 
-/// After how many seconds the server is to end a watch.
+/// The time limit of a watch in seconds, chosen at random.
 pub(super) fn watch_seconds() -> u32 {
     let more = random() % u64::from(SHORTEST_WATCH);
     SHORTEST_WATCH + u32::try_from(more).unwrap_or_default()
@@ -372,7 +369,7 @@ mod tests {
         ::kube::Error::Api(Box::new(status))
     }
 
-    /// A watch that goes by `changes`; no server is asked.
+    /// A watch that gets `changes`, without a server.
     async fn watch(
         changes: impl Stream<Item = Result<Change<Service>, Failure>> + Send + 'static,
     ) -> Watch<Service> {
@@ -383,7 +380,7 @@ mod tests {
         watch
     }
 
-    /// The pauses between two attempts, for ten minutes from the first failure on; and what is said.
+    /// The pauses between attempts in the ten minutes from the first failure, and the events.
     async fn pauses(
         watch: Watch<Service>,
         mut all: WatchAggregator,
@@ -411,7 +408,7 @@ mod tests {
         let (pauses, said) = pauses(watch, WatchAggregator::new(Duration::ZERO)).await;
         let longest = pauses.iter().max().unwrap();
         assert!(*longest <= Duration::from_millis(3_002), "{longest:?}");
-        // Half of a pause is chance: it takes 1.5 s to 3 s.
+        // Half of a pause is random: 1.5 s to 3 s.
         assert!((190..=420).contains(&pauses.len()), "{} pauses in ten minutes", pauses.len());
         assert_eq!(said.len(), 1, "{said:?}");
     }
@@ -429,7 +426,7 @@ mod tests {
         let (pauses, said) = pauses(watch, WatchAggregator::new(Duration::from_secs(20))).await;
         let longest = pauses.iter().max().unwrap();
         assert!(*longest <= Duration::from_millis(8_002), "{longest:?}");
-        // Half of a pause is chance: it takes 4 s to 8 s, and the first few are shorter.
+        // Half of a pause is random: 4 s to 8 s, and the first few are shorter.
         assert!((70..200).contains(&pauses.len()), "{} pauses in ten minutes", pauses.len());
         let troubles = said.iter().filter(|event| matches!(event, Event::Trouble(_))).count();
         assert_eq!(troubles, 1, "{said:?}");
@@ -446,7 +443,7 @@ mod tests {
         let (pauses, _) = pauses(watch, WatchAggregator::new(Duration::ZERO)).await;
         let longest = pauses.iter().max().unwrap();
         assert!((8..=30).contains(&longest.as_secs()), "{longest:?}");
-        // They take 15 s to 30 s, and the first few are shorter.
+        // 15 s to 30 s, and the first few are shorter.
         assert!((20..60).contains(&pauses.len()), "{} pauses in ten minutes", pauses.len());
     }
 

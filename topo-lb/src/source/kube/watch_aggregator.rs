@@ -1,4 +1,4 @@
-//! What three watches say, as one source.
+//! Combines three watches into one source.
 
 use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
@@ -10,31 +10,26 @@ use super::watch_health::{Health, WatchHealth};
 use crate::source::object::Kind;
 use crate::source::{Event, Freshness};
 
-/// A trouble that was not met for so long is over; it is said again when it comes back.
-/// Much longer than the longest pause between two attempts.
+/// A trouble that stays away for this time is over. Much longer than the longest pause.
 const TROUBLE_OVER: Duration = Duration::from_secs(180);
 
-/// What may pass has to last so many times as long at a server that has told all of the cluster once.
+/// Factor of `settling` after the first complete listing.
 const FAMILIAR: u32 = 3;
 
-/// What the watch of one kind says.
 pub(super) enum WatchReport {
     Event(Event),
-    /// All objects of this kind have been listed.
+    /// All objects of this kind were listed.
     Listed(Kind),
-    /// The server does not serve as it should.
     Failing(Failing),
-    /// How fresh what is known is, as far as that can be said.
     Beat(Health),
 }
 
-/// A server that does not serve as it should.
+/// A failure of the server.
 pub(super) struct Failing {
     pub(super) trouble: String,
-    /// The HTTP status by which it says that it cannot serve at all now. Its words differ with every
-    /// request, and mean the same.
+    /// The HTTP status, if the server can serve no request now, whatever its message.
     pub(super) overload: Option<u16>,
-    /// Since when, if it may be expected to mend by itself.
+    /// Since when, if it may be temporary.
     pub(super) passing_since: Option<Instant>,
 }
 
@@ -57,18 +52,18 @@ pub(super) fn beats(watch_health: WatchHealth) -> impl Stream<Item = WatchReport
     })
 }
 
-/// What the three watches have said.
+/// The combined state of the three watches.
 pub(super) struct WatchAggregator {
     listed: BTreeSet<Kind>,
-    /// Known from the first complete listing on.
+    /// Set by the first complete listing.
     freshness: Option<Freshness>,
-    /// How long what may pass has to last before it is said.
+    /// How long a temporary failure lasts before it is reported.
     settling: Duration,
-    /// What people know to go wrong at present, and when it was last met.
+    /// Reported troubles that are not over, with their last occurrence.
     troubles: HashMap<String, Instant>,
 }
 
-/// Watches that end together do so within moments: these are one.
+/// Watches that end together do so within moments, which count as one.
 fn is_news(before: Freshness, now: Freshness) -> bool {
     match (before, now) {
         (Freshness::AsOf(before), Freshness::AsOf(now)) => {
@@ -111,12 +106,12 @@ impl WatchAggregator {
         }
     }
 
-    /// What is to be said of it: three watches fail for one reason, and each of them many times.
+    /// What to report: once, although three watches fail repeatedly for one reason.
     fn meet(&mut self, failing: Failing, now: Instant) -> Option<String> {
         let Failing { trouble, overload, passing_since } = failing;
         self.troubles.retain(|_, met| now.duration_since(*met) < TROUBLE_OVER);
         let settling = if self.freshness.is_some() {
-            // It has served this agent before: it is starting, rather than of another mind.
+            // It has served this agent before, so a restart is more likely than a changed role.
             self.settling * FAMILIAR
         } else {
             self.settling
@@ -138,8 +133,7 @@ mod tests {
 
     const SETTLING: Duration = Duration::from_secs(8);
 
-    /// Whether a trouble that is met at these seconds is said, each time; it may pass where the second
-    /// since when is given, too.
+    /// For each occurrence, at this second and temporary since that one: whether it is reported.
     fn said(met: &[(u64, Option<u64>)]) -> Vec<bool> {
         let (mut all, start) = (WatchAggregator::new(SETTLING), Instant::now());
         let at = |second| start + Duration::from_secs(second);

@@ -1,4 +1,4 @@
-//! When the API server was heard of, by each watch: how fresh is what is known.
+//! When each watch received something, and how fresh the state is.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
@@ -9,41 +9,37 @@ use tokio::time::Instant;
 use crate::source::Freshness;
 use crate::source::object::Kind;
 
-/// What is known of one kind's watch.
 #[derive(Clone, Copy, Debug, Default)]
 struct Seen {
-    /// How many are open: a new one may be open before the old one is noticed to be gone.
+    /// Open watches: a new one may be open before the end of the old one is noticed.
     open: u32,
-    /// How often one was opened.
     opened: u64,
-    /// When the last one was closed, or was to begin.
+    /// When the last one was closed, or a listing preceded the first.
     closed: Option<Instant>,
-    /// When something was heard by one.
+    /// When one last received something.
     heard: Option<SystemTime>,
 }
 
-/// What can be said now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Health {
-    /// This.
     Is(Freshness),
-    /// Nothing new, unless nothing happens until then.
+    /// Unchanged for now; if nothing happens, to be judged again at this time.
     Unclear(Option<Instant>),
 }
 
-/// The three watches of one API server. All clones share one state.
+/// The three watches of one API server. Clones share one state.
 #[derive(Clone, Debug)]
 pub(super) struct WatchHealth(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
-    /// Watches end, servers restart: a watch that is closed for less than this is no news.
+    /// A watch that is closed for less than this counts as open: servers restart.
     grace: Duration,
     seen: Mutex<[Seen; 3]>,
     moved: Notify,
 }
 
-/// An open watch, until it is dropped.
+/// The guard of an open watch; dropping it records the end.
 #[derive(Debug)]
 pub(super) struct Open {
     watch_health: WatchHealth,
@@ -51,12 +47,12 @@ pub(super) struct Open {
 }
 
 impl WatchHealth {
-    /// Of three watches that are still to begin; one that is closed for less than `grace` is no news.
+    /// Three watches that have not begun.
     pub(super) fn new(grace: Duration) -> Self {
         Self(Arc::new(Inner { grace, seen: Mutex::default(), moved: Notify::new() }))
     }
 
-    /// The watch of `kind` has begun.
+    /// Records that the watch of `kind` began.
     pub(super) fn open(&self, kind: Kind) -> Open {
         let mut seen = self.lock();
         let one = &mut seen[index(kind)];
@@ -68,7 +64,7 @@ impl WatchHealth {
         Open { watch_health: self.clone(), kind }
     }
 
-    /// All of `kind` has been listed: its watch is to begin.
+    /// Records that all objects of `kind` were listed, so that its watch is due.
     pub(super) fn listed(&self, kind: Kind) {
         let mut seen = self.lock();
         let one = &mut seen[index(kind)];
@@ -78,29 +74,29 @@ impl WatchHealth {
         self.0.moved.notify_one();
     }
 
-    /// How often a watch of `kind` has begun.
+    /// How many watches of `kind` have begun.
     pub(super) fn opened(&self, kind: Kind) -> u64 {
         self.lock()[index(kind)].opened
     }
 
-    /// Returns after some watch has begun or ended.
+    /// Waits until a watch begins or ends, or a listing is complete.
     pub(super) async fn moved(&self) {
         self.0.moved.notified().await;
     }
 
-    /// What can be said of all of them.
+    /// The freshness by all watches.
     pub(super) fn health(&self, now: Instant) -> Health {
         health(&self.lock(), self.0.grace, now)
     }
 
     fn lock(&self) -> MutexGuard<'_, [Seen; 3]> {
-        // Nothing in here panics half-way.
+        // No code panics while it holds the lock.
         self.0.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Open {
-    /// Something came.
+    /// Records that something was received.
     pub(super) fn heard(&self) {
         self.watch_health.lock()[index(self.kind)].heard = Some(SystemTime::now());
     }
@@ -125,13 +121,13 @@ const fn index(kind: Kind) -> usize {
     }
 }
 
-/// All open is live. Once one is closed for longer than `grace`, it is as of when the first of those
-/// that are closed was heard of.
+/// Live if all watches are open. If one is closed for longer than `grace`, as of the earliest
+/// reception by a closed watch.
 fn health(seen: &[Seen; 3], grace: Duration, now: Instant) -> Health {
     if seen.iter().all(|one| one.open > 0) {
         return Health::Is(Freshness::Live);
     }
-    // One that never was to begin has yet to be.
+    // Watches that were never due do not count.
     let closed = seen.iter().filter(|one| one.open == 0);
     let closed = closed.filter_map(|one| Some((one.closed? + grace, one.heard?)));
     let (Some(until), Some(heard)) =

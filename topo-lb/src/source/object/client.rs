@@ -1,4 +1,4 @@
-//! What Namespaces and Pods say of themselves as clients: read for `lint` alone.
+//! Facts about clients from Namespaces and Pods, for `lint` only.
 
 use std::collections::BTreeMap;
 
@@ -10,37 +10,37 @@ use crate::exclusion::{ANNOTATION, asks};
 
 pub(super) type Pairs = BTreeMap<String, String>;
 
-/// What one of them says.
+/// Facts from one Namespace or Pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Client {
-    /// It is in a mesh, and not left alone already.
+    /// Set if it is in a mesh and not excluded.
     pub meshed: Option<Meshed>,
-    /// Its annotation says neither that it is to be left alone nor that it is not.
+    /// Set if its exclusion annotation is invalid.
     pub unclear: Option<Unclear>,
 }
 
-/// A Pod whose annotation `topo-lb.io/exclude` is neither `true` nor `false`.
+/// A Pod with an annotation `topo-lb.io/exclude` that is neither `true` nor `false`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Unclear {
     /// Its namespace.
     pub namespace: String,
-    /// What the annotation says instead.
+    /// The annotation's value.
     pub value: String,
-    /// Which Pod.
+    /// Its name.
     pub pod: String,
 }
 
-/// What all of them say.
+/// Facts from all Namespaces and Pods.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Clients {
-    /// Those that a mesh takes over.
+    /// Clients in a mesh.
     pub meshed: Vec<Meshed>,
-    /// Those whose annotation is not understood.
+    /// Pods with an invalid annotation.
     pub unclear: Vec<Unclear>,
 }
 
 impl Clients {
-    /// Takes in what one more says.
+    /// Adds one client's facts.
     pub fn add(&mut self, client: Client) {
         self.meshed.extend(client.meshed);
         self.unclear.extend(client.unclear);
@@ -48,13 +48,13 @@ impl Clients {
 }
 
 impl Client {
-    /// Of a namespace of these labels and annotations.
+    /// A namespace with these labels and annotations.
     #[must_use]
     pub fn namespace(name: &str, labels: &Pairs, annotations: &Pairs) -> Self {
         Self { meshed: Meshed::namespace(name, labels, annotations), unclear: None }
     }
 
-    /// Of a Pod of these labels and annotations.
+    /// A Pod with these labels and annotations.
     #[must_use]
     pub fn pod(namespace: &str, name: &str, labels: &Pairs, annotations: &Pairs) -> Self {
         let value = annotations.get(ANNOTATION);
@@ -71,7 +71,7 @@ impl Client {
         Self { meshed, unclear }
     }
 
-    /// Of an object in a file; `None` for other kinds. One that cannot be read says nothing.
+    /// An object in a file; `None` for other kinds. An unreadable object gives no facts.
     pub(super) fn of(api_version: &str, kind: &str, object: impl Written) -> Option<Self> {
         #[derive(Deserialize)]
         struct Fields {
@@ -91,7 +91,7 @@ impl Client {
     }
 }
 
-/// Labels or annotations, those that are no strings as they are written.
+/// Labels or annotations; values other than strings are taken as written.
 #[derive(Default)]
 struct Loose(Pairs);
 

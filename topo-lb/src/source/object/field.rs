@@ -1,4 +1,4 @@
-//! Fields that several kinds have.
+//! Fields that several kinds share.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
@@ -10,10 +10,10 @@ use serde_json::Value;
 
 use crate::cluster::Uid;
 
-/// Where an object is that names no namespace, as with `kubectl apply`.
+/// The namespace of objects that name none, as with `kubectl apply`.
 pub(super) const DEFAULT_NAMESPACE: &str = "default";
 
-/// Reads a field that may be `null`, which is the same as absent.
+/// Reads a field where `null` means absent.
 pub(super) fn or_default<'de, D, T>(field: D) -> Result<T, D::Error>
 where
     D: Deserializer<'de>,
@@ -22,8 +22,8 @@ where
     Ok(Option::deserialize(field)?.unwrap_or_default())
 }
 
-/// The value of an annotation. Kubernetes allows strings alone; what a file has instead, such as
-/// `2` for `"2"`, is taken as it is written, and must not cost the whole object.
+/// The value of an annotation. Kubernetes allows only strings. Other values in a file, such as `2`
+/// for `"2"`, are taken as written and do not make the object unreadable.
 pub(super) struct Text(pub(super) String);
 
 impl<'de> Deserialize<'de> for Text {
@@ -44,7 +44,7 @@ pub(super) struct Metadata<L, A = Unread> {
     pub(super) name: String,
     #[serde(default)]
     namespace: Option<String>,
-    /// Whatever it is: a wrong one must not cost the object.
+    /// Any value, so that an invalid UID does not make the object unreadable.
     #[serde(default)]
     uid: Value,
     #[serde(default, deserialize_with = "or_default")]
@@ -71,7 +71,7 @@ fn name<'de, D: Deserializer<'de>>(field: D) -> Result<String, D::Error> {
     if name.is_empty() { Err(D::Error::custom("is empty")) } else { Ok(name) }
 }
 
-/// A map or list of which nothing is read.
+/// A map or list that is ignored.
 #[derive(Default)]
 pub(super) struct Unread;
 
@@ -110,10 +110,8 @@ impl<'de> Deserialize<'de> for PortNumber {
     }
 }
 
-/// Reads an address as Kubernetes does: leading zeros in IPv4 are decimal and mean nothing, and an
-/// IPv4-mapped IPv6 address is an IPv4 address.
-///
-/// Kubernetes writes neither, but keeps what others wrote (`ParseIPSloppy` in its sources).
+/// Parses an address like Kubernetes (`ParseIPSloppy`), which keeps such input: IPv4 octets are
+/// decimal even with leading zeros, and an IPv4-mapped IPv6 address is an IPv4 address.
 pub(super) fn address(text: &str) -> Option<IpAddr> {
     match text.parse::<IpAddr>() {
         Ok(address) => Some(address.to_canonical()),

@@ -1,21 +1,21 @@
-//! Namespaces and Pods of a service mesh: read for `lint` alone.
+//! Namespaces and Pods of service meshes, for `lint` only.
 
 use super::client::Pairs;
 
-/// A namespace, or a Pod, whose connections a mesh takes over.
+/// A namespace or a Pod in a service mesh, which takes over its connections.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Meshed {
-    /// Which namespace.
+    /// Its namespace.
     pub namespace: String,
-    /// Which Pod; `None` where the namespace as a whole is in the mesh.
+    /// Its name; `None` if the whole namespace is in the mesh.
     pub pod: Option<String>,
-    /// Which mesh.
+    /// The mesh.
     pub mesh: &'static str,
-    /// The label or annotation that says so.
+    /// The label or annotation that shows it.
     pub by: String,
 }
 
-/// What of an object says that it is in a mesh.
+/// A label or annotation of objects in a mesh, and its values.
 #[derive(Clone, Copy)]
 enum Mark {
     Label(&'static str, &'static [&'static str]),
@@ -24,7 +24,7 @@ enum Mark {
 
 use Mark::{Annotation, Label};
 
-/// Any value that is not empty.
+/// Any non-empty value.
 const ANY: &[&str] = &[];
 const ON: &[&str] = &["enabled", "true"];
 
@@ -47,19 +47,19 @@ const PODS: &[(&str, Mark)] = &[
     ("Consul", Annotation("consul.hashicorp.com/connect-inject", &["true"])),
 ];
 
-/// Labels by which a server finds most Pods of meshes.
+/// Label selectors that find most Pods of meshes.
 pub const POD_SELECTORS: [&str; 3] =
     ["security.istio.io/tlsMode", "istio.io/dataplane-mode=ambient", "linkerd.io/control-plane-ns"];
 
 impl Meshed {
-    /// A namespace of these labels and annotations, if it is in a mesh.
+    /// A namespace with these labels and annotations; `None` if it is not in a mesh.
     #[must_use]
     pub fn namespace(name: &str, labels: &Pairs, annotations: &Pairs) -> Option<Self> {
         let (mesh, by) = mark(NAMESPACES, labels, annotations)?;
         Some(Self { namespace: name.to_owned(), pod: None, mesh, by })
     }
 
-    /// A Pod of these labels and annotations, if it is in a mesh.
+    /// A Pod with these labels and annotations; `None` if it is not in a mesh.
     #[must_use]
     pub fn pod(namespace: &str, name: &str, labels: &Pairs, annotations: &Pairs) -> Option<Self> {
         let (mesh, by) = mark(PODS, labels, annotations)?;
@@ -80,7 +80,7 @@ fn mark(
         let value = pairs.get(key).filter(|value| !value.is_empty())?;
         let is_on = values.is_empty() || values.contains(&value.as_str());
         is_on.then(|| match values {
-            // Such values are long.
+            // Values are long, so only the key.
             [] => (mesh, format!("{what} {key}")),
             _ => (mesh, format!("{what} {key}={value}")),
         })

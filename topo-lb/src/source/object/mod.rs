@@ -1,8 +1,5 @@
-//! Kubernetes objects as they are written, and what `cluster` keeps of them.
-//!
-//! Only the fields that topology needs are read; all others are skipped unseen. `null` is the same
-//! as absent, as Kubernetes itself writes it for empty lists. What is wrong with an object is said
-//! with its name and the field's path.
+//! Parses the fields of Kubernetes objects that topology needs. `null` is the same as absent,
+//! because Kubernetes writes it for empty lists. Errors have the names of object and field.
 
 mod client;
 mod field;
@@ -29,23 +26,22 @@ pub(super) use plain::plain;
 
 use crate::{cluster, exclusion};
 
-/// An object of one of the kinds that matter here, or any other.
+/// An object of any kind; only some kinds are read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Object {
     /// A `v1` Service.
     Service(cluster::Service),
-    /// A `discovery.k8s.io` `v1` or `v1beta1` EndpointSlice, and which endpoints of it had to be
-    /// left out.
-    Slice(cluster::Slice, Option<LeftOut>),
+    /// A `discovery.k8s.io` `v1` or `v1beta1` EndpointSlice, and its skipped endpoints.
+    Slice(cluster::Slice, Option<SkippedEndpoints>),
     /// A `v1` Node.
     Node(cluster::Node),
-    /// A `v1` Namespace, or a `v1` Pod and which one it is, where it says so.
+    /// A `v1` Namespace; or a `v1` Pod, with its identity if it has one.
     Client(Client, Option<exclusion::Pod>),
     /// An object of any other kind.
     Other,
 }
 
-/// A kind of object that matters here.
+/// A kind of object in the cluster's state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Kind {
     /// `v1` Service.
@@ -57,7 +53,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// The kind of these names; `None` for all that do not matter here.
+    /// The kind of these names; `None` for all others.
     #[must_use]
     pub fn of(api_version: &str, kind: &str) -> Option<Self> {
         match (api_version, kind) {
@@ -81,7 +77,7 @@ impl Kind {
     }
 }
 
-/// Which object, of a kind that matters here.
+/// Identifies an object of a [`Kind`].
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Identity {
     /// Its kind.
@@ -102,7 +98,7 @@ impl fmt::Display for Identity {
     }
 }
 
-/// What is wrong with an object: which object, which field, and why.
+/// What is wrong with an object: the object, the field and the reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ObjectError {
     object: String,
@@ -116,7 +112,7 @@ impl ObjectError {
         Self { object: String::new(), identity: None, field: field.into(), reason: reason.into() }
     }
 
-    /// Of an object of which nothing can be read.
+    /// For an object that is not UTF-8.
     pub(super) fn unreadable(kind: &str) -> Self {
         Self::at("", "it is not UTF-8").of(kind)
     }
@@ -132,7 +128,7 @@ impl ObjectError {
         self
     }
 
-    /// The object, where it says which one it is: nothing but that one is in doubt.
+    /// The object, if it identifies itself. Then the error affects only this object.
     #[must_use]
     pub fn identity(&self) -> Option<&Identity> {
         self.identity.as_ref()
@@ -152,16 +148,16 @@ impl fmt::Display for ObjectError {
 
 impl std::error::Error for ObjectError {}
 
-/// Endpoints of a slice whose address cannot be used. The others of the slice are used.
+/// Endpoints of a slice that are skipped for their addresses. Its other endpoints are used.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LeftOut {
-    /// Why the first of them is left out.
+pub struct SkippedEndpoints {
+    /// Why the first of them is skipped.
     pub first: ObjectError,
-    /// How many there are beside the first.
+    /// How many others are skipped.
     pub more: usize,
 }
 
-impl fmt::Display for LeftOut {
+impl fmt::Display for SkippedEndpoints {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.more {
             0 => write!(f, "{}; this endpoint is left out", self.first),
@@ -170,24 +166,24 @@ impl fmt::Display for LeftOut {
     }
 }
 
-/// A whole object that can be looked at more than once: parsed, or JSON text.
+/// An object that can be read repeatedly: a parsed value, or JSON text.
 pub trait Written: Copy {
     /// Reads it as a `T`.
     ///
     /// # Errors
-    /// When it is not one; the error says where.
+    /// The object is not a `T`. The error has the field's path.
     fn read<T: DeserializeOwned>(self) -> Result<T, ObjectError>;
 
-    /// The elements of its field `items`; none where that is `null` or absent.
+    /// The elements of its field `items`; empty if that is `null` or absent.
     ///
     /// # Errors
-    /// When the field is not a list.
+    /// The field is not a list.
     fn items(self) -> Result<Vec<Self>, ObjectError>;
 }
 
 impl Written for &Value {
     fn read<T: DeserializeOwned>(self) -> Result<T, ObjectError> {
-        // Keeping track of the path costs an allocation per key: only for those who need it.
+        // Tracking the path costs an allocation per key, so only after an error.
         T::deserialize(self).or_else(|_| serde_path_to_error::deserialize(self).map_err(located))
     }
 
@@ -236,7 +232,7 @@ fn located(error: serde_path_to_error::Error<serde_json::Error>) -> ObjectError 
     let path = error.path().to_string();
     let json = error.into_inner();
     let mut reason = json.to_string();
-    // Lines count from the object's start, which means nothing to the reader of a file.
+    // Lines count from the object's start, which a reader of the file cannot use.
     let place = format!(" at line {} column {}", json.line(), json.column());
     if let Some(kept) = reason.strip_suffix(&place).map(str::len) {
         reason.truncate(kept);
@@ -244,7 +240,6 @@ fn located(error: serde_path_to_error::Error<serde_json::Error>) -> ObjectError 
     ObjectError::at(if path == "." { "" } else { &path }, reason)
 }
 
-/// The fields that every object has.
 #[derive(Deserialize)]
 #[serde(expecting = "an object")]
 struct Head {
@@ -253,21 +248,21 @@ struct Head {
     kind: Option<String>,
 }
 
-/// What a document holds.
+/// The content of a document.
 #[derive(Clone, Debug)]
 pub enum Content<W> {
     /// One object.
     Object,
     /// Objects of any kind: a `v1` List.
     List(Vec<W>),
-    /// Objects of one kind that matters, as in a ServiceList: each may lack its own `kind`.
+    /// Objects of one [`Kind`], as in a ServiceList. They may lack `kind`.
     Typed(Kind, Vec<W>),
 }
 
-/// Tells lists from objects.
+/// Tells lists from single objects.
 ///
 /// # Errors
-/// When `items` of a list is not one.
+/// The field `items` of a list is not a list.
 pub fn content<W: Written>(document: W) -> Result<Content<W>, ObjectError> {
     let head: Head = document.read()?;
     let (Some(api_version), Some(kind)) = (head.api_version, head.kind) else {
@@ -283,15 +278,15 @@ pub fn content<W: Written>(document: W) -> Result<Content<W>, ObjectError> {
     }
 }
 
-/// Reads one object.
+/// Parses one object.
 ///
 /// # Errors
-/// When it has no `kind` or `apiVersion`, or is of a kind that matters and a field is wrong.
+/// It has no `kind` or `apiVersion`, or is of a [`Kind`] and has a wrong field.
 pub fn parse(object: Value) -> Result<Object, ObjectError> {
     parse_with(&object, &mut Names::default())
 }
 
-/// Reads one object, sharing with others the strings that repeat.
+/// Like [`parse`], and shares repeated strings.
 ///
 /// # Errors
 /// As [`parse`].
@@ -310,7 +305,7 @@ pub fn parse_with(object: impl Written, names: &mut Names) -> Result<Object, Obj
     };
     match Kind::of(&api_version, kind) {
         Some(kind) => parse_kind(kind, object, names),
-        // Skipped in silence, its items would be missed by nobody but their users.
+        // Not skipped silently: users would miss its items.
         None if kind == "List" => {
             Err(ObjectError::at("kind", "a List within a list is not read: take its items out"))
         }
@@ -324,10 +319,10 @@ pub fn parse_with(object: impl Written, names: &mut Names) -> Result<Object, Obj
     }
 }
 
-/// Reads one object of a known kind, as the items of a typed list are: they may lack `kind`.
+/// Parses one object of a known kind, such as an item of a typed list, which may lack `kind`.
 ///
 /// # Errors
-/// When a field is wrong.
+/// A field is wrong.
 pub fn parse_kind(
     kind: Kind,
     object: impl Written,
@@ -336,17 +331,17 @@ pub fn parse_kind(
     Ok(match kind {
         Kind::Service => Object::Service(read_service(object, names)?),
         Kind::Slice => {
-            let (slice, left_out) = read_slice(object, names)?;
-            Object::Slice(slice, left_out)
+            let (slice, skipped) = read_slice(object, names)?;
+            Object::Slice(slice, skipped)
         }
         Kind::Node => Object::Node(read_node(object, names)?),
     })
 }
 
-/// Reads a Service.
+/// Parses a Service.
 ///
 /// # Errors
-/// When a field is wrong.
+/// A field is wrong.
 pub fn read_service(
     object: impl Written,
     names: &mut Names,
@@ -355,36 +350,36 @@ pub fn read_service(
     read.map_err(|error| identified(error, Kind::Service, object))
 }
 
-/// Reads an EndpointSlice; also which of its endpoints were left out.
+/// Parses an EndpointSlice. Also returns its skipped endpoints.
 ///
 /// # Errors
-/// When a field is wrong.
+/// A field is wrong.
 pub fn read_slice(
     object: impl Written,
     names: &mut Names,
-) -> Result<(cluster::Slice, Option<LeftOut>), ObjectError> {
+) -> Result<(cluster::Slice, Option<SkippedEndpoints>), ObjectError> {
     let read = object.read::<slice::Fields>().map(|slice| slice.keep(names));
     read.map_err(|error| identified(error, Kind::Slice, object))
 }
 
-/// Reads a Node.
+/// Parses a Node.
 ///
 /// # Errors
-/// When a field is wrong.
+/// A field is wrong.
 pub fn read_node(object: impl Written, names: &mut Names) -> Result<cluster::Node, ObjectError> {
     let read = object.read::<node::Fields>().map(|node| node.keep(names));
     read.map_err(|error| identified(error, Kind::Node, object))
 }
 
-/// Reads a Pod.
+/// Parses a Pod.
 ///
 /// # Errors
-/// When a field is wrong, or it has no UID: a template or a sketch of a Pod runs nowhere.
+/// A field is wrong, or there is no UID: a template of a Pod does not run.
 pub fn read_pod(object: impl Written, names: &mut Names) -> Result<exclusion::Pod, ObjectError> {
     Ok(object.read::<pod::Fields>()?.keep(names))
 }
 
-/// The error with the object's kind, and its name if it has one.
+/// Adds the object's kind, and its name if it has one, to the error.
 fn identified(error: ObjectError, kind: Kind, object: impl Written) -> ObjectError {
     match named(object) {
         None => error.of(kind.name()),
@@ -396,7 +391,7 @@ fn identified(error: ObjectError, kind: Kind, object: impl Written) -> ObjectErr
     }
 }
 
-/// Namespace and name of an object that may be broken, if it has a name.
+/// Namespace and name of an object that may be broken; `None` without a name.
 fn named(object: impl Written) -> Option<(String, String)> {
     #[derive(Deserialize)]
     struct Named {

@@ -1,9 +1,9 @@
-//! Strings that repeat — names of nodes, zones, namespaces, ports — kept once.
+//! Shares repeated strings: names of nodes, zones, namespaces, ports.
 
 use std::collections::HashSet;
 use std::sync::Arc;
 
-/// The strings seen so far. What nobody else holds any longer is forgotten from time to time.
+/// The known strings. Those that nothing else holds are dropped in sweeps.
 #[derive(Debug)]
 pub struct Names {
     known: HashSet<Arc<str>>,
@@ -17,7 +17,7 @@ impl Default for Names {
 }
 
 impl Names {
-    /// As many strings are held before it is first looked which of them are still in use.
+    /// Strings at which the first sweep happens.
     const SWEEP: usize = 4096;
 
     /// The shared copy of `text`.

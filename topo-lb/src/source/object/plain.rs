@@ -1,11 +1,10 @@
-//! Other people's text in messages: on one line, without what a terminal would obey, and short.
+//! Foreign text in messages: one line, without control characters, and short.
 
-/// Characters that are kept of the beginning, and of the end.
+/// Characters kept at the beginning and at the end.
 const HEAD: usize = 160;
 const TAIL: usize = 80;
 
-/// `text` as a message can bear it. What is cut is the middle: errors name what they are about
-/// first, and what was expected last.
+/// `text`, escaped and cut in the middle: errors have the subject first and the expectation last.
 pub(in crate::source) fn plain(text: &str) -> String {
     let count = text.chars().count();
     if count <= HEAD + TAIL {

@@ -1,4 +1,4 @@
-//! Pod: only what tells whose cgroup it is, and whether it is to be left alone.
+//! Pod: its identity and the exclusion annotation.
 
 use serde::Deserialize;
 

@@ -1,4 +1,4 @@
-//! Service: frontends, and everything that a topology policy can come from.
+//! Service: frontends, and all sources of its topology policy.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -12,9 +12,9 @@ use super::{Names, ObjectError};
 use crate::cluster::service::{PolicySources, Protocol, Skipped};
 use crate::cluster::{Port, Service, ServiceId};
 
-/// Kubernetes' own default for `sessionAffinityConfig.clientIP.timeoutSeconds`.
+/// Kubernetes' default of `sessionAffinityConfig.clientIP.timeoutSeconds`.
 const AFFINITY_SECONDS: i64 = 10_800;
-/// The longest that Kubernetes allows.
+/// Kubernetes' maximum.
 const MAX_AFFINITY_SECONDS: i64 = 86_400;
 
 #[derive(Deserialize)]
@@ -115,7 +115,7 @@ enum TrafficPolicy {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum ClusterIp {
-    /// Not given yet.
+    /// Not assigned yet.
     Empty,
     /// The word `None`: headless.
     None,
@@ -160,7 +160,7 @@ impl Fields {
         };
         let mut cluster_ips = Vec::with_capacity(frontends.len());
         for frontend in frontends {
-            // The same address may be written twice, or in two ways.
+            // An address may be repeated, or written in two ways.
             if let ClusterIp::Address(address) = frontend
                 && !cluster_ips.contains(address)
             {
@@ -222,9 +222,9 @@ impl Spec {
     }
 }
 
-/// Namespaces and names of Services, and names of their ports, are DNS labels, which Kubernetes sees to. A file may break
-/// that, and then `namespace/name:port`, by which Service ports are told apart, would mean more
-/// than one. Anything else that is wrong with a name does no harm.
+/// Kubernetes ensures that namespaces and names of Services, and names of their ports, are DNS
+/// labels. A file may not, and then `namespace/name:port`, which identifies a Service port, would
+/// be ambiguous. Other errors in names do no harm.
 fn check_name(field: &str, name: &str) -> Result<(), ObjectError> {
     const LONGEST: usize = 63;
     if name.len() <= LONGEST && !name.contains(['/', ':']) && !name.contains(char::is_control) {
@@ -236,8 +236,7 @@ fn check_name(field: &str, name: &str) -> Result<(), ObjectError> {
     Err(ObjectError::at(field, reason))
 }
 
-/// Kubernetes demands all of its users; a file may break it, and then it is unclear which
-/// endpoints a port has, or which port is meant.
+/// Kubernetes ensures these rules. In a file that breaks them, names or endpoints are ambiguous.
 fn check_ports(ports: &[PortFields]) -> Result<(), ObjectError> {
     let (mut numbers, mut names, mut shown) = (HashMap::new(), HashMap::new(), HashMap::new());
     for (index, PortFields { name, port, protocol }) in ports.iter().enumerate() {

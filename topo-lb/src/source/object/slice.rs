@@ -1,5 +1,4 @@
-//! EndpointSlice of `discovery.k8s.io/v1` and `v1beta1`: they differ in where an endpoint's
-//! topology is written, and both places are read.
+//! EndpointSlice `v1` and `v1beta1`. They differ in the fields for topology; both are read.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,7 +10,7 @@ use serde::Deserialize;
 use serde::de::{self, Deserializer, IgnoredAny};
 
 use super::field::{Metadata, PortNumber, Unread, address, or_default};
-use super::{Identity, Kind, LeftOut, Names, ObjectError};
+use super::{Identity, Kind, Names, ObjectError, SkippedEndpoints};
 use crate::cluster::{Endpoint, Labels, Place, Port, Protocol, ServiceId, Slice, SliceId};
 
 const HOSTNAME: &str = "kubernetes.io/hostname";
@@ -47,7 +46,7 @@ struct Annotations {
     triggered: Option<Moment>,
 }
 
-/// A point in time (RFC 3339); what is none is as if it were absent, because it is only measured by.
+/// A point in time (RFC 3339); `None` for anything else, because only metrics need it.
 struct Moment(Option<SystemTime>);
 
 impl<'de> Deserialize<'de> for Moment {
@@ -127,7 +126,7 @@ struct Named {
     name: String,
 }
 
-/// The first of a list of strings; the others do not count.
+/// The first of a list of strings; the others are ignored.
 #[derive(Default)]
 struct First(Option<String>);
 
@@ -152,7 +151,7 @@ impl<'de> Deserialize<'de> for First {
 }
 
 impl Fields {
-    pub(super) fn keep(self, names: &mut Names) -> (Slice, Option<LeftOut>) {
+    pub(super) fn keep(self, names: &mut Names) -> (Slice, Option<SkippedEndpoints>) {
         let Self { metadata, address_type, endpoints, ports } = self;
         let namespace = names.share(metadata.namespace());
         let OwnLabels { service, proxy, headless } = &metadata.labels;
@@ -170,24 +169,24 @@ impl Fields {
         if proxy.is_some() || headless.is_some() || matches!(address_type, AddressType::Fqdn) {
             return (slice, None);
         }
-        let mut left_out: Option<LeftOut> = None;
+        let mut skipped: Option<SkippedEndpoints> = None;
         slice.endpoints.reserve_exact(endpoints.len());
         for (index, endpoint) in endpoints.into_iter().enumerate() {
             match address_type.address(endpoint.addresses.0.as_deref()) {
                 Ok(address) => slice.endpoints.push(endpoint.keep(address, names)),
-                Err(reason) => match &mut left_out {
-                    Some(left_out) => left_out.more += 1,
+                Err(reason) => match &mut skipped {
+                    Some(skipped) => skipped.more += 1,
                     None => {
                         let field = format!("endpoints[{index}].addresses[0]");
                         let SliceId { namespace, name } = slice.id.clone();
                         let identity = Identity { kind: Kind::Slice, namespace, name };
                         let first = ObjectError::at(field, reason).of_known(identity);
-                        left_out = Some(LeftOut { first, more: 0 });
+                        skipped = Some(SkippedEndpoints { first, more: 0 });
                     }
                 },
             }
         }
-        (slice, left_out)
+        (slice, skipped)
     }
 }
 

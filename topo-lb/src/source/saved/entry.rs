@@ -1,8 +1,5 @@
-//! Objects as lines of the saved state.
-//!
-//! These are the objects as the agent keeps them, with the few fields that topology reads, and not
-//! those of the API: a hundred thousand endpoints take some megabytes. Nodes and Services are
-//! written as their own types say; a slice says once what its endpoints have in common.
+//! Lines of the saved state, with the kept fields only: 100,000 endpoints take some megabytes.
+//! Nodes and Services serialize themselves; a slice lists common properties of its endpoints once.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -12,7 +9,6 @@ use serde::{Deserialize, Serialize};
 use crate::cluster::kept::Endpoints;
 use crate::cluster::{Endpoint, Node, Place, Port, Service, ServiceId, Slice, SliceId};
 
-/// One line.
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Entry {
@@ -21,7 +17,7 @@ pub(super) enum Entry {
     Slice(SliceEntry),
 }
 
-/// A slice that belongs to a Service, which is of the same namespace.
+/// A slice that belongs to a Service in its namespace.
 #[derive(Serialize, Deserialize)]
 pub(super) struct SliceEntry {
     namespace: Arc<str>,
@@ -34,7 +30,7 @@ pub(super) struct SliceEntry {
     endpoints: Vec<EndpointEntry>,
 }
 
-/// Address, conditions, node, and index of its place.
+/// Address, conditions, node, and index in `places`.
 #[derive(Serialize, Deserialize)]
 struct EndpointEntry(IpAddr, u8, Option<Arc<str>>, Option<usize>);
 

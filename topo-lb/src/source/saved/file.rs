@@ -1,21 +1,20 @@
-//! A file that is always whole: the old one or the new one, whatever happens in between.
+//! Replaces a file in one step: after a crash it is the old one or the new one.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufWriter, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// More than any cluster takes: fifty times that of 100,000 endpoints.
+/// Fifty times the size for 100,000 endpoints.
 pub(super) const LARGEST: u64 = 256 << 20;
 
-/// Makes `folder` unless it is there; for its owner alone, as objects of a cluster are nobody
-/// else's business.
+/// Creates `folder` if missing. Only its owner has access, to protect the cluster's objects.
 pub(super) fn make_folder(folder: &Path) -> io::Result<()> {
     fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)
 }
 
-/// Puts what `write` writes in the place of `path`, and returns its size in bytes. It is on the disk
-/// before it takes the name, and the name before this returns.
+/// Replaces `path` with the output of `write`, and returns the size in bytes. The file is on the
+/// disk before it takes the name, and the name is before this returns.
 pub(super) fn replace(
     path: &Path,
     write: impl FnOnce(&mut dyn Write) -> io::Result<()>,
@@ -46,7 +45,7 @@ fn write_new(path: &Path, write: impl FnOnce(&mut dyn Write) -> io::Result<()>) 
     Ok(LARGEST - bounded.room)
 }
 
-/// Takes so many bytes and no more.
+/// A file that accepts at most `room` more bytes.
 struct Bounded {
     file: File,
     room: u64,
@@ -70,7 +69,7 @@ impl Write for Bounded {
     }
 }
 
-/// All of `path`; `None` where there is no such file.
+/// The content of `path`; `None` if the file does not exist.
 pub(super) fn read(path: &Path) -> io::Result<Option<Vec<u8>>> {
     let file = match File::open(path) {
         Ok(file) => file,
@@ -89,7 +88,7 @@ pub(super) fn read(path: &Path) -> io::Result<Option<Vec<u8>>> {
     Ok(Some(content))
 }
 
-/// Renames `path`, in the place of what was set aside before, and returns its new name.
+/// Renames `path`, replacing a file that was set aside earlier. Returns the new name.
 pub(super) fn set_aside(path: &Path) -> io::Result<PathBuf> {
     let aside = beside(path, "set-aside");
     fs::rename(path, &aside)?;

@@ -1,4 +1,4 @@
-//! The saved cluster as text: a header, an object per line, and a checksum of all before it.
+//! The saved state as text: a header, one object per line, and a checksum.
 
 use std::io::{self, Write};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -9,23 +9,23 @@ use super::entry::{Entry, SliceEntry};
 use crate::cluster::{Change, Node, State, Update};
 use crate::source::kube::Identity;
 
-/// The version that is written, and the only one that is read. A change here, in
-/// [`entry`](super::entry) or in how the types of `cluster` are serialized is another version, unless
-/// older agents can ignore it.
+/// The only version that is written and read. Raise it for a change here, in
+/// [`entry`](super::entry) or in the serialization of `cluster` types, unless older agents can
+/// ignore the change.
 pub(super) const VERSION: u32 = 1;
 
 /// The first line.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Header {
-    /// First, so that any version can be told by it.
+    /// First, because every version has it.
     topo_lb_state: u32,
-    /// Milliseconds since 1970 when all of it was so.
+    /// When the state was current, in milliseconds since 1970.
     as_of: u64,
-    /// Whose objects these are.
+    /// The cluster of the objects.
     pub(super) cluster: Identity,
 }
 
-/// What any version begins with.
+/// The part of the header that all versions share.
 #[derive(Deserialize)]
 struct AnyHeader {
     topo_lb_state: u32,
@@ -37,7 +37,6 @@ struct Trailer {
     crc32: u32,
 }
 
-/// Why a text is none of ours, or not any more.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum FormatError {
     #[error("it is of format version {0}, and this agent reads version {VERSION}")]
@@ -56,13 +55,12 @@ impl Header {
         }
     }
 
-    /// When all of it was so.
     pub(super) fn as_of(&self) -> SystemTime {
         UNIX_EPOCH.checked_add(Duration::from_millis(self.as_of)).unwrap_or(UNIX_EPOCH)
     }
 }
 
-/// Counts what is written through it.
+/// Computes the CRC-32 of what is written through it.
 struct Checked<W> {
     inner: W,
     crc: crc32fast::Hasher,
@@ -80,7 +78,7 @@ impl<W: Write> Write for Checked<W> {
     }
 }
 
-/// Writes `state`, object by object: memory does not grow with it.
+/// Writes `state` object by object, so that memory use does not grow with it.
 ///
 /// # Errors
 /// Those of `out`.
@@ -97,11 +95,10 @@ pub(super) fn write(
     line(&mut out, &Trailer { crc32 })
 }
 
-/// A number that is the same for equal states, and different for others but once in four thousand
-/// million times.
+/// A CRC-32: equal for equal states, and for others with a probability of only 2⁻³².
 pub(super) fn digest(state: &State) -> u32 {
     let mut out = Checked { inner: io::sink(), crc: crc32fast::Hasher::new() };
-    // Nothing can go wrong with a sink.
+    // A sink cannot fail.
     let _ = write_objects(state, &mut out);
     out.crc.finalize()
 }
@@ -128,11 +125,10 @@ fn line(out: &mut impl Write, value: &impl Serialize) -> io::Result<()> {
     out.write_all(b"\n")
 }
 
-/// A text that is whole.
+/// A text with the right version and checksum.
 #[derive(Debug)]
 pub(super) struct Whole {
     pub(super) header: Header,
-    /// The lines between the first and the last.
     lines: String,
 }
 
@@ -142,7 +138,7 @@ impl Whole {
         let damaged = |what: &str| FormatError::Damaged(what.to_owned());
         let end = |bytes: &[u8]| bytes.iter().position(|byte| *byte == b'\n');
         let first = end(&text).ok_or_else(|| damaged("it has no header"))?;
-        // Of another version only this can be known.
+        // Only this field is known to be in other versions.
         let version = serde_json::from_slice::<AnyHeader>(&text[..first])
             .map_err(|error| FormatError::Damaged(format!("its header: {error}")))?;
         if version.topo_lb_state != VERSION {
@@ -163,12 +159,11 @@ impl Whole {
         Ok(Self { header, lines })
     }
 
-    /// Its objects, read one by one.
     pub(super) fn objects(&self) -> impl Iterator<Item = Result<Update, FormatError>> {
         self.lines.lines().map(object)
     }
 
-    /// The same as owner of the text.
+    /// Like [`objects`](Self::objects), but owns the text.
     pub(super) fn into_objects(self) -> impl Iterator<Item = Update> + Send {
         let mut at = 0;
         std::iter::from_fn(move || {

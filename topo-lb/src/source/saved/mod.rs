@@ -1,5 +1,4 @@
-//! The cluster as it was last known, kept in a folder: what an agent starts from while no API server
-//! answers.
+//! The last known state of the cluster, saved in a folder for starts without an API server.
 
 mod entry;
 mod file;
@@ -22,10 +21,9 @@ use crate::cluster::{Change, KnownNodes, State, Update};
 use crate::source::kube::Identity;
 use format::Whole;
 
-/// The file in the folder.
 const FILE: &str = "cluster.state";
 
-/// Why a saved state is not there to start from, or cannot be kept. Never fatal.
+/// Why a saved state cannot be used or written. Never fatal.
 #[derive(Debug, thiserror::Error)]
 pub enum StateError {
     /// The file cannot be read.
@@ -36,20 +34,20 @@ pub enum StateError {
     Unreadable {
         /// Which file.
         path: PathBuf,
-        /// What the system says.
+        /// The system's error.
         reason: io::Error,
     },
-    /// It is damaged, of another version or of another cluster.
+    /// The file is damaged, of another version or of another cluster.
     #[error("the saved state {path} is not used: {reason}; it was set aside as {aside}")]
     SetAside {
         /// Which file.
         path: PathBuf,
         /// What is wrong with it.
         reason: String,
-        /// Where it is now.
+        /// Its new name.
         aside: PathBuf,
     },
-    /// As [`SetAside`](Self::SetAside), and it stays where it is until it is written over.
+    /// Like [`SetAside`](Self::SetAside), but the file stays until it is overwritten.
     #[error("the saved state {path} is not used: {reason}; and it cannot be set aside ({error})")]
     InTheWay {
         /// Which file.
@@ -59,7 +57,7 @@ pub enum StateError {
         /// Why it cannot be renamed.
         error: io::Error,
     },
-    /// It knows no Node of this name.
+    /// The saved state has no Node of this name.
     #[error(
         "the saved state {path} is not used: it has no Node {node:?}; this agent waits for the API \
          server"
@@ -70,7 +68,7 @@ pub enum StateError {
         /// This node's name.
         node: String,
     },
-    /// It cannot be written.
+    /// The state cannot be written.
     #[error(
         "the state cannot be saved as {path} ({reason}): a restart without an API server will start \
          from what was saved before; check the room on that disk, and that it can be written to"
@@ -78,19 +76,19 @@ pub enum StateError {
     NotSaved {
         /// Which file.
         path: PathBuf,
-        /// What the system says.
+        /// The system's error.
         reason: io::Error,
     },
 }
 
-/// A folder that keeps one cluster's state.
+/// The folder for one cluster's state.
 #[derive(Clone, Debug)]
 pub struct Folder {
     file: PathBuf,
     cluster: Identity,
 }
 
-/// A saved state that is whole and of this cluster.
+/// An intact saved state of this cluster.
 #[derive(Debug)]
 pub struct Saved {
     whole: Whole,
@@ -98,13 +96,13 @@ pub struct Saved {
 }
 
 impl Saved {
-    /// When the cluster was so.
+    /// When the state was current.
     #[must_use]
     pub fn as_of(&self) -> SystemTime {
         self.whole.header.as_of()
     }
 
-    /// Which Nodes are in it.
+    /// Whether it has all Nodes, or only this node's.
     #[must_use]
     pub const fn known_nodes(&self) -> KnownNodes {
         self.known_nodes
@@ -117,18 +115,17 @@ impl Saved {
 }
 
 impl Folder {
-    /// For the objects of `cluster`, in `folder`, which is made when something is first saved.
+    /// The file for the objects of `cluster` in `folder`. The first save creates the folder.
     #[must_use]
     pub fn new(folder: &Path, cluster: Identity) -> Self {
         Self { file: folder.join(FILE), cluster }
     }
 
-    /// What was saved, if `node` can start from it; `None` where nothing was saved. What is damaged,
-    /// or of another cluster, is set aside under another name. `each` is shown every object, in the
-    /// one pass that there is before they are wanted.
+    /// Loads the saved state; `None` if there is none. Sets aside a damaged file, or one of another
+    /// cluster. Calls `each` with every object.
     ///
     /// # Errors
-    /// Something was saved, and it is of no use.
+    /// There is a saved state, but `node` cannot start from it.
     pub fn load(
         &self,
         node: &str,
@@ -172,8 +169,7 @@ impl Folder {
         }
     }
 
-    /// Writes `state` in the place of what was saved before; returns its size in bytes. It is let go of
-    /// before the disk is waited for.
+    /// Saves `state`, and returns the size in bytes. Drops `state` before the wait for the disk.
     fn save(&self, state: Arc<State>, as_of: SystemTime) -> Result<u64, StateError> {
         let save = || {
             if let Some(folder) = self.file.parent() {

@@ -1,4 +1,4 @@
-//! When the state is saved: soon after a change, seldom while changes go on, and at the end.
+//! Decides when to save the state: soon after a change, seldom during many changes, and at the end.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -12,45 +12,43 @@ use crate::cluster::State;
 use crate::heap;
 use crate::source::Freshness;
 
-/// Pause between a change and its being saved: changes come together.
+/// Pause between a change and the save, because changes come together.
 const SOON: Duration = Duration::from_secs(1);
 /// Shortest time between two saves.
 const SHORTEST: Duration = Duration::from_secs(10);
-/// Bytes a second that saving may write in the long run: flash wears out.
+/// Long-run limit in bytes per second, because flash wears out.
 const RATE: u64 = 128 << 10;
-/// Bytes from which on saving leaves holes in the heap that matter.
+/// Size from which a save fragments the heap noticeably.
 const LARGE: u64 = 1 << 20;
-/// How long the last save may take.
+/// Time limit of the last save.
 const LAST: Duration = Duration::from_secs(3);
 
-/// Saves what the owner of the state hands to it, on a thread of its own. Without a folder it does
-/// nothing.
+/// Saves the state on a blocking thread. Without a folder it does nothing.
 #[derive(Debug)]
 pub struct Saver {
     folder: Option<Folder>,
     freshness: Option<Freshness>,
-    /// The server has been heard of: there is something that was not saved already.
+    /// The source was live at least once, so there may be something new to save.
     live: bool,
-    /// When a change is to be saved.
+    /// When a change is due to be saved.
     due: Option<Instant>,
-    /// Not before.
+    /// Earliest time of the next save.
     rested: Option<Instant>,
     running: Option<JoinHandle<Outcome>>,
-    /// Digest of what was saved last.
+    /// Digest of the last saved state.
     saved: Option<u32>,
-    /// Trouble that people know of.
+    /// The last failure was logged, and no save has succeeded since.
     told: bool,
 }
 
-/// What became of a save: its digest, and its size unless nothing was to be written.
+/// The digest, and the size if something was written.
 type Outcome = Result<(u32, Option<u64>), StateError>;
 
-/// What the log says of a save.
 #[derive(Debug)]
 enum Word {
-    /// It failed, and the one before did not.
+    /// It failed, and the previous one did not.
     Trouble(StateError),
-    /// It went well, and the one before failed.
+    /// It succeeded, and the previous one failed.
     Again,
 }
 
@@ -70,21 +68,21 @@ impl Saver {
         }
     }
 
-    /// How fresh the state is from now on.
+    /// Sets the freshness of the state.
     pub fn observe(&mut self, freshness: Freshness) {
         self.freshness = Some(freshness);
         self.live |= freshness == Freshness::Live;
         self.changed();
     }
 
-    /// The state may be another than before.
+    /// Records a possible change of the state.
     pub fn changed(&mut self) {
         if self.folder.is_some() && self.live {
             self.due.get_or_insert_with(|| Instant::now() + SOON);
         }
     }
 
-    /// Returns when [`save`](Self::save) is to be called. May be dropped at any time.
+    /// Waits until [`save`](Self::save) is due. Cancel-safe.
     pub async fn due(&mut self) {
         if let Some(running) = &mut self.running {
             let outcome = running.await;
@@ -97,12 +95,12 @@ impl Saver {
         }
     }
 
-    /// Saves `state` unless it is as it was saved last.
+    /// Saves `state` unless it equals the last saved one.
     pub fn save(&mut self, state: Arc<State>) {
         self.begin(state, self.saved);
     }
 
-    /// Saves `state` once more before the agent ends, so that it is known how long it was good.
+    /// Saves `state` before the agent ends, even if unchanged, to record until when it was current.
     pub async fn finish(mut self, state: Arc<State>) {
         if !self.live {
             return;
@@ -136,7 +134,7 @@ impl Saver {
             }
             let size = folder.save(state, as_of)?;
             if size > LARGE {
-                // A change in the meantime has copied what was being saved.
+                // A change meanwhile has copied the state, and the old copy is free now.
                 heap::trim();
             }
             Ok((digest, Some(size)))
@@ -151,7 +149,7 @@ impl Saver {
         }
     }
 
-    /// Takes in what became of a save; what the log says of it. Trouble that lasts is said once.
+    /// Records the outcome of a save. Returns the log message; a lasting failure is logged once.
     fn take(&mut self, outcome: Option<Outcome>) -> Option<Word> {
         let mut pause = SHORTEST;
         let word = match outcome {
@@ -161,11 +159,11 @@ impl Saver {
                 std::mem::take(&mut self.told).then_some(Word::Again)
             }
             Some(Err(error)) => {
-                // What changed is still to be saved.
+                // The change must still be saved.
                 self.due.get_or_insert_with(Instant::now);
                 (!std::mem::replace(&mut self.told, true)).then_some(Word::Trouble(error))
             }
-            // It panicked, and has said so.
+            // The task panicked, which was logged.
             None => None,
         };
         self.rested = Some(Instant::now() + pause);
@@ -180,7 +178,7 @@ mod tests {
     use super::*;
     use crate::source::kube::Identity;
 
-    /// The next save that is due, and what the log says of it.
+    /// Performs the next due save. Returns its log message.
     async fn next(saver: &mut Saver) -> Option<Word> {
         saver.due().await;
         saver.save(Arc::default());
@@ -191,7 +189,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_disk_that_stays_full_is_said_once() {
         let place = std::env::temp_dir().join(format!("topo-lb-full-{}", std::process::id()));
-        // No folder can be made there.
+        // A file in the folder's place.
         fs::write(&place, "no folder").unwrap();
         let cluster = Identity { server: "https://10.96.0.1".to_owned(), authorities: vec![1] };
         let mut saver = Saver::new(Some(Folder::new(&place, cluster)));

@@ -1,4 +1,4 @@
-//! What was saved comes first, where the API server does not.
+//! Starts from the saved state if the API server is slow.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -10,13 +10,12 @@ use super::Saved;
 use crate::cluster::Update;
 use crate::source::{Event, Freshness};
 
-/// How long an API server has to tell all of the cluster before the agent starts from what was
-/// saved: longer than one that is there takes, and short enough for a start within a second.
+/// How long an API server has to list the whole cluster before the agent starts from the saved
+/// state. Longer than a working server takes, and short enough for a start within 1 s.
 const HEAD_START: Duration = Duration::from_millis(400);
 
-/// `live`, preceded by what was saved unless `live` is complete within 0.4 s. Then what was
-/// saved is said, how old it is, and that it is complete; what `live` says later takes its place kind
-/// by kind.
+/// `live`, preceded by the saved state unless `live` is complete within 0.4 s. The saved state
+/// comes with its time and `Synced`. Later listings of `live` replace it kind by kind.
 pub fn before(
     saved: Option<Saved>,
     live: impl Stream<Item = Event> + Send + Unpin + 'static,
@@ -28,9 +27,9 @@ pub fn before(
 struct Start<S> {
     live: S,
     saved: Option<Saved>,
-    /// What is said before anything else.
+    /// Events to send before those of `live`.
     first: Box<dyn Iterator<Item = Event> + Send>,
-    /// The saved state was said: to be complete is no news any more.
+    /// The saved state was sent with its `Synced`, so drop that of `live`.
     begun: bool,
 }
 

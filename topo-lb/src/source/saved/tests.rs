@@ -20,7 +20,6 @@ const FIXTURES: [(&str, &str); 2] = [
 ];
 const NODE: &str = "kind-worker";
 
-/// A folder of a test's own, removed with it.
 struct Temporary(PathBuf);
 
 impl Temporary {
@@ -107,7 +106,7 @@ fn strings_of_any_kind_are_kept() {
     assert!(state_of(whole.into_objects()) == state);
 }
 
-/// Every field, as an agent of version 1 wrote it: it stays readable, and is written so again.
+/// Every field as version 1 writes it: must stay readable, and be written the same.
 #[test]
 fn version_1_is_this() {
     let text = include_bytes!("../../../tests/golden/saved.state");
@@ -144,7 +143,7 @@ fn equal_states_have_equal_digests() {
     assert_ne!(digests[0], digests[2]);
 }
 
-/// What `load` says of a file with this content, and the file then set aside.
+/// The error of `load` for a file with this content, which is then set aside.
 fn refused(content: &[u8]) -> String {
     let place = Temporary::new();
     fs::create_dir_all(&place.0).unwrap();
@@ -152,7 +151,7 @@ fn refused(content: &[u8]) -> String {
     let said = place.folder(cluster()).load(NODE, |_| {}).unwrap_err().to_string();
     assert_eq!(place.names(), ["cluster.state.set-aside"], "{said}");
     assert_eq!(fs::read(place.0.join("cluster.state.set-aside")).unwrap(), content);
-    // It is refused once.
+    // Refused only once.
     assert!(place.folder(cluster()).load(NODE, |_| {}).unwrap().is_none());
     said
 }
@@ -218,7 +217,7 @@ fn the_old_state_stays_where_the_new_one_cannot_be_written() {
     let place = Temporary::new();
     let folder = place.folder(cluster());
     folder.save(Arc::new(fixture(0)), moment()).unwrap();
-    // No file can be made by this name.
+    // A folder in the new file's place.
     fs::create_dir(place.0.join("cluster.state.new")).unwrap();
     let error = folder.save(Arc::new(fixture(1)), moment()).unwrap_err().to_string();
     assert!(error.contains("the state cannot be saved as"), "{error}");
@@ -226,7 +225,7 @@ fn the_old_state_stays_where_the_new_one_cannot_be_written() {
     assert!(state_of(saved.into_updates()) == fixture(0));
 }
 
-/// What an agent that was killed while it saved has left.
+/// The remains of an agent that was killed during a save.
 #[test]
 fn half_of_a_new_state_is_in_nobodys_way() {
     let place = Temporary::new();
@@ -239,7 +238,7 @@ fn half_of_a_new_state_is_in_nobodys_way() {
     assert_eq!(place.names(), ["cluster.state"]);
 }
 
-/// A live source that says nothing for so long, and then all of a fixture.
+/// A live source that is silent for this time, and then sends a whole fixture.
 fn live(after: Duration) -> impl Stream<Item = Event> + Send + Unpin + 'static {
     let (name, text) = FIXTURES[1];
     let updates = parse(name.as_ref(), text.as_bytes()).unwrap().updates;
@@ -251,7 +250,7 @@ fn live(after: Duration) -> impl Stream<Item = Event> + Send + Unpin + 'static {
     Box::pin(wait.flat_map(move |()| stream::iter(said.clone().collect::<Vec<_>>())))
 }
 
-/// The state by each word on freshness or completeness, in the order in which these were said.
+/// The events on freshness and completeness, in order, each with the state by then.
 async fn played(saved: Option<super::Saved>, after: Duration) -> Vec<(String, State)> {
     let mut events = Box::pin(before(saved, live(after)));
     let (mut state, mut played) = (State::default(), Vec::new());
@@ -314,7 +313,7 @@ async fn with_nothing_saved_it_waits() {
     assert!(played[0].1 == fixture(1));
 }
 
-/// Waits until the saver wants to save, and has it.
+/// Waits until a save is due, and starts it.
 async fn save(saver: &mut Saver, state: &Arc<State>) {
     tokio::time::timeout(Duration::from_secs(30), saver.due())
         .await
@@ -332,7 +331,7 @@ async fn a_change_is_saved_soon_and_once_the_source_is_live() {
     assert!(tokio::time::timeout(idle, saver.due()).await.is_err(), "it is known from there");
     saver.observe(Freshness::Live);
     save(&mut saver, &state).await;
-    // It waits for what runs, and then for a change.
+    // Waits for the running save, and then for a change.
     assert!(tokio::time::timeout(idle, saver.due()).await.is_err());
     let saved = place.folder(cluster()).load(NODE, |_| {}).unwrap().unwrap();
     assert!(saved.as_of().elapsed().unwrap() < Duration::from_secs(60));
