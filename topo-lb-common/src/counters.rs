@@ -21,6 +21,16 @@ pub struct Counters {
 }
 
 impl Counters {
+    /// Adds the counts of another Service port or CPU.
+    pub const fn add(&mut self, other: &Self) {
+        let Self { same_node, same_zone, same_region, elsewhere, refused } = other;
+        self.same_node += *same_node;
+        self.same_zone += *same_zone;
+        self.same_region += *same_region;
+        self.elsewhere += *elsewhere;
+        self.refused += *refused;
+    }
+
     /// The counter of one locality.
     #[inline(always)]
     pub const fn at(&mut self, locality: Locality) -> &mut u64 {

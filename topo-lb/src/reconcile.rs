@@ -203,7 +203,7 @@ impl Reconciler {
 
     fn decide(&self, id: &ServiceId) -> Decided {
         let reads = self.reads(id);
-        // Decided on labels that are not known, connections could be refused.
+        // A decision without these labels could refuse connections.
         if reads && self.state.known_nodes() == KnownNodes::Own {
             return Decided { reads, routes: None, is_concern: false };
         }
@@ -222,12 +222,12 @@ impl Reconciler {
             let batch: Vec<ServiceId> = batch.into_iter().collect();
             let decided = parallel::map(&batch, |id| self.decide(id));
             for (id, decided) in batch.into_iter().zip(decided) {
-                self.take_decided(id, decided, installed);
+                self.take_in(id, decided, installed);
             }
         }
     }
 
-    fn take_decided(&mut self, id: ServiceId, decided: Decided, installed: &Installed) {
+    fn take_in(&mut self, id: ServiceId, decided: Decided, installed: &Installed) {
         let Decided { reads, routes, is_concern } = decided;
         if reads {
             self.readers.insert(id.clone());

@@ -138,11 +138,7 @@ pub(super) fn read(pin_dir: &Path) -> Result<Hooks, ReadError> {
     }
     let mut sum = Counters::default();
     for counted in counters::connections(pin_dir)?.values() {
-        sum.same_node += counted.same_node;
-        sum.same_zone += counted.same_zone;
-        sum.same_region += counted.same_region;
-        sum.elsewhere += counted.elsewhere;
-        sum.refused += counted.refused;
+        sum.add(counted);
     }
     Ok(Hooks { each, connections: sum.into() })
 }

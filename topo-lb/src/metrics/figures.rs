@@ -124,7 +124,7 @@ pub fn count(counter: &AtomicU64) {
 }
 
 impl Figures {
-    /// Notes that the owner of the state is making progress.
+    /// Notes that the agent task is making progress.
     pub fn beat(&self) {
         let now = u64::try_from(self.epoch.elapsed().as_millis()).unwrap_or(u64::MAX);
         self.beat.store(now, Relaxed);
@@ -143,7 +143,7 @@ impl Figures {
         self.writes.fetch_add(steps as u64, Relaxed);
         let capacity = installed.capacity();
         let slots = |family| u64::from(capacity.slots - installed.slots(family).available());
-        let now = [
+        let now: [(u64, u32); PLANNED.len()] = [
             (installed.frontends_in(Family::V4) as u64, capacity.services),
             (installed.frontends_in(Family::V6) as u64, capacity.services),
             (slots(Family::V4), capacity.slots),

@@ -328,7 +328,17 @@ fn endpoint_status<'a>(
             Rules::Keys(keys) => keys.keys.iter().map(|&key| (key, site.label(key))).collect(),
             Rules::OpenYurt { .. } | Rules::None => Vec::new(),
         }),
-        // The other causes choose every usable endpoint, or by node.
-        (CandidateStatus::Passed, _) => Status::OtherNode,
+        (CandidateStatus::Passed, Cause::Node | Cause::NodeForLackOfPool | Cause::NoneHere) => {
+            Status::OtherNode
+        }
+        // These causes choose every usable endpoint, or there is none.
+        (
+            CandidateStatus::Passed,
+            Cause::Unconstrained
+            | Cause::Any { .. }
+            | Cause::HintsOff(_)
+            | Cause::NoEndpoint(_)
+            | Cause::NoneUsable,
+        ) => Status::OtherNode,
     }
 }

@@ -169,4 +169,7 @@ fn the_documentation_lists_what_there_is() {
         exported.insert(name, (family.kind, labels));
     }
     assert_eq!(documented, exported);
+    for label in Outcome::ALL.map(Outcome::label) {
+        assert!(doc.contains(&format!("\n| `{label}` | ")), "the outcome {label} has no row");
+    }
 }

@@ -86,7 +86,7 @@ impl fmt::Debug for Server {
     }
 }
 
-/// Gets ready to speak to an API server; nothing is sent yet.
+/// Prepares requests to an API server; sends nothing yet.
 ///
 /// # Errors
 /// The server's address is unknown, or the credentials or settings are unusable.

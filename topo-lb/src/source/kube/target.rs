@@ -18,7 +18,7 @@ pub enum KubeTarget {
     Inferred,
 }
 
-/// How to speak to `target`, with credentials as they are now.
+/// The configuration for `target`, with the current credentials.
 pub(super) async fn config(target: &KubeTarget) -> Result<Config, KubeError> {
     match target {
         KubeTarget::Kubeconfig(path) => {
@@ -31,7 +31,6 @@ pub(super) async fn config(target: &KubeTarget) -> Result<Config, KubeError> {
     }
 }
 
-/// For people.
 pub(super) fn url(config: &Config) -> String {
     config.cluster_url.to_string().trim_end_matches('/').to_owned()
 }
