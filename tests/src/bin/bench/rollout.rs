@@ -1,4 +1,4 @@
-//! A rolling update of one large Service, as all agents of a large cluster live through it: their
+//! A rolling update of one large Service as the agents of a large cluster see it. Runs only their
 //! pure part, in this process.
 
 use std::net::Ipv4Addr;
@@ -15,7 +15,8 @@ use crate::sample::Sample;
 
 const NODES: u32 = 5_000;
 
-/// Replaces every pod of Services of several sizes, on some of the nodes; the figures are for all.
+/// Replaces every pod, for several sizes of the Service. Measures some of the nodes; the figures
+/// are for all of them.
 pub(crate) fn measure(effort: Effort, say: &dyn Fn(&str)) -> Result<Vec<Figure>> {
     let mut figures = Vec::new();
     for &pods in effort.of(&[20, 40][..], &[100, 300, 1_000]) {
@@ -45,7 +46,7 @@ pub(crate) fn measure(effort: Effort, say: &dyn Fn(&str)) -> Result<Vec<Figure>>
     Ok(figures)
 }
 
-/// Seconds that the agent of one node spends, and the events that it sees.
+/// The seconds that the agent of one node spends, and the number of its events.
 fn one_node(here: u32, pods: u32) -> Result<(f64, u32)> {
     let population = Population {
         services: 1,
@@ -72,7 +73,7 @@ fn one_node(here: u32, pods: u32) -> Result<(f64, u32)> {
             is_its
         };
         let Some(slice) = slices.iter_mut().find(of_it) else { continue };
-        // It terminates; its successor comes by another address; that one is ready.
+        // The old pod terminates; its successor has another address; the successor becomes ready.
         for step in 0..3 {
             let endpoint = &mut slice["endpoints"][rest];
             let is_ready = step == 2;

@@ -1,5 +1,5 @@
-//! What runs in the lab's pods: a server that answers with its pod's name, and a client that makes
-//! connections and says what became of them.
+//! The program in the lab's pods: a server that answers with its pod's name, and a client that
+//! makes connections and reports their results.
 
 mod client;
 mod exchange;
