@@ -21,8 +21,7 @@ use crate::process::{Running, enter, only_with};
 use crate::requirements::BPFFS;
 use crate::wait::{PATIENCE, until, until_is};
 
-/// Part of the log line that the agent writes once its programs are attached and its maps hold the
-/// state of its source.
+/// Part of the log line for: programs are attached, and the maps hold the source's state.
 const READY: &str = "datapath attached";
 
 /// The agent of a node. Dropping it kills it and removes everything that it put into the kernel.
@@ -40,8 +39,7 @@ pub struct Agent<'a> {
 }
 
 impl<'a> Agent<'a> {
-    /// Starts the agent of the node `node` with `manifests`, and waits until it translates
-    /// connections.
+    /// Starts the agent of the node `node` with `manifests`, and waits until it translates.
     ///
     /// # Errors
     /// The agent ends before that; the error quotes its log.
@@ -56,8 +54,7 @@ impl<'a> Agent<'a> {
         Ok(agent)
     }
 
-    /// Starts agents on all nodes at once, with the source that a flag names and tc on the devices
-    /// of the pods.
+    /// Starts agents on all nodes at once, with a flag's source, and tc on the devices of the pods.
     pub fn start_all_from(
         binary: &Binary,
         cluster: &'a Cluster,
@@ -90,7 +87,7 @@ impl<'a> Agent<'a> {
         Self::prepare_from(binary, cluster, node, ("--manifests", manifests))
     }
 
-    /// Like [`prepare`](Self::prepare), with a source named by a flag: `--manifests` or
+    /// Like [`prepare`](Self::prepare) with another flag for the source, for example
     /// `--kubeconfig`.
     pub fn prepare_from(
         binary: &Binary,
@@ -184,8 +181,7 @@ impl<'a> Agent<'a> {
         Ok(command)
     }
 
-    /// Runs `command`, an agent, to its end; kills it if it does not end soon. Returns status and
-    /// log.
+    /// Runs `command`, an agent, to its end, or kills it after a while. Returns status and log.
     ///
     /// # Errors
     /// It cannot be started, or did not end by itself.
@@ -308,8 +304,7 @@ impl<'a> Agent<'a> {
         until_is(&format!("{text:?} in the log"), limit, look, |log| log.contains(text)).map(drop)
     }
 
-    /// Repeats a GET at the default address until the answer satisfies `is`, and returns that
-    /// answer.
+    /// Repeats a GET at the default address until the answer satisfies `is`, and returns it.
     ///
     /// # Errors
     /// None does within `limit`; the error quotes the last answer.

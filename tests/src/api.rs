@@ -172,8 +172,7 @@ pub async fn relabel(client: &Client, node: &str, key: &str, value: &str) -> Res
     change(client, "Node", node, &json!({"metadata": {"labels": {key: value}}})).await
 }
 
-/// Creates a ready, running Pod for a pod of the lab, with the status that its kubelet would
-/// report.
+/// Creates a ready, running Pod for a pod of the lab, with a kubelet's status.
 pub async fn run_pod(client: &Client, pod: &Pod, labels: &Value) -> Result<()> {
     let object = json!({
         "apiVersion": "v1", "kind": "Pod",

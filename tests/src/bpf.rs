@@ -76,8 +76,8 @@ pub(crate) fn fact(object: &OwnedFd, name: &str) -> io::Result<Option<u32>> {
     Ok(value.and_then(|value| value.trim().parse().ok()))
 }
 
-/// Loads a program of this type (`enum bpf_prog_type`) and name; `attach_type` is for types that
-/// have attach types.
+/// Loads a program of this type (`enum bpf_prog_type`) and name, with an attach type if it needs
+/// one.
 ///
 /// # Errors
 /// The verifier refuses it, or a capability is missing.

@@ -1,5 +1,4 @@
-//! Cgroups of version 2: where a node's programs are attached, and which processes belong to the
-//! node.
+//! Cgroups of version 2: where a node's programs are attached, and its processes.
 
 use std::fs::{self, File};
 use std::io;
@@ -34,8 +33,8 @@ pub(crate) fn mount_point(mountinfo: &str, kind: &str) -> Option<PathBuf> {
     })
 }
 
-/// A cgroup made by this process. Dropping it kills every process inside, and removes it and all
-/// cgroups below.
+/// A cgroup made by this process. Dropping it kills all processes inside, and removes it
+/// recursively.
 #[derive(Debug)]
 pub struct Cgroup {
     path: PathBuf,
@@ -87,8 +86,7 @@ impl Drop for Cgroup {
     }
 }
 
-/// Kills every process in the cgroup at `path` and below, and removes it; accepts that there is
-/// none.
+/// Kills every process in the cgroup at `path` and below, and removes it if it exists.
 ///
 /// # Errors
 /// A process does not end, or the kernel refuses.

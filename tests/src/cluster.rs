@@ -169,8 +169,7 @@ impl Cluster {
         self.guest(pod, &self.pod(pod)?.netns)
     }
 
-    /// A client in any network namespace, in no cgroup that an agent serves, like a virtual
-    /// machine's guest.
+    /// A client in any network namespace, like a virtual machine's guest: in no cgroup of an agent.
     pub fn guest(&self, name: &str, netns: &NetNs) -> Result<Client> {
         Client::start(name, netns, &self.agents)
     }
@@ -191,8 +190,7 @@ impl Cluster {
         self.node(node)?.netns.ip(lines)
     }
 
-    /// Makes `command` run where agents of `node` run: in its network namespace, outside its
-    /// cgroup.
+    /// Makes `command` run where agents of `node` run: in its network namespace, not in its cgroup.
     pub fn beside(&self, node: &Node, command: &mut Command) -> Result<()> {
         enter(command, &node.netns, Some(&self.agents))
     }

@@ -235,8 +235,7 @@ impl<'a> ControlPlane<'a> {
         self.start_controllers_with(&[])
     }
 
-    /// Like [`start_controllers`](Self::start_controllers) with further flags: `--controllers=…`
-    /// adds controllers.
+    /// Like [`start_controllers`](Self::start_controllers); `--controllers=…` adds controllers.
     pub fn start_controllers_with(&mut self, flags: &[&str]) -> Result<()> {
         let kubeconfig = self.kubeconfig(ADMINISTRATOR)?;
         let mut arguments = vec![
@@ -298,8 +297,8 @@ impl<'a> ControlPlane<'a> {
         Ok(path)
     }
 
-    /// Runs `program` as the administrator where the API server runs, with `KUBECONFIG` set.
-    /// Returns its output.
+    /// Runs `program` with `KUBECONFIG` as the administrator, next to the API server. Returns its
+    /// output.
     ///
     /// # Errors
     /// It fails; the error has its output.
@@ -354,8 +353,7 @@ impl Drop for ControlPlane<'_> {
     }
 }
 
-/// `readyz`: before that, roles are not in effect and controllers are not served, though the server
-/// answers much sooner.
+/// `readyz`: the server answers much sooner than roles are in effect and controllers are served.
 async fn ready(client: Client) -> Result<()> {
     let request = Request::new("").get("readyz", &GetParams::default())?;
     client.request_text(request).await?;

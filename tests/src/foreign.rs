@@ -86,8 +86,7 @@ impl Drop for Attached {
     }
 }
 
-/// Replaces a pinned link on `cgroup` by a link like those of older agents, attached without an
-/// order.
+/// Replaces a pinned link on `cgroup` by one without an order, like those of older agents.
 pub fn make_older(pin: &Path, cgroup: &Path) -> Result<()> {
     let mut beside = pin.as_os_str().to_owned();
     // Without a dot: names in a bpf file system cannot have one.
@@ -151,8 +150,7 @@ impl Rule {
     }
 }
 
-/// The offset of the address's last word in `struct bpf_sock_addr`, and the word as the program
-/// reads it.
+/// The offset of the address's last word in `struct bpf_sock_addr`, and the word as read there.
 fn word(address: IpAddr) -> (i16, u32) {
     match address {
         IpAddr::V4(address) => (4, u32::from_ne_bytes(address.octets())),

@@ -30,8 +30,7 @@ pub fn within(plan: &[NodePlan<'_>], body: impl FnOnce(&Cluster) -> Result<()>) 
 /// A scenario: name and function.
 pub type Scenario<T> = (&'static str, fn(&mut T) -> Result<()>);
 
-/// Runs scenarios on one stage; `begin` resets the stage before each. Continues after a scenario
-/// that fails.
+/// Runs scenarios on one stage; `begin` resets it before each. Continues after a failed scenario.
 ///
 /// # Errors
 /// Scenarios fail: the error names each with its error.

@@ -12,8 +12,8 @@ use aya::programs::{loaded_links, loaded_programs};
 use crate::bpf::{fact, open_pin};
 use crate::wait::{PATIENCE, until};
 
-/// Programs, maps and links by id. The kernel does not reuse an id soon, so if an id is gone, its
-/// object is gone.
+/// Programs, maps and links by id. The kernel does not reuse ids soon: if an id is gone, so is the
+/// object.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Objects {
     programs: BTreeSet<u32>,
@@ -22,8 +22,7 @@ pub struct Objects {
 }
 
 impl Objects {
-    /// Everything pinned at or below `path`, the programs of the links, and the maps of the
-    /// programs.
+    /// Everything pinned at or below `path`, the links' programs, and the programs' maps.
     pub fn pinned(path: &Path) -> Result<Self> {
         let mut found = Self::default();
         found.collect(path)?;

@@ -123,8 +123,7 @@ impl Programs {
         Ok((result.return_value.cast_signed(), out))
     }
 
-    /// Runs a packet through a hook's program many times; each run gets the result of the previous
-    /// one.
+    /// Runs a packet through a hook's program many times; each run gets the previous result.
     ///
     /// # Errors
     /// The kernel does not run it.

@@ -81,8 +81,7 @@ fn everywhere(port: u16) -> SocketAddr {
     SocketAddr::from((Ipv6Addr::UNSPECIFIED, port))
 }
 
-/// Starts a server with the name `name` in a network namespace and a cgroup, and waits until it
-/// listens.
+/// Starts a server `name` in a network namespace and a cgroup, and waits until it listens.
 ///
 /// # Errors
 /// It ends, or prints something else.

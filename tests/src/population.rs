@@ -1,5 +1,4 @@
-//! Clusters of any size, for measurements: Nodes, Services and EndpointSlices as a control plane
-//! writes them.
+//! Clusters of any size, for measurements: objects as a control plane writes them.
 
 use std::net::Ipv4Addr;
 

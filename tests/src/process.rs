@@ -85,8 +85,7 @@ pub fn only_with(command: &mut Command, capabilities: CapabilitySet) {
     // Not all(): its other bits are not capabilities.
     let known: CapabilitySet = CapabilitySet::all().iter_names().map(|(_, one)| one).collect();
     without(command, known - capabilities);
-    // SAFETY: between fork and exec this makes only one system call; it neither allocates nor
-    // locks.
+    // SAFETY: between fork and exec this makes one system call; it neither allocates nor locks.
     unsafe { command.pre_exec(|| Ok(set_no_new_privs(true)?)) };
 }
 

@@ -1,5 +1,4 @@
-//! What a lab needs of the machine. If something is missing, tests fail with a reason; they never
-//! pass silently.
+//! What a lab needs of the machine. If something is missing, tests fail with a reason.
 
 use std::env;
 use std::fs;

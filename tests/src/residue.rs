@@ -9,8 +9,7 @@ use anyhow::{Context, Result, bail};
 use crate::requirements::BPFFS;
 use crate::{cgroup, memory, netns};
 
-/// Everything with a name that `is_ours` accepts: namespaces, cgroups (with their processes), pins,
-/// folders.
+/// All namespaces, cgroups (with their processes), pins and folders whose names `is_ours` accepts.
 ///
 /// # Errors
 /// A folder cannot be read.

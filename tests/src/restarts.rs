@@ -1,5 +1,4 @@
-//! Kills, stops and restarts a node's agent repeatedly, while clients make connections and hold
-//! some open.
+//! Restarts a node's agent repeatedly, while clients make connections and hold some open.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -66,8 +65,8 @@ enum End {
     Resized,
     /// SIGKILL; the next agent has maps of other sizes, and is killed during its start.
     KilledInAResize,
-    /// SIGTERM; the next agent finds a map under the name of an earlier version, and is killed
-    /// during its start.
+    /// SIGTERM; the next agent finds a map with an earlier version's name, and is killed during its
+    /// start.
     Upgraded,
 }
 
@@ -206,8 +205,7 @@ fn round(scene: &mut Scene<'_>, callers: &mut [Caller; 2], report: &mut Report) 
     Ok(())
 }
 
-/// Resizes maps that the agent writes and maps that the programs write, each alone and both
-/// together.
+/// Resizes maps that the agent writes, maps that the programs write, or both.
 fn resize(scene: &mut Scene<'_>, number: usize) {
     let of = |modulus: usize, sizes: [&'static str; 2]| {
         sizes[usize::from(number.is_multiple_of(modulus))]

@@ -281,8 +281,7 @@ impl Scene<'_> {
     }
 }
 
-/// Checks that exactly `pods` answered all requests, or, with no pods, that every request was
-/// refused.
+/// Checks that exactly `pods` answered all requests, or, with no pods, that all were refused.
 fn check(tally: &Tally, pods: &[&str]) -> Result<()> {
     let wanted = pods.iter().copied().collect();
     ensure!(tally.pods() == wanted, "{pods:?} should answer; {tally}");

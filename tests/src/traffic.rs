@@ -35,8 +35,7 @@ pub struct Socket(pub usize);
 pub enum Order {
     /// So many exchanges with an address, each through a new socket: a [`Tally`].
     Call(Via, SocketAddr, u32),
-    /// Opens a socket that stays open: a [`Socket`]. An unconnected one takes only its family from
-    /// the address.
+    /// Opens a socket: a [`Socket`]. An unconnected one takes only its family from the address.
     Open(Via, SocketAddr),
     /// One exchange through an open socket: a [`Reply`]. An unconnected one needs the address.
     Ask(Socket, Option<SocketAddr>),
@@ -46,7 +45,7 @@ pub enum Order {
     Disconnect(Socket),
     /// Waits for a message through an open socket without a request: a [`Reply`].
     Hear(Socket),
-    /// Sends an open socket through a UNIX socket and closes it: only the kernel holds it until
+    /// Sends a socket through a UNIX socket and closes it: only the kernel holds it until
     /// `Unshelve`.
     Shelve(Socket),
     /// Takes a shelved socket back.

@@ -61,7 +61,7 @@ pub fn until<S: Display>(
 /// Calls `look` repeatedly until `is` accepts its result, and returns that.
 ///
 /// # Errors
-/// `look` fails, or `is` accepts no result within `limit` (see [`patient`]); the error has the last
+/// `look` fails, or `is` accepts nothing within `limit` (see [`patient`]); the error has the last
 /// result.
 pub fn until_is<S: Display>(
     what: &str,

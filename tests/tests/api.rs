@@ -127,8 +127,7 @@ fn the_tutorial(plane: &ControlPlane<'_>, clients: &mut Clients) -> Result<()> {
     clients.shanghai.until_answered_by(at(BY_KEYS)?, &SHANGHAI, FOLLOWS)?;
     clients.beijing.until_answered_by(at(BY_KEYS)?, &[], FOLLOWS)?;
 
-    // A node changes its pool: API request, watch, maps and client together take less than a
-    // second.
+    // A node changes its pool: API request, watch, maps and client together take under a second.
     plane.relabel(CONTROL_PLANE, POOL, Some("shanghai"))?;
     let took = clients.beijing.until_answered_by(at(UD1)?, &SHANGHAI, AT_ONCE)?;
     clients.beijing.until_answered_by(at(BY_KEYS)?, &SHANGHAI, AT_ONCE)?;

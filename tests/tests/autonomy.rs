@@ -62,8 +62,7 @@ fn prepare<'a>(
 }
 
 impl Edge<'_> {
-    /// Resets everything: no running agent, no saved state, nothing in the kernel, the initial
-    /// objects.
+    /// Resets everything: no agent, no saved state, nothing in the kernel, the initial objects.
     fn begin(&mut self) -> Result<()> {
         self.agent.kill();
         self.agent.cleanup()?;

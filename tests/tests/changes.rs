@@ -371,8 +371,8 @@ fn nodes_are_watched(town: &mut Town<'_>) -> Result<()> {
             town.answered_by(WEB, &all)?;
             ensure!(town.known_nodes()? == 1, "no Service reads labels of Nodes any more");
         }
-        // The key is set while no agent runs: the agent must not decide with only some Nodes'
-        // labels.
+        // The key is set while no agent runs: the agent must not decide with some Nodes' labels
+        // only.
         town.agent.stop()?;
         town.plane.annotate("web", KEYS, Some(POOL))?;
         town.agent.resume()?;

@@ -48,8 +48,7 @@ fn the_peer_of_an_mptcp_socket_is_the_service_too() -> Result<()> {
     })
 }
 
-/// Further subflows of a connection connect to the endpoint; this must not overwrite the dialled
-/// address.
+/// Further subflows connect to the endpoint; this must not overwrite the dialled address.
 #[test]
 fn the_peer_of_an_mptcp_socket_with_two_subflows_is_the_service_too() -> Result<()> {
     const SERVICE: &str = "10.96.1.9";
@@ -256,8 +255,8 @@ fn every_one_of_more_than_eight_endpoints_answers() -> Result<()> {
                 let wanted = names.iter().map(String::as_str).collect();
                 let client = &mut scene.client;
                 until("all twenty", FOLLOWS, || {
-                    // With twenty endpoints, 400 requests miss one with a probability of 1 in 40
-                    // million.
+                    // With twenty endpoints, 400 requests miss one with a probability of 1 in
+                    // 40,000,000.
                     let tally = client.call(via, to, 400)?;
                     let all = tally.pods() == wanted && tally.answered() == 400;
                     Ok(if all { Ok(()) } else { Err(tally) })

@@ -47,8 +47,7 @@ fn every_endpoint_answers_as_the_service() -> Result<()> {
 fn one_socket_talks_to_two_services_and_each_answers_as_itself() -> Result<()> {
     play(|scene| {
         for (web, echo) in pairs()? {
-            // Several sockets: the two flows of a socket may have the same endpoint or different
-            // ones.
+            // Several sockets: a socket's two flows may have the same endpoint or different ones.
             for _ in 0..8 {
                 let socket = open(scene, web)?;
                 let first = (ask(scene, socket, web)?, ask(scene, socket, echo)?);

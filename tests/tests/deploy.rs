@@ -1,5 +1,5 @@
-//! deploy/ against a real API server: it accepts every object, and an agent works with exactly what
-//! the manifests grant.
+//! deploy/ and a real API server: it accepts all objects, and an agent works with just these
+//! grants.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -22,8 +22,7 @@ use topo_lb_tests::wait::until;
 
 const SOON: Duration = Duration::from_secs(30);
 
-/// Sorts objects and variables by name. Checks the one order that matters: HOST_IP comes before its
-/// use.
+/// Sorts objects and variables by name. Checks the order that matters: HOST_IP before its use.
 fn by_name(mut objects: Vec<Value>) -> Result<Vec<Value>> {
     // `helm install --create-namespace` makes the namespace.
     objects.retain(|object| object["kind"] != "Namespace");
@@ -112,8 +111,8 @@ fn an_api_server_takes_every_object_and_every_change_from_one_overlay_to_another
     Ok(())
 }
 
-/// Checks that `stored` has every field of `sent`. The server may add fields, and may reorder lists
-/// of named items.
+/// Checks that `stored` has every field of `sent`; the server may add fields and reorder named
+/// items.
 fn holds(stored: &Value, sent: &Value) -> Result<()> {
     match (stored, sent) {
         (Value::Object(stored), Value::Object(sent)) => sent.iter().try_for_each(|(name, sent)| {
@@ -279,8 +278,7 @@ fn an_agent_with_what_the_manifests_grant_is_ready_and_uses_every_right() -> Res
         let socket = cluster.folder().join("probes").join("socket");
         agent.set("--probe-socket", socket.to_str().context("a path in UTF-8")?);
         agent.resume()?;
-        // Runs the probes like the kubelet: the command of the manifests, with the same
-        // capabilities.
+        // Runs the probes like the kubelet: the manifests' command and capabilities.
         for probe in ["livenessProbe", "readinessProbe"] {
             let words = container[probe]["exec"]["command"].as_array().context("a command")?;
             let words: Vec<_> = words.iter().filter_map(Value::as_str).collect();

@@ -1,5 +1,4 @@
-//! Services and clients that topo-lb leaves untouched: their connections reach another proxy's
-//! endpoints.
+//! Services and clients that topo-lb leaves untouched: their connections reach another proxy.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -64,8 +63,7 @@ fn agent_says(scene: &Scene<'_>) -> Result<Value> {
     first_of_web(&serde_json::from_str(&answer.body)?)
 }
 
-/// Like NodeLocal DNSCache: a device of the node has the ClusterIP, and a process of the node
-/// listens there.
+/// Like NodeLocal DNSCache: a device of the node has the ClusterIP, and a process listens there.
 #[test]
 fn an_address_that_a_device_of_the_node_bears_is_left_alone() -> Result<()> {
     play(|scene| {
@@ -91,8 +89,8 @@ fn an_address_that_a_device_of_the_node_bears_is_left_alone() -> Result<()> {
         let listed = scene.agent.list("services")?.to_string();
         ensure!(!listed.contains(&format!("{WEB4}:")), "{listed}");
 
-        // A starting agent checks devices before it writes: every call during the restart is
-        // untouched, too.
+        // A starting agent checks devices before it writes: calls during the restart are untouched,
+        // too.
         let agent = &mut scene.agent;
         let (tally, ()) = scene.client.call_during(Via::Http, at(WEB4)?, || {
             agent.stop()?;
@@ -147,8 +145,8 @@ fn pod(namespace: &str, name: &str, uid: &str, exclude: Option<&str>) -> Value {
     })
 }
 
-/// A process in a container of a Pod. The Pod's cgroup is the kubelet's, the container's cgroup the
-/// runtime's.
+/// A process in a container of a Pod, with the kubelet's cgroup for the Pod and the runtime's
+/// below.
 struct Placed {
     client: Client,
     _container: Cgroup,

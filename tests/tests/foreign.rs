@@ -37,8 +37,7 @@ fn pod(scene: &Scene<'_>) -> Result<PathBuf> {
     Ok(node(scene)?.join("client"))
 }
 
-/// Whether connections go where topo-lb sends them. Otherwise all of them must go where the foreign
-/// programs send them.
+/// Whether connections go where topo-lb sends them; otherwise the foreign programs must decide all.
 fn decides(scene: &mut Scene<'_>) -> Result<bool> {
     let mut seen = Vec::new();
     for to in [WEB4, WEB6] {
@@ -95,8 +94,8 @@ fn is_content(scene: &Scene<'_>, root: &std::path::Path) -> Result<()> {
     Ok(())
 }
 
-/// Checks that topo-lb decides or reports that it does not. Where the kernel can order programs, it
-/// must decide.
+/// Checks that topo-lb decides, which it must if the kernel can order programs, or reports
+/// otherwise.
 fn decides_or_says(scene: &mut Scene<'_>, foreign: &Foreign, root: &std::path::Path) -> Result<()> {
     if decides(scene)? {
         return is_content(scene, root);
@@ -177,8 +176,7 @@ fn a_load_balancer_that_is_first_is_named_everywhere_until_it_has_gone() -> Resu
     })
 }
 
-/// Programs come and go repeatedly: the agent stays unready and logs it once, and no connection
-/// fails.
+/// Programs come and go: the agent stays unready and logs it once, and no connection fails.
 fn come_and_go(scene: &Scene<'_>) -> Result<()> {
     let mut caller = scene.cluster.pod("a")?.client()?;
     let (tally, ()) = caller.call_during(Via::Http, at(WEB4)?, || {

@@ -247,8 +247,7 @@ fn session_affinity_ends_after_its_timeout() -> Result<()> {
     play(|scene| {
         sticky(scene, 1)?;
         let first = only(scene, Via::Http, at(WEB4)?)?;
-        // Each pause ends the affinity: the same of four endpoints twenty times has a probability
-        // of 1 in 10^12.
+        // Each pause ends the affinity: the same of four endpoints twenty times is 1 in 10^12.
         for _ in 0..20 {
             thread::sleep(Duration::from_millis(1_200));
             if only(scene, Via::Http, at(WEB4)?)? != first {

@@ -25,8 +25,7 @@ fn pairs() -> Result<[(SocketAddr, SocketAddr); 3]> {
     Ok([(at(WEB4)?, at(ECHO4)?), (at(WEB6)?, at(ECHO6)?), (mapped(WEB4)?, mapped(ECHO4)?)])
 }
 
-/// Opens sockets to `to`, and returns them with their pods: all four, with an error of 1 in 10
-/// million.
+/// Opens sockets to `to`, and returns them with their pods: all four, except 1 in 10 million times.
 fn open(scene: &mut Scene<'_>, via: Via, to: SocketAddr) -> Result<Vec<(String, Socket)>> {
     let mut all = Vec::new();
     for _ in 0..64 {
@@ -64,8 +63,7 @@ fn expect_ended(scene: &mut Scene<'_>, socket: Socket) -> Result<()> {
     Ok(())
 }
 
-/// Checks that the sockets to `gone` are ended and all others unchanged; returns the number of
-/// ended ones.
+/// Checks that only the sockets to `gone` are ended, all others unchanged; returns their number.
 fn expect_only(
     scene: &mut Scene<'_>,
     sockets: &[(String, Socket)],

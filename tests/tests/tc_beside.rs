@@ -1,4 +1,4 @@
-//! tc beside foreign filters on the same device, like those of CNIs; and machines whose tap is in a
+//! tc beside foreign filters on the same device, like a CNI's; and machines with their tap in a
 //! Pod.
 
 use std::fs;
@@ -134,8 +134,8 @@ fn a_filter_that_comes_later_finds_topo_lb_behind_it_and_may_take_all_filters_aw
     })
 }
 
-/// Like KubeVirt's bridge binding: the tap is in the Pod's network namespace, and the machine has
-/// the Pod's addresses.
+/// Like KubeVirt's bridge binding: the tap is in the Pod's namespace, the machine has its
+/// addresses.
 fn put_machine_into_pod(scene: &Scene<'_>) -> Result<NetNs> {
     const MACHINE: &str = "02:54:4c:03:01:02";
     const NODE: &str = "02:54:4c:02:01:02";

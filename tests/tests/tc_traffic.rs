@@ -362,8 +362,7 @@ fn hooks_tell_where_they_are_attached_and_what_they_counted() -> Result<()> {
             ensure!(devices.len() == 2, "two pods: {row}");
             for device in devices {
                 ensure!(device["means"] == "tcx" && device["index"].is_u64(), "{row}");
-                // The command runs outside the node's network namespace, where no device or another
-                // one has this index.
+                // Outside the node's network namespace no device, or another one, has this index.
                 ensure!(device["name"].is_null(), "{row}");
             }
         }

@@ -51,8 +51,7 @@ pub(crate) struct Args {
     from: Option<PathBuf>,
 }
 
-/// Returns only on failure: otherwise this process becomes the bench, with its signals and exit
-/// code.
+/// Returns only on failure: otherwise this process becomes the bench, with its exit code.
 pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     ensure!(
         !args.write_docs || args.part.is_empty(),

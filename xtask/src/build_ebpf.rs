@@ -69,8 +69,7 @@ pub(crate) fn lint(workspace: &Workspace, machine: &Machine) -> Result<()> {
 const ARGUMENTS: &[&str] =
     &["--package", PACKAGE, "--target", TARGET, "--profile", PROFILE, "-Zbuild-std=core"];
 
-/// A separate folder: with other flags and compilers, the builds would discard each other's
-/// results.
+/// A separate folder: builds with other flags and compilers would discard each other's results.
 fn build_folder(workspace: &Workspace) -> std::path::PathBuf {
     workspace.target.join("bpf-build")
 }
@@ -107,8 +106,7 @@ fn for_kernel(command: &mut Command, workspace: &Workspace, compiler: &Toolchain
         .env_remove("RUSTC_WORKSPACE_WRAPPER");
 }
 
-/// Removes DWARF, four fifths of the object: bpf-linker has made BTF from it, and nothing else
-/// needs it.
+/// Removes DWARF, four fifths of the object; only bpf-linker needs it, to make BTF.
 fn without_dwarf(object: &[u8]) -> Result<Vec<u8>> {
     let mut object = Builder::read(object).context("it is no ELF object")?;
     for section in &mut object.sections {

@@ -19,8 +19,7 @@ use crate::workspace::{Workspace, find_program};
 /// The usual variable for a folder of test binaries.
 pub(crate) const VARIABLE: &str = "KUBEBUILDER_ASSETS";
 
-/// Required programs. The lab's suite also needs kube-controller-manager, and reports if it is
-/// missing.
+/// Required programs. The lab's suite also needs kube-controller-manager, and reports its absence.
 const PROGRAMS: [&str; 2] = ["etcd", "kube-apiserver"];
 
 /// Whether the environment names the programs, or the cache has them.
@@ -28,8 +27,7 @@ pub(crate) fn is_there() -> bool {
     given().is_some() || cache::has(&name())
 }
 
-/// Whether they can be built from Debian's archive. This needs Debian's tools, but neither root nor
-/// an installation.
+/// Whether they can be built from Debian's archive: with Debian's tools, without root.
 pub(crate) fn is_obtainable() -> bool {
     debian::is_obtainable() && find_program("dpkg-source").is_some()
 }

@@ -32,8 +32,7 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// Returns only on failure: otherwise this process becomes the demo, with its signals and exit
-/// code.
+/// Returns only on failure: otherwise this process becomes the demo, with its exit code.
 pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     let mut needs = BTreeSet::from([Need::Object, Need::Kernel, Need::Lab, Need::Root]);
     if args.api_server {

@@ -1,6 +1,5 @@
-//! kube-proxy 1.20 for the bench's comparison: the one that the environment names, or else
-//! Kubernetes 1.20 from Debian's archive, compiled once into the user's cache. Tests do not need
-//! it.
+//! kube-proxy 1.20 for the bench's comparison (tests do not need it): the one that the environment
+//! names, or else Kubernetes 1.20 from Debian's archive, compiled once into the user's cache.
 
 use std::env;
 use std::path::PathBuf;

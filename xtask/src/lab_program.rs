@@ -1,5 +1,4 @@
-//! Programs that use the lab: demo, soak, bench. They and the agent are compiled with users'
-//! profiles.
+//! Programs that use the lab: demo, soak, bench; compiled like the agent with users' profiles.
 
 use std::process::Command;
 

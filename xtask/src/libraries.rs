@@ -17,8 +17,7 @@ pub(crate) fn of(program: &Path) -> Result<Vec<PathBuf>> {
     read(&said).with_context(|| format!("{} does not run here", program.display()))
 }
 
-/// Parses `ldd`: `libc.so.6 => /lib/libc.so.6 (0x…)`, or only the path; the kernel's own has no
-/// path.
+/// Parses `ldd`: `libc.so.6 => /lib/libc.so.6 (0x…)`, or only the path; none for the kernel's own.
 fn read(said: &str) -> Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     for line in said.lines() {

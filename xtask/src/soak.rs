@@ -30,8 +30,7 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// Returns only on failure: otherwise this process becomes the soak, with its signals and exit
-/// code.
+/// Returns only on failure: otherwise this process becomes the soak, with its exit code.
 pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     let needs = BTreeSet::from([Need::Object, Need::Kernel, Need::Lab, Need::Root]);
     let machine = install::ready(workspace, &needs)?;

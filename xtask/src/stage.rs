@@ -123,8 +123,7 @@ impl Stage {
     }
 
     /// Runs the stage. `named` has the kernels of the command line; `counting` tells what to do
-    /// with their verifiers' counts. The limits of the lab's tests are `patience` times those of an
-    /// idle machine.
+    /// with their verifiers' counts. `patience` multiplies the limits of the lab's tests.
     pub(crate) fn run(
         self,
         workspace: &Workspace,

@@ -12,8 +12,7 @@ use crate::debian::entries;
 use crate::process::run_logged;
 use crate::workspace::{Profile, Workspace};
 
-/// Suites that need a control plane. `test = false` in the manifests excludes them from plain
-/// `cargo test`.
+/// Suites that need a control plane; plain `cargo test` excludes them by `test = false`.
 pub(crate) const CONTROL_PLANE: [&str; 7] =
     ["control_plane", "api", "changes", "demo_api_server", "telling", "autonomy", "deploy"];
 
@@ -65,8 +64,7 @@ pub(crate) fn compile_lab(workspace: &Workspace) -> Result<PathBuf> {
     Ok(agent)
 }
 
-/// The names of a folder's suites (files, or folders with a `main.rs`) without those that need a
-/// control plane.
+/// The suites of a folder (files, or folders with a `main.rs`) that need no control plane.
 fn named(folder: &Path) -> Result<Vec<String>> {
     let is_suite = |path: &PathBuf| {
         path.extension().is_some_and(|it| it == "rs") || path.join("main.rs").is_file()

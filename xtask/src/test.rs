@@ -136,8 +136,7 @@ fn run_stages(
     failure
 }
 
-/// The stages to run, in order, with the object first if one needs it. A named kernel selects its
-/// stage.
+/// The stages to run, in order, with the object if one needs it. A named kernel selects its stage.
 fn selection(only: &[Stage], named: &[Kernel]) -> Vec<Stage> {
     let stage = |kernel: &Kernel| if kernel.line().is_none() { Stage::Lab } else { Stage::Kernels };
     let mut stages: BTreeSet<Stage> = only.iter().copied().collect();

@@ -34,8 +34,7 @@ pub(crate) struct Linker {
     pub(crate) path: PathBuf,
     /// For example `0.13.0`.
     pub(crate) version: String,
-    /// The LLVM major version that it links. `None`: LLVM is linked statically, and its version
-    /// unknown.
+    /// The LLVM major version that it links; `None` if LLVM is linked statically.
     pub(crate) llvm: Option<u32>,
 }
 
@@ -86,8 +85,8 @@ impl Linker {
         })
     }
 
-    /// Whether it can read the compiler's output. Assumes so if its LLVM is unknown: otherwise the
-    /// link step fails.
+    /// Whether it can read the compiler's output; assumed if its LLVM is unknown: the link step
+    /// would fail.
     pub(crate) fn fits(&self, toolchain: &Toolchain) -> bool {
         self.llvm.is_none_or(|llvm| llvm == toolchain.llvm)
     }
@@ -114,8 +113,7 @@ fn nightly_folders(list: &str) -> Vec<(String, PathBuf)> {
             Some((name.to_owned(), PathBuf::from(folder.trim_end())))
         })
         .collect();
-    // In this order `nightly-x86_64-…` comes before `nightly-2026-…`, and later dates before
-    // earlier ones.
+    // Sorts `nightly-x86_64-…` before `nightly-2026-…`, and later dates before earlier ones.
     found.sort_by(|left, right| right.0.cmp(&left.0));
     found
 }

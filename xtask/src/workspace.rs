@@ -130,8 +130,7 @@ fn is_rust_library_folder(folder: &Path) -> bool {
         && (folder.join("rustlib").is_dir() || folder.iter().any(|it| it == "rustlib"))
 }
 
-/// Adds `sbin` folders: `su` without a dash keeps a user's path, which lacks the folders of `dpkg`
-/// and of our tools.
+/// Adds `sbin` folders, with `dpkg` and our tools: `su` without a dash keeps a path without them.
 fn path_with_sbin(path: Option<OsString>) -> OsString {
     let path = path.unwrap_or_default();
     let mut folders: Vec<PathBuf> = env::split_paths(&path).collect();

@@ -42,8 +42,7 @@ fn a_wrong_checksum_stays_wrong() -> Result<()> {
             panic!("UDP over IPv4")
         };
         let checksum = transport.udp().expect("UDP").calc_checksum_ipv4(&ip, &payload)?;
-        // The translation changes the checksum by the difference of A's and the Service's address
-        // and port.
+        // The translation adds the difference of A's and the Service's address and port.
         packet[40..42].copy_from_slice(&checksum.to_be_bytes());
         let (_, out) = programs.run(Hook::Ingress, &packet)?;
         ensure!(out[40..42] != [0, 0], "{number}: a datagram lost its checksum");

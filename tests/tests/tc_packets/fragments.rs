@@ -155,8 +155,7 @@ fn a_datagram_that_is_not_ours_takes_its_fragments_along() -> Result<()> {
     let mut programs = scene()?;
     expect(&mut programs, "asks", Hook::Ingress, &udp(CLIENT4, WEB4), (NEXT, CLIENT4, A4))?;
     programs.run(Hook::Egress, &fragments(A4, CLIENT4, 1400)[0])?;
-    // Another datagram with the same number between the same hosts, to a port that called no
-    // Service.
+    // Another datagram with the same number and hosts, to a port that called no Service.
     for piece in fragments("10.244.1.3:53", "10.244.1.9:41000", 1400) {
         expect_untouched(&mut programs, "direct", Hook::Egress, &piece)?;
     }

@@ -21,8 +21,7 @@ fn chosen(zone: Option<&str>, endpoints: Vec<Endpoint>) -> Vec<String> {
 const USUAL: [&[&str]; 4] = [&["zone-a"], &["zone-b"], &["zone-c"], &["zone-a"]];
 
 /// The cases about hints in kube-proxy's `pkg/proxy/topology_test.go`, `TestCategorizeEndpoints`,
-/// without those that turn hints off by annotation: here, as in kube-proxy since 1.33, every hint
-/// counts.
+/// except annotations that turn hints off: here, as in kube-proxy since 1.33, every hint counts.
 #[test]
 fn hints_decide_as_kube_proxy_does() {
     let all = ["10.1.2.3", "10.1.2.4", "10.1.2.5", "10.1.2.6"];

@@ -1,5 +1,4 @@
-//! Objects with hostile strings: nothing panics, no other Service is affected, and the output is
-//! plain text.
+//! Hostile strings in objects: no panic, no effect on other Services, plain text as output.
 
 use std::sync::Arc;
 

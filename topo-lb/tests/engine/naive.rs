@@ -263,8 +263,7 @@ fn needed(text: &str, keys: &[String]) -> Option<Vec<usize>> {
     (numbers.len() == keys.len() && star_needs.is_none_or(|(_, &one)| one == 1)).then_some(numbers)
 }
 
-/// A percentage in parts of 1,048,576, rounded to the nearest. Uses floating point, unlike the
-/// engine.
+/// A percentage in parts of 1,048,576, to the nearest; by floating point, unlike the engine.
 fn share(text: &str) -> Option<u32> {
     let number = text.trim().strip_suffix('%')?.trim_end();
     let shape: Vec<&str> = number.split('.').collect();

@@ -111,8 +111,7 @@ fn annotations_of_any_length_and_any_characters_only_ever_break_a_rule() {
     }
 }
 
-/// All three sources, each with another tier: the annotation this node, OpenYurt the pool, the
-/// field the zone.
+/// All three sources with different tiers: annotation: node, OpenYurt: pool, field: zone.
 fn all_sources() -> Service {
     let mut service = keyed(H);
     Arc::make_mut(&mut service.policy).openyurt = Some("openyurt.io/nodepool".into());

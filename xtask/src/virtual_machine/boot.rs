@@ -42,14 +42,13 @@ const ARGUMENTS: &[&str] = &[
 ];
 
 /// A panic ends the machine at once, because QEMU exits instead of rebooting (`-no-reboot`).
-/// `no_timer_check`: on a busy host an emulated interrupt is too late for this check, and 6.12
-/// panics.
+/// `no_timer_check`: on a busy host an emulated interrupt is late for this check, and 6.12 panics.
 const COMMAND_LINE: &str = "console=ttyS0 panic=-1 quiet no_timer_check";
 
 impl Machine<'_> {
     /// Boots the machine, and waits until it ends. Its output goes to the log; `hear` regularly
-    /// gets the last line. Success does not mean that tests passed, as a panic also ends the
-    /// machine: see the log.
+    /// gets the last line. After success read the log for the tests' results: a panic also ends the
+    /// machine.
     pub(super) fn run(
         &self,
         workspace: &Workspace,

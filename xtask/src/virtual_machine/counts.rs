@@ -14,8 +14,7 @@ use crate::workspace::Workspace;
 /// Relative to the root of the repository.
 pub(super) const PATH: &str = "tests/verifier.tsv";
 
-/// The kernel of the machines that topo-lb is built on. Its counts are compared only on such a
-/// machine.
+/// The kernel of the machines that build topo-lb. Its counts are compared only on such a machine.
 const HOST: &str = "6.18";
 
 /// A count may differ by this fraction (1/20), as compilers and kernels get fixes …

@@ -140,8 +140,7 @@ fn plan(modules: &[PathBuf], suites: &[Suite]) -> Value {
     })
 }
 
-/// The program without debug information, a tenth of the size: the machine's files are all in
-/// memory.
+/// The program without debug information, a tenth of the size: all files are in memory.
 fn without_debug_information(workspace: &Workspace, program: &Path) -> Result<Vec<u8>> {
     let folder = workspace.target.join("virtual-machine");
     fs::create_dir_all(&folder)?;

@@ -42,8 +42,7 @@ pub(crate) fn is_obtainable() -> bool {
 /// Runs the suites on kernels, as many at once as there are cores: an emulator uses one.
 ///
 /// # Errors
-/// A suite fails on a kernel, or a machine does not finish; the suites of the other kernels still
-/// run.
+/// A suite fails, or a machine does not finish; the other kernels' suites still run.
 pub(crate) fn run(
     workspace: &Workspace,
     lines: &[Line],

@@ -8,8 +8,7 @@ use std::process::Command;
 use anyhow::{Context as _, Result, ensure};
 use walkdir::WalkDir;
 
-/// Modules that the suites need: the lab's devices, the clsact discipline and its filters, and
-/// `sock_diag`.
+/// Modules for the suites: the lab's devices, the clsact discipline and its filters, `sock_diag`.
 const WANTED: [&str; 8] =
     ["veth", "bridge", "dummy", "tun", "sch_ingress", "cls_bpf", "udp_diag", "tcp_diag"];
 

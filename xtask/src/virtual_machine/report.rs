@@ -1,5 +1,4 @@
-//! Parses a machine's output on its serial port: lines of the program `guest`, and output of the
-//! test binaries.
+//! Parses a machine's output on its serial port: lines of `guest`, and output of the test binaries.
 
 use std::time::Duration;
 
@@ -105,8 +104,7 @@ impl Report {
     }
 }
 
-/// The lines to show for a failed machine: the last ones of the first failed suite, or of the whole
-/// log.
+/// The lines to show for a failed machine: the last ones of the first failed suite, or of the log.
 pub(super) fn excerpt(log: &str) -> Vec<&str> {
     const LINES: usize = 40;
     let mut lines: Vec<&str> = log.lines().map(str::trim_end).filter(|it| !it.is_empty()).collect();

@@ -22,8 +22,7 @@ pub(super) struct Suite {
     pub(super) tests: &'static [&'static str],
     /// Tests that an emulated machine cannot run.
     pub(super) skipped: &'static [&'static str],
-    /// Part of the names of tests that need MPTCP. The machine skips and reports them if its kernel
-    /// has no MPTCP.
+    /// Part of the names of tests that need MPTCP; reported as skipped if the kernel has no MPTCP.
     pub(super) mptcp: Option<&'static str>,
 }
 
@@ -107,8 +106,7 @@ pub(super) fn selection(scope: Scope) -> Vec<Suite> {
 impl Suite {
     /// The arguments for the suite's binary.
     pub(super) fn arguments(&self) -> Vec<&'static str> {
-        // One test at a time, as each has its own cluster. `--nocapture` also shows the output of
-        // passing tests.
+        // Each test has its own cluster. `--nocapture` also shows the output of passing tests.
         let mut arguments = vec!["--test-threads=1", "--nocapture"];
         arguments.extend(self.skipped.iter().flat_map(|name| ["--skip", *name]));
         arguments.extend(self.tests);

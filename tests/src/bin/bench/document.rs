@@ -19,8 +19,7 @@ const REPORT: &str = "performance/report.json";
 /// Writes the report into `folder`, and the page and the pictures made from it.
 ///
 /// # Errors
-/// The report lacks a part (then nothing is written), a file cannot be written, or a picture not
-/// drawn.
+/// The report lacks a part (then nothing is written), or a file cannot be made.
 pub(crate) fn write(report: &Report, folder: &Path) -> Result<()> {
     let report = report.json()?;
     let mut files = made_from(&report)?;

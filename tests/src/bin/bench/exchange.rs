@@ -153,8 +153,7 @@ pub(crate) fn serve() -> Result<()> {
 /// Carries out orders until standard input ends.
 pub(crate) fn dial() -> Result<()> {
     stay()?;
-    // A full-period generator over 32 bits: it reaches every target, in an order that no cache
-    // predicts.
+    // A full-period generator over 32 bits: reaches every target, in an unpredictable order.
     let mut random = 1_u32;
     for line in stdin().lines() {
         let order: Order = serde_json::from_str(&line?)?;

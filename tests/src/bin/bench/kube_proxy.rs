@@ -60,8 +60,7 @@ impl Program {
     }
 
     /// Starts it on its node. Waits until a client there reaches the last Service, and until
-    /// kube-proxy is idle: it writes all rules once for the Services, and again when it knows its
-    /// node.
+    /// kube-proxy is idle: it writes all rules for the Services, and again when it knows its node.
     pub(crate) fn start<'a>(
         &self,
         ground: &Ground<'a>,

@@ -98,7 +98,7 @@ fn main() -> ExitCode {
         Some(End::Dial) => exchange::dial(),
         None => run(&arguments),
     };
-    // After Ctrl-C the sweep ends this process; failures that this causes do not count.
+    // After Ctrl-C the sweep ends this process; failures due to that do not count.
     let _not_interrupted = interrupt::permit();
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -112,8 +112,7 @@ impl Figure {
     }
 }
 
-/// Four significant digits: repeated runs differ by more. Targets are compared with the rounded
-/// value.
+/// Four significant digits: repeated runs differ by more. Targets are compared with this value.
 fn rounded(value: f64) -> f64 {
     format!("{value:.3e}").parse().unwrap_or(value)
 }

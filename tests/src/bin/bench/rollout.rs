@@ -15,8 +15,7 @@ use crate::sample::Sample;
 
 const NODES: u32 = 5_000;
 
-/// Replaces every pod, for several sizes of the Service. Measures some of the nodes; the figures
-/// are for all of them.
+/// Replaces every pod of Services of several sizes. Measures some nodes; the figures are for all.
 pub(crate) fn measure(effort: Effort, say: &dyn Fn(&str)) -> Result<Vec<Figure>> {
     let mut figures = Vec::new();
     for &pods in effort.of(&[20, 40][..], &[100, 300, 1_000]) {

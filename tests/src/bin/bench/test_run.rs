@@ -172,8 +172,7 @@ fn prepared(services: u32) -> Result<Programs> {
         programs.serve(index, cast.service, TCP, &[cast.endpoint])?;
     }
     for &Cast { client, service, endpoint, .. } in &CASTS {
-        // A run translates the same packet repeatedly: a second entry reverses what the first one
-        // does.
+        // A run translates the same packet repeatedly: a second entry reverses the first one.
         let shuttle = SocketAddr::new(service.ip(), 8080);
         for (hook, here, there) in [
             (Hook::Ingress, (client, service), (client, shuttle)),

@@ -1,5 +1,4 @@
-//! `cargo xtask demo`: the OpenYurt tutorial on one machine, and cases that the tutorial does not
-//! cover.
+//! `cargo xtask demo`: the OpenYurt tutorial on one machine, and cases beyond it.
 
 mod check;
 mod files;
@@ -47,8 +46,8 @@ struct Arguments {
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let result = run(&arguments);
-    // After Ctrl-C the sweep ends clients and agents, then this process; failures that this causes
-    // do not count.
+    // After Ctrl-C the sweep ends clients, agents and this process; failures due to that do not
+    // count.
     let _not_interrupted = interrupt::permit();
     match result {
         Ok(true) => ExitCode::SUCCESS,

@@ -1,5 +1,4 @@
-//! The objects that the agents read, and how the demo changes them. Files and an API server hold
-//! the same objects.
+//! The objects that the agents read, the same in files and at an API server, and their changes.
 
 use std::path::PathBuf;
 use std::time::Duration;

@@ -1,9 +1,9 @@
 //! The first process of a virtual machine that `cargo xtask test --kernel` boots: prepares the
 //! kernel, runs suites, reports their results on the console, and powers off.
 //!
-//! Lines for xtask begin with `@guest`; everything else is output of the suites. The last such line
-//! begins with `@guest end`, and appears only if everything has run: a machine that panics powers
-//! off as well.
+//! Lines for xtask begin with `@guest`; everything else is output of the suites. The last such
+//! line, `@guest end`, appears only if everything has run: a machine that panics powers off as
+//! well.
 
 mod kernel;
 mod plan;

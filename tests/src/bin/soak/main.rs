@@ -43,7 +43,7 @@ const TURN: Duration = Duration::from_secs(30);
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let result = run(&arguments);
-    // After Ctrl-C the sweep ends this process; failures that this causes do not count.
+    // After Ctrl-C the sweep ends this process; failures due to that do not count.
     let _not_interrupted = interrupt::permit();
     match result {
         Ok(true) => ExitCode::SUCCESS,

@@ -1,5 +1,4 @@
-//! Changes Services as fast as the agent's plans and commits allow: they grow, shrink, go and come
-//! back.
+//! Changes Services as fast as plans and commits allow: they grow, shrink, go and come back.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,8 +18,7 @@ use crate::address::{Endpoint, Family, SERVICES, cluster_ip};
 use crate::hammer::PORT;
 use crate::history::{History, ServiceSize};
 
-/// Sizes around the 8 endpoints that are inline in a Service. Most are inline, as these are written
-/// fastest.
+/// Sizes around the 8 inline endpoints of a Service. Most are inline: these are written fastest.
 const SMALL: [u16; 9] = [0, 1, 2, 3, 4, 5, 7, 8, 9];
 /// Sizes around what one byte can count.
 const LARGE: [u16; 5] = [40, 255, 256, 257, 300];
