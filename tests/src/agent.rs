@@ -87,8 +87,7 @@ impl<'a> Agent<'a> {
         Self::prepare_from(binary, cluster, node, ("--manifests", manifests))
     }
 
-    /// Like [`prepare`](Self::prepare) with another flag for the source, for example
-    /// `--kubeconfig`.
+    /// Like [`prepare`](Self::prepare) with a flag for the source: `--manifests` or `--kubeconfig`.
     pub fn prepare_from(
         binary: &Binary,
         cluster: &'a Cluster,

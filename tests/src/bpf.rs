@@ -76,8 +76,8 @@ pub(crate) fn fact(object: &OwnedFd, name: &str) -> io::Result<Option<u32>> {
     Ok(value.and_then(|value| value.trim().parse().ok()))
 }
 
-/// Loads a program of this type (`enum bpf_prog_type`) and name, with an attach type if it needs
-/// one.
+/// Loads a program of a type (`enum bpf_prog_type`) by name, for an attach type if the type has
+/// some.
 ///
 /// # Errors
 /// The verifier refuses it, or a capability is missing.

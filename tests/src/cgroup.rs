@@ -33,8 +33,8 @@ pub(crate) fn mount_point(mountinfo: &str, kind: &str) -> Option<PathBuf> {
     })
 }
 
-/// A cgroup made by this process. Dropping it kills all processes inside, and removes it
-/// recursively.
+/// A cgroup made by this process. Dropping it kills all processes inside, and removes it and those
+/// below.
 #[derive(Debug)]
 pub struct Cgroup {
     path: PathBuf,

@@ -297,7 +297,7 @@ impl<'a> ControlPlane<'a> {
         Ok(path)
     }
 
-    /// Runs `program` with `KUBECONFIG` as the administrator, next to the API server. Returns its
+    /// Runs `program` with the administrator's `KUBECONFIG`, next to the API server. Returns its
     /// output.
     ///
     /// # Errors

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use crate::scene::{KEYS, ZONE};
 
-/// An object with the fields of 1.20: topology keys in a Service's `spec`, slices as from
+/// An object with the fields of 1.20: a Service's topology keys in `spec`, slices as from
 /// [`slice`].
 #[must_use]
 pub fn form(mut object: Value) -> Value {

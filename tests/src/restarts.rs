@@ -65,8 +65,7 @@ enum End {
     Resized,
     /// SIGKILL; the next agent has maps of other sizes, and is killed during its start.
     KilledInAResize,
-    /// SIGTERM; the next agent finds a map with an earlier version's name, and is killed during its
-    /// start.
+    /// SIGTERM; the next agent finds a map under an earlier name, and is killed during its start.
     Upgraded,
 }
 

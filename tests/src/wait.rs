@@ -62,7 +62,7 @@ pub fn until<S: Display>(
 ///
 /// # Errors
 /// `look` fails, or `is` accepts nothing within `limit` (see [`patient`]); the error has the last
-/// result.
+/// value.
 pub fn until_is<S: Display>(
     what: &str,
     limit: Duration,

@@ -371,8 +371,7 @@ fn nodes_are_watched(town: &mut Town<'_>) -> Result<()> {
             town.answered_by(WEB, &all)?;
             ensure!(town.known_nodes()? == 1, "no Service reads labels of Nodes any more");
         }
-        // The key is set while no agent runs: the agent must not decide with some Nodes' labels
-        // only.
+        // The key is set while no agent runs: the agent must not decide without all Nodes' labels.
         town.agent.stop()?;
         town.plane.annotate("web", KEYS, Some(POOL))?;
         town.agent.resume()?;

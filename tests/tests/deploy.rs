@@ -1,5 +1,4 @@
-//! deploy/ and a real API server: it accepts all objects, and an agent works with just these
-//! grants.
+//! deploy/ and a real API server: it accepts all objects, and an agent needs exactly these grants.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -111,8 +110,7 @@ fn an_api_server_takes_every_object_and_every_change_from_one_overlay_to_another
     Ok(())
 }
 
-/// Checks that `stored` has every field of `sent`; the server may add fields and reorder named
-/// items.
+/// Checks that `stored` has all fields of `sent`; the server may add some, and reorder named items.
 fn holds(stored: &Value, sent: &Value) -> Result<()> {
     match (stored, sent) {
         (Value::Object(stored), Value::Object(sent)) => sent.iter().try_for_each(|(name, sent)| {

@@ -89,8 +89,7 @@ fn an_address_that_a_device_of_the_node_bears_is_left_alone() -> Result<()> {
         let listed = scene.agent.list("services")?.to_string();
         ensure!(!listed.contains(&format!("{WEB4}:")), "{listed}");
 
-        // A starting agent checks devices before it writes: calls during the restart are untouched,
-        // too.
+        // A starting agent checks devices before it writes: calls meanwhile stay untouched.
         let agent = &mut scene.agent;
         let (tally, ()) = scene.client.call_during(Via::Http, at(WEB4)?, || {
             agent.stop()?;
@@ -145,8 +144,8 @@ fn pod(namespace: &str, name: &str, uid: &str, exclude: Option<&str>) -> Value {
     })
 }
 
-/// A process in a container of a Pod, with the kubelet's cgroup for the Pod and the runtime's
-/// below.
+/// A process in a container of a Pod: the kubelet makes the Pod's cgroup, the runtime the
+/// container's.
 struct Placed {
     client: Client,
     _container: Cgroup,

@@ -94,8 +94,8 @@ fn is_content(scene: &Scene<'_>, root: &std::path::Path) -> Result<()> {
     Ok(())
 }
 
-/// Checks that topo-lb decides, which it must if the kernel can order programs, or reports
-/// otherwise.
+/// Checks that topo-lb decides, or (only if the kernel cannot order programs) reports that it does
+/// not.
 fn decides_or_says(scene: &mut Scene<'_>, foreign: &Foreign, root: &std::path::Path) -> Result<()> {
     if decides(scene)? {
         return is_content(scene, root);

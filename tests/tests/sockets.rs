@@ -63,7 +63,7 @@ fn expect_ended(scene: &mut Scene<'_>, socket: Socket) -> Result<()> {
     Ok(())
 }
 
-/// Checks that only the sockets to `gone` are ended, all others unchanged; returns their number.
+/// Checks that of these sockets exactly those to `gone` are ended, and returns how many.
 fn expect_only(
     scene: &mut Scene<'_>,
     sockets: &[(String, Socket)],

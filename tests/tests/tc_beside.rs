@@ -1,5 +1,4 @@
-//! tc beside foreign filters on the same device, like a CNI's; and machines with their tap in a
-//! Pod.
+//! tc beside foreign filters on the same device, like a CNI's; machines with their tap in a Pod.
 
 use std::fs;
 use std::net::Ipv4Addr;
@@ -134,7 +133,7 @@ fn a_filter_that_comes_later_finds_topo_lb_behind_it_and_may_take_all_filters_aw
     })
 }
 
-/// Like KubeVirt's bridge binding: the tap is in the Pod's namespace, the machine has its
+/// Like KubeVirt's bridge binding: the tap is in the Pod's namespace; the machine has its
 /// addresses.
 fn put_machine_into_pod(scene: &Scene<'_>) -> Result<NetNs> {
     const MACHINE: &str = "02:54:4c:03:01:02";

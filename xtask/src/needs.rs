@@ -54,8 +54,7 @@ pub(crate) struct Item {
     pub(crate) hint: Option<(&'static str, &'static str)>,
 }
 
-/// All items with a yes-or-no check. Compiler, linker, Cargo's tools and mounts need more: see
-/// `plan`.
+/// All items with a yes-or-no check; compiler, linker, Cargo's tools and mounts need more (`plan`).
 pub(crate) const ITEMS: &[Item] = &[
     program(Need::Lab, "ip", "iproute2"),
     program(Need::Lab, "bpftool", "bpftool"),

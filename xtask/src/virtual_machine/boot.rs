@@ -47,8 +47,8 @@ const COMMAND_LINE: &str = "console=ttyS0 panic=-1 quiet no_timer_check";
 
 impl Machine<'_> {
     /// Boots the machine, and waits until it ends. Its output goes to the log; `hear` regularly
-    /// gets the last line. After success read the log for the tests' results: a panic also ends the
-    /// machine.
+    /// gets the last line. Success says nothing about tests, as a panic also ends the machine: read
+    /// the log.
     pub(super) fn run(
         &self,
         workspace: &Workspace,

@@ -46,8 +46,7 @@ struct Arguments {
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let result = run(&arguments);
-    // After Ctrl-C the sweep ends clients, agents and this process; failures due to that do not
-    // count.
+    // After Ctrl-C the sweep ends agents and this process; failures due to that do not count.
     let _not_interrupted = interrupt::permit();
     match result {
         Ok(true) => ExitCode::SUCCESS,

@@ -65,8 +65,8 @@ impl Stage<'_> {
     /// Sets up the stage, runs `tell`, and removes the stage.
     ///
     /// # Errors
-    /// The machine lacks something, an agent fails, or something is left. Failed checks are no
-    /// errors.
+    /// The machine lacks something, an agent fails, or something is left. A failed check is no
+    /// error.
     pub(crate) fn set(
         binary: &Binary,
         over_api: bool,

@@ -2,8 +2,7 @@
 //! kernel, runs suites, reports their results on the console, and powers off.
 //!
 //! Lines for xtask begin with `@guest`; everything else is output of the suites. The last such
-//! line, `@guest end`, appears only if everything has run: a machine that panics powers off as
-//! well.
+//! line, `@guest end`, appears only if everything has run: a machine that panics powers off, too.
 
 mod kernel;
 mod plan;

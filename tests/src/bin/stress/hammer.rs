@@ -66,8 +66,7 @@ fn refusal(error: &io::Error) -> Outcome {
 }
 
 /// Connects, and returns the address reached. A connected datagram socket between two addresses of
-/// one host has its destination as its own address; a stream socket's peer is not translated back
-/// here.
+/// one host has its destination as its own; a stream socket's peer is not translated back here.
 fn connect(to: IpAddr, kind: Type) -> io::Result<Outcome> {
     let domain = if to.is_ipv4() { Domain::IPV4 } else { Domain::IPV6 };
     let socket = Socket::new(domain, kind, None)?;
