@@ -128,8 +128,8 @@ impl<'a> Agent<'a> {
         self.flags.remove(flag);
     }
 
-    /// Puts the agent into the node's cgroup from the next start on, like a Pod with `hostNetwork`:
-    /// its own connections are translated too.
+    /// Puts the agent into the node's cgroup from the next start on; its connections are
+    /// translated, too.
     pub fn live_inside(&mut self) {
         self.inside = true;
     }
@@ -149,17 +149,11 @@ impl<'a> Agent<'a> {
     }
 
     /// The command that runs the agent.
-    ///
-    /// # Errors
-    /// The node's namespace cannot be entered.
     pub fn command(&self) -> Result<Command> {
         self.command_with(&[])
     }
 
     /// The command that would run the agent with other values for some flags.
-    ///
-    /// # Errors
-    /// The node's namespace cannot be entered.
     pub fn command_with(&self, others: &[(&'static str, &str)]) -> Result<Command> {
         let mut flags: BTreeMap<&str, &str> =
             self.flags.iter().map(|(flag, value)| (*flag, value.as_str())).collect();
@@ -251,9 +245,6 @@ impl<'a> Agent<'a> {
     }
 
     /// The agent's objects in the kernel.
-    ///
-    /// # Errors
-    /// A pin cannot be opened.
     pub fn objects(&self) -> Result<Objects> {
         Objects::pinned(&self.pins)
     }

@@ -18,8 +18,7 @@ impl Binary {
         Self(path)
     }
 
-    /// A command with `arguments`, without this process's variables `TOPO_LB_*`, `NODE_NAME`,
-    /// `KUBECONFIG` and `RUST_LOG`.
+    /// A command with `arguments`, without this process's `TOPO_LB_*` and similar variables.
     #[must_use]
     pub fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(&self.0);

@@ -1,5 +1,4 @@
-//! bpf(2) calls that aya does not have: programs of a few instructions, pins of any kind, links and
-//! attachments of other load balancers.
+//! bpf(2) calls that aya lacks: tiny programs, pins of any kind, other load balancers' attachments.
 
 use std::ffi::CString;
 use std::fs;
@@ -76,8 +75,7 @@ pub(crate) fn fact(object: &OwnedFd, name: &str) -> io::Result<Option<u32>> {
     Ok(value.and_then(|value| value.trim().parse().ok()))
 }
 
-/// Loads a program of a type (`enum bpf_prog_type`) by name, for an attach type if the type has
-/// some.
+/// Loads a program of this type (`enum bpf_prog_type`) and name; some types need an attach type.
 ///
 /// # Errors
 /// The verifier refuses it, or a capability is missing.

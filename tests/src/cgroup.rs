@@ -33,8 +33,7 @@ pub(crate) fn mount_point(mountinfo: &str, kind: &str) -> Option<PathBuf> {
     })
 }
 
-/// A cgroup made by this process. Dropping it kills all processes inside, and removes it and those
-/// below.
+/// A cgroup made by this process. Dropping it removes it with its processes and the cgroups below.
 #[derive(Debug)]
 pub struct Cgroup {
     path: PathBuf,

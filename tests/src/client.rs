@@ -18,8 +18,7 @@ use crate::requirements;
 use crate::traffic::{Failure, Order, Reply, Socket, Tally, Via};
 use crate::wait::until;
 
-/// A process in a pod that makes connections on request. One process makes all of them, so a batch
-/// costs only its system calls.
+/// One process in a pod that makes all connections on request: a batch costs only system calls.
 #[derive(Debug)]
 pub struct Client {
     pod: String,

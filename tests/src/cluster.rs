@@ -179,8 +179,8 @@ impl Cluster {
         Client::start(pod, &self.pod(pod)?.netns, cgroup)
     }
 
-    /// A process in the network namespace of the pod `pod`, in no cgroup that an agent serves; its
-    /// input and output are pipes.
+    /// A process with piped input and output in the pod `pod`'s network namespace, outside agents'
+    /// cgroups.
     pub fn spawn_outside(&self, pod: &str, command: Command) -> Result<Running> {
         spawn_in(command, &self.pod(pod)?.netns, &self.agents)
     }
@@ -211,8 +211,8 @@ impl Cluster {
         self.made.lock().unwrap_or_else(std::sync::PoisonError::into_inner).extend(objects);
     }
 
-    /// Removes the cluster, and checks that nothing is left: no namespace, cgroup, pin, folder,
-    /// process, and none of the recorded BPF objects.
+    /// Removes the cluster, and checks that no namespace, cgroup, pin, folder, process or recorded
+    /// object is left.
     ///
     /// # Errors
     /// Something is left; the error names it.

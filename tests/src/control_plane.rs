@@ -297,8 +297,7 @@ impl<'a> ControlPlane<'a> {
         Ok(path)
     }
 
-    /// Runs `program` with the administrator's `KUBECONFIG`, next to the API server. Returns its
-    /// output.
+    /// Runs `program` with the administrator's `KUBECONFIG`, next to the API server: its output.
     ///
     /// # Errors
     /// It fails; the error has its output.

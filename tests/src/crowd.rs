@@ -65,9 +65,6 @@ impl Counts {
 }
 
 /// Runs `body` while a crowd inside `netns` is connected to `address`.
-///
-/// # Errors
-/// The crowd cannot be made, or `body` fails.
 pub fn around<T>(
     netns: &NetNs,
     address: SocketAddr,

@@ -48,17 +48,11 @@ pub fn deploy(place: &str) -> PathBuf {
 }
 
 /// The objects of an overlay, in the order of creation.
-///
-/// # Errors
-/// kubectl rejects it.
 pub fn overlay(name: &str) -> Result<Vec<Value>> {
     kustomize(&deploy("overlays").join(name))
 }
 
 /// The objects of an overlay with components, as in the kustomization of an installation.
-///
-/// # Errors
-/// kubectl rejects it.
 pub fn overlay_with(name: &str, components: &[&str]) -> Result<Vec<Value>> {
     let folder = Prefix::new().folder();
     fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
@@ -88,9 +82,6 @@ fn kustomize(folder: &Path) -> Result<Vec<Value>> {
 }
 
 /// The objects of the chart with these values, as `helm install --namespace topo-lb` renders them.
-///
-/// # Errors
-/// Helm rejects it.
 pub fn chart(values: &[&str]) -> Result<Vec<Value>> {
     let mut command = Command::new(helm()?);
     command.args(["template", NAME]).arg(deploy("helm/topo-lb")).args(["--namespace", NAME]);

@@ -63,9 +63,6 @@ pub struct Hub {
 
 impl Hub {
     /// Starts the hub on the fabric of a lab. It uses a kubeconfig for the API server.
-    ///
-    /// # Errors
-    /// It cannot listen.
     pub fn start(cluster: &Cluster, kubeconfig: &Path) -> Result<Self> {
         let netns = cluster.fabric().file().try_clone().context("a file can be duplicated")?;
         let sender = Arc::new(OrderSender::new(Orders::default()));

@@ -22,9 +22,6 @@ pub fn permit() -> RwLockReadGuard<'static, ()> {
 
 /// From now on SIGINT, SIGTERM and SIGHUP remove everything that this process has made, and end it
 /// with 128 + the signal's number, as in shells.
-///
-/// # Errors
-/// The handler cannot be registered.
 pub fn arm() -> Result<()> {
     static ARMED: Once = Once::new();
     let mut outcome = Ok(());

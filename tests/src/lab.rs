@@ -8,8 +8,8 @@ use anyhow::{Result, ensure};
 
 use crate::cluster::{Cluster, NodePlan};
 
-/// Makes a cluster, runs `body` in it, removes it, and checks that nothing is left. If `body`
-/// fails, prints the agents' logs first.
+/// Makes a cluster, runs `body` in it, removes it, and checks that nothing is left. Prints the
+/// agents' logs if `body` fails.
 ///
 /// # Errors
 /// The cluster cannot be made, `body` fails, or something is left behind.

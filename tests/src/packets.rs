@@ -110,9 +110,6 @@ impl Programs {
     }
 
     /// Runs a packet through a hook's program; returns the verdict and the resulting packet.
-    ///
-    /// # Errors
-    /// The kernel does not run it.
     pub fn run(&mut self, hook: Hook, packet: &[u8]) -> Result<(i32, Vec<u8>)> {
         let mut out = vec![0; packet.len() + 256];
         let mut options = TestRunOptions::new();
@@ -124,9 +121,6 @@ impl Programs {
     }
 
     /// Runs a packet through a hook's program many times; each run gets the previous result.
-    ///
-    /// # Errors
-    /// The kernel does not run it.
     pub fn repeat(&mut self, hook: Hook, packet: &[u8], times: u32) -> Result<()> {
         let mut options = TestRunOptions::new();
         options.data_in = Some(packet);

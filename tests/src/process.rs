@@ -22,9 +22,6 @@ use crate::wait::patient;
 /// Makes `command` join a network namespace and, if given, a cgroup before its program begins. The
 /// command gets its own process group, so that Ctrl-C on a terminal reaches only the lab, which
 /// then cleans up in order.
-///
-/// # Errors
-/// The namespace or the cgroup cannot be opened.
 pub fn enter(command: &mut Command, netns: &NetNs, cgroup: Option<&Cgroup>) -> Result<()> {
     let netns = netns.file().try_clone().context("cannot duplicate a file descriptor")?;
     let door = cgroup.map(Cgroup::door).transpose()?;
@@ -44,9 +41,6 @@ pub fn enter(command: &mut Command, netns: &NetNs, cgroup: Option<&Cgroup>) -> R
 }
 
 /// Starts `command` in a network namespace and a cgroup; its input and output are pipes.
-///
-/// # Errors
-/// The namespace or the cgroup cannot be opened, or the program cannot be started.
 pub fn spawn_in(mut command: Command, netns: &NetNs, cgroup: &Cgroup) -> Result<Running> {
     let _permit = interrupt::permit();
     enter(&mut command, netns, Some(cgroup))?;
@@ -79,8 +73,7 @@ pub fn printed(command: &mut Command) -> Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// Makes `command` and its children run with only these capabilities, like a container without
-/// privilege escalation, even as root.
+/// Makes `command` and its children run with only these capabilities and without escalation.
 pub fn only_with(command: &mut Command, capabilities: CapabilitySet) {
     // Not all(): its other bits are not capabilities.
     let known: CapabilitySet = CapabilitySet::all().iter_names().map(|(_, one)| one).collect();

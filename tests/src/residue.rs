@@ -10,9 +10,6 @@ use crate::requirements::BPFFS;
 use crate::{cgroup, memory, netns};
 
 /// All namespaces, cgroups (with their processes), pins and folders whose names `is_ours` accepts.
-///
-/// # Errors
-/// A folder cannot be read.
 pub fn find(is_ours: impl Fn(&str) -> bool) -> Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     for place in places()? {

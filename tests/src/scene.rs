@@ -62,8 +62,7 @@ pub const REGION: &str = "topology.kubernetes.io/region";
 
 const SERVED: [Port<'_>; 2] = [("http", 9376, "TCP"), ("udp", 9376, "UDP")];
 
-/// The limit for a change of the manifests to reach the kernel. The agent needs milliseconds, but
-/// the machine may be busy.
+/// How long a change may take to reach the kernel: milliseconds, but the machine may be busy.
 pub const FOLLOWS: Duration = Duration::from_secs(5);
 
 /// The cluster with everything in it running.

@@ -45,8 +45,7 @@ pub enum Order {
     Disconnect(Socket),
     /// Waits for a message through an open socket without a request: a [`Reply`].
     Hear(Socket),
-    /// Sends a socket through a UNIX socket and closes it: until `Unshelve` only the kernel holds
-    /// it.
+    /// Sends a socket through a UNIX socket and closes it: only the kernel holds it then.
     Shelve(Socket),
     /// Takes a shelved socket back.
     Unshelve(Socket),

@@ -38,8 +38,8 @@ pub fn patient(limit: Duration) -> Duration {
 /// Calls `probe` every 2 ms until it returns `Ok(())`, and returns how long that took.
 ///
 /// # Errors
-/// `probe` fails, or returns no `Ok(())` within `limit` (see [`patient`]); the error has `what` and
-/// the result of the last probe.
+/// `probe` fails, or returns no `Ok(())` within `limit` ([`patient`]); the error has its last
+/// result.
 pub fn until<S: Display>(
     what: &str,
     limit: Duration,
@@ -61,8 +61,7 @@ pub fn until<S: Display>(
 /// Calls `look` repeatedly until `is` accepts its result, and returns that.
 ///
 /// # Errors
-/// `look` fails, or `is` accepts nothing within `limit` (see [`patient`]); the error has the last
-/// value.
+/// `look` fails, or `is` accepts nothing within `limit` ([`patient`]); the error has the last one.
 pub fn until_is<S: Display>(
     what: &str,
     limit: Duration,

@@ -166,8 +166,7 @@ fn set_up_pod(pod: &Pod, number: u8, host: u8) -> Result<()> {
     ])
 }
 
-/// Waits until packets pass between the pod and the fabric: the kernel brings links up
-/// asynchronously, and loses earlier packets.
+/// Waits until packets pass both ways: the kernel brings links up later, and loses earlier packets.
 fn wait_for_links(pod: &Pod) -> Result<()> {
     pod.netns.run(|| {
         for address in [IpAddr::from(node4(FABRIC)), IpAddr::from(node6(FABRIC))] {

@@ -1,5 +1,4 @@
-//! The OpenYurt tutorial with a real API: kube-apiserver feeds the agents, and Kubernetes'
-//! controllers make the EndpointSlices.
+//! The OpenYurt tutorial with kube-apiserver, and EndpointSlices of Kubernetes' controllers.
 
 use std::collections::BTreeSet;
 use std::time::Duration;

@@ -38,8 +38,7 @@ const SOON: Duration = Duration::from_secs(60);
 /// Longer than it takes to save a change.
 const SAVED: Duration = Duration::from_secs(20);
 
-/// A cluster with its servers, a control plane with its objects, and the agent of a node, which
-/// saves its state and does not run yet.
+/// A cluster with servers, a control plane, and an agent that saves its state and does not run yet.
 struct Edge<'a> {
     binary: Binary,
     cluster: &'a Cluster,
@@ -280,8 +279,7 @@ fn outlasts_a_restart(edge: &mut Edge<'_>) -> Result<()> {
     Ok(())
 }
 
-/// In the lab only topo-lb translates ClusterIPs, so [`finds_it_again`] can reach the server only
-/// through its endpoints.
+/// Only topo-lb translates ClusterIPs here: [`finds_it_again`] reaches the server by its endpoints.
 fn nothing_saved(edge: &mut Edge<'_>) -> Result<()> {
     edge.tell_as_a_pod()?;
     edge.agent.launch()?;
@@ -291,8 +289,7 @@ fn nothing_saved(edge: &mut Edge<'_>) -> Result<()> {
 }
 
 impl Edge<'_> {
-    /// Gives the agent what a Pod has: the server's ClusterIP, which this node translates, and a
-    /// file with a token. Returns that file.
+    /// Gives the agent what a Pod has: the server's ClusterIP and a token file. Returns that file.
     fn tell_as_a_pod(&mut self) -> Result<PathBuf> {
         let token = self.cluster.folder().join("token");
         fs::write(&token, AGENT)?;

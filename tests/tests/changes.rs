@@ -257,8 +257,7 @@ fn slices_split_and_merge(town: &mut Town<'_>) -> Result<()> {
         let others: Vec<_> = all.iter().copied().filter(|pod| !last.contains(pod)).collect();
         town.plane.delete("Pod", &others)?;
         town.answered_by(WEB, &last)?;
-        // The controller keeps the slices until one is deleted: then it moves the endpoint into
-        // another slice with room.
+        // The controller keeps the slices until one is deleted: then another gets its endpoint.
         for (place, slice) in slices[1..].iter().enumerate() {
             town.plane.delete("EndpointSlice", &[&slice.name])?;
             let left = slices.len() - 1 - place;

@@ -255,8 +255,7 @@ fn every_one_of_more_than_eight_endpoints_answers() -> Result<()> {
                 let wanted = names.iter().map(String::as_str).collect();
                 let client = &mut scene.client;
                 until("all twenty", FOLLOWS, || {
-                    // With twenty endpoints, 400 requests miss one with probability 1 in 40
-                    // million.
+                    // With twenty endpoints, 400 requests miss one once in 40 million times.
                     let tally = client.call(via, to, 400)?;
                     let all = tally.pods() == wanted && tally.answered() == 400;
                     Ok(if all { Ok(()) } else { Err(tally) })

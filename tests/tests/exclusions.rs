@@ -108,8 +108,7 @@ fn an_address_that_a_device_of_the_node_bears_is_left_alone() -> Result<()> {
 fn addresses_of_ipvs_proxies_are_not_taken_for_a_local_services() -> Result<()> {
     play(|scene| {
         scene.wait_for(Via::Http, at(WEB4)?, &ALL)?;
-        // The second device is created after the first: once its address is left untouched, the
-        // agent has also seen the first one's.
+        // Created second: once its address is untouched, the agent has also seen the first one's.
         scene.cluster.ip_on(
             HERE,
             &[
@@ -144,8 +143,7 @@ fn pod(namespace: &str, name: &str, uid: &str, exclude: Option<&str>) -> Value {
     })
 }
 
-/// A process in a container of a Pod: the kubelet makes the Pod's cgroup, the runtime the
-/// container's.
+/// A process in a container of a Pod. The Pod's cgroup is the kubelet's, its child the runtime's.
 struct Placed {
     client: Client,
     _container: Cgroup,

@@ -94,8 +94,7 @@ fn is_content(scene: &Scene<'_>, root: &std::path::Path) -> Result<()> {
     Ok(())
 }
 
-/// Checks that topo-lb decides, or (only if the kernel cannot order programs) reports that it does
-/// not.
+/// Checks that topo-lb decides, or, if the kernel cannot order programs, reports that it does not.
 fn decides_or_says(scene: &mut Scene<'_>, foreign: &Foreign, root: &std::path::Path) -> Result<()> {
     if decides(scene)? {
         return is_content(scene, root);
@@ -104,8 +103,7 @@ fn decides_or_says(scene: &mut Scene<'_>, foreign: &Foreign, root: &std::path::P
     says(scene, foreign, root)
 }
 
-/// A foreign load balancer at `place` and an agent at `root`: both orders of start, both attach
-/// modes, and restarts of each.
+/// A foreign load balancer at `place`, an agent at `root`: both start orders, both modes, restarts.
 fn side_by_side(
     scene: &mut Scene<'_>,
     place: &std::path::Path,

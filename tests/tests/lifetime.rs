@@ -1,5 +1,4 @@
-//! The agent stops, is killed, restarts, meets a second agent, and ends for good. The datapath
-//! outlives it until cleanup.
+//! The agent stops, is killed, restarts, meets another, ends. The datapath stays until cleanup.
 
 use std::process::Command;
 

@@ -190,8 +190,8 @@ fn sockets_of_others_to_the_same_endpoint_are_never_touched() -> Result<()> {
             // Dialled without the Service.
             let direct = scene.client.open(Via::UdpConnected, to_b)??;
             expect_alive(scene, direct, to_b, "b")?;
-            // Sockets that were connected to b through web, and since then through echo, directly,
-            // and to another endpoint of web.
+            // Were connected to b through web, then through echo, directly, and to another of
+            // web's.
             let mut moved = open(scene, Via::UdpConnected, web)?;
             moved.retain(|(pod, _)| pod == "b");
             ensure!(moved.len() >= 3, "{} sockets went to b", moved.len());

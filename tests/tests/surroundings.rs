@@ -72,8 +72,7 @@ fn a_pin_directory_that_is_gone_is_made_again_with_all_that_was_in_it() -> Resul
     })
 }
 
-/// Detaches the program of a hook, as others could. Fails if the agent restores it, as the pin is
-/// gone.
+/// Detaches a hook's program, as others could. Fails without its pin, while the agent restores it.
 fn detach(agent: &Agent<'_>, hook: &str) -> Result<Result<(), String>> {
     let pin = agent.pins().join("links").join(hook);
     let output = Command::new("bpftool").args(["link", "detach", "pinned"]).arg(&pin).output()?;

@@ -20,8 +20,7 @@ use topo_lb_tests::wait::until;
 /// The node's end of the veth pair of the pod `client`.
 const DEVICE: &str = "pod2";
 
-/// A program that drops packets from `source`, and passes all others to the next filter, like a
-/// CNI's check of source addresses.
+/// Drops packets from `source`, and passes all others to the next filter, like a CNI's check.
 fn guard(source: Ipv4Addr) -> Result<OwnedFd> {
     let code = [
         // r6 = the packet; r0 = the word at offset 26 in host order, the source of an IPv4 packet.
@@ -48,8 +47,7 @@ fn tc(scene: &Scene<'_>, arguments: &[&str]) -> Result<String> {
     printed(&mut command)
 }
 
-/// Adds the guard as a clsact filter for packets to the pod `client`. `priority` has `tc`'s
-/// arguments for its priority.
+/// Adds the guard as a clsact filter towards the pod `client`; `priority` has arguments of `tc`.
 fn put_guard(scene: &Scene<'_>, priority: &[&str]) -> Result<()> {
     let guard = guard(WEB4.parse()?)?;
     let pin = Path::new(BPFFS).join(scene.cluster.prefix().name("guard"));
@@ -133,8 +131,7 @@ fn a_filter_that_comes_later_finds_topo_lb_behind_it_and_may_take_all_filters_aw
     })
 }
 
-/// Like KubeVirt's bridge binding: the tap is in the Pod's namespace; the machine has its
-/// addresses.
+/// Like KubeVirt's bridge binding: the tap is in the Pod's namespace, its addresses in the machine.
 fn put_machine_into_pod(scene: &Scene<'_>) -> Result<NetNs> {
     const MACHINE: &str = "02:54:4c:03:01:02";
     const NODE: &str = "02:54:4c:02:01:02";

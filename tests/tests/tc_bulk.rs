@@ -89,8 +89,7 @@ fn large_bodies_pass_both_ways_as_the_large_packets_that_they_are() -> Result<()
             let (up, down) = (counted("tc ingress")?, counted("tc egress")?);
             post(machine, at(to)?, &sent)?;
             let (up, down) = (counted("tc ingress")? - up, counted("tc egress")? - down);
-            // If the kernel cut segments before tc, each direction would count all of them, and the
-            // acknowledgements of the other.
+            // If segments were cut before tc, each direction would count all of them, and replies.
             let cut = TEN_MB as u64 / SEGMENT;
             ensure!(up + down < cut, "{to}: {up} packets up and {down} down, {cut} if cut");
         }

@@ -189,8 +189,7 @@ fn a_connection_outlives_a_thousand_changes_and_the_agent() -> Result<()> {
     })
 }
 
-/// Simulates an agent killed between its last write and the new revision, which makes connections
-/// check their endpoints.
+/// As if an agent was killed between its last write and the revision that makes connections check.
 #[test]
 fn the_next_agent_has_flows_leave_an_endpoint_that_the_last_one_took_away() -> Result<()> {
     play(|scene| {

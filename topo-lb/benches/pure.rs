@@ -1,5 +1,4 @@
-//! Benchmarks of the pure parts: decide, explain, plan, read. `cargo bench -p topo-lb`, on an idle
-//! machine; no limit can fail.
+//! Benchmarks of the pure parts (`cargo bench -p topo-lb`), for an idle machine; no limit can fail.
 #![expect(missing_docs, reason = "what criterion_group makes has none")]
 
 use std::hint::black_box;

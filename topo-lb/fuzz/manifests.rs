@@ -17,8 +17,7 @@ use topo_lb::{explain, lint, source};
 /// The most nodes to decide for, besides one that never exists.
 const NODES: usize = 4;
 
-/// Runs one input: its first byte selects YAML or JSON, like a file's extension. Returns whether
-/// the rest could be read.
+/// Runs one input: its first byte selects YAML or JSON. Returns whether the rest could be read.
 pub(crate) fn one(bytes: &[u8]) -> bool {
     let Some((&first, content)) = bytes.split_first() else { return false };
     let name = if first % 2 == 0 { "fuzz.yaml" } else { "fuzz.json" };

@@ -57,8 +57,7 @@ impl Beside {
         self.kernels.is_some()
     }
 
-    /// Waits until the kernels have run the suites, and prints the output of their xtask. `None` if
-    /// they were not started.
+    /// Waits until the kernels have run the suites, and prints their output. `None` if not started.
     pub(crate) fn kernels(&mut self, workspace: &Workspace) -> Option<Result<()>> {
         let kernels = self.kernels.take()?;
         let running = Running::start("Debian's kernels, which were started with the lab");

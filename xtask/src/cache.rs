@@ -32,7 +32,6 @@ fn folder_below(xdg: Option<OsString>, home: Option<PathBuf>, name: &str) -> Opt
 ///
 /// # Errors
 /// `work` fails, or the file system refuses.
-/// `work` fails, or the file system refuses.
 pub(crate) fn make_once(folder: &Path, work: impl FnOnce(&Path) -> Result<PathBuf>) -> Result<()> {
     if folder.is_dir() {
         return Ok(());

@@ -116,7 +116,7 @@ impl<'a> Build<'a> {
         self.replace_reflect2(&source.join("vendor/github.com/modern-go/reflect2"))
     }
 
-    /// Replaces the vendored reflect2 1.0.1 by 1.0.2: with Go 1.18 and later, 1.0.1 corrupts memory
+    /// Replaces the vendored reflect2 1.0.1 by 1.0.2: 1.0.1 corrupts memory with Go 1.18 and later
     /// ("unexpected fault address", within seconds).
     fn replace_reflect2(&self, vendored: &Path) -> Result<()> {
         let debian = self.folder.join("root/usr/share/gocode/src/github.com/modern-go/reflect2");

@@ -49,8 +49,8 @@ pub(crate) struct Item {
     pub(crate) is_there: fn(&str) -> bool,
     /// The package of Debian 12 that provides it.
     pub(crate) package: Option<&'static str>,
-    /// For items without a package: what is missing, and the command that helps. `None`: a program
-    /// of that name is missing.
+    /// Without a package: what is missing, and the command that helps. `None`: a program of that
+    /// name.
     pub(crate) hint: Option<(&'static str, &'static str)>,
 }
 

@@ -85,8 +85,8 @@ impl Linker {
         })
     }
 
-    /// Whether it can read the compiler's output; assumed if its LLVM is unknown (linking would
-    /// fail).
+    /// Whether it can read the compiler's output. Assumed if its LLVM is unknown; else linking
+    /// fails.
     pub(crate) fn fits(&self, toolchain: &Toolchain) -> bool {
         self.llvm.is_none_or(|llvm| llvm == toolchain.llvm)
     }

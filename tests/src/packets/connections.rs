@@ -89,7 +89,6 @@ impl Programs {
 
     /// Sets whether the programs look up only packets from marked senders, as they do once an agent
     /// has marked the endpoints of earlier connections.
-    /// The map cannot be written.
     pub fn rely_on_marks(&mut self, rely: bool) -> Result<()> {
         for entry in 0..reply_filter::ENTRIES {
             self.change_entry(entry, |entry| entry.complete = rely.into())?;

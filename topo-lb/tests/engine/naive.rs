@@ -1,5 +1,4 @@
-//! A second implementation of the rules, simple and slow: section by section, from the raw objects,
-//! without any code of the engine.
+//! A second implementation of the rules, simple and slow: section by section, without the engine.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};

@@ -1,5 +1,4 @@
-//! Random clusters from a tape of random bytes. A shorter tape or smaller bytes make a simpler
-//! cluster, so failures shrink to what matters.
+//! Random clusters from a tape of bytes; shorter tapes and smaller bytes make simpler clusters.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;

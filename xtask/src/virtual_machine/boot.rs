@@ -47,8 +47,7 @@ const COMMAND_LINE: &str = "console=ttyS0 panic=-1 quiet no_timer_check";
 
 impl Machine<'_> {
     /// Boots the machine, and waits until it ends. Its output goes to the log; `hear` regularly
-    /// gets the last line. Success says nothing about tests, as a panic also ends the machine: read
-    /// the log.
+    /// gets the last line. Read the log for the tests' results: after a panic this succeeds, too.
     pub(super) fn run(
         &self,
         workspace: &Workspace,

@@ -54,8 +54,7 @@ pub(super) fn wanted(folder: &Path) -> Result<Vec<Module>> {
     Ok(order.into_iter().filter_map(take).collect())
 }
 
-/// The names and their dependencies, each after its own dependencies. `depends` returns `None` for
-/// a built-in module, which is left out.
+/// The names and their dependencies, dependencies first, without built-in ones (`depends`: `None`).
 fn in_order(
     wanted: &[&str],
     mut depends: impl FnMut(&str) -> Result<Option<Vec<String>>>,

@@ -36,8 +36,7 @@ struct Selection {
     has_mptcp: bool,
 }
 
-/// In the order of execution. `tc_packets` is last because one of its tests makes old connections,
-/// which needs some uptime.
+/// In the order of execution. `tc_packets` is last: its old connections need some uptime.
 const SUITES: [Selection; 6] = [
     Selection { name: "verifier", short: &[], skipped: &[], has_mptcp: false },
     Selection {

@@ -1,5 +1,4 @@
-//! The connect path: how long an exchange takes through a ClusterIP and without one, and what a
-//! proxy costs traffic to other destinations.
+//! The connect path: the cost of a ClusterIP, and what a proxy costs traffic to other destinations.
 
 use std::net::SocketAddr;
 use std::process::Command;

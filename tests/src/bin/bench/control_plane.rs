@@ -25,8 +25,7 @@ use topo_lb_tests::population::{Population, SERVICE_PORT};
 
 /// Time between two changes.
 const PERIOD: Duration = Duration::from_millis(10);
-/// Status reports of a kubelet per hour when nothing changes: one every five minutes
-/// (`nodeStatusReportFrequency`).
+/// A kubelet's status reports per hour when nothing changes (`nodeStatusReportFrequency`: 5 min).
 const REPORTS: f64 = 12.0;
 const MEGABYTE: f64 = 1e6;
 

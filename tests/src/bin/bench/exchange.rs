@@ -114,8 +114,7 @@ impl Dialler {
     }
 }
 
-/// Binds this process to the last core. Client and server share it, so that the scheduler's
-/// placement does not affect the figures.
+/// Binds this process to the last core, like its peer: placement must not affect the figures.
 fn stay() -> Result<()> {
     let cores = thread::available_parallelism().context("a machine has cores")?;
     let mut last = CpuSet::new();

@@ -84,8 +84,7 @@ impl<'a> Ground<'a> {
         Dialler::new(self.cluster.pod(pod)?.spawn(exchange::dialler()?)?)
     }
 
-    /// A client in the same pod, outside every cgroup with hooks: nothing translates its
-    /// connections, or tc does.
+    /// A client in the same pod, outside every cgroup with hooks: only tc can translate for it.
     pub(crate) fn outside(&self, pod: &str) -> Result<Dialler> {
         Dialler::new(self.cluster.spawn_outside(pod, exchange::dialler()?)?)
     }

@@ -1,5 +1,4 @@
-//! A rolling update of one large Service as the agents of a large cluster see it. Runs only their
-//! pure part, in this process.
+//! A rolling update of a large Service in a large cluster. Runs only the agents' pure part.
 
 use std::net::Ipv4Addr;
 use std::time::Instant;

@@ -89,8 +89,8 @@ fn figure(case: &str, services: u32, times: &Sample) -> Figure {
     Figure::new("tc_test_run_ns", "ns", times).with("services", services).with("case", case)
 }
 
-/// Measures all paths in turns, among so many Services with one endpoint each. The caller must have
-/// enabled the kernel's run times.
+/// Measures all paths in turns, among so many Services with one endpoint each. Needs the kernel's
+/// run times to be enabled.
 pub(crate) fn measure(services: u32, effort: Effort) -> Result<Vec<Figure>> {
     let runs = effort.of(15, 300);
     let mut programs = prepared(services)?;

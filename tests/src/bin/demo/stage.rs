@@ -24,8 +24,7 @@ use crate::world::World;
 /// How long traffic may take to follow a change of the objects.
 pub(crate) const FOLLOWS: Duration = Duration::from_secs(1);
 
-/// A client that stands for a virtual machine on the node of [`kind::SHANGHAI_CLIENT`]: agents see
-/// only its packets, not its sockets.
+/// A client for a virtual machine on [`kind::SHANGHAI_CLIENT`]'s node: agents see only its packets.
 pub(crate) const MACHINE: &str = "vm-shanghai";
 
 pub(crate) struct Stage<'a> {
@@ -65,8 +64,7 @@ impl Stage<'_> {
     /// Sets up the stage, runs `tell`, and removes the stage.
     ///
     /// # Errors
-    /// The machine lacks something, an agent fails, or something is left. A failed check is no
-    /// error.
+    /// The machine lacks something, an agent fails, or something is left; not for a failed check.
     pub(crate) fn set(
         binary: &Binary,
         over_api: bool,
@@ -153,8 +151,8 @@ impl Stage<'_> {
         change(&mut *self.world)
     }
 
-    /// Changes the objects, and waits until the traffic of `question` follows or the world's
-    /// patience ends. Returns how long that took.
+    /// Changes the objects, and waits, up to the world's patience, for the traffic of `question` to
+    /// follow. Returns how long that took.
     pub(crate) fn change_until(
         &mut self,
         change: impl FnOnce(&mut dyn World) -> Result<()>,

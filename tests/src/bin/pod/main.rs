@@ -1,5 +1,4 @@
-//! The program in the lab's pods: a server that answers with its pod's name, and a client that
-//! makes connections and reports their results.
+//! The program in the lab's pods: a server that answers with its pod's name, and a client.
 
 mod client;
 mod exchange;

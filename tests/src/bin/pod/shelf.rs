@@ -1,5 +1,4 @@
-//! Sockets that no process has open, like the kernel's own: they are in transit between the ends of
-//! a UNIX socket (unix(7), `SCM_RIGHTS`).
+//! Sockets that no process has open, like the kernel's own: in transit (unix(7), `SCM_RIGHTS`).
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;

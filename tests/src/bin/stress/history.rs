@@ -86,8 +86,7 @@ impl History {
         Window { first: before, last: self.requested.load(Ordering::SeqCst) }
     }
 
-    /// Whether `outcome` is right for the Service `service`, the owner of this history, in some
-    /// generation of the window.
+    /// Whether `outcome` is right for `service`, this history's owner, in one of these generations.
     pub(crate) fn allows(&self, service: u8, window: Window, outcome: Outcome) -> bool {
         let size =
             |generation: u32| self.sizes[(generation % CYCLE) as usize].load(Ordering::SeqCst);
