@@ -129,7 +129,7 @@ impl<'a> Agent<'a> {
     }
 
     /// Puts the agent into the node's cgroup from the next start on; its connections are
-    /// translated, too.
+    /// translated.
     pub fn live_inside(&mut self) {
         self.inside = true;
     }

@@ -30,7 +30,7 @@ pub(crate) fn call<const N: usize>(
     command: Command,
     mut attribute: [u32; N],
 ) -> io::Result<libc::c_long> {
-    // SAFETY: the attribute is as long as said, and what it points to outlives the call.
+    // SAFETY: the length is the attribute's, and what it points to outlives the call.
     let result = unsafe {
         let length = size_of_val(&attribute);
         libc::syscall(libc::SYS_bpf, command as libc::c_long, attribute.as_mut_ptr(), length)

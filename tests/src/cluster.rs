@@ -179,8 +179,8 @@ impl Cluster {
         Client::start(pod, &self.pod(pod)?.netns, cgroup)
     }
 
-    /// A process with piped input and output in the pod `pod`'s network namespace, outside agents'
-    /// cgroups.
+    /// A process with piped input and output in the pod `pod`'s network namespace, in no agent's
+    /// cgroup.
     pub fn spawn_outside(&self, pod: &str, command: Command) -> Result<Running> {
         spawn_in(command, &self.pod(pod)?.netns, &self.agents)
     }

@@ -52,7 +52,7 @@ const QUOTED_LINES: usize = 20;
 pub struct ControlPlane<'a> {
     programs: PathBuf,
     folder: PathBuf,
-    /// The lab on whose fabric they run; `None`: the machine's loopback device.
+    /// The lab with the fabric that they run on; `None`: the machine's loopback device.
     pub(crate) lab: Option<&'a Cluster>,
     server: SocketAddr,
     pub(crate) etcd: SocketAddr,

@@ -42,7 +42,7 @@ pub fn version1() -> Result<Option<PathBuf>> {
     }))
 }
 
-/// A cgroup whose processes share a limit. Dropping it kills them, and removes it.
+/// A cgroup with a limit that its processes share. Dropping it kills them, and removes it.
 #[derive(Debug)]
 pub struct Limit(Cgroup);
 

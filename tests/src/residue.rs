@@ -9,7 +9,8 @@ use anyhow::{Context, Result, bail};
 use crate::requirements::BPFFS;
 use crate::{cgroup, memory, netns};
 
-/// All namespaces, cgroups (with their processes), pins and folders whose names `is_ours` accepts.
+/// All namespaces, cgroups (with their processes), pins and folders with names that `is_ours`
+/// accepts.
 pub fn find(is_ours: impl Fn(&str) -> bool) -> Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     for place in places()? {

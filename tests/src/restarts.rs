@@ -82,7 +82,7 @@ const ENDS: [End; 7] = [
 /// So many restarts combine each end of the agent with each change of endpoints.
 pub const EVERY_KIND: u64 = (ENDS.len() * SETS.len()) as u64;
 
-/// The Service whose endpoints change, over TCP and UDP.
+/// The Service with changing endpoints, over TCP and UDP.
 const MOVING: &str = "moving";
 /// Its sets of endpoints, in turn.
 const SETS: [&[&str]; 4] = [&["a", "b"], &["b", "c", "d"], &["d"], &["a", "b", "c", "d"]];

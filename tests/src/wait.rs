@@ -38,7 +38,7 @@ pub fn patient(limit: Duration) -> Duration {
 /// Calls `probe` every 2 ms until it returns `Ok(())`, and returns how long that took.
 ///
 /// # Errors
-/// `probe` fails, or returns no `Ok(())` within `limit` ([`patient`]); the error has its last
+/// `probe` fails, or returns no `Ok(())` within `limit` ([`patient`]); the error has the last
 /// result.
 pub fn until<S: Display>(
     what: &str,

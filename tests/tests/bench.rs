@@ -55,7 +55,7 @@ fn a_quick_run_finds_every_figure_and_its_report_alone_makes_the_page() -> Resul
     ] {
         ensure!(names.contains(name), "no {name} among {names:?}");
     }
-    // kube-proxy takes minutes to compile: the bench measures it if one is named, else says so.
+    // kube-proxy takes minutes to compile: without one the bench leaves it out, and prints that.
     let is_given = env::var_os("TOPO_LB_KUBE_PROXY").is_some_and(|path| !path.is_empty());
     let is_measured =
         results.iter().any(|result| result["params"]["proxy"] == "kube-proxy 1.20 iptables");

@@ -163,7 +163,7 @@ impl Town<'_> {
         Ok(())
     }
 
-    /// The sum of the agent's series of a metric whose line contains `label`.
+    /// The sum of the agent's series of a metric with `label` in their lines.
     fn metric(&self, name: &str, label: &str) -> Result<u64> {
         let text = self.agent.get("/metrics")?.body;
         let of_name =

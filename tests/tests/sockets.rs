@@ -1,4 +1,4 @@
-//! Connected sockets whose endpoint stops serving: which are ended, and which are never touched.
+//! Connected sockets after their endpoint stops serving: which are ended, and which never touched.
 
 use std::net::SocketAddr;
 use std::thread::sleep;
@@ -190,8 +190,7 @@ fn sockets_of_others_to_the_same_endpoint_are_never_touched() -> Result<()> {
             // Dialled without the Service.
             let direct = scene.client.open(Via::UdpConnected, to_b)??;
             expect_alive(scene, direct, to_b, "b")?;
-            // Were connected to b through web, then through echo, directly, and to another of
-            // web's.
+            // Were connected to b through web, then through echo, directly, and to others of web.
             let mut moved = open(scene, Via::UdpConnected, web)?;
             moved.retain(|(pod, _)| pod == "b");
             ensure!(moved.len() >= 3, "{} sockets went to b", moved.len());

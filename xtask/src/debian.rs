@@ -122,7 +122,7 @@ impl<'a> Archive<'a> {
     }
 }
 
-/// The files of a folder whose names have this end, sorted.
+/// The files of a folder with this end of their names, sorted.
 pub(crate) fn files_ending(folder: &Path, end: &str) -> Result<Vec<PathBuf>> {
     let mut found = entries(folder)?;
     found.retain(|path| path.to_string_lossy().ends_with(end));

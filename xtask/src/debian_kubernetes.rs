@@ -23,7 +23,7 @@ const SUITE: &str = "bookworm";
 const TO_COMPILE: [&str; 3] =
     ["golang-1.19-go", "golang-1.19-src", "golang-github-modern-go-reflect2-dev"];
 
-/// Marks a package whose types need generated descriptions.
+/// Marks a package with types that need generated descriptions.
 const OPENAPI_MARKER: &str = "+k8s:openapi-gen=true";
 
 /// A build below one folder. Skips parts that an earlier attempt has finished.

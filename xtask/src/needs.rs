@@ -49,8 +49,7 @@ pub(crate) struct Item {
     pub(crate) is_there: fn(&str) -> bool,
     /// The package of Debian 12 that provides it.
     pub(crate) package: Option<&'static str>,
-    /// Without a package: what is missing, and the command that helps. `None`: a program of that
-    /// name.
+    /// Without a package: what is missing, and the command that helps. `None`: the program `name`.
     pub(crate) hint: Option<(&'static str, &'static str)>,
 }
 

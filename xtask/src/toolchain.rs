@@ -85,8 +85,7 @@ impl Linker {
         })
     }
 
-    /// Whether it can read the compiler's output. Assumed if its LLVM is unknown; else linking
-    /// fails.
+    /// Whether it can read the compiler's output. If its LLVM is unknown, linking will show it.
     pub(crate) fn fits(&self, toolchain: &Toolchain) -> bool {
         self.llvm.is_none_or(|llvm| llvm == toolchain.llvm)
     }

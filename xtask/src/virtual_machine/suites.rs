@@ -174,7 +174,7 @@ mod tests {
 
     #[test]
     fn no_test_s_name_is_part_of_another_s() {
-        // libtest runs every test whose name contains a given name.
+        // libtest runs every test that has the given name as part of its own.
         for suite in selection(Scope::Short) {
             let parts = suite
                 .tests

@@ -79,7 +79,7 @@ fn serve(cluster: &Cluster, pod: &str) -> Result<Running> {
 }
 
 impl<'a> Ground<'a> {
-    /// A client whose connections pass the node's hooks.
+    /// A client with connections that pass the node's hooks.
     pub(crate) fn inside(&self, pod: &str) -> Result<Dialler> {
         Dialler::new(self.cluster.pod(pod)?.spawn(exchange::dialler()?)?)
     }

@@ -193,7 +193,7 @@ impl Bench {
         Ok(samples)
     }
 
-    /// Packets of a client whose sockets the programs on its device do not know.
+    /// Packets of a client with sockets that the programs on its device do not know.
     fn packets(&mut self, dialler: &mut Dialler, pins: &Path, ground: &Ground<'_>) -> Result<()> {
         let mut programs = Program::of_devices(pins, "ingress")?;
         programs.extend(Program::of_devices(pins, "egress")?);

@@ -1,5 +1,5 @@
 //! A world at a real API server: etcd, kube-apiserver, and kube-controller-manager, which makes
-//! EndpointSlices from Pods whose readiness the demo sets itself.
+//! EndpointSlices from Pods. The demo sets their readiness.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
