@@ -12,7 +12,7 @@ use aya::programs::{loaded_links, loaded_programs};
 use crate::bpf::{fact, open_pin};
 use crate::wait::{PATIENCE, until};
 
-/// Programs, maps and links by id. The kernel does not reuse ids soon: no id means no object.
+/// Programs, maps and links by id. The kernel does not reuse ids soon: a gone id is a gone object.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Objects {
     programs: BTreeSet<u32>,

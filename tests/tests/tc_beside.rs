@@ -20,7 +20,7 @@ use topo_lb_tests::wait::until;
 /// The node's end of the veth pair of the pod `client`.
 const DEVICE: &str = "pod2";
 
-/// Drops packets from `source`, and passes all others to the next filter, like a CNI's check.
+/// A program that drops packets from `source`, and passes all others, like a CNI's source check.
 fn guard(source: Ipv4Addr) -> Result<OwnedFd> {
     let code = [
         // r6 = the packet; r0 = the word at offset 26 in host order, the source of an IPv4 packet.

@@ -89,7 +89,7 @@ fn large_bodies_pass_both_ways_as_the_large_packets_that_they_are() -> Result<()
             let (up, down) = (counted("tc ingress")?, counted("tc egress")?);
             post(machine, at(to)?, &sent)?;
             let (up, down) = (counted("tc ingress")? - up, counted("tc egress")? - down);
-            // If segments were cut before tc, each direction would count all of them, and replies.
+            // If segments were cut before tc, each way would count them all, plus acknowledgements.
             let cut = TEN_MB as u64 / SEGMENT;
             ensure!(up + down < cut, "{to}: {up} packets up and {down} down, {cut} if cut");
         }

@@ -21,7 +21,7 @@ use crate::world::World;
 /// How long controllers may take to write slices, and agents to program them.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The label of pods that serve `svc-rack`; at first only the rack's neighbour has it.
+/// The label of pods that serve `svc-rack`; the rack's neighbour serves no other Service.
 const SERVES_RACK: &str = "example.com/serves-rack";
 
 /// The control plane, and the binary that explains its objects.
