@@ -1,6 +1,6 @@
 //! Takes any bytes as manifests: reads them, decides and explains for every node, lints, plans.
-//! Nothing may panic, hang, or use disproportionate memory, and after all steps a plan must be
-//! empty.
+//! Nothing may panic, hang, or use disproportionate memory, and after a plan's steps nothing may be
+//! left to plan.
 //!
 //! Separate from the target, so that the seeds can be tested without a fuzzer.
 
