@@ -1,4 +1,4 @@
-//! The agent under test: its binary, run as a node would run it.
+//! The agent under test: its binary, run as on a node.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -21,11 +21,10 @@ use crate::process::{Running, enter, only_with};
 use crate::requirements::BPFFS;
 use crate::wait::{PATIENCE, until, until_is};
 
-/// What the agent logs, as part of a line, once its programs are attached and its maps hold what
-/// its source says.
+/// Part of the log line for: programs are attached, and the maps hold the source's state.
 const READY: &str = "datapath attached";
 
-/// The agent of a node. Dropping it ends it, and removes what it has put into the kernel.
+/// The agent of a node. Dropping it kills it and removes everything that it put into the kernel.
 #[derive(Debug)]
 pub struct Agent<'a> {
     binary: Binary,
@@ -40,11 +39,10 @@ pub struct Agent<'a> {
 }
 
 impl<'a> Agent<'a> {
-    /// Starts the agent of the node `node`, fed by `manifests`, and waits until connections are
-    /// translated.
+    /// Starts the agent of the node `node` with `manifests`, and waits until it translates.
     ///
     /// # Errors
-    /// It ends instead: the error quotes what it said.
+    /// The agent ends before that; the error quotes its log.
     pub fn start(
         binary: &Binary,
         cluster: &'a Cluster,
@@ -56,8 +54,7 @@ impl<'a> Agent<'a> {
         Ok(agent)
     }
 
-    /// Starts an agent on every node, all at once, fed by what a flag names, with tc on the devices of
-    /// its pods.
+    /// Starts agents on all nodes at once, with a flag's source, and tc on the devices of the pods.
     pub fn start_all_from(
         binary: &Binary,
         cluster: &'a Cluster,
@@ -77,7 +74,7 @@ impl<'a> Agent<'a> {
         Ok(agents)
     }
 
-    /// An agent that does not run yet.
+    /// Prepares an agent without starting it.
     ///
     /// # Errors
     /// The lab has no such node, or a path is not UTF-8.
@@ -90,7 +87,7 @@ impl<'a> Agent<'a> {
         Self::prepare_from(binary, cluster, node, ("--manifests", manifests))
     }
 
-    /// An agent that does not run yet, fed by what a flag names: `--manifests` or `--kubeconfig`.
+    /// Like [`prepare`](Self::prepare) with a flag for the source: `--manifests` or `--kubeconfig`.
     pub fn prepare_from(
         binary: &Binary,
         cluster: &'a Cluster,
@@ -121,48 +118,42 @@ impl<'a> Agent<'a> {
         })
     }
 
-    /// Sets a flag of its command line, from the next start on; an empty value is none.
+    /// Sets a flag from the next start on. An empty value gives the flag without a value.
     pub fn set(&mut self, flag: &'static str, value: &str) {
         self.flags.insert(flag, value.into());
     }
 
-    /// Takes a flag off its command line, from the next start on.
+    /// Removes a flag from the next start on.
     pub fn unset(&mut self, flag: &str) {
         self.flags.remove(flag);
     }
 
-    /// Puts it into the node's cgroup, from the next start on, as a Pod of the host's network is: its
-    /// own connections are translated too.
+    /// Puts the agent into the node's cgroup from the next start on; its connections are
+    /// translated.
     pub fn live_inside(&mut self) {
         self.inside = true;
     }
 
-    /// Gives it these capabilities alone, from the next start on, and to its `cleanup`.
+    /// Restricts the agent (from the next start on) and its `cleanup` to these capabilities.
     pub fn keep_only(&mut self, capabilities: CapabilitySet) {
         self.capabilities = Some(capabilities);
     }
 
-    /// Starts it, once more perhaps, and waits until connections are translated.
+    /// Starts the agent, also again, and waits until it translates connections.
     ///
     /// # Errors
-    /// It ends instead: the error quotes what it said.
+    /// The agent ends before that; the error quotes its log.
     pub fn resume(&mut self) -> Result<()> {
         self.launch()?;
         self.wait_until_ready()
     }
 
-    /// The command by which it runs.
-    ///
-    /// # Errors
-    /// The node's namespace cannot be entered.
+    /// The command that runs the agent.
     pub fn command(&self) -> Result<Command> {
         self.command_with(&[])
     }
 
-    /// The command by which it would run with other values of some flags.
-    ///
-    /// # Errors
-    /// The node's namespace cannot be entered.
+    /// The command that would run the agent with other values for some flags.
     pub fn command_with(&self, others: &[(&'static str, &str)]) -> Result<Command> {
         let mut flags: BTreeMap<&str, &str> =
             self.flags.iter().map(|(flag, value)| (*flag, value.as_str())).collect();
@@ -176,17 +167,17 @@ impl<'a> Agent<'a> {
         } else {
             self.cluster.beside(self.node, &mut command)?;
         }
-        // Last: to enter takes more.
+        // Last: entering the namespace and cgroup needs more capabilities.
         if let Some(capabilities) = self.capabilities {
             only_with(&mut command, capabilities);
         }
         Ok(command)
     }
 
-    /// Runs `command`, an agent's, to its end; one that does not end soon is ended.
+    /// Runs `command`, an agent, to its end, or kills it after a while. Returns status and log.
     ///
     /// # Errors
-    /// It cannot be started, or it did not end by itself.
+    /// It cannot be started, or did not end by itself.
     pub fn run_to_end(&self, mut command: Command) -> Result<(ExitStatus, String)> {
         let path = self.cluster.folder().join(format!("{}.end", self.node.name));
         let mut process = spawn(&mut command, &path)?;
@@ -199,17 +190,17 @@ impl<'a> Agent<'a> {
         Ok((status, read(&path)))
     }
 
-    /// Starts it, and does not wait.
+    /// Starts the agent without waiting.
     pub fn launch(&mut self) -> Result<()> {
         let mut command = self.command()?;
         self.process = Some(spawn(&mut command, &self.log)?);
         Ok(())
     }
 
-    /// Waits until connections are translated.
+    /// Waits until the agent translates connections.
     ///
     /// # Errors
-    /// It ends instead: the error quotes what it said.
+    /// The agent ends before that; the error quotes its log.
     pub fn wait_until_ready(&mut self) -> Result<()> {
         let process = self.process.as_mut().context("the agent does not run")?;
         let (log, node) = (&self.log, &self.node.name);
@@ -233,35 +224,32 @@ impl<'a> Agent<'a> {
         &self.node.name
     }
 
-    /// Its pin directory.
+    /// The agent's pin directory.
     #[must_use]
     pub fn pins(&self) -> &Path {
         &self.pins
     }
 
-    /// The id of its process.
+    /// The agent's process id.
     ///
     /// # Errors
-    /// It does not run.
+    /// The agent does not run.
     pub fn process_id(&self) -> Result<u32> {
         Ok(self.process.as_ref().context("the agent does not run")?.id())
     }
 
-    /// What it has logged since it was started.
+    /// The agent's log since its last start.
     #[must_use]
     pub fn log(&self) -> String {
         read(&self.log)
     }
 
-    /// What it has put into the kernel.
-    ///
-    /// # Errors
-    /// A pin cannot be opened.
+    /// The agent's objects in the kernel.
     pub fn objects(&self) -> Result<Objects> {
         Objects::pinned(&self.pins)
     }
 
-    /// Ends it with SIGTERM; what it has put into the kernel stays.
+    /// Ends the agent with SIGTERM; its objects stay in the kernel.
     ///
     /// # Errors
     /// It does not end, or ends with an error.
@@ -273,15 +261,15 @@ impl<'a> Agent<'a> {
         Ok(())
     }
 
-    /// Ends it with SIGKILL; what it has put into the kernel stays.
+    /// Ends the agent with SIGKILL; its objects stay in the kernel.
     pub fn kill(&mut self) {
         self.process = None;
     }
 
-    /// Where it listens by default.
+    /// The default listen address.
     ///
     /// # Errors
-    /// It would not listen.
+    /// By default the agent does not listen.
     pub fn address() -> Result<SocketAddr> {
         match Listen::DEFAULT {
             Listen::On(address) => Ok(address),
@@ -289,27 +277,27 @@ impl<'a> Agent<'a> {
         }
     }
 
-    /// What it says over HTTP, at the default address.
+    /// An HTTP GET at the default address.
     ///
     /// # Errors
-    /// It says nothing.
+    /// No answer arrives.
     pub fn get(&self, path: &str) -> Result<Answer> {
         http::get(&self.node.netns, Self::address()?, path)
     }
 
-    /// Waits until it has logged a text.
+    /// Waits until the log contains a text.
     ///
     /// # Errors
-    /// It does not within `limit`: the error quotes the log.
+    /// It does not within `limit`; the error quotes the log.
     pub fn wait_for_log(&self, text: &str, limit: Duration) -> Result<()> {
         let look = || Ok(self.log());
         until_is(&format!("{text:?} in the log"), limit, look, |log| log.contains(text)).map(drop)
     }
 
-    /// Asks at the default address until the answer is as wanted, and returns it.
+    /// Repeats a GET at the default address until the answer satisfies `is`, and returns it.
     ///
     /// # Errors
-    /// It is not within `limit`: the error quotes the last answer.
+    /// None does within `limit`; the error quotes the last answer.
     pub fn wait_for_answer(
         &self,
         path: &str,
@@ -319,7 +307,7 @@ impl<'a> Agent<'a> {
         until_is(&format!("the wanted answer to {path}"), limit, || self.get(path), is)
     }
 
-    /// `topo-lb list <what> -o json` of its maps.
+    /// `topo-lb list <what> -o json` of the agent's maps.
     pub fn list(&self, what: &str) -> Result<Value> {
         self.binary.json(&["list", what, "--pin-dir", text(&self.pins)?, "-o", "json"])
     }
@@ -345,7 +333,7 @@ impl Drop for Agent<'_> {
             Ok(output) => eprintln!("cleanup: {}", String::from_utf8_lossy(&output.stderr)),
             Err(error) => eprintln!("{error:#}"),
         }
-        // What cleanup has left, `Cluster::remove` finds.
+        // `Cluster::remove` finds what cleanup has left.
     }
 }
 

@@ -1,4 +1,4 @@
-//! Objects of an API server, made and changed as `kubectl` would.
+//! Creates and changes objects at an API server, as `kubectl` would.
 
 use anyhow::{Context, Result};
 use kube::api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams};
@@ -10,13 +10,13 @@ use crate::control_plane::{AGENT, ControlPlane};
 use crate::kubernetes_1_20;
 use crate::pod::Pod;
 
-/// What an agent reads.
+/// Group and resource of the objects that an agent reads.
 pub const READ: [(&str, &str); 3] =
     [("", "services"), ("", "nodes"), ("discovery.k8s.io", "endpointslices")];
 
-/// Each of these is one request, or one request an object, as the administrator.
+/// Each method sends one request, or one request per object, as the administrator.
 impl ControlPlane<'_> {
-    /// Creates objects of `default`, EndpointSlices in the version that this server knows.
+    /// Creates objects in `default`; EndpointSlices in the version that this server has.
     pub fn create(&self, objects: impl IntoIterator<Item = Value> + Send) -> Result<()> {
         let old = self.has_topology_keys()?;
         self.ask(async |client| {
@@ -28,7 +28,7 @@ impl ControlPlane<'_> {
         })
     }
 
-    /// Changes an object of the core group, by a JSON merge patch (RFC 7386).
+    /// Changes an object of the core group with a JSON merge patch (RFC 7386).
     pub fn change(&self, kind: &str, name: &str, patch: &Value) -> Result<()> {
         self.ask(async |client| change(&client, kind, name, patch).await)
     }
@@ -43,7 +43,7 @@ impl ControlPlane<'_> {
         self.change("Node", node, &json!({"metadata": {"labels": {key: value}}}))
     }
 
-    /// Deletes objects of `default`, or nodes, at once.
+    /// Deletes objects of `default`, or nodes, without a grace period.
     ///
     /// # Errors
     /// The server refuses, or has no such object.
@@ -57,7 +57,7 @@ impl ControlPlane<'_> {
         })
     }
 
-    /// All objects of a kind that `default` has, or all nodes.
+    /// Lists all objects of a kind in `default`, or all nodes.
     pub fn list(&self, kind: &str) -> Result<Vec<DynamicObject>> {
         let version = match kind {
             "EndpointSlice" => self.slice_version()?,
@@ -70,8 +70,8 @@ impl ControlPlane<'_> {
         })
     }
 
-    /// Deletes every node, and from `default` every Pod, Service and EndpointSlice; of `kubernetes`
-    /// only the annotations.
+    /// Deletes all nodes, and all Pods, Services and EndpointSlices of `default`; from the Service
+    /// `kubernetes` it removes only the annotations.
     ///
     /// # Errors
     /// The server refuses.
@@ -98,7 +98,7 @@ impl ControlPlane<'_> {
         })
     }
 
-    /// Makes pods of the lab that run and are ready, with the label `app`.
+    /// Creates ready, running Pods with the label `app` for pods of the lab.
     pub fn run_pods<'p>(
         &self,
         app: &str,
@@ -112,7 +112,7 @@ impl ControlPlane<'_> {
         })
     }
 
-    /// Makes pods ready, or not.
+    /// Sets whether pods are ready.
     pub fn set_ready(&self, pods: &[&str], ready: bool) -> Result<()> {
         self.ask(async |client| {
             for pod in pods {
@@ -122,19 +122,19 @@ impl ControlPlane<'_> {
         })
     }
 
-    /// Lets [`AGENT`] do what these rules say, by a role of this name.
+    /// Grants these rules to [`AGENT`] with a role of this name.
     pub fn allow(&self, role: &str, rules: &Value) -> Result<()> {
         self.ask(async |client| allow(&client, AGENT, role, rules).await)
     }
 }
 
-/// Deletes an object at once.
+/// Deletes an object without a grace period.
 async fn delete(objects: &Api<DynamicObject>, name: &str) -> Result<()> {
     let now = DeleteParams::default().grace_period(0);
     objects.delete(name, &now).await.map(drop).with_context(|| format!("cannot delete {name}"))
 }
 
-/// The objects of a kind: of the namespace `default`, if they are in any.
+/// The objects of a kind; namespaced ones in `default`.
 #[must_use]
 pub fn of(client: &Client, version: &str, kind: &str) -> Api<DynamicObject> {
     let (group, version) = version.rsplit_once('/').unwrap_or(("", version));
@@ -147,7 +147,7 @@ pub fn of(client: &Client, version: &str, kind: &str) -> Api<DynamicObject> {
     }
 }
 
-/// Makes an object.
+/// Creates an object.
 pub async fn create(client: &Client, object: &Value) -> Result<()> {
     let text = |field: &str| object[field].as_str().with_context(|| format!("no {field}"));
     let api = of(client, text("apiVersion")?, text("kind")?);
@@ -158,7 +158,7 @@ pub async fn create(client: &Client, object: &Value) -> Result<()> {
     Ok(())
 }
 
-/// Changes an object of the core group, by a JSON merge patch (RFC 7386).
+/// Changes an object of the core group with a JSON merge patch (RFC 7386).
 pub async fn change(client: &Client, kind: &str, name: &str, patch: &Value) -> Result<()> {
     of(client, "v1", kind)
         .patch(name, &PatchParams::default(), &Patch::Merge(patch))
@@ -172,7 +172,7 @@ pub async fn relabel(client: &Client, node: &str, key: &str, value: &str) -> Res
     change(client, "Node", node, &json!({"metadata": {"labels": {key: value}}})).await
 }
 
-/// Makes a pod of the lab that runs, as the kubelet of its node would say, and is ready.
+/// Creates a ready, running Pod for a pod of the lab, with a kubelet's status.
 pub async fn run_pod(client: &Client, pod: &Pod, labels: &Value) -> Result<()> {
     let object = json!({
         "apiVersion": "v1", "kind": "Pod",
@@ -186,7 +186,7 @@ pub async fn run_pod(client: &Client, pod: &Pod, labels: &Value) -> Result<()> {
     set_ready(client, &pod.name, true).await
 }
 
-/// Says that a pod is ready, or not.
+/// Sets whether a pod is ready.
 pub async fn set_ready(client: &Client, pod: &str, ready: bool) -> Result<()> {
     let status = if ready { "True" } else { "False" };
     let conditions = json!({"conditions": [{"type": "Ready", "status": status}]});
@@ -201,14 +201,14 @@ async fn change_status(client: &Client, pod: &str, status: Value) -> Result<()> 
     Ok(())
 }
 
-/// The rules of a role that reads these resources, each with its group, as an agent does.
+/// The rules of a role that lists and watches these resources (group, resource), as an agent does.
 #[must_use]
 pub fn reading(resources: &[(&str, &str)]) -> Value {
     let rule = |(group, resource): &(&str, &str)| json!({"apiGroups": [group], "resources": [resource], "verbs": ["list", "watch"]});
     resources.iter().map(rule).collect()
 }
 
-/// The rules that an installation gives to its agents.
+/// The rules that an installation grants to its agents.
 #[must_use]
 pub fn installed() -> Value {
     let events = json!({"apiGroups": ["events.k8s.io"], "resources": ["events"],
@@ -218,7 +218,7 @@ pub fn installed() -> Value {
     rules
 }
 
-/// Makes a role of these rules, and gives it to a user.
+/// Creates a role with these rules and binds it to a user.
 pub async fn allow(client: &Client, user: &str, role: &str, rules: &Value) -> Result<()> {
     let version = "rbac.authorization.k8s.io/v1";
     let metadata = json!({"name": role});

@@ -1,4 +1,4 @@
-//! The agent's binary, and the commands of it that end by themselves.
+//! The agent's binary, and its commands that end by themselves.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -18,7 +18,7 @@ impl Binary {
         Self(path)
     }
 
-    /// A run of it with `arguments`, without what `TOPO_LB_*` this process has.
+    /// A command with `arguments`, without this process's `TOPO_LB_*` and similar variables.
     #[must_use]
     pub fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(&self.0);
@@ -38,7 +38,7 @@ impl Binary {
         output.with_context(|| format!("cannot run {}", self.0.display()))
     }
 
-    /// Runs it to its end, and reads its standard output as JSON.
+    /// Runs it to its end, and parses its standard output as JSON.
     ///
     /// # Errors
     /// It fails, or prints something else.
@@ -46,13 +46,13 @@ impl Binary {
         json_of(self.command(arguments))
     }
 
-    /// What the policy says on `node`, by `topo-lb explain`, which needs no kernel.
+    /// The decisions for `node` by `topo-lb explain`, which needs no kernel.
     pub fn explain(&self, manifests: &Path, node: &str) -> Result<Value> {
         self.json(&["explain", "--manifests", text(manifests)?, "--node", node, "-o", "json"])
     }
 }
 
-/// Runs a command of the binary to its end, and reads its standard output as JSON.
+/// Runs a command of the binary to its end, and parses its standard output as JSON.
 ///
 /// # Errors
 /// It cannot be started, fails, or prints something else.

@@ -1,5 +1,4 @@
-//! bpf(2) where aya has no call for it: programs of a few instructions, pins of any kind, links and
-//! attachments of other load balancers.
+//! bpf(2) calls that aya lacks: tiny programs, pins of any kind, other load balancers' attachments.
 
 use std::ffi::CString;
 use std::fs;
@@ -25,13 +24,13 @@ pub const CLASSIFIER: u32 = 3;
 /// `BPF_PROG_TYPE_CGROUP_SOCK_ADDR`.
 pub(crate) const SOCK_ADDR: u32 = 18;
 
-/// Runs a command; a union bpf_attr is aligned to 8 bytes, and the kernel copies it, wherever it is.
-/// What an address in `attribute` leads to has to outlive the call.
+/// Runs a command. `attribute` needs no alignment: the kernel copies it (a union bpf_attr is
+/// aligned to 8 bytes). The targets of addresses in `attribute` must outlive the call.
 pub(crate) fn call<const N: usize>(
     command: Command,
     mut attribute: [u32; N],
 ) -> io::Result<libc::c_long> {
-    // SAFETY: the attribute is as long as said, and what it points to outlives the call.
+    // SAFETY: the length is the attribute's, and what it points to outlives the call.
     let result = unsafe {
         let length = size_of_val(&attribute);
         libc::syscall(libc::SYS_bpf, command as libc::c_long, attribute.as_mut_ptr(), length)
@@ -39,7 +38,7 @@ pub(crate) fn call<const N: usize>(
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
 }
 
-/// The same for commands that return a new descriptor.
+/// Runs a command that returns a new descriptor.
 pub(crate) fn open<const N: usize>(command: Command, attribute: [u32; N]) -> io::Result<OwnedFd> {
     let fd = call(command, attribute)?;
     // SAFETY: a new descriptor, which nothing else owns.
@@ -52,7 +51,7 @@ fn halves<T: ?Sized>(address: *const T) -> [u32; 2] {
     [address as u32, (address >> 32) as u32]
 }
 
-/// Opens whatever is pinned at `path`; aya's functions take every pin for what they expect.
+/// Opens any pin at `path`; aya's functions take every pin for the type that they expect.
 pub(crate) fn open_pin(path: &Path) -> io::Result<OwnedFd> {
     let path = CString::new(path.as_os_str().as_bytes())?;
     let [low, high] = halves(path.as_ptr());
@@ -62,23 +61,21 @@ pub(crate) fn open_pin(path: &Path) -> io::Result<OwnedFd> {
 /// Pins a program or a link at `path`.
 ///
 /// # Errors
-/// The kernel refuses: something is pinned there, say.
+/// The kernel refuses, for example because something is pinned there.
 pub fn pin(object: &OwnedFd, path: &Path) -> io::Result<()> {
     let path = CString::new(path.as_os_str().as_bytes())?;
     let [low, high] = halves(path.as_ptr());
     call(Command::Pin, [low, high, object.as_raw_fd() as u32, 0]).map(drop)
 }
 
-/// A number that the kernel shows of an open program, map or link (`/proc/self/fdinfo`), by its name
-/// there.
+/// A number of `/proc/self/fdinfo` for an open program, map or link, by its name there.
 pub(crate) fn fact(object: &OwnedFd, name: &str) -> io::Result<Option<u32>> {
     let facts = fs::read_to_string(format!("/proc/self/fdinfo/{}", object.as_raw_fd()))?;
     let value = facts.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
     Ok(value.and_then(|value| value.trim().parse().ok()))
 }
 
-/// Loads a program of this type (`enum bpf_prog_type`) and name, for an attach type where the type has
-/// some.
+/// Loads a program of this type (`enum bpf_prog_type`) and name; some types need an attach type.
 ///
 /// # Errors
 /// The verifier refuses it, or a capability is missing.

@@ -1,4 +1,4 @@
-//! Cgroups of version 2: where the programs of a node are attached, and who is on the node.
+//! Cgroups of version 2: where a node's programs are attached, and its processes.
 
 use std::fs::{self, File};
 use std::io;
@@ -11,7 +11,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use crate::interrupt;
 use crate::wait::patient;
 
-/// Where the machine's cgroup2 hierarchy is mounted.
+/// The mount point of the machine's cgroup2 hierarchy.
 pub fn root() -> Result<PathBuf> {
     let mounts = fs::read_to_string("/proc/self/mountinfo").context("cannot read the mounts")?;
     match mount_point(&mounts, "cgroup2") {
@@ -23,8 +23,8 @@ pub fn root() -> Result<PathBuf> {
     }
 }
 
-/// The first mount point of a file system type, from the text of `/proc/self/mountinfo`
-/// (proc_pid_mountinfo(5)): field 5 is the mount point, the type follows the lone dash.
+/// The first mount point of a file system type in the text of `/proc/self/mountinfo`
+/// (proc_pid_mountinfo(5)): field 5 is the mount point; the type follows the single dash.
 pub(crate) fn mount_point(mountinfo: &str, kind: &str) -> Option<PathBuf> {
     mountinfo.lines().find_map(|line| {
         let (before, after) = line.split_once(" - ")?;
@@ -33,8 +33,7 @@ pub(crate) fn mount_point(mountinfo: &str, kind: &str) -> Option<PathBuf> {
     })
 }
 
-/// A cgroup that this process has made. Dropping it ends every process inside and removes it, and
-/// all cgroups below.
+/// A cgroup made by this process. Dropping it removes it with its processes and the cgroups below.
 #[derive(Debug)]
 pub struct Cgroup {
     path: PathBuf,
@@ -55,10 +54,7 @@ impl Cgroup {
         &self.path
     }
 
-    /// The file through which a process joins: writing `0` there moves the writer.
-    ///
-    /// # Errors
-    /// The file cannot be opened.
+    /// The file `cgroup.procs`: a process that writes `0` there joins the cgroup.
     pub fn door(&self) -> Result<File> {
         let path = self.path.join("cgroup.procs");
         File::options()
@@ -67,8 +63,8 @@ impl Cgroup {
             .with_context(|| format!("cannot open {}", path.display()))
     }
 
-    /// The time that processors have worked for those inside, those that have ended included
-    /// (`usage_usec` of cpu.stat, which every cgroup has without a controller: Linux 4.20).
+    /// The processor time of the cgroup's processes, ended ones included (`usage_usec` of cpu.stat,
+    /// which every cgroup has without a controller since Linux 4.20).
     pub fn processor_time(&self) -> Result<Duration> {
         let path = self.path.join("cpu.stat");
         let text =
@@ -89,10 +85,10 @@ impl Drop for Cgroup {
     }
 }
 
-/// Ends every process in the cgroup at `path` and below, and removes it; nothing there is fine.
+/// Kills every process in the cgroup at `path` and below, and removes it if it exists.
 ///
 /// # Errors
-/// Something keeps living there, or the kernel refuses.
+/// A process does not end, or the kernel refuses.
 pub fn remove(path: &Path) -> Result<()> {
     let entries = match fs::read_dir(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -106,10 +102,10 @@ pub fn remove(path: &Path) -> Result<()> {
     let start = Instant::now();
     loop {
         for pid in processes(path) {
-            // It may have ended by itself meanwhile.
+            // It may have ended meanwhile.
             let _ = kill_process(pid, Signal::KILL);
         }
-        // EBUSY until the last process is gone, which is soon after its SIGKILL.
+        // EBUSY until the last process is gone, soon after its SIGKILL.
         match fs::remove_dir(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
             Err(error) if start.elapsed() > patient(Duration::from_secs(5)) => {
@@ -122,7 +118,7 @@ pub fn remove(path: &Path) -> Result<()> {
     }
 }
 
-/// The processes in a cgroup, not in those below.
+/// The processes in a cgroup, without those in cgroups below.
 #[must_use]
 pub fn processes(path: &Path) -> Vec<Pid> {
     fs::read_to_string(path.join("cgroup.procs"))

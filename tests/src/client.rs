@@ -1,4 +1,4 @@
-//! The lab's end of a client in a pod.
+//! The lab's side of a client in a pod.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::SocketAddr;
@@ -18,8 +18,7 @@ use crate::requirements;
 use crate::traffic::{Failure, Order, Reply, Socket, Tally, Via};
 use crate::wait::until;
 
-/// A process in a pod that makes connections when it is told to. One process makes them all, so a
-/// batch costs what its system calls cost.
+/// One process in a pod that makes all connections on request: a batch costs only system calls.
 #[derive(Debug)]
 pub struct Client {
     pod: String,
@@ -29,7 +28,7 @@ pub struct Client {
 }
 
 impl Client {
-    /// Starts a client in a network namespace and a cgroup; `pod` is what errors call it.
+    /// Starts a client in a network namespace and a cgroup; errors call it `pod`.
     pub(crate) fn start(pod: &str, netns: &NetNs, cgroup: &Cgroup) -> Result<Self> {
         let mut command = Command::new(requirements::pod()?);
         command.arg("client");
@@ -39,25 +38,25 @@ impl Client {
         Ok(Self { pod: pod.into(), orders, answers: BufReader::new(answers), _process: process })
     }
 
-    /// The pod it is in.
+    /// Its pod.
     #[must_use]
     pub fn pod(&self) -> &str {
         &self.pod
     }
 
-    /// `requests` exchanges with `to`, each through a socket of its own.
+    /// Makes `requests` exchanges with `to`, each through a new socket.
     ///
     /// # Errors
-    /// The client is gone. What does not work on the network is in the tally.
+    /// The client is gone. The tally has the errors of the network.
     pub fn call(&mut self, via: Via, to: SocketAddr, requests: u32) -> Result<Tally> {
         Ok(self.tell::<Tally>(&Order::Call(via, to, requests))??)
     }
 
-    /// Calls `to` over HTTP until exactly `pods` answer, every time; none: until every connection is
-    /// refused. How long that took.
+    /// Calls `to` over HTTP until exactly `pods` answer, or, with no pods, every connection is
+    /// refused. Returns how long that took.
     ///
     /// # Errors
-    /// It does not come to that within `limit`, or the client is gone.
+    /// That does not happen within `limit`, or the client is gone.
     pub fn until_answered_by(
         &mut self,
         to: SocketAddr,
@@ -65,7 +64,7 @@ impl Client {
         limit: Duration,
     ) -> Result<Duration> {
         let what = format!("answers to {} at {to} of {pods:?} alone", self.pod);
-        // 32 requests for each of twelve miss one of them with a probability of 4 in 10^14.
+        // For twelve pods, 32 requests each miss one of them with a probability of 4 in 10^14.
         let requests = 32 * u32::try_from(pods.len()).unwrap_or(1).max(2);
         until(&what, limit, || {
             let tally = self.call(Via::Http, to, requests)?;
@@ -73,7 +72,7 @@ impl Client {
         })
     }
 
-    /// Calls `to` without a pause while `work` runs.
+    /// Calls `to` continuously while `work` runs.
     ///
     /// # Errors
     /// `work` fails, or the client is gone.
@@ -93,7 +92,7 @@ impl Client {
                 Ok(sum)
             });
             let outcome = catch_unwind(AssertUnwindSafe(work));
-            // Before a panic goes on, or the caller would go on for ever.
+            // Also after a panic; otherwise the calls would never end.
             done.store(true, Ordering::Relaxed);
             let sum = calls.join().unwrap_or_else(|panic| resume_unwind(panic));
             let worked = outcome.unwrap_or_else(|panic| resume_unwind(panic))?;
@@ -122,7 +121,7 @@ impl Client {
         Ok(self.tell(&Order::Disconnect(socket))??)
     }
 
-    /// One exchange through an open socket; with `to`, for an unconnected one, its address.
+    /// One exchange through an open socket; `to` is the destination for an unconnected one.
     ///
     /// # Errors
     /// The client is gone; the inner error is the kernel's.
@@ -134,7 +133,7 @@ impl Client {
         self.tell(&Order::Ask(socket, to))
     }
 
-    /// Waits for a message that nobody sends, and returns the error that ended the wait.
+    /// Waits for a message that must not come, and returns the error that ended the wait.
     ///
     /// # Errors
     /// The client is gone, or a message came.
@@ -145,17 +144,17 @@ impl Client {
         }
     }
 
-    /// Leaves an open socket to the kernel alone: no process has it open.
+    /// Leaves an open socket to the kernel: no process has it open.
     pub fn shelve(&mut self, socket: Socket) -> Result<()> {
         Ok(self.tell(&Order::Shelve(socket))??)
     }
 
-    /// Takes such a socket back.
+    /// Opens such a socket again.
     pub fn unshelve(&mut self, socket: Socket) -> Result<()> {
         Ok(self.tell(&Order::Unshelve(socket))??)
     }
 
-    /// What `getpeername` says of an open socket.
+    /// The result of `getpeername` for an open socket.
     ///
     /// # Errors
     /// The client is gone; the inner error is the kernel's.

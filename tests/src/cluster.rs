@@ -1,4 +1,4 @@
-//! Nodes and pods: what there is, and who owns it.
+//! Nodes and pods of a lab, and their owner.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -18,21 +18,22 @@ use crate::process::{Running, enter, spawn_in};
 use crate::wiring::{pod4, pod6, wire};
 use crate::{interrupt, requirements, residue};
 
-/// A node that is to be.
+/// The plan of a node.
 #[derive(Clone, Debug)]
 pub struct NodePlan<'a> {
-    /// Its name.
+    /// The node's name.
     pub name: &'a str,
-    /// Its number, 0–99: its pods are in `10.244.<number>.0/24` and `fd00:244:<number>::/64`.
+    /// The node's number, 0–99: its pods are in `10.244.<number>.0/24` and
+    /// `fd00:244:<number>::/64`.
     pub number: u8,
-    /// Names of its pods, and the last byte of their addresses.
+    /// The names of its pods, and the last byte of their addresses.
     pub pods: Vec<(&'a str, u8)>,
 }
 
 /// A node: a network namespace and a cgroup.
 #[derive(Debug)]
 pub struct Node {
-    /// Its name.
+    /// The node's name.
     pub name: String,
     pub(crate) pods: Vec<Pod>,
     pub(crate) cgroup: Cgroup,
@@ -40,27 +41,27 @@ pub struct Node {
 }
 
 impl Node {
-    /// Its cgroup's directory.
+    /// The directory of the node's cgroup.
     #[must_use]
     pub fn cgroup_path(&self) -> &Path {
         self.cgroup.path()
     }
 }
 
-/// A whole cluster. Dropping it removes it.
+/// A lab's cluster. Dropping it removes it.
 #[derive(Debug)]
 pub struct Cluster {
     prefix: Prefix,
     folder: Folder,
     nodes: Vec<Node>,
-    /// Where agents run: on no node, so that no agent translates their own connections.
+    /// The cgroup of agents: on no node, so that no agent translates their own connections.
     agents: Cgroup,
     fabric: NetNs,
     made: Mutex<Objects>,
 }
 
 impl Cluster {
-    /// Makes the cluster, after sweeping what labs of dead processes have left.
+    /// Makes the cluster; first removes what labs of dead processes have left.
     ///
     /// # Errors
     /// The machine lacks something, or the kernel refuses.
@@ -105,13 +106,13 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// The name that all its things begin with.
+    /// The prefix of all its names.
     #[must_use]
     pub fn prefix(&self) -> &Prefix {
         &self.prefix
     }
 
-    /// A folder for files, which goes with the cluster.
+    /// A folder for files; removed with the cluster.
     #[must_use]
     pub fn folder(&self) -> &Path {
         self.folder.path()
@@ -134,7 +135,7 @@ impl Cluster {
         Ok(&self.node(name)?.netns)
     }
 
-    /// Every node.
+    /// All nodes.
     #[must_use]
     pub fn nodes(&self) -> &[Node] {
         &self.nodes
@@ -146,18 +147,18 @@ impl Cluster {
         found.with_context(|| format!("the lab has no pod {name}"))
     }
 
-    /// Every pod.
+    /// All pods.
     pub fn pods(&self) -> impl Iterator<Item = &Pod> {
         self.nodes.iter().flat_map(|node| &node.pods)
     }
 
-    /// A server beyond the nodes that answers "untouched" at addresses of the Service ranges, to
-    /// clients whose connections no agent has translated.
+    /// A server on the fabric that answers "untouched" at addresses of the Service ranges: it
+    /// receives the connections that no agent translated.
     pub fn serve_untouched(&self, listen: &[SocketAddr]) -> Result<Running> {
         serve("untouched", listen, &[], &self.fabric, &self.agents)
     }
 
-    /// A server on a node, outside of its cgroup, at addresses that the node has.
+    /// A server on a node, outside its cgroup, at addresses of the node.
     pub fn serve_on(&self, node: &str, name: &str, listen: &[SocketAddr]) -> Result<Running> {
         serve(name, listen, &[], &self.node(node)?.netns, &self.agents)
     }
@@ -168,63 +169,53 @@ impl Cluster {
         self.guest(pod, &self.pod(pod)?.netns)
     }
 
-    /// A client in any network namespace, as a guest of a virtual machine: in no cgroup that an agent
-    /// serves.
+    /// A client in any network namespace, like a virtual machine's guest: in no cgroup of an agent.
     pub fn guest(&self, name: &str, netns: &NetNs) -> Result<Client> {
         Client::start(name, netns, &self.agents)
     }
 
-    /// A client in the network namespace of the pod `pod` and in another cgroup of its node.
+    /// A client in the network namespace of the pod `pod`, and in the given cgroup.
     pub fn client_in(&self, pod: &str, cgroup: &Cgroup) -> Result<Client> {
         Client::start(pod, &self.pod(pod)?.netns, cgroup)
     }
 
-    /// A process in the network namespace of the pod `pod` and in no cgroup that an agent serves,
-    /// with its input and output in pipes.
+    /// A process with piped input and output in the pod `pod`'s network namespace, in no agent's
+    /// cgroup.
     pub fn spawn_outside(&self, pod: &str, command: Command) -> Result<Running> {
         spawn_in(command, &self.pod(pod)?.netns, &self.agents)
     }
 
     /// Runs lines of `ip` in the network namespace of a node.
-    ///
-    /// # Errors
-    /// A line is refused.
     pub fn ip_on(&self, node: &str, lines: &[String]) -> Result<()> {
         self.node(node)?.netns.ip(lines)
     }
 
-    /// Runs `command` as an agent of `node` would: in its network namespace, outside its cgroup.
-    ///
-    /// # Errors
-    /// The namespace or cgroup cannot be opened.
+    /// Makes `command` run where agents of `node` run: in its network namespace, not in its cgroup.
     pub fn beside(&self, node: &Node, command: &mut Command) -> Result<()> {
         enter(command, &node.netns, Some(&self.agents))
     }
 
-    /// Runs `command` beyond the nodes: on the fabric, outside of every node's cgroup.
-    ///
-    /// # Errors
-    /// The namespace or cgroup cannot be opened.
+    /// Makes `command` run on the fabric, outside every node's cgroup.
     pub fn beyond(&self, command: &mut Command) -> Result<()> {
         enter(command, &self.fabric, Some(&self.agents))
     }
 
-    /// The network namespace beyond the nodes.
+    /// The network namespace of the fabric.
     #[must_use]
     pub fn fabric(&self) -> &NetNs {
         &self.fabric
     }
 
-    /// Remembers BPF objects that are to be gone when the cluster is.
+    /// Records BPF objects that must be gone after [`remove`](Self::remove).
     pub fn remember(&self, objects: &Objects) {
         self.made.lock().unwrap_or_else(std::sync::PoisonError::into_inner).extend(objects);
     }
 
-    /// Removes the cluster, and proves that nothing is left: no namespace, cgroup, pin, folder,
-    /// process, and none of the BPF objects that its agents made.
+    /// Removes the cluster, and checks that no namespace, cgroup, pin, folder, process or recorded
+    /// object is left.
     ///
     /// # Errors
-    /// Something is left; it is named.
+    /// Something is left; the error names it.
     pub fn remove(self) -> Result<()> {
         let prefix = self.prefix.clone();
         let made = self.made.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone();

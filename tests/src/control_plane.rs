@@ -1,10 +1,9 @@
-//! A real control plane: etcd, kube-apiserver and, where Services have selectors,
-//! kube-controller-manager, of whatever version `KUBEBUILDER_ASSETS` holds.
+//! A real control plane: etcd, kube-apiserver and, for Services with selectors,
+//! kube-controller-manager, in the version in `KUBEBUILDER_ASSETS`.
 //!
-//! Pods need no kubelet: a test makes them on a node and says in their status that they run, and
-//! the controllers make genuine EndpointSlices of them. In a lab the servers run on the fabric,
-//! outside of every node's cgroup, where every node reaches them and the machine's own network
-//! does not.
+//! Pods need no kubelet: a test creates them on a node and sets their status, and the controllers
+//! make genuine EndpointSlices from them. In a lab the servers run on the fabric, outside every
+//! node's cgroup: every node reaches them, the machine's own network does not.
 
 use std::env;
 use std::fs::{self, File};
@@ -32,39 +31,39 @@ use crate::wiring::fabric4;
 /// The variable that names the folder of the programs.
 pub const ASSETS: &str = "KUBEBUILDER_ASSETS";
 
-/// A user whose token is its name, and who may do everything.
+/// A user with all permissions. A user's token is its name.
 pub const ADMINISTRATOR: &str = "administrator";
-/// A user who may do what a test allows.
+/// A user with the permissions that a test grants.
 pub const AGENT: &str = "agent";
-/// A user who may do nothing.
+/// A user without permissions.
 pub const NOBODY: &str = "nobody";
 
-/// What is kept of requests: all of ServiceAccounts, and nothing of other users.
+/// The audit log has all requests of ServiceAccounts, and none of other users.
 const AUDIT_POLICY: &str = r#"{"apiVersion": "audit.k8s.io/v1", "kind": "Policy", "rules": [
     {"level": "Metadata", "userGroups": ["system:serviceaccounts"]}, {"level": "None"}]}"#;
 
-/// How long a program may take to get ready: about ten seconds where nothing else runs.
+/// How long a program may take to get ready: about ten seconds on an idle machine.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// How much of a log is quoted when a program does not get ready.
+/// How many lines of its log an error quotes.
 const QUOTED_LINES: usize = 20;
 
-/// The servers, as child processes. Dropping it ends them and removes their files.
+/// The servers, as child processes. Dropping this ends them and removes their files.
 #[derive(Debug)]
 pub struct ControlPlane<'a> {
     programs: PathBuf,
     folder: PathBuf,
-    /// On this lab's fabric; otherwise on the machine's loopback device.
+    /// The lab with the fabric that they run on; `None`: the machine's loopback device.
     pub(crate) lab: Option<&'a Cluster>,
     server: SocketAddr,
     pub(crate) etcd: SocketAddr,
-    /// Where members of etcd would meet.
+    /// The peer address of etcd.
     pub(crate) peer: SocketAddr,
-    /// What kube-apiserver is started with besides.
+    /// Further flags of kube-apiserver.
     flags: Vec<String>,
     topology_keys: OnceLock<bool>,
     /// The token of [`AGENT`].
     token: String,
-    /// Ended in this order.
+    /// Dropped in this order.
     controllers: Option<Running>,
     api_server: Option<Running>,
     pub(crate) database: Option<Running>,
@@ -74,7 +73,7 @@ impl<'a> ControlPlane<'a> {
     /// Starts etcd and kube-apiserver on the machine's loopback device.
     ///
     /// # Errors
-    /// `KUBEBUILDER_ASSETS` names no such programs, or they do not get ready.
+    /// `KUBEBUILDER_ASSETS` does not name these programs, or they do not get ready.
     pub fn on_loopback() -> Result<Self> {
         let ports = [free_port()?, free_port()?, free_port()?];
         Self::start(Prefix::new().folder(), None, Ipv4Addr::LOCALHOST, ports)
@@ -145,20 +144,20 @@ impl<'a> ControlPlane<'a> {
         self.folder.join(program).with_extension("log")
     }
 
-    /// Gives [`AGENT`] another token, and makes the old one invalid, from kube-apiserver's next start on.
+    /// Replaces the token of [`AGENT`] from kube-apiserver's next start on.
     pub fn set_token(&mut self, token: &str) {
         token.clone_into(&mut self.token);
     }
 
-    /// Adds a flag to kube-apiserver's command line, from its next start on.
+    /// Adds a flag to kube-apiserver's command line from its next start on.
     pub fn set(&mut self, flag: &str) {
         self.flags.push(flag.to_owned());
     }
 
-    /// Starts kube-apiserver, once more perhaps, and waits until it is ready.
+    /// Starts kube-apiserver, also again, and waits until it is ready.
     ///
     /// # Errors
-    /// It does not get ready; the end of its log is quoted.
+    /// It does not get ready; the error quotes the end of its log.
     pub fn start_api_server(&mut self) -> Result<()> {
         let tokens = format!(
             "{ADMINISTRATOR},{ADMINISTRATOR},1,system:masters\n\
@@ -168,8 +167,8 @@ impl<'a> ControlPlane<'a> {
         );
         fs::write(self.path("tokens.csv"), tokens).context("cannot write tokens")?;
         fs::write(self.path("audit-policy.json"), AUDIT_POLICY).context("cannot write a policy")?;
-        // It makes a key and a certificate of its own here, once. No pod of a test has a token, so
-        // the same key may sign them.
+        // kube-apiserver makes its key and certificate here once. The key may also sign
+        // ServiceAccount tokens: no Pod of a test has one.
         let key = self.path("certificates/apiserver.key");
         let mut arguments = vec![
             format!("--etcd-servers=http://{}", self.etcd),
@@ -201,10 +200,10 @@ impl<'a> ControlPlane<'a> {
         self.server.ip()
     }
 
-    /// Waits until kube-apiserver is ready, or is again.
+    /// Waits until kube-apiserver is ready.
     ///
     /// # Errors
-    /// It does not get ready; the end of its log is quoted.
+    /// It does not get ready; the error quotes the end of its log.
     pub fn wait_until_ready(&mut self) -> Result<()> {
         let start = Instant::now();
         loop {
@@ -223,20 +222,20 @@ impl<'a> ControlPlane<'a> {
         }
     }
 
-    /// Kills kube-apiserver as a crash would.
+    /// Ends kube-apiserver with SIGKILL.
     pub fn kill_api_server(&mut self) {
         self.api_server = None;
     }
 
-    /// Starts kube-controller-manager, with the controller of EndpointSlices alone.
+    /// Starts kube-controller-manager with only the controller of EndpointSlices.
     ///
     /// # Errors
-    /// It is not there, or cannot be started.
+    /// It is missing, or cannot be started.
     pub fn start_controllers(&mut self) -> Result<()> {
         self.start_controllers_with(&[])
     }
 
-    /// The same with flags besides: `--controllers=…` adds controllers.
+    /// Like [`start_controllers`](Self::start_controllers); `--controllers=…` adds controllers.
     pub fn start_controllers_with(&mut self, flags: &[&str]) -> Result<()> {
         let kubeconfig = self.kubeconfig(ADMINISTRATOR)?;
         let mut arguments = vec![
@@ -251,20 +250,19 @@ impl<'a> ControlPlane<'a> {
         Ok(())
     }
 
-    /// What has to be switched on, where it is known: a server ends upon the name of a gate that
-    /// it does not know. `ServiceTopology` came with 1.17 and went with 1.22; `IPv6DualStack` is on
-    /// by default since 1.21, and unknown since 1.25.
+    /// The feature gates to set. A server exits on an unknown gate: `ServiceTopology` exists in
+    /// 1.17–1.21; `IPv6DualStack` is on by default since 1.21, and unknown since 1.25.
     fn gates(&self) -> Result<Option<&'static str>> {
         let gates = "--feature-gates=ServiceTopology=true,IPv6DualStack=true";
         Ok(self.has_topology_keys()?.then_some(gates))
     }
 
-    /// Whether this is Kubernetes 1.17–1.21, which know `spec.topologyKeys` and no later field.
+    /// Whether this is Kubernetes 1.17–1.21, which has `spec.topologyKeys` and no later field.
     ///
     /// # Errors
-    /// kube-apiserver does not say its version.
+    /// kube-apiserver does not print its version.
     pub fn has_topology_keys(&self) -> Result<bool> {
-        // To start the program takes long.
+        // Starting the program takes long.
         if let Some(known) = self.topology_keys.get() {
             return Ok(*known);
         }
@@ -273,14 +271,13 @@ impl<'a> ControlPlane<'a> {
         Ok(*self.topology_keys.get_or_init(|| has))
     }
 
-    /// A version of EndpointSlices that this server knows: `v1` came with 1.21, and `v1beta1` went
-    /// with 1.25.
+    /// A version of EndpointSlices that this server has: `v1` since 1.21, `v1beta1` before 1.25.
     pub fn slice_version(&self) -> Result<&'static str> {
         let old = self.has_topology_keys()?;
         Ok(if old { "discovery.k8s.io/v1beta1" } else { "discovery.k8s.io/v1" })
     }
 
-    /// A kubeconfig with this token, in a file of its own.
+    /// A kubeconfig with this token, in a file named after it.
     pub fn kubeconfig(&self, token: &str) -> Result<PathBuf> {
         self.kubeconfig_of(token, token)
     }
@@ -300,10 +297,10 @@ impl<'a> ControlPlane<'a> {
         Ok(path)
     }
 
-    /// Runs `program` as the administrator, from where the API server runs; `KUBECONFIG` leads there.
+    /// Runs `program` with the administrator's `KUBECONFIG`, next to the API server: its output.
     ///
     /// # Errors
-    /// It fails; the error holds what it said.
+    /// It fails; the error has its output.
     pub fn administer(&self, program: &Path, arguments: &[&str]) -> Result<String> {
         let mut command = Command::new(program);
         command.args(arguments).stdin(Stdio::null());
@@ -314,17 +311,14 @@ impl<'a> ControlPlane<'a> {
         printed(&mut command)
     }
 
-    /// What ServiceAccounts have asked, as the API server's audit log has it (`audit.k8s.io/v1`).
-    ///
-    /// # Errors
-    /// The log cannot be read.
+    /// The requests of ServiceAccounts in the API server's audit log (`audit.k8s.io/v1`).
     pub fn audited(&self) -> Result<Vec<Value>> {
         let path = self.path("audit.log");
         let text = fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
         text.lines().map(|line| serde_json::from_str(line).context("not an audit event")).collect()
     }
 
-    /// Asks the API server as the administrator, from where it runs.
+    /// Runs `work` with a client of the administrator, where the API server runs.
     ///
     /// # Errors
     /// There is no server, or `work` fails.
@@ -336,7 +330,7 @@ impl<'a> ControlPlane<'a> {
         };
         match self.lab {
             Some(cluster) => cluster.fabric().run(ask),
-            // The caller may be in a runtime already.
+            // The caller may be in a runtime.
             None => thread::scope(|scope| {
                 let thread = scope.spawn(ask);
                 thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
@@ -358,14 +352,14 @@ impl Drop for ControlPlane<'_> {
     }
 }
 
-/// Roles are obeyed and controllers are served only then: the server answers much sooner.
+/// `readyz`: the server answers much sooner than roles are in effect and controllers are served.
 async fn ready(client: Client) -> Result<()> {
     let request = Request::new("").get("readyz", &GetParams::default())?;
     client.request_text(request).await?;
     Ok(())
 }
 
-/// A client that speaks as a kubeconfig says.
+/// A client configured by a kubeconfig.
 pub(crate) async fn client(kubeconfig: &Path) -> Result<Client> {
     let kubeconfig = Kubeconfig::read_from(kubeconfig)?;
     let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;

@@ -1,4 +1,4 @@
-//! Many connections to an agent that ask nothing: each is opened anew when it is closed.
+//! Many idle connections to an agent; each is opened again when the agent closes it.
 
 use std::convert::Infallible;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -17,33 +17,33 @@ use crate::netns::NetNs;
 /// How often a slow connection sends a byte.
 const SLOW: Duration = Duration::from_secs(8);
 
-/// Who is in a crowd.
+/// The size of a crowd.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
-    /// Addresses that connections come from: 127.0.1.1 and those that follow.
+    /// Number of source addresses: 127.0.1.1 and the following.
     pub addresses: u8,
-    /// Connections of each. Every other one is silent, and the rest send a byte each 8 s.
+    /// Connections per address. Every other one is silent; the rest send a byte every 8 s.
     pub each: usize,
 }
 
 impl Plan {
-    /// 2,000 connections from 50 addresses, beside which the agent promises to answer at once.
+    /// 2,000 connections from 50 addresses: with them the agent still promises fast answers.
     pub const LARGE: Self = Self { addresses: 50, each: 40 };
 
-    /// All connections.
+    /// The number of all connections.
     #[must_use]
     pub fn connections(self) -> usize {
         usize::from(self.addresses) * self.each
     }
 
-    /// The address of this number, from 1 on.
+    /// The address with this number, from 1 on.
     #[must_use]
     pub fn address(number: u8) -> Ipv4Addr {
         Ipv4Addr::new(127, 0, 1, number)
     }
 }
 
-/// What a crowd has done.
+/// Counts of a crowd's connections.
 #[derive(Debug, Default)]
 pub struct Counts {
     opened: AtomicUsize,
@@ -51,13 +51,13 @@ pub struct Counts {
 }
 
 impl Counts {
-    /// Connections that were made.
+    /// Connections opened so far.
     #[must_use]
     pub fn opened(&self) -> usize {
         self.opened.load(Ordering::Relaxed)
     }
 
-    /// Connections that were made and are there.
+    /// Connections that are open.
     #[must_use]
     pub fn open(&self) -> usize {
         self.opened().saturating_sub(self.closed.load(Ordering::Relaxed))
@@ -65,9 +65,6 @@ impl Counts {
 }
 
 /// Runs `body` while a crowd inside `netns` is connected to `address`.
-///
-/// # Errors
-/// The crowd cannot be made, or `body` fails.
 pub fn around<T>(
     netns: &NetNs,
     address: SocketAddr,
@@ -88,7 +85,7 @@ pub fn around<T>(
                             tokio::spawn(stay(from, address, member % 2 == 0, counts));
                         }
                     }
-                    // It is dropped, and never sent.
+                    // The sender is only dropped.
                     let _ = stopped.await;
                 });
                 Ok(())
@@ -101,11 +98,11 @@ pub fn around<T>(
     })
 }
 
-/// A connection, again and again.
+/// Keeps one connection open, and opens it again when it ends.
 async fn stay(from: Ipv4Addr, to: SocketAddr, silent: bool, counts: Arc<Counts>) {
     loop {
         let Ok(mut stream) = connect(from, to).await else {
-            // Nobody listens, or the queue is full.
+            // Nothing listens, or the queue is full.
             tokio::time::sleep(Duration::from_millis(20)).await;
             continue;
         };

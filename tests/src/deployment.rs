@@ -1,4 +1,4 @@
-//! What deploy/ makes of itself: kustomize's overlays and Helm's chart, rendered by the real tools.
+//! What deploy/ renders to: kustomize overlays and the Helm chart, with the real tools.
 
 use std::env;
 use std::fs;
@@ -12,10 +12,10 @@ use crate::prefix::Prefix;
 use crate::process::printed;
 use crate::residue::remove_tree;
 
-/// Name of everything, namespace included.
+/// The name of all objects, the namespace included.
 pub const NAME: &str = "topo-lb";
 
-/// kubectl, as an operator would have it.
+/// The path of kubectl.
 ///
 /// # Errors
 /// `TOPO_LB_KUBECTL` does not name it.
@@ -23,7 +23,7 @@ pub fn kubectl() -> Result<PathBuf> {
     named("TOPO_LB_KUBECTL")
 }
 
-/// Helm, as an operator would have it.
+/// The path of Helm.
 ///
 /// # Errors
 /// `TOPO_LB_HELM` does not name it.
@@ -47,18 +47,12 @@ pub fn deploy(place: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy").join(place)
 }
 
-/// The objects of an overlay, in the order in which they are to be made.
-///
-/// # Errors
-/// kubectl does not take it.
+/// The objects of an overlay, in the order of creation.
 pub fn overlay(name: &str) -> Result<Vec<Value>> {
     kustomize(&deploy("overlays").join(name))
 }
 
-/// The objects of an overlay with components, as an installation's own kustomization has them.
-///
-/// # Errors
-/// kubectl does not take it.
+/// The objects of an overlay with components, as in the kustomization of an installation.
 pub fn overlay_with(name: &str, components: &[&str]) -> Result<Vec<Value>> {
     let folder = Prefix::new().folder();
     fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
@@ -67,7 +61,7 @@ pub fn overlay_with(name: &str, components: &[&str]) -> Result<Vec<Value>> {
     rendered
 }
 
-/// kustomize knows only paths that are relative.
+/// kustomize accepts only relative paths.
 fn compose(folder: &Path, overlay: &str, components: &[&str]) -> Result<()> {
     let root = deploy("").canonicalize().context("there is no deploy/")?;
     let folder = folder.canonicalize().context("the folder was made")?;
@@ -87,10 +81,7 @@ fn kustomize(folder: &Path) -> Result<Vec<Value>> {
     objects(&printed(Command::new(kubectl()?).arg("kustomize").arg(folder))?)
 }
 
-/// The objects of the chart, with these values set, as `helm install --namespace topo-lb` makes them.
-///
-/// # Errors
-/// Helm does not take it.
+/// The objects of the chart with these values, as `helm install --namespace topo-lb` renders them.
 pub fn chart(values: &[&str]) -> Result<Vec<Value>> {
     let mut command = Command::new(helm()?);
     command.args(["template", NAME]).arg(deploy("helm/topo-lb")).args(["--namespace", NAME]);
@@ -106,7 +97,7 @@ fn objects(text: &str) -> Result<Vec<Value>> {
     Ok(all)
 }
 
-/// The object of this kind; there is one.
+/// The only object of this kind.
 ///
 /// # Errors
 /// There is none, or more than one.

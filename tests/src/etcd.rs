@@ -1,4 +1,4 @@
-//! The database of a control plane: it starts, crashes, and forgets what was.
+//! The database of a control plane: start, crash, compaction.
 
 use anyhow::{Context as _, Result, ensure};
 use serde_json::{Value, json};
@@ -7,10 +7,10 @@ use crate::control_plane::ControlPlane;
 use crate::http;
 
 impl ControlPlane<'_> {
-    /// Starts etcd, once more perhaps, and does not wait.
+    /// Starts etcd, also again, without waiting.
     ///
     /// # Errors
-    /// It is not there, or cannot be started.
+    /// It is missing, or cannot be started.
     pub fn start_etcd(&mut self) -> Result<()> {
         let client = format!("http://{}", self.etcd);
         self.database = Some(self.spawn(
@@ -26,14 +26,14 @@ impl ControlPlane<'_> {
         Ok(())
     }
 
-    /// Kills etcd as a crash would; what it has answered for stays.
+    /// Ends etcd with SIGKILL; committed data stays.
     pub fn kill_etcd(&mut self) {
         self.database = None;
     }
 
-    /// Has etcd forget everything but the present state, as kube-apiserver asks of it every five
-    /// minutes. A watch from an earlier revision fails: kube-apiserver answers 410, as far
-    /// as that does not remember by itself (`--watch-cache=false`).
+    /// Compacts etcd to its current revision, as kube-apiserver does every five minutes. A watch
+    /// from an earlier revision fails: kube-apiserver answers 410, unless its own cache has the
+    /// events (`--watch-cache=false` turns that off).
     ///
     /// # Errors
     /// This is not a lab, or etcd refuses.
@@ -45,7 +45,7 @@ impl ControlPlane<'_> {
         Ok(())
     }
 
-    /// By its gateway, which takes its calls as JSON.
+    /// Uses etcd's JSON gateway.
     fn ask_etcd(&self, path: &str, order: &Value) -> Result<Value> {
         let cluster = self.lab.context("etcd is asked in labs only")?;
         let answer = http::post(cluster.fabric(), self.etcd, path, &order.to_string())?;

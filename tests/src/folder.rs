@@ -7,22 +7,22 @@ use anyhow::{Context as _, Result};
 
 use crate::{interrupt, residue};
 
-/// A folder that goes with this.
+/// A folder; dropping this removes it.
 #[derive(Debug)]
 pub struct Folder(PathBuf);
 
 impl Folder {
-    /// Makes it; the folder above is there.
+    /// Makes the folder; its parent must exist.
     ///
     /// # Errors
-    /// It is there already, or cannot be made.
+    /// It exists already, or cannot be made.
     pub fn make(path: PathBuf) -> Result<Self> {
         let _permit = interrupt::permit();
         fs::create_dir(&path).with_context(|| format!("cannot make {}", path.display()))?;
         Ok(Self(path))
     }
 
-    /// Where it is.
+    /// Its path.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.0

@@ -1,5 +1,5 @@
-//! Another socket load balancer, as small as can be: programs at `connect` and `sendmsg` that make
-//! one address another one. Written as instructions, so that no second object is to be built.
+//! A minimal foreign socket load balancer: programs at `connect` and `sendmsg` that replace one
+//! address by another. Written as instructions, so that no second object file is needed.
 
 use std::fs::File;
 use std::io;
@@ -22,24 +22,24 @@ const BPF_F_PREORDER: u32 = 1 << 6;
 /// How it is attached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AttachMode {
-    /// By links, as newer load balancers do.
+    /// With links, as newer load balancers do.
     Link,
-    /// By `BPF_PROG_ATTACH`, as older ones do.
+    /// With `BPF_PROG_ATTACH`, as older ones do.
     Legacy,
-    /// By links, before all others of its cgroup: for kernels that can do that alone.
+    /// With links, before all other programs of the cgroup; only on kernels that support that.
     First,
 }
 
 /// What its programs do with an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rule {
-    /// They make it another one. IPv6 addresses may differ in the last 32 bits alone.
+    /// Replace the first address by the second. IPv6 addresses may differ only in the last 32 bits.
     Rewrite(IpAddr, IpAddr),
-    /// They do not let it be dialled.
+    /// Refuse the address.
     Deny(IpAddr),
 }
 
-/// It is attached until it is dropped.
+/// The load balancer; attached until dropped.
 #[derive(Debug)]
 pub struct Foreign {
     attached: Vec<Attached>,
@@ -51,13 +51,13 @@ struct Attached {
     attach_type: u32,
     program: OwnedFd,
     cgroup: File,
-    /// None where it was attached without one.
+    /// `None` if it was attached without a link.
     _link: Option<OwnedFd>,
     is_legacy: bool,
 }
 
 impl Foreign {
-    /// Attaches to a cgroup, at the hooks of each rule's family.
+    /// Attaches it to a cgroup, at the hooks of each rule's address family.
     pub fn attach(cgroup: &Path, mode: AttachMode, rules: &[Rule]) -> Result<Self> {
         memlock::lift_limit();
         let mut attached = Vec::new();
@@ -86,11 +86,10 @@ impl Drop for Attached {
     }
 }
 
-/// Puts a link as an older agent made it, attached without any order, in the place of a pinned one
-/// that is on `cgroup`.
+/// Replaces a pinned link on `cgroup` by one without an order, like those of older agents.
 pub fn make_older(pin: &Path, cgroup: &Path) -> Result<()> {
     let mut beside = pin.as_os_str().to_owned();
-    // Without a dot, which names in a bpf file system do not have.
+    // Without a dot: names in a bpf file system cannot have one.
     beside.push("_older");
     let beside = PathBuf::from(beside);
     let link = bpf::open_pin(pin)?;
@@ -103,10 +102,10 @@ pub fn make_older(pin: &Path, cgroup: &Path) -> Result<()> {
     std::fs::rename(&beside, pin).with_context(|| format!("cannot put a link at {}", pin.display()))
 }
 
-/// Whether this kernel lets programs run before those that are there.
+/// Whether this kernel can attach a program before existing ones.
 ///
 /// # Errors
-/// It cannot be found out.
+/// The kernel refuses for another reason.
 pub fn orders(cgroup: &Path) -> Result<bool> {
     let nobody = Rule::Deny(IpAddr::from([255, 255, 255, 255]));
     match Foreign::attach(cgroup, AttachMode::First, &[nobody]) {
@@ -151,7 +150,7 @@ impl Rule {
     }
 }
 
-/// Where an address ends in `struct bpf_sock_addr`, and its last word as it is read there.
+/// The offset of the address's last word in `struct bpf_sock_addr`, and the word as read there.
 fn word(address: IpAddr) -> (i16, u32) {
     match address {
         IpAddr::V4(address) => (4, u32::from_ne_bytes(address.octets())),

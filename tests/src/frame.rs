@@ -1,4 +1,4 @@
-//! Ethernet frames with one packet each: made, and read by another implementation than the programs'.
+//! Ethernet frames with one packet each: made, and parsed independently of the programs.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -8,32 +8,32 @@ use etherparse::{
     PacketHeaders, SlicedPacket, TransportHeader, TransportSlice,
 };
 
-/// Who sends what is made here.
+/// The sender of these frames.
 pub const VM_MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
-/// Whom it goes to.
+/// Their destination.
 pub const NODE_MAC: [u8; 6] = [2, 0, 0, 0, 0, 2];
 
-/// What a TCP segment is for.
+/// The purpose of a TCP segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tcp {
-    /// Opens a connection, by this sequence number.
+    /// Opens a connection with this sequence number.
     Syn(u32),
-    /// Answers that.
+    /// Answers a SYN.
     SynAck,
     /// Carries data, an odd number of bytes.
     Ack,
-    /// Acknowledges, and carries nothing.
+    /// Acknowledges without data.
     Bare,
-    /// Has no more to say.
+    /// Closes this direction.
     Fin,
-    /// Ends it at once.
+    /// Resets the connection.
     Rst,
 }
 
 /// A TCP segment.
 ///
 /// # Panics
-/// The addresses are of two families.
+/// The addresses have different families.
 #[must_use]
 pub fn tcp(from: SocketAddr, to: SocketAddr, kind: Tcp) -> Vec<u8> {
     let ip = PacketBuilder::ethernet2(VM_MAC, NODE_MAC).ip(ip(from.ip(), to.ip()));
@@ -55,7 +55,7 @@ pub fn tcp(from: SocketAddr, to: SocketAddr, kind: Tcp) -> Vec<u8> {
 /// A UDP datagram with this payload.
 ///
 /// # Panics
-/// The addresses are of two families, or the payload is too long for a packet.
+/// The addresses have different families, or the payload is too long for a packet.
 #[must_use]
 pub fn udp(from: SocketAddr, to: SocketAddr, payload: &[u8]) -> Vec<u8> {
     let udp = PacketBuilder::ethernet2(VM_MAC, NODE_MAC)
@@ -66,10 +66,10 @@ pub fn udp(from: SocketAddr, to: SocketAddr, payload: &[u8]) -> Vec<u8> {
     packet
 }
 
-/// An IP header without options or extensions, for a packet builder to complete.
+/// An IP header without options or extensions; a packet builder completes it.
 ///
 /// # Panics
-/// The addresses are of two families.
+/// The addresses have different families.
 #[must_use]
 pub fn ip(from: IpAddr, to: IpAddr) -> IpHeaders {
     match (from, to) {
@@ -90,10 +90,10 @@ pub fn ip(from: IpAddr, to: IpAddr) -> IpHeaders {
     }
 }
 
-/// Who a packet says that it is from and to; ports are zero where it has none.
+/// The source and destination of a packet; ports are zero if it has none.
 ///
 /// # Errors
-/// It is no IP packet.
+/// It is not an IP packet.
 pub fn says(packet: &[u8]) -> Result<(SocketAddr, SocketAddr)> {
     let sliced = SlicedPacket::from_ethernet(packet)?;
     let (source, destination): (IpAddr, IpAddr) = match sliced.net.context("no IP packet")? {
@@ -113,11 +113,10 @@ pub fn says(packet: &[u8]) -> Result<(SocketAddr, SocketAddr)> {
     Ok((SocketAddr::new(source, from), SocketAddr::new(destination, to)))
 }
 
-/// The checksums of a whole packet that are wrong, computed from nothing by another
-/// implementation.
+/// The wrong checksums of a whole packet, computed from scratch by another implementation.
 ///
 /// # Errors
-/// It is no IP packet.
+/// It is not an IP packet.
 pub fn wrong_checksums(packet: &[u8]) -> Result<Vec<&'static str>> {
     let headers = PacketHeaders::from_ethernet_slice(packet)?;
     let payload = headers.payload.slice();
@@ -134,7 +133,7 @@ pub fn wrong_checksums(packet: &[u8]) -> Result<Vec<&'static str>> {
                 Some(TransportHeader::Tcp(tcp)) => {
                     check("TCP", tcp.checksum, tcp.calc_checksum_ipv4(&ip, payload)?);
                 }
-                // Zero: it has none.
+                // Zero means: no checksum.
                 Some(TransportHeader::Udp(udp)) if udp.checksum != 0 => {
                     check("UDP", udp.checksum, udp.calc_checksum_ipv4(&ip, payload)?);
                 }

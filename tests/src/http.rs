@@ -1,4 +1,4 @@
-//! As much of an HTTP client as the lab needs to read from an agent and to post JSON to etcd.
+//! A minimal HTTP client, to read from an agent and to post JSON to etcd.
 
 use std::io::{Read as _, Write as _};
 use std::net::{IpAddr, SocketAddr, TcpStream};
@@ -10,14 +10,14 @@ use socket2::{Domain, Socket, Type};
 use crate::netns::NetNs;
 use crate::wait::patient;
 
-/// An answer.
+/// A response.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answer {
-    /// 200, say.
+    /// The status, for example 200.
     pub status: u16,
-    /// Its first line and its headers.
+    /// The status line and the headers.
     pub head: String,
-    /// What it says.
+    /// The body.
     pub body: String,
 }
 
@@ -27,12 +27,12 @@ impl std::fmt::Display for Answer {
     }
 }
 
-/// Requests a path with GET, from inside a network namespace.
+/// Sends a GET from inside a network namespace.
 pub fn get(netns: &NetNs, address: SocketAddr, path: &str) -> Result<Answer> {
     get_from(netns, None, address, path)
 }
 
-/// The same, from an address of one's own.
+/// Like [`get`], from a given source address.
 pub fn get_from(
     netns: &NetNs,
     from: Option<IpAddr>,
@@ -43,7 +43,7 @@ pub fn get_from(
         .with_context(|| format!("no answer to {path}"))
 }
 
-/// Posts JSON to a path, from inside a network namespace.
+/// Posts JSON from inside a network namespace.
 pub fn post(netns: &NetNs, address: SocketAddr, path: &str, json: &str) -> Result<Answer> {
     let head = format!(
         "POST {path} HTTP/1.0\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n",
@@ -52,7 +52,7 @@ pub fn post(netns: &NetNs, address: SocketAddr, path: &str, json: &str) -> Resul
     exchange(netns, None, address, &(head + json)).with_context(|| format!("no answer to {path}"))
 }
 
-/// Uses HTTP/1.0: the server closes the connection after the answer.
+/// HTTP/1.0: the server closes the connection after the response.
 fn exchange(
     netns: &NetNs,
     from: Option<IpAddr>,

@@ -1,5 +1,5 @@
-//! A proxy that speaks plain HTTP to agents and TLS to the API server, as `YurtHub` does on the
-//! nodes of OpenYurt. A test can break its answers in the middle of an event.
+//! A proxy with plain HTTP to agents and TLS to the API server, like `YurtHub` on OpenYurt nodes. A
+//! test can break its responses in the middle of an event.
 
 use std::fs::File;
 use std::net::SocketAddr;
@@ -25,36 +25,36 @@ use crate::cluster::Cluster;
 use crate::control_plane::client;
 use crate::wiring::fabric4;
 
-/// Where it listens, on the lab's fabric.
+/// The port, on the lab's fabric.
 const PORT: u16 = 8001;
 
-/// What becomes of the next event of a watch. Its first half is said in any case.
+/// What happens to the next event of a watch after its first half.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Break {
-    /// The connection ends there.
+    /// The connection ends.
     Cut,
-    /// The rest is said when [`Hub::go_on`] is called, and the connection stays.
+    /// The connection stays; the rest follows after [`Hub::go_on`].
     Stall,
 }
 
-/// What has been ordered.
+/// The test's orders.
 #[derive(Clone, Debug, Default)]
 struct Orders {
-    /// At the next event of a watch of this resource (`services`, say).
+    /// For the next event of a watch of this resource (`services`, for example).
     next: Option<(&'static str, Break)>,
-    /// How many events have been broken.
+    /// The number of broken events.
     broken: usize,
-    /// How often stalled ones were allowed to go on.
+    /// How often [`Hub::go_on`] was called.
     released: usize,
-    /// Watches are cut, and nothing is answered.
+    /// Cuts watches, and answers nothing.
     shut: bool,
-    /// The hub is to end.
+    /// The hub must end.
     over: bool,
 }
 
 type OrderSender = watch::Sender<Orders>;
 
-/// The hub, on a thread of its own. Dropping it ends it.
+/// The hub, on its own thread. Dropping it ends it.
 #[derive(Debug)]
 pub struct Hub {
     sender: Arc<OrderSender>,
@@ -62,10 +62,7 @@ pub struct Hub {
 }
 
 impl Hub {
-    /// Starts it on the fabric of a lab. It speaks to the API server as a kubeconfig says.
-    ///
-    /// # Errors
-    /// It cannot listen.
+    /// Starts the hub on the fabric of a lab. It uses a kubeconfig for the API server.
     pub fn start(cluster: &Cluster, kubeconfig: &Path) -> Result<Self> {
         let netns = cluster.fabric().file().try_clone().context("a file can be duplicated")?;
         let sender = Arc::new(OrderSender::new(Orders::default()));
@@ -78,7 +75,7 @@ impl Hub {
                 runtime.block_on(serve(&kubeconfig, orders, up))
             });
             if let Err(error) = outcome {
-                // No receiver is left when the hub was up before; then its clients fail.
+                // No receiver is left if the hub was already listening; then its clients fail.
                 let _ = listening.send(Err(error));
             }
         });
@@ -90,34 +87,34 @@ impl Hub {
         }
     }
 
-    /// Its URL, for `--api-server`.
+    /// The hub's URL, for `--api-server`.
     #[must_use]
     pub fn url() -> String {
         format!("http://{}:{PORT}", fabric4())
     }
 
-    /// Breaks the next event of a watch of `resource` (`services`, say).
+    /// Breaks the next event of a watch of `resource` (`services`, for example).
     pub fn break_next(&self, resource: &'static str, how: Break) {
         self.sender.send_modify(|orders| orders.next = Some((resource, how)));
     }
 
-    /// How many events have been broken.
+    /// The number of events broken so far.
     #[must_use]
     pub fn broken(&self) -> usize {
         self.sender.borrow().broken
     }
 
-    /// Has what stalls go on.
+    /// Releases the stalled events.
     pub fn go_on(&self) {
         self.sender.send_modify(|orders| orders.released += 1);
     }
 
-    /// Cuts every watch, and answers no request until it is opened.
+    /// Cuts every watch, and answers no request until [`open`](Self::open).
     pub fn shut(&self) {
         self.sender.send_modify(|orders| orders.shut = true);
     }
 
-    /// Answers again.
+    /// Answers requests again.
     pub fn open(&self) {
         self.sender.send_modify(|orders| orders.shut = false);
     }
@@ -178,7 +175,7 @@ async fn forward(
 
 async fn ask(client: Client, request: Request) -> Result<Response> {
     let (mut head, body) = request.into_parts();
-    // The client knows whom it speaks to, and as whom; and frames are to be as they are.
+    // The client sets host and token itself; without compression frames pass unchanged.
     for name in [header::HOST, header::AUTHORIZATION, header::ACCEPT_ENCODING] {
         head.headers.remove(name);
     }
@@ -188,28 +185,28 @@ async fn ask(client: Client, request: Request) -> Result<Response> {
     Ok(answer.map(Body::new))
 }
 
-/// The resource that is watched by this request, if one is.
+/// The resource that this request watches, if it is a watch.
 fn watched(request: &Request) -> Option<String> {
     let mut query = request.uri().query()?.split('&');
     let resource = request.uri().path().rsplit('/').next()?;
     query.any(|it| it == "watch=true").then(|| resource.to_owned())
 }
 
-/// A watch's answer on its way.
+/// The response of a watch.
 struct Flow {
     resource: String,
     sender: Arc<OrderSender>,
     orders: watch::Receiver<Orders>,
     body: BodyDataStream,
-    /// The second half of an event, and what becomes of it.
+    /// The second half of an event, and what happens to it.
     rest: Option<(Bytes, Rest)>,
 }
 
-/// What becomes of the second half of an event.
+/// What happens to the second half of an event.
 #[derive(Clone, Copy)]
 enum Rest {
     Never,
-    /// After so many releases.
+    /// After so many calls of [`Hub::go_on`].
     After(usize),
 }
 
@@ -234,12 +231,12 @@ impl Flow {
     async fn frame(&mut self) -> Option<Result<Bytes, axum::Error>> {
         match self.rest.take() {
             Some((_, Rest::Never)) => {
-                // What is still in a buffer would be lost with the connection.
+                // Data still in a buffer would be lost with the connection.
                 tokio::time::sleep(Duration::from_millis(100)).await;
                 return Some(Err(axum::Error::new("cut")));
             }
             Some((rest, Rest::After(count))) => {
-                // The sender is there as long as this flow is.
+                // The sender lives as long as this flow.
                 let _ = self.orders.wait_for(|orders| orders.released >= count).await;
                 return Some(Ok(rest));
             }
@@ -256,7 +253,7 @@ impl Flow {
         Some(Ok(frame))
     }
 
-    /// Takes the order for this watch, if there is one.
+    /// Takes the order for this watch, if any.
     fn order(&self) -> Option<Rest> {
         let mut taken = None;
         self.sender.send_if_modified(|orders| {
@@ -274,7 +271,7 @@ impl Flow {
     }
 }
 
-/// A frame holds whole events, each in a line.
+/// A frame has whole events, one per line.
 fn middle_of_last_line(frame: &[u8]) -> usize {
     let end = frame.len() - usize::from(frame.ends_with(b"\n"));
     let start = frame[..end].iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);

@@ -1,4 +1,4 @@
-//! Ctrl-C and SIGTERM leave nothing behind either.
+//! Leaves nothing behind after Ctrl-C and SIGTERM.
 
 use std::process;
 use std::sync::{Once, RwLock, RwLockReadGuard};
@@ -10,22 +10,18 @@ use signal_hook::iterator::Signals;
 
 use crate::{prefix, residue};
 
-/// Held for reading while something is made that outlives the process, and for writing, for good,
-/// once a signal has come: nothing is made behind the back of the sweep.
+/// Held for reading while something is made that outlives the process. After a signal, held for
+/// writing for good: nothing can be made after the sweep.
 static MAKING: RwLock<()> = RwLock::new(());
 
-/// Allows the making of namespaces, cgroups and processes until it is dropped. Blocks for good
-/// once a signal has come.
+/// Permits making namespaces, cgroups and processes until dropped. Blocks for good after a signal.
 pub fn permit() -> RwLockReadGuard<'static, ()> {
-    // The lock protects no data, so a panic of another thread has spoiled nothing.
+    // The lock protects no data, so poison does not matter.
     MAKING.read().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
 /// From now on SIGINT, SIGTERM and SIGHUP remove everything that this process has made, and end it
-/// with 128 + the signal's number, as shells do.
-///
-/// # Errors
-/// The handler cannot be registered.
+/// with 128 + the signal's number, as in shells.
 pub fn arm() -> Result<()> {
     static ARMED: Once = Once::new();
     let mut outcome = Ok(());

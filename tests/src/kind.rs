@@ -1,9 +1,9 @@
-//! The cluster of the OpenYurt tutorial, which the Kubernetes fixture describes: three nodes in
-//! three pools, the pods of two united deployments.
+//! The cluster of the OpenYurt tutorial, as in the Kubernetes fixture: three nodes in three pools,
+//! and the pods of two united deployments.
 
 use crate::cluster::NodePlan;
 
-/// The node in pool beijing, which has no pod of the first deployment.
+/// The node in pool beijing; it has no pod of the first deployment.
 pub const CONTROL_PLANE: &str = "kind-control-plane";
 /// The node in pool hangzhou.
 pub const WORKER: &str = "kind-worker";
@@ -20,33 +20,32 @@ pub const SHANGHAI: [&str; 2] = [
     "united-deployment1-shanghai-5p8zk-84bdd476b6-hr6xt",
     "united-deployment1-shanghai-5p8zk-84bdd476b6-wjck2",
 ];
-/// All of the first deployment's pods.
+/// All pods of the first deployment.
 pub const SERVERS: [&str; 4] = [HANGZHOU[0], HANGZHOU[1], SHANGHAI[0], SHANGHAI[1]];
 /// The second deployment's pod in hangzhou.
 pub const HANGZHOU_CLIENT: &str = "united-deployment2-hangzhou-lpkzg-6d958b67b6-gf847";
 /// The second deployment's pod in shanghai.
 pub const SHANGHAI_CLIENT: &str = "united-deployment2-shanghai-tqgd4-57f7555494-9jvjb";
-/// A pod in beijing that the tutorial does not have: a client where no server is.
+/// A pod in beijing that the tutorial does not have: a client on a node without a server.
 pub const BEIJING_CLIENT: &str = "client-beijing";
-/// A pod in beijing that the tutorial does not have: a server in the rack that the custom keys
-/// lead to.
+/// A pod in beijing that the tutorial does not have: a server in the rack of the custom keys.
 pub const NEIGHBOUR: &str = "rack-neighbour";
 
-/// The label that puts a node into a pool.
+/// The label for a node's pool.
 pub const POOL: &str = "apps.openyurt.io/nodepool";
-/// The label that says into which pool a node is to go.
+/// The label for the pool that a node is to join.
 pub const DESIRED_POOL: &str = "apps.openyurt.io/desired-nodepool";
-/// The label of the custom keys.
+/// The label that the custom keys use.
 pub const RACK: &str = "example.com/rack";
 
-/// The tutorial's Service, bound to a node's pool, and its ClusterIP.
+/// The tutorial's Service, restricted to a node's pool, and its ClusterIP.
 pub const SVC_UD1: (&str, &str) = ("svc-ud1", "10.109.250.163");
-/// The same without a policy.
+/// The same Service without a policy.
 pub const SVC_UD1_WITHOUT_TOPOLOGY: (&str, &str) = ("svc-ud1-without-topology", "10.102.28.88");
-/// The same by custom keys: node, rack, anywhere.
+/// The same Service with custom keys: node, rack, anywhere.
 pub const SVC_RACK: (&str, &str) = ("svc-rack", "10.100.208.213");
 
-/// Nodes and pods with the fixture's names and addresses.
+/// Nodes and pods with the names and addresses of the fixture.
 #[must_use]
 pub fn plan() -> Vec<NodePlan<'static>> {
     let [f2694, twf95] = HANGZHOU;

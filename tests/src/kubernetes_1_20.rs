@@ -1,11 +1,10 @@
-//! Objects as Kubernetes 1.20 serves them: the last version with Service Topology in kube-proxy.
+//! Objects in the form of Kubernetes 1.20, the last minor version but one with Service Topology.
 
 use serde_json::{Value, json};
 
 use crate::scene::{KEYS, ZONE};
 
-/// An object with the fields of 1.20: a Service's topology keys in its `spec`, an EndpointSlice as
-/// [`slice`] makes it.
+/// An object with the fields of 1.20: topology keys in a Service's `spec`, and slices of [`slice`].
 #[must_use]
 pub fn form(mut object: Value) -> Value {
     if object["kind"] == "Service"
@@ -16,8 +15,8 @@ pub fn form(mut object: Value) -> Value {
     slice(object)
 }
 
-/// An EndpointSlice of `discovery.k8s.io/v1beta1`, where a map says which node and zone an endpoint is
-/// in. Returns other objects unchanged.
+/// An EndpointSlice of `discovery.k8s.io/v1beta1`: a map has an endpoint's node and zone. Returns
+/// other objects unchanged.
 #[must_use]
 pub fn slice(mut object: Value) -> Value {
     if object["kind"] == "EndpointSlice" {

@@ -1,4 +1,4 @@
-//! A test in a lab: what it needs made before, and nothing left behind after.
+//! Runs a test in a lab, and checks that nothing is left afterwards.
 
 use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -8,14 +8,14 @@ use anyhow::{Result, ensure};
 
 use crate::cluster::{Cluster, NodePlan};
 
-/// Makes a cluster, runs `body` in it, removes it, and proves that nothing is left. Where `body`
-/// fails, what the agents have logged is printed before it goes.
+/// Makes a cluster, runs `body` in it, removes it, and checks that nothing is left. Prints the
+/// agents' logs if `body` fails.
 ///
 /// # Errors
 /// The cluster cannot be made, `body` fails, or something is left behind.
 pub fn within(plan: &[NodePlan<'_>], body: impl FnOnce(&Cluster) -> Result<()>) -> Result<()> {
     let cluster = Cluster::make(plan)?;
-    // The cluster is only removed after a panic.
+    // After a panic the cluster is only removed.
     let outcome = catch_unwind(AssertUnwindSafe(|| body(&cluster)));
     if !matches!(outcome, Ok(Ok(()))) {
         print_logs(&cluster);
@@ -27,14 +27,13 @@ pub fn within(plan: &[NodePlan<'_>], body: impl FnOnce(&Cluster) -> Result<()>) 
     }
 }
 
-/// The name of a scenario, and what it does.
+/// A scenario: name and function.
 pub type Scenario<T> = (&'static str, fn(&mut T) -> Result<()>);
 
-/// Plays scenarios on one stage, which `begin` sets anew before each. The others are played where one
-/// fails.
+/// Runs scenarios on one stage; `begin` resets it before each. Continues after a failed scenario.
 ///
 /// # Errors
-/// Scenarios fail: they are named, each with its error.
+/// Scenarios fail: the error names each with its error.
 pub fn play_all<T>(
     stage: &mut T,
     begin: impl Fn(&mut T) -> Result<()>,

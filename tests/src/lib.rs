@@ -1,8 +1,8 @@
-//! The lab: a cluster on one machine, made of what the kernel has anyway.
+//! The lab: a cluster on one machine, made of kernel features.
 //!
-//! A node is a network namespace and a cgroup. A pod is a network namespace, with a veth pair to
-//! its node, and a cgroup below the node's. A process is in a pod when it has joined both. Nodes
-//! meet on a bridge that has a namespace of its own, so nothing touches the machine's own network.
+//! A node is a network namespace and a cgroup. A pod is a network namespace with a veth pair to its
+//! node, and a cgroup below the node's. A process is in a pod if it has joined both. The nodes are
+//! connected by a bridge in its own namespace, so the machine's own network stays untouched.
 //!
 //! ```text
 //!  fabric namespace          node namespace                      pod namespace
@@ -11,13 +11,13 @@
 //!  local fd00:96::/112                                                fd00:244:<node>::2/128
 //! ```
 //!
-//! What no agent translates — a packet to a ClusterIP — follows the nodes' default route to the
-//! fabric, which owns every address of the Service ranges: a server there answers "untouched",
-//! where a cluster would have kube-proxy.
+//! Packets to a ClusterIP that no agent translates follow the nodes' default route to the fabric,
+//! which owns every address of the Service ranges. A server there answers "untouched"; in a real
+//! cluster kube-proxy would handle them.
 //!
-//! Everything that outlives a process (namespaces, cgroups, pins, folders) carries the lab's
-//! [`prefix`], which holds the process id: guards remove it on drop, [`interrupt`] on a signal,
-//! and the next lab sweeps what a killed process left.
+//! Everything that outlives a process (namespaces, cgroups, pins, folders) has the lab's [`prefix`]
+//! with the process id in its name. Guards remove it on drop, [`interrupt`] on a signal, and the
+//! next lab removes what a killed process left.
 
 pub mod agent;
 pub mod api;

@@ -1,4 +1,4 @@
-//! What the agents are fed with: Kubernetes objects in a folder, changed as a cluster changes.
+//! The agents' manifests: Kubernetes objects in a folder, changed like objects of a cluster.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -6,14 +6,14 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
-/// What a real control plane of Kubernetes 1.36 answered: three nodes in three pools, the Services
+/// Objects from a real control plane of Kubernetes 1.36: three nodes in three pools, the Services
 /// of the OpenYurt tutorial, and others.
 pub const KUBERNETES_1_36: &str = include_str!("../fixtures/kubernetes-1.36.json");
 
-/// The label that names a slice's Service.
+/// The label with the name of a slice's Service.
 const SERVICE_NAME: &str = "kubernetes.io/service-name";
 
-/// Objects, and the folder that they are written to.
+/// Objects, and their folder.
 #[derive(Debug)]
 pub struct Manifests {
     folder: PathBuf,
@@ -22,7 +22,7 @@ pub struct Manifests {
 }
 
 impl Manifests {
-    /// An empty set, to be written to `manifests` in `folder`.
+    /// An empty set for the folder `manifests` in `folder`.
     pub fn new(folder: &Path) -> Result<Self> {
         let staging = folder.to_path_buf();
         let folder = folder.join("manifests");
@@ -36,7 +36,7 @@ impl Manifests {
         &self.folder
     }
 
-    /// The file that holds every object.
+    /// The file with all objects.
     #[must_use]
     pub fn file(&self) -> PathBuf {
         self.folder.join("cluster.json")
@@ -45,7 +45,7 @@ impl Manifests {
     /// Adds every object of a `List`.
     ///
     /// # Errors
-    /// The text is no such thing.
+    /// The text is not a list in JSON.
     pub fn add_list(&mut self, text: &str) -> Result<()> {
         let mut list: Value = serde_json::from_str(text).context("a list that is not JSON")?;
         let items = list["items"].as_array_mut().context("a list without items")?;
@@ -55,7 +55,7 @@ impl Manifests {
         Ok(())
     }
 
-    /// Adds an object, in the place of the one that has its kind and name.
+    /// Adds an object, or replaces the one with the same kind, namespace and name.
     pub fn put(&mut self, object: Value) {
         let same = |other: &&mut Value| {
             other["kind"] == object["kind"]
@@ -68,25 +68,25 @@ impl Manifests {
         }
     }
 
-    /// The object of this kind and name, to change it.
+    /// The object of this kind and name, for changes.
     pub fn get(&mut self, kind: &str, name: &str) -> Result<&mut Value> {
         let wanted = |item: &&mut Value| item["kind"] == kind && item["metadata"]["name"] == name;
         let found = self.items.iter_mut().find(wanted);
         found.with_context(|| format!("the manifests hold no {kind} {name}"))
     }
 
-    /// Takes an object away.
+    /// Removes an object.
     pub fn remove(&mut self, kind: &str, name: &str) {
         self.items.retain(|item| item["kind"] != kind || item["metadata"]["name"] != name);
     }
 
-    /// Sets an annotation, or takes it away.
+    /// Sets or removes an annotation.
     pub fn annotate(&mut self, service: &str, key: &str, value: Option<&str>) -> Result<()> {
         let metadata = &mut self.get("Service", service)?["metadata"];
         if !metadata["annotations"].is_object() {
             metadata["annotations"] = json!({});
         }
-        // Assigning null would leave the key there.
+        // Assigning null would keep the key.
         if let Some(annotations) = metadata["annotations"].as_object_mut() {
             match value {
                 Some(value) => annotations.insert(key.into(), value.into()),
@@ -102,7 +102,7 @@ impl Manifests {
         Ok(())
     }
 
-    /// Sets the conditions of the endpoint that is the pod `pod`, wherever it is one.
+    /// Sets the conditions of all endpoints of the pod `pod`.
     pub fn set_conditions(&mut self, pod: &str, conditions: &Value) {
         for endpoint in self.endpoints() {
             if endpoint["targetRef"]["name"] == pod {
@@ -111,7 +111,7 @@ impl Manifests {
         }
     }
 
-    /// Makes a pod ready, or not, wherever it is an endpoint.
+    /// Sets whether all endpoints of a pod are ready.
     pub fn set_ready(&mut self, pod: &str, ready: bool) {
         let conditions = json!({"ready": ready, "serving": ready, "terminating": false});
         self.set_conditions(pod, &conditions);
@@ -122,12 +122,12 @@ impl Manifests {
         slices.filter_map(|slice| slice["endpoints"].as_array_mut()).flatten()
     }
 
-    /// Writes everything, so that a reader sees the old file or the new one whole.
+    /// Writes all objects; a reader sees either the old or the new file, complete.
     pub fn write(&self) -> Result<()> {
         self.replace(&json!({"apiVersion": "v1", "kind": "List", "items": self.items}).to_string())
     }
 
-    /// Puts any text in the place of the file.
+    /// Replaces the file by any text.
     pub fn replace(&self, text: &str) -> Result<()> {
         let staged = self.staging.join("cluster.json");
         fs::write(&staged, text).with_context(|| format!("cannot write {}", staged.display()))?;

@@ -1,4 +1,4 @@
-//! A limit on the memory of a process, the kernel's memory for its maps included.
+//! A limit on the memory of a process, including kernel memory for its maps.
 
 use std::fs;
 use std::os::unix::process::CommandExt as _;
@@ -10,8 +10,8 @@ use anyhow::{Context as _, Result, ensure};
 use crate::cgroup::{self, Cgroup};
 use crate::prefix::Prefix;
 
-/// Where cgroups with a limit are made, and what the file of the limit is called: the hierarchy of
-/// the memory controller, of version 1 on a hybrid host.
+/// The folder for cgroups with a limit, and the file name of the limit. On a hybrid host the memory
+/// controller is in the hierarchy of version 1.
 ///
 /// # Errors
 /// The host has no memory controller.
@@ -30,27 +30,24 @@ fn controller() -> Result<(PathBuf, &'static str)> {
     Ok((root, "memory.max"))
 }
 
-/// Where the memory controller of version 1 is mounted, if it is.
-///
-/// # Errors
-/// The mounts cannot be read.
+/// The mount point of the memory controller of version 1, if any.
 pub fn version1() -> Result<Option<PathBuf>> {
     let mounts = fs::read_to_string("/proc/self/mountinfo").context("cannot read the mounts")?;
     Ok(mounts.lines().find_map(|line| {
         let (before, after) = line.split_once(" - cgroup ")?;
-        // The controllers are among the options of the file system, at the end.
+        // The controllers are among the file system options at the end of the line.
         let options = after.rsplit(' ').next()?;
         options.split(',').any(|option| option == "memory").then_some(())?;
         before.split(' ').nth(4).map(PathBuf::from)
     }))
 }
 
-/// A cgroup whose processes share a limit. Dropping it ends them, and removes it.
+/// A cgroup with a limit that its processes share. Dropping it kills them, and removes it.
 #[derive(Debug)]
 pub struct Limit(Cgroup);
 
 impl Limit {
-    /// Makes one of so many bytes.
+    /// Makes a cgroup with a limit of so many bytes.
     ///
     /// # Errors
     /// The host has no memory controller, or the kernel refuses.
@@ -61,15 +58,12 @@ impl Limit {
         Ok(Self(cgroup))
     }
 
-    /// Makes `command` run under it.
-    ///
-    /// # Errors
-    /// The cgroup cannot be opened.
+    /// Makes `command` run under the limit.
     pub fn apply(&self, command: &mut Command) -> Result<()> {
         use std::io::Write as _;
         let mut door = self.0.door()?;
-        // SAFETY: between fork and exec only one system call is made, on a file that was opened
-        // before: nothing allocates or locks.
+        // SAFETY: between fork and exec this makes only one system call, on a file opened before;
+        // it neither allocates nor locks.
         unsafe { command.pre_exec(move || door.write_all(b"0")) };
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! Network namespaces, by name, so that `ip netns exec` can look into a lab that is running.
+//! Named network namespaces: `ip netns exec` can enter a running lab.
 
 use std::fs::{self, File};
 use std::io::Write as _;
@@ -14,11 +14,11 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use crate::{interrupt, process};
 
-/// Where iproute2 keeps named network namespaces.
+/// The folder of named network namespaces, as iproute2 has it.
 pub const FOLDER: &str = "/run/netns";
 
-/// A named network namespace that this process has made. Dropping it takes the name away; the
-/// kernel removes the namespace and its devices with the last process inside.
+/// A named network namespace made by this process. Dropping it removes the name; the kernel removes
+/// the namespace and its devices with the last process inside.
 #[derive(Debug)]
 pub struct NetNs {
     path: PathBuf,
@@ -26,8 +26,7 @@ pub struct NetNs {
 }
 
 impl NetNs {
-    /// Makes namespaces, all by one process. Never with a user namespace: root inside one cannot
-    /// load BPF.
+    /// Makes namespaces with one process. Uses no user namespace: root inside one cannot load BPF.
     ///
     /// # Errors
     /// A name is taken, or the kernel refuses.
@@ -52,16 +51,16 @@ impl NetNs {
         &self.file
     }
 
-    /// The file that names it.
+    /// The file of its name.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Runs lines of `ip` inside, by one process.
+    /// Runs lines of `ip` inside, with one process.
     ///
     /// # Errors
-    /// `ip` refuses a line: the error quotes it.
+    /// `ip` refuses a line; the error quotes it.
     pub fn ip(&self, lines: &[String]) -> Result<()> {
         let mut command = Command::new("ip");
         process::enter(&mut command, self, None)?;
@@ -69,9 +68,8 @@ impl NetNs {
             .with_context(|| format!("cannot configure network namespace {}", self.path.display()))
     }
 
-    /// Runs `work` on a thread inside. For what a process makes in the kernel. A thread cannot
-    /// join a cgroup alone: connections that it makes are those of a machine outside of every
-    /// node's cgroup.
+    /// Runs `work` on a thread inside. Use it for what a process makes in the kernel. A thread
+    /// cannot join a cgroup alone, so its connections are outside every node's cgroup.
     ///
     /// # Errors
     /// `work` fails, or the namespace cannot be entered.
@@ -86,7 +84,7 @@ impl NetNs {
         })
     }
 
-    /// Writes kernel parameters below `/proc/sys/net` of the namespace.
+    /// Writes kernel parameters below `/proc/sys/net` in the namespace.
     ///
     /// # Errors
     /// The kernel has no such parameter, or refuses the value.
@@ -110,9 +108,9 @@ impl Drop for NetNs {
     }
 }
 
-/// Takes the name of a namespace away; a name that is gone already is fine.
+/// Removes the name of a namespace; accepts that it is gone.
 pub fn remove(path: &Path) -> Result<()> {
-    // EINVAL: not mounted any more, or not yet.
+    // EINVAL: no longer mounted, or not yet.
     let _ = unmount(path, UnmountFlags::DETACH);
     match fs::remove_file(path) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
@@ -122,21 +120,21 @@ pub fn remove(path: &Path) -> Result<()> {
     }
 }
 
-/// Gives an order to a device of this thread's network namespace, as `ethtool` does: a structure of
-/// include/uapi/linux/ethtool.h, which the kernel reads and fills in.
+/// Sends a command to a device of this thread's network namespace, as `ethtool` does. `order` is a
+/// structure of include/uapi/linux/ethtool.h, which the kernel reads and fills in.
 ///
 /// # Errors
-/// There is no such device, or the kernel refuses the order.
+/// There is no such device, or the kernel refuses the command.
 pub fn ethtool<T: bytemuck::Pod>(device: &str, order: &mut T) -> Result<()> {
     let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).context("cannot make a socket")?;
-    // SAFETY: `ifreq` is plain data, for which all zero is a value.
+    // SAFETY: `ifreq` is plain data; all zero is a valid value.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
     for (to, from) in request.ifr_name.iter_mut().zip(device.bytes()) {
         *to = from as libc::c_char;
     }
     request.ifr_ifru.ifru_data = std::ptr::from_mut(order).cast();
-    // SAFETY: the name is terminated, and the request and the order live until the call returns; the
-    // caller's structure is as long as its command makes the kernel write.
+    // SAFETY: the name is terminated, request and order live until the call returns, and the
+    // caller's structure is as long as what its command makes the kernel write.
     let result = unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCETHTOOL, &raw mut request) };
     ensure!(result == 0, "{device}: {}", std::io::Error::last_os_error());
     Ok(())
@@ -152,7 +150,7 @@ fn batch(mut ip: Command, lines: &[String]) -> Result<()> {
         .spawn()
         .context("cannot run `ip` of iproute2")?;
     if let Some(mut input) = child.stdin.take() {
-        // A refused line ends `ip`, and the pipe with it: its own words say more.
+        // A refused line ends `ip`, which breaks the pipe; the error message of `ip` says more.
         let _ = input.write_all((lines.join("\n") + "\n").as_bytes());
     }
     let output = child.wait_with_output().context("cannot wait for `ip`")?;

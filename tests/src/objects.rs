@@ -1,4 +1,4 @@
-//! BPF objects of the kernel by id: what an agent made, and the proof that it is gone.
+//! BPF objects of the kernel by id: what an agent made, and whether it is gone.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -12,8 +12,7 @@ use aya::programs::{loaded_links, loaded_programs};
 use crate::bpf::{fact, open_pin};
 use crate::wait::{PATIENCE, until};
 
-/// Programs, maps and links by id. The kernel does not use an id again soon, so an id that is gone
-/// means an object that is gone.
+/// Programs, maps and links by id. The kernel does not reuse ids soon: a gone id is a gone object.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Objects {
     programs: BTreeSet<u32>,
@@ -22,15 +21,11 @@ pub struct Objects {
 }
 
 impl Objects {
-    /// Whatever is pinned at or below `path`, the programs of the links, and the maps of the
-    /// programs.
-    ///
-    /// # Errors
-    /// A pin cannot be opened.
+    /// Everything pinned at or below `path`, the links' programs, and the programs' maps.
     pub fn pinned(path: &Path) -> Result<Self> {
         let mut found = Self::default();
         found.collect(path)?;
-        // A program that another process unloads meanwhile is an error here, and not ours.
+        // Another process may unload a program meanwhile; that error does not concern this lab.
         for program in loaded_programs().flatten() {
             if found.programs.contains(&program.id()) {
                 found.maps.extend(program.map_ids()?.unwrap_or_default());
@@ -50,7 +45,7 @@ impl Objects {
         }
         let pin =
             open_pin(path).with_context(|| format!("cannot open the pin {}", path.display()))?;
-        // A link's facts hold the id of its program too.
+        // The facts of a link also have the id of its program.
         let id = |name| fact(&pin, name);
         match (id("map_id")?, id("prog_id")?, id("link_id")?) {
             (None, None, None) => bail!("{} is neither map, program nor link", path.display()),
@@ -63,32 +58,32 @@ impl Objects {
         Ok(())
     }
 
-    /// Adds those of another.
+    /// Adds the objects of another set.
     pub fn extend(&mut self, other: &Self) {
         self.programs.extend(&other.programs);
         self.maps.extend(&other.maps);
         self.links.extend(&other.links);
     }
 
-    /// Whether there is nothing.
+    /// Whether the set is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.programs.is_empty() && self.maps.is_empty() && self.links.is_empty()
     }
 
-    /// How many programs.
+    /// The number of programs.
     #[must_use]
     pub fn programs(&self) -> usize {
         self.programs.len()
     }
 
-    /// How many links.
+    /// The number of links.
     #[must_use]
     pub fn links(&self) -> usize {
         self.links.len()
     }
 
-    /// Those that the kernel still has.
+    /// The objects that the kernel still has.
     #[must_use]
     pub fn remaining(&self) -> Self {
         let programs = loaded_programs().flatten().map(|program| program.id());
@@ -101,7 +96,7 @@ impl Objects {
         }
     }
 
-    /// Waits until all are gone; the kernel frees them in its own time.
+    /// Waits until all objects are gone; the kernel frees them asynchronously.
     ///
     /// # Errors
     /// Some are still there.

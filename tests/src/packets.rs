@@ -1,5 +1,5 @@
-//! The tc programs by themselves: a packet in, a verdict and a packet out, by the kernel's
-//! `BPF_PROG_TEST_RUN`. Maps are private to each test, and hold what the test puts there.
+//! Runs single packets through the tc programs with the kernel's `BPF_PROG_TEST_RUN`, and returns
+//! verdict and packet. Maps are private to each test and filled by it.
 
 mod connections;
 
@@ -24,19 +24,19 @@ use topo_lb_common::range::Range;
 use topo_lb_common::selection::Selection;
 use topo_lb_common::service::{Service4, Service6};
 
-/// `TC_ACT_UNSPEC`: the next program of the hook decides.
+/// `TC_ACT_UNSPEC`: the hook's next program decides.
 pub const NEXT: i32 = -1;
 /// `TC_ACT_SHOT`.
 pub const DROP: i32 = 2;
-/// `TC_ACT_REDIRECT`: here always back out of the device that the packet came by.
+/// `TC_ACT_REDIRECT`: here always out of the device by which the packet arrived.
 pub const BACK: i32 = 7;
 
 /// A tc hook.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hook {
-    /// From a client.
+    /// Packets from a client.
     Ingress,
-    /// To a client.
+    /// Packets to a client.
     Egress,
 }
 
@@ -56,14 +56,14 @@ pub struct Programs {
     generation: u32,
 }
 
-/// A layout as aya wants it.
+/// A layout as aya needs it.
 #[repr(transparent)]
 #[derive(Clone, Copy)]
 struct Raw<T>(T);
-// SAFETY: `bytemuck::Pod` promises as much.
+// SAFETY: `bytemuck::Pod` has the same requirements.
 unsafe impl<T: Pod> aya::Pod for Raw<T> {}
 
-/// The object that the agent carries.
+/// The object file that the agent embeds.
 pub(crate) fn object() -> Result<PathBuf> {
     if let Some(path) = env::var_os("TOPO_LB_EBPF_OBJECT") {
         return Ok(path.into());
@@ -73,7 +73,7 @@ pub(crate) fn object() -> Result<PathBuf> {
 }
 
 impl Programs {
-    /// Loads both programs, with no Service.
+    /// Loads both programs, without a Service.
     ///
     /// # Errors
     /// The object is not built, or the kernel refuses it.
@@ -81,10 +81,7 @@ impl Programs {
         Self::with_room(1_024)
     }
 
-    /// The same with maps of `entries` each.
-    ///
-    /// # Errors
-    /// As [`load`](Self::load).
+    /// Like [`load`](Self::load), with `entries` per map.
     pub fn with_room(entries: u32) -> Result<Self> {
         let path = object()?;
         let constants = Constants::probe(TcpPeer::Service);
@@ -112,10 +109,7 @@ impl Programs {
         Ok(programs)
     }
 
-    /// Runs a packet through a hook's program: the verdict, and the packet as it is then.
-    ///
-    /// # Errors
-    /// The kernel does not run it.
+    /// Runs a packet through a hook's program; returns the verdict and the resulting packet.
     pub fn run(&mut self, hook: Hook, packet: &[u8]) -> Result<(i32, Vec<u8>)> {
         let mut out = vec![0; packet.len() + 256];
         let mut options = TestRunOptions::new();
@@ -126,10 +120,7 @@ impl Programs {
         Ok((result.return_value.cast_signed(), out))
     }
 
-    /// Runs a packet through a hook's program many times, each time as it has become by the run before.
-    ///
-    /// # Errors
-    /// The kernel does not run it.
+    /// Runs a packet through a hook's program many times; each run gets the previous result.
     pub fn repeat(&mut self, hook: Hook, packet: &[u8], times: u32) -> Result<()> {
         let mut options = TestRunOptions::new();
         options.data_in = Some(packet);
@@ -138,7 +129,7 @@ impl Programs {
         Ok(())
     }
 
-    /// Makes a Service of these endpoints: a write that every connection sees as a change.
+    /// Writes a Service with these endpoints; every connection sees the write as a change.
     ///
     /// # Errors
     /// The maps are full.
@@ -235,10 +226,7 @@ impl Programs {
         }
     }
 
-    /// What the kernel says of a hook's program.
-    ///
-    /// # Errors
-    /// It does not say.
+    /// The kernel's facts about a hook's program.
     pub fn info(&mut self, hook: Hook) -> Result<ProgramInfo> {
         Ok(program(&mut self.ebpf, hook)?.info()?)
     }
@@ -248,10 +236,10 @@ impl Programs {
         Ok(Array::<&MapData, u32>::try_from(revision)?.get(&0, 0)?)
     }
 
-    /// Takes an endpoint off a Service's members.
+    /// Removes an endpoint from a Service's members.
     ///
     /// # Errors
-    /// It was none.
+    /// It was not a member.
     pub fn remove_member(&mut self, service: u32, endpoint: SocketAddr) -> Result<()> {
         let port = endpoint.port();
         match endpoint.ip() {
@@ -300,10 +288,10 @@ impl Programs {
         )?)
     }
 
-    /// Leaves an IPv4 Service as one that is written at this moment, for ever.
+    /// Leaves an IPv4 Service in the state of a write in progress.
     ///
     /// # Errors
-    /// It is not there.
+    /// It does not exist.
     pub fn tear(&mut self, frontend: SocketAddr, protocol: u8) -> Result<()> {
         let address = four(frontend.ip())?.octets();
         let key = Frontend4 { address, port: frontend.port(), protocol, reserved: 0 };
@@ -314,19 +302,13 @@ impl Programs {
         Ok(map.insert(Raw(key), Raw(value), 0)?)
     }
 
-    /// How many look-ups have given no whole value.
-    ///
-    /// # Errors
-    /// The map cannot be read.
+    /// How many look-ups gave no consistent value.
     pub fn torn(&self) -> Result<u64> {
         let map = self.ebpf.map(maps::TORN).context("a map")?;
         Ok(PerCpuArray::<&MapData, u64>::try_from(map)?.get(&0, 0)?.iter().sum())
     }
 
-    /// What became of a hook's packets.
-    ///
-    /// # Errors
-    /// The map cannot be read.
+    /// The outcomes of a hook's packets.
     pub fn totals(&self, hook: Hook) -> Result<Packets> {
         let map = self.ebpf.map(maps::PACKETS).context("a map")?;
         let map = PerCpuArray::<&MapData, Raw<Packets>>::try_from(map)?;

@@ -1,4 +1,4 @@
-//! Pods: a place for servers and clients.
+//! Pods, in which servers and clients run.
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::process::Command;
@@ -11,7 +11,7 @@ use crate::netns::NetNs;
 use crate::process::{Running, spawn_in};
 use crate::requirements;
 
-/// The port on which pods serve, as in the OpenYurt tutorial.
+/// The port that pods serve, as in the OpenYurt tutorial.
 pub const PORT: u16 = 9376;
 
 /// A pod: a network namespace, and a cgroup below its node's.
@@ -36,7 +36,7 @@ impl Pod {
         &self.netns
     }
 
-    /// A process in the pod, with its input and output in pipes.
+    /// A process in the pod; its input and output are pipes.
     pub fn spawn(&self, command: Command) -> Result<Running> {
         spawn_in(command, &self.netns, &self.cgroup)
     }
@@ -46,12 +46,12 @@ impl Pod {
         self.serve_as(&self.name, PORT)
     }
 
-    /// The same by another name on another port.
+    /// Like [`serve`](Self::serve), with another name on another port.
     pub fn serve_as(&self, name: &str, port: u16) -> Result<Running> {
         serve(name, &[everywhere(port)], &[], &self.netns, &self.cgroup)
     }
 
-    /// The same for MPTCP, with as many subflows as a client makes.
+    /// Like [`serve_as`](Self::serve_as) for MPTCP, with as many subflows as a client makes.
     ///
     /// # Errors
     /// It does not start, or the kernel has no MPTCP.
@@ -81,10 +81,10 @@ fn everywhere(port: u16) -> SocketAddr {
     SocketAddr::from((Ipv6Addr::UNSPECIFIED, port))
 }
 
-/// Starts a server named `name` in a network namespace and a cgroup, and waits until it listens.
+/// Starts a server `name` in a network namespace and a cgroup, and waits until it listens.
 ///
 /// # Errors
-/// It ends, or says something else.
+/// It ends, or prints something else.
 pub(crate) fn serve(
     name: &str,
     listen: &[SocketAddr],

@@ -1,5 +1,4 @@
-//! Clusters of any size, for those who measure: Nodes, Services and EndpointSlices as a control plane
-//! writes them.
+//! Clusters of any size, for measurements: objects as a control plane writes them.
 
 use std::net::Ipv4Addr;
 
@@ -10,23 +9,23 @@ use topo_lb::source::object::{Object, parse};
 
 /// The port of every Service.
 pub const SERVICE_PORT: u16 = 80;
-/// Endpoints in a slice at most, as the controller has it (`--max-endpoints-per-slice`).
+/// The most endpoints per slice, the controller's default (`--max-endpoints-per-slice`).
 const SLICE: u32 = 100;
-/// The address before the first Service's.
+/// The address before that of the first Service.
 const SERVICES: Ipv4Addr = Ipv4Addr::new(10, 96, 1, 0);
 
-/// A cluster.
+/// The size and the endpoints of a cluster.
 #[derive(Clone, Debug)]
 pub struct Population {
-    /// How many Services.
+    /// The number of Services.
     pub services: u32,
-    /// Endpoints of each.
+    /// Endpoints per Service.
     pub endpoints: u32,
-    /// The node that is looked from; it is one of them.
+    /// The name of the node under test, one of `nodes`.
     pub here: String,
-    /// How many nodes, in three zones.
+    /// The number of nodes, in three zones.
     pub nodes: u32,
-    /// Where endpoints are: the same for every Service. Empty: addresses that no pod has.
+    /// The endpoints' addresses, the same for every Service. If empty: addresses that no pod has.
     pub addresses: Vec<Ipv4Addr>,
     /// The port of every endpoint.
     pub port: u16,
@@ -69,7 +68,6 @@ impl Population {
     #[must_use]
     pub fn service(&self, index: u32) -> Value {
         let (namespace, name) = (namespace(index), name(index));
-        // Every other one has a policy; the rest is as most Services are.
         let annotations = if index.is_multiple_of(2) {
             json!({"topo-lb.io/topology-keys":
                    "kubernetes.io/hostname,topology.kubernetes.io/zone,*"})
@@ -96,7 +94,7 @@ impl Population {
         })
     }
 
-    /// The slices of a Service, all endpoints ready but those for which `ready` says no.
+    /// The slices of a Service; `ready` tells by number which endpoints are ready.
     #[must_use]
     pub fn slices(&self, index: u32, ready: impl Fn(u32) -> bool) -> Vec<Value> {
         let (namespace, service) = (namespace(index), name(index));
@@ -135,7 +133,7 @@ impl Population {
         let serial = service.wrapping_mul(self.endpoints).wrapping_add(number);
         let own = Ipv4Addr::from_bits(Ipv4Addr::new(11, 0, 0, 0).to_bits() + serial);
         let address = self.addresses.get(number as usize).copied().unwrap_or(own);
-        // Where real pods serve, they are here.
+        // Endpoints with the address of a real pod are on the node under test.
         let node = if self.addresses.is_empty() {
             serial.wrapping_mul(2_654_435_761) % self.nodes
         } else {
@@ -156,10 +154,10 @@ impl Population {
         if index == 0 { self.here.clone() } else { format!("node-{index:05}") }
     }
 
-    /// Everything as an agent takes it in.
+    /// All objects, as updates for an agent.
     ///
     /// # Errors
-    /// An object is none.
+    /// An object is not valid.
     pub fn updates(&self) -> Result<Vec<Update>> {
         let mut all = Vec::new();
         for index in 0..self.nodes {
@@ -174,7 +172,7 @@ impl Population {
         Ok(all)
     }
 
-    /// Everything as one `List`, with `others` beside it.
+    /// All objects and `others` as one `List`.
     #[must_use]
     pub fn list(&self, others: &[Value]) -> String {
         let mut text = String::from(r#"{"apiVersion":"v1","kind":"List","items":["#);
@@ -195,10 +193,10 @@ impl Population {
     }
 }
 
-/// An object as an agent takes it in.
+/// An object as an update for an agent.
 ///
 /// # Errors
-/// It is none that an agent reads.
+/// An agent does not read this kind.
 pub fn update(object: Value) -> Result<Update> {
     Ok(match parse(object)? {
         Object::Node(node) => Update::Node(Change::Applied(node)),

@@ -1,16 +1,16 @@
-//! Names: what belongs to which lab, and to which process.
+//! The names of labs: they tell the lab and the process that own something.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::process;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// The name that everything of one lab begins with: `tl<process id>-<number>`.
+/// The prefix of all names of one lab: `tl<process id>-<number>`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Prefix(String);
 
 impl Prefix {
-    /// A prefix that no other lab has, in this process or another.
+    /// A prefix that is unique among all labs and processes.
     #[must_use]
     pub fn new() -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
@@ -18,13 +18,13 @@ impl Prefix {
         Self(format!("tl{}-{number}", process::id()))
     }
 
-    /// The name of one thing of this lab.
+    /// The name of a part of this lab.
     #[must_use]
     pub fn name(&self, what: &str) -> String {
         format!("{}-{what}", self.0)
     }
 
-    /// Whether `name` is one that [`name`](Self::name) made.
+    /// Whether [`name`](Self::name) of this prefix made `name`.
     #[must_use]
     pub fn owns(&self, name: &str) -> bool {
         name.strip_prefix(&self.0).is_some_and(|rest| rest.starts_with('-'))
@@ -49,7 +49,7 @@ impl fmt::Display for Prefix {
     }
 }
 
-/// The process id in a name that some lab made; `None` for names of others.
+/// The process id in a lab's name; `None` for other names.
 #[must_use]
 pub fn owner(name: &str) -> Option<u32> {
     let (pid, rest) = name.strip_prefix("tl")?.split_once('-')?;

@@ -19,18 +19,15 @@ use crate::interrupt;
 use crate::netns::NetNs;
 use crate::wait::patient;
 
-/// Makes `command` run in a network namespace and, where one is given, in a cgroup: it has joined
-/// both before its program begins. It gets a process group of its own, so that Ctrl-C on a
-/// terminal reaches the lab alone, which then cleans up in order.
-///
-/// # Errors
-/// The namespace or the cgroup cannot be opened.
+/// Makes `command` join a network namespace and, if given, a cgroup before its program begins. The
+/// command gets its own process group, so that Ctrl-C on a terminal reaches only the lab, which
+/// then cleans up in order.
 pub fn enter(command: &mut Command, netns: &NetNs, cgroup: Option<&Cgroup>) -> Result<()> {
     let netns = netns.file().try_clone().context("cannot duplicate a file descriptor")?;
     let door = cgroup.map(Cgroup::door).transpose()?;
     command.process_group(0);
-    // SAFETY: between fork and exec only system calls are made, on files that were opened before:
-    // nothing allocates or locks.
+    // SAFETY: between fork and exec this makes only system calls, on files opened before; it
+    // neither allocates nor locks.
     unsafe {
         command.pre_exec(move || {
             if let Some(mut door) = door.as_ref() {
@@ -43,10 +40,7 @@ pub fn enter(command: &mut Command, netns: &NetNs, cgroup: Option<&Cgroup>) -> R
     Ok(())
 }
 
-/// Starts `command` in a network namespace and a cgroup, with its input and output in pipes.
-///
-/// # Errors
-/// The namespace or the cgroup cannot be opened, or the program cannot be started.
+/// Starts `command` in a network namespace and a cgroup; its input and output are pipes.
 pub fn spawn_in(mut command: Command, netns: &NetNs, cgroup: &Cgroup) -> Result<Running> {
     let _permit = interrupt::permit();
     enter(&mut command, netns, Some(cgroup))?;
@@ -54,12 +48,12 @@ pub fn spawn_in(mut command: Command, netns: &NetNs, cgroup: &Cgroup) -> Result<
     Ok(Running(command.spawn().with_context(|| format!("cannot start {command:?}"))?))
 }
 
-/// Makes `command` run without these capabilities, root or not.
+/// Makes `command` run without these capabilities, even as root.
 pub fn without(command: &mut Command, capabilities: CapabilitySet) {
-    // SAFETY: between fork and exec only system calls are made: nothing allocates or locks.
+    // SAFETY: between fork and exec this makes only system calls; it neither allocates nor locks.
     unsafe {
         command.pre_exec(move || {
-            // What leaves the bounding set is not given to root by exec (capabilities(7)).
+            // exec gives root no capability outside the bounding set (capabilities(7)).
             for capability in capabilities.iter() {
                 remove_capability_from_bounding_set(capability)?;
             }
@@ -68,10 +62,10 @@ pub fn without(command: &mut Command, capabilities: CapabilitySet) {
     }
 }
 
-/// What `command` prints.
+/// The standard output of `command`.
 ///
 /// # Errors
-/// It fails; the error holds what it said.
+/// It fails; the error has its standard error.
 pub fn printed(command: &mut Command) -> Result<String> {
     let output = command.output().with_context(|| format!("cannot run {command:?}"))?;
     let said = String::from_utf8_lossy(&output.stderr);
@@ -79,22 +73,21 @@ pub fn printed(command: &mut Command) -> Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// Makes `command` run with these capabilities alone, as a container without privilege escalation
-/// does: root or not, and whatever it starts.
+/// Makes `command` and its children run with only these capabilities and without escalation.
 pub fn only_with(command: &mut Command, capabilities: CapabilitySet) {
-    // Not all(): the rest of its bits are no capabilities.
+    // Not all(): its other bits are not capabilities.
     let known: CapabilitySet = CapabilitySet::all().iter_names().map(|(_, one)| one).collect();
     without(command, known - capabilities);
-    // SAFETY: between fork and exec only one system call is made: nothing allocates or locks.
+    // SAFETY: between fork and exec this makes one system call; it neither allocates nor locks.
     unsafe { command.pre_exec(|| Ok(set_no_new_privs(true)?)) };
 }
 
-/// A process that ends when this is dropped.
+/// A process; dropping this kills it.
 #[derive(Debug)]
 pub struct Running(Child);
 
 impl Running {
-    /// Takes charge of a process.
+    /// Takes over a process.
     #[must_use]
     pub fn new(child: Child) -> Self {
         Self(child)
@@ -105,7 +98,7 @@ impl Running {
         &mut self.0
     }
 
-    /// Waits until it prints a line, its first.
+    /// Waits for the first line of its output, which must be `wanted`.
     ///
     /// # Errors
     /// It ends, or prints something else.
@@ -123,21 +116,20 @@ impl Running {
         self.0.id()
     }
 
-    /// Whether it has ended, and how.
+    /// The exit status, if the process has ended.
     pub fn ended(&mut self) -> io::Result<Option<std::process::ExitStatus>> {
         self.0.try_wait()
     }
 
-    /// Asks it to end with SIGTERM, and waits; SIGKILL after `limit`, made
-    /// [`patient`].
+    /// Sends SIGTERM, and waits; sends SIGKILL after `limit` (see [`patient`]).
     ///
     /// # Errors
-    /// It did not end by itself in time.
+    /// The process did not end within `limit`.
     pub fn stop(&mut self, limit: Duration) -> Result<std::process::ExitStatus> {
         let limit = patient(limit);
         let start = Instant::now();
         if let Some(pid) = i32::try_from(self.0.id()).ok().and_then(Pid::from_raw) {
-            // It may have ended already; then the wait below says so.
+            // It may have ended; then the wait below returns its status.
             let _ = kill_process(pid, Signal::TERM);
         }
         while start.elapsed() < limit {
@@ -150,9 +142,9 @@ impl Running {
         anyhow::bail!("process {} did not end within {limit:?} of SIGTERM", self.0.id())
     }
 
-    /// Ends it at once.
+    /// Sends SIGKILL, and waits.
     pub fn kill(&mut self) {
-        // Both fail only for a process that has ended and been waited for.
+        // Both fail only for a process that was already waited for.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }

@@ -1,5 +1,4 @@
-//! The pure part of an agent (state, topology, plan) by itself, for those who measure it: nothing is
-//! written anywhere.
+//! The pure part of an agent (state, topology, plan), for measurements: it writes nothing.
 
 use std::sync::Arc;
 
@@ -8,14 +7,14 @@ use topo_lb::plan::{Capacity, Installed};
 use topo_lb::reconcile::Reconciler;
 use topo_lb::topology::Scope;
 
-/// What an agent of one node knows, and what it would have installed.
+/// The state of one node's agent, and what it would have installed.
 pub struct PureAgent {
     reconciler: Reconciler,
     installed: Installed,
 }
 
 impl PureAgent {
-    /// The agent of this node, which has received no update yet.
+    /// The agent of this node, before any update.
     #[must_use]
     pub fn new(node: &str) -> Self {
         Self {
@@ -24,7 +23,7 @@ impl PureAgent {
         }
     }
 
-    /// Takes all of this in, then plans until there is nothing left to do.
+    /// Applies all updates, then plans until nothing is left to do.
     pub fn follow(&mut self, updates: impl IntoIterator<Item = Update>) {
         for update in updates {
             self.reconciler.observe(update);

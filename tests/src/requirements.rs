@@ -1,5 +1,4 @@
-//! What a lab needs of the machine. A lab that cannot be is an error that says why, never a test
-//! that passes in silence.
+//! What a lab needs of the machine. If something is missing, tests fail with a reason.
 
 use std::env;
 use std::fs;
@@ -9,13 +8,13 @@ use anyhow::{Context, Result, bail, ensure};
 
 use crate::cgroup;
 
-/// Where pins go.
+/// Where pins are.
 pub const BPFFS: &str = "/sys/fs/bpf";
 
-/// Checks that the lab can be: root, cgroup2, bpffs, `ip`.
+/// Checks that a lab can run: root, cgroup2, bpffs, `ip`.
 ///
 /// # Errors
-/// One sentence about the first thing that is missing, and how to get it.
+/// One sentence about the first missing thing and how to get it.
 pub fn check() -> Result<()> {
     ensure!(
         rustix::process::geteuid().is_root(),
@@ -31,12 +30,12 @@ pub fn check() -> Result<()> {
     command("ip", "iproute2")
 }
 
-/// Checks that a command is there.
+/// Checks that a command is installed.
 ///
 /// # Errors
-/// One sentence that names the Debian package which has it.
+/// One sentence with the Debian package that has it.
 pub fn command(name: &str, package: &str) -> Result<()> {
-    // Debian keeps these in sbin, which is not on everybody's PATH.
+    // Debian has these in sbin, which is not on every user's PATH.
     let path = env::var("PATH").unwrap_or_default();
     let found = path
         .split(':')
@@ -46,7 +45,7 @@ pub fn command(name: &str, package: &str) -> Result<()> {
     Ok(())
 }
 
-/// The agent binary, named by `TOPO_LB_AGENT`: the lab runs it, and is not built with it.
+/// The agent binary, named by `TOPO_LB_AGENT`. The lab runs it, and does not build it.
 ///
 /// # Errors
 /// The variable is not set, or names no file.
@@ -61,7 +60,7 @@ pub fn agent() -> Result<PathBuf> {
     path.canonicalize().with_context(|| format!("no agent binary at {}", path.display()))
 }
 
-/// The `pod` binary: named by `TOPO_LB_POD`, or beside this executable, where Cargo puts it.
+/// The `pod` binary: named by `TOPO_LB_POD`, or in Cargo's folder of this executable.
 pub fn pod() -> Result<PathBuf> {
     if let Some(path) = env::var_os("TOPO_LB_POD") {
         let path = PathBuf::from(path);
@@ -70,7 +69,7 @@ pub fn pod() -> Result<PathBuf> {
     binary("pod")
 }
 
-/// A binary of this package, beside this executable, where Cargo puts it.
+/// A binary of this package, in Cargo's folder of this executable.
 pub fn binary(name: &str) -> Result<PathBuf> {
     let me = env::current_exe().context("cannot find the path of this executable")?;
     // Tests run from `deps`, one folder below the binaries.

@@ -1,4 +1,4 @@
-//! What labs leave behind by name: finding it, removing it, proving that there is nothing.
+//! Finds and removes what labs leave behind, by name.
 
 use std::fs;
 use std::io;
@@ -9,11 +9,8 @@ use anyhow::{Context, Result, bail};
 use crate::requirements::BPFFS;
 use crate::{cgroup, memory, netns};
 
-/// Everything by name that `is_ours` says is ours: namespaces, cgroups, pins, folders. Processes
-/// are in the cgroups.
-///
-/// # Errors
-/// A place cannot be looked into.
+/// All namespaces, cgroups (with their processes), pins and folders with names that `is_ours`
+/// accepts.
 pub fn find(is_ours: impl Fn(&str) -> bool) -> Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     for place in places()? {
@@ -30,7 +27,7 @@ pub fn find(is_ours: impl Fn(&str) -> bool) -> Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// Cgroups first: the processes in them use everything else.
+/// Cgroups first: their processes use everything else.
 fn places() -> Result<Vec<PathBuf>> {
     let mut places = vec![cgroup::root()?];
     places.extend(memory::version1()?);
@@ -38,10 +35,10 @@ fn places() -> Result<Vec<PathBuf>> {
     Ok(places)
 }
 
-/// Ends and removes everything that `is_ours` says is ours.
+/// Removes everything with a name that `is_ours` accepts, and kills its processes.
 ///
 /// # Errors
-/// Something cannot be removed; the rest is, all the same.
+/// Something cannot be removed; the rest is removed all the same.
 pub fn sweep(is_ours: impl Fn(&str) -> bool) -> Result<()> {
     let mut cgroups = vec![cgroup::root()?];
     cgroups.extend(memory::version1()?);
@@ -60,7 +57,7 @@ pub fn sweep(is_ours: impl Fn(&str) -> bool) -> Result<()> {
     if failures.is_empty() { Ok(()) } else { bail!("{}", failures.join("\n")) }
 }
 
-/// Removes a folder and what is in it; nothing there is fine.
+/// Removes a folder with its content; accepts that there is none.
 pub fn remove_tree(path: &Path) -> Result<()> {
     match fs::remove_dir_all(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {

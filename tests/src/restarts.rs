@@ -1,5 +1,4 @@
-//! The agent of a node killed, stopped and started again and again, while connections are made and
-//! held open.
+//! Restarts a node's agent repeatedly, while clients make connections and hold some open.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -15,60 +14,58 @@ use crate::manifest::service;
 use crate::scene::{self, NOBODY4, NOBODY6, Scene, WEB4, WEB6, at, put_endpoints};
 use crate::traffic::{Reply, Socket, Tally, Via};
 
-/// What became of connections while the agent was restarted.
+/// The results of connections while the agent was restarted.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Report {
     /// Connections made, over TCP and UDP, IPv4 and IPv6.
     pub connections: u64,
-    /// Times that the endpoints of their Service were changed.
+    /// Changes of their Service's endpoints.
     pub changes: u64,
-    /// Times that the agent ended and was started again.
+    /// Restarts of the agent.
     pub restarts: u64,
-    /// Connections answered by a pod that was no endpoint at the time.
+    /// Connections answered by a pod that was not an endpoint at that time.
     pub wrong_endpoint: u64,
     /// Connections that failed.
     pub failed: u64,
-    /// Sockets that were held open and lost their endpoint, or the name of their peer.
+    /// Open sockets that lost their endpoint, or the address of their peer.
     pub lost: u64,
-    /// The first of what went wrong, in words.
+    /// Descriptions of the first errors.
     pub described: Vec<String>,
 }
 
 impl Report {
-    /// Whether nothing went wrong.
+    /// Whether there was no error.
     #[must_use]
     pub fn is_ok(&self) -> bool {
         self.wrong_endpoint == 0 && self.failed == 0 && self.lost == 0
     }
 }
 
-/// How long to go on.
+/// When to stop.
 #[derive(Clone, Copy, Debug)]
 pub enum Until {
-    /// So many restarts.
+    /// After so many restarts.
     Restarts(u64),
-    /// So much time.
+    /// After so much time.
     Elapsed(Duration),
 }
 
 /// How an agent ends.
 #[derive(Clone, Copy, Debug)]
 enum End {
-    /// SIGKILL while it has nothing to do.
+    /// SIGKILL while the agent is idle.
     Killed,
     /// SIGTERM.
     Stopped,
-    /// SIGKILL just after something changed: perhaps before it has noticed, perhaps in the middle of
-    /// writing, perhaps after.
+    /// SIGKILL just after a change: before the agent notices, while it writes, or afterwards.
     KilledInAChange,
-    /// SIGKILL, and once more in the middle of its next start.
+    /// SIGKILL, and again during the next start.
     KilledInAStart,
-    /// SIGTERM; the next one has maps of other sizes.
+    /// SIGTERM; the next agent has maps of other sizes.
     Resized,
-    /// SIGKILL; the next one has maps of other sizes, and is killed in the middle of its start.
+    /// SIGKILL; the next agent has maps of other sizes, and is killed during its start.
     KilledInAResize,
-    /// SIGTERM; the next one finds a map under the name of an earlier version, and is killed in the
-    /// middle of its start.
+    /// SIGTERM; the next agent finds a map under an earlier name, and is killed during its start.
     Upgraded,
 }
 
@@ -82,19 +79,19 @@ const ENDS: [End; 7] = [
     End::Upgraded,
 ];
 
-/// So many restarts have each end of the agent in each change of endpoints.
+/// So many restarts combine each end of the agent with each change of endpoints.
 pub const EVERY_KIND: u64 = (ENDS.len() * SETS.len()) as u64;
 
-/// The Service whose endpoints change, over TCP and UDP.
+/// The Service with changing endpoints, over TCP and UDP.
 const MOVING: &str = "moving";
-/// Its endpoints, one set after the other.
+/// Its sets of endpoints, in turn.
 const SETS: [&[&str]; 4] = [&["a", "b"], &["b", "c", "d"], &["d"], &["a", "b", "c", "d"]];
 
-/// Plays it in a lab of its own. Calls `progress` after every restart.
+/// Runs in its own lab. Calls `progress` after every restart.
 ///
 /// # Errors
-/// The lab cannot be made, an agent does not start, or something is left behind. What went wrong
-/// with connections is no error: the report says it.
+/// The lab cannot be made, an agent does not start, or something is left behind. Errors of
+/// connections are in the report.
 pub fn run(until: Until, mut progress: impl FnMut(&Report)) -> Result<Report> {
     let mut report = Report::default();
     scene::prepared(
@@ -110,7 +107,7 @@ pub fn run(until: Until, mut progress: impl FnMut(&Report)) -> Result<Report> {
             let mut held = Held::open(&mut scene.client)?;
             let mut callers = [
                 (scene.cluster.pod("client")?.client()?, Via::Http, at(NOBODY4)?),
-                // Unconnected sockets would fill the table of flows, which is not what is tested.
+                // Unconnected sockets would fill the table of flows, which is not under test.
                 (scene.cluster.pod("client")?.client()?, Via::UdpConnected, at(NOBODY6)?),
             ];
             let begun = Instant::now();
@@ -128,8 +125,8 @@ pub fn run(until: Until, mut progress: impl FnMut(&Report)) -> Result<Report> {
     Ok(report)
 }
 
-/// Starts that are killed: before anything is in the kernel, and at moments from then on. Connections
-/// are translated or untouched, and none fails.
+/// Kills starts of the agent at various moments, from before anything is in the kernel. Connections
+/// must be translated or untouched; none may fail.
 fn cut_short(scene: &mut Scene<'_>, report: &mut Report) -> Result<()> {
     for milliseconds in (0..300).step_by(30) {
         scene.agent.launch()?;
@@ -144,12 +141,12 @@ fn cut_short(scene: &mut Scene<'_>, report: &mut Report) -> Result<()> {
 
 type Caller = (Client, Via, SocketAddr);
 
-/// One change of endpoints and one restart, under load.
+/// One change of endpoints and one restart under load.
 fn round(scene: &mut Scene<'_>, callers: &mut [Caller; 2], report: &mut Report) -> Result<()> {
     let number = report.restarts as usize;
     let (old, new) = (SETS[(number + SETS.len() - 1) % SETS.len()], SETS[number % SETS.len()]);
     let end = ENDS[number / SETS.len() % ENDS.len()];
-    // Other moments each time.
+    // A different moment each time.
     let moment = Duration::from_millis(number as u64 * 37 % 300);
     let [(one, one_via, one_to), (two, two_via, two_to)] = callers;
     let (first, (second, ())) = one.call_during(*one_via, *one_to, || {
@@ -207,7 +204,7 @@ fn round(scene: &mut Scene<'_>, callers: &mut [Caller; 2], report: &mut Report) 
     Ok(())
 }
 
-/// What the agent writes, and what the programs write, in turns and together.
+/// Resizes maps that the agent writes, maps that the programs write, or both.
 fn resize(scene: &mut Scene<'_>, number: usize) {
     let of = |modulus: usize, sizes: [&'static str; 2]| {
         sizes[usize::from(number.is_multiple_of(modulus))]
@@ -237,7 +234,7 @@ impl Report {
     }
 }
 
-/// Sockets held open to a Service that stays as it is, and the first reply of each.
+/// Open sockets to a Service that does not change, with the first reply of each.
 struct Held(Vec<(Socket, SocketAddr, Via, Reply)>);
 
 impl Held {
@@ -256,7 +253,7 @@ impl Held {
         Ok(Self(held))
     }
 
-    /// Each still reaches the same pod by the same name.
+    /// Checks that each socket still reaches the same pod with the same peer address.
     fn check(&mut self, client: &mut Client, report: &mut Report) -> Result<()> {
         for (socket, to, via, before) in &self.0 {
             let now = client.ask(*socket, (*via == Via::Udp).then_some(*to))?;

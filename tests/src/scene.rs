@@ -13,7 +13,7 @@
 //! | echo | [`ECHO4`], [`ECHO6`], UDP | a, b, c, d |
 //! | empty | [`EMPTY4`], [`EMPTY6`], TCP and UDP | none |
 //!
-//! A connection to one of these that is not translated is answered by "untouched".
+//! "untouched" answers connections to these that are not translated.
 
 use std::net::SocketAddr;
 use std::process::Command;
@@ -34,46 +34,45 @@ use crate::requirements;
 use crate::traffic::{Failure, REFUSED, Tally, Via};
 use crate::wait::until;
 
-/// The ClusterIPs of `web`.
+/// The ClusterIP of `web`.
 pub const WEB4: &str = "10.96.1.1";
-/// The IPv6 one.
+/// Its IPv6 ClusterIP.
 pub const WEB6: &str = "fd00:96::101";
-/// The ClusterIPs of `echo`.
+/// The ClusterIP of `echo`.
 pub const ECHO4: &str = "10.96.1.2";
-/// The IPv6 one.
+/// Its IPv6 ClusterIP.
 pub const ECHO6: &str = "fd00:96::102";
-/// The ClusterIPs of `empty`.
+/// The ClusterIP of `empty`.
 pub const EMPTY4: &str = "10.96.1.3";
-/// The IPv6 one.
+/// Its IPv6 ClusterIP.
 pub const EMPTY6: &str = "fd00:96::103";
 
 /// The node with the client and the agent.
 pub const HERE: &str = "here";
-/// Every endpoint, from near to far, and its node.
+/// Every endpoint and its node, from near to far.
 pub const PODS: [(&str, &str); 4] = [("a", HERE), ("b", "beside"), ("c", "there"), ("d", "beyond")];
 /// All endpoints of `web` and `echo`.
 pub const ALL: [&str; 4] = ["a", "b", "c", "d"];
-/// The annotation that carries topology keys.
+/// The annotation for topology keys.
 pub const KEYS: &str = "topo-lb.io/topology-keys";
-/// The usual label for zones.
+/// The standard label for zones.
 pub const ZONE: &str = "topology.kubernetes.io/zone";
-/// The usual label for regions.
+/// The standard label for regions.
 pub const REGION: &str = "topology.kubernetes.io/region";
 
 const SERVED: [Port<'_>; 2] = [("http", 9376, "TCP"), ("udp", 9376, "UDP")];
 
-/// Within this time the kernel follows a change of the manifests. The agent needs milliseconds;
-/// the machine may be busy.
+/// How long a change may take to reach the kernel: milliseconds, but the machine may be busy.
 pub const FOLLOWS: Duration = Duration::from_secs(5);
 
-/// The scene, with everything running.
+/// The cluster with everything in it running.
 #[derive(Debug)]
 pub struct Scene<'a> {
     /// The agent's binary.
     pub binary: Binary,
     /// The nodes and pods.
     pub cluster: &'a Cluster,
-    /// What the agent is fed with.
+    /// The agent's manifests.
     pub manifests: Manifests,
     /// The client, on the agent's node.
     pub client: Client,
@@ -82,10 +81,10 @@ pub struct Scene<'a> {
     _servers: Vec<Running>,
 }
 
-/// Plays `body`, after which nothing is left.
+/// Sets up the cluster, runs `body` with a ready agent, and removes everything.
 ///
 /// # Errors
-/// The scene cannot be set, `body` fails, or something is left behind.
+/// The cluster cannot be made, `body` fails, or something is left behind.
 pub fn play(body: impl FnOnce(&mut Scene<'_>) -> Result<()>) -> Result<()> {
     idle(|scene| {
         scene.agent.resume()?;
@@ -93,12 +92,12 @@ pub fn play(body: impl FnOnce(&mut Scene<'_>) -> Result<()>) -> Result<()> {
     })
 }
 
-/// The same with an agent that does not run yet.
+/// Like [`play`], with an agent that does not run yet.
 pub fn idle(body: impl FnOnce(&mut Scene<'_>) -> Result<()>) -> Result<()> {
     prepared(|_| {}, body)
 }
 
-/// The same with tc on every device of a pod.
+/// Like [`play`], with tc on the devices of all pods.
 pub fn play_with_machines(body: impl FnOnce(&mut Scene<'_>) -> Result<()>) -> Result<()> {
     idle(|scene| {
         scene.agent.set("--tc-devices", "pod*");
@@ -108,7 +107,7 @@ pub fn play_with_machines(body: impl FnOnce(&mut Scene<'_>) -> Result<()>) -> Re
     })
 }
 
-/// [`idle`] with manifests that `change` has changed.
+/// Like [`idle`], with manifests changed by `change`.
 pub fn prepared(
     change: impl FnOnce(&mut Manifests),
     body: impl FnOnce(&mut Scene<'_>) -> Result<()>,
@@ -131,7 +130,7 @@ pub fn prepared(
         }
         let client = cluster.pod("client")?.client()?;
         let mut agent = Agent::prepare(&binary, cluster, HERE, manifests.folder())?;
-        // Small maps, as many labs are made; but no flow of a test is to be evicted.
+        // Small maps, as many labs are made; but large enough that no flow of a test is evicted.
         agent.set("--max-services", "512");
         agent.set("--max-endpoints", "512");
         agent.set("--max-flows", "16384");
@@ -181,7 +180,7 @@ pub fn put_endpoints(
     Ok(())
 }
 
-/// Where "untouched" listens: the ports of every Service, and one that no Service has.
+/// The addresses of "untouched": the ports of every Service, and one that no Service has.
 fn untouched() -> Result<Vec<SocketAddr>> {
     let mut addresses = Vec::new();
     for address in [WEB4, ECHO4, EMPTY4, WEB6, ECHO6, EMPTY6, NOBODY4, NOBODY6] {
@@ -194,7 +193,7 @@ fn untouched() -> Result<Vec<SocketAddr>> {
 
 /// An address of the Service range that no Service has.
 pub const NOBODY4: &str = "10.96.1.99";
-/// The IPv6 one.
+/// An IPv6 address of the Service range that no Service has.
 pub const NOBODY6: &str = "fd00:96::199";
 
 /// The socket address of a ClusterIP at port 80.
@@ -202,10 +201,10 @@ pub fn at(address: &str) -> Result<SocketAddr> {
     Ok(SocketAddr::new(address.parse().with_context(|| format!("{address} is no address"))?, 80))
 }
 
-/// The same address dialled through an IPv6 socket.
+/// The IPv4-mapped IPv6 form of an IPv4 address, at port 80.
 ///
 /// # Errors
-/// It is no IPv4 address.
+/// It is not an IPv4 address.
 pub fn mapped(address: &str) -> Result<SocketAddr> {
     let address: std::net::Ipv4Addr =
         address.parse().with_context(|| format!("{address} is no IPv4 address"))?;
@@ -228,23 +227,23 @@ impl Scene<'_> {
         self.manifests.write()
     }
 
-    /// Waits until exactly `pods` answer at `to`; none: until it refuses.
+    /// Waits until exactly `pods` answer at `to`, or, with no pods, until every request is refused.
     ///
     /// # Errors
-    /// It does not come to that.
+    /// That does not happen within [`FOLLOWS`].
     pub fn wait_for(&mut self, via: Via, to: SocketAddr, pods: &[&str]) -> Result<Duration> {
         let client = &mut self.client;
         until(&format!("answers at {to} of {pods:?} alone"), FOLLOWS, || {
-            // 64 requests miss one of four with a probability of 1 in 25 million.
+            // With four pods, 64 requests miss one with a probability of 1 in 25 million.
             let tally = client.call(via, to, 64)?;
             Ok(check(&tally, pods).map_err(|_| tally))
         })
     }
 
-    /// Expects that every endpoint of `web` answers, by every kind of socket.
+    /// Checks that every endpoint of `web` answers, through every kind of socket.
     ///
     /// # Errors
-    /// One does not, or another server answers.
+    /// An endpoint does not, or another server answers.
     pub fn expect_web(&mut self) -> Result<()> {
         for via in [Via::Http, Via::UdpConnected, Via::Udp] {
             self.expect(via, at(WEB4)?, &ALL)?;
@@ -253,7 +252,7 @@ impl Scene<'_> {
         Ok(())
     }
 
-    /// A map of the agent, as bpftool shows it.
+    /// The content of one of the agent's maps, from bpftool.
     ///
     /// # Errors
     /// bpftool is not installed, or fails.
@@ -264,7 +263,7 @@ impl Scene<'_> {
         serde_json::from_str(&printed(&mut command)?).context("bpftool printed no JSON")
     }
 
-    /// Calls `to`, and expects that exactly `pods` answer, all of them, as `to`.
+    /// Calls `to`, and checks that exactly `pods` answer, and that the peer is always `to`.
     pub fn expect(&mut self, via: Via, to: SocketAddr, pods: &[&str]) -> Result<()> {
         let tally = self.expect_of_any_peer(via, to, pods)?;
         for peer in &tally.peers {
@@ -273,7 +272,7 @@ impl Scene<'_> {
         Ok(())
     }
 
-    /// The same, whatever address the peer has.
+    /// Like [`expect`](Self::expect), with any peer address.
     pub fn expect_of_any_peer(&mut self, via: Via, to: SocketAddr, pods: &[&str]) -> Result<Tally> {
         let tally = self.client.call(via, to, 100)?;
         check(&tally, pods).with_context(|| format!("{via:?} to {to}"))?;
@@ -281,7 +280,7 @@ impl Scene<'_> {
     }
 }
 
-/// Whether exactly `pods` answered, and every request; none: whether every request was refused.
+/// Checks that exactly `pods` answered all requests, or, with no pods, that all were refused.
 fn check(tally: &Tally, pods: &[&str]) -> Result<()> {
     let wanted = pods.iter().copied().collect();
     ensure!(tally.pods() == wanted, "{pods:?} should answer; {tally}");
@@ -294,8 +293,8 @@ fn check(tally: &Tally, pods: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// The error number of a refusal: a program at these hooks chooses it with `bpf_set_retval`, since
-/// Linux 6.1; before, the kernel said `EPERM`.
+/// The error number of a refusal: since Linux 6.1 the program chooses it with `bpf_set_retval`;
+/// before, the kernel returns `EPERM`.
 #[must_use]
 pub fn refusal() -> i32 {
     if kernel() < (6, 1) { rustix::io::Errno::PERM.raw_os_error() } else { REFUSED }

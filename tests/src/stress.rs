@@ -1,4 +1,4 @@
-//! What the `stress` binary finds, and how it is run in a pod of the lab.
+//! The report of the `stress` binary, and how to run it in a pod of the lab.
 
 use std::io::Read as _;
 use std::path::Path;
@@ -11,34 +11,34 @@ use crate::cluster::{Cluster, NodePlan};
 use crate::lab;
 use crate::requirements::{self, BPFFS};
 
-/// Wrong outcomes that are described; all are counted.
+/// The most wrong outcomes to describe; all are counted.
 const DESCRIBED: usize = 10;
 
-/// What became of connections while Services changed.
+/// The results of connections while Services changed.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Report {
-    /// Connections made, each of them judged.
+    /// Connections made and checked.
     pub connections: u64,
-    /// Among them, rightly refused or untouched.
+    /// Connections rightly refused or untouched.
     pub not_translated: u64,
     /// Services changed.
     pub changes: u64,
-    /// Connections that landed where they must not.
+    /// Connections that reached a wrong endpoint.
     pub wrong_endpoint: u64,
-    /// Connections that failed, or were refused or untouched where they must not be.
+    /// Connections that failed, or were wrongly refused or untouched.
     pub failed: u64,
-    /// The first of those that went wrong, in words.
+    /// Descriptions of the first errors.
     pub described: Vec<String>,
 }
 
 impl Report {
-    /// Whether every connection went where it may.
+    /// Whether every connection had a permitted result.
     #[must_use]
     pub fn is_ok(&self) -> bool {
         self.wrong_endpoint == 0 && self.failed == 0
     }
 
-    /// Adds another one.
+    /// Adds another report.
     pub fn add(&mut self, other: Self) {
         self.connections += other.connections;
         self.not_translated += other.not_translated;
@@ -49,7 +49,7 @@ impl Report {
         self.described.truncate(DESCRIBED);
     }
 
-    /// Describes what went wrong with a connection, if few are described yet.
+    /// Describes an error, unless enough are described.
     pub fn describe(&mut self, what: impl FnOnce() -> String) {
         if self.described.len() < DESCRIBED {
             self.described.push(what());
@@ -57,11 +57,11 @@ impl Report {
     }
 }
 
-/// Makes a lab of one pod, and has it stressed there.
+/// Makes a lab of one pod, and runs `stress` there.
 ///
 /// # Errors
-/// The lab cannot be made, the kernel refuses something, or something is left behind. What went
-/// wrong with connections is no error: the report says it.
+/// The lab cannot be made, the kernel refuses something, or something is left behind. Errors of
+/// connections are in the report.
 pub fn run(seconds: u64, seed: u64) -> Result<Report> {
     let plan = [NodePlan { name: "stressed", number: 1, pods: vec![("hammer", 2)] }];
     let mut report = None;
@@ -91,7 +91,7 @@ fn within(cluster: &Cluster, seconds: u64, seed: u64) -> Result<Report> {
     serde_json::from_str(&said).with_context(|| format!("the stress says {said:?}"))
 }
 
-/// The lines of `ip` that make every address that it uses one of the pod's own.
+/// Lines of `ip` that make every address in use an address of the pod.
 const ROUTES: [&str; 4] = [
     "route add local 10.0.0.0/8 dev lo",
     "route add local 172.20.0.0/16 dev lo",

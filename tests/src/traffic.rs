@@ -10,8 +10,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::wait::patient;
 
-/// How a client talks. The family of the address that it dials is the family of its socket: an
-/// IPv4-mapped address goes through an `AF_INET6` socket, as Java, Go and Node do it.
+/// How a client connects. The family of the address is the family of the socket: an IPv4-mapped
+/// address uses an `AF_INET6` socket, as in Java, Go and Node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum Via {
@@ -21,7 +21,7 @@ pub enum Via {
     HttpMptcp,
     /// A datagram through a connected socket.
     UdpConnected,
-    /// A datagram through a socket that is not connected.
+    /// A datagram through an unconnected socket.
     Udp,
 }
 
@@ -29,38 +29,36 @@ pub enum Via {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Socket(pub usize);
 
-/// An order to a client, which answers with what the variant says or with a [`Failure`].
+/// An order to a client. The answer is the type named at the variant, or a [`Failure`].
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Order {
-    /// So many exchanges with an address, each through a socket of its own: a [`Tally`].
+    /// So many exchanges with an address, each through a new socket: a [`Tally`].
     Call(Via, SocketAddr, u32),
-    /// A socket that stays open: a [`Socket`]. An unconnected one takes only its family from the
-    /// address.
+    /// Opens a socket: a [`Socket`]. An unconnected one takes only its family from the address.
     Open(Via, SocketAddr),
-    /// One exchange through an open socket; an unconnected one needs the address: a [`Reply`].
+    /// One exchange through an open socket: a [`Reply`]. An unconnected one needs the address.
     Ask(Socket, Option<SocketAddr>),
     /// Connects an open socket to another address.
     Reconnect(Socket, SocketAddr),
     /// Disconnects a datagram socket from its peer (connect(2), `AF_UNSPEC`).
     Disconnect(Socket),
-    /// Waits for a message through an open socket that has asked nothing: a [`Reply`].
+    /// Waits for a message through an open socket without a request: a [`Reply`].
     Hear(Socket),
-    /// Sends an open socket to oneself and closes it: the kernel has it, and no process, until it is
-    /// taken back.
+    /// Sends a socket through a UNIX socket and closes it: only the kernel holds it then.
     Shelve(Socket),
-    /// Takes such a socket back.
+    /// Takes a shelved socket back.
     Unshelve(Socket),
-    /// What `getpeername` says of an open socket: a [`SocketAddr`].
+    /// The result of `getpeername` for an open socket: a [`SocketAddr`].
     Peer(Socket),
 }
 
-/// What one exchange gave.
+/// The result of one exchange.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reply {
     /// The name of the pod that answered.
     pub pod: String,
-    /// For a connected socket what `getpeername` says, otherwise the datagram's source.
+    /// For a connected socket the result of `getpeername`, otherwise the datagram's source.
     pub peer: SocketAddr,
 }
 
@@ -80,23 +78,23 @@ pub enum Step {
     Receive,
 }
 
-/// Why an exchange did not work.
+/// Why an exchange failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Failure {
-    /// Where.
+    /// The failed system call.
     pub step: Step,
-    /// The kernel's error number; zero where the answer made no sense.
+    /// The kernel's error number; zero if the answer was not valid.
     pub errno: i32,
 }
 
-/// An exchange that waits for no time-out takes less, on a busy machine too.
+/// An exchange without a time-out takes less, also on a busy machine.
 const AT_ONCE: Duration = Duration::from_millis(5);
 
 /// `ECONNREFUSED`.
 pub const REFUSED: i32 = rustix::io::Errno::CONNREFUSED.raw_os_error();
 
 impl Failure {
-    /// Whether the client was refused.
+    /// Whether the connection was refused.
     #[must_use]
     pub fn is_refusal(&self) -> bool {
         self.errno == REFUSED
@@ -115,22 +113,22 @@ impl fmt::Display for Failure {
     }
 }
 
-/// What became of many exchanges.
+/// The results of many exchanges.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tally {
-    /// Exchanges tried: a client gives up after three that timed out.
+    /// Exchanges tried; a client stops after three that timed out.
     pub requests: u32,
-    /// Answers by the pod that gave them.
+    /// Answers per pod.
     pub replies: BTreeMap<String, u32>,
-    /// How many were refused: `ECONNREFUSED`, at any step.
+    /// Refusals: `ECONNREFUSED`, at any step.
     pub refused: u32,
-    /// Everything that did not work, and how often.
+    /// All failures, with their number.
     pub failures: Vec<(Failure, u32)>,
     /// The peers seen, as in [`Reply::peer`].
     pub peers: BTreeSet<SocketAddr>,
     /// Median time of an exchange, or of a refusal, in microseconds.
     pub median_us: u64,
-    /// The longest, in microseconds.
+    /// The longest such time, in microseconds.
     pub longest_us: u64,
 }
 
@@ -141,7 +139,7 @@ impl Tally {
         self.replies.keys().map(String::as_str).collect()
     }
 
-    /// Adds what another call counted; of its times only the longest.
+    /// Adds another tally; of its times only the longest.
     pub fn add(&mut self, other: &Self) {
         self.requests += other.requests;
         self.refused += other.refused;
@@ -158,7 +156,7 @@ impl Tally {
         self.longest_us = self.longest_us.max(other.longest_us);
     }
 
-    /// Whether every exchange was answered, by exactly `pods`; none: whether every one was refused.
+    /// Whether exactly `pods` answered all exchanges, or, with no pods, all were refused.
     #[must_use]
     pub fn is_of(&self, pods: &[&str]) -> bool {
         let all = if pods.is_empty() { self.refused } else { self.answered() };
@@ -171,7 +169,7 @@ impl Tally {
         Duration::from_micros(self.median_us) < patient(AT_ONCE)
     }
 
-    /// How many exchanges were answered.
+    /// The number of answered exchanges.
     #[must_use]
     pub fn answered(&self) -> u32 {
         self.replies.values().sum()

@@ -1,4 +1,4 @@
-//! What the kernel's verifier says of each program.
+//! What the kernel's verifier counts for each program.
 
 use std::fs::File;
 
@@ -11,40 +11,40 @@ use topo_lb_common::maps;
 
 use crate::packets::object;
 
-/// Instructions of all paths through one program that the kernel looks at, at most
+/// The most instructions, over all paths of one program, that the kernel checks
 /// (`BPF_COMPLEXITY_LIMIT_INSNS`, include/linux/bpf.h).
 pub const LIMIT: u32 = 1_000_000;
 
-/// What a verifier counts of a program.
+/// The verifier's counts for a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Verified {
-    /// Instructions that it looked at, on all paths.
+    /// Instructions checked, over all paths.
     pub instructions: u32,
-    /// States of registers and stack that it has kept in all. Together with the next this is what is
-    /// known of how deep it went: it refuses more than 8,192 branches that wait for their turn
-    /// (`BPF_COMPLEXITY_LIMIT_JMP_SEQ`), and does not say how many did.
+    /// States of registers and stack kept in total. This and `peak_states` are the only signs of
+    /// the search's depth: the verifier refuses more than 8,192 pending branches
+    /// (`BPF_COMPLEXITY_LIMIT_JMP_SEQ`), but does not report their number.
     pub states: u32,
-    /// States that it has kept at once.
+    /// States kept at the same time.
     pub peak_states: u32,
 }
 
-/// What this kernel's verifier counts of each program, programs by name.
+/// The counts of this kernel's verifier for each program, with the program's name.
 ///
-/// The kernel says so in a log, and since 5.16 of loaded programs too; aya has the log only of
-/// programs that are not loaded. So here none is: this process runs out of file descriptors just
-/// before a program that is found good gets its own.
+/// The kernel writes them to a log, and since 5.16 also reports them for loaded programs; aya
+/// returns the log only for programs that fail to load. So loading is made to fail: this process
+/// has no file descriptor left for a program that the verifier accepts.
 ///
 /// # Errors
 /// The object is not built, or the verifier refuses a program.
 pub fn counts() -> Result<Vec<(String, Verified)>> {
     let path = object()?;
-    // As the agent has them: what the kernel lacks is never reached.
+    // As in the agent: paths that need what the kernel lacks are unreachable.
     let constants = Constants::probe(TcpPeer::Service).with_exclusions(true);
     let mut loader = EbpfLoader::new();
     loader.btf(None).verifier_log_level(VerifierLogLevel::STATS);
     constants.put(&mut loader);
     for name in maps::ALL.iter().filter(|name| !name.starts_with("connected")) {
-        // Sizes are nothing to the verifier, except those of single entries.
+        // Sizes do not matter to the verifier, except that of maps with a single entry.
         if !matches!(
             *name,
             maps::RANGE
@@ -83,11 +83,11 @@ pub fn counts() -> Result<Vec<(String, Verified)>> {
     Ok(found)
 }
 
-/// Does something while this process can open nothing.
+/// Runs `work` while this process can open no file.
 fn without_descriptors<T>(work: impl FnOnce() -> T) -> Result<T> {
     use std::os::fd::AsRawFd as _;
     let limit = getrlimit(Resource::Nofile);
-    // The kernel gives the lowest number that is free.
+    // The kernel returns the lowest free number.
     let next = File::open("/dev/null").context("cannot open /dev/null")?.as_raw_fd();
     let none = Rlimit { current: u64::try_from(next).ok(), ..limit };
     setrlimit(Resource::Nofile, none).context("cannot lower the limit of descriptors")?;
@@ -96,7 +96,7 @@ fn without_descriptors<T>(work: impl FnOnce() -> T) -> Result<T> {
     Ok(result)
 }
 
-/// From the last line of the verifier's log (`print_verification_stats`, kernel/bpf/verifier.c).
+/// Parses the last line of the verifier's log (`print_verification_stats`, kernel/bpf/verifier.c).
 fn processed(log: &str) -> Option<Verified> {
     let line = log.lines().rev().find(|line| line.starts_with("processed "))?;
     let mut words = line.split(' ');

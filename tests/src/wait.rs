@@ -1,4 +1,4 @@
-//! Waiting for what the kernel or an agent does in its own time.
+//! Waits for asynchronous work of the kernel or an agent.
 
 use std::env;
 use std::fmt::Display;
@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
 
-/// How long a lab waits for something that should take milliseconds, on a busy machine.
+/// How long a lab waits for something that takes milliseconds on an idle machine.
 pub const PATIENCE: Duration = Duration::from_secs(10);
 
-/// `TOPO_LB_PATIENCE`: how many times slower than a machine this one is.
+/// `TOPO_LB_PATIENCE`: how many times slower than a real machine this one is.
 static FACTOR: LazyLock<u32> = LazyLock::new(|| {
     let text = env::var("TOPO_LB_PATIENCE").unwrap_or_default();
     factor(&text).unwrap_or_else(|error| panic!("{error}"))
@@ -25,12 +25,11 @@ fn factor(text: &str) -> Result<u32, String> {
     }
 }
 
-/// A limit as this machine needs it: an emulated machine takes many times longer, and
-/// `TOPO_LB_PATIENCE` says how many times. Every limit of the lab and of its suites is multiplied here,
-/// those of [`until`] by themselves.
+/// Multiplies a limit by `TOPO_LB_PATIENCE`, which is for emulated machines: they are many times
+/// slower. All limits of the lab and its suites pass through here; [`until`] does it itself.
 ///
 /// # Panics
-/// The variable is no whole number from 1 to 1000.
+/// The variable is not a whole number from 1 to 1000.
 #[must_use]
 pub fn patient(limit: Duration) -> Duration {
     limit * *FACTOR
@@ -39,8 +38,8 @@ pub fn patient(limit: Duration) -> Duration {
 /// Calls `probe` every 2 ms until it returns `Ok(())`, and returns how long that took.
 ///
 /// # Errors
-/// `probe` fails, or returns no `Ok(())` within `limit`, made [`patient`]: the error names `what` and
-/// quotes what the last probe saw.
+/// `probe` fails, or returns no `Ok(())` within `limit` ([`patient`]); the error has the last
+/// result.
 pub fn until<S: Display>(
     what: &str,
     limit: Duration,
@@ -59,11 +58,10 @@ pub fn until<S: Display>(
     }
 }
 
-/// Looks again and again until what it sees is as wanted, and returns that.
+/// Calls `look` repeatedly until `is` accepts its result, and returns that.
 ///
 /// # Errors
-/// `look` fails, or sees nothing that is as wanted within `limit`, made [`patient`]: the error quotes
-/// the last thing seen.
+/// `look` fails, or `is` accepts nothing within `limit` ([`patient`]); the error has the last one.
 pub fn until_is<S: Display>(
     what: &str,
     limit: Duration,

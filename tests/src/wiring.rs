@@ -1,4 +1,4 @@
-//! Cables, addresses and routes of a cluster: every link, each end made where it belongs.
+//! The links, addresses and routes of a cluster; each end of a link is made in its own namespace.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
@@ -11,7 +11,7 @@ use crate::netns::NetNs;
 use crate::pod::Pod;
 use crate::wait::{PATIENCE, patient, until};
 
-/// What every pod takes for its router: the node's end of its veth pair.
+/// The pods' router: the node's end of their veth pairs.
 const GATEWAY4: Ipv4Addr = Ipv4Addr::new(169, 254, 1, 1);
 const GATEWAY6: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 1);
 /// The fabric's number among the nodes' uplinks.
@@ -23,21 +23,20 @@ pub fn pod4(number: u8, host: u8) -> Ipv4Addr {
     Ipv4Addr::new(10, 244, number, host)
 }
 
-/// The IPv6 address of the pod `host` on node `number`, written with the same digits as
-/// [`pod4`]'s.
+/// The IPv6 address of the pod `host` on node `number`, with the same digits as [`pod4`]'s.
 #[must_use]
 pub fn pod6(number: u8, host: u8) -> Ipv6Addr {
     Ipv6Addr::new(0xfd00, 0x244, digits(number), 0, 0, 0, 0, digits(host))
 }
 
-/// The address of node `number` among the nodes.
+/// The address of node `number` on the fabric.
 #[must_use]
 pub fn node4(number: u8) -> Ipv4Addr {
-    // Nodes are numbered from zero, addresses of hosts from one.
+    // Nodes are numbered from 0, host addresses from 1.
     Ipv4Addr::new(172, 30, 0, if number == FABRIC { FABRIC } else { number + 1 })
 }
 
-/// The fabric's own address, which every node reaches.
+/// The fabric's own address; every node can reach it.
 pub(crate) fn fabric4() -> Ipv4Addr {
     node4(FABRIC)
 }
@@ -46,7 +45,7 @@ fn node6(number: u8) -> Ipv6Addr {
     Ipv6Addr::new(0xfd00, 0x172, 0, 0, 0, 0, 0, u16::from(number) + 1)
 }
 
-/// 12 as 0x12.
+/// 12 becomes 0x12.
 fn digits(number: u8) -> u16 {
     let number = u16::from(number);
     number / 100 * 0x100 + number / 10 % 10 * 0x10 + number % 10
@@ -59,7 +58,7 @@ enum Port {
     Pod = 3,
 }
 
-/// A locally administered address; "TL" in the middle.
+/// A locally administered address with "TL" in the middle.
 fn mac(port: Port, number: u8, host: u8) -> String {
     format!("02:54:4c:{:02x}:{number:02x}:{host:02x}", port as u8)
 }
@@ -77,7 +76,7 @@ pub(crate) fn wire(fabric: &NetNs, nodes: &[Node], plan: &[NodePlan<'_>]) -> Res
     nodes.iter().flat_map(|node| &node.pods).try_for_each(wait_for_links)
 }
 
-/// Every veth pair, each end made where it belongs, by one process.
+/// Makes every veth pair with one process, each end in its own namespace.
 fn lay_cables(fabric: &NetNs, nodes: &[Node], plan: &[NodePlan<'_>]) -> Result<()> {
     let mut lines = vec!["link add br0 type bridge mcast_snooping 0".to_owned()];
     for (node, planned) in nodes.iter().zip(plan) {
@@ -103,14 +102,14 @@ fn lay_cables(fabric: &NetNs, nodes: &[Node], plan: &[NodePlan<'_>]) -> Result<(
 
 fn set_up_fabric(fabric: &NetNs, plan: &[NodePlan<'_>]) -> Result<()> {
     quiet(fabric)?;
-    // Addresses by route, not by device, are free to bind to for IPv4 only.
+    // For IPv6, binding to an address that only a route makes local needs this; IPv4 allows it.
     fabric.set(&[("ipv6/ip_nonlocal_bind", "1")])?;
     let mut lines = vec![
         "link set lo up".to_owned(),
         format!("link set br0 address {} up", mac(Port::Uplink, FABRIC, 0)),
         format!("address add {}/24 dev br0", node4(FABRIC)),
         format!("address add {}/64 dev br0 nodad", node6(FABRIC)),
-        // Whatever the ranges of the ClusterIPs hold is an address of the fabric's own.
+        // Every address of the ClusterIP ranges is local on the fabric.
         "route add local 10.96.0.0/12 dev lo".to_owned(),
         "route add local fd00:96::/112 dev lo".to_owned(),
     ];
@@ -167,13 +166,12 @@ fn set_up_pod(pod: &Pod, number: u8, host: u8) -> Result<()> {
     ])
 }
 
-/// Waits until packets pass from the pod to the fabric and back: the kernel brings the ends of a
-/// link up in its own time, and what is sent before is lost.
+/// Waits until packets pass both ways: the kernel brings links up later, and loses earlier packets.
 fn wait_for_links(pod: &Pod) -> Result<()> {
     pod.netns.run(|| {
         for address in [IpAddr::from(node4(FABRIC)), IpAddr::from(node6(FABRIC))] {
             until(&format!("a way from pod {} to {address}", pod.name), PATIENCE, || {
-                // Nothing listens there, and a refusal takes the whole way back.
+                // Nothing listens there; a refusal shows that packets pass both ways.
                 let to = SocketAddr::from((address, 1));
                 Ok(match TcpStream::connect_timeout(&to, patient(Duration::from_millis(20))) {
                     Err(error) if error.kind() != io::ErrorKind::ConnectionRefused => Err(error),
@@ -185,7 +183,7 @@ fn wait_for_links(pod: &Pod) -> Result<()> {
     })
 }
 
-/// Forwards, and neither waits for duplicate addresses nor listens to routers.
+/// Enables forwarding; disables duplicate address detection and router advertisements.
 fn quiet(netns: &NetNs) -> Result<()> {
     netns.set(&[
         ("ipv4/ip_forward", "1"),
@@ -203,7 +201,7 @@ fn route_to(number: u8, device: &str) -> Vec<String> {
     lines
 }
 
-/// Known beforehand, so that no first packet waits for an answer.
+/// Permanent neighbours, so that no first packet waits for address resolution.
 fn neighbour(number: u8, device: &str) -> [String; 2] {
     let there = mac(Port::Uplink, number, 0);
     [

@@ -1,4 +1,4 @@
-//! What an agent says over HTTP: metrics that move with real connections, readiness, explanations.
+//! The agent's HTTP interface: metrics that follow real connections, readiness, explanations.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::Path;
@@ -14,7 +14,7 @@ use topo_lb_tests::scene::{ALL, EMPTY4, FOLLOWS, HERE, KEYS, Scene, WEB4, at, id
 use topo_lb_tests::traffic::Via;
 use topo_lb_tests::wait::{PATIENCE, until};
 
-/// The value of a series; none where it is not there.
+/// The value of a series, if it exists.
 fn sample(text: &str, series: &str) -> Option<f64> {
     text.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' ')?.parse().ok())
 }
@@ -56,7 +56,7 @@ fn connections_and_refusals_are_counted_where_they_go() -> Result<()> {
         };
         ensure!(sample(&text, &refused("empty", "no-endpoints")) == Some(30.0), "{text}");
 
-        // Another reason, another series.
+        // Another reason has another series.
         scene.change(|manifests| manifests.annotate("web", KEYS, Some("example.com/nobody")))?;
         scene.wait_for(Via::Http, at(WEB4)?, &[])?;
         scene.client.call(Via::Http, at(WEB4)?, 30)?;
@@ -64,7 +64,7 @@ fn connections_and_refusals_are_counted_where_they_go() -> Result<()> {
         let by_policy = sample(&text, &refused("web", "topology-policy"));
         ensure!(by_policy.is_some_and(|times| times >= 30.0), "{by_policy:?}: {text}");
         let refusing = "topo_lb_refusing_service_ports{reason=\"topology-policy\"}";
-        // Its ports http and udp.
+        // Two: the Service ports http and udp.
         ensure!(sample(&text, refusing) == Some(2.0), "{text}");
         Ok(())
     })
@@ -109,7 +109,7 @@ fn an_agent_is_ready_when_its_hooks_are_proven_and_its_state_is_synced() -> Resu
     })
 }
 
-/// The command of an agent whose API server cannot be reached.
+/// The command of an agent with an unreachable API server.
 fn waiting(scene: &mut Scene<'_>) -> Result<Command> {
     scene.agent.unset("--manifests");
     scene.agent.set("--api-server", "http://127.0.0.1:9");
@@ -195,7 +195,7 @@ fn any_free_port_is_logged_and_off_is_nowhere() -> Result<()> {
     })
 }
 
-/// Has the agent listen at an address, which is returned, and starts it.
+/// Starts the agent with a given listen address, and returns the address.
 fn listening(scene: &mut Scene<'_>) -> Result<SocketAddr> {
     let address = SocketAddr::from(([127, 0, 0, 1], 8600));
     scene.agent.set("--listen", &address.to_string());
@@ -212,14 +212,14 @@ fn two_thousand_silent_connections_keep_no_client_out() -> Result<()> {
             let answer = http::get(netns, address, "/readyz")?;
             Ok(if answer.status == 200 { Ok(()) } else { Err(answer) })
         })?;
-        // The bench says how fast it answers: `probe_ms` and `scrape_ms`.
+        // The bench measures how fast the agent answers: `probe_ms` and `scrape_ms`.
         crowd::around(netns, address, Plan::LARGE, |counts| {
             // The kernel's queue has room for all, even if the agent accepts none.
             until("a crowd", PATIENCE, || {
                 let opened = counts.opened();
                 Ok(if opened >= Plan::LARGE.connections() { Ok(()) } else { Err(opened) })
             })?;
-            // An address of its own, and one that 40 of them have too.
+            // An address of its own, and one shared with 40 connections of the crowd.
             for from in [Ipv4Addr::LOCALHOST, Plan::address(1)] {
                 for path in ["/livez", "/readyz", "/metrics"] {
                     let answer = http::get_from(netns, Some(from.into()), address, path)?;
@@ -265,7 +265,7 @@ fn an_agent_that_runs_out_of_descriptors_answers_and_translates() -> Result<()> 
     })
 }
 
-/// `topo-lb probe`: its exit code, and what it says.
+/// The exit code and output of `topo-lb probe`.
 fn probe(scene: &Scene<'_>, what: &str, socket: &Path) -> Result<(Option<i32>, String)> {
     let socket = socket.to_str().context("UTF-8")?;
     let output = scene.binary.run(&["probe", what, "--probe-socket", socket])?;
@@ -282,7 +282,7 @@ fn a_port_in_use_takes_no_probe_away() -> Result<()> {
         scene.agent.set("--probe-socket", socket.to_str().context("UTF-8")?);
         let (code, said) = probe(scene, "livez", &socket)?;
         ensure!(code == Some(1) && said.contains("no agent listens on"), "{code:?}: {said}");
-        // The second one finds the socket that the first has left.
+        // The second agent finds the socket file that the first has left.
         for _ in 0..2 {
             scene.agent.resume()?;
             ensure!(scene.agent.log().contains("cannot listen on"), "{}", scene.agent.log());

@@ -1,5 +1,4 @@
-//! The OpenYurt tutorial over a real API: agents fed by kube-apiserver, with EndpointSlices made
-//! by the controllers of Kubernetes.
+//! The OpenYurt tutorial with kube-apiserver, and EndpointSlices of Kubernetes' controllers.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -21,8 +20,8 @@ use topo_lb_tests::requirements;
 use topo_lb_tests::scene::{FOLLOWS, KEYS, at};
 use topo_lb_tests::traffic::Via;
 
-/// The tutorial's Service, its twin without a policy, and one with `spec.topologyKeys` or, where
-/// the server does not know the field, the same in an annotation.
+/// The tutorial's Service, the same without a policy, and one with `spec.topologyKeys` or, for
+/// servers without that field, the same keys in an annotation.
 const UD1: &str = "10.96.3.1";
 const UD1_WITHOUT_TOPOLOGY: &str = "10.96.3.2";
 const BY_KEYS: &str = "10.96.3.3";
@@ -30,12 +29,12 @@ const BY_KEYS: &str = "10.96.3.3";
 const APP: &str = "united-deployment1";
 const OPENYURT: &str = "openyurt.io/topologyKeys";
 
-/// A change of the cluster is to be seen by a client within this time.
+/// The limit for a change of the cluster to reach a client.
 const AT_ONCE: Duration = Duration::from_secs(1);
-/// How long a controller, or an agent that pauses between two attempts, may take.
+/// The limit for a controller, or for an agent that waits before it retries.
 const SOON: Duration = Duration::from_secs(60);
 
-/// The nodes and Services of the tutorial.
+/// Creates the nodes and Services of the tutorial.
 fn describe(plane: &ControlPlane<'_>) -> Result<()> {
     let keys = ["kubernetes.io/hostname", POOL];
     let in_field = plane.has_topology_keys()?;
@@ -91,7 +90,7 @@ fn agents_follow_a_real_api_server_and_traffic_goes_on_without_it() -> Result<()
             shanghai: client(SHANGHAI_CLIENT)?,
         };
         let agents = Agent::start_all_from(&binary, cluster, source)?;
-        // The controllers have made the slices by then, or are about to.
+        // By now the controllers have made the slices, or soon will.
         clients.hangzhou.until_answered_by(at(UD1_WITHOUT_TOPOLOGY)?, &SERVERS, SOON)?;
         the_tutorial(&plane, &mut clients)?;
         traffic_goes_on_without_the_api_server(&mut plane, &agents, &mut clients)
@@ -108,7 +107,7 @@ fn a_narrow_role_is_named_and_can_be_widened(
     agent.launch()?;
     agent.wait_for_log("does not let this agent list endpointslices.discovery.k8s.io", SOON)?;
     agent.wait_for_log("allow the verbs list and watch", SOON)?;
-    // The maps are made while the cluster is being listed.
+    // The agent makes its maps while it lists the cluster.
     let is_attached = agent.pins().join("links").exists();
     ensure!(!is_attached, "programs are attached by half of a cluster");
     plane.allow("slices", &reading(&slices))?;
@@ -127,13 +126,13 @@ fn the_tutorial(plane: &ControlPlane<'_>, clients: &mut Clients) -> Result<()> {
     clients.shanghai.until_answered_by(at(BY_KEYS)?, &SHANGHAI, FOLLOWS)?;
     clients.beijing.until_answered_by(at(BY_KEYS)?, &[], FOLLOWS)?;
 
-    // A node moves: the request, the watch, the maps and the client, all within a second.
+    // A node changes its pool: API request, watch, maps and client together take under a second.
     plane.relabel(CONTROL_PLANE, POOL, Some("shanghai"))?;
     let took = clients.beijing.until_answered_by(at(UD1)?, &SHANGHAI, AT_ONCE)?;
     clients.beijing.until_answered_by(at(BY_KEYS)?, &SHANGHAI, AT_ONCE)?;
     eprintln!("a relabelled node was followed within {took:?}");
 
-    // A pod becomes unready: the controller's slice says so, and traffic follows.
+    // A pod becomes unready: the controller changes the slice, and traffic follows.
     let [out, stays] = HANGZHOU;
     plane.set_ready(&[out], false)?;
     clients.hangzhou.until_answered_by(at(UD1)?, &[stays], SOON)?;
@@ -151,7 +150,7 @@ fn the_tutorial(plane: &ControlPlane<'_>, clients: &mut Clients) -> Result<()> {
     Ok(())
 }
 
-/// Every trouble is logged once, however many attempts meet it, and by the agent itself.
+/// Every warning is logged once, however often it occurs, and only by the agent's own code.
 fn ensure_said_once(log: &str) -> Result<()> {
     let mut said = BTreeSet::new();
     for line in log.lines() {
@@ -175,7 +174,7 @@ fn traffic_goes_on_without_the_api_server(
     plane.kill_api_server();
     let (tally, ()) = clients.hangzhou.call_during(Via::Http, at(UD1)?, || {
         agent.wait_for_log("cannot reach the API server at https://172.30.0.254:6443", SOON)?;
-        // Connections were made all the while; some more, now that it is logged.
+        // Makes more connections after the log line.
         clients.beijing.until_answered_by(at(UD1)?, &SHANGHAI, FOLLOWS).map(drop)
     })?;
     ensure!(tally.is_of(&HANGZHOU), "without the API server: {tally}");

@@ -1,5 +1,4 @@
-//! A node whose API server is away: agents that start without it, from what they last knew, and that
-//! find it again by themselves.
+//! A node without its API server: agents start from the saved state, and reconnect by themselves.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -27,20 +26,19 @@ use topo_lb_tests::scene::{FOLLOWS, KEYS, at};
 use topo_lb_tests::traffic::Via;
 use topo_lb_tests::wait::{until, until_is};
 
-/// The Service that is called.
+/// The Service under test.
 const WEB: &str = "10.96.3.1";
-/// Another one, which comes and goes.
+/// A Service that is created and deleted.
 const SHOP: &str = "10.96.3.2";
-/// The API server's own.
+/// The API server's own Service.
 const KUBERNETES: &str = "10.96.0.1";
 
-/// How long an agent that pauses between two attempts may take to find its server.
+/// The limit for an agent that waits before it retries to find its server.
 const SOON: Duration = Duration::from_secs(60);
-/// Longer than until a change is saved.
+/// Longer than it takes to save a change.
 const SAVED: Duration = Duration::from_secs(20);
 
-/// A cluster with its servers, a control plane that describes it, and the agent of a node, which
-/// saves its state and does not run yet.
+/// A cluster with servers, a control plane, and an agent that saves its state and does not run yet.
 struct Edge<'a> {
     binary: Binary,
     cluster: &'a Cluster,
@@ -50,7 +48,7 @@ struct Edge<'a> {
     state: PathBuf,
 }
 
-/// The agent of the node `WORKER`, which saves its state in `state`.
+/// The agent of the node `WORKER`; saves its state in `state`.
 fn prepare<'a>(
     binary: &Binary,
     cluster: &'a Cluster,
@@ -63,7 +61,7 @@ fn prepare<'a>(
 }
 
 impl Edge<'_> {
-    /// No agent runs or has saved anything, nothing is in the kernel, and the cluster is as described.
+    /// Resets everything: no agent, no saved state, nothing in the kernel, the initial objects.
     fn begin(&mut self) -> Result<()> {
         self.agent.kill();
         self.agent.cleanup()?;
@@ -92,19 +90,19 @@ impl Edge<'_> {
         self.state.join("cluster.state")
     }
 
-    /// Waits until what is saved says this.
+    /// Waits until the saved state contains `what`.
     fn saved(&self, what: &str) -> Result<()> {
         let look = || Ok(fs::read_to_string(self.file()).unwrap_or_default());
         until_is(&format!("{what:?} in the saved state"), SAVED, look, |text| text.contains(what))?;
         Ok(())
     }
 
-    /// Removes the policy that keeps `web` in the pool.
+    /// Removes the policy that restricts `web` to the pool.
     fn open_web(&self) -> Result<()> {
         self.plane.annotate("web", KEYS, None)
     }
 
-    /// Sets the policy that keeps `web` in the pool.
+    /// Restricts `web` to the pool.
     fn close_web(&self) -> Result<()> {
         self.plane.annotate("web", KEYS, Some(POOL))
     }
@@ -113,14 +111,14 @@ impl Edge<'_> {
         self.client.until_answered_by(at(WEB)?, pods, limit)
     }
 
-    /// Whether the node has a way to the API server.
+    /// Adds or removes the node's route to the API server.
     fn connect(&self, connected: bool) -> Result<()> {
         let change = if connected { "delete" } else { "add" };
         self.cluster
             .ip_on(WORKER, &[format!("route {change} unreachable {}", self.plane.address())])
     }
 
-    /// Runs `work` while the node has no way to the API server.
+    /// Runs `work` while the node has no route to the API server.
     fn cut_off(&mut self, work: impl FnOnce(&mut Self) -> Result<()>) -> Result<()> {
         self.connect(false)?;
         let outcome = work(self);
@@ -159,7 +157,7 @@ fn a_node_serves_while_its_api_server_is_away_and_finds_it_again() -> Result<()>
 
 fn waits_for_its_server(edge: &mut Edge<'_>) -> Result<()> {
     edge.cut_off(|edge| {
-        // What it finds instead of a state is of no use, and does no harm.
+        // A damaged state file is of no use, but does no harm.
         fs::create_dir_all(&edge.state)?;
         fs::write(edge.file(), "no state at all\n")?;
         edge.agent.launch()?;
@@ -176,7 +174,7 @@ fn waits_for_its_server(edge: &mut Edge<'_>) -> Result<()> {
     edge.saved("\"web\"")
 }
 
-/// A file system of a few kilobytes, until it is dropped.
+/// A file system of 64 KiB, mounted until dropped.
 struct Small(PathBuf);
 
 impl Small {
@@ -188,7 +186,7 @@ impl Small {
         Ok(Self(path.to_owned()))
     }
 
-    /// Leaves no room.
+    /// Uses up all room.
     fn fill(&self) -> Result<()> {
         let error = fs::write(self.0.join("others"), vec![1; 1 << 20]).expect_err("it is small");
         ensure!(error.kind() == ErrorKind::StorageFull, "{error}");
@@ -217,7 +215,7 @@ fn full_disk(edge: &mut Edge<'_>) -> Result<()> {
     edge.open_web()?;
     edge.answered_by(&SERVERS, FOLLOWS)?;
     edge.agent.wait_for_log(TROUBLE, SAVED)?;
-    // Everything else goes on, and what was saved stays whole.
+    // Everything else continues, and the saved file stays intact.
     edge.plane.relabel(WORKER, POOL, Some("ningbo"))?;
     edge.close_web()?;
     edge.answered_by(&HANGZHOU, FOLLOWS)?;
@@ -236,7 +234,7 @@ fn serves_what_it_knew(edge: &mut Edge<'_>) -> Result<()> {
     edge.agent.resume()?;
     edge.answered_by(&HANGZHOU, FOLLOWS)?;
     edge.saved("\"web\"")?;
-    // As after a loss of power: nothing is in the kernel, and no server answers.
+    // As after a power failure: nothing is in the kernel, and no server answers.
     edge.agent.kill();
     edge.agent.cleanup()?;
     edge.cut_off(|edge| {
@@ -244,7 +242,7 @@ fn serves_what_it_knew(edge: &mut Edge<'_>) -> Result<()> {
         edge.answered_by(&HANGZHOU, SOON)?;
         edge.agent.wait_until_ready()?;
         edge.agent.wait_for_log("starting from the state as it was", FOLLOWS)?;
-        // The server has other objects than were saved when the node finds it again.
+        // When the node reconnects, the server's objects differ from the saved ones.
         edge.plane.relabel(WORKER2, "example.com/changed", Some("yes"))?;
         edge.plane.delete("Service", &["shop"])
     })?;
@@ -266,7 +264,7 @@ fn outlasts_a_restart(edge: &mut Edge<'_>) -> Result<()> {
     let older = fs::read(edge.file())?;
     edge.open_web()?;
     edge.answered_by(&SERVERS, FOLLOWS)?;
-    // It was killed before it had saved that.
+    // The agent is killed before it has saved this change.
     edge.agent.kill();
     edge.cut_off(|edge| {
         fs::write(edge.file(), older)?;
@@ -281,8 +279,7 @@ fn outlasts_a_restart(edge: &mut Edge<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Nothing but topo-lb translates a ClusterIP in the lab: [`finds_it_again`] passes by the endpoints
-/// alone.
+/// Only topo-lb translates ClusterIPs here: [`finds_it_again`] reaches the server by its endpoints.
 fn nothing_saved(edge: &mut Edge<'_>) -> Result<()> {
     edge.tell_as_a_pod()?;
     edge.agent.launch()?;
@@ -292,8 +289,7 @@ fn nothing_saved(edge: &mut Edge<'_>) -> Result<()> {
 }
 
 impl Edge<'_> {
-    /// Gives the agent the server's address as a Pod has it, the ClusterIP, which this node translates, and
-    /// a file with a token. Returns that file.
+    /// Gives the agent what a Pod has: the server's ClusterIP and a token file. Returns that file.
     fn tell_as_a_pod(&mut self) -> Result<PathBuf> {
         let token = self.cluster.folder().join("token");
         fs::write(&token, AGENT)?;
@@ -312,7 +308,7 @@ impl Edge<'_> {
 }
 
 fn finds_it_again(edge: &mut Edge<'_>) -> Result<()> {
-    // Of two endpoints, this node may use the one that is dead, and sorts first.
+    // Of two endpoints, this node may use only the dead one, which sorts first.
     let dead = edge.cluster.pod(NEIGHBOUR)?.ipv4.to_string();
     let mut alive = endpoint(&edge.plane.address().to_string(), "", "server");
     alive.as_object_mut().context("an object")?.remove("nodeName");
@@ -334,7 +330,7 @@ fn finds_it_again(edge: &mut Edge<'_>) -> Result<()> {
 
     let mut caller = edge.cluster.pod(HANGZHOU_CLIENT)?.client()?;
     let (tally, ()) = caller.call_during(Via::Http, at(WEB)?, || {
-        // The second time it comes back with another token.
+        // The second time the server comes back with another token.
         for (new, address) in [(AGENT, "10.96.3.3"), ("another", "10.96.3.4")] {
             edge.plane.kill_api_server();
             edge.plane.set_token(new);
@@ -353,7 +349,7 @@ fn finds_it_again(edge: &mut Edge<'_>) -> Result<()> {
     ensure!(tally.is_of(&SERVERS), "{tally}");
     edge.close_web()?;
     edge.answered_by(&HANGZHOU, SOON)?;
-    // It may be refused for a moment, until the server has read its roles.
+    // The server may refuse it briefly, until it has read its roles.
     let log = edge.agent.log();
     ensure!(!log.contains("does not let this agent"), "the log complains about roles:\n{log}");
     Ok(())

@@ -1,4 +1,4 @@
-//! The bench works; what it measures is for `cargo xtask bench` on a quiet machine to say.
+//! The bench works. Its figures matter only on a quiet machine (`cargo xtask bench`).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::env;
@@ -31,7 +31,7 @@ fn a_quick_run_finds_every_figure_and_its_report_alone_makes_the_page() -> Resul
         let name = result["name"].as_str().context("a result has a name")?;
         names.insert(name);
         let value = |key: &str| result[key].as_f64().with_context(|| format!("{key} of {result}"));
-        // Only of these may there be none.
+        // Only these may be zero.
         let may_be_none = matches!(name, "restart_writes" | "cpu_idle_percent")
             || name.starts_with("cpu_")
             || name.starts_with("status_cpu");
@@ -55,7 +55,7 @@ fn a_quick_run_finds_every_figure_and_its_report_alone_makes_the_page() -> Resul
     ] {
         ensure!(names.contains(name), "no {name} among {names:?}");
     }
-    // Compiling this peer takes minutes: it is measured where the variable names one, and a line says so otherwise.
+    // kube-proxy takes minutes to compile: without one the bench leaves it out, and prints that.
     let is_given = env::var_os("TOPO_LB_KUBE_PROXY").is_some_and(|path| !path.is_empty());
     let is_measured =
         results.iter().any(|result| result["params"]["proxy"] == "kube-proxy 1.20 iptables");
@@ -100,7 +100,7 @@ fn the_page_is_made_from_the_report_alone(folder: &Path, printed: &[u8]) -> Resu
     Ok(())
 }
 
-/// What the bench writes of a report, by the place in the folder.
+/// The files that the bench makes from a report, by their paths in the folder.
 fn documents(folder: &Path, report: &Path) -> Result<BTreeMap<PathBuf, Vec<u8>>> {
     fs::create_dir(folder)?;
     let mut bench = Command::new(env!("CARGO_BIN_EXE_bench"));

@@ -1,4 +1,4 @@
-//! Maps that are too small: who lacks room, of what, until when, and what clients see meanwhile.
+//! Maps that are too small: which Services lack room, for what, until when, and what clients see.
 
 use anyhow::{Context as _, Result, ensure};
 use serde_json::{Value, json};
@@ -9,7 +9,7 @@ use topo_lb_tests::scene::{
 use topo_lb_tests::traffic::Via;
 use topo_lb_tests::wait::until;
 
-/// Waits until `topo-lb list services` says that these lack room.
+/// Waits until `topo-lb list services` reports exactly these as lacking room.
 fn expect_short(scene: &Scene<'_>, wanted: &Value) -> Result<Value> {
     let agent = &scene.agent;
     let mut listed = Value::Null;
@@ -20,7 +20,7 @@ fn expect_short(scene: &Scene<'_>, wanted: &Value) -> Result<Value> {
     Ok(listed)
 }
 
-/// The same for those that are left to kube-proxy: none of them is in the maps.
+/// Like [`expect_short`], for Services left to kube-proxy: none of them may be in the maps.
 fn expect_left_out(scene: &Scene<'_>, wanted: &Value) -> Result<()> {
     let listed = expect_short(scene, wanted)?;
     let names = wanted.as_array().context("a list")?.iter().filter_map(|it| it["service"].as_str());
@@ -42,7 +42,7 @@ fn lacks_endpoints(name: &str, meanwhile: &str) -> Value {
     json!({"service": name, "lacks": "endpoints", "meanwhile": meanwhile, "flag": flag})
 }
 
-/// A Service with two ports in a namespace of its own, which `pod` of the node `node` serves.
+/// A Service with two ports in its own namespace, served by `pod`: address, node, name.
 fn put_tenant(manifests: &mut Manifests, tenant: &str, number: u8, pod: (&str, &str, &str)) {
     let (name, address) = (format!("s{number}"), format!("10.96.7.{number}"));
     let ports = [("one", 80, "TCP"), ("two", 81, "TCP")];
@@ -56,7 +56,7 @@ fn put_tenant(manifests: &mut Manifests, tenant: &str, number: u8, pod: (&str, &
     }
 }
 
-/// What `topo-lb list services` prints for people.
+/// The table of `topo-lb list services`.
 fn table(scene: &Scene<'_>) -> Result<String> {
     let pins = scene.agent.pins().to_str().context("a path of UTF-8")?;
     let output = scene.binary.run(&["list", "services", "--pin-dir", pins])?;
@@ -67,7 +67,7 @@ fn table(scene: &Scene<'_>) -> Result<String> {
 #[test]
 fn services_without_room_are_listed_until_there_is_room() -> Result<()> {
     idle(|scene| {
-        // Three Service ports: `echo` has one, `empty` and `web` have two.
+        // Room for three Service ports: `echo` has one, `empty` and `web` have two.
         scene.agent.set("--max-services", "3");
         scene.agent.resume()?;
         expect_left_out(scene, &json!([lacks_services("default/web")]))?;
@@ -77,13 +77,13 @@ fn services_without_room_are_listed_until_there_is_room() -> Result<()> {
         ensure!(scene.dump("unprogrammed")?.as_array().map(Vec::len) == Some(1));
         ensure!(scene.agent.log().contains("--max-services"), "{}", scene.agent.log());
 
-        // It stays so while no agent runs,
+        // The same while no agent runs.
         scene.agent.stop()?;
         expect_left_out(scene, &json!([lacks_services("default/web")]))?;
         scene.agent.resume()?;
         expect_left_out(scene, &json!([lacks_services("default/web")]))?;
 
-        // and until another goes.
+        // Deleting another Service makes room.
         let empty = scene.manifests.get("Service", "empty")?.clone();
         scene.change(|manifests| {
             manifests.remove("Service", "empty");
@@ -93,14 +93,14 @@ fn services_without_room_are_listed_until_there_is_room() -> Result<()> {
         ensure!(!table(scene)?.contains("lacks room"));
         ensure!(scene.dump("unprogrammed")?.as_array().map(Vec::len) == Some(0));
 
-        // Who has room keeps it.
+        // Services that have room keep it.
         scene.change(|manifests| {
             manifests.put(empty);
             Ok(())
         })?;
         expect_left_out(scene, &json!([lacks_services("default/empty")]))?;
 
-        // Larger maps take the places of these, and all have room.
+        // Larger maps replace these, and every Service has room.
         scene.agent.stop()?;
         scene.agent.set("--max-services", "64");
         scene.agent.resume()?;
@@ -111,7 +111,7 @@ fn services_without_room_are_listed_until_there_is_room() -> Result<()> {
 #[test]
 fn a_service_whose_endpoints_have_no_room_is_listed_with_the_flag_that_gives_more() -> Result<()> {
     idle(|scene| {
-        // The four of `echo`; those of `web` are as many.
+        // `echo` has four endpoints, as many as `web`.
         scene.agent.set("--max-endpoints", "4");
         scene.agent.resume()?;
         let web = lacks_endpoints("default/web", "kube-proxy");
@@ -151,7 +151,7 @@ fn a_tenant_that_fills_the_maps_does_not_keep_others_from_their_shares() -> Resu
                 Ok(())
             })?;
             scene.wait_for(Via::Http, at(WEB4)?, &ALL)?;
-            // The newest of the tenant has made room for it.
+            // The tenant's newest Service has made room for it.
             expect_left_out(scene, &json!([lacks_services("aaa/s4")]))?;
             for number in 1..=3 {
                 scene.expect(Via::Http, at(&format!("10.96.7.{number}"))?, &["a"])?;
@@ -165,7 +165,7 @@ fn a_tenant_that_fills_the_maps_does_not_keep_others_from_their_shares() -> Resu
 fn a_strict_service_without_room_is_refused_where_that_is_asked_for() -> Result<()> {
     idle(|scene| {
         scene.change(|manifests| manifests.annotate("web", KEYS, Some(ZONE)))?;
-        // The four of `echo`.
+        // `echo` takes all four.
         scene.agent.set("--max-endpoints", "4");
         scene.agent.resume()?;
         expect_left_out(scene, &json!([lacks_endpoints("default/web", "kube-proxy")]))?;
@@ -190,7 +190,7 @@ fn a_strict_service_without_room_is_refused_where_that_is_asked_for() -> Result<
             ensure!(port["decision"]["verdict"] == "refuse", "{port}");
         }
 
-        // It is there as soon as it has room.
+        // The Service is programmed as soon as it has room.
         scene.set_endpoints("echo", &[])?;
         scene.wait_for(Via::Http, at(WEB4)?, &["a", "b"])?;
         expect_short(scene, &json!([]))?;

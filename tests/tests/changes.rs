@@ -1,6 +1,6 @@
-//! What happens to a cluster while connections go on: EndpointSlices that split and merge, Services
-//! that take each other's place, nodes that move, a database that forgets, watches that break in
-//! the middle of an event. The API server and the controllers are real; no connection fails.
+//! Changes of a cluster under traffic: EndpointSlices split and merge, Services take over an
+//! address, nodes move, etcd is compacted, watches break in the middle of an event. API server and
+//! controllers are real; no connection fails.
 
 use std::time::Duration;
 
@@ -24,36 +24,36 @@ use topo_lb_tests::wait::{patient, until, until_is};
 
 /// The other node.
 const THERE: &str = "there";
-/// Servers on the agent's node, and on the other one. They listen all the time, endpoints or not:
-/// a connection that fails has met no server that was going.
+/// Servers on the agent's node and on the other one. They always listen, also when they are not
+/// endpoints, so no connection fails because its server stops.
 const A: [&str; 6] = ["a1", "a2", "a3", "a4", "a5", "a6"];
 const B: [&str; 6] = ["b1", "b2", "b3", "b4", "b5", "b6"];
 
-/// The Service that most is about, and another one.
+/// The main Service of the tests, and another one.
 const WEB: &str = "10.96.3.1";
 const SOFT: &str = "10.96.3.2";
 
-/// How long controllers, or an agent that pauses between two attempts, may take.
+/// The limit for controllers, or for an agent that waits before it retries.
 const SOON: Duration = Duration::from_secs(60);
 
-/// So many endpoints are in a slice at most: two slices hold more than fit into a map's entry.
+/// The most endpoints per slice. Two slices have more than fit inline in a map's entry.
 const IN_SLICE: usize = 5;
-/// The flags of kube-controller-manager. What belonged to a Service that is gone goes too.
+/// Flags of kube-controller-manager. The garbage collector deletes slices of deleted Services.
 const CONTROLLERS: [&str; 2] = ["--max-endpoints-per-slice=5", "--controllers=garbagecollector"];
 
-/// Where it all happens.
+/// The cluster, its control plane, and the agent.
 struct Town<'a> {
     binary: Binary,
     cluster: &'a Cluster,
     plane: ControlPlane<'a>,
     agent: Agent<'a>,
-    /// Makes connections without a pause.
+    /// Makes connections continuously.
     busy: Option<Client>,
-    /// Looks what has become of a change meanwhile.
+    /// Observes the effect of changes meanwhile.
     watchful: Client,
 }
 
-/// A Service of the pods with the label `app`.
+/// A Service for the pods with the label `app`.
 fn service(name: &str, address: &str, app: &str, keys: Option<&str>) -> Value {
     let annotations: Vec<_> = keys.map(|keys| (KEYS, keys)).into_iter().collect();
     let mut service = manifest::service(name, &[address], &[("", 80, "TCP")], &annotations);
@@ -66,7 +66,7 @@ fn node(name: &str, pool: &str) -> Value {
     manifest::node(name, &[(POOL, pool)])
 }
 
-/// An EndpointSlice: its name, the pods in it, and the UID of the Service that owns it.
+/// An EndpointSlice: its name, its pods, and the UID of the owning Service.
 struct Slice {
     name: String,
     pods: Vec<String>,
@@ -88,7 +88,7 @@ impl Slice {
 }
 
 impl Town<'_> {
-    /// Two empty nodes, and an agent that reads what a flag names and does not run yet.
+    /// Resets to two empty nodes, and prepares an agent with the source that a flag names.
     fn begin(&mut self, flag: &'static str, from: &str) -> Result<()> {
         self.agent.kill();
         self.agent.cleanup()?;
@@ -102,13 +102,12 @@ impl Town<'_> {
         Ok(())
     }
 
-    /// Runs pods with the label `app`.
     fn run(&self, app: &str, pods: &[&str]) -> Result<()> {
         let pods: Result<Vec<_>> = pods.iter().map(|name| self.cluster.pod(name)).collect();
         self.plane.run_pods(app, pods?)
     }
 
-    /// What the controller has made for a Service.
+    /// The controller's slices for a Service.
     fn slices(&self, service: &str) -> Result<Vec<Slice>> {
         let is_its = |slice: &DynamicObject| {
             let labels = slice.metadata.labels.as_ref();
@@ -120,7 +119,7 @@ impl Town<'_> {
         Ok(all.into_iter().filter(is_its).map(Slice::of).collect())
     }
 
-    /// Waits until the slices of a Service are as wanted.
+    /// Waits until `is` accepts the slices of a Service.
     fn until_slices(&self, service: &str, is: impl Fn(&[Slice]) -> bool) -> Result<()> {
         until(&format!("the wanted slices of {service}"), SOON, || {
             let slices = self.slices(service)?;
@@ -136,12 +135,12 @@ impl Town<'_> {
         found.next().and_then(|it| it.metadata.uid).context("every Service has a UID")
     }
 
-    /// Waits until exactly `pods` answer; none: until every connection is refused.
+    /// Waits until exactly `pods` answer, or, with no pods, until every connection is refused.
     fn answered_by(&mut self, address: &str, pods: &[&str]) -> Result<Duration> {
         self.watchful.until_answered_by(at(address)?, pods, SOON)
     }
 
-    /// Makes connections without a pause while `work` runs.
+    /// Makes connections continuously while `work` runs.
     fn call_during(
         &mut self,
         address: &str,
@@ -153,7 +152,7 @@ impl Town<'_> {
         Ok(outcome?.0)
     }
 
-    /// The same; every connection has to find a server.
+    /// Like [`call_during`](Self::call_during); every connection must be answered.
     fn answered_during(
         &mut self,
         address: &str,
@@ -164,7 +163,7 @@ impl Town<'_> {
         Ok(())
     }
 
-    /// The sum of a metric of the agent, whatever its labels, where they contain `label`.
+    /// The sum of the agent's series of a metric with `label` in their lines.
     fn metric(&self, name: &str, label: &str) -> Result<u64> {
         let text = self.agent.get("/metrics")?.body;
         let of_name =
@@ -175,20 +174,20 @@ impl Town<'_> {
         lines.iter().map(value).sum::<Option<u64>>().context("a metric that is no number")
     }
 
-    /// How many Nodes the agent knows.
+    /// The number of Nodes in the agent's state.
     fn known_nodes(&self) -> Result<u64> {
         let state: Value = serde_json::from_str(&self.agent.get("/state")?.body)?;
         state["nodes"].as_u64().context("the state counts Nodes")
     }
 
-    /// How often all objects of each kind were listed.
+    /// How often each kind of objects was listed.
     fn listings(&self) -> Result<[u64; 3]> {
         let of = |kind| self.metric("topo_lb_source_listings_total", kind);
         Ok([of("\"services\"")?, of("\"endpointslices\"")?, of("\"nodes\"")?])
     }
 }
 
-/// Plays `body` with a town of twelve servers.
+/// Runs `body` with twelve servers.
 fn within_town(body: impl FnOnce(&mut Town<'_>) -> Result<()>) -> Result<()> {
     let binary = Binary::new(requirements::agent()?);
     let servers = |names: [&'static str; 6]| names.into_iter().zip(11..);
@@ -251,15 +250,14 @@ fn slices_split_and_merge(town: &mut Town<'_>) -> Result<()> {
     ensure!(slices.len() >= 3, "{} slices of {} pods", slices.len(), all.len());
     ensure!(slices.iter().all(|slice| slice.pods.len() <= IN_SLICE), "a slice is too long");
 
-    // A pod of each slice remains.
+    // One pod of each slice remains.
     let last: Vec<_> = slices.iter().filter_map(|slice| slice.pods.first()).collect();
     let last: Vec<&str> = last.into_iter().map(String::as_str).collect();
     town.answered_during(WEB, |town| {
         let others: Vec<_> = all.iter().copied().filter(|pod| !last.contains(pod)).collect();
         town.plane.delete("Pod", &others)?;
         town.answered_by(WEB, &last)?;
-        // The controller leaves them as they are, until a slice goes: its endpoint moves into
-        // another one, as there is room.
+        // The controller keeps the slices until one is deleted: then another gets its endpoint.
         for (place, slice) in slices[1..].iter().enumerate() {
             town.plane.delete("EndpointSlice", &[&slice.name])?;
             let left = slices.len() - 1 - place;
@@ -273,7 +271,7 @@ fn slices_split_and_merge(town: &mut Town<'_>) -> Result<()> {
 }
 
 fn a_cluster_ip_moves(town: &mut Town<'_>) -> Result<()> {
-    // Where a cluster would have kube-proxy.
+    // In place of kube-proxy.
     let _untouched = town.cluster.serve_untouched(&[at(WEB)?])?;
     let (old, new) = (&A[..2], &B[..3]);
     town.run("old", old)?;
@@ -283,24 +281,24 @@ fn a_cluster_ip_moves(town: &mut Town<'_>) -> Result<()> {
     let first = town.uid("web")?;
 
     let tally = town.call_during(WEB, |town| {
-        // By the same name.
+        // A new Service with the same name.
         town.plane.delete("Service", &["web"])?;
         town.plane.create([service("web", WEB, "new", None)])?;
         town.answered_by(WEB, new)?;
         let second = town.uid("web")?;
         ensure!(first != second, "it is the same Service");
-        // Slices of its predecessor may be its own for a while, until they are collected.
+        // The new Service may use its predecessor's slices until they are garbage-collected.
         let own = |slice: &Slice| slice.owner.as_ref() == Some(&second);
         town.until_slices("web", |slices| !slices.is_empty() && slices.iter().all(own))?;
         town.answered_by(WEB, new)?;
-        // By another name.
+        // A new Service with another name.
         town.plane.delete("Service", &["web"])?;
         town.plane.create([service("shop", WEB, "old", None)])?;
         town.answered_by(WEB, old)?;
         town.until_slices("web", <[Slice]>::is_empty)?;
         town.answered_by(WEB, old).map(drop)
     })?;
-    // Between two Services no Service had the address, and a Service without endpoints refuses.
+    // Between two Services the address belongs to none, and a Service without endpoints refuses.
     ensure!(tally.answered() + tally.refused == tally.requests, "{tally}");
     Ok(())
 }
@@ -316,7 +314,7 @@ fn nodes_move(town: &mut Town<'_>) -> Result<()> {
     town.answered_by(WEB, a)?;
     town.answered_by(SOFT, a)?;
     town.answered_during(SOFT, |town| {
-        // No controller is asked: only the request, the watch and the maps take their time.
+        // No controller takes part, only the request, the watch and the maps.
         let mut slowest = Duration::ZERO;
         let moves: [(&str, &str, &[&str]); 4] =
             [(THERE, "west", &all), (THERE, "east", a), (HERE, "east", &all), (HERE, "west", a)];
@@ -327,14 +325,14 @@ fn nodes_move(town: &mut Town<'_>) -> Result<()> {
         eprintln!("a relabelled node was followed within {slowest:?}");
         ensure!(slowest < patient(FOLLOWS), "it took {slowest:?}");
 
-        // In no pool at all.
+        // This node is in no pool.
         town.plane.relabel(HERE, POOL, None)?;
         town.answered_by(WEB, &[])?;
         town.answered_by(SOFT, &all)?;
         town.plane.relabel(HERE, POOL, Some("west"))?;
         town.answered_by(WEB, a)?;
 
-        // A node that leaves, and one of its name that joins elsewhere.
+        // A node is deleted, and a node of the same name joins another pool.
         town.plane.delete("Node", &[THERE])?;
         town.answered_by(WEB, a)?;
         town.plane.create([node(THERE, "west")])?;
@@ -351,19 +349,19 @@ fn nodes_are_watched(town: &mut Town<'_>) -> Result<()> {
     ensure!(town.known_nodes()? == 1, "no Service reads labels of Nodes");
     town.answered_during(WEB, |town| {
         for _ in 0..2 {
-            // One that comes is served by its key from its first connection on.
+            // A new Service follows its key from its first connection on.
             town.plane.create([service("soft", SOFT, "web", Some(&format!("{POOL},*")))])?;
             town.answered_by(SOFT, a)?;
             ensure!(town.known_nodes()? == 2, "a Service reads the label {POOL} of all Nodes");
-            // One that is there gets a key.
+            // An existing Service gets a key.
             town.plane.annotate("web", KEYS, Some(POOL))?;
             town.answered_by(WEB, a)?;
             town.plane.relabel(THERE, POOL, Some("west"))?;
             town.answered_by(WEB, &all)?;
             town.plane.relabel(THERE, POOL, Some("east"))?;
             town.answered_by(WEB, a)?;
-            // Neither reads it any more. All Nodes stay watched for some minutes, but an agent
-            // that starts begins with its own.
+            // No Service reads the label any more. The agent keeps watching all Nodes for some
+            // minutes, but after a restart only its own.
             town.plane.annotate("web", KEYS, None)?;
             town.plane.delete("Service", &["soft"])?;
             town.answered_by(WEB, &all)?;
@@ -372,7 +370,7 @@ fn nodes_are_watched(town: &mut Town<'_>) -> Result<()> {
             town.answered_by(WEB, &all)?;
             ensure!(town.known_nodes()? == 1, "no Service reads labels of Nodes any more");
         }
-        // While no agent runs, the key comes back: nothing is decided by half of the labels.
+        // The key is set while no agent runs: the agent must not decide without all Nodes' labels.
         town.agent.stop()?;
         town.plane.annotate("web", KEYS, Some(POOL))?;
         town.agent.resume()?;
@@ -411,11 +409,11 @@ fn no_connection_fails_when_watches_break_or_the_database_forgets() -> Result<()
 
 fn database_forgets(town: &mut Town<'_>, hub: &Hub) -> Result<()> {
     const OTHERS: u8 = 50;
-    // kube-apiserver remembers nothing by itself: a watch reads the database.
+    // Without its cache kube-apiserver reads watches from etcd.
     town.plane.set("--watch-cache=false");
     town.plane.kill_api_server();
     town.plane.start_api_server()?;
-    // The controllers that were there before wait long until they try the server again.
+    // The running controllers would wait long before they retry.
     town.plane.start_controllers_with(&CONTROLLERS[1..])?;
     let (old, new) = (&A[..2], &B[..2]);
     town.run("old", old)?;
@@ -433,7 +431,7 @@ fn database_forgets(town: &mut Town<'_>, hub: &Hub) -> Result<()> {
 
     town.answered_during(SOFT, |town| {
         hub.shut();
-        // The agent receives no event of this.
+        // The agent receives no event of these changes.
         town.plane.delete("Service", &["web"])?;
         town.plane.create([service("web", WEB, "new", None)])?;
         town.plane.delete("Service", &["other-7"])?;
@@ -464,7 +462,7 @@ fn watches_break(town: &mut Town<'_>, hub: &Hub) -> Result<()> {
     let (a, b) = (&A[..2], &B[..2]);
     let all = [a, b].concat();
     town.run("web", &all)?;
-    // A Service that reads labels of Nodes has all of them watched from the start.
+    // A Service that reads Node labels makes the agent watch all Nodes from the start.
     town.plane.create([service("web", WEB, "web", Some(POOL))])?;
     town.agent.resume()?;
     town.answered_by(WEB, a)?;
@@ -489,7 +487,7 @@ fn watches_break(town: &mut Town<'_>, hub: &Hub) -> Result<()> {
         town.plane.relabel(THERE, POOL, Some("east"))?;
         town.answered_by(WEB, &A[..3])?;
 
-        // Half of an event changes nothing, and what another watch says meanwhile does.
+        // Half an event changes nothing; events of other watches take effect meanwhile.
         hub.break_next("services", Break::Stall);
         town.plane.annotate("web", KEYS, None)?;
         until("half of an event", SOON, || {

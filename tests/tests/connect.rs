@@ -1,4 +1,4 @@
-//! The hooks connect4, connect6, getpeername4 and getpeername6: sockets that are connected.
+//! The hooks connect4, connect6, getpeername4 and getpeername6: connected sockets.
 
 use std::fs;
 
@@ -48,8 +48,7 @@ fn the_peer_of_an_mptcp_socket_is_the_service_too() -> Result<()> {
     })
 }
 
-/// A connection's further subflows connect to the endpoint, and must not take away what the
-/// connection dialled.
+/// Further subflows connect to the endpoint; this must not overwrite the dialled address.
 #[test]
 fn the_peer_of_an_mptcp_socket_with_two_subflows_is_the_service_too() -> Result<()> {
     const SERVICE: &str = "10.96.1.9";
@@ -74,11 +73,11 @@ fn the_peer_of_an_mptcp_socket_with_two_subflows_is_the_service_too() -> Result<
             Ok(())
         })?;
         let to = at(SERVICE)?;
-        // By TCP, which has no subflows.
+        // Uses TCP, which has no subflows.
         scene.wait_for(Via::Http, to, &["many"])?;
         let before = joined(client)?;
         let socket = scene.client.open(Via::HttpMptcp, to)??;
-        // Only what is said makes it known that both ends speak MPTCP.
+        // Only after data does the kernel know that both ends speak MPTCP.
         scene.client.ask(socket, None)??;
         until("a second subflow", FOLLOWS, || {
             let now = joined(client)?;
@@ -90,7 +89,7 @@ fn the_peer_of_an_mptcp_socket_with_two_subflows_is_the_service_too() -> Result<
     })
 }
 
-/// How many further subflows of MPTCP connections have been answered.
+/// The number of further MPTCP subflows that were answered.
 fn joined(netns: &NetNs) -> Result<u64> {
     let text = netns.run(|| Ok(fs::read_to_string("/proc/thread-self/net/netstat")?))?;
     let mut rows = text.lines().filter_map(|line| line.strip_prefix("MPTcpExt: "));
@@ -110,12 +109,12 @@ fn the_peer_of_a_tcp_socket_is_the_endpoint_where_that_is_asked_for() -> Result<
             let tally = scene.expect_of_any_peer(Via::Http, to, &ALL)?;
             ensure!(tally.peers.len() == pods && !tally.peers.contains(&to), "{tally:?}");
         }
-        // UDP clients compare addresses, so theirs stays.
+        // UDP clients compare addresses, so they still see the Service's.
         scene.expect(Via::UdpConnected, at(WEB4)?, &ALL)
     })
 }
 
-/// Calls a Service without endpoints, and expects nothing but refusals.
+/// Calls a Service without endpoints, and checks that every request is refused.
 fn expect_refusals(scene: &mut Scene<'_>, via: Via) -> Result<()> {
     for to in [at(EMPTY4)?, at(EMPTY6)?, mapped(EMPTY4)?] {
         let tally = scene.client.call(via, to, 100)?;
@@ -123,7 +122,7 @@ fn expect_refusals(scene: &mut Scene<'_>, via: Via) -> Result<()> {
         let (failure, count) = tally.failures[0];
         ensure!(failure.step == Step::Connect, "{via:?} to {to}: {tally}");
         ensure!((failure.errno, count) == (refusal(), 100), "{via:?} to {to}: {tally}");
-        // Nothing was sent, so nothing was waited for.
+        // Nothing was sent, so nothing could time out.
         ensure!(tally.is_at_once(), "{via:?} to {to}: {} µs", tally.median_us);
     }
     Ok(())
@@ -162,7 +161,7 @@ fn what_is_no_service_is_untouched() -> Result<()> {
             scene.expect(Via::UdpConnected, at(address)?, &["untouched"])?;
         }
         scene.expect(Via::Http, mapped(NOBODY4)?, &["untouched"])?;
-        // A Service is a protocol, too.
+        // The protocol is part of a frontend.
         scene.expect(Via::Http, at(ECHO4)?, &["untouched"])?;
         for pod in ["a", "c"] {
             let pod = scene.cluster.pod(pod)?;
@@ -223,7 +222,7 @@ fn an_ipv4_service_leaves_ipv6_alone_and_the_other_way_round() -> Result<()> {
 #[test]
 fn every_one_of_more_than_eight_endpoints_answers() -> Result<()> {
     play(|scene| {
-        // Twenty endpoints: five ports of four pods, each in a slice of its own.
+        // Twenty endpoints: five ports of four pods, one slice per port and family.
         let mut names = Vec::new();
         let mut servers = Vec::new();
         for port in 9400..9405u16 {
@@ -256,7 +255,7 @@ fn every_one_of_more_than_eight_endpoints_answers() -> Result<()> {
                 let wanted = names.iter().map(String::as_str).collect();
                 let client = &mut scene.client;
                 until("all twenty", FOLLOWS, || {
-                    // 400 requests miss one of twenty with a probability of 1 in 40 million.
+                    // With twenty endpoints, 400 requests miss one once in 40 million times.
                     let tally = client.call(via, to, 400)?;
                     let all = tally.pods() == wanted && tally.answered() == 400;
                     Ok(if all { Ok(()) } else { Err(tally) })

@@ -1,4 +1,4 @@
-//! Connections by where they went: `topo-lb list services`.
+//! Counters of connections by locality: `topo-lb list services`.
 
 use anyhow::{Context as _, Result, ensure};
 use serde_json::{Value, json};
@@ -13,7 +13,7 @@ fn row(scene: &Scene<'_>, frontend: &str) -> Result<Value> {
     row.cloned().with_context(|| format!("no {frontend} in {listed}"))
 }
 
-/// What the counters must say of answers by a (this node), b (this zone), c (this region), d.
+/// The counters that follow from the answers of a (this node), b (this zone), c (this region), d.
 fn localities(tallies: &[&Tally]) -> Value {
     let by = |pod| tallies.iter().filter_map(|tally| tally.replies.get(pod)).sum::<u32>();
     json!({"node": by("a"), "zone": by("b"), "region": by("c"), "elsewhere": by("d"), "refused": 0})
@@ -31,7 +31,7 @@ fn connections_are_counted_by_locality_over_every_address_of_a_service_port() ->
         ensure!(row4["connections"] == wanted, "{row4}, not {wanted}");
         let row6 = row(scene, &format!("[{WEB6}]:80/TCP"))?;
         ensure!(row6["connections"] == wanted, "{row6}, not {wanted}");
-        // UDP is another port of the Service.
+        // UDP is another Service port.
         let connected = scene.client.call(Via::UdpConnected, at(WEB4)?, 100)?;
         let unconnected = scene.client.call(Via::Udp, at(WEB6)?, 100)?;
         let udp = row(scene, &format!("{WEB4}:80/UDP"))?;

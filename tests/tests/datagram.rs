@@ -1,4 +1,4 @@
-//! The hooks sendmsg4, sendmsg6, recvmsg4 and recvmsg6: UDP sockets that are not connected.
+//! The hooks sendmsg4, sendmsg6, recvmsg4 and recvmsg6: unconnected UDP sockets.
 
 use std::net::SocketAddr;
 
@@ -12,7 +12,7 @@ use topo_lb_tests::scene::{
 use topo_lb_tests::traffic::{Socket, Step, Via};
 use topo_lb_tests::wait::until;
 
-/// One exchange with a Service through an open socket; the pod that answered, as the Service.
+/// One exchange through an open socket. Checks the source address, and returns the pod.
 fn ask(scene: &mut Scene<'_>, socket: Socket, to: SocketAddr) -> Result<String> {
     match scene.client.ask(socket, Some(to))? {
         Ok(reply) => {
@@ -27,7 +27,7 @@ fn open(scene: &mut Scene<'_>, like: SocketAddr) -> Result<Socket> {
     Ok(scene.client.open(Via::Udp, like)??)
 }
 
-/// Two Services by each kind of socket.
+/// The addresses of two Services, for each kind of socket.
 fn pairs() -> Result<[(SocketAddr, SocketAddr); 3]> {
     Ok([(at(WEB4)?, at(ECHO4)?), (at(WEB6)?, at(ECHO6)?), (mapped(WEB4)?, mapped(ECHO4)?)])
 }
@@ -47,7 +47,7 @@ fn every_endpoint_answers_as_the_service() -> Result<()> {
 fn one_socket_talks_to_two_services_and_each_answers_as_itself() -> Result<()> {
     play(|scene| {
         for (web, echo) in pairs()? {
-            // Several sockets: two Services of one socket may have the same endpoint, or not.
+            // Several sockets: a socket's two flows may have the same endpoint or different ones.
             for _ in 0..8 {
                 let socket = open(scene, web)?;
                 let first = (ask(scene, socket, web)?, ask(scene, socket, echo)?);
@@ -93,8 +93,9 @@ fn a_socket_that_is_not_connected_any_more_hears_an_endpoint_as_itself() -> Resu
             let direct = SocketAddr::new(direct.ip(), PORT);
             scene.client.disconnect(socket)?;
             ensure!(ask(scene, socket, direct)? == reply.pod, "another pod at {direct}");
-            // A Service that it asks now answers as itself. Of an IPv6 socket the kernel does not
-            // forget the address of the peer (`__udp_disconnect`), and lets nobody else answer.
+            // A Service that the socket now calls answers with its own address. IPv6 is left out:
+            // on disconnect the kernel keeps the peer's address (`__udp_disconnect`), and then
+            // accepts no other sender.
             if web != at(WEB6)? {
                 ask(scene, socket, web)?;
             }
@@ -122,7 +123,7 @@ fn a_service_without_endpoints_refuses_the_datagram_at_once() -> Result<()> {
 fn a_socket_keeps_its_endpoint_when_only_the_topology_changes() -> Result<()> {
     play(|scene| {
         for (web, _) in pairs()? {
-            // A socket whose endpoint is far, and will be out of the chosen set.
+            // A flow to an endpoint in another zone, which will not be chosen any more.
             let (socket, pod) = loop {
                 let socket = open(scene, web)?;
                 let pod = ask(scene, socket, web)?;
@@ -154,7 +155,7 @@ fn a_socket_moves_when_its_endpoint_stops_serving() -> Result<()> {
             scene.wait_for(Via::Udp, web, &rest)?;
             let moved = ask(scene, socket, web)?;
             ensure!(moved != pod, "the flow stays with {pod}, which does not serve");
-            // It moved once, and stays there when the old endpoint comes back.
+            // The flow moved once, and does not move back when the old endpoint returns.
             scene.manifests.set_ready(&pod, true);
             scene.manifests.write()?;
             scene.wait_for(Via::Udp, web, &ALL)?;

@@ -37,7 +37,7 @@ fn ctrl_c_in_the_middle_leaves_nothing_behind() -> Result<()> {
     let pid = child.id();
     let ours = |name: &str| prefix::owner(name) == Some(pid);
     let mut said = BufReader::new(child.stderr.take().context("a pipe")?).lines();
-    // The agents are up, and traffic flows.
+    // The agents are ready, and traffic flows.
     while !said.next().context("the demo has ended early")??.contains("tutorial") {}
     ensure!(!residue::find(ours)?.is_empty(), "the demo should be there");
     kill_process(Pid::from_child(&child), Signal::INT)?;

@@ -1,4 +1,4 @@
-//! The demo through a real API server is the same demo.
+//! The demo with a real API server gives the same results.
 
 use std::io::{BufRead as _, BufReader};
 use std::process::{Command, Stdio};
@@ -14,7 +14,7 @@ fn demo(arguments: &[&str]) -> Result<Command> {
     Ok(command)
 }
 
-/// The checks of a demo that has succeeded.
+/// The checks of a demo that must succeed.
 fn checks(arguments: &[&str]) -> Result<Vec<Value>> {
     let mut command = demo(arguments)?;
     let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
@@ -61,7 +61,7 @@ fn ctrl_c_takes_the_control_plane_away_too() -> Result<()> {
     let rest: Vec<_> = said.map_while(Result::ok).collect();
     let status = child.wait()?;
     ensure!(status.code() == Some(130), "{status}: {rest:?}");
-    // The servers are in cgroups of the lab, which are gone.
+    // The servers were in cgroups of the lab, which are gone.
     nothing_is_left_of(child.id())
 }
 

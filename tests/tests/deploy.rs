@@ -1,5 +1,4 @@
-//! deploy/ against a real API server: every object is taken, and an agent with what the manifests
-//! grant, and nothing else, does its work.
+//! deploy/ and a real API server: it accepts all objects, and an agent needs exactly these grants.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -22,9 +21,9 @@ use topo_lb_tests::wait::until;
 
 const SOON: Duration = Duration::from_secs(30);
 
-/// The containers' environments are the same in any order but one: what is referred to comes first.
+/// Sorts objects and variables by name. Checks the order that matters: HOST_IP before its use.
 fn by_name(mut objects: Vec<Value>) -> Result<Vec<Value>> {
-    // A namespace is made by `helm install --create-namespace`.
+    // `helm install --create-namespace` makes the namespace.
     objects.retain(|object| object["kind"] != "Namespace");
     objects.sort_by_key(|object| object["kind"].to_string());
     let daemon = objects.iter_mut().find(|object| object["kind"] == "DaemonSet");
@@ -92,7 +91,7 @@ fn an_api_server_takes_every_object_and_every_change_from_one_overlay_to_another
     let kubectl = kubectl()?;
     for name in ["opt-in", "all", "cleanup", "opt-in"] {
         let place = deploy("overlays").join(name).display().to_string();
-        // The server refuses what it does not know only of those who apply on its side.
+        // The server rejects unknown fields only with server-side apply.
         plane.administer(&kubectl, &["apply", "--server-side", "-k", &place])?;
         let get = ["-n", NAME, "get", "daemonset", NAME, "-o", "json"];
         let stored: Value = serde_json::from_str(&plane.administer(&kubectl, &get)?)?;
@@ -111,8 +110,7 @@ fn an_api_server_takes_every_object_and_every_change_from_one_overlay_to_another
     Ok(())
 }
 
-/// Every field of `sent` is in `stored`; the server adds more, and orders lists of things with names
-/// as it likes.
+/// Checks that `stored` has all fields of `sent`; the server may add some, and reorder named items.
 fn holds(stored: &Value, sent: &Value) -> Result<()> {
     match (stored, sent) {
         (Value::Object(stored), Value::Object(sent)) => sent.iter().try_for_each(|(name, sent)| {
@@ -166,7 +164,7 @@ fn variable<'a>(container: &'a Value, name: &str) -> Option<&'a str> {
     variables.iter().find(|one| one["name"] == name)?["value"].as_str()
 }
 
-/// The volume that holds a path of a container.
+/// The volume mounted at a path of a container.
 fn volume<'a>(pod: &'a Value, container: &Value, path: &str) -> Option<&'a Value> {
     let mounts = container["volumeMounts"].as_array()?.iter();
     let holds = |mount: &&Value| {
@@ -192,18 +190,18 @@ fn probes_use_no_port_that_others_can_take_or_crowd() -> Result<()> {
             ensure!(probe["exec"]["command"] == json!(["/topo-lb", "probe", what]), "{probe:#}");
             ensure!(probe["httpGet"].is_null() && probe["tcpSocket"].is_null(), "{probe:#}");
         }
-        // The root file system is read-only, and no other pod has the socket's folder.
+        // The root file system is read-only, and no other pod can use the socket's folder.
         let socket = variable(container, "TOPO_LB_PROBE_SOCKET").context("there is a socket")?;
         let volume = volume(pod, container, socket).context("the socket is in a volume")?;
         ensure!(volume["emptyDir"].is_object(), "{volume:#}");
-        // What is not for everybody stays on the node.
+        // The full HTTP interface listens only on the node.
         let listen = variable(container, "TOPO_LB_LISTEN").context("the agent listens")?;
         ensure!(listen == local, "{listen}");
     }
     Ok(())
 }
 
-/// The capabilities that a container is given, which are all that it has.
+/// The capabilities of a container; all others must be dropped.
 fn capabilities(container: &Value) -> Result<CapabilitySet> {
     let list = &container["securityContext"]["capabilities"];
     ensure!(list["drop"] == json!(["ALL"]), "others are not dropped: {list}");
@@ -214,7 +212,7 @@ fn capabilities(container: &Value) -> Result<CapabilitySet> {
     })
 }
 
-/// Every verb on every resource that a role grants.
+/// All pairs of verb and resource that a role grants.
 fn granted(role: &Value) -> BTreeSet<String> {
     let list = |rule: &Value, field: &str| -> Vec<String> {
         let all = rule[field].as_array().into_iter().flatten();
@@ -232,7 +230,7 @@ fn granted(role: &Value) -> BTreeSet<String> {
     all
 }
 
-/// What the API server has let ServiceAccounts do.
+/// The pairs of verb and resource that ServiceAccounts have used; none may have been forbidden.
 fn used(plane: &ControlPlane<'_>) -> Result<BTreeSet<String>> {
     let mut all = BTreeSet::new();
     for event in plane.audited()? {
@@ -278,7 +276,7 @@ fn an_agent_with_what_the_manifests_grant_is_ready_and_uses_every_right() -> Res
         let socket = cluster.folder().join("probes").join("socket");
         agent.set("--probe-socket", socket.to_str().context("a path in UTF-8")?);
         agent.resume()?;
-        // As the kubelet asks: by the command of the manifests, with the same capabilities.
+        // Runs the probes like the kubelet: the manifests' command and capabilities.
         for probe in ["livenessProbe", "readinessProbe"] {
             let words = container[probe]["exec"]["command"].as_array().context("a command")?;
             let words: Vec<_> = words.iter().filter_map(Value::as_str).collect();
@@ -300,7 +298,7 @@ fn an_agent_with_what_the_manifests_grant_is_ready_and_uses_every_right() -> Res
             let wanted = format!("topo_lb_kubernetes_events_total{{outcome=\"sent\"}} {count}");
             agent.wait_for_answer("/metrics", SOON, |answer| answer.body.contains(&wanted))
         };
-        // A Service that was served is refused; the same again changes the Event that is there.
+        // A served Service is refused; a repetition updates the existing Event.
         for count in [1, 2] {
             for keys in ["*", ZONE] {
                 plane.annotate("strict", KEYS, Some(keys))?;
@@ -311,7 +309,7 @@ fn an_agent_with_what_the_manifests_grant_is_ready_and_uses_every_right() -> Res
             sent(count)?;
         }
 
-        // Another one takes over what the first has pinned.
+        // Another agent takes over the pinned objects.
         agent.stop()?;
         let log = agent.log();
         ensure!(!log.contains("does not let") && !log.contains("\"WARN\""), "{log}");

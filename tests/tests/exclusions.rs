@@ -1,4 +1,4 @@
-//! Services and clients that topo-lb leaves alone: they reach another proxy's endpoints.
+//! Services and clients that topo-lb leaves untouched: their connections reach another proxy.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -15,10 +15,10 @@ use topo_lb_tests::traffic::Via;
 use topo_lb_tests::wait::until;
 
 const HANDLE: &str = "topo-lb.io/handle";
-/// The server that answers where no agent translates.
+/// The server that answers untranslated connections.
 const UNTOUCHED: &[&str] = &["untouched"];
 
-/// What `topo-lb explain` says of the first port of `web`.
+/// The explanation of `web`'s first port by `topo-lb explain`.
 fn explained(scene: &Scene<'_>) -> Result<Value> {
     let report = scene.binary.explain(scene.manifests.folder(), HERE)?;
     first_of_web(&report)
@@ -47,7 +47,7 @@ fn a_service_whose_annotation_says_false_is_left_alone() -> Result<()> {
         ensure!(web["decision"]["verdict"] == "bypass", "{web}");
         ensure!(sentence(&web["decision"]["reason"]).contains(HANDLE), "{web}");
 
-        // What is neither true nor false is ignored, and said.
+        // A value other than true or false is ignored and reported.
         scene.change(|manifests| manifests.annotate("web", HANDLE, Some("maybe")))?;
         scene.wait_for(Via::Http, at(WEB4)?, &ALL)?;
         let web = explained(scene)?;
@@ -57,14 +57,13 @@ fn a_service_whose_annotation_says_false_is_left_alone() -> Result<()> {
     })
 }
 
-/// What the agent of this node says of `web`.
+/// The explanation of `web` by this node's agent.
 fn agent_says(scene: &Scene<'_>) -> Result<Value> {
     let answer = scene.agent.get("/explain?service=default/web")?;
     first_of_web(&serde_json::from_str(&answer.body)?)
 }
 
-/// As NodeLocal DNSCache does it: a device of the node bears the ClusterIP, and a process of the
-/// node listens there.
+/// Like NodeLocal DNSCache: a device of the node has the ClusterIP, and a process listens there.
 #[test]
 fn an_address_that_a_device_of_the_node_bears_is_left_alone() -> Result<()> {
     play(|scene| {
@@ -86,11 +85,11 @@ fn an_address_that_a_device_of_the_node_bears_is_left_alone() -> Result<()> {
         let web = agent_says(scene)?;
         let reason = sentence(&web["decision"]["reason"]);
         ensure!(reason.contains("nodelocaldns") && reason.contains(WEB4), "{web}");
-        // The kernel's maps do not hold it either.
+        // The maps do not have it either.
         let listed = scene.agent.list("services")?.to_string();
         ensure!(!listed.contains(&format!("{WEB4}:")), "{listed}");
 
-        // An agent that starts looks before it writes: every call meanwhile goes there, too.
+        // A starting agent checks devices before it writes: calls meanwhile stay untouched.
         let agent = &mut scene.agent;
         let (tally, ()) = scene.client.call_during(Via::Http, at(WEB4)?, || {
             agent.stop()?;
@@ -98,7 +97,7 @@ fn an_address_that_a_device_of_the_node_bears_is_left_alone() -> Result<()> {
         })?;
         ensure!(tally.is_of(&["cache"]), "{tally}");
 
-        // The device goes, and the Service is handled again.
+        // The device is deleted, and the Service is translated again.
         scene.cluster.ip_on(HERE, &["link delete nodelocaldns".to_owned()])?;
         scene.wait_for(Via::Http, at(WEB4)?, &ALL)?;
         Ok(())
@@ -109,8 +108,7 @@ fn an_address_that_a_device_of_the_node_bears_is_left_alone() -> Result<()> {
 fn addresses_of_ipvs_proxies_are_not_taken_for_a_local_services() -> Result<()> {
     play(|scene| {
         scene.wait_for(Via::Http, at(WEB4)?, &ALL)?;
-        // The second device comes after the first: once its address is left alone, that of the
-        // first has been looked at.
+        // Created second: once its address is untouched, the agent has also seen the first one's.
         scene.cluster.ip_on(
             HERE,
             &[
@@ -133,7 +131,7 @@ const MESHED: &str = "0a1b2c3d-0000-4000-8000-000000000001";
 const PLAIN: &str = "0a1b2c3d-0000-4000-8000-000000000002";
 const LATER: &str = "0a1b2c3d-0000-4000-8000-000000000003";
 
-/// A Pod of the agent's node as an API server describes it.
+/// A Pod of the agent's node, in the API server's form.
 fn pod(namespace: &str, name: &str, uid: &str, exclude: Option<&str>) -> Value {
     json!({
         "apiVersion": "v1", "kind": "Pod",
@@ -145,20 +143,19 @@ fn pod(namespace: &str, name: &str, uid: &str, exclude: Option<&str>) -> Value {
     })
 }
 
-/// A process in a container of a Pod. The kubelet makes the Pod's cgroup, the runtime the
-/// container's.
+/// A process in a container of a Pod. The Pod's cgroup is the kubelet's, its child the runtime's.
 struct Placed {
     client: Client,
     _container: Cgroup,
     _pod: Cgroup,
 }
 
-/// Where the kubelet has the cgroups of Pods.
+/// The kubelet's folder for the cgroups of Pods.
 fn kubepods(scene: &Scene<'_>) -> Result<Cgroup> {
     Cgroup::make(scene.cluster.node(HERE)?.cgroup_path(), "kubepods")
 }
 
-/// Puts a client into the cgroup of a Pod, below `kubepods` or a class of it.
+/// Puts a client into the cgroup of a Pod, below `kubepods` or a class in it.
 fn place(scene: &Scene<'_>, kubepods: &Cgroup, class: &str, uid: &str) -> Result<Placed> {
     let class = kubepods.path().join(class);
     fs::create_dir_all(&class)?;
@@ -169,7 +166,7 @@ fn place(scene: &Scene<'_>, kubepods: &Cgroup, class: &str, uid: &str) -> Result
 }
 
 impl Placed {
-    /// Waits until exactly `pods` answer, by every way.
+    /// Waits until exactly `pods` answer, with every kind of socket.
     fn wait_for(&mut self, pods: &[&str]) -> Result<()> {
         let ways = [
             (Via::Http, at(WEB4)?),
@@ -191,7 +188,7 @@ impl Placed {
     }
 }
 
-/// Waits until the agent says how many Pods it has excluded.
+/// Waits until the agent reports this number of excluded Pods.
 fn wait_for_excluded(scene: &Scene<'_>, count: usize) -> Result<()> {
     let wanted = format!("topo_lb_excluded_pods {count}\n");
     until(&format!("{count} excluded Pods"), FOLLOWS, || {
@@ -212,7 +209,7 @@ fn pods_of_an_excluded_namespace_are_left_alone_and_no_others() -> Result<()> {
         let kubepods = kubepods(scene)?;
         let mut meshed = place(scene, &kubepods, "burstable", MESHED)?;
         let mut plain = place(scene, &kubepods, "", PLAIN)?;
-        // Namespaces that do not exist do no harm, however many.
+        // Namespaces that do not exist do no harm, even many.
         let mut namespaces: Vec<_> = (0..10_000).map(|at| format!("nobody-{at}")).collect();
         namespaces.push("meshed".to_owned());
         scene.agent.set("--exclude-namespaces", &namespaces.join(","));
@@ -221,16 +218,16 @@ fn pods_of_an_excluded_namespace_are_left_alone_and_no_others() -> Result<()> {
         let (tally, ()) = meshed.client.call_during(Via::Http, at(WEB4)?, || agent.resume())?;
         ensure!(tally.is_of(UNTOUCHED), "{tally}");
         meshed.wait_for(UNTOUCHED)?;
-        // The annotation means nothing without its flag.
+        // The annotation has no effect without its flag.
         plain.wait_for(&ALL)?;
         scene.expect(Via::Http, at(WEB4)?, &ALL)?;
         wait_for_excluded(scene, 1)?;
 
-        // It stays so while no agent runs,
+        // The same while no agent runs.
         scene.agent.stop()?;
         meshed.wait_for(UNTOUCHED)?;
         plain.wait_for(&ALL)?;
-        // and ends with an agent that excludes no Pod.
+        // It ends with an agent that excludes no Pod.
         scene.agent.unset("--exclude-namespaces");
         scene.agent.resume()?;
         meshed.wait_for(&ALL)
@@ -243,10 +240,10 @@ fn a_pod_that_comes_or_changes_is_left_alone_as_its_annotation_says() -> Result<
         let kubepods = kubepods(scene)?;
         scene.agent.set("--exclude-annotated-pods", "");
         scene.agent.resume()?;
-        // Known before its cgroup is there.
+        // The Pod is known before its cgroup exists.
         let mut plain = place(scene, &kubepods, "", PLAIN)?;
         plain.wait_for(UNTOUCHED)?;
-        // There before it is known, and in another class, which comes with it.
+        // The cgroup exists before the Pod is known, in a class that is new, too.
         let mut later = place(scene, &kubepods, "besteffort", LATER)?;
         later.wait_for(&ALL)?;
         let service = at(WEB4)?;
@@ -256,7 +253,7 @@ fn a_pod_that_comes_or_changes_is_left_alone_as_its_annotation_says() -> Result<
             Ok(())
         })?;
         later.wait_for(UNTOUCHED)?;
-        // A connection stays where it is.
+        // An open connection is not affected.
         let reply = later.client.ask(open, None)??;
         ensure!(ALL.contains(&reply.pod.as_str()) && reply.peer == service, "{reply:?}");
         wait_for_excluded(scene, 2)?;
@@ -270,7 +267,7 @@ fn a_pod_that_comes_or_changes_is_left_alone_as_its_annotation_says() -> Result<
         ensure!(log.contains("topo-lb.io/exclude of Pod default/l is ignored"), "{log}");
         plain.wait_for(UNTOUCHED)?;
 
-        // A Pod that ends leaves nothing.
+        // A Pod that ends leaves nothing behind.
         scene.change(|manifests| {
             manifests.remove("Pod", "p");
             Ok(())

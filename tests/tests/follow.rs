@@ -1,4 +1,4 @@
-//! What changes in the cluster, changes in the kernel, and breaks nothing on the way.
+//! Changes of the cluster reach the kernel, and break no connection.
 
 use std::fs;
 use std::thread;
@@ -97,10 +97,10 @@ fn a_node_that_is_relabelled_is_elsewhere_at_once() -> Result<()> {
     play(|scene| {
         scene.change(|manifests| manifests.annotate("web", KEYS, Some(ZONE)))?;
         scene.wait_for(Via::Http, at(WEB4)?, &["a", "b"])?;
-        // Another node comes into this zone,
+        // Another node joins this zone.
         scene.change(|manifests| manifests.relabel("there", ZONE, "zone-1"))?;
         scene.wait_for(Via::Http, at(WEB4)?, &["a", "b", "c"])?;
-        // and this node moves to the farthest one, with the endpoint that is on it.
+        // This node joins the farthest zone, with its endpoint.
         scene.change(|manifests| manifests.relabel(HERE, ZONE, "zone-3"))?;
         scene.wait_for(Via::Http, at(WEB4)?, &["a", "d"])?;
         scene.expect(Via::Http, at(WEB6)?, &["a", "d"])
@@ -124,7 +124,7 @@ fn open_connections_go_on_whatever_the_policy_says_later() -> Result<()> {
             let now = scene.client.ask(*socket, None)?;
             ensure!(now.as_ref() == Ok(reply), "an open connection has moved: {now:?}");
         }
-        // Of an endpoint that is gone, UDP is ended; the suite `sockets` looks at that.
+        // The agent ends UDP sockets to a gone endpoint; see the suite `sockets`.
         scene.set_endpoints("web", &[])?;
         scene.wait_for(Via::Http, at(WEB4)?, &[])?;
         for (_, socket, reply) in open.iter().filter(|(via, _, _)| *via == Via::Http) {
@@ -138,7 +138,7 @@ fn open_connections_go_on_whatever_the_policy_says_later() -> Result<()> {
 #[test]
 fn no_connection_fails_while_endpoints_come_and_go() -> Result<()> {
     play(|scene| {
-        // Ports of one pod make a Service of many endpoints, which does not fit inline.
+        // Ports of one pod make a Service with many endpoints, which do not fit inline.
         let servers: Result<Vec<_>> =
             (9400..9412).map(|port| scene.cluster.pod("a")?.serve_as("a", port)).collect();
         let servers = servers?;
@@ -155,7 +155,7 @@ fn no_connection_fails_while_endpoints_come_and_go() -> Result<()> {
         };
         let mut caller = scene.cluster.pod("client")?.client()?;
         let (tally, ()) = caller.call_during(Via::Http, at(WEB4)?, || {
-            // From few to many and back, through the slots, again and again.
+            // Between few and many endpoints, through the slots, many times.
             for size in [0, 12, 3, 9].into_iter().cycle().take(40) {
                 for slice in large(12) {
                     let name = slice["metadata"]["name"].as_str().unwrap_or_default().to_owned();
@@ -165,7 +165,7 @@ fn no_connection_fails_while_endpoints_come_and_go() -> Result<()> {
                     scene.manifests.put(slice);
                 }
                 scene.manifests.write()?;
-                // Longer than the agent gathers changes, so that it follows most of these.
+                // Longer than the agent collects changes, so that it follows most of them.
                 thread::sleep(std::time::Duration::from_millis(60));
             }
             Ok(())
@@ -221,13 +221,13 @@ fn half_written_manifests_keep_the_last_good_state_serving() -> Result<()> {
         agent.wait_for_log("cluster.json", PATIENCE)?;
         scene.expect(Via::Http, at(WEB4)?, &["b"])?;
         scene.expect(Via::Udp, at(ECHO4)?, &ALL)?;
-        // A file of nothing is no cluster either.
+        // An empty file is not a cluster either.
         scene.manifests.replace("")?;
         scene.manifests.replace("not: [a, list")?;
         let agent = &scene.agent;
         agent.wait_for_log("expected ident", PATIENCE)?;
         scene.expect(Via::Http, at(WEB4)?, &["b"])?;
-        // Whole again, it is followed again.
+        // The agent follows the file again once it is valid.
         scene.set_endpoints("web", &["c"])?;
         scene.wait_for(Via::Http, at(WEB4)?, &["c"])?;
         Ok(())
@@ -244,7 +244,7 @@ fn an_object_that_is_wrong_leaves_every_other_alone() -> Result<()> {
             Ok(())
         })?;
         scene.set_endpoints("web", &["d"])?;
-        // Whether the file counts as broken or the object alone: what is said names the field.
+        // Whether the agent rejects the file or only the object, the log names the field.
         let agent = &scene.agent;
         until("the wrong field in the log", PATIENCE, || {
             let log = agent.log();

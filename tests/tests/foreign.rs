@@ -1,4 +1,4 @@
-//! Another socket load balancer on the same node: topo-lb decides, or says that it does not.
+//! A foreign socket load balancer on the same node: topo-lb decides, or reports that it does not.
 
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
@@ -12,15 +12,15 @@ use topo_lb_tests::scene::{ALL, HERE, NOBODY4, NOBODY6, Scene, WEB4, WEB6, at, i
 use topo_lb_tests::traffic::Via;
 use topo_lb_tests::wait::until;
 
-/// The agent says within two seconds that it does not decide.
+/// The agent reports within two seconds that it does not decide.
 const SAYS: Duration = Duration::from_secs(2);
-/// It waits a while before it says that it decides again.
+/// It waits before it reports that it decides again.
 const SAYS_AGAIN: Duration = Duration::from_secs(12);
 
-/// What the self-probe dials.
+/// The address that the self-probe dials.
 const PROBED: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
 
-/// What the other load balancer does: all connections to `web` go where "untouched" answers.
+/// The foreign rules: all connections to `web` go to addresses where "untouched" answers.
 fn rules() -> Result<[Rule; 2]> {
     Ok([
         Rule::Rewrite(WEB4.parse()?, NOBODY4.parse()?),
@@ -32,13 +32,12 @@ fn node(scene: &Scene<'_>) -> Result<PathBuf> {
     Ok(scene.cluster.node(HERE)?.cgroup_path().to_owned())
 }
 
-/// A cgroup below the node's, with the client in it.
+/// A cgroup below the node's; the client is in it.
 fn pod(scene: &Scene<'_>) -> Result<PathBuf> {
     Ok(node(scene)?.join("client"))
 }
 
-/// Whether connections go where topo-lb wants them; otherwise all of them go where the other one
-/// wants them.
+/// Whether connections go where topo-lb sends them; otherwise the foreign programs must decide all.
 fn decides(scene: &mut Scene<'_>) -> Result<bool> {
     let mut seen = Vec::new();
     for to in [WEB4, WEB6] {
@@ -55,14 +54,14 @@ fn decides(scene: &mut Scene<'_>) -> Result<bool> {
     Ok(seen[0])
 }
 
-/// The value of the gauge.
+/// The value of `topo_lb_overridden_hooks`.
 fn gauge(scene: &Scene<'_>) -> Result<u64> {
     let metrics = scene.agent.get("/metrics")?.body;
     let line = metrics.lines().find_map(|line| line.strip_prefix("topo_lb_overridden_hooks "));
     Ok(line.with_context(|| format!("no topo_lb_overridden_hooks in {metrics}"))?.parse()?)
 }
 
-/// Exit code and text of `topo-lb check`.
+/// The exit code and output of `topo-lb check`.
 fn check(scene: &Scene<'_>, root: &std::path::Path) -> Result<(Option<i32>, String)> {
     let text = |path: &std::path::Path| path.to_str().map(str::to_owned).context("UTF-8");
     let (root, pins) = (text(root)?, text(scene.agent.pins())?);
@@ -70,7 +69,7 @@ fn check(scene: &Scene<'_>, root: &std::path::Path) -> Result<(Option<i32>, Stri
     Ok((output.status.code(), String::from_utf8_lossy(&output.stdout).into_owned()))
 }
 
-/// Every channel names a foreign program by its id, and this within two seconds.
+/// Checks that every channel names a foreign program by its id within two seconds.
 fn says(scene: &Scene<'_>, foreign: &Foreign, root: &std::path::Path) -> Result<()> {
     let named = |text: &str| foreign.ids().any(|id| text.contains(&format!("program {id} ")));
     scene.agent.wait_for_answer("/readyz", SAYS, |answer| {
@@ -86,7 +85,7 @@ fn says(scene: &Scene<'_>, foreign: &Foreign, root: &std::path::Path) -> Result<
     Ok(())
 }
 
-/// No channel names a foreign program any more.
+/// Checks that no channel names a foreign program any more.
 fn is_content(scene: &Scene<'_>, root: &std::path::Path) -> Result<()> {
     scene.agent.wait_for_answer("/readyz", SAYS_AGAIN, |answer| answer.status == 200)?;
     ensure!(gauge(scene)? == 0, "{} hooks are overridden", gauge(scene)?);
@@ -95,7 +94,7 @@ fn is_content(scene: &Scene<'_>, root: &std::path::Path) -> Result<()> {
     Ok(())
 }
 
-/// topo-lb decides, or says that it does not. Where the kernel orders programs, it decides.
+/// Checks that topo-lb decides, or, if the kernel cannot order programs, reports that it does not.
 fn decides_or_says(scene: &mut Scene<'_>, foreign: &Foreign, root: &std::path::Path) -> Result<()> {
     if decides(scene)? {
         return is_content(scene, root);
@@ -104,8 +103,7 @@ fn decides_or_says(scene: &mut Scene<'_>, foreign: &Foreign, root: &std::path::P
     says(scene, foreign, root)
 }
 
-/// A foreign load balancer at `place` beside an agent at `root`, in either order of start, by every
-/// means, through restarts of each.
+/// A foreign load balancer at `place`, an agent at `root`: both start orders, both modes, restarts.
 fn side_by_side(
     scene: &mut Scene<'_>,
     place: &std::path::Path,
@@ -148,8 +146,8 @@ fn beside_another_load_balancer_it_decides_or_says_that_it_does_not() -> Result<
     })
 }
 
-/// Attaches one that runs before topo-lb on every kernel: first of all where the kernel orders
-/// programs, on a child cgroup elsewhere.
+/// Attaches programs that run before topo-lb on every kernel: first at the hook if the kernel can
+/// order programs, otherwise on a child cgroup.
 fn before(scene: &Scene<'_>, rules: &[Rule]) -> Result<Foreign> {
     let (pod, node) = (pod(scene)?, node(scene)?);
     if foreign::orders(&node)? {
@@ -176,12 +174,11 @@ fn a_load_balancer_that_is_first_is_named_everywhere_until_it_has_gone() -> Resu
     })
 }
 
-/// Programs come and go all the time: the agent stays unready and logs it once, and no connection
-/// fails.
+/// Programs come and go: the agent stays unready and logs it once, and no connection fails.
 fn come_and_go(scene: &Scene<'_>) -> Result<()> {
     let mut caller = scene.cluster.pod("a")?.client()?;
     let (tally, ()) = caller.call_during(Via::Http, at(WEB4)?, || {
-        // They concern another address than the caller's.
+        // The programs concern another address than the caller's.
         let rule = [Rule::Deny("203.0.113.1".parse()?)];
         for _ in 0..15 {
             let other = before(scene, &rule)?;
@@ -204,11 +201,11 @@ fn come_and_go(scene: &Scene<'_>) -> Result<()> {
 fn the_self_probe_dials_where_applications_do() -> Result<()> {
     idle(|scene| {
         let node = node(scene)?;
-        // As the kubelet calls it. What is attached there is not met by who dials elsewhere.
+        // The kubelet's name. Programs there do not affect processes elsewhere.
         let pods = Cgroup::make(&node, "kubepods")?;
         let (code, text) = check(scene, &node)?;
         ensure!(code == Some(0), "check said {code:?}: {text}");
-        // Before topo-lb's programs it sees what is dialled, behind them the endpoint.
+        // Before topo-lb's programs it sees the dialled address, behind them the endpoint.
         let rules = [PROBED, Ipv4Addr::LOCALHOST].map(|address| Rule::Deny(address.into()));
         let denied = Foreign::attach(pods.path(), AttachMode::Link, &rules)?;
         let (code, text) = check(scene, &node)?;
@@ -228,7 +225,7 @@ fn a_program_that_takes_the_probe_s_address_is_met_by_the_probe() -> Result<()> 
         let (pod, node) = (pod(scene)?, node(scene)?);
         let to = Ipv4Addr::new(192, 0, 2, 2);
         let rule = [Rule::Rewrite(PROBED.into(), to.into())];
-        // Without any order it is attached before the probe, on the same cgroup.
+        // Without an order, the program is attached before the probe's, on the same cgroup.
         let mode = if foreign::orders(&pod)? { AttachMode::First } else { AttachMode::Link };
         let _other = Foreign::attach(&node, mode, &rule)?;
         let (code, text) = check(scene, &node)?;
@@ -266,7 +263,7 @@ fn links_of_an_older_agent_get_the_first_place_and_no_connection_notices() -> Re
 fn a_link_that_would_not_run_earlier_is_not_replaced() -> Result<()> {
     idle(|scene| {
         let (pod, node) = (pod(scene)?, node(scene)?);
-        // On a cgroup above it runs before every program of the one below.
+        // On the parent cgroup, the program runs before all programs of the child.
         let mode = if foreign::orders(&node)? { AttachMode::First } else { AttachMode::Link };
         let _other = Foreign::attach(&node, mode, &rules()?)?;
         scene.agent.set("--cgroup-root", pod.to_str().context("UTF-8")?);
@@ -296,8 +293,8 @@ fn an_agent_with_few_capabilities_names_programs_by_their_ids() -> Result<()> {
     })
 }
 
-/// Attaches one that runs before topo-lb in a place that no agent can take from it; the agent's
-/// cgroup root is then the second value.
+/// Attaches a program that runs before topo-lb, at a place where no agent can run before it. Also
+/// returns the agent's cgroup root for that.
 fn unbeatable(scene: &Scene<'_>) -> Result<(Foreign, PathBuf)> {
     let (pod, node) = (pod(scene)?, node(scene)?);
     Ok(match foreign::orders(&node)? {
@@ -341,7 +338,7 @@ fn a_program_that_is_tolerated_is_no_reason_not_to_be_ready() -> Result<()> {
         let (_other, root) = unbeatable(scene)?;
         scene.agent.set("--cgroup-root", root.to_str().context("UTF-8")?);
         scene.agent.set("--tolerate-programs", "foreign_*");
-        // The first look is over when an agent is there.
+        // When the agent is ready, its first inspection is over.
         scene.agent.resume()?;
         let answer = scene.agent.get("/readyz?verbose")?;
         ensure!(answer.body.contains("[+] precedence"), "{}", answer.body);

@@ -1,4 +1,4 @@
-//! The lab itself, without an agent: what the other suites stand on.
+//! The lab itself without an agent, as the basis of the other suites.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -53,7 +53,7 @@ fn other_sockets_ports_and_addresses_behave_as_on_any_network() -> Result<()> {
 
         let server = far.serve()?;
         let mapped = SocketAddr::from((far.ipv4.to_ipv6_mapped(), far.address4().port()));
-        // What nothing translates reaches the fabric.
+        // Untranslated connections reach the fabric.
         let services = ["10.96.0.1:443".parse()?, "[fd00:96::1]:443".parse()?];
         let _untouched = cluster.serve_untouched(&services)?;
         let [four, six] = services;
@@ -65,7 +65,7 @@ fn other_sockets_ports_and_addresses_behave_as_on_any_network() -> Result<()> {
             }
         }
 
-        // An open connection goes on until its server is gone.
+        // An open connection lasts until its server is gone.
         let socket = client.open(Via::Http, far.address4())??;
         for _ in 0..3 {
             let reply = client.ask(socket, None)??;
@@ -106,7 +106,7 @@ fn the_machines_own_network_is_not_touched() -> Result<()> {
     })
 }
 
-/// Not a test: what the test below runs in a process of its own, and kills.
+/// Not a test: the test below runs this in a process of its own, and kills it.
 #[test]
 #[ignore = "holds a lab until it is killed"]
 fn hold() -> Result<()> {
@@ -117,7 +117,7 @@ fn hold() -> Result<()> {
     Ok(())
 }
 
-/// A process that holds a lab, with a server in a pod.
+/// A process that holds a lab with a server in a pod.
 fn held_lab() -> Result<std::process::Child> {
     let mut child = Command::new(std::env::current_exe()?)
         .args(["hold", "--exact", "--ignored", "--nocapture"])
@@ -142,7 +142,7 @@ fn what_a_killed_lab_leaves_is_swept_by_the_next() -> Result<()> {
     child.kill()?;
     ensure!(child.wait()?.signal() == Some(9));
     within(&plan(), |_| {
-        // Another test's lab may be at the same sweep.
+        // The lab of another test may be sweeping too.
         until("the end of the killed lab", PATIENCE, || {
             let left = residue::find(ours)?;
             Ok(if left.is_empty() { Ok(()) } else { Err(format!("{left:?}")) })

@@ -1,5 +1,4 @@
-//! The agent stops, dies, comes back, meets another, goes for good; the datapath outlives it until
-//! it is cleaned up.
+//! The agent stops, is killed, restarts, meets another, ends. The datapath stays until cleanup.
 
 use std::process::Command;
 
@@ -9,7 +8,7 @@ use topo_lb_tests::agent::Agent;
 use topo_lb_tests::scene::{ALL, ECHO4, HERE, Scene, WEB4, WEB6, at, idle, play};
 use topo_lb_tests::traffic::Via;
 
-/// Every map that the agent writes, as it is.
+/// The content of every map that the agent writes.
 fn maps(scene: &Scene<'_>) -> Result<Vec<Value>> {
     ["services4", "services6", "slots4", "slots6", "members4", "members6", "names", "range"]
         .iter()
@@ -113,7 +112,7 @@ fn a_second_agent_on_the_same_pins_is_refused() -> Result<()> {
         let before = scene.agent.objects()?;
         let second = Agent::prepare(&scene.binary, scene.cluster, HERE, scene.manifests.folder())?;
         let (status, said) = second.run_to_end(second.command()?)?;
-        // Its guard would clean up what the first has made.
+        // Dropping it would clean up the first agent's objects.
         std::mem::forget(second);
         ensure!(status.code() == Some(1), "{status}: {said}");
         ensure!(said.contains(&scene.agent.pins().display().to_string()), "{said}");
@@ -127,7 +126,7 @@ fn cleanup_removes_every_trace_and_connections_are_untouched_again() -> Result<(
     play(|scene| {
         let objects = scene.agent.objects()?;
         scene.agent.stop()?;
-        // The name that an earlier version pinned it under.
+        // The name under which an earlier version pinned it.
         let pins = scene.agent.pins();
         std::fs::rename(pins.join("unprogrammed"), pins.join("left_out"))?;
         let output = scene.agent.cleanup()?;
@@ -136,7 +135,7 @@ fn cleanup_removes_every_trace_and_connections_are_untouched_again() -> Result<(
         objects.wait_until_gone()?;
         scene.expect(Via::Http, at(WEB4)?, &["untouched"])?;
         scene.expect(Via::Udp, at(WEB6)?, &["untouched"])?;
-        // There is nothing left to clean up, which is no failure; and a new start works.
+        // A second cleanup finds nothing and succeeds, and the agent can start again.
         ensure!(scene.agent.cleanup()?.status.success());
         scene.agent.resume()?;
         scene.expect_web()

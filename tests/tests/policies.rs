@@ -1,4 +1,4 @@
-//! Every policy, seen by a client: the engine's own tests say why, these say that the kernel obeys.
+//! Every policy as clients see it. The tests of the engine check decisions; these check the kernel.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -18,7 +18,7 @@ fn spec<'a>(manifests: &'a mut Manifests, field: &str) -> Result<&'a mut Value> 
     Ok(&mut manifests.get("Service", "web")?["spec"][field])
 }
 
-/// Every way to reach `web`.
+/// All kinds of connections to `web`.
 fn ways() -> Result<[(Via, SocketAddr); 4]> {
     Ok([
         (Via::Http, at(WEB4)?),
@@ -35,14 +35,14 @@ fn everywhere(scene: &mut Scene<'_>, pods: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// A change of the manifests, and the pods that answer then.
+/// A name, a change of the manifests, and the pods that answer afterwards.
 type Case = (&'static str, fn(&mut Manifests) -> Result<()>, &'static [&'static str]);
 
 const OPENYURT: &str = "openyurt.io/topologyKeys";
 const POOL: &str = "apps.openyurt.io/nodepool";
 const HOSTNAME: &str = "kubernetes.io/hostname";
 
-/// Each begins with the changes before it.
+/// Each case builds on the changes before it.
 const CASES: [Case; 14] = [
     ("OpenYurt: the node", |it| it.annotate("web", OPENYURT, Some(HOSTNAME)), &["a"]),
     (
@@ -166,7 +166,7 @@ fn a_share_of_connections_spills_into_the_next_tier() -> Result<()> {
         for (via, to) in ways()? {
             let client = &mut scene.client;
             let both = BTreeSet::from(["a", "b"]);
-            // Few at a time, so that a slow machine finds the end of the change, too.
+            // Small batches, so that a slow machine also sees the end of the change.
             until("answers of a and b alone", FOLLOWS, || {
                 let tally = client.call(via, to, 50)?;
                 Ok(if tally.pods().is_subset(&both) { Ok(()) } else { Err(tally) })
@@ -189,7 +189,7 @@ fn sticky(scene: &mut Scene<'_>, seconds: u32) -> Result<()> {
     })
 }
 
-/// Waits until one endpoint alone answers, and says which.
+/// Waits until only one endpoint answers, and returns it.
 fn only(scene: &mut Scene<'_>, via: Via, to: SocketAddr) -> Result<String> {
     let client = &mut scene.client;
     let mut last = Tally::default();
@@ -200,7 +200,7 @@ fn only(scene: &mut Scene<'_>, via: Via, to: SocketAddr) -> Result<String> {
     last.pods().first().map(|&pod| pod.to_owned()).context("an answer")
 }
 
-/// How many endpoints each frontend of `web` has in the kernel.
+/// The number of endpoints that each frontend of `web` has in the kernel.
 fn endpoints_of_web(listed: &Value) -> Result<Vec<u64>> {
     let rows = listed["services"].as_array().context("list services has services")?;
     let of_web =
@@ -225,7 +225,7 @@ fn session_affinity_keeps_a_client_at_its_endpoint_until_that_is_gone() -> Resul
                 Ok(if moved { Ok(()) } else { Err(tally) })
             })?;
             let next = only(scene, via, to)?;
-            // The old endpoint is back in the kernel, and the client stays where it is.
+            // The old endpoint is in the kernel again, and the client keeps its new one.
             scene.set_endpoints("web", &ALL)?;
             until("four endpoints of web in the kernel", FOLLOWS, || {
                 let listed = scene.agent.list("services")?;
@@ -247,7 +247,7 @@ fn session_affinity_ends_after_its_timeout() -> Result<()> {
     play(|scene| {
         sticky(scene, 1)?;
         let first = only(scene, Via::Http, at(WEB4)?)?;
-        // After each pause one of four is chosen anew: twenty times the same is 1 in 10^12.
+        // Each pause ends the affinity: the same of four endpoints twenty times is 1 in 10^12.
         for _ in 0..20 {
             thread::sleep(Duration::from_millis(1_200));
             if only(scene, Via::Http, at(WEB4)?)? != first {

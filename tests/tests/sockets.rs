@@ -1,4 +1,4 @@
-//! Connected sockets whose endpoint stops serving: which are ended, and which are never touched.
+//! Connected sockets after their endpoint stops serving: which are ended, and which never touched.
 
 use std::net::SocketAddr;
 use std::thread::sleep;
@@ -20,12 +20,12 @@ use topo_lb_tests::wait::until;
 
 const PODS: [&str; 4] = ["a", "b", "c", "d"];
 
-/// `web` and `echo` by each kind of socket.
+/// `web` and `echo`, for each kind of socket.
 fn pairs() -> Result<[(SocketAddr, SocketAddr); 3]> {
     Ok([(at(WEB4)?, at(ECHO4)?), (at(WEB6)?, at(ECHO6)?), (mapped(WEB4)?, mapped(ECHO4)?)])
 }
 
-/// Open sockets through `to`, and who is at their ends: all four, unless once in 10 million times.
+/// Opens sockets to `to`, and returns them with their pods: all four, except 1 in 10 million times.
 fn open(scene: &mut Scene<'_>, via: Via, to: SocketAddr) -> Result<Vec<(String, Socket)>> {
     let mut all = Vec::new();
     for _ in 0..64 {
@@ -35,27 +35,27 @@ fn open(scene: &mut Scene<'_>, via: Via, to: SocketAddr) -> Result<Vec<(String, 
     Ok(all)
 }
 
-/// One of them, to `pod`.
+/// One of the sockets to `pod`.
 fn one(sockets: &[(String, Socket)], pod: &str) -> Result<Socket> {
     let found = sockets.iter().find(|(at, _)| at == pod);
     Ok(found.with_context(|| format!("no socket went to {pod}"))?.1)
 }
 
-/// An exchange through an open socket, whose peer is `to`; who answered.
+/// An exchange through an open socket; checks the peer `to`, and returns the pod.
 fn ask(scene: &mut Scene<'_>, socket: Socket, to: SocketAddr) -> Result<String> {
     let reply = scene.client.ask(socket, None)??;
     ensure!(reply.peer == to, "the peer is {} and not {to}", reply.peer);
     Ok(reply.pod)
 }
 
-/// That an open socket still is what it was.
+/// Checks that an open socket still has its peer and its pod.
 fn expect_alive(scene: &mut Scene<'_>, socket: Socket, to: SocketAddr, pod: &str) -> Result<()> {
     let answered = ask(scene, socket, to)?;
     ensure!(answered == pod, "{to}: {answered} answers, and not {pod}");
     Ok(())
 }
 
-/// That a socket which waits is ended.
+/// Checks that a waiting socket is ended.
 fn expect_ended(scene: &mut Scene<'_>, socket: Socket) -> Result<()> {
     let heard = scene.client.hear(socket)?;
     let ended = (heard.step, heard.errno) == (Step::Receive, Errno::CONNABORTED.raw_os_error());
@@ -63,7 +63,7 @@ fn expect_ended(scene: &mut Scene<'_>, socket: Socket) -> Result<()> {
     Ok(())
 }
 
-/// That of these sockets those to `gone` are ended, and all others are what they were; how many.
+/// Checks that of these sockets exactly those to `gone` are ended, and returns how many.
 fn expect_only(
     scene: &mut Scene<'_>,
     sockets: &[(String, Socket)],
@@ -82,7 +82,7 @@ fn expect_only(
     Ok(ended)
 }
 
-/// That the agent comes to say that it has ended so many sockets in all, and failed at none.
+/// Waits until the agent's metrics show these numbers of ended sockets, and no failures.
 fn expect_counts(scene: &Scene<'_>, udp: u64, tcp: u64) -> Result<()> {
     let wanted = [
         format!("topo_lb_ended_sockets_total{{protocol=\"udp\"}} {udp}"),
@@ -107,7 +107,7 @@ fn a_connected_udp_socket_is_ended_when_its_endpoint_stops_serving() -> Result<(
             scene.manifests.write()?;
             ended += expect_only(scene, &sockets, web, "b")?;
             expect_counts(scene, ended, 0)?;
-            // The application may go on with the same socket.
+            // The application can continue with the same socket.
             let socket = one(&sockets, "b")?;
             let again = scene.client.reconnect(socket, web)?;
             ensure!(again.is_ok(), "{web}: {again:?}");
@@ -149,8 +149,8 @@ fn a_mere_change_of_topology_or_a_draining_endpoint_ends_no_socket() -> Result<(
         let mut ended = 0;
         for (web, _) in pairs()? {
             let sockets = open(scene, Via::UdpConnected, web)?;
-            // c and d are in other zones: not to be used for what is new. b goes at the same time, so
-            // that sockets are looked at.
+            // c and d are in other zones: not chosen for new connections. b becomes unready at the
+            // same time, so that the agent inspects the sockets.
             scene.change(|manifests| {
                 manifests.annotate("web", KEYS, Some(ZONE))?;
                 manifests.set_ready("b", false);
@@ -159,7 +159,7 @@ fn a_mere_change_of_topology_or_a_draining_endpoint_ends_no_socket() -> Result<(
             ended += expect_only(scene, &sockets, web, "b")?;
             expect_counts(scene, ended, 0)?;
 
-            // One of them drains, and the other is gone.
+            // c drains, and d is gone.
             let draining = json!({"ready": false, "serving": true, "terminating": true});
             scene.manifests.set_conditions("c", &draining);
             scene.manifests.set_ready("d", false);
@@ -190,7 +190,7 @@ fn sockets_of_others_to_the_same_endpoint_are_never_touched() -> Result<()> {
             // Dialled without the Service.
             let direct = scene.client.open(Via::UdpConnected, to_b)??;
             expect_alive(scene, direct, to_b, "b")?;
-            // To b through web once, and since then through echo, directly, and to another of web's.
+            // Were connected to b through web, then through echo, directly, and to others of web.
             let mut moved = open(scene, Via::UdpConnected, web)?;
             moved.retain(|(pod, _)| pod == "b");
             ensure!(moved.len() >= 3, "{} sockets went to b", moved.len());
@@ -200,7 +200,7 @@ fn sockets_of_others_to_the_same_endpoint_are_never_touched() -> Result<()> {
                     let reconnected = scene.client.reconnect(*socket, to)?;
                     reconnected.map_err(|failure| anyhow!("{to}: {failure}"))?;
                     let pod = ask(scene, *socket, to)?;
-                    // Of web, b itself would be ended.
+                    // Through web, a socket to b would be ended.
                     if to != web || pod != "b" {
                         now.push((*socket, to, pod));
                         break;
@@ -218,7 +218,7 @@ fn sockets_of_others_to_the_same_endpoint_are_never_touched() -> Result<()> {
             for (socket, to, pod) in now {
                 expect_alive(scene, socket, to, &pod)?;
             }
-            // TCP sockets are only ended with --terminate-tcp.
+            // TCP sockets are ended only with --terminate-tcp.
             for (pod, socket) in &tcp {
                 expect_alive(scene, *socket, web, pod)?;
             }
@@ -229,7 +229,7 @@ fn sockets_of_others_to_the_same_endpoint_are_never_touched() -> Result<()> {
     })
 }
 
-/// The addresses of a pod itself, in the order of [`pairs`].
+/// The addresses of a pod, in the order of [`pairs`].
 fn to_pod(scene: &Scene<'_>, pod: &str) -> Result<[SocketAddr; 3]> {
     let pod = scene.cluster.pod(pod)?;
     let (four, six) = (pod.address4(), pod.address6());
@@ -248,7 +248,7 @@ fn tcp_sockets_are_ended_where_it_is_asked_for() -> Result<()> {
             let multipath = open(scene, Via::HttpMptcp, web)?;
             let datagrams = open(scene, Via::UdpConnected, web)?;
             let direct = scene.client.open(Via::Http, to_b)??;
-            // Farther ones are not to be used for what is new, and stay.
+            // Farther endpoints are not chosen for new connections; their sockets stay.
             scene.change(|manifests| {
                 manifests.annotate("web", KEYS, Some(ZONE))?;
                 manifests.set_ready("b", false);
@@ -301,7 +301,7 @@ fn an_endpoint_that_is_back_before_its_sockets_are_looked_at_has_its_membership(
                 scene.manifests.write()?;
                 let pods: &[&str] = if ready { &PODS } else { &["a", "c", "d"] };
                 scene.wait_for(Via::UdpConnected, web, pods)?;
-                // As the agent asks for it before it ends a socket.
+                // The query that the agent makes before it ends a socket.
                 let membership = Members::open(scene.agent.pins())?;
                 serves.push(membership.serves(&frontend, to_b)?);
             }
@@ -318,7 +318,7 @@ fn a_socket_that_no_process_holds_is_left_alone() -> Result<()> {
     play(|scene| {
         let web = at(WEB4)?;
         let sockets = open(scene, Via::UdpConnected, web)?;
-        // As a socket of the kernel's own: it cannot be told from one by anything else.
+        // Like a socket of the kernel's own: nothing else tells them apart.
         let socket = one(&sockets, "b")?;
         scene.client.shelve(socket)?;
         scene.manifests.set_ready("b", false);
@@ -350,7 +350,7 @@ fn an_agent_that_may_not_look_at_sockets_says_so_and_leaves_them() -> Result<()>
             scene.manifests.set_ready("b", false);
             scene.manifests.write()?;
             scene.wait_for(Via::UdpConnected, web, &["a", "c", "d"])?;
-            // Longer than it takes where it is allowed.
+            // Longer than it takes with the permission.
             sleep(Duration::from_millis(500));
             for (pod, socket) in &sockets {
                 expect_alive(scene, *socket, web, pod)?;

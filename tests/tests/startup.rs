@@ -1,4 +1,4 @@
-//! What keeps an agent from starting: it logs one sentence, exits with 1, and leaves nothing attached.
+//! Failures to start: the agent logs one sentence, exits with 1, and leaves nothing attached.
 
 use std::fs;
 use std::process::Command;
@@ -11,8 +11,8 @@ use topo_lb_tests::scene::{ALL, Scene, WEB4, at, idle};
 use topo_lb_tests::traffic::Via;
 use topo_lb_tests::wait::PATIENCE;
 
-/// Runs `command`, an agent's, which must end with code 1 and say one sentence that holds all of
-/// `wanted`; nothing may be pinned or attached.
+/// Runs `command`, an agent, which must end with code 1 and log one line that contains all of
+/// `wanted`. Nothing may be pinned or attached.
 fn refused(scene: &mut Scene<'_>, command: Command, wanted: &[&str]) -> Result<()> {
     let (status, said) = scene.agent.run_to_end(command)?;
     ensure!(status.code() == Some(1), "{status}: {said}");
@@ -59,7 +59,7 @@ fn no_bpffs_at_the_pin_directory() -> Result<()> {
 #[test]
 fn a_memory_limit_that_the_maps_do_not_fit_under() -> Result<()> {
     idle(|scene| {
-        // Enough for the process, and for some of the maps.
+        // Enough for the process and for some of the maps.
         for megabytes in [40, 64, 90] {
             let limit = Limit::make(scene.cluster.prefix(), megabytes << 20)?;
             let mut command = scene.agent.command_with(&[

@@ -1,9 +1,9 @@
-//! No connection sees a change half done.
+//! No connection sees a partial change.
 
 use anyhow::{Result, ensure};
 use topo_lb_tests::stress;
 
-/// `cargo xtask soak` runs for a given time.
+/// `cargo xtask soak` runs this for a given time.
 const SECONDS: u64 = 6;
 
 #[test]

@@ -1,5 +1,4 @@
-//! What others do to the host that the agent is on: they take its pins away, detach its programs,
-//! attach programs of their own.
+//! Interference by others on the host: removed pins, detached programs, additional programs.
 
 use std::fs;
 use std::process::Command;
@@ -13,10 +12,10 @@ use topo_lb_tests::scene::{ALL, HERE, WEB4, at, play};
 use topo_lb_tests::traffic::Via;
 use topo_lb_tests::wait::until;
 
-/// The agent looks every second.
+/// The agent inspects every second.
 const NOTICES: Duration = Duration::from_secs(8);
 
-/// Waits until the agent has said `word`.
+/// Waits until the agent's log contains `word`.
 fn reported(agent: &Agent<'_>, word: &str) -> Result<()> {
     until(&format!("a word about {word:?}"), NOTICES, || {
         let log = agent.log();
@@ -64,17 +63,16 @@ fn a_pin_directory_that_is_gone_is_made_again_with_all_that_was_in_it() -> Resul
         ensure!(tally.failures.is_empty() && tally.answered() > 0, "{tally}");
         ensure!(tally.pods().into_iter().eq(ALL), "{tally}");
         ensure!(scene.agent.objects()? == before, "they are other objects than before");
-        // It is locked again, against a second agent and against cleanup.
+        // The pin directory is locked again, against a second agent and against cleanup.
         let output = scene.agent.cleanup()?;
         ensure!(!output.status.success(), "cleanup has taken the maps of an agent that runs");
-        // And what is pinned outlives the agent again.
+        // The pinned objects outlive the agent again.
         scene.agent.stop()?;
         scene.expect_web()
     })
 }
 
-/// Detaches the program of a hook, as another program would. It has no pin while the agent
-/// puts it back.
+/// Detaches a hook's program, as others could. Fails without its pin, while the agent restores it.
 fn detach(agent: &Agent<'_>, hook: &str) -> Result<Result<(), String>> {
     let pin = agent.pins().join("links").join(hook);
     let output = Command::new("bpftool").args(["link", "detach", "pinned"]).arg(&pin).output()?;
@@ -89,7 +87,7 @@ fn a_program_that_is_detached_is_attached_again_within_seconds() -> Result<()> {
         let agent = &scene.agent;
         for hook in ["connect4", "sendmsg6"] {
             let word = format!("the program of {hook} was detached");
-            // Again and again: readiness says so from one inspection to the next.
+            // Repeatedly: readiness reports it only from one inspection to the next.
             until(&format!("{word:?} on /readyz"), NOTICES, || {
                 let detached = detach(agent, hook)?;
                 let answer = agent.get("/readyz")?;
@@ -108,13 +106,13 @@ fn a_program_that_is_detached_is_attached_again_within_seconds() -> Result<()> {
 #[test]
 fn programs_of_others_on_the_same_cgroup_run_beside_its_own() -> Result<()> {
     play(|scene| {
-        // Another agent, with pins of its own: programs at the very same hooks.
+        // Another agent, with its own pins: programs at the same hooks.
         let pins = std::path::Path::new(BPFFS).join(scene.cluster.prefix().name("beside"));
         let mut other =
             Agent::prepare(&scene.binary, scene.cluster, HERE, scene.manifests.folder())?;
         other.set("--pin-dir", pins.to_str().context("a pin directory is UTF-8")?);
         let mut command = other.command()?;
-        // Its guard would clean up what the first one has made.
+        // Dropping it would clean up the first agent's objects.
         std::mem::forget(other);
         let log = scene.cluster.folder().join("beside.log");
         let child = command.stderr(fs::File::create(&log)?).spawn().context("cannot start it")?;

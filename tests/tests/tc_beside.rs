@@ -1,5 +1,4 @@
-//! tc beside filters of others on the same device, as CNIs have them; and machines whose tap is in a
-//! Pod.
+//! tc beside foreign filters on the same device, like a CNI's; machines with their tap in a Pod.
 
 use std::fs;
 use std::net::Ipv4Addr;
@@ -18,17 +17,16 @@ use topo_lb_tests::scene::{ALL, FOLLOWS, HERE, Scene, WEB4, at, idle, play_with_
 use topo_lb_tests::traffic::Via;
 use topo_lb_tests::wait::until;
 
-/// The node's end of the cable to the pod `client`.
+/// The node's end of the veth pair of the pod `client`.
 const DEVICE: &str = "pod2";
 
-/// A program that drops packets from `source`, and lets the next filter see all others: as a CNI's
-/// guard against addresses that no Pod has.
+/// A program that drops packets from `source`, and passes all others, like a CNI's source check.
 fn guard(source: Ipv4Addr) -> Result<OwnedFd> {
     let code = [
-        // r6 = the packet; r0 = the word at 26, in host order: an IPv4 packet's source.
+        // r6 = the packet; r0 = the word at offset 26 in host order, the source of an IPv4 packet.
         instruction(0xbf, 6, 1, 0, 0),
         instruction(0x20, 0, 0, 0, 26),
-        // w0 != source: two further on.
+        // if w0 != source, skip two instructions
         instruction(0x56, 0, 0, 2, u32::from(source).cast_signed()),
         // TC_ACT_SHOT
         instruction(0xb7, 0, 0, 0, 2),
@@ -49,15 +47,14 @@ fn tc(scene: &Scene<'_>, arguments: &[&str]) -> Result<String> {
     printed(&mut command)
 }
 
-/// Puts the guard on the way to the pod `client`, as a filter of clsact; `priority`: what `tc` is told of
-/// that.
+/// Adds the guard as a clsact filter towards the pod `client`; `priority` has arguments of `tc`.
 fn put_guard(scene: &Scene<'_>, priority: &[&str]) -> Result<()> {
     let guard = guard(WEB4.parse()?)?;
     let pin = Path::new(BPFFS).join(scene.cluster.prefix().name("guard"));
     let path = pin.to_str().context("a path of UTF-8")?;
     bpf::pin(&guard, &pin).context("cannot pin the guard")?;
     let added = tc(scene, &["qdisc", "add", "dev", DEVICE, "clsact"]).or_else(|error| {
-        // topo-lb has made it.
+        // topo-lb has made the qdisc.
         if format!("{error:#}").contains("xclusivity") { Ok(String::new()) } else { Err(error) }
     });
     let filter = ["filter", "add", "dev", DEVICE, "egress"];
@@ -67,7 +64,7 @@ fn put_guard(scene: &Scene<'_>, priority: &[&str]) -> Result<()> {
     added.map(drop)
 }
 
-/// Waits until every endpoint answers the machine, as the Service.
+/// Waits until every endpoint answers the machine with the Service's address.
 fn wait_for_answers(machine: &mut Client) -> Result<()> {
     let service = at(WEB4)?;
     for via in [Via::Http, Via::UdpConnected] {
@@ -80,7 +77,7 @@ fn wait_for_answers(machine: &mut Client) -> Result<()> {
     Ok(())
 }
 
-/// What `topo-lb list hooks` says of the device on the way out.
+/// The device's row for egress in `topo-lb list hooks`.
 fn on_the_way_out(scene: &Scene<'_>) -> Result<Value> {
     let mut command = scene.binary.command(&["list", "hooks", "-o", "json", "--pin-dir"]);
     command.arg(scene.agent.pins());
@@ -96,7 +93,7 @@ fn on_the_way_out(scene: &Scene<'_>) -> Result<Value> {
 #[test]
 fn filters_that_were_there_first_see_endpoints_and_no_service() -> Result<()> {
     idle(|scene| {
-        // The kernel gives it a high one.
+        // Without a priority, the kernel assigns a high number.
         put_guard(scene, &[])?;
         scene.agent.set("--tc-devices", "pod*");
         scene.agent.set("--max-connections", "4096");
@@ -105,7 +102,7 @@ fn filters_that_were_there_first_see_endpoints_and_no_service() -> Result<()> {
         let device = on_the_way_out(scene)?;
         ensure!(device["means"] == "clsact", "{device}");
         ensure!(device["others"].to_string().contains("guard"), "{device}");
-        // The next agent takes over what is there.
+        // The next agent takes over the existing filters.
         scene.agent.stop()?;
         scene.agent.resume()?;
         wait_for_answers(&mut scene.cluster.machine("client")?)
@@ -122,7 +119,7 @@ fn a_filter_that_comes_later_finds_topo_lb_behind_it_and_may_take_all_filters_aw
         let device = on_the_way_out(scene)?;
         ensure!(device["means"] == "clsact", "{device}");
 
-        // As a CNI's agent does it when it starts anew.
+        // Like a CNI's agent that restarts.
         tc(scene, &["qdisc", "delete", "dev", DEVICE, "clsact"])?;
         wait_for_answers(&mut machine)?;
         ensure!(
@@ -134,8 +131,7 @@ fn a_filter_that_comes_later_finds_topo_lb_behind_it_and_may_take_all_filters_aw
     })
 }
 
-/// As KubeVirt binds a machine by a bridge: the tap is in the Pod's network namespace, and the machine
-/// has the Pod's addresses.
+/// Like KubeVirt's bridge binding: the tap is in the Pod's namespace, its addresses in the machine.
 fn put_machine_into_pod(scene: &Scene<'_>) -> Result<NetNs> {
     const MACHINE: &str = "02:54:4c:03:01:02";
     const NODE: &str = "02:54:4c:02:01:02";
@@ -172,7 +168,7 @@ fn a_machine_whose_tap_is_in_a_pod_is_served_at_the_host_s_end_of_the_pods_cable
         let guest = put_machine_into_pod(scene)?;
         let mut machine = scene.cluster.guest("guest", &guest)?;
         scene.agent.set("--max-connections", "4096");
-        // On the host no device has this name.
+        // No device of the host has this name.
         scene.agent.set("--tc-devices", "tap*");
         scene.agent.resume()?;
         let service = at(WEB4)?;

@@ -1,6 +1,6 @@
-//! Much at once through tc: large bodies, datagrams in fragments, a hop that takes less, a scan of
-//! ports. This process stands for the machine: it is outside of every node's cgroup, and its
-//! threads enter the network namespace of the pod `client`.
+//! Large loads through tc: large bodies, fragmented datagrams, a hop with a smaller MTU, a port
+//! scan. This process stands for the machine: it is outside every node's cgroup, and its threads
+//! enter the network namespace of the pod `client`.
 
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream, UdpSocket};
@@ -15,26 +15,26 @@ use topo_lb_tests::scene::{FOLLOWS, HERE, Scene, WEB4, WEB6, at, play_with_machi
 use topo_lb_tests::traffic::Via;
 use topo_lb_tests::wait::until;
 
-/// A large body.
+/// The size of a large body.
 const TEN_MB: usize = 10_000_000;
-/// Of a whole segment on these devices: their MTU without the headers of IPv4 and TCP.
+/// The payload of a full segment: the devices' MTU without IPv4 and TCP headers.
 const SEGMENT: u64 = 1_448;
-/// For every call to the network.
+/// The limit of every network call.
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// Bytes of which no two neighbouring pages are alike.
+/// Bytes without equal neighbouring pages.
 fn body() -> Vec<u8> {
     (0..TEN_MB).map(|place| (place ^ (place >> 8) ^ (place >> 16)) as u8).collect()
 }
 
-/// Posts a body, and expects the same back.
+/// Posts a body, and checks that the same body comes back.
 fn post(machine: &NetNs, to: SocketAddr, sent: &[u8]) -> Result<()> {
     machine.run(|| {
         let mut stream = TcpStream::connect_timeout(&to, LIMIT)?;
         stream.set_read_timeout(Some(LIMIT))?;
         stream.set_write_timeout(Some(LIMIT))?;
         let length = sent.len();
-        // HTTP/1.0: the answer ends with the connection.
+        // HTTP/1.0: the connection closes after the response.
         write!(stream, "POST /echo HTTP/1.0\r\nContent-Length: {length}\r\n\r\n")?;
         stream.write_all(sent).with_context(|| format!("{to} does not take {length} bytes"))?;
         let mut answer = Vec::with_capacity(length + 512);
@@ -48,7 +48,7 @@ fn post(machine: &NetNs, to: SocketAddr, sent: &[u8]) -> Result<()> {
     })
 }
 
-/// The counters of a hook of tc.
+/// The counters of a tc hook.
 fn packets(scene: &Scene<'_>, hook: &str) -> Result<Packets> {
     let listed = scene.agent.list("hooks")?;
     let rows = listed["hooks"]["each"].as_array().context("list hooks has hooks")?;
@@ -74,7 +74,7 @@ fn large_bodies_pass_both_ways_as_the_large_packets_that_they_are() -> Result<()
         };
         let before = features()?;
         ensure!(before[0].iter().any(|word| *word != 0), "a veth has features: {before:x?}");
-        // Without tc the devices are as they were made.
+        // Without tc the devices have their original features.
         scene.agent.stop()?;
         scene.agent.unset("--tc-devices");
         scene.agent.resume()?;
@@ -89,8 +89,7 @@ fn large_bodies_pass_both_ways_as_the_large_packets_that_they_are() -> Result<()
             let (up, down) = (counted("tc ingress")?, counted("tc egress")?);
             post(machine, at(to)?, &sent)?;
             let (up, down) = (counted("tc ingress")? - up, counted("tc egress")? - down);
-            // With segments cut before tc, each way would have all of them, and the other's
-            // acknowledgements.
+            // If segments were cut before tc, each way would count them all, plus acknowledgements.
             let cut = TEN_MB as u64 / SEGMENT;
             ensure!(up + down < cut, "{to}: {up} packets up and {down} down, {cut} if cut");
         }
@@ -105,14 +104,14 @@ fn large_bodies_pass_both_ways_as_the_large_packets_that_they_are() -> Result<()
     })
 }
 
-/// The features of a device, as `ethtool -k` shows them: what is active of each block of 32.
+/// The active features of a device, in blocks of 32, as `ethtool -k` shows them.
 fn offloads(netns: &NetNs, device: &str) -> Result<Vec<u32>> {
-    /// `struct ethtool_gfeatures`, with room for more than there are (linux/ethtool.h).
+    /// `struct ethtool_gfeatures` with spare room (linux/ethtool.h).
     #[repr(C)]
     #[derive(Clone, Copy, Pod, Zeroable)]
     struct Features {
         command: u32,
-        /// Blocks there is room for, and then blocks there are.
+        /// In: blocks with room. Out: blocks that exist.
         size: u32,
         /// Available, requested, active, never changed.
         blocks: [[u32; 4]; 16],
@@ -136,7 +135,7 @@ fn a_smaller_mtu_on_the_way_is_reported_and_the_transfer_completes() -> Result<(
         })?;
         let machine = scene.cluster.pod("client")?.netns();
         let sent = body();
-        // The node itself takes less on its way out, and then one that is further away.
+        // First the node itself has a smaller MTU, then a hop further away.
         let hops = [
             (HERE, "10.244.4.0/24 via 172.30.0.5", "fd00:244:4::/64 via fd00:172::5", 1450),
             ("beyond", "10.244.4.2 dev pod2", "fd00:244:4::2 dev pod2", 1400),
@@ -164,7 +163,7 @@ fn a_smaller_mtu_on_the_way_is_reported_and_the_transfer_completes() -> Result<(
     })
 }
 
-/// What a host has learnt of the way to an address.
+/// The path MTU that a host has learnt for an address.
 fn path_mtu(netns: &NetNs, to: IpAddr) -> Result<Option<u32>> {
     let output = netns.run(|| {
         let mut command = Command::new("ip");
@@ -200,7 +199,7 @@ fn a_datagram_in_fragments_is_asked_and_answered() -> Result<()> {
             })?;
             ensure!(answered == 50, "{to}: {answered}");
         }
-        // Each was two packets.
+        // Each datagram was two packets.
         let translated = packets(scene, "tc ingress")?.of("translated")?;
         ensure!(translated >= 200, "{translated}");
         Ok(())
@@ -218,7 +217,7 @@ fn a_scan_of_ports_opens_nothing_and_is_refused_nothing() -> Result<()> {
         machine.run(|| {
             for port in PORTS.filter(|port| !matches!(port, 80 | 81)) {
                 for ip in [ip, ip6] {
-                    // The fabric, which owns these addresses, refuses.
+                    // The fabric owns these addresses, and refuses.
                     let error = TcpStream::connect_timeout(&(ip, port).into(), LIMIT).err();
                     let kind = error.map(|error| error.kind());
                     ensure!(kind == Some(ErrorKind::ConnectionRefused), "{ip} {port}: {kind:?}");
@@ -237,7 +236,7 @@ fn a_scan_of_ports_opens_nothing_and_is_refused_nothing() -> Result<()> {
         let listed = scene.agent.list("connections")?;
         let rows = listed["connections"].as_array().context("list connections has rows")?;
         ensure!(rows.is_empty(), "{listed}");
-        // And the Service still answers between them.
+        // The Service still answers on its own ports.
         let mut caller = scene.cluster.machine("client")?;
         let tally = caller.call(Via::Http, at(WEB4)?, 20)?;
         ensure!(tally.answered() == 20, "{tally}");

@@ -1,5 +1,5 @@
-//! Traffic that meets no socket of this kernel: clients that stand for virtual machines, behind a
-//! device of their node, outside of every cgroup that an agent serves.
+//! Traffic without a socket of this kernel: clients that stand for virtual machines, behind a
+//! device of their node, outside every cgroup that an agent serves.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
@@ -24,7 +24,7 @@ fn expect(client: &mut Client, via: Via, to: &str, pods: &[&str]) -> Result<()> 
     ensure!(tally.answered() == 200, "{via:?} to {to}: {tally}");
     let wanted = pods.iter().copied().collect();
     ensure!(tally.pods() == wanted, "{via:?} to {to}: {tally}");
-    // The machine never sees anything but the address that it dialled.
+    // The machine sees only the address that it dialled.
     ensure!(tally.peers.iter().eq([&at(to)?]), "{via:?} to {to}: {:?}", tally.peers);
     Ok(())
 }
@@ -87,8 +87,8 @@ fn a_machine_is_refused_at_once() -> Result<()> {
     })
 }
 
-/// The machine leaves its checksums to the device that a packet goes out by, as most do. That device
-/// computes none, so the kernel does it for the refusal when it is sent back.
+/// Like most machines, this one leaves checksums to the outgoing device. The device computes none,
+/// so the kernel must do it for the refusal that is sent back.
 #[test]
 fn a_machine_that_leaves_checksums_to_devices_is_refused_at_once() -> Result<()> {
     play(|scene| {
@@ -139,7 +139,7 @@ fn what_a_socket_has_translated_tc_leaves_alone() -> Result<()> {
         let connections = tracked(&scene.agent.list("connections")?)?;
         ensure!(connections.is_empty(), "{connections:?}");
         let mut machine = scene.cluster.machine("client")?;
-        // So few that none is forgotten meanwhile: those that are closed soon are.
+        // Few enough that none is evicted: connections that close soon are evicted early.
         let tally = machine.call(Via::Http, at(WEB4)?, 20)?;
         ensure!(tally.answered() == 20, "{tally}");
         let connections = tracked(&scene.agent.list("connections")?)?;
@@ -189,8 +189,7 @@ fn a_connection_outlives_a_thousand_changes_and_the_agent() -> Result<()> {
     })
 }
 
-/// As if the agent before had been killed between its last write and the one that has connections look
-/// at it.
+/// As if an agent was killed between its last write and the revision that makes connections check.
 #[test]
 fn the_next_agent_has_flows_leave_an_endpoint_that_the_last_one_took_away() -> Result<()> {
     play(|scene| {
@@ -234,8 +233,8 @@ fn a_device_is_attached_when_it_comes_and_leaves_nothing_when_it_goes() -> Resul
                 Ok(if now.len() == wanted { Ok(()) } else { Err(now.join(" ")) })
             })
         };
-        // An inspection, every second, puts a lost pin back before it looks for devices. A device that
-        // is attached while the pin is lost was attached because the kernel told of it.
+        // Every second an inspection first restores lost pins and then looks for devices. So a
+        // device attached while a pin is missing was attached because of the kernel's notification.
         let pin = directory.join("links/connect4");
         let mut was_told = false;
         for _ in 0..5 {
@@ -281,16 +280,16 @@ fn clsact_does_what_tcx_does_and_filters_go_with_cleanup() -> Result<()> {
         ensure!(filters(node)?.is_empty(), "{:?}", filters(node)?);
         expect(&mut machine, Via::Http, WEB4, &["untouched"])?;
 
-        // A device that others have filters on loses ours alone.
+        // A device with foreign filters loses only ours.
         scene.agent.stop()?;
         scene.agent.set("--tc-devices", "pod*");
         scene.agent.resume()?;
         expect(&mut machine, Via::Http, WEB4, &ALL)?;
-        // A program that lets every packet go on.
+        // A program that passes every packet.
         let other = ["filter", "add", "dev", "pod2", "ingress", "prio", "7"];
         tc(node, &[&other[..], &["bpf", "bytecode", "1,6 0 0 0"]].concat())?;
         scene.agent.stop()?;
-        // Devices have names in the agent's network namespace only: a clean-up elsewhere leaves
+        // Device names are known only in the agent's network namespace: cleanup elsewhere leaves
         // filters, and the next agent takes them over.
         scene.agent.cleanup()?;
         ensure!(filters(node)?.len() == 5, "{:?}", filters(node)?);
@@ -307,7 +306,7 @@ fn clsact_does_what_tcx_does_and_filters_go_with_cleanup() -> Result<()> {
     })
 }
 
-/// Runs `tc` in a network namespace: what it prints.
+/// Runs `tc` in a network namespace, and returns its output.
 fn tc(netns: &NetNs, words: &[&str]) -> Result<String> {
     let output = netns
         .run(|| Command::new("tc").args(words).output().context("cannot run `tc` of iproute2"))?;
@@ -316,7 +315,7 @@ fn tc(netns: &NetNs, words: &[&str]) -> Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// The filters of clsact on the devices of pods, also other programs'.
+/// The clsact filters on the devices of pods, foreign ones included.
 fn filters(netns: &NetNs) -> Result<Vec<String>> {
     let mut all = Vec::new();
     for device in ["pod2", "pod3"] {
@@ -362,8 +361,7 @@ fn hooks_tell_where_they_are_attached_and_what_they_counted() -> Result<()> {
             ensure!(devices.len() == 2, "two pods: {row}");
             for device in devices {
                 ensure!(device["means"] == "tcx" && device["index"].is_u64(), "{row}");
-                // Asked outside of the node's network namespace, where no device has such an index,
-                // or another device's.
+                // Outside the node's network namespace no device, or another one, has this index.
                 ensure!(device["name"].is_null(), "{row}");
             }
         }

@@ -1,4 +1,4 @@
-//! What people see at a Service of a real API server: Events of the nodes' agents.
+//! Events at Services of a real API server, sent by the nodes' agents.
 
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ fn service(name: &str, address: &str, keys: Option<&str>) -> Value {
     manifest::service(name, &[address], &[("http", 80, "TCP")], &annotations)
 }
 
-/// The slice of a Service with one endpoint, on this node or on one of another zone.
+/// The slice of a Service with one endpoint, on this node or on one in another zone.
 fn slice(service: &str, node: &str) -> Value {
     let endpoints = [manifest::endpoint("10.244.2.2", node, "pod")];
     manifest::slice(service, "IPv4", &[("http", 9376, "TCP")], &endpoints)
@@ -43,8 +43,8 @@ fn move_to(plane: &ControlPlane<'_>, service: &str, node: &str) -> Result<()> {
     })
 }
 
-/// A node with its agent; Services with a broken policy, with a strict one that is served here and
-/// with one that never was.
+/// A node with its agent, and Services: one with an invalid policy, a strict one with an endpoint
+/// here, and one that never had an endpoint.
 fn play(
     with_events: bool,
     body: impl FnOnce(&Cluster, &mut ControlPlane<'_>, &mut Agent<'_>) -> Result<()>,
@@ -61,23 +61,23 @@ fn play(
             slice("broken", "far"),
             service("strict", "10.96.4.2", Some(ZONE)),
             slice("strict", HERE),
-            // A closed loop elsewhere: refused here, and meant so.
+            // A closed loop elsewhere: its refusal here is intended.
             service("closed", "10.96.4.5", Some(ZONE)),
             slice("closed", "far"),
-            // No endpoint serves it anywhere: no news of this node.
+            // No node has an endpoint of it, so it gets no Event of this node.
             service("idle", "10.96.4.3", None),
         ])?;
         let kubeconfig = plane.kubeconfig(AGENT)?;
         let source = ("--kubeconfig", kubeconfig.as_path());
         let mut agent = Agent::prepare_from(&binary, cluster, HERE, source)?;
-        // They and default/kubernetes fill the maps.
+        // These Services and default/kubernetes fill the maps.
         agent.set("--max-services", "5");
         agent.resume()?;
         body(cluster, &mut plane, &mut agent)
     })
 }
 
-/// The Events of topo-lb, each with the name of what it is about and its reason.
+/// The Events of topo-lb, each with its object's name and its reason.
 fn told(plane: &ControlPlane<'_>) -> Result<Vec<(String, String, Value)>> {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let all = plane.list("Event")?.into_iter().map(|event| event.data);
@@ -113,7 +113,7 @@ fn a_node_shows_that_others_decide_before_topo_lb() -> Result<()> {
         let note = event["note"].as_str().unwrap_or_default();
         let is_named = |id| note.contains(&format!("program {id} ({}) runs before", foreign::NAME));
         ensure!(other.ids().any(is_named), "{note}");
-        // What comes later is in the agent's readiness.
+        // Later programs appear only in the agent's readiness.
         let more = Foreign::attach(&place, mode, &rules)?;
         until("the other program in /readyz", SOON, || {
             let answer = agent.get("/readyz")?;
@@ -140,13 +140,13 @@ fn a_service_shows_what_a_node_makes_of_it() -> Result<()> {
         let note = strict["note"].as_str().unwrap_or_default();
         ensure!(note.starts_with(&format!("on node {HERE} ({ZONE}=zone-1): ")), "{note}");
         ensure!(note.contains("connections to port http are refused: "), "{note}");
-        // `kubectl describe` finds Events by the UID of what they are about.
+        // `kubectl describe` finds Events by the UID of their object.
         let mut services = plane.list("Service")?.into_iter().map(|service| service.metadata);
         let found = services.find(|it| it.name.as_deref() == Some("strict"));
         let uid = found.and_then(|it| it.uid).context("every object has a UID")?;
         ensure!(strict["regarding"]["uid"] == uid.as_str(), "{strict}");
 
-        // The same again is the same Event, in a series.
+        // A repetition becomes a series of the same Event.
         for (node, is_refused) in [(HERE, false), ("far", true)] {
             move_to(plane, "strict", node)?;
             agent.wait_for_answer("/explain?service=default/strict", SOON, |answer| {
@@ -169,8 +169,8 @@ fn a_service_shows_what_a_node_makes_of_it() -> Result<()> {
         let text = agent.get("/metrics")?.body;
         ensure!(text.contains(sent), "{text}");
 
-        // What is refused since before a restart gets no Event after it, and the agent lists no Services for
-        // an Event: it has the UID all the same.
+        // A refusal from before a restart gets no second Event. The agent does not list Services
+        // for Events, but still knows the UID.
         agent.kill();
         agent.resume()?;
         move_to(plane, "closed", HERE)?;

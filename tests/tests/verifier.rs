@@ -1,9 +1,9 @@
-//! The kernel's verifier takes every program, and is not near its limit.
+//! The kernel's verifier accepts every program, and none is near its limit.
 
 use anyhow::{Result, ensure};
 use topo_lb_tests::verifier::{LIMIT, counts};
 
-/// Growth is noticed before a kernel refuses it.
+/// Detects growth before a kernel refuses a program.
 const ENOUGH: u32 = LIMIT / 10 * 9;
 
 #[test]

@@ -1,5 +1,4 @@
-//! The pure parts, by the clock: deciding, explaining, planning, reading. Nothing here can fail for
-//! being slow: `cargo bench -p topo-lb`, on a machine that has nothing else to do.
+//! Benchmarks of the pure parts (`cargo bench -p topo-lb`), for an idle machine; no limit can fail.
 #![expect(missing_docs, reason = "what criterion_group makes has none")]
 
 use std::hint::black_box;
@@ -50,7 +49,7 @@ fn tell(criterion: &mut Criterion) {
     group.bench_function("lint", |bencher| bencher.iter(|| lint::findings(black_box(&state))));
 }
 
-/// One slice of one Service among many changes.
+/// A change of one slice, in clusters of several sizes.
 fn plan(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("observe and plan one change");
     for services in [10, 1_000, 10_000] {
@@ -76,7 +75,7 @@ fn plan(criterion: &mut Criterion) {
     }
 }
 
-/// A slice of a hundred endpoints, from JSON.
+/// Reads a slice of a hundred endpoints from JSON.
 fn read(criterion: &mut Criterion) {
     let slice = population(1, 100).slices(0, |_| true).swap_remove(0);
     let mut group = criterion.benchmark_group("read");

@@ -1,8 +1,8 @@
-//! Any bytes as a cluster's manifests: read, decided and explained from every node, linted,
-//! planned. Nothing may panic, hang, or take memory out of proportion, and a plan that was carried
-//! out must leave nothing to plan.
+//! Takes any bytes as manifests: reads them, decides and explains for every node, lints, plans.
+//! Nothing may panic, hang, or use disproportionate memory, and after a plan's steps nothing may be
+//! left to plan.
 //!
-//! Apart from the target, so that it is compiled, and run on the seeds, where no fuzzer is installed.
+//! Separate from the target, so that the seeds can be tested without a fuzzer.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -14,11 +14,10 @@ use topo_lb::reconcile::Reconciler;
 use topo_lb::topology::Scope;
 use topo_lb::{explain, lint, source};
 
-/// Nodes from which is looked, beside one that is never there.
+/// The most nodes to decide for, besides one that never exists.
 const NODES: usize = 4;
 
-/// One input: its first byte says how the rest is written, as a file's name does.
-/// Whether it could be read at all.
+/// Runs one input: its first byte selects YAML or JSON. Returns whether the rest could be read.
 pub(crate) fn one(bytes: &[u8]) -> bool {
     let Some((&first, content)) = bytes.split_first() else { return false };
     let name = if first % 2 == 0 { "fuzz.yaml" } else { "fuzz.json" };

@@ -1,7 +1,7 @@
-//! What `explain` says of the clusters that two real control planes described, word for word.
+//! The exact output of `explain` for the clusters of two real control planes.
 //!
-//! `TOPO_LB_WRITE_GOLDEN=1 cargo test -p topo-lb --test explain_golden` writes the expected output
-//! anew; the diff is then to be read.
+//! `TOPO_LB_WRITE_GOLDEN=1 cargo test -p topo-lb --test explain_golden` rewrites the expected
+//! output; review the diff.
 
 use std::path::{Path, PathBuf};
 

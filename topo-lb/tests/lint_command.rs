@@ -1,9 +1,9 @@
-//! `topo-lb lint` as it is run: its flags, its output and its exit code.
+//! The command `topo-lb lint`: flags, output, exit code.
 
 use std::io::Write as _;
 use std::process::{Command, Output, Stdio};
 
-/// Runs `topo-lb lint --manifests -` with these flags on what is described here.
+/// Runs `topo-lb lint --manifests -` with these flags on these manifests.
 fn lint(flags: &[&str], manifests: &str) -> Output {
     let mut child = Command::new(env!("CARGO_BIN_EXE_topo-lb"))
         .args(["lint", "--manifests", "-"])

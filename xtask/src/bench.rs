@@ -1,4 +1,4 @@
-//! `cargo xtask bench`: the numbers, side by side.
+//! `cargo xtask bench`: measures topo-lb and its alternatives.
 
 use std::path::PathBuf;
 
@@ -51,8 +51,7 @@ pub(crate) struct Args {
     from: Option<PathBuf>,
 }
 
-/// Runs the command. Returns only upon failure: otherwise this process becomes the bench, with
-/// its signals and its exit code.
+/// Returns only on failure: otherwise this process becomes the bench, with its exit code.
 pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     ensure!(
         !args.write_docs || args.part.is_empty(),
@@ -64,7 +63,7 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     let measured = [Need::Kernel, Need::Lab, Need::Peers, Need::Root];
     let measured = measured.into_iter().filter(|_| measures);
     let peer = with_kube_proxy.then_some(Need::KubeProxy);
-    // Everything that is compiled here contains the object.
+    // The programs compiled here contain the object.
     let needs = measured.chain(peer).chain([Need::Object]).collect();
     let machine = install::ready(workspace, &needs)?;
     let kube_proxy = with_kube_proxy.then(|| kube_proxy::program(workspace)).transpose()?;
@@ -78,12 +77,12 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
         // The agent as in an image.
         None => lab_program::build(workspace, Profile::Deployed, "bench", &[])?,
     };
-    // With the largest clusters, the agent takes longer than the usual limits.
+    // With the largest clusters the agent exceeds the usual limits.
     bench.env("TOPO_LB_PATIENCE", "6").env("TOPO_LB_EBPF_OBJECT", workspace.object());
     if let Some(kube_proxy) = kube_proxy {
         bench.env(kube_proxy::VARIABLE, kube_proxy);
     }
-    // `cargo xtask test` compiles it. Without it, the bench leaves this part out.
+    // Only `cargo xtask test` compiles it. Without it, the bench leaves this part out.
     if measures && control_plane::is_there() {
         bench.env(control_plane::VARIABLE, control_plane::programs(workspace)?);
     }

@@ -1,9 +1,9 @@
-//! What runs beside the stages of `cargo xtask test`, in the processor time that these leave over.
+//! Work in the background of `cargo xtask test`, in processor time that the stages do not use.
 //!
 //! Kubernetes and the fuzz target take minutes to compile, and Debian's kernels take minutes to run
-//! the suites, while the stages in the lab mostly wait. A second xtask of the lowest priority does each
-//! of the two. A stage that needs a result waits for it: for Kubernetes by the lock of the cache, for the
-//! fuzz target by Cargo's lock, for the kernels by [`Beside::kernels`].
+//! the suites, while the stages in the lab mostly wait. A second xtask with the lowest priority
+//! does each of the two. A stage that needs a result waits for it: for Kubernetes through the lock
+//! of the cache, for the fuzz target through Cargo's lock, for the kernels in [`Beside::kernels`].
 
 use fs_err as fs;
 use std::env;
@@ -18,7 +18,7 @@ use crate::stage::Stage;
 use crate::suites;
 use crate::workspace::Workspace;
 
-/// The processes. Dropping this ends them; what they have compiled by then is kept.
+/// The processes. Dropping this ends them, but keeps what they have compiled.
 #[derive(Debug, Default)]
 pub(crate) struct Beside {
     compiling: Option<Background>,
@@ -26,8 +26,8 @@ pub(crate) struct Beside {
 }
 
 impl Beside {
-    /// Starts what `rest`, the stages from this one on, need later, once it can start. `kernel_options`
-    /// are the options of `cargo xtask test` that concern the kernels.
+    /// Starts the background work that `rest`, the stages from this one on, can use.
+    /// `kernel_options` are the options of `cargo xtask test` about kernels.
     pub(crate) fn begin(
         &mut self,
         workspace: &Workspace,
@@ -42,7 +42,7 @@ impl Beside {
             self.compiling = Some(start(workspace, "ahead", &arguments)?);
         }
         if self.kernels.is_none() && stage >= Stage::Lab && is_later(rest, Stage::Kernels) {
-            // At full speed, and before the second xtask asks Cargo for the same.
+            // At full speed, before the second xtask makes the same call to Cargo.
             suites::compile_lab(workspace)?;
             let options = kernel_options.iter().map(String::as_str);
             let arguments: Vec<_> =
@@ -52,13 +52,12 @@ impl Beside {
         Ok(())
     }
 
-    /// Whether the kernels take processor time now.
+    /// Whether the kernels use processor time now.
     pub(crate) fn has_kernels(&self) -> bool {
         self.kernels.is_some()
     }
 
-    /// Waits until the kernels have run the suites, and prints the output of their xtask. `None`: they
-    /// were not started.
+    /// Waits until the kernels have run the suites, and prints their output. `None` if not started.
     pub(crate) fn kernels(&mut self, workspace: &Workspace) -> Option<Result<()>> {
         let kernels = self.kernels.take()?;
         let running = Running::start("Debian's kernels, which were started with the lab");
@@ -71,7 +70,7 @@ impl Beside {
     }
 }
 
-/// Starts a second xtask that gets only the time that nobody else wants.
+/// Starts a second xtask that gets only idle processor time.
 fn start(workspace: &Workspace, name: &str, arguments: &[&str]) -> Result<Background> {
     let me = env::current_exe().context("cannot find the path of this program")?;
     let mut command = workspace.command("chrt");

@@ -29,15 +29,14 @@ Examples:
   cargo xtask build-ebpf && bpftool btf dump file target/bpf/topo-lb.o")]
 pub(crate) struct Args {}
 
-/// The package, which is also the name of what Cargo makes of it.
+/// The name of the package and of Cargo's output.
 const PACKAGE: &str = "topo-lb-ebpf";
 
 const TARGET: &str = "bpfel-unknown-none";
 
-/// The profile in the workspace's `Cargo.toml`, which is also a folder's name.
+/// The profile in the workspace's `Cargo.toml`, and the name of its folder.
 const PROFILE: &str = "bpf";
 
-/// Runs the command.
 pub(crate) fn run(workspace: &Workspace, _: &Args) -> Result<()> {
     let machine = install::ready(workspace, &BTreeSet::from([Need::Object]))?;
     build(workspace, &machine)?;
@@ -45,7 +44,7 @@ pub(crate) fn run(workspace: &Workspace, _: &Args) -> Result<()> {
     Ok(())
 }
 
-/// Builds the object with what the machine has.
+/// Builds the object with the machine's tools.
 pub(crate) fn build(workspace: &Workspace, machine: &Machine) -> Result<()> {
     let (compiler, linker) = object_tools(machine).context("no compiler for eBPF was found")?;
     let mut command = cargo(workspace, compiler, linker);
@@ -58,7 +57,7 @@ pub(crate) fn build(workspace: &Workspace, machine: &Machine) -> Result<()> {
     publish(&bytes, &workspace.object())
 }
 
-/// Runs Clippy on the programs, with warnings as errors.
+/// Runs Clippy on the eBPF programs, with warnings as errors.
 pub(crate) fn lint(workspace: &Workspace, machine: &Machine) -> Result<()> {
     let (compiler, linker) = object_tools(machine).context("no compiler for eBPF was found")?;
     let mut command = clippy(workspace, compiler, linker);
@@ -70,7 +69,7 @@ pub(crate) fn lint(workspace: &Workspace, machine: &Machine) -> Result<()> {
 const ARGUMENTS: &[&str] =
     &["--package", PACKAGE, "--target", TARGET, "--profile", PROFILE, "-Zbuild-std=core"];
 
-/// A folder of its own: the builds have other flags and compilers, and would discard each other's results.
+/// A separate folder: builds with other flags and compilers would discard each other's results.
 fn build_folder(workspace: &Workspace) -> std::path::PathBuf {
     workspace.target.join("bpf-build")
 }
@@ -81,8 +80,8 @@ fn cargo(workspace: &Workspace, compiler: &Toolchain, linker: &Linker) -> Comman
     command
 }
 
-/// `cargo clippy` would call the first `cargo-clippy` of the path, which is rustup's for another
-/// compiler, so this is called directly. It takes its Cargo from the environment.
+/// Calls `cargo-clippy` directly: `cargo clippy` would call the first one on the path, which is
+/// rustup's for another compiler. It finds its Cargo in the environment.
 fn clippy(workspace: &Workspace, compiler: &Toolchain, linker: &Linker) -> Command {
     let mut command = workspace.command(compiler.bin.join("cargo-clippy"));
     for_kernel(&mut command, workspace, compiler, linker);
@@ -91,7 +90,7 @@ fn clippy(workspace: &Workspace, compiler: &Toolchain, linker: &Linker) -> Comma
 }
 
 fn for_kernel(command: &mut Command, workspace: &Workspace, compiler: &Toolchain, linker: &Linker) {
-    // bpf-linker makes BTF of DWARF.
+    // bpf-linker makes BTF from DWARF.
     let flags = ["-Cdebuginfo=2", "-Clink-arg=--btf"].join("\x1f");
     command
         .env("CARGO_TARGET_DIR", build_folder(workspace))
@@ -107,8 +106,7 @@ fn for_kernel(command: &mut Command, workspace: &Workspace, compiler: &Toolchain
         .env_remove("RUSTC_WORKSPACE_WRAPPER");
 }
 
-/// The object without DWARF, which is four fifths of it: bpf-linker has made BTF of it, and nothing else
-/// needs it.
+/// Removes DWARF, four fifths of the object; only bpf-linker needs it, to make BTF.
 fn without_dwarf(object: &[u8]) -> Result<Vec<u8>> {
     let mut object = Builder::read(object).context("it is no ELF object")?;
     for section in &mut object.sections {
@@ -116,7 +114,7 @@ fn without_dwarf(object: &[u8]) -> Result<Vec<u8>> {
         section.delete |= names.iter().any(|name| section.name.starts_with(name));
     }
     object.delete_orphans();
-    // LLVM writes one table for the names of sections and of symbols; `object` wants two.
+    // LLVM writes one table for the names of sections and symbols; `object` needs two.
     let names = object.sections.add();
     names.name = b".shstrtab"[..].into();
     names.sh_type = SHT_STRTAB;
@@ -127,7 +125,7 @@ fn without_dwarf(object: &[u8]) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Replaces the object in one step. Leaves an equal one untouched, with its time.
+/// Replaces the object in one step. Leaves an equal one unchanged, including its time.
 fn publish(bytes: &[u8], place: &Path) -> Result<()> {
     if fs::read(place).is_ok_and(|present| present == bytes) {
         return Ok(());

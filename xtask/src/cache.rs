@@ -1,4 +1,4 @@
-//! What is downloaded or built once, and kept outside of the repository, among the user's caches.
+//! Downloads and builds that are kept in the user's cache, outside the repository.
 
 use fs_err::{self as fs, File};
 use std::env;
@@ -9,26 +9,26 @@ use anyhow::{Context, Result};
 
 use crate::progress;
 
-/// The folder for something of this name.
+/// The folder with this name.
 pub(crate) fn folder(name: &str) -> Result<PathBuf> {
     folder_below(env::var_os("XDG_CACHE_HOME"), env::home_dir(), name)
         .context("neither XDG_CACHE_HOME nor HOME says where caches go")
 }
 
-/// Whether something of this name is there already.
+/// Whether the folder with this name exists.
 pub(crate) fn has(name: &str) -> bool {
     folder(name).is_ok_and(|folder| folder.is_dir())
 }
 
-/// A relative `XDG_CACHE_HOME` counts as none (XDG Base Directory Specification 0.8).
+/// Ignores a relative `XDG_CACHE_HOME` (XDG Base Directory Specification 0.8).
 fn folder_below(xdg: Option<OsString>, home: Option<PathBuf>, name: &str) -> Option<PathBuf> {
     let caches = xdg.map(PathBuf::from).filter(|path| path.is_absolute());
     let caches = caches.or_else(|| Some(home?.join(".cache")))?;
     Some(caches.join("topo-lb").join(name))
 }
 
-/// Makes a folder if it is not there. `work` gets a temporary folder and returns the folder below it
-/// that is to be renamed. After a failure, the temporary folder stays for the next attempt.
+/// Makes a folder unless it exists. `work` gets a temporary folder, and returns the folder in it
+/// that becomes the result. After a failure the temporary folder stays for the next attempt.
 ///
 /// # Errors
 /// `work` fails, or the file system refuses.
@@ -57,7 +57,7 @@ pub(crate) fn make_once(folder: &Path, work: impl FnOnce(&Path) -> Result<PathBu
     Ok(fs::remove_dir_all(&room)?)
 }
 
-/// The path with something added to its name.
+/// Appends `end` to the name of a path.
 fn beside(folder: &Path, end: &str) -> PathBuf {
     let mut path = folder.as_os_str().to_owned();
     path.push(end);

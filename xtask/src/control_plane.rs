@@ -1,9 +1,9 @@
-//! etcd, kube-apiserver and kube-controller-manager for the tests: those that `KUBEBUILDER_ASSETS`
-//! names, or else Kubernetes 1.20 from Debian's archive, built once and kept outside of the
-//! repository.
+//! etcd, kube-apiserver and kube-controller-manager for the tests: the ones that
+//! `KUBEBUILDER_ASSETS` names, or else Kubernetes 1.20 from Debian's archive, built once into the
+//! user's cache.
 //!
-//! 1.20 is the version that tests most: it serves `spec.topologyKeys`, and EndpointSlices of
-//! `discovery.k8s.io/v1beta1` with `topology` alone. Later versions are tried by naming a folder.
+//! 1.20 covers the most cases: it has `spec.topologyKeys`, and EndpointSlices of
+//! `discovery.k8s.io/v1beta1` with only `topology`. For later versions, name a folder.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -16,24 +16,23 @@ use crate::debian_kubernetes::{Build, VERSION};
 use crate::progress;
 use crate::workspace::{Workspace, find_program};
 
-/// The ecosystem's variable for a folder of test binaries.
+/// The usual variable for a folder of test binaries.
 pub(crate) const VARIABLE: &str = "KUBEBUILDER_ASSETS";
 
-/// What must be in the folder. The suite in the lab also needs kube-controller-manager, and says so.
+/// Required programs. The lab's suite also needs kube-controller-manager, and reports its absence.
 const PROGRAMS: [&str; 2] = ["etcd", "kube-apiserver"];
 
-/// Whether the programs are there already, or named by the environment.
+/// Whether the environment names the programs, or the cache has them.
 pub(crate) fn is_there() -> bool {
     given().is_some() || cache::has(&name())
 }
 
-/// Whether this machine can take them from Debian's archive: it needs Debian's tools, but neither root
-/// nor an installation.
+/// Whether they can be built from Debian's archive: with Debian's tools, without root.
 pub(crate) fn is_obtainable() -> bool {
     debian::is_obtainable() && find_program("dpkg-source").is_some()
 }
 
-/// The folder with the programs. Builds them unless they are there.
+/// The folder with the programs. Builds them if necessary.
 ///
 /// # Errors
 /// The folder that the environment names lacks one, or the build fails.

@@ -1,5 +1,5 @@
-//! Debian's archive, apart from the machine's own packages: downloaded and unpacked below a folder,
-//! never installed. apt verifies what it downloads by the archive's signature.
+//! Debian's archive, independent of the machine's packages: downloaded and unpacked below a folder,
+//! never installed. apt verifies downloads with the archive's signature.
 
 use fs_err as fs;
 use std::path::{Path, PathBuf};
@@ -14,18 +14,18 @@ use crate::workspace::{Workspace, find_program};
 /// The keys that sign the archive.
 const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 
-/// Whether this machine has the tools for it. It takes neither root nor an installation.
+/// Whether this machine has the tools. Needs neither root nor an installation.
 pub(crate) fn is_obtainable() -> bool {
     ["apt-get", "apt-cache", "dpkg-deb"].iter().all(|it| find_program(it).is_some())
         && Path::new(KEYRING).is_file()
 }
 
-/// Whether this is Debian 12, whose packages are known to build everything.
+/// Whether this is Debian 12; its packages are known to build everything.
 pub(crate) fn is_12() -> bool {
     is_12_by(&fs::read_to_string("/etc/os-release").unwrap_or_default())
 }
 
-/// From `/etc/os-release` (os-release(5)).
+/// Parses `/etc/os-release` (os-release(5)).
 fn is_12_by(text: &str) -> bool {
     let field = |name: &str| {
         let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix('='));
@@ -45,12 +45,12 @@ pub(crate) fn source(kind: &str, repository: &str, suite: &str) -> String {
 pub(crate) struct Archive<'a> {
     workspace: &'a Workspace,
     folder: PathBuf,
-    /// What the logs of its steps begin with.
+    /// The prefix of its logs' names.
     log: &'static str,
 }
 
 impl<'a> Archive<'a> {
-    /// Writes the sources, and fetches their lists.
+    /// Writes the sources, and downloads their lists.
     pub(crate) fn open(
         workspace: &'a Workspace,
         folder: &Path,
@@ -79,24 +79,22 @@ impl<'a> Archive<'a> {
         ] {
             command.arg("-o").arg(format!("{name}={}", place.display()));
         }
-        // Otherwise, root's apt downloads as a user who cannot write here.
+        // Otherwise root's apt downloads as a user that cannot write here.
         let user = "APT::Sandbox::User=root";
         let yes = "APT::Get::Assume-Yes=true";
         command.args(["-o", user, "-o", yes, "-o", "Acquire::Retries=3"]).args(arguments);
         command
     }
 
-    /// Downloads packages into a folder.
     pub(crate) fn download(&self, title: &str, packages: &[&str], into: &Path) -> Result<()> {
         let mut download = self.apt("apt-get", &["download"]);
         download.args(packages).current_dir(into);
         self.step(title, "packages", &mut download)
     }
 
-    /// Downloads a package and its dependencies, without those that are installed here. Returns the
-    /// folder with them.
+    /// Downloads a package and its dependencies, except those installed here. Returns their folder.
     pub(crate) fn download_with_dependencies(&self, title: &str, package: &str) -> Result<PathBuf> {
-        // Nothing is installed, so another apt can run at the same time.
+        // Nothing is installed, so another apt may run at the same time.
         let lock = ["-o", "Debug::NoLocking=true"];
         let mut download = self.apt("apt-get", &lock);
         download.args(["install", "--download-only", "--no-install-recommends", package]);
@@ -104,7 +102,7 @@ impl<'a> Archive<'a> {
         Ok(self.folder.join("archives"))
     }
 
-    /// Unpacks every package of a folder.
+    /// Unpacks all packages of a folder.
     pub(crate) fn unpack(&self, title: &str, packages: &Path, root: &Path) -> Result<()> {
         let log = self.workspace.log(&format!("{}-unpack", self.log));
         let running = Running::start(title);
@@ -117,14 +115,14 @@ impl<'a> Archive<'a> {
         result
     }
 
-    /// Runs a command, with its output in a log.
+    /// Runs a command with its output in a log.
     pub(crate) fn step(&self, title: &str, log: &str, command: &mut Command) -> Result<()> {
         let log = self.workspace.log(&format!("{}-{log}", self.log));
         run_logged(title, command, &log)
     }
 }
 
-/// The files of a folder whose names end so, in order.
+/// The files of a folder with this end of their names, sorted.
 pub(crate) fn files_ending(folder: &Path, end: &str) -> Result<Vec<PathBuf>> {
     let mut found = entries(folder)?;
     found.retain(|path| path.to_string_lossy().ends_with(end));
@@ -132,7 +130,7 @@ pub(crate) fn files_ending(folder: &Path, end: &str) -> Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// What is in a folder.
+/// The entries of a folder.
 pub(crate) fn entries(folder: &Path) -> Result<Vec<PathBuf>> {
     fs::read_dir(folder)?.map(|entry| Ok(entry?.path())).collect()
 }

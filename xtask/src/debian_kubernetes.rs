@@ -1,5 +1,5 @@
-//! Kubernetes from Debian's source package: downloaded, unpacked and compiled below one folder,
-//! with a Go that is unpacked there too. Nothing is installed.
+//! Builds Kubernetes from Debian's source package: downloads, unpacks and compiles it below one
+//! folder, with a Go unpacked there too. Installs nothing.
 
 use fs_err as fs;
 use std::collections::BTreeSet;
@@ -13,25 +13,25 @@ use crate::debian::{self, Archive, entries, files_ending};
 use crate::process::run_logged;
 use crate::workspace::Workspace;
 
-/// The version of Kubernetes in Debian 12's package, which has another number itself.
+/// The version of Kubernetes; Debian 12's package has another version number.
 pub(crate) const VERSION: &str = "1.20.2";
 
-/// The last of Debian's suites with this source package; the machine may run another.
+/// The last suite of Debian with this source package; the machine may run another.
 const SUITE: &str = "bookworm";
 
-/// Go, and what replaces a vendored library.
+/// Go, and the replacement of a vendored library.
 const TO_COMPILE: [&str; 3] =
     ["golang-1.19-go", "golang-1.19-src", "golang-github-modern-go-reflect2-dev"];
 
-/// Marks a package whose types the server describes.
+/// Marks a package with types that need generated descriptions.
 const OPENAPI_MARKER: &str = "+k8s:openapi-gen=true";
 
-/// A build below one folder. It skips the parts that an earlier attempt has finished.
+/// A build below one folder. Skips parts that an earlier attempt has finished.
 #[derive(Debug)]
 pub(crate) struct Build<'a> {
     workspace: &'a Workspace,
     folder: PathBuf,
-    /// What its logs begin with.
+    /// The prefix of its logs' names.
     log: &'static str,
 }
 
@@ -59,7 +59,7 @@ impl<'a> Build<'a> {
         Ok(programs)
     }
 
-    /// Fetches the sources, a compiler and these packages. Returns the folder for programs.
+    /// Downloads the sources, a compiler and these packages. Returns the folder for programs.
     fn prepare(&self, packages: &[&str]) -> Result<PathBuf> {
         let programs = self.folder.join("programs");
         fs::create_dir_all(&programs)?;
@@ -68,7 +68,7 @@ impl<'a> Build<'a> {
         Ok(programs)
     }
 
-    /// Makes a folder with `work` under another name, and renames it when it is complete.
+    /// Makes a folder with `work` under another name, and renames it once it is complete.
     fn once(&self, name: &str, work: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
         let folder = self.folder.join(name);
         if folder.is_dir() {
@@ -109,15 +109,15 @@ impl<'a> Build<'a> {
                 self.folder.display()
             )
         };
-        // With Debian's patches and security fixes. apt has verified the checksums.
+        // Applies Debian's patches and security fixes. apt has verified the checksums.
         let mut command = self.workspace.command("dpkg-source");
         command.args(["--no-check", "--extract"]).arg(description).arg(source);
         self.step("unpacking Kubernetes' source", "unpack-source", &mut command)?;
         self.replace_reflect2(&source.join("vendor/github.com/modern-go/reflect2"))
     }
 
-    /// The vendored reflect2 1.0.1 corrupts memory with Go 1.18 and later ("unexpected fault
-    /// address", within seconds); 1.0.2 does not.
+    /// Replaces the vendored reflect2 1.0.1 by 1.0.2: 1.0.1 corrupts memory with Go 1.18 and later
+    /// ("unexpected fault address", within seconds).
     fn replace_reflect2(&self, vendored: &Path) -> Result<()> {
         let debian = self.folder.join("root/usr/share/gocode/src/github.com/modern-go/reflect2");
         let is_code = |path: &Path| path.extension().is_some_and(|it| it == "go" || it == "s");
@@ -144,7 +144,7 @@ impl<'a> Build<'a> {
         self.step("compiling the generator of type descriptions", "openapi-gen", &mut compile)?;
 
         let packages = described_packages(&source)?;
-        // Generated elsewhere first: a file of that name is complete.
+        // Generates into another folder first, so that a file with the final name is complete.
         let output = self.folder.join("generated");
         let mut generate = self.command(&generator);
         generate
@@ -188,7 +188,7 @@ impl<'a> Build<'a> {
         self.command(&self.folder.join("root/usr/lib/go-1.19/bin/go"))
     }
 
-    /// A program at the root of the source, with this folder's Go and without the user's settings.
+    /// A command at the root of the source, with this folder's Go and without the user's settings.
     fn command(&self, program: &Path) -> Command {
         let mut command = self.workspace.command(program);
         command
@@ -217,12 +217,12 @@ impl<'a> Build<'a> {
     }
 }
 
-/// Import paths of the packages with the marker in any file.
+/// The import paths of packages with the marker in any file.
 fn described_packages(source: &Path) -> Result<BTreeSet<String>> {
     let mut found = BTreeSet::new();
     for (folder, import) in [("pkg", "k8s.io/kubernetes/pkg"), ("staging/src/k8s.io", "k8s.io")] {
         let root = source.join(folder);
-        // This follows no links: vendored packages are links to those that are staged.
+        // Follows no links: vendored packages are links to the staged ones.
         let entries = WalkDir::new(&root).into_iter();
         for entry in entries.filter_entry(|entry| entry.file_name() != "testdata") {
             let entry = entry?;
@@ -240,7 +240,7 @@ fn described_packages(source: &Path) -> Result<BTreeSet<String>> {
     Ok(found)
 }
 
-/// A file that is neither a test nor generated.
+/// Whether this is a Go file that is neither a test nor generated.
 fn is_written_code(path: &Path) -> bool {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     name.ends_with(".go")

@@ -1,4 +1,4 @@
-//! `cargo xtask demo`: a cluster on this machine, and its traffic.
+//! `cargo xtask demo`: a cluster on this machine, with real traffic.
 
 use std::collections::BTreeSet;
 
@@ -32,8 +32,7 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// Runs the command. Returns only upon failure: otherwise this process becomes the demo, with
-/// its signals and its exit code.
+/// Returns only on failure: otherwise this process becomes the demo, with its exit code.
 pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     let mut needs = BTreeSet::from([Need::Object, Need::Kernel, Need::Lab, Need::Root]);
     if args.api_server {

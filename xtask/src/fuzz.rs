@@ -1,7 +1,7 @@
-//! Fuzzing: any bytes as manifests, starting from parts of the fixtures.
+//! Fuzzing with any bytes as manifests, starting from parts of the fixtures.
 //!
-//! The stable compiler is enough: libFuzzer needs the coverage pass of LLVM. The address sanitizer
-//! would need a nightly, and find little: the code under test has no `unsafe`.
+//! The stable compiler is enough: libFuzzer needs only LLVM's coverage pass. The address sanitizer
+//! would need a nightly, and find little, as the code under test has no `unsafe`.
 
 use fs_err as fs;
 use std::path::{Path, PathBuf};
@@ -14,27 +14,27 @@ use serde_json::{Value, json};
 use crate::process::{output_of, run_logged, run_visible};
 use crate::workspace::Workspace;
 
-/// Below the root; a workspace of its own.
+/// Below the root; a separate workspace.
 pub(crate) const FOLDER: &str = "topo-lb/fuzz";
 
 const TARGET: &str = "manifests";
-/// The flags of cargo-fuzz: they count the edges and the comparisons that an input reaches.
+/// cargo-fuzz's flags: they count the edges and comparisons that an input reaches.
 const COVERAGE: &str = "-Cpasses=sancov-module \
     -Cllvm-args=-sanitizer-coverage-level=4 \
     -Cllvm-args=-sanitizer-coverage-inline-8bit-counters \
     -Cllvm-args=-sanitizer-coverage-pc-table \
     -Cllvm-args=-sanitizer-coverage-trace-compares \
     --cfg fuzzing";
-/// Seconds of fuzzing.
+/// Duration of fuzzing, in seconds.
 const SECONDS: u64 = 25;
-/// Seconds that one input may take.
+/// The limit for one input, in seconds.
 const SECONDS_EACH: u64 = 10;
-/// Megabytes that the fuzzer may take. Inputs have some kilobytes.
+/// The fuzzer's memory limit, in megabytes. Inputs have some kilobytes.
 const MEGABYTES: u64 = 1024;
-/// How long it may take in all, on a busy machine.
+/// The limit for the whole run, on a busy machine.
 const LIMIT: Duration = Duration::from_secs(5 * 60);
 
-/// Compiles the target; returns the program.
+/// Compiles the target, and returns the program.
 pub(crate) fn compile(workspace: &Workspace) -> Result<PathBuf> {
     let host = host().context("`rustc -vV` does not say which machine it compiles for")?;
     let target = folder(workspace);
@@ -51,7 +51,7 @@ pub(crate) fn compile(workspace: &Workspace) -> Result<PathBuf> {
     Ok(target.join(host).join("debug").join(TARGET))
 }
 
-/// The folder for what Cargo compiles, and for what the fuzzer finds.
+/// The folder of Cargo's output and the fuzzer's findings.
 fn folder(workspace: &Workspace) -> PathBuf {
     workspace.target.join("fuzz")
 }
@@ -60,7 +60,7 @@ fn folder(workspace: &Workspace) -> PathBuf {
 pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     let program = compile(workspace)?;
     let target = folder(workspace);
-    // Starts with what earlier runs have found.
+    // Starts from what earlier runs have found.
     let (corpus, seeds) = (target.join("corpus"), target.join("seeds"));
     let artifacts = workspace.root.join(FOLDER).join("artifacts").join(TARGET);
     for folder in [&corpus, &artifacts] {
@@ -80,13 +80,13 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     run_visible(&mut command, LIMIT)
 }
 
-/// The target triple of the compiler that Cargo uses.
+/// The target triple of Cargo's compiler.
 fn host() -> Option<String> {
     let text = output_of(Command::new("rustc").arg("-vV"))?;
     text.lines().find_map(|line| line.strip_prefix("host: ")).map(str::to_owned)
 }
 
-/// Writes parts of the fixtures.
+/// Writes parts of the fixtures as seeds.
 fn sow(workspace: &Workspace, seeds: &Path) -> Result<()> {
     fs::create_dir_all(seeds)?;
     for fixture in ["kubernetes-1.36", "kubernetes-1.20"] {
@@ -95,7 +95,7 @@ fn sow(workspace: &Workspace, seeds: &Path) -> Result<()> {
         let list = serde_json::from_str(&text)
             .with_context(|| format!("{} is no JSON", path.display()))?;
         for (name, cutting) in cuttings(&list) {
-            // The first byte tells the target the file's extension. JSON is valid YAML, too.
+            // The first byte selects the file's extension. JSON is also valid YAML.
             for (first, extension) in [("0", "yaml"), ("1", "json")] {
                 let path = seeds.join(format!("{fixture}-{name}.{extension}"));
                 fs::write(&path, format!("{first}{cutting}"))?;
@@ -105,7 +105,7 @@ fn sow(workspace: &Workspace, seeds: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Each Service of a list with its slices and the list's Nodes, by the Service's name.
+/// For each Service of a list: its name, and the Service with its slices and all Nodes.
 fn cuttings(list: &Value) -> Vec<(String, String)> {
     let items = list["items"].as_array().map_or(&[][..], Vec::as_slice);
     let of = |kind: &'static str| items.iter().filter(move |item| item["kind"] == kind);
@@ -122,7 +122,7 @@ fn cuttings(list: &Value) -> Vec<(String, String)> {
     of("Service").map(cutting).collect()
 }
 
-/// The object without the fields that topo-lb does not read.
+/// The object without fields that topo-lb does not read.
 fn bare(object: &Value) -> Value {
     let mut object = object.clone();
     if let Some(fields) = object.as_object_mut() {

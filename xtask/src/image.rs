@@ -1,4 +1,4 @@
-//! `cargo xtask image`: the image that deploy/ runs, without a daemon.
+//! `cargo xtask image`: builds the image of deploy/ without a daemon.
 
 use fs_err as fs;
 use std::collections::BTreeSet;
@@ -30,7 +30,6 @@ pub(crate) struct Args {}
 /// All packages of the workspace have one version.
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// Runs the command.
 pub(crate) fn run(workspace: &Workspace, _: &Args) -> Result<()> {
     let needs = BTreeSet::from([Need::Object, Need::Root, Need::Image]);
     let machine = install::ready(workspace, &needs)?;
@@ -42,7 +41,7 @@ pub(crate) fn run(workspace: &Workspace, _: &Args) -> Result<()> {
     Image::new(workspace)?.make(&workspace.program(Profile::Deployed, "topo-lb"))
 }
 
-/// An image that is being made. Dropping it removes its temporary folder.
+/// An image during its build. Dropping it removes its temporary folder.
 struct Image<'a> {
     workspace: &'a Workspace,
     folder: PathBuf,
@@ -62,14 +61,14 @@ impl<'a> Image<'a> {
         let files = self.collect(agent, &content)?;
         let tag = format!("topo-lb:{VERSION}");
         let mut build = self.buildah("build");
-        // Without the time of day, the same agent gives the same image.
+        // A fixed timestamp: the same agent gives the same image.
         build.args(["--timestamp", "0", "--layers=false", "--tag", &tag]);
         build.args(["--label", &format!("org.opencontainers.image.version={VERSION}")]);
         build.args(["--file", "deploy/Containerfile"]).arg(&content);
         self.step("image", &mut build)?;
 
         let archive = self.folder.join(format!("topo-lb-{VERSION}-{}.tar", architecture()));
-        // buildah would add to an archive that is there.
+        // buildah would append to an existing archive.
         if archive.exists() {
             fs::remove_file(&archive)?;
         }
@@ -90,7 +89,7 @@ impl<'a> Image<'a> {
         Ok(())
     }
 
-    /// Copies the agent and its libraries to where they belong in the image, and names them.
+    /// Copies the agent and its libraries to their places in the image. Returns these paths.
     fn collect(&self, agent: &Path, content: &Path) -> Result<Vec<PathBuf>> {
         let mut files = vec![PathBuf::from("topo-lb")];
         copy(agent, &content.join("topo-lb"))?;
@@ -102,7 +101,7 @@ impl<'a> Image<'a> {
         Ok(files)
     }
 
-    /// Runs the agent with only what is in the archive.
+    /// Runs the agent with only the archive's content.
     fn try_out(&self, place: &str) -> Result<()> {
         let mut create = self.buildah("from");
         let container = output_of(create.arg(place));
@@ -120,13 +119,13 @@ impl<'a> Image<'a> {
         Ok(())
     }
 
-    /// buildah with a storage of its own, which works on any file system.
+    /// buildah with a separate storage, which works on any file system.
     fn buildah(&self, subcommand: &str) -> Command {
         let mut command = self.workspace.command("buildah");
         command.args(["--storage-driver", "vfs", "--root"]).arg(self.work.join("storage"));
         command.arg("--runroot").arg(self.work.join("run")).arg(subcommand);
         if subcommand == "build" {
-            // A container may forbid making namespaces.
+            // A container may not be allowed to make namespaces.
             command.args(["--isolation", "chroot"]);
         }
         command
@@ -145,7 +144,7 @@ impl Drop for Image<'_> {
     }
 }
 
-/// As OCI names it (Go's GOARCH).
+/// OCI's name of the architecture (Go's GOARCH).
 fn architecture() -> &'static str {
     match std::env::consts::ARCH {
         "x86_64" => "amd64",
@@ -154,14 +153,14 @@ fn architecture() -> &'static str {
     }
 }
 
-/// Copies a file. For a link, this copies its target under the link's name.
+/// Copies a file; for a link, copies its target under the link's name.
 fn copy(from: &Path, to: &Path) -> Result<()> {
     fs::create_dir_all(to.parent().unwrap_or(to))?;
     fs::copy(from, to)?;
     Ok(())
 }
 
-/// In MB, as registries count.
+/// The size in MB (10^6 bytes), as registries show it.
 fn size(path: &Path) -> Result<String> {
     let bytes = fs::metadata(path)?.len();
     Ok(format!("{}.{} MB", bytes / 1_000_000, bytes / 100_000 % 10))

@@ -1,4 +1,4 @@
-//! Installing: carries out a plan, step by step.
+//! Carries out a plan, step by step.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +11,7 @@ use crate::process::{caught, run_logged};
 use crate::progress;
 use crate::workspace::Workspace;
 
-/// Makes the machine ready for the needs. Quick and silent if it is ready.
+/// Prepares the machine for the needs. Quick and silent if nothing is missing.
 pub(crate) fn ready(workspace: &Workspace, needs: &BTreeSet<Need>) -> Result<Machine> {
     let mut done: BTreeSet<String> = BTreeSet::new();
     loop {
@@ -21,8 +21,7 @@ pub(crate) fn ready(workspace: &Workspace, needs: &BTreeSet<Need>) -> Result<Mac
         if plan.steps.is_empty() {
             return Ok(machine);
         }
-        // What the first plan installs may make a second one necessary. To repeat a step would not
-        // help.
+        // After the first plan, a second one may be necessary. Repeating a step would not help.
         for step in &plan.steps {
             ensure!(
                 done.insert(step.display()),
@@ -56,7 +55,7 @@ fn carry_out(workspace: &Workspace, step: &Step) -> Result<()> {
     }
 }
 
-/// Fails if something is missing that only a person can install.
+/// Fails if only a person can install something that is missing.
 pub(crate) fn refuse_missing(plan: &Plan) -> Result<()> {
     if plan.missing.is_empty() {
         return Ok(());

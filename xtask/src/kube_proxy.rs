@@ -1,6 +1,5 @@
-//! kube-proxy 1.20, which the bench compares with: the one that the environment names, or else
-//! Kubernetes 1.20 from Debian's archive, compiled once and kept outside of the repository. The tests do
-//! not need it.
+//! kube-proxy 1.20 for the bench's comparison (tests do not need it): the one that the environment
+//! names, or else Kubernetes 1.20 from Debian's archive, compiled once into the user's cache.
 
 use std::env;
 use std::path::PathBuf;
@@ -12,20 +11,20 @@ use crate::debian_kubernetes::{Build, VERSION};
 use crate::progress;
 use crate::workspace::Workspace;
 
-/// The variable that names the program, for xtask and for the bench.
+/// The variable that names the program, in xtask and in the bench.
 pub(crate) const VARIABLE: &str = "TOPO_LB_KUBE_PROXY";
 
-/// The program, if the environment names it or it is there already.
+/// The program, if the environment names it or the cache has it.
 pub(crate) fn found() -> Option<PathBuf> {
     let given = env::var_os(VARIABLE).filter(|path| !path.is_empty()).map(PathBuf::from);
     given
         .or_else(|| Some(cache::folder(&name()).ok()?.join("kube-proxy")).filter(|it| it.is_file()))
 }
 
-/// The program. Builds it unless it is there.
+/// The program. Builds it if necessary.
 ///
 /// # Errors
-/// There is none by the name that the environment gives, or the build fails.
+/// The environment names a file that does not exist, or the build fails.
 pub(crate) fn program(workspace: &Workspace) -> Result<PathBuf> {
     if let Some(program) = found() {
         ensure!(program.is_file(), "there is no {}, which {VARIABLE} names", program.display());

@@ -1,5 +1,4 @@
-//! Programs that use the lab: the demo, the soak, the bench. They and the agent are compiled as users
-//! run them.
+//! Programs that use the lab: demo, soak, bench; compiled like the agent with users' profiles.
 
 use std::process::Command;
 
@@ -18,7 +17,7 @@ pub(crate) fn build(
 ) -> Result<Command> {
     let package = ["--package", "topo-lb", "--bin", "topo-lb"];
     let mut command = if agent == Profile::Release {
-        // One call for both, so that the libraries that they share are compiled once.
+        // One call for both compiles shared libraries once.
         compile(workspace, program, starts, &package)?
     } else {
         let mut build = workspace.cargo("build");

@@ -1,4 +1,4 @@
-//! The shared libraries of a program, as the dynamic linker of this machine finds them.
+//! The shared libraries of a program, as this machine's dynamic linker finds them.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -7,22 +7,22 @@ use anyhow::{Context as _, Result, bail};
 
 use crate::process::output_of;
 
-/// The files that a program links, libraries of libraries too; none of what is linked statically.
+/// The shared libraries that a program links, directly or through other libraries.
 ///
 /// # Errors
-/// ldd(1) does not take the program, or one of its libraries is not on this machine.
+/// ldd(1) rejects the program, or a library is not on this machine.
 pub(crate) fn of(program: &Path) -> Result<Vec<PathBuf>> {
     let said = output_of(Command::new("ldd").arg(program))
         .with_context(|| format!("`ldd {}` failed", program.display()))?;
     read(&said).with_context(|| format!("{} does not run here", program.display()))
 }
 
-/// From `ldd`: `libc.so.6 => /lib/libc.so.6 (0x…)`, or only the path; the kernel's own has none.
+/// Parses `ldd`: `libc.so.6 => /lib/libc.so.6 (0x…)`, or only the path; none for the kernel's own.
 fn read(said: &str) -> Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     for line in said.lines() {
         let (name, file) = line.trim().split_once(" => ").unwrap_or(("", line.trim()));
-        // A path may hold blanks, and the address behind it is the last word.
+        // A path may contain blanks; the address is the last word.
         let path = file.rsplit_once(" (").map_or(file, |(path, _)| path);
         if path.starts_with('/') {
             found.push(path.into());

@@ -1,4 +1,4 @@
-//! What this machine has, as far as a plan needs to know.
+//! The facts about this machine that a plan needs.
 
 use fs_err as fs;
 use std::collections::BTreeSet;
@@ -12,22 +12,22 @@ use crate::process::quoted;
 use crate::toolchain::{self, Linker, Toolchain};
 use crate::workspace::{Workspace, find_cargo_program, find_program};
 
-/// What was found. Only what the needs ask for is looked for.
+/// The facts. Inspects only what the needs require.
 #[derive(Clone, Debug)]
 pub(crate) struct Machine {
     /// How xtask was called.
     pub(crate) invocation: String,
-    /// The effective user is root.
+    /// Whether the effective user is root.
     pub(crate) root: bool,
-    /// The system is Debian 12.
+    /// Whether the system is Debian 12.
     pub(crate) debian12: bool,
     /// The Debian packages of [`packages`] that are installed.
     pub(crate) packages: BTreeSet<String>,
-    /// The names of the [`ITEMS`] that are not there.
+    /// The names of the missing [`ITEMS`].
     pub(crate) lacks: BTreeSet<&'static str>,
-    /// `rustup` is there.
+    /// Whether `rustup` is installed.
     pub(crate) rustup: bool,
-    /// What the compiler of the machine's own target lacks of `rustfmt` and `clippy`.
+    /// Which of `rustfmt` and `clippy` the compiler of the machine's own target lacks.
     pub(crate) lacks_components: Vec<&'static str>,
     /// rustup's nightly toolchains, newest first.
     pub(crate) nightlies: Vec<Toolchain>,
@@ -35,14 +35,12 @@ pub(crate) struct Machine {
     pub(crate) system: Option<Toolchain>,
     /// `bpf-linker`, if it runs.
     pub(crate) linker: Option<Linker>,
-    /// `cargo-deny` is there.
+    /// Whether `cargo-deny` is installed.
     pub(crate) deny: bool,
-    /// What is mounted.
     pub(crate) mounts: Mounts,
 }
 
 impl Machine {
-    /// Looks at this machine.
     pub(crate) fn inspect(workspace: &Workspace, needs: &BTreeSet<Need>) -> Self {
         let compiles = needs.contains(&Need::Object) || needs.contains(&Need::ObjectLints);
         let debian12 = debian::is_12();
@@ -77,7 +75,7 @@ impl Machine {
     }
 }
 
-/// The folder of the `cargo` that builds for this machine, with the other tools of its toolchain.
+/// The folder of the `cargo` for this machine, with its toolchain's other tools.
 fn host_folder(workspace: &Workspace) -> Option<PathBuf> {
     let cargo = workspace.cargo_path();
     let path = if cargo.is_absolute() { cargo.to_path_buf() } else { find_program("cargo")? };
@@ -85,7 +83,7 @@ fn host_folder(workspace: &Workspace) -> Option<PathBuf> {
 }
 
 fn installed_packages() -> BTreeSet<String> {
-    // It exits with 1 if it does not know one of the packages, but prints the others.
+    // `dpkg-query` exits with 1 if it does not know a package, but prints the others.
     let output = Command::new("dpkg-query")
         .args(["--show", "--showformat", "${Package} ${db:Status-Status}\\n"])
         .args(packages())

@@ -1,8 +1,8 @@
-//! Set-up, builds, tests, the demo and the bench: `cargo xtask --help`.
+//! Set-up, builds, tests, demo and bench: `cargo xtask --help`.
 //!
-//! One subcommand, one module. [`machine`] looks at the machine, [`plan`] decides what it
-//! lacks, and [`install`] carries the plan out. Messages for people go to standard error. Standard
-//! output is for `--json` and for the programs that are started.
+//! Each subcommand is a module. [`machine`] inspects the machine, [`plan`] decides what is missing,
+//! and [`install`] carries out the plan. Messages go to standard error. Standard output is for
+//! `--json` and for the programs that xtask starts.
 
 use std::process::ExitCode;
 
@@ -79,7 +79,7 @@ fn main() -> ExitCode {
     });
     match result {
         Ok(()) => ExitCode::SUCCESS,
-        // As a shell reports a command that a signal has ended.
+        // Like a shell, for a command that a signal has ended.
         Err(_) if process::caught() != 0 => {
             progress::error("interrupted");
             ExitCode::from(128 + process::caught())

@@ -1,23 +1,20 @@
-//! The two file systems of the kernel that topo-lb needs: bpffs for pins, cgroup2 for hooks.
+//! The two kernel file systems that topo-lb needs: bpffs for pins, cgroup2 for hooks.
 
 use std::path::{Path, PathBuf};
 
-/// Where pins go.
 pub(crate) const BPFFS: &str = "/sys/fs/bpf";
 
-/// Where a host with only version 2 has its cgroups.
+/// The cgroup2 hierarchy of a host with only version 2.
 pub(crate) const CGROUPS: &str = "/sys/fs/cgroup";
 
-/// Which of the two are mounted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Mounts {
-    /// A bpf file system at [`BPFFS`].
+    /// Whether a bpf file system is mounted at [`BPFFS`].
     pub(crate) bpffs: bool,
-    /// The hierarchy of version 2.
     pub(crate) cgroup2: Cgroup2,
 }
 
-/// The states a host's cgroup2 hierarchy can be in.
+/// The state of a host's cgroup2 hierarchy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Cgroup2 {
     /// Mounted: at [`CGROUPS`], or elsewhere on a host that also has version 1 ("hybrid").
@@ -29,9 +26,8 @@ pub(crate) enum Cgroup2 {
 }
 
 impl Mounts {
-    /// Reads the text of `/proc/self/mountinfo` (proc_pid_mountinfo(5)): the fifth field is the
-    /// mount point; the file system's type follows the lone dash. Of two mounts at one place, the
-    /// later one is on top.
+    /// Parses `/proc/self/mountinfo` (proc_pid_mountinfo(5)): field 5 is the mount point; the file
+    /// system type follows the single dash. Of two mounts at one place, the later one is on top.
     pub(crate) fn of_mountinfo(text: &str) -> Self {
         let mounts: Vec<(&Path, &str)> = text.lines().filter_map(mount).collect();
         let on_top = |place: &str| {

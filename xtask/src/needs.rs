@@ -1,4 +1,4 @@
-//! What commands need of the machine: a table of what is looked for, and what provides it.
+//! The needs of commands: a table of what is looked for, and what provides it.
 
 use crate::cluster_tools;
 use crate::control_plane;
@@ -26,7 +26,7 @@ pub(crate) enum Need {
     Peers,
     /// kube-proxy 1.20 and iptables, which the bench measures, too.
     KubeProxy,
-    /// To be root.
+    /// Root.
     Root,
     /// etcd, kube-apiserver and kube-controller-manager.
     ControlPlane,
@@ -41,21 +41,19 @@ pub(crate) enum Need {
 /// Something that a machine has or lacks.
 #[derive(Debug)]
 pub(crate) struct Item {
-    /// Who needs it.
+    /// The need that it belongs to.
     pub(crate) need: Need,
-    /// Its name, which no other item has; for a program, the program's.
+    /// Its unique name; for a program, the program's name.
     pub(crate) name: &'static str,
-    /// Whether it is there, or this program can get it without an installation.
+    /// Whether it exists, or xtask can get it without an installation.
     pub(crate) is_there: fn(&str) -> bool,
-    /// Debian 12's package that provides it.
+    /// The package of Debian 12 that provides it.
     pub(crate) package: Option<&'static str>,
-    /// What is missing, and the command that helps, where no package provides it; none: a program of
-    /// that name is missing.
+    /// Without a package: what is missing, and the command that helps. `None`: the program `name`.
     pub(crate) hint: Option<(&'static str, &'static str)>,
 }
 
-/// Everything that is either there or not. The compiler, the linker, the tools of Cargo, and the mounts
-/// take more than a look: see `plan`.
+/// All items with a yes-or-no check; compiler, linker, Cargo's tools and mounts need more (`plan`).
 pub(crate) const ITEMS: &[Item] = &[
     program(Need::Lab, "ip", "iproute2"),
     program(Need::Lab, "bpftool", "bpftool"),
@@ -111,20 +109,19 @@ pub(crate) const ITEMS: &[Item] = &[
     program(Need::VirtualMachine, "xz", "xz-utils"),
 ];
 
-/// Debian's compiler that is recent enough, kept for its browsers, and the sources of `core`.
+/// Debian's recent compiler (packaged for its browsers), and the sources of `core`.
 pub(crate) const COMPILER_PACKAGES: &[&str] = &["rustc-web", "cargo-web", "rust-web-src"];
 
-/// Clippy of that compiler.
 pub(crate) const CLIPPY_PACKAGES: &[&str] = &["rust-web-clippy"];
 
-/// What `bpf-linker` is linked with.
+/// The libraries that `bpf-linker` links.
 pub(crate) const LINKER_PACKAGES: &[&str] =
     &["llvm-22-dev", "libpolly-22-dev", "libzstd-dev", "zlib1g-dev"];
 
 /// The LLVM of [`COMPILER_PACKAGES`] and of [`LINKER_PACKAGES`].
 pub(crate) const DEBIAN_LLVM: u32 = 22;
 
-/// Every Debian package that a plan may ask for.
+/// All Debian packages that a plan may install.
 pub(crate) fn packages() -> impl Iterator<Item = &'static str> {
     let lists = [COMPILER_PACKAGES, CLIPPY_PACKAGES, LINKER_PACKAGES];
     lists.into_iter().flatten().copied().chain(ITEMS.iter().filter_map(|item| item.package))

@@ -1,7 +1,7 @@
-//! Child processes: quiet ones that write to a log, visible ones, and the one that replaces xtask.
+//! Child processes: quiet ones with a log, visible ones, and the one that replaces xtask.
 //!
-//! Each child has a process group of its own, so that it can be ended with everything that it has
-//! started: Cargo passes no signal on to the tests that it runs.
+//! Each child has its own process group, so that xtask can end it with all its children: Cargo does
+//! not forward signals to the tests that it runs.
 
 use fs_err::{self as fs, File};
 use std::io::{self, Read, Seek, SeekFrom};
@@ -19,23 +19,23 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use crate::progress::{Running, clock, note};
 
-/// The signal that asked xtask to stop; 0: none.
+/// The signal that stops xtask; 0: none.
 static CAUGHT: LazyLock<Arc<AtomicUsize>> = LazyLock::new(Arc::default);
 
-/// How often a child is looked at.
+/// The polling interval for children.
 const PERIOD: Duration = Duration::from_millis(80);
 
-/// How long a group has to end by itself after SIGTERM.
+/// How long a group may take to end after SIGTERM.
 const GRACE: Duration = Duration::from_secs(10);
 
-/// When a group is given up that even SIGKILL has not ended.
+/// When to stop waiting for a group that SIGKILL has not ended.
 const GIVE_UP: Duration = Duration::from_secs(15);
 
-/// How much of a log is shown when its step has failed.
+/// How many lines of a log to show when its step fails.
 const TAIL_LINES: usize = 40;
 
-/// Notes the signals that ask a program to stop; whoever waits for a child ends it then. A handler,
-/// unlike "ignore", is not inherited by an executed program.
+/// Records stop signals; the code that waits for a child then ends it. A handler, unlike "ignore",
+/// is not inherited by an executed program.
 pub(crate) fn catch_signals() -> Result<()> {
     for signal in [SIGINT, SIGTERM, SIGHUP] {
         let number = usize::try_from(signal)?;
@@ -45,7 +45,7 @@ pub(crate) fn catch_signals() -> Result<()> {
     Ok(())
 }
 
-/// The signal that asked xtask to stop; 0: none.
+/// The signal that stops xtask; 0: none.
 pub(crate) fn caught() -> u8 {
     u8::try_from(CAUGHT.load(Ordering::SeqCst)).unwrap_or(0)
 }
@@ -69,7 +69,7 @@ pub(crate) fn run_logged(
     result
 }
 
-/// Runs a command with its output in a log, and ends it after `limit`.
+/// Runs a command with its output in a log; ends it after `limit`.
 pub(crate) fn to_log(
     command: &mut Command,
     log: &Path,
@@ -79,7 +79,7 @@ pub(crate) fn to_log(
     Background::start(command, log)?.finish(limit, tick)
 }
 
-/// A command that runs beside others, with its output in a log. Dropping it ends it.
+/// A command in the background, with its output in a log. Dropping it ends it.
 #[derive(Debug)]
 pub(crate) struct Background {
     child: Child,
@@ -89,7 +89,6 @@ pub(crate) struct Background {
 }
 
 impl Background {
-    /// Starts a command.
     pub(crate) fn start(command: &mut Command, log: &Path) -> Result<Self> {
         fs::create_dir_all(log.parent().unwrap_or(log))?;
         let output = File::create(log)?.into_file();
@@ -98,7 +97,7 @@ impl Background {
         Ok(Self { child, command: display(command), log: log.to_path_buf() })
     }
 
-    /// Waits for its end; ends it after `limit`.
+    /// Waits until the command ends; ends it after `limit`.
     pub(crate) fn finish(
         mut self,
         limit: Option<Duration>,
@@ -119,15 +118,15 @@ impl Drop for Background {
     }
 }
 
-/// Runs a command whose output is for people, and ends it after `limit`.
+/// Runs a command with visible output; ends it after `limit`.
 pub(crate) fn run_visible(command: &mut Command, limit: Duration) -> Result<()> {
     wait(&mut spawn(command)?, &display(command), Some(limit), || ())
 }
 
-/// Replaces this process by the command: its signals, its output and its exit code are the command's.
+/// Replaces this process by the command, with its signals, output and exit code.
 ///
 /// # Errors
-/// Always, when it returns: the command cannot be started.
+/// Whenever it returns: the command cannot be started.
 pub(crate) fn become_command(command: &mut Command) -> Result<()> {
     if caught() != 0 {
         bail!("interrupted");
@@ -136,19 +135,19 @@ pub(crate) fn become_command(command: &mut Command) -> Result<()> {
     Err(error).with_context(|| format!("cannot start `{}`", display(command)))
 }
 
-/// What a short command prints, if it succeeds.
+/// The output of a short command, if it succeeds.
 pub(crate) fn output_of(command: &mut Command) -> Option<String> {
     let output = command.stdin(Stdio::null()).stderr(Stdio::null()).output().ok()?;
     output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// The command as one would type it, without its environment.
+/// The command as typed in a shell, without its environment.
 pub(crate) fn display(command: &Command) -> String {
     let words = [command.get_program()].into_iter().chain(command.get_args());
     words.map(|word| quoted(&word.to_string_lossy())).collect::<Vec<_>>().join(" ")
 }
 
-/// A word as a shell reads it back.
+/// Quotes a word for a shell.
 pub(crate) fn quoted(word: &str) -> String {
     let plain = |letter: char| letter.is_ascii_alphanumeric() || "-_./=:,+@%".contains(letter);
     if !word.is_empty() && word.chars().all(plain) {
@@ -200,10 +199,10 @@ fn end(child: &mut Child) {
     let group = Pid::from_child(child);
     let begun = Instant::now();
     let mut signal = Signal::TERM;
-    // Fails where the group is empty, as the loop sees, too.
+    // Fails if the group is empty, which the loop detects.
     let _ = kill_process_group(group, signal);
     while begun.elapsed() < GIVE_UP {
-        // The child itself stays in the group until its status is read.
+        // The child stays in the group until its status is read.
         let is_gone = !matches!(child.try_wait(), Ok(None));
         if is_gone && test_kill_process_group(group).is_err() {
             return;
@@ -216,7 +215,7 @@ fn end(child: &mut Child) {
     }
 }
 
-/// The last lines of a file; none if it cannot be read.
+/// The last lines of a file; empty if it cannot be read.
 fn tail(log: &Path) -> Vec<String> {
     const BLOCK: u64 = 16 * 1024;
     let read = || -> io::Result<Vec<u8>> {
@@ -230,7 +229,7 @@ fn tail(log: &Path) -> Vec<String> {
     lines(&String::from_utf8_lossy(&read().unwrap_or_default()))
 }
 
-/// Cargo's lines about its progress, which do not help when it has failed.
+/// Whether this is one of Cargo's progress lines, which do not explain a failure.
 fn is_progress(line: &str) -> bool {
     let indented = line.starts_with("   ");
     indented
@@ -239,7 +238,7 @@ fn is_progress(line: &str) -> bool {
             .any(|start| line.trim_start().starts_with(start))
 }
 
-/// The lines that are not empty, without what a carriage return has overwritten.
+/// The non-empty lines, without text that a carriage return overwrites.
 fn lines(text: &str) -> Vec<String> {
     let seen = text.lines().map(|line| line.rsplit('\r').next().unwrap_or(line).trim_end());
     seen.filter(|line| !line.is_empty()).map(str::to_owned).collect()
@@ -301,7 +300,7 @@ mod tests {
         let pipe = folder.join("pipe");
         assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
         let mut command = Command::new("sh");
-        // All of them hold the pipe open. The last one writes to it, and sleeps.
+        // All of them hold the pipe open. The last one writes to it, then sleeps.
         let script = r#"exec 3>"$0"; (sh -c 'echo >&3; exec sleep 60'; true); true"#;
         command.args(["-c", script]).arg(&pipe);
         let background = Background::start(&mut command, &folder.join("end.log")).unwrap();
@@ -309,7 +308,7 @@ mod tests {
         pipe.read_exact(&mut [0]).unwrap();
         let begun = Instant::now();
         drop(background);
-        // The pipe ends when the last of them is gone.
+        // The pipe ends when the last of them has ended.
         assert_eq!(pipe.read_to_end(&mut Vec::new()).unwrap(), 0);
         assert!(begun.elapsed() < Duration::from_secs(30));
         fs::remove_dir_all(folder).unwrap();

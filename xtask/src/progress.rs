@@ -1,7 +1,7 @@
-//! What a person sees: one line for each step, on standard error.
+//! Progress for people: one line per step, on standard error.
 //!
-//! `anstream` leaves colours out where there is no terminal, with `NO_COLOR` (<https://no-color.org>),
-//! and on a terminal that has none.
+//! `anstream` omits colours without a terminal, with `NO_COLOR` (<https://no-color.org>), and on
+//! terminals without colours.
 
 use std::io::{IsTerminal as _, Write as _, stderr};
 use std::time::{Duration, Instant};
@@ -19,7 +19,7 @@ pub(crate) const YELLOW: Style = AnsiColor::Yellow.on_default();
 /// How often the spinner turns.
 const PERIOD: Duration = Duration::from_millis(80);
 
-/// Prints a line as it is.
+/// Prints a line.
 pub(crate) fn line(text: &str) {
     eprintln!("{text}");
 }
@@ -29,7 +29,6 @@ pub(crate) fn note(text: &str) {
     line(&format!("  {text}"));
 }
 
-/// Prints a warning.
 pub(crate) fn warn(text: &str) {
     line(&format!("{} {text}", paint(YELLOW, "!")));
 }
@@ -39,40 +38,38 @@ pub(crate) fn error(text: &str) {
     line(&format!("{} {text}", paint(RED, "error:")));
 }
 
-/// Prints a headline.
 pub(crate) fn headline(text: &str) {
     line(&format!("\n{}", paint(BOLD, text)));
 }
 
-/// The text in a colour, for the functions above.
+/// Colours a text for the functions above.
 pub(crate) fn paint(style: Style, text: &str) -> String {
     format!("{style}{text}{style:#}")
 }
 
-/// A step that is running; its title is on the screen.
+/// A running step, shown on the screen.
 #[derive(Debug)]
 pub(crate) struct Running {
     title: String,
     begun: Instant,
-    /// Only on a terminal.
+    /// `None` without a terminal.
     spinner: Option<ProgressBar>,
 }
 
 impl Running {
-    /// Starts a step.
     pub(crate) fn start(title: impl Into<String>) -> Self {
         let title = title.into();
         let spinner = stderr().is_terminal().then(|| spinner(&title));
         if spinner.is_none() {
-            // The end of the step completes this line, so that a log shows what is running.
+            // The end of the step completes this line, so a log shows the running step.
             eprint!("  {title} … ");
-            // Fails only where nobody reads standard error.
+            // Fails only if standard error is closed.
             let _ = stderr().flush();
         }
         Self { title, begun: Instant::now(), spinner }
     }
 
-    /// Shows the last line that the step's command has written.
+    /// Shows the last output line of the step's command.
     pub(crate) fn tick(&self, last_line: &str) {
         if let Some(spinner) = &self.spinner {
             spinner.set_prefix(format!("{}  {}", self.title, clock(self.begun.elapsed())));
@@ -80,7 +77,7 @@ impl Running {
         }
     }
 
-    /// Ends the step, and shows how long it took.
+    /// Ends the step, and shows its duration.
     pub(crate) fn end(self, has_succeeded: bool) {
         let time = clock(self.begun.elapsed());
         let (style, mark, time) = match has_succeeded {
@@ -100,7 +97,7 @@ impl Running {
 fn spinner(title: &str) -> ProgressBar {
     let style = ProgressStyle::with_template("{spinner:.yellow} {prefix}  {wide_msg:.dim}");
     let spinner = ProgressBar::new_spinner().with_prefix(title.to_owned());
-    // Only a wrong template has no style, and the default one does as well.
+    // Only an invalid template has no style; the default style is good enough.
     spinner.set_style(style.unwrap_or_else(|_| ProgressStyle::default_spinner()));
     spinner.enable_steady_tick(PERIOD);
     spinner

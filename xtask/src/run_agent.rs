@@ -1,4 +1,4 @@
-//! `cargo xtask run-agent`: the agent, built and started.
+//! `cargo xtask run-agent`: builds and starts the agent.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -29,7 +29,7 @@ pub(crate) struct Args {
     args: Vec<OsString>,
 }
 
-/// Runs the command. Returns only upon failure.
+/// Returns only on failure.
 pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     let machine = install::ready(workspace, &BTreeSet::from([Need::Object, Need::Kernel]))?;
     build_ebpf::build(workspace, &machine)?;

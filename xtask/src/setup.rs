@@ -1,4 +1,4 @@
-//! `cargo xtask setup`: everything that the other commands need.
+//! `cargo xtask setup`: installs everything that the other commands need.
 
 use std::collections::BTreeSet;
 
@@ -41,10 +41,10 @@ pub(crate) struct Args {
     fuzz_target: bool,
 }
 
-/// What builds, the agent and the demo need.
+/// Needs of builds, the agent and the demo.
 const TO_RUN: &[Need] = &[Need::Object, Need::Kernel, Need::Lab];
 
-/// What the tests need besides.
+/// Further needs of the tests.
 const TO_TEST: &[Need] = &[
     Need::ObjectLints,
     Need::HostLints,
@@ -55,7 +55,6 @@ const TO_TEST: &[Need] = &[
     Need::VirtualMachine,
 ];
 
-/// Runs the command.
 pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     let mut needs: BTreeSet<Need> = TO_RUN.iter().copied().collect();
     if args.for_tests {
@@ -93,7 +92,7 @@ fn explain(workspace: &Workspace, needs: &BTreeSet<Need>) -> Result<()> {
     Ok(())
 }
 
-/// What will be used from now on.
+/// Prints what the other commands will use.
 fn report(machine: &Machine) {
     if let Some((compiler, linker)) = plan::object_tools(machine) {
         let compiler = compiler.display();

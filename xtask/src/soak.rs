@@ -1,4 +1,4 @@
-//! `cargo xtask soak`: connections while everything changes, for as long as one likes.
+//! `cargo xtask soak`: connections under constant change, for any duration.
 
 use std::collections::BTreeSet;
 
@@ -30,8 +30,7 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// Runs the command. Returns only upon failure: otherwise this process becomes the soak, with
-/// its signals and its exit code.
+/// Returns only on failure: otherwise this process becomes the soak, with its exit code.
 pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     let needs = BTreeSet::from([Need::Object, Need::Kernel, Need::Lab, Need::Root]);
     let machine = install::ready(workspace, &needs)?;

@@ -1,4 +1,4 @@
-//! The stages of `cargo xtask test`, in their order.
+//! The stages of `cargo xtask test`, in order.
 
 use fs_err as fs;
 use std::env;
@@ -21,7 +21,7 @@ use crate::summary::Outcome;
 use crate::virtual_machine::{self, Counting, Line, Scope};
 use crate::workspace::{Workspace, cargo_home, find_cargo_program};
 
-/// What is tested: cheap checks first, and last what has run beside the stages before it.
+/// The stages: cheap checks first; last the one that ran in the background of the others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum)]
 pub(crate) enum Stage {
     /// The layout of the source
@@ -48,7 +48,7 @@ pub(crate) enum Stage {
     Kernels,
 }
 
-/// How long fetching the advisories may take: without a network, some machines never give up.
+/// The limit for fetching the advisories: without a network, some machines retry for ever.
 const ADVISORIES_LIMIT: Duration = Duration::from_secs(120);
 
 /// Where the suites of the datapath run.
@@ -68,7 +68,7 @@ pub(crate) enum Kernel {
 }
 
 impl Kernel {
-    /// Debian's kernel, which runs in a virtual machine.
+    /// Debian's kernel for a virtual machine; `None` for the host's own.
     pub(crate) fn line(self) -> Option<Line> {
         match self {
             Self::Host => None,
@@ -79,14 +79,13 @@ impl Kernel {
     }
 }
 
-/// How long the tests of a stage may take: several times what they need on two cores.
+/// The limit for the tests of a stage: several times what two cores need.
 const TESTS_LIMIT: Duration = Duration::from_secs(20 * 60);
 
-/// Makes the limits of the lab's tests so many times longer.
+/// The variable that multiplies the limits of the lab's tests.
 const PATIENCE: &str = "TOPO_LB_PATIENCE";
 
 impl Stage {
-    /// For people.
     pub(crate) fn title(self) -> &'static str {
         match self {
             Self::Format => "formatting",
@@ -103,7 +102,6 @@ impl Stage {
         }
     }
 
-    /// What it needs of the machine.
     pub(crate) fn needs(self) -> &'static [Need] {
         match self {
             Self::Format => &[Need::HostLints],
@@ -124,9 +122,8 @@ impl Stage {
         }
     }
 
-    /// Runs the stage. `named` are the kernels of the command line, `counting` is for what their
-    /// verifiers count. The limits of tests in the lab are `patience` times as long as on an idle
-    /// machine.
+    /// Runs the stage. `named` has the kernels of the command line; `counting` tells what to do
+    /// with their verifiers' counts. `patience` multiplies the limits of the lab's tests.
     pub(crate) fn run(
         self,
         workspace: &Workspace,
@@ -156,7 +153,7 @@ fn format(workspace: &Workspace) -> Result<()> {
     let mut command = workspace.cargo("fmt");
     command.args(["--all", "--check"]);
     run_logged("cargo fmt --all --check", &mut command, &workspace.log("format"))?;
-    // The fuzz target is a workspace of its own.
+    // The fuzz target is a separate workspace.
     let mut command = workspace.cargo("fmt");
     command.args(["--manifest-path", &format!("{}/Cargo.toml", fuzz::FOLDER), "--check"]);
     run_logged("cargo fmt: fuzz target", &mut command, &workspace.log("format-fuzz"))?;
@@ -167,7 +164,7 @@ fn clippy(workspace: &Workspace) -> Result<()> {
     let mut command = suites::cargo(workspace, "clippy");
     command.args(["--all-targets", "--", "-D", "warnings"]);
     run_logged("cargo clippy", &mut command, &workspace.log("clippy"))?;
-    // `--all-targets` leaves out what is not tested by default.
+    // `--all-targets` omits targets that are not tested by default.
     let mut command = suites::cargo_for(workspace, "clippy", suites::CONTROL_PLANE);
     command.args(["--", "-D", "warnings"]);
     let title = "cargo clippy for the control plane's suites";
@@ -200,7 +197,7 @@ fn lab(workspace: &Workspace, patience: u32) -> Result<()> {
     run_in_lab(test.arg("--no-fail-fast"), &agent, patience)
 }
 
-/// Runs tests one at a time: each has a cluster of its own, and measures times.
+/// Runs tests one at a time: each has its own cluster, and measures times.
 fn run_in_lab(test: &mut Command, agent: &Path, patience: u32) -> Result<()> {
     test.args(["--", "--test-threads=1"]).env("TOPO_LB_AGENT", agent);
     if env::var_os(PATIENCE).is_none() {
@@ -209,7 +206,7 @@ fn run_in_lab(test: &mut Command, agent: &Path, patience: u32) -> Result<()> {
     run_visible(test, TESTS_LIMIT)
 }
 
-/// Some tests on every kernel, or all tests on those that were named.
+/// Some tests on every kernel, or all tests on the named ones.
 fn kernels(workspace: &Workspace, named: &[Kernel], counting: Counting) -> Result<()> {
     let lines: Vec<Line> = named.iter().filter_map(|kernel| kernel.line()).collect();
     if lines.is_empty() {
@@ -219,7 +216,7 @@ fn kernels(workspace: &Workspace, named: &[Kernel], counting: Counting) -> Resul
     }
 }
 
-/// The suites that plain `cargo test` leaves out.
+/// The suites that plain `cargo test` omits.
 fn against_control_plane(workspace: &Workspace, patience: u32) -> Result<()> {
     let programs = control_plane::programs(workspace)?;
     let tools = cluster_tools::programs(workspace)?;
@@ -271,7 +268,7 @@ fn deny(workspace: &Workspace) -> Result<Outcome> {
     Ok(passed)
 }
 
-/// cargo-deny keeps the database in Cargo's folder, under a name with a hash.
+/// cargo-deny keeps the database in Cargo's folder, with a hash in its name.
 fn has_advisory_database() -> bool {
     let entries = cargo_home().and_then(|home| fs::read_dir(home.join("advisory-dbs")).ok());
     entries.is_some_and(|mut entries| {

@@ -1,7 +1,7 @@
-//! What `cargo xtask test` compiles for this machine.
+//! The targets that `cargo xtask test` compiles for this machine.
 //!
-//! Cargo chooses the features of a library by the packages that a call selects. Every call here selects
-//! the same packages, and only names other targets, so that each library is compiled once.
+//! Cargo chooses the features of a library by the packages that a call selects. All calls here
+//! select the same packages, and differ only in targets, so each library is compiled once.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -12,19 +12,18 @@ use crate::debian::entries;
 use crate::process::run_logged;
 use crate::workspace::{Profile, Workspace};
 
-/// Suites that need a control plane. `test = false` in the manifests excludes them from plain
-/// `cargo test`.
+/// Suites that need a control plane; plain `cargo test` excludes them by `test = false`.
 pub(crate) const CONTROL_PLANE: [&str; 7] =
     ["control_plane", "api", "changes", "demo_api_server", "telling", "autonomy", "deploy"];
 
-/// `cargo SUBCOMMAND` for every package except the programs in the kernel.
+/// `cargo SUBCOMMAND` for every package except the eBPF programs.
 pub(crate) fn cargo(workspace: &Workspace, subcommand: &str) -> Command {
     let mut command = workspace.cargo(subcommand);
     command.args(["--workspace", "--exclude", "topo-lb-ebpf"]);
     command
 }
 
-/// [`cargo`] for these suites.
+/// Like [`cargo`], only for these suites.
 pub(crate) fn cargo_for(
     workspace: &Workspace,
     subcommand: &str,
@@ -49,14 +48,14 @@ pub(crate) fn in_lab(workspace: &Workspace) -> Result<Vec<String>> {
 
 /// Compiles the agent that suites start, and returns its path.
 pub(crate) fn agent(workspace: &Workspace) -> Result<PathBuf> {
-    // Without a test, Cargo would leave out the features that only tests ask for.
+    // Without a test, Cargo would omit features that only tests request.
     let mut build = cargo_for(workspace, "build", [CONTROL_PLANE[0]]);
     build.args(["--bin", "topo-lb"]);
     run_logged("compiling the agent", &mut build, &workspace.log("build-test-agent"))?;
     Ok(workspace.program(Profile::Dev, "topo-lb"))
 }
 
-/// Compiles the suites that need the lab, and the agent, whose path this returns.
+/// Compiles the lab's suites and the agent. Returns the agent's path.
 pub(crate) fn compile_lab(workspace: &Workspace) -> Result<PathBuf> {
     let agent = agent(workspace)?;
     let mut build = cargo_for(workspace, "test", in_lab(workspace)?);
@@ -65,8 +64,7 @@ pub(crate) fn compile_lab(workspace: &Workspace) -> Result<PathBuf> {
     Ok(agent)
 }
 
-/// The names of the suites in a folder (each is a file, or a folder with a `main.rs`), without those
-/// that need a control plane.
+/// The suites of a folder (files, or folders with a `main.rs`) that need no control plane.
 fn named(folder: &Path) -> Result<Vec<String>> {
     let is_suite = |path: &PathBuf| {
         path.extension().is_some_and(|it| it == "rs") || path.join("main.rs").is_file()

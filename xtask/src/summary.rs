@@ -7,16 +7,15 @@ use crate::progress::{DIM, GREEN, RED, YELLOW, clock, paint};
 /// How a stage ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
-    /// The stage passed, perhaps with a remark.
+    /// Passed, perhaps with a remark.
     Passed(Option<String>),
-    /// Nothing failed, but part of it was not checked.
+    /// Nothing failed, but a part was not checked.
     Unchecked(String),
     Failed,
-    /// An earlier one failed.
+    /// An earlier stage failed.
     NotRun,
 }
 
-/// One line of the table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Row {
     pub(crate) title: &'static str,
@@ -24,7 +23,6 @@ pub(crate) struct Row {
     pub(crate) elapsed: Duration,
 }
 
-/// The lines of the table.
 pub(crate) fn table(rows: &[Row]) -> Vec<String> {
     let titles = rows.iter().map(|row| row.title.chars().count());
     let titles = titles.max().unwrap_or(0);

@@ -1,4 +1,4 @@
-//! `cargo xtask test`: every check and every test.
+//! `cargo xtask test`: all checks and tests.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -46,11 +46,11 @@ pub(crate) struct Args {
     strict: bool,
 }
 
-/// How many times longer the limits of the lab's tests are while kernels run beside them.
+/// The factor for the limits of the lab's tests while kernels run in the background.
 const BUSY: u32 = 3;
 
 impl Args {
-    /// The options that concern the kernels, as on the command line.
+    /// The command-line options about kernels.
     fn kernel_options(&self) -> Vec<String> {
         let lines = self.kernel.iter().filter_map(|kernel| kernel.line());
         let mut options: Vec<_> = lines.map(|line| format!("--kernel={}", line.name())).collect();
@@ -59,7 +59,6 @@ impl Args {
     }
 }
 
-/// Runs the command.
 pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     let stages = selection(&args.only, &args.kernel);
     let counting = if args.bless { Counting::Keep } else { Counting::Compare };
@@ -104,7 +103,7 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     }
 }
 
-/// Runs the stages until one fails, and records how each ended.
+/// Runs the stages until one fails, and records the outcome of each.
 fn run_stages(
     stages: &[Stage],
     rows: &mut Vec<Row>,
@@ -137,8 +136,7 @@ fn run_stages(
     failure
 }
 
-/// The stages to run, in their order, with the object first if one needs it. A named kernel selects
-/// the stage that runs on it.
+/// The stages to run, in order, with the object if one needs it. A named kernel selects its stage.
 fn selection(only: &[Stage], named: &[Kernel]) -> Vec<Stage> {
     let stage = |kernel: &Kernel| if kernel.line().is_none() { Stage::Lab } else { Stage::Kernels };
     let mut stages: BTreeSet<Stage> = only.iter().copied().collect();

@@ -1,8 +1,7 @@
-//! Rust compilers, and which of them can compile for the kernel.
+//! Rust compilers, and which of them can compile the eBPF programs.
 //!
-//! `bpfel-unknown-none` has no compiled `core`: a compiler needs the sources of the standard
-//! library beside it, and `bpf-linker` must be built on the same LLVM as the compiler, because
-//! the two exchange bitcode.
+//! `bpfel-unknown-none` has no compiled `core`: the compiler needs the sources of the standard
+//! library, and `bpf-linker` must use the same LLVM as the compiler, because they exchange bitcode.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -10,23 +9,22 @@ use std::process::Command;
 use crate::libraries;
 use crate::process::output_of;
 
-/// The oldest compiler that builds this workspace, its `rust-version`.
+/// The oldest compiler that builds this workspace: its `rust-version`.
 pub(crate) const OLDEST: &str = env!("CARGO_PKG_RUST_VERSION");
 
-/// A folder with a `rustc` and the `cargo` that belongs to it.
+/// A folder with a `rustc` and its `cargo`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Toolchain {
-    /// The folder.
     pub(crate) bin: PathBuf,
-    /// The name that rustup knows it by; `None`: not rustup's.
+    /// rustup's name for it; `None` if it is not rustup's.
     pub(crate) rustup_name: Option<String>,
     /// (major, minor) of its `rustc`.
     pub(crate) release: (u32, u32),
     /// The LLVM major version inside its `rustc`.
     pub(crate) llvm: u32,
-    /// The sources of the standard library are there.
+    /// Whether it has the sources of the standard library.
     pub(crate) sources: bool,
-    /// `cargo-clippy` is there.
+    /// Whether it has `cargo-clippy`.
     pub(crate) clippy: bool,
 }
 
@@ -34,14 +32,14 @@ pub(crate) struct Toolchain {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Linker {
     pub(crate) path: PathBuf,
-    /// Such as `0.13.0`.
+    /// For example `0.13.0`.
     pub(crate) version: String,
-    /// The LLVM major version that it is linked with. `None`: LLVM is inside, and the version unknown.
+    /// The LLVM major version that it links; `None` if LLVM is linked statically.
     pub(crate) llvm: Option<u32>,
 }
 
 impl Toolchain {
-    /// Looks at a folder. `None`: it has no working compiler with a Cargo.
+    /// Inspects a folder. `None` without a working compiler and a Cargo.
     pub(crate) fn inspect(bin: &Path, rustup_name: Option<&str>) -> Option<Self> {
         let rustc = bin.join("rustc");
         if !bin.join("cargo").is_file() {
@@ -60,12 +58,11 @@ impl Toolchain {
         })
     }
 
-    /// Whether it is new enough, and has the sources of `core`.
+    /// Whether it is recent enough, and has the sources of `core`.
     pub(crate) fn compiles_core(&self) -> bool {
         self.sources && release(OLDEST).is_none_or(|oldest| self.release >= oldest)
     }
 
-    /// Its name for people.
     pub(crate) fn display(&self) -> String {
         let (major, minor) = self.release;
         match &self.rustup_name {
@@ -76,10 +73,10 @@ impl Toolchain {
 }
 
 impl Linker {
-    /// Looks at an installed linker. `None`: it does not run.
+    /// Inspects an installed linker. `None` if it does not run.
     pub(crate) fn inspect(path: &Path) -> Option<Self> {
         let version = output_of(Command::new(path).arg("--version"))?;
-        // A static one has none, and does not tell its LLVM.
+        // A statically linked one has none, and does not show its LLVM.
         let libraries = libraries::of(path).unwrap_or_default();
         Some(Self {
             path: path.to_path_buf(),
@@ -88,14 +85,13 @@ impl Linker {
         })
     }
 
-    /// Whether it can read what the compiler writes. One that does not tell its LLVM is assumed to:
-    /// the link step would fail.
+    /// Whether it can read the compiler's output. If its LLVM is unknown, linking will show it.
     pub(crate) fn fits(&self, toolchain: &Toolchain) -> bool {
         self.llvm.is_none_or(|llvm| llvm == toolchain.llvm)
     }
 }
 
-/// The newest first: rustup's plain `nightly` is newer than those with a date.
+/// rustup's nightlies, newest first: plain `nightly` is newer than those with a date.
 pub(crate) fn nightlies(rustup: &Path) -> Vec<Toolchain> {
     let list = output_of(Command::new(rustup).args(["toolchain", "list", "-v"]));
     nightly_folders(&list.unwrap_or_default())
@@ -104,24 +100,24 @@ pub(crate) fn nightlies(rustup: &Path) -> Vec<Toolchain> {
         .collect()
 }
 
-/// From `rustup toolchain list -v`: name first, folder last.
+/// Parses `rustup toolchain list -v`: name first, folder last.
 fn nightly_folders(list: &str) -> Vec<(String, PathBuf)> {
     let mut found: Vec<(String, PathBuf)> = list
         .lines()
         .filter(|line| line.starts_with("nightly"))
         .filter_map(|line| {
             let (name, rest) = line.split_once(char::is_whitespace)?;
-            // The folder is the first word with a slash; it may hold blanks.
+            // The folder is the first word with a slash; it may contain blanks.
             let folder = &rest[rest.find('/')?..];
             Some((name.to_owned(), PathBuf::from(folder.trim_end())))
         })
         .collect();
-    // `nightly-2026-…` sorts before `nightly-x86_64-…`, and the later date after the earlier.
+    // Sorts `nightly-x86_64-…` before `nightly-2026-…`, and later dates before earlier ones.
     found.sort_by(|left, right| right.0.cmp(&left.0));
     found
 }
 
-/// From `rustc -vV`.
+/// Parses `rustc -vV`.
 fn release_and_llvm(text: &str) -> Option<((u32, u32), u32)> {
     let field = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
     let llvm = field("LLVM version:")?.split('.').next()?.parse().ok()?;
@@ -134,7 +130,7 @@ fn release(version: &str) -> Option<(u32, u32)> {
     Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
 }
 
-/// From a name such as `libLLVM.so.22.1`.
+/// Parses a name such as `libLLVM.so.22.1`.
 fn llvm_of_libraries(libraries: &[PathBuf]) -> Option<u32> {
     let names = libraries.iter().filter_map(|library| library.file_name()?.to_str());
     names

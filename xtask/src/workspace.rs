@@ -1,4 +1,4 @@
-//! Where things are, and Cargo as this workspace calls it.
+//! The workspace's folders, and Cargo commands for it.
 
 use std::env;
 use std::ffi::{OsStr, OsString};
@@ -7,30 +7,29 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 
-/// The checkout, and where builds go.
+/// The checkout, and the build folder.
 #[derive(Debug)]
 pub(crate) struct Workspace {
     /// The folder of the workspace's `Cargo.toml`.
     pub(crate) root: PathBuf,
-    /// Where Cargo builds: `CARGO_TARGET_DIR`, or `target` below the root.
+    /// Cargo's build folder: `CARGO_TARGET_DIR`, or `target` below the root.
     pub(crate) target: PathBuf,
     /// The `cargo` that started this program, or the one on the path.
     cargo: PathBuf,
 }
 
-/// How a program is built.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Profile {
-    /// With debug assertions; what the tests run.
+    /// With debug assertions, for the tests.
     Dev,
-    /// What users run, and therefore what the demo shows.
+    /// As users run it, for the demo.
     Release,
-    /// Small, but slow to compile; what an image contains.
+    /// Small but slow to compile, for the image.
     Deployed,
 }
 
 impl Profile {
-    /// As Cargo calls it.
+    /// Cargo's name of the profile.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Dev => "dev",
@@ -41,7 +40,7 @@ impl Profile {
 }
 
 impl Workspace {
-    /// Finds the workspace that this program belongs to.
+    /// Finds the workspace of this program.
     pub(crate) fn find() -> Result<Self> {
         let root = Path::new(env!("CARGO_MANIFEST_DIR"))
             .parent()
@@ -57,12 +56,12 @@ impl Workspace {
         Ok(Self { root, target, cargo })
     }
 
-    /// The eBPF object that the agent carries inside.
+    /// The eBPF object that the agent embeds.
     pub(crate) fn object(&self) -> PathBuf {
         self.target.join("bpf/topo-lb.o")
     }
 
-    /// A program that Cargo has built.
+    /// The path of a compiled program.
     pub(crate) fn program(&self, profile: Profile, name: &str) -> PathBuf {
         let folder = match profile {
             Profile::Dev => "debug",
@@ -71,12 +70,11 @@ impl Workspace {
         self.target.join(folder).join(name)
     }
 
-    /// The log of a step.
     pub(crate) fn log(&self, step: &str) -> PathBuf {
         self.target.join("xtask").join(format!("{step}.log"))
     }
 
-    /// A program with the environment that xtask itself was started in, run at the root.
+    /// A command at the root, with the environment in which xtask was started.
     pub(crate) fn command(&self, program: impl AsRef<OsStr>) -> Command {
         let mut command = Command::new(program);
         command.current_dir(&self.root);
@@ -89,20 +87,20 @@ impl Workspace {
         let mut command = self.command(&self.cargo);
         command.arg(subcommand).env("CARGO_TARGET_DIR", &self.target);
         if self.target != self.root.join("target") {
-            // The agent's build script looks in `target` unless it is told.
+            // By default the agent's build script reads from `target`.
             command.env("TOPO_LB_EBPF_OBJECT", self.object());
         }
         command
     }
 
-    /// The `cargo` of this machine's own target.
+    /// The `cargo` for this machine's own target.
     pub(crate) fn cargo_path(&self) -> &Path {
         &self.cargo
     }
 }
 
-/// Removes what `cargo run` has added for xtask. Build scripts watch some of these variables: with
-/// them, each change between `cargo xtask` and plain `cargo` would compile half the tree again.
+/// Removes variables that `cargo run` has added for xtask. Build scripts watch some of them: each
+/// change between `cargo xtask` and plain `cargo` would recompile half the tree.
 pub(crate) fn restore_environment(command: &mut Command, target: &Path) {
     for (name, _) in env::vars_os() {
         if name.to_str().is_some_and(added_by_cargo_run) {
@@ -132,7 +130,7 @@ fn is_rust_library_folder(folder: &Path) -> bool {
         && (folder.join("rustlib").is_dir() || folder.iter().any(|it| it == "rustlib"))
 }
 
-/// `su` without a dash keeps a user's path, which lacks the folders of `dpkg` and of our tools.
+/// Adds `sbin` folders, with `dpkg` and our tools: `su` without a dash keeps a path without them.
 fn path_with_sbin(path: Option<OsString>) -> OsString {
     let path = path.unwrap_or_default();
     let mut folders: Vec<PathBuf> = env::split_paths(&path).collect();
@@ -141,24 +139,24 @@ fn path_with_sbin(path: Option<OsString>) -> OsString {
             folders.push(sbin.into());
         }
     }
-    // Joining fails only for a folder with a colon in its name, and `split_paths` returns none.
+    // Joining fails only for folder names with a colon, and `split_paths` returns none.
     env::join_paths(folders).unwrap_or(path)
 }
 
-/// Finds a program on the path, `sbin` included.
+/// Finds a program on the path, including `sbin`.
 pub(crate) fn find_program(name: &str) -> Option<PathBuf> {
     env::split_paths(&path_with_sbin(env::var_os("PATH")))
         .map(|folder| folder.join(name))
         .find(|path| path.is_file())
 }
 
-/// A program that `cargo install` has put into its own folder, which may not be on the path.
+/// Finds a program on the path or in the folder of `cargo install`, which may not be on the path.
 pub(crate) fn find_cargo_program(name: &str) -> Option<PathBuf> {
     let installed = || Some(cargo_home()?.join("bin").join(name)).filter(|path| path.is_file());
     find_program(name).or_else(installed)
 }
 
-/// Where Cargo keeps what it has fetched and installed.
+/// Cargo's folder for downloads and installed programs.
 pub(crate) fn cargo_home() -> Option<PathBuf> {
     let home = env::var_os("CARGO_HOME").map(PathBuf::from);
     home.or_else(|| Some(env::home_dir()?.join(".cargo")))

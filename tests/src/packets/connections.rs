@@ -1,4 +1,4 @@
-//! The connections that the programs of a test know, and the marks of their endpoints.
+//! The programs' connections in a test, and the marks of endpoints in the reply filter.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -16,12 +16,12 @@ use topo_lb_common::reply_filter::{self, ReplyFilterEntry, ReplyFilterPlace};
 use super::{Hook, Programs, Raw, four, six};
 
 impl Programs {
-    /// Puts an entry of an established TCP connection into the table, as of now and of what the maps say
-    /// now: a hook's packets that are from and to `says` are from and to `becomes` then. Their sender is
-    /// marked.
+    /// Adds an entry of an established TCP connection, with the current time and revision: the
+    /// program translates a hook's packets with the addresses `says` (source, destination) to the
+    /// addresses `becomes`. Marks their sender.
     ///
     /// # Errors
-    /// The map is full, or the addresses are of two families.
+    /// The map is full, or the addresses have different families.
     pub fn remember(
         &mut self,
         hook: Hook,
@@ -87,11 +87,8 @@ impl Programs {
         }
     }
 
-    /// Whether the programs look up only packets whose sender is marked, as they do once an agent has
-    /// marked what was opened before.
-    ///
-    /// # Errors
-    /// The map cannot be written.
+    /// Sets whether the programs look up only packets from marked senders, as they do once an agent
+    /// has marked the endpoints of earlier connections.
     pub fn rely_on_marks(&mut self, rely: bool) -> Result<()> {
         for entry in 0..reply_filter::ENTRIES {
             self.change_entry(entry, |entry| entry.complete = rely.into())?;
@@ -99,10 +96,7 @@ impl Programs {
         Ok(())
     }
 
-    /// Takes the mark of an IPv4 endpoint away.
-    ///
-    /// # Errors
-    /// The map cannot be written.
+    /// Removes the mark of an IPv4 endpoint.
     pub fn unmark(&mut self, endpoint: SocketAddr) -> Result<()> {
         let address = u32::from_ne_bytes(four(endpoint.ip())?.octets());
         self.mark(reply_filter::place(address, endpoint.port()), 0)
@@ -129,18 +123,12 @@ impl Programs {
         Ok(map.set(entry, Raw(value), 0)?)
     }
 
-    /// The IPv4 connections, both ways of each.
-    ///
-    /// # Errors
-    /// The map cannot be read.
+    /// The IPv4 connections, with an entry for each direction.
     pub fn connections4(&self) -> Result<Vec<(Tuple4, Connection4)>> {
         self.entries(maps::CONNECTIONS4)
     }
 
-    /// The IPv6 connections, both ways of each.
-    ///
-    /// # Errors
-    /// The map cannot be read.
+    /// The IPv6 connections, with an entry for each direction.
     pub fn connections6(&self) -> Result<Vec<(Tuple6, Connection6)>> {
         self.entries(maps::CONNECTIONS6)
     }
@@ -153,10 +141,7 @@ impl Programs {
             .collect()
     }
 
-    /// Has every IPv4 connection used last at `time`.
-    ///
-    /// # Errors
-    /// The map cannot be written.
+    /// Sets the last use of every IPv4 connection to `time`.
     pub fn use_at(&mut self, time: u64) -> Result<()> {
         for (key, value) in self.connections4()? {
             self.insert(maps::CONNECTIONS4, key, Connection4 { last_used: time, ..value })?;
@@ -164,10 +149,7 @@ impl Programs {
         Ok(())
     }
 
-    /// Makes every connection as old as if nothing had come for `age`.
-    ///
-    /// # Errors
-    /// The map cannot be written.
+    /// Makes every connection look as if no packet had arrived for `age`.
     pub fn age(&mut self, age: Duration) -> Result<()> {
         // Whole ticks: all times of a connection keep their order.
         let ticks = age.as_nanos() as u64 >> TICK;
@@ -186,10 +168,7 @@ impl Programs {
     }
 }
 
-/// Nanoseconds of the clock that programs read (`CLOCK_MONOTONIC`).
-///
-/// # Errors
-/// The clock shows no time.
+/// Nanoseconds of the clock that the programs read (`CLOCK_MONOTONIC`).
 pub fn uptime() -> Result<u64> {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     Ok((now.tv_sec * 1_000_000_000 + now.tv_nsec).try_into()?)

@@ -1,4 +1,4 @@
-//! Checksums that were wrong, or none, or that become zero.
+//! Checksums that are wrong, missing, or become zero.
 
 use anyhow::{Result, ensure};
 use topo_lb_tests::frame::{says, wrong_checksums};
@@ -19,17 +19,17 @@ fn a_wrong_checksum_stays_wrong() -> Result<()> {
         ensure!(verdict == NEXT, "{name}: verdict {verdict}");
         ensure!(wrong_checksums(&out)? == [name], "{name}: {:?}", wrong_checksums(&out)?);
     }
-    // A datagram without a checksum still has none.
+    // A datagram without a checksum stays without one.
     let mut packet = udp(CLIENT4, WEB4);
     packet[40..42].fill(0);
     let (_, out) = programs.run(Hook::Ingress, &packet)?;
     ensure!(out[40..42] == [0, 0] && says(&out)?.1 == at(A4), "{out:02x?}");
-    // Over IPv6 it may have none where it is a tunnel (RFC 6935).
+    // Over IPv6, tunnels may omit the checksum (RFC 6935).
     let mut packet = udp(CLIENT6, WEB6);
     packet[60..62].fill(0);
     let (_, out) = programs.run(Hook::Ingress, &packet)?;
     ensure!(out[60..62] == [0, 0] && says(&out)?.1 == at(A6), "{out:02x?}");
-    // One that would become zero becomes the other zero.
+    // A computed checksum of zero becomes 0xffff.
     for number in 0..=u16::MAX {
         let mut packet = udp(CLIENT4, WEB4);
         packet[42..44].copy_from_slice(&number.to_be_bytes());
@@ -42,7 +42,7 @@ fn a_wrong_checksum_stays_wrong() -> Result<()> {
             panic!("UDP over IPv4")
         };
         let checksum = transport.udp().expect("UDP").calc_checksum_ipv4(&ip, &payload)?;
-        // The sum of A's address and port instead of the Service's, in ones' complement.
+        // The translation adds the difference of A's and the Service's address and port.
         packet[40..42].copy_from_slice(&checksum.to_be_bytes());
         let (_, out) = programs.run(Hook::Ingress, &packet)?;
         ensure!(out[40..42] != [0, 0], "{number}: a datagram lost its checksum");

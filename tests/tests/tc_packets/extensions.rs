@@ -30,7 +30,7 @@ fn ip_options_to_the_limit_are_passed_over() -> Result<()> {
 fn ipv6_extension_headers_are_passed_over() -> Result<()> {
     let mut programs = scene()?;
     let plain = udp(CLIENT6, WEB6);
-    // Hop-by-hop, then destination options, each of padding only.
+    // Hop-by-hop options, then destination options, both only padding.
     let mut packet = plain[..54].to_vec();
     packet[20] = 0;
     packet.extend_from_slice(&[60, 0, 1, 4, 0, 0, 0, 0]);

@@ -1,4 +1,4 @@
-//! Fragments: only the first says whose it is.
+//! Fragments: only the first has ports.
 
 use std::net::IpAddr;
 
@@ -11,7 +11,7 @@ use super::scene::{
     A4, A6, CLIENT4, CLIENT6, WEB4, WEB6, at, expect, expect_untouched, scene, udp,
 };
 
-/// A datagram in fragments: the transport header is in the first.
+/// A datagram in IPv4 fragments; the first has the transport header.
 fn fragments(from: &str, to: &str, payload: usize) -> Vec<Vec<u8>> {
     let whole = frame::udp(at(from), at(to), &vec![b'x'; payload]);
     let body = &whole[34..];
@@ -48,7 +48,7 @@ fn later_fragments_follow_the_first() -> Result<()> {
         ensure!(header.header_checksum == header.calc_header_checksum(), "{header:?}");
         body.extend_from_slice(&out[34..]);
     }
-    // Put together again, the datagram has a checksum that is right.
+    // The reassembled datagram has a correct checksum.
     let mut whole = udp(CLIENT4, A4)[..14].to_vec();
     let (a, client) = (at(A4).ip(), at(CLIENT4).ip());
     let (IpAddr::V4(a), IpAddr::V4(client)) = (a, client) else { panic!("IPv4") };
@@ -62,7 +62,7 @@ fn later_fragments_follow_the_first() -> Result<()> {
     Ok(())
 }
 
-/// A datagram as IPv6 packets of 512 bytes each: how the last of them may be, all of it.
+/// A datagram in IPv6 fragments of at most 512 bytes; a short one is a single, complete fragment.
 fn fragments6(from: &str, to: &str, payload: usize, identification: u32) -> Vec<Vec<u8>> {
     let whole = frame::udp(at(from), at(to), &vec![b'x'; payload]);
     let pieces: Vec<&[u8]> = whole[54..].chunks(512).collect();
@@ -72,7 +72,7 @@ fn fragments6(from: &str, to: &str, payload: usize, identification: u32) -> Vec<
         packet[18..20].copy_from_slice(&(8 + piece.len() as u16).to_be_bytes());
         packet[20] = 44;
         packet.extend_from_slice(&[17, 0]);
-        // Offset in units of eight bytes, and whether more follow.
+        // Offset in units of eight bytes, and the flag for more fragments.
         let offset = (place as u16 * 64) << 3 | u16::from(place != last);
         packet.extend_from_slice(&offset.to_be_bytes());
         packet.extend_from_slice(&identification.to_be_bytes());
@@ -82,7 +82,7 @@ fn fragments6(from: &str, to: &str, payload: usize, identification: u32) -> Vec<
     cut.collect()
 }
 
-/// Addresses of an IPv6 packet behind Ethernet.
+/// The addresses of an IPv6 packet in an Ethernet frame.
 fn addresses6(packet: &[u8]) -> (IpAddr, IpAddr) {
     let address = |from: usize| {
         let bytes: [u8; 16] = packet[from..from + 16].try_into().expect("sixteen bytes");
@@ -107,7 +107,7 @@ fn ipv6_fragments_follow_the_first_each_way() -> Result<()> {
             let (verdict, out) = programs.run(hook, piece)?;
             ensure!(verdict == NEXT && out.len() == piece.len(), "{hook:?}: {verdict}");
             ensure!(addresses6(&out) == wanted, "{hook:?}: {:?}", addresses6(&out));
-            // The fragment header stays as it was.
+            // The fragment header does not change.
             ensure!(out[54..62] == piece[54..62], "{hook:?}: {:02x?}", &out[54..62]);
             body.extend_from_slice(&out[62..]);
         }
@@ -120,7 +120,7 @@ fn ipv6_fragments_follow_the_first_each_way() -> Result<()> {
         let wrong = wrong_checksums(&whole)?;
         ensure!(wrong.is_empty(), "{hook:?}: put together again, {wrong:?} are wrong");
     }
-    // Another datagram's fragments are not its.
+    // Fragments of another datagram are not translated.
     let other = fragments6(CLIENT6, WEB6, 1400, 8);
     expect_untouched(&mut programs, "another datagram's", Hook::Ingress, &other[1])?;
     Ok(())
@@ -155,11 +155,11 @@ fn a_datagram_that_is_not_ours_takes_its_fragments_along() -> Result<()> {
     let mut programs = scene()?;
     expect(&mut programs, "asks", Hook::Ingress, &udp(CLIENT4, WEB4), (NEXT, CLIENT4, A4))?;
     programs.run(Hook::Egress, &fragments(A4, CLIENT4, 1400)[0])?;
-    // Another one between the same hosts, to a port that asked no Service, with the same number.
+    // Another datagram with the same number and hosts, to a port that called no Service.
     for piece in fragments("10.244.1.3:53", "10.244.1.9:41000", 1400) {
         expect_untouched(&mut programs, "direct", Hook::Egress, &piece)?;
     }
-    // And towards the Service's address, to a port that is none of its.
+    // A datagram to the Service's address, to a port that is not the Service's.
     programs.run(Hook::Ingress, &fragments(CLIENT4, WEB4, 1400)[0])?;
     for piece in fragments("10.244.1.9:41000", "10.96.0.1:53", 1400) {
         expect_untouched(&mut programs, "no Service", Hook::Ingress, &piece)?;

@@ -1,4 +1,4 @@
-//! ICMP errors about what was translated.
+//! ICMP errors about translated packets.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -27,14 +27,14 @@ fn an_icmp_error_is_told_in_the_client_s_words() -> Result<()> {
             .write(&mut error, &opened[14..])?;
         let out =
             expect(&mut programs, teller, Hook::Egress, &error, (NEXT, told, "10.244.1.9:0"))?;
-        // The quote, behind a new Ethernet header, is the packet that the client has sent.
+        // The quoted packet, in a new Ethernet frame, is the packet that the client sent.
         let mut quoted = opened[..14].to_vec();
         quoted.extend_from_slice(&out[14 + 28..]);
         ensure!(says(&quoted)? == (at(CLIENT4), at(WEB4)), "{:?}", says(&quoted)?);
         ensure!(wrong_checksums(&quoted)?.is_empty(), "{:?}", wrong_checksums(&quoted)?);
         ensure!(quoted[14..] == udp(CLIENT4, WEB4)[14..], "{quoted:02x?}");
     }
-    // What the client has to say of an answer reaches the endpoint in the endpoint's words.
+    // The client's error about a reply reaches the endpoint with the endpoint's own addresses.
     let answer = udp(A4, CLIENT4);
     let answer = expect(&mut programs, "answer", Hook::Egress, &answer, (NEXT, WEB4, CLIENT4))?;
     let mut error = Vec::new();
@@ -58,7 +58,7 @@ fn an_icmp_error_may_quote_no_more_than_ports_and_what_is_behind_it_is_nothing()
     let syn = tcp(CLIENT4, WEB4, Tcp::Syn(1));
     let opened = expect(&mut programs, "SYN", Hook::Ingress, &syn, (NEXT, CLIENT4, A4))?;
     let port = Icmpv4Type::DestinationUnreachable(icmpv4::DestUnreachableHeader::Port);
-    // Of what was sent: headers, then as much of TCP as RFC 792 wants, then less and less.
+    // Quotes: the headers, then the minimum of RFC 792, then less.
     for (quoted, told) in [(40, true), (28, true), (24, true), (23, false), (20, false), (8, false)]
     {
         for trailer in [0, 40] {
@@ -95,7 +95,7 @@ fn an_icmp_error_about_what_is_over_is_untouched() -> Result<()> {
         .ip(ip(at(A4).ip(), at(CLIENT4).ip()))
         .icmpv4(port)
         .write(&mut error, &opened[14..])?;
-    // By now the client may have asked the endpoint itself, from the same port.
+    // The client may have contacted the endpoint directly from the same port meanwhile.
     expect_untouched(&mut programs, "late", Hook::Egress, &error)
 }
 

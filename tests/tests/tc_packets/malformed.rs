@@ -1,4 +1,4 @@
-//! Packets that are too short, or that contradict themselves.
+//! Packets that are truncated or inconsistent.
 
 use anyhow::{Result, ensure};
 use etherparse::Ipv4Header;
@@ -15,7 +15,7 @@ use super::scene::{
 fn headers_that_end_too_early_or_contradict_themselves_are_untouched() -> Result<()> {
     let mut programs = scene()?;
     let (whole, six) = (udp(CLIENT4, WEB4), udp(CLIENT6, WEB6));
-    // Newer kernels do not run what ends within its IP header: it cannot get to a hook.
+    // Newer kernels do not run packets that end within the IP header: they cannot reach a hook.
     for length in 34..whole.len() {
         expect_untouched(
             &mut programs,
@@ -46,7 +46,7 @@ fn headers_that_end_too_early_or_contradict_themselves_are_untouched() -> Result
     let mut short = tcp(CLIENT4, WEB4, Tcp::Syn(1));
     short[46] = 0x40;
     expect_untouched(&mut programs, "a TCP header of 16 bytes", Hook::Ingress, &short)?;
-    // Where no Service is, nobody looks.
+    // Packets to no Service are not parsed further.
     let mut elsewhere = udp(CLIENT4, A4);
     elsewhere[14] = 0x44;
     expect_untouched(&mut programs, "not to a Service", Hook::Ingress, &elsewhere)?;
@@ -62,7 +62,7 @@ fn headers_that_end_too_early_or_contradict_themselves_are_untouched() -> Result
 #[test]
 fn fragments_too_small_for_a_header_and_extensions_without_end_are_untouched() -> Result<()> {
     let mut programs = scene()?;
-    // RFC 1858: a first fragment that ends within TCP's header.
+    // RFC 1858: a first fragment that ends within the TCP header.
     let mut tiny = tcp(CLIENT4, WEB4, Tcp::Syn(1))[..14 + 20 + 8].to_vec();
     tiny[16..18].copy_from_slice(&28_u16.to_be_bytes());
     tiny[20] = 0x20;
@@ -87,7 +87,7 @@ fn fragments_too_small_for_a_header_and_extensions_without_end_are_untouched() -
             expect_untouched(&mut programs, what, Hook::Ingress, &packet)?;
         }
     }
-    // An extension header that says that it goes on behind the packet.
+    // An extension header with a length beyond the packet.
     let mut long = plain[..54].to_vec();
     long[20] = 60;
     long.extend_from_slice(&[17, 255, 1, 4, 0, 0, 0, 0]);
@@ -108,7 +108,7 @@ fn random_bytes_that_are_not_to_a_service_are_never_changed() -> Result<()> {
     );
     let mut runner = TestRunner::new(Config { cases: 4_000, ..Config::default() });
     runner.run(&strategy, |(is_six, shaped, mut bytes, address)| {
-        // Half of them look like IP, so that what is random is what comes behind.
+        // Half of them have IP headers, so that only the rest is random.
         if shaped && bytes.len() >= 40 {
             bytes[0] = if is_six { 0x60 } else { 0x45 + (bytes[0] & 3) };
             let length = bytes.len() as u16 - if is_six { 40 } else { 0 };
@@ -116,7 +116,7 @@ fn random_bytes_that_are_not_to_a_service_are_never_changed() -> Result<()> {
             bytes[place..place + 2].copy_from_slice(&length.to_be_bytes());
             bytes[if is_six { 6 } else { 9 }] = [1, 6, 17, 58, 0, 44][usize::from(address[0] % 6)];
         }
-        // Not to a Service: no address of the ranges.
+        // Not to a Service: no address in the ranges.
         if bytes.len() >= 20 && !is_six {
             bytes[16] = 172;
         }
@@ -128,7 +128,7 @@ fn random_bytes_that_are_not_to_a_service_are_never_changed() -> Result<()> {
         packet.extend_from_slice(&ether_type);
         packet.extend_from_slice(&bytes);
         for hook in [Hook::Ingress, Hook::Egress] {
-            // The kernel itself refuses to run what is shorter than an IP header says it is.
+            // The kernel does not run packets shorter than their IP header claims.
             let Ok((verdict, out)) = programs.borrow_mut().run(hook, &packet) else { continue };
             prop_assert_eq!(verdict, NEXT);
             prop_assert_eq!(&out, &packet);

@@ -1,4 +1,4 @@
-//! What a Service without endpoints answers.
+//! Replies for a Service without endpoints.
 
 use anyhow::{Result, ensure};
 use etherparse::{Icmpv4Type, Icmpv6Type, SlicedPacket, TransportSlice, icmpv4, icmpv6};

@@ -1,4 +1,4 @@
-//! The Services that packets are for, and what is to become of a packet.
+//! The Services of these tests, and the expected result of a packet.
 
 use std::net::SocketAddr;
 
@@ -31,7 +31,7 @@ pub(super) fn udp(from: &str, to: &str) -> Vec<u8> {
     frame::udp(at(from), at(to), b"who?")
 }
 
-/// `web` of one endpoint over TCP and UDP, `empty` of none, in both families.
+/// `web` with one endpoint and `empty` with none, over TCP and UDP, in both families.
 pub(super) fn scene() -> Result<Programs> {
     let mut programs = Programs::load()?;
     for (index, protocol) in [(1, TCP), (2, UDP)] {
@@ -45,7 +45,7 @@ pub(super) fn scene() -> Result<Programs> {
     Ok(programs)
 }
 
-/// What a packet is to become: verdict, from, to.
+/// The expected verdict, source and destination.
 pub(super) type Wanted<'a> = (i32, &'a str, &'a str);
 
 pub(super) fn expect(

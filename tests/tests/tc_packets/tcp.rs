@@ -45,7 +45,7 @@ fn a_new_syn_chooses_anew_and_the_old_endpoint_speaks_no_more() -> Result<()> {
         (NEXT, WEB4, CLIENT4),
     )?;
     programs.serve(1, at(WEB4), TCP, &[at(B4)])?;
-    // The endpoint serves still, and the connection stays with it.
+    // The endpoint still serves, and the connection keeps it.
     expect(
         &mut programs,
         "data",
@@ -100,10 +100,10 @@ fn an_idle_connection_is_not_taken_for_one_that_is_not_answered() -> Result<()> 
             expect(&mut programs, "answers", Hook::Egress, &answer, (NEXT, web, client))?;
             programs.age(Duration::from_secs(2))?;
             expect(&mut programs, "acknowledges", Hook::Ingress, &bare, (NEXT, client, a))?;
-            // Nobody has anything to say for longer than an endpoint may be silent.
+            // Both sides are idle for longer than an endpoint may leave a packet unanswered.
             programs.age(Duration::from_secs(40))?;
         }
-        // Only now does the endpoint owe an answer.
+        // Only from here on does the endpoint owe an answer.
         expect(&mut programs, "asks", Hook::Ingress, &data, (NEXT, client, a))?;
         programs.age(Duration::from_secs(25))?;
         expect(&mut programs, "waits", Hook::Ingress, &data, (NEXT, client, a))?;
@@ -138,7 +138,7 @@ fn packets_of_one_tick_write_the_time_once() -> Result<()> {
     programs.run(Hook::Ingress, &tcp(CLIENT4, WEB4, Tcp::Syn(1)))?;
     programs.run(Hook::Egress, &tcp(A4, CLIENT4, Tcp::SynAck))?;
     let tick = || -> Result<u64> { Ok(uptime()? >> TICK) };
-    // Until one tick holds both packets. The clock of the programs is some milliseconds late.
+    // Repeats until both packets fall into one tick. The programs' clock lags some milliseconds.
     loop {
         let now = tick()?;
         if uptime()? - (now << TICK) < 50_000_000 {
@@ -155,7 +155,7 @@ fn packets_of_one_tick_write_the_time_once() -> Result<()> {
         }
         break;
     }
-    // A packet of a later tick writes it. Older than that by more than the clock of the programs is late.
+    // A packet of a later tick writes the time. Three ticks are more than the programs' clock lags.
     programs.age(Duration::from_nanos(3 << TICK))?;
     let before = uptime()? >> TICK;
     programs.run(Hook::Ingress, &tcp(CLIENT4, WEB4, Tcp::Ack))?;
@@ -211,9 +211,9 @@ fn the_state_of_a_connection_is_followed_on_both_entries() -> Result<()> {
     programs.run(Hook::Ingress, &tcp(CLIENT4, WEB4, Tcp::Fin))?;
     programs.run(Hook::Egress, &tcp(A4, CLIENT4, Tcp::Fin))?;
     ensure!(states(&programs)?.iter().all(|state| is_closed(*state)), "{:?}", states(&programs)?);
-    // A connection of the client with the endpoint itself, from the same port.
+    // A direct connection of the client to the endpoint from the same port.
     expect_untouched(&mut programs, "direct", Hook::Egress, &tcp(A4, CLIENT4, Tcp::SynAck))?;
-    // What follows is not of the connection that is over, either.
+    // Later packets do not belong to the closed connection either.
     expect_untouched(&mut programs, "direct", Hook::Egress, &tcp(A4, CLIENT4, Tcp::Ack))?;
     ensure!(programs.connections4()?.is_empty(), "{:?}", programs.connections4()?);
     Ok(())

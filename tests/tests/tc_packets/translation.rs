@@ -1,4 +1,4 @@
-//! What is translated, and what is left as it is.
+//! Packets that are translated, and packets that are left untouched.
 
 use anyhow::{Result, ensure};
 use etherparse::PacketBuilder;
@@ -72,7 +72,7 @@ fn only_packets_of_endpoints_with_connections_are_looked_up() -> Result<()> {
     expect(&mut programs, "marked", Hook::Egress, &answer, translated)?;
     programs.unmark(at(A4))?;
     expect_untouched(&mut programs, "no mark", Hook::Egress, &answer)?;
-    // So it is until an agent has marked what was opened before it came.
+    // The mark does not matter until an agent has marked the endpoints of earlier connections.
     programs.rely_on_marks(false)?;
     expect(&mut programs, "before", Hook::Egress, &answer, translated)?;
     Ok(())

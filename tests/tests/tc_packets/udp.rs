@@ -1,4 +1,4 @@
-//! UDP flows: how long they stay with their endpoint.
+//! UDP flows: how long they keep their endpoint.
 
 use std::time::Duration;
 
@@ -34,7 +34,7 @@ fn datagrams_of_one_way_keep_the_other_way_too() -> Result<()> {
         expect(&mut programs, "goes on", Hook::Egress, &answered, (NEXT, WEB4, CLIENT4))?;
     }
     expect(&mut programs, "the same one", Hook::Ingress, &asked, (NEXT, CLIENT4, A4))?;
-    // Silence of both ends it.
+    // A flow ends when both sides are silent.
     programs.age(Duration::from_secs(130))?;
     expect_untouched(&mut programs, "too late", Hook::Egress, &answered)
 }

@@ -1,4 +1,4 @@
-//! Feeds the fuzzer's bytes.
+//! The libFuzzer target.
 #![no_main]
 
 #[path = "../manifests.rs"]

@@ -1,4 +1,4 @@
-//! The Kubernetes source against a real API server, of whatever version `KUBEBUILDER_ASSETS` holds.
+//! The Kubernetes source against a real API server, in the version in `KUBEBUILDER_ASSETS`.
 
 use std::net::IpAddr;
 use std::pin::Pin;
@@ -16,7 +16,7 @@ use topo_lb_tests::control_plane::{ADMINISTRATOR, ControlPlane, NOBODY};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What the agent knows of the cluster by now.
+/// The state that an agent would have.
 struct ObservedCluster {
     events: Pin<Box<dyn Stream<Item = Event> + Send>>,
     state: State,
@@ -31,7 +31,7 @@ impl ObservedCluster {
         Self { events, state: State::default(), synced: false, troubles: Vec::new() }
     }
 
-    /// Takes events in until it is so.
+    /// Applies events until `so` is true.
     async fn until(&mut self, what: &str, mut so: impl FnMut(&Self) -> bool) {
         let start = Instant::now();
         while !so(self) {
@@ -71,7 +71,7 @@ async fn a_real_api_server_is_read_followed_and_met_again() {
     let mut plane = ControlPlane::on_loopback().unwrap();
     let old = plane.has_topology_keys().unwrap();
 
-    // Who may do nothing is told what to allow.
+    // A user without permissions gets the permissions to grant.
     let error = read(&connected(&plane, NOBODY).await).await.unwrap_err().to_string();
     assert!(error.contains("does not let this agent list"), "{error}");
     assert!(error.contains("User \"nobody\" cannot list resource"), "{error}");
@@ -137,7 +137,7 @@ async fn a_real_api_server_is_read_followed_and_met_again() {
     println!("a relabelled node, request included: {fastest:?}");
     assert_eq!(known.troubles, [""; 0]);
 
-    // A crash is said once, and what happens after the return is seen.
+    // A crash is reported once; later changes arrive after the restart.
     plane.kill_api_server();
     known.until("the crash", |known| !known.troubles.is_empty()).await;
     plane.start_api_server().unwrap();
@@ -155,7 +155,7 @@ async fn a_real_api_server_is_read_followed_and_met_again() {
     let [trouble] = &*known.troubles else { panic!("{:#?}", known.troubles) };
     assert!(trouble.starts_with("cannot reach the API server at https://127.0.0.1:"), "{trouble}");
 
-    // A reading from scratch says the same.
+    // A new listing gives the same state.
     let mut fresh = State::default();
     for update in read(&server).await.unwrap().updates {
         let _ = fresh.apply(update, "n1");

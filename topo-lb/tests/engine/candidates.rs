@@ -1,4 +1,4 @@
-//! Which endpoints a Service port has, and which can be used at all.
+//! Which endpoints a Service port has, and which are usable.
 
 use std::net::SocketAddr;
 

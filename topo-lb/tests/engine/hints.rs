@@ -1,5 +1,4 @@
-//! Policy *hints* against the table of kube-proxy's `CategorizeEndpoints`, and what that leaves
-//! out.
+//! Policy *hints* against the table of kube-proxy's `CategorizeEndpoints`, and cases beyond it.
 
 use std::sync::Arc;
 
@@ -8,7 +7,7 @@ use topo_lb::topology::{PolicyKind, PolicySource};
 
 use crate::made::{Cluster, Otherwise, Z, endpoint, node, service};
 
-/// 10.1.2.3–6, hinted for these zones.
+/// 10.1.2.3–6 with hints for these zones.
 fn zoned(zones: [&[&str]; 4]) -> Vec<Endpoint> {
     let addresses = ["10.1.2.3", "10.1.2.4", "10.1.2.5", "10.1.2.6"];
     addresses.iter().zip(zones).map(|(at, zones)| endpoint(at, "far").for_zones(zones)).collect()
@@ -21,9 +20,8 @@ fn chosen(zone: Option<&str>, endpoints: Vec<Endpoint>) -> Vec<String> {
 
 const USUAL: [&[&str]; 4] = [&["zone-a"], &["zone-b"], &["zone-c"], &["zone-a"]];
 
-/// `pkg/proxy/topology_test.go` of kube-proxy, `TestCategorizeEndpoints`, the cases about hints.
-/// Those that switch hints off by annotation are not among them: here hints count however they
-/// came to be, as they do in kube-proxy since 1.33.
+/// The cases about hints in kube-proxy's `pkg/proxy/topology_test.go`, `TestCategorizeEndpoints`,
+/// except annotations that turn hints off: here, as in kube-proxy since 1.33, every hint counts.
 #[test]
 fn hints_decide_as_kube_proxy_does() {
     let all = ["10.1.2.3", "10.1.2.4", "10.1.2.5", "10.1.2.6"];

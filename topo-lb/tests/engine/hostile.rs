@@ -1,5 +1,4 @@
-//! Objects whose every string is somebody's joke: nothing panics, nothing spreads, and what is
-//! printed is plain text.
+//! Hostile strings in objects: no panic, no effect on other Services, plain text as output.
 
 use std::sync::Arc;
 
@@ -9,7 +8,7 @@ use topo_lb::{explain, lint};
 
 use crate::made::{Cluster, Otherwise, endpoint, id, keyed, node, service};
 
-/// Any text, but often one that is nearly right.
+/// Any text, often almost valid.
 fn text() -> impl Strategy<Value = String> {
     prop_oneof![
         8 => any::<String>(),
@@ -53,7 +52,7 @@ proptest! {
             endpoint("10.0.0.2", &other_node).for_nodes(&[&other_node]),
             endpoint("10.0.0.3", &label).draining(),
         ]);
-        // The odd one and the plain one are given the same endpoints.
+        // Gives both Services the same endpoints.
         let mut slice = cluster.slices[0].clone();
         slice.id.name = "odd".into();
         slice.service = Some(odd.id.clone());

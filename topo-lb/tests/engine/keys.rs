@@ -1,4 +1,4 @@
-//! Policy *keys* against Kubernetes 1.20's own table, and what that leaves out.
+//! Policy *keys* against the table of Kubernetes 1.20, and cases beyond it.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use crate::made::{Cluster, H, Otherwise, R, Z, endpoint, keyed, node, service};
 
 const HOSTNAME_ZONE_ANY: &str = "kubernetes.io/hostname, topology.kubernetes.io/zone, *";
 
-/// A node of `TestFilterTopologyEndpoint`: it always carries all three labels.
+/// A node of `TestFilterTopologyEndpoint`, with all three labels.
 fn labelled(name: &str, zone: &str) -> Node {
     node(name, &[(H, name), (Z, zone), (R, "cd")])
 }
@@ -74,7 +74,7 @@ fn keys_decide_as_kubernetes_1_20_did() {
             expected_on: &[1, 2],
         },
         Case {
-            // The original means to have two keys here, and has one.
+            // The original intends two keys here, but has one.
             name: "early match in multiple topology keys",
             zones: &["90001", "90001", "90002", "90002"],
             endpoints_on: 4,
@@ -132,7 +132,7 @@ fn keys_decide_as_kubernetes_1_20_did() {
             .iter()
             .flat_map(|of| [format!("1.1.{of}.1"), format!("1.1.{of}.2")])
             .collect();
-        // The annotation and the field are the same policy.
+        // The annotation and the field give the same policy.
         let mut by_field = service();
         Arc::make_mut(&mut by_field.policy).spec_topology_keys =
             case.keys.iter().map(|&key| key.into()).collect();
@@ -150,7 +150,7 @@ fn keys_decide_as_kubernetes_1_20_did() {
 fn a_node_without_labels_or_unknown_has_only_the_star() {
     for nodes in [vec![node("here", &[])], vec![]] {
         let nodes = [nodes, vec![labelled("far", "z")]].concat();
-        // One of them on this very node: without the label there is nothing to share.
+        // One endpoint is on this node: without the label on the node, the key cannot match it.
         let endpoints = || vec![endpoint("10.0.0.1", "here"), endpoint("10.0.0.2", "far")];
         let strict = Cluster::of(nodes.clone(), keyed(H), endpoints());
         assert_eq!(strict.chosen("here"), [""; 0]);

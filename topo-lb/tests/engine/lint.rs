@@ -1,4 +1,4 @@
-//! What lint finds is what happens, on every node.
+//! The findings of lint match the decisions on every node.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ fn nodes(findings: &[Finding], rule: Rule) -> BTreeSet<String> {
     of_rule.flat_map(|one| one.nodes.iter().cloned()).collect()
 }
 
-/// Node by node, without putting any of them together.
+/// Computes the findings node by node, without grouping nodes.
 fn by_hand(state: &State) -> [BTreeSet<String>; 3] {
     let [mut refused, mut few, mut off] = <[BTreeSet<String>; 3]>::default();
     for (node, _) in state.nodes() {
@@ -166,7 +166,7 @@ fn keys_that_no_node_carries_are_found_once_per_service() {
     assert_eq!(rules(&findings), [Rule::UnknownKey, Rule::UnknownKey]);
 }
 
-/// Twenty-five pools, and endpoints in three of them, by strict keys.
+/// Twenty-five pools with strict keys; three of them have endpoints.
 fn closed_loop() -> Cluster {
     let names: Vec<_> = (0..25).map(|pool| (format!("n{pool}"), format!("p{pool}"))).collect();
     let nodes = names.iter().map(|(name, pool)| node(name, &[("pool", pool)])).collect();
@@ -245,7 +245,7 @@ fn a_service_that_refuses_every_node_is_an_error() {
     assert!(refused[0].message.contains("no node at all is served"), "{}", refused[0].message);
 }
 
-/// Findings of what is described here.
+/// The findings for these manifests.
 fn meshes(manifests: &str, excluded: &[&str]) -> Vec<Finding> {
     let listing = topo_lb::source::file::parse("a.yaml".as_ref(), manifests.as_bytes()).unwrap();
     assert_eq!(listing.faults, []);
@@ -277,7 +277,7 @@ fn namespaces_of_a_mesh_are_named() {
         let message = &findings[0].message;
         assert!(message.contains(&format!("a mesh of {mesh} (")), "{message}");
         assert!(message.contains("--exclude-namespaces shop"), "{message}");
-        // The annotation alone does nothing.
+        // The annotation has no effect without its flag.
         assert!(message.contains("--exclude-annotated-pods"), "{message}");
         assert_eq!(meshes(&namespace("shop", metadata), &["other", "shop"]), []);
     }

@@ -1,4 +1,4 @@
-//! Clusters made by hand.
+//! Builders of clusters.
 
 use std::sync::Arc;
 
@@ -34,7 +34,7 @@ pub(crate) fn service() -> Service {
     }
 }
 
-/// The same with keys, by annotation.
+/// The same Service with keys, by annotation.
 pub(crate) fn keyed(keys: &str) -> Service {
     let mut service = service();
     Arc::make_mut(&mut service.policy).topology_keys = Some(keys.into());
@@ -50,7 +50,7 @@ fn names(names: &[&str]) -> Box<[Arc<str>]> {
     names.iter().map(|&name| name.into()).collect()
 }
 
-/// What an endpoint can be otherwise.
+/// Variants of an endpoint.
 pub(crate) trait Otherwise: Sized {
     fn unready(self) -> Self;
     fn draining(self) -> Self;
@@ -83,7 +83,7 @@ impl Otherwise for Endpoint {
     }
 }
 
-/// A slice of `svc` with one TCP port `http` of number 9376.
+/// A slice of `svc` with one TCP port `http`, number 9376.
 pub(crate) fn slice(name: &str, endpoints: Vec<Endpoint>) -> Slice {
     Slice {
         id: SliceId { namespace: "default".into(), name: name.into() },
@@ -98,7 +98,7 @@ pub(crate) fn port(name: &str, number: u16, protocol: Protocol) -> Port {
     Port { name: name.into(), port: number, protocol }
 }
 
-/// All the objects there are.
+/// The objects of a cluster.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Cluster {
     pub(crate) nodes: Vec<Node>,
@@ -107,7 +107,7 @@ pub(crate) struct Cluster {
 }
 
 impl Cluster {
-    /// One Service, one slice.
+    /// A cluster with one Service and one slice.
     pub(crate) fn of(nodes: Vec<Node>, service: Service, endpoints: Vec<Endpoint>) -> Self {
         Self { nodes, services: vec![service], slices: vec![slice("svc-1", endpoints)] }
     }
@@ -121,12 +121,11 @@ impl Cluster {
         state
     }
 
-    /// Routes of `svc`.
     pub(crate) fn routes(&self, this_node: &str) -> Vec<Route> {
         topology::routes(&self.state(this_node), this_node, Scope::All, &id("svc"))
     }
 
-    /// The addresses that `svc` has on `this_node`, without ports, sorted; none where refused.
+    /// The addresses of `svc` on `this_node`, without ports, sorted; empty if refused.
     pub(crate) fn chosen(&self, this_node: &str) -> Vec<String> {
         let routes = self.routes(this_node);
         for route in &routes {
@@ -136,7 +135,7 @@ impl Cluster {
         all.map(|one| one.address().ip().to_string()).collect()
     }
 
-    /// Something of the decision for the first port of `svc`.
+    /// Applies `ask` to the decision for the first port of `svc`.
     pub(crate) fn decided<T>(&self, this_node: &str, ask: impl FnOnce(&Decision<'_>) -> T) -> T {
         let state = self.state(this_node);
         let decisions = topology::decide(&state, this_node, Scope::All, &id("svc"));

@@ -1,5 +1,5 @@
-//! The topology engine, proven: its originals' own tables, what these leave out, a second
-//! implementation that must agree with it, and state that must not depend on the way to it.
+//! Tests of the topology engine: the tables of its originals, cases beyond them, a second
+//! implementation that must agree, and the state's independence of the order of updates.
 
 mod candidates;
 mod hints;

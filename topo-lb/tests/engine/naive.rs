@@ -1,5 +1,4 @@
-//! A second implementation of the rules, as slow and as plain as they are written: section by
-//! section, from the raw objects, sharing nothing with the engine.
+//! A second implementation of the rules, simple and slow: section by section, without the engine.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
@@ -13,9 +12,9 @@ use crate::made::Cluster;
 pub(crate) struct Answer {
     pub(crate) refused: bool,
     pub(crate) tier: Option<usize>,
-    /// Address, and how far it is: `node`, `zone`, `region` or `elsewhere`.
+    /// Address and locality: `node`, `zone`, `region` or `elsewhere`.
     pub(crate) chosen: BTreeMap<SocketAddr, &'static str>,
-    /// The same for what spilled connections get.
+    /// The same for the endpoints of spilled connections.
     pub(crate) wider: BTreeMap<SocketAddr, &'static str>,
     /// In parts of 1,048,576.
     pub(crate) spill: u32,
@@ -24,7 +23,7 @@ pub(crate) struct Answer {
     pub(crate) errors: usize,
 }
 
-/// One Service port in one family, seen from `me`; `None` where the Service is not ours.
+/// The decision for one Service port in one family on `me`; `None` if the Service is not ours.
 pub(crate) fn answer(
     cluster: &Cluster,
     me: &str,
@@ -81,7 +80,7 @@ pub(crate) fn answer(
         return None;
     }
 
-    // Section 2: candidates, the better of two that share an address and port.
+    // Section 2: candidates; of two with the same address and port, the better one.
     let mut candidates: BTreeMap<SocketAddr, Endpoint> = BTreeMap::new();
     let mut slices: Vec<_> = cluster.slices.iter().collect();
     slices.sort_by(|a, b| a.id.cmp(&b.id));
@@ -175,7 +174,7 @@ pub(crate) fn answer(
         }
     }
 
-    // Section 7, and what may keep its flows.
+    // Section 7, and the endpoints that may keep flows.
     let mut serving = BTreeSet::new();
     for (at, endpoint) in &everyone {
         if (endpoint.ready || endpoint.serving)
@@ -205,12 +204,12 @@ fn protocol(protocol: Protocol) -> u8 {
     }
 }
 
-/// Not terminating first, then ready, then serving.
+/// Prefers not terminating, then ready, then serving.
 fn merit(endpoint: &Endpoint) -> u8 {
     4 * u8::from(!endpoint.terminating) + 2 * u8::from(endpoint.ready) + u8::from(endpoint.serving)
 }
 
-/// Section 4's rules.
+/// The rules of section 4.
 fn well_formed(keys: &[String], service: &Service) -> bool {
     let distinct: BTreeSet<_> = keys.iter().collect();
     let last = keys.len() - 1;
@@ -220,7 +219,7 @@ fn well_formed(keys: &[String], service: &Service) -> bool {
         && (0..keys.len()).all(|at| if keys[at] == "*" { at == last } else { qualified(&keys[at]) })
 }
 
-/// `[prefix/]name`, by the state of a walk over its characters from the end.
+/// `[prefix/]name`.
 fn qualified(key: &str) -> bool {
     let parts: Vec<Vec<char>> = key.split('/').map(|part| part.chars().collect()).collect();
     let name = &parts[parts.len() - 1];
@@ -241,7 +240,7 @@ fn qualified(key: &str) -> bool {
     good
 }
 
-/// One number for all label keys, or one for each; `*` needs one endpoint, whatever is written.
+/// One number for all label keys, or one per key; `*` always needs one endpoint.
 fn needed(text: &str, keys: &[String]) -> Option<Vec<usize>> {
     let mut numbers = vec![];
     for part in text.split(',') {
@@ -263,7 +262,7 @@ fn needed(text: &str, keys: &[String]) -> Option<Vec<usize>> {
     (numbers.len() == keys.len() && star_needs.is_none_or(|(_, &one)| one == 1)).then_some(numbers)
 }
 
-/// A percentage as parts of 1,048,576, to the nearest; by floating point, as the engine is not.
+/// A percentage in parts of 1,048,576, to the nearest; by floating point, unlike the engine.
 fn share(text: &str) -> Option<u32> {
     let number = text.trim().strip_suffix('%')?.trim_end();
     let shape: Vec<&str> = number.split('.').collect();

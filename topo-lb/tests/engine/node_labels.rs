@@ -1,4 +1,4 @@
-//! A decision that is said to read no labels of other Nodes comes out the same without these Nodes.
+//! A decision that claims to read no labels of other Nodes is the same without these Nodes.
 
 use std::cell::Cell;
 
@@ -10,7 +10,7 @@ use topo_lb_common::backend::Locality;
 use crate::made::{Cluster, id};
 use crate::random;
 
-/// What is decided. How near an endpoint is counted for metrics alone, and may be less exact.
+/// The routes without localities, which only metrics use and which may be less exact.
 fn decided(state: &State, this_node: &str, scope: Scope) -> Vec<Route> {
     let mut routes = topology::routes(state, this_node, scope, &id("svc"));
     for one in
@@ -46,7 +46,7 @@ fn what_reads_no_other_nodes_is_decided_the_same_without_them() {
         Ok(())
     });
     result.unwrap_or_else(|error| panic!("{error}"));
-    // Both kinds of clusters are among them.
+    // Both kinds of clusters occur.
     let (needed, not_needed) = (needed.get(), not_needed.get());
     assert!(needed > 100 && not_needed > 100, "{needed} read other Nodes, {not_needed} do not");
 }

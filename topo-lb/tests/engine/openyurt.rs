@@ -1,4 +1,4 @@
-//! Policy *OpenYurt* against the table of its own filter, and what that leaves out.
+//! Policy *OpenYurt* against the table of OpenYurt's filter, and cases beyond it.
 
 use std::sync::Arc;
 
@@ -41,7 +41,7 @@ const ALL: &[&str] = &["10.244.1.2", "10.244.1.3", "10.244.1.4", "10.244.1.5"];
 const ON_NODE1: &[&str] = &["10.244.1.2", "10.244.1.4"];
 const IN_HANGZHOU: &[&str] = &["10.244.1.2", "10.244.1.4", "10.244.1.5"];
 
-/// `pkg/yurthub/filter/servicetopology/filter_test.go`, by the names of its cases.
+/// `pkg/yurthub/filter/servicetopology/filter_test.go`, with the names of its cases.
 #[test]
 fn openyurts_values_keep_what_its_filter_keeps() {
     let in_no_pool = || {
@@ -126,7 +126,7 @@ fn an_endpoint_without_a_node_is_dropped() {
     for value in ["kubernetes.io/hostname", "openyurt.io/nodepool"] {
         let cluster = Cluster::of(nodes(), annotated(value), all.clone());
         assert!(!cluster.chosen("node1").contains(&"10.244.1.6".to_owned()));
-        // Not even this node being in no pool makes it match.
+        // It does not match even if this node is in no pool.
         assert_eq!(cluster.chosen("nowhere"), [""; 0]);
     }
 }

@@ -1,4 +1,4 @@
-//! Where a policy comes from, what makes it ignored, and which Services are in scope.
+//! Where a policy comes from, why it is ignored, and which Services are in scope.
 
 use std::sync::Arc;
 
@@ -111,7 +111,7 @@ fn annotations_of_any_length_and_any_characters_only_ever_break_a_rule() {
     }
 }
 
-/// All three sources at once, each telling another tier: the keys this node, OpenYurt the pool.
+/// All three sources with different tiers: annotation: node, OpenYurt: pool, field: zone.
 fn all_sources() -> Service {
     let mut service = keyed(H);
     Arc::make_mut(&mut service.policy).openyurt = Some("openyurt.io/nodepool".into());
@@ -254,7 +254,7 @@ fn a_clusterip_that_a_device_of_this_node_has_gets_no_route() {
     assert_eq!(four.verdict, Verdict::Bypass);
     assert!(matches!(four.bypass, Some(Bypass::Local { device: "nodelocaldns", .. })));
 
-    // Nobody's ClusterIP, and then nothing at all.
+    // An address that is no ClusterIP, then no address.
     let changed = state.apply(Update::LocalAddresses(local("10.0.0.1")), "n1");
     assert_eq!(changed.services.len(), 1);
     assert_eq!(routes(&state).len(), 2);

@@ -1,5 +1,4 @@
-//! Random clusters, made of a tape of random bytes: a shorter tape, or smaller bytes, make a
-//! simpler cluster, so that what fails shrinks to what matters.
+//! Random clusters from a tape of bytes; shorter tapes and smaller bytes make simpler clusters.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
@@ -27,12 +26,12 @@ impl<'a> Tape<'a> {
         self.0.len() == 0
     }
 
-    /// Below `count`; zero when the tape is over.
+    /// A number below `count`; zero at the end of the tape.
     pub(crate) fn below(&mut self, count: usize) -> usize {
         self.0.next().map_or(0, |&byte| usize::from(byte)) % count
     }
 
-    /// True in `percent` of cases, and false when the tape is over.
+    /// True in `percent` of cases; false at the end of the tape.
     fn chance(&mut self, percent: usize) -> bool {
         let byte = self.0.next().map_or(0, |&byte| usize::from(byte));
         byte * 100 >= (100 - percent) * 256
@@ -43,7 +42,7 @@ impl<'a> Tape<'a> {
     }
 }
 
-/// `n4` and `n5` exist only sometimes; `n6` never does.
+/// `n4` and `n5` exist sometimes, `n6` never.
 pub(crate) const NODES: [&str; 6] = ["n1", "n2", "n3", "n4", "n5", "n6"];
 const KEYS: [&str; 6] = [
     "kubernetes.io/hostname",
@@ -98,7 +97,7 @@ fn keys(tape: &mut Tape<'_>) -> Vec<Arc<str>> {
     keys.into_iter().map(Into::into).collect()
 }
 
-/// Mostly what is right.
+/// Mostly a valid value.
 fn choose(tape: &mut Tape<'_>, right: &[&str], wrong: &[&str]) -> Arc<str> {
     let of = if tape.chance(8) { wrong } else { right };
     tape.one(of).into()
@@ -167,7 +166,7 @@ pub(crate) fn service(tape: &mut Tape<'_>, name: &str) -> Service {
 }
 
 fn endpoint(tape: &mut Tape<'_>, v6: bool) -> Endpoint {
-    // Few addresses, so that slices share some.
+    // Few addresses, so that slices have some in common.
     let last = u8::try_from(tape.below(16)).unwrap();
     let (ready, serving, terminating) = match tape.below(10) {
         0..=5 => (true, true, false),
@@ -190,12 +189,12 @@ fn endpoint(tape: &mut Tape<'_>, v6: bool) -> Endpoint {
     Endpoint { ready, serving, terminating, ..Endpoint::new(address, place) }
 }
 
-/// `v6` is the chance, in percent, that it is an IPv6 slice.
+/// `v6` is the probability of an IPv6 slice, in percent.
 pub(crate) fn slice(tape: &mut Tape<'_>, name: &str, services: &[&str], v6: usize) -> Slice {
     let v6 = tape.chance(v6);
     let mut endpoints: Vec<_> = (0..1 + tape.below(8)).map(|_| endpoint(tape, v6)).collect();
     if tape.chance(30) {
-        // A controller's hints, sometimes with a gap.
+        // Hints as a controller sets them, sometimes with a gap.
         let (nodes, zones) = (tape.chance(50), tape.chance(80));
         for endpoint in &mut endpoints {
             let place = Arc::make_mut(endpoint.place.get_or_insert_default());
@@ -224,7 +223,7 @@ pub(crate) fn slice(tape: &mut Tape<'_>, name: &str, services: &[&str], v6: usiz
     }
 }
 
-/// A cluster of one Service `svc`, and the node that decides.
+/// A cluster with one Service `svc`, and the node to decide for.
 pub(crate) fn cluster(bytes: &[u8]) -> (Cluster, &'static str) {
     let tape = &mut Tape::of(bytes);
     let this_node = tape.one(&NODES);
@@ -239,7 +238,7 @@ pub(crate) fn cluster(bytes: &[u8]) -> (Cluster, &'static str) {
     (Cluster { nodes, services: vec![service], slices }, this_node)
 }
 
-/// A sequence of updates about three Services, and the node that decides.
+/// A sequence of updates about three Services, and the node to decide for.
 pub(crate) fn updates(bytes: &[u8]) -> (Vec<Update>, &'static str) {
     const SERVICES: [&str; 3] = ["svc", "other", "third"];
     const SLICES: [&str; 5] = ["a", "b", "c", "d", "e"];

@@ -1,4 +1,4 @@
-//! What refines keys: `topo-lb.io/min-endpoints` and `topo-lb.io/spill`.
+//! The refinements of keys: `topo-lb.io/min-endpoints` and `topo-lb.io/spill`.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ fn nodes() -> Vec<Node> {
     ]
 }
 
-/// One endpoint on n1, two on n3, one on n4: none in n1's rack beyond its own.
+/// One endpoint on n1, two on n3, one on n4: n1's rack has no other.
 fn endpoints() -> Vec<Endpoint> {
     [("10.0.0.1", "n1"), ("10.0.0.2", "n3"), ("10.0.0.3", "n3"), ("10.0.0.4", "n4")]
         .map(|(address, node)| endpoint(address, node))
@@ -88,15 +88,15 @@ fn strict_keys_without_enough_endpoints_refuse() {
 #[test]
 fn spilled_connections_go_to_the_next_wider_key_that_adds_anything() {
     let cluster = Cluster::of(nodes(), spilling(WATERFALL, "5%"), endpoints());
-    // n1: its rack adds nothing, its zone does.
+    // n1: its rack adds no endpoint, its zone does.
     assert_eq!(cluster.chosen("n1"), ["10.0.0.1"]);
     assert_eq!(wider(&cluster, "n1"), (vec!["10.0.0.2".into(), "10.0.0.3".into()], 52_429));
-    // n2 is at its rack already.
+    // n2's tier is its rack.
     assert_eq!(cluster.chosen("n2"), ["10.0.0.1"]);
     assert_eq!(wider(&cluster, "n2").0, ["10.0.0.2", "10.0.0.3"]);
-    // n4: nothing before the star.
+    // n4: no key before the star matches.
     assert_eq!(wider(&cluster, "n4").0, ["10.0.0.1", "10.0.0.2", "10.0.0.3"]);
-    // What spills is not merely serving.
+    // Endpoints for spilled connections are not among the merely serving ones.
     assert!(cluster.routes("n4")[0].serving.is_empty());
 }
 

@@ -1,4 +1,4 @@
-//! The engine and the plain reading of the rules agree, on any cluster.
+//! The engine and the naive implementation agree on random clusters.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -13,10 +13,10 @@ use topo_lb::topology::{self, Chosen, Scope, Verdict};
 use crate::made::id;
 use crate::{naive, random};
 
-/// Cases of the property below; `PROPTEST_CASES` asks for another number.
+/// Cases of the property below; `PROPTEST_CASES` overrides the number.
 const CASES: u32 = 100_000;
 
-/// What became of all cases: a generator that makes only dull clusters proves nothing.
+/// Counts the kinds of cases: the test needs a generator that reaches all of them.
 #[derive(Default)]
 struct Seen {
     verdicts: [AtomicU32; 3],
@@ -122,7 +122,7 @@ fn agree(tape: &[u8], seen: &Seen) {
             note(seen, &expected, choice);
         }
         assert!(choices.next().is_none());
-        // Hints are looked for in each family alone, and shown where any has them.
+        // Hints are evaluated per family, and shown if any family has them.
         if sources.len() > 1 {
             sources.remove("none");
         }
@@ -137,7 +137,7 @@ fn agree(tape: &[u8], seen: &Seen) {
     assert!(routes.next().is_none());
 }
 
-/// Whether each family is IPv6, in the order of the ClusterIPs.
+/// For each family, whether it is IPv6, in the order of the ClusterIPs.
 fn family_order(addresses: &[IpAddr]) -> Vec<bool> {
     let mut order: Vec<_> = addresses.iter().map(IpAddr::is_ipv6).collect();
     order.dedup();

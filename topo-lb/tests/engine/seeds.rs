@@ -1,4 +1,4 @@
-//! What the fuzzer begins from, without the fuzzer: it may not be installed.
+//! The seeds of the fuzzer, tested without the fuzzer, which may not be installed.
 
 use std::path::Path;
 

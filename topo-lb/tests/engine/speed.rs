@@ -1,4 +1,4 @@
-//! How long deciding takes.
+//! The time that decisions take.
 
 use std::net::Ipv4Addr;
 use std::time::Duration;
@@ -8,10 +8,10 @@ use topo_lb::topology::Scope;
 
 use crate::made::{Cluster, H, Z, endpoint, id, keyed, node, slice};
 
-/// What is promised, and what code that the compiler did not optimize may take instead.
+/// The promised limit, and a longer one for unoptimized code.
 const LIMIT: Duration = Duration::from_secs(if cfg!(debug_assertions) { 4 } else { 1 });
 
-/// For how long this thread was on a processor: how busy the machine is beside says nothing.
+/// The processor time of this thread, which other load does not affect.
 fn on_processor() -> Duration {
     let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap();
     Duration::from_nanos(text.split(' ').next().unwrap().parse().unwrap())

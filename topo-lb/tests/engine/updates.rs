@@ -1,4 +1,4 @@
-//! State does not depend on the way to it, and no change of routes goes unsaid.
+//! State does not depend on the order of updates, and every change of routes is reported.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ fn all_routes(state: &State, this_node: &str) -> BTreeMap<ServiceId, Vec<Route>>
     state.services().map(|id| (id.clone(), routes(id))).collect()
 }
 
-/// The last object of every name.
+/// The last version of every object.
 #[derive(Default)]
 struct Last(Cluster);
 
@@ -91,7 +91,7 @@ fn three() -> State {
     cluster.state("n1")
 }
 
-/// Names of the Services that an update touches, seen from n1.
+/// The names of the Services that an update touches on n1.
 fn touched(state: &mut State, update: Update) -> Vec<String> {
     state.apply(update, "n1").services.iter().map(|id| id.name.to_string()).collect()
 }
@@ -178,7 +178,7 @@ fn what_a_listing_names_but_could_not_read_stays_as_it_was() {
     let nodes = before.nodes().map(|(name, _)| name.into()).collect();
     assert_eq!(touched(&mut state, Update::Node(Change::Listed(vec![], nodes))), [""; 0]);
     assert!(state == before);
-    // What was not there before does not come to be.
+    // An unknown object stays unknown.
     let unknown = Update::Service(Change::Listed(vec![], vec![id("one"), id("unknown")]));
     assert_eq!(touched(&mut state, unknown), ["svc", "two"]);
     assert!(state.service(&id("unknown")).is_none());

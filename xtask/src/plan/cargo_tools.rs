@@ -37,7 +37,7 @@ impl Draft<'_> {
             ];
             self.plan.steps.push(
                 Step::new(title, "cargo-deny", &command)
-                    // Compiles sooner, and nobody steps through it.
+                    // Compiles faster; debug information is not needed.
                     .with("CARGO_PROFILE_DEV_DEBUG", "0"),
             );
         }

@@ -1,13 +1,12 @@
-//! A plan while it is made: what the machine lacks, and at the end the order of the steps.
+//! Builds a plan: collects what the machine lacks, then orders the steps.
 
 use super::step::{Missing, Plan, Step};
 use crate::machine::Machine;
 use crate::needs::Item;
 
-/// A plan that is not complete yet.
 pub(super) struct Draft<'a> {
     pub(super) machine: &'a Machine,
-    /// Debian packages to install, before anything else.
+    /// Debian packages to install before all other steps.
     pub(super) packages: Vec<&'static str>,
     pub(super) plan: Plan,
 }
@@ -17,7 +16,7 @@ impl<'a> Draft<'a> {
         Self { machine, packages: Vec::new(), plan: Plan::default() }
     }
 
-    /// Asks for an item that is not there.
+    /// Adds a missing item.
     pub(super) fn item(&mut self, item: &Item) {
         match (item.package, item.hint) {
             (Some(package), _) if self.machine.debian12 => self.packages_for(&[package]),
@@ -31,8 +30,8 @@ impl<'a> Draft<'a> {
         }
     }
 
-    /// Asks for packages because the machine lacks what they provide. If all are installed, they are
-    /// too old, and another installation brings the newest.
+    /// Adds packages because the machine lacks what they provide. If all are installed, they are
+    /// too old; then installs them again for the newest version.
     pub(super) fn packages_for(&mut self, names: &[&'static str]) {
         let absent = self.absent(names);
         let wanted = if absent.is_empty() { names.to_vec() } else { absent };
@@ -41,17 +40,17 @@ impl<'a> Draft<'a> {
         );
     }
 
-    /// Those of the packages that are not installed.
+    /// The packages that are not installed.
     pub(super) fn absent(&self, names: &[&'static str]) -> Vec<&'static str> {
         names.iter().copied().filter(|it| !self.machine.packages.contains(*it)).collect()
     }
 
-    /// Adds something that a person has to do.
+    /// Adds something that a person must do.
     pub(super) fn missing(&mut self, what: String, command: &str) {
         self.plan.missing.push(Missing { what, command: command.to_owned() });
     }
 
-    /// Puts packages first: the other steps need them.
+    /// Puts packages first, as the other steps need them.
     pub(super) fn finish(mut self) -> Plan {
         if self.packages.is_empty() {
             return self.plan;
@@ -65,9 +64,9 @@ impl<'a> Draft<'a> {
             return self.plan;
         }
         let mut update = Step::new("Debian's package lists", "apt-update", &["apt-get", "update"]);
-        // One repository that cannot be reached must not prevent the installation from others.
+        // A repository that cannot be reached must not prevent installation from others.
         update.may_fail = true;
-        // Removes nothing, and waits for another apt.
+        // Removes no package, and waits for another apt.
         let options = ["--no-remove", "-o", "DPkg::Lock::Timeout=300"];
         let command = [&install[..], &options[..], &self.packages[..]].concat();
         let title = format!("Debian packages: {names}");

@@ -16,7 +16,7 @@ impl Draft<'_> {
                 let command = ["mount", "-t", "cgroup2", "none", CGROUPS];
                 self.mount("cgroup2, where programs are attached", "mount-cgroup2", &command);
             }
-            // A mount of version 2 over the hierarchies of version 1 would hide these.
+            // A mount of version 2 over hierarchies of version 1 would hide them.
             Cgroup2::Version1 => self.missing(
                 format!(
                     "this host has only cgroups of version 1 in {CGROUPS}, and programs are \

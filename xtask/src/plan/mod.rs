@@ -1,7 +1,7 @@
-//! Deciding what to install, apart from installing it: a plan is data.
+//! Decides what to install, without installing it: a plan is data.
 //!
-//! [`step`] has the parts of a plan. [`draft`] collects what a machine lacks, and orders it. The other
-//! modules decide about what takes more than a look at the table of needs.
+//! [`step`] has the parts of a plan. [`draft`] collects what a machine lacks, and orders it. The
+//! other modules handle what needs more than the table of needs.
 
 mod cargo_tools;
 mod draft;
@@ -21,7 +21,6 @@ use crate::needs::{ITEMS, Need};
 pub(crate) use object::object_tools;
 pub(crate) use step::{Plan, Step};
 
-/// Decides what is to be done on this machine.
 pub(crate) fn plan(machine: &Machine, needs: &BTreeSet<Need>) -> Plan {
     let mut draft = Draft::new(machine);
     for need in needs {

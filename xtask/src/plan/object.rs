@@ -8,8 +8,8 @@ use crate::toolchain::{Linker, OLDEST, Toolchain};
 
 pub(super) const LINKER_VERSION: &str = "0.13.0";
 
-/// The compiler and the linker for the object, if they are there. A nightly of rustup with the sources of
-/// `core` comes first, as somebody has installed it for such work; then `/usr/bin`.
+/// The compiler and linker for the object, if present. Prefers a rustup nightly with the sources of
+/// `core`, which was installed for such work, over `/usr/bin`.
 pub(crate) fn object_tools(machine: &Machine) -> Option<(&Toolchain, &Linker)> {
     let linker = machine.linker.as_ref()?;
     compilers(machine).find(|compiler| linker.fits(compiler)).map(|compiler| (compiler, linker))
@@ -43,11 +43,11 @@ impl Draft<'_> {
         }
     }
 
-    /// The compiler that makes the object once a linker is there.
+    /// The compiler for the object, once a linker is present.
     fn compiler(&self) -> Option<&Toolchain> {
         match object_tools(self.machine) {
             Some((compiler, _)) => Some(compiler),
-            // The linker that is compiled here is for Debian's LLVM.
+            // The linker compiled here uses Debian's LLVM.
             None if self.machine.debian12 => {
                 compilers(self.machine).find(|compiler| compiler.llvm == DEBIAN_LLVM)
             }
@@ -55,7 +55,7 @@ impl Draft<'_> {
         }
     }
 
-    /// Names what is missing on another system, whose packages are unknown.
+    /// Reports what is missing on another system with unknown packages.
     fn object_by_hand(&mut self) {
         let Some(compiler) = self.compiler() else {
             let what = format!(
@@ -92,7 +92,7 @@ impl Draft<'_> {
                 self.plan.steps.push(Step::new(title, "rustup-clippy", &command));
             }
             _ if self.machine.debian12 => self.packages_for(CLIPPY_PACKAGES),
-            // `object` reports that there is no compiler.
+            // `object` reports the missing compiler.
             None => {}
             Some(_) => self.missing(
                 "no Clippy beside the compiler in /usr/bin".to_owned(),

@@ -1,35 +1,31 @@
-//! A plan: what is done to a machine, and what a person has to do.
+//! A plan: the steps for xtask, and the tasks for a person.
 
 use crate::process::quoted;
 
-/// What would make the machine ready.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Plan {
-    /// What xtask can do, in this order.
+    /// xtask's steps, in order.
     pub(crate) steps: Vec<Step>,
-    /// What a person has to do; xtask does nothing before.
+    /// A person's tasks; xtask does nothing before they are done.
     pub(crate) missing: Vec<Missing>,
 }
 
-/// One command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Step {
-    /// What it does, for people.
+    /// A description for people.
     pub(crate) title: String,
-    /// The name of its log.
     pub(crate) log: &'static str,
     pub(crate) environment: Vec<(&'static str, String)>,
     pub(crate) command: Vec<String>,
-    /// Continue after a failure: the next step shows whether it matters.
+    /// Continues after a failure: the next step shows whether it matters.
     pub(crate) may_fail: bool,
 }
 
 /// Something that xtask cannot install.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Missing {
-    /// What is missing, and for what.
+    /// What is missing, and its purpose.
     pub(crate) what: String,
-    /// The command that helps.
     pub(crate) command: String,
 }
 
@@ -49,7 +45,7 @@ impl Step {
         self
     }
 
-    /// The command as one would type it.
+    /// The command as typed in a shell.
     pub(crate) fn display(&self) -> String {
         let settings = self.environment.iter().map(|(name, value)| format!("{name}={value}"));
         let words = self.command.iter().map(|word| quoted(word));

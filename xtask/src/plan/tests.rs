@@ -1,4 +1,4 @@
-//! Plans for machines of many kinds.
+//! Plans for many kinds of machines.
 
 use std::collections::BTreeSet;
 
@@ -13,7 +13,7 @@ use crate::toolchain::{Linker, Toolchain};
 /// No package provides it: it is downloaded.
 const EMULATOR: &str = "emulator and kernels";
 
-/// Debian 12 with gcc and rustup's stable Rust, and nothing else; root.
+/// Root on Debian 12 with gcc and rustup's stable Rust, nothing else.
 fn bare() -> Machine {
     let lacks = ITEMS.iter().map(|item| item.name).filter(|name| *name != EMULATOR);
     Machine {
@@ -32,7 +32,7 @@ fn bare() -> Machine {
     }
 }
 
-/// The same after everything has been installed.
+/// The same machine after everything was installed.
 fn complete() -> Machine {
     Machine {
         packages: packages().map(str::to_owned).collect(),

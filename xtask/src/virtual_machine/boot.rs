@@ -9,23 +9,22 @@ use super::emulator::Emulator;
 use crate::process::to_log;
 use crate::workspace::Workspace;
 
-/// What is booted.
+/// A virtual machine to boot.
 #[derive(Clone, Debug)]
 pub(super) struct Machine<'a> {
     pub(super) emulator: &'a Emulator,
     pub(super) image: &'a Path,
     pub(super) initramfs: PathBuf,
-    /// The file for its output.
     pub(super) log: PathBuf,
 }
 
-/// The reasons:
-/// * `tcg`: most machines that run tests have no KVM, and where KVM runs inside another virtual machine,
-///   a guest may stall. One thread, as two were no faster on two cores, and their times vary more.
+/// Reasons:
+/// * `tcg`: most machines that run tests have no KVM, and with KVM inside another virtual machine a guest
+///   may stall. One thread: two were no faster on two cores, and their times varied more.
 /// * `cx16=off`: after an emulated `cmpxchg16b`, QEMU 7.2 leaves wrong flags. Linux 6.12 allocates memory
-///   with this instruction, and crashes at random; without the feature, it uses another way.
-/// * `la57=off`: page tables of five levels only take more time to walk.
-/// * 3 GiB are enough for the initramfs, packed and unpacked, and for the maps of an agent.
+///   with this instruction, and crashes at random; without the feature it uses another way.
+/// * `la57=off`: page tables with five levels only take longer to walk.
+/// * 3 GiB are enough for the initramfs, packed and unpacked, and for an agent's maps.
 const ARGUMENTS: &[&str] = &[
     "-accel",
     "tcg,thread=single",
@@ -42,13 +41,13 @@ const ARGUMENTS: &[&str] = &[
     "-no-reboot",
 ];
 
-/// A panic ends the machine at once, as QEMU exits instead of a reboot (`-no-reboot`). `no_timer_check`:
-/// on a busy host, an emulated interrupt comes too late for this check, and 6.12 panics.
+/// A panic ends the machine at once, because QEMU exits instead of rebooting (`-no-reboot`).
+/// `no_timer_check`: on a busy host an emulated interrupt is late for this check, and 6.12 panics.
 const COMMAND_LINE: &str = "console=ttyS0 panic=-1 quiet no_timer_check";
 
 impl Machine<'_> {
-    /// Boots it, and waits for its end. Its output goes to the log; `hear` gets the last line now and then.
-    /// Success does not mean that tests have passed: a machine that panics also ends. See the log.
+    /// Boots the machine, and waits until it ends. Its output goes to the log; `hear` regularly
+    /// gets the last line. Read the log for the tests' results: after a panic this succeeds, too.
     pub(super) fn run(
         &self,
         workspace: &Workspace,

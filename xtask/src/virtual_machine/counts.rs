@@ -1,5 +1,5 @@
-//! What the kernels' verifiers count for each program. The repository has the counts, so that growth is
-//! seen before a kernel refuses a program. A run fails if a count differs too much.
+//! The verifiers' counts for each program. The repository has them, to detect growth before a
+//! kernel refuses a program. A run fails if a count differs too much.
 
 use fs_err as fs;
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,35 +11,34 @@ use super::debian_kernel::Line;
 use super::report::Verified;
 use crate::workspace::Workspace;
 
-/// Below the root of the repository.
+/// Relative to the root of the repository.
 pub(super) const PATH: &str = "tests/verifier.tsv";
 
-/// The kernel of the machines that topo-lb is built on. Its counts are compared only on such a machine.
+/// The kernel of the machines that build topo-lb. Its counts are compared only on such a machine.
 const HOST: &str = "6.18";
 
-/// A count may differ by this fraction (1/20), as compilers and kernels get fixes...
+/// A count may differ by this fraction (1/20), as compilers and kernels get fixes …
 const TOLERATED_PART: u32 = 20;
-/// ... and by this number, which is small compared with the limits.
+/// … and by this number, which is small compared with the limits.
 const TOLERATED: u32 = 50;
 
-/// Counts by kernel, and by program and measure.
+/// By kernel, then by program and measure.
 type Table = BTreeMap<String, BTreeMap<(String, String), u32>>;
 
-/// The counts of the repository, and those of this run.
+/// The counts of the repository and of this run.
 #[derive(Debug)]
 pub(super) struct Counts {
     known: Table,
     seen: Table,
 }
 
-/// The column of this machine's kernel; `None` if the repository has no counts of it.
+/// The column of this machine's kernel, if the repository has counts of it.
 pub(super) fn host_column(release: &str) -> Option<&'static str> {
     let line = release.split('.').take(2).collect::<Vec<_>>().join(".");
     (line == HOST).then_some(HOST)
 }
 
 impl Counts {
-    /// Reads the counts of the repository.
     pub(super) fn read(workspace: &Workspace) -> Result<Self> {
         let path = path(workspace);
         let text = match fs::read_to_string(&path) {
@@ -49,12 +48,11 @@ impl Counts {
         Ok(Self { known: parse(&text), seen: Table::new() })
     }
 
-    /// Adds the counts of a kernel.
     pub(super) fn set(&mut self, kernel: &str, verified: Verified) {
         self.seen.insert(kernel.to_owned(), verified.into_iter().collect());
     }
 
-    /// For people: the counts of this run, a column for each kernel, and where they differ.
+    /// The counts of this run for people: a column per kernel, with differences.
     pub(super) fn table(&self) -> Vec<String> {
         let kernels: Vec<&String> = self.seen.keys().collect();
         let head: String = kernels.iter().map(|kernel| format!("{kernel:>9}")).collect();
@@ -78,7 +76,7 @@ impl Counts {
         lines
     }
 
-    /// The counts that differ too much: a sentence each.
+    /// One sentence for each count that differs too much.
     pub(super) fn drifts(&self) -> Vec<String> {
         let mut drifts = Vec::new();
         for kernel in self.seen.keys() {
@@ -94,7 +92,6 @@ impl Counts {
         drifts
     }
 
-    /// Writes the counts of this run to the repository.
     pub(super) fn write(&self, workspace: &Workspace) -> Result<()> {
         let mut table = self.known.clone();
         table.extend(self.seen.clone());
@@ -114,7 +111,7 @@ fn path(workspace: &Workspace) -> PathBuf {
     workspace.root.join(PATH)
 }
 
-/// A line for each program and measure, a column for each kernel. `-`: there is no count.
+/// Parses a line per program and measure, and a column per kernel. `-`: no count.
 fn parse(text: &str) -> Table {
     let mut lines = text.lines().filter(|line| !line.starts_with('#'));
     let kernels: Vec<&str> = lines.next().unwrap_or_default().split('\t').skip(2).collect();
@@ -149,7 +146,7 @@ fn print(table: &Table) -> String {
     text
 }
 
-/// Every program and measure that any kernel has.
+/// All programs and measures of any kernel.
 fn rows<'a>(tables: &[&'a Table]) -> BTreeSet<&'a (String, String)> {
     tables.iter().flat_map(|table| table.values()).flat_map(BTreeMap::keys).collect()
 }

@@ -1,4 +1,4 @@
-//! Debian's kernels, one for each line that the suites run on.
+//! Debian's kernels, one per line (for example 6.1).
 
 use fs_err as fs;
 use std::path::{Path, PathBuf};
@@ -13,22 +13,21 @@ use crate::workspace::Workspace;
 /// A line of kernels that Debian maintains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Line {
-    /// Of Debian 11; the oldest that topo-lb is written for.
+    /// Debian 11's; the oldest that topo-lb supports.
     V5_10,
-    /// Of Debian 12.
+    /// Debian 12's.
     V6_1,
-    /// Of Debian 13.
+    /// Debian 13's.
     V6_12,
 }
 
-/// Depends on the newest small kernel of its suite, which is built for virtual machines.
+/// Depends on the suite's newest small kernel, which is built for virtual machines.
 const META_PACKAGE: &str = "linux-image-cloud-amd64";
 
 impl Line {
     /// All, from old to new.
     pub(crate) const ALL: [Self; 3] = [Self::V5_10, Self::V6_1, Self::V6_12];
 
-    /// As people call it.
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::V5_10 => "5.10",
@@ -45,29 +44,29 @@ impl Line {
         }
     }
 
-    /// Among the user's caches.
+    /// The name in the user's cache.
     fn folder(self) -> String {
         format!("kernels/{}", self.name())
     }
 }
 
-/// A kernel, unpacked.
+/// An unpacked kernel.
 #[derive(Debug)]
 pub(super) struct DebianKernel {
     pub(super) line: Line,
     /// `uname -r`.
     pub(super) release: String,
     pub(super) image: PathBuf,
-    /// The folder with all its modules.
+    /// The folder of its modules.
     pub(super) modules: PathBuf,
 }
 
-/// Whether all are here, or can be downloaded.
+/// Whether all kernels are cached, or can be downloaded.
 pub(super) fn is_obtainable() -> bool {
     debian::is_obtainable() || Line::ALL.iter().all(|line| cache::has(&line.folder()))
 }
 
-/// The kernel of a line. Downloads it unless it is there.
+/// The kernel of a line. Downloads it if necessary.
 pub(super) fn ready(workspace: &Workspace, line: Line) -> Result<DebianKernel> {
     let folder = cache::folder(&line.folder())?;
     cache::make_once(&folder, |room| download(workspace, line, room))?;
@@ -75,7 +74,7 @@ pub(super) fn ready(workspace: &Workspace, line: Line) -> Result<DebianKernel> {
         .with_context(|| format!("remove {}, which is no kernel, and try again", folder.display()))
 }
 
-/// Downloads and unpacks the newest kernel of a line, and returns its folder.
+/// Downloads and unpacks a line's newest kernel. Returns its folder.
 fn download(workspace: &Workspace, line: Line, room: &Path) -> Result<PathBuf> {
     let suite = line.suite();
     let sources = [
@@ -83,7 +82,7 @@ fn download(workspace: &Workspace, line: Line, room: &Path) -> Result<PathBuf> {
         debian::source("deb", "debian-security", &format!("{suite}-security")),
     ];
     let archive = Archive::open(workspace, room, "kernel", &sources)?;
-    // The machine's own packages do not matter.
+    // Ignores the machine's installed packages.
     let nothing = ["-o", "Dir::State::status=/dev/null"];
     let mut show = archive.apt("apt-cache", &nothing);
     let shown = output_of(show.args(["--no-all-versions", "show", META_PACKAGE]));
@@ -95,7 +94,7 @@ fn download(workspace: &Workspace, line: Line, room: &Path) -> Result<PathBuf> {
     archive.download(&format!("{package} of Debian's {suite}"), &[package], &packages)?;
     let root = room.join("root");
     archive.unpack("unpacking it", &packages, &root)?;
-    // apt has verified it; this records what has run.
+    // apt has verified the package; this records which one ran.
     let files = files_ending(&packages, ".deb")?;
     let mut sum = workspace.command("sha256sum");
     sum.args(files.iter().filter_map(|path| path.file_name())).current_dir(&packages);
@@ -104,7 +103,7 @@ fn download(workspace: &Workspace, line: Line, room: &Path) -> Result<PathBuf> {
     Ok(root)
 }
 
-/// The name of the kernel's package, from `apt-cache show` of the meta package.
+/// The kernel package's name, from `apt-cache show` of the meta package.
 fn image_package(shown: &str) -> Option<&str> {
     let depends = shown.lines().find_map(|line| line.strip_prefix("Depends: "))?;
     let mut names = depends.split([',', '|']).filter_map(|name| name.split_whitespace().next());
@@ -115,7 +114,7 @@ fn unpacked(line: Line, root: &Path) -> Result<DebianKernel> {
     let image = find(&root.join("boot"), "vmlinuz-")?;
     let name = image.file_name().unwrap_or_default().to_string_lossy();
     let release = name.trim_start_matches("vmlinuz-").to_owned();
-    // Debian 13 has /lib merged into /usr/lib.
+    // Debian 13 has merged /lib into /usr/lib.
     let places = ["lib/modules", "usr/lib/modules"].map(|place| root.join(place).join(&release));
     let modules = places.into_iter().find(|place| place.is_dir());
     let modules = modules.with_context(|| format!("it has no modules for {release}"))?;

@@ -1,5 +1,5 @@
-//! QEMU: the one that is installed, or Debian's, unpacked in the user's cache. xtask does not install
-//! it, as that can remove other packages: it conflicts with the `qemu-utils` of Debian's backports.
+//! QEMU: the installed one, or Debian's, unpacked in the user's cache. xtask does not install it,
+//! as that can remove other packages: it conflicts with `qemu-utils` of Debian's backports.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -16,19 +16,18 @@ const PROGRAM: &str = "qemu-system-x86_64";
 const PACKAGE: &str = "qemu-system-x86";
 /// The name in the user's cache.
 const FOLDER: &str = "qemu";
-/// The folders with libraries in the unpacked packages.
+/// The library folders of the unpacked packages.
 const LIBRARIES: [&str; 2] = ["usr/lib/x86_64-linux-gnu", "lib/x86_64-linux-gnu"];
 
-/// A QEMU that can be started.
+/// A QEMU that can run.
 #[derive(Debug)]
 pub(super) struct Emulator {
     program: PathBuf,
-    /// The folders with its libraries, if they are not installed.
+    /// Its library folders, if its libraries are not installed.
     libraries: Option<OsString>,
 }
 
 impl Emulator {
-    /// Its command, without arguments.
     pub(super) fn command(&self, workspace: &Workspace) -> Command {
         let mut command = workspace.command(&self.program);
         if let Some(libraries) = &self.libraries {
@@ -38,14 +37,14 @@ impl Emulator {
     }
 }
 
-/// Whether one is here, or can be downloaded. The download needs libraries of Debian 12.
+/// Whether QEMU is present, or can be downloaded. The download needs libraries of Debian 12.
 pub(super) fn is_obtainable() -> bool {
     find_program(PROGRAM).is_some()
         || cache::has(FOLDER)
         || (debian::is_12() && debian::is_obtainable())
 }
 
-/// The installed one, or else the other. Downloads that unless it is there.
+/// The installed QEMU, or else the cached one. Downloads it if necessary.
 pub(super) fn ready(workspace: &Workspace) -> Result<Emulator> {
     if let Some(program) = find_program(PROGRAM) {
         return Ok(Emulator { program, libraries: None });

@@ -1,5 +1,5 @@
-//! What a virtual machine contains: the first process, the agent, the suites, the programs that these
-//! call, all their libraries, and the kernel's modules.
+//! The content of a virtual machine: the first process, the agent, the suites, the programs that
+//! they call, all their libraries, and the kernel's modules.
 
 use fs_err as fs;
 use std::collections::BTreeMap;
@@ -16,16 +16,16 @@ use crate::libraries;
 use crate::process::{output_of, run_logged};
 use crate::workspace::{Profile, Workspace, find_program};
 
-/// How many times slower than a machine an emulated one may be: `TOPO_LB_PATIENCE`.
+/// `TOPO_LB_PATIENCE`: how many times slower than a real machine an emulated one may be.
 const PATIENCE: u32 = 20;
 
 /// Programs of this machine that the lab calls.
 const TOOLS: [&str; 1] = ["ip"];
 
-/// Folders that the kernel and the suites expect.
+/// Folders that the kernel and the suites need.
 const FOLDERS: [&str; 5] = ["/dev", "/proc", "/sys", "/tmp", "/run"];
 
-/// What Cargo has built.
+/// Cargo's output.
 #[derive(Debug)]
 pub(super) struct Programs {
     suites: BTreeMap<String, PathBuf>,
@@ -39,7 +39,6 @@ impl Programs {
     }
 }
 
-/// Compiles the agent and the suites.
 pub(super) fn build(workspace: &Workspace) -> Result<Programs> {
     crate::suites::agent(workspace)?;
     let mut build = crate::suites::cargo_for(workspace, "test", suites::names());
@@ -63,7 +62,6 @@ fn executables(messages: &str) -> BTreeMap<String, PathBuf> {
     messages.lines().filter_map(artifact).collect()
 }
 
-/// Writes the initramfs of a kernel.
 pub(super) fn pack(
     workspace: &Workspace,
     kernel: &DebianKernel,
@@ -118,7 +116,7 @@ fn module_path(name: &str) -> PathBuf {
     PathBuf::from(format!("/modules/{name}.ko"))
 }
 
-/// What `tests/src/bin/guest/plan.rs` reads.
+/// The file for `tests/src/bin/guest/plan.rs`.
 fn plan(modules: &[PathBuf], suites: &[Suite]) -> Value {
     let suite = |suite: &Suite| {
         json!({
@@ -142,7 +140,7 @@ fn plan(modules: &[PathBuf], suites: &[Suite]) -> Value {
     })
 }
 
-/// The program without debug information: a tenth of the size. All files of the machine are in memory.
+/// The program without debug information, a tenth of the size: all files are in memory.
 fn without_debug_information(workspace: &Workspace, program: &Path) -> Result<Vec<u8>> {
     let folder = workspace.target.join("virtual-machine");
     fs::create_dir_all(&folder)?;

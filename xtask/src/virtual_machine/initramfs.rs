@@ -1,4 +1,4 @@
-//! The archive that a kernel unpacks into its first file system: cpio's "new ASCII" format
+//! The archive that a kernel unpacks as its first file system: cpio's "new ASCII" format
 //! (Documentation/driver-api/early-userspace/buffer-format.rst).
 
 use std::collections::BTreeSet;
@@ -13,7 +13,7 @@ const FOLDER: u32 = 0o040_000;
 const FILE: u32 = 0o100_000;
 const CHARACTER_DEVICE: u32 = 0o020_000;
 
-/// An archive that is being written. Its names have no leading slash.
+/// An archive during writing. Its names have no leading slash.
 #[derive(Debug, Default)]
 pub(super) struct Initramfs {
     bytes: Vec<u8>,
@@ -21,27 +21,26 @@ pub(super) struct Initramfs {
 }
 
 impl Initramfs {
-    /// Adds a folder, and those above.
+    /// Adds a folder, with its parents.
     pub(super) fn folder(&mut self, path: &Path) -> Result<()> {
         self.entry(path, FOLDER | 0o755, (0, 0), &[])
     }
 
-    /// Adds a file that everybody may execute, with the folders above.
+    /// Adds an executable file, with its parent folders.
     pub(super) fn file(&mut self, path: &Path, content: &[u8]) -> Result<()> {
         self.entry(path, FILE | 0o755, (0, 0), content)
     }
 
-    /// Adds a character device, with the folders above.
+    /// Adds a character device, with its parent folders.
     pub(super) fn device(&mut self, path: &Path, major: u32, minor: u32) -> Result<()> {
         self.entry(path, CHARACTER_DEVICE | 0o600, (major, minor), &[])
     }
 
-    /// The whole archive.
     pub(super) fn finish(self) -> Result<Vec<u8>> {
         Ok(newc::trailer(self.bytes)?)
     }
 
-    /// Does nothing for a name that is taken, and for the root.
+    /// Does nothing for the root and for a name that exists.
     fn entry(&mut self, path: &Path, mode: u32, device: (u32, u32), content: &[u8]) -> Result<()> {
         let name = path.to_string_lossy().trim_start_matches('/').to_owned();
         if name.is_empty() || self.names.contains(&name) {

@@ -1,7 +1,8 @@
-//! The datapath's suites on Debian's kernels: each boots under QEMU, runs them, and powers off.
+//! The datapath's suites on Debian's kernels: each kernel boots under QEMU, runs them, and powers
+//! off.
 //!
-//! Everything that a machine needs is in its initramfs: there is no disk and no network. Its first
-//! process is the program `guest` of the package `tests`, which reports on the serial port.
+//! A machine has neither disk nor network; its initramfs has everything. Its first process is the
+//! program `guest` of the package `tests`, which reports on the serial port.
 
 mod boot;
 mod counts;
@@ -32,17 +33,16 @@ use boot::Machine;
 use counts::Counts;
 use report::Report;
 
-/// Whether kernels and an emulator are here, or can be downloaded. A virtual machine runs what is
-/// compiled for this one, so both have one architecture.
+/// Whether kernels and emulator are present, or can be downloaded. A virtual machine runs programs
+/// compiled for this machine, so both have the same architecture.
 pub(crate) fn is_obtainable() -> bool {
     cfg!(target_arch = "x86_64") && emulator::is_obtainable() && debian_kernel::is_obtainable()
 }
 
-/// Runs the suites on kernels, as many at once as there are cores: an emulator takes one.
+/// Runs the suites on kernels, as many at once as there are cores: an emulator uses one.
 ///
 /// # Errors
-/// A suite fails on a kernel, or a machine does not come to its end; the other kernels' suites have
-/// run by then, too.
+/// A suite fails, or a machine does not finish; the other kernels' suites still run.
 pub(crate) fn run(
     workspace: &Workspace,
     lines: &[Line],
@@ -108,16 +108,16 @@ pub(crate) fn run(
     }
 }
 
-/// What is done with the counts of the verifiers.
+/// What to do with the verifiers' counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Counting {
-    /// Compares them with the file in the repository.
+    /// Compare them with the file in the repository.
     Compare,
-    /// Writes them to the file in the repository.
+    /// Write them to the file in the repository.
     Keep,
 }
 
-/// What the verifier of this machine's own kernel counts.
+/// The counts of this machine's own verifier.
 fn verify_here(workspace: &Workspace, programs: &guest::Programs) -> Result<report::Verified> {
     let log = workspace.log("verifier-host");
     let mut command = workspace.command(programs.suite("verifier")?);
@@ -126,7 +126,7 @@ fn verify_here(workspace: &Workspace, programs: &guest::Programs) -> Result<repo
     Ok(Report::read(&read(&log)?).verified)
 }
 
-/// Boots machines and waits for their ends. Returns how each ended, and how long it took.
+/// Boots machines, and waits until they end. Returns result and duration of each.
 fn boot(
     workspace: &Workspace,
     releases: &str,
@@ -173,7 +173,7 @@ fn judge(machine: &Machine<'_>, suites: &[suites::Suite], ended: Result<()>) -> 
     Ok(report)
 }
 
-/// Several times what it takes on two cores, as other stages may take most of their time.
+/// Several times what two cores need, as other stages may use most of their time.
 fn limit(scope: Scope) -> Duration {
     let minutes = match scope {
         Scope::Short => 45,

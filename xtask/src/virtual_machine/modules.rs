@@ -1,4 +1,4 @@
-//! Kernel modules: which depend on which, and what is in their files.
+//! Kernel modules: their dependencies and their content.
 
 use fs_err as fs;
 use std::collections::BTreeMap;
@@ -8,12 +8,11 @@ use std::process::Command;
 use anyhow::{Context as _, Result, ensure};
 use walkdir::WalkDir;
 
-/// The modules that the suites need: the lab's devices, the clsact discipline and its filters, and
-/// `sock_diag`.
+/// Modules for the suites: the lab's devices, the clsact discipline and its filters, `sock_diag`.
 const WANTED: [&str; 8] =
     ["veth", "bridge", "dummy", "tun", "sch_ingress", "cls_bpf", "udp_diag", "tcp_diag"];
 
-/// A module, ready to be loaded.
+/// A module to load.
 #[derive(Debug)]
 pub(super) struct Module {
     pub(super) name: String,
@@ -23,7 +22,7 @@ pub(super) struct Module {
 /// The modules of [`WANTED`] and their dependencies, each after its own dependencies.
 ///
 /// # Errors
-/// The kernel has one neither as a module nor built in.
+/// The kernel has one of them neither as a module nor built in.
 pub(super) fn wanted(folder: &Path) -> Result<Vec<Module>> {
     let entries = WalkDir::new(folder.join("kernel")).into_iter().collect::<Result<Vec<_>, _>>()?;
     let files = entries.into_iter().filter(|entry| entry.file_type().is_file());
@@ -55,8 +54,7 @@ pub(super) fn wanted(folder: &Path) -> Result<Vec<Module>> {
     Ok(order.into_iter().filter_map(take).collect())
 }
 
-/// The names and their dependencies, each after its own dependencies. `depends` returns `None` for a
-/// module that is built in, which is left out.
+/// The names and their dependencies, dependencies first, without built-in ones (`depends`: `None`).
 fn in_order(
     wanted: &[&str],
     mut depends: impl FnMut(&str) -> Result<Option<Vec<String>>>,
@@ -83,13 +81,13 @@ fn in_order(
     Ok(order)
 }
 
-/// `net/sched/cls-bpf.ko.xz` is called `cls_bpf`.
+/// `net/sched/cls-bpf.ko.xz` has the name `cls_bpf`.
 fn name_of(path: &Path) -> String {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     name.split('.').next().unwrap_or_default().replace('-', "_")
 }
 
-/// A module's file, unpacked: those of Debian 13 are compressed.
+/// The content of a module's file; Debian 13's are compressed.
 fn read(path: &Path) -> Result<Vec<u8>> {
     if path.extension().is_some_and(|end| end == "xz") {
         let output = Command::new("xz").arg("-dc").arg(path).output().context("cannot run `xz`")?;
@@ -100,7 +98,7 @@ fn read(path: &Path) -> Result<Vec<u8>> {
     Ok(fs::read(path)?)
 }
 
-/// The dependencies in a module's `.modinfo`, which has strings that end with zero.
+/// The dependencies in a module's `.modinfo`, a list of zero-terminated strings.
 fn depends(content: &[u8]) -> Vec<String> {
     const FIELD: &[u8] = b"\0depends=";
     let Some(place) = content.windows(FIELD.len()).position(|bytes| bytes == FIELD) else {

@@ -1,40 +1,37 @@
-//! Reads what a machine has printed on its serial port: lines of the program `guest`, and the output of
-//! the test binaries.
+//! Parses a machine's output on its serial port: lines of `guest`, and output of the test binaries.
 
 use std::time::Duration;
 
 use crate::progress::clock;
 
-/// What a verifier counts, by program and measure.
+/// A verifier's counts by program and measure.
 pub(super) type Verified = Vec<((String, String), u32)>;
 
-/// How a suite ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Ran {
     pub(super) name: String,
-    /// How many tests have passed.
+    /// The number of tests that passed.
     pub(super) tests: usize,
-    /// `None`: it has not ended.
+    /// `None`: the suite has not ended.
     pub(super) passed: Option<bool>,
     pub(super) took: Duration,
 }
 
-/// The whole report of a machine.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Report {
-    /// In the order of running.
+    /// In the order of execution.
     pub(super) suites: Vec<Ran>,
-    /// A suite, and why some of its tests were left out.
+    /// Suites with skipped tests, and the reason.
     pub(super) skipped: Vec<(String, String)>,
-    /// Why the machine gave up.
+    /// Why the machine failed.
     pub(super) trouble: Option<String>,
-    /// The machine has printed that it has run everything.
+    /// The machine has reported that it has run everything.
     pub(super) is_complete: bool,
     pub(super) verified: Verified,
 }
 
 impl Report {
-    /// Reads a log. Ignores other lines, such as those of the firmware and of the kernel.
+    /// Parses a log. Ignores other lines, for example those of the firmware and the kernel.
     pub(super) fn read(log: &str) -> Self {
         let mut report = Self::default();
         for line in log.lines().map(str::trim) {
@@ -78,7 +75,7 @@ impl Report {
         }
     }
 
-    /// `ok. 3 passed; 0 failed; …`
+    /// Parses `ok. 3 passed; 0 failed; …`.
     fn count(&mut self, result: &str) {
         let passed = result.split(". ").nth(1).and_then(|rest| rest.split(' ').next());
         if let (Some(ran), Some(passed)) = (self.suites.last_mut(), passed) {
@@ -86,12 +83,11 @@ impl Report {
         }
     }
 
-    /// Whether tests of a suite were left out.
     pub(super) fn has_skipped(&self, suite: &str) -> bool {
         self.skipped.iter().any(|(name, _)| name == suite)
     }
 
-    /// For people: a line for each suite.
+    /// One line per suite, for people.
     pub(super) fn lines(&self) -> Vec<String> {
         let line = |ran: &Ran| {
             let verdict = match ran.passed {
@@ -108,8 +104,7 @@ impl Report {
     }
 }
 
-/// What to show of a machine that has failed: the last lines of the first suite that failed, or else of
-/// the whole log.
+/// The lines to show for a failed machine: the last ones of the first failed suite, or of the log.
 pub(super) fn excerpt(log: &str) -> Vec<&str> {
     const LINES: usize = 40;
     let mut lines: Vec<&str> = log.lines().map(str::trim_end).filter(|it| !it.is_empty()).collect();

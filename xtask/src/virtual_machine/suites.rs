@@ -1,19 +1,19 @@
-//! Which suites a virtual machine runs, and whether it has run them.
+//! The suites for virtual machines, and whether a machine has run them.
 
 use anyhow::{Result, ensure};
 
 use super::report::Report;
 
-/// How much of the suites.
+/// The extent of the suites.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Scope {
-    /// Every program, hook, family and protocol once: what `cargo xtask test` runs.
+    /// Each program, hook, family and protocol once, as in `cargo xtask test`.
     Short,
     /// All tests.
     Whole,
 }
 
-/// A suite with the tests that the machine runs.
+/// A suite, with the tests to run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Suite {
     /// Its file or folder in `tests/tests`.
@@ -22,8 +22,7 @@ pub(super) struct Suite {
     pub(super) tests: &'static [&'static str],
     /// Tests that an emulated machine cannot run.
     pub(super) skipped: &'static [&'static str],
-    /// Part of the names of the tests that need MPTCP. The machine leaves these out, and says so, if its
-    /// kernel was built without it.
+    /// Part of the names of tests that need MPTCP; reported as skipped if the kernel has no MPTCP.
     pub(super) mptcp: Option<&'static str>,
 }
 
@@ -37,8 +36,7 @@ struct Selection {
     has_mptcp: bool,
 }
 
-/// In the order of running. `tc_packets` is the last because one of its tests needs a machine that has
-/// been up for a while: it makes old connections.
+/// In the order of execution. `tc_packets` is last: its old connections need some uptime.
 const SUITES: [Selection; 6] = [
     Selection { name: "verifier", short: &[], skipped: &[], has_mptcp: false },
     Selection {
@@ -60,7 +58,7 @@ const SUITES: [Selection; 6] = [
         skipped: &[],
         has_mptcp: false,
     },
-    // These kernels do not order programs: the agent has to report which one decides.
+    // These kernels do not order programs: the agent must report which one decides.
     Selection {
         name: "foreign",
         short: &["a_load_balancer_that_is_first_is_named_everywhere_until_it_has_gone"],
@@ -84,18 +82,16 @@ const SUITES: [Selection; 6] = [
             "a_service_without_endpoints_answers_a_datagram_with_port_unreachable",
             "an_icmpv6_error_is_told_in_the_client_s_words",
         ],
-        // An emulated machine does not reach that number of packets per second.
+        // An emulated machine does not reach that many packets per second.
         skipped: &["refusals_are_limited"],
         has_mptcp: false,
     },
 ];
 
-/// The names of all suites.
 pub(super) fn names() -> impl Iterator<Item = &'static str> {
     SUITES.iter().map(|suite| suite.name)
 }
 
-/// What to run.
 pub(super) fn selection(scope: Scope) -> Vec<Suite> {
     let suite = |known: &Selection| Suite {
         name: known.name,
@@ -107,26 +103,26 @@ pub(super) fn selection(scope: Scope) -> Vec<Suite> {
 }
 
 impl Suite {
-    /// For the suite's binary.
+    /// The arguments for the suite's binary.
     pub(super) fn arguments(&self) -> Vec<&'static str> {
-        // One at a time: each has a cluster of its own. `--nocapture` also shows the output of tests that pass.
+        // Each test has its own cluster. `--nocapture` also shows the output of passing tests.
         let mut arguments = vec!["--test-threads=1", "--nocapture"];
         arguments.extend(self.skipped.iter().flat_map(|name| ["--skip", *name]));
         arguments.extend(self.tests);
         arguments
     }
 
-    /// How many tests have to pass, if that is known.
+    /// The number of tests that must pass, if known.
     fn expected(&self, without_mptcp: bool) -> Option<usize> {
         let runs = |name: &&&str| !(without_mptcp && name.contains(MPTCP));
         (!self.tests.is_empty()).then(|| self.tests.iter().filter(runs).count())
     }
 }
 
-/// Whether the machine has run all of its suites to the end, and all have passed.
+/// Checks that the machine ran all suites to the end, and that all passed.
 ///
 /// # Errors
-/// One sentence about the first thing that is not so.
+/// One sentence about the first problem.
 pub(super) fn judge(suites: &[Suite], report: &Report) -> Result<()> {
     if let Some(trouble) = &report.trouble {
         anyhow::bail!("the machine failed: {trouble}");
@@ -156,7 +152,7 @@ mod tests {
 
     use super::*;
 
-    /// The source of a suite: one file, or all of a folder.
+    /// The source of a suite: one file, or all files of a folder.
     fn source(name: &str) -> String {
         let place = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/tests").join(name);
         let Ok(files) = fs::read_dir(&place) else {
@@ -178,7 +174,7 @@ mod tests {
 
     #[test]
     fn no_test_s_name_is_part_of_another_s() {
-        // libtest runs whatever contains a name that it is given.
+        // libtest runs every test that has the given name as part of its own.
         for suite in selection(Scope::Short) {
             let parts = suite
                 .tests

@@ -1,5 +1,5 @@
-//! An API server's lists and watches at sizes for which the real one takes hours to be filled. It
-//! stands beside the real one, against which everything else is tested, and counts bytes.
+//! Lists and watches of an API server, for sizes that would take hours to fill into a real one.
+//! Counts bytes. Everything else is tested against a real API server.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -23,7 +23,7 @@ use topo_lb_tests::netns::NetNs;
 
 use topo_lb_tests::population::Population;
 
-/// What is listed and watched.
+/// A kind of objects that clients list and watch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Services,
@@ -42,7 +42,7 @@ impl Kind {
         }
     }
 
-    /// What a list of it is called.
+    /// The kind of a list of these objects.
     fn list(self) -> &'static str {
         match self {
             Self::Services => "ServiceList",
@@ -52,7 +52,7 @@ impl Kind {
     }
 }
 
-/// A change, as watches say it.
+/// A change for the watches.
 #[derive(Clone, Debug)]
 struct Changed {
     kind: Kind,
@@ -60,7 +60,7 @@ struct Changed {
     line: Bytes,
 }
 
-/// The server; it ends when this is dropped.
+/// The server; dropping it ends it.
 #[derive(Debug)]
 pub(crate) struct Server {
     pub(crate) address: SocketAddr,
@@ -73,17 +73,17 @@ struct Shared {
     population: Population,
     form: fn(Value) -> Value,
     events: broadcast::Sender<Changed>,
-    /// The last resource version; lists are of the first.
+    /// The last resource version; lists have the first.
     version: AtomicU64,
     watches: AtomicUsize,
     listed: AtomicU64,
     watched: AtomicU64,
-    /// When the last page was handed over.
+    /// When the last page was sent.
     finished: Mutex<Instant>,
 }
 
 impl Server {
-    /// Serves a population in a network namespace, each object that is listed as `form` makes it.
+    /// Serves a population in a network namespace; `form` converts each listed object.
     pub(crate) fn start(
         netns: &NetNs,
         population: Population,
@@ -108,11 +108,11 @@ impl Server {
         thread::spawn(move || {
             runtime.block_on(async move {
                 let listener = tokio::net::TcpListener::from_std(listener)?;
-                // As every server that is written in Go: an event is sent at once.
+                // Like servers written in Go: events are sent at once.
                 let listener = listener.tap_io(|stream| drop(stream.set_nodelay(true)));
                 tokio::select! {
                     served = axum::serve(listener, router) => served,
-                    // Nothing is ever sent: the other end is gone.
+                    // The sender never sends; it was dropped.
                     _ = ended => Ok(()),
                 }
             })
@@ -120,28 +120,27 @@ impl Server {
         Ok(Self { address, shared, _end: end })
     }
 
-    /// How many watches are open.
     pub(crate) fn watches(&self) -> usize {
         self.shared.watches.load(Relaxed)
     }
 
-    /// Bytes of lists, and of watches, so far.
+    /// Bytes sent so far for lists, and for watches.
     pub(crate) fn bytes(&self) -> (u64, u64) {
         (self.shared.listed.load(Relaxed), self.shared.watched.load(Relaxed))
     }
 
-    /// When the last page of a list was handed over.
+    /// When the last page of a list was sent.
     pub(crate) fn finished(&self) -> Instant {
         *self.shared.finished.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Tells every watch of a changed object, which gets a new resource version.
+    /// Sends a changed object to every watch, with a new resource version.
     pub(crate) fn modify(&self, kind: Kind, mut object: Value) {
         let version = self.shared.version.fetch_add(1, Relaxed) + 1;
         object["metadata"]["resourceVersion"] = version.to_string().into();
         let name = object["metadata"]["name"].as_str().unwrap_or_default().to_owned();
         let line = format!("{{\"type\":\"MODIFIED\",\"object\":{object}}}\n").into();
-        // Fails where no watch is open.
+        // Fails if no watch is open.
         let _ = self.shared.events.send(Changed { kind, name, line });
     }
 }
@@ -166,13 +165,13 @@ async fn answer(
 
 const JSON: &str = "application/json";
 
-/// `v1` of `/api/v1/nodes`, `discovery.k8s.io/v1` of `/apis/discovery.k8s.io/v1/endpointslices`.
+/// `v1` for `/api/v1/nodes`, `discovery.k8s.io/v1` for `/apis/discovery.k8s.io/v1/endpointslices`.
 fn version(path: &str) -> &str {
     let path = path.strip_prefix("/apis/").or(path.strip_prefix("/api/")).unwrap_or(path);
     path.rsplit_once('/').map_or(path, |(version, _)| version)
 }
 
-/// The only name that is asked for; no client here selects by another field.
+/// The requested name; clients here select by no other field.
 fn selected(query: &BTreeMap<String, String>) -> Option<String> {
     query.get("fieldSelector")?.strip_prefix("metadata.name=").map(str::to_owned)
 }
@@ -180,7 +179,7 @@ fn selected(query: &BTreeMap<String, String>) -> Option<String> {
 fn page(shared: &Shared, kind: Kind, path: &str, query: &BTreeMap<String, String>) -> Response {
     let number = |key: &str| query.get(key).and_then(|text| text.parse::<u32>().ok());
     let population = &shared.population;
-    // Slices go by the Service, so that a page is a number of Services.
+    // Slices are counted by Service, so a page is a number of Services.
     let all = if kind == Kind::Nodes { population.nodes } else { population.services };
     let start = number("continue").unwrap_or(0);
     let name = selected(query);
@@ -207,7 +206,7 @@ fn page(shared: &Shared, kind: Kind, path: &str, query: &BTreeMap<String, String
     ([(header::CONTENT_TYPE, JSON)], body).into_response()
 }
 
-/// A watch that is open.
+/// Counts an open watch.
 struct Open(Arc<Shared>);
 
 impl Open {
@@ -228,7 +227,7 @@ fn watch(shared: &Arc<Shared>, kind: Kind, name: Option<String>) -> Response {
     let shared = Arc::clone(shared);
     let open = Open::new(&shared);
     let lines = futures::stream::unfold((events, open), |(mut events, open)| async {
-        // What it misses it lists anew, as with the real one.
+        // A client that lags behind lists again, as with a real server.
         let event = events.recv().await.ok()?;
         Some((event, (events, open)))
     });

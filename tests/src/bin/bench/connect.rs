@@ -1,5 +1,4 @@
-//! The connect path: what an exchange takes through a ClusterIP and without, and what a proxy adds
-//! to traffic that is no Service's.
+//! The connect path: the cost of a ClusterIP, and what a proxy costs traffic to other destinations.
 
 use std::net::SocketAddr;
 use std::process::Command;
@@ -14,28 +13,28 @@ use crate::result::Figure;
 use crate::sample::Sample;
 use topo_lb_tests::population::{Population, SERVICE_PORT};
 
-/// Exchanges between two looks at another path.
+/// Exchanges on one path before the next path has its turn.
 const BATCH: u32 = 200;
-/// The most Services for which nftables gets rules: for 10,000 of them nft takes a minute to load these,
-/// and for 50,000 it was not done after five.
+/// The most Services that nftables gets rules for: `nft` takes a minute to load rules for 10,000,
+/// and had not loaded those for 50,000 after five.
 const NFTABLES_LIMIT: u32 = 10_000;
 
-/// What translates on a node: topo-lb, or what one would use instead.
+/// What translates on a node: topo-lb or an alternative.
 #[derive(Clone, Copy)]
 struct Proxy {
     name: &'static str,
-    /// How it is set, where that is to be told: a parameter of its figures.
+    /// Its setting, if figures have it as a parameter.
     setting: Option<(&'static str, &'static str)>,
-    /// Who dials there.
+    /// Index of the client on that node.
     dialler: usize,
-    /// The first of the two servers there.
+    /// The first of the two servers on that node.
     server: &'static str,
 }
 
-/// A way that is timed.
+/// A path that is timed.
 struct Path {
     proxy: Proxy,
-    /// What is dialled.
+    /// Name of what is dialled.
     traffic: &'static str,
     targets: Targets,
     times: Sample,
@@ -48,7 +47,6 @@ impl Path {
     }
 }
 
-/// Measures it for every size.
 pub(crate) fn measure(
     ground: &Ground<'_>,
     effort: Effort,
@@ -70,7 +68,7 @@ pub(crate) fn measure(
     ];
     for &services in effort.sizes() {
         for (tcp_peer, reverse) in [("service", "on"), ("endpoint", "off")] {
-            // What is measured beside it does not depend on it.
+            // The alternatives do not depend on this setting: measure them once.
             let with_peers = tcp_peer == "service";
             say(&format!("connect path, {services} Services, reverse state {reverse}"));
             let population = ground.population(services, ["a", "b"])?;
@@ -114,7 +112,7 @@ pub(crate) fn measure(
 }
 
 fn paths(ground: &Ground<'_>, services: u32, proxies: &[Proxy]) -> Result<Vec<Path>> {
-    // The two servers of a node have addresses in a row.
+    // The two servers of a node have consecutive addresses.
     let direct = |proxy: Proxy| -> Result<Targets> {
         let first = SocketAddr::from((ground.cluster.pod(proxy.server)?.ipv4, PORT));
         Ok(Targets { first, count: 2 })
@@ -132,7 +130,7 @@ fn paths(ground: &Ground<'_>, services: u32, proxies: &[Proxy]) -> Result<Vec<Pa
     Ok(paths)
 }
 
-/// All paths in turns, so that other load on the machine affects each of them.
+/// Takes turns between all paths, so that other load on the machine affects each of them.
 fn rounds(paths: &mut [Path], diallers: &mut [Dialler], rounds: u32) -> Result<()> {
     for round in 0..=rounds {
         let mut base = 0.0;
@@ -140,7 +138,7 @@ fn rounds(paths: &mut [Path], diallers: &mut [Dialler], rounds: u32) -> Result<(
             let times = diallers[path.proxy.dialler].times(Act::Exchange, path.targets, BATCH)?;
             let mut batch = Sample::default();
             batch.extend(times.iter().map(|&nanoseconds| nanoseconds as f64 / 1e3));
-            // The first path is what the others of the round are held against.
+            // The ratios of a round are relative to its first path.
             if place == 0 {
                 base = batch.median();
             }
@@ -179,7 +177,7 @@ fn tell(paths: &[Path], services: u32, reverse: &str) -> Vec<Figure> {
             _ => ("connect_ratio", 1.03),
         };
         let ratio = with(Figure::new(name, "ratio", &path.ratios));
-        // The promise is about what is on unless one turns it off.
+        // The promise holds for the default, reverse state on.
         figures.push(if is_ours && reverse == "on" { ratio.at_most(target) } else { ratio });
     }
     figures

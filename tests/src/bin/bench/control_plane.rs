@@ -1,5 +1,5 @@
-//! The way from the API server to the maps: how long a first list takes, how soon a change is in
-//! the kernel, and what the agent costs meanwhile.
+//! From the API server to the maps: how long a first list takes, how soon a change is in the
+//! kernel, and what this costs the agent.
 
 use std::collections::BTreeMap;
 use std::convert::identity;
@@ -25,12 +25,10 @@ use topo_lb_tests::population::{Population, SERVICE_PORT};
 
 /// Time between two changes.
 const PERIOD: Duration = Duration::from_millis(10);
-/// How often a kubelet reports its node's status when nothing changes (`nodeStatusReportFrequency`,
-/// five minutes), in an hour.
+/// A kubelet's status reports per hour when nothing changes (`nodeStatusReportFrequency`: 5 min).
 const REPORTS: f64 = 12.0;
 const MEGABYTE: f64 = 1e6;
 
-/// Measures it for every size.
 pub(crate) fn measure(
     ground: &Ground<'_>,
     effort: Effort,
@@ -84,7 +82,7 @@ fn one_size(ground: &Ground<'_>, effort: Effort, population: &Population) -> Res
     let source = url(&server);
     let mut last = None;
     for _ in 0..effort.of(1, 3) {
-        // The one before has to have gone, with its maps.
+        // The previous agent and its maps must be gone.
         drop(last.take());
         let begun = Instant::now();
         let mut agent = ground.agent(("--api-server", Path::new(&source)), &[])?;
@@ -107,12 +105,12 @@ fn one_size(ground: &Ground<'_>, effort: Effort, population: &Population) -> Res
     figures.push(Figure::new("restart_writes", "writes", &writes));
     figures.push(Figure::new("rss_mb", "MB", &resident));
     let (listed, _) = server.bytes();
-    // Every start lists once; each round has two.
+    // Every start lists once, and each round has two starts.
     let lists = f64::from(effort.of(2, 6));
     figures.push(Figure::single("list_mb", "MB", listed as f64 / lists / MEGABYTE));
 
     let before = processor_seconds(&agent)?;
-    // How long the agent is watched while nothing changes.
+    // How long to observe the agent while nothing changes.
     let watched = Duration::from_secs(effort.of(1, 5));
     thread::sleep(watched);
     let idle = (processor_seconds(&agent)? - before) / watched.as_secs_f64() * 100.0;
@@ -128,7 +126,7 @@ fn one_size(ground: &Ground<'_>, effort: Effort, population: &Population) -> Res
     Ok(figures)
 }
 
-/// A hundred changes a second, each followed until the kernel's map shows it: milliseconds.
+/// Makes a hundred changes a second, and waits for each in the kernel's map. Returns milliseconds.
 fn churn(
     agent: &Agent<'_>,
     server: &Server,
@@ -154,13 +152,13 @@ fn churn(
     let mut turns = BTreeMap::new();
     for change in 0..changes {
         random = random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-        // Services without a policy: every endpoint counts, so every change is one for this node.
+        // Odd Services have no policy: each of their changes concerns this node.
         let service = ((random >> 8) % population.services) | 1;
         if service >= population.services {
             continue;
         }
         let before = generation(service)?;
-        // Another endpoint than the change before took away, or nothing would change.
+        // Not the endpoint that the previous change removed: that would change nothing.
         let gone = turns.entry(service).or_insert(0);
         *gone = (*gone + 1) % population.endpoints;
         let gone = *gone;
@@ -178,7 +176,7 @@ fn churn(
     Ok(delays)
 }
 
-/// What it costs that kubelets report, in an hour of 5,000 nodes of which nothing changes.
+/// The cost of kubelets' status reports, per hour, for 5,000 nodes that do not change.
 fn status_reports(ground: &Ground<'_>, effort: Effort) -> Result<Vec<Figure>> {
     const NODES: u32 = 5_000;
     let population = Population {
@@ -201,7 +199,7 @@ fn status_reports(ground: &Ground<'_>, effort: Effort) -> Result<Vec<Figure>> {
             thread::sleep(Duration::from_millis(20));
         }
     }
-    // What was sent is read and left alone.
+    // Waits until the agent has read everything.
     thread::sleep(Duration::from_secs(2));
     let (_, watched) = server.bytes();
     let scale = f64::from(NODES) / f64::from(population.nodes) * REPORTS;
@@ -213,7 +211,7 @@ fn status_reports(ground: &Ground<'_>, effort: Effort) -> Result<Vec<Figure>> {
     ])
 }
 
-/// `VmRSS` of /proc/PID/status.
+/// Resident memory: `VmRSS` of /proc/PID/status.
 fn resident_bytes(agent: &Agent<'_>) -> Result<f64> {
     let path = format!("/proc/{}/status", agent.process_id()?);
     let status = fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
@@ -224,11 +222,11 @@ fn resident_bytes(agent: &Agent<'_>) -> Result<f64> {
 
 /// User and system time of /proc/PID/stat, in seconds.
 pub(crate) fn processor_seconds(agent: &Agent<'_>) -> Result<f64> {
-    /// `USER_HZ`, the same on every architecture that there is a Kubernetes for.
+    /// `USER_HZ`, the same on every architecture that Kubernetes supports.
     const TICKS: f64 = 100.0;
     let path = format!("/proc/{}/stat", agent.process_id()?);
     let stat = fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
-    // The name in parentheses may hold blanks; the state is the third field of all.
+    // The name in parentheses may contain blanks; the state after it is field 3.
     let fields = stat.rsplit_once(')').map(|(_, rest)| rest).unwrap_or_default();
     let fields: Vec<f64> =
         fields.split_whitespace().skip(11).take(2).flat_map(str::parse).collect();
@@ -236,7 +234,7 @@ pub(crate) fn processor_seconds(agent: &Agent<'_>) -> Result<f64> {
     Ok((fields[0] + fields[1]) / TICKS)
 }
 
-/// A metric without labels.
+/// The value of a metric without labels.
 fn metric(agent: &Agent<'_>, name: &str) -> Result<f64> {
     let answer = agent.get("/metrics")?;
     let line = answer.body.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));

@@ -1,4 +1,4 @@
-//! Curves over the sizes: which there are, how each grows, and how it is drawn.
+//! Curves over the sizes: their data, their growth, their pictures.
 
 use std::fmt::Write as _;
 
@@ -25,11 +25,11 @@ pub(crate) struct Curve {
 #[derive(Clone, Debug)]
 struct Line {
     name: String,
-    /// Ascending.
+    /// Ascending in x.
     points: Vec<(f64, f64)>,
 }
 
-/// Every curve that the figures have at least two points of.
+/// All curves with at least two points among the figures.
 pub(crate) fn curves(figures: &[Figure]) -> Vec<Curve> {
     let mut curves = vec![
         exchanges(figures),
@@ -97,10 +97,10 @@ fn exchanges(figures: &[Figure]) -> Curve {
     }
 }
 
-/// On a scale of its own, beside which others are flat.
+/// A separate picture: on its scale the other curves are flat.
 fn beside_kube_proxy(figures: &[Figure]) -> Curve {
     let lines = |proxy| {
-        // Without *one Service*: it is where chance has put it among kube-proxy's rules.
+        // Without *one Service*: its figure depends on its random place among kube-proxy's rules.
         let service = ratio(figures, "connect_ratio", proxy, "any Service");
         [service, ratio(figures, "other_traffic_ratio", proxy, "direct")]
     };
@@ -126,7 +126,7 @@ fn ratio(figures: &[Figure], name: &str, proxy: &str, traffic: &str) -> Line {
     })
 }
 
-/// The sizes with ten endpoints for each Service, so that a curve is of one thing.
+/// Only sizes with ten endpoints per Service, so that a curve varies one thing.
 fn is_of_ten(figure: &Figure) -> bool {
     match (figure.number("services"), figure.number("endpoints")) {
         (Some(services), Some(endpoints)) => endpoints <= services * 10.0,
@@ -158,7 +158,7 @@ fn line(
     Line { name: label.into(), points }
 }
 
-/// The exponent of the power of x by which y grows, from the first point to the last.
+/// The exponent p in y ~ x^p, from the first and the last point.
 fn order(points: &[(f64, f64)]) -> Option<f64> {
     let (first, last) = (points.first()?, points.last()?);
     let order = (last.1 / first.1).ln() / (last.0 / first.0).ln();
@@ -166,12 +166,12 @@ fn order(points: &[(f64, f64)]) -> Option<f64> {
 }
 
 impl Curve {
-    /// How each line grows, in words.
+    /// The growth of each line, as sentences.
     pub(crate) fn sentences(&self) -> String {
         let mut text = String::new();
         for line in &self.lines {
             let Some(order) = order(&line.points) else { continue };
-            // Nothing falls by the 0.00th power.
+            // Turns -0.0 into 0.0.
             let order = (order * 100.0).round() / 100.0 + 0.0;
             let word = match order {
                 ..-0.1 => "falls",
@@ -180,7 +180,6 @@ impl Curve {
                 0.9..1.1 => "grows linearly",
                 _ => "grows faster than linearly",
             };
-            // Writing to a string does not fail.
             let _ = writeln!(
                 text,
                 "- *{}* {word}: as the {order:.2}th power of the number of {}, between {} and {}.",
@@ -193,7 +192,6 @@ impl Curve {
         text
     }
 
-    /// The picture.
     pub(crate) fn svg(&self) -> Result<String> {
         let mut text = String::new();
         self.draw(&mut text).map_err(|error| anyhow!("{} cannot be drawn: {error}", self.file))?;

@@ -1,4 +1,4 @@
-//! docs/performance.md and its pictures: made from a report that lies beside them, and from nothing else.
+//! docs/performance.md and its pictures, made only from the report beside them.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -13,13 +13,13 @@ use crate::result::{Figure, Report, rows};
 /// The folder of the pictures, beside the page.
 const PICTURES: &str = "performance";
 
-/// The report that the page and the pictures are of.
+/// The report that page and pictures are made from.
 const REPORT: &str = "performance/report.json";
 
-/// Writes the report into `folder`, and the page and the pictures that are made from it.
+/// Writes the report into `folder`, and the page and the pictures made from it.
 ///
 /// # Errors
-/// Nothing is written of a report that lacks a part; a file cannot be written, or a picture drawn.
+/// The report lacks a part (then nothing is written), or a file cannot be made.
 pub(crate) fn write(report: &Report, folder: &Path) -> Result<()> {
     let report = report.json()?;
     let mut files = made_from(&report)?;
@@ -33,7 +33,7 @@ pub(crate) fn write(report: &Report, folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// What a report in JSON is made into: the page and the pictures, by their places in the folder.
+/// The page and the pictures of a report in JSON, by their paths in the folder.
 fn made_from(report: &str) -> Result<BTreeMap<PathBuf, String>> {
     let report = Report::read(report)?;
     let mut files = BTreeMap::from([(PathBuf::from("performance.md"), page(&report)?)]);
@@ -43,7 +43,7 @@ fn made_from(report: &str) -> Result<BTreeMap<PathBuf, String>> {
     Ok(files)
 }
 
-/// The parts of the page: title, what is told, names of the figures.
+/// The parts of the page: title, text, names of the figures.
 const PARTS: [(&str, &str, &[&str]); 4] = [
     (
         "Connect path",
@@ -118,7 +118,6 @@ fn page(report: &Report) -> Result<String> {
         "<!-- Written by `cargo xtask bench --write-docs`; what is changed by hand is lost. -->\n\
          # Performance\n\n",
     );
-    // Writing to a string does not fail.
     let _ = writeln!(
         text,
         "Every number here is of [one report]({REPORT}), measured in one run of `{}`, on one machine:\n\n\
@@ -137,7 +136,7 @@ fn page(report: &Report) -> Result<String> {
             .flat_map(|name| report.results.iter().filter(move |figure| figure.name == *name))
             .cloned()
             .collect();
-        // A page of some parts would throw away what an earlier one says of the others.
+        // A page of some parts would drop the other parts of the previous page.
         ensure!(
             !of_it.is_empty(),
             "the report has nothing for *{title}*, and the page is of one whole run: measure without --part"

@@ -1,7 +1,8 @@
-//! Both ends of what is timed: a server in a pod, and a process that dials it and holds the watch.
+//! Both ends of a timed exchange: a server in a pod, and a client process that dials it and takes
+//! the time.
 //!
-//! The dialler gets orders as lines of JSON and answers each with the nanoseconds of every exchange,
-//! so that what is timed lies wholly within one process.
+//! The client reads orders as lines of JSON, and answers each with the nanoseconds of every
+//! exchange. The timed span thus lies within one process.
 
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _, stdin, stdout};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, UdpSocket};
@@ -15,34 +16,33 @@ use serde::{Deserialize, Serialize};
 use socket2::{Domain, Protocol, Socket, Type};
 use topo_lb_tests::process::Running;
 
-/// Where servers listen, TCP and UDP.
+/// The port of the servers, TCP and UDP.
 pub(crate) const PORT: u16 = 9500;
 /// Bytes of a request, and of its response.
 const BYTES: usize = 64;
-/// How long one answer may take before it counts as none.
+/// How long to wait for one answer.
 const SILENCE: Duration = Duration::from_secs(5);
 
-/// What is done with a target.
+/// What to do with a target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Act {
     /// TCP: connect, request, response, close.
     Exchange,
-    /// TCP: `connect` alone, which does not wait for an answer. Whatever it says is fine.
+    /// TCP: `connect` alone, without waiting for an answer. Every result is accepted.
     Knock,
-    /// UDP: a request and its response by one socket that is not connected.
+    /// UDP: a request and its response through one unconnected socket.
     Datagram,
-    /// UDP: `getpeername` of one socket that is connected.
+    /// UDP: `getpeername` of one connected socket.
     Peer,
-    /// TCP: a request and its response on one connection that stays.
+    /// TCP: a request and its response on one connection that stays open.
     Keep,
 }
 
-/// Whom to dial: addresses in a row.
+/// Consecutive addresses to dial.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) struct Targets {
-    /// The first.
     pub(crate) first: SocketAddr,
-    /// How many; one of them at random each time.
+    /// How many; each time one of them is chosen at random.
     pub(crate) count: u32,
 }
 
@@ -70,7 +70,7 @@ struct Order {
     times: u32,
 }
 
-/// A process that dials.
+/// A client process.
 #[derive(Debug)]
 pub(crate) struct Dialler {
     orders: ChildStdin,
@@ -78,12 +78,11 @@ pub(crate) struct Dialler {
     _process: Running,
 }
 
-/// The command of a dialler.
+/// The command of a client.
 pub(crate) fn dialler() -> Result<Command> {
     this("dial")
 }
 
-/// The command of a server.
 pub(crate) fn server() -> Result<Command> {
     this("serve")
 }
@@ -95,14 +94,14 @@ fn this(what: &str) -> Result<Command> {
 }
 
 impl Dialler {
-    /// Takes charge of a dialler's process.
+    /// Takes over a client's process.
     pub(crate) fn new(mut process: Running) -> Result<Self> {
         let orders = process.child().stdin.take().context("a dialler has an input")?;
         let answers = process.child().stdout.take().context("a dialler has an output")?;
         Ok(Self { orders, answers: BufReader::new(answers), _process: process })
     }
 
-    /// Does it so many times; the nanoseconds of each.
+    /// Does `act` so many times, and returns the nanoseconds of each.
     pub(crate) fn times(&mut self, act: Act, targets: Targets, times: u32) -> Result<Vec<u64>> {
         let order = serde_json::to_string(&Order { act, targets, times })?;
         writeln!(self.orders, "{order}").context("a dialler is gone")?;
@@ -115,8 +114,7 @@ impl Dialler {
     }
 }
 
-/// Keeps this process on the last core. Client and server share it, so that where the scheduler puts
-/// them is not measured.
+/// Binds this process to the last core, like its peer: placement must not affect the figures.
 fn stay() -> Result<()> {
     let cores = thread::available_parallelism().context("a machine has cores")?;
     let mut last = CpuSet::new();
@@ -124,7 +122,7 @@ fn stay() -> Result<()> {
     sched_setaffinity(None, &last).context("cannot stay on a core")
 }
 
-/// Serves until its input ends; says `listening` when it does.
+/// Serves until standard input ends; prints `listening` when it is ready.
 pub(crate) fn serve() -> Result<()> {
     stay()?;
     let everywhere = SocketAddr::from((Ipv6Addr::UNSPECIFIED, PORT));
@@ -142,19 +140,19 @@ pub(crate) fn serve() -> Result<()> {
             let mut stream = stream;
             let _ = stream.set_nodelay(true);
             let mut bytes = [0; BYTES];
-            // As long as requests come; a client that is done resets.
+            // Until the client resets the connection.
             while stream.read_exact(&mut bytes).is_ok() && stream.write_all(&bytes).is_ok() {}
         }
     });
-    // Who started this holds the other end.
+    // The parent process holds the other end.
     io::copy(&mut stdin(), &mut io::sink()).context("cannot wait for the end")?;
     Ok(())
 }
 
-/// Carries out orders until its input ends.
+/// Carries out orders until standard input ends.
 pub(crate) fn dial() -> Result<()> {
     stay()?;
-    // Full-period over 32 bits: every target comes, in an order that no cache can guess.
+    // A full-period generator over 32 bits: reaches every target, in an unpredictable order.
     let mut random = 1_u32;
     for line in stdin().lines() {
         let order: Order = serde_json::from_str(&line?)?;
@@ -223,8 +221,8 @@ fn exchange(to: SocketAddr) -> io::Result<()> {
     request(&mut stream)
 }
 
-/// A connection that ends with a reset: one that waits in TIME_WAIT would soon leave no port free,
-/// and would fill the connection table of those who keep one.
+/// A connection that ends with a reset: connections in TIME_WAIT would use up all ports, and fill
+/// the connection tables of proxies that keep one.
 fn connect(to: SocketAddr) -> io::Result<Socket> {
     let socket = Socket::new(Domain::for_address(to), Type::STREAM, Some(Protocol::TCP))?;
     socket.set_linger(Some(Duration::ZERO))?;
@@ -242,7 +240,7 @@ fn knock(to: SocketAddr) -> io::Result<()> {
     let socket = Socket::new(Domain::for_address(to), Type::STREAM, Some(Protocol::TCP))?;
     socket.set_linger(Some(Duration::ZERO))?;
     socket.set_nonblocking(true)?;
-    // In progress, refused, or unreachable: the hook has run.
+    // In progress, refused, or unreachable: the hook has run in any case.
     let _ = socket.connect(&to.into());
     Ok(())
 }

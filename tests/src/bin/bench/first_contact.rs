@@ -1,4 +1,4 @@
-//! How soon after its start the agent serves, at a real API server with many Services.
+//! How soon after its start the agent serves, with a real API server and many Services.
 
 use std::env;
 use std::net::SocketAddr;
@@ -19,10 +19,10 @@ use crate::ground::{Effort, Ground, HERE};
 use crate::result::Figure;
 use crate::sample::Sample;
 
-/// Requests on their way to the API server while it is filled.
+/// Concurrent requests while the API server is filled.
 const AT_ONCE: usize = 16;
 
-/// Measures it where a control plane is named.
+/// Skipped unless the environment names a control plane.
 pub(crate) fn measure(
     ground: &Ground<'_>,
     effort: Effort,
@@ -70,7 +70,7 @@ pub(crate) fn measure(
     ])
 }
 
-/// Creates all of it.
+/// Creates all objects of the population.
 async fn fill(client: &Client, population: &Population, old: bool) -> Result<()> {
     let services = (0..population.services).map(|index| population.service(index));
     let nodes = (0..population.nodes).map(|index| population.node(index));
@@ -87,7 +87,7 @@ async fn fill(client: &Client, population: &Population, old: bool) -> Result<()>
         .context("cannot fill the API server")
 }
 
-/// In the namespace that every cluster has, and without what only the server gives.
+/// Moves an object to `default`, and removes the fields that only the server sets.
 fn new(mut object: Value) -> Value {
     if let Some(metadata) = object["metadata"].as_object_mut() {
         for field in

@@ -1,4 +1,4 @@
-//! Where everything is measured: nodes that are alike in all but what translates on them.
+//! The nodes of all measurements; they differ only in what translates on them.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -16,38 +16,32 @@ use topo_lb_tests::wait::{PATIENCE, until};
 use crate::exchange::{self, Dialler, PORT};
 use topo_lb_tests::population::Population;
 
-/// The node with an agent.
 pub(crate) const HERE: &str = "here";
-/// The node with nftables rules.
 pub(crate) const NFTABLES: &str = "nftables";
-/// The node with kube-proxy, and its number.
 pub(crate) const KUBE_PROXY: &str = "kube-proxy";
 pub(crate) const KUBE_PROXY_NUMBER: u8 = 3;
-/// The addresses of all pods, which kube-proxy is told with `--cluster-cidr`.
+/// The range of all pod addresses, for kube-proxy's `--cluster-cidr`.
 pub(crate) const POD_RANGE: &str = "10.244.0.0/16";
-/// The device of the client's pod on its node.
+/// The node's device of the client's pod.
 pub(crate) const CLIENT_DEVICE: &str = "pod2";
 
-/// How much is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Effort {
-    /// Enough to show that it works.
+    /// Only enough to show that the bench works.
     pub(crate) quick: bool,
 }
 
 impl Effort {
-    /// The one or the other.
     pub(crate) fn of<T>(self, quick: T, full: T) -> T {
         if self.quick { quick } else { full }
     }
 
-    /// Numbers of Services of which curves are made.
+    /// Numbers of Services, for curves.
     pub(crate) fn sizes(self) -> &'static [u32] {
         self.of(&[10, 1_000], &[10, 1_000, 10_000, 50_000])
     }
 }
 
-/// The nodes, each with a client and two servers.
 #[derive(Debug)]
 pub(crate) struct Ground<'a> {
     pub(crate) cluster: &'a Cluster,
@@ -55,7 +49,7 @@ pub(crate) struct Ground<'a> {
     _servers: Vec<Running>,
 }
 
-/// Makes the ground, measures on it, and leaves nothing.
+/// Sets up the nodes, runs `work`, and removes everything.
 pub(crate) fn within<T>(work: impl FnOnce(&Ground<'_>) -> Result<T>) -> Result<T> {
     let plan = [
         NodePlan { name: HERE, number: 1, pods: vec![("client", 2), ("a", 3), ("b", 4)] },
@@ -85,18 +79,17 @@ fn serve(cluster: &Cluster, pod: &str) -> Result<Running> {
 }
 
 impl<'a> Ground<'a> {
-    /// A client whose connections the node's hooks see.
+    /// A client with connections that pass the node's hooks.
     pub(crate) fn inside(&self, pod: &str) -> Result<Dialler> {
         Dialler::new(self.cluster.pod(pod)?.spawn(exchange::dialler()?)?)
     }
 
-    /// A client in the same pod that is in no cgroup with hooks: nothing translates for it, or tc
-    /// does.
+    /// A client in the same pod, outside every cgroup with hooks: only tc can translate for it.
     pub(crate) fn outside(&self, pod: &str) -> Result<Dialler> {
         Dialler::new(self.cluster.spawn_outside(pod, exchange::dialler()?)?)
     }
 
-    /// A population seen from a node whose two servers are all endpoints.
+    /// A population as seen from a node; the endpoints are the node's two servers.
     pub(crate) fn population(&self, services: u32, servers: [&str; 2]) -> Result<Population> {
         let [a, b] = [self.cluster.pod(servers[0])?, self.cluster.pod(servers[1])?];
         Ok(Population {
@@ -109,7 +102,7 @@ impl<'a> Ground<'a> {
         })
     }
 
-    /// Writes manifests of a population, and `others`.
+    /// Writes manifests of a population and `others`.
     pub(crate) fn manifests(&self, population: &Population, others: &[Value]) -> Result<PathBuf> {
         let path = self.cluster.folder().join("population.json");
         fs::write(&path, population.list(others))
@@ -117,7 +110,7 @@ impl<'a> Ground<'a> {
         Ok(path)
     }
 
-    /// An agent of the first node that runs.
+    /// A running agent on the first node.
     pub(crate) fn agent(
         &self,
         source: (&'static str, &Path),

@@ -1,4 +1,4 @@
-//! The iptables that kube-proxy calls on its node, apart from what the machine's owner has chosen.
+//! The iptables that kube-proxy calls on its node, whatever the machine's own default is.
 
 use std::env;
 use std::ffi::OsString;
@@ -14,21 +14,20 @@ use topo_lb_tests::requirements;
 
 use crate::ground::KUBE_PROXY;
 
-/// Names the file by which those who change tables wait for each other: the machine's own is not the
-/// lab's.
+/// Names the lock file of iptables: the lab does not use the machine's.
 const LOCK: &str = "XTABLES_LOCKFILE";
 
-/// What it writes to.
+/// Where iptables writes rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Tables {
     /// The kernel's own tables of iptables.
     Legacy,
-    /// nftables', for which each match is translated, or called through a layer.
+    /// Tables of nftables; each match is translated, or called through a compatibility layer.
     Nftables,
 }
 
 impl Tables {
-    /// As iptables calls them.
+    /// The name that iptables prints.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Legacy => "legacy",
@@ -36,8 +35,8 @@ impl Tables {
         }
     }
 
-    /// The most Services with which kube-proxy is measured by it. All rules are written twice: for 50,000
-    /// that is a minute of work for the legacy one, and for 10,000 two for the other.
+    /// The most Services measured with kube-proxy. kube-proxy writes all rules twice: a minute of
+    /// work for 50,000 with legacy tables, two minutes for 10,000 with nftables.
     pub(crate) fn limit(self) -> u32 {
         match self {
             Self::Legacy => 50_000,
@@ -46,7 +45,6 @@ impl Tables {
     }
 }
 
-/// One of the two that there may be.
 #[derive(Debug)]
 pub(crate) struct Iptables {
     pub(crate) tables: Tables,
@@ -54,9 +52,9 @@ pub(crate) struct Iptables {
 }
 
 impl Iptables {
-    /// That of the legacy tables where the kernel has them, as the wrapper in kube-proxy's image chooses on a
-    /// node without rules (build/debian-iptables/iptables-wrapper of Kubernetes 1.20); the machine's
-    /// otherwise.
+    /// Prefers legacy tables where the kernel has them, as the wrapper in kube-proxy's image does
+    /// on a node without rules (build/debian-iptables/iptables-wrapper of Kubernetes 1.20);
+    /// otherwise the machine's default.
     pub(crate) fn find(cluster: &Cluster) -> Result<Self> {
         requirements::command("iptables", "iptables")?;
         let path = env::var_os("PATH").unwrap_or_default();
@@ -78,13 +76,13 @@ impl Iptables {
         Ok(Self { tables, environment: [("PATH", path), (LOCK, lock.into())] })
     }
 
-    /// What makes a program find it.
+    /// The environment that makes a program use it.
     pub(crate) fn environment(&self) -> [(&'static str, OsString); 2] {
         self.environment.clone()
     }
 }
 
-/// A folder in which it has the names that others call it by.
+/// Makes a folder with links of the names by which other programs call iptables.
 fn link(folder: &Path, legacy: &Path) -> Result<PathBuf> {
     let folder = folder.join("iptables");
     fs::create_dir(&folder).with_context(|| format!("cannot make {}", folder.display()))?;

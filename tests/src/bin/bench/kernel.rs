@@ -1,4 +1,4 @@
-//! What the kernel says that each hook costs: run time as `bpftool prog show` reports it.
+//! The cost of each hook: the kernel's run times, as in `bpftool prog show`.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::Path;
@@ -17,7 +17,7 @@ use topo_lb_tests::population::{Population, SERVICE_PORT};
 
 const KEYS: &str = "topo-lb.io/topology-keys";
 
-/// Services of one circumstance each, apart from the many.
+/// Services for one case each, beside the many equal ones.
 const EIGHT: Ipv4Addr = Ipv4Addr::new(10, 96, 0, 8);
 const MANY: Ipv4Addr = Ipv4Addr::new(10, 96, 0, 9);
 const REFUSED: Ipv4Addr = Ipv4Addr::new(10, 96, 0, 10);
@@ -26,7 +26,6 @@ const SPILL: Ipv4Addr = Ipv4Addr::new(10, 96, 0, 12);
 const BOTH4: Ipv4Addr = Ipv4Addr::new(10, 96, 0, 13);
 const BOTH6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0x96, 0, 0, 0, 0, 0, 0x13);
 
-/// Measures every hook, and tc.
 pub(crate) fn measure(
     ground: &Ground<'_>,
     effort: Effort,
@@ -74,14 +73,14 @@ struct Bench {
     figures: Vec<Figure>,
 }
 
-/// Of tc's programs, in the order of their figures.
+/// Directions of the tc programs, in the order of their figures.
 const DIRECTIONS: [&str; 2] = ["ingress", "egress"];
 
-/// Calls in a batch; a case's values are the means of its batches.
+/// Calls per batch; a case's values are the means of its batches.
 const BATCH: u32 = 1_000;
 
 impl Bench {
-    /// The run time of one program while a client does one thing.
+    /// The run times of programs while a client repeats one act.
     fn sample(
         &self,
         dialler: &mut Dialler,
@@ -178,7 +177,7 @@ impl Bench {
         Ok(())
     }
 
-    /// The run time of programs of tc while packets go to a target and back.
+    /// The run times of tc programs while packets go to a target and back.
     fn both_ways(
         &mut self,
         dialler: &mut Dialler,
@@ -194,7 +193,7 @@ impl Bench {
         Ok(samples)
     }
 
-    /// Packets of a client that has no socket here, as far as the programs on its device know.
+    /// Packets of a client with sockets that the programs on its device do not know.
     fn packets(&mut self, dialler: &mut Dialler, pins: &Path, ground: &Ground<'_>) -> Result<()> {
         let mut programs = Program::of_devices(pins, "ingress")?;
         programs.extend(Program::of_devices(pins, "egress")?);
@@ -211,7 +210,7 @@ impl Bench {
                 self.figures.push(figure.at_most(target));
             }
         }
-        // No pod answers from there, so each knock is one packet in: the first of a connection.
+        // No pod answers there, so each knock is one packet: the first of a connection.
         let first = Targets::one((EIGHT, SERVICE_PORT).into());
         let ingress = programs[0];
         self.case(dialler, ingress, ("tc ingress", "first packet"), Act::Knock, first)?;
@@ -219,7 +218,7 @@ impl Bench {
     }
 }
 
-/// The Services of one circumstance each.
+/// The Services for one case each.
 fn special(ground: &Ground<'_>) -> Result<Vec<Value>> {
     let http = [("http", SERVICE_PORT, "TCP")];
     let served = [("http", PORT, "TCP")];

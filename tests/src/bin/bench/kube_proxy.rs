@@ -1,5 +1,5 @@
-//! A peer: kube-proxy 1.20 in its mode iptables, with Service Topology, as a plain cluster runs it. It
-//! is the last but one with `spec.topologyKeys` (Kubernetes 1.22 took them away).
+//! For comparison: kube-proxy 1.20 in mode iptables with Service Topology, as on a plain cluster.
+//! 1.20 is the last version but one with `spec.topologyKeys` (removed in Kubernetes 1.22).
 
 use std::env;
 use std::fs::File;
@@ -24,16 +24,16 @@ use crate::iptables::Iptables;
 
 /// The variable that names the program.
 pub(crate) const VARIABLE: &str = "TOPO_LB_KUBE_PROXY";
-/// What its figures are called.
+/// The name in its figures.
 pub(crate) const NAME: &str = "kube-proxy 1.20 iptables";
 
-/// How long it may take until it rests, with the most Services.
+/// How long kube-proxy may take until it is idle, with the most Services.
 const PATIENCE: Duration = Duration::from_secs(300);
-/// It rests when it has run no iptables for so long, and worked for less than a fiftieth of that. Longer
-/// than the second that it lets pass between two synchronisations (`--iptables-min-sync-period`).
+/// kube-proxy counts as idle when for so long it has run no iptables and used less than a fiftieth
+/// of the time. Longer than the second between two synchronisations (`--iptables-min-sync-period`).
 const REST: Duration = Duration::from_secs(3);
 
-/// The program, and the iptables that it is to call.
+/// The program, and the iptables for it.
 #[derive(Debug)]
 pub(crate) struct Program {
     program: PathBuf,
@@ -41,10 +41,10 @@ pub(crate) struct Program {
 }
 
 impl Program {
-    /// The one that the environment names, if it does.
+    /// The program that the environment names, if any.
     ///
     /// # Errors
-    /// It is another version, or what it calls is not installed.
+    /// It has another version, or a program that it calls is not installed.
     pub(crate) fn given(cluster: &Cluster) -> Result<Option<Self>> {
         let Some(program) = env::var_os(VARIABLE).filter(|path| !path.is_empty()) else {
             return Ok(None);
@@ -59,8 +59,8 @@ impl Program {
         Ok(Some(Self { program: program.into(), iptables: Iptables::find(cluster)? }))
     }
 
-    /// Starts it on its node, and waits until a client there reaches the last Service, and nothing is left
-    /// to do: it writes all rules once for the Services, and again when it knows its node.
+    /// Starts it on its node. Waits until a client there reaches the last Service, and until
+    /// kube-proxy is idle: it writes all rules for the Services, and again when it knows its node.
     pub(crate) fn start<'a>(
         &self,
         ground: &Ground<'a>,
@@ -83,7 +83,7 @@ impl Program {
             .arg("--proxy-mode=iptables")
             .arg("--feature-gates=ServiceTopology=true,EndpointSliceProxying=true")
             .arg(format!("--cluster-cidr={POD_RANGE}"))
-            // The limit is the machine's, which is not this node's alone.
+            // The limit applies to the whole machine, not only to this node.
             .arg("--conntrack-max-per-core=0")
             .stdin(Stdio::null())
             .stdout(Stdio::null())
@@ -104,16 +104,15 @@ impl Program {
     }
 }
 
-/// kube-proxy on its node; it and its API server end when this is dropped, its rules go with the node.
+/// kube-proxy on its node. Dropping this ends it and its API server; its rules go with the node.
 #[derive(Debug)]
 pub(crate) struct KubeProxy<'a> {
     cluster: &'a Cluster,
     process: Running,
-    /// How many processes are in the cgroup of agents while it runs no iptables.
+    /// The number of processes in the cgroup of agents while kube-proxy runs no iptables.
     processes: usize,
-    /// From its start until a client reached the last Service.
     pub(crate) reached: Duration,
-    /// From its start until nothing was left to do.
+    /// From its start until it was idle.
     pub(crate) rested: Duration,
     _server: Server,
 }
@@ -128,9 +127,9 @@ impl KubeProxy<'_> {
         Ok(())
     }
 
-    /// Since when it has had nothing to do.
+    /// Waits until kube-proxy is idle, and returns since when it is.
     fn rest(&mut self) -> Result<Instant> {
-        // What it starts is there too, and the agent, which has nothing to do.
+        // The cgroup also has kube-proxy's children, and the agent, which is idle.
         let agents = self.cluster.agents();
         let mut rest = (Instant::now(), agents.processor_time()?);
         until("a kube-proxy that rests", PATIENCE, || {
@@ -147,7 +146,7 @@ impl KubeProxy<'_> {
 
     fn check(&mut self) -> Result<()> {
         let ended = self.process.ended().context("cannot wait for kube-proxy")?;
-        // Its log is printed with those of the lab.
+        // Its log is printed with the lab's logs.
         ensure!(ended.is_none(), "kube-proxy has ended: {ended:?}");
         Ok(())
     }

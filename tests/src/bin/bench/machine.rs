@@ -1,11 +1,11 @@
-//! On what was measured.
+//! The machine of the measurement.
 
 use std::fs;
 use std::thread;
 
 use serde::{Deserialize, Serialize};
 
-/// The machine, as far as it bears on the figures.
+/// The machine, as far as it affects the figures.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Machine {
     /// `model name` of /proc/cpuinfo.
@@ -14,7 +14,7 @@ pub(crate) struct Machine {
     /// GiB.
     pub(crate) memory: f64,
     pub(crate) kernel: String,
-    /// Processes that wanted a core, on average of the minute before.
+    /// The load average of the last minute before the run.
     pub(crate) load: f64,
     /// `quick` or `full`.
     pub(crate) run: String,
@@ -43,12 +43,11 @@ impl Machine {
         }
     }
 
-    /// What was run.
+    /// The command of the run.
     pub(crate) fn command(&self) -> &'static str {
         if self.run == "quick" { "cargo xtask bench --quick" } else { "cargo xtask bench" }
     }
 
-    /// One sentence.
     pub(crate) fn sentence(&self) -> String {
         format!(
             "{}, {} cores, {} GiB, {}, load {} before the run.",

@@ -1,4 +1,4 @@
-//! The numbers, side by side: `cargo xtask bench`.
+//! `cargo xtask bench`: measures topo-lb and its alternatives.
 
 mod api;
 mod connect;
@@ -62,7 +62,7 @@ struct Arguments {
     end: Option<End>,
 }
 
-/// What this program is when it is inside a pod.
+/// The roles of this program inside a pod.
 #[derive(Debug, Subcommand)]
 #[command(disable_help_subcommand = true)]
 enum End {
@@ -98,7 +98,7 @@ fn main() -> ExitCode {
         Some(End::Dial) => exchange::dial(),
         None => run(&arguments),
     };
-    // After a Ctrl-C the sweep ends this process: what fails for that is no failure.
+    // After Ctrl-C the sweep ends this process; failures due to that do not count.
     let _not_interrupted = interrupt::permit();
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -134,7 +134,7 @@ fn run(arguments: &Arguments) -> Result<()> {
     write!(stdout(), "{text}").context("nobody reads the result")
 }
 
-/// Measures these parts; without any, all.
+/// Measures these parts; if empty, all.
 fn measure(effort: Effort, parts: &[Part]) -> Result<Report> {
     let machine = Machine::describe(effort.of("quick", "full"));
     let begun = Instant::now();

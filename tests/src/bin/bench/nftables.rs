@@ -1,6 +1,6 @@
-//! A peer: nftables rules of the shape that kube-proxy writes in its mode nftables (Kubernetes
-//! pkg/proxy/nftables/proxier.go): a verdict map of frontends, a chain for each Service that
-//! chooses an endpoint at random, a chain for each endpoint that translates.
+//! For comparison: nftables rules of the shape that kube-proxy writes in mode nftables (Kubernetes
+//! pkg/proxy/nftables/proxier.go): a verdict map of frontends, a chain per Service that chooses an
+//! endpoint at random, and a chain per endpoint that translates.
 
 use std::fmt::Write as _;
 use std::io::Write as _;
@@ -12,7 +12,7 @@ use anyhow::{Context as _, Result, ensure};
 use crate::ground::POD_RANGE;
 use topo_lb_tests::population::{Population, SERVICE_PORT};
 
-/// The rules for every Service of a population with endpoints at `addresses`.
+/// Rules for every Service of a population; the endpoints are its `addresses`.
 pub(crate) fn rules(population: &Population) -> String {
     let mut text = String::from(
         "table ip kube-proxy {\n\
@@ -33,7 +33,6 @@ pub(crate) fn rules(population: &Population) -> String {
     );
     for service in 0..population.services {
         for (number, address) in population.addresses.iter().enumerate() {
-            // Writing to a string does not fail.
             let _ = write!(
                 text,
                 "chain endpoint-{service}-{number} {{\n ip saddr {address} jump mark-for-masquerade\n \
@@ -65,7 +64,7 @@ pub(crate) fn rules(population: &Population) -> String {
     text
 }
 
-/// Loads rules by `command`, an `nft` that enters its namespace.
+/// Loads rules with `command`, an `nft` in the right namespace.
 pub(crate) fn load(mut command: Command, rules: &str) -> Result<()> {
     let mut child = command
         .args(["-f", "-"])

@@ -1,4 +1,4 @@
-//! How soon probes and scrapes are answered while many others are connected and ask nothing.
+//! Response times of probes and scrapes while many other clients are connected and send nothing.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Instant;
@@ -12,11 +12,10 @@ use crate::ground::{Effort, Ground, HERE};
 use crate::result::Figure;
 use crate::sample::Sample;
 
-/// What is asked for, the name of its figure, and the promise in milliseconds.
+/// Path, name of its figure, and promise in milliseconds.
 const ASKED: [(&str, &str, f64); 3] =
     [("/livez", "probe_ms", 100.0), ("/readyz", "probe_ms", 100.0), ("/metrics", "scrape_ms", 1e3)];
 
-/// Measures it with 1,000 Services.
 pub(crate) fn measure(
     ground: &Ground<'_>,
     effort: Effort,
@@ -36,13 +35,13 @@ pub(crate) fn measure(
         Ok(if answer.status == 200 { Ok(()) } else { Err(answer) })
     })?;
     let mut samples = ASKED.map(|_| Sample::default());
-    // The agent closes a silent connection after at most ten seconds, and it comes again: a full
-    // measurement goes on until each has come three times.
+    // The agent closes an idle connection after at most ten seconds, and the client reconnects: a
+    // full measurement lasts until each has connected three times.
     let enough = effort.of(1, 3) * crowd.connections();
     crowd::around(netns, address, crowd, |counts| {
         until("the crowd", PATIENCE * 6, || {
             for ((path, ..), sample) in ASKED.iter().zip(&mut samples) {
-                // An address of its own, and one that others of the crowd have too.
+                // An address of its own, and one shared with clients of the crowd.
                 for from in [Ipv4Addr::LOCALHOST, Plan::address(1)] {
                     let begun = Instant::now();
                     let answer = http::get_from(netns, Some(from.into()), address, path)?;

@@ -1,4 +1,4 @@
-//! What the kernel itself says that its programs cost: `kernel.bpf_stats_enabled`.
+//! Run times of programs as the kernel measures them: `kernel.bpf_stats_enabled`.
 
 use std::fs;
 use std::io;
@@ -21,7 +21,7 @@ use topo_lb_tests::interrupt;
 use topo_lb_tests::netns::NetNs;
 use topo_lb_tests::scene::kernel;
 
-/// Makes the kernel take the time of every program, until dropped.
+/// Makes the kernel measure the run time of every program, until dropped.
 #[derive(Debug)]
 pub(crate) struct Watch(#[expect(dead_code, reason = "open is all it has to be")] OwnedFd);
 
@@ -31,11 +31,10 @@ impl Watch {
     }
 }
 
-/// A program in the kernel.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Program(u32);
 
-/// How often and how long it has run.
+/// Number and total time of a program's runs.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Runs {
     pub(crate) count: u64,
@@ -43,14 +42,14 @@ pub(crate) struct Runs {
 }
 
 impl Program {
-    /// The one behind a pinned link.
+    /// The program of a pinned link.
     pub(crate) fn behind(link: &Path) -> Result<Self> {
         let pinned = PinnedLink::from_pin(link)
             .with_context(|| format!("no link is pinned at {}", link.display()))?;
         Ok(Self(FdLink::from(pinned).info().context("a link has facts")?.program_id()))
     }
 
-    /// The programs behind the pinned links of tc in this direction: one for each device.
+    /// The programs of tc's pinned links in this direction: one per device.
     pub(crate) fn of_devices(pins: &Path, direction: &str) -> Result<Vec<Self>> {
         let mut all = Vec::new();
         for entry in fs::read_dir(pins.join("links")).context("links are pinned")?.flatten() {
@@ -82,7 +81,7 @@ impl Runs {
         Self { count: info.run_count(), time: info.run_time() }
     }
 
-    /// Mean nanoseconds of the runs since `before`, and how many these are.
+    /// The mean nanoseconds of the runs since `before`, and their number.
     pub(crate) fn since(self, before: Self) -> (f64, u64) {
         let count = self.count.saturating_sub(before.count);
         let time = self.time.saturating_sub(before.time);
@@ -90,7 +89,7 @@ impl Runs {
     }
 }
 
-/// The shortest program that a hook takes, attached until dropped.
+/// The shortest program that a hook accepts; attached until dropped.
 #[derive(Debug)]
 pub(crate) struct Empty {
     pub(crate) program: Program,
@@ -110,7 +109,7 @@ impl Empty {
     }
 }
 
-/// Does something while the shortest program of tc is on a device, each way: ingress and egress.
+/// Runs `work` while the shortest tc program is attached to a device, ingress and egress.
 pub(crate) fn with_empty_on<T>(
     node: &NetNs,
     device: &str,
@@ -121,7 +120,7 @@ pub(crate) fn with_empty_on<T>(
         .map(|way| Ok((way, empty_classifier()?)))
         .collect::<Result<Vec<_>>>()?;
     let links = node.run(|| {
-        // aya takes tcx where the kernel has it, which needs no queueing discipline.
+        // aya uses tcx where the kernel has it; tcx needs no queueing discipline.
         if kernel() < (6, 6) {
             qdisc_add_clsact(device).with_context(|| format!("{device} takes no clsact"))?;
         }
@@ -141,12 +140,12 @@ pub(crate) fn with_empty_on<T>(
     result
 }
 
-/// The shortest program of tc, on no device.
+/// The shortest tc program, not attached.
 pub(crate) fn empty_classifier() -> Result<SchedClassifier> {
     through_pin(pin_empty_classifier, |pin| SchedClassifier::from_pin(pin))
 }
 
-/// Aya takes a program that it has not loaded from a pin, which is there only for that.
+/// aya takes a program that it has not loaded only from a pin; the pin is removed right after.
 fn through_pin<T>(
     pin: impl FnOnce(&Path) -> io::Result<()>,
     take: impl FnOnce(&Path) -> Result<T, ProgramError>,

@@ -1,4 +1,4 @@
-//! What the bench says: figures with a name, and whether they reach what was promised.
+//! The bench's results: named figures, and whether they meet their targets.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use serde_json::Value;
 use crate::machine::Machine;
 use crate::sample::Sample;
 
-/// All that a run found.
+/// All results of a run.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Report {
     pub(crate) machine: Machine,
@@ -18,14 +18,14 @@ pub(crate) struct Report {
 }
 
 impl Report {
-    /// As a file and as `--json` have it: the same report gives the same bytes.
+    /// The form of the file and of `--json`; equal reports give equal bytes.
     pub(crate) fn json(&self) -> Result<String> {
         let mut text = serde_json::to_string_pretty(self).context("a report is always JSON")?;
         text.push('\n');
         Ok(text)
     }
 
-    /// From what [`json`](Self::json) gave.
+    /// Reads what [`json`](Self::json) returned.
     pub(crate) fn read(json: &str) -> Result<Self> {
         serde_json::from_str(json).context(
             "this is no report of the bench, as --json prints it and --write-docs keeps it",
@@ -33,19 +33,18 @@ impl Report {
     }
 }
 
-/// One thing that was measured.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Figure {
     pub(crate) name: String,
-    /// Under which circumstances.
+    /// The circumstances of the measurement.
     pub(crate) params: BTreeMap<String, Value>,
     pub(crate) median: f64,
     pub(crate) p99: f64,
-    /// Half of the values lie between these.
+    /// First and third quartile.
     pub(crate) quartiles: (f64, f64),
     /// `us`, `ns`, `s`, `ms`, `MB`, `ratio`, `writes`, …
     pub(crate) unit: String,
-    /// What it must not be above.
+    /// The promised upper bound.
     pub(crate) target: Option<f64>,
     pub(crate) met: Option<bool>,
 }
@@ -65,7 +64,7 @@ impl Figure {
         }
     }
 
-    /// Of one value.
+    /// A figure of one value.
     pub(crate) fn single(name: &str, unit: &str, value: f64) -> Self {
         let mut sample = Sample::default();
         sample.add(value);
@@ -77,13 +76,13 @@ impl Figure {
         self
     }
 
-    /// Promised to be at most this, in the median.
+    /// Promises a median of at most `target`.
     pub(crate) fn at_most(self, target: f64) -> Self {
         let value = self.median;
         self.bounded(value, target)
     }
 
-    /// Promised to be at most this in the 99th percentile.
+    /// Promises a 99th percentile of at most `target`.
     pub(crate) fn p99_at_most(self, target: f64) -> Self {
         let value = self.p99;
         self.bounded(value, target)
@@ -95,12 +94,10 @@ impl Figure {
         self
     }
 
-    /// A parameter as a number.
     pub(crate) fn number(&self, name: &str) -> Option<f64> {
         self.params.get(name)?.as_f64()
     }
 
-    /// A parameter as a word.
     pub(crate) fn word(&self, name: &str) -> Option<&str> {
         self.params.get(name)?.as_str()
     }
@@ -115,14 +112,12 @@ impl Figure {
     }
 }
 
-/// To four digits, which is more than any of it can be measured again. A target is compared with
-/// what is told.
+/// Four significant digits: repeated runs differ by more. Targets are compared with this value.
 fn rounded(value: f64) -> f64 {
-    // What was written as a number is one.
     format!("{value:.3e}").parse().unwrap_or(value)
 }
 
-/// As many digits as mean something.
+/// Rounds to the digits that matter to a reader.
 pub(crate) fn readable(value: f64) -> String {
     match value.abs() {
         size if size >= 100.0 => {
@@ -147,7 +142,7 @@ fn grouped(digits: &str) -> String {
     text
 }
 
-/// The cells of a table: a header, then a row for each figure.
+/// The cells of a table: a header, then one row per figure.
 pub(crate) fn rows(figures: &[Figure]) -> Vec<[String; 7]> {
     let header = ["what", "where", "median", "p99", "half between", "unit", "target"];
     let mut rows = vec![header.map(str::to_owned)];
@@ -171,7 +166,7 @@ pub(crate) fn rows(figures: &[Figure]) -> Vec<[String; 7]> {
     rows
 }
 
-/// The figures as a table for people.
+/// The figures as a text table.
 pub(crate) fn table(figures: &[Figure]) -> String {
     let mut rows = rows(figures).into_iter();
     let mut table = Table::new();

@@ -1,5 +1,4 @@
-//! A rolling update of one large Service, as all agents of a large cluster live through it: their
-//! pure part, in this process.
+//! A rolling update of a large Service in a large cluster. Runs only the agents' pure part.
 
 use std::net::Ipv4Addr;
 use std::time::Instant;
@@ -15,7 +14,7 @@ use crate::sample::Sample;
 
 const NODES: u32 = 5_000;
 
-/// Replaces every pod of Services of several sizes, on some of the nodes; the figures are for all.
+/// Replaces every pod of Services of several sizes. Measures some nodes; the figures are for all.
 pub(crate) fn measure(effort: Effort, say: &dyn Fn(&str)) -> Result<Vec<Figure>> {
     let mut figures = Vec::new();
     for &pods in effort.of(&[20, 40][..], &[100, 300, 1_000]) {
@@ -45,7 +44,7 @@ pub(crate) fn measure(effort: Effort, say: &dyn Fn(&str)) -> Result<Vec<Figure>>
     Ok(figures)
 }
 
-/// Seconds that the agent of one node spends, and the events that it sees.
+/// The seconds that the agent of one node spends, and the number of its events.
 fn one_node(here: u32, pods: u32) -> Result<(f64, u32)> {
     let population = Population {
         services: 1,
@@ -72,7 +71,7 @@ fn one_node(here: u32, pods: u32) -> Result<(f64, u32)> {
             is_its
         };
         let Some(slice) = slices.iter_mut().find(of_it) else { continue };
-        // It terminates; its successor comes by another address; that one is ready.
+        // The old pod terminates; its successor has another address; the successor becomes ready.
         for step in 0..3 {
             let endpoint = &mut slice["endpoints"][rest];
             let is_ready = step == 2;

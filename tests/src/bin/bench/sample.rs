@@ -1,6 +1,6 @@
-//! What repeated measurements say.
+//! Statistics of repeated measurements.
 
-/// Values of one thing, in one unit.
+/// Values of one quantity in one unit.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Sample(Vec<f64>);
 
@@ -13,8 +13,7 @@ impl Sample {
         self.0.extend(values);
     }
 
-    /// The value below which this share of the values lies, by the nearest rank; `share` is 0 to 1.
-    /// Zero of nothing.
+    /// The quantile by nearest rank; `share` is 0 to 1. Zero for an empty sample.
     pub(crate) fn quantile(&self, share: f64) -> f64 {
         let mut sorted = self.0.clone();
         sorted.sort_by(f64::total_cmp);
@@ -30,7 +29,7 @@ impl Sample {
         self.quantile(0.99)
     }
 
-    /// Half of the values lie between these.
+    /// First and third quartile.
     pub(crate) fn quartiles(&self) -> (f64, f64) {
         (self.quantile(0.25), self.quantile(0.75))
     }

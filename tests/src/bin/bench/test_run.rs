@@ -1,8 +1,8 @@
-//! What a packet costs in the programs of tc at its best: one that the kernel itself runs through them
-//! again and again (`BPF_PROG_TEST_RUN`), so that all that they touch is in the nearest cache.
+//! The cost of a packet in the tc programs at its best: the kernel runs one packet through them
+//! many times (`BPF_PROG_TEST_RUN`), so that everything they touch is in the nearest cache.
 //!
-//! Programs and maps are private to it, and on no device. First packets come one by one, each by a system
-//! call of its own, so that caches are colder.
+//! Programs and maps are private, and attached to no device. First packets need one system call
+//! each, so their caches are colder.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -18,12 +18,12 @@ use crate::program::{Runs, empty_classifier};
 use crate::result::Figure;
 use crate::sample::Sample;
 
-/// Packets in a run.
+/// Runs per measurement of one packet.
 const REPEAT: u32 = 20_000;
-/// First packets in a run: each is of another connection.
+/// First packets per measurement, each of another connection.
 const FIRST: u32 = 100;
 
-/// A client, a Service, an address in the range that is none, an endpoint.
+/// A client, a Service, an unused address in the frontends' range, an endpoint.
 #[derive(Clone, Copy)]
 struct Cast {
     family: &'static str,
@@ -58,7 +58,7 @@ const fn six([a, b, c, d, e, f, g, h]: [u16; 8], port: u16) -> SocketAddr {
     SocketAddr::new(IpAddr::V6(Ipv6Addr::new(a, b, c, d, e, f, g, h)), port)
 }
 
-/// One path of a packet.
+/// One path of a packet through a program.
 struct Case {
     hook: Hook,
     family: Option<&'static str>,
@@ -89,8 +89,8 @@ fn figure(case: &str, services: u32, times: &Sample) -> Figure {
     Figure::new("tc_test_run_ns", "ns", times).with("services", services).with("case", case)
 }
 
-/// Measures every path, by turns with all others, among so many Services of one endpoint. The caller has
-/// to make the kernel take the time meanwhile.
+/// Measures all paths in turns, among so many Services with one endpoint each. Needs the kernel's
+/// run times to be enabled.
 pub(crate) fn measure(services: u32, effort: Effort) -> Result<Vec<Figure>> {
     let runs = effort.of(15, 300);
     let mut programs = prepared(services)?;
@@ -127,7 +127,7 @@ pub(crate) fn measure(services: u32, effort: Effort) -> Result<Vec<Figure>> {
                 let number = run * FIRST + place;
                 let mut client = cast.client;
                 client.set_port((1_024 + number % 30_000) as u16);
-                // Another number each time: a connection of its own, whatever had the port before.
+                // Another sequence number: a new connection, even if the port had one before.
                 case.packet = tcp(client, cast.service, Tcp::Syn(number + 2));
                 let (verdict, _) = programs.run(case.hook, &case.packet)?;
                 ensure!(verdict == NEXT, "a first packet has the verdict {verdict}");
@@ -160,8 +160,8 @@ fn cases() -> Vec<Case> {
     cases
 }
 
-/// The programs with so many Services, so that tables are as large as in a cluster, those of the casts,
-/// and an established connection of each.
+/// The programs with so many Services, so that the maps are as large as in a cluster, and for each
+/// cast its Service and an established connection.
 fn prepared(services: u32) -> Result<Programs> {
     let mut programs = Programs::with_room(services.max(1_024) * 4)?;
     for index in 1..services {
@@ -172,8 +172,7 @@ fn prepared(services: u32) -> Result<Programs> {
         programs.serve(index, cast.service, TCP, &[cast.endpoint])?;
     }
     for &Cast { client, service, endpoint, .. } in &CASTS {
-        // A run translates one and the same packet again and again: each entry makes of it what another
-        // one takes back.
+        // A run translates the same packet repeatedly: a second entry reverses the first one.
         let shuttle = SocketAddr::new(service.ip(), 8080);
         for (hook, here, there) in [
             (Hook::Ingress, (client, service), (client, shuttle)),
@@ -186,14 +185,14 @@ fn prepared(services: u32) -> Result<Programs> {
     Ok(programs)
 }
 
-/// The mean time of runs between two looks, of which there have to be so many.
+/// The mean run time between two readings; fails unless the kernel counted `wanted` runs.
 fn mean(before: Runs, after: Runs, wanted: u32) -> Result<f64> {
     let (mean, count) = after.since(before);
     ensure!(count == u64::from(wanted), "the kernel has counted {count} runs of {wanted}");
     Ok(mean)
 }
 
-/// A frame that is not IP: as short as Ethernet has them, with the type of ARP.
+/// A frame that is not IP: type ARP, the minimum length of Ethernet.
 fn arp() -> Vec<u8> {
     let mut packet = [NODE_MAC, VM_MAC].concat();
     packet.extend_from_slice(&[8, 6]);

@@ -1,5 +1,4 @@
-//! Checks: what was asked, what was expected, what came. The JSON here is read by other people's
-//! scripts.
+//! Checks: the request, the expected result, the result. Other people's scripts read this JSON.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -7,13 +6,13 @@ use std::net::SocketAddr;
 use serde::Serialize;
 use topo_lb_tests::traffic::{Tally, Via};
 
-/// Requests of every check.
+/// Requests per check.
 pub(crate) const REQUESTS: u32 = 200;
 
 /// What `--json` prints.
 #[derive(Debug, Serialize)]
 pub(crate) struct Report {
-    /// In the order in which they were made.
+    /// In the order of execution.
     pub(crate) checks: Vec<Check>,
 }
 
@@ -23,7 +22,6 @@ impl Report {
     }
 }
 
-/// One check.
 #[derive(Debug, Serialize)]
 pub(crate) struct Check {
     /// What it shows.
@@ -32,19 +30,19 @@ pub(crate) struct Check {
     pub(crate) service: String,
     /// The pod that called.
     pub(crate) from: String,
-    /// How often it did.
+    /// How many requests it sent.
     pub(crate) requests: u32,
     /// Answers by pod.
     pub(crate) replies: BTreeMap<String, u32>,
     /// How many requests were refused.
     pub(crate) refused: u32,
-    /// What should have come.
+    /// The expected result.
     pub(crate) expected: Expected,
-    /// Whether it did.
+    /// Whether the result is the expected one.
     pub(crate) ok: bool,
 }
 
-/// What should come of a check.
+/// The expected result of a check.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Expected {
     /// Each of these pods answers, and no other.
@@ -54,13 +52,13 @@ pub(crate) struct Expected {
 }
 
 impl Expected {
-    /// All of `pods` answer; if there are none, every request is refused.
+    /// All of `pods` answer. With no pods, every request is refused.
     pub(crate) fn of(pods: &[&str]) -> Self {
         let refused = if pods.is_empty() { REQUESTS } else { 0 };
         Self { pods: pods.iter().map(|&pod| pod.into()).collect(), refused }
     }
 
-    /// Whether a tally of any size is what should come.
+    /// Whether a tally of any size has the expected result.
     pub(crate) fn fits(&self, tally: &Tally) -> bool {
         let wanted = self.pods.iter().map(String::as_str).collect();
         let counted = if self.refused > 0 { tally.refused } else { tally.answered() };
@@ -68,20 +66,19 @@ impl Expected {
     }
 }
 
-/// A question to the cluster.
+/// The request of a check.
 #[derive(Clone, Debug)]
 pub(crate) struct Question<'a> {
-    /// What the answer shows.
+    /// What the result shows.
     pub(crate) name: &'a str,
     /// The pod that calls.
     pub(crate) from: &'a str,
     /// The Service's name, in `default`.
     pub(crate) service: &'a str,
-    /// What is dialled.
+    /// The address to dial.
     pub(crate) to: SocketAddr,
-    /// How.
     pub(crate) via: Via,
-    /// The pods that should answer; none: it should be refused.
+    /// The pods that should answer; empty if requests should be refused.
     pub(crate) pods: &'a [&'a str],
 }
 

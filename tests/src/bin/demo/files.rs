@@ -1,4 +1,4 @@
-//! A world of manifests in a folder: what a real control plane has answered once.
+//! A world of manifests in a folder, recorded from a real control plane.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -14,14 +14,14 @@ use crate::stage::FOLLOWS;
 use crate::story::SVC_UD1_IPV6;
 use crate::world::World;
 
-/// The manifests, and who explains them.
+/// The manifests, and the binary that explains them.
 pub(crate) struct Files<'a> {
     binary: &'a Binary,
     manifests: Manifests,
 }
 
 impl<'a> Files<'a> {
-    /// Writes what Kubernetes 1.36 has answered.
+    /// Writes the recorded objects of Kubernetes 1.36.
     pub(crate) fn write(binary: &'a Binary, cluster: &Cluster) -> Result<Self> {
         let mut manifests = Manifests::new(cluster.folder())?;
         manifests.add_list(KUBERNETES_1_36)?;
@@ -59,7 +59,7 @@ impl World for Files<'_> {
             .into_iter()
             .flatten()
             .map(|found| {
-                // 10.244.1.2 is fd00:244:1::2 as well.
+                // The pod with 10.244.1.2 also has fd00:244:1::2.
                 let address = found["addresses"][0].as_str().unwrap_or_default();
                 let mut numbers = address.split('.').skip(2);
                 let (node, host) = (numbers.next().unwrap_or("0"), numbers.next().unwrap_or("0"));

@@ -1,4 +1,4 @@
-//! The OpenYurt tutorial on one machine, and what the tutorial cannot show: `cargo xtask demo`.
+//! `cargo xtask demo`: the OpenYurt tutorial on one machine, and cases beyond it.
 
 mod check;
 mod files;
@@ -46,8 +46,7 @@ struct Arguments {
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let result = run(&arguments);
-    // After a Ctrl-C the sweep ends clients and agents: what fails for that is
-    // no failure, and the sweep ends the process.
+    // After Ctrl-C the sweep ends agents and this process; failures due to that do not count.
     let _not_interrupted = interrupt::permit();
     match result {
         Ok(true) => ExitCode::SUCCESS,

@@ -1,9 +1,8 @@
-//! Colours: only on a terminal, and never with `NO_COLOR` (<https://no-color.org>).
+//! Colours: only on a terminal, never with `NO_COLOR` (<https://no-color.org>).
 
 use std::env;
 use std::io::{IsTerminal, stderr, stdout};
 
-/// Whether text is coloured.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Paint {
     colour: bool,

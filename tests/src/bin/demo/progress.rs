@@ -1,4 +1,4 @@
-//! What is under way, on standard error.
+//! Shows the current step on standard error.
 
 use std::io::{IsTerminal, Write, stderr};
 use std::time::Instant;
@@ -19,7 +19,7 @@ impl Progress {
         Self { terminal: stderr().is_terminal(), paint: Paint::of_standard_error() }
     }
 
-    /// Runs `work`; its title is on the screen while it does, and stays there.
+    /// Runs `work`; shows its title meanwhile, then its outcome and duration.
     pub(crate) fn step<T>(&self, title: &str, work: impl FnOnce() -> Result<T>) -> Result<T> {
         let begun = Instant::now();
         let outcome = self.while_under_way(title, work);
@@ -32,7 +32,7 @@ impl Progress {
         outcome
     }
 
-    /// Runs `work`; on a terminal its title is on the screen while it does, and no longer.
+    /// Runs `work`; on a terminal shows its title meanwhile.
     pub(crate) fn while_under_way<T>(
         &self,
         title: &str,

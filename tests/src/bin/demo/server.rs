@@ -1,5 +1,5 @@
-//! A world at a real API server: etcd, kube-apiserver, and kube-controller-manager, which makes the
-//! EndpointSlices of pods that say by themselves whether they are ready.
+//! A world at a real API server: etcd, kube-apiserver, and kube-controller-manager, which makes
+//! EndpointSlices from Pods. The demo sets their readiness.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -18,13 +18,13 @@ use topo_lb_tests::manifest::KUBERNETES_1_36;
 use crate::story::SVC_UD1_IPV6;
 use crate::world::World;
 
-/// How long controllers may take to write slices, and agents to follow.
+/// How long controllers may take to write slices, and agents to program them.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The label of pods that serve `svc-rack`, as only the rack's neighbour serves it alone.
+/// The label of pods that serve `svc-rack`; the rack's neighbour serves no other Service.
 const SERVES_RACK: &str = "example.com/serves-rack";
 
-/// The control plane, and who explains what it says.
+/// The control plane, and the binary that explains its objects.
 pub(crate) struct Server<'a> {
     binary: &'a Binary,
     cluster: &'a Cluster,
@@ -32,10 +32,10 @@ pub(crate) struct Server<'a> {
 }
 
 impl<'a> Server<'a> {
-    /// Starts it, and tells it of the nodes, the pods and the Services of the story.
+    /// Starts the control plane, and creates the nodes, pods and Services of the story.
     ///
     /// # Errors
-    /// A program is not there or does not get ready, or a server refuses an object.
+    /// A program is missing or does not get ready, or a server refuses an object.
     pub(crate) fn start(binary: &'a Binary, cluster: &'a Cluster) -> Result<Self> {
         let mut plane = ControlPlane::in_lab(cluster)?;
         plane.start_controllers()?;
@@ -45,7 +45,7 @@ impl<'a> Server<'a> {
         Ok(server)
     }
 
-    /// Nodes and Services as they were at the server that has answered the fixture.
+    /// Nodes and Services as in the fixture.
     async fn describe(&self, client: &Client) -> Result<()> {
         let list: Value = serde_json::from_str(KUBERNETES_1_36).context("a list that is JSON")?;
         let services = [SVC_UD1.0, SVC_UD1_WITHOUT_TOPOLOGY.0, SVC_RACK.0];
@@ -93,7 +93,7 @@ impl World for Server<'_> {
         let path = path.to_str().context("a path in UTF-8")?;
         let arguments = ["explain", "--kubeconfig", path, "--node", node, "-o", "json"];
         let mut command = self.binary.command(&arguments);
-        // The server can be reached from there.
+        // The fabric reaches the server.
         self.cluster.beyond(&mut command)?;
         json_of(command)
     }

@@ -1,4 +1,4 @@
-//! The stage: nodes, agents, servers, clients, and the world that moves them.
+//! The stage: nodes, agents, servers, clients, and the world that changes their objects.
 
 use std::collections::BTreeMap;
 use std::io::Write as _;
@@ -21,14 +21,12 @@ use crate::server::Server;
 use crate::table;
 use crate::world::World;
 
-/// How long traffic may take to follow a change of the cluster.
+/// How long traffic may take to follow a change of the objects.
 pub(crate) const FOLLOWS: Duration = Duration::from_secs(1);
 
-/// A client that stands for a virtual machine of the node of [`kind::SHANGHAI_CLIENT`]: no agent
-/// sees its sockets, only its packets.
+/// A client for a virtual machine on [`kind::SHANGHAI_CLIENT`]'s node: agents see only its packets.
 pub(crate) const MACHINE: &str = "vm-shanghai";
 
-/// The stage, while the story is told.
 pub(crate) struct Stage<'a> {
     cluster: &'a Cluster,
     world: Box<dyn World + 'a>,
@@ -40,7 +38,7 @@ pub(crate) struct Stage<'a> {
     rows: Vec<Row>,
 }
 
-/// A check with what a person wants to know besides.
+/// A check with further details for people.
 #[derive(Debug)]
 pub(crate) struct Row {
     pub(crate) name: String,
@@ -54,7 +52,7 @@ pub(crate) struct Row {
     pub(crate) ok: bool,
 }
 
-/// What `topo-lb explain` says.
+/// The decision that `topo-lb explain` shows.
 #[derive(Debug, Default)]
 pub(crate) struct Decision {
     /// Index of the key that matched.
@@ -63,11 +61,10 @@ pub(crate) struct Decision {
 }
 
 impl Stage<'_> {
-    /// Sets the stage, lets `tell` tell its story, and clears the stage.
+    /// Sets up the stage, runs `tell`, and removes the stage.
     ///
     /// # Errors
-    /// The machine lacks something, an agent fails, or something is left behind. A check that is
-    /// not ok is no error.
+    /// The machine lacks something, an agent fails, or something is left; not for a failed check.
     pub(crate) fn set(
         binary: &Binary,
         over_api: bool,
@@ -129,7 +126,7 @@ impl Stage<'_> {
         Ok(checks)
     }
 
-    /// A chapter: what it is about, what `body` asks, and the table of it.
+    /// Prints a chapter: title, introduction, and the table of the checks that `body` makes.
     pub(crate) fn chapter(
         &mut self,
         title: &str,
@@ -146,7 +143,7 @@ impl Stage<'_> {
         std::io::stdout().write_all(text.as_bytes()).context("nobody reads the tables")
     }
 
-    /// Changes the cluster.
+    /// Changes the objects.
     pub(crate) fn change(
         &mut self,
         change: impl FnOnce(&mut dyn World) -> Result<()>,
@@ -154,8 +151,8 @@ impl Stage<'_> {
         change(&mut *self.world)
     }
 
-    /// Changes the cluster, and waits until the traffic of `question` follows, at most as long as
-    /// the world's patience lasts; how long that took.
+    /// Changes the objects, and waits, up to the world's patience, for the traffic of `question` to
+    /// follow. Returns how long that took.
     pub(crate) fn change_until(
         &mut self,
         change: impl FnOnce(&mut dyn World) -> Result<()>,
@@ -166,16 +163,16 @@ impl Stage<'_> {
         change(&mut *self.world)?;
         loop {
             let asked = begun.elapsed();
-            // 32 requests miss one of four with a probability of 1 in 2,500.
+            // With four pods, 32 requests miss one with a probability of 1 in 2,500.
             let tally = self.client(question.from)?.call(question.via, question.to, 32)?;
-            // The first of the 32 was right already.
+            // `asked` is the time of the first of the 32 requests, which already went right.
             if expected.fits(&tally) || asked > self.world.patience() {
                 return Ok(asked);
             }
         }
     }
 
-    /// Asks, [`REQUESTS`] times.
+    /// Makes a check of [`REQUESTS`] requests.
     pub(crate) fn ask(&mut self, question: &Question<'_>) -> Result<bool> {
         let tally = self.client(question.from)?.call(question.via, question.to, REQUESTS)?;
         let expected = Expected::of(question.pods);
@@ -207,7 +204,7 @@ impl Stage<'_> {
         Ok(ok)
     }
 
-    /// The last check is ok only if `also` is true as well.
+    /// The last check passes only if `also` is true.
     pub(crate) fn and_also(&mut self, also: bool) {
         if let (Some(check), Some(row)) = (self.checks.last_mut(), self.rows.last_mut()) {
             check.ok &= also;

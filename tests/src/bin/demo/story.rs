@@ -1,4 +1,4 @@
-//! The story: the OpenYurt tutorial first, then what it cannot show.
+//! The story: the OpenYurt tutorial first, then cases that it does not cover.
 
 use std::net::SocketAddr;
 
@@ -15,7 +15,6 @@ use crate::stage::{FOLLOWS, MACHINE, Stage};
 /// The IPv6 address that `svc-ud1` gets.
 pub(crate) const SVC_UD1_IPV6: &str = "fd00:96::ad1";
 
-/// Every chapter.
 pub(crate) fn tell(stage: &mut Stage<'_>) -> Result<()> {
     tutorial(stage)?;
     protocols(stage)?;
@@ -52,7 +51,7 @@ fn tutorial(stage: &mut Stage<'_>) -> Result<()> {
                 ("beijing has no pod: refused", BEIJING_CLIENT, SVC_UD1, &[]),
             ] {
                 let question = question(name, from, service, pods)?;
-                // Controllers may not have written every slice yet.
+                // Controllers may still be writing slices.
                 stage.change_until(|_| Ok(()), &question)?;
                 stage.ask(&question)?;
             }
@@ -82,7 +81,7 @@ fn protocols(stage: &mut Stage<'_>) -> Result<()> {
             }
             stage.change(|world| world.widen())?;
             for question in &questions {
-                // Nothing has changed since; every node has an agent of its own to wait for.
+                // Nothing has changed since, but each node's agent may still be programming.
                 stage.change_until(|_| Ok(()), question)?;
                 stage.ask(question)?;
             }

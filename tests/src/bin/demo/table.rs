@@ -1,5 +1,5 @@
-//! Chapters as people read them: who called, through which Service, who answered how often, by
-//! which tier, and why. A reason is a sentence, so it has a line of its own below its row.
+//! The table of a chapter: who called, through which Service, who answered how often, which tier,
+//! and why. The reason is a sentence on a line of its own below the row.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -13,18 +13,18 @@ use crate::check::{REQUESTS, Report};
 use crate::paint::Paint;
 use crate::stage::Row;
 
-/// Columns of everything.
+/// Width of the page, in columns.
 const WIDTH: usize = 100;
-/// Columns of the check and its caller.
+/// Width of the check and its caller.
 const WHO: usize = 33;
-/// Columns of the Service and its address.
+/// Width of the Service and its address.
 const THROUGH: usize = 25;
-/// Columns of a pod that answered.
+/// Width of a pod that answered.
 const POD: usize = 14;
-/// Columns of the bar of a pod that answered every request.
+/// Width of the bar of a pod that answered every request.
 const BAR: usize = 20;
 
-/// A chapter, ready to print.
+/// Formats a chapter.
 pub(crate) fn chapter(title: &str, about: &str, rows: &[Row], moral: &str, paint: Paint) -> String {
     let mut text = String::new();
     let rule = "━".repeat(WIDTH.saturating_sub(title.chars().count() + 4));
@@ -123,7 +123,7 @@ fn why(row: &Row) -> String {
     }
 }
 
-/// Breaks a sentence between words.
+/// Wraps a sentence between words.
 fn wrapped(text: &str, width: usize) -> Vec<String> {
     let mut lines = vec![String::new()];
     for word in text.split(' ') {
@@ -139,7 +139,7 @@ fn wrapped(text: &str, width: usize) -> Vec<String> {
     lines
 }
 
-/// A pod's name as people would say it.
+/// The short name of a pod.
 fn short(pod: &str) -> String {
     let last = pod.rsplit('-').next().unwrap_or(pod);
     match pod {

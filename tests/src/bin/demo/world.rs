@@ -1,5 +1,4 @@
-//! The objects of the cluster that the agents read, and how they change. They are the same,
-//! whether files hold them or an API server does.
+//! The objects that the agents read, the same in files and at an API server, and their changes.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -7,15 +6,15 @@ use std::time::Duration;
 use anyhow::Result;
 use serde_json::Value;
 
-/// The objects of the cluster. A change is made when its method returns.
+/// The objects of the cluster. A method that changes them returns when the change is made.
 pub(crate) trait World {
-    /// The flag that names this source to an agent, and the flag's value.
+    /// The agents' flag for this source, and its value.
     fn source(&self) -> Result<(&'static str, PathBuf)>;
 
     /// How long traffic may take to follow a change, controllers included.
     fn patience(&self) -> Duration;
 
-    /// What `topo-lb explain` says of it on `node`.
+    /// The output of `topo-lb explain` for `node`.
     fn explain(&self, node: &str) -> Result<Value>;
 
     /// Gives `svc-ud1` a UDP port and an IPv6 address, as one `kubectl apply` would.
@@ -24,7 +23,7 @@ pub(crate) trait World {
     /// Makes the neighbour of the rack an endpoint of `svc-rack`.
     fn add_neighbour(&mut self) -> Result<()>;
 
-    /// Makes pods ready, or not.
+    /// Sets whether pods are ready.
     fn set_ready(&mut self, pods: &[&str], ready: bool) -> Result<()>;
 
     /// Sets labels of a node.

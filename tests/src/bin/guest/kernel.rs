@@ -1,4 +1,4 @@
-//! What an init system does: file systems, modules, loopback, and the end.
+//! The work of an init system: file systems, modules, loopback, power off.
 
 use std::fs::{self, File};
 use std::path::PathBuf;
@@ -12,7 +12,7 @@ use rustix::mount::{MountFlags, mount};
 use rustix::system::{RebootCommand, finit_module, reboot};
 use socket2::{Domain, Protocol, Socket, Type};
 
-/// File system type and place, in an order in which each has its folder.
+/// File system types and mount points; a file system comes before those mounted inside it.
 const MOUNTS: [(&str, &str); 7] = [
     ("proc", "/proc"),
     ("sysfs", "/sys"),
@@ -23,12 +23,12 @@ const MOUNTS: [(&str, &str); 7] = [
     ("cgroup2", "/sys/fs/cgroup"),
 ];
 
-/// Mounts what the suites find on any machine.
+/// Mounts the file systems that suites need.
 pub(crate) fn mount_everything() -> Result<()> {
     for (kind, place) in MOUNTS {
         fs::create_dir_all(place).with_context(|| format!("cannot make {place}"))?;
         match mount(kind, place, kind, MountFlags::empty(), None) {
-            // The kernel itself may have mounted /dev.
+            // The kernel may have mounted /dev itself.
             Ok(()) | Err(Errno::BUSY) => {}
             Err(error) => return Err(error).with_context(|| format!("cannot mount {place}")),
         }
@@ -36,7 +36,7 @@ pub(crate) fn mount_everything() -> Result<()> {
     Ok(())
 }
 
-/// Loads modules in their order.
+/// Loads modules in the given order.
 pub(crate) fn load_modules(modules: &[PathBuf]) -> Result<()> {
     for path in modules {
         let file = File::open(path).with_context(|| format!("cannot open {}", path.display()))?;
@@ -50,14 +50,14 @@ pub(crate) fn load_modules(modules: &[PathBuf]) -> Result<()> {
     Ok(())
 }
 
-/// Brings `lo` up, where agents listen.
+/// Brings `lo` up: agents listen there.
 pub(crate) fn bring_up_loopback() -> Result<()> {
     let status = Command::new("ip").args(["link", "set", "lo", "up"]).status();
     ensure!(status.context("cannot run `ip`")?.success(), "`ip link set lo up` failed");
     Ok(())
 }
 
-/// Whether the kernel makes MPTCP sockets; Debian's 5.10 was built without.
+/// Whether the kernel supports MPTCP; Debian's 5.10 does not.
 pub(crate) fn has_mptcp() -> bool {
     Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::MPTCP)).is_ok()
 }
@@ -67,13 +67,12 @@ pub(crate) fn release() -> String {
     rustix::system::uname().release().to_string_lossy().into_owned()
 }
 
-/// Switches the machine off.
 pub(crate) fn switch_off() -> ExitCode {
-    // What was said last is still on its way through the serial port.
+    // Waits until the last output has passed the serial port.
     thread::sleep(Duration::from_millis(200));
     if let Err(error) = reboot(RebootCommand::PowerOff) {
         eprintln!("cannot switch off: {error}");
     }
-    // The first process has ended: the kernel panics, which ends the machine as well.
+    // The first process exits: the kernel panics, which also ends the machine.
     ExitCode::FAILURE
 }

@@ -1,9 +1,8 @@
-//! The first process of a virtual machine that `cargo xtask test --kernel` boots: readies the
-//! kernel, runs suites, says on the console what became of them, and switches the machine off.
+//! The first process of a virtual machine that `cargo xtask test --kernel` boots: prepares the
+//! kernel, runs suites, reports their results on the console, and powers off.
 //!
-//! What it says to xtask stands on lines that begin with `@guest`; all else is the suites' own
-//! output. The last of these lines begins with `@guest end`, and is there only when everything has
-//! run: a machine that panics switches itself off, too.
+//! Lines for xtask begin with `@guest`; everything else is output of the suites. The last such
+//! line, `@guest end`, appears only if everything has run: a machine that panics powers off, too.
 
 mod kernel;
 mod plan;
@@ -16,7 +15,7 @@ use anyhow::{Context as _, Result, ensure};
 use plan::Plan;
 
 fn main() -> ExitCode {
-    // Run by hand it would mount, and switch this machine off.
+    // Otherwise it would mount file systems on this machine, and power it off.
     if std::process::id() != 1 {
         eprintln!("guest: the first process of a virtual machine, started by cargo xtask test");
         return ExitCode::FAILURE;
@@ -44,7 +43,7 @@ fn work() -> Result<()> {
     Ok(())
 }
 
-/// A line for xtask. A suite may have left one unfinished.
+/// Prints a line for xtask. Starts with a newline: a suite may have left an unfinished line.
 fn say(text: &str) {
     println!("\n@guest {text}");
 }

@@ -1,4 +1,4 @@
-//! What xtask wants of the machine: `/plan.json`, written by its module `virtual_machine`.
+//! The plan of this machine: `/plan.json`, written by xtask's module `virtual_machine`.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -9,35 +9,28 @@ use serde::Deserialize;
 
 const PATH: &str = "/plan.json";
 
-/// All of it.
 #[derive(Debug, Deserialize)]
 pub(crate) struct Plan {
-    /// Kernel modules, each after those that it depends on.
+    /// Kernel modules, each after its dependencies.
     pub(crate) modules: Vec<PathBuf>,
     /// Variables for every suite.
     pub(crate) environment: BTreeMap<String, String>,
-    /// In this order.
+    /// In the order of execution.
     pub(crate) suites: Vec<Suite>,
 }
 
 /// A test binary, run once.
 #[derive(Debug, Deserialize)]
 pub(crate) struct Suite {
-    /// What it is called.
     pub(crate) name: String,
-    /// The binary.
     pub(crate) program: PathBuf,
-    /// For it.
     pub(crate) arguments: Vec<String>,
     /// Part of the names of tests that need MPTCP.
     pub(crate) mptcp: Option<String>,
 }
 
 impl Plan {
-    /// Reads it.
-    ///
-    /// # Errors
-    /// It is not there, or another version's.
+    /// Reads the plan. Fails if the file is missing, or another version wrote it.
     pub(crate) fn read() -> Result<Self> {
         let text = fs::read_to_string(PATH).with_context(|| format!("cannot read {PATH}"))?;
         serde_json::from_str(&text).with_context(|| format!("{PATH} is no plan"))

@@ -10,7 +10,7 @@ use rustix::process::{Pid, WaitOptions, WaitStatus, wait};
 use crate::plan::Suite;
 use crate::say;
 
-/// Runs it, and says whether it has passed.
+/// Runs a suite, and returns whether it passed.
 pub(crate) fn run(
     suite: &Suite,
     environment: &BTreeMap<String, String>,
@@ -37,8 +37,7 @@ pub(crate) fn run(
     Ok(passed)
 }
 
-/// Waits for a process, and buries every other one that ends: the first process is the parent of
-/// those that have lost theirs.
+/// Waits for a process, and reaps all others: the first process is the parent of orphans.
 fn wait_for(pid: Pid) -> Result<WaitStatus> {
     loop {
         if let Some((ended, status)) = wait(WaitOptions::empty()).context("cannot wait")?

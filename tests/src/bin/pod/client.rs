@@ -1,4 +1,4 @@
-//! The client: obeys orders, and counts.
+//! The client: carries out orders and counts results.
 
 use std::collections::BTreeMap;
 use std::io::{self, BufRead as _, Write as _};
@@ -13,10 +13,10 @@ use topo_lb_tests::traffic::{Failure, Order, Socket, Step, Tally, Via};
 use crate::exchange::Open;
 use crate::shelf::Shelved;
 
-/// How many exchanges may time out before a call is given up.
+/// How many exchanges may time out before a call ends.
 const TIMEOUTS: u32 = 3;
 
-/// `requests` exchanges, each through a socket of its own.
+/// Makes `requests` exchanges, each through a new socket.
 pub(crate) fn call(via: Via, to: SocketAddr, requests: u32) -> Tally {
     let mut tally = Tally::default();
     let mut failures = BTreeMap::<Failure, u32>::new();
@@ -50,7 +50,7 @@ fn micros(time: &Duration) -> u64 {
     u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }
 
-/// The sockets that stay open, and those that only the kernel has.
+/// Sockets that stay open, and sockets that only the kernel holds.
 #[derive(Default)]
 struct Sockets {
     open: BTreeMap<Socket, Open>,
@@ -58,7 +58,7 @@ struct Sockets {
     next: usize,
 }
 
-/// Obeys orders from standard input until it ends.
+/// Carries out orders from standard input until it ends.
 pub(crate) fn obey() -> Result<()> {
     let mut sockets = Sockets::default();
     let mut output = io::stdout().lock();

@@ -1,4 +1,4 @@
-//! Sockets of every kind that a client can have, and one exchange through each.
+//! Sockets of every kind that a client can use, and one exchange through each.
 
 use std::io::{self, Read as _, Write as _};
 use std::net::SocketAddr;
@@ -13,10 +13,10 @@ use topo_lb_tests::wait::patient;
 
 use crate::http;
 
-/// How long any one system call may take; on a busy machine a server may have to wait for its turn.
+/// The limit of one system call; on a busy machine a server may have to wait for a core.
 const LIMIT: Duration = Duration::from_secs(3);
 
-/// A socket, and how it talks.
+/// An open socket, and its protocol.
 #[derive(Debug)]
 pub(crate) struct Open {
     socket: Socket,
@@ -24,7 +24,7 @@ pub(crate) struct Open {
 }
 
 impl Open {
-    /// Opens a socket of the family of `to`, and connects it, unless it is to stay unconnected.
+    /// Opens a socket of the family of `to`, and connects it unless `via` is unconnected.
     pub(crate) fn new(via: Via, to: SocketAddr) -> Result<Self, Failure> {
         let (kind, protocol) = match via {
             Via::Http => (Type::STREAM, Protocol::TCP),
@@ -34,7 +34,7 @@ impl Open {
         let socket = Socket::new(Domain::for_address(to), kind, Some(protocol))
             .and_then(|socket| {
                 socket.set_read_timeout(Some(patient(LIMIT)))?;
-                // The kernel bounds `connect` by this one, too.
+                // `connect` obeys this timeout too.
                 socket.set_write_timeout(Some(patient(LIMIT)))?;
                 Ok(socket)
             })
@@ -46,28 +46,26 @@ impl Open {
         Ok(open)
     }
 
-    /// A socket that was opened before.
     pub(crate) fn of(socket: OwnedFd, via: Via) -> Self {
         Self { socket: socket.into(), via }
     }
 
-    /// The socket, and how it talks.
     pub(crate) fn into_parts(self) -> (OwnedFd, Via) {
         (self.socket.into(), self.via)
     }
 
-    /// `connect`; a datagram socket can be connected again.
+    /// Calls `connect`; a datagram socket can be connected again.
     pub(crate) fn connect(&self, to: SocketAddr) -> Result<(), Failure> {
         self.socket.connect(&SockAddr::from(to)).map_err(at(Step::Connect))
     }
 
-    /// The same socket without a peer.
+    /// Disconnects the socket from its peer.
     pub(crate) fn disconnect(self) -> Result<Self, Failure> {
         connect_unspec(&self.socket).map_err(|errno| at(Step::Connect)(errno.into()))?;
         Ok(Self { via: Via::Udp, ..self })
     }
 
-    /// One question and its answer; `to` is for an unconnected socket.
+    /// One request and its response; only an unconnected socket uses `to`.
     pub(crate) fn ask(&self, to: SocketAddr) -> Result<Reply, Failure> {
         match self.via {
             Via::Http | Via::HttpMptcp => {
@@ -96,7 +94,7 @@ impl Open {
         }
     }
 
-    /// Waits for what is said without having been asked.
+    /// Waits for an unrequested message.
     pub(crate) fn hear(&self) -> Result<Reply, Failure> {
         let mut buffer = [0; 512];
         let length = (&self.socket).read(&mut buffer).map_err(at(Step::Receive))?;
@@ -117,7 +115,7 @@ fn text(bytes: &[u8]) -> String {
 pub(crate) fn at(step: Step) -> impl Fn(io::Error) -> Failure {
     move |error| {
         let errno = error.raw_os_error().unwrap_or_default();
-        // A timed out call says EAGAIN or EINPROGRESS; people know it by another name.
+        // A call that timed out returns EAGAIN or EINPROGRESS; reports ETIMEDOUT instead.
         let slow = [Errno::AGAIN.raw_os_error(), Errno::INPROGRESS.raw_os_error()];
         let errno = if slow.contains(&errno) { Errno::TIMEDOUT.raw_os_error() } else { errno };
         Failure { step, errno }

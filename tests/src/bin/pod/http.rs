@@ -1,4 +1,4 @@
-//! As much of an HTTP/1.1 client as it takes to ask over any socket, one that stays open included.
+//! A minimal HTTP/1.1 client for any socket, also one that stays open.
 
 use std::io::{self, Read, Write};
 
@@ -7,7 +7,7 @@ pub(crate) fn ask(mut to: impl Write) -> io::Result<()> {
     to.write_all(b"GET / HTTP/1.1\r\nHost: lab\r\n\r\n")
 }
 
-/// Reads one answer, and returns its body; `None` for an answer that is none.
+/// Reads one response, and returns its body; `None` if the response is not valid.
 pub(crate) fn answer(mut from: impl Read) -> io::Result<Option<String>> {
     let mut read = Vec::with_capacity(512);
     let mut chunk = [0; 512];
@@ -23,7 +23,7 @@ pub(crate) fn answer(mut from: impl Read) -> io::Result<Option<String>> {
     }
 }
 
-/// The body of a complete answer with status 200.
+/// The body of a complete response with status 200.
 fn body(answer: &[u8]) -> Option<String> {
     let text = std::str::from_utf8(answer).ok()?;
     let (head, body) = text.split_once("\r\n\r\n")?;

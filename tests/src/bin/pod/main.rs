@@ -1,5 +1,4 @@
-//! What runs in the lab's pods: a server that answers with its pod's name, and a client that makes
-//! connections and says what became of them.
+//! The program in the lab's pods: a server that answers with its pod's name, and a client.
 
 mod client;
 mod exchange;

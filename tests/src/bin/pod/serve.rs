@@ -1,5 +1,4 @@
-//! The server: one task per address and protocol. It answers with its name, and to what is posted to
-//! `/echo` with the same.
+//! The server: a task per address and protocol. Answers with its name, and echoes posts to `/echo`.
 
 use std::io::{self, Write as _};
 use std::net::SocketAddr;
@@ -13,7 +12,7 @@ use socket2::{Domain, Protocol, Socket, Type};
 use tokio::net::{TcpListener, UdpSocket};
 use tokio::runtime;
 
-/// Serves until standard input ends: then the lab is gone, and nothing else would end this process.
+/// Serves until standard input ends: then the lab is gone, and nothing else ends this process.
 pub(crate) fn serve(name: String, addresses: &[SocketAddr], mptcp: bool) -> Result<()> {
     let runtime = runtime::Builder::new_current_thread()
         .enable_io()
@@ -22,7 +21,7 @@ pub(crate) fn serve(name: String, addresses: &[SocketAddr], mptcp: bool) -> Resu
     // A thread blocks on standard input; the runtime must not wait for it at the end.
     let (gone, wait) = tokio::sync::oneshot::channel();
     std::thread::spawn(move || {
-        // An error, like the end, means that the lab is gone.
+        // An error also means that the lab is gone.
         let _ = io::copy(&mut io::stdin(), &mut io::sink());
         let _ = gone.send(());
     });
@@ -62,7 +61,7 @@ fn listen(address: SocketAddr, mptcp: bool) -> io::Result<TcpListener> {
 async fn echo(socket: UdpSocket, name: String) {
     let mut buffer = [0; 2048];
     loop {
-        // What fails concerns one datagram: an ICMP error of an answer to a client that is gone.
+        // Errors concern one datagram, for example ICMP errors for an answer to a gone client.
         if let Ok((_, from)) = socket.recv_from(&mut buffer).await {
             let _ = socket.send_to(name.as_bytes(), from).await;
         }

@@ -1,5 +1,4 @@
-//! Sockets that no process has open, as the kernel's own are: on their way from one end of a UNIX
-//! socket to the other (unix(7), `SCM_RIGHTS`).
+//! Sockets that no process has open, like the kernel's own: in transit (unix(7), `SCM_RIGHTS`).
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -14,10 +13,10 @@ use topo_lb_tests::traffic::{Failure, Step, Via};
 
 use crate::exchange::{Open, at};
 
-/// A socket on its way.
+/// A socket in transit.
 #[derive(Debug)]
 pub(crate) struct Shelved {
-    /// Open as long as the socket is on its way.
+    /// Must stay open while the socket is in transit.
     _from: UnixStream,
     to: UnixStream,
     via: Via,

@@ -1,4 +1,4 @@
-//! Connections while everything changes, for as long as one likes: `cargo xtask soak`.
+//! `cargo xtask soak`: connections under constant change, for any duration.
 
 use std::io::{Write as _, stdout};
 use std::process::ExitCode;
@@ -37,13 +37,13 @@ struct Sums {
     failed: u64,
 }
 
-/// How long each turn takes.
+/// How long each turn lasts.
 const TURN: Duration = Duration::from_secs(30);
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let result = run(&arguments);
-    // After a Ctrl-C the sweep ends this process: what fails for that is no failure.
+    // After Ctrl-C the sweep ends this process; failures due to that do not count.
     let _not_interrupted = interrupt::permit();
     match result {
         Ok(true) => ExitCode::SUCCESS,
@@ -55,7 +55,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Whether every connection went where it may.
+/// Returns whether every connection reached a permitted endpoint.
 fn run(arguments: &Arguments) -> Result<bool> {
     requirements::agent()?;
     let begun = Instant::now();
@@ -64,7 +64,7 @@ fn run(arguments: &Arguments) -> Result<bool> {
     let mut turns = 0;
     while begun.elapsed() < whole {
         let left = TURN.min(whole - begun.elapsed()).max(Duration::from_secs(1));
-        // Other changes each time, and the same again in another run.
+        // The turn is the seed: every turn has other changes, and every run has the same ones.
         let report = stress::run(left.as_secs(), turns)?;
         sums.connections += report.connections;
         sums.changes += report.changes;
@@ -102,7 +102,7 @@ fn wrong(sums: &Sums) -> String {
     format!("{} landed wrong, {} failed", sums.wrong_endpoint, sums.failed)
 }
 
-/// One line a turn, and what went wrong in it.
+/// Prints one line per turn, and the errors of the turn.
 fn tell(begun: Instant, sums: &Sums, described: &[String]) {
     eprintln!(
         "{:>7.0} s  {:>12} connections  {:>9} changes  {:>6} restarts  {}",

@@ -1,16 +1,15 @@
-//! Addresses that say what they are: an endpoint's names its Service, the generation that it is
-//! of, and its place there, so that where a connection has landed is read off its address.
+//! Addresses that encode an endpoint's Service, its generation, and its place in it: the address
+//! that a connection reached tells which endpoint it was.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// How many Services there are in each address family.
+/// Number of Services per address family.
 pub(crate) const SERVICES: u8 = 64;
-/// Endpoints of a Service at most, exclusive.
+/// Upper bound (exclusive) of a Service's endpoints.
 pub(crate) const MOST: u16 = 1 << 9;
 /// Addresses repeat after so many generations.
 pub(crate) const CYCLE: u32 = 1 << 9;
 
-/// An address family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Family {
     V4,
@@ -21,7 +20,6 @@ impl Family {
     pub(crate) const BOTH: [Self; 2] = [Self::V4, Self::V6];
 }
 
-/// An endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Endpoint {
     /// Below [`SERVICES`].
@@ -33,7 +31,7 @@ pub(crate) struct Endpoint {
 }
 
 impl Endpoint {
-    /// Its address.
+    /// The endpoint's address.
     pub(crate) fn address(self, family: Family) -> IpAddr {
         let bits = (u32::from(self.service) << 18)
             | ((self.generation % CYCLE) << 9)
@@ -44,7 +42,7 @@ impl Endpoint {
         }
     }
 
-    /// The endpoint at an address; `None` where there is none.
+    /// The endpoint with this address, if any.
     pub(crate) fn at(address: IpAddr) -> Option<Self> {
         let bits = match address {
             IpAddr::V4(address) if address.octets()[0] == 10 => address.to_bits() & 0x00ff_ffff,

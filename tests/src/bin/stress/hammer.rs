@@ -1,4 +1,4 @@
-//! Connections, as many as one CPU makes, each judged by the history of its Service.
+//! Makes connections as fast as one CPU can, and checks each against the history of its Service.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -17,9 +17,9 @@ use topo_lb_tests::traffic::REFUSED;
 /// The port of every Service and every endpoint.
 pub(crate) const PORT: u16 = 4444;
 
-/// One connection in so many over IPv4 is of TCP; it takes ten times as long as one of UDP.
+/// One of so many IPv4 connections uses TCP; it takes ten times as long as one of UDP.
 const TCP_SHARE: usize = 32;
-/// Connects on one CPU until told to stop.
+/// Makes connections on one CPU until `stop` is set.
 pub(crate) fn hammer(
     cpu: usize,
     histories: &[[History; SERVICES as usize]; 2],
@@ -65,8 +65,8 @@ fn refusal(error: &io::Error) -> Outcome {
     }
 }
 
-/// Where a connection lands. A datagram socket between two addresses of one host gets the one it
-/// is connected to for its own; a stream socket's peer is not translated back in this run.
+/// Connects, and returns the address reached. A connected datagram socket between two addresses of
+/// one host has its destination as its own; a stream socket's peer is not translated back here.
 fn connect(to: IpAddr, kind: Type) -> io::Result<Outcome> {
     let domain = if to.is_ipv4() { Domain::IPV4 } else { Domain::IPV6 };
     let socket = Socket::new(domain, kind, None)?;
@@ -75,7 +75,7 @@ fn connect(to: IpAddr, kind: Type) -> io::Result<Outcome> {
         socket.local_addr()?
     } else {
         let peer = socket.peer_addr()?;
-        // Closed by a reset, or the host runs out of ports.
+        // Closes with a reset; otherwise the host runs out of ports.
         socket.set_linger(Some(Duration::ZERO))?;
         peer
     };
@@ -87,7 +87,7 @@ fn connect(to: IpAddr, kind: Type) -> io::Result<Outcome> {
     })
 }
 
-/// Takes every TCP connection, of both families, and closes it, until the process ends.
+/// Accepts and closes TCP connections of both families until the process ends.
 pub(crate) fn accept() -> Result<()> {
     let listener = Socket::new(Domain::IPV6, Type::STREAM, None)?;
     listener.set_only_v6(false)?;
@@ -96,7 +96,7 @@ pub(crate) fn accept() -> Result<()> {
     listener.listen(4096)?;
     std::thread::spawn(move || {
         loop {
-            // One that was reset before it was taken is as good.
+            // `accept` may fail for a connection that was reset; ignore that.
             drop(listener.accept());
         }
     });

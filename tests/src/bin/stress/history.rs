@@ -1,43 +1,43 @@
-//! What a Service was in each of its generations, and which of them a connection may have met.
+//! The sizes of a Service by generation, and which generations a connection may have used.
 
 use std::sync::atomic::{AtomicU16, AtomicU32, Ordering};
 
 use crate::address::{CYCLE, Endpoint, MOST};
 
-/// What a Service is.
+/// The size of a Service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ServiceSize {
-    /// It is not there.
+    /// The Service does not exist.
     Gone,
-    /// It is there, with so many endpoints, below [`MOST`].
+    /// The Service exists and has so many endpoints, below [`MOST`].
     Of(u16),
 }
 
-/// What became of a connection.
+/// The result of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
     /// It was translated to this endpoint.
     Landed(Endpoint),
     /// It was refused.
     Refused,
-    /// It went to the ClusterIP itself.
+    /// It reached the ClusterIP itself.
     Untouched,
-    /// Anything else, by the kernel's error number; zero where an address makes no sense.
+    /// Any other result: the kernel's error number, or zero for an address without a meaning.
     Failed(i32),
 }
 
-/// One Service's past. One writes, everybody reads.
+/// The past of one Service. Has one writer and many readers.
 #[derive(Debug)]
 pub(crate) struct History {
-    /// By generation, in a circle.
+    /// By generation, modulo [`CYCLE`].
     sizes: Vec<AtomicU16>,
-    /// The newest generation that the kernel may know.
+    /// The newest generation that the kernel may have.
     requested: AtomicU32,
-    /// The newest generation that the kernel surely knows.
+    /// The newest generation that the kernel has for certain.
     confirmed: AtomicU32,
 }
 
-/// The generations that a connection may have met, both inclusive.
+/// The generations that a connection may have used, both inclusive.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Window {
     first: u32,
@@ -47,7 +47,7 @@ pub(crate) struct Window {
 const GONE: u16 = u16::MAX;
 
 impl History {
-    /// Of a Service that is not there, in generation zero.
+    /// The history of a Service that does not exist, in generation zero.
     pub(crate) fn new() -> Self {
         Self {
             sizes: (0..CYCLE).map(|_| AtomicU16::new(GONE)).collect(),
@@ -56,7 +56,7 @@ impl History {
         }
     }
 
-    /// The next generation; from now on a connection may meet it.
+    /// Starts the next generation; from now on a connection may use it.
     pub(crate) fn request(&self, size: ServiceSize) -> u32 {
         let generation = self.requested.load(Ordering::SeqCst) + 1;
         let code = match size {
@@ -71,23 +71,22 @@ impl History {
         generation
     }
 
-    /// The kernel knows what was requested: from now on no connection meets what was before.
+    /// The kernel has the requested generation: from now on no connection uses an earlier one.
     pub(crate) fn confirm(&self) {
         self.confirmed.store(self.requested.load(Ordering::SeqCst), Ordering::SeqCst);
     }
 
-    /// To be called before a connection is made.
+    /// Call this before making a connection.
     pub(crate) fn before(&self) -> u32 {
         self.confirmed.load(Ordering::SeqCst)
     }
 
-    /// To be called after it was made.
+    /// Call this after making the connection.
     pub(crate) fn after(&self, before: u32) -> Window {
         Window { first: before, last: self.requested.load(Ordering::SeqCst) }
     }
 
-    /// Whether `outcome` is right for the Service `service`, whose history this is, in some
-    /// generation of the window.
+    /// Whether `outcome` is right for `service`, this history's owner, in one of these generations.
     pub(crate) fn allows(&self, service: u8, window: Window, outcome: Outcome) -> bool {
         let size =
             |generation: u32| self.sizes[(generation % CYCLE) as usize].load(Ordering::SeqCst);

@@ -1,7 +1,7 @@
 //! Connections on every CPU against a writer that changes Services as fast as it can.
 //!
-//! Runs in a pod of the lab: the addresses that it takes are its network namespace's own, and it
-//! serves the cgroup that a flag names, with programs and maps of its own.
+//! Runs in a pod of the lab: it uses addresses of its own network namespace, and serves the cgroup
+//! that a flag names with its own programs and maps.
 
 mod address;
 mod hammer;

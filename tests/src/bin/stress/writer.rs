@@ -1,5 +1,4 @@
-//! Changes, as fast as the agent's own plans and commits can be made: Services grow, shrink, go and
-//! come back.
+//! Changes Services as fast as plans and commits allow: they grow, shrink, go and come back.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,15 +18,14 @@ use crate::address::{Endpoint, Family, SERVICES, cluster_ip};
 use crate::hammer::PORT;
 use crate::history::{History, ServiceSize};
 
-/// Sizes on both sides of what is inline in a Service, 8 endpoints. Most are inline:
-/// these are written fastest.
+/// Sizes around the 8 inline endpoints of a Service. Most are inline: these are written fastest.
 const SMALL: [u16; 9] = [0, 1, 2, 3, 4, 5, 7, 8, 9];
-/// Sizes on both sides of what a byte counts.
+/// Sizes around what one byte can count.
 const LARGE: [u16; 5] = [40, 255, 256, 257, 300];
-/// One Service in so many is large.
+/// One of so many Services is large.
 const LARGE_SHARE: u8 = 32;
 
-/// The agent's middle, with this program for its source.
+/// The agent's pure core and store, with this program as its source.
 pub(crate) struct Writer<'a> {
     reconciler: Reconciler,
     store: BpfStore,
@@ -37,7 +35,7 @@ pub(crate) struct Writer<'a> {
 }
 
 impl<'a> Writer<'a> {
-    /// Writes to these maps.
+    /// A writer for these maps.
     pub(crate) fn new(
         mut store: BpfStore,
         histories: &'a [[History; SERVICES as usize]; 2],
@@ -48,7 +46,7 @@ impl<'a> Writer<'a> {
         Ok(Self { reconciler, store, installed, histories, random: fastrand::Rng::with_seed(seed) })
     }
 
-    /// Changes until told to stop; how many Services were changed.
+    /// Changes Services until `stop` is set, and returns how many it changed.
     pub(crate) fn run(&mut self, stop: &AtomicBool) -> Result<u64> {
         let mut changes = 0;
         while !stop.load(Ordering::Relaxed) {
@@ -99,7 +97,7 @@ impl<'a> Writer<'a> {
         })));
     }
 
-    /// As the agent does it.
+    /// Plans and commits as the agent does.
     fn settle(&mut self) -> Result<()> {
         while !self.reconciler.settled() {
             let plan = self.reconciler.plan(&self.installed);
