@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use crate::scene::{KEYS, ZONE};
 
-/// An object with the fields of 1.20: topology keys in a Service's `spec`, and slices of [`slice`].
+/// An object with the fields of 1.20: topology keys in a Service's `spec`, and slices of [`slice()`].
 #[must_use]
 pub fn form(mut object: Value) -> Value {
     if object["kind"] == "Service"

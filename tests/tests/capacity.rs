@@ -4,7 +4,7 @@ use anyhow::{Context as _, Result, ensure};
 use serde_json::{Value, json};
 use topo_lb_tests::manifest::{Manifests, endpoint, service, slice};
 use topo_lb_tests::scene::{
-    ALL, ECHO4, FOLLOWS, KEYS, Scene, WEB4, ZONE, at, idle, prepared, put_endpoints,
+    ALL, ECHO4, FOLLOWS, KEYS, Scene, WEB4, WEB6, ZONE, at, idle, prepared, put_endpoints,
 };
 use topo_lb_tests::traffic::Via;
 use topo_lb_tests::wait::until;
@@ -76,6 +76,15 @@ fn services_without_room_are_listed_until_there_is_room() -> Result<()> {
         ensure!(text.lines().any(|line| line.contains("default/web")), "{text}");
         ensure!(scene.dump("unprogrammed")?.as_array().map(Vec::len) == Some(1));
         ensure!(scene.agent.log().contains("--max-services"), "{}", scene.agent.log());
+
+        // Each of its ports, over both families, is untouched: a Service is left alone whole.
+        for via in [Via::UdpConnected, Via::Http] {
+            for to in [WEB4, WEB6] {
+                let tally = scene.client.call(via, at(to)?, 20)?;
+                let pods: Vec<_> = tally.pods().into_iter().collect();
+                ensure!(pods == ["untouched"], "{via:?} to {to}: {tally:?}");
+            }
+        }
 
         // The same while no agent runs.
         scene.agent.stop()?;

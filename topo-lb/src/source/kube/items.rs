@@ -45,6 +45,14 @@ impl Items {
                     break;
                 }
             }
+            if self.inside && self.depth > 0 && self.string == Quote::Closed {
+                // Between the strings of an object only quotes and brackets matter.
+                let matters = |byte: &u8| matches!(byte, b'"' | b'{' | b'[' | b'}' | b']');
+                next += text[next..].iter().position(matters).unwrap_or(text.len() - next);
+                if next == text.len() {
+                    break;
+                }
+            }
             let (at, byte) = (next, text[next]);
             next += 1;
             match (self.string, byte) {
