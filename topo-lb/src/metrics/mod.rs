@@ -1,4 +1,4 @@
-//! What is measured, and how it is told to Prometheus.
+//! What the agent measures, and how Prometheus reads it.
 //!
 //! | file | idea |
 //! |---|---|
