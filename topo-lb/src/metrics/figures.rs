@@ -131,7 +131,7 @@ impl Figures {
         self.beat.store(now, Relaxed);
     }
 
-    /// Time since the last [`beat`](Self::beat), to a millisecond.
+    /// Time since the last `beat`, to a millisecond.
     #[must_use]
     pub fn since_beat(&self) -> Duration {
         self.epoch.elapsed().saturating_sub(Duration::from_millis(self.beat.load(Relaxed)))

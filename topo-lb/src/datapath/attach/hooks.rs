@@ -41,11 +41,11 @@ struct Fresh {
 }
 
 impl Datapath {
-    /// Attaches all eight programs to the cgroup root. Those that decide run before foreign programs if
-    /// the kernel supports it. A pinned link of an earlier agent stays and gets the new program, unless it
-    /// is on another cgroup or a new link would run earlier: then a new link replaces it. The old link is
-    /// removed after the new one is attached. A connection opened between these two steps runs through
-    /// both programs: it reaches its endpoint, and may show that endpoint as its peer.
+    /// Attaches all eight programs to the cgroup root. Those that decide run before foreign
+    /// programs if the kernel supports it. The pinned link of an earlier agent gets the new
+    /// program, unless it is on another cgroup or a new link would run earlier: then a new link is
+    /// attached, and the old one removed after that. A connection opened between these two steps
+    /// runs through both programs: it reaches its endpoint, and may show that endpoint as its peer.
     ///
     /// # Errors
     ///
@@ -100,7 +100,8 @@ impl Datapath {
         Ok(attached)
     }
 
-    /// Attaches one program by a link that nothing pins yet. A link allows other programs beside it.
+    /// Attaches one program by a link that is not pinned yet. The link allows other programs at the
+    /// hook.
     pub(crate) fn link(&mut self, hook: Hook, cgroup: &File) -> Result<OwnedFd, AttachError> {
         let root = self.options.cgroup_root.clone();
         let program =
@@ -119,11 +120,10 @@ impl Datapath {
         })
     }
 
-    /// The programs that decide, by their ids.
+    /// The ids of the programs that decide, by hook.
     ///
     /// # Errors
-    ///
-    /// The kernel does not tell one.
+    /// The kernel does not return one.
     pub fn programs(&mut self) -> Result<ProgramIds, AttachError> {
         let mut ours = ProgramIds::new();
         for hook in Hook::deciding() {
@@ -138,7 +138,7 @@ impl Datapath {
         Ok(ours)
     }
 
-    /// Puts the new programs behind the links that stay; restores the old ones on failure.
+    /// Switches the links that stay to the new programs; restores the old ones on failure.
     fn update(&mut self, updates: &[Update]) -> Result<(), AttachError> {
         for (done, update) in updates.iter().enumerate() {
             let program = program(&mut self.ebpf, update.hook)?;
@@ -156,8 +156,8 @@ impl Datapath {
     }
 }
 
-/// Whether a new link would run before programs that this one runs after. `false` if the kernel cannot
-/// tell.
+/// Whether a new link would run before programs that this one runs after. `false` if the kernel
+/// does not report the order.
 fn is_beaten(hook: Hook, cgroup: &File, link: &Link) -> bool {
     place::is_beaten(hook, cgroup.as_fd(), link.program_id()).unwrap_or_else(|error| {
         debug!(hook = hook.name(), %error, "the kernel does not say which programs run first");
@@ -165,7 +165,7 @@ fn is_beaten(hook: Hook, cgroup: &File, link: &Link) -> bool {
     })
 }
 
-/// Restores the programs that the links had.
+/// Restores the previous programs of the links.
 fn revert(updates: &[Update]) {
     for Update { hook, link, previous } in updates {
         let reverted = match previous {
@@ -178,7 +178,7 @@ fn revert(updates: &[Update]) {
     }
 }
 
-/// Pins all new links, or none.
+/// Pins all new links or none.
 fn pin(pin_dir: &Path, fresh: Vec<Fresh>) -> Result<(), AttachError> {
     if fresh.is_empty() {
         return Ok(());
@@ -195,7 +195,7 @@ fn pin(pin_dir: &Path, fresh: Vec<Fresh>) -> Result<(), AttachError> {
     let mut result = Ok(());
     for Fresh { hook, link, .. } in fresh {
         let path = pin_path_new(pin_dir, hook);
-        // Left by an agent that was killed between pinning and renaming.
+        // An agent that was killed between pinning and renaming left it.
         let _ = fs::remove_file(&path);
         match syscall::pin(link.as_fd(), &path) {
             Ok(()) => pinned.push((hook, path, link)),

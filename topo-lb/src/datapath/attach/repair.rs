@@ -1,7 +1,7 @@
 //! Restores pins, links and the pin directory that another process removed.
 //!
-//! The agent holds its maps and links open, so removing a pin removes nothing else. Detaching a link
-//! does: until the agent attaches it again, connections are not translated.
+//! The agent holds its maps and links open, so removing a pin detaches nothing. After another
+//! process detaches a link, connections are not translated until the agent attaches it again.
 
 use std::fs::{self, File};
 use std::io;
