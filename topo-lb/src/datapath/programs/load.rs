@@ -1,4 +1,4 @@
-//! Brings programs and maps into the kernel. Nothing is attached yet.
+//! Loads programs and maps into the kernel. Attaches nothing.
 
 use std::path::Path;
 
@@ -13,7 +13,7 @@ use crate::datapath::error::{LoadError, causes};
 use crate::datapath::hook::Hook;
 use crate::datapath::maps::spec::MapSpec;
 
-/// Loads maps and programs, pinning the maps in `pin_dir` where one is given.
+/// Loads maps and programs; pins the maps in `pin_dir` if given.
 pub(crate) fn load(
     map_specs: &[MapSpec],
     constants: &Constants,
@@ -72,7 +72,7 @@ fn refused(program: &'static str, error: ProgramError) -> LoadError {
     }
 }
 
-/// The verifier's log ends with its statistics, each line beginning with a word of its own.
+/// The verifier's log ends with its statistics; each of these lines has its own first word.
 fn first_word(line: &str) -> &str {
     line.split_ascii_whitespace().next().unwrap_or_default()
 }
