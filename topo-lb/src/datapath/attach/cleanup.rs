@@ -34,7 +34,6 @@ impl Report {
 /// created. New connections to Services are no longer translated; existing ones go on.
 ///
 /// # Errors
-///
 /// An agent holds the directory, or something cannot be removed; a second call removes the rest.
 pub fn cleanup(pin_dir: &Path) -> Result<Report, CleanupError> {
     let mut report = Report::default();

@@ -51,8 +51,8 @@ pub(crate) fn forget_older(
 }
 
 /// How to attach beside foreign filters, if there are any. tcx programs run before all filters
-/// (`sch_handle_egress`, net/core/dev.c, Linux 6.6). On ingress that order is right; on egress foreign
-/// filters would see replies whose source is the Service.
+/// (`sch_handle_egress`, net/core/dev.c, Linux 6.6). On ingress that order is right; on egress
+/// foreign filters would see replies whose source is the Service.
 pub(crate) fn mode_beside(
     filters: &Filters,
     device: &Device,

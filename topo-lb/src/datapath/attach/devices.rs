@@ -1,8 +1,9 @@
 //! Attaches the tc programs to devices: by tcx if the kernel has it (Linux 6.6), else by a clsact
 //! queueing discipline.
 //!
-//! A tcx link is pinned like the links of the socket hooks. A clsact filter has no link, so its program
-//! is pinned. The name of either pin contains the device's index, so the pins list what is attached.
+//! A tcx link is pinned like the links of the socket hooks. A clsact filter has no link, so its
+//! program is pinned. The name of either pin contains the device's index, so the pins list what is
+//! attached.
 
 use std::fs;
 use std::io;
@@ -28,9 +29,9 @@ use crate::datapath::programs::load::classifier;
 use crate::device::{self, Device};
 
 impl Datapath {
-    /// Attaches both programs to these devices, and detaches them from all others. Logs each failure; the
-    /// next call retries. `renew` also replaces programs of an earlier agent. Returns whether only programs
-    /// of this agent are attached.
+    /// Attaches both programs to these devices, and detaches them from all others. Logs each
+    /// failure; the next call retries. `renew` also replaces programs of an earlier agent. Returns
+    /// whether only programs of this agent are attached.
     pub fn attach_devices(&mut self, devices: &[Device], renew: bool) -> bool {
         let pin_dir = self.options.pin_dir.clone();
         let mut all_ours = true;
@@ -62,7 +63,8 @@ impl Datapath {
                         if is_new {
                             info!(device = %device.name, program = direction.program(), "attached");
                         }
-                        // After attaching: while both filters exist, the second finds nothing to translate.
+                        // After attaching: while both filters exist, the second finds nothing to
+                        // translate.
                         if has_older
                             && let Err(error) = remove(&device.name, direction, OLDER_EGRESS)
                         {

@@ -48,7 +48,6 @@ impl Datapath {
     /// runs through both programs: it reaches its endpoint, and may show that endpoint as its peer.
     ///
     /// # Errors
-    ///
     /// All hooks are as before; dropping `self` removes what [`open`](Self::open) pinned.
     pub fn attach(&mut self) -> Result<Attached, AttachError> {
         let pin_dir = self.options.pin_dir.clone();

@@ -42,8 +42,8 @@ impl Datapath {
         Ok(())
     }
 
-    /// Checks that maps, links and the pin directory are in place, and restores what is missing. Takes
-    /// some microseconds if nothing is missing.
+    /// Checks that maps, links and the pin directory are in place, and restores what is missing.
+    /// Takes some microseconds if nothing is missing.
     pub fn repair(&mut self) -> Repairs {
         let mut repairs = Repairs::default();
         let pin_dir = self.options.pin_dir.clone();

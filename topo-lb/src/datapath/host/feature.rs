@@ -187,7 +187,6 @@ pub(crate) fn empty(hook: Hook) -> io::Result<OwnedFd> {
 /// The same for tc.
 ///
 /// # Errors
-///
 /// As [`pin_empty`].
 pub fn pin_empty_classifier(path: &Path) -> io::Result<()> {
     syscall::pin(syscall::load_empty(BPF_PROG_TYPE_SCHED_CLS, 0)?.as_fd(), path)

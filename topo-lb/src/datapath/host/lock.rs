@@ -41,7 +41,6 @@ impl Lock {
     /// Locks an existing directory. Retries for a tenth of a second while it is locked.
     ///
     /// # Errors
-    ///
     /// Another process holds it, or it cannot be opened.
     pub fn take(directory: &Path) -> Result<Self, LockError> {
         let unusable = |source| LockError::Unusable { path: directory.to_owned(), source };

@@ -1,10 +1,11 @@
-//! Queries the kernel for the programs at our hooks, and their order, in the cgroups below the root.
+//! Queries the kernel for the programs at our hooks, and their order, in the cgroups below the
+//! root.
 //!
 //! Most nodes have no foreign program at these hooks. With CAP_SYS_ADMIN the kernel lists loaded
-//! programs, and that list settles it. Otherwise, or if there is a foreign program, the agent queries
-//! every cgroup, a limited number in each round, because the programs of a child run before those of its
-//! parent. If ours are among the programs that run first (`BPF_F_PREORDER`), no program of a child can
-//! run before them, and the agent queries only the root.
+//! programs, and that list settles it. Otherwise, or if there is a foreign program, the agent
+//! queries every cgroup, a limited number in each round, because the programs of a child run before
+//! those of its parent. If ours are among the programs that run first (`BPF_F_PREORDER`), no
+//! program of a child can run before them, and the agent queries only the root.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
