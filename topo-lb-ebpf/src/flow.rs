@@ -12,7 +12,7 @@ use crate::family::{Family, Fields, FlowOf, FrontendOf};
 use crate::resolve::{Resolution, Resolved, resolve};
 use crate::stamped::{self, Found, Snapshot, same, words};
 
-/// Where the context's socket sends a datagram that is addressed to `frontend`.
+/// The endpoint for a datagram of the context's socket to `frontend`.
 #[inline(always)]
 pub(crate) fn send<F: Family>(ctx: &SockAddrContext, frontend: FrontendOf<F>) -> Resolved<F> {
     // SAFETY: a field of a complete value.
@@ -48,7 +48,7 @@ pub(crate) fn send<F: Family>(ctx: &SockAddrContext, frontend: FrontendOf<F>) ->
     resolved
 }
 
-/// A flow, if its endpoint may still be used: nothing of the Service changed since, or the
+/// A flow, if its endpoint may still be used: nothing of the Service has changed since, or the
 /// endpoint still serves.
 #[inline(always)]
 fn kept<F: Family>(key: &F::FlowKey, service: u32, generation: u32) -> Option<NonNull<FlowOf<F>>> {
@@ -67,8 +67,8 @@ fn kept<F: Family>(key: &F::FlowKey, service: u32, generation: u32) -> Option<No
     Some(pointer)
 }
 
-/// Remembers that replies of `endpoint` come from `frontend`. If two frontends share an endpoint,
-/// its replies come from the one that got the last datagram.
+/// Stores that replies of `endpoint` come from `frontend`. If two frontends share an endpoint, its
+/// replies come from the one that got the last datagram.
 #[inline(always)]
 fn expect_reply<F: Family>(cookie: u64, endpoint: &F::Endpoint, frontend: FrontendOf<F>) {
     let (address, port) = F::endpoint_parts(endpoint);

@@ -1,4 +1,4 @@
-//! Where a packet goes after a program has changed it.
+//! Forwards a packet after a program has changed it.
 
 use aya_ebpf::bindings::__sk_buff;
 use aya_ebpf::helpers::bpf_redirect;
@@ -8,7 +8,7 @@ use crate::access::{load, store};
 use crate::packets::{Hook, dropped};
 use crate::verdict::Verdict;
 
-/// Lets a packet go on, or sends it back if its client is its own endpoint. `kind` is the
+/// Passes a packet on, or sends it back if its client is its own endpoint. `kind` is the
 /// connection's.
 #[inline(always)]
 pub(crate) fn forward(skb: *mut __sk_buff, kind: u8, hook: Hook) -> Verdict {
