@@ -193,7 +193,6 @@ fn membarrier_finding() -> Finding {
     )
 }
 
-/// Whether connected sockets whose endpoint is gone can be ended.
 fn sockets(cgroup_root: &Path) -> Finding {
     let name = "sockets";
     match terminator::look(cgroup_root) {

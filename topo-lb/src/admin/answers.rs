@@ -123,12 +123,10 @@ struct Told {
     state_age_seconds: Option<u64>,
     nodes: usize,
     services: usize,
-    /// Frontends in the maps.
     frontends: usize,
     maps: Vec<ToldMap>,
     /// Unprogrammed Services, as `namespace/name`.
     left_out: Vec<String>,
-    /// Devices whose packets are translated.
     devices: Vec<String>,
     pin_dir: String,
 }

@@ -38,9 +38,7 @@ const PAUSE: Duration = Duration::from_millis(20);
 
 /// A listener.
 pub(super) trait Accept: Send {
-    /// One connection.
     type Stream: AsyncRead + AsyncWrite + Unpin + Send + 'static;
-    /// Waits for the next connection.
     fn accept(&mut self) -> impl Future<Output = io::Result<(Self::Stream, Peer)>> + Send;
 }
 
@@ -115,7 +113,6 @@ impl Room {
     }
 }
 
-/// A place in a [`Room`].
 struct Place {
     room: Room,
     ticket: Ticket,
@@ -141,7 +138,6 @@ impl Drop for Place {
     }
 }
 
-/// Serves one connection.
 async fn attend<S>(mut stream: S, peer: Peer, mut waiting: Place, answering: Room, router: Router)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,

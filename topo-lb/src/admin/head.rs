@@ -60,7 +60,6 @@ pub(super) async fn read(
     }
 }
 
-/// Whether the bytes have an empty line.
 fn has_end(bytes: &[u8]) -> bool {
     bytes.windows(4).any(|four| four == b"\r\n\r\n") || bytes.windows(2).any(|two| two == b"\n\n")
 }

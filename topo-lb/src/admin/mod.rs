@@ -214,7 +214,6 @@ async fn in_time(request: Request, next: Next) -> Response {
     }
 }
 
-/// A plain-text answer of one line.
 fn plain(status: StatusCode, sentence: String) -> Response {
     (status, format!("{}\n", sentence.trim_end())).into_response()
 }

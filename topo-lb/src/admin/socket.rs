@@ -82,7 +82,6 @@ fn clear(path: &Path) -> Result<(), String> {
 mod tests {
     use super::*;
 
-    /// A folder for one test.
     struct Folder(PathBuf);
 
     impl Folder {

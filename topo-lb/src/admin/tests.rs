@@ -30,7 +30,6 @@ ports: [{name: '', port: 80}]
 endpoints: [{addresses: [10.1.1.1]}]
 ";
 
-/// The Service `default/crowded` is left to kube-proxy.
 fn left_out() -> BTreeMap<ServiceId, Lack> {
     let id = ServiceId { namespace: "default".into(), name: "crowded".into() };
     BTreeMap::from([(id, Lack { of: Shortage::Services, meanwhile: Meanwhile::KubeProxy })])

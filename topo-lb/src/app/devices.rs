@@ -39,7 +39,6 @@ impl LookSchedule {
         Ok(())
     }
 
-    /// Records that a listing begins.
     fn begin(&mut self) {
         *self = Self { is_due: false, earliest: time::Instant::now() + PAUSE };
     }

@@ -13,7 +13,6 @@ use crate::exclusion::{Keeper, PodReport, Rules};
 use crate::metrics::Figures;
 use crate::source::Event;
 
-/// A source's reports about this node's Pods.
 pub(super) type Pods = BoxStream<'static, PodReport>;
 
 /// How long the agent waits for the first listing of Pods before it attaches the programs.

@@ -23,7 +23,6 @@ pub(super) enum Finding {
     Over,
 }
 
-/// The findings of past inspections.
 #[derive(Debug, Default)]
 pub(super) struct Guard {
     is_disturbed: bool,

@@ -17,7 +17,6 @@ const INTERVAL: Duration = Duration::from_millis(470);
 /// Overrides count as ended only after this time without any.
 const HOLD: Duration = Duration::from_secs(5);
 
-/// What changed with a look.
 #[derive(Debug, PartialEq, Eq)]
 enum Change {
     /// Foreign programs run before ours; none did.

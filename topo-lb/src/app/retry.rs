@@ -20,7 +20,6 @@ pub(super) struct Retry {
     at: Option<Instant>,
 }
 
-/// What the agent's loop does next.
 #[derive(Debug)]
 pub(super) enum Turn<E> {
     /// Inspect the datapath; make no plan.
@@ -80,12 +79,10 @@ impl Retry {
         pause
     }
 
-    /// Records a plan that was carried out.
     const fn succeeded(&mut self) {
         (self.pause, self.at) = (None, None);
     }
 
-    /// Whether an attempt is scheduled for later.
     fn is_pending(&self) -> bool {
         self.at.is_some_and(|at| at > Instant::now())
     }

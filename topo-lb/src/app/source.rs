@@ -12,7 +12,6 @@ use super::wanted::WantedNodes;
 use crate::source::saved::{self, Saver};
 use crate::source::{self, Event};
 
-/// The events of a source.
 pub(super) type Events = Pin<Box<dyn Stream<Item = Event> + Send>>;
 
 /// Opens the source. Returns its events, the Nodes that it watches, what saves the state, and its

@@ -43,7 +43,6 @@ impl Default for WantedNodes {
 }
 
 impl WantedNodes {
-    /// A receiver for the source.
     pub(super) fn subscribe(&self) -> watch::Receiver<KnownNodes> {
         self.sender.subscribe()
     }

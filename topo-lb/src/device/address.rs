@@ -35,7 +35,6 @@ struct Follower {
     changes: Option<Changes>,
     /// The last addresses returned.
     said: Option<LocalAddresses>,
-    /// Whether the failure was logged.
     warned: bool,
 }
 

@@ -83,7 +83,6 @@ fn family(decision: &Decision<'_>, choice: &Choice<'_>) -> String {
     text
 }
 
-/// Why connections are left untouched.
 fn left_alone(bypass: Bypass<'_>) -> String {
     match bypass {
         Bypass::OutOfScope => {

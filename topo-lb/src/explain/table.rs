@@ -71,7 +71,6 @@ fn one(service: &ServicePort, paint: Paint) -> String {
     text
 }
 
-/// A port's number, and its name if it has one.
 pub(super) fn port_text(port: &Port) -> String {
     match &*port.name {
         "" => port.port.to_string(),
@@ -79,7 +78,6 @@ pub(super) fn port_text(port: &Port) -> String {
     }
 }
 
-/// The source of a policy, and its keys.
 pub(super) fn policy_text(policy: &Policy) -> String {
     let keys: Vec<_> = policy.keys.iter().map(|key| shown(key)).collect();
     match &keys[..] {
@@ -126,7 +124,6 @@ const fn shared(locality: Locality) -> &'static str {
     }
 }
 
-/// The totals, in one line.
 fn total(report: &Report) -> String {
     let verdicts = |verdict| {
         report.services.iter().filter(|service| service.decision.verdict == verdict).count()
@@ -154,7 +151,6 @@ fn total(report: &Report) -> String {
     text
 }
 
-/// Adds colours if they are enabled.
 #[derive(Clone, Copy)]
 struct Paint {
     colour: bool,

@@ -108,7 +108,6 @@ impl Serialize for PacketRow {
     }
 }
 
-/// Reads all from the pins.
 pub(super) fn read(pin_dir: &Path) -> Result<Hooks, ReadError> {
     let mut hooks = Hook::ALL;
     hooks.sort_unstable();

@@ -23,7 +23,6 @@ pub struct Target {
     serving: Box<[SocketAddr]>,
     /// Whether the kernel needs the Service's members: for UDP flows, session affinity and tc.
     lists_members: bool,
-    /// Whether the policy refuses when nothing matches.
     strict: bool,
 }
 

@@ -101,7 +101,6 @@ struct Part {
     ports: BTreeMap<Arc<str>, Port>,
 }
 
-/// A plan in the making.
 pub(super) struct Draft<'a> {
     installed: &'a Installed,
     free_indexes: Box<dyn Iterator<Item = u32> + 'a>,
@@ -161,7 +160,6 @@ impl<'a> Draft<'a> {
         Ok(())
     }
 
-    /// Removes all that is installed for a Service.
     pub(super) fn remove(&mut self, id: &ServiceId) {
         self.retire(id, &BTreeMap::new());
     }
@@ -205,7 +203,6 @@ impl<'a> Draft<'a> {
         true
     }
 
-    /// Number of free entries in a map.
     pub(super) fn free(&self, pool: Pool) -> u64 {
         let size = pool.size(self.installed.capacity());
         match pool {

@@ -23,7 +23,6 @@ fn id(tenant: u8, service: u8) -> ServiceId {
     ServiceId { namespace: namespace.into(), name: format!("s{service}").as_str().into() }
 }
 
-/// What a Service wants.
 #[derive(Clone, Copy, Debug)]
 struct Wish {
     tenant: u8,
@@ -37,7 +36,6 @@ struct Wish {
     strict: bool,
 }
 
-/// One port and one endpoint.
 const ONE: Wish = Wish {
     tenant: 0,
     service: 0,
@@ -165,7 +163,6 @@ impl World {
             && targets.flat_map(|it| &it.frontends).any(|it| self.installed.get(it).is_none())
     }
 
-    /// Whether connections to a frontend should go to endpoints of this Service.
     fn should_serve(&self, frontend: &Frontend, id: &ServiceId) -> bool {
         let targets = self.desired.targets(id).iter();
         let mut its = targets.filter(|target| target.frontends.contains(frontend));

@@ -114,7 +114,6 @@ mod tests {
         }
     }
 
-    /// An agent with `scope`, and its maps.
     struct Agent {
         reconciler: Reconciler,
         installed: Installed,

@@ -92,7 +92,6 @@ fn expected(
     all
 }
 
-/// A frontend before a plan.
 struct Before {
     gave: Option<Vec<Chosen>>,
     /// It belonged to the Service that should have it.

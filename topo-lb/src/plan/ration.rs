@@ -114,7 +114,6 @@ fn leaks(pool: Pool, meanwhile: Meanwhile) -> bool {
     }
 }
 
-/// A plan in the making.
 struct Giving<'a> {
     desired: &'a Desired,
     installed: &'a Installed,

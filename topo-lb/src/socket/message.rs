@@ -65,12 +65,10 @@ const _: () = {
     assert!(size_of::<Answer>() == 72);
 };
 
-/// A kind of sockets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Kind {
     /// `AF_INET` or `AF_INET6`: the family of the socket, even if its peer is IPv4-mapped.
     pub(super) family: u8,
-    /// UDP or TCP.
     pub(super) protocol: Protocol,
 }
 

@@ -12,7 +12,6 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 /// A network namespace, by its inode on nsfs.
 pub(super) type Inode = u64;
 
-/// The processes of a cgroup.
 #[derive(Debug, Default)]
 pub(super) struct Found {
     /// Processes by their network namespace.

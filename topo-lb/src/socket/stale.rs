@@ -32,12 +32,10 @@ impl Stale {
         }
     }
 
-    /// Number of endpoints.
     pub(super) fn len(&self) -> usize {
         self.frontends.len()
     }
 
-    /// Whether there is no endpoint.
     pub(super) fn is_empty(&self) -> bool {
         self.frontends.is_empty()
     }

@@ -169,7 +169,6 @@ fn switcher() -> Result<NetnsSwitcher, Obstacle> {
     Ok(switcher)
 }
 
-/// The state of the thread.
 struct Worker {
     options: Options,
     figures: Arc<Figures>,
@@ -184,7 +183,6 @@ struct ReportedProblems {
     hidden: bool,
 }
 
-/// One search.
 struct Search<'a> {
     stale: &'a Stale,
     dialled: Connected,

@@ -20,7 +20,6 @@ impl Accept for Told {
     }
 }
 
-/// The test's side of it.
 struct Gate {
     sender: mpsc::UnboundedSender<io::Result<(DuplexStream, Peer)>>,
     asked: Arc<Mutex<usize>>,

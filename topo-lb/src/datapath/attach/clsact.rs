@@ -85,7 +85,6 @@ pub(crate) fn forget_lost(
     }
 }
 
-/// Whether a filter is foreign.
 pub(crate) fn is_foreign(filter: &Filter, direction: Direction) -> bool {
     let is_older = direction == Direction::Egress && filter.priority == OLDER_EGRESS;
     filter.handle != HANDLE_NUMBER || filter.priority != priority(direction) && !is_older

@@ -26,7 +26,6 @@ struct Message {
     info: u32,
 }
 
-/// A filter.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Filter {
     /// The kernel runs the filter with the lower priority first.

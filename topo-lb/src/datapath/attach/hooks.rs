@@ -33,7 +33,6 @@ struct Update {
     previous: Option<OwnedFd>,
 }
 
-/// A hook that gets a new link.
 struct Fresh {
     hook: Hook,
     link: OwnedFd,

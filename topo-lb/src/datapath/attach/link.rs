@@ -23,7 +23,6 @@ pub(crate) fn pin_path_new(pin_dir: &Path, hook: Hook) -> PathBuf {
     pin_dir.join(DIRECTORY).join(format!("{}_new", hook.name()))
 }
 
-/// An open link of a hook.
 #[derive(Debug)]
 pub(crate) struct Link {
     fd: OwnedFd,
@@ -55,7 +54,6 @@ impl Link {
         Ok(is_on(&syscall::link_info(self.fd.as_fd())?, hook, cgroup_id))
     }
 
-    /// Switches the link to `program`.
     pub(crate) fn update(&self, program: BorrowedFd<'_>) -> io::Result<()> {
         syscall::update_link(self.fd.as_fd(), program)
     }

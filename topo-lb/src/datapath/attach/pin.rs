@@ -41,7 +41,6 @@ impl AttachMode {
     }
 }
 
-/// The pin of an attached tc program.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Pin {
     pub(crate) mode: AttachMode,
@@ -74,7 +73,6 @@ impl Pin {
     }
 }
 
-/// All pins of tc programs.
 pub(crate) fn pins(pin_dir: &Path) -> BTreeSet<Pin> {
     let entries = fs::read_dir(pin_dir.join(DIRECTORY)).into_iter().flatten().flatten();
     entries.filter_map(|entry| Pin::parse(entry.file_name().to_str()?)).collect()

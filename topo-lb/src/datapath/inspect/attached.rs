@@ -91,7 +91,6 @@ fn on_device(pin_dir: &Path, pin: &Pin) -> Result<Option<OnDevice>, ReadError> {
     Ok(Some(OnDevice { device, name, direction, mode, program, others }))
 }
 
-/// Names of foreign programs and filters on a device.
 fn others(name: &str, pin: &Pin) -> Vec<String> {
     let programs = SchedClassifier::query_tcx(name, pin.direction.attach_type());
     let programs = programs.map(|(_, programs)| programs).unwrap_or_default();

@@ -15,7 +15,6 @@ const MOST: u32 = 2 * BURST;
 /// Rounds until another whole one is allowed: about 5 s.
 const PAUSE: u32 = 11;
 
-/// The rounds so far.
 #[derive(Debug)]
 pub(crate) struct Pace {
     /// Whole rounds still wanted.
@@ -27,7 +26,6 @@ pub(crate) struct Pace {
 }
 
 impl Pace {
-    /// Before the first round.
     pub(crate) const fn new() -> Self {
         Self { wanted: BURST, allowed: MOST, since: 0 }
     }

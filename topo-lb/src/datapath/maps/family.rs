@@ -15,7 +15,6 @@ use crate::plan::{Entry, Installed, Step};
 /// How often a read that overlaps with a write is tried.
 const ATTEMPTS: u32 = 3;
 
-/// The maps of one address family.
 pub(crate) struct FamilyMaps<L: Layout> {
     services: Hash<L::Frontend, L::Service>,
     slots: Array<MapData, Raw<L::Backend>>,
@@ -107,7 +106,6 @@ impl<L: Layout> FamilyMaps<L> {
             .map_err(failed(L::SERVICES, "write a Service"))
     }
 
-    /// Adds every published frontend to `all`.
     pub(crate) fn published(&self, all: &mut Vec<Published>) -> Result<(), StoreError> {
         for pair in entries(&self.services, L::SERVICES) {
             let (key, value) = pair?;
@@ -120,7 +118,6 @@ impl<L: Layout> FamilyMaps<L> {
         Ok(())
     }
 
-    /// Adds every member to `installed`.
     pub(crate) fn read_members(&self, installed: &mut Installed) -> Result<(), StoreError> {
         for pair in entries(&self.members, L::MEMBERS) {
             let (key, member) = pair?;

@@ -19,7 +19,6 @@ struct Value {
     slot_base: Option<u32>,
 }
 
-/// Maps in memory.
 #[derive(Clone, Debug)]
 pub(crate) struct MemoryStore {
     capacity: Capacity,
@@ -32,7 +31,6 @@ pub(crate) struct MemoryStore {
     unsettled: [BTreeSet<u32>; 2],
     /// Whether a write since the last `revise` concerns endpoints of connections.
     pub(crate) is_unrevised: bool,
-    /// Number of writes.
     pub(crate) writes: usize,
     /// Fails the write with this number, once.
     pub(crate) fail_at: Option<usize>,

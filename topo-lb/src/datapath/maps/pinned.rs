@@ -87,7 +87,6 @@ pub(crate) fn failed(map: &'static str, action: &'static str) -> impl Fn(MapErro
     move |error| StoreError::Map { map, action, errno: errno(&error), reason: causes(&error) }
 }
 
-/// The kernel's error number, if any.
 fn errno(error: &MapError) -> Option<i32> {
     match error {
         MapError::SyscallError(error) => error.io_error.raw_os_error(),

@@ -226,7 +226,6 @@ impl Renewal {
         Ok(renewal)
     }
 
-    /// The directory of the new set's pins.
     pub(crate) fn directory(&self) -> &Path {
         &self.staged
     }

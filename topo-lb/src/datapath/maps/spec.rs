@@ -24,7 +24,6 @@ use crate::plan::Capacity;
 /// `BPF_F_NO_PREALLOC`: an entry takes memory only while it exists.
 const NO_PREALLOC: u32 = 1;
 
-/// The required shape of a map.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct MapSpec {
     pub(crate) name: &'static str,

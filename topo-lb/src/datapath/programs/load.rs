@@ -26,14 +26,12 @@ pub(crate) fn load(
     Ok(ebpf)
 }
 
-/// The program of a hook.
 pub(crate) fn program(ebpf: &mut Ebpf, hook: Hook) -> Result<&mut CgroupSockAddr, LoadError> {
     ebpf.program_mut(hook.name())
         .and_then(|program| <&mut CgroupSockAddr>::try_from(program).ok())
         .ok_or_else(|| LoadError::Object(format!("it has no program {}", hook.name())))
 }
 
-/// The program of a direction.
 pub(crate) fn classifier(
     ebpf: &mut Ebpf,
     direction: Direction,
@@ -44,7 +42,6 @@ pub(crate) fn classifier(
         .ok_or_else(|| LoadError::Object(format!("it has no program {name}")))
 }
 
-/// Loads the program of a direction.
 pub(crate) fn load_classifier(ebpf: &mut Ebpf, direction: Direction) -> Result<(), LoadError> {
     classifier(ebpf, direction)?.load().map_err(|error| refused(direction.program(), error))
 }

@@ -29,7 +29,6 @@ fn scrape() -> Scrape {
     scrape
 }
 
-/// A family as read.
 #[derive(Debug, Default)]
 struct Family {
     kind: String,
