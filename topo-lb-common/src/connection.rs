@@ -4,8 +4,7 @@
 //! packet's fields before translation, the value those after it. The key of the other entry is the
 //! value's four-tuple reversed. The maps are LRU: an idle connection may be evicted.
 //!
-//! `fragments4` and `fragments6` hold a first fragment's translation for the later fragments, which
-//! have no ports.
+//! `fragments4` and `fragments6` hold a first fragment's translation for later ones without ports.
 
 use crate::address::TCP;
 use crate::layout::layout;

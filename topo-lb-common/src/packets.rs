@@ -1,7 +1,6 @@
 //! `packets`: what tc did with the packets of each hook, counted per CPU.
 
-/// Defines the outcomes of a packet once: as an [`Outcome`], as a field of [`Packets`], and by
-/// name.
+/// Defines each outcome once: as an [`Outcome`], as a field of [`Packets`], and by name.
 macro_rules! outcomes {
     ($($(#[$doc:meta])* $outcome:ident $field:ident $label:literal,)*) => {
         /// What tc did with a packet.

@@ -1,5 +1,4 @@
-//! `range`: one entry with the addresses that frontends can have, so that other connections cost no
-//! look-up.
+//! `range`: one entry with the range of all frontends: other addresses cost no look-up.
 //!
 //! Each half is one aligned 64-bit word, which the agent replaces by one store. The agent widens
 //! the range before it writes a frontend outside it, and narrows it after it has removed one.
@@ -9,13 +8,12 @@
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "user", derive(bytemuck::Pod, bytemuck::Zeroable))]
 pub struct Range {
-    /// The network of all IPv4 frontends: each, masked with [`mask4`](Self::mask4), equals it.
-    /// Network order.
+    /// What every IPv4 frontend is after masking with [`mask4`](Self::mask4). Network order.
     pub network4: [u8; 4],
     /// Network order.
     pub mask4: [u8; 4],
-    /// The first eight bytes of every IPv6 frontend. All zero: they differ, and any address may be
-    /// a frontend.
+    /// The first eight bytes of every IPv6 frontend; all zero if they differ: any address may be
+    /// one.
     pub prefix6: [u8; 8],
 }
 

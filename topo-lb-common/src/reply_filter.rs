@@ -37,8 +37,7 @@ pub const fn folded([a, b, c, d]: [u32; 4]) -> u32 {
     a ^ b ^ c ^ d
 }
 
-/// The place of an endpoint's mark. `address` is in network order, an IPv6 one [`folded`]; `port`
-/// is in host order.
+/// The place of an endpoint's mark. `address`: network order, IPv6 [`folded`]; `port`: host order.
 #[inline(always)]
 #[must_use]
 pub const fn place(address: u32, port: u16) -> ReplyFilterPlace {
@@ -59,8 +58,8 @@ mod tests {
 
     #[test]
     fn endpoints_of_a_cluster_have_places_of_their_own() {
-        // 2,000 Pods with consecutive addresses, each with one port: by chance, 32 of so many would
-        // share a place.
+        // 2,000 Pods with consecutive addresses and one port each: 32 would share a place by
+        // chance.
         let mut taken = [[false; MARKS]; ENTRIES as usize];
         let mut shared = 0;
         for pod in 0..2_000_u32 {

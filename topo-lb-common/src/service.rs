@@ -1,5 +1,4 @@
-//! The value of `services4` and `services6`: one look-up gives all that a connection needs, for up
-//! to [`INLINE`] endpoints.
+//! The value of `services4` and `services6`: all for a connection, with up to [`INLINE`] endpoints.
 //!
 //! A map update copies the value with plain stores, and the kernel may reuse a deleted element for
 //! another key while a program still has a pointer to it: so a reader may see a torn value. Hence

@@ -1,7 +1,6 @@
 //! `unprogrammed`: Services that lack room in the maps, for people. No program reads it.
 
-/// Bytes of a Service's name: namespace (63) `/` name (63), and a final zero. Each is a DNS label
-/// (RFC 1123).
+/// Bytes of a Service's name: two DNS labels (RFC 1123) of 63, `/`, and a final zero.
 pub const TEXT_LENGTH: usize = 128;
 
 /// [`Unprogrammed::lacks`]: room for frontends or Service ports (`--max-services`).

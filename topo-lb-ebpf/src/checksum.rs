@@ -95,8 +95,7 @@ pub(crate) fn replace_addresses(
         if bpf_l4_csum_replace(skb, offset, 0, sum.into(), flags | IPV6) == 0 {
             return true;
         }
-        // A kernel without the flag subtracts this from the device's sum of the packet, so add it
-        // again.
+        // A kernel without the flag subtracts this from the device's sum, so add it again.
         if bpf_l4_csum_replace(skb, offset, 0, sum.into(), flags) != 0 {
             return false;
         }
@@ -105,8 +104,7 @@ pub(crate) fn replace_addresses(
     }
 }
 
-/// Updates the checksum at `offset` for changed data that is not in the pseudo header. Returns
-/// whether it succeeded.
+/// Updates the checksum at `offset` for data outside the pseudo header; false on failure.
 #[inline(always)]
 pub(crate) fn replace(skb: *mut __sk_buff, offset: u32, change: Change, protocol: u8) -> bool {
     // SAFETY: a context of this hook.

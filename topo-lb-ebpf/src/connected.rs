@@ -115,8 +115,7 @@ unsafe fn storage<F: Family>(owner: *mut c_void, flags: u64) -> Option<NonNull<C
     NonNull::new(unsafe { bpf_sk_storage_get(map, owner, ptr::null_mut(), flags) }.cast())
 }
 
-/// The application's socket. For MPTCP, the hook `connect` gets a subflow, and `getpeername` the
-/// application's socket.
+/// The application's socket. With MPTCP, `connect` gets a subflow, and `getpeername` this socket.
 #[inline(always)]
 fn owner(ctx: &SockAddrContext) -> *mut c_void {
     let socket: *mut c_void = socket(ctx).cast();

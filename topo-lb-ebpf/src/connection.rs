@@ -134,8 +134,7 @@ pub(crate) fn reconsider<F: Family>(
         } else if protocol == TCP {
             is_gone = !serves;
             let kind = kind & !ENDPOINT_GONE;
-            // SAFETY: as in `check_endpoint`; another CPU that handles this connection writes the
-            // same.
+            // SAFETY: as in `check_endpoint`; another CPU with this connection writes the same.
             unsafe { fields.kind.write_volatile(if serves { kind } else { kind | ENDPOINT_GONE }) };
         }
         // SAFETY: as above.

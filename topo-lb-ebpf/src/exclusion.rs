@@ -6,8 +6,7 @@ use topo_lb_common::exclusion::{ExcludedKey, Levels, MOST_LEVELS};
 use crate::maps::{EXCLUDED, EXCLUSION, HAS_EXCLUSIONS};
 use crate::stamped::words;
 
-/// Whether the calling process is excluded. If no Pod can be excluded, the verifier removes the
-/// call.
+/// Whether the calling process is excluded. Without exclusions, the verifier removes the call.
 #[inline(always)]
 pub(crate) fn applies() -> bool {
     HAS_EXCLUSIONS.load() != 0 && is_excluded()
@@ -20,8 +19,7 @@ fn is_excluded() -> bool {
     let Some(levels) = EXCLUSION.get_ptr(0) else {
         return false;
     };
-    // SAFETY: an array's element. A torn value has too many or too few levels, like a value from a
-    // moment earlier or later.
+    // SAFETY: an array's element. A torn value has too many or too few levels, as an older one may.
     let Levels { first, count } = unsafe { words(levels) };
     let mut step = 0;
     while step < MOST_LEVELS && step < count {

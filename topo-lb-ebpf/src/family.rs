@@ -1,7 +1,6 @@
 //! IPv4 and IPv6: [`Family`] defines their differences; all other code is shared.
 //!
-//! Programs use an address as words in network order, as in the kernel's contexts; maps have its
-//! bytes.
+//! Programs use an address as words in network order, as the kernel's contexts; maps have bytes.
 
 use core::ptr::NonNull;
 
@@ -113,8 +112,7 @@ pub(crate) trait Family: Sized + 'static {
     }
 }
 
-/// The common part of both families, by the names of their layouts and maps. IPv6 has `padding`
-/// where IPv4 has none.
+/// The common part of both families, by names of layouts and maps. IPv6 adds `padding`.
 macro_rules! family {
     (
         padding: [$($padding:ident)?],

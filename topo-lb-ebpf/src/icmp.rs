@@ -1,5 +1,4 @@
-//! Translates ICMP errors about packets of translated connections: the errors' sender, and the
-//! packet that they quote.
+//! Translates ICMP errors about packets of translated connections: their sender, and their quote.
 
 use aya_ebpf::bindings::__sk_buff;
 use topo_lb_common::connection::{FROM_CLIENT, TO_CLIENT};

@@ -121,8 +121,7 @@ impl Write for V6 {
     }
 }
 
-/// Rewrites a packet's addresses and ports. Returns whether it succeeded; if not, the packet is
-/// unusable.
+/// Rewrites a packet's addresses and ports. Returns false if it failed: the packet is unusable.
 #[inline(always)]
 pub(crate) fn rewrite<F: Read + Write>(
     skb: *mut __sk_buff,

@@ -110,16 +110,14 @@ fn egress_of<F: Translate>(skb: *mut __sk_buff) -> Verdict {
     }
 }
 
-/// The packet's EtherType, host order. For a packet with a VLAN tag in its bytes, the type of that
-/// tag.
+/// The EtherType, host order. With a VLAN tag in the packet's bytes, the type of that tag.
 #[inline(always)]
 fn ether_type(skb: *mut __sk_buff) -> u16 {
     // SAFETY: a field of the hook's context: a word whose lower half is in network order.
     u16::from_be(unsafe { (&raw const (*skb).protocol).read_volatile() } as u16)
 }
 
-/// Translates a packet from a client if its connection is known. `is_settled`: the connection's
-/// endpoint has been checked.
+/// Translates a packet from a client of a known connection. `is_settled`: endpoint checked.
 #[inline(never)]
 fn from_client<F: Translate>(skb: *mut __sk_buff, is_settled: bool) -> Verdict {
     let hook = Hook::Ingress;

@@ -103,8 +103,7 @@ pub(crate) fn transport<F: Read>(skb: *mut __sk_buff, header: &Header<F>) -> Tra
             let [high, low, _, _] = word.to_ne_bytes();
             let length = u32::from(u16::from_be_bytes([high, low]));
             transport.ports = ports;
-            // A first fragment has the length of the whole datagram; zero means more than 65,535
-            // bytes.
+            // A first fragment has the whole datagram's length; zero means more than 65,535 bytes.
             let fits = length <= room || header.kind == PacketKind::First;
             transport.is_sound = header.end > header.transport
                 && room >= 8

@@ -150,8 +150,7 @@ pub struct EndpointRow {
     pub spill: bool,
 }
 
-/// One unconnected UDP flow of a socket, or one connection of a client without a socket on this
-/// node.
+/// An unconnected UDP flow, or a connection of a client without a socket on this node.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ConnectionRow {

@@ -279,8 +279,7 @@ fn print(
 
 fn write(text: &str) -> anyhow::Result<()> {
     match writeln!(std::io::stdout(), "{}", text.trim_end()) {
-        // `topo-lb explain
-        // head` is no error.
+        // `topo-lb explain | head` is no error.
         Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
         result => result.context("cannot write the result"),
     }

@@ -87,8 +87,7 @@ fn message(kind: u16, flags: libc::c_int, body: &[u8]) -> Vec<u8> {
     [bytemuck::bytes_of(&header), body].concat()
 }
 
-/// Reads the messages of a datagram; returns whether the answer ends there. Ignores messages that
-/// are cut off.
+/// Reads a datagram's messages; returns whether the answer ends there. Ignores cut-off messages.
 fn take(mut datagram: &[u8], each: &mut impl FnMut(u16, &[u8])) -> io::Result<bool> {
     while let Some(header) = head::<Header>(datagram) {
         let length = header.length as usize;

@@ -101,8 +101,7 @@ impl Readiness {
     }
 }
 
-/// Whether all conditions are met, and a text: one line for people who look at probes, or one line
-/// per condition.
+/// Whether all conditions are met, and a text: one line, or if verbose one per condition.
 #[must_use]
 pub fn report(conditions: &[Condition], verbose: bool) -> (bool, String) {
     let ready = conditions.iter().all(|condition| condition.met);

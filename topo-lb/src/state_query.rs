@@ -76,8 +76,7 @@ impl StateQueryHandle {
         self.ask(Question::Reasons).await
     }
 
-    /// Reports how many connections Service ports have refused. The report is lost if the owner is
-    /// busy.
+    /// Reports refused connections of Service ports. The report is lost if the owner is busy.
     pub fn refused(&self, counted: BTreeMap<Arc<str>, u64>) {
         let _ = self.0.try_send(Question::Refused(counted));
     }

@@ -98,8 +98,7 @@ impl Telemetry {
         move |proof| readiness.send_modify(|readiness| readiness.proof = proof)
     }
 
-    /// A function that records which foreign programs run before ours, and how many cgroups were
-    /// not queried.
+    /// A function that records overriding foreign programs and the number of unqueried cgroups.
     pub fn precedence(&self) -> impl Fn(&Precedence) + Send + 'static {
         let (readiness, figures) = (self.readiness.clone(), Arc::clone(&self.figures));
         move |precedence| {

@@ -65,8 +65,8 @@ impl<T> Crowd<T> {
         (Ticket { peer, number }, out)
     }
 
-    /// Evicts the oldest member of the peer with the most; among peers with equally many, the
-    /// oldest of all.
+    /// Evicts the oldest member of the peer with the most members; of several such peers, the
+    /// oldest.
     pub(super) fn evict(&mut self) -> Option<T> {
         let oldest = |members: &BTreeMap<u64, T>| members.keys().next().copied();
         let (&peer, members) = self
@@ -133,8 +133,7 @@ mod tests {
     }
 
     proptest! {
-        /// A peer's only connection is never evicted while another peer has two, and the limit
-        /// holds.
+        /// The limit holds, and no peer's only connection is evicted while another peer has two.
         #[test]
         fn a_single_connection_makes_way_for_no_crowd(
             limit in 1_usize..32,

@@ -1,5 +1,5 @@
-//! Connections from accept to close. Every connection is accepted at once; when there are too many,
-//! one is closed.
+//! Connections from accept to close. Each is accepted at once; if there are too many, one is
+//! closed.
 //!
 //! A connection first waits for the head of its one request, then it is answered and closed. Each
 //! phase has a hard deadline and its own limit ([`Crowd`] chooses the connection to close), so

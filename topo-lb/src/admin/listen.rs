@@ -23,15 +23,13 @@ pub enum Listen {
 }
 
 impl Listen {
-    /// Default of the agent: reachable only from the node itself. docs/metrics.md says why this
-    /// port.
+    /// The agent's default: reachable only from the node. docs/metrics.md says why this port.
     pub const DEFAULT: Self =
         Self::On(SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::LOCALHOST, 19_876)));
 }
 
 impl Listen {
-    /// Whether the agent can listen on only one of the two: they have the same port, and one
-    /// address includes the other.
+    /// Whether the two exclude each other: they have the same port, and one includes the other.
     #[must_use]
     pub fn excludes(self, other: Self) -> bool {
         let (Self::On(one), Self::On(other)) = (self, other) else { return false };

@@ -5,14 +5,14 @@
 //!
 //! | file | idea |
 //! |---|---|
-//! | `listen` | the addresses that are listened on |
+//! | `listen` | the addresses on which the agent listens |
 //! | `socket` | the Unix socket for probes |
-//! | `door` | connections from their arrival to their end |
-//! | `crowd` | which connection makes way when there are too many |
+//! | `door` | connections from accept to close |
+//! | `crowd` | which connection is evicted when there are too many |
 //! | `head` | the head of a request |
-//! | `answers` | one answer for each path |
+//! | `answers` | the handler of each path |
 //! | `explain` | the answer that can be long |
-//! | `probe` | the other side: `topo-lb probe` |
+//! | `probe` | the client: `topo-lb probe` |
 
 mod answers;
 mod crowd;

@@ -10,8 +10,7 @@ use tracing::warn;
 use crate::datapath::Datapath;
 use crate::device::{self, Changes, Pattern, Unmatched};
 
-/// Shortest time between two listings of all devices. On a node that starts or drains, hundreds of
-/// devices change per second.
+/// Shortest time between two listings of all devices: hundreds can change per second.
 const PAUSE: Duration = Duration::from_millis(200);
 
 /// When devices are listed: at once after a change, then once for all changes within `PAUSE`.
@@ -28,8 +27,7 @@ impl LookSchedule {
         Self { is_due: false, earliest: time::Instant::now() }
     }
 
-    /// Returns when a listing is due; `change` returns after a change. Dropping the future loses
-    /// nothing.
+    /// Returns when a listing is due; `change` returns after a change. Dropping it loses nothing.
     async fn due(&mut self, change: impl Future<Output = io::Result<()>>) -> io::Result<()> {
         if !self.is_due {
             change.await?;

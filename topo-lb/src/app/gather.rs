@@ -14,8 +14,7 @@ const BATCH: usize = 1024;
 /// of a Service and its slices, take effect together.
 const GATHER: Duration = Duration::from_millis(1);
 
-/// Takes in an event and those that follow at once. Returns whether all objects of a kind were
-/// listed.
+/// Takes in an event and those right after it. Returns whether all objects of a kind were listed.
 pub(super) async fn gather(
     event: Event,
     events: &mut (impl Stream<Item = Event> + Unpin),

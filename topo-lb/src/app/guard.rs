@@ -1,6 +1,5 @@
 //! Reports what the agent restored after another process removed it: in the log at most once a
-//! minute, and in readiness until it stops. Meanwhile, connections are not translated, so the agent
-//! is not ready.
+//! minute, and in readiness until it stops, as connections are not translated meanwhile.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};

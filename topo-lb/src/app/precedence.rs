@@ -1,5 +1,4 @@
-//! Checks twice a second whether foreign programs run before ours, and logs when that begins and
-//! ends.
+//! Checks twice a second whether foreign programs run before ours, and logs begin and end.
 
 use std::io;
 use std::path::Path;

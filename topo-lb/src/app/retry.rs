@@ -66,8 +66,7 @@ impl Retry {
         })
     }
 
-    /// Records a failed plan. Returns the pause until the next attempt. `may_pass`: the failure may
-    /// be temporary.
+    /// Records a failed plan; returns the pause. `may_pass`: the failure may be temporary.
     fn failed(&mut self, may_pass: bool) -> Duration {
         let pause = match self.pause {
             _ if !may_pass => LASTING,
@@ -87,8 +86,7 @@ impl Retry {
         self.at.is_some_and(|at| at > Instant::now())
     }
 
-    /// Returns when the next attempt is due; never while none is scheduled. Repeated calls do not
-    /// delay it.
+    /// Returns when the next attempt is due; never while none is. Repeated calls do not delay it.
     async fn due(&self) {
         match self.at {
             Some(at) => sleep_until(at).await,

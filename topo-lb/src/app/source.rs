@@ -14,8 +14,7 @@ use crate::source::{self, Event};
 
 pub(super) type Events = Pin<Box<dyn Stream<Item = Event> + Send>>;
 
-/// Opens the source. Returns its events, the Nodes that it watches, what saves the state, and its
-/// reports about Pods.
+/// Opens the source. Returns its events, the Nodes that it watches, the saver, and Pod reports.
 pub(super) async fn open(config: &Config) -> anyhow::Result<(Events, WantedNodes, Saver, Pods)> {
     let mut wanted = WantedNodes::default();
     let (events, saver, pods): (Events, _, _) = match &config.source {

@@ -80,8 +80,7 @@ pub(super) async fn start(
     };
     let mut terminator =
         SocketTerminator::start(options, Arc::clone(&figures)).context("cannot start a thread")?;
-    // Endpoints that stopped serving while no agent ran. Only now, the pins are those of the
-    // attached programs.
+    // Gone while no agent ran. Only now, the pins are those of the attached programs.
     terminator.end(&kernel.take_gone());
     let devices = Devices::follow(&config.devices, &mut datapath)?;
     state.telemetry.begin();

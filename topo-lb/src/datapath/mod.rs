@@ -1,5 +1,4 @@
-//! The kernel's side: the programs, their maps and their links, and how plans are written to the
-//! maps.
+//! The kernel's side: programs, maps and links, and how plans are written to the maps.
 //!
 //! [`host`] tests what the kernel supports. [`programs`] loads the programs, [`attach`] attaches
 //! them to cgroups and devices, [`maps`] holds the state. Maps and links are pinned: they outlive
@@ -72,8 +71,7 @@ pub struct Datapath {
 }
 
 impl Datapath {
-    /// Checks whether [`open`](Self::open) can succeed on this host, without changing anything.
-    /// Takes some milliseconds.
+    /// Checks whether [`open`](Self::open) can succeed, changing nothing. Takes some milliseconds.
     ///
     /// # Errors
     /// Those of [`open`](Self::open) that can be found without changing anything.

@@ -30,8 +30,7 @@ struct Message {
     change: u32,
 }
 
-/// The existing devices that match a pattern. Only Ethernet devices: the programs read an Ethernet
-/// header.
+/// The devices that match a pattern. Only Ethernet: the programs read an Ethernet header.
 ///
 /// # Errors
 /// The kernel does not list them.

@@ -102,8 +102,7 @@ impl Keeper {
                     let sentences = self.books.take(said);
                     sentences.iter().for_each(|sentence| warn!("{sentence}"));
                     self.look();
-                    // After the first report of the source, even an error: startup does not wait
-                    // longer.
+                    // After the source's first report, even an error: startup does not wait longer.
                     if let Some(ready) = ready.take() {
                         let _ = ready.send(());
                     }

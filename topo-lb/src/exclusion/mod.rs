@@ -3,9 +3,9 @@
 //! | file | idea |
 //! |---|---|
 //! | `rules` | which Pods are excluded |
-//! | `folder` | which cgroup is which Pod's |
-//! | `books` | from both to what the kernel is to know; pure |
-//! | `keep` | the task that keeps the kernel's maps so |
+//! | `folder` | finds the cgroup of each Pod |
+//! | `books` | computes the excluded cgroups from both; pure |
+//! | `keep` | the task that updates the kernel's maps |
 
 mod books;
 mod folder;

@@ -31,8 +31,7 @@ impl FromStr for Namespace {
     }
 }
 
-/// Whether this value of the annotation excludes the Pod; `None` if it is neither `true` nor
-/// `false`.
+/// Whether this value excludes the Pod; `None` if it is neither `true` nor `false`.
 #[must_use]
 pub fn asks(value: &str) -> Option<bool> {
     match value.trim() {

@@ -23,8 +23,7 @@ pub(crate) use reason::decision as sentence;
 pub use spread::{Localities, OnNode, Spread, TierOnNode, spread, spread_table};
 pub use table::table;
 
-/// The answer to `explain`. Its JSON is a fixed interface; fields that JSON skips are for the
-/// table.
+/// The answer to `explain`. Its JSON is a fixed interface; skipped fields are for the table.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
     /// The node.

@@ -1,5 +1,4 @@
-//! One Service as every node sees it: the tier that each node uses, and which nodes refuse or cross
-//! a zone.
+//! One Service as every node sees it: the tier in use, and which nodes refuse or cross a zone.
 
 use std::fmt::Write;
 

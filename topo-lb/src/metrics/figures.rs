@@ -12,8 +12,7 @@ use crate::plan::Installed;
 /// Buckets from a watch event to the maps, in seconds; the target is 10 ms for 99 % of events.
 const PROGRAMMING: &[f64] =
     &[0.0005, 0.001, 0.002, 0.003, 0.005, 0.0075, 0.01, 0.02, 0.05, 0.1, 0.25, 1.0, 5.0];
-/// Buckets from a change of a Pod to the maps, in seconds; kubelet, API server and a controller
-/// take part of it.
+/// Buckets from a Pod's change to the maps, in seconds; includes kubelet, API server, controller.
 const NETWORK_PROGRAMMING: &[f64] =
     &[0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0];
 

@@ -16,8 +16,7 @@ pub struct Histogram {
 /// The content of a histogram at one moment.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Reading {
-    /// Upper bounds in seconds, and the count of each bucket, not cumulative; the last bound is
-    /// infinite.
+    /// Upper bound in seconds and count of each bucket, not cumulative; the last bound is infinite.
     pub buckets: Vec<(f64, u64)>,
     /// Sum of all buckets.
     pub count: u64,

@@ -73,8 +73,7 @@ pub struct Scrape {
 }
 
 impl Scrape {
-    /// Combines the agent's and the kernel's counts; new refusals are counted for the current
-    /// `reasons`.
+    /// Combines the agent's and the kernel's counts. New refusals count for the current `reasons`.
     #[must_use]
     pub fn of(
         figures: Arc<Figures>,

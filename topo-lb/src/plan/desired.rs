@@ -56,8 +56,7 @@ impl Target {
                 affinity_seconds,
                 row,
             },
-            // The kernel does not need those of other Services, which are most of a cluster's
-            // endpoints.
+            // Without `lists_members`, the kernel needs none: most of a cluster's endpoints.
             serving: if lists_members { route.serving.into() } else { Box::default() },
             lists_members,
             strict: route.strict,

@@ -147,7 +147,7 @@ impl<'a> Draft<'a> {
         self.closed[pool.place()] = true;
     }
 
-    /// Writes a Service with this value and removes its surplus. Changes nothing if it does not
+    /// Writes a Service with this value and removes its surplus; changes nothing if it does not
     /// fit.
     pub(super) fn settle(
         &mut self,
@@ -365,8 +365,8 @@ impl<'a> Draft<'a> {
         steps.extend(self.names);
         steps.extend(self.fills);
         steps.extend(self.set_members);
-        // Before the entries that drop these members: a UDP flow checks its endpoint's membership
-        // only once per new value.
+        // Before the entries without these members: a UDP flow checks membership once per new
+        // value.
         steps.extend(self.remove_members);
         steps.extend(self.publishes);
         steps.extend(withdrawn.iter().copied().map(Step::Withdraw));

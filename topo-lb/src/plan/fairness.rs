@@ -96,8 +96,8 @@ struct World {
     store: MemoryStore,
     ration: Ration,
     left_out: BTreeMap<ServiceId, Lack>,
-    /// Services within their shares, or strict, for which others may have given up room during the
-    /// last `meet`.
+    /// Services, within shares or strict, for which others may have given up room in the last
+    /// `meet`.
     waited: BTreeSet<ServiceId>,
     refuses: bool,
 }
@@ -399,8 +399,7 @@ proptest! {
         }
     }
 
-    /// Each share is a quarter of seven eighths of the map: what fits into it is always installed,
-    /// whatever others want.
+    /// A share is a quarter of seven eighths of the map: what fits into it is always installed.
     #[test]
     fn a_small_tenant_is_always_served(
         batches in prop::collection::vec(prop::collection::vec(wish(), 1..6), 1..10),
@@ -417,8 +416,7 @@ proptest! {
         }
     }
 
-    /// The same with slots: a Service can lack some of its share while its old endpoints hold
-    /// others.
+    /// The same with slots: some may be missing while a Service's old endpoints hold others.
     #[test]
     fn a_small_tenant_with_endpoints_in_slots_is_always_served(
         batches in prop::collection::vec(prop::collection::vec(wish(), 1..6), 1..10),
@@ -474,8 +472,7 @@ proptest! {
         }
     }
 
-    /// The frontends that a namespace's strict Services want within its share are theirs, whatever
-    /// its other Services have.
+    /// The frontends that a namespace's strict Services want within its share are always theirs.
     #[test]
     fn few_strict_services_never_leak(
         batches in prop::collection::vec(prop::collection::vec(wish(), 1..6), 1..10),

@@ -130,8 +130,8 @@ mod tests {
             Self { reconciler, installed: Installed::new(capacity) }
         }
 
-        /// Plans and records until settled. Returns sorted `service endpoint` lines of what stopped
-        /// serving.
+        /// Plans and records until settled. Returns sorted lines `service endpoint` of what is
+        /// gone.
         fn turn_into(&mut self, world: &World) -> Vec<String> {
             let services = world.iter().map(|(name, _)| service(name)).collect();
             let slices = world.iter().map(|(name, endpoints)| slice(name, endpoints)).collect();

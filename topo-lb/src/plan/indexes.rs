@@ -67,8 +67,8 @@ impl Indexes {
             .into_iter()
     }
 
-    /// The indexes for new Service ports, in this order. Unused ones come first, to delay the reuse
-    /// of an index.
+    /// The indexes for new Service ports, in order: unused ones first, to delay the reuse of an
+    /// index.
     pub fn free(&self) -> impl Iterator<Item = u32> + use<'_> {
         (self.unused..self.capacity).chain(self.freed.iter().copied())
     }

@@ -75,8 +75,7 @@ fn change() -> impl Strategy<Value = (u8, Vec<Route>)> {
     })
 }
 
-/// What each frontend should give, straight from the routes, and its Service: the first in order of
-/// those that claim it.
+/// The endpoints of each frontend, straight from the routes, and its Service: the first claimant.
 fn expected(
     state: &BTreeMap<ServiceId, Vec<Route>>,
 ) -> BTreeMap<Frontend, (&ServiceId, &[Chosen])> {

@@ -24,8 +24,7 @@ use crate::cluster::ServiceId;
 #[derive(Clone, Debug, Default)]
 pub struct Ration {
     when_full: WhenFull,
-    /// Where the choice of endpoints starts if not all fit. It differs per node, so that nodes
-    /// choose different endpoints.
+    /// Where the choice of endpoints starts if not all fit; differs per node, so that choices differ.
     first: u64,
     /// Fixed while the desired state is: so plans that make room for one another come to an end.
     ranks: Option<Ranks>,
@@ -134,8 +133,7 @@ impl Giving<'_> {
         Some((pool, meanwhile))
     }
 
-    /// Gives a Service that lacks room in `pool` what fits. Returns the map that lacks room for
-    /// more.
+    /// Gives a Service without room in `pool` what fits. Returns the map that lacks room for more.
     fn give_less(&mut self, id: &ServiceId, pool: Pool, refuses: bool) -> (Pool, Meanwhile) {
         let (desired, serves) = (self.desired, share::serves(self.installed, id));
         if desired.refuses(id) && self.draft.settle(desired, id, Value::Refusing).is_ok() {
@@ -242,8 +240,7 @@ impl Giving<'_> {
     }
 }
 
-/// Sorts Services that have endpoints in the maps first; then the first of each namespace, the
-/// second of each, and so on.
+/// Services with endpoints in the maps first; then the first of each namespace, the second, …
 fn in_turns<'a>(installed: &Installed, ids: Vec<&'a ServiceId>) -> Vec<&'a ServiceId> {
     let mut before: BTreeMap<&str, usize> = BTreeMap::new();
     let mut turns: Vec<_> = ids

@@ -223,8 +223,7 @@ impl Ranks {
     }
 }
 
-/// The most that each may have of `capacity`, max-min fairly; `u64::MAX` if there is enough for
-/// all.
+/// The most that each may have of `capacity`, max-min fairly; `u64::MAX` if all is enough.
 fn share(capacity: u64, mut demands: Vec<u64>) -> u64 {
     demands.sort_unstable();
     let mut left = capacity;

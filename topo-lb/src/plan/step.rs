@@ -85,8 +85,7 @@ pub struct Plan {
 
 impl Plan {
     /// Splits off the wait for a grace period and the slots that it frees, if nothing else waits
-    /// for it. These steps matter only to later plans, and can be carried out when the time has
-    /// passed.
+    /// for it. These steps matter only to later plans, and may be carried out after that time.
     pub fn take_frees(&mut self) -> Vec<Step> {
         let Some(grace) = self.steps.iter().position(|step| *step == Step::Grace) else {
             return Vec::new();
@@ -99,8 +98,7 @@ impl Plan {
         frees
     }
 
-    /// Whether the plan frees room that was in use while it was made: a Service without room may
-    /// then fit.
+    /// Whether the plan frees room that was in use before: a Service without room may then fit.
     #[must_use]
     pub fn makes_room(&self) -> bool {
         self.steps.iter().any(|step| {

@@ -68,8 +68,7 @@ impl Diag {
         })
     }
 
-    /// Ends a socket. Returns false if it does not exist any more, or its addresses are another
-    /// socket's.
+    /// Ends a socket. Returns false if it is gone, or another one has its addresses.
     ///
     /// # Errors
     /// The kernel refuses.

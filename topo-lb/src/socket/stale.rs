@@ -40,8 +40,7 @@ impl Stale {
         self.frontends.is_empty()
     }
 
-    /// The kinds of sockets that may be stale. IPv6 sockets also for IPv4: their peers may be
-    /// IPv4-mapped.
+    /// The kinds of sockets to search. IPv6 ones also for IPv4, as their peers may be IPv4-mapped.
     pub(super) fn kinds(&self) -> Vec<Kind> {
         let mut kinds = Vec::new();
         for protocol in [Protocol::Udp, Protocol::Tcp] {
@@ -61,8 +60,7 @@ impl Stale {
         kinds
     }
 
-    /// The port of all endpoints, if they have the same: the kernel then leaves out all other
-    /// sockets.
+    /// The port of all endpoints, if they share one: the kernel then skips all other sockets.
     pub(super) fn port(&self) -> Option<u16> {
         let mut ports = self.frontends.keys().map(SocketAddr::port);
         let first = ports.next()?;
@@ -75,8 +73,7 @@ impl Stale {
     }
 
     /// Whether to end a socket that dialled this frontend and was translated to this endpoint: it
-    /// is still connected to it, and the endpoint is gone from that frontend. Storage about another
-    /// peer does not count.
+    /// is still connected to it, and the endpoint is gone from the frontend.
     pub(super) fn convicts(&self, socket: &Seen, dialled: &Frontend, endpoint: SocketAddr) -> bool {
         endpoint == socket.peer
             && dialled.protocol == socket.kind.protocol

@@ -1,5 +1,4 @@
-//! The thread that ends sockets. The owner of the state sends it what is gone, and never waits for
-//! it.
+//! The thread that ends sockets. The owner of the state sends it what is gone, and never waits.
 
 use std::collections::HashSet;
 use std::io;
@@ -43,8 +42,7 @@ pub struct Options {
 const GATHER: Duration = Duration::from_millis(200);
 /// Most endpoints that wait for the thread.
 const BACKLOG: usize = 65_536;
-/// After each search the thread rests this many times as long: it never uses more than a fifth of a
-/// CPU.
+/// After a search the thread rests this many times as long: at most a fifth of a CPU in use.
 const IDLE: u32 = 4;
 /// How long the agent waits at its end for the last search.
 const LAST: Duration = Duration::from_secs(2);

@@ -1,9 +1,7 @@
-//! Attaches the tc programs to devices: by tcx if the kernel has it (Linux 6.6), else by a clsact
-//! queueing discipline.
+//! Attaches the tc programs to devices: by tcx (Linux 6.6), else by a clsact queueing discipline.
 //!
 //! A tcx link is pinned like the links of the socket hooks. A clsact filter has no link, so its
-//! program is pinned. The name of either pin contains the device's index, so the pins list what is
-//! attached.
+//! program is pinned. Each pin's name has the device's index, so the pins list what is attached.
 
 use std::fs;
 use std::io;
@@ -63,7 +61,7 @@ impl Datapath {
                         if is_new {
                             info!(device = %device.name, program = direction.program(), "attached");
                         }
-                        // After attaching: while both filters exist, the second finds nothing to
+                        // Only now: while both filters exist, the second finds nothing to
                         // translate.
                         if has_older
                             && let Err(error) = remove(&device.name, direction, OLDER_EGRESS)

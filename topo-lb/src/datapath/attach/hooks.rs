@@ -98,8 +98,7 @@ impl Datapath {
         Ok(attached)
     }
 
-    /// Attaches one program by a link that is not pinned yet. The link allows other programs at the
-    /// hook.
+    /// Attaches a program by a link that is not pinned yet, and allows others at the hook.
     pub(crate) fn link(&mut self, hook: Hook, cgroup: &File) -> Result<OwnedFd, AttachError> {
         let root = self.options.cgroup_root.clone();
         let program =
@@ -154,8 +153,7 @@ impl Datapath {
     }
 }
 
-/// Whether a new link would run before programs that this one runs after. `false` if the kernel
-/// does not report the order.
+/// Whether a new link would run before programs before this one. `false` if that is unknown.
 fn is_beaten(hook: Hook, cgroup: &File, link: &Link) -> bool {
     place::is_beaten(hook, cgroup.as_fd(), link.program_id()).unwrap_or_else(|error| {
         debug!(hook = hook.name(), %error, "the kernel does not say which programs run first");

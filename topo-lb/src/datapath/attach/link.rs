@@ -35,8 +35,7 @@ impl Link {
         Ok(syscall::open_link(path)?.map(|(fd, info)| Self { fd, info }))
     }
 
-    /// Whether it is attached to `hook` of the cgroup with this id. A link whose cgroup is gone is
-    /// attached to none.
+    /// Whether it is attached to `hook` of the cgroup with this id; false if its cgroup is gone.
     pub(crate) fn is_on(&self, hook: Hook, cgroup_id: u64) -> bool {
         is_on(&self.info, hook, cgroup_id)
     }

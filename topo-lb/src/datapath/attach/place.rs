@@ -22,8 +22,7 @@ pub(crate) enum Place {
 }
 
 impl Place {
-    /// The flags to try, best first; every kernel accepts the last. EINVAL: the kernel does not
-    /// know a flag.
+    /// The flags to try, best first; every kernel accepts the last. EINVAL: an unknown flag.
     const fn flags(self, hook: Hook) -> &'static [u32] {
         match self {
             _ if !hook.decides() => &[0],

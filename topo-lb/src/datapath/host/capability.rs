@@ -39,8 +39,7 @@ fn missing_of(status: &str) -> Vec<&'static str> {
     .collect()
 }
 
-/// Whether this process is in a user namespace of its own, where the kernel loads no programs
-/// despite capabilities.
+/// Whether this process is in a user namespace of its own, where the kernel loads no programs.
 #[must_use]
 pub fn in_user_namespace() -> bool {
     // The first user namespace maps all identifiers to themselves; user_namespaces(7).

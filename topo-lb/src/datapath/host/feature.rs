@@ -1,5 +1,4 @@
-//! The features of this kernel, tested with the kernel itself: distributions backport features, so
-//! version numbers say little.
+//! Tests the features of this kernel: distributions backport them, so versions say little.
 
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::Path;
@@ -170,8 +169,7 @@ pub const GROUPS: [FeatureGroup; 6] = [
     },
 ];
 
-/// Pins the shortest program that a hook accepts, to measure the cost of a program that does
-/// nothing.
+/// Pins the shortest program that a hook accepts, to measure the cost of doing nothing.
 ///
 /// # Errors
 /// The kernel refuses it, or `path` is not on bpffs.

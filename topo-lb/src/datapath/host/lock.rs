@@ -32,8 +32,7 @@ pub struct Lock {
     _directory: File,
 }
 
-/// `topo-lb check` holds the lock for a moment; an agent that starts meanwhile must not take that
-/// for another agent.
+/// `topo-lb check` holds the lock for a moment, which a starting agent must tolerate.
 const ATTEMPTS: u32 = 5;
 const PAUSE: Duration = Duration::from_millis(20);
 

@@ -13,8 +13,7 @@ fn membarrier(command: libc::c_int) -> io::Result<libc::c_long> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
 }
 
-/// Whether [`grace`] works. A seccomp filter may forbid it, and the kernel does not offer it with
-/// `nohz_full`.
+/// Whether [`grace`] works. A seccomp filter may forbid it; with `nohz_full` there is none.
 #[must_use]
 pub fn is_there() -> bool {
     membarrier(QUERY).is_ok_and(|commands| commands & libc::c_long::from(GLOBAL) != 0)

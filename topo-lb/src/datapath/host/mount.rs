@@ -89,8 +89,7 @@ pub fn cgroup2_root() -> Option<PathBuf> {
     whole_cgroup2(&mounts).map(PathBuf::from)
 }
 
-/// The mount point of the first cgroup2 mount whose root is the hierarchy's; proc(5),
-/// `/proc/pid/mountinfo`.
+/// The mount point of the first cgroup2 mount of a whole hierarchy; proc(5), `/proc/pid/mountinfo`.
 fn whole_cgroup2(mountinfo: &str) -> Option<&str> {
     mountinfo.lines().find_map(|line| {
         let (mount, source) = line.split_once(" - ")?;

@@ -15,8 +15,7 @@ use aya_obj::generated::{
     bpf_prog_info, bpf_prog_type,
 };
 
-/// Attaches among the programs that run before all others, a cgroup's before its children's
-/// (4b82b181a26c, Linux 6.15).
+/// Attaches among programs that run first, parents' before children's (4b82b181a26c, Linux 6.15).
 pub const BPF_F_PREORDER: u32 = 1 << 6;
 /// Number of programs that the first query has room for.
 const FEW_PROGRAMS: usize = 32;
@@ -176,8 +175,7 @@ pub fn program_head(program: BorrowedFd<'_>) -> io::Result<ProgramHead> {
     Ok(ProgramHead { program_type: raw.type_, id: raw.id, name })
 }
 
-/// The id of the next loaded program after `id`, of any type; `None` after the last. Needs
-/// CAP_SYS_ADMIN.
+/// The id of the loaded program after `id`, of any type, or `None`. Needs CAP_SYS_ADMIN.
 ///
 /// # Errors
 /// The kernel refuses.

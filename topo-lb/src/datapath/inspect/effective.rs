@@ -1,5 +1,4 @@
-//! Queries the kernel for the programs at our hooks, and their order, in the cgroups below the
-//! root.
+//! Queries the kernel for the programs at our hooks, in order, in the cgroups below the root.
 //!
 //! Most nodes have no foreign program at these hooks. With CAP_SYS_ADMIN the kernel lists loaded
 //! programs, and that list settles it. Otherwise, or if there is a foreign program, the agent
@@ -69,8 +68,7 @@ pub fn pinned(pin_dir: &Path, cgroup: u64) -> io::Result<ProgramIds> {
     Ok(ours)
 }
 
-/// Queries all cgroups once. If no agent is attached to `root`, attaches an empty program for a
-/// moment instead.
+/// Queries all cgroups once. Without an agent on `root`, attaches an empty program for a moment.
 ///
 /// # Errors
 /// The kernel does not list the programs in `root`, or accepts no program there.
@@ -197,8 +195,7 @@ impl Watch {
         Ok(changed)
     }
 
-    /// Queries one cgroup and records findings. Returns the programs that run before ours at each
-    /// hook.
+    /// Queries one cgroup and records findings. Returns what runs before ours at each hook.
     fn ask(
         &mut self,
         path: &Path,

@@ -58,8 +58,7 @@ pub fn before(effective: &[u32], ours: Option<u32>) -> &[u32] {
     &effective[..place.unwrap_or_default()]
 }
 
-/// Those of `before` that the cgroup above does not have, as programs also run in the cgroups
-/// below.
+/// Those of `before` that the cgroup above does not have: its programs run below it, too.
 #[must_use]
 pub fn own(before: &[u32], inherited: &[u32]) -> Vec<u32> {
     before.iter().copied().filter(|program| !inherited.contains(program)).collect()
@@ -150,8 +149,7 @@ pub fn remedy(root: &Path, overrides: &[Override]) -> String {
     // The program on the topmost cgroup runs before all others.
     let above = overrides.iter().filter_map(|one| one.above.as_ref());
     let before = match above.min_by_key(|path| path.components().count()) {
-        // By BPF_F_BEFORE (Linux 6.17), ours overtakes programs of its own cgroup, but none of
-        // those above.
+        // By BPF_F_BEFORE (Linux 6.17), ours overtakes programs of its own cgroup only.
         Some(above) => format!(
             "give --cgroup-root {}, where the program is attached (before Linux 6.17: a cgroup above \
              that); restarting the agent alone does not help",

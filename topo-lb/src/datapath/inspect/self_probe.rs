@@ -2,8 +2,7 @@
 //! address that only the programs can translate, and must reach the endpoint.
 //!
 //! The trial has its own programs and maps. They are attached where the agent's are, and run after
-//! these. So the connection runs through every foreign program that an application's connection
-//! runs through.
+//! these. So the connection runs through the same foreign programs as an application's.
 //!
 //! A kernel may accept programs and never run them for the processes that matter: the cgroup root
 //! is not above them, cgroup v1's network classes are in use, or a container engine has its own
@@ -135,8 +134,7 @@ fn is_forbidden(error: &io::Error) -> bool {
     error.raw_os_error().is_some_and(|code| codes.contains(&code))
 }
 
-/// Attaches a trial to the cgroup `attached`. A child then dials in the cgroup `within`, or in that
-/// of this process.
+/// Attaches a trial to the cgroup `attached`. A child dials in the cgroup `within`, or in ours.
 fn ask(attached: &Path, within: Option<&TrialCgroup>) -> Result<(), ProbeError> {
     let setup = |what| move |source| ProbeError::Setup { what, source };
     let listener =
@@ -234,8 +232,7 @@ fn finish(mut child: Child) -> Result<Output, ProbeError> {
     child.wait_with_output().map_err(setup)
 }
 
-/// The child: dials `address` and prints one line, `peer ADDRESS:PORT` with its peer as it sees it,
-/// or `error ERRNO`.
+/// The child: dials `address` and prints its peer, `peer ADDRESS:PORT`, or `error ERRNO`.
 ///
 /// # Errors
 /// Standard output cannot be written.

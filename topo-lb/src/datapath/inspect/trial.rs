@@ -1,5 +1,4 @@
-//! A temporary datapath with its own maps and without pins, to test a host and to measure costs
-//! beside a running agent.
+//! A temporary datapath without pins, to test a host and to measure costs beside an agent.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -141,8 +140,8 @@ pub struct Trial {
 }
 
 impl Trial {
-    /// Loads programs and maps of this capacity. The programs look up every address, as `range` is
-    /// not written.
+    /// Loads programs and maps of this capacity. With no `range` written, all addresses are looked
+    /// up.
     ///
     /// # Errors
     /// As [`Datapath::open`](crate::datapath::Datapath::open), as far as the kernel is concerned.
@@ -152,8 +151,7 @@ impl Trial {
         Ok(Self { ebpf, links: Vec::new(), reports_refused: constants.reports_refused() })
     }
 
-    /// Attaches all programs to a cgroup, until this is dropped. They run after those of an agent
-    /// that is attached there.
+    /// Attaches all programs to a cgroup, until this is dropped; they run after an agent's.
     ///
     /// # Errors
     /// The kernel refuses.

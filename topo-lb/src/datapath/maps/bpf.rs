@@ -54,9 +54,8 @@ impl BpfStore {
             names: open(pin_dir, maps::NAMES, Map::HashMap)?,
             counters: open(pin_dir, maps::COUNTERS, Map::PerCpuArray)?,
             capacity,
-            // Random, and not the last agent's number: its highest number may be gone with the
-            // Service that had it, and a UDP flow that remembers it must not take a later write for
-            // that one.
+            // Random, and not the last agent's number: its highest one may be gone with its
+            // Service, and a UDP flow that remembers it must not take a later write for that one.
             generation: RandomState::new().build_hasher().finish() as u32,
         })
     }

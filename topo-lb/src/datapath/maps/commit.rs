@@ -15,8 +15,7 @@ pub fn commit(
     let (visible, freeing) = plan.steps.split_at(grace.unwrap_or(plan.steps.len()));
     if !visible.is_empty() {
         let result = perform_all(visible, store, installed);
-        // Before the wait, which takes milliseconds. Also after a failure, as some steps were
-        // carried out.
+        // Before the wait, which takes milliseconds. Also after a failure: some steps were done.
         result.and(store.revise())?;
     }
     perform_all(freeing, store, installed)

@@ -34,8 +34,7 @@ pub struct Connection {
     pub idle: Duration,
 }
 
-/// Reads every connection that is not over, sorted by frontend and client; none if the agent runs
-/// without tc.
+/// Reads every connection that is not over, by frontend and client; none without tc.
 ///
 /// # Errors
 /// A map cannot be read.
@@ -88,8 +87,7 @@ fn state(protocol: u8, state: u8) -> &'static str {
     }
 }
 
-/// `CLOCK_MONOTONIC` in nanoseconds; the programs read the same clock, as of the kernel's last
-/// tick.
+/// `CLOCK_MONOTONIC` in nanoseconds: the programs' clock, which they read as of the last tick.
 pub(crate) fn now() -> u64 {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64

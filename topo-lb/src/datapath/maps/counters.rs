@@ -43,8 +43,8 @@ fn counters(
     Ok(all)
 }
 
-/// Reads how many look-ups of a Service gave up because of overlapping writes; zero if an earlier
-/// agent had no such counter.
+/// Reads how many look-ups of a Service gave up because of overlapping writes; zero if the agent
+/// had no such counter.
 ///
 /// # Errors
 /// The map cannot be read.

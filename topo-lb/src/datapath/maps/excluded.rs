@@ -75,8 +75,7 @@ impl ExcludedMap {
     }
 }
 
-/// Calls `act` for each cgroup. The error names all cgroups that failed, and the reason of the
-/// first.
+/// Calls `act` for each cgroup. The error names all that failed, and the first's reason.
 fn each(
     action: &'static str,
     cgroups: Vec<u64>,

@@ -127,8 +127,7 @@ impl<L: Layout> FamilyMaps<L> {
         Ok(())
     }
 
-    /// Whether `endpoint` is a member of the frontend's Service; `true` if every read overlapped
-    /// with a write.
+    /// Whether `endpoint` is a member of the frontend's Service; `true` if every read was torn.
     pub(crate) fn serves(
         &self,
         frontend: &Frontend,

@@ -1,5 +1,4 @@
-//! Reads whether an endpoint currently serves a frontend, for the socket terminator, which acts
-//! some time after a change.
+//! Reads whether an endpoint serves a frontend now, for the socket terminator, which acts later.
 
 use std::net::SocketAddr;
 use std::path::Path;

@@ -1,5 +1,4 @@
-//! The maps in memory, for tests. They check nothing that the kernel does not check, so that a
-//! wrong plan shows.
+//! The maps in memory, for tests. They check no more than the kernel, so that a wrong plan shows.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;

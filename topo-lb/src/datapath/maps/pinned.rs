@@ -14,8 +14,7 @@ use crate::datapath::error::causes;
 #[derive(Clone, Copy)]
 pub(crate) struct Raw<T>(pub T);
 
-// SAFETY: `bytemuck::Pod` promises more than `aya::Pod`: every bit pattern is valid, and there is
-// no padding.
+// SAFETY: `bytemuck::Pod` promises more: every bit pattern is valid, and there is no padding.
 unsafe impl<T: bytemuck::Pod> aya::Pod for Raw<T> {}
 
 pub(crate) type Hash<K, V> = HashMap<MapData, Raw<K>, Raw<V>>;

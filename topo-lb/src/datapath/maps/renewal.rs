@@ -117,8 +117,7 @@ pub(crate) fn mark(pin_dir: &Path) -> Result<Option<PathBuf>, LoadError> {
 }
 
 /// Renames maps of an earlier version to their current names; returns the old and the new path of
-/// each. An earlier version that starts again ignores the new names and makes these maps anew under
-/// the old ones.
+/// each. If that version starts again, it makes these maps anew under the old names.
 ///
 /// # Errors
 /// A pin cannot be renamed.

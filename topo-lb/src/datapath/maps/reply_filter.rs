@@ -103,8 +103,7 @@ impl Lines {
             return Err(MapError::IoError(io::ErrorKind::InvalidData.into()));
         };
         let access = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: new memory at an address that the kernel chooses. It outlives the map's
-        // descriptor.
+        // SAFETY: new memory, placed by the kernel. It outlives the map's descriptor.
         let memory = unsafe {
             mmap(std::ptr::null_mut(), Self::BYTES, access, MapFlags::SHARED, data.fd().as_fd(), 0)
         };
@@ -157,15 +156,13 @@ impl Work {
     fn learn(&mut self) -> Result<(), StoreError> {
         let began = Instant::now();
         self.lines.set_whole(false);
-        // Now no running program relies on the marks, and no replaced program, which sets none,
-        // runs.
+        // Now no program relies on the marks, and no replaced program, which sets none, runs.
         membarrier::grace().map_err(StoreError::Grace)?;
         self.lines.clear();
         // Every program that set a mark before has its entry in the table, visible to all CPUs.
         membarrier::grace().map_err(StoreError::Grace)?;
         let now = now();
-        // Twice the lifetime: packets in one direction refresh the other direction's entry a little
-        // late.
+        // Twice the lifetime: one direction's packets refresh the other's entry a little late.
         let is_over = |last_used: u64, protocol, state| {
             now.saturating_sub(last_used) > 2 * lifetime(protocol, state)
         };
@@ -187,8 +184,7 @@ impl Work {
         for &place in &places {
             self.lines.mark(place);
         }
-        // A program that read a place before its mark was set could otherwise see that the marks
-        // are complete.
+        // A program may have read a place before its mark; it must not see complete marks later.
         membarrier::grace().map_err(StoreError::Grace)?;
         self.lines.set_whole(true);
         info!(marks = places.len(), took = ?began.elapsed(), "tc knows which endpoints may answer");

@@ -5,8 +5,7 @@ use crate::plan::{Installed, Step};
 
 /// The kernel's maps, or a test's maps in memory.
 pub trait Store {
-    /// Carries out one step of a plan. Removing a missing entry is no error. Naming an index sets
-    /// its counters to zero.
+    /// Carries out a step. Removing a missing entry is no error; naming an index zeroes its counters.
     ///
     /// # Errors
     /// The write fails, and changes nothing.

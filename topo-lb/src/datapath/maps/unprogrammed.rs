@@ -27,8 +27,7 @@ impl UnprogrammedMap {
         open(pin_dir, maps::UNPROGRAMMED, Map::HashMap).map(Self)
     }
 
-    /// Writes these Services and removes all others. Services beyond the size of this map are left
-    /// out.
+    /// Writes these Services, as far as the map has room, and removes all others.
     ///
     /// # Errors
     /// The kernel refuses a write: the map may still name earlier Services.
