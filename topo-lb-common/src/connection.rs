@@ -1,4 +1,4 @@
-//! `connections4` and `connections6`: connections whose packets tc translates.
+//! `connections4` and `connections6`: connections that tc translates.
 //!
 //! A connection has two entries, one for each direction ([`way`](Tuple::way)). The key has a
 //! packet's fields before translation, the value those after it. The key of the other entry is the

@@ -234,7 +234,8 @@ fn protocol(ctx: &SockAddrContext) -> Option<u8> {
 /// The context's port, in host order.
 #[inline(always)]
 fn port(ctx: &SockAddrContext) -> u16 {
-    // SAFETY: a field of the hook's context: a word whose lower half is the port in network order.
+    // SAFETY: a field of the hook's context: a word with the port in its lower half, in network
+    // order.
     u16::from_be(unsafe { field!(ctx, user_port).read_volatile() } as u16)
 }
 

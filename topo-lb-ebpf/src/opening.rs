@@ -80,7 +80,7 @@ pub(crate) fn choose<F: Client>(
     }
 }
 
-/// Writes the entry for the replies of a connection whose endpoint was just chosen. If the client's
+/// Writes the entry for the replies of a connection after choosing its endpoint. If the client's
 /// port is taken at the endpoint, the connection gets another source port. Returns whether there
 /// was room; if not, forgets the connection.
 #[inline(always)]

@@ -1,4 +1,4 @@
-//! The reply filter: a packet whose sender is not marked needs no look-up in the connection table.
+//! The reply filter: a packet from an unmarked sender needs no look-up in the connection table.
 
 use topo_lb_common::reply_filter::{ReplyFilterEntry, ReplyFilterPlace, place};
 

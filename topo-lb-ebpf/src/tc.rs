@@ -28,7 +28,7 @@ use crate::unreachable::Unreachable;
 use crate::verdict::Verdict;
 use crate::{fragment, icmp, refuse};
 
-/// An address family whose packets are translated.
+/// An address family that tc translates.
 pub(crate) trait Translate: FastPath + Write + Client + Unreachable {}
 
 impl Translate for V4 {}
@@ -113,7 +113,8 @@ fn egress_of<F: Translate>(skb: *mut __sk_buff) -> Verdict {
 /// The EtherType, host order. With a VLAN tag in the packet's bytes, the type of that tag.
 #[inline(always)]
 fn ether_type(skb: *mut __sk_buff) -> u16 {
-    // SAFETY: a field of the hook's context: a word whose lower half is in network order.
+    // SAFETY: a field of the hook's context: a word with the value in its lower half, in network
+    // order.
     u16::from_be(unsafe { (&raw const (*skb).protocol).read_volatile() } as u16)
 }
 
@@ -149,7 +150,7 @@ fn from_client<F: Translate>(skb: *mut __sk_buff, is_settled: bool) -> Verdict {
     }
 }
 
-/// Handles a packet whose connection may need another endpoint, or has lost its own.
+/// Handles a packet of a connection that may need another endpoint, or has lost its own.
 #[inline(never)]
 fn reconsider<F: Translate>(skb: *mut __sk_buff) -> Verdict {
     let header = F::header(skb, ETHERNET, false);
@@ -212,7 +213,7 @@ fn open<F: Translate>(skb: *mut __sk_buff) -> Verdict {
     }
 }
 
-/// Writes the entry for the replies to a packet whose endpoint was just chosen.
+/// Writes the entry for the replies to a packet after choosing its endpoint.
 #[inline(never)]
 fn expect_replies<F: Translate>(skb: *mut __sk_buff) -> Verdict {
     let hook = Hook::Ingress;

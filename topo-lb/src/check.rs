@@ -24,7 +24,7 @@ pub use crate::datapath::inspect::self_probe::child as probe_child;
 /// Where the agent would run.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// The cgroup v2 directory whose processes are served.
+    /// The cgroup v2 directory; processes in it and below are served.
     pub cgroup_root: PathBuf,
     /// Directory on bpffs for maps and links.
     pub pin_dir: PathBuf,

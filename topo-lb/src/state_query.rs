@@ -23,7 +23,7 @@ pub struct View {
     pub state: Arc<State>,
     /// Services that lack room in the maps.
     pub left_out: BTreeMap<ServiceId, Lack>,
-    /// Devices whose packets are translated.
+    /// Devices on which tc translates packets.
     pub devices: Vec<String>,
     /// Frontends in the maps.
     pub frontends: usize,

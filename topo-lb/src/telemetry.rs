@@ -19,7 +19,7 @@ use crate::reconcile::Reconciler;
 use crate::source::Freshness;
 use crate::state_query::{Question, Questions, StateQueryHandle, View, state_query};
 
-/// Most pending changes whose latency is measured. More may wait while the maps cannot be written.
+/// Most pending changes that are timed. More may wait while the maps cannot be written.
 const TIMED: usize = 4096;
 
 /// The owner's reports. No method waits for a receiver.

@@ -36,7 +36,7 @@ pub struct Config {
     pub exclusions: Rules,
     /// What happens to Services that have no room in the maps.
     pub when_full: WhenFull,
-    /// Devices whose packets are translated.
+    /// Devices on which tc translates packets.
     pub devices: Vec<Pattern>,
     /// Foreign programs that may run before ours.
     pub tolerated: Vec<Tolerated>,
@@ -44,6 +44,6 @@ pub struct Config {
     pub datapath: Options,
     /// Where HTTP is served.
     pub admin: admin::Options,
-    /// Whether TCP sockets whose endpoint is gone are ended, too.
+    /// Whether TCP sockets to gone endpoints are ended, too.
     pub terminate_tcp: bool,
 }

@@ -1,4 +1,4 @@
-//! Follows the devices whose packets are translated.
+//! Follows the devices on which tc translates packets.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -10,7 +10,8 @@ use tracing::warn;
 use crate::datapath::Datapath;
 use crate::device::{self, Changes, Pattern, Unmatched};
 
-/// Shortest time between two listings of all devices: hundreds can change per second.
+/// Shortest time between two listings of all devices: a node that drains changes hundreds per
+/// second.
 const PAUSE: Duration = Duration::from_millis(200);
 
 /// When devices are listed: at once after a change, then once for all changes within `PAUSE`.

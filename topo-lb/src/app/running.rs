@@ -28,7 +28,7 @@ use crate::socket::terminator::SocketTerminator;
 /// Interval at which the agent checks its pins and links.
 pub(super) const INSPECTION: Duration = Duration::from_secs(1);
 
-/// An agent whose programs are attached.
+/// An agent with attached programs.
 pub(super) struct Running {
     pub(super) state: AgentState,
     pub(super) kernel: Kernel,

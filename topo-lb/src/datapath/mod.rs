@@ -41,7 +41,7 @@ use crate::plan::Capacity;
 pub struct Options {
     /// Directory on bpffs for the pins of maps and links; created if it does not exist.
     pub pin_dir: PathBuf,
-    /// The cgroup v2 directory whose processes are served.
+    /// The cgroup v2 directory; processes in it and below are served.
     pub cgroup_root: PathBuf,
     /// The sizes of the maps.
     pub capacity: Capacity,

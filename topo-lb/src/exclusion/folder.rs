@@ -19,7 +19,7 @@ use std::sync::Arc;
 const DEEPEST: u32 = 5;
 /// The inode number of the hierarchy's root (`kernfs_create_root`, fs/kernfs/dir.c: the first).
 const ROOT: u64 = 1;
-/// Levels assumed above a cgroup root whose level is unknown.
+/// Levels assumed above a cgroup root of unknown level.
 const UNKNOWN: u32 = 8;
 
 /// The cgroup of a Pod.
@@ -165,7 +165,7 @@ fn is_class(name: &str) -> bool {
     })
 }
 
-/// The UID of the Pod whose cgroup has this name.
+/// The Pod's UID in the name of its cgroup.
 fn pod_uid(name: &str) -> Option<String> {
     let uid = match name.strip_suffix(".slice") {
         None => name.strip_prefix("pod")?.to_owned(),

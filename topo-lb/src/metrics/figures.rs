@@ -63,7 +63,7 @@ pub struct Figures {
     pub waiting: AtomicU64,
     /// Services that lack room in the maps, in the order of `Meanwhile::ALL`.
     pub left_out: [AtomicU64; 4],
-    /// Pods whose connections are left untouched.
+    /// Excluded Pods: their connections are left untouched.
     pub excluded_pods: AtomicU64,
     /// Pods to exclude for which the map has no room.
     pub unexcluded_pods: AtomicU64,

@@ -143,7 +143,7 @@ impl World {
         ranks
     }
 
-    /// Frontends whose connections go to endpoints, and their Services.
+    /// Frontends with endpoints, and their Services.
     fn serving(&self) -> BTreeMap<Frontend, ServiceId> {
         let serving = self.installed.placed().filter(|(_, placed)| placed.entry.count > 0);
         let whose = |(frontend, placed): (&Frontend, &Placed)| {

@@ -53,7 +53,7 @@ impl Diag {
         }
     }
 
-    /// Lists the connected sockets of a kind; with `port`, only those whose peer has this port.
+    /// Lists the connected sockets of a kind; with `port`, only those with this port at the peer.
     ///
     /// # Errors
     /// The kernel does not list them.

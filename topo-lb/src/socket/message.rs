@@ -112,7 +112,7 @@ impl Seen {
     }
 }
 
-/// Lists all connected sockets of a kind; with `port`, only those whose peer has this port.
+/// Lists all connected sockets of a kind; with `port`, only those with this peer port.
 pub(super) fn dump(kind: Kind, port: Option<u16>) -> Vec<u8> {
     let mut id = Id::zeroed();
     id.destination_port = port.unwrap_or(0).to_be_bytes();

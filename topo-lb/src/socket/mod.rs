@@ -1,4 +1,4 @@
-//! Ends connected sockets whose endpoint is gone.
+//! Ends connected sockets to endpoints that are gone.
 //!
 //! An application with a connected UDP socket to a Service (above all a DNS client) does not notice
 //! that its endpoint is gone: its datagrams are lost for as long as it keeps the socket. So the

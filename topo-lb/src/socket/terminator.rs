@@ -114,7 +114,7 @@ pub enum Obstacle {
     /// The kernel does not support it.
     #[error("{0}")]
     Kernel(String),
-    /// Processes whose sockets cannot be found.
+    /// The sockets of these processes cannot be found.
     #[error(
         "{0} processes cannot be seen from here: it takes the host's pid namespace (hostPID) and \
          CAP_SYS_PTRACE"

@@ -5,7 +5,7 @@ use tokio::time::Instant;
 
 use super::*;
 
-/// A listener whose connections the test sends.
+/// A listener; the test sends its connections.
 struct Told(mpsc::UnboundedReceiver<io::Result<(DuplexStream, Peer)>>, Arc<Mutex<usize>>);
 
 impl Accept for Told {

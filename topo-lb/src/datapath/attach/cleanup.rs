@@ -14,7 +14,7 @@ use crate::datapath::maps::renewal;
 /// What [`cleanup`] removed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
-    /// Hooks whose programs were detached.
+    /// Hooks with a program that was detached.
     pub detached: Vec<String>,
     /// Maps that were unpinned.
     pub unpinned: Vec<String>,

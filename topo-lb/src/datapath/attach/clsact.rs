@@ -52,7 +52,7 @@ pub(crate) fn forget_older(
 
 /// How to attach beside foreign filters, if there are any. tcx programs run before all filters
 /// (`sch_handle_egress`, net/core/dev.c, Linux 6.6). On ingress that order is right; on egress
-/// foreign filters would see replies whose source is the Service.
+/// foreign filters would see replies with the Service as their source.
 pub(crate) fn mode_beside(
     filters: &Filters,
     device: &Device,

@@ -20,13 +20,13 @@ use crate::datapath::programs::load::program;
 pub struct Attached {
     /// Hooks that had no link of ours.
     pub new: usize,
-    /// Hooks whose link got the new program in one step.
+    /// Hooks with a link that got the new program in one step.
     pub updated: usize,
-    /// Hooks whose link was on another cgroup, on a removed one, or behind other programs.
+    /// Hooks with a link on another cgroup, on a removed one, or behind other programs.
     pub moved: usize,
 }
 
-/// A hook whose pinned link stays, and the program to restore on failure.
+/// A hook that keeps its pinned link, and the program to restore on failure.
 struct Update {
     hook: Hook,
     link: Link,

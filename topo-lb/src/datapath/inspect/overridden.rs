@@ -67,7 +67,7 @@ pub fn own(before: &[u32], inherited: &[u32]) -> Vec<u32> {
 /// Foreign programs that the user declared harmless.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Tolerated {
-    /// Programs whose name matches.
+    /// Programs with a matching name.
     Name(Pattern),
     /// The program with this id, until it is removed.
     Id(u32),

@@ -17,7 +17,7 @@ use super::error::ReadError;
 use super::pinned::{Hash, entries, open};
 use crate::cluster::Frontend;
 
-/// A connection whose packets tc translates.
+/// A connection that tc translates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Connection {
     /// The client's address and port.

@@ -5,7 +5,7 @@ use crate::plan::{Installed, Step};
 
 /// The kernel's maps, or a test's maps in memory.
 pub trait Store {
-    /// Carries out a step. Removing a missing entry is no error; naming an index zeroes its counters.
+    /// Carries out a step. Removing a missing entry is no error; naming an index zeroes counters.
     ///
     /// # Errors
     /// The write fails, and changes nothing.
