@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use super::Pattern;
 
-/// A pattern that has matched nothing for so long is reported.
+/// Time until a pattern without a match is reported.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Patterns that have matched nothing since the start.

@@ -1,4 +1,4 @@
-//! How much the maps hold: what they are made for, and what plans must keep to.
+//! The sizes of the maps, and what happens to Services that do not fit.
 
 use std::fmt;
 

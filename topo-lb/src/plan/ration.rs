@@ -24,7 +24,7 @@ use crate::cluster::ServiceId;
 #[derive(Clone, Debug, Default)]
 pub struct Ration {
     when_full: WhenFull,
-    /// Where the choice of endpoints starts if not all fit; differs per node, as choices then do.
+    /// Where the choice of endpoints starts if not all fit; differs per node, so choices differ.
     first: u64,
     /// Fixed while the desired state is: so plans that make room for one another come to an end.
     ranks: Option<Ranks>,

@@ -12,7 +12,7 @@ use super::pinned::{Hash, Raw, absent_is_fine, entries, failed, found, open};
 use crate::cluster::Frontend;
 use crate::plan::{Entry, Installed, Step};
 
-/// How often a read that overlaps with a write is tried.
+/// Attempts of a read that overlaps with a write.
 const ATTEMPTS: u32 = 3;
 
 pub(crate) struct FamilyMaps<L: Layout> {
