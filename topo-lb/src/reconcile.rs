@@ -19,7 +19,7 @@ pub struct Reconciler {
     /// Services whose installed state may differ from the desired one.
     unsettled: BTreeSet<ServiceId>,
     /// Services that lack room in the maps; each plan tries them again.
-    left_out: BTreeMap<ServiceId, Lack>,
+    unprogrammed: BTreeMap<ServiceId, Lack>,
     ration: Ration,
     /// Services that were computed anew since somebody asked.
     looked: BTreeMap<ServiceId, Look>,
@@ -62,7 +62,7 @@ impl Reconciler {
             desired: Desired::new(lists_all),
             changed: BTreeSet::new(),
             unsettled: BTreeSet::new(),
-            left_out: BTreeMap::new(),
+            unprogrammed: BTreeMap::new(),
             looked: BTreeMap::new(),
             readers: BTreeSet::new(),
         }
@@ -144,7 +144,7 @@ impl Reconciler {
     /// Plans what changed since the last plan that was carried out.
     pub fn plan(&mut self, installed: &Installed) -> Plan {
         self.recompute(installed);
-        self.unsettled.extend(std::mem::take(&mut self.left_out).into_keys());
+        self.unsettled.extend(std::mem::take(&mut self.unprogrammed).into_keys());
         diff::plan(&self.desired, installed, &self.unsettled, &mut self.ration)
     }
 
@@ -152,9 +152,9 @@ impl Reconciler {
     /// again at once: while it was made, what it takes away was still there.
     pub fn carried_out(&mut self, plan: &Plan) {
         self.unsettled.clear();
-        self.left_out.clone_from(&plan.left_out);
+        self.unprogrammed.clone_from(&plan.unprogrammed);
         if plan.makes_room() {
-            self.unsettled.extend(std::mem::take(&mut self.left_out).into_keys());
+            self.unsettled.extend(std::mem::take(&mut self.unprogrammed).into_keys());
         }
     }
 
@@ -168,13 +168,14 @@ impl Reconciler {
     }
 
     /// Services that lack room in the maps, by the last plan.
-    pub const fn left_out(&self) -> &BTreeMap<ServiceId, Lack> {
-        &self.left_out
+    pub const fn unprogrammed(&self) -> &BTreeMap<ServiceId, Lack> {
+        &self.unprogrammed
     }
 
     /// Service ports, by name, whose connections are refused as their Services lack room.
     pub fn refused_for_room(&self) -> impl Iterator<Item = &Arc<str>> {
-        let refused = self.left_out.iter().filter(|(_, lack)| lack.meanwhile == Meanwhile::Refused);
+        let refused =
+            self.unprogrammed.iter().filter(|(_, lack)| lack.meanwhile == Meanwhile::Refused);
         refused.flat_map(|(id, _)| self.desired.targets(id)).map(|target| &target.name)
     }
 
@@ -323,7 +324,7 @@ mod tests {
         reconciler.observe(Update::Service(Change::Applied(service("c", 3))));
         assert_eq!(settle(&mut reconciler, &mut store), ["default/b:http"]);
         let lack = Lack { of: Shortage::Services, meanwhile: Meanwhile::KubeProxy };
-        assert_eq!(reconciler.left_out().get(&id("c")), Some(&lack));
+        assert_eq!(reconciler.unprogrammed().get(&id("c")), Some(&lack));
     }
 
     const ROOM: Capacity = Capacity { services: 8, slots: 8, members: 0, flows: 0, connections: 0 };

@@ -22,7 +22,7 @@ pub struct View {
     /// The cluster. Drop it soon: a change that arrives meanwhile costs a copy of its indexes.
     pub state: Arc<State>,
     /// Services that lack room in the maps.
-    pub left_out: BTreeMap<ServiceId, Lack>,
+    pub unprogrammed: BTreeMap<ServiceId, Lack>,
     /// Devices on which tc translates packets.
     pub devices: Vec<String>,
     /// Frontends in the maps.

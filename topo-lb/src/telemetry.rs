@@ -144,8 +144,11 @@ impl Telemetry {
     }
 
     /// Records which Services, as `namespace/name`, the last agent left unprogrammed.
-    pub fn left_before<'a>(&mut self, left_out: impl IntoIterator<Item = (&'a str, Meanwhile)>) {
-        self.ledger.begin(left_out);
+    pub fn unprogrammed_before<'a>(
+        &mut self,
+        unprogrammed: impl IntoIterator<Item = (&'a str, Meanwhile)>,
+    ) {
+        self.ledger.begin(unprogrammed);
     }
 
     /// Records that the programs are attached and the maps filled.
@@ -166,8 +169,8 @@ impl Telemetry {
             self.local.look(reconciler.state(), looked.keys());
             let told = self.ignored.look(reconciler.state(), looked.keys(), Instant::now());
             self.figures.troubles.fetch_add(told as u64, Relaxed);
-            for (meanwhile, figure) in Meanwhile::ALL.iter().zip(&self.figures.left_out) {
-                let lacks = reconciler.left_out().values();
+            for (meanwhile, figure) in Meanwhile::ALL.iter().zip(&self.figures.unprogrammed) {
+                let lacks = reconciler.unprogrammed().values();
                 figure.store(
                     lacks.filter(|lack| lack.meanwhile == *meanwhile).count() as u64,
                     Relaxed,
@@ -214,7 +217,7 @@ impl Telemetry {
             Question::View(to) => {
                 let _ = to.send(View {
                     state: reconciler.snapshot(),
-                    left_out: reconciler.left_out().clone(),
+                    unprogrammed: reconciler.unprogrammed().clone(),
                     devices: devices.to_vec(),
                     frontends: installed.frontends_in(Family::V4)
                         + installed.frontends_in(Family::V6),

@@ -126,7 +126,7 @@ struct Told {
     frontends: usize,
     maps: Vec<ToldMap>,
     /// Unprogrammed Services, as `namespace/name`.
-    left_out: Vec<String>,
+    unprogrammed: Vec<String>,
     devices: Vec<String>,
     pin_dir: String,
 }
@@ -188,9 +188,9 @@ fn told(admin: &Admin, view: Option<View>) -> Told {
                 ToldMap { name, used, capacity }
             })
             .collect(),
-        left_out: view
+        unprogrammed: view
             .as_ref()
-            .map(|view| view.left_out.keys().map(ToString::to_string).collect())
+            .map(|view| view.unprogrammed.keys().map(ToString::to_string).collect())
             .unwrap_or_default(),
         devices: view.map(|view| view.devices).unwrap_or_default(),
         pin_dir: sources.pin_dir.display().to_string(),

@@ -82,7 +82,7 @@ fn wanted(parameters: &[(String, String)]) -> Result<Option<ServiceId>, String> 
 async fn one(view: View, node: Arc<str>, scope: Scope, id: ServiceId) -> Response {
     let made = in_background(move || {
         let mut report = explain::report(&view.state, &node, scope, std::slice::from_ref(&id));
-        report.lack_room(&view.left_out);
+        report.lack_room(&view.unprogrammed);
         if !report.unknown.is_empty() {
             return Ok(Err(format!("there is no Service {id}")));
         }
@@ -129,7 +129,7 @@ fn make(
     for ids in ids.chunks(PIECE) {
         let ids: Vec<ServiceId> = ids.iter().map(|&id| id.clone()).collect();
         let mut report = explain::report(&view.state, node, scope, &ids);
-        report.lack_room(&view.left_out);
+        report.lack_room(&view.unprogrammed);
         for port in report.services {
             if !std::mem::replace(&mut is_first, false) {
                 piece.push(b',');

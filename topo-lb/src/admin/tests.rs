@@ -30,7 +30,7 @@ ports: [{name: '', port: 80}]
 endpoints: [{addresses: [10.1.1.1]}]
 ";
 
-fn left_out() -> BTreeMap<ServiceId, Lack> {
+fn unprogrammed() -> BTreeMap<ServiceId, Lack> {
     let id = ServiceId { namespace: "default".into(), name: "crowded".into() };
     BTreeMap::from([(id, Lack { of: Shortage::Services, meanwhile: Meanwhile::KubeProxy })])
 }
@@ -46,8 +46,8 @@ async fn own(mut questions: Questions, scrapes: Arc<AtomicUsize>) {
     while let Some(question) = questions.recv().await {
         match question {
             Question::View(to) => {
-                let (left_out, devices) = (left_out(), Vec::new());
-                let view = View { state: Arc::clone(&state), left_out, devices, frontends: 2 };
+                let (unprogrammed, devices) = (unprogrammed(), Vec::new());
+                let view = View { state: Arc::clone(&state), unprogrammed, devices, frontends: 2 };
                 let _ = to.send(view);
             }
             Question::Refused(_) => {}

@@ -27,9 +27,9 @@ pub(super) struct Kernel {
     store: BpfStore,
     pub(super) installed: Installed,
     quarantine: Quarantine,
-    left_out: UnprogrammedMap,
+    unprogrammed: UnprogrammedMap,
     /// Services, as `namespace/name`, that the last agent left unprogrammed.
-    pub(super) left_before: Vec<(Arc<str>, Lack)>,
+    pub(super) unprogrammed_before: Vec<(Arc<str>, Lack)>,
     told: Told,
     /// Endpoints that stopped serving, until [`take_gone`](Self::take_gone). A set, as a plan that
     /// fails repeatedly names them each time.
@@ -53,21 +53,21 @@ impl Told {
     }
 
     /// Records these as listed. Returns whether they differ from what was listed.
-    fn list(&mut self, left_out: &BTreeMap<ServiceId, Lack>) -> bool {
-        if self.listed.as_ref() == Some(left_out) {
+    fn list(&mut self, unprogrammed: &BTreeMap<ServiceId, Lack>) -> bool {
+        if self.listed.as_ref() == Some(unprogrammed) {
             return false;
         }
-        self.listed = Some(left_out.clone());
+        self.listed = Some(unprogrammed.clone());
         true
     }
 
     /// Whether to log these: they differ from what was logged, and the rate limit allows it. If it
     /// does not, a later plan logs them.
-    fn log(&mut self, left_out: &BTreeMap<ServiceId, Lack>, now: Instant) -> bool {
-        if self.logged == *left_out || !self.rate.take(now) {
+    fn log(&mut self, unprogrammed: &BTreeMap<ServiceId, Lack>, now: Instant) -> bool {
+        if self.logged == *unprogrammed || !self.rate.take(now) {
             return false;
         }
-        self.logged.clone_from(left_out);
+        self.logged.clone_from(unprogrammed);
         true
     }
 }
@@ -76,13 +76,13 @@ impl Kernel {
     pub(super) fn read(maps: &Path) -> anyhow::Result<Self> {
         let mut store = BpfStore::open(maps)?;
         let installed = take_over(&mut store)?;
-        let left_before = unprogrammed::read(maps)?;
+        let unprogrammed_before = unprogrammed::read(maps)?;
         Ok(Self {
             store,
             installed,
             quarantine: Quarantine::default(),
-            left_out: UnprogrammedMap::open(maps)?,
-            left_before,
+            unprogrammed: UnprogrammedMap::open(maps)?,
+            unprogrammed_before,
             told: Told::new(Instant::now()),
             gone: BTreeSet::new(),
         })
@@ -100,7 +100,7 @@ impl Kernel {
             let released = self.quarantine.released()?;
             self.record(&released);
             let mut plan = reconciler.plan(&self.installed);
-            if !plan.left_out.is_empty() && !self.quarantine.is_empty() {
+            if !plan.unprogrammed.is_empty() && !self.quarantine.is_empty() {
                 // Slots that no program reads any more may give it room.
                 let released = self.quarantine.wait()?;
                 self.record(&released);
@@ -109,7 +109,7 @@ impl Kernel {
             // Kept even if the plan fails half way: no later plan removes the same members.
             self.gone.extend(reconciler.gone(&plan, &self.installed));
             // A Service without room needs the freed slots, so the plan waits for them.
-            let frees = if plan.left_out.is_empty() { plan.take_frees() } else { Vec::new() };
+            let frees = if plan.unprogrammed.is_empty() { plan.take_frees() } else { Vec::new() };
             self.carry_out(&plan)?;
             self.quarantine.add(frees);
             reconciler.carried_out(&plan);
@@ -118,7 +118,7 @@ impl Kernel {
             }
             steps += plan.steps.len();
         }
-        self.tell(reconciler.left_out());
+        self.tell(reconciler.unprogrammed());
         agent.telemetry.settled(&mut agent.reconciler, &self.installed, steps);
         Ok(steps)
     }
@@ -146,20 +146,20 @@ impl Kernel {
     }
 
     /// Lists and logs which Services lack room, if that has changed.
-    fn tell(&mut self, left_out: &BTreeMap<ServiceId, Lack>) {
-        if self.told.list(left_out)
-            && let Err(error) = self.left_out.write(left_out)
+    fn tell(&mut self, unprogrammed: &BTreeMap<ServiceId, Lack>) {
+        if self.told.list(unprogrammed)
+            && let Err(error) = self.unprogrammed.write(unprogrammed)
         {
             warn!("`topo-lb list` does not show which Services lack room: {error}");
         }
-        if !self.told.log(left_out, Instant::now()) {
+        if !self.told.log(unprogrammed, Instant::now()) {
             return;
         }
-        if left_out.is_empty() {
+        if unprogrammed.is_empty() {
             info!("every Service has room in the maps again");
             return;
         }
-        let lacks = |shortage| left_out.values().any(|lack| lack.of == shortage);
+        let lacks = |shortage| unprogrammed.values().any(|lack| lack.of == shortage);
         let flags: Vec<_> = [Shortage::Services, Shortage::Endpoints]
             .into_iter()
             .filter(|shortage| lacks(*shortage))
@@ -167,7 +167,7 @@ impl Kernel {
             .collect();
         for meanwhile in Meanwhile::ALL {
             let of: Vec<_> =
-                left_out.iter().filter(|(_, lack)| lack.meanwhile == meanwhile).collect();
+                unprogrammed.iter().filter(|(_, lack)| lack.meanwhile == meanwhile).collect();
             if of.is_empty() {
                 continue;
             }
@@ -203,9 +203,9 @@ mod tests {
         let (none, one) = (BTreeMap::new(), BTreeMap::from([(id, lack)]));
         assert!(!told.log(&none, start), "that all have room at first goes without saying");
         for flip in 0..360_000_u64 {
-            let left_out = if flip % 2 == 0 { &one } else { &none };
-            assert!(told.list(left_out), "the list is always right");
-            lines += u32::from(told.log(left_out, start + Duration::from_millis(10 * flip)));
+            let unprogrammed = if flip % 2 == 0 { &one } else { &none };
+            assert!(told.list(unprogrammed), "the list is always right");
+            lines += u32::from(told.log(unprogrammed, start + Duration::from_millis(10 * flip)));
         }
         assert!((60..=130).contains(&lines), "{lines} lines in an hour");
         let later = start + Duration::from_secs(7_200);

@@ -62,9 +62,9 @@ pub(super) async fn start(
     let mut kernel = Kernel::read(datapath.maps_directory())?;
     // After a renewal, the new maps are empty.
     state.write_gate.begin(attached && kernel.installed.placed().next().is_some());
-    state
-        .telemetry
-        .left_before(kernel.left_before.iter().map(|(name, lack)| (&**name, lack.meanwhile)));
+    state.telemetry.unprogrammed_before(
+        kernel.unprogrammed_before.iter().map(|(name, lack)| (&**name, lack.meanwhile)),
+    );
     state.reconciler.expect_all(&kernel.installed);
     let writes = kernel.settle(&mut state).context("the first plan could not be carried out")?;
     exclusions::begin(config.exclusions, pods, &cgroup_root, datapath.maps_directory(), &figures)

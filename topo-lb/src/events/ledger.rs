@@ -12,7 +12,7 @@ use crate::reconcile::{Look, Reconciler};
 #[derive(Debug, Default)]
 pub struct Ledger {
     concerns: BTreeMap<ServiceId, Concern>,
-    left_out: BTreeMap<ServiceId, Meanwhile>,
+    unprogrammed: BTreeMap<ServiceId, Meanwhile>,
     /// All Services were looked at once.
     has_begun: bool,
 }
@@ -23,12 +23,12 @@ fn uid(reconciler: &Reconciler, id: &ServiceId) -> Option<Uid> {
 
 impl Ledger {
     /// Notes which Services, as `namespace/name`, the last agent has left out and told of.
-    pub fn begin<'a>(&mut self, left_out: impl IntoIterator<Item = (&'a str, Meanwhile)>) {
-        let told = left_out.into_iter().filter_map(|(name, meanwhile)| {
+    pub fn begin<'a>(&mut self, unprogrammed: impl IntoIterator<Item = (&'a str, Meanwhile)>) {
+        let told = unprogrammed.into_iter().filter_map(|(name, meanwhile)| {
             let (namespace, name) = name.split_once('/')?;
             Some((ServiceId { namespace: namespace.into(), name: name.into() }, meanwhile))
         });
-        self.left_out = told.collect();
+        self.unprogrammed = told.collect();
     }
 
     /// Looks at Services that were computed anew, those closer that may be a concern; what is news of
@@ -61,13 +61,15 @@ impl Ledger {
 
     /// Notes which Services lack room; what is news of that.
     pub fn leave_out(&mut self, reconciler: &Reconciler) -> Vec<News> {
-        let left_out = reconciler.left_out();
-        let new =
-            left_out.iter().filter(|(id, lack)| self.left_out.get(*id) != Some(&lack.meanwhile));
+        let unprogrammed = reconciler.unprogrammed();
+        let new = unprogrammed
+            .iter()
+            .filter(|(id, lack)| self.unprogrammed.get(*id) != Some(&lack.meanwhile));
         let all = new
             .map(|(id, lack)| no_room(id, uid(reconciler, id), reconciler.node(), *lack))
             .collect();
-        self.left_out = left_out.iter().map(|(id, lack)| (id.clone(), lack.meanwhile)).collect();
+        self.unprogrammed =
+            unprogrammed.iter().map(|(id, lack)| (id.clone(), lack.meanwhile)).collect();
         all
     }
 
@@ -88,7 +90,7 @@ impl Ledger {
     pub fn reasons(&self, reconciler: &Reconciler) -> BTreeMap<Arc<str>, Refusal> {
         let no_room = reconciler.refused_for_room().map(|name| (name, Refusal::NoRoom));
         let is_refused = |id: &ServiceId| {
-            let lack = reconciler.left_out().get(id);
+            let lack = reconciler.unprogrammed().get(id);
             lack.is_none_or(|lack| lack.meanwhile != Meanwhile::KubeProxy)
         };
         let concerns = self.concerns.iter().filter(|(id, _)| is_refused(id));

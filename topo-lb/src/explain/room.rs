@@ -8,8 +8,8 @@ use crate::plan::{Lack, Meanwhile};
 
 impl Report {
     /// Says what connections to Services do that lack room in the maps of the node's agent.
-    pub fn lack_room(&mut self, left_out: &BTreeMap<ServiceId, Lack>) {
-        if left_out.is_empty() {
+    pub fn lack_room(&mut self, unprogrammed: &BTreeMap<ServiceId, Lack>) {
+        if unprogrammed.is_empty() {
             return;
         }
         for port in &mut self.services {
@@ -17,7 +17,7 @@ impl Report {
                 namespace: port.namespace.as_str().into(),
                 name: port.name.as_str().into(),
             };
-            let Some(lack) = left_out.get(&id) else { continue };
+            let Some(lack) = unprogrammed.get(&id) else { continue };
             let chosen = &port.decision;
             let (verdict, why) = match (chosen.verdict, lack.meanwhile) {
                 ("bypass" | "wait", _) | ("refuse", Meanwhile::Refused) => continue,

@@ -62,7 +62,7 @@ pub struct Figures {
     /// Services that wait for the labels of other Nodes.
     pub waiting: AtomicU64,
     /// Services that lack room in the maps, in the order of `Meanwhile::ALL`.
-    pub left_out: [AtomicU64; 4],
+    pub unprogrammed: [AtomicU64; 4],
     /// Excluded Pods: their connections are left untouched.
     pub excluded_pods: AtomicU64,
     /// Pods to exclude for which the map has no room.
@@ -102,7 +102,7 @@ impl Default for Figures {
             listings: Default::default(),
             services: AtomicU64::new(0),
             waiting: AtomicU64::new(0),
-            left_out: Default::default(),
+            unprogrammed: Default::default(),
             excluded_pods: AtomicU64::new(0),
             unexcluded_pods: AtomicU64::new(0),
             events_sent: AtomicU64::new(0),

@@ -302,7 +302,7 @@ impl Scrape {
             ("stale_services", "Services whose endpoints may be out of date, as the maps are full"),
             ("no_room_refused_services", "Strict Services that are refused, as the maps are full"),
         ];
-        for ((name, help), count) in words.into_iter().zip(&figures.left_out) {
+        for ((name, help), count) in words.into_iter().zip(&figures.unprogrammed) {
             families.gauge(name, help, None, &count.load(Relaxed))?;
         }
         families.gauge(

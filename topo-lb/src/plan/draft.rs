@@ -346,8 +346,8 @@ impl<'a> Draft<'a> {
         self.unname.push(Step::Unname(index));
     }
 
-    /// Returns the plan; `left_out` names the Services that lack room.
-    pub(super) fn finish(self, left_out: BTreeMap<ServiceId, Lack>) -> Plan {
+    /// Returns the plan; `unprogrammed` names the Services that lack room.
+    pub(super) fn finish(self, unprogrammed: BTreeMap<ServiceId, Lack>) -> Plan {
         let published = |step: &Step| match step {
             Step::Publish { frontend, .. } => Some(*frontend),
             _ => None,
@@ -385,7 +385,7 @@ impl<'a> Draft<'a> {
                 steps.push(Step::SetRange(narrow));
             }
         }
-        Plan { steps, left_out }
+        Plan { steps, unprogrammed }
     }
 }
 

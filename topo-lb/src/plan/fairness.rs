@@ -95,7 +95,7 @@ struct World {
     installed: Installed,
     store: MemoryStore,
     ration: Ration,
-    left_out: BTreeMap<ServiceId, Lack>,
+    unprogrammed: BTreeMap<ServiceId, Lack>,
     /// Services, within shares or strict, for which others may have given up room in the last
     /// `meet`.
     waited: BTreeSet<ServiceId>,
@@ -109,7 +109,7 @@ impl World {
             installed: Installed::new(capacity),
             store: MemoryStore::new(capacity),
             ration: Ration::new(when_full, 5),
-            left_out: BTreeMap::new(),
+            unprogrammed: BTreeMap::new(),
             waited: BTreeSet::new(),
             refuses: when_full == WhenFull::RefuseStrict,
         }
@@ -117,7 +117,7 @@ impl World {
 
     /// Plans and commits until nothing more fits, as the agent does. Returns the Services' ranks.
     fn meet(&mut self, wishes: &[Wish]) -> Ranks {
-        let mut touched: BTreeSet<_> = std::mem::take(&mut self.left_out).into_keys().collect();
+        let mut touched: BTreeSet<_> = std::mem::take(&mut self.unprogrammed).into_keys().collect();
         for wish in wishes {
             touched.extend(self.desired.set(wish.id(), wish.routes()));
         }
@@ -126,16 +126,16 @@ impl World {
         let when_full = if self.refuses { WhenFull::RefuseStrict } else { WhenFull::Leave };
         let ranks = Ranks::new(&self.desired, &self.installed, when_full);
         for plans in 0.. {
-            assert!(plans < 40, "it never settles: {:?}", self.left_out);
+            assert!(plans < 40, "it never settles: {:?}", self.unprogrammed);
             let plan = diff::plan(&self.desired, &self.installed, &touched, &mut self.ration);
             commit(&plan, &mut self.store, &mut self.installed).unwrap();
             let waits = |id: &&ServiceId| {
                 is_within(&ranks, id) || self.refuses && self.desired.is_strict(id)
             };
-            self.waited.extend(plan.left_out.keys().filter(waits).cloned());
+            self.waited.extend(plan.unprogrammed.keys().filter(waits).cloned());
             let makes_room = plan.makes_room();
-            self.left_out = plan.left_out;
-            touched = self.left_out.keys().cloned().collect();
+            self.unprogrammed = plan.unprogrammed;
+            touched = self.unprogrammed.keys().cloned().collect();
             if !makes_room || touched.is_empty() {
                 break;
             }
@@ -159,7 +159,7 @@ impl World {
         let last_good = Lack { of: Shortage::Endpoints, meanwhile: Meanwhile::LastGood };
         let targets = self.desired.targets(id).iter();
         self.desired.is_strict(id)
-            && self.left_out.get(id) != Some(&last_good)
+            && self.unprogrammed.get(id) != Some(&last_good)
             && targets.flat_map(|it| &it.frontends).any(|it| self.installed.get(it).is_none())
     }
 
@@ -184,12 +184,12 @@ fn a_tenant_that_fills_the_maps_leaves_others_their_shares() {
     let crowd: Vec<Wish> =
         (0..8).map(|service| Wish { service, ports: 2, endpoints: 9, udp: true, ..ONE }).collect();
     world.meet(&crowd);
-    assert!(!world.left_out.is_empty(), "they fit: this shows nothing");
+    assert!(!world.unprogrammed.is_empty(), "they fit: this shows nothing");
     let few: Vec<Wish> =
         (0..2).map(|service| Wish { tenant: 3, endpoints: 4, ..crowd[service] }).collect();
     world.meet(&few);
     for wish in few {
-        assert_eq!(world.left_out.get(&wish.id()), None);
+        assert_eq!(world.unprogrammed.get(&wish.id()), None);
         assert!(share::serves(&world.installed, &wish.id()));
     }
 }
@@ -200,10 +200,10 @@ fn a_service_that_is_refused_is_not_displaced_by_a_new_one_of_its_namespace() {
     let mut world = World::new(capacity, WhenFull::Leave);
     let refused = |service| Wish { service, endpoints: 0, strict: true, ..ONE };
     world.meet(&[refused(1), refused(2)]);
-    assert_eq!(world.left_out, BTreeMap::new());
+    assert_eq!(world.unprogrammed, BTreeMap::new());
     let new = Wish { endpoints: 1, strict: false, ..refused(0) };
     world.meet(&[new]);
-    assert_eq!(world.left_out.keys().collect::<Vec<_>>(), [&new.id()]);
+    assert_eq!(world.unprogrammed.keys().collect::<Vec<_>>(), [&new.id()]);
 }
 
 #[test]
@@ -220,10 +220,10 @@ fn members_that_nobody_lists_any_more_make_room_for_those_that_come() {
     };
     let large = Wish { tenant: 1, service: 5, endpoints: 38, strict: false, ..small(0) };
     world.meet(&[large, small(0)]);
-    assert_eq!(world.left_out, BTreeMap::new());
+    assert_eq!(world.unprogrammed, BTreeMap::new());
     // Both roll out while no member is free.
     world.meet(&[Wish { endpoints: 1, generation: 1, ..large }, small(1)]);
-    assert_eq!(world.left_out, BTreeMap::new());
+    assert_eq!(world.unprogrammed, BTreeMap::new());
 }
 
 #[test]
@@ -235,8 +235,8 @@ fn a_strict_service_without_room_is_refused_where_that_is_asked_for() {
         let large = Wish { endpoints: 200, strict: true, ..ONE };
         let soft = Wish { service: 1, strict: false, ..large };
         world.meet(&[large, soft]);
-        assert!(lacks(wanted)(&world.left_out[&large.id()]), "{:?}", world.left_out);
-        assert!(lacks(Meanwhile::KubeProxy)(&world.left_out[&soft.id()]));
+        assert!(lacks(wanted)(&world.unprogrammed[&large.id()]), "{:?}", world.unprogrammed);
+        assert!(lacks(Meanwhile::KubeProxy)(&world.unprogrammed[&soft.id()]));
     }
 }
 
@@ -246,13 +246,14 @@ fn a_refusal_takes_the_frontend_of_a_soft_service_over_its_share() {
     let one = Wish { service: 6, ..ONE };
     let two = Wish { service: 7, ports: 2, ..one };
     world.meet(&[one, two, Wish { tenant: 3, ..one }]);
-    assert_eq!(world.left_out, BTreeMap::new());
+    assert_eq!(world.unprogrammed, BTreeMap::new());
     // Two frontends are a share. The strict Service has more endpoints than its share.
     let strict = Wish { tenant: 3, service: 0, endpoints: 200, strict: true, ..one };
     world.meet(&[strict]);
-    let left_out: Vec<_> = world.left_out.iter().map(|(id, lack)| (id, lack.meanwhile)).collect();
+    let unprogrammed: Vec<_> =
+        world.unprogrammed.iter().map(|(id, lack)| (id, lack.meanwhile)).collect();
     let wanted = [(&two.id(), Meanwhile::KubeProxy), (&strict.id(), Meanwhile::Refused)];
-    assert_eq!(left_out, wanted);
+    assert_eq!(unprogrammed, wanted);
 }
 
 #[test]
@@ -263,7 +264,7 @@ fn strict_services_get_frontends_before_other_services_of_their_namespace() {
         world.meet(&(0..10).map(|service| one(service, false)).collect::<Vec<_>>());
         world.meet(&(10..10 + count).map(|service| one(service, true)).collect::<Vec<_>>());
         for service in 10..10 + count {
-            assert_eq!(world.left_out.get(&id(0, service)), None, "of {count}");
+            assert_eq!(world.unprogrammed.get(&id(0, service)), None, "of {count}");
         }
         // The other Services have the rest.
         assert_eq!(world.installed.placed().count(), 8);
@@ -278,7 +279,7 @@ fn strict_services_with_too_many_endpoints_are_refused_before_others_get_fronten
     let large = |service| Wish { endpoints: 200, strict: true, ..one(service) };
     world.meet(&(10..16).map(large).collect::<Vec<_>>());
     for service in 10..16 {
-        assert!(lacks(Meanwhile::Refused)(&world.left_out[&id(0, service)]), "s{service}");
+        assert!(lacks(Meanwhile::Refused)(&world.unprogrammed[&id(0, service)]), "s{service}");
     }
 }
 
@@ -288,7 +289,7 @@ fn a_namespace_full_of_strict_services_leaves_others_the_frontends_for_their_ref
     let mut world = World::new(Capacity { services: 8, ..SMALL }, WhenFull::RefuseStrict);
     world.meet(&(0..20).map(|service| one(0, service)).collect::<Vec<_>>());
     world.meet(&[Wish { endpoints: 200, ..one(3, 0) }]);
-    assert!(lacks(Meanwhile::Refused)(&world.left_out[&id(3, 0)]), "{:?}", world.left_out);
+    assert!(lacks(Meanwhile::Refused)(&world.unprogrammed[&id(3, 0)]), "{:?}", world.unprogrammed);
 }
 
 #[test]
@@ -296,11 +297,11 @@ fn a_new_port_of_a_strict_service_takes_the_frontend_of_another_service() {
     let one = |service, strict| Wish { service, strict, ..ONE };
     let mut world = World::new(Capacity { services: 8, ..SMALL }, WhenFull::RefuseStrict);
     world.meet(&(0..8).map(|service| one(service, service < 2)).collect::<Vec<_>>());
-    assert_eq!(world.left_out, BTreeMap::new());
+    assert_eq!(world.unprogrammed, BTreeMap::new());
     // Together with the other strict Service, one more than the namespace's share.
     world.meet(&[Wish { ports: 7, ..one(1, true) }]);
-    assert_eq!(world.left_out.get(&id(0, 1)), None);
-    assert_eq!(world.left_out.len(), 6);
+    assert_eq!(world.unprogrammed.get(&id(0, 1)), None);
+    assert_eq!(world.unprogrammed.len(), 6);
 }
 
 #[test]
@@ -312,7 +313,11 @@ fn a_new_port_that_finds_no_room_leaves_the_others_as_they_were() {
     // The other Service comes first by name and takes all of the share but two.
     let three = Wish { service: 7, ports: 3, generation: 1, ..one };
     world.meet(&[three]);
-    assert!(lacks(Meanwhile::LastGood)(&world.left_out[&three.id()]), "{:?}", world.left_out);
+    assert!(
+        lacks(Meanwhile::LastGood)(&world.unprogrammed[&three.id()]),
+        "{:?}",
+        world.unprogrammed
+    );
     let after: Vec<_> = world.installed.placed().map(|(frontend, _)| *frontend).collect();
     assert_eq!(before, after);
 }
@@ -325,9 +330,9 @@ fn new_members_that_find_no_room_leave_those_that_serve() {
     world.meet(&[one]);
     // All of the new members fit once the old ones are removed.
     world.meet(&[Wish { generation: 1, ..one }]);
-    assert_eq!(world.left_out, BTreeMap::new());
+    assert_eq!(world.unprogrammed, BTreeMap::new());
     world.meet(&[Wish { generation: 1, endpoints: 12, ..one }]);
-    assert!(lacks(Meanwhile::Narrowed)(&world.left_out[&one.id()]), "{:?}", world.left_out);
+    assert!(lacks(Meanwhile::Narrowed)(&world.unprogrammed[&one.id()]), "{:?}", world.unprogrammed);
     let (_, placed) = world.installed.placed().next().unwrap();
     assert_eq!(placed.entry.row.len(), 8);
 }
@@ -340,10 +345,10 @@ fn new_endpoints_that_find_no_slots_are_used_as_far_as_they_fit_inline() {
     world.meet(&[one]);
     // The old endpoints hold 20 of the 30 slots. The new ones fit once the old ones are removed.
     world.meet(&[Wish { generation: 1, ..one }]);
-    assert_eq!(world.left_out, BTreeMap::new());
+    assert_eq!(world.unprogrammed, BTreeMap::new());
     // These never all fit.
     world.meet(&[Wish { generation: 2, endpoints: 35, ..one }]);
-    assert!(lacks(Meanwhile::Narrowed)(&world.left_out[&one.id()]), "{:?}", world.left_out);
+    assert!(lacks(Meanwhile::Narrowed)(&world.unprogrammed[&one.id()]), "{:?}", world.unprogrammed);
     let (_, placed) = world.installed.placed().next().unwrap();
     assert_eq!(placed.entry.row.len(), 8);
     assert!(
@@ -368,7 +373,7 @@ proptest! {
                 let held = Room::held(&world.installed, id);
                 Pool::ALL.iter().for_each(|&pool| over.add(pool, held.0[pool.place()] as usize));
             }
-            for (id, lack) in world.left_out.iter().filter(|(id, _)| is_within(&ranks, id)) {
+            for (id, lack) in world.unprogrammed.iter().filter(|(id, _)| is_within(&ranks, id)) {
                 let short: Vec<Pool> =
                     Pool::ALL.into_iter().filter(|pool| pool.shortage() == lack.of).collect();
                 let wanted = Room::wanted(&world.desired, id);
@@ -393,7 +398,7 @@ proptest! {
             let after = world.serving();
             for (frontend, id) in before {
                 if after.contains_key(&frontend) || !world.should_serve(&frontend, &id) { continue; }
-                prop_assert!(!is_within(&ranks, &id), "{id} is within its share: {:?}", world.left_out);
+                prop_assert!(!is_within(&ranks, &id), "{id} is within its share: {:?}", world.unprogrammed);
                 prop_assert!(!world.waited.is_empty(), "{frontend} of {id} is lost for nothing");
             }
         }
@@ -411,7 +416,7 @@ proptest! {
             batch.retain(|wish| wish.tenant != 3);
             batch.push(small((number % 3) as u8));
             world.meet(&batch);
-            prop_assert_eq!(world.left_out.get(&id(3, 0)), None);
+            prop_assert_eq!(world.unprogrammed.get(&id(3, 0)), None);
             prop_assert!(share::serves(&world.installed, &id(3, 0)));
         }
     }
@@ -428,20 +433,20 @@ proptest! {
             batch.retain(|wish| wish.tenant != 3);
             batch.push(small((number % 3) as u8));
             world.meet(&batch);
-            let left_out = world.left_out.get(&id(3, 0)).map(|lack| lack.meanwhile);
-            prop_assert!(matches!(left_out, None | Some(Meanwhile::Narrowed)), "{left_out:?}");
+            let unprogrammed = world.unprogrammed.get(&id(3, 0)).map(|lack| lack.meanwhile);
+            prop_assert!(matches!(unprogrammed, None | Some(Meanwhile::Narrowed)), "{unprogrammed:?}");
             prop_assert!(share::serves(&world.installed, &id(3, 0)));
         }
     }
 
     #[test]
-    fn where_all_fits_nothing_is_left_out(
+    fn where_all_fits_nothing_is_unprogrammed(
         batches in prop::collection::vec(prop::collection::vec(wish(), 1..6), 1..10),
     ) {
         let mut world = World::new(Capacity::default(), WhenFull::RefuseStrict);
         for batch in batches {
             world.meet(&batch);
-            prop_assert_eq!(&world.left_out, &BTreeMap::new());
+            prop_assert_eq!(&world.unprogrammed, &BTreeMap::new());
         }
     }
 
@@ -455,10 +460,10 @@ proptest! {
             let leaking: Vec<_> = world.desired.services().filter(|id| world.leaks(id)).collect();
             // Services within their share come first, even if no room can be made for them, as with
             // free slots that are not adjacent.
-            let inside_waits = world.left_out.keys().any(|id| is_within(&ranks, id));
+            let inside_waits = world.unprogrammed.keys().any(|id| is_within(&ranks, id));
             if leaking.is_empty() || inside_waits { continue; }
             for &id in &leaking {
-                prop_assert_eq!(ranks.of(id), Rank::Refused, "{}: {:?}", id, world.left_out);
+                prop_assert_eq!(ranks.of(id), Rank::Refused, "{}: {:?}", id, world.unprogrammed);
             }
             let is_neighbour = |id: &ServiceId| {
                 leaking.iter().any(|leaking| leaking.namespace == id.namespace)
@@ -468,7 +473,7 @@ proptest! {
                     && (ranks.of(id) == Rank::Over || is_neighbour(id))
                     && Room::held(&world.installed, id).0[Pool::Ports.place()] > 0
             });
-            prop_assert_eq!(soft.count(), 0, "{:?}", world.left_out);
+            prop_assert_eq!(soft.count(), 0, "{:?}", world.unprogrammed);
         }
     }
 
@@ -485,8 +490,8 @@ proptest! {
             batch.retain(|wish| wish.tenant != 3 || wish.service != 7);
             batch.push(Wish { tenant: 3, service: 7, ports: 3, endpoints, strict: true, ..ONE });
             let ranks = world.meet(&batch);
-            let inside_waits = world.left_out.keys().any(|id| is_within(&ranks, id));
-            prop_assert!(inside_waits || !world.leaks(&id(3, 7)), "{:?}", world.left_out);
+            let inside_waits = world.unprogrammed.keys().any(|id| is_within(&ranks, id));
+            prop_assert!(inside_waits || !world.leaks(&id(3, 7)), "{:?}", world.unprogrammed);
         }
     }
 }

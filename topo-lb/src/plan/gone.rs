@@ -214,7 +214,7 @@ mod tests {
         agent.turn_into(&vec![("a", vec![(1, true), (2, true)])]);
         let crowd = vec![("a", vec![(1, true), (2, true), (3, true)])];
         assert!(agent.turn_into(&crowd).is_empty());
-        assert!(agent.reconciler.left_out().contains_key(&id("a")));
+        assert!(agent.reconciler.unprogrammed().contains_key(&id("a")));
     }
 
     #[test]

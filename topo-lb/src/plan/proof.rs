@@ -117,7 +117,7 @@ struct World {
     desired: Desired,
     installed: Installed,
     store: MemoryStore,
-    left_out: BTreeMap<ServiceId, Lack>,
+    unprogrammed: BTreeMap<ServiceId, Lack>,
     ration: Ration,
 }
 
@@ -128,7 +128,7 @@ impl World {
             desired: Desired::default(),
             installed: Installed::new(capacity),
             store: MemoryStore::new(capacity),
-            left_out: BTreeMap::new(),
+            unprogrammed: BTreeMap::new(),
             ration: Ration::default(),
         }
     }
@@ -138,7 +138,7 @@ impl World {
     }
 
     fn set(&mut self, changes: Vec<(u8, Vec<Route>)>) -> BTreeSet<ServiceId> {
-        let mut touched: BTreeSet<_> = std::mem::take(&mut self.left_out).into_keys().collect();
+        let mut touched: BTreeSet<_> = std::mem::take(&mut self.unprogrammed).into_keys().collect();
         self.ration.renew();
         for (service, routes) in changes {
             touched.extend(self.desired.set(id(service), routes.clone()));
@@ -170,7 +170,7 @@ impl World {
                 prop_assert_eq!(now, None, "{}", frontend);
                 continue;
             };
-            match self.left_out.get(id).map(|lack| lack.meanwhile) {
+            match self.unprogrammed.get(id).map(|lack| lack.meanwhile) {
                 None => prop_assert_eq!(now.as_deref(), Some(whole), "{}", frontend),
                 Some(Meanwhile::KubeProxy) => prop_assert_eq!(now, None, "{}", frontend),
                 Some(Meanwhile::Refused) => prop_assert_eq!(now, Some(vec![]), "{}", frontend),
@@ -218,7 +218,7 @@ proptest! {
                     prop_assert!(now == *gave || now == after.resolve(frontend), "{frontend}");
                 }
             }
-            world.left_out = plan.left_out;
+            world.unprogrammed = plan.unprogrammed;
             world.agrees(&before)?;
         }
     }

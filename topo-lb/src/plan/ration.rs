@@ -67,7 +67,7 @@ pub(super) fn plan(
         installed,
         first: ration.first,
         draft: Draft::new(installed),
-        left_out: BTreeMap::new(),
+        unprogrammed: BTreeMap::new(),
         wanting: Vec::new(),
     };
 
@@ -101,7 +101,7 @@ pub(super) fn plan(
             giving.give(id, false);
         }
     }
-    giving.draft.finish(giving.left_out)
+    giving.draft.finish(giving.unprogrammed)
 }
 
 /// Whether kube-proxy gets connections to a Service, or to its new ports, as `pool` lacks room.
@@ -118,7 +118,7 @@ struct Giving<'a> {
     installed: &'a Installed,
     first: u64,
     draft: Draft<'a>,
-    left_out: BTreeMap<ServiceId, Lack>,
+    unprogrammed: BTreeMap<ServiceId, Lack>,
     /// Services for which others give up room, and in which map.
     wanting: Vec<(ServiceId, Pool)>,
 }
@@ -129,7 +129,7 @@ impl Giving<'_> {
     fn give(&mut self, id: &ServiceId, refuses: bool) -> Option<(Pool, Meanwhile)> {
         let pool = self.draft.settle(self.desired, id, Value::Whole).err()?;
         let (pool, meanwhile) = self.give_less(id, pool, refuses);
-        self.left_out.insert(id.clone(), Lack { of: pool.shortage(), meanwhile });
+        self.unprogrammed.insert(id.clone(), Lack { of: pool.shortage(), meanwhile });
         Some((pool, meanwhile))
     }
 
@@ -179,7 +179,7 @@ impl Giving<'_> {
                 Meanwhile::KubeProxy
             }
         };
-        self.left_out.insert(id.clone(), Lack { of: pool.shortage(), meanwhile });
+        self.unprogrammed.insert(id.clone(), Lack { of: pool.shortage(), meanwhile });
     }
 
     /// The Services that give up room for those of rank `wanting`, and in which map: the newest

@@ -80,7 +80,7 @@ pub struct Plan {
     /// In the order of execution.
     pub steps: Vec<Step>,
     /// Services that lack room in the maps: of what, and what their connections do.
-    pub left_out: BTreeMap<ServiceId, Lack>,
+    pub unprogrammed: BTreeMap<ServiceId, Lack>,
 }
 
 impl Plan {
@@ -118,7 +118,7 @@ mod tests {
     use super::*;
 
     fn plan(steps: impl IntoIterator<Item = Step>) -> Plan {
-        Plan { steps: steps.into_iter().collect(), left_out: BTreeMap::new() }
+        Plan { steps: steps.into_iter().collect(), unprogrammed: BTreeMap::new() }
     }
 
     fn free(base: u32) -> Step {

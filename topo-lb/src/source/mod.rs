@@ -15,7 +15,7 @@ use crate::cluster::Update;
 use crate::device::address;
 use crate::exclusion::Pod;
 pub use beside::beside;
-use object::{Clients, Identity, LeftOut, ObjectError};
+use object::{Clients, Identity, ObjectError, SkippedEndpoints};
 
 /// A whole cluster as it is described at one moment.
 #[derive(Clone, Debug, Default)]
@@ -45,9 +45,9 @@ impl Fault {
     }
 
     /// Of a slice some endpoints of which cannot be used.
-    fn left_out(left_out: &LeftOut) -> Option<Self> {
-        let object = left_out.first.identity()?.clone();
-        Some(Self { object, sentence: left_out.to_string() })
+    fn skipped(skipped: &SkippedEndpoints) -> Option<Self> {
+        let object = skipped.first.identity()?.clone();
+        Some(Self { object, sentence: skipped.to_string() })
     }
 
     /// With the place of the object before it.

@@ -51,7 +51,7 @@ impl ReplyFilter {
         };
         let (stop, stopped) = mpsc::channel();
         thread::Builder::new()
-            .name("answerers".to_owned())
+            .name("reply_filter".to_owned())
             .spawn(move || {
                 loop {
                     let pause = match work.learn() {

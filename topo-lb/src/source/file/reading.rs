@@ -181,11 +181,11 @@ impl Found for Collector<'_> {
                     self.all.services.push(service);
                 }
             }
-            Object::Slice(slice, left_out) => {
+            Object::Slice(slice, skipped) => {
                 let SliceId { namespace, name } = slice.id.clone();
                 if self.is_first(Identity { kind: Kind::Slice, namespace, name }, spot) {
                     self.all.slices.push(slice);
-                    let fault = left_out.as_ref().and_then(Fault::left_out);
+                    let fault = skipped.as_ref().and_then(Fault::skipped);
                     let place = self.place(spot);
                     self.all.faults.extend(fault.map(|fault| fault.at(place)));
                 }

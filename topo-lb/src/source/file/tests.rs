@@ -657,7 +657,7 @@ async fn what_somebody_is_still_writing_is_not_read() {
 }
 
 #[tokio::test]
-async fn an_endpoint_that_is_left_out_is_said_once() {
+async fn a_skipped_endpoint_is_said_once() {
     let folder = Folder::new();
     let addresses = ["10.1.1.1", "fd00::1"].map(str::to_owned).into_iter();
     folder.write("slice.json", slice("s", addresses).to_string());

@@ -103,8 +103,8 @@ async fn pages<T: StateKind>(
         let page = api.list(&params).await?;
         for object in page.items {
             match object.object {
-                Ok((object, left_out)) => {
-                    faults.extend(left_out.as_ref().and_then(Fault::left_out));
+                Ok((object, skipped)) => {
+                    faults.extend(skipped.as_ref().and_then(Fault::skipped));
                     all.push(object);
                 }
                 Err(error) => faults.extend(Fault::unread(&error)),

@@ -13,7 +13,8 @@ use serde_json::Value;
 use crate::cluster::{Change, ClusterObject, Node, Service, ServiceId, Slice, SliceId, Update};
 use crate::exclusion::Pod;
 use crate::source::object::{
-    Kind, LeftOut, Names, ObjectError, Written, read_node, read_pod, read_service, read_slice,
+    Kind, Names, ObjectError, SkippedEndpoints, Written, read_node, read_pod, read_service,
+    read_slice,
 };
 
 /// A version of an API group.
@@ -45,7 +46,7 @@ pub(super) trait Kept: Clone + fmt::Debug + Send + Unpin + 'static {
 }
 
 /// What was read of an object.
-type Read<T> = Result<(T, Option<LeftOut>), ObjectError>;
+type Read<T> = Result<(T, Option<SkippedEndpoints>), ObjectError>;
 
 /// A kind of object of which the cluster's state consists.
 pub(super) trait StateKind: Kept + ClusterObject<Id: Send> {

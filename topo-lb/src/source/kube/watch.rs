@@ -183,7 +183,7 @@ impl<T: StateKind> Watch<T> {
     fn read(&mut self, object: Watched<T>) -> Option<T> {
         let id = object.id();
         let (object, wrong) = match object.object {
-            Ok((object, left_out)) => (Some(object), left_out.map(|left_out| left_out.to_string())),
+            Ok((object, skipped)) => (Some(object), skipped.map(|skipped| skipped.to_string())),
             Err(error) => (None, Some(format!("{error}; this version of the object is ignored"))),
         };
         match wrong {

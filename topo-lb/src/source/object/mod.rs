@@ -36,7 +36,7 @@ pub enum Object {
     Service(cluster::Service),
     /// A `discovery.k8s.io` `v1` or `v1beta1` EndpointSlice, and which endpoints of it had to be
     /// left out.
-    Slice(cluster::Slice, Option<LeftOut>),
+    Slice(cluster::Slice, Option<SkippedEndpoints>),
     /// A `v1` Node.
     Node(cluster::Node),
     /// A `v1` Namespace, or a `v1` Pod and which one it is, where it says so.
@@ -154,14 +154,14 @@ impl std::error::Error for ObjectError {}
 
 /// Endpoints of a slice whose address cannot be used. The others of the slice are used.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LeftOut {
+pub struct SkippedEndpoints {
     /// Why the first of them is left out.
     pub first: ObjectError,
     /// How many there are beside the first.
     pub more: usize,
 }
 
-impl fmt::Display for LeftOut {
+impl fmt::Display for SkippedEndpoints {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.more {
             0 => write!(f, "{}; this endpoint is left out", self.first),
@@ -336,8 +336,8 @@ pub fn parse_kind(
     Ok(match kind {
         Kind::Service => Object::Service(read_service(object, names)?),
         Kind::Slice => {
-            let (slice, left_out) = read_slice(object, names)?;
-            Object::Slice(slice, left_out)
+            let (slice, skipped) = read_slice(object, names)?;
+            Object::Slice(slice, skipped)
         }
         Kind::Node => Object::Node(read_node(object, names)?),
     })
@@ -362,7 +362,7 @@ pub fn read_service(
 pub fn read_slice(
     object: impl Written,
     names: &mut Names,
-) -> Result<(cluster::Slice, Option<LeftOut>), ObjectError> {
+) -> Result<(cluster::Slice, Option<SkippedEndpoints>), ObjectError> {
     let read = object.read::<slice::Fields>().map(|slice| slice.keep(names));
     read.map_err(|error| identified(error, Kind::Slice, object))
 }

@@ -11,7 +11,7 @@ use serde::Deserialize;
 use serde::de::{self, Deserializer, IgnoredAny};
 
 use super::field::{Metadata, PortNumber, Unread, address, or_default};
-use super::{Identity, Kind, LeftOut, Names, ObjectError};
+use super::{Identity, Kind, Names, ObjectError, SkippedEndpoints};
 use crate::cluster::{Endpoint, Labels, Place, Port, Protocol, ServiceId, Slice, SliceId};
 
 const HOSTNAME: &str = "kubernetes.io/hostname";
@@ -152,7 +152,7 @@ impl<'de> Deserialize<'de> for First {
 }
 
 impl Fields {
-    pub(super) fn keep(self, names: &mut Names) -> (Slice, Option<LeftOut>) {
+    pub(super) fn keep(self, names: &mut Names) -> (Slice, Option<SkippedEndpoints>) {
         let Self { metadata, address_type, endpoints, ports } = self;
         let namespace = names.share(metadata.namespace());
         let OwnLabels { service, proxy, headless } = &metadata.labels;
@@ -170,24 +170,24 @@ impl Fields {
         if proxy.is_some() || headless.is_some() || matches!(address_type, AddressType::Fqdn) {
             return (slice, None);
         }
-        let mut left_out: Option<LeftOut> = None;
+        let mut skipped: Option<SkippedEndpoints> = None;
         slice.endpoints.reserve_exact(endpoints.len());
         for (index, endpoint) in endpoints.into_iter().enumerate() {
             match address_type.address(endpoint.addresses.0.as_deref()) {
                 Ok(address) => slice.endpoints.push(endpoint.keep(address, names)),
-                Err(reason) => match &mut left_out {
-                    Some(left_out) => left_out.more += 1,
+                Err(reason) => match &mut skipped {
+                    Some(skipped) => skipped.more += 1,
                     None => {
                         let field = format!("endpoints[{index}].addresses[0]");
                         let SliceId { namespace, name } = slice.id.clone();
                         let identity = Identity { kind: Kind::Slice, namespace, name };
                         let first = ObjectError::at(field, reason).of_known(identity);
-                        left_out = Some(LeftOut { first, more: 0 });
+                        skipped = Some(SkippedEndpoints { first, more: 0 });
                     }
                 },
             }
         }
-        (slice, left_out)
+        (slice, skipped)
     }
 }
 

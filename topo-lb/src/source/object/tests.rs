@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use super::{LeftOut, Names, Object, parse, parse_kind, parse_with};
+use super::{Names, Object, SkippedEndpoints, parse, parse_kind, parse_with};
 use crate::cluster::service::{Protocol, Skipped};
 use crate::cluster::{Node, Service, Slice};
 
@@ -20,7 +20,7 @@ fn service_with(metadata: Value, spec: Value) -> Service {
     }
 }
 
-fn slice(mut fields: Value) -> (Slice, Option<LeftOut>) {
+fn slice(mut fields: Value) -> (Slice, Option<SkippedEndpoints>) {
     let base = json!({
         "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
         "metadata": {"name": "web-1", "labels": {"kubernetes.io/service-name": "web"}},
@@ -29,7 +29,7 @@ fn slice(mut fields: Value) -> (Slice, Option<LeftOut>) {
         fields.as_object_mut().unwrap().entry(key).or_insert(value.clone());
     }
     match parse(fields) {
-        Ok(Object::Slice(slice, left_out)) => (slice, left_out),
+        Ok(Object::Slice(slice, skipped)) => (slice, skipped),
         other => panic!("{other:?}"),
     }
 }
@@ -275,7 +275,7 @@ fn both_versions_say_where_an_endpoint_is() {
 
 #[test]
 fn a_bad_address_costs_only_its_endpoint() {
-    let (slice, left_out) = slice(json!({"addressType": "IPv6", "endpoints": [
+    let (slice, skipped) = slice(json!({"addressType": "IPv6", "endpoints": [
         {"addresses": ["fd00::1"]},
         {"addresses": ["10.1.1.1"]},
         {"addresses": ["::ffff:10.1.1.1"]},
@@ -286,7 +286,7 @@ fn a_bad_address_costs_only_its_endpoint() {
     let kept: Vec<_> = slice.endpoints.iter().map(|endpoint| endpoint.address).collect();
     assert_eq!(kept, ["fd00::1", "fd00::2"].map(|kept| kept.parse::<IpAddr>().unwrap()));
     assert_eq!(
-        left_out.unwrap().to_string(),
+        skipped.unwrap().to_string(),
         "EndpointSlice default/web-1: endpoints[1].addresses[0]: \"10.1.1.1\" is not an IPv6 \
          address; this endpoint and 3 more are left out"
     );
@@ -302,8 +302,8 @@ fn slices_that_are_not_ours_have_no_endpoints() {
         json!({"metadata": labelled("service.kubernetes.io/service-proxy-name"),
                "endpoints": endpoints}),
     ] {
-        let (slice, left_out) = slice(fields);
-        assert_eq!((slice.endpoints.len(), left_out), (0, None));
+        let (slice, skipped) = slice(fields);
+        assert_eq!((slice.endpoints.len(), skipped), (0, None));
         assert_eq!(slice.service.unwrap().to_string(), "default/web");
     }
 }
@@ -573,7 +573,7 @@ fn five_thousand_endpoints_in_one_slice_are_read() {
         })
         .collect();
     let start = Instant::now();
-    let (slice, left_out) = slice(json!({"endpoints": endpoints}));
-    assert_eq!((slice.endpoints.len(), left_out), (5_000, None));
+    let (slice, skipped) = slice(json!({"endpoints": endpoints}));
+    assert_eq!((slice.endpoints.len(), skipped), (5_000, None));
     assert!(start.elapsed() < Duration::from_secs(5), "took {:?}", start.elapsed());
 }
