@@ -8,12 +8,12 @@ pub const TCP: u8 = 6;
 pub const UDP: u8 = 17;
 /// SCTP's protocol number.
 pub const SCTP: u8 = 132;
-/// What `sk_protocol` says of an MPTCP socket; it does not fit a byte (`IPPROTO_MPTCP`,
+/// `sk_protocol` of an MPTCP socket, which does not fit a byte (`IPPROTO_MPTCP`,
 /// include/uapi/linux/in.h).
 pub const MPTCP: u32 = 262;
 
-/// The Service protocol of a socket whose `sk_protocol` is `raw`; `None` for what no Service can
-/// have. An MPTCP socket is a TCP client.
+/// The Service protocol of a socket with this `sk_protocol`; `None` if no Service can have it. An
+/// MPTCP socket is a TCP client.
 #[inline(always)]
 pub const fn service_protocol(raw: u32) -> Option<u8> {
     match raw {

@@ -11,7 +11,7 @@ use crate::backend::{Backend4, Backend6};
 #[cfg_attr(feature = "user", derive(bytemuck::Pod, bytemuck::Zeroable))]
 pub struct AffinityKey {
     /// The client: for sockets, `bpf_get_netns_cookie`; for tc, a number with the highest bit set
-    /// that is made of the source address.
+    /// that is computed from the source address.
     pub netns_cookie: u64,
     /// Index of the Service port.
     pub service: u32,
@@ -26,7 +26,7 @@ pub struct AffinityKey {
 pub struct Affinity4 {
     /// The kernel's tick (`CLOCK_MONOTONIC`, nanoseconds) at the last new connection.
     pub last_used: u64,
-    /// Where the client's connections go.
+    /// The endpoint of the client's connections.
     pub endpoint: Backend4,
 }
 
@@ -37,7 +37,7 @@ pub struct Affinity4 {
 pub struct Affinity6 {
     /// The kernel's tick (`CLOCK_MONOTONIC`, nanoseconds) at the last new connection.
     pub last_used: u64,
-    /// Where the client's connections go.
+    /// The endpoint of the client's connections.
     pub endpoint: Backend6,
     /// Zero.
     pub reserved: u32,

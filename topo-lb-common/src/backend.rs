@@ -18,7 +18,7 @@ impl Locality {
     /// From nearest to farthest.
     pub const ALL: [Self; 4] = [Self::Node, Self::Zone, Self::Region, Self::Elsewhere];
 
-    /// The locality of a stored byte; a byte out of range counts as elsewhere.
+    /// The locality of a stored byte; a byte out of range means elsewhere.
     #[inline(always)]
     pub const fn from_byte(byte: u8) -> Self {
         match byte {
@@ -29,7 +29,7 @@ impl Locality {
         }
     }
 
-    /// Its name for people.
+    /// The name in output.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Node => "node",
@@ -40,7 +40,7 @@ impl Locality {
     }
 }
 
-/// An IPv4 endpoint; eight bytes, so that it is read by one aligned load.
+/// An IPv4 endpoint; eight bytes, so that one aligned load reads it.
 #[repr(C, align(8))]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "user", derive(bytemuck::Pod, bytemuck::Zeroable))]

@@ -1,7 +1,7 @@
 //! `connected4` and `connected6`: what a connected socket dialled, in the socket's own storage,
 //! which the kernel frees with the socket.
 //!
-//! It counts only while the socket's peer is [`endpoint`](Connected::endpoint). A socket that was
+//! It is valid only while the socket's peer is [`endpoint`](Connected::endpoint). A socket that was
 //! connected to another address since then does not match, and stays untouched.
 
 use crate::address::{Frontend4, Frontend6};

@@ -1,11 +1,10 @@
-//! `connections4` and `connections6`: connections whose packets tc translates.
+//! `connections4` and `connections6`: connections that tc translates.
 //!
-//! A connection has two entries, one for each [`way`](Tuple::way) of its packets. The key is what a
-//! packet says before translation, and the value what it says after. The key of the other entry is the
+//! A connection has two entries, one for each direction ([`way`](Tuple::way)). The key has a
+//! packet's fields before translation, the value those after it. The key of the other entry is the
 //! value's four-tuple reversed. The maps are LRU: an idle connection may be evicted.
 //!
-//! `fragments4` and `fragments6` hold a first fragment's translation for the later fragments, which
-//! have no ports.
+//! `fragments4` and `fragments6` hold a first fragment's translation for later ones without ports.
 
 use crate::address::TCP;
 use crate::layout::layout;
@@ -15,10 +14,10 @@ pub const FROM_CLIENT: u8 = 0;
 /// [`Tuple::way`]: a packet to a client, on egress.
 pub const TO_CLIENT: u8 = 1;
 
-/// [`Connection::kind`]: the entry of the replies.
+/// [`Connection::kind`]: the entry for replies.
 pub const REPLY: u8 = 1;
-/// [`Connection::kind`]: the client is its own endpoint. Packets of both ways come from its device
-/// and go back there, and seem to come from the Service's address.
+/// [`Connection::kind`]: the client is its own endpoint. Packets of both directions come from its
+/// device and return there, with the Service's address as their source.
 pub const HAIRPIN: u8 = 2;
 /// [`Connection::kind`]: the endpoint does not belong to the Service any more.
 pub const ENDPOINT_GONE: u8 = 4;
@@ -36,7 +35,7 @@ pub const RESET: u8 = 8;
 /// TCP connection, in nanoseconds.
 pub const SILENCE: u64 = 30 * SECOND;
 
-/// A connection's time is written at most once in 2^28 ns (0.27 s).
+/// A connection's time is written at most once per 2^28 ns (0.27 s).
 pub const TICK: u32 = 28;
 
 const SECOND: u64 = 1_000_000_000;
@@ -52,7 +51,7 @@ pub const fn is_closed(state: u8) -> bool {
 ///
 /// The values are those of Linux's connection tracking (nf_conntrack_proto_tcp.c,
 /// nf_conntrack_proto_udp.c), except for a closed TCP connection: only its last packets can still
-/// come, and a SYN begins another connection.
+/// arrive, and a SYN opens another connection.
 #[inline(always)]
 pub const fn lifetime(protocol: u8, state: u8) -> u64 {
     let seconds = if protocol == TCP {
@@ -74,7 +73,7 @@ pub const fn lifetime(protocol: u8, state: u8) -> u64 {
 }
 
 layout! {
-    /// Key of `connections4` and `connections6`: what a packet says.
+    /// Key of `connections4` and `connections6`: fields of a packet.
     #[repr(C, align(4))]
     pub struct Tuple<A> as Tuple4<[u8; 4]>, Tuple6<[u8; 16]> {
         /// Network order.
@@ -95,11 +94,11 @@ layout! {
 }
 
 layout! {
-    /// Value of `connections4` and `connections6`: what the packet says after translation.
+    /// Value of `connections4` and `connections6`: the packet's fields after translation.
     #[repr(C, align(8))]
     pub struct Connection<A> as Connection4<[u8; 4]>, Connection6<[u8; 16]> {
-        /// Time (`CLOCK_MONOTONIC`, nanoseconds) of the last packet of this way, or of an earlier
-        /// one in the same [`TICK`].
+        /// Time (`CLOCK_MONOTONIC`, nanoseconds) of the last packet of this direction, or of an
+        /// earlier one in the same [`TICK`].
         pub last_used: u64,
         /// Network order.
         pub source: A,
@@ -136,7 +135,7 @@ layout! {
         pub source: A,
         /// Network order.
         pub destination: A,
-        /// The datagram's identification, as the packet has it.
+        /// The datagram's identification, as in the packet.
         pub identification: u32,
         /// The kernel's number.
         pub protocol: u8,
@@ -148,7 +147,7 @@ layout! {
 }
 
 layout! {
-    /// Value of `fragments4` and `fragments6`: what later fragments say after translation.
+    /// Value of `fragments4` and `fragments6`: fields of later fragments after translation.
     #[repr(C, align(8))]
     pub struct Translation<A> as Translation4<[u8; 4]>, Translation6<[u8; 16]> {
         /// Time (`CLOCK_MONOTONIC`, nanoseconds) of the first fragment.

@@ -2,8 +2,8 @@
 
 use crate::backend::Locality;
 
-/// Value of `counters`, indexed by Service index. A connection is counted when it is given an
-/// endpoint: at `connect`, or with the first datagram of an unconnected UDP flow.
+/// Value of `counters`, indexed by Service index. A connection is counted when it gets an endpoint:
+/// at `connect`, or with the first datagram of an unconnected UDP flow.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "user", derive(bytemuck::Pod, bytemuck::Zeroable))]
@@ -43,8 +43,8 @@ impl Counters {
     }
 }
 
-/// Bytes of a name in `names`: namespace (63) `/` name (63) `:` port (63), and a closing zero. Each
-/// is a DNS label (RFC 1123), the port's name too.
+/// Bytes of a name in `names`: namespace (63) `/` name (63) `:` port (63), and a final zero. Each
+/// is a DNS label (RFC 1123), also the port's name.
 pub const NAME_LENGTH: usize = 192;
 
 /// Value of `names`: `namespace/name:port`, zero-padded UTF-8.

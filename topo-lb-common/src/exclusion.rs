@@ -6,16 +6,16 @@
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "user", derive(bytemuck::Pod, bytemuck::Zeroable))]
 pub struct Levels {
-    /// The first level to look at.
+    /// The first level to check.
     pub first: u32,
     /// Number of levels from there on, at most [`MOST_LEVELS`]; zero: no Pod is excluded.
     pub count: u32,
 }
 
-/// Most levels that a program looks at.
+/// Most levels that a program checks.
 pub const MOST_LEVELS: u32 = 16;
 
-/// Key of `excluded`: the cgroup of an excluded Pod, which the cgroups of its containers are below.
+/// Key of `excluded`: the cgroup of an excluded Pod. Those of its containers are below it.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[cfg_attr(feature = "user", derive(bytemuck::Pod, bytemuck::Zeroable))]
@@ -24,7 +24,7 @@ pub struct ExcludedKey {
     pub cgroup: u64,
 }
 
-/// Value of `excluded`; programs only look whether the key exists.
+/// Value of `excluded`; programs only check whether the key exists.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "user", derive(bytemuck::Pod, bytemuck::Zeroable))]

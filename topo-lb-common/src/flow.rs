@@ -28,7 +28,7 @@ layout! {
 pub struct FlowKey4 {
     /// The kernel's socket cookie.
     pub cookie: u64,
-    /// What the socket sends to.
+    /// The frontend that the socket sends to.
     pub frontend: Frontend4,
 }
 
@@ -54,7 +54,7 @@ pub struct ReplyKey4 {
 pub struct FlowKey6 {
     /// The kernel's socket cookie.
     pub cookie: u64,
-    /// What the socket sends to.
+    /// The frontend that the socket sends to.
     pub frontend: Frontend6,
     /// Zero.
     pub reserved: u32,

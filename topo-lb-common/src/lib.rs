@@ -1,5 +1,4 @@
-//! The ABI of topo-lb: the layouts of the BPF maps that the agent and the programs in the kernel
-//! share.
+//! The ABI of topo-lb: the layouts of the BPF maps that the agent and the programs share.
 //!
 //! Every layout is `repr(C)` without hidden padding. Each map has a file: [`service`] is
 //! `services4` and `services6`, [`backend`] is `slots4` and `slots6`, [`flow`] is `flows4`,

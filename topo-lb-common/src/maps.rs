@@ -50,7 +50,7 @@ pub const REVISION: &str = "revision";
 pub const CONNECTIONS4: &str = "connections4";
 /// The same for IPv6.
 pub const CONNECTIONS6: &str = "connections6";
-/// tc: fragmented datagrams on their way.
+/// tc: fragmented datagrams.
 pub const FRAGMENTS4: &str = "fragments4";
 /// The same for IPv6.
 pub const FRAGMENTS6: &str = "fragments6";
@@ -104,9 +104,9 @@ pub const DEFAULT_SLOTS: u32 = 262_144;
 pub const DEFAULT_MEMBERS: u32 = 262_144;
 /// Default: unconnected UDP flows, and affinity entries, per address family.
 pub const DEFAULT_FLOWS: u32 = 65_536;
-/// Default: connections of tc per address family; each takes two entries.
+/// Default: tc connections per address family; each takes two entries.
 pub const DEFAULT_CONNECTIONS: u32 = 65_536;
-/// Fragmented datagrams per address family that are remembered at once.
+/// Fragmented datagrams per address family that are stored at once.
 pub const FRAGMENTS: u32 = 1_024;
 /// Most entries of `unprogrammed`; each takes memory only while it exists.
 pub const MOST_UNPROGRAMMED: u32 = 16_384;

@@ -1,14 +1,13 @@
 //! `members4` and `members6`: whether an endpoint still belongs to a Service.
 //!
-//! Programs look here for a socket or client that keeps an endpoint across changes. The maps have
-//! the endpoints of UDP Services and of Services with session affinity; with tc or
+//! Programs check here whether a socket or client may keep its endpoint after a change. The maps
+//! have the endpoints of UDP Services and of Services with session affinity; with tc or
 //! `--terminate-tcp`, of all Services.
 
 use crate::layout::layout;
 
-/// [`Member::state`]: the endpoint is in the set that this node may use now. Without it, the
-/// endpoint serves but the topology prefers others: existing flows keep it, and new ones do not get
-/// it.
+/// [`Member::state`]: new connections of this node may use the endpoint. Without it, the endpoint
+/// serves but the topology prefers others: only existing flows keep it.
 pub const CHOSEN: u32 = 1;
 
 layout! {

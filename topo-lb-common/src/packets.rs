@@ -1,6 +1,6 @@
 //! `packets`: what tc did with the packets of each hook, counted per CPU.
 
-/// Writes the outcomes of a packet once: as an [`Outcome`], as a field of [`Packets`], and by name.
+/// Defines each outcome once: as an [`Outcome`], as a field of [`Packets`], and by name.
 macro_rules! outcomes {
     ($($(#[$doc:meta])* $outcome:ident $field:ident $label:literal,)*) => {
         /// What tc did with a packet.
@@ -53,9 +53,9 @@ macro_rules! outcomes {
 }
 
 outcomes! {
-    /// Not to a Service, or of no connection that is translated.
+    /// Not to a Service, and of no translated connection.
     Untouched untouched "untouched",
-    /// Translated, with the first packet of each connection.
+    /// Translated, including the first packet of each connection.
     Translated translated "translated",
     /// Opened a connection; also counted as translated.
     Opened opened "opened",
@@ -66,11 +66,11 @@ outcomes! {
     /// To a Service, but of no known connection: untouched.
     Unknown unknown "unknown",
     /// Its headers contradict each other or end too early: untouched. On ingress, only packets to
-    /// addresses inside `range`, or too short to have a destination, are looked at so closely.
+    /// addresses inside `range`, or too short to have a destination, are checked for this.
     Malformed malformed "malformed",
     /// An ICMP error that was translated.
     Errors errors "icmp-error",
-    /// Dropped: the kernel did not let the packet be changed, or had no memory.
+    /// Dropped: the kernel refused to change the packet, or had no memory.
     Dropped dropped "dropped",
 }
 

@@ -1,5 +1,4 @@
-//! `range`: one entry with the addresses that frontends can have, so that other connections cost no
-//! look-up.
+//! `range`: one entry with the range of all frontends: other addresses cost no look-up.
 //!
 //! Each half is one aligned 64-bit word, which the agent replaces by one store. The agent widens
 //! the range before it writes a frontend outside it, and narrows it after it has removed one.
@@ -9,11 +8,11 @@
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "user", derive(bytemuck::Pod, bytemuck::Zeroable))]
 pub struct Range {
-    /// Every IPv4 frontend, masked with [`mask4`](Self::mask4), is this; network order.
+    /// What every IPv4 frontend is after masking with [`mask4`](Self::mask4). Network order.
     pub network4: [u8; 4],
     /// Network order.
     pub mask4: [u8; 4],
-    /// The first eight bytes of every IPv6 frontend; all zero: they differ, and any address may be
+    /// The first eight bytes of every IPv6 frontend; all zero if they differ: any address may be
     /// one.
     pub prefix6: [u8; 8],
 }
@@ -22,21 +21,21 @@ impl Range {
     /// No frontend: `255.255.255.255/32`, and a multicast prefix that no Service can have.
     pub const EMPTY: Self = Self { network4: [255; 4], mask4: [255; 4], prefix6: [255; 8] };
 
-    /// Whether a frontend can be at this IPv4 address.
+    /// Whether a frontend can have this IPv4 address.
     #[inline(always)]
     pub const fn holds4(self, address: [u8; 4]) -> bool {
         u32::from_ne_bytes(address) & u32::from_ne_bytes(self.mask4)
             == u32::from_ne_bytes(self.network4)
     }
 
-    /// Whether a frontend can be at an IPv6 address with these first eight bytes.
+    /// Whether a frontend can have an IPv6 address with these first eight bytes.
     #[inline(always)]
     pub const fn holds6(self, prefix: [u8; 8]) -> bool {
         let own = u64::from_ne_bytes(self.prefix6);
         own == 0 || own == u64::from_ne_bytes(prefix)
     }
 
-    /// The smallest range that holds this one and `address`.
+    /// The smallest range that includes this one and `address`.
     #[must_use]
     pub const fn with4(mut self, address: [u8; 4]) -> Self {
         if u64::from_ne_bytes(self.half4()) == u64::MAX {
@@ -56,7 +55,7 @@ impl Range {
         self
     }
 
-    /// The smallest range that holds this one and an IPv6 address with these first eight bytes.
+    /// The smallest range that includes this one and an IPv6 address with these first eight bytes.
     #[must_use]
     pub const fn with6(mut self, prefix: [u8; 8]) -> Self {
         let own = u64::from_ne_bytes(self.prefix6);

@@ -1,16 +1,16 @@
 //! `reply_filter`: marks of endpoints that may reply to a client of tc.
 //!
-//! A packet on its way to a client is looked up in the connection table only if its sender is marked
-//! here. A mark too many costs a look-up; none may be missing. The map is not pinned: each agent has
-//! its own. Until its marks are [`complete`](ReplyFilterEntry::complete), the programs look up every
-//! packet.
+//! tc looks up a packet to a client in the connection table only if its sender is marked here. A
+//! surplus mark costs a look-up; a missing one would break a connection. The map is not pinned:
+//! each agent has its own. Until its marks are [`complete`](ReplyFilterEntry::complete), the
+//! programs look up every packet.
 
-/// Marks in an entry, so that an entry is one cache line.
+/// Marks per entry; an entry fills one cache line.
 pub const MARKS: usize = 60;
 /// Entries of `reply_filter`.
 pub const ENTRIES: u32 = 1 << 10;
 
-/// Value of `reply_filter`. Programs and the agent write each field by itself.
+/// Value of `reply_filter`. Programs and the agent write each field separately.
 #[repr(C, align(4))]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "user", derive(bytemuck::Pod, bytemuck::Zeroable))]
@@ -21,29 +21,29 @@ pub struct ReplyFilterEntry {
     pub marks: [u8; MARKS],
 }
 
-/// Where an endpoint's mark is.
+/// The place of an endpoint's mark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ReplyFilterPlace {
-    /// Which entry of `reply_filter`.
+    /// Index of the entry in `reply_filter`.
     pub entry: u32,
-    /// Which of its [`MARKS`].
+    /// Index of the mark in [`marks`](ReplyFilterEntry::marks).
     pub mark: u32,
 }
 
-/// An IPv6 address, in network order, as the one word that [`place`] takes.
+/// Folds an IPv6 address, in network order, to the one word that [`place`] takes.
 #[inline(always)]
 #[must_use]
 pub const fn folded([a, b, c, d]: [u32; 4]) -> u32 {
     a ^ b ^ c ^ d
 }
 
-/// Where the mark of an endpoint is. `address` is in network order, of IPv6 [`folded`]; `port` is in
-/// host order.
+/// The place of an endpoint's mark. `address`: network order, IPv6 [`folded`]; `port`: host order.
 #[inline(always)]
 #[must_use]
 pub const fn place(address: u32, port: u16) -> ReplyFilterPlace {
-    // Multiplied by 2^32 ÷ the golden ratio, of which the upper bits are the mixed ones (Knuth, The
-    // Art of Computer Programming, volume 3, §6.4); the port by another odd number before.
+    // Multiplied by 2^32 ÷ the golden ratio; the upper bits of the product are well mixed (Knuth,
+    // The Art of Computer Programming, volume 3, §6.4). The port is multiplied by another odd
+    // number first.
     let both = address ^ (port as u32).wrapping_mul(0x85eb_ca6b);
     let mixed = both.wrapping_mul(0x9e37_79b9);
     let mark = ((mixed >> 6 & 0xffff) * MARKS as u32) >> 16;
@@ -58,8 +58,8 @@ mod tests {
 
     #[test]
     fn endpoints_of_a_cluster_have_places_of_their_own() {
-        // 2,000 pods in a row of addresses, each with one port: of so many in so many places, 32
-        // share one by chance.
+        // 2,000 Pods with consecutive addresses and one port each: 32 would share a place by
+        // chance.
         let mut taken = [[false; MARKS]; ENTRIES as usize];
         let mut shared = 0;
         for pod in 0..2_000_u32 {

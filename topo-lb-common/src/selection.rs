@@ -1,26 +1,25 @@
 //! The choice of an endpoint for a new connection: in constant time, without state. The kernel and
-//! the property tests run the same code.
+//! the property tests run this code.
 
-/// Endpoints that a service value holds itself; a Service with more keeps them in `slots4` or
-/// `slots6`.
+/// Endpoints in a service value; a Service with more has them in `slots4` or `slots6`.
 pub const INLINE: usize = 8;
 
-/// [`Selection::flags`]: endpoints are in the slots from [`Selection::slot_base`] on.
+/// [`Selection::flags`]: the endpoints are in the slots from [`Selection::slot_base`] on.
 pub const SLOTTED: u8 = 2;
 
-/// Bits of a random number that [`Selection::spill`] is compared with.
+/// The [`Selection::spill`] of all connections; 20 random bits are compared with it.
 pub const SPILL_ONE: u32 = 1 << 20;
 
 /// How to choose among a Service's endpoints.
 ///
-/// The endpoints are a row: first [`count`](Self::count) of the chosen tier, then
+/// The endpoints form a row: first [`count`](Self::count) of the chosen tier, then
 /// [`wider`](Self::wider) of the next one, which get a share of `spill` ÷ [`SPILL_ONE`] of the new
 /// connections.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "user", derive(bytemuck::Pod, bytemuck::Zeroable))]
 pub struct Selection {
-    /// First slot of this Service, where [`SLOTTED`] is set.
+    /// First slot of this Service, if [`SLOTTED`] is set.
     pub slot_base: u32,
     /// Share of new connections for the wider tier, out of [`SPILL_ONE`].
     pub spill: u32,
@@ -30,13 +29,13 @@ pub struct Selection {
     pub wider: u16,
     /// [`SLOTTED`] or zero.
     pub flags: u8,
-    /// Index of the topology key that matched; [`NO_TIER`] where no key did.
+    /// Index of the topology key that matched; [`NO_TIER`] if none did.
     pub tier: u8,
     /// Zero.
     pub reserved: u16,
 }
 
-/// [`Selection::tier`] where no key matched: unconstrained, or refused.
+/// [`Selection::tier`] if no key matched: unconstrained, or refused.
 pub const NO_TIER: u8 = 255;
 
 /// The choice for a new connection.

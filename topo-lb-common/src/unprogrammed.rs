@@ -1,7 +1,6 @@
 //! `unprogrammed`: Services that lack room in the maps, for people. No program reads it.
 
-/// Bytes of a Service's name: namespace (63) `/` name (63), and a closing zero. Each is a DNS label
-/// (RFC 1123).
+/// Bytes of a Service's name: two DNS labels (RFC 1123) of 63, `/`, and a final zero.
 pub const TEXT_LENGTH: usize = 128;
 
 /// [`Unprogrammed::lacks`]: room for frontends or Service ports (`--max-services`).
@@ -14,10 +13,10 @@ pub const LACKS_ENDPOINTS: u32 = 2;
 pub const NARROWED: u32 = 1 << 8;
 /// With [`Unprogrammed::lacks`]: it keeps its last endpoints, which may be out of date.
 pub const LAST_GOOD: u32 = 2 << 8;
-/// With [`Unprogrammed::lacks`]: it is refused, as its policy is strict.
+/// With [`Unprogrammed::lacks`]: it is refused: its policy is strict.
 pub const REFUSED: u32 = 3 << 8;
 
-/// Value of `unprogrammed`; the keys are numbers from zero on, in the order of the names.
+/// Value of `unprogrammed`; the keys are consecutive numbers from zero, in the order of the names.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "user", derive(bytemuck::Pod, bytemuck::Zeroable))]

@@ -1,9 +1,8 @@
 //! Access to the bytes of a packet.
 //!
-//! A program reads headers directly where they usually are, and by `bpf_skb_load_bytes` elsewhere:
-//! they may lie outside the part of the packet that a program can reach. Nothing is *written*
-//! directly: the kernel would copy every cloned packet before such a program runs, also packets that
-//! are not translated.
+//! A program reads headers directly if it can reach them, and otherwise by `bpf_skb_load_bytes`. It
+//! *writes* nothing directly: the kernel would then copy every cloned packet before the program
+//! runs, also packets that are not translated.
 
 use core::mem::MaybeUninit;
 use core::ptr::from_ref;
@@ -11,8 +10,8 @@ use core::ptr::from_ref;
 use aya_ebpf::bindings::__sk_buff;
 use aya_ebpf::helpers::{bpf_skb_load_bytes, bpf_skb_store_bytes};
 
-/// Bytes of an Ethernet header. A VLAN tag is kept beside the packet; a packet with a tag in its
-/// bytes is not translated.
+/// Bytes of an Ethernet header. The kernel stores a VLAN tag beside the packet; a packet with a tag
+/// in its bytes is not translated.
 pub(crate) const ETHERNET: u32 = 14;
 
 /// Words at `offset`, which is a constant: read directly if a program can reach them.
@@ -36,8 +35,8 @@ pub(crate) fn direct<const COUNT: usize>(skb: *mut __sk_buff, offset: u32) -> Op
     let mut words = [0; COUNT];
     let mut index = 0;
     while index < COUNT {
-        // SAFETY: within the packet, as the verifier sees, too. The machine reads words at any
-        // address; where the host's does not, the kernel has IP headers aligned (NET_IP_ALIGN).
+        // SAFETY: within the packet, as the verifier sees, too. The BPF machine reads words at any
+        // address; for hosts that cannot, the kernel aligns IP headers (NET_IP_ALIGN).
         words[index] = unsafe { (at as *const u32).add(index).read_volatile() };
         index += 1;
     }
@@ -48,7 +47,7 @@ pub(crate) fn direct<const COUNT: usize>(skb: *mut __sk_buff, offset: u32) -> Op
 #[inline(always)]
 pub(crate) fn load<T: Copy>(skb: *mut __sk_buff, offset: u32) -> Option<T> {
     let mut value = MaybeUninit::<T>::uninit();
-    // SAFETY: a context of this hook; the helper fills all of the value, also where it fails.
+    // SAFETY: a context of this hook; the helper fills the whole value, even if it fails.
     unsafe {
         let result = bpf_skb_load_bytes(
             skb.cast(),
@@ -60,7 +59,7 @@ pub(crate) fn load<T: Copy>(skb: *mut __sk_buff, offset: u32) -> Option<T> {
     }
 }
 
-/// Bytes of the packet, without what the device put beside it.
+/// Bytes of the packet, without what the device stored beside it.
 #[inline(always)]
 pub(crate) fn length(skb: *mut __sk_buff) -> u32 {
     // SAFETY: a field of the hook's context.

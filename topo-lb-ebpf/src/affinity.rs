@@ -11,7 +11,7 @@ use crate::stamped::words;
 const NANOSECONDS: u64 = 1_000_000_000;
 
 /// The endpoint that `client` used last, if that is less than `seconds` ago and the endpoint is
-/// still chosen; otherwise `fresh`. It is remembered as the client's endpoint.
+/// still chosen; otherwise `fresh`. Stores it as the client's endpoint.
 #[inline(always)]
 pub(crate) fn keep<F: Family>(
     client: u64,
@@ -37,7 +37,7 @@ pub(crate) fn keep<F: Family>(
     fresh
 }
 
-/// Whether an endpoint is in the set that this node may use now.
+/// Whether new connections of this node may use an endpoint.
 #[inline(always)]
 fn is_chosen<F: Family>(service: u32, endpoint: &F::Endpoint) -> bool {
     let key = F::member_key(service, F::endpoint_parts(endpoint));

@@ -1,4 +1,4 @@
-//! The cgroup socket hooks: what they read of a context, and what they return.
+//! The cgroup socket hooks: reading their contexts, and their return values.
 
 use core::ptr::NonNull;
 
@@ -19,10 +19,10 @@ const PROCEED: i32 = 1;
 /// Return value: the call fails.
 const FAIL: i32 = 0;
 /// include/uapi/asm-generic/errno.h; the same on every architecture that has BPF, except MIPS and
-/// PA-RISC, which topo-lb does not run on.
+/// PA-RISC, on which topo-lb does not run.
 const ECONNREFUSED: i32 = 111;
 
-/// Where a hook's context holds the address, and which family it is of.
+/// Which field of a hook's context has the address, and its family.
 pub(crate) trait Place {
     type Family: Family;
 
@@ -104,7 +104,7 @@ impl Place for Plain6 {
     }
 }
 
-/// Whether an IPv6 hook's address is IPv4-mapped: Java, Go and Node dial IPv4 so.
+/// Whether an IPv6 hook's address is IPv4-mapped, as Java, Go and Node use for IPv4.
 #[inline(always)]
 pub(crate) fn is_mapped(ctx: &SockAddrContext) -> bool {
     // SAFETY: fields of the hook's context.
@@ -118,7 +118,7 @@ pub(crate) fn is_mapped(ctx: &SockAddrContext) -> bool {
     head == [0, 0, 0xffff_u32.to_be()]
 }
 
-/// `connect`: replaces a frontend by an endpoint.
+/// `connect`: replaces a frontend with an endpoint.
 #[inline(always)]
 pub(crate) fn connect<P: Place>(ctx: &SockAddrContext) -> i32 {
     let Some(protocol) = protocol(ctx) else {
@@ -145,7 +145,7 @@ pub(crate) fn connect<P: Place>(ctx: &SockAddrContext) -> i32 {
     }
 }
 
-/// Forgets what the socket dialled before: it now connects to an address that is no frontend.
+/// Removes what the socket dialled before: it now connects to an address that is no frontend.
 #[inline(always)]
 fn miss<P: Place>(ctx: &SockAddrContext, protocol: u8) -> i32 {
     if keeps_reverse(protocol) {
@@ -154,7 +154,7 @@ fn miss<P: Place>(ctx: &SockAddrContext, protocol: u8) -> i32 {
     PROCEED
 }
 
-/// `sendto` and `sendmsg` with an address: replaces a frontend by an endpoint.
+/// `sendto` and `sendmsg` with an address: replaces a frontend with an endpoint.
 #[inline(always)]
 pub(crate) fn sendmsg<P: Place>(ctx: &SockAddrContext) -> i32 {
     let address = P::address(ctx);
@@ -179,14 +179,14 @@ pub(crate) fn sendmsg<P: Place>(ctx: &SockAddrContext) -> i32 {
     }
 }
 
-/// `recvfrom` and `recvmsg`: replaces the endpoint that replied by the frontend. The kernel allows
-/// this hook only to proceed.
+/// `recvfrom` and `recvmsg`: replaces the endpoint that replied with the frontend. The kernel
+/// allows this hook only to proceed.
 #[inline(always)]
 pub(crate) fn recvmsg<P: Place>(ctx: &SockAddrContext) -> i32 {
     if protocol(ctx) == Some(UDP) {
         let (address, port) = (P::address(ctx), port(ctx));
-        // A disconnected socket keeps its storage, so the storage counts only for a connected one.
-        // Only an unconnected socket gets replies of several endpoints.
+        // A disconnected socket keeps its storage, so the storage is valid only for a connected
+        // one. Only an unconnected socket gets replies of several endpoints.
         let frontend = if connected::peer_port(ctx).is_some() {
             connected::dialled::<P::Family>(ctx, address, port)
         } else {
@@ -199,7 +199,7 @@ pub(crate) fn recvmsg<P: Place>(ctx: &SockAddrContext) -> i32 {
     PROCEED
 }
 
-/// `getpeername`: the peer is what was dialled. The kernel allows this hook only to proceed.
+/// `getpeername`: the peer is the dialled frontend. The kernel allows this hook only to proceed.
 #[inline(always)]
 pub(crate) fn getpeername<P: Place>(ctx: &SockAddrContext) -> i32 {
     if protocol(ctx).is_some_and(keeps_reverse)
@@ -210,7 +210,7 @@ pub(crate) fn getpeername<P: Place>(ctx: &SockAddrContext) -> i32 {
     PROCEED
 }
 
-/// Puts what was dialled into the context.
+/// Writes the dialled frontend into the context.
 #[inline(always)]
 fn restore<P: Place>(ctx: &SockAddrContext, frontend: NonNull<FrontendOf<P::Family>>) {
     // SAFETY: a look-up's pointer, or a field of the socket's storage.
@@ -218,7 +218,7 @@ fn restore<P: Place>(ctx: &SockAddrContext, frontend: NonNull<FrontendOf<P::Fami
     redirect::<P>(ctx, P::Family::frontend_parts(&frontend));
 }
 
-/// Whether connected sockets of a protocol keep what they dialled.
+/// Whether connected sockets of a protocol store what they dialled.
 #[inline(always)]
 fn keeps_reverse(protocol: u8) -> bool {
     protocol != TCP || TCP_PEER_IS_SERVICE.load() != 0
@@ -234,11 +234,12 @@ fn protocol(ctx: &SockAddrContext) -> Option<u8> {
 /// The context's port, in host order.
 #[inline(always)]
 fn port(ctx: &SockAddrContext) -> u16 {
-    // SAFETY: a field of the hook's context: a word whose lower half is the port in network order.
+    // SAFETY: a field of the hook's context: a word with the port in its lower half, in network
+    // order.
     u16::from_be(unsafe { field!(ctx, user_port).read_volatile() } as u16)
 }
 
-/// Puts an address and a port (host order) into the context.
+/// Writes an address and a port (host order) into the context.
 #[inline(always)]
 fn redirect<P: Place>(
     ctx: &SockAddrContext,

@@ -1,5 +1,5 @@
-//! Internet checksums (RFC 1071), updated by what changes (RFC 1624): a checksum that was wrong
-//! stays wrong. Sums are of words as they lie in the packet, which suits any byte order.
+//! Internet checksums (RFC 1071), updated by the change of the data (RFC 1624): a wrong checksum
+//! stays wrong. Sums are of words in the packet's byte order, which suits any machine.
 
 use aya_ebpf::bindings::{__sk_buff, BPF_F_MARK_MANGLED_0, BPF_F_PSEUDO_HDR};
 use aya_ebpf::helpers::{bpf_csum_update, bpf_l4_csum_replace};
@@ -7,17 +7,16 @@ use topo_lb_common::address::{TCP, UDP};
 
 use crate::access::{load, store};
 
-/// `BPF_F_IPV6`: no checksum of an IP header makes up for an address that changes. Linux 6.16,
-/// and the long-term kernels of that time ("bpf: Fix L4 csum update on IPv6 in
-/// CHECKSUM_COMPLETE").
+/// `BPF_F_IPV6`: no checksum of an IP header compensates for a changed address. Linux 6.16, and the
+/// long-term kernels of that time ("bpf: Fix L4 csum update on IPv6 in CHECKSUM_COMPLETE").
 const IPV6: u64 = 1 << 7;
 
-/// A sum in the making, by how much a checksum's data changes.
+/// The change of a checksum's data, as a sum.
 #[derive(Clone, Copy)]
 pub(crate) struct Change(u64);
 
 impl Change {
-    /// Nothing changes.
+    /// No change.
     pub(crate) const NONE: Self = Self(0);
 
     /// Adds the change of a word of 32 bits at an even offset.
@@ -32,7 +31,7 @@ impl Change {
         Self(self.0 + !from as u64 + to as u64)
     }
 
-    /// As the kernel's helpers want it (`__wsum`).
+    /// In the form of the kernel's helpers (`__wsum`).
     #[inline(always)]
     pub(crate) const fn sum(self) -> u32 {
         let once = (self.0 >> 32) + (self.0 & 0xffff_ffff);
@@ -55,8 +54,8 @@ pub(crate) const fn fold(sum: u64) -> u16 {
     ((sum >> 16) + sum) as u16
 }
 
-/// The checksum that a device computes from the sum of all that it covers, of which the pseudo
-/// header's is in the checksum's place: never zero (`skb_checksum_help`, net/core/dev.c).
+/// The checksum that a device computes. Its input is the sum of all covered data, with the pseudo
+/// header's sum in the checksum's place. Never zero (`skb_checksum_help`, net/core/dev.c).
 #[inline(always)]
 pub(crate) const fn computed(sum: u64) -> u16 {
     match !fold(sum) {
@@ -65,7 +64,7 @@ pub(crate) const fn computed(sum: u64) -> u16 {
     }
 }
 
-/// Offset of the checksum in a transport header; `None` where it is not an Internet checksum.
+/// Offset of the checksum in a transport header; `None` if it is not an Internet checksum.
 #[inline(always)]
 pub(crate) const fn offset_in(protocol: u8) -> Option<u32> {
     match protocol {
@@ -76,8 +75,8 @@ pub(crate) const fn offset_in(protocol: u8) -> Option<u32> {
 }
 
 /// Updates the checksum at `offset` for addresses of the IP header, which transport protocols
-/// include. The helper knows whether a device is to compute the checksum, and acts accordingly.
-/// Returns whether it succeeded.
+/// include. The helper handles checksums that a device has yet to compute. Returns whether it
+/// succeeded.
 #[inline(always)]
 pub(crate) fn replace_addresses(
     skb: *mut __sk_buff,
@@ -96,8 +95,7 @@ pub(crate) fn replace_addresses(
         if bpf_l4_csum_replace(skb, offset, 0, sum.into(), flags | IPV6) == 0 {
             return true;
         }
-        // A kernel without the flag subtracts this from the device's sum of the packet: add it
-        // again.
+        // A kernel without the flag subtracts this from the device's sum, so add it again.
         if bpf_l4_csum_replace(skb, offset, 0, sum.into(), flags) != 0 {
             return false;
         }
@@ -106,8 +104,7 @@ pub(crate) fn replace_addresses(
     }
 }
 
-/// Updates the checksum at `offset` for changed data that is not in the pseudo header. Returns
-/// whether it succeeded.
+/// Updates the checksum at `offset` for data outside the pseudo header; false on failure.
 #[inline(always)]
 pub(crate) fn replace(skb: *mut __sk_buff, offset: u32, change: Change, protocol: u8) -> bool {
     // SAFETY: a context of this hook.
@@ -115,9 +112,9 @@ pub(crate) fn replace(skb: *mut __sk_buff, offset: u32, change: Change, protocol
 }
 
 /// Whether a device has yet to compute the checksum at `offset`, which is `stored` now. The context
-/// does not tell, but the helper leaves such a checksum alone for data outside the pseudo header.
-/// So this function changes the checksum, compares, and restores it. `None` if the packet cannot be
-/// read or written.
+/// does not show it, but the helper does not change such a checksum for data outside the pseudo
+/// header. So this function changes the checksum, compares, and restores it. `None` if the packet
+/// cannot be read or written.
 #[inline(always)]
 pub(crate) fn is_pending(skb: *mut __sk_buff, offset: u32, stored: u16) -> Option<bool> {
     // SAFETY: a context of this hook. A sum of one changes every checksum.
@@ -128,7 +125,7 @@ pub(crate) fn is_pending(skb: *mut __sk_buff, offset: u32, stored: u16) -> Optio
     (is_pending || store(skb, offset, &stored)).then_some(is_pending)
 }
 
-/// UDP's zero means that there is no checksum, and stays.
+/// UDP's zero means that there is no checksum; it stays zero.
 #[inline(always)]
 fn mangled(protocol: u8) -> u64 {
     if protocol == UDP { BPF_F_MARK_MANGLED_0.into() } else { 0 }

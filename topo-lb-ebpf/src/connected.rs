@@ -1,4 +1,4 @@
-//! Connected sockets: what was dialled, kept in the socket's own storage.
+//! Connected sockets: what they dialled, in the socket's own storage.
 
 use core::ffi::c_void;
 use core::ptr::{self, NonNull};
@@ -12,7 +12,7 @@ use crate::family::{ConnectedOf, Family, FrontendOf};
 use crate::maps::HAS_MPTCP_SOCK;
 use crate::stamped::{same, words};
 
-/// Remembers that the context's socket dialled `frontend` and goes to `endpoint`. If memory is
+/// Stores that the context's socket dialled `frontend` and connects to `endpoint`. If memory is
 /// short, the connection is made anyway, and the application sees the endpoint as its peer.
 #[inline(always)]
 pub(crate) fn remember<F: Family>(
@@ -28,13 +28,13 @@ pub(crate) fn remember<F: Family>(
     }
 }
 
-/// Forgets what the context's socket dialled, because it now connects to an address that is no
+/// Removes what the context's socket dialled, because it now connects to an address that is no
 /// frontend. An MPTCP connection keeps it: each further subflow connects to the endpoint itself.
 #[inline(always)]
 pub(crate) fn forget<F: Family>(ctx: &SockAddrContext) {
     let socket = socket(ctx);
     // SAFETY: the context's socket. The look-up comes first because it is cheaper than deleting
-    // nothing, which takes and gives a reference.
+    // nothing, which takes and drops a reference.
     unsafe {
         if storage::<F>(socket.cast(), 0).is_some() {
             let _ = F::connected().delete(socket.cast());
@@ -42,7 +42,7 @@ pub(crate) fn forget<F: Family>(ctx: &SockAddrContext) {
     }
 }
 
-/// The frontend that the context's socket dialled, if that led to `address` and `port`.
+/// The frontend that the context's socket dialled, if it was translated to `address` and `port`.
 #[inline(always)]
 pub(crate) fn dialled<F: Family>(
     ctx: &SockAddrContext,
@@ -55,8 +55,9 @@ pub(crate) fn dialled<F: Family>(
     (F::endpoint_parts(&endpoint) == (address, port)).then_some(frontend)
 }
 
-/// The endpoint of the context's socket, if it is connected to `frontend`: only that endpoint's
-/// datagrams reach a connected socket, so what it sends to the frontend by address goes there too.
+/// The endpoint of the context's socket, if it is connected to `frontend`. A connected socket
+/// receives only that endpoint's datagrams, so what it sends to the frontend by address goes there,
+/// too.
 #[inline(always)]
 pub(crate) fn peer_of<F: Family>(
     ctx: &SockAddrContext,
@@ -68,7 +69,7 @@ pub(crate) fn peer_of<F: Family>(
     let (dialled, endpoint) = parts::<F>(stored::<F>(ctx)?);
     // SAFETY: fields of the socket's storage.
     let (dialled, peer) = unsafe { (words(dialled.as_ptr()), words(endpoint.as_ptr())) };
-    // A socket that was disconnected, or is connected elsewhere, keeps what it dialled before.
+    // A socket that was disconnected or connected elsewhere keeps what it dialled before.
     let is_peer = F::endpoint_parts(&peer) == (address, port);
     (is_peer && same(&dialled, frontend)).then_some(endpoint)
 }
@@ -88,7 +89,7 @@ fn parts<F: Family>(
     }
 }
 
-/// The port that the context's socket is connected to, in host order; `None`: it is not connected.
+/// The port that the context's socket is connected to, in host order; `None` if not connected.
 #[inline(always)]
 pub(crate) fn peer_port(ctx: &SockAddrContext) -> Option<u16> {
     // SAFETY: the context's socket. Kernels before 5.18 show the port as a word whose first half
@@ -106,7 +107,6 @@ fn stored<F: Family>(ctx: &SockAddrContext) -> Option<NonNull<ConnectedOf<F>>> {
 /// A socket's storage. A new one is all zero, which matches no peer.
 ///
 /// # Safety
-///
 /// `owner` is a socket.
 #[inline(always)]
 unsafe fn storage<F: Family>(owner: *mut c_void, flags: u64) -> Option<NonNull<ConnectedOf<F>>> {
@@ -115,8 +115,7 @@ unsafe fn storage<F: Family>(owner: *mut c_void, flags: u64) -> Option<NonNull<C
     NonNull::new(unsafe { bpf_sk_storage_get(map, owner, ptr::null_mut(), flags) }.cast())
 }
 
-/// The application's socket. For MPTCP, the hook `connect` gets a subflow, and `getpeername` the
-/// application's socket.
+/// The application's socket. With MPTCP, `connect` gets a subflow, and `getpeername` this socket.
 #[inline(always)]
 fn owner(ctx: &SockAddrContext) -> *mut c_void {
     let socket: *mut c_void = socket(ctx).cast();

@@ -1,4 +1,4 @@
-//! Entries of the connection table: how long they live, and what a packet means for them.
+//! Entries of the connection table: their lifetime, and what to do with a packet of theirs.
 #![expect(
     clippy::needless_borrows_for_generic_args,
     reason = "what is passed by value is copied, on a stack of 512 bytes"
@@ -18,23 +18,23 @@ use crate::maps::REVISION;
 use crate::resolve::look_up;
 use crate::transport::{ACK, FIN, RST, SYN, Transport};
 
-/// How often a datagram also refreshes the entry of the other way: every 2^33 ns (8.6 s), which is
-/// less than any lifetime.
+/// How often a datagram also refreshes the entry of the other direction: every 2^33 ns (8.6 s),
+/// which is less than any lifetime.
 const REFRESH: u32 = 33;
 /// How often a packet to an endpoint that is gone checks whether that endpoint still answers: every
 /// 2^30 ns (1.1 s).
 const LISTEN: u32 = 30;
 
-/// What a packet from a client means for the connection that it belongs to.
+/// What to do with a packet from a client, according to its connection.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum EndpointCheck {
-    /// It goes to the connection's endpoint.
+    /// Send it to the connection's endpoint.
     Goes,
-    /// The connection is over, or the packet begins another one: forget this one.
+    /// Forget this connection: it is over, or the packet opens another one.
     Other,
-    /// Some Service has changed, or the endpoint is gone: check the endpoint.
+    /// Check the endpoint: some Service has changed, or the endpoint is gone.
     Doubtful,
-    /// The connection's endpoint is gone and does not answer.
+    /// Give up: the connection's endpoint is gone and does not answer.
     GivenUp,
 }
 
@@ -66,7 +66,7 @@ pub(crate) fn opens(protocol: u8, transport: &Transport) -> bool {
     protocol != TCP || transport.flags & (SYN | ACK | RST | FIN) == SYN
 }
 
-/// What a client's packet means for its connection, by the entry alone.
+/// Decides about a client's packet by the entry alone.
 #[inline(always)]
 pub(crate) fn check_endpoint<F: Family>(
     connection: NonNull<ConnectionOf<F>>,
@@ -86,7 +86,7 @@ pub(crate) fn check_endpoint<F: Family>(
     if kind & REPLY != 0 {
         return EndpointCheck::Goes;
     }
-    // A SYN that is sent again has the same number; any other begins another connection.
+    // A retransmitted SYN has the same number; any other SYN opens another connection.
     if protocol == TCP && opens && (transport.sequence != sequence || is_closed(state)) {
         return EndpointCheck::Other;
     }
@@ -100,9 +100,8 @@ pub(crate) fn check_endpoint<F: Family>(
     EndpointCheck::Goes
 }
 
-/// Checks the endpoint of a packet that was [`Doubtful`](EndpointCheck::Doubtful) by the Service's
-/// values in the maps. `opens`: the packet may open a connection; `asks`: the endpoint has to answer
-/// it.
+/// Checks the endpoint for a [`Doubtful`](EndpointCheck::Doubtful) packet with the Service's values
+/// in the maps. `opens`: the packet may open a connection; `asks`: the endpoint must answer it.
 #[inline(always)]
 pub(crate) fn reconsider<F: Family>(
     connection: NonNull<ConnectionOf<F>>,
@@ -126,7 +125,7 @@ pub(crate) fn reconsider<F: Family>(
             let key = F::member_key(service, (to.destination, to.destination_port));
             F::members().get_ptr(&key).is_some()
         };
-        // Datagrams, and a SYN without an answer, may go to another endpoint.
+        // Datagrams, and a SYN without an answer, may be sent to another endpoint.
         if opens {
             let now = look_up::<F>(frontend);
             if !now.is_ours || now.service != service || !serves {
@@ -135,7 +134,7 @@ pub(crate) fn reconsider<F: Family>(
         } else if protocol == TCP {
             is_gone = !serves;
             let kind = kind & !ENDPOINT_GONE;
-            // SAFETY: as in `check_endpoint`; another CPU that handles this connection writes the same.
+            // SAFETY: as in `check_endpoint`; another CPU with this connection writes the same.
             unsafe { fields.kind.write_volatile(if serves { kind } else { kind | ENDPOINT_GONE }) };
         }
         // SAFETY: as above.
@@ -148,8 +147,8 @@ pub(crate) fn reconsider<F: Family>(
     }
 }
 
-/// Whether the endpoint of a connection has not answered a client's packet for [`SILENCE`]. A packet
-/// that has to be answered comes at `now`.
+/// Whether the endpoint of a connection has not answered a client's packet for [`SILENCE`]. A
+/// packet that must be answered arrives at `now`.
 #[inline(always)]
 fn is_silent<F: Family>(connection: NonNull<ConnectionOf<F>>, protocol: u8, now: u64) -> bool {
     let key = other_key::<F>(connection, protocol);
@@ -168,7 +167,7 @@ fn is_silent<F: Family>(connection: NonNull<ConnectionOf<F>>, protocol: u8, now:
     (now >> TICK).saturating_sub(asked.into()) > SILENCE >> TICK
 }
 
-/// The key of the entry for the other way.
+/// The key of the entry for the other direction.
 #[inline(always)]
 fn other_key<F: Family>(connection: NonNull<ConnectionOf<F>>, protocol: u8) -> TupleOf<F> {
     let says = FourTuple::<F>::of_entry(connection);
@@ -178,7 +177,7 @@ fn other_key<F: Family>(connection: NonNull<ConnectionOf<F>>, protocol: u8) -> T
     says.reversed().key(protocol, way)
 }
 
-/// Records a packet of the connection: its time, and the state that its flags lead to.
+/// Records a packet of the connection: its time, and the state after its flags.
 #[inline(always)]
 pub(crate) fn note<F: Family>(
     connection: NonNull<ConnectionOf<F>>,
@@ -187,19 +186,19 @@ pub(crate) fn note<F: Family>(
     now: u64,
 ) {
     let fields = EntryFields::of(connection);
-    // SAFETY: fields of a look-up's value. If another CPU overwrites a state at the same moment, the
-    // next packet with such a flag sets it again, or the entry expires.
+    // SAFETY: fields of a look-up's value. If another CPU overwrites a state at the same moment,
+    // the next packet with such a flag sets it again, or the entry expires.
     let (before, state, kind) = unsafe {
         let before = fields.last_used.read_volatile();
-        // Several CPUs may have packets of one way, and each write takes the entry's cache line from
-        // the others: so there is one write in a tick.
+        // Several CPUs may have packets of one direction, and each write takes the entry's cache
+        // line from the others: so there is at most one write per tick.
         if (before ^ now) >> TICK != 0 {
             fields.last_used.write_volatile(now);
         }
         (before, fields.state.read_volatile(), fields.kind.read_volatile())
     };
-    // Datagrams of one way also refresh the other way's entry. TCP has acknowledgements, and the
-    // time of its replies tells whether the endpoint is silent.
+    // Datagrams of one direction also refresh the other direction's entry. TCP has
+    // acknowledgements, and the time of its replies shows whether the endpoint is silent.
     let refreshes = protocol != TCP && (before ^ now) >> REFRESH != 0;
     let is_reply = kind & REPLY != 0;
     let mut next = state;
@@ -229,8 +228,8 @@ pub(crate) fn note<F: Family>(
     }
 }
 
-/// Whether a reply may belong to a connection. A SYN does not belong to a closed one: the client then
-/// has another connection, to the endpoint itself.
+/// Whether a reply may belong to a connection. A SYN does not belong to a closed one: the client
+/// then has another connection, directly to the endpoint.
 #[inline(always)]
 pub(crate) fn is_reply<F: Family>(
     connection: NonNull<ConnectionOf<F>>,

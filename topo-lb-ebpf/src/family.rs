@@ -1,7 +1,6 @@
-//! IPv4 and IPv6: [`Family`] names what differs between them, and all else is written once.
+//! IPv4 and IPv6: [`Family`] defines their differences; all other code is shared.
 //!
-//! Programs handle an address as words in network order, as the kernel's contexts show it; a map
-//! holds its bytes.
+//! Programs use an address as words in network order, as the kernel's contexts; maps have bytes.
 
 use core::ptr::NonNull;
 
@@ -51,7 +50,7 @@ pub(crate) struct Fields<F: Family> {
 pub(crate) trait Family: Sized + 'static {
     /// Words in network order.
     type Address: Copy + PartialEq;
-    /// The same as bytes.
+    /// An address as bytes, in network order.
     type Bytes: Copy + 'static;
     type Endpoint: Copy + Default + 'static;
     type Service: 'static;
@@ -73,12 +72,11 @@ pub(crate) trait Family: Sized + 'static {
 
     fn bytes(address: Self::Address) -> Self::Bytes;
     fn words(bytes: Self::Bytes) -> Self::Address;
-    /// Whether a frontend can be at `address`.
+    /// Whether a frontend can have `address`.
     fn in_range(range: Range, address: Self::Address) -> bool;
     /// The peer of a connected socket.
     ///
     /// # Safety
-    ///
     /// `sk` is a context's socket.
     unsafe fn peer(sk: *const bpf_sock) -> Self::Address;
 
@@ -86,14 +84,13 @@ pub(crate) trait Family: Sized + 'static {
     fn endpoint_parts(endpoint: &Self::Endpoint) -> (Self::Address, u16);
     fn locality(endpoint: &Self::Endpoint) -> Locality;
     /// # Safety
-    ///
     /// `service` is a look-up's pointer.
     unsafe fn fields(service: *const Self::Service) -> Fields<Self>;
     fn flow_key(cookie: u64, frontend: FrontendOf<Self>) -> Self::FlowKey;
     /// `port` in host order.
     fn reply_key(cookie: u64, address: Self::Address, port: u16) -> Self::ReplyKey;
     fn affinity_entry(last_used: u64, endpoint: Self::Endpoint) -> Self::Affinity;
-    /// When the entry was last used, and its endpoint.
+    /// Time of the entry's last use, and its endpoint.
     fn affinity_parts(entry: Self::Affinity) -> (u64, Self::Endpoint);
 
     /// `port` in host order.
@@ -115,8 +112,7 @@ pub(crate) trait Family: Sized + 'static {
     }
 }
 
-/// What both families write alike, by the names of their layouts and maps. IPv6 has `padding` where
-/// IPv4 has none.
+/// The common part of both families, by names of layouts and maps. IPv6 adds `padding`.
 macro_rules! family {
     (
         padding: [$($padding:ident)?],
@@ -299,7 +295,8 @@ impl Family for V6 {
 
     #[inline(always)]
     unsafe fn peer(sk: *const bpf_sock) -> [u32; 4] {
-        // SAFETY: the caller's pointer is a context's socket; word by word, as the verifier demands.
+        // SAFETY: the caller's pointer is a context's socket; word by word, as the verifier
+        // demands.
         unsafe {
             let word = |index: usize| (&raw const (*sk).dst_ip6[index]).read_volatile();
             [word(0), word(1), word(2), word(3)]

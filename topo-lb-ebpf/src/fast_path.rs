@@ -11,20 +11,20 @@ use crate::header::Read;
 /// The packet summary: sender and ports.
 pub(crate) struct PacketSummary<F: Read> {
     pub(crate) source: F::Address,
-    /// Both, as the packet has them.
+    /// Both ports, as in the packet.
     pub(crate) ports: u32,
 }
 
-/// Reading a packet by one access.
+/// Reads a packet by one access.
 pub(crate) trait FastPath: Read {
-    /// Of an unfragmented TCP segment or UDP datagram whose ports follow directly after a plain IP
-    /// header; `None` for any other packet.
+    /// The summary of an unfragmented TCP segment or UDP datagram whose ports follow directly after
+    /// a plain IP header; `None` for any other packet.
     fn summary(skb: *mut __sk_buff) -> Option<PacketSummary<Self>>;
 
     /// The destination; `None` if the packet ends before it.
     fn destination(skb: *mut __sk_buff) -> Option<Self::Address>;
 
-    /// An address as one word.
+    /// An address folded to one word.
     fn folded(address: Self::Address) -> u32;
 }
 
@@ -38,7 +38,7 @@ impl FastPath for V4 {
         let total = u32::from(u16::from_be_bytes([high, low]));
         let is_plain = version_and_words == 0x45
             && matches!(protocol, TCP | UDP)
-            // Neither more fragments nor an offset.
+            // No more fragments, and offset zero.
             && fragment & 0x3f == 0
             && offset == 0
             && total >= Self::BYTES + 4

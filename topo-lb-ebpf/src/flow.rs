@@ -12,7 +12,7 @@ use crate::family::{Family, Fields, FlowOf, FrontendOf};
 use crate::resolve::{Resolution, Resolved, resolve};
 use crate::stamped::{self, Found, Snapshot, same, words};
 
-/// Where the context's socket sends a datagram that is addressed to `frontend`.
+/// The endpoint for a datagram of the context's socket to `frontend`.
 #[inline(always)]
 pub(crate) fn send<F: Family>(ctx: &SockAddrContext, frontend: FrontendOf<F>) -> Resolved<F> {
     // SAFETY: a field of a complete value.
@@ -36,8 +36,7 @@ pub(crate) fn send<F: Family>(ctx: &SockAddrContext, frontend: FrontendOf<F>) ->
         if fresh.verdict == Resolution::Redirect {
             let Resolved { endpoint, service, generation, .. } = fresh;
             let flow = Flow { endpoint, service, generation };
-            // A full map evicts an entry. If the write fails anyway, the next datagram chooses
-            // again.
+            // A full map evicts an entry. If the write fails, the next datagram chooses again.
             let _ = F::flows().insert(&key, flow, BPF_ANY.into());
         }
         fresh
@@ -48,8 +47,7 @@ pub(crate) fn send<F: Family>(ctx: &SockAddrContext, frontend: FrontendOf<F>) ->
     resolved
 }
 
-/// A flow, if its endpoint may still be used: nothing of the Service changed since, or the
-/// endpoint still serves.
+/// A flow, if its endpoint may still be used: the Service has not changed, or it still serves.
 #[inline(always)]
 fn kept<F: Family>(key: &F::FlowKey, service: u32, generation: u32) -> Option<NonNull<FlowOf<F>>> {
     let pointer = NonNull::new(F::flows().get_ptr(key)?.cast_mut())?;
@@ -67,8 +65,8 @@ fn kept<F: Family>(key: &F::FlowKey, service: u32, generation: u32) -> Option<No
     Some(pointer)
 }
 
-/// Remembers that replies of `endpoint` come from `frontend`. If two frontends share an endpoint,
-/// its replies come from the one that got the last datagram.
+/// Stores that replies of `endpoint` come from `frontend`. If two frontends share an endpoint, its
+/// replies come from the one that got the last datagram.
 #[inline(always)]
 fn expect_reply<F: Family>(cookie: u64, endpoint: &F::Endpoint, frontend: FrontendOf<F>) {
     let (address, port) = F::endpoint_parts(endpoint);
@@ -80,8 +78,7 @@ fn expect_reply<F: Family>(cookie: u64, endpoint: &F::Endpoint, frontend: Fronte
     }
 }
 
-/// The frontend that the context's socket sent to, if a datagram from `address` and `port` is a
-/// reply.
+/// The frontend of the context's socket, if a datagram from `address` and `port` is a reply.
 #[inline(always)]
 pub(crate) fn answered<F: Family>(
     ctx: &SockAddrContext,

@@ -1,4 +1,4 @@
-//! Where a packet goes after a program has changed it.
+//! Forwards a packet after a program has changed it.
 
 use aya_ebpf::bindings::__sk_buff;
 use aya_ebpf::helpers::bpf_redirect;
@@ -8,8 +8,7 @@ use crate::access::{load, store};
 use crate::packets::{Hook, dropped};
 use crate::verdict::Verdict;
 
-/// Lets a packet go on, or sends it back if its client is its own endpoint. `kind` is the
-/// connection's.
+/// Passes a packet on, or sends it back if its client is its endpoint. `kind`: the connection's.
 #[inline(always)]
 pub(crate) fn forward(skb: *mut __sk_buff, kind: u8, hook: Hook) -> Verdict {
     if kind & HAIRPIN == 0 {
@@ -18,8 +17,7 @@ pub(crate) fn forward(skb: *mut __sk_buff, kind: u8, hook: Hook) -> Verdict {
     send_back(skb).unwrap_or_else(|| dropped(hook))
 }
 
-/// Sends a packet back out of the device that received it. `None`: the packet is unchanged, as it
-/// cannot be written.
+/// Sends a packet back out of its device. `None`: it cannot be written, and is unchanged.
 #[inline(always)]
 pub(crate) fn send_back(skb: *mut __sk_buff) -> Option<Verdict> {
     let [a, b, c, d, e, f] = load::<[u16; 6]>(skb, 0)?;

@@ -1,4 +1,4 @@
-//! Addresses and ports of a packet, and the keys and entries of the connection table that hold them.
+//! Addresses and ports of a packet, and their keys and entries in the connection table.
 
 use core::ptr::NonNull;
 
@@ -16,7 +16,7 @@ pub(crate) struct FourTuple<F: Family> {
     pub(crate) destination_port: u16,
 }
 
-/// What a new entry holds besides its four-tuple.
+/// The fields of a new entry besides its four-tuple.
 #[derive(Clone, Copy)]
 pub(crate) struct NewEntry {
     pub(crate) now: u64,
@@ -27,7 +27,7 @@ pub(crate) struct NewEntry {
 }
 
 impl<F: Family> FourTuple<F> {
-    /// Of a packet with this header; `ports` as the packet has them.
+    /// Of a packet with this header; `ports` as in the packet.
     #[inline(always)]
     pub(crate) fn of_packet(header: &Header<F>, ports: u32) -> Self {
         let (source_port, destination_port) = split_ports(ports);
@@ -35,7 +35,7 @@ impl<F: Family> FourTuple<F> {
         Self { source, destination, source_port, destination_port }
     }
 
-    /// Of an entry: what its packets say after translation.
+    /// Of an entry: its packets' fields after translation.
     #[inline(always)]
     pub(crate) fn of_entry(entry: NonNull<ConnectionOf<F>>) -> Self {
         let entry = entry.as_ptr();
@@ -61,7 +61,7 @@ impl<F: Family> FourTuple<F> {
         }
     }
 
-    /// The key of packets that say this.
+    /// The key of packets with this four-tuple.
     #[inline(always)]
     pub(crate) fn key(&self, protocol: u8, way: u8) -> TupleOf<F> {
         Tuple {
@@ -75,7 +75,7 @@ impl<F: Family> FourTuple<F> {
         }
     }
 
-    /// The entry of packets that say this after translation.
+    /// The entry that translates packets to this four-tuple.
     #[inline(always)]
     pub(crate) fn entry(&self, new: NewEntry) -> ConnectionOf<F> {
         Connection {
@@ -95,7 +95,7 @@ impl<F: Family> FourTuple<F> {
     }
 }
 
-/// The fields of an entry that programs read and write by themselves, in place.
+/// The fields of an entry that programs read and write separately, in place.
 #[derive(Clone, Copy)]
 pub(crate) struct EntryFields {
     pub(crate) last_used: *mut u64,

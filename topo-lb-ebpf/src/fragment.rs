@@ -31,7 +31,7 @@ fn key<F: Family>(header: &Header<F>, hook: Hook) -> FragmentOf<F> {
     }
 }
 
-/// Remembers the translation of a first fragment for the later ones. `kind` is the connection's.
+/// Stores the translation of a first fragment for the later ones. `kind` is the connection's.
 #[inline(always)]
 pub(crate) fn remember<F: Family>(
     header: &Header<F>,
@@ -50,7 +50,7 @@ pub(crate) fn remember<F: Family>(
     let _ = F::fragments().insert(&key(header, hook), &translation, BPF_ANY.into());
 }
 
-/// Leaves a packet untouched, and the fragments that follow it.
+/// Leaves a packet and its later fragments untouched.
 #[inline(always)]
 pub(crate) fn leave<F: Family>(header: &Header<F>, hook: Hook) -> Verdict {
     if header.kind == PacketKind::First {
@@ -68,8 +68,8 @@ pub(crate) fn forget<F: Read>(skb: *mut __sk_buff, hook: Hook) -> Verdict {
     next(hook, Outcome::Untouched)
 }
 
-/// Translates a later fragment like the first one. If the first one was not seen, it is untouched: its
-/// Service is not known.
+/// Translates a later fragment like the first one. Without an entry of the first one, the
+/// fragment's Service is unknown, and it stays untouched.
 #[inline(always)]
 pub(crate) fn translate<F: Write>(skb: *mut __sk_buff, header: &Header<F>, hook: Hook) -> Verdict {
     let unknown = if hook == Hook::Ingress { Outcome::Unknown } else { Outcome::Untouched };

@@ -5,34 +5,34 @@ use aya_ebpf::bindings::__sk_buff;
 use crate::access::{ETHERNET, length, load, words};
 use crate::family::{Family, V4, V6};
 
-/// What a header belongs to.
+/// The kind of a packet.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum PacketKind {
     /// A datagram in one piece.
     Whole,
-    /// A fragment with the transport header.
+    /// A fragment that has the transport header.
     First,
-    /// A fragment without it.
+    /// A fragment that does not have it.
     Later,
-    /// Something that is not translated.
+    /// A packet that is not translated.
     Other,
     /// A packet that ends too early or contradicts itself.
     Malformed,
 }
 
-/// An IP header, and what follows it.
+/// An IP header, and the place of what follows it.
 pub(crate) struct Header<F: Family> {
     pub(crate) source: F::Address,
     pub(crate) destination: F::Address,
-    /// Of the datagram, as the packet has it; of fragments only.
+    /// The datagram's identification, as in the packet; only for fragments.
     pub(crate) identification: u32,
     /// Offset of what follows: the transport header, unless it is a later fragment.
     pub(crate) transport: u32,
-    /// Offset behind the last byte.
+    /// Offset behind the packet's last byte.
     pub(crate) end: u32,
-    /// IPv4: the header's checksum, as the packet has it.
+    /// IPv4: the header's checksum, as in the packet.
     pub(crate) checksum: u16,
-    /// Of what follows.
+    /// The protocol of what follows.
     pub(crate) protocol: u8,
     pub(crate) kind: PacketKind,
 }
@@ -47,8 +47,8 @@ pub(crate) trait Read: Family {
     /// Bytes of a header without options or extensions.
     const BYTES: u32;
 
-    /// The header at `offset`: behind the Ethernet header, unless it is one that an ICMP error
-    /// quotes (`is_quote`), which ends early.
+    /// The header at `offset`: behind the Ethernet header, or in the quote of an ICMP error
+    /// (`is_quote`), which ends early.
     fn header(skb: *mut __sk_buff, offset: u32, is_quote: bool) -> Header<Self>;
 }
 
@@ -85,7 +85,7 @@ impl Read for V4 {
         header.transport = offset + bytes;
         header.checksum = u16::from_ne_bytes([sum_high, sum_low]);
         header.protocol = protocol;
-        // A packet that segmentation will cut may be longer than its header can say (BIG TCP).
+        // A packet that has yet to be segmented may be longer than its header can say (BIG TCP).
         let room = length(skb).wrapping_sub(offset);
         let total = if total == 0 && room > 0xffff { room } else { total };
         header.end = offset + total;
@@ -103,7 +103,7 @@ impl Read for V4 {
     }
 }
 
-/// Extension headers that are skipped; a packet with more of them is not translated.
+/// Most extension headers that are skipped; a packet with more is not translated.
 const EXTENSIONS: u32 = 6;
 
 impl Read for V6 {
@@ -145,7 +145,7 @@ impl Read for V6 {
     }
 }
 
-/// Skips the extension headers of RFC 8200 §4 that may stand before a transport header.
+/// Skips the extension headers of RFC 8200 §4 that may precede a transport header.
 #[inline(always)]
 fn extensions(skb: *mut __sk_buff, header: &mut Header<V6>) {
     const HOP_BY_HOP: u8 = 0;
@@ -176,7 +176,7 @@ fn extensions(skb: *mut __sk_buff, header: &mut Header<V6>) {
                     header.protocol = next;
                     return;
                 }
-                // A fragment that is a whole datagram (RFC 6946) is handled like one in one piece.
+                // A fragment that is a whole datagram (RFC 6946) is handled as unfragmented.
                 if fourth & 1 != 0 {
                     header.kind = PacketKind::First;
                 }

@@ -1,5 +1,4 @@
-//! Translates ICMP errors about packets of translated connections: their sender, and the packet that
-//! they quote.
+//! Translates ICMP errors about packets of translated connections: their sender, and their quote.
 
 use aya_ebpf::bindings::__sk_buff;
 use topo_lb_common::connection::{FROM_CLIENT, TO_CLIENT};
@@ -17,7 +16,7 @@ use crate::rewrite::Write;
 use crate::transport::ports;
 use crate::verdict::Verdict;
 
-/// Bytes of an ICMP header, before what it quotes.
+/// Bytes of an ICMP header, before the quote.
 const HEADER: u32 = 8;
 /// Offset of the checksum in it.
 const CHECKSUM: u32 = 2;
@@ -29,7 +28,7 @@ const fn is_error(is_ipv6: bool, icmp_type: u8) -> bool {
     if is_ipv6 { matches!(icmp_type, 1..=4) } else { matches!(icmp_type, 3 | 11 | 12) }
 }
 
-/// Handles an error that a client sends, about a reply that it got.
+/// Handles an error from a client, about a reply.
 #[inline(never)]
 pub(crate) fn from_client<F: Write + Read>(skb: *mut __sk_buff) -> Verdict {
     translate::<F>(skb, Hook::Ingress)
@@ -53,7 +52,7 @@ fn translate<F: Write + Read>(skb: *mut __sk_buff, hook: Hook) -> Verdict {
     }
     let at = outer.transport + HEADER;
     let inner = F::header(skb, at, true);
-    // Bytes behind the packet's end are not of the quote, and no checksum covers them.
+    // Bytes behind the packet's end do not belong to the quote, and no checksum covers them.
     let quoted = if inner.transport + 4 <= outer.end { load(skb, inner.transport) } else { None };
     let (PacketKind::Whole | PacketKind::First, Some::<u32>(quoted)) = (inner.kind, quoted) else {
         return next(hook, Outcome::Unknown);
@@ -67,7 +66,7 @@ fn translate<F: Write + Read>(skb: *mut __sk_buff, hook: Hook) -> Verdict {
             && is_alive(EntryFields::of(*found), inner.protocol, now())
     });
     let Some(found) = found else {
-        // Only packets to Services are looked at on ingress.
+        // On ingress, only packets to Services get here.
         let is_service = hook == Hook::Ingress;
         return next(hook, if is_service { Outcome::Unknown } else { Outcome::Untouched });
     };

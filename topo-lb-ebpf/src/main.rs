@@ -1,6 +1,6 @@
 //! The eBPF programs: they translate connections to Services, and replies of their endpoints.
 //!
-//! Only the entry points are here, one for each hook, named as the hook is.
+//! Only the entry points are here, one for each hook, with its name.
 #![no_std]
 #![no_main]
 
@@ -50,9 +50,9 @@ fn connect6(ctx: SockAddrContext) -> i32 {
     if is_mapped(&ctx) { cgroup::connect::<Mapped>(&ctx) } else { cgroup::connect::<Plain6>(&ctx) }
 }
 
-/// `sendto` and `sendmsg` with an address, IPv4 UDP; also of an IPv6 socket that names an
-/// IPv4-mapped address: the kernel sends that by IPv4 before it comes to the hook sendmsg6
-/// (`udpv6_sendmsg`, net/ipv6/udp.c).
+/// `sendto` and `sendmsg` with an address, IPv4 UDP; also of an IPv6 socket with an IPv4-mapped
+/// address: the kernel sends that by IPv4 before it reaches the hook sendmsg6 (`udpv6_sendmsg`,
+/// net/ipv6/udp.c).
 #[cgroup_sock_addr(sendmsg4)]
 fn sendmsg4(ctx: SockAddrContext) -> i32 {
     cgroup::sendmsg::<Plain4>(&ctx)
@@ -104,7 +104,7 @@ fn topo_lb_egress(ctx: TcContext) -> i32 {
     tc::egress(ctx.skb.skb)
 }
 
-/// The license as the kernel reads it: some helpers are for programs under the GPL only.
+/// The license as the kernel reads it: some helpers are only for programs under the GPL.
 #[unsafe(link_section = "license")]
 #[unsafe(no_mangle)]
 static LICENSE: [u8; 13] = *b"Dual MIT/GPL\0";
@@ -112,6 +112,6 @@ static LICENSE: [u8; 13] = *b"Dual MIT/GPL\0";
 #[cfg(not(test))]
 #[panic_handler]
 fn panic(_info: &core::panic::PanicInfo) -> ! {
-    // Nothing here can panic: the verifier would refuse a program that gets to this loop.
+    // No code here can panic: the verifier would refuse a program that reaches this loop.
     loop {}
 }

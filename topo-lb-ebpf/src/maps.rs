@@ -42,7 +42,7 @@ pub(crate) type Services<K, V> = HashMap<K, V, SERVICES>;
 pub(crate) type Slots<V> = Array<V, SLOTS>;
 /// Map of the endpoints that a client may keep.
 pub(crate) type Members<K> = HashMap<K, Member, MEMBERS, ON_DEMAND>;
-/// Map of what sockets or clients used recently.
+/// Map of what sockets or clients recently used.
 pub(crate) type Recent<K, V> = LruHashMap<K, V, FLOWS>;
 /// Map of connections: two entries each.
 pub(crate) type Connections<K, V> = LruHashMap<K, V, { 2 * DEFAULT_CONNECTIONS as usize }>;
@@ -93,7 +93,7 @@ pub(crate) static COUNTERS: PerCpuArray<Counters, SERVICES> = PerCpuArray::new()
 #[btf_map(name = "torn")]
 pub(crate) static TORN: PerCpuArray<u64, 1> = PerCpuArray::new();
 
-/// No program uses it: it is in the object so that the kernel gets its BTF.
+/// No program uses it: the object has it so that the kernel gets its BTF.
 #[btf_map(name = "names")]
 pub(crate) static NAMES: HashMap<u32, Name, SERVICES, ON_DEMAND> = HashMap::new();
 
@@ -152,7 +152,7 @@ pub(crate) static PACKETS: PerCpuArray<Packets, { HOOKS as usize }> = PerCpuArra
 #[btf_map(name = "refusals")]
 pub(crate) static REFUSALS: PerCpuArray<Bucket, 1> = PerCpuArray::new();
 
-/// Whether `getpeername` of a TCP socket gives the Service that was dialled. If zero, TCP
+/// Whether `getpeername` of a TCP socket returns the Service that was dialled. If zero, TCP
 /// connections have no reverse state, and the application sees the endpoint as its peer.
 #[unsafe(no_mangle)]
 pub(crate) static TCP_PEER_IS_SERVICE: Global<u8> = Global::new(1);

@@ -1,4 +1,4 @@
-//! Opening a connection of tc: chooses its endpoint and writes its two entries.
+//! Opens a connection of tc: chooses its endpoint and writes its two entries.
 #![expect(
     clippy::needless_borrows_for_generic_args,
     reason = "what is passed by value is copied, on a stack of 512 bytes"
@@ -17,10 +17,10 @@ use crate::four_tuple::{EntryFields, FourTuple, NewEntry};
 use crate::reply_filter;
 use crate::resolve::{Resolution, resolve};
 
-/// Source ports that are tried if the client's own is taken at the endpoint.
+/// Source ports to try if the client's own is taken at the endpoint.
 const PORT_ATTEMPTS: u32 = 8;
 
-/// What choosing an endpoint gave.
+/// The result of choosing an endpoint.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Chosen {
     /// An endpoint; the connection's first entry is written.
@@ -33,8 +33,8 @@ pub(crate) enum Chosen {
     Failed,
 }
 
-/// Chooses an endpoint for the connection that a packet opens, and writes the entry of the client's
-/// packets. `says` is what the packet says.
+/// Chooses an endpoint for the connection that a packet opens, and writes the entry for the
+/// client's packets. `says` is the packet's four-tuple.
 #[inline(always)]
 pub(crate) fn choose<F: Client>(
     says: &FourTuple<F>,
@@ -68,7 +68,7 @@ pub(crate) fn choose<F: Client>(
     let Some(draft) = F::draft() else {
         return Chosen::Failed;
     };
-    // SAFETY: this CPU's element, which nobody else uses meanwhile.
+    // SAFETY: this CPU's element, which no other code uses meanwhile.
     let draft = unsafe {
         draft.write(to.entry(new));
         draft.as_ref()
@@ -80,9 +80,9 @@ pub(crate) fn choose<F: Client>(
     }
 }
 
-/// Writes the entry of the replies of a connection whose endpoint was just chosen. If the client's
-/// port is taken at the endpoint, the connection gets another source port. Returns whether there was
-/// room; if not, the connection is forgotten.
+/// Writes the entry for the replies of a connection after choosing its endpoint. If the client's
+/// port is taken at the endpoint, the connection gets another source port. Returns whether there
+/// was room; if not, forgets the connection.
 #[inline(always)]
 pub(crate) fn expect_replies<F: FastPath>(says: &FourTuple<F>, protocol: u8) -> bool {
     let key = says.key(protocol, FROM_CLIENT);
@@ -119,8 +119,8 @@ pub(crate) fn expect_replies<F: FastPath>(says: &FourTuple<F>, protocol: u8) -> 
         if protocol == SCTP {
             break;
         }
-        // The client has another connection with this port to this endpoint, through another Service.
-        // The endpoint could not tell them apart.
+        // The client has another connection from this port to this endpoint, through another
+        // Service. The endpoint could not distinguish them.
         // SAFETY: the helper has no preconditions.
         to.source_port = 32_768 | unsafe { bpf_get_prandom_u32() } as u16 & 0x7fff;
     }
@@ -128,7 +128,7 @@ pub(crate) fn expect_replies<F: FastPath>(says: &FourTuple<F>, protocol: u8) -> 
     false
 }
 
-/// Whether the entry under a reply's key is this connection's own, or of one that is over.
+/// Whether the entry under a reply's key belongs to this connection, or to one that is over.
 #[inline(always)]
 fn may_replace<F: Family>(key: &TupleOf<F>, says: &FourTuple<F>, protocol: u8, now: u64) -> bool {
     let Some(found) = find::<F>(key) else {

@@ -1,4 +1,4 @@
-//! `packets`: counts what becomes of the packets of each hook.
+//! `packets`: counts the packets of each hook by outcome.
 
 use topo_lb_common::packets::Outcome;
 
@@ -28,7 +28,7 @@ pub(crate) fn next(hook: Hook, outcome: Outcome) -> Verdict {
     Verdict::Next
 }
 
-/// Counts a packet that the kernel did not let a program change, or had no memory for.
+/// Counts a packet that the kernel refused to change, or had no memory for.
 #[inline(always)]
 pub(crate) fn dropped(hook: Hook) -> Verdict {
     count(hook, Outcome::Dropped);

@@ -1,5 +1,5 @@
-//! Refusing: answers at once with a RST or an ICMP error that seems to come from the Service's address,
-//! back out of the device that received the packet.
+//! Refuses a packet: answers at once with a RST or an ICMP error from the Service's address, out of
+//! the device that received the packet.
 
 use aya_ebpf::bindings::__sk_buff;
 use aya_ebpf::helpers::{bpf_skb_adjust_room, bpf_skb_change_tail};
@@ -20,11 +20,11 @@ use crate::verdict::Verdict;
 
 /// `BPF_ADJ_ROOM_MAC`: makes room between the Ethernet and the IP header.
 const BEHIND_ETHERNET: u32 = 1;
-/// Most bytes of a packet that an ICMP error quotes: IPv4 with all options and TCP's header, or IPv6
-/// with some extension headers. A multiple of four.
+/// Most bytes of a packet that an ICMP error quotes: IPv4 with all options and TCP's header, or
+/// IPv6 with some extension headers. A multiple of four.
 const LONGEST_QUOTE: u32 = 80;
 
-/// Whether this CPU may answer one more refusal now.
+/// Whether this CPU may answer another refusal now.
 #[inline(always)]
 fn may_answer() -> bool {
     // SAFETY: this CPU's element.
@@ -51,9 +51,9 @@ fn failed() -> Verdict {
     dropped(Hook::Ingress)
 }
 
-/// Answers a TCP segment with a RST (RFC 9293 §3.10.7.1). The segment itself becomes the RST and keeps
-/// its length. So it does not matter whether a device has yet to compute its checksum, which no
-/// program can know. The receiver of a RST ignores its options and payload.
+/// Answers a TCP segment with a RST (RFC 9293 §3.10.7.1). The segment itself becomes the RST and
+/// keeps its length, so it does not matter whether a device has yet to compute its checksum, which
+/// no program can know. The receiver of a RST ignores its options and payload.
 #[inline(never)]
 pub(crate) fn reset<F: Write + Unreachable>(skb: *mut __sk_buff) -> Verdict {
     let header = F::header(skb, ETHERNET, false);
@@ -104,8 +104,8 @@ pub(crate) fn reset<F: Write + Unreachable>(skb: *mut __sk_buff) -> Verdict {
     if is_done { answered(skb) } else { failed() }
 }
 
-/// Answers any packet with "port unreachable" (RFC 792, RFC 4443), which quotes the packet's headers
-/// up to its ports.
+/// Answers any packet with "port unreachable" (RFC 792, RFC 4443), which quotes the packet's
+/// headers up to its ports.
 #[inline(never)]
 pub(crate) fn unreachable<F: Unreachable>(skb: *mut __sk_buff) -> Verdict {
     let header = F::header(skb, ETHERNET, false);

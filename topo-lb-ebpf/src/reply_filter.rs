@@ -1,4 +1,4 @@
-//! The reply filter: a packet whose sender has no mark needs no look-up in the connection table.
+//! The reply filter: a packet from an unmarked sender needs no look-up in the connection table.
 
 use topo_lb_common::reply_filter::{ReplyFilterEntry, ReplyFilterPlace, place};
 
@@ -6,7 +6,7 @@ use crate::fast_path::{FastPath, PacketSummary};
 use crate::maps::REPLY_FILTER;
 use crate::transport::split_ports;
 
-/// Whether a packet is certainly no reply of a translated connection.
+/// Whether a packet certainly is no reply of a translated connection.
 #[inline(always)]
 pub(crate) fn is_foreign<F: FastPath>(packet: &PacketSummary<F>) -> bool {
     let ReplyFilterPlace { entry, mark } =
@@ -23,7 +23,6 @@ pub(crate) fn is_foreign<F: FastPath>(packet: &PacketSummary<F>) -> bool {
 /// A mark, in place.
 ///
 /// # Safety
-///
 /// `entry` is an element of the array, and `mark` is a [`ReplyFilterPlace`]'s.
 #[inline(always)]
 unsafe fn field(entry: *mut ReplyFilterEntry, mark: u32) -> *mut u8 {
@@ -32,7 +31,7 @@ unsafe fn field(entry: *mut ReplyFilterEntry, mark: u32) -> *mut u8 {
 }
 
 /// Marks an endpoint that has a connection. The connection's entry is written before the mark, so
-/// an agent that renews all marks from the entries misses none. `port` in host order.
+/// an agent that rebuilds the marks from the entries misses none. `port` in host order.
 #[inline(always)]
 pub(crate) fn expect<F: FastPath>(address: F::Address, port: u16) {
     let ReplyFilterPlace { entry, mark } = place(F::folded(address), port);

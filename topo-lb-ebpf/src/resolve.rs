@@ -21,14 +21,14 @@ pub(crate) enum Resolution {
     Redirect,
 }
 
-/// The decision on a new connection. Without a redirection the other fields are zero, as in
+/// The decision on a new connection. Unless redirected, the other fields are zero, as in
 /// [`Snapshot`].
 pub(crate) struct Resolved<F: Family> {
     pub(crate) verdict: Resolution,
     pub(crate) endpoint: F::Endpoint,
     /// Index of the Service port.
     pub(crate) service: u32,
-    /// The Service's when the endpoint was chosen.
+    /// The Service's generation when the endpoint was chosen.
     pub(crate) generation: u32,
 }
 
@@ -50,7 +50,7 @@ pub(crate) fn in_range<F: Family>(address: F::Address) -> bool {
     F::in_range(range, address)
 }
 
-/// Where a stamped value says that the endpoint is.
+/// Where the endpoint of a stamped value is.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 enum Place {
     #[default]
@@ -59,11 +59,11 @@ enum Place {
     Slot,
 }
 
-/// What choosing reads of a stamped value.
+/// The part of a stamped value that is needed to choose.
 struct Pick<F: Family> {
     place: Place,
     slot: u32,
-    /// Only with [`Place::Inline`].
+    /// Valid only with [`Place::Inline`].
     endpoint: F::Endpoint,
     service: u32,
     affinity_seconds: u32,
@@ -77,7 +77,7 @@ impl<F: Family> Default for Pick<F> {
     }
 }
 
-/// Chooses an endpoint for a new connection to `frontend`, and counts it. `client` gives the
+/// Chooses an endpoint for a new connection to `frontend`, and counts it. `client` returns the
 /// client's number; it is called only for Services with session affinity.
 #[inline(always)]
 pub(crate) fn resolve<F: Family>(
@@ -96,8 +96,8 @@ pub(crate) fn resolve<F: Family>(
         Place::Inline => false,
         Place::Slot => match F::slots().get_ptr(slot) {
             Some(slot) => {
-                // SAFETY: the agent fills a slot before a value names it, and reuses it only when
-                // no program that saw that value still runs.
+                // SAFETY: the agent fills a slot before a value refers to it, and reuses it only
+                // when no program that saw that value still runs.
                 endpoint = unsafe { words(slot) };
                 false
             }
@@ -115,7 +115,7 @@ pub(crate) fn resolve<F: Family>(
     Resolved { verdict: Resolution::Redirect, endpoint, service, generation }
 }
 
-/// Chooses by a value that may be torn.
+/// Chooses from a value that may be torn.
 #[inline(always)]
 fn pick<F: Family>(fields: &Fields<F>) -> Pick<F> {
     // SAFETY: the helper has no preconditions.
@@ -137,7 +137,7 @@ fn pick<F: Family>(fields: &Fields<F>) -> Pick<F> {
     }
 }
 
-/// Counts a connection by where it went; `None`: refused.
+/// Counts a connection by locality; `None`: refused.
 #[inline(always)]
 fn count(service: u32, locality: Option<Locality>) {
     let Some(counters) = COUNTERS.get_ptr_mut(service) else {
@@ -153,12 +153,12 @@ fn count(service: u32, locality: Option<Locality>) {
     }
 }
 
-/// What a Service's value says, without choosing.
+/// A Service's value, without a choice.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct LookedUp {
-    /// It is there.
+    /// Whether the frontend is ours.
     pub(crate) is_ours: bool,
-    /// It has an endpoint.
+    /// Whether it has an endpoint.
     pub(crate) routes: bool,
     pub(crate) service: u32,
 }

@@ -9,14 +9,14 @@ use crate::four_tuple::FourTuple;
 use crate::header::{Header, Read};
 use crate::transport::{Transport, ports};
 
-/// Writing an address family's headers.
+/// Writes an address family's headers.
 pub(crate) trait Write: Family {
     const IS_IPV6: bool;
 
     /// The change of the addresses.
     fn change(from: (Self::Address, Self::Address), to: (Self::Address, Self::Address)) -> Change;
     /// Writes the addresses of the header behind the Ethernet header, as [`store`](Self::store)
-    /// does, and the ports that come right behind it.
+    /// does, and the ports that follow it directly.
     fn store_all(
         skb: *mut __sk_buff,
         addresses: (Self::Address, Self::Address),
@@ -121,8 +121,7 @@ impl Write for V6 {
     }
 }
 
-/// Rewrites a packet's addresses and ports. Returns whether it succeeded; if not, the packet is
-/// unusable.
+/// Rewrites a packet's addresses and ports. Returns false if it failed: the packet is unusable.
 #[inline(always)]
 pub(crate) fn rewrite<F: Read + Write>(
     skb: *mut __sk_buff,

@@ -1,4 +1,4 @@
-//! Reads values that the agent may be replacing at this moment.
+//! Reads values that the agent may be replacing at the same time.
 
 use core::mem::MaybeUninit;
 
@@ -9,19 +9,19 @@ use crate::maps::TORN;
 /// needed a second attempt.
 const ATTEMPTS: u32 = 3;
 
-/// Whether a service value was read.
+/// The result of reading a service value.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Found {
-    /// No such frontend.
+    /// The frontend does not exist.
     Absent,
-    /// Torn in all attempts.
+    /// The value was torn in all attempts.
     Torn,
-    /// Of one write.
+    /// The value is from one write.
     Complete,
 }
 
-/// The result of reading a service value. Without [`Found::Complete`], generation and value are
-/// zero: the verifier follows unused values, too, and wants them initialised.
+/// A service value as read. Without [`Found::Complete`], generation and value are zero: the
+/// verifier checks unused values, too, and requires them to be initialised.
 pub(crate) struct Snapshot<T> {
     pub(crate) found: Found,
     /// Number of the write.
@@ -29,12 +29,12 @@ pub(crate) struct Snapshot<T> {
     pub(crate) value: T,
 }
 
-/// Looks a frontend up and reads of its value what `body` reads.
+/// Looks a frontend up and reads from its value what `body` reads.
 ///
 /// The writer stores the head first and the tail last. A reader that reads the tail first and the
-/// head last sees the same generation at both only if all between is of that write. The frontend
-/// inside the value shows whether the kernel reused the element for another key meanwhile, so each
-/// attempt looks up again.
+/// head last sees the same generation at both only if all data between is from that write. The
+/// frontend in the value shows whether the kernel reused the element for another key meanwhile, so
+/// each attempt looks up again.
 #[inline(always)]
 pub(crate) fn service<F: Family, T: Default>(
     frontend: &FrontendOf<F>,
@@ -42,15 +42,16 @@ pub(crate) fn service<F: Family, T: Default>(
 ) -> Snapshot<T> {
     let nothing = |found| Snapshot { found, generation: 0, value: T::default() };
     for _ in 0..ATTEMPTS {
-        // To replace an element, the kernel adds the new one at the head of its chain, and then removes
-        // the old one further down (`htab_map_update_elem`). A look-up that is between both at that
-        // moment finds neither. Only addresses inside `range` that are no frontend pay for the second.
+        // To replace an element, the kernel adds the new one at the head of its chain, and then
+        // removes the old one further down (`htab_map_update_elem`). A look-up that is between both
+        // at that moment finds neither. Only addresses inside `range` that are no frontend pay for
+        // the second look-up.
         let look_up = || F::services().get_ptr(frontend);
         let Some(value) = look_up().or_else(look_up) else {
             return nothing(Found::Absent);
         };
-        // SAFETY: a look-up's pointer is to a complete value, and stays readable until the program
-        // ends. The reads are volatile: they stay in this order.
+        // SAFETY: a look-up's pointer points to a complete value, and stays readable until the
+        // program ends. The reads are volatile: they stay in this order.
         unsafe {
             let fields = F::fields(value);
             let generation = fields.generation_tail.read_volatile();
@@ -66,7 +67,7 @@ pub(crate) fn service<F: Family, T: Default>(
     nothing(Found::Torn)
 }
 
-/// Counts a failed read. A torn value does not tell which Service it belongs to.
+/// Counts a failed read. A torn value does not show which Service it belongs to.
 #[inline(always)]
 fn count_torn() {
     if let Some(torn) = TORN.get_ptr_mut(0) {
@@ -75,10 +76,9 @@ fn count_torn() {
     }
 }
 
-/// Copies a value out of a map: in one load where it is eight aligned bytes, else word by word.
+/// Copies a value out of a map: in one load if it is eight aligned bytes, else word by word.
 ///
 /// # Safety
-///
 /// `from` points to a complete value inside a map, at a multiple of four bytes; the size of `T` is
 /// a multiple of four.
 #[inline(always)]

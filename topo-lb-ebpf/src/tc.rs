@@ -28,13 +28,13 @@ use crate::unreachable::Unreachable;
 use crate::verdict::Verdict;
 use crate::{fragment, icmp, refuse};
 
-/// An address family whose packets are translated.
+/// An address family that tc translates.
 pub(crate) trait Translate: FastPath + Write + Client + Unreachable {}
 
 impl Translate for V4 {}
 impl Translate for V6 {}
 
-/// A device has received a packet.
+/// Handles a packet that a device has received.
 #[inline(always)]
 pub(crate) fn ingress(skb: *mut __sk_buff) -> i32 {
     let verdict = match ether_type(skb) {
@@ -47,7 +47,7 @@ pub(crate) fn ingress(skb: *mut __sk_buff) -> i32 {
 
 #[inline(always)]
 fn ingress_of<F: Translate>(skb: *mut __sk_buff) -> Verdict {
-    // The destination is enough to see that most packets are not to a Service. Fragments and ICMP
+    // The destination suffices to see that most packets are not to a Service. Fragments and ICMP
     // errors are sent to a Service's address, too.
     match F::destination(skb) {
         None => return next(Hook::Ingress, Outcome::Malformed),
@@ -76,7 +76,7 @@ fn ingress_of<F: Translate>(skb: *mut __sk_buff) -> Verdict {
         verdict = stray::<F>(skb);
     }
     match verdict {
-        // The entry that was written a moment ago is evicted already.
+        // The entry that was just written is already evicted.
         Verdict::ChooseEndpoint => dropped(Hook::Ingress),
         Verdict::LeaveFragments => fragment::forget::<F>(skb, Hook::Ingress),
         Verdict::IcmpError => icmp::from_client::<F>(skb),
@@ -86,7 +86,7 @@ fn ingress_of<F: Translate>(skb: *mut __sk_buff) -> Verdict {
     }
 }
 
-/// A device is about to send a packet.
+/// Handles a packet that a device is about to send.
 #[inline(always)]
 pub(crate) fn egress(skb: *mut __sk_buff) -> i32 {
     let verdict = match ether_type(skb) {
@@ -99,7 +99,7 @@ pub(crate) fn egress(skb: *mut __sk_buff) -> i32 {
 
 #[inline(always)]
 fn egress_of<F: Translate>(skb: *mut __sk_buff) -> Verdict {
-    // The summary is enough to see that most packets are no replies to translated connections.
+    // The summary suffices to see that most packets are no replies to translated connections.
     if F::summary(skb).is_some_and(|packet| is_foreign(&packet)) {
         return next(Hook::Egress, Outcome::Untouched);
     }
@@ -110,15 +110,15 @@ fn egress_of<F: Translate>(skb: *mut __sk_buff) -> Verdict {
     }
 }
 
-/// Host order. For a packet with a VLAN tag in its bytes, the type of that tag.
+/// The EtherType, host order. With a VLAN tag in the packet's bytes, the type of that tag.
 #[inline(always)]
 fn ether_type(skb: *mut __sk_buff) -> u16 {
-    // SAFETY: a field of the hook's context: a word whose lower half is in network order.
+    // SAFETY: a field of the hook's context: a word with the value in its lower half, in network
+    // order.
     u16::from_be(unsafe { (&raw const (*skb).protocol).read_volatile() } as u16)
 }
 
-/// Translates a packet from a client if its connection is known. `is_settled`: the connection's
-/// endpoint has been checked.
+/// Translates a packet from a client of a known connection. `is_settled`: endpoint checked.
 #[inline(never)]
 fn from_client<F: Translate>(skb: *mut __sk_buff, is_settled: bool) -> Verdict {
     let hook = Hook::Ingress;
@@ -150,7 +150,7 @@ fn from_client<F: Translate>(skb: *mut __sk_buff, is_settled: bool) -> Verdict {
     }
 }
 
-/// Handles a packet whose connection may need another endpoint, or has lost its own.
+/// Handles a packet of a connection that may need another endpoint, or has lost its own.
 #[inline(never)]
 fn reconsider<F: Translate>(skb: *mut __sk_buff) -> Verdict {
     let header = F::header(skb, ETHERNET, false);
@@ -163,7 +163,7 @@ fn reconsider<F: Translate>(skb: *mut __sk_buff) -> Verdict {
         return without;
     };
     let frontend = F::frontend(says.destination, says.destination_port, header.protocol);
-    // Nobody answers a mere acknowledgement.
+    // A pure acknowledgement is not answered.
     let asks = transport.payload != 0 || transport.flags & (SYN | FIN) != 0;
     match connection::reconsider::<F>(found, &frontend, header.protocol, opens, asks, now()) {
         EndpointCheck::Other => {
@@ -189,7 +189,7 @@ fn stray<F: Translate>(skb: *mut __sk_buff) -> Verdict {
     if !service.is_ours {
         fragment::leave(&header, hook)
     } else if service.routes || transport.flags & RST != 0 {
-        // Perhaps of a connection that somebody else translated before and still translates.
+        // Perhaps of a connection that another program translates.
         next(hook, Outcome::Unknown)
     } else {
         Verdict::Unreachable
@@ -213,7 +213,7 @@ fn open<F: Translate>(skb: *mut __sk_buff) -> Verdict {
     }
 }
 
-/// Writes the entry of the replies for a packet whose endpoint was just chosen.
+/// Writes the entry for the replies to a packet after choosing its endpoint.
 #[inline(never)]
 fn expect_replies<F: Translate>(skb: *mut __sk_buff) -> Verdict {
     let hook = Hook::Ingress;
@@ -249,7 +249,7 @@ fn to_client<F: Translate>(skb: *mut __sk_buff) -> Verdict {
     }
     let now = now();
     if !connection::is_reply::<F>(found, header.protocol, transport.flags, now) {
-        // Another connection has the client's port now, and later packets are of that one, too.
+        // Another connection uses the client's port now, and later packets belong to that one, too.
         connection::forget::<F>(&key, found, header.protocol);
         return fragment::leave(&header, hook);
     }
@@ -259,7 +259,7 @@ fn to_client<F: Translate>(skb: *mut __sk_buff) -> Verdict {
     }
 }
 
-/// The verdict on a packet that has no ports of a Service's protocol; `None` for one that has.
+/// The verdict on a packet without ports of a Service's protocol; `None` if it has such ports.
 #[inline(always)]
 fn without_ports<F: Translate>(
     skb: *mut __sk_buff,
@@ -281,8 +281,8 @@ fn without_ports<F: Translate>(
     None
 }
 
-/// Records a packet of a known connection and translates it. Returns the connection's kind; `None` if
-/// the packet cannot be written.
+/// Records a packet of a known connection and translates it. Returns the connection's kind; `None`
+/// if the packet cannot be written.
 #[inline(always)]
 fn translate<F: Translate>(
     skb: *mut __sk_buff,

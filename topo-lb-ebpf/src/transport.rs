@@ -6,18 +6,18 @@ use topo_lb_common::address::{SCTP, TCP, UDP};
 use crate::access::{ETHERNET, load, words};
 use crate::header::{Header, PacketKind, Read};
 
-/// FIN of TCP's flags.
+/// FIN in TCP's flags.
 pub(crate) const FIN: u8 = 1;
-/// SYN of TCP's flags.
+/// SYN in TCP's flags.
 pub(crate) const SYN: u8 = 2;
-/// RST of TCP's flags.
+/// RST in TCP's flags.
 pub(crate) const RST: u8 = 4;
-/// ACK of TCP's flags.
+/// ACK in TCP's flags.
 pub(crate) const ACK: u8 = 16;
 
 /// A transport header.
 pub(crate) struct Transport {
-    /// Both ports, as the packet has them.
+    /// Both ports, as in the packet.
     pub(crate) ports: u32,
     /// Host order.
     pub(crate) sequence: u32,
@@ -25,28 +25,28 @@ pub(crate) struct Transport {
     pub(crate) acknowledged: u32,
     /// TCP: bytes of payload.
     pub(crate) payload: u32,
-    /// TCP's.
+    /// TCP's flags.
     pub(crate) flags: u8,
-    /// TCP: words of the header.
+    /// TCP: length of the header in words of 32 bits.
     pub(crate) words: u8,
     pub(crate) is_sound: bool,
 }
 
-/// Both ports as a packet has them, from host order.
+/// Both ports as in a packet, from host order.
 #[inline(always)]
 pub(crate) const fn ports(source: u16, destination: u16) -> u32 {
     let ([a, b], [c, d]) = (source.to_be_bytes(), destination.to_be_bytes());
     u32::from_ne_bytes([a, b, c, d])
 }
 
-/// Source and destination port in host order, from both as a packet has them.
+/// Source and destination port in host order, from both as in a packet.
 #[inline(always)]
 pub(crate) const fn split_ports(ports: u32) -> (u16, u16) {
     let [a, b, c, d] = ports.to_ne_bytes();
     (u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d]))
 }
 
-/// Both ports, as the packet has them: what TCP, UDP and SCTP begin with.
+/// Both ports, as in the packet: TCP, UDP and SCTP headers begin with them.
 #[inline(always)]
 pub(crate) fn ports_of<F: Read>(skb: *mut __sk_buff, header: &Header<F>) -> Option<u32> {
     if header.transport == ETHERNET + F::BYTES {
@@ -103,7 +103,7 @@ pub(crate) fn transport<F: Read>(skb: *mut __sk_buff, header: &Header<F>) -> Tra
             let [high, low, _, _] = word.to_ne_bytes();
             let length = u32::from(u16::from_be_bytes([high, low]));
             transport.ports = ports;
-            // A first fragment has the length of the whole datagram; zero means more than 65,535.
+            // A first fragment has the whole datagram's length; zero means more than 65,535 bytes.
             let fits = length <= room || header.kind == PacketKind::First;
             transport.is_sound = header.end > header.transport
                 && room >= 8

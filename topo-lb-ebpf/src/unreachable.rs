@@ -15,10 +15,10 @@ pub(crate) trait Unreachable: Read {
     /// Bytes of the IP and the ICMP header.
     const ERROR_HEADERS: u32;
 
-    /// Whether an address is one host's, so that it may get an answer.
+    /// Whether an address belongs to one host, which may thus get an answer.
     fn is_unicast(address: Self::Address) -> bool;
 
-    /// Writes both headers before a quote of `bytes` bytes whose sum is `sum`, as an answer to the
+    /// Writes both headers before a quote of `bytes` bytes with the sum `sum`, as an answer to the
     /// packet whose header was `to`. Returns whether it succeeded.
     fn store_error(skb: *mut __sk_buff, to: &Header<Self>, bytes: u32, sum: u64) -> bool;
 }
@@ -37,7 +37,7 @@ impl Unreachable for V4 {
         const PORT_UNREACHABLE: [u8; 2] = [3, 3];
         let [high, low] = ((Self::ERROR_HEADERS + bytes) as u16).to_be_bytes();
         let first = u32::from_ne_bytes([0x45, 0, high, low]);
-        // "Don't fragment": so it needs no identification (RFC 6864).
+        // "Don't fragment": no identification is needed (RFC 6864).
         let second = u32::from_ne_bytes([0, 0, 0x40, 0]);
         let third = u32::from_ne_bytes([HOPS, Self::ICMP, 0, 0]);
         let addresses = u64::from(to.destination) + u64::from(to.source);

@@ -2,17 +2,17 @@
 
 use aya_ebpf::bindings::{TC_ACT_REDIRECT, TC_ACT_SHOT, TC_ACT_UNSPEC};
 
-/// What a function says of a packet: the program's verdict, or the next step of the program, which
+/// What a function decides about a packet: the program's verdict, or the program's next step, which
 /// the kernel never sees.
 #[repr(i32)]
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// Verdict: the next program of the hook gets the packet, changed or not. The number is the same
-    /// for tcx (`TCX_NEXT`) and for clsact.
+    /// Verdict: the next program of the hook gets the packet, changed or not. The number is the
+    /// same for tcx (`TCX_NEXT`) and for clsact.
     Next = TC_ACT_UNSPEC,
     /// Verdict: the kernel drops the packet.
     Drop = TC_ACT_SHOT,
-    /// Verdict: the packet goes where `bpf_redirect` has said.
+    /// Verdict: the packet goes to the target of `bpf_redirect`.
     Redirect = TC_ACT_REDIRECT,
     /// Step: choose an endpoint.
     ChooseEndpoint = 100,
@@ -22,13 +22,13 @@ pub(crate) enum Verdict {
     Reset = 102,
     /// Step: refuse by an ICMP error.
     Unreachable = 103,
-    /// Step: remember where replies go.
+    /// Step: write the entry for the replies.
     ExpectReplies = 104,
-    /// Step: translate; the connection is known, and its endpoint is checked.
+    /// Step: translate; the connection is known, and its endpoint has been checked.
     Translate = 105,
-    /// Step: look at a packet without a connection.
+    /// Step: handle a packet without a connection.
     Stray = 106,
-    /// Step: leave the fragments alone that follow this first one.
+    /// Step: leave the later fragments of this first one untouched.
     LeaveFragments = 107,
     /// Step: check the endpoint of the connection.
     CheckEndpoint = 108,

@@ -1,7 +1,7 @@
-//! `topo-lb check`: can this host run topo-lb, and if not, what to do about it.
+//! `topo-lb check`: whether this host can run topo-lb, and what to do if not.
 //!
-//! Everything is asked of the host itself; nothing is concluded from version numbers. What is made
-//! for asking is removed again, and an agent that runs is not touched.
+//! Tests the host itself and concludes nothing from version numbers. Removes everything that it
+//! creates for a test, and does not touch a running agent.
 
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
@@ -21,56 +21,56 @@ use crate::socket::terminator;
 
 pub use crate::datapath::inspect::self_probe::child as probe_child;
 
-/// Where the agent would work.
+/// Where the agent would run.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// The cgroup v2 directory whose processes are to be served.
+    /// The cgroup v2 directory; processes in it and below are served.
     pub cgroup_root: PathBuf,
     /// Directory on bpffs for maps and links.
     pub pin_dir: PathBuf,
-    /// Programs of others that may run before ours.
+    /// Foreign programs that may run before ours.
     pub tolerated: Vec<Tolerated>,
 }
 
-/// How one thing is.
+/// The result of one check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Status {
-    /// As it must be.
+    /// The requirement is met.
     Ok,
-    /// The agent runs, and does less.
+    /// The agent runs with restrictions.
     Limited,
     /// The agent does not run.
     Failed,
-    /// Not asked, because of something that failed before.
+    /// Not checked, because an earlier check failed.
     Skipped,
 }
 
-/// One thing that was looked at.
+/// One check and its result.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Finding {
-    /// What was looked at.
+    /// The name of the check.
     pub name: &'static str,
-    /// How it is.
+    /// Its result.
     pub status: Status,
-    /// The same in words.
+    /// The result as a sentence.
     pub sentence: String,
-    /// What to do, where something can be done.
+    /// What to do, if anything can be done.
     pub remedy: Option<String>,
 }
 
-/// All that was looked at.
+/// All checks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Report {
     /// Whether the agent can run here.
     pub ok: bool,
-    /// In the order in which one needs the other.
+    /// Sorted so that each follows those that it depends on.
     pub findings: Vec<Finding>,
 }
 
-/// Looks at everything. Blocks for some tens of milliseconds, at most for a few seconds.
+/// Runs all checks. Blocks for some tens of milliseconds, at most for a few seconds.
 #[must_use]
 pub fn run(options: &Options) -> Report {
     memlock::lift_limit();
@@ -83,7 +83,7 @@ pub fn run(options: &Options) -> Report {
     findings.push(mount("cgroup root", &options.cgroup_root, check_cgroup2(&options.cgroup_root)));
     findings.push(mount("bpffs", &options.pin_dir, check_bpffs(&options.pin_dir)));
     findings.push(pin_directory(&options.pin_dir));
-    // Pins are the agent's; the self-probe needs none.
+    // Only the agent needs pins, not the self-probe.
     let needed = |finding: &&Finding| !["bpffs", "pin directory"].contains(&finding.name);
     let failed = findings.iter().filter(needed).find(|finding| finding.status == Status::Failed);
     match failed.map(|failed| failed.name) {
@@ -181,7 +181,7 @@ fn features_finding(group: FeatureGroup, may_load: bool) -> Finding {
     }
 }
 
-/// Whether slots that no value names any more can be told free; membarrier(2).
+/// Whether the agent can learn that no program reads replaced slots any more; membarrier(2).
 fn membarrier_finding() -> Finding {
     if membarrier::is_there() {
         return Finding::ok("membarrier", "the agent can wait for running programs to end");
@@ -193,7 +193,6 @@ fn membarrier_finding() -> Finding {
     )
 }
 
-/// Whether connected sockets whose endpoint is gone can be ended.
 fn sockets(cgroup_root: &Path) -> Finding {
     let name = "sockets";
     match terminator::look(cgroup_root) {
@@ -212,7 +211,7 @@ fn mount(name: &'static str, path: &Path, result: Result<(), MountError>) -> Fin
         Ok(()) => Finding::ok(name, path.display().to_string()),
         Err(error) => {
             let text = error.to_string();
-            // The errors end with what to do.
+            // After the first `: `, the errors say what to do.
             let (sentence, remedy) = text.split_once(": ").unwrap_or((&text, ""));
             Finding::failed(name, sentence, remedy)
         }
@@ -235,7 +234,7 @@ fn pin_directory(path: &Path) -> Finding {
     }
 }
 
-/// Whether programs of others run before topo-lb's, or would.
+/// Whether foreign programs run before topo-lb's, or would.
 fn precedence(options: &Options) -> Finding {
     let Options { cgroup_root, pin_dir, tolerated } = options;
     let overrides = match effective::look(cgroup_root, pin_dir, tolerated) {
@@ -268,7 +267,7 @@ fn self_probe_finding(cgroup_root: &Path) -> Finding {
     }
 }
 
-/// The report for a terminal; with `colour`, for one that shows colours.
+/// The report for a terminal, with colours if `colour` is set.
 #[must_use]
 pub fn table(report: &Report, colour: bool) -> String {
     let width = report.findings.iter().map(|finding| finding.name.len()).max().unwrap_or_default();

@@ -284,7 +284,7 @@ pub struct LintArgs {
     pub output: Output,
 }
 
-/// A code of `lint`, with or without spaces around it.
+/// A code of `lint`; spaces around it are ignored.
 fn code(text: &str) -> Result<lint::Rule, String> {
     lint::Rule::from_str(text.trim(), false).map_err(|_| {
         let codes: Vec<_> = lint::Rule::value_variants().iter().map(|rule| rule.name()).collect();
@@ -348,10 +348,10 @@ pub struct ProbeArgs {
 }
 
 impl AgentArgs {
-    /// What clap cannot see.
+    /// Checks what clap cannot.
     ///
     /// # Errors
-    /// Flags that exclude each other by their values: a wrong usage.
+    /// Values of flags exclude each other: a usage error.
     pub fn check(&self) -> Result<(), clap::Error> {
         if self.terminate_tcp && self.tcp_peer == TcpPeer::Endpoint {
             return Err(Cli::command().error(

@@ -23,7 +23,7 @@ use crate::plan::Lack;
 
 pub use hooks::{DeviceRow, HookRow, Hooks, PacketRow};
 
-/// What of the maps is shown.
+/// What to list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum View {
     /// Frontends, and where their connections went.
@@ -36,31 +36,31 @@ pub enum View {
     Hooks,
 }
 
-/// What was found.
+/// The content of the maps.
 #[derive(Debug, Serialize)]
 #[serde(untagged)]
 pub enum Listed {
     /// `list services`.
     #[serde(rename_all = "camelCase")]
     Services {
-        /// What is in the maps.
+        /// Frontends in the maps.
         services: Vec<ServiceRow>,
-        /// What lacks room there.
+        /// Services that lack room in the maps.
         left_out: Vec<LeftOutRow>,
     },
     /// `list endpoints`.
     Endpoints {
-        /// One each.
+        /// One row per endpoint of a frontend.
         endpoints: Vec<EndpointRow>,
     },
     /// `list connections`.
     Connections {
-        /// One each.
+        /// One row per connection.
         connections: Vec<ConnectionRow>,
     },
     /// `list hooks`.
     Hooks {
-        /// All of them.
+        /// All hooks.
         hooks: Hooks,
     },
 }
@@ -71,12 +71,12 @@ pub enum Listed {
 pub struct LeftOutRow {
     /// `namespace/name`.
     pub service: Arc<str>,
-    /// What there is too little of: `services` or `endpoints`.
+    /// Which kind of entry is missing: `services` or `endpoints`.
     pub lacks: &'static str,
-    /// What its connections do: `kube-proxy` (nothing of it is in the maps), `narrowed` (at
-    /// most 8 of its endpoints are used), `last-good` (its endpoints may be out of date) or `refused`.
+    /// What its connections do: `kube-proxy` (the maps have nothing of it), `narrowed` (at most 8
+    /// of its endpoints are used), `last-good` (its endpoints may be out of date) or `refused`.
     pub meanwhile: &'static str,
-    /// The agent's flag that gives more.
+    /// The agent's flag that makes these maps larger.
     pub flag: &'static str,
 }
 
@@ -94,19 +94,19 @@ pub struct ServiceRow {
     pub tier: Option<u8>,
     /// Endpoints of the chosen tier.
     pub endpoints: u16,
-    /// Endpoints of the wider tier that get the spill.
+    /// Endpoints of the wider tier, which get the spill.
     pub wider: usize,
-    /// Share of the new connections that spills, in percent.
+    /// Share of new connections that spill, in percent.
     pub spill_percent: f64,
-    /// Session affinity in seconds, zero for none.
+    /// Session affinity in seconds; zero for none.
     pub affinity_seconds: u32,
-    /// Number of the write that made this entry: it stays while nothing is written.
+    /// Number of the write that made this entry; it changes only with a write.
     pub generation: u32,
-    /// Connections so far, of the whole Service port.
+    /// All connections so far of the whole Service port.
     pub connections: Connections,
 }
 
-/// Connections by where they went.
+/// Connections by locality of their endpoint.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Connections {
@@ -118,7 +118,7 @@ pub struct Connections {
     pub region: u64,
     /// Elsewhere.
     pub elsewhere: u64,
-    /// Nowhere.
+    /// Refused.
     pub refused: u64,
 }
 
@@ -146,19 +146,19 @@ pub struct EndpointRow {
     pub endpoint: String,
     /// `node`, `zone`, `region` or `elsewhere`.
     pub locality: &'static str,
-    /// Only for connections that spill.
+    /// Whether only connections that spill use it.
     pub spill: bool,
 }
 
-/// One unconnected UDP flow of a socket, or one connection of a client without a socket here.
+/// An unconnected UDP flow, or a connection of a client without a socket on this node.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ConnectionRow {
-    /// The kernel's socket cookie, of a socket's flow.
+    /// The kernel's socket cookie, for the flow of a socket.
     pub socket: Option<u64>,
-    /// `address:port` of a client without a socket here.
+    /// `address:port` of a client without a socket on this node.
     pub client: Option<String>,
-    /// `opening`, `open`, `closing` or `closed`, of such a client's connection.
+    /// `opening`, `open`, `closing` or `closed`, for such a client's connection.
     pub state: Option<&'static str>,
     /// Seconds since such a client's last packet.
     pub idle_seconds: Option<u64>,
@@ -170,7 +170,7 @@ pub struct ConnectionRow {
     pub endpoint: String,
 }
 
-/// Reads what is asked for.
+/// Reads what is requested.
 pub fn list(pin_dir: &Path, what: View) -> Result<Listed, ReadError> {
     let store = BpfStore::open(pin_dir)?;
     let names = store.names()?;
@@ -349,7 +349,7 @@ fn services_table(rows: &[ServiceRow]) -> String {
     finished(table, rows.len(), "frontend")
 }
 
-/// Nothing where every Service has room.
+/// Empty if every Service has room.
 fn left_out_table(rows: &[LeftOutRow]) -> String {
     if rows.is_empty() {
         return String::new();

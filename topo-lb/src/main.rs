@@ -83,7 +83,7 @@ fn run_agent(args: AgentArgs) -> anyhow::Result<ExitCode> {
     };
     let runtime = runtime()?;
     let result = runtime.block_on(app::run(config));
-    // A disk that does not answer must not keep the agent from ending.
+    // A disk that does not answer must not keep the agent from exiting.
     runtime.shutdown_background();
     result?;
     Ok(ExitCode::SUCCESS)
@@ -177,7 +177,7 @@ fn run_probe(args: &ProbeArgs) -> anyhow::Result<ExitCode> {
     Ok(if answer.ok { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// The cluster as it is described now; with Namespaces and Pods, if that is asked for.
+/// The current state of the cluster; with Namespaces and Pods if `with_clients` is set.
 fn read_cluster(source: &SourceArgs, with_clients: bool) -> anyhow::Result<Listing> {
     if let Some(path) = &source.manifests {
         return Ok(if path == Path::new("-") {
@@ -219,7 +219,7 @@ fn kube_target(kubeconfig: Option<&Path>, api_server: Option<&str>) -> KubeTarge
     }
 }
 
-/// All state belongs to one task, on this thread; what an API server sends is read on one more.
+/// One task on this thread owns all state; a second thread reads from the API server.
 fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
     tokio::runtime::Builder::new_multi_thread()
         .worker_threads(1)
@@ -236,17 +236,17 @@ fn node_name(flag: Option<String>, name: &str) -> anyhow::Result<String> {
     }
 }
 
-/// All of a cluster at once, as `node` sees it.
+/// The state of a whole cluster, as `node` sees it.
 fn cluster(updates: Vec<Update>, node: &str) -> State {
     let mut state = State::default();
     for update in updates {
-        // Nothing was known before: all has changed.
+        // The state was empty: everything has changed.
         let _ = state.apply(update, node);
     }
     state
 }
 
-/// The Services of these names; without any, all.
+/// The Services with these names, or all if there are none.
 fn service_ids(names: &[String], state: &State) -> anyhow::Result<Vec<ServiceId>> {
     if names.is_empty() {
         return Ok(state.services().cloned().collect());
@@ -279,19 +279,19 @@ fn print(
 
 fn write(text: &str) -> anyhow::Result<()> {
     match writeln!(std::io::stdout(), "{}", text.trim_end()) {
-        // `topo-lb explain | head` is no failure.
+        // `topo-lb explain | head` is no error.
         Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
         result => result.context("cannot write the result"),
     }
 }
 
-/// Colours are for a terminal, unless NO_COLOR says no (https://no-color.org).
+/// Colours are for a terminal, unless NO_COLOR is set (https://no-color.org).
 fn colours() -> bool {
     std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty())
 }
 
 fn start_logging(format: LogFormat) {
-    // It logs each failed attempt; the agent says each trouble once, in a sentence.
+    // `kube_client` logs each failed attempt; the agent logs each problem once.
     let filter = tracing_subscriber::EnvFilter::try_from_default_env()
         .unwrap_or_else(|_| "info,kube_client=off".into());
     let logs = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);

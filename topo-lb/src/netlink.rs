@@ -1,4 +1,5 @@
-//! Requests to the kernel by netlink(7), and notifications from it: `include/uapi/linux/netlink.h`.
+//! Requests to the kernel over netlink(7), and notifications from it:
+//! `include/uapi/linux/netlink.h`.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -13,9 +14,9 @@ use rustix::net::{
     socket_with,
 };
 
-/// The kernel answers at once; a limit all the same, so that nothing hangs for ever.
+/// Timeout for an answer. The kernel answers at once; this only prevents waiting for ever.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// The kernel fills no datagram beyond 32 KiB (`netlink_recvmsg`), unless one object needs more.
+/// The kernel's datagrams have at most 32 KiB (`netlink_recvmsg`), unless one object needs more.
 const BUFFER: usize = 64 * 1024;
 
 /// `struct nlmsghdr`.
@@ -29,15 +30,15 @@ struct Header {
     port: u32,
 }
 
-/// A socket. It stays in the network namespace in which it was opened.
+/// A netlink socket. It stays in the network namespace in which it was opened.
 #[derive(Debug)]
 pub(crate) struct Netlink(OwnedFd);
 
 impl Netlink {
-    /// `None` is `NETLINK_ROUTE`, which is zero.
+    /// Opens a socket; `None` is `NETLINK_ROUTE`, which is zero.
     ///
     /// # Errors
-    /// The kernel gives no such socket.
+    /// The kernel opens no such socket.
     pub(crate) fn open(protocol: Option<Protocol>) -> io::Result<Self> {
         let (family, kind) = (AddressFamily::NETLINK, SocketType::RAW);
         let socket = socket_with(family, kind, SocketFlags::CLOEXEC, protocol)?;
@@ -45,7 +46,7 @@ impl Netlink {
         Ok(Self(socket))
     }
 
-    /// Sends a request, and hands on the kind and the body of each message of the answer.
+    /// Sends a request; calls `each` with the kind and the body of each message of the answer.
     ///
     /// # Errors
     /// The kernel refuses, or does not answer.
@@ -64,10 +65,10 @@ impl Netlink {
     }
 }
 
-/// A socket that does not block, and hears of what happens in these groups (`RTMGRP_*`) from now on.
+/// A non-blocking socket that receives the notifications of these groups (`RTMGRP_*`).
 ///
 /// # Errors
-/// The kernel gives no such socket.
+/// The kernel opens no such socket.
 pub(crate) fn listen(groups: u32) -> io::Result<OwnedFd> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, None)?;
@@ -86,33 +87,33 @@ fn message(kind: u16, flags: libc::c_int, body: &[u8]) -> Vec<u8> {
     [bytemuck::bytes_of(&header), body].concat()
 }
 
-/// Takes the messages of a datagram; whether the answer ends there. What is cut off is left out.
+/// Reads a datagram's messages; returns whether the answer ends there. Ignores cut-off messages.
 fn take(mut datagram: &[u8], each: &mut impl FnMut(u16, &[u8])) -> io::Result<bool> {
     while let Some(header) = head::<Header>(datagram) {
         let length = header.length as usize;
         let Some(body) = datagram.get(size_of::<Header>()..length) else { break };
         match i32::from(header.kind) {
-            // Both begin with an error number; that of `NLMSG_ERROR` is zero for an acknowledgement.
+            // Both begin with an error number; in `NLMSG_ERROR`, zero is an acknowledgement.
             libc::NLMSG_DONE | libc::NLMSG_ERROR => match head::<i32>(body).unwrap_or_default() {
                 0 => return Ok(true),
                 code => return Err(io::Error::from_raw_os_error(code.saturating_neg())),
             },
             _ => each(header.kind, body),
         }
-        // A message begins on a word.
+        // Messages are aligned to 4 bytes.
         datagram = datagram.get(length.next_multiple_of(4)..).unwrap_or_default();
     }
     Ok(false)
 }
 
-/// The `T` that `bytes` begin with.
+/// Reads a `T` from the start of `bytes`.
 pub(crate) fn head<T: Pod>(bytes: &[u8]) -> Option<T> {
     bytes.get(..size_of::<T>()).map(bytemuck::pod_read_unaligned)
 }
 
-/// The value of the first attribute of a type.
+/// The value of the first attribute of this type.
 pub(crate) fn attribute(mut attributes: &[u8], wanted: u16) -> Option<&[u8]> {
-    /// `NLA_TYPE_MASK`: without the flag that it is nested.
+    /// `NLA_TYPE_MASK`: the type without the flag for nesting.
     const TYPE: u16 = 0x3fff;
     loop {
         let [length, kind] = head::<[u16; 2]>(attributes)?;
@@ -125,7 +126,7 @@ pub(crate) fn attribute(mut attributes: &[u8], wanted: u16) -> Option<&[u8]> {
     }
 }
 
-/// A terminated text, printable.
+/// A zero-terminated text, made printable.
 pub(crate) fn text(bytes: &[u8]) -> String {
     let end = bytes.iter().position(|&byte| byte == 0).unwrap_or(bytes.len());
     String::from_utf8_lossy(&bytes[..end]).escape_debug().to_string()
@@ -139,7 +140,7 @@ mod tests {
     const DONE: u16 = libc::NLMSG_DONE as u16;
     const ERROR: u16 = libc::NLMSG_ERROR as u16;
 
-    /// One of any number of bytes, as the kernel aligns it.
+    /// A message with a body of any length, aligned as by the kernel.
     fn aligned(kind: u16, body: &[u8]) -> Vec<u8> {
         let mut bytes = message(kind, 0, body);
         bytes.resize(bytes.len().next_multiple_of(4), 0);
@@ -180,7 +181,7 @@ mod tests {
             let (ends, all) = taken(&whole[..length]);
             assert_eq!((ends.unwrap(), all), (false, Vec::new()), "{length} bytes");
         }
-        // A length that is shorter than what says it.
+        // A length shorter than the header.
         let mut lies = whole;
         lies[..4].copy_from_slice(&3_u32.to_ne_bytes());
         assert!(taken(&lies).1.is_empty());

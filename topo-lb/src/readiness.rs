@@ -1,4 +1,4 @@
-//! Is this agent ready, and if not, what is missing. Pure.
+//! Whether this agent is ready, and if not, what is missing. Pure.
 
 use std::fmt::Write as _;
 use std::time::{Duration, SystemTime};
@@ -8,7 +8,7 @@ use serde::Serialize;
 use crate::source::Freshness;
 use crate::stale_write_gate::in_words;
 
-/// Whether the hooks do what they must.
+/// Whether the hooks work.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Proof {
     /// Not known yet.
@@ -16,35 +16,35 @@ pub enum Proof {
     Pending,
     /// A connection was translated.
     Given,
-    /// It was not, or it cannot be found out: why.
+    /// It was not, or the probe failed: why.
     Failed(String),
 }
 
-/// What readiness depends on.
+/// The inputs of readiness.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Readiness {
-    /// The self-probe's answer.
+    /// The self-probe's result.
     pub proof: Proof,
-    /// Which programs of others run before ours, if any do.
+    /// The foreign programs that run before ours, if any.
     pub overridden: Option<String>,
-    /// All Services, EndpointSlices and Nodes were listed.
+    /// Whether all Services, EndpointSlices and Nodes were listed.
     pub listed: bool,
-    /// What was listed is in the maps, and the programs are attached.
+    /// Whether the maps hold what was listed, and the programs are attached.
     pub programmed: bool,
-    /// Why the last plan could not be carried out, if it could not.
+    /// Why the last plan failed, if it did.
     pub stuck: Option<String>,
     /// How fresh the state is.
     pub freshness: Freshness,
 }
 
-/// One thing that must be so.
+/// One condition of readiness.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Condition {
     /// Its name, one word.
     pub name: &'static str,
-    /// Whether it is so.
+    /// Whether it is met.
     pub met: bool,
-    /// What is so.
+    /// The state of what it checks.
     pub sentence: String,
 }
 
@@ -83,7 +83,7 @@ impl Readiness {
         };
         let fresh = match self.age(now) {
             None => condition("fresh", true, "changes are heard of as they happen"),
-            // An edge node without its API server is to serve; people are to know.
+            // An edge node without its API server must serve; the sentence warns people.
             Some(age) => {
                 condition("fresh", true, &format!("serving the state of {} ago", in_words(age)))
             }
@@ -91,7 +91,7 @@ impl Readiness {
         vec![hooks, precedence, synced, programmed, fresh]
     }
 
-    /// How old the state is; `None` where it is live.
+    /// How old the state is; `None` if it is live.
     #[must_use]
     pub fn age(&self, now: SystemTime) -> Option<Duration> {
         match self.freshness {
@@ -101,8 +101,7 @@ impl Readiness {
     }
 }
 
-/// Whether all are met, and what to say: one line for people who look at probes, or a line for each
-/// condition.
+/// Whether all conditions are met, and a text: one line, or if verbose one per condition.
 #[must_use]
 pub fn report(conditions: &[Condition], verbose: bool) -> (bool, String) {
     let ready = conditions.iter().all(|condition| condition.met);
@@ -129,7 +128,7 @@ pub fn report(conditions: &[Condition], verbose: bool) -> (bool, String) {
 }
 
 impl Condition {
-    /// It is met, and still worth telling.
+    /// Whether it is met but its sentence should still be shown.
     fn is_stale(&self) -> bool {
         self.name == "fresh" && self.sentence.starts_with("serving")
     }

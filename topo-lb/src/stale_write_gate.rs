@@ -1,4 +1,4 @@
-//! How fresh the state is that the agent goes by, and whether it may write by it.
+//! How fresh the agent's state is, and whether it may write that state to the maps.
 
 use std::time::{Duration, SystemTime};
 
@@ -6,19 +6,19 @@ use tracing::{info, warn};
 
 use crate::source::Freshness;
 
-/// What the agent knows of its own knowledge.
+/// The freshness of the state, and whether writes are held back.
 #[derive(Debug, Default)]
 pub struct StaleWriteGate {
     freshness: Freshness,
     begun: bool,
-    /// The kernel holds what the last agent wrote, which is no older than anything saved: nothing is
-    /// written until a source is live.
+    /// The kernel holds what the last agent wrote, which is no older than any saved state: nothing
+    /// is written until a source is live.
     held: bool,
 }
 
 impl StaleWriteGate {
-    /// Before anything is written: a state that is not live must not take the place of what an agent
-    /// before has left in the kernel, `attached`.
+    /// Call it before the first write. If the programs are `attached`, a state that is not live
+    /// must not overwrite what the last agent left in the kernel.
     pub fn begin(&mut self, attached: bool) {
         self.begun = true;
         let Freshness::AsOf(moment) = self.freshness else { return };
@@ -35,7 +35,7 @@ impl StaleWriteGate {
         );
     }
 
-    /// Takes in how fresh the state is from now on, and says so after [`begin`](Self::begin).
+    /// Records how fresh the state is from now on; logs changes after [`begin`](Self::begin).
     pub fn observe(&mut self, freshness: Freshness) {
         let before = std::mem::replace(&mut self.freshness, freshness);
         self.held &= freshness != Freshness::Live;
@@ -65,7 +65,7 @@ impl StaleWriteGate {
     }
 }
 
-/// How long ago, in words of whole seconds.
+/// The time since `moment`, as text.
 fn ago(moment: SystemTime) -> String {
     in_words(moment.elapsed().unwrap_or_default())
 }

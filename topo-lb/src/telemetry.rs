@@ -1,4 +1,4 @@
-//! What the owner of the state tells others: figures, readiness, Events, and answers to questions.
+//! What the owner of the state reports: metrics, readiness, Events, and answers to queries.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -19,15 +19,15 @@ use crate::reconcile::Reconciler;
 use crate::source::Freshness;
 use crate::state_query::{Question, Questions, StateQueryHandle, View, state_query};
 
-/// Changes whose time is taken at once; while the maps cannot be written, more may wait.
+/// Most pending changes that are timed. More may wait while the maps cannot be written.
 const TIMED: usize = 4096;
 
-/// What the owner tells others. Nothing here waits for any of them.
+/// The owner's reports. No method waits for a receiver.
 #[derive(Debug)]
 pub struct Telemetry {
-    /// What is counted.
+    /// The agent's counters.
     pub figures: Arc<Figures>,
-    /// What is asked.
+    /// Queries from other tasks.
     pub questions: Questions,
     state_query: StateQueryHandle,
     readiness: watch::Sender<Readiness>,
@@ -35,22 +35,22 @@ pub struct Telemetry {
     publisher: EventPublisher,
     local: local::Told,
     ignored: ignored::Told,
-    /// Changes that are on their way into the maps.
+    /// Changes that are not in the maps yet.
     pending: Vec<Arrival>,
-    /// The first plan was carried out; what came before it is not timed.
+    /// Whether the first plan was carried out; earlier changes are not timed.
     has_begun: bool,
 }
 
-/// A change that came.
+/// A change and its time of arrival.
 #[derive(Clone, Copy, Debug)]
 pub struct Arrival {
     when: Instant,
-    /// When what it is about happened, if that is said.
+    /// When the object changed, if the source says so.
     triggered: Option<SystemTime>,
 }
 
 impl Arrival {
-    /// Of a change that comes now.
+    /// A change that arrives now.
     #[must_use]
     pub fn of(update: &Update) -> Self {
         let triggered = match update {
@@ -62,7 +62,7 @@ impl Arrival {
 }
 
 impl Telemetry {
-    /// Of an agent that has just started.
+    /// For an agent that has just started.
     #[must_use]
     pub fn new(figures: Arc<Figures>, publisher: EventPublisher) -> Self {
         let (state_query, questions) = state_query();
@@ -80,25 +80,25 @@ impl Telemetry {
         }
     }
 
-    /// Where questions are put.
+    /// A handle for queries.
     #[must_use]
     pub fn state_query(&self) -> StateQueryHandle {
         self.state_query.clone()
     }
 
-    /// Where it is seen how ready the agent is.
+    /// A receiver of the agent's readiness.
     #[must_use]
     pub fn readiness(&self) -> watch::Receiver<Readiness> {
         self.readiness.subscribe()
     }
 
-    /// Where the self-probe's answer goes.
+    /// A function that records the self-probe's result.
     pub fn prover(&self) -> impl FnOnce(Proof) + Send + 'static {
         let readiness = self.readiness.clone();
         move |proof| readiness.send_modify(|readiness| readiness.proof = proof)
     }
 
-    /// Where it is told which programs of others run before ours, and how many cgroups were not asked.
+    /// A function that records overriding foreign programs and the number of unqueried cgroups.
     pub fn precedence(&self) -> impl Fn(&Precedence) + Send + 'static {
         let (readiness, figures) = (self.readiness.clone(), Arc::clone(&self.figures));
         move |precedence| {
@@ -115,7 +115,7 @@ impl Telemetry {
         }
     }
 
-    /// Counts what came from the source; `is_change`: it changes something for some Service.
+    /// Records an update from the source; `is_change`: it changes something for some Service.
     pub fn took_in(&mut self, arrival: Arrival, is_change: bool) {
         if is_change && self.has_begun && self.pending.len() < TIMED {
             self.pending.push(arrival);
@@ -133,17 +133,17 @@ impl Telemetry {
         }
     }
 
-    /// Notes how fresh the state is from now on.
+    /// Records how fresh the state is from now on.
     pub fn fresh(&self, freshness: Freshness) {
         self.change(|readiness| readiness.freshness = freshness);
     }
 
-    /// Notes that all was listed.
+    /// Records that everything was listed.
     pub fn complete(&self) {
         self.change(|readiness| readiness.listed = true);
     }
 
-    /// Notes which Services, as `namespace/name`, the last agent has left out for lack of room.
+    /// Records which Services, as `namespace/name`, the last agent left unprogrammed.
     pub fn unprogrammed_before<'a>(
         &mut self,
         unprogrammed: impl IntoIterator<Item = (&'a str, Meanwhile)>,
@@ -151,17 +151,17 @@ impl Telemetry {
         self.ledger.begin(unprogrammed);
     }
 
-    /// Notes that the programs are attached, and the maps filled.
+    /// Records that the programs are attached and the maps filled.
     pub fn begin(&mut self) {
         self.has_begun = true;
         self.change(|readiness| readiness.programmed = true);
     }
 
-    /// Notes that nothing is left to plan, after so many steps; tells what is news of it.
+    /// Records that nothing is left to plan, after so many steps, and reports what is new.
     pub fn settled(&mut self, reconciler: &mut Reconciler, installed: &Installed, steps: usize) {
         self.time(steps);
         let looked = reconciler.take_looked();
-        // One that begins to wait is not looked at, and leads to no step.
+        // A Service that begins to wait is not looked at, and leads to no step.
         self.figures.waiting.store(reconciler.waiting() as u64, Relaxed);
         if steps > 0 || !looked.is_empty() {
             self.figures.programmed(steps, installed);
@@ -183,13 +183,13 @@ impl Telemetry {
         self.change(|readiness| readiness.stuck = None);
     }
 
-    /// Notes that a plan could not be carried out.
+    /// Records that a plan failed.
     pub fn failed(&self, why: &str) {
         count(&self.figures.failed_plans);
         self.change(|readiness| readiness.stuck = Some(why.to_owned()));
     }
 
-    /// Takes the time of the changes that are in the maps now.
+    /// Records the latency of the changes that are now in the maps.
     fn time(&mut self, steps: usize) {
         let pending = self.pending.drain(..);
         if steps == 0 {
@@ -204,7 +204,7 @@ impl Telemetry {
         }
     }
 
-    /// Answers a question.
+    /// Answers a query.
     pub fn answer(
         &self,
         question: Question,
@@ -212,7 +212,7 @@ impl Telemetry {
         installed: &Installed,
         devices: &[String],
     ) {
-        // Whoever has asked may have gone.
+        // The sender may not wait any more.
         match question {
             Question::View(to) => {
                 let _ = to.send(View {
@@ -232,7 +232,7 @@ impl Telemetry {
         }
     }
 
-    /// Only what differs is sent.
+    /// Notifies receivers only if something differs.
     fn change(&self, change: impl FnOnce(&mut Readiness)) {
         self.readiness.send_if_modified(|readiness| {
             let mut new = readiness.clone();
@@ -244,8 +244,8 @@ impl Telemetry {
     }
 }
 
-/// How long ago something happened, if it is known, and did not happen before the agent started, as
-/// kube-proxy counts. Clocks of two machines differ: what is to come takes no time.
+/// The time since an event; `None` if it is unknown or was before the agent started, as kube-proxy
+/// counts. Zero if it is in the future, as clocks of machines differ.
 fn since(triggered: Option<SystemTime>, started: SystemTime, now: SystemTime) -> Option<Duration> {
     let triggered = triggered.filter(|triggered| *triggered > started)?;
     Some(now.duration_since(triggered).unwrap_or_default())
@@ -282,7 +282,7 @@ mod tests {
         assert_eq!(settle(Update::KnownNodes(KnownNodes::All)), 0);
     }
 
-    /// Why Service ports are refused, of a cluster and with such maps.
+    /// Why Service ports refuse, in this cluster and with these sizes of the maps.
     fn reasons(cluster: &str, capacity: Capacity) -> Vec<(String, Refusal)> {
         let mut telemetry = Telemetry::new(Arc::default(), EventPublisher::silent(Arc::default()));
         let mut reconciler = Reconciler::new("here".into(), Scope::All, true);
@@ -310,7 +310,7 @@ mod tests {
         assert_eq!(reasons(&served, roomy), []);
         assert_eq!(reasons(&served, no_members), refused(Refusal::NoRoom));
         assert_eq!(reasons(CLUSTER, no_members), refused(Refusal::Policy));
-        // kube-proxy has both.
+        // kube-proxy handles both.
         assert_eq!(reasons(&served, no_frontends), []);
         assert_eq!(reasons(CLUSTER, no_frontends), []);
     }

@@ -1,4 +1,4 @@
-//! One answer for each path.
+//! The handler of each path.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError};
@@ -20,17 +20,17 @@ use crate::stale_write_gate::in_words;
 use crate::state_query::View;
 use crate::topology::Scope;
 
-/// An owner that has not moved for so long is stuck: the longest plan takes a few seconds.
+/// The owner of the state counts as stuck after this time; the longest plan takes a few seconds.
 const STUCK: Duration = Duration::from_secs(60);
 
-/// What scrapes remember from one to the next.
+/// State that scrapes keep from one to the next.
 #[derive(Debug, Default)]
 pub(super) struct Remembered {
     refusals: Refusals,
     reasons: BTreeMap<Arc<str>, Refusal>,
 }
 
-/// `/livez` and `/healthz`: the owner of the state makes progress.
+/// `/livez` and `/healthz`: whether the owner of the state makes progress.
 pub(super) async fn alive(State(admin): State<Arc<Admin>>) -> Response {
     let since = admin.sources.figures.since_beat();
     if since < STUCK {
@@ -41,7 +41,7 @@ pub(super) async fn alive(State(admin): State<Arc<Admin>>) -> Response {
     plain(StatusCode::SERVICE_UNAVAILABLE, sentence)
 }
 
-/// `/readyz`: every condition is met.
+/// `/readyz`: whether every condition is met.
 pub(super) async fn ready(State(admin): State<Arc<Admin>>, RawQuery(query): RawQuery) -> Response {
     let is_verbose = match query.as_deref() {
         None | Some("") => false,
@@ -56,8 +56,8 @@ pub(super) async fn ready(State(admin): State<Arc<Admin>>, RawQuery(query): RawQ
     plain(if is_ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE }, text)
 }
 
-/// `/metrics`. Scrapes are made one at a time, and one that began after a request serves it, too: a
-/// crowd that asks costs no more than two scrapes.
+/// `/metrics`. One scrape runs at a time. A scrape that began after a request also answers it, so
+/// many requests at once cost at most two scrapes.
 pub(super) async fn metrics(State(admin): State<Arc<Admin>>) -> Response {
     let asked = Instant::now();
     let mut last = admin.scraped.lock().await;
@@ -75,7 +75,7 @@ pub(super) async fn metrics(State(admin): State<Arc<Admin>>) -> Response {
 }
 
 async fn scrape(admin: &Admin) -> Result<String, String> {
-    // Whoever is too busy to say why is asked again by the next scrape.
+    // If the owner is too busy to return reasons, this scrape uses the last ones.
     let reasons = admin.sources.state_query.reasons().await.ok();
     let readiness = admin.sources.readiness.borrow().clone();
     let figures = Arc::clone(&admin.sources.figures);
@@ -83,7 +83,7 @@ async fn scrape(admin: &Admin) -> Result<String, String> {
     let pin_dir = admin.sources.pin_dir.clone();
     in_background(move || {
         let counted = match Counted::read(&pin_dir) {
-            // Nothing is counted before there are maps.
+            // Before the maps exist, nothing is counted.
             Err(ReadError::Open(OpenError::Absent(_))) => Counted::default(),
             counted => counted.map_err(|error| error.to_string())?,
         };
@@ -101,7 +101,7 @@ async fn scrape(admin: &Admin) -> Result<String, String> {
     .await
 }
 
-/// Does what takes long where nobody waits for it.
+/// Runs slow work on a thread for blocking tasks.
 pub(super) async fn in_background<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, String> + Send + 'static,
 ) -> Result<T, String> {
@@ -110,7 +110,7 @@ pub(super) async fn in_background<T: Send + 'static>(
         .unwrap_or_else(|_| Err("the answer could not be made: see the agent's log".to_owned()))
 }
 
-/// `/state`: what is known and installed.
+/// The answer of `/state`: what the agent knows and has installed.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Told {
@@ -119,16 +119,14 @@ struct Told {
     scope: &'static str,
     ready: bool,
     conditions: Vec<Condition>,
-    /// Null while changes are heard of as they happen.
+    /// Null while the state is live.
     state_age_seconds: Option<u64>,
     nodes: usize,
     services: usize,
-    /// Frontends in the maps.
     frontends: usize,
     maps: Vec<ToldMap>,
-    /// Services that lack room, as `namespace/name`.
+    /// Unprogrammed Services, as `namespace/name`.
     unprogrammed: Vec<String>,
-    /// Devices whose packets are translated.
     devices: Vec<String>,
     pin_dir: String,
 }
@@ -144,7 +142,7 @@ pub(super) async fn state(State(admin): State<Arc<Admin>>, RawQuery(query): RawQ
     if query.is_some_and(|query| !query.is_empty()) {
         return plain(StatusCode::BAD_REQUEST, "/state takes no parameters".to_owned());
     }
-    // Before all is listed nobody answers, and there is nothing to tell but that.
+    // Before everything is listed, the owner answers no query.
     let is_listed = admin.sources.readiness.borrow().listed;
     let view = match is_listed {
         true => match admin.sources.state_query.view().await {
@@ -156,7 +154,7 @@ pub(super) async fn state(State(admin): State<Arc<Admin>>, RawQuery(query): RawQ
     json(&told(&admin, view))
 }
 
-/// A value as JSON, laid out for people.
+/// Answers with a value as indented JSON.
 pub(super) fn json(value: &impl Serialize) -> Response {
     match serde_json::to_vec_pretty(value) {
         Ok(json) => ([(header::CONTENT_TYPE, "application/json")], json).into_response(),

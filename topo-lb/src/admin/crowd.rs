@@ -1,17 +1,17 @@
-//! Connections that share a limit, and which of them makes way when it is reached. Pure.
+//! Connections that share a limit, and which of them is evicted when it is reached. Pure.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, Ipv4Addr};
 
-/// Whom a connection counts for.
+/// The client that a connection counts for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Peer {
     /// A process that can open the socket's file.
     Local,
     /// An IPv4 address.
     V4(Ipv4Addr),
-    /// An IPv6 network of 64 bits: one host can use every address of it.
+    /// An IPv6 /64 network: one host can use every address of it.
     V6([u8; 8]),
 }
 
@@ -27,7 +27,7 @@ impl From<IpAddr> for Peer {
     }
 }
 
-/// A member of a crowd.
+/// The key of a member of a [`Crowd`].
 #[derive(Debug)]
 pub(super) struct Ticket {
     peer: Peer,
@@ -35,7 +35,7 @@ pub(super) struct Ticket {
 }
 
 impl Ticket {
-    /// Different for members that came one after the other.
+    /// Differs between members that entered one after the other.
     pub(super) fn low_byte(&self) -> u8 {
         self.number.to_le_bytes()[0]
     }
@@ -55,7 +55,7 @@ impl<T> Crowd<T> {
         Self { limit, length: 0, next: 0, peers: HashMap::new() }
     }
 
-    /// Takes a member in. Beyond the limit another one makes way, and is returned.
+    /// Adds a member. Beyond the limit, evicts a member and returns it.
     pub(super) fn enter(&mut self, peer: Peer, member: T) -> (Ticket, Option<T>) {
         let number = self.next;
         self.next += 1;
@@ -65,8 +65,8 @@ impl<T> Crowd<T> {
         (Ticket { peer, number }, out)
     }
 
-    /// Takes out the oldest member of the peer that has most; the oldest of all where peers have the
-    /// same number.
+    /// Evicts the oldest member of the peer with the most members; of several such peers, the
+    /// oldest.
     pub(super) fn evict(&mut self) -> Option<T> {
         let oldest = |members: &BTreeMap<u64, T>| members.keys().next().copied();
         let (&peer, members) = self
@@ -77,7 +77,7 @@ impl<T> Crowd<T> {
         self.leave(&Ticket { peer, number })
     }
 
-    /// Takes a member out, if it is still there.
+    /// Removes a member, if it is still there.
     pub(super) fn leave(&mut self, ticket: &Ticket) -> Option<T> {
         let members = self.peers.get_mut(&ticket.peer)?;
         let member = members.remove(&ticket.number)?;
@@ -133,7 +133,7 @@ mod tests {
     }
 
     proptest! {
-        /// Nobody who has one connection makes way while somebody else has two, and the limit holds.
+        /// The limit holds, and no peer's only connection is evicted while another peer has two.
         #[test]
         fn a_single_connection_makes_way_for_no_crowd(
             limit in 1_usize..32,

@@ -1,9 +1,9 @@
-//! Connections from their arrival to their end. Everybody is let in at once; who does not ask makes
-//! way for those who come after.
+//! Connections from accept to close. Each is accepted at once; if there are too many, one is
+//! closed.
 //!
-//! A connection first waits for the head of its one request, then it is answered and closed. Both
-//! phases have a hard deadline and a limit of their own ([`Crowd`] says who makes way), so neither
-//! silent nor slow peers keep others out.
+//! A connection first waits for the head of its one request, then it is answered and closed. Each
+//! phase has a hard deadline and its own limit ([`Crowd`] chooses the connection to close), so
+//! neither silent nor slow peers keep others out.
 
 use std::io::{self, Cursor};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -22,25 +22,23 @@ use tokio::time::{sleep, timeout};
 use super::crowd::{Crowd, Peer, Ticket};
 use super::head::{self, LONGEST, NoHead};
 
-/// The head of a request is there so long after the connection was made, or never. Some have up to
-/// twice as long: a crowd that has come at once must not be closed, and come again, at once.
+/// Deadline for the head of a request, from accept. Some connections have up to twice as long: many
+/// that arrive at once must not all be closed, and reconnect, at once.
 const HEAD: Duration = Duration::from_secs(5);
-/// An answer is made and taken within this time.
+/// Deadline for producing and sending an answer.
 const ANSWER: Duration = Duration::from_secs(60);
-/// Connections that are answered at a time.
+/// Connections that are answered at the same time.
 const ANSWERING: usize = 64;
-/// After its answer a peer may take so long, and send so much, until it closes: a connection that is
-/// closed with unread bytes is reset, and the answer is lost.
+/// After its answer, a peer has this much time, and may send this many bytes, until it closes:
+/// closing a connection with unread bytes resets it, and the answer is lost.
 const LINGER: Duration = Duration::from_secs(1);
 const LEFTOVER: u64 = 64 * 1024;
-/// Pause after the host has had no descriptor or no memory for a connection.
+/// Pause after the host ran out of descriptors or memory for a connection.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// Where connections come from.
+/// A listener.
 pub(super) trait Accept: Send {
-    /// A connection.
     type Stream: AsyncRead + AsyncWrite + Unpin + Send + 'static;
-    /// The next one.
     fn accept(&mut self) -> impl Future<Output = io::Result<(Self::Stream, Peer)>> + Send;
 }
 
@@ -62,7 +60,7 @@ impl Accept for UnixListener {
     }
 }
 
-/// Answers all who come, for ever; at most `waiting` connections wait for the head of a request.
+/// Answers all connections, for ever. At most `waiting` of them wait for the head of a request.
 pub(super) async fn serve(mut listener: impl Accept, router: Router, waiting: usize) {
     let (waiting, answering) = (Room::new(waiting), Room::new(ANSWERING));
     loop {
@@ -73,8 +71,8 @@ pub(super) async fn serve(mut listener: impl Accept, router: Router, waiting: us
             }
             Err(error) if is_of_the_peer(&error) => {}
             Err(_) => {
-                // The process is out of descriptors, or the host out of memory: whoever waits
-                // longest has some of both.
+                // The process is out of descriptors, or the host out of memory: closing a waiting
+                // connection frees some of both.
                 waiting.make_way();
                 sleep(PAUSE).await;
             }
@@ -82,7 +80,7 @@ pub(super) async fn serve(mut listener: impl Accept, router: Router, waiting: us
     }
 }
 
-/// The peer has gone before it was taken in.
+/// Whether the peer closed the connection before it was accepted.
 fn is_of_the_peer(error: &io::Error) -> bool {
     matches!(
         Errno::from_io_error(error),
@@ -90,7 +88,7 @@ fn is_of_the_peer(error: &io::Error) -> bool {
     )
 }
 
-/// Connections in one phase. A member is gone when its sender is dropped.
+/// Connections in one phase. Dropping a member's sender closes the connection.
 #[derive(Clone)]
 struct Room(Arc<Mutex<Crowd<oneshot::Sender<()>>>>);
 
@@ -115,7 +113,6 @@ impl Room {
     }
 }
 
-/// A place in a room.
 struct Place {
     room: Room,
     ticket: Ticket,
@@ -123,14 +120,14 @@ struct Place {
 }
 
 impl Place {
-    /// How long the head may take.
+    /// Deadline for the head: 5 to 10 s, spread by ticket number.
     fn patience(&self) -> Duration {
         HEAD + HEAD * u32::from(self.ticket.low_byte()) / 256
     }
 
-    /// Ends when the place is wanted for another one.
+    /// Ends when the place is given to another connection.
     async fn lost(&mut self) {
-        // Nobody sends: the sender is dropped.
+        // Nothing is ever sent: the sender is dropped.
         let _ = (&mut self.lost).await;
     }
 }
@@ -141,7 +138,6 @@ impl Drop for Place {
     }
 }
 
-/// One connection.
 async fn attend<S>(mut stream: S, peer: Peer, mut waiting: Place, answering: Room, router: Router)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
@@ -158,7 +154,7 @@ where
             if !head.is_empty() {
                 let sentence =
                     format!("the head of the request did not come within {} s", HEAD.as_secs());
-                // Nothing was written before: there is room for it.
+                // This is the first write, so the socket's buffer has room.
                 let text = refusal("408 Request Timeout", &sentence);
                 let _ = timeout(LINGER, stream.write_all(text.as_bytes())).await;
             }
@@ -168,7 +164,7 @@ where
     };
     let mut place = answering.take(peer);
     drop(waiting);
-    // Boxed: what waits for a head needs no room for what is answered.
+    // Boxed: a connection that waits for a head then needs no room for its answer.
     let rest = Box::pin(async {
         match read {
             Ok(()) => answer(stream, head, router).await,
@@ -181,7 +177,7 @@ where
     });
     tokio::select! {
         () = place.lost() => {}
-        // What goes wrong with one connection ends that one.
+        // An error of one connection ends only that connection.
         _ = timeout(ANSWER, rest) => {}
     }
 }
@@ -205,7 +201,7 @@ where
     }
 }
 
-/// An answer that says why there is none.
+/// An HTTP answer with an error sentence.
 fn refusal(status: &str, sentence: &str) -> String {
     let length = sentence.len() + 1;
     format!(
@@ -214,7 +210,7 @@ fn refusal(status: &str, sentence: &str) -> String {
     )
 }
 
-/// Says why there is no answer, to a peer that may still be sending.
+/// Sends an error to a peer that may still be sending.
 async fn refuse(mut stream: impl AsyncRead + AsyncWrite + Unpin, text: &str) {
     let written = async {
         stream.write_all(text.as_bytes()).await?;
@@ -225,7 +221,7 @@ async fn refuse(mut stream: impl AsyncRead + AsyncWrite + Unpin, text: &str) {
     }
 }
 
-/// Waits until the peer has closed too.
+/// Waits until the peer has closed, too.
 async fn linger(stream: &mut (impl AsyncRead + Unpin)) {
     let mut rest = stream.take(LEFTOVER);
     let _ = timeout(LINGER, tokio::io::copy(&mut rest, &mut tokio::io::sink())).await;

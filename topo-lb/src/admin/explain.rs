@@ -1,7 +1,7 @@
-//! `/explain`: what `topo-lb explain -o json` prints, of one Service or of all.
+//! `/explain`: what `topo-lb explain -o json` prints, for one Service or for all.
 //!
-//! All of a large cluster is more text than an agent has memory for: it is made and sent piece by
-//! piece, and given up when nobody takes the pieces.
+//! The report of a large cluster is larger than the agent's memory allows: it is made and sent in
+//! pieces, and stopped if the client does not read them.
 
 use std::io;
 use std::sync::Arc;
@@ -22,9 +22,9 @@ use crate::state_query::View;
 use crate::topology::Scope;
 use crate::{explain, heap};
 
-/// Services in a piece.
+/// Services per piece.
 const PIECE: usize = 256;
-/// How long somebody may take to take a piece.
+/// How long a client may take to read a piece.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 type Parameters = Vec<(String, String)>;
@@ -58,7 +58,7 @@ pub(super) async fn answer(
     }
 }
 
-/// The Service that is asked for; none is all.
+/// The requested Service; `None` is all.
 fn wanted(parameters: &[(String, String)]) -> Result<Option<ServiceId>, String> {
     match parameters {
         [] => Ok(None),
@@ -99,7 +99,7 @@ fn all(view: View, node: Arc<str>, scope: Scope, place: OwnedSemaphorePermit) ->
     let (sender, mut pieces) = mpsc::channel::<io::Result<Bytes>>(1);
     let runtime = Handle::current();
     tokio::task::spawn_blocking(move || {
-        // What fails here, ends the answer before its end, and the client sees that it is not whole.
+        // An error cuts the answer short; the client sees that it is incomplete.
         let _ = make(&view, &node, scope, |piece| {
             let sent = runtime.block_on(tokio::time::timeout(PATIENCE, sender.send(Ok(piece))));
             matches!(sent, Ok(Ok(())))
@@ -114,7 +114,7 @@ fn all(view: View, node: Arc<str>, scope: Scope, place: OwnedSemaphorePermit) ->
     ([(header::CONTENT_TYPE, "application/json")], body).into_response()
 }
 
-/// Makes the report of all Services, piece by piece.
+/// Writes the report of all Services, piece by piece.
 fn make(
     view: &View,
     node: &str,

@@ -1,4 +1,4 @@
-//! Reads the head of a request. A connection that has sent nothing holds no buffer.
+//! Reads the head of a request. A connection that has sent nothing has no buffer.
 
 use std::future::poll_fn;
 use std::io;
@@ -7,13 +7,13 @@ use std::task::{Poll, ready};
 
 use tokio::io::{AsyncRead, ReadBuf};
 
-/// A head may have so many bytes.
+/// Most bytes of a head.
 pub(super) const LONGEST: usize = 8 * 1024;
 
-/// Why there is no head.
+/// Why no head was read.
 #[derive(Debug)]
 pub(super) enum NoHead {
-    /// The peer has closed the connection, or it broke.
+    /// The peer closed the connection, or it broke.
     Closed,
     /// It is longer than [`LONGEST`].
     TooLong,
@@ -25,7 +25,7 @@ impl From<io::Error> for NoHead {
     }
 }
 
-/// Reads into `head` until the empty line that ends it. What comes after it may be there too.
+/// Reads into `head` until the empty line that ends it. Bytes after that line may be in it, too.
 pub(super) async fn read(
     stream: &mut (impl AsyncRead + Unpin),
     head: &mut Vec<u8>,
@@ -33,13 +33,13 @@ pub(super) async fn read(
     loop {
         let known = head.len();
         let count = poll_fn(|context| {
-            // On the stack: the buffer is gone when the connection waits.
+            // On the stack: a waiting connection holds no buffer.
             let mut chunk = [0; 2048];
             let mut chunk = ReadBuf::new(&mut chunk);
             ready!(Pin::new(&mut *stream).poll_read(context, &mut chunk))?;
             let mut bytes = chunk.filled();
             if head.is_empty() {
-                // Empty lines before a request mean nothing (RFC 9112, 2.2).
+                // Empty lines before a request are ignored (RFC 9112, 2.2).
                 let blank = bytes.iter().take_while(|byte| matches!(byte, b'\r' | b'\n')).count();
                 bytes = &bytes[blank..];
             }
@@ -60,7 +60,6 @@ pub(super) async fn read(
     }
 }
 
-/// Whether an empty line is in it.
 fn has_end(bytes: &[u8]) -> bool {
     bytes.windows(4).any(|four| four == b"\r\n\r\n") || bytes.windows(2).any(|two| two == b"\n\n")
 }
@@ -71,13 +70,13 @@ mod tests {
 
     use super::*;
 
-    /// What is read when these come, one after the other.
+    /// The result of reading these pieces, one after the other.
     async fn read_from(pieces: &[&[u8]]) -> (Result<(), NoHead>, Vec<u8>) {
         let (mut ours, mut theirs) = tokio::io::duplex(64);
         let pieces: Vec<Vec<u8>> = pieces.iter().map(|piece| piece.to_vec()).collect();
         tokio::spawn(async move {
             for piece in pieces {
-                // Nobody reads on after an error.
+                // The reader stops after an error.
                 let _ = theirs.write_all(&piece).await;
             }
         });

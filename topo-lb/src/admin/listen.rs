@@ -1,4 +1,4 @@
-//! The addresses that are listened on.
+//! The addresses on which the agent listens.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
@@ -8,9 +8,9 @@ use std::time::Duration;
 use tokio::net::{TcpListener, TcpSocket};
 use tracing::{info, warn};
 
-/// Pause before an address that cannot be had is tried again.
+/// Pause before retrying to bind an address.
 pub(super) const PAUSE: Duration = Duration::from_secs(5);
-/// Connections that the kernel holds until they are accepted; at most net.core.somaxconn.
+/// Most connections in the kernel's accept queue; net.core.somaxconn limits it, too.
 const QUEUE: u32 = 4096;
 
 /// Where to listen.
@@ -18,20 +18,18 @@ const QUEUE: u32 = 4096;
 pub enum Listen {
     /// Nowhere.
     Off,
-    /// At this address; port 0 is any that is free.
+    /// At this address; port 0 is any free port.
     On(SocketAddr),
 }
 
 impl Listen {
-    /// Where the agent listens if nobody says: on the node itself, for nobody else. docs/metrics.md
-    /// says why this port.
+    /// The agent's default: reachable only from the node. docs/metrics.md says why this port.
     pub const DEFAULT: Self =
         Self::On(SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::LOCALHOST, 19_876)));
 }
 
 impl Listen {
-    /// Whether only one of the two can be listened on: they have the same port, and one has the other's
-    /// addresses.
+    /// Whether the two exclude each other: they have the same port, and one includes the other.
     #[must_use]
     pub fn excludes(self, other: Self) -> bool {
         let (Self::On(one), Self::On(other)) = (self, other) else { return false };
@@ -42,7 +40,7 @@ impl Listen {
     }
 }
 
-/// Not an address to listen on.
+/// The text is no address to listen on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("it is no address: write it as ADDRESS:PORT, like 127.0.0.1:19876 or [::]:19876, or `off`")]
 pub struct ListenError;
@@ -58,14 +56,14 @@ impl FromStr for Listen {
     }
 }
 
-/// Listens at the address. While that cannot be had it is retried.
+/// Listens at the address; retries until that succeeds.
 pub(super) async fn bind(address: SocketAddr, flag: &str) -> TcpListener {
     let mut has_warned = false;
     loop {
         match listen(address) {
             Ok(listener) => {
                 let bound = listener.local_addr().unwrap_or(address);
-                // What is as it was asked for goes without saying.
+                // Logs only what differs from the flag.
                 if bound != address || has_warned {
                     info!("listening on http://{bound}");
                 }
@@ -88,7 +86,7 @@ pub(super) async fn bind(address: SocketAddr, flag: &str) -> TcpListener {
 
 fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
-    // Connections of an earlier agent that are not quite over do not keep this one out.
+    // Connections of an earlier agent in TIME_WAIT do not block the address.
     socket.set_reuseaddr(true)?;
     socket.bind(address)?;
     socket.listen(QUEUE)
@@ -135,7 +133,7 @@ mod tests {
         assert!(excludes("[::1]:19876", "[::]:19876"));
         assert!(!excludes("127.0.0.1:19876", "127.0.0.1:19877"));
         assert!(!excludes("127.0.0.1:19876", "192.0.2.1:19876"));
-        // Whether these are one depends on net.ipv6.bindv6only.
+        // Whether these conflict depends on net.ipv6.bindv6only.
         assert!(!excludes("127.0.0.1:19876", "[::]:19876"));
         assert!(!excludes("127.0.0.1:0", "127.0.0.1:0"));
         assert!(!excludes("off", "off"));

@@ -1,18 +1,18 @@
-//! What the agent says of itself over HTTP. It only reads: nothing can be changed this way.
+//! What the agent reports over HTTP. Read-only: no request changes anything.
 //!
-//! Each listener runs on a thread of its own: a scrape costs the owner of the state no time, an owner
-//! that is stuck can be told of, and a flood at one listener does not slow another one down.
+//! Each listener has a thread of its own: a scrape costs the owner of the state no time, a stuck
+//! owner is still reported, and a flood at one listener does not slow another one down.
 //!
 //! | file | idea |
 //! |---|---|
-//! | `listen` | the addresses that are listened on |
+//! | `listen` | the addresses on which the agent listens |
 //! | `socket` | the Unix socket for probes |
-//! | `door` | connections from their arrival to their end |
-//! | `crowd` | which connection makes way when there are too many |
+//! | `door` | connections from accept to close |
+//! | `crowd` | which connection is evicted when there are too many |
 //! | `head` | the head of a request |
-//! | `answers` | one answer for each path |
+//! | `answers` | the handler of each path |
 //! | `explain` | the answer that can be long |
-//! | `probe` | the other side: `topo-lb probe` |
+//! | `probe` | the client: `topo-lb probe` |
 
 mod answers;
 mod crowd;
@@ -46,54 +46,53 @@ use crate::topology::Scope;
 pub use listen::{Listen, ListenError};
 pub use socket::SocketFile;
 
-/// What answers are made of.
+/// What answers are computed from.
 #[derive(Debug)]
 pub struct Sources {
     /// This node.
     pub node: Arc<str>,
     /// Which Services are handled.
     pub scope: Scope,
-    /// Where the maps are pinned.
+    /// The folder of the pinned maps.
     pub pin_dir: PathBuf,
     /// What the agent counts.
     pub figures: Arc<Figures>,
-    /// How ready it is.
+    /// The agent's readiness.
     pub readiness: watch::Receiver<Readiness>,
-    /// Where the owner of the state is asked.
+    /// Sends queries to the owner of the state.
     pub state_query: StateQueryHandle,
 }
 
-/// The same, and what answers have in common.
+/// The sources, and what handlers share.
 struct Admin {
     sources: Sources,
-    /// What scrapes remember from one to the next; one at a time.
+    /// What scrapes keep; locked by one scrape at a time.
     remembered: Arc<Mutex<answers::Remembered>>,
-    /// The last scrape: when it began, and its text.
+    /// When the last scrape began, and its text.
     scraped: tokio::sync::Mutex<Option<(Instant, Bytes)>>,
-    /// Answers that hold the state and take long; one at a time.
+    /// Permits one long answer that holds the state.
     long: Arc<Semaphore>,
 }
 
-/// How long an answer may take to begin.
+/// Deadline until an answer begins.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Where what is served.
+/// What is served at which address.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Where every path is served.
+    /// Serves every path.
     pub listen: Listen,
-    /// Where `/metrics` is served too, and nothing else.
+    /// Serves only `/metrics`.
     pub metrics_listen: Listen,
-    /// The Unix socket where probes are served too, and nothing else.
+    /// A Unix socket that serves only the probes.
     pub probe_socket: Option<PathBuf>,
 }
 
-/// Serves from now on, until the process ends. An address that cannot be had is waited for: what the
-/// agent is for does not depend on being looked at. Returns the file of the probes' socket, to be removed
-/// at the end.
+/// Serves until the process ends. Retries addresses that it cannot bind, as translation does not
+/// depend on HTTP. Returns the file of the probe socket, to be removed at the end.
 ///
 /// # Errors
-/// There is no thread to be had.
+/// A thread cannot be created.
 pub fn start(options: &Options, sources: Sources) -> std::io::Result<SocketFile> {
     let admin = Arc::new(Admin::new(sources));
     let waiting = waiting(descriptors());
@@ -127,7 +126,7 @@ pub fn start(options: &Options, sources: Sources) -> std::io::Result<SocketFile>
     Ok(file)
 }
 
-/// Runs it on a thread of its own.
+/// Runs `work` on a thread of its own.
 fn run(name: &str, work: impl Future<Output = ()> + Send + 'static) -> std::io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -137,8 +136,8 @@ fn run(name: &str, work: impl Future<Output = ()> + Send + 'static) -> std::io::
     Ok(())
 }
 
-/// Descriptors that this process may have. The soft limit of many container runtimes is 1,024, for the
-/// sake of programs that use select(2): it is raised, as Go's runtime does.
+/// Raises the limit of descriptors of this process, and returns it. Many container runtimes set the
+/// soft limit to 1,024 for programs that use select(2); Go's runtime raises it, too.
 fn descriptors() -> Option<u64> {
     const ENOUGH: u64 = 16 * 1024;
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
@@ -150,18 +149,18 @@ fn descriptors() -> Option<u64> {
     if raised.is_ok() { Some(wanted) } else { current }
 }
 
-/// Connections that may wait at each listener. Most descriptors are for the rest of the agent.
+/// Most connections that wait at one listener. Most descriptors are for the rest of the agent.
 fn waiting(descriptors: Option<u64>) -> usize {
     const MOST: usize = 2048;
     let share = descriptors.map_or(MOST, |all| usize::try_from(all / 8).unwrap_or(MOST));
     share.clamp(8, MOST)
 }
 
-/// Every path, for those who ask for another.
+/// Every path; the 404 answer lists them.
 const PATHS: &[&str] = &["/metrics", "/healthz", "/livez", "/readyz", "/explain", "/state"];
-/// Those that a kubelet asks for.
+/// The paths for a kubelet.
 const PROBES: &[&str] = &["/healthz", "/livez", "/readyz"];
-/// What Prometheus asks for.
+/// The paths for Prometheus.
 const METRICS: &[&str] = &["/metrics"];
 
 impl Admin {
@@ -175,7 +174,7 @@ impl Admin {
     }
 }
 
-/// Answers for these paths, and a sentence for all others.
+/// Routes these paths; answers all others with a sentence.
 fn router(admin: &Arc<Admin>, paths: &'static [&str]) -> Router {
     let with_path = |router: Router<Arc<Admin>>, &path: &&str| {
         let answer = match path {
@@ -215,7 +214,6 @@ async fn in_time(request: Request, next: Next) -> Response {
     }
 }
 
-/// A sentence.
 fn plain(status: StatusCode, sentence: String) -> Response {
     (status, format!("{}\n", sentence.trim_end())).into_response()
 }

@@ -1,4 +1,4 @@
-//! Asks the agent of this host whether it is alive or ready, over its Unix socket.
+//! Asks the agent of this host, over its Unix socket, whether it is alive or ready.
 
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
@@ -9,13 +9,13 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::UnixStream;
 use tokio::time::timeout;
 
-/// An agent that is well answers within milliseconds. It is less than the kubelet's limit in deploy/,
-/// so that the sentence is seen; kubelets before 1.20 have no limit.
+/// A healthy agent answers within milliseconds. Less than the kubelet's limit in deploy/, so that
+/// the error is printed; kubelets before 1.20 have no limit.
 const PATIENCE: Duration = Duration::from_secs(4);
-/// More than any answer has.
+/// Most bytes of an answer; none has as many.
 const LONGEST: u64 = 64 * 1024;
 
-/// What an agent can be asked.
+/// The probes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Probe {
     /// Whether it makes progress.
@@ -33,10 +33,10 @@ impl Probe {
     }
 }
 
-/// What the agent says.
+/// The agent's answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answer {
-    /// It is well.
+    /// Whether the probe succeeded.
     pub ok: bool,
     /// Its sentence.
     pub sentence: String,
@@ -45,16 +45,16 @@ pub struct Answer {
 /// Why there is no answer.
 #[derive(Debug, thiserror::Error)]
 pub enum ProbeError {
-    /// Nobody listens.
+    /// No process listens on the socket.
     #[error("no agent listens on {}: it does not run, or has another --probe-socket", .0.display())]
     Nobody(PathBuf),
-    /// It does not answer.
+    /// The agent does not answer in time.
     #[error("the agent did not answer within {} s", PATIENCE.as_secs())]
     Late,
-    /// The socket does not work.
+    /// The socket cannot be used.
     #[error("cannot ask the agent over {}: {}", .0.display(), .1)]
     Broken(PathBuf, io::Error),
-    /// Somebody else is there.
+    /// The answer is no HTTP.
     #[error("what listens on {} is no agent", .0.display())]
     NoAgent(PathBuf),
 }
@@ -84,7 +84,7 @@ pub async fn ask(socket: &Path, probe: Probe) -> Result<Answer, ProbeError> {
     answer().ok_or_else(|| ProbeError::NoAgent(socket.to_owned()))
 }
 
-/// By HTTP/1.0: the answer ends with the connection.
+/// Uses HTTP/1.0: the end of the connection ends the answer.
 async fn exchange(socket: &Path, path: &str) -> io::Result<String> {
     let mut stream = UnixStream::connect(socket).await?;
     stream.write_all(format!("GET {path} HTTP/1.0\r\n\r\n").as_bytes()).await?;

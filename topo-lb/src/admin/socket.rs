@@ -1,5 +1,5 @@
-//! The Unix socket for probes. Only who owns its file can connect: no peer on a network, and no other
-//! pod, can take its place or fill its queue.
+//! The Unix socket for probes. Only the owner of its file can connect: no peer on a network and no
+//! other Pod can use up its connections or its queue.
 
 use std::fs::{self, Permissions};
 use std::io::ErrorKind;
@@ -12,21 +12,21 @@ use tracing::{info, warn};
 
 use super::listen::PAUSE;
 
-/// The file of the socket, once this process has made it. [`remove`](Self::remove) takes it away.
+/// The socket's file, once this process has created it. [`remove`](Self::remove) deletes it.
 #[derive(Clone, Debug, Default)]
 pub struct SocketFile(Arc<OnceLock<PathBuf>>);
 
 impl SocketFile {
-    /// Removes the file, if this process has made it: whoever asks then hears that nobody is there.
+    /// Deletes the file if this process created it; a probe then fails at once.
     pub fn remove(self) {
         if let Some(path) = self.0.get() {
-            // What is left is replaced by the next agent.
+            // The next agent replaces a leftover file.
             let _ = fs::remove_file(path);
         }
     }
 }
 
-/// Listens at the path, and notes its file. While that cannot be had it is retried.
+/// Listens at the path and stores it in `file`; retries until that succeeds.
 pub(super) async fn bind(path: &Path, file: &SocketFile) -> UnixListener {
     let mut has_warned = false;
     loop {
@@ -69,7 +69,7 @@ async fn listen(path: &Path) -> Result<UnixListener, String> {
     Ok(listener)
 }
 
-/// Removes the socket that an earlier agent has left.
+/// Removes the socket that an earlier agent left.
 fn clear(path: &Path) -> Result<(), String> {
     let kind = fs::symlink_metadata(path).map_err(|error| error.to_string())?.file_type();
     if !kind.is_socket() {
@@ -82,7 +82,6 @@ fn clear(path: &Path) -> Result<(), String> {
 mod tests {
     use super::*;
 
-    /// A folder of this test's own.
     struct Folder(PathBuf);
 
     impl Folder {

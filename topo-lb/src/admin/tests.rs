@@ -30,13 +30,12 @@ ports: [{name: '', port: 80}]
 endpoints: [{addresses: [10.1.1.1]}]
 ";
 
-/// The Service `default/crowded` is left to kube-proxy.
 fn unprogrammed() -> BTreeMap<ServiceId, Lack> {
     let id = ServiceId { namespace: "default".into(), name: "crowded".into() };
     BTreeMap::from([(id, Lack { of: Shortage::Services, meanwhile: Meanwhile::KubeProxy })])
 }
 
-/// An owner that knows [`CLUSTER`], and answers. It counts scrapes: each asks once for reasons.
+/// An owner that knows [`CLUSTER`] and answers. Counts scrapes: each asks once for reasons.
 async fn own(mut questions: Questions, scrapes: Arc<AtomicUsize>) {
     let mut state = State::default();
     let listing = file::parse("cluster".as_ref(), CLUSTER.as_bytes()).unwrap();
@@ -69,7 +68,7 @@ async fn served() -> Served {
     served_at(PATHS).await
 }
 
-/// What answers are made of, its readiness, and how many scrapes there were.
+/// The shared state, its readiness, and the number of scrapes.
 fn admin() -> (Arc<Admin>, watch::Sender<Readiness>, Arc<AtomicUsize>) {
     let (state_query, questions) = state_query();
     let scrapes = Arc::<AtomicUsize>::default();
@@ -220,7 +219,7 @@ async fn a_listener_for_metrics_or_probes_serves_nothing_else() {
 async fn a_crowd_that_waits_for_a_scrape_shares_the_next_one() {
     let (admin, _readiness, scrapes) = admin();
     let scrape = || Box::pin(answers::metrics(axum::extract::State(Arc::clone(&admin))));
-    // A scrape that goes on: all others ask meanwhile.
+    // One scrape is running while all others arrive.
     let goes_on = admin.scraped.lock().await;
     let mut crowd: Vec<_> = (0..32).map(|_| scrape()).collect();
     for one in &mut crowd {
@@ -231,7 +230,7 @@ async fn a_crowd_that_waits_for_a_scrape_shares_the_next_one() {
         assert_eq!(response.status(), StatusCode::OK);
     }
     assert_eq!(scrapes.load(Ordering::Relaxed), 1);
-    // Who asks later gets figures of then.
+    // A later request gets a new scrape.
     scrape().await;
     assert_eq!(scrapes.load(Ordering::Relaxed), 2);
 }

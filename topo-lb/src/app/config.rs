@@ -1,4 +1,4 @@
-//! What the agent is to do.
+//! The agent's configuration.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -12,38 +12,38 @@ use crate::plan::WhenFull;
 use crate::source::kube::KubeTarget;
 use crate::topology::Scope;
 
-/// Where the cluster is described.
+/// The source of the cluster's state.
 #[derive(Clone, Debug)]
 pub enum Source {
-    /// Files, followed.
+    /// Manifest files; changes are followed.
     Manifests(PathBuf),
     /// A Kubernetes API.
     Kube(KubeTarget),
 }
 
-/// What the agent is to do.
+/// The agent's configuration.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Where the cluster is described.
+    /// The source of the cluster's state.
     pub source: Source,
     /// This node.
     pub node: Arc<str>,
-    /// Where the state is saved, and started from while the source does not answer.
+    /// Where the state is saved. The agent starts from it if the source does not answer.
     pub state_dir: Option<PathBuf>,
     /// Which Services are handled.
     pub scope: Scope,
-    /// Which Pods are left alone.
+    /// Which Pods are excluded.
     pub exclusions: Rules,
-    /// What becomes of Services that have no room in the maps.
+    /// What happens to Services that have no room in the maps.
     pub when_full: WhenFull,
-    /// Devices whose packets are translated.
+    /// Devices on which tc translates packets.
     pub devices: Vec<Pattern>,
-    /// Programs of others that may run before ours.
+    /// Foreign programs that may run before ours.
     pub tolerated: Vec<Tolerated>,
     /// The hooks and the maps.
     pub datapath: Options,
     /// Where HTTP is served.
     pub admin: admin::Options,
-    /// TCP sockets whose endpoint serves no more are ended, too.
+    /// Whether TCP sockets to gone endpoints are ended, too.
     pub terminate_tcp: bool,
 }

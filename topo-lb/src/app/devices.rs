@@ -1,4 +1,4 @@
-//! Follows the devices whose packets are translated.
+//! Follows the devices on which tc translates packets.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -10,16 +10,16 @@ use tracing::warn;
 use crate::datapath::Datapath;
 use crate::device::{self, Changes, Pattern, Unmatched};
 
-/// Shortest time between two looks at all devices that changes ask for. A node that starts or drains
-/// changes hundreds of devices in a second.
+/// Shortest time between two listings of all devices: a node that drains changes hundreds per
+/// second.
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// When all devices are looked at: at once after a change, and after those of the next `PAUSE` together.
+/// When devices are listed: at once after a change, then once for all changes within `PAUSE`.
 #[derive(Debug)]
 struct LookSchedule {
-    /// Whether there was a change since the last one.
+    /// Whether there was a change since the last listing.
     is_due: bool,
-    /// Not before.
+    /// Earliest time of the next listing.
     earliest: time::Instant,
 }
 
@@ -28,8 +28,7 @@ impl LookSchedule {
         Self { is_due: false, earliest: time::Instant::now() }
     }
 
-    /// Returns when a look is due; `change` returns after a change. Nothing is lost where this is
-    /// dropped before.
+    /// Returns when a listing is due; `change` returns after a change. Dropping it loses nothing.
     async fn due(&mut self, change: impl Future<Output = io::Result<()>>) -> io::Result<()> {
         if !self.is_due {
             change.await?;
@@ -39,19 +38,18 @@ impl LookSchedule {
         Ok(())
     }
 
-    /// Notes that one begins.
     fn begin(&mut self) {
         *self = Self { is_due: false, earliest: time::Instant::now() + PAUSE };
     }
 }
 
-/// The devices that tc is on.
+/// The devices that tc programs are attached to.
 pub(super) struct Devices {
     patterns: Vec<Pattern>,
-    /// None where no device is to be chosen.
+    /// `None` if no pattern is given.
     changes: Option<Changes>,
     look: LookSchedule,
-    /// Names of those that were there at the last look.
+    /// Names of the devices chosen at the last listing.
     chosen: Vec<String>,
     /// Whether programs of an earlier agent may still be attached.
     renew: bool,
@@ -59,7 +57,7 @@ pub(super) struct Devices {
 }
 
 impl Devices {
-    /// Attaches to those that are there, and hears of those that come from now on.
+    /// Attaches to existing devices, and follows changes from now on.
     pub(super) fn follow(patterns: &[Pattern], datapath: &mut Datapath) -> anyhow::Result<Self> {
         let unmatched = Unmatched::new(patterns, Instant::now());
         if patterns.is_empty() {
@@ -68,7 +66,7 @@ impl Devices {
             let look = LookSchedule::new();
             return Ok(Self { patterns, changes: None, look, chosen, renew: false, unmatched });
         }
-        // Listening begins before looking: nothing comes in between.
+        // Listening begins before the listing, so no change is missed.
         let changes = Some(Changes::listen().context("cannot follow the devices of this host")?);
         let (patterns, look, chosen) = (patterns.to_vec(), LookSchedule::new(), Vec::new());
         let mut devices = Self { patterns, changes, look, chosen, renew: true, unmatched };
@@ -76,7 +74,7 @@ impl Devices {
         Ok(devices)
     }
 
-    /// Returns after some device has come, gone, or changed; after many, when they are worth a look.
+    /// Returns when a listing is due after a change of devices.
     pub(super) async fn changed(&mut self) -> io::Result<()> {
         match &mut self.changes {
             Some(changes) => self.look.due(changes.changed()).await,
@@ -84,7 +82,7 @@ impl Devices {
         }
     }
 
-    /// Attaches to those that are there now, and to no others.
+    /// Attaches to the chosen devices, and detaches from all others.
     pub(super) fn attach(&mut self, datapath: &mut Datapath) {
         self.look.begin();
         match device::chosen(&self.patterns) {
@@ -101,7 +99,6 @@ impl Devices {
         }
     }
 
-    /// Names of the devices.
     pub(super) fn names(&self) -> &[String] {
         &self.chosen
     }

@@ -13,19 +13,18 @@ use crate::exclusion::{Keeper, PodReport, Rules};
 use crate::metrics::Figures;
 use crate::source::Event;
 
-/// What a source says of this node's Pods.
 pub(super) type Pods = BoxStream<'static, PodReport>;
 
-/// How long the programs wait for the first listing of Pods before they are attached.
+/// How long the agent waits for the first listing of Pods before it attaches the programs.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Splits the events of files: all of them, and those about Pods.
+/// Returns all events of files, and the reports about Pods.
 pub(super) fn split(
     files: impl Stream<Item = Event> + Send + 'static,
 ) -> (impl Stream<Item = Event> + Send, Pods) {
     let (sender, mut receiver) = mpsc::unbounded_channel();
     let files = files.inspect(move |event| {
-        // Nobody listens where no Pod can be excluded.
+        // Without exclusion rules, nothing receives.
         let _ = match event {
             Event::Pods(pods) => sender.send(PodReport::All(pods.clone())),
             Event::Synced => sender.send(PodReport::Listed),
@@ -35,8 +34,8 @@ pub(super) fn split(
     (files, stream::poll_fn(move |context| receiver.poll_recv(context)).boxed())
 }
 
-/// Keeps the maps in the folder `maps` up to date with the excluded Pods. Returns when existing Pods are
-/// excluded, or after [`PATIENCE`].
+/// Keeps the maps in the folder `maps` up to date with the excluded Pods. Returns when existing
+/// Pods are excluded, or after [`PATIENCE`].
 pub(super) async fn begin(
     rules: Rules,
     pods: Pods,

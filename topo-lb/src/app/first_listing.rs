@@ -1,4 +1,4 @@
-//! Waits until the whole cluster is listed, before anything is planned.
+//! Waits until the whole cluster is listed, before the first plan.
 
 use std::path::Path;
 use std::pin::pin;
@@ -18,9 +18,10 @@ use crate::source::{Event, Freshness};
 
 /// A first listing that takes longer is logged.
 pub(super) const UNREMARKED: Duration = Duration::from_secs(2);
-/// How long other Nodes are waited for once all else is known. Who may not list them, or lists
-/// thousands of them slowly, still serves all Services that do not need them. Shorter than a watch may be
-/// closed before the state counts as old: by an old one, nothing is written over what the last agent left.
+/// How long to wait for other Nodes once all else is known. An agent that may not list them, or for
+/// which that takes long, still serves all Services that do not need them. Shorter than the time
+/// after which a closed watch makes the state old: an old state must not overwrite what the last
+/// agent left.
 const OTHER_NODES: Duration = Duration::from_secs(5);
 
 /// What connections do until the cluster is known.
@@ -32,8 +33,8 @@ fn meanwhile(pin_dir: &Path) -> &'static str {
     }
 }
 
-/// Takes in all there is before anything is planned: half a cluster would refuse connections that
-/// the whole one allows.
+/// Takes in the whole cluster before the first plan: an incomplete one would refuse connections
+/// that the complete one allows.
 pub(super) async fn first_listing(
     events: &mut Events,
     agent: &mut AgentState,
@@ -57,7 +58,7 @@ async fn until_complete(
     wanted: &mut WantedNodes,
 ) -> anyhow::Result<()> {
     let mut synced = false;
-    // Until when other Nodes are waited for.
+    // Deadline for other Nodes.
     let mut until = None;
     loop {
         let event = match until {
@@ -85,7 +86,7 @@ async fn until_complete(
             if has_its_nodes(agent, wanted) {
                 return Ok(());
             }
-            // Without its own Node the agent does not begin.
+            // The agent does not start without its own Node.
             let reconciler = &agent.reconciler;
             let is_known = reconciler.state().node(reconciler.node()).is_some();
             until = until.or_else(|| is_known.then(|| Instant::now() + OTHER_NODES));
@@ -93,7 +94,7 @@ async fn until_complete(
     }
 }
 
-/// Whether all Nodes are known that the first plan reads. If not, they are wanted.
+/// Whether all Nodes are known that the first plan reads. If not, requests them.
 fn has_its_nodes(agent: &mut AgentState, wanted: &mut WantedNodes) -> bool {
     let reconciler = &mut agent.reconciler;
     let is_saved = matches!(agent.write_gate.freshness(), Freshness::AsOf(_));
@@ -102,7 +103,7 @@ fn has_its_nodes(agent: &mut AgentState, wanted: &mut WantedNodes) -> bool {
     }
     reconciler.survey();
     if reconciler.state().node(reconciler.node()).is_none() {
-        // The error names those that there are.
+        // The error message names the existing Nodes.
         wanted.begin_with(KnownNodes::All);
         return false;
     }

@@ -8,13 +8,13 @@ use tokio::time::{Instant, timeout_at};
 use crate::agent_state::AgentState;
 use crate::source::Event;
 
-/// Events that are taken in before one plan is made, so that a flood becomes few writes.
+/// Most events in one plan: a flood of them becomes few writes.
 const BATCH: usize = 1024;
-/// How long events are gathered into one plan: what changes together, as a reading of manifests or a
-/// Service and its slices, takes effect together.
+/// How long events are gathered into one plan. Changes that belong together, as of one manifest or
+/// of a Service and its slices, take effect together.
 const GATHER: Duration = Duration::from_millis(1);
 
-/// Takes in an event, and what comes together with it; whether all objects of a kind were listed.
+/// Takes in an event and those right after it. Returns whether all objects of a kind were listed.
 pub(super) async fn gather(
     event: Event,
     events: &mut (impl Stream<Item = Event> + Unpin),

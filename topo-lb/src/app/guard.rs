@@ -1,5 +1,5 @@
-//! Reports what the agent restored after another process removed it: in the log at most once a minute, and
-//! in readiness as long as it goes on. Connections are not translated meanwhile, so the agent is not ready.
+//! Reports what the agent restored after another process removed it: in the log at most once a
+//! minute, and in readiness until it stops, as connections are not translated meanwhile.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -8,7 +8,7 @@ use tracing::{debug, warn};
 
 use crate::datapath::attach::repair::Repairs;
 
-/// The same sentence is logged at most once in this time.
+/// Shortest time between two log lines with the same sentence.
 const NEWS: Duration = Duration::from_secs(60);
 
 /// What an inspection means for readiness.
@@ -22,11 +22,10 @@ pub(super) enum Finding {
     Over,
 }
 
-/// What inspections have found.
 #[derive(Debug, Default)]
 pub(super) struct Guard {
     is_disturbed: bool,
-    /// When a sentence was told last.
+    /// When each sentence was last logged.
     told: BTreeMap<String, Instant>,
 }
 

@@ -18,11 +18,11 @@ use crate::plan::{Gone, Installed, Lack, Meanwhile, Plan, Shortage, Step};
 use super::quarantine::Quarantine;
 use crate::events::rate::Rate;
 
-/// How often it is logged which Services lack room: so often at once, then once in each interval. A
-/// Service that changes a hundred times a second must not fill the log.
+/// Rate limit for logging which Services lack room: a burst, then one per interval. A Service that
+/// changes a hundred times a second must not fill the log.
 const LOGGED: (u32, Duration) = (5, Duration::from_secs(30));
 
-/// The kernel's maps, and what the agent knows to be in them.
+/// The kernel's maps and their known content.
 pub(super) struct Kernel {
     store: BpfStore,
     pub(super) installed: Installed,
@@ -31,17 +31,17 @@ pub(super) struct Kernel {
     /// Services, as `namespace/name`, that the last agent left unprogrammed.
     pub(super) unprogrammed_before: Vec<(Arc<str>, Lack)>,
     told: Told,
-    /// Endpoints that stopped serving, until [`take_gone`](Self::take_gone). Each is in it once, even if a
-    /// plan fails repeatedly.
+    /// Endpoints that stopped serving, until [`take_gone`](Self::take_gone). A set, as a plan that
+    /// fails repeatedly names them each time.
     gone: BTreeSet<Gone>,
 }
 
-/// Which Services lack room, as it was listed and as it was logged. Pure: it is told what time it is.
+/// Which Services lack room, as listed and as logged. Pure: the caller passes the time.
 #[derive(Debug)]
 struct Told {
-    /// As `topo-lb list` shows it; nothing before the first plan.
+    /// As `topo-lb list` shows it; `None` before the first plan.
     listed: Option<BTreeMap<ServiceId, Lack>>,
-    /// As the log has it.
+    /// As last logged.
     logged: BTreeMap<ServiceId, Lack>,
     rate: Rate,
 }
@@ -52,7 +52,7 @@ impl Told {
         Self { listed: None, logged: BTreeMap::new(), rate: Rate::new(burst, interval, now) }
     }
 
-    /// Whether these are others than are listed. They are listed from now on.
+    /// Records these as listed. Returns whether they differ from what was listed.
     fn list(&mut self, unprogrammed: &BTreeMap<ServiceId, Lack>) -> bool {
         if self.listed.as_ref() == Some(unprogrammed) {
             return false;
@@ -61,8 +61,8 @@ impl Told {
         true
     }
 
-    /// Whether these are to be logged: they are others than the log has, and it has not been said often
-    /// of late. If it has, a later plan says it.
+    /// Whether to log these: they differ from what was logged, and the rate limit allows it. If it
+    /// does not, a later plan logs them.
     fn log(&mut self, unprogrammed: &BTreeMap<ServiceId, Lack>, now: Instant) -> bool {
         if self.logged == *unprogrammed || !self.rate.take(now) {
             return false;
@@ -88,8 +88,7 @@ impl Kernel {
         })
     }
 
-    /// Plans, and carries out what was planned, until there is nothing to plan. Returns the number
-    /// of steps done.
+    /// Plans and carries out until there is nothing to plan. Returns the number of steps.
     pub(super) fn settle(&mut self, agent: &mut AgentState) -> Result<usize, StoreError> {
         if !agent.write_gate.may_write() {
             return Ok(0);
@@ -102,14 +101,14 @@ impl Kernel {
             self.record(&released);
             let mut plan = reconciler.plan(&self.installed);
             if !plan.unprogrammed.is_empty() && !self.quarantine.is_empty() {
-                // There may be room for it where nobody reads any more.
+                // Slots that no program reads any more may give it room.
                 let released = self.quarantine.wait()?;
                 self.record(&released);
                 plan = reconciler.plan(&self.installed);
             }
-            // Kept also if the plan stops half way: no later one takes the same away.
+            // Kept even if the plan fails half way: no later plan removes the same members.
             self.gone.extend(reconciler.gone(&plan, &self.installed));
-            // Whoever has no room waits for the slots.
+            // A Service without room needs the freed slots, so the plan waits for them.
             let frees = if plan.unprogrammed.is_empty() { plan.take_frees() } else { Vec::new() };
             self.carry_out(&plan)?;
             self.quarantine.add(frees);
@@ -124,7 +123,7 @@ impl Kernel {
         Ok(steps)
     }
 
-    /// What has stopped serving since this was asked last, and is out of the maps.
+    /// Returns the endpoints that stopped serving since the last call and are out of the maps.
     pub(super) fn take_gone(&mut self) -> Vec<Gone> {
         std::mem::take(&mut self.gone).into_iter().collect()
     }
@@ -135,18 +134,18 @@ impl Kernel {
         }
     }
 
-    /// After a failure it reads the maps again.
+    /// Carries out a plan. After a failure, reads the maps again.
     fn carry_out(&mut self, plan: &Plan) -> Result<(), StoreError> {
         let result = commit(plan, &mut self.store, &mut self.installed);
         if result.is_err() {
             self.installed = take_over(&mut self.store)?;
-            // Nobody refers to those slots in the new books.
+            // The state just read has those slots as free.
             self.quarantine = Quarantine::default();
         }
         result
     }
 
-    /// Says which Services lack room, when these are others than before.
+    /// Lists and logs which Services lack room, if that has changed.
     fn tell(&mut self, unprogrammed: &BTreeMap<ServiceId, Lack>) {
         if self.told.list(unprogrammed)
             && let Err(error) = self.unprogrammed.write(unprogrammed)

@@ -1,4 +1,4 @@
-//! The agent: one task owns what the cluster looks like and what is installed.
+//! The agent: one task owns the state of the cluster and of the maps.
 
 mod config;
 mod devices;

@@ -1,4 +1,4 @@
-//! Checks twice a second whether foreign programs run before ours, and logs when that begins and ends.
+//! Checks twice a second whether foreign programs run before ours, and logs begin and end.
 
 use std::io;
 use std::path::Path;
@@ -11,32 +11,31 @@ use crate::datapath::hook::ProgramIds;
 use crate::datapath::inspect::effective::{self, Watch};
 use crate::datapath::inspect::overridden::{self, Override, Precedence, Tolerated};
 
-/// How often it looks. Programs that are attached and detached at even times are met by some look.
+/// Interval between looks. Uneven, to detect programs that are attached and detached periodically.
 const INTERVAL: Duration = Duration::from_millis(470);
-/// Programs that come and go within this time are there all the time, for those who are told.
+/// Overrides count as ended only after this time without any.
 const HOLD: Duration = Duration::from_secs(5);
 
-/// What is to be said of a look.
 #[derive(Debug, PartialEq, Eq)]
 enum Change {
-    /// The first programs that run before ours.
+    /// Foreign programs run before ours; none did.
     Begins,
-    /// They are others than before, or fewer.
+    /// They are not the same as before.
     Goes,
-    /// None for a while.
+    /// There were none for [`HOLD`].
     Ends,
 }
 
-/// What was told. Pure.
+/// What was logged. Pure.
 #[derive(Debug, Default)]
 struct Told {
     overrides: Vec<Override>,
-    /// When there were some.
+    /// When a look last found some.
     last: Option<Instant>,
 }
 
 impl Told {
-    /// Takes in what a look has found; what is to be said.
+    /// Takes in the findings of a look. Returns what to log.
     fn observe(&mut self, found: &[Override], now: Instant) -> Option<Change> {
         if found.is_empty() {
             let last = self.last?;
@@ -57,7 +56,7 @@ impl Told {
     }
 }
 
-/// Looks from now on, on a thread of its own. The first look is over when this returns.
+/// Looks regularly, on a thread of its own. Returns after the first look.
 ///
 /// # Errors
 /// No thread can be started.

@@ -1,4 +1,4 @@
-//! Runs the self-probe beside the work.
+//! Runs the self-probe in the background.
 
 use std::path::Path;
 
@@ -8,8 +8,8 @@ use crate::datapath::inspect::self_probe::{self, ProbeError};
 use crate::readiness::Proof;
 use crate::telemetry::Telemetry;
 
-/// Finds out whether the hooks fire, for readiness; some tens of milliseconds on a thread of its own.
-/// The caller logs what is wrong.
+/// Tests whether the hooks work, for readiness; takes some tens of milliseconds on a thread of its
+/// own. The caller logs an error.
 pub(super) fn prove(telemetry: &Telemetry, cgroup_root: &Path) -> JoinHandle<Option<ProbeError>> {
     let (say, cgroup_root) = (telemetry.prover(), cgroup_root.to_owned());
     tokio::task::spawn_blocking(move || match self_probe::run(&cgroup_root) {

@@ -1,4 +1,4 @@
-//! Slots that programs may still read. A thread waits for the grace period, because it takes as long as
+//! Slots that programs may still read. A thread waits for the grace period: it takes as long as
 //! several changes, and publishing need not wait for it.
 
 use std::thread::{self, JoinHandle};
@@ -7,15 +7,15 @@ use crate::datapath::host::membarrier;
 use crate::datapath::maps::error::StoreError;
 use crate::plan::Step;
 
-/// A grace period that is passing.
+/// A running wait for a grace period.
 type Grace = JoinHandle<Result<(), StoreError>>;
 
-/// Steps to take when no program reads the slots any more.
+/// Steps to record once no program reads the slots any more.
 #[derive(Default)]
 pub(super) struct Quarantine {
-    /// A grace period that has begun after these were replaced.
+    /// A running grace period, and what was replaced before it began.
     passing: Option<(Grace, Vec<Step>)>,
-    /// Replaced since it has begun.
+    /// What was replaced since then.
     later: Vec<Step>,
 }
 
@@ -24,7 +24,7 @@ impl Quarantine {
         self.passing.is_none() && self.later.is_empty()
     }
 
-    /// Takes in what was replaced just now.
+    /// Adds what was replaced just now.
     pub(super) fn add(&mut self, frees: Vec<Step>) {
         self.later.extend(frees);
         self.begin();
@@ -37,11 +37,10 @@ impl Quarantine {
         }
     }
 
-    /// What can be done by now, without waiting.
+    /// Returns the steps that are due, without waiting.
     ///
     /// # Errors
-    ///
-    /// A grace period failed; what waited for it waits for another.
+    /// A grace period failed; its steps wait for another one.
     pub(super) fn released(&mut self) -> Result<Vec<Step>, StoreError> {
         match &self.passing {
             Some((grace, _)) if grace.is_finished() => self.pass(),
@@ -49,10 +48,9 @@ impl Quarantine {
         }
     }
 
-    /// All of it, after as much time as it takes.
+    /// Waits for all steps and returns them.
     ///
     /// # Errors
-    ///
     /// As [`released`](Self::released).
     pub(super) fn wait(&mut self) -> Result<Vec<Step>, StoreError> {
         let mut all = self.pass()?;
@@ -60,7 +58,7 @@ impl Quarantine {
         Ok(all)
     }
 
-    /// Waits for the grace period that is passing, and begins the next.
+    /// Waits for the running grace period, and begins the next.
     fn pass(&mut self) -> Result<Vec<Step>, StoreError> {
         let Some((grace, frees)) = self.passing.take() else {
             return Ok(Vec::new());

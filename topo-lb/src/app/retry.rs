@@ -1,4 +1,4 @@
-//! When a plan that failed is made again.
+//! When a failed plan is retried.
 
 use std::time::Duration;
 
@@ -6,33 +6,31 @@ use tokio::time::{Instant, Interval, sleep_until};
 
 use crate::datapath::maps::error::StoreError;
 
-/// Pause after the first failure; it doubles with each further one.
+/// Pause after the first failure; it doubles with each further failure.
 const FIRST: Duration = Duration::from_millis(500);
-/// Longest pause after a failure that may pass by itself. Changes wait for it, so it is short.
+/// Longest pause after a failure that may be temporary. Short, as changes wait for it.
 const LONGEST: Duration = Duration::from_secs(5);
-/// Pause after a failure that lasts until somebody acts.
+/// Pause after a permanent failure, which somebody must repair.
 const LASTING: Duration = Duration::from_secs(30);
 
-/// The schedule of attempts. Changes that come while an attempt is pending are taken in and wait for it.
+/// The schedule of attempts. Changes that arrive before the next attempt wait for it.
 #[derive(Debug, Default)]
 pub(super) struct Retry {
     pause: Option<Duration>,
     at: Option<Instant>,
 }
 
-/// What the agent's loop does next.
 #[derive(Debug)]
 pub(super) enum Turn<E> {
-    /// It inspects the datapath; no plan.
+    /// Inspect the datapath; make no plan.
     Inspect,
-    /// It takes in an event, and then makes a plan.
+    /// Take in an event, then make a plan.
     Event(E),
-    /// It makes the plan that failed again.
+    /// Make the failed plan again.
     Attempt,
 }
 
-/// Waits for the next inspection, event or retry. Call it again after each: a retry comes at its time
-/// however many inspections and events come before.
+/// Waits for the next inspection, event or retry. Inspections and events do not delay a retry.
 pub(super) async fn next_turn<E>(
     inspection: &mut Interval,
     event: impl Future<Output = E>,
@@ -46,8 +44,8 @@ pub(super) async fn next_turn<E>(
 }
 
 impl Retry {
-    /// Makes a plan, unless a retry is scheduled for later: then changes wait for it, at most as long
-    /// as its pause. A failure comes with the pause until the retry.
+    /// Makes a plan, unless a retry is scheduled for later: changes then wait for it, at most for
+    /// its pause. A failure comes with the pause until the retry.
     pub(super) fn attempt<T>(
         &mut self,
         plan: impl FnOnce() -> Result<T, StoreError>,
@@ -68,8 +66,7 @@ impl Retry {
         })
     }
 
-    /// Notes that a plan failed; how long until the next attempt. `may_pass`: the failure can be over
-    /// by itself.
+    /// Records a failed plan; returns the pause. `may_pass`: the failure may be temporary.
     fn failed(&mut self, may_pass: bool) -> Duration {
         let pause = match self.pause {
             _ if !may_pass => LASTING,
@@ -81,18 +78,15 @@ impl Retry {
         pause
     }
 
-    /// Notes that a plan was carried out.
     const fn succeeded(&mut self) {
         (self.pause, self.at) = (None, None);
     }
 
-    /// Whether an attempt is scheduled for later.
     fn is_pending(&self) -> bool {
         self.at.is_some_and(|at| at > Instant::now())
     }
 
-    /// Returns when the next attempt is due; never while none is scheduled. The moment is fixed: asking
-    /// again does not put it off.
+    /// Returns when the next attempt is due; never while none is. Repeated calls do not delay it.
     async fn due(&self) {
         match self.at {
             Some(at) => sleep_until(at).await,
@@ -105,17 +99,17 @@ impl Retry {
 mod tests {
     use super::*;
 
-    /// The kernel has no memory now.
+    /// Temporary: the kernel has no memory now.
     const PASSES: i32 = libc::ENOMEM;
-    /// The process may not write to the map.
+    /// Permanent: the process may not write to the map.
     const LASTS: i32 = libc::EPERM;
 
     fn refused(errno: i32) -> StoreError {
         StoreError::Grace(std::io::Error::from_raw_os_error(errno))
     }
 
-    /// The agent's loop for `span` while every plan fails: it inspects every 2 s, hears of a change
-    /// every `flood`, and makes plans. When plans were made, in milliseconds from the first on.
+    /// Runs the agent's loop for `span` while every plan fails: an inspection every 2 s, a change
+    /// every `flood`. Returns when plans were made, in milliseconds from the start.
     async fn attempts(span: Duration, flood: Duration, errno: i32) -> Vec<u64> {
         let (began, mut retry, mut made) = (Instant::now(), Retry::default(), Vec::new());
         let mut inspection = tokio::time::interval(Duration::from_secs(2));

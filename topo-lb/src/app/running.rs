@@ -1,4 +1,4 @@
-//! The owner's loop: it takes in changes, keeps the kernel's maps right, and answers questions.
+//! The owner's loop: takes in changes, updates the kernel's maps, answers queries.
 
 use std::path::PathBuf;
 use std::pin::Pin;
@@ -25,10 +25,10 @@ use crate::heap;
 use crate::readiness::Proof;
 use crate::socket::terminator::SocketTerminator;
 
-/// How often the agent looks whether its pins and links are still there.
+/// Interval at which the agent checks its pins and links.
 pub(super) const INSPECTION: Duration = Duration::from_secs(1);
 
-/// An agent whose programs are attached.
+/// An agent with attached programs.
 pub(super) struct Running {
     pub(super) state: AgentState,
     pub(super) kernel: Kernel,
@@ -42,7 +42,7 @@ pub(super) struct Running {
 }
 
 impl Running {
-    /// Runs until `stop`, and then leaves the datapath in place.
+    /// Runs until `stop`, then leaves the datapath in place.
     pub(super) async fn run(
         mut self,
         mut stop: Pin<&mut impl Future<Output = ()>>,
@@ -97,19 +97,18 @@ impl Running {
         }
     }
 
-    /// Puts back what others have taken away, and attaches to devices that were missed.
+    /// Restores what other processes removed, and attaches to devices that were missed.
     fn inspect(&mut self, guard: &mut Guard) {
         match guard.take(self.datapath.repair(), Instant::now()) {
             Finding::Quiet => {}
             Finding::Disturbed(why) => self.state.telemetry.prover()(Proof::Failed(why)),
-            // Not before: a probe that meets no program of ours tells nothing.
+            // Only now: a probe without our programs attached would prove nothing.
             Finding::Over => drop(prove(&self.state.telemetry, &self.cgroup_root)),
         }
         self.devices.attach(&mut self.datapath);
         self.terminator.end(&[]);
     }
 
-    /// Plans and writes, unless a retry is scheduled for later.
     fn settle(&mut self, retry: &mut Retry) {
         let Some(settled) = retry.attempt(|| self.kernel.settle(&mut self.state)) else { return };
         self.wanted.want(&self.state.reconciler);

@@ -1,4 +1,4 @@
-//! Starts what others look at: HTTP, Events, figures.
+//! Starts what reports about the agent: HTTP, Events, metrics.
 
 use std::sync::Arc;
 
@@ -12,12 +12,12 @@ use crate::metrics::Figures;
 use crate::source::kube::KubeTarget;
 use crate::telemetry::Telemetry;
 
-/// Starts all that others look at: HTTP, Events, figures. Returns the file of the probes' socket, too.
+/// Returns the telemetry, and the file of the probes' socket.
 pub(super) fn serve(config: &Config) -> anyhow::Result<(Telemetry, admin::SocketFile)> {
     let figures = Arc::<Figures>::default();
     let mut has_listener = false;
     let publisher = match &config.source {
-        // Without credentials nobody may write Events.
+        // Without credentials, nobody may write Events.
         Source::Manifests(_) | Source::Kube(KubeTarget::Server(_)) => {
             EventPublisher::silent(Arc::clone(&figures))
         }

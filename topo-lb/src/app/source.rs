@@ -1,4 +1,4 @@
-//! Opens the source that the configuration names.
+//! Opens the configured source.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -12,16 +12,15 @@ use super::wanted::WantedNodes;
 use crate::source::saved::{self, Saver};
 use crate::source::{self, Event};
 
-/// What a source says.
 pub(super) type Events = Pin<Box<dyn Stream<Item = Event> + Send>>;
 
-/// Opens the source: its events, which Nodes it tells of, who saves them, and what it says of Pods.
+/// Opens the source. Returns its events, the Nodes that it watches, the saver, and Pod reports.
 pub(super) async fn open(config: &Config) -> anyhow::Result<(Events, WantedNodes, Saver, Pods)> {
     let mut wanted = WantedNodes::default();
     let (events, saver, pods): (Events, _, _) = match &config.source {
         Source::Manifests(path) => {
-            // Read once here: what is broken at start is told at once, and nothing is attached.
-            // What costs single objects is told by the one who follows.
+            // Read once here: an error in a file then stops the agent before anything is attached.
+            // Errors of single objects are reported when the files are followed.
             source::file::read(path)?;
             if config.state_dir.is_some() {
                 info!("nothing is saved: manifests are there without an API server");
@@ -37,7 +36,7 @@ pub(super) async fn open(config: &Config) -> anyhow::Result<(Events, WantedNodes
                 .map(|state| saved::Folder::new(state, server.identity().clone()));
             let saved = folder.as_ref().and_then(|folder| last_known(folder, &server, config));
             let pods = source::kube::pods(server.clone(), &config.node).boxed();
-            // The last agent needed the other Nodes that are in there; this one may, too.
+            // The last agent needed the saved other Nodes; this one may, too.
             if let Some(saved) = &saved {
                 wanted.begin_with(saved.known_nodes());
             }
@@ -49,13 +48,13 @@ pub(super) async fn open(config: &Config) -> anyhow::Result<(Events, WantedNodes
     Ok((Box::pin(source::with_local_addresses(events)), wanted, saver, pods))
 }
 
-/// What was saved, if it is of use.
+/// The saved state, if it is usable.
 fn last_known(
     folder: &saved::Folder,
     server: &source::kube::Server,
     config: &Config,
 ) -> Option<saved::Saved> {
-    // Where the API server is may be known from there alone.
+    // The API server's address may be known only from the saved state.
     folder.load(&config.node, |update| server.observe(update)).unwrap_or_else(|error| {
         warn!("{error}");
         None

@@ -1,4 +1,4 @@
-//! From the configuration to an agent whose programs are attached.
+//! Starts the agent, up to attached programs.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -23,12 +23,12 @@ use crate::metrics::Figures;
 use crate::reconcile::Reconciler;
 use crate::socket::terminator::{self, SocketTerminator};
 
-/// Starts the agent; `None` where it is stopped before the cluster is known.
+/// Starts the agent; `None` if it is stopped before the cluster is known.
 pub(super) async fn start(
     config: Config,
     stop: Pin<&mut impl Future<Output = ()>>,
 ) -> anyhow::Result<Option<Running>> {
-    // First: what is wrong with this host is told at once, and not when an API server answers.
+    // First: problems of this host are reported before an API server answers.
     Datapath::check_host(&config.datapath)?;
     let (mut events, mut wanted, saver, pods) = source::open(&config).await?;
     let lists_all = !config.devices.is_empty() || config.terminate_tcp;
@@ -54,13 +54,13 @@ pub(super) async fn start(
         }
         never = beat(&figures) => never,
     };
-    // What fails up to here leaves nothing in the kernel: the datapath takes its maps away.
+    // A failure up to here leaves nothing in the kernel: the datapath removes its maps.
     check_node(&state.reconciler)?;
     state.telemetry.complete();
     let attached = hooks::is_attached(&config.datapath.pin_dir);
     datapath.copy_old_state();
     let mut kernel = Kernel::read(datapath.maps_directory())?;
-    // Maps that take the places of others are empty.
+    // After a renewal, the new maps are empty.
     state.write_gate.begin(attached && kernel.installed.placed().next().is_some());
     state.telemetry.unprogrammed_before(
         kernel.unprogrammed_before.iter().map(|(name, lack)| (&**name, lack.meanwhile)),
@@ -80,7 +80,7 @@ pub(super) async fn start(
     };
     let mut terminator =
         SocketTerminator::start(options, Arc::clone(&figures)).context("cannot start a thread")?;
-    // What has gone while no agent ran. Only now the pins are those that the programs use.
+    // Gone while no agent ran. Only now, the pins are those of the attached programs.
     terminator.end(&kernel.take_gone());
     let devices = Devices::follow(&config.devices, &mut datapath)?;
     state.telemetry.begin();
@@ -108,20 +108,20 @@ pub(super) async fn start(
     }))
 }
 
-/// Loads the programs and makes the maps, while the cluster is still being listed: the verifier takes a
-/// quarter of a second. Returns what the self-probe found wrong, too.
+/// Loads the programs and creates the maps while the cluster is still being listed: the verifier
+/// takes a quarter of a second. Returns also the error of the self-probe.
 async fn prepare(
     proof: JoinHandle<Option<ProbeError>>,
     options: Options,
 ) -> anyhow::Result<(Option<ProbeError>, Datapath)> {
-    // The probe comes first: if its child and the maps wanted memory at once, a limit that is too small
-    // would have the kernel end the agent before it can say so.
+    // The probe comes first: if its child and the maps needed memory at once, a limit that is too
+    // small would make the kernel kill the agent before it can report that.
     let proof = tokio::time::timeout(UNREMARKED, proof).await;
     let datapath = tokio::task::spawn_blocking(move || Datapath::open(options)).await??;
     Ok((proof.ok().and_then(Result::ok).flatten(), datapath))
 }
 
-/// Shows for ever that the owner of the state is not stuck.
+/// Records progress until the owner's loop starts.
 async fn beat(figures: &Figures) -> ! {
     loop {
         figures.beat();
@@ -129,7 +129,7 @@ async fn beat(figures: &Figures) -> ! {
     }
 }
 
-/// That the cluster has a Node of this name.
+/// Checks that the cluster has a Node with this name.
 fn check_node(reconciler: &Reconciler) -> anyhow::Result<()> {
     if reconciler.state().node(reconciler.node()).is_some() {
         return Ok(());

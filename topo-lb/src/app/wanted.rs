@@ -6,26 +6,26 @@ use tracing::{debug, info};
 use crate::cluster::KnownNodes;
 use crate::reconcile::Reconciler;
 
-/// Which Nodes the source is to tell of: at first this node's own.
+/// Which Nodes the source must watch: at first only this node's own.
 #[derive(Debug)]
 pub(super) struct WantedNodes {
     sender: watch::Sender<KnownNodes>,
     told: Told,
 }
 
-/// What people know. Pure.
+/// What was logged. Pure.
 #[derive(Debug, Default)]
 struct Told {
-    /// That all Nodes are wanted.
+    /// That all Nodes are watched.
     all: bool,
-    /// All of them were known since.
+    /// Whether all Nodes were known since then.
     were_known: bool,
 }
 
 impl Told {
-    /// Takes in what is wanted, and which Nodes are known. Whether it is to be said that all are wanted:
-    /// once, until only one of them is watched again. A Service that changes a hundred times a second
-    /// must not fill the log.
+    /// Takes in which Nodes are wanted and which are known. Returns whether to log that all are
+    /// wanted: once, until only one Node is watched again. A Service that changes a hundred times a
+    /// second must not fill the log.
     fn observe(&mut self, wanted: KnownNodes, known: KnownNodes) -> bool {
         match known {
             KnownNodes::All => self.were_known = true,
@@ -43,17 +43,16 @@ impl Default for WantedNodes {
 }
 
 impl WantedNodes {
-    /// For the source.
     pub(super) fn subscribe(&self) -> watch::Receiver<KnownNodes> {
         self.sender.subscribe()
     }
 
-    /// Wants these, whatever Services read.
+    /// Requests these Nodes, whatever Services read.
     pub(super) fn begin_with(&mut self, nodes: KnownNodes) {
         self.sender.send_replace(nodes);
     }
 
-    /// Has the source tell of other Nodes while some Service reads their labels; what is wanted now.
+    /// Requests all Nodes while some Service reads their labels. Returns what is requested now.
     pub(super) fn want(&mut self, reconciler: &Reconciler) -> KnownNodes {
         let reads = reconciler.reads_other_nodes();
         let nodes = if reads.is_some() { KnownNodes::All } else { KnownNodes::Own };

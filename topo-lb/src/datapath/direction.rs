@@ -1,9 +1,9 @@
-//! The two ways that packets pass a device.
+//! The two directions of packets through a device.
 
 use aya::programs::{LinkOrder, TcAttachType};
 use aya_obj::generated::bpf_attach_type;
 
-/// The way that packets go through a device.
+/// The direction of packets through a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Direction {
     /// Received by the node.
@@ -13,10 +13,10 @@ pub enum Direction {
 }
 
 impl Direction {
-    /// Both, in the order of attaching: replies must be translated before a connection can be.
+    /// Both, in the order of attaching: replies must be translated before a connection is.
     pub const BOTH: [Self; 2] = [Self::Egress, Self::Ingress];
 
-    /// The program's name, and the beginning of its pins' names.
+    /// The program's name, which is also the prefix of its pins' names.
     pub const fn program(self) -> &'static str {
         match self {
             Self::Ingress => "topo_lb_ingress",
@@ -33,7 +33,7 @@ impl Direction {
         }
     }
 
-    /// Its entry of `packets`.
+    /// Its index in `packets`.
     pub(crate) const fn hook(self) -> u32 {
         match self {
             Self::Ingress => 0,
@@ -55,7 +55,7 @@ impl Direction {
         }
     }
 
-    /// Nearest to the client: foreign programs see endpoints in both directions.
+    /// The place nearest to the client: foreign programs then see endpoints in both directions.
     pub(crate) fn order(self) -> LinkOrder {
         match self {
             Self::Ingress => LinkOrder::first(),

@@ -1,4 +1,4 @@
-//! Why the datapath cannot be loaded, attached or removed.
+//! Errors of loading, attaching and removing the datapath.
 
 use std::io;
 use std::path::PathBuf;
@@ -10,13 +10,13 @@ use super::host::feature::{Feature, kernel_release};
 use super::host::lock::LockError;
 use super::host::mount::MountError;
 
-/// Why the datapath cannot be loaded. Nothing new is left behind.
+/// Why the datapath cannot be loaded. Nothing new stays in the kernel.
 #[derive(Debug, Error)]
 pub enum LoadError {
     /// A file system is not mounted.
     #[error(transparent)]
     Mount(#[from] MountError),
-    /// The pin directory cannot be made.
+    /// The pin directory cannot be created.
     #[error("the pin directory {} cannot be made: {source}", path.display())]
     PinDirectory {
         /// The directory.
@@ -24,7 +24,7 @@ pub enum LoadError {
         /// Why.
         source: io::Error,
     },
-    /// The pin directory is another agent's.
+    /// Another agent uses the pin directory.
     #[error(transparent)]
     Lock(#[from] LockError),
     /// The process lacks capabilities.
@@ -33,7 +33,7 @@ pub enum LoadError {
          it these capabilities (CAP_SYS_ADMIN and CAP_NET_ADMIN before Linux 5.8)", .0.join(" and ")
     )]
     Capabilities(Vec<&'static str>),
-    /// The kernel refuses although the capabilities are there.
+    /// The kernel refuses despite these capabilities.
     #[error(
         "the kernel does not let this process load eBPF programs ({}): {source}",
         if capability::in_user_namespace() {
@@ -44,10 +44,10 @@ pub enum LoadError {
         }
     )]
     NotPermitted {
-        /// What the kernel answered.
+        /// The kernel's answer.
         source: io::Error,
     },
-    /// The kernel lacks what the programs need.
+    /// The kernel lacks features that the programs need.
     #[error("this kernel ({}) is too old: {}", kernel_release(), list(.0))]
     KernelTooOld(Vec<Feature>),
     /// The agent cannot wait for running programs.
@@ -56,7 +56,7 @@ pub enum LoadError {
          allow it in the seccomp profile, and boot without `nohz_full`, which takes it away"
     )]
     NoMembarrier,
-    /// A later version of topo-lb made the pins.
+    /// A newer topo-lb made the pins.
     #[error(
         "the maps in {} were made by a newer topo-lb (layout {found}; this one knows {own}), and \
          are left alone: run that version again, or `topo-lb cleanup` for connections to Services \
@@ -70,7 +70,7 @@ pub enum LoadError {
         /// Layout of this version.
         own: u32,
     },
-    /// A map cannot be made, or a pinned one cannot be read.
+    /// A map cannot be created, or a pinned one cannot be opened.
     #[error("the map {name} cannot be made or opened: {reason}")]
     Map {
         /// The map.
@@ -86,7 +86,7 @@ pub enum LoadError {
     Verifier {
         /// The program.
         program: &'static str,
-        /// What the kernel answered, and what the verifier said last.
+        /// The kernel's answer, and the last line of the verifier's log.
         reason: String,
     },
     /// The object inside this binary is damaged or was built for another version.
@@ -100,7 +100,7 @@ fn list(features: &[Feature]) -> String {
     each.collect::<Vec<_>>().join(", ")
 }
 
-/// Why the programs are not attached. What was attached before still is, as it was.
+/// Why the programs are not attached. Earlier programs stay attached.
 #[derive(Debug, Error)]
 pub enum AttachError {
     /// The cgroup root cannot be opened.
@@ -111,15 +111,15 @@ pub enum AttachError {
         /// Why.
         source: io::Error,
     },
-    /// A pinned link cannot be looked at or replaced.
+    /// A pinned link cannot be read or replaced.
     #[error("the pinned link {} cannot be used: {source}", path.display())]
     Link {
-        /// Where it is pinned.
+        /// The path of the pin.
         path: PathBuf,
         /// Why.
         source: io::Error,
     },
-    /// Another program has the hook to itself.
+    /// Another program has the hook exclusively.
     #[error(
         "{hook} of {} is held by another program that allows no second one: `bpftool cgroup tree` \
          shows it", cgroup.display()
@@ -137,7 +137,7 @@ pub enum AttachError {
         hook: &'static str,
         /// The cgroup root.
         cgroup: PathBuf,
-        /// What the kernel answered.
+        /// The kernel's answer.
         reason: String,
     },
     /// A link cannot be pinned.
@@ -148,7 +148,7 @@ pub enum AttachError {
         /// Why.
         reason: String,
     },
-    /// A program is not there.
+    /// The object has no such program.
     #[error(transparent)]
     Object(#[from] LoadError),
 }
@@ -159,17 +159,17 @@ pub enum CleanupError {
     /// An agent runs on the pin directory.
     #[error(transparent)]
     Lock(#[from] LockError),
-    /// Something cannot be removed.
+    /// A file or directory cannot be removed.
     #[error("{} cannot be removed: {source}", path.display())]
     Remove {
-        /// What.
+        /// Its path.
         path: PathBuf,
         /// Why.
         source: io::Error,
     },
 }
 
-/// An error with all that caused it, in one line.
+/// An error and its causes, in one line.
 pub(crate) fn causes(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();

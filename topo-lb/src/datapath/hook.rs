@@ -1,10 +1,10 @@
-//! The cgroup socket hooks that topo-lb attaches a program to.
+//! The cgroup socket hooks to which topo-lb attaches programs.
 
 use std::collections::BTreeMap;
 
 use aya_obj::generated::bpf_attach_type;
 
-/// A hook that a program is attached to. Program, link and hook have one name.
+/// A hook. Its program and its link have the same name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Hook {
     /// `connect` of IPv4 sockets.
@@ -26,7 +26,7 @@ pub enum Hook {
 }
 
 impl Hook {
-    /// All, in the order of attaching: replies must be translated before a connection can be.
+    /// All, in the order of attaching: replies must be translated before a connection is.
     pub const ALL: [Self; 8] = [
         Self::Recvmsg4,
         Self::Recvmsg6,

@@ -1,8 +1,8 @@
-//! The kernel's side: the programs, their maps and their links, and how plans get into the maps.
+//! The kernel's side: programs, maps and links, and how plans are written to the maps.
 //!
-//! [`host`] asks what the kernel can do. [`programs`] loads what the binary carries, [`attach`] puts it
-//! on cgroups and devices, [`maps`] holds the state. Maps and links are pinned: they outlive the agent.
-//! [`inspect`] looks at what is attached, and tries whether it works.
+//! [`host`] tests what the kernel supports. [`programs`] loads the programs, [`attach`] attaches
+//! them to cgroups and devices, [`maps`] holds the state. Maps and links are pinned: they outlive
+//! the agent. [`inspect`] reads what is attached, and tests whether it works.
 
 pub mod attach;
 pub mod direction;
@@ -39,13 +39,13 @@ use crate::plan::Capacity;
 /// Where and how to set up the datapath.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Directory on bpffs that maps and links are pinned in; made where it is missing.
+    /// Directory on bpffs for the pins of maps and links; created if it does not exist.
     pub pin_dir: PathBuf,
-    /// The cgroup v2 directory whose processes are served.
+    /// The cgroup v2 directory; processes in it and below are served.
     pub cgroup_root: PathBuf,
-    /// How much the maps hold.
+    /// The sizes of the maps.
     pub capacity: Capacity,
-    /// What the peer of a translated TCP connection is to its application.
+    /// What getpeername returns for a translated TCP connection.
     pub tcp_peer: TcpPeer,
     /// Whether Pods can be excluded.
     pub exclusions: bool,
@@ -53,29 +53,27 @@ pub struct Options {
     pub tc_attach: TcAttach,
 }
 
-/// The datapath in the kernel. Only one process holds it. Dropping it removes the pins that it made,
-/// unless the programs were attached.
+/// The datapath in the kernel. Only one process holds it. Dropping it removes the pins that it
+/// made, unless the programs were attached.
 #[derive(Debug)]
 pub struct Datapath {
     pub(crate) options: Options,
     pub(crate) ebpf: Ebpf,
-    /// Held open once they are attached.
+    /// Open links, once the programs are attached.
     pub(crate) links: Vec<(Hook, Link)>,
-    /// Where the pinned maps did not fit, until the hooks have the new ones.
+    /// The move to new maps if the pinned ones did not fit, until the hooks have the new programs.
     pub(crate) renewal: Option<Renewal>,
-    /// Once tc is attached.
+    /// Set once tc programs are attached.
     reply_filter: Option<ReplyFilter>,
-    /// Before the lock, so that it is undone before the lock is given back.
+    /// Before the lock, so that it is dropped before the lock is released.
     made: Made,
     pub(crate) lock: Lock,
 }
 
 impl Datapath {
-    /// Checks whether [`open`](Self::open) can succeed on this host, without changing anything. Takes some
-    /// milliseconds.
+    /// Checks whether [`open`](Self::open) can succeed, changing nothing. Takes some milliseconds.
     ///
     /// # Errors
-    ///
     /// Those of [`open`](Self::open) that can be found without changing anything.
     pub fn check_host(options: &Options) -> Result<(), LoadError> {
         check_bpffs(&options.pin_dir)?;
@@ -101,11 +99,10 @@ impl Datapath {
         Ok(())
     }
 
-    /// Locks the pin directory, loads the programs, opens the pinned maps, and makes and pins the missing
-    /// ones. Attaches nothing.
+    /// Locks the pin directory, loads the programs, opens the pinned maps, and creates and pins the
+    /// missing ones. Attaches nothing.
     ///
     /// # Errors
-    ///
     /// Each says in a sentence what is missing and what to do.
     pub fn open(options: Options) -> Result<Self, LoadError> {
         Self::check_host(&options)?;
@@ -141,8 +138,8 @@ impl Datapath {
         Ok(Self { options, ebpf, renewal, made, links, reply_filter, lock })
     }
 
-    /// Copies counters and connection state from pinned maps of another layout, if there are any. Call it
-    /// right before the first plan: until then the attached programs write to the old maps.
+    /// Copies counters and connection state from pinned maps of another layout, if there are any.
+    /// Call it right before the first plan: until then the attached programs write to the old maps.
     pub fn copy_old_state(&self) {
         if let Some(renewal) = &self.renewal {
             renewal.copy_books();
@@ -150,15 +147,15 @@ impl Datapath {
         }
     }
 
-    /// Where the maps of these programs are pinned: in the pin directory, or below it until
-    /// [`attach`](Self::attach) moves them there.
+    /// The directory with the pins of these maps: the pin directory, or one below it until
+    /// [`attach`](Self::attach) moves them.
     #[must_use]
     pub fn maps_directory(&self) -> &Path {
         self.renewal.as_ref().map_or(&self.options.pin_dir, Renewal::directory)
     }
 
-    /// Begins to tell the tc programs which endpoints may answer. Call it when no program of an earlier
-    /// agent is attached any more: such a program opens connections without a mark.
+    /// Starts to mark the endpoints that may reply. Call it when no program of an earlier agent is
+    /// attached any more: such a program opens connections without a mark.
     fn start_reply_filter(&mut self) {
         let Some(marks) = self.ebpf.take_map(names::REPLY_FILTER) else { return };
         let table = |name: &str| self.ebpf.map(name);
@@ -173,13 +170,13 @@ impl Datapath {
     }
 }
 
-/// What is new in the pin directory. Dropping this removes it, unless it is kept.
+/// New files in the pin directory. Dropping this removes them, unless `keep` was called.
 #[derive(Debug)]
 struct Made {
     /// Parents before children.
     directories: Vec<PathBuf>,
     files: Vec<PathBuf>,
-    /// Each from its first path to its second.
+    /// The old and the new path of each.
     renamed: Vec<(PathBuf, PathBuf)>,
 }
 
@@ -193,7 +190,7 @@ impl Made {
 
 impl Drop for Made {
     fn drop(&mut self) {
-        // The caller reports the error that led here; `topo-lb cleanup` removes what is left.
+        // The caller reports the error that led here; `topo-lb cleanup` removes the rest.
         for file in self.files.drain(..) {
             let _ = fs::remove_file(file);
         }
@@ -206,7 +203,7 @@ impl Drop for Made {
     }
 }
 
-/// Makes a directory and its parents; returns whether it is new.
+/// Creates a directory and its parents; returns whether it is new.
 fn make_directory(path: &Path) -> Result<bool, LoadError> {
     let is_new = !path.exists();
     fs::create_dir_all(path)

@@ -15,15 +15,15 @@ use super::list;
 use crate::cluster::LocalAddresses;
 use crate::netlink::{self, Netlink, attribute, head};
 
-/// Devices whose addresses do not mean that somebody serves there: kube-proxy's IPVS mode and kube-router
-/// give them every ClusterIP, so that the kernel accepts the packets.
+/// Devices whose addresses do not mean that a process serves there: kube-proxy's IPVS mode and
+/// kube-router give them every ClusterIP, so that the kernel accepts the packets.
 const PROXIES: [&str; 2] = ["kube-ipvs0", "kube-dummy-if"];
-/// Changes are gathered for so long: proxies and CNIs make many at once.
+/// How long changes are gathered: proxies and CNIs make many at once.
 const GATHER: Duration = Duration::from_millis(200);
-/// Pause before the next attempt where the kernel does not say.
+/// Pause before a retry after an error.
 const AGAIN: Duration = Duration::from_secs(2);
 
-/// All addresses, now and whenever they change. Never ends.
+/// All addresses at once, then after every change. Never ends.
 pub fn follow() -> impl Stream<Item = LocalAddresses> + Send {
     stream::unfold(Follower::default(), async |mut follower| {
         Some((follower.next().await, follower))
@@ -33,9 +33,8 @@ pub fn follow() -> impl Stream<Item = LocalAddresses> + Send {
 #[derive(Default)]
 struct Follower {
     changes: Option<Changes>,
-    /// The last answer.
+    /// The last addresses returned.
     said: Option<LocalAddresses>,
-    /// Whether the failure was logged.
     warned: bool,
 }
 
@@ -60,7 +59,7 @@ impl Follower {
                         );
                     }
                     if self.said.is_none() {
-                        // Whoever starts must not wait for it.
+                        // Startup must not wait for it.
                         return self.said.insert(BTreeMap::new()).clone();
                     }
                     sleep(AGAIN).await;
@@ -76,7 +75,7 @@ impl Follower {
                 changes.changed().await?;
                 sleep(GATHER).await;
             }
-            // Listening begins before looking: nothing comes in between.
+            // Listening begins before the listing, so no change is missed.
             None => self.changes = Some(Changes::of_addresses()?),
         }
         all()
@@ -94,14 +93,14 @@ struct Message {
     index: u32,
 }
 
-/// All addresses of devices that are no proxy's, each with the first device by name.
+/// All addresses except those of proxies, each with the first device by name.
 fn all() -> io::Result<LocalAddresses> {
     let mut all = BTreeMap::new();
     each(|address, device| take(&mut all, address, device))?;
     Ok(all)
 }
 
-/// Gives every address of this host to `see`, with the device that has it.
+/// Calls `see` with every address of this host and its device.
 fn each(mut see: impl FnMut(IpAddr, &str)) -> io::Result<()> {
     let names = list::names()?;
     let request = netlink::request(libc::RTM_GETADDR, libc::NLM_F_DUMP, &Message::zeroed());
@@ -115,8 +114,8 @@ fn each(mut see: impl FnMut(IpAddr, &str)) -> io::Result<()> {
     })
 }
 
-/// The host's own address. `IFA_ADDRESS` is the other end's on point-to-point devices, which have a
-/// local one besides.
+/// The host's own address. On point-to-point devices, `IFA_ADDRESS` is the address of the other
+/// end, and `IFA_LOCAL` the host's.
 fn address(attributes: &[u8]) -> Option<IpAddr> {
     let own = attribute(attributes, libc::IFA_LOCAL)
         .or_else(|| attribute(attributes, libc::IFA_ADDRESS))?;
@@ -127,9 +126,9 @@ fn address(attributes: &[u8]) -> Option<IpAddr> {
     }
 }
 
-/// Takes an address in, unless nobody can serve a Service there.
+/// Adds an address, unless no Service can be served there.
 fn take(all: &mut LocalAddresses, address: IpAddr, device: &str) {
-    // Every pod's device comes and goes with one of its own.
+    // Every Pod's device has a link-local address, so these change often.
     let is_link_local = matches!(address, IpAddr::V6(address) if address.is_unicast_link_local());
     if is_link_local || address.is_loopback() || PROXIES.contains(&device) {
         return;

@@ -1,7 +1,7 @@
 //! Waits for changes of devices and addresses.
 //!
-//! Only the arrival of a message counts: the caller then lists what there is. So a message that is lost for
-//! lack of room does no harm.
+//! Only the arrival of a message counts, as the caller then lists everything. So a message that is
+//! lost for want of buffer space does no harm.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -22,17 +22,15 @@ impl Changes {
     /// Listens from now on.
     ///
     /// # Errors
-    ///
-    /// The kernel gives no socket, or this is called outside of the runtime.
+    /// The kernel opens no socket, or the caller is outside of the runtime.
     pub fn listen() -> io::Result<Self> {
         Self::of(libc::RTMGRP_LINK)
     }
 
-    /// Listens to changes of addresses, rather than of devices.
+    /// Listens to changes of addresses instead of devices.
     ///
     /// # Errors
-    ///
-    /// As those of [`listen`](Self::listen).
+    /// As [`listen`](Self::listen).
     pub(super) fn of_addresses() -> io::Result<Self> {
         Self::of(libc::RTMGRP_IPV4_IFADDR | libc::RTMGRP_IPV6_IFADDR)
     }
@@ -43,10 +41,9 @@ impl Changes {
         Ok(Self { socket: unsafe { AsyncFd::register(socket)? } })
     }
 
-    /// Returns after something has changed, perhaps more than once.
+    /// Returns after a change, possibly more than once per change.
     ///
     /// # Errors
-    ///
     /// The socket is broken.
     pub async fn changed(&mut self) -> io::Result<()> {
         loop {
@@ -60,14 +57,14 @@ impl Changes {
     }
 }
 
-/// Takes all messages that are there; whether there were any.
+/// Reads all waiting messages; returns whether there were any.
 fn drain(socket: &OwnedFd) -> io::Result<bool> {
     let mut buffer = [0_u8; 16_384];
     let mut any = false;
     loop {
-        // What does not fit is cut off, and not missed.
+        // A message that does not fit is cut off; its content is not needed.
         match recv(socket, &mut buffer[..], RecvFlags::empty()) {
-            // Messages were lost: that is a change, too.
+            // Messages were lost: that also means a change.
             Ok(_) | Err(Errno::NOBUFS) => any = true,
             Err(Errno::INTR) => {}
             Err(Errno::AGAIN) if any => return Ok(true),

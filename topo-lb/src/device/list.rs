@@ -1,4 +1,4 @@
-//! The devices that are there now.
+//! Lists the existing devices.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -14,7 +14,7 @@ use crate::netlink::{self, Netlink, attribute, head, text};
 pub struct Device {
     /// The kernel's index; another device may get it after this one is gone.
     pub index: u32,
-    /// As `ip link` shows it.
+    /// The name in `ip link`.
     pub name: String,
 }
 
@@ -30,12 +30,10 @@ struct Message {
     change: u32,
 }
 
-/// The devices that are there now and that a pattern means. Only Ethernet devices: the programs
-/// read an Ethernet header.
+/// The devices that match a pattern. Only Ethernet: the programs read an Ethernet header.
 ///
 /// # Errors
-///
-/// The kernel does not say.
+/// The kernel does not list them.
 pub fn chosen(patterns: &[Pattern]) -> io::Result<Vec<Device>> {
     let mut devices = Vec::new();
     each(|hardware, index, name| {
@@ -55,7 +53,7 @@ pub(super) fn names() -> io::Result<BTreeMap<u32, String>> {
     Ok(all)
 }
 
-/// Gives the hardware type (`ARPHRD_*`), index and name of every device to `see`.
+/// Calls `see` with the hardware type (`ARPHRD_*`), index and name of every device.
 fn each(mut see: impl FnMut(u16, u32, String)) -> io::Result<()> {
     let request = netlink::request(libc::RTM_GETLINK, libc::NLM_F_DUMP, &Message::zeroed());
     Netlink::open(None)?.ask(&request, |kind, body| {
@@ -69,7 +67,7 @@ fn each(mut see: impl FnMut(u16, u32, String)) -> io::Result<()> {
     })
 }
 
-/// The name that a device has now; `None` where there is no such device.
+/// The current name of a device; `None` if it does not exist.
 #[must_use]
 pub fn name(index: u32) -> Option<String> {
     let socket = socket(AddressFamily::INET, SocketType::DGRAM, None).ok()?;

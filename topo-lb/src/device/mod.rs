@@ -1,4 +1,4 @@
-//! Network devices: which of them are chosen, when they come and go, and their addresses.
+//! Network devices: which are chosen, their changes, and their addresses.
 
 pub mod address;
 mod follow;

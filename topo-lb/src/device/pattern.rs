@@ -7,13 +7,13 @@ use std::str::FromStr;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pattern(String);
 
-/// Bytes of a device's name, without the closing zero (`IFNAMSIZ`, include/uapi/linux/if.h).
+/// Longest name of a device in bytes, without the final zero (`IFNAMSIZ`, include/uapi/linux/if.h).
 const LONGEST: usize = 15;
 
 /// Why a text is no pattern of device names.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum PatternError {
-    /// Nothing at all.
+    /// The text is empty.
     #[error("an empty pattern matches no name")]
     Empty,
     /// A character that no device name has.
@@ -49,14 +49,14 @@ impl fmt::Display for Pattern {
 }
 
 impl Pattern {
-    /// Whether a device of this name is meant.
+    /// Whether the pattern matches this name.
     #[must_use]
     pub fn matches(&self, name: &str) -> bool {
         matches(self.0.as_bytes(), name.as_bytes())
     }
 }
 
-/// Goes back to the last star only: enough, because a star takes any text.
+/// Backtracks to the last star only, which suffices: a star matches any text.
 fn matches(pattern: &[u8], name: &[u8]) -> bool {
     let (mut at, mut place) = (0, 0);
     let mut star: Option<(usize, usize)> = None;

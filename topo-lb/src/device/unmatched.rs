@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use super::Pattern;
 
-/// A pattern that has matched nothing for so long is told.
+/// Time until a pattern without a match is reported.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Patterns that have matched nothing since the start.
@@ -15,13 +15,13 @@ pub struct Unmatched {
 }
 
 impl Unmatched {
-    /// None of them has matched anything yet.
+    /// No pattern has matched yet.
     #[must_use]
     pub fn new(patterns: &[Pattern], now: Instant) -> Self {
         Self { patterns: patterns.to_vec(), start: now }
     }
 
-    /// Takes in which devices are there now. What people should know, once.
+    /// Takes in the names of the existing devices. Returns a warning once.
     pub fn look<'a>(
         &mut self,
         names: impl Iterator<Item = &'a str>,

@@ -1,4 +1,4 @@
-//! From Pods and their cgroups to what the kernel is to know. Pure.
+//! Computes the excluded cgroups from Pods and their cgroups. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -7,45 +7,45 @@ use topo_lb_common::exclusion::{Levels, MOST_LEVELS};
 
 use super::{Folder, Pod, PodReport, Rules};
 
-/// What is known of Pods and cgroups.
+/// The known Pods and cgroups.
 #[derive(Debug)]
 pub struct Books {
     rules: Rules,
     pods: BTreeMap<Arc<str>, PodRecord>,
     folders: BTreeMap<Arc<str>, Folder>,
-    /// Levels that may lie above those of the folders.
+    /// Levels that may be above those of `folders`, invisible.
     unseen: u32,
-    /// Whether all Pods were said once.
+    /// Whether all Pods were listed once.
     is_listed: bool,
 }
 
 #[derive(Debug)]
 struct PodRecord {
     pod: Pod,
-    /// The API server has it no more. Its processes may still end.
+    /// Whether the API server deleted it. Its processes may still run.
     is_gone: bool,
 }
 
-/// What the kernel is to know.
+/// What the maps should hold.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Wanted {
     /// Cgroups of excluded Pods.
     pub cgroups: BTreeMap<u64, u32>,
-    /// Where they are.
+    /// The levels on which they are.
     pub levels: Levels,
-    /// Excluded Pods for which there is no room.
+    /// Number of excluded Pods for which there is no room.
     pub without_room: usize,
 }
 
 impl Books {
-    /// Of one who knows nothing yet.
+    /// Without any knowledge.
     #[must_use]
     pub fn new(rules: Rules, unseen: u32) -> Self {
         let (pods, folders) = Default::default();
         Self { rules, pods, folders, unseen, is_listed: false }
     }
 
-    /// Takes in what a source says; sentences about it for people.
+    /// Takes in a report of a source. Returns warnings.
     pub fn take(&mut self, said: PodReport) -> Vec<String> {
         let mut faults = Vec::new();
         match said {
@@ -67,7 +67,7 @@ impl Books {
         faults
     }
 
-    /// A fault is told once.
+    /// Stores a Pod. Returns what is wrong with its annotation, unless it was wrong before.
     fn put(&mut self, pod: Pod) -> Option<String> {
         let uid = Arc::clone(&pod.uid);
         let fault = self.rules.fault(&pod);
@@ -77,25 +77,26 @@ impl Books {
         })
     }
 
-    /// Takes in which cgroups there are.
+    /// Takes in the existing cgroups.
     pub fn see(&mut self, folders: BTreeMap<Arc<str>, Folder>) {
         self.folders = folders;
         self.forget();
     }
 
-    /// A Pod that is gone is excluded as long as its cgroup is there.
+    /// A deleted Pod stays excluded while its cgroup exists.
     fn forget(&mut self) {
         self.pods.retain(|uid, known| !known.is_gone || self.folders.contains_key(uid));
     }
 
-    /// Whether any Pod is to be excluded.
+    /// Whether any Pod is excluded.
     #[must_use]
     pub fn excludes_any(&self) -> bool {
         self.pods.values().any(|known| self.rules.exclude(&known.pod))
     }
 
-    /// What the kernel is to know, of at most `room` Pods: those that it `has` stay. Before all Pods
-    /// are known, a cgroup that it `has` is that of a Pod which the last agent excluded.
+    /// What the maps should hold, of at most `room` Pods; those in `has`, which the maps hold now,
+    /// come first. Before all Pods are known, a cgroup in `has` is taken for that of a Pod that the
+    /// last agent excluded.
     #[must_use]
     pub fn wanted(&self, has: &BTreeSet<u64>, room: usize) -> Wanted {
         let is_excluded = |uid: &Arc<str>, folder: &Folder| match self.pods.get(uid) {

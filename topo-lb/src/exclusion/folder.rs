@@ -1,4 +1,4 @@
-//! Which cgroup is which Pod's. The kubelet names a Pod's cgroup by the Pod's UID, below `kubepods`:
+//! Finds the cgroup of each Pod. The kubelet names a Pod's cgroup by its UID, below `kubepods`:
 //!
 //! | cgroup driver | Guaranteed | Burstable, BestEffort |
 //! |---|---|---|
@@ -15,39 +15,39 @@ use std::os::unix::fs::{DirEntryExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Levels below the cgroup root where `kubepods` is looked for: kind has it at the third.
+/// Deepest level below the cgroup root to search for `kubepods`; kind has it at the third.
 const DEEPEST: u32 = 5;
-/// The inode number of the hierarchy's own root (`kernfs_create_root`, fs/kernfs/dir.c: the first).
+/// The inode number of the hierarchy's root (`kernfs_create_root`, fs/kernfs/dir.c: the first).
 const ROOT: u64 = 1;
-/// Levels that may lie above a cgroup root that does not say where it is.
+/// Levels assumed above a cgroup root of unknown level.
 const UNKNOWN: u32 = 8;
 
 /// The cgroup of a Pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Folder {
-    /// Its id.
+    /// Its cgroup id.
     pub cgroup: u64,
-    /// Its level in the hierarchy, as far as that can be seen.
+    /// Its level in the hierarchy, as far as it is visible.
     pub level: u32,
 }
 
-/// Where the cgroups of Pods are looked for.
+/// Searches the cgroups of Pods.
 #[derive(Debug)]
 pub struct Tree {
     root: PathBuf,
-    /// The level of `root`, and how many levels may lie above it unseen.
+    /// The level of `root`, and how many levels may be above it, invisible.
     level: u32,
     unseen: u32,
-    /// `kubepods`, and its level.
+    /// The paths of `kubepods`, and their levels.
     tops: Vec<(PathBuf, u32)>,
 }
 
-/// What a look found.
+/// The result of a search.
 #[derive(Debug, Default)]
 pub struct Found {
-    /// By the Pod's UID.
+    /// The cgroups by UID of the Pod.
     pub folders: BTreeMap<Arc<str>, Folder>,
-    /// Where cgroups of Pods come and go.
+    /// The cgroups in which those of Pods are created and removed.
     pub parents: Vec<PathBuf>,
 }
 
@@ -55,30 +55,30 @@ impl Tree {
     /// Below a cgroup root.
     ///
     /// # Errors
-    /// It cannot be looked at.
+    /// The cgroup root cannot be read.
     pub fn new(root: &Path) -> io::Result<Self> {
         let root = root.canonicalize()?;
         let (level, unseen) = match level(&root)? {
             Some(level) => (level, 0),
-            // The mount shows a part of the hierarchy, as in a cgroup namespace.
+            // The mount shows only a part of the hierarchy, as in a cgroup namespace.
             None => (0, UNKNOWN),
         };
         Ok(Self { root, level, unseen, tops: Vec::new() })
     }
 
-    /// Where cgroups are looked for.
+    /// The cgroup root.
     #[must_use]
     pub fn root(&self) -> &Path {
         &self.root
     }
 
-    /// How many levels may lie above those that are seen.
+    /// How many levels may be above the visible ones.
     #[must_use]
     pub const fn unseen(&self) -> u32 {
         self.unseen
     }
 
-    /// The Pods' cgroups that are there now.
+    /// Searches the existing cgroups of Pods.
     #[must_use]
     pub fn look(&mut self) -> Found {
         self.tops.retain(|(path, _)| path.is_dir());
@@ -97,7 +97,7 @@ impl Tree {
     }
 }
 
-/// The level of a cgroup; `None` where its mount does not show all of the hierarchy.
+/// The level of a cgroup; `None` if its mount does not show the whole hierarchy.
 fn level(cgroup: &Path) -> io::Result<Option<u32>> {
     let device = fs::metadata(cgroup)?.dev();
     for (level, path) in (0..).zip(cgroup.ancestors()) {
@@ -112,7 +112,7 @@ fn level(cgroup: &Path) -> io::Result<Option<u32>> {
     Ok(None)
 }
 
-/// Names, ids and paths of the cgroups in another. One that is gone has none.
+/// Names, ids and paths of the cgroups in another one; none if that is gone.
 fn below(path: &Path) -> impl Iterator<Item = (String, u64, PathBuf)> {
     fs::read_dir(path).into_iter().flatten().flatten().filter_map(|entry| {
         let name = entry.file_name().into_string().ok()?;
@@ -120,8 +120,9 @@ fn below(path: &Path) -> impl Iterator<Item = (String, u64, PathBuf)> {
     })
 }
 
-/// The kubelet's own: in the root, or in slices that `--cgroup-root` of the kubelet names. One below a
-/// Pod, a container or a service is somebody else's, such as that of a kubelet inside a container.
+/// Finds the kubelet's `kubepods`: in the root, or in slices that the kubelet's `--cgroup-root`
+/// names. One inside a Pod, a container or a service is not the kubelet's, but for example that of
+/// a kubelet in a container.
 fn find_tops(path: &Path, level: u32, deepest: u32, tops: &mut Vec<(PathBuf, u32)>) {
     for (name, _, path) in below(path) {
         if is_top(&name) {
@@ -145,18 +146,18 @@ fn look_into(parent: &Path, level: u32, found: &mut Found) {
     }
 }
 
-/// `kubepods`, by whatever driver, below whatever the kubelet's `--cgroup-root` is.
+/// Whether this is `kubepods` of either driver, with any `--cgroup-root` of the kubelet.
 fn is_top(name: &str) -> bool {
     let name = name.strip_suffix(".slice").unwrap_or(name);
     name == "kubepods" || name.ends_with("-kubepods")
 }
 
-/// A Pod's cgroup, or what systemd lets somebody else divide further: a scope or a service.
+/// Whether this is a Pod's cgroup, or a scope or service, which systemd delegates.
 fn is_delegated(name: &str) -> bool {
     pod_uid(name).is_some() || name.ends_with(".scope") || name.ends_with(".service")
 }
 
-/// The cgroup of a class of Pods.
+/// Whether this is the cgroup of a QoS class.
 fn is_class(name: &str) -> bool {
     let name = name.strip_suffix(".slice").unwrap_or(name);
     ["burstable", "besteffort"].iter().any(|class| {
@@ -164,7 +165,7 @@ fn is_class(name: &str) -> bool {
     })
 }
 
-/// The UID of the Pod whose cgroup has this name.
+/// The Pod's UID in the name of its cgroup.
 fn pod_uid(name: &str) -> Option<String> {
     let uid = match name.strip_suffix(".slice") {
         None => name.strip_prefix("pod")?.to_owned(),
@@ -230,7 +231,7 @@ mod tests {
         ] {
             fs::create_dir_all(root.join(path)).unwrap();
         }
-        // The agent's --cgroup-root is the whole hierarchy, or the Pods' part of it.
+        // The agent's --cgroup-root is the whole hierarchy or the Pods' part of it.
         let found = [root.clone(), root.join("kubepods.slice")].map(|root| {
             let mut tree = Tree { root, level: 0, unseen: 0, tops: Vec::new() };
             tree.look().folders.into_keys().map(|uid| uid.to_string()).collect::<Vec<_>>()

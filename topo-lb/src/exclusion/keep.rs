@@ -1,4 +1,4 @@
-//! The task that keeps the kernel's maps as Pods and their cgroups are.
+//! The task that updates the maps as Pods and their cgroups change.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -19,15 +19,15 @@ use super::{Books, PodReport, Rules};
 use crate::datapath::maps::excluded::ExcludedMap;
 use crate::metrics::Figures;
 
-/// Folders are looked at so often even if nothing is said to have moved.
+/// Interval of searching the cgroups without a notification.
 const LOOK_AGAIN: Duration = Duration::from_secs(2);
-/// The same, where nothing can be said.
+/// The same without inotify.
 const LOOK_AGAIN_UNTOLD: Duration = Duration::from_millis(250);
 
-/// Says when the Pods that were there at first are excluded.
+/// Completes when the Pods that existed at first are excluded.
 pub type Ready = oneshot::Receiver<()>;
 
-/// Keeps the kernel's maps.
+/// Keeps the maps up to date.
 pub struct Keeper {
     books: Books,
     tree: Tree,
@@ -36,10 +36,10 @@ pub struct Keeper {
     watcher: notify::Result<RecommendedWatcher>,
     watched: BTreeSet<PathBuf>,
     moved: Arc<Notify>,
-    /// Excluded Pods without room, as people were told.
+    /// Excluded Pods without room, as logged.
     without_room: usize,
     kubepods: Kubepods,
-    /// Whether people know that a write has failed.
+    /// Whether a failed write was logged.
     has_failed: bool,
 }
 
@@ -76,7 +76,7 @@ impl Keeper {
         })
     }
 
-    /// Follows `pods` in a task of its own, as long as they are said.
+    /// Follows `pods` in a task of its own until they end.
     #[must_use]
     pub fn start(self, pods: impl Stream<Item = PodReport> + Send + 'static) -> Ready {
         let (ready, told) = oneshot::channel();
@@ -102,7 +102,7 @@ impl Keeper {
                     let sentences = self.books.take(said);
                     sentences.iter().for_each(|sentence| warn!("{sentence}"));
                     self.look();
-                    // After the first word of the source, whatever it is: nobody waits longer.
+                    // After the source's first report, even an error: startup does not wait longer.
                     if let Some(ready) = ready.take() {
                         let _ = ready.send(());
                     }
@@ -113,11 +113,11 @@ impl Keeper {
         }
     }
 
-    /// Looks which cgroups there are, and writes what follows.
+    /// Searches the cgroups and updates the maps.
     fn look(&mut self) {
         let mut found = self.tree.look();
         if self.watch(&found) {
-            // What came between looking and watching.
+            // Searches again for what changed before the watch began.
             found = self.tree.look();
         }
         match self.kubepods.observe(!found.parents.is_empty(), self.books.excludes_any()) {
@@ -156,12 +156,12 @@ impl Keeper {
         }
     }
 
-    /// Watches where cgroups of Pods come and go; whether anything is newly watched.
+    /// Watches the cgroups in which those of Pods are created. Returns whether a watch is new.
     fn watch(&mut self, found: &Found) -> bool {
         let Ok(watcher) = &mut self.watcher else { return false };
         let parents: BTreeSet<PathBuf> = found.parents.iter().cloned().collect();
         for gone in self.watched.difference(&parents) {
-            // Its watch went with it.
+            // The kernel has already removed its watch.
             let _ = watcher.unwatch(gone);
         }
         self.watched.retain(|path| parents.contains(path));
@@ -182,23 +182,23 @@ impl Keeper {
     }
 }
 
-/// What is to be said of the kubelet's cgroups.
+/// What to log about the kubelet's cgroups.
 #[derive(Debug, PartialEq, Eq)]
 enum Change {
-    /// Pods are to be excluded, and the cgroups are not there.
+    /// Pods should be excluded, but the cgroups do not exist.
     Missing,
-    /// They are there again.
+    /// They exist again.
     Found,
 }
 
-/// Whether people know that the kubelet's cgroups are not there. Pure.
+/// Whether missing cgroups of the kubelet were logged. Pure.
 #[derive(Debug, Default)]
 struct Kubepods {
     is_missed: bool,
 }
 
 impl Kubepods {
-    /// Takes in whether they are there, and whether any Pod is to be excluded; what is to be said.
+    /// Takes in whether they exist, and whether any Pod should be excluded. Returns what to log.
     fn observe(&mut self, are_there: bool, are_needed: bool) -> Option<Change> {
         match (self.is_missed, are_there) {
             (true, true) => {
@@ -216,7 +216,7 @@ impl Kubepods {
 
 fn watcher(moved: Arc<Notify>) -> notify::Result<RecommendedWatcher> {
     let watcher = notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
-        // Reading is what this side does itself.
+        // The agent's own reading causes such events.
         if !event.is_ok_and(|event| matches!(event.kind, EventKind::Access(_))) {
             moved.notify_one();
         }

@@ -1,11 +1,11 @@
-//! Clients that are left alone: Pods of chosen namespaces, and Pods with an annotation.
+//! Excluded clients: Pods of chosen namespaces, and Pods with an annotation.
 //!
 //! | file | idea |
 //! |---|---|
 //! | `rules` | which Pods are excluded |
-//! | `folder` | which cgroup is which Pod's |
-//! | `books` | from both to what the kernel is to know; pure |
-//! | `keep` | the task that keeps the kernel's maps so |
+//! | `folder` | finds the cgroup of each Pod |
+//! | `books` | computes the excluded cgroups from both; pure |
+//! | `keep` | the task that updates the kernel's maps |
 
 mod books;
 mod folder;
@@ -22,7 +22,7 @@ use std::sync::Arc;
 /// A Pod of this node, as far as exclusions need it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pod {
-    /// `metadata.uid`: the name of its cgroup.
+    /// `metadata.uid`, which names its cgroup.
     pub uid: Arc<str>,
     /// `metadata.namespace`.
     pub namespace: Arc<str>,
@@ -35,18 +35,17 @@ pub struct Pod {
 /// The annotation that excludes a Pod.
 pub const ANNOTATION: &str = "topo-lb.io/exclude";
 
-/// What a source says of this node's Pods.
+/// A source's report about this node's Pods.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PodReport {
-    /// All Pods there are.
+    /// All existing Pods.
     All(Vec<Pod>),
-    /// A Pod is there, or has changed.
+    /// A Pod is new, or has changed.
     Pod(Pod),
-    /// The Pod of this UID is gone.
+    /// The Pod with this UID is gone.
     Gone(Arc<str>),
-    /// All that there is now has been said.
+    /// All existing Pods have been reported.
     Listed,
-    /// One sentence about something that is wrong with the source. What was said before stays in
-    /// force.
+    /// A problem of the source, as one sentence. Earlier reports stay valid.
     Trouble(String),
 }

@@ -9,7 +9,7 @@ use super::{ANNOTATION, Pod};
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Namespace(String);
 
-/// A text that no namespace can be called.
+/// The text cannot be the name of a namespace.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[error(
     "a namespace's name has 1 to 63 lower-case letters, digits and `-`, with a letter or digit at \
@@ -31,8 +31,7 @@ impl FromStr for Namespace {
     }
 }
 
-/// Whether a value of the annotation asks for the Pod to be excluded; `None` where it is neither `true`
-/// nor `false`.
+/// Whether this value excludes the Pod; `None` if it is neither `true` nor `false`.
 #[must_use]
 pub fn asks(value: &str) -> Option<bool> {
     match value.trim() {
@@ -47,12 +46,12 @@ pub fn asks(value: &str) -> Option<bool> {
 pub struct Rules {
     /// All Pods of these namespaces; one that does not exist has none.
     pub namespaces: BTreeSet<String>,
-    /// Pods with the annotation.
+    /// Whether Pods with the annotation are excluded.
     pub annotated: bool,
 }
 
 impl Rules {
-    /// Those that flags name.
+    /// From the flags.
     #[must_use]
     pub fn new(namespaces: Vec<Namespace>, annotated: bool) -> Self {
         Self { namespaces: namespaces.into_iter().map(|Namespace(name)| name).collect(), annotated }

@@ -1,4 +1,4 @@
-//! What every Service port's connections do on one node, and why: for people, and as JSON.
+//! What every Service port's connections do on one node, and why; as text and as JSON.
 
 mod quoted;
 mod reason;
@@ -23,17 +23,17 @@ pub(crate) use reason::decision as sentence;
 pub use spread::{Localities, OnNode, Spread, TierOnNode, spread, spread_table};
 pub use table::table;
 
-/// The answer to `explain`. Its JSON is a fixed interface; what JSON leaves out is for the table.
+/// The answer to `explain`. Its JSON is a fixed interface; skipped fields are for the table.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
-    /// The node that was asked about.
+    /// The node.
     pub node: String,
     /// One entry per Service port, sorted by namespace, name, port.
     pub services: Vec<ServicePort>,
-    /// Services that were asked for and are not there.
+    /// Requested Services that do not exist.
     #[serde(skip)]
     pub unknown: Vec<ServiceId>,
-    /// Services that have no ClusterIP to translate, and why; of all, or of those asked for.
+    /// Services without a ClusterIP to translate, and why; of all, or of the requested ones.
     #[serde(skip)]
     pub skipped: Vec<(ServiceId, &'static str)>,
     /// What is known of the node, in one line.
@@ -55,9 +55,9 @@ pub struct ServicePort {
     pub cluster_ips: Vec<IpAddr>,
     /// The policy in force.
     pub policy: Policy,
-    /// What it leads to.
+    /// What happens to connections.
     pub decision: Outcome,
-    /// How many endpoints each key matches: a line per family, where the policy is keys.
+    /// How many endpoints each key matches: a line per family, if the policy is keys.
     #[serde(skip)]
     pub tiers: Vec<String>,
     /// Every endpoint, by address, then port.
@@ -67,7 +67,7 @@ pub struct ServicePort {
 /// A Service port's name and number.
 #[derive(Clone, Debug, Serialize)]
 pub struct Port {
-    /// Empty where it has none.
+    /// Empty if it has none.
     pub name: String,
     /// 1–65535.
     pub port: u16,
@@ -75,7 +75,7 @@ pub struct Port {
     pub protocol: &'static str,
 }
 
-/// Where a policy comes from, and what it says.
+/// The source of a policy, and its content.
 #[derive(Clone, Debug, Serialize)]
 pub struct Policy {
     /// The annotation's key, `spec.topologyKeys`, `hints` or `none`.
@@ -84,9 +84,9 @@ pub struct Policy {
     pub kind: &'static str,
     /// Its keys.
     pub keys: Vec<String>,
-    /// The rules that ignored annotations and fields broke, and how to mend them.
+    /// The rules that ignored annotations and fields break, and how to fix them.
     pub error: Option<String>,
-    /// The same, one by one.
+    /// The same, as a list.
     #[serde(skip)]
     pub errors: Vec<String>,
 }
@@ -95,7 +95,7 @@ pub struct Policy {
 /// is routed, and the reason names both.
 #[derive(Clone, Debug, Serialize)]
 pub struct Outcome {
-    /// `route`, `refuse`, `bypass`, or `wait` while labels of other Nodes are not known.
+    /// `route`, `refuse`, `bypass`, or `wait` while labels of other Nodes are unknown.
     pub verdict: &'static str,
     /// Index of the key that matched.
     pub tier: Option<u8>,
@@ -118,7 +118,7 @@ pub struct Endpoint {
     pub node: Option<String>,
     /// That node's zone.
     pub zone: Option<String>,
-    /// How far it is from the node that was asked about.
+    /// How far it is from the report's node.
     #[serde(skip)]
     pub locality: Locality,
     /// Whether new connections go there.
@@ -127,8 +127,8 @@ pub struct Endpoint {
     pub reason: String,
 }
 
-/// Explains the Services `ids`, or all of them where `ids` is empty, as `this_node` sees them. A
-/// node that the cluster does not know is no error, but every reason says so.
+/// Explains the Services `ids`, or all if `ids` is empty, as `this_node` sees them. An unknown node
+/// is no error, but every reason says so.
 #[must_use]
 pub fn report(state: &State, this_node: &str, scope: Scope, ids: &[ServiceId]) -> Report {
     let known = state.node(this_node).is_some();
@@ -176,7 +176,7 @@ pub fn report(state: &State, this_node: &str, scope: Scope, ids: &[ServiceId]) -
     report
 }
 
-/// What is to be said of frontends that others claim too.
+/// What to say of frontends that other Services claim, too.
 fn contest(
     contested: &HashMap<Frontend, Vec<Claimant<'_>>>,
     id: &ServiceId,
@@ -230,7 +230,7 @@ fn service_port(decision: &Decision<'_>, this_node: &str, known: bool) -> Servic
     }
 }
 
-/// The same while this label of other Nodes is not known: nothing is decided.
+/// The same while this label of other Nodes is unknown: nothing is decided.
 fn undecided(port: ServicePort, label: &str) -> ServicePort {
     let undecided =
         |endpoint| Endpoint { selected: false, reason: "not decided yet".to_owned(), ..endpoint };

@@ -1,11 +1,11 @@
-//! Text from the cluster, safe to repeat in a sentence.
+//! Text from the cluster, made safe to repeat in a sentence.
 
 use crate::cluster::ServiceId;
 
-/// Characters of somebody else's text that a sentence repeats.
+/// Most characters that a sentence repeats.
 const SHOWN: usize = 80;
 
-/// Somebody else's text, printable, on one line and not too long.
+/// The text in printable characters, on one line and not too long.
 pub(crate) fn shown(text: &str) -> String {
     let plain = |byte: u8| matches!(byte, b' '..=b'~') && !matches!(byte, b'\\' | b'"' | b'\'');
     if text.len() <= SHOWN && text.bytes().all(plain) {

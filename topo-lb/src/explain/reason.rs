@@ -37,7 +37,7 @@ pub(crate) fn decision(decision: &Decision<'_>, this_node: &str, known: bool) ->
     text
 }
 
-/// Why nothing is decided, and what becomes of connections.
+/// Why nothing is decided, and what connections do meanwhile.
 pub(super) fn waits_for(label: &str) -> String {
     format!(
         "waits for the labels of other Nodes: its policy needs their {}, and this agent has not listed \
@@ -83,7 +83,6 @@ fn family(decision: &Decision<'_>, choice: &Choice<'_>) -> String {
     text
 }
 
-/// Why connections go on untouched.
 fn left_alone(bypass: Bypass<'_>) -> String {
     match bypass {
         Bypass::OutOfScope => {
@@ -101,7 +100,7 @@ fn left_alone(bypass: Bypass<'_>) -> String {
     }
 }
 
-/// What became of the endpoints on this node, where that has to be said.
+/// What was chosen among the endpoints on this node, if that must be said.
 fn among_local(decision: &Decision<'_>, choice: &Choice<'_>, cause: Cause<'_>) -> String {
     match cause {
         Cause::Unconstrained if choice.usable == choice.near => String::new(),
@@ -137,7 +136,7 @@ fn no_endpoint(decision: &Decision<'_>, choice: &Choice<'_>, lack: Lack) -> Stri
     }
 }
 
-/// A verb for one, and for many.
+/// A verb in singular and plural.
 type Verb = [&'static str; 2];
 const IS: Verb = [" is", " are"];
 const SHARES: Verb = [" shares", " share"];
@@ -155,7 +154,7 @@ fn share(some: usize, of: usize, noun: &str, [one, many]: Verb) -> String {
     }
 }
 
-/// What the policy made of the usable endpoints.
+/// What the policy chose among the usable endpoints.
 fn chosen(decision: &Decision<'_>, choice: &Choice<'_>, cause: Cause<'_>) -> String {
     let noun = match choice.stock {
         Stock::Draining => "terminating endpoint",
@@ -244,7 +243,7 @@ impl Failed {
         failed
     }
 
-    /// What failed, in parts of a sentence; `none` begins the first of them.
+    /// The failures as parts of a sentence; `none` begins the first.
     fn parts(self, none: &str) -> Vec<String> {
         let mut parts = Vec::new();
         if !self.none.is_empty() {
@@ -272,7 +271,7 @@ fn no_key(choice: &Choice<'_>, shares: &str) -> String {
     parts.join("; ")
 }
 
-/// How many endpoints each key matches, in one line; nothing where the policy is not keys.
+/// How many endpoints each key matches, in one line; `None` if the policy is not keys.
 pub(super) fn tiers(choice: &Choice<'_>) -> Option<String> {
     let each: Vec<_> = choice
         .tiers

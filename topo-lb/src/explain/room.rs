@@ -1,4 +1,4 @@
-//! Services that lack room in the maps: what their connections do differs from what the policy chose.
+//! Services that lack room in the maps: their connections do not do what the policy chose.
 
 use std::collections::BTreeMap;
 

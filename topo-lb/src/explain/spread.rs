@@ -1,5 +1,4 @@
-//! One Service as every node sees it: which tier each would use, which would be refused, which
-//! would cross a zone.
+//! One Service as every node sees it: the tier in use, and which nodes refuse or cross a zone.
 
 use std::fmt::Write;
 
@@ -53,15 +52,15 @@ pub struct OnNode {
 pub struct TierOnNode {
     /// The key.
     pub key: String,
-    /// The node's value for it; `None` for none, and for `*`.
+    /// The node's value for it; `None` if it has none, and for `*`.
     pub value: Option<String>,
-    /// How many usable endpoints it matches.
+    /// Number of usable endpoints that it matches.
     pub endpoints: usize,
-    /// How many it needs to count.
+    /// Number of endpoints that it needs.
     pub needed: u16,
 }
 
-/// Endpoints by how far they are.
+/// Number of endpoints by distance.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Localities {
     /// On the node.
@@ -70,7 +69,7 @@ pub struct Localities {
     pub zone: usize,
     /// In its region.
     pub region: usize,
-    /// Anywhere else, or nobody knows.
+    /// Elsewhere, or unknown.
     pub elsewhere: usize,
 }
 
@@ -97,8 +96,8 @@ impl Localities {
     }
 }
 
-/// How every node sees the ports of a Service. Empty for a Service that is not there, that has no
-/// ClusterIP, or in a cluster without Nodes.
+/// How every node sees the ports of a Service. Empty if the Service does not exist or has no
+/// ClusterIP, or if the cluster has no Nodes.
 #[must_use]
 pub fn spread(state: &State, scope: Scope, id: &ServiceId) -> Vec<Spread> {
     let mut spreads: Vec<Spread> = Vec::new();
@@ -163,7 +162,7 @@ fn localities(decision: &Decision<'_>, choice: &Choice<'_>) -> Localities {
     counts
 }
 
-/// The same as text: nodes down, keys across, `[n]` where a key decides.
+/// The same as text: a row per node, a column per key, `[n]` for the key that decides.
 #[must_use]
 pub fn spread_table(spreads: &[Spread], colour: bool) -> String {
     let mut text = String::new();

@@ -1,5 +1,4 @@
-//! The report for a terminal, and to paste into a bug report: plain text, no line longer than what
-//! it has to say.
+//! The report as plain text, for a terminal and for bug reports.
 
 use std::fmt::Write;
 use std::net::SocketAddr;
@@ -10,7 +9,7 @@ use topo_lb_common::backend::Locality;
 use super::quoted::{shown, shown_id};
 use super::{Policy, Port, Report, ServicePort};
 
-/// The report as text; with `colour`, for a terminal that shows colours.
+/// The report as text, with colours if `colour` is set.
 #[must_use]
 pub fn table(report: &Report, colour: bool) -> String {
     let paint = Paint { colour };
@@ -72,7 +71,6 @@ fn one(service: &ServicePort, paint: Paint) -> String {
     text
 }
 
-/// A port's number, and its name where it has one.
 pub(super) fn port_text(port: &Port) -> String {
     match &*port.name {
         "" => port.port.to_string(),
@@ -80,7 +78,6 @@ pub(super) fn port_text(port: &Port) -> String {
     }
 }
 
-/// Where a policy comes from, and its keys.
 pub(super) fn policy_text(policy: &Policy) -> String {
     let keys: Vec<_> = policy.keys.iter().map(|key| shown(key)).collect();
     match &keys[..] {
@@ -119,7 +116,7 @@ fn endpoints(service: &ServicePort, paint: Paint) -> String {
     table.lines().map(|line| format!("{}\n", line.trim_end())).collect()
 }
 
-/// The nearest of node, zone and region that an endpoint and this node have in common.
+/// The nearest of node, zone and region that an endpoint shares with this node.
 const fn shared(locality: Locality) -> &'static str {
     match locality {
         Locality::Elsewhere => "-",
@@ -127,7 +124,6 @@ const fn shared(locality: Locality) -> &'static str {
     }
 }
 
-/// One line that counts it all.
 fn total(report: &Report) -> String {
     let verdicts = |verdict| {
         report.services.iter().filter(|service| service.decision.verdict == verdict).count()
@@ -155,7 +151,6 @@ fn total(report: &Report) -> String {
     text
 }
 
-/// Colours, where they are asked for.
 #[derive(Clone, Copy)]
 struct Paint {
     colour: bool,

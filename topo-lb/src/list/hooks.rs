@@ -20,9 +20,9 @@ use crate::datapath::maps::{counters, packets};
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Hooks {
-    /// Each by itself: the sockets' and those of tc.
+    /// Each hook: those of sockets, and those of tc.
     pub each: Vec<HookRow>,
-    /// Connections of all Services, by whatever hook they were opened.
+    /// Connections of all Services, at any hook.
     pub connections: Connections,
 }
 
@@ -30,31 +30,31 @@ pub struct Hooks {
 #[derive(Debug, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct HookRow {
-    /// `connect4`, say, or `tc ingress`.
+    /// For example `connect4` or `tc ingress`.
     pub hook: String,
-    /// The kernel's id of the program at a hook of the sockets.
+    /// The kernel's id of the program at a socket hook.
     pub program: Option<u32>,
     /// Id of the cgroup that it is attached to: the inode number of its directory.
     pub cgroup: Option<u64>,
-    /// Programs of others that run before it, and may decide first.
+    /// Foreign programs that run before it and may decide first.
     pub overridden_by: Vec<OverrideRow>,
-    /// The devices that tc is attached to.
+    /// The devices that tc programs are attached to.
     pub devices: Vec<DeviceRow>,
-    /// What became of the packets of tc; none where the agent runs without tc.
+    /// Packets of tc by outcome; none if the agent runs without tc.
     pub packets: Option<PacketRow>,
 }
 
-/// A program of others that runs before ours.
+/// A foreign program that runs before ours.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct OverrideRow {
     /// The kernel's id of the program.
     pub program: u32,
-    /// Its name; the kernel tells it only to who has CAP_SYS_ADMIN.
+    /// Its name; the kernel shows it only with CAP_SYS_ADMIN.
     pub name: Option<String>,
-    /// The cgroup that this happens in, and in those below.
+    /// In this cgroup, and in those below, it runs before ours.
     pub cgroup: PathBuf,
-    /// The cgroup above that the program is attached to, where it is not on `cgroup` itself.
+    /// The cgroup above that the program is attached to, if not `cgroup` itself.
     pub above: Option<PathBuf>,
 }
 
@@ -68,19 +68,19 @@ impl From<Override> for OverrideRow {
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct DeviceRow {
-    /// In the agent's network namespace.
+    /// Its index in the agent's network namespace.
     pub index: u32,
-    /// Known only in the agent's network namespace.
+    /// Its name; known only in the agent's network namespace.
     pub name: Option<String>,
     /// `tcx` or `clsact`.
     pub means: &'static str,
     /// The kernel's id of the program.
     pub program: u32,
-    /// Programs and filters of others on this device and way.
+    /// Foreign programs and filters on this device in this direction.
     pub others: Vec<String>,
 }
 
-/// Packets of a tc hook by outcome. In JSON, an object with a key for each outcome.
+/// Packets of a tc hook by outcome; in JSON an object with a key for each outcome.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct PacketRow(pub Packets);
 
@@ -91,7 +91,7 @@ impl PacketRow {
         others.into_iter().chain([untouched]).map(|outcome| (outcome, self.0.of(outcome)))
     }
 
-    /// The outcomes that some packet had, for people.
+    /// The outcomes of at least one packet, for people.
     fn text(self) -> String {
         let parts = self.outcomes().filter(|(_, count)| *count > 0).map(|(outcome, count)| {
             let name = if outcome == Outcome::Errors { "ICMP errors" } else { outcome.name() };
@@ -108,7 +108,6 @@ impl Serialize for PacketRow {
     }
 }
 
-/// Reads it from the pins.
 pub(super) fn read(pin_dir: &Path) -> Result<Hooks, ReadError> {
     let mut hooks = Hook::ALL;
     hooks.sort_unstable();
@@ -143,7 +142,7 @@ pub(super) fn read(pin_dir: &Path) -> Result<Hooks, ReadError> {
     Ok(Hooks { each, connections: sum.into() })
 }
 
-/// What runs before our programs, in the cgroups where these are attached.
+/// The programs that run before ours, in the cgroups where ours are attached.
 fn overrides(pin_dir: &Path) -> Result<Vec<Override>, ReadError> {
     let mut all = Vec::new();
     let mut cgroups = BTreeSet::new();
@@ -196,7 +195,7 @@ impl Hooks {
 }
 
 impl HookRow {
-    /// A line for each program of others that runs before this one.
+    /// A line for each foreign program that runs before this one.
     fn warnings(&self) -> impl Iterator<Item = String> {
         self.overridden_by.iter().map(|by| {
             let name = by.name.as_deref().unwrap_or("its name takes CAP_SYS_ADMIN");
@@ -211,7 +210,7 @@ impl HookRow {
     }
 }
 
-/// Where tc is attached, and by which programs, each once.
+/// The devices of a tc hook, and their programs, each once.
 fn devices(rows: &[DeviceRow]) -> (String, Vec<u32>) {
     let names = rows.iter().map(|row| {
         let means = if row.means == "tcx" { "" } else { " by clsact" };

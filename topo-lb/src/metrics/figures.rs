@@ -1,4 +1,4 @@
-//! What the agent's own tasks count: plain atomics, written without a lock, read by whoever scrapes.
+//! What the agent's own tasks count: plain atomics, written and read without a lock.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant, SystemTime};
@@ -9,10 +9,10 @@ use super::histogram::Histogram;
 use crate::cluster::Family;
 use crate::plan::Installed;
 
-/// From a watch event to the map: the agent aims at 10 ms for 99 of 100.
+/// Buckets from a watch event to the maps, in seconds; the target is 10 ms for 99 % of events.
 const PROGRAMMING: &[f64] =
     &[0.0005, 0.001, 0.002, 0.003, 0.005, 0.0075, 0.01, 0.02, 0.05, 0.1, 0.25, 1.0, 5.0];
-/// From a change of a pod to the map: the kubelet, the API server and a controller are part of it.
+/// Buckets from a Pod's change to the maps, in seconds; includes kubelet, API server, controller.
 const NETWORK_PROGRAMMING: &[f64] =
     &[0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0];
 
@@ -30,9 +30,9 @@ pub const PLANNED: [&str; 7] = [
 /// How full a map is.
 #[derive(Debug, Default)]
 pub struct Use {
-    /// Entries that are in use.
+    /// Entries in use.
     pub used: AtomicU64,
-    /// Entries that there is room for; zero until the maps are open.
+    /// Most entries; zero until the maps are open.
     pub capacity: AtomicU64,
 }
 
@@ -45,43 +45,43 @@ pub struct Figures {
     beat: AtomicU64,
     /// From the arrival of an update to the end of the plan that carries it out.
     pub programming: Histogram,
-    /// From what the trigger-time annotation of a slice says to the same moment.
+    /// From a slice's trigger-time annotation to the end of the plan that carries the change out.
     pub network_programming: Histogram,
     /// Steps of plans that were carried out.
     pub writes: AtomicU64,
-    /// Plans that could not be carried out.
+    /// Plans that failed.
     pub failed_plans: AtomicU64,
     /// Seconds since 1970 when the last plan was carried out; zero before the first.
     pub last_programmed: AtomicU64,
-    /// What was wrong with the source or with objects of it.
+    /// Problems of the source or of its objects.
     pub troubles: AtomicU64,
     /// Listings of all Services, EndpointSlices and Nodes.
     pub listings: [AtomicU64; 3],
-    /// Services there are, the skipped ones too.
+    /// Known Services, including skipped ones.
     pub services: AtomicU64,
     /// Services that wait for the labels of other Nodes.
     pub waiting: AtomicU64,
     /// Services that lack room in the maps, in the order of `Meanwhile::ALL`.
     pub unprogrammed: [AtomicU64; 4],
-    /// Pods whose processes are left alone.
+    /// Excluded Pods: their connections are left untouched.
     pub excluded_pods: AtomicU64,
-    /// Pods that are to be left alone, and for which the map has no room.
+    /// Pods to exclude for which the map has no room.
     pub unexcluded_pods: AtomicU64,
-    /// Kubernetes Events that the API server took.
+    /// Kubernetes Events that the API server accepted.
     pub events_sent: AtomicU64,
-    /// Those that another agent had told already.
+    /// Events that another agent had already sent.
     pub events_repeated: AtomicU64,
-    /// Attempts that it did not take.
+    /// Attempts that the API server did not accept.
     pub events_failed: AtomicU64,
-    /// Those that were too many, or whose Service was gone.
+    /// Events dropped as there were too many, or as their Service was gone.
     pub events_dropped: AtomicU64,
-    /// Hooks where a program of others runs before ours.
+    /// Hooks at which a foreign program runs before ours.
     pub overridden_hooks: AtomicU64,
-    /// Cgroups that are known and were not asked in the last look.
+    /// Known cgroups that the last look did not query.
     pub unasked_cgroups: AtomicU64,
-    /// Sockets that were ended because their endpoint serves no more: UDP, TCP.
+    /// Sockets ended because their endpoint no longer serves: UDP, TCP.
     pub ended_sockets: [AtomicU64; 2],
-    /// Times that sockets could not be looked for or ended.
+    /// Failed attempts to find or end sockets.
     pub unended_sockets: AtomicU64,
     /// How full the maps are, in the order of [`PLANNED`].
     pub uses: [Use; PLANNED.len()],
@@ -118,25 +118,25 @@ impl Default for Figures {
     }
 }
 
-/// Counts one more.
+/// Adds one.
 pub fn count(counter: &AtomicU64) {
     counter.fetch_add(1, Relaxed);
 }
 
 impl Figures {
-    /// Notes that the agent task is making progress.
+    /// Records that the owner of the state makes progress.
     pub fn beat(&self) {
         let now = u64::try_from(self.epoch.elapsed().as_millis()).unwrap_or(u64::MAX);
         self.beat.store(now, Relaxed);
     }
 
-    /// How long ago that was, to a millisecond.
+    /// Time since the last `beat`, to a millisecond.
     #[must_use]
     pub fn since_beat(&self) -> Duration {
         self.epoch.elapsed().saturating_sub(Duration::from_millis(self.beat.load(Relaxed)))
     }
 
-    /// Notes that a plan of so many steps was carried out, and how full the maps are now.
+    /// Records that a plan of so many steps was carried out, and how full the maps are now.
     pub fn programmed(&self, steps: usize, installed: &Installed) {
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         self.last_programmed.store(now.as_secs(), Relaxed);

@@ -1,4 +1,4 @@
-//! A histogram that one task writes without a lock while others read it.
+//! A histogram that one task writes while others read it, without a lock.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
@@ -7,25 +7,25 @@ use std::time::Duration;
 #[derive(Debug)]
 pub struct Histogram {
     bounds: &'static [f64],
-    /// One more than bounds: the last has no bound.
+    /// One more than bounds: the last bucket has no upper bound.
     buckets: Box<[AtomicU64]>,
-    /// Sum of what was observed, in nanoseconds.
+    /// Sum of all durations, in nanoseconds.
     sum: AtomicU64,
 }
 
-/// What a histogram held at one moment.
+/// The content of a histogram at one moment.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Reading {
-    /// Upper bounds and what lies between them, not cumulative; the last bound is infinite.
+    /// Upper bound in seconds and count of each bucket, not cumulative; the last bound is infinite.
     pub buckets: Vec<(f64, u64)>,
-    /// Of all buckets.
+    /// Sum of all buckets.
     pub count: u64,
-    /// In seconds.
+    /// Sum of all durations, in seconds.
     pub sum: f64,
 }
 
 impl Histogram {
-    /// An empty one.
+    /// An empty histogram.
     #[must_use]
     pub fn new(bounds: &'static [f64]) -> Self {
         let buckets = (0..=bounds.len()).map(|_| AtomicU64::new(0)).collect();
@@ -41,8 +41,7 @@ impl Histogram {
         self.sum.fetch_add(nanos, Relaxed);
     }
 
-    /// What it holds. An observation that is just being made may be in the buckets and not in the
-    /// sum.
+    /// Its content. A concurrent observation may be in the buckets and not yet in the sum.
     #[must_use]
     pub fn read(&self) -> Reading {
         let bounds = self.bounds.iter().copied().chain([f64::INFINITY]);

@@ -1,11 +1,11 @@
-//! What is measured, and how it is told to Prometheus.
+//! What the agent measures, and how Prometheus reads it.
 //!
 //! | file | idea |
 //! |---|---|
 //! | `figures` | what the agent's tasks count |
 //! | `histogram` | durations, without a lock |
 //! | `refusals` | why connections were refused |
-//! | `scrape` | all of it, with what the kernel has counted, as text |
+//! | `scrape` | all of these and the kernel's counters, as text |
 
 pub mod figures;
 pub mod histogram;

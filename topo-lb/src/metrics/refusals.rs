@@ -1,13 +1,12 @@
-//! Refused connections by reason. The kernel counts them per Service port; why is known to the
-//! agent, for now. What is new since the last look is put down to the reason of this look.
+//! Refused connections by reason. The kernel counts them per Service port; only the agent knows the
+//! current reason. Refusals since the last look are counted for the reason at this look.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::events::concern::Refusal;
 
-/// Refusals of each Service port that has any, by reason. Over all reasons they are as many as the
-/// kernel has counted.
+/// Refusals of each Service port that has any, by reason. Their sum is the kernel's count.
 #[derive(Debug, Default)]
 pub struct Refusals {
     ports: BTreeMap<Arc<str>, Port>,
@@ -15,14 +14,14 @@ pub struct Refusals {
 
 #[derive(Debug, Default)]
 struct Port {
-    /// What the kernel had counted at the last look.
+    /// The kernel's count at the last look.
     counted: u64,
     by_reason: BTreeMap<Refusal, u64>,
 }
 
 impl Refusals {
-    /// Takes a look: what the kernel has counted for each Service port that has refused at all, and
-    /// why each refuses now. A Service port that is not there any more is forgotten.
+    /// Counts new refusals. `counted` has the kernel's count of each Service port that has refused;
+    /// `reasons` says why each refuses now. Forgets Service ports that are not in `counted`.
     pub fn look(
         &mut self,
         counted: &BTreeMap<Arc<str>, u64>,
@@ -32,7 +31,7 @@ impl Refusals {
         for (name, &counted) in counted {
             let port = self.ports.entry(Arc::clone(name)).or_default();
             if counted < port.counted {
-                // Another Service of this name: its counters began at zero.
+                // A new Service with this name: its counters start at zero.
                 *port = Port::default();
             }
             let new = counted - port.counted;
@@ -44,7 +43,7 @@ impl Refusals {
         }
     }
 
-    /// Service ports, reasons, and how often.
+    /// Service port, reason, number of refusals.
     pub fn iter(&self) -> impl Iterator<Item = (&Arc<str>, Refusal, u64)> {
         self.ports.iter().flat_map(|(name, port)| {
             port.by_reason.iter().map(move |(reason, count)| (name, *reason, *count))

@@ -35,14 +35,14 @@ pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; cha
 pub struct Counted {
     /// Connections of the Service ports that had any, by `namespace/name:port`.
     pub connections: BTreeMap<Arc<str>, Counters>,
-    /// Look-ups of Services that have given no whole value.
+    /// Look-ups of Services that gave no consistent value.
     pub torn: u64,
-    /// Packets of tc hooks, where there are any.
+    /// Packets by tc hook, if there are any.
     pub packets: Vec<(Direction, Packets)>,
 }
 
 impl Counted {
-    /// Reads it from the pinned maps.
+    /// Reads them from the pinned maps.
     ///
     /// # Errors
     /// A map cannot be opened or read.
@@ -62,18 +62,18 @@ pub struct Scrape {
     pub figures: Arc<Figures>,
     /// What the kernel has counted.
     pub counted: Counted,
-    /// Why connections were refused: Service port, reason, how often.
+    /// Refused connections: Service port, reason, number.
     pub refused: Vec<(Arc<str>, Refusal, u64)>,
     /// Service ports that refuse connections now, by reason.
     pub refusing: BTreeMap<Refusal, u64>,
-    /// How old the state is, where it is not live.
+    /// How old the state is, unless it is live.
     pub age: Option<Duration>,
     /// Whether every condition of readiness is met.
     pub ready: bool,
 }
 
 impl Scrape {
-    /// With what the kernel has counted by now; refusals are put down to the `reasons` of now.
+    /// Combines the agent's and the kernel's counts. New refusals count for the current `reasons`.
     #[must_use]
     pub fn of(
         figures: Arc<Figures>,
@@ -95,10 +95,10 @@ impl Scrape {
         Self { figures, counted, refused, refusing, age: None, ready: false }
     }
 
-    /// The text.
+    /// Encodes the scrape.
     ///
     /// # Errors
-    /// None that is known: writing into a string does not fail.
+    /// None is known: writing to a string does not fail.
     pub fn text(self) -> Result<String, fmt::Error> {
         let mut registry = Registry::with_prefix("topo_lb");
         registry.register_collector(Box::new(self));
@@ -115,7 +115,7 @@ fn parts(name: &str) -> [(&'static str, &str); 3] {
     [("namespace", namespace), ("service", service), ("port", port)]
 }
 
-/// Those, and one more label.
+/// The labels of a Service port, and one more.
 fn labels<'a>(
     name: &'a str,
     key: &'static str,
@@ -133,7 +133,7 @@ fn counter(
     encoder.encode_family(labels)?.encode_counter::<NoLabelSet, u64, f64>(&value, None)
 }
 
-/// Families, each with its name and help.
+/// Writes families, each with its name and help.
 struct Families<'a, 'e>(&'a mut DescriptorEncoder<'e>);
 
 impl Families<'_, '_> {

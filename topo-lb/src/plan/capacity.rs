@@ -1,4 +1,4 @@
-//! How much the maps hold: what they are made for, and what plans must keep to.
+//! The sizes of the maps, and what happens to Services that do not fit.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use topo_lb_common::maps;
 use super::desired::Desired;
 use crate::cluster::ServiceId;
 
-/// How much the maps hold, as the agent was told.
+/// How many entries the maps hold, as set by the agent's flags.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Capacity {
     /// Frontends per family, and Service ports in all.
@@ -18,11 +18,11 @@ pub struct Capacity {
     pub members: u32,
     /// Unconnected UDP flows and affinity entries per family; full maps forget the oldest.
     pub flows: u32,
-    /// Connections of tc per family; zero where tc is not used, and then its maps are not pinned.
+    /// tc connections per family. Zero without tc; its maps are then not pinned.
     pub connections: u32,
 }
 
-/// What there is too little of for a Service.
+/// Which kind of entry a Service lacks room for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shortage {
     /// Frontends of a family, or Service ports.
@@ -32,7 +32,7 @@ pub enum Shortage {
 }
 
 impl Shortage {
-    /// In one word.
+    /// As one word, for metrics and messages.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -41,7 +41,7 @@ impl Shortage {
         }
     }
 
-    /// The agent's flag that gives more.
+    /// The agent's flag that makes these maps larger.
     #[must_use]
     pub const fn flag(self) -> &'static str {
         match self {
@@ -64,7 +64,7 @@ pub enum WhenFull {
 }
 
 impl WhenFull {
-    /// Whether this Service is refused where it has no room.
+    /// Whether connections to this Service are refused while it has no room.
     pub(super) fn refuses(self, desired: &Desired, id: &ServiceId) -> bool {
         self == Self::RefuseStrict && desired.is_strict(id)
     }
@@ -73,7 +73,7 @@ impl WhenFull {
 /// A Service that lacks room in the maps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lack {
-    /// What there is too little of.
+    /// Which kind of entry is missing.
     pub of: Shortage,
     /// What its connections do.
     pub meanwhile: Meanwhile,
@@ -92,21 +92,21 @@ impl fmt::Display for Lack {
 /// What connections to a Service do while it lacks room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Meanwhile {
-    /// Nothing of it is in the maps: kube-proxy has it.
+    /// kube-proxy handles them: the maps have nothing of the Service.
     KubeProxy,
-    /// They go to some of its endpoints: as many as fit inline.
+    /// They go to as many of its endpoints as fit inline.
     Narrowed,
-    /// They go to the endpoints that it had when there was room.
+    /// They go to the endpoints that it had while there was room.
     LastGood,
-    /// They are refused, as its policy is strict.
+    /// They are refused: the policy is strict.
     Refused,
 }
 
 impl Meanwhile {
-    /// Every one.
+    /// All values.
     pub const ALL: [Self; 4] = [Self::KubeProxy, Self::Narrowed, Self::LastGood, Self::Refused];
 
-    /// In one word.
+    /// As one word, for metrics and messages.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -117,7 +117,7 @@ impl Meanwhile {
         }
     }
 
-    /// For people, after the Service's name or `the Service`.
+    /// As a sentence for people, to follow the Service's name or `the Service`.
     #[must_use]
     pub const fn sentence(self) -> &'static str {
         match self {

@@ -1,5 +1,4 @@
-//! What every frontend should do, by Service; and which Service a frontend belongs to when two
-//! claim it.
+//! What every frontend should do, by Service, and which Service gets a frontend that two claim.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -16,20 +15,19 @@ pub struct Target {
     pub name: Arc<str>,
     /// The family of all that follows.
     pub family: Family,
-    /// Where clients dial.
+    /// The addresses and ports that clients dial.
     pub frontends: Box<[Frontend]>,
-    /// What they get, but for the index, which only the plan knows.
+    /// Their entry without the index, which only the plan knows.
     entry: Entry,
-    /// Endpoints that serve without being chosen.
+    /// Serving endpoints that are not chosen.
     serving: Box<[SocketAddr]>,
-    /// Whether the kernel needs to know the Service's members: for UDP flows, affinity and tc.
+    /// Whether the kernel needs the Service's members: for UDP flows, session affinity and tc.
     lists_members: bool,
-    /// The policy refuses where nothing matches.
     strict: bool,
 }
 
 impl Target {
-    /// `None` for what topo-lb leaves alone.
+    /// Returns `None` for a Service port that topo-lb does not translate.
     fn new(route: Route, lists_all: bool) -> Option<Self> {
         let family = Family::of(*route.frontends.first()?);
         let (endpoints, wider) = match route.verdict {
@@ -37,8 +35,8 @@ impl Target {
             Verdict::Refuse => (Vec::new(), Vec::new()),
             Verdict::Route => (route.endpoints, route.wider),
         };
-        // A row's length is 16 bits wide in the kernel. The rest of so large a Service is the
-        // same for every client, and changes only when the Service does.
+        // The kernel's row length has 16 bits. Endpoints beyond it are not used; the cut is the
+        // same for every client, and changes only with the Service.
         let count = endpoints.len().min(usize::from(u16::MAX));
         let row: Arc<[Chosen]> =
             endpoints.into_iter().take(count).chain(wider).take(usize::from(u16::MAX)).collect();
@@ -58,7 +56,7 @@ impl Target {
                 affinity_seconds,
                 row,
             },
-            // Nobody asks for those of the others, which are most of a cluster's endpoints.
+            // Without `lists_members`, the kernel needs none: most of a cluster's endpoints.
             serving: if lists_members { route.serving.into() } else { Box::default() },
             lists_members,
             strict: route.strict,
@@ -67,12 +65,12 @@ impl Target {
         })
     }
 
-    /// The entry under this index.
+    /// The entry, with this index.
     pub fn entry(&self, index: u32) -> Entry {
         Entry { index, ..self.entry.clone() }
     }
 
-    /// The members that the kernel is to know, and whether each is chosen.
+    /// The members that the kernel needs, and whether each is chosen.
     pub fn members(&self) -> impl Iterator<Item = (SocketAddr, bool)> {
         let row = self.entry.row.iter().map(|chosen| (chosen.address(), true));
         let serving = self.serving.iter().map(|&address| (address, false));
@@ -80,28 +78,27 @@ impl Target {
     }
 }
 
-/// Who claims a frontend.
+/// A Service that claims a frontend, and the place of the target in its list.
 type Claim = (ServiceId, usize);
 
 /// What every Service should do.
 #[derive(Clone, Debug, Default)]
 pub struct Desired {
     services: BTreeMap<ServiceId, Box<[Target]>>,
-    /// In order: the lowest gets it. Nearly always there is one, so this is no tree.
+    /// Sorted; the lowest claim gets the frontend. Nearly always there is one, so a `Vec` suffices.
     claims: BTreeMap<Frontend, Vec<Claim>>,
     lists_all: bool,
 }
 
 impl Desired {
-    /// Nothing yet. With `lists_all`, the members of all Services are listed, as tc and
-    /// `--terminate-tcp` need it: a TCP connection that tc translates hears of its endpoint's end only
-    /// by this, where a socket would hear it from the network.
+    /// Starts empty. `lists_all` lists the members of all Services, as tc and `--terminate-tcp`
+    /// need it: only this list tells tc that the endpoint of a TCP connection is gone.
     pub fn new(lists_all: bool) -> Self {
         Self { lists_all, ..Self::default() }
     }
 
-    /// Sets what a Service should do, nothing when there are no routes. Returns the Services whose
-    /// frontends change hands: this one, and those that claim the same frontends.
+    /// Sets what a Service should do; no routes remove it. Returns the Services whose frontends may
+    /// change owner: this one and those that claim the same frontends.
     pub fn set(&mut self, id: ServiceId, routes: Vec<Route>) -> BTreeSet<ServiceId> {
         let mut affected = BTreeSet::new();
         let before = self.services.remove(&id).unwrap_or_default();
@@ -116,7 +113,7 @@ impl Desired {
         }
         let targets: Box<[Target]> =
             routes.into_iter().filter_map(|route| Target::new(route, self.lists_all)).collect();
-        // What is installed refers to the row that it was made of: an equal one is no news.
+        // Installed entries share the row of the target: an equal target is not replaced.
         let targets = if targets == before { before } else { targets };
         for (place, frontend) in claimed(&targets) {
             let claims = self.claims.entry(frontend).or_insert_with(|| Vec::with_capacity(1));
@@ -133,12 +130,12 @@ impl Desired {
         affected
     }
 
-    /// What a Service should do.
+    /// The targets of a Service; empty if there are none.
     pub fn targets(&self, id: &ServiceId) -> &[Target] {
         self.services.get(id).map_or(&[], |targets| targets)
     }
 
-    /// Whether this Service's target at `place` is the one that gets the frontend.
+    /// Whether the Service's target at `place` gets the frontend.
     pub fn owns(&self, id: &ServiceId, place: usize, frontend: &Frontend) -> bool {
         self.claims
             .get(frontend)
@@ -146,7 +143,7 @@ impl Desired {
             .is_some_and(|(owner, at)| owner == id && *at == place)
     }
 
-    /// Whether a Service's policy refuses where nothing matches.
+    /// Whether a Service's policy refuses when nothing matches.
     pub fn is_strict(&self, id: &ServiceId) -> bool {
         self.targets(id).iter().any(|target| target.strict)
     }
@@ -157,7 +154,7 @@ impl Desired {
         !targets.is_empty() && targets.iter().all(|target| target.entry.count == 0)
     }
 
-    /// Every Service that should do something.
+    /// Every Service with a target.
     pub fn services(&self) -> impl Iterator<Item = &ServiceId> {
         self.services.keys()
     }

@@ -1,7 +1,7 @@
 //! The steps from what is installed to what is desired.
 //!
-//! The order makes every prefix of a plan safe: what a published entry refers to is written
-//! before it, and what it referred to is reused only after a grace period.
+//! The order makes every prefix of a plan safe: what an entry refers to is written before the
+//! entry, and what it no longer refers to is reused only after a grace period.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,8 +13,8 @@ use super::ration::{self, Ration};
 use super::step::Plan;
 use crate::cluster::ServiceId;
 
-/// Plans the changes of the Services in `touched`, which must hold every Service whose desired
-/// state changed since `installed` last agreed with it. Where not all of them fit, `ration` decides.
+/// Plans the changes of the Services in `touched`, which must name every Service whose desired
+/// state has changed since the last plan. If they do not all fit, `ration` decides.
 pub fn plan(
     desired: &Desired,
     installed: &Installed,
@@ -28,7 +28,7 @@ pub fn plan(
     ration::plan(desired, installed, touched, ration)
 }
 
-/// Services that are installed and that nobody desires: what was deleted while no agent ran.
+/// Services that are installed but not desired: they were deleted while no agent ran.
 pub fn orphans(desired: &Desired, installed: &Installed) -> BTreeSet<ServiceId> {
     installed
         .indexes()

@@ -1,4 +1,4 @@
-//! A plan in the making: what it writes, by phase, and what room that takes.
+//! A plan in the making: its steps by phase, and the room that they take.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
@@ -17,22 +17,22 @@ use super::step::{Plan, Step};
 use crate::cluster::{Family, Frontend, ServiceId};
 use crate::topology::Chosen;
 
-/// How much of a Service is put into the maps.
+/// How much of a Service is written to the maps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Value {
     /// All of it.
     Whole,
-    /// As many of its endpoints as fit inline, from this one on, counted around: it takes no slots.
+    /// As many of its endpoints as fit inline, from this one on, wrapping around: takes no slots.
     Narrow(u64),
-    /// The same of those endpoints that are members already, or a single one where none is: it takes
-    /// hardly any new members.
+    /// As `Narrow`, but only endpoints that are members already, or a single endpoint if none is:
+    /// takes hardly any new members.
     Known(u64),
-    /// That connections are refused: it takes no endpoints.
+    /// Connections are refused: takes no endpoints.
     Refusing,
 }
 
 impl Value {
-    /// What is published for a target, and the members that come with it.
+    /// The entry and the members that are written for a target.
     fn of(self, target: &Target, index: u32, installed: &Installed) -> (Entry, Members) {
         let whole = target.entry(index);
         let is_known = |endpoint: SocketAddr| installed.member(index, endpoint).is_some();
@@ -68,7 +68,7 @@ impl Value {
 /// Endpoints, and whether each is chosen.
 type Members = Vec<(SocketAddr, bool)>;
 
-/// The entry with so many of these endpoints at most.
+/// The entry with at most `most` of these endpoints, from `first` on.
 fn inline(whole: Entry, endpoints: &[Chosen], first: u64, most: usize) -> Entry {
     if endpoints.len() <= most && endpoints.len() == whole.row.len() {
         return whole;
@@ -80,14 +80,14 @@ fn inline(whole: Entry, endpoints: &[Chosen], first: u64, most: usize) -> Entry 
     Entry { count: row.len() as u16, spill: 0, row, ..whole }
 }
 
-/// A Service port that a Service keeps or gets: its index, and the members it is to have.
+/// A Service port that stays or is new: its index and its desired members.
 #[derive(Default)]
 struct Port {
     index: u32,
     members: BTreeMap<SocketAddr, bool>,
 }
 
-/// What one Service needs: put into the draft only when all of it fits.
+/// What one Service needs. It goes into the draft only if all of it fits.
 #[derive(Default)]
 struct Part {
     names: Vec<Step>,
@@ -101,7 +101,6 @@ struct Part {
     ports: BTreeMap<Arc<str>, Port>,
 }
 
-/// A plan in the making.
 pub(super) struct Draft<'a> {
     installed: &'a Installed,
     free_indexes: Box<dyn Iterator<Item = u32> + 'a>,
@@ -116,9 +115,9 @@ pub(super) struct Draft<'a> {
     surplus: BTreeSet<Frontend>,
     remove_members: Vec<Step>,
     unname: Vec<Step>,
-    /// Maps in which nothing takes more room, by [`Pool::place`].
+    /// Maps in which no Service may take more room, by [`Pool::place`].
     closed: [bool; Pool::ALL.len()],
-    /// Indexes that were meant for what did not fit.
+    /// Indexes that were reserved for Services that did not fit.
     spare_indexes: Vec<u32>,
 }
 
@@ -143,12 +142,13 @@ impl<'a> Draft<'a> {
         }
     }
 
-    /// From now on, only what takes no more room in this map is put in.
+    /// Refuses everything that takes more room in this map from now on.
     pub(super) const fn close(&mut self, pool: Pool) {
         self.closed[pool.place()] = true;
     }
 
-    /// Makes a Service this, and takes away what it has beyond; nothing where it does not fit.
+    /// Writes a Service with this value and removes its surplus; changes nothing if it does not
+    /// fit.
     pub(super) fn settle(
         &mut self,
         desired: &Desired,
@@ -160,14 +160,13 @@ impl<'a> Draft<'a> {
         Ok(())
     }
 
-    /// Takes away all that a Service has.
     pub(super) fn remove(&mut self, id: &ServiceId) {
         self.retire(id, &BTreeMap::new());
     }
 
-    /// Leaves what a Service has as it is, but for frontends that are not its own any more, and for
-    /// members that it does not list any more: their room may be what it lacks. False, and nothing is
-    /// done, where no frontend is left.
+    /// Keeps what is installed for a Service, but removes frontends that it no longer owns and
+    /// members that it no longer lists: their room may be what it lacks. Returns false, and changes
+    /// nothing, if no frontend is left.
     pub(super) fn keep(&mut self, desired: &Desired, id: &ServiceId) -> bool {
         let targets = desired.targets(id);
         let wanted: BTreeSet<Frontend> = (targets.iter().enumerate())
@@ -204,7 +203,6 @@ impl<'a> Draft<'a> {
         true
     }
 
-    /// How many entries of a map are free.
     pub(super) fn free(&self, pool: Pool) -> u64 {
         let size = pool.size(self.installed.capacity());
         match pool {
@@ -217,7 +215,7 @@ impl<'a> Draft<'a> {
         }
     }
 
-    /// Takes in all that a Service needs, or, where it does not fit, nothing.
+    /// Adds all that a Service needs, or nothing if it does not fit.
     fn place(
         &mut self,
         desired: &Desired,
@@ -325,7 +323,7 @@ impl<'a> Draft<'a> {
         Ok(())
     }
 
-    /// Takes away what a Service has installed beyond these ports.
+    /// Removes what is installed for a Service beyond these ports.
     fn retire(&mut self, id: &ServiceId, ports: &BTreeMap<Arc<str>, Port>) {
         let installed = self.installed;
         for (name, index) in installed.indexes().of_service(id) {
@@ -348,7 +346,7 @@ impl<'a> Draft<'a> {
         self.unname.push(Step::Unname(index));
     }
 
-    /// The plan, which leaves out these.
+    /// Returns the plan; `unprogrammed` names the Services that lack room.
     pub(super) fn finish(self, unprogrammed: BTreeMap<ServiceId, Lack>) -> Plan {
         let published = |step: &Step| match step {
             Step::Publish { frontend, .. } => Some(*frontend),
@@ -367,8 +365,8 @@ impl<'a> Draft<'a> {
         steps.extend(self.names);
         steps.extend(self.fills);
         steps.extend(self.set_members);
-        // Before what is published without them: a UDP flow asks once for each new value whether
-        // its endpoint is still a member, and never again if the answer was yes.
+        // Before the entries without these members: a UDP flow checks membership once per new
+        // value.
         steps.extend(self.remove_members);
         steps.extend(self.publishes);
         steps.extend(withdrawn.iter().copied().map(Step::Withdraw));

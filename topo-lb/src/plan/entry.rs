@@ -11,18 +11,18 @@ pub struct Entry {
     pub index: u32,
     /// Index of the matching topology key.
     pub tier: Option<u8>,
-    /// Endpoints of the chosen tier come first in [`row`](Self::row): this many. 0: refuse.
+    /// Number of endpoints of the chosen tier; they come first in [`row`](Self::row). 0: refuse.
     pub count: u16,
-    /// Share of connections for the rest of the row, in parts of `selection::SPILL_ONE`.
+    /// Share of connections that go to the rest of the row, in parts of `selection::SPILL_ONE`.
     pub spill: u32,
-    /// Session affinity in seconds, zero for none.
+    /// Session affinity in seconds; zero for none.
     pub affinity_seconds: u32,
     /// The endpoints: the chosen tier's, then the wider tier's.
     pub row: Arc<[Chosen]>,
 }
 
 impl Entry {
-    /// Whether the row is too long for the service value itself.
+    /// Whether the row is too long to be inline in the service value.
     pub fn needs_slots(&self) -> bool {
         self.row.len() > topo_lb_common::selection::INLINE
     }

@@ -1,4 +1,4 @@
-//! What a tenant may count on while the maps are full, for any tenants and any sequence of changes.
+//! The guarantees of a tenant while the maps are full, for any tenants and any sequence of changes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
@@ -23,21 +23,19 @@ fn id(tenant: u8, service: u8) -> ServiceId {
     ServiceId { namespace: namespace.into(), name: format!("s{service}").as_str().into() }
 }
 
-/// What a Service wants.
 #[derive(Clone, Copy, Debug)]
 struct Wish {
     tenant: u8,
     service: u8,
-    /// None at all where it is gone.
+    /// 0: the Service is deleted.
     ports: u8,
     endpoints: u8,
-    /// Which endpoints: others after a roll-out.
+    /// Selects the endpoint addresses; a roll-out changes it.
     generation: u8,
     udp: bool,
     strict: bool,
 }
 
-/// One port and one endpoint.
 const ONE: Wish = Wish {
     tenant: 0,
     service: 0,
@@ -77,7 +75,7 @@ impl Wish {
 }
 
 fn wish() -> impl Strategy<Value = Wish> {
-    // A Service keeps its protocol, and with it its frontends.
+    // A Service keeps its protocol, and thus its frontends.
     let numbers = (0u8..4, 0u8..8, 0u8..4, 0u8..40, 0u8..3);
     (numbers, any::<bool>()).prop_map(
         |((tenant, service, ports, endpoints, generation), strict)| Wish {
@@ -98,8 +96,8 @@ struct World {
     store: MemoryStore,
     ration: Ration,
     unprogrammed: BTreeMap<ServiceId, Lack>,
-    /// Services for which others may have given up room while the last wishes were met: within their
-    /// shares, or strict.
+    /// Services, within shares or strict, for which others may have given up room in the last
+    /// `meet`.
     waited: BTreeSet<ServiceId>,
     refuses: bool,
 }
@@ -117,7 +115,7 @@ impl World {
         }
     }
 
-    /// As the agent does; the Services' ranks.
+    /// Plans and commits until nothing more fits, as the agent does. Returns the Services' ranks.
     fn meet(&mut self, wishes: &[Wish]) -> Ranks {
         let mut touched: BTreeSet<_> = std::mem::take(&mut self.unprogrammed).into_keys().collect();
         for wish in wishes {
@@ -145,7 +143,7 @@ impl World {
         ranks
     }
 
-    /// Frontends whose connections go to endpoints, and whose they are.
+    /// Frontends with endpoints, and their Services.
     fn serving(&self) -> BTreeMap<Frontend, ServiceId> {
         let serving = self.installed.placed().filter(|(_, placed)| placed.entry.count > 0);
         let whose = |(frontend, placed): (&Frontend, &Placed)| {
@@ -155,8 +153,8 @@ impl World {
         serving.filter_map(whose).collect()
     }
 
-    /// Whether kube-proxy has a frontend of a strict Service, and not for want of endpoints for a new
-    /// port of one that serves.
+    /// Whether kube-proxy has a frontend of a strict Service, for another reason than that a new
+    /// port of a serving Service lacks endpoints.
     fn leaks(&self, id: &ServiceId) -> bool {
         let last_good = Lack { of: Shortage::Endpoints, meanwhile: Meanwhile::LastGood };
         let targets = self.desired.targets(id).iter();
@@ -165,7 +163,6 @@ impl World {
             && targets.flat_map(|it| &it.frontends).any(|it| self.installed.get(it).is_none())
     }
 
-    /// Whether connections to a frontend should go to endpoints of this Service.
     fn should_serve(&self, frontend: &Frontend, id: &ServiceId) -> bool {
         let targets = self.desired.targets(id).iter();
         let mut its = targets.filter(|target| target.frontends.contains(frontend));
@@ -224,7 +221,7 @@ fn members_that_nobody_lists_any_more_make_room_for_those_that_come() {
     let large = Wish { tenant: 1, service: 5, endpoints: 38, strict: false, ..small(0) };
     world.meet(&[large, small(0)]);
     assert_eq!(world.unprogrammed, BTreeMap::new());
-    // Both roll out while not a single member is free.
+    // Both roll out while no member is free.
     world.meet(&[Wish { endpoints: 1, generation: 1, ..large }, small(1)]);
     assert_eq!(world.unprogrammed, BTreeMap::new());
 }
@@ -250,7 +247,7 @@ fn a_refusal_takes_the_frontend_of_a_soft_service_over_its_share() {
     let two = Wish { service: 7, ports: 2, ..one };
     world.meet(&[one, two, Wish { tenant: 3, ..one }]);
     assert_eq!(world.unprogrammed, BTreeMap::new());
-    // Two frontends are a share. The strict Service has too many endpoints for its own.
+    // Two frontends are a share. The strict Service has more endpoints than its share.
     let strict = Wish { tenant: 3, service: 0, endpoints: 200, strict: true, ..one };
     world.meet(&[strict]);
     let unprogrammed: Vec<_> =
@@ -269,7 +266,7 @@ fn strict_services_get_frontends_before_other_services_of_their_namespace() {
         for service in 10..10 + count {
             assert_eq!(world.unprogrammed.get(&id(0, service)), None, "of {count}");
         }
-        // The others have what is left.
+        // The other Services have the rest.
         assert_eq!(world.installed.placed().count(), 8);
     }
 }
@@ -301,7 +298,7 @@ fn a_new_port_of_a_strict_service_takes_the_frontend_of_another_service() {
     let mut world = World::new(Capacity { services: 8, ..SMALL }, WhenFull::RefuseStrict);
     world.meet(&(0..8).map(|service| one(service, service < 2)).collect::<Vec<_>>());
     assert_eq!(world.unprogrammed, BTreeMap::new());
-    // With the other strict Service, one more than the namespace's share.
+    // Together with the other strict Service, one more than the namespace's share.
     world.meet(&[Wish { ports: 7, ..one(1, true) }]);
     assert_eq!(world.unprogrammed.get(&id(0, 1)), None);
     assert_eq!(world.unprogrammed.len(), 6);
@@ -313,7 +310,7 @@ fn a_new_port_that_finds_no_room_leaves_the_others_as_they_were() {
     let one = Wish { service: 6, ports: 2, ..ONE };
     world.meet(&[one, Wish { service: 7, ..one }]);
     let before: Vec<_> = world.installed.placed().map(|(frontend, _)| *frontend).collect();
-    // By name, the other one comes before it: all of the share but two is that one's.
+    // The other Service comes first by name and takes all of the share but two.
     let three = Wish { service: 7, ports: 3, generation: 1, ..one };
     world.meet(&[three]);
     assert!(
@@ -331,7 +328,7 @@ fn new_members_that_find_no_room_leave_those_that_serve() {
     let mut world = World::new(capacity, WhenFull::Leave);
     let one = Wish { endpoints: 8, udp: true, strict: true, ..ONE };
     world.meet(&[one]);
-    // For all of the new ones there is room when the old ones are gone.
+    // All of the new members fit once the old ones are removed.
     world.meet(&[Wish { generation: 1, ..one }]);
     assert_eq!(world.unprogrammed, BTreeMap::new());
     world.meet(&[Wish { generation: 1, endpoints: 12, ..one }]);
@@ -346,10 +343,10 @@ fn new_endpoints_that_find_no_slots_are_used_as_far_as_they_fit_inline() {
     let mut world = World::new(capacity, WhenFull::Leave);
     let one = Wish { endpoints: 20, strict: true, ..ONE };
     world.meet(&[one]);
-    // Its old endpoints hold twenty of the thirty slots; what they leave is enough, once they are gone.
+    // The old endpoints hold 20 of the 30 slots. The new ones fit once the old ones are removed.
     world.meet(&[Wish { generation: 1, ..one }]);
     assert_eq!(world.unprogrammed, BTreeMap::new());
-    // Of these, there is never room for all.
+    // These never all fit.
     world.meet(&[Wish { generation: 2, endpoints: 35, ..one }]);
     assert!(lacks(Meanwhile::Narrowed)(&world.unprogrammed[&one.id()]), "{:?}", world.unprogrammed);
     let (_, placed) = world.installed.placed().next().unwrap();
@@ -407,8 +404,7 @@ proptest! {
         }
     }
 
-    /// With shares of a quarter each, less the eighth: what fits in there is always there, whatever
-    /// others want.
+    /// A share is a quarter of seven eighths of the map: what fits into it is always installed.
     #[test]
     fn a_small_tenant_is_always_served(
         batches in prop::collection::vec(prop::collection::vec(wish(), 1..6), 1..10),
@@ -425,7 +421,7 @@ proptest! {
         }
     }
 
-    /// The same of slots: of its share, a Service may lack some while its old endpoints hold others.
+    /// The same with slots: some may be missing while a Service's old endpoints hold others.
     #[test]
     fn a_small_tenant_with_endpoints_in_slots_is_always_served(
         batches in prop::collection::vec(prop::collection::vec(wish(), 1..6), 1..10),
@@ -462,8 +458,8 @@ proptest! {
         for batch in batches {
             let ranks = world.meet(&batch);
             let leaking: Vec<_> = world.desired.services().filter(|id| world.leaks(id)).collect();
-            // Who is within its share comes first, also where its room cannot be made, as with slots
-            // that do not lie side by side.
+            // Services within their share come first, even if no room can be made for them, as with
+            // free slots that are not adjacent.
             let inside_waits = world.unprogrammed.keys().any(|id| is_within(&ranks, id));
             if leaking.is_empty() || inside_waits { continue; }
             for &id in &leaking {
@@ -481,8 +477,7 @@ proptest! {
         }
     }
 
-    /// Frontends that a namespace's strict Services want within its share are theirs, whatever its other
-    /// Services have.
+    /// The frontends that a namespace's strict Services want within its share are always theirs.
     #[test]
     fn few_strict_services_never_leak(
         batches in prop::collection::vec(prop::collection::vec(wish(), 1..6), 1..10),

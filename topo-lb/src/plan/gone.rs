@@ -1,8 +1,7 @@
-//! Endpoints that serve a Service port no more, whose sockets can be ended.
+//! Endpoints that no longer serve a Service port: their sockets can be ended.
 //!
-//! What a plan takes off a Service's list of members is more than that: a Service that finds no
-//! room, or is left to kube-proxy, loses its members while they go on serving. So the plan's word is
-//! held against what the cluster looks like.
+//! A plan also removes the members of a Service that lacks room or is left to kube-proxy, while
+//! they go on serving. So its removals are compared with the state of the cluster.
 
 use std::collections::{BTreeMap, HashSet};
 use std::net::SocketAddr;
@@ -13,20 +12,20 @@ use super::installed::Installed;
 use super::step::{Plan, Step};
 use crate::cluster::{Family, Frontend, ServiceId};
 
-/// An endpoint that serves connections to these frontends no more, not even those that it has.
+/// An endpoint that no longer serves connections to these frontends, not even existing ones.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Gone {
     /// `namespace/name:port`.
     pub service: Arc<str>,
-    /// Where its clients dialled, of the endpoint's family; at least one.
+    /// The frontends that its clients dialled, of the endpoint's family; at least one.
     pub frontends: Vec<Frontend>,
-    /// Where it was.
+    /// The endpoint's address and port.
     pub endpoint: SocketAddr,
 }
 
-/// What stops serving by `plan`, as `installed` is before it: members that it removes, but for those
-/// that are `serving` the frontend all the same. The members of the maps are those of the last agent
-/// at start: what stopped serving while no agent ran is found, too.
+/// Endpoints that stop serving with `plan`: the members that it removes, except those in `serving`
+/// of the frontend. `installed` is the state before the plan; at start it has the members that the
+/// last agent wrote, so that endpoints that stopped while no agent ran are found, too.
 pub fn gone(
     plan: &Plan,
     installed: &Installed,
@@ -78,14 +77,14 @@ mod tests {
     const ROOM: Capacity =
         Capacity { services: 64, slots: 64, members: 64, flows: 0, connections: 0 };
 
-    /// Names of Services and hosts of endpoints, as the cases speak of them.
+    /// Service names, with the last byte and the serving flag of each endpoint.
     type World = Vec<(&'static str, Vec<(u8, bool)>)>;
 
     fn id(name: &str) -> ServiceId {
         ServiceId { namespace: "default".into(), name: name.into() }
     }
 
-    /// ClusterIP 10.96.0.<letter>, keyed to this node where the name is upper case.
+    /// ClusterIP 10.96.0.<letter>; an upper-case name has a topology key for this node only.
     fn service(name: &str) -> Service {
         let letter = name.as_bytes()[0];
         let keys = letter.is_ascii_uppercase().then(|| "kubernetes.io/hostname".into());
@@ -98,7 +97,7 @@ mod tests {
         }
     }
 
-    /// Of endpoints 10.244.0.<host>; those below 10 are on this node.
+    /// Endpoints 10.244.0.<host>; hosts below 10 are on this node.
     fn slice(name: &str, endpoints: &[(u8, bool)]) -> Slice {
         let place = |host| if host < 10 { "here" } else { "there" };
         let endpoint = |&(host, serving): &(u8, bool)| Endpoint {
@@ -115,7 +114,6 @@ mod tests {
         }
     }
 
-    /// An agent of `scope` and its maps, which `world` is put into.
     struct Agent {
         reconciler: Reconciler,
         installed: Installed,
@@ -132,7 +130,8 @@ mod tests {
             Self { reconciler, installed: Installed::new(capacity) }
         }
 
-        /// `service endpoint` of what stopped serving, sorted.
+        /// Plans and records until settled. Returns sorted lines `service endpoint` of what is
+        /// gone.
         fn turn_into(&mut self, world: &World) -> Vec<String> {
             let services = world.iter().map(|(name, _)| service(name)).collect();
             let slices = world.iter().map(|(name, endpoints)| slice(name, endpoints)).collect();
@@ -255,7 +254,7 @@ mod tests {
         prop::collection::vec(world, 1..6)
     }
 
-    /// Who serves whom, said as `Gone` is printed.
+    /// The serving endpoints of each Service, in the form of `turn_into`'s lines.
     fn serving(world: &World) -> BTreeSet<String> {
         world
             .iter()
@@ -269,7 +268,7 @@ mod tests {
     }
 
     proptest! {
-        /// A UDP Service with room: gone is exactly what served before and serves no more.
+        /// For a UDP Service with room, gone is exactly what served before and does not serve now.
         #[test]
         fn gone_is_the_difference_of_what_serves(worlds in worlds()) {
             let mut agent = Agent::new(Scope::All, ROOM);

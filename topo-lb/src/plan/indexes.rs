@@ -1,4 +1,4 @@
-//! The index of each Service port: its place in `counters` and `names`, kept across restarts.
+//! The index of each Service port: its key in `counters` and `names`, kept across restarts.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use crate::cluster::ServiceId;
 
-/// Which index each Service port has, by its name `namespace/name:port`.
+/// Maps each Service port's name, `namespace/name:port`, to its index.
 #[derive(Clone, Debug)]
 pub struct Indexes {
     by_name: BTreeMap<Arc<str>, u32>,
@@ -17,7 +17,7 @@ pub struct Indexes {
 }
 
 impl Indexes {
-    /// None given out, of `capacity`.
+    /// No index in use, of `capacity`.
     pub fn new(capacity: u32) -> Self {
         Self {
             by_name: BTreeMap::new(),
@@ -28,27 +28,27 @@ impl Indexes {
         }
     }
 
-    /// The index of this Service port, if it has one.
+    /// The index of this Service port, if any.
     pub fn get(&self, name: &str) -> Option<u32> {
         self.by_name.get(name).copied()
     }
 
-    /// The Service port of this index.
+    /// The Service port with this index, if any.
     pub fn name(&self, index: u32) -> Option<&Arc<str>> {
         self.by_index.get(&index)
     }
 
-    /// How many are given out.
+    /// Number of indexes in use.
     pub fn len(&self) -> usize {
         self.by_index.len()
     }
 
-    /// Whether none is given out.
+    /// Whether no index is in use.
     pub fn is_empty(&self) -> bool {
         self.by_index.is_empty()
     }
 
-    /// Every index and its Service port.
+    /// Every index in use, with its Service port.
     pub fn iter(&self) -> impl Iterator<Item = (u32, &Arc<str>)> {
         self.by_index.iter().map(|(&index, name)| (index, name))
     }
@@ -67,13 +67,13 @@ impl Indexes {
             .into_iter()
     }
 
-    /// The indexes that new Service ports get, in this order: those never used come first, so that
-    /// an index rests before it means something else.
+    /// The indexes for new Service ports, in order: unused ones first, to delay the reuse of an
+    /// index.
     pub fn free(&self) -> impl Iterator<Item = u32> + use<'_> {
         (self.unused..self.capacity).chain(self.freed.iter().copied())
     }
 
-    /// Notes that this Service port has this index.
+    /// Records the index of a Service port.
     pub fn set(&mut self, index: u32, name: Arc<str>) {
         for skipped in self.unused..index {
             self.freed.insert(skipped);
@@ -84,7 +84,7 @@ impl Indexes {
         self.by_index.insert(index, name);
     }
 
-    /// Notes that this index is nobody's.
+    /// Records that this index is free.
     pub fn clear(&mut self, index: u32) {
         if let Some(name) = self.by_index.remove(&index) {
             self.by_name.remove(&name);
@@ -93,7 +93,7 @@ impl Indexes {
     }
 }
 
-/// The Service of a Service port's name, `namespace/name:port`.
+/// The Service in a Service port's name, `namespace/name:port`.
 pub(super) fn service_of(name: &str) -> Option<ServiceId> {
     let (namespace, rest) = name.split_once('/')?;
     let (name, _) = rest.split_once(':')?;

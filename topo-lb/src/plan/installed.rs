@@ -1,5 +1,4 @@
-//! What the kernel maps hold, as far as the agent wrote it: rebuilt from them at start, then kept
-//! in step with every write.
+//! What the kernel maps hold. Read from them at start, then updated with every write.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -14,16 +13,16 @@ use super::slots::Slots;
 use super::step::Step;
 use crate::cluster::{Family, Frontend, Protocol};
 
-/// A published entry and where its row is.
+/// A published entry and the place of its row.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Placed {
-    /// What connections do.
+    /// What its connections do.
     pub entry: Entry,
-    /// First slot, where the row is not inline.
+    /// First slot, if the row is not inline.
     pub slot_base: Option<u32>,
 }
 
-/// Sorts before every other: IPv4 before IPv6.
+/// Sorts before every other frontend: IPv4 comes before IPv6.
 const LOWEST: Frontend =
     Frontend { address: IpAddr::V4(Ipv4Addr::UNSPECIFIED), port: 0, protocol: Protocol::Tcp };
 
@@ -32,7 +31,7 @@ const LOWEST: Frontend =
 pub struct Installed {
     range: Range,
     placed: BTreeMap<Frontend, Placed>,
-    /// By Service port.
+    /// By Service index.
     frontends: BTreeSet<(u32, Frontend)>,
     members: BTreeMap<(u32, SocketAddr), bool>,
     indexes: Indexes,
@@ -58,7 +57,7 @@ impl Installed {
         }
     }
 
-    /// Where frontends can be, as the kernel was told.
+    /// The range of frontends that the kernel knows.
     pub const fn range(&self) -> Range {
         self.range
     }
@@ -68,12 +67,12 @@ impl Installed {
         self.placed.iter()
     }
 
-    /// What is published for a frontend.
+    /// The entry of a frontend, if it is published.
     pub fn get(&self, frontend: &Frontend) -> Option<&Placed> {
         self.placed.get(frontend)
     }
 
-    /// How many frontends of a family are published.
+    /// Number of published frontends of a family.
     pub const fn frontends_in(&self, family: Family) -> usize {
         self.counts[family as usize]
     }
@@ -88,7 +87,7 @@ impl Installed {
 
     /// The members listed for a Service port, and whether each is chosen.
     pub fn members_of(&self, index: u32) -> impl Iterator<Item = (SocketAddr, bool)> {
-        // IPv4 sorts before IPv6: this is the least of all.
+        // IPv4 sorts before IPv6: this is the lowest address.
         let lowest = SocketAddr::from(([0, 0, 0, 0], 0));
         self.members
             .range((index, lowest)..)
@@ -96,12 +95,12 @@ impl Installed {
             .map(|(&(_, endpoint), &chosen)| (endpoint, chosen))
     }
 
-    /// Whether an endpoint is listed for a Service port, and if so, whether it is chosen.
+    /// Whether an endpoint of a Service port is chosen; `None` if it is not listed.
     pub fn member(&self, index: u32, endpoint: SocketAddr) -> Option<bool> {
         self.members.get(&(index, endpoint)).copied()
     }
 
-    /// How many members of a family are listed.
+    /// Number of listed members of a family.
     pub const fn members_in(&self, family: Family) -> usize {
         self.member_counts[family as usize]
     }
@@ -121,7 +120,7 @@ impl Installed {
         self.capacity
     }
 
-    /// Notes that a step was done.
+    /// Records that a step was carried out.
     pub fn record(&mut self, step: &Step) {
         match step {
             Step::SetRange(range) => self.range = *range,
@@ -159,7 +158,7 @@ impl Installed {
         self.frontends.remove(&(old.entry.index, *frontend));
     }
 
-    /// Notes an entry found in the maps at start, with the slots that it refers to.
+    /// Records an entry found in the maps at start, and the slots that it refers to.
     pub fn adopt(&mut self, frontend: Frontend, entry: Entry, slot_base: Option<u32>) {
         if let Some(base) = slot_base {
             self.slots[frontend.family() as usize].claim(base, entry.row.len() as u32);
@@ -167,17 +166,17 @@ impl Installed {
         self.record(&Step::Publish { frontend, entry, slot_base });
     }
 
-    /// Notes a Service port's name found in the maps at start.
+    /// Records a Service port's name found in the maps at start.
     pub fn adopt_name(&mut self, index: u32, name: Arc<str>) {
         self.indexes.set(index, name);
     }
 
-    /// Notes the range found in the maps at start.
+    /// Records the range found in the maps at start.
     pub const fn adopt_range(&mut self, range: Range) {
         self.range = range;
     }
 
-    /// Notes a member found in the maps at start.
+    /// Records a member found in the maps at start.
     pub fn adopt_member(&mut self, index: u32, endpoint: SocketAddr, chosen: bool) {
         if self.members.insert((index, endpoint), chosen).is_none() {
             self.member_counts[Family::of(endpoint.ip()) as usize] += 1;

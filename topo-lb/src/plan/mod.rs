@@ -1,7 +1,6 @@
-//! From what is wanted and what is installed to the steps between them. Pure.
+//! Computes the steps from what is installed to what is desired. Pure.
 //!
-//! Everything here speaks of addresses and endpoints, of either family; how they are laid out in
-//! the maps is the datapath's business.
+//! Works with addresses and endpoints of either family; the datapath knows the layout of the maps.
 
 pub mod capacity;
 pub mod desired;

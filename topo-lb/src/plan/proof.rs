@@ -1,4 +1,4 @@
-//! What plans promise, against maps as dumb as the kernel's, for any sequence of changes.
+//! The guarantees of plans for any sequence of changes, shown with maps in memory.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
@@ -20,7 +20,7 @@ fn id(name: u8) -> ServiceId {
     ServiceId { namespace: namespace.into(), name: format!("s{name}").as_str().into() }
 }
 
-/// One Service port: which Service, its ClusterIP (few, so that Services meet on one), endpoints.
+/// One Service port: its Service, its ClusterIP (few, so that Services share one), its endpoints.
 fn route() -> impl Strategy<Value = Route> {
     let protocol = prop_oneof![Just(Protocol::Tcp), Just(Protocol::Udp)];
     (
@@ -65,7 +65,7 @@ fn route() -> impl Strategy<Value = Route> {
         })
 }
 
-/// A change: this Service now has these routes, none when it is gone.
+/// A change: the new routes of this Service; none deletes it.
 fn change() -> impl Strategy<Value = (u8, Vec<Route>)> {
     (0u8..8, prop::collection::vec(route(), 0..3)).prop_map(|(service, mut routes)| {
         for (port, route) in routes.iter_mut().enumerate() {
@@ -75,8 +75,7 @@ fn change() -> impl Strategy<Value = (u8, Vec<Route>)> {
     })
 }
 
-/// What each frontend should give, straight from the routes, and whose it is: the first Service in
-/// order that claims it gets it.
+/// The endpoints of each frontend, straight from the routes, and its Service: the first claimant.
 fn expected(
     state: &BTreeMap<ServiceId, Vec<Route>>,
 ) -> BTreeMap<Frontend, (&ServiceId, &[Chosen])> {
@@ -92,10 +91,9 @@ fn expected(
     all
 }
 
-/// A frontend before a plan.
 struct Before {
     gave: Option<Vec<Chosen>>,
-    /// It was of the Service that is to have it.
+    /// It belonged to the Service that should have it.
     is_its: bool,
 }
 
@@ -149,7 +147,7 @@ impl World {
         touched
     }
 
-    /// Every frontend as it is now, before the next plan.
+    /// Every frontend as it is before the next plan.
     fn before(&self) -> Vec<Before> {
         let expected = expected(&self.state);
         let has = |id: &ServiceId, frontend| {
@@ -163,7 +161,7 @@ impl World {
         every_frontend().iter().map(before).collect()
     }
 
-    /// `before`: every frontend before the last plan, if anything was left out.
+    /// `before`: every frontend before the last plan, if that plan left something out.
     fn agrees(&self, before: &[Before]) -> Result<(), TestCaseError> {
         let expected = expected(&self.state);
         for (place, frontend) in every_frontend().into_iter().enumerate() {
@@ -178,7 +176,7 @@ impl World {
                 Some(Meanwhile::Refused) => prop_assert_eq!(now, Some(vec![]), "{}", frontend),
                 Some(Meanwhile::LastGood) => {
                     let Before { gave, is_its } = &before[place];
-                    // A frontend that is new, or was another Service's, gives nothing.
+                    // A frontend that is new or belonged to another Service gives nothing.
                     let last = if *is_its { gave.clone() } else { None };
                     prop_assert_eq!(now, last, "{}", frontend);
                 }
@@ -225,8 +223,8 @@ proptest! {
         }
     }
 
-    /// A UDP flow that met a new value asks once whether its endpoint is still a member: what the
-    /// new value drops must be off the list by then, or the flow stays with it for ever.
+    /// A UDP flow checks its endpoint's membership once per new value. An endpoint that the value
+    /// drops must be unlisted by then, or the flow keeps it for ever.
     #[test]
     fn no_entry_is_published_while_an_endpoint_that_it_drops_is_a_member(
         batches in prop::collection::vec(prop::collection::vec(change(), 1..4), 1..8),

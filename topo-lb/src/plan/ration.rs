@@ -1,13 +1,13 @@
-//! What becomes of Services that do not all fit into the maps. Pure.
+//! Divides the maps when Services do not all fit. Pure.
 //!
-//! * A Service within its namespace's share ([`share`]) gets its room first. While one
-//!   lacks room, those over their shares take no more of what it wants, and give up what they have, the
+//! * A Service within its namespace's share ([`share`]) gets its room first. While one lacks room,
+//!   Services over their shares get no more of what it lacks, and give up what they have, the
 //!   newest first.
-//! * A Service that has endpoints in the maps does not lose them for want of room of its own: it gets as
+//! * A Service that has endpoints in the maps does not lose them when it lacks room: it gets as
 //!   many of its new endpoints as fit inline, or keeps its last good ones.
-//! * What is left out is left to kube-proxy, or, where its policy is strict and the agent was told so,
-//!   refused. A refusal needs a frontend: Services that are not strict give up theirs for it, unless they
-//!   are within their namespace's share.
+//! * A Service without room is left to kube-proxy, or is refused if its policy is strict and the
+//!   agent is configured so. A refusal needs a frontend: Services that are not strict give up
+//!   theirs for it, unless they are within their namespace's share.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,37 +20,36 @@ use super::share::{self, Pool, Rank, Ranks, Room};
 use super::step::Plan;
 use crate::cluster::ServiceId;
 
-/// How scarce room is given out.
+/// Decides how scarce room is divided.
 #[derive(Clone, Debug, Default)]
 pub struct Ration {
     when_full: WhenFull,
-    /// Which endpoints a Service gets where not all fit: another number on each node, so that nodes
-    /// choose different ones.
+    /// Where the choice of endpoints starts if not all fit; differs per node, so choices differ.
     first: u64,
-    /// Fixed while what is desired is: plans that make room for one another then come to an end.
+    /// Fixed while the desired state is: so plans that make room for one another come to an end.
     ranks: Option<Ranks>,
 }
 
 impl Ration {
-    /// By these rules, on the node of this number.
+    /// With this rule, and this node's number.
     #[must_use]
     pub const fn new(when_full: WhenFull, first: u64) -> Self {
         Self { when_full, first, ranks: None }
     }
 
-    /// By another rule for what is left out.
+    /// The same with another rule for Services without room.
     #[must_use]
     pub fn when_full(self, when_full: WhenFull) -> Self {
         Self { when_full, ..self }
     }
 
-    /// Has the shares computed anew: something else is desired.
+    /// Discards the computed shares. Call it when the desired state has changed.
     pub fn renew(&mut self) {
         self.ranks = None;
     }
 }
 
-/// As [`diff::plan`](super::diff::plan), where not everything fits.
+/// As [`diff::plan`](super::diff::plan), for when not everything fits.
 pub(super) fn plan(
     desired: &Desired,
     installed: &Installed,
@@ -105,7 +104,7 @@ pub(super) fn plan(
     giving.draft.finish(giving.unprogrammed)
 }
 
-/// Whether kube-proxy has connections to a Service, or to new ports of it, for want of room in `pool`.
+/// Whether kube-proxy gets connections to a Service, or to its new ports, as `pool` lacks room.
 fn leaks(pool: Pool, meanwhile: Meanwhile) -> bool {
     match meanwhile {
         Meanwhile::KubeProxy => true,
@@ -114,20 +113,19 @@ fn leaks(pool: Pool, meanwhile: Meanwhile) -> bool {
     }
 }
 
-/// A plan in the making.
 struct Giving<'a> {
     desired: &'a Desired,
     installed: &'a Installed,
     first: u64,
     draft: Draft<'a>,
     unprogrammed: BTreeMap<ServiceId, Lack>,
-    /// Those for whom others give up room, and in which map.
+    /// Services for which others give up room, and in which map.
     wanting: Vec<(ServiceId, Pool)>,
 }
 
 impl Giving<'_> {
-    /// Gives a Service all that it wants, or else what there is: then, what it lacks room in, and what
-    /// its connections do.
+    /// Gives a Service all that it wants, or else what fits. In that case, returns the map that
+    /// lacks room, and what the Service's connections do.
     fn give(&mut self, id: &ServiceId, refuses: bool) -> Option<(Pool, Meanwhile)> {
         let pool = self.draft.settle(self.desired, id, Value::Whole).err()?;
         let (pool, meanwhile) = self.give_less(id, pool, refuses);
@@ -135,7 +133,7 @@ impl Giving<'_> {
         Some((pool, meanwhile))
     }
 
-    /// What a Service gets that lacks room in `pool`, and in which map it lacks room for more than that.
+    /// Gives a Service without room in `pool` what fits. Returns the map that lacks room for more.
     fn give_less(&mut self, id: &ServiceId, pool: Pool, refuses: bool) -> (Pool, Meanwhile) {
         let (desired, serves) = (self.desired, share::serves(self.installed, id));
         if desired.refuses(id) && self.draft.settle(desired, id, Value::Refusing).is_ok() {
@@ -165,7 +163,7 @@ impl Giving<'_> {
         (lacking, Meanwhile::KubeProxy)
     }
 
-    /// Takes the room in `pool` from a Service over its share.
+    /// Takes from a Service over its share its room in `pool`.
     fn take(&mut self, id: &ServiceId, pool: Pool, refuses: bool) {
         let less = match pool {
             Pool::Slots(_) => Some((Value::Narrow(self.first), Meanwhile::Narrowed)),
@@ -184,8 +182,8 @@ impl Giving<'_> {
         self.unprogrammed.insert(id.clone(), Lack { of: pool.shortage(), meanwhile });
     }
 
-    /// Who gives up room for those of this rank that want it, and in which map: the newest first. Who
-    /// is to be refused needs its frontends, and gives them up only after all others.
+    /// The Services that give up room for those of rank `wanting`, and in which map: the newest
+    /// first. A Service that is to be refused needs its frontends, and gives them up last.
     fn victims(&self, wanting: Rank, ranks: &Ranks) -> BTreeMap<ServiceId, Pool> {
         if self.wanting.is_empty() {
             return BTreeMap::new();
@@ -193,13 +191,13 @@ impl Giving<'_> {
         let mut short = Room::default();
         for (id, pool) in &self.wanting {
             let (wanted, held) = (Room::wanted(self.desired, id), Room::held(self.installed, id));
-            // The slots of its new endpoints are others than those of the old ones.
+            // New endpoints need slots of their own beside those of the old ones.
             let held = if matches!(pool, Pool::Slots(_)) { 0 } else { held.0[pool.place()] };
             short.0[pool.place()] += wanted.0[pool.place()].saturating_sub(held).max(1);
         }
         for pool in Pool::ALL {
             let short = &mut short.0[pool.place()];
-            // Free slots may not lie side by side.
+            // Free slots may not be adjacent.
             *short = short.saturating_sub(self.draft.free(pool)).max(u64::from(*short > 0));
         }
         let mut victims = BTreeMap::new();
@@ -229,7 +227,7 @@ impl Giving<'_> {
         victims
     }
 
-    /// From now on, nobody takes room in maps that those want who lack room.
+    /// Closes the maps that Services in `wanting` need to all others.
     fn close(&mut self) {
         for (id, lacking) in &self.wanting {
             let wanted = Room::wanted(self.desired, id);
@@ -242,8 +240,7 @@ impl Giving<'_> {
     }
 }
 
-/// Those that have endpoints in the maps first; then the first of each namespace, the second of each,
-/// and so on.
+/// Services with endpoints in the maps first; then the first of each namespace, the second, …
 fn in_turns<'a>(installed: &Installed, ids: Vec<&'a ServiceId>) -> Vec<&'a ServiceId> {
     let mut before: BTreeMap<&str, usize> = BTreeMap::new();
     let mut turns: Vec<_> = ids

@@ -1,15 +1,16 @@
-//! Fair shares of the maps among namespaces, for when the maps do not hold everything. Pure.
+//! Fair shares of the maps among namespaces, for when not everything fits. Pure.
 //!
-//! Each map is divided among the namespaces that want entries in it, max-min fairly: a namespace gets
-//! all that it wants, or as much as any other that wants more. An eighth of each map is not divided:
-//! new entries are written before old ones are removed.
+//! Each map is divided among the namespaces that want entries in it, max-min fairly: a namespace
+//! gets all that it wants, or as much as any other that wants more. An eighth of each map is not
+//! divided, as new entries are written before old ones are removed.
 //!
 //! A Service is within its namespace's share if it fits into it, in every map, together with the
-//! Services of its namespace that come before it. Those that already have endpoints in the maps come
-//! first, then those that the maps refuse, then new ones; each by name.
+//! Services of its namespace that come before it. The order is: Services with endpoints in the
+//! maps, then those that the maps refuse, then new ones; each by name.
 //!
-//! Where strict Services without room are refused, they come first for frontends and Service ports, which
-//! a refusal needs. If these are more than the share, no other Service of the namespace is within it.
+//! If strict Services without room are refused, they come first for frontends and Service ports,
+//! which a refusal needs. If they need more than the share, no other Service of the namespace is
+//! within it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,7 +19,7 @@ use super::desired::Desired;
 use super::installed::Installed;
 use crate::cluster::{Family, Frontend, ServiceId};
 
-/// A map whose entries can run out.
+/// A map that can be full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pool {
     /// Service ports.
@@ -32,7 +33,7 @@ pub enum Pool {
 }
 
 impl Pool {
-    /// All of them.
+    /// All pools.
     pub const ALL: [Self; 7] = [
         Self::Ports,
         Self::Frontends(Family::V4),
@@ -43,7 +44,7 @@ impl Pool {
         Self::Members(Family::V6),
     ];
 
-    /// Its place in [`ALL`](Self::ALL).
+    /// Position in [`ALL`](Self::ALL).
     pub const fn place(self) -> usize {
         match self {
             Self::Ports => 0,
@@ -53,7 +54,7 @@ impl Pool {
         }
     }
 
-    /// What a Service lacks that finds no room in it.
+    /// The shortage of a Service that finds no room in this map.
     pub const fn shortage(self) -> Shortage {
         match self {
             Self::Ports | Self::Frontends(_) => Shortage::Services,
@@ -61,7 +62,7 @@ impl Pool {
         }
     }
 
-    /// How many entries it holds.
+    /// Number of entries that it holds.
     pub const fn size(self, capacity: Capacity) -> u64 {
         (match self {
             Self::Ports | Self::Frontends(_) => capacity.services,
@@ -76,7 +77,7 @@ impl Pool {
 pub struct Room(pub [u64; Pool::ALL.len()]);
 
 impl Room {
-    /// So many more of this one.
+    /// Adds `count` entries of this pool.
     pub const fn add(&mut self, pool: Pool, count: usize) {
         self.0[pool.place()] += count as u64;
     }
@@ -86,7 +87,7 @@ impl Room {
         self
     }
 
-    /// What of it one can lack in this way.
+    /// Keeps only the pools of this shortage.
     fn only(mut self, shortage: Shortage) -> Self {
         for pool in Pool::ALL.into_iter().filter(|pool| pool.shortage() != shortage) {
             self.0[pool.place()] = 0;
@@ -98,7 +99,7 @@ impl Room {
         self.0.iter().zip(limit.0).all(|(count, limit)| *count <= limit)
     }
 
-    /// What a Service needs to be there whole.
+    /// Entries that a Service needs in full.
     pub fn wanted(desired: &Desired, id: &ServiceId) -> Self {
         let mut room = Self::default();
         let mut names = BTreeSet::new();
@@ -117,7 +118,7 @@ impl Room {
         room
     }
 
-    /// What a Service has.
+    /// Entries that a Service has.
     pub fn held(installed: &Installed, id: &ServiceId) -> Self {
         let mut room = Self::default();
         for (_, index) in installed.indexes().of_service(id) {
@@ -136,28 +137,28 @@ impl Room {
     }
 }
 
-/// Whether connections to a Service go to endpoints by what is installed.
+/// Whether an installed frontend of a Service has endpoints.
 pub fn serves(installed: &Installed, id: &ServiceId) -> bool {
     let routes = |frontend: &Frontend| installed.get(frontend).is_some_and(|it| it.entry.count > 0);
     installed.indexes().of_service(id).any(|(_, index)| installed.frontends_of(index).any(routes))
 }
 
-/// Whether the maps have a frontend of a Service, also one that refuses.
+/// Whether the maps have a frontend of a Service, even one that refuses.
 fn is_installed(installed: &Installed, id: &ServiceId) -> bool {
     let mut indexes = installed.indexes().of_service(id);
     indexes.any(|(_, index)| installed.frontends_of(index).next().is_some())
 }
 
-/// Who gets room first. Whoever lacks room may take it only from Services of a later rank.
+/// The order in which Services get room. A Service may take room only from a later rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Rank {
     /// Within its namespace's share.
     Within,
-    /// Over it. It is to be refused, and its frontends are within the share.
+    /// Over the share, but its frontends are within it. To be refused.
     RefusedWithin,
-    /// Over it, with its frontends too. It is to be refused.
+    /// Over the share, also with its frontends. To be refused.
     Refused,
-    /// Over it.
+    /// Over the share.
     Over,
 }
 
@@ -166,7 +167,7 @@ pub enum Rank {
 pub struct Ranks(BTreeMap<ServiceId, Rank>);
 
 impl Ranks {
-    /// By what is desired, and by what is there already.
+    /// From what is desired and what is installed.
     pub fn new(desired: &Desired, installed: &Installed, when_full: WhenFull) -> Self {
         let mut wanted: Vec<(&ServiceId, Room)> =
             desired.services().map(|id| (id, Room::wanted(desired, id))).collect();
@@ -216,14 +217,13 @@ impl Ranks {
         Self(ranks)
     }
 
-    /// The rank of this one.
+    /// The rank of this Service.
     pub fn of(&self, id: &ServiceId) -> Rank {
         self.0.get(id).copied().unwrap_or(Rank::Over)
     }
 }
 
-/// The most that each may have of `capacity`, max-min fairly: without bound where there is enough for
-/// all.
+/// The most that each may have of `capacity`, max-min fairly; `u64::MAX` if all is enough.
 fn share(capacity: u64, mut demands: Vec<u64>) -> u64 {
     demands.sort_unstable();
     let mut left = capacity;
@@ -262,7 +262,7 @@ mod tests {
             let most = share(capacity, demands.clone());
             let given: u64 = demands.iter().map(|demand| *demand.min(&most)).sum();
             prop_assert!(given <= capacity);
-            // Less than one for each that wants more.
+            // The rest is less than one entry for each namespace that wants more.
             let unmet = demands.iter().filter(|demand| **demand > most).count() as u64;
             prop_assert!(unmet == 0 || capacity - given < unmet);
         }

@@ -1,15 +1,15 @@
-//! Ranges of an array map for the endpoints of Services that do not fit inline.
+//! Free ranges of an array map, for the endpoints of Services that do not fit inline.
 
 use std::collections::BTreeMap;
 
-/// Free ranges of slots, by first slot; neighbours are always joined.
+/// Free ranges: first slot and length. Adjacent ranges are always joined.
 #[derive(Clone, Debug)]
 pub struct Slots {
     free: BTreeMap<u32, u32>,
 }
 
 impl Slots {
-    /// All of `capacity` slots free.
+    /// All `capacity` slots are free.
     pub fn new(capacity: u32) -> Self {
         let mut free = BTreeMap::new();
         if capacity > 0 {
@@ -18,7 +18,7 @@ impl Slots {
         Self { free }
     }
 
-    /// Takes the first range that is long enough; `None` where there is none.
+    /// Takes the first range that is long enough, if any.
     pub fn allocate(&mut self, length: u32) -> Option<u32> {
         let (&base, &room) = self.free.iter().find(|&(_, &room)| room >= length)?;
         self.free.remove(&base);
@@ -28,7 +28,7 @@ impl Slots {
         Some(base)
     }
 
-    /// Takes exactly this range, as found in the kernel at start; false where it is not free.
+    /// Takes exactly this range, as found in the kernel at start; returns false if it is not free.
     pub fn claim(&mut self, base: u32, length: u32) -> bool {
         let Some((&start, &room)) = self.free.range(..=base).next_back() else { return false };
         let (Some(end), Some(free_end)) = (base.checked_add(length), start.checked_add(room))
@@ -48,7 +48,7 @@ impl Slots {
         true
     }
 
-    /// Gives a range back.
+    /// Returns a range to the free ones.
     pub fn release(&mut self, mut base: u32, mut length: u32) {
         if let Some((&before, &room)) = self.free.range(..base).next_back()
             && before + room == base
@@ -63,7 +63,7 @@ impl Slots {
         self.free.insert(base, length);
     }
 
-    /// How many slots are free.
+    /// Number of free slots.
     pub fn available(&self) -> u32 {
         self.free.values().sum()
     }

@@ -1,4 +1,4 @@
-//! One write each, in the order in which they must happen.
+//! The steps of a plan: one write each, in the order in which they must happen.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -11,10 +11,10 @@ use super::entry::Entry;
 use crate::cluster::{Family, Frontend, ServiceId};
 use crate::topology::Chosen;
 
-/// One thing to do to the maps.
+/// One change of the maps.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Step {
-    /// Say where frontends can be.
+    /// Set the range in which frontends are.
     SetRange(Range),
     /// Give an index to a Service port; its counters start at zero.
     Name {
@@ -23,16 +23,16 @@ pub enum Step {
         /// `namespace/name:port`.
         name: Arc<str>,
     },
-    /// Write endpoints into slots that no Service refers to.
+    /// Write endpoints to slots that no Service refers to.
     FillSlots {
-        /// Whose slots.
+        /// The family of the slots.
         family: Family,
-        /// The first.
+        /// The first slot.
         base: u32,
-        /// What goes there.
+        /// The endpoints.
         row: Arc<[Chosen]>,
     },
-    /// List an endpoint as a Service's, or change whether it is chosen.
+    /// List an endpoint as a Service's member, or change whether it is chosen.
     SetMember {
         /// The Service port.
         index: u32,
@@ -41,51 +41,51 @@ pub enum Step {
         /// Whether this node's new connections may use it.
         chosen: bool,
     },
-    /// Make an entry what a frontend's new connections do: the one publishing write.
+    /// Publish the entry of a frontend, for new connections.
     Publish {
-        /// Whose.
+        /// The frontend.
         frontend: Frontend,
-        /// What they do.
+        /// Its entry.
         entry: Entry,
-        /// Where its row is, if it is not inline.
+        /// First slot of its row, if that is not inline.
         slot_base: Option<u32>,
     },
-    /// Leave a frontend alone from now on.
+    /// Remove a frontend: its connections are left untouched from now on.
     Withdraw(Frontend),
-    /// Take an endpoint off a Service's list.
+    /// Remove an endpoint from a Service's members.
     RemoveMember {
         /// The Service port.
         index: u32,
         /// The endpoint.
         endpoint: SocketAddr,
     },
-    /// Wait until no program can still be reading what was replaced.
+    /// Wait until no running program can still read what was replaced.
     Grace,
-    /// Slots that no program reads any more can be filled again.
+    /// Release slots that no program reads any more.
     FreeSlots {
-        /// Whose slots.
+        /// The family of the slots.
         family: Family,
-        /// The first.
+        /// The first slot.
         base: u32,
-        /// How many.
+        /// Number of slots.
         length: u32,
     },
-    /// Take an index back.
+    /// Free an index.
     Unname(u32),
 }
 
-/// What to do, and what could not be planned.
+/// The steps, and the Services that lack room.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Plan {
-    /// In this order.
+    /// In the order of execution.
     pub steps: Vec<Step>,
-    /// Services that lack room in the maps, of what, and what their connections do.
+    /// Services that lack room in the maps: of what, and what their connections do.
     pub unprogrammed: BTreeMap<ServiceId, Lack>,
 }
 
 impl Plan {
-    /// Takes out the wait for a grace period and the slots that are free after it, if nothing else
-    /// waits for it: these steps only bear on later plans, and can be done when the time has passed.
+    /// Splits off the wait for a grace period and the slots that it frees, if nothing else waits
+    /// for it. These steps matter only to later plans, and may be carried out after that time.
     pub fn take_frees(&mut self) -> Vec<Step> {
         let Some(grace) = self.steps.iter().position(|step| *step == Step::Grace) else {
             return Vec::new();
@@ -98,8 +98,7 @@ impl Plan {
         frees
     }
 
-    /// Whether something is free afterwards that was not while it was made: what had no room may
-    /// have it now.
+    /// Whether the plan frees room that was in use before: a Service without room may then fit.
     #[must_use]
     pub fn makes_room(&self) -> bool {
         self.steps.iter().any(|step| {

@@ -1,4 +1,4 @@
-//! A netlink socket of sock_diag, which sees and ends the sockets of one network namespace.
+//! A netlink socket of sock_diag, which lists and ends the sockets of one network namespace.
 
 use std::io;
 
@@ -11,52 +11,52 @@ use crate::netlink::Netlink;
 /// Why sockets cannot be ended.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Unable {
-    /// Neither of them can be listed.
+    /// UDP sockets cannot be listed.
     #[error("this kernel does not show UDP sockets (CONFIG_INET_UDP_DIAG)")]
     Unseen,
-    /// They can be listed.
+    /// Sockets can be listed, but not ended.
     #[error("this kernel lets nobody end sockets (CONFIG_INET_DIAG_DESTROY)")]
     Endless,
-    /// Something else.
+    /// Another error.
     #[error("sock_diag does not serve: {0}")]
     Broken(#[from] io::Error),
 }
 
-/// The netlink socket. It stays in the namespace in which it was made.
+/// The netlink socket. It stays in the network namespace in which it was opened.
 #[derive(Debug)]
 pub(super) struct Diag(Netlink);
 
 impl Diag {
-    /// In the network namespace of this thread.
+    /// Opens it in the network namespace of this thread.
     ///
     /// # Errors
-    /// The kernel gives no such socket.
+    /// The kernel refuses.
     pub(super) fn open() -> io::Result<Self> {
         Netlink::open(Some(SOCK_DIAG)).map(Self)
     }
 
-    /// Whether sockets can be seen and ended at all.
+    /// Checks that sockets can be listed and ended.
     ///
     /// # Errors
     /// They cannot.
     pub(super) fn probe(&self) -> Result<(), Unable> {
         let kind = Kind { family: libc::AF_INET as u8, protocol: Protocol::Udp };
         match self.0.ask(&message::dump(kind, None), |_, _| {}) {
-            // The kernel has no handler for UDP, nor a module.
+            // The kernel has no handler for UDP, and no module.
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(Unable::Unseen),
             listed => listed?,
         }
         match self.0.ask(&message::destroy_nothing(kind), |_, _| {}) {
             Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => Err(Unable::Endless),
-            // That there is no such socket: it was looked for.
+            // ENOENT shows that the kernel looked for the socket.
             _ => Ok(()),
         }
     }
 
-    /// The connected sockets of a kind; with `port`, those whose peer has this one.
+    /// Lists the connected sockets of a kind; with `port`, only those with this port at the peer.
     ///
     /// # Errors
-    /// The kernel does not say.
+    /// The kernel does not list them.
     pub(super) fn sockets(
         &self,
         kind: Kind,
@@ -68,14 +68,13 @@ impl Diag {
         })
     }
 
-    /// Ends one socket; whether it was there, and still the same.
+    /// Ends a socket. Returns false if it is gone, or another one has its addresses.
     ///
     /// # Errors
-    /// The kernel does not let it be ended.
+    /// The kernel refuses.
     pub(super) fn end(&self, Seen { kind, id, .. }: Seen) -> io::Result<bool> {
         match self.0.ask(&message::destroy(kind, id), |_, _| {}) {
             Ok(()) => Ok(true),
-            // There is none with these addresses any more, or another one.
             Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ESTALE)) => {
                 Ok(false)
             }

@@ -1,5 +1,5 @@
-//! Sockets by the processes that hold them: a socket that no process has open is the kernel's own (of
-//! NFS, of a tunnel), or is about to go, and looks the same otherwise.
+//! Finds the processes that hold sockets. A socket that no process has open belongs to the kernel
+//! (NFS, a tunnel) or is about to close, and looks the same otherwise.
 
 use std::collections::{HashMap, HashSet};
 use std::fs;
@@ -8,11 +8,11 @@ use std::os::fd::{OwnedFd, RawFd};
 
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 
-/// Those of `sockets`, by inode, that one of `processes` has open, opened once more here. Stops as
-/// soon as all are found. As long as it is open here, a socket that its process closes goes on.
+/// Duplicates those of `sockets`, by inode, that one of `processes` has open. Stops as soon as all
+/// are found. A duplicate keeps the socket open, even if its process closes it.
 ///
 /// # Errors
-/// This process may not take another's descriptors: it takes CAP_SYS_PTRACE.
+/// This process may not duplicate another's descriptors: that needs CAP_SYS_PTRACE.
 pub(super) fn held(
     processes: impl IntoIterator<Item = u32>,
     mut sockets: HashSet<u32>,
@@ -22,7 +22,7 @@ pub(super) fn held(
         if sockets.is_empty() {
             break;
         }
-        // A process that has just ended has none.
+        // A process that has just ended has no descriptors.
         for entry in fs::read_dir(format!("/proc/{process}/fd")).into_iter().flatten().flatten() {
             let Some(inode) = fs::read_link(entry.path()).ok().as_deref().and_then(|target| {
                 socket(target.to_str()?).filter(|inode| sockets.contains(inode))
@@ -37,7 +37,7 @@ pub(super) fn held(
                     held.insert(inode, descriptor);
                 }
                 Err(error) if error.kind() == io::ErrorKind::PermissionDenied => return Err(error),
-                // It was closed meanwhile.
+                // The process closed it meanwhile.
                 Err(_) => {}
             }
         }
@@ -45,7 +45,7 @@ pub(super) fn held(
     Ok(held)
 }
 
-/// Linux 5.6.
+/// `pidfd_getfd` needs Linux 5.6.
 fn duplicate(process: u32, descriptor: RawFd) -> io::Result<OwnedFd> {
     let pid = i32::try_from(process).ok().and_then(Pid::from_raw);
     let process = pidfd_open(pid.ok_or(io::ErrorKind::NotFound)?, PidfdFlags::empty())?;

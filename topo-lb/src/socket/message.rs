@@ -1,6 +1,6 @@
 //! Messages of sock_diag(7): `include/uapi/linux/{sock_diag,inet_diag}.h`.
 //!
-//! Own code, because `netlink-packet-sock-diag` knows no `SOCK_DESTROY`, which is what matters here.
+//! Own code: `netlink-packet-sock-diag` has no `SOCK_DESTROY`.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -11,12 +11,12 @@ use crate::cluster::Protocol;
 use crate::datapath::maps::encode::protocol_number;
 use crate::netlink::{self, head};
 
-/// Asks for sockets.
+/// Lists sockets.
 const SOCK_DIAG_BY_FAMILY: u16 = 20;
-/// Ends one; Linux 4.5 for TCP, 4.9 for UDP.
+/// Ends a socket; Linux 4.5 for TCP, 4.9 for UDP.
 const SOCK_DESTROY: u16 = 21;
 
-/// `struct inet_diag_sockid`: which socket. The kernel's bytes, handed back as they came.
+/// `struct inet_diag_sockid`: identifies a socket. The kernel's bytes, returned unchanged.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
 pub(super) struct Id {
@@ -65,12 +65,10 @@ const _: () = {
     assert!(size_of::<Answer>() == 72);
 };
 
-/// Which sockets are asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Kind {
-    /// `AF_INET` or `AF_INET6`: the socket's own, also where its peer is IPv4-mapped.
+    /// `AF_INET` or `AF_INET6`: the family of the socket, even if its peer is IPv4-mapped.
     pub(super) family: u8,
-    /// UDP or TCP.
     pub(super) protocol: Protocol,
 }
 
@@ -90,14 +88,14 @@ impl Kind {
     }
 }
 
-/// A socket, as the kernel shows it.
+/// A socket as the kernel lists it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Seen {
     pub(super) kind: Kind,
     pub(super) id: Id,
-    /// Where its packets go; IPv4 also where the socket is an IPv6 one.
+    /// Where its packets go; an IPv4-mapped peer of an IPv6 socket is IPv4 here.
     pub(super) peer: SocketAddr,
-    /// Of `/proc/PID/fd`: `socket:[inode]`.
+    /// The inode in `/proc/PID/fd`: `socket:[inode]`.
     pub(super) inode: u32,
 }
 
@@ -107,26 +105,26 @@ impl Seen {
         Self { kind, id: Id::zeroed(), peer, inode: 0 }
     }
 
-    /// The kernel's name for this socket, which it gives to no other.
+    /// The kernel's unique number of this socket.
     pub(super) fn cookie(&self) -> u64 {
         let [low, high] = self.id.cookie;
         u64::from(high) << 32 | u64::from(low)
     }
 }
 
-/// Asks for all connected sockets of a kind; with `port`, only those whose peer has this one.
+/// Lists all connected sockets of a kind; with `port`, only those with this peer port.
 pub(super) fn dump(kind: Kind, port: Option<u16>) -> Vec<u8> {
     let mut id = Id::zeroed();
     id.destination_port = port.unwrap_or(0).to_be_bytes();
     request(SOCK_DIAG_BY_FAMILY, libc::NLM_F_DUMP, kind, kind.states(), id)
 }
 
-/// Ends one socket, if it is still what it was.
+/// Ends a socket, unless another one took its place.
 pub(super) fn destroy(kind: Kind, id: Id) -> Vec<u8> {
     request(SOCK_DESTROY, libc::NLM_F_ACK, kind, u32::MAX, id)
 }
 
-/// Ends no socket: port zero is nobody's, and so is a cookie of zero.
+/// Ends no socket: no socket has port zero or cookie zero.
 pub(super) fn destroy_nothing(kind: Kind) -> Vec<u8> {
     destroy(kind, Id::zeroed())
 }
@@ -137,7 +135,7 @@ fn request(kind: u16, flags: libc::c_int, of: Kind, states: u32, id: Id) -> Vec<
     netlink::request(kind, flags, &request)
 }
 
-/// The socket that a message of the kernel's is about.
+/// The socket that a message of the kernel describes.
 pub(super) fn socket(kind: u16, body: &[u8], protocol: Protocol) -> Option<Seen> {
     (kind == SOCK_DIAG_BY_FAMILY).then(|| seen(body, protocol)).flatten()
 }
@@ -172,7 +170,7 @@ mod tests {
         answer.id.destination = destination;
         answer.id.destination_port = 53_u16.to_be_bytes();
         answer.id.cookie = [1, 2];
-        // An attribute follows, as always.
+        // An attribute follows, as in real messages.
         [bytemuck::bytes_of(&answer), &[5, 0, 8, 0, 0]].concat()
     }
 
@@ -209,7 +207,7 @@ mod tests {
         let request = dump(kind, Some(53));
         assert_eq!(request.len(), 72);
         assert_eq!(request[..4], 72_u32.to_ne_bytes());
-        // After the header: family, protocol, and the peer's port behind one's own.
+        // After the header: family, protocol, and the peer's port after the socket's own.
         assert_eq!(request[16..18], [2, 17]);
         assert_eq!(request[26..28], [0, 53]);
     }

@@ -1,4 +1,4 @@
-//! The network namespaces of a cgroup's processes, and going into them.
+//! Finds and enters the network namespaces of a cgroup's processes.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -9,20 +9,19 @@ use std::path::{Path, PathBuf};
 
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
-/// A network namespace by its inode on nsfs.
+/// A network namespace, by its inode on nsfs.
 pub(super) type Inode = u64;
 
-/// What is found in a cgroup.
 #[derive(Debug, Default)]
 pub(super) struct Found {
     /// Processes by their network namespace.
     pub(super) namespaces: BTreeMap<Inode, Vec<u32>>,
-    /// Processes that cannot be seen from here: of another pid namespace, or without permission.
+    /// Processes that cannot be inspected: in another pid namespace, or without permission.
     pub(super) hidden: usize,
 }
 
 impl Found {
-    /// Looks through a cgroup and all below. Processes that come and go meanwhile may be missed.
+    /// Searches a cgroup and all cgroups below. May miss processes that start or end meanwhile.
     pub(super) fn in_cgroup(root: &Path) -> Self {
         let mut found = Self::default();
         let mut folders = vec![root.to_owned()];
@@ -30,7 +29,7 @@ impl Found {
             let entries = fs::read_dir(&folder).into_iter().flatten().flatten();
             let is_folder = |entry: &fs::DirEntry| entry.file_type().is_ok_and(|it| it.is_dir());
             folders.extend(entries.filter(is_folder).map(|entry| entry.path()));
-            // A threaded cgroup does not say; its processes are said by the one above.
+            // A threaded cgroup lists no processes; the cgroup above does.
             let processes = fs::read_to_string(folder.join("cgroup.procs")).unwrap_or_default();
             for process in processes.lines().filter_map(|line| line.parse().ok()) {
                 found.take_in(process);
@@ -40,12 +39,12 @@ impl Found {
     }
 
     fn take_in(&mut self, process: u32) {
-        // Zero: a process that has no number in the pid namespace of the reader.
+        // Zero: the process has no number in the reader's pid namespace.
         let inode =
             if process == 0 { Err(io::ErrorKind::PermissionDenied.into()) } else { of(process) };
         match inode {
             Ok(inode) => self.namespaces.entry(inode).or_default().push(process),
-            // It has ended; the kernel says that in several ways.
+            // The process has ended; the kernel reports that with several errors.
             Err(_) if process != 0 && !fs::exists(format!("/proc/{process}")).unwrap_or(true) => {}
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(_) => self.hidden += 1,
@@ -53,7 +52,6 @@ impl Found {
     }
 }
 
-/// The network namespace of a process.
 fn of(process: u32) -> io::Result<Inode> {
     Ok(fs::metadata(path(process))?.ino())
 }
@@ -62,7 +60,7 @@ fn path(process: u32) -> PathBuf {
     format!("/proc/{process}/ns/net").into()
 }
 
-/// A thread that goes into network namespaces, and the one that it is at home in.
+/// Enters network namespaces and returns to that of its thread.
 #[derive(Debug)]
 pub(super) struct NetnsSwitcher {
     home: File,
@@ -70,21 +68,22 @@ pub(super) struct NetnsSwitcher {
 }
 
 impl NetnsSwitcher {
-    /// At home where this thread is.
+    /// The home namespace is the one of this thread.
     ///
     /// # Errors
-    /// `/proc` does not say where that is.
+    /// `/proc` does not show it.
     pub(super) fn new() -> io::Result<Self> {
         let home = File::open("/proc/thread-self/ns/net")?;
         let home_inode = home.metadata()?.ino();
         Ok(Self { home, home_inode })
     }
 
-    /// Does `work` in a namespace that one of `processes` is in, and comes home. What is opened there
-    /// stays there. Home takes no privileges; going elsewhere takes CAP_SYS_ADMIN.
+    /// Runs `work` in a namespace of one of `processes`, and returns home. What is opened there
+    /// stays there. The home namespace needs no privileges; others need CAP_SYS_ADMIN.
     ///
     /// # Errors
-    /// `NotFound` where all of the processes have ended; that it may not be entered; or `work`'s.
+    /// `NotFound` if all of the processes have ended; the namespace cannot be entered; or `work`'s
+    /// error.
     pub(super) fn within<T>(
         &self,
         inode: Inode,
@@ -94,7 +93,7 @@ impl NetnsSwitcher {
         if inode == self.home_inode {
             return work();
         }
-        // A number may have become another process's meanwhile.
+        // The pid may belong to another process now.
         let is_it = |file: &File| file.metadata().is_ok_and(|it| it.ino() == inode);
         let mut files = processes.iter().filter_map(|process| File::open(path(*process)).ok());
         let namespace = files.find(is_it).ok_or(io::ErrorKind::NotFound)?;

@@ -1,4 +1,4 @@
-//! Which sockets are to be ended, of all that there are.
+//! Selects the sockets to be ended.
 
 use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
@@ -7,14 +7,14 @@ use super::message::{Kind, Seen};
 use crate::cluster::{Frontend, Protocol};
 use crate::plan::Gone;
 
-/// Endpoints that are gone, and where their clients dialled.
+/// Endpoints that are gone, with the frontends that their clients dialled.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Stale {
     frontends: HashMap<SocketAddr, HashSet<Frontend>>,
 }
 
 impl Stale {
-    /// Of these endpoints, for these protocols.
+    /// From these endpoints, for these protocols.
     pub(super) fn of<'a>(gone: impl IntoIterator<Item = &'a Gone>, protocols: &[Protocol]) -> Self {
         let mut all = Self::default();
         for gone in gone {
@@ -26,24 +26,21 @@ impl Stale {
         all
     }
 
-    /// Adds those of another.
     pub(super) fn merge(&mut self, other: Self) {
         for (endpoint, frontends) in other.frontends {
             self.frontends.entry(endpoint).or_default().extend(frontends);
         }
     }
 
-    /// How many endpoints.
     pub(super) fn len(&self) -> usize {
         self.frontends.len()
     }
 
-    /// Whether there is none.
     pub(super) fn is_empty(&self) -> bool {
         self.frontends.is_empty()
     }
 
-    /// The kinds of sockets that may be stale, IPv6 sockets also for IPv4: their peers may be mapped.
+    /// The kinds of sockets to search. IPv6 ones also for IPv4, as their peers may be IPv4-mapped.
     pub(super) fn kinds(&self) -> Vec<Kind> {
         let mut kinds = Vec::new();
         for protocol in [Protocol::Udp, Protocol::Tcp] {
@@ -63,7 +60,7 @@ impl Stale {
         kinds
     }
 
-    /// The port that all endpoints have, if it is one: then the kernel leaves out all other sockets.
+    /// The port of all endpoints, if they share one: the kernel then skips all other sockets.
     pub(super) fn port(&self) -> Option<u16> {
         let mut ports = self.frontends.keys().map(SocketAddr::port);
         let first = ports.next()?;
@@ -75,9 +72,8 @@ impl Stale {
         self.frontends.contains_key(&socket.peer)
     }
 
-    /// Whether a socket that dialled this frontend, and went to this endpoint then, is to be ended:
-    /// there it still is, and the endpoint is gone from that frontend. What a socket remembers of
-    /// another peer counts for nothing.
+    /// Whether to end a socket that dialled this frontend and was translated to this endpoint: it
+    /// is still connected to it, and the endpoint is gone from the frontend.
     pub(super) fn convicts(&self, socket: &Seen, dialled: &Frontend, endpoint: SocketAddr) -> bool {
         endpoint == socket.peer
             && dialled.protocol == socket.kind.protocol

@@ -1,4 +1,4 @@
-//! The thread that ends sockets. The owner of the state only tells it what is gone, and never waits.
+//! The thread that ends sockets. The owner of the state sends it what is gone, and never waits.
 
 use std::collections::HashSet;
 use std::io;
@@ -26,34 +26,33 @@ use crate::datapath::maps::members::Members;
 use crate::metrics::{Figures, count};
 use crate::plan::Gone;
 
-/// Whose sockets are ended.
+/// Which sockets are ended.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Where the maps are pinned.
     pub pin_dir: PathBuf,
-    /// The processes whose sockets are looked at.
+    /// The sockets of processes in this cgroup and below.
     pub cgroup_root: PathBuf,
-    /// TCP sockets too, and not only UDP's.
+    /// Whether TCP sockets are ended, too; UDP sockets always are.
     pub tcp: bool,
 }
 
-/// How long endpoints are gathered, so that one look through all namespaces serves many; and how long
-/// a `connect` has to get from the programs, which chose by the maps as they were, to its socket.
+/// How long endpoints are gathered, so that one search through all namespaces serves many. Also the
+/// time in which a `connect` that chose by the previous maps reaches its socket.
 const GATHER: Duration = Duration::from_millis(200);
-/// Endpoints that may wait until the thread is done with others.
+/// Most endpoints that wait for the thread.
 const BACKLOG: usize = 65_536;
-/// Where looking takes long, the thread rests so many times longer: it never takes more than a fifth of
-/// a CPU.
+/// After a search the thread rests this many times as long: at most a fifth of a CPU in use.
 const IDLE: u32 = 4;
-/// How long the end of the agent waits for what was told last.
+/// How long the agent waits at its end for the last search.
 const LAST: Duration = Duration::from_secs(2);
-/// What it does takes little.
+/// Stack of the thread in bytes; it needs little.
 const STACK: usize = 256 * 1024;
 
-/// Takes what is gone.
+/// Sends gone endpoints to the thread.
 #[derive(Debug)]
 pub struct SocketTerminator {
-    /// Room for one: what comes meanwhile is gathered here, and not there.
+    /// Has room for one; later endpoints are gathered in `backlog`.
     queue: SyncSender<Stale>,
     backlog: Stale,
     done: Receiver<()>,
@@ -62,10 +61,10 @@ pub struct SocketTerminator {
 }
 
 impl SocketTerminator {
-    /// Starts the thread. Where sockets cannot be ended, it says so once, and ends.
+    /// Starts the thread. If sockets cannot be ended, it logs that once and ends.
     ///
     /// # Errors
-    /// There is no room for a thread.
+    /// The thread cannot be started.
     pub fn start(options: Options, figures: Arc<Figures>) -> io::Result<Self> {
         let (queue, stale) = sync_channel(1);
         let (say_done, done) = sync_channel(0);
@@ -73,7 +72,7 @@ impl SocketTerminator {
             if options.tcp { &[Protocol::Udp, Protocol::Tcp] } else { &[Protocol::Udp] };
         let counts = Arc::clone(&figures);
         thread::Builder::new().name("sockets".into()).stack_size(STACK).spawn(move || {
-            // It goes when the thread ends, and that is what is waited for.
+            // Dropped when the thread ends; `finish` waits for that.
             let _done: SyncSender<()> = say_done;
             if let Some(worker) = Worker::prepare(options, counts) {
                 worker.work(&stale);
@@ -82,8 +81,8 @@ impl SocketTerminator {
         Ok(Self { queue, backlog: Stale::default(), done, protocols, figures })
     }
 
-    /// Has the sockets ended that are connected to what is gone. Returns at once; what the thread has
-    /// no time for is told again with the next call, which may be one with nothing.
+    /// Ends the sockets that are connected to gone endpoints. Returns at once. What does not fit
+    /// into the queue is sent with the next call, even if that names no endpoint.
     pub fn end(&mut self, gone: &[Gone]) {
         self.backlog.merge(Stale::of(gone, self.protocols));
         if self.backlog.is_empty() {
@@ -95,27 +94,27 @@ impl SocketTerminator {
                 count(&self.figures.unended_sockets);
                 warn!("endpoints go faster than their sockets can be ended; some sockets stay");
             }
-            // There is no thread where it would be of no use.
+            // Without a thread, no socket can be ended.
             Ok(()) | Err(TrySendError::Disconnected(_)) => {}
         }
     }
 
-    /// Waits, not for long, until what was told last is done. Blocks.
+    /// Waits at most 2 s until the last search is done. Blocks.
     pub fn finish(mut self) {
         self.end(&[]);
         drop(self.queue);
-        // Nothing is ever sent: the thread ends, or takes too long.
+        // Nothing is ever sent: either the thread ends, or the wait times out.
         let _ = self.done.recv_timeout(LAST);
     }
 }
 
-/// Why sockets cannot be ended, or not all of them.
+/// Why sockets, or some of them, cannot be ended.
 #[derive(Debug, thiserror::Error)]
 pub enum Obstacle {
-    /// The kernel does not do it.
+    /// The kernel does not support it.
     #[error("{0}")]
     Kernel(String),
-    /// Processes whose sockets cannot be found.
+    /// The sockets of these processes cannot be found.
     #[error(
         "{0} processes cannot be seen from here: it takes the host's pid namespace (hostPID) and \
          CAP_SYS_PTRACE"
@@ -135,8 +134,8 @@ impl From<Unable> for Obstacle {
     }
 }
 
-/// Looks whether the sockets of a cgroup's processes could be ended. Does it on a thread of its own,
-/// which goes into their network namespaces.
+/// Checks whether the sockets of a cgroup's processes could be ended, on a thread of its own that
+/// enters their network namespaces.
 ///
 /// # Errors
 /// The first obstacle.
@@ -159,7 +158,7 @@ pub fn look(cgroup_root: &Path) -> Result<(), Obstacle> {
     })
 }
 
-/// At home where this thread is, and where sockets can be ended.
+/// A switcher at home in this thread's namespace, if sockets can be ended there.
 fn switcher() -> Result<NetnsSwitcher, Obstacle> {
     let no_proc = "/proc does not show this thread's network namespace";
     let switcher =
@@ -168,12 +167,11 @@ fn switcher() -> Result<NetnsSwitcher, Obstacle> {
     Ok(switcher)
 }
 
-/// What the thread has.
 struct Worker {
     options: Options,
     figures: Arc<Figures>,
     switcher: NetnsSwitcher,
-    /// Each is said once.
+    /// Each problem is logged once.
     reported: ReportedProblems,
 }
 
@@ -183,7 +181,6 @@ struct ReportedProblems {
     hidden: bool,
 }
 
-/// What one look is for.
 struct Search<'a> {
     stale: &'a Stale,
     dialled: Connected,
@@ -202,7 +199,7 @@ impl Worker {
             }
         };
         let mut worker = Self { options, figures, switcher, reported: ReportedProblems::default() };
-        // What will not be possible is said now, and not when it is needed.
+        // Problems are reported now, not when a socket must be ended.
         let found = worker.find();
         for (inode, processes) in &found.namespaces {
             match worker.switcher.within(*inode, processes, || Ok(())) {
@@ -250,7 +247,7 @@ impl Worker {
                 .within(*inode, processes, Diag::open)
                 .and_then(|diag| search.end(&diag, processes, &everyone, &mut ended));
             match outcome {
-                // All that lived there have ended.
+                // All processes of the namespace have ended.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 Err(error) => {
                     count(&self.figures.unended_sockets);
@@ -269,7 +266,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Says what went wrong in one namespace.
+    /// Logs a problem of one namespace.
     fn tell(&mut self, error: &io::Error) {
         let forbidden = error.kind() == io::ErrorKind::PermissionDenied;
         if forbidden && !std::mem::replace(&mut self.reported.forbidden, true) {
@@ -289,7 +286,7 @@ impl<'a> Search<'a> {
         Ok(Self { stale, dialled, membership: Members::open(&options.pin_dir)? })
     }
 
-    /// Ends what is to be ended in one namespace, and counts it: UDP, TCP.
+    /// Ends the stale sockets in one namespace and counts them: UDP, TCP.
     fn end(
         &self,
         diag: &Diag,
@@ -304,7 +301,7 @@ impl<'a> Search<'a> {
             })?;
         }
         let inodes: HashSet<u32> = suspects.iter().map(|seen| seen.inode).collect();
-        // Those who live in the namespace first: nearly always it is one of them.
+        // Processes of the namespace first: nearly always one of them holds the socket.
         let held = held(processes.iter().chain(everyone).copied(), inodes)?;
         for seen in suspects {
             let Some(socket) = held.get(&seen.inode) else { continue };
@@ -315,10 +312,10 @@ impl<'a> Search<'a> {
         Ok(())
     }
 
-    /// Whether a socket has to be ended. The maps are asked after the socket: none that was connected
-    /// since the endpoint has come back is taken for an old one.
+    /// Whether to end a socket. The maps are read after the socket: a socket that connected since
+    /// the endpoint came back is not taken for an old one.
     fn is_stale(&self, seen: &Seen, socket: &OwnedFd) -> io::Result<bool> {
-        // An inode may have become another socket's; and an MPTCP socket has its subflow's.
+        // The inode may be another socket's by now; and an MPTCP socket has its subflow's.
         if socket_cookie(socket)? != seen.cookie() {
             return Ok(false);
         }

@@ -5,7 +5,7 @@ use tokio::time::Instant;
 
 use super::*;
 
-/// A listener that is told what comes.
+/// A listener; the test sends its connections.
 struct Told(mpsc::UnboundedReceiver<io::Result<(DuplexStream, Peer)>>, Arc<Mutex<usize>>);
 
 impl Accept for Told {
@@ -20,7 +20,6 @@ impl Accept for Told {
     }
 }
 
-/// Its other side.
 struct Gate {
     sender: mpsc::UnboundedSender<io::Result<(DuplexStream, Peer)>>,
     asked: Arc<Mutex<usize>>,
@@ -28,7 +27,7 @@ struct Gate {
 
 const BIG: usize = 1 << 20;
 
-/// A door with so many places for those who wait.
+/// Serves with this many places for waiting connections.
 fn open(waiting: usize) -> Gate {
     let (sender, receiver) = mpsc::unbounded_channel();
     let asked = Arc::new(Mutex::new(0));
@@ -57,7 +56,7 @@ async fn asked(mut stream: DuplexStream, path: &str) -> String {
     rest(&mut stream).await
 }
 
-/// What comes until the other side closes.
+/// What arrives until the other side closes.
 async fn rest(stream: &mut DuplexStream) -> String {
     let mut text = String::new();
     stream.read_to_string(&mut text).await.unwrap();
@@ -74,7 +73,7 @@ async fn those_who_say_nothing_make_way_at_once_and_are_closed_in_time() {
         assert!(text.starts_with("HTTP/1.1 200") && text.ends_with("ok"), "{text}");
     }
     assert!(began.elapsed() < Duration::from_millis(10), "{:?}", began.elapsed());
-    // The oldest have gone, the last are closed by the deadline, and nobody has said anything.
+    // The oldest were closed at once, the last ones at the deadline; none sent a byte.
     assert_eq!(rest(&mut crowd[0]).await, "");
     assert!(began.elapsed() < Duration::from_millis(10), "{:?}", began.elapsed());
     assert_eq!(rest(&mut crowd[99]).await, "");
@@ -138,7 +137,7 @@ async fn a_giant_head_gets_a_sentence() {
     let (mut reader, mut writer) = tokio::io::split(gate.connect(1));
     let head = format!("GET /{} HTTP/1.1\r\n\r\n", "a".repeat(2 * LONGEST));
     let writing = tokio::spawn(async move {
-        // Nobody may read it to its end.
+        // The server may not read it all.
         let _ = writer.write_all(head.as_bytes()).await;
     });
     let mut text = String::new();
@@ -167,7 +166,7 @@ async fn without_descriptors_those_who_wait_make_way_and_nothing_spins() {
     let began = Instant::now();
     assert_eq!(rest(&mut waits).await, "", "it has made way");
     assert!(began.elapsed() < HEAD, "{:?}", began.elapsed());
-    // Nobody waits any more, and there are still none.
+    // No connection waits any more, and there are still no descriptors.
     for _ in 0..100 {
         gate.sender.send(exhausted()).unwrap();
     }

@@ -14,11 +14,11 @@ use crate::datapath::maps::renewal;
 /// What [`cleanup`] removed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
-    /// Hooks whose programs are detached.
+    /// Hooks with a program that was detached.
     pub detached: Vec<String>,
-    /// Maps that are unpinned.
+    /// Maps that were unpinned.
     pub unpinned: Vec<String>,
-    /// Whether the pin directory is gone. It stays where something is in it that is not ours.
+    /// Whether the pin directory was removed. It stays if it has files of others.
     pub directory: bool,
 }
 
@@ -30,11 +30,10 @@ impl Report {
     }
 }
 
-/// Detaches all programs, unpins all maps and removes the pin directory. Touches only what topo-lb made.
-/// New connections to Services are not translated any more; existing ones go on.
+/// Detaches all programs, unpins all maps and removes the pin directory. Touches only what topo-lb
+/// created. New connections to Services are no longer translated; existing ones go on.
 ///
 /// # Errors
-///
 /// An agent holds the directory, or something cannot be removed; a second call removes the rest.
 pub fn cleanup(pin_dir: &Path) -> Result<Report, CleanupError> {
     let mut report = Report::default();

@@ -1,4 +1,4 @@
-//! Filters of a clsact queueing discipline: ours, those of older agents, and those of others.
+//! Filters of a clsact queueing discipline: ours, those of older agents, and foreign ones.
 
 use std::fs;
 use std::io;
@@ -12,20 +12,20 @@ use super::pin::{AttachMode, Pin};
 use crate::datapath::direction::Direction;
 use crate::device::Device;
 
-/// Handle of our filters: a number that nobody else uses by accident.
+/// Handle of our filters: a number that others do not use by accident.
 pub(crate) const HANDLE: TcHandle = TcHandle::new(0, 0x7470);
 const HANDLE_NUMBER: u32 = 0x7470;
 
 /// Priority of the egress filter of older agents. Filters without a priority ran after it.
 pub(crate) const OLDER_EGRESS: u16 = 0xbfff;
 
-/// The filter that topo-lb has, or would have, on a device.
+/// Our filter on a device, whether it exists or not.
 pub(crate) fn filter(device: &str, direction: Direction) -> io::Result<SchedClassifierLink> {
     let (attach_type, priority) = (direction.attach_type(), priority(direction));
     SchedClassifierLink::attached(device, attach_type, priority, HANDLE, None)
 }
 
-/// Removes the filter of this priority that topo-lb has on a device.
+/// Removes our filter with this priority from a device.
 pub(crate) fn remove(device: &str, direction: Direction, priority: u16) -> io::Result<()> {
     use aya::programs::links::Link as _;
     let attach_type = direction.attach_type();
@@ -51,8 +51,8 @@ pub(crate) fn forget_older(
 }
 
 /// How to attach beside foreign filters, if there are any. tcx programs run before all filters
-/// (`sch_handle_egress`, net/core/dev.c, Linux 6.6). On ingress that order is right; on egress foreign
-/// filters would see replies whose source is the Service.
+/// (`sch_handle_egress`, net/core/dev.c, Linux 6.6). On ingress that order is right; on egress
+/// foreign filters would see replies with the Service as their source.
 pub(crate) fn mode_beside(
     filters: &Filters,
     device: &Device,
@@ -85,14 +85,13 @@ pub(crate) fn forget_lost(
     }
 }
 
-/// Whether a filter is foreign.
 pub(crate) fn is_foreign(filter: &Filter, direction: Direction) -> bool {
     let is_older = direction == Direction::Egress && filter.priority == OLDER_EGRESS;
     filter.handle != HANDLE_NUMBER || filter.priority != priority(direction) && !is_older
 }
 
-/// Filters with a lower priority are asked first. The order is that of [`Direction::order`]. The kernel
-/// gives a filter whose maker names no priority 0xc000, or one less than the lowest from 0x8000 on
+/// A filter with a lower priority runs first; the order is that of [`Direction::order`]. The kernel
+/// gives a filter without a priority 0xc000, or one less than the lowest from 0x8000 on
 /// (`tcf_auto_prio`, net/sched/cls_api.c).
 pub(crate) const fn priority(direction: Direction) -> u16 {
     match direction {

@@ -1,8 +1,7 @@
-//! Attaches the tc programs to devices: by tcx where the kernel has it (Linux 6.6), by a clsact
-//! queueing discipline before.
+//! Attaches the tc programs to devices: by tcx (Linux 6.6), else by a clsact queueing discipline.
 //!
-//! A tcx link is pinned like the links of the socket hooks. A clsact filter has no link, so its program
-//! is pinned. The name of either pin contains the device's index, so the pins list what is attached.
+//! A tcx link is pinned like the links of the socket hooks. A clsact filter has no link, so its
+//! program is pinned. Each pin's name has the device's index, so the pins list what is attached.
 
 use std::fs;
 use std::io;
@@ -28,9 +27,9 @@ use crate::datapath::programs::load::classifier;
 use crate::device::{self, Device};
 
 impl Datapath {
-    /// Attaches both programs to these devices, and detaches them from all others. Logs each failure; the
-    /// next call retries. `renew` also replaces programs of an earlier agent. Returns whether only programs
-    /// of this agent are attached.
+    /// Attaches both programs to these devices, and detaches them from all others. Logs each
+    /// failure; the next call retries. `renew` also replaces programs of an earlier agent. Returns
+    /// whether only programs of this agent are attached.
     pub fn attach_devices(&mut self, devices: &[Device], renew: bool) -> bool {
         let pin_dir = self.options.pin_dir.clone();
         let mut all_ours = true;
@@ -62,7 +61,8 @@ impl Datapath {
                         if is_new {
                             info!(device = %device.name, program = direction.program(), "attached");
                         }
-                        // After attaching: while both filters exist, the second finds nothing to translate.
+                        // Only now: while both filters exist, the second finds nothing to
+                        // translate.
                         if has_older
                             && let Err(error) = remove(&device.name, direction, OLDER_EGRESS)
                         {
@@ -130,7 +130,7 @@ fn detach(pin_dir: &Path, pin: &Pin) -> bool {
     is_gone
 }
 
-/// Attaches one program to one device; whether that was new.
+/// Attaches one program to one device; returns whether it is new.
 fn attach(
     ebpf: &mut Ebpf,
     pin_dir: &Path,
@@ -165,12 +165,12 @@ fn attach(
             Ok(id) => {
                 let link = program.take_link(id).with_context(refused)?;
                 let link = FdLink::try_from(link).with_context(refused)?;
-                // Of a device that had this index before.
+                // A stale pin of an earlier device with this index.
                 let _ = fs::remove_file(&tcx);
                 link.pin(&tcx).with_context(|| unusable(&tcx))?;
                 return Ok(true);
             }
-            // Linux before 6.6 knows no such attach type.
+            // Linux before 6.6 has no such attach type.
             Err(ProgramError::SyscallError(error))
                 if only.is_none() && error.io_error.raw_os_error() == Some(libc::EINVAL) => {}
             Err(error) => return Err(error).with_context(refused),
@@ -189,8 +189,8 @@ fn attach(
         let options = NlOptions { priority, handle: HANDLE, ..NlOptions::default() };
         let options = TcAttachOptions::Netlink(options);
         match program.attach_with_options(&device.name, direction.attach_type(), options) {
-            // A filter without a pin: a clean-up in another network namespace has left it. It would see
-            // packets too, so it gets this program.
+            // A filter without a pin, left by a clean-up in another network namespace. It would see
+            // packets, too, so it gets this program.
             Err(ProgramError::TcError(TcError::NetlinkError(error)))
                 if error.raw_os_error() == Some(libc::EEXIST) =>
             {
@@ -202,11 +202,11 @@ fn attach(
     let link = program.take_link(id.with_context(refused)?).with_context(refused)?;
     let _ = fs::remove_file(&clsact);
     let pinned = program.pin(&clsact);
-    // A filter outlives its maker, unless the maker takes it away.
+    // A filter outlives the process, unless the link is dropped.
     std::mem::forget(link);
     pinned.with_context(|| unusable(&clsact))?;
     if moves {
-        // Only now: in between both are there, and the second one finds nothing to translate.
+        // Only now: while both exist, the second one finds nothing to translate.
         fs::remove_file(&tcx).with_context(|| unusable(&tcx))?;
         info!(
             device = %device.name,
@@ -217,7 +217,7 @@ fn attach(
     Ok(!is_filter)
 }
 
-/// The pinned link, if it is there and attached to this device.
+/// The pinned link, if it exists and is attached to this device.
 fn live(path: &Path, device: &Device, direction: Direction) -> io::Result<Option<OwnedFd>> {
     let attach_type = direction.tcx_type() as u32;
     let here = LinkTarget::Device { index: device.index, attach_type };

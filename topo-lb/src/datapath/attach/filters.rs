@@ -26,13 +26,12 @@ struct Message {
     info: u32,
 }
 
-/// A filter.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Filter {
     /// The kernel runs the filter with the lower priority first.
     pub(crate) priority: u16,
     pub(crate) handle: u32,
-    /// `bpf` or `u32`, say, and the program's name, if it has one.
+    /// For example `bpf` or `u32`, and the program's name, if any.
     pub(crate) name: String,
 }
 
@@ -41,12 +40,12 @@ pub(crate) struct Filters(Netlink);
 
 impl Filters {
     /// # Errors
-    /// The kernel gives no socket.
+    /// The kernel opens no socket.
     pub(crate) fn open() -> io::Result<Self> {
         Netlink::open(None).map(Self)
     }
 
-    /// The filters of a device; none where it has no clsact queueing discipline.
+    /// The filters of a device; none if it has no clsact queueing discipline.
     ///
     /// # Errors
     /// The kernel does not answer, for example because the device is gone.
@@ -73,7 +72,7 @@ fn request(device: u32, direction: Direction) -> Vec<u8> {
     netlink::request(libc::RTM_GETTFILTER, libc::NLM_F_DUMP, &message)
 }
 
-/// `None` for the message that stands for a whole priority and is no filter.
+/// `None` for a message that describes a whole priority and no filter.
 fn filter(body: &[u8]) -> Option<Filter> {
     let message = head::<Message>(body)?;
     if message.handle == 0 {

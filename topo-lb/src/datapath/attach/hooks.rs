@@ -20,20 +20,19 @@ use crate::datapath::programs::load::program;
 pub struct Attached {
     /// Hooks that had no link of ours.
     pub new: usize,
-    /// Hooks whose link got the new program in one step.
+    /// Hooks with a link that got the new program in one step.
     pub updated: usize,
-    /// Hooks whose link was on another cgroup, on a removed one, or behind other programs.
+    /// Hooks with a link on another cgroup, on a removed one, or behind other programs.
     pub moved: usize,
 }
 
-/// A hook whose pinned link stays, and the program to restore on failure.
+/// A hook that keeps its pinned link, and the program to restore on failure.
 struct Update {
     hook: Hook,
     link: Link,
     previous: Option<OwnedFd>,
 }
 
-/// A hook that gets a new link.
 struct Fresh {
     hook: Hook,
     link: OwnedFd,
@@ -41,14 +40,13 @@ struct Fresh {
 }
 
 impl Datapath {
-    /// Attaches all eight programs to the cgroup root. Those that decide run before foreign programs if
-    /// the kernel supports it. A pinned link of an earlier agent stays and gets the new program, unless it
-    /// is on another cgroup or a new link would run earlier: then a new link replaces it. The old link is
-    /// removed after the new one is attached. A connection opened between these two steps runs through
-    /// both programs: it reaches its endpoint, and may show that endpoint as its peer.
+    /// Attaches all eight programs to the cgroup root. Those that decide run before foreign
+    /// programs if the kernel supports it. The pinned link of an earlier agent gets the new
+    /// program, unless it is on another cgroup or a new link would run earlier: then a new link is
+    /// attached, and the old one removed after that. A connection opened between these two steps
+    /// runs through both programs: it reaches its endpoint, and may show that endpoint as its peer.
     ///
     /// # Errors
-    ///
     /// All hooks are as before; dropping `self` removes what [`open`](Self::open) pinned.
     pub fn attach(&mut self) -> Result<Attached, AttachError> {
         let pin_dir = self.options.pin_dir.clone();
@@ -100,7 +98,7 @@ impl Datapath {
         Ok(attached)
     }
 
-    /// Attaches one program by a link that nothing pins yet. A link allows other programs beside it.
+    /// Attaches a program by a link that is not pinned yet, and allows others at the hook.
     pub(crate) fn link(&mut self, hook: Hook, cgroup: &File) -> Result<OwnedFd, AttachError> {
         let root = self.options.cgroup_root.clone();
         let program =
@@ -119,11 +117,10 @@ impl Datapath {
         })
     }
 
-    /// The programs that decide, by their ids.
+    /// The ids of the programs that decide, by hook.
     ///
     /// # Errors
-    ///
-    /// The kernel does not tell one.
+    /// The kernel does not return one.
     pub fn programs(&mut self) -> Result<ProgramIds, AttachError> {
         let mut ours = ProgramIds::new();
         for hook in Hook::deciding() {
@@ -138,7 +135,7 @@ impl Datapath {
         Ok(ours)
     }
 
-    /// Puts the new programs behind the links that stay; restores the old ones on failure.
+    /// Switches the links that stay to the new programs; restores the old ones on failure.
     fn update(&mut self, updates: &[Update]) -> Result<(), AttachError> {
         for (done, update) in updates.iter().enumerate() {
             let program = program(&mut self.ebpf, update.hook)?;
@@ -156,8 +153,7 @@ impl Datapath {
     }
 }
 
-/// Whether a new link would run before programs that this one runs after. `false` if the kernel cannot
-/// tell.
+/// Whether a new link would run before programs before this one. `false` if that is unknown.
 fn is_beaten(hook: Hook, cgroup: &File, link: &Link) -> bool {
     place::is_beaten(hook, cgroup.as_fd(), link.program_id()).unwrap_or_else(|error| {
         debug!(hook = hook.name(), %error, "the kernel does not say which programs run first");
@@ -165,7 +161,7 @@ fn is_beaten(hook: Hook, cgroup: &File, link: &Link) -> bool {
     })
 }
 
-/// Restores the programs that the links had.
+/// Restores the previous programs of the links.
 fn revert(updates: &[Update]) {
     for Update { hook, link, previous } in updates {
         let reverted = match previous {
@@ -178,7 +174,7 @@ fn revert(updates: &[Update]) {
     }
 }
 
-/// Pins all new links, or none.
+/// Pins all new links or none.
 fn pin(pin_dir: &Path, fresh: Vec<Fresh>) -> Result<(), AttachError> {
     if fresh.is_empty() {
         return Ok(());
@@ -195,7 +191,7 @@ fn pin(pin_dir: &Path, fresh: Vec<Fresh>) -> Result<(), AttachError> {
     let mut result = Ok(());
     for Fresh { hook, link, .. } in fresh {
         let path = pin_path_new(pin_dir, hook);
-        // Left by an agent that was killed between pinning and renaming.
+        // An agent that was killed between pinning and renaming left it.
         let _ = fs::remove_file(&path);
         match syscall::pin(link.as_fd(), &path) {
             Ok(()) => pinned.push((hook, path, link)),

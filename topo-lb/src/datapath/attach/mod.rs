@@ -1,4 +1,4 @@
-//! Attaches programs to a cgroup and to devices, puts them back, and takes them away.
+//! Attaches programs to a cgroup and to devices, restores them, and removes them.
 
 pub mod cleanup;
 pub(crate) mod clsact;

@@ -31,7 +31,7 @@ pub enum AttachMode {
 }
 
 impl AttachMode {
-    /// As people read it.
+    /// The name in output.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -41,7 +41,6 @@ impl AttachMode {
     }
 }
 
-/// Something that is pinned because it is attached.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Pin {
     pub(crate) mode: AttachMode,
@@ -50,7 +49,6 @@ pub(crate) struct Pin {
 }
 
 impl Pin {
-    /// Name of the pin.
     pub(crate) fn name(&self) -> String {
         let mode = match self.mode {
             AttachMode::Tcx => "",
@@ -75,7 +73,6 @@ impl Pin {
     }
 }
 
-/// What is pinned, of tc.
 pub(crate) fn pins(pin_dir: &Path) -> BTreeSet<Pin> {
     let entries = fs::read_dir(pin_dir.join(DIRECTORY)).into_iter().flatten().flatten();
     entries.filter_map(|entry| Pin::parse(entry.file_name().to_str()?)).collect()

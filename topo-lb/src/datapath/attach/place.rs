@@ -1,9 +1,9 @@
-//! The order of our program among others at the same hook.
+//! The place of our program among others at the same hook.
 //!
 //! The kernel runs all programs of a hook one after the other: those of a cgroup in the order of
-//! attaching, then those of its parent. Each sees the address that the programs before it left. The
-//! program that sees the ClusterIP first decides, so `connect` and `sendmsg` must be first. `recvmsg` and
-//! `getpeername` undo the translation, so they must run last, which is the order without any flag.
+//! attaching, then those of its parent. Each sees the address that the earlier ones left. The first
+//! program that sees the ClusterIP decides, so `connect` and `sendmsg` must be first. `recvmsg` and
+//! `getpeername` undo the translation, so they must be last, which is the order without flags.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -12,29 +12,28 @@ use crate::datapath::hook::Hook;
 use crate::datapath::host::feature;
 use crate::datapath::host::syscall::{self, BPF_F_BEFORE, BPF_F_PREORDER};
 
-/// A place at a hook that decides.
+/// The requested place at a hook that decides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
-    /// Before all others, as far as the kernel can do that.
+    /// Before all others, as far as the kernel supports it.
     First,
-    /// Among those that run first, behind those that are there.
+    /// Among those that run first, after the existing ones.
     Behind,
 }
 
 impl Place {
-    /// What to try, from the best to what every kernel takes. A kernel that does not know a flag
-    /// answers EINVAL.
+    /// The flags to try, best first; every kernel accepts the last. EINVAL: an unknown flag.
     const fn flags(self, hook: Hook) -> &'static [u32] {
         match self {
             _ if !hook.decides() => &[0],
-            // `BPF_F_PREORDER` came before `BPF_F_BEFORE` for cgroups.
+            // `BPF_F_PREORDER` is older than `BPF_F_BEFORE` for cgroups.
             Self::First => &[BPF_F_PREORDER | BPF_F_BEFORE, BPF_F_PREORDER, 0],
             Self::Behind => &[BPF_F_PREORDER, 0],
         }
     }
 }
 
-/// Attaches `program` to `cgroup`. No other program is detached.
+/// Attaches `program` to `cgroup`. Detaches no other program.
 pub(crate) fn attach(
     hook: Hook,
     program: BorrowedFd<'_>,
@@ -52,33 +51,33 @@ pub(crate) fn attach(
     result
 }
 
-/// Whether a new link would come before programs that the link of program `ours` comes after: an
-/// agent that did not order programs has made it, or others have come before it since.
+/// Whether a new link would run before programs that run before program `ours`: the link was
+/// created by an agent that did not order programs, or others were attached before it since.
 pub(crate) fn is_beaten(hook: Hook, cgroup: BorrowedFd<'_>, ours: u32) -> io::Result<bool> {
     if !hook.decides() {
         return Ok(false);
     }
-    // The last of those that run first, where the kernel can order programs at all.
+    // The last of those that run first, if the kernel can order programs at all.
     let Some((effective, last)) = with_empty(hook, cgroup, BPF_F_PREORDER)? else {
         return Ok(false);
     };
     if !is_in_front(&effective, ours, last) {
         return Ok(effective.contains(&ours));
     }
-    // Linux 6.15 and 6.16 have no BPF_F_BEFORE: a new link would run behind this one.
+    // Linux 6.15 and 6.16 have no BPF_F_BEFORE: a new link would run after this one.
     let order = with_empty(hook, cgroup, BPF_F_PREORDER | BPF_F_BEFORE)?;
     Ok(order.is_some_and(|(effective, first)| is_apart(&effective, first, ours)))
 }
 
 /// Whether `ours` is among the programs of this cgroup that run first: no program of a cgroup below
-/// can run before it. Not where the kernel cannot order programs.
+/// can then run before it. `false` if the kernel cannot order programs.
 pub(crate) fn is_among_first(hook: Hook, cgroup: BorrowedFd<'_>, ours: u32) -> io::Result<bool> {
     let order = with_empty(hook, cgroup, BPF_F_PREORDER)?;
     Ok(order.is_some_and(|(effective, last)| is_in_front(&effective, ours, last)))
 }
 
-/// The programs that run in a cgroup while an empty one is attached with these flags, and the id of
-/// that one. `None` where the kernel does not know the flags.
+/// Attaches an empty program with these flags for a moment. Returns the programs that run in the
+/// cgroup meanwhile, and the empty one's id; `None` if the kernel does not know the flags.
 fn with_empty(
     hook: Hook,
     cgroup: BorrowedFd<'_>,
@@ -93,14 +92,14 @@ fn with_empty(
     Ok(Some((syscall::effective_programs(cgroup, hook.attach_type())?, id)))
 }
 
-/// Whether `ours` runs before `last`. Not where one of them does not run.
+/// Whether `ours` runs before `last`; `false` if one of them does not run.
 fn is_in_front(effective: &[u32], ours: u32, last: u32) -> bool {
     let place = |id| effective.iter().position(|program| *program == id);
     place(ours).zip(place(last)).is_some_and(|(ours, last)| ours < last)
 }
 
-/// Whether others run between `first`, the place that a new link would get, and `ours`. Programs of
-/// the cgroups above that run before both cannot be overtaken.
+/// Whether others run between `first`, the place of a new link, and `ours`. Programs of cgroups
+/// above that run before both cannot be overtaken.
 fn is_apart(effective: &[u32], first: u32, ours: u32) -> bool {
     let place = |id| effective.iter().position(|program| *program == id);
     place(first).zip(place(ours)).is_some_and(|(first, ours)| first + 1 < ours)
@@ -131,9 +130,9 @@ mod tests {
             (&[EMPTY, OURS], false, false),
             (&[EMPTY, OURS, 1], false, false),
             (&[EMPTY, 1, OURS], false, true),
-            // One of a cgroup above runs before both.
+            // A program of a cgroup above runs before both.
             (&[1, EMPTY, OURS], false, false),
-            // Ours was detached meanwhile: the caller notices.
+            // Ours was detached meanwhile; the caller handles that.
             (&[EMPTY], false, false),
             (&[OURS], false, false),
         ] {

@@ -1,7 +1,7 @@
 //! Restores pins, links and the pin directory that another process removed.
 //!
-//! The agent holds its maps and links open, so removing a pin removes nothing else. Detaching a link
-//! does: until the agent attaches it again, connections are not translated.
+//! The agent holds its maps and links open, so removing a pin detaches nothing. After another
+//! process detaches a link, connections are not translated until the agent attaches it again.
 
 use std::fs::{self, File};
 use std::io;
@@ -42,8 +42,8 @@ impl Datapath {
         Ok(())
     }
 
-    /// Checks that maps, links and the pin directory are in place, and restores what is missing. Takes
-    /// some microseconds if nothing is missing.
+    /// Checks that maps, links and the pin directory are in place, and restores what is missing.
+    /// Takes some microseconds if nothing is missing.
     pub fn repair(&mut self) -> Repairs {
         let mut repairs = Repairs::default();
         let pin_dir = self.options.pin_dir.clone();

@@ -1,19 +1,17 @@
-//! Whether this process may use bpf(2) as the datapath does.
+//! Whether this process has the capabilities for the bpf(2) calls of the datapath.
 
 /// A capability of capabilities(7), by its bit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Capability {
     NetAdmin = 12,
     SysAdmin = 21,
-    /// Linux 5.8; before, CAP_SYS_ADMIN includes it. With it the verifier lets programs calculate
-    /// with pointers.
+    /// Linux 5.8; included in CAP_SYS_ADMIN before. Lets programs calculate with pointers.
     Perfmon = 38,
-    /// Linux 5.8; before, CAP_SYS_ADMIN includes it.
+    /// Linux 5.8; included in CAP_SYS_ADMIN before.
     Bpf = 39,
 }
 
-/// The capabilities that this process lacks, as people name them; empty where it has all.
-/// CAP_SYS_ADMIN stands for all others.
+/// The names of the missing capabilities. CAP_SYS_ADMIN includes all others.
 #[must_use]
 pub fn missing() -> Vec<&'static str> {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
@@ -25,7 +23,7 @@ fn missing_of(status: &str) -> Vec<&'static str> {
         .lines()
         .find_map(|line| line.strip_prefix("CapEff:"))
         .and_then(|bits| u64::from_str_radix(bits.trim(), 16).ok())
-        // Unreadable: let bpf(2) itself say no.
+        // Unreadable: bpf(2) itself will refuse.
         .unwrap_or(u64::MAX);
     let has = |capability: Capability| effective & (1 << capability as u64) != 0;
     if has(Capability::SysAdmin) {
@@ -41,8 +39,7 @@ fn missing_of(status: &str) -> Vec<&'static str> {
     .collect()
 }
 
-/// Whether this process is in a user namespace of its own, where the kernel loads no programs
-/// whatever capabilities it shows.
+/// Whether this process is in a user namespace of its own, where the kernel loads no programs.
 #[must_use]
 pub fn in_user_namespace() -> bool {
     // The first user namespace maps all identifiers to themselves; user_namespaces(7).

@@ -1,5 +1,4 @@
-//! What this kernel can do, asked of the kernel itself: distributions carry features back, so
-//! version numbers say little.
+//! Tests the features of this kernel: distributions backport them, so versions say little.
 
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::Path;
@@ -13,7 +12,7 @@ use aya_obj::generated::bpf_prog_type::{BPF_PROG_TYPE_CGROUP_SOCK_ADDR, BPF_PROG
 use super::syscall;
 use crate::datapath::hook::Hook;
 
-/// Something that topo-lb needs of the kernel, or is better with.
+/// A kernel feature that topo-lb needs or can use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Feature {
     /// Programs at a hook.
@@ -26,15 +25,15 @@ pub enum Feature {
     PerCpuArray,
     /// `bpf_sk_storage_get` at the socket hooks.
     SkStorageGet,
-    /// `bpf_get_netns_cookie`: who a client is, for session affinity.
+    /// `bpf_get_netns_cookie`: identifies a client for session affinity.
     NetnsCookie,
-    /// `bpf_get_socket_cookie`: which socket an unconnected UDP flow is of.
+    /// `bpf_get_socket_cookie`: identifies the socket of an unconnected UDP flow.
     SocketCookie,
-    /// `bpf_set_retval`: a refused connection is `ECONNREFUSED`, and not `EPERM`.
+    /// `bpf_set_retval`: a refused connection gets `ECONNREFUSED` instead of `EPERM`.
     SetRetval,
-    /// `bpf_skc_to_mptcp_sock`: the peer of an MPTCP socket is what was dialled.
+    /// `bpf_skc_to_mptcp_sock`: the peer of an MPTCP socket is the dialled address.
     MptcpSock,
-    /// `bpf_ktime_get_coarse_ns`: the time costs next to nothing.
+    /// `bpf_ktime_get_coarse_ns`: a clock that costs next to nothing.
     CoarseClock,
 }
 
@@ -69,8 +68,8 @@ impl Feature {
             // f318903c0bf4, "bpf: Add netns cookie and enable it for bpf cgroup hooks".
             Self::NetnsCookie => ("bpf_get_netns_cookie", "5.7"),
             Self::SocketCookie => ("bpf_get_socket_cookie", "4.18"),
-            // bed89185af0d, "bpf: Use cgroup_{common,current}_func_proto in more hooks"; the
-            // helper itself came with 5.18, for other hooks than these.
+            // bed89185af0d, "bpf: Use cgroup_{common,current}_func_proto in more hooks". The helper
+            // came with 5.18, but not for these hooks.
             Self::SetRetval => ("bpf_set_retval", "6.1"),
             // 3bc253c2e652, "bpf: Add bpf_skc_to_mptcp_sock_proto".
             Self::MptcpSock => ("bpf_skc_to_mptcp_sock", "5.19"),
@@ -79,8 +78,7 @@ impl Feature {
         }
     }
 
-    /// Whether this kernel has it; `None` where the kernel would not say, which is mostly for
-    /// lack of a capability.
+    /// Whether this kernel has it; `None` if the test fails, mostly for lack of a capability.
     #[must_use]
     pub fn is_there(self) -> Option<bool> {
         let helper = |helper| is_helper_supported(ProgramType::CgroupSockAddr, helper).ok();
@@ -95,7 +93,7 @@ impl Feature {
             Self::SocketCookie => helper(BpfHelper::BPF_FUNC_get_socket_cookie),
             Self::SetRetval => helper(BpfHelper::BPF_FUNC_set_retval),
             Self::MptcpSock => helper(BpfHelper::BPF_FUNC_skc_to_mptcp_sock),
-            // Of tc it is the same.
+            // The same for tc.
             Self::CoarseClock => helper(BpfHelper::BPF_FUNC_ktime_get_coarse_ns),
         }
     }
@@ -116,15 +114,15 @@ impl fmt::Display for Feature {
 /// Features that are needed together.
 #[derive(Clone, Copy, Debug)]
 pub struct FeatureGroup {
-    /// As `topo-lb check` shows it.
+    /// The name in `topo-lb check`.
     pub name: &'static str,
     /// All of them.
     pub features: &'static [Feature],
-    /// What is lost without them; `None` where the programs do not load.
+    /// What is lost without them; `None` if the programs do not load without.
     pub without: Option<&'static str>,
 }
 
-/// Everything that topo-lb asks of a kernel.
+/// All features that topo-lb tests.
 pub const GROUPS: [FeatureGroup; 6] = [
     FeatureGroup {
         name: "hooks",
@@ -171,16 +169,15 @@ pub const GROUPS: [FeatureGroup; 6] = [
     },
 ];
 
-/// Pins the shortest program that a hook takes, to measure what a program costs that does nothing.
+/// Pins the shortest program that a hook accepts, to measure the cost of doing nothing.
 ///
 /// # Errors
-///
-/// The kernel does not take it, or `path` is not on bpffs.
+/// The kernel refuses it, or `path` is not on bpffs.
 pub fn pin_empty(hook: Hook, path: &Path) -> io::Result<()> {
     syscall::pin(empty(hook)?.as_fd(), path)
 }
 
-/// Loads the shortest program that a hook takes: it lets everything pass.
+/// Loads the shortest program that a hook accepts. It lets everything pass.
 pub(crate) fn empty(hook: Hook) -> io::Result<OwnedFd> {
     syscall::load_empty(BPF_PROG_TYPE_CGROUP_SOCK_ADDR, hook.attach_type() as u32)
 }
@@ -188,7 +185,6 @@ pub(crate) fn empty(hook: Hook) -> io::Result<OwnedFd> {
 /// The same for tc.
 ///
 /// # Errors
-///
 /// As [`pin_empty`].
 pub fn pin_empty_classifier(path: &Path) -> io::Result<()> {
     syscall::pin(syscall::load_empty(BPF_PROG_TYPE_SCHED_CLS, 0)?.as_fd(), path)
@@ -197,7 +193,7 @@ pub fn pin_empty_classifier(path: &Path) -> io::Result<()> {
 fn has_hook(hook: Hook) -> Option<bool> {
     match empty(hook) {
         Ok(_) => Some(true),
-        // EINVAL: an unknown program or attach type; E2BIG: an attribute that is too new.
+        // EINVAL: an unknown program or attach type; E2BIG: an unknown attribute.
         Err(error) if matches!(error.raw_os_error(), Some(libc::EINVAL | libc::E2BIG)) => {
             Some(false)
         }
@@ -205,13 +201,13 @@ fn has_hook(hook: Hook) -> Option<bool> {
     }
 }
 
-/// Why this process may not load programs, although its capabilities would do; `None` where it may.
+/// Why this process may not load programs despite its capabilities; `None` if it may.
 #[must_use]
 pub fn forbidden() -> Option<io::Error> {
     empty(Hook::Connect4).err().filter(|error| error.raw_os_error() == Some(libc::EPERM))
 }
 
-/// The required features that this kernel says it does not have.
+/// The required features that this kernel lacks.
 #[must_use]
 pub fn missing() -> Vec<Feature> {
     let required = GROUPS.iter().filter(|group| group.without.is_none());
@@ -232,7 +228,7 @@ mod tests {
 
     use super::*;
 
-    /// The kernel releases that a line names, such as `6.1`.
+    /// The kernel releases in a line, such as `6.1`.
     fn releases(line: &str) -> Vec<&str> {
         line.split(|letter: char| !letter.is_ascii_digit() && letter != '.')
             .map(|word| word.trim_matches('.'))

@@ -1,4 +1,4 @@
-//! One agent to one pin directory.
+//! One agent per pin directory.
 
 use std::fs::{File, TryLockError};
 use std::io;
@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use thiserror::Error;
 
-/// Why a pin directory cannot be had.
+/// Why a pin directory cannot be locked.
 #[derive(Debug, Error)]
 pub enum LockError {
     /// An agent runs on it.
@@ -26,23 +26,20 @@ pub enum LockError {
     },
 }
 
-/// A pin directory that nobody else uses as long as this lives; the kernel gives it back however
-/// the process ends.
+/// Exclusive use of a pin directory. The kernel releases it however the process ends.
 #[derive(Debug)]
 pub struct Lock {
     _directory: File,
 }
 
-/// `topo-lb check` takes the lock for a moment to see whether it is free; an agent that starts just
-/// then must not take that for another agent.
+/// `topo-lb check` holds the lock for a moment, which a starting agent must tolerate.
 const ATTEMPTS: u32 = 5;
 const PAUSE: Duration = Duration::from_millis(20);
 
 impl Lock {
-    /// Locks `directory`, which exists. Blocks for a tenth of a second where it is locked.
+    /// Locks an existing directory. Retries for a tenth of a second while it is locked.
     ///
     /// # Errors
-    ///
     /// Another process holds it, or it cannot be opened.
     pub fn take(directory: &Path) -> Result<Self, LockError> {
         let unusable = |source| LockError::Unusable { path: directory.to_owned(), source };

@@ -1,10 +1,10 @@
-//! membarrier(2): waits until no program runs that began earlier.
+//! membarrier(2): waits until all running programs have ended.
 
 use std::io;
 
 const QUERY: libc::c_int = 0;
-/// `MEMBARRIER_CMD_GLOBAL` is synchronize_rcu(): programs run under RCU, so all that were running when it
-/// was called have ended when it returns (kernel/sched/membarrier.c).
+/// `MEMBARRIER_CMD_GLOBAL` is synchronize_rcu(): programs run under RCU, so all that were running
+/// at the call have ended when it returns (kernel/sched/membarrier.c).
 const GLOBAL: libc::c_int = 1;
 
 fn membarrier(command: libc::c_int) -> io::Result<libc::c_long> {
@@ -13,8 +13,7 @@ fn membarrier(command: libc::c_int) -> io::Result<libc::c_long> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
 }
 
-/// Whether [`grace`] can wait. A seccomp filter may forbid it, and the kernel does not offer it with
-/// `nohz_full`.
+/// Whether [`grace`] works. A seccomp filter may forbid it; with `nohz_full` there is none.
 #[must_use]
 pub fn is_there() -> bool {
     membarrier(QUERY).is_ok_and(|commands| commands & libc::c_long::from(GLOBAL) != 0)
@@ -23,7 +22,7 @@ pub fn is_there() -> bool {
 /// Waits until every program that is running now has ended: some milliseconds.
 ///
 /// # Errors
-/// The kernel does not wait.
+/// The kernel refuses.
 pub fn grace() -> io::Result<()> {
     membarrier(GLOBAL).map(drop)
 }

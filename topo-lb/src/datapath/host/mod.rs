@@ -1,4 +1,4 @@
-//! What this host and its kernel offer: file systems, capabilities, features, bpf(2).
+//! Features of the host and its kernel: file systems, capabilities, bpf(2).
 
 pub mod capability;
 pub mod feature;

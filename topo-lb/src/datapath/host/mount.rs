@@ -1,5 +1,4 @@
-//! The two file systems that the datapath lives in: bpffs holds what is pinned, cgroup2 is where
-//! the hooks are.
+//! Checks the two file systems of the datapath: bpffs for pins, cgroup2 for hooks.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -13,7 +12,7 @@ const BPF_FS: FsWord = 0xcafe_4a11;
 /// `CGROUP2_SUPER_MAGIC`.
 const CGROUP2: FsWord = 0x6367_7270;
 
-/// What is wrong with a directory that the datapath needs.
+/// Why a directory of the datapath cannot be used.
 #[derive(Debug, Error)]
 pub enum MountError {
     /// The pin directory is, or would be, on another file system.
@@ -25,12 +24,12 @@ pub enum MountError {
     /// The cgroup root is on another file system.
     #[error("{} is not a cgroup v2 directory: {}", path.display(), advice(found.as_deref()))]
     NotCgroup2 {
-        /// What was given.
+        /// The given path.
         path: PathBuf,
-        /// Where cgroup v2 is mounted instead.
+        /// The mount point of cgroup v2, if any.
         found: Option<PathBuf>,
     },
-    /// It cannot be looked at.
+    /// The directory cannot be read.
     #[error("{} cannot be looked at: {source}", path.display())]
     Unreadable {
         /// The directory.
@@ -51,11 +50,10 @@ fn advice(found: Option<&Path>) -> String {
     }
 }
 
-/// Checks that `path`, or the nearest directory above it that exists, is on a BPF file system.
+/// Checks that `path`, or its nearest existing ancestor, is on a BPF file system.
 ///
 /// # Errors
-///
-/// It is not, or it cannot be looked at.
+/// It is not, or it cannot be read.
 pub fn check_bpffs(path: &Path) -> Result<(), MountError> {
     for ancestor in path.ancestors().filter(|ancestor| !ancestor.as_os_str().is_empty()) {
         match statfs(ancestor).map(|status| status.f_type) {
@@ -74,8 +72,7 @@ pub fn check_bpffs(path: &Path) -> Result<(), MountError> {
 /// Checks that `path` is a directory of a cgroup v2 hierarchy.
 ///
 /// # Errors
-///
-/// It is not, or it cannot be looked at.
+/// It is not, or it cannot be read.
 pub fn check_cgroup2(path: &Path) -> Result<(), MountError> {
     match statfs(path).map(|status| status.f_type) {
         Ok(CGROUP2) => Ok(()),
@@ -84,16 +81,15 @@ pub fn check_cgroup2(path: &Path) -> Result<(), MountError> {
     }
 }
 
-/// Where cgroup v2 is mounted as a whole: the first such mount of this process, `/sys/fs/cgroup`
-/// on most hosts, `/sys/fs/cgroup/unified` where cgroup v1 is mounted beside it.
+/// The first mount of a whole cgroup v2 hierarchy in this process: `/sys/fs/cgroup` on most hosts,
+/// `/sys/fs/cgroup/unified` beside cgroup v1.
 #[must_use]
 pub fn cgroup2_root() -> Option<PathBuf> {
     let mounts = std::fs::read_to_string("/proc/self/mountinfo").ok()?;
     whole_cgroup2(&mounts).map(PathBuf::from)
 }
 
-/// The mount point of the first cgroup2 mount whose root is the hierarchy's; proc(5),
-/// `/proc/pid/mountinfo`.
+/// The mount point of the first cgroup2 mount of a whole hierarchy; proc(5), `/proc/pid/mountinfo`.
 fn whole_cgroup2(mountinfo: &str) -> Option<&str> {
     mountinfo.lines().find_map(|line| {
         let (mount, source) = line.split_once(" - ")?;

@@ -1,5 +1,6 @@
-//! bpf(2) where aya has no call for it: attaching to a cgroup with flags, replacing the program of a
-//! link, reading where a link is attached, listing the programs of a cgroup, loading an empty program.
+//! Calls of bpf(2) that aya lacks: attaching to a cgroup with flags, replacing the program of a
+//! link, reading where a link is attached, listing the programs of a cgroup, loading an empty
+//! program.
 
 use std::ffi::{CStr, CString};
 use std::io;
@@ -14,13 +15,12 @@ use aya_obj::generated::{
     bpf_prog_info, bpf_prog_type,
 };
 
-/// Attaches among the programs that run before all others, a cgroup's before its children's
-/// (4b82b181a26c, Linux 6.15).
+/// Attaches among programs that run first, parents' before children's (4b82b181a26c, Linux 6.15).
 pub const BPF_F_PREORDER: u32 = 1 << 6;
-/// Programs that one answer has room for at first.
+/// Number of programs that the first query has room for.
 const FEW_PROGRAMS: usize = 32;
 
-/// What a link attaches, and where to.
+/// A link's program and target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LinkInfo {
     /// The kernel's id of the program.
@@ -29,20 +29,20 @@ pub struct LinkInfo {
     pub target: LinkTarget,
 }
 
-/// Where a link is attached. Attach types are those of `enum bpf_attach_type`.
+/// The target of a link. Attach types are those of `enum bpf_attach_type`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LinkTarget {
-    /// To a cgroup; the id is zero when the cgroup is gone.
+    /// A cgroup; the id is zero if the cgroup is gone.
     #[expect(missing_docs, reason = "the variant says it")]
     Cgroup { id: u64, attach_type: u32 },
-    /// To a device by tcx; the index is zero when the device is gone.
+    /// A device, by tcx; the index is zero if the device is gone.
     #[expect(missing_docs, reason = "the variant says it")]
     Device { index: u32, attach_type: u32 },
-    /// Elsewhere.
+    /// Another target.
     Other,
 }
 
-/// What a loaded program is.
+/// A loaded program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProgramHead {
     /// `enum bpf_prog_type`.
@@ -53,7 +53,7 @@ pub struct ProgramHead {
     pub name: String,
 }
 
-/// Calls bpf(2) with an attribute that is zero but for what `fill` sets.
+/// Calls bpf(2) with an attribute that is zero except for what `fill` sets.
 fn bpf(command: bpf_cmd, fill: impl FnOnce(&mut bpf_attr)) -> io::Result<(libc::c_long, bpf_attr)> {
     // SAFETY: all variants are integers: zero is a value of each.
     let mut attribute: bpf_attr = unsafe { zeroed() };
@@ -63,7 +63,7 @@ fn bpf(command: bpf_cmd, fill: impl FnOnce(&mut bpf_attr)) -> io::Result<(libc::
 }
 
 fn call(command: bpf_cmd, attribute: &mut bpf_attr) -> libc::c_long {
-    // SAFETY: the kernel's own union, as long as said; a kernel whose union is shorter takes it if the
+    // SAFETY: the kernel's own union with its size; a kernel with a shorter union accepts it if the
     // rest is zero. Every address in it outlives the call (by the callers below).
     unsafe {
         libc::syscall(
@@ -75,14 +75,14 @@ fn call(command: bpf_cmd, attribute: &mut bpf_attr) -> libc::c_long {
     }
 }
 
-/// The same for commands that return a new descriptor.
+/// As [`bpf`], for commands that return a new descriptor.
 fn bpf_fd(command: bpf_cmd, fill: impl FnOnce(&mut bpf_attr)) -> io::Result<OwnedFd> {
     let (fd, _) = bpf(command, fill)?;
-    // SAFETY: the commands that call this return a new descriptor, which nobody else owns.
+    // SAFETY: the commands that call this return a new descriptor, which nothing else owns.
     Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
 }
 
-/// Opens what is pinned at `path`; `None` where nothing is.
+/// Opens the pin at `path`; `None` if there is none.
 ///
 /// # Errors
 /// The kernel does not open it.
@@ -101,10 +101,10 @@ fn some_if_found<T>(result: io::Result<T>) -> io::Result<Option<T>> {
     }
 }
 
-/// Pins what `fd` is at `path`.
+/// Pins the object of `fd` at `path`.
 ///
 /// # Errors
-/// The kernel does not pin it, or `path` is not on bpffs.
+/// The kernel refuses, or `path` is not on bpffs.
 pub fn pin(fd: BorrowedFd<'_>, path: &Path) -> io::Result<()> {
     let path = CString::new(path.as_os_str().as_bytes())?;
     let pinned = bpf(bpf_cmd::BPF_OBJ_PIN, |attribute| {
@@ -114,20 +114,20 @@ pub fn pin(fd: BorrowedFd<'_>, path: &Path) -> io::Result<()> {
     pinned.map(drop)
 }
 
-/// Opens a pinned link and reads what it is; `None` where nothing is pinned.
+/// Opens a pinned link and reads its program and target; `None` if nothing is pinned.
 ///
 /// # Errors
-/// The kernel does not open it, or what is pinned is no link.
+/// The kernel does not open it, or it is no link.
 pub fn open_link(path: &Path) -> io::Result<Option<(OwnedFd, LinkInfo)>> {
     let Some(link) = open_pin(path)? else { return Ok(None) };
     let info = link_info(link.as_fd())?;
     Ok(Some((link, info)))
 }
 
-/// Reads what a link is.
+/// Reads a link's program and target.
 ///
 /// # Errors
-/// The kernel does not say.
+/// The kernel does not return them.
 pub fn link_info(link: BorrowedFd<'_>) -> io::Result<LinkInfo> {
     const CGROUP: u32 = bpf_link_type::BPF_LINK_TYPE_CGROUP as u32;
     const TCX: u32 = bpf_link_type::BPF_LINK_TYPE_TCX as u32;
@@ -151,7 +151,7 @@ pub fn link_info(link: BorrowedFd<'_>) -> io::Result<LinkInfo> {
 }
 
 /// # Safety
-/// `T` is the structure that the kernel has for this kind of descriptor, and zero is a value of it.
+/// `T` is the kernel's structure for this kind of descriptor, and zero is a value of it.
 unsafe fn info<T>(fd: BorrowedFd<'_>) -> io::Result<T> {
     // SAFETY: by the caller.
     let mut info: T = unsafe { zeroed() };
@@ -163,10 +163,10 @@ unsafe fn info<T>(fd: BorrowedFd<'_>) -> io::Result<T> {
     Ok(info)
 }
 
-/// Reads what a loaded program is.
+/// Reads type, id and name of a loaded program.
 ///
 /// # Errors
-/// The kernel does not say.
+/// The kernel does not return them.
 pub fn program_head(program: BorrowedFd<'_>) -> io::Result<ProgramHead> {
     // SAFETY: integers.
     let raw: bpf_prog_info = unsafe { info(program)? };
@@ -175,11 +175,10 @@ pub fn program_head(program: BorrowedFd<'_>) -> io::Result<ProgramHead> {
     Ok(ProgramHead { program_type: raw.type_, id: raw.id, name })
 }
 
-/// The id of the next loaded program after `id`, of whatever type; `None` after the last. Needs
-/// CAP_SYS_ADMIN.
+/// The id of the loaded program after `id`, of any type, or `None`. Needs CAP_SYS_ADMIN.
 ///
 /// # Errors
-/// The kernel does not say.
+/// The kernel refuses.
 pub fn next_program(id: u32) -> io::Result<Option<u32>> {
     let next = bpf(bpf_cmd::BPF_PROG_GET_NEXT_ID, |attribute| {
         attribute.__bindgen_anon_6.__bindgen_anon_1.start_id = id;
@@ -191,25 +190,25 @@ pub fn next_program(id: u32) -> io::Result<Option<u32>> {
 /// Opens a loaded program; needs CAP_SYS_ADMIN.
 ///
 /// # Errors
-/// There is none, or this process may not open it.
+/// It does not exist, or this process may not open it.
 pub fn program_by_id(id: u32) -> io::Result<OwnedFd> {
     bpf_fd(bpf_cmd::BPF_PROG_GET_FD_BY_ID, |attribute| {
         attribute.__bindgen_anon_6.__bindgen_anon_1.prog_id = id;
     })
 }
 
-/// The ids of the programs that run in a cgroup at a hook, in the order of running.
+/// The ids of the programs that run in a cgroup at a hook, in their order.
 ///
 /// # Errors
-/// The kernel does not say.
+/// The kernel refuses.
 pub fn effective_programs(cgroup: BorrowedFd<'_>, hook: bpf_attach_type) -> io::Result<Vec<u32>> {
     programs(cgroup, hook, BPF_F_QUERY_EFFECTIVE)
 }
 
-/// The ids of the programs that are attached to a cgroup itself at a hook.
+/// The ids of the programs that are attached to the cgroup itself at a hook.
 ///
 /// # Errors
-/// The kernel does not say.
+/// The kernel refuses.
 pub fn attached_programs(cgroup: BorrowedFd<'_>, hook: bpf_attach_type) -> io::Result<Vec<u32>> {
     programs(cgroup, hook, 0)
 }
@@ -236,15 +235,15 @@ fn programs(cgroup: BorrowedFd<'_>, hook: bpf_attach_type, flags: u32) -> io::Re
         if error.raw_os_error() != Some(libc::ENOSPC) {
             return Err(error);
         }
-        // The kernel says how many there are; more may have come since.
+        // The kernel returned their number; it may have grown since.
         room = count.max(room) * 2;
     }
 }
 
-/// Attaches a program to a cgroup by a link that nothing pins yet.
+/// Attaches a program to a cgroup by a link that is not pinned yet.
 ///
 /// # Errors
-/// The kernel does not attach it.
+/// The kernel refuses.
 pub fn link_cgroup(
     program: BorrowedFd<'_>,
     cgroup: BorrowedFd<'_>,
@@ -259,10 +258,10 @@ pub fn link_cgroup(
     })
 }
 
-/// Puts another program behind a link; every connection meets the one or the other.
+/// Switches a link to another program; every connection runs through the one or the other.
 ///
 /// # Errors
-/// The kernel does not replace it.
+/// The kernel refuses.
 pub fn update_link(link: BorrowedFd<'_>, program: BorrowedFd<'_>) -> io::Result<()> {
     let updated = bpf(bpf_cmd::BPF_LINK_UPDATE, |attribute| {
         attribute.link_update.link_fd = link.as_raw_fd() as u32;
@@ -271,11 +270,11 @@ pub fn update_link(link: BorrowedFd<'_>, program: BorrowedFd<'_>) -> io::Result<
     updated.map(drop)
 }
 
-/// Loads the shortest program that returns 1: `r0 = 1; exit`. `attach_type` is one of
-/// `enum bpf_attach_type`, or zero for tc.
+/// Loads the shortest program that returns 1: `r0 = 1; exit`. `attach_type` is one of `enum
+/// bpf_attach_type`, or zero for tc.
 ///
 /// # Errors
-/// The kernel does not take it.
+/// The kernel refuses.
 pub fn load_empty(program_type: bpf_prog_type, attach_type: u32) -> io::Result<OwnedFd> {
     // `struct bpf_insn`: BPF_ALU64 | BPF_MOV | BPF_K with an immediate of 1; BPF_JMP | BPF_EXIT.
     let code: [[u8; 8]; 2] = [[0xb7, 0, 0, 0, 1, 0, 0, 0], [0x95, 0, 0, 0, 0, 0, 0, 0]];

@@ -1,4 +1,4 @@
-//! What is attached where, by the pins and the kernel, without the agent.
+//! Lists what is attached where, from the pins and the kernel, without the agent.
 
 use std::path::Path;
 
@@ -14,7 +14,7 @@ use crate::datapath::host::syscall::{self, LinkTarget};
 use crate::datapath::maps::error::ReadError;
 use crate::device;
 
-/// A program at a hook of the sockets.
+/// A program at a socket hook.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OnCgroup {
     /// The kernel's id of the program.
@@ -23,14 +23,14 @@ pub struct OnCgroup {
     pub cgroup: u64,
 }
 
-/// A program at a device.
+/// A program on a device.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct OnDevice {
     /// The device's index, in the agent's network namespace.
     pub device: u32,
-    /// Its name, where this process is in that network namespace.
+    /// Its name, if this process is in that network namespace.
     pub name: Option<String>,
-    /// Which of its packets the program sees.
+    /// The direction of the packets that the program sees.
     pub direction: Direction,
     /// How it is attached.
     pub mode: AttachMode,
@@ -40,11 +40,9 @@ pub struct OnDevice {
     pub others: Vec<String>,
 }
 
-/// What is attached to a hook of the sockets; nothing where no link is pinned, or its cgroup is
-/// gone.
+/// The program at a socket hook; `None` if no link is pinned, or its cgroup is gone.
 ///
 /// # Errors
-///
 /// The pinned link cannot be opened.
 pub fn on_cgroup(pin_dir: &Path, hook: Hook) -> Result<Option<OnCgroup>, ReadError> {
     let path = pin_path(pin_dir, hook);
@@ -54,10 +52,9 @@ pub fn on_cgroup(pin_dir: &Path, hook: Hook) -> Result<Option<OnCgroup>, ReadErr
     Ok(link.and_then(program))
 }
 
-/// The devices that tc is attached to, by index. One that is gone meanwhile is left out.
+/// The devices with tc programs, by index. Leaves out a device that is gone.
 ///
 /// # Errors
-///
 /// A pin cannot be opened.
 pub fn on_devices(pin_dir: &Path) -> Result<Vec<OnDevice>, ReadError> {
     let mut all = Vec::new();
@@ -94,11 +91,10 @@ fn on_device(pin_dir: &Path, pin: &Pin) -> Result<Option<OnDevice>, ReadError> {
     Ok(Some(OnDevice { device, name, direction, mode, program, others }))
 }
 
-/// Foreign programs and filters on a device, by name.
 fn others(name: &str, pin: &Pin) -> Vec<String> {
     let programs = SchedClassifier::query_tcx(name, pin.direction.attach_type());
     let programs = programs.map(|(_, programs)| programs).unwrap_or_default();
-    // The kernel keeps the first 15 bytes.
+    // The kernel keeps only the first 15 bytes.
     let own = pin.direction.program();
     let own = &own[..own.len().min(15)];
     let mut all: Vec<String> = programs
@@ -114,8 +110,8 @@ fn others(name: &str, pin: &Pin) -> Vec<String> {
     all
 }
 
-/// Whether the device of this name, in this network namespace, has the program: in another one the
-/// same index is another device. The kernel lists programs of tcx only.
+/// Whether the device with this name in this network namespace has the program: in another
+/// namespace, the index is another device's. The kernel lists only programs of tcx.
 fn has(name: &str, pin: &Pin, program: u32) -> bool {
     match pin.mode {
         AttachMode::Tcx => SchedClassifier::query_tcx(name, pin.direction.attach_type())

@@ -1,10 +1,10 @@
-//! Queries the kernel for the programs at our hooks, and their order, in the cgroups below the root.
+//! Queries the kernel for the programs at our hooks, in order, in the cgroups below the root.
 //!
 //! Most nodes have no foreign program at these hooks. With CAP_SYS_ADMIN the kernel lists loaded
-//! programs, and that list settles it. Otherwise, or if there is a foreign program, the agent queries
-//! every cgroup, a limited number in each round, because the programs of a child run before those of its
-//! parent. If ours are among the programs that run first (`BPF_F_PREORDER`), no program of a child can
-//! run before them, and the agent queries only the root.
+//! programs, and that list settles it. Otherwise, or if there is a foreign program, the agent
+//! queries every cgroup, a limited number in each round, because the programs of a child run before
+//! those of its parent. If ours are among the programs that run first (`BPF_F_PREORDER`), no
+//! program of a child can run before them, and the agent queries only the root.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
@@ -26,14 +26,14 @@ use crate::datapath::host::feature;
 use crate::datapath::host::mount::cgroup2_root;
 use crate::datapath::host::syscall;
 
-/// How many findings are kept.
+/// Most findings that are kept.
 const KEPT: usize = 64;
 
 /// A cgroup that is still to be queried.
 #[derive(Debug)]
 struct Open {
     path: PathBuf,
-    /// What runs before ours in the cgroup above.
+    /// Programs that run before ours in the cgroup above.
     inherited: BTreeMap<Hook, Vec<u32>>,
 }
 
@@ -42,17 +42,17 @@ struct Open {
 pub struct Watch {
     root: PathBuf,
     tolerated: Vec<Tolerated>,
-    /// Loaded programs by id, and the names of those that could be at our hooks.
+    /// Loaded programs by id, with the names of those that could be at our hooks.
     loaded: BTreeMap<u32, Option<String>>,
     pace: Pace,
     /// Whether programs of child cgroups may run before ours; unknown before the first round.
     descends: Option<bool>,
     open: Vec<Open>,
-    /// By cgroup.
+    /// Findings by cgroup.
     found: BTreeMap<PathBuf, Vec<Override>>,
 }
 
-/// The programs behind pinned links that are on the cgroup of this id.
+/// The programs of pinned links that are attached to the cgroup with this id.
 ///
 /// # Errors
 /// A pin cannot be opened.
@@ -68,11 +68,10 @@ pub fn pinned(pin_dir: &Path, cgroup: u64) -> io::Result<ProgramIds> {
     Ok(ours)
 }
 
-/// Queries all cgroups once. Where no agent is attached to `root`, an empty program stands in for a
-/// moment.
+/// Queries all cgroups once. Without an agent on `root`, attaches an empty program for a moment.
 ///
 /// # Errors
-/// The kernel does not say which programs run in `root`, or takes no program there.
+/// The kernel does not list the programs in `root`, or accepts no program there.
 pub fn look(root: &Path, pin_dir: &Path, tolerated: &[Tolerated]) -> io::Result<Vec<Override>> {
     let cgroup = File::open(root)?;
     let mut ours = pinned(pin_dir, cgroup_id(&cgroup)?)?;
@@ -93,13 +92,13 @@ pub fn look(root: &Path, pin_dir: &Path, tolerated: &[Tolerated]) -> io::Result<
     }
 }
 
-/// Whether the kernel tells this process the names of programs.
+/// Whether the kernel shows this process the names of programs.
 #[must_use]
 pub fn tells_names() -> bool {
     syscall::next_program(0).is_ok()
 }
 
-/// Where the cgroup of this id is; `None` where it is not found below the whole hierarchy's mount.
+/// Path of the cgroup with this id; `None` if it is not in the hierarchy.
 #[must_use]
 pub fn path_of(cgroup: u64) -> Option<PathBuf> {
     let mut open = vec![cgroup2_root()?];
@@ -113,18 +112,19 @@ pub fn path_of(cgroup: u64) -> Option<PathBuf> {
 }
 
 impl Watch {
-    /// Before the first round.
+    /// Starts without findings.
     #[must_use]
     pub fn new(root: PathBuf, tolerated: Vec<Tolerated>) -> Self {
         let (loaded, descends, open, found) = Default::default();
         Self { root, tolerated, loaded, pace: Pace::new(), descends, open, found }
     }
 
-    /// One round, in which `ours` are our programs. Takes some microseconds where no program of
-    /// others is loaded, some milliseconds elsewhere, and more in the few rounds that ask all cgroups.
+    /// Queries one round of cgroups; `ours` are our programs. Takes some microseconds if no foreign
+    /// program is loaded, some milliseconds otherwise, and more in the few rounds that query all
+    /// cgroups.
     ///
     /// # Errors
-    /// The kernel does not say which programs run in the cgroup root.
+    /// The kernel does not list the programs in the cgroup root.
     pub fn look(&mut self, ours: &ProgramIds) -> io::Result<Precedence> {
         let Some(changed) = self.others(ours) else {
             self.open.clear();
@@ -148,7 +148,7 @@ impl Watch {
         }
         for _ in 0..self.pace.begin(changed) {
             let Some(Open { path, inherited }) = self.open.pop() else { break };
-            // A cgroup that is gone by now has no children either.
+            // A cgroup that is gone has no children either.
             if let Ok(inherited) = self.ask(&path, &inherited, ours) {
                 self.open.extend(
                     children(&path).map(|path| Open { path, inherited: inherited.clone() }),
@@ -161,11 +161,11 @@ impl Watch {
         })
     }
 
-    /// Whether programs that could be at our hooks were loaded or removed since the last round; `None`
-    /// where no program of others could be there at all.
+    /// Whether programs that could be at our hooks were loaded or removed since the last round;
+    /// `None` if no foreign program can be there.
     fn others(&mut self, ours: &ProgramIds) -> Option<bool> {
         let Ok(changed) = self.read_loaded() else {
-            // The kernel does not list programs: query.
+            // The kernel does not list programs: query the cgroups.
             self.loaded.clear();
             return Some(false);
         };
@@ -174,8 +174,8 @@ impl Watch {
         are_there.then_some(changed)
     }
 
-    /// Takes in which programs are loaded; whether those that could be at our hooks are others than
-    /// before. The kernel does not use an id again.
+    /// Reads the loaded programs. Returns whether those that could be at our hooks have changed.
+    /// The kernel does not reuse ids.
     fn read_loaded(&mut self) -> io::Result<bool> {
         let (mut loaded, mut last, mut changed) = (BTreeMap::new(), 0, false);
         while let Some(id) = syscall::next_program(last)? {
@@ -213,7 +213,7 @@ impl Watch {
             for program in own(first, inherited.get(&hook).map_or(&[], Vec::as_slice)) {
                 let name = self.loaded.get(&program).cloned().flatten();
                 if !is_tolerated(&self.tolerated, program, name.as_deref()) {
-                    // Those of a cgroup below are on it, or they were inherited.
+                    // In a cgroup below the root, a program is attached to it or inherited.
                     let above = (path == self.root).then(|| above(path, hook, program)).flatten();
                     let cgroup = path.to_owned();
                     found.push(Override { hook, cgroup, above, program, name });
@@ -229,7 +229,7 @@ impl Watch {
         Ok(all)
     }
 
-    /// What runs before ours in the cgroup above.
+    /// The programs that run before ours in the cgroup above.
     fn inherited(&self, path: &Path, ours: &ProgramIds) -> BTreeMap<Hook, Vec<u32>> {
         let mut all = BTreeMap::new();
         let above = path.parent().filter(|above| above.starts_with(&self.root));
@@ -243,21 +243,21 @@ impl Watch {
     }
 }
 
-/// The nearest cgroup above `root` that a program is attached to; `None` where it is on `root` itself, and
-/// where the kernel does not say.
+/// The nearest cgroup above `root` that a program is attached to; `None` if it is attached to
+/// `root` itself, or if the kernel does not list it.
 fn above(root: &Path, hook: Hook, program: u32) -> Option<PathBuf> {
     let is_on = |path: &Path| -> io::Result<bool> {
         let cgroup = File::open(path)?;
         Ok(syscall::attached_programs(cgroup.as_fd(), hook.attach_type())?.contains(&program))
     };
     let root = root.canonicalize().ok()?;
-    // Above the hierarchy's mount there is no cgroup to be asked.
+    // Above the hierarchy's mount there are no cgroups to query.
     let mut asked = root.ancestors().map_while(|path| Some((path, is_on(path).ok()?)));
     let (found, _) = asked.find(|(_, is_on)| *is_on)?;
     (found != root).then(|| found.to_owned())
 }
 
-/// Whether ours are among the programs that run first. `false` if the kernel does not say.
+/// Whether ours are among the programs that run first; `false` if the kernel does not list them.
 fn are_among_first(root: &Path, ours: &ProgramIds) -> bool {
     let Ok(cgroup) = File::open(root) else { return false };
     Hook::deciding().all(|hook| {
@@ -268,18 +268,18 @@ fn are_among_first(root: &Path, ours: &ProgramIds) -> bool {
     })
 }
 
-/// The name of a loaded program that could be at our hooks; `None` of every other one.
+/// The name of a loaded program that could be at our hooks; `None` for other programs.
 fn name_of(id: u32) -> Option<String> {
     let head = match syscall::program_by_id(id).and_then(|one| syscall::program_head(one.as_fd())) {
         Ok(head) => head,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return None,
-        // It may be one of them: the cgroups tell.
+        // Unknown: it could be at our hooks, so the cgroups must be queried.
         Err(_) => return Some(String::new()),
     };
     (head.program_type == BPF_PROG_TYPE_CGROUP_SOCK_ADDR as u32).then_some(head.name)
 }
 
-/// The cgroups below, but for those of trials.
+/// The cgroups below, except those of trials.
 fn children(path: &Path) -> impl Iterator<Item = PathBuf> + use<> {
     let entries = fs::read_dir(path).into_iter().flatten().flatten();
     entries

@@ -1,4 +1,4 @@
-//! What is attached, what of others runs before it, and whether it works.
+//! Inspects what is attached, which foreign programs run before it, and whether it works.
 
 pub mod attached;
 pub mod effective;

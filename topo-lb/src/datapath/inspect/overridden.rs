@@ -2,7 +2,7 @@
 //!
 //! The kernel runs all programs of a hook one after the other. A program that runs before ours may
 //! replace the ClusterIP with an address that ours does not know. It may also be harmless, like a
-//! firewall: the kernel cannot tell the difference.
+//! firewall: the agent cannot tell the difference.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -17,14 +17,14 @@ use crate::device::{Pattern, PatternError};
 pub struct Override {
     /// The hook.
     pub hook: Hook,
-    /// The cgroup where it runs before ours, also in those below.
+    /// The cgroup in which it runs before ours, as in those below.
     pub cgroup: PathBuf,
-    /// The cgroup above that the program is attached to; `None` where that is `cgroup` itself, or is not
-    /// known. Such a program runs before ours only by `BPF_F_PREORDER`.
+    /// The cgroup above that the program is attached to; `None` if that is `cgroup` itself or
+    /// unknown. Such a program runs before ours only by `BPF_F_PREORDER`.
     pub above: Option<PathBuf>,
     /// The kernel's id of the program.
     pub program: u32,
-    /// Its name, as far as the kernel keeps it (15 bytes) and tells it: to who has CAP_SYS_ADMIN.
+    /// The first 15 bytes of its name; the kernel shows it only with CAP_SYS_ADMIN.
     pub name: Option<String>,
 }
 
@@ -44,21 +44,21 @@ impl fmt::Display for Override {
 /// The foreign programs at all hooks and cgroups.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Precedence {
-    /// Programs that run before ours, some of them where they are many.
+    /// Programs that run before ours; not all if they are many.
     pub overrides: Vec<Override>,
     /// Cgroups that the next rounds still have to query.
     pub unasked: usize,
 }
 
-/// The programs of a hook in one cgroup that run before ours, in order. Empty if ours does not run: the
-/// agent reports a detached program elsewhere.
+/// The programs of a hook in one cgroup that run before ours, in order. Empty if ours does not run:
+/// a detached program is reported elsewhere.
 #[must_use]
 pub fn before(effective: &[u32], ours: Option<u32>) -> &[u32] {
     let place = effective.iter().position(|program| Some(*program) == ours);
     &effective[..place.unwrap_or_default()]
 }
 
-/// Those of `before` that the cgroup above does not have: programs also run in the cgroups below.
+/// Those of `before` that the cgroup above does not have: its programs run below it, too.
 #[must_use]
 pub fn own(before: &[u32], inherited: &[u32]) -> Vec<u32> {
     before.iter().copied().filter(|program| !inherited.contains(program)).collect()
@@ -67,13 +67,13 @@ pub fn own(before: &[u32], inherited: &[u32]) -> Vec<u32> {
 /// Foreign programs that the user declared harmless.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Tolerated {
-    /// Those whose name matches.
+    /// Programs with a matching name.
     Name(Pattern),
-    /// The one that the kernel has given this id, until it is removed.
+    /// The program with this id, until it is removed.
     Id(u32),
 }
 
-/// Why a text does not say which programs are tolerated.
+/// Why a text does not name tolerated programs.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum ToleratedError {
     /// `id:` without a number.
@@ -88,7 +88,7 @@ impl FromStr for Tolerated {
     type Err = ToleratedError;
 
     fn from_str(text: &str) -> Result<Self, ToleratedError> {
-        // No name has a colon.
+        // A name has no colon.
         let Some(id) = text.strip_prefix("id:") else { return Ok(Self::Name(text.parse()?)) };
         match id.parse() {
             Ok(id) if id > 0 => Ok(Self::Id(id)),
@@ -97,8 +97,8 @@ impl FromStr for Tolerated {
     }
 }
 
-/// Whether the user declared a program harmless. A program without a known name is matched only by its id
-/// or by a pattern that matches every name.
+/// Whether the user declared a program harmless. A program without a known name is matched only by
+/// its id or by a pattern that matches every name.
 #[must_use]
 pub fn is_tolerated(tolerated: &[Tolerated], program: u32, name: Option<&str>) -> bool {
     tolerated.iter().any(|one| match one {
@@ -107,8 +107,7 @@ pub fn is_tolerated(tolerated: &[Tolerated], program: u32, name: Option<&str>) -
     })
 }
 
-/// A warning about patterns that match nothing because the kernel hides names; `None` if all have an
-/// effect.
+/// A warning about patterns that have no effect because the kernel hides names; `None` if all have.
 #[must_use]
 pub fn without_effect(tolerated: &[Tolerated]) -> Option<String> {
     let names = tolerated.iter().filter_map(|one| match one {
@@ -126,13 +125,13 @@ pub fn without_effect(tolerated: &[Tolerated]) -> Option<String> {
     })
 }
 
-/// Our hooks that are overridden somewhere.
+/// Number of our hooks that are overridden in some cgroup.
 #[must_use]
 pub fn hooks(overrides: &[Override]) -> usize {
     overrides.iter().map(|one| one.hook).collect::<BTreeSet<_>>().len()
 }
 
-/// One sentence about all of them; `None` for none.
+/// One sentence about all overrides; `None` if there are none.
 #[must_use]
 pub fn sentence(overrides: &[Override]) -> Option<String> {
     let first = overrides.first()?;
@@ -150,7 +149,7 @@ pub fn remedy(root: &Path, overrides: &[Override]) -> String {
     // The program on the topmost cgroup runs before all others.
     let above = overrides.iter().filter_map(|one| one.above.as_ref());
     let before = match above.min_by_key(|path| path.components().count()) {
-        // Ours overtakes programs of its own cgroup by BPF_F_BEFORE (Linux 6.17), and none of those above.
+        // By BPF_F_BEFORE (Linux 6.17), ours overtakes programs of its own cgroup only.
         Some(above) => format!(
             "give --cgroup-root {}, where the program is attached (before Linux 6.17: a cgroup above \
              that); restarting the agent alone does not help",
@@ -195,7 +194,7 @@ mod tests {
         assert_eq!(own(&[1, 2], &[]), [1, 2]);
         assert_eq!(own(&[1, 2], &[1, 2]), [0; 0]);
         assert_eq!(own(&[3, 1, 2], &[1, 2]), [3]);
-        // One that is gone above is no reason to be silent about another one.
+        // A program that is gone above does not hide another one.
         assert_eq!(own(&[2], &[1]), [2]);
     }
 
@@ -263,7 +262,7 @@ mod tests {
             (&["sd_*"][..], 42, Some("sd_fw_connect"), true),
             (&["sd_*"], 42, Some("cil_sock4"), false),
             (&[], 42, Some("cil_sock4"), false),
-            // The kernel tells no names.
+            // The kernel shows no names.
             (&["sd_*"], 42, None, false),
             (&["sd_*", "*"], 42, None, true),
             (&["sd_*", "id:42"], 42, None, true),

@@ -1,38 +1,36 @@
 //! How many cgroups are queried in a round. Pure.
 //!
-//! Programs are attached after they are loaded: when new programs are loaded, all cgroups are queried. On
-//! a node with thousands of cgroups that takes tens of milliseconds, so a budget limits it where programs
-//! come and go all the time.
+//! A program is loaded before it is attached, so all cgroups are queried after new programs were
+//! loaded. With thousands of cgroups that takes tens of milliseconds, so a budget limits it if
+//! programs come and go all the time.
 
-/// Cgroups that an ordinary round queries.
+/// Cgroups per ordinary round.
 const ROUND: usize = 256;
-/// Cgroups that a whole round queries.
+/// Cgroups per whole round.
 const WHOLE: usize = 8192;
 /// Whole rounds after programs were loaded or removed.
 const BURST: u32 = 6;
-/// Whole rounds that may follow one another: those of two bursts.
+/// Most consecutive whole rounds: those of two bursts.
 const MOST: u32 = 2 * BURST;
 /// Rounds until another whole one is allowed: about 5 s.
 const PAUSE: u32 = 11;
 
-/// The rounds so far.
 #[derive(Debug)]
 pub(crate) struct Pace {
-    /// Whole rounds that are wanted.
+    /// Whole rounds still wanted.
     wanted: u32,
-    /// Whole rounds that are allowed.
+    /// Whole rounds still allowed.
     allowed: u32,
-    /// Rounds since one was allowed last.
+    /// Rounds since `allowed` last grew.
     since: u32,
 }
 
 impl Pace {
-    /// Before the first round.
     pub(crate) const fn new() -> Self {
         Self { wanted: BURST, allowed: MOST, since: 0 }
     }
 
-    /// Begins a round, and says how many cgroups it may ask. `changed`: programs were loaded or
+    /// Begins a round; returns how many cgroups it may query. `changed`: programs were loaded or
     /// removed since the last round.
     pub(crate) fn begin(&mut self, changed: bool) -> usize {
         self.since += 1;
@@ -56,12 +54,12 @@ impl Pace {
 mod tests {
     use super::*;
 
-    /// What so many rounds ask.
+    /// How many cgroups each of these rounds may query.
     fn rounds(pace: &mut Pace, count: u32, changed: bool) -> Vec<usize> {
         (0..count).map(|_| pace.begin(changed)).collect()
     }
 
-    /// One that has seen no change for long.
+    /// A pace without a recent change.
     fn rested() -> Pace {
         let mut pace = Pace::new();
         rounds(&mut pace, 1_000, false);
@@ -71,7 +69,7 @@ mod tests {
     #[test]
     fn after_a_change_all_cgroups_are_asked_at_once_and_some_times_more() {
         let mut pace = rested();
-        // A second change comes before the first one's rounds are allowed anew.
+        // The second change comes before the budget has grown again.
         for _ in 0..2 {
             assert_eq!(pace.begin(true), WHOLE);
             assert_eq!(rounds(&mut pace, BURST - 1, false), vec![WHOLE; 5]);

@@ -1,12 +1,12 @@
-//! Do the hooks really fire? A child in a cgroup beside those of applications dials an address that
-//! only the programs can make an endpoint of, and must get there.
+//! Tests whether the hooks work: a child process in a cgroup beside those of applications dials an
+//! address that only the programs can translate, and must reach the endpoint.
 //!
-//! Programs and maps are a trial's own; they are attached where the agent's are, behind these. So the
-//! connection meets every program of others that an application's connection meets.
+//! The trial has its own programs and maps. They are attached where the agent's are, and run after
+//! these. So the connection runs through the same foreign programs as an application's.
 //!
-//! A kernel may take programs and never run them for the processes that matter: a cgroup root that
-//! is not above them, cgroup v1's network classes, a container engine's own hierarchy. So the
-//! question is put as an application would put it.
+//! A kernel may accept programs and never run them for the processes that matter: the cgroup root
+//! is not above them, cgroup v1's network classes are in use, or a container engine has its own
+//! hierarchy. So the test connects as an application does.
 
 use std::io::{self, Write};
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener, TcpStream};
@@ -27,35 +27,35 @@ use super::trial::{Trial, TrialCgroup, TrialError};
 use crate::datapath::programs::object::TcpPeer;
 use crate::plan::Capacity;
 
-/// The hidden subcommand that the child runs; its one argument is the address to dial.
+/// The hidden subcommand of the child; its one argument is the address to dial.
 pub const SUBCOMMAND: &str = "self-probe";
-/// A documentation address (RFC 5737): nobody answers there.
+/// A documentation address (RFC 5737): no host has it.
 const ADDRESS: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
 /// Port of the frontend with an endpoint.
 const REACHED: u16 = 1;
 /// Port of the frontend without endpoints.
 const REFUSED: u16 = 2;
-/// How long the child may take in all.
+/// Timeout of the child.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// What is wrong with the hooks, or with the asking.
+/// Why the hooks do not work, or why the test failed.
 #[derive(Debug, Error)]
 pub enum ProbeError {
-    /// The trial datapath cannot be made.
+    /// The trial datapath cannot be created.
     #[error(transparent)]
     Trial(#[from] TrialError),
-    /// The listener or the child cannot be made.
+    /// The listener or the child cannot be created.
     #[error("the self-probe cannot {what}: {source}")]
     Setup {
-        /// What cannot be done.
+        /// The action that failed.
         what: &'static str,
         /// Why.
         source: io::Error,
     },
-    /// The child said nothing in time, or nothing sensible.
+    /// The child printed nothing in time, or no valid answer.
     #[error("the self-probe's child gave no answer: {0}")]
     Silent(String),
-    /// No child can be put below the cgroup root, and this process is not there either.
+    /// No child can be moved below the cgroup root, and this process is not there either.
     #[error(
         "it cannot be told whether the hooks fire below {}: no process can be moved into a cgroup \
          there ({moving}), and a connection of this process was not translated ({got}); run the \
@@ -66,39 +66,38 @@ pub enum ProbeError {
         root: PathBuf,
         /// Why no child can be moved.
         moving: io::Error,
-        /// What became of this process's own connection.
+        /// What happened to this process's own connection.
         got: String,
     },
-    /// `connect` went to the address itself.
+    /// The connection was not translated.
     #[error(
         "the hooks do not fire: a connection to {ADDRESS}:{REACHED} was not translated ({0}); a program \
          of others decides first, or processes are not below this cgroup root"
     )]
     NotTranslated(String),
-    /// The child sees another peer than the one it dialled.
+    /// `getpeername` does not show the dialled address.
     #[error("getpeername is not translated: the peer of {ADDRESS}:{REACHED} appears as {0}")]
     Peer(String),
-    /// The Service without endpoints was not refused as it must be.
+    /// The connection to the Service without endpoints did not get the expected error.
     #[error("a connection to a Service without endpoints got {got} instead of {expected}")]
     NotRefused {
-        /// What it got.
+        /// The actual result.
         got: String,
-        /// What it must get.
+        /// The expected result.
         expected: &'static str,
     },
 }
 
-/// Attaches a trial datapath to `cgroup_root` and has a child dial through it. The trial touches nobody
-/// but who dials its address. All that is made is removed again. Blocks for some tens of milliseconds,
-/// at most for a few seconds.
+/// Attaches a trial datapath to `cgroup_root` and lets a child dial through it. The trial affects
+/// only connections to its own address. Removes everything that it created. Blocks for some tens of
+/// milliseconds, at most for a few seconds.
 ///
-/// A process in a cgroup namespace of its own, as in most containers, may not move a child out of it
-/// where cgroup v2 is mounted with `nsdelegate` (`cgroup_procs_write_permission`,
-/// kernel/cgroup/cgroup.c: `ENOENT`). The child then dials from where it is.
+/// A process in a cgroup namespace of its own, as in most containers, may not move a child out of
+/// it if cgroup v2 is mounted with `nsdelegate` (`cgroup_procs_write_permission`,
+/// kernel/cgroup/cgroup.c: `ENOENT`). The child then dials from the cgroup of this process.
 ///
 /// # Errors
-///
-/// The hooks do not do what they must, or it cannot be found out.
+/// The hooks do not work, or it cannot be tested.
 pub fn run(cgroup_root: &Path) -> Result<(), ProbeError> {
     let cgroup = TrialCgroup::make(&applications(cgroup_root));
     let moving = match &cgroup {
@@ -119,9 +118,9 @@ pub fn run(cgroup_root: &Path) -> Result<(), ProbeError> {
     }
 }
 
-/// The cgroup below `root` that the kubelet has its pods in; without any, `root` itself.
+/// The kubelet's cgroup for Pods below `root`; `root` itself if there is none.
 fn applications(root: &Path) -> PathBuf {
-    // The kubelet's cgroup drivers, systemd and cgroupfs, and both again as kind sets them.
+    // The kubelet's cgroup drivers, systemd and cgroupfs, and both as kind configures them.
     ["kubepods.slice", "kubepods", "kubelet.slice/kubelet-kubepods.slice", "kubelet/kubepods"]
         .iter()
         .map(|name| root.join(name))
@@ -129,14 +128,13 @@ fn applications(root: &Path) -> PathBuf {
         .unwrap_or_else(|| root.to_owned())
 }
 
-/// Whether it is not for this process to do.
+/// Whether this process lacks the permission.
 fn is_forbidden(error: &io::Error) -> bool {
     let codes = [libc::ENOENT, libc::EACCES, libc::EPERM, libc::EROFS];
     error.raw_os_error().is_some_and(|code| codes.contains(&code))
 }
 
-/// Attaches a trial to the cgroup `attached`, and has a child dial: in the cgroup `within`, or where
-/// this process is.
+/// Attaches a trial to the cgroup `attached`. A child dials in the cgroup `within`, or in ours.
 fn ask(attached: &Path, within: Option<&TrialCgroup>) -> Result<(), ProbeError> {
     let setup = |what| move |source| ProbeError::Setup { what, source };
     let listener =
@@ -155,7 +153,7 @@ fn ask(attached: &Path, within: Option<&TrialCgroup>) -> Result<(), ProbeError> 
         Some(peer) => return Err(ProbeError::Peer(peer.to_owned())),
         None => return Err(ProbeError::NotTranslated(reached)),
     }
-    // The kernel has completed the handshake before the child's `connect` returned.
+    // The kernel completed the handshake before the child's `connect` returned.
     listener
         .set_nonblocking(true)
         .and_then(|()| listener.accept())
@@ -190,10 +188,10 @@ fn service(port: u16, endpoint: Option<u16>) -> Service4 {
     service
 }
 
-/// What starting a child is called.
+/// Name of this action in errors.
 const START: &str = "start a child";
 
-/// Has a child dial, inside the cgroup if there is one; its answer is a line of [`child`].
+/// Starts a child that dials, in the cgroup if there is one; returns the line of [`child`].
 fn dial(cgroup: Option<&TrialCgroup>, port: u16) -> Result<String, ProbeError> {
     let setup = |source| ProbeError::Setup { what: START, source };
     let processes = cgroup.map(TrialCgroup::processes).transpose().map_err(setup)?;
@@ -203,7 +201,7 @@ fn dial(cgroup: Option<&TrialCgroup>, port: u16) -> Result<String, ProbeError> {
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::null());
-    // SAFETY: between fork and exec only write(2) is called, on a descriptor that is open.
+    // SAFETY: between fork and exec, only write(2) is called, on an open descriptor.
     unsafe {
         command.pre_exec(move || {
             let Some(processes) = &processes else { return Ok(()) };
@@ -219,7 +217,7 @@ fn dial(cgroup: Option<&TrialCgroup>, port: u16) -> Result<String, ProbeError> {
     if answer.is_empty() { Err(ProbeError::Silent(output.status.to_string())) } else { Ok(answer) }
 }
 
-/// Waits for a child, and kills it when it takes too long.
+/// Waits for a child; kills it after the timeout.
 fn finish(mut child: Child) -> Result<Output, ProbeError> {
     let setup = |source| ProbeError::Setup { what: "wait for its child", source };
     let deadline = Instant::now() + PATIENCE;
@@ -234,11 +232,9 @@ fn finish(mut child: Child) -> Result<Output, ProbeError> {
     child.wait_with_output().map_err(setup)
 }
 
-/// What the child does: dials `address` and prints one line, `peer ADDRESS:PORT` as it sees its
-/// peer, or `error ERRNO`.
+/// The child: dials `address` and prints its peer, `peer ADDRESS:PORT`, or `error ERRNO`.
 ///
 /// # Errors
-///
 /// Standard output cannot be written.
 pub fn child(address: SocketAddr) -> io::Result<()> {
     let line = match TcpStream::connect_timeout(&address, PATIENCE / 2)

@@ -1,5 +1,4 @@
-//! A temporary datapath with its own maps and without pins, to test a host and to measure costs while an
-//! agent runs.
+//! A temporary datapath without pins, to test a host and to measure costs beside an agent.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -27,18 +26,18 @@ use crate::datapath::programs::load::{load, program};
 use crate::datapath::programs::object::{Constants, TcpPeer};
 use crate::plan::Capacity;
 
-/// Why a trial cannot be made.
+/// Why a trial cannot be created.
 #[derive(Debug, Error)]
 pub enum TrialError {
-    /// The cgroup cannot be made.
+    /// The cgroup cannot be created.
     #[error("a cgroup cannot be made below {}: {source}", root.display())]
     Cgroup {
-        /// The cgroup that it should be in.
+        /// The cgroup above.
         root: PathBuf,
         /// Why.
         source: io::Error,
     },
-    /// Programs or maps are not taken.
+    /// The kernel refuses programs or maps.
     #[error(transparent)]
     Load(#[from] LoadError),
     /// A program cannot be attached.
@@ -46,7 +45,7 @@ pub enum TrialError {
     Attach {
         /// The hook's name.
         hook: &'static str,
-        /// What the kernel answered.
+        /// The kernel's answer.
         reason: String,
     },
     /// A map cannot be written.
@@ -54,12 +53,12 @@ pub enum TrialError {
     Write {
         /// The map.
         map: &'static str,
-        /// What the kernel answered.
+        /// The kernel's answer.
         reason: String,
     },
 }
 
-/// A cgroup of its own; removed when dropped.
+/// A cgroup for a trial; removed when dropped.
 #[derive(Debug)]
 pub struct TrialCgroup {
     path: PathBuf,
@@ -67,18 +66,17 @@ pub struct TrialCgroup {
 
 /// Prefix of the names of trial cgroups.
 const PREFIX: &str = "topo-lb-trial-";
-/// An empty trial cgroup that is older was left by a killed process.
+/// An empty trial cgroup of this age was left by a killed process.
 const LEFTOVER: Duration = Duration::from_secs(60);
 
 impl TrialCgroup {
-    /// Makes one below `root`, and removes those that were left there.
+    /// Creates one below `root`, and removes old ones that were left there.
     ///
     /// # Errors
-    ///
     /// `root` is not a cgroup v2 directory that this process may write to.
     pub fn make(root: &Path) -> Result<Self, TrialError> {
         remove_leftovers(root);
-        // Processes of several PID namespaces may be at it, so the process alone says too little.
+        // Processes of several PID namespaces may do this at once, so the pid alone is not unique.
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let path = root.join(format!("{PREFIX}{}-{}", std::process::id(), now.as_nanos()));
         match fs::create_dir(&path) {
@@ -93,10 +91,9 @@ impl TrialCgroup {
         &self.path
     }
 
-    /// The file that moves a process into it: writing `0` moves the writer.
+    /// Opens the file that moves processes into it: writing `0` moves the writer.
     ///
     /// # Errors
-    ///
     /// It cannot be opened.
     pub fn processes(&self) -> io::Result<File> {
         File::options().write(true).open(self.path.join("cgroup.procs"))
@@ -117,7 +114,7 @@ impl Drop for TrialCgroup {
     }
 }
 
-/// Whether a cgroup of this name is a trial's.
+/// Whether this is the name of a trial's cgroup.
 pub(crate) fn is_trial(name: &OsStr) -> bool {
     name.to_str().is_some_and(|name| name.starts_with(PREFIX))
 }
@@ -128,7 +125,7 @@ fn remove_leftovers(root: &Path) {
         let is_ours = is_trial(&entry.file_name());
         let age = entry.metadata().and_then(|data| data.modified()).map(|made| made.elapsed());
         if is_ours && matches!(age, Ok(Ok(age)) if age > LEFTOVER) {
-            // One that is in use is busy, and stays.
+            // Fails if it is in use; then it stays.
             let _ = fs::remove_dir(entry.path());
         }
     }
@@ -143,10 +140,10 @@ pub struct Trial {
 }
 
 impl Trial {
-    /// Loads programs and maps of this capacity. `range` is such that every address is looked up.
+    /// Loads programs and maps of this capacity. With no `range` written, all addresses are looked
+    /// up.
     ///
     /// # Errors
-    ///
     /// As [`Datapath::open`](crate::datapath::Datapath::open), as far as the kernel is concerned.
     pub fn load(capacity: &Capacity, tcp_peer: TcpPeer) -> Result<Self, TrialError> {
         let constants = Constants::probe(tcp_peer);
@@ -154,12 +151,10 @@ impl Trial {
         Ok(Self { ebpf, links: Vec::new(), reports_refused: constants.reports_refused() })
     }
 
-    /// Attaches all programs to a cgroup, until the end of this. They run behind those of an agent
-    /// that is attached there.
+    /// Attaches all programs to a cgroup, until this is dropped; they run after an agent's.
     ///
     /// # Errors
-    ///
-    /// The kernel does not attach one.
+    /// The kernel refuses.
     pub fn attach(&mut self, cgroup: &Path) -> Result<(), TrialError> {
         let failed = |source| TrialError::Cgroup { root: cgroup.to_owned(), source };
         let directory = File::open(cgroup).map_err(failed)?;
@@ -174,7 +169,7 @@ impl Trial {
         Ok(())
     }
 
-    /// Whether refused connections are `ECONNREFUSED`, and not `EPERM`.
+    /// Whether refused connections get `ECONNREFUSED` instead of `EPERM`.
     #[must_use]
     pub fn reports_refused(&self) -> bool {
         self.reports_refused
@@ -183,7 +178,6 @@ impl Trial {
     /// Adds or replaces an IPv4 Service.
     ///
     /// # Errors
-    ///
     /// The map is full.
     pub fn write4(&mut self, service: &Service4) -> Result<(), TrialError> {
         let failed = failed(maps::SERVICES4);
@@ -195,7 +189,6 @@ impl Trial {
     /// Restricts the addresses that are looked up.
     ///
     /// # Errors
-    ///
     /// The map cannot be written.
     pub fn write_range(&mut self, range: Range) -> Result<(), TrialError> {
         let failed = failed(maps::RANGE);
@@ -208,11 +201,10 @@ impl Trial {
         self.ebpf.map_mut(name).ok_or(MapError::KeyNotFound)
     }
 
-    /// What the kernel says of a hook's program.
+    /// The kernel's information about a hook's program.
     ///
     /// # Errors
-    ///
-    /// It does not say.
+    /// The kernel does not return it.
     pub fn info(&mut self, hook: Hook) -> Result<ProgramInfo, TrialError> {
         program(&mut self.ebpf, hook)?
             .info()

@@ -1,4 +1,4 @@
-//! The kernel's maps, opened by their pins: for the agent to write, for `list` to read.
+//! The kernel's maps, opened by their pins: the agent writes them, `list` reads them.
 
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
@@ -35,7 +35,7 @@ impl BpfStore {
     /// Opens the maps pinned under `pin_dir`.
     ///
     /// # Errors
-    /// One is not there, or is something else.
+    /// A map does not exist, or has another type.
     pub fn open(pin_dir: &Path) -> Result<Self, OpenError> {
         let v4 = FamilyMaps::open(pin_dir)?;
         let capacity = Capacity {
@@ -43,7 +43,7 @@ impl BpfStore {
             slots: size(pin_dir, maps::SLOTS4)?,
             members: size(pin_dir, maps::MEMBERS4)?,
             flows: size(pin_dir, maps::FLOWS4)?,
-            // The plan does not fill them.
+            // Plans do not fill these maps.
             connections: 0,
         };
         Ok(Self {
@@ -54,9 +54,8 @@ impl BpfStore {
             names: open(pin_dir, maps::NAMES, Map::HashMap)?,
             counters: open(pin_dir, maps::COUNTERS, Map::PerCpuArray)?,
             capacity,
-            // Random, and not where the last agent stopped: its highest number may have gone with the
-            // Service that had it, and a UDP flow that remembers that number must not take a later
-            // write for that one.
+            // Random, and not the last agent's number: its highest one may be gone with its
+            // Service, and a UDP flow that remembers it must not take a later write for that one.
             generation: RandomState::new().build_hasher().finish() as u32,
         })
     }
@@ -81,7 +80,7 @@ impl BpfStore {
         Ok(all)
     }
 
-    /// Connections of a Service port by where they went, over all CPUs.
+    /// Connections of a Service port by locality, over all CPUs.
     pub fn counters(&self, index: u32) -> Result<Counters, StoreError> {
         sum(&self.counters, maps::COUNTERS, index)
     }
@@ -118,14 +117,14 @@ impl Store for BpfStore {
                 return removed.map_err(failed(maps::NAMES, "remove"));
             }
             Step::Grace => return membarrier::grace().map_err(StoreError::Grace),
-            // A later plan fills the slots again.
+            // Only the plan's record changes.
             Step::FreeSlots { .. } => return Ok(()),
             Step::FillSlots { family, .. } => *family,
             Step::SetMember { endpoint, .. } | Step::RemoveMember { endpoint, .. } => {
                 Family::of(endpoint.ip())
             }
             Step::Publish { frontend, .. } => {
-                // Zero is what an unwritten value has: no write gets it, also when the number wraps.
+                // Zero means unwritten, so the number skips it when it wraps.
                 self.generation = self.generation.checked_add(1).unwrap_or(1);
                 frontend.family()
             }
@@ -153,7 +152,7 @@ impl Store for BpfStore {
         self.v4.read_members(&mut installed)?;
         self.v6.read_members(&mut installed)?;
         if installed.placed().next().is_none() {
-            // Maps that were just made are all zero, which would mean "anywhere".
+            // New maps are all zero, which would mean "anywhere".
             self.set_range(Range::EMPTY)?;
         } else {
             let Raw(range) = self.range.get(&0, 0).map_err(failed(maps::RANGE, "read"))?;

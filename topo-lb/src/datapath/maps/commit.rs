@@ -1,11 +1,11 @@
-//! The one executor of plans.
+//! The only executor of plans.
 
 use super::error::StoreError;
 use super::store::Store;
 use crate::plan::{Installed, Plan, Step};
 
-/// Carries out the steps in order, and records each in `installed` when it is done. Stops at the first
-/// failure: every frontend is then either as before or as planned, and the caller must plan again.
+/// Carries out the steps in order, and records each in `installed`. Stops at the first failure:
+/// every frontend is then either as before or as planned, and the caller must plan again.
 pub fn commit(
     plan: &Plan,
     store: &mut impl Store,
@@ -23,7 +23,7 @@ pub fn commit(
 
 /// Reads what is installed, at the start and after a failed plan.
 ///
-/// The last writer may have stopped right after a write: tc's connections may not have checked their
+/// The last writer may have stopped right after a write: tc connections may not have checked their
 /// endpoints since, and programs may still read what the write replaced.
 pub fn take_over(store: &mut impl Store) -> Result<Installed, StoreError> {
     store.revise()?;

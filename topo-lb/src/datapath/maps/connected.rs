@@ -1,4 +1,4 @@
-//! What the kernel stores with a translated socket: `connected4`, `connected6`.
+//! The storage of translated sockets: `connected4`, `connected6`.
 
 use std::net::SocketAddr;
 use std::os::fd::AsRawFd;
@@ -20,10 +20,10 @@ pub struct Connected {
 }
 
 impl Connected {
-    /// Opens them.
+    /// Opens the maps.
     ///
     /// # Errors
-    /// They are not there, or are something else.
+    /// They do not exist, or have another type.
     pub fn open(pin_dir: &Path) -> Result<Self, OpenError> {
         Ok(Self {
             four: open(pin_dir, maps::CONNECTED4, Map::SkStorage)?,
@@ -31,8 +31,8 @@ impl Connected {
         })
     }
 
-    /// The frontend that a socket dialled last in a family, and the endpoint that was chosen; `None` for a
-    /// socket that was not translated. The socket may be connected elsewhere since.
+    /// The frontend that a socket last dialled in a family, and the endpoint that was chosen;
+    /// `None` if the socket was not translated. The socket may be connected elsewhere by now.
     ///
     /// # Errors
     /// It is no socket, or the map cannot be read.

@@ -17,28 +17,26 @@ use super::error::ReadError;
 use super::pinned::{Hash, entries, open};
 use crate::cluster::Frontend;
 
-/// A connection whose packets tc translates.
+/// A connection that tc translates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Connection {
-    /// Who connected.
+    /// The client's address and port.
     pub client: SocketAddr,
-    /// What it dialled.
+    /// The frontend that it dialled.
     pub frontend: Frontend,
-    /// Where its packets go.
+    /// The endpoint that its packets go to.
     pub endpoint: SocketAddr,
     /// Index of the Service port.
     pub service: u32,
     /// `opening`, `open`, `closing` or `closed`.
     pub state: &'static str,
-    /// Since the client's last packet.
+    /// Time since the client's last packet.
     pub idle: Duration,
 }
 
-/// Reads every connection that is not over, sorted by frontend and client; none where the agent
-/// runs without tc.
+/// Reads every connection that is not over, by frontend and client; none without tc.
 ///
 /// # Errors
-///
 /// A map cannot be read.
 pub fn read(pin_dir: &Path) -> Result<Vec<Connection>, ReadError> {
     let mut all = Vec::new();
@@ -89,7 +87,7 @@ fn state(protocol: u8, state: u8) -> &'static str {
     }
 }
 
-/// `CLOCK_MONOTONIC` in nanoseconds, which the programs read too, as of the kernel's last tick.
+/// `CLOCK_MONOTONIC` in nanoseconds: the programs' clock, which they read as of the last tick.
 pub(crate) fn now() -> u64 {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64

@@ -13,10 +13,9 @@ use super::error::ReadError;
 use super::pinned::{Hash, PerCpu, entries, open, sum};
 
 /// Reads the connections of every Service port that had any, in one pass over `names` and
-/// `counters`, which takes some microseconds for each Service port.
+/// `counters`, which takes some microseconds per Service port.
 ///
 /// # Errors
-///
 /// A map cannot be read.
 pub fn connections(pin_dir: &Path) -> Result<BTreeMap<Arc<str>, Counters>, ReadError> {
     let mut all = counters(pin_dir, |_| true)?;
@@ -24,7 +23,7 @@ pub fn connections(pin_dir: &Path) -> Result<BTreeMap<Arc<str>, Counters>, ReadE
     Ok(all)
 }
 
-/// The counters of the Service ports whose name is `wanted`.
+/// The counters of the Service ports with a `wanted` name.
 fn counters(
     pin_dir: &Path,
     wanted: impl Fn(&str) -> bool,
@@ -32,7 +31,7 @@ fn counters(
     let names: Hash<u32, Name> = open(pin_dir, maps::NAMES, Map::HashMap)?;
     let per_cpu: PerCpu<Counters> = open(pin_dir, maps::COUNTERS, Map::PerCpuArray)?;
     let mut all = BTreeMap::new();
-    // While others write, the kernel may show an element twice; what it shows last stays.
+    // During a write, the kernel may return an element twice; the last value is kept.
     for pair in entries(&names, maps::NAMES) {
         let (index, name) = pair?;
         if let Some(name) = encode::read_name(&name)
@@ -44,11 +43,10 @@ fn counters(
     Ok(all)
 }
 
-/// Reads how many look-ups of a Service gave up because of overlapping writes; zero if an earlier agent
+/// Reads how many look-ups of a Service gave up because of overlapping writes; zero if the agent
 /// had no such counter.
 ///
 /// # Errors
-///
 /// The map cannot be read.
 pub fn torn(pin_dir: &Path) -> Result<u64, ReadError> {
     if !pin_dir.join(maps::TORN).exists() {
@@ -58,10 +56,9 @@ pub fn torn(pin_dir: &Path) -> Result<u64, ReadError> {
     Ok(sum(&per_cpu, maps::TORN, 0)?)
 }
 
-/// Reads how many connections the Service ports whose name is `wanted` refused.
+/// Reads how many connections the Service ports with a `wanted` name refused.
 ///
 /// # Errors
-///
 /// A map cannot be read.
 pub fn refused(
     pin_dir: &Path,

@@ -1,4 +1,4 @@
-//! Between what the plan speaks of and what the maps hold. Pure.
+//! Converts between the plan's types and the layouts of the maps. Pure.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -23,7 +23,7 @@ pub const fn protocol_number(protocol: Protocol) -> u8 {
     }
 }
 
-/// The protocol of a kernel's number; `None` for what no Service can have.
+/// The protocol with a kernel's number; `None` if no Service can have it.
 pub const fn protocol_of(number: u8) -> Option<Protocol> {
     match number {
         address::TCP => Some(Protocol::Tcp),
@@ -33,7 +33,7 @@ pub const fn protocol_of(number: u8) -> Option<Protocol> {
     }
 }
 
-/// What one address family's maps hold.
+/// The layouts of one address family's maps.
 pub trait Layout {
     /// Name of `services*`.
     const SERVICES: &'static str;
@@ -52,19 +52,19 @@ pub trait Layout {
     /// An address in network order.
     type Octets: Copy;
 
-    /// The address of this family; `None` for the other's.
+    /// The octets of an address; `None` if it is of the other family.
     fn octets(address: IpAddr) -> Option<Self::Octets>;
     /// Key of `services*`.
     fn frontend(octets: Self::Octets, port: u16, protocol: u8) -> Self::Frontend;
-    /// A frontend as people speak of it; `None` for a protocol that no Service can have.
+    /// Decodes a frontend; `None` if no Service can have its protocol.
     fn read_frontend(frontend: &Self::Frontend) -> Option<Frontend>;
-    /// An endpoint.
+    /// Value of `slots*`.
     fn backend(octets: Self::Octets, port: u16, locality: Locality) -> Self::Backend;
-    /// An endpoint as people speak of it.
+    /// Decodes an endpoint.
     fn read_backend(backend: &Self::Backend) -> Chosen;
     /// Key of `members*`.
     fn member(index: u32, octets: Self::Octets, port: u16) -> Self::MemberKey;
-    /// A member as people speak of it.
+    /// Decodes a member: Service index and endpoint.
     fn read_member(key: &Self::MemberKey) -> (u32, SocketAddr);
     /// Value of `services*`.
     fn service(
@@ -74,11 +74,11 @@ pub trait Layout {
     ) -> Self::Service;
     /// The header and the inline endpoints of a value of `services*`.
     fn read_service(service: &Self::Service) -> (Header, [Self::Backend; INLINE]);
-    /// Whether a value was read as one write made it, for this key.
+    /// Whether a value is that of a single write, for this key.
     fn is_whole(service: &Self::Service, key: &Self::Frontend) -> bool;
 }
 
-/// What service values of both families have in common.
+/// The common part of both families' service values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
     /// Number of the write.
@@ -87,7 +87,7 @@ pub struct Header {
     pub service: u32,
     /// How to choose.
     pub selection: Selection,
-    /// Session affinity in seconds, zero for none.
+    /// Session affinity in seconds; zero for none.
     pub affinity_seconds: u32,
 }
 
@@ -183,7 +183,7 @@ macro_rules! layout {
 layout!(V4, V4, Ipv4Addr, [u8; 4], Frontend4, Service4, Backend4, MemberKey4, maps: [SERVICES4 SLOTS4 MEMBERS4], padding: [reserved reserved_tail]);
 layout!(V6, V6, Ipv6Addr, [u8; 16], Frontend6, Service6, Backend6, MemberKey6, maps: [SERVICES6 SLOTS6 MEMBERS6], padding: []);
 
-/// The row as backends of this family; what is of the other family is left out.
+/// The row as backends of this family; leaves out endpoints of the other.
 pub fn backends<L: Layout>(row: &[Chosen]) -> Vec<L::Backend> {
     row.iter()
         .filter_map(|chosen| {
@@ -225,7 +225,7 @@ pub fn service<L: Layout>(
     L::service(frontend, header, inline)
 }
 
-/// The entry that a value publishes. `slot` reads one slot.
+/// The entry, first slot and generation in a value. `slot` reads one slot.
 pub fn entry<L: Layout>(
     service: &L::Service,
     mut slot: impl FnMut(u32) -> Option<L::Backend>,
@@ -253,7 +253,7 @@ pub fn entry<L: Layout>(
     (entry, slotted.then_some(selection.slot_base), header.generation)
 }
 
-/// A Service port's name as `names` holds it; what does not fit is cut.
+/// Encodes a Service port's name for `names`; a longer name is cut.
 pub fn name(text: &str) -> Name {
     let mut name = Name { text: [0; NAME_LENGTH] };
     for (place, byte) in name.text[..NAME_LENGTH - 1].iter_mut().zip(text.bytes()) {
@@ -262,7 +262,7 @@ pub fn name(text: &str) -> Name {
     name
 }
 
-/// A Service port's name from `names`; `None` where it is not UTF-8.
+/// Decodes a Service port's name from `names`; `None` if it is not UTF-8.
 pub fn read_name(name: &Name) -> Option<&str> {
     let length = name.text.iter().position(|&byte| byte == 0).unwrap_or(NAME_LENGTH);
     std::str::from_utf8(&name.text[..length]).ok()

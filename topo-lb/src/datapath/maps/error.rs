@@ -1,9 +1,9 @@
-//! Why maps cannot be opened, read or written, and whether a retry can help.
+//! Errors of opening, reading and writing maps, and whether a retry can help.
 
 use std::io;
 use std::path::PathBuf;
 
-/// A write or a read that the maps did not take.
+/// A failed write or read.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
     /// The kernel refused.
@@ -11,14 +11,14 @@ pub enum StoreError {
     Map {
         /// The map's name.
         map: &'static str,
-        /// What was tried.
+        /// The action that failed.
         action: &'static str,
-        /// The kernel's error number; none where the kernel was not asked.
+        /// The kernel's error number; `None` if the error is not the kernel's.
         errno: Option<i32>,
-        /// What the kernel said.
+        /// The kernel's answer.
         reason: String,
     },
-    /// `membarrier(MEMBARRIER_CMD_GLOBAL)` failed, although it served at start.
+    /// `membarrier(MEMBARRIER_CMD_GLOBAL)` failed, although it was available at start.
     #[error("membarrier(2) failed: {0}; the agent needs it to reuse slots safely")]
     Grace(io::Error),
 }
@@ -35,7 +35,7 @@ impl StoreError {
     }
 }
 
-/// What to do, in the words that follow the kernel's; nothing where a retry is enough.
+/// What to do, as the end of the error's text; empty if a retry is enough.
 const fn advice(errno: Option<i32>) -> &'static str {
     match errno {
         Some(libc::EAGAIN | libc::EBUSY | libc::EINTR) => "",
@@ -58,25 +58,25 @@ const fn advice(errno: Option<i32>) -> &'static str {
     }
 }
 
-/// Pins that cannot be opened.
+/// Why a pinned map cannot be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// Nothing is pinned there.
+    /// There is no such pin.
     #[error(
         "nothing is installed at {0}: no agent ran with this --pin-dir, or `topo-lb cleanup` removed it"
     )]
     Absent(String),
-    /// A pin is there, but not what it should be.
+    /// The pin exists, but is not the expected map.
     #[error("cannot open the pinned map {path}: {reason}")]
     Map {
         /// Where it is pinned.
         path: String,
-        /// What the kernel, or its shape, said.
+        /// The kernel's answer, or how the map differs.
         reason: String,
     },
 }
 
-/// Pinned maps that cannot be read.
+/// Why pinned maps cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
     /// They cannot be opened.
@@ -85,7 +85,7 @@ pub enum ReadError {
     /// They cannot be read.
     #[error(transparent)]
     Read(#[from] StoreError),
-    /// What a pin says of where a program is attached cannot be read.
+    /// A pin of an attached program cannot be read.
     #[error("the pin {} cannot be read: {source}", path.display())]
     Link {
         /// Where.

@@ -1,4 +1,4 @@
-//! The maps that say which Pods are excluded.
+//! The maps of excluded Pods.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -10,7 +10,7 @@ use topo_lb_common::maps;
 use super::error::{ReadError, StoreError};
 use super::pinned::{Hash, Raw, absent_is_fine, failed, open};
 
-/// The pinned maps, and what is in them.
+/// The pinned maps, and their content.
 pub struct ExcludedMap {
     cgroups: Hash<ExcludedKey, Excluded>,
     levels: Array<MapData, Raw<Levels>>,
@@ -19,10 +19,10 @@ pub struct ExcludedMap {
 }
 
 impl ExcludedMap {
-    /// Opens them, and reads what an earlier agent left.
+    /// Opens the maps, and reads what an earlier agent left.
     ///
     /// # Errors
-    /// They are not there, or are something else.
+    /// They do not exist, or have another type.
     pub fn open(pin_dir: &Path) -> Result<Self, ReadError> {
         let cgroups: Hash<ExcludedKey, Excluded> = open(pin_dir, maps::EXCLUDED, Map::HashMap)?;
         let levels = open(pin_dir, maps::EXCLUSION, Map::Array)?;
@@ -40,14 +40,13 @@ impl ExcludedMap {
         &self.has
     }
 
-    /// How many Pods there is room for.
+    /// Most excluded Pods.
     #[must_use]
     pub const fn room(&self) -> usize {
         maps::MOST_EXCLUDED as usize
     }
 
-    /// Has the maps name these cgroups, each with its level, and no others; and the `levels` where
-    /// they are.
+    /// Writes exactly these cgroups, each with its level, and the `levels` on which they are.
     ///
     /// # Errors
     /// The kernel refused some writes; all others are done.
@@ -76,13 +75,13 @@ impl ExcludedMap {
     }
 }
 
-/// Calls `act` for each cgroup. The error names all cgroups that failed, and the reason of the first.
+/// Calls `act` for each cgroup. The error names all that failed, and the first's reason.
 fn each(
     action: &'static str,
     cgroups: Vec<u64>,
     mut act: impl FnMut(u64) -> Result<(), MapError>,
 ) -> Result<(), StoreError> {
-    /// Cgroups that an error names.
+    /// Most cgroups that an error names.
     const NAMED: usize = 8;
     let mut first = None;
     let mut refused = Vec::new();

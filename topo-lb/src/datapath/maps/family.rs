@@ -12,26 +12,25 @@ use super::pinned::{Hash, Raw, absent_is_fine, entries, failed, found, open};
 use crate::cluster::Frontend;
 use crate::plan::{Entry, Installed, Step};
 
-/// A read that overlaps with a write is repeated.
+/// Attempts of a read that overlaps with a write.
 const ATTEMPTS: u32 = 3;
 
-/// The maps of one address family.
 pub(crate) struct FamilyMaps<L: Layout> {
     services: Hash<L::Frontend, L::Service>,
     slots: Array<MapData, Raw<L::Backend>>,
     members: Hash<L::MemberKey, Member>,
 }
 
-/// What a frontend's value says.
+/// A published value of a frontend.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Published {
     /// The key.
     pub frontend: Frontend,
     /// What its connections do.
     pub entry: Entry,
-    /// First slot, where the row is not inline.
+    /// First slot, if the row is not inline.
     pub slot_base: Option<u32>,
-    /// Number of the write: it stays while nothing is written.
+    /// Number of the write that made this value; it changes only with a write.
     pub generation: u32,
 }
 
@@ -44,7 +43,7 @@ impl<L: Layout> FamilyMaps<L> {
         })
     }
 
-    /// Carries out a step that is about this family.
+    /// Carries out a step of this family.
     pub(crate) fn write(&mut self, step: &Step, generation: u32) -> Result<(), StoreError> {
         match step {
             Step::Publish { frontend, entry, slot_base } => {
@@ -75,7 +74,7 @@ impl<L: Layout> FamilyMaps<L> {
                 absent_is_fine(self.members.remove(&Raw(key)))
                     .map_err(failed(L::MEMBERS, "remove a member"))
             }
-            // About no family.
+            // These belong to no family.
             Step::SetRange(_)
             | Step::Name { .. }
             | Step::Unname(_)
@@ -107,7 +106,6 @@ impl<L: Layout> FamilyMaps<L> {
             .map_err(failed(L::SERVICES, "write a Service"))
     }
 
-    /// Adds every published frontend to `all`.
     pub(crate) fn published(&self, all: &mut Vec<Published>) -> Result<(), StoreError> {
         for pair in entries(&self.services, L::SERVICES) {
             let (key, value) = pair?;
@@ -120,7 +118,6 @@ impl<L: Layout> FamilyMaps<L> {
         Ok(())
     }
 
-    /// Adds every member to `installed`.
     pub(crate) fn read_members(&self, installed: &mut Installed) -> Result<(), StoreError> {
         for pair in entries(&self.members, L::MEMBERS) {
             let (key, member) = pair?;
@@ -130,8 +127,7 @@ impl<L: Layout> FamilyMaps<L> {
         Ok(())
     }
 
-    /// Whether `endpoint` is a member of the frontend's Service; `true` if every read overlapped with a
-    /// write.
+    /// Whether `endpoint` is a member of the frontend's Service; `true` if every read was torn.
     pub(crate) fn serves(
         &self,
         frontend: &Frontend,

@@ -17,9 +17,9 @@ use crate::cluster::Frontend;
 pub struct Flow {
     /// The kernel's socket cookie.
     pub cookie: u64,
-    /// What the socket sends to.
+    /// The frontend that the socket sends to.
     pub frontend: Frontend,
-    /// Where its datagrams go.
+    /// The endpoint that its datagrams go to.
     pub endpoint: SocketAddr,
     /// Index of the Service port.
     pub service: u32,

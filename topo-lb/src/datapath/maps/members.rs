@@ -1,5 +1,4 @@
-//! Whether an endpoint serves a frontend by the maps as they are now. The socket terminator asks this,
-//! because it acts some time after the change.
+//! Reads whether an endpoint serves a frontend now, for the socket terminator, which acts later.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -16,16 +15,16 @@ pub struct Members {
 }
 
 impl Members {
-    /// Opens them.
+    /// Opens the maps.
     ///
     /// # Errors
-    /// They are not there, or are something else.
+    /// They do not exist, or have another type.
     pub fn open(pin_dir: &Path) -> Result<Self, OpenError> {
         Ok(Self { v4: FamilyMaps::open(pin_dir)?, v6: FamilyMaps::open(pin_dir)? })
     }
 
-    /// Whether an endpoint is a member of a frontend's Service. Only Services whose members are listed
-    /// have any. `true` if every read overlapped with a write.
+    /// Whether an endpoint is a member of a frontend's Service; `true` if every read overlapped
+    /// with a write. Only some Services have listed members.
     ///
     /// # Errors
     /// A map cannot be read.

@@ -1,4 +1,4 @@
-//! The maps in memory, for tests: as dumb as the kernel's, so that a wrong plan shows.
+//! The maps in memory, for tests. They check no more than the kernel, so that a wrong plan shows.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -11,14 +11,13 @@ use crate::cluster::{Family, Frontend};
 use crate::plan::{Capacity, Entry, Installed, Step};
 use crate::topology::Chosen;
 
-/// A published value: the row is looked up where the value says it is.
+/// A published value; its row is read from where the value refers to.
 #[derive(Clone, Debug, PartialEq)]
 struct Value {
     entry: Entry,
     slot_base: Option<u32>,
 }
 
-/// Maps in memory.
 #[derive(Clone, Debug)]
 pub(crate) struct MemoryStore {
     capacity: Capacity,
@@ -27,13 +26,12 @@ pub(crate) struct MemoryStore {
     slots: [BTreeMap<u32, Chosen>; 2],
     members: BTreeMap<(u32, SocketAddr), bool>,
     names: BTreeMap<u32, String>,
-    /// Slots that a value replaced since the last grace period still refers to.
+    /// Slots to which a value refers that was replaced since the last grace period.
     unsettled: [BTreeSet<u32>; 2],
-    /// A write since the last `revise` bears on endpoints of connections.
+    /// Whether a write since the last `revise` concerns endpoints of connections.
     pub(crate) is_unrevised: bool,
-    /// Writes so far.
     pub(crate) writes: usize,
-    /// Fails the write of this number, once.
+    /// Fails the write with this number, once.
     pub(crate) fail_at: Option<usize>,
 }
 
@@ -53,7 +51,7 @@ impl MemoryStore {
         }
     }
 
-    /// What a connection to the frontend can get; `None` where it is not ours.
+    /// The endpoints of a connection to the frontend; `None` if it is not published.
     pub(crate) fn resolve(&self, frontend: &Frontend) -> Option<Vec<Chosen>> {
         let in_range = match frontend.address {
             std::net::IpAddr::V4(address) => self.range.holds4(address.octets()),
@@ -79,7 +77,7 @@ impl MemoryStore {
         &self.names
     }
 
-    /// Counts a write, and fails it if it is to fail.
+    /// Counts a write; fails it if `fail_at` says so.
     fn count_write(&mut self) -> Result<(), StoreError> {
         self.writes += 1;
         if self.fail_at == Some(self.writes) {

@@ -1,4 +1,4 @@
-//! The maps: their layouts in Rust terms, reading and writing them, and moving to new ones.
+//! The maps: their layouts in Rust types, reading and writing them, and renewing them.
 
 pub mod bpf;
 pub mod commit;

@@ -1,4 +1,4 @@
-//! What became of the packets that the tc programs saw.
+//! Reads the outcomes of packets that the tc programs saw.
 
 use std::path::Path;
 
@@ -10,10 +10,9 @@ use super::error::ReadError;
 use super::pinned::{PerCpu, open, sum};
 use crate::datapath::direction::Direction;
 
-/// Reads what became of the packets of each tc hook; nothing where the agent runs without tc.
+/// Packets by outcome, for each tc hook; none if the agent runs without tc.
 ///
 /// # Errors
-///
 /// The map cannot be read.
 pub fn read(pin_dir: &Path) -> Result<Vec<(Direction, Packets)>, ReadError> {
     if !pin_dir.join(maps::PACKETS).exists() {

@@ -1,4 +1,4 @@
-//! Opens pinned maps, and says in words what fails.
+//! Opens pinned maps, and explains failures in words.
 
 use std::error::Error;
 use std::io;
@@ -9,13 +9,12 @@ use aya::maps::{HashMap, Map, MapData, MapError, MapInfo, PerCpuArray};
 use super::error::{OpenError, StoreError};
 use crate::datapath::error::causes;
 
-/// A layout of `topo-lb-common` as aya wants it.
+/// A layout of `topo-lb-common`, as a type for aya.
 #[repr(transparent)]
 #[derive(Clone, Copy)]
 pub(crate) struct Raw<T>(pub T);
 
-// SAFETY: `bytemuck::Pod` is a stricter promise than `aya::Pod`: every bit pattern is valid and
-// there is no padding.
+// SAFETY: `bytemuck::Pod` promises more: every bit pattern is valid, and there is no padding.
 unsafe impl<T: bytemuck::Pod> aya::Pod for Raw<T> {}
 
 pub(crate) type Hash<K, V> = HashMap<MapData, Raw<K>, Raw<V>>;
@@ -35,7 +34,7 @@ pub(crate) fn open<M: TryFrom<Map, Error = MapError>>(
     M::try_from(map_type(map)).map_err(|error| unusable(pin_dir, name, &error))
 }
 
-/// How many entries a pinned map has room for.
+/// Most entries of a pinned map.
 pub(crate) fn size(pin_dir: &Path, name: &str) -> Result<u32, OpenError> {
     let info = MapInfo::from_pin(pin_dir.join(name));
     Ok(info.map_err(|error| unusable(pin_dir, name, &error))?.max_entries())
@@ -45,7 +44,7 @@ fn unusable(pin_dir: &Path, name: &str, error: &dyn Error) -> OpenError {
     OpenError::Map { path: pin_dir.join(name).display().to_string(), reason: causes(error) }
 }
 
-/// Every entry of a map that is called `name`.
+/// Every entry of the map `name`.
 pub(crate) fn entries<K: bytemuck::Pod, V: bytemuck::Pod>(
     map: &Hash<K, V>,
     name: &'static str,
@@ -56,7 +55,7 @@ pub(crate) fn entries<K: bytemuck::Pod, V: bytemuck::Pod>(
     })
 }
 
-/// The value of `key` in a map that is called `name`; `None` where it has none.
+/// A value read from the map `name`; `None` if the key does not exist.
 pub(crate) fn found<T>(
     name: &'static str,
     got: Result<Raw<T>, MapError>,
@@ -87,7 +86,6 @@ pub(crate) fn failed(map: &'static str, action: &'static str) -> impl Fn(MapErro
     move |error| StoreError::Map { map, action, errno: errno(&error), reason: causes(&error) }
 }
 
-/// The number of the kernel's error, where it is one.
 fn errno(error: &MapError) -> Option<i32> {
     match error {
         MapError::SyscallError(error) => error.io_error.raw_os_error(),
@@ -98,7 +96,7 @@ fn errno(error: &MapError) -> Option<i32> {
     }
 }
 
-/// Of a removal: that there was nothing to remove is no error.
+/// For removals: a missing entry is no error.
 pub(crate) fn absent_is_fine(result: Result<(), MapError>) -> Result<(), MapError> {
     match result {
         Err(MapError::KeyNotFound) => Ok(()),

@@ -1,14 +1,14 @@
-//! Moves from pinned maps to maps of another layout or size. The new maps are made beside the old ones,
-//! and each hook switches in one step.
+//! Moves from pinned maps to maps of another layout or size. The new maps are made beside the old
+//! ones, and each hook switches in one step.
 //!
-//! Maps that the agent writes are made anew as one set, because they refer to each other. Maps that the
-//! programs write (`STATE`) are kept one by one if they fit, so that sockets keep their peers and flows
-//! their endpoints; if only the number of entries differs, the entries are copied. Service indexes stay
-//! the same, because the kept maps refer to them.
+//! Maps that the agent writes are made anew as one set, because they refer to each other. Each map
+//! that the programs write (`STATE`) is kept if it fits, so that sockets keep their peers and flows
+//! their endpoints; if only the number of entries differs, the entries are copied. Service indexes
+//! stay the same, because the kept maps refer to them.
 //!
-//! The new set is pinned in a directory below the pin directory until the hooks have the new programs.
-//! Then it replaces the old set. An agent that finds this directory at start begins the move again, and
-//! never writes to maps that the programs of the earlier agent read.
+//! The new set is pinned in a directory below the pin directory until the hooks have the new
+//! programs. Then it replaces the old set. An agent that finds this directory at start begins the
+//! move again, and never writes to maps that the programs of the earlier agent read.
 
 use std::fs;
 use std::io;
@@ -27,19 +27,19 @@ use super::pinned::Raw;
 use super::spec::MapSpec;
 use crate::datapath::error::{LoadError, causes};
 
-/// Number of the layout of all maps together. A map whose meaning changes gets another shape or
-/// another name, and this number goes up: by it an older agent knows to leave the maps alone.
+/// Number of the layout of all maps. A map whose meaning changes gets another shape or another
+/// name, and this number is raised, so that an older agent does not touch the maps.
 pub const LAYOUT: u32 = 1;
 
 /// The new set's directory, below the pin directory.
 const DIRECTORY: &str = "renewal";
-/// The directory that says which layout the pins have; empty.
+/// Prefix of the empty directory that names the layout of the pins.
 const MARK: &str = "layout-";
 
-/// Maps that earlier versions pinned under another name: that name, and today's.
+/// Maps that earlier versions pinned under another name: the old name, and the current one.
 const RENAMED: [(&str, &str); 1] = [("left_out", maps::UNPROGRAMMED)];
 
-/// What the programs write, and what outlives a renewal where it fits.
+/// Maps that the programs write; they outlive a renewal if they fit.
 const STATE: [&str; 13] = [
     maps::FLOWS4,
     maps::FLOWS6,
@@ -56,19 +56,19 @@ const STATE: [&str; 13] = [
     maps::TORN,
 ];
 
-/// What is pinned, seen from the shapes that are needed.
+/// The result of comparing the pinned maps with the needed ones.
 #[derive(Debug)]
 pub(crate) enum Pinned {
-    /// Every map that is there fits.
+    /// Every pinned map fits.
     Fits,
-    /// Some do not, for these reasons.
+    /// Some maps do not fit, for these reasons.
     Differs(Vec<String>),
 }
 
 /// Compares the pins with the needed shapes, without changing anything.
 ///
 /// # Errors
-/// They are a later version's, or one cannot be looked at.
+/// A newer version made them, or a map cannot be read.
 pub(crate) fn look(pin_dir: &Path, map_specs: &[MapSpec]) -> Result<Pinned, LoadError> {
     let mut differences = Vec::new();
     if let Some(found) = layout(pin_dir) {
@@ -89,7 +89,7 @@ pub(crate) fn look(pin_dir: &Path, map_specs: &[MapSpec]) -> Result<Pinned, Load
     Ok(if differences.is_empty() { Pinned::Fits } else { Pinned::Differs(differences) })
 }
 
-/// The highest layout that is marked; none where nothing is.
+/// The highest marked layout, if any.
 fn layout(pin_dir: &Path) -> Option<u32> {
     marks(pin_dir).into_iter().map(|(layout, _)| layout).max()
 }
@@ -103,10 +103,10 @@ fn marks(pin_dir: &Path) -> Vec<(u32, PathBuf)> {
     entries.filter_map(parse).collect()
 }
 
-/// Marks the pins as of this layout; the mark's path if it is new.
+/// Marks the pins with this layout. Returns the mark's path if it is new.
 ///
 /// # Errors
-/// The directory cannot be made.
+/// The directory cannot be created.
 pub(crate) fn mark(pin_dir: &Path) -> Result<Option<PathBuf>, LoadError> {
     let path = pin_dir.join(format!("{MARK}{LAYOUT}"));
     match fs::create_dir(&path) {
@@ -116,8 +116,8 @@ pub(crate) fn mark(pin_dir: &Path) -> Result<Option<PathBuf>, LoadError> {
     }
 }
 
-/// Gives the maps of an earlier version today's names, and returns the old and the new path of each. An
-/// earlier version that starts again ignores the new names and makes these maps anew under the old ones.
+/// Renames maps of an earlier version to their current names; returns the old and the new path of
+/// each. If that version starts again, it makes these maps anew under the old names.
 ///
 /// # Errors
 /// A pin cannot be renamed.
@@ -134,15 +134,15 @@ pub(crate) fn rename_maps(pin_dir: &Path) -> Result<Vec<(PathBuf, PathBuf)>, Loa
     Ok(renamed)
 }
 
-/// Every name that a map of this or an earlier version is pinned under.
+/// Every name under which this or an earlier version pins a map.
 pub(crate) fn map_names() -> impl Iterator<Item = &'static str> {
     maps::ALL.into_iter().chain(RENAMED.map(|(old, _)| old))
 }
 
-/// Removes everything of this module from a pin directory.
+/// Removes marks and the new set from a pin directory.
 ///
 /// # Errors
-/// What cannot be removed, and why.
+/// The path that cannot be removed, and why.
 pub(crate) fn remove_all(pin_dir: &Path) -> Result<(), (PathBuf, io::Error)> {
     let staged = pin_dir.join(DIRECTORY);
     remove(&staged).map_err(|error| (staged, error))?;
@@ -179,21 +179,21 @@ fn difference(spec: &MapSpec, path: &Path) -> Result<Option<String>, LoadError> 
     }))
 }
 
-/// A move to a new set of maps. Dropping it before the end removes the new set.
+/// A move to a new set of maps. Dropping it before `finish` removes the new set.
 #[derive(Debug)]
 pub(crate) struct Renewal {
     pin_dir: PathBuf,
     staged: PathBuf,
-    /// Maps that are in both sets, and not the same.
+    /// Maps that both sets have, but not as the same map.
     copied: Vec<&'static str>,
     finished: bool,
 }
 
 impl Renewal {
-    /// Makes room for the new set, and takes over into it what fits.
+    /// Creates the directory of the new set, and pins in it the maps that are kept.
     ///
     /// # Errors
-    /// The directory cannot be made, or a map cannot be pinned.
+    /// The directory cannot be created, or a map cannot be pinned.
     pub(crate) fn begin(
         pin_dir: &Path,
         map_specs: &[MapSpec],
@@ -206,7 +206,7 @@ impl Renewal {
         );
         let staged = pin_dir.join(DIRECTORY);
         let failed = |source| LoadError::PinDirectory { path: staged.clone(), source };
-        // Left by an agent that stopped during a move. No program uses these maps.
+        // An agent that stopped during a move left it. No program uses these maps.
         remove(&staged).map_err(failed)?;
         fs::create_dir(&staged).map_err(failed)?;
         let mut renewal =
@@ -225,12 +225,11 @@ impl Renewal {
         Ok(renewal)
     }
 
-    /// Where the maps of the new set are pinned.
     pub(crate) fn directory(&self) -> &Path {
         &self.staged
     }
 
-    /// The same map, in both sets.
+    /// Pins the old map in the new set.
     fn keep(&self, name: &str) -> Result<(), LoadError> {
         let unusable = |reason: String| LoadError::Map { name: name.to_owned(), reason };
         let map =
@@ -238,16 +237,16 @@ impl Renewal {
         map.pin(self.staged.join(name)).map_err(|error| unusable(causes(&error)))
     }
 
-    /// Copies what plans continue from: Service indexes, counters and the revision, which must not go back.
-    /// What cannot be copied starts from zero.
+    /// Copies what plans build on: Service indexes, counters and the revision, which must not
+    /// decrease. What cannot be copied starts from zero.
     pub(crate) fn copy_books(&self) {
         self.copy(maps::REVISION, || self.revision());
         self.copy(maps::NAMES, || self.names());
         self.copy(maps::COUNTERS, || self.counters());
     }
 
-    /// Copies entries that the programs wrote and the new set lacks, if the layout is the same and there is
-    /// room. Call it before and after the hooks switch.
+    /// Copies entries that the programs wrote and the new set lacks, if the layout is the same and
+    /// there is room. Call it before and after the hooks switch.
     pub(crate) fn copy_state(&self) {
         self.copy(maps::FLOWS4, || self.hash::<FlowKey4, Flow4>(maps::FLOWS4));
         self.copy(maps::FLOWS6, || self.hash::<FlowKey6, Flow6>(maps::FLOWS6));
@@ -285,7 +284,7 @@ impl Renewal {
         Ok(())
     }
 
-    /// Only indexes that the new set has room for.
+    /// Copies only indexes for which the new set has room.
     fn names(&self) -> Result<(), MapError> {
         let (old, new) = self.both(maps::NAMES)?;
         let room = new.info()?.max_entries();
@@ -342,17 +341,17 @@ impl Renewal {
 
 impl Drop for Renewal {
     fn drop(&mut self) {
-        // The caller reports the error that led here; the next agent tries again.
+        // The caller reports the error that led here; the next agent retries.
         if !self.finished {
             let _ = remove(&self.staged);
         }
     }
 }
 
-/// `include/uapi/linux/bpf.h`: only where there is no such key.
+/// `include/uapi/linux/bpf.h`: writes only if the key does not exist.
 const BPF_NOEXIST: u64 = 1;
 
-/// An existing key and a full map are no failures.
+/// An existing key and a full map are no errors.
 fn added(outcome: Result<(), MapError>) -> Result<(), MapError> {
     match outcome {
         Err(MapError::SyscallError(error))

@@ -1,8 +1,9 @@
-//! Tells the tc programs which endpoints can send replies, so that they look up only packets of these.
+//! Marks the endpoints that can send replies, so that the tc programs look up only their packets.
 //!
-//! The programs mark the endpoint of each connection that they open. This thread marks the endpoints of
-//! connections from before the programs were attached; until it has, the programs look up every packet.
-//! It repeats this every hour, because nothing else removes the marks of closed connections.
+//! The programs mark the endpoint of each connection that they open. This thread marks the
+//! endpoints of connections from before the programs were attached; until it has, the programs look
+//! up every packet. It repeats this every hour, because nothing else removes the marks of closed
+//! connections.
 
 use std::io;
 use std::os::fd::AsFd as _;
@@ -70,7 +71,7 @@ impl ReplyFilter {
     }
 }
 
-/// A handle of its own to a table of connections.
+/// Opens another handle to a table of connections.
 fn another<K: bytemuck::Pod, V: bytemuck::Pod>(map: &Map) -> Result<Hash<K, V>, MapError> {
     let Map::LruHashMap(data) = map else {
         return Err(MapError::IoError(io::ErrorKind::InvalidData.into()));
@@ -91,7 +92,7 @@ const _: () = assert!(size_of::<Line>() == size_of::<ReplyFilterEntry>());
 /// The entries of `reply_filter`, mapped into this process.
 struct Lines(NonNull<Line>);
 
-// SAFETY: memory of the map, which belongs to no thread; of a `Line` all is atomic.
+// SAFETY: the map's memory belongs to no thread, and all fields of a `Line` are atomic.
 unsafe impl Send for Lines {}
 
 impl Lines {
@@ -102,7 +103,7 @@ impl Lines {
             return Err(MapError::IoError(io::ErrorKind::InvalidData.into()));
         };
         let access = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: new memory, wherever the kernel puts it. It outlives the map's descriptor.
+        // SAFETY: new memory, placed by the kernel. It outlives the map's descriptor.
         let memory = unsafe {
             mmap(std::ptr::null_mut(), Self::BYTES, access, MapFlags::SHARED, data.fd().as_fd(), 0)
         };
@@ -112,11 +113,11 @@ impl Lines {
     }
 
     fn all(&self) -> &[Line] {
-        // SAFETY: as many entries as were mapped, at the beginning of a page; any bytes are a `Line`.
+        // SAFETY: the mapping has this many entries and begins at a page; any bytes are a `Line`.
         unsafe { std::slice::from_raw_parts(self.0.as_ptr(), ENTRIES as usize) }
     }
 
-    /// Whether programs may rely on the marks.
+    /// Sets whether programs may rely on the marks.
     fn set_whole(&self, whole: bool) {
         for line in self.all() {
             line.whole.store(whole.into(), Ordering::Release);
@@ -136,7 +137,7 @@ impl Lines {
 
 impl Drop for Lines {
     fn drop(&mut self) {
-        // SAFETY: mapped by `of`, and borrowed by nobody any more.
+        // SAFETY: mapped by `of`, and no longer borrowed.
         let _ = unsafe { munmap(self.0.as_ptr().cast(), Self::BYTES) };
     }
 }
@@ -150,18 +151,18 @@ struct Work {
 impl Work {
     /// Rebuilds all marks.
     ///
-    /// A program writes a connection's entry before its mark. So a connection opened meanwhile is either
-    /// marked after the old marks were cleared, or its entry exists when the table is read.
+    /// A program writes a connection's entry before its mark. So a connection opened meanwhile is
+    /// either marked after the old marks were cleared, or its entry exists when the table is read.
     fn learn(&mut self) -> Result<(), StoreError> {
         let began = Instant::now();
         self.lines.set_whole(false);
-        // Now no running program relies on the marks, and no replaced program runs, which sets none.
+        // Now no program relies on the marks, and no replaced program, which sets none, runs.
         membarrier::grace().map_err(StoreError::Grace)?;
         self.lines.clear();
         // Every program that set a mark before has its entry in the table, visible to all CPUs.
         membarrier::grace().map_err(StoreError::Grace)?;
         let now = now();
-        // Twice the lifetime: packets in one direction keep the other direction's entry, a little late.
+        // Twice the lifetime: one direction's packets refresh the other's entry a little late.
         let is_over = |last_used: u64, protocol, state| {
             now.saturating_sub(last_used) > 2 * lifetime(protocol, state)
         };
@@ -183,7 +184,7 @@ impl Work {
         for &place in &places {
             self.lines.mark(place);
         }
-        // No program is running that read a place before its mark and could now read that the marks are complete.
+        // A program may have read a place before its mark; it must not see complete marks later.
         membarrier::grace().map_err(StoreError::Grace)?;
         self.lines.set_whole(true);
         info!(marks = places.len(), took = ?began.elapsed(), "tc knows which endpoints may answer");

@@ -1,4 +1,4 @@
-//! The shape that each map must have.
+//! The required shape of each map.
 
 use aya::maps::MapType;
 use topo_lb_common::address::{Frontend4, Frontend6};
@@ -24,14 +24,13 @@ use crate::plan::Capacity;
 /// `BPF_F_NO_PREALLOC`: an entry takes memory only while it exists.
 const NO_PREALLOC: u32 = 1;
 
-/// What a map must be.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct MapSpec {
     pub(crate) name: &'static str,
     pub(crate) map_type: MapType,
-    /// Bytes.
+    /// In bytes.
     pub(crate) key: u32,
-    /// Bytes.
+    /// In bytes.
     pub(crate) value: u32,
     pub(crate) max_entries: u32,
     pub(crate) flags: u32,
@@ -47,7 +46,7 @@ pub(crate) fn map_specs(capacity: &Capacity) -> [MapSpec; maps::ALL.len()] {
     }
     use MapType::{Array, Hash, LruHash, PerCpuArray, SkStorage};
     let tc = |spec: MapSpec| MapSpec { is_pinned: capacity.connections != 0, ..spec };
-    // Each connection has an entry for each way.
+    // Each connection has an entry for each direction.
     let entries = capacity.connections.saturating_mul(2).max(1);
     let Capacity { services, slots, members, flows, .. } = *capacity;
     [

@@ -1,22 +1,21 @@
-//! What the executor needs of the maps.
+//! The interface of the maps to the executor of plans.
 
 use super::error::StoreError;
 use crate::plan::{Installed, Step};
 
-/// The maps: the kernel's, or a test's in memory.
+/// The kernel's maps, or a test's maps in memory.
 pub trait Store {
-    /// Carries out one step of a plan. It removes what is not there without an error, and sets the
-    /// counters of an index that it names to zero.
+    /// Carries out a step. Removing a missing entry is no error; naming an index zeroes counters.
     ///
     /// # Errors
-    /// The maps do not take it; nothing is written then.
+    /// The write fails, and changes nothing.
     fn write(&mut self, step: &Step) -> Result<(), StoreError>;
-    /// Lets tc's connections look at their endpoints anew.
+    /// Makes tc connections check their endpoints again.
     ///
     /// # Errors
-    /// The maps do not take it.
+    /// The write fails, and changes nothing.
     fn revise(&mut self) -> Result<(), StoreError>;
-    /// Reads what is there.
+    /// Reads the content of the maps.
     ///
     /// # Errors
     /// A map cannot be read.

@@ -1,4 +1,4 @@
-//! The map that says which Services lack room in the others: the agent writes it, `list` reads it.
+//! The map of Services that lack room in the others: the agent writes it, `list` reads it.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -19,15 +19,15 @@ use crate::plan::{Lack, Meanwhile, Shortage};
 pub struct UnprogrammedMap(Hash<u32, Unprogrammed>);
 
 impl UnprogrammedMap {
-    /// Opens it.
+    /// Opens the map.
     ///
     /// # Errors
-    /// It is not there, or is something else.
+    /// It does not exist, or has another type.
     pub fn open(pin_dir: &Path) -> Result<Self, OpenError> {
         open(pin_dir, maps::UNPROGRAMMED, Map::HashMap).map(Self)
     }
 
-    /// Writes these Services and removes all others. Services beyond the size of this map are left out.
+    /// Writes these Services, as far as the map has room, and removes all others.
     ///
     /// # Errors
     /// The kernel refuses a write: the map may still name earlier Services.
@@ -48,8 +48,8 @@ impl UnprogrammedMap {
     }
 }
 
-/// The Services that lack room, as `namespace/name` and sorted, and what they lack; empty if the pins are
-/// of an agent without this map.
+/// The Services that lack room, as `namespace/name` and sorted, and what they lack; empty if the
+/// agent of these pins has no such map.
 ///
 /// # Errors
 /// The map cannot be read.

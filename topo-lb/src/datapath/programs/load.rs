@@ -1,4 +1,4 @@
-//! Brings programs and maps into the kernel. Nothing is attached yet.
+//! Loads programs and maps into the kernel. Attaches nothing.
 
 use std::path::Path;
 
@@ -13,7 +13,7 @@ use crate::datapath::error::{LoadError, causes};
 use crate::datapath::hook::Hook;
 use crate::datapath::maps::spec::MapSpec;
 
-/// Loads maps and programs, pinning the maps in `pin_dir` where one is given.
+/// Loads maps and programs; pins the maps in `pin_dir` if given.
 pub(crate) fn load(
     map_specs: &[MapSpec],
     constants: &Constants,
@@ -26,14 +26,12 @@ pub(crate) fn load(
     Ok(ebpf)
 }
 
-/// The program of a hook.
 pub(crate) fn program(ebpf: &mut Ebpf, hook: Hook) -> Result<&mut CgroupSockAddr, LoadError> {
     ebpf.program_mut(hook.name())
         .and_then(|program| <&mut CgroupSockAddr>::try_from(program).ok())
         .ok_or_else(|| LoadError::Object(format!("it has no program {}", hook.name())))
 }
 
-/// The program of a direction.
 pub(crate) fn classifier(
     ebpf: &mut Ebpf,
     direction: Direction,
@@ -44,7 +42,6 @@ pub(crate) fn classifier(
         .ok_or_else(|| LoadError::Object(format!("it has no program {name}")))
 }
 
-/// Loads the program of a direction.
 pub(crate) fn load_classifier(ebpf: &mut Ebpf, direction: Direction) -> Result<(), LoadError> {
     classifier(ebpf, direction)?.load().map_err(|error| refused(direction.program(), error))
 }
@@ -72,7 +69,7 @@ fn refused(program: &'static str, error: ProgramError) -> LoadError {
     }
 }
 
-/// The verifier's log ends with its statistics, each line beginning with a word of its own.
+/// The verifier's log ends with its statistics; each of these lines has its own first word.
 fn first_word(line: &str) -> &str {
     line.split_ascii_whitespace().next().unwrap_or_default()
 }

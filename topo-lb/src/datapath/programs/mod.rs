@@ -1,4 +1,4 @@
-//! The eBPF object inside the binary, and how it comes into the kernel.
+//! The eBPF object in this binary, and loading it into the kernel.
 
 pub mod load;
 pub mod object;

@@ -1,4 +1,4 @@
-//! The eBPF object inside the binary, and the constants that it is loaded with.
+//! The eBPF object in this binary, and its load-time constants.
 
 use std::path::Path;
 
@@ -23,7 +23,7 @@ pub enum TcpPeer {
     Endpoint,
 }
 
-/// What the programs are told when they are loaded.
+/// The load-time constants of the programs.
 #[derive(Clone, Copy, Debug)]
 pub struct Constants {
     tcp_peer_is_service: u8,
@@ -34,7 +34,7 @@ pub struct Constants {
 }
 
 impl Constants {
-    /// As this kernel can.
+    /// As this kernel supports; without exclusions.
     #[must_use]
     pub fn probe(tcp_peer: TcpPeer) -> Self {
         let is_there = |feature: Feature| u8::from(feature.is_there() == Some(true));
@@ -47,13 +47,13 @@ impl Constants {
         }
     }
 
-    /// The same, with programs that look whether a client is excluded.
+    /// The same, with programs that check whether a client is excluded.
     #[must_use]
     pub const fn with_exclusions(self, has_exclusions: bool) -> Self {
         Self { has_exclusions: has_exclusions as u8, ..self }
     }
 
-    /// Puts them into programs that are to be loaded.
+    /// Sets them in programs that are not loaded yet.
     pub fn put<'a>(&'a self, loader: &mut EbpfLoader<'a>) {
         for (name, value) in [
             ("TCP_PEER_IS_SERVICE", &self.tcp_peer_is_service),
@@ -66,24 +66,24 @@ impl Constants {
         }
     }
 
-    /// Whether a refused connection is `ECONNREFUSED`.
+    /// Whether a refused connection gets `ECONNREFUSED`.
     pub(crate) fn reports_refused(&self) -> bool {
         self.has_set_retval != 0
     }
 }
 
-/// A loader that makes the maps of these shapes, under `pin_dir` where one is given.
+/// A loader that creates maps of these shapes, pinned under `pin_dir` if given.
 pub(crate) fn loader<'a>(
     map_specs: &[MapSpec],
     constants: &'a Constants,
     pin_dir: Option<&Path>,
 ) -> EbpfLoader<'a> {
     let mut loader = EbpfLoader::new();
-    // Nothing is relocated against the kernel's own types.
+    // No program is relocated against the kernel's own types.
     loader.btf(None);
     constants.put(&mut loader);
     if !map_specs.iter().any(|spec| spec.name == maps::CONNECTIONS4 && spec.is_pinned) {
-        // Without tc nobody reads the marks.
+        // Without tc, no program reads the marks.
         loader.map_max_entries(maps::REPLY_FILTER, 1);
     }
     for spec in map_specs {

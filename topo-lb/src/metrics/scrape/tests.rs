@@ -29,13 +29,12 @@ fn scrape() -> Scrape {
     scrape
 }
 
-/// A family as it was read.
 #[derive(Debug, Default)]
 struct Family {
     kind: String,
     help: String,
     unit: Option<String>,
-    /// Names with labels, and values.
+    /// Name, labels and value.
     samples: Vec<(String, BTreeMap<String, String>, f64)>,
 }
 
@@ -56,7 +55,7 @@ fn labels(text: &str) -> BTreeMap<String, String> {
     labels
 }
 
-/// Reads OpenMetrics text strictly, as promtool would look at it.
+/// Reads OpenMetrics text strictly, as promtool does.
 fn read(text: &str) -> BTreeMap<String, Family> {
     let text = text.strip_suffix("# EOF\n").expect("it ends with # EOF");
     let mut families = BTreeMap::<String, Family>::new();
