@@ -1,4 +1,4 @@
-//! Gives other tasks read access to the owner's state: they send queries, and it answers with
+//! Gives other tasks read access to the agent task's state: they send queries, and it answers with
 //! shared data. The owner copies no state for them, and waits for none of them.
 
 use std::collections::BTreeMap;
@@ -16,7 +16,7 @@ const WAITING: usize = 16;
 /// Deadline for an answer. The owner answers between two plans.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// A snapshot of the owner's state.
+/// A snapshot of the agent task's state.
 #[derive(Clone, Debug)]
 pub struct View {
     /// The cluster. Drop it soon: a change that arrives meanwhile costs a copy of its indexes.
@@ -47,7 +47,7 @@ pub struct StateQueryHandle(mpsc::Sender<Question>);
 /// Receives them for the owner.
 pub type Questions = mpsc::Receiver<Question>;
 
-/// The sender of queries, and the receiver for the owner of the state.
+/// The sender of queries, and the receiver for the agent task.
 #[must_use]
 pub fn state_query() -> (StateQueryHandle, Questions) {
     let (sender, questions) = mpsc::channel(WAITING);

@@ -1,4 +1,4 @@
-//! What the owner of the state reports: metrics, readiness, Events, and answers to queries.
+//! What the agent task reports: metrics, readiness, Events, and answers to queries.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;

@@ -20,7 +20,7 @@ use crate::stale_write_gate::in_words;
 use crate::state_query::View;
 use crate::topology::Scope;
 
-/// The owner of the state counts as stuck after this time; the longest plan takes a few seconds.
+/// The agent task counts as stuck after this time; the longest plan takes a few seconds.
 const STUCK: Duration = Duration::from_secs(60);
 
 /// State that scrapes keep from one to the next.
@@ -30,7 +30,7 @@ pub(super) struct Remembered {
     reasons: BTreeMap<Arc<str>, Refusal>,
 }
 
-/// `/livez` and `/healthz`: whether the owner of the state makes progress.
+/// `/livez` and `/healthz`: whether the agent task makes progress.
 pub(super) async fn alive(State(admin): State<Arc<Admin>>) -> Response {
     let since = admin.sources.figures.since_beat();
     if since < STUCK {
@@ -126,6 +126,7 @@ struct Told {
     frontends: usize,
     maps: Vec<ToldMap>,
     /// Unprogrammed Services, as `namespace/name`.
+    #[serde(rename = "leftOut")]
     unprogrammed: Vec<String>,
     devices: Vec<String>,
     pin_dir: String,

@@ -1,6 +1,6 @@
 //! What the agent reports over HTTP. Read-only: no request changes anything.
 //!
-//! Each listener has a thread of its own: a scrape costs the owner of the state no time, a stuck
+//! Each listener has a thread of its own: a scrape costs the agent task no time, a stuck
 //! owner is still reported, and a flood at one listener does not slow another one down.
 //!
 //! | file | idea |
@@ -59,7 +59,7 @@ pub struct Sources {
     pub figures: Arc<Figures>,
     /// The agent's readiness.
     pub readiness: watch::Receiver<Readiness>,
-    /// Sends queries to the owner of the state.
+    /// Sends queries to the agent task.
     pub state_query: StateQueryHandle,
 }
 

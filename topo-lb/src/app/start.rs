@@ -121,7 +121,7 @@ async fn prepare(
     Ok((proof.ok().and_then(Result::ok).flatten(), datapath))
 }
 
-/// Records progress until the owner's loop starts.
+/// Records progress until the loop of the agent task starts.
 async fn beat(figures: &Figures) -> ! {
     loop {
         figures.beat();

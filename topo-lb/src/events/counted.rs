@@ -41,7 +41,7 @@ impl Counts {
     }
 }
 
-/// Runs until the agent stops. Sends new refusals to the owner of the state.
+/// Runs until the agent stops. Sends new refusals to the agent task.
 pub async fn follow(state_query: StateQueryHandle, pin_dir: PathBuf) {
     let mut counts = Counts::default();
     loop {

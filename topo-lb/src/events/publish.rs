@@ -1,4 +1,4 @@
-//! Sends news to the API server as `events.k8s.io/v1`. The owner of the state never waits for it.
+//! Sends news to the API server as `events.k8s.io/v1`. The agent task never waits for it.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;

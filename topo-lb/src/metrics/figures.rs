@@ -124,7 +124,7 @@ pub fn count(counter: &AtomicU64) {
 }
 
 impl Figures {
-    /// Records that the owner of the state makes progress.
+    /// Records that the agent task makes progress.
     pub fn beat(&self) {
         let now = u64::try_from(self.epoch.elapsed().as_millis()).unwrap_or(u64::MAX);
         self.beat.store(now, Relaxed);

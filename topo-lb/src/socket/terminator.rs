@@ -1,4 +1,4 @@
-//! The thread that ends sockets. The owner of the state sends it what is gone, and never waits.
+//! The thread that ends sockets. The agent task sends it what is gone, and never waits.
 
 use std::collections::HashSet;
 use std::io;
