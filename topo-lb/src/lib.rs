@@ -29,6 +29,7 @@ mod parallel;
 pub mod plan;
 pub mod readiness;
 pub mod reconcile;
+pub mod refusal;
 pub mod socket;
 pub mod source;
 pub mod stale_write_gate;

@@ -8,8 +8,8 @@ use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::cluster::{ServiceId, State};
-use crate::events::concern::Refusal;
 use crate::plan::Lack;
+use crate::refusal::Refusal;
 
 /// Most waiting queries; further ones fail with [`Busy`].
 const WAITING: usize = 16;

@@ -257,8 +257,8 @@ mod tests {
 
     use super::*;
     use crate::cluster::KnownNodes;
-    use crate::events::concern::Refusal;
     use crate::plan::{Capacity, WhenFull};
+    use crate::refusal::Refusal;
     use crate::source::file::example::{CLUSTER, updates};
     use crate::topology::Scope;
 

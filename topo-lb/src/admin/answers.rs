@@ -11,11 +11,11 @@ use serde::Serialize;
 
 use super::{Admin, plain};
 use crate::datapath::maps::error::{OpenError, ReadError};
-use crate::events::concern::Refusal;
 use crate::metrics::figures::PLANNED;
 use crate::metrics::refusals::Refusals;
 use crate::metrics::scrape::{CONTENT_TYPE, Counted, Scrape};
 use crate::readiness::{self, Condition};
+use crate::refusal::Refusal;
 use crate::stale_write_gate::in_words;
 use crate::state_query::View;
 use crate::topology::Scope;

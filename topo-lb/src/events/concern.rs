@@ -7,50 +7,10 @@ use crate::cluster::{ServiceId, State, Uid};
 use crate::explain;
 use crate::plan::Lack;
 use crate::reconcile::{Look, Served};
+use crate::refusal::Refusal;
 use crate::topology::cause::Cause;
 use crate::topology::decision::Choice;
 use crate::topology::{Scope, Verdict, decide, port_name};
-
-/// Why connections to a Service port are refused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Refusal {
-    /// The policy leaves this node no endpoint.
-    Policy,
-    /// `internalTrafficPolicy: Local`, and no endpoint is on this node.
-    Local,
-    /// No node can use an endpoint of the Service.
-    NoEndpoints,
-    /// The Service lacks room in the maps, its policy is strict, and `--when-full` says to refuse.
-    NoRoom,
-    /// No longer refused, or now for a reason that has no name here.
-    Past,
-}
-
-impl Refusal {
-    /// All reasons.
-    pub const ALL: [Self; 5] =
-        [Self::Policy, Self::Local, Self::NoEndpoints, Self::NoRoom, Self::Past];
-
-    /// The value of the metric's label.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Policy => "topology-policy",
-            Self::Local => "internal-traffic-policy",
-            Self::NoEndpoints => "no-endpoints",
-            Self::NoRoom => "no-room",
-            Self::Past => "past",
-        }
-    }
-
-    const fn of(cause: &Cause<'_>) -> Self {
-        match cause {
-            Cause::NoEndpoint(_) | Cause::NoneUsable => Self::NoEndpoints,
-            Cause::NoneHere => Self::Local,
-            _ => Self::Policy,
-        }
-    }
-}
 
 /// A Service port that refuses connections of this node.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use tracing::debug;
 
-use super::concern::Refusal;
 use crate::datapath::maps::counters;
+use crate::refusal::Refusal;
 use crate::state_query::StateQueryHandle;
 
 /// How often the counters are read while a Service port refuses.

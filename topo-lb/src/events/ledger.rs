@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::concern::{Concern, News, Refusal, clients_refused, news, no_room};
+use super::concern::{Concern, News, clients_refused, news, no_room};
 use crate::cluster::{ServiceId, Uid};
 use crate::plan::Meanwhile;
 use crate::reconcile::{Look, Reconciler};
+use crate::refusal::Refusal;
 
 /// Services with problems; all others take no memory here.
 #[derive(Debug, Default)]

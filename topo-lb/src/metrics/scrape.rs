@@ -25,7 +25,7 @@ use super::refusals::Refusals;
 use crate::datapath::direction::Direction;
 use crate::datapath::maps::error::ReadError;
 use crate::datapath::maps::{counters, packets};
-use crate::events::concern::Refusal;
+use crate::refusal::Refusal;
 
 /// The `Content-Type` of the text.
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
