@@ -222,6 +222,12 @@ impl<'a> ControlPlane<'a> {
         }
     }
 
+    /// Whether kube-apiserver serves now, with its database.
+    #[must_use]
+    pub fn is_ready(&self) -> bool {
+        self.ask(ready).is_ok()
+    }
+
     /// Ends kube-apiserver with SIGKILL.
     pub fn kill_api_server(&mut self) {
         self.api_server = None;

@@ -387,8 +387,8 @@ fn database_is_killed(town: &mut Town<'_>) -> Result<()> {
     town.answered_by(WEB, a)?;
     town.answered_during(WEB, |town| {
         town.plane.kill_etcd();
-        let ask = || Ok(town.plane.list("Node").err().map_or(String::new(), |it| it.to_string()));
-        until_is("a server without its database", SOON, ask, |error| !error.is_empty())?;
+        let is_ready = || Ok(town.plane.is_ready());
+        until_is("a server without its database", SOON, is_ready, |is_ready| !is_ready)?;
         town.plane.start_etcd()?;
         town.plane.wait_until_ready()?;
         town.plane.relabel(THERE, POOL, Some("west"))?;
