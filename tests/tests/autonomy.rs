@@ -337,7 +337,8 @@ fn finds_it_again(edge: &mut Edge<'_>) -> Result<()> {
             edge.plane.start_api_server()?;
             edge.plane.create([service(new, &[address], &[("", 80, "TCP")], &[])])?;
             if new != AGENT {
-                edge.agent.wait_for_log("does not accept this agent's credentials", SOON)?;
+                // Logged after a minute: until then, the server may just be starting.
+                edge.agent.wait_for_log("does not accept this agent's credentials", 2 * SOON)?;
                 fs::write(&token, new)?;
             }
             let listed = || edge.agent.list("services");
