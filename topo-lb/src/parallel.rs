@@ -2,16 +2,23 @@
 
 use std::num::NonZero;
 use std::panic::resume_unwind;
+use std::sync::LazyLock;
 use std::thread;
 
 /// Below this many inputs, starting a thread takes longer than it saves.
 const WORTH_A_THREAD: usize = 512;
 
+/// How many CPUs this process may use. Reading it takes some system calls.
+static CPUS: LazyLock<usize> =
+    LazyLock::new(|| thread::available_parallelism().map_or(1, NonZero::get));
+
 /// Calls `function` for each input, on as many threads as there are CPUs if that pays. The results have the
 /// order of the inputs.
 pub(crate) fn map<I: Sync, O: Send>(inputs: &[I], function: impl Fn(&I) -> O + Sync) -> Vec<O> {
-    let threads = thread::available_parallelism().map_or(1, NonZero::get);
-    let share = inputs.len().div_ceil(threads).max(WORTH_A_THREAD);
+    if inputs.len() <= WORTH_A_THREAD {
+        return inputs.iter().map(function).collect();
+    }
+    let share = inputs.len().div_ceil(*CPUS).max(WORTH_A_THREAD);
     let (function, mut shares) = (&function, inputs.chunks(share));
     let own = shares.next().unwrap_or_default();
     thread::scope(|scope| {

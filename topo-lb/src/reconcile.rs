@@ -1,6 +1,7 @@
 //! From a source's updates to a plan: the pure middle of the agent.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::mem;
 use std::sync::Arc;
 
 use crate::cluster::{Frontend, KnownNodes, ServiceId, State, Update};
@@ -144,7 +145,7 @@ impl Reconciler {
     /// Plans what changed since the last plan that was carried out.
     pub fn plan(&mut self, installed: &Installed) -> Plan {
         self.recompute(installed);
-        self.unsettled.extend(std::mem::take(&mut self.unprogrammed).into_keys());
+        self.unsettled.extend(mem::take(&mut self.unprogrammed).into_keys());
         diff::plan(&self.desired, installed, &self.unsettled, &mut self.ration)
     }
 
@@ -154,7 +155,7 @@ impl Reconciler {
         self.unsettled.clear();
         self.unprogrammed.clone_from(&plan.unprogrammed);
         if plan.makes_room() {
-            self.unsettled.extend(std::mem::take(&mut self.unprogrammed).into_keys());
+            self.unsettled.extend(mem::take(&mut self.unprogrammed).into_keys());
         }
     }
 
@@ -181,7 +182,7 @@ impl Reconciler {
 
     /// Returns the Services recomputed since the last call.
     pub fn take_looked(&mut self) -> BTreeMap<ServiceId, Look> {
-        std::mem::take(&mut self.looked)
+        mem::take(&mut self.looked)
     }
 
     /// How many Services wait for the labels of other Nodes.
@@ -214,15 +215,11 @@ impl Reconciler {
     }
 
     fn recompute(&mut self, installed: &Installed) {
-        while !self.changed.is_empty() {
-            let mut batch = std::mem::take(&mut self.changed);
-            if let Some(rest) = batch.iter().nth(BATCH).cloned() {
-                self.changed = batch.split_off(&rest);
-            }
-            let batch: Vec<ServiceId> = batch.into_iter().collect();
-            let decided = parallel::map(&batch, |id| self.decide(id));
-            for (id, decided) in batch.into_iter().zip(decided) {
-                self.take_in(id, decided, installed);
+        let changed: Vec<ServiceId> = mem::take(&mut self.changed).into_iter().collect();
+        for batch in changed.chunks(BATCH) {
+            let decided = parallel::map(batch, |id| self.decide(id));
+            for (id, decided) in batch.iter().zip(decided) {
+                self.take_in(id.clone(), decided, installed);
             }
         }
     }
