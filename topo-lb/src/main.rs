@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use anyhow::{Context as _, bail};
 use clap::Parser as _;
 use serde::Serialize;
+use tokio::runtime::{Builder, Runtime};
 use topo_lb::admin::{self, probe};
 use topo_lb::app::{self, Config, Source};
 use topo_lb::cli::{
@@ -81,7 +82,8 @@ fn run_agent(args: AgentArgs) -> anyhow::Result<ExitCode> {
         },
         exclusions,
     };
-    let runtime = runtime()?;
+    // One task on this thread owns all state; a second thread reads from the API server.
+    let runtime = runtime(Builder::new_multi_thread().worker_threads(1))?;
     let result = runtime.block_on(app::run(config));
     // A disk that does not answer must not keep the agent from exiting.
     runtime.shutdown_background();
@@ -172,7 +174,7 @@ fn run_cleanup(args: &CleanupArgs) -> anyhow::Result<ExitCode> {
 }
 
 fn run_probe(args: &ProbeArgs) -> anyhow::Result<ExitCode> {
-    let answer = runtime()?.block_on(probe::ask(&args.probe_socket, args.what))?;
+    let answer = block_on(probe::ask(&args.probe_socket, args.what))??;
     write(&answer.sentence)?;
     Ok(if answer.ok { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
@@ -189,7 +191,7 @@ fn read_cluster(source: &SourceArgs, with_clients: bool) -> anyhow::Result<Listi
         });
     }
     let target = kube_target(source.kubeconfig.as_deref(), source.api_server.as_deref());
-    runtime()?.block_on(async {
+    block_on(async {
         let server = source::kube::connect(&target).await?;
         let mut listing = source::kube::read(&server).await?;
         if with_clients {
@@ -198,8 +200,8 @@ fn read_cluster(source: &SourceArgs, with_clients: bool) -> anyhow::Result<Listi
                 Err(error) => eprintln!("topo-lb: meshes are not looked for: {error}"),
             }
         }
-        Ok(listing)
-    })
+        anyhow::Ok(listing)
+    })?
 }
 
 fn agent_source(source: SourceArgs) -> Source {
@@ -219,14 +221,13 @@ fn kube_target(kubeconfig: Option<&Path>, api_server: Option<&str>) -> KubeTarge
     }
 }
 
-/// One task on this thread owns all state; a second thread reads from the API server.
-fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
-    tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(1)
-        .thread_name("source")
-        .enable_all()
-        .build()
-        .context("cannot start the asynchronous runtime")
+/// Runs a command's only task on this thread.
+fn block_on<T>(task: impl Future<Output = T>) -> anyhow::Result<T> {
+    Ok(runtime(&mut Builder::new_current_thread())?.block_on(task))
+}
+
+fn runtime(builder: &mut Builder) -> anyhow::Result<Runtime> {
+    builder.enable_all().build().context("cannot start the asynchronous runtime")
 }
 
 fn node_name(flag: Option<String>, name: &str) -> anyhow::Result<String> {
