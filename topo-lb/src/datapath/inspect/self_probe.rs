@@ -35,8 +35,10 @@ const ADDRESS: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
 const REACHED: u16 = 1;
 /// Port of the frontend without endpoints.
 const REFUSED: u16 = 2;
-/// Timeout of the child.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// Timeout of the child, which may have to wait for a CPU on a busy node.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Timeout of the child's connection, which goes to this node.
+const DIAL: Duration = Duration::from_millis(2500);
 
 /// Why the hooks do not work, or why the test failed.
 #[derive(Debug, Error)]
@@ -90,7 +92,7 @@ pub enum ProbeError {
 
 /// Attaches a trial datapath to `cgroup_root` and lets a child dial through it. The trial affects
 /// only connections to its own address. Removes everything that it created. Blocks for some tens of
-/// milliseconds, at most for a few seconds.
+/// milliseconds, at most for 20 s.
 ///
 /// A process in a cgroup namespace of its own, as in most containers, may not move a child out of
 /// it if cgroup v2 is mounted with `nsdelegate` (`cgroup_procs_write_permission`,
@@ -237,14 +239,13 @@ fn finish(mut child: Child) -> Result<Output, ProbeError> {
 /// # Errors
 /// Standard output cannot be written.
 pub fn child(address: SocketAddr) -> io::Result<()> {
-    let line = match TcpStream::connect_timeout(&address, PATIENCE / 2)
-        .and_then(|stream| stream.peer_addr())
-    {
-        Ok(peer) => format!("peer {peer}"),
-        Err(error) => match error.raw_os_error() {
-            Some(errno) => format!("error {errno}"),
-            None => format!("error: {error}"),
-        },
-    };
+    let line =
+        match TcpStream::connect_timeout(&address, DIAL).and_then(|stream| stream.peer_addr()) {
+            Ok(peer) => format!("peer {peer}"),
+            Err(error) => match error.raw_os_error() {
+                Some(errno) => format!("error {errno}"),
+                None => format!("error: {error}"),
+            },
+        };
     writeln!(io::stdout(), "{line}")
 }
