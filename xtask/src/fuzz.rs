@@ -11,7 +11,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
-use crate::process::{output_of, run_logged, run_visible};
+use crate::process::{output_of, run_logged, run_logged_within};
 use crate::workspace::Workspace;
 
 /// Below the root; a separate workspace.
@@ -77,7 +77,8 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
         .arg(format!("-rss_limit_mb={MEGABYTES}"))
         .arg(format!("-dict={}", dictionary.display()))
         .args(["-max_len=16384", "-print_final_stats=1", "-verbosity=0"]);
-    run_visible(&mut command, LIMIT)
+    let log = workspace.log("fuzz");
+    run_logged_within(LIMIT, "any bytes as manifests", &mut command, &log)
 }
 
 /// The target triple of Cargo's compiler.

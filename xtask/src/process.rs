@@ -56,8 +56,22 @@ pub(crate) fn run_logged(
     command: &mut Command,
     log: &Path,
 ) -> Result<()> {
+    logged(None, title.into(), command, log)
+}
+
+/// Like [`run_logged`]; ends the command after `limit`.
+pub(crate) fn run_logged_within(
+    limit: Duration,
+    title: &str,
+    command: &mut Command,
+    log: &Path,
+) -> Result<()> {
+    logged(Some(limit), title.to_owned(), command, log)
+}
+
+fn logged(limit: Option<Duration>, title: String, command: &mut Command, log: &Path) -> Result<()> {
     let running = Running::start(title);
-    let result = to_log(command, log, None, |last_line| running.tick(last_line));
+    let result = to_log(command, log, limit, |last_line| running.tick(last_line));
     running.end(result.is_ok());
     if result.is_err() && caught() == 0 {
         let mut lines = tail(log);
