@@ -46,19 +46,6 @@ pub(crate) struct Args {
     strict: bool,
 }
 
-/// The factor for the limits of the lab's tests while kernels run in the background.
-const BUSY: u32 = 3;
-
-impl Args {
-    /// The command-line options about kernels.
-    fn kernel_options(&self) -> Vec<String> {
-        let lines = self.kernel.iter().filter_map(|kernel| kernel.line());
-        let mut options: Vec<_> = lines.map(|line| format!("--kernel={}", line.name())).collect();
-        options.extend(self.bless.then(|| "--bless".to_owned()));
-        options
-    }
-}
-
 pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     let stages = selection(&args.only, &args.kernel);
     let counting = if args.bless { Counting::Keep } else { Counting::Compare };
@@ -74,14 +61,8 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     let failure = run_stages(&stages, &mut rows, args.strict, |stage| {
         progress::headline(stage.title());
         let rest: Vec<Stage> = stages.iter().copied().filter(|it| *it >= stage).collect();
-        beside.begin(workspace, &rest, &args.kernel_options())?;
-        if stage == Stage::Kernels
-            && let Some(result) = beside.kernels(workspace)
-        {
-            return result.map(|()| Outcome::Passed(None));
-        }
-        let patience = if beside.has_kernels() { BUSY } else { 1 };
-        stage.run(workspace, &machine, &args.kernel, counting, patience)
+        beside.begin(workspace, &rest)?;
+        stage.run(workspace, &machine, &args.kernel, counting)
     });
     drop(beside);
     progress::headline("summary");

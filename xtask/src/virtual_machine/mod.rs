@@ -15,9 +15,8 @@ mod report;
 mod suites;
 
 use fs_err as fs;
+use std::panic::resume_unwind;
 use std::path::Path;
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -39,7 +38,7 @@ pub(crate) fn is_obtainable() -> bool {
     cfg!(target_arch = "x86_64") && emulator::is_obtainable() && debian_kernel::is_obtainable()
 }
 
-/// Runs the suites on kernels, as many at once as there are cores: an emulator uses one.
+/// Runs the suites on all kernels at once: their tests wait often.
 ///
 /// # Errors
 /// A suite fails, or a machine does not finish; the other kernels' suites still run.
@@ -134,23 +133,16 @@ fn boot(
     limit: Duration,
 ) -> Vec<(Result<()>, Duration)> {
     let running = Running::start(format!("Linux {releases}"));
-    let next = AtomicUsize::new(0);
-    let ends: Vec<OnceLock<_>> = machines.iter().map(|_| OnceLock::new()).collect();
-    let list: Vec<_> = machines.iter().zip(&ends).collect();
-    let work = || {
-        while let Some((machine, end)) = list.get(next.fetch_add(1, Ordering::Relaxed)) {
-            let begun = Instant::now();
-            let ended = machine.run(workspace, limit, |line| running.tick(line));
-            end.get_or_init(|| (ended, begun.elapsed()));
-        }
+    let run = |machine: &Machine<'_>| {
+        let begun = Instant::now();
+        let ended = machine.run(workspace, limit, |line| running.tick(line));
+        (ended, begun.elapsed())
     };
-    thread::scope(|scope| {
-        for _ in 0..thread::available_parallelism().map_or(1, usize::from) {
-            scope.spawn(work);
-        }
+    let ends: Vec<_> = thread::scope(|scope| {
+        let run = &run;
+        let threads: Vec<_> = machines.iter().map(|it| scope.spawn(move || run(it))).collect();
+        threads.into_iter().map(|it| it.join().unwrap_or_else(|it| resume_unwind(it))).collect()
     });
-    drop(list);
-    let ends: Vec<_> = ends.into_iter().filter_map(OnceLock::into_inner).collect();
     running.end(ends.iter().all(|(ended, _)| ended.is_ok()));
     ends
 }
@@ -173,10 +165,10 @@ fn judge(machine: &Machine<'_>, suites: &[suites::Suite], ended: Result<()>) -> 
     Ok(report)
 }
 
-/// Several times what two cores need, as other stages may use most of their time.
+/// Several times what two cores need.
 fn limit(scope: Scope) -> Duration {
     let minutes = match scope {
-        Scope::Short => 45,
+        Scope::Short => 30,
         Scope::Whole => 90,
     };
     Duration::from_secs(minutes * 60)
