@@ -24,10 +24,8 @@ pub(super) struct Retry {
 pub(super) enum Turn<E> {
     /// Inspect the datapath; make no plan.
     Inspect,
-    /// Take in an event, then make a plan.
-    Event(E),
-    /// Make the failed plan again.
-    Attempt,
+    /// Make a plan, after taking in the event if there is one; without one, the plan failed before.
+    Plan(Option<E>),
 }
 
 /// Waits for the next inspection, event or retry. Inspections and events do not delay a retry.
@@ -38,8 +36,8 @@ pub(super) async fn next_turn<E>(
 ) -> Turn<E> {
     tokio::select! {
         _ = inspection.tick() => Turn::Inspect,
-        event = event => Turn::Event(event),
-        () = retry.due() => Turn::Attempt,
+        event = event => Turn::Plan(Some(event)),
+        () = retry.due() => Turn::Plan(None),
     }
 }
 

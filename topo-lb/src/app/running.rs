@@ -5,7 +5,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, bail};
+use anyhow::Context as _;
 use futures::StreamExt as _;
 use tokio::time::MissedTickBehavior;
 use tracing::warn;
@@ -60,13 +60,11 @@ impl Running {
                         self.inspect(&mut guard);
                         continue;
                     }
-                    Turn::Event(event) => {
-                        let Some(event) = event else {
-                            bail!("the source of the cluster's state has ended")
-                        };
+                    Turn::Plan(None) => {}
+                    Turn::Plan(Some(event)) => {
+                        let event = event.context("the source of the cluster's state has ended")?;
                         listed = gather(event, &mut self.events, &mut self.state).await;
                     }
-                    Turn::Attempt => {}
                 },
                 Some(question) = self.state.telemetry.questions.recv() => {
                     let (reconciler, names) = (&self.state.reconciler, self.devices.names());
