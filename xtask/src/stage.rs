@@ -143,7 +143,7 @@ impl Stage {
             Self::Docs => docs(workspace)?,
             Self::Unit => unit(workspace)?,
             Self::Lab => lab(workspace)?,
-            Self::Kernels => kernels(workspace, named, counting)?,
+            Self::Kernels => return kernels(workspace, named, counting),
             Self::ControlPlane => against_control_plane(workspace)?,
             Self::Fuzz => fuzz::run(workspace)?,
         }
@@ -209,13 +209,14 @@ fn run_in_lab(test: &mut Command, agent: &Path) -> Result<()> {
 }
 
 /// Some tests on every kernel, or all tests on the named ones.
-fn kernels(workspace: &Workspace, named: &[Kernel], counting: Counting) -> Result<()> {
+fn kernels(workspace: &Workspace, named: &[Kernel], counting: Counting) -> Result<Outcome> {
     let lines: Vec<Line> = named.iter().filter_map(|kernel| kernel.line()).collect();
-    if lines.is_empty() {
-        virtual_machine::run(workspace, &Line::ALL, Scope::Short, counting)
-    } else {
-        virtual_machine::run(workspace, &lines, Scope::Whole, counting)
-    }
+    let (lines, scope) = match lines.is_empty() {
+        true => (&Line::ALL[..], Scope::Short),
+        false => (&lines[..], Scope::Whole),
+    };
+    let unchecked = virtual_machine::run(workspace, lines, scope, counting)?;
+    Ok(unchecked.map_or(Outcome::Passed(None), Outcome::Unchecked))
 }
 
 /// The suites that plain `cargo test` omits.
