@@ -2,7 +2,7 @@
 
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use rustix::thread::CapabilitySet;
@@ -180,7 +180,9 @@ fn come_and_go(scene: &Scene<'_>) -> Result<()> {
     let (tally, ()) = caller.call_during(Via::Http, at(WEB4)?, || {
         // The programs concern another address than the caller's.
         let rule = [Rule::Deny("203.0.113.1".parse()?)];
-        for _ in 0..15 {
+        // Longer than the agent stays unready after the last program (`HOLD`, 5 s).
+        let begun = Instant::now();
+        while begun.elapsed() < Duration::from_secs(8) {
             let other = before(scene, &rule)?;
             std::thread::sleep(Duration::from_millis(100));
             drop(other);
@@ -255,6 +257,10 @@ fn links_of_an_older_agent_get_the_first_place_and_no_connection_notices() -> Re
         })?;
         ensure!(tally.failures.is_empty() && tally.answered() > 0, "{tally}");
         ensure!(tally.pods().into_iter().eq(ALL), "{tally}");
+        if foreign::orders(&node)? {
+            let log = scene.agent.log();
+            ensure!(log.contains(r#""new":0,"updated":4,"moved":4"#), "no link was moved: {log}");
+        }
         decides_or_says(scene, &other, &node)
     })
 }

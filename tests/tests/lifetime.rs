@@ -37,14 +37,22 @@ fn a_restart_writes_nothing_that_is_there_already() -> Result<()> {
     play(|scene| {
         let before = (maps(scene)?, scene.agent.list("services")?);
         scene.agent.stop()?;
-        scene.agent.resume()?;
+        resume_without_writes(scene)?;
         ensure!(maps(scene)? == before.0, "a map has changed");
         ensure!(scene.agent.list("services")? == before.1);
         scene.agent.kill();
-        scene.agent.resume()?;
+        resume_without_writes(scene)?;
         ensure!(maps(scene)? == before.0, "a map has changed");
         scene.expect_web()
     })
+}
+
+fn resume_without_writes(scene: &mut Scene<'_>) -> Result<()> {
+    scene.agent.resume()?;
+    let log = scene.agent.log();
+    let attached = log.lines().rfind(|line| line.contains("datapath attached"));
+    ensure!(attached.is_some_and(|line| line.contains(r#""writes":0"#)), "it writes: {log}");
+    Ok(())
 }
 
 #[test]

@@ -1,10 +1,12 @@
 //! Interference by others on the host: removed pins, detached programs, additional programs.
 
 use std::fs;
+use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
+use serde_json::Value;
 use topo_lb_tests::agent::Agent;
 use topo_lb_tests::objects::Objects;
 use topo_lb_tests::requirements::{self, BPFFS};
@@ -103,11 +105,28 @@ fn a_program_that_is_detached_is_attached_again_within_seconds() -> Result<()> {
     })
 }
 
+/// The id of the program that `list hooks` names for a hook.
+fn program(hooks: &Value, name: &str) -> Result<u64> {
+    let rows = hooks["hooks"]["each"].as_array().context("hooks")?;
+    let row = rows.iter().find(|row| row["hook"] == name);
+    row.and_then(|row| row["program"].as_u64()).with_context(|| format!("no {name}: {hooks}"))
+}
+
+/// The ids of all programs that the kernel runs for processes in a cgroup.
+fn effective(cgroup: &Path) -> Result<Vec<u64>> {
+    requirements::command("bpftool", "bpftool")?;
+    let mut command = Command::new("bpftool");
+    command.args(["-j", "cgroup", "show"]).arg(cgroup).arg("effective");
+    let shown: Vec<Value> = serde_json::from_slice(&command.output()?.stdout)?;
+    Ok(shown.iter().filter_map(|program| program["id"].as_u64()).collect())
+}
+
 #[test]
 fn programs_of_others_on_the_same_cgroup_run_beside_its_own() -> Result<()> {
     play(|scene| {
+        let before = scene.agent.objects()?;
         // Another agent, with its own pins: programs at the same hooks.
-        let pins = std::path::Path::new(BPFFS).join(scene.cluster.prefix().name("beside"));
+        let pins = Path::new(BPFFS).join(scene.cluster.prefix().name("beside"));
         let mut other =
             Agent::prepare(&scene.binary, scene.cluster, HERE, scene.manifests.folder())?;
         other.set("--pin-dir", pins.to_str().context("a pin directory is UTF-8")?);
@@ -123,6 +142,22 @@ fn programs_of_others_on_the_same_cgroup_run_beside_its_own() -> Result<()> {
         })?;
         scene.cluster.remember(&Objects::pinned(&pins)?);
         scene.expect_web()?;
+        ensure!(scene.agent.objects()? == before, "the first agent's objects are others");
+        let beside = scene.binary.json(&[
+            "list",
+            "hooks",
+            "--pin-dir",
+            pins.to_str().context("a pin directory is UTF-8")?,
+            "-o",
+            "json",
+        ])?;
+        let own = scene.agent.list("hooks")?;
+        let run = effective(scene.cluster.node(HERE)?.cgroup_path())?;
+        for hook in ["connect4", "sendmsg6"] {
+            for program in [program(&own, hook)?, program(&beside, hook)?] {
+                ensure!(run.contains(&program), "{hook}: {program} is not among {run:?}");
+            }
+        }
         drop(other);
         let output =
             scene.binary.run(&["cleanup", "--pin-dir", pins.to_str().unwrap_or_default()])?;

@@ -99,6 +99,7 @@ fn a_machine_that_leaves_checksums_to_devices_is_refused_at_once() -> Result<()>
             for to in [EMPTY4, EMPTY6] {
                 let tally = machine.call(via, at(to)?, 20)?;
                 ensure!(tally.refused == 20, "{via:?} to {to}: {tally}");
+                ensure!(tally.is_at_once(), "{via:?} to {to}: {} µs", tally.median_us);
             }
         }
         Ok(())

@@ -113,7 +113,7 @@ fn a_node_shows_that_others_decide_before_topo_lb() -> Result<()> {
         let note = event["note"].as_str().unwrap_or_default();
         let is_named = |id| note.contains(&format!("program {id} ({}) runs before", foreign::NAME));
         ensure!(other.ids().any(is_named), "{note}");
-        // Later programs appear only in the agent's readiness.
+        // Later programs appear in the agent's readiness.
         let more = Foreign::attach(&place, mode, &rules)?;
         until("the other program in /readyz", SOON, || {
             let answer = agent.get("/readyz")?;
@@ -180,6 +180,12 @@ fn a_service_shows_what_a_node_makes_of_it() -> Result<()> {
         move_to(plane, "closed", "far")?;
         let closed = wait_for(plane, "closed", "NodeRefused", SOON)?;
         ensure!(closed["regarding"]["uid"].is_string(), "{closed}");
+        // The new process counts anew: it sent this one, and none that the first one had sent.
+        let counts = [("sent", 1), ("repeated", 0)]
+            .map(|(how, n)| format!("topo_lb_kubernetes_events_total{{outcome=\"{how}\"}} {n}\n"));
+        agent.wait_for_answer("/metrics", SOON, |answer| answer.body.contains(&counts[0]))?;
+        let text = agent.get("/metrics")?.body;
+        ensure!(counts.iter().all(|count| text.contains(count)), "{text}");
         let all = told(plane)?;
         ensure!(all.len() == 4, "a restart tells nothing again: {all:?}");
         Ok(())
