@@ -88,7 +88,17 @@ fn shared(choice: &Choice<'_>) -> Option<String> {
             values.next().map(|(key, value)| format!("{key}={value}"))
         }
         Cause::Pool(pool) => Some(format!("node pool {pool}")),
-        _ => None,
+        Cause::Unconstrained
+        | Cause::Key { .. }
+        | Cause::Any { .. }
+        | Cause::Node
+        | Cause::NodeForLackOfPool
+        | Cause::HintedNode
+        | Cause::HintedZone(_)
+        | Cause::HintsOff(_)
+        | Cause::NoEndpoint(_)
+        | Cause::NoneHere
+        | Cause::NoneUsable => None,
     }
 }
 

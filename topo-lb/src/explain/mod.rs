@@ -1,5 +1,6 @@
 //! What every Service port's connections do on one node, and why; as text and as JSON.
 
+mod endpoint;
 mod quoted;
 mod reason;
 mod room;
@@ -224,7 +225,7 @@ fn service_port(decision: &Decision<'_>, this_node: &str, known: bool) -> Servic
                 zone: one.zone.map(str::to_owned),
                 locality: one.locality,
                 selected: one.selected(),
-                reason: reason::endpoint(decision, one),
+                reason: endpoint::reason(decision, one),
             })
             .collect(),
     }

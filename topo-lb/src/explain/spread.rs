@@ -132,23 +132,21 @@ pub fn spread(state: &State, scope: Scope, id: &ServiceId) -> Vec<Spread> {
 }
 
 fn tiers(decision: &Decision<'_>, choice: &Choice<'_>) -> Vec<TierOnNode> {
-    match (decision.policy.kind, decision.policy.keys.first()) {
-        (PolicyKind::OpenYurt, Some(&key)) => vec![TierOnNode {
-            key: key.to_owned(),
-            value: choice.cause.value().map(str::to_owned),
-            endpoints: choice.chosen,
-            needed: 1,
-        }],
-        _ => choice
-            .tiers
-            .iter()
-            .map(|tier| TierOnNode {
-                key: tier.key.to_owned(),
-                value: tier.own.map(str::to_owned),
-                endpoints: tier.endpoints,
-                needed: tier.min_endpoints,
-            })
-            .collect(),
+    let tier = |key: &str, value: Option<&str>, endpoints, needed| TierOnNode {
+        key: key.to_owned(),
+        value: value.map(str::to_owned),
+        endpoints,
+        needed,
+    };
+    match decision.policy.kind {
+        PolicyKind::OpenYurt => {
+            let keys = decision.policy.keys.iter();
+            keys.map(|key| tier(key, choice.cause.value(), choice.chosen, 1)).collect()
+        }
+        PolicyKind::Keys | PolicyKind::Hints | PolicyKind::None => {
+            let tiers = choice.tiers.iter();
+            tiers.map(|it| tier(it.key, it.own, it.endpoints, it.min_endpoints)).collect()
+        }
     }
 }
 

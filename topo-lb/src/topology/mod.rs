@@ -19,12 +19,12 @@ pub mod cause;
 pub mod claim;
 pub mod decision;
 mod evaluation;
-pub mod hints;
+mod hints;
 mod keys;
 pub mod label;
 mod min_endpoints;
 mod node_labels;
-pub mod openyurt;
+mod openyurt;
 mod policy;
 pub mod spill;
 pub mod validation;
@@ -324,9 +324,9 @@ fn route(
         tier: done.tier(),
         endpoints: chosen(CandidateStatus::Chosen),
         wider: chosen(CandidateStatus::Wider),
-        spill: match (rules, done.wider) {
-            (Rules::Keys(keys), Some(_)) => keys.spill.parts(),
-            _ => 0,
+        spill: match rules {
+            Rules::Keys(keys) if done.wider.is_some() => keys.spill.parts(),
+            Rules::Keys(_) | Rules::OpenYurt { .. } | Rules::None => 0,
         },
         strict: service.internal_local || rules.are_strict(),
         affinity_seconds: service.affinity_seconds,

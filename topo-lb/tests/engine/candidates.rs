@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use topo_lb::cluster::Port;
 use topo_lb::cluster::service::Protocol;
-use topo_lb::topology::cause::{Cause, Lack};
+use topo_lb::topology::cause::{Cause, Missing};
 use topo_lb::topology::{Route, Verdict};
 use topo_lb_common::backend::Locality;
 
@@ -119,7 +119,7 @@ fn a_slice_port_of_another_protocol_is_another_port() {
     cluster.slices = vec![slice];
     assert_eq!(cluster.routes("n")[0].verdict, Verdict::Refuse);
     cluster.decided("n", |decision| {
-        assert_eq!(decision.choices[0].cause, Cause::NoEndpoint(Lack::Port));
+        assert_eq!(decision.choices[0].cause, Cause::NoEndpoint(Missing::Port));
     });
 }
 
@@ -133,13 +133,13 @@ fn a_port_without_endpoints_says_what_it_lacks() {
         })
     };
     let mut cluster = Cluster::of(vec![], service(), vec![]);
-    assert_eq!(lack(&cluster), Lack::Endpoints);
+    assert_eq!(lack(&cluster), Missing::Endpoints);
     cluster.slices.push(slice("svc-6", vec![endpoint("fd00::1", "n")]));
-    assert_eq!(lack(&cluster), Lack::Family);
+    assert_eq!(lack(&cluster), Missing::Family);
     cluster.slices.iter_mut().for_each(|slice| slice.service = Some(id("other")));
-    assert_eq!(lack(&cluster), Lack::Slices);
+    assert_eq!(lack(&cluster), Missing::Slices);
     cluster.slices.iter_mut().for_each(|slice| slice.service = None);
-    assert_eq!(lack(&cluster), Lack::Slices);
+    assert_eq!(lack(&cluster), Missing::Slices);
 }
 
 #[test]

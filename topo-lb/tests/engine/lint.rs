@@ -6,8 +6,7 @@ use std::sync::Arc;
 use proptest::test_runner::{Config, TestRunner};
 use topo_lb::cluster::State;
 use topo_lb::lint::{self, Finding, Rule, Severity};
-use topo_lb::topology::cause::Cause;
-use topo_lb::topology::hints::Off;
+use topo_lb::topology::cause::{Cause, HintsOff};
 use topo_lb::topology::{self, Scope, Verdict};
 
 use crate::made::{Cluster, H, Otherwise, Z, endpoint, id, keyed, node, service};
@@ -40,7 +39,8 @@ fn by_hand(state: &State) -> [BTreeSet<String>; 3] {
                 {
                     few.insert(node.to_owned());
                 }
-                if matches!(choice.cause, Cause::HintsOff(Off::Unhinted(_) | Off::NoZone)) {
+                if matches!(choice.cause, Cause::HintsOff(HintsOff::Unhinted(_) | HintsOff::NoZone))
+                {
                     off.insert(node.to_owned());
                 }
             }
