@@ -7,6 +7,7 @@ pub mod desired;
 pub mod diff;
 mod draft;
 pub mod entry;
+mod extent;
 #[cfg(test)]
 mod fairness;
 pub mod gone;
