@@ -19,6 +19,8 @@ pub mod ration;
 pub mod share;
 pub mod slots;
 pub mod step;
+#[cfg(test)]
+mod world;
 
 pub use capacity::{Capacity, Lack, Meanwhile, Shortage, WhenFull};
 pub use desired::Desired;
