@@ -9,13 +9,13 @@ use crate::topology::Verdict;
 pub(super) const WAIT: &str = "wait";
 
 /// What connections to a Service port do.
-pub(super) struct Fate {
+pub(super) struct ActualOutcome {
     pub(super) outcome: Outcome,
     /// Why no connection goes to any endpoint; `None` if the policy's choice is in force.
     pub(super) no_endpoint: Option<&'static str>,
 }
 
-impl Fate {
+impl ActualOutcome {
     /// The policy's choice is in force.
     pub(super) const fn of(by_policy: Outcome) -> Self {
         Self { outcome: by_policy, no_endpoint: None }

@@ -1,7 +1,7 @@
 //! What every Service port's connections do on one node, and why; as text and as JSON.
 
+mod actual;
 mod endpoint;
-mod fate;
 mod quoted;
 mod reason;
 mod spread;
@@ -20,7 +20,7 @@ use crate::topology::claim::{self, Claimant};
 use crate::topology::label::{REGION, ZONE};
 use crate::topology::{Decision, Scope, decide, waits_for};
 
-use fate::{Fate, WAIT};
+use actual::{ActualOutcome, WAIT};
 pub(crate) use quoted::{shown, shown_id};
 pub(crate) use reason::decision as sentence;
 pub use spread::{Localities, OnNode, Spread, TierOnNode, spread, spread_table};
@@ -172,12 +172,12 @@ pub fn report_of_agent(
         let port = |(place, decision): (usize, &Decision<'_>)| {
             let contest = contest(&contested, id, place, service);
             let by_policy = outcome(decision, this_node, known, &contest);
-            let fate = match (waits_for, lack) {
-                (Some(label), _) if decision.is_ours() => Fate::waits(label, &contest),
-                (_, Some(lack)) => Fate::without_room(decision.verdict(), by_policy, lack),
-                (_, None) => Fate::of(by_policy),
+            let actual = match (waits_for, lack) {
+                (Some(label), _) if decision.is_ours() => ActualOutcome::waits(label, &contest),
+                (_, Some(lack)) => ActualOutcome::without_room(decision.verdict(), by_policy, lack),
+                (_, None) => ActualOutcome::of(by_policy),
             };
-            service_port(decision, fate)
+            service_port(decision, actual)
         };
         let mut ports: Vec<_> = decisions.iter().enumerate().map(port).collect();
         ports.sort_by(|a, b| {
@@ -217,7 +217,7 @@ fn contest(
     text
 }
 
-fn service_port(decision: &Decision<'_>, fate: Fate) -> ServicePort {
+fn service_port(decision: &Decision<'_>, actual: ActualOutcome) -> ServicePort {
     let service = decision.service;
     ServicePort {
         namespace: service.id.namespace.to_string(),
@@ -225,7 +225,7 @@ fn service_port(decision: &Decision<'_>, fate: Fate) -> ServicePort {
         port: port(decision.port),
         cluster_ips: service.cluster_ips.clone(),
         policy: policy(decision),
-        tiers: if fate.outcome.verdict == WAIT { Vec::new() } else { tiers(decision) },
+        tiers: if actual.outcome.verdict == WAIT { Vec::new() } else { tiers(decision) },
         endpoints: decision
             .endpoints
             .iter()
@@ -235,14 +235,14 @@ fn service_port(decision: &Decision<'_>, fate: Fate) -> ServicePort {
                 node: one.node.map(str::to_owned),
                 zone: one.zone.map(str::to_owned),
                 locality: one.locality,
-                selected: fate.no_endpoint.is_none() && one.selected(),
-                reason: match fate.no_endpoint {
+                selected: actual.no_endpoint.is_none() && one.selected(),
+                reason: match actual.no_endpoint {
                     Some(why) => why.to_owned(),
                     None => endpoint::reason(decision, one),
                 },
             })
             .collect(),
-        decision: fate.outcome,
+        decision: actual.outcome,
     }
 }
 
