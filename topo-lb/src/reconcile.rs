@@ -26,15 +26,15 @@ pub struct Reconciler {
     /// Services that lack room in the maps; each plan tries to add them.
     unprogrammed: BTreeMap<ServiceId, Lack>,
     ration: Ration,
-    /// Services recomputed since the last [`take_looked`](Self::take_looked).
-    looked: BTreeMap<ServiceId, Look>,
+    /// Services recomputed since the last [`take_recomputed`](Self::take_recomputed).
+    recomputed: BTreeMap<ServiceId, Recomputed>,
     /// Services that read labels of other Nodes. While these are unknown, what is installed stays.
     readers: BTreeSet<ServiceId>,
 }
 
 /// What a recomputed Service was and is.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Look {
+pub struct Recomputed {
     /// It refuses connections, or its policy breaks a rule. If false, the other fields are empty.
     pub is_concern: bool,
     /// Its ports that the maps serve by the previous plan, and by what.
@@ -66,7 +66,7 @@ impl Reconciler {
             changed: BTreeSet::new(),
             unsettled: BTreeSet::new(),
             unprogrammed: BTreeMap::new(),
-            looked: BTreeMap::new(),
+            recomputed: BTreeMap::new(),
             readers: BTreeSet::new(),
         }
     }
@@ -181,8 +181,8 @@ impl Reconciler {
     }
 
     /// Returns the Services recomputed since the last call.
-    pub fn take_looked(&mut self) -> BTreeMap<ServiceId, Look> {
-        mem::take(&mut self.looked)
+    pub fn take_recomputed(&mut self) -> BTreeMap<ServiceId, Recomputed> {
+        mem::take(&mut self.recomputed)
     }
 
     /// How many Services wait for the labels of other Nodes.
@@ -232,10 +232,10 @@ impl Reconciler {
             self.readers.remove(&id);
         }
         let Some(routes) = routes else { return };
-        let look = self.looked.entry(id.clone()).or_default();
-        look.is_concern = is_concern;
+        let entry = self.recomputed.entry(id.clone()).or_default();
+        entry.is_concern = is_concern;
         if is_concern {
-            look.is_installed |= note_installed(&routes, installed, &mut look.served);
+            entry.is_installed |= note_installed(&routes, installed, &mut entry.served);
         }
         self.unsettled.extend(self.desired.set(id, routes));
         self.ration.renew();

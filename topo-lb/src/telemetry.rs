@@ -10,7 +10,7 @@ use crate::cluster::{Change, Family, Update};
 use crate::datapath::inspect::overridden::{self, Precedence};
 use crate::events::ledger::Ledger;
 use crate::events::publish::EventPublisher;
-use crate::ignored;
+use crate::ignored::IgnoredLog;
 use crate::local;
 use crate::metrics::{Figures, count};
 use crate::plan::{Installed, Meanwhile};
@@ -34,7 +34,7 @@ pub struct Telemetry {
     ledger: Ledger,
     publisher: EventPublisher,
     local: local::Told,
-    ignored: ignored::Told,
+    ignored: IgnoredLog,
     /// Changes that are not in the maps yet.
     pending: Vec<Arrival>,
     /// Whether the first plan was carried out; earlier changes are not timed.
@@ -74,7 +74,7 @@ impl Telemetry {
             ledger: Ledger::default(),
             publisher,
             local: local::Told::default(),
-            ignored: ignored::Told::new(Instant::now()),
+            ignored: IgnoredLog::new(Instant::now()),
             pending: Vec::new(),
             has_begun: false,
         }
@@ -160,14 +160,14 @@ impl Telemetry {
     /// Records that nothing is left to plan, after so many steps, and reports what is new.
     pub fn settled(&mut self, reconciler: &mut Reconciler, installed: &Installed, steps: usize) {
         self.time(steps);
-        let looked = reconciler.take_looked();
-        // A Service that begins to wait is not looked at, and leads to no step.
+        let recomputed = reconciler.take_recomputed();
+        // A Service that begins to wait is not recomputed at, and leads to no step.
         self.figures.waiting.store(reconciler.waiting() as u64, Relaxed);
-        if steps > 0 || !looked.is_empty() {
+        if steps > 0 || !recomputed.is_empty() {
             self.figures.programmed(steps, installed);
             self.figures.services.store(reconciler.state().services().len() as u64, Relaxed);
-            self.local.look(reconciler.state(), looked.keys());
-            let told = self.ignored.look(reconciler.state(), looked.keys(), Instant::now());
+            self.local.look(reconciler.state(), recomputed.keys());
+            let told = self.ignored.look(reconciler.state(), recomputed.keys(), Instant::now());
             self.figures.troubles.fetch_add(told as u64, Relaxed);
             for (meanwhile, figure) in Meanwhile::ALL.iter().zip(&self.figures.unprogrammed) {
                 let lacks = reconciler.unprogrammed().values();
@@ -176,7 +176,7 @@ impl Telemetry {
                     Relaxed,
                 );
             }
-            let mut news = self.ledger.look(reconciler, looked);
+            let mut news = self.ledger.look(reconciler, recomputed);
             news.extend(self.ledger.leave_out(reconciler));
             self.publisher.tell(news);
         }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::cluster::{ServiceId, State, Uid};
 use crate::explain;
 use crate::plan::Lack;
-use crate::reconcile::{Look, Served};
+use crate::reconcile::{Recomputed, Served};
 use crate::refusal::Refusal;
 use crate::topology::cause::Cause;
 use crate::topology::decision::Choice;
@@ -161,7 +161,7 @@ pub fn news(
     id: &ServiceId,
     uid: Option<Uid>,
     node: &str,
-    look: &Look,
+    recomputed: &Recomputed,
     before: &Concern,
     after: &mut Concern,
 ) -> Vec<News> {
@@ -176,7 +176,7 @@ pub fn news(
     let mut lost = Vec::new();
     let mut subject = None;
     for (name, refused) in &mut after.refused {
-        let served = look.served.get(name).copied();
+        let served = recomputed.served.get(name).copied();
         let untold = served.or_else(|| before.refused.get(name).and_then(|before| before.untold));
         if !refused.is_worth_telling() {
             refused.untold = untold.filter(|_| !refused.intended);
@@ -275,22 +275,22 @@ mod tests {
     }
 
     /// The maps served the port until now.
-    fn served(by: Served) -> Look {
+    fn served(by: Served) -> Recomputed {
         let served = BTreeMap::from([("default/web:http".into(), by)]);
-        Look { is_concern: true, served, is_installed: true }
+        Recomputed { is_concern: true, served, is_installed: true }
     }
 
     /// The maps did not serve the port.
-    fn unserved() -> Look {
-        Look { is_concern: true, ..Look::default() }
+    fn unserved() -> Recomputed {
+        Recomputed { is_concern: true, ..Recomputed::default() }
     }
 
     /// Subjects and notes of the news from these looks, in order.
-    fn told(looks: impl IntoIterator<Item = (Look, Concern)>) -> Vec<(String, String)> {
+    fn told(services: impl IntoIterator<Item = (Recomputed, Concern)>) -> Vec<(String, String)> {
         let mut before = Concern::default();
         let mut all = Vec::new();
-        for (look, mut after) in looks {
-            let news = news(&id(), None, "here", &look, &before, &mut after);
+        for (recomputed, mut after) in services {
+            let news = news(&id(), None, "here", &recomputed, &before, &mut after);
             all.extend(news.into_iter().map(|one| (one.subject, one.note)));
             before = after;
         }

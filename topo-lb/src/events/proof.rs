@@ -151,8 +151,8 @@ impl Model {
                 plan.steps.iter().for_each(|step| agent.installed.record(step));
                 agent.reconciler.carried_out(&plan);
             }
-            let looked = agent.reconciler.take_looked();
-            for news in agent.ledger.look(&agent.reconciler, looked) {
+            let recomputed = agent.reconciler.take_recomputed();
+            for news in agent.ledger.look(&agent.reconciler, recomputed) {
                 assert!(!agent.outbox.put(news, self.wall), "an agent drops news");
             }
         }
