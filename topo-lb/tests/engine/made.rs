@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use topo_lb::cluster::service::Protocol;
+use topo_lb::cluster::service::{PolicySources, Protocol};
 use topo_lb::cluster::{
     Change, Endpoint, Labels, Node, Place, Port, Service, ServiceId, Slice, SliceId, State, Update,
 };
@@ -34,11 +34,37 @@ pub(crate) fn service() -> Service {
     }
 }
 
+/// The same Service with other sources of its policy.
+pub(crate) fn asking(change: impl FnOnce(&mut PolicySources)) -> Service {
+    service().asking(change)
+}
+
 /// The same Service with keys, by annotation.
 pub(crate) fn keyed(keys: &str) -> Service {
-    let mut service = service();
-    Arc::make_mut(&mut service.policy).topology_keys = Some(keys.into());
-    service
+    asking(|policy| policy.topology_keys = Some(keys.into()))
+}
+
+/// The same Service with OpenYurt's annotation.
+pub(crate) fn openyurt(value: &str) -> Service {
+    asking(|policy| policy.openyurt = Some(value.into()))
+}
+
+/// The same Service with keys, by field.
+pub(crate) fn with_field(keys: &[&str]) -> Service {
+    asking(|policy| policy.spec_topology_keys = keys.iter().map(|&key| key.into()).collect())
+}
+
+/// Variants of a Service.
+pub(crate) trait Asking {
+    /// With other sources of its policy.
+    fn asking(self, change: impl FnOnce(&mut PolicySources)) -> Self;
+}
+
+impl Asking for Service {
+    fn asking(mut self, change: impl FnOnce(&mut PolicySources)) -> Self {
+        change(Arc::make_mut(&mut self.policy));
+        self
+    }
 }
 
 pub(crate) fn endpoint(address: &str, node: &str) -> Endpoint {
@@ -114,10 +140,13 @@ impl Cluster {
 
     pub(crate) fn state(&self, this_node: &str) -> State {
         let mut state = State::default();
-        let _ = state.apply(Update::Node(Change::Listed(self.nodes.clone(), vec![])), this_node);
-        let _ =
-            state.apply(Update::Service(Change::Listed(self.services.clone(), vec![])), this_node);
-        let _ = state.apply(Update::Slice(Change::Listed(self.slices.clone(), vec![])), this_node);
+        for update in [
+            Update::Node(Change::Listed(self.nodes.clone(), vec![])),
+            Update::Service(Change::Listed(self.services.clone(), vec![])),
+            Update::Slice(Change::Listed(self.slices.clone(), vec![])),
+        ] {
+            let _ = state.apply(update, this_node);
+        }
         state
     }
 
