@@ -154,61 +154,6 @@ mod tests {
     }
 
     #[test]
-    fn what_stops_serving_is_gone_and_nothing_else() {
-        let cases: [(&str, World, World, &[&str]); 9] = [
-            ("nothing changes", vec![("a", vec![(1, true)])], vec![("a", vec![(1, true)])], &[]),
-            (
-                "an endpoint leaves its slice",
-                vec![("a", vec![(1, true), (11, true)])],
-                vec![("a", vec![(1, true)])],
-                &["default/a:dns 10.244.0.11:5353"],
-            ),
-            (
-                "an endpoint serves no more",
-                vec![("a", vec![(1, true), (11, true)])],
-                vec![("a", vec![(1, true), (11, false)])],
-                &["default/a:dns 10.244.0.11:5353"],
-            ),
-            (
-                "the last one goes",
-                vec![("a", vec![(1, true)])],
-                vec![("a", vec![])],
-                &["default/a:dns 10.244.0.1:5353"],
-            ),
-            (
-                "a nearer one comes",
-                vec![("A", vec![(11, true), (12, true)])],
-                vec![("A", vec![(1, true), (11, true), (12, true)])],
-                &[],
-            ),
-            (
-                "one that was not chosen goes",
-                vec![("A", vec![(1, true), (11, true)])],
-                vec![("A", vec![(1, true)])],
-                &["default/A:dns 10.244.0.11:5353"],
-            ),
-            (
-                "another Service keeps it",
-                vec![("a", vec![(1, true)]), ("b", vec![(1, true)])],
-                vec![("a", vec![]), ("b", vec![(1, true)])],
-                &["default/a:dns 10.244.0.1:5353"],
-            ),
-            (
-                "the Service goes",
-                vec![("a", vec![(1, true)])],
-                vec![],
-                &["default/a:dns 10.244.0.1:5353"],
-            ),
-            ("one comes", vec![("a", vec![])], vec![("a", vec![(1, true)])], &[]),
-        ];
-        for (case, before, after, wanted) in cases {
-            let mut agent = Agent::new(Scope::All, ROOM);
-            agent.turn_into(&before);
-            assert_eq!(agent.turn_into(&after), wanted, "{case}");
-        }
-    }
-
-    #[test]
     fn a_service_that_loses_its_room_keeps_its_sockets() {
         let mut agent = Agent::new(Scope::All, Capacity { members: 2, ..ROOM });
         agent.turn_into(&vec![("a", vec![(1, true), (2, true)])]);
