@@ -285,8 +285,8 @@ mod tests {
         Recomputed { is_concern: true, ..Recomputed::default() }
     }
 
-    /// Subjects and notes of the news from these looks, in order.
-    fn told(services: impl IntoIterator<Item = (Recomputed, Concern)>) -> Vec<(String, String)> {
+    /// Subjects and notes of the news of these, in order.
+    fn told(services: Vec<(Recomputed, Concern)>) -> Vec<(String, String)> {
         let mut before = Concern::default();
         let mut all = Vec::new();
         for (recomputed, mut after) in services {
@@ -298,57 +298,43 @@ mod tests {
     }
 
     #[test]
-    fn a_loss_is_told_once() {
-        let now = || refused(Refusal::Policy, true);
-        let told = told([(served(Served::ByKey), now()), (unserved(), now())]);
-        let note = "on node here (zone=a): connections to port http are refused: no key matches";
-        assert_eq!(told, [("zone=a".to_owned(), note.to_owned())]);
-    }
-
-    #[test]
-    fn what_was_never_served_is_no_news() {
-        assert_eq!(told([(unserved(), refused(Refusal::Policy, true))]), []);
-    }
-
-    #[test]
-    fn what_is_meant_is_no_news_and_does_not_become_news_later() {
-        let looks = [
-            (served(Served::ByKey), intended()),
-            (unserved(), intended()),
-            (unserved(), refused(Refusal::Policy, true)),
-        ];
-        assert_eq!(told(looks), []);
-    }
-
-    #[test]
-    fn a_stricter_policy_is_one_event_for_all_nodes() {
-        let told = told([(served(Served::WithoutKey), refused(Refusal::Policy, true))]);
-        assert_eq!(told.len(), 1);
-        assert_eq!(told[0].0, "");
-        assert!(told[0].1.starts_with("on node here: "), "{told:?}");
-    }
-
-    #[test]
-    fn a_loss_is_told_when_only_others_get_endpoints_again() {
-        let looks = [
-            (served(Served::ByKey), refused(Refusal::NoEndpoints, true)),
-            (unserved(), refused(Refusal::NoEndpoints, true)),
-            (unserved(), refused(Refusal::Policy, true)),
-            (unserved(), refused(Refusal::Policy, true)),
-        ];
-        assert_eq!(told(looks).len(), 1);
-    }
-
-    #[test]
-    fn a_family_alone_is_no_news() {
-        assert_eq!(told([(served(Served::ByKey), refused(Refusal::Policy, false))]), []);
-    }
-
-    #[test]
-    fn another_broken_rule_is_news() {
-        let looks = ["a", "b", "b"].map(|text| (unserved(), ignored(text)));
-        let notes: Vec<_> = told(looks).into_iter().map(|(_, note)| note).collect();
-        assert_eq!(notes, ["a", "b"]);
+    fn a_broken_rule_and_the_loss_of_all_endpoints_are_told_once() {
+        let by_key = || served(Served::ByKey);
+        let lost = || refused(Refusal::Policy, true);
+        let gone = || refused(Refusal::NoEndpoints, true);
+        let ended = "connections to port http are refused: no key matches";
+        let loss = ("zone=a", &*format!("on node here (zone=a): {ended}"));
+        // A stricter policy is one Event for all nodes.
+        let stricter = ("", &*format!("on node here: {ended}"));
+        for (what, services, wanted) in [
+            ("a loss", vec![(by_key(), lost()), (unserved(), lost())], &[loss][..]),
+            ("never served", vec![(unserved(), lost())], &[]),
+            (
+                "meant, and still lost when it is meant no more",
+                vec![(by_key(), intended()), (unserved(), intended()), (unserved(), lost())],
+                &[],
+            ),
+            ("a stricter policy", vec![(served(Served::WithoutKey), lost())], &[stricter]),
+            (
+                "only others get endpoints again",
+                [by_key(), unserved()]
+                    .map(|it| (it, gone()))
+                    .into_iter()
+                    .chain([unserved(), unserved()].map(|it| (it, lost())))
+                    .collect(),
+                &[loss],
+            ),
+            ("a family alone", vec![(by_key(), refused(Refusal::Policy, false))], &[]),
+            (
+                "another broken rule",
+                ["a", "b", "b"].map(|text| (unserved(), ignored(text))).into(),
+                &[("a", "a"), ("b", "b")],
+            ),
+        ] {
+            let told = told(services);
+            let told: Vec<_> = told.iter().map(|(subject, note)| (&**subject, &**note)).collect();
+            assert_eq!(told, wanted, "{what}");
+        }
     }
 
     #[test]
