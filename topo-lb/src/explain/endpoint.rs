@@ -1,6 +1,6 @@
 //! Why an endpoint is selected or not, as text for a table.
 
-use super::quoted::{key_name, label, shown};
+use super::quoted::{key_name, label, shown, some};
 use crate::cluster::Family;
 use crate::topology::Decision;
 use crate::topology::candidate::Stock;
@@ -113,12 +113,6 @@ fn own_value(key: &str, own: Result<&str, Absent<'_>>) -> String {
 }
 
 fn listed(noun: &str, names: &[&str]) -> String {
-    const MOST: usize = 5;
     let plural = if names.len() == 1 { "" } else { "s" };
-    let first: Vec<_> = names.iter().take(MOST).map(|name| shown(name)).collect();
-    let more = match names.len().saturating_sub(MOST) {
-        0 => String::new(),
-        more => format!(" and {more} more"),
-    };
-    format!("{noun}{plural} {}{more}", first.join(", "))
+    format!("{noun}{plural} {}", some(names.iter().copied(), 5))
 }

@@ -21,7 +21,7 @@ use crate::topology::label::{REGION, ZONE};
 use crate::topology::{Decision, Scope, decide, waits_for};
 
 use actual::{ActualOutcome, WAIT};
-pub(crate) use quoted::{shown, shown_id};
+pub(crate) use quoted::{shown, shown_id, some};
 pub(crate) use reason::decision as sentence;
 pub use spread::{Localities, OnNode, Spread, TierOnNode, spread, spread_table};
 pub use table::table;

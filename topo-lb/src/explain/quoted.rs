@@ -33,3 +33,14 @@ pub(super) fn key_name(key: &str) -> String {
 pub(super) fn label(key: &str, value: &str) -> String {
     format!("{}={}", shown(key), shown(value))
 }
+
+/// The first `most` names, and how many more there are.
+pub(crate) fn some<'a>(
+    names: impl IntoIterator<Item = &'a str, IntoIter: ExactSizeIterator>,
+    most: usize,
+) -> String {
+    let names = names.into_iter();
+    let more = names.len().saturating_sub(most);
+    let first = names.take(most).map(shown).collect::<Vec<_>>().join(", ");
+    if more == 0 { first } else { format!("{first} and {more} more") }
+}

@@ -2,12 +2,12 @@
 
 use std::fmt::Write;
 
-use comfy_table::{Cell, Color, Table, presets};
+use comfy_table::{Cell, Color};
 use serde::Serialize;
 use topo_lb_common::backend::Locality;
 
 use super::quoted::shown;
-use super::{Policy, Port, policy, port};
+use super::{Policy, Port, policy, port, table};
 use crate::cluster::{Family, ServiceId, State};
 use crate::topology::decision::Choice;
 use crate::topology::label::ZONE;
@@ -180,21 +180,15 @@ fn one(spread: &Spread, colour: bool) -> String {
         shown(&spread.namespace),
         shown(&spread.name),
         port.protocol,
-        super::table::port_text(port),
+        table::port_text(port),
         spread.family,
     );
-    let _ = writeln!(text, "  policy    {}", super::table::policy_text(policy));
+    let _ = writeln!(text, "  policy    {}", table::policy_text(policy));
     for error in &policy.errors {
         let _ = writeln!(text, "  error     {error}");
     }
 
-    let mut table = Table::new();
-    table.load_preset(presets::NOTHING);
-    if colour {
-        table.enforce_styling()
-    } else {
-        table.force_no_tty()
-    };
+    let mut table = table::empty(colour);
     let keys = nodes.first().map_or(&[][..], |node| &node.tiers);
     let mut header = vec![" NODE".to_owned(), "ZONE".to_owned()];
     header.extend(keys.iter().map(|tier| match tier.needed {
@@ -222,7 +216,7 @@ fn one(spread: &Spread, colour: bool) -> String {
             _ => Cell::new(text),
         }));
     }
-    text.extend(table.lines().map(|line| format!("{}\n", line.trim_end())));
+    let _ = writeln!(text, "{}", table.trim_fmt());
 
     let refused = nodes.iter().filter(|node| node.verdict == "refuse").count();
     let crossing = nodes.iter().filter(|node| node.endpoints.outside() > 0).count();
