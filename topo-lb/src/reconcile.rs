@@ -210,7 +210,7 @@ impl Reconciler {
         }
         let routes = topology::routes(&self.state, &self.node, self.scope, id);
         let is_concern = routes.iter().any(|route| route.verdict == Verdict::Refuse)
-            || self.state.service(id).is_some_and(topology::breaks_a_rule);
+            || self.state.service(id).and_then(topology::ignored).is_some();
         Decided { reads, routes: Some(routes), is_concern }
     }
 

@@ -269,12 +269,6 @@ pub fn serving(
         .collect()
 }
 
-/// Whether an annotation or field of the Service's policy breaks a rule and is ignored.
-#[must_use]
-pub fn breaks_a_rule(service: &Service) -> bool {
-    !policy::of(service).ignored.is_empty()
-}
-
 /// The ignored annotations and fields of a Service, each with the rule that it broke; `None` if
 /// there are none, or the Service has no ClusterIP to translate.
 #[must_use]
