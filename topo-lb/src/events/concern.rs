@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::cluster::{ServiceId, State, Uid};
+use uuid::Uuid;
+
+use crate::cluster::{ServiceId, State};
 use crate::explain;
 use crate::plan::Lack;
 use crate::reconcile::{Recomputed, Served};
@@ -145,7 +147,7 @@ pub struct News {
     /// The Service.
     pub service: ServiceId,
     /// Its UID, if known.
-    pub uid: Option<Uid>,
+    pub uid: Option<Uuid>,
     /// What it is about.
     pub topic: Topic,
     /// Distinguishes news of one topic. Nodes with the same subject share one Event.
@@ -159,7 +161,7 @@ pub struct News {
 #[must_use]
 pub fn news(
     id: &ServiceId,
-    uid: Option<Uid>,
+    uid: Option<Uuid>,
     node: &str,
     recomputed: &Recomputed,
     before: &Concern,
@@ -205,7 +207,7 @@ pub fn news(
 #[must_use]
 pub fn clients_refused(
     id: &ServiceId,
-    uid: Option<Uid>,
+    uid: Option<Uuid>,
     node: &str,
     concern: &Concern,
     counted: &BTreeMap<Arc<str>, u64>,
@@ -234,7 +236,7 @@ pub fn clients_refused(
 
 /// News of a Service that lacks room in the maps.
 #[must_use]
-pub fn no_room(id: &ServiceId, uid: Option<Uid>, node: &str, lack: Lack) -> News {
+pub fn no_room(id: &ServiceId, uid: Option<Uuid>, node: &str, lack: Lack) -> News {
     let note = format!("on node {node}: {lack}");
     News { service: id.clone(), uid, topic: Topic::NoRoom, subject: String::new(), note }
 }

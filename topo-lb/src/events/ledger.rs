@@ -3,8 +3,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use uuid::Uuid;
+
 use super::concern::{Concern, News, clients_refused, news, no_room};
-use crate::cluster::{ServiceId, Uid};
+use crate::cluster::ServiceId;
 use crate::plan::Meanwhile;
 use crate::reconcile::{Recomputed, Reconciler};
 use crate::refusal::Refusal;
@@ -18,7 +20,7 @@ pub struct Ledger {
     has_begun: bool,
 }
 
-fn uid(reconciler: &Reconciler, id: &ServiceId) -> Option<Uid> {
+fn uid(reconciler: &Reconciler, id: &ServiceId) -> Option<Uuid> {
     reconciler.state().service(id)?.uid
 }
 
