@@ -91,31 +91,22 @@ impl<'a> Cause<'a> {
     /// This node's value for the key that decided.
     #[must_use]
     pub const fn value(&self) -> Option<&'a str> {
-        match self {
-            Self::Key { value, .. } | Self::Pool(value) => Some(value),
-            Self::Unconstrained
-            | Self::Any { .. }
-            | Self::NoKey
-            | Self::Node
-            | Self::NodeForLackOfPool
-            | Self::HintedNode
-            | Self::HintedZone(_)
-            | Self::HintsOff(_)
-            | Self::NoEndpoint(_)
-            | Self::NoneHere
-            | Self::NoneUsable => None,
-        }
+        self.key().1
     }
 
     /// Index of the key that decided; `None` if no key did, or nothing was `chosen`.
     #[must_use]
     pub const fn tier(&self, chosen: usize) -> Option<u8> {
+        if chosen == 0 { None } else { self.key().0 }
+    }
+
+    /// Index of the key that decided or, with OpenYurt, refused, and this node's value for it.
+    const fn key(&self) -> (Option<u8>, Option<&'a str>) {
         match self {
-            Self::Key { tier, .. } | Self::Any { tier } => Some(*tier),
-            Self::Node | Self::Pool(_) | Self::NodeForLackOfPool => match chosen {
-                0 => None,
-                _ => Some(0),
-            },
+            Self::Key { tier, value, .. } => (Some(*tier), Some(value)),
+            Self::Any { tier } => (Some(*tier), None),
+            Self::Node | Self::NodeForLackOfPool => (Some(0), None),
+            Self::Pool(pool) => (Some(0), Some(pool)),
             Self::Unconstrained
             | Self::NoKey
             | Self::HintedNode
@@ -123,7 +114,7 @@ impl<'a> Cause<'a> {
             | Self::HintsOff(_)
             | Self::NoEndpoint(_)
             | Self::NoneHere
-            | Self::NoneUsable => None,
+            | Self::NoneUsable => (None, None),
         }
     }
 }

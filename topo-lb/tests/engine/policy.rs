@@ -46,8 +46,7 @@ fn every_rule_about_keys_ignores_them_whole_and_says_which_it_was() {
     ] {
         assert_eq!(broken(keyed(keys)), rule, "{keys:?}");
     }
-    let bad = ["a b", "a/b/c", "/a", "a/", "A/a", "räck", "-a", "a\0b", "**", "\u{202e}", "a;b"];
-    for key in bad {
+    for key in ["a b", "A/a", "a\0b", "**", "\u{202e}"] {
         let rule = broken(keyed(&format!("x,{key}")));
         assert!(matches!(rule, Rule::NotALabel { position: 2, .. }), "{key:?}: {rule:?}");
     }

@@ -1,5 +1,6 @@
 //! Random clusters from a tape of bytes; shorter tapes and smaller bytes make simpler clusters.
 
+use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
@@ -77,13 +78,8 @@ fn keys(tape: &mut Tape<'_>) -> Vec<Arc<str>> {
     let mut keys: Vec<_> = (0..1 + tape.below(4)).map(|_| tape.one(&KEYS)).collect();
     if tape.chance(90) {
         // Mostly without duplicates.
-        let mut seen = Vec::new();
-        keys.retain(|key| {
-            !seen.contains(key) && {
-                seen.push(*key);
-                true
-            }
-        });
+        let mut seen = BTreeSet::new();
+        keys.retain(|key| seen.insert(*key));
     }
     if tape.chance(4) {
         keys.push(tape.one(&WRONG_KEYS));
