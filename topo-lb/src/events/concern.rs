@@ -156,6 +156,13 @@ pub struct News {
     pub note: String,
 }
 
+impl News {
+    /// News that all nodes share.
+    fn of(service: &ServiceId, uid: Option<Uuid>, topic: Topic, note: String) -> Self {
+        Self { service: service.clone(), uid, topic, subject: String::new(), note }
+    }
+}
+
 /// The news of a Service: newly broken rules, and ports that were served and are now refused.
 /// Improvements are no news. Marks in `after` the losses that are still to be reported.
 #[must_use]
@@ -167,7 +174,7 @@ pub fn news(
     before: &Concern,
     after: &mut Concern,
 ) -> Vec<News> {
-    let news = |topic, subject, note| News { service: id.clone(), uid, topic, subject, note };
+    let news = |topic, subject, note| News { subject, ..News::of(id, uid, topic, note) };
     let mut all = Vec::new();
     if let Some(rules) = &after.ignored
         && before.ignored != after.ignored
@@ -221,24 +228,18 @@ pub fn clients_refused(
             format!("{count} connections to port {} were refused: {}", port(name), refused.sentence)
         })
         .collect();
-    (!ports.is_empty()).then(|| News {
-        service: id.clone(),
-        uid,
-        topic: Topic::ClientsRefused,
-        subject: String::new(),
-        note: format!(
-            "on node {node}: {}; if that is meant, annotate the Service with topo-lb.io/refusal: \
-             intended",
-            ports.join("; ")
-        ),
-    })
+    let note = format!(
+        "on node {node}: {}; if that is meant, annotate the Service with topo-lb.io/refusal: \
+         intended",
+        ports.join("; ")
+    );
+    (!ports.is_empty()).then(|| News::of(id, uid, Topic::ClientsRefused, note))
 }
 
 /// News of a Service that lacks room in the maps.
 #[must_use]
 pub fn no_room(id: &ServiceId, uid: Option<Uuid>, node: &str, lack: Lack) -> News {
-    let note = format!("on node {node}: {lack}");
-    News { service: id.clone(), uid, topic: Topic::NoRoom, subject: String::new(), note }
+    News::of(id, uid, Topic::NoRoom, format!("on node {node}: {lack}"))
 }
 
 /// The port in `namespace/name:port`.
