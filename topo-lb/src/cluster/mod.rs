@@ -17,7 +17,7 @@ pub use node::{KnownNodes, Node};
 pub use port::Port;
 pub use protocol::Protocol;
 pub use service::{Service, ServiceId};
-pub use slice::{Endpoint, Place, Slice, SliceId};
+pub use slice::{Endpoint, Placement, Slice, SliceId};
 pub use state::{Changed, State};
 
 /// A kind of object that a source sends.

@@ -9,7 +9,7 @@ use super::outbox::Outbox;
 use super::written::{Request, SUBJECTS, Written};
 use crate::cluster::service::PolicySources;
 use crate::cluster::{
-    Change, Endpoint, Node, Place, Port, Protocol, Service, ServiceId, Slice, SliceId, Update,
+    Change, Endpoint, Node, Placement, Port, Protocol, Service, ServiceId, Slice, SliceId, Update,
 };
 use crate::plan::{Capacity, Installed};
 use crate::reconcile::Reconciler;
@@ -56,7 +56,7 @@ fn slice(service: usize, pools: &[usize]) -> Slice {
     let endpoint = |&pool: &usize| {
         Endpoint::new(
             [10, 1, service as u8, pool as u8].into(),
-            Place { node: Some(name(pool)), ..Place::default() },
+            Placement { node: Some(name(pool)), ..Placement::default() },
         )
     };
     Slice {

@@ -68,7 +68,7 @@ mod tests {
     use super::*;
     use crate::cluster::service::PolicySources;
     use crate::cluster::{
-        Change, Endpoint, Place, Port, Protocol, Service, Slice, SliceId, Update,
+        Change, Endpoint, Placement, Port, Protocol, Service, Slice, SliceId, Update,
     };
     use crate::plan::Capacity;
     use crate::reconcile::Reconciler;
@@ -103,7 +103,7 @@ mod tests {
         let endpoint = |&(host, serving): &(u8, bool)| Endpoint {
             ready: serving,
             serving,
-            ..Endpoint::new([10, 244, 0, host].into(), Place::on(place(host)))
+            ..Endpoint::new([10, 244, 0, host].into(), Placement::on(place(host)))
         };
         Slice {
             id: SliceId { namespace: "default".into(), name: name.into() },

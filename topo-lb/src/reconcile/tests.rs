@@ -1,6 +1,6 @@
 use super::*;
 use crate::cluster::{
-    Change, Endpoint, Labels, Node, Place, Port, Protocol, Service, Slice, SliceId,
+    Change, Endpoint, Labels, Node, Placement, Port, Protocol, Service, Slice, SliceId,
 };
 use crate::datapath::maps::commit::commit;
 use crate::datapath::maps::memory::MemoryStore;
@@ -83,7 +83,8 @@ fn keyed(keys: &str) -> Update {
 
 /// The endpoints of Service `a` on these nodes.
 fn slice(nodes: &[&str]) -> Update {
-    let endpoint = |(at, node): (u8, &&str)| Endpoint::new([10, 1, 1, at].into(), Place::on(*node));
+    let endpoint =
+        |(at, node): (u8, &&str)| Endpoint::new([10, 1, 1, at].into(), Placement::on(*node));
     Update::Slice(Change::Applied(Slice {
         id: SliceId { namespace: "default".into(), name: "a-1".into() },
         service: Some(id("a")),

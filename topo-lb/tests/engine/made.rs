@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use topo_lb::cluster::service::{PolicySources, Protocol};
 use topo_lb::cluster::{
-    Change, Endpoint, Labels, Node, Place, Port, Service, ServiceId, Slice, SliceId, State, Update,
+    Change, Endpoint, Labels, Node, Placement, Port, Service, ServiceId, Slice, SliceId, State,
+    Update,
 };
 use topo_lb::topology::{self, Decision, Route, Scope, Verdict};
 
@@ -68,7 +69,7 @@ impl Asking for Service {
 }
 
 pub(crate) fn endpoint(address: &str, node: &str) -> Endpoint {
-    let place = if node.is_empty() { Place::default() } else { Place::on(node) };
+    let place = if node.is_empty() { Placement::default() } else { Placement::on(node) };
     Endpoint::new(address.parse().unwrap(), place)
 }
 
@@ -81,7 +82,7 @@ pub(crate) trait Otherwise: Sized {
     fn unready(self) -> Self;
     fn draining(self) -> Self;
     fn gone(self) -> Self;
-    fn placed(self, change: impl FnOnce(&mut Place)) -> Self;
+    fn placed(self, change: impl FnOnce(&mut Placement)) -> Self;
     fn carrying(self, pairs: &[(&str, &str)]) -> Self {
         self.placed(|place| place.labels = labels(pairs))
     }
@@ -103,7 +104,7 @@ impl Otherwise for Endpoint {
     fn gone(self) -> Self {
         Self { ready: false, serving: false, terminating: true, ..self }
     }
-    fn placed(mut self, change: impl FnOnce(&mut Place)) -> Self {
+    fn placed(mut self, change: impl FnOnce(&mut Placement)) -> Self {
         change(Arc::make_mut(self.place.get_or_insert_default()));
         self
     }

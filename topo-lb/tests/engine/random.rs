@@ -7,7 +7,7 @@ use std::sync::Arc;
 use proptest::prelude::*;
 use topo_lb::cluster::service::{PolicySources, Protocol, Skipped};
 use topo_lb::cluster::{
-    Change, Endpoint, Labels, Node, Place, Port, Service, Slice, SliceId, Update,
+    Change, Endpoint, Labels, Node, Placement, Port, Service, Slice, SliceId, Update,
 };
 
 use crate::made::{Cluster, id};
@@ -181,7 +181,7 @@ fn endpoint(tape: &mut Tape<'_>, v6: bool) -> Endpoint {
         Ipv4Addr::new(10, 244, 0, last).into()
     };
     let node = (!tape.chance(10)).then(|| tape.one(&NODES).into());
-    let place = Place { node, labels, ..Place::default() };
+    let place = Placement { node, labels, ..Placement::default() };
     Endpoint { ready, serving, terminating, ..Endpoint::new(address, place) }
 }
 
