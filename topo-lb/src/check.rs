@@ -296,25 +296,18 @@ pub fn table(report: &Report, colour: bool) -> String {
 mod tests {
     use super::*;
 
-    fn report() -> Report {
+    #[test]
+    fn a_remedy_stands_below_what_failed_and_colours_are_only_where_they_are_asked_for() {
         let findings = vec![
             Finding::ok("kernel", "Linux 6.18"),
             Finding::failed("bpffs", "it is not there", "mount it"),
         ];
-        Report { ok: false, findings }
-    }
-
-    #[test]
-    fn a_remedy_stands_below_what_failed() {
-        let text = table(&report(), false);
+        let report = Report { ok: false, findings };
+        let text = table(&report, false);
         assert!(text.contains("FAILED   bpffs   it is not there\n"), "{text}");
         assert!(text.contains("\n                 → mount it\n"), "{text}");
         assert!(text.ends_with("This host cannot run topo-lb.\n"), "{text}");
-    }
-
-    #[test]
-    fn colours_are_only_where_they_are_asked_for() {
-        assert!(!table(&report(), false).contains('\x1b'));
-        assert!(table(&report(), true).contains("\x1b[31mFAILED"));
+        assert!(!text.contains('\x1b'));
+        assert!(table(&report, true).contains("\x1b[31mFAILED"));
     }
 }

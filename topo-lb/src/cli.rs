@@ -287,7 +287,7 @@ pub struct LintArgs {
 /// A code of `lint`; spaces around it are ignored.
 fn code(text: &str) -> Result<lint::Rule, String> {
     lint::Rule::from_str(text.trim(), false).map_err(|_| {
-        let codes: Vec<_> = lint::Rule::value_variants().iter().map(|rule| rule.name()).collect();
+        let codes: Vec<_> = lint::Rule::value_variants().iter().map(lint::name).collect();
         format!("the codes are {}", codes.join(", "))
     })
 }

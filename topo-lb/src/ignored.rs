@@ -16,21 +16,21 @@ const NAMED: usize = 16;
 
 /// What was logged. Pure except for the log: callers pass the time.
 #[derive(Debug)]
-pub struct Told {
+pub struct IgnoredLog {
     /// What is ignored now, by Service.
     known: BTreeMap<ServiceId, String>,
     /// Services of `known` that were not logged yet.
-    untold: BTreeSet<ServiceId>,
+    unlogged: BTreeSet<ServiceId>,
     rate: Rate,
 }
 
-impl Told {
+impl IgnoredLog {
     /// Nothing logged yet.
     #[must_use]
     pub fn new(now: Instant) -> Self {
         let (burst, interval) = LOGGED;
-        let (known, untold) = Default::default();
-        Self { known, untold, rate: Rate::new(burst, interval, now) }
+        let (known, unlogged) = Default::default();
+        Self { known, unlogged, rate: Rate::new(burst, interval, now) }
     }
 
     /// Logs the news of changed Services. Returns the number of lines.
@@ -55,23 +55,23 @@ impl Told {
             match state.service(id).and_then(topology::ignored) {
                 None => {
                     self.known.remove(id);
-                    self.untold.remove(id);
+                    self.unlogged.remove(id);
                 }
                 Some(rules) if self.known.get(id) == Some(&rules) => {}
                 Some(rules) => {
                     self.known.insert(id.clone(), rules);
-                    self.untold.insert(id.clone());
+                    self.unlogged.insert(id.clone());
                 }
             }
         }
         // Over the limit, the news waits for a later change.
-        if self.untold.is_empty() || !self.rate.take(now) {
+        if self.unlogged.is_empty() || !self.rate.take(now) {
             return Vec::new();
         }
-        let untold = std::mem::take(&mut self.untold);
-        let named = untold.iter().take(NAMED);
+        let unlogged = std::mem::take(&mut self.unlogged);
+        let named = unlogged.iter().take(NAMED);
         let mut all: Vec<_> = named.map(|id| format!("Service {id}: {}", self.known[id])).collect();
-        if let Some(more @ 1..) = untold.len().checked_sub(NAMED) {
+        if let Some(more @ 1..) = unlogged.len().checked_sub(NAMED) {
             all.push(format!(
                 "{more} more Services have annotations or fields that are ignored: `topo-lb lint` \
                  names them all"
@@ -100,14 +100,14 @@ mod tests {
 
     struct Log {
         state: State,
-        told: Told,
+        printed: IgnoredLog,
         start: Instant,
     }
 
     impl Log {
         fn new() -> Self {
             let start = Instant::now();
-            Self { state: State::default(), told: Told::new(start), start }
+            Self { state: State::default(), printed: IgnoredLog::new(start), start }
         }
 
         /// The lines for these Services, `after` milliseconds from the start.
@@ -116,7 +116,7 @@ mod tests {
                 let _ = self.state.apply(Update::Service(Change::Applied(service.clone())), "n");
             }
             let changed = services.iter().map(|service| &service.id);
-            self.told.news(&self.state, changed, self.start + Duration::from_millis(after))
+            self.printed.news(&self.state, changed, self.start + Duration::from_millis(after))
         }
     }
 

@@ -52,43 +52,41 @@ impl Readiness {
     /// Every condition; the agent is ready when all are met.
     #[must_use]
     pub fn conditions(&self, now: SystemTime) -> Vec<Condition> {
-        let condition =
-            |name, met, sentence: &str| Condition { name, met, sentence: sentence.to_owned() };
         let hooks = match &self.proof {
-            Proof::Pending => condition("hooks", false, "the self-probe has not answered yet"),
-            Proof::Given => {
-                condition("hooks", true, "a self-probe connection was translated, and one refused")
-            }
-            Proof::Failed(why) => condition("hooks", false, why),
+            Proof::Pending => Err("the self-probe has not answered yet"),
+            Proof::Given => Ok("a self-probe connection was translated, and one refused"),
+            Proof::Failed(why) => Err(why.as_str()),
         };
         let precedence = match &self.overridden {
-            None => condition("precedence", true, "no program of others runs before topo-lb's"),
-            Some(why) => condition("precedence", false, why),
+            None => Ok("no program of others runs before topo-lb's"),
+            Some(why) => Err(why.as_str()),
         };
-        let synced = if self.listed {
-            condition("synced", true, "Services, EndpointSlices and Nodes were listed")
-        } else {
-            condition("synced", false, "Services, EndpointSlices and Nodes were not all listed yet")
+        let synced = match self.listed {
+            true => Ok("Services, EndpointSlices and Nodes were listed"),
+            false => Err("Services, EndpointSlices and Nodes were not all listed yet"),
         };
-        let programmed = match (&self.stuck, self.programmed) {
-            (Some(why), _) => {
-                condition("programmed", false, &format!("the last plan was not carried out: {why}"))
-            }
-            (None, true) => {
-                condition("programmed", true, "the programs are attached, and the maps are filled")
-            }
-            (None, false) => {
-                condition("programmed", false, "the programs are not attached yet by this agent")
-            }
+        let stuck = |why| format!("the last plan was not carried out: {why}");
+        let stuck = self.stuck.as_ref().map(stuck);
+        let programmed = match (&stuck, self.programmed) {
+            (Some(why), _) => Err(why.as_str()),
+            (None, true) => Ok("the programs are attached, and the maps are filled"),
+            (None, false) => Err("the programs are not attached yet by this agent"),
         };
-        let fresh = match self.age(now) {
-            None => condition("fresh", true, "changes are heard of as they happen"),
-            // An edge node without its API server must serve; the sentence warns people.
-            Some(age) => {
-                condition("fresh", true, &format!("serving the state of {} ago", in_words(age)))
-            }
-        };
-        vec![hooks, precedence, synced, programmed, fresh]
+        // An edge node without its API server must serve; the sentence warns people.
+        let old = self.age(now).map(|age| format!("serving the state of {} ago", in_words(age)));
+        let fresh = Ok(old.as_deref().unwrap_or("changes are heard of as they happen"));
+        [
+            ("hooks", hooks),
+            ("precedence", precedence),
+            ("synced", synced),
+            ("programmed", programmed),
+            ("fresh", fresh),
+        ]
+        .map(|(name, result)| {
+            let (Ok(sentence) | Err(sentence)) = result;
+            Condition { name, met: result.is_ok(), sentence: sentence.to_owned() }
+        })
+        .into()
     }
 
     /// How old the state is; `None` if it is live.
@@ -148,44 +146,48 @@ mod tests {
     }
 
     #[test]
-    fn all_must_be_met() {
-        assert_eq!(said(&ready(), false), (true, "ready\n".to_owned()));
-        let (is_ready, text) = said(&Readiness { listed: false, ..ready() }, false);
-        assert!(!is_ready);
-        assert_eq!(text, "not ready: Services, EndpointSlices and Nodes were not all listed yet\n");
-    }
-
-    #[test]
-    fn what_is_not_met_says_why() {
+    fn all_must_be_met_and_what_is_not_says_why() {
         let failed = Proof::Failed("the hooks do not fire".to_owned());
+        let overridden = Some("program 42 runs before topo-lb's connect4".to_owned());
+        let stuck = Some("no memory".to_owned());
+        let now = 1_000_000;
+        let as_of =
+            |seconds| Freshness::AsOf(SystemTime::UNIX_EPOCH + Duration::from_secs(seconds));
+        for (readiness, is_ready, text) in [
+            (ready(), true, "ready\n"),
+            (
+                Readiness { listed: false, ..ready() },
+                false,
+                "not ready: Services, EndpointSlices and Nodes were not all listed yet\n",
+            ),
+            (
+                Readiness { overridden, ..ready() },
+                false,
+                "not ready: program 42 runs before topo-lb's connect4\n",
+            ),
+            (
+                Readiness { stuck, ..ready() },
+                false,
+                "not ready: the last plan was not carried out: no memory\n",
+            ),
+            // An old state is ready.
+            (
+                Readiness { freshness: as_of(now - 7_500), ..ready() },
+                true,
+                "ready: serving the state of 2 h 5 min ago\n",
+            ),
+            // The clock was set back.
+            (
+                Readiness { freshness: as_of(2 * now), ..ready() },
+                true,
+                "ready: serving the state of 0 s ago\n",
+            ),
+        ] {
+            assert_eq!(said(&readiness, false), (is_ready, text.to_owned()));
+        }
         let (is_ready, text) = said(&Readiness { proof: failed, ..ready() }, true);
         assert!(!is_ready);
         assert!(text.contains("[-] hooks: the hooks do not fire\n[+] precedence: "), "{text}");
         assert!(text.ends_with("\nnot ready\n"), "{text}");
-        let stuck = Readiness { stuck: Some("no memory".to_owned()), ..ready() };
-        assert!(said(&stuck, false).1.contains("no memory"));
-    }
-
-    #[test]
-    fn an_agent_that_others_override_is_not_ready() {
-        let overridden = Some("program 42 runs before topo-lb's connect4".to_owned());
-        let (is_ready, text) = said(&Readiness { overridden, ..ready() }, false);
-        assert!(!is_ready);
-        assert_eq!(text, "not ready: program 42 runs before topo-lb's connect4\n");
-    }
-
-    #[test]
-    fn an_old_state_is_ready_and_says_its_age() {
-        let then = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000 - 7_500);
-        let old = Readiness { freshness: Freshness::AsOf(then), ..ready() };
-        let wanted = (true, "ready: serving the state of 2 h 5 min ago\n".to_owned());
-        assert_eq!(said(&old, false), wanted);
-    }
-
-    #[test]
-    fn a_clock_that_was_set_back_is_no_age() {
-        let then = SystemTime::UNIX_EPOCH + Duration::from_secs(2_000_000);
-        let old = Readiness { freshness: Freshness::AsOf(then), ..ready() };
-        assert!(said(&old, false).1.contains("of 0 s ago"));
     }
 }

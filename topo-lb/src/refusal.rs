@@ -40,7 +40,16 @@ impl Refusal {
         match cause {
             Cause::NoEndpoint(_) | Cause::NoneUsable => Self::NoEndpoints,
             Cause::NoneHere => Self::Local,
-            _ => Self::Policy,
+            Cause::Unconstrained
+            | Cause::Key { .. }
+            | Cause::Any { .. }
+            | Cause::NoKey
+            | Cause::Node
+            | Cause::Pool(_)
+            | Cause::NodeForLackOfPool
+            | Cause::HintedNode
+            | Cause::HintedZone(_)
+            | Cause::HintsOff(_) => Self::Policy,
         }
     }
 }

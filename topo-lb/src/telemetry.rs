@@ -10,7 +10,7 @@ use crate::cluster::{Change, Family, Update};
 use crate::datapath::inspect::overridden::{self, Precedence};
 use crate::events::ledger::Ledger;
 use crate::events::publish::EventPublisher;
-use crate::ignored;
+use crate::ignored::IgnoredLog;
 use crate::local;
 use crate::metrics::{Figures, count};
 use crate::plan::{Installed, Meanwhile};
@@ -34,7 +34,7 @@ pub struct Telemetry {
     ledger: Ledger,
     publisher: EventPublisher,
     local: local::Told,
-    ignored: ignored::Told,
+    ignored: IgnoredLog,
     /// Changes that are not in the maps yet.
     pending: Vec<Arrival>,
     /// Whether the first plan was carried out; earlier changes are not timed.
@@ -74,7 +74,7 @@ impl Telemetry {
             ledger: Ledger::default(),
             publisher,
             local: local::Told::default(),
-            ignored: ignored::Told::new(Instant::now()),
+            ignored: IgnoredLog::new(Instant::now()),
             pending: Vec::new(),
             has_begun: false,
         }
@@ -160,14 +160,14 @@ impl Telemetry {
     /// Records that nothing is left to plan, after so many steps, and reports what is new.
     pub fn settled(&mut self, reconciler: &mut Reconciler, installed: &Installed, steps: usize) {
         self.time(steps);
-        let looked = reconciler.take_looked();
-        // A Service that begins to wait is not looked at, and leads to no step.
+        let recomputed = reconciler.take_recomputed();
+        // A Service that begins to wait is not recomputed at, and leads to no step.
         self.figures.waiting.store(reconciler.waiting() as u64, Relaxed);
-        if steps > 0 || !looked.is_empty() {
+        if steps > 0 || !recomputed.is_empty() {
             self.figures.programmed(steps, installed);
             self.figures.services.store(reconciler.state().services().len() as u64, Relaxed);
-            self.local.look(reconciler.state(), looked.keys());
-            let told = self.ignored.look(reconciler.state(), looked.keys(), Instant::now());
+            self.local.look(reconciler.state(), recomputed.keys());
+            let told = self.ignored.look(reconciler.state(), recomputed.keys(), Instant::now());
             self.figures.troubles.fetch_add(told as u64, Relaxed);
             for (meanwhile, figure) in Meanwhile::ALL.iter().zip(&self.figures.unprogrammed) {
                 let lacks = reconciler.unprogrammed().values();
@@ -176,7 +176,7 @@ impl Telemetry {
                     Relaxed,
                 );
             }
-            let mut news = self.ledger.look(reconciler, looked);
+            let mut news = self.ledger.look(reconciler, recomputed);
             news.extend(self.ledger.leave_out(reconciler));
             self.publisher.tell(news);
         }
@@ -262,40 +262,50 @@ mod tests {
     use crate::source::file::example::{CLUSTER, updates};
     use crate::topology::Scope;
 
+    /// An agent that writes nothing.
+    struct Agent {
+        telemetry: Telemetry,
+        reconciler: Reconciler,
+        installed: Installed,
+    }
+
+    impl Agent {
+        fn new(capacity: Capacity) -> Self {
+            let reconciler = Reconciler::new("here".into(), Scope::All, true);
+            Self {
+                telemetry: Telemetry::new(Arc::default(), EventPublisher::silent(Arc::default())),
+                reconciler: reconciler.when_full(WhenFull::RefuseStrict),
+                installed: Installed::new(capacity),
+            }
+        }
+
+        /// Returns what the agent counts then.
+        fn settle(&mut self, updates: impl IntoIterator<Item = Update>) -> &Figures {
+            for update in updates {
+                self.reconciler.observe(update);
+            }
+            let plan = self.reconciler.plan(&self.installed);
+            self.reconciler.carried_out(&plan);
+            self.telemetry.settled(&mut self.reconciler, &self.installed, plan.steps.len());
+            &self.telemetry.figures
+        }
+    }
+
     #[test]
     fn a_service_that_waits_for_other_nodes_is_counted_though_nothing_is_written_for_it() {
-        let figures = Arc::<Figures>::default();
-        let mut telemetry =
-            Telemetry::new(Arc::clone(&figures), EventPublisher::silent(Arc::default()));
-        let mut reconciler = Reconciler::new("here".into(), Scope::All, false);
-        let installed = Installed::new(Capacity::default());
-        let mut settle = |update| {
-            reconciler.observe(update);
-            let plan = reconciler.plan(&installed);
-            reconciler.carried_out(&plan);
-            telemetry.settled(&mut reconciler, &installed, 0);
-            figures.waiting.load(Relaxed)
-        };
-        assert_eq!(settle(Update::KnownNodes(KnownNodes::Own)), 0);
-        let waiting: Vec<_> = updates(CLUSTER).into_iter().map(&mut settle).collect();
-        assert_eq!(waiting.last(), Some(&1));
-        assert_eq!(settle(Update::KnownNodes(KnownNodes::All)), 0);
+        let mut agent = Agent::new(Capacity::default());
+        let mut settle = |updates| agent.settle(updates).waiting.load(Relaxed);
+        assert_eq!(settle(vec![Update::KnownNodes(KnownNodes::Own)]), 0);
+        assert_eq!(settle(updates(CLUSTER)), 1);
+        assert_eq!(settle(vec![Update::KnownNodes(KnownNodes::All)]), 0);
     }
 
     /// Why Service ports refuse, in this cluster and with these sizes of the maps.
     fn reasons(cluster: &str, capacity: Capacity) -> Vec<(String, Refusal)> {
-        let mut telemetry = Telemetry::new(Arc::default(), EventPublisher::silent(Arc::default()));
-        let mut reconciler = Reconciler::new("here".into(), Scope::All, true);
-        reconciler = reconciler.when_full(WhenFull::RefuseStrict);
-        let installed = Installed::new(capacity);
-        for update in updates(cluster) {
-            reconciler.observe(update);
-        }
-        let plan = reconciler.plan(&installed);
-        reconciler.carried_out(&plan);
-        telemetry.settled(&mut reconciler, &installed, plan.steps.len());
+        let mut agent = Agent::new(capacity);
+        agent.settle(updates(cluster));
         let (to, mut answer) = oneshot::channel();
-        telemetry.answer(Question::Reasons(to), &reconciler, &installed, &[]);
+        agent.telemetry.answer(Question::Reasons(to), &agent.reconciler, &agent.installed, &[]);
         let reasons = answer.try_recv().unwrap().into_iter();
         reasons.map(|(name, why)| (name.to_string(), why)).collect()
     }
@@ -317,20 +327,8 @@ mod tests {
 
     #[test]
     fn an_annotation_of_a_service_that_is_ignored_is_a_trouble() {
-        let figures = Arc::<Figures>::default();
-        let mut telemetry =
-            Telemetry::new(Arc::clone(&figures), EventPublisher::silent(Arc::default()));
-        let mut reconciler = Reconciler::new("here".into(), Scope::All, false);
-        let installed = Installed::new(Capacity::default());
-        let mut settle = |cluster: &str| {
-            for update in updates(cluster) {
-                reconciler.observe(update);
-            }
-            let plan = reconciler.plan(&installed);
-            reconciler.carried_out(&plan);
-            telemetry.settled(&mut reconciler, &installed, 0);
-            figures.troubles.load(Relaxed)
-        };
+        let mut agent = Agent::new(Capacity::default());
+        let mut settle = |cluster: &str| agent.settle(updates(cluster)).troubles.load(Relaxed);
         assert_eq!(settle(CLUSTER), 0);
         let wrong = CLUSTER.replace("topo-lb.io/topology-keys: rack", "topo-lb.io/handle: 'False'");
         assert_eq!(settle(&wrong), 1);

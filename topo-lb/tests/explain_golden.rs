@@ -5,6 +5,7 @@
 
 use std::path::{Path, PathBuf};
 
+use serde::Serialize;
 use topo_lb::cluster::{Change, KnownNodes, ServiceId, State, Update};
 use topo_lb::source::file;
 use topo_lb::topology::Scope;
@@ -21,6 +22,10 @@ fn state(path: &str, this_node: &str) -> State {
         let _ = state.apply(update, this_node);
     }
     state
+}
+
+fn json(actual: &impl Serialize) -> String {
+    serde_json::to_string_pretty(actual).unwrap() + "\n"
 }
 
 fn golden(name: &str, actual: &str) -> Result<(), String> {
@@ -50,8 +55,7 @@ fn explain_says_of_the_fixtures_what_it_always_said() {
         for node in NODES {
             let state = state(&format!("../tests/fixtures/kubernetes-{version}.json"), node);
             let report = explain::report(&state, node, Scope::All, &[]);
-            let json = serde_json::to_string_pretty(&report).unwrap() + "\n";
-            wrong.extend(golden(&format!("{version}-{node}.json"), &json).err());
+            wrong.extend(golden(&format!("{version}-{node}.json"), &json(&report)).err());
             let table = explain::table(&report, false);
             wrong.extend(golden(&format!("{version}-{node}.txt"), &table).err());
         }
@@ -84,7 +88,7 @@ fn services_that_wait_for_other_nodes_are_neither_routed_nor_refused() {
     golden("own-node.txt", &explain::table(&report, false)).unwrap();
     let id = ServiceId { namespace: "demo".into(), name: "strict-rack".into() };
     let waiting = explain::report(&state, "north-1", Scope::All, &[id]);
-    golden("own-node.json", &(serde_json::to_string_pretty(&waiting).unwrap() + "\n")).unwrap();
+    golden("own-node.json", &json(&waiting)).unwrap();
 }
 
 #[test]
@@ -97,8 +101,7 @@ fn lint_says_of_every_cluster_what_it_always_said() {
     ] {
         let findings = lint::findings(&state(path, ""));
         wrong.extend(golden(&format!("{name}.txt"), &lint::table(&findings, false)).err());
-        let json = serde_json::to_string_pretty(&findings).unwrap() + "\n";
-        wrong.extend(golden(&format!("{name}.json"), &json).err());
+        wrong.extend(golden(&format!("{name}.json"), &json(&findings)).err());
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
@@ -113,8 +116,8 @@ fn every_node_is_in_the_spread() {
         text.push('\n');
     }
     golden("spread.txt", &text).unwrap();
-    let json = explain::spread(&state, Scope::All, &id("lone-pod"));
-    golden("spread.json", &(serde_json::to_string_pretty(&json).unwrap() + "\n")).unwrap();
+    let lone = explain::spread(&state, Scope::All, &id("lone-pod"));
+    golden("spread.json", &json(&lone)).unwrap();
     assert!(explain::spread(&state, Scope::All, &id("nowhere")).is_empty());
 }
 

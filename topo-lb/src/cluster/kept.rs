@@ -9,7 +9,7 @@ use std::sync::Arc;
 use super::labels::Labels;
 use super::port::Port;
 use super::service::{PolicySources, Service, ServiceId};
-use super::slice::{Endpoint, Place, Slice};
+use super::slice::{Endpoint, Placement, Slice};
 
 /// A slice that belongs to a Service.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,7 +25,7 @@ pub struct Endpoints {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Shared {
     strings: Pool<str>,
-    places: Pool<Place>,
+    places: Pool<Placement>,
     ports: Pool<[Port]>,
     policies: Pool<PolicySources>,
 }
@@ -66,12 +66,12 @@ impl Shared {
         Endpoint { place: endpoint.place.map(|place| self.place(&place)), ..endpoint }
     }
 
-    fn place(&mut self, place: &Place) -> Arc<Place> {
+    fn place(&mut self, place: &Placement) -> Arc<Placement> {
         if let Some(known) = self.places.values.get(place) {
             return Arc::clone(known);
         }
         let mut text = |text: &Arc<str>| self.strings.share(Arc::clone(text));
-        self.places.share(Arc::new(Place {
+        self.places.share(Arc::new(Placement {
             node: place.node.as_ref().map(&mut text),
             labels: place.labels.map(&mut text),
             for_nodes: place.for_nodes.iter().map(&mut text).collect(),

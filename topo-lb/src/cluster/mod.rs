@@ -10,7 +10,6 @@ pub mod protocol;
 pub mod service;
 pub mod slice;
 pub mod state;
-pub mod uid;
 
 pub use frontend::{Family, Frontend};
 pub use labels::Labels;
@@ -18,9 +17,8 @@ pub use node::{KnownNodes, Node};
 pub use port::Port;
 pub use protocol::Protocol;
 pub use service::{Service, ServiceId};
-pub use slice::{Endpoint, Place, Slice, SliceId};
+pub use slice::{Endpoint, Placement, Slice, SliceId};
 pub use state::{Changed, State};
-pub use uid::Uid;
 
 /// A kind of object that a source sends.
 pub trait ClusterObject: Clone + std::fmt::Debug {

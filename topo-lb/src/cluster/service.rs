@@ -6,10 +6,10 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
+use uuid::Uuid;
 
 use super::port::Port;
 pub use super::protocol::Protocol;
-use super::uid::Uid;
 
 /// Namespace and name of a Service.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -114,7 +114,7 @@ pub struct Service {
     pub id: ServiceId,
     /// `metadata.uid`, if the source has one: Events refer to it.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub uid: Option<Uid>,
+    pub uid: Option<Uuid>,
     /// `spec.clusterIPs`; if absent, `spec.clusterIP`.
     #[serde(rename = "addresses")]
     pub cluster_ips: Vec<IpAddr>,

@@ -21,7 +21,7 @@ pub struct SliceId {
 
 /// Node, labels and hints of an endpoint, from its slice. Many endpoints share one.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Place {
+pub struct Placement {
     /// `nodeName`; in v1beta1 `topology["kubernetes.io/hostname"]` if `nodeName` is absent. The
     /// saved state writes it at each endpoint.
     #[serde(skip)]
@@ -37,7 +37,7 @@ pub struct Place {
     pub for_zones: Box<[Arc<str>]>,
 }
 
-impl Place {
+impl Placement {
     /// A place with only a Node.
     #[must_use]
     pub fn on(node: impl Into<Arc<str>>) -> Self {
@@ -57,14 +57,14 @@ pub struct Endpoint {
     /// `conditions.terminating`; absent means false.
     pub terminating: bool,
     /// Node, labels and hints; `None` if the slice carries none of them.
-    pub place: Option<Arc<Place>>,
+    pub place: Option<Arc<Placement>>,
 }
 
 impl Endpoint {
     /// A ready endpoint.
     #[must_use]
-    pub fn new(address: IpAddr, place: Place) -> Self {
-        let place = (place != Place::default()).then(|| Arc::new(place));
+    pub fn new(address: IpAddr, place: Placement) -> Self {
+        let place = (place != Placement::default()).then(|| Arc::new(place));
         Self { address, ready: true, serving: true, terminating: false, place }
     }
 

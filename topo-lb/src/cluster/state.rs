@@ -163,20 +163,13 @@ impl State {
         let Some(new) = new else { return };
         let id = Arc::new(SliceId { namespace: self.shared.text(id.namespace), ..id });
         self.touch(&new.service, changed);
-        let siblings = match self.of_service.get_mut(&new.service) {
-            Some(siblings) => siblings,
-            None => {
-                self.of_service.entry(new.service.clone()).or_insert_with(|| Vec::with_capacity(1))
-            }
-        };
+        let siblings = self.of_service.entry(new.service.clone());
+        let siblings = siblings.or_insert_with(|| Vec::with_capacity(1));
         if let Err(at) = siblings.binary_search(&id) {
             siblings.insert(at, Arc::clone(&id));
         }
         for node in new.endpoints.iter().filter_map(Endpoint::node) {
-            match self.on_node.get_mut(node) {
-                Some(slices) => slices.insert(Arc::clone(&id)),
-                None => self.on_node.entry(node.clone()).or_default().insert(Arc::clone(&id)),
-            };
+            self.on_node.entry(Arc::clone(node)).or_default().insert(Arc::clone(&id));
         }
         self.slices.insert(id, Arc::new(new));
     }

@@ -3,10 +3,12 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::cluster::{ServiceId, State, Uid};
+use uuid::Uuid;
+
+use crate::cluster::{ServiceId, State};
 use crate::explain;
 use crate::plan::Lack;
-use crate::reconcile::{Look, Served};
+use crate::reconcile::{Recomputed, Served};
 use crate::refusal::Refusal;
 use crate::topology::cause::Cause;
 use crate::topology::decision::Choice;
@@ -88,7 +90,17 @@ fn shared(choice: &Choice<'_>) -> Option<String> {
             values.next().map(|(key, value)| format!("{key}={value}"))
         }
         Cause::Pool(pool) => Some(format!("node pool {pool}")),
-        _ => None,
+        Cause::Unconstrained
+        | Cause::Key { .. }
+        | Cause::Any { .. }
+        | Cause::Node
+        | Cause::NodeForLackOfPool
+        | Cause::HintedNode
+        | Cause::HintedZone(_)
+        | Cause::HintsOff(_)
+        | Cause::NoEndpoint(_)
+        | Cause::NoneHere
+        | Cause::NoneUsable => None,
     }
 }
 
@@ -135,7 +147,7 @@ pub struct News {
     /// The Service.
     pub service: ServiceId,
     /// Its UID, if known.
-    pub uid: Option<Uid>,
+    pub uid: Option<Uuid>,
     /// What it is about.
     pub topic: Topic,
     /// Distinguishes news of one topic. Nodes with the same subject share one Event.
@@ -144,18 +156,25 @@ pub struct News {
     pub note: String,
 }
 
+impl News {
+    /// News that all nodes share.
+    fn of(service: &ServiceId, uid: Option<Uuid>, topic: Topic, note: String) -> Self {
+        Self { service: service.clone(), uid, topic, subject: String::new(), note }
+    }
+}
+
 /// The news of a Service: newly broken rules, and ports that were served and are now refused.
 /// Improvements are no news. Marks in `after` the losses that are still to be reported.
 #[must_use]
 pub fn news(
     id: &ServiceId,
-    uid: Option<Uid>,
+    uid: Option<Uuid>,
     node: &str,
-    look: &Look,
+    recomputed: &Recomputed,
     before: &Concern,
     after: &mut Concern,
 ) -> Vec<News> {
-    let news = |topic, subject, note| News { service: id.clone(), uid, topic, subject, note };
+    let news = |topic, subject, note| News { subject, ..News::of(id, uid, topic, note) };
     let mut all = Vec::new();
     if let Some(rules) = &after.ignored
         && before.ignored != after.ignored
@@ -166,7 +185,7 @@ pub fn news(
     let mut lost = Vec::new();
     let mut subject = None;
     for (name, refused) in &mut after.refused {
-        let served = look.served.get(name).copied();
+        let served = recomputed.served.get(name).copied();
         let untold = served.or_else(|| before.refused.get(name).and_then(|before| before.untold));
         if !refused.is_worth_telling() {
             refused.untold = untold.filter(|_| !refused.intended);
@@ -195,7 +214,7 @@ pub fn news(
 #[must_use]
 pub fn clients_refused(
     id: &ServiceId,
-    uid: Option<Uid>,
+    uid: Option<Uuid>,
     node: &str,
     concern: &Concern,
     counted: &BTreeMap<Arc<str>, u64>,
@@ -209,24 +228,18 @@ pub fn clients_refused(
             format!("{count} connections to port {} were refused: {}", port(name), refused.sentence)
         })
         .collect();
-    (!ports.is_empty()).then(|| News {
-        service: id.clone(),
-        uid,
-        topic: Topic::ClientsRefused,
-        subject: String::new(),
-        note: format!(
-            "on node {node}: {}; if that is meant, annotate the Service with topo-lb.io/refusal: \
-             intended",
-            ports.join("; ")
-        ),
-    })
+    let note = format!(
+        "on node {node}: {}; if that is meant, annotate the Service with topo-lb.io/refusal: \
+         intended",
+        ports.join("; ")
+    );
+    (!ports.is_empty()).then(|| News::of(id, uid, Topic::ClientsRefused, note))
 }
 
 /// News of a Service that lacks room in the maps.
 #[must_use]
-pub fn no_room(id: &ServiceId, uid: Option<Uid>, node: &str, lack: Lack) -> News {
-    let note = format!("on node {node}: {lack}");
-    News { service: id.clone(), uid, topic: Topic::NoRoom, subject: String::new(), note }
+pub fn no_room(id: &ServiceId, uid: Option<Uuid>, node: &str, lack: Lack) -> News {
+    News::of(id, uid, Topic::NoRoom, format!("on node {node}: {lack}"))
 }
 
 /// The port in `namespace/name:port`.
@@ -265,22 +278,22 @@ mod tests {
     }
 
     /// The maps served the port until now.
-    fn served(by: Served) -> Look {
+    fn served(by: Served) -> Recomputed {
         let served = BTreeMap::from([("default/web:http".into(), by)]);
-        Look { is_concern: true, served, is_installed: true }
+        Recomputed { is_concern: true, served, is_installed: true }
     }
 
     /// The maps did not serve the port.
-    fn unserved() -> Look {
-        Look { is_concern: true, ..Look::default() }
+    fn unserved() -> Recomputed {
+        Recomputed { is_concern: true, ..Recomputed::default() }
     }
 
-    /// Subjects and notes of the news from these looks, in order.
-    fn told(looks: impl IntoIterator<Item = (Look, Concern)>) -> Vec<(String, String)> {
+    /// Subjects and notes of the news of these, in order.
+    fn told(services: Vec<(Recomputed, Concern)>) -> Vec<(String, String)> {
         let mut before = Concern::default();
         let mut all = Vec::new();
-        for (look, mut after) in looks {
-            let news = news(&id(), None, "here", &look, &before, &mut after);
+        for (recomputed, mut after) in services {
+            let news = news(&id(), None, "here", &recomputed, &before, &mut after);
             all.extend(news.into_iter().map(|one| (one.subject, one.note)));
             before = after;
         }
@@ -288,57 +301,43 @@ mod tests {
     }
 
     #[test]
-    fn a_loss_is_told_once() {
-        let now = || refused(Refusal::Policy, true);
-        let told = told([(served(Served::ByKey), now()), (unserved(), now())]);
-        let note = "on node here (zone=a): connections to port http are refused: no key matches";
-        assert_eq!(told, [("zone=a".to_owned(), note.to_owned())]);
-    }
-
-    #[test]
-    fn what_was_never_served_is_no_news() {
-        assert_eq!(told([(unserved(), refused(Refusal::Policy, true))]), []);
-    }
-
-    #[test]
-    fn what_is_meant_is_no_news_and_does_not_become_news_later() {
-        let looks = [
-            (served(Served::ByKey), intended()),
-            (unserved(), intended()),
-            (unserved(), refused(Refusal::Policy, true)),
-        ];
-        assert_eq!(told(looks), []);
-    }
-
-    #[test]
-    fn a_stricter_policy_is_one_event_for_all_nodes() {
-        let told = told([(served(Served::WithoutKey), refused(Refusal::Policy, true))]);
-        assert_eq!(told.len(), 1);
-        assert_eq!(told[0].0, "");
-        assert!(told[0].1.starts_with("on node here: "), "{told:?}");
-    }
-
-    #[test]
-    fn a_loss_is_told_when_only_others_get_endpoints_again() {
-        let looks = [
-            (served(Served::ByKey), refused(Refusal::NoEndpoints, true)),
-            (unserved(), refused(Refusal::NoEndpoints, true)),
-            (unserved(), refused(Refusal::Policy, true)),
-            (unserved(), refused(Refusal::Policy, true)),
-        ];
-        assert_eq!(told(looks).len(), 1);
-    }
-
-    #[test]
-    fn a_family_alone_is_no_news() {
-        assert_eq!(told([(served(Served::ByKey), refused(Refusal::Policy, false))]), []);
-    }
-
-    #[test]
-    fn another_broken_rule_is_news() {
-        let looks = ["a", "b", "b"].map(|text| (unserved(), ignored(text)));
-        let notes: Vec<_> = told(looks).into_iter().map(|(_, note)| note).collect();
-        assert_eq!(notes, ["a", "b"]);
+    fn a_broken_rule_and_the_loss_of_all_endpoints_are_told_once() {
+        let by_key = || served(Served::ByKey);
+        let lost = || refused(Refusal::Policy, true);
+        let gone = || refused(Refusal::NoEndpoints, true);
+        let ended = "connections to port http are refused: no key matches";
+        let loss = ("zone=a", &*format!("on node here (zone=a): {ended}"));
+        // A stricter policy is one Event for all nodes.
+        let stricter = ("", &*format!("on node here: {ended}"));
+        for (what, services, wanted) in [
+            ("a loss", vec![(by_key(), lost()), (unserved(), lost())], &[loss][..]),
+            ("never served", vec![(unserved(), lost())], &[]),
+            (
+                "meant, and still lost when it is meant no more",
+                vec![(by_key(), intended()), (unserved(), intended()), (unserved(), lost())],
+                &[],
+            ),
+            ("a stricter policy", vec![(served(Served::WithoutKey), lost())], &[stricter]),
+            (
+                "only others get endpoints again",
+                [by_key(), unserved()]
+                    .map(|it| (it, gone()))
+                    .into_iter()
+                    .chain([unserved(), unserved()].map(|it| (it, lost())))
+                    .collect(),
+                &[loss],
+            ),
+            ("a family alone", vec![(by_key(), refused(Refusal::Policy, false))], &[]),
+            (
+                "another broken rule",
+                ["a", "b", "b"].map(|text| (unserved(), ignored(text))).into(),
+                &[("a", "a"), ("b", "b")],
+            ),
+        ] {
+            let told = told(services);
+            let told: Vec<_> = told.iter().map(|(subject, note)| (&**subject, &**note)).collect();
+            assert_eq!(told, wanted, "{what}");
+        }
     }
 
     #[test]

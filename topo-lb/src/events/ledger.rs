@@ -3,10 +3,12 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use uuid::Uuid;
+
 use super::concern::{Concern, News, clients_refused, news, no_room};
-use crate::cluster::{ServiceId, Uid};
+use crate::cluster::ServiceId;
 use crate::plan::Meanwhile;
-use crate::reconcile::{Look, Reconciler};
+use crate::reconcile::{Recomputed, Reconciler};
 use crate::refusal::Refusal;
 
 /// Services with problems; all others take no memory here.
@@ -18,7 +20,7 @@ pub struct Ledger {
     has_begun: bool,
 }
 
-fn uid(reconciler: &Reconciler, id: &ServiceId) -> Option<Uid> {
+fn uid(reconciler: &Reconciler, id: &ServiceId) -> Option<Uuid> {
     reconciler.state().service(id)?.uid
 }
 
@@ -37,22 +39,22 @@ impl Ledger {
     pub fn look(
         &mut self,
         reconciler: &Reconciler,
-        services: BTreeMap<ServiceId, Look>,
+        services: BTreeMap<ServiceId, Recomputed>,
     ) -> Vec<News> {
         let is_first = !std::mem::replace(&mut self.has_begun, true);
         let node = reconciler.node();
         let mut all = Vec::new();
-        for (id, look) in services {
+        for (id, recomputed) in services {
             let mut before = self.concerns.remove(&id).unwrap_or_default();
-            if !look.is_concern {
+            if !recomputed.is_concern {
                 continue;
             }
             let mut after = Concern::of(reconciler.state(), node, reconciler.scope(), &id);
-            if is_first && look.is_installed {
+            if is_first && recomputed.is_installed {
                 before.ignored.clone_from(&after.ignored);
             }
             let uid = uid(reconciler, &id);
-            all.extend(news(&id, uid, node, &look, &before, &mut after));
+            all.extend(news(&id, uid, node, &recomputed, &before, &mut after));
             if !after.is_none() {
                 self.concerns.insert(id, after);
             }

@@ -1,24 +1,27 @@
 //! What every Service port's connections do on one node, and why; as text and as JSON.
 
+mod actual;
+mod endpoint;
 mod quoted;
 mod reason;
-mod room;
 mod spread;
 mod table;
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
 
 use serde::Serialize;
 use topo_lb_common::backend::Locality;
 
 use crate::cluster::{self, Frontend, Service, ServiceId, State};
+use crate::plan::Lack;
 use crate::topology::cause::Cause;
 use crate::topology::claim::{self, Claimant};
 use crate::topology::label::{REGION, ZONE};
 use crate::topology::{Decision, Scope, decide, waits_for};
 
-pub(crate) use quoted::{shown, shown_id};
+use actual::{ActualOutcome, WAIT};
+pub(crate) use quoted::{shown, shown_id, some};
 pub(crate) use reason::decision as sentence;
 pub use spread::{Localities, OnNode, Spread, TierOnNode, spread, spread_table};
 pub use table::table;
@@ -127,10 +130,22 @@ pub struct Endpoint {
     pub reason: String,
 }
 
-/// Explains the Services `ids`, or all if `ids` is empty, as `this_node` sees them. An unknown node
-/// is no error, but every reason says so.
+/// Explains the Services `ids`, or all if `ids` is empty, as `this_node` sees them with room for all
+/// in its maps. An unknown node is no error, but every reason says so.
 #[must_use]
 pub fn report(state: &State, this_node: &str, scope: Scope, ids: &[ServiceId]) -> Report {
+    report_of_agent(state, this_node, scope, ids, &BTreeMap::new())
+}
+
+/// The same for an agent with maps that lack room for the Services `unprogrammed`.
+#[must_use]
+pub fn report_of_agent(
+    state: &State,
+    this_node: &str,
+    scope: Scope,
+    ids: &[ServiceId],
+    unprogrammed: &BTreeMap<ServiceId, Lack>,
+) -> Report {
     let known = state.node(this_node).is_some();
     let asked: BTreeSet<&ServiceId> =
         if ids.is_empty() { state.services().collect() } else { ids.iter().collect() };
@@ -153,20 +168,18 @@ pub fn report(state: &State, this_node: &str, scope: Scope, ids: &[ServiceId]) -
             report.skipped.push((id.clone(), why));
         }
         let waits_for = waits_for(state, this_node, scope, id);
-        let mut ports: Vec<_> = decisions
-            .iter()
-            .map(|decision| match waits_for {
-                Some(label) if decision.is_ours() => {
-                    undecided(service_port(decision, this_node, known), label)
-                }
-                _ => service_port(decision, this_node, known),
-            })
-            .collect();
-        if !contested.is_empty() {
-            for (place, port) in ports.iter_mut().enumerate() {
-                port.decision.reason += &contest(&contested, id, place, service);
-            }
-        }
+        let lack = unprogrammed.get(id);
+        let port = |(place, decision): (usize, &Decision<'_>)| {
+            let contest = contest(&contested, id, place, service);
+            let by_policy = outcome(decision, this_node, known, &contest);
+            let actual = match (waits_for, lack) {
+                (Some(label), _) if decision.is_ours() => ActualOutcome::waits(label, &contest),
+                (_, Some(lack)) => ActualOutcome::without_room(decision.verdict(), by_policy, lack),
+                (_, None) => ActualOutcome::of(by_policy),
+            };
+            service_port(decision, actual)
+        };
+        let mut ports: Vec<_> = decisions.iter().enumerate().map(port).collect();
         ports.sort_by(|a, b| {
             let key = |one: &Port| (one.port, one.protocol);
             key(&a.port).cmp(&key(&b.port)).then_with(|| a.port.name.cmp(&b.port.name))
@@ -204,7 +217,7 @@ fn contest(
     text
 }
 
-fn service_port(decision: &Decision<'_>, this_node: &str, known: bool) -> ServicePort {
+fn service_port(decision: &Decision<'_>, actual: ActualOutcome) -> ServicePort {
     let service = decision.service;
     ServicePort {
         namespace: service.id.namespace.to_string(),
@@ -212,8 +225,7 @@ fn service_port(decision: &Decision<'_>, this_node: &str, known: bool) -> Servic
         port: port(decision.port),
         cluster_ips: service.cluster_ips.clone(),
         policy: policy(decision),
-        decision: outcome(decision, this_node, known),
-        tiers: tiers(decision),
+        tiers: if actual.outcome.verdict == WAIT { Vec::new() } else { tiers(decision) },
         endpoints: decision
             .endpoints
             .iter()
@@ -223,28 +235,14 @@ fn service_port(decision: &Decision<'_>, this_node: &str, known: bool) -> Servic
                 node: one.node.map(str::to_owned),
                 zone: one.zone.map(str::to_owned),
                 locality: one.locality,
-                selected: one.selected(),
-                reason: reason::endpoint(decision, one),
+                selected: actual.no_endpoint.is_none() && one.selected(),
+                reason: match actual.no_endpoint {
+                    Some(why) => why.to_owned(),
+                    None => endpoint::reason(decision, one),
+                },
             })
             .collect(),
-    }
-}
-
-/// The same while this label of other Nodes is unknown: nothing is decided.
-fn undecided(port: ServicePort, label: &str) -> ServicePort {
-    let undecided =
-        |endpoint| Endpoint { selected: false, reason: "not decided yet".to_owned(), ..endpoint };
-    ServicePort {
-        decision: Outcome {
-            verdict: "wait",
-            tier: None,
-            key: None,
-            value: None,
-            reason: reason::waits_for(label),
-        },
-        tiers: Vec::new(),
-        endpoints: port.endpoints.into_iter().map(undecided).collect(),
-        ..port
+        decision: actual.outcome,
     }
 }
 
@@ -275,7 +273,8 @@ fn tiers(decision: &Decision<'_>) -> Vec<String> {
     lines.collect()
 }
 
-fn outcome(decision: &Decision<'_>, this_node: &str, known: bool) -> Outcome {
+/// What the policy chose.
+fn outcome(decision: &Decision<'_>, this_node: &str, known: bool, contest: &str) -> Outcome {
     let leading = decision.leading();
     let tier = leading.and_then(|choice| choice.tier());
     let key = tier.and_then(|tier| decision.policy.keys.get(usize::from(tier)).copied());
@@ -288,7 +287,7 @@ fn outcome(decision: &Decision<'_>, this_node: &str, known: bool) -> Outcome {
         tier,
         key: key.map(str::to_owned),
         value: value.map(str::to_owned),
-        reason: reason::decision(decision, this_node, known),
+        reason: reason::decision(decision, this_node, known) + contest,
     }
 }
 

@@ -1,6 +1,7 @@
 //! Text from the cluster, made safe to repeat in a sentence.
 
 use crate::cluster::ServiceId;
+use crate::topology::validation::ANY;
 
 /// Most characters that a sentence repeats.
 const SHOWN: usize = 80;
@@ -21,4 +22,25 @@ pub(crate) fn shown(text: &str) -> String {
 /// `namespace/name`.
 pub(crate) fn shown_id(id: &ServiceId) -> String {
     format!("{}/{}", shown(&id.namespace), shown(&id.name))
+}
+
+/// A topology key.
+pub(super) fn key_name(key: &str) -> String {
+    if key == ANY { format!("`{ANY}`") } else { shown(key) }
+}
+
+/// `key=value`.
+pub(super) fn label(key: &str, value: &str) -> String {
+    format!("{}={}", shown(key), shown(value))
+}
+
+/// The first `most` names, and how many more there are.
+pub(crate) fn some<'a>(
+    names: impl IntoIterator<Item = &'a str, IntoIter: ExactSizeIterator>,
+    most: usize,
+) -> String {
+    let names = names.into_iter();
+    let more = names.len().saturating_sub(most);
+    let first = names.take(most).map(shown).collect::<Vec<_>>().join(", ");
+    if more == 0 { first } else { format!("{first} and {more} more") }
 }

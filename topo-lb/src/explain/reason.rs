@@ -1,22 +1,13 @@
 //! Decisions as sentences that a person can act on.
 
-use super::quoted::shown;
+use super::quoted::{key_name, label, shown};
 use crate::cluster::Family;
 use crate::topology::candidate::Stock;
-use crate::topology::cause::{Cause, Lack};
-use crate::topology::decision::{Choice, Endpoint, Status};
-use crate::topology::hints::Off;
-use crate::topology::label::{Absent, ZONE};
+use crate::topology::cause::{Cause, HintsOff, Missing};
+use crate::topology::decision::Choice;
+use crate::topology::label::ZONE;
 use crate::topology::validation::ANY;
 use crate::topology::{Bypass, Decision, Verdict};
-
-fn key_name(key: &str) -> String {
-    if key == ANY { format!("`{ANY}`") } else { shown(key) }
-}
-
-fn label(key: &str, value: &str) -> String {
-    format!("{}={}", shown(key), shown(value))
-}
 
 /// Why connections to this Service port do what they do.
 pub(crate) fn decision(decision: &Decision<'_>, this_node: &str, known: bool) -> String {
@@ -52,7 +43,7 @@ fn family(decision: &Decision<'_>, choice: &Choice<'_>) -> String {
         return left_alone(bypass);
     }
     let mut text = match choice.cause {
-        Cause::NoEndpoint(lack) => no_endpoint(decision, choice, lack),
+        Cause::NoEndpoint(missing) => no_endpoint(decision, choice, missing),
         Cause::NoneHere => format!(
             "{} on this node, and internalTrafficPolicy: Local allows no other",
             share(0, choice.total, "endpoint", IS),
@@ -116,23 +107,25 @@ fn among_local(decision: &Decision<'_>, choice: &Choice<'_>, cause: Cause<'_>) -
     }
 }
 
-fn no_endpoint(decision: &Decision<'_>, choice: &Choice<'_>, lack: Lack) -> String {
+fn no_endpoint(decision: &Decision<'_>, choice: &Choice<'_>, missing: Missing) -> String {
     let port = decision.port;
-    match lack {
-        Lack::Slices => "it has no endpoint: no EndpointSlice belongs to it".to_owned(),
-        Lack::Endpoints => "it has no endpoint: its EndpointSlices are empty, no pod that can be \
+    match missing {
+        Missing::Slices => "it has no endpoint: no EndpointSlice belongs to it".to_owned(),
+        Missing::Endpoints => {
+            "it has no endpoint: its EndpointSlices are empty, no pod that can be \
                             used matches its selector"
-            .to_owned(),
-        Lack::Port if port.name.is_empty() => format!(
+                .to_owned()
+        }
+        Missing::Port if port.name.is_empty() => format!(
             "it has no endpoint: its EndpointSlices have no port without a name of protocol {}",
             port.protocol.name(),
         ),
-        Lack::Port => format!(
+        Missing::Port => format!(
             "it has no endpoint: its EndpointSlices have no port named {} of protocol {}",
             shown(&port.name),
             port.protocol.name(),
         ),
-        Lack::Family => format!("it has no {} endpoint", choice.family.name()),
+        Missing::Family => format!("it has no {} endpoint", choice.family.name()),
     }
 }
 
@@ -202,12 +195,12 @@ fn chosen(decision: &Decision<'_>, choice: &Choice<'_>, cause: Cause<'_>) -> Str
     }
 }
 
-fn off(why: Off<'_>) -> String {
+fn off(why: HintsOff<'_>) -> String {
     match why {
-        Off::NoneReady => "no endpoint is ready".to_owned(),
-        Off::Unhinted(address) => format!("{address} is ready and has no zone hint"),
-        Off::NoZone => format!("this node has no {ZONE}"),
-        Off::OtherZones(zone) => {
+        HintsOff::NoneReady => "no endpoint is ready".to_owned(),
+        HintsOff::Unhinted(address) => format!("{address} is ready and has no zone hint"),
+        HintsOff::NoZone => format!("this node has no {ZONE}"),
+        HintsOff::OtherZones(zone) => {
             format!("no endpoint is hinted for this node or its zone {}", shown(zone))
         }
     }
@@ -284,119 +277,4 @@ pub(super) fn tiers(choice: &Choice<'_>) -> Option<String> {
         })
         .collect();
     (!each.is_empty()).then(|| each.join(", "))
-}
-
-/// Why an endpoint is selected, or why not.
-pub(super) fn endpoint(decision: &Decision<'_>, endpoint: &Endpoint<'_>) -> String {
-    let family = Family::of(endpoint.address.ip());
-    let choice = decision.choices.iter().find(|choice| choice.family == family);
-    match &endpoint.status {
-        Status::Chosen(cause) => {
-            let why = selected(decision, *cause);
-            match choice.map(|choice| choice.stock) {
-                Some(Stock::Draining) => format!("{why}; terminating, but still serves"),
-                _ => why,
-            }
-        }
-        Status::Wider(key) => {
-            let share = choice.and_then(|choice| choice.wider).map(|wider| wider.share);
-            let share = share.unwrap_or_default();
-            format!("for the {share} of new connections that spill, by key {}", key_name(key))
-        }
-        Status::LeftAlone => "left to kube-proxy".to_owned(),
-        Status::OtherFamily(family) => {
-            format!("the Service has no {} ClusterIP", family.name())
-        }
-        Status::NotReady => "not ready".to_owned(),
-        Status::Draining => "terminating, and others are ready".to_owned(),
-        Status::Stopped => "terminating, and no longer serving".to_owned(),
-        Status::Remote => match endpoint.node {
-            Some(node) => format!("on {}, internalTrafficPolicy is Local", shown(node)),
-            None => "on no node, internalTrafficPolicy is Local".to_owned(),
-        },
-        Status::Differs { key, own } => {
-            let here = choice.map(|choice| choice.cause);
-            match (own, here) {
-                (Ok(own), Some(Cause::Key { value, .. })) => {
-                    let (own, value) = (shown(own), shown(value));
-                    format!("its {} is {own}, this node's is {value}", shown(key))
-                }
-                _ => own_value(key, *own),
-            }
-        }
-        Status::NoKey(values) => {
-            let here = |key: &str| {
-                let tiers = choice.map_or(&[][..], |choice| &choice.tiers);
-                tiers.iter().find(|tier| tier.key == key).and_then(|tier| tier.own)
-            };
-            let each = values.iter().map(|(key, own)| match own {
-                Ok(value) if here(key) == Some(value) => {
-                    format!("too few share {} with it", label(key, value))
-                }
-                _ => own_value(key, *own),
-            });
-            format!("no key decides: {}", each.collect::<Vec<_>>().join(", "))
-        }
-        Status::OtherNode => match endpoint.node {
-            Some(node) => format!("on {}, not on this node", shown(node)),
-            None => "it names no node".to_owned(),
-        },
-        Status::OtherPool(Ok(pool)) => format!("in node pool {}, not in this node's", shown(pool)),
-        Status::OtherPool(Err(absent)) => match absent {
-            Absent::NoNode => "it names no node, so it is in no node pool".to_owned(),
-            Absent::UnknownNode(node) => {
-                format!("its node {} is unknown, so it is in no node pool", shown(node))
-            }
-            Absent::UnwatchedNode(node) => {
-                format!("this agent does not watch its node {}: no Service needs it", shown(node))
-            }
-            Absent::NoLabel(node) => format!("its node {} is in no node pool", shown(node)),
-        },
-        Status::HintedNodes(nodes) => format!("hinted for {}", listed("node", nodes)),
-        Status::HintedZones(zones) => format!("hinted for {}", listed("zone", zones)),
-    }
-}
-
-fn selected(decision: &Decision<'_>, cause: Cause<'_>) -> String {
-    match cause {
-        Cause::Unconstrained if decision.service.internal_local => {
-            "on this node, internalTrafficPolicy is Local".to_owned()
-        }
-        Cause::Unconstrained => "there is no topology policy".to_owned(),
-        Cause::Key { key, value, .. } => format!("shares {}", label(key, value)),
-        Cause::Any { .. } => "any endpoint, by `*`".to_owned(),
-        Cause::Node | Cause::NodeForLackOfPool => "on this node".to_owned(),
-        Cause::Pool(pool) => format!("in this node's pool {}", shown(pool)),
-        Cause::HintedNode => "hinted for this node".to_owned(),
-        Cause::HintedZone(zone) => format!("hinted for zone {}", shown(zone)),
-        Cause::HintsOff(_) => "hints are off".to_owned(),
-        Cause::NoKey | Cause::NoEndpoint(_) | Cause::NoneHere | Cause::NoneUsable => String::new(),
-    }
-}
-
-fn own_value(key: &str, own: Result<&str, Absent<'_>>) -> String {
-    let key = shown(key);
-    match own {
-        Ok(value) => format!("its {key} is {}", shown(value)),
-        Err(Absent::NoNode) => format!("it names no node, so it has no {key}"),
-        Err(Absent::UnknownNode(node)) => {
-            format!("its node {} is unknown, so it has no {key}", shown(node))
-        }
-        Err(Absent::UnwatchedNode(node)) => format!(
-            "its {key} is not known here: this agent does not watch its node {}",
-            shown(node)
-        ),
-        Err(Absent::NoLabel(node)) => format!("its node {} has no {key}", shown(node)),
-    }
-}
-
-fn listed(noun: &str, names: &[&str]) -> String {
-    const MOST: usize = 5;
-    let plural = if names.len() == 1 { "" } else { "s" };
-    let first: Vec<_> = names.iter().take(MOST).map(|name| shown(name)).collect();
-    let more = match names.len().saturating_sub(MOST) {
-        0 => String::new(),
-        more => format!(" and {more} more"),
-    };
-    format!("{noun}{plural} {}{more}", first.join(", "))
 }

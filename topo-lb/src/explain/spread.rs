@@ -2,12 +2,12 @@
 
 use std::fmt::Write;
 
-use comfy_table::{Cell, Color, Table, presets};
+use comfy_table::{Cell, Color};
 use serde::Serialize;
 use topo_lb_common::backend::Locality;
 
 use super::quoted::shown;
-use super::{Policy, Port, policy, port};
+use super::{Policy, Port, policy, port, table};
 use crate::cluster::{Family, ServiceId, State};
 use crate::topology::decision::Choice;
 use crate::topology::label::ZONE;
@@ -132,23 +132,21 @@ pub fn spread(state: &State, scope: Scope, id: &ServiceId) -> Vec<Spread> {
 }
 
 fn tiers(decision: &Decision<'_>, choice: &Choice<'_>) -> Vec<TierOnNode> {
-    match (decision.policy.kind, decision.policy.keys.first()) {
-        (PolicyKind::OpenYurt, Some(&key)) => vec![TierOnNode {
-            key: key.to_owned(),
-            value: choice.cause.value().map(str::to_owned),
-            endpoints: choice.chosen,
-            needed: 1,
-        }],
-        _ => choice
-            .tiers
-            .iter()
-            .map(|tier| TierOnNode {
-                key: tier.key.to_owned(),
-                value: tier.own.map(str::to_owned),
-                endpoints: tier.endpoints,
-                needed: tier.min_endpoints,
-            })
-            .collect(),
+    let tier = |key: &str, value: Option<&str>, endpoints, needed| TierOnNode {
+        key: key.to_owned(),
+        value: value.map(str::to_owned),
+        endpoints,
+        needed,
+    };
+    match decision.policy.kind {
+        PolicyKind::OpenYurt => {
+            let keys = decision.policy.keys.iter();
+            keys.map(|key| tier(key, choice.cause.value(), choice.chosen, 1)).collect()
+        }
+        PolicyKind::Keys | PolicyKind::Hints | PolicyKind::None => {
+            let tiers = choice.tiers.iter();
+            tiers.map(|it| tier(it.key, it.own, it.endpoints, it.min_endpoints)).collect()
+        }
     }
 }
 
@@ -182,21 +180,15 @@ fn one(spread: &Spread, colour: bool) -> String {
         shown(&spread.namespace),
         shown(&spread.name),
         port.protocol,
-        super::table::port_text(port),
+        table::port_text(port),
         spread.family,
     );
-    let _ = writeln!(text, "  policy    {}", super::table::policy_text(policy));
+    let _ = writeln!(text, "  policy    {}", table::policy_text(policy));
     for error in &policy.errors {
         let _ = writeln!(text, "  error     {error}");
     }
 
-    let mut table = Table::new();
-    table.load_preset(presets::NOTHING);
-    if colour {
-        table.enforce_styling()
-    } else {
-        table.force_no_tty()
-    };
+    let mut table = table::empty(colour);
     let keys = nodes.first().map_or(&[][..], |node| &node.tiers);
     let mut header = vec![" NODE".to_owned(), "ZONE".to_owned()];
     header.extend(keys.iter().map(|tier| match tier.needed {
@@ -224,7 +216,7 @@ fn one(spread: &Spread, colour: bool) -> String {
             _ => Cell::new(text),
         }));
     }
-    text.extend(table.lines().map(|line| format!("{}\n", line.trim_end())));
+    let _ = writeln!(text, "{}", table.trim_fmt());
 
     let refused = nodes.iter().filter(|node| node.verdict == "refuse").count();
     let crossing = nodes.iter().filter(|node| node.endpoints.outside() > 0).count();

@@ -87,13 +87,7 @@ pub(super) fn policy_text(policy: &Policy) -> String {
 }
 
 fn endpoints(service: &ServicePort, paint: Paint) -> String {
-    let mut table = Table::new();
-    table.load_preset(presets::NOTHING);
-    if paint.colour {
-        table.enforce_styling();
-    } else {
-        table.force_no_tty();
-    }
+    let mut table = empty(paint.colour);
     table.set_header(
         ["  ", "ENDPOINT", "NODE", "ZONE", "SHARED", "WHY"].map(|name| paint.dim(name)),
     );
@@ -113,7 +107,19 @@ fn endpoints(service: &ServicePort, paint: Paint) -> String {
             false => paint.dim(&text),
         }));
     }
-    table.lines().map(|line| format!("{}\n", line.trim_end())).collect()
+    table.trim_fmt() + "\n"
+}
+
+/// A table without lines; `colour` keeps the colours of its cells.
+pub(super) fn empty(colour: bool) -> Table {
+    let mut table = Table::new();
+    table.load_preset(presets::NOTHING);
+    if colour {
+        table.enforce_styling()
+    } else {
+        table.force_no_tty()
+    };
+    table
 }
 
 /// The nearest of node, zone and region that an endpoint shares with this node.

@@ -2,9 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::pod::some;
+use super::pod::PODS;
 use super::{Finding, Rule};
-use crate::explain::shown;
+use crate::explain::{shown, some};
 use crate::source::object::Meshed;
 
 /// A finding for each namespace that is in a mesh or has Pods in one, except `excluded` namespaces.
@@ -28,7 +28,7 @@ pub fn meshed(all: &[Meshed], excluded: &[String]) -> Vec<Finding> {
             if count == 1 { "is" } else { "are" },
             first.mesh,
             shown(&first.by),
-            some(pods.iter().filter_map(|one| one.pod.as_deref()).collect()),
+            some(pods.iter().filter_map(|one| one.pod.as_deref()).collect::<BTreeSet<_>>(), PODS),
         );
         finding(namespace, &what)
     });
@@ -36,18 +36,11 @@ pub fn meshed(all: &[Meshed], excluded: &[String]) -> Vec<Finding> {
 }
 
 fn finding(namespace: &str, what: &str) -> Finding {
-    Finding {
-        namespace: String::new(),
-        name: namespace.to_owned(),
-        port: None,
-        rule: Rule::Meshed,
-        severity: Rule::Meshed.severity(),
-        message: format!(
-            "{what}; its proxy sees the address of an endpoint instead of the Service's, and loses \
-             the mesh's routes: start the agents with --exclude-namespaces {}, or start them with \
-             --exclude-annotated-pods and annotate the Pods with topo-lb.io/exclude: \"true\"",
-            shown(namespace)
-        ),
-        nodes: Vec::new(),
-    }
+    let message = format!(
+        "{what}; its proxy sees the address of an endpoint instead of the Service's, and loses the \
+         mesh's routes: start the agents with --exclude-namespaces {}, or start them with \
+         --exclude-annotated-pods and annotate the Pods with topo-lb.io/exclude: \"true\"",
+        shown(namespace)
+    );
+    Finding::of("", namespace, Rule::Meshed, message)
 }

@@ -9,6 +9,7 @@ mod table;
 
 use std::collections::{BTreeSet, HashMap};
 
+use clap::ValueEnum;
 use serde::Serialize;
 
 use crate::cluster::{Frontend, State};
@@ -23,7 +24,7 @@ pub use severity::Severity;
 pub use table::table;
 
 /// The rule of a finding.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum Rule {
     /// An object cannot be used as it is, as a whole or in part.
@@ -49,23 +50,6 @@ pub enum Rule {
 }
 
 impl Rule {
-    /// The serialized name.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Unreadable => "unreadable",
-            Self::Ignored => "ignored",
-            Self::UnknownKey => "unknown-key",
-            Self::Refused => "refused",
-            Self::TooFew => "too-few",
-            Self::HintsOff => "hints-off",
-            Self::HintsMissing => "hints-missing",
-            Self::UnknownNode => "unknown-node",
-            Self::SharedFrontend => "shared-frontend",
-            Self::Meshed => "meshed",
-        }
-    }
-
     /// The severity of a rule. Refusals are informative: the policy works as written.
     const fn severity(self) -> Severity {
         match self {
@@ -78,6 +62,11 @@ impl Rule {
             Self::Refused | Self::TooFew => Severity::Info,
         }
     }
+}
+
+/// The name of a rule or a severity, on the command line and in JSON.
+pub(crate) fn name(one: &impl ValueEnum) -> String {
+    one.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
 }
 
 /// A problem, or one to expect.
@@ -99,22 +88,28 @@ pub struct Finding {
     pub nodes: Vec<String>,
 }
 
+impl Finding {
+    /// A finding about an object as a whole, on every node.
+    fn of(namespace: &str, name: &str, rule: Rule, message: String) -> Self {
+        Self {
+            namespace: namespace.to_owned(),
+            name: name.to_owned(),
+            port: None,
+            rule,
+            severity: rule.severity(),
+            message,
+            nodes: Vec::new(),
+        }
+    }
+}
+
 /// Findings for objects that cannot be used and are therefore in no [`State`].
 #[must_use]
 pub fn unreadable(faults: &[Fault]) -> Vec<Finding> {
+    let finding = |Fault { object, sentence }: &Fault| {
+        Finding::of(&object.namespace, &object.name, Rule::Unreadable, sentence.clone())
+    };
     faults.iter().map(finding).collect()
-}
-
-fn finding(Fault { object, sentence }: &Fault) -> Finding {
-    Finding {
-        namespace: object.namespace.to_string(),
-        name: object.name.to_string(),
-        port: None,
-        rule: Rule::Unreadable,
-        severity: Rule::Unreadable.severity(),
-        message: sentence.clone(),
-        nodes: Vec::new(),
-    }
 }
 
 /// All findings, sorted by namespace, name, port and rule.
@@ -137,19 +132,15 @@ fn shared_frontends(state: &State, findings: &mut Vec<Finding>) {
     for (frontend, claimants) in contested {
         let Some(&winner) = claimants.first() else { continue };
         for &(id, place) in &claimants[1..] {
+            let message = format!(
+                "{} is {}'s already, which comes first by name: connections never reach this one; \
+                 give it another address or port",
+                frontend.in_words(),
+                shown_id(winner.0)
+            );
             findings.push(Finding {
-                namespace: id.namespace.to_string(),
-                name: id.name.to_string(),
                 port: state.service(id).and_then(|own| own.ports.get(place)).map(service::port),
-                rule: Rule::SharedFrontend,
-                severity: Rule::SharedFrontend.severity(),
-                message: format!(
-                    "{} is {}'s already, which comes first by name: connections never \
-                     reach this one; give it another address or port",
-                    frontend.in_words(),
-                    shown_id(winner.0)
-                ),
-                nodes: Vec::new(),
+                ..Finding::of(&id.namespace, &id.name, Rule::SharedFrontend, message)
             });
         }
     }

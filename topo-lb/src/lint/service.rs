@@ -6,9 +6,8 @@ use super::sites;
 use super::{Finding, Rule, Severity};
 use crate::cluster::{Family, Port, ServiceId, State};
 use crate::explain::shown;
-use crate::topology::cause::Cause;
+use crate::topology::cause::{Cause, HintsOff};
 use crate::topology::decision::{Choice, Status};
-use crate::topology::hints::Off;
 use crate::topology::label::{DESIRED_NODEPOOL, HOSTNAME, NODEPOOL, ZONE};
 use crate::topology::validation::ANY;
 use crate::topology::{Bypass, Decision, PolicyKind, Scope, Verdict, decide};
@@ -215,21 +214,17 @@ fn from_node(
             );
         }
     }
-    match choice.cause {
-        Cause::HintsOff(Off::Unhinted(address)) => saw(
-            Rule::HintsOff,
-            Rule::HintsOff.severity(),
-            format!(
+    if let Cause::HintsOff(why) = choice.cause {
+        let message = match why {
+            HintsOff::Unhinted(address) => Some(format!(
                 "hints are off: {address} is ready and has no zone hint, which switches them off \
                  for all {} {endpoint}s",
                 choice.usable
-            ),
-        ),
-        Cause::HintsOff(Off::NoZone) => {
-            let message = format!("hints are off: the node has no label {ZONE}");
-            saw(Rule::HintsOff, Rule::HintsOff.severity(), message);
-        }
-        _ => {}
+            )),
+            HintsOff::NoZone => Some(format!("hints are off: the node has no label {ZONE}")),
+            HintsOff::NoneReady | HintsOff::OtherZones(_) => None,
+        };
+        message.into_iter().for_each(|it| saw(Rule::HintsOff, Rule::HintsOff.severity(), it));
     }
 }
 
@@ -248,7 +243,17 @@ fn idle(state: &State, decision: &Decision<'_>, choice: &Choice<'_>, this_node: 
             .iter()
             .any(|&key| value(this_node, key).is_some_and(|own| value(node, key) == Some(own))),
         Cause::Pool(own) => pool(node).as_deref() == Some(own),
-        _ => node == this_node,
+        Cause::Unconstrained
+        | Cause::Key { .. }
+        | Cause::Any { .. }
+        | Cause::Node
+        | Cause::NodeForLackOfPool
+        | Cause::HintedNode
+        | Cause::HintedZone(_)
+        | Cause::HintsOff(_)
+        | Cause::NoEndpoint(_)
+        | Cause::NoneHere
+        | Cause::NoneUsable => node == this_node,
     };
     let is_unusable = |status: &Status<'_>| {
         matches!(status, Status::NotReady | Status::Draining | Status::Stopped)
@@ -284,7 +289,14 @@ fn refused(choice: &Choice<'_>, endpoint: &str) -> Option<String> {
         Cause::NoneHere => Some(format!(
             "no {endpoint} is on the node, and internalTrafficPolicy: Local allows no other"
         )),
-        _ => None,
+        Cause::Unconstrained
+        | Cause::Key { .. }
+        | Cause::Any { .. }
+        | Cause::HintedNode
+        | Cause::HintedZone(_)
+        | Cause::HintsOff(_)
+        | Cause::NoEndpoint(_)
+        | Cause::NoneUsable => None,
     }
 }
 

@@ -16,15 +16,3 @@ pub enum Severity {
     /// As the policy says. Somebody may want to know.
     Info,
 }
-
-impl Severity {
-    /// The serialized name.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Error => "error",
-            Self::Warning => "warning",
-            Self::Info => "info",
-        }
-    }
-}

@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 use std::fmt::Write;
 
-use super::{Finding, Severity};
-use crate::explain::shown;
+use super::{Finding, Severity, name};
+use crate::explain::{shown, some};
 
 /// Most nodes that a line names.
 const NODES: usize = 5;
@@ -19,7 +19,7 @@ pub fn table(findings: &[Finding], colour: bool) -> String {
     if findings.is_empty() {
         return "Nothing found.\n".to_owned();
     }
-    let width = findings.iter().map(|one| one.rule.name().len()).max().unwrap_or_default();
+    let width = findings.iter().map(|one| name(&one.rule).len()).max().unwrap_or_default();
     let mut text = String::new();
     let mut last = None;
     let mut services = BTreeSet::new();
@@ -37,8 +37,8 @@ pub fn table(findings: &[Finding], colour: bool) -> String {
             last = Some(service);
             services.insert(service);
         }
-        let rule = format!("{:width$}", finding.rule.name());
-        let severity = format!("{:7}", finding.severity.name());
+        let rule = format!("{:width$}", name(&finding.rule));
+        let severity = format!("{:7}", name(&finding.severity));
         let severity = match finding.severity {
             Severity::Error => paint("31", &severity),
             Severity::Warning => paint("33", &severity),
@@ -60,16 +60,11 @@ pub fn table(findings: &[Finding], colour: bool) -> String {
 }
 
 fn nodes(finding: &Finding) -> String {
-    let count = finding.nodes.len();
-    if count == 0 {
-        return String::new();
-    }
-    let named: Vec<_> = finding.nodes.iter().take(NODES).map(|node| shown(node)).collect();
-    let more = match count.saturating_sub(NODES) {
+    let names = finding.nodes.iter().map(String::as_str);
+    match names.len() {
         0 => String::new(),
-        more => format!(" and {more} more"),
-    };
-    format!("; on {count} node{}: {}{more}", plural(count), named.join(", "))
+        count => format!("; on {count} node{}: {}", plural(count), some(names, NODES)),
+    }
 }
 
 const fn plural(count: usize) -> &'static str {

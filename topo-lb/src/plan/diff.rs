@@ -6,7 +6,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::desired::Desired;
-use super::draft::{Draft, Value};
+use super::draft::Draft;
+use super::extent::Extent;
 use super::indexes::service_of;
 use super::installed::Installed;
 use super::ration::{self, Ration};
@@ -22,7 +23,7 @@ pub fn plan(
     ration: &mut Ration,
 ) -> Plan {
     let mut draft = Draft::new(installed);
-    if touched.iter().all(|id| draft.settle(desired, id, Value::Whole).is_ok()) {
+    if touched.iter().all(|id| draft.settle(desired, id, Extent::Whole).is_ok()) {
         return draft.finish(BTreeMap::new());
     }
     ration::plan(desired, installed, touched, ration)

@@ -5,80 +5,15 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use topo_lb_common::range::Range;
-use topo_lb_common::selection::INLINE;
 
 use super::capacity::Lack;
 use super::desired::{Desired, Target};
-use super::entry::Entry;
+use super::extent::Extent;
 use super::installed::Installed;
 use super::share::Pool;
 use super::slots::Slots;
 use super::step::{Plan, Step};
 use crate::cluster::{Family, Frontend, ServiceId};
-use crate::topology::Chosen;
-
-/// How much of a Service is written to the maps.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Value {
-    /// All of it.
-    Whole,
-    /// As many of its endpoints as fit inline, from this one on, wrapping around: takes no slots.
-    Narrow(u64),
-    /// As `Narrow`, but only endpoints that are members already, or a single endpoint if none is:
-    /// takes hardly any new members.
-    Known(u64),
-    /// Connections are refused: takes no endpoints.
-    Refusing,
-}
-
-impl Value {
-    /// The entry and the members that are written for a target.
-    fn of(self, target: &Target, index: u32, installed: &Installed) -> (Entry, Members) {
-        let whole = target.entry(index);
-        let is_known = |endpoint: SocketAddr| installed.member(index, endpoint).is_some();
-        match self {
-            Self::Whole => (whole, target.members().collect()),
-            Self::Narrow(first) => {
-                let row = whole.row[..usize::from(whole.count)].to_vec();
-                (inline(whole, &row, first, INLINE), target.members().collect())
-            }
-            Self::Known(first) => {
-                let all = whole.row[..usize::from(whole.count)].to_vec();
-                let known: Vec<Chosen> =
-                    all.iter().filter(|one| is_known(one.address())).copied().collect();
-                let entry = match known.as_slice() {
-                    [] => inline(whole, &all, first, 1),
-                    known => inline(whole, known, first, INLINE),
-                };
-                let used = |endpoint| entry.row.iter().any(|one| one.address() == endpoint);
-                let members = target.members().filter(|(at, _)| used(*at) || is_known(*at));
-                let members = members.collect();
-                (entry, members)
-            }
-            Self::Refusing => {
-                let row = Arc::default();
-                let refusing =
-                    Entry { count: 0, tier: None, spill: 0, affinity_seconds: 0, row, ..whole };
-                (refusing, Vec::new())
-            }
-        }
-    }
-}
-
-/// Endpoints, and whether each is chosen.
-type Members = Vec<(SocketAddr, bool)>;
-
-/// The entry with at most `most` of these endpoints, from `first` on.
-fn inline(whole: Entry, endpoints: &[Chosen], first: u64, most: usize) -> Entry {
-    if endpoints.len() <= most && endpoints.len() == whole.row.len() {
-        return whole;
-    }
-    let count = endpoints.len();
-    let from = first as usize % count.max(1);
-    let row: Arc<[Chosen]> =
-        endpoints.iter().cycle().skip(from).take(count.min(most)).copied().collect();
-    Entry { count: row.len() as u16, spill: 0, row, ..whole }
-}
 
 /// A Service port that stays or is new: its index and its desired members.
 #[derive(Default)]
@@ -87,13 +22,28 @@ struct Port {
     members: BTreeMap<SocketAddr, bool>,
 }
 
-/// What one Service needs. It goes into the draft only if all of it fits.
+/// Steps that add to the maps, by phase.
 #[derive(Default)]
-struct Part {
+struct Additions {
     names: Vec<Step>,
     fills: Vec<Step>,
     members: Vec<Step>,
     publishes: Vec<Step>,
+}
+
+impl Additions {
+    fn append(&mut self, mut more: Self) {
+        self.names.append(&mut more.names);
+        self.fills.append(&mut more.fills);
+        self.members.append(&mut more.members);
+        self.publishes.append(&mut more.publishes);
+    }
+}
+
+/// What one Service needs. It goes into the draft only if all of it fits.
+#[derive(Default)]
+struct Part {
+    additions: Additions,
     owned: Vec<Frontend>,
     new_frontends: [usize; 2],
     new_members: [usize; 2],
@@ -107,10 +57,7 @@ pub(super) struct Draft<'a> {
     slots: [Slots; 2],
     frontends: [usize; 2],
     members: [usize; 2],
-    names: Vec<Step>,
-    fills: Vec<Step>,
-    set_members: Vec<Step>,
-    publishes: Vec<Step>,
+    additions: Additions,
     owned: BTreeSet<Frontend>,
     surplus: BTreeSet<Frontend>,
     remove_members: Vec<Step>,
@@ -129,10 +76,7 @@ impl<'a> Draft<'a> {
             slots: Family::BOTH.map(|family| installed.slots(family).clone()),
             frontends: Family::BOTH.map(|family| installed.frontends_in(family)),
             members: Family::BOTH.map(|family| installed.members_in(family)),
-            names: Vec::new(),
-            fills: Vec::new(),
-            set_members: Vec::new(),
-            publishes: Vec::new(),
+            additions: Additions::default(),
             owned: BTreeSet::new(),
             surplus: BTreeSet::new(),
             remove_members: Vec::new(),
@@ -147,15 +91,15 @@ impl<'a> Draft<'a> {
         self.closed[pool.place()] = true;
     }
 
-    /// Writes a Service with this value and removes its surplus; changes nothing if it does not
+    /// Writes a Service to this extent and removes its surplus; changes nothing if it does not
     /// fit.
     pub(super) fn settle(
         &mut self,
         desired: &Desired,
         id: &ServiceId,
-        value: Value,
+        extent: Extent,
     ) -> Result<(), Pool> {
-        let ports = self.place(desired, id, value)?;
+        let ports = self.place(desired, id, extent)?;
         self.retire(id, &ports);
         Ok(())
     }
@@ -206,9 +150,9 @@ impl<'a> Draft<'a> {
     pub(super) fn free(&self, pool: Pool) -> u64 {
         let size = pool.size(self.installed.capacity());
         match pool {
-            Pool::Ports => {
-                size.saturating_sub((self.installed.indexes().len() + self.names.len()) as u64)
-            }
+            Pool::Ports => size.saturating_sub(
+                (self.installed.indexes().len() + self.additions.names.len()) as u64,
+            ),
             Pool::Frontends(family) => size.saturating_sub(self.frontends[family as usize] as u64),
             Pool::Slots(family) => u64::from(self.slots[family as usize].available()),
             Pool::Members(family) => size.saturating_sub(self.members[family as usize] as u64),
@@ -220,20 +164,22 @@ impl<'a> Draft<'a> {
         &mut self,
         desired: &Desired,
         id: &ServiceId,
-        value: Value,
+        extent: Extent,
     ) -> Result<BTreeMap<Arc<str>, Port>, Pool> {
         let mut part = Part::default();
         for (place, target) in desired.targets(id).iter().enumerate() {
             let owned: Vec<Frontend> =
                 target.frontends.iter().filter(|f| desired.owns(id, place, f)).copied().collect();
-            if let Err(pool) = self.fit(target, value, owned, &mut part) {
+            if let Err(pool) = self.fit(target, extent, owned, &mut part) {
                 for (family, base, length) in part.taken_slots {
                     self.slots[family as usize].release(base, length);
                 }
-                self.spare_indexes.extend(part.names.iter().filter_map(|step| match step {
-                    Step::Name { index, .. } => Some(*index),
-                    _ => None,
-                }));
+                self.spare_indexes.extend(part.additions.names.iter().filter_map(
+                    |step| match step {
+                        Step::Name { index, .. } => Some(*index),
+                        _ => None,
+                    },
+                ));
                 return Err(pool);
             }
         }
@@ -241,10 +187,7 @@ impl<'a> Draft<'a> {
             self.frontends[family] += part.new_frontends[family];
             self.members[family] += part.new_members[family];
         }
-        self.names.append(&mut part.names);
-        self.fills.append(&mut part.fills);
-        self.set_members.append(&mut part.members);
-        self.publishes.append(&mut part.publishes);
+        self.additions.append(part.additions);
         self.owned.extend(part.owned);
         Ok(part.ports)
     }
@@ -252,7 +195,7 @@ impl<'a> Draft<'a> {
     fn fit(
         &mut self,
         target: &Target,
-        value: Value,
+        extent: Extent,
         owned: Vec<Frontend>,
         part: &mut Part,
     ) -> Result<(), Pool> {
@@ -267,12 +210,12 @@ impl<'a> Draft<'a> {
                     open(Pool::Ports)?;
                     let spare = self.spare_indexes.pop().or_else(|| self.free_indexes.next());
                     let index = spare.ok_or(Pool::Ports)?;
-                    part.names.push(Step::Name { index, name: target.name.clone() });
+                    part.additions.names.push(Step::Name { index, name: target.name.clone() });
                     index
                 }
             },
         };
-        let (entry, members) = value.of(target, index, self.installed);
+        let (entry, members) = extent.of(target, index, self.installed);
         for &frontend in &owned {
             let family = frontend.family();
             let before = self.installed.get(&frontend);
@@ -293,12 +236,16 @@ impl<'a> Draft<'a> {
                 open(pool)?;
                 let base = self.slots[family as usize].allocate(length).ok_or(pool)?;
                 part.taken_slots.push((family, base, length));
-                part.fills.push(Step::FillSlots { family, base, row: entry.row.clone() });
+                part.additions.fills.push(Step::FillSlots { family, base, row: entry.row.clone() });
                 Some(base)
             } else {
                 None
             };
-            part.publishes.push(Step::Publish { frontend, entry: entry.clone(), slot_base });
+            part.additions.publishes.push(Step::Publish {
+                frontend,
+                entry: entry.clone(),
+                slot_base,
+            });
         }
         part.owned.extend(owned);
         let port = part.ports.entry(target.name.clone()).or_default();
@@ -316,7 +263,7 @@ impl<'a> Draft<'a> {
                         return Err(Pool::Members(family));
                     }
                 }
-                part.members.push(Step::SetMember { index, endpoint, chosen });
+                part.additions.members.push(Step::SetMember { index, endpoint, chosen });
             }
             port.members.insert(endpoint, chosen);
         }
@@ -353,22 +300,27 @@ impl<'a> Draft<'a> {
             _ => None,
         };
         let withdrawn: BTreeSet<Frontend> = self.surplus.difference(&self.owned).copied().collect();
-        let replaced = self.publishes.iter().filter_map(published).chain(withdrawn.iter().copied());
+        let replaced =
+            self.additions.publishes.iter().filter_map(published).chain(withdrawn.iter().copied());
         let freed: Vec<Step> = replaced.filter_map(|f| freed_slots(self.installed, &f)).collect();
 
-        let wide =
-            self.publishes.iter().filter_map(published).fold(self.installed.range(), widened);
+        let wide = self
+            .additions
+            .publishes
+            .iter()
+            .filter_map(published)
+            .fold(self.installed.range(), widened);
         let mut steps = Vec::new();
         if wide != self.installed.range() {
             steps.push(Step::SetRange(wide));
         }
-        steps.extend(self.names);
-        steps.extend(self.fills);
-        steps.extend(self.set_members);
+        steps.extend(self.additions.names);
+        steps.extend(self.additions.fills);
+        steps.extend(self.additions.members);
         // Before the entries without these members: a UDP flow checks membership once per new
         // value.
         steps.extend(self.remove_members);
-        steps.extend(self.publishes);
+        steps.extend(self.additions.publishes);
         steps.extend(withdrawn.iter().copied().map(Step::Withdraw));
         if !freed.is_empty() || !self.unname.is_empty() {
             steps.push(Step::Grace);

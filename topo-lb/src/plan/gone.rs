@@ -68,7 +68,7 @@ mod tests {
     use super::*;
     use crate::cluster::service::PolicySources;
     use crate::cluster::{
-        Change, Endpoint, Place, Port, Protocol, Service, Slice, SliceId, Update,
+        Change, Endpoint, Placement, Port, Protocol, Service, Slice, SliceId, Update,
     };
     use crate::plan::Capacity;
     use crate::reconcile::Reconciler;
@@ -103,7 +103,7 @@ mod tests {
         let endpoint = |&(host, serving): &(u8, bool)| Endpoint {
             ready: serving,
             serving,
-            ..Endpoint::new([10, 244, 0, host].into(), Place::on(place(host)))
+            ..Endpoint::new([10, 244, 0, host].into(), Placement::on(place(host)))
         };
         Slice {
             id: SliceId { namespace: "default".into(), name: name.into() },
@@ -150,61 +150,6 @@ mod tests {
             let mut lines: Vec<_> = all.into_iter().map(line).collect();
             lines.sort();
             lines
-        }
-    }
-
-    #[test]
-    fn what_stops_serving_is_gone_and_nothing_else() {
-        let cases: [(&str, World, World, &[&str]); 9] = [
-            ("nothing changes", vec![("a", vec![(1, true)])], vec![("a", vec![(1, true)])], &[]),
-            (
-                "an endpoint leaves its slice",
-                vec![("a", vec![(1, true), (11, true)])],
-                vec![("a", vec![(1, true)])],
-                &["default/a:dns 10.244.0.11:5353"],
-            ),
-            (
-                "an endpoint serves no more",
-                vec![("a", vec![(1, true), (11, true)])],
-                vec![("a", vec![(1, true), (11, false)])],
-                &["default/a:dns 10.244.0.11:5353"],
-            ),
-            (
-                "the last one goes",
-                vec![("a", vec![(1, true)])],
-                vec![("a", vec![])],
-                &["default/a:dns 10.244.0.1:5353"],
-            ),
-            (
-                "a nearer one comes",
-                vec![("A", vec![(11, true), (12, true)])],
-                vec![("A", vec![(1, true), (11, true), (12, true)])],
-                &[],
-            ),
-            (
-                "one that was not chosen goes",
-                vec![("A", vec![(1, true), (11, true)])],
-                vec![("A", vec![(1, true)])],
-                &["default/A:dns 10.244.0.11:5353"],
-            ),
-            (
-                "another Service keeps it",
-                vec![("a", vec![(1, true)]), ("b", vec![(1, true)])],
-                vec![("a", vec![]), ("b", vec![(1, true)])],
-                &["default/a:dns 10.244.0.1:5353"],
-            ),
-            (
-                "the Service goes",
-                vec![("a", vec![(1, true)])],
-                vec![],
-                &["default/a:dns 10.244.0.1:5353"],
-            ),
-            ("one comes", vec![("a", vec![])], vec![("a", vec![(1, true)])], &[]),
-        ];
-        for (case, before, after, wanted) in cases {
-            let mut agent = Agent::new(Scope::All, ROOM);
-            agent.turn_into(&before);
-            assert_eq!(agent.turn_into(&after), wanted, "{case}");
         }
     }
 

@@ -7,6 +7,7 @@ pub mod desired;
 pub mod diff;
 mod draft;
 pub mod entry;
+mod extent;
 #[cfg(test)]
 mod fairness;
 pub mod gone;
@@ -18,6 +19,8 @@ pub mod ration;
 pub mod share;
 pub mod slots;
 pub mod step;
+#[cfg(test)]
+mod world;
 
 pub use capacity::{Capacity, Lack, Meanwhile, Shortage, WhenFull};
 pub use desired::Desired;

@@ -13,7 +13,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::capacity::{Lack, Meanwhile, Shortage, WhenFull};
 use super::desired::Desired;
-use super::draft::{Draft, Value};
+use super::draft::Draft;
+use super::extent::Extent;
 use super::indexes::service_of;
 use super::installed::Installed;
 use super::share::{self, Pool, Rank, Ranks, Room};
@@ -127,7 +128,7 @@ impl Giving<'_> {
     /// Gives a Service all that it wants, or else what fits. In that case, returns the map that
     /// lacks room, and what the Service's connections do.
     fn give(&mut self, id: &ServiceId, refuses: bool) -> Option<(Pool, Meanwhile)> {
-        let pool = self.draft.settle(self.desired, id, Value::Whole).err()?;
+        let pool = self.draft.settle(self.desired, id, Extent::Whole).err()?;
         let (pool, meanwhile) = self.give_less(id, pool, refuses);
         self.unprogrammed.insert(id.clone(), Lack { of: pool.shortage(), meanwhile });
         Some((pool, meanwhile))
@@ -136,12 +137,12 @@ impl Giving<'_> {
     /// Gives a Service without room in `pool` what fits. Returns the map that lacks room for more.
     fn give_less(&mut self, id: &ServiceId, pool: Pool, refuses: bool) -> (Pool, Meanwhile) {
         let (desired, serves) = (self.desired, share::serves(self.installed, id));
-        if desired.refuses(id) && self.draft.settle(desired, id, Value::Refusing).is_ok() {
+        if desired.refuses(id) && self.draft.settle(desired, id, Extent::Refusing).is_ok() {
             return (pool, Meanwhile::Refused);
         }
         let mut less = pool;
         if serves && pool.shortage() == Shortage::Endpoints {
-            for narrow in [Value::Narrow(self.first), Value::Known(self.first)] {
+            for narrow in [Extent::Narrow(self.first), Extent::Known(self.first)] {
                 match self.draft.settle(desired, id, narrow) {
                     Ok(()) => return (pool, Meanwhile::Narrowed),
                     Err(lacking) => less = lacking,
@@ -152,7 +153,7 @@ impl Giving<'_> {
             return (less, Meanwhile::LastGood);
         }
         let lacking = if refuses {
-            match self.draft.settle(desired, id, Value::Refusing) {
+            match self.draft.settle(desired, id, Extent::Refusing) {
                 Ok(()) => return (pool, Meanwhile::Refused),
                 Err(pool) => pool,
             }
@@ -166,12 +167,12 @@ impl Giving<'_> {
     /// Takes from a Service over its share its room in `pool`.
     fn take(&mut self, id: &ServiceId, pool: Pool, refuses: bool) {
         let less = match pool {
-            Pool::Slots(_) => Some((Value::Narrow(self.first), Meanwhile::Narrowed)),
-            Pool::Members(_) if refuses => Some((Value::Refusing, Meanwhile::Refused)),
+            Pool::Slots(_) => Some((Extent::Narrow(self.first), Meanwhile::Narrowed)),
+            Pool::Members(_) if refuses => Some((Extent::Refusing, Meanwhile::Refused)),
             _ => None,
         };
         let meanwhile = match less {
-            Some((value, meanwhile)) if self.draft.settle(self.desired, id, value).is_ok() => {
+            Some((extent, meanwhile)) if self.draft.settle(self.desired, id, extent).is_ok() => {
                 meanwhile
             }
             _ => {

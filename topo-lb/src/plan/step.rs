@@ -117,28 +117,18 @@ impl Plan {
 mod tests {
     use super::*;
 
-    fn plan(steps: impl IntoIterator<Item = Step>) -> Plan {
-        Plan { steps: steps.into_iter().collect(), unprogrammed: BTreeMap::new() }
-    }
-
-    fn free(base: u32) -> Step {
-        Step::FreeSlots { family: Family::V4, base, length: 8 }
-    }
-
     #[test]
     fn slots_alone_may_be_freed_later() {
+        let free = |base| Step::FreeSlots { family: Family::V4, base, length: 8 };
         let first = Step::SetRange(Range::EMPTY);
-        let mut plan = plan([first.clone(), Step::Grace, free(8), free(16)]);
-        assert_eq!(plan.take_frees(), [free(8), free(16)]);
-        assert_eq!(plan.steps, [first]);
-        assert_eq!(plan.take_frees(), []);
-    }
-
-    #[test]
-    fn what_else_waits_for_a_grace_period_keeps_it() {
-        let steps = [Step::Grace, free(8), Step::Unname(3)];
-        let mut plan = plan(steps.clone());
-        assert_eq!(plan.take_frees(), []);
-        assert_eq!(plan.steps, steps);
+        for (steps, rest, frees) in [
+            (vec![first.clone(), Step::Grace, free(8), free(16)], 1, vec![free(8), free(16)]),
+            (vec![first], 1, vec![]),
+            (vec![Step::Grace, free(8), Step::Unname(3)], 3, vec![]),
+        ] {
+            let mut plan = Plan { steps: steps.clone(), ..Plan::default() };
+            assert_eq!(plan.take_frees(), frees);
+            assert_eq!(plan.steps, steps[..rest]);
+        }
     }
 }

@@ -1,8 +1,8 @@
 //! Causes of a decision.
 
-use crate::cluster::{Port, Service, State};
+use std::net::SocketAddr;
 
-use super::hints::Off;
+use crate::cluster::{Port, Service, State};
 
 /// Why these endpoints are chosen, or why none. OpenYurt's causes name the limit: connections are
 /// refused if no endpoint is within it.
@@ -37,18 +37,31 @@ pub enum Cause<'a> {
     /// Hinted for this zone.
     HintedZone(&'a str),
     /// There are hints, but this node does not follow them: every usable endpoint.
-    HintsOff(Off<'a>),
+    HintsOff(HintsOff<'a>),
     /// The Service port has no endpoint of this family: refused.
-    NoEndpoint(Lack),
+    NoEndpoint(Missing),
     /// `internalTrafficPolicy: Local` and no endpoint on this node: refused.
     NoneHere,
     /// No endpoint is ready, and none is draining: refused.
     NoneUsable,
 }
 
+/// Why hints are not followed, so that every usable endpoint is used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HintsOff<'a> {
+    /// No endpoint is ready.
+    NoneReady,
+    /// This ready endpoint has no zone hint, which disables hints for all.
+    Unhinted(SocketAddr),
+    /// This node has no zone.
+    NoZone,
+    /// No endpoint is hinted for this node's zone.
+    OtherZones(&'a str),
+}
+
 /// What a Service port without endpoints lacks. The order is by how much exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Lack {
+pub enum Missing {
     /// No slice belongs to the Service.
     Slices,
     /// Its slices are empty.
@@ -59,7 +72,7 @@ pub enum Lack {
     Family,
 }
 
-impl Lack {
+impl Missing {
     pub(super) fn of(state: &State, service: &Service, port: &Port) -> Self {
         let found = state.slices(&service.id).map(|(_, slice)| {
             if slice.endpoints.is_empty() {
@@ -78,19 +91,30 @@ impl<'a> Cause<'a> {
     /// This node's value for the key that decided.
     #[must_use]
     pub const fn value(&self) -> Option<&'a str> {
-        match self {
-            Self::Key { value, .. } | Self::Pool(value) => Some(value),
-            _ => None,
-        }
+        self.key().1
     }
 
     /// Index of the key that decided; `None` if no key did, or nothing was `chosen`.
     #[must_use]
     pub const fn tier(&self, chosen: usize) -> Option<u8> {
+        if chosen == 0 { None } else { self.key().0 }
+    }
+
+    /// Index of the key that decided or, with OpenYurt, refused, and this node's value for it.
+    const fn key(&self) -> (Option<u8>, Option<&'a str>) {
         match self {
-            Self::Key { tier, .. } | Self::Any { tier } => Some(*tier),
-            Self::Node | Self::Pool(_) | Self::NodeForLackOfPool if chosen > 0 => Some(0),
-            _ => None,
+            Self::Key { tier, value, .. } => (Some(*tier), Some(value)),
+            Self::Any { tier } => (Some(*tier), None),
+            Self::Node | Self::NodeForLackOfPool => (Some(0), None),
+            Self::Pool(pool) => (Some(0), Some(pool)),
+            Self::Unconstrained
+            | Self::NoKey
+            | Self::HintedNode
+            | Self::HintedZone(_)
+            | Self::HintsOff(_)
+            | Self::NoEndpoint(_)
+            | Self::NoneHere
+            | Self::NoneUsable => (None, None),
         }
     }
 }

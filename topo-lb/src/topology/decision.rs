@@ -268,7 +268,10 @@ impl<'a> Decision<'a> {
 }
 
 fn tiers<'a>(done: &Evaluation<'a>, here: Here<'a>, rules: &Rules<'a>) -> Vec<Tier<'a>> {
-    let Rules::Keys(own) = rules else { return Vec::new() };
+    let own = match rules {
+        Rules::Keys(keys) => keys,
+        Rules::OpenYurt { .. } | Rules::None => return Vec::new(),
+    };
     let usable = done.usable();
     let tier = |(&key, &least): (&&'a str, &u16)| Tier {
         key,
@@ -280,11 +283,13 @@ fn tiers<'a>(done: &Evaluation<'a>, here: Here<'a>, rules: &Rules<'a>) -> Vec<Ti
 }
 
 fn wider<'a>(done: &Evaluation<'a>, rules: &Rules<'a>) -> Option<Wider<'a>> {
-    match (rules, done.wider) {
-        (Rules::Keys(keys), Some((tier, endpoints))) => {
-            Some(Wider { key: keys.keys[tier], endpoints, share: keys.spill })
-        }
-        _ => None,
+    match rules {
+        Rules::Keys(keys) => done.wider.map(|(tier, endpoints)| Wider {
+            key: keys.keys[tier],
+            endpoints,
+            share: keys.spill,
+        }),
+        Rules::OpenYurt { .. } | Rules::None => None,
     }
 }
 
@@ -328,16 +333,15 @@ fn endpoint_status<'a>(
             Rules::Keys(keys) => keys.keys.iter().map(|&key| (key, site.label(key))).collect(),
             Rules::OpenYurt { .. } | Rules::None => Vec::new(),
         }),
-        (CandidateStatus::Passed, Cause::Node | Cause::NodeForLackOfPool | Cause::NoneHere) => {
-            Status::OtherNode
-        }
+        (CandidateStatus::Passed, Cause::Node | Cause::NodeForLackOfPool)
         // These causes choose every usable endpoint, or there is none.
-        (
+        | (
             CandidateStatus::Passed,
             Cause::Unconstrained
             | Cause::Any { .. }
             | Cause::HintsOff(_)
             | Cause::NoEndpoint(_)
+            | Cause::NoneHere
             | Cause::NoneUsable,
         ) => Status::OtherNode,
     }

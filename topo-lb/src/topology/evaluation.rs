@@ -3,13 +3,12 @@
 use crate::cluster::{Port, Service, State};
 
 use super::candidate::{self, Candidate, Stock};
-use super::cause::{Cause, Lack};
-use super::hints::{self, Hinted, Off};
+use super::cause::{Cause, HintsOff, Missing};
 use super::keys::Keys;
 use super::label::Here;
-use super::openyurt::{self, Within};
 use super::policy::Rules;
 use super::validation::ANY;
+use super::{hints, openyurt};
 use crate::cluster::Family;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,7 +63,7 @@ impl<'a> Evaluation<'a> {
             && !service.internal_local
             && candidates.iter().any(Candidate::is_hinted);
         let picked = if candidates.is_empty() {
-            Picked::nothing(Cause::NoEndpoint(Lack::of(state, service, port)))
+            Picked::nothing(Cause::NoEndpoint(Missing::of(state, service, port)))
         } else if near.is_empty() {
             Picked::nothing(Cause::NoneHere)
         } else if usable.is_empty() {
@@ -151,25 +150,15 @@ fn choose<'a>(
             },
         },
         Rules::OpenYurt { reach, .. } => {
-            let (within, chosen) = openyurt::choose(*reach, here, candidates, usable);
-            let cause = match within {
-                Within::Node => Cause::Node,
-                Within::Pool(pool) => Cause::Pool(pool),
-                Within::NodeForLackOfPool => Cause::NodeForLackOfPool,
-            };
+            let (cause, chosen) = openyurt::choose(*reach, here, candidates, usable);
             Picked::only(cause, chosen)
         }
         Rules::None if !hinted => Picked::only(Cause::Unconstrained, usable.to_vec()),
         Rules::None if stock == Stock::Draining => {
-            Picked::only(Cause::HintsOff(Off::NoneReady), usable.to_vec())
+            Picked::only(Cause::HintsOff(HintsOff::NoneReady), usable.to_vec())
         }
         Rules::None => {
-            let (hinted, chosen) = hints::choose(here, candidates, usable);
-            let cause = match hinted {
-                Hinted::Node => Cause::HintedNode,
-                Hinted::Zone(zone) => Cause::HintedZone(zone),
-                Hinted::Off(why) => Cause::HintsOff(why),
-            };
+            let (cause, chosen) = hints::choose(here, candidates, usable);
             Picked::only(cause, chosen)
         }
     }

@@ -19,12 +19,12 @@ pub mod cause;
 pub mod claim;
 pub mod decision;
 mod evaluation;
-pub mod hints;
+mod hints;
 mod keys;
 pub mod label;
 mod min_endpoints;
 mod node_labels;
-pub mod openyurt;
+mod openyurt;
 mod policy;
 pub mod spill;
 pub mod validation;
@@ -269,12 +269,6 @@ pub fn serving(
         .collect()
 }
 
-/// Whether an annotation or field of the Service's policy breaks a rule and is ignored.
-#[must_use]
-pub fn breaks_a_rule(service: &Service) -> bool {
-    !policy::of(service).ignored.is_empty()
-}
-
 /// The ignored annotations and fields of a Service, each with the rule that it broke; `None` if
 /// there are none, or the Service has no ClusterIP to translate.
 #[must_use]
@@ -324,9 +318,9 @@ fn route(
         tier: done.tier(),
         endpoints: chosen(CandidateStatus::Chosen),
         wider: chosen(CandidateStatus::Wider),
-        spill: match (rules, done.wider) {
-            (Rules::Keys(keys), Some(_)) => keys.spill.parts(),
-            _ => 0,
+        spill: match rules {
+            Rules::Keys(keys) if done.wider.is_some() => keys.spill.parts(),
+            Rules::Keys(_) | Rules::OpenYurt { .. } | Rules::None => 0,
         },
         strict: service.internal_local || rules.are_strict(),
         affinity_seconds: service.affinity_seconds,

@@ -1,12 +1,13 @@
 //! Policy *OpenYurt*: one exact value, for this node or its pool, without fall-back.
 
 use super::candidate::Candidate;
-use super::label::{HOSTNAME, Here};
+use super::cause::Cause;
+use super::label::{HOSTNAME, Here, Site};
 use super::validation::{Rule, quoted};
 
 /// The limit that OpenYurt sets for a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reach {
+pub(super) enum Reach {
     /// `kubernetes.io/hostname`: this node.
     Node,
     /// `openyurt.io/nodepool`, or its alias `kubernetes.io/zone`: this node's pool.
@@ -27,32 +28,19 @@ pub(super) fn from_annotation(value: &str) -> Result<Reach, Rule> {
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Within<'a> {
-    Node,
-    Pool(&'a str),
-    /// The pool is asked for, but this node has none: its own endpoints.
-    NodeForLackOfPool,
-}
-
-/// The members of `usable` that are within reach.
+/// The members of `usable` that are within reach. A node without a pool reaches its own endpoints.
 pub(super) fn choose<'a>(
     reach: Reach,
     here: Here<'a>,
     candidates: &[Candidate<'_>],
     usable: &[usize],
-) -> (Within<'a>, Vec<usize>) {
-    let within = match (reach, here.pool()) {
-        (Reach::Node, _) => Within::Node,
-        (Reach::Pool, Some(pool)) => Within::Pool(pool),
-        (Reach::Pool, None) => Within::NodeForLackOfPool,
+) -> (Cause<'a>, Vec<usize>) {
+    let reached = |is_within: &dyn Fn(Site<'_>) -> bool| {
+        usable.iter().copied().filter(|&index| is_within(candidates[index].site)).collect()
     };
-    let reached = |index: &usize| {
-        let site = candidates[*index].site;
-        match within {
-            Within::Pool(pool) => site.pool() == Ok(pool),
-            Within::Node | Within::NodeForLackOfPool => site.is_on(here.name),
-        }
-    };
-    (within, usable.iter().copied().filter(reached).collect())
+    match (reach, here.pool()) {
+        (Reach::Node, _) => (Cause::Node, reached(&|site| site.is_on(here.name))),
+        (Reach::Pool, Some(pool)) => (Cause::Pool(pool), reached(&|site| site.pool() == Ok(pool))),
+        (Reach::Pool, None) => (Cause::NodeForLackOfPool, reached(&|site| site.is_on(here.name))),
+    }
 }

@@ -2,13 +2,13 @@
 
 use std::net::SocketAddr;
 
-use topo_lb::cluster::Port;
 use topo_lb::cluster::service::Protocol;
-use topo_lb::topology::cause::{Cause, Lack};
+use topo_lb::cluster::{Endpoint, Service};
+use topo_lb::topology::cause::{Cause, Missing};
 use topo_lb::topology::{Route, Verdict};
 use topo_lb_common::backend::Locality;
 
-use crate::made::{Cluster, Otherwise, R, Z, endpoint, id, node, port, service, slice};
+use crate::made::{Cluster, Otherwise, R, Z, endpoint, id, keyed, node, port, service, slice};
 
 fn addresses(route: &Route) -> Vec<String> {
     route.endpoints.iter().map(|one| one.address().to_string()).collect()
@@ -33,8 +33,7 @@ fn terminating_endpoints_that_serve_stand_in_when_nothing_is_ready() {
 
 #[test]
 fn serving_without_terminating_is_not_enough_to_stand_in() {
-    let mut starting = endpoint("10.0.0.1", "n1");
-    starting.ready = false;
+    let starting = Endpoint { ready: false, ..endpoint("10.0.0.1", "n1") };
     let cluster = Cluster::of(vec![], service(), vec![starting]);
     assert_eq!(cluster.routes("n1")[0].verdict, Verdict::Refuse);
     assert_eq!(sockets(&cluster.routes("n1")[0]), ["10.0.0.1:9376"], "flows it has may stay");
@@ -45,7 +44,7 @@ fn what_serves_and_is_not_chosen_may_keep_its_flows() {
     let nodes = vec![node("n1", &[(Z, "a")]), node("n2", &[(Z, "b")])];
     let cluster = Cluster::of(
         nodes,
-        crate::made::keyed(Z),
+        keyed(Z),
         vec![
             endpoint("10.0.0.1", "n1"),
             endpoint("10.0.0.2", "n2"),
@@ -89,12 +88,9 @@ fn the_same_address_with_another_port_is_another_endpoint() {
 
 #[test]
 fn slice_ports_match_by_name_and_each_slice_has_its_own_number() {
-    let mut service = service();
-    service.ports = ["http", "metrics", ""]
-        .iter()
-        .zip(80..)
-        .map(|(&name, port)| Port { name: name.into(), port, protocol: Protocol::Tcp })
-        .collect();
+    let names = ["http", "metrics", ""].into_iter().zip(80..);
+    let ports = names.map(|(name, number)| port(name, number, Protocol::Tcp)).collect();
+    let service = Service { ports, ..service() };
     let mut first = slice("svc-1", vec![endpoint("10.0.0.1", "n")]);
     first.ports = vec![port("metrics", 9100, Protocol::Tcp), port("http", 8080, Protocol::Tcp)];
     let mut second = slice("svc-2", vec![endpoint("10.0.0.2", "n")]);
@@ -111,15 +107,12 @@ fn slice_ports_match_by_name_and_each_slice_has_its_own_number() {
 
 #[test]
 fn a_slice_port_of_another_protocol_is_another_port() {
-    let mut dns = service();
-    dns.ports = vec![Port { name: "dns".into(), port: 53, protocol: Protocol::Udp }];
-    let mut slice = slice("svc-1", vec![endpoint("10.0.0.1", "n")]);
-    slice.ports = vec![port("dns", 53, Protocol::Tcp)];
-    let mut cluster = Cluster::of(vec![], dns, vec![]);
-    cluster.slices = vec![slice];
+    let dns = Service { ports: vec![port("dns", 53, Protocol::Udp)], ..service() };
+    let mut cluster = Cluster::of(vec![], dns, vec![endpoint("10.0.0.1", "n")]);
+    cluster.slices[0].ports = vec![port("dns", 53, Protocol::Tcp)];
     assert_eq!(cluster.routes("n")[0].verdict, Verdict::Refuse);
     cluster.decided("n", |decision| {
-        assert_eq!(decision.choices[0].cause, Cause::NoEndpoint(Lack::Port));
+        assert_eq!(decision.choices[0].cause, Cause::NoEndpoint(Missing::Port));
     });
 }
 
@@ -133,19 +126,19 @@ fn a_port_without_endpoints_says_what_it_lacks() {
         })
     };
     let mut cluster = Cluster::of(vec![], service(), vec![]);
-    assert_eq!(lack(&cluster), Lack::Endpoints);
+    assert_eq!(lack(&cluster), Missing::Endpoints);
     cluster.slices.push(slice("svc-6", vec![endpoint("fd00::1", "n")]));
-    assert_eq!(lack(&cluster), Lack::Family);
+    assert_eq!(lack(&cluster), Missing::Family);
     cluster.slices.iter_mut().for_each(|slice| slice.service = Some(id("other")));
-    assert_eq!(lack(&cluster), Lack::Slices);
+    assert_eq!(lack(&cluster), Missing::Slices);
     cluster.slices.iter_mut().for_each(|slice| slice.service = None);
-    assert_eq!(lack(&cluster), Lack::Slices);
+    assert_eq!(lack(&cluster), Missing::Slices);
 }
 
 #[test]
 fn each_family_is_decided_alone() {
-    let mut dual = crate::made::keyed(&format!("{Z},*"));
-    dual.cluster_ips = vec!["fd00:96::1".parse().unwrap(), "10.96.0.1".parse().unwrap()];
+    let cluster_ips = vec!["fd00:96::1".parse().unwrap(), "10.96.0.1".parse().unwrap()];
+    let dual = Service { cluster_ips, ..keyed(&format!("{Z},*")) };
     let nodes = vec![node("here", &[(Z, "a")]), node("far", &[(Z, "b")])];
     let cluster = Cluster::of(
         nodes,
@@ -166,9 +159,9 @@ fn each_family_is_decided_alone() {
 
 #[test]
 fn several_cluster_ips_of_a_family_are_one_route() {
-    let mut service = service();
-    service.cluster_ips = vec!["10.96.0.1".parse().unwrap(), "10.96.0.2".parse().unwrap()];
-    let cluster = Cluster::of(vec![], service, vec![endpoint("10.0.0.1", "n")]);
+    let cluster_ips = vec!["10.96.0.1".parse().unwrap(), "10.96.0.2".parse().unwrap()];
+    let cluster =
+        Cluster::of(vec![], Service { cluster_ips, ..service() }, vec![endpoint("10.0.0.1", "n")]);
     let routes = cluster.routes("n");
     assert_eq!((routes.len(), routes[0].frontends.len()), (1, 2));
 }

@@ -1,11 +1,9 @@
 //! Policy *hints* against the table of kube-proxy's `CategorizeEndpoints`, and cases beyond it.
 
-use std::sync::Arc;
-
-use topo_lb::cluster::Endpoint;
+use topo_lb::cluster::{Endpoint, Service};
 use topo_lb::topology::{PolicyKind, PolicySource};
 
-use crate::made::{Cluster, Otherwise, Z, endpoint, node, service};
+use crate::made::{Cluster, H, Otherwise, Z, endpoint, keyed, node, openyurt, service};
 
 /// 10.1.2.3–6 with hints for these zones.
 fn zoned(zones: [&[&str]; 4]) -> Vec<Endpoint> {
@@ -71,82 +69,70 @@ fn hints_decide_as_kube_proxy_does() {
     }
 }
 
-/// The cases of the same table about readiness and `internalTrafficPolicy`, for ClusterIP traffic.
+fn here(address: &str) -> Endpoint {
+    endpoint(address, "here")
+}
+
+fn far(address: &str) -> Endpoint {
+    endpoint(address, "far")
+}
+
+fn unready(address: &str) -> Endpoint {
+    far(address).unready()
+}
+
+fn draining(address: &str) -> Endpoint {
+    far(address).draining()
+}
+
+/// The cases of the same table about readiness and `internalTrafficPolicy`, for ClusterIP traffic:
+/// whether that is `Local`; the endpoints 10.0.0.0, 10.0.0.1, …; which of them are expected.
 #[test]
 fn readiness_and_local_traffic_are_kube_proxys() {
-    let local = |at| endpoint(at, "here");
-    let far = |at| endpoint(at, "far");
-    for (name, internal_local, endpoints, expected) in [
+    type Case = (&'static str, bool, &'static [fn(&str) -> Endpoint], &'static [usize]);
+    let cases: [Case; 10] = [
         (
             "internalTrafficPolicy: Local, topology ignored for Local endpoints",
             true,
-            vec![
-                local("10.1.2.3").for_zones(&["zone-a"]),
-                local("10.1.2.4").for_zones(&["zone-b"]),
-                far("10.1.2.5").for_zones(&["zone-c"]),
-                far("10.1.2.6").for_zones(&["zone-a"]),
+            &[
+                |at| here(at).for_zones(&["zone-a"]),
+                |at| here(at).for_zones(&["zone-b"]),
+                |at| far(at).for_zones(&["zone-c"]),
+                |at| far(at).for_zones(&["zone-a"]),
             ],
-            &["10.1.2.3", "10.1.2.4"][..],
+            &[0, 1],
         ),
-        ("internalTrafficPolicy: Local, with empty endpoints", true, vec![], &[]),
-        (
-            "internalTrafficPolicy: Local, but all endpoints are remote",
-            true,
-            vec![far("10.0.0.0"), far("10.0.0.1")],
-            &[],
-        ),
-        (
-            "internalTrafficPolicy: Local, all endpoints are local",
-            true,
-            vec![local("10.0.0.0"), local("10.0.0.1")],
-            &["10.0.0.0", "10.0.0.1"],
-        ),
-        (
-            "internalTrafficPolicy: Local, some endpoints are local",
-            true,
-            vec![local("10.0.0.0"), far("10.0.0.1")],
-            &["10.0.0.0"],
-        ),
-        (
-            "Cluster traffic policy, endpoints not Ready",
-            false,
-            vec![far("10.0.0.0").unready(), far("10.0.0.1").unready()],
-            &[],
-        ),
-        (
-            "Cluster traffic policy, some endpoints are Ready",
-            false,
-            vec![far("10.0.0.0").unready(), far("10.0.0.1")],
-            &["10.0.0.1"],
-        ),
+        ("internalTrafficPolicy: Local, with empty endpoints", true, &[], &[]),
+        ("internalTrafficPolicy: Local, but all endpoints are remote", true, &[far, far], &[]),
+        ("internalTrafficPolicy: Local, all endpoints are local", true, &[here, here], &[0, 1]),
+        ("internalTrafficPolicy: Local, some endpoints are local", true, &[here, far], &[0]),
+        ("Cluster traffic policy, endpoints not Ready", false, &[unready, unready], &[]),
+        ("Cluster traffic policy, some endpoints are Ready", false, &[unready, far], &[1]),
         (
             "Cluster traffic policy, PTE enabled, all endpoints are terminating",
             false,
-            vec![local("10.0.0.0").draining(), far("10.0.0.1").draining()],
-            &["10.0.0.0", "10.0.0.1"],
+            &[|at| here(at).draining(), draining],
+            &[0, 1],
         ),
         (
             "iTP: Local, eTP: Local, PTE enabled, all endpoints remote and terminating",
             true,
-            vec![far("10.0.0.0").draining(), far("10.0.0.1").draining()],
+            &[draining, draining],
             &[],
         ),
         (
             "iTP: Cluster, eTP: Local, PTE enabled, with terminating endpoints",
             false,
-            vec![
-                far("10.0.0.0"),
-                local("10.0.0.1").unready(),
-                local("10.0.0.2").draining(),
-                far("10.0.0.3").draining(),
-            ],
-            &["10.0.0.0"],
+            &[far, |at| here(at).unready(), |at| here(at).draining(), draining],
+            &[0],
         ),
-    ] {
-        let mut service = service();
-        service.internal_local = internal_local;
-        let nodes = vec![node("here", &[(Z, "zone-a")])];
-        let cluster = Cluster::of(nodes, service, endpoints);
+    ];
+    for (name, internal_local, endpoints, expected) in cases {
+        let address = |at| format!("10.0.0.{at}");
+        let endpoints = endpoints.iter().enumerate().map(|(at, made)| made(&address(at))).collect();
+        let service = Service { internal_local, ..service() };
+        let cluster = Cluster::of(vec![node("here", &[(Z, "zone-a")])], service, endpoints);
+        let expected: Vec<_> = expected.iter().map(|&at| address(at)).collect();
         assert_eq!(cluster.chosen("here"), expected, "{name}");
     }
 }
@@ -170,47 +156,26 @@ fn node_hints_come_before_zone_hints() {
     assert_eq!(cluster(&["n2"]).chosen("n4"), ["10.0.0.1", "10.0.0.2", "10.0.0.3"], "no zone");
 }
 
-#[test]
-fn hints_are_ignored_where_nothing_is_ready() {
-    let nodes = vec![node("here", &[(Z, "a")])];
-    let cluster = Cluster::of(
-        nodes,
-        service(),
-        vec![
-            endpoint("10.0.0.1", "here").for_zones(&["a"]).draining(),
-            endpoint("10.0.0.2", "far").for_zones(&["b"]).draining(),
-        ],
-    );
-    assert_eq!(cluster.chosen("here"), ["10.0.0.1", "10.0.0.2"]);
+/// Checks which endpoints a Service has on node `here` in zone `a`.
+#[track_caller]
+fn chooses(endpoints: Vec<Endpoint>, expected: &[&str]) {
+    assert_eq!(chosen(Some("a"), endpoints), expected);
 }
 
 #[test]
-fn a_lone_local_pod_that_is_not_ready_does_not_capture_traffic() {
-    let nodes = vec![node("here", &[(Z, "a")])];
-    let cluster = Cluster::of(
-        nodes,
-        service(),
-        vec![
-            endpoint("10.0.0.1", "here").for_nodes(&["here"]).for_zones(&["a"]).draining(),
-            endpoint("10.0.0.2", "far").for_nodes(&["far"]).for_zones(&["a"]),
-        ],
-    );
-    assert_eq!(cluster.chosen("here"), ["10.0.0.2"]);
-}
-
-#[test]
-fn an_unready_endpoint_without_hints_does_not_switch_them_off() {
-    let nodes = vec![node("here", &[(Z, "a")])];
-    let cluster = Cluster::of(
-        nodes,
-        service(),
-        vec![
-            endpoint("10.0.0.1", "n1").for_zones(&["a"]),
-            endpoint("10.0.0.2", "n2").for_zones(&["b"]),
-            endpoint("10.0.0.3", "n3").unready(),
-        ],
-    );
-    assert_eq!(cluster.chosen("here"), ["10.0.0.1"]);
+fn only_ready_endpoints_and_their_hints_count() {
+    let zone_a = here("10.0.0.1").for_zones(&["a"]);
+    let zone_b = far("10.0.0.2").for_zones(&["b"]);
+    // Where nothing is ready, hints are ignored.
+    let both = vec![zone_a.clone().draining(), zone_b.clone().draining()];
+    chooses(both, &["10.0.0.1", "10.0.0.2"]);
+    // A lone local Pod that is not ready does not capture traffic.
+    let lone = zone_a.clone().for_nodes(&["here"]).draining();
+    chooses(vec![lone, far("10.0.0.2").for_nodes(&["far"]).for_zones(&["a"])], &["10.0.0.2"]);
+    // An unready endpoint without hints does not switch them off.
+    let endpoints = vec![zone_a, zone_b, unready("10.0.0.3")];
+    chooses(endpoints.clone(), &["10.0.0.1"]);
+    let cluster = Cluster::of(vec![node("here", &[(Z, "a")])], service(), endpoints);
     cluster.decided("here", |decision| {
         assert_eq!(decision.policy.source, PolicySource::Hints);
         assert_eq!(decision.policy.kind, PolicyKind::Hints);
@@ -225,9 +190,7 @@ fn keys_and_openyurt_come_before_hints() {
     ];
     let nodes =
         vec![node("n1", &[(Z, "a"), ("rack", "x")]), node("n2", &[(Z, "b"), ("rack", "x")])];
-    let by_keys = Cluster::of(nodes.clone(), crate::made::keyed("rack"), endpoints.clone());
+    let by_keys = Cluster::of(nodes.clone(), keyed("rack"), endpoints.clone());
     assert_eq!(by_keys.chosen("n1"), ["10.0.0.1", "10.0.0.2"]);
-    let mut openyurt = service();
-    Arc::make_mut(&mut openyurt.policy).openyurt = Some("kubernetes.io/hostname".into());
-    assert_eq!(Cluster::of(nodes, openyurt, endpoints).chosen("n2"), ["10.0.0.2"]);
+    assert_eq!(Cluster::of(nodes, openyurt(H), endpoints).chosen("n2"), ["10.0.0.2"]);
 }

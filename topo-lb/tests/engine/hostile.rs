@@ -1,12 +1,10 @@
 //! Hostile strings in objects: no panic, no effect on other Services, plain text as output.
 
-use std::sync::Arc;
-
 use proptest::prelude::*;
 use topo_lb::topology::Scope;
 use topo_lb::{explain, lint};
 
-use crate::made::{Cluster, Otherwise, endpoint, id, keyed, node, service};
+use crate::made::{Cluster, Otherwise, asking, endpoint, id, node, service};
 
 /// Any text, often almost valid.
 fn text() -> impl Strategy<Value = String> {
@@ -37,12 +35,13 @@ proptest! {
         names in proptest::array::uniform4(text()),
     ) {
         let [this_node, other_node, label, value] = names;
-        let mut odd = keyed("");
-        Arc::make_mut(&mut odd.policy).topology_keys = keys.map(Into::into);
-        Arc::make_mut(&mut odd.policy).openyurt = openyurt.map(Into::into);
-        Arc::make_mut(&mut odd.policy).spec_topology_keys = field.into_iter().map(Into::into).collect();
-        Arc::make_mut(&mut odd.policy).min_endpoints = least.map(Into::into);
-        Arc::make_mut(&mut odd.policy).spill = spill.map(Into::into);
+        let mut odd = asking(|policy| {
+            policy.topology_keys = keys.map(Into::into);
+            policy.openyurt = openyurt.map(Into::into);
+            policy.spec_topology_keys = field.into_iter().map(Into::into).collect();
+            policy.min_endpoints = least.map(Into::into);
+            policy.spill = spill.map(Into::into);
+        });
         odd.id.name = value.as_str().into();
         odd.ports[0].name = label.as_str().into();
         let labels = [(label.as_str(), value.as_str()), ("rack", value.as_str())];

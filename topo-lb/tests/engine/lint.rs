@@ -1,17 +1,20 @@
 //! The findings of lint match the decisions on every node.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
 
 use proptest::test_runner::{Config, TestRunner};
-use topo_lb::cluster::State;
+use topo_lb::cluster::{Endpoint, Node, Service, State};
 use topo_lb::lint::{self, Finding, Rule, Severity};
-use topo_lb::topology::cause::Cause;
-use topo_lb::topology::hints::Off;
+use topo_lb::topology::cause::{Cause, HintsOff};
 use topo_lb::topology::{self, Scope, Verdict};
 
-use crate::made::{Cluster, H, Otherwise, Z, endpoint, id, keyed, node, service};
+use crate::made::{Asking, Cluster, H, Otherwise, Z, endpoint, id, keyed, node, service};
 use crate::random;
+
+/// The findings for a cluster with one Service.
+fn found(nodes: Vec<Node>, service: Service, endpoints: Vec<Endpoint>) -> Vec<Finding> {
+    lint::findings(&Cluster::of(nodes, service, endpoints).state(""))
+}
 
 fn rules(findings: &[Finding]) -> Vec<Rule> {
     findings.iter().map(|one| one.rule).collect()
@@ -40,7 +43,8 @@ fn by_hand(state: &State) -> [BTreeSet<String>; 3] {
                 {
                     few.insert(node.to_owned());
                 }
-                if matches!(choice.cause, Cause::HintsOff(Off::Unhinted(_) | Off::NoZone)) {
+                if matches!(choice.cause, Cause::HintsOff(HintsOff::Unhinted(_) | HintsOff::NoZone))
+                {
                     off.insert(node.to_owned());
                 }
             }
@@ -71,55 +75,43 @@ fn a_cluster_in_order_has_no_findings() {
     let nodes = vec![node("n1", &[(H, "n1"), (Z, "a")]), node("n2", &[(H, "n2"), (Z, "a")])];
     let endpoints = vec![endpoint("10.0.0.1", "n1"), endpoint("10.0.0.2", "n2")];
     for service in [service(), keyed(Z), keyed(&format!("{H},*"))] {
-        let findings =
-            lint::findings(&Cluster::of(nodes.clone(), service, endpoints.clone()).state(""));
-        assert_eq!(findings, []);
+        assert_eq!(found(nodes.clone(), service, endpoints.clone()), []);
     }
     assert_eq!(lint::table(&[], false), "Nothing found.\n");
 }
 
 #[test]
 fn a_service_without_a_usable_endpoint_is_not_the_topologys_fault() {
-    let nodes = vec![node("n1", &[(Z, "a")])];
-    let cluster = Cluster::of(nodes, keyed(Z), vec![endpoint("10.0.0.1", "n1").unready()]);
-    assert_eq!(lint::findings(&cluster.state("")), []);
+    let endpoints = vec![endpoint("10.0.0.1", "n1").unready()];
+    assert_eq!(found(vec![node("n1", &[(Z, "a")])], keyed(Z), endpoints), []);
 }
 
 #[test]
 fn nothing_is_found_in_a_service_that_asks_to_be_left_alone() {
     for keys in ["a-label-that-no-node-has", "broken,,"] {
-        let mut service = keyed(keys);
-        let policy = Arc::make_mut(&mut service.policy);
-        policy.handle = Some("false".into());
-        policy.hints_asked = true;
-        assert!(!topology::breaks_a_rule(&service), "{keys}");
+        let service = keyed(keys).asking(|policy| {
+            policy.handle = Some("false".into());
+            policy.hints_asked = true;
+        });
+        assert_eq!(topology::ignored(&service), None, "{keys}");
         let nodes = vec![node("n1", &[(Z, "a")])];
-        let cluster = Cluster::of(nodes, service, vec![endpoint("10.0.0.1", "nowhere")]);
-        assert_eq!(lint::findings(&cluster.state("")), [], "{keys}");
+        assert_eq!(found(nodes, service, vec![endpoint("10.0.0.1", "nowhere")]), [], "{keys}");
     }
 }
 
 #[test]
 fn the_endpoint_that_switches_hints_off_is_named() {
     let nodes = vec![node("n1", &[(Z, "a")]), node("n2", &[(Z, "a")])];
-    let cluster = Cluster::of(
-        nodes,
-        service(),
-        vec![endpoint("10.0.0.1", "n1").for_zones(&["a"]), endpoint("10.0.0.2", "n2")],
-    );
-    let findings = lint::findings(&cluster.state(""));
-    assert_eq!(rules(&findings), [Rule::HintsOff]);
-    assert!(findings[0].message.contains("10.0.0.2:9376"), "{}", findings[0].message);
+    let first = || endpoint("10.0.0.1", "n1");
+    // An endpoint without any hint is named before one that has node hints.
+    for first in [first().for_zones(&["a"]), first().for_nodes(&["n1"])] {
+        let findings = found(nodes.clone(), service(), vec![first, endpoint("10.0.0.2", "n2")]);
+        assert_eq!(rules(&findings), [Rule::HintsOff]);
+        assert!(findings[0].message.contains("10.0.0.2:9376"), "{}", findings[0].message);
+    }
+    let first = first().for_zones(&["a"]);
+    let findings = found(nodes, service(), vec![first, endpoint("10.0.0.2", "n2")]);
     assert_eq!(findings[0].nodes, ["n1", "n2"]);
-}
-
-#[test]
-fn an_endpoint_without_any_hint_is_blamed_before_one_that_has_node_hints() {
-    let nodes = vec![node("n1", &[(Z, "a")])];
-    let endpoints = vec![endpoint("10.0.0.1", "n1").for_nodes(&["n1"]), endpoint("10.0.0.2", "n2")];
-    let findings = lint::findings(&Cluster::of(nodes, service(), endpoints).state(""));
-    assert_eq!(rules(&findings), [Rule::HintsOff]);
-    assert!(findings[0].message.contains("10.0.0.2:9376"), "{}", findings[0].message);
 }
 
 #[test]
@@ -147,11 +139,9 @@ shop/web
 
 #[test]
 fn two_services_with_one_address_are_found_and_the_first_has_it() {
-    let mut second = service();
-    second.id = id("later");
-    let mut cluster =
-        Cluster::of(vec![node("n1", &[])], service(), vec![endpoint("10.0.0.1", "n1")]);
-    cluster.services.push(second);
+    let endpoints = vec![endpoint("10.0.0.1", "n1")];
+    let mut cluster = Cluster::of(vec![node("n1", &[])], service(), endpoints);
+    cluster.services.push(Service { id: id("later"), ..service() });
     let findings = lint::findings(&cluster.state(""));
     assert_eq!(rules(&findings), [Rule::SharedFrontend]);
     assert_eq!(findings[0].name, "svc");
@@ -161,88 +151,55 @@ fn two_services_with_one_address_are_found_and_the_first_has_it() {
 #[test]
 fn keys_that_no_node_carries_are_found_once_per_service() {
     let nodes = vec![node("n1", &[(H, "n1"), ("rack", "")])];
-    let cluster = Cluster::of(nodes, keyed("rack,room,floor,*"), vec![endpoint("10.0.0.1", "n1")]);
-    let findings = lint::findings(&cluster.state(""));
+    let findings = found(nodes, keyed("rack,room,floor,*"), vec![endpoint("10.0.0.1", "n1")]);
     assert_eq!(rules(&findings), [Rule::UnknownKey, Rule::UnknownKey]);
 }
 
-/// Twenty-five pools with strict keys; three of them have endpoints.
-fn closed_loop() -> Cluster {
+/// Twenty-five pools with strict keys, of which three have endpoints; with this refusal annotation.
+fn closed_loop(keys: &str, refusal: Option<&str>) -> Vec<Finding> {
     let names: Vec<_> = (0..25).map(|pool| (format!("n{pool}"), format!("p{pool}"))).collect();
     let nodes = names.iter().map(|(name, pool)| node(name, &[("pool", pool)])).collect();
     let endpoints = ["n1", "n9", "n17"].iter().zip(1_u8..);
     let endpoints = endpoints.map(|(name, host)| endpoint(&format!("10.0.0.{host}"), name));
-    Cluster::of(nodes, keyed("pool"), endpoints.collect())
-}
-
-fn severities(findings: &[Finding]) -> Vec<Severity> {
-    findings.iter().map(|one| one.severity).collect()
+    let service = keyed(keys).asking(|policy| policy.refusal = refusal.map(Into::into));
+    found(nodes, service, endpoints.collect())
 }
 
 #[test]
-fn a_closed_loop_is_neither_an_error_nor_a_warning() {
-    let findings = lint::findings(&closed_loop().state(""));
+fn a_closed_loop_is_neither_an_error_nor_a_warning_and_none_if_it_is_meant() {
+    let findings = closed_loop("pool", None);
     assert_eq!(rules(&findings), [Rule::Refused]);
-    assert_eq!(severities(&findings), [Severity::Info]);
-    assert_eq!(findings[0].nodes.len(), 22);
-}
-
-#[test]
-fn a_closed_loop_that_is_said_to_be_meant_is_no_finding() {
-    let mut cluster = closed_loop();
-    for service in &mut cluster.services {
-        Arc::make_mut(&mut service.policy).refusal = Some("intended".into());
-    }
-    assert_eq!(lint::findings(&cluster.state("")), []);
-    for service in &mut cluster.services {
-        Arc::make_mut(&mut service.policy).refusal = Some("yes".into());
-    }
-    let findings = lint::findings(&cluster.state(""));
+    assert_eq!((findings[0].severity, findings[0].nodes.len()), (Severity::Info, 22));
+    assert_eq!(closed_loop("pool", Some("intended")), []);
+    let findings = closed_loop("pool", Some("yes"));
     assert_eq!(rules(&findings), [Rule::Ignored, Rule::Refused]);
     assert!(findings[0].message.contains("`yes` is not `intended`"), "{}", findings[0].message);
 }
 
 #[test]
-fn a_service_that_refuses_every_node_is_an_error_though_refusals_are_meant() {
-    let mut cluster = closed_loop();
-    for service in &mut cluster.services {
-        let policy = Arc::make_mut(&mut service.policy);
-        (policy.topology_keys, policy.refusal) = (Some("misspelt".into()), Some("intended".into()));
+fn a_service_that_refuses_every_node_is_an_error_even_if_refusals_are_meant() {
+    let nodes = vec![node("n1", &[("pool", "a")]), node("n2", &[("pool", "b")])];
+    let elsewhere = found(nodes, keyed("pool"), vec![endpoint("10.0.0.1", "elsewhere")]);
+    for (findings, rule) in [
+        (elsewhere, Rule::UnknownNode),
+        (closed_loop("misspelt", Some("intended")), Rule::UnknownKey),
+    ] {
+        let mut kinds: Vec<_> = findings.iter().map(|one| (one.severity, one.rule)).collect();
+        kinds.sort();
+        assert_eq!(kinds, [(Severity::Error, Rule::Refused), (Severity::Warning, rule)]);
+        let refused = findings.iter().find(|one| one.rule == Rule::Refused).unwrap();
+        assert!(refused.message.contains("no node at all is served"), "{}", refused.message);
     }
-    let findings = lint::findings(&cluster.state(""));
-    assert_eq!(rules(&findings), [Rule::UnknownKey, Rule::Refused]);
-    assert_eq!(severities(&findings), [Severity::Warning, Severity::Error]);
-    assert!(findings[1].message.contains("no node at all is served"), "{}", findings[1].message);
 }
 
 #[test]
 fn a_pool_whose_endpoints_cannot_be_used_is_a_warning() {
-    let nodes = vec![
-        node("n1", &[("pool", "a")]),
-        node("n2", &[("pool", "b")]),
-        node("n3", &[("pool", "c")]),
-    ];
+    let pools = [("n1", "a"), ("n2", "b"), ("n3", "c")];
+    let nodes = pools.map(|(name, pool)| node(name, &[("pool", pool)])).into();
     let endpoints = vec![endpoint("10.0.0.1", "n1"), endpoint("10.0.0.2", "n2").unready()];
-    let findings = lint::findings(&Cluster::of(nodes, keyed("pool"), endpoints).state(""));
-    let of = |severity| nodes_of(&findings, severity);
-    assert_eq!(of(Severity::Warning), ["n2"]);
-    assert_eq!(of(Severity::Info), ["n3"]);
-}
-
-fn nodes_of(findings: &[Finding], severity: Severity) -> Vec<&str> {
-    let of_severity = findings.iter().filter(|one| one.severity == severity);
-    of_severity.flat_map(|one| one.nodes.iter().map(String::as_str)).collect()
-}
-
-#[test]
-fn a_service_that_refuses_every_node_is_an_error() {
-    let nodes = vec![node("n1", &[("pool", "a")]), node("n2", &[("pool", "b")])];
-    let endpoints = vec![endpoint("10.0.0.1", "elsewhere")];
-    let findings = lint::findings(&Cluster::of(nodes, keyed("pool"), endpoints).state(""));
-    let refused: Vec<_> = findings.iter().filter(|one| one.rule == Rule::Refused).collect();
-    assert_eq!(refused.len(), 1);
-    assert_eq!(refused[0].severity, Severity::Error);
-    assert!(refused[0].message.contains("no node at all is served"), "{}", refused[0].message);
+    let findings = found(nodes, keyed("pool"), endpoints);
+    let refused: Vec<_> = findings.iter().map(|one| (one.severity, one.nodes.concat())).collect();
+    assert_eq!(refused, [(Severity::Warning, "n2".into()), (Severity::Info, "n3".into())]);
 }
 
 /// The findings for these manifests.

@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
-use topo_lb::cluster::service::Protocol;
+use topo_lb::cluster::service::{PolicySources, Protocol};
 use topo_lb::cluster::{
-    Change, Endpoint, Labels, Node, Place, Port, Service, ServiceId, Slice, SliceId, State, Update,
+    Change, Endpoint, Labels, Node, Placement, Port, Service, ServiceId, Slice, SliceId, State,
+    Update,
 };
 use topo_lb::topology::{self, Decision, Route, Scope, Verdict};
 
@@ -34,15 +35,41 @@ pub(crate) fn service() -> Service {
     }
 }
 
+/// The same Service with other sources of its policy.
+pub(crate) fn asking(change: impl FnOnce(&mut PolicySources)) -> Service {
+    service().asking(change)
+}
+
 /// The same Service with keys, by annotation.
 pub(crate) fn keyed(keys: &str) -> Service {
-    let mut service = service();
-    Arc::make_mut(&mut service.policy).topology_keys = Some(keys.into());
-    service
+    asking(|policy| policy.topology_keys = Some(keys.into()))
+}
+
+/// The same Service with OpenYurt's annotation.
+pub(crate) fn openyurt(value: &str) -> Service {
+    asking(|policy| policy.openyurt = Some(value.into()))
+}
+
+/// The same Service with keys, by field.
+pub(crate) fn with_field(keys: &[&str]) -> Service {
+    asking(|policy| policy.spec_topology_keys = keys.iter().map(|&key| key.into()).collect())
+}
+
+/// Variants of a Service.
+pub(crate) trait Asking {
+    /// With other sources of its policy.
+    fn asking(self, change: impl FnOnce(&mut PolicySources)) -> Self;
+}
+
+impl Asking for Service {
+    fn asking(mut self, change: impl FnOnce(&mut PolicySources)) -> Self {
+        change(Arc::make_mut(&mut self.policy));
+        self
+    }
 }
 
 pub(crate) fn endpoint(address: &str, node: &str) -> Endpoint {
-    let place = if node.is_empty() { Place::default() } else { Place::on(node) };
+    let place = if node.is_empty() { Placement::default() } else { Placement::on(node) };
     Endpoint::new(address.parse().unwrap(), place)
 }
 
@@ -55,7 +82,7 @@ pub(crate) trait Otherwise: Sized {
     fn unready(self) -> Self;
     fn draining(self) -> Self;
     fn gone(self) -> Self;
-    fn placed(self, change: impl FnOnce(&mut Place)) -> Self;
+    fn placed(self, change: impl FnOnce(&mut Placement)) -> Self;
     fn carrying(self, pairs: &[(&str, &str)]) -> Self {
         self.placed(|place| place.labels = labels(pairs))
     }
@@ -77,7 +104,7 @@ impl Otherwise for Endpoint {
     fn gone(self) -> Self {
         Self { ready: false, serving: false, terminating: true, ..self }
     }
-    fn placed(mut self, change: impl FnOnce(&mut Place)) -> Self {
+    fn placed(mut self, change: impl FnOnce(&mut Placement)) -> Self {
         change(Arc::make_mut(self.place.get_or_insert_default()));
         self
     }
@@ -114,10 +141,13 @@ impl Cluster {
 
     pub(crate) fn state(&self, this_node: &str) -> State {
         let mut state = State::default();
-        let _ = state.apply(Update::Node(Change::Listed(self.nodes.clone(), vec![])), this_node);
-        let _ =
-            state.apply(Update::Service(Change::Listed(self.services.clone(), vec![])), this_node);
-        let _ = state.apply(Update::Slice(Change::Listed(self.slices.clone(), vec![])), this_node);
+        for update in [
+            Update::Node(Change::Listed(self.nodes.clone(), vec![])),
+            Update::Service(Change::Listed(self.services.clone(), vec![])),
+            Update::Slice(Change::Listed(self.slices.clone(), vec![])),
+        ] {
+            let _ = state.apply(update, this_node);
+        }
         state
     }
 

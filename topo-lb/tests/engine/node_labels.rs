@@ -1,13 +1,15 @@
-//! A decision that claims to read no labels of other Nodes is the same without these Nodes.
+//! Which decisions read labels of other Nodes. Those that claim to read none are the same without
+//! these Nodes.
 
 use std::cell::Cell;
 
 use proptest::test_runner::{Config, TestRunner};
-use topo_lb::cluster::State;
+use topo_lb::cluster::service::Skipped;
+use topo_lb::cluster::{Endpoint, Service, State};
 use topo_lb::topology::{self, Route, Scope};
 use topo_lb_common::backend::Locality;
 
-use crate::made::{Cluster, id};
+use crate::made::{Cluster, H, Otherwise, R, Z, asking, endpoint, id, keyed, node, openyurt};
 use crate::random;
 
 /// The routes without localities, which only metrics use and which may be less exact.
@@ -49,4 +51,72 @@ fn what_reads_no_other_nodes_is_decided_the_same_without_them() {
     // Both kinds of clusters occur.
     let (needed, not_needed) = (needed.get(), not_needed.get());
     assert!(needed > 100 && not_needed > 100, "{needed} read other Nodes, {not_needed} do not");
+}
+
+/// The label that node `here` reads from other Nodes for this Service, with one endpoint.
+fn read(
+    own: &[(&str, &str)],
+    service: Service,
+    endpoint: Endpoint,
+    scope: Scope,
+) -> Option<String> {
+    let state = Cluster::of(vec![node("here", own)], service, vec![endpoint]).state("here");
+    topology::reads_other_nodes(&state, "here", scope, &id("svc")).map(str::to_owned)
+}
+
+const POOL: &str = "apps.openyurt.io/nodepool";
+const OWN: &[(&str, &str)] = &[(H, "here"), (Z, "a"), (R, "r"), ("rack", "1"), (POOL, "pool")];
+
+/// An endpoint on `there`, with these labels in its slice.
+fn there(carried: &[&str]) -> Endpoint {
+    let labels: Vec<_> = carried.iter().map(|&key| (key, "x")).collect();
+    endpoint("10.1.1.1", "there").carrying(&labels)
+}
+
+#[test]
+fn a_label_that_the_slice_carries_is_read_from_no_node() {
+    for (keys, carried, read_from_nodes) in [
+        (&*format!("{H},{Z},*"), &[Z][..], None),
+        (Z, &[], Some(Z)),
+        (R, &[Z], Some(R)),
+        // As in Kubernetes 1.20.
+        (R, &[H, Z, R], None),
+        ("rack,*", &[H, Z, R], Some("rack")),
+        // This node lacks the label, so no endpoint matches.
+        ("room,*", &[], None),
+        ("*", &[], None),
+    ] {
+        let read = read(OWN, keyed(keys), there(carried), Scope::All);
+        assert_eq!(read.as_deref(), read_from_nodes, "{keys} {carried:?}");
+    }
+}
+
+#[test]
+fn other_nodes_are_read_only_where_their_labels_decide() {
+    let local = Service { internal_local: true, ..keyed("rack") };
+    let skipped = Service { skipped: Some(Skipped::OtherProxy), ..keyed("rack") };
+    let hints = asking(|policy| policy.hints_asked = true);
+    let pool = || openyurt("openyurt.io/nodepool");
+    for (what, own, service, endpoint, scope, wanted) in [
+        (
+            "an endpoint of this node",
+            OWN,
+            keyed("rack"),
+            endpoint("10.1.1.1", "here"),
+            Scope::All,
+            None,
+        ),
+        ("an endpoint of no node", OWN, keyed("rack"), endpoint("10.1.1.1", ""), Scope::All, None),
+        ("only endpoints of this node count", OWN, local, there(&[]), Scope::All, None),
+        ("host names are the names of Nodes", OWN, keyed(H), there(&[]), Scope::All, None),
+        ("or not", &[(H, "here.example.com")], keyed(H), there(&[]), Scope::All, Some(H)),
+        ("pools are of Nodes", OWN, pool(), there(&[Z]), Scope::All, Some(POOL)),
+        ("a node without a pool uses its own", &[(Z, "a")], pool(), there(&[Z]), Scope::All, None),
+        ("OpenYurt's host name", OWN, openyurt(H), there(&[Z]), Scope::All, None),
+        ("hints are in slices", OWN, hints, there(&[Z]), Scope::All, None),
+        ("no valid policy in scope", OWN, keyed("rack,,"), there(&[]), Scope::OptIn, None),
+        ("not translated", OWN, skipped, there(&[]), Scope::All, None),
+    ] {
+        assert_eq!(read(own, service, endpoint, scope).as_deref(), wanted, "{what}");
+    }
 }

@@ -1,20 +1,12 @@
 //! Policy *OpenYurt* against the table of OpenYurt's filter, and cases beyond it.
 
-use std::sync::Arc;
-
 use topo_lb::cluster::{Endpoint, Node};
 use topo_lb::topology::{PolicyKind, PolicySource, Verdict};
 
-use crate::made::{Cluster, endpoint, labels, node, service};
+use crate::made::{Cluster, endpoint, labels, node, openyurt, service};
 
 const POOL: &str = "apps.openyurt.io/nodepool";
 const DESIRED: &str = "apps.openyurt.io/desired-nodepool";
-
-fn annotated(value: &str) -> topo_lb::cluster::Service {
-    let mut service = service();
-    Arc::make_mut(&mut service.policy).openyurt = Some(value.into());
-    service
-}
 
 /// `TestFilter`: node1 and node3 in pool hangzhou, node2 in shanghai.
 fn nodes() -> Vec<Node> {
@@ -37,6 +29,7 @@ fn endpoints() -> Vec<Endpoint> {
     .into()
 }
 
+const VALUES: [&str; 3] = ["kubernetes.io/hostname", "openyurt.io/nodepool", "kubernetes.io/zone"];
 const ALL: &[&str] = &["10.244.1.2", "10.244.1.3", "10.244.1.4", "10.244.1.5"];
 const ON_NODE1: &[&str] = &["10.244.1.2", "10.244.1.4"];
 const IN_HANGZHOU: &[&str] = &["10.244.1.2", "10.244.1.4", "10.244.1.5"];
@@ -49,29 +42,14 @@ fn openyurts_values_keep_what_its_filter_keeps() {
         nodes[0].labels = labels(&[]);
         nodes
     };
-    for (name, nodes, value, expected) in [
-        (
-            "topologyKeys is kubernetes.io/hostname",
-            nodes(),
-            Some("kubernetes.io/hostname"),
-            ON_NODE1,
-        ),
-        (
-            "topologyKeys is openyurt.io/nodepool",
-            nodes(),
-            Some("openyurt.io/nodepool"),
-            IN_HANGZHOU,
-        ),
-        ("topologyKeys is kubernetes.io/zone", nodes(), Some("kubernetes.io/zone"), IN_HANGZHOU),
-        ("without openyurt.io/topologyKeys", nodes(), None, ALL),
-        (
-            "currentNode is not in any nodepool",
-            in_no_pool(),
-            Some("openyurt.io/nodepool"),
-            ON_NODE1,
-        ),
+    let [host, pool, zone] = VALUES.map(openyurt);
+    for (name, nodes, service, expected) in [
+        ("topologyKeys is kubernetes.io/hostname", nodes(), host, ON_NODE1),
+        ("topologyKeys is openyurt.io/nodepool", nodes(), pool.clone(), IN_HANGZHOU),
+        ("topologyKeys is kubernetes.io/zone", nodes(), zone, IN_HANGZHOU),
+        ("without openyurt.io/topologyKeys", nodes(), service(), ALL),
+        ("currentNode is not in any nodepool", in_no_pool(), pool, ON_NODE1),
     ] {
-        let service = value.map_or_else(service, annotated);
         let cluster = Cluster::of(nodes, service, endpoints());
         assert_eq!(cluster.chosen("node1"), expected, "{name}");
     }
@@ -81,8 +59,8 @@ fn openyurts_values_keep_what_its_filter_keeps() {
 fn no_match_is_refused_there_is_no_fall_back() {
     let mut nodes = nodes();
     nodes.push(node("node4", &[(POOL, "beijing")]));
-    for value in ["kubernetes.io/hostname", "openyurt.io/nodepool", "kubernetes.io/zone"] {
-        let cluster = Cluster::of(nodes.clone(), annotated(value), endpoints());
+    for value in VALUES {
+        let cluster = Cluster::of(nodes.clone(), openyurt(value), endpoints());
         assert_eq!(cluster.routes("node4")[0].verdict, Verdict::Refuse, "{value}");
         assert_eq!(cluster.chosen("unknown"), [""; 0], "{value}");
     }
@@ -95,7 +73,7 @@ fn a_node_that_is_to_join_a_pool_is_in_it_already_unless_it_is_in_another() {
         node("node2", &[(POOL, "shanghai"), (DESIRED, "hangzhou")]),
         node("node3", &[(POOL, ""), (DESIRED, "hangzhou")]),
     ];
-    let cluster = Cluster::of(nodes, annotated("openyurt.io/nodepool"), endpoints());
+    let cluster = Cluster::of(nodes, openyurt("openyurt.io/nodepool"), endpoints());
     assert_eq!(cluster.chosen("node1"), IN_HANGZHOU);
     assert_eq!(cluster.chosen("node2"), ["10.244.1.3"]);
 }
@@ -109,7 +87,7 @@ fn a_list_an_empty_or_an_unknown_value_constrains_nothing_and_says_why() {
         ("*", "does not know"),
         ("", "is empty"),
     ] {
-        let cluster = Cluster::of(nodes(), annotated(value), endpoints());
+        let cluster = Cluster::of(nodes(), openyurt(value), endpoints());
         assert_eq!(cluster.chosen("node1"), ALL, "{value:?}");
         cluster.decided("node1", |decision| {
             assert_eq!(decision.policy.source, PolicySource::None);
@@ -121,30 +99,22 @@ fn a_list_an_empty_or_an_unknown_value_constrains_nothing_and_says_why() {
 }
 
 #[test]
-fn an_endpoint_without_a_node_is_dropped() {
-    let all = [endpoints(), vec![endpoint("10.244.1.6", "")]].concat();
-    for value in ["kubernetes.io/hostname", "openyurt.io/nodepool"] {
-        let cluster = Cluster::of(nodes(), annotated(value), all.clone());
-        assert!(!cluster.chosen("node1").contains(&"10.244.1.6".to_owned()));
-        // It does not match even if this node is in no pool.
-        assert_eq!(cluster.chosen("nowhere"), [""; 0]);
+fn an_endpoint_without_a_node_is_dropped_and_one_on_an_unknown_node_is_in_no_pool() {
+    let all = vec![endpoint("10.244.1.6", ""), endpoint("10.244.1.9", "unknown")];
+    for value in VALUES {
+        let cluster = Cluster::of(nodes(), openyurt(value), all.clone());
+        assert_eq!(cluster.chosen("node1"), [""; 0], "{value}");
+        // Not even if this node is in no pool.
+        assert_eq!(cluster.chosen("nowhere"), [""; 0], "{value}");
+        // This node is in no pool either.
+        assert_eq!(cluster.chosen("unknown"), ["10.244.1.9"], "{value}");
     }
-}
-
-#[test]
-fn an_endpoint_on_an_unknown_node_is_on_that_node_but_in_no_pool() {
-    let one = vec![endpoint("10.244.1.9", "unknown")];
-    let cluster = Cluster::of(nodes(), annotated("openyurt.io/nodepool"), one.clone());
-    assert_eq!(cluster.chosen("node1"), [""; 0]);
-    assert_eq!(cluster.chosen("unknown"), ["10.244.1.9"], "this node is in no pool either");
-    let cluster = Cluster::of(nodes(), annotated("kubernetes.io/hostname"), one);
-    assert_eq!(cluster.chosen("unknown"), ["10.244.1.9"]);
 }
 
 #[test]
 fn the_pool_is_shown_under_the_key_that_was_written() {
     for key in ["openyurt.io/nodepool", "kubernetes.io/zone"] {
-        let cluster = Cluster::of(nodes(), annotated(key), endpoints());
+        let cluster = Cluster::of(nodes(), openyurt(key), endpoints());
         cluster.decided("node1", |decision| {
             assert_eq!(decision.policy.source, PolicySource::OpenYurt);
             assert_eq!(decision.policy.kind, PolicyKind::OpenYurt);

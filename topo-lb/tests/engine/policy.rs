@@ -1,13 +1,13 @@
 //! Where a policy comes from, why it is ignored, and which Services are in scope.
 
-use std::sync::Arc;
-
 use topo_lb::cluster::service::Skipped;
-use topo_lb::cluster::{Service, Update};
+use topo_lb::cluster::{Service, ServiceId, Update};
 use topo_lb::topology::validation::Rule;
 use topo_lb::topology::{self, Bypass, PolicyKind, PolicySource, Scope, Verdict};
 
-use crate::made::{Cluster, H, Z, endpoint, id, keyed, node, service};
+use crate::made::{
+    Asking, Cluster, H, Z, asking, endpoint, id, keyed, node, openyurt, service, with_field,
+};
 
 fn cluster(service: Service) -> Cluster {
     let nodes = vec![node("n1", &[(H, "n1"), (Z, "a")]), node("n2", &[(H, "n2"), (Z, "a")])];
@@ -31,25 +31,26 @@ fn broken(service: Service) -> Rule {
 #[test]
 fn every_rule_about_keys_ignores_them_whole_and_says_which_it_was() {
     let many = |count: usize| (0..count).map(|at| format!("k{at}")).collect::<Vec<_>>().join(",");
-    assert_eq!(broken(keyed(&many(17))), Rule::TooManyKeys { count: 17 });
-    assert_eq!(broken(keyed(&many(100_000))), Rule::TooManyKeys { count: 100_000 });
-    assert_eq!(broken(keyed(&format!("*,{Z}"))), Rule::AnyNotLast { position: 1, count: 2 });
-    assert_eq!(broken(keyed("*,*")), Rule::AnyNotLast { position: 1, count: 2 });
-    assert_eq!(broken(keyed("a,,b")), Rule::EmptyKey { position: 2, count: 3 });
-    assert_eq!(broken(keyed("a,")), Rule::EmptyKey { position: 2, count: 2 });
-    assert_eq!(broken(keyed(",")), Rule::EmptyKey { position: 1, count: 2 });
-    for nothing in ["", " ", "\t\n"] {
-        assert_eq!(broken(keyed(nothing)), Rule::Empty, "{nothing:?}");
+    for (keys, rule) in [
+        (&*many(17), Rule::TooManyKeys { count: 17 }),
+        (&many(100_000), Rule::TooManyKeys { count: 100_000 }),
+        (&format!("*,{Z}"), Rule::AnyNotLast { position: 1, count: 2 }),
+        ("*,*", Rule::AnyNotLast { position: 1, count: 2 }),
+        ("a,,b", Rule::EmptyKey { position: 2, count: 3 }),
+        ("a,", Rule::EmptyKey { position: 2, count: 2 }),
+        (",", Rule::EmptyKey { position: 1, count: 2 }),
+        ("", Rule::Empty),
+        (" ", Rule::Empty),
+        ("\t\n", Rule::Empty),
+        ("a,b,c, b ,b", Rule::Duplicate { key: "`b`".into(), first: 2, second: 4 }),
+    ] {
+        assert_eq!(broken(keyed(keys)), rule, "{keys:?}");
     }
-    let twice = Rule::Duplicate { key: "`b`".into(), first: 2, second: 4 };
-    assert_eq!(broken(keyed("a,b,c, b ,b")), twice);
-    let bad = ["a b", "a/b/c", "/a", "a/", "A/a", "räck", "-a", "a\0b", "**", "\u{202e}", "a;b"];
-    for key in bad {
+    for key in ["a b", "A/a", "a\0b", "**", "\u{202e}"] {
         let rule = broken(keyed(&format!("x,{key}")));
         assert!(matches!(rule, Rule::NotALabel { position: 2, .. }), "{key:?}: {rule:?}");
     }
-    let mut local = keyed(Z);
-    local.external_local = true;
+    let local = Service { external_local: true, ..keyed(Z) };
     assert_eq!(broken(local), Rule::WithExternalLocal);
 }
 
@@ -61,10 +62,7 @@ fn the_field_is_held_to_the_same_rules() {
         (vec!["k"; 17], Rule::TooManyKeys { count: 17 }),
         (vec![Z, Z], Rule::Duplicate { key: format!("`{Z}`"), first: 1, second: 2 }),
     ] {
-        let mut service = service();
-        Arc::make_mut(&mut service.policy).spec_topology_keys =
-            keys.iter().map(|&key| key.into()).collect();
-        cluster(service).decided("n1", |decision| {
+        cluster(with_field(&keys)).decided("n1", |decision| {
             assert_eq!(decision.policy.source, PolicySource::None);
             assert_eq!(decision.policy.ignored[0].rule, rule);
             let sentence = decision.policy.ignored[0].to_string();
@@ -97,9 +95,11 @@ fn annotations_of_any_length_and_any_characters_only_ever_break_a_rule() {
         "\u{1b}[2J".to_owned(),
     ];
     for text in texts {
-        let mut service = keyed(&text);
-        Arc::make_mut(&mut service.policy).openyurt = Some(text.as_str().into());
-        Arc::make_mut(&mut service.policy).spec_topology_keys = vec![text.as_str().into()];
+        let service = asking(|policy| {
+            policy.topology_keys = Some(text.as_str().into());
+            policy.openyurt = Some(text.as_str().into());
+            policy.spec_topology_keys = vec![text.as_str().into()];
+        });
         cluster(service).decided("n1", |decision| {
             assert_eq!(decision.policy.ignored.len(), 3);
             for ignored in &decision.policy.ignored {
@@ -111,48 +111,40 @@ fn annotations_of_any_length_and_any_characters_only_ever_break_a_rule() {
     }
 }
 
-/// All three sources with different tiers: annotation: node, OpenYurt: pool, field: zone.
-fn all_sources() -> Service {
-    let mut service = keyed(H);
-    Arc::make_mut(&mut service.policy).openyurt = Some("openyurt.io/nodepool".into());
-    Arc::make_mut(&mut service.policy).spec_topology_keys = vec![Z.into()];
-    service
-}
-
 #[test]
 fn the_first_source_that_keeps_the_rules_wins() {
-    let source = |service| {
+    use PolicySource::{OpenYurt, SpecTopologyKeys, TopologyKeys};
+    let none = (PolicySource::None, PolicyKind::None);
+    // Annotation, OpenYurt's annotation and field; the source and kind in force; how many are ignored.
+    for (keys, openyurt, field, wanted, ignored) in [
+        (Some(H), "openyurt.io/nodepool", Z, (TopologyKeys, PolicyKind::Keys), 0),
+        (Some("*,x"), "openyurt.io/nodepool", Z, (OpenYurt, PolicyKind::OpenYurt), 1),
+        (Some("*,x"), "x", Z, (SpecTopologyKeys, PolicyKind::Keys), 2),
+        (Some("*,x"), "x", "", none, 3),
+        (None, "x", "", none, 2),
+    ] {
+        let service = asking(|policy| {
+            policy.topology_keys = keys.map(Into::into);
+            policy.openyurt = Some(openyurt.into());
+            policy.spec_topology_keys = vec![field.into()];
+        });
         cluster(service).decided("n1", |decision| {
-            let ignored = decision.policy.ignored.len();
-            (decision.policy.source, decision.policy.kind, ignored)
-        })
-    };
-    let mut service = all_sources();
-    assert_eq!(source(service.clone()), (PolicySource::TopologyKeys, PolicyKind::Keys, 0));
-    Arc::make_mut(&mut service.policy).topology_keys = Some("*,x".into());
-    assert_eq!(source(service.clone()), (PolicySource::OpenYurt, PolicyKind::OpenYurt, 1));
-    Arc::make_mut(&mut service.policy).openyurt = Some("x".into());
-    assert_eq!(source(service.clone()), (PolicySource::SpecTopologyKeys, PolicyKind::Keys, 2));
-    Arc::make_mut(&mut service.policy).spec_topology_keys = vec!["".into()];
-    assert_eq!(source(service.clone()), (PolicySource::None, PolicyKind::None, 3));
-    Arc::make_mut(&mut service.policy).topology_keys = None;
-    assert_eq!(source(service), (PolicySource::None, PolicyKind::None, 2));
+            assert_eq!((decision.policy.source, decision.policy.kind), wanted);
+            assert_eq!(decision.policy.ignored.len(), ignored);
+        });
+    }
 }
 
 #[test]
 fn an_invalid_annotation_leaves_other_services_alone() {
     let mut cluster = cluster(keyed(H));
-    let mut bad = keyed("*,*");
-    bad.id = id("bad");
-    cluster.services.push(bad);
+    cluster.services.push(Service { id: id("bad"), ..keyed("*,*") });
     assert_eq!(cluster.chosen("n1"), ["10.0.0.1"]);
 }
 
 #[test]
 fn external_traffic_policy_local_excludes_keys_but_not_openyurt() {
-    let mut service = service();
-    service.external_local = true;
-    Arc::make_mut(&mut service.policy).openyurt = Some("kubernetes.io/hostname".into());
+    let service = Service { external_local: true, ..openyurt(H) };
     assert_eq!(cluster(service).chosen("n1"), ["10.0.0.1"]);
 }
 
@@ -165,22 +157,27 @@ fn what_has_no_cluster_ip_has_no_decision() {
         Skipped::HeadlessLabel,
         Skipped::NoClusterIp,
     ] {
-        let mut service = service();
-        service.skipped = Some(skipped);
-        let state = cluster(service).state("n1");
+        let state = cluster(Service { skipped: Some(skipped), ..service() }).state("n1");
         assert_eq!(topology::decide(&state, "n1", Scope::All, &id("svc")), []);
         assert_eq!(topology::routes(&state, "n1", Scope::All, &id("svc")), []);
     }
-    let mut service = service();
-    service.cluster_ips.clear();
-    let state = cluster(service).state("n1");
+    let state = cluster(Service { cluster_ips: Vec::new(), ..service() }).state("n1");
     assert_eq!(topology::decide(&state, "n1", Scope::All, &id("svc")), []);
     assert_eq!(topology::routes(&state, "n1", Scope::All, &id("nowhere")), []);
 }
 
 #[test]
 fn opt_in_leaves_services_without_a_policy_alone() {
-    let verdict = |service: Service| {
+    for (service, verdict) in [
+        (service(), Verdict::Bypass),
+        (keyed(H), Verdict::Route),
+        (keyed("rack"), Verdict::Refuse),
+        // As if the annotation were not there.
+        (keyed("*,x"), Verdict::Bypass),
+        (asking(|policy| policy.hints_asked = true), Verdict::Route),
+        (openyurt(H), Verdict::Route),
+        (with_field(&[Z]), Verdict::Route),
+    ] {
         let state = cluster(service).state("n1");
         let decision = topology::decide(&state, "n1", Scope::OptIn, &id("svc")).remove(0);
         let routes = topology::routes(&state, "n1", Scope::OptIn, &id("svc"));
@@ -188,30 +185,13 @@ fn opt_in_leaves_services_without_a_policy_alone() {
         if routes.is_empty() {
             assert!(decision.endpoints.iter().all(|one| !one.selected()));
         }
-        decision.verdict()
-    };
-    assert_eq!(verdict(service()), Verdict::Bypass);
-    assert_eq!(verdict(keyed(H)), Verdict::Route);
-    assert_eq!(verdict(keyed("rack")), Verdict::Refuse);
-    assert_eq!(verdict(keyed("*,x")), Verdict::Bypass, "as if the annotation were not there");
-    let mut asked = service();
-    Arc::make_mut(&mut asked.policy).hints_asked = true;
-    assert_eq!(verdict(asked), Verdict::Route);
-    let mut openyurt = service();
-    Arc::make_mut(&mut openyurt.policy).openyurt = Some("kubernetes.io/hostname".into());
-    assert_eq!(verdict(openyurt), Verdict::Route);
-    let mut field = service();
-    Arc::make_mut(&mut field.policy).spec_topology_keys = vec![Z.into()];
-    assert_eq!(verdict(field), Verdict::Route);
+        assert_eq!(decision.verdict(), verdict);
+    }
 }
 
 #[test]
 fn a_service_that_asks_for_it_is_left_alone_and_nothing_else_is_a_yes_or_a_no() {
-    let handle = |text: &str| {
-        let mut service = keyed(H);
-        Arc::make_mut(&mut service.policy).handle = Some(text.into());
-        cluster(service)
-    };
+    let handle = |text: &str| cluster(keyed(H).asking(|policy| policy.handle = Some(text.into())));
     for no in ["false", " false "] {
         assert!(handle(no).routes("n1").is_empty());
         handle(no).decided("n1", |decision| {
@@ -266,8 +246,7 @@ fn a_service_cannot_change_what_another_ones_slices_are() {
     let mut cluster = cluster(service());
     let mut stranger = cluster.slices[0].clone();
     stranger.id.name = "stranger".into();
-    stranger.service =
-        Some(topo_lb::cluster::ServiceId { namespace: "x".into(), name: "svc".into() });
+    stranger.service = Some(ServiceId { namespace: "x".into(), name: "svc".into() });
     stranger.endpoints = vec![endpoint("10.9.9.9", "n1")];
     cluster.slices.push(stranger);
     assert_eq!(cluster.chosen("n1"), ["10.0.0.1", "10.0.0.2"]);

@@ -1,12 +1,13 @@
 //! Random clusters from a tape of bytes; shorter tapes and smaller bytes make simpler clusters.
 
+use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
 use proptest::prelude::*;
 use topo_lb::cluster::service::{PolicySources, Protocol, Skipped};
 use topo_lb::cluster::{
-    Change, Endpoint, Labels, Node, Place, Port, Service, Slice, SliceId, Update,
+    Change, Endpoint, Labels, Node, Placement, Port, Service, Slice, SliceId, Update,
 };
 
 use crate::made::{Cluster, id};
@@ -77,13 +78,8 @@ fn keys(tape: &mut Tape<'_>) -> Vec<Arc<str>> {
     let mut keys: Vec<_> = (0..1 + tape.below(4)).map(|_| tape.one(&KEYS)).collect();
     if tape.chance(90) {
         // Mostly without duplicates.
-        let mut seen = Vec::new();
-        keys.retain(|key| {
-            !seen.contains(key) && {
-                seen.push(*key);
-                true
-            }
-        });
+        let mut seen = BTreeSet::new();
+        keys.retain(|key| seen.insert(*key));
     }
     if tape.chance(4) {
         keys.push(tape.one(&WRONG_KEYS));
@@ -185,7 +181,7 @@ fn endpoint(tape: &mut Tape<'_>, v6: bool) -> Endpoint {
         Ipv4Addr::new(10, 244, 0, last).into()
     };
     let node = (!tape.chance(10)).then(|| tape.one(&NODES).into());
-    let place = Place { node, labels, ..Place::default() };
+    let place = Placement { node, labels, ..Placement::default() };
     Endpoint { ready, serving, terminating, ..Endpoint::new(address, place) }
 }
 

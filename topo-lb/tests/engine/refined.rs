@@ -1,13 +1,13 @@
 //! The refinements of keys: `topo-lb.io/min-endpoints` and `topo-lb.io/spill`.
 
-use std::sync::Arc;
-
 use topo_lb::cluster::{Endpoint, Node, Service};
-use topo_lb::topology::Verdict;
 use topo_lb::topology::validation::{Field, Rule};
+use topo_lb::topology::{self, Scope, Verdict};
 use topo_lb_common::selection::SPILL_ONE;
 
-use crate::made::{Cluster, H, Otherwise, Z, endpoint, keyed, node, service};
+use crate::made::{
+    Asking, Cluster, H, Otherwise, Z, asking, endpoint, id, keyed, node, openyurt, service,
+};
 
 fn nodes() -> Vec<Node> {
     vec![
@@ -28,15 +28,11 @@ fn endpoints() -> Vec<Endpoint> {
 const WATERFALL: &str = "kubernetes.io/hostname, rack, topology.kubernetes.io/zone, *";
 
 fn least(keys: &str, numbers: &str) -> Service {
-    let mut service = keyed(keys);
-    Arc::make_mut(&mut service.policy).min_endpoints = Some(numbers.into());
-    service
+    keyed(keys).asking(|policy| policy.min_endpoints = Some(numbers.into()))
 }
 
 fn spilling(keys: &str, share: &str) -> Service {
-    let mut service = keyed(keys);
-    Arc::make_mut(&mut service.policy).spill = Some(share.into());
-    service
+    keyed(keys).asking(|policy| policy.spill = Some(share.into()))
 }
 
 fn wider(cluster: &Cluster, this_node: &str) -> (Vec<String>, u32) {
@@ -71,18 +67,14 @@ fn only_endpoints_that_can_be_used_count() {
 }
 
 #[test]
-fn the_star_takes_what_there_is() {
-    let one = vec![endpoint("10.0.0.4", "n4")];
-    let cluster = Cluster::of(nodes(), least(&format!("{H},*"), "2"), one);
-    assert_eq!(cluster.chosen("n1"), ["10.0.0.4"]);
-    assert_eq!(cluster.chosen("n4"), ["10.0.0.4"]);
-}
-
-#[test]
-fn strict_keys_without_enough_endpoints_refuse() {
-    let cluster = Cluster::of(nodes(), least(Z, "2"), endpoints());
-    assert_eq!(cluster.routes("n4")[0].verdict, Verdict::Refuse);
-    assert_eq!(cluster.routes("n1")[0].verdict, Verdict::Route);
+fn strict_keys_without_enough_endpoints_refuse_and_the_star_takes_what_there_is() {
+    let strict = Cluster::of(nodes(), least(Z, "2"), endpoints());
+    assert_eq!(strict.routes("n4")[0].verdict, Verdict::Refuse);
+    assert_eq!(strict.routes("n1")[0].verdict, Verdict::Route);
+    let soft = least(&format!("{H},*"), "2");
+    let soft = Cluster::of(nodes(), soft, vec![endpoint("10.0.0.4", "n4")]);
+    assert_eq!(soft.chosen("n1"), ["10.0.0.4"]);
+    assert_eq!(soft.chosen("n4"), ["10.0.0.4"]);
 }
 
 #[test]
@@ -98,6 +90,8 @@ fn spilled_connections_go_to_the_next_wider_key_that_adds_anything() {
     assert_eq!(wider(&cluster, "n4").0, ["10.0.0.1", "10.0.0.2", "10.0.0.3"]);
     // Endpoints for spilled connections are not among the merely serving ones.
     assert!(cluster.routes("n4")[0].serving.is_empty());
+    let all = Cluster::of(nodes(), spilling(WATERFALL, "100%"), endpoints());
+    assert_eq!(wider(&all, "n4").1, SPILL_ONE);
 }
 
 #[test]
@@ -111,15 +105,8 @@ fn nothing_spills_where_no_key_is_wider() {
 }
 
 #[test]
-fn all_can_spill() {
-    let cluster = Cluster::of(nodes(), spilling(WATERFALL, "100%"), endpoints());
-    assert_eq!(wider(&cluster, "n4").1, SPILL_ONE);
-}
-
-#[test]
 fn both_together_skip_the_small_tier_and_spill_from_the_next() {
-    let mut both = least(WATERFALL, "2");
-    Arc::make_mut(&mut both.policy).spill = Some("0.5%".into());
+    let both = least(WATERFALL, "2").asking(|policy| policy.spill = Some("0.5%".into()));
     let cluster = Cluster::of(nodes(), both, endpoints());
     assert_eq!(cluster.chosen("n1"), ["10.0.0.1", "10.0.0.2", "10.0.0.3"]);
     assert_eq!(wider(&cluster, "n1"), (vec!["10.0.0.4".into()], 5_243));
@@ -127,9 +114,7 @@ fn both_together_skip_the_small_tier_and_spill_from_the_next() {
 
 #[test]
 fn what_refines_keys_is_ignored_alone_when_it_breaks_a_rule() {
-    let mut service = keyed(H);
-    Arc::make_mut(&mut service.policy).min_endpoints = Some("none".into());
-    Arc::make_mut(&mut service.policy).spill = Some("120%".into());
+    let service = least(H, "none").asking(|policy| policy.spill = Some("120%".into()));
     let cluster = Cluster::of(nodes(), service, endpoints());
     assert_eq!(cluster.chosen("n1"), ["10.0.0.1"], "the keys hold");
     cluster.decided("n1", |decision| {
@@ -143,11 +128,11 @@ fn what_refines_keys_is_ignored_alone_when_it_breaks_a_rule() {
 
 #[test]
 fn without_keys_there_is_nothing_to_refine() {
-    let mut openyurt = service();
-    Arc::make_mut(&mut openyurt.policy).openyurt = Some("kubernetes.io/hostname".into());
-    for mut service in [service(), openyurt, keyed("*,*")] {
-        Arc::make_mut(&mut service.policy).min_endpoints = Some("2".into());
-        Arc::make_mut(&mut service.policy).spill = Some("5%".into());
+    for service in [service(), openyurt(H), keyed("*,*")] {
+        let service = service.asking(|policy| {
+            policy.min_endpoints = Some("2".into());
+            policy.spill = Some("5%".into());
+        });
         let cluster = Cluster::of(nodes(), service, endpoints());
         assert_eq!(wider(&cluster, "n1"), (vec![], 0));
         cluster.decided("n1", |decision| {
@@ -155,15 +140,10 @@ fn without_keys_there_is_nothing_to_refine() {
             assert_eq!(rules.filter(|rule| **rule == Rule::WithoutKeys).count(), 2);
         });
     }
-}
-
-#[test]
-fn they_make_no_policy_of_their_own() {
-    let mut service = service();
-    Arc::make_mut(&mut service.policy).min_endpoints = Some("2".into());
+    // They make no policy of their own.
+    let service = asking(|policy| policy.min_endpoints = Some("2".into()));
     let state = Cluster::of(nodes(), service, endpoints()).state("n1");
-    use topo_lb::topology::{Scope, routes};
-    assert!(routes(&state, "n1", Scope::OptIn, &crate::made::id("svc")).is_empty());
+    assert!(topology::routes(&state, "n1", Scope::OptIn, &id("svc")).is_empty());
 }
 
 #[test]

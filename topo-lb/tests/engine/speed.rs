@@ -23,7 +23,7 @@ fn ten_thousand_services_are_explained_in_less_than_a_second() {
     const EACH: u32 = 10;
     const NODES: u32 = 1_000;
     let name = |index: u32| format!("n{}", index % NODES);
-    let mut cluster = Cluster { nodes: vec![], services: vec![], slices: vec![] };
+    let mut cluster = Cluster::default();
     for index in 0..NODES {
         let (zone, rack) = (format!("z{}", index % 3), format!("r{}", index % 50));
         let own = name(index);

@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 
 use proptest::test_runner::{Config, TestRunner};
-use topo_lb::cluster::{Change, ClusterObject, ServiceId, State, Update};
+use topo_lb::cluster::{
+    Change, ClusterObject, Endpoint, Service, ServiceId, Slice, SliceId, State, Update,
+};
 use topo_lb::topology::{self, Route, Scope};
 
 use crate::made::{Cluster, Otherwise, Z, endpoint, id, keyed, node, service, slice};
@@ -80,12 +82,9 @@ fn three() -> State {
         ..Cluster::default()
     };
     for (name, on) in [("one", "n1"), ("two", "n2")] {
-        let mut service = keyed(Z);
-        service.id = id(name);
-        let mut slice = slice(name, vec![endpoint("10.0.0.1", on)]);
-        slice.service = Some(id(name));
-        cluster.services.push(service);
-        cluster.slices.push(slice);
+        cluster.services.push(Service { id: id(name), ..keyed(Z) });
+        let slice = slice(name, vec![endpoint("10.0.0.1", on)]);
+        cluster.slices.push(Slice { service: Some(id(name)), ..slice });
     }
     cluster.services.push(service());
     cluster.state("n1")
@@ -96,66 +95,59 @@ fn touched(state: &mut State, update: Update) -> Vec<String> {
     state.apply(update, "n1").services.iter().map(|id| id.name.to_string()).collect()
 }
 
-#[test]
-fn a_slice_touches_its_service_alone() {
+/// Applies updates in order; each must touch these Services.
+#[track_caller]
+fn each_touches<const N: usize>(updates: [(Update, &[&str]); N]) {
     let mut state = three();
-    let mut changed = slice("two", vec![endpoint("10.0.0.2", "n2")]);
-    changed.service = Some(id("two"));
-    assert_eq!(touched(&mut state, Update::Slice(Change::Applied(changed.clone()))), ["two"]);
-    changed.endpoints[0] = changed.endpoints[0].clone().draining();
-    assert_eq!(touched(&mut state, Update::Slice(Change::Applied(changed.clone()))), ["two"]);
-    assert_eq!(touched(&mut state, Update::Slice(Change::Deleted(changed.id.clone()))), ["two"]);
-    assert_eq!(touched(&mut state, Update::Slice(Change::Deleted(changed.id))), [""; 0]);
+    for (update, services) in updates {
+        assert_eq!(touched(&mut state, update.clone()), services, "{update:?}");
+    }
+}
+
+/// A slice `two` of this Service with one endpoint.
+fn slice_of(service: Option<&str>, endpoint: Endpoint) -> Update {
+    let slice = Slice { service: service.map(id), ..slice("two", vec![endpoint]) };
+    Update::Slice(Change::Applied(slice))
 }
 
 #[test]
-fn a_slice_that_moves_to_another_service_touches_both() {
-    let mut state = three();
-    let mut moved = slice("two", vec![endpoint("10.0.0.1", "n2")]);
-    moved.service = Some(id("one"));
-    assert_eq!(touched(&mut state, Update::Slice(Change::Applied(moved.clone()))), ["one", "two"]);
-    moved.service = None;
-    assert_eq!(touched(&mut state, Update::Slice(Change::Applied(moved))), ["one"]);
+fn a_slice_touches_its_service_and_the_one_that_it_had() {
+    let deleted = || {
+        Update::Slice(Change::Deleted(SliceId { namespace: "default".into(), name: "two".into() }))
+    };
+    let new = || endpoint("10.0.0.2", "n2");
+    each_touches([
+        (slice_of(Some("two"), new()), &["two"]),
+        (slice_of(Some("two"), new().draining()), &["two"]),
+        (deleted(), &["two"]),
+        (deleted(), &[]),
+    ]);
+    each_touches([
+        (slice_of(Some("one"), endpoint("10.0.0.1", "n2")), &["one", "two"]),
+        (slice_of(None, endpoint("10.0.0.1", "n2")), &["one"]),
+    ]);
 }
 
 #[test]
-fn another_node_touches_the_services_that_have_endpoints_there() {
-    let mut state = three();
-    assert_eq!(
-        touched(&mut state, Update::Node(Change::Applied(node("n2", &[(Z, "a")])))),
-        ["two"]
-    );
-    assert_eq!(touched(&mut state, Update::Node(Change::Deleted("n2".into()))), ["two"]);
-    assert_eq!(
-        touched(&mut state, Update::Node(Change::Applied(node("n3", &[(Z, "a")])))),
-        [""; 0]
-    );
+fn this_node_touches_every_service_and_another_those_with_endpoints_there() {
+    let labelled = |name, labels: &[_]| Update::Node(Change::Applied(node(name, labels)));
+    let deleted = |name: &str| Update::Node(Change::Deleted(name.into()));
     let all = vec![node("n1", &[(Z, "a")]), node("n2", &[])];
-    assert_eq!(touched(&mut state, Update::Node(Change::Listed(all, vec![]))), ["two"]);
-}
-
-#[test]
-fn this_node_touches_every_service() {
-    let mut state = three();
-    assert_eq!(
-        touched(&mut state, Update::Node(Change::Applied(node("n1", &[])))),
-        ["one", "svc", "two"]
-    );
-    assert_eq!(
-        touched(&mut state, Update::Node(Change::Deleted("n1".into()))),
-        ["one", "svc", "two"]
-    );
-    assert_eq!(touched(&mut state, Update::Node(Change::Deleted("n1".into()))), [""; 0]);
+    each_touches([
+        (labelled("n2", &[(Z, "a")]), &["two"]),
+        (deleted("n2"), &["two"]),
+        (labelled("n3", &[(Z, "a")]), &[]),
+        (Update::Node(Change::Listed(all, vec![])), &["two"]),
+        (labelled("n1", &[]), &["one", "svc", "two"]),
+        (deleted("n1"), &["one", "svc", "two"]),
+        (deleted("n1"), &[]),
+    ]);
 }
 
 #[test]
 fn a_listing_touches_what_differs_and_what_is_gone() {
     let mut state = three();
-    let mut one = keyed(Z);
-    one.id = id("one");
-    let mut new = service();
-    new.id = id("new");
-    let all = vec![one, new];
+    let all = vec![Service { id: id("one"), ..keyed(Z) }, Service { id: id("new"), ..service() }];
     assert_eq!(
         touched(&mut state, Update::Service(Change::Listed(all, vec![]))),
         ["new", "svc", "two"]

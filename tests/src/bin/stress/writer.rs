@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context as _, Result};
 use topo_lb::cluster::{
-    self, Change, Place, Port, Protocol, Service, ServiceId, Slice, SliceId, Update,
+    self, Change, Placement, Port, Protocol, Service, ServiceId, Slice, SliceId, Update,
 };
 use topo_lb::datapath::maps::bpf::BpfStore;
 use topo_lb::datapath::maps::commit::commit;
@@ -76,7 +76,7 @@ impl<'a> Writer<'a> {
         let generation = history.request(ServiceSize::Of(count));
         let endpoints = (0..count).map(|place| Endpoint { service, generation, place });
         let endpoints = endpoints
-            .map(|endpoint| cluster::Endpoint::new(endpoint.address(family), Place::default()));
+            .map(|endpoint| cluster::Endpoint::new(endpoint.address(family), Placement::default()));
         let protocols = [("tcp", Protocol::Tcp), ("udp", Protocol::Udp)];
         self.reconciler.observe(Update::Slice(Change::Applied(Slice {
             id: slice,

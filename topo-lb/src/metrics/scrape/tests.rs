@@ -168,7 +168,16 @@ fn the_documentation_lists_what_there_is() {
         exported.insert(name, (family.kind, labels));
     }
     assert_eq!(documented, exported);
-    for label in Outcome::ALL.map(Outcome::label) {
-        assert!(doc.contains(&format!("\n| `{label}` | ")), "the outcome {label} has no row");
-    }
+    let outcomes = Outcome::ALL.map(Outcome::label);
+    assert_eq!(first_cells(&doc, "`outcome` of a packet"), BTreeSet::from(outcomes));
+    let reasons = Refusal::ALL.map(Refusal::name);
+    assert_eq!(first_cells(&doc, "`reason` of a refusal"), BTreeSet::from(reasons));
+}
+
+/// The first cells, without backquotes, of the table whose header begins with this cell.
+fn first_cells<'a>(doc: &'a str, header: &str) -> BTreeSet<&'a str> {
+    let header = format!("| {header} |");
+    let table = doc.lines().skip_while(|line| !line.starts_with(&header));
+    let rows = table.skip(2).take_while(|line| line.starts_with('|'));
+    rows.filter_map(|row| Some(row.split('|').nth(1)?.trim().trim_matches('`'))).collect()
 }

@@ -190,7 +190,7 @@ impl Routes {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cluster::{Endpoint, Place, Port};
+    use crate::cluster::{Endpoint, Placement, Port};
 
     fn kubernetes() -> Service {
         Service {
@@ -205,7 +205,7 @@ mod tests {
         let endpoint = |&(host, serving): &(u8, bool)| Endpoint {
             ready: false,
             serving,
-            ..Endpoint::new([172, 30, 0, host].into(), Place::default())
+            ..Endpoint::new([172, 30, 0, host].into(), Placement::default())
         };
         Slice {
             id: SliceId { namespace: "default".into(), name: "kubernetes".into() },

@@ -7,8 +7,7 @@ use serde::de::{self, Deserializer, Visitor};
 use serde::{Deserialize, de::Error as _};
 
 use serde_json::Value;
-
-use crate::cluster::Uid;
+use uuid::Uuid;
 
 /// The namespace of objects that name none, as with `kubectl apply`.
 pub(super) const DEFAULT_NAMESPACE: &str = "default";
@@ -61,9 +60,14 @@ impl<L, A> Metadata<L, A> {
         }
     }
 
-    pub(super) fn uid(&self) -> Option<Uid> {
-        self.uid.as_str().and_then(Uid::parse)
+    pub(super) fn uid(&self) -> Option<Uuid> {
+        self.uid.as_str().and_then(uid)
     }
+}
+
+/// Reads a UID as Kubernetes writes it; `None` for anything else.
+fn uid(text: &str) -> Option<Uuid> {
+    Uuid::try_parse(text).ok().filter(|uid| uid.to_string() == text)
 }
 
 fn name<'de, D: Deserializer<'de>>(field: D) -> Result<String, D::Error> {
@@ -135,6 +139,16 @@ fn zero_padded(text: &str) -> Option<Ipv4Addr> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_a_uid_as_kubernetes_writes_it_is_read() {
+        let text = "0f2a5f0e-9d2b-4a7c-8f1e-00000000abcd";
+        assert_eq!(uid(text).map(|uid| uid.to_string()).as_deref(), Some(text));
+        let upper = text.to_uppercase();
+        for text in ["", "web", &text.replace('-', ""), &upper, &format!("{text}ef"), "ü-ü-ü"] {
+            assert_eq!(uid(text), None, "{text:?}");
+        }
+    }
 
     #[test]
     fn addresses_read_as_kubernetes_reads_them() {

@@ -11,7 +11,7 @@ use serde::de::{self, Deserializer, IgnoredAny};
 
 use super::field::{Metadata, PortNumber, Unread, address, or_default};
 use super::{Identity, Kind, Names, ObjectError, SkippedEndpoints};
-use crate::cluster::{Endpoint, Labels, Place, Port, Protocol, ServiceId, Slice, SliceId};
+use crate::cluster::{Endpoint, Labels, Placement, Port, Protocol, ServiceId, Slice, SliceId};
 
 const HOSTNAME: &str = "kubernetes.io/hostname";
 const ZONE: &str = "topology.kubernetes.io/zone";
@@ -231,7 +231,7 @@ impl EndpointFields {
             ready: ready.unwrap_or(true),
             serving: serving.unwrap_or(true),
             terminating: terminating.unwrap_or(false),
-            ..Endpoint::new(address, Place { node, labels, for_nodes, for_zones })
+            ..Endpoint::new(address, Placement { node, labels, for_nodes, for_zones })
         }
     }
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::cluster::kept::Endpoints;
-use crate::cluster::{Endpoint, Node, Place, Port, Service, ServiceId, Slice, SliceId};
+use crate::cluster::{Endpoint, Node, Placement, Port, Service, ServiceId, Slice, SliceId};
 
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -26,7 +26,7 @@ pub(super) struct SliceEntry {
     ports: Vec<Port>,
     /// Without their nodes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    places: Vec<Place>,
+    places: Vec<Placement>,
     endpoints: Vec<EndpointEntry>,
 }
 
@@ -40,11 +40,11 @@ const TERMINATING: u8 = 4;
 
 impl SliceEntry {
     pub(super) fn of(id: &SliceId, slice: &Endpoints) -> Self {
-        let mut places: Vec<Place> = Vec::new();
+        let mut places: Vec<Placement> = Vec::new();
         let endpoints = slice.endpoints.iter().map(|endpoint| {
             let mut place = endpoint.place.as_deref().cloned().unwrap_or_default();
             let node = place.node.take();
-            let place = (place != Place::default()).then(|| {
+            let place = (place != Placement::default()).then(|| {
                 places.iter().position(|known| *known == place).unwrap_or_else(|| {
                     places.push(place);
                     places.len() - 1
@@ -77,7 +77,7 @@ impl From<SliceEntry> for Slice {
                 ready: conditions & READY != 0,
                 serving: conditions & SERVING != 0,
                 terminating: conditions & TERMINATING != 0,
-                ..Endpoint::new(address, Place { node, ..place })
+                ..Endpoint::new(address, Placement { node, ..place })
             }
         };
         Self {

@@ -1,0 +1,74 @@
+//! How much of a Service the maps get.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use topo_lb_common::selection::INLINE;
+
+use super::desired::Target;
+use super::entry::Entry;
+use super::installed::Installed;
+use crate::topology::Chosen;
+
+/// How much of a Service is written to the maps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Extent {
+    /// All of it.
+    Whole,
+    /// As many of its endpoints as fit inline, from this one on, wrapping around: takes no slots.
+    Narrow(u64),
+    /// As `Narrow`, but only endpoints that are members already, or a single endpoint if none is:
+    /// takes hardly any new members.
+    Known(u64),
+    /// Connections are refused: takes no endpoints.
+    Refusing,
+}
+
+impl Extent {
+    /// The entry and the members that are written for a target.
+    pub(super) fn of(self, target: &Target, index: u32, installed: &Installed) -> (Entry, Members) {
+        let whole = target.entry(index);
+        let is_known = |endpoint: SocketAddr| installed.member(index, endpoint).is_some();
+        match self {
+            Self::Whole => (whole, target.members().collect()),
+            Self::Narrow(first) => {
+                let row = whole.row[..usize::from(whole.count)].to_vec();
+                (inline(whole, &row, first, INLINE), target.members().collect())
+            }
+            Self::Known(first) => {
+                let all = whole.row[..usize::from(whole.count)].to_vec();
+                let known: Vec<Chosen> =
+                    all.iter().filter(|one| is_known(one.address())).copied().collect();
+                let entry = match known.as_slice() {
+                    [] => inline(whole, &all, first, 1),
+                    known => inline(whole, known, first, INLINE),
+                };
+                let used = |endpoint| entry.row.iter().any(|one| one.address() == endpoint);
+                let members = target.members().filter(|(at, _)| used(*at) || is_known(*at));
+                let members = members.collect();
+                (entry, members)
+            }
+            Self::Refusing => {
+                let row = Arc::default();
+                let refusing =
+                    Entry { count: 0, tier: None, spill: 0, affinity_seconds: 0, row, ..whole };
+                (refusing, Vec::new())
+            }
+        }
+    }
+}
+
+/// Endpoints, and whether each is chosen.
+pub(super) type Members = Vec<(SocketAddr, bool)>;
+
+/// The entry with at most `most` of these endpoints, from `first` on.
+fn inline(whole: Entry, endpoints: &[Chosen], first: u64, most: usize) -> Entry {
+    if endpoints.len() <= most && endpoints.len() == whole.row.len() {
+        return whole;
+    }
+    let count = endpoints.len();
+    let from = first as usize % count.max(1);
+    let row: Arc<[Chosen]> =
+        endpoints.iter().cycle().skip(from).take(count.min(most)).copied().collect();
+    Entry { count: row.len() as u16, spill: 0, row, ..whole }
+}

@@ -1,0 +1,82 @@
+//! For tests of plans: what is desired, and maps in memory.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, SocketAddr};
+
+use topo_lb_common::backend::Locality;
+
+use super::{Capacity, Desired, Installed, Lack, Plan, Ration, WhenFull, diff};
+use crate::cluster::{Protocol, ServiceId};
+use crate::datapath::maps::commit::commit;
+use crate::datapath::maps::memory::MemoryStore;
+use crate::topology::{Chosen, Route, Verdict};
+
+pub(super) struct World {
+    pub(super) desired: Desired,
+    pub(super) installed: Installed,
+    pub(super) store: MemoryStore,
+    pub(super) ration: Ration,
+    /// By the last plan that was carried out.
+    pub(super) unprogrammed: BTreeMap<ServiceId, Lack>,
+}
+
+impl World {
+    pub(super) fn new(capacity: Capacity, when_full: WhenFull) -> Self {
+        Self {
+            desired: Desired::default(),
+            installed: Installed::new(capacity),
+            store: MemoryStore::new(capacity),
+            ration: Ration::new(when_full, 5),
+            unprogrammed: BTreeMap::new(),
+        }
+    }
+
+    /// Sets the routes of Services. Returns the Services to plan.
+    pub(super) fn set(
+        &mut self,
+        changes: impl IntoIterator<Item = (ServiceId, Vec<Route>)>,
+    ) -> BTreeSet<ServiceId> {
+        let mut touched: BTreeSet<_> = std::mem::take(&mut self.unprogrammed).into_keys().collect();
+        for (id, routes) in changes {
+            touched.extend(self.desired.set(id, routes));
+        }
+        self.ration.renew();
+        touched
+    }
+
+    pub(super) fn plan(&mut self, touched: &BTreeSet<ServiceId>) -> Plan {
+        diff::plan(&self.desired, &self.installed, touched, &mut self.ration)
+    }
+
+    /// Plans and commits once.
+    pub(super) fn carry_out(&mut self, touched: &BTreeSet<ServiceId>) -> Plan {
+        let plan = self.plan(touched);
+        commit(&plan, &mut self.store, &mut self.installed).unwrap();
+        self.unprogrammed.clone_from(&plan.unprogrammed);
+        plan
+    }
+}
+
+/// A route to these endpoints.
+pub(super) fn route(
+    frontend: (IpAddr, u16, Protocol),
+    endpoints: impl IntoIterator<Item = (SocketAddr, Locality)>,
+) -> Route {
+    let (address, port, protocol) = frontend;
+    let endpoints: Vec<_> =
+        endpoints.into_iter().map(|(at, locality)| Chosen::new(at, locality)).collect();
+    Route {
+        frontends: vec![address],
+        port,
+        protocol,
+        verdict: if endpoints.is_empty() { Verdict::Refuse } else { Verdict::Route },
+        tier: None,
+        endpoints,
+        wider: Vec::new(),
+        spill: 0,
+        strict: false,
+        affinity_seconds: None,
+        serving: Vec::new(),
+        name: "".into(),
+    }
+}
