@@ -168,7 +168,7 @@ mod tests {
         assert_eq!(next(&mut said).await, PodReport::Pod(read("b", None)));
         fake.change(PODS, "DELETED", object("b", None));
         assert_eq!(next(&mut said).await, PodReport::Gone("uid-b".into()));
-        let requests = fake.state.lock().unwrap().requests.clone();
+        let requests = fake.state().requests.clone();
         for (path, accept) in requests {
             assert!(path.contains("fieldSelector=spec.nodeName%3Dn1"), "{path}");
             assert!(accept.contains("as=PartialObjectMetadata"), "{accept}");
@@ -178,7 +178,7 @@ mod tests {
     #[tokio::test]
     async fn what_the_server_refuses_is_said_once_until_it_serves() {
         let fake = Fake::new(&[PODS]).await;
-        fake.state.lock().unwrap().refuse.insert(PODS.to_owned(), (403, "no"));
+        fake.state().refuse.insert(PODS, (403, "no"));
         let mut said = Box::pin(pods(fake.server.clone(), "n1"));
         let PodReport::Trouble(sentence) = next(&mut said).await else { panic!("no trouble") };
         assert!(sentence.contains("allow the verbs list and watch on pods"), "{sentence}");
@@ -188,7 +188,7 @@ mod tests {
             let more = tokio::time::timeout(Duration::from_millis(20), said.next()).await;
             assert!(more.is_err(), "{more:?}");
         }
-        fake.state.lock().unwrap().refuse.clear();
+        fake.state().refuse.clear();
         assert_eq!(next(&mut said).await, PodReport::All(Vec::new()));
     }
 
@@ -241,7 +241,7 @@ mod tests {
         let fake = Fake::new(&[PODS]).await;
         let mut said = Box::pin(pods(fake.server.clone(), "n1"));
         assert_eq!(next(&mut said).await, PodReport::All(Vec::new()));
-        fake.state.lock().unwrap().refuses_expired = true;
+        fake.state().refuses_expired = true;
         fake.forget(PODS, vec![object("a", None)]);
         fake.hang_up();
         assert_eq!(next(&mut said).await, PodReport::All(vec![read("a", None)]));
