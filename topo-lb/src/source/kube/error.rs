@@ -169,6 +169,38 @@ impl KubeError {
     }
 }
 
+/// Whether the server does not have the resource in this version.
+pub(super) fn is_missing(error: &::kube::Error) -> bool {
+    matches!(error, ::kube::Error::Api(status) if status.code == 404)
+}
+
+pub(super) fn is_unintelligible(error: &::kube::Error) -> bool {
+    matches!(error, ::kube::Error::SerdeError(_) | ::kube::Error::FromUtf8(_))
+}
+
+/// Whether the requested version has expired, so that a new listing is needed.
+pub(super) fn is_gone(error: &::kube::Error) -> bool {
+    matches!(error, ::kube::Error::Api(status) if status.code == 410)
+}
+
+pub(super) fn is_forbidden(error: &::kube::Error) -> bool {
+    matches!(error, ::kube::Error::Api(status) if status.code == 403)
+}
+
+/// Whether the answer may be that of a server that is starting, overloaded or without its database.
+/// A freshly started one knows neither tokens nor roles.
+pub(super) fn is_passing(error: &::kube::Error) -> bool {
+    matches!(error, ::kube::Error::Api(status) if matches!(status.code, 401 | 403 | 429 | 500..=599))
+}
+
+/// The status, if it is the same for all requests of this agent.
+pub(super) fn overload(error: &::kube::Error) -> Option<u16> {
+    match error {
+        ::kube::Error::Api(status) if matches!(status.code, 429 | 500..=599) => Some(status.code),
+        _ => None,
+    }
+}
+
 /// Whether TLS failed: rustls' error type at any depth, or the server closed the connection while
 /// it was made, which is possible only once TLS has begun.
 pub(super) fn is_insecure(error: &::kube::Error) -> bool {

@@ -5,6 +5,7 @@ use ::kube::api::ListParams;
 use k8s_openapi::api::core::v1::{Namespace, Pod};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
+use super::error::is_missing;
 use super::resource::{StateKind, Version, Watched};
 use super::{KubeError, Server};
 use crate::cluster::{Change, Node, Service, Slice, Update};
@@ -114,9 +115,4 @@ async fn pages<T: StateKind>(
             _ => return Ok((all, faults)),
         }
     }
-}
-
-/// Whether the server does not have the resource in this version.
-pub(super) fn is_missing(error: &::kube::Error) -> bool {
-    matches!(error, ::kube::Error::Api(status) if status.code == 404)
 }

@@ -8,9 +8,10 @@ use futures::{Stream, StreamExt as _};
 use tokio::time::{Instant, sleep_until};
 
 use super::backoff::{LONGEST, pause, random};
+use super::error::{is_gone, overload};
 use super::reflect::{Change, Failure, Query, changes};
 use super::resource::{Kept as _, Watched};
-use super::watch::{is_gone, overload, watch_seconds};
+use super::watch::watch_seconds;
 use super::{KubeError, Server};
 use crate::exclusion::{Pod, PodReport};
 
@@ -209,8 +210,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_server_that_refuses_in_other_words_each_time_is_left_alone_in_between() {
         let refusal = |number| Err(Failure::List(refused(429 + 74 * (number as u16 % 2), number)));
-        let end = Status::failure("x", "Test").with_code(410);
-        let last = [Err(Failure::Told(Box::new(end))), Ok(Change::Begin), Ok(Change::Complete)];
+        let last = [Err(Failure::Told(refused(410, 41))), Ok(Change::Begin), Ok(Change::Complete)];
         let mut watch = watch(stream::iter((0..40).map(refusal).chain(last))).await;
         let begun = Instant::now();
         let mut troubles = 0;

@@ -33,6 +33,13 @@ pub(super) struct Failing {
     pub(super) passing_since: Option<Instant>,
 }
 
+impl Failing {
+    /// A failure that is not temporary, and has nothing to do with other requests.
+    pub(super) const fn lasting(trouble: String) -> Self {
+        Self { trouble, overload: None, passing_since: None }
+    }
+}
+
 /// The health of the watches, each time it may have changed.
 pub(super) fn beats(watch_health: WatchHealth) -> impl Stream<Item = WatchReport> + Send {
     stream::unfold((watch_health, None::<Instant>), async |(watch_health, until)| {
@@ -138,11 +145,8 @@ mod tests {
         let (mut all, start) = (WatchAggregator::new(SETTLING), Instant::now());
         let at = |second| start + Duration::from_secs(second);
         let meet = |(second, since): &(u64, Option<u64>)| {
-            let failing = Failing {
-                trouble: "it fails".to_owned(),
-                overload: None,
-                passing_since: since.map(at),
-            };
+            let passing_since = since.map(at);
+            let failing = Failing { passing_since, ..Failing::lasting("it fails".to_owned()) };
             all.meet(failing, at(*second)).is_some()
         };
         met.iter().map(meet).collect()
@@ -183,11 +187,8 @@ mod tests {
             let _ = all.take(WatchReport::Listed(kind));
         }
         let said = [9, 23, 25].map(|second| {
-            let failing = Failing {
-                trouble: "it fails".to_owned(),
-                overload: None,
-                passing_since: Some(start),
-            };
+            let passing_since = Some(start);
+            let failing = Failing { passing_since, ..Failing::lasting("it fails".to_owned()) };
             all.meet(failing, start + Duration::from_secs(second)).is_some()
         });
         assert_eq!(said, [false, false, true]);
