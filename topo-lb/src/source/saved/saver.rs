@@ -197,28 +197,33 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_disk_that_stays_full_is_said_once() {
-        let place = std::env::temp_dir().join(format!("topo-lb-full-{}", std::process::id()));
-        // A file in the folder's place.
-        fs::write(&place, "no folder").unwrap();
+    async fn a_disk_that_stays_full_is_said_once_and_stops_nothing() {
+        let parent = topo_lb_tests::folder::Folder::temporary().unwrap();
+        let place = parent.path().join("state");
         let cluster = Identity { server: "https://10.96.0.1".to_owned(), authorities: vec![1] };
         let mut saver = Saver::new(Some(Folder::new(&place, cluster)));
         saver.observe(Freshness::Live);
-        let begun = Instant::now();
-        assert!(matches!(next(&mut saver).await, Some(Word::Trouble(_))));
-        for attempt in 1..=3 {
-            assert!(next(&mut saver).await.is_none(), "attempt {attempt}");
-            assert!(begun.elapsed() >= SHORTEST * attempt, "attempt {attempt} came too soon");
+        for occasion in ["first", "it is news again"] {
+            // A file in the folder's place.
+            fs::write(&place, "no folder").unwrap();
+            let begun = Instant::now();
+            assert!(matches!(next(&mut saver).await, Some(Word::Trouble(_))), "{occasion}");
+            for attempt in 1..=3 {
+                assert!(next(&mut saver).await.is_none(), "attempt {attempt}");
+                assert!(begun.elapsed() >= SHORTEST * attempt, "attempt {attempt} came too soon");
+            }
+            fs::remove_file(&place).unwrap();
+            assert!(matches!(next(&mut saver).await, Some(Word::Again)));
+            saver.changed();
+            assert!(next(&mut saver).await.is_none());
+            fs::remove_dir_all(&place).unwrap();
+            saver.saved = None;
+            saver.changed();
         }
-        fs::remove_file(&place).unwrap();
-        assert!(matches!(next(&mut saver).await, Some(Word::Again)));
-        saver.changed();
-        assert!(next(&mut saver).await.is_none());
-        fs::remove_dir_all(&place).unwrap();
         fs::write(&place, "no folder").unwrap();
-        saver.saved = None;
-        saver.changed();
-        assert!(matches!(next(&mut saver).await, Some(Word::Trouble(_))), "it is news again");
+        assert!(matches!(next(&mut saver).await, Some(Word::Trouble(_))));
         fs::remove_file(&place).unwrap();
+        saver.finish(Arc::default()).await;
+        assert!(place.join("cluster.state").is_file());
     }
 }
