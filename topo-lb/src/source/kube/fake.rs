@@ -19,6 +19,9 @@ pub(super) const TIMING: Timing = Timing {
     renewal: Duration::ZERO,
 };
 
+/// For long silences.
+pub(super) const PATIENT: Timing = Timing { read: Timing::DEFAULT.read, ..TIMING };
+
 pub(super) struct Fake {
     api: FakeApi,
     pub(super) server: Server,
@@ -28,11 +31,18 @@ impl Fake {
     /// A server with these paths and no objects.
     pub(super) async fn new(paths: &[&str]) -> Self {
         let api = FakeApi::start(TcpListener::bind("127.0.0.1:0").unwrap(), paths).unwrap();
-        // Most tests have long silences.
-        let timing = Timing { read: Timing::DEFAULT.read, ..TIMING };
-        let server = connect_with(&KubeTarget::Server(api.url()), timing).await.unwrap();
+        let server = connect_to(&api, PATIENT).await;
         Self { api, server }
     }
+
+    /// Another connection, with this timing.
+    pub(super) async fn connect(&self, timing: Timing) -> Server {
+        connect_to(&self.api, timing).await
+    }
+}
+
+async fn connect_to(api: &FakeApi, timing: Timing) -> Server {
+    connect_with(&KubeTarget::Server(api.url()), timing).await.unwrap()
 }
 
 impl Deref for Fake {

@@ -8,9 +8,10 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 use topo_lb_tests::fake_api::{NODES, OLD_SLICES, SERVICES, SLICES};
+use topo_lb_tests::folder::Folder;
 
 use super::connect::connect_with;
-use super::fake::{Fake, TIMING};
+use super::fake::{Fake, PATIENT, TIMING};
 use super::reflect::{self, Query};
 use super::timing::Timing;
 use super::{KubeTarget, Nodes, Server, connect, read};
@@ -44,39 +45,44 @@ fn follow(server: Server) -> Events {
 }
 
 /// A server with the default resources and the Service `web`, and a stream after its first events.
-async fn listed() -> (Fake, Events) {
+async fn listed(timing: Timing) -> (Fake, Events) {
     let fake = Fake::new(&ALL).await;
     fake.change(SERVICES, "ADDED", service("web", 80));
-    let mut events = follow(fake.server.clone());
+    let mut events = follow(fake.connect(timing).await);
     some(&mut events, 4).await;
     (fake, events)
 }
 
-/// The events of another connection to the same server, with this timing.
-async fn again(fake: &Fake, timing: Timing) -> Events {
-    let target = KubeTarget::Server(fake.server.url().to_owned());
-    follow(connect_with(&target, timing).await.unwrap())
+/// A server with the Nodes `n1` and `n2`, and the stream of `n1`, which wants only its own.
+async fn two_nodes() -> (Fake, watch::Sender<KnownNodes>, Events) {
+    let fake = Fake::new(&ALL).await;
+    fake.change(NODES, "ADDED", node("n1", "beijing"));
+    fake.change(NODES, "ADDED", node("n2", "hangzhou"));
+    let (wanted, nodes) = watch::channel(KnownNodes::Own);
+    let events = super::follow(fake.server.clone(), Nodes::new("n1".into(), nodes));
+    (fake, wanted, Box::pin(events))
+}
+
+async fn soon(events: &mut Events) -> Event {
+    timeout(PATIENCE, events.next()).await.expect("nothing came").expect("it never ends")
 }
 
 /// The next event as a short text: a kind with counts or names, or the trouble. Not the freshness,
 /// which changes on a slow machine, and not which Nodes are known.
 async fn next(events: &mut Events) -> String {
     let event = loop {
-        match timeout(PATIENCE, events.next()).await.expect("nothing came").unwrap() {
+        match soon(events).await {
             Event::Freshness(_) | Event::Update(Update::KnownNodes(_)) => {}
             event => break event,
         }
     };
     match event {
         Event::Synced => "synced".to_owned(),
-        Event::Freshness(freshness) => format!("{freshness:?}"),
         Event::Trouble(trouble) => format!("trouble: {trouble}"),
-        Event::Pods(pods) => format!("{} pods", pods.len()),
         Event::Update(update) => match update {
             Update::Node(Change::Listed(_, named)) => format!("{} nodes", named.len()),
             Update::Service(Change::Listed(_, named)) => format!("{} services", named.len()),
             Update::Slice(Change::Listed(_, named)) => format!("{} slices", named.len()),
-            Update::LocalAddresses(_) => "addresses of this host".to_owned(),
             Update::Node(Change::Applied(node)) => {
                 format!("node {} {:?}", node.name, node.labels.get("pool"))
             }
@@ -91,8 +97,9 @@ async fn next(events: &mut Events) -> String {
             Update::Slice(Change::Deleted(id)) => {
                 format!("slice {}/{} gone", id.namespace, id.name)
             }
-            Update::KnownNodes(known) => format!("{known:?} nodes are known"),
+            update => format!("{update:?}"),
         },
+        event => format!("{event:?}"),
     }
 }
 
@@ -148,14 +155,11 @@ async fn port_81(events: &mut Events) {
 }
 
 async fn freshness(events: &mut Events) -> Freshness {
-    let next = async {
-        loop {
-            if let Event::Freshness(freshness) = events.next().await.expect("it never ends") {
-                return freshness;
-            }
+    loop {
+        if let Event::Freshness(freshness) = soon(events).await {
+            return freshness;
         }
-    };
-    timeout(PATIENCE, next).await.expect("nothing was said of it")
+    }
 }
 
 #[tokio::test]
@@ -167,26 +171,23 @@ async fn all_is_listed_before_it_is_synced_and_followed_from_there() {
     assert_eq!(some(&mut events, 3).await, ["0 slices", "1 nodes", "1 services"]);
     assert_eq!(next(&mut events).await, "synced");
 
-    fake.change(NODES, "MODIFIED", node("n1", "shanghai"));
-    assert_eq!(next(&mut events).await, "node n1 Some(\"shanghai\")");
-    fake.change(SLICES, "ADDED", slice("web-1", "10.1.1.2"));
-    assert_eq!(next(&mut events).await, "slice web-1 2");
-    fake.change(SERVICES, "MODIFIED", service("web", 81));
-    assert_eq!(next(&mut events).await, "service default/web 81");
-    fake.change(SERVICES, "DELETED", service("web", 81));
-    assert_eq!(next(&mut events).await, "service default/web gone");
-    fake.change(SLICES, "DELETED", slice("web-1", "10.1.1.2"));
-    assert_eq!(next(&mut events).await, "slice default/web-1 gone");
-    fake.change(NODES, "DELETED", node("n1", "shanghai"));
-    assert_eq!(next(&mut events).await, "node n1 gone");
+    for (path, how, object, said) in [
+        (NODES, "MODIFIED", node("n1", "shanghai"), "node n1 Some(\"shanghai\")"),
+        (SLICES, "ADDED", slice("web-1", "10.1.1.2"), "slice web-1 2"),
+        (SERVICES, "MODIFIED", service("web", 81), "service default/web 81"),
+        (SERVICES, "DELETED", service("web", 81), "service default/web gone"),
+        (SLICES, "DELETED", slice("web-1", "10.1.1.2"), "slice default/web-1 gone"),
+        (NODES, "DELETED", node("n1", "shanghai"), "node n1 gone"),
+    ] {
+        fake.change(path, how, object);
+        assert_eq!(next(&mut events).await, said);
+    }
     nothing(&fake, &mut events).await;
 }
 
 #[tokio::test]
 async fn of_nodes_only_metadata_is_asked_for() {
-    let fake = Fake::new(&ALL).await;
-    let mut events = follow(fake.server.clone());
-    some(&mut events, 4).await;
+    let (fake, _events) = listed(PATIENT).await;
     read(&fake.server).await.unwrap();
     let requests = fake.state().requests.clone();
     for (path, accept) in requests {
@@ -227,21 +228,26 @@ async fn a_server_that_knows_no_slices_is_named() {
 }
 
 #[tokio::test]
-async fn long_lists_come_in_pages() {
+async fn long_lists_come_in_pages_and_only_the_first_list_from_the_memory_of_the_server() {
     let fake = Fake::new(&ALL).await;
-    for n in 0..600 {
-        fake.change(SLICES, "ADDED", slice(&format!("web-{n}"), "10.1.1.2"));
-    }
+    fake.fill(SLICES, (0..600).map(|n| slice(&format!("web-{n}"), "10.1.1.2")));
+    fake.fill(SERVICES, (0..600).map(|n| service(&format!("web-{n}"), 80)));
     let mut events = follow(fake.server.clone());
-    assert_eq!(some(&mut events, 4).await, ["0 nodes", "0 services", "600 slices", "synced"]);
+    assert_eq!(some(&mut events, 4).await, ["0 nodes", "600 services", "600 slices", "synced"]);
     let updates = read(&fake.server).await.unwrap().updates;
     assert!(matches!(&updates[1], Update::Slice(Change::Listed(all, _)) if all.len() == 600));
     assert_eq!(fake.requested("endpointslices?&limit=250"), 6, "three pages, twice");
+    assert_eq!(fake.requested("limit=500&resourceVersion=0"), 2, "Services and Nodes");
+    assert_eq!(fake.requested("services?&limit=500&continue=500"), 2, "by the token alone");
+    fake.forget(SERVICES, [service("shop", 80)]);
+    fake.hang_up();
+    assert_eq!(some(&mut events, 3).await, ["0 nodes", "1 services", "600 slices"]);
+    assert_eq!(fake.requested("resourceVersion=0"), 3);
 }
 
 #[tokio::test]
 async fn broken_watches_go_on_where_they_were() {
-    let (fake, mut events) = listed().await;
+    let (fake, mut events) = listed(PATIENT).await;
     let lists = fake.requested("limit=");
     fake.hang_up();
     fake.change(SERVICES, "MODIFIED", service("web", 81));
@@ -254,9 +260,9 @@ async fn broken_watches_go_on_where_they_were() {
 async fn what_the_server_has_forgotten_is_listed_again() {
     // The server ends the watch, or refuses it.
     for refuses_expired in [false, true] {
-        let (fake, mut events) = listed().await;
+        let (fake, mut events) = listed(PATIENT).await;
         fake.state().refuses_expired = refuses_expired;
-        fake.forget(SERVICES, vec![service("shop", 80), service("pay", 80)]);
+        fake.forget(SERVICES, [service("shop", 80), service("pay", 80)]);
         fake.hang_up();
         assert_eq!(some(&mut events, 3).await, ["0 nodes", "0 slices", "2 services"]);
         // `Synced` is sent once.
@@ -266,10 +272,7 @@ async fn what_the_server_has_forgotten_is_listed_again() {
 
 #[tokio::test]
 async fn a_server_that_stalls_is_left_and_found_again() {
-    let fake = Fake::new(&ALL).await;
-    fake.change(SERVICES, "ADDED", service("web", 80));
-    let mut events = again(&fake, TIMING).await;
-    some(&mut events, 4).await;
+    let (fake, mut events) = listed(TIMING).await;
     nothing(&fake, &mut events).await;
     assert_eq!(fake.requested("watch=true"), 3);
     fake.state().stalled = true;
@@ -283,10 +286,7 @@ async fn a_server_that_stalls_is_left_and_found_again() {
 
 #[tokio::test]
 async fn a_watch_that_stalls_in_the_middle_of_an_event_is_left_for_another() {
-    let fake = Fake::new(&ALL).await;
-    fake.change(SERVICES, "ADDED", service("web", 80));
-    let mut events = again(&fake, TIMING).await;
-    some(&mut events, 4).await;
+    let (fake, mut events) = listed(TIMING).await;
     let asked = || (fake.requested("limit="), fake.requested("watch=true"));
     let (lists, watches) = asked();
     fake.state().says_half = true;
@@ -316,9 +316,7 @@ async fn freshness_is_that_of_the_last_word_of_the_server() {
 
 #[tokio::test]
 async fn a_watch_that_begins_again_at_once_is_no_news() {
-    let fake = Fake::new(&ALL).await;
-    let mut events = again(&fake, Timing { grace: PATIENCE, ..TIMING }).await;
-    some(&mut events, 4).await;
+    let (fake, mut events) = listed(Timing { grace: PATIENCE, ..TIMING }).await;
     assert_eq!(freshness(&mut events).await, Freshness::Live);
     for _ in 0..3 {
         let opened = fake.requested("watch=true");
@@ -335,7 +333,7 @@ async fn a_server_that_knows_no_roles_yet_is_not_complained_about() {
     for path in ALL {
         fake.state().refuse.insert(path, (403, "no roles yet"));
     }
-    let mut events = again(&fake, Timing { settling: PATIENCE, ..TIMING }).await;
+    let mut events = follow(fake.connect(Timing { settling: PATIENCE, ..TIMING }).await);
     nothing_until(&mut events, || fake.requested("services") >= 2).await;
     fake.state().refuse.clear();
     assert_eq!(some(&mut events, 4).await, ["0 nodes", "0 slices", "1 services", "synced"]);
@@ -345,9 +343,8 @@ async fn a_server_that_knows_no_roles_yet_is_not_complained_about() {
 async fn a_token_that_was_renewed_in_its_file_is_used() {
     let fake = Fake::new(&ALL).await;
     fake.state().token = Some("old");
-    let folder = std::env::temp_dir().join(format!("topo-lb-token-{}", std::process::id()));
-    std::fs::create_dir_all(&folder).unwrap();
-    let (token, kubeconfig) = (folder.join("token"), folder.join("kubeconfig"));
+    let folder = Folder::temporary().unwrap();
+    let (token, kubeconfig) = (folder.path().join("token"), folder.path().join("kubeconfig"));
     std::fs::write(&token, "old").unwrap();
     let text = format!(
         "apiVersion: v1\nkind: Config\ncurrent-context: here\n\
@@ -371,7 +368,6 @@ async fn a_token_that_was_renewed_in_its_file_is_used() {
     fake.hang_up();
     fake.change(SERVICES, "ADDED", service("web", 80));
     assert_eq!(next(&mut events).await, "service default/web 80");
-    std::fs::remove_dir_all(&folder).unwrap();
 }
 
 /// `default/kubernetes` and its slice, for a server at this endpoint.
@@ -414,14 +410,22 @@ async fn an_object_that_cannot_be_read_spoils_no_other() {
     fake.change(SERVICES, "ADDED", service("good", 80));
     fake.change(SLICES, "ADDED", slice("good-1", "fd00::1"));
     let mut events = follow(fake.server.clone());
-    let bad_service = "trouble: Service default/bad: spec.ports[0].port: 70000 is not a port \
-                       (1–65535); this version of the object is ignored";
-    let bad_endpoint = "trouble: EndpointSlice default/good-1: endpoints[1].addresses[0]: \
-                        \"fd00::1\" is not an IPv4 address; this endpoint is left out";
+    let faults = [
+        "EndpointSlice default/good-1: endpoints[1].addresses[0]: \"fd00::1\" is not an IPv4 \
+         address; this endpoint is left out",
+        "Service default/bad: spec.ports[0].port: 70000 is not a port (1–65535); this version of \
+         the object is ignored",
+    ];
+    let [slice_fault, service_fault] = faults.map(|fault| format!("trouble: {fault}"));
     assert_eq!(
         some(&mut events, 6).await,
-        ["0 nodes", "1 slices", "2 services", "synced", bad_endpoint, bad_service]
+        ["0 nodes", "1 slices", "2 services", "synced", &slice_fault, &service_fault]
     );
+    let listing = read(&fake.server).await.unwrap();
+    assert!(
+        matches!(&listing.updates[2], Update::Service(Change::Listed(all, _)) if all.len() == 1)
+    );
+    assert!(listing.faults.iter().map(|fault| &*fault.sentence).eq(faults));
     // The same fault is not reported again.
     fake.change(SLICES, "MODIFIED", slice("good-1", "fd00::1"));
     assert_eq!(next(&mut events).await, "slice good-1 1");
@@ -434,15 +438,14 @@ async fn an_object_that_cannot_be_read_spoils_no_other() {
     assert!(said.starts_with("trouble: Service default/good: spec.ports[0].port: 0"), "{said}");
     nothing(&fake, &mut events).await;
     // Also after a new listing.
-    fake.forget(SERVICES, vec![service("good", 0), service("bad", 8_080)]);
+    fake.forget(SERVICES, [service("good", 0), service("bad", 8_080)]);
     fake.hang_up();
     loop {
-        let event = timeout(PATIENCE, events.next()).await.expect("nothing came");
-        match event {
-            Some(Event::Update(Update::Service(Change::Applied(service)))) => {
+        match soon(&mut events).await {
+            Event::Update(Update::Service(Change::Applied(service))) => {
                 assert_eq!(&*service.id.name, "bad")
             }
-            Some(Event::Update(Update::Service(Change::Listed(_, named)))) => {
+            Event::Update(Update::Service(Change::Listed(_, named))) => {
                 let names: Vec<_> = named.iter().map(|id| &*id.name).collect();
                 assert_eq!(names, ["bad", "good"], "both are there");
                 break;
@@ -450,28 +453,6 @@ async fn an_object_that_cannot_be_read_spoils_no_other() {
             _ => {}
         }
     }
-}
-
-#[tokio::test]
-async fn what_one_listing_cannot_read_is_among_its_faults() {
-    let fake = Fake::new(&ALL).await;
-    fake.change(SERVICES, "ADDED", service("bad", 70_000));
-    fake.change(SERVICES, "ADDED", service("good", 80));
-    fake.change(SLICES, "ADDED", slice("good-1", "fd00::1"));
-    let listing = read(&fake.server).await.unwrap();
-    assert!(
-        matches!(&listing.updates[2], Update::Service(Change::Listed(all, _)) if all.len() == 1)
-    );
-    let said: Vec<_> = listing.faults.iter().map(|fault| &*fault.sentence).collect();
-    assert_eq!(
-        said,
-        [
-            "EndpointSlice default/good-1: endpoints[1].addresses[0]: \"fd00::1\" is not an IPv4 \
-             address; this endpoint is left out",
-            "Service default/bad: spec.ports[0].port: 70000 is not a port (1–65535); this version \
-             of the object is ignored",
-        ]
-    );
 }
 
 #[tokio::test]
@@ -544,15 +525,10 @@ async fn targets_that_are_none_say_so() {
 
 #[tokio::test]
 async fn other_nodes_are_asked_for_while_they_are_wanted() {
-    let fake = Fake::new(&ALL).await;
-    fake.change(NODES, "ADDED", node("n1", "beijing"));
-    fake.change(NODES, "ADDED", node("n2", "hangzhou"));
-    let (wanted, nodes) = watch::channel(KnownNodes::Own);
-    let nodes = Nodes::new("n1".into(), nodes);
-    let mut events: Events = Box::pin(super::follow(fake.server.clone(), nodes));
+    let (fake, wanted, mut events) = two_nodes().await;
     let mut said = Vec::new();
     loop {
-        match timeout(PATIENCE, events.next()).await.unwrap().unwrap() {
+        match soon(&mut events).await {
             Event::Update(Update::KnownNodes(known)) => said.push(format!("{known:?}")),
             Event::Update(Update::Node(Change::Listed(_, named))) => said.push(named.join(",")),
             Event::Synced => break,
@@ -569,7 +545,7 @@ async fn other_nodes_are_asked_for_while_they_are_wanted() {
     wanted.send_replace(KnownNodes::All);
     let mut listed = Vec::new();
     loop {
-        match timeout(PATIENCE, events.next()).await.unwrap().unwrap() {
+        match soon(&mut events).await {
             Event::Update(Update::Node(Change::Applied(node))) => {
                 listed.push(node.name.to_string())
             }
@@ -600,7 +576,7 @@ fn known(which: KnownNodes) -> impl Fn(&Event) -> bool {
 async fn troubles_until(events: &mut Events, is_last: impl Fn(&Event) -> bool) -> Vec<String> {
     let mut troubles = Vec::new();
     loop {
-        match timeout(PATIENCE, events.next()).await.expect("nothing came").unwrap() {
+        match soon(events).await {
             event if is_last(&event) => return troubles,
             Event::Trouble(trouble) => troubles.push(trouble),
             _ => {}
@@ -621,12 +597,7 @@ fn is_in(pool: &str) -> impl Fn(&Event) -> bool {
 #[tokio::test]
 async fn an_agent_that_cannot_list_all_nodes_goes_on_watching_its_own() {
     for (status, attempts) in [(503, 1), (403, 4)] {
-        let fake = Fake::new(&ALL).await;
-        fake.change(NODES, "ADDED", node("n1", "beijing"));
-        fake.change(NODES, "ADDED", node("n2", "hangzhou"));
-        let (wanted, nodes) = watch::channel(KnownNodes::Own);
-        let nodes = Nodes::new("n1".into(), nodes);
-        let mut events: Events = Box::pin(super::follow(fake.server.clone(), nodes));
+        let (fake, wanted, mut events) = two_nodes().await;
         troubles_until(&mut events, |event| matches!(event, Event::Synced)).await;
 
         fake.state().refuse_all.insert(NODES, (status, "not you"));
@@ -666,34 +637,16 @@ async fn a_server_says_how_long_it_is_to_be_left_alone() {
         (429, Some("tomorrow"), None),
         (429, None, None),
         (500, Some("20"), None),
+        (429, Some("20"), Some(Duration::from_secs(20))),
     ] {
         fake.state().refuse.insert(SERVICES, (status, "not now"));
         fake.state().retry_after = header;
         read(&fake.server).await.unwrap_err();
         assert_eq!(asked(), expected, "{status} {header:?}");
     }
-    fake.state().retry_after = Some("20");
-    fake.state().refuse.insert(SERVICES, (429, "not now"));
-    read(&fake.server).await.unwrap_err();
     fake.state().refuse.clear();
     read(&fake.server).await.unwrap();
     assert_eq!(asked(), None, "it serves again");
-}
-
-#[tokio::test]
-async fn the_first_list_may_come_from_the_memory_of_the_server_and_later_ones_do_not() {
-    let fake = Fake::new(&ALL).await;
-    for n in 0..600 {
-        fake.change(SERVICES, "ADDED", service(&format!("web-{n}"), 80));
-    }
-    let mut events = follow(fake.server.clone());
-    assert_eq!(some(&mut events, 4).await, ["0 nodes", "0 slices", "600 services", "synced"]);
-    assert_eq!(fake.requested("limit=500&resourceVersion=0"), 2, "Services and Nodes");
-    assert_eq!(fake.requested("limit=500&continue=500"), 1, "which go on by the token alone");
-    fake.forget(SERVICES, vec![service("shop", 80)]);
-    fake.hang_up();
-    assert_eq!(some(&mut events, 3).await, ["0 nodes", "0 slices", "1 services"]);
-    assert_eq!(fake.requested("resourceVersion=0"), 3);
 }
 
 #[tokio::test]
