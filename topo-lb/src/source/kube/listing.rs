@@ -2,13 +2,15 @@
 
 use ::kube::Api;
 use ::kube::api::ListParams;
+use futures::StreamExt as _;
 use k8s_openapi::api::core::v1::{Namespace, Pod};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use super::error::is_missing;
-use super::resource::{StateKind, Version, Watched};
+use super::reflect::{Change, Failure, Query, changes};
+use super::resource::StateKind;
 use super::{KubeError, Server};
-use crate::cluster::{Change, Node, Service, Slice, Update};
+use crate::cluster::{self, Node, Service, Slice, Update};
 use crate::source::object::{Client, Clients, POD_SELECTORS};
 use crate::source::{Fault, Listing};
 
@@ -77,42 +79,30 @@ where
 }
 
 async fn all<T: StateKind>(server: &Server) -> Result<(Update, Vec<Fault>), KubeError> {
-    let mut versions = T::VERSIONS.iter();
-    let mut version = versions.next().expect("every kind has a version");
-    loop {
-        match pages::<T>(server, version).await {
-            Ok((objects, faults)) => {
-                return Ok((T::update(Change::Listed(objects, Vec::new())), faults));
-            }
-            Err(error) => match versions.next() {
-                Some(older) if is_missing(&error) => version = older,
-                _ => return Err(KubeError::of(&error, server.url(), "list", T::resource())),
-            },
-        }
-    }
-}
-
-async fn pages<T: StateKind>(
-    server: &Server,
-    version: &Version,
-) -> ::kube::Result<(Vec<T>, Vec<Fault>)> {
-    let api = Api::<Watched<T>>::all_with(server.client(), version);
-    let mut params = ListParams::default().limit(T::PAGE);
+    let list = |version| {
+        changes::<T>(server, Query { version, selector: None, cached: false, seconds: 0 })
+    };
     let (mut all, mut faults) = (Vec::new(), Vec::new());
+    let (mut version, mut listing) = (0, list(0));
     loop {
-        let page = api.list(&params).await?;
-        for object in page.items {
-            match object.object {
+        match listing.next().await {
+            Some(Ok(Change::Listed(object))) => match object.object {
                 Ok((object, skipped)) => {
                     faults.extend(skipped.as_ref().and_then(Fault::skipped));
                     all.push(object);
                 }
                 Err(error) => faults.extend(Fault::unread(&error)),
+            },
+            Some(Ok(Change::Begin)) => {}
+            Some(Err(Failure::List(error))) => {
+                version += 1;
+                if version == T::VERSIONS.len() || !is_missing(&error) {
+                    return Err(KubeError::of(&error, server.url(), "list", T::resource()));
+                }
+                listing = list(version);
             }
-        }
-        match page.metadata.continue_ {
-            Some(token) if !token.is_empty() => params.continue_token = Some(token),
-            _ => return Ok((all, faults)),
+            // Complete, even if it cannot be watched.
+            _ => return Ok((T::update(cluster::Change::Listed(all, Vec::new())), faults)),
         }
     }
 }
