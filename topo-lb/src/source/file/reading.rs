@@ -5,7 +5,6 @@ use std::collections::hash_map::Entry;
 use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use super::FileError;
 use super::document::{self, Found};
@@ -172,28 +171,20 @@ impl Found for Collector<'_> {
                 return Ok(());
             }
         };
+        if let Some(identity) = object.identity()
+            && !self.is_first(identity, spot)
+        {
+            return Ok(());
+        }
         match object {
-            Object::Service(service) => {
-                let ServiceId { namespace, name } = service.id.clone();
-                if self.is_first(Identity { kind: Kind::Service, namespace, name }, spot) {
-                    self.all.services.push(service);
-                }
-            }
+            Object::Service(service) => self.all.services.push(service),
             Object::Slice(slice, skipped) => {
-                let SliceId { namespace, name } = slice.id.clone();
-                if self.is_first(Identity { kind: Kind::Slice, namespace, name }, spot) {
-                    self.all.slices.push(slice);
-                    let fault = skipped.as_ref().and_then(Fault::skipped);
-                    let place = self.place(spot);
-                    self.all.faults.extend(fault.map(|fault| fault.at(place)));
-                }
+                self.all.slices.push(slice);
+                let fault = skipped.as_ref().and_then(Fault::skipped);
+                let place = self.place(spot);
+                self.all.faults.extend(fault.map(|fault| fault.at(place)));
             }
-            Object::Node(node) => {
-                let (namespace, name) = (Arc::default(), node.name.clone());
-                if self.is_first(Identity { kind: Kind::Node, namespace, name }, spot) {
-                    self.all.nodes.push(node);
-                }
-            }
+            Object::Node(node) => self.all.nodes.push(node),
             Object::Client(client, pod) => {
                 self.all.pods.extend(pod);
                 self.all.clients.get_or_insert_default().add(client);

@@ -41,6 +41,20 @@ pub enum Object {
     Other,
 }
 
+impl Object {
+    /// The identity of an object of a [`Kind`].
+    #[must_use]
+    pub fn identity(&self) -> Option<Identity> {
+        let (kind, namespace, name) = match self {
+            Self::Service(service) => (Kind::Service, &service.id.namespace, &service.id.name),
+            Self::Slice(slice, _) => (Kind::Slice, &slice.id.namespace, &slice.id.name),
+            Self::Node(node) => (Kind::Node, &Arc::default(), &node.name),
+            Self::Client(..) | Self::Other => return None,
+        };
+        Some(Identity { kind, namespace: Arc::clone(namespace), name: Arc::clone(name) })
+    }
+}
+
 /// A kind of object in the cluster's state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Kind {
