@@ -1,9 +1,10 @@
-//! A fake API server, and a connection to it.
+//! A fake API server, connections to it, and its answers without it.
 
 use std::net::TcpListener;
 use std::ops::Deref;
 use std::time::Duration;
 
+use ::kube::core::Status;
 use topo_lb_tests::fake_api::FakeApi;
 
 use super::connect::connect_with;
@@ -51,4 +52,16 @@ impl Deref for Fake {
     fn deref(&self) -> &FakeApi {
         &self.api
     }
+}
+
+/// A server that nothing is sent to.
+pub(super) async fn nowhere() -> Server {
+    let target = KubeTarget::Server("http://127.0.0.1:1".to_owned());
+    connect_with(&target, Timing::DEFAULT).await.unwrap()
+}
+
+/// An answer with this status, and a message that differs by `number`.
+pub(super) fn refused(code: u16, number: usize) -> ::kube::Error {
+    let status = Status::failure(&format!("not now, request {number}"), "Test").with_code(code);
+    ::kube::Error::Api(Box::new(status))
 }

@@ -123,14 +123,10 @@ fn follow(server: &Server, node: &str) -> Changes {
 mod tests {
     use std::pin::Pin;
 
-    use ::kube::core::Status;
     use serde_json::{Value, json};
     use tokio::time::sleep;
 
-    use super::super::KubeTarget;
-    use super::super::connect::connect_with;
-    use super::super::fake::Fake;
-    use super::super::timing::Timing;
+    use super::super::fake::{Fake, nowhere, refused};
     use super::*;
     use crate::exclusion::ANNOTATION;
 
@@ -197,14 +193,7 @@ mod tests {
     async fn watch(
         changes: impl Stream<Item = Result<Change<Pod>, Failure>> + Send + 'static,
     ) -> Watch {
-        let target = KubeTarget::Server("http://127.0.0.1:1".to_owned());
-        let server = connect_with(&target, Timing::DEFAULT).await.unwrap();
-        Watch { changes: changes.boxed(), ..Watch::new(server, "n1".to_owned()) }
-    }
-
-    fn refused(code: u16, number: usize) -> ::kube::Error {
-        let status = Status::failure(&format!("request {number}"), "Test").with_code(code);
-        ::kube::Error::Api(Box::new(status))
+        Watch { changes: changes.boxed(), ..Watch::new(nowhere().await, "n1".to_owned()) }
     }
 
     #[tokio::test(start_paused = true)]

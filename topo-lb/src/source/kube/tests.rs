@@ -630,7 +630,7 @@ async fn an_agent_that_cannot_list_all_nodes_goes_on_watching_its_own() {
 #[tokio::test]
 async fn a_server_says_how_long_it_is_to_be_left_alone() {
     let fake = Fake::new(&ALL).await;
-    let asked = || fake.server.retry_after(Kind::Service);
+    let asked = || fake.server.session.retry_after(Kind::Service);
     for (status, header, expected) in [
         (429, Some("20"), Some(Duration::from_secs(20))),
         (503, Some("1"), Some(Duration::from_secs(1))),

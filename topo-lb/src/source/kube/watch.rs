@@ -41,9 +41,9 @@ pub fn follow(server: Server, nodes: Nodes) -> impl Stream<Item = Event> + Send 
         Watch::<Node>::new(server.clone(), Reach::of(nodes)).said().boxed(),
         Watch::<Slice>::new(server.clone(), Reach::all()).said().boxed(),
         Watch::<Service>::new(server.clone(), Reach::all()).said().boxed(),
-        beats(server.watch_health().clone()).boxed(),
+        beats(server.session.watch_health.clone()).boxed(),
     ];
-    let mut all = WatchAggregator::new(server.timing().settling);
+    let mut all = WatchAggregator::new(server.session.timing.settling);
     stream::select_all(said).flat_map(move |said| {
         if let WatchReport::Event(Event::Update(update)) = &said {
             server.observe(update);
@@ -168,7 +168,7 @@ impl<T: StateKind> Watch<T> {
                 };
                 self.had_contact = true;
                 self.reach.listed();
-                self.server.watch_health().listed(T::KIND);
+                self.server.session.watch_health.listed(T::KIND);
                 let all = Event::Update(T::update(cluster::Change::Listed(Vec::new(), listed)));
                 let known = Event::Update(Update::KnownNodes(self.reach.now()));
                 match (T::KIND, self.reach.now()) {
@@ -275,7 +275,7 @@ impl<T: StateKind> Watch<T> {
         fell_back: Option<Instant>,
     ) -> Option<Instant> {
         let now = Instant::now();
-        let opened = self.server.watch_health().opened(T::KIND);
+        let opened = self.server.session.watch_health.opened(T::KIND);
         let (mut count, mut passing_since) = (0, None);
         if let Attempts::Failing { count: last, opened: before, passing_since: since, .. } =
             self.attempts
@@ -302,7 +302,7 @@ impl<T: StateKind> Watch<T> {
         } else {
             backoff::LONGEST
         };
-        let asked = self.server.retry_after(T::KIND);
+        let asked = self.server.session.retry_after(T::KIND);
         let next = now + backoff::at_least(asked, pause(count, longest, random()));
         self.attempts = Attempts::Failing { count, opened, passing_since, next };
         passing_since

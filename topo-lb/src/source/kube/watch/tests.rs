@@ -1,24 +1,13 @@
-use ::kube::core::Status;
-
 use super::*;
-use crate::source::kube::KubeTarget;
-use crate::source::kube::connect::connect_with;
-use crate::source::kube::timing::Timing;
+use crate::source::kube::fake::{nowhere, refused};
 
 const MINUTES: Duration = Duration::from_secs(600);
-
-fn refused(code: u16, number: usize) -> ::kube::Error {
-    let status = Status::failure(&format!("not now, request {number}"), "Test").with_code(code);
-    ::kube::Error::Api(Box::new(status))
-}
 
 /// A watch that gets `changes`, without a server.
 async fn watch(
     changes: impl Stream<Item = Result<Change<Service>, Failure>> + Send + 'static,
 ) -> Watch<Service> {
-    let target = KubeTarget::Server("http://127.0.0.1:1".to_owned());
-    let server = connect_with(&target, Timing::DEFAULT).await.unwrap();
-    let mut watch = Watch::new(server, Reach::all());
+    let mut watch = Watch::new(nowhere().await, Reach::all());
     watch.changes = changes.boxed();
     watch
 }
