@@ -31,18 +31,20 @@ pub async fn read(server: &Server) -> Result<Listing, KubeError> {
 /// A request fails: for example, the user may not list Namespaces or Pods.
 pub async fn clients(server: &Server) -> Result<Clients, KubeError> {
     let mut all = Clients::default();
-    let namespaces = metadata::<Namespace>(server, "namespaces", None).await?;
-    for ObjectMeta { name, labels, annotations, .. } in namespaces {
-        let (labels, annotations) = (labels.unwrap_or_default(), annotations.unwrap_or_default());
-        all.add(Client::namespace(&name.unwrap_or_default(), &labels, &annotations));
+    for ObjectMeta { name, labels, annotations, .. } in
+        metadata::<Namespace>(server, "namespaces", None).await?
+    {
+        let (name, labels) = (name.unwrap_or_default(), labels.unwrap_or_default());
+        all.add(Client::new(&name, None, &labels, &annotations.unwrap_or_default()));
     }
     for selector in POD_SELECTORS {
-        for pod in metadata::<Pod>(server, "pods", Some(selector)).await? {
-            let ObjectMeta { name, namespace, labels, annotations, .. } = pod;
-            let (name, namespace) = (name.unwrap_or_default(), namespace.unwrap_or_default());
-            let (labels, annotations) =
-                (labels.unwrap_or_default(), annotations.unwrap_or_default());
-            all.add(Client::pod(&namespace, &name, &labels, &annotations));
+        for ObjectMeta { name, namespace, labels, annotations, .. } in
+            metadata::<Pod>(server, "pods", Some(selector)).await?
+        {
+            let (name, labels) = (name.unwrap_or_default(), labels.unwrap_or_default());
+            let (namespace, annotations) =
+                (namespace.unwrap_or_default(), annotations.unwrap_or_default());
+            all.add(Client::new(&namespace, Some(&name), &labels, &annotations));
         }
     }
     // Two selectors may find the same Pod.
