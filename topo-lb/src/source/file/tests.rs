@@ -127,12 +127,18 @@ fn a_folder_is_its_manifests_one_level_deep() {
     assert_eq!(folder.counts(), [0, 0, 0], "an empty cluster");
     folder.write("b.yml", SERVICE);
     folder.write("a.yaml", NODE);
+    folder.write("10-a.v2.yaml", NODE.replace("n1", "n2"));
     folder.write("c.json", slice("s", std::iter::empty()).to_string());
-    for skipped in ["a.yaml~", ".a.yaml", "#a.yaml#", "notes.txt", "sub/a.yaml", "dir.yaml/a.yaml"]
-    {
-        folder.write(skipped, "this: [is not read");
+    for name in ["sub/a.yaml", "dir.yaml/a.yaml", "notes.txt", "yaml", "..data", "a.yaml.tmp"] {
+        folder.write(name, "this: [is not read");
     }
-    assert_eq!(folder.counts(), [1, 1, 1]);
+    // What editors leave behind.
+    for name in
+        ["a.yaml~", ".a.yaml", ".yaml", ".a.yaml.swp", "#a.yaml#", ".#a.yaml", "a.YAML.orig"]
+    {
+        folder.write(name, "this: [is not read");
+    }
+    assert_eq!(folder.counts(), [1, 1, 2]);
 }
 
 #[test]

@@ -267,25 +267,4 @@ mod tests {
             assert!(matches!(error, KubeError::Unreachable { .. }), "{error}");
         }
     }
-
-    /// Checks the rustls error types against the rustls that connects.
-    #[tokio::test]
-    async fn a_server_that_speaks_no_tls_is_insecure() {
-        let server = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let url = format!("https://{}", server.local_addr().unwrap());
-        tokio::spawn(async move {
-            let (mut peer, _) = server.accept().await.unwrap();
-            tokio::io::AsyncWriteExt::write_all(&mut peer, b"HTTP/1.1 400 No\r\n\r\n")
-                .await
-                .unwrap();
-            // Stays open, so that the client reads the answer.
-            std::future::pending::<()>().await;
-        });
-        let mut config = ::kube::Config::new(url.parse().unwrap());
-        config.accept_invalid_certs = true;
-        let client = ::kube::Client::try_from(config).unwrap();
-        let request = http::Request::get("/version").body(Vec::new()).unwrap();
-        let error = client.request_text(request).await.unwrap_err();
-        assert!(is_insecure(&error), "{error:?}");
-    }
 }

@@ -495,6 +495,7 @@ async fn a_server_that_does_not_answer_is_named() {
     assert_eq!(next(&mut events).await, format!("trouble: {expected}"));
 }
 
+/// Also checks that the rustls error types are those of the rustls that connects.
 #[tokio::test]
 async fn a_plain_server_spoken_to_in_tls_is_not_called_unreachable() {
     let fake = Fake::new(&ALL).await;
