@@ -325,8 +325,8 @@ pub fn parse_with(object: impl Written, names: &mut Names) -> Result<Object, Obj
         }
         None => Ok(match Client::of(&api_version, kind, object) {
             Some(client) => {
-                let pod = if kind == "Pod" { read_pod(object, names).ok() } else { None };
-                Object::Client(client, pod)
+                let pod = (kind == "Pod").then(|| Parsed::parsed(object, names).ok()).flatten();
+                Object::Client(client, pod.map(|(pod, _)| pod))
             }
             None => Object::Other,
         }),
@@ -343,54 +343,52 @@ pub fn parse_kind(
     names: &mut Names,
 ) -> Result<Object, ObjectError> {
     Ok(match kind {
-        Kind::Service => Object::Service(read_service(object, names)?),
+        Kind::Service => Object::Service(Parsed::parsed(object, names)?.0),
         Kind::Slice => {
-            let (slice, skipped) = read_slice(object, names)?;
+            let (slice, skipped) = Parsed::parsed(object, names)?;
             Object::Slice(slice, skipped)
         }
-        Kind::Node => Object::Node(read_node(object, names)?),
+        Kind::Node => Object::Node(Parsed::parsed(object, names)?.0),
     })
 }
 
-/// Parses a Service.
-///
-/// # Errors
-/// A field is wrong.
-pub fn read_service(
-    object: impl Written,
-    names: &mut Names,
-) -> Result<cluster::Service, ObjectError> {
-    let read = object.read::<service::Fields>().and_then(|service| service.keep(names));
-    read.map_err(|error| identified(error, Kind::Service, object))
+/// An object, and the endpoints that were skipped if it is a slice.
+pub type ParseResult<T> = Result<(T, Option<SkippedEndpoints>), ObjectError>;
+
+/// What is kept of an object of a known kind.
+pub trait Parsed: Sized {
+    /// Parses an object.
+    ///
+    /// # Errors
+    /// A field is wrong. A Pod must have a UID: a template of a Pod does not run.
+    fn parsed(object: impl Written, names: &mut Names) -> ParseResult<Self>;
 }
 
-/// Parses an EndpointSlice. Also returns its skipped endpoints.
-///
-/// # Errors
-/// A field is wrong.
-pub fn read_slice(
-    object: impl Written,
-    names: &mut Names,
-) -> Result<(cluster::Slice, Option<SkippedEndpoints>), ObjectError> {
-    let read = object.read::<slice::Fields>().map(|slice| slice.keep(names));
-    read.map_err(|error| identified(error, Kind::Slice, object))
+impl Parsed for cluster::Service {
+    fn parsed(object: impl Written, names: &mut Names) -> ParseResult<Self> {
+        let service = object.read::<service::Fields>().and_then(|service| service.keep(names));
+        Ok((service.map_err(|error| identified(error, Kind::Service, object))?, None))
+    }
 }
 
-/// Parses a Node.
-///
-/// # Errors
-/// A field is wrong.
-pub fn read_node(object: impl Written, names: &mut Names) -> Result<cluster::Node, ObjectError> {
-    let read = object.read::<node::Fields>().map(|node| node.keep(names));
-    read.map_err(|error| identified(error, Kind::Node, object))
+impl Parsed for cluster::Slice {
+    fn parsed(object: impl Written, names: &mut Names) -> ParseResult<Self> {
+        let slice = object.read::<slice::Fields>().map(|slice| slice.keep(names));
+        slice.map_err(|error| identified(error, Kind::Slice, object))
+    }
 }
 
-/// Parses a Pod.
-///
-/// # Errors
-/// A field is wrong, or there is no UID: a template of a Pod does not run.
-pub fn read_pod(object: impl Written, names: &mut Names) -> Result<exclusion::Pod, ObjectError> {
-    Ok(object.read::<pod::Fields>()?.keep(names))
+impl Parsed for cluster::Node {
+    fn parsed(object: impl Written, names: &mut Names) -> ParseResult<Self> {
+        let node = object.read::<node::Fields>().map(|node| node.keep(names));
+        Ok((node.map_err(|error| identified(error, Kind::Node, object))?, None))
+    }
+}
+
+impl Parsed for exclusion::Pod {
+    fn parsed(object: impl Written, names: &mut Names) -> ParseResult<Self> {
+        Ok((object.read::<pod::Fields>()?.keep(names), None))
+    }
 }
 
 /// Adds the object's kind, and its name if it has one, to the error.
