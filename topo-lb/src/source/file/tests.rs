@@ -195,64 +195,57 @@ fn a_path_without_anything_is_an_error_that_says_what_to_do() {
 
 #[test]
 fn errors_name_file_document_object_and_field() {
+    let nothing =
+        " is empty: remove it, or write a List without items to say that nothing is there";
     let cases: [(&str, &[u8], &str); 12] = [
         (
             "a.yaml",
             b"apiVersion: v1\nkind: Node\nmetadata: {name: n1}\n---\napiVersion: v1\n\
               kind: Service\nmetadata: we",
-            "a.yaml, document 2: Service: metadata: invalid type: string \"we\", expected an object",
+            ", document 2: Service: metadata: invalid type: string \"we\", expected an object",
         ),
         (
             "a.json",
             br#"{"apiVersion": "v1", "kind": "List", "items": {}}"#,
-            "a.json, document 1: List: items: is not a list",
+            ", document 1: List: items: is not a list",
         ),
         (
             "a.yaml",
             b"apiVersion: v1\nkind: List\nitems: 5\n",
-            "a.yaml, document 1: List: items: is not a list",
+            ", document 1: List: items: is not a list",
         ),
         (
             "a.yaml",
             b"apiVersion: v1\nkind: List\nitems: [{apiVersion: v1, kind: List}]\n",
-            "a.yaml, document 1, items[0]: kind: a List within a list is not read: take its items \
-             out",
+            ", document 1, items[0]: kind: a List within a list is not read: take its items out",
         ),
         (
             "a.yaml",
             b"replicas: 3\n",
-            "a.yaml, document 1: kind: is missing: this is no Kubernetes object",
+            ", document 1: kind: is missing: this is no Kubernetes object",
         ),
         (
             "a.yaml",
             b"just text\n",
-            "a.yaml, document 1: invalid type: string \"just text\", expected an object",
+            ", document 1: invalid type: string \"just text\", expected an object",
         ),
         (
             "a.json",
             b"{\"apiVersion\": \"v1\",\n \"kind\": \"Nod",
-            "a.json: EOF while parsing a string at line 2 column 13",
+            ": EOF while parsing a string at line 2 column 13",
         ),
-        ("a.yaml", b"kind: Node\nmetadata: {name: n", "a.yaml: "),
-        ("a.yaml", b"kind: Node\nkind: Node\n", "a.yaml: "),
-        (
-            "a.yaml",
-            b"",
-            "a.yaml is empty: remove it, or write a List without items to say that nothing is there",
-        ),
-        (
-            "a.json",
-            b" \n\n",
-            "a.json is empty: remove it, or write a List without items to say that nothing is there",
-        ),
-        ("a.yaml", b"kind: \xff\xfe\n", "a.yaml: is not UTF-8 text (byte 6)"),
+        ("a.yaml", b"kind: Node\nmetadata: {name: n", ": "),
+        ("a.yaml", b"kind: Node\nkind: Node\n", ": "),
+        ("a.yaml", b"", nothing),
+        ("a.json", b" \n\n", nothing),
+        ("a.yaml", b"kind: \xff\xfe\n", ": is not UTF-8 text (byte 6)"),
     ];
     for (name, content, expected) in cases {
         let folder = Folder::new();
         folder.write(name, content);
         let error = folder.error();
-        println!("{error}");
-        assert!(error.starts_with(expected), "{error}\nis not\n{expected}");
+        let expected = format!("{name}{expected}");
+        assert!(error.starts_with(&expected), "{error}\nis not\n{expected}");
         assert_eq!(error.lines().count(), 1, "{error}");
     }
 }

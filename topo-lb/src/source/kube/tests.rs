@@ -67,15 +67,30 @@ async fn soon(events: &mut Events) -> Event {
     timeout(PATIENCE, events.next()).await.expect("nothing came").expect("it never ends")
 }
 
-/// The next event as a short text: a kind with counts or names, or the trouble. Not the freshness,
-/// which changes on a slow machine, and not which Nodes are known.
+/// The text of the next event. Skips the freshness, which changes on a slow machine, and which Nodes
+/// are known.
 async fn next(events: &mut Events) -> String {
-    let event = loop {
+    loop {
         match soon(events).await {
             Event::Freshness(_) | Event::Update(Update::KnownNodes(_)) => {}
-            event => break event,
+            event => return text(event),
         }
-    };
+    }
+}
+
+/// The texts of the events before `last`.
+async fn up_to(events: &mut Events, last: &str) -> Vec<String> {
+    let mut all = Vec::new();
+    loop {
+        match text(soon(events).await) {
+            said if said == last => return all,
+            said => all.push(said),
+        }
+    }
+}
+
+/// An event as a short text: a kind with counts or names, or the trouble.
+fn text(event: Event) -> String {
     match event {
         Event::Synced => "synced".to_owned(),
         Event::Trouble(trouble) => format!("trouble: {trouble}"),
@@ -84,7 +99,7 @@ async fn next(events: &mut Events) -> String {
             Update::Service(Change::Listed(_, named)) => format!("{} services", named.len()),
             Update::Slice(Change::Listed(_, named)) => format!("{} slices", named.len()),
             Update::Node(Change::Applied(node)) => {
-                format!("node {} {:?}", node.name, node.labels.get("pool"))
+                format!("node {} in {}", node.name, node.labels.get("pool").unwrap())
             }
             Update::Service(Change::Applied(service)) => {
                 format!("service {} {}", service.id, service.ports[0].port)
@@ -97,6 +112,7 @@ async fn next(events: &mut Events) -> String {
             Update::Slice(Change::Deleted(id)) => {
                 format!("slice {}/{} gone", id.namespace, id.name)
             }
+            Update::KnownNodes(known) => format!("{known:?} nodes are known"),
             update => format!("{update:?}"),
         },
         event => format!("{event:?}"),
@@ -172,7 +188,7 @@ async fn all_is_listed_before_it_is_synced_and_followed_from_there() {
     assert_eq!(next(&mut events).await, "synced");
 
     for (path, how, object, said) in [
-        (NODES, "MODIFIED", node("n1", "shanghai"), "node n1 Some(\"shanghai\")"),
+        (NODES, "MODIFIED", node("n1", "shanghai"), "node n1 in shanghai"),
         (SLICES, "ADDED", slice("web-1", "10.1.1.2"), "slice web-1 2"),
         (SERVICES, "MODIFIED", service("web", 81), "service default/web 81"),
         (SERVICES, "DELETED", service("web", 81), "service default/web gone"),
@@ -527,104 +543,62 @@ async fn targets_that_are_none_say_so() {
 #[tokio::test]
 async fn other_nodes_are_asked_for_while_they_are_wanted() {
     let (fake, wanted, mut events) = two_nodes().await;
-    let mut said = Vec::new();
-    loop {
-        match soon(&mut events).await {
-            Event::Update(Update::KnownNodes(known)) => said.push(format!("{known:?}")),
-            Event::Update(Update::Node(Change::Listed(_, named))) => said.push(named.join(",")),
-            Event::Synced => break,
-            _ => {}
-        }
-    }
-    // `KnownNodes` comes first, so that other Nodes do not count as deleted.
-    assert_eq!(said, ["Own", "n1"]);
+    let of_nodes = |mut said: Vec<String>| {
+        said.retain(|said| said.contains("node"));
+        said
+    };
+    let said = of_nodes(up_to(&mut events, "synced").await);
+    // What is known comes first, so that other Nodes do not count as deleted.
+    assert_eq!(said, ["node n1 in beijing", "Own nodes are known", "1 nodes"]);
     // Changes of other Nodes do not reach this agent.
     fake.change(NODES, "MODIFIED", node("n2", "beijing"));
     fake.change(NODES, "MODIFIED", node("n1", "shanghai"));
-    assert_eq!(next(&mut events).await, "node n1 Some(\"shanghai\")");
+    assert_eq!(next(&mut events).await, "node n1 in shanghai");
 
     wanted.send_replace(KnownNodes::All);
-    let mut listed = Vec::new();
-    loop {
-        match soon(&mut events).await {
-            Event::Update(Update::Node(Change::Applied(node))) => {
-                listed.push(node.name.to_string())
-            }
-            // Only after all Nodes.
-            Event::Update(Update::KnownNodes(known)) => break assert_eq!(known, KnownNodes::All),
-            _ => {}
-        }
-    }
-    assert_eq!(listed, ["n1", "n2"]);
+    // Only after all Nodes.
+    let said = of_nodes(up_to(&mut events, "All nodes are known").await);
+    assert_eq!(said, ["node n1 in shanghai", "node n2 in beijing", "2 nodes"]);
     fake.change(NODES, "MODIFIED", node("n2", "ningbo"));
-    assert_eq!(next(&mut events).await, "node n2 Some(\"ningbo\")");
+    assert_eq!(next(&mut events).await, "node n2 in ningbo");
     // No longer wanted, they stay watched for a while.
     wanted.send_replace(KnownNodes::Own);
     fake.change(NODES, "MODIFIED", node("n2", "beijing"));
-    assert_eq!(next(&mut events).await, "node n2 Some(\"beijing\")");
+    assert_eq!(next(&mut events).await, "node n2 in beijing");
     assert_eq!(fake.requested("nodes?&limit="), 1, "all of them were listed once");
-}
-
-/// Whether an event sets `which` as the known Nodes.
-fn known(which: KnownNodes) -> impl Fn(&Event) -> bool {
-    move |event| match event {
-        Event::Update(Update::KnownNodes(known)) => *known == which,
-        _ => false,
-    }
-}
-
-/// Reads until `is_last`. Returns the troubles before that.
-async fn troubles_until(events: &mut Events, is_last: impl Fn(&Event) -> bool) -> Vec<String> {
-    let mut troubles = Vec::new();
-    loop {
-        match soon(events).await {
-            event if is_last(&event) => return troubles,
-            Event::Trouble(trouble) => troubles.push(trouble),
-            _ => {}
-        }
-    }
-}
-
-/// Whether an event puts a Node into this pool.
-fn is_in(pool: &str) -> impl Fn(&Event) -> bool {
-    move |event| match event {
-        Event::Update(Update::Node(Change::Applied(node))) => {
-            node.labels.get("pool").is_some_and(|own| **own == *pool)
-        }
-        _ => false,
-    }
 }
 
 #[tokio::test]
 async fn an_agent_that_cannot_list_all_nodes_goes_on_watching_its_own() {
     for (status, attempts) in [(503, 1), (403, 4)] {
         let (fake, wanted, mut events) = two_nodes().await;
-        troubles_until(&mut events, |event| matches!(event, Event::Synced)).await;
+        up_to(&mut events, "synced").await;
 
         fake.state().refuse_all.insert(NODES, (status, "not you"));
         wanted.send_replace(KnownNodes::All);
-        let mut troubles = Vec::new();
+        let mut said = Vec::new();
         for attempt in 1..=attempts {
-            troubles.extend(troubles_until(&mut events, known(KnownNodes::Own)).await);
+            said.extend(up_to(&mut events, "Own nodes are known").await);
             assert!(fake.requested("nodes?&limit=") >= attempt, "it has asked for all of them");
             let pool = format!("pool-{attempt}");
             fake.change(NODES, "MODIFIED", node("n1", &pool));
-            troubles.extend(troubles_until(&mut events, is_in(&pool)).await);
+            said.extend(up_to(&mut events, &format!("node n1 in {pool}")).await);
         }
         let expected = format!(
-            "the API server at {} does not let this agent list all Nodes (not you): the agent \
+            "trouble: the API server at {} does not let this agent list all Nodes (not you): the agent \
              watches only its own Node, and Services that need labels of other Nodes wait; give its \
              ClusterRole the rule apiGroups: [\"\"], resources: [nodes], verbs: [list, watch]",
             fake.server.url()
         );
         // A lasting trouble is reported once, a temporary one never.
         let expected = if status == 403 { vec![expected] } else { Vec::new() };
-        assert_eq!(troubles, expected);
+        said.retain(|said| said.starts_with("trouble: "));
+        assert_eq!(said, expected);
 
         fake.state().refuse_all.clear();
-        troubles_until(&mut events, known(KnownNodes::All)).await;
+        up_to(&mut events, "All nodes are known").await;
         fake.change(NODES, "MODIFIED", node("n2", "ningbo"));
-        troubles_until(&mut events, is_in("ningbo")).await;
+        up_to(&mut events, "node n2 in ningbo").await;
     }
 }
 

@@ -336,41 +336,30 @@ fn affinity_lasts_three_hours_unless_told_otherwise() {
 
 #[test]
 fn what_is_wrong_is_said_with_object_field_and_reason() {
-    let port = |port: Value| service_error(json!({"ports": [{"port": 80, "name": "a"}, port]}));
+    for (port, expected) in [
+        (json!({"port": 70000}), ".port: 70000 is not a port (1–65535)"),
+        (json!({"port": 0}), ".port: 0 is not a port (1–65535)"),
+        (json!({"port": -1}), ".port: -1 is not a port (1–65535)"),
+        (
+            json!({"port": "80"}),
+            ".port: invalid type: string \"80\", expected a port number (1–65535)",
+        ),
+        (json!({}), ": missing field `port`"),
+        (
+            json!({"port": 81, "protocol": "tcp"}),
+            ".protocol: unknown variant `tcp`, expected one of `TCP`, `UDP`, `SCTP`",
+        ),
+        (json!({"port": 80, "name": "b"}), ".port: 80 with this protocol is spec.ports[0] already"),
+        (
+            json!({"port": 81, "name": "a"}),
+            ".name: \"a\" is the name of spec.ports[0] already: each of several ports needs a name \
+             of its own",
+        ),
+    ] {
+        let error = service_error(json!({"ports": [{"port": 80, "name": "a"}, port]}));
+        assert_eq!(error, format!("Service default/web: spec.ports[1]{expected}"));
+    }
     for (error, expected) in [
-        (
-            port(json!({"port": 70000})),
-            "Service default/web: spec.ports[1].port: 70000 is not a port (1–65535)",
-        ),
-        (
-            port(json!({"port": 0})),
-            "Service default/web: spec.ports[1].port: 0 is not a port (1–65535)",
-        ),
-        (
-            port(json!({"port": -1})),
-            "Service default/web: spec.ports[1].port: -1 is not a port (1–65535)",
-        ),
-        (
-            port(json!({"port": "80"})),
-            "Service default/web: spec.ports[1].port: invalid type: string \"80\", expected a port \
-             number (1–65535)",
-        ),
-        (port(json!({})), "Service default/web: spec.ports[1]: missing field `port`"),
-        (
-            port(json!({"port": 81, "protocol": "tcp"})),
-            "Service default/web: spec.ports[1].protocol: unknown variant `tcp`, expected one of \
-             `TCP`, `UDP`, `SCTP`",
-        ),
-        (
-            port(json!({"port": 80, "name": "b"})),
-            "Service default/web: spec.ports[1].port: 80 with this protocol is spec.ports[0] \
-             already",
-        ),
-        (
-            port(json!({"port": 81, "name": "a"})),
-            "Service default/web: spec.ports[1].name: \"a\" is the name of spec.ports[0] already: \
-             each of several ports needs a name of its own",
-        ),
         (
             service_error(json!({"ports": [{"name": "80", "port": 443}, {"port": 80}]})),
             "Service default/web: spec.ports[1].name: this port and spec.ports[0] go by the same \
