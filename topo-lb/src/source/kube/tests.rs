@@ -319,9 +319,7 @@ async fn freshness_is_that_of_the_last_word_of_the_server() {
     let mut events = follow(fake.server.clone());
     assert_eq!(freshness(&mut events).await, Freshness::Live, "from the first listing on");
     let before = SystemTime::now();
-    for path in ALL {
-        fake.state().refuse.insert(path, (503, "not now"));
-    }
+    fake.state().refuse.extend(ALL.map(|path| (path, (503, "not now"))));
     fake.hang_up();
     let Freshness::AsOf(heard) = freshness(&mut events).await else { panic!("it is not live") };
     let distance = heard.duration_since(before).unwrap_or_else(|error| error.duration());
@@ -346,9 +344,7 @@ async fn a_watch_that_begins_again_at_once_is_no_news() {
 async fn a_server_that_knows_no_roles_yet_is_not_complained_about() {
     let fake = Fake::new(&ALL).await;
     fake.change(SERVICES, "ADDED", service("web", 80));
-    for path in ALL {
-        fake.state().refuse.insert(path, (403, "no roles yet"));
-    }
+    fake.state().refuse.extend(ALL.map(|path| (path, (403, "no roles yet"))));
     let mut events = follow(fake.connect(Timing { settling: PATIENCE, ..TIMING }).await);
     nothing_until(&mut events, || fake.requested("services") >= 2).await;
     fake.state().refuse.clear();
