@@ -559,7 +559,7 @@ async fn a_half_written_file_leaves_the_last_good_state() {
         match reading(&mut following, number).await.first() {
             None => assert_eq!(expected, ""),
             Some(Event::Update(_)) => assert_eq!(expected, UPDATED),
-            Some(Event::Trouble(said)) if expected != "" => {
+            Some(Event::Trouble(said)) if !expected.is_empty() => {
                 assert!(said.contains(expected), "{said}");
             }
             other => panic!("{other:?}"),

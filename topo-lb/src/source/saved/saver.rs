@@ -31,9 +31,9 @@ pub struct Saver {
     freshness: Freshness,
     phase: Phase,
     /// Digest of the last saved state.
-    saved: Option<u32>,
+    saved_digest: Option<u32>,
     /// The last failure was logged, and no save has succeeded since.
-    told: bool,
+    failure_logged: bool,
 }
 
 #[derive(Debug)]
@@ -52,18 +52,24 @@ enum Phase {
 type Outcome = Result<(u32, Option<u64>), StateError>;
 
 #[derive(Debug)]
-enum Word {
+enum Notice {
     /// It failed, and the previous one did not.
-    Trouble(StateError),
+    Failed(StateError),
     /// It succeeded, and the previous one failed.
-    Again,
+    Recovered,
 }
 
 impl Saver {
     /// Saves in `folder`.
     #[must_use]
     pub const fn new(folder: Option<Folder>) -> Self {
-        Self { folder, freshness: Freshness::Live, phase: Phase::Idle, saved: None, told: false }
+        Self {
+            folder,
+            freshness: Freshness::Live,
+            phase: Phase::Idle,
+            saved_digest: None,
+            failure_logged: false,
+        }
     }
 
     /// Sets the freshness of the state.
@@ -90,7 +96,7 @@ impl Saver {
 
     /// Waits until [`save`](Self::save) is due. Cancel-safe.
     pub async fn due(&mut self) {
-        self.saved().await;
+        self.await_running().await;
         match self.phase {
             Phase::Due(due) => sleep_until(due).await,
             Phase::Idle | Phase::Clean { .. } | Phase::Saving { .. } => pending().await,
@@ -98,12 +104,12 @@ impl Saver {
     }
 
     /// Waits until the running save ends, if one runs. Cancel-safe.
-    async fn saved(&mut self) {
+    async fn await_running(&mut self) {
         if let Phase::Saving { task, .. } = &mut self.phase {
             let outcome = task.await;
             match self.take(outcome.ok()) {
-                Some(Word::Trouble(error)) => warn!("{error}"),
-                Some(Word::Again) => info!("the state can be saved again"),
+                Some(Notice::Failed(error)) => warn!("{error}"),
+                Some(Notice::Recovered) => info!("the state can be saved again"),
                 None => {}
             }
         }
@@ -111,7 +117,7 @@ impl Saver {
 
     /// Saves `state` unless it equals the last saved one.
     pub fn save(&mut self, state: Arc<State>) {
-        self.begin(state, self.saved);
+        self.begin(state, self.saved_digest);
     }
 
     /// Saves `state` before the agent ends, even if unchanged, to record until when it was current.
@@ -120,9 +126,9 @@ impl Saver {
             return;
         }
         let last = async {
-            self.saved().await;
+            self.await_running().await;
             self.begin(state, None);
-            self.saved().await;
+            self.await_running().await;
         };
         if timeout(LAST, last).await.is_err() {
             warn!("saving the state takes too long: a restart may start from an older one");
@@ -151,23 +157,24 @@ impl Saver {
     }
 
     /// Records the outcome of a save. Returns the log message; a lasting failure is logged once.
-    fn take(&mut self, outcome: Option<Outcome>) -> Option<Word> {
+    fn take(&mut self, outcome: Option<Outcome>) -> Option<Notice> {
         let now = Instant::now();
         let mut next = now + SHORTEST;
         let mut due = match self.phase {
             Phase::Saving { due, .. } => due,
             Phase::Idle | Phase::Clean { .. } | Phase::Due(_) => None,
         };
-        let word = match outcome {
+        let notice = match outcome {
             Some(Ok((digest, size))) => {
-                self.saved = Some(digest);
+                self.saved_digest = Some(digest);
                 next = next.max(now + Duration::from_secs(size.unwrap_or_default() / RATE));
-                std::mem::take(&mut self.told).then_some(Word::Again)
+                std::mem::take(&mut self.failure_logged).then_some(Notice::Recovered)
             }
             Some(Err(error)) => {
                 // The change must still be saved.
                 due.get_or_insert(now);
-                (!std::mem::replace(&mut self.told, true)).then_some(Word::Trouble(error))
+                (!std::mem::replace(&mut self.failure_logged, true))
+                    .then_some(Notice::Failed(error))
             }
             // The task panicked, which was logged.
             None => None,
@@ -176,7 +183,7 @@ impl Saver {
             Some(due) => Phase::Due(due.max(next)),
             None => Phase::Clean { next },
         };
-        word
+        notice
     }
 }
 
@@ -188,7 +195,7 @@ mod tests {
     use crate::source::kube::Identity;
 
     /// Performs the next due save. Returns its log message.
-    async fn next(saver: &mut Saver) -> Option<Word> {
+    async fn next(saver: &mut Saver) -> Option<Notice> {
         saver.due().await;
         saver.save(Arc::default());
         let Phase::Saving { task, .. } = &mut saver.phase else { panic!("no save runs") };
@@ -207,21 +214,21 @@ mod tests {
             // A file in the folder's place.
             fs::write(&place, "no folder").unwrap();
             let begun = Instant::now();
-            assert!(matches!(next(&mut saver).await, Some(Word::Trouble(_))), "{occasion}");
+            assert!(matches!(next(&mut saver).await, Some(Notice::Failed(_))), "{occasion}");
             for attempt in 1..=3 {
                 assert!(next(&mut saver).await.is_none(), "attempt {attempt}");
                 assert!(begun.elapsed() >= SHORTEST * attempt, "attempt {attempt} came too soon");
             }
             fs::remove_file(&place).unwrap();
-            assert!(matches!(next(&mut saver).await, Some(Word::Again)));
+            assert!(matches!(next(&mut saver).await, Some(Notice::Recovered)));
             saver.changed();
             assert!(next(&mut saver).await.is_none());
             fs::remove_dir_all(&place).unwrap();
-            saver.saved = None;
+            saver.saved_digest = None;
             saver.changed();
         }
         fs::write(&place, "no folder").unwrap();
-        assert!(matches!(next(&mut saver).await, Some(Word::Trouble(_))));
+        assert!(matches!(next(&mut saver).await, Some(Notice::Failed(_))));
         fs::remove_file(&place).unwrap();
         saver.finish(Arc::default()).await;
         assert!(place.join("cluster.state").is_file());
