@@ -51,7 +51,7 @@ pub struct State {
     /// Requests and watches get no answer; connections stay open.
     pub stalled: bool,
     /// Sends half of the next watch event, and then nothing more.
-    pub says_half: bool,
+    pub sends_half: bool,
     /// Watches end when they begin.
     pub ends_watches: bool,
     /// Requests with another token get 401.
@@ -212,8 +212,8 @@ async fn answer(
     let from = query.get("resourceVersion").and_then(|from| from.parse().ok()).unwrap_or(0);
     let mut state = inner.state();
     state.requests.push((uri.to_string(), header(ACCEPT).to_owned()));
-    let is_stranger = |token| header(AUTHORIZATION).strip_prefix("Bearer ") != Some(token);
-    let refusal = if state.token.is_some_and(is_stranger) {
+    let is_wrong = |token| header(AUTHORIZATION).strip_prefix("Bearer ") != Some(token);
+    let refusal = if state.token.is_some_and(is_wrong) {
         Some((401, "Unauthorized"))
     } else if watches && state.refuses_expired && from < state.oldest {
         Some(EXPIRED)
@@ -362,12 +362,12 @@ impl Watch {
             return None;
         };
         let line = state.log[from + found].line.as_bytes();
-        let (line, next) = match state.says_half {
+        let (line, next) = match state.sends_half {
             true => (&line[..line.len() / 2], Next::Stall),
             false => (line, Next::Change(from + found + 1)),
         };
         let line = Bytes::copy_from_slice(line);
-        (self.next, state.says_half) = (next, false);
+        (self.next, state.sends_half) = (next, false);
         state.watched += line.len() as u64;
         Some(line)
     }

@@ -305,12 +305,12 @@ async fn a_watch_that_stalls_in_the_middle_of_an_event_is_left_for_another() {
     let (fake, mut events) = listed(TIMING).await;
     let asked = || (fake.requested("limit="), fake.requested("watch=true"));
     let (lists, watches) = asked();
-    fake.state().says_half = true;
+    fake.state().sends_half = true;
     fake.change(SERVICES, "MODIFIED", service("web", 81));
     port_81(&mut events).await;
-    assert!(!fake.state().says_half, "nothing was said by half");
+    assert!(!fake.state().sends_half, "no half of an event was sent");
     assert_eq!(asked().0, lists, "everything was listed anew");
-    assert!(asked().1 > watches, "the watch that stalled has told the other half");
+    assert!(asked().1 > watches, "the watch that stalled has sent the other half");
 }
 
 #[tokio::test]
