@@ -1,7 +1,8 @@
 //! A folder for files of one lab or one test.
 
-use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::{env, fs, process};
 
 use anyhow::{Context as _, Result};
 
@@ -20,6 +21,17 @@ impl Folder {
         let _permit = interrupt::permit();
         fs::create_dir(&path).with_context(|| format!("cannot make {}", path.display()))?;
         Ok(Self(path))
+    }
+
+    /// Makes an empty folder for a unit test, with a name of its own, and returns its true path.
+    ///
+    /// # Errors
+    /// It cannot be made.
+    pub fn temporary() -> Result<Self> {
+        static MADE: AtomicU32 = AtomicU32::new(0);
+        let name = format!("topo-lb-test-{}-{}", process::id(), MADE.fetch_add(1, Relaxed));
+        let parent = env::temp_dir().canonicalize().context("no folder for temporary files")?;
+        Self::make(parent.join(name))
     }
 
     /// Its path.

@@ -30,6 +30,7 @@ pub mod control_plane;
 pub mod crowd;
 pub mod deployment;
 pub mod etcd;
+pub mod fake_api;
 pub mod folder;
 pub mod foreign;
 pub mod frame;

@@ -86,7 +86,7 @@ pub(crate) fn measure(
                 && services <= program.iptables.tables.limit()
             {
                 let population = ground.population(services, ["a3", "b3"])?;
-                let started = program.start(ground, population, &mut diallers[3])?;
+                let started = program.start(ground, &population, &mut diallers[3])?;
                 say(&format!(
                     "kube-proxy served the last Service after {:.1} s, and rested after {:.1} s",
                     started.reached.as_secs_f64(),

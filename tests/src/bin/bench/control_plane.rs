@@ -15,9 +15,10 @@ use topo_lb_common::address::{Frontend4, TCP};
 use topo_lb_common::maps;
 use topo_lb_common::service::Service4;
 use topo_lb_tests::agent::Agent;
-use topo_lb_tests::wait::{PATIENCE, until};
+use topo_lb_tests::fake_api::{FakeApi, NODES, SLICES};
+use topo_lb_tests::wait::{PATIENCE, until_is};
 
-use crate::api::{Kind, Server};
+use crate::api;
 use crate::ground::{Effort, Ground, HERE};
 use crate::result::Figure;
 use crate::sample::Sample;
@@ -69,17 +70,13 @@ pub(crate) fn measure(
     Ok(figures)
 }
 
-fn url(server: &Server) -> String {
-    format!("http://{}", server.address)
-}
-
 fn one_size(ground: &Ground<'_>, effort: Effort, population: &Population) -> Result<Vec<Figure>> {
     let mut figures = Vec::new();
     let (mut programmed, mut started, mut resident) =
         (Sample::default(), Sample::default(), Sample::default());
     let (mut restarted, mut writes) = (Sample::default(), Sample::default());
-    let server = Server::start(ground.cluster.node_netns(HERE)?, population.clone(), identity)?;
-    let source = url(&server);
+    let server = api::start(ground.cluster.node_netns(HERE)?, population, identity)?;
+    let source = server.url();
     let mut last = None;
     for _ in 0..effort.of(1, 3) {
         // The previous agent and its maps must be gone.
@@ -87,7 +84,8 @@ fn one_size(ground: &Ground<'_>, effort: Effort, population: &Population) -> Res
         let begun = Instant::now();
         let mut agent = ground.agent(("--api-server", Path::new(&source)), &[])?;
         started.add(begun.elapsed().as_secs_f64());
-        programmed.add(server.finished().elapsed().as_secs_f64());
+        let listed = server.state().finished.context("all objects were listed")?;
+        programmed.add(listed.elapsed().as_secs_f64());
         thread::sleep(Duration::from_secs(1));
         resident.add(resident_bytes(&agent)? / MEGABYTE);
 
@@ -104,7 +102,7 @@ fn one_size(ground: &Ground<'_>, effort: Effort, population: &Population) -> Res
     figures.push(Figure::new("restart_seconds", "s", &restarted));
     figures.push(Figure::new("restart_writes", "writes", &writes));
     figures.push(Figure::new("rss_mb", "MB", &resident));
-    let (listed, _) = server.bytes();
+    let listed = server.state().listed;
     // Every start lists once, and each round has two starts.
     let lists = f64::from(effort.of(2, 6));
     figures.push(Figure::single("list_mb", "MB", listed as f64 / lists / MEGABYTE));
@@ -116,8 +114,7 @@ fn one_size(ground: &Ground<'_>, effort: Effort, population: &Population) -> Res
     let idle = (processor_seconds(&agent)? - before) / watched.as_secs_f64() * 100.0;
     figures.push(Figure::single("cpu_idle_percent", "%", idle));
 
-    let open = || Ok(if server.watches() >= 3 { Ok(()) } else { Err(server.watches()) });
-    until("a watch of each kind", PATIENCE, open)?;
+    wait_for_watches(&server)?;
     let (before, begun) = (processor_seconds(&agent)?, Instant::now());
     let delays = churn(&agent, &server, population, effort.of(100, 3_000))?;
     let busy = (processor_seconds(&agent)? - before) / begun.elapsed().as_secs_f64() * 100.0;
@@ -126,10 +123,16 @@ fn one_size(ground: &Ground<'_>, effort: Effort, population: &Population) -> Res
     Ok(figures)
 }
 
+/// Waits until the agent watches each kind.
+fn wait_for_watches(server: &FakeApi) -> Result<usize> {
+    let open = || Ok(server.state().watches);
+    until_is("a watch of each kind", PATIENCE, open, |open| *open >= 3)
+}
+
 /// Makes a hundred changes a second, and waits for each in the kernel's map. Returns milliseconds.
 fn churn(
     agent: &Agent<'_>,
-    server: &Server,
+    server: &FakeApi,
     population: &Population,
     changes: u32,
 ) -> Result<Sample> {
@@ -164,7 +167,7 @@ fn churn(
         let gone = *gone;
         let slice = population.slices(service, |number| number != gone).swap_remove(0);
         let told = Instant::now();
-        server.modify(Kind::Slices, slice);
+        server.change(SLICES, "MODIFIED", slice);
         while generation(service)? == before {
             ensure!(told.elapsed() < PATIENCE, "a change was not in the map after {PATIENCE:?}");
             thread::sleep(Duration::from_micros(50));
@@ -178,36 +181,35 @@ fn churn(
 
 /// The cost of kubelets' status reports, per hour, for 5,000 nodes that do not change.
 fn status_reports(ground: &Ground<'_>, effort: Effort) -> Result<Vec<Figure>> {
-    const NODES: u32 = 5_000;
+    const CLUSTER: u32 = 5_000;
     let population = Population {
         services: 10,
         endpoints: 10,
         here: HERE.into(),
-        nodes: effort.of(500, NODES),
+        nodes: effort.of(500, CLUSTER),
         addresses: Vec::new(),
         port: 8080,
     };
-    let server = Server::start(ground.cluster.node_netns(HERE)?, population.clone(), identity)?;
-    let source = url(&server);
+    let server = api::start(ground.cluster.node_netns(HERE)?, &population, identity)?;
+    let source = server.url();
     let agent = ground.agent(("--api-server", Path::new(&source)), &[])?;
-    let open = || Ok(if server.watches() >= 3 { Ok(()) } else { Err(server.watches()) });
-    until("a watch of each kind", PATIENCE, open)?;
+    wait_for_watches(&server)?;
     let before = processor_seconds(&agent)?;
     for index in 0..population.nodes {
-        server.modify(Kind::Nodes, population.node(index));
+        server.change(NODES, "MODIFIED", population.node(index));
         if index.is_multiple_of(100) {
             thread::sleep(Duration::from_millis(20));
         }
     }
     // Waits until the agent has read everything.
     thread::sleep(Duration::from_secs(2));
-    let (_, watched) = server.bytes();
-    let scale = f64::from(NODES) / f64::from(population.nodes) * REPORTS;
+    let watched = server.state().watched;
+    let scale = f64::from(CLUSTER) / f64::from(population.nodes) * REPORTS;
     let spent = processor_seconds(&agent)? - before;
     let megabytes = watched as f64 * scale / MEGABYTE;
     Ok(vec![
-        Figure::single("status_mb_per_hour", "MB", megabytes).with("nodes", NODES).at_most(0.1),
-        Figure::single("status_cpu_seconds_per_hour", "s", spent * scale).with("nodes", NODES),
+        Figure::single("status_mb_per_hour", "MB", megabytes).with("nodes", CLUSTER).at_most(0.1),
+        Figure::single("status_cpu_seconds_per_hour", "s", spent * scale).with("nodes", CLUSTER),
     ])
 }
 

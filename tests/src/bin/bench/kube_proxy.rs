@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use topo_lb_tests::cluster::Cluster;
+use topo_lb_tests::fake_api::FakeApi;
 use topo_lb_tests::kubernetes_1_20;
 use topo_lb_tests::population::{Population, SERVICE_PORT};
 use topo_lb_tests::process::{Running, printed};
@@ -17,7 +18,7 @@ use topo_lb_tests::wait::until;
 use topo_lb_tests::wiring::node4;
 use topo_lb_tests::{cgroup, interrupt};
 
-use crate::api::Server;
+use crate::api;
 use crate::exchange::{Act, Dialler, Targets};
 use crate::ground::{Ground, KUBE_PROXY, KUBE_PROXY_NUMBER, POD_RANGE};
 use crate::iptables::Iptables;
@@ -64,19 +65,19 @@ impl Program {
     pub(crate) fn start<'a>(
         &self,
         ground: &Ground<'a>,
-        population: Population,
+        population: &Population,
         dialler: &mut Dialler,
     ) -> Result<KubeProxy<'a>> {
         let cluster = ground.cluster;
         let last = Population::frontend(population.services.saturating_sub(1));
         let netns = cluster.node_netns(KUBE_PROXY)?;
-        let server = Server::start(netns, population, kubernetes_1_20::form)?;
+        let server = api::start(netns, population, kubernetes_1_20::form)?;
         let log = cluster.folder().join("kube-proxy.log");
         let log = File::create(&log).with_context(|| format!("cannot write {}", log.display()))?;
         let mut command = Command::new(&self.program);
         command
             .envs(self.iptables.environment())
-            .arg(format!("--master=http://{}", server.address))
+            .arg(format!("--master={}", server.url()))
             .arg("--kube-api-content-type=application/json")
             .arg(format!("--hostname-override={KUBE_PROXY}"))
             .arg(format!("--bind-address={}", node4(KUBE_PROXY_NUMBER)))
@@ -114,7 +115,7 @@ pub(crate) struct KubeProxy<'a> {
     pub(crate) reached: Duration,
     /// From its start until it was idle.
     pub(crate) rested: Duration,
-    _server: Server,
+    _server: FakeApi,
 }
 
 impl KubeProxy<'_> {

@@ -10,15 +10,9 @@ use crate::source::object::{
     Content, Names, Object, ObjectError, Written, content, parse_kind, parse_with, plain,
 };
 
-pub(super) trait Found {
-    /// An object or its error: in document number `document` (from 1), at `items[item]` of a list.
-    fn found(
-        &mut self,
-        document: usize,
-        item: Option<usize>,
-        object: Result<Object, ObjectError>,
-    ) -> Result<(), FileError>;
-}
+/// Takes each object or its error, with the number of its document (from 1) and its index in a list.
+pub(super) type Found<'a> =
+    &'a mut dyn FnMut(usize, Option<usize>, Result<Object, ObjectError>) -> Result<(), FileError>;
 
 enum Syntax {
     Json,
@@ -41,7 +35,7 @@ pub(super) fn read(
     path: &Path,
     text: &str,
     names: &mut Names,
-    found: &mut impl Found,
+    found: Found<'_>,
 ) -> Result<(), FileError> {
     let wrong =
         |reason: String| FileError::Syntax { path: path.to_owned(), reason: plain(&reason) };
@@ -51,7 +45,7 @@ pub(super) fn read(
             for (index, document) in documents.enumerate() {
                 let document = document.map_err(|error| wrong(error.to_string()))?;
                 if document.get() != "null" {
-                    read_document(document, index + 1, names, found)?;
+                    read_document(document, index + 1, names, &mut *found)?;
                 }
             }
         }
@@ -61,7 +55,7 @@ pub(super) fn read(
                     wrong(error.render_with_formatter(&serde_saphyr::UserMessageFormatter))
                 })?;
             for (index, document) in documents.iter().enumerate() {
-                read_document(document, index + 1, names, found)?;
+                read_document(document, index + 1, names, &mut *found)?;
             }
         }
     }
@@ -72,17 +66,18 @@ fn read_document(
     document: impl Written,
     number: usize,
     names: &mut Names,
-    found: &mut impl Found,
+    found: Found<'_>,
 ) -> Result<(), FileError> {
     match content(document) {
-        Err(error) => found.found(number, None, Err(error)),
-        Ok(Content::Object) => found.found(number, None, parse_with(document, names)),
-        Ok(Content::List(items)) => items.into_iter().enumerate().try_for_each(|(index, item)| {
-            found.found(number, Some(index), parse_with(item, names))
-        }),
+        Err(error) => found(number, None, Err(error)),
+        Ok(Content::Object) => found(number, None, parse_with(document, names)),
+        Ok(Content::List(items)) => items
+            .into_iter()
+            .enumerate()
+            .try_for_each(|(index, item)| found(number, Some(index), parse_with(item, names))),
         Ok(Content::Typed(kind, items)) => {
             items.into_iter().enumerate().try_for_each(|(index, item)| {
-                found.found(number, Some(index), parse_kind(kind, item, names))
+                found(number, Some(index), parse_kind(kind, item, names))
             })
         }
     }

@@ -157,30 +157,3 @@ fn add(path: &Path, folders: &mut BTreeSet<Folder>) {
         folders.insert(Folder { path, device: data.dev(), inode: data.ino() });
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_editors_leave_behind_is_no_manifest() {
-        for name in ["web.yaml", "web.yml", "web.json", "10-web.v2.yaml"] {
-            assert!(is_manifest(name), "{name}");
-        }
-        for name in [
-            "web.yaml~",
-            ".web.yaml",
-            ".web.yaml.swp",
-            "#web.yaml#",
-            ".#web.yaml",
-            "..data",
-            "web.yaml.tmp",
-            "README.md",
-            "yaml",
-            ".yaml",
-            "web.YAML.orig",
-        ] {
-            assert!(!is_manifest(name), "{name}");
-        }
-    }
-}

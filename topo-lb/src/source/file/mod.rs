@@ -82,7 +82,7 @@ pub fn read(path: &Path) -> Result<Listing, FileError> {
 /// # Errors
 /// As [`read`].
 pub fn parse(name: &Path, content: &[u8]) -> Result<Listing, FileError> {
-    Ok(Reading::of_bytes(name.to_owned(), content)?.into())
+    Ok(Reading::of_bytes(name, content)?.into())
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::FileError;
-use super::document::{self, Found};
+use super::document;
 use crate::cluster::{Change, Node, Service, ServiceId, Slice, SliceId, Update};
 use crate::exclusion::Pod;
 use crate::source::object::{Clients, Identity, Kind, Names, Object, ObjectError};
@@ -18,7 +18,7 @@ use crate::source::{Fault, Listing};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
     /// Which file.
-    pub path: PathBuf,
+    pub path: Arc<Path>,
     /// Which document, from 1; empty ones do not count.
     pub document: usize,
     /// Index in the document's `items`, from 0.
@@ -51,19 +51,18 @@ pub(super) struct Reading {
 
 impl Reading {
     pub(super) fn of(files: &[PathBuf], names: &mut Names) -> Result<Self, FileError> {
-        let mut collector = Collector::new(files);
+        let mut collector = Collector::default();
         for path in files {
             let bytes = fs::read(path)
                 .map_err(|source| FileError::Unreadable { path: path.clone(), source })?;
-            collector.take(&bytes, names)?;
+            collector.take(path, &bytes, names)?;
         }
         Ok(collector.all)
     }
 
-    pub(super) fn of_bytes(path: PathBuf, bytes: &[u8]) -> Result<Self, FileError> {
-        let files = [path];
-        let mut collector = Collector::new(&files);
-        collector.take(bytes, &mut Names::default())?;
+    pub(super) fn of_bytes(path: &Path, bytes: &[u8]) -> Result<Self, FileError> {
+        let mut collector = Collector::default();
+        collector.take(path, bytes, &mut Names::default())?;
         Ok(collector.all)
     }
 
@@ -106,64 +105,45 @@ fn text<'a>(path: &Path, bytes: &'a [u8]) -> Result<&'a str, FileError> {
     Ok(text)
 }
 
-/// Indices of file and item, and the document's number.
-type Spot = (usize, usize, Option<usize>);
-
-struct Collector<'a> {
-    files: &'a [PathBuf],
-    /// Index of the file that is being read.
-    file: usize,
-    seen: HashMap<Identity, Spot>,
+#[derive(Default)]
+struct Collector {
+    seen: HashMap<Identity, Place>,
     all: Reading,
 }
 
-impl<'a> Collector<'a> {
-    fn new(files: &'a [PathBuf]) -> Self {
-        Self { files, file: 0, seen: HashMap::new(), all: Reading::default() }
-    }
-
-    fn take(&mut self, bytes: &[u8], names: &mut Names) -> Result<(), FileError> {
-        let path = &self.files[self.file];
-        document::read(path, text(path, bytes)?, names, self)?;
-        self.file += 1;
-        Ok(())
-    }
-
-    fn place(&self, (file, document, item): Spot) -> Place {
-        Place { path: self.files[file].clone(), document, item }
+impl Collector {
+    fn take(&mut self, path: &Path, bytes: &[u8], names: &mut Names) -> Result<(), FileError> {
+        let shared: Arc<Path> = path.into();
+        document::read(path, text(path, bytes)?, names, &mut |document, item, object| {
+            self.found(Place { path: Arc::clone(&shared), document, item }, object)
+        })
     }
 
     /// Whether this is the first object of that identity. The second becomes a fault.
-    fn is_first(&mut self, object: Identity, spot: Spot) -> bool {
+    fn is_first(&mut self, object: Identity, place: &Place) -> bool {
         let first = match self.seen.entry(object.clone()) {
             Entry::Vacant(free) => {
-                free.insert(spot);
+                free.insert(place.clone());
                 return true;
             }
-            Entry::Occupied(taken) => *taken.get(),
+            Entry::Occupied(taken) => taken.into_mut(),
         };
         let sentence = format!(
-            "{object} is defined twice, by {} and by {}: the first counts, remove one of them",
-            self.place(first),
-            self.place(spot),
+            "{object} is defined twice, by {first} and by {place}: the first counts, remove one of \
+             them"
         );
         self.all.faults.push(Fault { object, sentence });
         false
     }
-}
 
-impl Found for Collector<'_> {
     fn found(
         &mut self,
-        document: usize,
-        item: Option<usize>,
+        place: Place,
         object: Result<Object, ObjectError>,
     ) -> Result<(), FileError> {
-        let spot = (self.file, document, item);
         let object = match object {
             Ok(object) => object,
             Err(error) => {
-                let place = self.place(spot);
                 let Some(fault) = Fault::unread(&error) else {
                     return Err(FileError::Object { place, error: Box::new(error) });
                 };
@@ -172,28 +152,19 @@ impl Found for Collector<'_> {
                 return Ok(());
             }
         };
+        if let Some(identity) = object.identity()
+            && !self.is_first(identity, &place)
+        {
+            return Ok(());
+        }
         match object {
-            Object::Service(service) => {
-                let ServiceId { namespace, name } = service.id.clone();
-                if self.is_first(Identity { kind: Kind::Service, namespace, name }, spot) {
-                    self.all.services.push(service);
-                }
-            }
+            Object::Service(service) => self.all.services.push(service),
             Object::Slice(slice, skipped) => {
-                let SliceId { namespace, name } = slice.id.clone();
-                if self.is_first(Identity { kind: Kind::Slice, namespace, name }, spot) {
-                    self.all.slices.push(slice);
-                    let fault = skipped.as_ref().and_then(Fault::skipped);
-                    let place = self.place(spot);
-                    self.all.faults.extend(fault.map(|fault| fault.at(place)));
-                }
+                self.all.slices.push(slice);
+                let fault = skipped.as_ref().and_then(Fault::skipped);
+                self.all.faults.extend(fault.map(|fault| fault.at(place)));
             }
-            Object::Node(node) => {
-                let (namespace, name) = (Arc::default(), node.name.clone());
-                if self.is_first(Identity { kind: Kind::Node, namespace, name }, spot) {
-                    self.all.nodes.push(node);
-                }
-            }
+            Object::Node(node) => self.all.nodes.push(node),
             Object::Client(client, pod) => {
                 self.all.pods.extend(pod);
                 self.all.clients.get_or_insert_default().add(client);

@@ -1,8 +1,8 @@
 use std::fs;
+use std::io::Write as _;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use futures::{FutureExt, StreamExt};
@@ -22,20 +22,19 @@ const NEVER: Duration = Duration::from_secs(3_600);
 /// Only inotify events lead to a reading: no periodic checks, no end of patience.
 const TOLD: Pace = Pace { patience: NEVER, look_again: NEVER, ..Pace::DEFAULT };
 
-struct Folder(PathBuf);
+struct Folder(topo_lb_tests::folder::Folder);
 
 impl Folder {
     fn new() -> Self {
-        static NUMBER: AtomicU32 = AtomicU32::new(0);
-        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-        let name = format!("topo-lb-manifests-{}-{number}", std::process::id());
-        let path = std::env::temp_dir().join(name);
-        fs::create_dir_all(&path).unwrap();
-        Self(path.canonicalize().unwrap())
+        Self(topo_lb_tests::folder::Folder::temporary().unwrap())
+    }
+
+    fn path(&self) -> &Path {
+        self.0.path()
     }
 
     fn at(&self, name: &str) -> PathBuf {
-        self.0.join(name)
+        self.path().join(name)
     }
 
     fn write(&self, name: &str, content: impl AsRef<[u8]>) -> PathBuf {
@@ -46,18 +45,25 @@ impl Folder {
     }
 
     fn error(&self) -> String {
-        let error = read(&self.0).expect_err("it is wrong").to_string();
-        error.replace(&format!("{}/", self.0.display()), "")
+        let error = read(self.path()).expect_err("it is wrong").to_string();
+        error.replace(&format!("{}/", self.path().display()), "")
+    }
+
+    /// The objects that can be read, and the faults of the others.
+    fn read(&self) -> (All, Vec<String>) {
+        let (all, faults) = All::of(self.path());
+        let here = format!("{}/", self.path().display());
+        (all, faults.into_iter().map(|fault| fault.replace(&here, "")).collect())
+    }
+
+    fn counts(&self) -> [usize; 3] {
+        let (all, faults) = self.read();
+        assert_eq!(faults, [""; 0]);
+        all.counts()
     }
 }
 
-impl Drop for Folder {
-    fn drop(&mut self) {
-        fs::remove_dir_all(&self.0).unwrap();
-    }
-}
-
-#[derive(Debug, Default)]
+#[derive(Debug, Default, PartialEq)]
 struct All {
     services: Vec<Service>,
     slices: Vec<Slice>,
@@ -65,12 +71,12 @@ struct All {
 }
 
 impl All {
-    fn of(path: &Path) -> Self {
+    /// The objects at `path` that can be read, and the faults of the others.
+    fn of(path: &Path) -> (Self, Vec<String>) {
         let mut all = Self::default();
-        let listing = read(path).unwrap();
-        assert_eq!(listing.faults, []);
-        listing.updates.into_iter().for_each(|update| all.take(update));
-        all
+        let Listing { updates, faults, .. } = read(path).unwrap();
+        updates.into_iter().for_each(|update| all.take(update));
+        (all, faults.into_iter().map(|fault| fault.sentence).collect())
     }
 
     fn take(&mut self, update: Update) {
@@ -102,34 +108,37 @@ fn slice(name: &str, addresses: impl Iterator<Item = String>) -> serde_json::Val
 }
 
 #[test]
-fn both_fixtures_are_read_whole() {
-    assert_eq!(All::of(&fixture("kubernetes-1.36.json")).counts(), [19, 19, 3]);
-    assert_eq!(All::of(&fixture("kubernetes-1.20.json")).counts(), [18, 18, 3]);
-}
-
-#[test]
-fn a_fixture_reads_the_same_as_yaml() {
-    let folder = Folder::new();
-    // JSON is YAML; the extension selects the YAML parser.
-    let yaml = folder.at("all.yaml");
-    fs::copy(fixture("kubernetes-1.36.json"), &yaml).unwrap();
-    let (json, yaml) = (All::of(&fixture("kubernetes-1.36.json")), All::of(&yaml));
-    assert_eq!(json.services, yaml.services);
-    assert_eq!(json.slices, yaml.slices);
-    assert_eq!(json.nodes, yaml.nodes);
+fn fixtures_are_read_whole_and_the_same_as_yaml() {
+    for (name, counts) in
+        [("kubernetes-1.36.json", [19, 19, 3]), ("kubernetes-1.20.json", [18, 18, 3])]
+    {
+        let folder = Folder::new();
+        // JSON is YAML; the extension selects the YAML parser.
+        fs::copy(fixture(name), folder.at("all.yaml")).unwrap();
+        let json = All::of(&fixture(name));
+        assert_eq!((json.0.counts(), json.1.len()), (counts, 0));
+        assert_eq!(folder.read(), json);
+    }
 }
 
 #[test]
 fn a_folder_is_its_manifests_one_level_deep() {
     let folder = Folder::new();
+    assert_eq!(folder.counts(), [0, 0, 0], "an empty cluster");
     folder.write("b.yml", SERVICE);
     folder.write("a.yaml", NODE);
+    folder.write("10-a.v2.yaml", NODE.replace("n1", "n2"));
     folder.write("c.json", slice("s", std::iter::empty()).to_string());
-    for skipped in ["a.yaml~", ".a.yaml", "#a.yaml#", "notes.txt", "sub/a.yaml", "dir.yaml/a.yaml"]
-    {
-        folder.write(skipped, "this: [is not read");
+    for name in ["sub/a.yaml", "dir.yaml/a.yaml", "notes.txt", "yaml", "..data", "a.yaml.tmp"] {
+        folder.write(name, "this: [is not read");
     }
-    assert_eq!(All::of(&folder.0).counts(), [1, 1, 1]);
+    // What editors leave behind.
+    for name in
+        ["a.yaml~", ".a.yaml", ".yaml", ".a.yaml.swp", "#a.yaml#", ".#a.yaml", "a.YAML.orig"]
+    {
+        folder.write(name, "this: [is not read");
+    }
+    assert_eq!(folder.counts(), [1, 1, 2]);
 }
 
 #[test]
@@ -155,16 +164,16 @@ fn documents_and_lists_of_every_shape_are_read() {
            {"apiVersion": "v1", "kind": "ServiceList", "items": []}"#,
     );
     folder.write("comments.yaml", "# nothing yet\n");
-    assert_eq!(All::of(&folder.0).counts(), [1, 1, 3]);
+    assert_eq!(folder.counts(), [1, 1, 3]);
 }
 
 #[test]
 fn a_file_without_extension_may_be_either() {
     let folder = Folder::new();
     let yaml = folder.write("yaml", SERVICE);
-    assert_eq!(All::of(&yaml).counts(), [1, 0, 0]);
+    assert_eq!(All::of(&yaml).0.counts(), [1, 0, 0]);
     let json = folder.write("json", format!("\u{feff} \n{}", slice("s", std::iter::empty())));
-    assert_eq!(All::of(&json).counts(), [0, 1, 0]);
+    assert_eq!(All::of(&json).0.counts(), [0, 1, 0]);
 }
 
 #[test]
@@ -173,11 +182,6 @@ fn what_comes_from_elsewhere_is_read_by_its_name() {
     assert!(matches!(&updates[2], Update::Service(Change::Listed(all, _)) if all.len() == 1));
     let error = parse(Path::new("standard input"), b"kind: []").unwrap_err().to_string();
     assert!(error.starts_with("standard input, document 1: kind: invalid type"), "{error}");
-}
-
-#[test]
-fn an_empty_folder_is_an_empty_cluster() {
-    assert_eq!(All::of(&Folder::new().0).counts(), [0, 0, 0]);
 }
 
 #[test]
@@ -191,75 +195,59 @@ fn a_path_without_anything_is_an_error_that_says_what_to_do() {
 
 #[test]
 fn errors_name_file_document_object_and_field() {
+    let nothing =
+        " is empty: remove it, or write a List without items to say that nothing is there";
     let cases: [(&str, &[u8], &str); 12] = [
         (
             "a.yaml",
             b"apiVersion: v1\nkind: Node\nmetadata: {name: n1}\n---\napiVersion: v1\n\
               kind: Service\nmetadata: we",
-            "a.yaml, document 2: Service: metadata: invalid type: string \"we\", expected an object",
+            ", document 2: Service: metadata: invalid type: string \"we\", expected an object",
         ),
         (
             "a.json",
             br#"{"apiVersion": "v1", "kind": "List", "items": {}}"#,
-            "a.json, document 1: List: items: is not a list",
+            ", document 1: List: items: is not a list",
         ),
         (
             "a.yaml",
             b"apiVersion: v1\nkind: List\nitems: 5\n",
-            "a.yaml, document 1: List: items: is not a list",
+            ", document 1: List: items: is not a list",
         ),
         (
             "a.yaml",
             b"apiVersion: v1\nkind: List\nitems: [{apiVersion: v1, kind: List}]\n",
-            "a.yaml, document 1, items[0]: kind: a List within a list is not read: take its items \
-             out",
+            ", document 1, items[0]: kind: a List within a list is not read: take its items out",
         ),
         (
             "a.yaml",
             b"replicas: 3\n",
-            "a.yaml, document 1: kind: is missing: this is no Kubernetes object",
+            ", document 1: kind: is missing: this is no Kubernetes object",
         ),
         (
             "a.yaml",
             b"just text\n",
-            "a.yaml, document 1: invalid type: string \"just text\", expected an object",
+            ", document 1: invalid type: string \"just text\", expected an object",
         ),
         (
             "a.json",
             b"{\"apiVersion\": \"v1\",\n \"kind\": \"Nod",
-            "a.json: EOF while parsing a string at line 2 column 13",
+            ": EOF while parsing a string at line 2 column 13",
         ),
-        ("a.yaml", b"kind: Node\nmetadata: {name: n", "a.yaml: "),
-        ("a.yaml", b"kind: Node\nkind: Node\n", "a.yaml: "),
-        (
-            "a.yaml",
-            b"",
-            "a.yaml is empty: remove it, or write a List without items to say that nothing is there",
-        ),
-        (
-            "a.json",
-            b" \n\n",
-            "a.json is empty: remove it, or write a List without items to say that nothing is there",
-        ),
-        ("a.yaml", b"kind: \xff\xfe\n", "a.yaml: is not UTF-8 text (byte 6)"),
+        ("a.yaml", b"kind: Node\nmetadata: {name: n", ": "),
+        ("a.yaml", b"kind: Node\nkind: Node\n", ": "),
+        ("a.yaml", b"", nothing),
+        ("a.json", b" \n\n", nothing),
+        ("a.yaml", b"kind: \xff\xfe\n", ": is not UTF-8 text (byte 6)"),
     ];
     for (name, content, expected) in cases {
         let folder = Folder::new();
         folder.write(name, content);
         let error = folder.error();
-        println!("{error}");
-        assert!(error.starts_with(expected), "{error}\nis not\n{expected}");
+        let expected = format!("{name}{expected}");
+        assert!(error.starts_with(&expected), "{error}\nis not\n{expected}");
         assert_eq!(error.lines().count(), 1, "{error}");
     }
-}
-
-/// The objects read from a folder, and the faults of the others.
-fn rest(folder: &Folder) -> (All, Vec<String>) {
-    let Listing { updates, faults, .. } = read(&folder.0).unwrap();
-    let mut all = All::default();
-    updates.into_iter().for_each(|update| all.take(update));
-    let here = format!("{}/", folder.0.display());
-    (all, faults.into_iter().map(|fault| fault.sentence.replace(&here, "")).collect())
 }
 
 #[test]
@@ -281,7 +269,7 @@ fn an_object_with_a_bad_field_costs_itself_alone() {
             {"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
              "metadata": {"name": "s"}, "ports": [{"port": 0}]}]}"#,
     );
-    let (all, said) = rest(&folder);
+    let (all, said) = folder.read();
     assert_eq!(all.counts(), [1, 0, 2]);
     assert_eq!(
         said,
@@ -306,7 +294,7 @@ fn of_two_objects_of_one_name_the_first_counts_and_both_places_are_named() {
             {"metadata": {"name": "web", "namespace": "other"}},
             {"metadata": {"name": "web", "namespace": "default"}}]}"#,
     );
-    let (all, said) = rest(&folder);
+    let (all, said) = folder.read();
     assert_eq!(all.counts(), [2, 0, 1]);
     assert_eq!(all.services[0].ports.len(), 1, "not the first");
     assert_eq!(
@@ -334,8 +322,8 @@ fn large_yaml_is_within_the_budget() {
     let slices: Vec<_> = (0..3).map(|n| slice(&format!("web-{n}"), addresses(n))).collect();
     let list = serde_json::json!({"apiVersion": "v1", "kind": "List", "items": slices});
     folder.write("slices.yaml", list.to_string());
-    let all = All::of(&folder.0);
-    assert_eq!(all.counts(), [1_500, 3, 0]);
+    let (all, said) = folder.read();
+    assert_eq!((all.counts(), said.len()), ([1_500, 3, 0], 0));
     assert!(all.slices.iter().all(|slice| slice.endpoints.len() == 5_000));
 }
 
@@ -353,50 +341,52 @@ fn aliases_cannot_blow_up_a_small_file() {
     assert!(start.elapsed() < Duration::from_secs(10));
 }
 
-/// Reads the stream until `enough` returns true. Returns what is known then.
-async fn until(following: &mut Following, mut enough: impl FnMut(&All) -> bool) -> All {
-    let mut all = All::default();
-    let found = async {
-        loop {
-            match following.next().await.expect("it never ends") {
-                Event::Update(update) => all.take(update),
-                Event::Synced | Event::Freshness(_) | Event::Pods(_) => {}
-                Event::Trouble(trouble) => panic!("{trouble}"),
-            }
-            if enough(&all) {
-                return;
-            }
-        }
-    };
-    tokio::time::timeout(PATIENCE, found).await.expect("nothing came");
-    all
+async fn soon<T>(outcome: impl Future<Output = T>) -> T {
+    tokio::time::timeout(PATIENCE, outcome).await.expect("nothing came")
 }
 
-async fn trouble(following: &mut Following) -> String {
-    let event = tokio::time::timeout(PATIENCE, following.next()).await.expect("nothing came");
-    match event {
-        Some(Event::Trouble(trouble)) => trouble,
-        other => panic!("{other:?}"),
+async fn next(following: &mut Following) -> Event {
+    soon(following.next()).await.expect("it never ends")
+}
+
+/// Reads the stream until `enough` returns true.
+async fn until(following: &mut Following, enough: impl Fn(&All) -> bool) {
+    let mut all = All::default();
+    while !enough(&all) {
+        match next(following).await {
+            Event::Update(update) => all.take(update),
+            Event::Synced | Event::Freshness(_) | Event::Pods(_) => {}
+            Event::Trouble(trouble) => panic!("{trouble}"),
+        }
     }
+}
+
+async fn until_in_pool(following: &mut Following, pool: &str) {
+    let is_in = |node: &Node| node.labels.get("pool").is_some_and(|own| &**own == pool);
+    until(following, |all| all.nodes.first().is_some_and(is_in)).await;
+}
+
+/// Follows manifests whose first Node is in the pool `beijing`, and waits for that.
+async fn beijing(path: PathBuf, pace: Pace) -> Following {
+    let mut following = follow_at(path, pace).unwrap();
+    until_in_pool(&mut following, "beijing").await;
+    following
 }
 
 /// The events until the thread has read all files `number` times.
 async fn reading(following: &mut Following, number: u64) -> Vec<Event> {
     let mut said = Vec::new();
-    let read = async {
+    soon(async {
         loop {
             let is_done = following.done.readings.load(Ordering::Relaxed) >= number;
-            while let Some(Some(event)) = following.next().now_or_never() {
-                said.push(event);
-            }
+            said.extend(std::iter::from_fn(|| waiting(following)));
             if is_done {
-                return;
+                return said;
             }
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
-    };
-    tokio::time::timeout(PATIENCE, read).await.expect("the files were not read again");
-    said
+    })
+    .await
 }
 
 /// Waits for a few more checks of the files: one could have begun before this call.
@@ -404,20 +394,16 @@ async fn looks(following: &Following) {
     const FEW: u64 = 5;
     let looks: &AtomicU64 = &following.done.looks;
     let enough = looks.load(Ordering::Relaxed) + FEW;
-    let looked = async {
+    soon(async {
         while looks.load(Ordering::Relaxed) < enough {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
-    };
-    tokio::time::timeout(PATIENCE, looked).await.expect("nobody looks at the files");
+    })
+    .await;
 }
 
 fn waiting(following: &mut Following) -> Option<Event> {
     following.next().now_or_never().flatten()
-}
-
-fn in_pool(all: &All, pool: &str) -> bool {
-    all.nodes.first().is_some_and(|node| node.labels.get("pool").is_some_and(|own| &**own == pool))
 }
 
 #[tokio::test]
@@ -425,7 +411,7 @@ async fn the_first_reading_is_nodes_slices_services_and_synced() {
     let folder = Folder::new();
     folder.write("a.yaml", format!("{NODE}---\n{SERVICE}"));
     let pace = Pace { look_again: Duration::from_millis(1), ..Pace::DEFAULT };
-    let mut following = follow_at(folder.0.clone(), pace).unwrap();
+    let mut following = follow_at(folder.path().to_owned(), pace).unwrap();
     let mut kinds = Vec::new();
     for _ in 0..4 {
         kinds.push(match following.next().await.unwrap() {
@@ -453,19 +439,16 @@ async fn pods_that_say_which_they_are_are_said_as_long_as_there_are_any() {
 {apiVersion: v1, kind: Pod, metadata: {name: of a template}, spec: {containers: []}}
 ";
     async fn pods(following: &mut Following) -> Vec<Pod> {
-        let next = async {
-            loop {
-                if let Event::Pods(pods) = following.next().await.expect("it never ends") {
-                    return pods;
-                }
+        loop {
+            if let Event::Pods(pods) = next(following).await {
+                return pods;
             }
-        };
-        tokio::time::timeout(PATIENCE, next).await.expect("nothing came")
+        }
     }
     let folder = Folder::new();
     let path = folder.write("pods.yaml", PODS);
     folder.write("nodes.yaml", NODE);
-    let mut following = follow(folder.0.clone()).unwrap();
+    let mut following = follow(folder.path().to_owned()).unwrap();
     let wanted = Pod {
         uid: "1-2".into(),
         namespace: "default".into(),
@@ -478,14 +461,16 @@ async fn pods_that_say_which_they_are_are_said_as_long_as_there_are_any() {
 }
 
 #[tokio::test]
-async fn a_relabelled_node_is_seen_because_the_system_says_so() {
-    let folder = Folder::new();
-    let path = folder.write("nodes.yaml", NODE);
-    let mut following = follow_at(folder.0.clone(), TOLD).unwrap();
-    until(&mut following, |all| in_pool(all, "beijing")).await;
-    for pool in ["hangzhou", "shanghai"] {
-        fs::write(&path, NODE.replace("beijing", pool)).unwrap();
-        until(&mut following, |all| in_pool(all, pool)).await;
+async fn a_file_that_is_written_or_replaced_is_seen_because_the_system_says_so() {
+    for (followed, by_rename) in [("", false), ("", true), ("nodes.yaml", true)] {
+        let folder = Folder::new();
+        let path = folder.write("nodes.yaml", NODE);
+        let mut following = beijing(folder.at(followed), TOLD).await;
+        for pool in ["hangzhou", "shanghai"] {
+            let name = if by_rename { ".nodes.new" } else { "nodes.yaml" };
+            fs::rename(folder.write(name, NODE.replace("beijing", pool)), &path).unwrap();
+            until_in_pool(&mut following, pool).await;
+        }
     }
 }
 
@@ -496,25 +481,9 @@ async fn what_the_system_does_not_say_is_seen_by_a_look_from_time_to_time() {
     // A second name of the file, in a folder that is not watched.
     fs::create_dir_all(folder.at("followed")).unwrap();
     fs::hard_link(&inside, folder.at("followed/nodes.yaml")).unwrap();
-    let mut following = follow(folder.at("followed")).unwrap();
-    until(&mut following, |all| in_pool(all, "beijing")).await;
+    let mut following = beijing(folder.at("followed"), Pace::DEFAULT).await;
     fs::write(&inside, NODE.replace("beijing", "hangzhou")).unwrap();
-    until(&mut following, |all| in_pool(all, "hangzhou")).await;
-}
-
-#[tokio::test]
-async fn a_file_replaced_by_rename_is_seen() {
-    for followed in ["", "nodes.yaml"] {
-        let folder = Folder::new();
-        let path = folder.write("nodes.yaml", NODE);
-        let mut following = follow(folder.at(followed)).unwrap();
-        until(&mut following, |all| in_pool(all, "beijing")).await;
-        for pool in ["hangzhou", "shanghai"] {
-            let new = folder.write(".nodes.new", NODE.replace("beijing", pool));
-            fs::rename(new, &path).unwrap();
-            until(&mut following, |all| in_pool(all, pool)).await;
-        }
-    }
+    until_in_pool(&mut following, "hangzhou").await;
 }
 
 #[tokio::test]
@@ -524,19 +493,18 @@ async fn a_config_map_mount_is_followed_through_its_links() {
         folder.write("..2026_1/nodes.yaml", NODE);
         symlink("..2026_1", folder.at("..data")).unwrap();
         symlink("..data/nodes.yaml", folder.at("nodes.yaml")).unwrap();
-        let mut following = follow_at(folder.at(followed), TOLD).unwrap();
-        until(&mut following, |all| in_pool(all, "beijing")).await;
+        let mut following = beijing(folder.at(followed), TOLD).await;
         // The way the kubelet does it, twice.
         for (version, pool) in [(2, "hangzhou"), (3, "shanghai")] {
             folder.write(&format!("..2026_{version}/nodes.yaml"), NODE.replace("beijing", pool));
             symlink(format!("..2026_{version}"), folder.at("..data_tmp")).unwrap();
             fs::rename(folder.at("..data_tmp"), folder.at("..data")).unwrap();
             fs::remove_dir_all(folder.at(&format!("..2026_{}", version - 1))).unwrap();
-            until(&mut following, |all| in_pool(all, pool)).await;
+            until_in_pool(&mut following, pool).await;
         }
         // Rewrite a file behind the links.
         folder.write("..2026_3/nodes.yaml", NODE);
-        until(&mut following, |all| in_pool(all, "beijing")).await;
+        until_in_pool(&mut following, "beijing").await;
     }
 }
 
@@ -544,7 +512,7 @@ async fn a_config_map_mount_is_followed_through_its_links() {
 async fn files_come_and_go() {
     let folder = Folder::new();
     folder.write("nodes.yaml", NODE);
-    let mut following = follow(folder.0.clone()).unwrap();
+    let mut following = follow(folder.path().to_owned()).unwrap();
     until(&mut following, |all| all.counts() == [0, 0, 1]).await;
     let service = folder.write("web.yaml", SERVICE);
     until(&mut following, |all| all.counts() == [1, 0, 1]).await;
@@ -556,54 +524,54 @@ async fn files_come_and_go() {
 async fn a_folder_that_is_replaced_is_followed_on() {
     let folder = Folder::new();
     folder.write("manifests/nodes.yaml", NODE);
-    let mut following = follow(folder.at("manifests")).unwrap();
-    until(&mut following, |all| in_pool(all, "beijing")).await;
+    let mut following = beijing(folder.at("manifests"), Pace::DEFAULT).await;
     fs::rename(folder.at("manifests"), folder.at("old")).unwrap();
     folder.write("manifests/nodes.yaml", NODE.replace("beijing", "hangzhou"));
-    until(&mut following, |all| in_pool(all, "hangzhou")).await;
+    until_in_pool(&mut following, "hangzhou").await;
     folder.write("manifests/nodes.yaml", NODE.replace("beijing", "shanghai"));
-    until(&mut following, |all| in_pool(all, "shanghai")).await;
+    until_in_pool(&mut following, "shanghai").await;
 }
 
 #[tokio::test]
 async fn a_half_written_file_leaves_the_last_good_state() {
+    const UPDATED: &str = "updated";
+    let none = r#"{"apiVersion": "v1", "kind": "NodeList", "items": []}"#;
+    let one = r#"{"apiVersion": "v1", "kind": "NodeList", "items": [{"metadata": {"name": "n"}}]}"#;
+    let half = r#"{"apiVersion": "v1", "kind": "No"#;
     let folder = Folder::new();
-    let path =
-        folder.write("nodes.json", r#"{"apiVersion": "v1", "kind": "NodeList", "items": []}"#);
-    let mut following = follow_at(folder.0.clone(), TOLD).unwrap();
-    assert!(matches!(reading(&mut following, 1).await[..], [Event::Update(_), ..]));
-
-    fs::write(&path, r#"{"apiVersion": "v1", "kind": "No"#).unwrap();
-    let said = trouble(&mut following).await;
-    assert!(said.contains("nodes.json: EOF while parsing"), "{said}");
-    // The same error is not reported again, and the state stays.
-    fs::write(&path, r#"{"apiVersion": "v1", "kind": "No"#).unwrap();
-    let said = reading(&mut following, 3).await;
-    assert!(said.is_empty(), "{said:?}");
-    // Another error is.
-    fs::write(&path, "").unwrap();
-    let said = trouble(&mut following).await;
-    assert!(said.contains("nodes.json is empty"), "{said}");
-    fs::write(&path, NODE.replace("kind: Node", "kind: Nothing")).unwrap();
-    let said = trouble(&mut following).await;
-    assert!(said.contains("nodes.json: expected value"), "{said}");
-    // After a good reading, a previous error is reported again.
-    fs::write(
-        &path,
-        r#"{"apiVersion": "v1", "kind": "NodeList", "items": [{"metadata": {"name": "n1"}}]}"#,
-    )
-    .unwrap();
-    assert!(matches!(reading(&mut following, 6).await[..], [Event::Update(_), ..]));
-    fs::write(&path, "").unwrap();
-    let said = trouble(&mut following).await;
-    assert!(said.contains("nodes.json is empty"), "{said}");
+    let path = folder.write("nodes.json", none);
+    let mut following = follow_at(folder.path().to_owned(), TOLD).unwrap();
+    for (number, content, expected) in [
+        (1, none, UPDATED),
+        (2, half, "nodes.json: EOF while parsing"),
+        // The same error is not reported again, and the state stays.
+        (3, half, ""),
+        // Another error is.
+        (4, "", "nodes.json is empty"),
+        (5, NODE, "nodes.json: expected value"),
+        // After a good reading, a previous error is reported again.
+        (6, one, UPDATED),
+        (7, "", "nodes.json is empty"),
+    ] {
+        if number > 1 {
+            fs::write(&path, content).unwrap();
+        }
+        match reading(&mut following, number).await.first() {
+            None => assert_eq!(expected, ""),
+            Some(Event::Update(_)) => assert_eq!(expected, UPDATED),
+            Some(Event::Trouble(said)) if !expected.is_empty() => {
+                assert!(said.contains(expected), "{said}");
+            }
+            other => panic!("{other:?}"),
+        }
+    }
 }
 
 #[tokio::test]
 async fn an_object_that_turns_bad_stays_as_it_was_while_others_change() {
     let folder = Folder::new();
     let path = folder.write("all.yaml", format!("{NODE}---\n{SERVICE}"));
-    let mut following = follow_at(folder.0.clone(), TOLD).unwrap();
+    let mut following = follow_at(folder.path().to_owned(), TOLD).unwrap();
     let mut state = State::default();
     let mut said = Vec::new();
     let bad = SERVICE.replace("80", "eighty");
@@ -628,10 +596,9 @@ async fn an_object_that_turns_bad_stays_as_it_was_while_others_change() {
 
 #[tokio::test]
 async fn what_somebody_is_still_writing_is_not_read() {
-    use std::io::Write;
     let folder = Folder::new();
     let path = folder.write("all.yaml", format!("{NODE}---\n{SERVICE}"));
-    let mut following = follow_at(folder.0.clone(), TOLD).unwrap();
+    let mut following = follow_at(folder.path().to_owned(), TOLD).unwrap();
     reading(&mut following, 1).await;
     // Cut between two documents, the file is valid YAML.
     let mut file = fs::File::create(&path).unwrap();
@@ -641,7 +608,7 @@ async fn what_somebody_is_still_writing_is_not_read() {
     assert!(half.is_none(), "half of it was read: {half:?}");
     file.write_all(format!("---\n{SERVICE}").as_bytes()).unwrap();
     drop(file);
-    until(&mut following, |all| in_pool(all, "hangzhou")).await;
+    until_in_pool(&mut following, "hangzhou").await;
     assert!(matches!(
         following.next().await,
         Some(Event::Update(Update::Slice(Change::Listed(..))))
@@ -658,7 +625,7 @@ async fn a_skipped_endpoint_is_said_once() {
     let folder = Folder::new();
     let addresses = ["10.1.1.1", "fd00::1"].map(str::to_owned).into_iter();
     folder.write("slice.json", slice("s", addresses).to_string());
-    let mut following = follow_at(folder.0.clone(), TOLD).unwrap();
+    let mut following = follow_at(folder.path().to_owned(), TOLD).unwrap();
     let mut troubles = Vec::new();
     for number in 1..=4 {
         let mut endpoints = None;
@@ -688,41 +655,15 @@ async fn a_skipped_endpoint_is_said_once() {
 async fn a_busy_neighbour_in_the_same_folder_does_not_hide_a_change() {
     let folder = Folder::new();
     let path = folder.write("nodes.yaml", NODE);
-    let mut following = follow_at(path.clone(), TOLD).unwrap();
-    until(&mut following, |all| in_pool(all, "beijing")).await;
-    let _noise = Noise::into(folder.at("some.log"));
+    let mut following = beijing(path.clone(), TOLD).await;
+    let mut log = fs::File::create(folder.at("some.log")).unwrap();
+    tokio::spawn(async move {
+        loop {
+            log.write_all(b"x").unwrap();
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    });
     looks(&following).await;
     fs::write(&path, NODE.replace("beijing", "shanghai")).unwrap();
-    until(&mut following, |all| in_pool(all, "shanghai")).await;
-}
-
-/// Writes to an open file all the time until dropped.
-struct Noise {
-    is_over: Arc<AtomicBool>,
-    thread: Option<std::thread::JoinHandle<()>>,
-}
-
-impl Noise {
-    fn into(path: PathBuf) -> Self {
-        use std::io::Write;
-        let is_over = Arc::new(AtomicBool::new(false));
-        let stop = Arc::clone(&is_over);
-        let thread = std::thread::spawn(move || {
-            let mut file = fs::File::create(path).unwrap();
-            while !stop.load(Ordering::Relaxed) {
-                file.write_all(b"x").unwrap();
-                std::thread::sleep(Duration::from_millis(1));
-            }
-        });
-        Self { is_over, thread: Some(thread) }
-    }
-}
-
-impl Drop for Noise {
-    fn drop(&mut self) {
-        self.is_over.store(true, Ordering::Relaxed);
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
-    }
+    until_in_pool(&mut following, "shanghai").await;
 }

@@ -1,7 +1,6 @@
 //! An API server that requests can be sent to.
 
 use std::fmt;
-use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -9,9 +8,7 @@ use super::KubeError;
 use super::session::Session;
 use super::target::{KubeTarget, config, url};
 use super::timing::Timing;
-use super::watch_health::WatchHealth;
 use crate::cluster::Update;
-use crate::source::object::Kind;
 
 /// Identifies a cluster as far as possible without a request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -38,7 +35,7 @@ impl Identity {
 #[derive(Clone)]
 pub struct Server {
     client: ::kube::Client,
-    session: Session,
+    pub(super) session: Session,
     identity: Identity,
 }
 
@@ -64,19 +61,6 @@ impl Server {
     /// Updates the routes to the server from saved objects: `default/kubernetes` and its slices.
     pub fn observe(&self, update: &Update) {
         self.session.routes.observe(update);
-    }
-
-    pub(super) const fn watch_health(&self) -> &WatchHealth {
-        &self.session.watch_health
-    }
-
-    /// How long the server's last answer about `kind` asks to wait before the next request.
-    pub(super) fn retry_after(&self, kind: Kind) -> Option<Duration> {
-        self.session.retry_after(kind)
-    }
-
-    pub(super) const fn timing(&self) -> &Timing {
-        &self.session.timing
     }
 }
 

@@ -169,6 +169,38 @@ impl KubeError {
     }
 }
 
+/// Whether the server does not have the resource in this version.
+pub(super) fn is_missing(error: &::kube::Error) -> bool {
+    matches!(error, ::kube::Error::Api(status) if status.code == 404)
+}
+
+pub(super) fn is_unintelligible(error: &::kube::Error) -> bool {
+    matches!(error, ::kube::Error::SerdeError(_) | ::kube::Error::FromUtf8(_))
+}
+
+/// Whether the requested version has expired, so that a new listing is needed.
+pub(super) fn is_gone(error: &::kube::Error) -> bool {
+    matches!(error, ::kube::Error::Api(status) if status.code == 410)
+}
+
+pub(super) fn is_forbidden(error: &::kube::Error) -> bool {
+    matches!(error, ::kube::Error::Api(status) if status.code == 403)
+}
+
+/// Whether the answer may be that of a server that is starting, overloaded or without its database.
+/// A freshly started one knows neither tokens nor roles.
+pub(super) fn is_passing(error: &::kube::Error) -> bool {
+    matches!(error, ::kube::Error::Api(status) if matches!(status.code, 401 | 403 | 429 | 500..=599))
+}
+
+/// The status, if it is the same for all requests of this agent.
+pub(super) fn overload(error: &::kube::Error) -> Option<u16> {
+    match error {
+        ::kube::Error::Api(status) if matches!(status.code, 429 | 500..=599) => Some(status.code),
+        _ => None,
+    }
+}
+
 /// Whether TLS failed: rustls' error type at any depth, or the server closed the connection while
 /// it was made, which is possible only once TLS has begun.
 pub(super) fn is_insecure(error: &::kube::Error) -> bool {
@@ -234,26 +266,5 @@ mod tests {
             let error = of(words);
             assert!(matches!(error, KubeError::Unreachable { .. }), "{error}");
         }
-    }
-
-    /// Checks the rustls error types against the rustls that connects.
-    #[tokio::test]
-    async fn a_server_that_speaks_no_tls_is_insecure() {
-        let server = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let url = format!("https://{}", server.local_addr().unwrap());
-        tokio::spawn(async move {
-            let (mut peer, _) = server.accept().await.unwrap();
-            tokio::io::AsyncWriteExt::write_all(&mut peer, b"HTTP/1.1 400 No\r\n\r\n")
-                .await
-                .unwrap();
-            // Stays open, so that the client reads the answer.
-            std::future::pending::<()>().await;
-        });
-        let mut config = ::kube::Config::new(url.parse().unwrap());
-        config.accept_invalid_certs = true;
-        let client = ::kube::Client::try_from(config).unwrap();
-        let request = http::Request::get("/version").body(Vec::new()).unwrap();
-        let error = client.request_text(request).await.unwrap_err();
-        assert!(is_insecure(&error), "{error:?}");
     }
 }

@@ -2,12 +2,15 @@
 
 use ::kube::Api;
 use ::kube::api::ListParams;
+use futures::StreamExt as _;
 use k8s_openapi::api::core::v1::{Namespace, Pod};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
-use super::resource::{StateKind, Version, Watched};
+use super::error::is_missing;
+use super::reflect::{Change, Failure, Query, changes};
+use super::resource::StateKind;
 use super::{KubeError, Server};
-use crate::cluster::{Change, Node, Service, Slice, Update};
+use crate::cluster::{self, Node, Service, Slice, Update};
 use crate::source::object::{Client, Clients, POD_SELECTORS};
 use crate::source::{Fault, Listing};
 
@@ -28,18 +31,20 @@ pub async fn read(server: &Server) -> Result<Listing, KubeError> {
 /// A request fails: for example, the user may not list Namespaces or Pods.
 pub async fn clients(server: &Server) -> Result<Clients, KubeError> {
     let mut all = Clients::default();
-    let namespaces = metadata::<Namespace>(server, "namespaces", None).await?;
-    for ObjectMeta { name, labels, annotations, .. } in namespaces {
-        let (labels, annotations) = (labels.unwrap_or_default(), annotations.unwrap_or_default());
-        all.add(Client::namespace(&name.unwrap_or_default(), &labels, &annotations));
+    for ObjectMeta { name, labels, annotations, .. } in
+        metadata::<Namespace>(server, "namespaces", None).await?
+    {
+        let (name, labels) = (name.unwrap_or_default(), labels.unwrap_or_default());
+        all.add(Client::new(&name, None, &labels, &annotations.unwrap_or_default()));
     }
     for selector in POD_SELECTORS {
-        for pod in metadata::<Pod>(server, "pods", Some(selector)).await? {
-            let ObjectMeta { name, namespace, labels, annotations, .. } = pod;
-            let (name, namespace) = (name.unwrap_or_default(), namespace.unwrap_or_default());
-            let (labels, annotations) =
-                (labels.unwrap_or_default(), annotations.unwrap_or_default());
-            all.add(Client::pod(&namespace, &name, &labels, &annotations));
+        for ObjectMeta { name, namespace, labels, annotations, .. } in
+            metadata::<Pod>(server, "pods", Some(selector)).await?
+        {
+            let (name, labels) = (name.unwrap_or_default(), labels.unwrap_or_default());
+            let (namespace, annotations) =
+                (namespace.unwrap_or_default(), annotations.unwrap_or_default());
+            all.add(Client::new(&namespace, Some(&name), &labels, &annotations));
         }
     }
     // Two selectors may find the same Pod.
@@ -76,47 +81,30 @@ where
 }
 
 async fn all<T: StateKind>(server: &Server) -> Result<(Update, Vec<Fault>), KubeError> {
-    let mut versions = T::VERSIONS.iter();
-    let mut version = versions.next().expect("every kind has a version");
-    loop {
-        match pages::<T>(server, version).await {
-            Ok((objects, faults)) => {
-                return Ok((T::update(Change::Listed(objects, Vec::new())), faults));
-            }
-            Err(error) => match versions.next() {
-                Some(older) if is_missing(&error) => version = older,
-                _ => return Err(KubeError::of(&error, server.url(), "list", T::resource())),
-            },
-        }
-    }
-}
-
-async fn pages<T: StateKind>(
-    server: &Server,
-    version: &Version,
-) -> ::kube::Result<(Vec<T>, Vec<Fault>)> {
-    let api = Api::<Watched<T>>::all_with(server.client(), version);
-    let mut params = ListParams::default().limit(T::PAGE);
+    let list = |version| {
+        changes::<T>(server, Query { version, selector: None, cached: false, seconds: 0 })
+    };
     let (mut all, mut faults) = (Vec::new(), Vec::new());
+    let (mut version, mut listing) = (0, list(0));
     loop {
-        let page = api.list(&params).await?;
-        for object in page.items {
-            match object.object {
+        match listing.next().await {
+            Some(Ok(Change::Listed(object))) => match object.object {
                 Ok((object, skipped)) => {
                     faults.extend(skipped.as_ref().and_then(Fault::skipped));
                     all.push(object);
                 }
                 Err(error) => faults.extend(Fault::unread(&error)),
+            },
+            Some(Ok(Change::Begin)) => {}
+            Some(Err(Failure::List(error))) => {
+                version += 1;
+                if version == T::VERSIONS.len() || !is_missing(&error) {
+                    return Err(KubeError::of(&error, server.url(), "list", T::resource()));
+                }
+                listing = list(version);
             }
-        }
-        match page.metadata.continue_ {
-            Some(token) if !token.is_empty() => params.continue_token = Some(token),
-            _ => return Ok((all, faults)),
+            // Complete, even if it cannot be watched.
+            _ => return Ok((T::update(cluster::Change::Listed(all, Vec::new())), faults)),
         }
     }
-}
-
-/// Whether the server does not have the resource in this version.
-pub(super) fn is_missing(error: &::kube::Error) -> bool {
-    matches!(error, ::kube::Error::Api(status) if status.code == 404)
 }

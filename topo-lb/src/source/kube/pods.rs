@@ -8,9 +8,10 @@ use futures::{Stream, StreamExt as _};
 use tokio::time::{Instant, sleep_until};
 
 use super::backoff::{LONGEST, pause, random};
+use super::error::{is_gone, overload};
 use super::reflect::{Change, Failure, Query, changes};
 use super::resource::{Kept as _, Watched};
-use super::watch::{is_gone, overload, watch_seconds};
+use super::watch::watch_seconds;
 use super::{KubeError, Server};
 use crate::exclusion::{Pod, PodReport};
 
@@ -122,14 +123,10 @@ fn follow(server: &Server, node: &str) -> Changes {
 mod tests {
     use std::pin::Pin;
 
-    use ::kube::core::Status;
     use serde_json::{Value, json};
     use tokio::time::sleep;
 
-    use super::super::KubeTarget;
-    use super::super::connect::connect_with;
-    use super::super::fake::Fake;
-    use super::super::timing::Timing;
+    use super::super::fake::{Fake, nowhere, refused};
     use super::*;
     use crate::exclusion::ANNOTATION;
 
@@ -168,7 +165,7 @@ mod tests {
         assert_eq!(next(&mut said).await, PodReport::Pod(read("b", None)));
         fake.change(PODS, "DELETED", object("b", None));
         assert_eq!(next(&mut said).await, PodReport::Gone("uid-b".into()));
-        let requests = fake.state.lock().unwrap().requests.clone();
+        let requests = fake.state().requests.clone();
         for (path, accept) in requests {
             assert!(path.contains("fieldSelector=spec.nodeName%3Dn1"), "{path}");
             assert!(accept.contains("as=PartialObjectMetadata"), "{accept}");
@@ -178,7 +175,7 @@ mod tests {
     #[tokio::test]
     async fn what_the_server_refuses_is_said_once_until_it_serves() {
         let fake = Fake::new(&[PODS]).await;
-        fake.state.lock().unwrap().refuse.insert(PODS.to_owned(), (403, "no"));
+        fake.state().refuse.insert(PODS, (403, "no"));
         let mut said = Box::pin(pods(fake.server.clone(), "n1"));
         let PodReport::Trouble(sentence) = next(&mut said).await else { panic!("no trouble") };
         assert!(sentence.contains("allow the verbs list and watch on pods"), "{sentence}");
@@ -188,7 +185,7 @@ mod tests {
             let more = tokio::time::timeout(Duration::from_millis(20), said.next()).await;
             assert!(more.is_err(), "{more:?}");
         }
-        fake.state.lock().unwrap().refuse.clear();
+        fake.state().refuse.clear();
         assert_eq!(next(&mut said).await, PodReport::All(Vec::new()));
     }
 
@@ -196,21 +193,13 @@ mod tests {
     async fn watch(
         changes: impl Stream<Item = Result<Change<Pod>, Failure>> + Send + 'static,
     ) -> Watch {
-        let target = KubeTarget::Server("http://127.0.0.1:1".to_owned());
-        let server = connect_with(&target, Timing::DEFAULT).await.unwrap();
-        Watch { changes: changes.boxed(), ..Watch::new(server, "n1".to_owned()) }
-    }
-
-    fn refused(code: u16, number: usize) -> ::kube::Error {
-        let status = Status::failure(&format!("request {number}"), "Test").with_code(code);
-        ::kube::Error::Api(Box::new(status))
+        Watch { changes: changes.boxed(), ..Watch::new(nowhere().await, "n1".to_owned()) }
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_server_that_refuses_in_other_words_each_time_is_left_alone_in_between() {
         let refusal = |number| Err(Failure::List(refused(429 + 74 * (number as u16 % 2), number)));
-        let end = Status::failure("x", "Test").with_code(410);
-        let last = [Err(Failure::Told(Box::new(end))), Ok(Change::Begin), Ok(Change::Complete)];
+        let last = [Err(Failure::Told(refused(410, 41))), Ok(Change::Begin), Ok(Change::Complete)];
         let mut watch = watch(stream::iter((0..40).map(refusal).chain(last))).await;
         let begun = Instant::now();
         let mut troubles = 0;
@@ -241,7 +230,7 @@ mod tests {
         let fake = Fake::new(&[PODS]).await;
         let mut said = Box::pin(pods(fake.server.clone(), "n1"));
         assert_eq!(next(&mut said).await, PodReport::All(Vec::new()));
-        fake.state.lock().unwrap().refuses_expired = true;
+        fake.state().refuses_expired = true;
         fake.forget(PODS, vec![object("a", None)]);
         fake.hang_up();
         assert_eq!(next(&mut said).await, PodReport::All(vec![read("a", None)]));

@@ -46,7 +46,7 @@ pub(super) enum Failure {
     /// A watch broke, or sent something that cannot be parsed.
     Watch(::kube::Error),
     /// The server ended a watch with this status.
-    Told(Box<Status>),
+    Told(::kube::Error),
     /// The server ended a watch right after its begin.
     Short,
     /// The list has no resource version to watch from.
@@ -188,7 +188,7 @@ impl<T: Kept> Reflector<T> {
                 if status.code != 410 {
                     self.step = Step::Begin(from);
                 }
-                return Some(Err(Failure::Told(status)));
+                return Some(Err(Failure::Told(::kube::Error::Api(status))));
             }
             Some(Ok(WatchEvent::Added(object) | WatchEvent::Modified(object))) => {
                 self.step = Step::Watch(events, object.resource_version().to_owned(), None);

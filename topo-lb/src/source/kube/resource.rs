@@ -12,15 +12,12 @@ use serde_json::Value;
 
 use crate::cluster::{Change, ClusterObject, Node, Service, ServiceId, Slice, SliceId, Update};
 use crate::exclusion::Pod;
-use crate::source::object::{
-    Kind, Names, ObjectError, SkippedEndpoints, Written, read_node, read_pod, read_service,
-    read_slice,
-};
+use crate::source::object::{Kind, Names, ObjectError, ParseResult, Parsed};
 
 /// A version of an API group.
 pub(super) type Version = &'static str;
 
-pub(super) trait Kept: Clone + fmt::Debug + Send + Unpin + 'static {
+pub(super) trait Kept: Parsed + Clone + fmt::Debug + Send + Unpin + 'static {
     /// The field `kind` of its objects.
     const NAME: &'static str;
     const GROUP: &'static str = "";
@@ -32,9 +29,6 @@ pub(super) trait Kept: Clone + fmt::Debug + Send + Unpin + 'static {
     /// Objects per page.
     const PAGE: u32 = 500;
 
-    /// Parses an object; for a slice, also returns the endpoints that were left out.
-    fn read(object: impl Written, names: &mut Names) -> Read<Self>;
-
     /// The name in RBAC rules and messages.
     fn resource() -> String {
         match Self::GROUP {
@@ -43,8 +37,6 @@ pub(super) trait Kept: Clone + fmt::Debug + Send + Unpin + 'static {
         }
     }
 }
-
-type Read<T> = Result<(T, Option<SkippedEndpoints>), ObjectError>;
 
 /// A kind of object in the cluster's state.
 pub(super) trait StateKind: Kept + ClusterObject<Id: Send> {
@@ -58,10 +50,6 @@ pub(super) trait StateKind: Kept + ClusterObject<Id: Send> {
 impl Kept for Service {
     const NAME: &'static str = "Service";
     const PLURAL: &'static str = "services";
-
-    fn read(object: impl Written, names: &mut Names) -> Read<Self> {
-        Ok((read_service(object, names)?, None))
-    }
 }
 
 impl StateKind for Service {
@@ -84,10 +72,6 @@ impl Kept for Slice {
     const PLURAL: &'static str = "endpointslices";
     /// A slice with 100 endpoints has 40 kB.
     const PAGE: u32 = 250;
-
-    fn read(object: impl Written, names: &mut Names) -> Read<Self> {
-        read_slice(object, names)
-    }
 }
 
 impl StateKind for Slice {
@@ -106,10 +90,6 @@ impl Kept for Node {
     const NAME: &'static str = "Node";
     const PLURAL: &'static str = "nodes";
     const METADATA_ONLY: bool = true;
-
-    fn read(object: impl Written, names: &mut Names) -> Read<Self> {
-        Ok((read_node(object, names)?, None))
-    }
 }
 
 impl StateKind for Node {
@@ -128,10 +108,6 @@ impl Kept for Pod {
     const NAME: &'static str = "Pod";
     const PLURAL: &'static str = "pods";
     const METADATA_ONLY: bool = true;
-
-    fn read(object: impl Written, names: &mut Names) -> Read<Self> {
-        Ok((read_pod(object, names)?, None))
-    }
 }
 
 /// An object, parsed on arrival to save memory. An unreadable one does not affect the others.
@@ -139,7 +115,7 @@ impl Kept for Pod {
 pub(super) struct Watched<T> {
     /// Only the resource version.
     metadata: ObjectMeta,
-    pub(super) object: Read<T>,
+    pub(super) object: ParseResult<T>,
 }
 
 impl<T: Kept> Watched<T> {
@@ -147,7 +123,7 @@ impl<T: Kept> Watched<T> {
     pub(super) fn read(text: &[u8], names: &mut Names) -> Self {
         let object = std::str::from_utf8(text)
             .map_err(|_| ObjectError::unreadable(T::NAME))
-            .and_then(|text| T::read(text, names));
+            .and_then(|text| T::parsed(text, names));
         Self { metadata: ObjectMeta::default(), object }
     }
 
@@ -212,6 +188,6 @@ impl<'de, T: Kept> Deserialize<'de> for Watched<T> {
         let metadata =
             ObjectMeta { resource_version: version.map(str::to_owned), ..ObjectMeta::default() };
         // No shared names: the state deduplicates the strings.
-        Ok(Self { metadata, object: T::read(&object, &mut Names::default()) })
+        Ok(Self { metadata, object: T::parsed(&object, &mut Names::default()) })
     }
 }

@@ -7,9 +7,11 @@ use futures::{Stream, StreamExt};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
+use topo_lb_tests::fake_api::{NODES, OLD_SLICES, SERVICES, SLICES};
+use topo_lb_tests::folder::Folder;
 
 use super::connect::connect_with;
-use super::fake::{Fake, TIMING};
+use super::fake::{Fake, PATIENT, TIMING};
 use super::reflect::{self, Query};
 use super::timing::Timing;
 use super::{KubeTarget, Nodes, Server, connect, read};
@@ -17,10 +19,6 @@ use crate::cluster::{Change, KnownNodes, Service, Update};
 use crate::source::object::Kind;
 use crate::source::{Event, Freshness};
 
-const NODES: &str = "/api/v1/nodes";
-const SERVICES: &str = "/api/v1/services";
-const SLICES: &str = "/apis/discovery.k8s.io/v1/endpointslices";
-const OLD_SLICES: &str = "/apis/discovery.k8s.io/v1beta1/endpointslices";
 const ALL: [&str; 3] = [NODES, SERVICES, SLICES];
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -47,42 +45,61 @@ fn follow(server: Server) -> Events {
 }
 
 /// A server with the default resources and the Service `web`, and a stream after its first events.
-async fn listed() -> (Fake, Events) {
+async fn listed(timing: Timing) -> (Fake, Events) {
     let fake = Fake::new(&ALL).await;
     fake.change(SERVICES, "ADDED", service("web", 80));
-    let mut events = follow(fake.server.clone());
+    let mut events = follow(fake.connect(timing).await);
     some(&mut events, 4).await;
     (fake, events)
 }
 
-/// The events of another connection to the same server, with this timing.
-async fn again(fake: &Fake, timing: Timing) -> Events {
-    let target = KubeTarget::Server(fake.server.url().to_owned());
-    follow(connect_with(&target, timing).await.unwrap())
+/// A server with the Nodes `n1` and `n2`, and the stream of `n1`, which wants only its own.
+async fn two_nodes() -> (Fake, watch::Sender<KnownNodes>, Events) {
+    let fake = Fake::new(&ALL).await;
+    fake.change(NODES, "ADDED", node("n1", "beijing"));
+    fake.change(NODES, "ADDED", node("n2", "hangzhou"));
+    let (wanted, nodes) = watch::channel(KnownNodes::Own);
+    let events = super::follow(fake.server.clone(), Nodes::new("n1".into(), nodes));
+    (fake, wanted, Box::pin(events))
 }
 
-/// The next event as a short text: a kind with counts or names, or the trouble.
+async fn soon(events: &mut Events) -> Event {
+    timeout(PATIENCE, events.next()).await.expect("nothing came").expect("it never ends")
+}
+
+/// The text of the next event. Skips the freshness, which changes on a slow machine, and which Nodes
+/// are known.
 async fn next(events: &mut Events) -> String {
-    let event = loop {
-        match timeout(PATIENCE, events.next()).await.expect("nothing came").unwrap() {
-            // Sent with the first complete listing.
-            Event::Freshness(Freshness::Live) => {}
-            Event::Update(Update::KnownNodes(_)) => {}
-            event => break event,
+    loop {
+        match soon(events).await {
+            Event::Freshness(_) | Event::Update(Update::KnownNodes(_)) => {}
+            event => return text(event),
         }
-    };
+    }
+}
+
+/// The texts of the events before `last`.
+async fn up_to(events: &mut Events, last: &str) -> Vec<String> {
+    let mut all = Vec::new();
+    loop {
+        match text(soon(events).await) {
+            said if said == last => return all,
+            said => all.push(said),
+        }
+    }
+}
+
+/// An event as a short text: a kind with counts or names, or the trouble.
+fn text(event: Event) -> String {
     match event {
         Event::Synced => "synced".to_owned(),
-        Event::Freshness(freshness) => format!("{freshness:?}"),
         Event::Trouble(trouble) => format!("trouble: {trouble}"),
-        Event::Pods(pods) => format!("{} pods", pods.len()),
         Event::Update(update) => match update {
             Update::Node(Change::Listed(_, named)) => format!("{} nodes", named.len()),
             Update::Service(Change::Listed(_, named)) => format!("{} services", named.len()),
             Update::Slice(Change::Listed(_, named)) => format!("{} slices", named.len()),
-            Update::LocalAddresses(_) => "addresses of this host".to_owned(),
             Update::Node(Change::Applied(node)) => {
-                format!("node {} {:?}", node.name, node.labels.get("pool"))
+                format!("node {} in {}", node.name, node.labels.get("pool").unwrap())
             }
             Update::Service(Change::Applied(service)) => {
                 format!("service {} {}", service.id, service.ports[0].port)
@@ -96,16 +113,18 @@ async fn next(events: &mut Events) -> String {
                 format!("slice {}/{} gone", id.namespace, id.name)
             }
             Update::KnownNodes(known) => format!("{known:?} nodes are known"),
+            update => format!("{update:?}"),
         },
+        event => format!("{event:?}"),
     }
 }
 
-/// The next events, sorted, without single objects and `AsOf`, which may come in a watch's restart.
+/// The next events, sorted, without single objects.
 async fn some(events: &mut Events, count: usize) -> Vec<String> {
     let mut some = Vec::new();
     while some.len() < count {
         let event = next(events).await;
-        if !["node ", "service ", "slice ", "AsOf"].iter().any(|kind| event.starts_with(kind)) {
+        if !["node ", "service ", "slice "].iter().any(|kind| event.starts_with(kind)) {
             some.push(event);
         }
     }
@@ -147,20 +166,16 @@ async fn port_81(events: &mut Events) {
         if said == "service default/web 81" {
             return;
         }
-        let absent = ["trouble: cannot reach", "AsOf", "Live"];
-        assert!(absent.iter().any(|word| said.starts_with(word)), "{said}");
+        assert!(said.starts_with("trouble: cannot reach"), "{said}");
     }
 }
 
 async fn freshness(events: &mut Events) -> Freshness {
-    let next = async {
-        loop {
-            if let Event::Freshness(freshness) = events.next().await.expect("it never ends") {
-                return freshness;
-            }
+    loop {
+        if let Event::Freshness(freshness) = soon(events).await {
+            return freshness;
         }
-    };
-    timeout(PATIENCE, next).await.expect("nothing was said of it")
+    }
 }
 
 #[tokio::test]
@@ -172,28 +187,25 @@ async fn all_is_listed_before_it_is_synced_and_followed_from_there() {
     assert_eq!(some(&mut events, 3).await, ["0 slices", "1 nodes", "1 services"]);
     assert_eq!(next(&mut events).await, "synced");
 
-    fake.change(NODES, "MODIFIED", node("n1", "shanghai"));
-    assert_eq!(next(&mut events).await, "node n1 Some(\"shanghai\")");
-    fake.change(SLICES, "ADDED", slice("web-1", "10.1.1.2"));
-    assert_eq!(next(&mut events).await, "slice web-1 2");
-    fake.change(SERVICES, "MODIFIED", service("web", 81));
-    assert_eq!(next(&mut events).await, "service default/web 81");
-    fake.change(SERVICES, "DELETED", service("web", 81));
-    assert_eq!(next(&mut events).await, "service default/web gone");
-    fake.change(SLICES, "DELETED", slice("web-1", "10.1.1.2"));
-    assert_eq!(next(&mut events).await, "slice default/web-1 gone");
-    fake.change(NODES, "DELETED", node("n1", "shanghai"));
-    assert_eq!(next(&mut events).await, "node n1 gone");
+    for (path, how, object, said) in [
+        (NODES, "MODIFIED", node("n1", "shanghai"), "node n1 in shanghai"),
+        (SLICES, "ADDED", slice("web-1", "10.1.1.2"), "slice web-1 2"),
+        (SERVICES, "MODIFIED", service("web", 81), "service default/web 81"),
+        (SERVICES, "DELETED", service("web", 81), "service default/web gone"),
+        (SLICES, "DELETED", slice("web-1", "10.1.1.2"), "slice default/web-1 gone"),
+        (NODES, "DELETED", node("n1", "shanghai"), "node n1 gone"),
+    ] {
+        fake.change(path, how, object);
+        assert_eq!(next(&mut events).await, said);
+    }
     nothing(&fake, &mut events).await;
 }
 
 #[tokio::test]
 async fn of_nodes_only_metadata_is_asked_for() {
-    let fake = Fake::new(&ALL).await;
-    let mut events = follow(fake.server.clone());
-    some(&mut events, 4).await;
+    let (fake, _events) = listed(PATIENT).await;
     read(&fake.server).await.unwrap();
-    let requests = fake.state.lock().unwrap().requests.clone();
+    let requests = fake.state().requests.clone();
     for (path, accept) in requests {
         let metadata_only = accept.contains("as=PartialObjectMetadata");
         assert_eq!(metadata_only, path.contains("nodes"), "{path}: {accept}");
@@ -232,21 +244,26 @@ async fn a_server_that_knows_no_slices_is_named() {
 }
 
 #[tokio::test]
-async fn long_lists_come_in_pages() {
+async fn long_lists_come_in_pages_and_only_the_first_list_from_the_memory_of_the_server() {
     let fake = Fake::new(&ALL).await;
-    for n in 0..600 {
-        fake.change(SLICES, "ADDED", slice(&format!("web-{n}"), "10.1.1.2"));
-    }
+    fake.fill(SLICES, (0..600).map(|n| slice(&format!("web-{n}"), "10.1.1.2")));
+    fake.fill(SERVICES, (0..600).map(|n| service(&format!("web-{n}"), 80)));
     let mut events = follow(fake.server.clone());
-    assert_eq!(some(&mut events, 4).await, ["0 nodes", "0 services", "600 slices", "synced"]);
+    assert_eq!(some(&mut events, 4).await, ["0 nodes", "600 services", "600 slices", "synced"]);
     let updates = read(&fake.server).await.unwrap().updates;
     assert!(matches!(&updates[1], Update::Slice(Change::Listed(all, _)) if all.len() == 600));
     assert_eq!(fake.requested("endpointslices?&limit=250"), 6, "three pages, twice");
+    assert_eq!(fake.requested("limit=500&resourceVersion=0"), 2, "Services and Nodes");
+    assert_eq!(fake.requested("services?&limit=500&continue=500"), 2, "by the token alone");
+    fake.forget(SERVICES, [service("shop", 80)]);
+    fake.hang_up();
+    assert_eq!(some(&mut events, 3).await, ["0 nodes", "1 services", "600 slices"]);
+    assert_eq!(fake.requested("resourceVersion=0"), 3);
 }
 
 #[tokio::test]
 async fn broken_watches_go_on_where_they_were() {
-    let (fake, mut events) = listed().await;
+    let (fake, mut events) = listed(PATIENT).await;
     let lists = fake.requested("limit=");
     fake.hang_up();
     fake.change(SERVICES, "MODIFIED", service("web", 81));
@@ -259,9 +276,9 @@ async fn broken_watches_go_on_where_they_were() {
 async fn what_the_server_has_forgotten_is_listed_again() {
     // The server ends the watch, or refuses it.
     for refuses_expired in [false, true] {
-        let (fake, mut events) = listed().await;
-        fake.state.lock().unwrap().refuses_expired = refuses_expired;
-        fake.forget(SERVICES, vec![service("shop", 80), service("pay", 80)]);
+        let (fake, mut events) = listed(PATIENT).await;
+        fake.state().refuses_expired = refuses_expired;
+        fake.forget(SERVICES, [service("shop", 80), service("pay", 80)]);
         fake.hang_up();
         assert_eq!(some(&mut events, 3).await, ["0 nodes", "0 slices", "2 services"]);
         // `Synced` is sent once.
@@ -271,35 +288,29 @@ async fn what_the_server_has_forgotten_is_listed_again() {
 
 #[tokio::test]
 async fn a_server_that_stalls_is_left_and_found_again() {
-    let fake = Fake::new(&ALL).await;
-    fake.change(SERVICES, "ADDED", service("web", 80));
-    let mut events = again(&fake, TIMING).await;
-    some(&mut events, 4).await;
+    let (fake, mut events) = listed(TIMING).await;
     nothing(&fake, &mut events).await;
     assert_eq!(fake.requested("watch=true"), 3);
-    fake.state.lock().unwrap().stalled = true;
+    fake.state().stalled = true;
     fake.change(SERVICES, "MODIFIED", service("web", 81));
     // Open but silent connections do not count as live.
     assert!(matches!(freshness(&mut events).await, Freshness::AsOf(_)));
-    fake.state.lock().unwrap().stalled = false;
+    fake.state().stalled = false;
     port_81(&mut events).await;
     while freshness(&mut events).await != Freshness::Live {}
 }
 
 #[tokio::test]
 async fn a_watch_that_stalls_in_the_middle_of_an_event_is_left_for_another() {
-    let fake = Fake::new(&ALL).await;
-    fake.change(SERVICES, "ADDED", service("web", 80));
-    let mut events = again(&fake, TIMING).await;
-    some(&mut events, 4).await;
+    let (fake, mut events) = listed(TIMING).await;
     let asked = || (fake.requested("limit="), fake.requested("watch=true"));
     let (lists, watches) = asked();
-    fake.state.lock().unwrap().says_half = true;
+    fake.state().sends_half = true;
     fake.change(SERVICES, "MODIFIED", service("web", 81));
     port_81(&mut events).await;
-    assert!(!fake.state.lock().unwrap().says_half, "nothing was said by half");
+    assert!(!fake.state().sends_half, "no half of an event was sent");
     assert_eq!(asked().0, lists, "everything was listed anew");
-    assert!(asked().1 > watches, "the watch that stalled has told the other half");
+    assert!(asked().1 > watches, "the watch that stalled has sent the other half");
 }
 
 #[tokio::test]
@@ -308,22 +319,18 @@ async fn freshness_is_that_of_the_last_word_of_the_server() {
     let mut events = follow(fake.server.clone());
     assert_eq!(freshness(&mut events).await, Freshness::Live, "from the first listing on");
     let before = SystemTime::now();
-    for path in ALL {
-        fake.state.lock().unwrap().refuse.insert(path.to_owned(), (503, "not now"));
-    }
+    fake.state().refuse.extend(ALL.map(|path| (path, (503, "not now"))));
     fake.hang_up();
     let Freshness::AsOf(heard) = freshness(&mut events).await else { panic!("it is not live") };
     let distance = heard.duration_since(before).unwrap_or_else(|error| error.duration());
     assert!(distance < Duration::from_secs(5), "{distance:?}");
-    fake.state.lock().unwrap().refuse.clear();
+    fake.state().refuse.clear();
     while freshness(&mut events).await != Freshness::Live {}
 }
 
 #[tokio::test]
 async fn a_watch_that_begins_again_at_once_is_no_news() {
-    let fake = Fake::new(&ALL).await;
-    let mut events = again(&fake, Timing { grace: PATIENCE, ..TIMING }).await;
-    some(&mut events, 4).await;
+    let (fake, mut events) = listed(Timing { grace: PATIENCE, ..TIMING }).await;
     assert_eq!(freshness(&mut events).await, Freshness::Live);
     for _ in 0..3 {
         let opened = fake.requested("watch=true");
@@ -337,22 +344,19 @@ async fn a_watch_that_begins_again_at_once_is_no_news() {
 async fn a_server_that_knows_no_roles_yet_is_not_complained_about() {
     let fake = Fake::new(&ALL).await;
     fake.change(SERVICES, "ADDED", service("web", 80));
-    for path in ALL {
-        fake.state.lock().unwrap().refuse.insert(path.to_owned(), (403, "no roles yet"));
-    }
-    let mut events = again(&fake, Timing { settling: PATIENCE, ..TIMING }).await;
+    fake.state().refuse.extend(ALL.map(|path| (path, (403, "no roles yet"))));
+    let mut events = follow(fake.connect(Timing { settling: PATIENCE, ..TIMING }).await);
     nothing_until(&mut events, || fake.requested("services") >= 2).await;
-    fake.state.lock().unwrap().refuse.clear();
+    fake.state().refuse.clear();
     assert_eq!(some(&mut events, 4).await, ["0 nodes", "0 slices", "1 services", "synced"]);
 }
 
 #[tokio::test]
 async fn a_token_that_was_renewed_in_its_file_is_used() {
     let fake = Fake::new(&ALL).await;
-    fake.state.lock().unwrap().token = Some("old");
-    let folder = std::env::temp_dir().join(format!("topo-lb-token-{}", std::process::id()));
-    std::fs::create_dir_all(&folder).unwrap();
-    let (token, kubeconfig) = (folder.join("token"), folder.join("kubeconfig"));
+    fake.state().token = Some("old");
+    let folder = Folder::temporary().unwrap();
+    let (token, kubeconfig) = (folder.path().join("token"), folder.path().join("kubeconfig"));
     std::fs::write(&token, "old").unwrap();
     let text = format!(
         "apiVersion: v1\nkind: Config\ncurrent-context: here\n\
@@ -372,17 +376,10 @@ async fn a_token_that_was_renewed_in_its_file_is_used() {
     // The kubelet writes a new token before the old one expires. The agent reads it when the old
     // one is refused, and reports nothing.
     std::fs::write(&token, "new").unwrap();
-    fake.state.lock().unwrap().token = Some("new");
+    fake.state().token = Some("new");
     fake.hang_up();
     fake.change(SERVICES, "ADDED", service("web", 80));
-    loop {
-        let said = next(&mut events).await;
-        if said == "service default/web 80" {
-            break;
-        }
-        assert!(said.starts_with("AsOf"), "{said}");
-    }
-    std::fs::remove_dir_all(&folder).unwrap();
+    assert_eq!(next(&mut events).await, "service default/web 80");
 }
 
 /// `default/kubernetes` and its slice, for a server at this endpoint.
@@ -425,14 +422,22 @@ async fn an_object_that_cannot_be_read_spoils_no_other() {
     fake.change(SERVICES, "ADDED", service("good", 80));
     fake.change(SLICES, "ADDED", slice("good-1", "fd00::1"));
     let mut events = follow(fake.server.clone());
-    let bad_service = "trouble: Service default/bad: spec.ports[0].port: 70000 is not a port \
-                       (1–65535); this version of the object is ignored";
-    let bad_endpoint = "trouble: EndpointSlice default/good-1: endpoints[1].addresses[0]: \
-                        \"fd00::1\" is not an IPv4 address; this endpoint is left out";
+    let faults = [
+        "EndpointSlice default/good-1: endpoints[1].addresses[0]: \"fd00::1\" is not an IPv4 \
+         address; this endpoint is left out",
+        "Service default/bad: spec.ports[0].port: 70000 is not a port (1–65535); this version of \
+         the object is ignored",
+    ];
+    let [slice_fault, service_fault] = faults.map(|fault| format!("trouble: {fault}"));
     assert_eq!(
         some(&mut events, 6).await,
-        ["0 nodes", "1 slices", "2 services", "synced", bad_endpoint, bad_service]
+        ["0 nodes", "1 slices", "2 services", "synced", &slice_fault, &service_fault]
     );
+    let listing = read(&fake.server).await.unwrap();
+    assert!(
+        matches!(&listing.updates[2], Update::Service(Change::Listed(all, _)) if all.len() == 1)
+    );
+    assert!(listing.faults.iter().map(|fault| &*fault.sentence).eq(faults));
     // The same fault is not reported again.
     fake.change(SLICES, "MODIFIED", slice("good-1", "fd00::1"));
     assert_eq!(next(&mut events).await, "slice good-1 1");
@@ -445,17 +450,16 @@ async fn an_object_that_cannot_be_read_spoils_no_other() {
     assert!(said.starts_with("trouble: Service default/good: spec.ports[0].port: 0"), "{said}");
     nothing(&fake, &mut events).await;
     // Also after a new listing.
-    fake.forget(SERVICES, vec![service("good", 0), service("bad", 8_080)]);
+    fake.forget(SERVICES, [service("good", 0), service("bad", 8_080)]);
     fake.hang_up();
     loop {
-        let event = timeout(PATIENCE, events.next()).await.expect("nothing came");
-        match event {
-            Some(Event::Update(Update::Service(Change::Applied(service)))) => {
+        match soon(&mut events).await {
+            Event::Update(Update::Service(Change::Applied(service))) => {
                 assert_eq!(&*service.id.name, "bad")
             }
-            Some(Event::Update(Update::Service(Change::Listed(_, named)))) => {
+            Event::Update(Update::Service(Change::Listed(_, named))) => {
                 let names: Vec<_> = named.iter().map(|id| &*id.name).collect();
-                assert_eq!(names, ["good", "bad"], "both are there");
+                assert_eq!(names, ["bad", "good"], "both are there");
                 break;
             }
             _ => {}
@@ -464,32 +468,10 @@ async fn an_object_that_cannot_be_read_spoils_no_other() {
 }
 
 #[tokio::test]
-async fn what_one_listing_cannot_read_is_among_its_faults() {
-    let fake = Fake::new(&ALL).await;
-    fake.change(SERVICES, "ADDED", service("bad", 70_000));
-    fake.change(SERVICES, "ADDED", service("good", 80));
-    fake.change(SLICES, "ADDED", slice("good-1", "fd00::1"));
-    let listing = read(&fake.server).await.unwrap();
-    assert!(
-        matches!(&listing.updates[2], Update::Service(Change::Listed(all, _)) if all.len() == 1)
-    );
-    let said: Vec<_> = listing.faults.iter().map(|fault| &*fault.sentence).collect();
-    assert_eq!(
-        said,
-        [
-            "EndpointSlice default/good-1: endpoints[1].addresses[0]: \"fd00::1\" is not an IPv4 \
-             address; this endpoint is left out",
-            "Service default/bad: spec.ports[0].port: 70000 is not a port (1–65535); this version \
-             of the object is ignored",
-        ]
-    );
-}
-
-#[tokio::test]
 async fn refusals_say_what_to_allow() {
     let fake = Fake::new(&ALL).await;
     let message = "services is forbidden: User \"topo-lb\" cannot list resource";
-    fake.state.lock().unwrap().refuse.insert(SERVICES.to_owned(), (403, message));
+    fake.state().refuse.insert(SERVICES, (403, message));
     let expected = format!(
         "the API server at {} does not let this agent list services ({message}): allow the verbs \
          list and watch on services to its ServiceAccount or user",
@@ -501,11 +483,11 @@ async fn refusals_say_what_to_allow() {
     assert_eq!(said, ["0 nodes", "0 slices", &format!("trouble: {expected}")]);
     // Once allowed, the watch recovers without another report.
     nothing_until(&mut events, || fake.requested("/services?") >= 4).await;
-    fake.state.lock().unwrap().refuse.clear();
+    fake.state().refuse.clear();
     assert_eq!(some(&mut events, 2).await, ["0 services", "synced"]);
 
     let message = "Unauthorized";
-    fake.state.lock().unwrap().refuse.insert(NODES.to_owned(), (401, message));
+    fake.state().refuse.insert(NODES, (401, message));
     let error = read(&fake.server).await.unwrap_err().to_string();
     assert!(error.contains("does not accept this agent's credentials (Unauthorized)"), "{error}");
 }
@@ -525,6 +507,7 @@ async fn a_server_that_does_not_answer_is_named() {
     assert_eq!(next(&mut events).await, format!("trouble: {expected}"));
 }
 
+/// Also checks that the rustls error types are those of the rustls that connects.
 #[tokio::test]
 async fn a_plain_server_spoken_to_in_tls_is_not_called_unreachable() {
     let fake = Fake::new(&ALL).await;
@@ -555,162 +538,92 @@ async fn targets_that_are_none_say_so() {
 
 #[tokio::test]
 async fn other_nodes_are_asked_for_while_they_are_wanted() {
-    let fake = Fake::new(&ALL).await;
-    fake.change(NODES, "ADDED", node("n1", "beijing"));
-    fake.change(NODES, "ADDED", node("n2", "hangzhou"));
-    let (wanted, nodes) = watch::channel(KnownNodes::Own);
-    let nodes = Nodes::new("n1".into(), nodes);
-    let mut events: Events = Box::pin(super::follow(fake.server.clone(), nodes));
-    let mut said = Vec::new();
-    loop {
-        match timeout(PATIENCE, events.next()).await.unwrap().unwrap() {
-            Event::Update(Update::KnownNodes(known)) => said.push(format!("{known:?}")),
-            Event::Update(Update::Node(Change::Listed(_, named))) => said.push(named.join(",")),
-            Event::Synced => break,
-            _ => {}
-        }
-    }
-    // `KnownNodes` comes first, so that other Nodes do not count as deleted.
-    assert_eq!(said, ["Own", "n1"]);
+    let (fake, wanted, mut events) = two_nodes().await;
+    let of_nodes = |mut said: Vec<String>| {
+        said.retain(|said| said.contains("node"));
+        said
+    };
+    let said = of_nodes(up_to(&mut events, "synced").await);
+    // What is known comes first, so that other Nodes do not count as deleted.
+    assert_eq!(said, ["node n1 in beijing", "Own nodes are known", "1 nodes"]);
     // Changes of other Nodes do not reach this agent.
     fake.change(NODES, "MODIFIED", node("n2", "beijing"));
     fake.change(NODES, "MODIFIED", node("n1", "shanghai"));
-    assert_eq!(next(&mut events).await, "node n1 Some(\"shanghai\")");
+    assert_eq!(next(&mut events).await, "node n1 in shanghai");
 
     wanted.send_replace(KnownNodes::All);
-    let mut listed = Vec::new();
-    loop {
-        match timeout(PATIENCE, events.next()).await.unwrap().unwrap() {
-            Event::Update(Update::Node(Change::Applied(node))) => {
-                listed.push(node.name.to_string())
-            }
-            // Only after all Nodes.
-            Event::Update(Update::KnownNodes(known)) => break assert_eq!(known, KnownNodes::All),
-            _ => {}
-        }
-    }
-    assert_eq!(listed, ["n2", "n1"]);
+    // Only after all Nodes.
+    let said = of_nodes(up_to(&mut events, "All nodes are known").await);
+    assert_eq!(said, ["node n1 in shanghai", "node n2 in beijing", "2 nodes"]);
     fake.change(NODES, "MODIFIED", node("n2", "ningbo"));
-    assert_eq!(next(&mut events).await, "node n2 Some(\"ningbo\")");
+    assert_eq!(next(&mut events).await, "node n2 in ningbo");
     // No longer wanted, they stay watched for a while.
     wanted.send_replace(KnownNodes::Own);
     fake.change(NODES, "MODIFIED", node("n2", "beijing"));
-    assert_eq!(next(&mut events).await, "node n2 Some(\"beijing\")");
+    assert_eq!(next(&mut events).await, "node n2 in beijing");
     assert_eq!(fake.requested("nodes?&limit="), 1, "all of them were listed once");
-}
-
-/// Whether an event sets `which` as the known Nodes.
-fn known(which: KnownNodes) -> impl Fn(&Event) -> bool {
-    move |event| match event {
-        Event::Update(Update::KnownNodes(known)) => *known == which,
-        _ => false,
-    }
-}
-
-/// Reads until `is_last`. Returns the troubles before that.
-async fn troubles_until(events: &mut Events, is_last: impl Fn(&Event) -> bool) -> Vec<String> {
-    let mut troubles = Vec::new();
-    loop {
-        match timeout(PATIENCE, events.next()).await.expect("nothing came").unwrap() {
-            event if is_last(&event) => return troubles,
-            Event::Trouble(trouble) => troubles.push(trouble),
-            _ => {}
-        }
-    }
-}
-
-/// Whether an event puts a Node into this pool.
-fn is_in(pool: &str) -> impl Fn(&Event) -> bool {
-    move |event| match event {
-        Event::Update(Update::Node(Change::Applied(node))) => {
-            node.labels.get("pool").is_some_and(|own| **own == *pool)
-        }
-        _ => false,
-    }
 }
 
 #[tokio::test]
 async fn an_agent_that_cannot_list_all_nodes_goes_on_watching_its_own() {
     for (status, attempts) in [(503, 1), (403, 4)] {
-        let fake = Fake::new(&ALL).await;
-        fake.change(NODES, "ADDED", node("n1", "beijing"));
-        fake.change(NODES, "ADDED", node("n2", "hangzhou"));
-        let (wanted, nodes) = watch::channel(KnownNodes::Own);
-        let nodes = Nodes::new("n1".into(), nodes);
-        let mut events: Events = Box::pin(super::follow(fake.server.clone(), nodes));
-        troubles_until(&mut events, |event| matches!(event, Event::Synced)).await;
+        let (fake, wanted, mut events) = two_nodes().await;
+        up_to(&mut events, "synced").await;
 
-        fake.state.lock().unwrap().refuse_all = Some((NODES, status, "not you"));
+        fake.state().refuse_all.insert(NODES, (status, "not you"));
         wanted.send_replace(KnownNodes::All);
-        let mut troubles = Vec::new();
+        let mut said = Vec::new();
         for attempt in 1..=attempts {
-            troubles.extend(troubles_until(&mut events, known(KnownNodes::Own)).await);
+            said.extend(up_to(&mut events, "Own nodes are known").await);
             assert!(fake.requested("nodes?&limit=") >= attempt, "it has asked for all of them");
             let pool = format!("pool-{attempt}");
             fake.change(NODES, "MODIFIED", node("n1", &pool));
-            troubles.extend(troubles_until(&mut events, is_in(&pool)).await);
+            said.extend(up_to(&mut events, &format!("node n1 in {pool}")).await);
         }
         let expected = format!(
-            "the API server at {} does not let this agent list all Nodes (not you): the agent \
+            "trouble: the API server at {} does not let this agent list all Nodes (not you): the agent \
              watches only its own Node, and Services that need labels of other Nodes wait; give its \
              ClusterRole the rule apiGroups: [\"\"], resources: [nodes], verbs: [list, watch]",
             fake.server.url()
         );
         // A lasting trouble is reported once, a temporary one never.
         let expected = if status == 403 { vec![expected] } else { Vec::new() };
-        assert_eq!(troubles, expected);
+        said.retain(|said| said.starts_with("trouble: "));
+        assert_eq!(said, expected);
 
-        fake.state.lock().unwrap().refuse_all = None;
-        troubles_until(&mut events, known(KnownNodes::All)).await;
+        fake.state().refuse_all.clear();
+        up_to(&mut events, "All nodes are known").await;
         fake.change(NODES, "MODIFIED", node("n2", "ningbo"));
-        troubles_until(&mut events, is_in("ningbo")).await;
+        up_to(&mut events, "node n2 in ningbo").await;
     }
 }
 
 #[tokio::test]
 async fn a_server_says_how_long_it_is_to_be_left_alone() {
     let fake = Fake::new(&ALL).await;
-    let asked = || fake.server.retry_after(Kind::Service);
+    let asked = || fake.server.session.retry_after(Kind::Service);
     for (status, header, expected) in [
         (429, Some("20"), Some(Duration::from_secs(20))),
         (503, Some("1"), Some(Duration::from_secs(1))),
         (429, Some("tomorrow"), None),
         (429, None, None),
         (500, Some("20"), None),
+        (429, Some("20"), Some(Duration::from_secs(20))),
     ] {
-        fake.state.lock().unwrap().refuse.insert(SERVICES.to_owned(), (status, "not now"));
-        fake.state.lock().unwrap().retry_after = header;
+        fake.state().refuse.insert(SERVICES, (status, "not now"));
+        fake.state().retry_after = header;
         read(&fake.server).await.unwrap_err();
         assert_eq!(asked(), expected, "{status} {header:?}");
     }
-    fake.state.lock().unwrap().retry_after = Some("20");
-    fake.state.lock().unwrap().refuse.insert(SERVICES.to_owned(), (429, "not now"));
-    read(&fake.server).await.unwrap_err();
-    fake.state.lock().unwrap().refuse.clear();
+    fake.state().refuse.clear();
     read(&fake.server).await.unwrap();
     assert_eq!(asked(), None, "it serves again");
 }
 
 #[tokio::test]
-async fn the_first_list_may_come_from_the_memory_of_the_server_and_later_ones_do_not() {
-    let fake = Fake::new(&ALL).await;
-    for n in 0..600 {
-        fake.change(SERVICES, "ADDED", service(&format!("web-{n}"), 80));
-    }
-    let mut events = follow(fake.server.clone());
-    assert_eq!(some(&mut events, 4).await, ["0 nodes", "0 slices", "600 services", "synced"]);
-    assert_eq!(fake.requested("limit=500&resourceVersion=0"), 2, "Services and Nodes");
-    assert_eq!(fake.requested("limit=500&continue=500"), 1, "which go on by the token alone");
-    fake.forget(SERVICES, vec![service("shop", 80)]);
-    fake.hang_up();
-    assert_eq!(some(&mut events, 3).await, ["0 nodes", "0 slices", "1 services"]);
-    assert_eq!(fake.requested("resourceVersion=0"), 3);
-}
-
-#[tokio::test]
 async fn a_watch_that_ends_as_it_begins_is_a_failure() {
     let fake = Fake::new(&ALL).await;
-    fake.state.lock().unwrap().ends_watches = true;
+    fake.state().ends_watches = true;
     let query = Query { version: 0, selector: None, cached: false, seconds: 300 };
     let mut said = reflect::changes::<Service>(&fake.server, query);
     for _ in 0..2 {

@@ -8,7 +8,7 @@ use futures::{Stream, StreamExt};
 use tokio::time::{Instant, sleep_until};
 
 use super::backoff::{self, pause, random};
-use super::listing::is_missing;
+use super::error::{is_forbidden, is_gone, is_missing, is_passing, is_unintelligible, overload};
 use super::reach::{Nodes, Reach};
 use super::reflect::{Change, Failure, Query, changes};
 use super::resource::{StateKind, Watched};
@@ -41,9 +41,9 @@ pub fn follow(server: Server, nodes: Nodes) -> impl Stream<Item = Event> + Send 
         Watch::<Node>::new(server.clone(), Reach::of(nodes)).said().boxed(),
         Watch::<Slice>::new(server.clone(), Reach::all()).said().boxed(),
         Watch::<Service>::new(server.clone(), Reach::all()).said().boxed(),
-        beats(server.watch_health().clone()).boxed(),
+        beats(server.session.watch_health.clone()).boxed(),
     ];
-    let mut all = WatchAggregator::new(server.timing().settling);
+    let mut all = WatchAggregator::new(server.session.timing.settling);
     stream::select_all(said).flat_map(move |said| {
         if let WatchReport::Event(Event::Update(update)) = &said {
             server.observe(update);
@@ -59,23 +59,39 @@ struct Watch<T: StateKind> {
     reach: Reach,
     /// Index of the API version in use.
     version: usize,
-    /// Versions in a row that the server does not have.
-    unknown: usize,
     changes: Changes<T>,
-    /// Ids in an incomplete listing.
-    listed: Vec<T::Id>,
+    phase: Phase<T::Id>,
+    /// All objects were listed once.
+    had_contact: bool,
+    attempts: Attempts,
     /// The reported faults of single objects.
     wrong: HashMap<T::Id, String>,
     waiting: VecDeque<WatchReport>,
-    /// All objects were listed once.
-    had_contact: bool,
-    failures: u32,
-    /// How many watches had begun at the last failure.
-    opened: u64,
-    /// Earliest time of the next attempt.
-    rest: Option<Instant>,
-    /// Since when the server has given only answers that may be temporary.
-    passing: Option<Instant>,
+}
+
+enum Phase<Id> {
+    /// The API version in use has brought nothing yet. The server does not have the `missing`
+    /// versions before it.
+    Probing { missing: usize },
+    /// Ids in an incomplete listing.
+    Listing(Vec<Id>),
+    /// Everything was listed.
+    Watching,
+}
+
+#[derive(Clone, Copy)]
+enum Attempts {
+    Succeeding,
+    Failing {
+        /// Failures in a row.
+        count: u32,
+        /// How many watches had begun at the last failure.
+        opened: u64,
+        /// Since when the server has given only answers that may be temporary.
+        passing_since: Option<Instant>,
+        /// Earliest time of the next attempt.
+        next: Instant,
+    },
 }
 
 impl<T: StateKind> Watch<T> {
@@ -85,15 +101,11 @@ impl<T: StateKind> Watch<T> {
             server,
             reach,
             version: 0,
-            unknown: 0,
-            listed: Vec::new(),
+            phase: Phase::Probing { missing: 0 },
+            had_contact: false,
+            attempts: Attempts::Succeeding,
             wrong: HashMap::new(),
             waiting: VecDeque::new(),
-            had_contact: false,
-            failures: 0,
-            opened: 0,
-            rest: None,
-            passing: None,
         }
     }
 
@@ -106,8 +118,8 @@ impl<T: StateKind> Watch<T> {
             if let Some(said) = self.waiting.pop_front() {
                 return said;
             }
-            if let Some(until) = self.rest.take() {
-                sleep_until(until).await;
+            if let Attempts::Failing { next, .. } = self.attempts {
+                sleep_until(next).await;
             }
             let change = tokio::select! {
                 biased;
@@ -130,26 +142,33 @@ impl<T: StateKind> Watch<T> {
     fn take(&mut self, change: Change<T>) {
         // The begin of a listing is not a success yet.
         if !matches!(change, Change::Begin) {
-            self.failures = 0;
-            self.passing = None;
+            self.attempts = Attempts::Succeeding;
         }
         match change {
-            Change::Begin => self.listed.clear(),
+            Change::Begin => {
+                if !matches!(self.phase, Phase::Probing { .. }) {
+                    self.phase = Phase::Listing(Vec::new());
+                }
+            }
             // Sends objects as they come, and removes missing ones at the end: a list of all
             // objects would need more memory than the state itself, and fragment the heap.
             Change::Listed(object) => {
-                self.unknown = 0;
-                self.listed.push(object.id());
+                match &mut self.phase {
+                    Phase::Listing(listed) => listed.push(object.id()),
+                    phase => *phase = Phase::Listing(vec![object.id()]),
+                }
                 if let Some(object) = self.read(object) {
                     self.say(Event::Update(T::update(cluster::Change::Applied(object))));
                 }
             }
             Change::Complete => {
-                self.unknown = 0;
+                let listed = match std::mem::replace(&mut self.phase, Phase::Watching) {
+                    Phase::Listing(listed) => listed,
+                    Phase::Probing { .. } | Phase::Watching => Vec::new(),
+                };
                 self.had_contact = true;
                 self.reach.listed();
-                self.server.watch_health().listed(T::KIND);
-                let listed = std::mem::take(&mut self.listed);
+                self.server.session.watch_health.listed(T::KIND);
                 let all = Event::Update(T::update(cluster::Change::Listed(Vec::new(), listed)));
                 let known = Event::Update(Update::KnownNodes(self.reach.now()));
                 match (T::KIND, self.reach.now()) {
@@ -204,67 +223,75 @@ impl<T: StateKind> Watch<T> {
     async fn failed(&mut self, failure: &Failure) {
         let (verb, error) = match failure {
             Failure::List(error) => ("list", Some(error)),
-            Failure::Begin(error) | Failure::Watch(error) => ("watch", Some(error)),
-            Failure::Told(_) | Failure::Short | Failure::NoVersion => ("watch", None),
+            Failure::Begin(error) | Failure::Watch(error) | Failure::Told(error) => {
+                ("watch", Some(error))
+            }
+            Failure::Short | Failure::NoVersion => ("watch", None),
         };
         if error.is_some_and(is_missing) && T::VERSIONS.len() > 1 {
             return self.other_version().await;
         }
-        if matches!(failure, Failure::Short) {
-            // A short watch does not count as a success.
-            self.opened = (self.opened + 1).min(self.server.watch_health().opened(T::KIND));
-        }
-        self.pause(error);
         let fell_back = self.reach.fall_back();
         if fell_back.is_some() {
-            // Listing the own Node does not mean that all Nodes can be listed.
-            self.passing = fell_back;
             self.begin(false);
         }
-        let trouble = match (failure, error) {
+        let passing_since = self.pause(failure, error, fell_back);
+        let failing = match (failure, error) {
             // Normal ends of a watch. If more is wrong, the next attempt fails.
-            (Failure::Watch(error), _) if !is_unintelligible(error) => None,
-            (Failure::Told(status), _) if status.code == 410 => None,
             (Failure::Short, _) => None,
-            (Failure::Told(status), _) => {
-                let error = ::kube::Error::Api(status.clone());
-                Some(self.failing(&error, self.error(&error, verb)))
-            }
+            (Failure::Watch(error), _) if !is_unintelligible(error) => None,
             (_, Some(error)) if is_gone(error) => {
                 // Retrying a watch from an expired version would never succeed.
                 self.begin(false);
                 None
             }
             (_, Some(error)) => {
-                let wrong = self.error(error, verb);
+                let wrong = KubeError::of(error, self.server.url(), verb, T::resource());
                 let wrong = if fell_back.is_some() { wrong.of_all_nodes() } else { wrong };
-                Some(self.failing(error, wrong))
+                Some(Failing {
+                    trouble: wrong.to_string(),
+                    overload: overload(error),
+                    passing_since,
+                })
             }
-            (_, None) => Some(Failing {
-                trouble: format!(
-                    "the API server at {} says no resourceVersion with {}: they cannot be watched",
-                    self.server.url(),
-                    T::resource(),
-                ),
-                overload: None,
-                passing_since: None,
-            }),
+            (_, None) => Some(Failing::lasting(format!(
+                "the API server at {} says no resourceVersion with {}: they cannot be watched",
+                self.server.url(),
+                T::resource(),
+            ))),
         };
-        match trouble {
+        match failing {
             Some(failing) => self.waiting.push_back(WatchReport::Failing(failing)),
             None => tracing::debug!("watching {} again: {failure:?}", T::resource()),
         }
     }
 
-    /// Delays the next attempt, at least for as long as the server asks.
-    fn pause(&mut self, error: Option<&::kube::Error>) {
-        let opened = self.server.watch_health().opened(T::KIND);
-        if opened != std::mem::replace(&mut self.opened, opened) {
-            // A watch was open in between, even if without events.
-            self.failures = 0;
-            self.passing = None;
+    /// Delays the next attempt, at least for as long as the server asks. Returns since when the
+    /// server has given only answers that may be temporary.
+    fn pause(
+        &mut self,
+        failure: &Failure,
+        error: Option<&::kube::Error>,
+        fell_back: Option<Instant>,
+    ) -> Option<Instant> {
+        let now = Instant::now();
+        let opened = self.server.session.watch_health.opened(T::KIND);
+        let (mut count, mut passing_since) = (0, None);
+        if let Attempts::Failing { count: last, opened: before, passing_since: since, .. } =
+            self.attempts
+        {
+            // A watch that was open in between is a success, even without events, unless short.
+            let short = u64::from(matches!(failure, Failure::Short));
+            if before + short >= opened {
+                (count, passing_since) = (last, since);
+            }
         }
-        self.failures = self.failures.saturating_add(1);
+        // Listing the own Node does not mean that all Nodes can be listed.
+        passing_since = fell_back.or(passing_since);
+        if let Some(error) = error {
+            passing_since = is_passing(error).then(|| passing_since.unwrap_or(now));
+        }
+        count = count.saturating_add(1);
         let longest = if !self.had_contact {
             backoff::LONGEST_BEFORE_CONTACT
         } else if error.is_some_and(is_forbidden) {
@@ -275,71 +302,33 @@ impl<T: StateKind> Watch<T> {
         } else {
             backoff::LONGEST
         };
-        let asked = self.server.retry_after(T::KIND);
-        let rest = backoff::at_least(asked, pause(self.failures, longest, random()));
-        self.rest = Some(Instant::now() + rest);
-    }
-
-    fn failing(&mut self, error: &::kube::Error, wrong: KubeError) -> Failing {
-        let since = self.passing.take().unwrap_or_else(Instant::now);
-        self.passing = is_passing(error).then_some(since);
-        Failing {
-            trouble: wrong.to_string(),
-            overload: overload(error),
-            passing_since: self.passing,
-        }
-    }
-
-    fn error(&self, error: &::kube::Error, verb: &'static str) -> KubeError {
-        KubeError::of(error, self.server.url(), verb, T::resource())
+        let asked = self.server.session.retry_after(T::KIND);
+        let next = now + backoff::at_least(asked, pause(count, longest, random()));
+        self.attempts = Attempts::Failing { count, opened, passing_since, next };
+        passing_since
     }
 
     /// Tries another version of the API: the server is older or newer than expected.
     async fn other_version(&mut self) {
-        self.unknown += 1;
-        if self.unknown >= T::VERSIONS.len() {
+        let known = T::VERSIONS.len();
+        let missing = match self.phase {
+            Phase::Probing { missing } => missing + 1,
+            Phase::Listing(_) | Phase::Watching => 1,
+        };
+        self.phase = Phase::Probing { missing };
+        if missing == known {
             let trouble = format!(
                 "the API server at {} knows no {} of version {}: Kubernetes 1.17 or later is needed",
                 self.server.url(),
                 T::resource(),
                 T::VERSIONS.join(" or "),
             );
-            if self.unknown == T::VERSIONS.len() {
-                let failing = Failing { trouble, overload: None, passing_since: None };
-                self.waiting.push_back(WatchReport::Failing(failing));
-            } else {
-                tokio::time::sleep(MISSING_PAUSE).await;
-            }
+            self.waiting.push_back(WatchReport::Failing(Failing::lasting(trouble)));
+        } else if missing > known {
+            tokio::time::sleep(MISSING_PAUSE).await;
         }
-        self.version = (self.version + 1) % T::VERSIONS.len();
+        self.version = (self.version + 1) % known;
         self.begin(true);
-    }
-}
-
-fn is_unintelligible(error: &::kube::Error) -> bool {
-    matches!(error, ::kube::Error::SerdeError(_) | ::kube::Error::FromUtf8(_))
-}
-
-/// Whether the requested version has expired, so that a new listing is needed.
-pub(super) fn is_gone(error: &::kube::Error) -> bool {
-    matches!(error, ::kube::Error::Api(status) if status.code == 410)
-}
-
-fn is_forbidden(error: &::kube::Error) -> bool {
-    matches!(error, ::kube::Error::Api(status) if status.code == 403)
-}
-
-/// Whether the answer may be that of a server that is starting, overloaded or without its database.
-/// A freshly started one knows neither tokens nor roles.
-fn is_passing(error: &::kube::Error) -> bool {
-    matches!(error, ::kube::Error::Api(status) if matches!(status.code, 401 | 403 | 429 | 500..=599))
-}
-
-/// The status, if it is the same for all requests of this agent.
-pub(super) fn overload(error: &::kube::Error) -> Option<u16> {
-    match error {
-        ::kube::Error::Api(status) if matches!(status.code, 429 | 500..=599) => Some(status.code),
-        _ => None,
     }
 }
 
@@ -354,111 +343,4 @@ pub(super) fn watch_seconds() -> u32 {
 }
 
 #[cfg(test)]
-mod tests {
-    use ::kube::core::Status;
-
-    use super::super::KubeTarget;
-    use super::super::connect::connect_with;
-    use super::super::timing::Timing;
-    use super::*;
-
-    const MINUTES: Duration = Duration::from_secs(600);
-
-    fn refused(code: u16, number: usize) -> ::kube::Error {
-        let status = Status::failure(&format!("not now, request {number}"), "Test").with_code(code);
-        ::kube::Error::Api(Box::new(status))
-    }
-
-    /// A watch that gets `changes`, without a server.
-    async fn watch(
-        changes: impl Stream<Item = Result<Change<Service>, Failure>> + Send + 'static,
-    ) -> Watch<Service> {
-        let target = KubeTarget::Server("http://127.0.0.1:1".to_owned());
-        let server = connect_with(&target, Timing::DEFAULT).await.unwrap();
-        let mut watch = Watch::new(server, Reach::all());
-        watch.changes = changes.boxed();
-        watch
-    }
-
-    /// The pauses between attempts in the ten minutes from the first failure, and the events.
-    async fn pauses(
-        watch: Watch<Service>,
-        mut all: WatchAggregator,
-    ) -> (Vec<Duration>, Vec<Event>) {
-        let (until, mut last) = (Instant::now() + MINUTES, None);
-        let (mut pauses, mut said) = (Vec::new(), Vec::new());
-        let mut watch = std::pin::pin!(watch.said());
-        while let Ok(Some(one)) = tokio::time::timeout_at(until, watch.next()).await {
-            if matches!(one, WatchReport::Failing(_)) {
-                let now = Instant::now();
-                pauses.extend(last.replace(now).map(|before| now - before));
-            }
-            said.extend(all.take(one));
-        }
-        (pauses, said)
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_server_that_was_never_reached_is_tried_every_three_seconds() {
-        let nobody = || {
-            let refused = std::io::Error::from(std::io::ErrorKind::ConnectionRefused);
-            Err(Failure::List(::kube::Error::Service(refused.into())))
-        };
-        let watch = watch(stream::repeat_with(nobody)).await;
-        let (pauses, said) = pauses(watch, WatchAggregator::new(Duration::ZERO)).await;
-        let longest = pauses.iter().max().unwrap();
-        assert!(*longest <= Duration::from_millis(3_002), "{longest:?}");
-        // Half of a pause is random: 1.5 s to 3 s.
-        assert!((190..=420).contains(&pauses.len()), "{} pauses in ten minutes", pauses.len());
-        assert_eq!(said.len(), 1, "{said:?}");
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_server_without_time_is_tried_every_eight_seconds_and_named_once() {
-        let listed = stream::iter([Ok(Change::Begin), Ok(Change::Complete)]);
-        let mut number = 0;
-        let refusals = stream::repeat_with(move || {
-            number += 1;
-            let code = if number % 2 == 0 { 429 } else { 503 };
-            Err(Failure::Begin(refused(code, number)))
-        });
-        let watch = watch(listed.chain(refusals)).await;
-        let (pauses, said) = pauses(watch, WatchAggregator::new(Duration::from_secs(20))).await;
-        let longest = pauses.iter().max().unwrap();
-        assert!(*longest <= Duration::from_millis(8_002), "{longest:?}");
-        // Half of a pause is random: 4 s to 8 s, and the first few are shorter.
-        assert!((70..200).contains(&pauses.len()), "{} pauses in ten minutes", pauses.len());
-        let troubles = said.iter().filter(|event| matches!(event, Event::Trouble(_))).count();
-        assert_eq!(troubles, 1, "{said:?}");
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_server_that_went_away_is_tried_every_half_minute() {
-        let listed = stream::iter([Ok(Change::Begin), Ok(Change::Complete)]);
-        let nobody = || {
-            let refused = std::io::Error::from(std::io::ErrorKind::ConnectionRefused);
-            Err(Failure::Begin(::kube::Error::Service(refused.into())))
-        };
-        let watch = watch(listed.chain(stream::repeat_with(nobody))).await;
-        let (pauses, _) = pauses(watch, WatchAggregator::new(Duration::ZERO)).await;
-        let longest = pauses.iter().max().unwrap();
-        assert!((8..=30).contains(&longest.as_secs()), "{longest:?}");
-        // 15 s to 30 s, and the first few are shorter.
-        assert!((20..60).contains(&pauses.len()), "{} pauses in ten minutes", pauses.len());
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_server_that_ends_watches_as_they_begin_is_not_asked_without_pause() {
-        let listed = stream::iter([Ok(Change::Begin), Ok(Change::Complete)]);
-        let short = stream::repeat_with(|| Err(Failure::Short)).take(40);
-        let last = stream::iter([Ok(Change::Complete)]);
-        let watch = watch(listed.chain(short).chain(last)).await;
-        let begun = Instant::now();
-        let mut said = std::pin::pin!(watch.said());
-        let mut listings = 0;
-        while listings < 2 {
-            listings += usize::from(matches!(said.next().await, Some(WatchReport::Listed(_))));
-        }
-        assert!(begun.elapsed() > MINUTES / 2, "{:?} for 40 watches", begun.elapsed());
-    }
-}
+mod tests;

@@ -13,6 +13,9 @@ use crate::source::{Event, Freshness};
 /// A trouble that stays away for this time is over. Much longer than the longest pause.
 const TROUBLE_OVER: Duration = Duration::from_secs(180);
 
+/// Nodes, EndpointSlices and Services.
+const KINDS: usize = 3;
+
 /// Factor of `settling` after the first complete listing.
 const FAMILIAR: u32 = 3;
 
@@ -31,6 +34,13 @@ pub(super) struct Failing {
     pub(super) overload: Option<u16>,
     /// Since when, if it may be temporary.
     pub(super) passing_since: Option<Instant>,
+}
+
+impl Failing {
+    /// A failure that is not temporary, and has nothing to do with other requests.
+    pub(super) const fn lasting(trouble: String) -> Self {
+        Self { trouble, overload: None, passing_since: None }
+    }
 }
 
 /// The health of the watches, each time it may have changed.
@@ -84,10 +94,7 @@ impl WatchAggregator {
             WatchReport::Event(event) => vec![event],
             WatchReport::Listed(kind) => {
                 self.listed.insert(kind);
-                let complete = [Kind::Node, Kind::Slice, Kind::Service]
-                    .iter()
-                    .all(|kind| self.listed.contains(kind));
-                if !complete || self.freshness.is_some() {
+                if self.listed.len() < KINDS || self.freshness.is_some() {
                     return Vec::new();
                 }
                 self.freshness = Some(Freshness::Live);
@@ -133,30 +140,37 @@ mod tests {
 
     const SETTLING: Duration = Duration::from_secs(8);
 
+    fn new() -> WatchAggregator {
+        WatchAggregator::new(SETTLING)
+    }
+
     /// For each occurrence, at this second and temporary since that one: whether it is reported.
-    fn said(met: &[(u64, Option<u64>)]) -> Vec<bool> {
-        let (mut all, start) = (WatchAggregator::new(SETTLING), Instant::now());
+    fn said(mut all: WatchAggregator, met: &[(u64, Option<u64>)]) -> Vec<bool> {
+        let start = Instant::now();
         let at = |second| start + Duration::from_secs(second);
         let meet = |(second, since): &(u64, Option<u64>)| {
-            let failing = Failing {
-                trouble: "it fails".to_owned(),
-                overload: None,
-                passing_since: since.map(at),
-            };
+            let passing_since = since.map(at);
+            let failing = Failing { passing_since, ..Failing::lasting("it fails".to_owned()) };
             all.meet(failing, at(*second)).is_some()
         };
         met.iter().map(meet).collect()
     }
 
     #[test]
-    fn a_trouble_is_said_once_while_it_lasts() {
+    fn a_trouble_is_said_once_while_it_lasts_and_what_may_pass_if_it_lasts() {
         let met = [0, 1, 30, 60, 200].map(|second| (second, None));
-        assert_eq!(said(&met), [true, false, false, false, false]);
+        assert_eq!(said(new(), &met), [true, false, false, false, false]);
+        let comes_back = [0, 1, 200].map(|second| (second, None));
+        assert_eq!(said(new(), &comes_back), [true, false, true]);
+        let lasts = [0, 1, 3, 9, 20].map(|second| (second, Some(0)));
+        assert_eq!(said(new(), &lasts), [false, false, false, true, false]);
+        let passes = [(0, 0), (7, 0), (9, 9), (16, 9), (18, 18)];
+        assert_eq!(said(new(), &passes.map(|(second, since)| (second, Some(since)))), [false; 5]);
     }
 
     #[test]
     fn a_server_that_cannot_serve_is_said_once_whatever_its_words() {
-        let (mut all, now) = (WatchAggregator::new(SETTLING), Instant::now());
+        let (mut all, now) = (new(), Instant::now());
         let said = [429, 503, 500].map(|status| {
             let trouble = format!("it answers {status}");
             let failing = Failing { trouble, overload: Some(status), passing_since: None };
@@ -166,36 +180,11 @@ mod tests {
     }
 
     #[test]
-    fn a_trouble_that_comes_back_is_said_again() {
-        assert_eq!(said(&[0, 1, 200].map(|second| (second, None))), [true, false, true]);
-    }
-
-    #[test]
-    fn what_may_pass_is_said_when_it_lasts() {
-        let met = [0, 1, 3, 9, 20].map(|second| (second, Some(0)));
-        assert_eq!(said(&met), [false, false, false, true, false]);
-    }
-
-    #[test]
     fn a_server_that_has_served_before_is_given_more_time() {
-        let (mut all, start) = (WatchAggregator::new(SETTLING), Instant::now());
+        let mut all = new();
         for kind in [Kind::Node, Kind::Slice, Kind::Service] {
             let _ = all.take(WatchReport::Listed(kind));
         }
-        let said = [9, 23, 25].map(|second| {
-            let failing = Failing {
-                trouble: "it fails".to_owned(),
-                overload: None,
-                passing_since: Some(start),
-            };
-            all.meet(failing, start + Duration::from_secs(second)).is_some()
-        });
-        assert_eq!(said, [false, false, true]);
-    }
-
-    #[test]
-    fn what_passes_each_time_is_never_said() {
-        let met = [(0, 0), (7, 0), (9, 9), (16, 9), (18, 18)];
-        assert_eq!(said(&met.map(|(second, since)| (second, Some(since)))), [false; 5]);
+        assert_eq!(said(all, &[9, 23, 25].map(|second| (second, Some(0)))), [false, false, true]);
     }
 }

@@ -35,6 +35,7 @@ pub(super) struct WatchHealth(Arc<Inner>);
 struct Inner {
     /// A watch that is closed for less than this counts as open: servers restart.
     grace: Duration,
+    /// By [`Kind`].
     seen: Mutex<[Seen; 3]>,
     moved: Notify,
 }
@@ -54,29 +55,30 @@ impl WatchHealth {
 
     /// Records that the watch of `kind` began.
     pub(super) fn open(&self, kind: Kind) -> Open {
-        let mut seen = self.lock();
-        let one = &mut seen[index(kind)];
-        one.open += 1;
-        one.opened += 1;
-        one.heard = Some(SystemTime::now());
-        drop(seen);
-        self.0.moved.notify_one();
+        self.change(kind, |seen| {
+            seen.open += 1;
+            seen.opened += 1;
+            seen.heard = Some(SystemTime::now());
+        });
         Open { watch_health: self.clone(), kind }
     }
 
     /// Records that all objects of `kind` were listed, so that its watch is due.
     pub(super) fn listed(&self, kind: Kind) {
-        let mut seen = self.lock();
-        let one = &mut seen[index(kind)];
-        one.heard = Some(SystemTime::now());
-        one.closed = Some(Instant::now());
-        drop(seen);
+        self.change(kind, |seen| {
+            seen.heard = Some(SystemTime::now());
+            seen.closed = Some(Instant::now());
+        });
+    }
+
+    fn change(&self, kind: Kind, change: impl FnOnce(&mut Seen)) {
+        change(&mut self.lock()[kind as usize]);
         self.0.moved.notify_one();
     }
 
     /// How many watches of `kind` have begun.
     pub(super) fn opened(&self, kind: Kind) -> u64 {
-        self.lock()[index(kind)].opened
+        self.lock()[kind as usize].opened
     }
 
     /// Waits until a watch begins or ends, or a listing is complete.
@@ -98,26 +100,16 @@ impl WatchHealth {
 impl Open {
     /// Records that something was received.
     pub(super) fn heard(&self) {
-        self.watch_health.lock()[index(self.kind)].heard = Some(SystemTime::now());
+        self.watch_health.lock()[self.kind as usize].heard = Some(SystemTime::now());
     }
 }
 
 impl Drop for Open {
     fn drop(&mut self) {
-        let mut seen = self.watch_health.lock();
-        let one = &mut seen[index(self.kind)];
-        one.open -= 1;
-        one.closed = Some(Instant::now());
-        drop(seen);
-        self.watch_health.0.moved.notify_one();
-    }
-}
-
-const fn index(kind: Kind) -> usize {
-    match kind {
-        Kind::Node => 0,
-        Kind::Slice => 1,
-        Kind::Service => 2,
+        self.watch_health.change(self.kind, |seen| {
+            seen.open -= 1;
+            seen.closed = Some(Instant::now());
+        });
     }
 }
 

@@ -48,27 +48,21 @@ impl Clients {
 }
 
 impl Client {
-    /// A namespace with these labels and annotations.
+    /// The namespace, or that Pod in it, with these labels and annotations.
     #[must_use]
-    pub fn namespace(name: &str, labels: &Pairs, annotations: &Pairs) -> Self {
-        Self { meshed: Meshed::namespace(name, labels, annotations), unclear: None }
-    }
-
-    /// A Pod with these labels and annotations.
-    #[must_use]
-    pub fn pod(namespace: &str, name: &str, labels: &Pairs, annotations: &Pairs) -> Self {
-        let value = annotations.get(ANNOTATION);
-        let asked = value.map(|value| asks(value));
-        let unclear = value.filter(|_| asked == Some(None)).map(|value| Unclear {
-            namespace: namespace.to_owned(),
-            value: value.clone(),
-            pod: name.to_owned(),
-        });
-        let meshed = match asked {
-            Some(Some(true)) => None,
-            _ => Meshed::pod(namespace, name, labels, annotations),
+    pub fn new(namespace: &str, pod: Option<&str>, labels: &Pairs, annotations: &Pairs) -> Self {
+        let meshed = || Meshed::of(namespace, pod, labels, annotations);
+        let (Some(pod), Some(value)) = (pod, annotations.get(ANNOTATION)) else {
+            return Self { meshed: meshed(), unclear: None };
         };
-        Self { meshed, unclear }
+        match asks(value) {
+            Some(true) => Self::default(),
+            Some(false) => Self { meshed: meshed(), unclear: None },
+            None => {
+                let (namespace, pod, value) = (namespace.to_owned(), pod.to_owned(), value.clone());
+                Self { meshed: meshed(), unclear: Some(Unclear { namespace, value, pod }) }
+            }
+        }
     }
 
     /// An object in a file; `None` for other kinds. An unreadable object gives no facts.
@@ -85,8 +79,8 @@ impl Client {
         let Ok(Fields { metadata }) = object.read() else { return Some(Self::default()) };
         let (Loose(labels), Loose(annotations)) = (&metadata.labels, &metadata.annotations);
         Some(match is_pod {
-            true => Self::pod(metadata.namespace(), &metadata.name, labels, annotations),
-            false => Self::namespace(&metadata.name, labels, annotations),
+            true => Self::new(metadata.namespace(), Some(&metadata.name), labels, annotations),
+            false => Self::new(&metadata.name, None, labels, annotations),
         })
     }
 }

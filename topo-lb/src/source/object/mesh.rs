@@ -52,18 +52,17 @@ pub const POD_SELECTORS: [&str; 3] =
     ["security.istio.io/tlsMode", "istio.io/dataplane-mode=ambient", "linkerd.io/control-plane-ns"];
 
 impl Meshed {
-    /// A namespace with these labels and annotations; `None` if it is not in a mesh.
-    #[must_use]
-    pub fn namespace(name: &str, labels: &Pairs, annotations: &Pairs) -> Option<Self> {
-        let (mesh, by) = mark(NAMESPACES, labels, annotations)?;
-        Some(Self { namespace: name.to_owned(), pod: None, mesh, by })
-    }
-
-    /// A Pod with these labels and annotations; `None` if it is not in a mesh.
-    #[must_use]
-    pub fn pod(namespace: &str, name: &str, labels: &Pairs, annotations: &Pairs) -> Option<Self> {
-        let (mesh, by) = mark(PODS, labels, annotations)?;
-        Some(Self { namespace: namespace.to_owned(), pod: Some(name.to_owned()), mesh, by })
+    /// The namespace, or that Pod in it, with these labels and annotations; `None` if it is not in a
+    /// mesh.
+    pub(super) fn of(
+        namespace: &str,
+        pod: Option<&str>,
+        labels: &Pairs,
+        annotations: &Pairs,
+    ) -> Option<Self> {
+        let marks = if pod.is_some() { PODS } else { NAMESPACES };
+        let (mesh, by) = mark(marks, labels, annotations)?;
+        Some(Self { namespace: namespace.to_owned(), pod: pod.map(str::to_owned), mesh, by })
     }
 }
 

@@ -10,19 +10,19 @@ mod plain;
 mod pod;
 mod service;
 mod slice;
+mod written;
 
 use std::fmt;
 use std::sync::Arc;
 
 use serde::Deserialize;
-use serde::de::DeserializeOwned;
 use serde_json::Value;
-use serde_json::value::RawValue;
 
 pub use client::{Client, Clients, Unclear};
 pub use mesh::{Meshed, POD_SELECTORS};
 pub use names::Names;
 pub(super) use plain::plain;
+pub use written::Written;
 
 use crate::{cluster, exclusion};
 
@@ -39,6 +39,20 @@ pub enum Object {
     Client(Client, Option<exclusion::Pod>),
     /// An object of any other kind.
     Other,
+}
+
+impl Object {
+    /// The identity of an object of a [`Kind`].
+    #[must_use]
+    pub fn identity(&self) -> Option<Identity> {
+        let (kind, namespace, name) = match self {
+            Self::Service(service) => (Kind::Service, &service.id.namespace, &service.id.name),
+            Self::Slice(slice, _) => (Kind::Slice, &slice.id.namespace, &slice.id.name),
+            Self::Node(node) => (Kind::Node, &Arc::default(), &node.name),
+            Self::Client(..) | Self::Other => return None,
+        };
+        Some(Identity { kind, namespace: Arc::clone(namespace), name: Arc::clone(name) })
+    }
 }
 
 /// A kind of object in the cluster's state.
@@ -166,80 +180,6 @@ impl fmt::Display for SkippedEndpoints {
     }
 }
 
-/// An object that can be read repeatedly: a parsed value, or JSON text.
-pub trait Written: Copy {
-    /// Reads it as a `T`.
-    ///
-    /// # Errors
-    /// The object is not a `T`. The error has the field's path.
-    fn read<T: DeserializeOwned>(self) -> Result<T, ObjectError>;
-
-    /// The elements of its field `items`; empty if that is `null` or absent.
-    ///
-    /// # Errors
-    /// The field is not a list.
-    fn items(self) -> Result<Vec<Self>, ObjectError>;
-}
-
-impl Written for &Value {
-    fn read<T: DeserializeOwned>(self) -> Result<T, ObjectError> {
-        // Tracking the path costs an allocation per key, so only after an error.
-        T::deserialize(self).or_else(|_| serde_path_to_error::deserialize(self).map_err(located))
-    }
-
-    fn items(self) -> Result<Vec<Self>, ObjectError> {
-        match self.get("items") {
-            None | Some(Value::Null) => Ok(Vec::new()),
-            Some(Value::Array(items)) => Ok(items.iter().collect()),
-            Some(_) => Err(ObjectError::at("items", "is not a list")),
-        }
-    }
-}
-
-impl Written for &str {
-    fn read<T: DeserializeOwned>(self) -> Result<T, ObjectError> {
-        serde_json::from_str(self).or_else(|_| {
-            let mut text = serde_json::Deserializer::from_str(self);
-            serde_path_to_error::deserialize(&mut text).map_err(located)
-        })
-    }
-
-    fn items(self) -> Result<Vec<Self>, ObjectError> {
-        let list: &RawValue =
-            serde_json::from_str(self).map_err(|_| ObjectError::at("items", "is not a list"))?;
-        Ok(list.items()?.into_iter().map(RawValue::get).collect())
-    }
-}
-
-impl<'a> Written for &'a RawValue {
-    fn read<T: DeserializeOwned>(self) -> Result<T, ObjectError> {
-        self.get().read()
-    }
-
-    fn items(self) -> Result<Vec<Self>, ObjectError> {
-        #[derive(Deserialize)]
-        struct List<'a> {
-            #[serde(borrow)]
-            items: Option<Vec<&'a RawValue>>,
-        }
-        let list: Result<List<'a>, _> = serde_json::from_str(self.get());
-        let list = list.map_err(|_| ObjectError::at("items", "is not a list"))?;
-        Ok(list.items.unwrap_or_default())
-    }
-}
-
-fn located(error: serde_path_to_error::Error<serde_json::Error>) -> ObjectError {
-    let path = error.path().to_string();
-    let json = error.into_inner();
-    let mut reason = json.to_string();
-    // Lines count from the object's start, which a reader of the file cannot use.
-    let place = format!(" at line {} column {}", json.line(), json.column());
-    if let Some(kept) = reason.strip_suffix(&place).map(str::len) {
-        reason.truncate(kept);
-    }
-    ObjectError::at(if path == "." { "" } else { &path }, reason)
-}
-
 #[derive(Deserialize)]
 #[serde(expecting = "an object")]
 struct Head {
@@ -311,8 +251,8 @@ pub fn parse_with(object: impl Written, names: &mut Names) -> Result<Object, Obj
         }
         None => Ok(match Client::of(&api_version, kind, object) {
             Some(client) => {
-                let pod = if kind == "Pod" { read_pod(object, names).ok() } else { None };
-                Object::Client(client, pod)
+                let pod = (kind == "Pod").then(|| Parsed::parsed(object, names).ok()).flatten();
+                Object::Client(client, pod.map(|(pod, _)| pod))
             }
             None => Object::Other,
         }),
@@ -329,54 +269,52 @@ pub fn parse_kind(
     names: &mut Names,
 ) -> Result<Object, ObjectError> {
     Ok(match kind {
-        Kind::Service => Object::Service(read_service(object, names)?),
+        Kind::Service => Object::Service(Parsed::parsed(object, names)?.0),
         Kind::Slice => {
-            let (slice, skipped) = read_slice(object, names)?;
+            let (slice, skipped) = Parsed::parsed(object, names)?;
             Object::Slice(slice, skipped)
         }
-        Kind::Node => Object::Node(read_node(object, names)?),
+        Kind::Node => Object::Node(Parsed::parsed(object, names)?.0),
     })
 }
 
-/// Parses a Service.
-///
-/// # Errors
-/// A field is wrong.
-pub fn read_service(
-    object: impl Written,
-    names: &mut Names,
-) -> Result<cluster::Service, ObjectError> {
-    let read = object.read::<service::Fields>().and_then(|service| service.keep(names));
-    read.map_err(|error| identified(error, Kind::Service, object))
+/// An object, and the endpoints that were skipped if it is a slice.
+pub type ParseResult<T> = Result<(T, Option<SkippedEndpoints>), ObjectError>;
+
+/// What is kept of an object of a known kind.
+pub trait Parsed: Sized {
+    /// Parses an object.
+    ///
+    /// # Errors
+    /// A field is wrong. A Pod must have a UID: a template of a Pod does not run.
+    fn parsed(object: impl Written, names: &mut Names) -> ParseResult<Self>;
 }
 
-/// Parses an EndpointSlice. Also returns its skipped endpoints.
-///
-/// # Errors
-/// A field is wrong.
-pub fn read_slice(
-    object: impl Written,
-    names: &mut Names,
-) -> Result<(cluster::Slice, Option<SkippedEndpoints>), ObjectError> {
-    let read = object.read::<slice::Fields>().map(|slice| slice.keep(names));
-    read.map_err(|error| identified(error, Kind::Slice, object))
+impl Parsed for cluster::Service {
+    fn parsed(object: impl Written, names: &mut Names) -> ParseResult<Self> {
+        let service = object.read::<service::Fields>().and_then(|service| service.keep(names));
+        Ok((service.map_err(|error| identified(error, Kind::Service, object))?, None))
+    }
 }
 
-/// Parses a Node.
-///
-/// # Errors
-/// A field is wrong.
-pub fn read_node(object: impl Written, names: &mut Names) -> Result<cluster::Node, ObjectError> {
-    let read = object.read::<node::Fields>().map(|node| node.keep(names));
-    read.map_err(|error| identified(error, Kind::Node, object))
+impl Parsed for cluster::Slice {
+    fn parsed(object: impl Written, names: &mut Names) -> ParseResult<Self> {
+        let slice = object.read::<slice::Fields>().map(|slice| slice.keep(names));
+        slice.map_err(|error| identified(error, Kind::Slice, object))
+    }
 }
 
-/// Parses a Pod.
-///
-/// # Errors
-/// A field is wrong, or there is no UID: a template of a Pod does not run.
-pub fn read_pod(object: impl Written, names: &mut Names) -> Result<exclusion::Pod, ObjectError> {
-    Ok(object.read::<pod::Fields>()?.keep(names))
+impl Parsed for cluster::Node {
+    fn parsed(object: impl Written, names: &mut Names) -> ParseResult<Self> {
+        let node = object.read::<node::Fields>().map(|node| node.keep(names));
+        Ok((node.map_err(|error| identified(error, Kind::Node, object))?, None))
+    }
+}
+
+impl Parsed for exclusion::Pod {
+    fn parsed(object: impl Written, names: &mut Names) -> ParseResult<Self> {
+        Ok((object.read::<pod::Fields>()?.keep(names), None))
+    }
 }
 
 /// Adds the object's kind, and its name if it has one, to the error.

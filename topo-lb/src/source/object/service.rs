@@ -5,7 +5,6 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use serde::Deserialize;
-use serde::de::{self, Deserializer};
 
 use super::field::{Metadata, PortNumber, Text, Unread, address, or_default};
 use super::{Names, ObjectError};
@@ -113,7 +112,8 @@ enum TrafficPolicy {
     Local,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Deserialize, PartialEq, Eq)]
+#[serde(try_from = "String")]
 enum ClusterIp {
     /// Not assigned yet.
     Empty,
@@ -122,27 +122,17 @@ enum ClusterIp {
     Address(IpAddr),
 }
 
-impl<'de> Deserialize<'de> for ClusterIp {
-    fn deserialize<D: Deserializer<'de>>(field: D) -> Result<Self, D::Error> {
-        struct Text;
-        impl de::Visitor<'_> for Text {
-            type Value = ClusterIp;
+impl TryFrom<String> for ClusterIp {
+    type Error = String;
 
-            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                f.write_str("an IP address, \"None\" or nothing")
-            }
-
-            fn visit_str<E: de::Error>(self, text: &str) -> Result<ClusterIp, E> {
-                match text {
-                    "" => Ok(ClusterIp::Empty),
-                    "None" => Ok(ClusterIp::None),
-                    _ => address(text)
-                        .map(ClusterIp::Address)
-                        .ok_or_else(|| E::custom(format_args!("{text:?} is not an IP address"))),
-                }
-            }
+    fn try_from(text: String) -> Result<Self, String> {
+        match &*text {
+            "" => Ok(Self::Empty),
+            "None" => Ok(Self::None),
+            _ => address(&text)
+                .map(Self::Address)
+                .ok_or_else(|| format!("{text:?} is not an IP address")),
         }
-        field.deserialize_str(Text)
     }
 }
 

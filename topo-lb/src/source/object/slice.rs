@@ -1,13 +1,12 @@
 //! EndpointSlice `v1` and `v1beta1`. They differ in the fields for topology; both are read.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::net::IpAddr;
 use std::time::SystemTime;
 
 use k8s_openapi::jiff::Timestamp;
 use serde::Deserialize;
-use serde::de::{self, Deserializer, IgnoredAny};
+use serde::de::{Deserializer, IgnoredAny};
 
 use super::field::{Metadata, PortNumber, Unread, address, or_default};
 use super::{Identity, Kind, Names, ObjectError, SkippedEndpoints};
@@ -88,8 +87,9 @@ struct PortFields {
 #[serde(rename_all = "camelCase")]
 #[serde(expecting = "an object")]
 struct EndpointFields {
+    /// All but the first are ignored.
     #[serde(default, deserialize_with = "or_default")]
-    addresses: First,
+    addresses: Vec<String>,
     #[serde(default, deserialize_with = "or_default")]
     conditions: Conditions,
     node_name: Option<String>,
@@ -126,30 +126,6 @@ struct Named {
     name: String,
 }
 
-/// The first of a list of strings; the others are ignored.
-#[derive(Default)]
-struct First(Option<String>);
-
-impl<'de> Deserialize<'de> for First {
-    fn deserialize<D: Deserializer<'de>>(field: D) -> Result<Self, D::Error> {
-        struct List;
-        impl<'de> de::Visitor<'de> for List {
-            type Value = First;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a list of addresses")
-            }
-
-            fn visit_seq<A: de::SeqAccess<'de>>(self, mut list: A) -> Result<First, A::Error> {
-                let first = list.next_element()?;
-                while list.next_element::<IgnoredAny>()?.is_some() {}
-                Ok(First(first))
-            }
-        }
-        field.deserialize_seq(List)
-    }
-}
-
 impl Fields {
     pub(super) fn keep(self, names: &mut Names) -> (Slice, Option<SkippedEndpoints>) {
         let Self { metadata, address_type, endpoints, ports } = self;
@@ -172,7 +148,7 @@ impl Fields {
         let mut skipped: Option<SkippedEndpoints> = None;
         slice.endpoints.reserve_exact(endpoints.len());
         for (index, endpoint) in endpoints.into_iter().enumerate() {
-            match address_type.address(endpoint.addresses.0.as_deref()) {
+            match address_type.address(endpoint.addresses.first()) {
                 Ok(address) => slice.endpoints.push(endpoint.keep(address, names)),
                 Err(reason) => match &mut skipped {
                     Some(skipped) => skipped.more += 1,
@@ -191,7 +167,7 @@ impl Fields {
 }
 
 impl AddressType {
-    fn address(self, written: Option<&str>) -> Result<IpAddr, String> {
+    fn address(self, written: Option<&String>) -> Result<IpAddr, String> {
         let Some(written) = written else {
             return Err("is missing".to_owned());
         };

@@ -1,5 +1,6 @@
 //! Decides when to save the state: soon after a change, seldom during many changes, and at the end.
 
+use std::future::pending;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -27,29 +28,35 @@ const LAST: Duration = Duration::from_secs(3);
 #[derive(Debug)]
 pub struct Saver {
     folder: Option<Folder>,
-    freshness: Option<Freshness>,
-    /// The source was live at least once, so there may be something new to save.
-    live: bool,
-    /// When a change is due to be saved.
-    due: Option<Instant>,
-    /// Earliest time of the next save.
-    rested: Option<Instant>,
-    running: Option<JoinHandle<Outcome>>,
+    freshness: Freshness,
+    phase: Phase,
     /// Digest of the last saved state.
-    saved: Option<u32>,
+    saved_digest: Option<u32>,
     /// The last failure was logged, and no save has succeeded since.
-    told: bool,
+    failure_logged: bool,
+}
+
+#[derive(Debug)]
+enum Phase {
+    /// There is no folder, or the source was never live, so there is nothing new to save.
+    Idle,
+    /// All changes are saved. The next save begins at `next` or later.
+    Clean { next: Instant },
+    /// A change is to be saved at this time.
+    Due(Instant),
+    /// A save runs. A change since it began is to be saved at `due` or later.
+    Saving { task: JoinHandle<Outcome>, due: Option<Instant> },
 }
 
 /// The digest, and the size if something was written.
 type Outcome = Result<(u32, Option<u64>), StateError>;
 
 #[derive(Debug)]
-enum Word {
+enum Notice {
     /// It failed, and the previous one did not.
-    Trouble(StateError),
+    Failed(StateError),
     /// It succeeded, and the previous one failed.
-    Again,
+    Recovered,
 }
 
 impl Saver {
@@ -58,62 +65,70 @@ impl Saver {
     pub const fn new(folder: Option<Folder>) -> Self {
         Self {
             folder,
-            freshness: None,
-            live: false,
-            due: None,
-            rested: None,
-            running: None,
-            saved: None,
-            told: false,
+            freshness: Freshness::Live,
+            phase: Phase::Idle,
+            saved_digest: None,
+            failure_logged: false,
         }
     }
 
     /// Sets the freshness of the state.
     pub fn observe(&mut self, freshness: Freshness) {
-        self.freshness = Some(freshness);
-        self.live |= freshness == Freshness::Live;
+        self.freshness = freshness;
+        let can_save = self.folder.is_some() && freshness == Freshness::Live;
+        if matches!(self.phase, Phase::Idle) && can_save {
+            self.phase = Phase::Clean { next: Instant::now() };
+        }
         self.changed();
     }
 
     /// Records a possible change of the state.
     pub fn changed(&mut self) {
-        if self.folder.is_some() && self.live {
-            self.due.get_or_insert_with(|| Instant::now() + SOON);
+        let soon = Instant::now() + SOON;
+        match &mut self.phase {
+            Phase::Idle | Phase::Due(_) => {}
+            Phase::Clean { next } => self.phase = Phase::Due(soon.max(*next)),
+            Phase::Saving { due, .. } => {
+                due.get_or_insert(soon);
+            }
         }
     }
 
     /// Waits until [`save`](Self::save) is due. Cancel-safe.
     pub async fn due(&mut self) {
-        if let Some(running) = &mut self.running {
-            let outcome = running.await;
-            self.running = None;
-            self.done(outcome.ok());
+        self.await_running().await;
+        match self.phase {
+            Phase::Due(due) => sleep_until(due).await,
+            Phase::Idle | Phase::Clean { .. } | Phase::Saving { .. } => pending().await,
         }
-        match (self.due, self.rested) {
-            (Some(due), rested) => sleep_until(rested.map_or(due, |rested| rested.max(due))).await,
-            (None, _) => std::future::pending().await,
+    }
+
+    /// Waits until the running save ends, if one runs. Cancel-safe.
+    async fn await_running(&mut self) {
+        if let Phase::Saving { task, .. } = &mut self.phase {
+            let outcome = task.await;
+            match self.take(outcome.ok()) {
+                Some(Notice::Failed(error)) => warn!("{error}"),
+                Some(Notice::Recovered) => info!("the state can be saved again"),
+                None => {}
+            }
         }
     }
 
     /// Saves `state` unless it equals the last saved one.
     pub fn save(&mut self, state: Arc<State>) {
-        self.begin(state, self.saved);
+        self.begin(state, self.saved_digest);
     }
 
     /// Saves `state` before the agent ends, even if unchanged, to record until when it was current.
     pub async fn finish(mut self, state: Arc<State>) {
-        if !self.live {
+        if matches!(self.phase, Phase::Idle) {
             return;
         }
         let last = async {
-            if let Some(running) = self.running.take() {
-                let _ = running.await;
-            }
+            self.await_running().await;
             self.begin(state, None);
-            if let Some(running) = self.running.take() {
-                let outcome = running.await;
-                self.done(outcome.ok());
-            }
+            self.await_running().await;
         };
         if timeout(LAST, last).await.is_err() {
             warn!("saving the state takes too long: a restart may start from an older one");
@@ -123,11 +138,10 @@ impl Saver {
     fn begin(&mut self, state: Arc<State>, saved: Option<u32>) {
         let Some(folder) = self.folder.clone() else { return };
         let as_of = match self.freshness {
-            Some(Freshness::AsOf(moment)) => moment,
-            Some(Freshness::Live) | None => SystemTime::now(),
+            Freshness::AsOf(moment) => moment,
+            Freshness::Live => SystemTime::now(),
         };
-        self.due = None;
-        self.running = Some(spawn_blocking(move || {
+        let task = spawn_blocking(move || {
             let digest = format::digest(&state);
             if Some(digest) == saved {
                 return Ok((digest, None));
@@ -138,36 +152,38 @@ impl Saver {
                 heap::trim();
             }
             Ok((digest, Some(size)))
-        }));
-    }
-
-    fn done(&mut self, outcome: Option<Outcome>) {
-        match self.take(outcome) {
-            Some(Word::Trouble(error)) => warn!("{error}"),
-            Some(Word::Again) => info!("the state can be saved again"),
-            None => {}
-        }
+        });
+        self.phase = Phase::Saving { task, due: None };
     }
 
     /// Records the outcome of a save. Returns the log message; a lasting failure is logged once.
-    fn take(&mut self, outcome: Option<Outcome>) -> Option<Word> {
-        let mut pause = SHORTEST;
-        let word = match outcome {
+    fn take(&mut self, outcome: Option<Outcome>) -> Option<Notice> {
+        let now = Instant::now();
+        let mut next = now + SHORTEST;
+        let mut due = match self.phase {
+            Phase::Saving { due, .. } => due,
+            Phase::Idle | Phase::Clean { .. } | Phase::Due(_) => None,
+        };
+        let notice = match outcome {
             Some(Ok((digest, size))) => {
-                self.saved = Some(digest);
-                pause = pause.max(Duration::from_secs(size.unwrap_or_default() / RATE));
-                std::mem::take(&mut self.told).then_some(Word::Again)
+                self.saved_digest = Some(digest);
+                next = next.max(now + Duration::from_secs(size.unwrap_or_default() / RATE));
+                std::mem::take(&mut self.failure_logged).then_some(Notice::Recovered)
             }
             Some(Err(error)) => {
                 // The change must still be saved.
-                self.due.get_or_insert_with(Instant::now);
-                (!std::mem::replace(&mut self.told, true)).then_some(Word::Trouble(error))
+                due.get_or_insert(now);
+                (!std::mem::replace(&mut self.failure_logged, true))
+                    .then_some(Notice::Failed(error))
             }
             // The task panicked, which was logged.
             None => None,
         };
-        self.rested = Some(Instant::now() + pause);
-        word
+        self.phase = match due {
+            Some(due) => Phase::Due(due.max(next)),
+            None => Phase::Clean { next },
+        };
+        notice
     }
 }
 
@@ -179,36 +195,42 @@ mod tests {
     use crate::source::kube::Identity;
 
     /// Performs the next due save. Returns its log message.
-    async fn next(saver: &mut Saver) -> Option<Word> {
+    async fn next(saver: &mut Saver) -> Option<Notice> {
         saver.due().await;
         saver.save(Arc::default());
-        let outcome = saver.running.take().unwrap().await;
+        let Phase::Saving { task, .. } = &mut saver.phase else { panic!("no save runs") };
+        let outcome = task.await;
         saver.take(outcome.ok())
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_disk_that_stays_full_is_said_once() {
-        let place = std::env::temp_dir().join(format!("topo-lb-full-{}", std::process::id()));
-        // A file in the folder's place.
-        fs::write(&place, "no folder").unwrap();
+    async fn a_disk_that_stays_full_is_said_once_and_stops_nothing() {
+        let parent = topo_lb_tests::folder::Folder::temporary().unwrap();
+        let place = parent.path().join("state");
         let cluster = Identity { server: "https://10.96.0.1".to_owned(), authorities: vec![1] };
         let mut saver = Saver::new(Some(Folder::new(&place, cluster)));
         saver.observe(Freshness::Live);
-        let begun = Instant::now();
-        assert!(matches!(next(&mut saver).await, Some(Word::Trouble(_))));
-        for attempt in 1..=3 {
-            assert!(next(&mut saver).await.is_none(), "attempt {attempt}");
-            assert!(begun.elapsed() >= SHORTEST * attempt, "attempt {attempt} came too soon");
+        for occasion in ["first", "it is news again"] {
+            // A file in the folder's place.
+            fs::write(&place, "no folder").unwrap();
+            let begun = Instant::now();
+            assert!(matches!(next(&mut saver).await, Some(Notice::Failed(_))), "{occasion}");
+            for attempt in 1..=3 {
+                assert!(next(&mut saver).await.is_none(), "attempt {attempt}");
+                assert!(begun.elapsed() >= SHORTEST * attempt, "attempt {attempt} came too soon");
+            }
+            fs::remove_file(&place).unwrap();
+            assert!(matches!(next(&mut saver).await, Some(Notice::Recovered)));
+            saver.changed();
+            assert!(next(&mut saver).await.is_none());
+            fs::remove_dir_all(&place).unwrap();
+            saver.saved_digest = None;
+            saver.changed();
         }
-        fs::remove_file(&place).unwrap();
-        assert!(matches!(next(&mut saver).await, Some(Word::Again)));
-        saver.changed();
-        assert!(next(&mut saver).await.is_none());
-        fs::remove_dir_all(&place).unwrap();
         fs::write(&place, "no folder").unwrap();
-        saver.saved = None;
-        saver.changed();
-        assert!(matches!(next(&mut saver).await, Some(Word::Trouble(_))), "it is news again");
+        assert!(matches!(next(&mut saver).await, Some(Notice::Failed(_))));
         fs::remove_file(&place).unwrap();
+        saver.finish(Arc::default()).await;
+        assert!(place.join("cluster.state").is_file());
     }
 }

@@ -2,7 +2,6 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use futures::{Stream, StreamExt as _, stream};
@@ -20,35 +19,38 @@ const FIXTURES: [(&str, &str); 2] = [
 ];
 const NODE: &str = "kind-worker";
 
-struct Temporary(PathBuf);
+/// A folder that does not exist yet, in one that is removed.
+struct Temporary {
+    path: PathBuf,
+    _parent: topo_lb_tests::folder::Folder,
+}
 
 impl Temporary {
     fn new() -> Self {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let next = NEXT.fetch_add(1, Ordering::Relaxed);
-        Self(std::env::temp_dir().join(format!("topo-lb-state-{}-{next}", std::process::id())))
+        let parent = topo_lb_tests::folder::Folder::temporary().unwrap();
+        Self { path: parent.path().join("state"), _parent: parent }
     }
 
-    fn folder(&self, cluster: Identity) -> Folder {
-        Folder::new(&self.0, cluster)
+    fn folder(&self) -> Folder {
+        Folder::new(&self.path, cluster())
     }
 
     fn file(&self) -> PathBuf {
-        self.0.join("cluster.state")
+        self.path.join("cluster.state")
     }
 
     fn names(&self) -> Vec<String> {
-        let Ok(entries) = fs::read_dir(&self.0) else { return Vec::new() };
+        let entries = fs::read_dir(&self.path).into_iter().flatten();
         let mut names: Vec<_> =
             entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
         names.sort();
         names
     }
-}
 
-impl Drop for Temporary {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
+    /// The saved time and state.
+    fn load(&self) -> (SystemTime, State) {
+        let saved = self.folder().load(NODE, |_| {}).unwrap().unwrap();
+        (saved.as_of(), state_of(saved.into_updates()))
     }
 }
 
@@ -80,17 +82,16 @@ fn written(state: &State) -> Vec<u8> {
 }
 
 #[test]
-fn what_is_saved_is_what_is_read() {
+fn what_is_saved_is_what_is_read_and_for_its_owner_alone() {
     for (at, (name, text)) in FIXTURES.into_iter().enumerate() {
         let (state, place) = (fixture(at), Temporary::new());
-        let folder = place.folder(cluster());
-        assert!(folder.load(NODE, |_| {}).unwrap().is_none(), "nothing was saved");
-        let size = folder.save(Arc::new(state.clone()), moment()).unwrap();
-        let saved = folder.load(NODE, |_| {}).unwrap().unwrap();
-        assert_eq!(saved.as_of(), moment());
-        assert!(state_of(saved.into_updates()) == state, "{name}");
+        assert!(place.folder().load(NODE, |_| {}).unwrap().is_none(), "nothing was saved");
+        let size = place.folder().save(Arc::new(state.clone()), moment()).unwrap();
+        assert!(place.load() == (moment(), state), "{name}");
         assert_eq!(size, fs::metadata(place.file()).unwrap().len());
         assert!(size < text.len() as u64 / 5, "{size} bytes");
+        let mode = |path: PathBuf| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        assert_eq!((mode(place.file()), mode(place.path.clone())), (0o600, 0o700));
     }
 }
 
@@ -143,43 +144,32 @@ fn equal_states_have_equal_digests() {
     assert_ne!(digests[0], digests[2]);
 }
 
-/// The error of `load` for a file with this content, which is then set aside.
-fn refused(content: &[u8]) -> String {
-    let place = Temporary::new();
-    fs::create_dir_all(&place.0).unwrap();
-    fs::write(place.file(), content).unwrap();
-    let said = place.folder(cluster()).load(NODE, |_| {}).unwrap_err().to_string();
-    assert_eq!(place.names(), ["cluster.state.set-aside"], "{said}");
-    assert_eq!(fs::read(place.0.join("cluster.state.set-aside")).unwrap(), content);
-    // Refused only once.
-    assert!(place.folder(cluster()).load(NODE, |_| {}).unwrap().is_none());
-    said
-}
-
 #[test]
-fn what_is_damaged_or_of_another_version_is_set_aside() {
+fn what_is_damaged_or_of_another_version_or_cluster_is_set_aside() {
     let mut text = written(&fixture(0));
     let half = text.len() / 2;
     text[half] ^= 1;
+    let mut foreign = Vec::new();
+    let other = Identity { authorities: vec![3], ..cluster() };
+    format::write(&fixture(0), other, moment(), &mut foreign).unwrap();
     for (content, what) in [
         (&b""[..], "it is damaged: it has no header"),
         (b"\0\0\0\0\n", "it is damaged: its header"),
         (b"{\"topo_lb_state\":2,\"other\":true}\n", "it is of format version 2"),
         (&text, "it is damaged: its checksum does not match"),
         (&text[..half], "it is damaged: its end is missing"),
+        (&foreign, "it is of another cluster"),
     ] {
-        let said = refused(content);
+        let place = Temporary::new();
+        fs::create_dir_all(&place.path).unwrap();
+        fs::write(place.file(), content).unwrap();
+        let said = place.folder().load(NODE, |_| {}).unwrap_err().to_string();
         assert!(said.contains(what) && said.contains("was set aside as"), "{said}");
+        assert_eq!(place.names(), ["cluster.state.set-aside"], "{said}");
+        assert_eq!(fs::read(place.path.join("cluster.state.set-aside")).unwrap(), content);
+        // Refused only once.
+        assert!(place.folder().load(NODE, |_| {}).unwrap().is_none());
     }
-}
-
-#[test]
-fn a_state_of_another_cluster_is_set_aside() {
-    let mut text = Vec::new();
-    let other = Identity { server: "https://10.96.0.1".to_owned(), authorities: vec![3] };
-    format::write(&fixture(0), other, moment(), &mut text).unwrap();
-    let said = refused(&text);
-    assert!(said.contains("it is of another cluster"), "{said}");
 }
 
 #[test]
@@ -197,7 +187,7 @@ fn a_cluster_is_known_by_its_authorities_or_else_by_its_url() {
 #[test]
 fn a_state_without_this_node_is_not_used_and_stays() {
     let place = Temporary::new();
-    let folder = place.folder(cluster());
+    let folder = place.folder();
     folder.save(Arc::new(fixture(0)), moment()).unwrap();
     let error = folder.load("somewhere-else", |_| {}).unwrap_err();
     assert!(matches!(error, StateError::OtherNode { .. }), "{error}");
@@ -205,36 +195,21 @@ fn a_state_without_this_node_is_not_used_and_stays() {
 }
 
 #[test]
-fn what_is_saved_is_for_its_owner_alone() {
+fn the_old_state_stays_until_the_new_one_is_whole() {
     let place = Temporary::new();
-    place.folder(cluster()).save(Arc::new(fixture(0)), moment()).unwrap();
-    let mode = |path: PathBuf| fs::metadata(path).unwrap().permissions().mode() & 0o777;
-    assert_eq!((mode(place.file()), mode(place.0.clone())), (0o600, 0o700));
-}
-
-#[test]
-fn the_old_state_stays_where_the_new_one_cannot_be_written() {
-    let place = Temporary::new();
-    let folder = place.folder(cluster());
+    let (folder, new) = (place.folder(), place.path.join("cluster.state.new"));
     folder.save(Arc::new(fixture(0)), moment()).unwrap();
     // A folder in the new file's place.
-    fs::create_dir(place.0.join("cluster.state.new")).unwrap();
+    fs::create_dir(&new).unwrap();
     let error = folder.save(Arc::new(fixture(1)), moment()).unwrap_err().to_string();
     assert!(error.contains("the state cannot be saved as"), "{error}");
-    let saved = folder.load(NODE, |_| {}).unwrap().unwrap();
-    assert!(state_of(saved.into_updates()) == fixture(0));
-}
-
-/// The remains of an agent that was killed during a save.
-#[test]
-fn half_of_a_new_state_is_in_nobodys_way() {
-    let place = Temporary::new();
-    let folder = place.folder(cluster());
-    folder.save(Arc::new(fixture(0)), moment()).unwrap();
-    fs::write(place.0.join("cluster.state.new"), "half").unwrap();
-    assert!(state_of(folder.load(NODE, |_| {}).unwrap().unwrap().into_updates()) == fixture(0));
+    assert!(place.load().1 == fixture(0));
+    // The remains of an agent that was killed during a save.
+    fs::remove_dir(&new).unwrap();
+    fs::write(new, "half").unwrap();
+    assert!(place.load().1 == fixture(0));
     folder.save(Arc::new(fixture(1)), moment()).unwrap();
-    assert!(state_of(folder.load(NODE, |_| {}).unwrap().unwrap().into_updates()) == fixture(1));
+    assert!(place.load().1 == fixture(1));
     assert_eq!(place.names(), ["cluster.state"]);
 }
 
@@ -268,9 +243,8 @@ async fn played(saved: Option<super::Saved>, after: Duration) -> Vec<(String, St
 
 fn saved() -> (Temporary, super::Saved) {
     let place = Temporary::new();
-    let folder = place.folder(cluster());
-    folder.save(Arc::new(fixture(0)), moment()).unwrap();
-    let saved = folder.load(NODE, |_| {}).unwrap().unwrap();
+    place.folder().save(Arc::new(fixture(0)), moment()).unwrap();
+    let saved = place.folder().load(NODE, |_| {}).unwrap().unwrap();
     (place, saved)
 }
 
@@ -313,63 +287,38 @@ async fn with_nothing_saved_it_waits() {
     assert!(played[0].1 == fixture(1));
 }
 
-/// Waits until a save is due, and starts it.
-async fn save(saver: &mut Saver, state: &Arc<State>) {
-    tokio::time::timeout(Duration::from_secs(30), saver.due())
-        .await
-        .expect("nothing is to be saved");
-    saver.save(Arc::clone(state));
-}
-
 #[tokio::test]
 async fn a_change_is_saved_soon_and_once_the_source_is_live() {
     let place = Temporary::new();
-    let mut saver = Saver::new(Some(place.folder(cluster())));
-    let state = Arc::new(fixture(0));
+    let mut saver = Saver::new(Some(place.folder()));
     saver.changed();
     let idle = Duration::from_millis(1_500);
     assert!(tokio::time::timeout(idle, saver.due()).await.is_err(), "it is known from there");
     saver.observe(Freshness::Live);
-    save(&mut saver, &state).await;
+    tokio::time::timeout(Duration::from_secs(30), saver.due()).await.expect("nothing is due");
+    saver.save(Arc::new(fixture(0)));
     // Waits for the running save, and then for a change.
     assert!(tokio::time::timeout(idle, saver.due()).await.is_err());
-    let saved = place.folder(cluster()).load(NODE, |_| {}).unwrap().unwrap();
-    assert!(saved.as_of().elapsed().unwrap() < Duration::from_secs(60));
-    assert!(state_of(saved.into_updates()) == fixture(0));
+    let (as_of, saved) = place.load();
+    assert!(as_of.elapsed().unwrap() < Duration::from_secs(60));
+    assert!(saved == fixture(0));
 }
 
 #[tokio::test]
 async fn the_last_state_is_saved_at_the_end_with_the_time_of_the_last_word() {
     let place = Temporary::new();
-    let mut saver = Saver::new(Some(place.folder(cluster())));
+    let mut saver = Saver::new(Some(place.folder()));
     saver.observe(Freshness::Live);
     saver.observe(Freshness::AsOf(moment()));
     saver.finish(Arc::new(fixture(1))).await;
-    let saved = place.folder(cluster()).load(NODE, |_| {}).unwrap().unwrap();
-    assert_eq!(saved.as_of(), moment());
-    assert!(state_of(saved.into_updates()) == fixture(1));
+    assert!(place.load() == (moment(), fixture(1)));
 }
 
 #[tokio::test]
 async fn what_was_never_live_is_not_saved_again() {
     let place = Temporary::new();
-    let mut saver = Saver::new(Some(place.folder(cluster())));
+    let mut saver = Saver::new(Some(place.folder()));
     saver.observe(Freshness::AsOf(moment()));
     saver.finish(Arc::new(fixture(1))).await;
     assert_eq!(place.names(), Vec::<String>::new());
-}
-
-#[tokio::test]
-async fn a_disk_that_is_full_stops_nothing() {
-    let place = Temporary::new();
-    fs::write(&place.0, "no folder").unwrap();
-    let mut saver = Saver::new(Some(place.folder(cluster())));
-    saver.observe(Freshness::Live);
-    let state = Arc::new(fixture(0));
-    save(&mut saver, &state).await;
-    let idle = Duration::from_secs(2);
-    assert!(tokio::time::timeout(idle, saver.due()).await.is_err(), "it tries again later");
-    fs::remove_file(&place.0).unwrap();
-    saver.finish(state).await;
-    assert_eq!(place.names(), ["cluster.state"]);
 }

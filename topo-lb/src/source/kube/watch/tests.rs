@@ -1,0 +1,92 @@
+use super::*;
+use crate::source::kube::fake::{nowhere, refused};
+
+const MINUTES: Duration = Duration::from_secs(600);
+
+/// A watch that gets `changes`, without a server.
+async fn watch(
+    changes: impl Stream<Item = Result<Change<Service>, Failure>> + Send + 'static,
+) -> Watch<Service> {
+    let mut watch = Watch::new(nowhere().await, Reach::all());
+    watch.changes = changes.boxed();
+    watch
+}
+
+/// The pauses between attempts in the ten minutes from the first failure, and the events.
+async fn pauses(watch: Watch<Service>, mut all: WatchAggregator) -> (Vec<Duration>, Vec<Event>) {
+    let (until, mut last) = (Instant::now() + MINUTES, None);
+    let (mut pauses, mut said) = (Vec::new(), Vec::new());
+    let mut watch = std::pin::pin!(watch.said());
+    while let Ok(Some(one)) = tokio::time::timeout_at(until, watch.next()).await {
+        if matches!(one, WatchReport::Failing(_)) {
+            let now = Instant::now();
+            pauses.extend(last.replace(now).map(|before| now - before));
+        }
+        said.extend(all.take(one));
+    }
+    (pauses, said)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_was_never_reached_is_tried_every_three_seconds() {
+    let nobody = || {
+        let refused = std::io::Error::from(std::io::ErrorKind::ConnectionRefused);
+        Err(Failure::List(::kube::Error::Service(refused.into())))
+    };
+    let watch = watch(stream::repeat_with(nobody)).await;
+    let (pauses, said) = pauses(watch, WatchAggregator::new(Duration::ZERO)).await;
+    let longest = pauses.iter().max().unwrap();
+    assert!(*longest <= Duration::from_millis(3_002), "{longest:?}");
+    // Half of a pause is random: 1.5 s to 3 s.
+    assert!((190..=420).contains(&pauses.len()), "{} pauses in ten minutes", pauses.len());
+    assert_eq!(said.len(), 1, "{said:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_without_time_is_tried_every_eight_seconds_and_named_once() {
+    let listed = stream::iter([Ok(Change::Begin), Ok(Change::Complete)]);
+    let mut number = 0;
+    let refusals = stream::repeat_with(move || {
+        number += 1;
+        let code = if number % 2 == 0 { 429 } else { 503 };
+        Err(Failure::Begin(refused(code, number)))
+    });
+    let watch = watch(listed.chain(refusals)).await;
+    let (pauses, said) = pauses(watch, WatchAggregator::new(Duration::from_secs(20))).await;
+    let longest = pauses.iter().max().unwrap();
+    assert!(*longest <= Duration::from_millis(8_002), "{longest:?}");
+    // Half of a pause is random: 4 s to 8 s, and the first few are shorter.
+    assert!((70..200).contains(&pauses.len()), "{} pauses in ten minutes", pauses.len());
+    let troubles = said.iter().filter(|event| matches!(event, Event::Trouble(_))).count();
+    assert_eq!(troubles, 1, "{said:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_went_away_is_tried_every_half_minute() {
+    let listed = stream::iter([Ok(Change::Begin), Ok(Change::Complete)]);
+    let nobody = || {
+        let refused = std::io::Error::from(std::io::ErrorKind::ConnectionRefused);
+        Err(Failure::Begin(::kube::Error::Service(refused.into())))
+    };
+    let watch = watch(listed.chain(stream::repeat_with(nobody))).await;
+    let (pauses, _) = pauses(watch, WatchAggregator::new(Duration::ZERO)).await;
+    let longest = pauses.iter().max().unwrap();
+    assert!((8..=30).contains(&longest.as_secs()), "{longest:?}");
+    // 15 s to 30 s, and the first few are shorter.
+    assert!((20..60).contains(&pauses.len()), "{} pauses in ten minutes", pauses.len());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_ends_watches_as_they_begin_is_not_asked_without_pause() {
+    let listed = stream::iter([Ok(Change::Begin), Ok(Change::Complete)]);
+    let short = stream::repeat_with(|| Err(Failure::Short)).take(40);
+    let last = stream::iter([Ok(Change::Complete)]);
+    let watch = watch(listed.chain(short).chain(last)).await;
+    let begun = Instant::now();
+    let mut said = std::pin::pin!(watch.said());
+    let mut listings = 0;
+    while listings < 2 {
+        listings += usize::from(matches!(said.next().await, Some(WatchReport::Listed(_))));
+    }
+    assert!(begun.elapsed() > MINUTES / 2, "{:?} for 40 watches", begun.elapsed());
+}
