@@ -1,6 +1,7 @@
 //! The agent under test: its binary, run as on a node.
 
 use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -12,7 +13,7 @@ use rustix::thread::CapabilitySet;
 use serde_json::Value;
 use topo_lb::admin::Listen;
 
-use crate::binary::{Binary, text};
+use crate::binary::{Binary, json_of};
 use crate::cluster::{Cluster, Node};
 use crate::http::{self, Answer};
 use crate::interrupt;
@@ -30,7 +31,7 @@ pub struct Agent<'a> {
     binary: Binary,
     cluster: &'a Cluster,
     node: &'a Node,
-    flags: BTreeMap<&'static str, String>,
+    flags: BTreeMap<&'static str, OsString>,
     pins: PathBuf,
     log: PathBuf,
     inside: bool,
@@ -39,21 +40,6 @@ pub struct Agent<'a> {
 }
 
 impl<'a> Agent<'a> {
-    /// Starts the agent of the node `node` with `manifests`, and waits until it translates.
-    ///
-    /// # Errors
-    /// The agent ends before that; the error quotes its log.
-    pub fn start(
-        binary: &Binary,
-        cluster: &'a Cluster,
-        node: &str,
-        manifests: &Path,
-    ) -> Result<Self> {
-        let mut agent = Self::prepare(binary, cluster, node, manifests)?;
-        agent.resume()?;
-        Ok(agent)
-    }
-
     /// Starts agents on all nodes at once, with a flag's source, and tc on the devices of the pods.
     pub fn start_all_from(
         binary: &Binary,
@@ -75,9 +61,6 @@ impl<'a> Agent<'a> {
     }
 
     /// Prepares an agent without starting it.
-    ///
-    /// # Errors
-    /// The lab has no such node, or a path is not UTF-8.
     pub fn prepare(
         binary: &Binary,
         cluster: &'a Cluster,
@@ -98,29 +81,28 @@ impl<'a> Agent<'a> {
         let log = cluster.folder().join(format!("{node}.log"));
         let binary = binary.clone();
         let node = cluster.node(node)?;
-        let flags = BTreeMap::from([
-            (flag, text(source)?.to_owned()),
-            ("--node-name", node.name.clone()),
-            ("--cgroup-root", text(node.cgroup.path())?.to_owned()),
-            ("--pin-dir", text(&pins)?.to_owned()),
-            ("--log-format", "json".to_owned()),
-        ]);
-        Ok(Self {
+        let mut agent = Self {
             binary,
             cluster,
             node,
-            flags,
+            flags: BTreeMap::new(),
             pins,
             log,
             inside: false,
             capabilities: None,
             process: None,
-        })
+        };
+        agent.set(flag, source);
+        agent.set("--node-name", &node.name);
+        agent.set("--cgroup-root", node.cgroup.path());
+        agent.set("--pin-dir", agent.pins.clone());
+        agent.set("--log-format", "json");
+        Ok(agent)
     }
 
     /// Sets a flag from the next start on. An empty value gives the flag without a value.
-    pub fn set(&mut self, flag: &'static str, value: &str) {
-        self.flags.insert(flag, value.into());
+    pub fn set(&mut self, flag: &'static str, value: impl AsRef<OsStr>) {
+        self.flags.insert(flag, value.as_ref().to_owned());
     }
 
     /// Removes a flag from the next start on.
@@ -154,10 +136,10 @@ impl<'a> Agent<'a> {
     }
 
     /// The command that would run the agent with other values for some flags.
-    pub fn command_with(&self, others: &[(&'static str, &str)]) -> Result<Command> {
-        let mut flags: BTreeMap<&str, &str> =
-            self.flags.iter().map(|(flag, value)| (*flag, value.as_str())).collect();
-        flags.extend(others.iter().copied());
+    pub fn command_with(&self, others: &[(&str, &str)]) -> Result<Command> {
+        let mut flags: BTreeMap<&str, &OsStr> =
+            self.flags.iter().map(|(flag, value)| (*flag, value.as_os_str())).collect();
+        flags.extend(others.iter().map(|(flag, value)| (*flag, OsStr::new(*value))));
         let mut command = self.binary.command(&["agent"]);
         for (flag, value) in flags {
             command.arg(flag).args(Some(value).filter(|value| !value.is_empty()));
@@ -307,14 +289,37 @@ impl<'a> Agent<'a> {
         until_is(&format!("the wanted answer to {path}"), limit, || self.get(path), is)
     }
 
-    /// `topo-lb list <what> -o json` of the agent's maps.
+    /// The command `topo-lb list <what>` for the agent's maps.
+    pub fn list_command(&self, what: &str) -> Command {
+        let mut command = self.binary.command(&["list", what, "--pin-dir"]);
+        command.arg(&self.pins);
+        command
+    }
+
+    /// The output of `topo-lb list <what> -o json` for the agent's maps.
     pub fn list(&self, what: &str) -> Result<Value> {
-        self.binary.json(&["list", what, "--pin-dir", text(&self.pins)?, "-o", "json"])
+        let mut command = self.list_command(what);
+        command.args(["-o", "json"]);
+        json_of(command)
+    }
+
+    /// Repeats `topo-lb list <what> -o json` until the output satisfies `is`, and returns it.
+    ///
+    /// # Errors
+    /// None does within `limit`; the error quotes the last output.
+    pub fn wait_for_list(
+        &self,
+        what: &str,
+        limit: Duration,
+        is: impl Fn(&Value) -> bool,
+    ) -> Result<Value> {
+        until_is(&format!("the wanted list of {what}"), limit, || self.list(what), is)
     }
 
     /// `topo-lb cleanup`.
     pub fn cleanup(&self) -> Result<Output> {
-        let mut command = self.binary.command(&["cleanup", "--pin-dir", text(&self.pins)?]);
+        let mut command = self.binary.command(&["cleanup", "--pin-dir"]);
+        command.arg(&self.pins);
         if let Some(capabilities) = self.capabilities {
             only_with(&mut command, capabilities);
         }

@@ -5,32 +5,19 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use rustix::process::{Pid, Signal, kill_process};
+use topo_lb::datapath::host::mount::cgroup2_root;
 
 use crate::interrupt;
 use crate::wait::patient;
 
 /// The mount point of the machine's cgroup2 hierarchy.
 pub fn root() -> Result<PathBuf> {
-    let mounts = fs::read_to_string("/proc/self/mountinfo").context("cannot read the mounts")?;
-    match mount_point(&mounts, "cgroup2") {
-        Some(path) => Ok(path),
-        None => bail!(
-            "no cgroup2 file system is mounted, and the lab's nodes are cgroups; \
-             mount it with: mount -t cgroup2 none /sys/fs/cgroup"
-        ),
-    }
-}
-
-/// The first mount point of a file system type in the text of `/proc/self/mountinfo`
-/// (proc_pid_mountinfo(5)): field 5 is the mount point; the type follows the single dash.
-pub(crate) fn mount_point(mountinfo: &str, kind: &str) -> Option<PathBuf> {
-    mountinfo.lines().find_map(|line| {
-        let (before, after) = line.split_once(" - ")?;
-        (after.split(' ').next() == Some(kind))
-            .then(|| before.split(' ').nth(4).map(PathBuf::from))?
-    })
+    cgroup2_root().context(
+        "no cgroup2 file system is mounted, and the lab's nodes are cgroups; \
+         mount it with: mount -t cgroup2 none /sys/fs/cgroup",
+    )
 }
 
 /// A cgroup made by this process. Dropping it removes it with its processes and the cgroups below.
@@ -126,21 +113,4 @@ pub fn processes(path: &Path) -> Vec<Pid> {
         .lines()
         .filter_map(|line| line.parse().ok().and_then(Pid::from_raw))
         .collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_cgroup2_mount_is_found_beside_those_of_version_1() {
-        let mounts = "\
-35 25 0:30 / /sys/fs/cgroup ro,nosuid - tmpfs tmpfs ro,mode=755
-36 35 0:31 / /sys/fs/cgroup/cpu rw,nosuid shared:10 - cgroup cgroup rw,cpu
-37 35 0:32 / /sys/fs/cgroup/unified rw,nosuid shared:9 - cgroup2 cgroup2 rw
-";
-        let found = mount_point(mounts, "cgroup2");
-        assert_eq!(found.as_deref(), Some(Path::new("/sys/fs/cgroup/unified")));
-        assert_eq!(mount_point(mounts, "bpf"), None);
-    }
 }

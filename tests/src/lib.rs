@@ -22,7 +22,6 @@
 pub mod agent;
 pub mod api;
 pub mod binary;
-pub mod bpf;
 pub mod cgroup;
 pub mod client;
 pub mod cluster;

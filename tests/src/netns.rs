@@ -68,6 +68,11 @@ impl NetNs {
             .with_context(|| format!("cannot configure network namespace {}", self.path.display()))
     }
 
+    /// Runs `tc` inside, and returns its output.
+    pub fn tc(&self, arguments: &[&str]) -> Result<String> {
+        self.run(|| process::printed(Command::new("tc").args(arguments)))
+    }
+
     /// Runs `work` on a thread inside. Use it for what a process makes in the kernel. A thread
     /// cannot join a cgroup alone, so its connections are outside every node's cgroup.
     ///

@@ -3,13 +3,14 @@
 use std::collections::BTreeSet;
 use std::fmt;
 use std::fs;
+use std::os::fd::AsRawFd as _;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 use aya::maps::loaded_maps;
 use aya::programs::{loaded_links, loaded_programs};
+use topo_lb::datapath::host::syscall::open_pin;
 
-use crate::bpf::{fact, open_pin};
 use crate::wait::{PATIENCE, until};
 
 /// Programs, maps and links by id. The kernel does not reuse ids soon: a gone id is a gone object.
@@ -43,11 +44,14 @@ impl Objects {
             }
             return Ok(());
         }
-        let pin =
-            open_pin(path).with_context(|| format!("cannot open the pin {}", path.display()))?;
+        let pin = open_pin(path)?.with_context(|| format!("no pin {}", path.display()))?;
+        let facts = fs::read_to_string(format!("/proc/self/fdinfo/{}", pin.as_raw_fd()))?;
+        let id = |name| {
+            let value = facts.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+            value.and_then(|value| value.trim().parse::<u32>().ok())
+        };
         // The facts of a link also have the id of its program.
-        let id = |name| fact(&pin, name);
-        match (id("map_id")?, id("prog_id")?, id("link_id")?) {
+        match (id("map_id"), id("prog_id"), id("link_id")) {
             (None, None, None) => bail!("{} is neither map, program nor link", path.display()),
             (map, program, link) => {
                 self.maps.extend(map);

@@ -3,7 +3,7 @@
 use std::io::{self, BufRead as _, BufReader, Write as _};
 use std::os::fd::AsFd as _;
 use std::os::unix::process::CommandExt as _;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -13,6 +13,8 @@ use rustix::thread::{
     CapabilitySet, LinkNameSpaceType, move_into_link_name_space,
     remove_capability_from_bounding_set, set_no_new_privs,
 };
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 
 use crate::cgroup::Cgroup;
 use crate::interrupt;
@@ -153,5 +155,36 @@ impl Running {
 impl Drop for Running {
     fn drop(&mut self) {
         self.kill();
+    }
+}
+
+/// A process that reads orders as lines of JSON, and answers each with one. Dropping this kills it.
+#[derive(Debug)]
+pub struct Obedient {
+    orders: ChildStdin,
+    answers: BufReader<ChildStdout>,
+    _process: Running,
+}
+
+impl Obedient {
+    /// Takes over a process with pipes.
+    pub fn new(mut process: Running) -> Result<Self> {
+        let orders = process.child().stdin.take().context("a process without input")?;
+        let answers = process.child().stdout.take().context("a process without output")?;
+        Ok(Self { orders, answers: BufReader::new(answers), _process: process })
+    }
+
+    /// Sends an order, and returns the answer.
+    ///
+    /// # Errors
+    /// The process is gone, or its answer is no `T`.
+    pub fn tell<T: DeserializeOwned>(&mut self, order: &impl Serialize) -> Result<T> {
+        let mut line = serde_json::to_string(order).context("an order is always JSON")?;
+        line.push('\n');
+        self.orders.write_all(line.as_bytes()).context("it is gone")?;
+        line.clear();
+        let length = self.answers.read_line(&mut line).context("it is gone")?;
+        ensure!(length > 0, "it is gone");
+        serde_json::from_str(&line).with_context(|| format!("it answers {line:?}"))
     }
 }

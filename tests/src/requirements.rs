@@ -1,10 +1,10 @@
 //! What a lab needs of the machine. If something is missing, tests fail with a reason.
 
 use std::env;
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
+use topo_lb::datapath::host::mount::check_bpffs;
 
 use crate::cgroup;
 
@@ -21,13 +21,17 @@ pub fn check() -> Result<()> {
         "the lab makes namespaces and cgroups and loads BPF programs: run it as root"
     );
     cgroup::root()?;
-    let mounts = fs::read_to_string("/proc/self/mountinfo").context("cannot read the mounts")?;
-    ensure!(
-        mounts.lines().any(|line| line.contains(&format!(" {BPFFS} ")) && line.contains(" - bpf ")),
-        "no bpf file system is mounted at {BPFFS}, where pins go; \
-         mount it with: mount -t bpf bpf {BPFFS}"
-    );
+    check_bpffs(Path::new(BPFFS))?;
     command("ip", "iproute2")
+}
+
+/// The running kernel's version.
+#[must_use]
+pub fn kernel() -> (u32, u32) {
+    let name = rustix::system::uname();
+    let release = name.release().to_string_lossy();
+    let mut numbers = release.split('.').map(|number| number.parse().unwrap_or(0));
+    (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
 }
 
 /// Checks that a command is installed.

@@ -271,10 +271,10 @@ fn an_agent_with_what_the_manifests_grant_is_ready_and_uses_every_right() -> Res
         let mut agent = Agent::prepare_from(&binary, cluster, HERE, source)?;
         agent.keep_only(capabilities(container)?);
         let state = cluster.folder().join("state");
-        agent.set("--state-dir", state.to_str().context("a path in UTF-8")?);
+        agent.set("--state-dir", &state);
         agent.set("--tc-devices", "pod*");
         let socket = cluster.folder().join("probes").join("socket");
-        agent.set("--probe-socket", socket.to_str().context("a path in UTF-8")?);
+        agent.set("--probe-socket", &socket);
         agent.resume()?;
         // Runs the probes like the kubelet: the manifests' command and capabilities.
         for probe in ["livenessProbe", "readinessProbe"] {

@@ -15,15 +15,6 @@ use topo_lb_tests::wait::until;
 /// The agent inspects every second.
 const NOTICES: Duration = Duration::from_secs(8);
 
-/// Waits until the agent's log contains `word`.
-fn reported(agent: &Agent<'_>, word: &str) -> Result<()> {
-    until(&format!("a word about {word:?}"), NOTICES, || {
-        let log = agent.log();
-        Ok(if log.contains(word) { Ok(()) } else { Err(log) })
-    })?;
-    Ok(())
-}
-
 #[test]
 fn pins_that_are_removed_are_back_soon_and_no_connection_fails() -> Result<()> {
     play(|scene| {
@@ -38,7 +29,7 @@ fn pins_that_are_removed_are_back_soon_and_no_connection_fails() -> Result<()> {
             ] {
                 let path = scene.agent.pins().join(pin);
                 fs::remove_file(&path).with_context(|| path.display().to_string())?;
-                reported(&scene.agent, word)?;
+                scene.agent.wait_for_log(word, NOTICES)?;
                 ensure!(path.exists(), "{pin} is reported and not there");
             }
             Ok(())
@@ -57,8 +48,7 @@ fn a_pin_directory_that_is_gone_is_made_again_with_all_that_was_in_it() -> Resul
         let mut caller = scene.cluster.pod("client")?.client()?;
         let (tally, ()) = caller.call_during(Via::Http, at(WEB4)?, || {
             fs::remove_dir_all(scene.agent.pins())?;
-            reported(&scene.agent, "the pin directory")?;
-            Ok(())
+            scene.agent.wait_for_log("the pin directory", NOTICES)
         })?;
         ensure!(tally.failures.is_empty() && tally.answered() > 0, "{tally}");
         ensure!(tally.pods().into_iter().eq(ALL), "{tally}");
@@ -94,7 +84,7 @@ fn a_program_that_is_detached_is_attached_again_within_seconds() -> Result<()> {
                 let is_said = answer.status == 503 && answer.body.contains(&word);
                 Ok(if is_said { Ok(()) } else { Err(format!("{answer}; {detached:?}")) })
             })?;
-            reported(agent, &word)?;
+            agent.wait_for_log(&word, NOTICES)?;
         }
         agent.wait_for_answer("/readyz", NOTICES, |answer| answer.status == 200)?;
         scene.expect_web()?;
@@ -110,7 +100,7 @@ fn programs_of_others_on_the_same_cgroup_run_beside_its_own() -> Result<()> {
         let pins = std::path::Path::new(BPFFS).join(scene.cluster.prefix().name("beside"));
         let mut other =
             Agent::prepare(&scene.binary, scene.cluster, HERE, scene.manifests.folder())?;
-        other.set("--pin-dir", pins.to_str().context("a pin directory is UTF-8")?);
+        other.set("--pin-dir", &pins);
         let mut command = other.command()?;
         // Dropping it would clean up the first agent's objects.
         std::mem::forget(other);
@@ -124,8 +114,7 @@ fn programs_of_others_on_the_same_cgroup_run_beside_its_own() -> Result<()> {
         scene.cluster.remember(&Objects::pinned(&pins)?);
         scene.expect_web()?;
         drop(other);
-        let output =
-            scene.binary.run(&["cleanup", "--pin-dir", pins.to_str().unwrap_or_default()])?;
+        let output = scene.binary.command(&["cleanup", "--pin-dir"]).arg(&pins).output()?;
         ensure!(output.status.success(), "{output:?}");
         scene.expect_web()
     })

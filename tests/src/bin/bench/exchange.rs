@@ -4,9 +4,9 @@
 //! The client reads orders as lines of JSON, and answers each with the nanoseconds of every
 //! exchange. The timed span thus lies within one process.
 
-use std::io::{self, BufRead as _, BufReader, Read as _, Write as _, stdin, stdout};
+use std::io::{self, Read as _, Write as _, stdin, stdout};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, UdpSocket};
-use std::process::{ChildStdin, ChildStdout, Command};
+use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -14,7 +14,7 @@ use anyhow::{Context as _, Result, ensure};
 use rustix::thread::{CpuSet, sched_setaffinity};
 use serde::{Deserialize, Serialize};
 use socket2::{Domain, Protocol, Socket, Type};
-use topo_lb_tests::process::Running;
+use topo_lb_tests::process::{Obedient, Running};
 
 /// The port of the servers, TCP and UDP.
 pub(crate) const PORT: u16 = 9500;
@@ -72,11 +72,7 @@ struct Order {
 
 /// A client process.
 #[derive(Debug)]
-pub(crate) struct Dialler {
-    orders: ChildStdin,
-    answers: BufReader<ChildStdout>,
-    _process: Running,
-}
+pub(crate) struct Dialler(Obedient);
 
 /// The command of a client.
 pub(crate) fn dialler() -> Result<Command> {
@@ -95,21 +91,14 @@ fn this(what: &str) -> Result<Command> {
 
 impl Dialler {
     /// Takes over a client's process.
-    pub(crate) fn new(mut process: Running) -> Result<Self> {
-        let orders = process.child().stdin.take().context("a dialler has an input")?;
-        let answers = process.child().stdout.take().context("a dialler has an output")?;
-        Ok(Self { orders, answers: BufReader::new(answers), _process: process })
+    pub(crate) fn new(process: Running) -> Result<Self> {
+        Obedient::new(process).map(Self)
     }
 
     /// Does `act` so many times, and returns the nanoseconds of each.
     pub(crate) fn times(&mut self, act: Act, targets: Targets, times: u32) -> Result<Vec<u64>> {
-        let order = serde_json::to_string(&Order { act, targets, times })?;
-        writeln!(self.orders, "{order}").context("a dialler is gone")?;
-        self.orders.flush().context("a dialler is gone")?;
-        let mut line = String::new();
-        self.answers.read_line(&mut line).context("a dialler is gone")?;
         let answer: Result<Vec<u64>, String> =
-            serde_json::from_str(&line).with_context(|| format!("a dialler says {line:?}"))?;
+            self.0.tell(&Order { act, targets, times }).context("a dialler")?;
         answer.map_err(anyhow::Error::msg)
     }
 }
