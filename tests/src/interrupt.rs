@@ -1,9 +1,10 @@
 //! Leaves nothing behind after Ctrl-C and SIGTERM.
 
-use std::process;
+use std::process::{self, ExitCode};
 use std::sync::{Once, RwLock, RwLockReadGuard};
 use std::thread;
 
+use anstyle::AnsiColor;
 use anyhow::{Context, Result};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -27,6 +28,17 @@ pub fn arm() -> Result<()> {
     let mut outcome = Ok(());
     ARMED.call_once(|| outcome = listen());
     outcome
+}
+
+/// The exit code of a program with this result: 0 for `true`, otherwise 1. Prints an error. After a
+/// signal this blocks, so that failures due to the sweep do not count.
+pub fn exit_code(result: Result<bool>) -> ExitCode {
+    let _not_interrupted = permit();
+    if let Err(error) = &result {
+        let red = AnsiColor::Red.on_default();
+        anstream::eprintln!("{red}error:{red:#} {error:#}");
+    }
+    ExitCode::from(u8::from(!matches!(result, Ok(true))))
 }
 
 fn listen() -> Result<()> {

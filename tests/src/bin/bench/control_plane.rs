@@ -15,7 +15,7 @@ use topo_lb_common::address::{Frontend4, TCP};
 use topo_lb_common::maps;
 use topo_lb_common::service::Service4;
 use topo_lb_tests::agent::Agent;
-use topo_lb_tests::wait::{PATIENCE, until};
+use topo_lb_tests::wait::{PATIENCE, until_is};
 
 use crate::api::{Kind, Server};
 use crate::ground::{Effort, Ground, HERE};
@@ -43,15 +43,7 @@ pub(crate) fn measure(
         say(&format!("control plane, {services} Services of {endpoints} endpoints"));
         // The size that the promises are about.
         let is_promised = (services, endpoints) == (10_000, 10);
-        let nodes = effort.of(100, 1_000);
-        let population = Population {
-            services,
-            endpoints,
-            here: HERE.into(),
-            nodes,
-            addresses: Vec::new(),
-            port: 8080,
-        };
+        let population = Population::new(HERE, effort.of(100, 1_000), services, endpoints);
         let found = one_size(ground, effort, &population)?;
         figures.extend(found.into_iter().map(|figure| {
             let figure = figure.with("services", services).with("endpoints", services * endpoints);
@@ -69,8 +61,14 @@ pub(crate) fn measure(
     Ok(figures)
 }
 
-fn url(server: &Server) -> String {
-    format!("http://{}", server.address)
+/// An agent that follows this server.
+fn follow<'a>(ground: &Ground<'a>, server: &Server) -> Result<Agent<'a>> {
+    ground.agent(("--api-server", Path::new(&format!("http://{}", server.address))), &[])
+}
+
+/// Waits until an agent watches each kind of objects.
+fn wait_for_watches(server: &Server) -> Result<()> {
+    until_is("three watches", PATIENCE, || Ok(server.watches()), |open| *open >= 3).map(drop)
 }
 
 fn one_size(ground: &Ground<'_>, effort: Effort, population: &Population) -> Result<Vec<Figure>> {
@@ -79,13 +77,12 @@ fn one_size(ground: &Ground<'_>, effort: Effort, population: &Population) -> Res
         (Sample::default(), Sample::default(), Sample::default());
     let (mut restarted, mut writes) = (Sample::default(), Sample::default());
     let server = Server::start(ground.cluster.node_netns(HERE)?, population.clone(), identity)?;
-    let source = url(&server);
     let mut last = None;
     for _ in 0..effort.of(1, 3) {
         // The previous agent and its maps must be gone.
         drop(last.take());
         let begun = Instant::now();
-        let mut agent = ground.agent(("--api-server", Path::new(&source)), &[])?;
+        let mut agent = follow(ground, &server)?;
         started.add(begun.elapsed().as_secs_f64());
         programmed.add(server.finished().elapsed().as_secs_f64());
         thread::sleep(Duration::from_secs(1));
@@ -116,8 +113,7 @@ fn one_size(ground: &Ground<'_>, effort: Effort, population: &Population) -> Res
     let idle = (processor_seconds(&agent)? - before) / watched.as_secs_f64() * 100.0;
     figures.push(Figure::single("cpu_idle_percent", "%", idle));
 
-    let open = || Ok(if server.watches() >= 3 { Ok(()) } else { Err(server.watches()) });
-    until("a watch of each kind", PATIENCE, open)?;
+    wait_for_watches(&server)?;
     let (before, begun) = (processor_seconds(&agent)?, Instant::now());
     let delays = churn(&agent, &server, population, effort.of(100, 3_000))?;
     let busy = (processor_seconds(&agent)? - before) / begun.elapsed().as_secs_f64() * 100.0;
@@ -179,19 +175,10 @@ fn churn(
 /// The cost of kubelets' status reports, per hour, for 5,000 nodes that do not change.
 fn status_reports(ground: &Ground<'_>, effort: Effort) -> Result<Vec<Figure>> {
     const NODES: u32 = 5_000;
-    let population = Population {
-        services: 10,
-        endpoints: 10,
-        here: HERE.into(),
-        nodes: effort.of(500, NODES),
-        addresses: Vec::new(),
-        port: 8080,
-    };
+    let population = Population::new(HERE, effort.of(500, NODES), 10, 10);
     let server = Server::start(ground.cluster.node_netns(HERE)?, population.clone(), identity)?;
-    let source = url(&server);
-    let agent = ground.agent(("--api-server", Path::new(&source)), &[])?;
-    let open = || Ok(if server.watches() >= 3 { Ok(()) } else { Err(server.watches()) });
-    until("a watch of each kind", PATIENCE, open)?;
+    let agent = follow(ground, &server)?;
+    wait_for_watches(&server)?;
     let before = processor_seconds(&agent)?;
     for index in 0..population.nodes {
         server.modify(Kind::Nodes, population.node(index));

@@ -92,14 +92,8 @@ impl<'a> Ground<'a> {
     /// A population as seen from a node; the endpoints are the node's two servers.
     pub(crate) fn population(&self, services: u32, servers: [&str; 2]) -> Result<Population> {
         let [a, b] = [self.cluster.pod(servers[0])?, self.cluster.pod(servers[1])?];
-        Ok(Population {
-            services,
-            endpoints: 2,
-            here: a.node.clone(),
-            nodes: 3,
-            addresses: vec![a.ipv4, b.ipv4],
-            port: PORT,
-        })
+        let (addresses, port) = (vec![a.ipv4, b.ipv4], PORT);
+        Ok(Population { addresses, port, ..Population::new(&a.node, 3, services, 2) })
     }
 
     /// Writes manifests of a population and `others`.

@@ -15,7 +15,6 @@ use topo_lb_tests::traffic::{Tally, Via};
 
 use crate::check::{Check, Expected, Question, REQUESTS};
 use crate::files::Files;
-use crate::paint::Paint;
 use crate::progress::Progress;
 use crate::server::Server;
 use crate::table;
@@ -33,7 +32,6 @@ pub(crate) struct Stage<'a> {
     clients: BTreeMap<String, Client>,
     progress: Progress,
     tables: bool,
-    paint: Paint,
     checks: Vec<Check>,
     rows: Vec<Row>,
 }
@@ -112,7 +110,6 @@ impl Stage<'_> {
             clients,
             progress,
             tables,
-            paint: Paint::of_standard_output(),
             checks: Vec::new(),
             rows: Vec::new(),
         };
@@ -139,8 +136,8 @@ impl Stage<'_> {
         }
         let moral = progress.while_under_way(title, || body(self))?;
         let rows = std::mem::take(&mut self.rows);
-        let text = table::chapter(title, about, &rows, &moral, self.paint);
-        std::io::stdout().write_all(text.as_bytes()).context("nobody reads the tables")
+        let text = table::chapter(title, about, &rows, &moral);
+        anstream::stdout().write_all(text.as_bytes()).context("cannot print a table")
     }
 
     /// Changes the objects.

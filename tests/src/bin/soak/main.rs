@@ -7,22 +7,23 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result};
 use clap::Parser;
 use serde::Serialize;
+use topo_lb_tests::interrupt::exit_code;
 use topo_lb_tests::restarts::{self, Until};
-use topo_lb_tests::{interrupt, requirements, stress};
+use topo_lb_tests::{requirements, stress};
 
-/// Connects while Services change as fast as they can, and while the agent is killed and started
-/// again, in turns.
+/// Makes connections while Services change as fast as possible, and while the agent is killed and
+/// restarted, in turns.
 ///
 /// Needs root, and the agent binary in TOPO_LB_AGENT. Leaves nothing behind, even after Ctrl-C.
-/// Exit code 1: a connection went wrong.
+/// Exit code 1: a connection failed, or reached a wrong endpoint.
 #[derive(Debug, Parser)]
 #[command(name = "soak")]
 struct Arguments {
-    /// How long
+    /// The duration in minutes
     #[arg(long, value_name = "N", default_value_t = 10,
           value_parser = clap::value_parser!(u64).range(1..=100_000))]
     minutes: u64,
-    /// Print the sums as JSON, and nothing else, on standard output
+    /// Print only the sums, as JSON, on standard output
     #[arg(long)]
     json: bool,
 }
@@ -41,18 +42,7 @@ struct Sums {
 const TURN: Duration = Duration::from_secs(30);
 
 fn main() -> ExitCode {
-    let arguments = Arguments::parse();
-    let result = run(&arguments);
-    // After Ctrl-C the sweep ends this process; failures due to that do not count.
-    let _not_interrupted = interrupt::permit();
-    match result {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => ExitCode::FAILURE,
-        Err(error) => {
-            eprintln!("error: {error:#}");
-            ExitCode::FAILURE
-        }
-    }
+    exit_code(run(&Arguments::parse()))
 }
 
 /// Returns whether every connection reached a permitted endpoint.
@@ -94,12 +84,12 @@ fn run(arguments: &Arguments) -> Result<bool> {
             if ok { "none went wrong".to_owned() } else { wrong(&sums) }
         )
     };
-    writeln!(stdout(), "{text}").context("nobody reads the result")?;
+    writeln!(stdout(), "{text}").context("cannot print the result")?;
     Ok(ok)
 }
 
 fn wrong(sums: &Sums) -> String {
-    format!("{} landed wrong, {} failed", sums.wrong_endpoint, sums.failed)
+    format!("{} reached a wrong endpoint, {} failed", sums.wrong_endpoint, sums.failed)
 }
 
 /// Prints one line per turn, and the errors of the turn.
