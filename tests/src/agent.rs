@@ -2,13 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
-use std::fs::{self, File};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Output};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
+use fs_err as fs;
 use rustix::thread::CapabilitySet;
 use serde_json::Value;
 use topo_lb::admin::Listen;
@@ -16,9 +16,8 @@ use topo_lb::admin::Listen;
 use crate::binary::{Binary, json_of};
 use crate::cluster::{Cluster, Node};
 use crate::http::{self, Answer};
-use crate::interrupt;
 use crate::objects::Objects;
-use crate::process::{Running, enter, only_with};
+use crate::process::{Running, enter, only_with, spawn_logged};
 use crate::requirements::BPFFS;
 use crate::wait::{PATIENCE, until, until_is};
 
@@ -162,7 +161,7 @@ impl<'a> Agent<'a> {
     /// It cannot be started, or did not end by itself.
     pub fn run_to_end(&self, mut command: Command) -> Result<(ExitStatus, String)> {
         let path = self.cluster.folder().join(format!("{}.end", self.node.name));
-        let mut process = spawn(&mut command, &path)?;
+        let mut process = spawn_logged(&mut command, &path)?;
         let mut ended = None;
         until("the end of an agent", PATIENCE, || {
             ended = process.ended().context("cannot wait for an agent")?;
@@ -175,7 +174,7 @@ impl<'a> Agent<'a> {
     /// Starts the agent without waiting.
     pub fn launch(&mut self) -> Result<()> {
         let mut command = self.command()?;
-        self.process = Some(spawn(&mut command, &self.log)?);
+        self.process = Some(spawn_logged(&mut command, &self.log)?);
         Ok(())
     }
 
@@ -340,14 +339,6 @@ impl Drop for Agent<'_> {
         }
         // `Cluster::remove` finds what cleanup has left.
     }
-}
-
-fn spawn(command: &mut Command, log: &Path) -> Result<Running> {
-    let _permit = interrupt::permit();
-    let log = File::create(log).with_context(|| format!("cannot write {}", log.display()))?;
-    let also = log.try_clone().context("cannot duplicate a file descriptor")?;
-    let child = command.stdout(log).stderr(also).spawn().context("cannot start the agent")?;
-    Ok(Running::new(child))
 }
 
 fn read(log: &Path) -> String {

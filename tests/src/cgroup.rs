@@ -1,11 +1,11 @@
 //! Cgroups of version 2: where a node's programs are attached, and its processes.
 
-use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+use fs_err::{self as fs, File};
 use rustix::process::{Pid, Signal, kill_process};
 use topo_lb::datapath::host::mount::cgroup2_root;
 
@@ -31,7 +31,7 @@ impl Cgroup {
     pub fn make(parent: &Path, name: &str) -> Result<Self> {
         let _permit = interrupt::permit();
         let path = parent.join(name);
-        fs::create_dir(&path).with_context(|| format!("cannot make cgroup {}", path.display()))?;
+        fs::create_dir(&path)?;
         Ok(Self { path })
     }
 
@@ -54,8 +54,7 @@ impl Cgroup {
     /// which every cgroup has without a controller since Linux 4.20).
     pub fn processor_time(&self) -> Result<Duration> {
         let path = self.path.join("cpu.stat");
-        let text =
-            fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
+        let text = fs::read_to_string(&path)?;
         let microseconds = text.lines().find_map(|line| line.strip_prefix("usage_usec "));
         let microseconds = microseconds.and_then(|text| text.trim().parse().ok());
         let microseconds =
@@ -79,7 +78,7 @@ impl Drop for Cgroup {
 pub fn remove(path: &Path) -> Result<()> {
     let entries = match fs::read_dir(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        other => other.with_context(|| format!("cannot look into cgroup {}", path.display()))?,
+        other => other?,
     };
     for entry in entries.flatten() {
         if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
@@ -96,8 +95,7 @@ pub fn remove(path: &Path) -> Result<()> {
         match fs::remove_dir(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
             Err(error) if start.elapsed() > patient(Duration::from_secs(5)) => {
-                return Err(error)
-                    .with_context(|| format!("cannot remove cgroup {}", path.display()));
+                return Err(error.into());
             }
             Err(_) => std::thread::sleep(Duration::from_millis(1)),
             Ok(()) => return Ok(()),

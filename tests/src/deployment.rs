@@ -1,11 +1,11 @@
 //! What deploy/ renders to: kustomize overlays and the Helm chart, with the real tools.
 
 use std::env;
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, bail, ensure};
+use fs_err as fs;
 use serde_json::{Value, json};
 
 use crate::prefix::Prefix;
@@ -55,7 +55,7 @@ pub fn overlay(name: &str) -> Result<Vec<Value>> {
 /// The objects of an overlay with components, as in the kustomization of an installation.
 pub fn overlay_with(name: &str, components: &[&str]) -> Result<Vec<Value>> {
     let folder = Prefix::new().folder();
-    fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    fs::create_dir_all(&folder)?;
     let rendered = compose(&folder, name, components).and_then(|()| kustomize(&folder));
     remove_tree(&folder)?;
     rendered
@@ -73,8 +73,7 @@ fn compose(folder: &Path, overlay: &str, components: &[&str]) -> Result<()> {
         "resources": [there(format!("overlays/{overlay}"))],
         "components": components,
     });
-    fs::write(folder.join("kustomization.yaml"), kustomization.to_string())
-        .context("cannot write a kustomization")
+    Ok(fs::write(folder.join("kustomization.yaml"), kustomization.to_string())?)
 }
 
 fn kustomize(folder: &Path) -> Result<Vec<Value>> {

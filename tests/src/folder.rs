@@ -1,9 +1,9 @@
 //! A folder for files of one lab or one test.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, Result};
+use anyhow::Result;
+use fs_err as fs;
 
 use crate::{interrupt, residue};
 
@@ -18,7 +18,7 @@ impl Folder {
     /// It exists already, or cannot be made.
     pub fn make(path: PathBuf) -> Result<Self> {
         let _permit = interrupt::permit();
-        fs::create_dir(&path).with_context(|| format!("cannot make {}", path.display()))?;
+        fs::create_dir(&path)?;
         Ok(Self(path))
     }
 

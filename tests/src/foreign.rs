@@ -1,7 +1,6 @@
 //! A minimal foreign socket load balancer: programs at `connect` and `sendmsg` that replace one
 //! address by another. Written as instructions, so that no second object file is needed.
 
-use std::fs::File;
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
@@ -10,6 +9,7 @@ use std::path::Path;
 use anyhow::{Context as _, Result};
 use aya_obj::generated::bpf_prog_type::BPF_PROG_TYPE_CGROUP_SOCK_ADDR;
 use aya_obj::generated::{BPF_F_ALLOW_MULTI, bpf_attach_type, bpf_cmd};
+use fs_err::File;
 use topo_lb::datapath::hook::Hook;
 use topo_lb::datapath::host::memlock;
 use topo_lb::datapath::host::syscall::{self, BPF_F_BEFORE, BPF_F_PREORDER};
@@ -74,8 +74,7 @@ impl Foreign {
 
 impl Attached {
     fn new(cgroup: &Path, mode: AttachMode, rule: Rule, hook: bpf_attach_type) -> Result<Self> {
-        let path = cgroup.display();
-        let cgroup = File::open(cgroup).with_context(|| format!("no cgroup {path}"))?;
+        let cgroup = File::open(cgroup)?;
         let code = rule.code();
         let program = syscall::load(BPF_PROG_TYPE_CGROUP_SOCK_ADDR, NAME, &code, hook as u32);
         let program = program.context("a foreign program is not taken")?;
@@ -129,8 +128,7 @@ pub fn make_older(pins: &Path, hook: Hook, cgroup: &Path) -> Result<()> {
     let cgroup = File::open(cgroup)?;
     let older = syscall::link_cgroup(program.as_fd(), cgroup.as_fd(), hook.attach_type(), 0)?;
     syscall::pin(older.as_fd(), &beside)?;
-    std::fs::rename(&beside, &pin)
-        .with_context(|| format!("cannot put a link at {}", pin.display()))
+    Ok(fs_err::rename(&beside, &pin)?)
 }
 
 /// Whether this kernel can attach a program before existing ones.

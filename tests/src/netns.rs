@@ -1,6 +1,5 @@
 //! Named network namespaces: `ip netns exec` can enter a running lab.
 
-use std::fs::{self, File};
 use std::io::Write as _;
 use std::net::{Ipv4Addr, UdpSocket};
 use std::os::fd::{AsFd as _, AsRawFd as _};
@@ -9,6 +8,7 @@ use std::process::{Command, Stdio};
 use std::thread;
 
 use anyhow::{Context, Result, bail, ensure};
+use fs_err::{self as fs, File};
 use rustix::mount::{UnmountFlags, unmount};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
@@ -38,8 +38,7 @@ impl NetNs {
             .iter()
             .map(|name| {
                 let path = Path::new(FOLDER).join(name);
-                let file = File::open(&path)
-                    .with_context(|| format!("cannot open network namespace {name}"))?;
+                let file = File::open(&path)?;
                 Ok(Self { path, file })
             })
             .collect()
@@ -97,8 +96,7 @@ impl NetNs {
         self.run(|| {
             for (name, value) in parameters {
                 let path = Path::new("/proc/sys/net").join(name);
-                fs::write(&path, value)
-                    .with_context(|| format!("cannot write {value} to {}", path.display()))?;
+                fs::write(&path, value)?;
             }
             Ok(())
         })
@@ -118,9 +116,7 @@ pub fn remove(path: &Path) -> Result<()> {
     // EINVAL: no longer mounted, or not yet.
     let _ = unmount(path, UnmountFlags::DETACH);
     match fs::remove_file(path) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-            Err(error).with_context(|| format!("cannot remove {}", path.display()))
-        }
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error.into()),
         _ => Ok(()),
     }
 }

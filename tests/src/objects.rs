@@ -2,13 +2,13 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
-use std::fs;
 use std::os::fd::AsRawFd as _;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 use aya::maps::loaded_maps;
 use aya::programs::{loaded_links, loaded_programs};
+use fs_err as fs;
 use topo_lb::datapath::host::syscall::open_pin;
 
 use crate::wait::{PATIENCE, until};
@@ -37,8 +37,7 @@ impl Objects {
 
     fn collect(&mut self, path: &Path) -> Result<()> {
         if path.is_dir() {
-            let entries = fs::read_dir(path)
-                .with_context(|| format!("cannot look into {}", path.display()))?;
+            let entries = fs::read_dir(path)?;
             for entry in entries.flatten() {
                 self.collect(&entry.path())?;
             }

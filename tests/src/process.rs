@@ -3,11 +3,13 @@
 use std::io::{self, BufRead as _, BufReader, Write as _};
 use std::os::fd::AsFd as _;
 use std::os::unix::process::CommandExt as _;
+use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use fs_err::File;
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::thread::{
     CapabilitySet, LinkNameSpaceType, move_into_link_name_space,
@@ -47,6 +49,15 @@ pub fn spawn_in(mut command: Command, netns: &NetNs, cgroup: &Cgroup) -> Result<
     let _permit = interrupt::permit();
     enter(&mut command, netns, Some(cgroup))?;
     command.stdin(Stdio::piped()).stdout(Stdio::piped());
+    Ok(Running(command.spawn().with_context(|| format!("cannot start {command:?}"))?))
+}
+
+/// Starts `command`; what it prints goes to a file.
+pub fn spawn_logged(command: &mut Command, log: &Path) -> Result<Running> {
+    let _permit = interrupt::permit();
+    let (log, _) = File::create(log)?.into_parts();
+    let also = log.try_clone().context("cannot duplicate a file descriptor")?;
+    command.stdin(Stdio::null()).stdout(log).stderr(also);
     Ok(Running(command.spawn().with_context(|| format!("cannot start {command:?}"))?))
 }
 

@@ -1,10 +1,9 @@
 //! What the kernel's verifier counts for each program.
 
-use std::fs::File;
-
 use anyhow::{Context as _, Result, bail};
 use aya::programs::{Program, ProgramError};
 use aya::{EbpfLoader, VerifierLogLevel};
+use fs_err::File;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use topo_lb::datapath::programs::object::{Constants, TcpPeer};
 
@@ -70,7 +69,7 @@ fn without_descriptors<T>(work: impl FnOnce() -> T) -> Result<T> {
     use std::os::fd::AsRawFd as _;
     let limit = getrlimit(Resource::Nofile);
     // The kernel returns the lowest free number.
-    let next = File::open("/dev/null").context("cannot open /dev/null")?.as_raw_fd();
+    let next = File::open("/dev/null")?.as_raw_fd();
     let none = Rlimit { current: u64::try_from(next).ok(), ..limit };
     setrlimit(Resource::Nofile, none).context("cannot lower the limit of descriptors")?;
     let result = work();

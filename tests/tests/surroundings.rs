@@ -7,10 +7,11 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use topo_lb_tests::agent::Agent;
 use topo_lb_tests::objects::Objects;
+use topo_lb_tests::process::spawn_logged;
 use topo_lb_tests::requirements::{self, BPFFS};
 use topo_lb_tests::scene::{ALL, HERE, WEB4, at, play};
 use topo_lb_tests::traffic::Via;
-use topo_lb_tests::wait::until;
+use topo_lb_tests::wait::{until, until_is};
 
 /// The agent inspects every second.
 const NOTICES: Duration = Duration::from_secs(8);
@@ -105,12 +106,9 @@ fn programs_of_others_on_the_same_cgroup_run_beside_its_own() -> Result<()> {
         // Dropping it would clean up the first agent's objects.
         std::mem::forget(other);
         let log = scene.cluster.folder().join("beside.log");
-        let child = command.stderr(fs::File::create(&log)?).spawn().context("cannot start it")?;
-        let other = topo_lb_tests::process::Running::new(child);
-        until("the other agent", NOTICES, || {
-            let said = fs::read_to_string(&log)?;
-            Ok(if said.contains("datapath attached") { Ok(()) } else { Err(said) })
-        })?;
+        let other = spawn_logged(&mut command, &log)?;
+        let said = || Ok(fs::read_to_string(&log)?);
+        until_is("the other agent", NOTICES, said, |said| said.contains("datapath attached"))?;
         scene.cluster.remember(&Objects::pinned(&pins)?);
         scene.expect_web()?;
         drop(other);

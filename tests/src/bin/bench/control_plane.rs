@@ -3,7 +3,6 @@
 
 use std::collections::BTreeMap;
 use std::convert::identity;
-use std::fs;
 use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -11,6 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, ensure};
 use aya::maps::{HashMap, Map, MapData};
 use bytemuck::bytes_of;
+use fs_err as fs;
 use topo_lb_common::address::{Frontend4, TCP};
 use topo_lb_common::maps;
 use topo_lb_common::service::Service4;
@@ -201,7 +201,7 @@ fn status_reports(ground: &Ground<'_>, effort: Effort) -> Result<Vec<Figure>> {
 /// Resident memory: `VmRSS` of /proc/PID/status.
 fn resident_bytes(agent: &Agent<'_>) -> Result<f64> {
     let path = format!("/proc/{}/status", agent.process_id()?);
-    let status = fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
+    let status = fs::read_to_string(&path)?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
     let kibibytes = line.and_then(|line| line.split_whitespace().next()?.parse::<f64>().ok());
     Ok(kibibytes.context("a process has a size")? * 1024.0)
@@ -212,7 +212,7 @@ pub(crate) fn processor_seconds(agent: &Agent<'_>) -> Result<f64> {
     /// `USER_HZ`, the same on every architecture that Kubernetes supports.
     const TICKS: f64 = 100.0;
     let path = format!("/proc/{}/stat", agent.process_id()?);
-    let stat = fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
+    let stat = fs::read_to_string(&path)?;
     // The name in parentheses may contain blanks; the state after it is field 3.
     let fields = stat.rsplit_once(')').map(|(_, rest)| rest).unwrap_or_default();
     let fields: Vec<f64> =

@@ -1,9 +1,9 @@
 //! The nodes of all measurements; they differ only in what translates on them.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
+use fs_err as fs;
 use serde_json::Value;
 use topo_lb_tests::agent::Agent;
 use topo_lb_tests::binary::Binary;
@@ -99,8 +99,7 @@ impl<'a> Ground<'a> {
     /// Writes manifests of a population and `others`.
     pub(crate) fn manifests(&self, population: &Population, others: &[Value]) -> Result<PathBuf> {
         let path = self.cluster.folder().join("population.json");
-        fs::write(&path, population.list(others))
-            .with_context(|| format!("cannot write {}", path.display()))?;
+        fs::write(&path, population.list(others))?;
         Ok(path)
     }
 

@@ -1,6 +1,5 @@
 //! Run times of programs as the kernel measures them: `kernel.bpf_stats_enabled`.
 
-use std::fs;
 use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -16,6 +15,7 @@ use aya::programs::{
 };
 use aya::sys::{Stats, enable_stats};
 use aya_obj::generated::bpf_prog_type::BPF_PROG_TYPE_SCHED_CLS;
+use fs_err as fs;
 use topo_lb::datapath::hook::Hook;
 use topo_lb::datapath::host::feature::empty;
 use topo_lb::datapath::host::syscall::{load_empty, pin};
@@ -54,7 +54,7 @@ impl Program {
     /// The programs of tc's pinned links in this direction: one per device.
     pub(crate) fn of_devices(pins: &Path, direction: &str) -> Result<Vec<Self>> {
         let mut all = Vec::new();
-        for entry in fs::read_dir(pins.join("links")).context("links are pinned")?.flatten() {
+        for entry in fs::read_dir(pins.join("links"))?.flatten() {
             let name = entry.file_name();
             if name.to_str().is_some_and(|name| name.contains(direction)) {
                 all.push(Self::behind(&entry.path())?);
@@ -156,6 +156,6 @@ fn through_pin<T>(
     let loaded = loaded.context("the kernel refuses an empty program")?;
     pin(loaded.as_fd(), &path).with_context(|| format!("cannot pin {}", path.display()))?;
     let program = take(&path);
-    fs::remove_file(&path).with_context(|| format!("cannot remove {}", path.display()))?;
+    fs::remove_file(&path)?;
     Ok(program?)
 }
