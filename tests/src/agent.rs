@@ -212,9 +212,6 @@ impl<'a> Agent<'a> {
     }
 
     /// The agent's process id.
-    ///
-    /// # Errors
-    /// The agent does not run.
     pub fn process_id(&self) -> Result<u32> {
         Ok(self.process.as_ref().context("the agent does not run")?.id())
     }
@@ -231,9 +228,6 @@ impl<'a> Agent<'a> {
     }
 
     /// Ends the agent with SIGTERM; its objects stay in the kernel.
-    ///
-    /// # Errors
-    /// It does not end, or ends with an error.
     pub fn stop(&mut self) -> Result<()> {
         if let Some(mut process) = self.process.take() {
             let status = process.stop(Duration::from_secs(5))?;
@@ -248,9 +242,6 @@ impl<'a> Agent<'a> {
     }
 
     /// The default listen address.
-    ///
-    /// # Errors
-    /// By default the agent does not listen.
     pub fn address() -> Result<SocketAddr> {
         match Listen::DEFAULT {
             Listen::On(address) => Ok(address),
@@ -259,9 +250,6 @@ impl<'a> Agent<'a> {
     }
 
     /// An HTTP GET at the default address.
-    ///
-    /// # Errors
-    /// No answer arrives.
     pub fn get(&self, path: &str) -> Result<Answer> {
         http::get(&self.node.netns, Self::address()?, path)
     }
@@ -286,6 +274,13 @@ impl<'a> Agent<'a> {
         is: impl Fn(&Answer) -> bool,
     ) -> Result<Answer> {
         until_is(&format!("the wanted answer to {path}"), limit, || self.get(path), is)
+    }
+
+    /// Waits until the agent explains a Service in `default` with this verdict.
+    pub fn wait_for_verdict(&self, service: &str, verdict: &str, limit: Duration) -> Result<()> {
+        let path = format!("/explain?service=default/{service}");
+        let wanted = format!("\"verdict\": \"{verdict}\"");
+        self.wait_for_answer(&path, limit, |answer| answer.body.contains(&wanted)).map(drop)
     }
 
     /// The command `topo-lb list <what>` for the agent's maps.

@@ -53,9 +53,6 @@ pub fn row<'a>(rows: &'a Value, field: &str, value: &str) -> Result<&'a Value> {
 }
 
 /// Runs a command of the binary to its end, and parses its standard output as JSON.
-///
-/// # Errors
-/// It cannot be started, fails, or prints something else.
 pub fn json_of(mut command: Command) -> Result<Value> {
     let arguments: Vec<_> = command.get_args().map(OsStr::to_string_lossy).collect();
     let what = format!("`topo-lb {}`", arguments.join(" "));

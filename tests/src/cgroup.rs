@@ -72,9 +72,6 @@ impl Drop for Cgroup {
 }
 
 /// Kills every process in the cgroup at `path` and below, and removes it if it exists.
-///
-/// # Errors
-/// A process does not end, or the kernel refuses.
 pub fn remove(path: &Path) -> Result<()> {
     let entries = match fs::read_dir(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),

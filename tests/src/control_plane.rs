@@ -21,6 +21,8 @@ use kube::config::{Config, KubeConfigOptions, Kubeconfig};
 use kube::core::Request;
 use serde_json::Value;
 
+use crate::agent::Agent;
+use crate::binary::Binary;
 use crate::cluster::Cluster;
 use crate::prefix::Prefix;
 use crate::process::{Running, printed, spawn_logged};
@@ -229,9 +231,6 @@ impl<'a> ControlPlane<'a> {
     }
 
     /// Starts kube-controller-manager with only the controller of EndpointSlices.
-    ///
-    /// # Errors
-    /// It is missing, or cannot be started.
     pub fn start_controllers(&mut self) -> Result<()> {
         self.start_controllers_with(&[])
     }
@@ -259,9 +258,6 @@ impl<'a> ControlPlane<'a> {
     }
 
     /// Whether this is Kubernetes 1.17–1.21, which has `spec.topologyKeys` and no later field.
-    ///
-    /// # Errors
-    /// kube-apiserver does not print its version.
     pub fn has_topology_keys(&self) -> Result<bool> {
         // Starting the program takes long.
         if let Some(known) = self.topology_keys.get() {
@@ -276,6 +272,12 @@ impl<'a> ControlPlane<'a> {
     pub fn slice_version(&self) -> Result<&'static str> {
         let old = self.has_topology_keys()?;
         Ok(if old { "discovery.k8s.io/v1beta1" } else { "discovery.k8s.io/v1" })
+    }
+
+    /// Prepares the agent of a node, with the permissions of [`AGENT`].
+    pub fn agent(&self, binary: &Binary, node: &str) -> Result<Agent<'a>> {
+        let cluster = self.lab.context("only nodes of a lab have agents")?;
+        Agent::prepare_from(binary, cluster, node, ("--kubeconfig", &self.kubeconfig(AGENT)?))
     }
 
     /// A kubeconfig with this token, in a file named after it.
@@ -320,9 +322,6 @@ impl<'a> ControlPlane<'a> {
     }
 
     /// Runs `work` with a client of the administrator, where the API server runs.
-    ///
-    /// # Errors
-    /// There is no server, or `work` fails.
     pub fn ask<T: Send>(&self, work: impl AsyncFnOnce(Client) -> Result<T> + Send) -> Result<T> {
         let kubeconfig = self.kubeconfig(ADMINISTRATOR)?;
         let ask = || {

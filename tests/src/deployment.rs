@@ -8,9 +8,9 @@ use anyhow::{Context, Result, bail, ensure};
 use fs_err as fs;
 use serde_json::{Value, json};
 
+use crate::folder::Folder;
 use crate::prefix::Prefix;
 use crate::process::printed;
-use crate::residue::remove_tree;
 
 /// The name of all objects, the namespace included.
 pub const NAME: &str = "topo-lb";
@@ -54,11 +54,9 @@ pub fn overlay(name: &str) -> Result<Vec<Value>> {
 
 /// The objects of an overlay with components, as in the kustomization of an installation.
 pub fn overlay_with(name: &str, components: &[&str]) -> Result<Vec<Value>> {
-    let folder = Prefix::new().folder();
-    fs::create_dir_all(&folder)?;
-    let rendered = compose(&folder, name, components).and_then(|()| kustomize(&folder));
-    remove_tree(&folder)?;
-    rendered
+    let folder = Folder::make(Prefix::new().folder())?;
+    compose(folder.path(), name, components)?;
+    kustomize(folder.path())
 }
 
 /// kustomize accepts only relative paths.

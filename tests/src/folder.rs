@@ -13,9 +13,6 @@ pub struct Folder(PathBuf);
 
 impl Folder {
     /// Makes the folder; its parent must exist.
-    ///
-    /// # Errors
-    /// It exists already, or cannot be made.
     pub fn make(path: PathBuf) -> Result<Self> {
         let _permit = interrupt::permit();
         fs::create_dir(&path)?;

@@ -47,9 +47,6 @@ pub struct Limit(Cgroup);
 
 impl Limit {
     /// Makes a cgroup with a limit of so many bytes.
-    ///
-    /// # Errors
-    /// The host has no memory controller, or the kernel refuses.
     pub fn make(prefix: &Prefix, bytes: u64) -> Result<Self> {
         let (root, file) = controller()?;
         let cgroup = Cgroup::make(&root, &prefix.name("memory"))?;

@@ -27,9 +27,6 @@ pub struct NetNs {
 
 impl NetNs {
     /// Makes namespaces with one process. Uses no user namespace: root inside one cannot load BPF.
-    ///
-    /// # Errors
-    /// A name is taken, or the kernel refuses.
     pub fn make(names: &[String]) -> Result<Vec<Self>> {
         let _permit = interrupt::permit();
         let lines = names.iter().map(|name| format!("netns add {name}")).collect::<Vec<_>>();
@@ -74,9 +71,6 @@ impl NetNs {
 
     /// Runs `work` on a thread inside. Use it for what a process makes in the kernel. A thread
     /// cannot join a cgroup alone, so its connections are outside every node's cgroup.
-    ///
-    /// # Errors
-    /// `work` fails, or the namespace cannot be entered.
     pub fn run<T: Send>(&self, work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
         thread::scope(|scope| {
             let thread = scope.spawn(|| {
@@ -123,9 +117,6 @@ pub fn remove(path: &Path) -> Result<()> {
 
 /// Sends a command to a device of this thread's network namespace, as `ethtool` does. `order` is a
 /// structure of include/uapi/linux/ethtool.h, which the kernel reads and fills in.
-///
-/// # Errors
-/// There is no such device, or the kernel refuses the command.
 pub fn ethtool<T: bytemuck::Pod>(device: &str, order: &mut T) -> Result<()> {
     let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).context("cannot make a socket")?;
     // SAFETY: `ifreq` is plain data; all zero is a valid value.

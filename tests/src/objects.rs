@@ -100,9 +100,6 @@ impl Objects {
     }
 
     /// Waits until all objects are gone; the kernel frees them asynchronously.
-    ///
-    /// # Errors
-    /// Some are still there.
     pub fn wait_until_gone(&self) -> Result<()> {
         until("the end of every BPF object of the lab", PATIENCE, || {
             let remaining = self.remaining();

@@ -93,9 +93,6 @@ pub(crate) fn load_object<'a>(
 
 impl Programs {
     /// Loads both programs, without a Service.
-    ///
-    /// # Errors
-    /// The object is not built, or the kernel refuses it.
     pub fn load() -> Result<Self> {
         Self::with_room(1_024)
     }
@@ -134,9 +131,6 @@ impl Programs {
     }
 
     /// Writes a Service with these endpoints; every connection sees the write as a change.
-    ///
-    /// # Errors
-    /// The maps are full.
     pub fn serve(
         &mut self,
         index: u32,
@@ -193,9 +187,6 @@ impl Programs {
     }
 
     /// Removes an endpoint from a Service's members.
-    ///
-    /// # Errors
-    /// It was not a member.
     pub fn remove_member(&mut self, service: u32, endpoint: SocketAddr) -> Result<()> {
         let port = endpoint.port();
         match endpoint {
@@ -243,9 +234,6 @@ impl Programs {
     }
 
     /// Leaves an IPv4 Service in the state of a write in progress.
-    ///
-    /// # Errors
-    /// It does not exist.
     pub fn tear(&mut self, frontend: SocketAddr, protocol: u8) -> Result<()> {
         let key = V4::frontend(octets::<V4>(frontend)?, frontend.port(), protocol);
         let map = self.ebpf.map_mut(maps::SERVICES4).context("a map")?;

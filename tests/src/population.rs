@@ -161,9 +161,6 @@ impl Population {
     }
 
     /// All objects, as updates for an agent.
-    ///
-    /// # Errors
-    /// An object is not valid.
     pub fn updates(&self) -> Result<Vec<Update>> {
         let mut all = Vec::new();
         for index in 0..self.nodes {

@@ -112,9 +112,6 @@ impl Running {
     }
 
     /// Waits for the first line of its output, which must be `wanted`.
-    ///
-    /// # Errors
-    /// It ends, or prints something else.
     pub fn wait_for_line(&mut self, wanted: &str) -> Result<()> {
         let output = self.0.stdout.take().context("a process without a pipe")?;
         let mut line = String::new();
@@ -135,9 +132,6 @@ impl Running {
     }
 
     /// Sends SIGTERM, and waits; sends SIGKILL after `limit` (see [`patient`]).
-    ///
-    /// # Errors
-    /// The process did not end within `limit`.
     pub fn stop(&mut self, limit: Duration) -> Result<std::process::ExitStatus> {
         let limit = patient(limit);
         let start = Instant::now();

@@ -81,9 +81,6 @@ pub struct Scene<'a> {
 }
 
 /// Sets up the cluster, runs `body` with a ready agent, and removes everything.
-///
-/// # Errors
-/// The cluster cannot be made, `body` fails, or something is left behind.
 pub fn play(body: impl FnOnce(&mut Scene<'_>) -> Result<()>) -> Result<()> {
     idle(|scene| {
         scene.agent.resume()?;
@@ -123,10 +120,8 @@ pub fn prepared(
         describe(&mut manifests, cluster)?;
         change(&mut manifests);
         manifests.write()?;
-        let mut servers = vec![cluster.serve_untouched(&untouched()?)?];
-        for (pod, _) in PODS {
-            servers.push(cluster.pod(pod)?.serve()?);
-        }
+        let mut servers = cluster.serve(ALL)?;
+        servers.push(cluster.serve_untouched(&untouched()?)?);
         let client = cluster.pod("client")?.client()?;
         let mut agent = Agent::prepare(&binary, cluster, HERE, manifests.folder())?;
         // Small maps, as many labs are made; but large enough that no flow of a test is evicted.
@@ -201,9 +196,6 @@ pub fn at(address: &str) -> Result<SocketAddr> {
 }
 
 /// The IPv4-mapped IPv6 form of an IPv4 address, at port 80.
-///
-/// # Errors
-/// It is not an IPv4 address.
 pub fn mapped(address: &str) -> Result<SocketAddr> {
     let address: std::net::Ipv4Addr =
         address.parse().with_context(|| format!("{address} is no IPv4 address"))?;
@@ -217,9 +209,6 @@ pub fn pairs() -> Result<[(SocketAddr, SocketAddr); 3]> {
 
 impl Scene<'_> {
     /// Changes the manifests, and writes them.
-    ///
-    /// # Errors
-    /// `change` fails, or the file system refuses.
     pub fn change(&mut self, change: impl FnOnce(&mut Manifests) -> Result<()>) -> Result<()> {
         change(&mut self.manifests)?;
         self.manifests.write()
@@ -260,9 +249,6 @@ impl Scene<'_> {
     }
 
     /// Checks that every endpoint of `web` answers, through every kind of socket.
-    ///
-    /// # Errors
-    /// An endpoint does not, or another server answers.
     pub fn expect_web(&mut self) -> Result<()> {
         for via in [Via::Http, Via::UdpConnected, Via::Udp] {
             self.expect(via, at(WEB4)?, &ALL)?;
@@ -278,9 +264,6 @@ impl Scene<'_> {
     }
 
     /// The content of one of the agent's maps, from bpftool.
-    ///
-    /// # Errors
-    /// bpftool is not installed, or fails.
     pub fn dump(&self, map: &str) -> Result<Value> {
         requirements::command("bpftool", "bpftool")?;
         let mut command = Command::new("bpftool");

@@ -48,26 +48,14 @@ struct Edge<'a> {
     state: PathBuf,
 }
 
-/// The agent of the node `WORKER`; saves its state in `state`.
-fn prepare<'a>(
-    binary: &Binary,
-    cluster: &'a Cluster,
-    kubeconfig: &Path,
-    state: &Path,
-) -> Result<Agent<'a>> {
-    let mut agent = Agent::prepare_from(binary, cluster, WORKER, ("--kubeconfig", kubeconfig))?;
-    agent.set("--state-dir", &state);
-    Ok(agent)
-}
-
 impl Edge<'_> {
     /// Resets everything: no agent, no saved state, nothing in the kernel, the initial objects.
     fn begin(&mut self) -> Result<()> {
         self.agent.kill();
         self.agent.cleanup()?;
         let _ = fs::remove_dir_all(&self.state);
-        let kubeconfig = self.plane.kubeconfig(AGENT)?;
-        self.agent = prepare(&self.binary, self.cluster, &kubeconfig, &self.state)?;
+        self.agent = self.plane.agent(&self.binary, WORKER)?;
+        self.agent.set("--state-dir", &self.state);
         self.plane.clear()?;
         let mut endpoints = Vec::new();
         for name in SERVERS {
@@ -133,11 +121,9 @@ fn a_node_serves_while_its_api_server_is_away_and_finds_it_again() -> Result<()>
     within(&plan(), |cluster| {
         let plane = ControlPlane::in_lab(cluster)?;
         plane.allow("topo-lb", &reading(&READ))?;
-        let servers: Result<Vec<_>> =
-            SERVERS.into_iter().map(|pod| cluster.pod(pod)?.serve()).collect();
-        let _servers = servers?;
+        let _servers = cluster.serve(SERVERS)?;
         let state = cluster.folder().join("state");
-        let agent = prepare(&binary, cluster, &plane.kubeconfig(AGENT)?, &state)?;
+        let agent = plane.agent(&binary, WORKER)?;
         let client = cluster.pod(HANGZHOU_CLIENT)?.client()?;
         let mut edge = Edge { binary, cluster, plane, agent, client, state };
         play_all(

@@ -9,7 +9,7 @@ use topo_lb_tests::agent::Agent;
 use topo_lb_tests::api::{self, READ, installed, reading};
 use topo_lb_tests::binary::Binary;
 use topo_lb_tests::cluster::{Cluster, NodePlan};
-use topo_lb_tests::control_plane::{AGENT, ControlPlane};
+use topo_lb_tests::control_plane::ControlPlane;
 use topo_lb_tests::foreign::{self, AttachMode, Foreign, Rule};
 use topo_lb_tests::lab::within;
 use topo_lb_tests::scene::{HERE, KEYS, ZONE};
@@ -67,9 +67,7 @@ fn play(
             // No node has an endpoint of it, so it gets no Event of this node.
             service("idle", "10.96.4.3", None),
         ])?;
-        let kubeconfig = plane.kubeconfig(AGENT)?;
-        let source = ("--kubeconfig", kubeconfig.as_path());
-        let mut agent = Agent::prepare_from(&binary, cluster, HERE, source)?;
+        let mut agent = plane.agent(&binary, HERE)?;
         // These Services and default/kubernetes fill the maps.
         agent.set("--max-services", "5");
         agent.resume()?;
@@ -149,9 +147,7 @@ fn a_service_shows_what_a_node_makes_of_it() -> Result<()> {
         // A repetition becomes a series of the same Event.
         for (node, is_refused) in [(HERE, false), ("far", true)] {
             move_to(plane, "strict", node)?;
-            agent.wait_for_answer("/explain?service=default/strict", SOON, |answer| {
-                answer.body.contains("\"verdict\": \"refuse\"") == is_refused
-            })?;
+            agent.wait_for_verdict("strict", if is_refused { "refuse" } else { "route" }, SOON)?;
         }
         until("a series", SOON, || {
             let strict = wait_for(plane, "strict", "NodeRefused", SOON)?;
@@ -174,9 +170,7 @@ fn a_service_shows_what_a_node_makes_of_it() -> Result<()> {
         agent.kill();
         agent.resume()?;
         move_to(plane, "closed", HERE)?;
-        agent.wait_for_answer("/explain?service=default/closed", SOON, |answer| {
-            answer.body.contains("\"verdict\": \"route\"")
-        })?;
+        agent.wait_for_verdict("closed", "route", SOON)?;
         move_to(plane, "closed", "far")?;
         let closed = wait_for(plane, "closed", "NodeRefused", SOON)?;
         ensure!(closed["regarding"]["uid"].is_string(), "{closed}");

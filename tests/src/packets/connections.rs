@@ -20,9 +20,6 @@ impl Programs {
     /// Adds an entry of an established TCP connection, with the current time and revision: the
     /// program translates a hook's packets with the addresses `says` (source, destination) to the
     /// addresses `becomes`. Marks their sender.
-    ///
-    /// # Errors
-    /// The map is full, or the addresses have different families.
     pub fn remember(
         &mut self,
         hook: Hook,

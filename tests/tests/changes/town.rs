@@ -11,7 +11,7 @@ use topo_lb_tests::api::{READ, reading};
 use topo_lb_tests::binary::Binary;
 use topo_lb_tests::client::Client;
 use topo_lb_tests::cluster::{Cluster, NodePlan};
-use topo_lb_tests::control_plane::{AGENT, ControlPlane};
+use topo_lb_tests::control_plane::ControlPlane;
 use topo_lb_tests::kind::POOL;
 use topo_lb_tests::lab::within;
 use topo_lb_tests::manifest;
@@ -199,10 +199,8 @@ pub(super) fn within_town(body: impl FnOnce(&mut Town<'_>) -> Result<()>) -> Res
         plane.start_controllers_with(&CONTROLLERS)?;
         plane.allow("topo-lb", &reading(&READ))?;
         let names = A.into_iter().chain(B);
-        let servers: Result<Vec<_>> = names.map(|name| cluster.pod(name)?.serve()).collect();
-        let _servers = servers?;
-        let kubeconfig = plane.kubeconfig(AGENT)?;
-        let agent = Agent::prepare_from(&binary, cluster, HERE, ("--kubeconfig", &kubeconfig))?;
+        let _servers = cluster.serve(names)?;
+        let agent = plane.agent(&binary, HERE)?;
         let busy = Some(cluster.pod("busy")?.client()?);
         let watchful = cluster.pod("watchful")?.client()?;
         body(&mut Town { binary, cluster, plane, agent, busy, watchful })

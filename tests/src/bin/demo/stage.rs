@@ -85,9 +85,7 @@ impl Stage<'_> {
         progress.step(
             "HTTP and UDP servers in five pods, clients in three, and one that stands for a VM",
             || {
-                for pod in kind::SERVERS.into_iter().chain([kind::NEIGHBOUR]) {
-                    servers.push(cluster.pod(pod)?.serve()?);
-                }
+                servers = cluster.serve(kind::SERVERS.into_iter().chain([kind::NEIGHBOUR]))?;
                 for pod in [kind::BEIJING_CLIENT, kind::HANGZHOU_CLIENT, kind::SHANGHAI_CLIENT] {
                     clients.insert(pod.to_owned(), cluster.pod(pod)?.client()?);
                 }
@@ -167,6 +165,12 @@ impl Stage<'_> {
                 return Ok(asked);
             }
         }
+    }
+
+    /// Like [`ask`](Self::ask), once controllers and agents have followed the last change.
+    pub(crate) fn ask_when_programmed(&mut self, question: &Question<'_>) -> Result<bool> {
+        self.change_until(|_| Ok(()), question)?;
+        self.ask(question)
     }
 
     /// Makes a check of [`REQUESTS`] requests.

@@ -8,6 +8,7 @@ use anyhow::{Context as _, Result};
 use clap::Parser;
 use serde::Serialize;
 use topo_lb_tests::interrupt::exit_code;
+use topo_lb_tests::report::Report;
 use topo_lb_tests::restarts::{self, Until};
 use topo_lb_tests::{requirements, stress};
 
@@ -38,6 +39,16 @@ struct Sums {
     failed: u64,
 }
 
+impl Sums {
+    fn add(&mut self, report: &Report) {
+        self.connections += report.connections;
+        self.changes += report.changes;
+        self.restarts += report.restarts;
+        self.wrong_endpoint += report.wrong_endpoint;
+        self.failed += report.failed;
+    }
+}
+
 /// How long each turn lasts.
 const TURN: Duration = Duration::from_secs(30);
 
@@ -56,19 +67,12 @@ fn run(arguments: &Arguments) -> Result<bool> {
         let left = TURN.min(whole - begun.elapsed()).max(Duration::from_secs(1));
         // The turn is the seed: every turn has other changes, and every run has the same ones.
         let report = stress::run(left.as_secs(), turns)?;
-        sums.connections += report.connections;
-        sums.changes += report.changes;
-        sums.wrong_endpoint += report.wrong_endpoint;
-        sums.failed += report.failed;
+        sums.add(&report);
         tell(begun, &sums, &report.described);
 
         let left = TURN.min(whole.saturating_sub(begun.elapsed()));
         let report = restarts::run(Until::Elapsed(left), |_| ())?;
-        sums.connections += report.connections;
-        sums.changes += report.changes;
-        sums.restarts += report.restarts;
-        sums.wrong_endpoint += report.wrong_endpoint;
-        sums.failed += report.failed + report.lost;
+        sums.add(&report);
         tell(begun, &sums, &report.described);
         turns += 1;
     }
