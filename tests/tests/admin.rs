@@ -147,7 +147,7 @@ fn any_free_port_is_logged_and_off_is_nowhere() -> Result<()> {
 /// Starts the agent with a given listen address, and returns the address.
 fn listening(scene: &mut Scene<'_>) -> Result<SocketAddr> {
     let address = SocketAddr::from(([127, 0, 0, 1], 8600));
-    scene.agent.set("--listen", &address.to_string());
+    scene.agent.set("--listen", address.to_string());
     scene.agent.resume()?;
     Ok(address)
 }
@@ -283,7 +283,7 @@ fn without_a_cluster_an_agent_is_alive_and_not_ready_and_says_why() -> Result<()
 fn metrics_have_an_address_of_their_own_where_nothing_else_is_told() -> Result<()> {
     idle(|scene| {
         let address = SocketAddr::from(([127, 0, 0, 1], 8601));
-        scene.agent.set("--metrics-listen", &address.to_string());
+        scene.agent.set("--metrics-listen", address.to_string());
         scene.agent.resume()?;
         let netns = scene.cluster.node_netns(HERE)?;
         let text = http::get(netns, address, "/metrics")?;

@@ -192,7 +192,7 @@ fn pods_of_an_excluded_namespace_are_left_alone_and_no_others() -> Result<()> {
         // Namespaces that do not exist do no harm, even many.
         let mut namespaces: Vec<_> = (0..10_000).map(|at| format!("nobody-{at}")).collect();
         namespaces.push("meshed".to_owned());
-        scene.agent.set("--exclude-namespaces", &namespaces.join(","));
+        scene.agent.set("--exclude-namespaces", namespaces.join(","));
         // From the first moment on: no call is translated while the agent starts.
         let agent = &mut scene.agent;
         let (tally, ()) = meshed.client.call_during(Via::Http, at(WEB4)?, || agent.resume())?;

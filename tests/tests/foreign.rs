@@ -112,7 +112,7 @@ fn decides_or_says(scene: &mut Scene<'_>, foreign: &Foreign, root: &Path) -> Res
 
 /// A foreign load balancer at `place`, an agent at `root`: both start orders, both modes, restarts.
 fn side_by_side(scene: &mut Scene<'_>, place: &Path, root: &Path) -> Result<()> {
-    scene.agent.set("--cgroup-root", &root);
+    scene.agent.set("--cgroup-root", root);
     let rules = rules()?;
     for mode in [AttachMode::Link, AttachMode::Legacy] {
         let context = |what: &str| format!("{mode:?}, {what}");
@@ -361,7 +361,7 @@ fn programs_without_names_are_tolerated_by_their_ids() -> Result<()> {
         scene.agent.stop()?;
         let ids: Vec<String> = other.ids().map(|id| format!("id:{id}")).collect();
         for (tolerated, overridden) in [(&ids[1..], 1), (&ids[..], 0)] {
-            scene.agent.set("--tolerate-programs", &tolerated.join(","));
+            scene.agent.set("--tolerate-programs", tolerated.join(","));
             scene.agent.resume()?;
             let answer = scene.agent.get("/readyz?verbose")?;
             let is_content = answer.body.contains("[+] precedence");
