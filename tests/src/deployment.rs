@@ -1,6 +1,5 @@
 //! What deploy/ renders to: kustomize overlays and the Helm chart, with the real tools.
 
-use std::env;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -11,35 +10,23 @@ use serde_json::{Value, json};
 use crate::folder::Folder;
 use crate::prefix::Prefix;
 use crate::process::printed;
+use crate::requirements::named;
 
 /// The name of all objects, the namespace included.
 pub const NAME: &str = "topo-lb";
 
-/// The path of kubectl.
-///
-/// # Errors
-/// `TOPO_LB_KUBECTL` does not name it.
+/// The path of kubectl, which `TOPO_LB_KUBECTL` names.
 pub fn kubectl() -> Result<PathBuf> {
-    named("TOPO_LB_KUBECTL")
+    named("TOPO_LB_KUBECTL")?.context(UNNAMED)
 }
 
-/// The path of Helm.
-///
-/// # Errors
-/// `TOPO_LB_HELM` does not name it.
+/// The path of Helm, which `TOPO_LB_HELM` names.
 pub fn helm() -> Result<PathBuf> {
-    named("TOPO_LB_HELM")
+    named("TOPO_LB_HELM")?.context(UNNAMED)
 }
 
-fn named(variable: &str) -> Result<PathBuf> {
-    let Some(path) = env::var_os(variable).filter(|path| !path.is_empty()) else {
-        bail!(
-            "{variable} does not name a program: `cargo xtask test --only control-plane` fetches \
-             kubectl and Helm, and sets it"
-        )
-    };
-    PathBuf::from(&path).canonicalize().with_context(|| format!("no program at {path:?}"))
-}
+const UNNAMED: &str = "TOPO_LB_KUBECTL and TOPO_LB_HELM do not name kubectl and Helm: \
+                       `cargo xtask test --only control-plane` fetches both, and sets them";
 
 /// A path below deploy/.
 #[must_use]

@@ -66,6 +66,16 @@ impl Foreign {
         Ok(Self { attached })
     }
 
+    /// Attaches it so that it runs before topo-lb's programs on `cgroup`: first there if the kernel
+    /// can order programs, otherwise on the cgroup `below`.
+    pub fn attach_before(cgroup: &Path, below: &Path, rules: &[Rule]) -> Result<Self> {
+        if orders(cgroup)? {
+            Self::attach(cgroup, AttachMode::First, rules)
+        } else {
+            Self::attach(below, AttachMode::Link, rules)
+        }
+    }
+
     /// The kernel's ids of its programs.
     pub fn ids(&self) -> impl Iterator<Item = u32> {
         self.attached.iter().map(|attached| attached.id)

@@ -54,23 +54,24 @@ pub fn command(name: &str, package: &str) -> Result<()> {
 /// # Errors
 /// The variable is not set, or names no file.
 pub fn agent() -> Result<PathBuf> {
-    let Some(path) = env::var_os("TOPO_LB_AGENT") else {
-        bail!(
-            "TOPO_LB_AGENT does not name the agent binary: `cargo xtask test` sets it; by hand: \
-             cargo build -p topo-lb && TOPO_LB_AGENT=$PWD/target/debug/topo-lb cargo test"
-        )
-    };
-    let path = PathBuf::from(path);
-    path.canonicalize().with_context(|| format!("no agent binary at {}", path.display()))
+    named("TOPO_LB_AGENT")?.context(
+        "TOPO_LB_AGENT does not name the agent binary: `cargo xtask test` sets it; by hand: \
+         cargo build -p topo-lb && TOPO_LB_AGENT=$PWD/target/debug/topo-lb cargo test",
+    )
+}
+
+/// The program that a variable names, if it is set.
+///
+/// # Errors
+/// There is no such file.
+pub(crate) fn named(variable: &str) -> Result<Option<PathBuf>> {
+    let path = env::var_os(variable).filter(|path| !path.is_empty());
+    path.map(|path| fs_err::canonicalize(&path).context(variable.to_owned())).transpose()
 }
 
 /// The `pod` binary: named by `TOPO_LB_POD`, or in Cargo's folder of this executable.
 pub fn pod() -> Result<PathBuf> {
-    if let Some(path) = env::var_os("TOPO_LB_POD") {
-        let path = PathBuf::from(path);
-        return path.canonicalize().with_context(|| format!("no pod binary at {}", path.display()));
-    }
-    binary("pod")
+    named("TOPO_LB_POD")?.map_or_else(|| binary("pod"), Ok)
 }
 
 /// A binary of this package, in Cargo's folder of this executable.

@@ -149,15 +149,9 @@ fn beside_another_load_balancer_it_decides_or_says_that_it_does_not() -> Result<
     })
 }
 
-/// Attaches programs that run before topo-lb on every kernel: first at the hook if the kernel can
-/// order programs, otherwise on a child cgroup.
+/// Attaches programs that run before topo-lb on every kernel.
 fn before(scene: &Scene<'_>, rules: &[Rule]) -> Result<Foreign> {
-    let (pod, node) = (pod(scene)?, node(scene)?);
-    if foreign::orders(&node)? {
-        Foreign::attach(&node, AttachMode::First, rules)
-    } else {
-        Foreign::attach(&pod, AttachMode::Link, rules)
-    }
+    Foreign::attach_before(&node(scene)?, &pod(scene)?, rules)
 }
 
 #[test]

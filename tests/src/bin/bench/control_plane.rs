@@ -144,12 +144,11 @@ fn churn(
     };
     let mut delays = Sample::default();
     let begun = Instant::now();
-    let mut random = 1_u32;
+    let mut random = fastrand::Rng::with_seed(1);
     let mut turns = BTreeMap::new();
     for change in 0..changes {
-        random = random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
         // Odd Services have no policy: each of their changes concerns this node.
-        let service = ((random >> 8) % population.services) | 1;
+        let service = random.u32(..population.services) | 1;
         if service >= population.services {
             continue;
         }

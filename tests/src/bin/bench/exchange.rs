@@ -10,7 +10,7 @@ use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result};
 use rustix::thread::{CpuSet, sched_setaffinity};
 use serde::{Deserialize, Serialize};
 use socket2::{Domain, Protocol, Socket, Type};
@@ -141,68 +141,44 @@ pub(crate) fn serve() -> Result<()> {
 /// Carries out orders until standard input ends.
 pub(crate) fn dial() -> Result<()> {
     stay()?;
-    // A full-period generator over 32 bits: reaches every target, in an unpredictable order.
-    let mut random = 1_u32;
+    let mut random = fastrand::Rng::with_seed(1);
     for line in stdin().lines() {
         let order: Order = serde_json::from_str(&line?)?;
-        let next = || {
-            random = random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-            random >> 8
-        };
-        let answer = carry_out(order, next).map_err(|error| format!("{error:#}"));
+        let answer = carry_out(order, &mut random).map_err(|error| format!("{error:#}"));
         println!("{}", serde_json::to_string(&answer)?);
         stdout().flush()?;
     }
     Ok(())
 }
 
-fn carry_out(order: Order, mut next: impl FnMut() -> u32) -> Result<Vec<u64>> {
+fn carry_out(order: Order, random: &mut fastrand::Rng) -> Result<Vec<u64>> {
     let Order { act, targets, times } = order;
-    let mut all = Vec::with_capacity(times as usize);
-    let mut time = |work: &mut dyn FnMut() -> io::Result<()>| -> io::Result<()> {
-        let begun = Instant::now();
-        work()?;
-        all.push(u64::try_from(begun.elapsed().as_nanos()).unwrap_or(u64::MAX));
-        Ok(())
-    };
-    let first = targets.at(next());
-    match act {
-        Act::Exchange => {
-            for _ in 0..times {
-                let to = targets.at(next());
-                time(&mut || exchange(to)).with_context(|| format!("no exchange with {to}"))?;
-            }
-        }
-        Act::Knock => {
-            for _ in 0..times {
-                let to = targets.at(next());
-                time(&mut || knock(to)).with_context(|| format!("cannot knock at {to}"))?;
-            }
-        }
+    let first = targets.at(random.u32(..));
+    let mut work: Box<dyn FnMut(SocketAddr) -> io::Result<()>> = match act {
+        Act::Exchange => Box::new(exchange),
+        Act::Knock => Box::new(knock),
         Act::Datagram => {
             let socket = datagram(first)?;
-            for _ in 0..times {
-                let to = targets.at(next());
-                time(&mut || ask(&socket, to)).with_context(|| format!("no answer of {to}"))?;
-            }
+            Box::new(move |to| ask(&socket, to))
         }
         Act::Peer => {
             let socket = datagram(first)?;
             socket.connect(first).with_context(|| format!("cannot connect to {first}"))?;
-            for _ in 0..times {
-                time(&mut || socket.peer_addr().map(drop)).context("no peer")?;
-            }
+            Box::new(move |_| socket.peer_addr().map(drop))
         }
         Act::Keep => {
             let mut stream = connect(first).with_context(|| format!("cannot dial {first}"))?;
-            for _ in 0..times {
-                time(&mut || request(&mut stream))
-                    .with_context(|| format!("no answer of {first}"))?;
-            }
+            Box::new(move |_| request(&mut stream))
         }
-    }
-    ensure!(all.len() == times as usize, "{} of {times} were timed", all.len());
-    Ok(all)
+    };
+    (0..times)
+        .map(|_| {
+            let to = targets.at(random.u32(..));
+            let begun = Instant::now();
+            work(to).with_context(|| format!("{act:?} with {to} failed"))?;
+            Ok(u64::try_from(begun.elapsed().as_nanos())?)
+        })
+        .collect()
 }
 
 fn exchange(to: SocketAddr) -> io::Result<()> {
