@@ -12,7 +12,7 @@ use serde::de::DeserializeOwned;
 
 use crate::cgroup::Cgroup;
 use crate::netns::NetNs;
-use crate::process::{Obedient, spawn_in};
+use crate::process::{Worker, spawn_in};
 use crate::requirements;
 use crate::traffic::{Failure, Order, Reply, Socket, Tally, Via};
 use crate::wait::until;
@@ -23,7 +23,7 @@ use crate::wait::until;
 #[derive(Debug)]
 pub struct Client {
     pod: String,
-    process: Obedient,
+    process: Worker,
 }
 
 impl Client {
@@ -31,7 +31,7 @@ impl Client {
     pub(crate) fn start(pod: &str, netns: &NetNs, cgroup: &Cgroup) -> Result<Self> {
         let mut command = Command::new(requirements::pod()?);
         command.arg("client");
-        let process = Obedient::new(spawn_in(command, netns, cgroup)?)?;
+        let process = Worker::new(spawn_in(command, netns, cgroup)?)?;
         Ok(Self { pod: pod.into(), process })
     }
 

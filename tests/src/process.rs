@@ -165,13 +165,13 @@ impl Drop for Running {
 
 /// A process that reads orders as lines of JSON, and answers each with one. Dropping this kills it.
 #[derive(Debug)]
-pub struct Obedient {
+pub struct Worker {
     orders: ChildStdin,
     answers: BufReader<ChildStdout>,
     _process: Running,
 }
 
-impl Obedient {
+impl Worker {
     /// Takes over a process with pipes.
     pub fn new(mut process: Running) -> Result<Self> {
         let orders = process.child().stdin.take().context("a process without input")?;
@@ -186,10 +186,10 @@ impl Obedient {
     pub fn tell<T: DeserializeOwned>(&mut self, order: &impl Serialize) -> Result<T> {
         let mut line = serde_json::to_string(order).context("an order is always JSON")?;
         line.push('\n');
-        self.orders.write_all(line.as_bytes()).context("it is gone")?;
+        self.orders.write_all(line.as_bytes()).context("the process has ended")?;
         line.clear();
-        let length = self.answers.read_line(&mut line).context("it is gone")?;
-        ensure!(length > 0, "it is gone");
-        serde_json::from_str(&line).with_context(|| format!("it answers {line:?}"))
+        let length = self.answers.read_line(&mut line).context("the process has ended")?;
+        ensure!(length > 0, "the process has ended");
+        serde_json::from_str(&line).with_context(|| format!("unexpected answer: {line:?}"))
     }
 }

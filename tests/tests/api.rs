@@ -1,4 +1,4 @@
-//! The OpenYurt tutorial with kube-apiserver, and EndpointSlices of Kubernetes' controllers.
+//! Agents follow kube-apiserver and its controllers' EndpointSlices: roles, topology keys, an outage.
 
 use std::collections::BTreeSet;
 use std::time::Duration;

@@ -14,7 +14,7 @@ use anyhow::{Context as _, Result};
 use rustix::thread::{CpuSet, sched_setaffinity};
 use serde::{Deserialize, Serialize};
 use socket2::{Domain, Protocol, Socket, Type};
-use topo_lb_tests::process::{Obedient, Running};
+use topo_lb_tests::process::{Running, Worker};
 
 /// The port of the servers, TCP and UDP.
 pub(crate) const PORT: u16 = 9500;
@@ -72,7 +72,7 @@ struct Order {
 
 /// A client process.
 #[derive(Debug)]
-pub(crate) struct Dialler(Obedient);
+pub(crate) struct Dialler(Worker);
 
 /// The command of a client.
 pub(crate) fn dialler() -> Result<Command> {
@@ -92,7 +92,7 @@ fn this(what: &str) -> Result<Command> {
 impl Dialler {
     /// Takes over a client's process.
     pub(crate) fn new(process: Running) -> Result<Self> {
-        Obedient::new(process).map(Self)
+        Worker::new(process).map(Self)
     }
 
     /// Does `act` so many times, and returns the nanoseconds of each.
