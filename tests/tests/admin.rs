@@ -258,13 +258,14 @@ fn without_a_cluster_an_agent_is_alive_and_not_ready_and_says_why() -> Result<()
         scene.agent.set("--api-server", "http://127.0.0.1:9");
         scene.agent.set("--probe-socket", &socket);
         scene.agent.launch()?;
-        scene.agent.wait_for_log("listening on http://", PATIENCE)?;
         until("a reason why it is not ready", PATIENCE, || {
-            let answer = scene.agent.get("/readyz?verbose")?;
+            let Ok(answer) = scene.agent.get("/readyz?verbose") else {
+                return Ok(Err("nothing listens".to_owned()));
+            };
             ensure!(answer.status == 503, "{answer}");
             let is_proven = answer.body.contains("[+] hooks: ");
             let waits = answer.body.contains("[-] synced: ");
-            Ok(if is_proven && waits { Ok(()) } else { Err(answer) })
+            Ok(if is_proven && waits { Ok(()) } else { Err(answer.to_string()) })
         })?;
         ensure!(scene.agent.get("/livez")?.status == 200, "it is alive");
         let explain = scene.agent.get("/explain")?;
