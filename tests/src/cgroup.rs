@@ -9,7 +9,7 @@ use fs_err::{self as fs, File};
 use rustix::process::{Pid, Signal, kill_process};
 use topo_lb::datapath::host::mount::cgroup2_root;
 
-use crate::interrupt;
+use crate::permit::permit;
 use crate::wait::patient;
 
 /// The mount point of the machine's cgroup2 hierarchy.
@@ -29,7 +29,7 @@ pub struct Cgroup {
 impl Cgroup {
     /// Makes the cgroup `name` below `parent`.
     pub fn make(parent: &Path, name: &str) -> Result<Self> {
-        let _permit = interrupt::permit();
+        let _permit = permit();
         let path = parent.join(name);
         fs::create_dir(&path)?;
         Ok(Self { path })

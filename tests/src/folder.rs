@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 use anyhow::Result;
 use fs_err as fs;
 
-use crate::{interrupt, residue};
+use crate::permit::permit;
+use crate::residue;
 
 /// A folder; dropping this removes it.
 #[derive(Debug)]
@@ -14,7 +15,7 @@ pub struct Folder(PathBuf);
 impl Folder {
     /// Makes the folder; its parent must exist.
     pub fn make(path: PathBuf) -> Result<Self> {
-        let _permit = interrupt::permit();
+        let _permit = permit();
         fs::create_dir(&path)?;
         Ok(Self(path))
     }

@@ -44,6 +44,7 @@ pub mod memory;
 pub mod netns;
 pub mod objects;
 pub mod packets;
+pub mod permit;
 pub mod pod;
 pub mod population;
 pub mod prefix;

@@ -12,7 +12,7 @@ use fs_err::{self as fs, File};
 use rustix::mount::{UnmountFlags, unmount};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
-use crate::{interrupt, process};
+use crate::permit::permit;
 
 /// The folder of named network namespaces, as iproute2 has it.
 pub const FOLDER: &str = "/run/netns";
@@ -28,9 +28,9 @@ pub struct NetNs {
 impl NetNs {
     /// Makes namespaces with one process. Uses no user namespace: root inside one cannot load BPF.
     pub fn make(names: &[String]) -> Result<Vec<Self>> {
-        let _permit = interrupt::permit();
+        let _permit = permit();
         let lines = names.iter().map(|name| format!("netns add {name}")).collect::<Vec<_>>();
-        batch(Command::new("ip"), &lines).context("cannot make network namespaces")?;
+        batch(&lines).context("cannot make network namespaces")?;
         names
             .iter()
             .map(|name| {
@@ -58,15 +58,16 @@ impl NetNs {
     /// # Errors
     /// `ip` refuses a line; the error quotes it.
     pub fn ip(&self, lines: &[String]) -> Result<()> {
-        let mut command = Command::new("ip");
-        process::enter(&mut command, self, None)?;
-        batch(command, lines)
+        self.run(|| batch(lines))
             .with_context(|| format!("cannot configure network namespace {}", self.path.display()))
     }
 
     /// Runs `tc` inside, and returns its output.
     pub fn tc(&self, arguments: &[&str]) -> Result<String> {
-        self.run(|| process::printed(Command::new("tc").args(arguments)))
+        let output = self.run(|| Ok(Command::new("tc").args(arguments).output()?))?;
+        let said = String::from_utf8_lossy(&output.stderr);
+        ensure!(output.status.success(), "`tc {}`: {said}", arguments.join(" "));
+        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     }
 
     /// Runs `work` on a thread inside. Use it for what a process makes in the kernel. A thread
@@ -133,8 +134,8 @@ pub fn ethtool<T: bytemuck::Pod>(device: &str, order: &mut T) -> Result<()> {
 }
 
 /// Feeds `lines` to `ip -batch`.
-fn batch(mut ip: Command, lines: &[String]) -> Result<()> {
-    let mut child = ip
+fn batch(lines: &[String]) -> Result<()> {
+    let mut child = Command::new("ip")
         .args(["-batch", "-"])
         .stdin(Stdio::piped())
         .stdout(Stdio::null())

@@ -19,8 +19,8 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::cgroup::Cgroup;
-use crate::interrupt;
 use crate::netns::NetNs;
+use crate::permit::permit;
 use crate::wait::patient;
 
 /// Makes `command` join a network namespace and, if given, a cgroup before its program begins. The
@@ -46,7 +46,7 @@ pub fn enter(command: &mut Command, netns: &NetNs, cgroup: Option<&Cgroup>) -> R
 
 /// Starts `command` in a network namespace and a cgroup; its input and output are pipes.
 pub fn spawn_in(mut command: Command, netns: &NetNs, cgroup: &Cgroup) -> Result<Running> {
-    let _permit = interrupt::permit();
+    let _permit = permit();
     enter(&mut command, netns, Some(cgroup))?;
     command.stdin(Stdio::piped()).stdout(Stdio::piped());
     Ok(Running(command.spawn().with_context(|| format!("cannot start {command:?}"))?))
@@ -54,7 +54,7 @@ pub fn spawn_in(mut command: Command, netns: &NetNs, cgroup: &Cgroup) -> Result<
 
 /// Starts `command`; what it prints goes to a file.
 pub fn spawn_logged(command: &mut Command, log: &Path) -> Result<Running> {
-    let _permit = interrupt::permit();
+    let _permit = permit();
     let (log, _) = File::create(log)?.into_parts();
     let also = log.try_clone().context("cannot duplicate a file descriptor")?;
     command.stdin(Stdio::null()).stdout(log).stderr(also);

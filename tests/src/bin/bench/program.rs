@@ -19,8 +19,8 @@ use fs_err as fs;
 use topo_lb::datapath::hook::Hook;
 use topo_lb::datapath::host::feature::empty;
 use topo_lb::datapath::host::syscall::{load_empty, pin};
-use topo_lb_tests::interrupt;
 use topo_lb_tests::netns::NetNs;
+use topo_lb_tests::permit::permit;
 use topo_lb_tests::requirements::kernel;
 
 /// Makes the kernel measure the run time of every program, until dropped.
@@ -152,7 +152,7 @@ fn through_pin<T>(
     take: impl FnOnce(&Path) -> Result<T, ProgramError>,
 ) -> Result<T> {
     let path = PathBuf::from(format!("/sys/fs/bpf/topo-lb-bench-{}", std::process::id()));
-    let _permit = interrupt::permit();
+    let _permit = permit();
     let loaded = loaded.context("the kernel refuses an empty program")?;
     pin(loaded.as_fd(), &path).with_context(|| format!("cannot pin {}", path.display()))?;
     let program = take(&path);
