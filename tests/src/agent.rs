@@ -1,23 +1,23 @@
 //! The agent under test: its binary, run as on a node.
 
 use std::collections::BTreeMap;
-use std::fs::{self, File};
+use std::ffi::{OsStr, OsString};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Output};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
+use fs_err as fs;
 use rustix::thread::CapabilitySet;
 use serde_json::Value;
 use topo_lb::admin::Listen;
 
-use crate::binary::{Binary, text};
+use crate::binary::{Binary, json_of};
 use crate::cluster::{Cluster, Node};
 use crate::http::{self, Answer};
-use crate::interrupt;
 use crate::objects::Objects;
-use crate::process::{Running, enter, only_with};
+use crate::process::{Running, enter, only_with, spawn_logged};
 use crate::requirements::BPFFS;
 use crate::wait::{PATIENCE, until, until_is};
 
@@ -30,7 +30,7 @@ pub struct Agent<'a> {
     binary: Binary,
     cluster: &'a Cluster,
     node: &'a Node,
-    flags: BTreeMap<&'static str, String>,
+    flags: BTreeMap<&'static str, OsString>,
     pins: PathBuf,
     log: PathBuf,
     inside: bool,
@@ -39,21 +39,6 @@ pub struct Agent<'a> {
 }
 
 impl<'a> Agent<'a> {
-    /// Starts the agent of the node `node` with `manifests`, and waits until it translates.
-    ///
-    /// # Errors
-    /// The agent ends before that; the error quotes its log.
-    pub fn start(
-        binary: &Binary,
-        cluster: &'a Cluster,
-        node: &str,
-        manifests: &Path,
-    ) -> Result<Self> {
-        let mut agent = Self::prepare(binary, cluster, node, manifests)?;
-        agent.resume()?;
-        Ok(agent)
-    }
-
     /// Starts agents on all nodes at once, with a flag's source, and tc on the devices of the pods.
     pub fn start_all_from(
         binary: &Binary,
@@ -75,9 +60,6 @@ impl<'a> Agent<'a> {
     }
 
     /// Prepares an agent without starting it.
-    ///
-    /// # Errors
-    /// The lab has no such node, or a path is not UTF-8.
     pub fn prepare(
         binary: &Binary,
         cluster: &'a Cluster,
@@ -98,29 +80,28 @@ impl<'a> Agent<'a> {
         let log = cluster.folder().join(format!("{node}.log"));
         let binary = binary.clone();
         let node = cluster.node(node)?;
-        let flags = BTreeMap::from([
-            (flag, text(source)?.to_owned()),
-            ("--node-name", node.name.clone()),
-            ("--cgroup-root", text(node.cgroup.path())?.to_owned()),
-            ("--pin-dir", text(&pins)?.to_owned()),
-            ("--log-format", "json".to_owned()),
-        ]);
-        Ok(Self {
+        let mut agent = Self {
             binary,
             cluster,
             node,
-            flags,
+            flags: BTreeMap::new(),
             pins,
             log,
             inside: false,
             capabilities: None,
             process: None,
-        })
+        };
+        agent.set(flag, source);
+        agent.set("--node-name", &node.name);
+        agent.set("--cgroup-root", node.cgroup.path());
+        agent.set("--pin-dir", agent.pins.clone());
+        agent.set("--log-format", "json");
+        Ok(agent)
     }
 
     /// Sets a flag from the next start on. An empty value gives the flag without a value.
-    pub fn set(&mut self, flag: &'static str, value: &str) {
-        self.flags.insert(flag, value.into());
+    pub fn set(&mut self, flag: &'static str, value: impl AsRef<OsStr>) {
+        self.flags.insert(flag, value.as_ref().to_owned());
     }
 
     /// Removes a flag from the next start on.
@@ -154,10 +135,10 @@ impl<'a> Agent<'a> {
     }
 
     /// The command that would run the agent with other values for some flags.
-    pub fn command_with(&self, others: &[(&'static str, &str)]) -> Result<Command> {
-        let mut flags: BTreeMap<&str, &str> =
-            self.flags.iter().map(|(flag, value)| (*flag, value.as_str())).collect();
-        flags.extend(others.iter().copied());
+    pub fn command_with(&self, others: &[(&str, &str)]) -> Result<Command> {
+        let mut flags: BTreeMap<&str, &OsStr> =
+            self.flags.iter().map(|(flag, value)| (*flag, value.as_os_str())).collect();
+        flags.extend(others.iter().map(|(flag, value)| (*flag, OsStr::new(*value))));
         let mut command = self.binary.command(&["agent"]);
         for (flag, value) in flags {
             command.arg(flag).args(Some(value).filter(|value| !value.is_empty()));
@@ -180,7 +161,7 @@ impl<'a> Agent<'a> {
     /// It cannot be started, or did not end by itself.
     pub fn run_to_end(&self, mut command: Command) -> Result<(ExitStatus, String)> {
         let path = self.cluster.folder().join(format!("{}.end", self.node.name));
-        let mut process = spawn(&mut command, &path)?;
+        let mut process = spawn_logged(&mut command, &path)?;
         let mut ended = None;
         until("the end of an agent", PATIENCE, || {
             ended = process.ended().context("cannot wait for an agent")?;
@@ -193,7 +174,7 @@ impl<'a> Agent<'a> {
     /// Starts the agent without waiting.
     pub fn launch(&mut self) -> Result<()> {
         let mut command = self.command()?;
-        self.process = Some(spawn(&mut command, &self.log)?);
+        self.process = Some(spawn_logged(&mut command, &self.log)?);
         Ok(())
     }
 
@@ -231,9 +212,6 @@ impl<'a> Agent<'a> {
     }
 
     /// The agent's process id.
-    ///
-    /// # Errors
-    /// The agent does not run.
     pub fn process_id(&self) -> Result<u32> {
         Ok(self.process.as_ref().context("the agent does not run")?.id())
     }
@@ -250,9 +228,6 @@ impl<'a> Agent<'a> {
     }
 
     /// Ends the agent with SIGTERM; its objects stay in the kernel.
-    ///
-    /// # Errors
-    /// It does not end, or ends with an error.
     pub fn stop(&mut self) -> Result<()> {
         if let Some(mut process) = self.process.take() {
             let status = process.stop(Duration::from_secs(5))?;
@@ -267,9 +242,6 @@ impl<'a> Agent<'a> {
     }
 
     /// The default listen address.
-    ///
-    /// # Errors
-    /// By default the agent does not listen.
     pub fn address() -> Result<SocketAddr> {
         match Listen::DEFAULT {
             Listen::On(address) => Ok(address),
@@ -278,9 +250,6 @@ impl<'a> Agent<'a> {
     }
 
     /// An HTTP GET at the default address.
-    ///
-    /// # Errors
-    /// No answer arrives.
     pub fn get(&self, path: &str) -> Result<Answer> {
         http::get(&self.node.netns, Self::address()?, path)
     }
@@ -307,14 +276,44 @@ impl<'a> Agent<'a> {
         until_is(&format!("the wanted answer to {path}"), limit, || self.get(path), is)
     }
 
-    /// `topo-lb list <what> -o json` of the agent's maps.
+    /// Waits until the agent explains a Service in `default` with this verdict.
+    pub fn wait_for_verdict(&self, service: &str, verdict: &str, limit: Duration) -> Result<()> {
+        let path = format!("/explain?service=default/{service}");
+        let wanted = format!("\"verdict\": \"{verdict}\"");
+        self.wait_for_answer(&path, limit, |answer| answer.body.contains(&wanted)).map(drop)
+    }
+
+    /// The command `topo-lb list <what>` for the agent's maps.
+    pub fn list_command(&self, what: &str) -> Command {
+        let mut command = self.binary.command(&["list", what, "--pin-dir"]);
+        command.arg(&self.pins);
+        command
+    }
+
+    /// The output of `topo-lb list <what> -o json` for the agent's maps.
     pub fn list(&self, what: &str) -> Result<Value> {
-        self.binary.json(&["list", what, "--pin-dir", text(&self.pins)?, "-o", "json"])
+        let mut command = self.list_command(what);
+        command.args(["-o", "json"]);
+        json_of(command)
+    }
+
+    /// Repeats `topo-lb list <what> -o json` until the output satisfies `is`, and returns it.
+    ///
+    /// # Errors
+    /// None does within `limit`; the error quotes the last output.
+    pub fn wait_for_list(
+        &self,
+        what: &str,
+        limit: Duration,
+        is: impl Fn(&Value) -> bool,
+    ) -> Result<Value> {
+        until_is(&format!("the wanted list of {what}"), limit, || self.list(what), is)
     }
 
     /// `topo-lb cleanup`.
     pub fn cleanup(&self) -> Result<Output> {
-        let mut command = self.binary.command(&["cleanup", "--pin-dir", text(&self.pins)?]);
+        let mut command = self.binary.command(&["cleanup", "--pin-dir"]);
+        command.arg(&self.pins);
         if let Some(capabilities) = self.capabilities {
             only_with(&mut command, capabilities);
         }
@@ -335,14 +334,6 @@ impl Drop for Agent<'_> {
         }
         // `Cluster::remove` finds what cleanup has left.
     }
-}
-
-fn spawn(command: &mut Command, log: &Path) -> Result<Running> {
-    let _permit = interrupt::permit();
-    let log = File::create(log).with_context(|| format!("cannot write {}", log.display()))?;
-    let also = log.try_clone().context("cannot duplicate a file descriptor")?;
-    let child = command.stdout(log).stderr(also).spawn().context("cannot start the agent")?;
-    Ok(Running::new(child))
 }
 
 fn read(log: &Path) -> String {

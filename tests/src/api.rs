@@ -72,9 +72,6 @@ impl ControlPlane<'_> {
 
     /// Deletes all nodes, and all Pods, Services and EndpointSlices of `default`; from the Service
     /// `kubernetes` it removes only the annotations.
-    ///
-    /// # Errors
-    /// The server refuses.
     pub fn clear(&self) -> Result<()> {
         let slices = self.slice_version()?;
         self.ask(async |client| {

@@ -38,24 +38,21 @@ impl Binary {
         output.with_context(|| format!("cannot run {}", self.0.display()))
     }
 
-    /// Runs it to its end, and parses its standard output as JSON.
-    ///
-    /// # Errors
-    /// It fails, or prints something else.
-    pub fn json(&self, arguments: &[&str]) -> Result<Value> {
-        json_of(self.command(arguments))
-    }
-
     /// The decisions for `node` by `topo-lb explain`, which needs no kernel.
     pub fn explain(&self, manifests: &Path, node: &str) -> Result<Value> {
-        self.json(&["explain", "--manifests", text(manifests)?, "--node", node, "-o", "json"])
+        let mut command = self.command(&["explain", "--node", node, "-o", "json", "--manifests"]);
+        command.arg(manifests);
+        json_of(command)
     }
 }
 
+/// The row of a list in JSON whose field has this value.
+pub fn row<'a>(rows: &'a Value, field: &str, value: &str) -> Result<&'a Value> {
+    let found = rows.as_array().and_then(|rows| rows.iter().find(|row| row[field] == value));
+    found.with_context(|| format!("no {field} {value} in {rows}"))
+}
+
 /// Runs a command of the binary to its end, and parses its standard output as JSON.
-///
-/// # Errors
-/// It cannot be started, fails, or prints something else.
 pub fn json_of(mut command: Command) -> Result<Value> {
     let arguments: Vec<_> = command.get_args().map(OsStr::to_string_lossy).collect();
     let what = format!("`topo-lb {}`", arguments.join(" "));
@@ -66,8 +63,4 @@ pub fn json_of(mut command: Command) -> Result<Value> {
         String::from_utf8_lossy(&output.stderr).trim()
     );
     serde_json::from_slice(&output.stdout).with_context(|| format!("{what} printed no JSON"))
-}
-
-pub(crate) fn text(path: &Path) -> Result<&str> {
-    path.to_str().with_context(|| format!("{} is not UTF-8", path.display()))
 }

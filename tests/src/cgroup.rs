@@ -1,36 +1,23 @@
 //! Cgroups of version 2: where a node's programs are attached, and its processes.
 
-use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
+use fs_err::{self as fs, File};
 use rustix::process::{Pid, Signal, kill_process};
+use topo_lb::datapath::host::mount::cgroup2_root;
 
-use crate::interrupt;
+use crate::permit::permit;
 use crate::wait::patient;
 
 /// The mount point of the machine's cgroup2 hierarchy.
 pub fn root() -> Result<PathBuf> {
-    let mounts = fs::read_to_string("/proc/self/mountinfo").context("cannot read the mounts")?;
-    match mount_point(&mounts, "cgroup2") {
-        Some(path) => Ok(path),
-        None => bail!(
-            "no cgroup2 file system is mounted, and the lab's nodes are cgroups; \
-             mount it with: mount -t cgroup2 none /sys/fs/cgroup"
-        ),
-    }
-}
-
-/// The first mount point of a file system type in the text of `/proc/self/mountinfo`
-/// (proc_pid_mountinfo(5)): field 5 is the mount point; the type follows the single dash.
-pub(crate) fn mount_point(mountinfo: &str, kind: &str) -> Option<PathBuf> {
-    mountinfo.lines().find_map(|line| {
-        let (before, after) = line.split_once(" - ")?;
-        (after.split(' ').next() == Some(kind))
-            .then(|| before.split(' ').nth(4).map(PathBuf::from))?
-    })
+    cgroup2_root().context(
+        "no cgroup2 file system is mounted, and the lab's nodes are cgroups; \
+         mount it with: mount -t cgroup2 none /sys/fs/cgroup",
+    )
 }
 
 /// A cgroup made by this process. Dropping it removes it with its processes and the cgroups below.
@@ -42,9 +29,9 @@ pub struct Cgroup {
 impl Cgroup {
     /// Makes the cgroup `name` below `parent`.
     pub fn make(parent: &Path, name: &str) -> Result<Self> {
-        let _permit = interrupt::permit();
+        let _permit = permit();
         let path = parent.join(name);
-        fs::create_dir(&path).with_context(|| format!("cannot make cgroup {}", path.display()))?;
+        fs::create_dir(&path)?;
         Ok(Self { path })
     }
 
@@ -67,8 +54,7 @@ impl Cgroup {
     /// which every cgroup has without a controller since Linux 4.20).
     pub fn processor_time(&self) -> Result<Duration> {
         let path = self.path.join("cpu.stat");
-        let text =
-            fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
+        let text = fs::read_to_string(&path)?;
         let microseconds = text.lines().find_map(|line| line.strip_prefix("usage_usec "));
         let microseconds = microseconds.and_then(|text| text.trim().parse().ok());
         let microseconds =
@@ -86,13 +72,10 @@ impl Drop for Cgroup {
 }
 
 /// Kills every process in the cgroup at `path` and below, and removes it if it exists.
-///
-/// # Errors
-/// A process does not end, or the kernel refuses.
 pub fn remove(path: &Path) -> Result<()> {
     let entries = match fs::read_dir(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        other => other.with_context(|| format!("cannot look into cgroup {}", path.display()))?,
+        other => other?,
     };
     for entry in entries.flatten() {
         if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
@@ -109,8 +92,7 @@ pub fn remove(path: &Path) -> Result<()> {
         match fs::remove_dir(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
             Err(error) if start.elapsed() > patient(Duration::from_secs(5)) => {
-                return Err(error)
-                    .with_context(|| format!("cannot remove cgroup {}", path.display()));
+                return Err(error.into());
             }
             Err(_) => std::thread::sleep(Duration::from_millis(1)),
             Ok(()) => return Ok(()),
@@ -126,21 +108,4 @@ pub fn processes(path: &Path) -> Vec<Pid> {
         .lines()
         .filter_map(|line| line.parse().ok().and_then(Pid::from_raw))
         .collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_cgroup2_mount_is_found_beside_those_of_version_1() {
-        let mounts = "\
-35 25 0:30 / /sys/fs/cgroup ro,nosuid - tmpfs tmpfs ro,mode=755
-36 35 0:31 / /sys/fs/cgroup/cpu rw,nosuid shared:10 - cgroup cgroup rw,cpu
-37 35 0:32 / /sys/fs/cgroup/unified rw,nosuid shared:9 - cgroup2 cgroup2 rw
-";
-        let found = mount_point(mounts, "cgroup2");
-        assert_eq!(found.as_deref(), Some(Path::new("/sys/fs/cgroup/unified")));
-        assert_eq!(mount_point(mounts, "bpf"), None);
-    }
 }

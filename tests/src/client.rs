@@ -1,9 +1,8 @@
 //! The lab's side of a client in a pod.
 
-use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::SocketAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::process::{ChildStdin, ChildStdout, Command};
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
@@ -13,18 +12,18 @@ use serde::de::DeserializeOwned;
 
 use crate::cgroup::Cgroup;
 use crate::netns::NetNs;
-use crate::process::{Running, spawn_in};
+use crate::process::{Worker, spawn_in};
 use crate::requirements;
 use crate::traffic::{Failure, Order, Reply, Socket, Tally, Via};
 use crate::wait::until;
 
 /// One process in a pod that makes all connections on request: a batch costs only system calls.
+///
+/// Every method fails if the process is gone. Where an error is inside a result, it is the kernel's.
 #[derive(Debug)]
 pub struct Client {
     pod: String,
-    orders: ChildStdin,
-    answers: BufReader<ChildStdout>,
-    _process: Running,
+    process: Worker,
 }
 
 impl Client {
@@ -32,50 +31,53 @@ impl Client {
     pub(crate) fn start(pod: &str, netns: &NetNs, cgroup: &Cgroup) -> Result<Self> {
         let mut command = Command::new(requirements::pod()?);
         command.arg("client");
-        let mut process = spawn_in(command, netns, cgroup)?;
-        let orders = process.child().stdin.take().context("a client without input")?;
-        let answers = process.child().stdout.take().context("a client without output")?;
-        Ok(Self { pod: pod.into(), orders, answers: BufReader::new(answers), _process: process })
+        let process = Worker::new(spawn_in(command, netns, cgroup)?)?;
+        Ok(Self { pod: pod.into(), process })
     }
 
-    /// Its pod.
-    #[must_use]
-    pub fn pod(&self) -> &str {
-        &self.pod
-    }
-
-    /// Makes `requests` exchanges with `to`, each through a new socket.
-    ///
-    /// # Errors
-    /// The client is gone. The tally has the errors of the network.
+    /// Makes `requests` exchanges with `to`, each through a new socket. The tally has the failures.
     pub fn call(&mut self, via: Via, to: SocketAddr, requests: u32) -> Result<Tally> {
         Ok(self.tell::<Tally>(&Order::Call(via, to, requests))??)
     }
 
-    /// Calls `to` over HTTP until exactly `pods` answer, or, with no pods, every connection is
-    /// refused. Returns how long that took.
+    /// Calls `to` until exactly `pods` answer, or, with no pods, every request is refused. Returns
+    /// how long that took.
     ///
     /// # Errors
-    /// That does not happen within `limit`, or the client is gone.
-    pub fn until_answered_by(
+    /// That does not happen within `limit`.
+    pub fn wait_for(
         &mut self,
+        via: Via,
         to: SocketAddr,
         pods: &[&str],
         limit: Duration,
     ) -> Result<Duration> {
-        let what = format!("answers to {} at {to} of {pods:?} alone", self.pod);
-        // For twelve pods, 32 requests each miss one of them with a probability of 4 in 10^14.
-        let requests = 32 * u32::try_from(pods.len()).unwrap_or(1).max(2);
+        let what = format!("answers to {} at {to} by {via:?} of {pods:?} alone", self.pod);
+        // For 20 pods, 20 requests each miss one of them with a probability of 1 in 40 million.
+        let requests = 64.max(20 * u32::try_from(pods.len())?);
         until(&what, limit, || {
-            let tally = self.call(Via::Http, to, requests)?;
+            let tally = self.call(via, to, requests)?;
             Ok(if tally.is_of(pods) { Ok(()) } else { Err(tally) })
         })
     }
 
+    /// Calls `to`, and checks that exactly `pods` answer, or, with no pods, that every request is
+    /// refused, and that the peer is always `to`.
+    pub fn expect(&mut self, via: Via, to: SocketAddr, pods: &[&str]) -> Result<()> {
+        let tally = self.expect_of_any_peer(via, to, pods)?;
+        let other = tally.peers.iter().find(|peer| **peer != to);
+        ensure!(other.is_none(), "{via:?} to {to}: the peer is {other:?}");
+        Ok(())
+    }
+
+    /// Like [`expect`](Self::expect), with any peer address.
+    pub fn expect_of_any_peer(&mut self, via: Via, to: SocketAddr, pods: &[&str]) -> Result<Tally> {
+        let tally = self.call(via, to, 100)?;
+        ensure!(tally.is_of(pods), "{via:?} to {to}: {pods:?} should answer; {tally}");
+        Ok(tally)
+    }
+
     /// Calls `to` continuously while `work` runs.
-    ///
-    /// # Errors
-    /// `work` fails, or the client is gone.
     pub fn call_during<T>(
         &mut self,
         via: Via,
@@ -101,17 +103,11 @@ impl Client {
     }
 
     /// Opens a socket that stays open; an unconnected one takes only its family from `to`.
-    ///
-    /// # Errors
-    /// The client is gone; the inner error is the kernel's.
     pub fn open(&mut self, via: Via, to: SocketAddr) -> Result<Result<Socket, Failure>> {
         self.tell(&Order::Open(via, to))
     }
 
     /// Connects an open datagram socket to another address.
-    ///
-    /// # Errors
-    /// The client is gone; the inner error is the kernel's.
     pub fn reconnect(&mut self, socket: Socket, to: SocketAddr) -> Result<Result<(), Failure>> {
         self.tell(&Order::Reconnect(socket, to))
     }
@@ -122,9 +118,6 @@ impl Client {
     }
 
     /// One exchange through an open socket; `to` is the destination for an unconnected one.
-    ///
-    /// # Errors
-    /// The client is gone; the inner error is the kernel's.
     pub fn ask(
         &mut self,
         socket: Socket,
@@ -133,10 +126,8 @@ impl Client {
         self.tell(&Order::Ask(socket, to))
     }
 
-    /// Waits for a message that must not come, and returns the error that ended the wait.
-    ///
-    /// # Errors
-    /// The client is gone, or a message came.
+    /// Waits for a message that must not come (if one does, this fails), and returns the error that
+    /// ended the wait.
     pub fn hear(&mut self, socket: Socket) -> Result<Failure> {
         match self.tell::<Reply>(&Order::Hear(socket))? {
             Err(failure) => Ok(failure),
@@ -155,22 +146,11 @@ impl Client {
     }
 
     /// The result of `getpeername` for an open socket.
-    ///
-    /// # Errors
-    /// The client is gone; the inner error is the kernel's.
     pub fn peer(&mut self, socket: Socket) -> Result<Result<SocketAddr, Failure>> {
         self.tell(&Order::Peer(socket))
     }
 
     fn tell<T: DeserializeOwned>(&mut self, order: &Order) -> Result<Result<T, Failure>> {
-        let gone = || format!("the client in pod {} is gone", self.pod);
-        let mut line = serde_json::to_string(order).context("an order is always JSON")?;
-        line.push('\n');
-        self.orders.write_all(line.as_bytes()).with_context(gone)?;
-        let mut line = String::new();
-        let length = self.answers.read_line(&mut line).with_context(gone)?;
-        ensure!(length > 0, gone());
-        serde_json::from_str(&line)
-            .with_context(|| format!("the client in pod {} does not speak: {line}", self.pod))
+        self.process.tell(order).with_context(|| format!("the client in pod {}", self.pod))
     }
 }

@@ -62,9 +62,6 @@ pub struct Cluster {
 
 impl Cluster {
     /// Makes the cluster; first removes what labs of dead processes have left.
-    ///
-    /// # Errors
-    /// The machine lacks something, or the kernel refuses.
     pub fn make(plan: &[NodePlan<'_>]) -> Result<Self> {
         requirements::check()?;
         interrupt::arm()?;
@@ -150,6 +147,11 @@ impl Cluster {
     /// All pods.
     pub fn pods(&self) -> impl Iterator<Item = &Pod> {
         self.nodes.iter().flat_map(|node| &node.pods)
+    }
+
+    /// A server in each of these pods.
+    pub fn serve<'p>(&self, pods: impl IntoIterator<Item = &'p str>) -> Result<Vec<Running>> {
+        pods.into_iter().map(|pod| self.pod(pod)?.serve()).collect()
     }
 
     /// A server on the fabric that answers "untouched" at addresses of the Service ranges: it

@@ -6,7 +6,6 @@
 //! node's cgroup: every node reaches them, the machine's own network does not.
 
 use std::env;
-use std::fs::{self, File};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -15,16 +14,18 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
+use fs_err as fs;
 use kube::Client;
 use kube::api::GetParams;
 use kube::config::{Config, KubeConfigOptions, Kubeconfig};
 use kube::core::Request;
 use serde_json::Value;
 
+use crate::agent::Agent;
+use crate::binary::Binary;
 use crate::cluster::Cluster;
-use crate::interrupt;
 use crate::prefix::Prefix;
-use crate::process::{Running, printed};
+use crate::process::{Running, printed, spawn_logged};
 use crate::residue::remove_tree;
 use crate::wiring::fabric4;
 
@@ -97,7 +98,7 @@ impl<'a> ControlPlane<'a> {
                  `cargo xtask test --only control-plane` builds one and sets it"
             )
         };
-        fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
+        fs::create_dir_all(&folder)?;
         let mut plane = Self {
             programs: programs.into(),
             folder,
@@ -124,16 +125,12 @@ impl<'a> ControlPlane<'a> {
             "there is no {program} in {}, which {ASSETS} names",
             self.programs.display()
         );
-        let _permit = interrupt::permit();
-        let log = self.log(program);
-        let log = File::create(&log).with_context(|| format!("cannot write {}", log.display()))?;
-        let also = log.try_clone().context("cannot duplicate a file descriptor")?;
         let mut command = Command::new(path);
-        command.args(arguments).stdin(Stdio::null()).stdout(log).stderr(also);
+        command.args(arguments);
         if let Some(cluster) = self.lab {
             cluster.beyond(&mut command)?;
         }
-        Ok(Running::new(command.spawn().with_context(|| format!("cannot start {program}"))?))
+        spawn_logged(&mut command, &self.log(program))
     }
 
     pub(crate) fn path(&self, name: &str) -> String {
@@ -165,8 +162,8 @@ impl<'a> ControlPlane<'a> {
              {NOBODY},{NOBODY},3\n",
             self.token,
         );
-        fs::write(self.path("tokens.csv"), tokens).context("cannot write tokens")?;
-        fs::write(self.path("audit-policy.json"), AUDIT_POLICY).context("cannot write a policy")?;
+        fs::write(self.path("tokens.csv"), tokens)?;
+        fs::write(self.path("audit-policy.json"), AUDIT_POLICY)?;
         // kube-apiserver makes its key and certificate here once. The key may also sign
         // ServiceAccount tokens: no Pod of a test has one.
         let key = self.path("certificates/apiserver.key");
@@ -234,9 +231,6 @@ impl<'a> ControlPlane<'a> {
     }
 
     /// Starts kube-controller-manager with only the controller of EndpointSlices.
-    ///
-    /// # Errors
-    /// It is missing, or cannot be started.
     pub fn start_controllers(&mut self) -> Result<()> {
         self.start_controllers_with(&[])
     }
@@ -264,9 +258,6 @@ impl<'a> ControlPlane<'a> {
     }
 
     /// Whether this is Kubernetes 1.17–1.21, which has `spec.topologyKeys` and no later field.
-    ///
-    /// # Errors
-    /// kube-apiserver does not print its version.
     pub fn has_topology_keys(&self) -> Result<bool> {
         // Starting the program takes long.
         if let Some(known) = self.topology_keys.get() {
@@ -281,6 +272,12 @@ impl<'a> ControlPlane<'a> {
     pub fn slice_version(&self) -> Result<&'static str> {
         let old = self.has_topology_keys()?;
         Ok(if old { "discovery.k8s.io/v1beta1" } else { "discovery.k8s.io/v1" })
+    }
+
+    /// Prepares the agent of a node, with the permissions of [`AGENT`].
+    pub fn agent(&self, binary: &Binary, node: &str) -> Result<Agent<'a>> {
+        let cluster = self.lab.context("only nodes of a lab have agents")?;
+        Agent::prepare_from(binary, cluster, node, ("--kubeconfig", &self.kubeconfig(AGENT)?))
     }
 
     /// A kubeconfig with this token, in a file named after it.
@@ -299,7 +296,7 @@ impl<'a> ControlPlane<'a> {
              certificate-authority: certificates/apiserver.crt}}}}]\n",
             self.server
         );
-        fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
+        fs::write(&path, text)?;
         Ok(path)
     }
 
@@ -320,14 +317,11 @@ impl<'a> ControlPlane<'a> {
     /// The requests of ServiceAccounts in the API server's audit log (`audit.k8s.io/v1`).
     pub fn audited(&self) -> Result<Vec<Value>> {
         let path = self.path("audit.log");
-        let text = fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
+        let text = fs::read_to_string(&path)?;
         text.lines().map(|line| serde_json::from_str(line).context("not an audit event")).collect()
     }
 
     /// Runs `work` with a client of the administrator, where the API server runs.
-    ///
-    /// # Errors
-    /// There is no server, or `work` fails.
     pub fn ask<T: Send>(&self, work: impl AsyncFnOnce(Client) -> Result<T> + Send) -> Result<T> {
         let kubeconfig = self.kubeconfig(ADMINISTRATOR)?;
         let ask = || {

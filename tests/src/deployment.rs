@@ -1,45 +1,32 @@
 //! What deploy/ renders to: kustomize overlays and the Helm chart, with the real tools.
 
-use std::env;
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, bail, ensure};
+use fs_err as fs;
 use serde_json::{Value, json};
 
+use crate::folder::Folder;
 use crate::prefix::Prefix;
 use crate::process::printed;
-use crate::residue::remove_tree;
+use crate::requirements::named;
 
 /// The name of all objects, the namespace included.
 pub const NAME: &str = "topo-lb";
 
-/// The path of kubectl.
-///
-/// # Errors
-/// `TOPO_LB_KUBECTL` does not name it.
+/// The path of kubectl, which `TOPO_LB_KUBECTL` names.
 pub fn kubectl() -> Result<PathBuf> {
-    named("TOPO_LB_KUBECTL")
+    named("TOPO_LB_KUBECTL")?.context(UNNAMED)
 }
 
-/// The path of Helm.
-///
-/// # Errors
-/// `TOPO_LB_HELM` does not name it.
+/// The path of Helm, which `TOPO_LB_HELM` names.
 pub fn helm() -> Result<PathBuf> {
-    named("TOPO_LB_HELM")
+    named("TOPO_LB_HELM")?.context(UNNAMED)
 }
 
-fn named(variable: &str) -> Result<PathBuf> {
-    let Some(path) = env::var_os(variable).filter(|path| !path.is_empty()) else {
-        bail!(
-            "{variable} does not name a program: `cargo xtask test --only control-plane` fetches \
-             kubectl and Helm, and sets it"
-        )
-    };
-    PathBuf::from(&path).canonicalize().with_context(|| format!("no program at {path:?}"))
-}
+const UNNAMED: &str = "TOPO_LB_KUBECTL and TOPO_LB_HELM do not name kubectl and Helm: \
+                       `cargo xtask test --only control-plane` fetches both, and sets them";
 
 /// A path below deploy/.
 #[must_use]
@@ -54,11 +41,9 @@ pub fn overlay(name: &str) -> Result<Vec<Value>> {
 
 /// The objects of an overlay with components, as in the kustomization of an installation.
 pub fn overlay_with(name: &str, components: &[&str]) -> Result<Vec<Value>> {
-    let folder = Prefix::new().folder();
-    fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
-    let rendered = compose(&folder, name, components).and_then(|()| kustomize(&folder));
-    remove_tree(&folder)?;
-    rendered
+    let folder = Folder::make(Prefix::new().folder())?;
+    compose(folder.path(), name, components)?;
+    kustomize(folder.path())
 }
 
 /// kustomize accepts only relative paths.
@@ -73,8 +58,7 @@ fn compose(folder: &Path, overlay: &str, components: &[&str]) -> Result<()> {
         "resources": [there(format!("overlays/{overlay}"))],
         "components": components,
     });
-    fs::write(folder.join("kustomization.yaml"), kustomization.to_string())
-        .context("cannot write a kustomization")
+    Ok(fs::write(folder.join("kustomization.yaml"), kustomization.to_string())?)
 }
 
 fn kustomize(folder: &Path) -> Result<Vec<Value>> {

@@ -8,9 +8,6 @@ use crate::http;
 
 impl ControlPlane<'_> {
     /// Starts etcd, also again, without waiting.
-    ///
-    /// # Errors
-    /// It is missing, or cannot be started.
     pub fn start_etcd(&mut self) -> Result<()> {
         let client = format!("http://{}", self.etcd);
         self.database = Some(self.spawn(

@@ -4,9 +4,11 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::{env, fs, process};
 
-use anyhow::{Context as _, Result};
+use anyhow::Result;
+use fs_err as fs;
 
-use crate::{interrupt, residue};
+use crate::permit::permit;
+use crate::residue;
 
 /// A folder; dropping this removes it.
 #[derive(Debug)]
@@ -14,12 +16,9 @@ pub struct Folder(PathBuf);
 
 impl Folder {
     /// Makes the folder; its parent must exist.
-    ///
-    /// # Errors
-    /// It exists already, or cannot be made.
     pub fn make(path: PathBuf) -> Result<Self> {
-        let _permit = interrupt::permit();
-        fs::create_dir(&path).with_context(|| format!("cannot make {}", path.display()))?;
+        let _permit = permit();
+        fs::create_dir(&path)?;
         Ok(Self(path))
     }
 

@@ -1,23 +1,21 @@
 //! A minimal foreign socket load balancer: programs at `connect` and `sendmsg` that replace one
 //! address by another. Written as instructions, so that no second object file is needed.
 
-use std::fs::File;
 use std::io;
 use std::net::IpAddr;
-use std::os::fd::{AsRawFd as _, OwnedFd};
-use std::path::{Path, PathBuf};
+use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
+use std::path::Path;
 
 use anyhow::{Context as _, Result};
+use aya_obj::generated::bpf_prog_type::BPF_PROG_TYPE_CGROUP_SOCK_ADDR;
+use aya_obj::generated::{BPF_F_ALLOW_MULTI, bpf_attach_type, bpf_cmd};
+use fs_err::File;
+use topo_lb::datapath::hook::Hook;
 use topo_lb::datapath::host::memlock;
-
-use crate::bpf::{self, Command, instruction};
+use topo_lb::datapath::host::syscall::{self, BPF_F_BEFORE, BPF_F_PREORDER};
 
 /// The name of its programs.
 pub const NAME: &str = "foreign_lb";
-
-const BPF_F_ALLOW_MULTI: u32 = 1 << 1;
-const BPF_F_BEFORE: u32 = 1 << 3;
-const BPF_F_PREORDER: u32 = 1 << 6;
 
 /// How it is attached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,12 +46,11 @@ pub struct Foreign {
 #[derive(Debug)]
 struct Attached {
     id: u32,
-    attach_type: u32,
+    hook: bpf_attach_type,
     program: OwnedFd,
     cgroup: File,
     /// `None` if it was attached without a link.
-    _link: Option<OwnedFd>,
-    is_legacy: bool,
+    link: Option<OwnedFd>,
 }
 
 impl Foreign {
@@ -62,11 +59,21 @@ impl Foreign {
         memlock::lift_limit();
         let mut attached = Vec::new();
         for rule in rules {
-            for attach_type in rule.hooks() {
-                attached.push(attach(cgroup, mode, *rule, attach_type)?);
+            for hook in rule.hooks() {
+                attached.push(Attached::new(cgroup, mode, *rule, hook)?);
             }
         }
         Ok(Self { attached })
+    }
+
+    /// Attaches it so that it runs before topo-lb's programs on `cgroup`: first there if the kernel
+    /// can order programs, otherwise on the cgroup `below`.
+    pub fn attach_before(cgroup: &Path, below: &Path, rules: &[Rule]) -> Result<Self> {
+        if orders(cgroup)? {
+            Self::attach(cgroup, AttachMode::First, rules)
+        } else {
+            Self::attach(below, AttachMode::Link, rules)
+        }
     }
 
     /// The kernel's ids of its programs.
@@ -75,31 +82,63 @@ impl Foreign {
     }
 }
 
+impl Attached {
+    fn new(cgroup: &Path, mode: AttachMode, rule: Rule, hook: bpf_attach_type) -> Result<Self> {
+        let cgroup = File::open(cgroup)?;
+        let code = rule.code();
+        let program = syscall::load(BPF_PROG_TYPE_CGROUP_SOCK_ADDR, NAME, &code, hook as u32);
+        let program = program.context("a foreign program is not taken")?;
+        let id = syscall::program_head(program.as_fd())?.id;
+        let mut attached = Self { id, hook, program, cgroup, link: None };
+        let flags = match mode {
+            AttachMode::Legacy => {
+                attached.without_link(bpf_cmd::BPF_PROG_ATTACH)?;
+                return Ok(attached);
+            }
+            AttachMode::Link => 0,
+            AttachMode::First => BPF_F_PREORDER | BPF_F_BEFORE,
+        };
+        let (program, cgroup) = (attached.program.as_fd(), attached.cgroup.as_fd());
+        attached.link = Some(syscall::link_cgroup(program, cgroup, hook, flags)?);
+        Ok(attached)
+    }
+
+    /// Attaches or detaches the program without a link.
+    fn without_link(&self, command: bpf_cmd) -> io::Result<()> {
+        let called = syscall::bpf(command, |attribute| {
+            attribute.__bindgen_anon_5.__bindgen_anon_1.target_fd = self.cgroup.as_raw_fd() as u32;
+            attribute.__bindgen_anon_5.attach_bpf_fd = self.program.as_raw_fd() as u32;
+            attribute.__bindgen_anon_5.attach_type = self.hook as u32;
+            attribute.__bindgen_anon_5.attach_flags = match command {
+                bpf_cmd::BPF_PROG_ATTACH => BPF_F_ALLOW_MULTI,
+                _ => 0,
+            };
+        });
+        called.map(drop)
+    }
+}
+
 impl Drop for Attached {
     fn drop(&mut self) {
-        if self.is_legacy {
-            let (target, fd) = (self.cgroup.as_raw_fd() as u32, self.program.as_raw_fd() as u32);
-            if let Err(error) = bpf::call(Command::Detach, [target, fd, self.attach_type]) {
-                eprintln!("a foreign program stays attached: {error}");
-            }
+        if self.link.is_none()
+            && let Err(error) = self.without_link(bpf_cmd::BPF_PROG_DETACH)
+        {
+            eprintln!("a foreign program stays attached: {error}");
         }
     }
 }
 
-/// Replaces a pinned link on `cgroup` by one without an order, like those of older agents.
-pub fn make_older(pin: &Path, cgroup: &Path) -> Result<()> {
-    let mut beside = pin.as_os_str().to_owned();
+/// Replaces a hook's pinned link on `cgroup` by one without an order, like those of older agents.
+pub fn make_older(pins: &Path, hook: Hook, cgroup: &Path) -> Result<()> {
+    let links = pins.join("links");
     // Without a dot: names in a bpf file system cannot have one.
-    beside.push("_older");
-    let beside = PathBuf::from(beside);
-    let link = bpf::open_pin(pin)?;
-    let fact = |name| bpf::fact(&link, name)?.with_context(|| format!("a link without {name}"));
-    let program = bpf::open(Command::ProgramById, [fact("prog_id")?, 0, 0])?;
+    let (pin, beside) = (links.join(hook.name()), links.join(format!("{}_older", hook.name())));
+    let (_link, info) = syscall::open_link(&pin)?.context("no link is pinned")?;
+    let program = syscall::program_by_id(info.program)?;
     let cgroup = File::open(cgroup)?;
-    let (fd, target) = (program.as_raw_fd() as u32, cgroup.as_raw_fd() as u32);
-    let older = bpf::open(Command::LinkCreate, [fd, target, fact("attach_type")?, 0])?;
-    bpf::pin(&older, &beside)?;
-    std::fs::rename(&beside, pin).with_context(|| format!("cannot put a link at {}", pin.display()))
+    let older = syscall::link_cgroup(program.as_fd(), cgroup.as_fd(), hook.attach_type(), 0)?;
+    syscall::pin(older.as_fd(), &beside)?;
+    Ok(fs_err::rename(&beside, &pin)?)
 }
 
 /// Whether this kernel can attach a program before existing ones.
@@ -125,19 +164,23 @@ impl Rule {
         }
     }
 
-    /// `enum bpf_attach_type`: connect4 and sendmsg4, connect6 and sendmsg6.
-    fn hooks(self) -> [u32; 2] {
-        if self.address().is_ipv4() { [10, 14] } else { [11, 15] }
+    fn hooks(self) -> [bpf_attach_type; 2] {
+        let hooks = if self.address().is_ipv4() {
+            [Hook::Connect4, Hook::Sendmsg4]
+        } else {
+            [Hook::Connect6, Hook::Sendmsg6]
+        };
+        hooks.map(Hook::attach_type)
     }
 
     /// The program: compares the last word of the address in `struct bpf_sock_addr`.
-    fn code(self) -> Vec<u64> {
+    fn code(self) -> [[u8; 8]; 8] {
         let (field, from) = word(self.address());
         let (to, allowed) = match self {
             Self::Rewrite(_, to) => (word(to).1, 1),
             Self::Deny(_) => (from, 0),
         };
-        vec![
+        [
             instruction(0xb7, 0, 0, 0, 1),           // r0 = 1
             instruction(0x61, 2, 1, field, 0),       // w2 = *(u32 *)(r1 + field)
             instruction(0xb4, 3, 0, 0, from as i32), // w3 = from
@@ -161,23 +204,10 @@ fn word(address: IpAddr) -> (i16, u32) {
     }
 }
 
-fn attach(cgroup: &Path, mode: AttachMode, rule: Rule, attach_type: u32) -> Result<Attached> {
-    let path: PathBuf = cgroup.into();
-    let cgroup = File::open(cgroup).with_context(|| format!("no cgroup {}", path.display()))?;
-    let program = bpf::load(bpf::SOCK_ADDR, NAME, &rule.code(), attach_type);
-    let program = program.context("a foreign program is not taken")?;
-    let id = bpf::fact(&program, "prog_id")?.context("a foreign program has no id")?;
-    let (target, fd) = (cgroup.as_raw_fd() as u32, program.as_raw_fd() as u32);
-    let link = match mode {
-        AttachMode::Legacy => {
-            bpf::call(Command::Attach, [target, fd, attach_type, BPF_F_ALLOW_MULTI])?;
-            None
-        }
-        AttachMode::Link | AttachMode::First => {
-            let first = if mode == AttachMode::First { BPF_F_PREORDER | BPF_F_BEFORE } else { 0 };
-            Some(bpf::open(Command::LinkCreate, [fd, target, attach_type, first])?)
-        }
-    };
-    let is_legacy = mode == AttachMode::Legacy;
-    Ok(Attached { id, attach_type, program, cgroup, _link: link, is_legacy })
+/// `struct bpf_insn` on a little-endian machine.
+#[must_use]
+pub fn instruction(code: u8, destination: u8, source: u8, offset: i16, immediate: i32) -> [u8; 8] {
+    let [low, high] = offset.to_le_bytes();
+    let [a, b, c, d] = immediate.to_le_bytes();
+    [code, source << 4 | destination, low, high, a, b, c, d]
 }

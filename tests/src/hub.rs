@@ -1,7 +1,6 @@
 //! A proxy with plain HTTP to agents and TLS to the API server, like `YurtHub` on OpenYurt nodes. A
 //! test can break its responses in the middle of an event.
 
-use std::fs::File;
 use std::net::SocketAddr;
 use std::os::fd::AsFd as _;
 use std::path::Path;
@@ -15,6 +14,7 @@ use axum::body::{Body, BodyDataStream, Bytes, to_bytes};
 use axum::extract::{Request, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
+use fs_err::File;
 use futures::{StreamExt as _, stream};
 use kube::Client;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};

@@ -1,24 +1,16 @@
 //! Leaves nothing behind after Ctrl-C and SIGTERM.
 
-use std::process;
-use std::sync::{Once, RwLock, RwLockReadGuard};
+use std::process::{self, ExitCode};
+use std::sync::Once;
 use std::thread;
 
+use anstyle::AnsiColor;
 use anyhow::{Context, Result};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
+use crate::permit::{forbid, permit};
 use crate::{prefix, residue};
-
-/// Held for reading while something is made that outlives the process. After a signal, held for
-/// writing for good: nothing can be made after the sweep.
-static MAKING: RwLock<()> = RwLock::new(());
-
-/// Permits making namespaces, cgroups and processes until dropped. Blocks for good after a signal.
-pub fn permit() -> RwLockReadGuard<'static, ()> {
-    // The lock protects no data, so poison does not matter.
-    MAKING.read().unwrap_or_else(std::sync::PoisonError::into_inner)
-}
 
 /// From now on SIGINT, SIGTERM and SIGHUP remove everything that this process has made, and end it
 /// with 128 + the signal's number, as in shells.
@@ -29,6 +21,17 @@ pub fn arm() -> Result<()> {
     outcome
 }
 
+/// The exit code of a program with this result: 0 for `true`, otherwise 1. Prints an error. After a
+/// signal this blocks, so that failures due to the sweep do not count.
+pub fn exit_code(result: Result<bool>) -> ExitCode {
+    let _not_interrupted = permit();
+    if let Err(error) = &result {
+        let red = AnsiColor::Red.on_default();
+        anstream::eprintln!("{red}error:{red:#} {error:#}");
+    }
+    ExitCode::from(u8::from(!matches!(result, Ok(true))))
+}
+
 fn listen() -> Result<()> {
     let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP])
         .context("cannot listen for signals, so Ctrl-C could not clean up")?;
@@ -36,7 +39,7 @@ fn listen() -> Result<()> {
         .name("interrupt".into())
         .spawn(move || {
             if let Some(signal) = signals.forever().next() {
-                let _forever = MAKING.write();
+                forbid();
                 eprintln!("\ninterrupted: cleaning up");
                 let me = process::id();
                 if let Err(error) = residue::sweep(|name| prefix::owner(name) == Some(me)) {

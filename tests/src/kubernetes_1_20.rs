@@ -41,14 +41,8 @@ mod tests {
 
     #[test]
     fn policies_and_places_are_where_1_20_has_them() {
-        let population = Population {
-            services: 2,
-            endpoints: 1,
-            here: "here".into(),
-            nodes: 3,
-            addresses: vec![[10, 244, 1, 3].into()],
-            port: 80,
-        };
+        let mut population = Population::new("here", 3, 2, 1);
+        population.addresses = vec![[10, 244, 1, 3].into()];
         let keys = json!(["kubernetes.io/hostname", "topology.kubernetes.io/zone", "*"]);
         assert_eq!(form(population.service(0))["spec"]["topologyKeys"], keys);
         assert_eq!(form(population.service(1)), population.service(1));

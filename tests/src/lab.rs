@@ -10,9 +10,6 @@ use crate::cluster::{Cluster, NodePlan};
 
 /// Makes a cluster, runs `body` in it, removes it, and checks that nothing is left. Prints the
 /// agents' logs if `body` fails.
-///
-/// # Errors
-/// The cluster cannot be made, `body` fails, or something is left behind.
 pub fn within(plan: &[NodePlan<'_>], body: impl FnOnce(&Cluster) -> Result<()>) -> Result<()> {
     let cluster = Cluster::make(plan)?;
     // After a panic the cluster is only removed.

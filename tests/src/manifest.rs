@@ -1,9 +1,9 @@
 //! The agents' manifests: Kubernetes objects in a folder, changed like objects of a cluster.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
+use fs_err as fs;
 use serde_json::{Value, json};
 
 /// Objects from a real control plane of Kubernetes 1.36: three nodes in three pools, the Services
@@ -26,7 +26,7 @@ impl Manifests {
     pub fn new(folder: &Path) -> Result<Self> {
         let staging = folder.to_path_buf();
         let folder = folder.join("manifests");
-        fs::create_dir(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
+        fs::create_dir(&folder)?;
         Ok(Self { folder, staging, items: Vec::new() })
     }
 
@@ -130,9 +130,8 @@ impl Manifests {
     /// Replaces the file by any text.
     pub fn replace(&self, text: &str) -> Result<()> {
         let staged = self.staging.join("cluster.json");
-        fs::write(&staged, text).with_context(|| format!("cannot write {}", staged.display()))?;
-        fs::rename(&staged, self.file())
-            .with_context(|| format!("cannot put {} in place", self.file().display()))
+        fs::write(&staged, text)?;
+        Ok(fs::rename(&staged, self.file())?)
     }
 }
 

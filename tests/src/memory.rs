@@ -1,11 +1,11 @@
 //! A limit on the memory of a process, including kernel memory for its maps.
 
-use std::fs;
 use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
 use std::process::Command;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Result, ensure};
+use fs_err as fs;
 
 use crate::cgroup::{self, Cgroup};
 use crate::prefix::Prefix;
@@ -25,14 +25,13 @@ fn controller() -> Result<(PathBuf, &'static str)> {
         controllers.split_whitespace().any(|name| name == "memory"),
         "the memory controller is in no cgroup hierarchy: boot without cgroup_disable=memory"
     );
-    fs::write(root.join("cgroup.subtree_control"), "+memory")
-        .context("cannot hand the memory controller to cgroups below the root")?;
+    fs::write(root.join("cgroup.subtree_control"), "+memory")?;
     Ok((root, "memory.max"))
 }
 
 /// The mount point of the memory controller of version 1, if any.
 pub fn version1() -> Result<Option<PathBuf>> {
-    let mounts = fs::read_to_string("/proc/self/mountinfo").context("cannot read the mounts")?;
+    let mounts = fs::read_to_string("/proc/self/mountinfo")?;
     Ok(mounts.lines().find_map(|line| {
         let (before, after) = line.split_once(" - cgroup ")?;
         // The controllers are among the file system options at the end of the line.
@@ -48,13 +47,10 @@ pub struct Limit(Cgroup);
 
 impl Limit {
     /// Makes a cgroup with a limit of so many bytes.
-    ///
-    /// # Errors
-    /// The host has no memory controller, or the kernel refuses.
     pub fn make(prefix: &Prefix, bytes: u64) -> Result<Self> {
         let (root, file) = controller()?;
         let cgroup = Cgroup::make(&root, &prefix.name("memory"))?;
-        fs::write(cgroup.path().join(file), bytes.to_string()).context("cannot set a limit")?;
+        fs::write(cgroup.path().join(file), bytes.to_string())?;
         Ok(Self(cgroup))
     }
 

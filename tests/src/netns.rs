@@ -1,6 +1,5 @@
 //! Named network namespaces: `ip netns exec` can enter a running lab.
 
-use std::fs::{self, File};
 use std::io::Write as _;
 use std::net::{Ipv4Addr, UdpSocket};
 use std::os::fd::{AsFd as _, AsRawFd as _};
@@ -9,10 +8,11 @@ use std::process::{Command, Stdio};
 use std::thread;
 
 use anyhow::{Context, Result, bail, ensure};
+use fs_err::{self as fs, File};
 use rustix::mount::{UnmountFlags, unmount};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
-use crate::{interrupt, process};
+use crate::permit::permit;
 
 /// The folder of named network namespaces, as iproute2 has it.
 pub const FOLDER: &str = "/run/netns";
@@ -27,19 +27,15 @@ pub struct NetNs {
 
 impl NetNs {
     /// Makes namespaces with one process. Uses no user namespace: root inside one cannot load BPF.
-    ///
-    /// # Errors
-    /// A name is taken, or the kernel refuses.
     pub fn make(names: &[String]) -> Result<Vec<Self>> {
-        let _permit = interrupt::permit();
+        let _permit = permit();
         let lines = names.iter().map(|name| format!("netns add {name}")).collect::<Vec<_>>();
-        batch(Command::new("ip"), &lines).context("cannot make network namespaces")?;
+        batch(&lines).context("cannot make network namespaces")?;
         names
             .iter()
             .map(|name| {
                 let path = Path::new(FOLDER).join(name);
-                let file = File::open(&path)
-                    .with_context(|| format!("cannot open network namespace {name}"))?;
+                let file = File::open(&path)?;
                 Ok(Self { path, file })
             })
             .collect()
@@ -62,17 +58,20 @@ impl NetNs {
     /// # Errors
     /// `ip` refuses a line; the error quotes it.
     pub fn ip(&self, lines: &[String]) -> Result<()> {
-        let mut command = Command::new("ip");
-        process::enter(&mut command, self, None)?;
-        batch(command, lines)
+        self.run(|| batch(lines))
             .with_context(|| format!("cannot configure network namespace {}", self.path.display()))
+    }
+
+    /// Runs `tc` inside, and returns its output.
+    pub fn tc(&self, arguments: &[&str]) -> Result<String> {
+        let output = self.run(|| Ok(Command::new("tc").args(arguments).output()?))?;
+        let said = String::from_utf8_lossy(&output.stderr);
+        ensure!(output.status.success(), "`tc {}`: {said}", arguments.join(" "));
+        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     }
 
     /// Runs `work` on a thread inside. Use it for what a process makes in the kernel. A thread
     /// cannot join a cgroup alone, so its connections are outside every node's cgroup.
-    ///
-    /// # Errors
-    /// `work` fails, or the namespace cannot be entered.
     pub fn run<T: Send>(&self, work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
         thread::scope(|scope| {
             let thread = scope.spawn(|| {
@@ -92,8 +91,7 @@ impl NetNs {
         self.run(|| {
             for (name, value) in parameters {
                 let path = Path::new("/proc/sys/net").join(name);
-                fs::write(&path, value)
-                    .with_context(|| format!("cannot write {value} to {}", path.display()))?;
+                fs::write(&path, value)?;
             }
             Ok(())
         })
@@ -113,18 +111,13 @@ pub fn remove(path: &Path) -> Result<()> {
     // EINVAL: no longer mounted, or not yet.
     let _ = unmount(path, UnmountFlags::DETACH);
     match fs::remove_file(path) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-            Err(error).with_context(|| format!("cannot remove {}", path.display()))
-        }
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error.into()),
         _ => Ok(()),
     }
 }
 
 /// Sends a command to a device of this thread's network namespace, as `ethtool` does. `order` is a
 /// structure of include/uapi/linux/ethtool.h, which the kernel reads and fills in.
-///
-/// # Errors
-/// There is no such device, or the kernel refuses the command.
 pub fn ethtool<T: bytemuck::Pod>(device: &str, order: &mut T) -> Result<()> {
     let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).context("cannot make a socket")?;
     // SAFETY: `ifreq` is plain data; all zero is a valid value.
@@ -141,8 +134,8 @@ pub fn ethtool<T: bytemuck::Pod>(device: &str, order: &mut T) -> Result<()> {
 }
 
 /// Feeds `lines` to `ip -batch`.
-fn batch(mut ip: Command, lines: &[String]) -> Result<()> {
-    let mut child = ip
+fn batch(lines: &[String]) -> Result<()> {
+    let mut child = Command::new("ip")
         .args(["-batch", "-"])
         .stdin(Stdio::piped())
         .stdout(Stdio::null())

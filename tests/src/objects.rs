@@ -2,14 +2,15 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
-use std::fs;
+use std::os::fd::AsRawFd as _;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 use aya::maps::loaded_maps;
 use aya::programs::{loaded_links, loaded_programs};
+use fs_err as fs;
+use topo_lb::datapath::host::syscall::open_pin;
 
-use crate::bpf::{fact, open_pin};
 use crate::wait::{PATIENCE, until};
 
 /// Programs, maps and links by id. The kernel does not reuse ids soon: a gone id is a gone object.
@@ -36,18 +37,20 @@ impl Objects {
 
     fn collect(&mut self, path: &Path) -> Result<()> {
         if path.is_dir() {
-            let entries = fs::read_dir(path)
-                .with_context(|| format!("cannot look into {}", path.display()))?;
+            let entries = fs::read_dir(path)?;
             for entry in entries.flatten() {
                 self.collect(&entry.path())?;
             }
             return Ok(());
         }
-        let pin =
-            open_pin(path).with_context(|| format!("cannot open the pin {}", path.display()))?;
+        let pin = open_pin(path)?.with_context(|| format!("no pin {}", path.display()))?;
+        let facts = fs::read_to_string(format!("/proc/self/fdinfo/{}", pin.as_raw_fd()))?;
+        let id = |name| {
+            let value = facts.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+            value.and_then(|value| value.trim().parse::<u32>().ok())
+        };
         // The facts of a link also have the id of its program.
-        let id = |name| fact(&pin, name);
-        match (id("map_id")?, id("prog_id")?, id("link_id")?) {
+        match (id("map_id"), id("prog_id"), id("link_id")) {
             (None, None, None) => bail!("{} is neither map, program nor link", path.display()),
             (map, program, link) => {
                 self.maps.extend(map);
@@ -97,9 +100,6 @@ impl Objects {
     }
 
     /// Waits until all objects are gone; the kernel frees them asynchronously.
-    ///
-    /// # Errors
-    /// Some are still there.
     pub fn wait_until_gone(&self) -> Result<()> {
         until("the end of every BPF object of the lab", PATIENCE, || {
             let remaining = self.remaining();

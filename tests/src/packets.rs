@@ -6,23 +6,25 @@ mod connections;
 pub use connections::uptime;
 
 use std::env;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::path::{Path, PathBuf};
+use std::net::{IpAddr, SocketAddr};
+use std::path::Path;
 
 use anyhow::{Context, Result};
 use aya::maps::{Array, HashMap, MapData, PerCpuArray};
 use aya::programs::{ProgramInfo, SchedClassifier, TestRun, TestRunOptions};
 use aya::{Ebpf, EbpfLoader};
 use bytemuck::Pod;
+use topo_lb::datapath::maps::encode::{Header, Layout, V4, V6};
 use topo_lb::datapath::programs::object::{Constants, TcpPeer};
-use topo_lb_common::address::{Frontend4, Frontend6};
-use topo_lb_common::backend::{Backend4, Backend6};
+use topo_lb_common::address::Frontend4;
+use topo_lb_common::backend::Locality;
+use topo_lb_common::counters::sum;
 use topo_lb_common::maps;
-use topo_lb_common::members::{Member, MemberKey4, MemberKey6};
+use topo_lb_common::members::{CHOSEN, Member};
 use topo_lb_common::packets::Packets;
 use topo_lb_common::range::Range;
-use topo_lb_common::selection::Selection;
-use topo_lb_common::service::{Service4, Service6};
+use topo_lb_common::selection::{INLINE, Selection};
+use topo_lb_common::service::Service4;
 
 /// `TC_ACT_UNSPEC`: the hook's next program decides.
 pub const NEXT: i32 = -1;
@@ -63,43 +65,42 @@ struct Raw<T>(T);
 // SAFETY: `bytemuck::Pod` has the same requirements.
 unsafe impl<T: Pod> aya::Pod for Raw<T> {}
 
-/// The object file that the agent embeds.
-pub(crate) fn object() -> Result<PathBuf> {
-    if let Some(path) = env::var_os("TOPO_LB_EBPF_OBJECT") {
-        return Ok(path.into());
+/// Maps of one entry, or that programs index by constants: tests keep their sizes.
+const FIXED: [&str; 6] =
+    [maps::RANGE, maps::EXCLUSION, maps::REVISION, maps::PACKETS, maps::REFUSALS, maps::TORN];
+
+/// Reads the object file that the agent embeds, with `entries` per map.
+pub(crate) fn load_object<'a>(
+    loader: &mut EbpfLoader<'a>,
+    constants: &'a Constants,
+    entries: u32,
+) -> Result<Ebpf> {
+    let path = match env::var_os("TOPO_LB_EBPF_OBJECT") {
+        Some(path) => path.into(),
+        None => Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/bpf/topo-lb.o"),
+    };
+    loader.btf(None);
+    constants.put(loader);
+    for name in maps::ALL {
+        if !FIXED.contains(&name) && !name.starts_with("connected") {
+            loader.map_max_entries(name, entries);
+        }
     }
-    let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("a workspace")?;
-    Ok(workspace.join("target/bpf/topo-lb.o"))
+    loader.load_file(&path).with_context(|| {
+        format!("cannot load {}: build it with cargo xtask build-ebpf", path.display())
+    })
 }
 
 impl Programs {
     /// Loads both programs, without a Service.
-    ///
-    /// # Errors
-    /// The object is not built, or the kernel refuses it.
     pub fn load() -> Result<Self> {
         Self::with_room(1_024)
     }
 
     /// Like [`load`](Self::load), with `entries` per map.
     pub fn with_room(entries: u32) -> Result<Self> {
-        let path = object()?;
         let constants = Constants::probe(TcpPeer::Service);
-        let mut loader = EbpfLoader::new();
-        loader.btf(None);
-        constants.put(&mut loader);
-        for name in maps::ALL {
-            if !matches!(
-                name,
-                maps::RANGE | maps::REVISION | maps::PACKETS | maps::REFUSALS | maps::TORN
-            ) && !name.starts_with("connected")
-            {
-                loader.map_max_entries(name, entries);
-            }
-        }
-        let mut ebpf = loader.load_file(&path).with_context(|| {
-            format!("cannot load {}: build it with cargo xtask build-ebpf", path.display())
-        })?;
+        let mut ebpf = load_object(&mut EbpfLoader::new(), &constants, entries)?;
         for hook in [Hook::Ingress, Hook::Egress] {
             program(&mut ebpf, hook)?.load().context("the verifier refuses a tc program")?;
         }
@@ -130,9 +131,6 @@ impl Programs {
     }
 
     /// Writes a Service with these endpoints; every connection sees the write as a change.
-    ///
-    /// # Errors
-    /// The maps are full.
     pub fn serve(
         &mut self,
         index: u32,
@@ -140,90 +138,42 @@ impl Programs {
         protocol: u8,
         endpoints: &[SocketAddr],
     ) -> Result<()> {
-        self.generation += 1;
-        let generation = self.generation;
-        let selection = Selection { count: endpoints.len() as u16, ..Selection::default() };
         match frontend.ip() {
             IpAddr::V4(ip) => {
-                let key = Frontend4 {
-                    address: ip.octets(),
-                    port: frontend.port(),
-                    protocol,
-                    reserved: 0,
-                };
-                let mut value = Service4 {
-                    generation,
-                    service: index,
-                    frontend: key,
-                    selection,
-                    generation_tail: generation,
-                    ..Service4::default()
-                };
-                for (place, endpoint) in value.endpoints.iter_mut().zip(endpoints) {
-                    *place = Backend4 {
-                        address: four(endpoint.ip())?.octets(),
-                        port: endpoint.port(),
-                        ..Backend4::default()
-                    };
-                }
-                self.insert(maps::SERVICES4, key, value)?;
+                self.publish::<V4>(index, frontend, protocol, endpoints)?;
                 self.write_range(self.range()?.with4(ip.octets()))?;
             }
             IpAddr::V6(ip) => {
-                let key = Frontend6 {
-                    address: ip.octets(),
-                    port: frontend.port(),
-                    protocol,
-                    reserved: 0,
-                };
-                let mut value = Service6 {
-                    generation,
-                    service: index,
-                    frontend: key,
-                    selection,
-                    generation_tail: generation,
-                    ..Service6::default()
-                };
-                for (place, endpoint) in value.endpoints.iter_mut().zip(endpoints) {
-                    *place = Backend6 {
-                        address: six(endpoint.ip())?.octets(),
-                        port: endpoint.port(),
-                        ..Backend6::default()
-                    };
-                }
-                self.insert(maps::SERVICES6, key, value)?;
+                self.publish::<V6>(index, frontend, protocol, endpoints)?;
                 let [a, b, c, d, e, f, g, h, ..] = ip.octets();
                 self.write_range(self.range()?.with6([a, b, c, d, e, f, g, h]))?;
             }
         }
-        for endpoint in endpoints {
-            self.set_member(index, *endpoint)?;
-        }
         self.revise()
     }
 
-    fn set_member(&mut self, service: u32, endpoint: SocketAddr) -> Result<()> {
-        let member = Member { state: 1 };
-        match endpoint.ip() {
-            IpAddr::V4(ip) => {
-                let key = MemberKey4 {
-                    service,
-                    address: ip.octets(),
-                    port: endpoint.port(),
-                    reserved: 0,
-                };
-                self.insert(maps::MEMBERS4, key, member)
-            }
-            IpAddr::V6(ip) => {
-                let key = MemberKey6 {
-                    service,
-                    address: ip.octets(),
-                    port: endpoint.port(),
-                    reserved: 0,
-                };
-                self.insert(maps::MEMBERS6, key, member)
-            }
+    fn publish<L: Layout>(
+        &mut self,
+        service: u32,
+        frontend: SocketAddr,
+        protocol: u8,
+        endpoints: &[SocketAddr],
+    ) -> Result<()> {
+        self.generation += 1;
+        let generation = self.generation;
+        let selection = Selection { count: endpoints.len() as u16, ..Selection::default() };
+        let header = Header { generation, service, selection, affinity_seconds: 0 };
+        let mut inline = [L::Backend::default(); INLINE];
+        for (place, endpoint) in inline.iter_mut().zip(endpoints) {
+            *place = L::backend(octets::<L>(*endpoint)?, endpoint.port(), Locality::Node);
         }
+        let key = L::frontend(octets::<L>(frontend)?, frontend.port(), protocol);
+        self.insert(L::SERVICES, key, L::service(key, header, inline))?;
+        for endpoint in endpoints {
+            let key = L::member(service, octets::<L>(*endpoint)?, endpoint.port());
+            self.insert(L::MEMBERS, key, Member { state: CHOSEN })?;
+        }
+        Ok(())
     }
 
     /// The kernel's facts about a hook's program.
@@ -237,20 +187,15 @@ impl Programs {
     }
 
     /// Removes an endpoint from a Service's members.
-    ///
-    /// # Errors
-    /// It was not a member.
     pub fn remove_member(&mut self, service: u32, endpoint: SocketAddr) -> Result<()> {
         let port = endpoint.port();
-        match endpoint.ip() {
-            IpAddr::V4(address) => {
-                let address = address.octets();
-                let key = MemberKey4 { service, address, port, reserved: 0 };
+        match endpoint {
+            SocketAddr::V4(_) => {
+                let key = V4::member(service, octets::<V4>(endpoint)?, port);
                 self.remove::<_, Member>(maps::MEMBERS4, key)?;
             }
-            IpAddr::V6(address) => {
-                let address = address.octets();
-                let key = MemberKey6 { service, address, port, reserved: 0 };
+            SocketAddr::V6(_) => {
+                let key = V6::member(service, octets::<V6>(endpoint)?, port);
                 self.remove::<_, Member>(maps::MEMBERS6, key)?;
             }
         }
@@ -289,12 +234,8 @@ impl Programs {
     }
 
     /// Leaves an IPv4 Service in the state of a write in progress.
-    ///
-    /// # Errors
-    /// It does not exist.
     pub fn tear(&mut self, frontend: SocketAddr, protocol: u8) -> Result<()> {
-        let address = four(frontend.ip())?.octets();
-        let key = Frontend4 { address, port: frontend.port(), protocol, reserved: 0 };
+        let key = V4::frontend(octets::<V4>(frontend)?, frontend.port(), protocol);
         let map = self.ebpf.map_mut(maps::SERVICES4).context("a map")?;
         let mut map = HashMap::<&mut MapData, Raw<Frontend4>, Raw<Service4>>::try_from(map)?;
         let Raw(mut value) = map.get(&Raw(key), 0)?;
@@ -313,7 +254,7 @@ impl Programs {
         let map = self.ebpf.map(maps::PACKETS).context("a map")?;
         let map = PerCpuArray::<&MapData, Raw<Packets>>::try_from(map)?;
         let values = map.get(&(hook as u32), 0)?;
-        Ok(Packets::sum(values.iter().map(|Raw(one)| one)))
+        Ok(sum(values.iter().map(|Raw(one)| one)))
     }
 }
 
@@ -322,16 +263,6 @@ fn program(ebpf: &mut Ebpf, hook: Hook) -> Result<&mut SchedClassifier> {
     Ok(program.try_into()?)
 }
 
-fn four(address: IpAddr) -> Result<Ipv4Addr> {
-    match address {
-        IpAddr::V4(address) => Ok(address),
-        IpAddr::V6(_) => anyhow::bail!("{address} is not IPv4"),
-    }
-}
-
-fn six(address: IpAddr) -> Result<Ipv6Addr> {
-    match address {
-        IpAddr::V6(address) => Ok(address),
-        IpAddr::V4(_) => anyhow::bail!("{address} is not IPv6"),
-    }
+fn octets<L: Layout>(of: SocketAddr) -> Result<L::Octets> {
+    L::octets(of.ip()).with_context(|| format!("{of} is of the other family"))
 }

@@ -82,9 +82,6 @@ fn everywhere(port: u16) -> SocketAddr {
 }
 
 /// Starts a server `name` in a network namespace and a cgroup, and waits until it listens.
-///
-/// # Errors
-/// It ends, or prints something else.
 pub(crate) fn serve(
     name: &str,
     listen: &[SocketAddr],

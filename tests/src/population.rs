@@ -32,6 +32,12 @@ pub struct Population {
 }
 
 impl Population {
+    /// A cluster of this size, whose endpoints have addresses that no pod has, and port 8080.
+    #[must_use]
+    pub fn new(here: &str, nodes: u32, services: u32, endpoints: u32) -> Self {
+        Self { services, endpoints, here: here.into(), nodes, addresses: Vec::new(), port: 8080 }
+    }
+
     /// The ClusterIP of a Service.
     #[must_use]
     pub fn frontend(service: u32) -> Ipv4Addr {
@@ -155,9 +161,6 @@ impl Population {
     }
 
     /// All objects, as updates for an agent.
-    ///
-    /// # Errors
-    /// An object is not valid.
     pub fn updates(&self) -> Result<Vec<Update>> {
         let mut all = Vec::new();
         for index in 0..self.nodes {
@@ -229,14 +232,7 @@ mod tests {
 
     #[test]
     fn endpoints_are_cut_into_slices_as_the_controller_does() {
-        let population = Population {
-            services: 1,
-            endpoints: 250,
-            here: "here".into(),
-            nodes: 3,
-            addresses: Vec::new(),
-            port: 8080,
-        };
+        let population = Population::new("here", 3, 1, 250);
         let slices = population.slices(0, |number| number != 249);
         let sizes = slices.iter().map(|slice| slice["endpoints"].as_array().unwrap().len());
         assert_eq!(sizes.collect::<Vec<_>>(), [100, 100, 50]);

@@ -3,20 +3,24 @@
 use std::io::{self, BufRead as _, BufReader, Write as _};
 use std::os::fd::AsFd as _;
 use std::os::unix::process::CommandExt as _;
-use std::process::{Child, Command, Stdio};
+use std::path::Path;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use fs_err::File;
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::thread::{
     CapabilitySet, LinkNameSpaceType, move_into_link_name_space,
     remove_capability_from_bounding_set, set_no_new_privs,
 };
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 
 use crate::cgroup::Cgroup;
-use crate::interrupt;
 use crate::netns::NetNs;
+use crate::permit::permit;
 use crate::wait::patient;
 
 /// Makes `command` join a network namespace and, if given, a cgroup before its program begins. The
@@ -42,9 +46,18 @@ pub fn enter(command: &mut Command, netns: &NetNs, cgroup: Option<&Cgroup>) -> R
 
 /// Starts `command` in a network namespace and a cgroup; its input and output are pipes.
 pub fn spawn_in(mut command: Command, netns: &NetNs, cgroup: &Cgroup) -> Result<Running> {
-    let _permit = interrupt::permit();
+    let _permit = permit();
     enter(&mut command, netns, Some(cgroup))?;
     command.stdin(Stdio::piped()).stdout(Stdio::piped());
+    Ok(Running(command.spawn().with_context(|| format!("cannot start {command:?}"))?))
+}
+
+/// Starts `command`; what it prints goes to a file.
+pub fn spawn_logged(command: &mut Command, log: &Path) -> Result<Running> {
+    let _permit = permit();
+    let (log, _) = File::create(log)?.into_parts();
+    let also = log.try_clone().context("cannot duplicate a file descriptor")?;
+    command.stdin(Stdio::null()).stdout(log).stderr(also);
     Ok(Running(command.spawn().with_context(|| format!("cannot start {command:?}"))?))
 }
 
@@ -99,9 +112,6 @@ impl Running {
     }
 
     /// Waits for the first line of its output, which must be `wanted`.
-    ///
-    /// # Errors
-    /// It ends, or prints something else.
     pub fn wait_for_line(&mut self, wanted: &str) -> Result<()> {
         let output = self.0.stdout.take().context("a process without a pipe")?;
         let mut line = String::new();
@@ -122,9 +132,6 @@ impl Running {
     }
 
     /// Sends SIGTERM, and waits; sends SIGKILL after `limit` (see [`patient`]).
-    ///
-    /// # Errors
-    /// The process did not end within `limit`.
     pub fn stop(&mut self, limit: Duration) -> Result<std::process::ExitStatus> {
         let limit = patient(limit);
         let start = Instant::now();
@@ -153,5 +160,36 @@ impl Running {
 impl Drop for Running {
     fn drop(&mut self) {
         self.kill();
+    }
+}
+
+/// A process that reads orders as lines of JSON, and answers each with one. Dropping this kills it.
+#[derive(Debug)]
+pub struct Worker {
+    orders: ChildStdin,
+    answers: BufReader<ChildStdout>,
+    _process: Running,
+}
+
+impl Worker {
+    /// Takes over a process with pipes.
+    pub fn new(mut process: Running) -> Result<Self> {
+        let orders = process.child().stdin.take().context("a process without input")?;
+        let answers = process.child().stdout.take().context("a process without output")?;
+        Ok(Self { orders, answers: BufReader::new(answers), _process: process })
+    }
+
+    /// Sends an order, and returns the answer.
+    ///
+    /// # Errors
+    /// The process is gone, or its answer is no `T`.
+    pub fn tell<T: DeserializeOwned>(&mut self, order: &impl Serialize) -> Result<T> {
+        let mut line = serde_json::to_string(order).context("an order is always JSON")?;
+        line.push('\n');
+        self.orders.write_all(line.as_bytes()).context("the process has ended")?;
+        line.clear();
+        let length = self.answers.read_line(&mut line).context("the process has ended")?;
+        ensure!(length > 0, "the process has ended");
+        serde_json::from_str(&line).with_context(|| format!("unexpected answer: {line:?}"))
     }
 }

@@ -1,10 +1,10 @@
 //! What a lab needs of the machine. If something is missing, tests fail with a reason.
 
 use std::env;
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
+use topo_lb::datapath::host::mount::check_bpffs;
 
 use crate::cgroup;
 
@@ -21,13 +21,17 @@ pub fn check() -> Result<()> {
         "the lab makes namespaces and cgroups and loads BPF programs: run it as root"
     );
     cgroup::root()?;
-    let mounts = fs::read_to_string("/proc/self/mountinfo").context("cannot read the mounts")?;
-    ensure!(
-        mounts.lines().any(|line| line.contains(&format!(" {BPFFS} ")) && line.contains(" - bpf ")),
-        "no bpf file system is mounted at {BPFFS}, where pins go; \
-         mount it with: mount -t bpf bpf {BPFFS}"
-    );
+    check_bpffs(Path::new(BPFFS))?;
     command("ip", "iproute2")
+}
+
+/// The running kernel's version.
+#[must_use]
+pub fn kernel() -> (u32, u32) {
+    let name = rustix::system::uname();
+    let release = name.release().to_string_lossy();
+    let mut numbers = release.split('.').map(|number| number.parse().unwrap_or(0));
+    (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
 }
 
 /// Checks that a command is installed.
@@ -50,23 +54,24 @@ pub fn command(name: &str, package: &str) -> Result<()> {
 /// # Errors
 /// The variable is not set, or names no file.
 pub fn agent() -> Result<PathBuf> {
-    let Some(path) = env::var_os("TOPO_LB_AGENT") else {
-        bail!(
-            "TOPO_LB_AGENT does not name the agent binary: `cargo xtask test` sets it; by hand: \
-             cargo build -p topo-lb && TOPO_LB_AGENT=$PWD/target/debug/topo-lb cargo test"
-        )
-    };
-    let path = PathBuf::from(path);
-    path.canonicalize().with_context(|| format!("no agent binary at {}", path.display()))
+    named("TOPO_LB_AGENT")?.context(
+        "TOPO_LB_AGENT does not name the agent binary: `cargo xtask test` sets it; by hand: \
+         cargo build -p topo-lb && TOPO_LB_AGENT=$PWD/target/debug/topo-lb cargo test",
+    )
+}
+
+/// The program that a variable names, if it is set.
+///
+/// # Errors
+/// There is no such file.
+pub(crate) fn named(variable: &str) -> Result<Option<PathBuf>> {
+    let path = env::var_os(variable).filter(|path| !path.is_empty());
+    path.map(|path| fs_err::canonicalize(&path).context(variable.to_owned())).transpose()
 }
 
 /// The `pod` binary: named by `TOPO_LB_POD`, or in Cargo's folder of this executable.
 pub fn pod() -> Result<PathBuf> {
-    if let Some(path) = env::var_os("TOPO_LB_POD") {
-        let path = PathBuf::from(path);
-        return path.canonicalize().with_context(|| format!("no pod binary at {}", path.display()));
-    }
-    binary("pod")
+    named("TOPO_LB_POD")?.map_or_else(|| binary("pod"), Ok)
 }
 
 /// A binary of this package, in Cargo's folder of this executable.

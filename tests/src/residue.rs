@@ -1,10 +1,10 @@
 //! Finds and removes what labs leave behind, by name.
 
-use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
+use fs_err as fs;
 
 use crate::requirements::BPFFS;
 use crate::{cgroup, memory, netns};
@@ -16,7 +16,7 @@ pub fn find(is_ours: impl Fn(&str) -> bool) -> Result<Vec<PathBuf>> {
     for place in places()? {
         let entries = match fs::read_dir(&place) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
-            other => other.with_context(|| format!("cannot look into {}", place.display()))?,
+            other => other?,
         };
         for entry in entries.flatten() {
             if entry.file_name().to_str().is_some_and(&is_ours) {
@@ -60,9 +60,7 @@ pub fn sweep(is_ours: impl Fn(&str) -> bool) -> Result<()> {
 /// Removes a folder with its content; accepts that there is none.
 pub fn remove_tree(path: &Path) -> Result<()> {
     match fs::remove_dir_all(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            Err(error).with_context(|| format!("cannot remove {}", path.display()))
-        }
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error.into()),
         _ => Ok(()),
     }
 }

@@ -7,39 +7,12 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
-use serde::{Deserialize, Serialize};
 
 use crate::client::Client;
 use crate::manifest::service;
+use crate::report::Report;
 use crate::scene::{self, NOBODY4, NOBODY6, Scene, WEB4, WEB6, at, put_endpoints};
 use crate::traffic::{Reply, Socket, Tally, Via};
-
-/// The results of connections while the agent was restarted.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Report {
-    /// Connections made, over TCP and UDP, IPv4 and IPv6.
-    pub connections: u64,
-    /// Changes of their Service's endpoints.
-    pub changes: u64,
-    /// Restarts of the agent.
-    pub restarts: u64,
-    /// Connections answered by a pod that was not an endpoint at that time.
-    pub wrong_endpoint: u64,
-    /// Connections that failed.
-    pub failed: u64,
-    /// Open sockets that lost their endpoint, or the address of their peer.
-    pub lost: u64,
-    /// Descriptions of the first errors.
-    pub described: Vec<String>,
-}
-
-impl Report {
-    /// Whether there was no error.
-    #[must_use]
-    pub fn is_ok(&self) -> bool {
-        self.wrong_endpoint == 0 && self.failed == 0 && self.lost == 0
-    }
-}
 
 /// When to stop.
 #[derive(Clone, Copy, Debug)]
@@ -157,36 +130,25 @@ fn round(scene: &mut Scene<'_>, callers: &mut [Caller; 2], report: &mut Report) 
                     scene.wait_for(Via::UdpConnected, at(NOBODY4)?, new)?;
                     scene.agent.kill();
                 }
-                End::Stopped => scene.agent.stop()?,
                 End::KilledInAChange => {
                     thread::sleep(moment / 3);
                     scene.agent.kill();
                 }
-                End::KilledInAStart => {
-                    scene.agent.kill();
-                    scene.agent.launch()?;
-                    thread::sleep(moment);
-                    scene.agent.kill();
-                }
-                End::Resized => {
-                    scene.agent.stop()?;
-                    resize(scene, number);
-                }
-                End::KilledInAResize => {
-                    scene.agent.kill();
-                    resize(scene, number);
-                    scene.agent.launch()?;
-                    thread::sleep(moment);
-                    scene.agent.kill();
-                }
+                End::KilledInAStart | End::KilledInAResize => scene.agent.kill(),
+                End::Stopped | End::Resized | End::Upgraded => scene.agent.stop()?,
+            }
+            match end {
+                End::Resized | End::KilledInAResize => resize(scene, number),
                 End::Upgraded => {
-                    scene.agent.stop()?;
                     let pins = scene.agent.pins();
                     fs::rename(pins.join("unprogrammed"), pins.join("left_out"))?;
-                    scene.agent.launch()?;
-                    thread::sleep(moment);
-                    scene.agent.kill();
                 }
+                _ => {}
+            }
+            if matches!(end, End::KilledInAStart | End::KilledInAResize | End::Upgraded) {
+                scene.agent.launch()?;
+                thread::sleep(moment);
+                scene.agent.kill();
             }
             scene.agent.resume()?;
             ensure!(!scene.agent.pins().join("left_out").exists(), "an old name is left behind");
@@ -222,15 +184,7 @@ fn judge(tally: &Tally, allowed: &BTreeSet<&str>, end: End, report: &mut Report)
     report.failed += failed;
     if wrong + failed > 0 {
         let restart = report.restarts + 1;
-        report.describe(format!("restart {restart} ({end:?}), of {allowed:?}: {tally}"));
-    }
-}
-
-impl Report {
-    fn describe(&mut self, what: String) {
-        if self.described.len() < 10 {
-            self.described.push(what);
-        }
+        report.describe(|| format!("restart {restart} ({end:?}), of {allowed:?}: {tally}"));
     }
 }
 
@@ -259,11 +213,11 @@ impl Held {
             let now = client.ask(*socket, (*via == Via::Udp).then_some(*to))?;
             let peer = if *via == Via::Udp { Ok(*to) } else { client.peer(*socket)? };
             if now.as_ref() != Ok(before) || peer != Ok(*to) {
-                report.lost += 1;
+                report.failed += 1;
                 let restart = report.restarts;
-                report.describe(format!(
-                    "restart {restart}: {via:?} to {to} was {before:?}, is {now:?} with {peer:?}"
-                ));
+                report.describe(|| {
+                    format!("restart {restart}: {via:?} to {to}: {before:?}, {now:?} with {peer:?}")
+                });
             }
         }
         Ok(())

@@ -19,11 +19,11 @@ use std::net::SocketAddr;
 use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use serde_json::Value;
 
 use crate::agent::Agent;
-use crate::binary::Binary;
+use crate::binary::{Binary, row};
 use crate::client::Client;
 use crate::cluster::{Cluster, NodePlan};
 use crate::lab;
@@ -31,8 +31,7 @@ use crate::manifest::{self, Manifests, Port, endpoint, service, slice};
 use crate::pod::Pod;
 use crate::process::{Running, printed};
 use crate::requirements;
-use crate::traffic::{Failure, REFUSED, Tally, Via};
-use crate::wait::until;
+use crate::traffic::Via;
 
 /// The ClusterIP of `web`.
 pub const WEB4: &str = "10.96.1.1";
@@ -82,9 +81,6 @@ pub struct Scene<'a> {
 }
 
 /// Sets up the cluster, runs `body` with a ready agent, and removes everything.
-///
-/// # Errors
-/// The cluster cannot be made, `body` fails, or something is left behind.
 pub fn play(body: impl FnOnce(&mut Scene<'_>) -> Result<()>) -> Result<()> {
     idle(|scene| {
         scene.agent.resume()?;
@@ -124,10 +120,8 @@ pub fn prepared(
         describe(&mut manifests, cluster)?;
         change(&mut manifests);
         manifests.write()?;
-        let mut servers = vec![cluster.serve_untouched(&untouched()?)?];
-        for (pod, _) in PODS {
-            servers.push(cluster.pod(pod)?.serve()?);
-        }
+        let mut servers = cluster.serve(ALL)?;
+        servers.push(cluster.serve_untouched(&untouched()?)?);
         let client = cluster.pod("client")?.client()?;
         let mut agent = Agent::prepare(&binary, cluster, HERE, manifests.folder())?;
         // Small maps, as many labs are made; but large enough that no flow of a test is evicted.
@@ -202,20 +196,19 @@ pub fn at(address: &str) -> Result<SocketAddr> {
 }
 
 /// The IPv4-mapped IPv6 form of an IPv4 address, at port 80.
-///
-/// # Errors
-/// It is not an IPv4 address.
 pub fn mapped(address: &str) -> Result<SocketAddr> {
     let address: std::net::Ipv4Addr =
         address.parse().with_context(|| format!("{address} is no IPv4 address"))?;
     Ok(SocketAddr::from((address.to_ipv6_mapped(), 80)))
 }
 
+/// `web` and `echo`, for each kind of socket: IPv4, IPv6, and IPv4 by an IPv6 socket.
+pub fn pairs() -> Result<[(SocketAddr, SocketAddr); 3]> {
+    Ok([(at(WEB4)?, at(ECHO4)?), (at(WEB6)?, at(ECHO6)?), (mapped(WEB4)?, mapped(ECHO4)?)])
+}
+
 impl Scene<'_> {
     /// Changes the manifests, and writes them.
-    ///
-    /// # Errors
-    /// `change` fails, or the file system refuses.
     pub fn change(&mut self, change: impl FnOnce(&mut Manifests) -> Result<()>) -> Result<()> {
         change(&mut self.manifests)?;
         self.manifests.write()
@@ -227,23 +220,35 @@ impl Scene<'_> {
         self.manifests.write()
     }
 
-    /// Waits until exactly `pods` answer at `to`, or, with no pods, until every request is refused.
-    ///
-    /// # Errors
-    /// That does not happen within [`FOLLOWS`].
+    /// Adds or replaces an object, and writes the manifests.
+    pub fn put(&mut self, object: Value) -> Result<()> {
+        self.manifests.put(object);
+        self.manifests.write()
+    }
+
+    /// Removes an object, and writes the manifests.
+    pub fn remove(&mut self, kind: &str, name: &str) -> Result<()> {
+        self.manifests.remove(kind, name);
+        self.manifests.write()
+    }
+
+    /// Sets whether a pod is ready, and writes the manifests.
+    pub fn set_ready(&mut self, pod: &str, ready: bool) -> Result<()> {
+        self.manifests.set_ready(pod, ready);
+        self.manifests.write()
+    }
+
+    /// [`Client::wait_for`] of the client on the agent's node, within [`FOLLOWS`].
     pub fn wait_for(&mut self, via: Via, to: SocketAddr, pods: &[&str]) -> Result<Duration> {
-        let client = &mut self.client;
-        until(&format!("answers at {to} of {pods:?} alone"), FOLLOWS, || {
-            // With four pods, 64 requests miss one with a probability of 1 in 25 million.
-            let tally = client.call(via, to, 64)?;
-            Ok(check(&tally, pods).map_err(|_| tally))
-        })
+        self.client.wait_for(via, to, pods, FOLLOWS)
+    }
+
+    /// [`Client::expect`] of the client on the agent's node.
+    pub fn expect(&mut self, via: Via, to: SocketAddr, pods: &[&str]) -> Result<()> {
+        self.client.expect(via, to, pods)
     }
 
     /// Checks that every endpoint of `web` answers, through every kind of socket.
-    ///
-    /// # Errors
-    /// An endpoint does not, or another server answers.
     pub fn expect_web(&mut self) -> Result<()> {
         for via in [Via::Http, Via::UdpConnected, Via::Udp] {
             self.expect(via, at(WEB4)?, &ALL)?;
@@ -252,58 +257,17 @@ impl Scene<'_> {
         Ok(())
     }
 
+    /// The first port of a Service in the output of `topo-lb explain`.
+    pub fn explained(&self, service: &str) -> Result<Value> {
+        let report = self.binary.explain(self.manifests.folder(), HERE)?;
+        row(&report["services"], "name", service).cloned()
+    }
+
     /// The content of one of the agent's maps, from bpftool.
-    ///
-    /// # Errors
-    /// bpftool is not installed, or fails.
     pub fn dump(&self, map: &str) -> Result<Value> {
         requirements::command("bpftool", "bpftool")?;
         let mut command = Command::new("bpftool");
         command.args(["-j", "map", "dump", "pinned"]).arg(self.agent.pins().join(map));
         serde_json::from_str(&printed(&mut command)?).context("bpftool printed no JSON")
     }
-
-    /// Calls `to`, and checks that exactly `pods` answer, and that the peer is always `to`.
-    pub fn expect(&mut self, via: Via, to: SocketAddr, pods: &[&str]) -> Result<()> {
-        let tally = self.expect_of_any_peer(via, to, pods)?;
-        for peer in &tally.peers {
-            ensure!(*peer == to, "{via:?} to {to}: the peer is {peer}");
-        }
-        Ok(())
-    }
-
-    /// Like [`expect`](Self::expect), with any peer address.
-    pub fn expect_of_any_peer(&mut self, via: Via, to: SocketAddr, pods: &[&str]) -> Result<Tally> {
-        let tally = self.client.call(via, to, 100)?;
-        check(&tally, pods).with_context(|| format!("{via:?} to {to}"))?;
-        Ok(tally)
-    }
-}
-
-/// Checks that exactly `pods` answered all requests, or, with no pods, that all were refused.
-fn check(tally: &Tally, pods: &[&str]) -> Result<()> {
-    let wanted = pods.iter().copied().collect();
-    ensure!(tally.pods() == wanted, "{pods:?} should answer; {tally}");
-    if pods.is_empty() {
-        let refused = |(failure, _): &(Failure, u32)| failure.errno == refusal();
-        ensure!(tally.failures.iter().all(refused), "all should be refused; {tally}");
-    } else {
-        ensure!(tally.answered() == tally.requests, "all should be answered; {tally}");
-    }
-    Ok(())
-}
-
-/// The error number of a refusal: since Linux 6.1 the program chooses it with `bpf_set_retval`;
-/// before, the kernel returns `EPERM`.
-#[must_use]
-pub fn refusal() -> i32 {
-    if kernel() < (6, 1) { rustix::io::Errno::PERM.raw_os_error() } else { REFUSED }
-}
-
-/// The running kernel's version.
-#[must_use]
-pub fn kernel() -> (u32, u32) {
-    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
-    let mut numbers = release.split('.').map(|number| number.parse().unwrap_or(0));
-    (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
 }

@@ -1,61 +1,15 @@
-//! The report of the `stress` binary, and how to run it in a pod of the lab.
+//! Runs the `stress` binary in a pod of the lab.
 
 use std::io::Read as _;
 use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context as _, Result, ensure};
-use serde::{Deserialize, Serialize};
 
 use crate::cluster::{Cluster, NodePlan};
 use crate::lab;
+use crate::report::Report;
 use crate::requirements::{self, BPFFS};
-
-/// The most wrong outcomes to describe; all are counted.
-const DESCRIBED: usize = 10;
-
-/// The results of connections while Services changed.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub struct Report {
-    /// Connections made and checked.
-    pub connections: u64,
-    /// Connections rightly refused or untouched.
-    pub not_translated: u64,
-    /// Services changed.
-    pub changes: u64,
-    /// Connections that reached a wrong endpoint.
-    pub wrong_endpoint: u64,
-    /// Connections that failed, or were wrongly refused or untouched.
-    pub failed: u64,
-    /// Descriptions of the first errors.
-    pub described: Vec<String>,
-}
-
-impl Report {
-    /// Whether every connection had a permitted result.
-    #[must_use]
-    pub fn is_ok(&self) -> bool {
-        self.wrong_endpoint == 0 && self.failed == 0
-    }
-
-    /// Adds another report.
-    pub fn add(&mut self, other: Self) {
-        self.connections += other.connections;
-        self.not_translated += other.not_translated;
-        self.changes += other.changes;
-        self.wrong_endpoint += other.wrong_endpoint;
-        self.failed += other.failed;
-        self.described.extend(other.described);
-        self.described.truncate(DESCRIBED);
-    }
-
-    /// Describes an error, unless enough are described.
-    pub fn describe(&mut self, what: impl FnOnce() -> String) {
-        if self.described.len() < DESCRIBED {
-            self.described.push(what());
-        }
-    }
-}
 
 /// Makes a lab of one pod, and runs `stress` there.
 ///

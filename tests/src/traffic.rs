@@ -8,6 +8,7 @@ use std::time::Duration;
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
+use crate::requirements::kernel;
 use crate::wait::patient;
 
 /// How a client connects. The family of the address is the family of the socket: an IPv4-mapped
@@ -93,11 +94,18 @@ const AT_ONCE: Duration = Duration::from_millis(5);
 /// `ECONNREFUSED`.
 pub const REFUSED: i32 = rustix::io::Errno::CONNREFUSED.raw_os_error();
 
+/// The error number when a program refuses: since Linux 6.1 the program chooses it with
+/// `bpf_set_retval`; before, the kernel returns `EPERM`.
+#[must_use]
+pub fn refusal() -> i32 {
+    if kernel() < (6, 1) { rustix::io::Errno::PERM.raw_os_error() } else { REFUSED }
+}
+
 impl Failure {
-    /// Whether the connection was refused.
+    /// Whether the connection was refused, by its destination or by a program.
     #[must_use]
     pub fn is_refusal(&self) -> bool {
-        self.errno == REFUSED
+        self.errno == REFUSED || self.errno == refusal()
     }
 }
 
@@ -120,7 +128,7 @@ pub struct Tally {
     pub requests: u32,
     /// Answers per pod.
     pub replies: BTreeMap<String, u32>,
-    /// Refusals: `ECONNREFUSED`, at any step.
+    /// Refusals ([`Failure::is_refusal`]), at any step.
     pub refused: u32,
     /// All failures, with their number.
     pub failures: Vec<(Failure, u32)>,

@@ -1,15 +1,13 @@
 //! What the kernel's verifier counts for each program.
 
-use std::fs::File;
-
 use anyhow::{Context as _, Result, bail};
 use aya::programs::{Program, ProgramError};
 use aya::{EbpfLoader, VerifierLogLevel};
+use fs_err::File;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use topo_lb::datapath::programs::object::{Constants, TcpPeer};
-use topo_lb_common::maps;
 
-use crate::packets::object;
+use crate::packets::load_object;
 
 /// The most instructions, over all paths of one program, that the kernel checks
 /// (`BPF_COMPLEXITY_LIMIT_INSNS`, include/linux/bpf.h).
@@ -37,29 +35,12 @@ pub struct Verified {
 /// # Errors
 /// The object is not built, or the verifier refuses a program.
 pub fn counts() -> Result<Vec<(String, Verified)>> {
-    let path = object()?;
     // As in the agent: paths that need what the kernel lacks are unreachable.
     let constants = Constants::probe(TcpPeer::Service).with_exclusions(true);
     let mut loader = EbpfLoader::new();
-    loader.btf(None).verifier_log_level(VerifierLogLevel::STATS);
-    constants.put(&mut loader);
-    for name in maps::ALL.iter().filter(|name| !name.starts_with("connected")) {
-        // Sizes do not matter to the verifier, except that of maps with a single entry.
-        if !matches!(
-            *name,
-            maps::RANGE
-                | maps::EXCLUSION
-                | maps::REVISION
-                | maps::PACKETS
-                | maps::REFUSALS
-                | maps::TORN
-        ) {
-            loader.map_max_entries(name, 16);
-        }
-    }
-    let mut ebpf = loader.load_file(&path).with_context(|| {
-        format!("cannot load {}: build it with cargo xtask build-ebpf", path.display())
-    })?;
+    loader.verifier_log_level(VerifierLogLevel::STATS);
+    // Sizes do not matter to the verifier, except that of maps with a single entry.
+    let mut ebpf = load_object(&mut loader, &constants, 16)?;
     let mut found = Vec::new();
     for (name, program) in ebpf.programs_mut() {
         let result = without_descriptors(|| match program {
@@ -88,7 +69,7 @@ fn without_descriptors<T>(work: impl FnOnce() -> T) -> Result<T> {
     use std::os::fd::AsRawFd as _;
     let limit = getrlimit(Resource::Nofile);
     // The kernel returns the lowest free number.
-    let next = File::open("/dev/null").context("cannot open /dev/null")?.as_raw_fd();
+    let next = File::open("/dev/null")?.as_raw_fd();
     let none = Rlimit { current: u64::try_from(next).ok(), ..limit };
     setrlimit(Resource::Nofile, none).context("cannot lower the limit of descriptors")?;
     let result = work();

@@ -2,7 +2,6 @@
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::Path;
-use std::process::Command;
 
 use anyhow::{Context as _, Result, ensure};
 use rustix::process::{Pid, Resource, Rlimit, prlimit};
@@ -12,7 +11,7 @@ use topo_lb_tests::crowd::{self, Plan};
 use topo_lb_tests::http;
 use topo_lb_tests::scene::{ALL, EMPTY4, FOLLOWS, HERE, KEYS, Scene, WEB4, at, idle, play};
 use topo_lb_tests::traffic::Via;
-use topo_lb_tests::wait::{PATIENCE, until};
+use topo_lb_tests::wait::{PATIENCE, until, until_is};
 
 /// The value of a series, if it exists.
 fn sample(text: &str, series: &str) -> Option<f64> {
@@ -109,38 +108,6 @@ fn an_agent_is_ready_when_its_hooks_are_proven_and_its_state_is_synced() -> Resu
     })
 }
 
-/// The command of an agent with an unreachable API server.
-fn waiting(scene: &mut Scene<'_>) -> Result<Command> {
-    scene.agent.unset("--manifests");
-    scene.agent.set("--api-server", "http://127.0.0.1:9");
-    scene.agent.command()
-}
-
-#[test]
-fn without_a_cluster_an_agent_is_alive_and_not_ready() -> Result<()> {
-    idle(|scene| {
-        let mut command = waiting(scene)?;
-        let mut process = topo_lb_tests::process::Running::new(command.spawn()?);
-        until("a reason why it is not ready", PATIENCE, || {
-            ensure!(process.ended()?.is_none(), "it ended");
-            let Ok(answer) = scene.agent.get("/readyz?verbose") else {
-                return Ok(Err("nothing listens".to_owned()));
-            };
-            ensure!(answer.status == 503, "{answer}");
-            let proven = answer.body.contains("[+] hooks: ");
-            let waits = answer.body.contains("[-] synced: ");
-            Ok(if proven && waits { Ok(()) } else { Err(answer.to_string()) })
-        })?;
-        ensure!(scene.agent.get("/livez")?.status == 200, "it is alive");
-        let explain = scene.agent.get("/explain")?;
-        ensure!(explain.status == 503 && explain.body.contains("not all listed"), "{explain}");
-        let text = metrics(&scene.agent)?;
-        ensure!(sample(&text, "topo_lb_ready") == Some(0.0), "{text}");
-        process.stop(PATIENCE)?;
-        Ok(())
-    })
-}
-
 #[test]
 fn explanations_are_those_of_the_command() -> Result<()> {
     play(|scene| {
@@ -154,24 +121,6 @@ fn explanations_are_those_of_the_command() -> Result<()> {
         ensure!(one["services"].as_array().context("services")?.iter().eq(echo), "{one}");
         let wrong = scene.agent.get("/explain?service=echo")?;
         ensure!(wrong.status == 400 && wrong.body.contains("NAMESPACE/NAME"), "{wrong}");
-        Ok(())
-    })
-}
-
-#[test]
-fn a_port_in_use_is_said_and_waited_for_while_connections_are_translated() -> Result<()> {
-    idle(|scene| {
-        let address = Agent::address()?;
-        let other = scene.cluster.node_netns(HERE)?.run(|| Ok(TcpListener::bind(address)?))?;
-        scene.agent.resume()?;
-        let log = scene.agent.log();
-        let sentence = format!("cannot listen on {address}: another process");
-        ensure!(log.contains(&sentence), "{log}");
-        scene.expect(Via::Http, at(WEB4)?, &ALL)?;
-        drop(other);
-        until("the port", PATIENCE, || {
-            Ok(scene.agent.get("/livez").map(|_| ()).map_err(|error| format!("{error:#}")))
-        })?;
         Ok(())
     })
 }
@@ -198,7 +147,7 @@ fn any_free_port_is_logged_and_off_is_nowhere() -> Result<()> {
 /// Starts the agent with a given listen address, and returns the address.
 fn listening(scene: &mut Scene<'_>) -> Result<SocketAddr> {
     let address = SocketAddr::from(([127, 0, 0, 1], 8600));
-    scene.agent.set("--listen", &address.to_string());
+    scene.agent.set("--listen", address.to_string());
     scene.agent.resume()?;
     Ok(address)
 }
@@ -208,19 +157,15 @@ fn two_thousand_silent_connections_keep_no_client_out() -> Result<()> {
     idle(|scene| {
         let address = listening(scene)?;
         let netns = scene.cluster.node_netns(HERE)?;
-        until("readiness", FOLLOWS, || {
-            let answer = http::get(netns, address, "/readyz")?;
-            Ok(if answer.status == 200 { Ok(()) } else { Err(answer) })
-        })?;
+        let ready = || http::get(netns, address, "/readyz");
+        until_is("readiness", FOLLOWS, ready, |answer| answer.status == 200)?;
         // The bench measures how fast the agent answers: `probe_ms` and `scrape_ms`.
         // More than the agent keeps open: 2,048, or an eighth of its descriptors.
         let plan = Plan { addresses: 60, each: 40 };
         crowd::around(netns, address, plan, |counts| {
             // The kernel's queue has room for all, even if the agent accepts none.
-            until("a crowd", PATIENCE, || {
-                let opened = counts.opened();
-                Ok(if opened >= plan.connections() { Ok(()) } else { Err(opened) })
-            })?;
+            let all = |opened: &usize| *opened >= plan.connections();
+            until_is("a crowd", PATIENCE, || Ok(counts.opened()), all)?;
             // An address of its own, and one shared with 40 connections of the crowd.
             for from in [Ipv4Addr::LOCALHOST, Plan::address(1)] {
                 for path in ["/livez", "/readyz", "/metrics"] {
@@ -249,10 +194,7 @@ fn an_agent_that_runs_out_of_descriptors_answers_and_translates() -> Result<()> 
         let netns = scene.cluster.node_netns(HERE)?;
         let plan = Plan { addresses: 8, each: 16 };
         crowd::around(netns, address, plan, |counts| {
-            until("a crowd", PATIENCE, || {
-                let opened = counts.opened();
-                Ok(if opened >= 128 { Ok(()) } else { Err(opened) })
-            })?;
+            until_is("a crowd", PATIENCE, || Ok(counts.opened()), |opened| *opened >= 128)?;
             for _ in 0..3 {
                 for from in [Ipv4Addr::LOCALHOST, Plan::address(1)] {
                     let answer = http::get_from(netns, Some(from.into()), address, "/livez")?;
@@ -276,26 +218,34 @@ fn probe(scene: &Scene<'_>, what: &str, socket: &Path) -> Result<(Option<i32>, S
 }
 
 #[test]
-fn a_port_in_use_takes_no_probe_away() -> Result<()> {
+fn a_port_in_use_is_waited_for_while_connections_are_translated_and_probes_answered() -> Result<()>
+{
     idle(|scene| {
         let address = Agent::address()?;
-        let _other = scene.cluster.node_netns(HERE)?.run(|| Ok(TcpListener::bind(address)?))?;
+        let other = scene.cluster.node_netns(HERE)?.run(|| Ok(TcpListener::bind(address)?))?;
         let socket = scene.cluster.folder().join("probes").join("socket");
-        scene.agent.set("--probe-socket", socket.to_str().context("UTF-8")?);
+        scene.agent.set("--probe-socket", &socket);
         let (code, said) = probe(scene, "livez", &socket)?;
         ensure!(code == Some(1) && said.contains("no agent listens on"), "{code:?}: {said}");
         // The second agent finds the socket file that the first has left.
         for _ in 0..2 {
+            scene.agent.kill();
             scene.agent.resume()?;
-            ensure!(scene.agent.log().contains("cannot listen on"), "{}", scene.agent.log());
+            let log = scene.agent.log();
+            ensure!(log.contains(&format!("cannot listen on {address}: another process")), "{log}");
             let alive = probe(scene, "livez", &socket)?;
             ensure!(alive == (Some(0), "ok\n".to_owned()), "{alive:?}");
             until("readiness", FOLLOWS, || {
                 let (code, said) = probe(scene, "readyz", &socket)?;
                 Ok(if code == Some(0) { Ok(()) } else { Err(said) })
             })?;
-            scene.agent.kill();
         }
+        scene.expect(Via::Http, at(WEB4)?, &ALL)?;
+        drop(other);
+        until("the port", PATIENCE, || {
+            Ok(scene.agent.get("/livez").map(|_| ()).map_err(|error| format!("{error:#}")))
+        })?;
+        scene.agent.kill();
         let (code, said) = probe(scene, "readyz", &socket)?;
         ensure!(code == Some(1) && said.contains("no agent listens on"), "{code:?}: {said}");
         Ok(())
@@ -303,22 +253,32 @@ fn a_port_in_use_takes_no_probe_away() -> Result<()> {
 }
 
 #[test]
-fn a_probe_says_why_an_agent_is_not_ready() -> Result<()> {
+fn without_a_cluster_an_agent_is_alive_and_not_ready_and_says_why() -> Result<()> {
     idle(|scene| {
         let socket = scene.cluster.folder().join("probes");
-        let mut command = waiting(scene)?;
-        command.arg("--probe-socket").arg(&socket);
-        let mut process = topo_lb_tests::process::Running::new(command.spawn()?);
+        scene.agent.unset("--manifests");
+        scene.agent.set("--api-server", "http://127.0.0.1:9");
+        scene.agent.set("--probe-socket", &socket);
+        scene.agent.launch()?;
         until("a reason why it is not ready", PATIENCE, || {
-            ensure!(process.ended()?.is_none(), "it ended");
-            let (code, said) = probe(scene, "readyz", &socket)?;
-            let waits = code == Some(1) && said.starts_with("not ready: ");
-            Ok(if waits { Ok(()) } else { Err(said) })
+            let Ok(answer) = scene.agent.get("/readyz?verbose") else {
+                return Ok(Err("nothing listens".to_owned()));
+            };
+            ensure!(answer.status == 503, "{answer}");
+            let is_proven = answer.body.contains("[+] hooks: ");
+            let waits = answer.body.contains("[-] synced: ");
+            Ok(if is_proven && waits { Ok(()) } else { Err(answer.to_string()) })
         })?;
+        ensure!(scene.agent.get("/livez")?.status == 200, "it is alive");
+        let explain = scene.agent.get("/explain")?;
+        ensure!(explain.status == 503 && explain.body.contains("not all listed"), "{explain}");
+        let text = metrics(&scene.agent)?;
+        ensure!(sample(&text, "topo_lb_ready") == Some(0.0), "{text}");
+        let (code, said) = probe(scene, "readyz", &socket)?;
+        ensure!(code == Some(1) && said.starts_with("not ready: "), "{code:?}: {said}");
         let (code, said) = probe(scene, "livez", &socket)?;
         ensure!(code == Some(0), "{said}");
-        process.stop(PATIENCE)?;
-        Ok(())
+        scene.agent.stop()
     })
 }
 
@@ -326,7 +286,7 @@ fn a_probe_says_why_an_agent_is_not_ready() -> Result<()> {
 fn metrics_have_an_address_of_their_own_where_nothing_else_is_told() -> Result<()> {
     idle(|scene| {
         let address = SocketAddr::from(([127, 0, 0, 1], 8601));
-        scene.agent.set("--metrics-listen", &address.to_string());
+        scene.agent.set("--metrics-listen", address.to_string());
         scene.agent.resume()?;
         let netns = scene.cluster.node_netns(HERE)?;
         let text = http::get(netns, address, "/metrics")?;

@@ -1,4 +1,4 @@
-//! The OpenYurt tutorial with kube-apiserver, and EndpointSlices of Kubernetes' controllers.
+//! Agents follow kube-apiserver and its controllers' EndpointSlices: roles, topology keys, an outage.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -75,12 +75,9 @@ fn agents_follow_a_real_api_server_and_traffic_goes_on_without_it() -> Result<()
         describe(&plane)?;
         let kubeconfig = plane.kubeconfig(AGENT)?;
         let source = ("--kubeconfig", kubeconfig.as_path());
-        let agent = Agent::prepare_from(&binary, cluster, WORKER, source)?;
-        a_narrow_role_is_named_and_can_be_widened(&plane, agent)?;
+        a_narrow_role_is_named_and_can_be_widened(&plane, plane.agent(&binary, WORKER)?)?;
 
-        let servers: Result<Vec<_>> =
-            SERVERS.into_iter().map(|pod| cluster.pod(pod)?.serve()).collect();
-        let _servers = servers?;
+        let _servers = cluster.serve(SERVERS)?;
         let pods: Result<Vec<_>> = SERVERS.into_iter().map(|pod| cluster.pod(pod)).collect();
         plane.run_pods(APP, pods?)?;
         let client = |pod| cluster.pod(pod)?.client();
@@ -91,8 +88,8 @@ fn agents_follow_a_real_api_server_and_traffic_goes_on_without_it() -> Result<()
         };
         let agents = Agent::start_all_from(&binary, cluster, source)?;
         // By now the controllers have made the slices, or soon will.
-        clients.hangzhou.until_answered_by(at(UD1_WITHOUT_TOPOLOGY)?, &SERVERS, SOON)?;
-        the_tutorial(&plane, &mut clients)?;
+        clients.hangzhou.wait_for(Via::Http, at(UD1_WITHOUT_TOPOLOGY)?, &SERVERS, SOON)?;
+        topology_keys_are_obeyed(&plane, &mut clients)?;
         traffic_goes_on_without_the_api_server(&mut plane, &agents, &mut clients)
     })
 }
@@ -114,39 +111,21 @@ fn a_narrow_role_is_named_and_can_be_widened(
     agent.wait_until_ready().context("after the role was widened")
 }
 
-fn the_tutorial(plane: &ControlPlane<'_>, clients: &mut Clients) -> Result<()> {
-    clients.hangzhou.until_answered_by(at(UD1)?, &HANGZHOU, FOLLOWS)?;
-    clients.shanghai.until_answered_by(at(UD1)?, &SHANGHAI, FOLLOWS)?;
-    clients.beijing.until_answered_by(at(UD1)?, &[], FOLLOWS)?;
-    for client in [&mut clients.beijing, &mut clients.hangzhou, &mut clients.shanghai] {
-        client.until_answered_by(at(UD1_WITHOUT_TOPOLOGY)?, &SERVERS, FOLLOWS)?;
-    }
-
-    // Keys of the field: this node, then this pool, and no other node.
-    clients.shanghai.until_answered_by(at(BY_KEYS)?, &SHANGHAI, FOLLOWS)?;
-    clients.beijing.until_answered_by(at(BY_KEYS)?, &[], FOLLOWS)?;
-
+/// The demo shows the rest of the tutorial with a real API server.
+fn topology_keys_are_obeyed(plane: &ControlPlane<'_>, clients: &mut Clients) -> Result<()> {
+    // This node, then this pool, and no other node.
+    clients.hangzhou.wait_for(Via::Http, at(UD1)?, &HANGZHOU, FOLLOWS)?;
+    clients.shanghai.wait_for(Via::Http, at(BY_KEYS)?, &SHANGHAI, FOLLOWS)?;
+    clients.beijing.wait_for(Via::Http, at(BY_KEYS)?, &[], FOLLOWS)?;
     // A node changes its pool: API request, watch, maps and client together take under a second.
     plane.relabel(CONTROL_PLANE, POOL, Some("shanghai"))?;
-    let took = clients.beijing.until_answered_by(at(UD1)?, &SHANGHAI, AT_ONCE)?;
-    clients.beijing.until_answered_by(at(BY_KEYS)?, &SHANGHAI, AT_ONCE)?;
-    eprintln!("a relabelled node was followed within {took:?}");
-
-    // A pod becomes unready: the controller changes the slice, and traffic follows.
-    let [out, stays] = HANGZHOU;
-    plane.set_ready(&[out], false)?;
-    clients.hangzhou.until_answered_by(at(UD1)?, &[stays], SOON)?;
-    plane.set_ready(&[stays], false)?;
-    clients.hangzhou.until_answered_by(at(UD1)?, &[], SOON)?;
-    clients.hangzhou.until_answered_by(at(UD1_WITHOUT_TOPOLOGY)?, &SHANGHAI, FOLLOWS)?;
-    plane.set_ready(&HANGZHOU, true)?;
-    clients.hangzhou.until_answered_by(at(UD1)?, &HANGZHOU, SOON)?;
-
+    clients.beijing.wait_for(Via::Http, at(UD1)?, &SHANGHAI, AT_ONCE)?;
+    clients.beijing.wait_for(Via::Http, at(BY_KEYS)?, &SHANGHAI, AT_ONCE)?;
     // Without its annotation a Service has no policy.
     plane.annotate("svc-ud1", OPENYURT, None)?;
-    clients.hangzhou.until_answered_by(at(UD1)?, &SERVERS, AT_ONCE)?;
+    clients.hangzhou.wait_for(Via::Http, at(UD1)?, &SERVERS, AT_ONCE)?;
     plane.annotate("svc-ud1", OPENYURT, Some("openyurt.io/nodepool"))?;
-    clients.hangzhou.until_answered_by(at(UD1)?, &HANGZHOU, AT_ONCE)?;
+    clients.hangzhou.wait_for(Via::Http, at(UD1)?, &HANGZHOU, AT_ONCE)?;
     Ok(())
 }
 
@@ -175,14 +154,14 @@ fn traffic_goes_on_without_the_api_server(
     let (tally, ()) = clients.hangzhou.call_during(Via::Http, at(UD1)?, || {
         agent.wait_for_log("cannot reach the API server at https://172.30.0.254:6443", SOON)?;
         // Makes more connections after the log line.
-        clients.beijing.until_answered_by(at(UD1)?, &SHANGHAI, FOLLOWS).map(drop)
+        clients.beijing.wait_for(Via::Http, at(UD1)?, &SHANGHAI, FOLLOWS).map(drop)
     })?;
     ensure!(tally.is_of(&HANGZHOU), "without the API server: {tally}");
 
     plane.start_api_server()?;
     plane.relabel(CONTROL_PLANE, POOL, Some("hangzhou"))?;
     let (tally, took) = clients.hangzhou.call_during(Via::Http, at(UD1)?, || {
-        clients.beijing.until_answered_by(at(UD1)?, &HANGZHOU, SOON)
+        clients.beijing.wait_for(Via::Http, at(UD1)?, &HANGZHOU, SOON)
     })?;
     ensure!(tally.is_of(&HANGZHOU), "after its return: {tally}");
     eprintln!("what changed after the return was followed within {took:?}");

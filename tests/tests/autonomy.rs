@@ -24,7 +24,7 @@ use topo_lb_tests::pod::PORT;
 use topo_lb_tests::requirements;
 use topo_lb_tests::scene::{FOLLOWS, KEYS, at};
 use topo_lb_tests::traffic::Via;
-use topo_lb_tests::wait::{until, until_is};
+use topo_lb_tests::wait::until_is;
 
 /// The Service under test.
 const WEB: &str = "10.96.3.1";
@@ -48,26 +48,14 @@ struct Edge<'a> {
     state: PathBuf,
 }
 
-/// The agent of the node `WORKER`; saves its state in `state`.
-fn prepare<'a>(
-    binary: &Binary,
-    cluster: &'a Cluster,
-    kubeconfig: &Path,
-    state: &Path,
-) -> Result<Agent<'a>> {
-    let mut agent = Agent::prepare_from(binary, cluster, WORKER, ("--kubeconfig", kubeconfig))?;
-    agent.set("--state-dir", state.to_str().context("a path in UTF-8")?);
-    Ok(agent)
-}
-
 impl Edge<'_> {
     /// Resets everything: no agent, no saved state, nothing in the kernel, the initial objects.
     fn begin(&mut self) -> Result<()> {
         self.agent.kill();
         self.agent.cleanup()?;
         let _ = fs::remove_dir_all(&self.state);
-        let kubeconfig = self.plane.kubeconfig(AGENT)?;
-        self.agent = prepare(&self.binary, self.cluster, &kubeconfig, &self.state)?;
+        self.agent = self.plane.agent(&self.binary, WORKER)?;
+        self.agent.set("--state-dir", &self.state);
         self.plane.clear()?;
         let mut endpoints = Vec::new();
         for name in SERVERS {
@@ -108,7 +96,7 @@ impl Edge<'_> {
     }
 
     fn answered_by(&mut self, pods: &[&str], limit: Duration) -> Result<Duration> {
-        self.client.until_answered_by(at(WEB)?, pods, limit)
+        self.client.wait_for(Via::Http, at(WEB)?, pods, limit)
     }
 
     /// Adds or removes the node's route to the API server.
@@ -133,11 +121,9 @@ fn a_node_serves_while_its_api_server_is_away_and_finds_it_again() -> Result<()>
     within(&plan(), |cluster| {
         let plane = ControlPlane::in_lab(cluster)?;
         plane.allow("topo-lb", &reading(&READ))?;
-        let servers: Result<Vec<_>> =
-            SERVERS.into_iter().map(|pod| cluster.pod(pod)?.serve()).collect();
-        let _servers = servers?;
+        let _servers = cluster.serve(SERVERS)?;
         let state = cluster.folder().join("state");
-        let agent = prepare(&binary, cluster, &plane.kubeconfig(AGENT)?, &state)?;
+        let agent = plane.agent(&binary, WORKER)?;
         let client = cluster.pod(HANGZHOU_CLIENT)?.client()?;
         let mut edge = Edge { binary, cluster, plane, agent, client, state };
         play_all(
@@ -247,10 +233,9 @@ fn serves_what_it_knew(edge: &mut Edge<'_>) -> Result<()> {
         edge.plane.delete("Service", &["shop"])
     })?;
     let agent = &edge.agent;
-    let (tally, ()) = edge.client.call_during(Via::Http, at(WEB)?, || {
-        let listed = || agent.list("services");
+    let (tally, _) = edge.client.call_during(Via::Http, at(WEB)?, || {
         let is_gone = |services: &Value| !services.to_string().contains("shop");
-        until_is("the end of what is gone", SOON, listed, is_gone).map(drop)
+        agent.wait_for_list("services", SOON, is_gone)
     })?;
     ensure!(tally.is_of(&HANGZHOU), "while the server returned: {tally}");
     edge.open_web()?;
@@ -301,7 +286,7 @@ impl Edge<'_> {
         ensure!(changed.contains("tokenFile") && changed.contains(KUBERNETES), "{text}");
         let path = kubeconfig.with_extension("in-cluster");
         fs::write(&path, changed)?;
-        self.agent.set("--kubeconfig", path.to_str().context("a path in UTF-8")?);
+        self.agent.set("--kubeconfig", &path);
         self.agent.live_inside();
         Ok(token)
     }
@@ -317,10 +302,7 @@ fn finds_it_again(edge: &mut Edge<'_>) -> Result<()> {
     edge.plane.annotate("kubernetes", KEYS, Some("kubernetes.io/hostname"))?;
     edge.agent.resume()?;
     let to = SocketAddr::new(KUBERNETES.parse()?, 443);
-    until("a dead endpoint for the API server's Service", FOLLOWS, || {
-        let tally = edge.client.call(Via::Http, to, 8)?;
-        Ok(if tally.refused == tally.requests { Ok(()) } else { Err(tally) })
-    })?;
+    edge.client.wait_for(Via::Http, to, &[], FOLLOWS).context("a dead endpoint")?;
     edge.saved("6443")?;
     edge.agent.stop()?;
     let token = edge.tell_as_a_pod()?;
@@ -341,9 +323,8 @@ fn finds_it_again(edge: &mut Edge<'_>) -> Result<()> {
                 edge.agent.wait_for_log("does not accept this agent's credentials", 2 * SOON)?;
                 fs::write(&token, new)?;
             }
-            let listed = || edge.agent.list("services");
-            let knows = |services: &Value| services.to_string().contains(&format!("default/{new}"));
-            until_is("a Service that came after the return", SOON, listed, knows)?;
+            let name = format!("default/{new}");
+            edge.agent.wait_for_list("services", SOON, |it| it.to_string().contains(&name))?;
         }
         Ok(())
     })?;

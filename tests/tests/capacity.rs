@@ -3,21 +3,15 @@
 use anyhow::{Context as _, Result, ensure};
 use serde_json::{Value, json};
 use topo_lb_tests::manifest::{Manifests, endpoint, service, slice};
+use topo_lb_tests::process::printed;
 use topo_lb_tests::scene::{
     ALL, ECHO4, FOLLOWS, KEYS, Scene, WEB4, WEB6, ZONE, at, idle, prepared, put_endpoints,
 };
 use topo_lb_tests::traffic::Via;
-use topo_lb_tests::wait::until;
 
 /// Waits until `topo-lb list services` reports exactly these as lacking room.
 fn expect_short(scene: &Scene<'_>, wanted: &Value) -> Result<Value> {
-    let agent = &scene.agent;
-    let mut listed = Value::Null;
-    until(&format!("{wanted} as what is left out"), FOLLOWS, || {
-        listed = agent.list("services")?;
-        Ok(if listed["leftOut"] == *wanted { Ok(()) } else { Err(listed.to_string()) })
-    })?;
-    Ok(listed)
+    scene.agent.wait_for_list("services", FOLLOWS, |listed| listed["leftOut"] == *wanted)
 }
 
 /// Like [`expect_short`], for Services left to kube-proxy: none of them may be in the maps.
@@ -32,14 +26,10 @@ fn expect_left_out(scene: &Scene<'_>, wanted: &Value) -> Result<()> {
     Ok(())
 }
 
-fn lacks_services(name: &str) -> Value {
-    let (meanwhile, flag) = ("kube-proxy", "--max-services");
-    json!({"service": name, "lacks": "services", "meanwhile": meanwhile, "flag": flag})
-}
-
-fn lacks_endpoints(name: &str, meanwhile: &str) -> Value {
-    let flag = "--max-endpoints";
-    json!({"service": name, "lacks": "endpoints", "meanwhile": meanwhile, "flag": flag})
+/// A Service that lacks room for its `what`, and what happens to its connections meanwhile.
+fn lacks(what: &str, name: &str, meanwhile: &str) -> Value {
+    let flag = format!("--max-{what}");
+    json!({"service": name, "lacks": what, "meanwhile": meanwhile, "flag": flag})
 }
 
 /// A Service with two ports in its own namespace, served by `pod`: address, node, name.
@@ -58,10 +48,7 @@ fn put_tenant(manifests: &mut Manifests, tenant: &str, number: u8, pod: (&str, &
 
 /// The table of `topo-lb list services`.
 fn table(scene: &Scene<'_>) -> Result<String> {
-    let pins = scene.agent.pins().to_str().context("a path of UTF-8")?;
-    let output = scene.binary.run(&["list", "services", "--pin-dir", pins])?;
-    ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    Ok(String::from_utf8(output.stdout)?)
+    printed(&mut scene.agent.list_command("services"))
 }
 
 #[test]
@@ -70,7 +57,7 @@ fn services_without_room_are_listed_until_there_is_room() -> Result<()> {
         // Room for three Service ports: `echo` has one, `empty` and `web` have two.
         scene.agent.set("--max-services", "3");
         scene.agent.resume()?;
-        expect_left_out(scene, &json!([lacks_services("default/web")]))?;
+        expect_left_out(scene, &json!([lacks("services", "default/web", "kube-proxy")]))?;
         let text = table(scene)?;
         ensure!(text.contains("The maps are full, and 1 Service lacks room"), "{text}");
         ensure!(text.lines().any(|line| line.contains("default/web")), "{text}");
@@ -88,26 +75,20 @@ fn services_without_room_are_listed_until_there_is_room() -> Result<()> {
 
         // The same while no agent runs.
         scene.agent.stop()?;
-        expect_left_out(scene, &json!([lacks_services("default/web")]))?;
+        expect_left_out(scene, &json!([lacks("services", "default/web", "kube-proxy")]))?;
         scene.agent.resume()?;
-        expect_left_out(scene, &json!([lacks_services("default/web")]))?;
+        expect_left_out(scene, &json!([lacks("services", "default/web", "kube-proxy")]))?;
 
         // Deleting another Service makes room.
         let empty = scene.manifests.get("Service", "empty")?.clone();
-        scene.change(|manifests| {
-            manifests.remove("Service", "empty");
-            Ok(())
-        })?;
+        scene.remove("Service", "empty")?;
         expect_left_out(scene, &json!([]))?;
         ensure!(!table(scene)?.contains("lacks room"));
         ensure!(scene.dump("unprogrammed")?.as_array().map(Vec::len) == Some(0));
 
         // Services that have room keep it.
-        scene.change(|manifests| {
-            manifests.put(empty);
-            Ok(())
-        })?;
-        expect_left_out(scene, &json!([lacks_services("default/empty")]))?;
+        scene.put(empty)?;
+        expect_left_out(scene, &json!([lacks("services", "default/empty", "kube-proxy")]))?;
 
         // Larger maps replace these, and every Service has room.
         scene.agent.stop()?;
@@ -123,7 +104,7 @@ fn a_service_whose_endpoints_have_no_room_is_listed_with_the_flag_that_gives_mor
         // `echo` has four endpoints, as many as `web`.
         scene.agent.set("--max-endpoints", "4");
         scene.agent.resume()?;
-        let web = lacks_endpoints("default/web", "kube-proxy");
+        let web = lacks("endpoints", "default/web", "kube-proxy");
         expect_left_out(scene, &json!([web]))?;
         let log = scene.agent.log();
         ensure!(log.contains("start the agent with a larger --max-endpoints"), "{log}");
@@ -154,14 +135,11 @@ fn a_tenant_that_fills_the_maps_does_not_keep_others_from_their_shares() -> Resu
             ensure!(scene.agent.list("services")?["services"].as_array().map(Vec::len) == Some(8));
 
             // Two of eight are less than half.
-            let web = service("web", &[WEB4], &[("http", 80, "TCP"), ("udp", 80, "UDP")], &[]);
-            scene.change(|manifests| {
-                manifests.put(web);
-                Ok(())
-            })?;
+            let ports = [("http", 80, "TCP"), ("udp", 80, "UDP")];
+            scene.put(service("web", &[WEB4], &ports, &[]))?;
             scene.wait_for(Via::Http, at(WEB4)?, &ALL)?;
             // The tenant's newest Service has made room for it.
-            expect_left_out(scene, &json!([lacks_services("aaa/s4")]))?;
+            expect_left_out(scene, &json!([lacks("services", "aaa/s4", "kube-proxy")]))?;
             for number in 1..=3 {
                 scene.expect(Via::Http, at(&format!("10.96.7.{number}"))?, &["a"])?;
             }
@@ -177,14 +155,14 @@ fn a_strict_service_without_room_is_refused_where_that_is_asked_for() -> Result<
         // `echo` takes all four.
         scene.agent.set("--max-endpoints", "4");
         scene.agent.resume()?;
-        expect_left_out(scene, &json!([lacks_endpoints("default/web", "kube-proxy")]))?;
-        scene.expect_of_any_peer(Via::Http, at(WEB4)?, &["untouched"])?;
+        expect_left_out(scene, &json!([lacks("endpoints", "default/web", "kube-proxy")]))?;
+        scene.client.expect_of_any_peer(Via::Http, at(WEB4)?, &["untouched"])?;
 
         scene.agent.stop()?;
         scene.agent.set("--when-full", "refuse-strict");
         scene.agent.resume()?;
-        expect_short(scene, &json!([lacks_endpoints("default/web", "refused")]))?;
-        scene.expect_of_any_peer(Via::Http, at(WEB4)?, &[])?;
+        expect_short(scene, &json!([lacks("endpoints", "default/web", "refused")]))?;
+        scene.client.expect_of_any_peer(Via::Http, at(WEB4)?, &[])?;
         ensure!(table(scene)?.contains("refused"));
         let metrics = scene.agent.get("/metrics")?.body;
         let counts = |line: &str| {
@@ -219,7 +197,7 @@ fn a_service_whose_new_endpoints_have_no_room_keeps_those_that_serve() -> Result
             scene.expect(Via::Udp, at(ECHO4)?, &["a", "b"])?;
 
             scene.set_endpoints("echo", &ALL)?;
-            expect_short(scene, &json!([lacks_endpoints("default/echo", "narrowed")]))?;
+            expect_short(scene, &json!([lacks("endpoints", "default/echo", "narrowed")]))?;
             scene.expect(Via::Udp, at(ECHO4)?, &["a", "b"])?;
             let metrics = scene.agent.get("/metrics")?.body;
             ensure!(metrics.lines().any(|line| line == "topo_lb_narrowed_services 1"), "{metrics}");

@@ -2,15 +2,13 @@
 
 use anyhow::{Context as _, Result, ensure};
 use serde_json::{Value, json};
+use topo_lb_tests::binary;
 use topo_lb_tests::scene::{EMPTY4, KEYS, Scene, WEB4, WEB6, ZONE, at, mapped, play};
 use topo_lb_tests::traffic::{Tally, Via};
 
 /// The row of a frontend in `list services`.
 fn row(scene: &Scene<'_>, frontend: &str) -> Result<Value> {
-    let listed = scene.agent.list("services")?;
-    let rows = listed["services"].as_array().context("list services has services")?;
-    let row = rows.iter().find(|row| row["frontend"] == frontend);
-    row.cloned().with_context(|| format!("no {frontend} in {listed}"))
+    binary::row(&scene.agent.list("services")?["services"], "frontend", frontend).cloned()
 }
 
 /// The counters that follow from the answers of a (this node), b (this zone), c (this region), d.
@@ -42,31 +40,23 @@ fn connections_are_counted_by_locality_over_every_address_of_a_service_port() ->
 }
 
 #[test]
-fn a_flow_of_datagrams_counts_once() -> Result<()> {
+fn a_flow_of_datagrams_counts_once_and_every_refusal_counts() -> Result<()> {
     play(|scene| {
         let to = at(WEB4)?;
         let socket = scene.client.open(Via::Udp, to)?.expect("a socket is always to be had");
+        let mut pods = Tally::default();
         for _ in 0..20 {
-            scene.client.ask(socket, Some(to))?.expect("endpoints serve");
+            let reply = scene.client.ask(socket, Some(to))?.expect("endpoints serve");
+            pods.replies.insert(reply.pod, 1);
         }
-        let row = row(scene, &format!("{WEB4}:80/UDP"))?;
-        let total: u64 = ["node", "zone", "region", "elsewhere"]
-            .iter()
-            .filter_map(|place| row["connections"][place].as_u64())
-            .sum();
-        ensure!(total == 1, "{row}");
-        Ok(())
-    })
-}
+        let flow = row(scene, &format!("{WEB4}:80/UDP"))?;
+        ensure!(flow["connections"] == localities(&[&pods]), "{flow}");
 
-#[test]
-fn refusals_are_counted() -> Result<()> {
-    play(|scene| {
         scene.client.call(Via::Http, at(EMPTY4)?, 30)?;
-        let row = row(scene, &format!("{EMPTY4}:80/TCP"))?;
-        ensure!(row["verdict"] == "refuse", "{row}");
+        let refused = row(scene, &format!("{EMPTY4}:80/TCP"))?;
+        ensure!(refused["verdict"] == "refuse", "{refused}");
         let wanted = json!({"node": 0, "zone": 0, "region": 0, "elsewhere": 0, "refused": 30});
-        ensure!(row["connections"] == wanted, "{row}");
+        ensure!(refused["connections"] == wanted, "{refused}");
         Ok(())
     })
 }

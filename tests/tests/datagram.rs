@@ -6,10 +6,9 @@ use anyhow::{Result, ensure};
 use serde_json::json;
 use topo_lb_tests::pod::PORT;
 use topo_lb_tests::scene::{
-    ALL, ECHO4, ECHO6, EMPTY4, EMPTY6, FOLLOWS, KEYS, NOBODY4, Scene, WEB4, WEB6, ZONE, at, mapped,
-    play, refusal,
+    ALL, ECHO4, FOLLOWS, KEYS, NOBODY4, Scene, WEB4, WEB6, ZONE, at, mapped, pairs, play,
 };
-use topo_lb_tests::traffic::{Socket, Step, Via};
+use topo_lb_tests::traffic::{Socket, Via};
 use topo_lb_tests::wait::until;
 
 /// One exchange through an open socket. Checks the source address, and returns the pod.
@@ -25,11 +24,6 @@ fn ask(scene: &mut Scene<'_>, socket: Socket, to: SocketAddr) -> Result<String> 
 
 fn open(scene: &mut Scene<'_>, like: SocketAddr) -> Result<Socket> {
     Ok(scene.client.open(Via::Udp, like)??)
-}
-
-/// The addresses of two Services, for each kind of socket.
-fn pairs() -> Result<[(SocketAddr, SocketAddr); 3]> {
-    Ok([(at(WEB4)?, at(ECHO4)?), (at(WEB6)?, at(ECHO6)?), (mapped(WEB4)?, mapped(ECHO4)?)])
 }
 
 #[test]
@@ -105,21 +99,6 @@ fn a_socket_that_is_not_connected_any_more_hears_an_endpoint_as_itself() -> Resu
 }
 
 #[test]
-fn a_service_without_endpoints_refuses_the_datagram_at_once() -> Result<()> {
-    play(|scene| {
-        for to in [at(EMPTY4)?, at(EMPTY6)?, mapped(EMPTY4)?] {
-            let tally = scene.client.call(Via::Udp, to, 100)?;
-            ensure!(tally.failures.len() == 1, "{to}: {tally}");
-            let (failure, count) = tally.failures[0];
-            ensure!(failure.step == Step::Send, "{to}: {tally}");
-            ensure!((failure.errno, count) == (refusal(), 100), "{to}: {tally}");
-            ensure!(tally.is_at_once(), "{to}: {} µs", tally.median_us);
-        }
-        Ok(())
-    })
-}
-
-#[test]
 fn a_socket_keeps_its_endpoint_when_only_the_topology_changes() -> Result<()> {
     play(|scene| {
         for (web, _) in pairs()? {
@@ -150,14 +129,12 @@ fn a_socket_moves_when_its_endpoint_stops_serving() -> Result<()> {
             let socket = open(scene, web)?;
             let pod = ask(scene, socket, web)?;
             let rest: Vec<_> = ALL.into_iter().filter(|name| *name != pod).collect();
-            scene.manifests.set_ready(&pod, false);
-            scene.manifests.write()?;
+            scene.set_ready(&pod, false)?;
             scene.wait_for(Via::Udp, web, &rest)?;
             let moved = ask(scene, socket, web)?;
             ensure!(moved != pod, "the flow stays with {pod}, which does not serve");
             // The flow moved once, and does not move back when the old endpoint returns.
-            scene.manifests.set_ready(&pod, true);
-            scene.manifests.write()?;
+            scene.set_ready(&pod, true)?;
             scene.wait_for(Via::Udp, web, &ALL)?;
             for _ in 0..10 {
                 ensure!(ask(scene, socket, web)? == moved);
@@ -189,10 +166,7 @@ fn a_socket_of_a_service_that_is_deleted_is_untouched_from_then_on() -> Result<(
         let web = at(WEB4)?;
         let socket = open(scene, web)?;
         ask(scene, socket, web)?;
-        scene.change(|manifests| {
-            manifests.remove("Service", "web");
-            Ok(())
-        })?;
+        scene.remove("Service", "web")?;
         let client = &mut scene.client;
         until("an answer of untouched", FOLLOWS, || {
             Ok(match client.ask(socket, Some(web))? {

@@ -14,7 +14,7 @@ use topo_lb_tests::control_plane::ControlPlane;
 use topo_lb_tests::deployment::{NAME, chart, deploy, helm, kubectl, one, overlay, overlay_with};
 use topo_lb_tests::lab::within;
 use topo_lb_tests::manifest::{endpoint, node, service, slice};
-use topo_lb_tests::process::only_with;
+use topo_lb_tests::process::{only_with, printed};
 use topo_lb_tests::requirements;
 use topo_lb_tests::scene::{HERE, KEYS, ZONE};
 use topo_lb_tests::wait::until;
@@ -271,10 +271,10 @@ fn an_agent_with_what_the_manifests_grant_is_ready_and_uses_every_right() -> Res
         let mut agent = Agent::prepare_from(&binary, cluster, HERE, source)?;
         agent.keep_only(capabilities(container)?);
         let state = cluster.folder().join("state");
-        agent.set("--state-dir", state.to_str().context("a path in UTF-8")?);
+        agent.set("--state-dir", &state);
         agent.set("--tc-devices", "pod*");
         let socket = cluster.folder().join("probes").join("socket");
-        agent.set("--probe-socket", socket.to_str().context("a path in UTF-8")?);
+        agent.set("--probe-socket", &socket);
         agent.resume()?;
         // Runs the probes like the kubelet: the manifests' command and capabilities.
         for probe in ["livenessProbe", "readinessProbe"] {
@@ -285,13 +285,7 @@ fn an_agent_with_what_the_manifests_grant_is_ready_and_uses_every_right() -> Res
                 let mut command = binary.command(&words[1..]);
                 command.env("TOPO_LB_PROBE_SOCKET", &socket);
                 only_with(&mut command, capabilities(container)?);
-                let output = command.output().context("a probe runs")?;
-                let ok = output.status.success();
-                Ok(if ok {
-                    Ok(())
-                } else {
-                    Err(String::from_utf8_lossy(&output.stdout).into_owned())
-                })
+                Ok(printed(&mut command).map(drop))
             })?;
         }
         let sent = |count: u32| {
@@ -302,9 +296,8 @@ fn an_agent_with_what_the_manifests_grant_is_ready_and_uses_every_right() -> Res
         for count in [1, 2] {
             for keys in ["*", ZONE] {
                 plane.annotate("strict", KEYS, Some(keys))?;
-                agent.wait_for_answer("/explain?service=default/strict", SOON, |answer| {
-                    answer.body.contains("\"verdict\": \"refuse\"") == (keys == ZONE)
-                })?;
+                let verdict = if keys == ZONE { "refuse" } else { "route" };
+                agent.wait_for_verdict("strict", verdict, SOON)?;
             }
             sent(count)?;
         }

@@ -3,32 +3,21 @@
 use std::fs;
 use std::net::SocketAddr;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Result, ensure};
 use serde_json::{Value, json};
+use topo_lb_tests::binary::row;
 use topo_lb_tests::cgroup::Cgroup;
 use topo_lb_tests::client::Client;
+use topo_lb_tests::http::Answer;
 use topo_lb_tests::manifest::Manifests;
 use topo_lb_tests::scene::{
     ALL, ECHO4, FOLLOWS, HERE, Scene, WEB4, WEB6, at, mapped, play, prepared,
 };
 use topo_lb_tests::traffic::Via;
-use topo_lb_tests::wait::until;
 
 const HANDLE: &str = "topo-lb.io/handle";
 /// The server that answers untranslated connections.
 const UNTOUCHED: &[&str] = &["untouched"];
-
-/// The explanation of `web`'s first port by `topo-lb explain`.
-fn explained(scene: &Scene<'_>) -> Result<Value> {
-    let report = scene.binary.explain(scene.manifests.folder(), HERE)?;
-    first_of_web(&report)
-}
-
-fn first_of_web(report: &Value) -> Result<Value> {
-    let services = report["services"].as_array().context("a list of services")?;
-    let web = services.iter().find(|service| service["name"] == "web");
-    Ok(web.with_context(|| format!("web is not explained: {report}"))?.clone())
-}
 
 fn sentence(value: &Value) -> &str {
     value.as_str().unwrap_or_default()
@@ -43,14 +32,14 @@ fn a_service_whose_annotation_says_false_is_left_alone() -> Result<()> {
             scene.wait_for(via, to, UNTOUCHED)?;
         }
         scene.expect(Via::Udp, at(ECHO4)?, &ALL)?;
-        let web = explained(scene)?;
+        let web = scene.explained("web")?;
         ensure!(web["decision"]["verdict"] == "bypass", "{web}");
         ensure!(sentence(&web["decision"]["reason"]).contains(HANDLE), "{web}");
 
         // A value other than true or false is ignored and reported.
         scene.change(|manifests| manifests.annotate("web", HANDLE, Some("maybe")))?;
         scene.wait_for(Via::Http, at(WEB4)?, &ALL)?;
-        let web = explained(scene)?;
+        let web = scene.explained("web")?;
         ensure!(web["decision"]["verdict"] == "route", "{web}");
         ensure!(sentence(&web["policy"]["error"]).contains(HANDLE), "{web}");
         Ok(())
@@ -60,7 +49,8 @@ fn a_service_whose_annotation_says_false_is_left_alone() -> Result<()> {
 /// The explanation of `web` by this node's agent.
 fn agent_says(scene: &Scene<'_>) -> Result<Value> {
     let answer = scene.agent.get("/explain?service=default/web")?;
-    first_of_web(&serde_json::from_str(&answer.body)?)
+    let report: Value = serde_json::from_str(&answer.body)?;
+    row(&report["services"], "name", "web").cloned()
 }
 
 /// Like NodeLocal DNSCache: a device of the node has the ClusterIP, and a process listens there.
@@ -118,11 +108,8 @@ fn addresses_of_ipvs_proxies_are_not_taken_for_a_local_services() -> Result<()> 
                 format!("address add {ECHO4}/32 dev other0"),
             ],
         )?;
-        let agent = &scene.agent;
-        until("echo is withdrawn", FOLLOWS, || {
-            let listed = agent.list("services")?.to_string();
-            Ok(if listed.contains(&format!("{ECHO4}:")) { Err(listed) } else { Ok(()) })
-        })?;
+        let echo = format!("{ECHO4}:");
+        scene.agent.wait_for_list("services", FOLLOWS, |it| !it.to_string().contains(&echo))?;
         scene.expect(Via::Http, at(WEB4)?, &ALL)
     })
 }
@@ -177,12 +164,8 @@ impl Placed {
             (Via::UdpConnected, at(WEB4)?),
         ];
         for (via, to) in ways {
-            let client = &mut self.client;
-            until(&format!("answers at {to} by {via:?} of {pods:?} alone"), FOLLOWS, || {
-                let tally = client.call(via, to, 64)?;
-                let peers = tally.peers.iter().all(|peer| *peer == to);
-                Ok(if tally.is_of(pods) && peers { Ok(()) } else { Err(tally) })
-            })?;
+            self.client.wait_for(via, to, pods, FOLLOWS)?;
+            self.client.expect(via, to, pods)?;
         }
         Ok(())
     }
@@ -191,11 +174,8 @@ impl Placed {
 /// Waits until the agent reports this number of excluded Pods.
 fn wait_for_excluded(scene: &Scene<'_>, count: usize) -> Result<()> {
     let wanted = format!("topo_lb_excluded_pods {count}\n");
-    until(&format!("{count} excluded Pods"), FOLLOWS, || {
-        let metrics = scene.agent.get("/metrics")?.body;
-        Ok(if metrics.contains(&wanted) { Ok(()) } else { Err("others".to_owned()) })
-    })?;
-    Ok(())
+    let is_there = |answer: &Answer| answer.body.contains(&wanted);
+    scene.agent.wait_for_answer("/metrics", FOLLOWS, is_there).map(drop)
 }
 
 fn two_pods(manifests: &mut Manifests) {
@@ -212,7 +192,7 @@ fn pods_of_an_excluded_namespace_are_left_alone_and_no_others() -> Result<()> {
         // Namespaces that do not exist do no harm, even many.
         let mut namespaces: Vec<_> = (0..10_000).map(|at| format!("nobody-{at}")).collect();
         namespaces.push("meshed".to_owned());
-        scene.agent.set("--exclude-namespaces", &namespaces.join(","));
+        scene.agent.set("--exclude-namespaces", namespaces.join(","));
         // From the first moment on: no call is translated while the agent starts.
         let agent = &mut scene.agent;
         let (tally, ()) = meshed.client.call_during(Via::Http, at(WEB4)?, || agent.resume())?;
@@ -248,30 +228,21 @@ fn a_pod_that_comes_or_changes_is_left_alone_as_its_annotation_says() -> Result<
         later.wait_for(&ALL)?;
         let service = at(WEB4)?;
         let open = later.client.open(Via::Http, service)??;
-        scene.change(|manifests| {
-            manifests.put(pod("default", "l", LATER, Some("true")));
-            Ok(())
-        })?;
+        scene.put(pod("default", "l", LATER, Some("true")))?;
         later.wait_for(UNTOUCHED)?;
         // An open connection is not affected.
         let reply = later.client.ask(open, None)??;
         ensure!(ALL.contains(&reply.pod.as_str()) && reply.peer == service, "{reply:?}");
         wait_for_excluded(scene, 2)?;
 
-        scene.change(|manifests| {
-            manifests.put(pod("default", "l", LATER, Some("perhaps")));
-            Ok(())
-        })?;
+        scene.put(pod("default", "l", LATER, Some("perhaps")))?;
         later.wait_for(&ALL)?;
         let log = scene.agent.log();
         ensure!(log.contains("topo-lb.io/exclude of Pod default/l is ignored"), "{log}");
         plain.wait_for(UNTOUCHED)?;
 
         // A Pod that ends leaves nothing behind.
-        scene.change(|manifests| {
-            manifests.remove("Pod", "p");
-            Ok(())
-        })?;
+        scene.remove("Pod", "p")?;
         drop(plain);
         wait_for_excluded(scene, 0)
     })

@@ -6,13 +6,9 @@ use std::thread;
 use anyhow::{Context as _, Result, ensure};
 use serde_json::{Value, json};
 use topo_lb_tests::manifest::{endpoint, service, slice};
-use topo_lb_tests::scene::{
-    ALL, ECHO4, HERE, KEYS, NOBODY4, REGION, Scene, WEB4, WEB6, ZONE, at, play,
-};
+use topo_lb_tests::scene::{ALL, ECHO4, HERE, KEYS, NOBODY4, WEB4, WEB6, ZONE, at, play};
 use topo_lb_tests::traffic::Via;
-use topo_lb_tests::wait::{PATIENCE, until};
-
-const RACK: &str = "example.com/rack";
+use topo_lb_tests::wait::{PATIENCE, until_is};
 
 #[test]
 fn endpoints_that_come_and_go_are_followed() -> Result<()> {
@@ -33,77 +29,13 @@ fn services_that_come_and_go_are_followed() -> Result<()> {
     play(|scene| {
         let to = at(NOBODY4)?;
         scene.expect(Via::Http, to, &["untouched"])?;
-        scene.change(|manifests| {
-            manifests.put(service("new", &[NOBODY4], &[("http", 80, "TCP")], &[]));
-            Ok(())
-        })?;
+        scene.put(service("new", &[NOBODY4], &[("http", 80, "TCP")], &[]))?;
         scene.wait_for(Via::Http, to, &[])?;
         scene.set_endpoints("new", &["b"])?;
         scene.wait_for(Via::Http, to, &["b"])?;
-        scene.change(|manifests| {
-            manifests.remove("Service", "new");
-            Ok(())
-        })?;
+        scene.remove("Service", "new")?;
         scene.wait_for(Via::Http, to, &["untouched"])?;
         scene.expect(Via::Http, at(WEB4)?, &ALL)
-    })
-}
-
-#[test]
-fn keys_are_tried_in_order_as_endpoints_become_unready() -> Result<()> {
-    play(|scene| {
-        let keys = format!("kubernetes.io/hostname, {RACK}, {REGION}, *");
-        scene.change(|manifests| {
-            manifests.annotate("web", KEYS, Some(&keys))?;
-            manifests.relabel(HERE, RACK, "rack-2")
-        })?;
-        let steps: [(&[&str], &[&str]); 4] =
-            [(&[], &["a"]), (&["a"], &["b", "c"]), (&["b", "c"], &["d"]), (&["d"], &[])];
-        for (gone, left) in steps {
-            for pod in gone {
-                scene.manifests.set_ready(pod, false);
-            }
-            scene.manifests.write()?;
-            for (via, to) in [(Via::Http, at(WEB4)?), (Via::Http, at(WEB6)?), (Via::Udp, at(WEB4)?)]
-            {
-                scene.wait_for(via, to, left)?;
-            }
-        }
-        for pod in ALL {
-            scene.manifests.set_ready(pod, true);
-        }
-        scene.manifests.write()?;
-        scene.wait_for(Via::Http, at(WEB4)?, &["a"])?;
-        Ok(())
-    })
-}
-
-#[test]
-fn a_strict_policy_refuses_where_its_place_is_empty() -> Result<()> {
-    play(|scene| {
-        scene.change(|manifests| manifests.annotate("web", KEYS, Some(ZONE)))?;
-        scene.wait_for(Via::Http, at(WEB4)?, &["a", "b"])?;
-        scene.set_endpoints("web", &["c", "d"])?;
-        for via in [Via::Http, Via::HttpMptcp, Via::Udp, Via::UdpConnected] {
-            scene.wait_for(via, at(WEB4)?, &[])?;
-            scene.wait_for(via, at(WEB6)?, &[])?;
-        }
-        scene.expect(Via::Udp, at(ECHO4)?, &ALL)
-    })
-}
-
-#[test]
-fn a_node_that_is_relabelled_is_elsewhere_at_once() -> Result<()> {
-    play(|scene| {
-        scene.change(|manifests| manifests.annotate("web", KEYS, Some(ZONE)))?;
-        scene.wait_for(Via::Http, at(WEB4)?, &["a", "b"])?;
-        // Another node joins this zone.
-        scene.change(|manifests| manifests.relabel("there", ZONE, "zone-1"))?;
-        scene.wait_for(Via::Http, at(WEB4)?, &["a", "b", "c"])?;
-        // This node joins the farthest zone, with its endpoint.
-        scene.change(|manifests| manifests.relabel(HERE, ZONE, "zone-3"))?;
-        scene.wait_for(Via::Http, at(WEB4)?, &["a", "d"])?;
-        scene.expect(Via::Http, at(WEB6)?, &["a", "d"])
     })
 }
 
@@ -182,22 +114,12 @@ fn no_connection_fails_while_endpoints_come_and_go() -> Result<()> {
     })
 }
 
-fn explained(scene: &Scene<'_>, service: &str) -> Result<Value> {
-    let all = scene.binary.explain(scene.manifests.folder(), HERE)?;
-    let rows = all["services"].as_array().context("explain has services")?;
-    let row = rows.iter().find(|row| row["name"] == service);
-    row.cloned().with_context(|| format!("explain does not know {service}: {all}"))
-}
-
 #[test]
 fn a_broken_annotation_is_ignored_and_affects_no_other_service() -> Result<()> {
     play(|scene| {
         let broken =
             ["*,topology.kubernetes.io/zone", "a b", "x,x", ",", "topology.kubernetes.io/"];
-        scene.change(|manifests| {
-            manifests.put(service("zonal", &[NOBODY4], &[("http", 80, "TCP")], &[(KEYS, ZONE)]));
-            Ok(())
-        })?;
+        scene.put(service("zonal", &[NOBODY4], &[("http", 80, "TCP")], &[(KEYS, ZONE)]))?;
         scene.set_endpoints("zonal", &ALL)?;
         scene.wait_for(Via::Http, at(NOBODY4)?, &["a", "b"])?;
         for annotation in broken {
@@ -208,7 +130,7 @@ fn a_broken_annotation_is_ignored_and_affects_no_other_service() -> Result<()> {
                 .wait_for(Via::Http, at(WEB4)?, &ALL)
                 .with_context(|| format!("with the annotation {annotation:?}"))?;
             scene.expect(Via::Http, at(NOBODY4)?, &["a", "b"])?;
-            let row = explained(scene, "web")?;
+            let row = scene.explained("web")?;
             let error = row["policy"]["error"].as_str().unwrap_or_default();
             ensure!(!error.is_empty(), "no rule is named for {annotation:?}: {row}");
         }
@@ -223,15 +145,13 @@ fn half_written_manifests_keep_the_last_good_state_serving() -> Result<()> {
         scene.wait_for(Via::Http, at(WEB4)?, &["b"])?;
         let whole = fs::read_to_string(scene.manifests.file())?;
         scene.manifests.replace(&whole[..whole.len() / 2])?;
-        let agent = &scene.agent;
-        agent.wait_for_log("cluster.json", PATIENCE)?;
+        scene.agent.wait_for_log("cluster.json", PATIENCE)?;
         scene.expect(Via::Http, at(WEB4)?, &["b"])?;
         scene.expect(Via::Udp, at(ECHO4)?, &ALL)?;
         // An empty file is not a cluster either.
         scene.manifests.replace("")?;
         scene.manifests.replace("not: [a, list")?;
-        let agent = &scene.agent;
-        agent.wait_for_log("expected ident", PATIENCE)?;
+        scene.agent.wait_for_log("expected ident", PATIENCE)?;
         scene.expect(Via::Http, at(WEB4)?, &["b"])?;
         // The agent follows the file again once it is valid.
         scene.set_endpoints("web", &["c"])?;
@@ -243,24 +163,15 @@ fn half_written_manifests_keep_the_last_good_state_serving() -> Result<()> {
 #[test]
 fn an_object_that_is_wrong_leaves_every_other_alone() -> Result<()> {
     play(|scene| {
-        scene.change(|manifests| {
-            let mut wrong = service("wrong", &[NOBODY4], &[("http", 80, "TCP")], &[]);
-            wrong["spec"]["ports"][0]["port"] = json!("eighty");
-            manifests.put(wrong);
-            Ok(())
-        })?;
+        let mut wrong = service("wrong", &[NOBODY4], &[("http", 80, "TCP")], &[]);
+        wrong["spec"]["ports"][0]["port"] = json!("eighty");
+        scene.put(wrong)?;
         scene.set_endpoints("web", &["d"])?;
         // Whether the agent rejects the file or only the object, the log names the field.
-        let agent = &scene.agent;
-        until("the wrong field in the log", PATIENCE, || {
-            let log = agent.log();
-            Ok(if log.contains("port") && log.contains("wrong") { Ok(()) } else { Err(log) })
-        })?;
+        let is_named = |log: &String| log.contains("port") && log.contains("wrong");
+        until_is("the wrong field in the log", PATIENCE, || Ok(scene.agent.log()), is_named)?;
         scene.expect(Via::Udp, at(ECHO4)?, &ALL)?;
-        scene.change(|manifests| {
-            manifests.remove("Service", "wrong");
-            Ok(())
-        })?;
+        scene.remove("Service", "wrong")?;
         scene.wait_for(Via::Http, at(WEB4)?, &["d"])?;
         Ok(())
     })

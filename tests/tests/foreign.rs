@@ -1,16 +1,16 @@
 //! A foreign socket load balancer on the same node: topo-lb decides, or reports that it does not.
 
 use std::net::Ipv4Addr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use rustix::thread::CapabilitySet;
+use topo_lb::datapath::hook::Hook;
 use topo_lb_tests::cgroup::Cgroup;
 use topo_lb_tests::foreign::{self, AttachMode, Foreign, NAME, Rule};
 use topo_lb_tests::scene::{ALL, HERE, NOBODY4, NOBODY6, Scene, WEB4, WEB6, at, idle};
 use topo_lb_tests::traffic::Via;
-use topo_lb_tests::wait::until;
 
 /// The agent reports within two seconds that it does not decide.
 const SAYS: Duration = Duration::from_secs(2);
@@ -62,15 +62,14 @@ fn gauge(scene: &Scene<'_>) -> Result<u64> {
 }
 
 /// The exit code and output of `topo-lb check`.
-fn check(scene: &Scene<'_>, root: &std::path::Path) -> Result<(Option<i32>, String)> {
-    let text = |path: &std::path::Path| path.to_str().map(str::to_owned).context("UTF-8");
-    let (root, pins) = (text(root)?, text(scene.agent.pins())?);
-    let output = scene.binary.run(&["check", "--cgroup-root", &root, "--pin-dir", &pins])?;
+fn check(scene: &Scene<'_>, root: &Path) -> Result<(Option<i32>, String)> {
+    let mut command = scene.binary.command(&["check", "--cgroup-root"]);
+    let output = command.arg(root).arg("--pin-dir").arg(scene.agent.pins()).output()?;
     Ok((output.status.code(), String::from_utf8_lossy(&output.stdout).into_owned()))
 }
 
 /// Checks that every channel names a foreign program by its id within two seconds.
-fn says(scene: &Scene<'_>, foreign: &Foreign, root: &std::path::Path) -> Result<()> {
+fn says(scene: &Scene<'_>, foreign: &Foreign, root: &Path) -> Result<()> {
     let named = |text: &str| foreign.ids().any(|id| text.contains(&format!("program {id} ")));
     scene.agent.wait_for_answer("/readyz", SAYS, |answer| {
         answer.status == 503 && named(&answer.body) && answer.body.contains(NAME)
@@ -86,7 +85,7 @@ fn says(scene: &Scene<'_>, foreign: &Foreign, root: &std::path::Path) -> Result<
 }
 
 /// Checks that no channel names a foreign program any more.
-fn is_content(scene: &Scene<'_>, root: &std::path::Path) -> Result<()> {
+fn is_content(scene: &Scene<'_>, root: &Path) -> Result<()> {
     scene.agent.wait_for_answer("/readyz", SAYS_AGAIN, |answer| answer.status == 200)?;
     ensure!(gauge(scene)? == 0, "{} hooks are overridden", gauge(scene)?);
     let (code, text) = check(scene, root)?;
@@ -94,8 +93,16 @@ fn is_content(scene: &Scene<'_>, root: &std::path::Path) -> Result<()> {
     Ok(())
 }
 
+/// Checks that the self-probe of `topo-lb check` fails.
+fn self_probe_fails(scene: &Scene<'_>, root: &Path) -> Result<()> {
+    let (code, text) = check(scene, root)?;
+    let failed = |line: &str| line.starts_with("FAILED") && line.contains("self-probe");
+    ensure!(code == Some(1) && text.lines().any(failed), "check said {code:?}: {text}");
+    Ok(())
+}
+
 /// Checks that topo-lb decides, or, if the kernel cannot order programs, reports that it does not.
-fn decides_or_says(scene: &mut Scene<'_>, foreign: &Foreign, root: &std::path::Path) -> Result<()> {
+fn decides_or_says(scene: &mut Scene<'_>, foreign: &Foreign, root: &Path) -> Result<()> {
     if decides(scene)? {
         return is_content(scene, root);
     }
@@ -104,12 +111,8 @@ fn decides_or_says(scene: &mut Scene<'_>, foreign: &Foreign, root: &std::path::P
 }
 
 /// A foreign load balancer at `place`, an agent at `root`: both start orders, both modes, restarts.
-fn side_by_side(
-    scene: &mut Scene<'_>,
-    place: &std::path::Path,
-    root: &std::path::Path,
-) -> Result<()> {
-    scene.agent.set("--cgroup-root", root.to_str().context("UTF-8")?);
+fn side_by_side(scene: &mut Scene<'_>, place: &Path, root: &Path) -> Result<()> {
+    scene.agent.set("--cgroup-root", root);
     let rules = rules()?;
     for mode in [AttachMode::Link, AttachMode::Legacy] {
         let context = |what: &str| format!("{mode:?}, {what}");
@@ -146,15 +149,9 @@ fn beside_another_load_balancer_it_decides_or_says_that_it_does_not() -> Result<
     })
 }
 
-/// Attaches programs that run before topo-lb on every kernel: first at the hook if the kernel can
-/// order programs, otherwise on a child cgroup.
+/// Attaches programs that run before topo-lb on every kernel.
 fn before(scene: &Scene<'_>, rules: &[Rule]) -> Result<Foreign> {
-    let (pod, node) = (pod(scene)?, node(scene)?);
-    if foreign::orders(&node)? {
-        Foreign::attach(&node, AttachMode::First, rules)
-    } else {
-        Foreign::attach(&pod, AttachMode::Link, rules)
-    }
+    Foreign::attach_before(&node(scene)?, &pod(scene)?, rules)
 }
 
 #[test]
@@ -210,10 +207,7 @@ fn the_self_probe_dials_where_applications_do() -> Result<()> {
         // Before topo-lb's programs it sees the dialled address, behind them the endpoint.
         let rules = [PROBED, Ipv4Addr::LOCALHOST].map(|address| Rule::Deny(address.into()));
         let denied = Foreign::attach(pods.path(), AttachMode::Link, &rules)?;
-        let (code, text) = check(scene, &node)?;
-        ensure!(code == Some(1), "check said {code:?}: {text}");
-        let failed = |line: &str| line.starts_with("FAILED") && line.contains("self-probe");
-        ensure!(text.lines().any(failed), "the self-probe is content: {text}");
+        self_probe_fails(scene, &node)?;
         drop(denied);
         let (code, text) = check(scene, &node)?;
         ensure!(code == Some(0), "check said {code:?}: {text}");
@@ -230,11 +224,7 @@ fn a_program_that_takes_the_probe_s_address_is_met_by_the_probe() -> Result<()> 
         // Without an order, the program is attached before the probe's, on the same cgroup.
         let mode = if foreign::orders(&pod)? { AttachMode::First } else { AttachMode::Link };
         let _other = Foreign::attach(&node, mode, &rule)?;
-        let (code, text) = check(scene, &node)?;
-        ensure!(code == Some(1), "check said {code:?}: {text}");
-        let failed = |line: &str| line.starts_with("FAILED") && line.contains("self-probe");
-        ensure!(text.lines().any(failed), "the self-probe is content: {text}");
-        Ok(())
+        self_probe_fails(scene, &node)
     })
 }
 
@@ -244,8 +234,8 @@ fn links_of_an_older_agent_get_the_first_place_and_no_connection_notices() -> Re
         let (pod, node) = (pod(scene)?, node(scene)?);
         scene.agent.resume()?;
         scene.agent.stop()?;
-        for hook in ["connect4", "connect6", "sendmsg4", "sendmsg6"] {
-            foreign::make_older(&scene.agent.pins().join("links").join(hook), &node)?;
+        for hook in Hook::ALL.into_iter().filter(|hook| hook.decides()) {
+            foreign::make_older(scene.agent.pins(), hook, &node)?;
         }
         let mut caller = scene.cluster.pod("a")?.client()?;
         let agent = &mut scene.agent;
@@ -265,14 +255,19 @@ fn links_of_an_older_agent_get_the_first_place_and_no_connection_notices() -> Re
     })
 }
 
+/// Attaches a program on a cgroup above the agent's; also returns the agent's cgroup root for that.
+/// Where the kernel orders programs, this one runs before all programs of the child.
+fn above(scene: &Scene<'_>) -> Result<(Foreign, PathBuf)> {
+    let node = node(scene)?;
+    let mode = if foreign::orders(&node)? { AttachMode::First } else { AttachMode::Link };
+    Ok((Foreign::attach(&node, mode, &rules()?)?, pod(scene)?))
+}
+
 #[test]
 fn a_link_that_would_not_run_earlier_is_not_replaced() -> Result<()> {
     idle(|scene| {
-        let (pod, node) = (pod(scene)?, node(scene)?);
-        // On the parent cgroup, the program runs before all programs of the child.
-        let mode = if foreign::orders(&node)? { AttachMode::First } else { AttachMode::Link };
-        let _other = Foreign::attach(&node, mode, &rules()?)?;
-        scene.agent.set("--cgroup-root", pod.to_str().context("UTF-8")?);
+        let (_other, pod) = above(scene)?;
+        scene.agent.set("--cgroup-root", &pod);
         scene.agent.resume()?;
         scene.agent.stop()?;
         scene.agent.resume()?;
@@ -289,10 +284,9 @@ fn an_agent_with_few_capabilities_names_programs_by_their_ids() -> Result<()> {
         scene.agent.keep_only(needed);
         scene.agent.resume()?;
         let other = before(scene, &rules()?)?;
-        until("the foreign program in /readyz", SAYS, || {
-            let answer = scene.agent.get("/readyz")?;
-            let named = other.ids().any(|id| answer.body.contains(&format!("program {id} ")));
-            Ok(if answer.status == 503 && named { Ok(()) } else { Err(answer.body) })
+        scene.agent.wait_for_answer("/readyz", SAYS, |answer| {
+            let is_named = |id| answer.body.contains(&format!("program {id} "));
+            answer.status == 503 && other.ids().any(is_named)
         })?;
         ensure!(gauge(scene)? == 4, "{} hooks are overridden, not 4", gauge(scene)?);
         Ok(())
@@ -302,23 +296,21 @@ fn an_agent_with_few_capabilities_names_programs_by_their_ids() -> Result<()> {
 /// Attaches a program that runs before topo-lb, at a place where no agent can run before it. Also
 /// returns the agent's cgroup root for that.
 fn unbeatable(scene: &Scene<'_>) -> Result<(Foreign, PathBuf)> {
-    let (pod, node) = (pod(scene)?, node(scene)?);
-    Ok(match foreign::orders(&node)? {
-        true => (Foreign::attach(&node, AttachMode::First, &rules()?)?, pod),
-        false => (Foreign::attach(&pod, AttachMode::Link, &rules()?)?, node),
-    })
+    let node = node(scene)?;
+    if foreign::orders(&node)? {
+        return above(scene);
+    }
+    Ok((Foreign::attach(&pod(scene)?, AttachMode::Link, &rules()?)?, node))
 }
 
 #[test]
 fn the_advice_about_a_program_on_a_cgroup_above_helps() -> Result<()> {
     idle(|scene| {
-        let (pod, node) = (pod(scene)?, node(scene)?);
-        let orders = foreign::orders(&node)?;
-        let mode = if orders { AttachMode::First } else { AttachMode::Link };
-        let other = Foreign::attach(&node, mode, &rules()?)?;
-        scene.agent.set("--cgroup-root", pod.to_str().context("UTF-8")?);
+        let node = node(scene)?;
+        let (other, pod) = above(scene)?;
+        scene.agent.set("--cgroup-root", &pod);
         scene.agent.resume()?;
-        if !orders {
+        if !foreign::orders(&node)? {
             ensure!(decides(scene)?, "a program of a cgroup above runs first");
             return is_content(scene, &pod);
         }
@@ -331,7 +323,7 @@ fn the_advice_about_a_program_on_a_cgroup_above_helps() -> Result<()> {
         let hooks = scene.agent.list("hooks")?.to_string();
         ensure!(hooks.contains(&format!("\"above\":\"{}\"", node.display())), "{hooks}");
         scene.agent.stop()?;
-        scene.agent.set("--cgroup-root", node.to_str().context("UTF-8")?);
+        scene.agent.set("--cgroup-root", &node);
         scene.agent.resume()?;
         ensure!(decides(scene)?, "the advice did not help");
         is_content(scene, &node)
@@ -342,7 +334,7 @@ fn the_advice_about_a_program_on_a_cgroup_above_helps() -> Result<()> {
 fn a_program_that_is_tolerated_is_no_reason_not_to_be_ready() -> Result<()> {
     idle(|scene| {
         let (_other, root) = unbeatable(scene)?;
-        scene.agent.set("--cgroup-root", root.to_str().context("UTF-8")?);
+        scene.agent.set("--cgroup-root", &root);
         scene.agent.set("--tolerate-programs", "foreign_*");
         // When the agent is ready, its first inspection is over.
         scene.agent.resume()?;
@@ -359,7 +351,7 @@ fn a_program_that_is_tolerated_is_no_reason_not_to_be_ready() -> Result<()> {
 fn programs_without_names_are_tolerated_by_their_ids() -> Result<()> {
     idle(|scene| {
         let (other, root) = unbeatable(scene)?;
-        scene.agent.set("--cgroup-root", root.to_str().context("UTF-8")?);
+        scene.agent.set("--cgroup-root", &root);
         let needed = CapabilitySet::BPF | CapabilitySet::NET_ADMIN | CapabilitySet::PERFMON;
         scene.agent.keep_only(needed);
         scene.agent.set("--tolerate-programs", "foreign_*");
@@ -369,7 +361,7 @@ fn programs_without_names_are_tolerated_by_their_ids() -> Result<()> {
         scene.agent.stop()?;
         let ids: Vec<String> = other.ids().map(|id| format!("id:{id}")).collect();
         for (tolerated, overridden) in [(&ids[1..], 1), (&ids[..], 0)] {
-            scene.agent.set("--tolerate-programs", &tolerated.join(","));
+            scene.agent.set("--tolerate-programs", tolerated.join(","));
             scene.agent.resume()?;
             let answer = scene.agent.get("/readyz?verbose")?;
             let is_content = answer.body.contains("[+] precedence");

@@ -60,10 +60,7 @@ fn a_restart_catches_up_with_what_changed_meanwhile() -> Result<()> {
     play(|scene| {
         scene.agent.stop()?;
         scene.set_endpoints("web", &["b"])?;
-        scene.change(|manifests| {
-            manifests.remove("Service", "echo");
-            Ok(())
-        })?;
+        scene.remove("Service", "echo")?;
         scene.expect(Via::Http, at(WEB4)?, &ALL)?;
         scene.agent.resume()?;
         scene.expect(Via::Http, at(WEB4)?, &["b"])?;

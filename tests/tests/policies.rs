@@ -8,7 +8,9 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use serde_json::{Value, json};
 use topo_lb_tests::manifest::Manifests;
-use topo_lb_tests::scene::{ALL, FOLLOWS, HERE, KEYS, Scene, WEB4, WEB6, ZONE, at, mapped, play};
+use topo_lb_tests::scene::{
+    ALL, FOLLOWS, HERE, KEYS, REGION, Scene, WEB4, WEB6, ZONE, at, mapped, play,
+};
 use topo_lb_tests::traffic::{Tally, Via};
 use topo_lb_tests::wait::until;
 
@@ -41,10 +43,37 @@ type Case = (&'static str, fn(&mut Manifests) -> Result<()>, &'static [&'static 
 const OPENYURT: &str = "openyurt.io/topologyKeys";
 const POOL: &str = "apps.openyurt.io/nodepool";
 const HOSTNAME: &str = "kubernetes.io/hostname";
+const RACK: &str = "example.com/rack";
 
 /// Each case builds on the changes before it.
-const CASES: [Case; 14] = [
-    ("OpenYurt: the node", |it| it.annotate("web", OPENYURT, Some(HOSTNAME)), &["a"]),
+const CASES: [Case; 23] = [
+    ("this zone", |it| it.annotate("web", KEYS, Some(ZONE)), &["a", "b"]),
+    ("a node that joins this zone", |it| it.relabel("there", ZONE, "zone-1"), &["a", "b", "c"]),
+    ("this node in another zone", |it| it.relabel(HERE, ZONE, "zone-3"), &["a", "d"]),
+    ("a strict policy whose place is empty", |it| ready(it, &["a", "d"], false), &[]),
+    (
+        "keys in their order: this node",
+        |it| {
+            it.relabel("there", ZONE, "zone-2")?;
+            it.relabel(HERE, ZONE, "zone-1")?;
+            it.relabel(HERE, RACK, "rack-2")?;
+            it.annotate("web", KEYS, Some(&format!("{HOSTNAME}, {RACK}, {REGION}, *")))?;
+            ready(it, &["a", "d"], true)
+        },
+        &["a"],
+    ),
+    ("this rack", |it| ready(it, &["a"], false), &["b", "c"]),
+    ("anywhere", |it| ready(it, &["b", "c"], false), &["d"]),
+    ("nowhere", |it| ready(it, &["d"], false), &[]),
+    ("this node again", |it| ready(it, &ALL, true), &["a"]),
+    (
+        "OpenYurt: the node",
+        |it| {
+            it.annotate("web", KEYS, None)?;
+            it.annotate("web", OPENYURT, Some(HOSTNAME))
+        },
+        &["a"],
+    ),
     (
         "OpenYurt: the pool",
         |it| {
@@ -100,14 +129,7 @@ const CASES: [Case; 14] = [
         },
         &["a"],
     ),
-    (
-        "internalTrafficPolicy: Local without a local endpoint",
-        |it| {
-            it.set_ready("a", false);
-            Ok(())
-        },
-        &[],
-    ),
+    ("internalTrafficPolicy: Local without a local endpoint", |it| ready(it, &["a"], false), &[]),
     (
         "a draining endpoint beside ready ones",
         |it| {
@@ -117,15 +139,13 @@ const CASES: [Case; 14] = [
         },
         &["a", "b", "d"],
     ),
-    (
-        "a draining endpoint where none is ready",
-        |it| {
-            ["a", "b", "d"].iter().for_each(|pod| it.set_ready(pod, false));
-            Ok(())
-        },
-        &["c"],
-    ),
+    ("a draining endpoint where none is ready", |it| ready(it, &["a", "b", "d"], false), &["c"]),
 ];
+
+fn ready(manifests: &mut Manifests, pods: &[&str], ready: bool) -> Result<()> {
+    pods.iter().for_each(|pod| manifests.set_ready(pod, ready));
+    Ok(())
+}
 
 fn set(manifests: &mut Manifests, field: &str, value: Value) -> Result<()> {
     *spec(manifests, field)? = value;
@@ -201,13 +221,10 @@ fn only(scene: &mut Scene<'_>, via: Via, to: SocketAddr) -> Result<String> {
 }
 
 /// The number of endpoints that each frontend of `web` has in the kernel.
-fn endpoints_of_web(listed: &Value) -> Result<Vec<u64>> {
-    let rows = listed["services"].as_array().context("list services has services")?;
-    let of_web =
-        rows.iter().filter(|row| row["service"].as_str().is_some_and(|it| it.contains("/web:")));
-    let counts: Vec<u64> = of_web.filter_map(|row| row["endpoints"].as_u64()).collect();
-    ensure!(!counts.is_empty(), "web is not in the kernel: {listed}");
-    Ok(counts)
+fn endpoints_of_web(listed: &Value) -> Vec<u64> {
+    let rows = listed["services"].as_array().into_iter().flatten();
+    let of_web = rows.filter(|row| row["service"].as_str().is_some_and(|it| it.contains("/web:")));
+    of_web.filter_map(|row| row["endpoints"].as_u64()).collect()
 }
 
 #[test]
@@ -227,13 +244,9 @@ fn session_affinity_keeps_a_client_at_its_endpoint_until_that_is_gone() -> Resul
             let next = only(scene, via, to)?;
             // The old endpoint is in the kernel again, and the client keeps its new one.
             scene.set_endpoints("web", &ALL)?;
-            until("four endpoints of web in the kernel", FOLLOWS, || {
-                let listed = scene.agent.list("services")?;
-                Ok(if endpoints_of_web(&listed)?.iter().all(|&count| count == 4) {
-                    Ok(())
-                } else {
-                    Err(listed)
-                })
+            scene.agent.wait_for_list("services", FOLLOWS, |listed| {
+                let counts = endpoints_of_web(listed);
+                !counts.is_empty() && counts.iter().all(|&count| count == 4)
             })?;
             let tally = scene.client.call(via, to, 64)?;
             ensure!(tally.is_of(&[next.as_str()]), "{via:?} left {next}: {tally}");

@@ -11,19 +11,11 @@ use serde_json::{Value, json};
 use topo_lb::cluster::Frontend;
 use topo_lb::cluster::Protocol;
 use topo_lb::datapath::maps::members::Members;
+use topo_lb_tests::binary::row;
+use topo_lb_tests::http::Answer;
 use topo_lb_tests::process::without;
-use topo_lb_tests::scene::{
-    ECHO4, ECHO6, FOLLOWS, KEYS, Scene, WEB4, WEB6, ZONE, at, idle, mapped, play,
-};
+use topo_lb_tests::scene::{ALL, ECHO4, FOLLOWS, KEYS, Scene, WEB4, ZONE, at, idle, pairs, play};
 use topo_lb_tests::traffic::{Socket, Step, Via};
-use topo_lb_tests::wait::until;
-
-const PODS: [&str; 4] = ["a", "b", "c", "d"];
-
-/// `web` and `echo`, for each kind of socket.
-fn pairs() -> Result<[(SocketAddr, SocketAddr); 3]> {
-    Ok([(at(WEB4)?, at(ECHO4)?), (at(WEB6)?, at(ECHO6)?), (mapped(WEB4)?, mapped(ECHO4)?)])
-}
 
 /// Opens sockets to `to`, and returns them with their pods: all four, except 1 in 10 million times.
 fn open(scene: &mut Scene<'_>, via: Via, to: SocketAddr) -> Result<Vec<(String, Socket)>> {
@@ -89,12 +81,9 @@ fn expect_counts(scene: &Scene<'_>, udp: u64, tcp: u64) -> Result<()> {
         format!("topo_lb_ended_sockets_total{{protocol=\"tcp\"}} {tcp}"),
         "topo_lb_unended_sockets_total 0".to_owned(),
     ];
-    until(&format!("{wanted:?}"), FOLLOWS, || {
-        let body = scene.agent.get("/metrics")?.body;
-        let all = wanted.iter().all(|line| body.lines().any(|other| other == line));
-        Ok(if all { Ok(()) } else { Err(body) })
-    })?;
-    Ok(())
+    let has = |body: &str, line: &String| body.lines().any(|other| other == line);
+    let all = |answer: &Answer| wanted.iter().all(|line| has(&answer.body, line));
+    scene.agent.wait_for_answer("/metrics", FOLLOWS, all).map(drop)
 }
 
 #[test]
@@ -103,8 +92,7 @@ fn a_connected_udp_socket_is_ended_when_its_endpoint_stops_serving() -> Result<(
         let mut ended = 0;
         for (web, _) in pairs()? {
             let sockets = open(scene, Via::UdpConnected, web)?;
-            scene.manifests.set_ready("b", false);
-            scene.manifests.write()?;
+            scene.set_ready("b", false)?;
             ended += expect_only(scene, &sockets, web, "b")?;
             expect_counts(scene, ended, 0)?;
             // The application can continue with the same socket.
@@ -113,9 +101,8 @@ fn a_connected_udp_socket_is_ended_when_its_endpoint_stops_serving() -> Result<(
             ensure!(again.is_ok(), "{web}: {again:?}");
             ensure!(ask(scene, socket, web)? != "b");
 
-            scene.manifests.set_ready("b", true);
-            scene.manifests.write()?;
-            scene.wait_for(Via::UdpConnected, web, &PODS)?;
+            scene.set_ready("b", true)?;
+            scene.wait_for(Via::UdpConnected, web, &ALL)?;
         }
         Ok(())
     })
@@ -127,12 +114,7 @@ fn a_service_that_is_deleted_ends_its_connected_udp_sockets() -> Result<()> {
         let (web, echo) = (at(WEB4)?, at(ECHO4)?);
         let (of_web, of_echo) =
             (open(scene, Via::UdpConnected, web)?, open(scene, Via::UdpConnected, echo)?);
-        scene.change(|manifests| {
-            for kind in ["Service", "EndpointSlice"] {
-                manifests.remove(kind, "web");
-            }
-            Ok(())
-        })?;
+        scene.remove("Service", "web")?;
         for (_, socket) in &of_web {
             expect_ended(scene, *socket)?;
         }
@@ -162,20 +144,19 @@ fn a_mere_change_of_topology_or_a_draining_endpoint_ends_no_socket() -> Result<(
             // c drains, and d is gone.
             let draining = json!({"ready": false, "serving": true, "terminating": true});
             scene.manifests.set_conditions("c", &draining);
-            scene.manifests.set_ready("d", false);
-            scene.manifests.write()?;
+            scene.set_ready("d", false)?;
             let rest: Vec<_> = sockets.into_iter().filter(|(pod, _)| pod != "b").collect();
             ended += expect_only(scene, &rest, web, "d")?;
             expect_counts(scene, ended, 0)?;
 
             scene.change(|manifests| {
                 manifests.annotate("web", KEYS, None)?;
-                for pod in PODS {
+                for pod in ALL {
                     manifests.set_ready(pod, true);
                 }
                 Ok(())
             })?;
-            scene.wait_for(Via::UdpConnected, web, &PODS)?;
+            scene.wait_for(Via::UdpConnected, web, &ALL)?;
         }
         Ok(())
     })
@@ -222,8 +203,8 @@ fn sockets_of_others_to_the_same_endpoint_are_never_touched() -> Result<()> {
             for (pod, socket) in &tcp {
                 expect_alive(scene, *socket, web, pod)?;
             }
-            scene.set_endpoints("web", &PODS)?;
-            scene.wait_for(Via::UdpConnected, web, &PODS)?;
+            scene.set_endpoints("web", &ALL)?;
+            scene.wait_for(Via::UdpConnected, web, &ALL)?;
         }
         Ok(())
     })
@@ -267,7 +248,7 @@ fn tcp_sockets_are_ended_where_it_is_asked_for() -> Result<()> {
                 manifests.set_ready("b", true);
                 Ok(())
             })?;
-            scene.wait_for(Via::Http, web, &PODS)?;
+            scene.wait_for(Via::Http, web, &ALL)?;
         }
         Ok(())
     })
@@ -279,8 +260,7 @@ fn what_stopped_serving_while_no_agent_ran_is_found_at_the_next_start() -> Resul
         let web = at(WEB4)?;
         let sockets = open(scene, Via::UdpConnected, web)?;
         scene.agent.kill();
-        scene.manifests.set_ready("b", false);
-        scene.manifests.write()?;
+        scene.set_ready("b", false)?;
         for (pod, socket) in &sockets {
             expect_alive(scene, *socket, web, pod)?;
         }
@@ -297,9 +277,8 @@ fn an_endpoint_that_is_back_before_its_sockets_are_looked_at_has_its_membership(
             let frontend = Frontend { address: web.ip(), port: 80, protocol: Protocol::Udp };
             let mut serves = Vec::new();
             for ready in [true, false, true] {
-                scene.manifests.set_ready("b", ready);
-                scene.manifests.write()?;
-                let pods: &[&str] = if ready { &PODS } else { &["a", "c", "d"] };
+                scene.set_ready("b", ready)?;
+                let pods: &[&str] = if ready { &ALL } else { &["a", "c", "d"] };
                 scene.wait_for(Via::UdpConnected, web, pods)?;
                 // The query that the agent makes before it ends a socket.
                 let membership = Members::open(scene.agent.pins())?;
@@ -321,8 +300,7 @@ fn a_socket_that_no_process_holds_is_left_alone() -> Result<()> {
         // Like a socket of the kernel's own: nothing else tells them apart.
         let socket = one(&sockets, "b")?;
         scene.client.shelve(socket)?;
-        scene.manifests.set_ready("b", false);
-        scene.manifests.write()?;
+        scene.set_ready("b", false)?;
         let rest: Vec<_> = sockets.into_iter().filter(|(_, other)| *other != socket).collect();
         let ended = expect_only(scene, &rest, web, "b")?;
         expect_counts(scene, ended, 0)?;
@@ -342,13 +320,9 @@ fn an_agent_that_may_not_look_at_sockets_says_so_and_leaves_them() -> Result<()>
             let web = at(WEB4)?;
             let sockets = open(scene, Via::UdpConnected, web)?;
             let agent = &scene.agent;
-            until("a sentence about it", FOLLOWS, || {
-                let log = agent.log();
-                let said = log.lines().filter(|line| line.contains("are gone stay")).count();
-                Ok(if said == 1 && log.contains(named) { Ok(()) } else { Err(log) })
-            })?;
-            scene.manifests.set_ready("b", false);
-            scene.manifests.write()?;
+            agent.wait_for_log("are gone stay", FOLLOWS)?;
+            ensure!(agent.log().contains(named), "{}", agent.log());
+            scene.set_ready("b", false)?;
             scene.wait_for(Via::UdpConnected, web, &["a", "c", "d"])?;
             // Longer than it takes with the permission.
             sleep(Duration::from_millis(500));
@@ -377,9 +351,7 @@ fn check_says_whether_sockets_can_be_ended() -> Result<()> {
             let mut command = scene.binary.command(&["check", "--cgroup-root", root, "-o", "json"]);
             without(&mut command, capabilities);
             let report: Value = serde_json::from_slice(&command.output()?.stdout)?;
-            let findings = report["findings"].as_array().context("a list of findings")?;
-            let sockets = findings.iter().find(|finding| finding["name"] == "sockets");
-            let sockets = sockets.with_context(|| format!("nothing of sockets in {report}"))?;
+            let sockets = row(&report["findings"], "name", "sockets")?;
             let said = sockets["sentence"].as_str().unwrap_or_default();
             ensure!(sockets["status"] == status && said.contains(sentence), "{sockets}");
         }

@@ -1,6 +1,7 @@
 //! Failures to start: the agent logs one sentence, exits with 1, and leaves nothing attached.
 
 use std::fs;
+use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context as _, Result, ensure};
@@ -26,33 +27,33 @@ fn refused(scene: &mut Scene<'_>, command: Command, wanted: &[&str]) -> Result<(
 }
 
 #[test]
-fn a_node_name_that_no_node_has() -> Result<()> {
+fn flags_that_do_not_fit_the_host_or_the_cluster() -> Result<()> {
     idle(|scene| {
-        let command = scene.agent.command_with(&[("--node-name", "nowhere")])?;
-        refused(scene, command, &["nowhere", "--node-name", "here"])
-    })
-}
-
-#[test]
-fn no_cgroup2_at_the_cgroup_root() -> Result<()> {
-    idle(|scene| {
-        for wrong in ["/proc", "/no/such/place"] {
-            let command = scene.agent.command_with(&[("--cgroup-root", wrong)])?;
-            refused(scene, command, &[wrong])?;
+        let folder = scene.cluster.folder();
+        let (pins, missing) = (folder.join("pins"), folder.join("missing"));
+        let (pins, missing) = (pins.to_str().context("UTF-8")?, missing.to_str().context("UTF-8")?);
+        let cases: [(&str, &str, &[&str]); 5] = [
+            ("--node-name", "nowhere", &["nowhere", "--node-name", "here"]),
+            ("--cgroup-root", "/proc", &["/proc is not a cgroup v2 directory"]),
+            ("--cgroup-root", "/no/such/place", &["/no/such/place"]),
+            ("--pin-dir", pins, &[pins, "mount -t bpf"]),
+            ("--manifests", missing, &[missing]),
+        ];
+        for (flag, value, wanted) in cases {
+            let command = scene.agent.command_with(&[(flag, value)])?;
+            refused(scene, command, wanted)?;
         }
-        Ok(())
-    })
-}
+        ensure!(!Path::new(pins).exists(), "{pins} was made");
+        let whole = fs::read_to_string(scene.manifests.file())?;
+        scene.manifests.replace(&whole[..whole.len() / 2])?;
+        let command = scene.agent.command()?;
+        refused(scene, command, &["cluster.json"])?;
 
-#[test]
-fn no_bpffs_at_the_pin_directory() -> Result<()> {
-    idle(|scene| {
-        let wrong = scene.cluster.folder().join("pins");
-        let wrong = wrong.to_str().context("UTF-8")?;
-        let command = scene.agent.command_with(&[("--pin-dir", wrong)])?;
-        refused(scene, command, &[wrong, "mount -t bpf"])?;
-        ensure!(!std::path::Path::new(wrong).exists(), "{wrong} was made");
-        Ok(())
+        // What is wrong with the host is logged without waiting for an API server.
+        scene.agent.unset("--manifests");
+        scene.agent.set("--api-server", "http://127.0.0.1:9");
+        let command = scene.agent.command_with(&[("--cgroup-root", "/proc")])?;
+        refused(scene, command, &["/proc is not a cgroup v2 directory"])
     })
 }
 
@@ -92,53 +93,19 @@ fn a_capability_that_is_missing() -> Result<()> {
 }
 
 #[test]
-fn manifests_that_cannot_be_read() -> Result<()> {
-    idle(|scene| {
-        let missing = scene.cluster.folder().join("missing");
-        let missing = missing.to_str().context("UTF-8")?;
-        let command = scene.agent.command_with(&[("--manifests", missing)])?;
-        refused(scene, command, &[missing])?;
-
-        let whole = fs::read_to_string(scene.manifests.file())?;
-        scene.manifests.replace(&whole[..whole.len() / 2])?;
-        let command = scene.agent.command()?;
-        refused(scene, command, &["cluster.json"])
-    })
-}
-
-#[test]
-fn a_flag_that_does_not_exist_is_wrong_usage() -> Result<()> {
-    idle(|scene| {
-        let mut command = scene.agent.command()?;
-        command.arg("--no-such-flag");
-        let (status, said) = scene.agent.run_to_end(command)?;
-        ensure!(status.code() == Some(2), "{status}: {said}");
-        Ok(())
-    })
-}
-
-#[test]
 fn a_failed_start_leaves_the_running_datapath_alone() -> Result<()> {
     idle(|scene| {
         scene.agent.resume()?;
         let before = scene.agent.objects()?;
         scene.agent.stop()?;
-        let command = scene.agent.command_with(&[("--node-name", "nowhere")])?;
-        let (status, said) = scene.agent.run_to_end(command)?;
-        ensure!(status.code() == Some(1), "{status}: {said}");
-        ensure!(scene.agent.objects()? == before, "{said}");
+        // A flag that does not exist is wrong usage.
+        for (flag, code) in [("--node-name", 1), ("--no-such-flag", 2)] {
+            let command = scene.agent.command_with(&[(flag, "nowhere")])?;
+            let (status, said) = scene.agent.run_to_end(command)?;
+            ensure!(status.code() == Some(code), "{status}: {said}");
+            ensure!(scene.agent.objects()? == before, "{said}");
+        }
         scene.expect(Via::Http, at(WEB4)?, &ALL)
-    })
-}
-
-#[test]
-fn what_is_wrong_with_the_host_is_said_without_waiting_for_an_api_server() -> Result<()> {
-    idle(|scene| {
-        scene.agent.unset("--manifests");
-        scene.agent.set("--api-server", "http://127.0.0.1:9");
-        scene.agent.set("--cgroup-root", "/proc");
-        let command = scene.agent.command()?;
-        refused(scene, command, &["/proc is not a cgroup v2 directory"])
     })
 }
 
@@ -158,8 +125,7 @@ fn without_an_api_server_the_last_agents_datapath_serves_and_the_next_agent_wait
         scene.expect(Via::Http, at(WEB4)?, &ALL)?;
         scene.agent.stop()?;
         scene.agent.unset("--api-server");
-        let manifests = scene.manifests.folder().to_str().context("UTF-8")?.to_owned();
-        scene.agent.set("--manifests", &manifests);
+        scene.agent.set("--manifests", scene.manifests.folder());
         scene.agent.resume()
     })
 }

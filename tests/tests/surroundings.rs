@@ -9,22 +9,14 @@ use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
 use topo_lb_tests::agent::Agent;
 use topo_lb_tests::objects::Objects;
+use topo_lb_tests::process::spawn_logged;
 use topo_lb_tests::requirements::{self, BPFFS};
 use topo_lb_tests::scene::{ALL, HERE, WEB4, at, play};
 use topo_lb_tests::traffic::Via;
-use topo_lb_tests::wait::until;
+use topo_lb_tests::wait::{until, until_is};
 
 /// The agent inspects every second.
 const NOTICES: Duration = Duration::from_secs(8);
-
-/// Waits until the agent's log contains `word`.
-fn reported(agent: &Agent<'_>, word: &str) -> Result<()> {
-    until(&format!("a word about {word:?}"), NOTICES, || {
-        let log = agent.log();
-        Ok(if log.contains(word) { Ok(()) } else { Err(log) })
-    })?;
-    Ok(())
-}
 
 #[test]
 fn pins_that_are_removed_are_back_soon_and_no_connection_fails() -> Result<()> {
@@ -40,7 +32,7 @@ fn pins_that_are_removed_are_back_soon_and_no_connection_fails() -> Result<()> {
             ] {
                 let path = scene.agent.pins().join(pin);
                 fs::remove_file(&path).with_context(|| path.display().to_string())?;
-                reported(&scene.agent, word)?;
+                scene.agent.wait_for_log(word, NOTICES)?;
                 ensure!(path.exists(), "{pin} is reported and not there");
             }
             Ok(())
@@ -59,8 +51,7 @@ fn a_pin_directory_that_is_gone_is_made_again_with_all_that_was_in_it() -> Resul
         let mut caller = scene.cluster.pod("client")?.client()?;
         let (tally, ()) = caller.call_during(Via::Http, at(WEB4)?, || {
             fs::remove_dir_all(scene.agent.pins())?;
-            reported(&scene.agent, "the pin directory")?;
-            Ok(())
+            scene.agent.wait_for_log("the pin directory", NOTICES)
         })?;
         ensure!(tally.failures.is_empty() && tally.answered() > 0, "{tally}");
         ensure!(tally.pods().into_iter().eq(ALL), "{tally}");
@@ -96,7 +87,7 @@ fn a_program_that_is_detached_is_attached_again_within_seconds() -> Result<()> {
                 let is_said = answer.status == 503 && answer.body.contains(&word);
                 Ok(if is_said { Ok(()) } else { Err(format!("{answer}; {detached:?}")) })
             })?;
-            reported(agent, &word)?;
+            agent.wait_for_log(&word, NOTICES)?;
         }
         agent.wait_for_answer("/readyz", NOTICES, |answer| answer.status == 200)?;
         scene.expect_web()?;
@@ -129,17 +120,14 @@ fn programs_of_others_on_the_same_cgroup_run_beside_its_own() -> Result<()> {
         let pins = Path::new(BPFFS).join(scene.cluster.prefix().name("beside"));
         let mut other =
             Agent::prepare(&scene.binary, scene.cluster, HERE, scene.manifests.folder())?;
-        other.set("--pin-dir", pins.to_str().context("a pin directory is UTF-8")?);
+        other.set("--pin-dir", &pins);
         let mut command = other.command()?;
         // Dropping it would clean up the first agent's objects.
         std::mem::forget(other);
         let log = scene.cluster.folder().join("beside.log");
-        let child = command.stderr(fs::File::create(&log)?).spawn().context("cannot start it")?;
-        let other = topo_lb_tests::process::Running::new(child);
-        until("the other agent", NOTICES, || {
-            let said = fs::read_to_string(&log)?;
-            Ok(if said.contains("datapath attached") { Ok(()) } else { Err(said) })
-        })?;
+        let other = spawn_logged(&mut command, &log)?;
+        let said = || Ok(fs::read_to_string(&log)?);
+        until_is("the other agent", NOTICES, said, |said| said.contains("datapath attached"))?;
         scene.cluster.remember(&Objects::pinned(&pins)?);
         scene.expect_web()?;
         ensure!(scene.agent.objects()? == before, "the first agent's objects are others");
@@ -159,8 +147,7 @@ fn programs_of_others_on_the_same_cgroup_run_beside_its_own() -> Result<()> {
             }
         }
         drop(other);
-        let output =
-            scene.binary.run(&["cleanup", "--pin-dir", pins.to_str().unwrap_or_default()])?;
+        let output = scene.binary.command(&["cleanup", "--pin-dir"]).arg(&pins).output()?;
         ensure!(output.status.success(), "{output:?}");
         scene.expect_web()
     })

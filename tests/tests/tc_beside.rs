@@ -2,20 +2,20 @@
 
 use std::fs;
 use std::net::Ipv4Addr;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::Path;
-use std::process::Command;
 
 use anyhow::{Context as _, Result, ensure};
+use aya_obj::generated::bpf_prog_type::BPF_PROG_TYPE_SCHED_CLS;
 use serde_json::Value;
-use topo_lb_tests::bpf::{self, CLASSIFIER, instruction, load};
+use topo_lb::datapath::host::syscall::{load, pin};
+use topo_lb_tests::binary::row;
 use topo_lb_tests::client::Client;
+use topo_lb_tests::foreign::instruction;
 use topo_lb_tests::netns::NetNs;
-use topo_lb_tests::process::printed;
-use topo_lb_tests::requirements::{self, BPFFS};
+use topo_lb_tests::requirements::BPFFS;
 use topo_lb_tests::scene::{ALL, FOLLOWS, HERE, Scene, WEB4, at, idle, play_with_machines};
 use topo_lb_tests::traffic::Via;
-use topo_lb_tests::wait::until;
 
 /// The node's end of the veth pair of the pod `client`.
 const DEVICE: &str = "pod2";
@@ -35,59 +35,41 @@ fn guard(source: Ipv4Addr) -> Result<OwnedFd> {
         instruction(0xb7, 0, 0, 0, -1),
         instruction(0x95, 0, 0, 0, 0),
     ];
-    load(CLASSIFIER, "guard", &code, 0).context("the guard is not loaded")
-}
-
-/// Runs `tc` on the agent's node.
-fn tc(scene: &Scene<'_>, arguments: &[&str]) -> Result<String> {
-    requirements::command("tc", "iproute2")?;
-    let mut command = Command::new("tc");
-    command.args(arguments);
-    scene.cluster.beside(scene.cluster.node(HERE)?, &mut command)?;
-    printed(&mut command)
+    load(BPF_PROG_TYPE_SCHED_CLS, "guard", &code, 0).context("the guard is not loaded")
 }
 
 /// Adds the guard as a clsact filter towards the pod `client`; `priority` has arguments of `tc`.
 fn put_guard(scene: &Scene<'_>, priority: &[&str]) -> Result<()> {
     let guard = guard(WEB4.parse()?)?;
-    let pin = Path::new(BPFFS).join(scene.cluster.prefix().name("guard"));
-    let path = pin.to_str().context("a path of UTF-8")?;
-    bpf::pin(&guard, &pin).context("cannot pin the guard")?;
-    let added = tc(scene, &["qdisc", "add", "dev", DEVICE, "clsact"]).or_else(|error| {
+    let place = Path::new(BPFFS).join(scene.cluster.prefix().name("guard"));
+    let path = place.to_str().context("a path of UTF-8")?;
+    pin(guard.as_fd(), &place).context("cannot pin the guard")?;
+    let node = scene.cluster.node_netns(HERE)?;
+    let added = node.tc(&["qdisc", "add", "dev", DEVICE, "clsact"]).or_else(|error| {
         // topo-lb has made the qdisc.
         if format!("{error:#}").contains("xclusivity") { Ok(String::new()) } else { Err(error) }
     });
     let filter = ["filter", "add", "dev", DEVICE, "egress"];
     let pinned = ["bpf", "direct-action", "object-pinned", path];
-    let added = added.and_then(|_| tc(scene, &[&filter[..], priority, &pinned[..]].concat()));
-    fs::remove_file(&pin).context("the pin is there")?;
+    let added = added.and_then(|_| node.tc(&[&filter[..], priority, &pinned[..]].concat()));
+    fs::remove_file(&place).context("the pin is there")?;
     added.map(drop)
 }
 
 /// Waits until every endpoint answers the machine with the Service's address.
 fn wait_for_answers(machine: &mut Client) -> Result<()> {
-    let service = at(WEB4)?;
     for via in [Via::Http, Via::UdpConnected] {
-        until(&format!("answers by {via:?}"), FOLLOWS, || {
-            let tally = machine.call(via, service, 64)?;
-            let peers = tally.peers.iter().all(|peer| *peer == service);
-            Ok(if tally.is_of(&ALL) && peers { Ok(()) } else { Err(tally) })
-        })?;
+        machine.wait_for(via, at(WEB4)?, &ALL, FOLLOWS)?;
+        machine.expect(via, at(WEB4)?, &ALL)?;
     }
     Ok(())
 }
 
 /// The device's row for egress in `topo-lb list hooks`.
 fn on_the_way_out(scene: &Scene<'_>) -> Result<Value> {
-    let mut command = scene.binary.command(&["list", "hooks", "-o", "json", "--pin-dir"]);
-    command.arg(scene.agent.pins());
-    scene.cluster.beside(scene.cluster.node(HERE)?, &mut command)?;
-    let listed = topo_lb_tests::binary::json_of(command)?;
-    let each = listed["hooks"]["each"].as_array().context("a list of hooks")?;
-    let egress = each.iter().find(|hook| hook["hook"] == "tc egress").context("tc egress")?;
-    let devices = egress["devices"].as_array().context("a list of devices")?;
-    let device = devices.iter().find(|device| device["name"] == DEVICE);
-    Ok(device.with_context(|| format!("{DEVICE} is not listed: {egress}"))?.clone())
+    let listed = scene.cluster.node_netns(HERE)?.run(|| scene.agent.list("hooks"))?;
+    let egress = row(&listed["hooks"]["each"], "hook", "tc egress")?;
+    row(&egress["devices"], "name", DEVICE).cloned()
 }
 
 #[test]
@@ -120,7 +102,7 @@ fn a_filter_that_comes_later_finds_topo_lb_behind_it_and_may_take_all_filters_aw
         ensure!(device["means"] == "clsact", "{device}");
 
         // Like a CNI's agent that restarts.
-        tc(scene, &["qdisc", "delete", "dev", DEVICE, "clsact"])?;
+        scene.cluster.node_netns(HERE)?.tc(&["qdisc", "delete", "dev", DEVICE, "clsact"])?;
         wait_for_answers(&mut machine)?;
         ensure!(
             scene.agent.log().contains("was removed by somebody else"),
@@ -171,11 +153,7 @@ fn a_machine_whose_tap_is_in_a_pod_is_served_at_the_host_s_end_of_the_pods_cable
         // No device of the host has this name.
         scene.agent.set("--tc-devices", "tap*");
         scene.agent.resume()?;
-        let service = at(WEB4)?;
-        until("the machine's way to the fabric", FOLLOWS, || {
-            let tally = machine.call(Via::Http, service, 16)?;
-            Ok(if tally.is_of(&["untouched"]) { Ok(()) } else { Err(tally) })
-        })?;
+        machine.wait_for(Via::Http, at(WEB4)?, &["untouched"], FOLLOWS)?;
         scene.agent.stop()?;
         scene.agent.set("--tc-devices", "pod*");
         scene.agent.resume()?;

@@ -10,10 +10,10 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use bytemuck::{Pod, Zeroable};
 use serde_json::Value;
+use topo_lb_tests::binary::row;
 use topo_lb_tests::netns::{NetNs, ethtool};
-use topo_lb_tests::scene::{FOLLOWS, HERE, Scene, WEB4, WEB6, at, play_with_machines as play};
+use topo_lb_tests::scene::{ALL, FOLLOWS, HERE, Scene, WEB4, WEB6, at, play_with_machines as play};
 use topo_lb_tests::traffic::Via;
-use topo_lb_tests::wait::until;
 
 /// The size of a large body.
 const TEN_MB: usize = 10_000_000;
@@ -51,9 +51,7 @@ fn post(machine: &NetNs, to: SocketAddr, sent: &[u8]) -> Result<()> {
 /// The counters of a tc hook.
 fn packets(scene: &Scene<'_>, hook: &str) -> Result<Packets> {
     let listed = scene.agent.list("hooks")?;
-    let rows = listed["hooks"]["each"].as_array().context("list hooks has hooks")?;
-    let row = rows.iter().find(|row| row["hook"] == hook).context("every hook has a row")?;
-    Ok(Packets(row["packets"].clone()))
+    Ok(Packets(row(&listed["hooks"]["each"], "hook", hook)?["packets"].clone()))
 }
 
 struct Packets(Value);
@@ -128,11 +126,7 @@ fn a_smaller_mtu_on_the_way_is_reported_and_the_transfer_completes() -> Result<(
     play(|scene| {
         scene.set_endpoints("web", &["d"])?;
         let mut caller = scene.cluster.machine("client")?;
-        until("d alone", FOLLOWS, || {
-            let tally = caller.call(Via::Http, at(WEB4)?, 20)?;
-            let only = tally.answered() == 20 && tally.pods() == ["d"].into();
-            Ok(if only { Ok(()) } else { Err(tally) })
-        })?;
+        caller.wait_for(Via::Http, at(WEB4)?, &["d"], FOLLOWS)?;
         let machine = scene.cluster.pod("client")?.netns();
         let sent = body();
         // First the node itself has a smaller MTU, then a hop further away.
@@ -238,8 +232,6 @@ fn a_scan_of_ports_opens_nothing_and_is_refused_nothing() -> Result<()> {
         ensure!(rows.is_empty(), "{listed}");
         // The Service still answers on its own ports.
         let mut caller = scene.cluster.machine("client")?;
-        let tally = caller.call(Via::Http, at(WEB4)?, 20)?;
-        ensure!(tally.answered() == 20, "{tally}");
-        Ok(())
+        caller.expect(Via::Http, at(WEB4)?, &ALL)
     })
 }

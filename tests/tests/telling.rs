@@ -9,8 +9,9 @@ use topo_lb_tests::agent::Agent;
 use topo_lb_tests::api::{self, READ, installed, reading};
 use topo_lb_tests::binary::Binary;
 use topo_lb_tests::cluster::{Cluster, NodePlan};
-use topo_lb_tests::control_plane::{AGENT, ControlPlane};
-use topo_lb_tests::foreign::{self, AttachMode, Foreign, Rule};
+use topo_lb_tests::control_plane::ControlPlane;
+use topo_lb_tests::foreign::{self, Foreign, Rule};
+use topo_lb_tests::http::Answer;
 use topo_lb_tests::lab::within;
 use topo_lb_tests::scene::{HERE, KEYS, ZONE};
 use topo_lb_tests::wait::until;
@@ -67,9 +68,7 @@ fn play(
             // No node has an endpoint of it, so it gets no Event of this node.
             service("idle", "10.96.4.3", None),
         ])?;
-        let kubeconfig = plane.kubeconfig(AGENT)?;
-        let source = ("--kubeconfig", kubeconfig.as_path());
-        let mut agent = Agent::prepare_from(&binary, cluster, HERE, source)?;
+        let mut agent = plane.agent(&binary, HERE)?;
         // These Services and default/kubernetes fill the maps.
         agent.set("--max-services", "5");
         agent.resume()?;
@@ -105,23 +104,20 @@ fn a_node_shows_that_others_decide_before_topo_lb() -> Result<()> {
     play(true, |cluster, plane, agent| {
         let node = cluster.node(HERE)?.cgroup_path();
         let rules = [Rule::Deny([203, 0, 113, 1].into())];
-        let mode = if foreign::orders(node)? { AttachMode::First } else { AttachMode::Link };
-        let place = if mode == AttachMode::First { node.to_owned() } else { node.join("client") };
-        let other = Foreign::attach(&place, mode, &rules)?;
+        let pod = node.join("client");
+        let other = Foreign::attach_before(node, &pod, &rules)?;
         let event = wait_for(plane, HERE, "ConnectionsOverridden", SOON)?;
         ensure!(event["type"] == "Warning" && event["regarding"]["kind"] == "Node", "{event}");
         let note = event["note"].as_str().unwrap_or_default();
         let is_named = |id| note.contains(&format!("program {id} ({}) runs before", foreign::NAME));
         ensure!(other.ids().any(is_named), "{note}");
         // Later programs appear in the agent's readiness.
-        let more = Foreign::attach(&place, mode, &rules)?;
-        until("the other program in /readyz", SOON, || {
-            let answer = agent.get("/readyz")?;
+        let more = Foreign::attach_before(node, &pod, &rules)?;
+        let is_told = |answer: &Answer| {
             let named = |id| answer.body.contains(&format!("program {id} "));
-            let more = more.ids().any(named) || answer.body.contains("3 more");
-            Ok(if more { Ok(()) } else { Err(answer.body) })
-        })?;
-        Ok(())
+            more.ids().any(named) || answer.body.contains("3 more")
+        };
+        agent.wait_for_answer("/readyz", SOON, is_told).map(drop)
     })
 }
 
@@ -149,9 +145,7 @@ fn a_service_shows_what_a_node_makes_of_it() -> Result<()> {
         // A repetition becomes a series of the same Event.
         for (node, is_refused) in [(HERE, false), ("far", true)] {
             move_to(plane, "strict", node)?;
-            agent.wait_for_answer("/explain?service=default/strict", SOON, |answer| {
-                answer.body.contains("\"verdict\": \"refuse\"") == is_refused
-            })?;
+            agent.wait_for_verdict("strict", if is_refused { "refuse" } else { "route" }, SOON)?;
         }
         until("a series", SOON, || {
             let strict = wait_for(plane, "strict", "NodeRefused", SOON)?;
@@ -174,9 +168,7 @@ fn a_service_shows_what_a_node_makes_of_it() -> Result<()> {
         agent.kill();
         agent.resume()?;
         move_to(plane, "closed", HERE)?;
-        agent.wait_for_answer("/explain?service=default/closed", SOON, |answer| {
-            answer.body.contains("\"verdict\": \"route\"")
-        })?;
+        agent.wait_for_verdict("closed", "route", SOON)?;
         move_to(plane, "closed", "far")?;
         let closed = wait_for(plane, "closed", "NodeRefused", SOON)?;
         ensure!(closed["regarding"]["uid"].is_string(), "{closed}");

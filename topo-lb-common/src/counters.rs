@@ -21,16 +21,6 @@ pub struct Counters {
 }
 
 impl Counters {
-    /// Adds the counts of another Service port or CPU.
-    pub const fn add(&mut self, other: &Self) {
-        let Self { same_node, same_zone, same_region, elsewhere, refused } = other;
-        self.same_node += *same_node;
-        self.same_zone += *same_zone;
-        self.same_region += *same_region;
-        self.elsewhere += *elsewhere;
-        self.refused += *refused;
-    }
-
     /// The counter of one locality.
     #[inline(always)]
     pub const fn at(&mut self, locality: Locality) -> &mut u64 {
@@ -41,6 +31,18 @@ impl Counters {
             Locality::Elsewhere => &mut self.elsewhere,
         }
     }
+}
+
+/// The sum of the counts of several CPUs, or of several Service ports. `V` consists of `u64`s.
+#[cfg(feature = "user")]
+pub fn sum<'a, V: bytemuck::Pod>(all: impl IntoIterator<Item = &'a V>) -> V {
+    let mut sum = V::zeroed();
+    for one in all {
+        let words = bytemuck::cast_slice_mut::<V, u64>(core::slice::from_mut(&mut sum));
+        let more = bytemuck::cast_slice::<V, u64>(core::slice::from_ref(one));
+        words.iter_mut().zip(more).for_each(|(sum, one)| *sum += one);
+    }
+    sum
 }
 
 /// Bytes of a name in `names`: namespace (63) `/` name (63) `:` port (63), and a final zero. Each

@@ -73,16 +73,3 @@ outcomes! {
     /// Dropped: the kernel refused to change the packet, or had no memory.
     Dropped dropped "dropped",
 }
-
-impl Packets {
-    /// The sum of the counts of several CPUs.
-    pub fn sum<'a>(all: impl IntoIterator<Item = &'a Self>) -> Self {
-        let mut sum = Self::default();
-        for one in all {
-            for outcome in Outcome::ALL {
-                *sum.at(outcome) += one.of(outcome);
-            }
-        }
-        sum
-    }
-}

@@ -6,6 +6,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use aya::maps::{Array, HashMap, MapData};
 use bytemuck::Pod;
+use topo_lb::datapath::maps::encode::{V4, V6};
 use topo_lb_common::address::TCP;
 use topo_lb_common::connection::{
     ANSWERED, Connection4, Connection6, FROM_CLIENT, REPLY, TICK, TO_CLIENT, Tuple4, Tuple6,
@@ -13,15 +14,12 @@ use topo_lb_common::connection::{
 use topo_lb_common::maps;
 use topo_lb_common::reply_filter::{self, ReplyFilterEntry, ReplyFilterPlace};
 
-use super::{Hook, Programs, Raw, four, six};
+use super::{Hook, Programs, Raw, octets};
 
 impl Programs {
     /// Adds an entry of an established TCP connection, with the current time and revision: the
     /// program translates a hook's packets with the addresses `says` (source, destination) to the
     /// addresses `becomes`. Marks their sender.
-    ///
-    /// # Errors
-    /// The map is full, or the addresses have different families.
     pub fn remember(
         &mut self,
         hook: Hook,
@@ -33,57 +31,40 @@ impl Programs {
             Hook::Ingress => (FROM_CLIENT, 0),
             Hook::Egress => (TO_CLIENT, REPLY),
         };
-        let (source_port, destination_port) = (says.0.port(), says.1.port());
-        match (says.0.ip(), says.1.ip()) {
-            (IpAddr::V4(source), IpAddr::V4(destination)) => {
-                let key = Tuple4 {
-                    source: source.octets(),
-                    destination: destination.octets(),
-                    source_port,
-                    destination_port,
+        let source = match says.0.ip() {
+            IpAddr::V4(ip) => u32::from_ne_bytes(ip.octets()),
+            IpAddr::V6(ip) => reply_filter::folded(bytemuck::cast(ip.octets())),
+        };
+        self.mark(reply_filter::place(source, says.0.port()), 1)?;
+        macro_rules! add {
+            ($family:ty, $tuple:ident, $connection:ident, $map:expr) => {{
+                let key = $tuple {
+                    source: octets::<$family>(says.0)?,
+                    destination: octets::<$family>(says.1)?,
+                    source_port: says.0.port(),
+                    destination_port: says.1.port(),
                     protocol: TCP,
                     way,
                     reserved: 0,
                 };
-                let value = Connection4 {
+                let value = $connection {
                     last_used,
                     revision,
-                    source: four(becomes.0.ip())?.octets(),
-                    destination: four(becomes.1.ip())?.octets(),
+                    source: octets::<$family>(becomes.0)?,
+                    destination: octets::<$family>(becomes.1)?,
                     source_port: becomes.0.port(),
                     destination_port: becomes.1.port(),
                     kind,
                     state: ANSWERED,
-                    ..Connection4::default()
+                    ..$connection::default()
                 };
-                self.mark(reply_filter::place(u32::from_ne_bytes(key.source), source_port), 1)?;
-                self.insert(maps::CONNECTIONS4, key, value)
-            }
-            (source, destination) => {
-                let key = Tuple6 {
-                    source: six(source)?.octets(),
-                    destination: six(destination)?.octets(),
-                    source_port,
-                    destination_port,
-                    protocol: TCP,
-                    way,
-                    reserved: 0,
-                };
-                let value = Connection6 {
-                    last_used,
-                    revision,
-                    source: six(becomes.0.ip())?.octets(),
-                    destination: six(becomes.1.ip())?.octets(),
-                    source_port: becomes.0.port(),
-                    destination_port: becomes.1.port(),
-                    kind,
-                    state: ANSWERED,
-                    ..Connection6::default()
-                };
-                let source = reply_filter::folded(bytemuck::cast(key.source));
-                self.mark(reply_filter::place(source, source_port), 1)?;
-                self.insert(maps::CONNECTIONS6, key, value)
-            }
+                self.insert($map, key, value)
+            }};
+        }
+        if says.0.is_ipv4() {
+            add!(V4, Tuple4, Connection4, maps::CONNECTIONS4)
+        } else {
+            add!(V6, Tuple6, Connection6, maps::CONNECTIONS6)
         }
     }
 
@@ -98,7 +79,7 @@ impl Programs {
 
     /// Removes the mark of an IPv4 endpoint.
     pub fn unmark(&mut self, endpoint: SocketAddr) -> Result<()> {
-        let address = u32::from_ne_bytes(four(endpoint.ip())?.octets());
+        let address = u32::from_ne_bytes(octets::<V4>(endpoint)?);
         self.mark(reply_filter::place(address, endpoint.port()), 0)
     }
 

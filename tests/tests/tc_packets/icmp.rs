@@ -12,19 +12,30 @@ use super::scene::{
     A4, A6, CLIENT4, CLIENT6, WEB4, WEB6, at, expect, expect_untouched, scene, tcp, udp,
 };
 
+/// An ICMP error to the client, or by the client, that quotes a packet.
+fn error4(from: &str, to: &str, kind: Icmpv4Type, quoted: &[u8]) -> Result<Vec<u8>> {
+    let mut error = Vec::new();
+    let (sender, receiver) = if from == CLIENT4 { (VM_MAC, NODE_MAC) } else { (NODE_MAC, VM_MAC) };
+    PacketBuilder::ethernet2(sender, receiver)
+        .ip(ip(at(from).ip(), at(to).ip()))
+        .icmpv4(kind)
+        .write(&mut error, quoted)?;
+    Ok(error)
+}
+
+const UNREACHABLE: Icmpv4Type =
+    Icmpv4Type::DestinationUnreachable(icmpv4::DestUnreachableHeader::Port);
+
 #[test]
 fn an_icmp_error_is_told_in_the_client_s_words() -> Result<()> {
     let mut programs = scene()?;
     let opened =
         expect(&mut programs, "opens", Hook::Ingress, &udp(CLIENT4, WEB4), (NEXT, CLIENT4, A4))?;
     for (teller, told) in [("192.0.2.1:0", "192.0.2.1:0"), ("10.244.1.3:0", "10.96.0.1:0")] {
-        let mut error = Vec::new();
         let next_hop_mtu = 1280;
         let too_big = icmpv4::DestUnreachableHeader::FragmentationNeeded { next_hop_mtu };
-        PacketBuilder::ethernet2(NODE_MAC, VM_MAC)
-            .ip(ip(at(teller).ip(), at(CLIENT4).ip()))
-            .icmpv4(Icmpv4Type::DestinationUnreachable(too_big))
-            .write(&mut error, &opened[14..])?;
+        let too_big = Icmpv4Type::DestinationUnreachable(too_big);
+        let error = error4(teller, CLIENT4, too_big, &opened[14..])?;
         let out =
             expect(&mut programs, teller, Hook::Egress, &error, (NEXT, told, "10.244.1.9:0"))?;
         // The quoted packet, in a new Ethernet frame, is the packet that the client sent.
@@ -37,12 +48,7 @@ fn an_icmp_error_is_told_in_the_client_s_words() -> Result<()> {
     // The client's error about a reply reaches the endpoint with the endpoint's own addresses.
     let answer = udp(A4, CLIENT4);
     let answer = expect(&mut programs, "answer", Hook::Egress, &answer, (NEXT, WEB4, CLIENT4))?;
-    let mut error = Vec::new();
-    let port = Icmpv4Type::DestinationUnreachable(icmpv4::DestUnreachableHeader::Port);
-    PacketBuilder::ethernet2(VM_MAC, NODE_MAC)
-        .ip(ip(at(CLIENT4).ip(), at(WEB4).ip()))
-        .icmpv4(port)
-        .write(&mut error, &answer[14..14 + 28])?;
+    let error = error4(CLIENT4, WEB4, UNREACHABLE, &answer[14..14 + 28])?;
     let wanted = (NEXT, "10.244.1.9:0", "10.244.1.3:0");
     let out = expect(&mut programs, "client's error", Hook::Ingress, &error, wanted)?;
     let (inner, rest) = Ipv4Header::from_slice(&out[42..])?;
@@ -57,17 +63,13 @@ fn an_icmp_error_may_quote_no_more_than_ports_and_what_is_behind_it_is_nothing()
     let mut programs = scene()?;
     let syn = tcp(CLIENT4, WEB4, Tcp::Syn(1));
     let opened = expect(&mut programs, "SYN", Hook::Ingress, &syn, (NEXT, CLIENT4, A4))?;
-    let port = Icmpv4Type::DestinationUnreachable(icmpv4::DestUnreachableHeader::Port);
     // Quotes: the headers, then the minimum of RFC 792, then less.
     for (quoted, told) in [(40, true), (28, true), (24, true), (23, false), (20, false), (8, false)]
     {
         for trailer in [0, 40] {
             let what = format!("{quoted} bytes quoted, {trailer} behind");
-            let mut error = Vec::new();
-            PacketBuilder::ethernet2(NODE_MAC, VM_MAC)
-                .ip(ip(at("192.0.2.1:0").ip(), at(CLIENT4).ip()))
-                .icmpv4(port.clone())
-                .write(&mut error, &opened[14..14 + quoted])?;
+            let quote = &opened[14..14 + quoted];
+            let mut error = error4("192.0.2.1:0", CLIENT4, UNREACHABLE, quote)?;
             let end = error.len();
             error.resize(end + trailer, 0xab);
             if !told {
@@ -89,12 +91,7 @@ fn an_icmp_error_about_what_is_over_is_untouched() -> Result<()> {
     let asked = udp(CLIENT4, WEB4);
     let opened = expect(&mut programs, "asks", Hook::Ingress, &asked, (NEXT, CLIENT4, A4))?;
     programs.age(Duration::from_secs(40))?;
-    let port = Icmpv4Type::DestinationUnreachable(icmpv4::DestUnreachableHeader::Port);
-    let mut error = Vec::new();
-    PacketBuilder::ethernet2(NODE_MAC, VM_MAC)
-        .ip(ip(at(A4).ip(), at(CLIENT4).ip()))
-        .icmpv4(port)
-        .write(&mut error, &opened[14..])?;
+    let error = error4(A4, CLIENT4, UNREACHABLE, &opened[14..])?;
     // The client may have contacted the endpoint directly from the same port meanwhile.
     expect_untouched(&mut programs, "late", Hook::Egress, &error)
 }

@@ -64,7 +64,7 @@ impl Hook {
     }
 
     /// `enum bpf_attach_type`, include/uapi/linux/bpf.h.
-    pub(crate) const fn attach_type(self) -> bpf_attach_type {
+    pub const fn attach_type(self) -> bpf_attach_type {
         use bpf_attach_type::*;
         match self {
             Self::Connect4 => BPF_CGROUP_INET4_CONNECT,

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use serde::{Serialize, Serializer};
-use topo_lb_common::counters::Counters;
+use topo_lb_common::counters::{Counters, sum};
 use topo_lb_common::packets::{Outcome, Packets};
 
 use super::Connections;
@@ -135,11 +135,8 @@ pub(super) fn read(pin_dir: &Path) -> Result<Hooks, ReadError> {
             ..HookRow::default()
         });
     }
-    let mut sum = Counters::default();
-    for counted in counters::connections(pin_dir)?.values() {
-        sum.add(counted);
-    }
-    Ok(Hooks { each, connections: sum.into() })
+    let connections: Counters = sum(counters::connections(pin_dir)?.values());
+    Ok(Hooks { each, connections: connections.into() })
 }
 
 /// The programs that run before ours, in the cgroups where ours are attached.

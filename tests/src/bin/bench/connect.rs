@@ -56,7 +56,7 @@ pub(crate) fn measure(
     let program = Program::given(ground.cluster)?;
     if program.is_none() {
         say(&format!(
-            "kube-proxy is left out, as {} names none: `cargo xtask bench` builds one",
+            "kube-proxy is left out: {} is not set; `cargo xtask bench` builds one",
             kube_proxy::VARIABLE
         ));
     }
@@ -88,7 +88,7 @@ pub(crate) fn measure(
                 let population = ground.population(services, ["a3", "b3"])?;
                 let started = program.start(ground, &population, &mut diallers[3])?;
                 say(&format!(
-                    "kube-proxy served the last Service after {:.1} s, and rested after {:.1} s",
+                    "kube-proxy served the last Service after {:.1} s, and was idle after {:.1} s",
                     started.reached.as_secs_f64(),
                     started.rested.as_secs_f64()
                 ));

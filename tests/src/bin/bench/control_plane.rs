@@ -3,7 +3,6 @@
 
 use std::collections::BTreeMap;
 use std::convert::identity;
-use std::fs;
 use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -11,6 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, ensure};
 use aya::maps::{HashMap, Map, MapData};
 use bytemuck::bytes_of;
+use fs_err as fs;
 use topo_lb_common::address::{Frontend4, TCP};
 use topo_lb_common::maps;
 use topo_lb_common::service::Service4;
@@ -44,15 +44,7 @@ pub(crate) fn measure(
         say(&format!("control plane, {services} Services of {endpoints} endpoints"));
         // The size that the promises are about.
         let is_promised = (services, endpoints) == (10_000, 10);
-        let nodes = effort.of(100, 1_000);
-        let population = Population {
-            services,
-            endpoints,
-            here: HERE.into(),
-            nodes,
-            addresses: Vec::new(),
-            port: 8080,
-        };
+        let population = Population::new(HERE, effort.of(100, 1_000), services, endpoints);
         let found = one_size(ground, effort, &population)?;
         figures.extend(found.into_iter().map(|figure| {
             let figure = figure.with("services", services).with("endpoints", services * endpoints);
@@ -70,19 +62,23 @@ pub(crate) fn measure(
     Ok(figures)
 }
 
+/// An agent that follows this server.
+fn follow<'a>(ground: &Ground<'a>, server: &FakeApi) -> Result<Agent<'a>> {
+    ground.agent(("--api-server", Path::new(&server.url())), &[])
+}
+
 fn one_size(ground: &Ground<'_>, effort: Effort, population: &Population) -> Result<Vec<Figure>> {
     let mut figures = Vec::new();
     let (mut programmed, mut started, mut resident) =
         (Sample::default(), Sample::default(), Sample::default());
     let (mut restarted, mut writes) = (Sample::default(), Sample::default());
     let server = api::start(ground.cluster.node_netns(HERE)?, population, identity)?;
-    let source = server.url();
     let mut last = None;
     for _ in 0..effort.of(1, 3) {
         // The previous agent and its maps must be gone.
         drop(last.take());
         let begun = Instant::now();
-        let mut agent = ground.agent(("--api-server", Path::new(&source)), &[])?;
+        let mut agent = follow(ground, &server)?;
         started.add(begun.elapsed().as_secs_f64());
         let listed = server.state().finished.context("all objects were listed")?;
         programmed.add(listed.elapsed().as_secs_f64());
@@ -151,12 +147,11 @@ fn churn(
     };
     let mut delays = Sample::default();
     let begun = Instant::now();
-    let mut random = 1_u32;
+    let mut random = fastrand::Rng::with_seed(1);
     let mut turns = BTreeMap::new();
     for change in 0..changes {
-        random = random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
         // Odd Services have no policy: each of their changes concerns this node.
-        let service = ((random >> 8) % population.services) | 1;
+        let service = random.u32(..population.services) | 1;
         if service >= population.services {
             continue;
         }
@@ -182,17 +177,9 @@ fn churn(
 /// The cost of kubelets' status reports, per hour, for 5,000 nodes that do not change.
 fn status_reports(ground: &Ground<'_>, effort: Effort) -> Result<Vec<Figure>> {
     const CLUSTER: u32 = 5_000;
-    let population = Population {
-        services: 10,
-        endpoints: 10,
-        here: HERE.into(),
-        nodes: effort.of(500, CLUSTER),
-        addresses: Vec::new(),
-        port: 8080,
-    };
+    let population = Population::new(HERE, effort.of(500, CLUSTER), 10, 10);
     let server = api::start(ground.cluster.node_netns(HERE)?, &population, identity)?;
-    let source = server.url();
-    let agent = ground.agent(("--api-server", Path::new(&source)), &[])?;
+    let agent = follow(ground, &server)?;
     wait_for_watches(&server)?;
     let before = processor_seconds(&agent)?;
     for index in 0..population.nodes {
@@ -216,7 +203,7 @@ fn status_reports(ground: &Ground<'_>, effort: Effort) -> Result<Vec<Figure>> {
 /// Resident memory: `VmRSS` of /proc/PID/status.
 fn resident_bytes(agent: &Agent<'_>) -> Result<f64> {
     let path = format!("/proc/{}/status", agent.process_id()?);
-    let status = fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
+    let status = fs::read_to_string(&path)?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
     let kibibytes = line.and_then(|line| line.split_whitespace().next()?.parse::<f64>().ok());
     Ok(kibibytes.context("a process has a size")? * 1024.0)
@@ -227,7 +214,7 @@ pub(crate) fn processor_seconds(agent: &Agent<'_>) -> Result<f64> {
     /// `USER_HZ`, the same on every architecture that Kubernetes supports.
     const TICKS: f64 = 100.0;
     let path = format!("/proc/{}/stat", agent.process_id()?);
-    let stat = fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
+    let stat = fs::read_to_string(&path)?;
     // The name in parentheses may contain blanks; the state after it is field 3.
     let fields = stat.rsplit_once(')').map(|(_, rest)| rest).unwrap_or_default();
     let fields: Vec<f64> =

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::fs;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Result, ensure};
+use fs_err as fs;
 
 use crate::curve::curves;
 use crate::result::{Figure, Report, rows};
@@ -25,10 +25,10 @@ pub(crate) fn write(report: &Report, folder: &Path) -> Result<()> {
     let mut files = made_from(&report)?;
     files.insert(REPORT.into(), report);
     let pictures = folder.join(PICTURES);
-    fs::create_dir_all(&pictures).with_context(|| format!("cannot make {}", pictures.display()))?;
+    fs::create_dir_all(&pictures)?;
     for (name, text) in files {
         let path = folder.join(name);
-        fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
+        fs::write(&path, text)?;
     }
     Ok(())
 }

@@ -4,17 +4,17 @@
 //! The client reads orders as lines of JSON, and answers each with the nanoseconds of every
 //! exchange. The timed span thus lies within one process.
 
-use std::io::{self, BufRead as _, BufReader, Read as _, Write as _, stdin, stdout};
+use std::io::{self, Read as _, Write as _, stdin, stdout};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, UdpSocket};
-use std::process::{ChildStdin, ChildStdout, Command};
+use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result};
 use rustix::thread::{CpuSet, sched_setaffinity};
 use serde::{Deserialize, Serialize};
 use socket2::{Domain, Protocol, Socket, Type};
-use topo_lb_tests::process::Running;
+use topo_lb_tests::process::{Running, Worker};
 
 /// The port of the servers, TCP and UDP.
 pub(crate) const PORT: u16 = 9500;
@@ -72,11 +72,7 @@ struct Order {
 
 /// A client process.
 #[derive(Debug)]
-pub(crate) struct Dialler {
-    orders: ChildStdin,
-    answers: BufReader<ChildStdout>,
-    _process: Running,
-}
+pub(crate) struct Dialler(Worker);
 
 /// The command of a client.
 pub(crate) fn dialler() -> Result<Command> {
@@ -95,21 +91,14 @@ fn this(what: &str) -> Result<Command> {
 
 impl Dialler {
     /// Takes over a client's process.
-    pub(crate) fn new(mut process: Running) -> Result<Self> {
-        let orders = process.child().stdin.take().context("a dialler has an input")?;
-        let answers = process.child().stdout.take().context("a dialler has an output")?;
-        Ok(Self { orders, answers: BufReader::new(answers), _process: process })
+    pub(crate) fn new(process: Running) -> Result<Self> {
+        Worker::new(process).map(Self)
     }
 
     /// Does `act` so many times, and returns the nanoseconds of each.
     pub(crate) fn times(&mut self, act: Act, targets: Targets, times: u32) -> Result<Vec<u64>> {
-        let order = serde_json::to_string(&Order { act, targets, times })?;
-        writeln!(self.orders, "{order}").context("a dialler is gone")?;
-        self.orders.flush().context("a dialler is gone")?;
-        let mut line = String::new();
-        self.answers.read_line(&mut line).context("a dialler is gone")?;
         let answer: Result<Vec<u64>, String> =
-            serde_json::from_str(&line).with_context(|| format!("a dialler says {line:?}"))?;
+            self.0.tell(&Order { act, targets, times }).context("a dialler")?;
         answer.map_err(anyhow::Error::msg)
     }
 }
@@ -152,68 +141,44 @@ pub(crate) fn serve() -> Result<()> {
 /// Carries out orders until standard input ends.
 pub(crate) fn dial() -> Result<()> {
     stay()?;
-    // A full-period generator over 32 bits: reaches every target, in an unpredictable order.
-    let mut random = 1_u32;
+    let mut random = fastrand::Rng::with_seed(1);
     for line in stdin().lines() {
         let order: Order = serde_json::from_str(&line?)?;
-        let next = || {
-            random = random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-            random >> 8
-        };
-        let answer = carry_out(order, next).map_err(|error| format!("{error:#}"));
+        let answer = carry_out(order, &mut random).map_err(|error| format!("{error:#}"));
         println!("{}", serde_json::to_string(&answer)?);
         stdout().flush()?;
     }
     Ok(())
 }
 
-fn carry_out(order: Order, mut next: impl FnMut() -> u32) -> Result<Vec<u64>> {
+fn carry_out(order: Order, random: &mut fastrand::Rng) -> Result<Vec<u64>> {
     let Order { act, targets, times } = order;
-    let mut all = Vec::with_capacity(times as usize);
-    let mut time = |work: &mut dyn FnMut() -> io::Result<()>| -> io::Result<()> {
-        let begun = Instant::now();
-        work()?;
-        all.push(u64::try_from(begun.elapsed().as_nanos()).unwrap_or(u64::MAX));
-        Ok(())
-    };
-    let first = targets.at(next());
-    match act {
-        Act::Exchange => {
-            for _ in 0..times {
-                let to = targets.at(next());
-                time(&mut || exchange(to)).with_context(|| format!("no exchange with {to}"))?;
-            }
-        }
-        Act::Knock => {
-            for _ in 0..times {
-                let to = targets.at(next());
-                time(&mut || knock(to)).with_context(|| format!("cannot knock at {to}"))?;
-            }
-        }
+    let first = targets.at(random.u32(..));
+    let mut work: Box<dyn FnMut(SocketAddr) -> io::Result<()>> = match act {
+        Act::Exchange => Box::new(exchange),
+        Act::Knock => Box::new(knock),
         Act::Datagram => {
             let socket = datagram(first)?;
-            for _ in 0..times {
-                let to = targets.at(next());
-                time(&mut || ask(&socket, to)).with_context(|| format!("no answer of {to}"))?;
-            }
+            Box::new(move |to| ask(&socket, to))
         }
         Act::Peer => {
             let socket = datagram(first)?;
             socket.connect(first).with_context(|| format!("cannot connect to {first}"))?;
-            for _ in 0..times {
-                time(&mut || socket.peer_addr().map(drop)).context("no peer")?;
-            }
+            Box::new(move |_| socket.peer_addr().map(drop))
         }
         Act::Keep => {
             let mut stream = connect(first).with_context(|| format!("cannot dial {first}"))?;
-            for _ in 0..times {
-                time(&mut || request(&mut stream))
-                    .with_context(|| format!("no answer of {first}"))?;
-            }
+            Box::new(move |_| request(&mut stream))
         }
-    }
-    ensure!(all.len() == times as usize, "{} of {times} were timed", all.len());
-    Ok(all)
+    };
+    (0..times)
+        .map(|_| {
+            let to = targets.at(random.u32(..));
+            let begun = Instant::now();
+            work(to).with_context(|| format!("{act:?} with {to} failed"))?;
+            Ok(u64::try_from(begun.elapsed().as_nanos())?)
+        })
+        .collect()
 }
 
 fn exchange(to: SocketAddr) -> io::Result<()> {

@@ -29,7 +29,7 @@ pub(crate) fn measure(
     say: &dyn Fn(&str),
 ) -> Result<Vec<Figure>> {
     if env::var_os(ASSETS).is_none_or(|folder| folder.is_empty()) {
-        say(&format!("a real API server is left out: {ASSETS} names none"));
+        say(&format!("the real API server is left out: {ASSETS} is not set"));
         return Ok(Vec::new());
     }
     let services = effort.of(100, 10_000);

@@ -1,9 +1,9 @@
 //! The nodes of all measurements; they differ only in what translates on them.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
+use fs_err as fs;
 use serde_json::Value;
 use topo_lb_tests::agent::Agent;
 use topo_lb_tests::binary::Binary;
@@ -92,21 +92,14 @@ impl<'a> Ground<'a> {
     /// A population as seen from a node; the endpoints are the node's two servers.
     pub(crate) fn population(&self, services: u32, servers: [&str; 2]) -> Result<Population> {
         let [a, b] = [self.cluster.pod(servers[0])?, self.cluster.pod(servers[1])?];
-        Ok(Population {
-            services,
-            endpoints: 2,
-            here: a.node.clone(),
-            nodes: 3,
-            addresses: vec![a.ipv4, b.ipv4],
-            port: PORT,
-        })
+        let (addresses, port) = (vec![a.ipv4, b.ipv4], PORT);
+        Ok(Population { addresses, port, ..Population::new(&a.node, 3, services, 2) })
     }
 
     /// Writes manifests of a population and `others`.
     pub(crate) fn manifests(&self, population: &Population, others: &[Value]) -> Result<PathBuf> {
         let path = self.cluster.folder().join("population.json");
-        fs::write(&path, population.list(others))
-            .with_context(|| format!("cannot write {}", path.display()))?;
+        fs::write(&path, population.list(others))?;
         Ok(path)
     }
 

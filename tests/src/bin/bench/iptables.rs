@@ -2,12 +2,12 @@
 
 use std::env;
 use std::ffi::OsString;
-use std::fs;
-use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context as _, Result};
+use fs_err as fs;
+use fs_err::os::unix::fs::symlink;
 use topo_lb_tests::cluster::Cluster;
 use topo_lb_tests::process::printed;
 use topo_lb_tests::requirements;
@@ -85,12 +85,12 @@ impl Iptables {
 /// Makes a folder with links of the names by which other programs call iptables.
 fn link(folder: &Path, legacy: &Path) -> Result<PathBuf> {
     let folder = folder.join("iptables");
-    fs::create_dir(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    fs::create_dir(&folder)?;
     for end in ["", "-save", "-restore"] {
         let mut of = legacy.as_os_str().to_owned();
         of.push(end);
         let link = folder.join(format!("iptables{end}"));
-        symlink(&of, &link).with_context(|| format!("cannot make {}", link.display()))?;
+        symlink(&of, &link)?;
     }
     Ok(folder)
 }

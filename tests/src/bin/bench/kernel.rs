@@ -62,7 +62,7 @@ pub(crate) fn measure(
     let agent = ground.agent(("--manifests", &manifests), &flags)?;
     bench.packets(&mut outside, agent.pins(), ground)?;
     drop(agent);
-    say("in the kernel, packets at their best");
+    say("in the kernel, the same packet again and again");
     bench.figures.extend(test_run::measure(services, effort)?);
     Ok(bench.figures)
 }

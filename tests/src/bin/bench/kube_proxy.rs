@@ -2,21 +2,20 @@
 //! 1.20 is the last version but one with `spec.topologyKeys` (removed in Kubernetes 1.22).
 
 use std::env;
-use std::fs::File;
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
+use topo_lb_tests::cgroup;
 use topo_lb_tests::cluster::Cluster;
 use topo_lb_tests::fake_api::FakeApi;
 use topo_lb_tests::kubernetes_1_20;
 use topo_lb_tests::population::{Population, SERVICE_PORT};
-use topo_lb_tests::process::{Running, printed};
+use topo_lb_tests::process::{Running, printed, spawn_logged};
 use topo_lb_tests::wait::until;
 use topo_lb_tests::wiring::node4;
-use topo_lb_tests::{cgroup, interrupt};
 
 use crate::api;
 use crate::exchange::{Act, Dialler, Targets};
@@ -72,8 +71,6 @@ impl Program {
         let last = Population::frontend(population.services.saturating_sub(1));
         let netns = cluster.node_netns(KUBE_PROXY)?;
         let server = api::start(netns, population, kubernetes_1_20::form)?;
-        let log = cluster.folder().join("kube-proxy.log");
-        let log = File::create(&log).with_context(|| format!("cannot write {}", log.display()))?;
         let mut command = Command::new(&self.program);
         command
             .envs(self.iptables.environment())
@@ -85,17 +82,11 @@ impl Program {
             .arg("--feature-gates=ServiceTopology=true,EndpointSliceProxying=true")
             .arg(format!("--cluster-cidr={POD_RANGE}"))
             // The limit applies to the whole machine, not only to this node.
-            .arg("--conntrack-max-per-core=0")
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(log);
+            .arg("--conntrack-max-per-core=0");
         cluster.beside(cluster.node(KUBE_PROXY)?, &mut command)?;
         let processes = cgroup::processes(cluster.agents().path()).len() + 1;
         let begun = Instant::now();
-        let process = {
-            let _permit = interrupt::permit();
-            Running::new(command.spawn().context("cannot start kube-proxy")?)
-        };
+        let process = spawn_logged(&mut command, &cluster.folder().join("kube-proxy.log"))?;
         let (reached, rested) = (Duration::ZERO, Duration::ZERO);
         let mut it = KubeProxy { cluster, process, processes, reached, rested, _server: server };
         it.reach(Targets::one(SocketAddr::from((last, SERVICE_PORT))), dialler)?;

@@ -28,36 +28,36 @@ use std::time::Instant;
 
 use anyhow::{Context as _, Result};
 use clap::{Parser, Subcommand, ValueEnum};
-use topo_lb_tests::interrupt;
+use topo_lb_tests::interrupt::exit_code;
 
 use ground::{Effort, Ground};
 use machine::Machine;
 use result::{Figure, Report, table};
 
-/// Measures topo-lb on this machine, beside what one would use instead.
+/// Measures topo-lb and its alternatives on this machine.
 ///
-/// Needs root, the agent binary in TOPO_LB_AGENT, and for that peer kube-proxy 1.20 in
-/// TOPO_LB_KUBE_PROXY. Leaves nothing behind, even after Ctrl-C. A target that is missed is said, and
-/// is no failure.
+/// Needs root, and the agent binary in TOPO_LB_AGENT. Measures kube-proxy 1.20 too if
+/// TOPO_LB_KUBE_PROXY names it. Leaves nothing behind, even after Ctrl-C. Reports missed targets;
+/// they do not change the exit code.
 #[derive(Debug, Parser)]
 #[command(name = "bench", args_conflicts_with_subcommands = true)]
 struct Arguments {
-    /// Only these parts; without any, all
+    /// Measure only these parts; by default all
     #[arg(long, value_enum, value_name = "PART")]
     part: Vec<Part>,
-    /// Few sizes and few rounds: it shows that it works, and is soon over
+    /// Measure few sizes in few rounds, to show that the bench works
     #[arg(long)]
     quick: bool,
-    /// Print the results as JSON, and nothing else, on standard output
+    /// Print only the results, as JSON, on standard output
     #[arg(long)]
     json: bool,
-    /// Write performance.md, its pictures, and the report that they are made from into this folder
+    /// Write performance.md, its pictures and its report into this folder
     #[arg(long, value_name = "FOLDER", conflicts_with = "part")]
     write_docs: Option<PathBuf>,
-    /// Measure nothing: the results are those of this report
+    /// Measure nothing; take the results from this report
     #[arg(long, value_name = "FILE", conflicts_with_all = ["part", "quick"])]
     from: Option<PathBuf>,
-    /// One end of what is timed
+    /// A process in a pod of the lab
     #[command(subcommand)]
     end: Option<End>,
 }
@@ -66,10 +66,10 @@ struct Arguments {
 #[derive(Debug, Subcommand)]
 #[command(disable_help_subcommand = true)]
 enum End {
-    /// Serves
+    /// Answer timed requests
     #[command(hide = true)]
     Serve,
-    /// Dials
+    /// Make timed requests on orders from standard input
     #[command(hide = true)]
     Dial,
 }
@@ -77,15 +77,15 @@ enum End {
 /// What is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Part {
-    /// Exchanges through a ClusterIP and direct, beside other proxies
+    /// Exchanges through a ClusterIP and direct, with topo-lb and with other proxies
     Connect,
-    /// Run time of each program, by the kernel
+    /// Run time of each program, measured by the kernel
     Kernel,
-    /// Answers to probes and scrapes beside a crowd of connections that ask nothing
+    /// Response times of probes and scrapes while many other clients are connected
     Probes,
     /// From the API server to the maps
     ControlPlane,
-    /// From the agent's start to the first right connection, at a real API server
+    /// From the agent's start to the first translated connection, with a real API server
     FirstContact,
     /// A rolling update on 5,000 nodes
     Rollout,
@@ -98,15 +98,7 @@ fn main() -> ExitCode {
         Some(End::Dial) => exchange::dial(),
         None => run(&arguments),
     };
-    // After Ctrl-C the sweep ends this process; failures due to that do not count.
-    let _not_interrupted = interrupt::permit();
-    match result {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("error: {error:#}");
-            ExitCode::FAILURE
-        }
-    }
+    exit_code(result.map(|()| true))
 }
 
 fn run(arguments: &Arguments) -> Result<()> {
@@ -126,12 +118,12 @@ fn run(arguments: &Arguments) -> Result<()> {
     } else {
         let missed = report.results.iter().filter(|figure| figure.met == Some(false)).count();
         let closing = match missed {
-            0 => "Every target that was measured is met.".to_owned(),
+            0 => "All measured targets are met.".to_owned(),
             count => format!("{count} targets are missed."),
         };
         format!("{}\n\n{}\n\n{closing}\n", report.machine.sentence(), table(&report.results))
     };
-    write!(stdout(), "{text}").context("nobody reads the result")
+    write!(stdout(), "{text}").context("cannot print the result")
 }
 
 /// Measures these parts; if empty, all.

@@ -6,7 +6,7 @@ use std::time::Instant;
 use anyhow::{Result, ensure};
 use topo_lb_tests::crowd::{self, Plan};
 use topo_lb_tests::http;
-use topo_lb_tests::wait::{PATIENCE, until};
+use topo_lb_tests::wait::{PATIENCE, until, until_is};
 
 use crate::ground::{Effort, Ground, HERE};
 use crate::result::Figure;
@@ -23,17 +23,14 @@ pub(crate) fn measure(
 ) -> Result<Vec<Figure>> {
     let services = effort.of(10, 1_000);
     let crowd = Plan::LARGE;
-    say(&format!("answers beside {} connections that ask nothing", crowd.connections()));
+    say(&format!("answers beside {} idle connections", crowd.connections()));
     let manifests = ground.manifests(&ground.population(services, ["a", "b"])?, &[])?;
     let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 8600));
-    let listen = [("--listen", address.to_string())];
-    let flags = listen.each_ref().map(|(flag, value)| (*flag, value.as_str()));
-    let _agent = ground.agent(("--manifests", &manifests), &flags)?;
+    let listen = address.to_string();
+    let _agent = ground.agent(("--manifests", &manifests), &[("--listen", &listen)])?;
     let netns = ground.cluster.node_netns(HERE)?;
-    until("readiness", PATIENCE, || {
-        let answer = http::get(netns, address, "/readyz")?;
-        Ok(if answer.status == 200 { Ok(()) } else { Err(answer) })
-    })?;
+    let ready = || http::get(netns, address, "/readyz");
+    until_is("readiness", PATIENCE, ready, |answer| answer.status == 200)?;
     let mut samples = ASKED.map(|_| Sample::default());
     // The agent closes an idle connection after at most ten seconds, and the client reconnects: a
     // full measurement lasts until each has connected three times.

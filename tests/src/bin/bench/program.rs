@@ -1,8 +1,7 @@
 //! Run times of programs as the kernel measures them: `kernel.bpf_stats_enabled`.
 
-use std::fs;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -15,11 +14,14 @@ use aya::programs::{
     loaded_programs,
 };
 use aya::sys::{Stats, enable_stats};
+use aya_obj::generated::bpf_prog_type::BPF_PROG_TYPE_SCHED_CLS;
+use fs_err as fs;
 use topo_lb::datapath::hook::Hook;
-use topo_lb::datapath::host::feature::{pin_empty, pin_empty_classifier};
-use topo_lb_tests::interrupt;
+use topo_lb::datapath::host::feature::empty;
+use topo_lb::datapath::host::syscall::{load_empty, pin};
 use topo_lb_tests::netns::NetNs;
-use topo_lb_tests::scene::kernel;
+use topo_lb_tests::permit::permit;
+use topo_lb_tests::requirements::kernel;
 
 /// Makes the kernel measure the run time of every program, until dropped.
 #[derive(Debug)]
@@ -52,7 +54,7 @@ impl Program {
     /// The programs of tc's pinned links in this direction: one per device.
     pub(crate) fn of_devices(pins: &Path, direction: &str) -> Result<Vec<Self>> {
         let mut all = Vec::new();
-        for entry in fs::read_dir(pins.join("links")).context("links are pinned")?.flatten() {
+        for entry in fs::read_dir(pins.join("links"))?.flatten() {
             let name = entry.file_name();
             if name.to_str().is_some_and(|name| name.contains(direction)) {
                 all.push(Self::behind(&entry.path())?);
@@ -98,10 +100,9 @@ pub(crate) struct Empty {
 
 impl Empty {
     pub(crate) fn attach(cgroup: &Path) -> Result<Self> {
-        let mut program = through_pin(
-            |pin| pin_empty(Hook::Connect4, pin),
-            |pin| CgroupSockAddr::from_pin(pin, CgroupSockAddrAttachType::Connect4),
-        )?;
+        let mut program = through_pin(empty(Hook::Connect4), |pin| {
+            CgroupSockAddr::from_pin(pin, CgroupSockAddrAttachType::Connect4)
+        })?;
         let cgroup = fs::File::open(cgroup)?;
         let link = program.attach(cgroup, CgroupAttachMode::Single)?;
         let link = program.take_link(link)?;
@@ -142,18 +143,19 @@ pub(crate) fn with_empty_on<T>(
 
 /// The shortest tc program, not attached.
 pub(crate) fn empty_classifier() -> Result<SchedClassifier> {
-    through_pin(pin_empty_classifier, |pin| SchedClassifier::from_pin(pin))
+    through_pin(load_empty(BPF_PROG_TYPE_SCHED_CLS, 0), |pin| SchedClassifier::from_pin(pin))
 }
 
 /// aya takes a program that it has not loaded only from a pin; the pin is removed right after.
 fn through_pin<T>(
-    pin: impl FnOnce(&Path) -> io::Result<()>,
+    loaded: io::Result<OwnedFd>,
     take: impl FnOnce(&Path) -> Result<T, ProgramError>,
 ) -> Result<T> {
     let path = PathBuf::from(format!("/sys/fs/bpf/topo-lb-bench-{}", std::process::id()));
-    let _permit = interrupt::permit();
-    pin(&path).with_context(|| format!("cannot pin {}", path.display()))?;
+    let _permit = permit();
+    let loaded = loaded.context("the kernel refuses an empty program")?;
+    pin(loaded.as_fd(), &path).with_context(|| format!("cannot pin {}", path.display()))?;
     let program = take(&path);
-    fs::remove_file(&path).with_context(|| format!("cannot remove {}", path.display()))?;
+    fs::remove_file(&path)?;
     Ok(program?)
 }

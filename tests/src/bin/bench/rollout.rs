@@ -46,14 +46,7 @@ pub(crate) fn measure(effort: Effort, say: &dyn Fn(&str)) -> Result<Vec<Figure>>
 
 /// The seconds that the agent of one node spends, and the number of its events.
 fn one_node(here: u32, pods: u32) -> Result<(f64, u32)> {
-    let population = Population {
-        services: 1,
-        endpoints: pods,
-        here: "node-of-the-simulation".into(),
-        nodes: NODES,
-        addresses: Vec::new(),
-        port: 8080,
-    };
+    let population = Population::new("node-of-the-simulation", NODES, 1, pods);
     let node = population.node(here);
     let mut agent = PureAgent::new(node["metadata"]["name"].as_str().unwrap_or_default());
     agent.follow(population.updates()?);

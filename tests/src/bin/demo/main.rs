@@ -10,7 +10,7 @@ mod story;
 mod table;
 mod world;
 
-use std::io::{Write as _, stdout};
+use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Instant;
@@ -18,10 +18,9 @@ use std::time::Instant;
 use anyhow::{Context, Result};
 use clap::Parser;
 use topo_lb_tests::binary::Binary;
-use topo_lb_tests::interrupt;
+use topo_lb_tests::interrupt::exit_code;
 
 use crate::check::Report;
-use crate::paint::Paint;
 use crate::progress::Progress;
 use crate::stage::Stage;
 
@@ -34,28 +33,17 @@ struct Arguments {
     /// The agent binary
     #[arg(long, value_name = "PATH", env = "TOPO_LB_AGENT")]
     agent: PathBuf,
-    /// Feed the agents by a real API server: `KUBEBUILDER_ASSETS` names the folder that has etcd,
-    /// kube-apiserver and kube-controller-manager
+    /// Use a real API server: `KUBEBUILDER_ASSETS` names the folder with etcd, kube-apiserver and
+    /// kube-controller-manager
     #[arg(long)]
     api_server: bool,
-    /// Print the checks as JSON, and nothing else, on standard output
+    /// Print only the checks, as JSON, on standard output
     #[arg(long)]
     json: bool,
 }
 
 fn main() -> ExitCode {
-    let arguments = Arguments::parse();
-    let result = run(&arguments);
-    // After Ctrl-C the sweep ends agents and this process; failures due to that do not count.
-    let _not_interrupted = interrupt::permit();
-    match result {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => ExitCode::FAILURE,
-        Err(error) => {
-            eprintln!("{} {error:#}", Paint::of_standard_error().red("error:"));
-            ExitCode::FAILURE
-        }
-    }
+    exit_code(run(&Arguments::parse()))
 }
 
 /// Whether every check was ok.
@@ -71,8 +59,8 @@ fn run(arguments: &Arguments) -> Result<bool> {
     let text = if arguments.json {
         serde_json::to_string(&report).context("a report is always JSON")?
     } else {
-        table::summary(&report, begun.elapsed(), Paint::of_standard_output())
+        table::summary(&report, begun.elapsed())
     };
-    writeln!(stdout(), "{text}").context("nobody reads the result")?;
+    writeln!(anstream::stdout(), "{text}").context("cannot print the result")?;
     Ok(report.is_ok())
 }

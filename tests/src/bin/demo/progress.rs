@@ -5,18 +5,17 @@ use std::time::Instant;
 
 use anyhow::Result;
 
-use crate::paint::Paint;
+use crate::paint::{DIM, GREEN, RED, paint};
 
 /// One line for each step.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Progress {
     terminal: bool,
-    paint: Paint,
 }
 
 impl Progress {
     pub(crate) fn new() -> Self {
-        Self { terminal: stderr().is_terminal(), paint: Paint::of_standard_error() }
+        Self { terminal: stderr().is_terminal() }
     }
 
     /// Runs `work`; shows its title meanwhile, then its outcome and duration.
@@ -24,11 +23,11 @@ impl Progress {
         let begun = Instant::now();
         let outcome = self.while_under_way(title, work);
         let mark = match outcome {
-            Ok(_) => self.paint.green("✓"),
-            Err(_) => self.paint.red("✗"),
+            Ok(_) => paint(GREEN, "✓"),
+            Err(_) => paint(RED, "✗"),
         };
-        let time = self.paint.dim(&format!("{:.1} s", begun.elapsed().as_secs_f64()));
-        write(&format!("{mark} {title}  {time}\n"));
+        let time = paint(DIM, &format!("{:.1} s", begun.elapsed().as_secs_f64()));
+        anstream::eprintln!("{mark} {title}  {time}");
         outcome
     }
 

@@ -15,7 +15,6 @@ use topo_lb_tests::traffic::{Tally, Via};
 
 use crate::check::{Check, Expected, Question, REQUESTS};
 use crate::files::Files;
-use crate::paint::Paint;
 use crate::progress::Progress;
 use crate::server::Server;
 use crate::table;
@@ -33,7 +32,6 @@ pub(crate) struct Stage<'a> {
     clients: BTreeMap<String, Client>,
     progress: Progress,
     tables: bool,
-    paint: Paint,
     checks: Vec<Check>,
     rows: Vec<Row>,
 }
@@ -87,9 +85,7 @@ impl Stage<'_> {
         progress.step(
             "HTTP and UDP servers in five pods, clients in three, and one that stands for a VM",
             || {
-                for pod in kind::SERVERS.into_iter().chain([kind::NEIGHBOUR]) {
-                    servers.push(cluster.pod(pod)?.serve()?);
-                }
+                servers = cluster.serve(kind::SERVERS.into_iter().chain([kind::NEIGHBOUR]))?;
                 for pod in [kind::BEIJING_CLIENT, kind::HANGZHOU_CLIENT, kind::SHANGHAI_CLIENT] {
                     clients.insert(pod.to_owned(), cluster.pod(pod)?.client()?);
                 }
@@ -112,7 +108,6 @@ impl Stage<'_> {
             clients,
             progress,
             tables,
-            paint: Paint::of_standard_output(),
             checks: Vec::new(),
             rows: Vec::new(),
         };
@@ -139,8 +134,8 @@ impl Stage<'_> {
         }
         let moral = progress.while_under_way(title, || body(self))?;
         let rows = std::mem::take(&mut self.rows);
-        let text = table::chapter(title, about, &rows, &moral, self.paint);
-        std::io::stdout().write_all(text.as_bytes()).context("nobody reads the tables")
+        let text = table::chapter(title, about, &rows, &moral);
+        anstream::stdout().write_all(text.as_bytes()).context("cannot print a table")
     }
 
     /// Changes the objects.
@@ -170,6 +165,12 @@ impl Stage<'_> {
                 return Ok(asked);
             }
         }
+    }
+
+    /// Like [`ask`](Self::ask), once controllers and agents have followed the last change.
+    pub(crate) fn ask_when_programmed(&mut self, question: &Question<'_>) -> Result<bool> {
+        self.change_until(|_| Ok(()), question)?;
+        self.ask(question)
     }
 
     /// Makes a check of [`REQUESTS`] requests.

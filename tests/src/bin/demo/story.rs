@@ -50,10 +50,7 @@ fn tutorial(stage: &mut Stage<'_>) -> Result<()> {
                 ("shanghai without topology", SHANGHAI_CLIENT, SVC_UD1_WITHOUT_TOPOLOGY, &SERVERS),
                 ("beijing has no pod: refused", BEIJING_CLIENT, SVC_UD1, &[]),
             ] {
-                let question = question(name, from, service, pods)?;
-                // Controllers may still be writing slices.
-                stage.change_until(|_| Ok(()), &question)?;
-                stage.ask(&question)?;
+                stage.ask_when_programmed(&question(name, from, service, pods)?)?;
             }
             Ok(String::new())
         },
@@ -74,16 +71,11 @@ fn protocols(stage: &mut Stage<'_>) -> Result<()> {
                 ("beijing over UDP: refused", BEIJING_CLIENT, SVC_UD1.1, Via::Udp, &[]),
                 ("beijing over IPv6: refused", BEIJING_CLIENT, SVC_UD1_IPV6, Via::Http, &[]),
             ];
-            let mut questions = Vec::new();
+            stage.change(|world| world.widen())?;
             for (name, from, address, via, pods) in cases {
                 let (service, to) = (SVC_UD1.0, at(address)?);
-                questions.push(Question { name, from, service, to, via, pods });
-            }
-            stage.change(|world| world.widen())?;
-            for question in &questions {
-                // Nothing has changed since, but each node's agent may still be programming.
-                stage.change_until(|_| Ok(()), question)?;
-                stage.ask(question)?;
+                let question = Question { name, from, service, to, via, pods };
+                stage.ask_when_programmed(&question)?;
             }
             Ok(String::new())
         },

@@ -4,13 +4,14 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
+use textwrap::Options;
 use topo_lb_tests::kind::{
     BEIJING_CLIENT, HANGZHOU, HANGZHOU_CLIENT, NEIGHBOUR, SHANGHAI, SHANGHAI_CLIENT,
 };
 use topo_lb_tests::traffic::Via;
 
 use crate::check::{REQUESTS, Report};
-use crate::paint::Paint;
+use crate::paint::{BOLD, CYAN, DIM, GREEN, RED, YELLOW, paint};
 use crate::stage::Row;
 
 /// Width of the page, in columns.
@@ -25,16 +26,16 @@ const POD: usize = 14;
 const BAR: usize = 20;
 
 /// Formats a chapter.
-pub(crate) fn chapter(title: &str, about: &str, rows: &[Row], moral: &str, paint: Paint) -> String {
+pub(crate) fn chapter(title: &str, about: &str, rows: &[Row], moral: &str) -> String {
     let mut text = String::new();
     let rule = "━".repeat(WIDTH.saturating_sub(title.chars().count() + 4));
-    let _ = writeln!(text, "\n{}", paint.bold(&format!("━━ {title} {rule}")));
+    let _ = writeln!(text, "\n{}", paint(BOLD, &format!("━━ {title} {rule}")));
     let _ = writeln!(text, "{about}\n");
     let head =
         format!("  {:<WHO$}{:<THROUGH$}WHO ANSWERED, OF {REQUESTS}", "WHO CALLED", "THROUGH");
-    let _ = writeln!(text, "{}", paint.dim(&head));
+    let _ = writeln!(text, "{}", paint(DIM, &head));
     for row in rows {
-        text += &show(row, paint);
+        text += &show(row);
     }
     if !moral.is_empty() {
         let _ = writeln!(text, "\n{moral}");
@@ -42,45 +43,45 @@ pub(crate) fn chapter(title: &str, about: &str, rows: &[Row], moral: &str, paint
     text
 }
 
-fn show(row: &Row, paint: Paint) -> String {
+fn show(row: &Row) -> String {
     let who = [row.name.clone(), format!("from {}, {}", short(&row.from), row.node)];
     let through = [row.service.clone(), frontend(row)];
     let answers = answers(row);
     let mut text = String::new();
     for line in 0..answers.len().max(2) {
         let mark = match (line, row.ok) {
-            (0, true) => paint.green("✓"),
-            (0, false) => paint.red("✗"),
+            (0, true) => paint(GREEN, "✓"),
+            (0, false) => paint(RED, "✗"),
             _ => " ".to_owned(),
         };
         let cell = |cells: &[String]| cells.get(line).cloned().unwrap_or_default();
         let who = format!("{:<WHO$}", cell(&who));
-        let who = if line == 0 { paint.bold(&who) } else { paint.dim(&who) };
-        let through = paint.cyan(&format!("{:<THROUGH$}", cell(&through)));
+        let who = if line == 0 { paint(BOLD, &who) } else { paint(DIM, &who) };
+        let through = paint(CYAN, &format!("{:<THROUGH$}", cell(&through)));
         let answer = cell(&answers);
         let answer = match (row.ok, row.tally.replies.is_empty()) {
-            (false, _) => paint.red(&answer),
-            (true, true) => paint.yellow(&answer),
-            (true, false) => paint.green(&answer),
+            (false, _) => paint(RED, &answer),
+            (true, true) => paint(YELLOW, &answer),
+            (true, false) => paint(GREEN, &answer),
         };
         let _ = writeln!(text, "{}", format!("{mark} {who}{through}{answer}").trim_end());
     }
-    for (number, line) in wrapped(&why(row), WIDTH - 4).into_iter().enumerate() {
-        let lead = if number == 0 { "  ↳ " } else { "    " };
-        let _ = writeln!(text, "{}", paint.dim(&format!("{lead}{line}")));
+    let options = Options::new(WIDTH).initial_indent("  ↳ ").subsequent_indent("    ");
+    for line in textwrap::wrap(&why(row), options) {
+        let _ = writeln!(text, "{}", paint(DIM, &line));
     }
     text
 }
 
 /// The last line.
-pub(crate) fn summary(report: &Report, took: Duration, paint: Paint) -> String {
+pub(crate) fn summary(report: &Report, took: Duration) -> String {
     let (all, ok) = (report.checks.len(), report.checks.iter().filter(|check| check.ok).count());
     let requests: u32 = report.checks.iter().map(|check| check.requests).sum();
     let verdict = format!("{ok} of {all} checks ok");
-    let verdict = if ok == all { paint.green(&verdict) } else { paint.red(&verdict) };
+    let verdict = if ok == all { paint(GREEN, &verdict) } else { paint(RED, &verdict) };
     format!(
         "\n{}: {requests} real requests in {:.1} s, and nothing is left behind.",
-        paint.bold(&verdict),
+        paint(BOLD, &verdict),
         took.as_secs_f64()
     )
 }
@@ -123,22 +124,6 @@ fn why(row: &Row) -> String {
     }
 }
 
-/// Wraps a sentence between words.
-fn wrapped(text: &str, width: usize) -> Vec<String> {
-    let mut lines = vec![String::new()];
-    for word in text.split(' ') {
-        let last = lines.len() - 1;
-        let length = lines[last].chars().count();
-        if length > 0 && length + 1 + word.chars().count() > width {
-            lines.push(word.to_owned());
-        } else {
-            lines[last] += if length > 0 { " " } else { "" };
-            lines[last] += word;
-        }
-    }
-    lines
-}
-
 /// The short name of a pod.
 fn short(pod: &str) -> String {
     let last = pod.rsplit('-').next().unwrap_or(pod);
@@ -164,13 +149,6 @@ mod tests {
         assert_eq!(bar(200), "█".repeat(20));
         assert_eq!(bar(0), "");
         assert_eq!(bar(105), format!("{}▌", "█".repeat(10)));
-    }
-
-    #[test]
-    fn lines_break_between_words_and_lose_none() {
-        assert_eq!(wrapped("one two three", 7), ["one two", "three"]);
-        assert_eq!(wrapped("unbreakable x", 3), ["unbreakable", "x"]);
-        assert_eq!(wrapped("", 3), [""]);
     }
 
     #[test]

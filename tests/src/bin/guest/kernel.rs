@@ -1,12 +1,12 @@
 //! The work of an init system: file systems, modules, loopback, power off.
 
-use std::fs::{self, File};
 use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
+use fs_err::{self as fs, File};
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, mount};
 use rustix::system::{RebootCommand, finit_module, reboot};
@@ -26,7 +26,7 @@ const MOUNTS: [(&str, &str); 7] = [
 /// Mounts the file systems that suites need.
 pub(crate) fn mount_everything() -> Result<()> {
     for (kind, place) in MOUNTS {
-        fs::create_dir_all(place).with_context(|| format!("cannot make {place}"))?;
+        fs::create_dir_all(place)?;
         match mount(kind, place, kind, MountFlags::empty(), None) {
             // The kernel may have mounted /dev itself.
             Ok(()) | Err(Errno::BUSY) => {}
@@ -39,7 +39,7 @@ pub(crate) fn mount_everything() -> Result<()> {
 /// Loads modules in the given order.
 pub(crate) fn load_modules(modules: &[PathBuf]) -> Result<()> {
     for path in modules {
-        let file = File::open(path).with_context(|| format!("cannot open {}", path.display()))?;
+        let file = File::open(path)?;
         match finit_module(&file, c"", 0) {
             Ok(()) | Err(Errno::EXIST) => {}
             Err(error) => {

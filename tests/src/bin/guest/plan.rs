@@ -1,10 +1,10 @@
 //! The plan of this machine: `/plan.json`, written by xtask's module `virtual_machine`.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::path::PathBuf;
 
 use anyhow::{Context as _, Result};
+use fs_err as fs;
 use serde::Deserialize;
 
 const PATH: &str = "/plan.json";
@@ -32,7 +32,7 @@ pub(crate) struct Suite {
 impl Plan {
     /// Reads the plan. Fails if the file is missing, or another version wrote it.
     pub(crate) fn read() -> Result<Self> {
-        let text = fs::read_to_string(PATH).with_context(|| format!("cannot read {PATH}"))?;
+        let text = fs::read_to_string(PATH)?;
         serde_json::from_str(&text).with_context(|| format!("{PATH} is no plan"))
     }
 }

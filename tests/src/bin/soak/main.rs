@@ -7,22 +7,24 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result};
 use clap::Parser;
 use serde::Serialize;
+use topo_lb_tests::interrupt::exit_code;
+use topo_lb_tests::report::Report;
 use topo_lb_tests::restarts::{self, Until};
-use topo_lb_tests::{interrupt, requirements, stress};
+use topo_lb_tests::{requirements, stress};
 
-/// Connects while Services change as fast as they can, and while the agent is killed and started
-/// again, in turns.
+/// Makes connections while Services change as fast as possible, and while the agent is killed and
+/// restarted, in turns.
 ///
 /// Needs root, and the agent binary in TOPO_LB_AGENT. Leaves nothing behind, even after Ctrl-C.
-/// Exit code 1: a connection went wrong.
+/// Exit code 1: a connection failed, or reached a wrong endpoint.
 #[derive(Debug, Parser)]
 #[command(name = "soak")]
 struct Arguments {
-    /// How long
+    /// The duration in minutes
     #[arg(long, value_name = "N", default_value_t = 10,
           value_parser = clap::value_parser!(u64).range(1..=100_000))]
     minutes: u64,
-    /// Print the sums as JSON, and nothing else, on standard output
+    /// Print only the sums, as JSON, on standard output
     #[arg(long)]
     json: bool,
 }
@@ -37,22 +39,21 @@ struct Sums {
     failed: u64,
 }
 
+impl Sums {
+    fn add(&mut self, report: &Report) {
+        self.connections += report.connections;
+        self.changes += report.changes;
+        self.restarts += report.restarts;
+        self.wrong_endpoint += report.wrong_endpoint;
+        self.failed += report.failed;
+    }
+}
+
 /// How long each turn lasts.
 const TURN: Duration = Duration::from_secs(30);
 
 fn main() -> ExitCode {
-    let arguments = Arguments::parse();
-    let result = run(&arguments);
-    // After Ctrl-C the sweep ends this process; failures due to that do not count.
-    let _not_interrupted = interrupt::permit();
-    match result {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => ExitCode::FAILURE,
-        Err(error) => {
-            eprintln!("error: {error:#}");
-            ExitCode::FAILURE
-        }
-    }
+    exit_code(run(&Arguments::parse()))
 }
 
 /// Returns whether every connection reached a permitted endpoint.
@@ -66,19 +67,12 @@ fn run(arguments: &Arguments) -> Result<bool> {
         let left = TURN.min(whole - begun.elapsed()).max(Duration::from_secs(1));
         // The turn is the seed: every turn has other changes, and every run has the same ones.
         let report = stress::run(left.as_secs(), turns)?;
-        sums.connections += report.connections;
-        sums.changes += report.changes;
-        sums.wrong_endpoint += report.wrong_endpoint;
-        sums.failed += report.failed;
+        sums.add(&report);
         tell(begun, &sums, &report.described);
 
         let left = TURN.min(whole.saturating_sub(begun.elapsed()));
         let report = restarts::run(Until::Elapsed(left), |_| ())?;
-        sums.connections += report.connections;
-        sums.changes += report.changes;
-        sums.restarts += report.restarts;
-        sums.wrong_endpoint += report.wrong_endpoint;
-        sums.failed += report.failed + report.lost;
+        sums.add(&report);
         tell(begun, &sums, &report.described);
         turns += 1;
     }
@@ -94,12 +88,12 @@ fn run(arguments: &Arguments) -> Result<bool> {
             if ok { "none went wrong".to_owned() } else { wrong(&sums) }
         )
     };
-    writeln!(stdout(), "{text}").context("nobody reads the result")?;
+    writeln!(stdout(), "{text}").context("cannot print the result")?;
     Ok(ok)
 }
 
 fn wrong(sums: &Sums) -> String {
-    format!("{} landed wrong, {} failed", sums.wrong_endpoint, sums.failed)
+    format!("{} reached a wrong endpoint, {} failed", sums.wrong_endpoint, sums.failed)
 }
 
 /// Prints one line per turn, and the errors of the turn.

@@ -11,7 +11,7 @@ use socket2::{Domain, SockAddr, Socket, Type};
 
 use crate::address::{Endpoint, Family, SERVICES, cluster_ip};
 use crate::history::{History, Outcome};
-use topo_lb_tests::stress::Report;
+use topo_lb_tests::report::Report;
 use topo_lb_tests::traffic::REFUSED;
 
 /// The port of every Service and every endpoint.

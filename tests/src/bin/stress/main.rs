@@ -22,7 +22,7 @@ use topo_lb::datapath::maps::bpf::BpfStore;
 use topo_lb::datapath::programs::object::TcpPeer;
 use topo_lb::datapath::{Datapath, Options};
 use topo_lb::plan::Capacity;
-use topo_lb_tests::stress::Report;
+use topo_lb_tests::report::Report;
 
 use crate::hammer::{accept, hammer};
 use crate::history::History;

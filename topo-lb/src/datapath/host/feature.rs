@@ -1,13 +1,12 @@
 //! Tests the features of this kernel: distributions backport them, so versions say little.
 
-use std::os::fd::{AsFd as _, OwnedFd};
-use std::path::Path;
+use std::os::fd::OwnedFd;
 use std::{fmt, io};
 
 use aya::maps::MapType;
 use aya::programs::ProgramType;
 use aya::sys::{BpfHelper, is_helper_supported, is_map_supported};
-use aya_obj::generated::bpf_prog_type::{BPF_PROG_TYPE_CGROUP_SOCK_ADDR, BPF_PROG_TYPE_SCHED_CLS};
+use aya_obj::generated::bpf_prog_type::BPF_PROG_TYPE_CGROUP_SOCK_ADDR;
 
 use super::syscall;
 use crate::datapath::hook::Hook;
@@ -169,25 +168,12 @@ pub const GROUPS: [FeatureGroup; 6] = [
     },
 ];
 
-/// Pins the shortest program that a hook accepts, to measure the cost of doing nothing.
-///
-/// # Errors
-/// The kernel refuses it, or `path` is not on bpffs.
-pub fn pin_empty(hook: Hook, path: &Path) -> io::Result<()> {
-    syscall::pin(empty(hook)?.as_fd(), path)
-}
-
 /// Loads the shortest program that a hook accepts. It lets everything pass.
-pub(crate) fn empty(hook: Hook) -> io::Result<OwnedFd> {
-    syscall::load_empty(BPF_PROG_TYPE_CGROUP_SOCK_ADDR, hook.attach_type() as u32)
-}
-
-/// The same for tc.
 ///
 /// # Errors
-/// As [`pin_empty`].
-pub fn pin_empty_classifier(path: &Path) -> io::Result<()> {
-    syscall::pin(syscall::load_empty(BPF_PROG_TYPE_SCHED_CLS, 0)?.as_fd(), path)
+/// The kernel refuses it.
+pub fn empty(hook: Hook) -> io::Result<OwnedFd> {
+    syscall::load_empty(BPF_PROG_TYPE_CGROUP_SOCK_ADDR, hook.attach_type() as u32)
 }
 
 fn has_hook(hook: Hook) -> Option<bool> {
@@ -225,6 +211,7 @@ pub fn kernel_release() -> String {
 #[cfg(test)]
 mod tests {
     use std::fs;
+    use std::path::Path;
 
     use super::*;
 

@@ -1,6 +1,6 @@
 //! Calls of bpf(2) that aya lacks: attaching to a cgroup with flags, replacing the program of a
-//! link, reading where a link is attached, listing the programs of a cgroup, loading an empty
-//! program.
+//! link, reading where a link is attached, listing the programs of a cgroup, loading a program from
+//! its instructions.
 
 use std::ffi::{CStr, CString};
 use std::io;
@@ -53,8 +53,15 @@ pub struct ProgramHead {
     pub name: String,
 }
 
-/// Calls bpf(2) with an attribute that is zero except for what `fill` sets.
-fn bpf(command: bpf_cmd, fill: impl FnOnce(&mut bpf_attr)) -> io::Result<(libc::c_long, bpf_attr)> {
+/// Calls bpf(2) with an attribute that is zero except for what `fill` sets; returns the result and
+/// the attribute afterwards. What the attribute points to must outlive the call.
+///
+/// # Errors
+/// The kernel refuses.
+pub fn bpf(
+    command: bpf_cmd,
+    fill: impl FnOnce(&mut bpf_attr),
+) -> io::Result<(libc::c_long, bpf_attr)> {
     // SAFETY: all variants are integers: zero is a value of each.
     let mut attribute: bpf_attr = unsafe { zeroed() };
     fill(&mut attribute);
@@ -276,14 +283,33 @@ pub fn update_link(link: BorrowedFd<'_>, program: BorrowedFd<'_>) -> io::Result<
 /// # Errors
 /// The kernel refuses.
 pub fn load_empty(program_type: bpf_prog_type, attach_type: u32) -> io::Result<OwnedFd> {
-    // `struct bpf_insn`: BPF_ALU64 | BPF_MOV | BPF_K with an immediate of 1; BPF_JMP | BPF_EXIT.
-    let code: [[u8; 8]; 2] = [[0xb7, 0, 0, 0, 1, 0, 0, 0], [0x95, 0, 0, 0, 0, 0, 0, 0]];
+    // BPF_ALU64 | BPF_MOV | BPF_K with an immediate of 1; BPF_JMP | BPF_EXIT.
+    let code = [[0xb7, 0, 0, 0, 1, 0, 0, 0], [0x95, 0, 0, 0, 0, 0, 0, 0]];
+    load(program_type, "", &code, attach_type)
+}
+
+/// Loads a program of this name, cut to 15 bytes. Each element of `code` is a `struct bpf_insn`.
+/// `attach_type` is one of `enum bpf_attach_type`, or zero for tc.
+///
+/// # Errors
+/// The verifier refuses it, or a capability is missing.
+pub fn load(
+    program_type: bpf_prog_type,
+    name: &str,
+    code: &[[u8; 8]],
+    attach_type: u32,
+) -> io::Result<OwnedFd> {
     let license = c"Dual MIT/GPL";
     bpf_fd(bpf_cmd::BPF_PROG_LOAD, |attribute| {
-        attribute.__bindgen_anon_3.prog_type = program_type as u32;
-        attribute.__bindgen_anon_3.insn_cnt = code.len() as u32;
-        attribute.__bindgen_anon_3.insns = code.as_ptr() as u64;
-        attribute.__bindgen_anon_3.license = license.as_ptr() as u64;
-        attribute.__bindgen_anon_3.expected_attach_type = attach_type;
+        // SAFETY: all variants are integers, and all are zero.
+        let program = unsafe { &mut attribute.__bindgen_anon_3 };
+        program.prog_type = program_type as u32;
+        program.insn_cnt = code.len() as u32;
+        program.insns = code.as_ptr() as u64;
+        program.license = license.as_ptr() as u64;
+        program.expected_attach_type = attach_type;
+        for (place, byte) in program.prog_name[..15].iter_mut().zip(name.bytes()) {
+            *place = byte as libc::c_char;
+        }
     })
 }

@@ -5,6 +5,7 @@ use std::io;
 use std::path::Path;
 
 use aya::maps::{HashMap, Map, MapData, MapError, MapInfo, PerCpuArray};
+use topo_lb_common::counters;
 
 use super::error::{OpenError, StoreError};
 use crate::datapath::error::causes;
@@ -73,13 +74,8 @@ pub(crate) fn sum<V: bytemuck::Pod>(
     name: &'static str,
     index: u32,
 ) -> Result<V, StoreError> {
-    let mut sum = V::zeroed();
-    for Raw(one) in map.get(&index, 0).map_err(failed(name, "read"))?.iter() {
-        let words = bytemuck::cast_slice_mut::<V, u64>(std::slice::from_mut(&mut sum));
-        let more = bytemuck::cast_slice::<V, u64>(std::slice::from_ref(one));
-        words.iter_mut().zip(more).for_each(|(sum, one)| *sum += one);
-    }
-    Ok(sum)
+    let each = map.get(&index, 0).map_err(failed(name, "read"))?;
+    Ok(counters::sum(each.iter().map(|Raw(one)| one)))
 }
 
 pub(crate) fn failed(map: &'static str, action: &'static str) -> impl Fn(MapError) -> StoreError {
