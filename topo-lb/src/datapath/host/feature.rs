@@ -218,8 +218,7 @@ pub fn missing() -> Vec<Feature> {
 /// `uname -r`.
 #[must_use]
 pub fn kernel_release() -> String {
-    std::fs::read_to_string("/proc/sys/kernel/osrelease")
-        .map_or_else(|_| "of unknown release".to_owned(), |release| release.trim().to_owned())
+    rustix::system::uname().release().to_string_lossy().into_owned()
 }
 
 #[cfg(test)]
