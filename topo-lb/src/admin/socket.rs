@@ -82,27 +82,10 @@ fn clear(path: &Path) -> Result<(), String> {
 mod tests {
     use super::*;
 
-    struct Folder(PathBuf);
-
-    impl Folder {
-        fn new(name: &str) -> Self {
-            let folder =
-                std::env::temp_dir().join(format!("topo-lb-{name}-{}", std::process::id()));
-            fs::create_dir_all(&folder).unwrap();
-            Self(folder)
-        }
-    }
-
-    impl Drop for Folder {
-        fn drop(&mut self) {
-            let _ = fs::remove_dir_all(&self.0);
-        }
-    }
-
     #[tokio::test]
     async fn a_socket_that_was_left_is_replaced_and_one_in_use_is_not() {
-        let folder = Folder::new("socket");
-        let path = folder.0.join("below").join("probes");
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("below").join("probes");
         let first = listen(&path).await.unwrap();
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
         assert!(listen(&path).await.unwrap_err().contains("another process"));
@@ -113,8 +96,8 @@ mod tests {
 
     #[tokio::test]
     async fn an_agent_that_stops_removes_its_own_socket_and_no_other() {
-        let folder = Folder::new("socket-file");
-        let path = folder.0.join("probes");
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("probes");
         let (file, other) = (SocketFile::default(), SocketFile::default());
         let listener = bind(&path, &file).await;
         let late = tokio::time::timeout(PAUSE / 50, bind(&path, &other)).await;
@@ -128,8 +111,8 @@ mod tests {
 
     #[tokio::test]
     async fn what_is_no_socket_is_left_alone() {
-        let folder = Folder::new("no-socket");
-        let path = folder.0.join("file");
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("file");
         fs::write(&path, "precious").unwrap();
         assert!(listen(&path).await.unwrap_err().contains("no socket"));
         assert_eq!(fs::read(&path).unwrap(), b"precious");

@@ -72,8 +72,8 @@ impl Diag {
     ///
     /// # Errors
     /// The kernel refuses.
-    pub(super) fn end(&self, Seen { kind, id, .. }: Seen) -> io::Result<bool> {
-        match self.0.ask(&message::destroy(kind, id), |_, _| {}) {
+    pub(super) fn end(&self, seen: &Seen) -> io::Result<bool> {
+        match self.0.ask(&message::destroy(seen.kind, seen.id.clone()), |_, _| {}) {
             Ok(()) => Ok(true),
             Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ESTALE)) => {
                 Ok(false)

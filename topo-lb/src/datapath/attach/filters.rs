@@ -3,9 +3,10 @@
 use std::io;
 
 use bytemuck::{Pod, Zeroable};
+use netlink_packet_core::NLM_F_DUMP;
 
 use crate::datapath::direction::Direction;
-use crate::netlink::{self, Netlink, attribute, head, text};
+use crate::netlink::{self, Netlink, attribute, head};
 
 /// `TCA_KIND`, `TCA_OPTIONS`, include/uapi/linux/rtnetlink.h.
 const KIND: u16 = 1;
@@ -69,7 +70,7 @@ fn request(device: u32, direction: Direction) -> Vec<u8> {
         Direction::Egress => 0xffff_fff3,
     };
     let message = Message { device, parent, ..Message::zeroed() };
-    netlink::request(libc::RTM_GETTFILTER, libc::NLM_F_DUMP, &message)
+    netlink::request(libc::RTM_GETTFILTER, NLM_F_DUMP, bytemuck::bytes_of(&message))
 }
 
 /// `None` for a message that describes a whole priority and no filter.
@@ -86,6 +87,12 @@ fn filter(body: &[u8]) -> Option<Filter> {
         None => kind,
     };
     Some(Filter { priority: (message.info >> 16) as u16, handle: message.handle, name })
+}
+
+/// A zero-terminated text, made printable.
+fn text(bytes: &[u8]) -> String {
+    let text = bytes.split(|&byte| byte == 0).next().unwrap_or_default();
+    String::from_utf8_lossy(text).escape_debug().to_string()
 }
 
 #[cfg(test)]

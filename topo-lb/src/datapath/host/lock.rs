@@ -61,16 +61,15 @@ mod tests {
 
     #[test]
     fn a_lock_that_is_held_only_for_a_moment_is_waited_for() {
-        let directory = std::env::temp_dir().join(format!("topo-lb-lock-{}", std::process::id()));
-        std::fs::create_dir_all(&directory).unwrap();
-        let held = Lock::take(&directory).unwrap();
-        assert!(matches!(Lock::take(&directory), Err(LockError::Held(_))));
+        let folder = tempfile::tempdir().unwrap();
+        let directory = folder.path();
+        let held = Lock::take(directory).unwrap();
+        assert!(matches!(Lock::take(directory), Err(LockError::Held(_))));
         let release = thread::spawn(move || {
             thread::sleep(PAUSE);
             drop(held);
         });
-        assert!(Lock::take(&directory).is_ok());
+        assert!(Lock::take(directory).is_ok());
         release.join().unwrap();
-        std::fs::remove_dir(&directory).unwrap();
     }
 }
