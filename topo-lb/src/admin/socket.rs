@@ -8,9 +8,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
 use tokio::net::{UnixListener, UnixStream};
-use tracing::{info, warn};
 
-use super::listen::PAUSE;
+use super::listen::retried;
 
 /// The socket's file, once this process has created it. [`remove`](Self::remove) deletes it.
 #[derive(Clone, Debug, Default)]
@@ -28,29 +27,10 @@ impl SocketFile {
 
 /// Listens at the path and stores it in `file`; retries until that succeeds.
 pub(super) async fn bind(path: &Path, file: &SocketFile) -> UnixListener {
-    let mut has_warned = false;
-    loop {
-        match listen(path).await {
-            Ok(listener) => {
-                let _ = file.0.set(path.to_owned());
-                if has_warned {
-                    info!("listening on {}", path.display());
-                }
-                return listener;
-            }
-            Err(reason) => {
-                if !std::mem::replace(&mut has_warned, true) {
-                    warn!(
-                        "cannot listen on {}: {reason}; retrying every {} s; until then probes \
-                         fail; --probe-socket chooses another path",
-                        path.display(),
-                        PAUSE.as_secs()
-                    );
-                }
-                tokio::time::sleep(PAUSE).await;
-            }
-        }
-    }
+    let advice = "until then probes fail; --probe-socket chooses another path";
+    let listener = retried(path.display(), advice, || listen(path)).await;
+    let _ = file.0.set(path.to_owned());
+    listener
 }
 
 async fn listen(path: &Path) -> Result<UnixListener, String> {
@@ -80,6 +60,7 @@ fn clear(path: &Path) -> Result<(), String> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::listen::PAUSE;
     use super::*;
 
     #[tokio::test]
