@@ -2,6 +2,7 @@
 
 use std::io;
 
+use netlink_packet_sock_diag::inet::SocketId;
 use rustix::net::netlink::SOCK_DIAG;
 
 use super::message::{self, Kind, Seen};
@@ -46,7 +47,8 @@ impl Diag {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(Unable::Unseen),
             listed => listed?,
         }
-        match self.0.ask(&message::destroy_nothing(kind), |_, _| {}) {
+        // No socket has port zero or cookie zero.
+        match self.0.ask(&message::destroy(kind, SocketId::new_v4()), |_, _| {}) {
             Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => Err(Unable::Endless),
             // ENOENT shows that the kernel looked for the socket.
             _ => Ok(()),

@@ -69,11 +69,6 @@ pub(super) fn destroy(kind: Kind, id: SocketId) -> Vec<u8> {
     request(SOCK_DESTROY, NLM_F_ACK, kind, StateFlags::all(), id)
 }
 
-/// Ends no socket: no socket has port zero or cookie zero.
-pub(super) fn destroy_nothing(kind: Kind) -> Vec<u8> {
-    destroy(kind, SocketId::new_v4())
-}
-
 fn request(message: u16, flags: u16, kind: Kind, states: StateFlags, id: SocketId) -> Vec<u8> {
     let request = InetRequest {
         family: kind.family,

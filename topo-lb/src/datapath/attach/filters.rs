@@ -36,31 +36,20 @@ pub(crate) struct Filter {
     pub(crate) name: String,
 }
 
-/// A netlink socket of the network namespace in which it was opened.
-pub(crate) struct Filters(Netlink);
-
-impl Filters {
-    /// # Errors
-    /// The kernel opens no socket.
-    pub(crate) fn open() -> io::Result<Self> {
-        Netlink::open(None).map(Self)
-    }
-
-    /// The filters of a device; none if it has no clsact queueing discipline.
-    ///
-    /// # Errors
-    /// The kernel does not answer, for example because the device is gone.
-    pub(crate) fn of(&self, device: u32, direction: Direction) -> io::Result<Vec<Filter>> {
-        let mut all = Vec::new();
-        self.0.ask(&request(device, direction), |kind, body| {
-            if kind == libc::RTM_NEWTFILTER {
-                all.extend(filter(body));
-            }
-        })?;
-        all.sort();
-        all.dedup();
-        Ok(all)
-    }
+/// The filters of a device; none if it has no clsact queueing discipline.
+///
+/// # Errors
+/// The kernel does not answer, for example because the device is gone.
+pub(crate) fn of(netlink: &Netlink, device: u32, direction: Direction) -> io::Result<Vec<Filter>> {
+    let mut all = Vec::new();
+    netlink.ask(&request(device, direction), |kind, body| {
+        if kind == libc::RTM_NEWTFILTER {
+            all.extend(filter(body));
+        }
+    })?;
+    all.sort();
+    all.dedup();
+    Ok(all)
 }
 
 fn request(device: u32, direction: Direction) -> Vec<u8> {
@@ -137,7 +126,7 @@ mod tests {
 
     #[test]
     fn the_kernel_lists_no_filters_of_the_loopback_device() {
-        let filters = Filters::open().expect("a socket");
-        assert_eq!(filters.of(1, Direction::Egress).expect("an answer"), []);
+        let netlink = Netlink::open(None).expect("a socket");
+        assert_eq!(of(&netlink, 1, Direction::Egress).expect("an answer"), []);
     }
 }
