@@ -77,11 +77,7 @@ pub(super) fn ready(workspace: &Workspace, line: Line) -> Result<DebianKernel> {
 /// Downloads and unpacks a line's newest kernel. Returns its folder.
 fn download(workspace: &Workspace, line: Line, room: &Path) -> Result<PathBuf> {
     let suite = line.suite();
-    let sources = [
-        debian::source("deb", "debian", suite),
-        debian::source("deb", "debian-security", &format!("{suite}-security")),
-    ];
-    let archive = Archive::open(workspace, room, "kernel", &sources)?;
+    let archive = Archive::open(workspace, room, "kernel", &debian::sources(suite))?;
     // Ignores the machine's installed packages.
     let nothing = ["-o", "Dir::State::status=/dev/null"];
     let mut show = archive.apt("apt-cache", &nothing);
