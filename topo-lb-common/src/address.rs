@@ -38,15 +38,6 @@ layout! {
     }
 }
 
-/// The IPv4 address inside an IPv4-mapped IPv6 address (`::ffff:a.b.c.d`, RFC 4291 §2.5.5.2).
-#[inline(always)]
-pub const fn mapped(address: &[u8; 16]) -> Option<[u8; 4]> {
-    match address {
-        [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, a, b, c, d] => Some([*a, *b, *c, *d]),
-        _ => None,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -60,17 +51,5 @@ mod tests {
         // 256 + 17 would be UDP if it were cut to a byte.
         assert_eq!(service_protocol(273), None);
         assert_eq!(service_protocol(1), None);
-    }
-
-    #[test]
-    fn only_the_mapped_prefix_is_mapped() {
-        let mut address = [0; 16];
-        address[10] = 0xff;
-        address[11] = 0xff;
-        address[12..].copy_from_slice(&[10, 96, 0, 1]);
-        assert_eq!(mapped(&address), Some([10, 96, 0, 1]));
-        address[0] = 1;
-        assert_eq!(mapped(&address), None);
-        assert_eq!(mapped(&[0; 16]), None);
     }
 }

@@ -167,12 +167,12 @@ fn features_finding(group: FeatureGroup, may_load: bool) -> Finding {
     let missing: Vec<_> =
         features.iter().filter(|feature| feature.is_there() != Some(true)).collect();
     if missing.is_empty() {
-        let all: Vec<_> = features.iter().map(|feature| feature.name()).collect();
+        let all: Vec<_> = features.iter().map(|feature| feature.name).collect();
         return Finding::ok(name, all.join(", "));
     }
     let lacks: Vec<_> = missing
         .iter()
-        .map(|feature| format!("{feature} (there since Linux {})", feature.since()))
+        .map(|feature| format!("{feature} (there since Linux {})", feature.since))
         .collect();
     let lacks = format!("the kernel lacks {}", lacks.join(", "));
     match without {

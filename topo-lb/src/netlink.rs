@@ -5,7 +5,11 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-use bytemuck::{Pod, Zeroable};
+use bytemuck::Pod;
+use netlink_packet_core::{
+    Emitable as _, NLA_HEADER_SIZE, NLM_F_REQUEST, NLMSG_DONE, NLMSG_ERROR, NetlinkBuffer,
+    NetlinkHeader, NlasIterator,
+};
 use rustix::io::Errno;
 use rustix::net::netlink::SocketAddrNetlink;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
@@ -18,17 +22,6 @@ use rustix::net::{
 const PATIENCE: Duration = Duration::from_secs(10);
 /// The kernel's datagrams have at most 32 KiB (`netlink_recvmsg`), unless one object needs more.
 const BUFFER: usize = 64 * 1024;
-
-/// `struct nlmsghdr`.
-#[repr(C)]
-#[derive(Clone, Copy, Pod, Zeroable)]
-struct Header {
-    length: u32,
-    kind: u16,
-    flags: u16,
-    sequence: u32,
-    port: u32,
-}
 
 /// A netlink socket. It stays in the network namespace in which it was opened.
 #[derive(Debug)]
@@ -76,32 +69,35 @@ pub(crate) fn listen(groups: u32) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// A request with a body of one structure.
-pub(crate) fn request(kind: u16, flags: libc::c_int, body: &impl Pod) -> Vec<u8> {
-    message(kind, flags | libc::NLM_F_REQUEST, bytemuck::bytes_of(body))
+/// A request with these flags (`NLM_F_*`).
+pub(crate) fn request(kind: u16, flags: u16, body: &[u8]) -> Vec<u8> {
+    message(kind, flags | NLM_F_REQUEST, body)
 }
 
-fn message(kind: u16, flags: libc::c_int, body: &[u8]) -> Vec<u8> {
-    let length = (size_of::<Header>() + body.len()) as u32;
-    let header = Header { length, kind, flags: flags as u16, sequence: 0, port: 0 };
-    [bytemuck::bytes_of(&header), body].concat()
+fn message(kind: u16, flags: u16, body: &[u8]) -> Vec<u8> {
+    let mut header = NetlinkHeader::default();
+    (header.message_type, header.flags) = (kind, flags);
+    header.length = (header.buffer_len() + body.len()) as u32;
+    let mut bytes = vec![0; header.buffer_len()];
+    header.emit(&mut bytes);
+    bytes.extend(body);
+    bytes
 }
 
 /// Reads a datagram's messages; returns whether the answer ends there. Ignores cut-off messages.
 fn take(mut datagram: &[u8], each: &mut impl FnMut(u16, &[u8])) -> io::Result<bool> {
-    while let Some(header) = head::<Header>(datagram) {
-        let length = header.length as usize;
-        let Some(body) = datagram.get(size_of::<Header>()..length) else { break };
-        match i32::from(header.kind) {
+    while let Ok(message) = NetlinkBuffer::new_checked(datagram) {
+        match message.message_type() {
             // Both begin with an error number; in `NLMSG_ERROR`, zero is an acknowledgement.
-            libc::NLMSG_DONE | libc::NLMSG_ERROR => match head::<i32>(body).unwrap_or_default() {
+            NLMSG_DONE | NLMSG_ERROR => match head::<i32>(message.payload()).unwrap_or_default() {
                 0 => return Ok(true),
                 code => return Err(io::Error::from_raw_os_error(code.saturating_neg())),
             },
-            _ => each(header.kind, body),
+            kind => each(kind, message.payload()),
         }
         // Messages are aligned to 4 bytes.
-        datagram = datagram.get(length.next_multiple_of(4)..).unwrap_or_default();
+        let length = (message.length() as usize).next_multiple_of(4);
+        datagram = datagram.get(length..).unwrap_or_default();
     }
     Ok(false)
 }
@@ -112,24 +108,11 @@ pub(crate) fn head<T: Pod>(bytes: &[u8]) -> Option<T> {
 }
 
 /// The value of the first attribute of this type.
-pub(crate) fn attribute(mut attributes: &[u8], wanted: u16) -> Option<&[u8]> {
-    /// `NLA_TYPE_MASK`: the type without the flag for nesting.
-    const TYPE: u16 = 0x3fff;
-    loop {
-        let [length, kind] = head::<[u16; 2]>(attributes)?;
-        let length = usize::from(length);
-        let value = attributes.get(4..length)?;
-        if kind & TYPE == wanted {
-            return Some(value);
-        }
-        attributes = attributes.get(length.next_multiple_of(4)..)?;
-    }
-}
-
-/// A zero-terminated text, made printable.
-pub(crate) fn text(bytes: &[u8]) -> String {
-    let end = bytes.iter().position(|&byte| byte == 0).unwrap_or(bytes.len());
-    String::from_utf8_lossy(&bytes[..end]).escape_debug().to_string()
+pub(crate) fn attribute(attributes: &[u8], wanted: u16) -> Option<&[u8]> {
+    let mut all = NlasIterator::new(attributes).map_while(Result::ok);
+    let found = all.find(|attribute| attribute.kind() == wanted)?;
+    let end = found.length().into();
+    found.into_inner().get(NLA_HEADER_SIZE..end)
 }
 
 #[cfg(test)]
@@ -137,8 +120,6 @@ mod tests {
     use super::*;
 
     const SOME: u16 = 20;
-    const DONE: u16 = libc::NLMSG_DONE as u16;
-    const ERROR: u16 = libc::NLMSG_ERROR as u16;
 
     /// A message with a body of any length, aligned as by the kernel.
     fn aligned(kind: u16, body: &[u8]) -> Vec<u8> {
@@ -159,19 +140,19 @@ mod tests {
         let wanted = vec![(SOME, b"first".to_vec()), (SOME + 1, Vec::new())];
         let (ends, all) = taken(&two);
         assert_eq!((ends.unwrap(), &all), (false, &wanted));
-        for end in [aligned(DONE, &[0; 4]), aligned(ERROR, &[0; 4]), aligned(DONE, &[])] {
-            let (ends, all) = taken(&[&two[..], &end, &two].concat());
+        for end in [(NLMSG_DONE, &[0; 4][..]), (NLMSG_ERROR, &[0; 4]), (NLMSG_DONE, &[])] {
+            let (ends, all) = taken(&[&two[..], &aligned(end.0, end.1), &two].concat());
             assert_eq!((ends.unwrap(), &all), (true, &wanted));
         }
     }
 
     #[test]
     fn an_error_is_a_number_of_errno() {
-        for kind in [ERROR, DONE] {
+        for kind in [NLMSG_ERROR, NLMSG_DONE] {
             let (ends, _) = taken(&aligned(kind, &(-libc::ENODEV).to_ne_bytes()));
             assert_eq!(ends.unwrap_err().raw_os_error(), Some(libc::ENODEV));
         }
-        assert!(taken(&aligned(ERROR, &i32::MIN.to_ne_bytes())).0.is_err());
+        assert!(taken(&aligned(NLMSG_ERROR, &i32::MIN.to_ne_bytes())).0.is_err());
     }
 
     #[test]
@@ -185,13 +166,5 @@ mod tests {
         let mut lies = whole;
         lies[..4].copy_from_slice(&3_u32.to_ne_bytes());
         assert!(taken(&lies).1.is_empty());
-    }
-
-    #[test]
-    fn a_request_is_as_long_as_it_says() {
-        let request = request(SOME, libc::NLM_F_DUMP, &7_u32);
-        assert_eq!(request.len(), 20);
-        assert_eq!(request[..4], 20_u32.to_ne_bytes());
-        assert_eq!(request[4..8], [20, 0, 1, 3]);
     }
 }

@@ -6,7 +6,6 @@ use anyhow::{Result, ensure};
 
 use crate::build_ebpf;
 use crate::control_plane;
-use crate::install;
 use crate::kube_proxy;
 use crate::lab_program;
 use crate::needs::Need;
@@ -60,14 +59,14 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     let measures = args.from.is_none();
     let connects = args.part.is_empty() || args.part.iter().any(|part| part == "connect");
     let with_kube_proxy = measures && connects && (!args.quick || kube_proxy::found().is_some());
-    let measured = [Need::Kernel, Need::Lab, Need::Peers, Need::Root];
-    let measured = measured.into_iter().filter(|_| measures);
-    let peer = with_kube_proxy.then_some(Need::KubeProxy);
+    let mut needs = Vec::new();
+    if measures {
+        needs.extend([Need::Kernel, Need::Lab, Need::Peers, Need::Root]);
+    }
+    needs.extend(with_kube_proxy.then_some(Need::KubeProxy));
     // The programs compiled here contain the object.
-    let needs = measured.chain(peer).chain([Need::Object]).collect();
-    let machine = install::ready(workspace, &needs)?;
+    build_ebpf::ready(workspace, &needs)?;
     let kube_proxy = with_kube_proxy.then(|| kube_proxy::program(workspace)).transpose()?;
-    build_ebpf::build(workspace, &machine)?;
     let mut bench = match &args.from {
         Some(report) => {
             let mut bench = lab_program::alone(workspace, "bench", &[])?;

@@ -1,7 +1,6 @@
 //! `cargo xtask build-ebpf`: the eBPF object that is compiled into the agent.
 
 use fs_err as fs;
-use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::Command;
 
@@ -38,10 +37,17 @@ const TARGET: &str = "bpfel-unknown-none";
 const PROFILE: &str = "bpf";
 
 pub(crate) fn run(workspace: &Workspace, _: &Args) -> Result<()> {
-    let machine = install::ready(workspace, &BTreeSet::from([Need::Object]))?;
-    build(workspace, &machine)?;
+    ready(workspace, &[])?;
     progress::note(&workspace.object().display().to_string());
     Ok(())
+}
+
+/// Prepares the machine for the needs, and builds the object.
+pub(crate) fn ready(workspace: &Workspace, needs: &[Need]) -> Result<Machine> {
+    let needs = needs.iter().copied().chain([Need::Object]).collect();
+    let machine = install::ready(workspace, &needs)?;
+    build(workspace, &machine)?;
+    Ok(machine)
 }
 
 /// Builds the object with the machine's tools.
@@ -142,8 +148,8 @@ mod tests {
 
     #[test]
     fn an_equal_object_is_left_untouched() {
-        let folder = std::env::temp_dir().join(format!("xtask-object-{}", std::process::id()));
-        let place = folder.join("bpf/topo-lb.o");
+        let folder = tempfile::tempdir().unwrap();
+        let place = folder.path().join("bpf/topo-lb.o");
         publish(b"first", &place).unwrap();
         let long_ago = std::time::SystemTime::UNIX_EPOCH;
         fs::File::options().write(true).open(&place).unwrap().set_modified(long_ago).unwrap();
@@ -154,6 +160,5 @@ mod tests {
         publish(b"second", &place).unwrap();
         assert_eq!(fs::read(&place).unwrap(), b"second");
         assert!(!place.with_extension("o.new").exists());
-        fs::remove_dir_all(folder).unwrap();
     }
 }

@@ -1,30 +1,22 @@
 //! Downloads and builds that are kept in the user's cache, outside the repository.
 
 use fs_err::{self as fs, File};
-use std::env;
-use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
+use etcetera::base_strategy::{BaseStrategy as _, Xdg};
 
 use crate::progress;
 
-/// The folder with this name.
+/// The folder with this name (XDG Base Directory Specification 0.8).
 pub(crate) fn folder(name: &str) -> Result<PathBuf> {
-    folder_below(env::var_os("XDG_CACHE_HOME"), env::home_dir(), name)
-        .context("neither XDG_CACHE_HOME nor HOME says where caches go")
+    let home = Xdg::new().context("neither XDG_CACHE_HOME nor HOME says where caches go")?;
+    Ok(home.cache_dir().join("topo-lb").join(name))
 }
 
 /// Whether the folder with this name exists.
 pub(crate) fn has(name: &str) -> bool {
     folder(name).is_ok_and(|folder| folder.is_dir())
-}
-
-/// Ignores a relative `XDG_CACHE_HOME` (XDG Base Directory Specification 0.8).
-fn folder_below(xdg: Option<OsString>, home: Option<PathBuf>, name: &str) -> Option<PathBuf> {
-    let caches = xdg.map(PathBuf::from).filter(|path| path.is_absolute());
-    let caches = caches.or_else(|| Some(home?.join(".cache")))?;
-    Some(caches.join("topo-lb").join(name))
 }
 
 /// Makes a folder unless it exists. `work` gets a temporary folder, and returns the folder in it
@@ -69,20 +61,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn things_are_kept_among_the_users_caches() {
-        let home = || Some(PathBuf::from("/home/me"));
-        let expected = Some("/home/me/.cache/topo-lb/kernels/6.1".into());
-        assert_eq!(folder_below(None, home(), "kernels/6.1"), expected);
-        assert_eq!(folder_below(Some("relative".into()), home(), "kernels/6.1"), expected);
-        let elsewhere = folder_below(Some("/var/caches".into()), home(), "qemu");
-        assert_eq!(elsewhere, Some("/var/caches/topo-lb/qemu".into()));
-        assert_eq!(folder_below(None, None, "qemu"), None);
-    }
-
-    #[test]
     fn what_was_begun_is_not_taken_for_whole() {
-        let base = env::temp_dir().join(format!("xtask-cache-{}", std::process::id()));
-        let folder = base.join("thing");
+        let base = tempfile::tempdir().unwrap();
+        let folder = base.path().join("thing");
         let make = |fails: bool| {
             make_once(&folder, |room| {
                 fs::create_dir_all(room.join("made"))?;
@@ -93,8 +74,7 @@ mod tests {
         assert!(make(true).is_err());
         assert!(!folder.exists());
         make(false).unwrap();
-        assert!(folder.is_dir() && !base.join("thing.building").exists());
+        assert!(folder.is_dir() && !base.path().join("thing.building").exists());
         make(true).unwrap();
-        fs::remove_dir_all(base).unwrap();
     }
 }

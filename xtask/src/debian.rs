@@ -40,6 +40,12 @@ pub(crate) fn source(kind: &str, repository: &str, suite: &str) -> String {
     format!("{kind} [signed-by={KEYRING}] http://deb.debian.org/{repository} {suite} main\n")
 }
 
+/// The sources of a suite's packages, with its security fixes.
+pub(crate) fn sources(suite: &str) -> [String; 2] {
+    let security = format!("{suite}-security");
+    [source("deb", "debian", suite), source("deb", "debian-security", &security)]
+}
+
 /// An apt that ignores the system's lists and sources, and writes only below a folder.
 #[derive(Debug)]
 pub(crate) struct Archive<'a> {

@@ -255,7 +255,7 @@ mod tests {
 
     #[test]
     fn packages_are_described_that_have_the_marker_in_code_that_somebody_wrote() {
-        let source = std::env::temp_dir().join(format!("xtask-openapi-{}", std::process::id()));
+        let folder = tempfile::tempdir().unwrap();
         let marked = format!("// {OPENAPI_MARKER}\npackage v1\n");
         for (file, text) in [
             ("pkg/api/doc.go", marked.as_str()),
@@ -266,12 +266,11 @@ mod tests {
             ("staging/src/k8s.io/api/core/v1/types.go", &marked),
             ("staging/src/k8s.io/api/core/v1/doc.go", &marked),
         ] {
-            let file = source.join(file);
+            let file = folder.path().join(file);
             fs::create_dir_all(file.parent().unwrap()).unwrap();
             fs::write(file, text).unwrap();
         }
-        let packages: Vec<_> = described_packages(&source).unwrap().into_iter().collect();
+        let packages: Vec<_> = described_packages(folder.path()).unwrap().into_iter().collect();
         assert_eq!(packages, ["k8s.io/api/core/v1", "k8s.io/kubernetes/pkg/api"]);
-        fs::remove_dir_all(&source).unwrap();
     }
 }

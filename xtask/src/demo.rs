@@ -1,12 +1,9 @@
 //! `cargo xtask demo`: a cluster on this machine, with real traffic.
 
-use std::collections::BTreeSet;
-
 use anyhow::Result;
 
 use crate::build_ebpf;
 use crate::control_plane;
-use crate::install;
 use crate::lab_program;
 use crate::needs::Need;
 use crate::process::become_command;
@@ -34,13 +31,9 @@ pub(crate) struct Args {
 
 /// Returns only on failure: otherwise this process becomes the demo, with its exit code.
 pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
-    let mut needs = BTreeSet::from([Need::Object, Need::Kernel, Need::Lab, Need::Root]);
-    if args.api_server {
-        needs.insert(Need::ControlPlane);
-    }
-    let machine = install::ready(workspace, &needs)?;
-    build_ebpf::build(workspace, &machine)?;
-
+    let mut needs = vec![Need::Kernel, Need::Lab, Need::Root];
+    needs.extend(args.api_server.then_some(Need::ControlPlane));
+    build_ebpf::ready(workspace, &needs)?;
     let programs = args.api_server.then(|| control_plane::programs(workspace)).transpose()?;
     let mut demo = lab_program::build(workspace, Profile::Release, "demo", &["pod"])?;
     if let Some(programs) = programs {

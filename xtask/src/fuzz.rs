@@ -36,7 +36,7 @@ const LIMIT: Duration = Duration::from_secs(5 * 60);
 
 /// Compiles the target, and returns the program.
 pub(crate) fn compile(workspace: &Workspace) -> Result<PathBuf> {
-    let host = host().context("`rustc -vV` does not say which machine it compiles for")?;
+    let host = host().context("`rustc` does not say which machine it compiles for")?;
     let target = folder(workspace);
     let mut build = workspace.cargo("build");
     build
@@ -78,13 +78,13 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
         .arg(format!("-dict={}", dictionary.display()))
         .args(["-max_len=16384", "-print_final_stats=1", "-verbosity=0"]);
     let log = workspace.log("fuzz");
-    run_logged_within(LIMIT, "any bytes as manifests", &mut command, &log)
+    run_logged_within(Some(LIMIT), "any bytes as manifests", &mut command, &log)
 }
 
 /// The target triple of Cargo's compiler.
 fn host() -> Option<String> {
-    let text = output_of(Command::new("rustc").arg("-vV"))?;
-    text.lines().find_map(|line| line.strip_prefix("host: ")).map(str::to_owned)
+    let host = output_of(Command::new("rustc").args(["--print", "host-tuple"]))?;
+    Some(host.trim_end().to_owned())
 }
 
 /// Writes parts of the fixtures as seeds.

@@ -1,14 +1,12 @@
 //! `cargo xtask image`: builds the image of deploy/ without a daemon.
 
 use fs_err as fs;
-use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
 use crate::build_ebpf;
-use crate::install;
 use crate::libraries;
 use crate::needs::Need;
 use crate::process::{display, output_of, run_logged};
@@ -31,9 +29,7 @@ pub(crate) struct Args {}
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 pub(crate) fn run(workspace: &Workspace, _: &Args) -> Result<()> {
-    let needs = BTreeSet::from([Need::Object, Need::Root, Need::Image]);
-    let machine = install::ready(workspace, &needs)?;
-    build_ebpf::build(workspace, &machine)?;
+    build_ebpf::ready(workspace, &[Need::Root, Need::Image])?;
     let mut build = workspace.cargo("build");
     build.args(["--profile", Profile::Deployed.name(), "--package", "topo-lb"]);
     let log = workspace.log("build-image-agent");

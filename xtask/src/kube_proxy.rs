@@ -1,7 +1,6 @@
 //! kube-proxy 1.20 for the bench's comparison (tests do not need it): the one that the environment
 //! names, or else Kubernetes 1.20 from Debian's archive, compiled once into the user's cache.
 
-use std::env;
 use std::path::PathBuf;
 
 use anyhow::{Result, ensure};
@@ -9,16 +8,15 @@ use anyhow::{Result, ensure};
 use crate::cache;
 use crate::debian_kubernetes::{Build, VERSION};
 use crate::progress;
-use crate::workspace::Workspace;
+use crate::workspace::{Workspace, path_from};
 
 /// The variable that names the program, in xtask and in the bench.
 pub(crate) const VARIABLE: &str = "TOPO_LB_KUBE_PROXY";
 
 /// The program, if the environment names it or the cache has it.
 pub(crate) fn found() -> Option<PathBuf> {
-    let given = env::var_os(VARIABLE).filter(|path| !path.is_empty()).map(PathBuf::from);
-    given
-        .or_else(|| Some(cache::folder(&name()).ok()?.join("kube-proxy")).filter(|it| it.is_file()))
+    let cached = || Some(cache::folder(&name()).ok()?.join("kube-proxy"));
+    path_from(VARIABLE).or_else(|| cached().filter(|it| it.is_file()))
 }
 
 /// The program. Builds it if necessary.

@@ -1,6 +1,5 @@
 //! The facts about this machine that a plan needs.
 
-use fs_err as fs;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -45,7 +44,6 @@ impl Machine {
         let compiles = needs.contains(&Need::Object) || needs.contains(&Need::ObjectLints);
         let debian12 = debian::is_12();
         let rustup = find_program("rustup");
-        let mountinfo = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
         let host = host_folder(workspace);
         let has = |program: &str| host.as_ref().is_some_and(|bin| bin.join(program).is_file());
         let components =
@@ -70,7 +68,7 @@ impl Machine {
             system: compiles.then(|| Toolchain::inspect(Path::new("/usr/bin"), None)).flatten(),
             linker: find_cargo_program("bpf-linker").and_then(|path| Linker::inspect(&path)),
             deny: find_cargo_program("cargo-deny").is_some(),
-            mounts: Mounts::of_mountinfo(&mountinfo),
+            mounts: Mounts::find(),
         }
     }
 }

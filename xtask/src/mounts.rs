@@ -1,6 +1,11 @@
 //! The two kernel file systems that topo-lb needs: bpffs for pins, cgroup2 for hooks.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
+use std::process::Command;
+
+use rustix::fs::{FsWord, statfs};
+
+use crate::process::output_of;
 
 pub(crate) const BPFFS: &str = "/sys/fs/bpf";
 
@@ -25,75 +30,31 @@ pub(crate) enum Cgroup2 {
     Version1,
 }
 
+/// `BPF_FS_MAGIC`, include/uapi/linux/magic.h.
+const BPF_FS: FsWord = 0xcafe_4a11;
+/// `CGROUP2_SUPER_MAGIC`.
+const CGROUP2_FS: FsWord = 0x6367_7270;
+/// `SYSFS_MAGIC`: the file system that has the folder [`CGROUPS`].
+const SYSFS: FsWord = 0x6265_6572;
+
 impl Mounts {
-    /// Parses `/proc/self/mountinfo` (proc_pid_mountinfo(5)): field 5 is the mount point; the file
-    /// system type follows the single dash. Of two mounts at one place, the later one is on top.
-    pub(crate) fn of_mountinfo(text: &str) -> Self {
-        let mounts: Vec<(&Path, &str)> = text.lines().filter_map(mount).collect();
-        let on_top = |place: &str| {
-            mounts.iter().rev().find(|(point, _)| *point == Path::new(place)).map(|(_, kind)| *kind)
+    /// Inspects this machine.
+    pub(crate) fn find() -> Self {
+        let is = |place: &str, kind| statfs(place).is_ok_and(|found| found.f_type == kind);
+        let elsewhere = || {
+            let mut findmnt = Command::new("findmnt");
+            let found = findmnt.args(["--noheadings", "--first-only", "--output", "TARGET"]);
+            Some(PathBuf::from(output_of(found.args(["--types", "cgroup2"]))?.trim_end()))
         };
-        let cgroup2 = match on_top(CGROUPS) {
-            Some("cgroup2") => Cgroup2::At(CGROUPS.into()),
-            below => match mounts.iter().find(|(_, kind)| *kind == "cgroup2") {
-                Some((point, _)) => Cgroup2::At(point.to_path_buf()),
-                None if below.is_none() => Cgroup2::Free,
-                None => Cgroup2::Version1,
-            },
+        let cgroup2 = if is(CGROUPS, CGROUP2_FS) {
+            Cgroup2::At(CGROUPS.into())
+        } else if let Some(place) = elsewhere() {
+            Cgroup2::At(place)
+        } else if is(CGROUPS, SYSFS) {
+            Cgroup2::Free
+        } else {
+            Cgroup2::Version1
         };
-        Self { bpffs: on_top(BPFFS) == Some("bpf"), cgroup2 }
-    }
-}
-
-fn mount(line: &str) -> Option<(&Path, &str)> {
-    let (before, after) = line.split_once(" - ")?;
-    Some((Path::new(before.split(' ').nth(4)?), after.split(' ').next()?))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const SYS: &str = "23 27 0:22 / /sys rw,relatime - sysfs sysfs rw\n";
-
-    #[test]
-    fn nothing_is_mounted_on_a_machine_that_has_just_booted() {
-        let mounts = Mounts::of_mountinfo(SYS);
-        assert_eq!(mounts, Mounts { bpffs: false, cgroup2: Cgroup2::Free });
-    }
-
-    #[test]
-    fn systemd_mounts_both() {
-        let text = format!(
-            "{SYS}30 23 0:26 / /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate\n\
-             31 23 0:27 / /sys/fs/bpf rw,nosuid shared:5 - bpf bpf rw,mode=700\n"
-        );
-        let cgroup2 = Cgroup2::At("/sys/fs/cgroup".into());
-        assert_eq!(Mounts::of_mountinfo(&text), Mounts { bpffs: true, cgroup2 });
-    }
-
-    #[test]
-    fn a_hybrid_host_has_cgroup2_elsewhere() {
-        let text = format!(
-            "{SYS}31 23 0:28 / /sys/fs/cgroup rw - tmpfs tmpfs rw,mode=755\n\
-             32 31 0:29 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu\n\
-             41 31 0:38 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n"
-        );
-        let found = Mounts::of_mountinfo(&text).cgroup2;
-        assert_eq!(found, Cgroup2::At("/sys/fs/cgroup/unified".into()));
-    }
-
-    #[test]
-    fn version_1_alone_is_told_from_an_empty_place() {
-        let text = format!("{SYS}31 23 0:28 / /sys/fs/cgroup ro - tmpfs tmpfs ro,mode=755\n");
-        assert_eq!(Mounts::of_mountinfo(&text).cgroup2, Cgroup2::Version1);
-    }
-
-    #[test]
-    fn the_later_of_two_mounts_at_one_place_counts() {
-        let text = format!(
-            "{SYS}31 23 0:28 / /sys/fs/bpf rw - bpf bpf rw\n32 31 0:29 / /sys/fs/bpf rw - tmpfs x rw\n"
-        );
-        assert!(!Mounts::of_mountinfo(&text).bpffs);
+        Self { bpffs: is(BPFFS, BPF_FS), cgroup2 }
     }
 }

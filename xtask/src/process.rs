@@ -56,20 +56,16 @@ pub(crate) fn run_logged(
     command: &mut Command,
     log: &Path,
 ) -> Result<()> {
-    logged(None, title.into(), command, log)
+    run_logged_within(None, title, command, log)
 }
 
 /// Like [`run_logged`]; ends the command after `limit`.
 pub(crate) fn run_logged_within(
-    limit: Duration,
-    title: &str,
+    limit: Option<Duration>,
+    title: impl Into<String>,
     command: &mut Command,
     log: &Path,
 ) -> Result<()> {
-    logged(Some(limit), title.to_owned(), command, log)
-}
-
-fn logged(limit: Option<Duration>, title: String, command: &mut Command, log: &Path) -> Result<()> {
     let running = Running::start(title);
     let result = to_log(command, log, limit, |last_line| running.tick(last_line));
     running.end(result.is_ok());
@@ -163,12 +159,8 @@ pub(crate) fn display(command: &Command) -> String {
 
 /// Quotes a word for a shell.
 pub(crate) fn quoted(word: &str) -> String {
-    let plain = |letter: char| letter.is_ascii_alphanumeric() || "-_./=:,+@%".contains(letter);
-    if !word.is_empty() && word.chars().all(plain) {
-        word.to_owned()
-    } else {
-        format!("'{}'", word.replace('\'', r"'\''"))
-    }
+    // No word of a command has a zero byte, which alone cannot be quoted.
+    shlex::try_quote(word).unwrap_or_default().into_owned()
 }
 
 fn spawn(command: &mut Command) -> Result<Child> {
@@ -266,7 +258,7 @@ mod tests {
     fn a_command_is_displayed_as_one_would_type_it() {
         let mut command = Command::new("cargo");
         command.args(["test", "-p", "topo-lb", "--", "it's a name", ""]);
-        assert_eq!(display(&command), r"cargo test -p topo-lb -- 'it'\''s a name' ''");
+        assert_eq!(display(&command), r#"cargo test -p topo-lb -- "it's a name" ''"#);
     }
 
     #[test]
@@ -286,15 +278,14 @@ mod tests {
 
     #[test]
     fn a_failing_command_leaves_its_output_in_the_log() {
-        let folder = std::env::temp_dir().join(format!("xtask-process-{}", std::process::id()));
-        let log = folder.join("step.log");
+        let folder = tempfile::tempdir().unwrap();
+        let log = folder.path().join("step.log");
         let mut command = Command::new("sh");
         command.args(["-c", "echo to the log; exit 3"]);
         let error = to_log(&mut command, &log, None, |_| ()).unwrap_err();
         let text = format!("{error:#}");
         assert!(text.contains("exit status: 3") && text.contains("step.log"), "{text}");
         assert_eq!(tail(&log), ["to the log"]);
-        fs::remove_dir_all(folder).unwrap();
     }
 
     #[test]
@@ -309,15 +300,14 @@ mod tests {
 
     #[test]
     fn a_background_command_that_is_dropped_is_gone_with_its_children() {
-        let folder = std::env::temp_dir().join(format!("xtask-end-{}", std::process::id()));
-        fs::create_dir_all(&folder).unwrap();
-        let pipe = folder.join("pipe");
+        let folder = tempfile::tempdir().unwrap();
+        let pipe = folder.path().join("pipe");
         assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
         let mut command = Command::new("sh");
         // All of them hold the pipe open. The last one writes to it, then sleeps.
         let script = r#"exec 3>"$0"; (sh -c 'echo >&3; exec sleep 60'; true); true"#;
         command.args(["-c", script]).arg(&pipe);
-        let background = Background::start(&mut command, &folder.join("end.log")).unwrap();
+        let background = Background::start(&mut command, &folder.path().join("end.log")).unwrap();
         let mut pipe = File::open(&pipe).unwrap();
         pipe.read_exact(&mut [0]).unwrap();
         let begun = Instant::now();
@@ -325,6 +315,5 @@ mod tests {
         // The pipe ends when the last of them has ended.
         assert_eq!(pipe.read_to_end(&mut Vec::new()).unwrap(), 0);
         assert!(begun.elapsed() < Duration::from_secs(30));
-        fs::remove_dir_all(folder).unwrap();
     }
 }

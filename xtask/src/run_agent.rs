@@ -1,13 +1,11 @@
 //! `cargo xtask run-agent`: builds and starts the agent.
 
-use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::process::Command;
 
 use anyhow::Result;
 
 use crate::build_ebpf;
-use crate::install;
 use crate::mounts::{CGROUPS, Cgroup2};
 use crate::needs::Need;
 use crate::process::{become_command, run_logged};
@@ -31,8 +29,7 @@ pub(crate) struct Args {
 
 /// Returns only on failure.
 pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
-    let machine = install::ready(workspace, &BTreeSet::from([Need::Object, Need::Kernel]))?;
-    build_ebpf::build(workspace, &machine)?;
+    let machine = build_ebpf::ready(workspace, &[Need::Kernel])?;
     let mut build = workspace.cargo("build");
     build.args(["--release", "--package", "topo-lb"]);
     run_logged("agent", &mut build, &workspace.log("build-agent"))?;

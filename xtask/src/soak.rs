@@ -1,11 +1,8 @@
 //! `cargo xtask soak`: connections under constant change, for any duration.
 
-use std::collections::BTreeSet;
-
 use anyhow::Result;
 
 use crate::build_ebpf;
-use crate::install;
 use crate::lab_program;
 use crate::needs::Need;
 use crate::process::become_command;
@@ -32,9 +29,7 @@ pub(crate) struct Args {
 
 /// Returns only on failure: otherwise this process becomes the soak, with its exit code.
 pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
-    let needs = BTreeSet::from([Need::Object, Need::Kernel, Need::Lab, Need::Root]);
-    let machine = install::ready(workspace, &needs)?;
-    build_ebpf::build(workspace, &machine)?;
+    build_ebpf::ready(workspace, &[Need::Kernel, Need::Lab, Need::Root])?;
     let mut soak = lab_program::build(workspace, Profile::Release, "soak", &["pod", "stress"])?;
     soak.args(["--minutes", &args.minutes.to_string()]);
     if args.json {

@@ -51,34 +51,6 @@ pub(crate) enum Stage {
 /// The limit for fetching the advisories: without a network, some machines retry for ever.
 const ADVISORIES_LIMIT: Duration = Duration::from_secs(120);
 
-/// Where the suites of the datapath run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub(crate) enum Kernel {
-    /// This machine's own
-    Host,
-    /// Debian 11's
-    #[value(name = "5.10")]
-    V5_10,
-    /// Debian 12's
-    #[value(name = "6.1")]
-    V6_1,
-    /// Debian 13's
-    #[value(name = "6.12")]
-    V6_12,
-}
-
-impl Kernel {
-    /// Debian's kernel for a virtual machine; `None` for the host's own.
-    pub(crate) fn line(self) -> Option<Line> {
-        match self {
-            Self::Host => None,
-            Self::V5_10 => Some(Line::V5_10),
-            Self::V6_1 => Some(Line::V6_1),
-            Self::V6_12 => Some(Line::V6_12),
-        }
-    }
-}
-
 /// The limit for the tests of a stage: several times what two cores need.
 const TESTS_LIMIT: Duration = Duration::from_secs(20 * 60);
 
@@ -131,7 +103,7 @@ impl Stage {
         self,
         workspace: &Workspace,
         machine: &Machine,
-        named: &[Kernel],
+        named: &[Line],
         counting: Counting,
     ) -> Result<Outcome> {
         match self {
@@ -209,11 +181,10 @@ fn run_in_lab(test: &mut Command, agent: &Path) -> Result<()> {
 }
 
 /// Some tests on every kernel, or all tests on the named ones.
-fn kernels(workspace: &Workspace, named: &[Kernel], counting: Counting) -> Result<Outcome> {
-    let lines: Vec<Line> = named.iter().filter_map(|kernel| kernel.line()).collect();
-    let (lines, scope) = match lines.is_empty() {
+fn kernels(workspace: &Workspace, named: &[Line], counting: Counting) -> Result<Outcome> {
+    let (lines, scope) = match named.is_empty() {
         true => (&Line::ALL[..], Scope::Short),
-        false => (&lines[..], Scope::Whole),
+        false => (named, Scope::Whole),
     };
     let unchecked = virtual_machine::run(workspace, lines, scope, counting)?;
     Ok(unchecked.map_or(Outcome::Passed(None), Outcome::Unchecked))

@@ -46,7 +46,7 @@ impl Workspace {
             .parent()
             .context("xtask is not in a workspace")?
             .to_path_buf();
-        let target = match env::var_os("CARGO_TARGET_DIR").filter(|folder| !folder.is_empty()) {
+        let target = match path_from("CARGO_TARGET_DIR") {
             Some(folder) => {
                 env::current_dir().context("cannot read the current directory")?.join(folder)
             }
@@ -141,6 +141,11 @@ fn path_with_sbin(path: Option<OsString>) -> OsString {
     }
     // Joining fails only for folder names with a colon, and `split_paths` returns none.
     env::join_paths(folders).unwrap_or(path)
+}
+
+/// The path in an environment variable, unless that is empty.
+pub(crate) fn path_from(variable: &str) -> Option<PathBuf> {
+    env::var_os(variable).filter(|path| !path.is_empty()).map(PathBuf::from)
 }
 
 /// Finds a program on the path, including `sbin`.

@@ -1,5 +1,7 @@
 //! The addresses on which the agent listens.
 
+use std::fmt::{self, Display};
+use std::future::ready;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::str::FromStr;
@@ -58,24 +60,40 @@ impl FromStr for Listen {
 
 /// Listens at the address; retries until that succeeds.
 pub(super) async fn bind(address: SocketAddr, flag: &str) -> TcpListener {
+    let advice =
+        format!("connections to Services do not depend on it; {flag} chooses another address");
+    let once = || ready(listen(address).map_err(|error| reason(&error)));
+    let listener = retried(address, &advice, once).await;
+    // Logs only what differs from the flag.
+    if let Some(bound) = listener.local_addr().ok().filter(|bound| *bound != address) {
+        info!("listening on http://{bound}");
+    }
+    listener
+}
+
+/// Calls `listen` until it succeeds. Logs the first failure, and then the success.
+pub(super) async fn retried<L, R>(
+    place: impl Display,
+    advice: &str,
+    mut listen: impl FnMut() -> R,
+) -> L
+where
+    R: Future<Output = Result<L, String>>,
+{
     let mut has_warned = false;
     loop {
-        match listen(address) {
+        match listen().await {
             Ok(listener) => {
-                let bound = listener.local_addr().unwrap_or(address);
-                // Logs only what differs from the flag.
-                if bound != address || has_warned {
-                    info!("listening on http://{bound}");
+                if has_warned {
+                    info!("listening on {place}");
                 }
                 return listener;
             }
-            Err(error) => {
+            Err(reason) => {
                 if !std::mem::replace(&mut has_warned, true) {
+                    let seconds = PAUSE.as_secs();
                     warn!(
-                        "cannot listen on {address}: {}; retrying every {} s; connections to \
-                         Services do not depend on it; {flag} chooses another address",
-                        reason(&error),
-                        PAUSE.as_secs()
+                        "cannot listen on {place}: {reason}; retrying every {seconds} s; {advice}"
                     );
                 }
                 tokio::time::sleep(PAUSE).await;
@@ -103,8 +121,8 @@ fn reason(error: &io::Error) -> String {
     }
 }
 
-impl std::fmt::Display for Listen {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl Display for Listen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Off => f.write_str("off"),
             Self::On(address) => address.fmt(f),

@@ -8,9 +8,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
 use tokio::net::{UnixListener, UnixStream};
-use tracing::{info, warn};
 
-use super::listen::PAUSE;
+use super::listen::retried;
 
 /// The socket's file, once this process has created it. [`remove`](Self::remove) deletes it.
 #[derive(Clone, Debug, Default)]
@@ -28,29 +27,10 @@ impl SocketFile {
 
 /// Listens at the path and stores it in `file`; retries until that succeeds.
 pub(super) async fn bind(path: &Path, file: &SocketFile) -> UnixListener {
-    let mut has_warned = false;
-    loop {
-        match listen(path).await {
-            Ok(listener) => {
-                let _ = file.0.set(path.to_owned());
-                if has_warned {
-                    info!("listening on {}", path.display());
-                }
-                return listener;
-            }
-            Err(reason) => {
-                if !std::mem::replace(&mut has_warned, true) {
-                    warn!(
-                        "cannot listen on {}: {reason}; retrying every {} s; until then probes \
-                         fail; --probe-socket chooses another path",
-                        path.display(),
-                        PAUSE.as_secs()
-                    );
-                }
-                tokio::time::sleep(PAUSE).await;
-            }
-        }
-    }
+    let advice = "until then probes fail; --probe-socket chooses another path";
+    let listener = retried(path.display(), advice, || listen(path)).await;
+    let _ = file.0.set(path.to_owned());
+    listener
 }
 
 async fn listen(path: &Path) -> Result<UnixListener, String> {
@@ -80,29 +60,13 @@ fn clear(path: &Path) -> Result<(), String> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::listen::PAUSE;
     use super::*;
-
-    struct Folder(PathBuf);
-
-    impl Folder {
-        fn new(name: &str) -> Self {
-            let folder =
-                std::env::temp_dir().join(format!("topo-lb-{name}-{}", std::process::id()));
-            fs::create_dir_all(&folder).unwrap();
-            Self(folder)
-        }
-    }
-
-    impl Drop for Folder {
-        fn drop(&mut self) {
-            let _ = fs::remove_dir_all(&self.0);
-        }
-    }
 
     #[tokio::test]
     async fn a_socket_that_was_left_is_replaced_and_one_in_use_is_not() {
-        let folder = Folder::new("socket");
-        let path = folder.0.join("below").join("probes");
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("below").join("probes");
         let first = listen(&path).await.unwrap();
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
         assert!(listen(&path).await.unwrap_err().contains("another process"));
@@ -113,8 +77,8 @@ mod tests {
 
     #[tokio::test]
     async fn an_agent_that_stops_removes_its_own_socket_and_no_other() {
-        let folder = Folder::new("socket-file");
-        let path = folder.0.join("probes");
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("probes");
         let (file, other) = (SocketFile::default(), SocketFile::default());
         let listener = bind(&path, &file).await;
         let late = tokio::time::timeout(PAUSE / 50, bind(&path, &other)).await;
@@ -128,8 +92,8 @@ mod tests {
 
     #[tokio::test]
     async fn what_is_no_socket_is_left_alone() {
-        let folder = Folder::new("no-socket");
-        let path = folder.0.join("file");
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("file");
         fs::write(&path, "precious").unwrap();
         assert!(listen(&path).await.unwrap_err().contains("no socket"));
         assert_eq!(fs::read(&path).unwrap(), b"precious");

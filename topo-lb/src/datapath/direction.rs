@@ -35,10 +35,7 @@ impl Direction {
 
     /// Its index in `packets`.
     pub(crate) const fn hook(self) -> u32 {
-        match self {
-            Self::Ingress => 0,
-            Self::Egress => 1,
-        }
+        self as u32
     }
 
     pub(crate) const fn attach_type(self) -> TcAttachType {

@@ -17,13 +17,8 @@ pub enum LoadError {
     #[error(transparent)]
     Mount(#[from] MountError),
     /// The pin directory cannot be created.
-    #[error("the pin directory {} cannot be made: {source}", path.display())]
-    PinDirectory {
-        /// The directory.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
+    #[error("the pin directory {} cannot be made: {}", .0.display(), .1)]
+    PinDirectory(PathBuf, #[source] io::Error),
     /// Another agent uses the pin directory.
     #[error(transparent)]
     Lock(#[from] LockError),
@@ -35,18 +30,16 @@ pub enum LoadError {
     Capabilities(Vec<&'static str>),
     /// The kernel refuses despite these capabilities.
     #[error(
-        "the kernel does not let this process load eBPF programs ({}): {source}",
+        "the kernel does not let this process load eBPF programs ({}): {}",
         if capability::in_user_namespace() {
             "it runs in a user namespace, where no capability is enough"
         } else {
             "look for a seccomp profile that allows bpf(2) only with CAP_SYS_ADMIN, kernel lockdown, \
              a security module, or RLIMIT_MEMLOCK before Linux 5.11"
-        }
+        },
+        .0
     )]
-    NotPermitted {
-        /// The kernel's answer.
-        source: io::Error,
-    },
+    NotPermitted(#[source] io::Error),
     /// The kernel lacks features that the programs need.
     #[error("this kernel ({}) is too old: {}", kernel_release(), list(.0))]
     KernelTooOld(Vec<Feature>),
@@ -96,7 +89,7 @@ pub enum LoadError {
 
 fn list(features: &[Feature]) -> String {
     let each =
-        features.iter().map(|feature| format!("it lacks {feature} (Linux {})", feature.since()));
+        features.iter().map(|feature| format!("it lacks {feature} (Linux {})", feature.since));
     each.collect::<Vec<_>>().join(", ")
 }
 
@@ -104,21 +97,11 @@ fn list(features: &[Feature]) -> String {
 #[derive(Debug, Error)]
 pub enum AttachError {
     /// The cgroup root cannot be opened.
-    #[error("the cgroup root {} cannot be opened: {source}", path.display())]
-    CgroupRoot {
-        /// The directory.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
+    #[error("the cgroup root {} cannot be opened: {}", .0.display(), .1)]
+    CgroupRoot(PathBuf, #[source] io::Error),
     /// A pinned link cannot be read or replaced.
-    #[error("the pinned link {} cannot be used: {source}", path.display())]
-    Link {
-        /// The path of the pin.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
+    #[error("the pinned link {} cannot be used: {}", .0.display(), .1)]
+    Link(PathBuf, #[source] io::Error),
     /// Another program has the hook exclusively.
     #[error(
         "{hook} of {} is held by another program that allows no second one: `bpftool cgroup tree` \
@@ -160,13 +143,8 @@ pub enum CleanupError {
     #[error(transparent)]
     Lock(#[from] LockError),
     /// A file or directory cannot be removed.
-    #[error("{} cannot be removed: {source}", path.display())]
-    Remove {
-        /// Its path.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
+    #[error("{} cannot be removed: {}", .0.display(), .1)]
+    Remove(PathBuf, #[source] io::Error),
 }
 
 /// An error and its causes, in one line.

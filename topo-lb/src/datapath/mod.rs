@@ -82,8 +82,8 @@ impl Datapath {
         if !missing.is_empty() {
             return Err(LoadError::Capabilities(missing));
         }
-        if let Some(source) = feature::forbidden() {
-            return Err(LoadError::NotPermitted { source });
+        if let Some(error) = feature::forbidden() {
+            return Err(LoadError::NotPermitted(error));
         }
         let missing = feature::missing();
         if !missing.is_empty() {
@@ -206,7 +206,6 @@ impl Drop for Made {
 /// Creates a directory and its parents; returns whether it is new.
 fn make_directory(path: &Path) -> Result<bool, LoadError> {
     let is_new = !path.exists();
-    fs::create_dir_all(path)
-        .map_err(|source| LoadError::PinDirectory { path: path.to_owned(), source })?;
+    fs::create_dir_all(path).map_err(|error| LoadError::PinDirectory(path.to_owned(), error))?;
     Ok(is_new)
 }

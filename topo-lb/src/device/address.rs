@@ -5,15 +5,13 @@ use std::io;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use bytemuck::{Pod, Zeroable};
 use futures::{Stream, stream};
+use nix::ifaddrs::getifaddrs;
 use tokio::time::sleep;
 use tracing::warn;
 
 use super::follow::Changes;
-use super::list;
 use crate::cluster::LocalAddresses;
-use crate::netlink::{self, Netlink, attribute, head};
 
 /// Devices whose addresses do not mean that a process serves there: kube-proxy's IPVS mode and
 /// kube-router give them every ClusterIP, so that the kernel accepts the packets.
@@ -82,17 +80,6 @@ impl Follower {
     }
 }
 
-/// `struct ifaddrmsg`.
-#[repr(C)]
-#[derive(Clone, Copy, Pod, Zeroable)]
-struct Message {
-    family: u8,
-    prefix: u8,
-    flags: u8,
-    scope: u8,
-    index: u32,
-}
-
 /// All addresses except those of proxies, each with the first device by name.
 fn all() -> io::Result<LocalAddresses> {
     let mut all = BTreeMap::new();
@@ -102,28 +89,17 @@ fn all() -> io::Result<LocalAddresses> {
 
 /// Calls `see` with every address of this host and its device.
 fn each(mut see: impl FnMut(IpAddr, &str)) -> io::Result<()> {
-    let names = list::names()?;
-    let request = netlink::request(libc::RTM_GETADDR, libc::NLM_F_DUMP, &Message::zeroed());
-    Netlink::open(None)?.ask(&request, |kind, body| {
-        let Some(Message { index, .. }) = head(body) else { return };
-        if let (libc::RTM_NEWADDR, Some(device), Some(address)) =
-            (kind, names.get(&index), address(&body[size_of::<Message>()..]))
-        {
+    for entry in getifaddrs()? {
+        let Some(address) = entry.address else { continue };
+        let four = address.as_sockaddr_in().map(|address| IpAddr::from(address.ip()));
+        let six = || address.as_sockaddr_in6().map(|address| IpAddr::from(address.ip()));
+        // An IPv4 address can have a label: its device's name, `:`, and a text.
+        let device = entry.interface_name.split(':').next().unwrap_or_default();
+        if let Some(address) = four.or_else(six) {
             see(address, device);
         }
-    })
-}
-
-/// The host's own address. On point-to-point devices, `IFA_ADDRESS` is the address of the other
-/// end, and `IFA_LOCAL` the host's.
-fn address(attributes: &[u8]) -> Option<IpAddr> {
-    let own = attribute(attributes, libc::IFA_LOCAL)
-        .or_else(|| attribute(attributes, libc::IFA_ADDRESS))?;
-    match own.len() {
-        4 => Some(IpAddr::from(<[u8; 4]>::try_from(own).ok()?)),
-        16 => Some(IpAddr::from(<[u8; 16]>::try_from(own).ok()?)),
-        _ => None,
     }
+    Ok(())
 }
 
 /// Adds an address, unless no Service can be served there.

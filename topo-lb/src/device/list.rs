@@ -1,13 +1,11 @@
 //! Lists the existing devices.
 
-use std::collections::BTreeMap;
 use std::io;
 
-use bytemuck::{Pod, Zeroable};
-use rustix::net::{AddressFamily, SocketType, netdevice, socket};
+use nix::ifaddrs::getifaddrs;
+use nix::net::if_::if_indextoname;
 
 use super::Pattern;
-use crate::netlink::{self, Netlink, attribute, head, text};
 
 /// A network device of this network namespace.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -18,58 +16,26 @@ pub struct Device {
     pub name: String,
 }
 
-/// `struct ifinfomsg`.
-#[repr(C)]
-#[derive(Clone, Copy, Pod, Zeroable)]
-struct Message {
-    family: u8,
-    padding: u8,
-    hardware: u16,
-    index: u32,
-    flags: u32,
-    change: u32,
-}
-
 /// The devices that match a pattern. Only Ethernet: the programs read an Ethernet header.
 ///
 /// # Errors
 /// The kernel does not list them.
 pub fn chosen(patterns: &[Pattern]) -> io::Result<Vec<Device>> {
-    let mut devices = Vec::new();
-    each(|hardware, index, name| {
-        let is_ethernet = hardware == libc::ARPHRD_ETHER;
-        if is_ethernet && patterns.iter().any(|pattern| pattern.matches(&name)) {
-            devices.push(Device { index, name });
-        }
-    })?;
+    let devices = getifaddrs()?.filter_map(|entry| {
+        let address = entry.address?;
+        let hardware = address.as_link_addr()?;
+        let name = entry.interface_name.escape_debug().to_string();
+        let is_ethernet = hardware.hatype() == libc::ARPHRD_ETHER;
+        let is_chosen = is_ethernet && patterns.iter().any(|pattern| pattern.matches(&name));
+        is_chosen.then(|| Device { index: hardware.ifindex() as u32, name })
+    });
+    let mut devices: Vec<Device> = devices.collect();
     devices.sort();
     Ok(devices)
-}
-
-/// The name of every device, by its index.
-pub(super) fn names() -> io::Result<BTreeMap<u32, String>> {
-    let mut all = BTreeMap::new();
-    each(|_, index, name| drop(all.insert(index, name)))?;
-    Ok(all)
-}
-
-/// Calls `see` with the hardware type (`ARPHRD_*`), index and name of every device.
-fn each(mut see: impl FnMut(u16, u32, String)) -> io::Result<()> {
-    let request = netlink::request(libc::RTM_GETLINK, libc::NLM_F_DUMP, &Message::zeroed());
-    Netlink::open(None)?.ask(&request, |kind, body| {
-        let attributes = body.get(size_of::<Message>()..).unwrap_or_default();
-        if kind == libc::RTM_NEWLINK
-            && let Some(Message { hardware, index, .. }) = head(body)
-            && let Some(name) = attribute(attributes, libc::IFLA_IFNAME)
-        {
-            see(hardware, index, text(name));
-        }
-    })
 }
 
 /// The current name of a device; `None` if it does not exist.
 #[must_use]
 pub fn name(index: u32) -> Option<String> {
-    let socket = socket(AddressFamily::INET, SocketType::DGRAM, None).ok()?;
-    netdevice::index_to_name(&socket, index).ok()
+    if_indextoname(index).ok()?.into_string().ok()
 }

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
+use wildmatch::WildMatchPattern;
+
 /// A pattern of device names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pattern(String);
@@ -52,33 +54,9 @@ impl Pattern {
     /// Whether the pattern matches this name.
     #[must_use]
     pub fn matches(&self, name: &str) -> bool {
-        matches(self.0.as_bytes(), name.as_bytes())
+        // No name has a zero, so no character of a pattern stands for a single one.
+        WildMatchPattern::<'*', '\0'>::new(&self.0).matches(name)
     }
-}
-
-/// Backtracks to the last star only, which suffices: a star matches any text.
-fn matches(pattern: &[u8], name: &[u8]) -> bool {
-    let (mut at, mut place) = (0, 0);
-    let mut star: Option<(usize, usize)> = None;
-    while place < name.len() {
-        match pattern.get(at) {
-            Some(b'*') => {
-                star = Some((at, place));
-                at += 1;
-            }
-            Some(byte) if *byte == name[place] => {
-                at += 1;
-                place += 1;
-            }
-            _ => {
-                let Some((star_at, from)) = star else { return false };
-                star = Some((star_at, from + 1));
-                at = star_at + 1;
-                place = from + 1;
-            }
-        }
-    }
-    pattern[at..].iter().all(|byte| *byte == b'*')
 }
 
 #[cfg(test)]

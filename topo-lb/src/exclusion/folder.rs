@@ -212,13 +212,19 @@ mod tests {
         assert!(!is_top("system.slice") && !is_class("notburstable"));
     }
 
-    fn folder(name: &str) -> PathBuf {
-        std::env::temp_dir().join(format!("topo-lb-{name}-{}", std::process::id()))
+    /// The Pods that have a cgroup, and its level.
+    fn look(tree: &mut Tree) -> Vec<(String, u32)> {
+        let found = tree.look().folders.into_iter();
+        found.map(|(uid, folder)| (uid.to_string(), folder.level)).collect()
+    }
+
+    fn tree(root: &Path) -> Tree {
+        Tree { root: root.to_owned(), level: 0, unseen: 0, tops: Vec::new() }
     }
 
     #[test]
     fn a_kubepods_that_a_pod_or_a_service_made_is_not_the_nodes_own() {
-        let root = folder("delegated");
+        let root = tempfile::tempdir().unwrap();
         let inside = format!("kubepods/pod{UID}");
         for path in [
             "kubepods.slice/kubepods-pod12345678.slice/cri-containerd-1.scope".to_owned(),
@@ -229,35 +235,30 @@ mod tests {
             format!("system.slice/docker-1.scope/{inside}"),
             format!("system.slice/k3s.service/{inside}"),
         ] {
-            fs::create_dir_all(root.join(path)).unwrap();
+            fs::create_dir_all(root.path().join(path)).unwrap();
         }
         // The agent's --cgroup-root is the whole hierarchy or the Pods' part of it.
-        let found = [root.clone(), root.join("kubepods.slice")].map(|root| {
-            let mut tree = Tree { root, level: 0, unseen: 0, tops: Vec::new() };
-            tree.look().folders.into_keys().map(|uid| uid.to_string()).collect::<Vec<_>>()
-        });
-        fs::remove_dir_all(&root).unwrap();
-        assert_eq!(found[0], ["12345678", "abcdef"]);
-        assert_eq!(found[1], found[0]);
+        let (all, part) = (root.path().to_owned(), root.path().join("kubepods.slice"));
+        for (root, levels) in [(all, [2, 3]), (part, [1, 2])] {
+            let wanted = [("12345678".to_owned(), levels[0]), ("abcdef".to_owned(), levels[1])];
+            assert_eq!(look(&mut tree(&root)), wanted);
+        }
     }
 
     #[test]
     fn pods_are_found_in_folders_as_both_drivers_make_them() {
-        let root = folder("tree");
+        let root = tempfile::tempdir().unwrap();
         let systemd = format!(
             "kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{}.slice",
             "1".repeat(8)
         );
         for path in [&format!("x/kubepods/pod{UID}/container"), &systemd] {
-            fs::create_dir_all(root.join(path)).unwrap();
+            fs::create_dir_all(root.path().join(path)).unwrap();
         }
-        let mut tree = Tree { root: root.clone(), level: 0, unseen: 0, tops: Vec::new() };
-        let found = tree.look();
-        fs::remove_dir_all(&root).unwrap();
-        let levels: Vec<_> =
-            found.folders.iter().map(|(uid, folder)| (&**uid, folder.level)).collect();
-        assert_eq!(levels, [(UID, 3), ("11111111", 3)]);
-        assert_eq!(found.parents.len(), 3);
-        assert!(tree.look().folders.is_empty(), "what is gone is not found");
+        let mut tree = tree(root.path());
+        assert_eq!(look(&mut tree), [(UID.to_owned(), 3), ("11111111".to_owned(), 3)]);
+        assert_eq!(tree.look().parents.len(), 3);
+        drop(root);
+        assert_eq!(look(&mut tree), [], "what is gone is not found");
     }
 }

@@ -148,7 +148,7 @@ fn overrides(pin_dir: &Path) -> Result<Vec<Override>, ReadError> {
     }
     for root in cgroups.into_iter().filter_map(effective::path_of) {
         let looked = effective::look(&root, pin_dir, &[]);
-        all.extend(looked.map_err(|source| ReadError::Link { path: root, source })?);
+        all.extend(looked.map_err(|error| ReadError::Link(root, error))?);
     }
     Ok(all)
 }

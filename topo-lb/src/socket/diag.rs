@@ -2,6 +2,7 @@
 
 use std::io;
 
+use netlink_packet_sock_diag::inet::SocketId;
 use rustix::net::netlink::SOCK_DIAG;
 
 use super::message::{self, Kind, Seen};
@@ -46,7 +47,8 @@ impl Diag {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(Unable::Unseen),
             listed => listed?,
         }
-        match self.0.ask(&message::destroy_nothing(kind), |_, _| {}) {
+        // No socket has port zero or cookie zero.
+        match self.0.ask(&message::destroy(kind, SocketId::new_v4()), |_, _| {}) {
             Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => Err(Unable::Endless),
             // ENOENT shows that the kernel looked for the socket.
             _ => Ok(()),
@@ -72,8 +74,8 @@ impl Diag {
     ///
     /// # Errors
     /// The kernel refuses.
-    pub(super) fn end(&self, Seen { kind, id, .. }: Seen) -> io::Result<bool> {
-        match self.0.ask(&message::destroy(kind, id), |_, _| {}) {
+    pub(super) fn end(&self, seen: &Seen) -> io::Result<bool> {
+        match self.0.ask(&message::destroy(seen.kind, seen.id.clone()), |_, _| {}) {
             Ok(()) => Ok(true),
             Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ESTALE)) => {
                 Ok(false)

@@ -1,69 +1,16 @@
-//! Messages of sock_diag(7): `include/uapi/linux/{sock_diag,inet_diag}.h`.
-//!
-//! Own code: `netlink-packet-sock-diag` has no `SOCK_DESTROY`.
+//! Messages of sock_diag(7).
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 
-use bytemuck::{Pod, Zeroable};
-use topo_lb_common::address::mapped;
+use netlink_packet_core::{Emitable as _, NLM_F_ACK, NLM_F_DUMP, Parseable as _};
+use netlink_packet_sock_diag::inet::{
+    ExtensionFlags, InetRequest, InetResponseHeader, SocketId, StateFlags,
+};
+use netlink_packet_sock_diag::{SOCK_DESTROY, SOCK_DIAG_BY_FAMILY};
 
 use crate::cluster::Protocol;
 use crate::datapath::maps::encode::protocol_number;
-use crate::netlink::{self, head};
-
-/// Lists sockets.
-const SOCK_DIAG_BY_FAMILY: u16 = 20;
-/// Ends a socket; Linux 4.5 for TCP, 4.9 for UDP.
-const SOCK_DESTROY: u16 = 21;
-
-/// `struct inet_diag_sockid`: identifies a socket. The kernel's bytes, returned unchanged.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
-pub(super) struct Id {
-    /// Network order.
-    source_port: [u8; 2],
-    /// Network order.
-    destination_port: [u8; 2],
-    /// Network order; an IPv4 address fills the first four bytes.
-    source: [u8; 16],
-    destination: [u8; 16],
-    interface: u32,
-    cookie: [u32; 2],
-}
-
-/// `struct inet_diag_req_v2`.
-#[repr(C)]
-#[derive(Clone, Copy, Pod, Zeroable)]
-struct Request {
-    family: u8,
-    protocol: u8,
-    extensions: u8,
-    padding: u8,
-    states: u32,
-    id: Id,
-}
-
-/// `struct inet_diag_msg`.
-#[repr(C)]
-#[derive(Clone, Copy, Pod, Zeroable)]
-struct Answer {
-    family: u8,
-    state: u8,
-    timer: u8,
-    retransmits: u8,
-    id: Id,
-    expires: u32,
-    receive_queue: u32,
-    send_queue: u32,
-    user: u32,
-    inode: u32,
-}
-
-const _: () = {
-    assert!(size_of::<Id>() == 48);
-    assert!(size_of::<Request>() == 56);
-    assert!(size_of::<Answer>() == 72);
-};
+use crate::netlink;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Kind {
@@ -73,131 +20,121 @@ pub(super) struct Kind {
 }
 
 impl Kind {
-    /// Bits of the states (`include/net/tcp_states.h`) in which a socket has a peer and an
-    /// application: a connected UDP socket is `ESTABLISHED`.
-    fn states(self) -> u32 {
-        const ESTABLISHED: u32 = 1 << 1;
-        const SYN_SENT: u32 = 1 << 2;
-        const FIN_WAIT1: u32 = 1 << 4;
-        const FIN_WAIT2: u32 = 1 << 5;
-        const CLOSE_WAIT: u32 = 1 << 8;
-        match self.protocol {
-            Protocol::Udp => ESTABLISHED,
-            _ => ESTABLISHED | SYN_SENT | FIN_WAIT1 | FIN_WAIT2 | CLOSE_WAIT,
-        }
+    /// The states in which a socket has a peer and an application: a connected UDP socket is
+    /// `ESTABLISHED`.
+    fn states(self) -> StateFlags {
+        let others = match self.protocol {
+            Protocol::Udp => StateFlags::empty(),
+            _ => {
+                StateFlags::SYN_SENT
+                    | StateFlags::FIN_WAIT1
+                    | StateFlags::FIN_WAIT2
+                    | StateFlags::CLOSE_WAIT
+            }
+        };
+        StateFlags::ESTABLISHED | others
     }
 }
 
 /// A socket as the kernel lists it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Seen {
     pub(super) kind: Kind,
-    pub(super) id: Id,
-    /// Where its packets go; an IPv4-mapped peer of an IPv6 socket is IPv4 here.
-    pub(super) peer: SocketAddr,
+    pub(super) id: SocketId,
     /// The inode in `/proc/PID/fd`: `socket:[inode]`.
     pub(super) inode: u32,
 }
 
 impl Seen {
-    #[cfg(test)]
-    pub(super) fn made(kind: Kind, peer: SocketAddr) -> Self {
-        Self { kind, id: Id::zeroed(), peer, inode: 0 }
+    /// Where its packets go; an IPv4-mapped peer of an IPv6 socket is IPv4 here.
+    pub(super) fn peer(&self) -> SocketAddr {
+        SocketAddr::new(self.id.destination_address.to_canonical(), self.id.destination_port)
     }
 
     /// The kernel's unique number of this socket.
     pub(super) fn cookie(&self) -> u64 {
-        let [low, high] = self.id.cookie;
-        u64::from(high) << 32 | u64::from(low)
+        // The lower half first, each in native order; topo-lb runs only on little-endian machines.
+        u64::from_le_bytes(self.id.cookie)
     }
 }
 
 /// Lists all connected sockets of a kind; with `port`, only those with this peer port.
 pub(super) fn dump(kind: Kind, port: Option<u16>) -> Vec<u8> {
-    let mut id = Id::zeroed();
-    id.destination_port = port.unwrap_or(0).to_be_bytes();
-    request(SOCK_DIAG_BY_FAMILY, libc::NLM_F_DUMP, kind, kind.states(), id)
+    let id = SocketId { destination_port: port.unwrap_or(0), ..SocketId::new_v4() };
+    request(SOCK_DIAG_BY_FAMILY, NLM_F_DUMP, kind, kind.states(), id)
 }
 
 /// Ends a socket, unless another one took its place.
-pub(super) fn destroy(kind: Kind, id: Id) -> Vec<u8> {
-    request(SOCK_DESTROY, libc::NLM_F_ACK, kind, u32::MAX, id)
+pub(super) fn destroy(kind: Kind, id: SocketId) -> Vec<u8> {
+    request(SOCK_DESTROY, NLM_F_ACK, kind, StateFlags::all(), id)
 }
 
-/// Ends no socket: no socket has port zero or cookie zero.
-pub(super) fn destroy_nothing(kind: Kind) -> Vec<u8> {
-    destroy(kind, Id::zeroed())
-}
-
-fn request(kind: u16, flags: libc::c_int, of: Kind, states: u32, id: Id) -> Vec<u8> {
-    let (family, protocol) = (of.family, protocol_number(of.protocol));
-    let request = Request { family, protocol, extensions: 0, padding: 0, states, id };
-    netlink::request(kind, flags, &request)
+fn request(message: u16, flags: u16, kind: Kind, states: StateFlags, id: SocketId) -> Vec<u8> {
+    let request = InetRequest {
+        family: kind.family,
+        protocol: protocol_number(kind.protocol),
+        extensions: ExtensionFlags::empty(),
+        states,
+        socket_id: id,
+    };
+    let mut body = vec![0; request.buffer_len()];
+    request.emit(&mut body);
+    netlink::request(message, flags, &body)
 }
 
 /// The socket that a message of the kernel describes.
-pub(super) fn socket(kind: u16, body: &[u8], protocol: Protocol) -> Option<Seen> {
-    (kind == SOCK_DIAG_BY_FAMILY).then(|| seen(body, protocol)).flatten()
-}
-
-fn seen(body: &[u8], protocol: Protocol) -> Option<Seen> {
-    let answer: Answer = head(body)?;
-    let Id { destination, destination_port, .. } = answer.id;
-    let [a, b, c, d, ..] = destination;
-    let address = match (i32::from(answer.family), mapped(&destination)) {
-        (libc::AF_INET, _) => IpAddr::from([a, b, c, d]),
-        (_, Some(inside)) => IpAddr::from(inside),
-        (_, None) => IpAddr::from(destination),
-    };
-    Some(Seen {
-        kind: Kind { family: answer.family, protocol },
-        id: answer.id,
-        peer: SocketAddr::new(address, u16::from_be_bytes(destination_port)),
-        inode: answer.inode,
-    })
+pub(super) fn socket(message: u16, body: &[u8], protocol: Protocol) -> Option<Seen> {
+    let answer = InetResponseHeader::parse(body).ok().filter(|_| message == SOCK_DIAG_BY_FAMILY)?;
+    let kind = Kind { family: answer.family, protocol };
+    Some(Seen { kind, id: answer.socket_id, inode: answer.inode })
 }
 
 #[cfg(test)]
 mod tests {
+    use std::net::IpAddr;
+
     use super::*;
 
     const UDP: Protocol = Protocol::Udp;
 
-    fn answer(family: i32, destination: [u8; 16]) -> Vec<u8> {
-        let mut answer = Answer::zeroed();
-        answer.family = family as u8;
-        answer.inode = 77;
-        answer.id.destination = destination;
-        answer.id.destination_port = 53_u16.to_be_bytes();
-        answer.id.cookie = [1, 2];
+    fn answer(family: i32, destination: IpAddr) -> Vec<u8> {
+        let socket_id = SocketId {
+            destination_port: 53,
+            destination_address: destination,
+            cookie: [1, 0, 0, 0, 2, 0, 0, 0],
+            ..SocketId::new_v4()
+        };
+        let (state, timer, recv_queue, send_queue, uid, inode) = (1, None, 0, 0, 0, 77);
+        let family = family as u8;
+        let header = InetResponseHeader {
+            family,
+            state,
+            timer,
+            socket_id,
+            recv_queue,
+            send_queue,
+            uid,
+            inode,
+        };
+        let mut bytes = vec![0; header.buffer_len()];
+        header.emit(&mut bytes);
         // An attribute follows, as in real messages.
-        [bytemuck::bytes_of(&answer), &[5, 0, 8, 0, 0]].concat()
-    }
-
-    fn peer(family: i32, destination: [u8; 16]) -> String {
-        let answer = answer(family, destination);
-        socket(SOCK_DIAG_BY_FAMILY, &answer, UDP).expect("a socket").peer.to_string()
+        [bytes, vec![5, 0, 8, 0, 0]].concat()
     }
 
     #[test]
     fn a_peer_is_of_the_family_that_its_packets_are_of() {
-        let four = [10, 244, 1, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
-        let inside = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 255, 255, 10, 244, 1, 2];
-        let six = [0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1];
-        assert_eq!(peer(libc::AF_INET, four), "10.244.1.2:53");
-        assert_eq!(peer(libc::AF_INET6, inside), "10.244.1.2:53");
-        assert_eq!(peer(libc::AF_INET6, six), "[fd00::1]:53");
-    }
-
-    #[test]
-    fn what_is_no_socket_or_cut_off_is_left_out() {
-        let whole = answer(libc::AF_INET, [1; 16]);
-        let seen = socket(SOCK_DIAG_BY_FAMILY, &whole, UDP).expect("a socket");
-        assert_eq!(seen.cookie(), 2 << 32 | 1);
-        assert_eq!(socket(SOCK_DIAG_BY_FAMILY + 1, &whole, UDP), None);
-        for length in 0..size_of::<Answer>() {
-            let cut = socket(SOCK_DIAG_BY_FAMILY, &whole[..length], UDP);
-            assert_eq!(cut, None, "{length} bytes");
+        for (family, destination, peer) in [
+            (libc::AF_INET, "10.244.1.2", "10.244.1.2:53"),
+            (libc::AF_INET6, "::ffff:10.244.1.2", "10.244.1.2:53"),
+            (libc::AF_INET6, "fd00::1", "[fd00::1]:53"),
+        ] {
+            let answer = answer(family, destination.parse().unwrap());
+            let seen = socket(SOCK_DIAG_BY_FAMILY, &answer, UDP).expect("a socket");
+            assert_eq!((seen.peer().to_string().as_str(), seen.inode), (peer, 77));
+            assert_eq!(seen.cookie(), 2 << 32 | 1);
+            assert_eq!(socket(SOCK_DIAG_BY_FAMILY + 1, &answer, UDP), None);
+            assert_eq!(socket(SOCK_DIAG_BY_FAMILY, &answer[..71], UDP), None, "cut off");
         }
     }
 

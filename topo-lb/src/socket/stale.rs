@@ -69,13 +69,13 @@ impl Stale {
 
     /// Whether a socket may have to be ended: it is connected to an endpoint that is gone.
     pub(super) fn suspects(&self, socket: &Seen) -> bool {
-        self.frontends.contains_key(&socket.peer)
+        self.frontends.contains_key(&socket.peer())
     }
 
     /// Whether to end a socket that dialled this frontend and was translated to this endpoint: it
     /// is still connected to it, and the endpoint is gone from the frontend.
     pub(super) fn convicts(&self, socket: &Seen, dialled: &Frontend, endpoint: SocketAddr) -> bool {
-        endpoint == socket.peer
+        endpoint == socket.peer()
             && dialled.protocol == socket.kind.protocol
             && self.frontends.get(&endpoint).is_some_and(|all| all.contains(dialled))
     }
@@ -83,6 +83,8 @@ impl Stale {
 
 #[cfg(test)]
 mod tests {
+    use netlink_packet_sock_diag::inet::SocketId;
+
     use super::*;
 
     fn frontend(address: &str, protocol: Protocol) -> Frontend {
@@ -96,7 +98,9 @@ mod tests {
     }
 
     fn seen(protocol: Protocol, peer: &str) -> Seen {
-        Seen::made(Kind { family: libc::AF_INET as u8, protocol }, peer.parse().unwrap())
+        let (peer, mut id): (SocketAddr, _) = (peer.parse().unwrap(), SocketId::new_v4());
+        (id.destination_address, id.destination_port) = (peer.ip(), peer.port());
+        Seen { kind: Kind { family: libc::AF_INET as u8, protocol }, id, inode: 0 }
     }
 
     const UDP: Protocol = Protocol::Udp;

@@ -305,7 +305,7 @@ impl<'a> Search<'a> {
         let held = held(processes.iter().chain(everyone).copied(), inodes)?;
         for seen in suspects {
             let Some(socket) = held.get(&seen.inode) else { continue };
-            if self.is_stale(&seen, socket)? && diag.end(seen)? {
+            if self.is_stale(&seen, socket)? && diag.end(&seen)? {
                 ended[usize::from(seen.kind.protocol != Protocol::Udp)] += 1;
             }
         }
@@ -319,7 +319,7 @@ impl<'a> Search<'a> {
         if socket_cookie(socket)? != seen.cookie() {
             return Ok(false);
         }
-        let family = Family::of(seen.peer.ip());
+        let family = Family::of(seen.peer().ip());
         let dialled = self.dialled.by(socket, family).map_err(io::Error::other)?;
         let Some((frontend, endpoint)) = dialled else { return Ok(false) };
         Ok(self.stale.convicts(seen, &frontend, endpoint)

@@ -77,11 +77,7 @@ pub(super) fn ready(workspace: &Workspace, line: Line) -> Result<DebianKernel> {
 /// Downloads and unpacks a line's newest kernel. Returns its folder.
 fn download(workspace: &Workspace, line: Line, room: &Path) -> Result<PathBuf> {
     let suite = line.suite();
-    let sources = [
-        debian::source("deb", "debian", suite),
-        debian::source("deb", "debian-security", &format!("{suite}-security")),
-    ];
-    let archive = Archive::open(workspace, room, "kernel", &sources)?;
+    let archive = Archive::open(workspace, room, "kernel", &debian::sources(suite))?;
     // Ignores the machine's installed packages.
     let nothing = ["-o", "Dir::State::status=/dev/null"];
     let mut show = archive.apt("apt-cache", &nothing);
@@ -146,15 +142,15 @@ mod tests {
 
     #[test]
     fn image_and_modules_are_found_wherever_the_package_has_them() {
-        let root = std::env::temp_dir().join(format!("xtask-kernel-{}", std::process::id()));
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path();
         for folder in ["boot", "usr/lib/modules/6.12.1-cloud-amd64"] {
             fs::create_dir_all(root.join(folder)).unwrap();
         }
-        assert!(unpacked(Line::V6_12, &root).is_err());
+        assert!(unpacked(Line::V6_12, root).is_err());
         fs::write(root.join("boot/vmlinuz-6.12.1-cloud-amd64"), "").unwrap();
-        let kernel = unpacked(Line::V6_12, &root).unwrap();
+        let kernel = unpacked(Line::V6_12, root).unwrap();
         assert_eq!(kernel.release, "6.12.1-cloud-amd64");
         assert!(kernel.modules.ends_with("usr/lib/modules/6.12.1-cloud-amd64"));
-        fs::remove_dir_all(root).unwrap();
     }
 }

@@ -52,11 +52,7 @@ pub(super) fn ready(workspace: &Workspace) -> Result<Emulator> {
     let folder = cache::folder(FOLDER)?;
     cache::make_once(&folder, |room| {
         progress::note(&format!("QEMU is unpacked, not installed, once: {}", folder.display()));
-        let sources = [
-            debian::source("deb", "debian", "bookworm"),
-            debian::source("deb", "debian-security", "bookworm-security"),
-        ];
-        let archive = Archive::open(workspace, room, "qemu", &sources)?;
+        let archive = Archive::open(workspace, room, "qemu", &debian::sources("bookworm"))?;
         let packages = archive.download_with_dependencies("QEMU from Debian", PACKAGE)?;
         let root = room.join("root");
         archive.unpack("unpacking QEMU", &packages, &root)?;

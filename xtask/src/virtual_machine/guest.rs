@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::debian_kernel::DebianKernel;
 use super::initramfs::Initramfs;
 use super::modules;
-use super::suites::{self, Suite};
+use super::suites::{MPTCP, SUITES, Scope, Suite};
 use crate::libraries;
 use crate::process::{output_of, run_logged};
 use crate::workspace::{Profile, Workspace, find_program};
@@ -41,7 +41,7 @@ impl Programs {
 
 pub(super) fn build(workspace: &Workspace) -> Result<Programs> {
     crate::suites::agent(workspace)?;
-    let mut build = crate::suites::cargo_for(workspace, "test", suites::names());
+    let mut build = crate::suites::cargo_for(workspace, "test", SUITES.map(|suite| suite.name));
     // Cargo prints the path of each program on standard output, and everything else in the log.
     build.args(["--no-run", "--message-format", "json-render-diagnostics"]);
     let log = workspace.log("build-suites");
@@ -66,7 +66,7 @@ pub(super) fn pack(
     workspace: &Workspace,
     kernel: &DebianKernel,
     programs: &Programs,
-    suites: &[Suite],
+    scope: Scope,
     path: &Path,
 ) -> Result<()> {
     let mut inside = Initramfs::default();
@@ -92,7 +92,7 @@ pub(super) fn pack(
         let from = find_program(tool).with_context(|| format!("`{tool}` is not installed"))?;
         program(&mut inside, format!("/bin/{tool}"), &from)?;
     }
-    for suite in suites {
+    for suite in SUITES {
         program(&mut inside, format!("/suites/{}", suite.name), programs.suite(suite.name)?)?;
     }
     for (library, content) in &libraries {
@@ -100,13 +100,13 @@ pub(super) fn pack(
     }
     let modules = modules::wanted(&kernel.modules)?;
     for module in &modules {
-        inside.file(&module_path(&module.name), &module.content)?;
+        inside.file(&module_path(module.name), &module.content)?;
     }
     let object = workspace.object();
     let content = fs::read(&object)?;
     inside.file(Path::new("/topo-lb.o"), &content)?;
-    let modules: Vec<PathBuf> = modules.iter().map(|module| module_path(&module.name)).collect();
-    inside.file(Path::new("/plan.json"), plan(&modules, suites).to_string().as_bytes())?;
+    let modules: Vec<PathBuf> = modules.iter().map(|module| module_path(module.name)).collect();
+    inside.file(Path::new("/plan.json"), plan(&modules, scope).to_string().as_bytes())?;
 
     fs::create_dir_all(path.parent().unwrap_or(path))?;
     Ok(fs::write(path, inside.finish()?)?)
@@ -117,13 +117,13 @@ fn module_path(name: &str) -> PathBuf {
 }
 
 /// The file for `tests/src/bin/guest/plan.rs`.
-fn plan(modules: &[PathBuf], suites: &[Suite]) -> Value {
-    let suite = |suite: &Suite| {
+fn plan(modules: &[PathBuf], scope: Scope) -> Value {
+    let suite = |suite: Suite| {
         json!({
             "name": suite.name,
             "program": format!("/suites/{}", suite.name),
-            "arguments": suite.arguments(),
-            "mptcp": suite.mptcp,
+            "arguments": suite.arguments(scope),
+            "mptcp": suite.has_mptcp.then_some(MPTCP),
         })
     };
     json!({
@@ -136,7 +136,7 @@ fn plan(modules: &[PathBuf], suites: &[Suite]) -> Value {
             "TOPO_LB_EBPF_OBJECT": "/topo-lb.o",
             "TOPO_LB_PATIENCE": PATIENCE.to_string(),
         },
-        "suites": suites.iter().map(suite).collect::<Vec<_>>(),
+        "suites": SUITES.map(suite),
     })
 }
 

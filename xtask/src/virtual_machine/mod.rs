@@ -31,6 +31,7 @@ use crate::workspace::Workspace;
 use boot::Machine;
 use counts::Counts;
 use report::Report;
+use suites::SUITES;
 
 /// Whether kernels and emulator are present, or can be downloaded. A virtual machine runs programs
 /// compiled for this machine, so both have the same architecture.
@@ -65,12 +66,11 @@ pub(crate) fn run(
             release.trim()
         )),
     };
-    let suites = suites::selection(scope);
     let mut machines = Vec::new();
     for kernel in &kernels {
         let line = kernel.line.name();
         let initramfs = workspace.target.join("virtual-machine").join(format!("initramfs-{line}"));
-        guest::pack(workspace, kernel, &programs, &suites, &initramfs)?;
+        guest::pack(workspace, kernel, &programs, scope, &initramfs)?;
         let log = workspace.log(&format!("linux-{line}"));
         machines.push(Machine { emulator: &emulator, image: &kernel.image, initramfs, log });
     }
@@ -83,7 +83,7 @@ pub(crate) fn run(
     for ((kernel, machine), (ended, took)) in kernels.iter().zip(&machines).zip(ends) {
         progress::note(&format!("Linux {}: {}", kernel.release, clock(took)));
         let line = kernel.line.name();
-        match judge(machine, &suites, ended) {
+        match judge(machine, scope, ended) {
             Ok(report) => counts.set(line, report.verified),
             Err(error) => {
                 progress::warn(&format!("{line}: {error:#}"));
@@ -151,13 +151,13 @@ fn boot(
 }
 
 /// Reads the report of a machine that has ended.
-fn judge(machine: &Machine<'_>, suites: &[suites::Suite], ended: Result<()>) -> Result<Report> {
+fn judge(machine: &Machine<'_>, scope: Scope, ended: Result<()>) -> Result<Report> {
     let said = read(&machine.log)?;
     let report = Report::read(&said);
     for text in report.lines() {
         progress::note(&format!("  {text}"));
     }
-    if let Err(error) = ended.and_then(|()| suites::judge(suites, &report)) {
+    if let Err(error) = ended.and_then(|()| suites::judge(&SUITES, scope, &report)) {
         for text in report::excerpt(&said) {
             progress::note(&format!("│ {text}"));
         }

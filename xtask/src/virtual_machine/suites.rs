@@ -13,33 +13,27 @@ pub(crate) enum Scope {
     Whole,
 }
 
-/// A suite, with the tests to run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// A suite for virtual machines.
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Suite {
     /// Its file or folder in `tests/tests`.
     pub(super) name: &'static str,
-    /// The tests to run; empty: all.
-    pub(super) tests: &'static [&'static str],
-    /// Tests that an emulated machine cannot run.
-    pub(super) skipped: &'static [&'static str],
-    /// Part of the names of tests that need MPTCP; reported as skipped if the kernel has no MPTCP.
-    pub(super) mptcp: Option<&'static str>,
-}
-
-/// See [`Suite::mptcp`].
-const MPTCP: &str = "mptcp";
-
-struct Selection {
-    name: &'static str,
+    /// The tests of [`Scope::Short`]; empty: all.
     short: &'static [&'static str],
+    /// Tests that an emulated machine cannot run.
     skipped: &'static [&'static str],
-    has_mptcp: bool,
+    /// Whether it has tests that need MPTCP, with [`MPTCP`] in their names. They are reported as
+    /// skipped if the kernel has no MPTCP.
+    pub(super) has_mptcp: bool,
 }
+
+/// See [`Suite::has_mptcp`].
+pub(super) const MPTCP: &str = "mptcp";
 
 /// In the order of execution. `tc_packets` is last: its old connections need some uptime.
-const SUITES: [Selection; 6] = [
-    Selection { name: "verifier", short: &[], skipped: &[], has_mptcp: false },
-    Selection {
+pub(super) const SUITES: [Suite; 6] = [
+    Suite { name: "verifier", short: &[], skipped: &[], has_mptcp: false },
+    Suite {
         name: "connect",
         short: &[
             "every_endpoint_answers_and_the_peer_is_the_service",
@@ -49,7 +43,7 @@ const SUITES: [Selection; 6] = [
         skipped: &[],
         has_mptcp: true,
     },
-    Selection {
+    Suite {
         name: "datagram",
         short: &[
             "every_endpoint_answers_as_the_service",
@@ -59,13 +53,13 @@ const SUITES: [Selection; 6] = [
         has_mptcp: false,
     },
     // These kernels do not order programs: the agent must report which one decides.
-    Selection {
+    Suite {
         name: "foreign",
         short: &["a_load_balancer_that_is_first_is_named_everywhere_until_it_has_gone"],
         skipped: &[],
         has_mptcp: false,
     },
-    Selection {
+    Suite {
         name: "tc_traffic",
         short: &[
             "every_endpoint_answers_a_machine",
@@ -74,7 +68,7 @@ const SUITES: [Selection; 6] = [
         skipped: &[],
         has_mptcp: false,
     },
-    Selection {
+    Suite {
         name: "tc_packets",
         short: &[
             "a_connection_is_translated_each_way",
@@ -88,34 +82,29 @@ const SUITES: [Selection; 6] = [
     },
 ];
 
-pub(super) fn names() -> impl Iterator<Item = &'static str> {
-    SUITES.iter().map(|suite| suite.name)
-}
-
-pub(super) fn selection(scope: Scope) -> Vec<Suite> {
-    let suite = |known: &Selection| Suite {
-        name: known.name,
-        tests: if scope == Scope::Short { known.short } else { &[] },
-        skipped: known.skipped,
-        mptcp: known.has_mptcp.then_some(MPTCP),
-    };
-    SUITES.iter().map(suite).collect()
-}
-
 impl Suite {
+    /// The tests to run; empty: all.
+    fn tests(&self, scope: Scope) -> &'static [&'static str] {
+        match scope {
+            Scope::Short => self.short,
+            Scope::Whole => &[],
+        }
+    }
+
     /// The arguments for the suite's binary.
-    pub(super) fn arguments(&self) -> Vec<&'static str> {
+    pub(super) fn arguments(&self, scope: Scope) -> Vec<&'static str> {
         // Each test has its own cluster. `--nocapture` also shows the output of passing tests.
         let mut arguments = vec!["--test-threads=1", "--nocapture"];
         arguments.extend(self.skipped.iter().flat_map(|name| ["--skip", *name]));
-        arguments.extend(self.tests);
+        arguments.extend(self.tests(scope));
         arguments
     }
 
     /// The number of tests that must pass, if known.
-    fn expected(&self, without_mptcp: bool) -> Option<usize> {
+    fn expected(&self, scope: Scope, without_mptcp: bool) -> Option<usize> {
+        let tests = self.tests(scope);
         let runs = |name: &&&str| !(without_mptcp && name.contains(MPTCP));
-        (!self.tests.is_empty()).then(|| self.tests.iter().filter(runs).count())
+        (!tests.is_empty()).then(|| tests.iter().filter(runs).count())
     }
 }
 
@@ -123,7 +112,7 @@ impl Suite {
 ///
 /// # Errors
 /// One sentence about the first problem.
-pub(super) fn judge(suites: &[Suite], report: &Report) -> Result<()> {
+pub(super) fn judge(suites: &[Suite], scope: Scope, report: &Report) -> Result<()> {
     if let Some(trouble) = &report.trouble {
         anyhow::bail!("the machine failed: {trouble}");
     }
@@ -137,7 +126,7 @@ pub(super) fn judge(suites: &[Suite], report: &Report) -> Result<()> {
             anyhow::bail!("the machine ended in the middle of {name}");
         };
         ensure!(passed, "{name} failed");
-        let expected = suite.expected(report.has_skipped(name));
+        let expected = suite.expected(scope, report.has_skipped(name));
         let enough = expected.map_or(ran.tests > 0, |expected| ran.tests == expected);
         ensure!(enough, "{name} ran {} tests, not {expected:?}: was one renamed?", ran.tests);
     }
@@ -175,31 +164,28 @@ mod tests {
     #[test]
     fn no_test_s_name_is_part_of_another_s() {
         // libtest runs every test that has the given name as part of its own.
-        for suite in selection(Scope::Short) {
-            let parts = suite
-                .tests
-                .iter()
-                .map(|one| suite.tests.iter().filter(|other| other.contains(one)).count());
-            assert!(parts.into_iter().all(|count| count == 1), "{}", suite.name);
+        for suite in SUITES {
+            let is_alone =
+                |one| suite.short.iter().filter(|other| other.contains(one)).count() == 1;
+            assert!(suite.short.iter().all(|one| is_alone(*one)), "{}", suite.name);
         }
     }
 
-    fn report(lines: &str) -> Report {
-        Report::read(lines)
+    fn judged(log: &str) -> Result<()> {
+        let suite = Suite {
+            name: "connect",
+            short: &["plain", "mptcp_too"],
+            skipped: &[],
+            has_mptcp: true,
+        };
+        judge(&[suite], Scope::Short, &Report::read(log))
     }
-
-    const SHORT: [Suite; 1] = [Suite {
-        name: "connect",
-        tests: &["plain", "mptcp_too"],
-        skipped: &[],
-        mptcp: Some("mptcp"),
-    }];
 
     #[test]
     fn only_a_whole_run_is_good() {
         let whole = "@guest begin connect\ntest result: ok. 2 passed; 0 failed; 9 filtered out\n\
                      @guest passed connect 12\n@guest end 1 passed 0 failed\n";
-        judge(&SHORT, &report(whole)).unwrap();
+        judged(whole).unwrap();
         let lines: Vec<&str> = whole.lines().collect();
         for (length, said) in [
             (0, "before connect began"),
@@ -207,15 +193,15 @@ mod tests {
             (2, "in the middle of connect"),
             (3, "before it printed"),
         ] {
-            let error = judge(&SHORT, &report(&lines[..length].join("\n"))).unwrap_err();
+            let error = judged(&lines[..length].join("\n")).unwrap_err();
             assert!(error.to_string().contains(said), "{error}");
         }
         let failed = whole.replace("passed connect", "failed connect");
-        assert_eq!(judge(&SHORT, &report(&failed)).unwrap_err().to_string(), "connect failed");
+        assert_eq!(judged(&failed).unwrap_err().to_string(), "connect failed");
         let fewer = whole.replace("2 passed", "1 passed");
-        assert!(judge(&SHORT, &report(&fewer)).unwrap_err().to_string().contains("1 tests"));
+        assert!(judged(&fewer).unwrap_err().to_string().contains("1 tests"));
         let trouble = "@guest trouble no module\n";
-        assert!(judge(&SHORT, &report(trouble)).unwrap_err().to_string().contains("no module"));
+        assert!(judged(trouble).unwrap_err().to_string().contains("no module"));
     }
 
     #[test]
@@ -223,6 +209,6 @@ mod tests {
         let log = "@guest begin connect\n@guest skipped connect: without mptcp\n\
                    test result: ok. 1 passed; 0 failed\n@guest passed connect 12\n\
                    @guest end 1 passed 0 failed\n";
-        judge(&SHORT, &report(log)).unwrap();
+        judged(log).unwrap();
     }
 }

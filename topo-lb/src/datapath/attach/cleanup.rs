@@ -54,7 +54,7 @@ pub fn cleanup(pin_dir: &Path) -> Result<Report, CleanupError> {
             report.unpinned.push(name.to_owned());
         }
     }
-    renewal::remove_all(pin_dir).map_err(|(path, source)| CleanupError::Remove { path, source })?;
+    renewal::remove_all(pin_dir).map_err(|(path, error)| CleanupError::Remove(path, error))?;
     remove_empty(&pin_dir.join(DIRECTORY))?;
     report.directory = remove_empty(pin_dir)?;
     Ok(report)
@@ -77,6 +77,6 @@ fn removed(path: &Path, result: io::Result<()>, kept: io::ErrorKind) -> Result<b
     match result {
         Ok(()) => Ok(true),
         Err(error) if error.kind() == kept => Ok(false),
-        Err(source) => Err(CleanupError::Remove { path: path.to_owned(), source }),
+        Err(error) => Err(CleanupError::Remove(path.to_owned(), error)),
     }
 }

@@ -2,12 +2,12 @@
 
 use std::fs;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use aya::programs::tc::{SchedClassifierLink, TcHandle};
 use tracing::warn;
 
-use super::filters::{Filter, Filters};
+use super::filters::Filter;
 use super::pin::{AttachMode, Pin};
 use crate::datapath::direction::Direction;
 use crate::device::Device;
@@ -33,19 +33,18 @@ pub(crate) fn remove(device: &str, direction: Direction, priority: u16) -> io::R
     link.detach().map_err(io::Error::other)
 }
 
-/// Unpins the filter of an older agent; returns whether there is one.
+/// Unpins the filter of an older agent; returns whether it is among the device's `filters`.
 pub(crate) fn forget_older(
     pin_dir: &Path,
-    filters: &Filters,
+    filters: &[Filter],
     device: &Device,
     direction: Direction,
 ) -> bool {
     let is_older =
         |filter: &Filter| !is_foreign(filter, direction) && filter.priority != priority(direction);
-    let has_older = filters.of(device.index, direction).is_ok_and(|all| all.iter().any(is_older));
+    let has_older = filters.iter().any(is_older);
     if has_older {
-        let pin = Pin { mode: AttachMode::Clsact, direction, device: device.index };
-        let _ = fs::remove_file(pin.path(pin_dir));
+        let _ = fs::remove_file(pin(pin_dir, device, direction));
     }
     has_older
 }
@@ -53,36 +52,30 @@ pub(crate) fn forget_older(
 /// How to attach beside foreign filters, if there are any. tcx programs run before all filters
 /// (`sch_handle_egress`, net/core/dev.c, Linux 6.6). On ingress that order is right; on egress
 /// foreign filters would see replies with the Service as their source.
-pub(crate) fn mode_beside(
-    filters: &Filters,
-    device: &Device,
-    direction: Direction,
-) -> Option<AttachMode> {
-    if direction == Direction::Ingress {
-        return None;
-    }
-    let all = filters.of(device.index, direction).ok()?;
-    all.iter().any(|filter| is_foreign(filter, direction)).then_some(AttachMode::Clsact)
+pub(crate) fn mode_beside(filters: &[Filter], direction: Direction) -> Option<AttachMode> {
+    let has_foreign = filters.iter().any(|filter| is_foreign(filter, direction));
+    (direction == Direction::Egress && has_foreign).then_some(AttachMode::Clsact)
 }
 
 /// Unpins our filter if another process removed it together with the device's queueing discipline.
 pub(crate) fn forget_lost(
     pin_dir: &Path,
-    filters: &Filters,
+    filters: &[Filter],
     device: &Device,
     direction: Direction,
 ) {
-    let pin = Pin { mode: AttachMode::Clsact, direction, device: device.index }.path(pin_dir);
-    if pin.exists()
-        && let Ok(all) = filters.of(device.index, direction)
-        && all.iter().all(|filter| is_foreign(filter, direction))
-    {
+    let pin = pin(pin_dir, device, direction);
+    if pin.exists() && filters.iter().all(|filter| is_foreign(filter, direction)) {
         let _ = fs::remove_file(pin);
         warn!(
             device = %device.name,
             "the filter of {} was removed by somebody else; it is attached again", direction.program()
         );
     }
+}
+
+fn pin(pin_dir: &Path, device: &Device, direction: Direction) -> PathBuf {
+    Pin { mode: AttachMode::Clsact, direction, device: device.index }.path(pin_dir)
 }
 
 pub(crate) fn is_foreign(filter: &Filter, direction: Direction) -> bool {

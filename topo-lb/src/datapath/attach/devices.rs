@@ -17,7 +17,7 @@ use topo_lb_common::maps;
 use tracing::{info, warn};
 
 use super::clsact::{self, HANDLE, OLDER_EGRESS, forget_lost, forget_older, mode_beside, remove};
-use super::filters::Filters;
+use super::filters;
 use super::link::DIRECTORY;
 use super::pin::{AttachMode, Pin, TcAttach, pins};
 use crate::datapath::Datapath;
@@ -25,6 +25,7 @@ use crate::datapath::direction::Direction;
 use crate::datapath::host::syscall::{self, LinkTarget};
 use crate::datapath::programs::load::classifier;
 use crate::device::{self, Device};
+use crate::netlink::Netlink;
 
 impl Datapath {
     /// Attaches both programs to these devices, and detaches them from all others. Logs each
@@ -33,7 +34,7 @@ impl Datapath {
     pub fn attach_devices(&mut self, devices: &[Device], renew: bool) -> bool {
         let pin_dir = self.options.pin_dir.clone();
         let mut all_ours = true;
-        let filters = Filters::open().ok();
+        let netlink = Netlink::open(None).ok();
         for pin in &pins(&pin_dir) {
             if !devices.iter().any(|device| device.index == pin.device) {
                 all_ours &= detach(&pin_dir, pin);
@@ -42,12 +43,14 @@ impl Datapath {
         // First egress on all devices: replies must be translated before a connection can be.
         for direction in Direction::BOTH {
             for device in devices {
+                let list = |netlink| filters::of(netlink, device.index, direction).ok();
+                let filters = netlink.as_ref().and_then(list);
                 if let Some(filters) = &filters {
                     forget_lost(&pin_dir, filters, device, direction);
                 }
                 let only = match self.options.tc_attach {
                     TcAttach::Auto => {
-                        filters.as_ref().and_then(|filters| mode_beside(filters, device, direction))
+                        filters.as_ref().and_then(|filters| mode_beside(filters, direction))
                     }
                     TcAttach::Tcx => Some(AttachMode::Tcx),
                     TcAttach::Clsact => Some(AttachMode::Clsact),

@@ -3,9 +3,10 @@
 use std::io;
 
 use bytemuck::{Pod, Zeroable};
+use netlink_packet_core::NLM_F_DUMP;
 
 use crate::datapath::direction::Direction;
-use crate::netlink::{self, Netlink, attribute, head, text};
+use crate::netlink::{self, Netlink, attribute, head};
 
 /// `TCA_KIND`, `TCA_OPTIONS`, include/uapi/linux/rtnetlink.h.
 const KIND: u16 = 1;
@@ -35,31 +36,20 @@ pub(crate) struct Filter {
     pub(crate) name: String,
 }
 
-/// A netlink socket of the network namespace in which it was opened.
-pub(crate) struct Filters(Netlink);
-
-impl Filters {
-    /// # Errors
-    /// The kernel opens no socket.
-    pub(crate) fn open() -> io::Result<Self> {
-        Netlink::open(None).map(Self)
-    }
-
-    /// The filters of a device; none if it has no clsact queueing discipline.
-    ///
-    /// # Errors
-    /// The kernel does not answer, for example because the device is gone.
-    pub(crate) fn of(&self, device: u32, direction: Direction) -> io::Result<Vec<Filter>> {
-        let mut all = Vec::new();
-        self.0.ask(&request(device, direction), |kind, body| {
-            if kind == libc::RTM_NEWTFILTER {
-                all.extend(filter(body));
-            }
-        })?;
-        all.sort();
-        all.dedup();
-        Ok(all)
-    }
+/// The filters of a device; none if it has no clsact queueing discipline.
+///
+/// # Errors
+/// The kernel does not answer, for example because the device is gone.
+pub(crate) fn of(netlink: &Netlink, device: u32, direction: Direction) -> io::Result<Vec<Filter>> {
+    let mut all = Vec::new();
+    netlink.ask(&request(device, direction), |kind, body| {
+        if kind == libc::RTM_NEWTFILTER {
+            all.extend(filter(body));
+        }
+    })?;
+    all.sort();
+    all.dedup();
+    Ok(all)
 }
 
 fn request(device: u32, direction: Direction) -> Vec<u8> {
@@ -69,7 +59,7 @@ fn request(device: u32, direction: Direction) -> Vec<u8> {
         Direction::Egress => 0xffff_fff3,
     };
     let message = Message { device, parent, ..Message::zeroed() };
-    netlink::request(libc::RTM_GETTFILTER, libc::NLM_F_DUMP, &message)
+    netlink::request(libc::RTM_GETTFILTER, NLM_F_DUMP, bytemuck::bytes_of(&message))
 }
 
 /// `None` for a message that describes a whole priority and no filter.
@@ -86,6 +76,12 @@ fn filter(body: &[u8]) -> Option<Filter> {
         None => kind,
     };
     Some(Filter { priority: (message.info >> 16) as u16, handle: message.handle, name })
+}
+
+/// A zero-terminated text, made printable.
+fn text(bytes: &[u8]) -> String {
+    let text = bytes.split(|&byte| byte == 0).next().unwrap_or_default();
+    String::from_utf8_lossy(text).escape_debug().to_string()
 }
 
 #[cfg(test)]
@@ -130,7 +126,7 @@ mod tests {
 
     #[test]
     fn the_kernel_lists_no_filters_of_the_loopback_device() {
-        let filters = Filters::open().expect("a socket");
-        assert_eq!(filters.of(1, Direction::Egress).expect("an answer"), []);
+        let netlink = Netlink::open(None).expect("a socket");
+        assert_eq!(of(&netlink, 1, Direction::Egress).expect("an answer"), []);
     }
 }

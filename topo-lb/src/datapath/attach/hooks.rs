@@ -51,14 +51,14 @@ impl Datapath {
     pub fn attach(&mut self) -> Result<Attached, AttachError> {
         let pin_dir = self.options.pin_dir.clone();
         let root = self.options.cgroup_root.clone();
-        let failed = |source| AttachError::CgroupRoot { path: root.clone(), source };
+        let failed = |error| AttachError::CgroupRoot(root.clone(), error);
         let cgroup = File::open(&root).map_err(failed)?;
         let id = cgroup_id(&cgroup).map_err(failed)?;
 
         let (mut updates, mut fresh) = (Vec::new(), Vec::new());
         for hook in Hook::ALL {
             let path = pin_path(&pin_dir, hook);
-            let unusable = |source| AttachError::Link { path: path.clone(), source };
+            let unusable = |error| AttachError::Link(path.clone(), error);
             match Link::open(&path).map_err(unusable)? {
                 Some(link) if link.is_on(hook, id) && !is_beaten(hook, &cgroup, &link) => {
                     // Without CAP_SYS_ADMIN the old program cannot be opened, and so not restored.
@@ -143,10 +143,10 @@ impl Datapath {
                 Ok(fd) => update.link.update(fd.as_fd()),
                 Err(error) => Err(io::Error::other(error)),
             };
-            if let Err(source) = result {
+            if let Err(error) = result {
                 revert(&updates[..done]);
                 let path = pin_path(&self.options.pin_dir, update.hook);
-                return Err(AttachError::Link { path, source });
+                return Err(AttachError::Link(path, error));
             }
         }
         Ok(())

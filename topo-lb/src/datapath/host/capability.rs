@@ -1,42 +1,24 @@
 //! Whether this process has the capabilities for the bpf(2) calls of the datapath.
 
-/// A capability of capabilities(7), by its bit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Capability {
-    NetAdmin = 12,
-    SysAdmin = 21,
-    /// Linux 5.8; included in CAP_SYS_ADMIN before. Lets programs calculate with pointers.
-    Perfmon = 38,
-    /// Linux 5.8; included in CAP_SYS_ADMIN before.
-    Bpf = 39,
-}
+use rustix::thread::{CapabilitySet, capabilities};
 
 /// The names of the missing capabilities. CAP_SYS_ADMIN includes all others.
 #[must_use]
 pub fn missing() -> Vec<&'static str> {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    missing_of(&status)
+    // Without an answer here, bpf(2) itself will refuse.
+    capabilities(None).map(|sets| missing_of(sets.effective)).unwrap_or_default()
 }
 
-fn missing_of(status: &str) -> Vec<&'static str> {
-    let effective = status
-        .lines()
-        .find_map(|line| line.strip_prefix("CapEff:"))
-        .and_then(|bits| u64::from_str_radix(bits.trim(), 16).ok())
-        // Unreadable: bpf(2) itself will refuse.
-        .unwrap_or(u64::MAX);
-    let has = |capability: Capability| effective & (1 << capability as u64) != 0;
-    if has(Capability::SysAdmin) {
-        return Vec::new();
-    }
-    [
-        (Capability::Bpf, "CAP_BPF"),
-        (Capability::NetAdmin, "CAP_NET_ADMIN"),
-        (Capability::Perfmon, "CAP_PERFMON"),
-    ]
-    .into_iter()
-    .filter_map(|(capability, name)| (!has(capability)).then_some(name))
-    .collect()
+fn missing_of(effective: CapabilitySet) -> Vec<&'static str> {
+    // Before Linux 5.8, CAP_SYS_ADMIN included CAP_BPF and CAP_PERFMON. The latter lets programs
+    // calculate with pointers.
+    let needed = [
+        (CapabilitySet::BPF, "CAP_BPF"),
+        (CapabilitySet::NET_ADMIN, "CAP_NET_ADMIN"),
+        (CapabilitySet::PERFMON, "CAP_PERFMON"),
+    ];
+    let has = |one| effective.contains(CapabilitySet::SYS_ADMIN) || effective.contains(one);
+    needed.into_iter().filter(|(one, _)| !has(*one)).map(|(_, name)| name).collect()
 }
 
 /// Whether this process is in a user namespace of its own, where the kernel loads no programs.
@@ -52,16 +34,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sys_admin_stands_for_all_others() {
-        assert!(missing_of("CapEff:\t0000000000200000\n").is_empty());
-        assert!(missing_of("CapEff:\t000000c000001000\n").is_empty());
-    }
-
-    #[test]
-    fn what_is_missing_is_named() {
+    fn what_is_missing_is_named_and_sys_admin_stands_for_all_others() {
         let all = ["CAP_BPF", "CAP_NET_ADMIN", "CAP_PERFMON"];
-        assert_eq!(missing_of("CapEff:\t0000000000000000\n"), all);
-        assert_eq!(missing_of("CapEff:\t000000c000000000\n"), ["CAP_NET_ADMIN"]);
-        assert_eq!(missing_of("CapEff:\t0000008000001000\n"), ["CAP_PERFMON"]);
+        let bpf_and_perfmon = CapabilitySet::BPF | CapabilitySet::PERFMON;
+        for (effective, missing) in [
+            (CapabilitySet::SYS_ADMIN, &all[..0]),
+            (bpf_and_perfmon | CapabilitySet::NET_ADMIN, &[]),
+            (CapabilitySet::empty(), &all),
+            (bpf_and_perfmon, &all[1..2]),
+            (CapabilitySet::BPF | CapabilitySet::NET_ADMIN, &all[2..]),
+        ] {
+            assert_eq!(missing_of(effective), missing, "{effective:?}");
+        }
     }
 }

@@ -12,100 +12,68 @@ use super::syscall;
 use crate::datapath::hook::Hook;
 
 /// A kernel feature that topo-lb needs or can use.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Feature {
+#[derive(Clone, Copy, Debug)]
+pub struct Feature {
+    /// Its short name.
+    pub name: &'static str,
+    /// The first kernel release that has it.
+    pub since: &'static str,
+    kind: Kind,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Kind {
     /// Programs at a hook.
     Hook(Hook),
-    /// Socket storage: what a connected socket dialled.
-    SocketStorage,
-    /// LRU hashes: flows, affinity.
-    LruHash,
-    /// Per-CPU arrays: counters.
-    PerCpuArray,
-    /// `bpf_sk_storage_get` at the socket hooks.
-    SkStorageGet,
-    /// `bpf_get_netns_cookie`: identifies a client for session affinity.
-    NetnsCookie,
-    /// `bpf_get_socket_cookie`: identifies the socket of an unconnected UDP flow.
-    SocketCookie,
-    /// `bpf_set_retval`: a refused connection gets `ECONNREFUSED` instead of `EPERM`.
-    SetRetval,
-    /// `bpf_skc_to_mptcp_sock`: the peer of an MPTCP socket is the dialled address.
-    MptcpSock,
-    /// `bpf_ktime_get_coarse_ns`: a clock that costs next to nothing.
-    CoarseClock,
+    Map(MapType),
+    /// A helper at the socket hooks.
+    Helper(BpfHelper),
 }
 
 impl Feature {
-    /// Its short name.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        self.about().0
+    /// A refused connection gets `ECONNREFUSED` instead of `EPERM`.
+    // bed89185af0d, "bpf: Use cgroup_{common,current}_func_proto in more hooks". The helper came with
+    // 5.18, but not for these hooks.
+    pub const SET_RETVAL: Self =
+        Self::helper("bpf_set_retval", "6.1", BpfHelper::BPF_FUNC_set_retval);
+    /// The peer of an MPTCP socket is the dialled address.
+    // 3bc253c2e652, "bpf: Add bpf_skc_to_mptcp_sock_proto".
+    pub const MPTCP_SOCK: Self =
+        Self::helper("bpf_skc_to_mptcp_sock", "5.19", BpfHelper::BPF_FUNC_skc_to_mptcp_sock);
+    /// A clock that costs next to nothing; tc has the helper where the socket hooks have it.
+    // d05512618056, "bpf: Add bpf_ktime_get_coarse_ns helper".
+    pub const COARSE_CLOCK: Self =
+        Self::helper("bpf_ktime_get_coarse_ns", "5.11", BpfHelper::BPF_FUNC_ktime_get_coarse_ns);
+
+    const fn hook(hook: Hook, since: &'static str) -> Self {
+        Self { name: hook.name(), since, kind: Kind::Hook(hook) }
     }
 
-    /// The first kernel release that has it.
-    #[must_use]
-    pub const fn since(self) -> &'static str {
-        self.about().1
+    const fn map(name: &'static str, since: &'static str, map_type: MapType) -> Self {
+        Self { name, since, kind: Kind::Map(map_type) }
     }
 
-    const fn about(self) -> (&'static str, &'static str) {
-        match self {
-            // d74bad4e74ee and 1cedee13d25a, "Hooks for sys_connect" and "sys_sendmsg".
-            Self::Hook(hook @ (Hook::Connect4 | Hook::Connect6)) => (hook.name(), "4.17"),
-            Self::Hook(hook @ (Hook::Sendmsg4 | Hook::Sendmsg6)) => (hook.name(), "4.18"),
-            // 983695fa6765, "bpf: fix unconnected udp hooks".
-            Self::Hook(hook @ (Hook::Recvmsg4 | Hook::Recvmsg6)) => (hook.name(), "5.2"),
-            // 1b66d253610c, "bpf: Add get{peer, sock}name attach types for sock_addr".
-            Self::Hook(hook @ (Hook::Getpeername4 | Hook::Getpeername6)) => (hook.name(), "5.8"),
-            // 6ac99e8f23d4, "bpf: Introduce bpf sk local storage".
-            Self::SocketStorage => ("socket storage", "5.2"),
-            Self::LruHash => ("LRU hash", "4.10"),
-            Self::PerCpuArray => ("per-CPU array", "4.6"),
-            // fb85c4a730af, "bpf: export bpf_sock for BPF_PROG_TYPE_CGROUP_SOCK_ADDR prog type".
-            Self::SkStorageGet => ("bpf_sk_storage_get", "5.3"),
-            // f318903c0bf4, "bpf: Add netns cookie and enable it for bpf cgroup hooks".
-            Self::NetnsCookie => ("bpf_get_netns_cookie", "5.7"),
-            Self::SocketCookie => ("bpf_get_socket_cookie", "4.18"),
-            // bed89185af0d, "bpf: Use cgroup_{common,current}_func_proto in more hooks". The helper
-            // came with 5.18, but not for these hooks.
-            Self::SetRetval => ("bpf_set_retval", "6.1"),
-            // 3bc253c2e652, "bpf: Add bpf_skc_to_mptcp_sock_proto".
-            Self::MptcpSock => ("bpf_skc_to_mptcp_sock", "5.19"),
-            // d05512618056, "bpf: Add bpf_ktime_get_coarse_ns helper".
-            Self::CoarseClock => ("bpf_ktime_get_coarse_ns", "5.11"),
-        }
+    const fn helper(name: &'static str, since: &'static str, helper: BpfHelper) -> Self {
+        Self { name, since, kind: Kind::Helper(helper) }
     }
 
     /// Whether this kernel has it; `None` if the test fails, mostly for lack of a capability.
     #[must_use]
     pub fn is_there(self) -> Option<bool> {
-        let helper = |helper| is_helper_supported(ProgramType::CgroupSockAddr, helper).ok();
-        let map = |map_type| is_map_supported(map_type).ok();
-        match self {
-            Self::Hook(hook) => has_hook(hook),
-            Self::SocketStorage => map(MapType::SkStorage),
-            Self::LruHash => map(MapType::LruHash),
-            Self::PerCpuArray => map(MapType::PerCpuArray),
-            Self::SkStorageGet => helper(BpfHelper::BPF_FUNC_sk_storage_get),
-            Self::NetnsCookie => helper(BpfHelper::BPF_FUNC_get_netns_cookie),
-            Self::SocketCookie => helper(BpfHelper::BPF_FUNC_get_socket_cookie),
-            Self::SetRetval => helper(BpfHelper::BPF_FUNC_set_retval),
-            Self::MptcpSock => helper(BpfHelper::BPF_FUNC_skc_to_mptcp_sock),
-            // The same for tc.
-            Self::CoarseClock => helper(BpfHelper::BPF_FUNC_ktime_get_coarse_ns),
+        match self.kind {
+            Kind::Hook(hook) => has_hook(hook),
+            Kind::Map(map_type) => is_map_supported(map_type).ok(),
+            Kind::Helper(helper) => is_helper_supported(ProgramType::CgroupSockAddr, helper).ok(),
         }
     }
 }
 
 impl fmt::Display for Feature {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Hook(hook) => write!(f, "the cgroup hook {}", hook.name()),
-            Self::SocketStorage | Self::LruHash | Self::PerCpuArray => {
-                write!(f, "maps of type {}", self.name())
-            }
-            helper => write!(f, "{} at the socket hooks", helper.name()),
+        match self.kind {
+            Kind::Hook(_) => write!(f, "the cgroup hook {}", self.name),
+            Kind::Map(_) => write!(f, "maps of type {}", self.name),
+            Kind::Helper(_) => write!(f, "{} at the socket hooks", self.name),
         }
     }
 }
@@ -126,42 +94,60 @@ pub const GROUPS: [FeatureGroup; 6] = [
     FeatureGroup {
         name: "hooks",
         features: &[
-            Feature::Hook(Hook::Connect4),
-            Feature::Hook(Hook::Connect6),
-            Feature::Hook(Hook::Sendmsg4),
-            Feature::Hook(Hook::Sendmsg6),
-            Feature::Hook(Hook::Recvmsg4),
-            Feature::Hook(Hook::Recvmsg6),
-            Feature::Hook(Hook::Getpeername4),
-            Feature::Hook(Hook::Getpeername6),
+            // d74bad4e74ee and 1cedee13d25a, "Hooks for sys_connect" and "sys_sendmsg".
+            Feature::hook(Hook::Connect4, "4.17"),
+            Feature::hook(Hook::Connect6, "4.17"),
+            Feature::hook(Hook::Sendmsg4, "4.18"),
+            Feature::hook(Hook::Sendmsg6, "4.18"),
+            // 983695fa6765, "bpf: fix unconnected udp hooks".
+            Feature::hook(Hook::Recvmsg4, "5.2"),
+            Feature::hook(Hook::Recvmsg6, "5.2"),
+            // 1b66d253610c, "bpf: Add get{peer, sock}name attach types for sock_addr".
+            Feature::hook(Hook::Getpeername4, "5.8"),
+            Feature::hook(Hook::Getpeername6, "5.8"),
         ],
         without: None,
     },
     FeatureGroup {
         name: "map types",
-        features: &[Feature::SocketStorage, Feature::LruHash, Feature::PerCpuArray],
+        features: &[
+            // What a connected socket dialled. 6ac99e8f23d4, "bpf: Introduce bpf sk local storage".
+            Feature::map("socket storage", "5.2", MapType::SkStorage),
+            // Flows, affinity.
+            Feature::map("LRU hash", "4.10", MapType::LruHash),
+            // Counters.
+            Feature::map("per-CPU array", "4.6", MapType::PerCpuArray),
+        ],
         without: None,
     },
     FeatureGroup {
         name: "helpers",
-        features: &[Feature::SkStorageGet, Feature::NetnsCookie, Feature::SocketCookie],
+        features: &[
+            // fb85c4a730af, "bpf: export bpf_sock for BPF_PROG_TYPE_CGROUP_SOCK_ADDR prog type".
+            Feature::helper("bpf_sk_storage_get", "5.3", BpfHelper::BPF_FUNC_sk_storage_get),
+            // Identifies a client for session affinity. f318903c0bf4, "bpf: Add netns cookie and
+            // enable it for bpf cgroup hooks".
+            Feature::helper("bpf_get_netns_cookie", "5.7", BpfHelper::BPF_FUNC_get_netns_cookie),
+            // Identifies the socket of an unconnected UDP flow.
+            Feature::helper("bpf_get_socket_cookie", "4.18", BpfHelper::BPF_FUNC_get_socket_cookie),
+        ],
         without: None,
     },
     FeatureGroup {
         name: "refusal",
-        features: &[Feature::SetRetval],
+        features: &[Feature::SET_RETVAL],
         without: Some(
             "refused connections get EPERM, which clients do not take for a reason to try again",
         ),
     },
     FeatureGroup {
         name: "MPTCP peers",
-        features: &[Feature::MptcpSock],
+        features: &[Feature::MPTCP_SOCK],
         without: Some("an MPTCP socket's peer appears as the endpoint instead of the Service"),
     },
     FeatureGroup {
         name: "clock",
-        features: &[Feature::CoarseClock],
+        features: &[Feature::COARSE_CLOCK],
         without: Some(
             "each packet that tc translates takes the time of one more look-up, to read the clock",
         ),
@@ -204,8 +190,7 @@ pub fn missing() -> Vec<Feature> {
 /// `uname -r`.
 #[must_use]
 pub fn kernel_release() -> String {
-    std::fs::read_to_string("/proc/sys/kernel/osrelease")
-        .map_or_else(|_| "of unknown release".to_owned(), |release| release.trim().to_owned())
+    rustix::system::uname().release().to_string_lossy().into_owned()
 }
 
 #[cfg(test)]
@@ -226,7 +211,7 @@ mod tests {
     #[test]
     fn the_documents_name_the_kernel_from_which_refusals_are_econnrefused() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-        let since = Feature::SetRetval.since();
+        let since = Feature::SET_RETVAL.since;
         for file in ["README.md", "ARCHITECTURE.md", "docs/topology.md", "docs/reliability.md"] {
             let text = fs::read_to_string(root.join(file)).unwrap();
             let about = text.lines().filter(|line| {

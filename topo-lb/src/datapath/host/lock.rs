@@ -17,13 +17,8 @@ pub enum LockError {
     )]
     Held(PathBuf),
     /// It cannot be opened or locked.
-    #[error("{} cannot be locked: {source}", path.display())]
-    Unusable {
-        /// The directory.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
+    #[error("{} cannot be locked: {}", .0.display(), .1)]
+    Unusable(PathBuf, #[source] io::Error),
 }
 
 /// Exclusive use of a pin directory. The kernel releases it however the process ends.
@@ -42,13 +37,13 @@ impl Lock {
     /// # Errors
     /// Another process holds it, or it cannot be opened.
     pub fn take(directory: &Path) -> Result<Self, LockError> {
-        let unusable = |source| LockError::Unusable { path: directory.to_owned(), source };
+        let unusable = |error| LockError::Unusable(directory.to_owned(), error);
         let file = File::open(directory).map_err(unusable)?;
         for _ in 0..ATTEMPTS {
             match file.try_lock() {
                 Ok(()) => return Ok(Self { _directory: file }),
                 Err(TryLockError::WouldBlock) => thread::sleep(PAUSE),
-                Err(TryLockError::Error(source)) => return Err(unusable(source)),
+                Err(TryLockError::Error(error)) => return Err(unusable(error)),
             }
         }
         Err(LockError::Held(directory.to_owned()))
@@ -61,16 +56,15 @@ mod tests {
 
     #[test]
     fn a_lock_that_is_held_only_for_a_moment_is_waited_for() {
-        let directory = std::env::temp_dir().join(format!("topo-lb-lock-{}", std::process::id()));
-        std::fs::create_dir_all(&directory).unwrap();
-        let held = Lock::take(&directory).unwrap();
-        assert!(matches!(Lock::take(&directory), Err(LockError::Held(_))));
+        let folder = tempfile::tempdir().unwrap();
+        let directory = folder.path();
+        let held = Lock::take(directory).unwrap();
+        assert!(matches!(Lock::take(directory), Err(LockError::Held(_))));
         let release = thread::spawn(move || {
             thread::sleep(PAUSE);
             drop(held);
         });
-        assert!(Lock::take(&directory).is_ok());
+        assert!(Lock::take(directory).is_ok());
         release.join().unwrap();
-        std::fs::remove_dir(&directory).unwrap();
     }
 }

@@ -30,13 +30,8 @@ pub enum MountError {
         found: Option<PathBuf>,
     },
     /// The directory cannot be read.
-    #[error("{} cannot be looked at: {source}", path.display())]
-    Unreadable {
-        /// The directory.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
+    #[error("{} cannot be looked at: {}", .0.display(), .1)]
+    Unreadable(PathBuf, #[source] io::Error),
 }
 
 fn advice(found: Option<&Path>) -> String {
@@ -60,10 +55,7 @@ pub fn check_bpffs(path: &Path) -> Result<(), MountError> {
             Ok(BPF_FS) => return Ok(()),
             Ok(_) => break,
             Err(Errno::NOENT) => {}
-            Err(error) => {
-                let (path, source) = (ancestor.to_owned(), error.into());
-                return Err(MountError::Unreadable { path, source });
-            }
+            Err(error) => return Err(MountError::Unreadable(ancestor.to_owned(), error.into())),
         }
     }
     Err(MountError::NotBpffs(path.to_owned()))
@@ -77,7 +69,7 @@ pub fn check_cgroup2(path: &Path) -> Result<(), MountError> {
     match statfs(path).map(|status| status.f_type) {
         Ok(CGROUP2) => Ok(()),
         Ok(_) => Err(MountError::NotCgroup2 { path: path.to_owned(), found: cgroup2_root() }),
-        Err(error) => Err(MountError::Unreadable { path: path.to_owned(), source: error.into() }),
+        Err(error) => Err(MountError::Unreadable(path.to_owned(), error.into())),
     }
 }
 

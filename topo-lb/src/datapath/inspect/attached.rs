@@ -5,7 +5,7 @@ use std::path::Path;
 use aya::programs::{ProgramInfo, SchedClassifier};
 
 use crate::datapath::attach::clsact::is_foreign;
-use crate::datapath::attach::filters::Filters;
+use crate::datapath::attach::filters;
 use crate::datapath::attach::link::{Link, pin_path};
 use crate::datapath::attach::pin::{AttachMode, Pin, pins};
 use crate::datapath::direction::Direction;
@@ -13,6 +13,7 @@ use crate::datapath::hook::Hook;
 use crate::datapath::host::syscall::{self, LinkTarget};
 use crate::datapath::maps::error::ReadError;
 use crate::device;
+use crate::netlink::Netlink;
 
 /// A program at a socket hook.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,7 +47,7 @@ pub struct OnDevice {
 /// The pinned link cannot be opened.
 pub fn on_cgroup(pin_dir: &Path, hook: Hook) -> Result<Option<OnCgroup>, ReadError> {
     let path = pin_path(pin_dir, hook);
-    let link = Link::open(&path).map_err(|source| ReadError::Link { path, source })?;
+    let link = Link::open(&path).map_err(|error| ReadError::Link(path, error))?;
     let program =
         |link: Link| Some(OnCgroup { program: link.program_id(), cgroup: link.cgroup(hook)? });
     Ok(link.and_then(program))
@@ -69,7 +70,7 @@ pub fn on_devices(pin_dir: &Path) -> Result<Vec<OnDevice>, ReadError> {
 
 fn on_device(pin_dir: &Path, pin: &Pin) -> Result<Option<OnDevice>, ReadError> {
     let path = pin.path(pin_dir);
-    let unreadable = |source| ReadError::Link { path: path.clone(), source };
+    let unreadable = |error| ReadError::Link(path.clone(), error);
     let program = match pin.mode {
         AttachMode::Tcx => {
             let Some((_, info)) = syscall::open_link(&path).map_err(unreadable)? else {
@@ -102,7 +103,8 @@ fn others(name: &str, pin: &Pin) -> Vec<String> {
         .filter(|info| info.name_as_str() != Some(own))
         .map(|info| format!("tcx {} (id {})", info.name_as_str().unwrap_or("?"), info.id()))
         .collect();
-    let filters = Filters::open().and_then(|filters| filters.of(pin.device, pin.direction));
+    let netlink = Netlink::open(None);
+    let filters = netlink.and_then(|netlink| filters::of(&netlink, pin.device, pin.direction));
     let filters = filters.unwrap_or_default();
     let foreign = filters.into_iter().filter(|filter| is_foreign(filter, pin.direction));
     all.extend(foreign.map(|filter| filter.name));

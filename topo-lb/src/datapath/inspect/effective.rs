@@ -202,14 +202,9 @@ impl Watch {
         inherited: &BTreeMap<Hook, Vec<u32>>,
         ours: &ProgramIds,
     ) -> io::Result<BTreeMap<Hook, Vec<u32>>> {
-        let (mut all, mut found) = (BTreeMap::new(), Vec::new());
-        let cgroup = File::open(path)?;
-        for hook in Hook::deciding() {
-            let effective = syscall::effective_programs(cgroup.as_fd(), hook.attach_type())?;
-            let first = before(&effective, ours.get(&hook).copied());
-            if first.is_empty() {
-                continue;
-            }
+        let all = before_ours(path, ours)?;
+        let mut found = Vec::new();
+        for (&hook, first) in &all {
             for program in own(first, inherited.get(&hook).map_or(&[], Vec::as_slice)) {
                 let name = self.loaded.get(&program).cloned().flatten();
                 if !is_tolerated(&self.tolerated, program, name.as_deref()) {
@@ -219,7 +214,6 @@ impl Watch {
                     found.push(Override { hook, cgroup, above, program, name });
                 }
             }
-            all.insert(hook, first.to_vec());
         }
         if found.is_empty() {
             self.found.remove(path);
@@ -231,16 +225,21 @@ impl Watch {
 
     /// The programs that run before ours in the cgroup above.
     fn inherited(&self, path: &Path, ours: &ProgramIds) -> BTreeMap<Hook, Vec<u32>> {
-        let mut all = BTreeMap::new();
         let above = path.parent().filter(|above| above.starts_with(&self.root));
-        let Some(cgroup) = above.and_then(|above| File::open(above).ok()) else { return all };
-        for hook in Hook::deciding() {
-            let effective = syscall::effective_programs(cgroup.as_fd(), hook.attach_type());
-            let effective = effective.unwrap_or_default();
-            all.insert(hook, before(&effective, ours.get(&hook).copied()).to_vec());
-        }
-        all
+        above.and_then(|above| before_ours(above, ours).ok()).unwrap_or_default()
     }
+}
+
+/// The programs that run before ours in a cgroup, in order, for each hook with such programs.
+fn before_ours(path: &Path, ours: &ProgramIds) -> io::Result<BTreeMap<Hook, Vec<u32>>> {
+    let cgroup = File::open(path)?;
+    let first = |hook: Hook| {
+        let effective = syscall::effective_programs(cgroup.as_fd(), hook.attach_type())?;
+        Ok((hook, before(&effective, ours.get(&hook).copied()).to_vec()))
+    };
+    let mut all = Hook::deciding().map(first).collect::<io::Result<BTreeMap<_, Vec<u32>>>>()?;
+    all.retain(|_, first| !first.is_empty());
+    Ok(all)
 }
 
 /// The nearest cgroup above `root` that a program is attached to; `None` if it is attached to

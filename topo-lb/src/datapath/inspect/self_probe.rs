@@ -47,13 +47,8 @@ pub enum ProbeError {
     #[error(transparent)]
     Trial(#[from] TrialError),
     /// The listener or the child cannot be created.
-    #[error("the self-probe cannot {what}: {source}")]
-    Setup {
-        /// The action that failed.
-        what: &'static str,
-        /// Why.
-        source: io::Error,
-    },
+    #[error("the self-probe cannot {0}: {1}")]
+    Setup(&'static str, #[source] io::Error),
     /// The child printed nothing in time, or no valid answer.
     #[error("the self-probe's child gave no answer: {0}")]
     Silent(String),
@@ -104,11 +99,11 @@ pub fn run(cgroup_root: &Path) -> Result<(), ProbeError> {
     let cgroup = TrialCgroup::make(&applications(cgroup_root));
     let moving = match &cgroup {
         Ok(cgroup) => match ask(cgroup_root, Some(cgroup)) {
-            Err(ProbeError::Setup { what: START, source }) if is_forbidden(&source) => source,
+            Err(ProbeError::Setup(START, error)) if is_forbidden(&error) => error,
             answer => return answer,
         },
-        Err(TrialError::Cgroup { source, .. }) if is_forbidden(source) => {
-            io::Error::from_raw_os_error(source.raw_os_error().unwrap_or(libc::EPERM))
+        Err(TrialError::Cgroup(_, error)) if is_forbidden(error) => {
+            io::Error::from_raw_os_error(error.raw_os_error().unwrap_or(libc::EPERM))
         }
         Err(_) => return cgroup.map(drop).map_err(Into::into),
     };
@@ -138,7 +133,7 @@ fn is_forbidden(error: &io::Error) -> bool {
 
 /// Attaches a trial to the cgroup `attached`. A child dials in the cgroup `within`, or in ours.
 fn ask(attached: &Path, within: Option<&TrialCgroup>) -> Result<(), ProbeError> {
-    let setup = |what| move |source| ProbeError::Setup { what, source };
+    let setup = |what| move |error| ProbeError::Setup(what, error);
     let listener =
         TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(setup("listen on 127.0.0.1"))?;
     let port = listener.local_addr().map_err(setup("listen on 127.0.0.1"))?.port();
@@ -195,7 +190,7 @@ const START: &str = "start a child";
 
 /// Starts a child that dials, in the cgroup if there is one; returns the line of [`child`].
 fn dial(cgroup: Option<&TrialCgroup>, port: u16) -> Result<String, ProbeError> {
-    let setup = |source| ProbeError::Setup { what: START, source };
+    let setup = |error| ProbeError::Setup(START, error);
     let processes = cgroup.map(TrialCgroup::processes).transpose().map_err(setup)?;
     let mut command = Command::new("/proc/self/exe");
     command
@@ -221,7 +216,7 @@ fn dial(cgroup: Option<&TrialCgroup>, port: u16) -> Result<String, ProbeError> {
 
 /// Waits for a child; kills it after the timeout.
 fn finish(mut child: Child) -> Result<Output, ProbeError> {
-    let setup = |source| ProbeError::Setup { what: "wait for its child", source };
+    let setup = |error| ProbeError::Setup("wait for its child", error);
     let deadline = Instant::now() + PATIENCE;
     while child.try_wait().map_err(setup)?.is_none() {
         if Instant::now() > deadline {

@@ -30,13 +30,8 @@ use crate::plan::Capacity;
 #[derive(Debug, Error)]
 pub enum TrialError {
     /// The cgroup cannot be created.
-    #[error("a cgroup cannot be made below {}: {source}", root.display())]
-    Cgroup {
-        /// The cgroup above.
-        root: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
+    #[error("a cgroup cannot be made below {}: {}", .0.display(), .1)]
+    Cgroup(PathBuf, #[source] io::Error),
     /// The kernel refuses programs or maps.
     #[error(transparent)]
     Load(#[from] LoadError),
@@ -81,7 +76,7 @@ impl TrialCgroup {
         let path = root.join(format!("{PREFIX}{}-{}", std::process::id(), now.as_nanos()));
         match fs::create_dir(&path) {
             Ok(()) => Ok(Self { path }),
-            Err(source) => Err(TrialError::Cgroup { root: root.to_owned(), source }),
+            Err(error) => Err(TrialError::Cgroup(root.to_owned(), error)),
         }
     }
 
@@ -156,7 +151,7 @@ impl Trial {
     /// # Errors
     /// The kernel refuses.
     pub fn attach(&mut self, cgroup: &Path) -> Result<(), TrialError> {
-        let failed = |source| TrialError::Cgroup { root: cgroup.to_owned(), source };
+        let failed = |error| TrialError::Cgroup(cgroup.to_owned(), error);
         let directory = File::open(cgroup).map_err(failed)?;
         for hook in Hook::ALL {
             let failed = |reason| TrialError::Attach { hook: hook.name(), reason };

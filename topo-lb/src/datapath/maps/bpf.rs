@@ -73,7 +73,7 @@ impl BpfStore {
         let mut all = BTreeMap::new();
         for pair in entries(&self.names, maps::NAMES) {
             let (index, name) = pair?;
-            if let Some(name) = encode::read_name(&name) {
+            if let Some(name) = encode::read_text(&name.text) {
                 all.insert(index, name.into());
             }
         }
@@ -84,9 +84,7 @@ impl BpfStore {
     pub fn counters(&self, index: u32) -> Result<Counters, StoreError> {
         sum(&self.counters, maps::COUNTERS, index)
     }
-}
 
-impl BpfStore {
     fn set_range(&mut self, range: Range) -> Result<(), StoreError> {
         self.range.set(0, Raw(range), 0).map_err(failed(maps::RANGE, "write"))
     }
@@ -102,7 +100,7 @@ impl BpfStore {
             .map_err(|error| failed(maps::COUNTERS, "reset")(MapError::IoError(error)))?;
         self.counters.set(index, zeros, 0).map_err(failed(maps::COUNTERS, "reset"))?;
         self.names
-            .insert(Raw(index), Raw(encode::name(name)), 0)
+            .insert(Raw(index), Raw(Name { text: encode::text(name) }), 0)
             .map_err(failed(maps::NAMES, "write"))
     }
 }

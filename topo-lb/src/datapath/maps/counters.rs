@@ -34,7 +34,7 @@ fn counters(
     // During a write, the kernel may return an element twice; the last value is kept.
     for pair in entries(&names, maps::NAMES) {
         let (index, name) = pair?;
-        if let Some(name) = encode::read_name(&name)
+        if let Some(name) = encode::read_text(&name.text)
             && wanted(name)
         {
             all.insert(name.into(), sum(&per_cpu, maps::COUNTERS, index)?);

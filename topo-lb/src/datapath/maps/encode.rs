@@ -1,10 +1,10 @@
 //! Converts between the plan's types and the layouts of the maps. Pure.
 
+use std::ffi::CStr;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use topo_lb_common::address::{self, Frontend4, Frontend6};
 use topo_lb_common::backend::{Backend4, Backend6, Locality};
-use topo_lb_common::counters::{NAME_LENGTH, Name};
 use topo_lb_common::maps;
 use topo_lb_common::members::{MemberKey4, MemberKey6};
 use topo_lb_common::selection::{INLINE, NO_TIER, SLOTTED, Selection};
@@ -253,23 +253,24 @@ pub fn entry<L: Layout>(
     (entry, slotted.then_some(selection.slot_base), header.generation)
 }
 
-/// Encodes a Service port's name for `names`; a longer name is cut.
-pub fn name(text: &str) -> Name {
-    let mut name = Name { text: [0; NAME_LENGTH] };
-    for (place, byte) in name.text[..NAME_LENGTH - 1].iter_mut().zip(text.bytes()) {
+/// Encodes a text with a final zero; a longer one is cut.
+pub fn text<const LENGTH: usize>(text: &str) -> [u8; LENGTH] {
+    let mut bytes = [0; LENGTH];
+    for (place, byte) in bytes[..LENGTH - 1].iter_mut().zip(text.bytes()) {
         *place = byte;
     }
-    name
+    bytes
 }
 
-/// Decodes a Service port's name from `names`; `None` if it is not UTF-8.
-pub fn read_name(name: &Name) -> Option<&str> {
-    let length = name.text.iter().position(|&byte| byte == 0).unwrap_or(NAME_LENGTH);
-    std::str::from_utf8(&name.text[..length]).ok()
+/// Decodes a text; `None` if it has no final zero, or is not UTF-8.
+pub fn read_text(bytes: &[u8]) -> Option<&str> {
+    CStr::from_bytes_until_nul(bytes).ok()?.to_str().ok()
 }
 
 #[cfg(test)]
 mod tests {
+    use topo_lb_common::counters::NAME_LENGTH;
+
     use super::*;
 
     fn chosen(address: &str, locality: Locality) -> Chosen {
@@ -308,11 +309,12 @@ mod tests {
 
     #[test]
     fn names_of_any_length_fit_and_are_read_back() {
-        assert_eq!(read_name(&name("default/web:http")), Some("default/web:http"));
+        let name = |name: &str| text::<NAME_LENGTH>(name);
+        assert_eq!(read_text(&name("default/web:http")), Some("default/web:http"));
         let label = "x".repeat(63);
         let longest = format!("{label}/{label}:{label}");
-        assert_eq!(read_name(&name(&longest)), Some(&*longest), "it names another port when cut");
+        assert_eq!(read_text(&name(&longest)), Some(&*longest), "it names another port when cut");
         let long = "x".repeat(500);
-        assert_eq!(read_name(&name(&long)).map(str::len), Some(NAME_LENGTH - 1));
+        assert_eq!(read_text(&name(&long)).map(str::len), Some(NAME_LENGTH - 1));
     }
 }

@@ -86,13 +86,8 @@ pub enum ReadError {
     #[error(transparent)]
     Read(#[from] StoreError),
     /// A pin of an attached program cannot be read.
-    #[error("the pin {} cannot be read: {source}", path.display())]
-    Link {
-        /// Where.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
+    #[error("the pin {} cannot be read: {}", .0.display(), .1)]
+    Link(PathBuf, #[source] io::Error),
 }
 
 #[cfg(test)]

@@ -28,20 +28,19 @@ pub struct Flow {
 /// Reads every flow, sorted by frontend and socket.
 pub fn read(pin_dir: &Path) -> Result<Vec<Flow>, ReadError> {
     let mut all = Vec::new();
-    let flows: Hash<FlowKey4, Flow4> = open(pin_dir, maps::FLOWS4, Map::LruHashMap)?;
-    for pair in entries(&flows, maps::FLOWS4) {
-        let (key, flow) = pair?;
-        let Some(frontend) = V4::read_frontend(&key.frontend) else { continue };
-        let endpoint = V4::read_backend(&flow.endpoint).address();
-        all.push(Flow { cookie: key.cookie, frontend, endpoint, service: flow.service });
+    macro_rules! read {
+        ($layout:ty, $key:ty, $flow:ty, $map:expr) => {
+            let flows: Hash<$key, $flow> = open(pin_dir, $map, Map::LruHashMap)?;
+            for pair in entries(&flows, $map) {
+                let (key, flow) = pair?;
+                let Some(frontend) = <$layout>::read_frontend(&key.frontend) else { continue };
+                let endpoint = <$layout>::read_backend(&flow.endpoint).address();
+                all.push(Flow { cookie: key.cookie, frontend, endpoint, service: flow.service });
+            }
+        };
     }
-    let flows: Hash<FlowKey6, Flow6> = open(pin_dir, maps::FLOWS6, Map::LruHashMap)?;
-    for pair in entries(&flows, maps::FLOWS6) {
-        let (key, flow) = pair?;
-        let Some(frontend) = V6::read_frontend(&key.frontend) else { continue };
-        let endpoint = V6::read_backend(&flow.endpoint).address();
-        all.push(Flow { cookie: key.cookie, frontend, endpoint, service: flow.service });
-    }
+    read!(V4, FlowKey4, Flow4, maps::FLOWS4);
+    read!(V6, FlowKey6, Flow6, maps::FLOWS6);
     all.sort_by_key(|flow| (flow.frontend, flow.cookie));
     Ok(all)
 }

@@ -112,7 +112,7 @@ pub(crate) fn mark(pin_dir: &Path) -> Result<Option<PathBuf>, LoadError> {
     match fs::create_dir(&path) {
         Ok(()) => Ok(Some(path)),
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(None),
-        Err(source) => Err(LoadError::PinDirectory { path, source }),
+        Err(error) => Err(LoadError::PinDirectory(path, error)),
     }
 }
 
@@ -128,7 +128,7 @@ pub(crate) fn rename_maps(pin_dir: &Path) -> Result<Vec<(PathBuf, PathBuf)>, Loa
         match fs::rename(&old, &new) {
             Ok(()) => renamed.push((old, new)),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            Err(source) => return Err(LoadError::PinDirectory { path: old, source }),
+            Err(error) => return Err(LoadError::PinDirectory(old, error)),
         }
     }
     Ok(renamed)
@@ -205,7 +205,7 @@ impl Renewal {
             differences.join("; ")
         );
         let staged = pin_dir.join(DIRECTORY);
-        let failed = |source| LoadError::PinDirectory { path: staged.clone(), source };
+        let failed = |error| LoadError::PinDirectory(staged.clone(), error);
         // An agent that stopped during a move left it. No program uses these maps.
         remove(&staged).map_err(failed)?;
         fs::create_dir(&staged).map_err(failed)?;

@@ -7,14 +7,13 @@
 
 use std::io;
 use std::os::fd::AsFd as _;
-use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use aya::maps::{HashMap, Map, MapData, MapError};
-use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+use memmap2::{MmapOptions, MmapRaw};
 use topo_lb_common::connection::{Connection4, Connection6, TO_CLIENT, Tuple4, Tuple6, lifetime};
 use topo_lb_common::maps;
 use topo_lb_common::reply_filter::{
@@ -90,10 +89,7 @@ struct Line {
 const _: () = assert!(size_of::<Line>() == size_of::<ReplyFilterEntry>());
 
 /// The entries of `reply_filter`, mapped into this process.
-struct Lines(NonNull<Line>);
-
-// SAFETY: the map's memory belongs to no thread, and all fields of a `Line` are atomic.
-unsafe impl Send for Lines {}
+struct Lines(MmapRaw);
 
 impl Lines {
     const BYTES: usize = ENTRIES as usize * size_of::<Line>();
@@ -102,19 +98,14 @@ impl Lines {
         let Map::Array(data) = map else {
             return Err(MapError::IoError(io::ErrorKind::InvalidData.into()));
         };
-        let access = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: new memory, placed by the kernel. It outlives the map's descriptor.
-        let memory = unsafe {
-            mmap(std::ptr::null_mut(), Self::BYTES, access, MapFlags::SHARED, data.fd().as_fd(), 0)
-        };
-        let memory = memory.map_err(|error| MapError::IoError(error.into()))?;
-        let none = || MapError::IoError(io::ErrorKind::InvalidData.into());
-        NonNull::new(memory.cast()).map(Self).ok_or_else(none)
+        let memory = MmapOptions::new().len(Self::BYTES).map_raw(&data.fd().as_fd());
+        memory.map(Self).map_err(MapError::IoError)
     }
 
     fn all(&self) -> &[Line] {
-        // SAFETY: the mapping has this many entries and begins at a page; any bytes are a `Line`.
-        unsafe { std::slice::from_raw_parts(self.0.as_ptr(), ENTRIES as usize) }
+        // SAFETY: the mapping has this many entries and begins at a page; any bytes are a `Line`, and
+        // all its fields are atomic.
+        unsafe { std::slice::from_raw_parts(self.0.as_ptr().cast(), ENTRIES as usize) }
     }
 
     /// Sets whether programs may rely on the marks.
@@ -132,13 +123,6 @@ impl Lines {
 
     fn mark(&self, ReplyFilterPlace { entry, mark }: ReplyFilterPlace) {
         self.all()[entry as usize].marks[mark as usize].store(1, Ordering::Relaxed);
-    }
-}
-
-impl Drop for Lines {
-    fn drop(&mut self) {
-        // SAFETY: mapped by `of`, and no longer borrowed.
-        let _ = unsafe { munmap(self.0.as_ptr().cast(), Self::BYTES) };
     }
 }
 

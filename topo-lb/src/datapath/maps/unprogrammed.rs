@@ -7,9 +7,10 @@ use std::sync::Arc;
 use aya::maps::Map;
 use topo_lb_common::maps;
 use topo_lb_common::unprogrammed::{
-    LACKS_ENDPOINTS, LACKS_SERVICES, LAST_GOOD, NARROWED, REFUSED, TEXT_LENGTH, Unprogrammed,
+    LACKS_ENDPOINTS, LACKS_SERVICES, LAST_GOOD, NARROWED, REFUSED, Unprogrammed,
 };
 
+use super::encode::{read_text, text};
 use super::error::{OpenError, ReadError, StoreError};
 use super::pinned::{Hash, Raw, entries, failed, open};
 use crate::cluster::ServiceId;
@@ -66,14 +67,11 @@ pub fn read(pin_dir: &Path) -> Result<Vec<(Arc<str>, Lack)>, ReadError> {
 }
 
 fn value(id: &ServiceId, lack: Lack) -> Unprogrammed {
-    let mut service = [0; TEXT_LENGTH];
-    for (place, byte) in service[..TEXT_LENGTH - 1].iter_mut().zip(id.to_string().bytes()) {
-        *place = byte;
-    }
     let lacks = match lack.of {
         Shortage::Services => LACKS_SERVICES,
         Shortage::Endpoints => LACKS_ENDPOINTS,
     };
+    let service = text(&id.to_string());
     Unprogrammed { lacks: lacks | meanwhile(lack.meanwhile), service }
 }
 
@@ -88,8 +86,7 @@ const fn meanwhile(meanwhile: Meanwhile) -> u32 {
 
 /// `None` for a value that no agent writes.
 fn parts(value: &Unprogrammed) -> Option<(Arc<str>, Lack)> {
-    let length = value.service.iter().position(|&byte| byte == 0)?;
-    let service = std::str::from_utf8(&value.service[..length]).ok()?;
+    let service = read_text(&value.service)?;
     let found = Meanwhile::ALL.into_iter().find(|it| meanwhile(*it) == value.lacks & !0xff)?;
     let of = match value.lacks & 0xff {
         LACKS_SERVICES => Shortage::Services,
@@ -101,6 +98,8 @@ fn parts(value: &Unprogrammed) -> Option<(Arc<str>, Lack)> {
 
 #[cfg(test)]
 mod tests {
+    use topo_lb_common::unprogrammed::TEXT_LENGTH;
+
     use super::*;
 
     #[test]

@@ -51,7 +51,7 @@ fn refused(program: &'static str, error: ProgramError) -> LoadError {
         ProgramError::LoadError { io_error, .. }
             if io_error.raw_os_error() == Some(libc::EPERM) =>
         {
-            LoadError::NotPermitted { source: io_error }
+            LoadError::NotPermitted(io_error)
         }
         ProgramError::LoadError { io_error, verifier_log } => {
             let log = verifier_log.to_string();
@@ -83,7 +83,7 @@ fn explain(error: EbpfError) -> LoadError {
         EbpfError::MapError(MapError::CreateError { io_error, .. })
             if io_error.raw_os_error() == Some(libc::EPERM) =>
         {
-            LoadError::NotPermitted { source: io_error }
+            LoadError::NotPermitted(io_error)
         }
         EbpfError::MapError(MapError::CreateError { name, io_error })
             if io_error.raw_os_error() == Some(libc::ENOMEM) =>

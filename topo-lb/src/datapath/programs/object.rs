@@ -41,9 +41,9 @@ impl Constants {
         Self {
             tcp_peer_is_service: u8::from(tcp_peer == TcpPeer::Service),
             has_exclusions: 0,
-            has_set_retval: is_there(Feature::SetRetval),
-            has_mptcp_sock: is_there(Feature::MptcpSock),
-            has_coarse_clock: is_there(Feature::CoarseClock),
+            has_set_retval: is_there(Feature::SET_RETVAL),
+            has_mptcp_sock: is_there(Feature::MPTCP_SOCK),
+            has_coarse_clock: is_there(Feature::COARSE_CLOCK),
         }
     }
 
