@@ -8,6 +8,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
 use topo_lb_tests::agent::Agent;
+use topo_lb_tests::binary::{json_of, row};
 use topo_lb_tests::objects::Objects;
 use topo_lb_tests::process::spawn_logged;
 use topo_lb_tests::requirements::{self, BPFFS};
@@ -98,9 +99,8 @@ fn a_program_that_is_detached_is_attached_again_within_seconds() -> Result<()> {
 
 /// The id of the program that `list hooks` names for a hook.
 fn program(hooks: &Value, name: &str) -> Result<u64> {
-    let rows = hooks["hooks"]["each"].as_array().context("hooks")?;
-    let row = rows.iter().find(|row| row["hook"] == name);
-    row.and_then(|row| row["program"].as_u64()).with_context(|| format!("no {name}: {hooks}"))
+    let id = row(&hooks["hooks"]["each"], "hook", name)?["program"].as_u64();
+    id.with_context(|| format!("no program: {hooks}"))
 }
 
 /// The ids of all programs that the kernel runs for processes in a cgroup.
@@ -131,14 +131,9 @@ fn programs_of_others_on_the_same_cgroup_run_beside_its_own() -> Result<()> {
         scene.cluster.remember(&Objects::pinned(&pins)?);
         scene.expect_web()?;
         ensure!(scene.agent.objects()? == before, "the first agent's objects are others");
-        let beside = scene.binary.json(&[
-            "list",
-            "hooks",
-            "--pin-dir",
-            pins.to_str().context("a pin directory is UTF-8")?,
-            "-o",
-            "json",
-        ])?;
+        let mut list = scene.binary.command(&["list", "hooks", "-o", "json", "--pin-dir"]);
+        list.arg(&pins);
+        let beside = json_of(list)?;
         let own = scene.agent.list("hooks")?;
         let run = effective(scene.cluster.node(HERE)?.cgroup_path())?;
         for hook in ["connect4", "sendmsg6"] {

@@ -22,11 +22,11 @@ const NEVER: Duration = Duration::from_secs(3_600);
 /// Only inotify events lead to a reading: no periodic checks, no end of patience.
 const TOLD: Pace = Pace { patience: NEVER, look_again: NEVER, ..Pace::DEFAULT };
 
-struct Folder(topo_lb_tests::folder::Folder);
+struct Folder(tempfile::TempDir);
 
 impl Folder {
     fn new() -> Self {
-        Self(topo_lb_tests::folder::Folder::temporary().unwrap())
+        Self(tempfile::tempdir().unwrap())
     }
 
     fn path(&self) -> &Path {

@@ -8,7 +8,6 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 use topo_lb_tests::fake_api::{NODES, OLD_SLICES, SERVICES, SLICES};
-use topo_lb_tests::folder::Folder;
 
 use super::connect::connect_with;
 use super::fake::{Fake, PATIENT, TIMING};
@@ -355,7 +354,7 @@ async fn a_server_that_knows_no_roles_yet_is_not_complained_about() {
 async fn a_token_that_was_renewed_in_its_file_is_used() {
     let fake = Fake::new(&ALL).await;
     fake.state().token = Some("old");
-    let folder = Folder::temporary().unwrap();
+    let folder = tempfile::tempdir().unwrap();
     let (token, kubeconfig) = (folder.path().join("token"), folder.path().join("kubeconfig"));
     std::fs::write(&token, "old").unwrap();
     let text = format!(

@@ -205,7 +205,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_disk_that_stays_full_is_said_once_and_stops_nothing() {
-        let parent = topo_lb_tests::folder::Folder::temporary().unwrap();
+        let parent = tempfile::tempdir().unwrap();
         let place = parent.path().join("state");
         let cluster = Identity { server: "https://10.96.0.1".to_owned(), authorities: vec![1] };
         let mut saver = Saver::new(Some(Folder::new(&place, cluster)));

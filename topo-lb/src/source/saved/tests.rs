@@ -22,12 +22,12 @@ const NODE: &str = "kind-worker";
 /// A folder that does not exist yet, in one that is removed.
 struct Temporary {
     path: PathBuf,
-    _parent: topo_lb_tests::folder::Folder,
+    _parent: tempfile::TempDir,
 }
 
 impl Temporary {
     fn new() -> Self {
-        let parent = topo_lb_tests::folder::Folder::temporary().unwrap();
+        let parent = tempfile::tempdir().unwrap();
         Self { path: parent.path().join("state"), _parent: parent }
     }
 
