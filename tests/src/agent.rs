@@ -14,8 +14,9 @@ use serde_json::Value;
 use topo_lb::admin::Listen;
 
 use crate::binary::{Binary, json_of};
-use crate::cluster::{Cluster, Node};
+use crate::cluster::Cluster;
 use crate::http::{self, Answer};
+use crate::node::Node;
 use crate::objects::Objects;
 use crate::process::{Running, enter, only_with, spawn_logged};
 use crate::requirements::BPFFS;

@@ -11,42 +11,13 @@ use crate::cgroup::{self, Cgroup};
 use crate::client::Client;
 use crate::folder::Folder;
 use crate::netns::NetNs;
+use crate::node::{Node, NodePlan};
 use crate::objects::Objects;
 use crate::pod::{Pod, serve};
 use crate::prefix::{self, Prefix};
 use crate::process::{Running, enter, spawn_in};
 use crate::wiring::{pod4, pod6, wire};
 use crate::{interrupt, requirements, residue};
-
-/// The plan of a node.
-#[derive(Clone, Debug)]
-pub struct NodePlan<'a> {
-    /// The node's name.
-    pub name: &'a str,
-    /// The node's number, 0–99: its pods are in `10.244.<number>.0/24` and
-    /// `fd00:244:<number>::/64`.
-    pub number: u8,
-    /// The names of its pods, and the last byte of their addresses.
-    pub pods: Vec<(&'a str, u8)>,
-}
-
-/// A node: a network namespace and a cgroup.
-#[derive(Debug)]
-pub struct Node {
-    /// The node's name.
-    pub name: String,
-    pub(crate) pods: Vec<Pod>,
-    pub(crate) cgroup: Cgroup,
-    pub(crate) netns: NetNs,
-}
-
-impl Node {
-    /// The directory of the node's cgroup.
-    #[must_use]
-    pub fn cgroup_path(&self) -> &Path {
-        self.cgroup.path()
-    }
-}
 
 /// A lab's cluster. Dropping it removes it.
 #[derive(Debug)]

@@ -1,7 +1,7 @@
 //! The cluster of the OpenYurt tutorial, as in the Kubernetes fixture: three nodes in three pools,
 //! and the pods of two united deployments.
 
-use crate::cluster::NodePlan;
+use crate::node::NodePlan;
 
 /// The node in pool beijing; it has no pod of the first deployment.
 pub const CONTROL_PLANE: &str = "kind-control-plane";

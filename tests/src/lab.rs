@@ -6,7 +6,8 @@ use std::time::Instant;
 
 use anyhow::{Result, ensure};
 
-use crate::cluster::{Cluster, NodePlan};
+use crate::cluster::Cluster;
+use crate::node::NodePlan;
 
 /// Makes a cluster, runs `body` in it, removes it, and checks that nothing is left. Prints the
 /// agents' logs if `body` fails.

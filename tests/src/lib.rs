@@ -43,6 +43,7 @@ pub mod lab;
 pub mod manifest;
 pub mod memory;
 pub mod netns;
+pub mod node;
 pub mod objects;
 pub mod packets;
 pub mod permit;

@@ -6,8 +6,9 @@ use std::process::Command;
 
 use anyhow::{Context as _, Result, ensure};
 
-use crate::cluster::{Cluster, NodePlan};
+use crate::cluster::Cluster;
 use crate::lab;
+use crate::node::NodePlan;
 use crate::report::Report;
 use crate::requirements::{self, BPFFS};
 

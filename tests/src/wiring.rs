@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use anyhow::Result;
 
-use crate::cluster::{Node, NodePlan};
 use crate::netns::NetNs;
+use crate::node::{Node, NodePlan};
 use crate::pod::Pod;
 use crate::wait::{PATIENCE, patient, until};
 

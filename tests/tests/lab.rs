@@ -8,8 +8,9 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, Result, ensure};
-use topo_lb_tests::cluster::{Cluster, NodePlan};
+use topo_lb_tests::cluster::Cluster;
 use topo_lb_tests::lab::within;
+use topo_lb_tests::node::NodePlan;
 use topo_lb_tests::traffic::Via;
 use topo_lb_tests::wait::{PATIENCE, until};
 use topo_lb_tests::{prefix, residue};
