@@ -8,19 +8,15 @@ pub mod diff;
 mod draft;
 pub mod entry;
 mod extent;
-#[cfg(test)]
-mod fairness;
 pub mod gone;
 pub mod indexes;
 pub mod installed;
-#[cfg(test)]
-mod proof;
 pub mod ration;
 pub mod share;
 pub mod slots;
 pub mod step;
 #[cfg(test)]
-mod world;
+mod tests;
 
 pub use capacity::{Capacity, Lack, Meanwhile, Shortage, WhenFull};
 pub use desired::Desired;

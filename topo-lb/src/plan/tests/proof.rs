@@ -7,9 +7,9 @@ use proptest::prelude::*;
 use topo_lb_common::backend::Locality;
 
 use super::world::{World, route};
-use super::{Capacity, Desired, Meanwhile, Plan, Ration, Step, WhenFull, diff};
 use crate::cluster::{Family, Frontend, Protocol, ServiceId};
 use crate::datapath::maps::commit::{commit, take_over};
+use crate::plan::{Capacity, Desired, Meanwhile, Plan, Ration, Step, WhenFull, diff};
 use crate::topology::{Chosen, Route};
 
 const SMALL: Capacity = Capacity { services: 6, slots: 60, members: 40, flows: 8, connections: 0 };

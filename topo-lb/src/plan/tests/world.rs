@@ -5,10 +5,10 @@ use std::net::{IpAddr, SocketAddr};
 
 use topo_lb_common::backend::Locality;
 
-use super::{Capacity, Desired, Installed, Lack, Plan, Ration, WhenFull, diff};
 use crate::cluster::{Protocol, ServiceId};
 use crate::datapath::maps::commit::commit;
 use crate::datapath::maps::memory::MemoryStore;
+use crate::plan::{Capacity, Desired, Installed, Lack, Plan, Ration, WhenFull, diff};
 use crate::topology::{Chosen, Route, Verdict};
 
 pub(super) struct World {

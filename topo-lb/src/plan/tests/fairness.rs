@@ -6,13 +6,13 @@ use std::net::{IpAddr, SocketAddr};
 use proptest::prelude::*;
 use topo_lb_common::backend::Locality;
 
-use super::capacity::Shortage;
-use super::indexes::service_of;
-use super::installed::Placed;
-use super::share::{self, Pool, Rank, Ranks, Room};
 use super::world::{World, route};
-use super::{Capacity, Lack, Meanwhile, WhenFull};
 use crate::cluster::{Frontend, Protocol, ServiceId};
+use crate::plan::capacity::Shortage;
+use crate::plan::indexes::service_of;
+use crate::plan::installed::Placed;
+use crate::plan::share::{self, Pool, Rank, Ranks, Room};
+use crate::plan::{Capacity, Lack, Meanwhile, WhenFull};
 use crate::topology::Route;
 
 const SMALL: Capacity = Capacity { services: 16, slots: 80, members: 80, flows: 8, connections: 0 };

@@ -1,0 +1,5 @@
+//! Properties of plans, over random changes of a node's Services.
+
+mod fairness;
+mod proof;
+mod world;
