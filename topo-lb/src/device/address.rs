@@ -95,8 +95,9 @@ fn each(mut see: impl FnMut(IpAddr, &str)) -> io::Result<()> {
         let six = || address.as_sockaddr_in6().map(|address| IpAddr::from(address.ip()));
         // An IPv4 address can have a label: its device's name, `:`, and a text.
         let device = entry.interface_name.split(':').next().unwrap_or_default();
+        let device = device.escape_debug().to_string();
         if let Some(address) = four.or_else(six) {
-            see(address, device);
+            see(address, &device);
         }
     }
     Ok(())

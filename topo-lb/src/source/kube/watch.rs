@@ -228,7 +228,9 @@ impl<T: StateKind> Watch<T> {
             }
             Failure::Short | Failure::NoVersion => ("watch", None),
         };
-        if error.is_some_and(is_missing) && T::VERSIONS.len() > 1 {
+        // Only the answer to a request tells that a version is missing, not the end of a watch.
+        let is_answer = !matches!(failure, Failure::Told(_));
+        if is_answer && error.is_some_and(is_missing) && T::VERSIONS.len() > 1 {
             return self.other_version().await;
         }
         let fell_back = self.reach.fall_back();

@@ -87,7 +87,7 @@ struct PortFields {
 #[serde(rename_all = "camelCase")]
 #[serde(expecting = "an object")]
 struct EndpointFields {
-    /// All but the first are ignored.
+    /// Only the first is used.
     #[serde(default, deserialize_with = "or_default")]
     addresses: Vec<String>,
     #[serde(default, deserialize_with = "or_default")]

@@ -90,3 +90,15 @@ async fn a_server_that_ends_watches_as_they_begin_is_not_asked_without_pause() {
     }
     assert!(begun.elapsed() > MINUTES / 2, "{:?} for 40 watches", begun.elapsed());
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_version_is_missing_if_a_request_says_so_and_not_if_a_watch_ends_so() {
+    let mut watch = Watch::<Slice>::new(nowhere().await, Reach::all());
+    watch.phase = Phase::Watching;
+    watch.failed(&Failure::Told(refused(404, 0))).await;
+    assert_eq!(watch.version, 0);
+    assert!(matches!(watch.phase, Phase::Watching));
+    assert!(matches!(watch.attempts, Attempts::Failing { .. }), "it pauses");
+    watch.failed(&Failure::Begin(refused(404, 1))).await;
+    assert_eq!(watch.version, 1);
+}
