@@ -14,17 +14,16 @@ use aya::maps::{Array, HashMap, MapData, PerCpuArray};
 use aya::programs::{ProgramInfo, SchedClassifier, TestRun, TestRunOptions};
 use aya::{Ebpf, EbpfLoader};
 use bytemuck::Pod;
-use topo_lb::datapath::maps::encode::{Header, Layout, V4, V6};
+use topo_lb::datapath::maps::encode::{Head, Layout, V4, V6};
 use topo_lb::datapath::programs::object::{Constants, TcpPeer};
-use topo_lb_common::address::Frontend4;
 use topo_lb_common::backend::Locality;
 use topo_lb_common::counters::sum;
 use topo_lb_common::maps;
 use topo_lb_common::members::{CHOSEN, Member};
 use topo_lb_common::packets::Packets;
 use topo_lb_common::range::Range;
-use topo_lb_common::selection::{INLINE, Selection};
-use topo_lb_common::service::Service4;
+use topo_lb_common::record::NO_TIER;
+use topo_lb_common::selection::NO_SLOTS;
 
 /// `TC_ACT_UNSPEC`: the hook's next program decides.
 pub const NEXT: i32 = -1;
@@ -55,7 +54,8 @@ impl Hook {
 #[derive(Debug)]
 pub struct Programs {
     ebpf: Ebpf,
-    generation: u32,
+    /// Records in use, of both families.
+    records: u32,
 }
 
 /// A layout as aya needs it.
@@ -99,12 +99,12 @@ impl Programs {
 
     /// Like [`load`](Self::load), with `entries` per map.
     pub fn with_room(entries: u32) -> Result<Self> {
-        let constants = Constants::probe(TcpPeer::Service);
+        let constants = Constants::probe(TcpPeer::Service, entries);
         let mut ebpf = load_object(&mut EbpfLoader::new(), &constants, entries)?;
         for hook in [Hook::Ingress, Hook::Egress] {
             program(&mut ebpf, hook)?.load().context("the verifier refuses a tc program")?;
         }
-        let mut programs = Self { ebpf, generation: 0 };
+        let mut programs = Self { ebpf, records: 0 };
         programs.write_range(Range::EMPTY)?;
         programs.rely_on_marks(true)?;
         Ok(programs)
@@ -159,16 +159,20 @@ impl Programs {
         protocol: u8,
         endpoints: &[SocketAddr],
     ) -> Result<()> {
-        self.generation += 1;
-        let generation = self.generation;
-        let selection = Selection { count: endpoints.len() as u16, ..Selection::default() };
-        let header = Header { generation, service, selection, affinity_seconds: 0 };
-        let mut inline = [L::Backend::default(); INLINE];
-        for (place, endpoint) in inline.iter_mut().zip(endpoints) {
-            *place = L::backend(octets::<L>(*endpoint)?, endpoint.port(), Locality::Node);
-        }
+        let (slot_base, count, affinity_seconds) = (NO_SLOTS, endpoints.len() as u16, 0);
+        let (tier, wider, spill) = (NO_TIER, 0, 0);
+        let head = Head { service, tier, slot_base, count, wider, spill, affinity_seconds };
+        let row = endpoints
+            .iter()
+            .map(|one| Ok(L::backend(octets::<L>(*one)?, one.port(), Locality::Node)))
+            .collect::<Result<Vec<_>>>()?;
         let key = L::frontend(octets::<L>(frontend)?, frontend.port(), protocol);
-        self.insert(L::SERVICES, key, L::service(key, header, inline))?;
+        let record = self.records;
+        self.records += 1;
+        let records = self.ebpf.map_mut(L::RECORDS).context("a map")?;
+        let mut records = Array::<&mut MapData, Raw<L::Record>>::try_from(records)?;
+        records.set(record, Raw(L::record(key, head, &row)), 0)?;
+        self.insert(L::SERVICES, key, record)?;
         for endpoint in endpoints {
             let key = L::member(service, octets::<L>(*endpoint)?, endpoint.port());
             self.insert(L::MEMBERS, key, Member { state: CHOSEN })?;
@@ -233,17 +237,14 @@ impl Programs {
         )?)
     }
 
-    /// Leaves an IPv4 Service in the state of a write in progress.
+    /// Gives an IPv4 frontend a record that is not its own, as the kernel can for a moment when it
+    /// reuses an element.
     pub fn tear(&mut self, frontend: SocketAddr, protocol: u8) -> Result<()> {
         let key = V4::frontend(octets::<V4>(frontend)?, frontend.port(), protocol);
-        let map = self.ebpf.map_mut(maps::SERVICES4).context("a map")?;
-        let mut map = HashMap::<&mut MapData, Raw<Frontend4>, Raw<Service4>>::try_from(map)?;
-        let Raw(mut value) = map.get(&Raw(key), 0)?;
-        value.generation_tail += 1;
-        Ok(map.insert(Raw(key), Raw(value), 0)?)
+        self.insert(maps::SERVICES4, key, self.records)
     }
 
-    /// How many look-ups gave no consistent value.
+    /// How many look-ups found another frontend's record each time.
     pub fn torn(&self) -> Result<u64> {
         let map = self.ebpf.map(maps::TORN).context("a map")?;
         Ok(PerCpuArray::<&MapData, u64>::try_from(map)?.get(&0, 0)?.iter().sum())

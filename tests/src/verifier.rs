@@ -36,7 +36,7 @@ pub struct Verified {
 /// The object is not built, or the verifier refuses a program.
 pub fn counts() -> Result<Vec<(String, Verified)>> {
     // As in the agent: paths that need what the kernel lacks are unreachable.
-    let constants = Constants::probe(TcpPeer::Service).with_exclusions(true);
+    let constants = Constants::probe(TcpPeer::Service, 16).with_exclusions(true);
     let mut loader = EbpfLoader::new();
     loader.verifier_log_level(VerifierLogLevel::STATS);
     // Sizes do not matter to the verifier, except that of maps with a single entry.

@@ -1,9 +1,13 @@
-//! `counters`: connections of a Service port by locality, per CPU.
+//! `counters`: connections of a Service port by locality.
 
 use crate::backend::Locality;
 
-/// Value of `counters`, indexed by Service index. A connection is counted when it gets an endpoint:
-/// at `connect`, or with the first datagram of an unconnected UDP flow.
+/// Value of `counters`. Its index is `cpu × n + service`: the number of the CPU, the number of
+/// Service ports for which there is room (`--max-services`), and the index of the Service port. The
+/// programs add to it atomically, and the agent reads it through a mapping.
+///
+/// A connection is counted when it gets an endpoint: at `connect`, or with the first datagram of an
+/// unconnected UDP flow.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "user", derive(bytemuck::Pod, bytemuck::Zeroable))]

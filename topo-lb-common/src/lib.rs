@@ -1,7 +1,7 @@
 //! The ABI of topo-lb: the layouts of the BPF maps that the agent and the programs share.
 //!
-//! Every layout is `repr(C)` without hidden padding. Each map has a file: [`service`] is
-//! `services4` and `services6`, [`backend`] is `slots4` and `slots6`, [`flow`] is `flows4`,
+//! Every layout is `repr(C)` without hidden padding. Each map has a file: [`record`] is
+//! `services4`, `services6`, `records4` and `records6`, [`backend`] is `slots4` and `slots6`, [`flow`] is `flows4`,
 //! `flows6`, `replies4` and `replies6`, and so on.
 //!
 //! Addresses are byte arrays in network order, so that `bpftool map dump` shows them readably.
@@ -22,7 +22,7 @@ pub mod maps;
 pub mod members;
 pub mod packets;
 pub mod range;
+pub mod record;
 pub mod reply_filter;
 pub mod selection;
-pub mod service;
 pub mod unprogrammed;

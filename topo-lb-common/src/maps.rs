@@ -1,13 +1,16 @@
 //! Names and default sizes of the maps. A map is pinned under its name.
 
-/// Frontends of IPv4 Services: [`Frontend4`](crate::address::Frontend4) →
-/// [`Service4`](crate::service::Service4).
+/// Frontends of IPv4 Services: [`Frontend4`](crate::address::Frontend4) → index in `records4`.
 pub const SERVICES4: &str = "services4";
-/// Frontends of IPv6 Services.
+/// Frontends of IPv6 Services: [`Frontend6`](crate::address::Frontend6) → index in `records6`.
 pub const SERVICES6: &str = "services6";
-/// Endpoints of IPv4 Services with more than [`INLINE`](crate::selection::INLINE) of them.
+/// What connections to IPv4 frontends need: [`Record4`](crate::record::Record4).
+pub const RECORDS4: &str = "records4";
+/// What connections to IPv6 frontends need: [`Record6`](crate::record::Record6).
+pub const RECORDS6: &str = "records6";
+/// Endpoints of IPv4 Services with more than [`INLINE4`](crate::record::INLINE4) of them.
 pub const SLOTS4: &str = "slots4";
-/// Endpoints of IPv6 Services with more than [`INLINE`](crate::selection::INLINE) of them.
+/// Endpoints of IPv6 Services with more than [`INLINE6`](crate::record::INLINE6) of them.
 pub const SLOTS6: &str = "slots6";
 /// Endpoints by Service, for flows that outlive a choice (UDP, session affinity).
 pub const MEMBERS4: &str = "members4";
@@ -29,9 +32,9 @@ pub const CONNECTED6: &str = "connected6";
 pub const AFFINITY4: &str = "affinity4";
 /// The same for IPv6.
 pub const AFFINITY6: &str = "affinity6";
-/// Connections by Service index and locality, per CPU.
+/// Connections by Service index and locality; each CPU has a part of its own.
 pub const COUNTERS: &str = "counters";
-/// Look-ups of Services that gave no consistent value, per CPU.
+/// Look-ups of Services that found another frontend's record each time, per CPU.
 pub const TORN: &str = "torn";
 /// Service index → `namespace/name:port`, for people and for the agent after a restart.
 pub const NAMES: &str = "names";
@@ -62,10 +65,12 @@ pub const PACKETS: &str = "packets";
 pub const REFUSALS: &str = "refusals";
 
 /// Every pinned map, in the order of creation.
-pub const ALL: [&str; 28] = [
+pub const ALL: [&str; 30] = [
     RANGE,
     SERVICES4,
     SERVICES6,
+    RECORDS4,
+    RECORDS6,
     SLOTS4,
     SLOTS6,
     MEMBERS4,
@@ -97,8 +102,7 @@ pub const TC: [&str; 6] = [CONNECTIONS4, CONNECTIONS6, FRAGMENTS4, FRAGMENTS6, P
 
 /// Default: frontends per address family, and Service ports of both together.
 pub const DEFAULT_SERVICES: u32 = 65_536;
-/// Default: endpoints per address family of Services with more than
-/// [`INLINE`](crate::selection::INLINE).
+/// Default: endpoints per address family of Services whose endpoints do not fit into a record.
 pub const DEFAULT_SLOTS: u32 = 262_144;
 /// Default: entries of `members4` and of `members6`.
 pub const DEFAULT_MEMBERS: u32 = 262_144;

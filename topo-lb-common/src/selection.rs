@@ -1,49 +1,35 @@
 //! The choice of an endpoint for a new connection: in constant time, without state. The kernel and
 //! the property tests run this code.
 
-/// Endpoints in a service value; a Service with more has them in `slots4` or `slots6`.
-pub const INLINE: usize = 8;
+/// The [`Selection::spill`] of all connections: a share is in hundredths of a percent.
+pub const SPILL_ONE: u16 = 10_000;
 
-/// [`Selection::flags`]: the endpoints are in the slots from [`Selection::slot_base`] on.
-pub const SLOTTED: u8 = 2;
-
-/// The [`Selection::spill`] of all connections; 20 random bits are compared with it.
-pub const SPILL_ONE: u32 = 1 << 20;
+/// [`Selection::slot_base`] if the endpoints are in the record.
+pub const NO_SLOTS: u32 = u32::MAX;
 
 /// How to choose among a Service's endpoints.
 ///
 /// The endpoints form a row: first [`count`](Self::count) of the chosen tier, then
 /// [`wider`](Self::wider) of the next one, which get a share of `spill` ÷ [`SPILL_ONE`] of the new
 /// connections.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-#[cfg_attr(feature = "user", derive(bytemuck::Pod, bytemuck::Zeroable))]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Selection {
-    /// First slot of this Service, if [`SLOTTED`] is set.
+    /// First slot of the row, or [`NO_SLOTS`].
     pub slot_base: u32,
-    /// Share of new connections for the wider tier, out of [`SPILL_ONE`].
-    pub spill: u32,
     /// Endpoints of the chosen tier; zero refuses.
     pub count: u16,
     /// Endpoints of the wider tier, only for spilled connections.
     pub wider: u16,
-    /// [`SLOTTED`] or zero.
-    pub flags: u8,
-    /// Index of the topology key that matched; [`NO_TIER`] if none did.
-    pub tier: u8,
-    /// Zero.
-    pub reserved: u16,
+    /// Share of new connections for the wider tier, out of [`SPILL_ONE`].
+    pub spill: u16,
 }
-
-/// [`Selection::tier`] if no key matched: unconstrained, or refused.
-pub const NO_TIER: u8 = 255;
 
 /// The choice for a new connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Choice {
     /// Refuse: no endpoint may be used.
     Refuse,
-    /// The endpoint at this place of the inline row, below [`INLINE`].
+    /// The endpoint at this place of the record's row.
     Inline(u32),
     /// The endpoint in this slot.
     Slot(u32),
@@ -65,13 +51,13 @@ impl Selection {
         let spills = self.spill != 0 && self.wider != 0;
         let number = if self.count == 1 && !spills { 0 } else { random() };
         let mut index = scale(number, self.count);
-        if spills && random() % SPILL_ONE < self.spill {
+        if spills && scale(random(), SPILL_ONE) < self.spill as u32 {
             index = self.count as u32 + scale(number, self.wider);
         }
-        if self.flags & SLOTTED != 0 {
-            Choice::Slot(self.slot_base.wrapping_add(index))
+        if self.slot_base == NO_SLOTS {
+            Choice::Inline(index)
         } else {
-            Choice::Inline(index & (INLINE as u32 - 1))
+            Choice::Slot(self.slot_base.wrapping_add(index))
         }
     }
 }
@@ -82,7 +68,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn plain(count: u16) -> Selection {
-        Selection { count, ..Selection::default() }
+        Selection { slot_base: NO_SLOTS, count, wider: 0, spill: 0 }
     }
 
     #[test]
@@ -93,7 +79,7 @@ mod tests {
     #[test]
     fn one_endpoint_needs_no_random_number() {
         assert_eq!(plain(1).choose(|| unreachable!()), Choice::Inline(0));
-        let slotted = Selection { flags: SLOTTED, slot_base: 7, ..plain(1) };
+        let slotted = Selection { slot_base: 7, ..plain(1) };
         assert_eq!(slotted.choose(|| unreachable!()), Choice::Slot(7));
     }
 
@@ -135,7 +121,7 @@ mod tests {
             count in 1u16.., wider in 0u16..100, spill in 0..=SPILL_ONE,
             base in 0u32..1_000_000, random: u32, second: u32,
         ) {
-            let slotted = Selection { flags: SLOTTED, slot_base: base, spill, wider, ..plain(count) };
+            let slotted = Selection { slot_base: base, spill, wider, ..plain(count) };
             let mut numbers = [random, second].into_iter();
             match slotted.choose(|| numbers.next().unwrap()) {
                 Choice::Slot(slot) => {

@@ -6,7 +6,7 @@ use topo_lb_common::members::CHOSEN;
 
 use crate::clock::now;
 use crate::family::{Family, V4, V6};
-use crate::stamped::words;
+use crate::words::words;
 
 const NANOSECONDS: u64 = 1_000_000_000;
 

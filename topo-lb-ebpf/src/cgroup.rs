@@ -11,7 +11,7 @@ use topo_lb_common::address::{TCP, UDP, service_protocol};
 use crate::family::{Family, FrontendOf, V4, V6};
 use crate::maps::{HAS_SET_RETVAL, TCP_PEER_IS_SERVICE};
 use crate::resolve::{Resolution, in_range, resolve};
-use crate::stamped::words;
+use crate::words::words;
 use crate::{connected, exclusion, flow};
 
 /// Return value: the call goes on.

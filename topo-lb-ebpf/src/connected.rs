@@ -10,7 +10,7 @@ use topo_lb_common::connected::Connected;
 
 use crate::family::{ConnectedOf, Family, FrontendOf};
 use crate::maps::HAS_MPTCP_SOCK;
-use crate::stamped::{same, words};
+use crate::words::{same, words};
 
 /// Stores that the context's socket dialled `frontend` and connects to `endpoint`. If memory is
 /// short, the connection is made anyway, and the application sees the endpoint as its peer.

@@ -4,7 +4,7 @@ use aya_ebpf::helpers::bpf_get_current_ancestor_cgroup_id;
 use topo_lb_common::exclusion::{ExcludedKey, Levels, MOST_LEVELS};
 
 use crate::maps::{EXCLUDED, EXCLUSION, HAS_EXCLUSIONS};
-use crate::stamped::words;
+use crate::words::words;
 
 /// Whether the calling process is excluded. Without exclusions, the verifier removes the call.
 #[inline(always)]

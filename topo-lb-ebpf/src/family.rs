@@ -14,10 +14,9 @@ use topo_lb_common::connection::{Connection, Fragment, Translation, Tuple};
 use topo_lb_common::flow::{Flow, FlowKey4, FlowKey6, ReplyKey4, ReplyKey6};
 use topo_lb_common::members::MemberKey;
 use topo_lb_common::range::Range;
-use topo_lb_common::selection::Selection;
-use topo_lb_common::service::{Service4, Service6};
+use topo_lb_common::record::{Record4, Record6};
 
-use crate::maps::{self, Connections, Fragments, Members, Recent, Services, Slots};
+use crate::maps::{self, Connections, Fragments, Members, Recent, Records, Services, Slots};
 
 /// A frontend of a family.
 pub(crate) type FrontendOf<F> = Frontend<<F as Family>::Bytes>;
@@ -34,16 +33,29 @@ pub(crate) type FragmentOf<F> = Fragment<<F as Family>::Bytes>;
 /// The translation of such a datagram.
 pub(crate) type TranslationOf<F> = Translation<<F as Family>::Bytes>;
 
-/// The fields of a service value, in place.
-pub(crate) struct Fields<F: Family> {
-    pub(crate) generation: *const u32,
+/// The fields of a record, in place.
+pub(crate) struct RecordFields<F: Family> {
+    pub(crate) address: *const F::Bytes,
+    pub(crate) port: *const u16,
     pub(crate) service: *const u32,
-    pub(crate) frontend: *const FrontendOf<F>,
-    pub(crate) selection: *const Selection,
+    pub(crate) slot_base: *const u32,
     pub(crate) affinity_seconds: *const u32,
     /// The first of `INLINE`.
-    pub(crate) endpoints: *const F::Endpoint,
-    pub(crate) generation_tail: *const u32,
+    pub(crate) addresses: *const F::Bytes,
+    /// The first of `INLINE`.
+    pub(crate) ports: *const u16,
+    pub(crate) count: *const u16,
+    pub(crate) wider: *const u16,
+    pub(crate) spill: *const u16,
+    pub(crate) localities: *const u16,
+}
+
+impl<F: Family> RecordFields<F> {
+    #[inline(always)]
+    pub(crate) fn of(record: NonNull<F::Record>) -> Self {
+        // SAFETY: a pointer to a complete value.
+        unsafe { F::fields(record.as_ptr()) }
+    }
 }
 
 /// An address family: its layouts and its maps.
@@ -53,12 +65,16 @@ pub(crate) trait Family: Sized + 'static {
     /// An address as bytes, in network order.
     type Bytes: Copy + 'static;
     type Endpoint: Copy + Default + 'static;
-    type Service: 'static;
+    type Record: 'static;
     type FlowKey;
     type ReplyKey;
     type Affinity: Copy;
 
-    fn services() -> &'static Services<FrontendOf<Self>, Self::Service>;
+    /// Endpoints in a record.
+    const INLINE: usize;
+
+    fn services() -> &'static Services<FrontendOf<Self>>;
+    fn records() -> &'static Records<Self::Record>;
     fn slots() -> &'static Slots<Self::Endpoint>;
     fn members() -> &'static Members<MemberKey<Self::Bytes>>;
     fn flows() -> &'static Recent<Self::FlowKey, FlowOf<Self>>;
@@ -83,9 +99,11 @@ pub(crate) trait Family: Sized + 'static {
     /// Address, and port in host order.
     fn endpoint_parts(endpoint: &Self::Endpoint) -> (Self::Address, u16);
     fn locality(endpoint: &Self::Endpoint) -> Locality;
+    /// `port` in host order.
+    fn endpoint(address: Self::Bytes, port: u16, locality: u8) -> Self::Endpoint;
     /// # Safety
-    /// `service` is a look-up's pointer.
-    unsafe fn fields(service: *const Self::Service) -> Fields<Self>;
+    /// `record` is a look-up's pointer.
+    unsafe fn fields(record: *const Self::Record) -> RecordFields<Self>;
     fn flow_key(cookie: u64, frontend: FrontendOf<Self>) -> Self::FlowKey;
     /// `port` in host order.
     fn reply_key(cookie: u64, address: Self::Address, port: u16) -> Self::ReplyKey;
@@ -116,19 +134,27 @@ pub(crate) trait Family: Sized + 'static {
 macro_rules! family {
     (
         padding: [$($padding:ident)?],
-        layouts: $endpoint:ident $service:ident $flow_key:ident $reply_key:ident $affinity:ident,
-        maps: $services:ident $slots:ident $members:ident $flows:ident $replies:ident
+        layouts: $endpoint:ident $record:ident $flow_key:ident $reply_key:ident $affinity:ident,
+        inline: $inline:ident,
+        maps: $services:ident $records:ident $slots:ident $members:ident $flows:ident $replies:ident
             $connected:ident $affinities:ident $connections:ident $fragments:ident $draft:ident
     ) => {
         type Endpoint = $endpoint;
-        type Service = $service;
+        type Record = $record;
         type FlowKey = $flow_key;
         type ReplyKey = $reply_key;
         type Affinity = $affinity;
 
+        const INLINE: usize = topo_lb_common::record::$inline;
+
         #[inline(always)]
-        fn services() -> &'static Services<FrontendOf<Self>, $service> {
+        fn services() -> &'static Services<FrontendOf<Self>> {
             &maps::$services
+        }
+
+        #[inline(always)]
+        fn records() -> &'static Records<$record> {
+            &maps::$records
         }
 
         #[inline(always)]
@@ -187,17 +213,26 @@ macro_rules! family {
         }
 
         #[inline(always)]
-        unsafe fn fields(service: *const $service) -> Fields<Self> {
+        fn endpoint(address: Self::Bytes, port: u16, locality: u8) -> $endpoint {
+            $endpoint { address, port, locality, reserved: 0 }
+        }
+
+        #[inline(always)]
+        unsafe fn fields(record: *const $record) -> RecordFields<Self> {
             // SAFETY: the caller's pointer is to a complete value; no field is read here.
             unsafe {
-                Fields {
-                    generation: &raw const (*service).generation,
-                    service: &raw const (*service).service,
-                    frontend: &raw const (*service).frontend,
-                    selection: &raw const (*service).selection,
-                    affinity_seconds: &raw const (*service).affinity_seconds,
-                    endpoints: (&raw const (*service).endpoints).cast(),
-                    generation_tail: &raw const (*service).generation_tail,
+                RecordFields {
+                    address: &raw const (*record).address,
+                    port: &raw const (*record).port,
+                    service: &raw const (*record).service,
+                    slot_base: &raw const (*record).slot_base,
+                    affinity_seconds: &raw const (*record).affinity_seconds,
+                    addresses: (&raw const (*record).addresses).cast(),
+                    ports: (&raw const (*record).ports).cast(),
+                    count: &raw const (*record).count,
+                    wider: &raw const (*record).wider,
+                    spill: &raw const (*record).spill,
+                    localities: &raw const (*record).localities,
                 }
             }
         }
@@ -231,8 +266,9 @@ pub(crate) enum V4 {}
 impl Family for V4 {
     family! {
         padding: [],
-        layouts: Backend4 Service4 FlowKey4 ReplyKey4 Affinity4,
-        maps: SERVICES4 SLOTS4 MEMBERS4 FLOWS4 REPLIES4 CONNECTED4 AFFINITY4 CONNECTIONS4 FRAGMENTS4
+        layouts: Backend4 Record4 FlowKey4 ReplyKey4 Affinity4,
+        inline: INLINE4,
+        maps: SERVICES4 RECORDS4 SLOTS4 MEMBERS4 FLOWS4 REPLIES4 CONNECTED4 AFFINITY4 CONNECTIONS4 FRAGMENTS4
             DRAFT4
     }
 
@@ -267,8 +303,9 @@ pub(crate) enum V6 {}
 impl Family for V6 {
     family! {
         padding: [reserved],
-        layouts: Backend6 Service6 FlowKey6 ReplyKey6 Affinity6,
-        maps: SERVICES6 SLOTS6 MEMBERS6 FLOWS6 REPLIES6 CONNECTED6 AFFINITY6 CONNECTIONS6 FRAGMENTS6
+        layouts: Backend6 Record6 FlowKey6 ReplyKey6 Affinity6,
+        inline: INLINE6,
+        maps: SERVICES6 RECORDS6 SLOTS6 MEMBERS6 FLOWS6 REPLIES6 CONNECTED6 AFFINITY6 CONNECTIONS6 FRAGMENTS6
             DRAFT6
     }
 

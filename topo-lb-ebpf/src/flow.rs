@@ -8,34 +8,33 @@ use aya_ebpf::helpers::{bpf_get_netns_cookie, bpf_get_socket_cookie};
 use aya_ebpf::programs::SockAddrContext;
 use topo_lb_common::flow::Flow;
 
-use crate::family::{Family, Fields, FlowOf, FrontendOf};
-use crate::resolve::{Resolution, Resolved, resolve};
-use crate::stamped::{self, Found, Snapshot, same, words};
+use crate::connection::revision;
+use crate::family::{Family, FlowOf, FrontendOf};
+use crate::resolve::{LookedUp, Resolution, Resolved, look_up, resolve};
+use crate::words::{same, words};
 
 /// The endpoint for a datagram of the context's socket to `frontend`.
 #[inline(always)]
 pub(crate) fn send<F: Family>(ctx: &SockAddrContext, frontend: FrontendOf<F>) -> Resolved<F> {
-    // SAFETY: a field of a complete value.
-    let service = |fields: &Fields<F>| unsafe { fields.service.read_volatile() };
-    let Snapshot { found, generation, value: service } = stamped::service(&frontend, service);
-    match found {
-        Found::Absent => return Resolved::without_endpoint(Resolution::Untouched),
-        Found::Torn => return Resolved::without_endpoint(Resolution::Refuse),
-        Found::Complete => {}
+    let LookedUp { is_ours, routes, service } = look_up::<F>(&frontend);
+    if !is_ours {
+        return Resolved::without_endpoint(Resolution::Untouched);
     }
+    let revision = revision();
     let cookie = cookie(ctx);
     let key = F::flow_key(cookie, frontend);
-    let resolved = if let Some(flow) = kept::<F>(&key, service, generation) {
+    let _ = routes;
+    let resolved = if let Some(flow) = kept::<F>(&key, service, revision) {
         // SAFETY: a look-up's pointer.
         let Flow { endpoint, .. } = unsafe { words(flow.as_ptr()) };
-        Resolved { verdict: Resolution::Redirect, endpoint, service, generation }
+        Resolved { verdict: Resolution::Redirect, endpoint, service }
     } else {
         // SAFETY: a context of this hook.
         let client = || unsafe { bpf_get_netns_cookie(ctx.as_ptr()) };
         let fresh = resolve::<F>(&frontend, client);
         if fresh.verdict == Resolution::Redirect {
-            let Resolved { endpoint, service, generation, .. } = fresh;
-            let flow = Flow { endpoint, service, generation };
+            let Resolved { endpoint, service, .. } = fresh;
+            let flow = Flow { endpoint, service, generation: revision };
             // A full map evicts an entry. If the write fails, the next datagram chooses again.
             let _ = F::flows().insert(&key, flow, BPF_ANY.into());
         }

@@ -3,6 +3,7 @@
 //! Only the entry points are here, one for each hook, with its name.
 #![no_std]
 #![no_main]
+#![feature(asm_experimental_arch)]
 
 mod access;
 mod affinity;
@@ -23,15 +24,16 @@ mod icmp;
 mod maps;
 mod opening;
 mod packets;
+mod records;
 mod refuse;
 mod reply_filter;
 mod resolve;
 mod rewrite;
-mod stamped;
 mod tc;
 mod transport;
 mod unreachable;
 mod verdict;
+mod words;
 
 use aya_ebpf::macros::{cgroup_sock_addr, classifier};
 use aya_ebpf::programs::{SockAddrContext, TcContext};

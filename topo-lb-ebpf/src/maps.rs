@@ -25,8 +25,8 @@ use topo_lb_common::maps::{
 use topo_lb_common::members::{Member, MemberKey4, MemberKey6};
 use topo_lb_common::packets::Packets;
 use topo_lb_common::range::Range;
+use topo_lb_common::record::{Record4, Record6, SPARE};
 use topo_lb_common::reply_filter::{self, ReplyFilterEntry};
-use topo_lb_common::service::{Service4, Service6};
 use topo_lb_common::unprogrammed::Unprogrammed;
 
 const SERVICES: usize = DEFAULT_SERVICES as usize;
@@ -35,10 +35,14 @@ const MEMBERS: usize = DEFAULT_MEMBERS as usize;
 const FLOWS: usize = DEFAULT_FLOWS as usize;
 /// An entry takes memory only while it exists: for maps that are seldom read.
 const ON_DEMAND: usize = BPF_F_NO_PREALLOC as usize;
+/// `BPF_F_MMAPABLE` (fc9702273e2e, "bpf: Add mmap() support for BPF_MAP_TYPE_ARRAY", Linux 5.5).
+const MMAPABLE: usize = 1 << 10;
 
-/// Map of frontends.
-pub(crate) type Services<K, V> = HashMap<K, V, SERVICES>;
-/// Map of endpoints outside the service values.
+/// Map of frontends: the index of each one's record.
+pub(crate) type Services<K> = HashMap<K, u32, SERVICES>;
+/// Map of records, which the agent writes through `mmap`.
+pub(crate) type Records<V> = Array<V, { SERVICES + SPARE as usize }, MMAPABLE>;
+/// Map of endpoints outside the records.
 pub(crate) type Slots<V> = Array<V, SLOTS>;
 /// Map of the endpoints that a client may keep.
 pub(crate) type Members<K> = HashMap<K, Member, MEMBERS, ON_DEMAND>;
@@ -53,9 +57,14 @@ pub(crate) type Fragments<K, V> = LruHashMap<K, V, { DATAGRAMS as usize }>;
 pub(crate) static RANGE: Array<Range, 1> = Array::new();
 
 #[btf_map(name = "services4")]
-pub(crate) static SERVICES4: Services<Frontend4, Service4> = HashMap::new();
+pub(crate) static SERVICES4: Services<Frontend4> = HashMap::new();
 #[btf_map(name = "services6")]
-pub(crate) static SERVICES6: Services<Frontend6, Service6> = HashMap::new();
+pub(crate) static SERVICES6: Services<Frontend6> = HashMap::new();
+
+#[btf_map(name = "records4")]
+pub(crate) static RECORDS4: Records<Record4> = Array::new();
+#[btf_map(name = "records6")]
+pub(crate) static RECORDS6: Records<Record6> = Array::new();
 
 #[btf_map(name = "slots4")]
 pub(crate) static SLOTS4: Slots<Backend4> = Array::new();
@@ -88,7 +97,7 @@ pub(crate) static AFFINITY4: Recent<AffinityKey, Affinity4> = LruHashMap::new();
 pub(crate) static AFFINITY6: Recent<AffinityKey, Affinity6> = LruHashMap::new();
 
 #[btf_map(name = "counters")]
-pub(crate) static COUNTERS: PerCpuArray<Counters, SERVICES> = PerCpuArray::new();
+pub(crate) static COUNTERS: Array<Counters, SERVICES, MMAPABLE> = Array::new();
 
 #[btf_map(name = "torn")]
 pub(crate) static TORN: PerCpuArray<u64, 1> = PerCpuArray::new();
@@ -135,9 +144,6 @@ pub(crate) static REPLY_FILTER: Array<
     MMAPABLE,
 > = Array::new();
 
-/// `BPF_F_MMAPABLE` (fc9702273e2e, "bpf: Add mmap() support for BPF_MAP_TYPE_ARRAY", Linux 5.5).
-const MMAPABLE: usize = 1 << 10;
-
 /// Room to build an entry, which is too large for a program's stack. No other program runs on the
 /// CPU until the entry is inserted.
 #[btf_map(name = "draft4")]
@@ -151,6 +157,10 @@ pub(crate) static PACKETS: PerCpuArray<Packets, { HOOKS as usize }> = PerCpuArra
 
 #[btf_map(name = "refusals")]
 pub(crate) static REFUSALS: PerCpuArray<Bucket, 1> = PerCpuArray::new();
+
+/// Service ports for which there is room: the length of a CPU's part of `counters`.
+#[unsafe(no_mangle)]
+pub(crate) static SERVICE_PORTS: Global<u32> = Global::new(DEFAULT_SERVICES);
 
 /// Whether `getpeername` of a TCP socket returns the Service that was dialled. If zero, TCP
 /// connections have no reverse state, and the application sees the endpoint as its peer.

@@ -1,14 +1,17 @@
 //! From a frontend to an endpoint: the decision that all hooks share.
 
-use aya_ebpf::helpers::bpf_get_prandom_u32;
+use core::arch::asm;
+
+use aya_ebpf::helpers::{bpf_get_prandom_u32, bpf_get_smp_processor_id};
 use topo_lb_common::backend::Locality;
 use topo_lb_common::range::Range;
-use topo_lb_common::selection::{Choice, INLINE};
+use topo_lb_common::selection::{Choice, Selection};
 
-use crate::affinity;
-use crate::family::{Family, Fields, FrontendOf};
-use crate::maps::{COUNTERS, RANGE};
-use crate::stamped::{self, Found, Snapshot, words};
+use crate::family::{Family, FrontendOf, RecordFields};
+use crate::maps::{COUNTERS, RANGE, SERVICE_PORTS};
+use crate::records::Found;
+use crate::words::words;
+use crate::{affinity, records};
 
 /// What to do with a new connection.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -21,21 +24,19 @@ pub(crate) enum Resolution {
     Redirect,
 }
 
-/// The decision on a new connection. Unless redirected, the other fields are zero, as in
-/// [`Snapshot`].
+/// The decision on a new connection. Unless redirected, the other fields are zero: the verifier
+/// checks unused values, too, and requires them to be initialised.
 pub(crate) struct Resolved<F: Family> {
     pub(crate) verdict: Resolution,
     pub(crate) endpoint: F::Endpoint,
     /// Index of the Service port.
     pub(crate) service: u32,
-    /// The Service's generation when the endpoint was chosen.
-    pub(crate) generation: u32,
 }
 
 impl<F: Family> Resolved<F> {
     #[inline(always)]
     pub(crate) fn without_endpoint(verdict: Resolution) -> Self {
-        Self { verdict, endpoint: F::Endpoint::default(), service: 0, generation: 0 }
+        Self { verdict, endpoint: F::Endpoint::default(), service: 0 }
     }
 }
 
@@ -50,33 +51,6 @@ pub(crate) fn in_range<F: Family>(address: F::Address) -> bool {
     F::in_range(range, address)
 }
 
-/// Where the endpoint of a stamped value is.
-#[derive(Clone, Copy, Default, PartialEq, Eq)]
-enum Place {
-    #[default]
-    Refuse,
-    Inline,
-    Slot,
-}
-
-/// The part of a stamped value that is needed to choose.
-struct Pick<F: Family> {
-    place: Place,
-    slot: u32,
-    /// Valid only with [`Place::Inline`].
-    endpoint: F::Endpoint,
-    service: u32,
-    affinity_seconds: u32,
-}
-
-impl<F: Family> Default for Pick<F> {
-    #[inline(always)]
-    fn default() -> Self {
-        let endpoint = F::Endpoint::default();
-        Self { place: Place::Refuse, slot: 0, endpoint, service: 0, affinity_seconds: 0 }
-    }
-}
-
 /// Chooses an endpoint for a new connection to `frontend`, and counts it. `client` returns the
 /// client's number; it is called only for Services with session affinity.
 #[inline(always)]
@@ -84,76 +58,77 @@ pub(crate) fn resolve<F: Family>(
     frontend: &FrontendOf<F>,
     client: impl FnOnce() -> u64,
 ) -> Resolved<F> {
-    let Snapshot { found, generation, value: pick } = stamped::service(frontend, pick::<F>);
-    let Pick { place, slot, mut endpoint, service, affinity_seconds } = pick;
-    match found {
+    let record = match records::find::<F>(frontend) {
         Found::Absent => return Resolved::without_endpoint(Resolution::Untouched),
         Found::Torn => return Resolved::without_endpoint(Resolution::Refuse),
-        Found::Complete => {}
-    }
-    let refused = match place {
-        Place::Refuse => true,
-        Place::Inline => false,
-        Place::Slot => match F::slots().get_ptr(slot) {
-            Some(slot) => {
-                // SAFETY: the agent fills a slot before a value refers to it, and reuses it only
-                // when no program that saw that value still runs.
-                endpoint = unsafe { words(slot) };
-                false
-            }
-            None => true,
-        },
+        Found::Record(record) => record,
     };
-    if refused {
+    let fields = RecordFields::<F>::of(record);
+    // SAFETY: fields of a record.
+    let (service, affinity_seconds) = unsafe { (*fields.service, *fields.affinity_seconds) };
+    let Some(mut endpoint) = choose(&fields) else {
         count(service, None);
         return Resolved::without_endpoint(Resolution::Refuse);
-    }
+    };
     if affinity_seconds != 0 {
         endpoint = affinity::keep::<F>(client(), service, affinity_seconds, endpoint);
     }
     count(service, Some(F::locality(&endpoint)));
-    Resolved { verdict: Resolution::Redirect, endpoint, service, generation }
+    Resolved { verdict: Resolution::Redirect, endpoint, service }
 }
 
-/// Chooses from a value that may be torn.
+/// Chooses an endpoint; `None` refuses.
 #[inline(always)]
-fn pick<F: Family>(fields: &Fields<F>) -> Pick<F> {
+fn choose<F: Family>(fields: &RecordFields<F>) -> Option<F::Endpoint> {
+    // SAFETY: fields of a record.
+    let selection = unsafe {
+        let (slot_base, count) = (*fields.slot_base, *fields.count);
+        Selection { slot_base, count, wider: *fields.wider, spill: *fields.spill }
+    };
     // SAFETY: the helper has no preconditions.
-    let random = || unsafe { bpf_get_prandom_u32() };
-    // SAFETY: the fields of a complete value; the index is below INLINE.
-    unsafe {
-        let (place, index) = match words(fields.selection).choose(random) {
-            Choice::Refuse => (Place::Refuse, 0),
-            Choice::Inline(index) => (Place::Inline, index),
-            Choice::Slot(slot) => (Place::Slot, slot),
-        };
-        Pick {
-            place,
-            slot: index,
-            endpoint: words(fields.endpoints.add(index as usize & (INLINE - 1))),
-            service: fields.service.read_volatile(),
-            affinity_seconds: fields.affinity_seconds.read_volatile(),
+    match selection.choose(|| unsafe { bpf_get_prandom_u32() }) {
+        Choice::Refuse => None,
+        Choice::Inline(place) => {
+            // The verifier needs the limit; the place is below it.
+            let place = place & (F::INLINE as u32).next_power_of_two() - 1;
+            // SAFETY: fields of a record; the limited place is within it (`topo_lb_common::record`).
+            let (address, port, localities) = unsafe {
+                let address = words(fields.addresses.add(place as usize));
+                (address, *fields.ports.add(place as usize), *fields.localities)
+            };
+            let locality = (u32::from(localities) >> (2 * place)) as u8 & 3;
+            Some(F::endpoint(address, port, locality))
         }
+        // SAFETY: the agent fills a slot before a record refers to it, and reuses it only when no
+        // program that saw that record still runs.
+        Choice::Slot(slot) => Some(unsafe { words(F::slots().get_ptr(slot)?) }),
     }
 }
 
 /// Counts a connection by locality; `None`: refused.
 #[inline(always)]
 fn count(service: u32, locality: Option<Locality>) {
-    let Some(counters) = COUNTERS.get_ptr_mut(service) else {
+    let row = SERVICE_PORTS.load();
+    if service >= row {
+        return;
+    }
+    // SAFETY: the helper has no preconditions.
+    let cpu = unsafe { bpf_get_smp_processor_id() };
+    let Some(counters) = COUNTERS.get_ptr_mut(cpu * row + service) else {
         return;
     };
-    // SAFETY: this CPU's element; programs of these hooks interrupt each other on a CPU only
-    // between tasks, and at worst an increment is lost.
+    // SAFETY: an array's element; its words are aligned, and all writers add atomically.
     unsafe {
-        match locality {
-            Some(locality) => *(*counters).at(locality) += 1,
-            None => (*counters).refused += 1,
-        }
+        let counter = match locality {
+            Some(locality) => (*counters).at(locality),
+            None => &raw mut (*counters).refused,
+        };
+        // `core` has no atomic add for this target. This instruction is as old as BPF.
+        asm!("lock *(u64 *)({counter} + 0) += {one}", counter = in(reg) counter, one = in(reg) 1_u64);
     }
 }
 
-/// A Service's value, without a choice.
+/// What a record says about its Service, without a choice.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct LookedUp {
     /// Whether the frontend is ours.
@@ -166,15 +141,10 @@ pub(crate) struct LookedUp {
 /// Looks a Service up without choosing, and without counting.
 #[inline(always)]
 pub(crate) fn look_up<F: Family>(frontend: &FrontendOf<F>) -> LookedUp {
-    let snapshot = stamped::service::<F, LookedUp>(frontend, |fields| {
-        // SAFETY: the fields of a complete value.
-        unsafe {
-            LookedUp {
-                is_ours: true,
-                routes: (&raw const (*fields.selection).count).read_volatile() != 0,
-                service: fields.service.read_volatile(),
-            }
-        }
-    });
-    if snapshot.found == Found::Complete { snapshot.value } else { LookedUp::default() }
+    let Found::Record(record) = records::find::<F>(frontend) else {
+        return LookedUp::default();
+    };
+    let fields = RecordFields::<F>::of(record);
+    // SAFETY: fields of a record.
+    unsafe { LookedUp { is_ours: true, routes: *fields.count != 0, service: *fields.service } }
 }

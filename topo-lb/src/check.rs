@@ -11,7 +11,6 @@ use serde::Serialize;
 use crate::datapath::host::capability;
 use crate::datapath::host::feature::{self, FeatureGroup, GROUPS, kernel_release};
 use crate::datapath::host::lock::{Lock, LockError};
-use crate::datapath::host::membarrier;
 use crate::datapath::host::memlock;
 use crate::datapath::host::mount::{MountError, check_bpffs, check_cgroup2};
 use crate::datapath::inspect::effective;
@@ -78,7 +77,6 @@ pub fn run(options: &Options) -> Report {
     let may_load = capabilities.status == Status::Ok;
     let mut findings = vec![kernel(), btf(), capabilities];
     findings.extend(GROUPS.map(|group| features_finding(group, may_load)));
-    findings.push(membarrier_finding());
     findings.push(sockets(&options.cgroup_root));
     findings.push(mount("cgroup root", &options.cgroup_root, check_cgroup2(&options.cgroup_root)));
     findings.push(mount("bpffs", &options.pin_dir, check_bpffs(&options.pin_dir)));
@@ -179,18 +177,6 @@ fn features_finding(group: FeatureGroup, may_load: bool) -> Finding {
         None => Finding::failed(name, lacks, "run a newer kernel"),
         Some(without) => Finding::limited(name, format!("{lacks}: {without}")),
     }
-}
-
-/// Whether the agent can learn that no program reads replaced slots any more; membarrier(2).
-fn membarrier_finding() -> Finding {
-    if membarrier::is_there() {
-        return Finding::ok("membarrier", "the agent can wait for running programs to end");
-    }
-    Finding::failed(
-        "membarrier",
-        "the agent cannot wait for running programs to end: membarrier(2) does not serve",
-        "allow it in the seccomp profile, and boot without `nohz_full`, which takes it away",
-    )
 }
 
 fn sockets(cgroup_root: &Path) -> Finding {

@@ -14,12 +14,13 @@ use topo_lb_common::selection::SPILL_ONE;
 
 use crate::datapath::maps::bpf::BpfStore;
 use crate::datapath::maps::connections::{self, Connection};
+use crate::datapath::maps::counters::MappedCounters;
 use crate::datapath::maps::error::ReadError;
 use crate::datapath::maps::error::StoreError;
 use crate::datapath::maps::family::Published;
 use crate::datapath::maps::flows::{self, Flow};
 use crate::datapath::maps::unprogrammed;
-use crate::plan::Lack;
+use crate::plan::{Lack, Placed};
 
 pub use hooks::{DeviceRow, HookRow, Hooks, PacketRow};
 
@@ -100,8 +101,8 @@ pub struct ServiceRow {
     pub spill_percent: f64,
     /// Session affinity in seconds; zero for none.
     pub affinity_seconds: u32,
-    /// Number of the write that made this entry; it changes only with a write.
-    pub generation: u32,
+    /// Index of its record; it changes with every write.
+    pub record: u32,
     /// All connections so far of the whole Service port.
     pub connections: Connections,
 }
@@ -176,14 +177,16 @@ pub fn list(pin_dir: &Path, what: View) -> Result<Listed, ReadError> {
     let names = store.names()?;
     let mut published = store.published()?;
     published.sort_by(|a, b| {
-        (name(&names, a.entry.index), a.frontend).cmp(&(name(&names, b.entry.index), b.frontend))
+        (name(&names, a.placed.entry.index), a.frontend)
+            .cmp(&(name(&names, b.placed.entry.index), b.frontend))
     });
     Ok(match what {
         View::Services => Listed::Services {
-            services: published
-                .into_iter()
-                .map(|published| service_row(&store, &names, published))
-                .collect::<Result<_, _>>()?,
+            services: {
+                let counters = MappedCounters::open(pin_dir)?;
+                let row = |published| service_row(&counters, &names, published);
+                published.into_iter().map(row).collect::<Result<_, _>>()?
+            },
             left_out: unprogrammed::read(pin_dir)?.into_iter().map(left_out_row).collect(),
         },
         View::Endpoints => Listed::Endpoints {
@@ -209,11 +212,11 @@ fn name(names: &BTreeMap<u32, Arc<str>>, index: u32) -> Arc<str> {
 }
 
 fn service_row(
-    store: &BpfStore,
+    counters: &MappedCounters,
     names: &BTreeMap<u32, Arc<str>>,
     published: Published,
 ) -> Result<ServiceRow, StoreError> {
-    let Published { frontend, entry, generation, .. } = published;
+    let Published { frontend, placed: Placed { entry, record, .. } } = published;
     Ok(ServiceRow {
         service: name(names, entry.index),
         frontend: frontend.to_string(),
@@ -223,8 +226,8 @@ fn service_row(
         wider: entry.row.len() - usize::from(entry.count),
         spill_percent: f64::from(entry.spill) * 100.0 / f64::from(SPILL_ONE),
         affinity_seconds: entry.affinity_seconds,
-        generation,
-        connections: store.counters(entry.index)?.into(),
+        record,
+        connections: counters.of(entry.index)?.into(),
     })
 }
 
@@ -234,7 +237,7 @@ fn left_out_row((service, lack): (Arc<str>, Lack)) -> LeftOutRow {
 }
 
 fn endpoint_rows(names: &BTreeMap<u32, Arc<str>>, published: &Published) -> Vec<EndpointRow> {
-    let entry = &published.entry;
+    let entry = &published.placed.entry;
     let row = entry.row.iter().enumerate();
     row.map(|(place, chosen)| EndpointRow {
         service: name(names, entry.index),

@@ -46,7 +46,7 @@ fn a_service_without_endpoints_answers_a_datagram_with_port_unreachable() -> Res
 }
 
 #[test]
-fn a_value_that_is_never_whole_refuses_and_is_counted() -> Result<()> {
+fn a_record_that_is_never_the_frontends_refuses_and_is_counted() -> Result<()> {
     let mut programs = scene()?;
     programs.tear(at(WEB4), TCP)?;
     let packet = tcp(CLIENT4, WEB4, Tcp::Syn(41));

@@ -10,7 +10,7 @@ use tracing::{debug, info, warn};
 use crate::agent_state::AgentState;
 use crate::cluster::ServiceId;
 use crate::datapath::maps::bpf::BpfStore;
-use crate::datapath::maps::commit::{commit, take_over};
+use crate::datapath::maps::commit::{commit, perform, take_over};
 use crate::datapath::maps::error::StoreError;
 use crate::datapath::maps::unprogrammed::{self, UnprogrammedMap};
 use crate::plan::{Gone, Installed, Lack, Meanwhile, Plan, Shortage, Step};
@@ -98,17 +98,17 @@ impl Kernel {
         while !reconciler.settled() {
             let began = Instant::now();
             let released = self.quarantine.released()?;
-            self.record(&released);
+            self.free(&released)?;
             let mut plan = reconciler.plan(&self.installed);
             if !plan.unprogrammed.is_empty() && !self.quarantine.is_empty() {
-                // Slots that no program reads any more may give it room.
+                // What no program reads any more may give it room.
                 let released = self.quarantine.wait()?;
-                self.record(&released);
+                self.free(&released)?;
                 plan = reconciler.plan(&self.installed);
             }
             // Kept even if the plan fails half way: no later plan removes the same members.
             self.gone.extend(reconciler.gone(&plan, &self.installed));
-            // A Service without room needs the freed slots, so the plan waits for them.
+            // A Service without room needs what the plan frees, so the plan waits for it.
             let frees = if plan.unprogrammed.is_empty() { plan.take_frees() } else { Vec::new() };
             self.carry_out(&plan)?;
             self.quarantine.add(frees);
@@ -128,10 +128,8 @@ impl Kernel {
         std::mem::take(&mut self.gone).into_iter().collect()
     }
 
-    fn record(&mut self, released: &[Step]) {
-        for step in released {
-            self.installed.record(step);
-        }
+    fn free(&mut self, released: &[Step]) -> Result<(), StoreError> {
+        perform(released, &mut self.store, &mut self.installed)
     }
 
     /// Carries out a plan. After a failure, reads the maps again.
@@ -176,7 +174,7 @@ impl Kernel {
                 if of.len() > names.len() { " and others (`topo-lb list services`)" } else { "" };
             let what = match meanwhile {
                 Meanwhile::KubeProxy => "left to kube-proxy are",
-                Meanwhile::Narrowed => "at most 8 of their endpoints are used by",
+                Meanwhile::Narrowed => "at most 6 of their endpoints (4 over IPv6) are used by",
                 Meanwhile::LastGood => "the last endpoints, which may be out of date, are kept by",
                 Meanwhile::Refused => "refused, as their policy is strict, are",
             };

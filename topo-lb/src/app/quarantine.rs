@@ -1,16 +1,16 @@
-//! Slots that programs may still read. A thread waits for the grace period: it takes as long as
+//! Records and slots that programs may still read. A thread waits for the grace period: it takes as long as
 //! several changes, and publishing need not wait for it.
 
 use std::thread::{self, JoinHandle};
 
-use crate::datapath::host::membarrier;
+use crate::datapath::host::grace;
 use crate::datapath::maps::error::StoreError;
 use crate::plan::Step;
 
 /// A running wait for a grace period.
 type Grace = JoinHandle<Result<(), StoreError>>;
 
-/// Steps to record once no program reads the slots any more.
+/// Steps to carry out once no program reads what they free any more.
 #[derive(Default)]
 pub(super) struct Quarantine {
     /// A running grace period, and what was replaced before it began.
@@ -32,7 +32,7 @@ impl Quarantine {
 
     fn begin(&mut self) {
         if self.passing.is_none() && !self.later.is_empty() {
-            let grace = thread::spawn(|| membarrier::grace().map_err(StoreError::Grace));
+            let grace = thread::spawn(|| grace::wait().map_err(StoreError::Grace));
             self.passing = Some((grace, std::mem::take(&mut self.later)));
         }
     }
@@ -82,8 +82,8 @@ mod tests {
     use super::*;
     use crate::cluster::Family;
 
-    fn free(base: u32) -> Step {
-        Step::FreeSlots { family: Family::V4, base, length: 8 }
+    fn free(record: u32) -> Step {
+        Step::Free { family: Family::V4, record, slots: None }
     }
 
     #[test]

@@ -43,12 +43,6 @@ pub enum LoadError {
     /// The kernel lacks features that the programs need.
     #[error("this kernel ({}) is too old: {}", kernel_release(), list(.0))]
     KernelTooOld(Vec<Feature>),
-    /// The agent cannot wait for running programs.
-    #[error(
-        "the agent cannot wait for running programs to end, because membarrier(2) does not serve: \
-         allow it in the seccomp profile, and boot without `nohz_full`, which takes it away"
-    )]
-    NoMembarrier,
     /// A newer topo-lb made the pins.
     #[error(
         "the maps in {} were made by a newer topo-lb (layout {found}; this one knows {own}), and \

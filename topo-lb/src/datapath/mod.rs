@@ -27,7 +27,7 @@ use error::LoadError;
 use hook::Hook;
 use host::lock::Lock;
 use host::mount::{check_bpffs, check_cgroup2};
-use host::{capability, feature, membarrier};
+use host::{capability, feature};
 use maps::renewal::{self, Pinned, Renewal};
 use maps::reply_filter::ReplyFilter;
 use maps::spec::map_specs;
@@ -89,9 +89,6 @@ impl Datapath {
         if !missing.is_empty() {
             return Err(LoadError::KernelTooOld(missing));
         }
-        if !membarrier::is_there() {
-            return Err(LoadError::NoMembarrier);
-        }
         if options.pin_dir.exists() {
             Lock::take(&options.pin_dir)?;
             renewal::look(&options.pin_dir, &map_specs(&options.capacity))?;
@@ -126,7 +123,8 @@ impl Datapath {
             }
         };
         made.directories.extend(renewal::mark(&options.pin_dir)?);
-        let constants = Constants::probe(options.tcp_peer).with_exclusions(options.exclusions);
+        let constants = Constants::probe(options.tcp_peer, options.capacity.services)
+            .with_exclusions(options.exclusions);
         let directory = renewal.as_ref().map_or(&*options.pin_dir, Renewal::directory);
         let mut ebpf = load(&map_specs, &constants, Some(directory))?;
         if options.capacity.connections != 0 {

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use topo_lb_common::maps;
+use topo_lb_common::record::SPARE;
 
 use super::desired::Desired;
 use crate::cluster::ServiceId;
@@ -122,10 +123,18 @@ impl Meanwhile {
     pub const fn sentence(self) -> &'static str {
         match self {
             Self::KubeProxy => "is left to kube-proxy, whole",
-            Self::Narrowed => "uses at most 8 of its endpoints",
+            Self::Narrowed => "uses at most 6 of its endpoints (4 over IPv6)",
             Self::LastGood => "keeps its last endpoints, which may be out of date",
             Self::Refused => "is refused, as its policy is strict",
         }
+    }
+}
+
+impl Capacity {
+    /// Records per family.
+    #[must_use]
+    pub const fn records(&self) -> u32 {
+        self.services.saturating_add(SPARE)
     }
 }
 

@@ -8,6 +8,7 @@ use topo_lb_common::range::Range;
 
 use super::capacity::Lack;
 use super::desired::{Desired, Target};
+use super::entry::Entry;
 use super::extent::Extent;
 use super::installed::Installed;
 use super::share::Pool;
@@ -28,7 +29,14 @@ struct Additions {
     names: Vec<Step>,
     fills: Vec<Step>,
     members: Vec<Step>,
-    publishes: Vec<Step>,
+    publishes: Vec<Publish>,
+}
+
+/// An entry to publish; its record is chosen last.
+struct Publish {
+    frontend: Frontend,
+    entry: Entry,
+    slot_base: Option<u32>,
 }
 
 impl Additions {
@@ -230,7 +238,15 @@ impl<'a> Draft<'a> {
                     return Err(Pool::Frontends(family));
                 }
             }
-            let slot_base = if entry.needs_slots() {
+            // A plan can go on as long as it has a record for each new frontend, and one more. Only
+            // records that wait for a grace period can make this fail.
+            let place = family as usize;
+            let new = self.frontends[place] + part.new_frontends[place]
+                - self.installed.frontends_in(family);
+            if new >= self.installed.records(family).available() as usize {
+                return Err(Pool::Frontends(family));
+            }
+            let slot_base = if entry.needs_slots(family) {
                 let length = entry.row.len() as u32;
                 let pool = Pool::Slots(family);
                 open(pool)?;
@@ -241,11 +257,7 @@ impl<'a> Draft<'a> {
             } else {
                 None
             };
-            part.additions.publishes.push(Step::Publish {
-                frontend,
-                entry: entry.clone(),
-                slot_base,
-            });
+            part.additions.publishes.push(Publish { frontend, entry: entry.clone(), slot_base });
         }
         part.owned.extend(owned);
         let port = part.ports.entry(target.name.clone()).or_default();
@@ -295,21 +307,9 @@ impl<'a> Draft<'a> {
 
     /// Returns the plan; `unprogrammed` names the Services that lack room.
     pub(super) fn finish(self, unprogrammed: BTreeMap<ServiceId, Lack>) -> Plan {
-        let published = |step: &Step| match step {
-            Step::Publish { frontend, .. } => Some(*frontend),
-            _ => None,
-        };
         let withdrawn: BTreeSet<Frontend> = self.surplus.difference(&self.owned).copied().collect();
-        let replaced =
-            self.additions.publishes.iter().filter_map(published).chain(withdrawn.iter().copied());
-        let freed: Vec<Step> = replaced.filter_map(|f| freed_slots(self.installed, &f)).collect();
-
-        let wide = self
-            .additions
-            .publishes
-            .iter()
-            .filter_map(published)
-            .fold(self.installed.range(), widened);
+        let published = self.additions.publishes.iter().map(|publish| publish.frontend);
+        let wide = published.fold(self.installed.range(), widened);
         let mut steps = Vec::new();
         if wide != self.installed.range() {
             steps.push(Step::SetRange(wide));
@@ -317,11 +317,13 @@ impl<'a> Draft<'a> {
         steps.extend(self.additions.names);
         steps.extend(self.additions.fills);
         steps.extend(self.additions.members);
-        // Before the entries without these members: a UDP flow checks membership once per new
-        // value.
+        // Before the entries without these members: a UDP flow checks membership once after a plan.
         steps.extend(self.remove_members);
-        steps.extend(self.additions.publishes);
-        steps.extend(withdrawn.iter().copied().map(Step::Withdraw));
+        let mut freed = publish(self.installed, self.additions.publishes, &mut steps);
+        for frontend in &withdrawn {
+            freed.extend(freed_by(self.installed, frontend));
+            steps.push(Step::Withdraw(*frontend));
+        }
         if !freed.is_empty() || !self.unname.is_empty() {
             steps.push(Step::Grace);
             steps.extend(freed);
@@ -341,10 +343,36 @@ impl<'a> Draft<'a> {
     }
 }
 
-fn freed_slots(installed: &Installed, frontend: &Frontend) -> Option<Step> {
+/// Adds the steps that publish these entries. Returns the steps that free what they replace, to be
+/// carried out after a grace period. If records run out, the steps wait for one in between.
+fn publish(installed: &Installed, entries: Vec<Publish>, steps: &mut Vec<Step>) -> Vec<Step> {
+    let mut records = Family::BOTH.map(|family| installed.records(family).clone());
+    let mut freed = Vec::new();
+    for Publish { frontend, entry, slot_base } in entries {
+        let family = frontend.family() as usize;
+        if records[family].available() == 0 {
+            steps.push(Step::Grace);
+            for step in freed.drain(..) {
+                if let Step::Free { family, record, .. } = step {
+                    records[family as usize].release(record, 1);
+                }
+                steps.push(step);
+            }
+        }
+        // `fit` has left one: those that are not free are new, or were just released.
+        let Some(record) = records[family].allocate(1) else { break };
+        freed.extend(freed_by(installed, &frontend));
+        steps.push(Step::Publish { frontend, entry, slot_base, record });
+    }
+    freed
+}
+
+/// The step that frees what a published frontend has now.
+fn freed_by(installed: &Installed, frontend: &Frontend) -> Option<Step> {
     let placed = installed.get(frontend)?;
     let length = placed.entry.row.len() as u32;
-    placed.slot_base.map(|base| Step::FreeSlots { family: frontend.family(), base, length })
+    let slots = placed.slot_base.map(|base| (base, length));
+    Some(Step::Free { family: frontend.family(), record: placed.record, slots })
 }
 
 fn widened(range: Range, frontend: Frontend) -> Range {

@@ -2,6 +2,9 @@
 
 use std::sync::Arc;
 
+use topo_lb_common::record::{INLINE4, INLINE6};
+
+use crate::cluster::Family;
 use crate::topology::Chosen;
 
 /// What a frontend's connections do. Equal entries need no write.
@@ -14,7 +17,7 @@ pub struct Entry {
     /// Number of endpoints of the chosen tier; they come first in [`row`](Self::row). 0: refuse.
     pub count: u16,
     /// Share of connections that go to the rest of the row, in parts of `selection::SPILL_ONE`.
-    pub spill: u32,
+    pub spill: u16,
     /// Session affinity in seconds; zero for none.
     pub affinity_seconds: u32,
     /// The endpoints: the chosen tier's, then the wider tier's.
@@ -22,8 +25,16 @@ pub struct Entry {
 }
 
 impl Entry {
-    /// Whether the row is too long to be inline in the service value.
-    pub fn needs_slots(&self) -> bool {
-        self.row.len() > topo_lb_common::selection::INLINE
+    /// Whether the row is too long for a record of this family.
+    pub fn needs_slots(&self, family: Family) -> bool {
+        self.row.len() > inline(family)
+    }
+}
+
+/// Most endpoints in a record.
+pub const fn inline(family: Family) -> usize {
+    match family {
+        Family::V4 => INLINE4,
+        Family::V6 => INLINE6,
     }
 }

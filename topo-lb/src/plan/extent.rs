@@ -3,10 +3,8 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use topo_lb_common::selection::INLINE;
-
 use super::desired::Target;
-use super::entry::Entry;
+use super::entry::{self, Entry};
 use super::installed::Installed;
 use crate::topology::Chosen;
 
@@ -27,13 +25,13 @@ pub(super) enum Extent {
 impl Extent {
     /// The entry and the members that are written for a target.
     pub(super) fn of(self, target: &Target, index: u32, installed: &Installed) -> (Entry, Members) {
-        let whole = target.entry(index);
+        let (whole, most) = (target.entry(index), entry::inline(target.family));
         let is_known = |endpoint: SocketAddr| installed.member(index, endpoint).is_some();
         match self {
             Self::Whole => (whole, target.members().collect()),
             Self::Narrow(first) => {
                 let row = whole.row[..usize::from(whole.count)].to_vec();
-                (inline(whole, &row, first, INLINE), target.members().collect())
+                (inline(whole, &row, first, most), target.members().collect())
             }
             Self::Known(first) => {
                 let all = whole.row[..usize::from(whole.count)].to_vec();
@@ -41,7 +39,7 @@ impl Extent {
                     all.iter().filter(|one| is_known(one.address())).copied().collect();
                 let entry = match known.as_slice() {
                     [] => inline(whole, &all, first, 1),
-                    known => inline(whole, known, first, INLINE),
+                    known => inline(whole, known, first, most),
                 };
                 let used = |endpoint| entry.row.iter().any(|one| one.address() == endpoint);
                 let members = target.members().filter(|(at, _)| used(*at) || is_known(*at));

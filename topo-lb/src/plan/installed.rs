@@ -20,6 +20,8 @@ pub struct Placed {
     pub entry: Entry,
     /// First slot, if the row is not inline.
     pub slot_base: Option<u32>,
+    /// Its record.
+    pub record: u32,
 }
 
 /// Sorts before every other frontend: IPv4 comes before IPv6.
@@ -36,6 +38,7 @@ pub struct Installed {
     members: BTreeMap<(u32, SocketAddr), bool>,
     indexes: Indexes,
     slots: [Slots; 2],
+    records: [Slots; 2],
     counts: [usize; 2],
     member_counts: [usize; 2],
     capacity: Capacity,
@@ -50,7 +53,8 @@ impl Installed {
             frontends: BTreeSet::new(),
             members: BTreeMap::new(),
             indexes: Indexes::new(capacity.services),
-            slots: [Slots::new(capacity.slots), Slots::new(capacity.slots)],
+            slots: Family::BOTH.map(|_| Slots::new(capacity.slots)),
+            records: Family::BOTH.map(|_| Slots::new(capacity.records())),
             counts: [0; 2],
             member_counts: [0; 2],
             capacity,
@@ -115,6 +119,11 @@ impl Installed {
         &self.slots[family as usize]
     }
 
+    /// The records of a family.
+    pub const fn records(&self, family: Family) -> &Slots {
+        &self.records[family as usize]
+    }
+
     /// The sizes of the maps.
     pub const fn capacity(&self) -> Capacity {
         self.capacity
@@ -131,12 +140,13 @@ impl Installed {
             Step::SetMember { index, endpoint, chosen } => {
                 self.adopt_member(*index, *endpoint, *chosen);
             }
-            Step::Publish { frontend, entry, slot_base } => {
+            Step::Publish { frontend, entry, slot_base, record } => {
                 self.forget(frontend);
+                self.records[frontend.family() as usize].claim(*record, 1);
                 self.frontends.insert((entry.index, *frontend));
                 self.counts[frontend.family() as usize] += 1;
-                self.placed
-                    .insert(*frontend, Placed { entry: entry.clone(), slot_base: *slot_base });
+                let (slot_base, record) = (*slot_base, *record);
+                self.placed.insert(*frontend, Placed { entry: entry.clone(), slot_base, record });
             }
             Step::Withdraw(frontend) => self.forget(frontend),
             Step::RemoveMember { index, endpoint } => {
@@ -145,8 +155,11 @@ impl Installed {
                 }
             }
             Step::Grace => {}
-            Step::FreeSlots { family, base, length } => {
-                self.slots[*family as usize].release(*base, *length);
+            Step::Free { family, record, slots } => {
+                self.records[*family as usize].release(*record, 1);
+                if let Some((base, length)) = *slots {
+                    self.slots[*family as usize].release(base, length);
+                }
             }
             Step::Unname(index) => self.indexes.clear(*index),
         }
@@ -158,12 +171,12 @@ impl Installed {
         self.frontends.remove(&(old.entry.index, *frontend));
     }
 
-    /// Records an entry found in the maps at start, and the slots that it refers to.
-    pub fn adopt(&mut self, frontend: Frontend, entry: Entry, slot_base: Option<u32>) {
+    /// Records an entry found in the maps at start, its record, and the slots that it refers to.
+    pub fn adopt(&mut self, frontend: Frontend, Placed { entry, slot_base, record }: Placed) {
         if let Some(base) = slot_base {
             self.slots[frontend.family() as usize].claim(base, entry.row.len() as u32);
         }
-        self.record(&Step::Publish { frontend, entry, slot_base });
+        self.record(&Step::Publish { frontend, entry, slot_base, record });
     }
 
     /// Records a Service port's name found in the maps at start.

@@ -22,6 +22,6 @@ pub use capacity::{Capacity, Lack, Meanwhile, Shortage, WhenFull};
 pub use desired::Desired;
 pub use entry::Entry;
 pub use gone::Gone;
-pub use installed::Installed;
+pub use installed::{Installed, Placed};
 pub use ration::Ration;
 pub use step::{Plan, Step};

@@ -110,7 +110,7 @@ impl Room {
             let owned = target.frontends.iter().filter(|f| desired.owns(id, place, f)).count();
             let entry = target.entry(0);
             room.add(Pool::Frontends(target.family), owned);
-            if entry.needs_slots() {
+            if entry.needs_slots(target.family) {
                 room.add(Pool::Slots(target.family), owned * entry.row.len());
             }
             room.add(Pool::Members(target.family), target.members().count());

@@ -1,4 +1,4 @@
-//! Free ranges of an array map, for the endpoints of Services that do not fit inline.
+//! Free ranges of an array map: of records, or of slots for endpoints that do not fit into one.
 
 use std::collections::BTreeMap;
 

@@ -49,6 +49,8 @@ pub enum Step {
         entry: Entry,
         /// First slot of its row, if that is not inline.
         slot_base: Option<u32>,
+        /// The record to write, which no program can read yet.
+        record: u32,
     },
     /// Remove a frontend: its connections are left untouched from now on.
     Withdraw(Frontend),
@@ -61,14 +63,14 @@ pub enum Step {
     },
     /// Wait until no running program can still read what was replaced.
     Grace,
-    /// Release slots that no program reads any more.
-    FreeSlots {
-        /// The family of the slots.
+    /// Release a record that no program reads any more, and its slots.
+    Free {
+        /// The family of both.
         family: Family,
-        /// The first slot.
-        base: u32,
-        /// Number of slots.
-        length: u32,
+        /// The record.
+        record: u32,
+        /// The first slot, and their number; `None` if the row was inline.
+        slots: Option<(u32, u32)>,
     },
     /// Free an index.
     Unname(u32),
@@ -84,13 +86,13 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Splits off the wait for a grace period and the slots that it frees, if nothing else waits
-    /// for it. These steps matter only to later plans, and may be carried out after that time.
+    /// Splits off the last wait for a grace period and the records that it frees, if nothing else
+    /// waits for it. These steps matter only to later plans, and may be carried out after that time.
     pub fn take_frees(&mut self) -> Vec<Step> {
-        let Some(grace) = self.steps.iter().position(|step| *step == Step::Grace) else {
+        let Some(grace) = self.steps.iter().rposition(|step| *step == Step::Grace) else {
             return Vec::new();
         };
-        if !self.steps[grace + 1..].iter().all(|step| matches!(step, Step::FreeSlots { .. })) {
+        if !self.steps[grace + 1..].iter().all(|step| matches!(step, Step::Free { .. })) {
             return Vec::new();
         }
         let frees = self.steps.split_off(grace + 1);
@@ -106,7 +108,7 @@ impl Plan {
                 step,
                 Step::Withdraw(_)
                     | Step::RemoveMember { .. }
-                    | Step::FreeSlots { .. }
+                    | Step::Free { slots: Some(_), .. }
                     | Step::Unname(_)
             )
         })
@@ -118,12 +120,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn slots_alone_may_be_freed_later() {
-        let free = |base| Step::FreeSlots { family: Family::V4, base, length: 8 };
+    fn records_alone_may_be_freed_later() {
+        let free = |record| Step::Free { family: Family::V4, record, slots: None };
         let first = Step::SetRange(Range::EMPTY);
         for (steps, rest, frees) in [
             (vec![first.clone(), Step::Grace, free(8), free(16)], 1, vec![free(8), free(16)]),
-            (vec![first], 1, vec![]),
+            (vec![first.clone()], 1, vec![]),
+            (vec![Step::Grace, free(8), first, Step::Grace, free(16)], 3, vec![free(16)]),
             (vec![Step::Grace, free(8), Step::Unname(3)], 3, vec![]),
         ] {
             let mut plan = Plan { steps: steps.clone(), ..Plan::default() };

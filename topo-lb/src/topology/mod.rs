@@ -192,7 +192,7 @@ pub struct Route {
     /// Endpoints of the next wider tier, for spilled connections; sorted.
     pub wider: Vec<Chosen>,
     /// Share of new connections that spill, in parts of `selection::SPILL_ONE`.
-    pub spill: u32,
+    pub spill: u16,
     /// Connections are refused if no endpoint matches, although the Service has endpoints.
     pub strict: bool,
     /// Session affinity in seconds.

@@ -7,19 +7,15 @@ use topo_lb_common::selection::SPILL_ONE;
 
 use super::validation::{Rule, quoted};
 
-/// A share of new connections, in hundredths of a percent: 0–10,000.
+/// A share of new connections, in parts of [`SPILL_ONE`]: hundredths of a percent, 0–10,000.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Share(u16);
 
-/// Hundredths of a percent in a whole.
-const WHOLE: u16 = 10_000;
-
 impl Share {
-    /// The share in parts of [`SPILL_ONE`], rounded to the nearest.
+    /// The share in parts of [`SPILL_ONE`].
     #[must_use]
-    pub const fn parts(self) -> u32 {
-        let (whole, share) = (WHOLE as u64, self.0 as u64);
-        ((share * SPILL_ONE as u64 + whole / 2) / whole) as u32
+    pub const fn parts(self) -> u16 {
+        self.0
     }
 
     /// Whether the share is 0.
@@ -61,7 +57,7 @@ pub(super) fn from_annotation(text: &str) -> Result<Share, Rule> {
     let percent: u16 = percent.parse().unwrap_or(u16::MAX);
     let decimals: u16 = format!("{decimals:0<2}").parse().unwrap_or_default();
     match percent.checked_mul(100).and_then(|share| share.checked_add(decimals)) {
-        Some(share) if share <= WHOLE => Ok(Share(share)),
+        Some(share) if share <= SPILL_ONE => Ok(Share(share)),
         _ => Err(Rule::SpillAbove { text: quoted(text) }),
     }
 }
@@ -86,14 +82,6 @@ mod tests {
             let parsed = from_annotation(text).unwrap();
             assert_eq!((parsed.0, &*parsed.to_string()), (share, shown), "{text:?}");
         }
-    }
-
-    #[test]
-    fn parts_are_of_the_kernels_whole() {
-        assert_eq!(Share(0).parts(), 0);
-        assert_eq!(Share(1).parts(), 105);
-        assert_eq!(Share(500).parts(), 52_429);
-        assert_eq!(Share(10_000).parts(), SPILL_ONE);
     }
 
     #[test]

@@ -17,7 +17,7 @@ pub(crate) struct Answer {
     /// The same for the endpoints of spilled connections.
     pub(crate) wider: BTreeMap<SocketAddr, &'static str>,
     /// In parts of 1,048,576.
-    pub(crate) spill: u32,
+    pub(crate) spill: u16,
     pub(crate) serving: BTreeSet<SocketAddr>,
     pub(crate) source: &'static str,
     pub(crate) errors: usize,
@@ -263,7 +263,7 @@ fn needed(text: &str, keys: &[String]) -> Option<Vec<usize>> {
 }
 
 /// A percentage in parts of 1,048,576, to the nearest; by floating point, unlike the engine.
-fn share(text: &str) -> Option<u32> {
+fn share(text: &str) -> Option<u16> {
     let number = text.trim().strip_suffix('%')?.trim_end();
     let shape: Vec<&str> = number.split('.').collect();
     let plain = |part: &&str| !part.is_empty() && part.chars().all(|one| one.is_ascii_digit());
@@ -272,7 +272,7 @@ fn share(text: &str) -> Option<u32> {
         return None;
     }
     let percent: f64 = number.parse().ok()?;
-    (percent <= 100.0).then(|| (percent / 100.0 * 1_048_576.0).round() as u32)
+    (percent <= 100.0).then(|| (percent * 100.0).round() as u16)
 }
 
 fn node_label(cluster: &Cluster, name: &str, key: &str) -> Option<String> {

@@ -35,7 +35,7 @@ fn spilling(keys: &str, share: &str) -> Service {
     keyed(keys).asking(|policy| policy.spill = Some(share.into()))
 }
 
-fn wider(cluster: &Cluster, this_node: &str) -> (Vec<String>, u32) {
+fn wider(cluster: &Cluster, this_node: &str) -> (Vec<String>, u16) {
     let route = &cluster.routes(this_node)[0];
     (route.wider.iter().map(|one| one.address().ip().to_string()).collect(), route.spill)
 }
@@ -82,7 +82,7 @@ fn spilled_connections_go_to_the_next_wider_key_that_adds_anything() {
     let cluster = Cluster::of(nodes(), spilling(WATERFALL, "5%"), endpoints());
     // n1: its rack adds no endpoint, its zone does.
     assert_eq!(cluster.chosen("n1"), ["10.0.0.1"]);
-    assert_eq!(wider(&cluster, "n1"), (vec!["10.0.0.2".into(), "10.0.0.3".into()], 52_429));
+    assert_eq!(wider(&cluster, "n1"), (vec!["10.0.0.2".into(), "10.0.0.3".into()], 500));
     // n2's tier is its rack.
     assert_eq!(cluster.chosen("n2"), ["10.0.0.1"]);
     assert_eq!(wider(&cluster, "n2").0, ["10.0.0.2", "10.0.0.3"]);

@@ -13,7 +13,6 @@ use bytemuck::bytes_of;
 use fs_err as fs;
 use topo_lb_common::address::{Frontend4, TCP};
 use topo_lb_common::maps;
-use topo_lb_common::service::Service4;
 use topo_lb_tests::agent::Agent;
 use topo_lb_tests::fake_api::{FakeApi, NODES, SLICES};
 use topo_lb_tests::wait::{PATIENCE, until_is};
@@ -133,17 +132,14 @@ fn churn(
     changes: u32,
 ) -> Result<Sample> {
     let map = MapData::from_pin(agent.pins().join(maps::SERVICES4)).context("a map is pinned")?;
-    let services: HashMap<_, [u8; 8], [u8; size_of::<Service4>()]> =
+    let services: HashMap<_, [u8; 8], u32> =
         Map::HashMap(map).try_into().context("services4 is a hash map")?;
-    let generation = |service: u32| -> Result<u32> {
+    let record = |service: u32| -> Result<u32> {
         let address = Population::frontend(service).octets();
         let frontend = Frontend4 { address, port: SERVICE_PORT, protocol: TCP, reserved: 0 };
         let mut key = [0; 8];
         key.copy_from_slice(bytes_of(&frontend));
-        let value =
-            services.get(&key, 0).with_context(|| format!("Service {service} is not there"))?;
-        let [a, b, c, d, ..] = value;
-        Ok(u32::from_ne_bytes([a, b, c, d]))
+        services.get(&key, 0).with_context(|| format!("Service {service} is not there"))
     };
     let mut delays = Sample::default();
     let begun = Instant::now();
@@ -155,7 +151,7 @@ fn churn(
         if service >= population.services {
             continue;
         }
-        let before = generation(service)?;
+        let before = record(service)?;
         // Not the endpoint that the previous change removed: that would change nothing.
         let gone = turns.entry(service).or_insert(0);
         *gone = (*gone + 1) % population.endpoints;
@@ -163,7 +159,7 @@ fn churn(
         let slice = population.slices(service, |number| number != gone).swap_remove(0);
         let told = Instant::now();
         server.change(SLICES, "MODIFIED", slice);
-        while generation(service)? == before {
+        while record(service)? == before {
             ensure!(told.elapsed() < PATIENCE, "a change was not in the map after {PATIENCE:?}");
             thread::sleep(Duration::from_micros(50));
         }

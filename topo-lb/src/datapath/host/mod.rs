@@ -2,8 +2,8 @@
 
 pub mod capability;
 pub mod feature;
+pub mod grace;
 pub mod lock;
-pub mod membarrier;
 pub mod memlock;
 pub mod mount;
 pub mod syscall;

@@ -1,6 +1,6 @@
 //! Calls of bpf(2) that aya lacks: attaching to a cgroup with flags, replacing the program of a
 //! link, reading where a link is attached, listing the programs of a cgroup, loading a program from
-//! its instructions.
+//! its instructions, maps of maps, and writing many entries at once.
 
 use std::ffi::{CStr, CString};
 use std::io;
@@ -12,7 +12,7 @@ use std::path::Path;
 pub use aya_obj::generated::BPF_F_BEFORE;
 use aya_obj::generated::{
     BPF_F_QUERY_EFFECTIVE, bpf_attach_type, bpf_attr, bpf_cmd, bpf_link_info, bpf_link_type,
-    bpf_prog_info, bpf_prog_type,
+    bpf_map_type, bpf_prog_info, bpf_prog_type,
 };
 
 /// Attaches among programs that run first, parents' before children's (4b82b181a26c, Linux 6.15).
@@ -202,6 +202,66 @@ pub fn program_by_id(id: u32) -> io::Result<OwnedFd> {
     bpf_fd(bpf_cmd::BPF_PROG_GET_FD_BY_ID, |attribute| {
         attribute.__bindgen_anon_6.__bindgen_anon_1.prog_id = id;
     })
+}
+
+/// Creates a map with one entry, keys and values of four bytes; `inner` shows the shape of maps in it.
+///
+/// # Errors
+/// The kernel refuses.
+pub(super) fn create_map(
+    map_type: bpf_map_type,
+    inner: Option<BorrowedFd<'_>>,
+) -> io::Result<OwnedFd> {
+    bpf_fd(bpf_cmd::BPF_MAP_CREATE, |attribute| {
+        // SAFETY: all variants are integers, and all are zero.
+        let map = unsafe { &mut attribute.__bindgen_anon_1 };
+        (map.map_type, map.key_size, map.value_size, map.max_entries) = (map_type as u32, 4, 4, 1);
+        map.inner_map_fd = inner.map_or(0, |inner| inner.as_raw_fd() as u32);
+    })
+}
+
+/// Writes a map into the first element of an array of maps.
+///
+/// # Errors
+/// The kernel refuses.
+pub(super) fn update(outer: BorrowedFd<'_>, inner: BorrowedFd<'_>) -> io::Result<()> {
+    let (key, value) = (0_u32, inner.as_raw_fd() as u32);
+    let updated = bpf(bpf_cmd::BPF_MAP_UPDATE_ELEM, |attribute| {
+        // SAFETY: all variants are integers, and all are zero.
+        let element = unsafe { &mut attribute.__bindgen_anon_2 };
+        element.map_fd = outer.as_raw_fd() as u32;
+        element.key = &raw const key as u64;
+        element.__bindgen_anon_1.value = &raw const value as u64;
+    });
+    updated.map(drop)
+}
+
+/// Adds or replaces entries of a map (aa2e93b8e58e, "bpf: Add generic support for update and delete
+/// batch ops", Linux 5.6). Returns how many were written, from the first on: all of them, or those
+/// before the first failure.
+///
+/// # Errors
+/// The first write fails.
+pub fn update_batch<K: bytemuck::Pod, V: bytemuck::Pod>(
+    map: BorrowedFd<'_>,
+    keys: &[K],
+    values: &[V],
+) -> io::Result<usize> {
+    assert_eq!(keys.len(), values.len());
+    // SAFETY: all variants are integers: zero is a value of each.
+    let mut attribute: bpf_attr = unsafe { zeroed() };
+    attribute.batch.keys = keys.as_ptr() as u64;
+    attribute.batch.values = values.as_ptr() as u64;
+    attribute.batch.count = keys.len() as u32;
+    attribute.batch.map_fd = map.as_raw_fd() as u32;
+    let result = call(bpf_cmd::BPF_MAP_UPDATE_BATCH, &mut attribute);
+    let error = io::Error::last_os_error();
+    // SAFETY: the variant that the command fills; an integer. It is the number of writes, unless the
+    // kernel refused the whole call.
+    match unsafe { attribute.batch.count } as usize {
+        done if result >= 0 || done > 0 && done < keys.len() => Ok(done),
+        _ => Err(error),
+    }
 }
 
 /// The ids of the programs that run in a cgroup at a hook, in their order.

@@ -18,10 +18,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use thiserror::Error;
-use topo_lb_common::address::{Frontend4, TCP};
-use topo_lb_common::backend::Backend4;
-use topo_lb_common::selection::Selection;
-use topo_lb_common::service::Service4;
+use topo_lb_common::address::TCP;
+use topo_lb_common::record::Record4;
+use topo_lb_common::selection::NO_SLOTS;
 
 use super::trial::{Trial, TrialCgroup, TrialError};
 use crate::datapath::programs::object::TcpPeer;
@@ -140,8 +139,8 @@ fn ask(attached: &Path, within: Option<&TrialCgroup>) -> Result<(), ProbeError> 
 
     let capacity = Capacity { services: 16, slots: 16, members: 16, flows: 256, connections: 0 };
     let mut trial = Trial::load(&capacity, TcpPeer::Service)?;
-    trial.write4(&service(REACHED, Some(port)))?;
-    trial.write4(&service(REFUSED, None))?;
+    trial.write4(service(REACHED, Some(port)))?;
+    trial.write4(service(REFUSED, None))?;
     trial.attach(attached)?;
 
     let reached = dial(within, REACHED)?;
@@ -169,20 +168,19 @@ fn ask(attached: &Path, within: Option<&TrialCgroup>) -> Result<(), ProbeError> 
 }
 
 /// A Service at a port of [`ADDRESS`]; its endpoint is a local port.
-fn service(port: u16, endpoint: Option<u16>) -> Service4 {
-    let mut service = Service4 {
-        generation: 1,
-        service: 1,
-        frontend: Frontend4 { address: ADDRESS.octets(), port, protocol: TCP, reserved: 0 },
-        selection: Selection { count: u16::from(endpoint.is_some()), ..Selection::default() },
-        generation_tail: 1,
-        ..Service4::default()
+fn service(port: u16, endpoint: Option<u16>) -> Record4 {
+    let mut record = Record4 {
+        address: ADDRESS.octets(),
+        port,
+        protocol: TCP,
+        slot_base: NO_SLOTS,
+        count: u16::from(endpoint.is_some()),
+        ..Record4::default()
     };
     if let Some(port) = endpoint {
-        let address = Ipv4Addr::LOCALHOST.octets();
-        service.endpoints[0] = Backend4 { address, port, locality: 0, reserved: 0 };
+        (record.addresses[0], record.ports[0]) = (Ipv4Addr::LOCALHOST.octets(), port);
     }
-    service
+    record
 }
 
 /// Name of this action in errors.

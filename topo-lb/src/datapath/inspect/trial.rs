@@ -15,7 +15,7 @@ use thiserror::Error;
 use topo_lb_common::address::Frontend4;
 use topo_lb_common::maps;
 use topo_lb_common::range::Range;
-use topo_lb_common::service::Service4;
+use topo_lb_common::record::Record4;
 
 use crate::datapath::attach::place::{self, Place};
 use crate::datapath::error::{LoadError, causes};
@@ -131,6 +131,8 @@ fn remove_leftovers(root: &Path) {
 pub struct Trial {
     ebpf: Ebpf,
     links: Vec<OwnedFd>,
+    /// Records in use.
+    records: u32,
     reports_refused: bool,
 }
 
@@ -141,9 +143,14 @@ impl Trial {
     /// # Errors
     /// As [`Datapath::open`](crate::datapath::Datapath::open), as far as the kernel is concerned.
     pub fn load(capacity: &Capacity, tcp_peer: TcpPeer) -> Result<Self, TrialError> {
-        let constants = Constants::probe(tcp_peer);
+        let constants = Constants::probe(tcp_peer, capacity.services);
         let ebpf = load(&map_specs(capacity), &constants, None)?;
-        Ok(Self { ebpf, links: Vec::new(), reports_refused: constants.reports_refused() })
+        Ok(Self {
+            ebpf,
+            links: Vec::new(),
+            records: 0,
+            reports_refused: constants.reports_refused(),
+        })
     }
 
     /// Attaches all programs to a cgroup, until this is dropped; they run after an agent's.
@@ -170,15 +177,21 @@ impl Trial {
         self.reports_refused
     }
 
-    /// Adds or replaces an IPv4 Service.
+    /// Adds an IPv4 Service, or replaces it with a new record.
     ///
     /// # Errors
-    /// The map is full.
-    pub fn write4(&mut self, service: &Service4) -> Result<(), TrialError> {
+    /// A map is full.
+    pub fn write4(&mut self, record: Record4) -> Result<(), TrialError> {
+        let (index, Record4 { address, port, protocol, .. }) = (self.records, record);
+        self.records += 1;
+        let mut records: Array<_, Raw<Record4>> =
+            self.map(maps::RECORDS4).and_then(Array::try_from).map_err(failed(maps::RECORDS4))?;
+        records.set(index, Raw(record), 0).map_err(failed(maps::RECORDS4))?;
         let failed = failed(maps::SERVICES4);
-        let mut services: HashMap<_, Raw<Frontend4>, Raw<Service4>> =
+        let mut services: HashMap<_, Raw<Frontend4>, u32> =
             self.map(maps::SERVICES4).and_then(HashMap::try_from).map_err(&failed)?;
-        services.insert(Raw(service.frontend), Raw(*service), 0).map_err(failed)
+        let frontend = Frontend4 { address, port, protocol, reserved: 0 };
+        services.insert(Raw(frontend), index, 0).map_err(failed)
     }
 
     /// Restricts the addresses that are looked up.

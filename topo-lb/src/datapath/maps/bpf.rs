@@ -1,22 +1,25 @@
 //! The kernel's maps, opened by their pins: the agent writes them, `list` reads them.
 
 use std::collections::BTreeMap;
-use std::hash::{BuildHasher as _, Hasher as _, RandomState};
+use std::os::fd::AsFd as _;
 use std::path::Path;
 use std::sync::Arc;
 
-use aya::maps::{Array, Map, MapData, MapError, PerCpuValues};
+use aya::maps::{Array, Map, MapData, MapError};
 use topo_lb_common::counters::{Counters, Name};
 use topo_lb_common::maps;
 use topo_lb_common::range::Range;
 
+use super::counters;
 use super::encode::{self, V4, V6};
 use super::error::{OpenError, StoreError};
 use super::family::{FamilyMaps, Published};
-use super::pinned::{Hash, PerCpu, Raw, absent_is_fine, entries, failed, open, size, sum};
+use super::pinned::{Hash, Raw, absent_is_fine, data, entries, failed, open, size};
+use super::spec::cpus;
 use super::store::Store;
 use crate::cluster::Family;
-use crate::datapath::host::membarrier;
+use crate::datapath::host::grace;
+use crate::datapath::host::syscall::update_batch;
 use crate::plan::{Capacity, Installed, Step};
 
 /// The pinned maps.
@@ -26,9 +29,8 @@ pub struct BpfStore {
     range: Array<MapData, Raw<Range>>,
     revision: Array<MapData, Raw<u32>>,
     names: Hash<u32, Name>,
-    counters: PerCpu<Counters>,
+    counters: MapData,
     capacity: Capacity,
-    generation: u32,
 }
 
 impl BpfStore {
@@ -52,11 +54,8 @@ impl BpfStore {
             range: open(pin_dir, maps::RANGE, Map::Array)?,
             revision: open(pin_dir, maps::REVISION, Map::Array)?,
             names: open(pin_dir, maps::NAMES, Map::HashMap)?,
-            counters: open(pin_dir, maps::COUNTERS, Map::PerCpuArray)?,
+            counters: data(pin_dir, maps::COUNTERS)?,
             capacity,
-            // Random, and not the last agent's number: its highest one may be gone with its
-            // Service, and a UDP flow that remembers it must not take a later write for that one.
-            generation: RandomState::new().build_hasher().finish() as u32,
         })
     }
 
@@ -80,25 +79,16 @@ impl BpfStore {
         Ok(all)
     }
 
-    /// Connections of a Service port by locality, over all CPUs.
-    pub fn counters(&self, index: u32) -> Result<Counters, StoreError> {
-        sum(&self.counters, maps::COUNTERS, index)
-    }
-
     fn set_range(&mut self, range: Range) -> Result<(), StoreError> {
         self.range.set(0, Raw(range), 0).map_err(failed(maps::RANGE, "write"))
     }
 
     fn name(&mut self, index: u32, name: &str) -> Result<(), StoreError> {
-        let cpus = aya::util::nr_cpus().map_err(|(path, error)| StoreError::Map {
-            map: maps::COUNTERS,
-            action: "count the CPUs of this host",
-            errno: error.raw_os_error(),
-            reason: format!("{path}: {error}"),
-        })?;
-        let zeros = PerCpuValues::try_from(vec![Raw(Counters::default()); cpus])
+        let places: Vec<u32> =
+            (0..cpus()).map(|cpu| counters::place(self.capacity.services, cpu, index)).collect();
+        let zeros = vec![Counters::default(); places.len()];
+        update_batch(self.counters.fd().as_fd(), &places, &zeros)
             .map_err(|error| failed(maps::COUNTERS, "reset")(MapError::IoError(error)))?;
-        self.counters.set(index, zeros, 0).map_err(failed(maps::COUNTERS, "reset"))?;
         self.names
             .insert(Raw(index), Raw(Name { text: encode::text(name) }), 0)
             .map_err(failed(maps::NAMES, "write"))
@@ -106,32 +96,33 @@ impl BpfStore {
 }
 
 impl Store for BpfStore {
-    fn write(&mut self, step: &Step) -> Result<(), StoreError> {
+    fn write(&mut self, steps: &[Step]) -> Result<usize, StoreError> {
+        let Some(step) = steps.first() else { return Ok(0) };
         let family = match step {
-            Step::SetRange(range) => return self.set_range(*range),
-            Step::Name { index, name } => return self.name(*index, name),
+            Step::SetRange(range) => return self.set_range(*range).map(|()| 1),
+            Step::Name { index, name } => return self.name(*index, name).map(|()| 1),
             Step::Unname(index) => {
                 let removed = absent_is_fine(self.names.remove(&Raw(*index)));
-                return removed.map_err(failed(maps::NAMES, "remove"));
+                return removed.map(|()| 1).map_err(failed(maps::NAMES, "remove"));
             }
-            Step::Grace => return membarrier::grace().map_err(StoreError::Grace),
-            // Only the plan's record changes.
-            Step::FreeSlots { .. } => return Ok(()),
-            Step::FillSlots { family, .. } => *family,
+            Step::Grace => return grace::wait().map(|()| 1).map_err(StoreError::Grace),
+            Step::FillSlots { family, .. } | Step::Free { family, .. } => *family,
             Step::SetMember { endpoint, .. } | Step::RemoveMember { endpoint, .. } => {
                 Family::of(endpoint.ip())
             }
             Step::Publish { frontend, .. } => {
-                // Zero means unwritten, so the number skips it when it wraps.
-                self.generation = self.generation.checked_add(1).unwrap_or(1);
-                frontend.family()
+                return match frontend.family() {
+                    Family::V4 => self.v4.publish(steps),
+                    Family::V6 => self.v6.publish(steps),
+                };
             }
             Step::Withdraw(frontend) => frontend.family(),
         };
         match family {
-            Family::V4 => self.v4.write(step, self.generation),
-            Family::V6 => self.v6.write(step, self.generation),
+            Family::V4 => self.v4.write(step),
+            Family::V6 => self.v6.write(step),
         }
+        .map(|()| 1)
     }
 
     fn revise(&mut self) -> Result<(), StoreError> {
@@ -145,7 +136,7 @@ impl Store for BpfStore {
             installed.adopt_name(index, name);
         }
         for published in self.published()? {
-            installed.adopt(published.frontend, published.entry, published.slot_base);
+            installed.adopt(published.frontend, published.placed);
         }
         self.v4.read_members(&mut installed)?;
         self.v6.read_members(&mut installed)?;

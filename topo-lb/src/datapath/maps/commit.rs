@@ -11,14 +11,21 @@ pub fn commit(
     store: &mut impl Store,
     installed: &mut Installed,
 ) -> Result<(), StoreError> {
-    let grace = plan.steps.iter().position(|step| *step == Step::Grace);
-    let (visible, freeing) = plan.steps.split_at(grace.unwrap_or(plan.steps.len()));
-    if !visible.is_empty() {
-        let result = perform_all(visible, store, installed);
-        // Before the wait, which takes milliseconds. Also after a failure: some steps were done.
-        result.and(store.revise())?;
+    for part in plan.steps.split_inclusive(|step| *step == Step::Grace) {
+        let (visible, wait) = match part {
+            [visible @ .., Step::Grace] => (visible, &part[visible.len()..]),
+            visible => (visible, &[][..]),
+        };
+        if !visible.iter().all(|step| matches!(step, Step::Free { .. } | Step::Unname(_))) {
+            let result = perform(visible, store, installed);
+            // Before the wait, which takes milliseconds. Also after a failure: some steps were done.
+            result.and(store.revise())?;
+        } else {
+            perform(visible, store, installed)?;
+        }
+        perform(wait, store, installed)?;
     }
-    perform_all(freeing, store, installed)
+    Ok(())
 }
 
 /// Reads what is installed, at the start and after a failed plan.
@@ -27,18 +34,20 @@ pub fn commit(
 /// endpoints since, and programs may still read what the write replaced.
 pub fn take_over(store: &mut impl Store) -> Result<Installed, StoreError> {
     store.revise()?;
-    store.write(&Step::Grace)?;
+    store.write(&[Step::Grace])?;
     store.installed()
 }
 
-fn perform_all(
-    steps: &[Step],
+/// Carries out steps in order, and records each in `installed`. Stops at the first failure.
+pub fn perform(
+    mut steps: &[Step],
     store: &mut impl Store,
     installed: &mut Installed,
 ) -> Result<(), StoreError> {
-    for step in steps {
-        store.write(step)?;
-        installed.record(step);
+    while !steps.is_empty() {
+        let (done, rest) = steps.split_at(store.write(steps)?);
+        done.iter().for_each(|step| installed.record(step));
+        steps = rest;
     }
     Ok(())
 }
@@ -53,7 +62,7 @@ mod tests {
     fn taking_over_makes_connections_check_their_endpoints() {
         let mut store = MemoryStore::new(Capacity::default());
         let endpoint = ([10, 244, 1, 3], 9376).into();
-        store.write(&Step::RemoveMember { index: 1, endpoint }).unwrap();
+        store.write(&[Step::RemoveMember { index: 1, endpoint }]).unwrap();
         assert!(store.is_unrevised);
         take_over(&mut store).unwrap();
         assert!(!store.is_unrevised);

@@ -5,15 +5,44 @@ use std::path::Path;
 use std::sync::Arc;
 
 use aya::maps::Map;
-use topo_lb_common::counters::{Counters, Name};
+use topo_lb_common::counters::{self, Counters, Name};
 use topo_lb_common::maps;
 
 use super::encode;
-use super::error::ReadError;
-use super::pinned::{Hash, PerCpu, entries, open, sum};
+use super::error::{OpenError, ReadError, StoreError};
+use super::mapped::Mapped;
+use super::pinned::{Hash, PerCpu, entries, failed, open, size, sum};
 
-/// Reads the connections of every Service port that had any, in one pass over `names` and
-/// `counters`, which takes some microseconds per Service port.
+/// Index in `counters` of a Service port's connections on a CPU; `row`: room for Service ports.
+pub(crate) const fn place(row: u32, cpu: u32, index: u32) -> u32 {
+    cpu.saturating_mul(row).saturating_add(index)
+}
+
+/// The counters, mapped into this process.
+pub(crate) struct MappedCounters {
+    memory: Mapped<Counters>,
+    row: u32,
+}
+
+impl MappedCounters {
+    pub(crate) fn open(pin_dir: &Path) -> Result<Self, OpenError> {
+        let row = size(pin_dir, maps::SERVICES4)?;
+        Ok(Self { memory: Mapped::open(pin_dir, maps::COUNTERS)?, row })
+    }
+
+    /// The sum over all CPUs. Reads memory, without system calls.
+    pub(crate) fn of(&self, index: u32) -> Result<Counters, StoreError> {
+        let mut all = Vec::new();
+        for cpu in 0..self.memory.entries() / self.row.max(1) {
+            let one = self.memory.get(place(self.row, cpu, index));
+            all.push(one.map_err(failed(maps::COUNTERS, "read"))?);
+        }
+        Ok(counters::sum(&all))
+    }
+}
+
+/// Reads the connections of every Service port that had any, in one pass over `names`, which takes
+/// some microseconds per Service port, and the memory of `counters`.
 ///
 /// # Errors
 /// A map cannot be read.
@@ -29,7 +58,7 @@ fn counters(
     wanted: impl Fn(&str) -> bool,
 ) -> Result<BTreeMap<Arc<str>, Counters>, ReadError> {
     let names: Hash<u32, Name> = open(pin_dir, maps::NAMES, Map::HashMap)?;
-    let per_cpu: PerCpu<Counters> = open(pin_dir, maps::COUNTERS, Map::PerCpuArray)?;
+    let counters = MappedCounters::open(pin_dir)?;
     let mut all = BTreeMap::new();
     // During a write, the kernel may return an element twice; the last value is kept.
     for pair in entries(&names, maps::NAMES) {
@@ -37,7 +66,7 @@ fn counters(
         if let Some(name) = encode::read_text(&name.text)
             && wanted(name)
         {
-            all.insert(name.into(), sum(&per_cpu, maps::COUNTERS, index)?);
+            all.insert(name.into(), counters.of(index)?);
         }
     }
     Ok(all)

@@ -7,8 +7,8 @@ use topo_lb_common::address::{self, Frontend4, Frontend6};
 use topo_lb_common::backend::{Backend4, Backend6, Locality};
 use topo_lb_common::maps;
 use topo_lb_common::members::{MemberKey4, MemberKey6};
-use topo_lb_common::selection::{INLINE, NO_TIER, SLOTTED, Selection};
-use topo_lb_common::service::{Service4, Service6};
+use topo_lb_common::record::{INLINE4, INLINE6, NO_TIER, Record4, Record6};
+use topo_lb_common::selection::NO_SLOTS;
 
 use crate::cluster::{Frontend, Protocol};
 use crate::plan::Entry;
@@ -37,16 +37,18 @@ pub const fn protocol_of(number: u8) -> Option<Protocol> {
 pub trait Layout {
     /// Name of `services*`.
     const SERVICES: &'static str;
+    /// Name of `records*`.
+    const RECORDS: &'static str;
     /// Name of `slots*`.
     const SLOTS: &'static str;
     /// Name of `members*`.
     const MEMBERS: &'static str;
     /// Key of `services*`.
     type Frontend: bytemuck::Pod;
-    /// Value of `services*`.
-    type Service: bytemuck::Pod;
+    /// Value of `records*`.
+    type Record: bytemuck::Pod;
     /// Value of `slots*`.
-    type Backend: bytemuck::Pod + Default;
+    type Backend: bytemuck::Pod;
     /// Key of `members*`.
     type MemberKey: bytemuck::Pod;
     /// An address in network order.
@@ -66,27 +68,27 @@ pub trait Layout {
     fn member(index: u32, octets: Self::Octets, port: u16) -> Self::MemberKey;
     /// Decodes a member: Service index and endpoint.
     fn read_member(key: &Self::MemberKey) -> (u32, SocketAddr);
-    /// Value of `services*`.
-    fn service(
-        frontend: Self::Frontend,
-        header: Header,
-        inline: [Self::Backend; INLINE],
-    ) -> Self::Service;
-    /// The header and the inline endpoints of a value of `services*`.
-    fn read_service(service: &Self::Service) -> (Header, [Self::Backend; INLINE]);
-    /// Whether a value is that of a single write, for this key.
-    fn is_whole(service: &Self::Service, key: &Self::Frontend) -> bool;
+    /// Value of `records*`. `row`: the endpoints in it, as many as fit at most.
+    fn record(frontend: Self::Frontend, head: Head, row: &[Self::Backend]) -> Self::Record;
+    /// The frontend, the head, and all places for endpoints of a record.
+    fn read_record(record: &Self::Record) -> (Self::Frontend, Head, Vec<Self::Backend>);
 }
 
-/// The common part of both families' service values.
+/// The part of a record that both families have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Header {
-    /// Number of the write.
-    pub generation: u32,
+pub struct Head {
     /// Index of the Service port.
     pub service: u32,
-    /// How to choose.
-    pub selection: Selection,
+    /// Index of the matching key, or `NO_TIER`.
+    pub tier: u8,
+    /// First slot, or `NO_SLOTS`.
+    pub slot_base: u32,
+    /// Endpoints of the chosen tier; zero refuses.
+    pub count: u16,
+    /// Endpoints of the wider tier.
+    pub wider: u16,
+    /// Share of new connections for the wider tier.
+    pub spill: u16,
     /// Session affinity in seconds; zero for none.
     pub affinity_seconds: u32,
 }
@@ -97,15 +99,16 @@ pub struct V4;
 pub struct V6;
 
 macro_rules! layout {
-    ($family:ty, $variant:ident, $address:ty, $octets:ty, $frontend:ident, $service:ident,
-     $backend:ident, $member:ident, maps: [$services:ident $slots:ident $members:ident],
-     padding: [$($padding:ident)*]) => {
+    ($family:ty, $variant:ident, $address:ty, $octets:ty, $frontend:ident, $record:ident,
+     $inline:ident, $backend:ident, $member:ident,
+     maps: [$services:ident $records:ident $slots:ident $members:ident]) => {
         impl Layout for $family {
             const SERVICES: &'static str = maps::$services;
+            const RECORDS: &'static str = maps::$records;
             const SLOTS: &'static str = maps::$slots;
             const MEMBERS: &'static str = maps::$members;
             type Frontend = $frontend;
-            type Service = $service;
+            type Record = $record;
             type Backend = $backend;
             type MemberKey = $member;
             type Octets = $octets;
@@ -146,42 +149,48 @@ macro_rules! layout {
                 (key.service, (<$address>::from(key.address), key.port).into())
             }
 
-            fn service(
-                frontend: $frontend,
-                header: Header,
-                endpoints: [$backend; INLINE],
-            ) -> $service {
-                $service {
-                    generation: header.generation,
-                    service: header.service,
-                    frontend,
-                    selection: header.selection,
-                    affinity_seconds: header.affinity_seconds,
-                    endpoints,
-                    generation_tail: header.generation,
-                    $($padding: 0,)*
-                }
-            }
-
-            fn read_service(service: &$service) -> (Header, [$backend; INLINE]) {
-                let header = Header {
-                    generation: service.generation,
-                    service: service.service,
-                    selection: service.selection,
-                    affinity_seconds: service.affinity_seconds,
+            fn record(frontend: $frontend, head: Head, row: &[$backend]) -> $record {
+                let $frontend { address, port, protocol, reserved: _ } = frontend;
+                let Head { service, tier, slot_base, count, wider, spill, affinity_seconds } = head;
+                let mut record = $record {
+                    address,
+                    port,
+                    protocol,
+                    tier,
+                    service,
+                    slot_base,
+                    affinity_seconds,
+                    count,
+                    wider,
+                    spill,
+                    ..Default::default()
                 };
-                (header, service.endpoints)
+                for (place, backend) in row.iter().enumerate().take($inline) {
+                    record.addresses[place] = backend.address;
+                    record.ports[place] = backend.port;
+                    record.localities |= u16::from(backend.locality & 3) << (2 * place);
+                }
+                record
             }
 
-            fn is_whole(service: &$service, key: &$frontend) -> bool {
-                service.generation == service.generation_tail && service.frontend == *key
+            fn read_record(record: &$record) -> ($frontend, Head, Vec<$backend>) {
+                let $record { address, port, protocol, tier, service, .. } = *record;
+                let $record { slot_base, affinity_seconds, count, wider, spill, .. } = *record;
+                let head = Head { service, tier, slot_base, count, wider, spill, affinity_seconds };
+                let backend = |place| {
+                    let (address, port) = (record.addresses[place], record.ports[place]);
+                    let locality = (record.localities >> (2 * place)) as u8 & 3;
+                    $backend { address, port, locality, reserved: 0 }
+                };
+                let frontend = $frontend { address, port, protocol, reserved: 0 };
+                (frontend, head, (0..$inline).map(backend).collect())
             }
         }
     };
 }
 
-layout!(V4, V4, Ipv4Addr, [u8; 4], Frontend4, Service4, Backend4, MemberKey4, maps: [SERVICES4 SLOTS4 MEMBERS4], padding: [reserved reserved_tail]);
-layout!(V6, V6, Ipv6Addr, [u8; 16], Frontend6, Service6, Backend6, MemberKey6, maps: [SERVICES6 SLOTS6 MEMBERS6], padding: []);
+layout!(V4, V4, Ipv4Addr, [u8; 4], Frontend4, Record4, INLINE4, Backend4, MemberKey4, maps: [SERVICES4 RECORDS4 SLOTS4 MEMBERS4]);
+layout!(V6, V6, Ipv6Addr, [u8; 16], Frontend6, Record6, INLINE6, Backend6, MemberKey6, maps: [SERVICES6 RECORDS6 SLOTS6 MEMBERS6]);
 
 /// The row as backends of this family; leaves out endpoints of the other.
 pub fn backends<L: Layout>(row: &[Chosen]) -> Vec<L::Backend> {
@@ -194,63 +203,49 @@ pub fn backends<L: Layout>(row: &[Chosen]) -> Vec<L::Backend> {
         .collect()
 }
 
-/// The value that publishes an entry.
-pub fn service<L: Layout>(
+/// The record of an entry.
+pub fn record<L: Layout>(
     frontend: L::Frontend,
     entry: &Entry,
     slot_base: Option<u32>,
-    generation: u32,
-) -> L::Service {
-    let mut inline = [L::Backend::default(); INLINE];
-    if slot_base.is_none() {
-        for (place, backend) in inline.iter_mut().zip(backends::<L>(&entry.row)) {
-            *place = backend;
-        }
-    }
-    let selection = Selection {
-        slot_base: slot_base.unwrap_or(0),
-        spill: entry.spill,
+) -> L::Record {
+    let row = if slot_base.is_none() { backends::<L>(&entry.row) } else { Vec::new() };
+    let head = Head {
+        service: entry.index,
+        tier: entry.tier.unwrap_or(NO_TIER),
+        slot_base: slot_base.unwrap_or(NO_SLOTS),
         count: entry.count,
         wider: (entry.row.len() - usize::from(entry.count)) as u16,
-        flags: if slot_base.is_some() { SLOTTED } else { 0 },
-        tier: entry.tier.unwrap_or(NO_TIER),
-        reserved: 0,
-    };
-    let header = Header {
-        generation,
-        service: entry.index,
-        selection,
+        spill: entry.spill,
         affinity_seconds: entry.affinity_seconds,
     };
-    L::service(frontend, header, inline)
+    L::record(frontend, head, &row)
 }
 
-/// The entry, first slot and generation in a value. `slot` reads one slot.
+/// The frontend, the entry and the first slot in a record. `slot` reads one slot.
 pub fn entry<L: Layout>(
-    service: &L::Service,
+    record: &L::Record,
     mut slot: impl FnMut(u32) -> Option<L::Backend>,
-) -> (Entry, Option<u32>, u32) {
-    let (header, inline) = L::read_service(service);
-    let selection = header.selection;
-    let length = u32::from(selection.count) + u32::from(selection.wider);
-    let slotted = selection.flags & SLOTTED != 0;
-    let row = if slotted {
-        (0..length)
-            .filter_map(|place| slot(selection.slot_base.checked_add(place)?))
+) -> (L::Frontend, Entry, Option<u32>) {
+    let (frontend, head, inline) = L::read_record(record);
+    let length = u32::from(head.count) + u32::from(head.wider);
+    let slot_base = (head.slot_base != NO_SLOTS).then_some(head.slot_base);
+    let row = match slot_base {
+        Some(base) => (0..length)
+            .filter_map(|place| slot(base.checked_add(place)?))
             .map(|backend| L::read_backend(&backend))
-            .collect()
-    } else {
-        inline.iter().take(length as usize).map(L::read_backend).collect()
+            .collect(),
+        None => inline.iter().take(length as usize).map(L::read_backend).collect(),
     };
     let entry = Entry {
-        index: header.service,
-        tier: (selection.tier != NO_TIER).then_some(selection.tier),
-        count: selection.count,
-        spill: selection.spill,
-        affinity_seconds: header.affinity_seconds,
+        index: head.service,
+        tier: (head.tier != NO_TIER).then_some(head.tier),
+        count: head.count,
+        spill: head.spill,
+        affinity_seconds: head.affinity_seconds,
         row,
     };
-    (entry, slotted.then_some(selection.slot_base), header.generation)
+    (frontend, entry, slot_base)
 }
 
 /// Encodes a text with a final zero; a longer one is cut.
@@ -287,11 +282,8 @@ mod tests {
             vec![chosen("10.0.0.1:80", Locality::Node), chosen("10.0.0.2:81", Locality::Region)];
         let wanted = entry_of(row, 1);
         let key = V4::frontend([10, 96, 0, 1], 80, address::TCP);
-        let value = service::<V4>(key, &wanted, None, 42);
-        assert_eq!(value.generation, value.generation_tail);
-        assert_eq!(value.frontend, key);
-        let (read, base, generation) = entry::<V4>(&value, |_| None);
-        assert_eq!((read, base, generation), (wanted, None, 42));
+        let value = record::<V4>(key, &wanted, None);
+        assert_eq!(entry::<V4>(&value, |_| None), (key, wanted, None));
     }
 
     #[test]
@@ -301,10 +293,10 @@ mod tests {
         let wanted = Entry { tier: None, ..entry_of(row.clone(), 12) };
         let slots = backends::<V6>(&row);
         let key = V6::frontend([0xfd; 16], 53, address::UDP);
-        let value = service::<V6>(key, &wanted, Some(100), 1);
-        let (read, base, _) = entry::<V6>(&value, |slot| slots.get(slot as usize - 100).copied());
-        assert_eq!((read, base), (wanted, Some(100)));
-        assert_eq!(value.endpoints, [Backend6::default(); INLINE]);
+        let value = record::<V6>(key, &wanted, Some(100));
+        let read = entry::<V6>(&value, |slot| slots.get(slot as usize - 100).copied());
+        assert_eq!(read, (key, wanted, Some(100)));
+        assert_eq!(value.addresses, [[0; 16]; INLINE6]);
     }
 
     #[test]

@@ -18,8 +18,8 @@ pub enum StoreError {
         /// The kernel's answer.
         reason: String,
     },
-    /// `membarrier(MEMBARRIER_CMD_GLOBAL)` failed, although it was available at start.
-    #[error("membarrier(2) failed: {0}; the agent needs it to reuse slots safely")]
+    /// The wait for a grace period failed.
+    #[error("waiting for running programs failed: {0}; the agent needs it to reuse records safely")]
     Grace(io::Error),
 }
 

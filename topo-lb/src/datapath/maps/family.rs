@@ -1,22 +1,31 @@
 //! The maps of one address family.
 
 use std::net::SocketAddr;
+use std::os::fd::AsFd as _;
 use std::path::Path;
+use std::sync::atomic::{Ordering, fence};
 
-use aya::maps::{Array, Map, MapData};
+use aya::maps::{Array, Map, MapData, MapError};
 use topo_lb_common::members::{CHOSEN, Member};
 
 use super::encode::{self, Layout};
 use super::error::{OpenError, StoreError};
-use super::pinned::{Hash, Raw, absent_is_fine, entries, failed, found, open};
+use super::mapped::Mapped;
+use super::pinned::{Hash, Raw, absent_is_fine, data, entries, failed, found, open};
 use crate::cluster::Frontend;
-use crate::plan::{Entry, Installed, Step};
+use crate::datapath::host::syscall::update_batch;
+use crate::plan::{Installed, Placed, Step};
 
 /// Attempts of a read that overlaps with a write.
 const ATTEMPTS: u32 = 3;
+/// Most entries that are written at once.
+const BATCH: usize = 4_096;
 
 pub(crate) struct FamilyMaps<L: Layout> {
-    services: Hash<L::Frontend, L::Service>,
+    services: Hash<L::Frontend, u32>,
+    /// `services` again, to write many entries at once.
+    batch: MapData,
+    records: Mapped<L::Record>,
     slots: Array<MapData, Raw<L::Backend>>,
     members: Hash<L::MemberKey, Member>,
 }
@@ -26,29 +35,28 @@ pub(crate) struct FamilyMaps<L: Layout> {
 pub struct Published {
     /// The key.
     pub frontend: Frontend,
-    /// What its connections do.
-    pub entry: Entry,
-    /// First slot, if the row is not inline.
-    pub slot_base: Option<u32>,
-    /// Number of the write that made this value; it changes only with a write.
-    pub generation: u32,
+    /// What its connections do, and where.
+    pub placed: Placed,
 }
 
 impl<L: Layout> FamilyMaps<L> {
     pub(crate) fn open(pin_dir: &Path) -> Result<Self, OpenError> {
         Ok(Self {
             services: open(pin_dir, L::SERVICES, Map::HashMap)?,
+            batch: data(pin_dir, L::SERVICES)?,
+            records: Mapped::open(pin_dir, L::RECORDS)?,
             slots: open(pin_dir, L::SLOTS, Map::Array)?,
             members: open(pin_dir, L::MEMBERS, Map::HashMap)?,
         })
     }
 
     /// Carries out a step of this family.
-    pub(crate) fn write(&mut self, step: &Step, generation: u32) -> Result<(), StoreError> {
+    pub(crate) fn write(&mut self, step: &Step) -> Result<(), StoreError> {
         match step {
-            Step::Publish { frontend, entry, slot_base } => {
-                self.publish(frontend, entry, *slot_base, generation)
-            }
+            Step::Free { record, .. } => self
+                .records
+                .set(*record, &bytemuck::Zeroable::zeroed())
+                .map_err(failed(L::RECORDS, "clear a record")),
             Step::Withdraw(frontend) => {
                 let Some(key) = Self::key(frontend) else { return Ok(()) };
                 absent_is_fine(self.services.remove(&Raw(key)))
@@ -74,12 +82,12 @@ impl<L: Layout> FamilyMaps<L> {
                 absent_is_fine(self.members.remove(&Raw(key)))
                     .map_err(failed(L::MEMBERS, "remove a member"))
             }
-            // These belong to no family.
-            Step::SetRange(_)
+            // Written by `publish`, or of no family.
+            Step::Publish { .. }
+            | Step::SetRange(_)
             | Step::Name { .. }
             | Step::Unname(_)
-            | Step::Grace
-            | Step::FreeSlots { .. } => Ok(()),
+            | Step::Grace => Ok(()),
         }
     }
 
@@ -92,30 +100,52 @@ impl<L: Layout> FamilyMaps<L> {
         Some(L::member(index, L::octets(endpoint.ip())?, endpoint.port()))
     }
 
-    fn publish(
-        &mut self,
-        frontend: &Frontend,
-        entry: &Entry,
-        slot_base: Option<u32>,
-        generation: u32,
-    ) -> Result<(), StoreError> {
-        let Some(key) = Self::key(frontend) else { return Ok(()) };
-        let value = encode::service::<L>(key, entry, slot_base, generation);
-        self.services
-            .insert(Raw(key), Raw(value), 0)
-            .map_err(failed(L::SERVICES, "write a Service"))
+    /// Publishes the entries of the steps before the first that does not publish in this family.
+    /// Returns how many; one at least.
+    pub(crate) fn publish(&mut self, steps: &[Step]) -> Result<usize, StoreError> {
+        let (mut keys, mut records) = (Vec::new(), Vec::new());
+        for step in steps.iter().take(BATCH) {
+            let Step::Publish { frontend, entry, slot_base, record } = step else { break };
+            let Some(key) = Self::key(frontend) else { break };
+            self.records
+                .set(*record, &encode::record::<L>(key, entry, *slot_base))
+                .map_err(failed(L::RECORDS, "write a Service"))?;
+            keys.push(key);
+            records.push(*record);
+        }
+        // A program that sees an index sees the record.
+        fence(Ordering::Release);
+        update_batch(self.batch.fd().as_fd(), &keys, &records)
+            .map_err(|error| failed(L::SERVICES, "write a Service")(MapError::IoError(error)))
     }
 
     pub(crate) fn published(&self, all: &mut Vec<Published>) -> Result<(), StoreError> {
         for pair in entries(&self.services, L::SERVICES) {
-            let (key, value) = pair?;
-            let Some(frontend) = L::read_frontend(&key) else { continue };
-            let (entry, slot_base, generation) = encode::entry::<L>(&value, |slot| {
-                self.slots.get(&slot, 0).ok().map(|Raw(backend)| backend)
-            });
-            all.push(Published { frontend, entry, slot_base, generation });
+            let (key, record) = pair?;
+            if let Some(placed) = self.placed(&key, record)?
+                && let Some(frontend) = L::read_frontend(&key)
+            {
+                all.push(Published { frontend, placed });
+            }
         }
         Ok(())
+    }
+
+    /// What the frontend's record says; `None` if the frontend was removed meanwhile. A writer may
+    /// reuse the record while this process reads it: the index shows whether it did.
+    fn placed(&self, key: &L::Frontend, first: u32) -> Result<Option<Placed>, StoreError> {
+        let mut record = first;
+        for _ in 0..ATTEMPTS {
+            let value = self.records.get(record).map_err(failed(L::RECORDS, "read"))?;
+            let (_, entry, slot_base) =
+                encode::entry::<L>(&value, |slot| Some(self.slots.get(&slot, 0).ok()?.0));
+            match found(L::SERVICES, self.services.get(&Raw(*key), 0))? {
+                Some(now) if now == record => return Ok(Some(Placed { entry, slot_base, record })),
+                Some(now) => record = now,
+                None => return Ok(None),
+            }
+        }
+        Ok(None)
     }
 
     pub(crate) fn read_members(&self, installed: &mut Installed) -> Result<(), StoreError> {
@@ -127,22 +157,25 @@ impl<L: Layout> FamilyMaps<L> {
         Ok(())
     }
 
-    /// Whether `endpoint` is a member of the frontend's Service; `true` if every read was torn.
+    /// Whether `endpoint` is a member of the frontend's Service; `true` if every read overlapped with
+    /// a write.
     pub(crate) fn serves(
         &self,
         frontend: &Frontend,
         endpoint: SocketAddr,
     ) -> Result<bool, StoreError> {
         let Some(key) = Self::key(frontend) else { return Ok(false) };
+        let index = || found(L::SERVICES, self.services.get(&Raw(key), 0));
+        let Some(mut record) = index()? else { return Ok(false) };
         for _ in 0..ATTEMPTS {
-            let Some(service) = found(L::SERVICES, self.services.get(&Raw(key), 0))? else {
-                return Ok(false);
-            };
-            if L::is_whole(&service, &key) {
-                let (header, _) = L::read_service(&service);
-                let Some(key) = Self::member(header.service, endpoint) else { return Ok(false) };
+            let value = self.records.get(record).map_err(failed(L::RECORDS, "read"))?;
+            let (_, head, _) = L::read_record(&value);
+            let Some(now) = index()? else { return Ok(false) };
+            if now == record {
+                let Some(key) = Self::member(head.service, endpoint) else { return Ok(false) };
                 return Ok(found(L::MEMBERS, self.members.get(&Raw(key), 0))?.is_some());
             }
+            record = now;
         }
         Ok(true)
     }

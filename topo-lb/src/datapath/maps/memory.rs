@@ -8,25 +8,20 @@ use topo_lb_common::range::Range;
 use super::error::StoreError;
 use super::store::Store;
 use crate::cluster::{Family, Frontend};
-use crate::plan::{Capacity, Entry, Installed, Step};
+use crate::plan::{Capacity, Installed, Placed, Step};
 use crate::topology::Chosen;
-
-/// A published value; its row is read from where the value refers to.
-#[derive(Clone, Debug, PartialEq)]
-struct Value {
-    entry: Entry,
-    slot_base: Option<u32>,
-}
 
 #[derive(Clone, Debug)]
 pub(crate) struct MemoryStore {
     capacity: Capacity,
     range: Range,
-    services: BTreeMap<Frontend, Value>,
+    /// By record, as a program finds them.
+    records: [BTreeMap<u32, (Frontend, Placed)>; 2],
+    services: BTreeMap<Frontend, u32>,
     slots: [BTreeMap<u32, Chosen>; 2],
     members: BTreeMap<(u32, SocketAddr), bool>,
     names: BTreeMap<u32, String>,
-    /// Slots to which a value refers that was replaced since the last grace period.
+    /// Records that were replaced since the last grace period.
     unsettled: [BTreeSet<u32>; 2],
     /// Whether a write since the last `revise` concerns endpoints of connections.
     pub(crate) is_unrevised: bool,
@@ -40,6 +35,7 @@ impl MemoryStore {
         Self {
             capacity,
             range: Range::EMPTY,
+            records: Default::default(),
             services: BTreeMap::new(),
             slots: Default::default(),
             members: BTreeMap::new(),
@@ -59,11 +55,13 @@ impl MemoryStore {
                 self.range.holds6(address.octets()[..8].try_into().unwrap())
             }
         };
-        let value = self.services.get(frontend).filter(|_| in_range)?;
-        Some(match value.slot_base {
-            None => value.entry.row.to_vec(),
+        let record = self.services.get(frontend).filter(|_| in_range)?;
+        let (owner, placed) = &self.records[frontend.family() as usize][record];
+        assert_eq!(owner, frontend, "record {record} is another frontend's");
+        Some(match placed.slot_base {
+            None => placed.entry.row.to_vec(),
             Some(base) => (base..)
-                .take(value.entry.row.len())
+                .take(placed.entry.row.len())
                 .map(|slot| self.slots[frontend.family() as usize][&slot])
                 .collect(),
         })
@@ -95,36 +93,36 @@ impl MemoryStore {
     fn fill_slots(&mut self, family: Family, base: u32, row: &[Chosen]) {
         for (slot, chosen) in (base..).zip(row) {
             assert!(slot < self.capacity.slots);
-            assert!(!self.unsettled[family as usize].contains(&slot), "slot {slot} may be read");
-            for (frontend, value) in &self.services {
-                let Some(base) = value.slot_base else { continue };
-                let held = base..base + value.entry.row.len() as u32;
-                assert!(
-                    frontend.family() != family || !held.contains(&slot),
-                    "slot {slot} is {frontend}'s"
-                );
+            for (record, (frontend, placed)) in &self.records[family as usize] {
+                let Some(base) = placed.slot_base else { continue };
+                let held = base..base + placed.entry.row.len() as u32;
+                assert!(!held.contains(&slot), "slot {slot} is {frontend}'s, in record {record}");
             }
             self.slots[family as usize].insert(slot, *chosen);
         }
     }
 
-    fn unsettle(&mut self, frontend: &Frontend) {
-        if let Some(Value { entry, slot_base: Some(base) }) = self.services.get(frontend) {
-            self.unsettled[frontend.family() as usize]
-                .extend(*base..*base + entry.row.len() as u32);
-        }
+    /// A program that looked the frontend up before this may still read its record.
+    fn unsettle(&mut self, frontend: &Frontend, record: Option<u32>) {
+        self.unsettled[frontend.family() as usize].extend(record);
     }
 }
 
 impl Store for MemoryStore {
-    fn write(&mut self, step: &Step) -> Result<(), StoreError> {
+    fn write(&mut self, steps: &[Step]) -> Result<usize, StoreError> {
+        let step = &steps[0];
         match step {
             Step::Grace => {
                 assert!(!self.is_unrevised, "connections keep what was replaced while this waits");
                 self.unsettled = Default::default();
-                return Ok(());
+                return Ok(1);
             }
-            Step::FreeSlots { .. } => return Ok(()),
+            Step::Free { family, record, .. } => {
+                let place = *family as usize;
+                assert!(!self.unsettled[place].contains(record), "record {record} may be read");
+                assert!(self.records[place].remove(record).is_some(), "record {record} is free");
+                return Ok(1);
+            }
             _ => self.count_write()?,
         }
         match step {
@@ -146,21 +144,25 @@ impl Store for MemoryStore {
             Step::RemoveMember { index, endpoint } => {
                 self.members.remove(&(*index, *endpoint));
             }
-            Step::Publish { frontend, entry, slot_base } => {
+            Step::Publish { frontend, entry, slot_base, record } => {
                 let is_named = self.names.contains_key(&entry.index);
                 assert!(is_named, "{frontend} has an index without a name");
-                self.unsettle(frontend);
-                let value = Value { entry: entry.clone(), slot_base: *slot_base };
-                self.services.insert(*frontend, value);
+                let (slot_base, record) = (*slot_base, *record);
+                assert!(record < self.capacity.records());
+                let placed = Placed { entry: entry.clone(), slot_base, record };
                 let family = frontend.family();
+                let free = self.records[family as usize].insert(record, (*frontend, placed));
+                assert!(free.is_none(), "record {record} is in use");
+                let before = self.services.insert(*frontend, record);
+                self.unsettle(frontend, before);
                 let used = self.services.keys().filter(|other| other.family() == family).count();
                 assert!(used <= self.capacity.services as usize);
             }
             Step::Withdraw(frontend) => {
-                self.unsettle(frontend);
-                self.services.remove(frontend);
+                let before = self.services.remove(frontend);
+                self.unsettle(frontend, before);
             }
-            Step::Grace | Step::FreeSlots { .. } => unreachable!("done above"),
+            Step::Grace | Step::Free { .. } => unreachable!("done above"),
         }
         self.is_unrevised |= matches!(
             step,
@@ -169,7 +171,7 @@ impl Store for MemoryStore {
                 | Step::Publish { .. }
                 | Step::Withdraw(_)
         );
-        Ok(())
+        Ok(1)
     }
 
     fn revise(&mut self) -> Result<(), StoreError> {
@@ -183,8 +185,15 @@ impl Store for MemoryStore {
         for (index, name) in &self.names {
             installed.adopt_name(*index, name.as_str().into());
         }
-        for (frontend, value) in &self.services {
-            installed.adopt(*frontend, value.entry.clone(), value.slot_base);
+        // A record that nothing refers to is free, whatever it holds.
+        for (place, records) in self.records.iter_mut().enumerate() {
+            let used =
+                |record: &u32, frontend: &Frontend| self.services.get(frontend) == Some(record);
+            records.retain(|record, (frontend, _)| used(record, frontend));
+            self.unsettled[place].clear();
+        }
+        for (frontend, placed) in self.records.iter().flat_map(BTreeMap::values) {
+            installed.adopt(*frontend, placed.clone());
         }
         for (&(index, endpoint), &chosen) in &self.members {
             installed.adopt_member(index, endpoint, chosen);

@@ -10,6 +10,7 @@ pub mod error;
 pub mod excluded;
 pub mod family;
 pub mod flows;
+pub(crate) mod mapped;
 pub mod members;
 #[cfg(test)]
 pub(crate) mod memory;

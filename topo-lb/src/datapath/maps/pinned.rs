@@ -27,12 +27,16 @@ pub(crate) fn open<M: TryFrom<Map, Error = MapError>>(
     name: &str,
     map_type: fn(MapData) -> Map,
 ) -> Result<M, OpenError> {
+    M::try_from(map_type(data(pin_dir, name)?)).map_err(|error| unusable(pin_dir, name, &error))
+}
+
+/// Opens a pinned map of any type.
+pub(crate) fn data(pin_dir: &Path, name: &str) -> Result<MapData, OpenError> {
     let path = pin_dir.join(name);
     if !path.exists() {
         return Err(OpenError::Absent(pin_dir.display().to_string()));
     }
-    let map = MapData::from_pin(&path).map_err(|error| unusable(pin_dir, name, &error))?;
-    M::try_from(map_type(map)).map_err(|error| unusable(pin_dir, name, &error))
+    MapData::from_pin(&path).map_err(|error| unusable(pin_dir, name, &error))
 }
 
 /// Most entries of a pinned map.
@@ -41,7 +45,7 @@ pub(crate) fn size(pin_dir: &Path, name: &str) -> Result<u32, OpenError> {
     Ok(info.map_err(|error| unusable(pin_dir, name, &error))?.max_entries())
 }
 
-fn unusable(pin_dir: &Path, name: &str, error: &dyn Error) -> OpenError {
+pub(crate) fn unusable(pin_dir: &Path, name: &str, error: &dyn Error) -> OpenError {
     OpenError::Map { path: pin_dir.join(name).display().to_string(), reason: causes(error) }
 }
 

@@ -14,7 +14,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use aya::maps::{Array, HashMap, Map, MapData, MapError, MapInfo, PerCpuArray};
+use aya::maps::{Array, HashMap, Map, MapData, MapError, MapInfo, MapType, PerCpuArray};
 use topo_lb_common::address::{Frontend4, Frontend6};
 use topo_lb_common::affinity::{Affinity4, Affinity6, AffinityKey};
 use topo_lb_common::connection::{Connection4, Connection6, Tuple4, Tuple6};
@@ -23,8 +23,10 @@ use topo_lb_common::flow::{Flow4, Flow6, FlowKey4, FlowKey6, ReplyKey4, ReplyKey
 use topo_lb_common::maps;
 use tracing::{info, warn};
 
+use super::counters::place;
+use super::mapped::Mapped;
 use super::pinned::Raw;
-use super::spec::MapSpec;
+use super::spec::{MapSpec, cpus};
 use crate::datapath::error::{LoadError, causes};
 
 /// Number of the layout of all maps. A map whose meaning changes gets another shape or another
@@ -300,10 +302,29 @@ impl Renewal {
         let (_, names) = self.both(maps::NAMES)?;
         let names = HashMap::<_, u32, Raw<Name>>::try_from(Map::HashMap(names))?;
         let (old, new) = self.both(maps::COUNTERS)?;
-        let old = PerCpuArray::<_, Raw<Counters>>::try_from(Map::PerCpuArray(old))?;
-        let mut new = PerCpuArray::<_, Raw<Counters>>::try_from(Map::PerCpuArray(new))?;
+        let new = Mapped::<Counters>::of(new)?;
+        let row = new.entries() / cpus();
+        let each: Box<dyn Fn(u32) -> Result<Vec<Counters>, MapError>> = match old
+            .info()?
+            .map_type()?
+        {
+            // Of a version before records.
+            MapType::PerCpuArray => {
+                let old = PerCpuArray::<_, Raw<Counters>>::try_from(Map::PerCpuArray(old))?;
+                Box::new(move |index| Ok(old.get(&index, 0)?.iter().map(|Raw(one)| *one).collect()))
+            }
+            _ => {
+                let old = Mapped::<Counters>::of(old)?;
+                let row = old.entries() / cpus();
+                Box::new(move |index| {
+                    (0..cpus()).map(|cpu| old.get(place(row, cpu, index))).collect()
+                })
+            }
+        };
         for index in names.keys().filter_map(Result::ok) {
-            new.set(index, old.get(&index, 0)?, 0)?;
+            for (cpu, one) in (0..).zip(each(index)?) {
+                new.set(place(row, cpu, index), &one)?;
+            }
         }
         Ok(())
     }

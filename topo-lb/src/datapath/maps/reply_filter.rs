@@ -24,7 +24,7 @@ use tracing::{info, warn};
 use super::connections::now;
 use super::error::StoreError;
 use super::pinned::{Hash, entries, failed};
-use crate::datapath::host::membarrier;
+use crate::datapath::host::grace;
 
 /// Pause between two passes.
 const PERIOD: Duration = Duration::from_secs(3_600);
@@ -141,10 +141,10 @@ impl Work {
         let began = Instant::now();
         self.lines.set_whole(false);
         // Now no program relies on the marks, and no replaced program, which sets none, runs.
-        membarrier::grace().map_err(StoreError::Grace)?;
+        grace::wait().map_err(StoreError::Grace)?;
         self.lines.clear();
         // Every program that set a mark before has its entry in the table, visible to all CPUs.
-        membarrier::grace().map_err(StoreError::Grace)?;
+        grace::wait().map_err(StoreError::Grace)?;
         let now = now();
         // Twice the lifetime: one direction's packets refresh the other's entry a little late.
         let is_over = |last_used: u64, protocol, state| {
@@ -169,7 +169,7 @@ impl Work {
             self.lines.mark(place);
         }
         // A program may have read a place before its mark; it must not see complete marks later.
-        membarrier::grace().map_err(StoreError::Grace)?;
+        grace::wait().map_err(StoreError::Grace)?;
         self.lines.set_whole(true);
         info!(marks = places.len(), took = ?began.elapsed(), "tc knows which endpoints may answer");
         Ok(())

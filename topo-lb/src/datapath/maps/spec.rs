@@ -16,13 +16,21 @@ use topo_lb_common::maps;
 use topo_lb_common::members::{Member, MemberKey4, MemberKey6};
 use topo_lb_common::packets::Packets;
 use topo_lb_common::range::Range;
-use topo_lb_common::service::{Service4, Service6};
+use topo_lb_common::record::{Record4, Record6};
 use topo_lb_common::unprogrammed::Unprogrammed;
 
 use crate::plan::Capacity;
 
 /// `BPF_F_NO_PREALLOC`: an entry takes memory only while it exists.
 const NO_PREALLOC: u32 = 1;
+/// `BPF_F_MMAPABLE`: the agent can map the array's memory (fc9702273e2e, Linux 5.5).
+const MMAPABLE: u32 = 1 << 10;
+
+/// CPUs that this host can ever have: the number of parts of `counters`.
+pub(crate) fn cpus() -> u32 {
+    // Without /sys, connections of the other CPUs are not counted.
+    aya::util::nr_cpus().map_or(1, |cpus| cpus as u32)
+}
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct MapSpec {
@@ -51,8 +59,10 @@ pub(crate) fn map_specs(capacity: &Capacity) -> [MapSpec; maps::ALL.len()] {
     let Capacity { services, slots, members, flows, .. } = *capacity;
     [
         spec::<u32, Range>(maps::RANGE, Array, 1, 0),
-        spec::<Frontend4, Service4>(maps::SERVICES4, Hash, services, 0),
-        spec::<Frontend6, Service6>(maps::SERVICES6, Hash, services, 0),
+        spec::<Frontend4, u32>(maps::SERVICES4, Hash, services, 0),
+        spec::<Frontend6, u32>(maps::SERVICES6, Hash, services, 0),
+        spec::<u32, Record4>(maps::RECORDS4, Array, capacity.records(), MMAPABLE),
+        spec::<u32, Record6>(maps::RECORDS6, Array, capacity.records(), MMAPABLE),
         spec::<u32, Backend4>(maps::SLOTS4, Array, slots, 0),
         spec::<u32, Backend6>(maps::SLOTS6, Array, slots, 0),
         spec::<MemberKey4, Member>(maps::MEMBERS4, Hash, members, NO_PREALLOC),
@@ -65,7 +75,7 @@ pub(crate) fn map_specs(capacity: &Capacity) -> [MapSpec; maps::ALL.len()] {
         spec::<i32, Connected6>(maps::CONNECTED6, SkStorage, 0, NO_PREALLOC),
         spec::<AffinityKey, Affinity4>(maps::AFFINITY4, LruHash, flows, 0),
         spec::<AffinityKey, Affinity6>(maps::AFFINITY6, LruHash, flows, 0),
-        spec::<u32, Counters>(maps::COUNTERS, PerCpuArray, services, 0),
+        spec::<u32, Counters>(maps::COUNTERS, Array, services.saturating_mul(cpus()), MMAPABLE),
         spec::<u32, u64>(maps::TORN, PerCpuArray, 1, 0),
         spec::<u32, Name>(maps::NAMES, Hash, services, NO_PREALLOC),
         spec::<u32, Unprogrammed>(maps::UNPROGRAMMED, Hash, maps::MOST_UNPROGRAMMED, NO_PREALLOC),

@@ -5,12 +5,13 @@ use crate::plan::{Installed, Step};
 
 /// The kernel's maps, or a test's maps in memory.
 pub trait Store {
-    /// Carries out a step. Removing a missing entry is no error; naming an index zeroes counters.
+    /// Carries out the first of these steps, and as many after it as one call to the kernel can.
+    /// Returns their number. Removing a missing entry is no error; naming an index zeroes counters.
     ///
     /// # Errors
-    /// The write fails, and changes nothing.
-    fn write(&mut self, step: &Step) -> Result<(), StoreError>;
-    /// Makes tc connections check their endpoints again.
+    /// The first step fails, and changes nothing.
+    fn write(&mut self, steps: &[Step]) -> Result<usize, StoreError>;
+    /// Makes tc connections and UDP flows check their endpoints again.
     ///
     /// # Errors
     /// The write fails, and changes nothing.

@@ -26,6 +26,7 @@ pub enum TcpPeer {
 /// The load-time constants of the programs.
 #[derive(Clone, Copy, Debug)]
 pub struct Constants {
+    service_ports: u32,
     tcp_peer_is_service: u8,
     has_exclusions: u8,
     has_set_retval: u8,
@@ -34,11 +35,12 @@ pub struct Constants {
 }
 
 impl Constants {
-    /// As this kernel supports; without exclusions.
+    /// As this kernel supports; without exclusions. `service_ports`: room for Service ports.
     #[must_use]
-    pub fn probe(tcp_peer: TcpPeer) -> Self {
+    pub fn probe(tcp_peer: TcpPeer, service_ports: u32) -> Self {
         let is_there = |feature: Feature| u8::from(feature.is_there() == Some(true));
         Self {
+            service_ports,
             tcp_peer_is_service: u8::from(tcp_peer == TcpPeer::Service),
             has_exclusions: 0,
             has_set_retval: is_there(Feature::SET_RETVAL),
@@ -55,6 +57,7 @@ impl Constants {
 
     /// Sets them in programs that are not loaded yet.
     pub fn put<'a>(&'a self, loader: &mut EbpfLoader<'a>) {
+        loader.override_global("SERVICE_PORTS", &self.service_ports, true);
         for (name, value) in [
             ("TCP_PEER_IS_SERVICE", &self.tcp_peer_is_service),
             ("HAS_EXCLUSIONS", &self.has_exclusions),

@@ -148,7 +148,7 @@ impl Agent {
                 }
                 Some(Meanwhile::Narrowed) => {
                     let row = now.unwrap_or_default();
-                    prop_assert!(row.len() <= 8, "{}", frontend);
+                    prop_assert!(row.len() <= 6, "{}", frontend);
                     prop_assert_eq!(row.is_empty(), whole.is_empty(), "{}", frontend);
                     prop_assert!(row.iter().all(|one| whole.contains(one)), "{}", frontend);
                 }
