@@ -75,6 +75,7 @@ fn run_agent(args: AgentArgs) -> anyhow::Result<ExitCode> {
                 members: args.max_endpoints,
                 flows: args.max_flows,
                 connections,
+                ..Capacity::default()
             },
             tcp_peer: args.tcp_peer,
             exclusions: !exclusions.is_empty(),

@@ -88,8 +88,14 @@ struct Model {
 
 impl Model {
     fn new(services: usize) -> Self {
-        let capacity =
-            Capacity { services: 128, slots: 512, members: 512, flows: 0, connections: 0 };
+        let capacity = Capacity {
+            services: 128,
+            slots: 512,
+            members: 512,
+            flows: 0,
+            connections: 0,
+            spare: 2,
+        };
         let now = Instant::now();
         let agents = (0..NODES).map(|node| Agent {
             reconciler: Reconciler::new(name(node), Scope::All, false),

@@ -80,7 +80,7 @@ mod tests {
         for (meanwhile, verdict, selected, sentence) in [
             (Meanwhile::KubeProxy, "bypass", false, "the Service is left to kube-proxy, whole"),
             (Meanwhile::Refused, "refuse", false, "is refused, as its policy is strict"),
-            (Meanwhile::Narrowed, "route", true, "uses at most 8 of its endpoints"),
+            (Meanwhile::Narrowed, "route", true, "uses at most 6 of its endpoints"),
             (Meanwhile::LastGood, "route", true, "keeps its last endpoints"),
         ] {
             let (got, reason, is_selected) = explained(&served, meanwhile);

@@ -21,6 +21,8 @@ pub struct Capacity {
     pub flows: u32,
     /// tc connections per family. Zero without tc; its maps are then not pinned.
     pub connections: u32,
+    /// Records per family beyond one for each frontend: replaced ones wait for a grace period.
+    pub spare: u32,
 }
 
 /// Which kind of entry a Service lacks room for.
@@ -134,7 +136,7 @@ impl Capacity {
     /// Records per family.
     #[must_use]
     pub const fn records(&self) -> u32 {
-        self.services.saturating_add(SPARE)
+        self.services.saturating_add(self.spare)
     }
 }
 
@@ -146,6 +148,7 @@ impl Default for Capacity {
             members: maps::DEFAULT_MEMBERS,
             flows: maps::DEFAULT_FLOWS,
             connections: 0,
+            spare: SPARE,
         }
     }
 }

@@ -52,8 +52,14 @@ fn a_row_that_is_computed_anew_and_has_not_changed_is_in_memory_once() {
 
 #[test]
 fn what_has_no_room_gets_the_room_that_the_same_change_makes() {
-    let mut store =
-        MemoryStore::new(Capacity { services: 1, slots: 0, members: 0, flows: 0, connections: 0 });
+    let mut store = MemoryStore::new(Capacity {
+        services: 1,
+        slots: 0,
+        members: 0,
+        flows: 0,
+        connections: 0,
+        spare: 2,
+    });
     let mut reconciler = Reconciler::new("n".into(), Scope::All, false);
     reconciler.observe(Update::Service(Change::Applied(service("a", 1))));
     assert_eq!(settle(&mut reconciler, &mut store), ["default/a:http"]);
@@ -68,7 +74,8 @@ fn what_has_no_room_gets_the_room_that_the_same_change_makes() {
     assert_eq!(reconciler.unprogrammed().get(&id("c")), Some(&lack));
 }
 
-const ROOM: Capacity = Capacity { services: 8, slots: 8, members: 0, flows: 0, connections: 0 };
+const ROOM: Capacity =
+    Capacity { services: 8, slots: 8, members: 0, flows: 0, connections: 0, spare: 2 };
 
 fn node(name: &str) -> Update {
     let labels = [("rack".into(), "1".into())].into();

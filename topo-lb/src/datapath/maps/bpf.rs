@@ -40,8 +40,10 @@ impl BpfStore {
     /// A map does not exist, or has another type.
     pub fn open(pin_dir: &Path) -> Result<Self, OpenError> {
         let v4 = FamilyMaps::open(pin_dir)?;
+        let services = size(pin_dir, maps::SERVICES4)?;
         let capacity = Capacity {
-            services: size(pin_dir, maps::SERVICES4)?,
+            services,
+            spare: size(pin_dir, maps::RECORDS4)?.saturating_sub(services),
             slots: size(pin_dir, maps::SLOTS4)?,
             members: size(pin_dir, maps::MEMBERS4)?,
             flows: size(pin_dir, maps::FLOWS4)?,

@@ -15,7 +15,8 @@ use crate::plan::share::{self, Pool, Rank, Ranks, Room};
 use crate::plan::{Capacity, Lack, Meanwhile, WhenFull};
 use crate::topology::Route;
 
-const SMALL: Capacity = Capacity { services: 16, slots: 80, members: 80, flows: 8, connections: 0 };
+const SMALL: Capacity =
+    Capacity { services: 16, slots: 80, members: 80, flows: 8, connections: 0, spare: 2 };
 
 fn id(tenant: u8, service: u8) -> ServiceId {
     let namespace = ["aaa", "mmm", "nnn", "zzz"][usize::from(tenant)];
@@ -223,7 +224,8 @@ impl Tenants {
 
 #[test]
 fn a_service_that_is_refused_is_not_displaced_by_a_new_one_of_its_namespace() {
-    let capacity = Capacity { services: 2, slots: 0, members: 0, flows: 0, connections: 0 };
+    let capacity =
+        Capacity { services: 2, slots: 0, members: 0, flows: 0, connections: 0, spare: 2 };
     let mut tenants = Tenants::new(capacity, WhenFull::Leave);
     let refused = |service| Wish { service, endpoints: 0, strict: true, ..ONE };
     tenants.meet(&[refused(1), refused(2)]);
@@ -348,7 +350,7 @@ fn new_endpoints_that_find_no_room_are_used_as_far_as_they_fit_inline() {
         tenants.meet(&[Wish { endpoints: more, ..one(generation) }]);
         assert_eq!(tenants.meanwhile(&wish.id()), Some(Meanwhile::Narrowed));
         let (_, placed) = tenants.world.installed.placed().next().unwrap();
-        assert_eq!(placed.entry.row.len(), 8);
+        assert_eq!(placed.entry.row.len(), 6);
         let newest = IpAddr::from([10, generation, 0, 0]);
         assert!(placed.entry.row.iter().all(|chosen| chosen.address().ip() >= newest));
     }

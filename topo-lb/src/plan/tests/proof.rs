@@ -12,7 +12,8 @@ use crate::datapath::maps::commit::{commit, take_over};
 use crate::plan::{Capacity, Desired, Meanwhile, Plan, Ration, Step, WhenFull, diff};
 use crate::topology::{Chosen, Route};
 
-const SMALL: Capacity = Capacity { services: 6, slots: 60, members: 40, flows: 8, connections: 0 };
+const SMALL: Capacity =
+    Capacity { services: 6, slots: 60, members: 40, flows: 8, connections: 0, spare: 2 };
 
 fn id(name: u8) -> ServiceId {
     let namespace = ["one", "three", "two"][usize::from(name % 3)];
@@ -244,6 +245,7 @@ proptest! {
         prop_assert!(store.names().is_empty());
         for family in Family::BOTH {
             prop_assert_eq!(found.slots(family).available(), Capacity::default().slots);
+            prop_assert_eq!(found.records(family).available(), Capacity::default().records());
         }
     }
 

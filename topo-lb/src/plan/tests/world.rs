@@ -6,9 +6,9 @@ use std::net::{IpAddr, SocketAddr};
 use topo_lb_common::backend::Locality;
 
 use crate::cluster::{Protocol, ServiceId};
-use crate::datapath::maps::commit::commit;
+use crate::datapath::maps::commit::{commit, perform};
 use crate::datapath::maps::memory::MemoryStore;
-use crate::plan::{Capacity, Desired, Installed, Lack, Plan, Ration, WhenFull, diff};
+use crate::plan::{Capacity, Desired, Installed, Lack, Plan, Ration, Step, WhenFull, diff};
 use crate::topology::{Chosen, Route, Verdict};
 
 pub(super) struct World {
@@ -16,6 +16,8 @@ pub(super) struct World {
     pub(super) installed: Installed,
     pub(super) store: MemoryStore,
     pub(super) ration: Ration,
+    /// What the last plans free; it waits for a grace period.
+    pub(super) later: Vec<Step>,
     /// By the last plan that was carried out.
     pub(super) unprogrammed: BTreeMap<ServiceId, Lack>,
 }
@@ -27,6 +29,7 @@ impl World {
             installed: Installed::new(capacity),
             store: MemoryStore::new(capacity),
             ration: Ration::new(when_full, 5),
+            later: Vec::new(),
             unprogrammed: BTreeMap::new(),
         }
     }
@@ -44,13 +47,23 @@ impl World {
         touched
     }
 
+    /// Plans as the agent does: with what earlier plans free if something lacks room without it.
     pub(super) fn plan(&mut self, touched: &BTreeSet<ServiceId>) -> Plan {
+        let first = diff::plan(&self.desired, &self.installed, touched, &mut self.ration);
+        if first.unprogrammed.is_empty() || self.later.is_empty() {
+            return first;
+        }
+        let later = [vec![Step::Grace], std::mem::take(&mut self.later)].concat();
+        perform(&later, &mut self.store, &mut self.installed).unwrap();
         diff::plan(&self.desired, &self.installed, touched, &mut self.ration)
     }
 
     /// Plans and commits once.
     pub(super) fn carry_out(&mut self, touched: &BTreeSet<ServiceId>) -> Plan {
-        let plan = self.plan(touched);
+        let mut plan = self.plan(touched);
+        if plan.unprogrammed.is_empty() {
+            self.later.extend(plan.take_frees());
+        }
         commit(&plan, &mut self.store, &mut self.installed).unwrap();
         self.unprogrammed.clone_from(&plan.unprogrammed);
         plan
