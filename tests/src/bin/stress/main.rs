@@ -75,7 +75,7 @@ fn run(arguments: &Arguments) -> Result<Report> {
             slots: 1 << 17,
             members: 1 << 17,
             flows: 1024,
-            connections: 0,
+            ..Capacity::default()
         },
         tcp_peer: TcpPeer::Endpoint,
         exclusions: false,
