@@ -230,7 +230,7 @@ fn service_row(
 
 fn left_out_row((service, lack): (Arc<str>, Lack)) -> LeftOutRow {
     let Lack { of, meanwhile } = lack;
-    LeftOutRow { service, lacks: of.name(), meanwhile: meanwhile.name(), flag: of.flag() }
+    LeftOutRow { service, lacks: of.into(), meanwhile: meanwhile.into(), flag: of.flag() }
 }
 
 fn endpoint_rows(names: &BTreeMap<u32, Arc<str>>, published: &Published) -> Vec<EndpointRow> {

@@ -104,31 +104,22 @@ fn shared(choice: &Choice<'_>) -> Option<String> {
     }
 }
 
-/// What an Event is about.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+/// What an Event is about; as text the Event's `reason`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, strum::Display)]
 pub enum Topic {
     /// An annotation or field broke a rule, and is ignored.
+    #[strum(serialize = "InvalidTopologyPolicy")]
     InvalidPolicy,
     /// All connections of this node to a Service port are refused; the port was served before.
     NodeRefused,
     /// The kernel refused connections to a Service port.
     ClientsRefused,
     /// The Service lacks room in the maps.
+    #[strum(serialize = "NoRoomInMaps")]
     NoRoom,
 }
 
 impl Topic {
-    /// The Event's `reason`.
-    #[must_use]
-    pub const fn reason(self) -> &'static str {
-        match self {
-            Self::InvalidPolicy => "InvalidTopologyPolicy",
-            Self::NodeRefused => "NodeRefused",
-            Self::ClientsRefused => "ClientsRefused",
-            Self::NoRoom => "NoRoomInMaps",
-        }
-    }
-
     /// The Event's `action`: what the agent did.
     #[must_use]
     pub const fn action(self) -> &'static str {

@@ -126,7 +126,7 @@ fn unknown_keys(decision: &Decision<'_>, known: &BTreeSet<&str>, sightings: &mut
         let message = format!(
             "no Node carries the label {key} of {}: the key never matches; label the Nodes, or \
              remove the key",
-            decision.policy.source.name(),
+            decision.policy.source,
         );
         everywhere(sightings, None, Rule::UnknownKey, message);
     }
@@ -181,7 +181,7 @@ fn from_node(
 ) {
     let endpoint = match decision.choices.len() {
         1 => "endpoint".to_owned(),
-        _ => format!("{} endpoint", choice.family.name()),
+        _ => format!("{} endpoint", choice.family),
     };
     let mut saw = |rule: Rule, severity: Severity, message| {
         let (port, family) = (Some(port(decision.port)), Some(choice.family));

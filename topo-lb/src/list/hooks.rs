@@ -129,7 +129,7 @@ pub(super) fn read(pin_dir: &Path) -> Result<Hooks, ReadError> {
     for direction in [Direction::Ingress, Direction::Egress] {
         let counted = packets.iter().find(|(of, _)| *of == direction);
         each.push(HookRow {
-            hook: format!("tc {}", direction.name()),
+            hook: format!("tc {direction}"),
             devices: devices.iter().filter(|on| on.direction == direction).map(row).collect(),
             packets: counted.map(|(_, packets)| PacketRow(*packets)),
             ..HookRow::default()
@@ -158,7 +158,7 @@ fn row(on: &OnDevice) -> DeviceRow {
     DeviceRow {
         index: *device,
         name: name.clone(),
-        means: mode.name(),
+        means: mode.into(),
         program: *program,
         others: others.clone(),
     }

@@ -193,14 +193,14 @@ impl Scrape {
         let mut family =
             encoder.encode_descriptor("refused_connections", help, None, MetricType::Counter)?;
         for (name, reason, value) in &self.refused {
-            counter(&mut family, &labels(name, "reason", reason.name()), *value)?;
+            counter(&mut family, &labels(name, "reason", reason.into()), *value)?;
         }
         let help = "Service ports that refuse connections of this node now, by reason";
         let mut family =
             encoder.encode_descriptor("refusing_service_ports", help, None, MetricType::Gauge)?;
         for reason in Refusal::ALL.into_iter().filter(|reason| *reason != Refusal::Past) {
             let value = self.refusing.get(&reason).copied().unwrap_or_default();
-            family.encode_family(&[("reason", reason.name())])?.encode_gauge(&value)?;
+            family.encode_family(&[("reason", <&str>::from(reason))])?.encode_gauge(&value)?;
         }
         let help = "Connections and datagrams that were refused because the Service's value was \
                     being replaced in each of three attempts to read it";
@@ -211,7 +211,7 @@ impl Scrape {
         let mut family = encoder.encode_descriptor("packets", help, None, MetricType::Counter)?;
         for (direction, packets) in &self.counted.packets {
             for outcome in Outcome::ALL {
-                let labels = [("direction", direction.name()), ("outcome", outcome.label())];
+                let labels = [("direction", direction.into()), ("outcome", outcome.label())];
                 counter(&mut family, &labels, packets.of(outcome))?;
             }
         }

@@ -22,23 +22,13 @@ pub enum TcAttach {
 }
 
 /// How a program is attached to a device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, strum::IntoStaticStr)]
+#[strum(serialize_all = "lowercase")]
 pub enum AttachMode {
     /// A tcx link.
     Tcx,
     /// A filter of a clsact queueing discipline.
     Clsact,
-}
-
-impl AttachMode {
-    /// The name in output.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Tcx => "tcx",
-            Self::Clsact => "clsact",
-        }
-    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -170,7 +170,7 @@ fn the_documentation_lists_what_there_is() {
     assert_eq!(documented, exported);
     let outcomes = Outcome::ALL.map(Outcome::label);
     assert_eq!(first_cells(&doc, "`outcome` of a packet"), BTreeSet::from(outcomes));
-    let reasons = Refusal::ALL.map(Refusal::name);
+    let reasons = Refusal::ALL.map(<&str>::from);
     assert_eq!(first_cells(&doc, "`reason` of a refusal"), BTreeSet::from(reasons));
 }
 
