@@ -81,7 +81,8 @@ impl Concern {
     }
 }
 
-/// The last key that this node has a value for, which is the widest.
+/// Of a refused choice: the last key that this node has a value for, which is the widest, or its
+/// node pool.
 fn shared(choice: &Choice<'_>) -> Option<String> {
     match choice.cause {
         Cause::NoKey => {
@@ -89,18 +90,7 @@ fn shared(choice: &Choice<'_>) -> Option<String> {
             let mut values = tiers.filter_map(|tier| Some((tier.key, tier.own?)));
             values.next().map(|(key, value)| format!("{key}={value}"))
         }
-        Cause::Pool(pool) => Some(format!("node pool {pool}")),
-        Cause::Unconstrained
-        | Cause::Key { .. }
-        | Cause::Any { .. }
-        | Cause::Node
-        | Cause::NodeForLackOfPool
-        | Cause::HintedNode
-        | Cause::HintedZone(_)
-        | Cause::HintsOff(_)
-        | Cause::NoEndpoint(_)
-        | Cause::NoneHere
-        | Cause::NoneUsable => None,
+        cause => cause.value().map(|pool| format!("node pool {pool}")),
     }
 }
 
