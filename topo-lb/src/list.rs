@@ -21,7 +21,7 @@ use crate::datapath::maps::flows::{self, Flow};
 use crate::datapath::maps::unprogrammed;
 use crate::plan::Lack;
 
-pub use hooks::{DeviceRow, HookRow, Hooks, PacketRow};
+pub use hooks::{HookRow, Hooks, PacketRow};
 
 /// What to list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

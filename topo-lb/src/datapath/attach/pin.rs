@@ -5,6 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
+use serde::Serialize;
 
 use super::link::DIRECTORY;
 use crate::datapath::direction::Direction;
@@ -22,8 +23,8 @@ pub enum TcAttach {
 }
 
 /// How a program is attached to a device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, strum::IntoStaticStr)]
-#[strum(serialize_all = "lowercase")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
 pub enum AttachMode {
     /// A tcx link.
     Tcx,
