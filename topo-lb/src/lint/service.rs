@@ -242,18 +242,10 @@ fn idle(state: &State, decision: &Decision<'_>, choice: &Choice<'_>, this_node: 
             .keys
             .iter()
             .any(|&key| value(this_node, key).is_some_and(|own| value(node, key) == Some(own))),
-        Cause::Pool(own) => pool(node).as_deref() == Some(own),
-        Cause::Unconstrained
-        | Cause::Key { .. }
-        | Cause::Any { .. }
-        | Cause::Node
-        | Cause::NodeForLackOfPool
-        | Cause::HintedNode
-        | Cause::HintedZone(_)
-        | Cause::HintsOff(_)
-        | Cause::NoEndpoint(_)
-        | Cause::NoneHere
-        | Cause::NoneUsable => node == this_node,
+        cause => match cause.value() {
+            Some(own) => pool(node).as_deref() == Some(own),
+            None => node == this_node,
+        },
     };
     let is_unusable = |status: &Status<'_>| {
         matches!(status, Status::NotReady | Status::Draining | Status::Stopped)
