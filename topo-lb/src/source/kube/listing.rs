@@ -95,7 +95,8 @@ async fn all<T: StateKind>(server: &Server) -> Result<(Update, Vec<Fault>), Kube
                 }
                 Err(error) => faults.extend(Fault::unread(&error)),
             },
-            Some(Ok(Change::Begin)) => {}
+            // Of another version, after some pages of the one before.
+            Some(Ok(Change::Begin)) => (all, faults) = Default::default(),
             Some(Err(Failure::List(error))) => {
                 version += 1;
                 if version == T::VERSIONS.len() || !is_missing(&error) {
