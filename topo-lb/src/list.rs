@@ -151,7 +151,7 @@ pub struct EndpointRow {
 }
 
 /// An unconnected UDP flow, or a connection of a client without a socket on this node.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ConnectionRow {
     /// The kernel's socket cookie, for the flow of a socket.
@@ -261,12 +261,10 @@ fn connection_row(names: &BTreeMap<u32, Arc<str>>, connection: Connection) -> Co
 fn flow_row(names: &BTreeMap<u32, Arc<str>>, flow: Flow) -> ConnectionRow {
     ConnectionRow {
         socket: Some(flow.cookie),
-        client: None,
-        state: None,
-        idle_seconds: None,
         service: name(names, flow.service),
         frontend: flow.frontend.to_string(),
         endpoint: flow.endpoint.to_string(),
+        ..ConnectionRow::default()
     }
 }
 

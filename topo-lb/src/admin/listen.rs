@@ -28,9 +28,7 @@ impl Listen {
     /// The agent's default: reachable only from the node. docs/metrics.md says why this port.
     pub const DEFAULT: Self =
         Self::On(SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::LOCALHOST, 19_876)));
-}
 
-impl Listen {
     /// Whether the two exclude each other: they have the same port, and one includes the other.
     #[must_use]
     pub fn excludes(self, other: Self) -> bool {

@@ -108,21 +108,15 @@ impl Scrape {
     }
 }
 
-/// Namespace, name and port of `namespace/name:port`.
-fn parts(name: &str) -> [(&'static str, &str); 3] {
-    let (service, port) = name.rsplit_once(':').unwrap_or((name, ""));
-    let (namespace, service) = service.split_once('/').unwrap_or(("", service));
-    [("namespace", namespace), ("service", service), ("port", port)]
-}
-
-/// The labels of a Service port, and one more.
+/// The labels of the Service port `namespace/name:port`, and one more.
 fn labels<'a>(
     name: &'a str,
     key: &'static str,
     value: &'static str,
 ) -> [(&'static str, &'a str); 4] {
-    let [namespace, service, port] = parts(name);
-    [namespace, service, port, (key, value)]
+    let (service, port) = name.rsplit_once(':').unwrap_or((name, ""));
+    let (namespace, service) = service.split_once('/').unwrap_or(("", service));
+    [("namespace", namespace), ("service", service), ("port", port), (key, value)]
 }
 
 fn counter(
