@@ -21,6 +21,15 @@ pub struct Answer {
     pub body: String,
 }
 
+impl Answer {
+    /// The value of a series, its labels included, among metrics in the text format.
+    #[must_use]
+    pub fn sample(&self, series: &str) -> Option<f64> {
+        let mut lines = self.body.lines();
+        lines.find_map(|line| line.strip_prefix(series)?.strip_prefix(' ')?.parse().ok())
+    }
+}
+
 impl std::fmt::Display for Answer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}: {}", self.status, self.body)
