@@ -81,6 +81,7 @@ fn exchange(
             .with_context(|| format!("nothing listens on {address}"))?;
         let mut stream = TcpStream::from(socket);
         stream.set_read_timeout(Some(patience)).context("a socket has a timeout")?;
+        stream.set_write_timeout(Some(patience)).context("a socket has a timeout")?;
         stream.write_all(request.as_bytes()).context("cannot ask")?;
         let mut answer = String::new();
         stream.read_to_string(&mut answer).context("the connection breaks")?;
