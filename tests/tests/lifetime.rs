@@ -19,9 +19,10 @@ fn maps(scene: &Scene<'_>) -> Result<Vec<Value>> {
 #[test]
 fn the_datapath_outlasts_its_agent_and_the_next_one_writes_only_what_changed() -> Result<()> {
     play(|scene| {
-        let (objects, content) = (scene.agent.objects()?, maps(scene)?);
-        ensure!(objects.links() == 8 && objects.programs() == 8, "{objects}");
+        let content = maps(scene)?;
         for is_killed in [false, true] {
+            let objects = scene.agent.objects()?;
+            ensure!(objects.links() == 8 && objects.programs() == 8, "{objects}");
             if is_killed {
                 scene.agent.kill();
             } else {
