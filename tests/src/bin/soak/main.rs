@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 use clap::Parser;
-use serde_json::json;
 use topo_lb_tests::interrupt::exit_code;
 use topo_lb_tests::report::Report;
 use topo_lb_tests::restarts::{self, Until};
@@ -56,9 +55,11 @@ fn run(arguments: &Arguments) -> Result<bool> {
     }
     let text = if arguments.json {
         let Report { connections, changes, restarts, wrong_endpoint, failed, .. } = sums;
-        json!({"connections": connections, "changes": changes, "restarts": restarts,
-               "wrong_endpoint": wrong_endpoint, "failed": failed})
-        .to_string()
+        // The documented order.
+        format!(
+            "{{\"connections\":{connections},\"changes\":{changes},\"restarts\":{restarts},\
+             \"wrong_endpoint\":{wrong_endpoint},\"failed\":{failed}}}"
+        )
     } else {
         format!(
             "{} connections, {} changes of Services, {} restarts: {}",
