@@ -298,17 +298,12 @@ impl<'a> Agent<'a> {
         json_of(command)
     }
 
-    /// Repeats `topo-lb list <what> -o json` until the output satisfies `is`, and returns it.
+    /// Repeats `topo-lb list services -o json` until the output satisfies `is`, and returns it.
     ///
     /// # Errors
     /// None does within `limit`; the error quotes the last output.
-    pub fn wait_for_list(
-        &self,
-        what: &str,
-        limit: Duration,
-        is: impl Fn(&Value) -> bool,
-    ) -> Result<Value> {
-        until_is(&format!("the wanted list of {what}"), limit, || self.list(what), is)
+    pub fn wait_for_services(&self, limit: Duration, is: impl Fn(&Value) -> bool) -> Result<Value> {
+        until_is("the wanted list of services", limit, || self.list("services"), is)
     }
 
     /// `topo-lb cleanup`.

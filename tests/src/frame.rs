@@ -121,43 +121,34 @@ pub fn wrong_checksums(packet: &[u8]) -> Result<Vec<&'static str>> {
     let headers = PacketHeaders::from_ethernet_slice(packet)?;
     let payload = headers.payload.slice();
     let mut wrong = Vec::new();
-    let mut check = |name, stored: u16, computed: u16| {
-        if stored != computed {
-            wrong.push(name);
-        }
-    };
-    match (headers.net.context("no IP packet")?, headers.transport) {
-        (NetHeaders::Ipv4(ip, _), transport) => {
-            check("IPv4", ip.header_checksum, ip.calc_header_checksum());
-            match transport {
-                Some(TransportHeader::Tcp(tcp)) => {
-                    check("TCP", tcp.checksum, tcp.calc_checksum_ipv4(&ip, payload)?);
-                }
-                // Zero means: no checksum.
-                Some(TransportHeader::Udp(udp)) if udp.checksum != 0 => {
-                    check("UDP", udp.checksum, udp.calc_checksum_ipv4(&ip, payload)?);
-                }
-                Some(TransportHeader::Icmpv4(icmp)) => {
-                    check("ICMP", icmp.checksum, icmp.icmp_type.calc_checksum(payload));
-                }
-                _ => {}
+    let transport = headers.transport;
+    let mut computed = transport.clone();
+    match headers.net.context("no IP packet")? {
+        NetHeaders::Ipv4(ip, _) => {
+            if ip.header_checksum != ip.calc_header_checksum() {
+                wrong.push("IPv4");
+            }
+            // Zero means: no checksum.
+            let has_none =
+                matches!(&transport, Some(TransportHeader::Udp(udp)) if udp.checksum == 0);
+            if let Some(computed) = computed.as_mut().filter(|_| !has_none) {
+                computed.update_checksum_ipv4(&ip, payload)?;
             }
         }
-        (NetHeaders::Ipv6(ip, _), transport) => match transport {
-            Some(TransportHeader::Tcp(tcp)) => {
-                check("TCP", tcp.checksum, tcp.calc_checksum_ipv6(&ip, payload)?);
+        NetHeaders::Ipv6(ip, _) => {
+            if let Some(computed) = &mut computed {
+                computed.update_checksum_ipv6(&ip, payload)?;
             }
-            Some(TransportHeader::Udp(udp)) => {
-                check("UDP", udp.checksum, udp.calc_checksum_ipv6(&ip, payload)?);
-            }
-            Some(TransportHeader::Icmpv6(icmp)) => {
-                let kind = &icmp.icmp_type;
-                let computed = kind.calc_checksum(ip.source, ip.destination, payload)?;
-                check("ICMPv6", icmp.checksum, computed);
-            }
-            _ => {}
-        },
-        (NetHeaders::Arp(_), _) => bail!("an ARP packet"),
+        }
+        NetHeaders::Arp(_) => bail!("an ARP packet"),
+    }
+    if computed != transport {
+        wrong.extend(transport.map(|header| match header {
+            TransportHeader::Tcp(_) => "TCP",
+            TransportHeader::Udp(_) => "UDP",
+            TransportHeader::Icmpv4(_) => "ICMP",
+            TransportHeader::Icmpv6(_) => "ICMPv6",
+        }));
     }
     Ok(wrong)
 }

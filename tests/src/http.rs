@@ -21,6 +21,15 @@ pub struct Answer {
     pub body: String,
 }
 
+impl Answer {
+    /// The value of a series, its labels included, among metrics in the text format.
+    #[must_use]
+    pub fn sample(&self, series: &str) -> Option<f64> {
+        let mut lines = self.body.lines();
+        lines.find_map(|line| line.strip_prefix(series)?.strip_prefix(' ')?.parse().ok())
+    }
+}
+
 impl std::fmt::Display for Answer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}: {}", self.status, self.body)
@@ -72,6 +81,7 @@ fn exchange(
             .with_context(|| format!("nothing listens on {address}"))?;
         let mut stream = TcpStream::from(socket);
         stream.set_read_timeout(Some(patience)).context("a socket has a timeout")?;
+        stream.set_write_timeout(Some(patience)).context("a socket has a timeout")?;
         stream.write_all(request.as_bytes()).context("cannot ask")?;
         let mut answer = String::new();
         stream.read_to_string(&mut answer).context("the connection breaks")?;

@@ -1,14 +1,13 @@
 //! A proxy with plain HTTP to agents and TLS to the API server, like `YurtHub` on OpenYurt nodes. A
 //! test can break its responses in the middle of an event.
 
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener};
 use std::os::fd::AsFd as _;
 use std::path::Path;
-use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result};
 use axum::Router;
 use axum::body::{Body, BodyDataStream, Bytes, to_bytes};
 use axum::extract::{Request, State};
@@ -18,7 +17,6 @@ use fs_err::File;
 use futures::{StreamExt as _, stream};
 use kube::Client;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
-use tokio::net::TcpListener;
 use tokio::sync::watch;
 
 use crate::cluster::Cluster;
@@ -57,34 +55,28 @@ type OrderSender = watch::Sender<Orders>;
 /// The hub, on its own thread. Dropping it ends it.
 #[derive(Debug)]
 pub struct Hub {
-    sender: Arc<OrderSender>,
+    sender: OrderSender,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Hub {
     /// Starts the hub on the fabric of a lab. It uses a kubeconfig for the API server.
     pub fn start(cluster: &Cluster, kubeconfig: &Path) -> Result<Self> {
+        let address = SocketAddr::from((fabric4(), PORT));
+        let listener = cluster.fabric().run(|| Ok(TcpListener::bind(address)?));
+        let listener = listener.with_context(|| format!("cannot listen on {address}"))?;
         let netns = cluster.fabric().file().try_clone().context("a file can be duplicated")?;
-        let sender = Arc::new(OrderSender::new(Orders::default()));
-        let (listening, heard) = std::sync::mpsc::channel();
+        let sender = OrderSender::default();
         let (kubeconfig, orders) = (kubeconfig.to_owned(), sender.clone());
         let thread = thread::Builder::new().name("hub".into()).spawn(move || {
-            let runtime = enter(&netns);
-            let outcome = runtime.and_then(|runtime| {
-                let up = || listening.send(Ok(()));
-                runtime.block_on(serve(&kubeconfig, orders, up))
-            });
-            if let Err(error) = outcome {
-                // No receiver is left if the hub was already listening; then its clients fail.
-                let _ = listening.send(Err(error));
+            let served = enter(&netns)
+                .and_then(|runtime| runtime.block_on(serve(&kubeconfig, listener, orders)));
+            if let Err(error) = served {
+                // Its clients fail now.
+                eprintln!("the hub: {error:#}");
             }
         });
-        let thread = thread.context("cannot start the hub's thread")?;
-        let hub = Self { sender, thread: Some(thread) };
-        match heard.recv() {
-            Ok(outcome) => outcome.map(|()| hub),
-            Err(_) => bail!("the hub ended before it listened"),
-        }
+        Ok(Self { sender, thread: Some(thread.context("cannot start the hub's thread")?) })
     }
 
     /// The hub's URL, for `--api-server`.
@@ -138,16 +130,10 @@ fn enter(netns: &File) -> Result<tokio::runtime::Runtime> {
     runtime.context("cannot make a runtime")
 }
 
-async fn serve<E>(
-    kubeconfig: &Path,
-    sender: Arc<OrderSender>,
-    up: impl FnOnce() -> Result<(), E>,
-) -> Result<()> {
+async fn serve(kubeconfig: &Path, listener: TcpListener, sender: OrderSender) -> Result<()> {
     let client = client(kubeconfig).await?;
-    let address = SocketAddr::from((fabric4(), PORT));
-    let listener = TcpListener::bind(address).await;
-    let listener = listener.with_context(|| format!("cannot listen on {address}"))?;
-    ensure!(up().is_ok(), "the caller no longer waits for the hub");
+    listener.set_nonblocking(true).context("cannot listen")?;
+    let listener = tokio::net::TcpListener::from_std(listener)?;
     let mut orders = sender.subscribe();
     let router = Router::new().fallback(forward).with_state((client, sender));
     tokio::select! {
@@ -157,7 +143,7 @@ async fn serve<E>(
 }
 
 async fn forward(
-    State((client, sender)): State<(Client, Arc<OrderSender>)>,
+    State((client, sender)): State<(Client, OrderSender)>,
     request: Request,
 ) -> Response {
     if sender.borrow().shut {
@@ -195,22 +181,15 @@ fn watched(request: &Request) -> Option<String> {
 /// The response of a watch.
 struct Flow {
     resource: String,
-    sender: Arc<OrderSender>,
+    sender: OrderSender,
     orders: watch::Receiver<Orders>,
     body: BodyDataStream,
-    /// The second half of an event, and what happens to it.
-    rest: Option<(Bytes, Rest)>,
+    /// The second half of an event, what happens to it, and how often [`Hub::go_on`] was called
+    /// before.
+    rest: Option<(Bytes, Break, usize)>,
 }
 
-/// What happens to the second half of an event.
-#[derive(Clone, Copy)]
-enum Rest {
-    Never,
-    /// After so many calls of [`Hub::go_on`].
-    After(usize),
-}
-
-fn broken(body: Body, resource: String, sender: &Arc<OrderSender>) -> Body {
+fn broken(body: Body, resource: String, sender: &OrderSender) -> Body {
     let (sender, orders) = (sender.clone(), sender.subscribe());
     let flow = Flow { resource, sender, orders, body: body.into_data_stream(), rest: None };
     Body::from_stream(stream::unfold(flow, async |mut flow| {
@@ -230,14 +209,14 @@ impl Flow {
 
     async fn frame(&mut self) -> Option<Result<Bytes, axum::Error>> {
         match self.rest.take() {
-            Some((_, Rest::Never)) => {
+            Some((_, Break::Cut, _)) => {
                 // Data still in a buffer would be lost with the connection.
                 tokio::time::sleep(Duration::from_millis(100)).await;
                 return Some(Err(axum::Error::new("cut")));
             }
-            Some((rest, Rest::After(count))) => {
+            Some((rest, Break::Stall, before)) => {
                 // The sender lives as long as this flow.
-                let _ = self.orders.wait_for(|orders| orders.released >= count).await;
+                let _ = self.orders.wait_for(|orders| orders.released > before).await;
                 return Some(Ok(rest));
             }
             None => {}
@@ -246,23 +225,20 @@ impl Flow {
             Ok(frame) => frame,
             Err(error) => return Some(Err(error)),
         };
-        if let Some(how) = self.order() {
+        if let Some((how, before)) = self.order() {
             let rest = frame.split_off(middle_of_last_line(&frame));
-            self.rest = Some((rest, how));
+            self.rest = Some((rest, how, before));
         }
         Some(Ok(frame))
     }
 
     /// Takes the order for this watch, if any.
-    fn order(&self) -> Option<Rest> {
+    fn order(&self) -> Option<(Break, usize)> {
         let mut taken = None;
         self.sender.send_if_modified(|orders| {
             let mine = orders.next.filter(|(resource, _)| *resource == self.resource);
             let Some((_, how)) = mine else { return false };
-            taken = Some(match how {
-                Break::Cut => Rest::Never,
-                Break::Stall => Rest::After(orders.released + 1),
-            });
+            taken = Some((how, orders.released));
             orders.next = None;
             orders.broken += 1;
             true

@@ -1,10 +1,9 @@
 //! Named network namespaces: `ip netns exec` can enter a running lab.
 
-use std::io::Write as _;
 use std::net::{Ipv4Addr, UdpSocket};
 use std::os::fd::{AsFd as _, AsRawFd as _};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::thread;
 
 use anyhow::{Context, Result, bail, ensure};
@@ -13,6 +12,7 @@ use rustix::mount::{UnmountFlags, unmount};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use crate::permit::permit;
+use crate::process::{fed, printed};
 
 /// The folder of named network namespaces, as iproute2 has it.
 pub const FOLDER: &str = "/run/netns";
@@ -64,10 +64,7 @@ impl NetNs {
 
     /// Runs `tc` inside, and returns its output.
     pub fn tc(&self, arguments: &[&str]) -> Result<String> {
-        let output = self.run(|| Ok(Command::new("tc").args(arguments).output()?))?;
-        let said = String::from_utf8_lossy(&output.stderr);
-        ensure!(output.status.success(), "`tc {}`: {said}", arguments.join(" "));
-        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+        self.run(|| printed(Command::new("tc").args(arguments)))
     }
 
     /// Runs `work` on a thread inside. Use it for what a process makes in the kernel. A thread
@@ -135,18 +132,8 @@ pub fn ethtool<T: bytemuck::Pod>(device: &str, order: &mut T) -> Result<()> {
 
 /// Feeds `lines` to `ip -batch`.
 fn batch(lines: &[String]) -> Result<()> {
-    let mut child = Command::new("ip")
-        .args(["-batch", "-"])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::null())
-        .stderr(Stdio::piped())
-        .spawn()
-        .context("cannot run `ip` of iproute2")?;
-    if let Some(mut input) = child.stdin.take() {
-        // A refused line ends `ip`, which breaks the pipe; the error message of `ip` says more.
-        let _ = input.write_all((lines.join("\n") + "\n").as_bytes());
-    }
-    let output = child.wait_with_output().context("cannot wait for `ip`")?;
+    let text = lines.join("\n") + "\n";
+    let output = fed(Command::new("ip").args(["-batch", "-"]), &text).context("from iproute2")?;
     if output.status.success() {
         return Ok(());
     }

@@ -1,5 +1,6 @@
 //! Clusters of any size, for measurements: objects as a control plane writes them.
 
+use std::iter;
 use std::net::Ipv4Addr;
 
 use anyhow::{Result, bail};
@@ -160,39 +161,25 @@ impl Population {
         if index == 0 { self.here.clone() } else { format!("node-{index:05}") }
     }
 
+    /// All objects: the Nodes, then each Service with its slices.
+    pub fn objects(&self) -> impl Iterator<Item = Value> {
+        let nodes = (0..self.nodes).map(|index| self.node(index));
+        let services = (0..self.services)
+            .flat_map(|index| iter::once(self.service(index)).chain(self.slices(index, |_| true)));
+        nodes.chain(services)
+    }
+
     /// All objects, as updates for an agent.
     pub fn updates(&self) -> Result<Vec<Update>> {
-        let mut all = Vec::new();
-        for index in 0..self.nodes {
-            all.push(update(self.node(index))?);
-        }
-        for index in 0..self.services {
-            all.push(update(self.service(index))?);
-            for slice in self.slices(index, |_| true) {
-                all.push(update(slice)?);
-            }
-        }
-        Ok(all)
+        self.objects().map(update).collect()
     }
 
     /// All objects and `others` as one `List`.
     #[must_use]
     pub fn list(&self, others: &[Value]) -> String {
-        let mut text = String::from(r#"{"apiVersion":"v1","kind":"List","items":["#);
-        let mut add = |object: &Value| {
-            if !text.ends_with('[') {
-                text.push(',');
-            }
-            text.push_str(&object.to_string());
-        };
-        (0..self.nodes).for_each(|index| add(&self.node(index)));
-        for index in 0..self.services {
-            add(&self.service(index));
-            self.slices(index, |_| true).iter().for_each(&mut add);
-        }
-        others.iter().for_each(&mut add);
-        text.push_str("]}");
-        text
+        let items = self.objects().chain(others.iter().cloned()).map(|object| object.to_string());
+        let items = items.collect::<Vec<_>>().join(",");
+        format!(r#"{{"apiVersion":"v1","kind":"List","items":[{items}]}}"#)
     }
 }
 

@@ -4,7 +4,7 @@ use std::io::{self, BufRead as _, BufReader, Write as _};
 use std::os::fd::AsFd as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Output, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -84,6 +84,17 @@ pub fn printed(command: &mut Command) -> Result<String> {
     let said = String::from_utf8_lossy(&output.stderr);
     ensure!(output.status.success(), "{command:?} failed: {}", said.trim());
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// Runs `command` with this standard input, and returns its status and its output.
+pub fn fed(command: &mut Command, input: &str) -> Result<Output> {
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().with_context(|| format!("cannot run {command:?}"))?;
+    if let Some(mut pipe) = child.stdin.take() {
+        // A command that fails may break the pipe; what it prints says more.
+        let _ = pipe.write_all(input.as_bytes());
+    }
+    child.wait_with_output().with_context(|| format!("cannot wait for {command:?}"))
 }
 
 /// Makes `command` and its children run with only these capabilities and without escalation.

@@ -3,7 +3,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Result, bail};
+use anyhow::{Result, ensure};
 use fs_err as fs;
 
 use crate::requirements::BPFFS;
@@ -12,27 +12,31 @@ use crate::{cgroup, memory, netns};
 /// All namespaces, cgroups (with their processes), pins and folders with names that `is_ours`
 /// accepts.
 pub fn find(is_ours: impl Fn(&str) -> bool) -> Result<Vec<PathBuf>> {
+    Ok(found(is_ours)?.into_iter().map(|(path, _)| path).collect())
+}
+
+type Remove = fn(&Path) -> Result<()>;
+
+/// Like [`find`], each with the function that removes it.
+fn found(is_ours: impl Fn(&str) -> bool) -> Result<Vec<(PathBuf, Remove)>> {
+    // Cgroups first: their processes use everything else.
+    let cgroups = [Some(cgroup::root()?), memory::version1()?];
+    let mut places: Vec<(PathBuf, Remove)> =
+        cgroups.into_iter().flatten().map(|path| (path, cgroup::remove as Remove)).collect();
+    // Unpinning the last link of a program detaches it.
+    places.push((BPFFS.into(), remove_tree));
+    places.push((netns::FOLDER.into(), netns::remove));
+    places.push((std::env::temp_dir(), remove_tree));
     let mut found = Vec::new();
-    for place in places()? {
+    for (place, remove) in places {
         let entries = match fs::read_dir(&place) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
             other => other?,
         };
-        for entry in entries.flatten() {
-            if entry.file_name().to_str().is_some_and(&is_ours) {
-                found.push(entry.path());
-            }
-        }
+        let ours = |entry: &fs::DirEntry| entry.file_name().to_str().is_some_and(&is_ours);
+        found.extend(entries.flatten().filter(ours).map(|entry| (entry.path(), remove)));
     }
     Ok(found)
-}
-
-/// Cgroups first: their processes use everything else.
-fn places() -> Result<Vec<PathBuf>> {
-    let mut places = vec![cgroup::root()?];
-    places.extend(memory::version1()?);
-    places.extend([BPFFS.into(), netns::FOLDER.into(), std::env::temp_dir()]);
-    Ok(places)
 }
 
 /// Removes everything with a name that `is_ours` accepts, and kills its processes.
@@ -40,21 +44,11 @@ fn places() -> Result<Vec<PathBuf>> {
 /// # Errors
 /// Something cannot be removed; the rest is removed all the same.
 pub fn sweep(is_ours: impl Fn(&str) -> bool) -> Result<()> {
-    let mut cgroups = vec![cgroup::root()?];
-    cgroups.extend(memory::version1()?);
-    let mut failures = Vec::new();
-    for path in find(is_ours)? {
-        let outcome = if cgroups.iter().any(|cgroup| path.starts_with(cgroup)) {
-            cgroup::remove(&path)
-        } else if path.starts_with(netns::FOLDER) {
-            netns::remove(&path)
-        } else {
-            // Unpinning the last link of a program detaches it.
-            remove_tree(&path)
-        };
-        failures.extend(outcome.err().map(|error| format!("{error:#}")));
-    }
-    if failures.is_empty() { Ok(()) } else { bail!("{}", failures.join("\n")) }
+    let outcomes = found(is_ours)?.into_iter().map(|(path, remove)| remove(&path));
+    let failures = outcomes.filter_map(|outcome| Some(format!("{:#}", outcome.err()?)));
+    let failures: Vec<_> = failures.collect();
+    ensure!(failures.is_empty(), "{}", failures.join("\n"));
+    Ok(())
 }
 
 /// Removes a folder with its content; accepts that there is none.

@@ -60,12 +60,12 @@ const MOVING: &str = "moving";
 /// Its sets of endpoints, in turn.
 const SETS: [&[&str]; 4] = [&["a", "b"], &["b", "c", "d"], &["d"], &["a", "b", "c", "d"]];
 
-/// Runs in its own lab. Calls `progress` after every restart.
+/// Runs in its own lab.
 ///
 /// # Errors
 /// The lab cannot be made, an agent does not start, or something is left behind. Errors of
 /// connections are in the report.
-pub fn run(until: Until, mut progress: impl FnMut(&Report)) -> Result<Report> {
+pub fn run(until: Until) -> Result<Report> {
     let mut report = Report::default();
     scene::prepared(
         |manifests| {
@@ -90,7 +90,6 @@ pub fn run(until: Until, mut progress: impl FnMut(&Report)) -> Result<Report> {
             } {
                 round(scene, &mut callers, &mut report)?;
                 held.check(&mut scene.client, &mut report)?;
-                progress(&report);
             }
             Ok(())
         },

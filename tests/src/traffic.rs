@@ -5,7 +5,6 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
 use crate::requirements::kernel;
@@ -13,7 +12,7 @@ use crate::wait::patient;
 
 /// How a client connects. The family of the address is the family of the socket: an IPv4-mapped
 /// address uses an `AF_INET6` socket, as in Java, Go and Node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Via {
     /// `GET /` over TCP.

@@ -8,25 +8,16 @@ use rustix::process::{Pid, Resource, Rlimit, prlimit};
 use serde_json::Value;
 use topo_lb_tests::agent::Agent;
 use topo_lb_tests::crowd::{self, Plan};
-use topo_lb_tests::http;
+use topo_lb_tests::http::{self, Answer};
 use topo_lb_tests::scene::{ALL, EMPTY4, FOLLOWS, HERE, KEYS, Scene, WEB4, at, idle, play};
 use topo_lb_tests::traffic::Via;
 use topo_lb_tests::wait::{PATIENCE, until, until_is};
 
-/// The value of a series, if it exists.
-fn sample(text: &str, series: &str) -> Option<f64> {
-    text.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' ')?.parse().ok())
-}
-
-fn metrics(agent: &Agent<'_>) -> Result<String> {
+fn metrics(agent: &Agent<'_>) -> Result<Answer> {
     let answer = agent.get("/metrics")?;
     ensure!(answer.status == 200, "{answer}");
     ensure!(answer.body.ends_with("# EOF\n"), "it has no end: {answer}");
-    Ok(answer.body)
-}
-
-fn count(agent: &Agent<'_>, series: &str) -> Result<f64> {
-    Ok(sample(&metrics(agent)?, series).unwrap_or_default())
+    Ok(answer)
 }
 
 const WEB: &str = r#"namespace="default",service="web",port="http""#;
@@ -35,7 +26,7 @@ const WEB: &str = r#"namespace="default",service="web",port="http""#;
 fn connections_and_refusals_are_counted_where_they_go() -> Result<()> {
     play(|scene| {
         let before = metrics(&scene.agent)?;
-        ensure!(!before.contains(WEB), "no client has connected yet: {before}");
+        ensure!(!before.body.contains(WEB), "no client has connected yet: {before}");
         scene.client.call(Via::Http, at(WEB4)?, 100)?;
         scene.client.call(Via::Http, at(EMPTY4)?, 30)?;
         let text = metrics(&scene.agent)?;
@@ -43,7 +34,7 @@ fn connections_and_refusals_are_counted_where_they_go() -> Result<()> {
             .iter()
             .filter_map(|place| {
                 let series = format!("topo_lb_connections_total{{{WEB},locality=\"{place}\"}}");
-                sample(&text, &series)
+                text.sample(&series)
             })
             .sum();
         ensure!(total == 100.0, "{total} connections: {text}");
@@ -53,18 +44,18 @@ fn connections_and_refusals_are_counted_where_they_go() -> Result<()> {
                  port=\"http\",reason=\"{reason}\"}}"
             )
         };
-        ensure!(sample(&text, &refused("empty", "no-endpoints")) == Some(30.0), "{text}");
+        ensure!(text.sample(&refused("empty", "no-endpoints")) == Some(30.0), "{text}");
 
         // Another reason has another series.
         scene.change(|manifests| manifests.annotate("web", KEYS, Some("example.com/nobody")))?;
         scene.wait_for(Via::Http, at(WEB4)?, &[])?;
         scene.client.call(Via::Http, at(WEB4)?, 30)?;
         let text = metrics(&scene.agent)?;
-        let by_policy = sample(&text, &refused("web", "topology-policy"));
+        let by_policy = text.sample(&refused("web", "topology-policy"));
         ensure!(by_policy.is_some_and(|times| times >= 30.0), "{by_policy:?}: {text}");
         let refusing = "topo_lb_refusing_service_ports{reason=\"topology-policy\"}";
         // Two: the Service ports http and udp.
-        ensure!(sample(&text, refusing) == Some(2.0), "{text}");
+        ensure!(text.sample(refusing) == Some(2.0), "{text}");
         Ok(())
     })
 }
@@ -73,16 +64,17 @@ fn connections_and_refusals_are_counted_where_they_go() -> Result<()> {
 fn changes_are_timed_from_their_arrival_to_the_map() -> Result<()> {
     play(|scene| {
         let timed = "topo_lb_programming_duration_seconds_count";
-        ensure!(count(&scene.agent, timed)? == 0.0, "the first listing is not timed");
+        let text = metrics(&scene.agent)?;
+        ensure!(text.sample(timed) == Some(0.0), "the first listing is not timed: {text}");
         scene.set_endpoints("web", &["a", "b"])?;
         scene.wait_for(Via::Http, at(WEB4)?, &["a", "b"])?;
         let text = metrics(&scene.agent)?;
-        ensure!(sample(&text, timed).is_some_and(|times| times >= 1.0), "{text}");
-        let sum = sample(&text, "topo_lb_programming_duration_seconds_sum");
+        ensure!(text.sample(timed).is_some_and(|times| times >= 1.0), "{text}");
+        let sum = text.sample("topo_lb_programming_duration_seconds_sum");
         ensure!(sum.is_some_and(|sum| sum > 0.0 && sum < 5.0), "{sum:?}");
-        let used = sample(&text, "topo_lb_map_used_entries{map=\"services4\"}");
+        let used = text.sample("topo_lb_map_used_entries{map=\"services4\"}");
         ensure!(used == Some(5.0), "frontends of web, echo and empty: {used:?}");
-        let capacity = sample(&text, "topo_lb_map_capacity_entries{map=\"services4\"}");
+        let capacity = text.sample("topo_lb_map_capacity_entries{map=\"services4\"}");
         ensure!(capacity == Some(512.0), "{capacity:?}");
         Ok(())
     })
@@ -273,7 +265,7 @@ fn without_a_cluster_an_agent_is_alive_and_not_ready_and_says_why() -> Result<()
         let explain = scene.agent.get("/explain")?;
         ensure!(explain.status == 503 && explain.body.contains("not all listed"), "{explain}");
         let text = metrics(&scene.agent)?;
-        ensure!(sample(&text, "topo_lb_ready") == Some(0.0), "{text}");
+        ensure!(text.sample("topo_lb_ready") == Some(0.0), "{text}");
         let (code, said) = probe(scene, "readyz", &socket)?;
         ensure!(code == Some(1) && said.starts_with("not ready: "), "{code:?}: {said}");
         let (code, said) = probe(scene, "livez", &socket)?;

@@ -235,7 +235,7 @@ fn serves_what_it_knew(edge: &mut Edge<'_>) -> Result<()> {
     let agent = &edge.agent;
     let (tally, _) = edge.client.call_during(Via::Http, at(WEB)?, || {
         let is_gone = |services: &Value| !services.to_string().contains("shop");
-        agent.wait_for_list("services", SOON, is_gone)
+        agent.wait_for_services(SOON, is_gone)
     })?;
     ensure!(tally.is_of(&HANGZHOU), "while the server returned: {tally}");
     edge.open_web()?;
@@ -324,7 +324,7 @@ fn finds_it_again(edge: &mut Edge<'_>) -> Result<()> {
                 fs::write(&token, new)?;
             }
             let name = format!("default/{new}");
-            edge.agent.wait_for_list("services", SOON, |it| it.to_string().contains(&name))?;
+            edge.agent.wait_for_services(SOON, |it| it.to_string().contains(&name))?;
         }
         Ok(())
     })?;

@@ -11,7 +11,7 @@ use topo_lb_tests::traffic::Via;
 
 /// Waits until `topo-lb list services` reports exactly these as lacking room.
 fn expect_short(scene: &Scene<'_>, wanted: &Value) -> Result<Value> {
-    scene.agent.wait_for_list("services", FOLLOWS, |listed| listed["leftOut"] == *wanted)
+    scene.agent.wait_for_services(FOLLOWS, |listed| listed["leftOut"] == *wanted)
 }
 
 /// Like [`expect_short`], for Services left to kube-proxy: none of them may be in the maps.

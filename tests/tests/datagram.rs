@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use serde_json::json;
 use topo_lb_tests::pod::PORT;
 use topo_lb_tests::scene::{
@@ -13,13 +13,9 @@ use topo_lb_tests::wait::until;
 
 /// One exchange through an open socket. Checks the source address, and returns the pod.
 fn ask(scene: &mut Scene<'_>, socket: Socket, to: SocketAddr) -> Result<String> {
-    match scene.client.ask(socket, Some(to))? {
-        Ok(reply) => {
-            ensure!(reply.peer == to, "sent to {to}, answered from {}", reply.peer);
-            Ok(reply.pod)
-        }
-        Err(failure) => anyhow::bail!("{to}: {failure}"),
-    }
+    let reply = scene.client.ask(socket, Some(to))?.with_context(|| to.to_string())?;
+    ensure!(reply.peer == to, "sent to {to}, answered from {}", reply.peer);
+    Ok(reply.pod)
 }
 
 fn open(scene: &mut Scene<'_>, like: SocketAddr) -> Result<Socket> {

@@ -109,7 +109,7 @@ fn addresses_of_ipvs_proxies_are_not_taken_for_a_local_services() -> Result<()> 
             ],
         )?;
         let echo = format!("{ECHO4}:");
-        scene.agent.wait_for_list("services", FOLLOWS, |it| !it.to_string().contains(&echo))?;
+        scene.agent.wait_for_services(FOLLOWS, |it| !it.to_string().contains(&echo))?;
         scene.expect(Via::Http, at(WEB4)?, &ALL)
     })
 }

@@ -103,12 +103,9 @@ fn no_connection_fails_while_endpoints_come_and_go() -> Result<()> {
             Ok(())
         })?;
         ensure!(tally.failures.is_empty() && tally.answered() > 100, "{tally}");
-        let metrics = scene.agent.get("/metrics")?.body;
-        let plans = metrics
-            .lines()
-            .find_map(|line| line.strip_prefix("topo_lb_programming_duration_seconds_count "));
-        let plans: u32 = plans.context("no count of plans")?.parse()?;
-        ensure!(plans >= 20, "only {plans} plans for 40 changes");
+        let plans = "topo_lb_programming_duration_seconds_count";
+        let plans = scene.agent.get("/metrics")?.sample(plans).context("no count of plans")?;
+        ensure!(plans >= 20.0, "only {plans} plans for 40 changes");
         drop(servers);
         Ok(())
     })

@@ -17,47 +17,28 @@ fn maps(scene: &Scene<'_>) -> Result<Vec<Value>> {
 }
 
 #[test]
-fn the_datapath_stays_when_the_agent_stops_and_when_it_is_killed() -> Result<()> {
+fn the_datapath_outlasts_its_agent_and_the_next_one_writes_only_what_changed() -> Result<()> {
     play(|scene| {
-        let before = scene.agent.objects()?;
-        ensure!(before.links() == 8 && before.programs() == 8, "{before}");
-        scene.agent.stop()?;
-        ensure!(scene.agent.objects()? == before, "stopped");
+        let content = maps(scene)?;
+        for is_killed in [false, true] {
+            let objects = scene.agent.objects()?;
+            ensure!(objects.links() == 8 && objects.programs() == 8, "{objects}");
+            if is_killed {
+                scene.agent.kill();
+            } else {
+                scene.agent.stop()?;
+            }
+            ensure!(scene.agent.objects()? == objects, "killed: {is_killed}");
+            scene.expect_web()?;
+            let listed = scene.agent.list("services")?;
+            scene.agent.resume()?;
+            let log = scene.agent.log();
+            let attached = log.lines().rfind(|line| line.contains("datapath attached"));
+            ensure!(attached.is_some_and(|it| it.contains(r#""writes":0"#)), "it writes: {log}");
+            ensure!(maps(scene)? == content, "a map has changed");
+            ensure!(scene.agent.list("services")? == listed);
+        }
         scene.expect_web()?;
-        scene.agent.resume()?;
-        let before = scene.agent.objects()?;
-        scene.agent.kill();
-        ensure!(scene.agent.objects()? == before, "killed");
-        scene.expect_web()
-    })
-}
-
-#[test]
-fn a_restart_writes_nothing_that_is_there_already() -> Result<()> {
-    play(|scene| {
-        let before = (maps(scene)?, scene.agent.list("services")?);
-        scene.agent.stop()?;
-        resume_without_writes(scene)?;
-        ensure!(maps(scene)? == before.0, "a map has changed");
-        ensure!(scene.agent.list("services")? == before.1);
-        scene.agent.kill();
-        resume_without_writes(scene)?;
-        ensure!(maps(scene)? == before.0, "a map has changed");
-        scene.expect_web()
-    })
-}
-
-fn resume_without_writes(scene: &mut Scene<'_>) -> Result<()> {
-    scene.agent.resume()?;
-    let log = scene.agent.log();
-    let attached = log.lines().rfind(|line| line.contains("datapath attached"));
-    ensure!(attached.is_some_and(|line| line.contains(r#""writes":0"#)), "it writes: {log}");
-    Ok(())
-}
-
-#[test]
-fn a_restart_catches_up_with_what_changed_meanwhile() -> Result<()> {
-    play(|scene| {
         scene.agent.stop()?;
         scene.set_endpoints("web", &["b"])?;
         scene.remove("Service", "echo")?;

@@ -244,7 +244,7 @@ fn session_affinity_keeps_a_client_at_its_endpoint_until_that_is_gone() -> Resul
             let next = only(scene, via, to)?;
             // The old endpoint is in the kernel again, and the client keeps its new one.
             scene.set_endpoints("web", &ALL)?;
-            scene.agent.wait_for_list("services", FOLLOWS, |listed| {
+            scene.agent.wait_for_services(FOLLOWS, |listed| {
                 let counts = endpoints_of_web(listed);
                 !counts.is_empty() && counts.iter().all(|&count| count == 4)
             })?;

@@ -1,8 +1,6 @@
 //! Connected sockets after their endpoint stops serving: which are ended, and which never touched.
 
 use std::net::SocketAddr;
-use std::thread::sleep;
-use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use rustix::io::Errno;
@@ -125,6 +123,24 @@ fn a_service_that_is_deleted_ends_its_connected_udp_sockets() -> Result<()> {
     })
 }
 
+/// Restricts new connections to the zone of a and b, and makes b unready.
+fn narrow(scene: &mut Scene<'_>) -> Result<()> {
+    scene.change(|manifests| {
+        manifests.annotate("web", KEYS, Some(ZONE))?;
+        manifests.set_ready("b", false);
+        Ok(())
+    })
+}
+
+/// Undoes all changes, and waits until every endpoint answers.
+fn widen(scene: &mut Scene<'_>, via: Via, web: SocketAddr) -> Result<()> {
+    scene.change(|manifests| {
+        ALL.into_iter().for_each(|pod| manifests.set_ready(pod, true));
+        manifests.annotate("web", KEYS, None)
+    })?;
+    scene.wait_for(via, web, &ALL).map(drop)
+}
+
 #[test]
 fn a_mere_change_of_topology_or_a_draining_endpoint_ends_no_socket() -> Result<()> {
     play(|scene| {
@@ -133,11 +149,7 @@ fn a_mere_change_of_topology_or_a_draining_endpoint_ends_no_socket() -> Result<(
             let sockets = open(scene, Via::UdpConnected, web)?;
             // c and d are in other zones: not chosen for new connections. b becomes unready at the
             // same time, so that the agent inspects the sockets.
-            scene.change(|manifests| {
-                manifests.annotate("web", KEYS, Some(ZONE))?;
-                manifests.set_ready("b", false);
-                Ok(())
-            })?;
+            narrow(scene)?;
             ended += expect_only(scene, &sockets, web, "b")?;
             expect_counts(scene, ended, 0)?;
 
@@ -149,14 +161,7 @@ fn a_mere_change_of_topology_or_a_draining_endpoint_ends_no_socket() -> Result<(
             ended += expect_only(scene, &rest, web, "d")?;
             expect_counts(scene, ended, 0)?;
 
-            scene.change(|manifests| {
-                manifests.annotate("web", KEYS, None)?;
-                for pod in ALL {
-                    manifests.set_ready(pod, true);
-                }
-                Ok(())
-            })?;
-            scene.wait_for(Via::UdpConnected, web, &ALL)?;
+            widen(scene, Via::UdpConnected, web)?;
         }
         Ok(())
     })
@@ -230,11 +235,7 @@ fn tcp_sockets_are_ended_where_it_is_asked_for() -> Result<()> {
             let datagrams = open(scene, Via::UdpConnected, web)?;
             let direct = scene.client.open(Via::Http, to_b)??;
             // Farther endpoints are not chosen for new connections; their sockets stay.
-            scene.change(|manifests| {
-                manifests.annotate("web", KEYS, Some(ZONE))?;
-                manifests.set_ready("b", false);
-                Ok(())
-            })?;
+            narrow(scene)?;
             tcp += expect_only(scene, &streams, web, "b")?;
             udp += expect_only(scene, &datagrams, web, "b")?;
             expect_counts(scene, udp, tcp)?;
@@ -243,12 +244,7 @@ fn tcp_sockets_are_ended_where_it_is_asked_for() -> Result<()> {
             for (pod, socket) in &multipath {
                 expect_alive(scene, *socket, web, pod)?;
             }
-            scene.change(|manifests| {
-                manifests.annotate("web", KEYS, None)?;
-                manifests.set_ready("b", true);
-                Ok(())
-            })?;
-            scene.wait_for(Via::Http, web, &ALL)?;
+            widen(scene, Via::Http, web)?;
         }
         Ok(())
     })
@@ -324,8 +320,8 @@ fn an_agent_that_may_not_look_at_sockets_says_so_and_leaves_them() -> Result<()>
             ensure!(agent.log().contains(named), "{}", agent.log());
             scene.set_ready("b", false)?;
             scene.wait_for(Via::UdpConnected, web, &["a", "c", "d"])?;
-            // Longer than it takes with the permission.
-            sleep(Duration::from_millis(500));
+            // At its end an agent waits until its last search for sockets is done.
+            scene.agent.stop()?;
             for (pod, socket) in &sockets {
                 expect_alive(scene, *socket, web, pod)?;
             }

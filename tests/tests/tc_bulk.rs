@@ -2,7 +2,7 @@
 //! scan. This process stands for the machine: it is outside every node's cgroup, and its threads
 //! enter the network namespace of the pod `client`.
 
-use std::io::{ErrorKind, Read as _, Write as _};
+use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream, UdpSocket};
 use std::process::Command;
 use std::time::Duration;
@@ -11,7 +11,9 @@ use anyhow::{Context as _, Result, ensure};
 use bytemuck::{Pod, Zeroable};
 use serde_json::Value;
 use topo_lb_tests::binary::row;
+use topo_lb_tests::http;
 use topo_lb_tests::netns::{NetNs, ethtool};
+use topo_lb_tests::process::printed;
 use topo_lb_tests::scene::{ALL, FOLLOWS, HERE, Scene, WEB4, WEB6, at, play_with_machines as play};
 use topo_lb_tests::traffic::Via;
 
@@ -22,30 +24,20 @@ const SEGMENT: u64 = 1_448;
 /// The limit of every network call.
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// Bytes without equal neighbouring pages.
-fn body() -> Vec<u8> {
-    (0..TEN_MB).map(|place| (place ^ (place >> 8) ^ (place >> 16)) as u8).collect()
+/// Characters of ASCII without equal neighbouring pages.
+fn body() -> String {
+    (0..TEN_MB)
+        .map(|place| char::from((place ^ (place >> 7) ^ (place >> 14)) as u8 & 0x7f))
+        .collect()
 }
 
 /// Posts a body, and checks that the same body comes back.
-fn post(machine: &NetNs, to: SocketAddr, sent: &[u8]) -> Result<()> {
-    machine.run(|| {
-        let mut stream = TcpStream::connect_timeout(&to, LIMIT)?;
-        stream.set_read_timeout(Some(LIMIT))?;
-        stream.set_write_timeout(Some(LIMIT))?;
-        let length = sent.len();
-        // HTTP/1.0: the connection closes after the response.
-        write!(stream, "POST /echo HTTP/1.0\r\nContent-Length: {length}\r\n\r\n")?;
-        stream.write_all(sent).with_context(|| format!("{to} does not take {length} bytes"))?;
-        let mut answer = Vec::with_capacity(length + 512);
-        stream.read_to_end(&mut answer).with_context(|| format!("{to} does not answer"))?;
-        let head = answer.windows(4).position(|four| four == b"\r\n\r\n").context("no answer")?;
-        let line = String::from_utf8_lossy(&answer[..head]);
-        ensure!(line.contains(" 200 "), "{line}");
-        let got = &answer[head + 4..];
-        ensure!(got == sent, "{} of {length} bytes came back, or others", got.len());
-        Ok(())
-    })
+fn post(machine: &NetNs, to: SocketAddr, sent: &str) -> Result<()> {
+    let answer = http::post(machine, to, "/echo", sent)?;
+    ensure!(answer.status == 200, "{}", answer.head);
+    let (got, length) = (answer.body.len(), sent.len());
+    ensure!(answer.body == sent, "{got} of {length} bytes came back, or others");
+    Ok(())
 }
 
 /// The counters of a tc hook.
@@ -159,11 +151,8 @@ fn a_smaller_mtu_on_the_way_is_reported_and_the_transfer_completes() -> Result<(
 
 /// The path MTU that a host has learnt for an address.
 fn path_mtu(netns: &NetNs, to: IpAddr) -> Result<Option<u32>> {
-    let output = netns.run(|| {
-        let mut command = Command::new("ip");
-        command.args(["route", "get", &to.to_string()]).output().context("cannot run `ip`")
-    })?;
-    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    let mut command = Command::new("ip");
+    let said = netns.run(|| printed(command.args(["route", "get", &to.to_string()])))?;
     let mut words = said.split_whitespace().skip_while(|word| *word != "mtu");
     Ok(words.nth(1).and_then(|number| number.parse().ok()))
 }

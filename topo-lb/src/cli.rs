@@ -18,6 +18,9 @@ use crate::list::View;
 use crate::plan::WhenFull;
 use crate::topology::Scope;
 
+/// Where the hierarchy of cgroups is on most hosts.
+const CGROUP_ROOT: &str = "/sys/fs/cgroup";
+
 /// Keeps Kubernetes Service traffic close to the client, in the kernel, and explains every decision.
 #[derive(Debug, Parser)]
 #[command(name = "topo-lb", version, about, propagate_version = true, max_term_width = 100)]
@@ -153,12 +156,7 @@ pub struct AgentArgs {
     #[arg(long, value_enum, default_value_t, env = "TOPO_LB_SCOPE")]
     pub scope: Scope,
     /// The cgroup (v2) whose processes topo-lb serves
-    #[arg(
-        long,
-        value_name = "PATH",
-        env = "TOPO_LB_CGROUP_ROOT",
-        default_value = "/sys/fs/cgroup"
-    )]
+    #[arg(long, value_name = "PATH", env = "TOPO_LB_CGROUP_ROOT", default_value = CGROUP_ROOT)]
     pub cgroup_root: PathBuf,
     #[command(flatten)]
     #[allow(missing_docs, reason = "flattened: PinArgs says what it is")]
@@ -310,12 +308,7 @@ pub struct ListArgs {
 #[derive(Debug, Args)]
 pub struct CheckArgs {
     /// The cgroup (v2) that the agent would use
-    #[arg(
-        long,
-        value_name = "PATH",
-        env = "TOPO_LB_CGROUP_ROOT",
-        default_value = "/sys/fs/cgroup"
-    )]
+    #[arg(long, value_name = "PATH", env = "TOPO_LB_CGROUP_ROOT", default_value = CGROUP_ROOT)]
     pub cgroup_root: PathBuf,
     #[command(flatten)]
     #[allow(missing_docs, reason = "flattened: PinArgs says what it is")]

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use tracing::warn;
 
 use crate::cluster::{ServiceId, State};
-use crate::events::rate::Rate;
+use crate::rate::Rate;
 use crate::topology;
 
 /// Log limit: a burst, then one report per interval, however often a Service changes.

@@ -27,6 +27,7 @@ pub mod metrics;
 mod netlink;
 mod parallel;
 pub mod plan;
+pub mod rate;
 pub mod readiness;
 pub mod reconcile;
 pub mod refusal;

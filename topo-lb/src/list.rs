@@ -22,7 +22,7 @@ use crate::datapath::maps::flows::{self, Flow};
 use crate::datapath::maps::unprogrammed;
 use crate::plan::{Lack, Placed};
 
-pub use hooks::{DeviceRow, HookRow, Hooks, PacketRow};
+pub use hooks::{HookRow, Hooks, PacketRow};
 
 /// What to list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -152,7 +152,7 @@ pub struct EndpointRow {
 }
 
 /// An unconnected UDP flow, or a connection of a client without a socket on this node.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ConnectionRow {
     /// The kernel's socket cookie, for the flow of a socket.
@@ -233,7 +233,7 @@ fn service_row(
 
 fn left_out_row((service, lack): (Arc<str>, Lack)) -> LeftOutRow {
     let Lack { of, meanwhile } = lack;
-    LeftOutRow { service, lacks: of.name(), meanwhile: meanwhile.name(), flag: of.flag() }
+    LeftOutRow { service, lacks: of.into(), meanwhile: meanwhile.into(), flag: of.flag() }
 }
 
 fn endpoint_rows(names: &BTreeMap<u32, Arc<str>>, published: &Published) -> Vec<EndpointRow> {
@@ -264,12 +264,10 @@ fn connection_row(names: &BTreeMap<u32, Arc<str>>, connection: Connection) -> Co
 fn flow_row(names: &BTreeMap<u32, Arc<str>>, flow: Flow) -> ConnectionRow {
     ConnectionRow {
         socket: Some(flow.cookie),
-        client: None,
-        state: None,
-        idle_seconds: None,
         service: name(names, flow.service),
         frontend: flow.frontend.to_string(),
         endpoint: flow.endpoint.to_string(),
+        ..ConnectionRow::default()
     }
 }
 

@@ -3,11 +3,14 @@
 use crate::topology::cause::Cause;
 
 /// Why connections to a Service port are refused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, strum::IntoStaticStr)]
+#[strum(serialize_all = "kebab-case")]
 pub enum Refusal {
     /// The policy leaves this node no endpoint.
+    #[strum(serialize = "topology-policy")]
     Policy,
     /// `internalTrafficPolicy: Local`, and no endpoint is on this node.
+    #[strum(serialize = "internal-traffic-policy")]
     Local,
     /// No node can use an endpoint of the Service.
     NoEndpoints,
@@ -21,18 +24,6 @@ impl Refusal {
     /// All reasons.
     pub const ALL: [Self; 5] =
         [Self::Policy, Self::Local, Self::NoEndpoints, Self::NoRoom, Self::Past];
-
-    /// The value of the metric's label.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Policy => "topology-policy",
-            Self::Local => "internal-traffic-policy",
-            Self::NoEndpoints => "no-endpoints",
-            Self::NoRoom => "no-room",
-            Self::Past => "past",
-        }
-    }
 
     /// The reason that a decision gives.
     #[must_use]

@@ -197,9 +197,9 @@ impl Telemetry {
         }
         let now = SystemTime::now();
         for arrival in pending {
-            self.figures.programming.observe(arrival.when.elapsed());
-            if let Some(took) = since(arrival.triggered, self.figures.started, now) {
-                self.figures.network_programming.observe(took);
+            self.figures.times.programming.observe(arrival.when.elapsed().as_secs_f64());
+            if let Some(took) = since(arrival.triggered, self.figures.times.started, now) {
+                self.figures.times.network_programming.observe(took.as_secs_f64());
             }
         }
     }

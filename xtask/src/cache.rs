@@ -1,17 +1,25 @@
 //! Downloads and builds that are kept in the user's cache, outside the repository.
 
 use fs_err::{self as fs, File};
+use std::env;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
-use etcetera::base_strategy::{BaseStrategy as _, Xdg};
 
 use crate::progress;
 
 /// The folder with this name (XDG Base Directory Specification 0.8).
 pub(crate) fn folder(name: &str) -> Result<PathBuf> {
-    let home = Xdg::new().context("neither XDG_CACHE_HOME nor HOME says where caches go")?;
-    Ok(home.cache_dir().join("topo-lb").join(name))
+    let given = env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
+    let place = place(given, env::home_dir());
+    let place = place.context("neither XDG_CACHE_HOME nor HOME has an absolute path for caches")?;
+    Ok(place.join("topo-lb").join(name))
+}
+
+/// `XDG_CACHE_HOME`, which counts only if absolute, or else `.cache` in the user's home.
+fn place(given: Option<PathBuf>, home: Option<PathBuf>) -> Option<PathBuf> {
+    let home = home.map(|home| home.join(".cache"));
+    [given, home].into_iter().flatten().find(|path| path.is_absolute())
 }
 
 /// Whether the folder with this name exists.
@@ -59,6 +67,15 @@ fn beside(folder: &Path, end: &str) -> PathBuf {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn caches_need_no_home_where_they_have_a_place_of_their_own() {
+        let path = |text: &str| Some(PathBuf::from(text));
+        assert_eq!(place(path("/caches"), None), path("/caches"));
+        assert_eq!(place(path("relative"), path("/home/me")), path("/home/me/.cache"));
+        assert_eq!(place(None, path("/home/me")), path("/home/me/.cache"));
+        assert_eq!(place(None, None), None);
+    }
 
     #[test]
     fn what_was_begun_is_not_taken_for_whole() {

@@ -6,11 +6,10 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Result, bail};
-use walkdir::WalkDir;
+use anyhow::{Context as _, Result, bail};
 
 use crate::debian::{self, Archive, entries, files_ending};
-use crate::process::run_logged;
+use crate::process::{output_of, run_logged};
 use crate::workspace::Workspace;
 
 /// The version of Kubernetes; Debian 12's package has another version number.
@@ -217,36 +216,21 @@ impl<'a> Build<'a> {
     }
 }
 
-/// The import paths of packages with the marker in any file.
+/// The import paths of packages with the marker in a Go file that is neither a test nor generated.
 fn described_packages(source: &Path) -> Result<BTreeSet<String>> {
-    let mut found = BTreeSet::new();
-    for (folder, import) in [("pkg", "k8s.io/kubernetes/pkg"), ("staging/src/k8s.io", "k8s.io")] {
-        let root = source.join(folder);
-        // Follows no links: vendored packages are links to the staged ones.
-        let entries = WalkDir::new(&root).into_iter();
-        for entry in entries.filter_entry(|entry| entry.file_name() != "testdata") {
-            let entry = entry?;
-            let path = entry.path();
-            let package = path.parent().and_then(|package| package.strip_prefix(&root).ok());
-            let Some(package) = package.filter(|_| is_written_code(path)) else { continue };
-            let package = Path::new(import).join(package).display().to_string();
-            if !found.contains(&package)
-                && String::from_utf8_lossy(&fs::read(path)?).contains(OPENAPI_MARKER)
-            {
-                found.insert(package);
-            }
-        }
-    }
-    Ok(found)
-}
-
-/// Whether this is a Go file that is neither a test nor generated.
-fn is_written_code(path: &Path) -> bool {
-    let name = path.file_name().unwrap_or_default().to_string_lossy();
-    name.ends_with(".go")
-        && !name.ends_with("_test.go")
-        && !name.contains("zz_generated")
-        && fs::symlink_metadata(path).is_ok_and(|it| it.is_file())
+    let mut grep = Command::new("grep");
+    // Follows no links: vendored packages are links to the staged ones.
+    grep.args(["--recursive", "--files-with-matches", "--fixed-strings", OPENAPI_MARKER])
+        .args(["--include=*.go", "--exclude=*_test.go", "--exclude=*zz_generated*"])
+        .args(["--exclude-dir=testdata", "pkg", "staging/src/k8s.io"])
+        .current_dir(source);
+    let files = output_of(&mut grep).context("no package says that its types are described")?;
+    let folders = files.lines().filter_map(|file| Some(file.rsplit_once('/')?.0));
+    let import = |folder: &str| match folder.strip_prefix("staging/src/") {
+        Some(staged) => staged.to_owned(),
+        None => format!("k8s.io/kubernetes/{folder}"),
+    };
+    Ok(folders.map(import).collect())
 }
 
 #[cfg(test)]

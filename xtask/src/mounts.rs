@@ -34,27 +34,54 @@ pub(crate) enum Cgroup2 {
 const BPF_FS: FsWord = 0xcafe_4a11;
 /// `CGROUP2_SUPER_MAGIC`.
 const CGROUP2_FS: FsWord = 0x6367_7270;
-/// `SYSFS_MAGIC`: the file system that has the folder [`CGROUPS`].
-const SYSFS: FsWord = 0x6265_6572;
+/// `CGROUP_SUPER_MAGIC`: a hierarchy of version 1.
+const CGROUP_FS: FsWord = 0x0027_e0eb;
+/// `TMPFS_MAGIC`: the folder of several hierarchies of version 1.
+const TMPFS: FsWord = 0x0102_1994;
 
 impl Mounts {
     /// Inspects this machine.
     pub(crate) fn find() -> Self {
-        let is = |place: &str, kind| statfs(place).is_ok_and(|found| found.f_type == kind);
+        let kind = |place: &str| statfs(place).ok().map(|found| found.f_type);
         let elsewhere = || {
             let mut findmnt = Command::new("findmnt");
             let found = findmnt.args(["--noheadings", "--first-only", "--output", "TARGET"]);
             Some(PathBuf::from(output_of(found.args(["--types", "cgroup2"]))?.trim_end()))
         };
-        let cgroup2 = if is(CGROUPS, CGROUP2_FS) {
-            Cgroup2::At(CGROUPS.into())
-        } else if let Some(place) = elsewhere() {
-            Cgroup2::At(place)
-        } else if is(CGROUPS, SYSFS) {
-            Cgroup2::Free
-        } else {
-            Cgroup2::Version1
-        };
-        Self { bpffs: is(BPFFS, BPF_FS), cgroup2 }
+        Self { bpffs: kind(BPFFS) == Some(BPF_FS), cgroup2: cgroup2(kind(CGROUPS), elsewhere) }
+    }
+}
+
+/// `kind` is the file system of [`CGROUPS`], `elsewhere` finds a mount of version 2 at any place.
+fn cgroup2(kind: Option<FsWord>, elsewhere: impl FnOnce() -> Option<PathBuf>) -> Cgroup2 {
+    if kind == Some(CGROUP2_FS) {
+        return Cgroup2::At(CGROUPS.into());
+    }
+    match (elsewhere(), kind) {
+        (Some(place), _) => Cgroup2::At(place),
+        (None, Some(CGROUP_FS | TMPFS)) => Cgroup2::Version1,
+        (None, _) => Cgroup2::Free,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn version_1_is_told_by_its_own_file_systems() {
+        const SYSFS: FsWord = 0x6265_6572;
+        const EXT4: FsWord = 0xef53;
+        let alone = |kind| cgroup2(kind, || None);
+        assert_eq!(alone(Some(CGROUP2_FS)), Cgroup2::At(CGROUPS.into()));
+        for version1 in [CGROUP_FS, TMPFS] {
+            assert_eq!(alone(Some(version1)), Cgroup2::Version1);
+            let hybrid = PathBuf::from("/sys/fs/cgroup/unified");
+            let found = cgroup2(Some(version1), || Some(hybrid.clone()));
+            assert_eq!(found, Cgroup2::At(hybrid));
+        }
+        for other in [Some(SYSFS), Some(EXT4), None] {
+            assert_eq!(alone(other), Cgroup2::Free);
+        }
     }
 }

@@ -61,7 +61,7 @@ pub(super) fn database_forgets(town: &mut Town<'_>, hub: &Hub) -> Result<()> {
         hub.open();
         town.answered_by(WEB, new).map(drop)
     })?;
-    town.agent.wait_for_list("services", SOON, |it| !it.to_string().contains("other-7"))?;
+    town.agent.wait_for_services(SOON, |it| !it.to_string().contains("other-7"))?;
     until("listings of every kind", SOON, || {
         let now = town.listings()?;
         let anew = now.iter().zip(&listings).all(|(now, before)| now > before);

@@ -32,28 +32,22 @@ fn a_client_that_is_its_own_endpoint_hears_the_service() -> Result<()> {
     Ok(())
 }
 
+/// Opens a connection, and has the endpoint answer.
+fn open(programs: &mut Programs, client: &str, web: &str, a: &str) -> Result<()> {
+    let (syn, syn_ack) = (tcp(client, web, Tcp::Syn(1)), tcp(a, client, Tcp::SynAck));
+    expect(programs, "SYN", Hook::Ingress, &syn, (NEXT, client, a))?;
+    expect(programs, "SYN-ACK", Hook::Egress, &syn_ack, (NEXT, web, client)).map(drop)
+}
+
 #[test]
 fn a_new_syn_chooses_anew_and_the_old_endpoint_speaks_no_more() -> Result<()> {
     let mut programs = scene()?;
-    let syn = |number| tcp(CLIENT4, WEB4, Tcp::Syn(number));
-    expect(&mut programs, "SYN", Hook::Ingress, &syn(1), (NEXT, CLIENT4, A4))?;
-    expect(
-        &mut programs,
-        "SYN-ACK",
-        Hook::Egress,
-        &tcp(A4, CLIENT4, Tcp::SynAck),
-        (NEXT, WEB4, CLIENT4),
-    )?;
+    open(&mut programs, CLIENT4, WEB4, A4)?;
     programs.serve(1, at(WEB4), TCP, &[at(B4)])?;
     // The endpoint still serves, and the connection keeps it.
-    expect(
-        &mut programs,
-        "data",
-        Hook::Ingress,
-        &tcp(CLIENT4, WEB4, Tcp::Ack),
-        (NEXT, CLIENT4, A4),
-    )?;
-    expect(&mut programs, "another SYN", Hook::Ingress, &syn(2), (NEXT, CLIENT4, B4))?;
+    let (data, syn) = (tcp(CLIENT4, WEB4, Tcp::Ack), tcp(CLIENT4, WEB4, Tcp::Syn(2)));
+    expect(&mut programs, "data", Hook::Ingress, &data, (NEXT, CLIENT4, A4))?;
+    expect(&mut programs, "another SYN", Hook::Ingress, &syn, (NEXT, CLIENT4, B4))?;
     expect_untouched(&mut programs, "the old one", Hook::Egress, &tcp(A4, CLIENT4, Tcp::Ack))?;
     ensure!(programs.connections4()?.len() == 2, "{:?}", programs.connections4()?);
     Ok(())
@@ -63,10 +57,8 @@ fn a_new_syn_chooses_anew_and_the_old_endpoint_speaks_no_more() -> Result<()> {
 fn a_connection_whose_endpoint_is_gone_and_silent_is_reset() -> Result<()> {
     for (client, web, a) in [(CLIENT4, WEB4, A4), (CLIENT6, WEB6, A6)] {
         let mut programs = scene()?;
-        let (syn, data) = (tcp(client, web, Tcp::Syn(1)), tcp(client, web, Tcp::Ack));
-        let (syn_ack, answer) = (tcp(a, client, Tcp::SynAck), tcp(a, client, Tcp::Ack));
-        expect(&mut programs, "SYN", Hook::Ingress, &syn, (NEXT, client, a))?;
-        expect(&mut programs, "SYN-ACK", Hook::Egress, &syn_ack, (NEXT, web, client))?;
+        let (data, answer) = (tcp(client, web, Tcp::Ack), tcp(a, client, Tcp::Ack));
+        open(&mut programs, client, web, a)?;
         programs.remove_member(1, at(a))?;
         expect(&mut programs, "still speaks", Hook::Ingress, &data, (NEXT, client, a))?;
         programs.age(Duration::from_secs(40))?;
@@ -89,11 +81,9 @@ fn a_connection_whose_endpoint_is_gone_and_silent_is_reset() -> Result<()> {
 fn an_idle_connection_is_not_taken_for_one_that_is_not_answered() -> Result<()> {
     for (client, web, a) in [(CLIENT4, WEB4, A4), (CLIENT6, WEB6, A6)] {
         let mut programs = scene()?;
-        let (syn, syn_ack) = (tcp(client, web, Tcp::Syn(1)), tcp(a, client, Tcp::SynAck));
         let (data, bare) = (tcp(client, web, Tcp::Ack), tcp(client, web, Tcp::Bare));
         let answer = tcp(a, client, Tcp::Ack);
-        expect(&mut programs, "SYN", Hook::Ingress, &syn, (NEXT, client, a))?;
-        expect(&mut programs, "SYN-ACK", Hook::Egress, &syn_ack, (NEXT, web, client))?;
+        open(&mut programs, client, web, a)?;
         programs.remove_member(1, at(a))?;
         for _ in 0..3 {
             expect(&mut programs, "asks", Hook::Ingress, &data, (NEXT, client, a))?;
@@ -116,10 +106,8 @@ fn an_idle_connection_is_not_taken_for_one_that_is_not_answered() -> Result<()> 
 #[test]
 fn a_silent_endpoint_is_noticed_while_services_change() -> Result<()> {
     let mut programs = scene()?;
-    let (syn, data) = (tcp(CLIENT4, WEB4, Tcp::Syn(1)), tcp(CLIENT4, WEB4, Tcp::Ack));
-    expect(&mut programs, "SYN", Hook::Ingress, &syn, (NEXT, CLIENT4, A4))?;
-    let syn_ack = tcp(A4, CLIENT4, Tcp::SynAck);
-    expect(&mut programs, "SYN-ACK", Hook::Egress, &syn_ack, (NEXT, WEB4, CLIENT4))?;
+    let data = tcp(CLIENT4, WEB4, Tcp::Ack);
+    open(&mut programs, CLIENT4, WEB4, A4)?;
     programs.remove_member(1, at(A4))?;
     programs.age(Duration::from_secs(1))?;
     for _ in 0..2 {
@@ -135,8 +123,7 @@ fn a_silent_endpoint_is_noticed_while_services_change() -> Result<()> {
 #[test]
 fn packets_of_one_tick_write_the_time_once() -> Result<()> {
     let mut programs = scene()?;
-    programs.run(Hook::Ingress, &tcp(CLIENT4, WEB4, Tcp::Syn(1)))?;
-    programs.run(Hook::Egress, &tcp(A4, CLIENT4, Tcp::SynAck))?;
+    open(&mut programs, CLIENT4, WEB4, A4)?;
     let tick = || -> Result<u64> { Ok(uptime()? >> TICK) };
     // Repeats until both packets fall into one tick. The programs' clock lags some milliseconds.
     loop {

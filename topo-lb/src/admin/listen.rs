@@ -28,9 +28,7 @@ impl Listen {
     /// The agent's default: reachable only from the node. docs/metrics.md says why this port.
     pub const DEFAULT: Self =
         Self::On(SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::LOCALHOST, 19_876)));
-}
 
-impl Listen {
     /// Whether the two exclude each other: they have the same port, and one includes the other.
     #[must_use]
     pub fn excludes(self, other: Self) -> bool {
@@ -63,7 +61,7 @@ pub(super) async fn bind(address: SocketAddr, flag: &str) -> TcpListener {
     let advice =
         format!("connections to Services do not depend on it; {flag} chooses another address");
     let once = || ready(listen(address).map_err(|error| reason(&error)));
-    let listener = retried(address, &advice, once).await;
+    let listener = retried("http://", address, &advice, once).await;
     // Logs only what differs from the flag.
     if let Some(bound) = listener.local_addr().ok().filter(|bound| *bound != address) {
         info!("listening on http://{bound}");
@@ -71,8 +69,10 @@ pub(super) async fn bind(address: SocketAddr, flag: &str) -> TcpListener {
     listener
 }
 
-/// Calls `listen` until it succeeds. Logs the first failure, and then the success.
+/// Calls `listen` until it succeeds. Logs the first failure, and then the success, with `scheme`
+/// before the place.
 pub(super) async fn retried<L, R>(
+    scheme: &str,
     place: impl Display,
     advice: &str,
     mut listen: impl FnMut() -> R,
@@ -85,7 +85,7 @@ where
         match listen().await {
             Ok(listener) => {
                 if has_warned {
-                    info!("listening on {place}");
+                    info!("listening on {scheme}{place}");
                 }
                 return listener;
             }
@@ -132,7 +132,27 @@ impl Display for Listen {
 
 #[cfg(test)]
 mod tests {
+    use std::io::{Read as _, Seek as _};
+
     use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn an_address_that_was_taken_is_logged_as_a_url_when_it_is_free() {
+        let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = taken.local_addr().unwrap();
+        let mut file = tempfile::tempfile().unwrap();
+        let logs = tracing_subscriber::fmt().with_writer(file.try_clone().unwrap()).finish();
+        let _logs = tracing::subscriber::set_default(logs);
+        tokio::join!(bind(address, "--listen"), async {
+            tokio::time::sleep(PAUSE / 2).await;
+            drop(taken);
+        });
+        let mut log = String::new();
+        file.rewind().unwrap();
+        file.read_to_string(&mut log).unwrap();
+        assert!(log.contains(&format!("cannot listen on {address}: another process")), "{log}");
+        assert!(log.contains(&format!("listening on http://{address}")), "{log}");
+    }
 
     #[test]
     fn the_default_is_the_port_that_the_docs_name_on_the_node_alone() {

@@ -16,21 +16,13 @@ const PATIENCE: Duration = Duration::from_secs(4);
 const LONGEST: u64 = 64 * 1024;
 
 /// The probes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, strum::IntoStaticStr)]
+#[strum(serialize_all = "lowercase", prefix = "/")]
 pub enum Probe {
     /// Whether it makes progress.
     Livez,
     /// Whether it serves.
     Readyz,
-}
-
-impl Probe {
-    const fn path(self) -> &'static str {
-        match self {
-            Self::Livez => "/livez",
-            Self::Readyz => "/readyz",
-        }
-    }
 }
 
 /// The agent's answer.
@@ -64,7 +56,7 @@ pub enum ProbeError {
 /// # Errors
 /// There is no answer.
 pub async fn ask(socket: &Path, probe: Probe) -> Result<Answer, ProbeError> {
-    let text = match timeout(PATIENCE, exchange(socket, probe.path())).await {
+    let text = match timeout(PATIENCE, exchange(socket, probe.into())).await {
         Err(_) => return Err(ProbeError::Late),
         Ok(Err(error)) => {
             return Err(match error.kind() {

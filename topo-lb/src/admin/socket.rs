@@ -28,7 +28,7 @@ impl SocketFile {
 /// Listens at the path and stores it in `file`; retries until that succeeds.
 pub(super) async fn bind(path: &Path, file: &SocketFile) -> UnixListener {
     let advice = "until then probes fail; --probe-socket chooses another path";
-    let listener = retried(path.display(), advice, || listen(path)).await;
+    let listener = retried("", path.display(), advice, || listen(path)).await;
     let _ = file.0.set(path.to_owned());
     listener
 }

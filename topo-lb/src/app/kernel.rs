@@ -16,7 +16,7 @@ use crate::datapath::maps::unprogrammed::{self, UnprogrammedMap};
 use crate::plan::{Gone, Installed, Lack, Meanwhile, Plan, Shortage, Step};
 
 use super::quarantine::Quarantine;
-use crate::events::rate::Rate;
+use crate::rate::Rate;
 
 /// Rate limit for logging which Services lack room: a burst, then one per interval. A Service that
 /// changes a hundred times a second must not fill the log.

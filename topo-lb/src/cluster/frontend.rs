@@ -6,11 +6,15 @@ use std::net::{IpAddr, SocketAddr};
 use super::Protocol;
 
 /// An address family; each has its own maps.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, strum::Display, strum::IntoStaticStr,
+)]
 pub enum Family {
     /// IPv4.
+    #[strum(serialize = "IPv4")]
     V4,
     /// IPv6.
+    #[strum(serialize = "IPv6")]
     V6,
 }
 
@@ -24,15 +28,6 @@ impl Family {
         match address {
             IpAddr::V4(_) => Self::V4,
             IpAddr::V6(_) => Self::V6,
-        }
-    }
-
-    /// `IPv4` or `IPv6`.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::V4 => "IPv4",
-            Self::V6 => "IPv6",
         }
     }
 }
@@ -58,13 +53,13 @@ impl Frontend {
     /// `10.96.0.1 TCP 80`, as `explain` and `lint` write it.
     #[must_use]
     pub fn in_words(&self) -> String {
-        format!("{} {} {}", self.address, self.protocol.name(), self.port)
+        format!("{} {} {}", self.address, self.protocol, self.port)
     }
 }
 
 impl fmt::Display for Frontend {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let socket = SocketAddr::new(self.address, self.port);
-        write!(f, "{socket}/{}", self.protocol.name())
+        write!(f, "{socket}/{}", self.protocol)
     }
 }

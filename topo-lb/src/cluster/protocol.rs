@@ -4,8 +4,21 @@ use serde::{Deserialize, Serialize};
 
 /// A transport protocol that a Service port can have.
 #[derive(
-    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+    Clone,
+    Copy,
+    Debug,
+    Default,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Hash,
+    Serialize,
+    Deserialize,
+    strum::Display,
+    strum::IntoStaticStr,
 )]
+#[strum(serialize_all = "UPPERCASE")]
 #[serde(rename_all = "UPPERCASE")]
 pub enum Protocol {
     /// TCP, and MPTCP clients.
@@ -15,16 +28,4 @@ pub enum Protocol {
     Udp,
     /// SCTP.
     Sctp,
-}
-
-impl Protocol {
-    /// As Kubernetes writes it.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Tcp => "TCP",
-            Self::Udp => "UDP",
-            Self::Sctp => "SCTP",
-        }
-    }
 }

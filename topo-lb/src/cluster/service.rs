@@ -43,35 +43,24 @@ impl std::fmt::Display for ServiceId {
     }
 }
 
-/// Why topo-lb does not translate a Service.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// Why topo-lb does not translate a Service; as text, what to say after the Service's name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, strum::IntoStaticStr)]
 pub enum Skipped {
     /// `clusterIP: None`.
+    #[strum(serialize = "headless (`clusterIP: None`): clients dial its pods themselves")]
     Headless,
     /// `type: ExternalName`.
+    #[strum(serialize = "`type: ExternalName`: a name, not an address")]
     ExternalName,
     /// Labelled `service.kubernetes.io/service-proxy-name`: another proxy's.
+    #[strum(serialize = "labelled `service.kubernetes.io/service-proxy-name`: another proxy's")]
     OtherProxy,
     /// Labelled `service.kubernetes.io/headless`.
+    #[strum(serialize = "labelled `service.kubernetes.io/headless`: not for proxies")]
     HeadlessLabel,
     /// It has no ClusterIP yet.
+    #[strum(serialize = "no ClusterIP was given to it yet")]
     NoClusterIp,
-}
-
-impl Skipped {
-    /// The reason, as text after the Service's name.
-    #[must_use]
-    pub const fn reason(self) -> &'static str {
-        match self {
-            Self::Headless => "headless (`clusterIP: None`): clients dial its pods themselves",
-            Self::ExternalName => "`type: ExternalName`: a name, not an address",
-            Self::OtherProxy => {
-                "labelled `service.kubernetes.io/service-proxy-name`: another proxy's"
-            }
-            Self::HeadlessLabel => "labelled `service.kubernetes.io/headless`: not for proxies",
-            Self::NoClusterIp => "no ClusterIP was given to it yet",
-        }
-    }
 }
 
 /// The annotations and fields that may hold a topology policy, as written and not validated.

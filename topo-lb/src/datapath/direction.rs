@@ -4,7 +4,10 @@ use aya::programs::{LinkOrder, TcAttachType};
 use aya_obj::generated::bpf_attach_type;
 
 /// The direction of packets through a device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, strum::Display, strum::IntoStaticStr,
+)]
+#[strum(serialize_all = "lowercase")]
 pub enum Direction {
     /// Received by the node.
     Ingress,
@@ -21,15 +24,6 @@ impl Direction {
         match self {
             Self::Ingress => "topo_lb_ingress",
             Self::Egress => "topo_lb_egress",
-        }
-    }
-
-    /// Name in the output.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Ingress => "ingress",
-            Self::Egress => "egress",
         }
     }
 

@@ -81,7 +81,8 @@ impl Concern {
     }
 }
 
-/// The last key that this node has a value for, which is the widest.
+/// Of a refused choice: the last key that this node has a value for, which is the widest, or its
+/// node pool.
 fn shared(choice: &Choice<'_>) -> Option<String> {
     match choice.cause {
         Cause::NoKey => {
@@ -89,46 +90,26 @@ fn shared(choice: &Choice<'_>) -> Option<String> {
             let mut values = tiers.filter_map(|tier| Some((tier.key, tier.own?)));
             values.next().map(|(key, value)| format!("{key}={value}"))
         }
-        Cause::Pool(pool) => Some(format!("node pool {pool}")),
-        Cause::Unconstrained
-        | Cause::Key { .. }
-        | Cause::Any { .. }
-        | Cause::Node
-        | Cause::NodeForLackOfPool
-        | Cause::HintedNode
-        | Cause::HintedZone(_)
-        | Cause::HintsOff(_)
-        | Cause::NoEndpoint(_)
-        | Cause::NoneHere
-        | Cause::NoneUsable => None,
+        cause => cause.value().map(|pool| format!("node pool {pool}")),
     }
 }
 
-/// What an Event is about.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+/// What an Event is about; as text the Event's `reason`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, strum::Display)]
 pub enum Topic {
     /// An annotation or field broke a rule, and is ignored.
+    #[strum(serialize = "InvalidTopologyPolicy")]
     InvalidPolicy,
     /// All connections of this node to a Service port are refused; the port was served before.
     NodeRefused,
     /// The kernel refused connections to a Service port.
     ClientsRefused,
     /// The Service lacks room in the maps.
+    #[strum(serialize = "NoRoomInMaps")]
     NoRoom,
 }
 
 impl Topic {
-    /// The Event's `reason`.
-    #[must_use]
-    pub const fn reason(self) -> &'static str {
-        match self {
-            Self::InvalidPolicy => "InvalidTopologyPolicy",
-            Self::NodeRefused => "NodeRefused",
-            Self::ClientsRefused => "ClientsRefused",
-            Self::NoRoom => "NoRoomInMaps",
-        }
-    }
-
     /// The Event's `action`: what the agent did.
     #[must_use]
     pub const fn action(self) -> &'static str {

@@ -7,7 +7,6 @@ pub mod node;
 mod object;
 pub mod outbox;
 pub mod publish;
-pub mod rate;
 pub mod written;
 
 #[cfg(test)]

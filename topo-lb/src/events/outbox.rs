@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use super::concern::{News, Topic};
-use super::rate::Rate;
 use crate::cluster::ServiceId;
+use crate::rate::Rate;
 
 /// Most messages that wait.
 const ROOM: usize = 64;

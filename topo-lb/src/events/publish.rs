@@ -174,10 +174,10 @@ impl Herald {
 
     fn failed(&mut self, message: Message, Failure { reason, is_passing }: Failure) {
         count(&self.figures.events_failed);
-        let (service, topic) = (&message.news.service, message.news.topic.reason());
+        let (service, topic) = (&message.news.service, message.news.topic);
         let retries = if is_passing { "; the agent retries" } else { "" };
         if std::mem::replace(&mut self.has_warned, true) {
-            debug!(%service, topic, "an Event cannot be told: {reason}{retries}");
+            debug!(%service, %topic, "an Event cannot be told: {reason}{retries}");
         } else {
             warn!("the Event {topic} of Service {service} cannot be told: {reason}{retries}");
         }
@@ -277,7 +277,7 @@ fn event(node: &str, message: &Message, name: &str, times: u32) -> Event {
         ..ObjectReference::default()
     };
     Event {
-        reason: Some(news.topic.reason().to_owned()),
+        reason: Some(news.topic.to_string()),
         action: Some(news.topic.action().to_owned()),
         series: (times > 1).then(|| series(*when, times)),
         ..warning(node, name, regarding, &news.note, *when)

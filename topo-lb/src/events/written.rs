@@ -93,7 +93,7 @@ fn name(news: &News, wall: SystemTime) -> String {
     let turn = since.as_secs() / span(news.topic).as_secs();
     let (_, topic, subject) = key(news);
     let uid = news.uid.map(|uid| uid.to_string()).unwrap_or_default();
-    let rest = crc32fast::hash(format!("{uid} {} {subject}", topic.reason()).as_bytes());
+    let rest = crc32fast::hash(format!("{uid} {topic} {subject}").as_bytes());
     format!("{}.topo-lb-{turn:x}-{rest:08x}", news.service.name)
 }
 

@@ -32,10 +32,10 @@ impl ActualOutcome {
         match (verdict, lack.meanwhile) {
             (Verdict::Bypass, _) | (Verdict::Refuse, Meanwhile::Refused) => Self::of(by_policy),
             (Verdict::Route, Meanwhile::Refused) => {
-                Self::instead(Verdict::Refuse.name(), reason, "no room in the maps")
+                Self::instead(Verdict::Refuse.into(), reason, "no room in the maps")
             }
             (Verdict::Route | Verdict::Refuse, Meanwhile::KubeProxy) => {
-                Self::instead(Verdict::Bypass.name(), reason, "left to kube-proxy")
+                Self::instead(Verdict::Bypass.into(), reason, "left to kube-proxy")
             }
             (Verdict::Route | Verdict::Refuse, Meanwhile::Narrowed | Meanwhile::LastGood) => {
                 Self::of(Outcome { reason, ..by_policy })

@@ -27,7 +27,7 @@ pub(super) fn reason(decision: &Decision<'_>, endpoint: &Endpoint<'_>) -> String
         }
         Status::LeftAlone => "left to kube-proxy".to_owned(),
         Status::OtherFamily(family) => {
-            format!("the Service has no {} ClusterIP", family.name())
+            format!("the Service has no {family} ClusterIP")
         }
         Status::NotReady => "not ready".to_owned(),
         Status::Draining => "terminating, and others are ready".to_owned(),

@@ -164,7 +164,7 @@ pub fn report_of_agent(
         };
         let decisions = decide(state, this_node, scope, id);
         if decisions.is_empty() {
-            let why = service.skipped.map_or("it has no ports", |skipped| skipped.reason());
+            let why = service.skipped.map_or("it has no ports", Into::into);
             report.skipped.push((id.clone(), why));
         }
         let waits_for = waits_for(state, this_node, scope, id);
@@ -247,15 +247,15 @@ fn service_port(decision: &Decision<'_>, actual: ActualOutcome) -> ServicePort {
 }
 
 fn port(port: &cluster::Port) -> Port {
-    Port { name: port.name.to_string(), port: port.port, protocol: port.protocol.name() }
+    Port { name: port.name.to_string(), port: port.port, protocol: port.protocol.into() }
 }
 
 fn policy(decision: &Decision<'_>) -> Policy {
     let policy = &decision.policy;
     let errors: Vec<_> = policy.ignored.iter().map(ToString::to_string).collect();
     Policy {
-        source: policy.source.name(),
-        kind: policy.kind.name(),
+        source: policy.source.into(),
+        kind: policy.kind.into(),
         keys: policy.keys.iter().map(|&key| key.to_owned()).collect(),
         error: (!errors.is_empty()).then(|| errors.join("; ")),
         errors,
@@ -267,7 +267,7 @@ fn tiers(decision: &Decision<'_>) -> Vec<String> {
         let line = reason::tiers(choice)?;
         Some(match decision.choices.len() {
             1 => line,
-            _ => format!("{}: {line}", choice.family.name()),
+            _ => format!("{}: {line}", choice.family),
         })
     });
     lines.collect()
@@ -283,7 +283,7 @@ fn outcome(decision: &Decision<'_>, this_node: &str, known: bool, contest: &str)
         cause => cause.value(),
     });
     Outcome {
-        verdict: decision.verdict().name(),
+        verdict: decision.verdict().into(),
         tier,
         key: key.map(str::to_owned),
         value: value.map(str::to_owned),

@@ -17,7 +17,7 @@ pub(crate) fn decision(decision: &Decision<'_>, this_node: &str, known: bool) ->
         [(_, only)] => only.clone(),
         [(_, first), (_, second)] if first == second => format!("IPv4 and IPv6 alike: {first}"),
         _ => {
-            let each = |(family, text): &(Family, String)| format!("{}: {text}", family.name());
+            let each = |(family, text): &(Family, String)| format!("{family}: {text}");
             sentences.iter().map(each).collect::<Vec<_>>().join("; ")
         }
     };
@@ -118,14 +118,14 @@ fn no_endpoint(decision: &Decision<'_>, choice: &Choice<'_>, missing: Missing) -
         }
         Missing::Port if port.name.is_empty() => format!(
             "it has no endpoint: its EndpointSlices have no port without a name of protocol {}",
-            port.protocol.name(),
+            port.protocol,
         ),
         Missing::Port => format!(
             "it has no endpoint: its EndpointSlices have no port named {} of protocol {}",
             shown(&port.name),
-            port.protocol.name(),
+            port.protocol,
         ),
-        Missing::Family => format!("it has no {} endpoint", choice.family.name()),
+        Missing::Family => format!("it has no {} endpoint", choice.family),
     }
 }
 

@@ -113,7 +113,7 @@ pub fn spread(state: &State, scope: Scope, id: &ServiceId) -> Vec<Spread> {
                     namespace: id.namespace.to_string(),
                     name: id.name.to_string(),
                     port: port(decision.port),
-                    family: choice.family.name(),
+                    family: choice.family.into(),
                     policy: policy(decision),
                     nodes: Vec::new(),
                 });
@@ -122,7 +122,7 @@ pub fn spread(state: &State, scope: Scope, id: &ServiceId) -> Vec<Spread> {
                 node: node.to_owned(),
                 zone: zone.clone(),
                 tiers: tiers(decision, choice),
-                verdict: choice.verdict.name(),
+                verdict: choice.verdict.into(),
                 tier: choice.tier(),
                 endpoints: localities(decision, choice),
             });

@@ -126,7 +126,7 @@ fn unknown_keys(decision: &Decision<'_>, known: &BTreeSet<&str>, sightings: &mut
         let message = format!(
             "no Node carries the label {key} of {}: the key never matches; label the Nodes, or \
              remove the key",
-            decision.policy.source.name(),
+            decision.policy.source,
         );
         everywhere(sightings, None, Rule::UnknownKey, message);
     }
@@ -181,7 +181,7 @@ fn from_node(
 ) {
     let endpoint = match decision.choices.len() {
         1 => "endpoint".to_owned(),
-        _ => format!("{} endpoint", choice.family.name()),
+        _ => format!("{} endpoint", choice.family),
     };
     let mut saw = |rule: Rule, severity: Severity, message| {
         let (port, family) = (Some(port(decision.port)), Some(choice.family));
@@ -242,18 +242,10 @@ fn idle(state: &State, decision: &Decision<'_>, choice: &Choice<'_>, this_node: 
             .keys
             .iter()
             .any(|&key| value(this_node, key).is_some_and(|own| value(node, key) == Some(own))),
-        Cause::Pool(own) => pool(node).as_deref() == Some(own),
-        Cause::Unconstrained
-        | Cause::Key { .. }
-        | Cause::Any { .. }
-        | Cause::Node
-        | Cause::NodeForLackOfPool
-        | Cause::HintedNode
-        | Cause::HintedZone(_)
-        | Cause::HintsOff(_)
-        | Cause::NoEndpoint(_)
-        | Cause::NoneHere
-        | Cause::NoneUsable => node == this_node,
+        cause => match cause.value() {
+            Some(own) => pool(node).as_deref() == Some(own),
+            None => node == this_node,
+        },
     };
     let is_unusable = |status: &Status<'_>| {
         matches!(status, Status::NotReady | Status::Draining | Status::Stopped)

@@ -1,13 +1,14 @@
 //! `topo-lb list hooks`: where programs are attached, and what the kernel has counted there.
 
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use serde::{Serialize, Serializer};
 use topo_lb_common::counters::{Counters, sum};
 use topo_lb_common::packets::{Outcome, Packets};
 
 use super::Connections;
+use crate::datapath::attach::pin::AttachMode;
 use crate::datapath::direction::Direction;
 use crate::datapath::hook::Hook;
 use crate::datapath::inspect::attached::{self, OnDevice};
@@ -37,47 +38,11 @@ pub struct HookRow {
     /// Id of the cgroup that it is attached to: the inode number of its directory.
     pub cgroup: Option<u64>,
     /// Foreign programs that run before it and may decide first.
-    pub overridden_by: Vec<OverrideRow>,
+    pub overridden_by: Vec<Override>,
     /// The devices that tc programs are attached to.
-    pub devices: Vec<DeviceRow>,
+    pub devices: Vec<OnDevice>,
     /// Packets of tc by outcome; none if the agent runs without tc.
     pub packets: Option<PacketRow>,
-}
-
-/// A foreign program that runs before ours.
-#[derive(Debug, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct OverrideRow {
-    /// The kernel's id of the program.
-    pub program: u32,
-    /// Its name; the kernel shows it only with CAP_SYS_ADMIN.
-    pub name: Option<String>,
-    /// In this cgroup, and in those below, it runs before ours.
-    pub cgroup: PathBuf,
-    /// The cgroup above that the program is attached to, if not `cgroup` itself.
-    pub above: Option<PathBuf>,
-}
-
-impl From<Override> for OverrideRow {
-    fn from(Override { program, name, cgroup, above, .. }: Override) -> Self {
-        Self { program, name, cgroup, above }
-    }
-}
-
-/// One device of a tc hook.
-#[derive(Debug, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct DeviceRow {
-    /// Its index in the agent's network namespace.
-    pub index: u32,
-    /// Its name; known only in the agent's network namespace.
-    pub name: Option<String>,
-    /// `tcx` or `clsact`.
-    pub means: &'static str,
-    /// The kernel's id of the program.
-    pub program: u32,
-    /// Foreign programs and filters on this device in this direction.
-    pub others: Vec<String>,
 }
 
 /// Packets of a tc hook by outcome; in JSON an object with a key for each outcome.
@@ -120,7 +85,7 @@ pub(super) fn read(pin_dir: &Path) -> Result<Hooks, ReadError> {
             hook: hook.name().to_owned(),
             program: place.map(|place| place.program),
             cgroup: place.map(|place| place.cgroup),
-            overridden_by: by.map(OverrideRow::from).collect(),
+            overridden_by: by.collect(),
             ..HookRow::default()
         });
     }
@@ -129,8 +94,8 @@ pub(super) fn read(pin_dir: &Path) -> Result<Hooks, ReadError> {
     for direction in [Direction::Ingress, Direction::Egress] {
         let counted = packets.iter().find(|(of, _)| *of == direction);
         each.push(HookRow {
-            hook: format!("tc {}", direction.name()),
-            devices: devices.iter().filter(|on| on.direction == direction).map(row).collect(),
+            hook: format!("tc {direction}"),
+            devices: devices.iter().filter(|on| on.direction == direction).cloned().collect(),
             packets: counted.map(|(_, packets)| PacketRow(*packets)),
             ..HookRow::default()
         });
@@ -151,17 +116,6 @@ fn overrides(pin_dir: &Path) -> Result<Vec<Override>, ReadError> {
         all.extend(looked.map_err(|error| ReadError::Link(root, error))?);
     }
     Ok(all)
-}
-
-fn row(on: &OnDevice) -> DeviceRow {
-    let OnDevice { device, name, mode, program, others, .. } = on;
-    DeviceRow {
-        index: *device,
-        name: name.clone(),
-        means: mode.name(),
-        program: *program,
-        others: others.clone(),
-    }
 }
 
 impl Hooks {
@@ -208,9 +162,9 @@ impl HookRow {
 }
 
 /// The devices of a tc hook, and their programs, each once.
-fn devices(rows: &[DeviceRow]) -> (String, Vec<u32>) {
+fn devices(rows: &[OnDevice]) -> (String, Vec<u32>) {
     let names = rows.iter().map(|row| {
-        let means = if row.means == "tcx" { "" } else { " by clsact" };
+        let means = if row.mode == AttachMode::Tcx { "" } else { " by clsact" };
         let beside = match row.others.as_slice() {
             [] => String::new(),
             others => format!(" beside {}", others.join(" and ")),
@@ -237,12 +191,17 @@ mod tests {
 
     #[test]
     fn every_hook_has_a_row_in_aligned_columns() {
-        let device = |name: Option<&str>, means| DeviceRow {
+        let device = |name: Option<&str>, mode| OnDevice {
             index: 7,
             name: name.map(str::to_owned),
-            means,
+            direction: Direction::Ingress,
+            mode,
             program: 41,
-            others: if means == "tcx" { vec!["bpf to_pod".to_owned()] } else { Vec::new() },
+            others: if mode == AttachMode::Tcx {
+                vec!["bpf to_pod".to_owned()]
+            } else {
+                Vec::new()
+            },
         };
         let hooks = Hooks {
             each: vec![
@@ -255,7 +214,10 @@ mod tests {
                 HookRow { hook: "connect6".to_owned(), ..HookRow::default() },
                 HookRow {
                     hook: "tc ingress".to_owned(),
-                    devices: vec![device(Some("tap0"), "tcx"), device(None, "clsact")],
+                    devices: vec![
+                        device(Some("tap0"), AttachMode::Tcx),
+                        device(None, AttachMode::Clsact),
+                    ],
                     packets: Some(PacketRow(Packets {
                         translated: 12,
                         opened: 3,

@@ -3,18 +3,18 @@
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant, SystemTime};
 
+use prometheus_client::metrics::histogram::Histogram;
 use topo_lb_common::maps;
 
-use super::histogram::Histogram;
 use crate::cluster::Family;
 use crate::plan::Installed;
 
 /// Buckets from a watch event to the maps, in seconds; the target is 10 ms for 99 % of events.
-const PROGRAMMING: &[f64] =
-    &[0.0005, 0.001, 0.002, 0.003, 0.005, 0.0075, 0.01, 0.02, 0.05, 0.1, 0.25, 1.0, 5.0];
+const PROGRAMMING: [f64; 13] =
+    [0.0005, 0.001, 0.002, 0.003, 0.005, 0.0075, 0.01, 0.02, 0.05, 0.1, 0.25, 1.0, 5.0];
 /// Buckets from a Pod's change to the maps, in seconds; includes kubelet, API server, controller.
-const NETWORK_PROGRAMMING: &[f64] =
-    &[0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0];
+const NETWORK_PROGRAMMING: [f64; 14] =
+    [0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0];
 
 /// The maps that plans fill, in the order of [`Figures::uses`].
 pub const PLANNED: [&str; 7] = [
@@ -36,17 +36,36 @@ pub struct Use {
     pub capacity: AtomicU64,
 }
 
-/// What the agent's tasks count.
+/// When the agent started, and how long its work took since.
 #[derive(Debug)]
-pub struct Figures {
+pub struct Times {
     /// When the agent started.
     pub started: SystemTime,
     epoch: Instant,
-    beat: AtomicU64,
-    /// From the arrival of an update to the end of the plan that carries it out.
+    /// Seconds from the arrival of an update to the end of the plan that carries it out.
     pub programming: Histogram,
-    /// From a slice's trigger-time annotation to the end of the plan that carries the change out.
+    /// Seconds from a slice's trigger-time annotation to the end of the plan that carries the
+    /// change out.
     pub network_programming: Histogram,
+}
+
+impl Default for Times {
+    fn default() -> Self {
+        Self {
+            started: SystemTime::now(),
+            epoch: Instant::now(),
+            programming: Histogram::new(PROGRAMMING),
+            network_programming: Histogram::new(NETWORK_PROGRAMMING),
+        }
+    }
+}
+
+/// What the agent's tasks count.
+#[derive(Debug, Default)]
+pub struct Figures {
+    /// Start and durations.
+    pub times: Times,
+    beat: AtomicU64,
     /// Steps of plans that were carried out.
     pub writes: AtomicU64,
     /// Plans that failed.
@@ -87,37 +106,6 @@ pub struct Figures {
     pub uses: [Use; PLANNED.len()],
 }
 
-impl Default for Figures {
-    fn default() -> Self {
-        Self {
-            started: SystemTime::now(),
-            epoch: Instant::now(),
-            beat: AtomicU64::new(0),
-            programming: Histogram::new(PROGRAMMING),
-            network_programming: Histogram::new(NETWORK_PROGRAMMING),
-            writes: AtomicU64::new(0),
-            failed_plans: AtomicU64::new(0),
-            last_programmed: AtomicU64::new(0),
-            troubles: AtomicU64::new(0),
-            listings: Default::default(),
-            services: AtomicU64::new(0),
-            waiting: AtomicU64::new(0),
-            unprogrammed: Default::default(),
-            excluded_pods: AtomicU64::new(0),
-            unexcluded_pods: AtomicU64::new(0),
-            events_sent: AtomicU64::new(0),
-            events_repeated: AtomicU64::new(0),
-            events_failed: AtomicU64::new(0),
-            events_dropped: AtomicU64::new(0),
-            overridden_hooks: AtomicU64::new(0),
-            unasked_cgroups: AtomicU64::new(0),
-            ended_sockets: Default::default(),
-            unended_sockets: AtomicU64::new(0),
-            uses: Default::default(),
-        }
-    }
-}
-
 /// Adds one.
 pub fn count(counter: &AtomicU64) {
     counter.fetch_add(1, Relaxed);
@@ -126,14 +114,14 @@ pub fn count(counter: &AtomicU64) {
 impl Figures {
     /// Records that the agent task makes progress.
     pub fn beat(&self) {
-        let now = u64::try_from(self.epoch.elapsed().as_millis()).unwrap_or(u64::MAX);
+        let now = u64::try_from(self.times.epoch.elapsed().as_millis()).unwrap_or(u64::MAX);
         self.beat.store(now, Relaxed);
     }
 
     /// Time since the last `beat`, to a millisecond.
     #[must_use]
     pub fn since_beat(&self) -> Duration {
-        self.epoch.elapsed().saturating_sub(Duration::from_millis(self.beat.load(Relaxed)))
+        self.times.epoch.elapsed().saturating_sub(Duration::from_millis(self.beat.load(Relaxed)))
     }
 
     /// Records that a plan of so many steps was carried out, and how full the maps are now.

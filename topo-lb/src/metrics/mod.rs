@@ -3,12 +3,10 @@
 //! | file | idea |
 //! |---|---|
 //! | `figures` | what the agent's tasks count |
-//! | `histogram` | durations, without a lock |
 //! | `refusals` | why connections were refused |
 //! | `scrape` | all of these and the kernel's counters, as text |
 
 pub mod figures;
-pub mod histogram;
 pub mod refusals;
 pub mod scrape;
 

@@ -12,15 +12,15 @@ use std::time::{Duration, SystemTime};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::encoding::{
-    DescriptorEncoder, EncodeGaugeValue, EncodeLabelSet, MetricEncoder, NoLabelSet,
+    DescriptorEncoder, EncodeGaugeValue, EncodeLabelSet, EncodeMetric, MetricEncoder, NoLabelSet,
 };
 use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Registry, Unit};
 use topo_lb_common::counters::Counters;
 use topo_lb_common::packets::{Outcome, Packets};
 
 use super::figures::{Figures, PLANNED};
-use super::histogram::Histogram;
 use super::refusals::Refusals;
 use crate::datapath::direction::Direction;
 use crate::datapath::maps::error::ReadError;
@@ -108,21 +108,15 @@ impl Scrape {
     }
 }
 
-/// Namespace, name and port of `namespace/name:port`.
-fn parts(name: &str) -> [(&'static str, &str); 3] {
-    let (service, port) = name.rsplit_once(':').unwrap_or((name, ""));
-    let (namespace, service) = service.split_once('/').unwrap_or(("", service));
-    [("namespace", namespace), ("service", service), ("port", port)]
-}
-
-/// The labels of a Service port, and one more.
+/// The labels of the Service port `namespace/name:port`, and one more.
 fn labels<'a>(
     name: &'a str,
     key: &'static str,
     value: &'static str,
 ) -> [(&'static str, &'a str); 4] {
-    let [namespace, service, port] = parts(name);
-    [namespace, service, port, (key, value)]
+    let (service, port) = name.rsplit_once(':').unwrap_or((name, ""));
+    let (namespace, service) = service.split_once('/').unwrap_or(("", service));
+    [("namespace", namespace), ("service", service), ("port", port), (key, value)]
 }
 
 fn counter(
@@ -153,11 +147,13 @@ impl Families<'_, '_> {
         self.0.encode_descriptor(name, help, unit, MetricType::Gauge)?.encode_gauge(value)
     }
 
+    fn level(&mut self, name: &str, help: &str, value: &AtomicU64) -> fmt::Result {
+        self.gauge(name, help, None, &value.load(Relaxed))
+    }
+
     fn histogram(&mut self, name: &str, help: &str, histogram: &Histogram) -> fmt::Result {
-        let read = histogram.read();
-        self.0
-            .encode_descriptor(name, help, Some(&Unit::Seconds), MetricType::Histogram)?
-            .encode_histogram::<NoLabelSet>(read.sum, read.count, &read.buckets, None)
+        let unit = Some(&Unit::Seconds);
+        histogram.encode(self.0.encode_descriptor(name, help, unit, histogram.metric_type())?)
     }
 }
 
@@ -193,14 +189,14 @@ impl Scrape {
         let mut family =
             encoder.encode_descriptor("refused_connections", help, None, MetricType::Counter)?;
         for (name, reason, value) in &self.refused {
-            counter(&mut family, &labels(name, "reason", reason.name()), *value)?;
+            counter(&mut family, &labels(name, "reason", reason.into()), *value)?;
         }
         let help = "Service ports that refuse connections of this node now, by reason";
         let mut family =
             encoder.encode_descriptor("refusing_service_ports", help, None, MetricType::Gauge)?;
         for reason in Refusal::ALL.into_iter().filter(|reason| *reason != Refusal::Past) {
             let value = self.refusing.get(&reason).copied().unwrap_or_default();
-            family.encode_family(&[("reason", reason.name())])?.encode_gauge(&value)?;
+            family.encode_family(&[("reason", <&str>::from(reason))])?.encode_gauge(&value)?;
         }
         let help = "Connections and datagrams that were refused because the Service's value was \
                     being replaced in each of three attempts to read it";
@@ -211,7 +207,7 @@ impl Scrape {
         let mut family = encoder.encode_descriptor("packets", help, None, MetricType::Counter)?;
         for (direction, packets) in &self.counted.packets {
             for outcome in Outcome::ALL {
-                let labels = [("direction", direction.name()), ("outcome", outcome.label())];
+                let labels = [("direction", direction.into()), ("outcome", outcome.label())];
                 counter(&mut family, &labels, packets.of(outcome))?;
             }
         }
@@ -237,13 +233,13 @@ impl Scrape {
         families.histogram(
             "programming_duration",
             "From the arrival of a change to the end of the writes that it led to",
-            &figures.programming,
+            &figures.times.programming,
         )?;
         families.histogram(
             "network_programming_duration",
             "From endpoints.kubernetes.io/last-change-trigger-time of an EndpointSlice to the end \
              of the writes that it led to; changes from before the start are left out",
-            &figures.network_programming,
+            &figures.times.network_programming,
         )?;
         families.counter("map_writes", "Steps of plans that were carried out", &figures.writes)?;
         families.counter(
@@ -265,30 +261,22 @@ impl Scrape {
             &self.age.unwrap_or_default().as_secs_f64(),
         )?;
         families.gauge("ready", "Whether /readyz says ready", None, &u64::from(self.ready))?;
-        families.gauge(
+        families.level(
             "overridden_hooks",
             "Hooks, of connect4, connect6, sendmsg4 and sendmsg6, where a program of others runs \
              before topo-lb's in some cgroup and may decide first",
-            None,
-            &figures.overridden_hooks.load(Relaxed),
+            &figures.overridden_hooks,
         )?;
-        families.gauge(
+        families.level(
             "unasked_cgroups",
             "Cgroups that wait to be asked which programs run there",
-            None,
-            &figures.unasked_cgroups.load(Relaxed),
+            &figures.unasked_cgroups,
         )?;
-        families.gauge(
-            "services",
-            "Services that there are",
-            None,
-            &figures.services.load(Relaxed),
-        )?;
-        families.gauge(
+        families.level("services", "Services that there are", &figures.services)?;
+        families.level(
             "waiting_services",
             "Services that wait for the labels of other Nodes: the maps keep what they have for them",
-            None,
-            &figures.waiting.load(Relaxed),
+            &figures.waiting,
         )?;
         let words = [
             (
@@ -305,17 +293,15 @@ impl Scrape {
         for ((name, help), count) in words.into_iter().zip(&figures.unprogrammed) {
             families.gauge(name, help, None, &count.load(Relaxed))?;
         }
-        families.gauge(
+        families.level(
             "excluded_pods",
             "Pods of this node whose connections are left alone",
-            None,
-            &figures.excluded_pods.load(Relaxed),
+            &figures.excluded_pods,
         )?;
-        families.gauge(
+        families.level(
             "unexcluded_pods",
             "Pods of this node that are to be left alone, and for which there is no room",
-            None,
-            &figures.unexcluded_pods.load(Relaxed),
+            &figures.unexcluded_pods,
         )?;
         families.counter(
             "source_troubles",
@@ -353,7 +339,8 @@ impl Scrape {
              that endpoints went faster than that",
             &figures.unended_sockets,
         )?;
-        let started = figures.started.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let started =
+            figures.times.started.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         families.gauge(
             "start_timestamp",
             "When the agent started, since 1970",

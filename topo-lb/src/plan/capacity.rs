@@ -26,7 +26,8 @@ pub struct Capacity {
 }
 
 /// Which kind of entry a Service lacks room for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, strum::IntoStaticStr)]
+#[strum(serialize_all = "lowercase")]
 pub enum Shortage {
     /// Frontends of a family, or Service ports.
     Services,
@@ -35,15 +36,6 @@ pub enum Shortage {
 }
 
 impl Shortage {
-    /// As one word, for metrics and messages.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Services => "services",
-            Self::Endpoints => "endpoints",
-        }
-    }
-
     /// The agent's flag that makes these maps larger.
     #[must_use]
     pub const fn flag(self) -> &'static str {
@@ -93,7 +85,8 @@ impl fmt::Display for Lack {
 }
 
 /// What connections to a Service do while it lacks room.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, strum::IntoStaticStr)]
+#[strum(serialize_all = "kebab-case")]
 pub enum Meanwhile {
     /// kube-proxy handles them: the maps have nothing of the Service.
     KubeProxy,
@@ -108,17 +101,6 @@ pub enum Meanwhile {
 impl Meanwhile {
     /// All values.
     pub const ALL: [Self; 4] = [Self::KubeProxy, Self::Narrowed, Self::LastGood, Self::Refused];
-
-    /// As one word, for metrics and messages.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::KubeProxy => "kube-proxy",
-            Self::Narrowed => "narrowed",
-            Self::LastGood => "last-good",
-            Self::Refused => "refused",
-        }
-    }
 
     /// As a sentence for people, to follow the Service's name or `the Service`.
     #[must_use]

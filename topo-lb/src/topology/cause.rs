@@ -88,7 +88,7 @@ impl Missing {
 }
 
 impl<'a> Cause<'a> {
-    /// This node's value for the key that decided.
+    /// This node's value for the key that decided; of a refusal, the node pool that is the limit.
     #[must_use]
     pub const fn value(&self) -> Option<&'a str> {
         self.key().1

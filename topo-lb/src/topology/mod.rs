@@ -58,13 +58,17 @@ pub enum Scope {
 }
 
 /// The source of a Service's policy.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, strum::Display, strum::IntoStaticStr)]
+#[strum(serialize_all = "lowercase")]
 pub enum PolicySource {
     /// Annotation `topo-lb.io/topology-keys`.
+    #[strum(serialize = "topo-lb.io/topology-keys")]
     TopologyKeys,
     /// Annotation `openyurt.io/topologyKeys`.
+    #[strum(serialize = "openyurt.io/topologyKeys")]
     OpenYurt,
     /// Field `spec.topologyKeys`.
+    #[strum(serialize = "spec.topologyKeys")]
     SpecTopologyKeys,
     /// EndpointSlice hints.
     Hints,
@@ -72,22 +76,9 @@ pub enum PolicySource {
     None,
 }
 
-impl PolicySource {
-    /// The annotation's key, the field's path, `hints` or `none`.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::TopologyKeys => "topo-lb.io/topology-keys",
-            Self::OpenYurt => "openyurt.io/topologyKeys",
-            Self::SpecTopologyKeys => "spec.topologyKeys",
-            Self::Hints => "hints",
-            Self::None => "none",
-        }
-    }
-}
-
 /// What a policy does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, strum::IntoStaticStr)]
+#[strum(serialize_all = "lowercase")]
 pub enum PolicyKind {
     /// The first node label with a match decides.
     Keys,
@@ -99,21 +90,9 @@ pub enum PolicyKind {
     None,
 }
 
-impl PolicyKind {
-    /// The name in outputs.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Keys => "keys",
-            Self::OpenYurt => "openyurt",
-            Self::Hints => "hints",
-            Self::None => "none",
-        }
-    }
-}
-
 /// What happens to a client's connections.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, strum::IntoStaticStr)]
+#[strum(serialize_all = "lowercase")]
 pub enum Verdict {
     /// Connections go to the chosen endpoints.
     Route,
@@ -121,18 +100,6 @@ pub enum Verdict {
     Refuse,
     /// topo-lb does not translate them.
     Bypass,
-}
-
-impl Verdict {
-    /// The name in outputs.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Route => "route",
-            Self::Refuse => "refuse",
-            Self::Bypass => "bypass",
-        }
-    }
 }
 
 /// Why topo-lb does not translate connections.

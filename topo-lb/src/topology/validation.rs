@@ -45,9 +45,9 @@ impl fmt::Display for Field {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Policy(source @ PolicySource::SpecTopologyKeys) => {
-                write!(f, "field {}", source.name())
+                write!(f, "field {source}")
             }
-            Self::Policy(source) => write!(f, "annotation {}", source.name()),
+            Self::Policy(source) => write!(f, "annotation {source}"),
             Self::MinEndpoints => f.write_str("annotation topo-lb.io/min-endpoints"),
             Self::Spill => f.write_str("annotation topo-lb.io/spill"),
             Self::Refusal => f.write_str("annotation topo-lb.io/refusal"),

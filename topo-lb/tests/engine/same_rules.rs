@@ -127,7 +127,7 @@ fn agree(tape: &[u8], seen: &Seen) {
             sources.remove("none");
         }
         if let Some(source) = sources.first() {
-            assert_eq!(decision.policy.source.name(), *source);
+            assert_eq!(decision.policy.source.to_string(), *source);
         }
         let shown: BTreeSet<_> =
             decision.endpoints.iter().filter(|one| one.selected()).map(|one| one.address).collect();

@@ -12,36 +12,25 @@ use crate::workspace::Workspace;
 
 /// A line of kernels that Debian maintains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Line {
-    /// Debian 11's; the oldest that topo-lb supports.
-    V5_10,
-    /// Debian 12's.
-    V6_1,
-    /// Debian 13's.
-    V6_12,
+pub(crate) struct Line {
+    name: &'static str,
+    suite: &'static str,
 }
 
 /// Depends on the suite's newest small kernel, which is built for virtual machines.
 const META_PACKAGE: &str = "linux-image-cloud-amd64";
 
 impl Line {
-    /// All, from old to new.
-    pub(crate) const ALL: [Self; 3] = [Self::V5_10, Self::V6_1, Self::V6_12];
+    /// All, from old to new: those of Debian 11, 12 and 13. topo-lb supports none older.
+    pub(crate) const ALL: [Self; 3] = [
+        Self { name: "5.10", suite: "bullseye" },
+        Self { name: "6.1", suite: "bookworm" },
+        Self { name: "6.12", suite: "trixie" },
+    ];
 
+    /// The start of its kernels' releases, for example 6.1.
     pub(crate) const fn name(self) -> &'static str {
-        match self {
-            Self::V5_10 => "5.10",
-            Self::V6_1 => "6.1",
-            Self::V6_12 => "6.12",
-        }
-    }
-
-    const fn suite(self) -> &'static str {
-        match self {
-            Self::V5_10 => "bullseye",
-            Self::V6_1 => "bookworm",
-            Self::V6_12 => "trixie",
-        }
+        self.name
     }
 
     /// The name in the user's cache.
@@ -76,7 +65,7 @@ pub(super) fn ready(workspace: &Workspace, line: Line) -> Result<DebianKernel> {
 
 /// Downloads and unpacks a line's newest kernel. Returns its folder.
 fn download(workspace: &Workspace, line: Line, room: &Path) -> Result<PathBuf> {
-    let suite = line.suite();
+    let suite = line.suite;
     let archive = Archive::open(workspace, room, "kernel", &debian::sources(suite))?;
     // Ignores the machine's installed packages.
     let nothing = ["-o", "Dir::State::status=/dev/null"];
@@ -147,9 +136,9 @@ mod tests {
         for folder in ["boot", "usr/lib/modules/6.12.1-cloud-amd64"] {
             fs::create_dir_all(root.join(folder)).unwrap();
         }
-        assert!(unpacked(Line::V6_12, root).is_err());
+        assert!(unpacked(Line::ALL[2], root).is_err());
         fs::write(root.join("boot/vmlinuz-6.12.1-cloud-amd64"), "").unwrap();
-        let kernel = unpacked(Line::V6_12, root).unwrap();
+        let kernel = unpacked(Line::ALL[2], root).unwrap();
         assert_eq!(kernel.release, "6.12.1-cloud-amd64");
         assert!(kernel.modules.ends_with("usr/lib/modules/6.12.1-cloud-amd64"));
     }

@@ -25,21 +25,15 @@ const TOOLS: [&str; 1] = ["ip"];
 /// Folders that the kernel and the suites need.
 const FOLDERS: [&str; 5] = ["/dev", "/proc", "/sys", "/tmp", "/run"];
 
-/// Cargo's output.
-#[derive(Debug)]
-pub(super) struct Programs {
-    suites: BTreeMap<String, PathBuf>,
+/// Test binaries by name.
+pub(super) type Suites = BTreeMap<String, PathBuf>;
+
+/// The binary of a suite.
+pub(super) fn suite<'a>(suites: &'a Suites, name: &str) -> Result<&'a Path> {
+    Ok(suites.get(name).with_context(|| format!("Cargo has built no suite {name}"))?)
 }
 
-impl Programs {
-    /// The binary of a suite.
-    pub(super) fn suite(&self, name: &str) -> Result<&Path> {
-        let path = self.suites.get(name);
-        Ok(path.with_context(|| format!("Cargo has built no suite {name}"))?)
-    }
-}
-
-pub(super) fn build(workspace: &Workspace) -> Result<Programs> {
+pub(super) fn build(workspace: &Workspace) -> Result<Suites> {
     crate::suites::agent(workspace)?;
     let mut build = crate::suites::cargo_for(workspace, "test", SUITES.map(|suite| suite.name));
     // Cargo prints the path of each program on standard output, and everything else in the log.
@@ -47,12 +41,12 @@ pub(super) fn build(workspace: &Workspace) -> Result<Programs> {
     let log = workspace.log("build-suites");
     run_logged("compiling the suites", &mut build, &log)?;
     let messages = fs::read_to_string(&log)?;
-    Ok(Programs { suites: executables(&messages) })
+    Ok(executables(&messages))
 }
 
 /// Test binaries by name, from Cargo's messages (doc.rust-lang.org/cargo/reference/
 /// external-tools.html#json-messages).
-fn executables(messages: &str) -> BTreeMap<String, PathBuf> {
+fn executables(messages: &str) -> Suites {
     let artifact = |line: &str| {
         let message: Value = serde_json::from_str(line).ok()?;
         let is_test = message["target"]["kind"][0] == "test";
@@ -65,7 +59,7 @@ fn executables(messages: &str) -> BTreeMap<String, PathBuf> {
 pub(super) fn pack(
     workspace: &Workspace,
     kernel: &DebianKernel,
-    programs: &Programs,
+    suites: &Suites,
     scope: Scope,
     path: &Path,
 ) -> Result<()> {
@@ -93,7 +87,7 @@ pub(super) fn pack(
         program(&mut inside, format!("/bin/{tool}"), &from)?;
     }
     for suite in SUITES {
-        program(&mut inside, format!("/suites/{}", suite.name), programs.suite(suite.name)?)?;
+        program(&mut inside, format!("/suites/{}", suite.name), self::suite(suites, suite.name)?)?;
     }
     for (library, content) in &libraries {
         inside.file(library, content)?;

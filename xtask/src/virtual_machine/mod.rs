@@ -52,12 +52,12 @@ pub(crate) fn run(
     let emulator = emulator::ready(workspace)?;
     let kernels = lines.iter().map(|line| debian_kernel::ready(workspace, *line));
     let kernels = kernels.collect::<Result<Vec<_>>>()?;
-    let programs = guest::build(workspace)?;
+    let suites = guest::build(workspace)?;
     let mut counts = Counts::read(workspace)?;
     let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     let unchecked = match counts::host_column(release.trim()) {
         Some(column) => {
-            counts.set(column, verify_here(workspace, &programs)?);
+            counts.set(column, verify_here(workspace, &suites)?);
             None
         }
         None => Some(format!(
@@ -70,7 +70,7 @@ pub(crate) fn run(
     for kernel in &kernels {
         let line = kernel.line.name();
         let initramfs = workspace.target.join("virtual-machine").join(format!("initramfs-{line}"));
-        guest::pack(workspace, kernel, &programs, scope, &initramfs)?;
+        guest::pack(workspace, kernel, &suites, scope, &initramfs)?;
         let log = workspace.log(&format!("linux-{line}"));
         machines.push(Machine { emulator: &emulator, image: &kernel.image, initramfs, log });
     }
@@ -91,7 +91,7 @@ pub(crate) fn run(
             }
         }
     }
-    for text in counts.table() {
+    for text in counts.changes() {
         progress::note(&text);
     }
     if !failures.is_empty() {
@@ -120,9 +120,9 @@ pub(crate) enum Counting {
 }
 
 /// The counts of this machine's own verifier.
-fn verify_here(workspace: &Workspace, programs: &guest::Programs) -> Result<report::Verified> {
+fn verify_here(workspace: &Workspace, suites: &guest::Suites) -> Result<report::Verified> {
     let log = workspace.log("verifier-host");
-    let mut command = workspace.command(programs.suite("verifier")?);
+    let mut command = workspace.command(guest::suite(suites, "verifier")?);
     command.arg("--nocapture").env("TOPO_LB_EBPF_OBJECT", workspace.object());
     crate::process::run_logged("this machine's verifier", &mut command, &log)?;
     Ok(Report::read(&read(&log)?).verified)

@@ -16,13 +16,14 @@ pub(crate) fn start(
 ) -> Result<FakeApi> {
     let listener = netns.run(|| TcpListener::bind("127.0.0.1:0").context("cannot listen"))?;
     let server = FakeApi::start(listener, &[NODES, SERVICES])?;
-    server.fill(NODES, (0..population.nodes).map(|index| form(population.node(index))));
-    for index in 0..population.services {
-        server.fill(SERVICES, [form(population.service(index))]);
-        for slice in population.slices(index, |_| true).into_iter().map(form) {
-            let old = slice["apiVersion"] == "discovery.k8s.io/v1beta1";
-            server.fill(if old { OLD_SLICES } else { SLICES }, [slice]);
-        }
+    for object in population.objects().map(form) {
+        let path = match object["kind"].as_str() {
+            Some("Node") => NODES,
+            Some("Service") => SERVICES,
+            _ if object["apiVersion"] == "discovery.k8s.io/v1beta1" => OLD_SLICES,
+            _ => SLICES,
+        };
+        server.fill(path, [object]);
     }
     Ok(server)
 }

@@ -88,7 +88,8 @@ fn one_size(ground: &Ground<'_>, effort: Effort, population: &Population) -> Res
         let begun = Instant::now();
         agent.resume()?;
         restarted.add(begun.elapsed().as_secs_f64());
-        writes.add(metric(&agent, "topo_lb_map_writes_total")?);
+        let count = agent.get("/metrics")?.sample("topo_lb_map_writes_total");
+        writes.add(count.context("writes are counted")?);
         last = Some(agent);
     }
     let agent = last.context("a run was made")?;
@@ -217,11 +218,4 @@ pub(crate) fn processor_seconds(agent: &Agent<'_>) -> Result<f64> {
         fields.split_whitespace().skip(11).take(2).flat_map(str::parse).collect();
     ensure!(fields.len() == 2, "{path} has no times");
     Ok((fields[0] + fields[1]) / TICKS)
-}
-
-/// The value of a metric without labels.
-fn metric(agent: &Agent<'_>, name: &str) -> Result<f64> {
-    let answer = agent.get("/metrics")?;
-    let line = answer.body.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
-    line.and_then(|value| value.trim().parse().ok()).with_context(|| format!("no metric {name}"))
 }

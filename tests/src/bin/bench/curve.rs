@@ -31,6 +31,8 @@ struct Line {
 
 /// All curves with at least two points among the figures.
 pub(crate) fn curves(figures: &[Figure]) -> Vec<Curve> {
+    let tail = |figure: &Figure| Figure { median: figure.p99, ..figure.clone() };
+    let tails: Vec<Figure> = figures.iter().map(tail).collect();
     let mut curves = vec![
         exchanges(figures),
         beside_kube_proxy(figures),
@@ -40,14 +42,9 @@ pub(crate) fn curves(figures: &[Figure]) -> Vec<Curve> {
             along: "Services of 10 endpoints",
             up: "seconds",
             lines: vec![
-                sized(
-                    figures,
-                    "program_seconds",
-                    "services",
-                    "from the list to the last map written",
-                ),
-                sized(figures, "start_seconds", "services", "from the start of the agent"),
-                sized(figures, "restart_seconds", "services", "a restart with nothing to do"),
+                sized(figures, "program_seconds", "from the list to the last map written"),
+                sized(figures, "start_seconds", "from the start of the agent"),
+                sized(figures, "restart_seconds", "a restart with nothing to do"),
             ],
         },
         Curve {
@@ -56,8 +53,8 @@ pub(crate) fn curves(figures: &[Figure]) -> Vec<Curve> {
             along: "Services of 10 endpoints",
             up: "ms",
             lines: vec![
-                sized(figures, "event_to_map_p99_ms", "services", "median"),
-                Line { name: "p99".into(), points: high(figures) },
+                sized(figures, "event_to_map_p99_ms", "median"),
+                sized(&tails, "event_to_map_p99_ms", "p99"),
             ],
         },
         Curve {
@@ -134,14 +131,8 @@ fn is_of_ten(figure: &Figure) -> bool {
     }
 }
 
-fn sized(figures: &[Figure], name: &str, along: &str, label: &str) -> Line {
-    line(figures, name, along, label, is_of_ten)
-}
-
-fn high(figures: &[Figure]) -> Vec<(f64, f64)> {
-    let figures: Vec<Figure> =
-        figures.iter().map(|figure| Figure { median: figure.p99, ..figure.clone() }).collect();
-    sized(&figures, "event_to_map_p99_ms", "services", "p99").points
+fn sized(figures: &[Figure], name: &str, label: &str) -> Line {
+    line(figures, name, "services", label, is_of_ten)
 }
 
 fn line(

@@ -72,14 +72,8 @@ pub(crate) fn measure(
 
 /// Creates all objects of the population.
 async fn fill(client: &Client, population: &Population, old: bool) -> Result<()> {
-    let services = (0..population.services).map(|index| population.service(index));
-    let nodes = (0..population.nodes).map(|index| population.node(index));
-    for node in nodes {
-        create(client, &new(node)).await?;
-    }
-    let slices = (0..population.services).flat_map(|index| population.slices(index, |_| true));
-    let slices = slices.map(|it| if old { kubernetes_1_20::form(it) } else { it });
-    stream::iter(services.chain(slices))
+    let objects = population.objects().map(|it| if old { kubernetes_1_20::slice(it) } else { it });
+    stream::iter(objects)
         .map(|object| async move { create(client, &new(object)).await })
         .buffer_unordered(AT_ONCE)
         .try_collect::<()>()

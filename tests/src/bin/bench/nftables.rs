@@ -3,14 +3,14 @@
 //! endpoint at random, and a chain per endpoint that translates.
 
 use std::fmt::Write as _;
-use std::io::Write as _;
 use std::net::Ipv4Addr;
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 use anyhow::{Context as _, Result, ensure};
 
 use crate::ground::POD_RANGE;
 use topo_lb_tests::population::{Population, SERVICE_PORT};
+use topo_lb_tests::process::fed;
 
 /// Rules for every Service of a population; the endpoints are its `addresses`.
 pub(crate) fn rules(population: &Population) -> String {
@@ -66,16 +66,8 @@ pub(crate) fn rules(population: &Population) -> String {
 
 /// Loads rules with `command`, an `nft` in the right namespace.
 pub(crate) fn load(mut command: Command, rules: &str) -> Result<()> {
-    let mut child = command
-        .args(["-f", "-"])
-        .stdin(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .context("cannot run nft; on Debian: apt-get install nftables")?;
-    let mut input = child.stdin.take().context("nft has an input")?;
-    input.write_all(rules.as_bytes()).context("nft does not read")?;
-    drop(input);
-    let output = child.wait_with_output().context("cannot wait for nft")?;
+    let output =
+        fed(command.args(["-f", "-"]), rules).context("on Debian: apt-get install nftables")?;
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     ensure!(output.status.success(), "nft refuses the rules: {said}");
     Ok(())

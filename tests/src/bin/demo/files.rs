@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
-use topo_lb_tests::binary::Binary;
 use topo_lb_tests::cluster::Cluster;
 use topo_lb_tests::kind::{CONTROL_PLANE, NEIGHBOUR, SVC_UD1};
 use topo_lb_tests::manifest::{KUBERNETES_1_36, Manifests, endpoint, slice};
@@ -14,38 +13,31 @@ use crate::stage::FOLLOWS;
 use crate::story::SVC_UD1_IPV6;
 use crate::world::World;
 
-/// The manifests, and the binary that explains them.
-pub(crate) struct Files<'a> {
-    binary: &'a Binary,
-    manifests: Manifests,
-}
+/// The manifests.
+pub(crate) struct Files(Manifests);
 
-impl<'a> Files<'a> {
+impl Files {
     /// Writes the recorded objects of Kubernetes 1.36.
-    pub(crate) fn write(binary: &'a Binary, cluster: &Cluster) -> Result<Self> {
+    pub(crate) fn write(cluster: &Cluster) -> Result<Self> {
         let mut manifests = Manifests::new(cluster.folder())?;
         manifests.add_list(KUBERNETES_1_36)?;
         manifests.write()?;
-        Ok(Self { binary, manifests })
+        Ok(Self(manifests))
     }
 }
 
-impl World for Files<'_> {
+impl World for Files {
     fn source(&self) -> Result<(&'static str, PathBuf)> {
-        Ok(("--manifests", self.manifests.folder().to_path_buf()))
+        Ok(("--manifests", self.0.folder().to_path_buf()))
     }
 
     fn patience(&self) -> Duration {
         FOLLOWS
     }
 
-    fn explain(&self, node: &str) -> Result<Value> {
-        self.binary.explain(self.manifests.folder(), node)
-    }
-
     fn widen(&mut self) -> Result<()> {
         let ports = [("http", 9376, "TCP"), ("udp", 9376, "UDP")];
-        let spec = &mut self.manifests.get("Service", SVC_UD1.0)?["spec"];
+        let spec = &mut self.0.get("Service", SVC_UD1.0)?["spec"];
         spec["clusterIPs"] = json!([SVC_UD1.1, SVC_UD1_IPV6]);
         spec["ipFamilies"] = json!(["IPv4", "IPv6"]);
         spec["ipFamilyPolicy"] = json!("PreferDualStack");
@@ -53,7 +45,7 @@ impl World for Files<'_> {
             {"name": "http", "port": 80, "protocol": "TCP", "targetPort": 9376},
             {"name": "udp", "port": 80, "protocol": "UDP", "targetPort": 9376},
         ]);
-        let four = self.manifests.get("EndpointSlice", "svc-ud1-9t779")?;
+        let four = self.0.get("EndpointSlice", "svc-ud1-9t779")?;
         let endpoints: Vec<Value> = four["endpoints"]
             .as_array()
             .into_iter()
@@ -73,27 +65,27 @@ impl World for Files<'_> {
             .collect();
         let six = slice(SVC_UD1.0, "IPv6", &ports, &endpoints);
         four["ports"] = six["ports"].clone();
-        self.manifests.put(six);
-        self.manifests.write()
+        self.0.put(six);
+        self.0.write()
     }
 
     fn add_neighbour(&mut self) -> Result<()> {
-        let endpoints = self.manifests.get("EndpointSlice", "svc-rack-9fcws")?;
+        let endpoints = self.0.get("EndpointSlice", "svc-rack-9fcws")?;
         let neighbour = endpoint("10.244.0.3", CONTROL_PLANE, NEIGHBOUR);
         let endpoints = endpoints["endpoints"].as_array_mut();
         endpoints.context("a slice without endpoints")?.push(neighbour);
-        self.manifests.write()
+        self.0.write()
     }
 
     fn set_ready(&mut self, pods: &[&str], ready: bool) -> Result<()> {
-        pods.iter().for_each(|pod| self.manifests.set_ready(pod, ready));
-        self.manifests.write()
+        pods.iter().for_each(|pod| self.0.set_ready(pod, ready));
+        self.0.write()
     }
 
     fn relabel(&mut self, node: &str, labels: &[(&str, &str)]) -> Result<()> {
         for (key, value) in labels {
-            self.manifests.relabel(node, key, value)?;
+            self.0.relabel(node, key, value)?;
         }
-        self.manifests.write()
+        self.0.write()
     }
 }

@@ -9,7 +9,6 @@ use anyhow::{Context, Result};
 use kube::Client;
 use serde_json::{Value, json};
 use topo_lb_tests::api::{create, installed, run_pod};
-use topo_lb_tests::binary::{Binary, json_of};
 use topo_lb_tests::cluster::Cluster;
 use topo_lb_tests::control_plane::{AGENT, ControlPlane};
 use topo_lb_tests::kind::{NEIGHBOUR, SERVERS, SVC_RACK, SVC_UD1, SVC_UD1_WITHOUT_TOPOLOGY};
@@ -24,9 +23,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// The label of pods that serve `svc-rack`; the rack's neighbour serves no other Service.
 const SERVES_RACK: &str = "example.com/serves-rack";
 
-/// The control plane, and the binary that explains its objects.
+/// The control plane.
 pub(crate) struct Server<'a> {
-    binary: &'a Binary,
     cluster: &'a Cluster,
     plane: ControlPlane<'a>,
 }
@@ -36,10 +34,10 @@ impl<'a> Server<'a> {
     ///
     /// # Errors
     /// A program is missing or does not get ready, or a server refuses an object.
-    pub(crate) fn start(binary: &'a Binary, cluster: &'a Cluster) -> Result<Self> {
+    pub(crate) fn start(cluster: &'a Cluster) -> Result<Self> {
         let mut plane = ControlPlane::in_lab(cluster)?;
         plane.start_controllers()?;
-        let server = Self { binary, cluster, plane };
+        let server = Self { cluster, plane };
         server.plane.allow("topo-lb", &installed())?;
         server.plane.ask(async |client| server.describe(&client).await)?;
         Ok(server)
@@ -86,16 +84,6 @@ impl World for Server<'_> {
 
     fn patience(&self) -> Duration {
         PATIENCE
-    }
-
-    fn explain(&self, node: &str) -> Result<Value> {
-        let path = self.plane.kubeconfig(AGENT)?;
-        let path = path.to_str().context("a path in UTF-8")?;
-        let arguments = ["explain", "--kubeconfig", path, "--node", node, "-o", "json"];
-        let mut command = self.binary.command(&arguments);
-        // The fabric reaches the server.
-        self.cluster.beyond(&mut command)?;
-        json_of(command)
     }
 
     fn widen(&mut self) -> Result<()> {

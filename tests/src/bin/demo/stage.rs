@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use topo_lb_tests::agent::Agent;
-use topo_lb_tests::binary::Binary;
+use topo_lb_tests::binary::{Binary, json_of};
 use topo_lb_tests::client::Client;
 use topo_lb_tests::cluster::Cluster;
 use topo_lb_tests::kind;
@@ -27,27 +27,26 @@ pub(crate) const FOLLOWS: Duration = Duration::from_secs(1);
 pub(crate) const MACHINE: &str = "vm-shanghai";
 
 pub(crate) struct Stage<'a> {
+    binary: &'a Binary,
     cluster: &'a Cluster,
     world: Box<dyn World + 'a>,
     clients: BTreeMap<String, Client>,
     progress: Progress,
     tables: bool,
-    checks: Vec<Check>,
     rows: Vec<Row>,
 }
 
 /// A check with further details for people.
 #[derive(Debug)]
 pub(crate) struct Row {
-    pub(crate) name: String,
-    pub(crate) from: String,
+    pub(crate) check: Check,
     pub(crate) node: String,
+    /// The Service's name, in `default`.
     pub(crate) service: String,
     pub(crate) to: SocketAddr,
     pub(crate) via: Via,
     pub(crate) tally: Tally,
     pub(crate) decision: Decision,
-    pub(crate) ok: bool,
 }
 
 /// The decision that `topo-lb explain` shows.
@@ -76,9 +75,9 @@ impl Stage<'_> {
         )?;
         let world: Box<dyn World + '_> = if over_api {
             let title = "a control plane: etcd, kube-apiserver, kube-controller-manager";
-            Box::new(progress.step(title, || Server::start(binary, &cluster))?)
+            Box::new(progress.step(title, || Server::start(&cluster))?)
         } else {
-            Box::new(Files::write(binary, &cluster)?)
+            Box::new(Files::write(&cluster)?)
         };
         let mut servers = Vec::new();
         let mut clients = BTreeMap::new();
@@ -102,17 +101,10 @@ impl Stage<'_> {
             let (flag, source) = world.source()?;
             Agent::start_all_from(binary, &cluster, (flag, &source))
         })?;
-        let mut stage = Stage {
-            cluster: &cluster,
-            world,
-            clients,
-            progress,
-            tables,
-            checks: Vec::new(),
-            rows: Vec::new(),
-        };
+        let rows = Vec::new();
+        let mut stage = Stage { binary, cluster: &cluster, world, clients, progress, tables, rows };
         tell(&mut stage)?;
-        let checks = std::mem::take(&mut stage.checks);
+        let checks = std::mem::take(&mut stage.rows).into_iter().map(|row| row.check).collect();
         progress.step("agents ended, hooks and maps taken away", || {
             drop((agents, servers, stage));
             Ok(())
@@ -132,9 +124,9 @@ impl Stage<'_> {
         if !self.tables {
             return progress.step(title, || body(self)).map(drop);
         }
+        let before = self.rows.len();
         let moral = progress.while_under_way(title, || body(self))?;
-        let rows = std::mem::take(&mut self.rows);
-        let text = table::chapter(title, about, &rows, &moral);
+        let text = table::chapter(title, about, &self.rows[before..], &moral);
         anstream::stdout().write_all(text.as_bytes()).context("cannot print a table")
     }
 
@@ -181,7 +173,7 @@ impl Stage<'_> {
         let place = if question.from == MACHINE { kind::SHANGHAI_CLIENT } else { question.from };
         let node = self.cluster.pod(place)?.node.clone();
         let decision = self.decision(question, &node)?;
-        self.checks.push(Check {
+        let check = Check {
             name: question.name.into(),
             service: format!("default/{}", question.service),
             from: question.from.into(),
@@ -190,26 +182,16 @@ impl Stage<'_> {
             refused: tally.refused,
             expected,
             ok,
-        });
-        self.rows.push(Row {
-            name: question.name.into(),
-            from: question.from.into(),
-            node,
-            service: question.service.into(),
-            to: question.to,
-            via: question.via,
-            tally,
-            decision,
-            ok,
-        });
+        };
+        let (service, to, via) = (question.service.into(), question.to, question.via);
+        self.rows.push(Row { check, node, service, to, via, tally, decision });
         Ok(ok)
     }
 
     /// The last check passes only if `also` is true.
     pub(crate) fn and_also(&mut self, also: bool) {
-        if let (Some(check), Some(row)) = (self.checks.last_mut(), self.rows.last_mut()) {
-            check.ok &= also;
-            row.ok &= also;
+        if let Some(row) = self.rows.last_mut() {
+            row.check.ok &= also;
         }
     }
 
@@ -218,7 +200,11 @@ impl Stage<'_> {
     }
 
     fn decision(&self, question: &Question<'_>, node: &str) -> Result<Decision> {
-        let explained = self.world.explain(node)?;
+        let (flag, source) = self.world.source()?;
+        let mut command = self.binary.command(&["explain", "--node", node, "-o", "json", flag]);
+        // The fabric reaches an API server.
+        self.cluster.beyond(command.arg(source))?;
+        let explained = json_of(command)?;
         let protocol = match question.via {
             Via::Udp | Via::UdpConnected => "UDP",
             Via::Http | Via::HttpMptcp => "TCP",

@@ -44,12 +44,12 @@ pub(crate) fn chapter(title: &str, about: &str, rows: &[Row], moral: &str) -> St
 }
 
 fn show(row: &Row) -> String {
-    let who = [row.name.clone(), format!("from {}, {}", short(&row.from), row.node)];
+    let who = [row.check.name.clone(), format!("from {}, {}", short(&row.check.from), row.node)];
     let through = [row.service.clone(), frontend(row)];
     let answers = answers(row);
     let mut text = String::new();
     for line in 0..answers.len().max(2) {
-        let mark = match (line, row.ok) {
+        let mark = match (line, row.check.ok) {
             (0, true) => paint(GREEN, "✓"),
             (0, false) => paint(RED, "✗"),
             _ => " ".to_owned(),
@@ -59,7 +59,7 @@ fn show(row: &Row) -> String {
         let who = if line == 0 { paint(BOLD, &who) } else { paint(DIM, &who) };
         let through = paint(CYAN, &format!("{:<THROUGH$}", cell(&through)));
         let answer = cell(&answers);
-        let answer = match (row.ok, row.tally.replies.is_empty()) {
+        let answer = match (row.check.ok, row.tally.replies.is_empty()) {
             (false, _) => paint(RED, &answer),
             (true, true) => paint(YELLOW, &answer),
             (true, false) => paint(GREEN, &answer),

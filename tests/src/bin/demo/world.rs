@@ -4,7 +4,6 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Result;
-use serde_json::Value;
 
 /// The objects of the cluster. A method that changes them returns when the change is made.
 pub(crate) trait World {
@@ -13,9 +12,6 @@ pub(crate) trait World {
 
     /// How long traffic may take to follow a change, controllers included.
     fn patience(&self) -> Duration;
-
-    /// The output of `topo-lb explain` for `node`.
-    fn explain(&self, node: &str) -> Result<Value>;
 
     /// Gives `svc-ud1` a UDP port and an IPv6 address, as one `kubectl apply` would.
     fn widen(&mut self) -> Result<()>;

@@ -17,7 +17,7 @@ use crate::shelf::Shelved;
 const TIMEOUTS: u32 = 3;
 
 /// Makes `requests` exchanges, each through a new socket.
-pub(crate) fn call(via: Via, to: SocketAddr, requests: u32) -> Tally {
+fn call(via: Via, to: SocketAddr, requests: u32) -> Tally {
     let mut tally = Tally::default();
     let mut failures = BTreeMap::<Failure, u32>::new();
     let mut timeouts = 0;

@@ -8,10 +8,9 @@ mod shelf;
 
 use std::net::{Ipv6Addr, SocketAddr};
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use clap::{Parser, Subcommand};
 use topo_lb_tests::pod::PORT;
-use topo_lb_tests::traffic::Via;
 
 /// A server or a client in a pod of the lab.
 #[derive(Debug, Parser)]
@@ -35,16 +34,6 @@ enum Role {
         #[arg(long)]
         mptcp: bool,
     },
-    /// Make requests, each through a socket of its own, and print what became of them as JSON
-    Call {
-        /// How
-        via: Via,
-        /// Where to; `[::ffff:a.b.c.d]:port` goes through an AF_INET6 socket
-        to: SocketAddr,
-        /// How many
-        #[arg(long, default_value_t = 1)]
-        requests: u32,
-    },
     /// Obey orders, one JSON object per line of standard input, until it ends
     Client,
 }
@@ -52,11 +41,6 @@ enum Role {
 fn main() -> Result<()> {
     match Arguments::parse().role {
         Role::Serve { name, listen, mptcp } => serve::serve(name, &listen, mptcp),
-        Role::Call { via, to, requests } => {
-            let tally = client::call(via, to, requests);
-            println!("{}", serde_json::to_string(&tally).context("a tally is always JSON")?);
-            Ok(())
-        }
         Role::Client => client::obey(),
     }
 }

@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 use clap::Parser;
-use serde::Serialize;
 use topo_lb_tests::interrupt::exit_code;
 use topo_lb_tests::report::Report;
 use topo_lb_tests::restarts::{self, Until};
@@ -29,26 +28,6 @@ struct Arguments {
     json: bool,
 }
 
-/// What `--json` prints.
-#[derive(Debug, Default, Serialize)]
-struct Sums {
-    connections: u64,
-    changes: u64,
-    restarts: u64,
-    wrong_endpoint: u64,
-    failed: u64,
-}
-
-impl Sums {
-    fn add(&mut self, report: &Report) {
-        self.connections += report.connections;
-        self.changes += report.changes;
-        self.restarts += report.restarts;
-        self.wrong_endpoint += report.wrong_endpoint;
-        self.failed += report.failed;
-    }
-}
-
 /// How long each turn lasts.
 const TURN: Duration = Duration::from_secs(30);
 
@@ -61,43 +40,45 @@ fn run(arguments: &Arguments) -> Result<bool> {
     requirements::agent()?;
     let begun = Instant::now();
     let whole = Duration::from_secs(arguments.minutes * 60);
-    let mut sums = Sums::default();
+    let mut sums = Report::default();
     let mut turns = 0;
     while begun.elapsed() < whole {
         let left = TURN.min(whole - begun.elapsed()).max(Duration::from_secs(1));
         // The turn is the seed: every turn has other changes, and every run has the same ones.
-        let report = stress::run(left.as_secs(), turns)?;
-        sums.add(&report);
-        tell(begun, &sums, &report.described);
+        sums.add(stress::run(left.as_secs(), turns)?);
+        tell(begun, &mut sums);
 
         let left = TURN.min(whole.saturating_sub(begun.elapsed()));
-        let report = restarts::run(Until::Elapsed(left), |_| ())?;
-        sums.add(&report);
-        tell(begun, &sums, &report.described);
+        sums.add(restarts::run(Until::Elapsed(left))?);
+        tell(begun, &mut sums);
         turns += 1;
     }
-    let ok = sums.wrong_endpoint == 0 && sums.failed == 0;
     let text = if arguments.json {
-        serde_json::to_string(&sums).context("sums are always JSON")?
+        let Report { connections, changes, restarts, wrong_endpoint, failed, .. } = sums;
+        // The documented order.
+        format!(
+            "{{\"connections\":{connections},\"changes\":{changes},\"restarts\":{restarts},\
+             \"wrong_endpoint\":{wrong_endpoint},\"failed\":{failed}}}"
+        )
     } else {
         format!(
             "{} connections, {} changes of Services, {} restarts: {}",
             sums.connections,
             sums.changes,
             sums.restarts,
-            if ok { "none went wrong".to_owned() } else { wrong(&sums) }
+            if sums.is_ok() { "none went wrong".to_owned() } else { wrong(&sums) }
         )
     };
     writeln!(stdout(), "{text}").context("cannot print the result")?;
-    Ok(ok)
+    Ok(sums.is_ok())
 }
 
-fn wrong(sums: &Sums) -> String {
+fn wrong(sums: &Report) -> String {
     format!("{} reached a wrong endpoint, {} failed", sums.wrong_endpoint, sums.failed)
 }
 
 /// Prints one line per turn, and the errors of the turn.
-fn tell(begun: Instant, sums: &Sums, described: &[String]) {
+fn tell(begun: Instant, sums: &mut Report) {
     eprintln!(
         "{:>7.0} s  {:>12} connections  {:>9} changes  {:>6} restarts  {}",
         begun.elapsed().as_secs_f64(),
@@ -106,7 +87,7 @@ fn tell(begun: Instant, sums: &Sums, described: &[String]) {
         sums.restarts,
         wrong(sums)
     );
-    for one in described {
+    for one in sums.described.drain(..) {
         eprintln!("           {one}");
     }
 }

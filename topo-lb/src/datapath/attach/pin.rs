@@ -5,6 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
+use serde::Serialize;
 
 use super::link::DIRECTORY;
 use crate::datapath::direction::Direction;
@@ -22,23 +23,13 @@ pub enum TcAttach {
 }
 
 /// How a program is attached to a device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
 pub enum AttachMode {
     /// A tcx link.
     Tcx,
     /// A filter of a clsact queueing discipline.
     Clsact,
-}
-
-impl AttachMode {
-    /// The name in output.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Tcx => "tcx",
-            Self::Clsact => "clsact",
-        }
-    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]

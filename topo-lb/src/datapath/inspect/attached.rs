@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use aya::programs::{ProgramInfo, SchedClassifier};
+use serde::Serialize;
 
 use crate::datapath::attach::clsact::is_foreign;
 use crate::datapath::attach::filters;
@@ -25,15 +26,17 @@ pub struct OnCgroup {
 }
 
 /// A program on a device.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct OnDevice {
     /// The device's index, in the agent's network namespace.
-    pub device: u32,
+    pub index: u32,
     /// Its name, if this process is in that network namespace.
     pub name: Option<String>,
     /// The direction of the packets that the program sees.
+    #[serde(skip)]
     pub direction: Direction,
     /// How it is attached.
+    #[serde(rename = "means")]
     pub mode: AttachMode,
     /// The kernel's id of the program.
     pub program: u32,
@@ -87,9 +90,9 @@ fn on_device(pin_dir: &Path, pin: &Pin) -> Result<Option<OnDevice>, ReadError> {
         }
     };
     let name = device::name(pin.device).filter(|name| has(name, pin, program));
-    let Pin { mode, direction, device } = *pin;
+    let Pin { mode, direction, device: index } = *pin;
     let others = name.as_deref().map(|name| others(name, pin)).unwrap_or_default();
-    Ok(Some(OnDevice { device, name, direction, mode, program, others }))
+    Ok(Some(OnDevice { index, name, direction, mode, program, others }))
 }
 
 fn others(name: &str, pin: &Pin) -> Vec<String> {

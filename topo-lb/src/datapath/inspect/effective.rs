@@ -13,6 +13,7 @@ use std::io;
 use std::os::fd::AsFd as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
 use aya_obj::generated::bpf_prog_type::BPF_PROG_TYPE_CGROUP_SOCK_ADDR;
 
@@ -116,7 +117,7 @@ impl Watch {
     #[must_use]
     pub fn new(root: PathBuf, tolerated: Vec<Tolerated>) -> Self {
         let (loaded, descends, open, found) = Default::default();
-        Self { root, tolerated, loaded, pace: Pace::new(), descends, open, found }
+        Self { root, tolerated, loaded, pace: Pace::new(Instant::now()), descends, open, found }
     }
 
     /// Queries one round of cgroups; `ours` are our programs. Takes some microseconds if no foreign
@@ -136,8 +137,10 @@ impl Watch {
         for path in
             self.found.keys().filter(|path| **path != self.root).cloned().collect::<Vec<_>>()
         {
+            // Without the list of the cgroup above, its programs would count as this one's. The walk
+            // through all cgroups finds this one again.
             let inherited = self.inherited(&path, ours);
-            if self.ask(&path, &inherited, ours).is_err() {
+            if inherited.and_then(|inherited| self.ask(&path, &inherited, ours)).is_err() {
                 self.found.remove(&path);
             }
         }
@@ -146,7 +149,7 @@ impl Watch {
         if descends && self.open.is_empty() {
             self.open.push(Open { path: self.root.clone(), inherited: BTreeMap::new() });
         }
-        for _ in 0..self.pace.begin(changed) {
+        for _ in 0..self.pace.begin(changed, Instant::now()) {
             let Some(Open { path, inherited }) = self.open.pop() else { break };
             // A cgroup that is gone has no children either.
             if let Ok(inherited) = self.ask(&path, &inherited, ours) {
@@ -224,9 +227,9 @@ impl Watch {
     }
 
     /// The programs that run before ours in the cgroup above.
-    fn inherited(&self, path: &Path, ours: &ProgramIds) -> BTreeMap<Hook, Vec<u32>> {
+    fn inherited(&self, path: &Path, ours: &ProgramIds) -> io::Result<BTreeMap<Hook, Vec<u32>>> {
         let above = path.parent().filter(|above| above.starts_with(&self.root));
-        above.and_then(|above| before_ours(above, ours).ok()).unwrap_or_default()
+        above.map_or(Ok(BTreeMap::new()), |above| before_ours(above, ours))
     }
 }
 
@@ -285,4 +288,18 @@ fn children(path: &Path) -> impl Iterator<Item = PathBuf> + use<> {
         .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()))
         .filter(|entry| !trial::is_trial(&entry.file_name()))
         .map(|entry| entry.path())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cgroup_above_that_cannot_be_asked_is_not_one_without_programs() {
+        let root = tempfile::tempdir().unwrap();
+        let watch = Watch::new(root.path().to_owned(), Vec::new());
+        let inherited = |path: &Path| watch.inherited(path, &ProgramIds::new());
+        inherited(&root.path().join("pod")).unwrap_err();
+        assert_eq!(inherited(root.path()).unwrap(), BTreeMap::new(), "nothing is above the root");
+    }
 }

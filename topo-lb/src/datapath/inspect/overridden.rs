@@ -9,13 +9,16 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
+use serde::Serialize;
+
 use crate::datapath::hook::Hook;
 use crate::device::{Pattern, PatternError};
 
 /// A foreign program that runs before ours.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct Override {
     /// The hook.
+    #[serde(skip)]
     pub hook: Hook,
     /// The cgroup in which it runs before ours, as in those below.
     pub cgroup: PathBuf,

@@ -1,8 +1,12 @@
-//! How many cgroups are queried in a round. Pure.
+//! How many cgroups are queried in a round. Pure: callers pass the time.
 //!
 //! A program is loaded before it is attached, so all cgroups are queried after new programs were
 //! loaded. With thousands of cgroups that takes tens of milliseconds, so a budget limits it if
 //! programs come and go all the time.
+
+use std::time::{Duration, Instant};
+
+use crate::rate::Rate;
 
 /// Cgroups per ordinary round.
 const ROUND: usize = 256;
@@ -12,40 +16,32 @@ const WHOLE: usize = 8192;
 const BURST: u32 = 6;
 /// Most consecutive whole rounds: those of two bursts.
 const MOST: u32 = 2 * BURST;
-/// Rounds until another whole one is allowed: about 5 s.
-const PAUSE: u32 = 11;
+/// Time until another whole round is allowed.
+const PAUSE: Duration = Duration::from_secs(5);
 
 #[derive(Debug)]
 pub(crate) struct Pace {
     /// Whole rounds still wanted.
     wanted: u32,
-    /// Whole rounds still allowed.
-    allowed: u32,
-    /// Rounds since `allowed` last grew.
-    since: u32,
+    /// Limits whole rounds.
+    whole: Rate,
 }
 
 impl Pace {
-    pub(crate) const fn new() -> Self {
-        Self { wanted: BURST, allowed: MOST, since: 0 }
+    pub(crate) fn new(now: Instant) -> Self {
+        Self { wanted: BURST, whole: Rate::new(MOST, PAUSE, now) }
     }
 
     /// Begins a round; returns how many cgroups it may query. `changed`: programs were loaded or
     /// removed since the last round.
-    pub(crate) fn begin(&mut self, changed: bool) -> usize {
-        self.since += 1;
-        if self.since == PAUSE {
-            self.since = 0;
-            self.allowed = (self.allowed + 1).min(MOST);
-        }
+    pub(crate) fn begin(&mut self, changed: bool, now: Instant) -> usize {
         if changed {
             self.wanted = BURST;
         }
-        if self.wanted == 0 || self.allowed == 0 {
+        if self.wanted == 0 || !self.whole.take(now) {
             return ROUND;
         }
         self.wanted -= 1;
-        self.allowed -= 1;
         WHOLE
     }
 }
@@ -54,42 +50,38 @@ impl Pace {
 mod tests {
     use super::*;
 
-    /// How many cgroups each of these rounds may query.
-    fn rounds(pace: &mut Pace, count: u32, changed: bool) -> Vec<usize> {
-        (0..count).map(|_| pace.begin(changed)).collect()
-    }
-
-    /// A pace without a recent change.
-    fn rested() -> Pace {
-        let mut pace = Pace::new();
-        rounds(&mut pace, 1_000, false);
-        pace
+    /// A pace without a recent change, and the time.
+    fn rested() -> (Pace, Instant) {
+        let start = Instant::now();
+        let mut pace = Pace::new(start);
+        assert_eq!([0; 7].map(|_| pace.begin(false, start))[5..], [WHOLE, ROUND]);
+        (pace, start + PAUSE * MOST)
     }
 
     #[test]
     fn after_a_change_all_cgroups_are_asked_at_once_and_some_times_more() {
-        let mut pace = rested();
+        let (mut pace, now) = rested();
         // The second change comes before the budget has grown again.
         for _ in 0..2 {
-            assert_eq!(pace.begin(true), WHOLE);
-            assert_eq!(rounds(&mut pace, BURST - 1, false), vec![WHOLE; 5]);
-            assert_eq!(rounds(&mut pace, 3, false), [ROUND; 3]);
+            assert_eq!(pace.begin(true, now), WHOLE);
+            assert_eq!([0; 5].map(|_| pace.begin(false, now)), [WHOLE; 5]);
+            assert_eq!([0; 3].map(|_| pace.begin(false, now)), [ROUND; 3]);
         }
     }
 
     #[test]
     fn where_changes_never_end_whole_rounds_are_rare() {
-        let mut pace = rested();
-        rounds(&mut pace, 2 * MOST, true);
-        let asked = rounds(&mut pace, 10 * PAUSE, true);
-        let whole = asked.iter().filter(|count| **count == WHOLE).count();
+        let (mut pace, now) = rested();
+        assert_eq!([0; 12].map(|_| pace.begin(true, now)), [WHOLE; 12]);
+        let times = (1..=100).map(|tenth| now + PAUSE * tenth / 10);
+        let whole = times.filter(|&now| pace.begin(true, now) == WHOLE).count();
         assert_eq!(whole, 10);
     }
 
     #[test]
     fn a_change_that_came_when_no_whole_round_was_allowed_gets_its_own_later() {
-        let mut pace = rested();
-        rounds(&mut pace, 2 * MOST, true);
-        assert!(rounds(&mut pace, PAUSE, false).contains(&WHOLE));
+        let (mut pace, now) = rested();
+        assert!((0..=MOST).any(|_| pace.begin(true, now) == ROUND));
+        assert_eq!(pace.begin(false, now + PAUSE), WHOLE);
     }
 }

@@ -6,8 +6,8 @@ use super::*;
 fn scrape() -> Scrape {
     let figures = Figures::default();
     for millis in [1, 4, 400, 9_000] {
-        figures.programming.observe(Duration::from_millis(millis));
-        figures.network_programming.observe(Duration::from_millis(millis * 50));
+        figures.times.programming.observe(Duration::from_millis(millis).as_secs_f64());
+        figures.times.network_programming.observe(Duration::from_millis(millis * 50).as_secs_f64());
     }
     let counters =
         Counters { same_node: 1, same_zone: 2, same_region: 3, elsewhere: 4, refused: 30 };
@@ -170,7 +170,7 @@ fn the_documentation_lists_what_there_is() {
     assert_eq!(documented, exported);
     let outcomes = Outcome::ALL.map(Outcome::label);
     assert_eq!(first_cells(&doc, "`outcome` of a packet"), BTreeSet::from(outcomes));
-    let reasons = Refusal::ALL.map(Refusal::name);
+    let reasons = Refusal::ALL.map(<&str>::from);
     assert_eq!(first_cells(&doc, "`reason` of a refusal"), BTreeSet::from(reasons));
 }
 

@@ -31,21 +31,18 @@ pub async fn read(server: &Server) -> Result<Listing, KubeError> {
 /// A request fails: for example, the user may not list Namespaces or Pods.
 pub async fn clients(server: &Server) -> Result<Clients, KubeError> {
     let mut all = Clients::default();
-    for ObjectMeta { name, labels, annotations, .. } in
-        metadata::<Namespace>(server, "namespaces", None).await?
-    {
+    let mut add = |ObjectMeta { name, namespace, labels, annotations, .. }: ObjectMeta| {
         let (name, labels) = (name.unwrap_or_default(), labels.unwrap_or_default());
-        all.add(Client::new(&name, None, &labels, &annotations.unwrap_or_default()));
-    }
+        let annotations = annotations.unwrap_or_default();
+        // A Namespace is in none.
+        all.add(match namespace {
+            Some(namespace) => Client::new(&namespace, Some(&name), &labels, &annotations),
+            None => Client::new(&name, None, &labels, &annotations),
+        });
+    };
+    metadata::<Namespace>(server, "namespaces", None).await?.into_iter().for_each(&mut add);
     for selector in POD_SELECTORS {
-        for ObjectMeta { name, namespace, labels, annotations, .. } in
-            metadata::<Pod>(server, "pods", Some(selector)).await?
-        {
-            let (name, labels) = (name.unwrap_or_default(), labels.unwrap_or_default());
-            let (namespace, annotations) =
-                (namespace.unwrap_or_default(), annotations.unwrap_or_default());
-            all.add(Client::new(&namespace, Some(&name), &labels, &annotations));
-        }
+        metadata::<Pod>(server, "pods", Some(selector)).await?.into_iter().for_each(&mut add);
     }
     // Two selectors may find the same Pod.
     all.meshed.sort();
@@ -95,7 +92,8 @@ async fn all<T: StateKind>(server: &Server) -> Result<(Update, Vec<Fault>), Kube
                 }
                 Err(error) => faults.extend(Fault::unread(&error)),
             },
-            Some(Ok(Change::Begin)) => {}
+            // Of another version, after some pages of the one before.
+            Some(Ok(Change::Begin)) => (all, faults) = Default::default(),
             Some(Err(Failure::List(error))) => {
                 version += 1;
                 if version == T::VERSIONS.len() || !is_missing(&error) {

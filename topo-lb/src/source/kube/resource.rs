@@ -47,21 +47,29 @@ pub(super) trait StateKind: Kept + ClusterObject<Id: Send> {
     fn id_of(namespace: Arc<str>, name: Arc<str>) -> Self::Id;
 }
 
+macro_rules! state_kind {
+    ($kind:ident, $id_of:expr) => {
+        impl StateKind for $kind {
+            const KIND: Kind = Kind::$kind;
+
+            fn update(change: Change<Self>) -> Update {
+                Update::$kind(change)
+            }
+
+            fn id_of(namespace: Arc<str>, name: Arc<str>) -> Self::Id {
+                $id_of(namespace, name)
+            }
+        }
+    };
+}
+
+state_kind!(Service, |namespace, name| ServiceId { namespace, name });
+state_kind!(Slice, |namespace, name| SliceId { namespace, name });
+state_kind!(Node, |_, name| name);
+
 impl Kept for Service {
     const NAME: &'static str = "Service";
     const PLURAL: &'static str = "services";
-}
-
-impl StateKind for Service {
-    const KIND: Kind = Kind::Service;
-
-    fn update(change: Change<Self>) -> Update {
-        Update::Service(change)
-    }
-
-    fn id_of(namespace: Arc<str>, name: Arc<str>) -> ServiceId {
-        ServiceId { namespace, name }
-    }
 }
 
 impl Kept for Slice {
@@ -74,34 +82,10 @@ impl Kept for Slice {
     const PAGE: u32 = 250;
 }
 
-impl StateKind for Slice {
-    const KIND: Kind = Kind::Slice;
-
-    fn update(change: Change<Self>) -> Update {
-        Update::Slice(change)
-    }
-
-    fn id_of(namespace: Arc<str>, name: Arc<str>) -> SliceId {
-        SliceId { namespace, name }
-    }
-}
-
 impl Kept for Node {
     const NAME: &'static str = "Node";
     const PLURAL: &'static str = "nodes";
     const METADATA_ONLY: bool = true;
-}
-
-impl StateKind for Node {
-    const KIND: Kind = Kind::Node;
-
-    fn update(change: Change<Self>) -> Update {
-        Update::Node(change)
-    }
-
-    fn id_of(_: Arc<str>, name: Arc<str>) -> Arc<str> {
-        name
-    }
 }
 
 impl Kept for Pod {

@@ -3,6 +3,7 @@ use std::path::PathBuf;
 use std::pin::Pin;
 use std::time::{Duration, SystemTime};
 
+use axum::http::{StatusCode, Uri};
 use futures::{Stream, StreamExt};
 use serde_json::{Value, json};
 use tokio::sync::watch;
@@ -225,6 +226,26 @@ async fn an_older_server_is_asked_for_the_older_version() {
     assert_eq!(some(&mut events, 4).await, ["0 nodes", "0 services", "1 slices", "synced"]);
     fake.change(OLD_SLICES, "DELETED", slice("web-1", "10.1.1.2"));
     assert_eq!(next(&mut events).await, "slice default/web-1 gone");
+}
+
+#[tokio::test]
+async fn of_a_version_that_goes_away_between_two_pages_nothing_is_kept() {
+    let page = json!({"metadata": {"continue": "1"}, "items": [slice("web-1", "10.1.1.2")]});
+    let answer = move |uri: Uri| {
+        let none = json!({"metadata": {"resourceVersion": "1"}, "items": []});
+        std::future::ready(match uri.path() {
+            SLICES if uri.to_string().contains("continue=") => Err(StatusCode::NOT_FOUND),
+            SLICES => Ok(page.to_string()),
+            _ => Ok(none.to_string()),
+        })
+    };
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    tokio::spawn(axum::serve(listener, axum::Router::new().fallback(answer)).into_future());
+    let server = connect(&KubeTarget::Server(url)).await.unwrap();
+    let updates = read(&server).await.unwrap().updates;
+    let is_empty = matches!(&updates[1], Update::Slice(Change::Listed(all, _)) if all.is_empty());
+    assert!(is_empty, "{updates:?}");
 }
 
 #[tokio::test]

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
 
-use serde::de::{self, Deserializer, Visitor};
+use serde::de::{self, Deserializer, IgnoredAny, Visitor};
 use serde::{Deserialize, de::Error as _};
 
 use serde_json::Value;
@@ -38,7 +38,7 @@ impl<'de> Deserialize<'de> for Text {
 #[derive(Deserialize)]
 #[serde(bound(deserialize = "L: Default + Deserialize<'de>, A: Default + Deserialize<'de>"))]
 #[serde(expecting = "an object")]
-pub(super) struct Metadata<L, A = Unread> {
+pub(super) struct Metadata<L, A = IgnoredAny> {
     #[serde(deserialize_with = "name")]
     pub(super) name: String,
     #[serde(default)]
@@ -75,14 +75,16 @@ fn name<'de, D: Deserializer<'de>>(field: D) -> Result<String, D::Error> {
     if name.is_empty() { Err(D::Error::custom("is empty")) } else { Ok(name) }
 }
 
-/// A map or list that is ignored.
-#[derive(Default)]
-pub(super) struct Unread;
-
-impl<'de> Deserialize<'de> for Unread {
-    fn deserialize<D: Deserializer<'de>>(field: D) -> Result<Self, D::Error> {
-        de::IgnoredAny::deserialize(field).map(|_| Self)
-    }
+/// The labels of Services and slices that say whose they are.
+#[derive(Default, Deserialize)]
+#[serde(expecting = "an object")]
+pub(super) struct OwnLabels {
+    #[serde(rename = "kubernetes.io/service-name")]
+    pub(super) service: Option<String>,
+    #[serde(rename = "service.kubernetes.io/service-proxy-name")]
+    pub(super) proxy: Option<IgnoredAny>,
+    #[serde(rename = "service.kubernetes.io/headless")]
+    pub(super) headless: Option<IgnoredAny>,
 }
 
 /// A port number, 1–65535.

@@ -56,11 +56,12 @@ impl Object {
 }
 
 /// A kind of object in the cluster's state.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, strum::Display)]
 pub enum Kind {
     /// `v1` Service.
     Service,
     /// `discovery.k8s.io/v1` or `v1beta1` EndpointSlice.
+    #[strum(serialize = "EndpointSlice")]
     Slice,
     /// `v1` Node.
     Node,
@@ -79,16 +80,6 @@ impl Kind {
             _ => None,
         }
     }
-
-    /// The value of the field `kind`.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Service => "Service",
-            Self::Slice => "EndpointSlice",
-            Self::Node => "Node",
-        }
-    }
 }
 
 /// Identifies an object of a [`Kind`].
@@ -104,7 +95,7 @@ pub struct Identity {
 
 impl fmt::Display for Identity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (kind, name) = (self.kind.name(), plain(&self.name));
+        let (kind, name) = (self.kind, plain(&self.name));
         match self.kind {
             Kind::Node => write!(f, "{kind} {name}"),
             Kind::Service | Kind::Slice => write!(f, "{kind} {}/{name}", plain(&self.namespace)),
@@ -320,7 +311,7 @@ impl Parsed for exclusion::Pod {
 /// Adds the object's kind, and its name if it has one, to the error.
 fn identified(error: ObjectError, kind: Kind, object: impl Written) -> ObjectError {
     match named(object) {
-        None => error.of(kind.name()),
+        None => error.of(kind.to_string()),
         Some((namespace, name)) => error.of_known(Identity {
             kind,
             namespace: if kind == Kind::Node { Arc::default() } else { namespace.into() },

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use serde::Deserialize;
 
-use super::field::{Metadata, PortNumber, Text, Unread, address, or_default};
+use super::field::{Metadata, OwnLabels, PortNumber, Text, address, or_default};
 use super::{Names, ObjectError};
 use crate::cluster::service::{PolicySources, Protocol, Skipped};
 use crate::cluster::{Port, Service, ServiceId};
@@ -19,18 +19,9 @@ const MAX_AFFINITY_SECONDS: i64 = 86_400;
 #[derive(Deserialize)]
 #[serde(expecting = "an object")]
 pub(super) struct Fields {
-    metadata: Metadata<Labels, Annotations>,
+    metadata: Metadata<OwnLabels, Annotations>,
     #[serde(default, deserialize_with = "or_default")]
     spec: Spec,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(expecting = "an object")]
-struct Labels {
-    #[serde(rename = "service.kubernetes.io/service-proxy-name")]
-    proxy: Option<Unread>,
-    #[serde(rename = "service.kubernetes.io/headless")]
-    headless: Option<Unread>,
 }
 
 #[derive(Default, Deserialize)]

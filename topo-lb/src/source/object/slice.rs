@@ -6,9 +6,9 @@ use std::time::SystemTime;
 
 use k8s_openapi::jiff::Timestamp;
 use serde::Deserialize;
-use serde::de::{Deserializer, IgnoredAny};
+use serde_json::Value;
 
-use super::field::{Metadata, PortNumber, Unread, address, or_default};
+use super::field::{Metadata, OwnLabels, PortNumber, address, or_default};
 use super::{Identity, Kind, Names, ObjectError, SkippedEndpoints};
 use crate::cluster::{Endpoint, Labels, Placement, Port, Protocol, ServiceId, Slice, SliceId};
 
@@ -29,38 +29,10 @@ pub(super) struct Fields {
 
 #[derive(Default, Deserialize)]
 #[serde(expecting = "an object")]
-struct OwnLabels {
-    #[serde(rename = "kubernetes.io/service-name")]
-    service: Option<String>,
-    #[serde(rename = "service.kubernetes.io/service-proxy-name")]
-    proxy: Option<Unread>,
-    #[serde(rename = "service.kubernetes.io/headless")]
-    headless: Option<Unread>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(expecting = "an object")]
 struct Annotations {
-    #[serde(rename = "endpoints.kubernetes.io/last-change-trigger-time")]
-    triggered: Option<Moment>,
-}
-
-/// A point in time (RFC 3339); `None` for anything else, because only metrics need it.
-struct Moment(Option<SystemTime>);
-
-impl<'de> Deserialize<'de> for Moment {
-    fn deserialize<D: Deserializer<'de>>(field: D) -> Result<Self, D::Error> {
-        #[derive(Deserialize)]
-        #[serde(untagged)]
-        enum Written {
-            Text(String),
-            Else(IgnoredAny),
-        }
-        Ok(Self(match Written::deserialize(field)? {
-            Written::Text(text) => text.parse::<Timestamp>().ok().map(SystemTime::from),
-            Written::Else(IgnoredAny) => None,
-        }))
-    }
+    /// A point in time (RFC 3339); ignored if it is anything else, because only metrics need it.
+    #[serde(default, rename = "endpoints.kubernetes.io/last-change-trigger-time")]
+    triggered: Value,
 }
 
 #[derive(Clone, Copy, Deserialize)]
@@ -132,6 +104,7 @@ impl Fields {
         let namespace = names.share(metadata.namespace());
         let OwnLabels { service, proxy, headless } = &metadata.labels;
         let service = service.as_deref().filter(|service| !service.is_empty());
+        let triggered = metadata.annotations.triggered.as_str();
         let mut slice = Slice {
             service: service.map(|service| ServiceId {
                 namespace: namespace.clone(),
@@ -140,7 +113,9 @@ impl Fields {
             id: SliceId { namespace, name: metadata.name.as_str().into() },
             ports: ports.iter().filter_map(|port| port.keep(names)).collect(),
             endpoints: Vec::new(),
-            triggered: metadata.annotations.triggered.and_then(|moment| moment.0),
+            triggered: triggered
+                .and_then(|text| text.parse::<Timestamp>().ok())
+                .map(SystemTime::from),
         };
         if proxy.is_some() || headless.is_some() || matches!(address_type, AddressType::Fqdn) {
             return (slice, None);
