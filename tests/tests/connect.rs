@@ -212,7 +212,7 @@ fn an_ipv4_service_leaves_ipv6_alone_and_the_other_way_round() -> Result<()> {
 }
 
 #[test]
-fn every_one_of_more_than_eight_endpoints_answers() -> Result<()> {
+fn every_one_of_more_endpoints_than_a_record_holds_answers() -> Result<()> {
     play(|scene| {
         // Twenty endpoints: five ports of four pods, one slice per port and family.
         let mut names = Vec::new();

@@ -74,7 +74,7 @@ pub struct LeftOutRow {
     pub service: Arc<str>,
     /// Which kind of entry is missing: `services` or `endpoints`.
     pub lacks: &'static str,
-    /// What its connections do: `kube-proxy` (the maps have nothing of it), `narrowed` (at most 8
+    /// What its connections do: `kube-proxy` (the maps have nothing of it), `narrowed` (at most 6
     /// of its endpoints are used), `last-good` (its endpoints may be out of date) or `refused`.
     pub meanwhile: &'static str,
     /// The agent's flag that makes these maps larger.

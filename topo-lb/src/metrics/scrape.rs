@@ -285,7 +285,7 @@ impl Scrape {
             ),
             (
                 "narrowed_services",
-                "Services that use at most 8 of their endpoints, as the maps are full",
+                "Services that use at most 6 of their endpoints, as the maps are full",
             ),
             ("stale_services", "Services whose endpoints may be out of date, as the maps are full"),
             ("no_room_refused_services", "Strict Services that are refused, as the maps are full"),
