@@ -58,7 +58,7 @@ const TESTS_LIMIT: Duration = Duration::from_secs(20 * 60);
 /// The variable that multiplies the limits of the lab's tests.
 const PATIENCE: &str = "TOPO_LB_PATIENCE";
 
-/// How many times slower a machine may be whose cores compile Kubernetes beside the tests.
+/// How many times slower a machine may be whose cores run two suites and compile Kubernetes.
 const SLOWER: &str = "3";
 
 impl Stage {
