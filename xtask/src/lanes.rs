@@ -1,4 +1,4 @@
-//! Runs suites of the lab two at a time, with the output of each in a log.
+//! Runs suites of the lab in lanes, with the output of each in a log.
 //!
 //! A suite mostly waits for agents and servers. Its names begin with its process id: namespaces,
 //! cgroups, pins and folders are its own. The tests of a suite run one at a time.
@@ -16,9 +16,6 @@ use fs_err as fs;
 use crate::process::{caught, to_log};
 use crate::progress::{GREEN, RED, clock, line, paint};
 
-/// How many suites run at once. More would compete for the cores of a small machine.
-const LANES: usize = 2;
-
 /// The limit for a suite: several times what the longest needs.
 const LIMIT: Duration = Duration::from_secs(10 * 60);
 
@@ -30,15 +27,16 @@ pub(crate) struct Suite {
     pub(crate) log: PathBuf,
 }
 
-/// Starts the suites in this order, prints how each ended, and the output of those that failed.
+/// Starts the suites in this order, so many at once. Prints how each ended, and the output of those
+/// that failed.
 ///
 /// # Errors
 /// Suites have failed: the error names them. The others have run all the same.
-pub(crate) fn run(suites: Vec<Suite>) -> Result<()> {
+pub(crate) fn run(suites: Vec<Suite>, lanes: usize) -> Result<()> {
     let waiting = Mutex::new(VecDeque::from(suites));
     let failed = Mutex::new(Vec::new());
     thread::scope(|scope| {
-        for _ in 0..LANES {
+        for _ in 0..lanes {
             scope.spawn(|| {
                 while let Some(mut suite) = next(&waiting) {
                     if !passes(&mut suite) {
@@ -96,7 +94,7 @@ mod tests {
         let pipe = folder.path().join("pipe");
         assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
         // Each waits until the other has opened the pipe.
-        run(suites(folder.path(), &[("one", "echo met > pipe"), ("two", "cat pipe")])).unwrap();
+        run(suites(folder.path(), &[("one", "echo met > pipe"), ("two", "cat pipe")]), 2).unwrap();
         assert_eq!(fs::read_to_string(folder.path().join("two")).unwrap(), "met\n");
     }
 
@@ -104,7 +102,7 @@ mod tests {
     fn a_failure_is_named_and_the_other_suites_run() {
         let folder = tempfile::tempdir().unwrap();
         let scripts = [("a", "exit 1"), ("b", "true"), ("c", "touch ran"), ("d", "exit 1")];
-        let error = run(suites(folder.path(), &scripts)).unwrap_err().to_string();
+        let error = run(suites(folder.path(), &scripts), 1).unwrap_err().to_string();
         let names = error.strip_prefix("failed: ").unwrap().split(", ");
         assert_eq!(names.collect::<std::collections::BTreeSet<_>>(), ["a", "d"].into());
         assert!(folder.path().join("ran").exists());

@@ -168,7 +168,7 @@ fn unit(workspace: &Workspace) -> Result<()> {
 
 fn lab(workspace: &Workspace) -> Result<()> {
     let agent = suites::compile_lab(workspace)?;
-    run_in_lab(workspace, suites::in_lab(workspace)?, &agent, |_| ())
+    run_in_lab(workspace, suites::in_lab(workspace)?, 2, &agent, |_| ())
 }
 
 /// Runs suites; `set` sets their further environment. The tests of a suite run one at a time: each
@@ -176,6 +176,7 @@ fn lab(workspace: &Workspace) -> Result<()> {
 fn run_in_lab(
     workspace: &Workspace,
     mut names: Vec<String>,
+    lanes: usize,
     agent: &Path,
     set: impl Fn(&mut Command),
 ) -> Result<()> {
@@ -190,7 +191,7 @@ fn run_in_lab(
         let log = workspace.log(&format!("suite-{name}"));
         Suite { name, command, log }
     };
-    lanes::run(names.into_iter().map(suite).collect())
+    lanes::run(names.into_iter().map(suite).collect(), lanes)
 }
 
 /// Some tests on every kernel, or all tests on the named ones.
@@ -211,7 +212,9 @@ fn against_control_plane(workspace: &Workspace) -> Result<()> {
     let mut compile = suites::cargo_for(workspace, "test", suites::CONTROL_PLANE);
     let log = workspace.log("build-control-plane");
     run_logged("compiling its suites", compile.arg("--no-run"), &log)?;
-    run_in_lab(workspace, suites::CONTROL_PLANE.map(str::to_owned).to_vec(), &agent, |command| {
+    let names = suites::CONTROL_PLANE.map(str::to_owned).to_vec();
+    // Two control planes that start at once would use all cores of a small machine.
+    run_in_lab(workspace, names, 1, &agent, |command| {
         command.env(control_plane::VARIABLE, &programs).envs(tools.iter().cloned());
     })
 }

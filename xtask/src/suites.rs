@@ -17,7 +17,7 @@ pub(crate) const CONTROL_PLANE: [&str; 7] =
     ["control_plane", "api", "changes", "demo_api_server", "telling", "autonomy", "deploy"];
 
 /// The suites that take longest. They start first: the last to start would run alone at the end.
-const LONG: [&str; 4] = ["autonomy", "changes", "bench", "restarts"];
+const LONG: [&str; 4] = ["restarts", "bench", "foreign", "admin"];
 
 /// `cargo SUBCOMMAND` for every package except the eBPF programs.
 pub(crate) fn cargo(workspace: &Workspace, subcommand: &str) -> Command {
