@@ -1,4 +1,4 @@
-//! Programs that use the lab: demo, soak, bench; compiled like the agent with users' profiles.
+//! Programs that use the lab: demo, soak, bench.
 
 use std::process::Command;
 
@@ -16,36 +16,37 @@ pub(crate) fn build(
     starts: &[&str],
 ) -> Result<Command> {
     let package = ["--package", "topo-lb", "--bin", "topo-lb"];
-    let mut command = if agent == Profile::Release {
-        // One call for both compiles shared libraries once.
-        compile(workspace, program, starts, &package)?
-    } else {
+    let mut command = if agent == Profile::Deployed {
         let mut build = workspace.cargo("build");
         build.args(["--profile", agent.name()]).args(package);
         run_logged("agent", &mut build, &workspace.log("build-agent"))?;
         alone(workspace, program, starts)?
+    } else {
+        // One call for both compiles shared libraries once.
+        compile(workspace, agent, program, starts, &package)?
     };
     command.env("TOPO_LB_AGENT", workspace.program(agent, "topo-lb"));
     Ok(command)
 }
 
-/// The same without an agent.
+/// Compiles the program, optimized, without an agent.
 pub(crate) fn alone(workspace: &Workspace, program: &str, starts: &[&str]) -> Result<Command> {
-    compile(workspace, program, starts, &[])
+    compile(workspace, Profile::Release, program, starts, &[])
 }
 
 fn compile(
     workspace: &Workspace,
+    profile: Profile,
     program: &str,
     starts: &[&str],
     others: &[&str],
 ) -> Result<Command> {
     let mut build = workspace.cargo("build");
-    build.args(["--release", "--package", "topo-lb-tests", "--bin", program]).args(others);
-    build.args(starts.iter().flat_map(|name| ["--bin", *name]));
+    build.args(["--profile", profile.name(), "--package", "topo-lb-tests", "--bin", program]);
+    build.args(others).args(starts.iter().flat_map(|name| ["--bin", *name]));
     let title = if others.is_empty() { program.to_owned() } else { format!("agent and {program}") };
     run_logged(title, &mut build, &workspace.log(&format!("build-{program}")))?;
-    let mut command = Command::new(workspace.program(Profile::Release, program));
+    let mut command = Command::new(workspace.program(profile, program));
     restore_environment(&mut command, &workspace.target);
     Ok(command)
 }

@@ -22,6 +22,7 @@ mod image;
 mod install;
 mod kube_proxy;
 mod lab_program;
+mod lanes;
 mod libraries;
 mod machine;
 mod mounts;

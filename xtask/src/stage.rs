@@ -12,6 +12,7 @@ use crate::build_ebpf;
 use crate::cluster_tools;
 use crate::control_plane;
 use crate::fuzz;
+use crate::lanes::{self, Suite};
 use crate::machine::Machine;
 use crate::needs::Need;
 use crate::process::{run_logged, run_visible, to_log};
@@ -51,13 +52,13 @@ pub(crate) enum Stage {
 /// The limit for fetching the advisories: without a network, some machines retry for ever.
 const ADVISORIES_LIMIT: Duration = Duration::from_secs(120);
 
-/// The limit for the tests of a stage: several times what two cores need.
+/// The limit for the unit tests: several times what two cores need.
 const TESTS_LIMIT: Duration = Duration::from_secs(20 * 60);
 
 /// The variable that multiplies the limits of the lab's tests.
 const PATIENCE: &str = "TOPO_LB_PATIENCE";
 
-/// How many times slower a machine may be whose cores compile Kubernetes beside the tests.
+/// How many times slower a machine may be whose cores run two suites and compile Kubernetes.
 const SLOWER: &str = "3";
 
 impl Stage {
@@ -167,17 +168,30 @@ fn unit(workspace: &Workspace) -> Result<()> {
 
 fn lab(workspace: &Workspace) -> Result<()> {
     let agent = suites::compile_lab(workspace)?;
-    let mut test = suites::cargo_for(workspace, "test", suites::in_lab(workspace)?);
-    run_in_lab(test.arg("--no-fail-fast"), &agent)
+    run_in_lab(workspace, suites::in_lab(workspace)?, 2, &agent, |_| ())
 }
 
-/// Runs tests one at a time: each has its own cluster, and measures times.
-fn run_in_lab(test: &mut Command, agent: &Path) -> Result<()> {
-    test.args(["--", "--test-threads=1"]).env("TOPO_LB_AGENT", agent);
-    if env::var_os(PATIENCE).is_none() {
-        test.env(PATIENCE, SLOWER);
-    }
-    run_visible(test, TESTS_LIMIT)
+/// Runs suites; `set` sets their further environment. The tests of a suite run one at a time: each
+/// has its own cluster, and measures times.
+fn run_in_lab(
+    workspace: &Workspace,
+    mut names: Vec<String>,
+    lanes: usize,
+    agent: &Path,
+    set: impl Fn(&mut Command),
+) -> Result<()> {
+    suites::longest_first(&mut names);
+    let suite = |name: String| {
+        let mut command = suites::cargo_for(workspace, "test", [&name]);
+        command.args(["--", "--test-threads=1"]).env("TOPO_LB_AGENT", agent);
+        if env::var_os(PATIENCE).is_none() {
+            command.env(PATIENCE, SLOWER);
+        }
+        set(&mut command);
+        let log = workspace.log(&format!("suite-{name}"));
+        Suite { name, command, log }
+    };
+    lanes::run(names.into_iter().map(suite).collect(), lanes)
 }
 
 /// Some tests on every kernel, or all tests on the named ones.
@@ -195,14 +209,14 @@ fn against_control_plane(workspace: &Workspace) -> Result<()> {
     let programs = control_plane::programs(workspace)?;
     let tools = cluster_tools::programs(workspace)?;
     let agent = suites::agent(workspace)?;
-    let test = || {
-        let mut command = suites::cargo_for(workspace, "test", suites::CONTROL_PLANE);
-        command.arg("--no-fail-fast");
-        command
-    };
+    let mut compile = suites::cargo_for(workspace, "test", suites::CONTROL_PLANE);
     let log = workspace.log("build-control-plane");
-    run_logged("compiling its suites", test().arg("--no-run"), &log)?;
-    run_in_lab(test().env(control_plane::VARIABLE, programs).envs(tools), &agent)
+    run_logged("compiling its suites", compile.arg("--no-run"), &log)?;
+    let names = suites::CONTROL_PLANE.map(str::to_owned).to_vec();
+    // Two control planes that start at once would use all cores of a small machine.
+    run_in_lab(workspace, names, 1, &agent, |command| {
+        command.env(control_plane::VARIABLE, &programs).envs(tools.iter().cloned());
+    })
 }
 
 fn deny(workspace: &Workspace) -> Result<Outcome> {

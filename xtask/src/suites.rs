@@ -16,6 +16,9 @@ use crate::workspace::{Profile, Workspace};
 pub(crate) const CONTROL_PLANE: [&str; 7] =
     ["control_plane", "api", "changes", "demo_api_server", "telling", "autonomy", "deploy"];
 
+/// The suites that take longest. They start first: the last to start would run alone at the end.
+const LONG: [&str; 4] = ["restarts", "bench", "foreign", "admin"];
+
 /// `cargo SUBCOMMAND` for every package except the eBPF programs.
 pub(crate) fn cargo(workspace: &Workspace, subcommand: &str) -> Command {
     let mut command = workspace.cargo(subcommand);
@@ -44,6 +47,11 @@ pub(crate) fn without_privileges(workspace: &Workspace) -> Result<Vec<String>> {
 /// The suites that need the lab.
 pub(crate) fn in_lab(workspace: &Workspace) -> Result<Vec<String>> {
     named(&workspace.root.join("tests/tests"))
+}
+
+/// Sorts suites for lanes: the longest first.
+pub(crate) fn longest_first(names: &mut [impl AsRef<str>]) {
+    names.sort_by_key(|name| LONG.iter().position(|it| *it == name.as_ref()).unwrap_or(LONG.len()));
 }
 
 /// Compiles the agent that suites start, and returns its path.

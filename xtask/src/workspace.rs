@@ -20,9 +20,9 @@ pub(crate) struct Workspace {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Profile {
-    /// With debug assertions, for the tests.
+    /// Fast to compile, with debug assertions: for the tests and the demo.
     Dev,
-    /// As users run it, for the demo.
+    /// Optimized, for long runs and `run-agent`.
     Release,
     /// Small but slow to compile, for the image.
     Deployed,

@@ -1,0 +1,110 @@
+//! Runs suites of the lab in lanes, with the output of each in a log.
+//!
+//! A suite mostly waits for agents and servers. Its names begin with its process id: namespaces,
+//! cgroups, pins and folders are its own. The tests of a suite run one at a time.
+
+use std::collections::VecDeque;
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::{Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, bail};
+use fs_err as fs;
+
+use crate::process::{caught, to_log};
+use crate::progress::{GREEN, RED, clock, line, paint};
+
+/// The limit for a suite: several times what the longest needs.
+const LIMIT: Duration = Duration::from_secs(10 * 60);
+
+/// A suite: its name, the command that runs it, and the log of its output.
+#[derive(Debug)]
+pub(crate) struct Suite {
+    pub(crate) name: String,
+    pub(crate) command: Command,
+    pub(crate) log: PathBuf,
+}
+
+/// Starts the suites in this order, so many at once. Prints how each ended, and the output of those
+/// that failed.
+///
+/// # Errors
+/// Suites have failed: the error names them. The others have run all the same.
+pub(crate) fn run(suites: Vec<Suite>, lanes: usize) -> Result<()> {
+    let waiting = Mutex::new(VecDeque::from(suites));
+    let failed = Mutex::new(Vec::new());
+    thread::scope(|scope| {
+        for _ in 0..lanes {
+            scope.spawn(|| {
+                while let Some(mut suite) = next(&waiting) {
+                    if !passes(&mut suite) {
+                        failed.lock().unwrap_or_else(PoisonError::into_inner).push(suite.name);
+                    }
+                }
+            });
+        }
+    });
+    if caught() != 0 {
+        bail!("interrupted");
+    }
+    let failed = failed.into_inner().unwrap_or_else(PoisonError::into_inner);
+    if failed.is_empty() { Ok(()) } else { bail!("failed: {}", failed.join(", ")) }
+}
+
+/// The next suite to run: none after a signal.
+fn next(waiting: &Mutex<VecDeque<Suite>>) -> Option<Suite> {
+    let mut waiting = waiting.lock().unwrap_or_else(PoisonError::into_inner);
+    if caught() == 0 { waiting.pop_front() } else { None }
+}
+
+/// Runs a suite, and prints how it ended.
+fn passes(suite: &mut Suite) -> bool {
+    let begun = Instant::now();
+    let result = to_log(&mut suite.command, &suite.log, Some(LIMIT), |_| ());
+    let (name, time) = (&suite.name, clock(begun.elapsed()));
+    match &result {
+        Ok(()) => line(&format!("{} {name}  {time}", paint(GREEN, "✓"))),
+        Err(error) => {
+            let output = fs::read_to_string(&suite.log).unwrap_or_default();
+            // One call: the lines of two suites do not mix.
+            line(&format!("{output}{} {name}  failed after {time}: {error}", paint(RED, "✗")));
+        }
+    }
+    result.is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn suites(folder: &std::path::Path, scripts: &[(&str, &str)]) -> Vec<Suite> {
+        let suite = |(name, script): &(&str, &str)| {
+            let mut command = Command::new("sh");
+            command.args(["-ec", script]).current_dir(folder);
+            Suite { name: (*name).to_owned(), command, log: folder.join(name) }
+        };
+        scripts.iter().map(suite).collect()
+    }
+
+    #[test]
+    fn two_suites_run_at_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let pipe = folder.path().join("pipe");
+        assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+        // Each waits until the other has opened the pipe.
+        run(suites(folder.path(), &[("one", "echo met > pipe"), ("two", "cat pipe")]), 2).unwrap();
+        assert_eq!(fs::read_to_string(folder.path().join("two")).unwrap(), "met\n");
+    }
+
+    #[test]
+    fn a_failure_is_named_and_the_other_suites_run() {
+        let folder = tempfile::tempdir().unwrap();
+        let scripts = [("a", "exit 1"), ("b", "true"), ("c", "touch ran"), ("d", "exit 1")];
+        let error = run(suites(folder.path(), &scripts), 1).unwrap_err().to_string();
+        let names = error.strip_prefix("failed: ").unwrap().split(", ");
+        assert_eq!(names.collect::<std::collections::BTreeSet<_>>(), ["a", "d"].into());
+        assert!(folder.path().join("ran").exists());
+    }
+}
