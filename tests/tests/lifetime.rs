@@ -3,7 +3,7 @@
 use std::process::Command;
 
 use anyhow::{Context as _, Result, ensure};
-use serde_json::Value;
+use serde_json::{Value, json};
 use topo_lb_tests::agent::Agent;
 use topo_lb_tests::scene::{ALL, ECHO4, HERE, Scene, WEB4, WEB6, at, idle, play};
 use topo_lb_tests::traffic::Via;
@@ -137,11 +137,16 @@ fn bpftool_shows_services_by_field_with_readable_addresses() -> Result<()> {
             .output()?;
         let text = String::from_utf8(output.stdout)?;
         let flat = text.split_whitespace().collect::<String>();
-        for wanted in ["\"address\":[10,96,1,1]", "\"port\":80", "\"protocol\":6", "\"count\":4"] {
-            ensure!(flat.contains(wanted), "no {wanted} in {text}");
-        }
-        let endpoint = "\"address\":[10,244,1,3],\"port\":9376";
-        ensure!(flat.contains(endpoint), "no {endpoint} in {text}");
+        ensure!(flat.contains("\"address\":[10,96,1,1],\"port\":80,\"protocol\":6"), "{text}");
+        let records = scene.dump("records4")?;
+        let records = records.as_array().context("a list")?.iter();
+        let mut values = records.map(|record| &record["formatted"]["value"]);
+        let web = values
+            .find(|value| value["address"] == json!([10, 96, 1, 1]) && value["protocol"] == 6)
+            .context("no record of 10.96.1.1")?;
+        ensure!((&web["port"], &web["count"]) == (&json!(80), &json!(4)), "{web}");
+        let row = web["addresses"].as_array().context("no addresses")?;
+        ensure!(row.contains(&json!([10, 244, 1, 3])) && web["ports"][0] == 9376, "{web}");
         let six = scene.dump("services6")?;
         ensure!(six.as_array().is_some_and(|entries| entries.len() == 5), "{six}");
         Ok(())
