@@ -27,6 +27,7 @@ mod refuse;
 mod reply_filter;
 mod resolve;
 mod rewrite;
+mod socket;
 mod stamped;
 mod tc;
 mod transport;

@@ -317,8 +317,7 @@ impl<'a> Draft<'a> {
         steps.extend(self.additions.names);
         steps.extend(self.additions.fills);
         steps.extend(self.additions.members);
-        // Before the entries without these members: a UDP flow checks membership once per new
-        // value.
+        // Before the entries without these members: what finds the new entry does not find them.
         steps.extend(self.remove_members);
         steps.extend(self.additions.publishes);
         steps.extend(withdrawn.iter().copied().map(Step::Withdraw));

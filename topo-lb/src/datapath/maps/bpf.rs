@@ -42,7 +42,7 @@ impl BpfStore {
             services: size(pin_dir, maps::SERVICES4)?,
             slots: size(pin_dir, maps::SLOTS4)?,
             members: size(pin_dir, maps::MEMBERS4)?,
-            flows: size(pin_dir, maps::FLOWS4)?,
+            flows: size(pin_dir, maps::AFFINITY4)?,
             // Plans do not fill these maps.
             connections: 0,
         };

@@ -15,7 +15,8 @@ pub fn commit(
     let (visible, freeing) = plan.steps.split_at(grace.unwrap_or(plan.steps.len()));
     if !visible.is_empty() {
         let result = perform_all(visible, store, installed);
-        // Before the wait, which takes milliseconds. Also after a failure: some steps were done.
+        // After the steps: what checks its endpoint by this revision must find them done. Before the
+        // wait, which takes milliseconds. Also after a failure: some steps were done.
         result.and(store.revise())?;
     }
     perform_all(freeing, store, installed)
@@ -23,8 +24,8 @@ pub fn commit(
 
 /// Reads what is installed, at the start and after a failed plan.
 ///
-/// The last writer may have stopped right after a write: tc connections may not have checked their
-/// endpoints since, and programs may still read what the write replaced.
+/// The last writer may have stopped right after a write: tc connections and UDP flows may not have
+/// checked their endpoints since, and programs may still read what the write replaced.
 pub fn take_over(store: &mut impl Store) -> Result<Installed, StoreError> {
     store.revise()?;
     store.write(&Step::Grace)?;

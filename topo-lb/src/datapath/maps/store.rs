@@ -10,7 +10,7 @@ pub trait Store {
     /// # Errors
     /// The write fails, and changes nothing.
     fn write(&mut self, step: &Step) -> Result<(), StoreError>;
-    /// Makes tc connections check their endpoints again.
+    /// Makes tc connections and UDP flows check their endpoints again.
     ///
     /// # Errors
     /// The write fails, and changes nothing.
