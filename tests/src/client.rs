@@ -14,7 +14,7 @@ use crate::cgroup::Cgroup;
 use crate::netns::NetNs;
 use crate::process::{Worker, spawn_in};
 use crate::requirements;
-use crate::traffic::{Failure, Order, Reply, Socket, Tally, Via};
+use crate::traffic::{Answers, Failure, Order, Reply, Socket, Tally, Via};
 use crate::wait::until;
 
 /// One process in a pod that makes all connections on request: a batch costs only system calls.
@@ -124,6 +124,27 @@ impl Client {
         to: Option<SocketAddr>,
     ) -> Result<Result<Reply, Failure>> {
         self.tell(&Order::Ask(socket, to))
+    }
+
+    /// Sends a request through an unconnected socket.
+    pub fn send(&mut self, socket: Socket, to: SocketAddr) -> Result<()> {
+        Ok(self.tell(&Order::Send(socket, to))??)
+    }
+
+    /// Receives an answer through an unconnected socket.
+    pub fn receive(&mut self, socket: Socket) -> Result<Reply> {
+        Ok(self.tell(&Order::Receive(socket))??)
+    }
+
+    /// Opens so many unconnected sockets, one after the other: each sends two datagrams, and closes.
+    pub fn scatter(&mut self, to: SocketAddr, sockets: u32) -> Result<()> {
+        Ok(self.tell(&Order::Scatter(to, sockets))??)
+    }
+
+    /// Has threads of one unconnected socket send to all addresses at the same moment; so many rounds
+    /// with a new socket each. Fails if an answer is missing.
+    pub fn race(&mut self, to: &[SocketAddr], rounds: u32) -> Result<Answers> {
+        Ok(self.tell(&Order::Race(to.to_vec(), rounds))??)
     }
 
     /// Waits for a message that must not come (if one does, this fails), and returns the error that

@@ -39,6 +39,16 @@ pub enum Order {
     Open(Via, SocketAddr),
     /// One exchange through an open socket: a [`Reply`]. An unconnected one needs the address.
     Ask(Socket, Option<SocketAddr>),
+    /// Sends a request through an unconnected socket.
+    Send(Socket, SocketAddr),
+    /// Receives an answer through an unconnected socket: a [`Reply`].
+    Receive(Socket),
+    /// So many unconnected sockets, one after the other: each sends two datagrams, and closes. Whether
+    /// they arrive does not matter.
+    Scatter(SocketAddr, u32),
+    /// So many rounds, each with a new unconnected socket: for each address a thread sends a request,
+    /// all at the same moment. How often each pod answered, as which address: [`Answers`].
+    Race(Vec<SocketAddr>, u32),
     /// Connects an open socket to another address.
     Reconnect(Socket, SocketAddr),
     /// Disconnects a datagram socket from its peer (connect(2), `AF_UNSPEC`).
@@ -61,6 +71,9 @@ pub struct Reply {
     /// For a connected socket the result of `getpeername`, otherwise the datagram's source.
     pub peer: SocketAddr,
 }
+
+/// How often each pod answered, by the source address of its answers.
+pub type Answers = BTreeMap<String, BTreeMap<SocketAddr, u32>>;
 
 /// The system call that failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]

@@ -16,14 +16,11 @@ pub const SLOTS6: &str = "slots6";
 pub const MEMBERS4: &str = "members4";
 /// The same for IPv6.
 pub const MEMBERS6: &str = "members6";
-/// Unconnected UDP: socket and frontend → endpoint.
+/// Unconnected UDP sockets: the frontends that they send to, and the endpoints, in the socket's own
+/// storage.
 pub const FLOWS4: &str = "flows4";
 /// The same for IPv6.
 pub const FLOWS6: &str = "flows6";
-/// Unconnected UDP: socket and endpoint → frontend.
-pub const REPLIES4: &str = "replies4";
-/// The same for IPv6.
-pub const REPLIES6: &str = "replies6";
 /// Connected sockets: what they dialled, in the socket's own storage.
 pub const CONNECTED4: &str = "connected4";
 /// The same for IPv6.
@@ -47,7 +44,7 @@ pub const EXCLUSION: &str = "exclusion";
 /// The address range that holds every frontend: other addresses cost no look-up.
 pub const RANGE: &str = "range";
 
-/// Number of the last plan: a connection checks its endpoint only after a new one.
+/// Number of the last plan: a tc connection or UDP flow checks its endpoint only after a new one.
 pub const REVISION: &str = "revision";
 /// tc: connections, an entry for each direction.
 pub const CONNECTIONS4: &str = "connections4";
@@ -65,7 +62,7 @@ pub const PACKETS: &str = "packets";
 pub const REFUSALS: &str = "refusals";
 
 /// Every pinned map, in the order of creation.
-pub const ALL: [&str; 30] = [
+pub const ALL: [&str; 28] = [
     RANGE,
     SERVICES4,
     SERVICES6,
@@ -77,8 +74,6 @@ pub const ALL: [&str; 30] = [
     MEMBERS6,
     FLOWS4,
     FLOWS6,
-    REPLIES4,
-    REPLIES6,
     CONNECTED4,
     CONNECTED6,
     AFFINITY4,
@@ -106,7 +101,7 @@ pub const DEFAULT_SERVICES: u32 = 65_536;
 pub const DEFAULT_SLOTS: u32 = 262_144;
 /// Default: entries of `members4` and of `members6`.
 pub const DEFAULT_MEMBERS: u32 = 262_144;
-/// Default: unconnected UDP flows, and affinity entries, per address family.
+/// Default: affinity entries per address family.
 pub const DEFAULT_FLOWS: u32 = 65_536;
 /// Default: tc connections per address family; each takes two entries.
 pub const DEFAULT_CONNECTIONS: u32 = 65_536;

@@ -11,6 +11,7 @@ use topo_lb_common::address::{TCP, UDP, service_protocol};
 use crate::family::{Family, FrontendOf, V4, V6};
 use crate::maps::{HAS_SET_RETVAL, TCP_PEER_IS_SERVICE};
 use crate::resolve::{Resolution, in_range, resolve};
+use crate::socket::peer_port;
 use crate::words::words;
 use crate::{connected, exclusion, flow};
 
@@ -168,33 +169,31 @@ pub(crate) fn sendmsg<P: Place>(ctx: &SockAddrContext) -> i32 {
         redirect::<P>(ctx, P::Family::endpoint_parts(&peer));
         return PROCEED;
     }
-    let resolved = flow::send::<P::Family>(ctx, frontend);
-    match resolved.verdict {
-        Resolution::Untouched => PROCEED,
-        Resolution::Refuse => refuse(),
-        Resolution::Redirect => {
-            redirect::<P>(ctx, P::Family::endpoint_parts(&resolved.endpoint));
+    match flow::send::<P::Family>(ctx, &frontend) {
+        (Resolution::Untouched, _) => PROCEED,
+        (Resolution::Refuse, _) => refuse(),
+        (Resolution::Redirect, endpoint) => {
+            redirect::<P>(ctx, P::Family::endpoint_parts(&endpoint));
             PROCEED
         }
     }
 }
 
 /// `recvfrom` and `recvmsg`: replaces the endpoint that replied with the frontend. The kernel
-/// allows this hook only to proceed.
+/// allows this hook only to proceed. Only sockets of UDP and UDP-Lite have it, and no UDP-Lite
+/// socket has a storage of ours.
 #[inline(always)]
 pub(crate) fn recvmsg<P: Place>(ctx: &SockAddrContext) -> i32 {
-    if protocol(ctx) == Some(UDP) {
-        let (address, port) = (P::address(ctx), port(ctx));
-        // A disconnected socket keeps its storage, so the storage is valid only for a connected
-        // one. Only an unconnected socket gets replies of several endpoints.
-        let frontend = if connected::peer_port(ctx).is_some() {
-            connected::dialled::<P::Family>(ctx, address, port)
-        } else {
-            flow::answered::<P::Family>(ctx, address, port)
-        };
-        if let Some(frontend) = frontend {
-            restore::<P>(ctx, frontend);
-        }
+    let (address, port) = (P::address(ctx), port(ctx));
+    // A disconnected socket keeps what it dialled, so that counts only for a connected one. Only an
+    // unconnected socket gets replies of several endpoints.
+    let frontend = if peer_port(ctx).is_some() {
+        connected::dialled::<P::Family>(ctx, address, port)
+    } else {
+        flow::answered::<P::Family>(ctx, address, port)
+    };
+    if let Some(frontend) = frontend {
+        restore::<P>(ctx, frontend);
     }
     PROCEED
 }
@@ -213,7 +212,7 @@ pub(crate) fn getpeername<P: Place>(ctx: &SockAddrContext) -> i32 {
 /// Writes the dialled frontend into the context.
 #[inline(always)]
 fn restore<P: Place>(ctx: &SockAddrContext, frontend: NonNull<FrontendOf<P::Family>>) {
-    // SAFETY: a look-up's pointer, or a field of the socket's storage.
+    // SAFETY: a field of the socket's storage.
     let frontend = unsafe { words(frontend.as_ptr()) };
     redirect::<P>(ctx, P::Family::frontend_parts(&frontend));
 }

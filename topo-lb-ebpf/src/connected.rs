@@ -1,15 +1,13 @@
 //! Connected sockets: what they dialled, in the socket's own storage.
 
-use core::ffi::c_void;
-use core::ptr::{self, NonNull};
+use core::ptr::NonNull;
 
-use aya_ebpf::bindings::{BPF_SK_STORAGE_GET_F_CREATE, bpf_sock};
-use aya_ebpf::helpers::generated::{bpf_sk_storage_get, bpf_skc_to_mptcp_sock};
+use aya_ebpf::bindings::BPF_SK_STORAGE_GET_F_CREATE;
 use aya_ebpf::programs::SockAddrContext;
 use topo_lb_common::connected::Connected;
 
 use crate::family::{ConnectedOf, Family, FrontendOf};
-use crate::maps::HAS_MPTCP_SOCK;
+use crate::socket::{owner, peer_port, socket, storage};
 use crate::words::{same, words};
 
 /// Stores that the context's socket dialled `frontend` and connects to `endpoint`. If memory is
@@ -22,7 +20,9 @@ pub(crate) fn remember<F: Family>(
 ) {
     // SAFETY: the storage is the socket's, and connecting it is serialised by the socket's lock.
     unsafe {
-        if let Some(connected) = storage::<F>(owner(ctx), BPF_SK_STORAGE_GET_F_CREATE.into()) {
+        if let Some(connected) =
+            storage(F::connected(), owner(ctx), BPF_SK_STORAGE_GET_F_CREATE.into())
+        {
             connected.write(Connected { frontend, endpoint });
         }
     }
@@ -36,7 +36,7 @@ pub(crate) fn forget<F: Family>(ctx: &SockAddrContext) {
     // SAFETY: the context's socket. The look-up comes first because it is cheaper than deleting
     // nothing, which takes and drops a reference.
     unsafe {
-        if storage::<F>(socket.cast(), 0).is_some() {
+        if storage(F::connected(), socket.cast(), 0).is_some() {
             let _ = F::connected().delete(socket.cast());
         }
     }
@@ -89,48 +89,8 @@ fn parts<F: Family>(
     }
 }
 
-/// The port that the context's socket is connected to, in host order; `None` if not connected.
-#[inline(always)]
-pub(crate) fn peer_port(ctx: &SockAddrContext) -> Option<u16> {
-    // SAFETY: the context's socket. Kernels before 5.18 show the port as a word whose first half
-    // is the same.
-    let port = unsafe { (&raw const (*socket(ctx)).dst_port).read_volatile() };
-    if port == 0 { None } else { Some(u16::from_be(port)) }
-}
-
 #[inline(always)]
 fn stored<F: Family>(ctx: &SockAddrContext) -> Option<NonNull<ConnectedOf<F>>> {
     // SAFETY: the context's socket.
-    unsafe { storage::<F>(socket(ctx).cast(), 0) }
-}
-
-/// A socket's storage. A new one is all zero, which matches no peer.
-///
-/// # Safety
-/// `owner` is a socket.
-#[inline(always)]
-unsafe fn storage<F: Family>(owner: *mut c_void, flags: u64) -> Option<NonNull<ConnectedOf<F>>> {
-    let map = ptr::from_ref(F::connected()).cast_mut().cast();
-    // SAFETY: as the caller says; the result is null or points to a complete value.
-    NonNull::new(unsafe { bpf_sk_storage_get(map, owner, ptr::null_mut(), flags) }.cast())
-}
-
-/// The application's socket. With MPTCP, `connect` gets a subflow, and `getpeername` this socket.
-#[inline(always)]
-fn owner(ctx: &SockAddrContext) -> *mut c_void {
-    let socket: *mut c_void = socket(ctx).cast();
-    if HAS_MPTCP_SOCK.load() != 0 {
-        // SAFETY: the context's socket.
-        let mptcp = unsafe { bpf_skc_to_mptcp_sock(socket) };
-        if !mptcp.is_null() {
-            return mptcp.cast();
-        }
-    }
-    socket
-}
-
-#[inline(always)]
-fn socket(ctx: &SockAddrContext) -> *mut bpf_sock {
-    // SAFETY: the context always holds its socket.
-    unsafe { (&raw const (*ctx.sock_addr).__bindgen_anon_1.sk).read_volatile() }
+    unsafe { storage(F::connected(), socket(ctx).cast(), 0) }
 }

@@ -11,7 +11,7 @@ use topo_lb_common::affinity::{Affinity4, Affinity6, AffinityKey};
 use topo_lb_common::backend::{Backend4, Backend6, Locality};
 use topo_lb_common::connected::Connected;
 use topo_lb_common::connection::{Connection, Fragment, Translation, Tuple};
-use topo_lb_common::flow::{Flow, FlowKey4, FlowKey6, ReplyKey4, ReplyKey6};
+use topo_lb_common::flow::{Flow, Flows};
 use topo_lb_common::members::MemberKey;
 use topo_lb_common::range::Range;
 use topo_lb_common::record::{Record4, Record6};
@@ -22,8 +22,10 @@ use crate::maps::{self, Connections, Fragments, Members, Recent, Records, Servic
 pub(crate) type FrontendOf<F> = Frontend<<F as Family>::Bytes>;
 /// What a connected socket of a family dialled.
 pub(crate) type ConnectedOf<F> = Connected<FrontendOf<F>, <F as Family>::Endpoint>;
-/// The value of a flow of a family.
-pub(crate) type FlowOf<F> = Flow<<F as Family>::Endpoint>;
+/// A flow of a family.
+pub(crate) type FlowOf<F> = Flow<FrontendOf<F>, <F as Family>::Endpoint>;
+/// The flows of an unconnected socket of a family.
+pub(crate) type FlowsOf<F> = Flows<FlowOf<F>>;
 /// An entry of a family's table of connections.
 pub(crate) type ConnectionOf<F> = Connection<<F as Family>::Bytes>;
 /// The key of such an entry.
@@ -66,8 +68,6 @@ pub(crate) trait Family: Sized + 'static {
     type Bytes: Copy + 'static;
     type Endpoint: Copy + Default + 'static;
     type Record: 'static;
-    type FlowKey;
-    type ReplyKey;
     type Affinity: Copy;
 
     /// Endpoints in a record.
@@ -77,8 +77,7 @@ pub(crate) trait Family: Sized + 'static {
     fn records() -> &'static Records<Self::Record>;
     fn slots() -> &'static Slots<Self::Endpoint>;
     fn members() -> &'static Members<MemberKey<Self::Bytes>>;
-    fn flows() -> &'static Recent<Self::FlowKey, FlowOf<Self>>;
-    fn replies() -> &'static Recent<Self::ReplyKey, FrontendOf<Self>>;
+    fn flows() -> &'static SkStorage<FlowsOf<Self>>;
     fn connected() -> &'static SkStorage<ConnectedOf<Self>>;
     fn affinity() -> &'static Recent<AffinityKey, Self::Affinity>;
     fn connections() -> &'static Connections<TupleOf<Self>, ConnectionOf<Self>>;
@@ -104,9 +103,6 @@ pub(crate) trait Family: Sized + 'static {
     /// # Safety
     /// `record` is a look-up's pointer.
     unsafe fn fields(record: *const Self::Record) -> RecordFields<Self>;
-    fn flow_key(cookie: u64, frontend: FrontendOf<Self>) -> Self::FlowKey;
-    /// `port` in host order.
-    fn reply_key(cookie: u64, address: Self::Address, port: u16) -> Self::ReplyKey;
     fn affinity_entry(last_used: u64, endpoint: Self::Endpoint) -> Self::Affinity;
     /// Time of the entry's last use, and its endpoint.
     fn affinity_parts(entry: Self::Affinity) -> (u64, Self::Endpoint);
@@ -134,15 +130,13 @@ pub(crate) trait Family: Sized + 'static {
 macro_rules! family {
     (
         padding: [$($padding:ident)?],
-        layouts: $endpoint:ident $record:ident $flow_key:ident $reply_key:ident $affinity:ident,
+        layouts: $endpoint:ident $record:ident $affinity:ident,
         inline: $inline:ident,
-        maps: $services:ident $records:ident $slots:ident $members:ident $flows:ident $replies:ident
+        maps: $services:ident $records:ident $slots:ident $members:ident $flows:ident
             $connected:ident $affinities:ident $connections:ident $fragments:ident $draft:ident
     ) => {
         type Endpoint = $endpoint;
         type Record = $record;
-        type FlowKey = $flow_key;
-        type ReplyKey = $reply_key;
         type Affinity = $affinity;
 
         const INLINE: usize = topo_lb_common::record::$inline;
@@ -168,13 +162,8 @@ macro_rules! family {
         }
 
         #[inline(always)]
-        fn flows() -> &'static Recent<$flow_key, FlowOf<Self>> {
+        fn flows() -> &'static SkStorage<FlowsOf<Self>> {
             &maps::$flows
-        }
-
-        #[inline(always)]
-        fn replies() -> &'static Recent<$reply_key, FrontendOf<Self>> {
-            &maps::$replies
         }
 
         #[inline(always)]
@@ -238,17 +227,6 @@ macro_rules! family {
         }
 
         #[inline(always)]
-        fn flow_key(cookie: u64, frontend: FrontendOf<Self>) -> $flow_key {
-            $flow_key { cookie, frontend, $($padding: 0)? }
-        }
-
-        #[inline(always)]
-        fn reply_key(cookie: u64, address: Self::Address, port: u16) -> $reply_key {
-            let (address, reserved) = (Self::bytes(address), Default::default());
-            $reply_key { cookie, address, port, reserved }
-        }
-
-        #[inline(always)]
         fn affinity_entry(last_used: u64, endpoint: $endpoint) -> $affinity {
             $affinity { last_used, endpoint, $($padding: 0)? }
         }
@@ -266,9 +244,9 @@ pub(crate) enum V4 {}
 impl Family for V4 {
     family! {
         padding: [],
-        layouts: Backend4 Record4 FlowKey4 ReplyKey4 Affinity4,
+        layouts: Backend4 Record4 Affinity4,
         inline: INLINE4,
-        maps: SERVICES4 RECORDS4 SLOTS4 MEMBERS4 FLOWS4 REPLIES4 CONNECTED4 AFFINITY4 CONNECTIONS4 FRAGMENTS4
+        maps: SERVICES4 RECORDS4 SLOTS4 MEMBERS4 FLOWS4 CONNECTED4 AFFINITY4 CONNECTIONS4 FRAGMENTS4
             DRAFT4
     }
 
@@ -303,9 +281,9 @@ pub(crate) enum V6 {}
 impl Family for V6 {
     family! {
         padding: [reserved],
-        layouts: Backend6 Record6 FlowKey6 ReplyKey6 Affinity6,
+        layouts: Backend6 Record6 Affinity6,
         inline: INLINE6,
-        maps: SERVICES6 RECORDS6 SLOTS6 MEMBERS6 FLOWS6 REPLIES6 CONNECTED6 AFFINITY6 CONNECTIONS6 FRAGMENTS6
+        maps: SERVICES6 RECORDS6 SLOTS6 MEMBERS6 FLOWS6 CONNECTED6 AFFINITY6 CONNECTIONS6 FRAGMENTS6
             DRAFT6
     }
 

@@ -1,95 +1,155 @@
 //! Unconnected UDP: one socket keeps one endpoint per frontend while that endpoint serves.
+//!
+//! The kernel holds the socket's lock around these hooks, so nothing else writes the socket's flows.
 
 use core::ptr::NonNull;
 
 use aya_ebpf::EbpfContext;
-use aya_ebpf::bindings::BPF_ANY;
-use aya_ebpf::helpers::{bpf_get_netns_cookie, bpf_get_socket_cookie};
+use aya_ebpf::bindings::BPF_SK_STORAGE_GET_F_CREATE;
+use aya_ebpf::helpers::bpf_get_netns_cookie;
 use aya_ebpf::programs::SockAddrContext;
-use topo_lb_common::flow::Flow;
+use topo_lb_common::flow::{FLOWS, Flow};
 
 use crate::connection::revision;
-use crate::family::{Family, FlowOf, FrontendOf};
-use crate::resolve::{LookedUp, Resolution, Resolved, look_up, resolve};
+use crate::family::{Family, FlowOf, FlowsOf, FrontendOf};
+use crate::resolve::{Resolution, look_up, resolve};
+use crate::socket::{socket, storage};
 use crate::words::{same, words};
 
-/// The endpoint for a datagram of the context's socket to `frontend`.
+/// What to do with a datagram of the context's socket to `frontend`; the endpoint is zero unless it
+/// is redirected.
 #[inline(always)]
-pub(crate) fn send<F: Family>(ctx: &SockAddrContext, frontend: FrontendOf<F>) -> Resolved<F> {
-    let LookedUp { is_ours, routes, service } = look_up::<F>(&frontend);
-    if !is_ours {
-        return Resolved::without_endpoint(Resolution::Untouched);
-    }
+pub(crate) fn send<F: Family>(
+    ctx: &SockAddrContext,
+    frontend: &FrontendOf<F>,
+) -> (Resolution, F::Endpoint) {
+    // The agent writes a change before it raises the revision. Read before the maps, the revision
+    // is at worst too old for what they say, and the next datagram checks again.
     let revision = revision();
-    let cookie = cookie(ctx);
-    let key = F::flow_key(cookie, frontend);
-    let _ = routes;
-    let resolved = if let Some(flow) = kept::<F>(&key, service, revision) {
-        // SAFETY: a look-up's pointer.
-        let Flow { endpoint, .. } = unsafe { words(flow.as_ptr()) };
-        Resolved { verdict: Resolution::Redirect, endpoint, service }
-    } else {
-        // SAFETY: a context of this hook.
-        let client = || unsafe { bpf_get_netns_cookie(ctx.as_ptr()) };
-        let fresh = resolve::<F>(&frontend, client);
-        if fresh.verdict == Resolution::Redirect {
-            let Resolved { endpoint, service, .. } = fresh;
-            let flow = Flow { endpoint, service, generation: revision };
-            // A full map evicts an entry. If the write fails, the next datagram chooses again.
-            let _ = F::flows().insert(&key, flow, BPF_ANY.into());
-        }
-        fresh
+    let sends_to = |flow: *mut FlowOf<F>| {
+        // SAFETY: a flow of the socket's storage.
+        same(&unsafe { words(&raw const (*flow).frontend) }, frontend)
     };
-    if resolved.verdict == Resolution::Redirect {
-        expect_reply::<F>(cookie, &resolved.endpoint, frontend);
+    if let Some(flows) = stored::<F>(ctx, 0)
+        && let Some(flow) = youngest::<F>(flows, sends_to)
+        && serves::<F>(flow, frontend, revision)
+    {
+        touch::<F>(flows, flow);
+        // SAFETY: a flow of the socket's storage.
+        return (Resolution::Redirect, unsafe { words(&raw const (*flow.as_ptr()).endpoint) });
     }
-    resolved
+    // SAFETY: a context of this hook.
+    let client = || unsafe { bpf_get_netns_cookie(ctx.as_ptr()) };
+    let resolved = resolve::<F>(frontend, client);
+    // If memory is short, the datagram is sent anyway. Its reply then has the endpoint's address.
+    if resolved.verdict == Resolution::Redirect
+        && let Some(flows) = stored::<F>(ctx, BPF_SK_STORAGE_GET_F_CREATE.into())
+    {
+        let flow = oldest::<F>(flows);
+        let (endpoint, frontend) = (resolved.endpoint, *frontend);
+        // SAFETY: flows of the socket's storage.
+        unsafe {
+            let turn = (*flows.as_ptr()).turn.wrapping_add(1);
+            (*flows.as_ptr()).turn = turn;
+            flow.write(Flow { endpoint, frontend, revision, turn });
+        }
+    }
+    (resolved.verdict, resolved.endpoint)
 }
 
-/// A flow, if its endpoint may still be used: the Service has not changed, or it still serves.
-#[inline(always)]
-fn kept<F: Family>(key: &F::FlowKey, service: u32, generation: u32) -> Option<NonNull<FlowOf<F>>> {
-    let pointer = NonNull::new(F::flows().get_ptr(key)?.cast_mut())?;
-    // SAFETY: a look-up's pointer. An entry that was just found is the last to be evicted, so the
-    // kernel does not reuse it meanwhile.
-    let flow = unsafe { words(pointer.as_ptr()) };
-    if flow.service != service {
-        return None;
-    }
-    if flow.generation != generation {
-        F::members().get_ptr(F::member_key(service, F::endpoint_parts(&flow.endpoint)))?;
-        // SAFETY: one aligned word; another CPU that sends for this socket writes the same.
-        unsafe { (&raw mut (*pointer.as_ptr()).generation).write_volatile(generation) };
-    }
-    Some(pointer)
-}
-
-/// Stores that replies of `endpoint` come from `frontend`. If two frontends share an endpoint, its
-/// replies come from the one that got the last datagram.
-#[inline(always)]
-fn expect_reply<F: Family>(cookie: u64, endpoint: &F::Endpoint, frontend: FrontendOf<F>) {
-    let (address, port) = F::endpoint_parts(endpoint);
-    let key = F::reply_key(cookie, address, port);
-    // SAFETY: a look-up's pointer.
-    let is_known = |known| same(&unsafe { words(known) }, &frontend);
-    if !F::replies().get_ptr(&key).is_some_and(is_known) {
-        let _ = F::replies().insert(key, frontend, BPF_ANY.into());
-    }
-}
-
-/// The frontend of the context's socket, if a datagram from `address` and `port` is a reply.
+/// The frontend that the context's socket sent to, if a datagram from `address` and `port` is a
+/// reply. If two frontends share an endpoint, its replies come from the one that got the last
+/// datagram.
 #[inline(always)]
 pub(crate) fn answered<F: Family>(
     ctx: &SockAddrContext,
     address: F::Address,
     port: u16,
 ) -> Option<NonNull<FrontendOf<F>>> {
-    let key = F::reply_key(cookie(ctx), address, port);
-    NonNull::new(F::replies().get_ptr(&key)?.cast_mut())
+    let is_of = |flow: *mut FlowOf<F>| {
+        // SAFETY: a flow of the socket's storage.
+        F::endpoint_parts(&unsafe { words(&raw const (*flow).endpoint) }) == (address, port)
+    };
+    let flow = youngest::<F>(stored::<F>(ctx, 0)?, is_of)?;
+    // SAFETY: a field of such a flow.
+    NonNull::new(unsafe { &raw mut (*flow.as_ptr()).frontend })
+}
+
+/// Whether a flow's endpoint may still be used: no Service has changed, or it still serves.
+#[inline(always)]
+fn serves<F: Family>(flow: NonNull<FlowOf<F>>, frontend: &FrontendOf<F>, revision: u32) -> bool {
+    let flow = flow.as_ptr();
+    // SAFETY: fields of a flow of the socket's storage.
+    unsafe {
+        if (*flow).revision != revision {
+            let now = look_up::<F>(frontend);
+            let endpoint = words(&raw const (*flow).endpoint);
+            let key = F::member_key(now.service, F::endpoint_parts(&endpoint));
+            if !now.is_ours || F::members().get_ptr(&key).is_none() {
+                return false;
+            }
+            (*flow).revision = revision;
+        }
+    }
+    true
+}
+
+/// Makes a flow the youngest. A socket that goes on with one flow writes nothing.
+#[inline(always)]
+fn touch<F: Family>(flows: NonNull<FlowsOf<F>>, flow: NonNull<FlowOf<F>>) {
+    let (flows, flow) = (flows.as_ptr(), flow.as_ptr());
+    // SAFETY: the socket's storage, and a flow of it.
+    unsafe {
+        if (*flow).turn != (*flows).turn {
+            (*flows).turn = (*flows).turn.wrapping_add(1);
+            (*flow).turn = (*flows).turn;
+        }
+    }
+}
+
+/// The flow used last of those that `is_it` accepts.
+#[inline(always)]
+fn youngest<F: Family>(
+    flows: NonNull<FlowsOf<F>>,
+    is_it: impl Fn(*mut FlowOf<F>) -> bool,
+) -> Option<NonNull<FlowOf<F>>> {
+    let mut found = None;
+    let mut least = u32::MAX;
+    for index in 0..FLOWS {
+        let (flow, age) = flow::<F>(flows, index);
+        if is_it(flow) && age <= least {
+            (found, least) = (NonNull::new(flow), age);
+        }
+    }
+    found
+}
+
+/// The flow that is unused for longest, or was never used.
+#[inline(always)]
+fn oldest<F: Family>(flows: NonNull<FlowsOf<F>>) -> *mut FlowOf<F> {
+    let (mut found, mut most) = flow::<F>(flows, 0);
+    for index in 1..FLOWS {
+        let (flow, age) = flow::<F>(flows, index);
+        if age > most {
+            (found, most) = (flow, age);
+        }
+    }
+    found
+}
+
+/// A flow by its index, and how many turns ago it was used.
+#[inline(always)]
+fn flow<F: Family>(flows: NonNull<FlowsOf<F>>, index: usize) -> (*mut FlowOf<F>, u32) {
+    let flows = flows.as_ptr();
+    // SAFETY: the socket's storage; the index is below FLOWS.
+    unsafe {
+        let flow = (&raw mut (*flows).flows).cast::<FlowOf<F>>().add(index);
+        (flow, (*flows).turn.wrapping_sub((*flow).turn))
+    }
 }
 
 #[inline(always)]
-fn cookie(ctx: &SockAddrContext) -> u64 {
-    // SAFETY: a context of this hook.
-    unsafe { bpf_get_socket_cookie(ctx.as_ptr()) }
+fn stored<F: Family>(ctx: &SockAddrContext, flags: u64) -> Option<NonNull<FlowsOf<F>>> {
+    // SAFETY: the context's socket.
+    unsafe { storage(F::flows(), socket(ctx).cast(), flags) }
 }

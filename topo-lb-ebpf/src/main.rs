@@ -29,6 +29,7 @@ mod refuse;
 mod reply_filter;
 mod resolve;
 mod rewrite;
+mod socket;
 mod tc;
 mod transport;
 mod unreachable;

@@ -17,7 +17,7 @@ use topo_lb_common::connection::{
 };
 use topo_lb_common::counters::{Counters, Name};
 use topo_lb_common::exclusion::{Excluded, ExcludedKey, Levels};
-use topo_lb_common::flow::{Flow4, Flow6, FlowKey4, FlowKey6, ReplyKey4, ReplyKey6};
+use topo_lb_common::flow::{Flows4, Flows6};
 use topo_lb_common::maps::{
     DEFAULT_CONNECTIONS, DEFAULT_FLOWS, DEFAULT_MEMBERS, DEFAULT_SERVICES, DEFAULT_SLOTS,
     FRAGMENTS as DATAGRAMS, HOOKS, MOST_EXCLUDED, MOST_UNPROGRAMMED,
@@ -46,7 +46,7 @@ pub(crate) type Records<V> = Array<V, { SERVICES + SPARE as usize }, MMAPABLE>;
 pub(crate) type Slots<V> = Array<V, SLOTS>;
 /// Map of the endpoints that a client may keep.
 pub(crate) type Members<K> = HashMap<K, Member, MEMBERS, ON_DEMAND>;
-/// Map of what sockets or clients recently used.
+/// Map of what clients recently used.
 pub(crate) type Recent<K, V> = LruHashMap<K, V, FLOWS>;
 /// Map of connections: two entries each.
 pub(crate) type Connections<K, V> = LruHashMap<K, V, { 2 * DEFAULT_CONNECTIONS as usize }>;
@@ -77,14 +77,9 @@ pub(crate) static MEMBERS4: Members<MemberKey4> = HashMap::new();
 pub(crate) static MEMBERS6: Members<MemberKey6> = HashMap::new();
 
 #[btf_map(name = "flows4")]
-pub(crate) static FLOWS4: Recent<FlowKey4, Flow4> = LruHashMap::new();
+pub(crate) static FLOWS4: SkStorage<Flows4> = SkStorage::new();
 #[btf_map(name = "flows6")]
-pub(crate) static FLOWS6: Recent<FlowKey6, Flow6> = LruHashMap::new();
-
-#[btf_map(name = "replies4")]
-pub(crate) static REPLIES4: Recent<ReplyKey4, Frontend4> = LruHashMap::new();
-#[btf_map(name = "replies6")]
-pub(crate) static REPLIES6: Recent<ReplyKey6, Frontend6> = LruHashMap::new();
+pub(crate) static FLOWS6: SkStorage<Flows6> = SkStorage::new();
 
 #[btf_map(name = "connected4")]
 pub(crate) static CONNECTED4: SkStorage<Connected4> = SkStorage::new();

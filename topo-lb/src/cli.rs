@@ -197,7 +197,7 @@ pub struct AgentArgs {
     /// without an endpoint: keys without `*`, OpenYurt's, `internalTrafficPolicy: Local`
     #[arg(long, value_enum, default_value_t, env = "TOPO_LB_WHEN_FULL")]
     pub when_full: WhenFull,
-    /// Room in the maps, per address family: unconnected UDP flows, and clients with session affinity
+    /// Room in the maps, per address family: clients with session affinity
     #[arg(long, value_name = "N", env = "TOPO_LB_MAX_FLOWS", default_value_t = maps::DEFAULT_FLOWS,
           value_parser = clap::value_parser!(u32).range(1..=16_777_216))]
     pub max_flows: u32,

@@ -3,24 +3,28 @@
 mod hooks;
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 
 use clap::ValueEnum;
 use comfy_table::{CellAlignment, Table, presets};
+use rustix::net::sockopt::socket_cookie;
 use serde::Serialize;
 use topo_lb_common::counters::Counters;
 use topo_lb_common::selection::SPILL_ONE;
 
+use crate::cluster::Frontend;
 use crate::datapath::maps::bpf::BpfStore;
 use crate::datapath::maps::connections::{self, Connection};
 use crate::datapath::maps::counters::MappedCounters;
 use crate::datapath::maps::error::ReadError;
 use crate::datapath::maps::error::StoreError;
 use crate::datapath::maps::family::Published;
-use crate::datapath::maps::flows::{self, Flow};
+use crate::datapath::maps::flows::Flows;
 use crate::datapath::maps::unprogrammed;
 use crate::plan::{Lack, Placed};
+use crate::socket::holder;
 
 pub use hooks::{HookRow, Hooks, PacketRow};
 
@@ -31,7 +35,8 @@ pub enum View {
     Services,
     /// The endpoints that each frontend may use.
     Endpoints,
-    /// Flows of unconnected UDP sockets, and connections that tc translates.
+    /// Flows of unconnected UDP sockets, and connections that tc translates. The flows are in the
+    /// sockets: those of other processes take CAP_SYS_PTRACE and the host's pid namespace.
     Connections,
     /// Where programs are attached, and what the kernel has counted there.
     Hooks,
@@ -58,6 +63,9 @@ pub enum Listed {
     Connections {
         /// One row per connection.
         connections: Vec<ConnectionRow>,
+        /// Processes whose flows are missing, because they do not show their sockets.
+        #[serde(skip)]
+        hidden: usize,
     },
     /// `list hooks`.
     Hooks {
@@ -192,23 +200,25 @@ pub fn list(pin_dir: &Path, what: View) -> Result<Listed, ReadError> {
         View::Endpoints => Listed::Endpoints {
             endpoints: published.iter().flat_map(|p| endpoint_rows(&names, p)).collect(),
         },
-        View::Connections => Listed::Connections {
-            connections: flows::read(pin_dir)?
-                .into_iter()
-                .map(|flow| flow_row(&names, flow))
-                .chain(
-                    connections::read(pin_dir)?
-                        .into_iter()
-                        .map(|connection| connection_row(&names, connection)),
-                )
-                .collect(),
-        },
+        View::Connections => {
+            let (flows, hidden) = flows(pin_dir)?;
+            let indexes: BTreeMap<_, _> =
+                published.iter().map(|one| (one.frontend, one.placed.entry.index)).collect();
+            let service =
+                |frontend: &Frontend| indexes.get(frontend).map(|index| name(&names, *index));
+            let flows = flows.into_iter().map(|flow| flow_row(service(&flow.0), flow));
+            let connections = connections::read(pin_dir)?.into_iter();
+            let connections = connections.map(|connection| connection_row(&names, connection));
+            Listed::Connections { connections: flows.chain(connections).collect(), hidden }
+        }
         View::Hooks => Listed::Hooks { hooks: hooks::read(pin_dir)? },
     })
 }
 
+const UNKNOWN: &str = "?";
+
 fn name(names: &BTreeMap<u32, Arc<str>>, index: u32) -> Arc<str> {
-    names.get(&index).cloned().unwrap_or_else(|| "?".into())
+    names.get(&index).cloned().unwrap_or_else(|| UNKNOWN.into())
 }
 
 fn service_row(
@@ -261,12 +271,30 @@ fn connection_row(names: &BTreeMap<u32, Arc<str>>, connection: Connection) -> Co
     }
 }
 
-fn flow_row(names: &BTreeMap<u32, Arc<str>>, flow: Flow) -> ConnectionRow {
+/// Frontend, socket cookie and endpoint of a flow.
+type Flow = (Frontend, u64, SocketAddr);
+
+/// The flows of all sockets that processes of this pid namespace have open, sorted; and how many
+/// processes do not show theirs.
+fn flows(pin_dir: &Path) -> Result<(Vec<Flow>, usize), ReadError> {
+    let flows = Flows::open(pin_dir)?;
+    let mut all = Vec::new();
+    let hidden = holder::every(|socket| {
+        let cookie = socket_cookie(socket).unwrap_or_default();
+        let of_socket = flows.by(socket)?.into_iter();
+        all.extend(of_socket.map(|(frontend, endpoint)| (frontend, cookie, endpoint)));
+        Ok::<_, StoreError>(())
+    })?;
+    all.sort_unstable();
+    Ok((all, hidden))
+}
+
+fn flow_row(service: Option<Arc<str>>, (frontend, cookie, endpoint): Flow) -> ConnectionRow {
     ConnectionRow {
-        socket: Some(flow.cookie),
-        service: name(names, flow.service),
-        frontend: flow.frontend.to_string(),
-        endpoint: flow.endpoint.to_string(),
+        socket: Some(cookie),
+        service: service.unwrap_or_else(|| UNKNOWN.into()),
+        frontend: frontend.to_string(),
+        endpoint: endpoint.to_string(),
         ..ConnectionRow::default()
     }
 }
@@ -292,7 +320,7 @@ impl Listed {
                 }
                 finished(table, rows.len(), "endpoint")
             }
-            Self::Connections { connections: rows } => {
+            Self::Connections { connections: rows, .. } => {
                 let header = ["SERVICE", "FRONTEND", "ENDPOINT", "CLIENT", "STATE", "IDLE"];
                 let mut table = table(&header);
                 for row in rows {

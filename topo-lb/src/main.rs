@@ -19,6 +19,7 @@ use topo_lb::datapath::Options;
 use topo_lb::datapath::attach::cleanup::cleanup;
 use topo_lb::exclusion::Rules;
 use topo_lb::lint::Rule;
+use topo_lb::list::Listed;
 use topo_lb::plan::Capacity;
 use topo_lb::source::Listing;
 use topo_lb::source::kube::KubeTarget;
@@ -143,6 +144,11 @@ fn run_lint(args: &LintArgs) -> anyhow::Result<ExitCode> {
 
 fn run_list(args: &ListArgs) -> anyhow::Result<ExitCode> {
     let listed = list::list(&args.pin.pin_dir, args.what)?;
+    if let Listed::Connections { hidden: hidden @ 1.., .. } = listed {
+        eprintln!(
+            "topo-lb: the UDP flows of {hidden} processes are not shown: that takes CAP_SYS_PTRACE"
+        );
+    }
     print(args.output, &listed, || listed.table())?;
     Ok(ExitCode::SUCCESS)
 }

@@ -17,7 +17,7 @@ pub struct Capacity {
     pub slots: u32,
     /// Endpoints per family, of UDP Services and Services with session affinity: members.
     pub members: u32,
-    /// Unconnected UDP flows and affinity entries per family; full maps forget the oldest.
+    /// Affinity entries per family; full maps forget the oldest.
     pub flows: u32,
     /// tc connections per family. Zero without tc; its maps are then not pinned.
     pub connections: u32,

@@ -317,7 +317,7 @@ impl<'a> Draft<'a> {
         steps.extend(self.additions.names);
         steps.extend(self.additions.fills);
         steps.extend(self.additions.members);
-        // Before the entries without these members: a UDP flow checks membership once after a plan.
+        // Before the entries without these members: what finds the new entry does not find them.
         steps.extend(self.remove_members);
         let mut freed = publish(self.installed, self.additions.publishes, &mut steps);
         for frontend in &withdrawn {

@@ -23,14 +23,10 @@ pub(super) fn held(
             break;
         }
         // A process that has just ended has no descriptors.
-        for entry in fs::read_dir(format!("/proc/{process}/fd")).into_iter().flatten().flatten() {
-            let Some(inode) = fs::read_link(entry.path()).ok().as_deref().and_then(|target| {
-                socket(target.to_str()?).filter(|inode| sockets.contains(inode))
-            }) else {
+        for (number, inode) in sockets_of(process).into_iter().flatten() {
+            if !sockets.contains(&inode) {
                 continue;
-            };
-            let number = entry.file_name().to_str().and_then(|number| number.parse().ok());
-            let Some(number) = number else { continue };
+            }
             match duplicate(process, number) {
                 Ok(descriptor) => {
                     sockets.remove(&inode);
@@ -43,6 +39,48 @@ pub(super) fn held(
         }
     }
     Ok(held)
+}
+
+/// Calls `each` with a duplicate of every socket that a process has open. Returns how many processes
+/// do not show their sockets: that needs CAP_SYS_PTRACE. Those of other pid namespaces are not seen
+/// and not counted.
+///
+/// # Errors
+/// The first of `each`.
+pub(crate) fn every<E>(mut each: impl FnMut(&OwnedFd) -> Result<(), E>) -> Result<usize, E> {
+    let number = |entry: fs::DirEntry| entry.file_name().to_str()?.parse::<u32>().ok();
+    let processes = fs::read_dir("/proc").into_iter().flatten().flatten().filter_map(number);
+    let (mut seen, mut hidden) = (HashSet::new(), 0);
+    for process in processes {
+        let sockets = match sockets_of(process) {
+            Ok(sockets) => sockets,
+            Err(error) => {
+                hidden += usize::from(error.kind() == io::ErrorKind::PermissionDenied);
+                continue;
+            }
+        };
+        for (number, _) in sockets.filter(|(_, inode)| seen.insert(*inode)) {
+            match duplicate(process, number) {
+                Ok(socket) => each(&socket)?,
+                Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                    hidden += 1;
+                    break;
+                }
+                // The process closed it meanwhile.
+                Err(_) => {}
+            }
+        }
+    }
+    Ok(hidden)
+}
+
+/// The sockets that a process has open: descriptor and inode.
+fn sockets_of(process: u32) -> io::Result<impl Iterator<Item = (RawFd, u32)>> {
+    let entries = fs::read_dir(format!("/proc/{process}/fd"))?.flatten();
+    Ok(entries.filter_map(|entry| {
+        let target = fs::read_link(entry.path()).ok()?;
+        Some((entry.file_name().to_str()?.parse().ok()?, socket(target.to_str()?)?))
+    }))
 }
 
 /// `pidfd_getfd` needs Linux 5.6.
@@ -62,6 +100,8 @@ mod tests {
     use std::net::UdpSocket;
     use std::os::fd::AsRawFd as _;
 
+    use rustix::net::sockopt::socket_cookie;
+
     use super::*;
 
     #[test]
@@ -77,6 +117,20 @@ mod tests {
         assert_eq!(twin.local_addr().unwrap(), open.local_addr().unwrap());
         drop((open, twin));
         assert!(held([me], wanted).unwrap().is_empty());
+    }
+
+    #[test]
+    fn a_socket_that_is_open_twice_is_shown_once() {
+        let open = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let _twin = open.try_clone().unwrap();
+        let cookie = socket_cookie(&open).unwrap();
+        let mut seen = 0;
+        every(|socket| {
+            seen += u32::from(socket_cookie(socket) == Ok(cookie));
+            Ok::<_, io::Error>(())
+        })
+        .unwrap();
+        assert_eq!(seen, 1);
     }
 
     #[test]

@@ -10,7 +10,7 @@
 //! | `message` | sock_diag's messages |
 //! | `diag` | a netlink socket for them, in one network namespace |
 //! | `namespace` | the network namespaces of the cgroup's processes |
-//! | `holder` | finds the processes that hold sockets |
+//! | `holder` | finds the processes that hold sockets; also for `topo-lb list` |
 //! | `stale` | selects the sockets to be ended: pure |
 //! | `terminator` | the thread that ends sockets |
 //!
@@ -22,7 +22,7 @@
 //! mistake.
 
 mod diag;
-mod holder;
+pub(crate) mod holder;
 mod message;
 mod namespace;
 mod stale;

@@ -10,6 +10,7 @@ use rustix::io::Errno;
 use serde_json::{Value, json};
 use topo_lb_tests::traffic::{Failure, Order, Socket, Step, Tally, Via};
 
+use crate::datagrams;
 use crate::exchange::Open;
 use crate::shelf::Shelved;
 
@@ -85,6 +86,10 @@ impl Sockets {
                 let open = self.get(socket)?;
                 json!(open.ask(to.map_or_else(|| open.peer(), Ok)?)?)
             }
+            Order::Send(socket, to) => json!(self.get(socket)?.send(to)?),
+            Order::Receive(socket) => json!(self.get(socket)?.receive()?),
+            Order::Scatter(to, sockets) => json!(datagrams::scatter(to, sockets)?),
+            Order::Race(to, rounds) => json!(datagrams::race(&to, rounds)?),
             Order::Reconnect(socket, to) => json!(self.get(socket)?.connect(to)?),
             Order::Disconnect(socket) => {
                 let open = self.take(socket)?.disconnect()?;

@@ -83,15 +83,26 @@ impl Open {
                 Ok(Reply { pod: text(&buffer[..length]), peer })
             }
             Via::Udp => {
-                self.socket.send_to(b"who?", &SockAddr::from(to)).map_err(at(Step::Send))?;
-                let mut buffer = [0; 512];
-                let (length, _, from) = recvfrom(&self.socket, &mut buffer, RecvFlags::empty())
-                    .map_err(|errno| at(Step::Receive)(errno.into()))?;
-                let peer = from.and_then(|from| from.try_into().ok());
-                let peer = peer.ok_or(Failure { step: Step::Receive, errno: 0 })?;
-                Ok(Reply { pod: text(&buffer[..length]), peer })
+                self.send(to)?;
+                self.receive()
             }
         }
+    }
+
+    /// Sends a request through an unconnected socket.
+    pub(crate) fn send(&self, to: SocketAddr) -> Result<(), Failure> {
+        self.socket.send_to(b"who?", &SockAddr::from(to)).map_err(at(Step::Send))?;
+        Ok(())
+    }
+
+    /// Receives an answer through an unconnected socket.
+    pub(crate) fn receive(&self) -> Result<Reply, Failure> {
+        let mut buffer = [0; 512];
+        let (length, _, from) = recvfrom(&self.socket, &mut buffer, RecvFlags::empty())
+            .map_err(|errno| at(Step::Receive)(errno.into()))?;
+        let peer = from.and_then(|from| from.try_into().ok());
+        let peer = peer.ok_or(Failure { step: Step::Receive, errno: 0 })?;
+        Ok(Reply { pod: text(&buffer[..length]), peer })
     }
 
     /// Waits for an unrequested message.

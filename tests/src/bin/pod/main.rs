@@ -1,6 +1,7 @@
 //! The program in the lab's pods: a server that answers with its pod's name, and a client.
 
 mod client;
+mod datagrams;
 mod exchange;
 mod http;
 mod serve;

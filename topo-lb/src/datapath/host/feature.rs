@@ -111,9 +111,9 @@ pub const GROUPS: [FeatureGroup; 6] = [
     FeatureGroup {
         name: "map types",
         features: &[
-            // What a connected socket dialled. 6ac99e8f23d4, "bpf: Introduce bpf sk local storage".
+            // What a socket dialled, and its flows. 6ac99e8f23d4, "bpf: Introduce bpf sk local storage".
             Feature::map("socket storage", "5.2", MapType::SkStorage),
-            // Flows, affinity.
+            // Affinity.
             Feature::map("LRU hash", "4.10", MapType::LruHash),
             // Counters.
             Feature::map("per-CPU array", "4.6", MapType::PerCpuArray),

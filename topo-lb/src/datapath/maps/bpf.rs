@@ -46,7 +46,7 @@ impl BpfStore {
             spare: size(pin_dir, maps::RECORDS4)?.saturating_sub(services),
             slots: size(pin_dir, maps::SLOTS4)?,
             members: size(pin_dir, maps::MEMBERS4)?,
-            flows: size(pin_dir, maps::FLOWS4)?,
+            flows: size(pin_dir, maps::AFFINITY4)?,
             // Plans do not fill these maps.
             connections: 0,
         };

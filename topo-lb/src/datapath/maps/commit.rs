@@ -18,7 +18,8 @@ pub fn commit(
         };
         if !visible.iter().all(|step| matches!(step, Step::Free { .. } | Step::Unname(_))) {
             let result = perform(visible, store, installed);
-            // Before the wait, which takes milliseconds. Also after a failure: some steps were done.
+            // After the steps: what checks its endpoint by this revision must find them done. Before
+            // the wait, which takes milliseconds. Also after a failure: some steps were done.
             result.and(store.revise())?;
         } else {
             perform(visible, store, installed)?;
@@ -30,8 +31,8 @@ pub fn commit(
 
 /// Reads what is installed, at the start and after a failed plan.
 ///
-/// The last writer may have stopped right after a write: tc connections may not have checked their
-/// endpoints since, and programs may still read what the write replaced.
+/// The last writer may have stopped right after a write: tc connections and UDP flows may not have
+/// checked their endpoints since, and programs may still read what the write replaced.
 pub fn take_over(store: &mut impl Store) -> Result<Installed, StoreError> {
     store.revise()?;
     store.write(&[Step::Grace])?;

@@ -1,46 +1,59 @@
-//! Reads the flows of unconnected UDP sockets, for `topo-lb list`.
+//! The storage of unconnected UDP sockets, for `topo-lb list`: `flows4`, `flows6`.
 
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::os::fd::AsRawFd;
 use std::path::Path;
 
-use aya::maps::Map;
-use topo_lb_common::flow::{Flow4, Flow6, FlowKey4, FlowKey6};
+use aya::maps::{Map, MapData, SkStorage};
+use topo_lb_common::flow::{Flows4, Flows6};
 use topo_lb_common::maps;
 
 use super::encode::{Layout, V4, V6};
-use super::error::ReadError;
-use super::pinned::{Hash, entries, open};
+use super::error::{OpenError, StoreError};
+use super::pinned::{Raw, found, open};
 use crate::cluster::Frontend;
 
-/// An unconnected UDP flow.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Flow {
-    /// The kernel's socket cookie.
-    pub cookie: u64,
-    /// The frontend that the socket sends to.
-    pub frontend: Frontend,
-    /// The endpoint that its datagrams go to.
-    pub endpoint: SocketAddr,
-    /// Index of the Service port.
-    pub service: u32,
+/// The pinned maps.
+pub struct Flows {
+    four: SkStorage<MapData, Raw<Flows4>>,
+    six: SkStorage<MapData, Raw<Flows6>>,
 }
 
-/// Reads every flow, sorted by frontend and socket.
-pub fn read(pin_dir: &Path) -> Result<Vec<Flow>, ReadError> {
-    let mut all = Vec::new();
-    macro_rules! read {
-        ($layout:ty, $key:ty, $flow:ty, $map:expr) => {
-            let flows: Hash<$key, $flow> = open(pin_dir, $map, Map::LruHashMap)?;
-            for pair in entries(&flows, $map) {
-                let (key, flow) = pair?;
-                let Some(frontend) = <$layout>::read_frontend(&key.frontend) else { continue };
-                let endpoint = <$layout>::read_backend(&flow.endpoint).address();
-                all.push(Flow { cookie: key.cookie, frontend, endpoint, service: flow.service });
-            }
-        };
+impl Flows {
+    /// Opens the maps.
+    ///
+    /// # Errors
+    /// They do not exist, or have another type.
+    pub fn open(pin_dir: &Path) -> Result<Self, OpenError> {
+        Ok(Self {
+            four: open(pin_dir, maps::FLOWS4, Map::SkStorage)?,
+            six: open(pin_dir, maps::FLOWS6, Map::SkStorage)?,
+        })
     }
-    read!(V4, FlowKey4, Flow4, maps::FLOWS4);
-    read!(V6, FlowKey6, Flow6, maps::FLOWS6);
-    all.sort_by_key(|flow| (flow.frontend, flow.cookie));
-    Ok(all)
+
+    /// The frontends that a socket sends to without being connected, and the endpoints that get the
+    /// datagrams.
+    ///
+    /// # Errors
+    /// It is no socket, or a map cannot be read.
+    pub fn by(&self, socket: &impl AsRawFd) -> Result<BTreeMap<Frontend, SocketAddr>, StoreError> {
+        let mut all = BTreeMap::new();
+        macro_rules! read {
+            ($layout:ty, $map:expr, $name:expr) => {
+                if let Some(mut stored) = found($name, $map.get(socket, 0))? {
+                    // A later flow to the same frontend replaced an earlier one.
+                    stored.flows.sort_by_key(|flow| Reverse(stored.turn.wrapping_sub(flow.turn)));
+                    all.extend(stored.flows.iter().filter_map(|flow| {
+                        let endpoint = <$layout>::read_backend(&flow.endpoint).address();
+                        Some((<$layout>::read_frontend(&flow.frontend)?, endpoint))
+                    }));
+                }
+            };
+        }
+        read!(V4, self.four, maps::FLOWS4);
+        read!(V6, self.six, maps::FLOWS6);
+        Ok(all)
+    }
 }

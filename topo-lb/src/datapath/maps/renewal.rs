@@ -3,7 +3,8 @@
 //!
 //! Maps that the agent writes are made anew as one set, because they refer to each other. Each map
 //! that the programs write (`STATE`) is kept if it fits, so that sockets keep their peers and flows
-//! their endpoints; if only the number of entries differs, the entries are copied. Service indexes
+//! their endpoints; if only the number of entries differs, the entries are copied. A socket's storage
+//! of another layout cannot be copied: an unconnected UDP socket then chooses again. Service indexes
 //! stay the same, because the kept maps refer to them.
 //!
 //! The new set is pinned in a directory below the pin directory until the hooks have the new
@@ -15,11 +16,9 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use aya::maps::{Array, HashMap, Map, MapData, MapError, MapInfo, MapType, PerCpuArray};
-use topo_lb_common::address::{Frontend4, Frontend6};
 use topo_lb_common::affinity::{Affinity4, Affinity6, AffinityKey};
 use topo_lb_common::connection::{Connection4, Connection6, Tuple4, Tuple6};
 use topo_lb_common::counters::{Counters, Name};
-use topo_lb_common::flow::{Flow4, Flow6, FlowKey4, FlowKey6, ReplyKey4, ReplyKey6};
 use topo_lb_common::maps;
 use tracing::{info, warn};
 
@@ -41,12 +40,13 @@ const MARK: &str = "layout-";
 /// Maps that earlier versions pinned under another name: the old name, and the current one.
 const RENAMED: [(&str, &str); 1] = [("left_out", maps::UNPROGRAMMED)];
 
+/// Maps that only earlier versions had.
+const GONE: [&str; 2] = ["replies4", "replies6"];
+
 /// Maps that the programs write; they outlive a renewal if they fit.
-const STATE: [&str; 13] = [
+const STATE: [&str; 11] = [
     maps::FLOWS4,
     maps::FLOWS6,
-    maps::REPLIES4,
-    maps::REPLIES6,
     maps::CONNECTED4,
     maps::CONNECTED6,
     maps::AFFINITY4,
@@ -138,7 +138,7 @@ pub(crate) fn rename_maps(pin_dir: &Path) -> Result<Vec<(PathBuf, PathBuf)>, Loa
 
 /// Every name under which this or an earlier version pins a map.
 pub(crate) fn map_names() -> impl Iterator<Item = &'static str> {
-    maps::ALL.into_iter().chain(RENAMED.map(|(old, _)| old))
+    maps::ALL.into_iter().chain(RENAMED.map(|(old, _)| old)).chain(GONE)
 }
 
 /// Removes marks and the new set from a pin directory.
@@ -250,10 +250,6 @@ impl Renewal {
     /// Copies entries that the programs wrote and the new set lacks, if the layout is the same and
     /// there is room. Call it before and after the hooks switch.
     pub(crate) fn copy_state(&self) {
-        self.copy(maps::FLOWS4, || self.hash::<FlowKey4, Flow4>(maps::FLOWS4));
-        self.copy(maps::FLOWS6, || self.hash::<FlowKey6, Flow6>(maps::FLOWS6));
-        self.copy(maps::REPLIES4, || self.hash::<ReplyKey4, Frontend4>(maps::REPLIES4));
-        self.copy(maps::REPLIES6, || self.hash::<ReplyKey6, Frontend6>(maps::REPLIES6));
         self.copy(maps::AFFINITY4, || self.hash::<AffinityKey, Affinity4>(maps::AFFINITY4));
         self.copy(maps::AFFINITY6, || self.hash::<AffinityKey, Affinity6>(maps::AFFINITY6));
         self.copy(maps::CONNECTIONS4, || self.hash::<Tuple4, Connection4>(maps::CONNECTIONS4));
@@ -345,6 +341,12 @@ impl Renewal {
         self.finished = true;
         for name in maps::ALL {
             match fs::rename(self.staged.join(name), self.pin_dir.join(name)) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                _ => {}
+            }
+        }
+        for name in GONE {
+            match fs::remove_file(self.pin_dir.join(name)) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
                 _ => {}
             }

@@ -11,7 +11,7 @@ use topo_lb_common::connection::{
 };
 use topo_lb_common::counters::{Counters, Name};
 use topo_lb_common::exclusion::{Excluded, ExcludedKey, Levels};
-use topo_lb_common::flow::{Flow4, Flow6, FlowKey4, FlowKey6, ReplyKey4, ReplyKey6};
+use topo_lb_common::flow::{Flows4, Flows6};
 use topo_lb_common::maps;
 use topo_lb_common::members::{Member, MemberKey4, MemberKey6};
 use topo_lb_common::packets::Packets;
@@ -67,10 +67,8 @@ pub(crate) fn map_specs(capacity: &Capacity) -> [MapSpec; maps::ALL.len()] {
         spec::<u32, Backend6>(maps::SLOTS6, Array, slots, 0),
         spec::<MemberKey4, Member>(maps::MEMBERS4, Hash, members, NO_PREALLOC),
         spec::<MemberKey6, Member>(maps::MEMBERS6, Hash, members, NO_PREALLOC),
-        spec::<FlowKey4, Flow4>(maps::FLOWS4, LruHash, flows, 0),
-        spec::<FlowKey6, Flow6>(maps::FLOWS6, LruHash, flows, 0),
-        spec::<ReplyKey4, Frontend4>(maps::REPLIES4, LruHash, flows, 0),
-        spec::<ReplyKey6, Frontend6>(maps::REPLIES6, LruHash, flows, 0),
+        spec::<i32, Flows4>(maps::FLOWS4, SkStorage, 0, NO_PREALLOC),
+        spec::<i32, Flows6>(maps::FLOWS6, SkStorage, 0, NO_PREALLOC),
         spec::<i32, Connected4>(maps::CONNECTED4, SkStorage, 0, NO_PREALLOC),
         spec::<i32, Connected6>(maps::CONNECTED6, SkStorage, 0, NO_PREALLOC),
         spec::<AffinityKey, Affinity4>(maps::AFFINITY4, LruHash, flows, 0),
