@@ -46,7 +46,8 @@ pub(crate) fn race(to: &[SocketAddr], rounds: u32) -> Result<Answers, Failure> {
             sent.try_for_each(|sent| sent)
         })?;
         for _ in to {
-            let reply = open.receive()?;
+            // A network may lose a datagram; the caller sees how many.
+            let Ok(reply) = open.receive() else { break };
             *answers.entry(reply.pod).or_default().entry(reply.peer).or_default() += 1;
         }
     }
