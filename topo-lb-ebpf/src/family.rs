@@ -17,7 +17,7 @@ use topo_lb_common::range::Range;
 use topo_lb_common::selection::Selection;
 use topo_lb_common::service::{Service4, Service6};
 
-use crate::maps::{self, Connections, Fragments, Members, Recent, Services, Slots};
+use crate::maps::{self, Connections, Fragments, HalfOpen, Members, Recent, Services, Slots};
 
 /// A frontend of a family.
 pub(crate) type FrontendOf<F> = Frontend<<F as Family>::Bytes>;
@@ -26,13 +26,13 @@ pub(crate) type ConnectedOf<F> = Connected<FrontendOf<F>, <F as Family>::Endpoin
 /// The value of a flow of a family.
 pub(crate) type FlowOf<F> = Flow<<F as Family>::Endpoint>;
 /// An entry of a family's table of connections.
-pub(crate) type ConnectionOf<F> = Connection<<F as Family>::Bytes>;
+pub(crate) type ConnectionOf<F> = Connection<<F as Family>::Bytes, TupleOf<F>>;
 /// The key of such an entry.
 pub(crate) type TupleOf<F> = Tuple<<F as Family>::Bytes>;
-/// The key of a fragmented datagram of a family.
+/// A fragmented datagram of a family.
 pub(crate) type FragmentOf<F> = Fragment<<F as Family>::Bytes>;
 /// The translation of such a datagram.
-pub(crate) type TranslationOf<F> = Translation<<F as Family>::Bytes>;
+pub(crate) type TranslationOf<F> = Translation<<F as Family>::Bytes, FragmentOf<F>>;
 
 /// The fields of a service value, in place.
 pub(crate) struct Fields<F: Family> {
@@ -66,7 +66,8 @@ pub(crate) trait Family: Sized + 'static {
     fn connected() -> &'static SkStorage<ConnectedOf<Self>>;
     fn affinity() -> &'static Recent<AffinityKey, Self::Affinity>;
     fn connections() -> &'static Connections<TupleOf<Self>, ConnectionOf<Self>>;
-    fn fragments() -> &'static Fragments<FragmentOf<Self>, TranslationOf<Self>>;
+    fn half_open() -> &'static HalfOpen<TupleOf<Self>, ConnectionOf<Self>>;
+    fn fragments() -> &'static Fragments<TranslationOf<Self>>;
     /// This CPU's place to build an entry of `connections`.
     fn draft() -> Option<NonNull<ConnectionOf<Self>>>;
 
@@ -118,7 +119,8 @@ macro_rules! family {
         padding: [$($padding:ident)?],
         layouts: $endpoint:ident $service:ident $flow_key:ident $reply_key:ident $affinity:ident,
         maps: $services:ident $slots:ident $members:ident $flows:ident $replies:ident
-            $connected:ident $affinities:ident $connections:ident $fragments:ident $draft:ident
+            $connected:ident $affinities:ident $connections:ident $half_open:ident $fragments:ident
+            $draft:ident
     ) => {
         type Endpoint = $endpoint;
         type Service = $service;
@@ -167,7 +169,12 @@ macro_rules! family {
         }
 
         #[inline(always)]
-        fn fragments() -> &'static Fragments<FragmentOf<Self>, TranslationOf<Self>> {
+        fn half_open() -> &'static HalfOpen<TupleOf<Self>, ConnectionOf<Self>> {
+            &maps::$half_open
+        }
+
+        #[inline(always)]
+        fn fragments() -> &'static Fragments<TranslationOf<Self>> {
             &maps::$fragments
         }
 
@@ -232,8 +239,8 @@ impl Family for V4 {
     family! {
         padding: [],
         layouts: Backend4 Service4 FlowKey4 ReplyKey4 Affinity4,
-        maps: SERVICES4 SLOTS4 MEMBERS4 FLOWS4 REPLIES4 CONNECTED4 AFFINITY4 CONNECTIONS4 FRAGMENTS4
-            DRAFT4
+        maps: SERVICES4 SLOTS4 MEMBERS4 FLOWS4 REPLIES4 CONNECTED4 AFFINITY4 CONNECTIONS4 HALF_OPEN4
+            FRAGMENTS4 DRAFT4
     }
 
     type Address = u32;
@@ -268,8 +275,8 @@ impl Family for V6 {
     family! {
         padding: [reserved],
         layouts: Backend6 Service6 FlowKey6 ReplyKey6 Affinity6,
-        maps: SERVICES6 SLOTS6 MEMBERS6 FLOWS6 REPLIES6 CONNECTED6 AFFINITY6 CONNECTIONS6 FRAGMENTS6
-            DRAFT6
+        maps: SERVICES6 SLOTS6 MEMBERS6 FLOWS6 REPLIES6 CONNECTED6 AFFINITY6 CONNECTIONS6 HALF_OPEN6
+            FRAGMENTS6 DRAFT6
     }
 
     type Address = [u32; 4];
