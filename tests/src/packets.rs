@@ -19,6 +19,7 @@ use topo_lb::datapath::programs::object::{Constants, TcpPeer};
 use topo_lb_common::address::Frontend4;
 use topo_lb_common::backend::Locality;
 use topo_lb_common::counters::sum;
+use topo_lb_common::device::Device;
 use topo_lb_common::maps;
 use topo_lb_common::members::{CHOSEN, Member};
 use topo_lb_common::packets::Packets;
@@ -255,6 +256,11 @@ impl Programs {
             Raw(value),
             0,
         )?)
+    }
+
+    /// Lets clients of the loopback device open as many connections as at first.
+    pub fn refill(&mut self) -> Result<()> {
+        self.insert(maps::DEVICES, LOOPBACK, Device::default())
     }
 
     /// Leaves an IPv4 Service in the state of a write in progress.

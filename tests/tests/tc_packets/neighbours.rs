@@ -88,14 +88,14 @@ fn syns_evict_no_idle_connection() -> Result<()> {
             ensure!(verdict == NEXT || verdict == DROP, "verdict {verdict}");
             opened += u64::from(verdict == NEXT);
         }
-        let totals = programs.totals(Hook::Ingress)?;
-        ensure!(totals.limited == 70_000 - opened && opened >= OPENINGS.burst, "{totals:?}");
         for number in 0..100 {
             let client = client(number);
             let (data, answer) = (tcp(&client, WEB4, Tcp::Ack), tcp(A4, &client, Tcp::Ack));
             expect_on(programs, (OWN, Hook::Egress), &answer, (NEXT, WEB4, &client))?;
             expect_on(programs, (OWN, Hook::Ingress), &data, (NEXT, &client, A4))?;
         }
+        let totals = programs.totals(Hook::Ingress)?;
+        ensure!(totals.limited == 70_000 - opened && opened >= OPENINGS.burst, "{totals:?}");
         Ok(())
     })
 }
