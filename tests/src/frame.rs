@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use anyhow::{Context as _, Result, bail};
 use etherparse::{
     IpHeaders, IpNumber, Ipv4Header, Ipv6Header, NetHeaders, NetSlice, PacketBuilder,
-    PacketHeaders, SlicedPacket, TransportHeader, TransportSlice,
+    PacketHeaders, SlicedPacket, TcpHeader, TransportHeader, TransportSlice,
 };
 
 /// The sender of these frames.
@@ -51,6 +51,39 @@ pub fn tcp(from: SocketAddr, to: SocketAddr, kind: Tcp) -> Vec<u8> {
     tcp.write(&mut packet, payload).expect("a vector takes everything");
     packet
 }
+
+/// A TCP segment with these flags, as in the header, and numbers.
+///
+/// # Panics
+/// The addresses have different families.
+#[must_use]
+pub fn segment(
+    (from, to): (SocketAddr, SocketAddr),
+    flags: u8,
+    sequence: u32,
+    acknowledged: u32,
+    payload: &[u8],
+) -> Vec<u8> {
+    let ip = PacketBuilder::ethernet2(VM_MAC, NODE_MAC).ip(ip(from.ip(), to.ip()));
+    let mut header = TcpHeader::new(from.port(), to.port(), sequence, 64_000);
+    header.acknowledgment_number = acknowledged;
+    header.fin = flags & FIN != 0;
+    header.syn = flags & SYN != 0;
+    header.rst = flags & RST != 0;
+    header.ack = flags & ACK != 0;
+    let mut packet = Vec::new();
+    ip.tcp_header(header).write(&mut packet, payload).expect("a vector takes everything");
+    packet
+}
+
+/// FIN in TCP's flags.
+pub const FIN: u8 = 1;
+/// SYN in TCP's flags.
+pub const SYN: u8 = 2;
+/// RST in TCP's flags.
+pub const RST: u8 = 4;
+/// ACK in TCP's flags.
+pub const ACK: u8 = 16;
 
 /// A UDP datagram with this payload.
 ///

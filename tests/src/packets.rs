@@ -18,6 +18,7 @@ use topo_lb::datapath::maps::encode::{Head, Layout, V4, V6};
 use topo_lb::datapath::programs::object::{Constants, TcpPeer};
 use topo_lb_common::backend::Locality;
 use topo_lb_common::counters::sum;
+use topo_lb_common::device::Device;
 use topo_lb_common::maps;
 use topo_lb_common::members::{CHOSEN, Member};
 use topo_lb_common::packets::Packets;
@@ -31,6 +32,9 @@ pub const NEXT: i32 = -1;
 pub const DROP: i32 = 2;
 /// `TC_ACT_REDIRECT`: here always out of the device by which the packet arrived.
 pub const BACK: i32 = 7;
+
+/// Interface index of the loopback device.
+pub const LOOPBACK: u32 = 1;
 
 /// A tc hook.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,9 +69,20 @@ struct Raw<T>(T);
 // SAFETY: `bytemuck::Pod` has the same requirements.
 unsafe impl<T: Pod> aya::Pod for Raw<T> {}
 
-/// Maps of one entry, or that programs index by constants: tests keep their sizes.
-const FIXED: [&str; 6] =
-    [maps::RANGE, maps::EXCLUSION, maps::REVISION, maps::PACKETS, maps::REFUSALS, maps::TORN];
+/// Maps of one entry, that programs index by constants, or with a size that matters: tests keep
+/// their sizes.
+const FIXED: [&str; 10] = [
+    maps::RANGE,
+    maps::EXCLUSION,
+    maps::REVISION,
+    maps::PACKETS,
+    maps::TORN,
+    maps::DEVICES,
+    maps::HALF_OPEN4,
+    maps::HALF_OPEN6,
+    maps::FRAGMENTS4,
+    maps::FRAGMENTS6,
+];
 
 /// Reads the object file that the agent embeds, with `entries` per map.
 pub(crate) fn load_object<'a>(
@@ -110,10 +125,20 @@ impl Programs {
         Ok(programs)
     }
 
-    /// Runs a packet through a hook's program; returns the verdict and the resulting packet.
+    /// Runs a packet through a hook's program, on the loopback device; returns the verdict and the
+    /// resulting packet.
     pub fn run(&mut self, hook: Hook, packet: &[u8]) -> Result<(i32, Vec<u8>)> {
+        self.run_on(LOOPBACK, hook, packet)
+    }
+
+    /// As [`run`](Self::run), on the device with this interface index.
+    pub fn run_on(&mut self, device: u32, hook: Hook, packet: &[u8]) -> Result<(i32, Vec<u8>)> {
         let mut out = vec![0; packet.len() + 256];
+        // The first eleven words of `struct __sk_buff` (include/uapi/linux/bpf.h).
+        let mut context = [0_u32; 11];
+        context[10] = device;
         let mut options = TestRunOptions::new();
+        options.ctx_in = Some(bytemuck::bytes_of(&context));
         options.data_in = Some(packet);
         options.data_out = Some(&mut out);
         let result = program(&mut self.ebpf, hook)?.test_run(options)?;
@@ -235,6 +260,11 @@ impl Programs {
             Raw(value),
             0,
         )?)
+    }
+
+    /// Lets clients of the loopback device open as many connections as at first.
+    pub fn refill(&mut self) -> Result<()> {
+        self.insert(maps::DEVICES, LOOPBACK, Device::default())
     }
 
     /// Gives an IPv4 frontend a record that is not its own, as the kernel can for a moment when it

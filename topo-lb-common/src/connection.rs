@@ -1,8 +1,12 @@
-//! `connections4` and `connections6`: connections that tc translates.
+//! `connections4`, `connections6`, `half_open4` and `half_open6`: connections that tc translates.
 //!
 //! A connection has two entries, one for each direction ([`way`](Tuple::way)). The key has a
-//! packet's fields before translation, the value those after it. The key of the other entry is the
-//! value's four-tuple reversed. The maps are LRU: an idle connection may be evicted.
+//! packet's fields before translation and the client's device, the value the fields after it. The
+//! key of the other entry is the value's four-tuple reversed. The maps are LRU.
+//!
+//! A new connection is in `half_open4/6`. It moves to `connections4/6` when the client has
+//! completed TCP's handshake, or sends another datagram after an answer. So packets that nobody
+//! answers evict no connection in use.
 //!
 //! `fragments4` and `fragments6` hold a first fragment's translation for later ones without ports.
 
@@ -30,6 +34,15 @@ pub const CLIENT_FIN: u8 = 2;
 pub const ENDPOINT_FIN: u8 = 4;
 /// [`Connection::state`]: either side has sent a RST.
 pub const RESET: u8 = 8;
+/// [`Connection::state`]: the client has sent a SYN although the endpoint has answered; a SYN-ACK
+/// of the endpoint begins the connection again.
+pub const REOPENS: u8 = 16;
+
+/// How far [`Connection::sent`] and [`Connection::acknowledged`] may be behind the packets, in
+/// bytes: they are written once per [`TICK`] and after this many bytes.
+pub const LAG: u32 = 1 << 15;
+/// An acknowledgement further ahead than this is ignored, in bytes: more than a usual window.
+pub const LONGEST_ACK: u32 = 1 << 26;
 
 /// How long a client's packet to an endpoint that is gone may stay unanswered before tc resets the
 /// TCP connection, in nanoseconds.
@@ -39,6 +52,35 @@ pub const SILENCE: u64 = 30 * SECOND;
 pub const TICK: u32 = 28;
 
 const SECOND: u64 = 1_000_000_000;
+
+/// Whether a sequence number is at most [`LAG`] away from another.
+#[inline(always)]
+pub const fn is_near(sequence: u32, other: u32) -> bool {
+    sequence.wrapping_sub(other).wrapping_add(LAG) <= 2 * LAG
+}
+
+/// Whether a RST or FIN with this sequence number belongs to the connection: it is neither before
+/// what the receiver has `acknowledged` nor behind what the sender has `sent`, give or take
+/// [`LAG`]. A blind one passes with a probability of (bytes in flight + 3 `LAG`) / 2^32: without
+/// bytes in flight, 1 in 43,690.
+///
+/// Linux's connection tracking checks a RST likewise (`nf_conntrack_tcp_packet`,
+/// net/netfilter/nf_conntrack_proto_tcp.c), but writes for every packet.
+#[inline(always)]
+pub const fn is_in_window(sequence: u32, acknowledged: u32, sent: u32) -> bool {
+    let in_flight = sent.wrapping_sub(acknowledged);
+    // What was sent may lag behind what was acknowledged.
+    let in_flight = if in_flight < 1 << 31 { in_flight } else { 0 };
+    sequence.wrapping_sub(acknowledged).wrapping_add(LAG) <= in_flight.saturating_add(2 * LAG)
+}
+
+/// Whether a number is ahead of `recorded` by 1 to `most`, and must be recorded: by [`LAG`] or
+/// more, or because recording `is_due`.
+#[inline(always)]
+pub const fn must_record(number: u32, recorded: u32, most: u32, is_due: bool) -> bool {
+    let ahead = number.wrapping_sub(recorded);
+    ahead != 0 && ahead <= most && (is_due || ahead >= LAG)
+}
 
 /// Whether a TCP connection is over.
 #[inline(always)]
@@ -73,7 +115,7 @@ pub const fn lifetime(protocol: u8, state: u8) -> u64 {
 }
 
 layout! {
-    /// Key of `connections4` and `connections6`: fields of a packet.
+    /// Key of `connections4/6` and `half_open4/6`: fields of a packet, and its client's device.
     #[repr(C, align(4))]
     pub struct Tuple<A> as Tuple4<[u8; 4]>, Tuple6<[u8; 16]> {
         /// Network order.
@@ -90,16 +132,23 @@ layout! {
         pub way: u8,
         /// Zero.
         pub reserved: u16,
+        /// Interface index of the client's device. A packet of another device never matches.
+        pub device: u32,
     }
 }
 
 layout! {
-    /// Value of `connections4` and `connections6`: the packet's fields after translation.
+    /// Value of `connections4/6` and `half_open4/6`: the packet's fields after translation.
     #[repr(C, align(8))]
-    pub struct Connection<A> as Connection4<[u8; 4]>, Connection6<[u8; 16]> {
+    pub struct Connection<A, K> as
+        Connection4<[u8; 4], Tuple4>, Connection6<[u8; 16], Tuple6>
+    {
         /// Time (`CLOCK_MONOTONIC`, nanoseconds) of the last packet of this direction, or of an
         /// earlier one in the same [`TICK`].
         pub last_used: u64,
+        /// The entry's key. The kernel may give an evicted entry to another connection while a
+        /// program uses it; the program sees that here.
+        pub key: K,
         /// Network order.
         pub source: A,
         /// Network order.
@@ -112,23 +161,57 @@ layout! {
         pub service: u32,
         /// `revision` when the endpoint was last checked.
         pub revision: u32,
-        /// TCP: sequence number of the SYN that the endpoint was chosen for.
+        /// In the client's entry, TCP: sequence number of its last SYN.
         pub sequence: u32,
-        /// [`ANSWERED`], [`CLIENT_FIN`], [`ENDPOINT_FIN`], [`RESET`].
-        pub state: u8,
-        /// [`REPLY`], [`HAIRPIN`], [`ENDPOINT_GONE`].
-        pub kind: u8,
-        /// Zero.
-        pub reserved: u16,
+        /// TCP: the number behind the last byte of this direction, at most [`LAG`] behind.
+        pub sent: u32,
+        /// TCP: the last acknowledgement of this direction, at most [`LAG`] behind.
+        pub acknowledged: u32,
         /// In the client's entry, if the endpoint is gone: time of the first packet without a
         /// reply, in units of [`TICK`]. A time before the last packet of the other entry means that
         /// the endpoint has replied since.
         pub asked: u32,
+        /// [`ANSWERED`], [`CLIENT_FIN`], [`ENDPOINT_FIN`], [`RESET`], [`REOPENS`].
+        pub state: u8,
+        /// [`REPLY`], [`HAIRPIN`], [`ENDPOINT_GONE`].
+        pub kind: u8,
+        /// Zero.
+        pub reserved: [u8; 6],
+    }
+}
+
+/// Datagrams whose first fragment is stored at once, per device and direction. A device has places
+/// of its own, so it cannot evict what others need.
+pub const FRAGMENT_PLACES: u32 = 256;
+
+/// Key of `fragments4` and `fragments6`: a place for a fragmented datagram.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "user", derive(bytemuck::Pod, bytemuck::Zeroable))]
+pub struct FragmentPlace {
+    /// Interface index of the client's device.
+    pub device: u32,
+    /// Less than [`FRAGMENT_PLACES`].
+    pub place: u8,
+    /// [`FROM_CLIENT`] or [`TO_CLIENT`].
+    pub way: u8,
+    /// Zero.
+    pub reserved: u16,
+}
+
+impl FragmentPlace {
+    /// The place of a datagram with this identification, as in the packet.
+    #[inline(always)]
+    #[must_use]
+    pub const fn of(device: u32, way: u8, identification: u32) -> Self {
+        // Fibonacci hashing: numbers in sequence get different places.
+        let place = (identification.wrapping_mul(0x9e37_79b1) >> 24) as u8;
+        Self { device, place, way, reserved: 0 }
     }
 }
 
 layout! {
-    /// Key of `fragments4` and `fragments6`.
+    /// A fragmented datagram.
     #[repr(C, align(4))]
     pub struct Fragment<A> as Fragment4<[u8; 4]>, Fragment6<[u8; 16]> {
         /// Network order.
@@ -138,20 +221,20 @@ layout! {
         /// The datagram's identification, as in the packet.
         pub identification: u32,
         /// The kernel's number.
-        pub protocol: u8,
-        /// [`FROM_CLIENT`] or [`TO_CLIENT`].
-        pub way: u8,
-        /// Zero.
-        pub reserved: u16,
+        pub protocol: u32,
     }
 }
 
 layout! {
     /// Value of `fragments4` and `fragments6`: fields of later fragments after translation.
     #[repr(C, align(8))]
-    pub struct Translation<A> as Translation4<[u8; 4]>, Translation6<[u8; 16]> {
+    pub struct Translation<A, K> as
+        Translation4<[u8; 4], Fragment4>, Translation6<[u8; 16], Fragment6>
+    {
         /// Time (`CLOCK_MONOTONIC`, nanoseconds) of the first fragment.
         pub first_seen: u64,
+        /// The datagram.
+        pub datagram: K,
         /// Network order.
         pub source: A,
         /// Network order.
@@ -167,39 +250,11 @@ layout! {
 /// that Linux waits for all fragments of a datagram (`IP_FRAG_TIME`, include/net/ip.h).
 pub const FRAGMENT_LIFETIME: u64 = 15 * SECOND;
 
-/// A token bucket of one CPU that limits replies to refused packets: value of `refusals`.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-#[cfg_attr(feature = "user", derive(bytemuck::Pod, bytemuck::Zeroable))]
-pub struct Bucket {
-    /// Time (`CLOCK_MONOTONIC`, nanoseconds) at which the bucket is full again.
-    pub paid_until: u64,
-}
-
-impl Bucket {
-    /// Nanoseconds per answer: 1,000 answers a second on each CPU. The kernel's own limit for ICMP
-    /// allows as many on all CPUs together (`icmp_msgs_per_sec`).
-    pub const COST: u64 = SECOND / 1_000;
-    /// Most answers in a burst.
-    pub const BURST: u64 = 500;
-
-    /// Takes one answer out of the bucket at `now`. Returns whether there was one.
-    #[inline(always)]
-    pub const fn take(&mut self, now: u64) -> bool {
-        let begin = if self.paid_until < now { now } else { self.paid_until };
-        if begin - now > Self::COST * (Self::BURST - 1) {
-            return false;
-        }
-        self.paid_until = begin + Self::COST;
-        true
-    }
-}
-
 const _: () = {
-    assert!(size_of::<Tuple4>() == 16);
-    assert!(size_of::<Connection4>() == 40);
-    assert!(size_of::<Tuple6>() == 40);
-    assert!(size_of::<Connection6>() == 64);
+    assert!(size_of::<Tuple4>() == 20);
+    assert!(size_of::<Connection4>() == 72);
+    assert!(size_of::<Tuple6>() == 44);
+    assert!(size_of::<Connection6>() == 120);
 };
 
 #[cfg(test)]
@@ -225,12 +280,35 @@ mod tests {
     }
 
     #[test]
-    fn a_bucket_gives_a_burst_and_then_its_rate() {
-        let mut bucket = Bucket::default();
-        let now = 5_000 * SECOND;
-        assert_eq!((0..1_000).filter(|_| bucket.take(now)).count(), 500);
-        let later = now + SECOND / 100;
-        assert_eq!((0..1_000).filter(|_| bucket.take(later)).count(), 10);
-        assert_eq!((0..1_000).filter(|_| bucket.take(now + 60 * SECOND)).count(), 500);
+    fn a_reset_counts_from_what_was_acknowledged_to_what_was_sent() {
+        for base in [1_000_000, u32::MAX - 10, 5] {
+            let is_in = |offset: i64| {
+                let sequence = base.wrapping_add(offset as u32);
+                is_in_window(sequence, base, base.wrapping_add(100_000))
+            };
+            let lag = i64::from(LAG);
+            for inside in [0, 1, 100_000, 100_000 + lag, -lag] {
+                assert!(is_in(inside), "{inside} from {base}");
+            }
+            for outside in [-lag - 1, 100_001 + lag, 1 << 31, -(1 << 30), 1 << 30] {
+                assert!(!is_in(outside), "{outside} from {base}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_was_sent_may_lag_behind_what_was_acknowledged() {
+        assert!(is_in_window(500, 500, 400));
+        assert!(!is_in_window(1 << 31, 500, 400));
+    }
+
+    #[test]
+    fn numbers_are_recorded_once_a_tick_and_after_the_lag() {
+        assert!(!must_record(10, 10, LONGEST_ACK, true));
+        assert!(must_record(11, 10, LONGEST_ACK, true));
+        assert!(!must_record(11, 10, LONGEST_ACK, false));
+        assert!(must_record(10 + LAG, 10, LONGEST_ACK, false));
+        assert!(!must_record(9, 10, LONGEST_ACK, true));
+        assert!(!must_record(11 + LONGEST_ACK, 10, LONGEST_ACK, true));
     }
 }

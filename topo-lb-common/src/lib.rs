@@ -15,6 +15,7 @@ pub mod backend;
 pub mod connected;
 pub mod connection;
 pub mod counters;
+pub mod device;
 pub mod exclusion;
 pub mod flow;
 mod layout;

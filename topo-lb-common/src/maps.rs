@@ -1,5 +1,7 @@
 //! Names and default sizes of the maps. A map is pinned under its name.
 
+use crate::connection::FRAGMENT_PLACES;
+
 /// Frontends of IPv4 Services: [`Frontend4`](crate::address::Frontend4) → index in `records4`.
 pub const SERVICES4: &str = "services4";
 /// Frontends of IPv6 Services: [`Frontend6`](crate::address::Frontend6) → index in `records6`.
@@ -46,10 +48,14 @@ pub const RANGE: &str = "range";
 
 /// Number of the last plan: a tc connection or UDP flow checks its endpoint only after a new one.
 pub const REVISION: &str = "revision";
-/// tc: connections, an entry for each direction.
+/// tc: established connections, an entry for each direction.
 pub const CONNECTIONS4: &str = "connections4";
 /// The same for IPv6.
 pub const CONNECTIONS6: &str = "connections6";
+/// tc: connections that are not established yet.
+pub const HALF_OPEN4: &str = "half_open4";
+/// The same for IPv6.
+pub const HALF_OPEN6: &str = "half_open6";
 /// tc: fragmented datagrams.
 pub const FRAGMENTS4: &str = "fragments4";
 /// The same for IPv6.
@@ -58,11 +64,11 @@ pub const FRAGMENTS6: &str = "fragments6";
 pub const REPLY_FILTER: &str = "reply_filter";
 /// tc: packets by outcome, per hook and CPU.
 pub const PACKETS: &str = "packets";
-/// tc: how many refusals may still be answered, per CPU.
-pub const REFUSALS: &str = "refusals";
+/// tc: what each device may still do.
+pub const DEVICES: &str = "devices";
 
 /// Every pinned map, in the order of creation.
-pub const ALL: [&str; 28] = [
+pub const ALL: [&str; 30] = [
     RANGE,
     SERVICES4,
     SERVICES6,
@@ -87,13 +93,16 @@ pub const ALL: [&str; 28] = [
     REVISION,
     CONNECTIONS4,
     CONNECTIONS6,
+    HALF_OPEN4,
+    HALF_OPEN6,
     FRAGMENTS4,
     FRAGMENTS6,
     PACKETS,
-    REFUSALS,
+    DEVICES,
 ];
 /// Maps that only tc needs, and that are pinned only with tc.
-pub const TC: [&str; 6] = [CONNECTIONS4, CONNECTIONS6, FRAGMENTS4, FRAGMENTS6, PACKETS, REFUSALS];
+pub const TC: [&str; 8] =
+    [CONNECTIONS4, CONNECTIONS6, HALF_OPEN4, HALF_OPEN6, FRAGMENTS4, FRAGMENTS6, PACKETS, DEVICES];
 
 /// Default: frontends per address family, and Service ports of both together.
 pub const DEFAULT_SERVICES: u32 = 65_536;
@@ -105,8 +114,13 @@ pub const DEFAULT_MEMBERS: u32 = 262_144;
 pub const DEFAULT_FLOWS: u32 = 65_536;
 /// Default: tc connections per address family; each takes two entries.
 pub const DEFAULT_CONNECTIONS: u32 = 65_536;
-/// Fragmented datagrams per address family that are stored at once.
-pub const FRAGMENTS: u32 = 1_024;
+/// Entries of `half_open4` and of `half_open6`, two for each connection.
+pub const HALF_OPEN: u32 = 16_384;
+/// Fragmented datagrams per address family that are stored at once: room for the places of 16
+/// devices at least.
+pub const FRAGMENTS: u32 = 16 * 2 * FRAGMENT_PLACES;
+/// Most entries of `devices`; the least recently used one is replaced.
+pub const MOST_DEVICES: u32 = 4_096;
 /// Most entries of `unprogrammed`; each takes memory only while it exists.
 pub const MOST_UNPROGRAMMED: u32 = 16_384;
 /// Most Pods that can be excluded on a node; each takes memory only while it is excluded.

@@ -5,13 +5,17 @@
 )]
 
 use core::ptr::NonNull;
+use core::sync::atomic::{Ordering, compiler_fence};
 
 use topo_lb_common::address::TCP;
 use topo_lb_common::connection::{
-    ANSWERED, CLIENT_FIN, ENDPOINT_FIN, ENDPOINT_GONE, FROM_CLIENT, HAIRPIN, REPLY, RESET, SILENCE,
-    TICK, TO_CLIENT, is_closed, lifetime,
+    ANSWERED, CLIENT_FIN, ENDPOINT_FIN, ENDPOINT_GONE, FROM_CLIENT, HAIRPIN, LAG, LONGEST_ACK,
+    REOPENS, REPLY, RESET, SILENCE, TICK, TO_CLIENT, is_closed, is_in_window, is_near, lifetime,
+    must_record,
 };
 
+use crate::access::are_same;
+use crate::budget;
 use crate::family::{ConnectionOf, Family, FrontendOf, TupleOf};
 use crate::four_tuple::{EntryFields, FourTuple};
 use crate::maps::REVISION;
@@ -45,10 +49,32 @@ pub(crate) fn revision() -> u32 {
     REVISION.get_ptr(0).map_or(0, |revision| unsafe { revision.read_volatile() })
 }
 
-/// An entry by its key. The pointer is valid until the program ends.
+/// The entry of an established connection by its key. The pointer is valid until the program ends.
+#[inline(always)]
+pub(crate) fn find_established<F: Family>(key: &TupleOf<F>) -> Option<NonNull<ConnectionOf<F>>> {
+    NonNull::new(F::connections().get_ptr_mut(key)?)
+}
+
+/// The entry of a connection that is not established yet; as [`find_established`].
+#[inline(always)]
+pub(crate) fn find_half_open<F: Family>(key: &TupleOf<F>) -> Option<NonNull<ConnectionOf<F>>> {
+    NonNull::new(F::half_open().get_ptr_mut(key)?)
+}
+
+/// The entry of any connection; as [`find_established`].
 #[inline(always)]
 pub(crate) fn find<F: Family>(key: &TupleOf<F>) -> Option<NonNull<ConnectionOf<F>>> {
-    NonNull::new(F::connections().get_ptr_mut(key)?)
+    find_established::<F>(key).or_else(|| find_half_open::<F>(key))
+}
+
+/// Whether an entry still has this key. The kernel may evict an entry and give its memory to
+/// another connection while a program uses it: so a program checks this after reading the entry,
+/// and before it acts on what it has read.
+#[inline(always)]
+pub(crate) fn holds<F: Family>(connection: NonNull<ConnectionOf<F>>, key: &TupleOf<F>) -> bool {
+    compiler_fence(Ordering::Acquire);
+    // SAFETY: a look-up's pointer; the key has no padding.
+    unsafe { are_same(&raw const (*connection.as_ptr()).key, key) }
 }
 
 /// Whether an entry is younger than its [`lifetime`].
@@ -76,9 +102,7 @@ pub(crate) fn check_endpoint<F: Family>(
 ) -> EndpointCheck {
     let fields = EntryFields::of(connection);
     // SAFETY: fields of a look-up's value, each read separately.
-    let (kind, state, sequence) = unsafe {
-        (fields.kind.read_volatile(), fields.state.read_volatile(), fields.sequence.read_volatile())
-    };
+    let (kind, state) = unsafe { (fields.kind.read_volatile(), fields.state.read_volatile()) };
     let opens = opens(protocol, transport);
     if !is_alive(fields, protocol, now) {
         return EndpointCheck::Other;
@@ -86,8 +110,8 @@ pub(crate) fn check_endpoint<F: Family>(
     if kind & REPLY != 0 {
         return EndpointCheck::Goes;
     }
-    // A retransmitted SYN has the same number; any other SYN opens another connection.
-    if protocol == TCP && opens && (transport.sequence != sequence || is_closed(state)) {
+    // While a connection is open, its endpoint decides about a SYN (RFC 5961 §4).
+    if protocol == TCP && opens && is_closed(state) {
         return EndpointCheck::Other;
     }
     // SAFETY: as above.
@@ -105,17 +129,19 @@ pub(crate) fn check_endpoint<F: Family>(
 #[inline(always)]
 pub(crate) fn reconsider<F: Family>(
     connection: NonNull<ConnectionOf<F>>,
+    key: &TupleOf<F>,
     frontend: &FrontendOf<F>,
-    protocol: u8,
     opens: bool,
     asks: bool,
     now: u64,
 ) -> EndpointCheck {
     let fields = EntryFields::of(connection);
+    let protocol = key.protocol;
     let current = revision();
     // SAFETY: as in `check_endpoint`.
-    let (revision, kind) =
-        unsafe { (fields.revision.read_volatile(), fields.kind.read_volatile()) };
+    let (revision, kind, state) = unsafe {
+        (fields.revision.read_volatile(), fields.kind.read_volatile(), fields.state.read_volatile())
+    };
     let mut is_gone = kind & ENDPOINT_GONE != 0;
     if revision != current {
         // SAFETY: as in `check_endpoint`.
@@ -125,8 +151,11 @@ pub(crate) fn reconsider<F: Family>(
             let key = F::member_key(service, (to.destination, to.destination_port));
             F::members().get_ptr(&key).is_some()
         };
+        if !holds::<F>(connection, key) {
+            return EndpointCheck::Other;
+        }
         // Datagrams, and a SYN without an answer, may be sent to another endpoint.
-        if opens {
+        if opens && (protocol != TCP || state & ANSWERED == 0) {
             let now = look_up::<F>(frontend);
             if !now.is_ours || now.service != service || !serves {
                 return EndpointCheck::Other;
@@ -140,7 +169,7 @@ pub(crate) fn reconsider<F: Family>(
         // SAFETY: as above.
         unsafe { fields.revision.write_volatile(current) };
     }
-    if is_gone && asks && is_silent::<F>(connection, protocol, now) {
+    if is_gone && asks && is_silent::<F>(connection, key, now) {
         EndpointCheck::GivenUp
     } else {
         EndpointCheck::Goes
@@ -150,9 +179,8 @@ pub(crate) fn reconsider<F: Family>(
 /// Whether the endpoint of a connection has not answered a client's packet for [`SILENCE`]. A
 /// packet that must be answered arrives at `now`.
 #[inline(always)]
-fn is_silent<F: Family>(connection: NonNull<ConnectionOf<F>>, protocol: u8, now: u64) -> bool {
-    let key = other_key::<F>(connection, protocol);
-    let Some(reply) = find::<F>(&key) else {
+fn is_silent<F: Family>(connection: NonNull<ConnectionOf<F>>, key: &TupleOf<F>, now: u64) -> bool {
+    let Some(reply) = find::<F>(&other_key::<F>(connection, key)) else {
         return true;
     };
     let fields = EntryFields::of(connection);
@@ -167,63 +195,180 @@ fn is_silent<F: Family>(connection: NonNull<ConnectionOf<F>>, protocol: u8, now:
     (now >> TICK).saturating_sub(asked.into()) > SILENCE >> TICK
 }
 
-/// The key of the entry for the other direction.
+/// The key of the entry for the other direction. `key` is that of `connection`.
 #[inline(always)]
-fn other_key<F: Family>(connection: NonNull<ConnectionOf<F>>, protocol: u8) -> TupleOf<F> {
+pub(crate) fn other_key<F: Family>(
+    connection: NonNull<ConnectionOf<F>>,
+    key: &TupleOf<F>,
+) -> TupleOf<F> {
     let says = FourTuple::<F>::of_entry(connection);
     // SAFETY: a field of a look-up's value.
     let kind = unsafe { EntryFields::of(connection).kind.read_volatile() };
     let way = if kind & (REPLY | HAIRPIN) == 0 { TO_CLIENT } else { FROM_CLIENT };
-    says.reversed().key(protocol, way)
+    says.reversed().key(key.protocol, way, key.device)
 }
 
-/// Records a packet of the connection: its time, and the state after its flags.
+/// Whether a client's packet shows that its half-open connection is established: it completes TCP's
+/// handshake, or it is a datagram after an answer.
+#[inline(always)]
+pub(crate) fn establishes<F: Family>(
+    connection: NonNull<ConnectionOf<F>>,
+    protocol: u8,
+    transport: &Transport,
+) -> bool {
+    let fields = EntryFields::of(connection);
+    // SAFETY: fields of a look-up's value, each read separately.
+    let (state, kind, expected) = unsafe {
+        let acknowledged = fields.acknowledged.read_volatile();
+        (fields.state.read_volatile(), fields.kind.read_volatile(), acknowledged)
+    };
+    let is_last =
+        || transport.flags & (SYN | RST | ACK) == ACK && is_near(transport.acknowledged, expected);
+    state & ANSWERED != 0 && kind & REPLY == 0 && (protocol != TCP || is_last())
+}
+
+/// Records a packet of the connection: its time and its sequence numbers.
 #[inline(always)]
 pub(crate) fn note<F: Family>(
     connection: NonNull<ConnectionOf<F>>,
     protocol: u8,
-    flags: u8,
+    transport: &Transport,
     now: u64,
 ) {
     let fields = EntryFields::of(connection);
-    // SAFETY: fields of a look-up's value. If another CPU overwrites a state at the same moment,
-    // the next packet with such a flag sets it again, or the entry expires.
-    let (before, state, kind) = unsafe {
-        let before = fields.last_used.read_volatile();
-        // Several CPUs may have packets of one direction, and each write takes the entry's cache
-        // line from the others: so there is at most one write per tick.
-        if (before ^ now) >> TICK != 0 {
+    // Several CPUs may have packets of one direction, and each write takes the entry's cache line
+    // from the others: so there is one write per tick, and one per `LAG` bytes.
+    // SAFETY: fields of a look-up's value. Another CPU writes numbers that are close to these.
+    unsafe {
+        let is_due = (fields.last_used.read_volatile() ^ now) >> TICK != 0;
+        if is_due {
             fields.last_used.write_volatile(now);
         }
-        (before, fields.state.read_volatile(), fields.kind.read_volatile())
-    };
-    // Datagrams of one direction also refresh the other direction's entry. TCP has
-    // acknowledgements, and the time of its replies shows whether the endpoint is silent.
-    let refreshes = protocol != TCP && (before ^ now) >> REFRESH != 0;
-    let is_reply = kind & REPLY != 0;
-    let mut next = state;
-    if is_reply {
-        next |= ANSWERED;
-    }
-    if protocol == TCP && flags & (FIN | RST) != 0 {
-        if flags & RST != 0 {
-            next |= RESET;
-        } else {
-            next |= if is_reply { ENDPOINT_FIN } else { CLIENT_FIN };
+        if protocol != TCP || transport.flags & (SYN | RST) != 0 {
+            return;
+        }
+        let sent = fields.sent.read_volatile();
+        let end = transport.sequence.wrapping_add(transport.payload);
+        // A segment that does not follow what was sent before is not believed.
+        let ahead = transport.sequence.wrapping_sub(sent).wrapping_add(1 << 31);
+        if ahead > (1 << 31) + LAG {
+            return;
+        }
+        if must_record(end, sent, u32::MAX >> 1, is_due) {
+            fields.sent.write_volatile(end);
+        }
+        let before = fields.acknowledged.read_volatile();
+        if must_record(transport.acknowledged, before, LONGEST_ACK, is_due) {
+            fields.acknowledged.write_volatile(transport.acknowledged);
         }
     }
-    if next != state || refreshes {
-        // SAFETY: as above.
-        unsafe { fields.state.write_volatile(next) };
-        if let Some(other) = find::<F>(&other_key::<F>(connection, protocol)) {
-            let other = EntryFields::of(other);
-            // SAFETY: as above.
-            unsafe {
-                other.state.write_volatile(other.state.read_volatile() | next);
-                if refreshes {
-                    other.last_used.write_volatile(now);
+}
+
+/// Whether a packet may change the connection's state, or must refresh its other entry: then
+/// [`note_state`] is due before the packet is translated.
+#[inline(always)]
+pub(crate) fn changes_state<F: Family>(
+    connection: NonNull<ConnectionOf<F>>,
+    protocol: u8,
+    transport: &Transport,
+    now: u64,
+) -> bool {
+    if protocol == TCP {
+        return transport.flags & (SYN | FIN | RST) != 0;
+    }
+    let fields = EntryFields::of(connection);
+    // SAFETY: fields of a look-up's value, each read separately.
+    let (before, state, kind) = unsafe {
+        let before = fields.last_used.read_volatile();
+        (before, fields.state.read_volatile(), fields.kind.read_volatile())
+    };
+    // TCP has acknowledgements, and the time of its replies shows whether the endpoint is silent.
+    (before ^ now) >> REFRESH != 0 || kind & REPLY != 0 && state & ANSWERED == 0
+}
+
+/// Records what a packet changes in both entries of the connection, if anything. `key` is that of
+/// `connection`.
+#[inline(always)]
+pub(crate) fn note_state<F: Family>(
+    connection: NonNull<ConnectionOf<F>>,
+    key: &TupleOf<F>,
+    transport: &Transport,
+    now: u64,
+) {
+    let other = other_key::<F>(connection, key);
+    if !holds::<F>(connection, key) {
+        return;
+    }
+    let Some(other) = find::<F>(&other) else {
+        return;
+    };
+    let (own, other) = (EntryFields::of(connection), EntryFields::of(other));
+    if key.protocol == TCP {
+        return note_flags(own, other, transport);
+    }
+    // SAFETY: fields of look-ups' values, each read and written separately.
+    unsafe {
+        other.last_used.write_volatile(now);
+        let state = own.state.read_volatile();
+        if own.kind.read_volatile() & REPLY != 0 && state & ANSWERED == 0 {
+            budget::answered(key.device);
+            own.state.write_volatile(state | ANSWERED);
+            other.state.write_volatile(state | ANSWERED);
+        }
+    }
+}
+
+/// Records a TCP segment with SYN, FIN or RST, if it belongs to the connection. `own` is the entry
+/// of its direction.
+#[inline(always)]
+fn note_flags(own: EntryFields, other: EntryFields, transport: &Transport) {
+    // SAFETY: a field of a look-up's value.
+    let is_reply = unsafe { own.kind.read_volatile() } & REPLY != 0;
+    let (client, reply) = if is_reply { (other, own) } else { (own, other) };
+    let Transport { flags, sequence, acknowledged, .. } = *transport;
+    // SAFETY: fields of look-ups' values. If another CPU overwrites a state at the same moment, the
+    // next packet with such a flag sets it again, or the entry expires.
+    unsafe {
+        let state = client.state.read_volatile();
+        let is_answered = state & ANSWERED != 0;
+        // What the SYN-ACK acknowledges.
+        let first = client.sequence.read_volatile().wrapping_add(1);
+        let mut next = state;
+        if flags & SYN != 0 {
+            if is_reply {
+                let is_awaited = !is_answered || state & REOPENS != 0;
+                if flags & ACK != 0 && is_awaited && is_near(acknowledged, first) {
+                    next = ANSWERED;
+                    let after = sequence.wrapping_add(1);
+                    reply.sent.write_volatile(after);
+                    client.acknowledged.write_volatile(after);
+                    reply.acknowledged.write_volatile(acknowledged);
+                    client.sent.write_volatile(acknowledged);
+                }
+            } else if flags & ACK == 0 {
+                client.sequence.write_volatile(sequence);
+                if is_answered {
+                    next |= REOPENS;
                 }
             }
+        } else {
+            let counts = if is_answered {
+                let from = other.acknowledged.read_volatile();
+                is_in_window(sequence, from, own.sent.read_volatile())
+            } else if is_reply {
+                flags & ACK != 0 && is_near(acknowledged, first)
+            } else {
+                is_near(sequence, first)
+            };
+            if counts && flags & RST != 0 {
+                next |= RESET;
+            } else if counts && flags & FIN != 0 {
+                next |= if is_reply { ENDPOINT_FIN } else { CLIENT_FIN };
+            }
+        }
+        if next != state {
+            client.state.write_volatile(next);
+            reply.state.write_volatile(next);
         }
     }
 }
@@ -245,12 +390,23 @@ pub(crate) fn is_reply<F: Family>(
 
 /// Removes both entries of a connection. `key` is that of `connection`.
 #[inline(always)]
-pub(crate) fn forget<F: Family>(
-    key: &TupleOf<F>,
-    connection: NonNull<ConnectionOf<F>>,
-    protocol: u8,
-) {
-    let other = other_key::<F>(connection, protocol);
+pub(crate) fn forget<F: Family>(key: &TupleOf<F>, connection: NonNull<ConnectionOf<F>>) {
+    let other = other_key::<F>(connection, key);
+    if !holds::<F>(connection, key) {
+        return;
+    }
+    remove::<F>(key);
+    // The key may be that of another connection's entry by now.
+    if let Some(found) = find::<F>(&other)
+        && FourTuple::<F>::of_entry(found).is_reply_to(key)
+    {
+        remove::<F>(&other);
+    }
+}
+
+/// Removes an entry.
+#[inline(always)]
+pub(crate) fn remove<F: Family>(key: &TupleOf<F>) {
     let _ = F::connections().remove(key);
-    let _ = F::connections().remove(&other);
+    let _ = F::half_open().remove(key);
 }

@@ -16,7 +16,9 @@ use topo_lb_common::members::MemberKey;
 use topo_lb_common::range::Range;
 use topo_lb_common::record::{Record4, Record6};
 
-use crate::maps::{self, Connections, Fragments, Members, Recent, Records, Services, Slots};
+use crate::maps::{
+    self, Connections, Fragments, HalfOpen, Members, Recent, Records, Services, Slots,
+};
 
 /// A frontend of a family.
 pub(crate) type FrontendOf<F> = Frontend<<F as Family>::Bytes>;
@@ -27,13 +29,13 @@ pub(crate) type FlowOf<F> = Flow<FrontendOf<F>, <F as Family>::Endpoint>;
 /// The flows of an unconnected socket of a family.
 pub(crate) type FlowsOf<F> = Flows<FlowOf<F>>;
 /// An entry of a family's table of connections.
-pub(crate) type ConnectionOf<F> = Connection<<F as Family>::Bytes>;
+pub(crate) type ConnectionOf<F> = Connection<<F as Family>::Bytes, TupleOf<F>>;
 /// The key of such an entry.
 pub(crate) type TupleOf<F> = Tuple<<F as Family>::Bytes>;
-/// The key of a fragmented datagram of a family.
+/// A fragmented datagram of a family.
 pub(crate) type FragmentOf<F> = Fragment<<F as Family>::Bytes>;
 /// The translation of such a datagram.
-pub(crate) type TranslationOf<F> = Translation<<F as Family>::Bytes>;
+pub(crate) type TranslationOf<F> = Translation<<F as Family>::Bytes, FragmentOf<F>>;
 
 /// The fields of a record, in place.
 pub(crate) struct RecordFields<F: Family> {
@@ -81,7 +83,8 @@ pub(crate) trait Family: Sized + 'static {
     fn connected() -> &'static SkStorage<ConnectedOf<Self>>;
     fn affinity() -> &'static Recent<AffinityKey, Self::Affinity>;
     fn connections() -> &'static Connections<TupleOf<Self>, ConnectionOf<Self>>;
-    fn fragments() -> &'static Fragments<FragmentOf<Self>, TranslationOf<Self>>;
+    fn half_open() -> &'static HalfOpen<TupleOf<Self>, ConnectionOf<Self>>;
+    fn fragments() -> &'static Fragments<TranslationOf<Self>>;
     /// This CPU's place to build an entry of `connections`.
     fn draft() -> Option<NonNull<ConnectionOf<Self>>>;
 
@@ -133,7 +136,8 @@ macro_rules! family {
         layouts: $endpoint:ident $record:ident $affinity:ident,
         inline: $inline:ident,
         maps: $services:ident $records:ident $slots:ident $members:ident $flows:ident
-            $connected:ident $affinities:ident $connections:ident $fragments:ident $draft:ident
+            $connected:ident $affinities:ident $connections:ident $half_open:ident $fragments:ident
+            $draft:ident
     ) => {
         type Endpoint = $endpoint;
         type Record = $record;
@@ -182,7 +186,12 @@ macro_rules! family {
         }
 
         #[inline(always)]
-        fn fragments() -> &'static Fragments<FragmentOf<Self>, TranslationOf<Self>> {
+        fn half_open() -> &'static HalfOpen<TupleOf<Self>, ConnectionOf<Self>> {
+            &maps::$half_open
+        }
+
+        #[inline(always)]
+        fn fragments() -> &'static Fragments<TranslationOf<Self>> {
             &maps::$fragments
         }
 
@@ -246,8 +255,8 @@ impl Family for V4 {
         padding: [],
         layouts: Backend4 Record4 Affinity4,
         inline: INLINE4,
-        maps: SERVICES4 RECORDS4 SLOTS4 MEMBERS4 FLOWS4 CONNECTED4 AFFINITY4 CONNECTIONS4 FRAGMENTS4
-            DRAFT4
+        maps: SERVICES4 RECORDS4 SLOTS4 MEMBERS4 FLOWS4 CONNECTED4 AFFINITY4 CONNECTIONS4 HALF_OPEN4
+            FRAGMENTS4 DRAFT4
     }
 
     type Address = u32;
@@ -283,8 +292,8 @@ impl Family for V6 {
         padding: [reserved],
         layouts: Backend6 Record6 Affinity6,
         inline: INLINE6,
-        maps: SERVICES6 RECORDS6 SLOTS6 MEMBERS6 FLOWS6 CONNECTED6 AFFINITY6 CONNECTIONS6 FRAGMENTS6
-            DRAFT6
+        maps: SERVICES6 RECORDS6 SLOTS6 MEMBERS6 FLOWS6 CONNECTED6 AFFINITY6 CONNECTIONS6 HALF_OPEN6
+            FRAGMENTS6 DRAFT6
     }
 
     type Address = [u32; 4];

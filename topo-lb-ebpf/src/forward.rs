@@ -4,7 +4,7 @@ use aya_ebpf::bindings::__sk_buff;
 use aya_ebpf::helpers::bpf_redirect;
 use topo_lb_common::connection::HAIRPIN;
 
-use crate::access::{load, store};
+use crate::access::{device, load, store};
 use crate::packets::{Hook, dropped};
 use crate::verdict::Verdict;
 
@@ -25,9 +25,6 @@ pub(crate) fn send_back(skb: *mut __sk_buff) -> Option<Verdict> {
         return None;
     }
     // SAFETY: a context of this hook. Without flags the helper always succeeds.
-    unsafe {
-        let device = (&raw const (*skb).ifindex).read_volatile();
-        bpf_redirect(device, 0);
-    }
+    unsafe { bpf_redirect(device(skb), 0) };
     Some(Verdict::Redirect)
 }

@@ -61,9 +61,18 @@ impl<F: Family> FourTuple<F> {
         }
     }
 
+    /// Whether this is the reply to packets with a key.
+    #[inline(always)]
+    pub(crate) fn is_reply_to(&self, key: &TupleOf<F>) -> bool {
+        self.source == F::words(key.destination)
+            && self.destination == F::words(key.source)
+            && self.source_port == key.destination_port
+            && self.destination_port == key.source_port
+    }
+
     /// The key of packets with this four-tuple.
     #[inline(always)]
-    pub(crate) fn key(&self, protocol: u8, way: u8) -> TupleOf<F> {
+    pub(crate) fn key(&self, protocol: u8, way: u8, device: u32) -> TupleOf<F> {
         Tuple {
             source: F::bytes(self.source),
             destination: F::bytes(self.destination),
@@ -72,14 +81,16 @@ impl<F: Family> FourTuple<F> {
             protocol,
             way,
             reserved: 0,
+            device,
         }
     }
 
     /// The entry that translates packets to this four-tuple.
     #[inline(always)]
-    pub(crate) fn entry(&self, new: NewEntry) -> ConnectionOf<F> {
+    pub(crate) fn entry(&self, key: TupleOf<F>, new: NewEntry) -> ConnectionOf<F> {
         Connection {
             last_used: new.now,
+            key,
             source: F::bytes(self.source),
             destination: F::bytes(self.destination),
             source_port: self.source_port,
@@ -87,10 +98,12 @@ impl<F: Family> FourTuple<F> {
             service: new.service,
             revision: new.revision,
             sequence: new.sequence,
+            sent: 0,
+            acknowledged: 0,
+            asked: 0,
             state: 0,
             kind: new.kind,
-            reserved: 0,
-            asked: 0,
+            reserved: [0; 6],
         }
     }
 }
@@ -103,6 +116,8 @@ pub(crate) struct EntryFields {
     pub(crate) service: *mut u32,
     pub(crate) revision: *mut u32,
     pub(crate) sequence: *mut u32,
+    pub(crate) sent: *mut u32,
+    pub(crate) acknowledged: *mut u32,
     pub(crate) state: *mut u8,
     pub(crate) kind: *mut u8,
     pub(crate) asked: *mut u32,
@@ -110,7 +125,7 @@ pub(crate) struct EntryFields {
 
 impl EntryFields {
     #[inline(always)]
-    pub(crate) fn of<A>(entry: NonNull<Connection<A>>) -> Self {
+    pub(crate) fn of<A, K>(entry: NonNull<Connection<A, K>>) -> Self {
         let entry = entry.as_ptr();
         // SAFETY: a pointer to a complete value; nothing is read.
         unsafe {
@@ -120,6 +135,8 @@ impl EntryFields {
                 service: &raw mut (*entry).service,
                 revision: &raw mut (*entry).revision,
                 sequence: &raw mut (*entry).sequence,
+                sent: &raw mut (*entry).sent,
+                acknowledged: &raw mut (*entry).acknowledged,
                 state: &raw mut (*entry).state,
                 kind: &raw mut (*entry).kind,
                 asked: &raw mut (*entry).asked,

@@ -4,11 +4,15 @@
     reason = "what is passed by value is copied, on a stack of 512 bytes"
 )]
 
+use core::sync::atomic::{Ordering, compiler_fence};
+
 use aya_ebpf::bindings::{__sk_buff, BPF_ANY};
-use topo_lb_common::connection::{FRAGMENT_LIFETIME, Fragment, HAIRPIN, Translation};
+use topo_lb_common::connection::{
+    FRAGMENT_LIFETIME, Fragment, FragmentPlace, HAIRPIN, Translation,
+};
 use topo_lb_common::packets::Outcome;
 
-use crate::access::ETHERNET;
+use crate::access::{ETHERNET, are_same, device};
 use crate::clock::now;
 use crate::family::{Family, FragmentOf};
 use crate::forward::forward;
@@ -18,22 +22,27 @@ use crate::packets::{Hook, count, dropped, next};
 use crate::rewrite::{Write, readdress};
 use crate::verdict::Verdict;
 
-/// The key of a fragment's datagram.
+/// A fragment's datagram.
 #[inline(always)]
-fn key<F: Family>(header: &Header<F>, hook: Hook) -> FragmentOf<F> {
+fn datagram<F: Family>(header: &Header<F>) -> FragmentOf<F> {
     Fragment {
         source: F::bytes(header.source),
         destination: F::bytes(header.destination),
         identification: header.identification,
-        protocol: header.protocol,
-        way: hook as u8,
-        reserved: 0,
+        protocol: header.protocol.into(),
     }
+}
+
+/// The place of a fragment's datagram among those of the device.
+#[inline(always)]
+fn place<F: Family>(skb: *mut __sk_buff, header: &Header<F>, hook: Hook) -> FragmentPlace {
+    FragmentPlace::of(device(skb), hook as u8, header.identification)
 }
 
 /// Stores the translation of a first fragment for the later ones. `kind` is the connection's.
 #[inline(always)]
 pub(crate) fn remember<F: Family>(
+    skb: *mut __sk_buff,
     header: &Header<F>,
     to: &FourTuple<F>,
     kind: u8,
@@ -42,12 +51,13 @@ pub(crate) fn remember<F: Family>(
 ) {
     let translation = Translation {
         first_seen: now,
+        datagram: datagram(header),
         source: F::bytes(to.source),
         destination: F::bytes(to.destination),
         kind: u32::from(kind & HAIRPIN),
         reserved: 0,
     };
-    let _ = F::fragments().insert(&key(header, hook), &translation, BPF_ANY.into());
+    let _ = F::fragments().insert(&place(skb, header, hook), &translation, BPF_ANY.into());
 }
 
 /// Leaves a packet and its later fragments untouched.
@@ -60,11 +70,11 @@ pub(crate) fn leave<F: Family>(header: &Header<F>, hook: Hook) -> Verdict {
     }
 }
 
-/// Forgets the translation of a datagram that had the same identification a moment ago.
+/// Forgets the translation of a datagram that had the same place a moment ago.
 #[inline(never)]
 pub(crate) fn forget<F: Read>(skb: *mut __sk_buff, hook: Hook) -> Verdict {
     let header = F::header(skb, ETHERNET, false);
-    let _ = F::fragments().remove(&key(&header, hook));
+    let _ = F::fragments().remove(&place(skb, &header, hook));
     next(hook, Outcome::Untouched)
 }
 
@@ -73,7 +83,7 @@ pub(crate) fn forget<F: Read>(skb: *mut __sk_buff, hook: Hook) -> Verdict {
 #[inline(always)]
 pub(crate) fn translate<F: Write>(skb: *mut __sk_buff, header: &Header<F>, hook: Hook) -> Verdict {
     let unknown = if hook == Hook::Ingress { Outcome::Unknown } else { Outcome::Untouched };
-    let Some(found) = F::fragments().get_ptr(&key(header, hook)) else {
+    let Some(found) = F::fragments().get_ptr(&place(skb, header, hook)) else {
         return next(hook, unknown);
     };
     // SAFETY: a look-up's pointer.
@@ -81,7 +91,11 @@ pub(crate) fn translate<F: Write>(skb: *mut __sk_buff, header: &Header<F>, hook:
         let addresses = (F::words((*found).source), F::words((*found).destination));
         ((*found).first_seen, addresses, (*found).kind as u8)
     };
-    if now().saturating_sub(first_seen) > FRAGMENT_LIFETIME {
+    // Checked after reading: the place may be another datagram's, now or from the beginning.
+    compiler_fence(Ordering::Acquire);
+    // SAFETY: as above; both are whole words without padding.
+    let is_its = unsafe { are_same(&raw const (*found).datagram, &datagram(header)) };
+    if !is_its || now().saturating_sub(first_seen) > FRAGMENT_LIFETIME {
         return next(hook, unknown);
     }
     if !readdress(skb, header, addresses) {

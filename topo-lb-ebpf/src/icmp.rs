@@ -4,10 +4,10 @@ use aya_ebpf::bindings::__sk_buff;
 use topo_lb_common::connection::{FROM_CLIENT, TO_CLIENT};
 use topo_lb_common::packets::Outcome;
 
-use crate::access::{ETHERNET, load, store};
+use crate::access::{ETHERNET, device, load, store};
 use crate::checksum;
 use crate::clock::now;
-use crate::connection::{find, is_alive};
+use crate::connection::{find, holds, is_alive};
 use crate::forward::forward;
 use crate::four_tuple::{EntryFields, FourTuple};
 use crate::header::{Header, PacketKind, Read};
@@ -60,7 +60,7 @@ fn translate<F: Write + Read>(skb: *mut __sk_buff, hook: Hook) -> Verdict {
     let says = FourTuple::of_packet(&inner, quoted);
     // The sender of the error got the quoted packet, so this hook translates replies to it.
     let way = if hook == Hook::Ingress { FROM_CLIENT } else { TO_CLIENT };
-    let key = says.reversed().key(inner.protocol, way);
+    let key = says.reversed().key(inner.protocol, way, device(skb));
     let found = find::<F>(&key).filter(|found| {
         outer.destination == inner.source
             && is_alive(EntryFields::of(*found), inner.protocol, now())
@@ -73,6 +73,9 @@ fn translate<F: Write + Read>(skb: *mut __sk_buff, hook: Hook) -> Verdict {
     let answer = FourTuple::of_entry(found);
     // SAFETY: a field of a look-up's value.
     let kind = unsafe { EntryFields::of(found).kind.read_volatile() };
+    if !holds::<F>(found, &key) {
+        return dropped(hook);
+    }
     if !quote(skb, outer, at, &inner, quoted, &answer) {
         return dropped(hook);
     }

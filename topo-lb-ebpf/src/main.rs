@@ -7,6 +7,7 @@
 
 mod access;
 mod affinity;
+mod budget;
 mod cgroup;
 mod checksum;
 mod clock;

@@ -12,15 +12,15 @@ use topo_lb_common::affinity::{Affinity4, Affinity6, AffinityKey};
 use topo_lb_common::backend::{Backend4, Backend6};
 use topo_lb_common::connected::{Connected4, Connected6};
 use topo_lb_common::connection::{
-    Bucket, Connection4, Connection6, Fragment4, Fragment6, Translation4, Translation6, Tuple4,
-    Tuple6,
+    Connection4, Connection6, FragmentPlace, Translation4, Translation6, Tuple4, Tuple6,
 };
 use topo_lb_common::counters::{Counters, Name};
+use topo_lb_common::device::Device;
 use topo_lb_common::exclusion::{Excluded, ExcludedKey, Levels};
 use topo_lb_common::flow::{Flows4, Flows6};
 use topo_lb_common::maps::{
     DEFAULT_CONNECTIONS, DEFAULT_FLOWS, DEFAULT_MEMBERS, DEFAULT_SERVICES, DEFAULT_SLOTS,
-    FRAGMENTS as DATAGRAMS, HOOKS, MOST_EXCLUDED, MOST_UNPROGRAMMED,
+    FRAGMENTS as DATAGRAMS, HALF_OPEN, HOOKS, MOST_DEVICES, MOST_EXCLUDED, MOST_UNPROGRAMMED,
 };
 use topo_lb_common::members::{Member, MemberKey4, MemberKey6};
 use topo_lb_common::packets::Packets;
@@ -48,10 +48,12 @@ pub(crate) type Slots<V> = Array<V, SLOTS>;
 pub(crate) type Members<K> = HashMap<K, Member, MEMBERS, ON_DEMAND>;
 /// Map of what clients recently used.
 pub(crate) type Recent<K, V> = LruHashMap<K, V, FLOWS>;
-/// Map of connections: two entries each.
+/// Map of established connections: two entries each.
 pub(crate) type Connections<K, V> = LruHashMap<K, V, { 2 * DEFAULT_CONNECTIONS as usize }>;
+/// Map of connections that are not established yet: two entries each.
+pub(crate) type HalfOpen<K, V> = LruHashMap<K, V, { HALF_OPEN as usize }>;
 /// Map of fragmented datagrams.
-pub(crate) type Fragments<K, V> = LruHashMap<K, V, { DATAGRAMS as usize }>;
+pub(crate) type Fragments<V> = LruHashMap<FragmentPlace, V, { DATAGRAMS as usize }>;
 
 #[btf_map(name = "range")]
 pub(crate) static RANGE: Array<Range, 1> = Array::new();
@@ -125,10 +127,15 @@ pub(crate) static CONNECTIONS4: Connections<Tuple4, Connection4> = LruHashMap::n
 #[btf_map(name = "connections6")]
 pub(crate) static CONNECTIONS6: Connections<Tuple6, Connection6> = LruHashMap::new();
 
+#[btf_map(name = "half_open4")]
+pub(crate) static HALF_OPEN4: HalfOpen<Tuple4, Connection4> = LruHashMap::new();
+#[btf_map(name = "half_open6")]
+pub(crate) static HALF_OPEN6: HalfOpen<Tuple6, Connection6> = LruHashMap::new();
+
 #[btf_map(name = "fragments4")]
-pub(crate) static FRAGMENTS4: Fragments<Fragment4, Translation4> = LruHashMap::new();
+pub(crate) static FRAGMENTS4: Fragments<Translation4> = LruHashMap::new();
 #[btf_map(name = "fragments6")]
-pub(crate) static FRAGMENTS6: Fragments<Fragment6, Translation6> = LruHashMap::new();
+pub(crate) static FRAGMENTS6: Fragments<Translation6> = LruHashMap::new();
 
 /// Not pinned: each agent has its own, with the marks of its own programs. Agent and programs write
 /// single bytes at the same time, the agent through `mmap`.
@@ -150,8 +157,8 @@ pub(crate) static DRAFT6: PerCpuArray<Connection6, 1> = PerCpuArray::new();
 #[btf_map(name = "packets")]
 pub(crate) static PACKETS: PerCpuArray<Packets, { HOOKS as usize }> = PerCpuArray::new();
 
-#[btf_map(name = "refusals")]
-pub(crate) static REFUSALS: PerCpuArray<Bucket, 1> = PerCpuArray::new();
+#[btf_map(name = "devices")]
+pub(crate) static DEVICES: LruHashMap<u32, Device, { MOST_DEVICES as usize }> = LruHashMap::new();
 
 /// Service ports for which there is room: the length of a CPU's part of `counters`.
 #[unsafe(no_mangle)]

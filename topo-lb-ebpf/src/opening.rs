@@ -10,7 +10,8 @@ use topo_lb_common::address::{SCTP, TCP};
 use topo_lb_common::connection::{FROM_CLIENT, HAIRPIN, REPLY, TO_CLIENT, is_closed};
 
 use crate::affinity::Client;
-use crate::connection::{find, is_alive, revision};
+use crate::budget;
+use crate::connection::{find, find_half_open, holds, is_alive, other_key, remove, revision};
 use crate::family::{Family, FrontendOf, TupleOf};
 use crate::fast_path::FastPath;
 use crate::four_tuple::{EntryFields, FourTuple, NewEntry};
@@ -29,17 +30,19 @@ pub(crate) enum Chosen {
     Untouched,
     /// No endpoint may be used.
     Refused,
+    /// The device has opened too many connections that are not answered.
+    Limited,
     /// There was no room for an entry.
     Failed,
 }
 
 /// Chooses an endpoint for the connection that a packet opens, and writes the entry for the
-/// client's packets. `says` is the packet's four-tuple.
+/// client's packets. `key` is the packet's, and `says` its four-tuple.
 #[inline(always)]
 pub(crate) fn choose<F: Client>(
     says: &FourTuple<F>,
+    key: &TupleOf<F>,
     frontend: &FrontendOf<F>,
-    protocol: u8,
     sequence: u32,
     now: u64,
 ) -> Chosen {
@@ -53,8 +56,11 @@ pub(crate) fn choose<F: Client>(
     }
     let (endpoint, port) = F::endpoint_parts(&resolved.endpoint);
     // SCTP's CRC32c covers the ports, and a program cannot update it.
-    if protocol == SCTP && port != says.destination_port {
+    if key.protocol == SCTP && port != says.destination_port {
         return Chosen::Untouched;
+    }
+    if !budget::may_open(key.device, now) {
+        return Chosen::Limited;
     }
     let is_hairpin = endpoint == says.source;
     let to = FourTuple::<F> {
@@ -70,23 +76,21 @@ pub(crate) fn choose<F: Client>(
     };
     // SAFETY: this CPU's element, which no other code uses meanwhile.
     let draft = unsafe {
-        draft.write(to.entry(new));
+        draft.write(to.entry(*key, new));
         draft.as_ref()
     };
-    let key = says.key(protocol, FROM_CLIENT);
-    match F::connections().insert(&key, draft, BPF_ANY.into()) {
+    match F::half_open().insert(key, draft, BPF_ANY.into()) {
         Ok(()) => Chosen::Endpoint,
         Err(_) => Chosen::Failed,
     }
 }
 
-/// Writes the entry for the replies of a connection after choosing its endpoint. If the client's
-/// port is taken at the endpoint, the connection gets another source port. Returns whether there
-/// was room; if not, forgets the connection.
+/// Writes the entry for the replies of a connection after choosing its endpoint. `key` is that of
+/// the client's packets. If the client's port is taken at the endpoint, the connection gets another
+/// source port. Returns whether there was room; if not, forgets the connection.
 #[inline(always)]
-pub(crate) fn expect_replies<F: FastPath>(says: &FourTuple<F>, protocol: u8) -> bool {
-    let key = says.key(protocol, FROM_CLIENT);
-    let Some(found) = find::<F>(&key) else {
+pub(crate) fn expect_replies<F: FastPath>(says: &FourTuple<F>, key: &TupleOf<F>) -> bool {
+    let (Some(found), Some(draft)) = (find_half_open::<F>(key), F::draft()) else {
         return false;
     };
     let fields = EntryFields::of(found);
@@ -101,13 +105,19 @@ pub(crate) fn expect_replies<F: FastPath>(says: &FourTuple<F>, protocol: u8) -> 
         }
     };
     let mut to = FourTuple::<F>::of_entry(found);
+    if !holds::<F>(found, key) {
+        return false;
+    }
     let way = if new.kind & HAIRPIN != 0 { FROM_CLIENT } else { TO_CLIENT };
-    let entry = says.reversed().entry(NewEntry { kind: new.kind | REPLY, ..new });
     for _ in 0..PORT_ATTEMPTS {
-        let reply = to.reversed().key(protocol, way);
-        if F::connections().insert(&reply, &entry, BPF_NOEXIST.into()).is_ok()
-            || may_replace::<F>(&reply, says, protocol, new.now)
-                && F::connections().insert(&reply, &entry, BPF_ANY.into()).is_ok()
+        let reply = to.reversed().key(key.protocol, way, key.device);
+        // SAFETY: this CPU's element, which no other code uses meanwhile.
+        let entry = unsafe {
+            draft.write(says.reversed().entry(reply, NewEntry { kind: new.kind | REPLY, ..new }));
+            draft.as_ref()
+        };
+        if may_take::<F>(&reply, key, new.now)
+            && F::half_open().insert(&reply, entry, BPF_NOEXIST.into()).is_ok()
         {
             // SAFETY: a field of a look-up's value, which no packet uses yet.
             unsafe { fields.source_port.write_volatile(to.source_port) };
@@ -116,7 +126,7 @@ pub(crate) fn expect_replies<F: FastPath>(says: &FourTuple<F>, protocol: u8) -> 
             }
             return true;
         }
-        if protocol == SCTP {
+        if key.protocol == SCTP {
             break;
         }
         // The client has another connection from this port to this endpoint, through another
@@ -124,23 +134,54 @@ pub(crate) fn expect_replies<F: FastPath>(says: &FourTuple<F>, protocol: u8) -> 
         // SAFETY: the helper has no preconditions.
         to.source_port = 32_768 | unsafe { bpf_get_prandom_u32() } as u16 & 0x7fff;
     }
-    let _ = F::connections().remove(&key);
+    remove::<F>(key);
     false
 }
 
-/// Whether the entry under a reply's key belongs to this connection, or to one that is over.
+/// Whether a connection with the key `key` may use a reply's key. Removes the entry of a connection
+/// that is over, and its own.
 #[inline(always)]
-fn may_replace<F: Family>(key: &TupleOf<F>, says: &FourTuple<F>, protocol: u8, now: u64) -> bool {
-    let Some(found) = find::<F>(key) else {
+fn may_take<F: Family>(reply: &TupleOf<F>, key: &TupleOf<F>, now: u64) -> bool {
+    let Some(found) = find::<F>(reply) else {
         return true;
     };
     let fields = EntryFields::of(found);
-    let to = FourTuple::<F>::of_entry(found);
     // SAFETY: a field of a look-up's value.
     let state = unsafe { fields.state.read_volatile() };
-    let is_own = to.source == says.destination
-        && to.destination == says.source
-        && to.source_port == says.destination_port
-        && to.destination_port == says.source_port;
-    is_own || !is_alive(fields, protocol, now) || protocol == TCP && is_closed(state)
+    let may_take = FourTuple::<F>::of_entry(found).is_reply_to(key)
+        || !is_alive(fields, key.protocol, now)
+        || key.protocol == TCP && is_closed(state);
+    if may_take {
+        remove::<F>(reply);
+    }
+    may_take
+}
+
+/// Moves both entries of a connection to the established ones. `key` is that of the client's
+/// packets. Without room there the connection stays half-open.
+#[inline(always)]
+pub(crate) fn establish<F: Family>(key: &TupleOf<F>) {
+    let Some(client) = find_half_open::<F>(key) else {
+        return;
+    };
+    let other = other_key::<F>(client, key);
+    let Some(reply) = find_half_open::<F>(&other) else {
+        return;
+    };
+    if !holds::<F>(client, key) {
+        return;
+    }
+    // SAFETY: look-ups' values. A packet on another CPU that changes them meanwhile may be missed:
+    // the next one changes them again.
+    let (client, reply) = unsafe { (client.as_ref(), reply.as_ref()) };
+    // The copies are there before the entries are removed: each packet finds one or the other.
+    if F::connections().insert(&other, reply, BPF_ANY.into()).is_ok()
+        && F::connections().insert(key, client, BPF_ANY.into()).is_ok()
+    {
+        let _ = F::half_open().remove(key);
+        let _ = F::half_open().remove(&other);
+        if key.protocol == TCP {
+            budget::answered(key.device);
+        }
+    }
 }

@@ -28,6 +28,13 @@ pub(crate) fn next(hook: Hook, outcome: Outcome) -> Verdict {
     Verdict::Next
 }
 
+/// Drops a packet that would have opened a connection.
+#[inline(always)]
+pub(crate) fn limited(hook: Hook) -> Verdict {
+    count(hook, Outcome::Limited);
+    Verdict::Drop
+}
+
 /// Counts a packet that the kernel refused to change, or had no memory for.
 #[inline(always)]
 pub(crate) fn dropped(hook: Hook) -> Verdict {

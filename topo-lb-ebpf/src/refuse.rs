@@ -6,12 +6,12 @@ use aya_ebpf::helpers::{bpf_skb_adjust_room, bpf_skb_change_tail};
 use topo_lb_common::address::{SCTP, TCP};
 use topo_lb_common::packets::Outcome;
 
-use crate::access::{ETHERNET, load, store};
+use crate::access::{ETHERNET, device, load, store};
+use crate::budget;
 use crate::checksum::{self, Change};
 use crate::clock::now;
 use crate::forward::send_back;
 use crate::header::PacketKind;
-use crate::maps::REFUSALS;
 use crate::packets::{Hook, count, dropped};
 use crate::rewrite::Write;
 use crate::transport::{ACK, FIN, RST, SYN, ports, split_ports, transport};
@@ -24,11 +24,10 @@ const BEHIND_ETHERNET: u32 = 1;
 /// IPv6 with some extension headers. A multiple of four.
 const LONGEST_QUOTE: u32 = 80;
 
-/// Whether this CPU may answer another refusal now.
+/// Whether the device may get another answer now.
 #[inline(always)]
-fn may_answer() -> bool {
-    // SAFETY: this CPU's element.
-    REFUSALS.get_ptr_mut(0).is_some_and(|bucket| unsafe { (*bucket).take(now()) })
+fn may_answer(skb: *mut __sk_buff) -> bool {
+    budget::may_refuse(device(skb), now())
 }
 
 #[inline(always)]
@@ -65,7 +64,7 @@ pub(crate) fn reset<F: Write + Unreachable>(skb: *mut __sk_buff) -> Verdict {
         && segments <= 1
         && transport.flags & RST == 0
         && F::is_unicast(header.source);
-    if !is_answerable || !may_answer() {
+    if !is_answerable || !may_answer(skb) {
         return unanswered();
     }
     let had_ack = transport.flags & ACK != 0;
@@ -109,7 +108,7 @@ pub(crate) fn reset<F: Write + Unreachable>(skb: *mut __sk_buff) -> Verdict {
 #[inline(never)]
 pub(crate) fn unreachable<F: Unreachable>(skb: *mut __sk_buff) -> Verdict {
     let header = F::header(skb, ETHERNET, false);
-    if !F::is_unicast(header.source) || !may_answer() {
+    if !F::is_unicast(header.source) || !may_answer(skb) {
         return unanswered();
     }
     let ports = match header.protocol {

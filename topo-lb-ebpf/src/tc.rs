@@ -9,17 +9,17 @@ use topo_lb_common::address::{SCTP, TCP, UDP};
 use topo_lb_common::connection::{FROM_CLIENT, TO_CLIENT};
 use topo_lb_common::packets::Outcome;
 
-use crate::access::ETHERNET;
+use crate::access::{ETHERNET, device};
 use crate::affinity::Client;
 use crate::clock::now;
 use crate::connection::{self, EndpointCheck};
-use crate::family::{ConnectionOf, V4, V6};
+use crate::family::{ConnectionOf, TupleOf, V4, V6};
 use crate::fast_path::FastPath;
 use crate::forward::forward;
 use crate::four_tuple::{EntryFields, FourTuple};
 use crate::header::{Header, PacketKind, Read};
 use crate::opening::{self, Chosen};
-use crate::packets::{Hook, count, dropped, next};
+use crate::packets::{Hook, count, dropped, limited, next};
 use crate::reply_filter::is_foreign;
 use crate::resolve::{in_range, look_up};
 use crate::rewrite::{Write, rewrite};
@@ -57,27 +57,32 @@ fn ingress_of<F: Translate>(skb: *mut __sk_buff) -> Verdict {
         Some(_) => {}
     }
     let mut verdict = from_client::<F>(skb, false);
+    if verdict == Verdict::Establish {
+        verdict = establish::<F>(skb);
+    }
     if verdict == Verdict::CheckEndpoint {
         verdict = reconsider::<F>(skb);
-        if verdict == Verdict::Translate {
-            verdict = from_client::<F>(skb, true);
-        }
+    } else if verdict == Verdict::Forget {
+        verdict = forget::<F>(skb, Hook::Ingress);
     }
     if verdict == Verdict::ChooseEndpoint {
         verdict = open::<F>(skb);
         if verdict == Verdict::ExpectReplies {
             verdict = expect_replies::<F>(skb);
         }
-        if verdict == Verdict::Translate {
-            verdict = from_client::<F>(skb, true);
-        }
+    }
+    if verdict == Verdict::Note {
+        verdict = note::<F>(skb, Hook::Ingress);
+    }
+    if verdict == Verdict::Translate {
+        verdict = from_client::<F>(skb, true);
     }
     if verdict == Verdict::Stray {
         verdict = stray::<F>(skb);
     }
     match verdict {
-        // The entry that was just written is already evicted.
-        Verdict::ChooseEndpoint => dropped(Hook::Ingress),
+        // The entry that was just written is already evicted, or over.
+        Verdict::ChooseEndpoint | Verdict::Forget => dropped(Hook::Ingress),
         Verdict::LeaveFragments => fragment::forget::<F>(skb, Hook::Ingress),
         Verdict::IcmpError => icmp::from_client::<F>(skb),
         Verdict::Reset => refuse::reset::<F>(skb),
@@ -103,7 +108,18 @@ fn egress_of<F: Translate>(skb: *mut __sk_buff) -> Verdict {
     if F::summary(skb).is_some_and(|packet| is_foreign(&packet)) {
         return next(Hook::Egress, Outcome::Untouched);
     }
-    match to_client::<F>(skb) {
+    let mut verdict = to_client::<F>(skb, false);
+    if verdict == Verdict::Note {
+        verdict = note::<F>(skb, Hook::Egress);
+        if verdict == Verdict::Translate {
+            verdict = to_client::<F>(skb, true);
+        }
+    }
+    // The client's port is that of another connection now, also for later packets.
+    if verdict == Verdict::Forget {
+        verdict = forget::<F>(skb, Hook::Egress);
+    }
+    match verdict {
         Verdict::LeaveFragments => fragment::forget::<F>(skb, Hook::Egress),
         Verdict::IcmpError => icmp::to_client::<F>(skb),
         verdict => verdict,
@@ -118,7 +134,8 @@ fn ether_type(skb: *mut __sk_buff) -> u16 {
     u16::from_be(unsafe { (&raw const (*skb).protocol).read_volatile() } as u16)
 }
 
-/// Translates a packet from a client of a known connection. `is_settled`: endpoint checked.
+/// Translates a packet from a client of a known connection. `is_settled`: the connection was just
+/// opened, established or checked.
 #[inline(never)]
 fn from_client<F: Translate>(skb: *mut __sk_buff, is_settled: bool) -> Verdict {
     let hook = Hook::Ingress;
@@ -130,23 +147,84 @@ fn from_client<F: Translate>(skb: *mut __sk_buff, is_settled: bool) -> Verdict {
     if !transport.is_sound {
         return next(hook, Outcome::Malformed);
     }
-    let key = FourTuple::of_packet(&header, transport.ports).key(header.protocol, FROM_CLIENT);
+    let key = client_key(skb, &FourTuple::of_packet(&header, transport.ports), header.protocol);
     let opens = connection::opens(header.protocol, &transport);
     let without = if opens { Verdict::ChooseEndpoint } else { Verdict::Stray };
-    let Some(found) = connection::find::<F>(&key) else {
-        return without;
+    let found = match connection::find_established::<F>(&key) {
+        Some(found) => found,
+        None => match connection::find_half_open::<F>(&key) {
+            None => return without,
+            Some(found)
+                if !is_settled
+                    && connection::establishes::<F>(found, header.protocol, &transport) =>
+            {
+                return Verdict::Establish;
+            }
+            Some(found) => found,
+        },
     };
     let now = now();
     match connection::check_endpoint::<F>(found, header.protocol, &transport, now) {
+        EndpointCheck::Other => Verdict::Forget,
         EndpointCheck::Doubtful if !is_settled => Verdict::CheckEndpoint,
-        EndpointCheck::Other => {
-            connection::forget::<F>(&key, found, header.protocol);
-            without
-        }
-        _ => match translate(skb, &header, &transport, found, now, hook) {
+        _ if !is_settled && must_note::<F>(found, &header, &transport, now) => Verdict::Note,
+        _ => match translate(skb, &header, &transport, found, &key, now, hook) {
             Some(kind) => forward(skb, kind, hook),
             None => dropped(hook),
         },
+    }
+}
+
+/// Whether [`note`] is due before a packet is translated.
+#[inline(always)]
+fn must_note<F: Translate>(
+    found: NonNull<ConnectionOf<F>>,
+    header: &Header<F>,
+    transport: &Transport,
+    now: u64,
+) -> bool {
+    header.kind == PacketKind::First
+        || connection::changes_state::<F>(found, header.protocol, transport, now)
+}
+
+/// Records what a packet changes in the state of its connection, and a first fragment.
+#[inline(never)]
+fn note<F: Translate>(skb: *mut __sk_buff, hook: Hook) -> Verdict {
+    let header = F::header(skb, ETHERNET, false);
+    let transport = transport(skb, &header);
+    let says = FourTuple::of_packet(&header, transport.ports);
+    let key = says.key(header.protocol, hook as u8, device(skb));
+    if let Some(found) = connection::find::<F>(&key) {
+        let now = now();
+        connection::note_state::<F>(found, &key, &transport, now);
+        if header.kind == PacketKind::First {
+            let to = FourTuple::<F>::of_entry(found);
+            // SAFETY: a field of a look-up's value.
+            let kind = unsafe { EntryFields::of(found).kind.read_volatile() };
+            if connection::holds::<F>(found, &key) {
+                fragment::remember(skb, &header, &to, kind, now, hook);
+            }
+        }
+    }
+    Verdict::Translate
+}
+
+/// Forgets a packet's connection, which is over.
+#[inline(never)]
+fn forget<F: Translate>(skb: *mut __sk_buff, hook: Hook) -> Verdict {
+    let header = F::header(skb, ETHERNET, false);
+    let transport = transport(skb, &header);
+    let says = FourTuple::of_packet(&header, transport.ports);
+    let key = says.key(header.protocol, hook as u8, device(skb));
+    if let Some(found) = connection::find::<F>(&key) {
+        connection::forget::<F>(&key, found);
+    }
+    if hook == Hook::Egress {
+        fragment::leave(&header, hook)
+    } else if connection::opens(header.protocol, &transport) {
+        Verdict::ChooseEndpoint
+    } else {
+        Verdict::Stray
     }
 }
 
@@ -156,7 +234,7 @@ fn reconsider<F: Translate>(skb: *mut __sk_buff) -> Verdict {
     let header = F::header(skb, ETHERNET, false);
     let transport = transport(skb, &header);
     let says = FourTuple::of_packet(&header, transport.ports);
-    let key = says.key(header.protocol, FROM_CLIENT);
+    let key = client_key(skb, &says, header.protocol);
     let opens = connection::opens(header.protocol, &transport);
     let without = if opens { Verdict::ChooseEndpoint } else { Verdict::Stray };
     let Some(found) = connection::find::<F>(&key) else {
@@ -165,16 +243,16 @@ fn reconsider<F: Translate>(skb: *mut __sk_buff) -> Verdict {
     let frontend = F::frontend(says.destination, says.destination_port, header.protocol);
     // A pure acknowledgement is not answered.
     let asks = transport.payload != 0 || transport.flags & (SYN | FIN) != 0;
-    match connection::reconsider::<F>(found, &frontend, header.protocol, opens, asks, now()) {
+    match connection::reconsider::<F>(found, &key, &frontend, opens, asks, now()) {
         EndpointCheck::Other => {
-            connection::forget::<F>(&key, found, header.protocol);
+            connection::forget::<F>(&key, found);
             without
         }
         EndpointCheck::GivenUp => {
-            connection::forget::<F>(&key, found, header.protocol);
+            connection::forget::<F>(&key, found);
             Verdict::Reset
         }
-        _ => Verdict::Translate,
+        _ => Verdict::Note,
     }
 }
 
@@ -204,9 +282,11 @@ fn open<F: Translate>(skb: *mut __sk_buff) -> Verdict {
     let transport = transport(skb, &header);
     let says = FourTuple::of_packet(&header, transport.ports);
     let frontend = F::frontend(says.destination, says.destination_port, header.protocol);
-    match opening::choose::<F>(&says, &frontend, header.protocol, transport.sequence, now()) {
+    let key = client_key(skb, &says, header.protocol);
+    match opening::choose::<F>(&says, &key, &frontend, transport.sequence, now()) {
         Chosen::Endpoint => Verdict::ExpectReplies,
         Chosen::Untouched => fragment::leave(&header, hook),
+        Chosen::Limited => limited(hook),
         Chosen::Failed => dropped(hook),
         Chosen::Refused if header.protocol == TCP => Verdict::Reset,
         Chosen::Refused => Verdict::Unreachable,
@@ -220,16 +300,34 @@ fn expect_replies<F: Translate>(skb: *mut __sk_buff) -> Verdict {
     let header = F::header(skb, ETHERNET, false);
     let transport = transport(skb, &header);
     let says = FourTuple::of_packet(&header, transport.ports);
-    if !opening::expect_replies::<F>(&says, header.protocol) {
+    if !opening::expect_replies::<F>(&says, &client_key(skb, &says, header.protocol)) {
         return dropped(hook);
     }
     count(hook, Outcome::Opened);
-    Verdict::Translate
+    if header.kind == PacketKind::First { Verdict::Note } else { Verdict::Translate }
 }
 
-/// Translates a packet to a client if it is a reply of a known connection.
+/// Moves the connection of a packet to the established ones.
 #[inline(never)]
-fn to_client<F: Translate>(skb: *mut __sk_buff) -> Verdict {
+fn establish<F: Translate>(skb: *mut __sk_buff) -> Verdict {
+    let header = F::header(skb, ETHERNET, false);
+    if let Some(ports) = ports_of(skb, &header) {
+        let says = FourTuple::of_packet(&header, ports);
+        opening::establish::<F>(&client_key(skb, &says, header.protocol));
+    }
+    Verdict::CheckEndpoint
+}
+
+/// The key of a client's packet.
+#[inline(always)]
+fn client_key<F: Translate>(skb: *mut __sk_buff, says: &FourTuple<F>, protocol: u8) -> TupleOf<F> {
+    says.key(protocol, FROM_CLIENT, device(skb))
+}
+
+/// Translates a packet to a client if it is a reply of a known connection. `is_settled`: its state
+/// is recorded.
+#[inline(never)]
+fn to_client<F: Translate>(skb: *mut __sk_buff, is_settled: bool) -> Verdict {
     let hook = Hook::Egress;
     let header = F::header(skb, ETHERNET, false);
     if let Some(verdict) = without_ports(skb, &header, hook) {
@@ -239,7 +337,8 @@ fn to_client<F: Translate>(skb: *mut __sk_buff) -> Verdict {
     let Some(ports) = ports_of(skb, &header) else {
         return next(hook, Outcome::Malformed);
     };
-    let key = FourTuple::of_packet(&header, ports).key(header.protocol, TO_CLIENT);
+    let says = FourTuple::of_packet(&header, ports);
+    let key = says.key(header.protocol, TO_CLIENT, device(skb));
     let Some(found) = connection::find::<F>(&key) else {
         return fragment::leave(&header, hook);
     };
@@ -249,11 +348,12 @@ fn to_client<F: Translate>(skb: *mut __sk_buff) -> Verdict {
     }
     let now = now();
     if !connection::is_reply::<F>(found, header.protocol, transport.flags, now) {
-        // Another connection uses the client's port now, and later packets belong to that one, too.
-        connection::forget::<F>(&key, found, header.protocol);
-        return fragment::leave(&header, hook);
+        return Verdict::Forget;
     }
-    match translate(skb, &header, &transport, found, now, hook) {
+    if !is_settled && must_note::<F>(found, &header, &transport, now) {
+        return Verdict::Note;
+    }
+    match translate(skb, &header, &transport, found, &key, now, hook) {
         Some(_) => Verdict::Next,
         None => dropped(hook),
     }
@@ -282,23 +382,24 @@ fn without_ports<F: Translate>(
 }
 
 /// Records a packet of a known connection and translates it. Returns the connection's kind; `None`
-/// if the packet cannot be written.
+/// if the packet cannot be written, or the entry was evicted meanwhile.
 #[inline(always)]
 fn translate<F: Translate>(
     skb: *mut __sk_buff,
     header: &Header<F>,
     transport: &Transport,
     found: NonNull<ConnectionOf<F>>,
+    key: &TupleOf<F>,
     now: u64,
     hook: Hook,
 ) -> Option<u8> {
-    connection::note::<F>(found, header.protocol, transport.flags, now);
     let to = FourTuple::<F>::of_entry(found);
     // SAFETY: a field of a look-up's value.
     let kind = unsafe { EntryFields::of(found).kind.read_volatile() };
-    if header.kind == PacketKind::First {
-        fragment::remember(header, &to, kind, now, hook);
+    if !connection::holds::<F>(found, key) {
+        return None;
     }
+    connection::note::<F>(found, header.protocol, transport, now);
     if !rewrite(skb, header, transport, &to) {
         return None;
     }

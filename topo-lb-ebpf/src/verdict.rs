@@ -32,4 +32,10 @@ pub(crate) enum Verdict {
     LeaveFragments = 107,
     /// Step: check the endpoint of the connection.
     CheckEndpoint = 108,
+    /// Step: move the connection to the established ones.
+    Establish = 109,
+    /// Step: record what the packet changes in its connection's state.
+    Note = 110,
+    /// Step: forget the packet's connection.
+    Forget = 111,
 }

@@ -9,12 +9,13 @@ use bytemuck::Pod;
 use topo_lb::datapath::maps::encode::{V4, V6};
 use topo_lb_common::address::TCP;
 use topo_lb_common::connection::{
-    ANSWERED, Connection4, Connection6, FROM_CLIENT, REPLY, TICK, TO_CLIENT, Tuple4, Tuple6,
+    ANSWERED, Connection, Connection4, Connection6, FROM_CLIENT, REPLY, TICK, TO_CLIENT, Tuple4,
+    Tuple6,
 };
 use topo_lb_common::maps;
 use topo_lb_common::reply_filter::{self, ReplyFilterEntry, ReplyFilterPlace};
 
-use super::{Hook, Programs, Raw, octets};
+use super::{Hook, LOOPBACK, Programs, Raw, octets};
 
 impl Programs {
     /// Adds an entry of an established TCP connection, with the current time and revision: the
@@ -46,9 +47,11 @@ impl Programs {
                     protocol: TCP,
                     way,
                     reserved: 0,
+                    device: LOOPBACK,
                 };
                 let value = $connection {
                     last_used,
+                    key,
                     revision,
                     source: octets::<$family>(becomes.0)?,
                     destination: octets::<$family>(becomes.1)?,
@@ -104,14 +107,24 @@ impl Programs {
         Ok(map.set(entry, Raw(value), 0)?)
     }
 
-    /// The IPv4 connections, with an entry for each direction.
+    /// The IPv4 connections, with an entry for each direction; half-open ones first.
     pub fn connections4(&self) -> Result<Vec<(Tuple4, Connection4)>> {
+        Ok([self.entries(maps::HALF_OPEN4)?, self.established4()?].concat())
+    }
+
+    /// As [`connections4`](Self::connections4), without half-open ones.
+    pub fn established4(&self) -> Result<Vec<(Tuple4, Connection4)>> {
         self.entries(maps::CONNECTIONS4)
     }
 
-    /// The IPv6 connections, with an entry for each direction.
+    /// As [`connections4`](Self::connections4), for IPv6.
     pub fn connections6(&self) -> Result<Vec<(Tuple6, Connection6)>> {
-        self.entries(maps::CONNECTIONS6)
+        Ok([self.entries(maps::HALF_OPEN6)?, self.entries(maps::CONNECTIONS6)?].concat())
+    }
+
+    /// Writes an entry of an established IPv4 connection.
+    pub fn restore4(&mut self, key: Tuple4, entry: Connection4) -> Result<()> {
+        self.insert(maps::CONNECTIONS4, key, entry)
     }
 
     fn entries<K: Pod, V: Pod>(&self, name: &str) -> Result<Vec<(K, V)>> {
@@ -124,30 +137,41 @@ impl Programs {
 
     /// Sets the last use of every IPv4 connection to `time`.
     pub fn use_at(&mut self, time: u64) -> Result<()> {
-        for (key, value) in self.connections4()? {
-            self.insert(maps::CONNECTIONS4, key, Connection4 { last_used: time, ..value })?;
-        }
-        Ok(())
+        self.rewrite(|connection: &mut Connection4| connection.last_used = time, TABLES4)
     }
 
     /// Makes every connection look as if no packet had arrived for `age`.
     pub fn age(&mut self, age: Duration) -> Result<()> {
         // Whole ticks: all times of a connection keep their order.
         let ticks = age.as_nanos() as u64 >> TICK;
-        let age = ticks << TICK;
-        for (key, mut value) in self.connections4()? {
-            value.last_used = value.last_used.saturating_sub(age);
-            value.asked = value.asked.saturating_sub(ticks as u32);
-            self.insert(maps::CONNECTIONS4, key, value)?;
-        }
-        for (key, mut value) in self.connections6()? {
-            value.last_used = value.last_used.saturating_sub(age);
-            value.asked = value.asked.saturating_sub(ticks as u32);
-            self.insert(maps::CONNECTIONS6, key, value)?;
+        let older = |last_used: &mut u64, asked: &mut u32| {
+            *last_used = last_used.saturating_sub(ticks << TICK);
+            *asked = asked.saturating_sub(ticks as u32);
+        };
+        self.rewrite(|one: &mut Connection4| older(&mut one.last_used, &mut one.asked), TABLES4)?;
+        self.rewrite(|one: &mut Connection6| older(&mut one.last_used, &mut one.asked), TABLES6)
+    }
+
+    fn rewrite<A: Copy, K: Pod>(
+        &mut self,
+        change: impl Fn(&mut Connection<A, K>),
+        tables: [&str; 2],
+    ) -> Result<()>
+    where
+        Connection<A, K>: Pod,
+    {
+        for table in tables {
+            for (key, mut value) in self.entries::<K, Connection<A, K>>(table)? {
+                change(&mut value);
+                self.insert(table, key, value)?;
+            }
         }
         Ok(())
     }
 }
+
+const TABLES4: [&str; 2] = [maps::HALF_OPEN4, maps::CONNECTIONS4];
+const TABLES6: [&str; 2] = [maps::HALF_OPEN6, maps::CONNECTIONS6];
 
 /// Nanoseconds of the clock that the programs read (`CLOCK_MONOTONIC`).
 pub fn uptime() -> Result<u64> {

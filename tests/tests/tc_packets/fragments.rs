@@ -12,7 +12,7 @@ use super::scene::{
 };
 
 /// A datagram in IPv4 fragments; the first has the transport header.
-fn fragments(from: &str, to: &str, payload: usize) -> Vec<Vec<u8>> {
+pub(super) fn fragments(from: &str, to: &str, payload: usize) -> Vec<Vec<u8>> {
     let whole = frame::udp(at(from), at(to), &vec![b'x'; payload]);
     let body = &whole[34..];
     let (header, _) = Ipv4Header::from_slice(&whole[14..]).expect("a header");

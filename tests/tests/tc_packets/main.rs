@@ -5,6 +5,7 @@ mod extensions;
 mod fragments;
 mod icmp;
 mod malformed;
+mod neighbours;
 mod refusals;
 mod scene;
 mod tcp;

@@ -5,8 +5,8 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use etherparse::{SlicedPacket, TransportSlice};
 use topo_lb_common::address::TCP;
-use topo_lb_common::connection::{ANSWERED, TICK, is_closed};
-use topo_lb_tests::frame::{Tcp, VM_MAC, says, wrong_checksums};
+use topo_lb_common::connection::{ANSWERED, Connection4, LAG, TICK, is_closed};
+use topo_lb_tests::frame::{ACK, FIN, RST, SYN, Tcp, VM_MAC, says, segment, wrong_checksums};
 use topo_lb_tests::packets::{BACK, Hook, NEXT, Programs, uptime};
 
 use super::scene::{
@@ -32,24 +32,118 @@ fn a_client_that_is_its_own_endpoint_hears_the_service() -> Result<()> {
     Ok(())
 }
 
-/// Opens a connection, and has the endpoint answer.
+#[test]
+fn a_syn_follows_an_open_connection_and_chooses_anew_after_its_end() -> Result<()> {
+    type Ending = fn(&str, &str, &str) -> Vec<(Hook, Vec<u8>)>;
+    let fins: Ending = |client, web, a| {
+        let fin = tcp(a, client, Tcp::Fin);
+        vec![(Hook::Ingress, tcp(client, web, Tcp::Fin)), (Hook::Egress, fin)]
+    };
+    let reset: Ending = |client, web, _| vec![(Hook::Ingress, tcp(client, web, Tcp::Rst))];
+    let reset_back: Ending = |client, _, a| vec![(Hook::Egress, tcp(a, client, Tcp::Rst))];
+    for (client, web, a, b) in [(CLIENT4, WEB4, A4, B4), (CLIENT6, WEB6, A6, B6)] {
+        for end in [fins, reset, reset_back] {
+            let mut programs = scene()?;
+            open(&mut programs, client, web, a)?;
+            programs.serve(1, at(web), TCP, &[at(b)])?;
+            let data = tcp(client, web, Tcp::Ack);
+            let syn = |number| tcp(client, web, Tcp::Syn(number));
+            expect(&mut programs, "data", Hook::Ingress, &data, (NEXT, client, a))?;
+            // RFC 5961: the endpoint answers by an acknowledgement, and the connection goes on.
+            expect(&mut programs, "a SYN", Hook::Ingress, &syn(4_000_000), (NEXT, client, a))?;
+            let answer = tcp(a, client, Tcp::Ack);
+            expect(&mut programs, "challenge", Hook::Egress, &answer, (NEXT, web, client))?;
+            expect(&mut programs, "more data", Hook::Ingress, &data, (NEXT, client, a))?;
+            for (hook, packet) in end(client, web, a) {
+                programs.run(hook, &packet)?;
+            }
+            expect(&mut programs, "another SYN", Hook::Ingress, &syn(9), (NEXT, client, b))?;
+            expect_untouched(&mut programs, "the old endpoint", Hook::Egress, &answer)?;
+        }
+    }
+    Ok(())
+}
+
+/// Opens a connection as [`Tcp`] numbers its segments: from the client 1000, from the endpoint 1001.
 fn open(programs: &mut Programs, client: &str, web: &str, a: &str) -> Result<()> {
-    let (syn, syn_ack) = (tcp(client, web, Tcp::Syn(1)), tcp(a, client, Tcp::SynAck));
+    let (syn, syn_ack) = (tcp(client, web, Tcp::Syn(999)), tcp(a, client, Tcp::SynAck));
     expect(programs, "SYN", Hook::Ingress, &syn, (NEXT, client, a))?;
-    expect(programs, "SYN-ACK", Hook::Egress, &syn_ack, (NEXT, web, client)).map(drop)
+    expect(programs, "SYN-ACK", Hook::Egress, &syn_ack, (NEXT, web, client))?;
+    let ack = tcp(client, web, Tcp::Bare);
+    expect(programs, "ACK", Hook::Ingress, &ack, (NEXT, client, a))?;
+    Ok(())
 }
 
 #[test]
-fn a_new_syn_chooses_anew_and_the_old_endpoint_speaks_no_more() -> Result<()> {
+fn a_reset_or_fin_counts_only_inside_the_window() -> Result<()> {
+    // Numbers of the client and of the endpoint after the handshake.
+    const OURS: u32 = u32::MAX - 50_000;
+    const THEIRS: u32 = 7_000_000;
+    const SENT: u32 = 100_000;
     let mut programs = scene()?;
-    open(&mut programs, CLIENT4, WEB4, A4)?;
-    programs.serve(1, at(WEB4), TCP, &[at(B4)])?;
-    // The endpoint still serves, and the connection keeps it.
-    let (data, syn) = (tcp(CLIENT4, WEB4, Tcp::Ack), tcp(CLIENT4, WEB4, Tcp::Syn(2)));
-    expect(&mut programs, "data", Hook::Ingress, &data, (NEXT, CLIENT4, A4))?;
-    expect(&mut programs, "another SYN", Hook::Ingress, &syn, (NEXT, CLIENT4, B4))?;
-    expect_untouched(&mut programs, "the old one", Hook::Egress, &tcp(A4, CLIENT4, Tcp::Ack))?;
-    ensure!(programs.connections4()?.len() == 2, "{:?}", programs.connections4()?);
+    let (client, web, a) = (at(CLIENT4), at(WEB4), at(A4));
+    let from_client = |flags, sequence, acknowledged, payload: &[u8]| {
+        (Hook::Ingress, segment((client, web), flags, sequence, acknowledged, payload))
+    };
+    let from_endpoint = |flags, sequence, acknowledged, payload: &[u8]| {
+        (Hook::Egress, segment((a, client), flags, sequence, acknowledged, payload))
+    };
+    let data = vec![b'x'; 1_000];
+    let mut packets = vec![
+        from_client(SYN, OURS.wrapping_sub(1), 0, b""),
+        from_endpoint(SYN | ACK, THEIRS.wrapping_sub(1), OURS, b""),
+        from_client(ACK, OURS, THEIRS, b""),
+    ];
+    // The client sends 100,000 bytes over the end of the numbers; nothing is acknowledged yet.
+    for sent in (0..SENT).step_by(data.len()) {
+        packets.push(from_client(ACK, OURS.wrapping_add(sent), THEIRS, &data));
+    }
+    for (hook, packet) in packets {
+        let (verdict, _) = programs.run(hook, &packet)?;
+        ensure!(verdict == NEXT, "verdict {verdict}");
+    }
+    let end = OURS.wrapping_add(SENT);
+    let far = 3 * LAG;
+    let outside = [
+        from_client(RST, OURS.wrapping_sub(far), 0, b""),
+        from_client(RST | ACK, end.wrapping_add(far), THEIRS, b""),
+        from_client(RST, OURS ^ 1 << 31, 0, b""),
+        from_client(FIN | ACK, end.wrapping_add(far), THEIRS, b""),
+        from_endpoint(RST, THEIRS.wrapping_sub(far), 0, b""),
+        from_endpoint(RST | ACK, THEIRS.wrapping_add(far), OURS, b""),
+        from_endpoint(FIN | ACK, THEIRS ^ 1 << 31, OURS, b""),
+        // Numbers that do not follow what was sent move no window.
+        from_client(ACK, end.wrapping_add(1 << 30), THEIRS, &data),
+        from_client(RST, end.wrapping_add(1 << 30), 0, b""),
+        from_endpoint(ACK, THEIRS.wrapping_add(1 << 30), OURS, &data),
+        from_endpoint(RST, THEIRS.wrapping_add(1 << 30), 0, b""),
+    ];
+    for (place, (hook, packet)) in outside.into_iter().enumerate() {
+        programs.run(hook, &packet)?;
+        for (_, entry) in programs.connections4()? {
+            ensure!(entry.state == ANSWERED, "packet {place}: state {}", entry.state);
+        }
+    }
+    ensure!(programs.established4()?.len() == 2, "{:?}", programs.established4()?);
+    let inside = [
+        from_client(RST, OURS, 0, b""),
+        from_client(RST | ACK, end, THEIRS, b""),
+        from_endpoint(RST, THEIRS, 0, b""),
+        from_endpoint(RST | ACK, THEIRS, end, b""),
+    ];
+    for (place, (hook, packet)) in inside.into_iter().enumerate() {
+        programs.run(hook, &packet)?;
+        for (key, entry) in programs.connections4()? {
+            ensure!(is_closed(entry.state), "packet {place}: state {}", entry.state);
+            programs.restore4(key, Connection4 { state: ANSWERED, ..entry })?;
+        }
+    }
+    for (hook, packet) in
+        [from_client(FIN | ACK, end, THEIRS, b""), from_endpoint(FIN | ACK, THEIRS, end, b"")]
+    {
+        programs.run(hook, &packet)?;
+    }
+    ensure!(programs.connections4()?.iter().all(|(_, entry)| is_closed(entry.state)));
     Ok(())
 }
 
@@ -57,8 +151,10 @@ fn a_new_syn_chooses_anew_and_the_old_endpoint_speaks_no_more() -> Result<()> {
 fn a_connection_whose_endpoint_is_gone_and_silent_is_reset() -> Result<()> {
     for (client, web, a) in [(CLIENT4, WEB4, A4), (CLIENT6, WEB6, A6)] {
         let mut programs = scene()?;
-        let (data, answer) = (tcp(client, web, Tcp::Ack), tcp(a, client, Tcp::Ack));
-        open(&mut programs, client, web, a)?;
+        let (syn, data) = (tcp(client, web, Tcp::Syn(1)), tcp(client, web, Tcp::Ack));
+        let (syn_ack, answer) = (tcp(a, client, Tcp::SynAck), tcp(a, client, Tcp::Ack));
+        expect(&mut programs, "SYN", Hook::Ingress, &syn, (NEXT, client, a))?;
+        expect(&mut programs, "SYN-ACK", Hook::Egress, &syn_ack, (NEXT, web, client))?;
         programs.remove_member(1, at(a))?;
         expect(&mut programs, "still speaks", Hook::Ingress, &data, (NEXT, client, a))?;
         programs.age(Duration::from_secs(40))?;
@@ -81,9 +177,11 @@ fn a_connection_whose_endpoint_is_gone_and_silent_is_reset() -> Result<()> {
 fn an_idle_connection_is_not_taken_for_one_that_is_not_answered() -> Result<()> {
     for (client, web, a) in [(CLIENT4, WEB4, A4), (CLIENT6, WEB6, A6)] {
         let mut programs = scene()?;
+        let (syn, syn_ack) = (tcp(client, web, Tcp::Syn(1)), tcp(a, client, Tcp::SynAck));
         let (data, bare) = (tcp(client, web, Tcp::Ack), tcp(client, web, Tcp::Bare));
         let answer = tcp(a, client, Tcp::Ack);
-        open(&mut programs, client, web, a)?;
+        expect(&mut programs, "SYN", Hook::Ingress, &syn, (NEXT, client, a))?;
+        expect(&mut programs, "SYN-ACK", Hook::Egress, &syn_ack, (NEXT, web, client))?;
         programs.remove_member(1, at(a))?;
         for _ in 0..3 {
             expect(&mut programs, "asks", Hook::Ingress, &data, (NEXT, client, a))?;
@@ -106,8 +204,10 @@ fn an_idle_connection_is_not_taken_for_one_that_is_not_answered() -> Result<()> 
 #[test]
 fn a_silent_endpoint_is_noticed_while_services_change() -> Result<()> {
     let mut programs = scene()?;
-    let data = tcp(CLIENT4, WEB4, Tcp::Ack);
-    open(&mut programs, CLIENT4, WEB4, A4)?;
+    let (syn, data) = (tcp(CLIENT4, WEB4, Tcp::Syn(1)), tcp(CLIENT4, WEB4, Tcp::Ack));
+    expect(&mut programs, "SYN", Hook::Ingress, &syn, (NEXT, CLIENT4, A4))?;
+    let syn_ack = tcp(A4, CLIENT4, Tcp::SynAck);
+    expect(&mut programs, "SYN-ACK", Hook::Egress, &syn_ack, (NEXT, WEB4, CLIENT4))?;
     programs.remove_member(1, at(A4))?;
     programs.age(Duration::from_secs(1))?;
     for _ in 0..2 {
@@ -123,7 +223,8 @@ fn a_silent_endpoint_is_noticed_while_services_change() -> Result<()> {
 #[test]
 fn packets_of_one_tick_write_the_time_once() -> Result<()> {
     let mut programs = scene()?;
-    open(&mut programs, CLIENT4, WEB4, A4)?;
+    programs.run(Hook::Ingress, &tcp(CLIENT4, WEB4, Tcp::Syn(1)))?;
+    programs.run(Hook::Egress, &tcp(A4, CLIENT4, Tcp::SynAck))?;
     let tick = || -> Result<u64> { Ok(uptime()? >> TICK) };
     // Repeats until both packets fall into one tick. The programs' clock lags some milliseconds.
     loop {

@@ -156,12 +156,7 @@ impl Datapath {
     /// attached any more: such a program opens connections without a mark.
     fn start_reply_filter(&mut self) {
         let Some(marks) = self.ebpf.take_map(names::REPLY_FILTER) else { return };
-        let table = |name: &str| self.ebpf.map(name);
-        let (Some(four), Some(six)) = (table(names::CONNECTIONS4), table(names::CONNECTIONS6))
-        else {
-            return;
-        };
-        match ReplyFilter::start(marks, four, six) {
+        match ReplyFilter::start(&marks, |name| self.ebpf.map(name)) {
             Ok(filter) => self.reply_filter = Some(filter),
             Err(error) => warn!("{error}; tc looks up every packet that goes out"),
         }

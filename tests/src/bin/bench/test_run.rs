@@ -122,12 +122,12 @@ pub(crate) fn measure(services: u32, effort: Effort) -> Result<Vec<Figure>> {
     for cast in &CASTS {
         let mut case = Case::new(Hook::Ingress, Some(cast.family), "first packet", Vec::new());
         for run in 0..runs {
+            programs.refill()?;
             let before = Runs::of(&programs.info(case.hook)?);
             for place in 0..FIRST {
                 let number = run * FIRST + place;
                 let mut client = cast.client;
                 client.set_port((1_024 + number % 30_000) as u16);
-                // Another sequence number: a new connection, even if the port had one before.
                 case.packet = tcp(client, cast.service, Tcp::Syn(number + 2));
                 let (verdict, _) = programs.run(case.hook, &case.packet)?;
                 ensure!(verdict == NEXT, "a first packet has the verdict {verdict}");

@@ -69,7 +69,10 @@ pub fn read(pin_dir: &Path) -> Result<Vec<Connection>, ReadError> {
             }
         };
     }
+    // A connection moves from the first map to the second one: none is missed.
+    read!(Tuple4, Connection4, Ipv4Addr, maps::HALF_OPEN4);
     read!(Tuple4, Connection4, Ipv4Addr, maps::CONNECTIONS4);
+    read!(Tuple6, Connection6, Ipv6Addr, maps::HALF_OPEN6);
     read!(Tuple6, Connection6, Ipv6Addr, maps::CONNECTIONS6);
     all.sort_by_key(|connection| (connection.frontend, connection.client));
     Ok(all)

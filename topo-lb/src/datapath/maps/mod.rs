@@ -5,6 +5,7 @@ pub mod commit;
 pub mod connected;
 pub mod connections;
 pub mod counters;
+pub(crate) mod earlier;
 pub mod encode;
 pub mod error;
 pub mod excluded;

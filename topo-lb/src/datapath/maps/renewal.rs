@@ -16,6 +16,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use aya::maps::{Array, HashMap, Map, MapData, MapError, MapInfo, MapType, PerCpuArray};
+use bytemuck::Pod;
 use topo_lb_common::affinity::{Affinity4, Affinity6, AffinityKey};
 use topo_lb_common::connection::{Connection4, Connection6, Tuple4, Tuple6};
 use topo_lb_common::counters::{Counters, Name};
@@ -23,6 +24,7 @@ use topo_lb_common::maps;
 use tracing::{info, warn};
 
 use super::counters::place;
+use super::earlier;
 use super::mapped::Mapped;
 use super::pinned::Raw;
 use super::spec::{MapSpec, cpus};
@@ -44,7 +46,7 @@ const RENAMED: [(&str, &str); 1] = [("left_out", maps::UNPROGRAMMED)];
 const GONE: [&str; 2] = ["replies4", "replies6"];
 
 /// Maps that the programs write; they outlive a renewal if they fit.
-const STATE: [&str; 11] = [
+const STATE: [&str; 13] = [
     maps::FLOWS4,
     maps::FLOWS6,
     maps::CONNECTED4,
@@ -53,6 +55,8 @@ const STATE: [&str; 11] = [
     maps::AFFINITY6,
     maps::CONNECTIONS4,
     maps::CONNECTIONS6,
+    maps::HALF_OPEN4,
+    maps::HALF_OPEN6,
     maps::FRAGMENTS4,
     maps::FRAGMENTS6,
     maps::TORN,
@@ -252,8 +256,12 @@ impl Renewal {
     pub(crate) fn copy_state(&self) {
         self.copy(maps::AFFINITY4, || self.hash::<AffinityKey, Affinity4>(maps::AFFINITY4));
         self.copy(maps::AFFINITY6, || self.hash::<AffinityKey, Affinity6>(maps::AFFINITY6));
-        self.copy(maps::CONNECTIONS4, || self.hash::<Tuple4, Connection4>(maps::CONNECTIONS4));
-        self.copy(maps::CONNECTIONS6, || self.hash::<Tuple6, Connection6>(maps::CONNECTIONS6));
+        self.copy(maps::CONNECTIONS4, || {
+            self.connections::<[u32; 4], [u64; 5], Tuple4, Connection4>(maps::CONNECTIONS4)
+        });
+        self.copy(maps::CONNECTIONS6, || {
+            self.connections::<[u32; 10], [u64; 8], Tuple6, Connection6>(maps::CONNECTIONS6)
+        });
     }
 
     fn copy(&self, name: &str, copy: impl FnOnce() -> Result<(), MapError>) {
@@ -271,7 +279,7 @@ impl Renewal {
         ))
     }
 
-    fn hash<K: bytemuck::Pod, V: bytemuck::Pod>(&self, name: &str) -> Result<(), MapError> {
+    fn hash<K: Pod, V: Pod>(&self, name: &str) -> Result<(), MapError> {
         let (old, new) = self.both(name)?;
         let old = HashMap::<_, Raw<K>, Raw<V>>::try_from(Map::LruHashMap(old))?;
         let mut new = HashMap::<_, Raw<K>, Raw<V>>::try_from(Map::LruHashMap(new))?;
@@ -280,6 +288,16 @@ impl Renewal {
             added(new.insert(key, value, BPF_NOEXIST))?;
         }
         Ok(())
+    }
+
+    /// Connections of this version, or with the key `OK` and the value `OV` of an earlier one.
+    fn connections<OK: Pod, OV: Pod, K: Pod, V: Pod>(&self, name: &str) -> Result<(), MapError> {
+        let (old, new) = self.both(name)?;
+        if old.info()?.key_size() as usize == size_of::<OK>() {
+            earlier::copy::<OK, OV, K, V>(&self.pin_dir, old, new)
+        } else {
+            self.hash::<K, V>(name)
+        }
     }
 
     /// Copies only indexes for which the new set has room.
@@ -372,10 +390,10 @@ impl Drop for Renewal {
 }
 
 /// `include/uapi/linux/bpf.h`: writes only if the key does not exist.
-const BPF_NOEXIST: u64 = 1;
+pub(super) const BPF_NOEXIST: u64 = 1;
 
 /// An existing key and a full map are no errors.
-fn added(outcome: Result<(), MapError>) -> Result<(), MapError> {
+pub(super) fn added(outcome: Result<(), MapError>) -> Result<(), MapError> {
     match outcome {
         Err(MapError::SyscallError(error))
             if matches!(error.io_error.raw_os_error(), Some(libc::EEXIST | libc::E2BIG)) =>

@@ -38,15 +38,20 @@ pub(crate) struct ReplyFilter {
 }
 
 impl ReplyFilter {
-    /// Starts the thread. All attached programs must use `marks` and these connection tables.
+    /// Starts the thread. All attached programs must use `marks` and the connection tables that
+    /// `table` finds by name.
     ///
     /// # Errors
-    /// A map has another type, or the thread cannot start. The programs then look up every packet.
-    pub(crate) fn start(marks: Map, four: &Map, six: &Map) -> Result<Self, StoreError> {
+    /// A map is missing or has another type, or the thread cannot start. The programs then look up
+    /// every packet.
+    pub(crate) fn start<'a>(
+        marks: &Map,
+        table: impl Fn(&str) -> Option<&'a Map>,
+    ) -> Result<Self, StoreError> {
         let mut work = Work {
-            lines: Lines::of(&marks).map_err(failed(maps::REPLY_FILTER, "read"))?,
-            four: another(four).map_err(failed(maps::CONNECTIONS4, "read"))?,
-            six: another(six).map_err(failed(maps::CONNECTIONS6, "read"))?,
+            lines: Lines::of(marks).map_err(failed(maps::REPLY_FILTER, "read"))?,
+            four: [another(&table, maps::HALF_OPEN4)?, another(&table, maps::CONNECTIONS4)?],
+            six: [another(&table, maps::HALF_OPEN6)?, another(&table, maps::CONNECTIONS6)?],
         };
         let (stop, stopped) = mpsc::channel();
         thread::Builder::new()
@@ -71,12 +76,18 @@ impl ReplyFilter {
 }
 
 /// Opens another handle to a table of connections.
-fn another<K: bytemuck::Pod, V: bytemuck::Pod>(map: &Map) -> Result<Hash<K, V>, MapError> {
-    let Map::LruHashMap(data) = map else {
-        return Err(MapError::IoError(io::ErrorKind::InvalidData.into()));
+fn another<'a, K: bytemuck::Pod, V: bytemuck::Pod>(
+    table: impl Fn(&str) -> Option<&'a Map>,
+    name: &'static str,
+) -> Result<Hash<K, V>, StoreError> {
+    let open = || {
+        let Some(Map::LruHashMap(data)) = table(name) else {
+            return Err(MapError::IoError(io::ErrorKind::InvalidData.into()));
+        };
+        let fd = data.fd().as_fd().try_clone_to_owned().map_err(MapError::IoError)?;
+        HashMap::try_from(Map::LruHashMap(MapData::from_fd(fd)?))
     };
-    let fd = data.fd().as_fd().try_clone_to_owned().map_err(MapError::IoError)?;
-    HashMap::try_from(Map::LruHashMap(MapData::from_fd(fd)?))
+    open().map_err(failed(name, "read"))
 }
 
 /// An entry of `reply_filter`, in memory that programs write, too.
@@ -128,8 +139,10 @@ impl Lines {
 
 struct Work {
     lines: Lines,
-    four: Hash<Tuple4, Connection4>,
-    six: Hash<Tuple6, Connection6>,
+    /// Half-open and established connections. A connection moves from the first table to the second
+    /// one: reading them in this order misses none.
+    four: [Hash<Tuple4, Connection4>; 2],
+    six: [Hash<Tuple6, Connection6>; 2],
 }
 
 impl Work {
@@ -151,13 +164,13 @@ impl Work {
             now.saturating_sub(last_used) > 2 * lifetime(protocol, state)
         };
         let mut places = Vec::new();
-        for pair in entries(&self.four, maps::CONNECTIONS4) {
+        for pair in self.four.iter().flat_map(|table| entries(table, maps::CONNECTIONS4)) {
             let (key, value) = pair?;
             if key.way == TO_CLIENT && !is_over(value.last_used, key.protocol, value.state) {
                 places.push(place(u32::from_ne_bytes(key.source), key.source_port));
             }
         }
-        for pair in entries(&self.six, maps::CONNECTIONS6) {
+        for pair in self.six.iter().flat_map(|table| entries(table, maps::CONNECTIONS6)) {
             let (key, value) = pair?;
             if key.way == TO_CLIENT && !is_over(value.last_used, key.protocol, value.state) {
                 places.push(place(folded(bytemuck::cast(key.source)), key.source_port));

@@ -6,10 +6,10 @@ use topo_lb_common::affinity::{Affinity4, Affinity6, AffinityKey};
 use topo_lb_common::backend::{Backend4, Backend6};
 use topo_lb_common::connected::{Connected4, Connected6};
 use topo_lb_common::connection::{
-    Bucket, Connection4, Connection6, Fragment4, Fragment6, Translation4, Translation6, Tuple4,
-    Tuple6,
+    Connection4, Connection6, FragmentPlace, Translation4, Translation6, Tuple4, Tuple6,
 };
 use topo_lb_common::counters::{Counters, Name};
+use topo_lb_common::device::Device;
 use topo_lb_common::exclusion::{Excluded, ExcludedKey, Levels};
 use topo_lb_common::flow::{Flows4, Flows6};
 use topo_lb_common::maps;
@@ -82,10 +82,12 @@ pub(crate) fn map_specs(capacity: &Capacity) -> [MapSpec; maps::ALL.len()] {
         spec::<u32, u32>(maps::REVISION, Array, 1, 0),
         tc(spec::<Tuple4, Connection4>(maps::CONNECTIONS4, LruHash, entries, 0)),
         tc(spec::<Tuple6, Connection6>(maps::CONNECTIONS6, LruHash, entries, 0)),
-        tc(spec::<Fragment4, Translation4>(maps::FRAGMENTS4, LruHash, maps::FRAGMENTS, 0)),
-        tc(spec::<Fragment6, Translation6>(maps::FRAGMENTS6, LruHash, maps::FRAGMENTS, 0)),
+        tc(spec::<Tuple4, Connection4>(maps::HALF_OPEN4, LruHash, maps::HALF_OPEN, 0)),
+        tc(spec::<Tuple6, Connection6>(maps::HALF_OPEN6, LruHash, maps::HALF_OPEN, 0)),
+        tc(spec::<FragmentPlace, Translation4>(maps::FRAGMENTS4, LruHash, maps::FRAGMENTS, 0)),
+        tc(spec::<FragmentPlace, Translation6>(maps::FRAGMENTS6, LruHash, maps::FRAGMENTS, 0)),
         tc(spec::<u32, Packets>(maps::PACKETS, PerCpuArray, maps::HOOKS, 0)),
-        tc(spec::<u32, Bucket>(maps::REFUSALS, PerCpuArray, 1, 0)),
+        tc(spec::<u32, Device>(maps::DEVICES, LruHash, maps::MOST_DEVICES, 0)),
     ]
 }
 

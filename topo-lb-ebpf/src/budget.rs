@@ -1,0 +1,38 @@
+//! What a device may still do: it cannot use up what the clients of other devices need.
+
+use aya_ebpf::bindings::BPF_NOEXIST;
+use topo_lb_common::device::{Device, OPENINGS, REFUSALS};
+
+use crate::maps::DEVICES;
+
+/// The entry of a device; a new one has full buckets.
+#[inline(always)]
+fn entry(device: u32) -> Option<*mut Device> {
+    DEVICES.get_ptr_mut(&device).or_else(|| {
+        let _ = DEVICES.insert(&device, &Device::default(), BPF_NOEXIST.into());
+        DEVICES.get_ptr_mut(&device)
+    })
+}
+
+/// Whether a client of the device may open another connection at `now`.
+#[inline(always)]
+pub(crate) fn may_open(device: u32, now: u64) -> bool {
+    // SAFETY: a look-up's pointer; at worst two CPUs take one token together.
+    entry(device).is_some_and(|entry| unsafe { (*entry).openings.take(OPENINGS, now) })
+}
+
+/// A connection of the device was answered: it does not count any more.
+#[inline(always)]
+pub(crate) fn answered(device: u32) {
+    if let Some(entry) = DEVICES.get_ptr_mut(&device) {
+        // SAFETY: as above.
+        unsafe { (*entry).openings.give_back(OPENINGS) };
+    }
+}
+
+/// Whether another refused packet of the device may be answered at `now`.
+#[inline(always)]
+pub(crate) fn may_refuse(device: u32, now: u64) -> bool {
+    // SAFETY: as above.
+    entry(device).is_some_and(|entry| unsafe { (*entry).refusals.take(REFUSALS, now) })
+}
