@@ -69,6 +69,9 @@ struct Raw<T>(T);
 // SAFETY: `bytemuck::Pod` has the same requirements.
 unsafe impl<T: Pod> aya::Pod for Raw<T> {}
 
+/// Maps in the storage of sockets, which have no size.
+const IN_SOCKETS: [&str; 2] = ["connected", "flows"];
+
 /// Maps of one entry, that programs index by constants, or with a size that matters: tests keep
 /// their sizes.
 const FIXED: [&str; 10] = [
@@ -97,7 +100,7 @@ pub(crate) fn load_object<'a>(
     loader.btf(None);
     constants.put(loader);
     for name in maps::ALL {
-        if !FIXED.contains(&name) && !name.starts_with("connected") {
+        if !FIXED.contains(&name) && !IN_SOCKETS.iter().any(|prefix| name.starts_with(prefix)) {
             loader.map_max_entries(name, entries);
         }
     }

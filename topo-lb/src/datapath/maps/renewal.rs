@@ -43,7 +43,7 @@ const MARK: &str = "layout-";
 const RENAMED: [(&str, &str); 1] = [("left_out", maps::UNPROGRAMMED)];
 
 /// Maps that only earlier versions had.
-const GONE: [&str; 2] = ["replies4", "replies6"];
+const GONE: [&str; 3] = ["replies4", "replies6", "refusals"];
 
 /// Maps that the programs write; they outlive a renewal if they fit.
 const STATE: [&str; 13] = [
