@@ -199,9 +199,9 @@ mod tests {
         let text = print(&counts.seen);
         let rows: Vec<&str> = text.lines().skip(4).collect();
         let expected = [
-            "program\tmeasure\tlimit\tshare\t5.10\t6.1\t6.12\t6.18",
-            "connect4\tinstructions\t1000000\t1%\t-\t12\t-\t14",
-            "connect6\tinstructions\t1000000\t60%\t-\t599999\t-\t-",
+            "program\tmeasure\tlimit\tshare\t5.10\t6.1\t6.12\tarm64\t6.18",
+            "connect4\tinstructions\t1000000\t1%\t-\t12\t-\t-\t14",
+            "connect6\tinstructions\t1000000\t60%\t-\t599999\t-\t-\t-",
         ];
         assert_eq!(rows, expected);
         assert_eq!(parse(&text), counts.seen);
