@@ -14,6 +14,7 @@ use aya::maps::{Array, HashMap, MapData, PerCpuArray};
 use aya::programs::{ProgramInfo, SchedClassifier, TestRun, TestRunOptions};
 use aya::{Ebpf, EbpfLoader};
 use bytemuck::Pod;
+use fs_err as fs;
 use topo_lb::datapath::maps::encode::{Head, Layout, V4, V6};
 use topo_lb::datapath::programs::object::{Constants, TcpPeer};
 use topo_lb_common::backend::Locality;
@@ -87,16 +88,22 @@ const FIXED: [&str; 10] = [
     maps::FRAGMENTS6,
 ];
 
-/// Reads the object file that the agent embeds, with `entries` per map.
-pub(crate) fn load_object<'a>(
-    loader: &mut EbpfLoader<'a>,
-    constants: &'a Constants,
-    entries: u32,
-) -> Result<Ebpf> {
+/// The object file that the agent embeds.
+pub(crate) fn object() -> Result<Vec<u8>> {
     let path = match env::var_os("TOPO_LB_EBPF_OBJECT") {
         Some(path) => path.into(),
         None => Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/bpf/topo-lb.o"),
     };
+    fs::read(path).context("build the object with cargo xtask build-ebpf")
+}
+
+/// Makes the maps of an object, with `entries` each, and prepares its programs.
+pub(crate) fn load_object<'a>(
+    loader: &mut EbpfLoader<'a>,
+    object: &[u8],
+    constants: &'a Constants,
+    entries: u32,
+) -> Result<Ebpf> {
     loader.btf(None);
     constants.put(loader);
     for name in maps::ALL {
@@ -104,9 +111,7 @@ pub(crate) fn load_object<'a>(
             loader.map_max_entries(name, entries);
         }
     }
-    loader.load_file(&path).with_context(|| {
-        format!("cannot load {}: build it with cargo xtask build-ebpf", path.display())
-    })
+    loader.load(object).context("the object cannot be loaded")
 }
 
 impl Programs {
@@ -118,7 +123,7 @@ impl Programs {
     /// Like [`load`](Self::load), with `entries` per map.
     pub fn with_room(entries: u32) -> Result<Self> {
         let constants = Constants::probe(TcpPeer::Service, entries);
-        let mut ebpf = load_object(&mut EbpfLoader::new(), &constants, entries)?;
+        let mut ebpf = load_object(&mut EbpfLoader::new(), &object()?, &constants, entries)?;
         for hook in [Hook::Ingress, Hook::Egress] {
             program(&mut ebpf, hook)?.load().context("the verifier refuses a tc program")?;
         }

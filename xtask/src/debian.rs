@@ -53,6 +53,8 @@ pub(crate) struct Archive<'a> {
     folder: PathBuf,
     /// The prefix of its logs' names.
     log: &'static str,
+    /// Debian's name of an architecture, if it ignores what is installed here.
+    architecture: Option<&'static str>,
 }
 
 impl<'a> Archive<'a> {
@@ -63,15 +65,30 @@ impl<'a> Archive<'a> {
         log: &'static str,
         sources: &[String],
     ) -> Result<Self> {
-        let archive = Self { workspace, folder: folder.join("apt"), log };
+        Self { workspace, folder: folder.join("apt"), log, architecture: None }.update(sources)
+    }
+
+    /// Like [`open`](Self::open), for packages of any architecture. Ignores what is installed here.
+    pub(crate) fn open_for(
+        workspace: &'a Workspace,
+        folder: &Path,
+        log: &'static str,
+        sources: &[String],
+        architecture: &'static str,
+    ) -> Result<Self> {
+        let architecture = Some(architecture);
+        Self { workspace, folder: folder.join("apt"), log, architecture }.update(sources)
+    }
+
+    fn update(self, sources: &[String]) -> Result<Self> {
         for place in ["lists/partial", "archives/partial"] {
-            fs::create_dir_all(archive.folder.join(place))?;
+            fs::create_dir_all(self.folder.join(place))?;
         }
-        let path = archive.folder.join("sources.list");
+        let path = self.folder.join("sources.list");
         fs::write(&path, sources.concat())?;
-        let mut update = archive.apt("apt-get", &["update"]);
-        archive.step("Debian's package lists, apart from the system's", "lists", &mut update)?;
-        Ok(archive)
+        let mut update = self.apt("apt-get", &["update"]);
+        self.step("Debian's package lists, apart from the system's", "lists", &mut update)?;
+        Ok(self)
     }
 
     /// A program of apt, `apt-get` or `apt-cache`.
@@ -84,6 +101,12 @@ impl<'a> Archive<'a> {
             ("Dir::Cache", self.folder.clone()),
         ] {
             command.arg("-o").arg(format!("{name}={}", place.display()));
+        }
+        if let Some(architecture) = self.architecture {
+            for name in ["APT::Architecture", "APT::Architectures"] {
+                command.arg("-o").arg(format!("{name}={architecture}"));
+            }
+            command.args(["-o", "Dir::State::status=/dev/null"]);
         }
         // Otherwise root's apt downloads as a user that cannot write here.
         let user = "APT::Sandbox::User=root";

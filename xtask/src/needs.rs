@@ -1,5 +1,7 @@
 //! The needs of commands: a table of what is looked for, and what provides it.
 
+use std::path::Path;
+
 use crate::cluster_tools;
 use crate::control_plane;
 use crate::kube_proxy;
@@ -36,6 +38,8 @@ pub(crate) enum Need {
     Image,
     /// Kernels, and QEMU to boot them.
     VirtualMachine,
+    /// The same for 64-bit ARM, and a C compiler for it.
+    Arm64,
 }
 
 /// Something that a machine has or lacks.
@@ -107,6 +111,28 @@ pub(crate) const ITEMS: &[Item] = &[
         )),
     },
     program(Need::VirtualMachine, "xz", "xz-utils"),
+    Item {
+        need: Need::Arm64,
+        name: "emulator and kernel for arm64",
+        is_there: |_| virtual_machine::is_arm64_obtainable(),
+        package: None,
+        hint: Some((
+            "no emulator for Debian's arm64 kernel, or no way to download this: it takes \
+             qemu-system-aarch64, and apt-get, dpkg-deb and debian-archive-keyring",
+            "sudo apt-get install qemu-system-arm   # or as this system does it",
+        )),
+    },
+    program(Need::Arm64, "aarch64-linux-gnu-gcc", "gcc-aarch64-linux-gnu"),
+    Item {
+        need: Need::Arm64,
+        name: "C library for arm64",
+        is_there: |_| Path::new("/usr/aarch64-linux-gnu/lib/libc.a").is_file(),
+        package: Some("libc6-dev-arm64-cross"),
+        hint: Some((
+            "no static C library for arm64 in /usr/aarch64-linux-gnu/lib",
+            "sudo apt-get install libc6-dev-arm64-cross   # or as this system does it",
+        )),
+    },
 ];
 
 /// Debian's recent compiler (packaged for its browsers), and the sources of `core`.

@@ -15,6 +15,7 @@ use crate::fuzz;
 use crate::lanes::{self, Suite};
 use crate::machine::Machine;
 use crate::needs::Need;
+use crate::plan::object_tools;
 use crate::process::{run_logged, run_visible, to_log};
 use crate::progress::{self, Running};
 use crate::suites;
@@ -116,7 +117,7 @@ impl Stage {
             Self::Docs => docs(workspace)?,
             Self::Unit => unit(workspace)?,
             Self::Lab => lab(workspace)?,
-            Self::Kernels => return kernels(workspace, named, counting),
+            Self::Kernels => return kernels(workspace, machine, named, counting),
             Self::ControlPlane => against_control_plane(workspace)?,
             Self::Fuzz => fuzz::run(workspace)?,
         }
@@ -195,12 +196,18 @@ fn run_in_lab(
 }
 
 /// Some tests on every kernel, or all tests on the named ones.
-fn kernels(workspace: &Workspace, named: &[Line], counting: Counting) -> Result<Outcome> {
+fn kernels(
+    workspace: &Workspace,
+    machine: &Machine,
+    named: &[Line],
+    counting: Counting,
+) -> Result<Outcome> {
     let (lines, scope) = match named.is_empty() {
-        true => (&Line::ALL[..], Scope::Short),
+        true => (&Line::DEFAULT[..], Scope::Short),
         false => (named, Scope::Whole),
     };
-    let unchecked = virtual_machine::run(workspace, lines, scope, counting)?;
+    let (compiler, _) = object_tools(machine).context("no compiler for other targets")?;
+    let unchecked = virtual_machine::run(workspace, compiler, lines, scope, counting)?;
     Ok(unchecked.map_or(Outcome::Passed(None), Outcome::Unchecked))
 }
 

@@ -20,7 +20,7 @@ use crate::workspace::Workspace;
 ///
 /// The lab's suites run on this machine's own kernel, with real sockets in namespaces and cgroups,
 /// and need root. Those of the datapath also run on Debian's kernels under QEMU: some of their tests,
-/// or all if `--kernel` names the kernels.
+/// or all if `--kernel` names the kernels. A kernel for 64-bit ARM runs only if it is named.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -28,10 +28,11 @@ Examples:
   cargo xtask test --only lab      one stage, with what it needs
   cargo xtask test --only format --only clippy
   cargo xtask test --strict        fails if anything cannot be checked here
-  cargo xtask test --kernel 5.10,6.12     all tests of the datapath on two kernels")]
+  cargo xtask test --kernel 5.10,6.12     all tests of the datapath on two kernels
+  cargo xtask test --kernel arm64         the same on an emulated 64-bit ARM")]
 pub(crate) struct Args {
-    /// Run only the suites, on these kernels: `host` is the lab on this machine's kernel; 5.10, 6.1
-    /// and 6.12 are Debian's, with all tests of the datapath
+    /// Run only the suites, on these kernels: `host` is the lab on this machine's kernel; 5.10, 6.1,
+    /// 6.12 and arm64 are Debian's, with all tests of the datapath
     #[arg(long, value_delimiter = ',', value_parser = kernel)]
     kernel: Vec<Option<Line>>,
     /// Write what the kernels' verifiers count to tests/verifier.tsv, instead of comparing
@@ -49,7 +50,7 @@ pub(crate) struct Args {
 /// Parses a kernel: `None` is this machine's own.
 fn kernel(text: &str) -> Result<Option<Line>, &'static str> {
     match Line::ALL.into_iter().find(|line| line.name() == text) {
-        None if text != "host" => Err("the kernels are host, 5.10, 6.1 and 6.12"),
+        None if text != "host" => Err("the kernels are host, 5.10, 6.1, 6.12 and arm64"),
         line => Ok(line),
     }
 }
@@ -59,12 +60,15 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     let counting = if args.bless { Counting::Keep } else { Counting::Compare };
     let begun = Instant::now();
     progress::headline("set-up");
-    let needs: BTreeSet<Need> = stages.iter().flat_map(|stage| stage.needs()).copied().collect();
+    let lines: Vec<Line> = args.kernel.iter().flatten().copied().collect();
+    let mut needs: BTreeSet<Need> = stages.iter().flat_map(|it| it.needs()).copied().collect();
+    if lines.contains(&Line::Arm64) {
+        needs.insert(Need::Arm64);
+    }
     let machine = install::ready(workspace, &needs)?;
     let elapsed = begun.elapsed();
     progress::note(&format!("ready after {}", clock(elapsed)));
 
-    let lines: Vec<Line> = args.kernel.iter().flatten().copied().collect();
     let mut beside = Beside::default();
     let mut rows = vec![Row { title: "set-up", outcome: Outcome::Passed(None), elapsed }];
     let failure = run_stages(&stages, &mut rows, args.strict, |stage| {

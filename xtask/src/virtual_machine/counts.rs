@@ -22,6 +22,10 @@ const TOLERATED_PART: u32 = 20;
 /// … and by this number, which is small compared with the limits.
 const TOLERATED: u32 = 50;
 
+/// The most that the verifier accepts of a measure: `BPF_COMPLEXITY_LIMIT_INSNS` (include/linux/bpf.h)
+/// and `BPF_COMPLEXITY_LIMIT_JMP_SEQ` (kernel/bpf/verifier.c).
+const LIMITS: [(&str, u32); 2] = [("instructions", 1_000_000), ("jumps", 8_192)];
+
 /// By kernel, then by program and measure.
 type Table = BTreeMap<String, BTreeMap<(String, String), u32>>;
 
@@ -52,29 +56,44 @@ impl Counts {
         self.seen.insert(kernel.to_owned(), verified.into_iter().collect());
     }
 
-    /// One sentence for each count that differs from the repository's.
-    pub(super) fn changes(&self) -> Vec<String> {
-        self.differences(|before, now| before == now)
+    /// The counts of this run for people: a column per kernel, with differences.
+    pub(super) fn table(&self) -> Vec<String> {
+        let kernels: Vec<&String> = self.seen.keys().collect();
+        let head: String = kernels.iter().map(|kernel| format!("{kernel:>9}")).collect();
+        let mut lines = vec![format!("{:<16}{:<14}{head}", "program", "measure")];
+        for row in rows(&[&self.seen]) {
+            let mut line = format!("{:<16}{:<14}", row.0, row.1);
+            let mut changes = Vec::new();
+            for kernel in &kernels {
+                let now = count(&self.seen, kernel, row);
+                line.push_str(&format!("{:>9}", cell(now)));
+                let before = count(&self.known, kernel, row);
+                if before.is_some() && before != now {
+                    changes.push(format!("{kernel}: {} before", cell(before)));
+                }
+            }
+            if !changes.is_empty() {
+                line.push_str(&format!("  ({})", changes.join(", ")));
+            }
+            lines.push(line);
+        }
+        lines
     }
 
     /// One sentence for each count that differs too much.
     pub(super) fn drifts(&self) -> Vec<String> {
-        self.differences(is_alike)
-    }
-
-    fn differences(&self, is_same: fn(Option<u32>, Option<u32>) -> bool) -> Vec<String> {
-        let mut found = Vec::new();
+        let mut drifts = Vec::new();
         for kernel in self.seen.keys() {
             for row in rows(&[&self.seen, &self.known]) {
                 let (before, now) =
                     (count(&self.known, kernel, row), count(&self.seen, kernel, row));
-                if !is_same(before, now) {
+                if !is_alike(before, now) {
                     let ((program, measure), before, now) = (row, cell(before), cell(now));
-                    found.push(format!("{program} on {kernel}: {now} {measure}, {before} before"));
+                    drifts.push(format!("{program} on {kernel}: {now} {measure}, {before} before"));
                 }
             }
         }
-        found
+        drifts
     }
 
     pub(super) fn write(&self, workspace: &Workspace) -> Result<()> {
@@ -96,15 +115,19 @@ fn path(workspace: &Workspace) -> PathBuf {
     workspace.root.join(PATH)
 }
 
+/// The columns before those of the kernels.
+const HEAD: [&str; 4] = ["program", "measure", "limit", "share"];
+
 /// Parses a line per program and measure, and a column per kernel. `-`: no count.
 fn parse(text: &str) -> Table {
     let mut lines = text.lines().filter(|line| !line.starts_with('#'));
-    let kernels: Vec<&str> = lines.next().unwrap_or_default().split('\t').skip(2).collect();
+    let head = lines.next().unwrap_or_default();
+    let kernels: Vec<&str> = head.split('\t').skip(HEAD.len()).collect();
     let mut table = Table::new();
     for line in lines {
         let mut cells = line.split('\t');
         let (Some(program), Some(measure)) = (cells.next(), cells.next()) else { continue };
-        for (kernel, cell) in kernels.iter().zip(cells) {
+        for (kernel, cell) in kernels.iter().zip(cells.skip(HEAD.len() - 2)) {
             if let Ok(count) = cell.parse() {
                 let row = (program.to_owned(), measure.to_owned());
                 table.entry((*kernel).to_owned()).or_default().insert(row, count);
@@ -117,18 +140,29 @@ fn parse(text: &str) -> Table {
 fn print(table: &Table) -> String {
     let kernels: Vec<&str> = Line::ALL.map(Line::name).into_iter().chain([HOST]).collect();
     let mut text = format!(
-        "# What the verifier of a kernel counts of a program: instructions that it looks at, 1000000 at\n\
-         # most; states that it keeps in all, and at once.\n\
+        "# How much of a limit of the kernel's verifier a program needs: instructions that the verifier\n\
+         # looks at, and jumps with a branch that it has put aside, at the same time. `share`: the\n\
+         # largest part of the limit on any kernel.\n\
          # Written by `cargo xtask test --only kernels --bless`; not by hand.\n\
-         program\tmeasure\t{}\n",
+         {}\t{}\n",
+        HEAD.join("\t"),
         kernels.join("\t")
     );
     for row in rows(&[table]) {
-        let cells: Vec<String> =
-            kernels.iter().map(|kernel| cell(count(table, kernel, row))).collect();
-        text.push_str(&format!("{}\t{}\t{}\n", row.0, row.1, cells.join("\t")));
+        let counts: Vec<_> = kernels.iter().map(|kernel| count(table, kernel, row)).collect();
+        let most = counts.iter().flatten().max().copied().unwrap_or_default();
+        let limit = LIMITS.iter().find(|(measure, _)| *measure == row.1).map(|(_, limit)| *limit);
+        let share = limit.map_or(String::new(), |limit| percent(most, limit));
+        let mut cells = vec![row.0.clone(), row.1.clone(), cell(limit), share];
+        cells.extend(counts.into_iter().map(cell));
+        text.push_str(&format!("{}\n", cells.join("\t")));
     }
     text
+}
+
+/// A part of a limit in per cent, rounded up.
+fn percent(part: u32, limit: u32) -> String {
+    format!("{}%", (u64::from(part) * 100).div_ceil(u64::from(limit)))
 }
 
 /// All programs and measures of any kernel.
@@ -160,18 +194,35 @@ mod tests {
     #[test]
     fn a_table_is_read_as_it_was_written() {
         let mut counts = nothing();
-        counts.set("6.1", of(&[("connect4", 12), ("connect6", 13)]));
+        counts.set("6.1", of(&[("connect4", 12), ("connect6", 599_999)]));
         counts.set("6.18", of(&[("connect4", 14)]));
         let text = print(&counts.seen);
-        let rows: Vec<&str> = text.lines().skip(3).collect();
+        let rows: Vec<&str> = text.lines().skip(4).collect();
         let expected = [
-            "program\tmeasure\t5.10\t6.1\t6.12\t6.18",
-            "connect4\tinstructions\t-\t12\t-\t14",
-            "connect6\tinstructions\t-\t13\t-\t-",
+            "program\tmeasure\tlimit\tshare\t5.10\t6.1\t6.12\tarm64\t6.18",
+            "connect4\tinstructions\t1000000\t1%\t-\t12\t-\t-\t14",
+            "connect6\tinstructions\t1000000\t60%\t-\t599999\t-\t-\t-",
         ];
         assert_eq!(rows, expected);
         assert_eq!(parse(&text), counts.seen);
         assert!(parse("").is_empty());
+    }
+
+    #[test]
+    fn a_count_that_differs_is_shown_with_what_it_was() {
+        let known = parse(
+            "program\tmeasure\tlimit\tshare\t6.1\n\
+             connect4\tinstructions\t9\t1%\t12\nconnect6\tinstructions\t9\t1%\t13\n",
+        );
+        let mut counts = Counts { known, ..nothing() };
+        counts.set("6.1", of(&[("connect4", 12), ("connect6", 15), ("sendmsg4", 1)]));
+        let expected = [
+            "program         measure             6.1",
+            "connect4        instructions         12",
+            "connect6        instructions         15  (6.1: 13 before)",
+            "sendmsg4        instructions          1",
+        ];
+        assert_eq!(counts.table(), expected);
     }
 
     #[test]
@@ -192,9 +243,6 @@ mod tests {
             "shrunk on 6.1: 9499 instructions, 10000 before",
         ];
         assert_eq!(counts.drifts(), expected);
-        let little = "little on 6.1: 150 instructions, 100 before";
-        assert!(counts.changes().iter().any(|change| change == little));
-        assert_eq!(counts.changes().len(), expected.len() + 1);
     }
 
     #[test]

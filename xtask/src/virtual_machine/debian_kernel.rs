@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, ensure};
 
+use super::architecture::Architecture;
 use crate::cache;
 use crate::debian::{self, Archive, files_ending};
 use crate::process::output_of;
@@ -12,25 +13,45 @@ use crate::workspace::Workspace;
 
 /// A line of kernels that Debian maintains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Line {
-    name: &'static str,
-    suite: &'static str,
+pub(crate) enum Line {
+    /// Debian 11's; the oldest that topo-lb supports.
+    V5_10,
+    /// Debian 12's.
+    V6_1,
+    /// Debian 13's.
+    V6_12,
+    /// Debian 13's for 64-bit ARM.
+    Arm64,
 }
 
-/// Depends on the suite's newest small kernel, which is built for virtual machines.
-const META_PACKAGE: &str = "linux-image-cloud-amd64";
-
 impl Line {
-    /// All, from old to new: those of Debian 11, 12 and 13. topo-lb supports none older.
-    pub(crate) const ALL: [Self; 3] = [
-        Self { name: "5.10", suite: "bullseye" },
-        Self { name: "6.1", suite: "bookworm" },
-        Self { name: "6.12", suite: "trixie" },
-    ];
+    /// All; this machine's architecture from old to new.
+    pub(crate) const ALL: [Self; 4] = [Self::V5_10, Self::V6_1, Self::V6_12, Self::Arm64];
+    /// Those that run unless the command line names some. The others' programs are cross-compiled.
+    pub(crate) const DEFAULT: [Self; 3] = [Self::V5_10, Self::V6_1, Self::V6_12];
 
-    /// The start of its kernels' releases, for example 6.1.
     pub(crate) const fn name(self) -> &'static str {
-        self.name
+        match self {
+            Self::V5_10 => "5.10",
+            Self::V6_1 => "6.1",
+            Self::V6_12 => "6.12",
+            Self::Arm64 => "arm64",
+        }
+    }
+
+    pub(super) const fn architecture(self) -> Architecture {
+        match self {
+            Self::V5_10 | Self::V6_1 | Self::V6_12 => Architecture::X86_64,
+            Self::Arm64 => Architecture::Arm64,
+        }
+    }
+
+    pub(super) const fn suite(self) -> &'static str {
+        match self {
+            Self::V5_10 => "bullseye",
+            Self::V6_1 => "bookworm",
+            Self::V6_12 | Self::Arm64 => "trixie",
+        }
     }
 
     /// The name in the user's cache.
@@ -50,9 +71,9 @@ pub(super) struct DebianKernel {
     pub(super) modules: PathBuf,
 }
 
-/// Whether all kernels are cached, or can be downloaded.
-pub(super) fn is_obtainable() -> bool {
-    debian::is_obtainable() || Line::ALL.iter().all(|line| cache::has(&line.folder()))
+/// Whether these kernels are cached, or can be downloaded.
+pub(super) fn are_obtainable(lines: &[Line]) -> bool {
+    debian::is_obtainable() || lines.iter().all(|line| cache::has(&line.folder()))
 }
 
 /// The kernel of a line. Downloads it if necessary.
@@ -65,14 +86,16 @@ pub(super) fn ready(workspace: &Workspace, line: Line) -> Result<DebianKernel> {
 
 /// Downloads and unpacks a line's newest kernel. Returns its folder.
 fn download(workspace: &Workspace, line: Line, room: &Path) -> Result<PathBuf> {
-    let suite = line.suite;
-    let archive = Archive::open(workspace, room, "kernel", &debian::sources(suite))?;
-    // Ignores the machine's installed packages.
-    let nothing = ["-o", "Dir::State::status=/dev/null"];
-    let mut show = archive.apt("apt-cache", &nothing);
-    let shown = output_of(show.args(["--no-all-versions", "show", META_PACKAGE]));
+    let suite = line.suite();
+    let architecture = line.architecture().debian();
+    // Depends on the suite's newest small kernel, which is built for virtual machines.
+    let meta_package = format!("linux-image-cloud-{architecture}");
+    let sources = debian::sources(suite);
+    let archive = Archive::open_for(workspace, room, "kernel", &sources, architecture)?;
+    let mut show = archive.apt("apt-cache", &["--no-all-versions", "show", &meta_package]);
+    let shown = output_of(&mut show);
     let package = shown.as_deref().and_then(image_package).with_context(|| {
-        format!("Debian's {suite} has no {META_PACKAGE} that depends on a kernel")
+        format!("Debian's {suite} has no {meta_package} that depends on a kernel")
     })?;
     let packages = room.join("packages");
     fs::create_dir_all(&packages)?;
@@ -136,9 +159,9 @@ mod tests {
         for folder in ["boot", "usr/lib/modules/6.12.1-cloud-amd64"] {
             fs::create_dir_all(root.join(folder)).unwrap();
         }
-        assert!(unpacked(Line::ALL[2], root).is_err());
+        assert!(unpacked(Line::V6_12, root).is_err());
         fs::write(root.join("boot/vmlinuz-6.12.1-cloud-amd64"), "").unwrap();
-        let kernel = unpacked(Line::ALL[2], root).unwrap();
+        let kernel = unpacked(Line::V6_12, root).unwrap();
         assert_eq!(kernel.release, "6.12.1-cloud-amd64");
         assert!(kernel.modules.ends_with("usr/lib/modules/6.12.1-cloud-amd64"));
     }

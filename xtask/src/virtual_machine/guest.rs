@@ -8,12 +8,15 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result};
 use serde_json::{Value, json};
 
+use super::architecture::Architecture;
+use super::cross;
 use super::debian_kernel::DebianKernel;
 use super::initramfs::Initramfs;
 use super::modules;
 use super::suites::{MPTCP, SUITES, Scope, Suite};
 use crate::libraries;
 use crate::process::{output_of, run_logged};
+use crate::toolchain::Toolchain;
 use crate::workspace::{Profile, Workspace, find_program};
 
 /// `TOPO_LB_PATIENCE`: how many times slower than a real machine an emulated one may be.
@@ -25,28 +28,88 @@ const TOOLS: [&str; 1] = ["ip"];
 /// Folders that the kernel and the suites need.
 const FOLDERS: [&str; 5] = ["/dev", "/proc", "/sys", "/tmp", "/run"];
 
-/// Test binaries by name.
-pub(super) type Suites = BTreeMap<String, PathBuf>;
-
-/// The binary of a suite.
-pub(super) fn suite<'a>(suites: &'a Suites, name: &str) -> Result<&'a Path> {
-    Ok(suites.get(name).with_context(|| format!("Cargo has built no suite {name}"))?)
+/// What a virtual machine runs.
+#[derive(Debug)]
+pub(super) struct Programs {
+    architecture: Architecture,
+    suites: BTreeMap<String, PathBuf>,
 }
 
-pub(super) fn build(workspace: &Workspace) -> Result<Suites> {
+impl Programs {
+    /// The binary of a suite.
+    pub(super) fn suite(&self, name: &str) -> Result<&Path> {
+        let path = self.suites.get(name);
+        Ok(path.with_context(|| format!("Cargo has built no suite {name}"))?)
+    }
+
+    /// A program that Cargo has built.
+    fn built(&self, workspace: &Workspace, name: &str) -> PathBuf {
+        match self.architecture {
+            Architecture::X86_64 => workspace.program(Profile::Dev, name),
+            Architecture::Arm64 => cross::binary(workspace, name),
+        }
+    }
+
+    /// A program of the system.
+    fn tool(&self, workspace: &Workspace, name: &str) -> Result<PathBuf> {
+        match self.architecture {
+            Architecture::X86_64 => {
+                find_program(name).with_context(|| format!("`{name}` is not installed"))
+            }
+            Architecture::Arm64 => cross::find(&cross::debian_tools(workspace)?, name),
+        }
+    }
+
+    /// What the program's file in the machine has, and its libraries: where they are there, and here.
+    fn files(&self, workspace: &Workspace, program: &Path) -> Result<(Vec<u8>, Libraries)> {
+        if self.architecture == Architecture::X86_64 {
+            let libraries = libraries::of(program)?.into_iter().map(|path| (path.clone(), path));
+            return Ok((without_debug_information(workspace, program)?, libraries.collect()));
+        }
+        let content = fs::read(program)?;
+        let mut libraries = Libraries::new();
+        let mut open = cross::needed(&content)?;
+        while let Some(name) = open.pop() {
+            let path = cross::find(&cross::debian_tools(workspace)?, &name)?;
+            let place = Path::new("/lib").join(&name);
+            if libraries.insert(place, path.clone()).is_none() {
+                open.extend(cross::needed(&fs::read(&path)?)?);
+            }
+        }
+        Ok((content, libraries))
+    }
+}
+
+/// Files by their places in the machine.
+type Libraries = BTreeMap<PathBuf, PathBuf>;
+
+/// Compiles the programs; `compiler` is for another architecture than this machine's.
+pub(super) fn build(
+    workspace: &Workspace,
+    architecture: Architecture,
+    compiler: &Toolchain,
+) -> Result<Programs> {
+    let messages = match architecture {
+        Architecture::X86_64 => build_here(workspace)?,
+        Architecture::Arm64 => cross::build(workspace, compiler)?,
+    };
+    Ok(Programs { architecture, suites: executables(&messages) })
+}
+
+/// Compiles for this machine. Returns Cargo's messages.
+fn build_here(workspace: &Workspace) -> Result<String> {
     crate::suites::agent(workspace)?;
     let mut build = crate::suites::cargo_for(workspace, "test", SUITES.map(|suite| suite.name));
     // Cargo prints the path of each program on standard output, and everything else in the log.
     build.args(["--no-run", "--message-format", "json-render-diagnostics"]);
     let log = workspace.log("build-suites");
     run_logged("compiling the suites", &mut build, &log)?;
-    let messages = fs::read_to_string(&log)?;
-    Ok(executables(&messages))
+    Ok(fs::read_to_string(&log)?)
 }
 
 /// Test binaries by name, from Cargo's messages (doc.rust-lang.org/cargo/reference/
 /// external-tools.html#json-messages).
-fn executables(messages: &str) -> Suites {
+fn executables(messages: &str) -> BTreeMap<String, PathBuf> {
     let artifact = |line: &str| {
         let message: Value = serde_json::from_str(line).ok()?;
         let is_test = message["target"]["kind"][0] == "test";
@@ -59,7 +122,7 @@ fn executables(messages: &str) -> Suites {
 pub(super) fn pack(
     workspace: &Workspace,
     kernel: &DebianKernel,
-    suites: &Suites,
+    programs: &Programs,
     scope: Scope,
     path: &Path,
 ) -> Result<()> {
@@ -71,26 +134,22 @@ pub(super) fn pack(
     inside.device(Path::new("/dev/console"), 5, 1)?;
     let mut libraries = BTreeMap::new();
     let mut program = |inside: &mut Initramfs, place: String, from: &Path| -> Result<()> {
-        inside.file(Path::new(&place), &without_debug_information(workspace, from)?)?;
-        for library in libraries::of(from)? {
-            let content = fs::read(&library)?;
-            libraries.insert(library, content);
-        }
-        Ok(())
+        let (content, needed) = programs.files(workspace, from)?;
+        libraries.extend(needed);
+        inside.file(Path::new(&place), &content)
     };
-    let built = |name| workspace.program(Profile::Dev, name);
+    let built = |name| programs.built(workspace, name);
     program(&mut inside, "/init".to_owned(), &built("guest"))?;
     program(&mut inside, "/bin/topo-lb".to_owned(), &built("topo-lb"))?;
     program(&mut inside, "/bin/pod".to_owned(), &built("pod"))?;
     for tool in TOOLS {
-        let from = find_program(tool).with_context(|| format!("`{tool}` is not installed"))?;
-        program(&mut inside, format!("/bin/{tool}"), &from)?;
+        program(&mut inside, format!("/bin/{tool}"), &programs.tool(workspace, tool)?)?;
     }
     for suite in SUITES {
-        program(&mut inside, format!("/suites/{}", suite.name), self::suite(suites, suite.name)?)?;
+        program(&mut inside, format!("/suites/{}", suite.name), programs.suite(suite.name)?)?;
     }
-    for (library, content) in &libraries {
-        inside.file(library, content)?;
+    for (place, library) in &libraries {
+        inside.file(place, &fs::read(library)?)?;
     }
     let modules = modules::wanted(&kernel.modules)?;
     for module in &modules {

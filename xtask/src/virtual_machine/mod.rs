@@ -4,8 +4,10 @@
 //! A machine has neither disk nor network; its initramfs has everything. Its first process is the
 //! program `guest` of the package `tests`, which reports on the serial port.
 
+mod architecture;
 mod boot;
 mod counts;
+mod cross;
 mod debian_kernel;
 mod emulator;
 mod guest;
@@ -15,19 +17,22 @@ mod report;
 mod suites;
 
 use fs_err as fs;
+use std::collections::{BTreeMap, BTreeSet};
 use std::panic::resume_unwind;
 use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, bail};
+use anyhow::{Context as _, Result, bail};
 
 pub(crate) use debian_kernel::Line;
 pub(crate) use suites::Scope;
 
 use crate::process::caught;
 use crate::progress::{self, Running, clock};
+use crate::toolchain::Toolchain;
 use crate::workspace::Workspace;
+use architecture::Architecture;
 use boot::Machine;
 use counts::Counts;
 use report::Report;
@@ -36,7 +41,16 @@ use suites::SUITES;
 /// Whether kernels and emulator are present, or can be downloaded. A virtual machine runs programs
 /// compiled for this machine, so both have the same architecture.
 pub(crate) fn is_obtainable() -> bool {
-    cfg!(target_arch = "x86_64") && emulator::is_obtainable() && debian_kernel::is_obtainable()
+    cfg!(target_arch = "x86_64") && are_obtainable(Architecture::X86_64, &Line::DEFAULT)
+}
+
+/// As [`is_obtainable`], for arm64, whose programs are cross-compiled.
+pub(crate) fn is_arm64_obtainable() -> bool {
+    are_obtainable(Architecture::Arm64, &[Line::Arm64])
+}
+
+fn are_obtainable(architecture: Architecture, lines: &[Line]) -> bool {
+    emulator::is_obtainable(architecture) && debian_kernel::are_obtainable(lines)
 }
 
 /// Runs the suites on all kernels at once: their tests wait often. Returns what was not checked.
@@ -45,22 +59,29 @@ pub(crate) fn is_obtainable() -> bool {
 /// A suite fails, or a machine does not finish; the other kernels' suites still run.
 pub(crate) fn run(
     workspace: &Workspace,
+    compiler: &Toolchain,
     lines: &[Line],
     scope: Scope,
     counting: Counting,
 ) -> Result<Option<String>> {
-    let emulator = emulator::ready(workspace)?;
     let kernels = lines.iter().map(|line| debian_kernel::ready(workspace, *line));
     let kernels = kernels.collect::<Result<Vec<_>>>()?;
-    let suites = guest::build(workspace)?;
+    let mut supplies = BTreeMap::new();
+    for architecture in lines.iter().map(|line| line.architecture()).collect::<BTreeSet<_>>() {
+        let emulator = emulator::ready(workspace, architecture)?;
+        let programs = guest::build(workspace, architecture, compiler)?;
+        supplies.insert(architecture, (emulator, programs));
+    }
     let mut counts = Counts::read(workspace)?;
     let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
-    let unchecked = match counts::host_column(release.trim()) {
-        Some(column) => {
-            counts.set(column, verify_here(workspace, &suites)?);
+    let here = supplies.get(&Architecture::X86_64).map(|(_, programs)| programs);
+    let unchecked = match (counts::host_column(release.trim()), here) {
+        (_, None) => None,
+        (Some(column), Some(programs)) => {
+            counts.set(column, verify_here(workspace, programs)?);
             None
         }
-        None => Some(format!(
+        (None, _) => Some(format!(
             "this machine's verifier was NOT compared: {} has no column for Linux {}",
             counts::PATH,
             release.trim()
@@ -69,10 +90,12 @@ pub(crate) fn run(
     let mut machines = Vec::new();
     for kernel in &kernels {
         let line = kernel.line.name();
+        let architecture = kernel.line.architecture();
+        let (emulator, programs) = supplies.get(&architecture).context("no emulator")?;
         let initramfs = workspace.target.join("virtual-machine").join(format!("initramfs-{line}"));
-        guest::pack(workspace, kernel, &suites, scope, &initramfs)?;
+        guest::pack(workspace, kernel, programs, scope, &initramfs)?;
         let log = workspace.log(&format!("linux-{line}"));
-        machines.push(Machine { emulator: &emulator, image: &kernel.image, initramfs, log });
+        machines.push(Machine { architecture, emulator, image: &kernel.image, initramfs, log });
     }
     let releases: Vec<&str> = kernels.iter().map(|kernel| kernel.release.as_str()).collect();
     let ends = boot(workspace, &releases.join(", "), &machines, limit(scope));
@@ -91,7 +114,7 @@ pub(crate) fn run(
             }
         }
     }
-    for text in counts.changes() {
+    for text in counts.table() {
         progress::note(&text);
     }
     if !failures.is_empty() {
@@ -120,9 +143,9 @@ pub(crate) enum Counting {
 }
 
 /// The counts of this machine's own verifier.
-fn verify_here(workspace: &Workspace, suites: &guest::Suites) -> Result<report::Verified> {
+fn verify_here(workspace: &Workspace, programs: &guest::Programs) -> Result<report::Verified> {
     let log = workspace.log("verifier-host");
-    let mut command = workspace.command(guest::suite(suites, "verifier")?);
+    let mut command = workspace.command(programs.suite("verifier")?);
     command.arg("--nocapture").env("TOPO_LB_EBPF_OBJECT", workspace.object());
     crate::process::run_logged("this machine's verifier", &mut command, &log)?;
     Ok(Report::read(&read(&log)?).verified)

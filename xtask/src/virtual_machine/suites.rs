@@ -30,12 +30,9 @@ pub(super) struct Suite {
 /// See [`Suite::has_mptcp`].
 pub(super) const MPTCP: &str = "mptcp";
 
-/// All tests of a suite, which needs no MPTCP.
-const WHOLE: Suite = Suite { name: "", short: &[], skipped: &[], has_mptcp: false };
-
 /// In the order of execution. `tc_packets` is last: its old connections need some uptime.
 pub(super) const SUITES: [Suite; 6] = [
-    Suite { name: "verifier", ..WHOLE },
+    Suite { name: "verifier", short: &[], skipped: &[], has_mptcp: false },
     Suite {
         name: "connect",
         short: &[
@@ -43,8 +40,8 @@ pub(super) const SUITES: [Suite; 6] = [
             "a_service_without_endpoints_refuses_at_once",
             "an_mptcp_socket_is_a_tcp_client",
         ],
+        skipped: &[],
         has_mptcp: true,
-        ..WHOLE
     },
     Suite {
         name: "datagram",
@@ -52,13 +49,15 @@ pub(super) const SUITES: [Suite; 6] = [
             "every_endpoint_answers_as_the_service",
             "a_socket_moves_when_its_endpoint_stops_serving",
         ],
-        ..WHOLE
+        skipped: &[],
+        has_mptcp: false,
     },
     // These kernels do not order programs: the agent must report which one decides.
     Suite {
         name: "foreign",
         short: &["a_load_balancer_that_is_first_is_named_everywhere_until_it_has_gone"],
-        ..WHOLE
+        skipped: &[],
+        has_mptcp: false,
     },
     Suite {
         name: "tc_traffic",
@@ -66,7 +65,8 @@ pub(super) const SUITES: [Suite; 6] = [
             "every_endpoint_answers_a_machine",
             "a_device_is_attached_when_it_comes_and_leaves_nothing_when_it_goes",
         ],
-        ..WHOLE
+        skipped: &[],
+        has_mptcp: false,
     },
     Suite {
         name: "tc_packets",
@@ -78,7 +78,7 @@ pub(super) const SUITES: [Suite; 6] = [
         ],
         // An emulated machine does not reach that many packets per second.
         skipped: &["refusals_are_limited"],
-        ..WHOLE
+        has_mptcp: false,
     },
 ];
 
@@ -172,8 +172,12 @@ mod tests {
     }
 
     fn judged(log: &str) -> Result<()> {
-        let short = &["plain", "mptcp_too"];
-        let suite = Suite { name: "connect", short, has_mptcp: true, ..WHOLE };
+        let suite = Suite {
+            name: "connect",
+            short: &["plain", "mptcp_too"],
+            skipped: &[],
+            has_mptcp: true,
+        };
         judge(&[suite], Scope::Short, &Report::read(log))
     }
 

@@ -1,0 +1,119 @@
+//! The most pending jumps that the verifier has at the same time in a program. It does not report
+//! them, but refuses a program with too many: the more jumps it still accepts in front of a program,
+//! the fewer the program has.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context as _, Result};
+use aya::programs::ProgramError;
+
+use super::{JUMP_LIMIT, load, pending, prepare};
+use crate::packets::object;
+
+/// The verifier's words for too many pending jumps (`push_stack`, kernel/bpf/verifier.c).
+const REFUSAL: &str = "jumps is too complex";
+
+/// The most pending jumps at the same time, for each of these programs with a guess. A wrong guess
+/// only takes longer.
+///
+/// # Errors
+/// The object is not built, or the verifier refuses a program for another reason.
+pub fn peak_jumps(guesses: &BTreeMap<String, u16>) -> Result<BTreeMap<String, u16>> {
+    let object = object()?;
+    let searches = guesses.iter().map(|(name, guess)| (name.clone(), Search::new(*guess)));
+    let mut searches: BTreeMap<String, Search> = searches.collect();
+    loop {
+        let next =
+            searches.iter().filter_map(|(name, search)| Some((name.clone(), search.next()?)));
+        let tried: BTreeMap<String, u16> = next.collect();
+        if tried.is_empty() {
+            break;
+        }
+        let in_front = tried.iter().map(|(name, peak)| (name.clone(), JUMP_LIMIT - peak)).collect();
+        let mut ebpf = prepare(&pending::before(&object, &in_front)?)?;
+        for (name, peak) in &tried {
+            let program = ebpf.program_mut(name).with_context(|| format!("no program {name}"))?;
+            let is_accepted = match load(program) {
+                Ok(()) => true,
+                Err(ProgramError::LoadError { verifier_log, .. })
+                    if verifier_log.to_string().contains(REFUSAL) =>
+                {
+                    false
+                }
+                Err(error) => return Err(error).with_context(|| format!("{name} is refused")),
+            };
+            if let Some(search) = searches.get_mut(name) {
+                search.narrow(*peak, is_accepted);
+            }
+        }
+    }
+    Ok(searches.into_iter().map(|(name, search)| (name, search.high)).collect())
+}
+
+/// The search for a program's peak, which is at least `low` and at most `high`. It begins at a guess,
+/// and goes away from there in steps that double, until the peak is between two tried numbers.
+#[derive(Debug)]
+struct Search {
+    guess: u16,
+    low: u16,
+    high: u16,
+    step: u16,
+}
+
+impl Search {
+    fn new(guess: u16) -> Self {
+        Self { guess, low: 0, high: JUMP_LIMIT, step: 1 }
+    }
+
+    /// The number to try next; `None` if the peak is known.
+    fn next(&self) -> Option<u16> {
+        let next = match (self.low > 0, self.high < JUMP_LIMIT) {
+            (false, false) => self.guess,
+            (false, true) => self.high.saturating_sub(self.step),
+            (true, false) => self.low.saturating_add(self.step - 1),
+            (true, true) => self.low.midpoint(self.high),
+        };
+        (self.low < self.high).then(|| next.clamp(self.low, self.high - 1))
+    }
+
+    /// Takes note of whether the peak is at most `tried`.
+    fn narrow(&mut self, tried: u16, is_at_most: bool) {
+        if self.low > 0 || self.high < JUMP_LIMIT {
+            self.step = self.step.saturating_mul(2);
+        }
+        *(if is_at_most { &mut self.high } else { &mut self.low }) = tried + u16::from(!is_at_most);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The number of tries until the peak is found.
+    fn tries(guess: u16, peak: u16) -> usize {
+        let mut search = Search::new(guess);
+        let mut count = 0;
+        while let Some(tried) = search.next() {
+            search.narrow(tried, peak <= tried);
+            count += 1;
+        }
+        assert_eq!(search.high, peak, "with the guess {guess}");
+        count
+    }
+
+    #[test]
+    fn every_peak_is_found_from_every_guess() {
+        for guess in [0, 1, 70, 8_191, JUMP_LIMIT, u16::MAX] {
+            for peak in 0..=JUMP_LIMIT {
+                assert!(tries(guess, peak) <= 28, "{peak} with the guess {guess}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_right_guess_takes_two_tries() {
+        assert_eq!(tries(70, 70), 2);
+        assert_eq!(tries(70, 71), 2);
+        assert!(tries(70, 60) <= 9);
+    }
+}

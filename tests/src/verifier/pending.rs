@@ -1,0 +1,105 @@
+//! Pending jumps in front of a program: code that the verifier walks through while it puts a given
+//! number of branches aside. It takes them up again only after it has walked through the program.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context as _, Result, bail, ensure};
+use object::build::elf::{Builder, SectionData, SectionId};
+use object::elf::{STB_GLOBAL, STT_FUNC, STT_SECTION, STV_DEFAULT};
+
+/// The size of `struct bpf_insn`.
+const INSTRUCTION: usize = 8;
+
+/// Code that adds this number of pending jumps, at least one (include/uapi/linux/bpf.h, `struct bpf_insn`). It
+/// changes only r0, which is undefined when a program begins.
+pub fn code(jumps: u16) -> Result<Vec<[u8; INSTRUCTION]>> {
+    // r0 = the context's first word, whose value the verifier does not know.
+    let mut code = vec![[0x61, 0x10, 0, 0, 0, 0, 0, 0]];
+    for left in (1..=i16::try_from(jumps)?).rev() {
+        // if r0 == 7 goto the last two instructions. The verifier goes on with the next one.
+        let [low, high] = left.to_le_bytes();
+        code.push([0x15, 0, low, high, 7, 0, 0, 0]);
+    }
+    // goto the program; r0 = 1; exit.
+    code.extend([
+        [0x05, 0, 2, 0, 0, 0, 0, 0],
+        [0xb7, 0, 0, 0, 1, 0, 0, 0],
+        [0x95, 0, 0, 0, 0, 0, 0, 0],
+    ]);
+    Ok(code)
+}
+
+/// The eBPF object, with this number of pending jumps in front of each of these programs.
+///
+/// # Errors
+/// The object lacks one of them, or has a global function: the verifier checks that by itself, without
+/// the jumps in front of the program.
+pub(super) fn before(object: &[u8], jumps: &BTreeMap<String, u16>) -> Result<Vec<u8>> {
+    let mut builder = Builder::read(object).context("it is no ELF object")?;
+    for symbol in &builder.symbols {
+        let is_global = symbol.st_bind() == STB_GLOBAL && symbol.st_other == STV_DEFAULT;
+        let section = symbol.section.map(|id| &builder.sections.get(id).name[..]);
+        ensure!(
+            !(is_global && symbol.st_type() == STT_FUNC && section == Some(b".text")),
+            "{} is a global function: its pending jumps would not be counted",
+            String::from_utf8_lossy(&symbol.name)
+        );
+    }
+    for (program, count) in jumps {
+        let found = builder.symbols.iter().find(|it| it.name[..] == *program.as_bytes());
+        let found = found.with_context(|| format!("the object has no {program}"))?;
+        let (section, offset) = (found.section, found.st_value);
+        let section = section.with_context(|| format!("{program} is in no section"))?;
+        insert(&mut builder, section, offset, &code(*count)?.concat())?;
+    }
+    let mut bytes = Vec::new();
+    builder.write(&mut bytes).context("the object cannot be written")?;
+    Ok(bytes)
+}
+
+/// Inserts code at the beginning of a function, which is at this offset (bytes) of a section.
+fn insert(builder: &mut Builder<'_>, section: SectionId, at: u64, code: &[u8]) -> Result<()> {
+    let length = code.len() as u64;
+    let SectionData::Data(data) = &mut builder.sections.get_mut(section).data else {
+        bail!("a section of programs has no code");
+    };
+    let place = usize::try_from(at)?;
+    ensure!(place <= data.len(), "a program is outside its section");
+    data.to_mut().splice(place..place, code.iter().copied());
+
+    let mut section_symbol = None;
+    for symbol in builder.symbols.iter_mut().filter(|it| it.section == Some(section)) {
+        match symbol.st_type() {
+            STT_SECTION => section_symbol = Some(symbol.id()),
+            STT_FUNC if symbol.st_value == at => symbol.st_size += length,
+            _ if symbol.st_value > at => symbol.st_value += length,
+            _ => {}
+        }
+    }
+    // .BTF.ext has offsets in the section, for functions and lines. Each has a relocation.
+    let mut places = Vec::new();
+    for other in &mut builder.sections {
+        let SectionData::Relocation(relocations) = &mut other.data else { continue };
+        if other.sh_info_section == Some(section) {
+            let moved = relocations.iter_mut().filter(|it| it.r_offset >= at);
+            moved.for_each(|it| it.r_offset += length);
+        } else if other.name[..] == *b".rel.BTF.ext" {
+            let here = relocations.iter().filter(|it| it.symbol == section_symbol);
+            places.extend(here.map(|it| it.r_offset));
+        }
+    }
+    let information = builder.sections.iter_mut().find(|it| it.name[..] == *b".BTF.ext");
+    let Some(SectionData::Data(data)) = information.map(|it| &mut it.data) else {
+        bail!("the object has no .BTF.ext");
+    };
+    for place in places {
+        let rest = data.to_mut().get_mut(usize::try_from(place)?..);
+        let offset = rest.and_then(<[u8]>::first_chunk_mut::<4>);
+        let offset = offset.context("a relocation is outside .BTF.ext")?;
+        let before = u32::from_le_bytes(*offset);
+        if u64::from(before) > at {
+            *offset = (before + u32::try_from(length)?).to_le_bytes();
+        }
+    }
+    Ok(())
+}
