@@ -7,7 +7,7 @@ pub use connections::uptime;
 
 use std::env;
 use std::net::{IpAddr, SocketAddr};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use aya::maps::{Array, HashMap, MapData, PerCpuArray};
@@ -61,7 +61,7 @@ pub struct Programs {
 /// A layout as aya needs it.
 #[repr(transparent)]
 #[derive(Clone, Copy)]
-struct Raw<T>(T);
+pub(crate) struct Raw<T>(pub(crate) T);
 // SAFETY: `bytemuck::Pod` has the same requirements.
 unsafe impl<T: Pod> aya::Pod for Raw<T> {}
 
@@ -69,16 +69,21 @@ unsafe impl<T: Pod> aya::Pod for Raw<T> {}
 const FIXED: [&str; 6] =
     [maps::RANGE, maps::EXCLUSION, maps::REVISION, maps::PACKETS, maps::REFUSALS, maps::TORN];
 
+/// The object that the agent embeds; that of the stress test is beside it.
+pub(crate) fn object() -> PathBuf {
+    match env::var_os("TOPO_LB_EBPF_OBJECT") {
+        Some(path) => path.into(),
+        None => Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/bpf/topo-lb.o"),
+    }
+}
+
 /// Reads the object file that the agent embeds, with `entries` per map.
 pub(crate) fn load_object<'a>(
     loader: &mut EbpfLoader<'a>,
     constants: &'a Constants,
     entries: u32,
 ) -> Result<Ebpf> {
-    let path = match env::var_os("TOPO_LB_EBPF_OBJECT") {
-        Some(path) => path.into(),
-        None => Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/bpf/topo-lb.o"),
-    };
+    let path = object();
     loader.btf(None);
     constants.put(loader);
     for name in maps::ALL {
