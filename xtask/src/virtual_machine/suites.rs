@@ -34,8 +34,9 @@ pub(super) const MPTCP: &str = "mptcp";
 const WHOLE: Suite = Suite { name: "", short: &[], skipped: &[], has_mptcp: false };
 
 /// In the order of execution. `tc_packets` is last: its old connections need some uptime.
-pub(super) const SUITES: [Suite; 6] = [
+pub(super) const SUITES: [Suite; 7] = [
     Suite { name: "verifier", ..WHOLE },
+    Suite { name: "records", ..WHOLE },
     Suite {
         name: "connect",
         short: &[
