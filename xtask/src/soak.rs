@@ -17,7 +17,7 @@ use crate::workspace::{Profile, Workspace};
 #[command(after_help = "\
 Examples:
   cargo xtask soak                         # ten minutes
-  cargo xtask soak --minutes 600 --json    # a night; {\"connections\":n,...,\"failed\":0,...}")]
+  cargo xtask soak --minutes 600 --json    # a night; {\"connections\":n,...,\"wrong_reads\":0}")]
 pub(crate) struct Args {
     /// How long
     #[arg(long, value_name = "N", default_value_t = 10,
