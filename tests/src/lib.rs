@@ -19,6 +19,7 @@
 //! with the process id in its name. Guards remove it on drop, [`interrupt`] on a signal, and the
 //! next lab removes what a killed process left.
 
+pub mod address;
 pub mod agent;
 pub mod api;
 pub mod binary;
@@ -52,6 +53,7 @@ pub mod population;
 pub mod prefix;
 pub mod process;
 pub mod pure_agent;
+pub mod reads;
 pub mod report;
 pub mod requirements;
 pub mod residue;

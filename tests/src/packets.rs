@@ -7,7 +7,7 @@ pub use connections::uptime;
 
 use std::env;
 use std::net::{IpAddr, SocketAddr};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use aya::maps::{Array, HashMap, MapData, PerCpuArray};
@@ -66,7 +66,7 @@ pub struct Programs {
 /// A layout as aya needs it.
 #[repr(transparent)]
 #[derive(Clone, Copy)]
-struct Raw<T>(T);
+pub(crate) struct Raw<T>(pub(crate) T);
 // SAFETY: `bytemuck::Pod` has the same requirements.
 unsafe impl<T: Pod> aya::Pod for Raw<T> {}
 
@@ -88,13 +88,17 @@ const FIXED: [&str; 10] = [
     maps::FRAGMENTS6,
 ];
 
-/// The object file that the agent embeds.
-pub(crate) fn object() -> Result<Vec<u8>> {
-    let path = match env::var_os("TOPO_LB_EBPF_OBJECT") {
+/// The object file that the agent embeds; that of the stress test is beside it.
+pub(crate) fn object_path() -> PathBuf {
+    match env::var_os("TOPO_LB_EBPF_OBJECT") {
         Some(path) => path.into(),
         None => Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/bpf/topo-lb.o"),
-    };
-    fs::read(path).context("build the object with cargo xtask build-ebpf")
+    }
+}
+
+/// The object that the agent embeds.
+pub(crate) fn object() -> Result<Vec<u8>> {
+    fs::read(object_path()).context("build the object with cargo xtask build-ebpf")
 }
 
 /// Makes the maps of an object, with `entries` each, and prepares its programs.

@@ -26,4 +26,5 @@ pub mod range;
 pub mod record;
 pub mod reply_filter;
 pub mod selection;
+pub mod stress;
 pub mod unprogrammed;

@@ -28,6 +28,15 @@ pub(crate) enum Found<F: Family> {
 /// frontend's.
 #[inline(always)]
 pub(crate) fn find<F: Family>(frontend: &FrontendOf<F>) -> Found<F> {
+    find_noting::<F>(frontend, || ())
+}
+
+/// As [`find`]; calls `again` for each record of another frontend.
+#[inline(always)]
+pub(crate) fn find_noting<F: Family>(
+    frontend: &FrontendOf<F>,
+    mut again: impl FnMut(),
+) -> Found<F> {
     for _ in 0..ATTEMPTS {
         // To replace an element, the kernel adds the new one at the head of its chain, and then
         // removes the old one further down (`htab_map_update_elem`). A look-up that is between both
@@ -45,6 +54,7 @@ pub(crate) fn find<F: Family>(frontend: &FrontendOf<F>) -> Found<F> {
         {
             return Found::Record(record);
         }
+        again();
     }
     count_torn();
     Found::Torn

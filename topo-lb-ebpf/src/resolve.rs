@@ -79,7 +79,7 @@ pub(crate) fn resolve<F: Family>(
 
 /// Chooses an endpoint; `None` refuses.
 #[inline(always)]
-fn choose<F: Family>(fields: &RecordFields<F>) -> Option<F::Endpoint> {
+pub(crate) fn choose<F: Family>(fields: &RecordFields<F>) -> Option<F::Endpoint> {
     // SAFETY: fields of a record.
     let selection = unsafe {
         let (slot_base, count) = (*fields.slot_base, *fields.count);

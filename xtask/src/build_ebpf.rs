@@ -17,9 +17,10 @@ use crate::progress;
 use crate::toolchain::{Linker, Toolchain};
 use crate::workspace::Workspace;
 
-/// Compiles the programs that run in the kernel, with BTF and without DWARF, to target/bpf/topo-lb.o.
+/// Compiles the programs that run in the kernel, with BTF and without DWARF, to target/bpf/topo-lb.o,
+/// and those of the stress test to topo-lb-reads.o.
 ///
-/// It writes the object only if its bytes have changed, so that the agent is not built again for
+/// It writes an object only if its bytes have changed, so that the agent is not built again for
 /// nothing.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -28,8 +29,11 @@ Examples:
   cargo xtask build-ebpf && bpftool btf dump file target/bpf/topo-lb.o")]
 pub(crate) struct Args {}
 
-/// The name of the package and of Cargo's output.
+/// The name of the package and of the object that the agent embeds.
 const PACKAGE: &str = "topo-lb-ebpf";
+
+/// The name of the stress test's object.
+const READS: &str = "topo-lb-reads";
 
 const TARGET: &str = "bpfel-unknown-none";
 
@@ -57,10 +61,14 @@ pub(crate) fn build(workspace: &Workspace, machine: &Machine) -> Result<()> {
     command.arg("build").args(ARGUMENTS);
     let title = format!("eBPF object, by {}", compiler.display());
     run_logged(title, &mut command, &workspace.log("build-ebpf"))?;
-    let built = build_folder(workspace).join(TARGET).join(PROFILE).join(PACKAGE);
-    let bytes = fs::read(&built)?;
-    let bytes = without_dwarf(&bytes).with_context(|| format!("{}", built.display()))?;
-    publish(&bytes, &workspace.object())
+    let folder = build_folder(workspace).join(TARGET).join(PROFILE);
+    for (name, place) in [(PACKAGE, workspace.object()), (READS, workspace.reads_object())] {
+        let built = folder.join(name);
+        let bytes = fs::read(&built)?;
+        let bytes = without_dwarf(&bytes).with_context(|| format!("{}", built.display()))?;
+        publish(&bytes, &place)?;
+    }
+    Ok(())
 }
 
 /// Runs Clippy on the eBPF programs, with warnings as errors.

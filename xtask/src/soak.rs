@@ -8,15 +8,16 @@ use crate::needs::Need;
 use crate::process::become_command;
 use crate::workspace::{Profile, Workspace};
 
-/// Connects while Services change as fast as they can, and while the agent is killed and started
-/// again: the long version of two suites of `cargo xtask test`.
+/// Reads a thousand million records while they are replaced, connects while Services change as fast as
+/// they can, and while the agent is killed and started again: the long version of three suites of
+/// `cargo xtask test`.
 ///
-/// Leaves nothing behind, even after Ctrl-C. Exit code 1: a connection went wrong.
+/// Leaves nothing behind, even after Ctrl-C. Exit code 1: a connection or a read went wrong.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   cargo xtask soak                         # ten minutes
-  cargo xtask soak --minutes 600 --json    # a night; {\"connections\":n,...,\"failed\":0}")]
+  cargo xtask soak --minutes 600 --json    # a night; {\"connections\":n,...,\"wrong_reads\":0}")]
 pub(crate) struct Args {
     /// How long
     #[arg(long, value_name = "N", default_value_t = 10,

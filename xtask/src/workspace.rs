@@ -61,6 +61,11 @@ impl Workspace {
         self.target.join("bpf/topo-lb.o")
     }
 
+    /// The eBPF object of the stress test, beside the agent's.
+    pub(crate) fn reads_object(&self) -> PathBuf {
+        self.object().with_file_name("topo-lb-reads.o")
+    }
+
     /// The path of a compiled program.
     pub(crate) fn program(&self, profile: Profile, name: &str) -> PathBuf {
         let folder = match profile {

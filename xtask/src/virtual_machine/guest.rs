@@ -155,9 +155,8 @@ pub(super) fn pack(
     for module in &modules {
         inside.file(&module_path(module.name), &module.content)?;
     }
-    let object = workspace.object();
-    let content = fs::read(&object)?;
-    inside.file(Path::new("/topo-lb.o"), &content)?;
+    inside.file(Path::new("/topo-lb.o"), &fs::read(workspace.object())?)?;
+    inside.file(Path::new("/topo-lb-reads.o"), &fs::read(workspace.reads_object())?)?;
     let modules: Vec<PathBuf> = modules.iter().map(|module| module_path(module.name)).collect();
     inside.file(Path::new("/plan.json"), plan(&modules, scope).to_string().as_bytes())?;
 

@@ -31,8 +31,9 @@ pub(super) struct Suite {
 pub(super) const MPTCP: &str = "mptcp";
 
 /// In the order of execution. `tc_packets` is last: its old connections need some uptime.
-pub(super) const SUITES: [Suite; 6] = [
+pub(super) const SUITES: [Suite; 7] = [
     Suite { name: "verifier", short: &[], skipped: &[], has_mptcp: false },
+    Suite { name: "records", short: &[], skipped: &[], has_mptcp: false },
     Suite {
         name: "connect",
         short: &[

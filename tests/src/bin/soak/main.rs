@@ -4,18 +4,19 @@ use std::io::{Write as _, stdout};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 use clap::Parser;
 use topo_lb_tests::interrupt::exit_code;
+use topo_lb_tests::reads::{self, Reuse, Until as UntilRead};
 use topo_lb_tests::report::Report;
 use topo_lb_tests::restarts::{self, Until};
 use topo_lb_tests::{requirements, stress};
 
-/// Makes connections while Services change as fast as possible, and while the agent is killed and
-/// restarted, in turns.
+/// Reads records while they are replaced. Then makes connections while Services change as fast as
+/// possible, and while the agent is killed and restarted, in turns.
 ///
 /// Needs root, and the agent binary in TOPO_LB_AGENT. Leaves nothing behind, even after Ctrl-C.
-/// Exit code 1: a connection failed, or reached a wrong endpoint.
+/// Exit code 1: a connection failed, or reached a wrong endpoint, or a read was wrong.
 #[derive(Debug, Parser)]
 #[command(name = "soak")]
 struct Arguments {
@@ -28,6 +29,8 @@ struct Arguments {
     json: bool,
 }
 
+/// Reads of records, unless they take half of the time.
+const READS: u64 = 1_000_000_000;
 /// How long each turn lasts.
 const TURN: Duration = Duration::from_secs(30);
 
@@ -40,6 +43,7 @@ fn run(arguments: &Arguments) -> Result<bool> {
     requirements::agent()?;
     let begun = Instant::now();
     let whole = Duration::from_secs(arguments.minutes * 60);
+    let read = read(whole / 2)?;
     let mut sums = Report::default();
     let mut turns = 0;
     while begun.elapsed() < whole {
@@ -58,11 +62,16 @@ fn run(arguments: &Arguments) -> Result<bool> {
         // The documented order.
         format!(
             "{{\"connections\":{connections},\"changes\":{changes},\"restarts\":{restarts},\
-             \"wrong_endpoint\":{wrong_endpoint},\"failed\":{failed}}}"
+             \"wrong_endpoint\":{wrong_endpoint},\"failed\":{failed},\
+             \"reads\":{},\"writes\":{},\"repeated\":{},\"wrong_reads\":{}}}",
+            read.reads.reads,
+            read.writes,
+            read.reads.repeated,
+            read.wrong()
         )
     } else {
         format!(
-            "{} connections, {} changes of Services, {} restarts: {}",
+            "{read}\n{} connections, {} changes of Services, {} restarts: {}",
             sums.connections,
             sums.changes,
             sums.restarts,
@@ -70,7 +79,21 @@ fn run(arguments: &Arguments) -> Result<bool> {
         )
     };
     writeln!(stdout(), "{text}").context("cannot print the result")?;
-    Ok(sums.is_ok())
+    Ok(sums.is_ok() && read.wrong() == 0)
+}
+
+/// Reads records: first as they must not be written, then as the agent writes them.
+///
+/// # Errors
+/// The first run finds no wrong read: then the second one would not either.
+fn read(limit: Duration) -> Result<reads::Outcome> {
+    let until = UntilRead { elapsed: limit, reads: READS, wrong: true };
+    let control = reads::run(Reuse::AtOnce, until)?;
+    eprintln!("records written in place: {control}");
+    ensure!(control.reads.wrong > 0, "reads of records written in place are never wrong");
+    let outcome = reads::run(Reuse::AfterGrace, UntilRead { wrong: false, ..until })?;
+    eprintln!("records written as the agent does: {outcome}");
+    Ok(outcome)
 }
 
 fn wrong(sums: &Report) -> String {

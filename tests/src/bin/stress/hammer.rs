@@ -9,8 +9,8 @@ use anyhow::{Context as _, Result};
 use rustix::thread::CpuSet;
 use socket2::{Domain, SockAddr, Socket, Type};
 
-use crate::address::{Endpoint, Family, SERVICES, cluster_ip};
 use crate::history::{History, Outcome};
+use topo_lb_tests::address::{Endpoint, Family, SERVICES, cluster_ip};
 use topo_lb_tests::report::Report;
 use topo_lb_tests::traffic::REFUSED;
 

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU16, AtomicU32, Ordering};
 
-use crate::address::{CYCLE, Endpoint, MOST};
+use topo_lb_tests::address::{CYCLE, Endpoint, MOST};
 
 /// The size of a Service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

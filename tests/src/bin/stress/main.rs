@@ -3,7 +3,6 @@
 //! Runs in a pod of the lab: it uses addresses of its own network namespace, and serves the cgroup
 //! that a flag names with its own programs and maps.
 
-mod address;
 mod hammer;
 mod history;
 mod writer;

@@ -14,9 +14,9 @@ use topo_lb::plan::Installed;
 use topo_lb::reconcile::Reconciler;
 use topo_lb::topology::Scope;
 
-use crate::address::{Endpoint, Family, SERVICES, cluster_ip};
 use crate::hammer::PORT;
 use crate::history::{History, ServiceSize};
+use topo_lb_tests::address::{Endpoint, Family, SERVICES, cluster_ip};
 
 /// Sizes around the 8 inline endpoints of a Service. Most are inline: these are written fastest.
 const SMALL: [u16; 9] = [0, 1, 2, 3, 4, 5, 7, 8, 9];

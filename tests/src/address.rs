@@ -3,36 +3,43 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// Number of Services per address family.
-pub(crate) const SERVICES: u8 = 64;
-/// Upper bound (exclusive) of a Service's endpoints.
-pub(crate) const MOST: u16 = 1 << 9;
-/// Addresses repeat after so many generations.
-pub(crate) const CYCLE: u32 = 1 << 9;
+use topo_lb_common::stress;
 
+/// Number of Services per address family.
+pub const SERVICES: u8 = stress::SERVICES as u8;
+/// Upper bound (exclusive) of a Service's endpoints.
+pub const MOST: u16 = 1 << 9;
+/// Addresses repeat after so many generations.
+pub const CYCLE: u32 = stress::GENERATIONS;
+
+/// An address family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Family {
+pub enum Family {
+    /// IPv4.
     V4,
+    /// IPv6.
     V6,
 }
 
 impl Family {
-    pub(crate) const BOTH: [Self; 2] = [Self::V4, Self::V6];
+    /// Both, in the order of their numbers.
+    pub const BOTH: [Self; 2] = [Self::V4, Self::V6];
 }
 
+/// An endpoint of a Service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Endpoint {
+pub struct Endpoint {
     /// Below [`SERVICES`].
-    pub(crate) service: u8,
+    pub service: u8,
     /// Below [`CYCLE`].
-    pub(crate) generation: u32,
+    pub generation: u32,
     /// Below [`MOST`].
-    pub(crate) place: u16,
+    pub place: u16,
 }
 
 impl Endpoint {
     /// The endpoint's address.
-    pub(crate) fn address(self, family: Family) -> IpAddr {
+    pub fn address(self, family: Family) -> IpAddr {
         let bits = (u32::from(self.service) << 18)
             | ((self.generation % CYCLE) << 9)
             | u32::from(self.place);
@@ -43,7 +50,7 @@ impl Endpoint {
     }
 
     /// The endpoint with this address, if any.
-    pub(crate) fn at(address: IpAddr) -> Option<Self> {
+    pub fn at(address: IpAddr) -> Option<Self> {
         let bits = match address {
             IpAddr::V4(address) if address.octets()[0] == 10 => address.to_bits() & 0x00ff_ffff,
             IpAddr::V6(address) if address.to_bits() >> 24 == 0xfd00_000a << 72 => {
@@ -60,7 +67,7 @@ impl Endpoint {
 }
 
 /// The ClusterIP of a Service.
-pub(crate) fn cluster_ip(service: u8, family: Family) -> IpAddr {
+pub fn cluster_ip(service: u8, family: Family) -> IpAddr {
     match family {
         Family::V4 => Ipv4Addr::new(172, 20, 0, service + 1).into(),
         Family::V6 => Ipv6Addr::from_bits((0xfd00_000b << 96) | u128::from(service + 1)).into(),

@@ -1,0 +1,28 @@
+//! No program reads a record that is half written, or another Service's.
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use topo_lb_tests::reads::{Reuse, Until, run};
+use topo_lb_tests::wait::{PATIENCE, patient};
+
+/// `cargo xtask soak` runs this for a given number of reads.
+const ELAPSED: Duration = Duration::from_secs(4);
+
+#[test]
+fn every_read_is_of_one_generation_of_its_service() -> Result<()> {
+    let outcome =
+        run(Reuse::AfterGrace, Until { elapsed: ELAPSED, reads: u64::MAX, wrong: false })?;
+    println!("{outcome}");
+    ensure!(outcome.wrong() == 0, "{outcome}");
+    Ok(())
+}
+
+#[test]
+fn a_record_that_is_used_again_at_once_is_read_torn() -> Result<()> {
+    let elapsed = patient(PATIENCE);
+    let outcome = run(Reuse::AtOnce, Until { elapsed, reads: u64::MAX, wrong: true })?;
+    println!("{outcome}");
+    ensure!(outcome.reads.wrong > 0, "the stress finds no torn read: {outcome}");
+    Ok(())
+}
