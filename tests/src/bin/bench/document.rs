@@ -76,9 +76,10 @@ const PARTS: [(&str, &str, &[&str]); 4] = [
          dials another of all Services each time, *recvmsg_miss* is a datagram that a process \
          without Services receives. *tc_test_run_ns* is a packet at its best: one that the kernel \
          runs through a program 20,000 times (`BPF_PROG_TEST_RUN`), with everything in the nearest \
-         cache. *services_write_ms* is the time of the agent's writes to new maps, \
-         *services_memory_mb* the kernel's memory of `services4` and `records4`, by the kernel's \
-         own account.",
+         cache. *services_write_ms* is the time of the agent's writes to new maps of the \
+         Services' decisions (*maps=services4, records4*), and with those of their names and \
+         counters (*maps=all*). *services_memory_mb* is the memory of `services4` and `records4` \
+         as the kernel counts it, with room for this many Services.",
         &[
             "connect4_hit_x",
             "connect4_hit_reverse_x",

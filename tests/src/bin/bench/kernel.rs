@@ -41,9 +41,9 @@ pub(crate) fn measure(
     let rounds = effort.of(5, 31);
     let mut bench = Bench { services, rounds, clients, direct, figures: Vec::new() };
 
-    let nobodys = ground.cluster.agents().path();
-    let connect4 = Empty::attach(nobodys, CgroupSockAddrAttachType::Connect4)?;
-    let recvmsg4 = Empty::attach(nobodys, CgroupSockAddrAttachType::UDPRecvMsg4)?;
+    let unserved = ground.cluster.agents().path();
+    let connect4 = Empty::attach(unserved, CgroupSockAddrAttachType::Connect4)?;
+    let recvmsg4 = Empty::attach(unserved, CgroupSockAddrAttachType::UDPRecvMsg4)?;
     for (tcp_peer, reverse) in [("endpoint", "off"), ("service", "on")] {
         say(&format!("in the kernel, connect, reverse state {reverse}"));
         let agent = ground.agent(("--manifests", &manifests), &[("--tcp-peer", tcp_peer)])?;
@@ -98,16 +98,13 @@ impl Bench {
         let any = |port| Targets { first: (Population::frontend(0), port).into(), count };
         let connect4 = program("connect4")?;
         let four = |name, targets| case(name, Client::Inside, targets).on("connect4", connect4);
-        let (mut hit, mut another) = (
-            four("hit, the same each time", one),
-            four("hit, another each time", any(SERVICE_PORT)),
-        );
-        if reverse == "on" {
-            hit = hit.promise("connect4_hit_reverse", 15.0);
+        let hit = four("hit, the same each time", one);
+        let another = four("hit, another each time", any(SERVICE_PORT));
+        let (hit, another) = if reverse == "on" {
+            (hit.promise("connect4_hit_reverse", 15.0), another)
         } else {
-            hit = hit.promise("connect4_hit", 3.5);
-            another = another.promise("connect4_any", 15.0);
-        }
+            (hit.promise("connect4_hit", 3.5), another.promise("connect4_any", 15.0))
+        };
         let six = Targets::one((BOTH6, SERVICE_PORT).into());
         let mut cases = vec![
             hit,
