@@ -43,7 +43,11 @@ fn a_quick_run_finds_every_figure_and_its_report_alone_makes_the_page() -> Resul
         "connect_ratio",
         "other_traffic_ratio",
         "connect4_hit_ns",
+        "connect4_hit_x",
         "connect4_hit_reverse_ns",
+        "connect4_hit_reverse_x",
+        "connect4_any_x",
+        "recvmsg_miss_x",
         "program_seconds",
         "event_to_map_p99_ms",
         "probe_ms",
@@ -51,7 +55,11 @@ fn a_quick_run_finds_every_figure_and_its_report_alone_makes_the_page() -> Resul
         "rss_mb",
         "restart_writes",
         "tc_established_ns",
+        "tc_established_x",
         "tc_other_ns",
+        "tc_other_x",
+        "services_write_ms",
+        "services_memory_mb",
     ] {
         ensure!(names.contains(name), "no {name} among {names:?}");
     }

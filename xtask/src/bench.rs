@@ -18,6 +18,9 @@ use crate::workspace::{Profile, Workspace};
 /// A whole run takes about twenty minutes, on a machine that does nothing else. Leaves nothing behind,
 /// even after Ctrl-C. A missed target is reported, but is no failure.
 ///
+/// To compare two versions, measure each in a checkout of its own, in turns: the agent contains its
+/// programs, and needs maps of their layout.
+///
 /// kube-proxy is compiled from Debian's source the first time, which takes minutes, or
 /// TOPO_LB_KUBE_PROXY names one. `--quick` leaves it out unless it is there.
 #[derive(Debug, clap::Args)]
@@ -25,6 +28,8 @@ use crate::workspace::{Profile, Workspace};
 Examples:
   cargo xtask bench --quick                      # under three minutes: does it work here?
   cargo xtask bench --part connect --part kernel
+  cargo xtask bench --part kernel --json | jq -r '.results[] | select(.target) | [.name, .median] | @tsv'
+                                                 # ratios of the programs to an empty one
   cargo xtask bench --json | jq '.results[] | select(.met == false)'
   cargo xtask bench --write-docs                 # writes docs/performance/report.json, and from it
                                                  # docs/performance.md and its pictures

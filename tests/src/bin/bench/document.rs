@@ -70,14 +70,31 @@ const PARTS: [(&str, &str, &[&str]); 4] = [
     (
         "In the kernel",
         "Run time by the kernel's own BPF statistics, which include the cost of taking the time: \
-         see the empty program. A value is the mean of 1,000 calls. *tc_test_run_ns* is a packet at \
-         its best: one that the kernel runs through a program 20,000 times (`BPF_PROG_TEST_RUN`), \
-         with everything in the nearest cache.",
+         see the empty program. A value is the mean of 1,000 calls. All programs take turns, and a \
+         ratio (*_x*) is a program's value by that of the empty program in the same round: clock \
+         and caches of a machine change from minute to minute, for both alike. *connect4_any* \
+         dials another of all Services each time, *recvmsg_miss* is a datagram that a process \
+         without Services receives. *tc_test_run_ns* is a packet at its best: one that the kernel \
+         runs through a program 20,000 times (`BPF_PROG_TEST_RUN`), with everything in the nearest \
+         cache. *services_write_ms* is the time of the agent's writes to new maps of the \
+         Services' decisions (*maps=services4, records4*), and with those of their names and \
+         counters (*maps=all*). *services_memory_mb* is the memory of `services4` and `records4` \
+         as the kernel counts it, with room for this many Services.",
         &[
+            "connect4_hit_x",
+            "connect4_hit_reverse_x",
+            "connect4_any_x",
+            "recvmsg_miss_x",
+            "tc_other_x",
+            "tc_established_x",
+            "services_write_ms",
+            "services_memory_mb",
             "connect4_hit_ns",
             "connect4_hit_reverse_ns",
-            "tc_established_ns",
+            "connect4_any_ns",
+            "recvmsg_miss_ns",
             "tc_other_ns",
+            "tc_established_ns",
             "hook_ns",
             "tc_test_run_ns",
         ],

@@ -25,6 +25,8 @@ pub(crate) const KUBE_PROXY_NUMBER: u8 = 3;
 pub(crate) const POD_RANGE: &str = "10.244.0.0/16";
 /// The node's device of the client's pod.
 pub(crate) const CLIENT_DEVICE: &str = "pod2";
+/// The node's device of the pod `a`.
+pub(crate) const SERVER_DEVICE: &str = "pod3";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Effort {

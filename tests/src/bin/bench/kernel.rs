@@ -4,15 +4,16 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::Path;
 
 use anyhow::{Result, ensure};
+use aya::programs::cgroup_sock_addr::CgroupSockAddrAttachType;
 use serde_json::{Value, json};
 use topo_lb_tests::manifest::{endpoint, service, slice};
 
-use crate::exchange::{Act, Dialler, PORT, Targets};
-use crate::ground::{CLIENT_DEVICE, Effort, Ground, HERE};
+use crate::exchange::{Act, PORT, Targets};
+use crate::ground::{CLIENT_DEVICE, Effort, Ground, HERE, SERVER_DEVICE};
 use crate::program::{Empty, Program, Watch, with_empty_on};
 use crate::result::Figure;
-use crate::sample::Sample;
-use crate::test_run;
+use crate::rounds::{self, Case, Client, Clients};
+use crate::{store, test_run};
 use topo_lb_tests::population::{Population, SERVICE_PORT};
 
 const KEYS: &str = "topo-lb.io/topology-keys";
@@ -35,188 +36,153 @@ pub(crate) fn measure(
     let population = ground.population(services, ["a", "b"])?;
     let manifests = ground.manifests(&population, &special(ground)?)?;
     let _watch = Watch::begin()?;
-    let mut bench = Bench { services, batches: effort.of(5, 31), figures: Vec::new() };
+    let clients = Clients { inside: ground.inside("client")?, outside: ground.outside("client")? };
+    let direct = Targets::one((ground.cluster.pod("a")?.ipv4, PORT).into());
+    let rounds = effort.of(5, 31);
+    let mut bench = Bench { services, rounds, clients, direct, figures: Vec::new() };
 
-    say("in the kernel, an empty program");
-    let mut outside = ground.outside("client")?;
-    let empty = Empty::attach(ground.cluster.agents().path())?;
-    let target = Targets::one((ground.cluster.pod("a")?.ipv4, PORT).into());
-    bench.case(&mut outside, empty.program, ("connect4", "empty program"), Act::Knock, target)?;
-    drop(empty);
-    with_empty_on(ground.cluster.node_netns(HERE)?, CLIENT_DEVICE, |programs| {
-        bench.both_ways(&mut outside, programs, "empty program", target)
-    })?;
-
-    let mut inside = ground.inside("client")?;
+    let unserved = ground.cluster.agents().path();
+    let connect4 = Empty::attach(unserved, CgroupSockAddrAttachType::Connect4)?;
+    let recvmsg4 = Empty::attach(unserved, CgroupSockAddrAttachType::UDPRecvMsg4)?;
     for (tcp_peer, reverse) in [("endpoint", "off"), ("service", "on")] {
         say(&format!("in the kernel, connect, reverse state {reverse}"));
         let agent = ground.agent(("--manifests", &manifests), &[("--tcp-peer", tcp_peer)])?;
-        bench.connect(&mut inside, agent.pins(), ground, reverse)?;
+        bench.connect(&connect4, agent.pins(), reverse)?;
         if reverse == "on" {
             say("in the kernel, datagrams");
-            bench.datagrams(&mut inside, agent.pins())?;
+            bench.datagrams(&recvmsg4, agent.pins())?;
         }
     }
     say("in the kernel, packets");
     let flags = [("--tc-devices", CLIENT_DEVICE)];
     let agent = ground.agent(("--manifests", &manifests), &flags)?;
-    bench.packets(&mut outside, agent.pins(), ground)?;
+    with_empty_on(ground.cluster.node_netns(HERE)?, SERVER_DEVICE, |empty| {
+        bench.packets(empty, agent.pins())
+    })?;
     drop(agent);
     say("in the kernel, the same packet again and again");
     bench.figures.extend(test_run::measure(services, effort)?);
+    say("in the kernel, Services into new maps");
+    bench.figures.extend(store::measure(ground, &population, effort)?);
     Ok(bench.figures)
 }
 
 struct Bench {
     services: u32,
-    batches: u32,
+    rounds: u32,
+    clients: Clients,
+    /// A server's own address, which no program changes.
+    direct: Targets,
     figures: Vec<Figure>,
 }
 
-/// Directions of the tc programs, in the order of their figures.
+/// Directions of the tc programs.
 const DIRECTIONS: [&str; 2] = ["ingress", "egress"];
 
-/// Calls per batch; a case's values are the means of its batches.
-const BATCH: u32 = 1_000;
-
 impl Bench {
-    /// The run times of programs while a client repeats one act.
-    fn sample(
-        &self,
-        dialler: &mut Dialler,
-        programs: &[Program],
-        act: Act,
-        targets: Targets,
-    ) -> Result<Vec<Sample>> {
-        dialler.times(act, targets, BATCH)?;
-        let mut samples = vec![Sample::default(); programs.len()];
-        for _ in 0..self.batches {
-            let before = programs.iter().map(|it| it.runs()).collect::<Result<Vec<_>>>()?;
-            dialler.times(act, targets, BATCH)?;
-            for ((program, before), sample) in programs.iter().zip(before).zip(&mut samples) {
-                let (mean, runs) = program.runs()?.since(before);
-                ensure!(runs >= BATCH.into(), "{runs} runs of a program in {BATCH} calls");
-                sample.add(mean);
-            }
-        }
-        Ok(samples)
+    /// Measures cases in rounds with `empty`.
+    fn take_turns(&mut self, empty: Case, cases: Vec<Case>) -> Result<()> {
+        let figures = rounds::measure(&mut self.clients, self.rounds, empty, cases)?;
+        self.figures.extend(figures.into_iter().map(|it| it.with("services", self.services)));
+        Ok(())
     }
 
-    fn case(
-        &mut self,
-        dialler: &mut Dialler,
-        program: Program,
-        (hook, case): (&str, &str),
-        act: Act,
-        targets: Targets,
-    ) -> Result<Sample> {
-        let samples = self.sample(dialler, &[program], act, targets)?;
-        let sample = samples.into_iter().next().unwrap_or_default();
-        self.figures.push(self.figure("hook_ns", &sample).with("hook", hook).with("case", case));
-        Ok(sample)
-    }
-
-    fn figure(&self, name: &str, sample: &Sample) -> Figure {
-        Figure::new(name, "ns", sample).with("services", self.services)
-    }
-
-    fn connect(
-        &mut self,
-        dialler: &mut Dialler,
-        pins: &Path,
-        ground: &Ground<'_>,
-        reverse: &str,
-    ) -> Result<()> {
+    fn connect(&mut self, empty: &Empty, pins: &Path, reverse: &str) -> Result<()> {
         let program = |hook: &str| Program::behind(&pins.join("links").join(hook));
+        let case = |name: &str, client, targets| {
+            Case::new(format!("{name}, reverse state {reverse}"), client, Act::Knock, targets)
+        };
         let at = |address: Ipv4Addr| Targets::one((address, SERVICE_PORT).into());
         let one = at(Population::frontend(self.services / 2));
         let count = self.services;
         let any = |port| Targets { first: (Population::frontend(0), port).into(), count };
         let connect4 = program("connect4")?;
-        let mut case = |name: &str, targets| {
-            let name = format!("{name}, reverse state {reverse}");
-            self.case(dialler, connect4, ("connect4", &name), Act::Knock, targets)
+        let four = |name, targets| case(name, Client::Inside, targets).on("connect4", connect4);
+        let hit = four("hit, the same each time", one);
+        let another = four("hit, another each time", any(SERVICE_PORT));
+        let (hit, another) = if reverse == "on" {
+            (hit.promise("connect4_hit_reverse", 15.0), another)
+        } else {
+            (hit.promise("connect4_hit", 3.5), another.promise("connect4_any", 15.0))
         };
-        let hit = case("hit, the same each time", one)?;
-        case("hit, another each time", any(SERVICE_PORT))?;
-        case("8 endpoints", at(EIGHT))?;
-        case("500 endpoints", at(MANY))?;
-        case("affinity", at(AFFINITY))?;
-        case("spill", at(SPILL))?;
-        case("refused", at(REFUSED))?;
-        let (name, target) = match reverse {
-            "on" => ("connect4_hit_reverse_ns", 800.0),
-            _ => ("connect4_hit_ns", 300.0),
-        };
-        self.figures.push(self.figure(name, &hit).at_most(target));
-        let connect6 = program("connect6")?;
         let six = Targets::one((BOTH6, SERVICE_PORT).into());
-        let name = format!("hit, reverse state {reverse}");
-        self.case(dialler, connect6, ("connect6", &name), Act::Knock, six)?;
+        let mut cases = vec![
+            hit,
+            another,
+            four("8 endpoints", at(EIGHT)),
+            four("500 endpoints", at(MANY)),
+            four("affinity", at(AFFINITY)),
+            four("spill", at(SPILL)),
+            four("refused", at(REFUSED)),
+            case("hit", Client::Inside, six).on("connect6", program("connect6")?),
+        ];
         if reverse == "on" {
-            let other = Targets::one((ground.cluster.pod("a")?.ipv4, PORT).into());
-            self.case(dialler, connect4, ("connect4", "no Service"), Act::Knock, other)?;
             let missed = any(SERVICE_PORT + 1);
-            let name = "no Service, but among them";
-            self.case(dialler, connect4, ("connect4", name), Act::Knock, missed)?;
+            for (name, targets) in
+                [("no Service", self.direct), ("no Service, but among them", missed)]
+            {
+                let case = Case::new(name, Client::Inside, Act::Knock, targets);
+                cases.push(case.on("connect4", connect4));
+            }
         }
-        Ok(())
+        let empty = case(EMPTY, Client::Outside, self.direct).on("connect4", empty.program);
+        self.take_turns(empty, cases)
     }
 
-    fn datagrams(&mut self, dialler: &mut Dialler, pins: &Path) -> Result<()> {
+    fn datagrams(&mut self, empty: &Empty, pins: &Path) -> Result<()> {
+        let program = |hook: &str| Program::behind(&pins.join("links").join(hook));
+        let miss = Case::new("no Service", Client::Inside, Act::Datagram, self.direct)
+            .on("recvmsg4", program("recvmsg4")?)
+            .promise("recvmsg_miss", 1.6);
+        let mut cases = vec![miss];
         for (digit, address) in [('4', IpAddr::from(BOTH4)), ('6', IpAddr::from(BOTH6))] {
             let target = Targets::one(SocketAddr::new(address, SERVICE_PORT));
             for (hook, act) in
                 [("sendmsg", Act::Datagram), ("recvmsg", Act::Datagram), ("getpeername", Act::Peer)]
             {
                 let hook = format!("{hook}{digit}");
-                let program = Program::behind(&pins.join("links").join(&hook))?;
-                self.case(dialler, program, (&hook, "hit"), act, target)?;
+                let program = program(&hook)?;
+                cases.push(Case::new("hit", Client::Inside, act, target).on(hook, program));
             }
         }
-        Ok(())
+        let empty = Case::new(EMPTY, Client::Outside, Act::Datagram, self.direct)
+            .on("recvmsg4", empty.program);
+        self.take_turns(empty, cases)
     }
 
-    /// The run times of tc programs while packets go to a target and back.
-    fn both_ways(
-        &mut self,
-        dialler: &mut Dialler,
-        programs: &[Program],
-        case: &str,
-        targets: Targets,
-    ) -> Result<Vec<Sample>> {
-        let samples = self.sample(dialler, programs, Act::Keep, targets)?;
-        for (direction, sample) in DIRECTIONS.iter().zip(&samples) {
-            let figure = self.figure("hook_ns", sample).with("hook", format!("tc {direction}"));
-            self.figures.push(figure.with("case", case));
-        }
-        Ok(samples)
-    }
-
-    /// Packets of a client with sockets that the programs on its device do not know.
-    fn packets(&mut self, dialler: &mut Dialler, pins: &Path, ground: &Ground<'_>) -> Result<()> {
+    /// Packets of a client with sockets that the programs on its device do not know. The empty
+    /// programs are on a server's device.
+    fn packets(&mut self, empty: &[Program], pins: &Path) -> Result<()> {
         let mut programs = Program::of_devices(pins, "ingress")?;
         programs.extend(Program::of_devices(pins, "egress")?);
         ensure!(programs.len() == 2, "{} programs of tc", programs.len());
-        let direct = Targets::one((ground.cluster.pod("a")?.ipv4, PORT).into());
+        let both_ways = |name: &str, client, targets, programs: &[Program]| {
+            let case = Case::new(name, client, Act::Keep, targets);
+            DIRECTIONS.iter().zip(programs).fold(case, |case, (direction, program)| {
+                case.on(format!("tc {direction}"), *program)
+            })
+        };
         let service = Targets::one((BOTH4, SERVICE_PORT).into());
-        for (case, name, target, targets) in [
-            ("not ours", "tc_other_ns", 60.0, direct),
-            ("established", "tc_established_ns", 200.0, service),
-        ] {
-            let samples = self.both_ways(dialler, &programs, case, targets)?;
-            for (direction, sample) in DIRECTIONS.iter().zip(&samples) {
-                let figure = self.figure(name, sample).with("direction", *direction);
-                self.figures.push(figure.at_most(target));
-            }
-        }
         // No pod answers there, so each knock is one packet: the first of a connection.
         let first = Targets::one((EIGHT, SERVICE_PORT).into());
-        let ingress = programs[0];
-        self.case(dialler, ingress, ("tc ingress", "first packet"), Act::Knock, first)?;
+        let first = Case::new("first packet", Client::Outside, Act::Knock, first)
+            .on("tc ingress", programs[0]);
+        // "not ours" has rounds of its own, before the server is an endpoint of a translated
+        // connection: from then on its packets are looked up.
+        for (name, figure, ratio, targets, others) in [
+            ("not ours", "tc_other", 1.35, self.direct, None),
+            ("established", "tc_established", 5.0, service, Some(first)),
+        ] {
+            let case = both_ways(name, Client::Outside, targets, &programs).promise(figure, ratio);
+            let name = format!("{EMPTY}, in turns with {name}");
+            let empty = both_ways(&name, Client::Inside, self.direct, empty);
+            self.take_turns(empty, [case].into_iter().chain(others).collect())?;
+        }
         Ok(())
     }
 }
+
+const EMPTY: &str = "empty program";
 
 /// The Services for one case each.
 fn special(ground: &Ground<'_>) -> Result<Vec<Value>> {

@@ -17,7 +17,9 @@ mod probes;
 mod program;
 mod result;
 mod rollout;
+mod rounds;
 mod sample;
+mod store;
 mod test_run;
 
 use std::fs;
@@ -79,7 +81,7 @@ enum End {
 enum Part {
     /// Exchanges through a ClusterIP and direct, with topo-lb and with other proxies
     Connect,
-    /// Run time of each program, measured by the kernel
+    /// Run time of each program, measured by the kernel; writes and memory of the maps of Services
     Kernel,
     /// Response times of probes and scrapes while many other clients are connected
     Probes,

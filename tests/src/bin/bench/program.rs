@@ -14,10 +14,9 @@ use aya::programs::{
     loaded_programs,
 };
 use aya::sys::{Stats, enable_stats};
-use aya_obj::generated::bpf_prog_type::BPF_PROG_TYPE_SCHED_CLS;
+use aya_obj::generated::bpf_attach_type;
+use aya_obj::generated::bpf_prog_type::{BPF_PROG_TYPE_CGROUP_SOCK_ADDR, BPF_PROG_TYPE_SCHED_CLS};
 use fs_err as fs;
-use topo_lb::datapath::hook::Hook;
-use topo_lb::datapath::host::feature::empty;
 use topo_lb::datapath::host::syscall::{load_empty, pin};
 use topo_lb_tests::netns::NetNs;
 use topo_lb_tests::permit::permit;
@@ -99,10 +98,9 @@ pub(crate) struct Empty {
 }
 
 impl Empty {
-    pub(crate) fn attach(cgroup: &Path) -> Result<Self> {
-        let mut program = through_pin(empty(Hook::Connect4), |pin| {
-            CgroupSockAddr::from_pin(pin, CgroupSockAddrAttachType::Connect4)
-        })?;
+    pub(crate) fn attach(cgroup: &Path, hook: CgroupSockAddrAttachType) -> Result<Self> {
+        let loaded = load_empty(BPF_PROG_TYPE_CGROUP_SOCK_ADDR, bpf_attach_type::from(hook) as u32);
+        let mut program = through_pin(loaded, |pin| CgroupSockAddr::from_pin(pin, hook))?;
         let cgroup = fs::File::open(cgroup)?;
         let link = program.attach(cgroup, CgroupAttachMode::Single)?;
         let link = program.take_link(link)?;

@@ -1,0 +1,119 @@
+//! The agent's map store without an agent: the time to write Services to new maps, and the kernel's
+//! memory of the maps of IPv4 Services.
+
+use std::os::fd::{AsFd as _, AsRawFd as _};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, ensure};
+use aya::maps::MapData;
+use fs_err as fs;
+use topo_lb::datapath::maps::bpf::BpfStore;
+use topo_lb::datapath::maps::commit::take_over;
+use topo_lb::datapath::maps::store::Store as _;
+use topo_lb::datapath::programs::object::TcpPeer;
+use topo_lb::datapath::{Datapath, Options};
+use topo_lb::plan::{Capacity, Step};
+use topo_lb::reconcile::Reconciler;
+use topo_lb::topology::Scope;
+use topo_lb_common::maps;
+use topo_lb_tests::permit::permit;
+use topo_lb_tests::population::Population;
+use topo_lb_tests::requirements::BPFFS;
+
+use crate::ground::{Effort, Ground, HERE};
+use crate::result::Figure;
+use crate::sample::Sample;
+
+/// Services that the maps have room for.
+const ROOM: u32 = 65_536;
+
+pub(crate) fn measure(
+    ground: &Ground<'_>,
+    population: &Population,
+    effort: Effort,
+) -> Result<Vec<Figure>> {
+    let services = population.services;
+    let options = Options {
+        pin_dir: Path::new(BPFFS).join(ground.cluster.prefix().name("store")),
+        cgroup_root: ground.cluster.agents().path().to_owned(),
+        capacity: Capacity { services: ROOM, ..Capacity::default() },
+        tcp_peer: TcpPeer::Endpoint,
+        exclusions: false,
+        tc_attach: Default::default(),
+    };
+    let mut reconciler = Reconciler::new(HERE.into(), Scope::All, false);
+    for update in population.updates()? {
+        reconciler.observe(update);
+    }
+    let (mut whole, mut published, mut memory) = (Sample::default(), Sample::default(), 0.0);
+    for _ in 0..effort.of(2, 15) {
+        let _permit = permit();
+        // Never attached: it removes its maps when it is dropped.
+        let datapath = Datapath::open(options.clone())?;
+        let (all, publishing) = write(&mut reconciler, datapath.maps_directory(), services)?;
+        whole.add(milliseconds(all));
+        published.add(milliseconds(publishing));
+        memory = megabytes(datapath.maps_directory())?;
+    }
+    let time = |maps: &str, sample| {
+        Figure::new("services_write_ms", "ms", sample).with("services", services).with("maps", maps)
+    };
+    let memory = Figure::single("services_memory_mb", "MB", memory).with("services", ROOM);
+    Ok(vec![
+        time("services4, records4", &published).at_most(6.0),
+        time("all", &whole),
+        memory.at_most(9.5),
+    ])
+}
+
+/// Writes everything to empty maps. Returns the time of all writes, and of those to `services4` and
+/// `records4`.
+fn write(
+    reconciler: &mut Reconciler,
+    pin_dir: &Path,
+    services: u32,
+) -> Result<(Duration, Duration)> {
+    let mut store = BpfStore::open(pin_dir)?;
+    let installed = take_over(&mut store)?;
+    reconciler.expect_all(&installed);
+    let plan = reconciler.plan(&installed);
+    let publishes = |step: &Step| matches!(step, Step::Publish { .. });
+    let count = plan.steps.iter().filter(|step| publishes(step)).count();
+    ensure!(count == services as usize, "{count} of {services} Services are planned");
+    ensure!(!plan.steps.contains(&Step::Grace), "a plan for empty maps waits");
+    let (mut all, mut publishing) = (Duration::ZERO, Duration::ZERO);
+    for part in plan.steps.chunk_by(|one, next| publishes(one) == publishes(next)) {
+        let begun = Instant::now();
+        let mut steps = part;
+        while !steps.is_empty() {
+            steps = &steps[store.write(steps)?..];
+        }
+        all += begun.elapsed();
+        if publishes(&part[0]) {
+            publishing += begun.elapsed();
+        }
+    }
+    reconciler.carried_out(&plan);
+    Ok((all, publishing))
+}
+
+/// What the kernel accounts for the maps of IPv4 Services, in 10⁶ bytes.
+fn megabytes(pin_dir: &Path) -> Result<f64> {
+    let mut bytes = 0;
+    for name in [maps::SERVICES4, maps::RECORDS4] {
+        let map = MapData::from_pin(pin_dir.join(name))?;
+        let facts = format!("/proc/self/fdinfo/{}", map.fd().as_fd().as_raw_fd());
+        let facts = fs::read_to_string(facts)?;
+        let memory = facts.lines().find_map(|line| line.strip_prefix("memlock:"));
+        bytes += memory
+            .with_context(|| format!("the kernel tells no memory of {name}"))?
+            .trim()
+            .parse::<u64>()?;
+    }
+    Ok(bytes as f64 / 1e6)
+}
+
+fn milliseconds(duration: Duration) -> f64 {
+    duration.as_secs_f64() * 1e3
+}
