@@ -90,7 +90,7 @@ pub(crate) fn choose<F: Family>(fields: &RecordFields<F>) -> Option<F::Endpoint>
         Choice::Refuse => None,
         Choice::Inline(place) => {
             // The verifier needs the limit; the place is below it.
-            let place = place & (F::INLINE as u32).next_power_of_two() - 1;
+            let place = place & ((F::INLINE as u32).next_power_of_two() - 1);
             // SAFETY: fields of a record; the limited place is within it (`topo_lb_common::record`).
             let (address, port, localities) = unsafe {
                 let address = words(fields.addresses.add(place as usize));

@@ -29,7 +29,7 @@ struct Arguments {
     json: bool,
 }
 
-/// Reads of records, unless they take half of the time.
+/// Reads of records, unless they take three quarters of the time.
 const READS: u64 = 1_000_000_000;
 /// How long each turn lasts.
 const TURN: Duration = Duration::from_secs(30);
@@ -43,7 +43,7 @@ fn run(arguments: &Arguments) -> Result<bool> {
     requirements::agent()?;
     let begun = Instant::now();
     let whole = Duration::from_secs(arguments.minutes * 60);
-    let read = read(whole / 2)?;
+    let read = read(whole / 4 * 3)?;
     let mut sums = Report::default();
     let mut turns = 0;
     while begun.elapsed() < whole {
