@@ -8,9 +8,9 @@ use crate::maps::DEVICES;
 /// The entry of a device; a new one has full buckets.
 #[inline(always)]
 fn entry(device: u32) -> Option<*mut Device> {
-    DEVICES.get_ptr_mut(&device).or_else(|| {
-        let _ = DEVICES.insert(&device, &Device::default(), BPF_NOEXIST.into());
-        DEVICES.get_ptr_mut(&device)
+    DEVICES.get_ptr_mut(device).or_else(|| {
+        let _ = DEVICES.insert(device, Device::default(), BPF_NOEXIST.into());
+        DEVICES.get_ptr_mut(device)
     })
 }
 
@@ -24,7 +24,7 @@ pub(crate) fn may_open(device: u32, now: u64) -> bool {
 /// A connection of the device was answered: it does not count any more.
 #[inline(always)]
 pub(crate) fn answered(device: u32) {
-    if let Some(entry) = DEVICES.get_ptr_mut(&device) {
+    if let Some(entry) = DEVICES.get_ptr_mut(device) {
         // SAFETY: as above.
         unsafe { (*entry).openings.give_back(OPENINGS) };
     }

@@ -85,7 +85,7 @@ fn serves<F: Family>(flow: NonNull<FlowOf<F>>, frontend: &FrontendOf<F>, revisio
             let now = look_up::<F>(frontend);
             let endpoint = words(&raw const (*flow).endpoint);
             let key = F::member_key(now.service, F::endpoint_parts(&endpoint));
-            if !now.is_ours || F::members().get_ptr(&key).is_none() {
+            if !now.is_ours || F::members().get_ptr(key).is_none() {
                 return false;
             }
             (*flow).revision = revision;
