@@ -64,7 +64,7 @@ fn a_memory_limit_that_the_maps_do_not_fit_under() -> Result<()> {
         for megabytes in [40, 64, 90] {
             let limit = Limit::make(scene.cluster.prefix(), megabytes << 20)?;
             let mut command = scene.agent.command_with(&[
-                ("--max-services", "65536"),
+                ("--max-services", "262144"),
                 ("--max-endpoints", "262144"),
                 ("--max-flows", "65536"),
             ])?;
