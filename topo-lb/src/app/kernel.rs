@@ -10,7 +10,7 @@ use tracing::{debug, info, warn};
 use crate::agent_state::AgentState;
 use crate::cluster::ServiceId;
 use crate::datapath::maps::bpf::BpfStore;
-use crate::datapath::maps::commit::{commit, perform, take_over};
+use crate::datapath::maps::commit::{commit, take_over};
 use crate::datapath::maps::error::StoreError;
 use crate::datapath::maps::unprogrammed::{self, UnprogrammedMap};
 use crate::plan::{Gone, Installed, Lack, Meanwhile, Plan, Shortage, Step};
@@ -98,12 +98,12 @@ impl Kernel {
         while !reconciler.settled() {
             let began = Instant::now();
             let released = self.quarantine.released()?;
-            self.free(&released)?;
+            self.free(released)?;
             let mut plan = reconciler.plan(&self.installed);
             if !plan.unprogrammed.is_empty() && !self.quarantine.is_empty() {
                 // What no program reads any more may give it room.
                 let released = self.quarantine.wait()?;
-                self.free(&released)?;
+                self.free(released)?;
                 plan = reconciler.plan(&self.installed);
             }
             // Kept even if the plan fails half way: no later plan removes the same members.
@@ -128,8 +128,8 @@ impl Kernel {
         std::mem::take(&mut self.gone).into_iter().collect()
     }
 
-    fn free(&mut self, released: &[Step]) -> Result<(), StoreError> {
-        perform(released, &mut self.store, &mut self.installed)
+    fn free(&mut self, released: Vec<Step>) -> Result<(), StoreError> {
+        self.carry_out(&Plan { steps: released, ..Plan::default() })
     }
 
     /// Carries out a plan. After a failure, reads the maps again.

@@ -1,5 +1,5 @@
-//! Records and slots that programs may still read. A thread waits for the grace period: it takes as long as
-//! several changes, and publishing need not wait for it.
+//! Records and slots that programs may still read. A thread waits for the grace period: it takes as
+//! long as several changes, and publishing need not wait for it.
 
 use std::thread::{self, JoinHandle};
 
