@@ -7,7 +7,7 @@ use anyhow::{Result, ensure};
 use fs_err as fs;
 
 use crate::requirements::BPFFS;
-use crate::{cgroup, memory, netns};
+use crate::{cgroup, netns};
 
 /// All namespaces, cgroups (with their processes), pins and folders with names that `is_ours`
 /// accepts.
@@ -20,9 +20,10 @@ type Remove = fn(&Path) -> Result<()>;
 /// Like [`find`], each with the function that removes it.
 fn found(is_ours: impl Fn(&str) -> bool) -> Result<Vec<(PathBuf, Remove)>> {
     // Cgroups first: their processes use everything else.
-    let cgroups = [Some(cgroup::root()?), memory::version1()?];
+    let version1 = cgroup::version1()?.into_iter().map(|hierarchy| hierarchy.path);
+    let cgroups = version1.chain([cgroup::root()?]);
     let mut places: Vec<(PathBuf, Remove)> =
-        cgroups.into_iter().flatten().map(|path| (path, cgroup::remove as Remove)).collect();
+        cgroups.map(|path| (path, cgroup::remove as Remove)).collect();
     // Unpinning the last link of a program detaches it.
     places.push((BPFFS.into(), remove_tree));
     places.push((netns::FOLDER.into(), netns::remove));
