@@ -22,6 +22,9 @@ pub(crate) const SOCKET: &str = "/run/containerd/containerd.sock";
 /// The image of the container that holds a pod's namespaces.
 const PAUSE: &str = "registry.k8s.io/pause:3.10";
 
+/// The name of topo-lb's image in deploy/.
+const REGISTRY: &str = "registry.example.com/topo-lb";
+
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Starts containerd for pods of this range, and imports the images.
@@ -78,6 +81,16 @@ pub(crate) fn start(machine: &Machine<'_>, parts: &Parts, pods: &str) -> Result<
         let mut command = control()?;
         command.args(["images", "import", "--snapshotter", snapshotter(machine)?]).arg(image);
         machine.run(command)?;
+    }
+    // An archive has no registry's name.
+    let mut list = control()?;
+    let version = env!("CARGO_PKG_VERSION");
+    list.args(["images", "list", "--quiet"]);
+    let images = machine.run(list)?;
+    if let Some(ours) = images.lines().find(|name| name.ends_with(&format!("topo-lb:{version}"))) {
+        let mut tag = control()?;
+        tag.args(["images", "tag", "--force", ours, &format!("{REGISTRY}:{version}")]);
+        machine.run(tag)?;
     }
     Ok(running)
 }

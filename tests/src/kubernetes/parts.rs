@@ -17,6 +17,9 @@ pub const CONTAINERD: &str = "TOPO_LB_CONTAINERD";
 /// The variable for the folder with archives of images.
 pub const IMAGES: &str = "TOPO_LB_IMAGES";
 
+/// The variable for the archive with topo-lb's own image.
+pub const IMAGE: &str = "TOPO_LB_IMAGE";
+
 /// Where the parts are.
 #[derive(Clone, Debug)]
 pub struct Parts {
@@ -43,6 +46,7 @@ impl Parts {
         archives.retain(|path| path.extension().is_some_and(|it| it == "tar"));
         ensure!(!archives.is_empty(), "there is no image in {}", images.display());
         archives.sort();
+        archives.extend(env::var_os(IMAGE).filter(|path| !path.is_empty()).map(PathBuf::from));
         let it = Self {
             kubernetes: folder(KUBERNETES)?,
             containerd: folder(CONTAINERD)?,
