@@ -12,6 +12,7 @@ mod bench;
 mod beside;
 mod build_ebpf;
 mod cache;
+mod cluster;
 mod cluster_tools;
 mod control_plane;
 mod debian;
@@ -63,6 +64,7 @@ enum Command {
     Soak(soak::Args),
     Bench(bench::Args),
     Image(image::Args),
+    Cluster(cluster::Args),
 }
 
 fn main() -> ExitCode {
@@ -77,6 +79,7 @@ fn main() -> ExitCode {
         Command::Soak(args) => soak::run(&workspace, &args),
         Command::Bench(args) => bench::run(&workspace, &args),
         Command::Image(args) => image::run(&workspace, &args),
+        Command::Cluster(args) => cluster::run(&workspace, &args),
     });
     match result {
         Ok(()) => ExitCode::SUCCESS,
