@@ -9,6 +9,9 @@ use fs_err as fs;
 use crate::requirements::BPFFS;
 use crate::{cgroup, netns};
 
+/// Where programs say what they keep: on every machine the same.
+pub(crate) const STATES: &str = "/run";
+
 /// All namespaces, cgroups (with their processes), pins and folders with names that `is_ours`
 /// accepts.
 pub fn find(is_ours: impl Fn(&str) -> bool) -> Result<Vec<PathBuf>> {
@@ -27,6 +30,7 @@ fn found(is_ours: impl Fn(&str) -> bool) -> Result<Vec<(PathBuf, Remove)>> {
     // Unpinning the last link of a program detaches it.
     places.push((BPFFS.into(), remove_tree));
     places.push((netns::FOLDER.into(), netns::remove));
+    places.push((STATES.into(), remove_tree));
     places.push((std::env::temp_dir(), remove_tree));
     let mut found = Vec::new();
     for (place, remove) in places {

@@ -38,7 +38,13 @@ impl Parts {
             let folder = env::var_os(variable).filter(|folder| !folder.is_empty());
             let folder = folder
                 .with_context(|| format!("{variable} is not set: `cargo xtask cluster` sets it"))?;
-            Ok::<_, anyhow::Error>(PathBuf::from(folder))
+            let folder = PathBuf::from(folder);
+            ensure!(
+                folder.is_dir(),
+                "there is no folder {}, which {variable} names",
+                folder.display()
+            );
+            Ok(folder)
         };
         let images = folder(IMAGES)?;
         let mut archives: Vec<_> =

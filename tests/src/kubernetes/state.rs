@@ -1,16 +1,19 @@
 //! What is known of the machine's cluster outside the process that keeps it: one file.
 
-use std::io;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
 use fs_err as fs;
 use serde::{Deserialize, Serialize};
 
+use crate::prefix::{Prefix, owner};
+use crate::residue::STATES;
+
 use super::Proxy;
 
-/// One cluster at a time is on a machine.
-const FILE: &str = "/run/topo-lb-cluster.json";
+/// The end of its folder's name, after the prefix of the lab.
+const FOLDER: &str = "cluster";
+const FILE: &str = "state.json";
 
 /// The cluster that is up, or coming up.
 #[derive(Clone, Debug, Deserialize, Serialize)]
@@ -41,35 +44,33 @@ pub struct Node {
 }
 
 impl State {
+    /// The folder for the state of the cluster in a lab.
+    #[must_use]
+    pub fn folder(prefix: &Prefix) -> PathBuf {
+        Path::new(STATES).join(prefix.name(FOLDER))
+    }
+
     /// The cluster of this machine. `None`: there is none, or its keeper is gone.
     pub fn of_machine() -> Result<Option<Self>> {
-        let Some(state) = Self::read()? else { return Ok(None) };
-        Ok(state.is_kept().then_some(state))
-    }
-
-    /// The file, whoever keeps the cluster.
-    pub fn read() -> Result<Option<Self>> {
-        match fs::read(FILE) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            // A file that was cut short describes a cluster that never was up.
-            text => Ok(serde_json::from_slice(&text?).ok()),
+        for entry in fs::read_dir(STATES)?.flatten() {
+            let name = entry.file_name();
+            let keeper = name.to_str().filter(|name| name.ends_with(FOLDER)).and_then(owner);
+            let text = keeper.and_then(|_| fs::read(entry.path().join(FILE)).ok());
+            // A file that is not there yet, or cut short, says nothing.
+            let state = text.and_then(|text| serde_json::from_slice::<Self>(&text).ok());
+            if let Some(state) = state.filter(Self::is_kept) {
+                return Ok(Some(state));
+            }
         }
+        Ok(None)
     }
 
-    /// Replaces the file in one step.
-    pub fn write(&self) -> Result<()> {
+    /// Replaces the state in its folder in one step.
+    pub fn write(&self, folder: &Path) -> Result<()> {
         let text = serde_json::to_string(self).context("a state is always JSON")?;
-        let partial = format!("{FILE}.{}", std::process::id());
+        let partial = folder.join("partial");
         fs::write(&partial, text)?;
-        Ok(fs::rename(partial, FILE)?)
-    }
-
-    /// Removes the file.
-    pub fn remove() -> Result<()> {
-        match fs::remove_file(FILE) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error.into()),
-            _ => Ok(()),
-        }
+        Ok(fs::rename(partial, folder.join(FILE))?)
     }
 
     /// Whether its keeper runs: a process of this name, since ids are used again.

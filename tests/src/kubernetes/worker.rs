@@ -1,5 +1,7 @@
 //! A node of the cluster: its machine, and the programs that run there.
 
+use std::path::{Path, PathBuf};
+
 use anyhow::{Context as _, Result};
 use fs_err as fs;
 use serde_json::Value;
@@ -7,6 +9,7 @@ use serde_json::Value;
 use crate::cluster::Cluster;
 use crate::control_plane::{ADMINISTRATOR, ControlPlane};
 use crate::node::Node;
+use crate::objects::Objects;
 use crate::process::Running;
 use crate::wiring::{fabric4, node4, pod4};
 
@@ -32,7 +35,7 @@ pub struct Worker<'a> {
 #[derive(Debug)]
 struct StartKubelet {
     parts: Parts,
-    kubeconfig: std::path::PathBuf,
+    kubeconfig: PathBuf,
     address: String,
     labels: Value,
     dns: String,
@@ -112,6 +115,17 @@ impl<'a> Worker<'a> {
         let mut all = vec![("containerd", self.containerd.id()), ("kubelet", self.kubelet.id())];
         all.extend(self.kube_proxy.as_ref().map(|it| ("kube-proxy", it.id())));
         all
+    }
+
+    /// What an agent has made in the node's kernel, by its pins.
+    pub fn objects(&self) -> Result<Objects> {
+        Objects::pinned(&self.seen("sys/fs/bpf/topo-lb"))
+    }
+
+    /// The path outside the node of a path on it, without the first slash.
+    #[must_use]
+    pub fn seen(&self, path: &str) -> PathBuf {
+        Path::new("/proc").join(self.containerd.id().to_string()).join("root").join(path)
     }
 
     /// Runs a command on the node, and returns its output.

@@ -26,7 +26,6 @@ pub(crate) fn run() -> Result<()> {
     let is_ours = |name: &str| prefix::owner(name).is_some_and(prefix::is_dead);
     let found = residue::find(is_ours)?;
     residue::sweep(is_ours)?;
-    State::remove()?;
     let left = residue::find(is_ours)?;
     ensure!(left.is_empty(), "cannot remove {left:?}");
     match (kept.is_some(), found.len()) {

@@ -11,6 +11,7 @@ use fs_err::File;
 use rustix::process::{Signal, kill_process};
 use rustix::stdio::{dup2_stderr, dup2_stdin, dup2_stdout};
 use topo_lb_tests::cluster::Cluster;
+use topo_lb_tests::folder::Folder;
 use topo_lb_tests::kubernetes::parts::Parts;
 use topo_lb_tests::kubernetes::state::{Node, State};
 use topo_lb_tests::kubernetes::{Kubernetes, MOST_NODES, names, plan};
@@ -42,20 +43,9 @@ pub(crate) fn run(shape: &Shape) -> Result<()> {
         kubeconfig: None,
         nodes: Vec::new(),
     };
-    state.write()?;
-    let kept = make_and_keep(shape, &names, parts, progress, &mut state);
-    State::remove()?;
-    kept
-}
-
-fn make_and_keep(
-    shape: &Shape,
-    names: &[String],
-    parts: Parts,
-    progress: Progress,
-    state: &mut State,
-) -> Result<()> {
-    let cluster = progress.step("networks and cgroups", || Cluster::make(&plan(names)))?;
+    let cluster = progress.step("networks and cgroups", || Cluster::make(&plan(&names)))?;
+    let place = Folder::make(State::folder(cluster.prefix()))?;
+    state.write(place.path())?;
     let kubernetes = Kubernetes::start(&cluster, parts, shape.proxy, progress)?;
     let kubeconfig = kubernetes.kubeconfig()?;
     state.nodes = kubernetes
@@ -73,7 +63,7 @@ fn make_and_keep(
         })
         .collect();
     state.kubeconfig = Some(kubeconfig.clone());
-    state.write()?;
+    state.write(place.path())?;
     IS_READY.store(true, Ordering::Relaxed);
     let mut output = stdout();
     writeln!(output, "{}", kubeconfig.display())
