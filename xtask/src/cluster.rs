@@ -15,6 +15,12 @@ use crate::needs::Need;
 use crate::process::become_command;
 use crate::workspace::{Profile, Workspace};
 
+/// The variable for the archive with topo-lb's own image.
+pub(crate) const IMAGE: &str = "TOPO_LB_IMAGE";
+
+/// The lab's program.
+const PROGRAM: &str = "cluster";
+
 /// A real cluster on this machine: control plane, containerd and kubelets, with topo-lb on it.
 ///
 /// The cluster stays when the command ends. Its nodes are node-a in zone a and pool hangzhou, node-b in
@@ -113,7 +119,7 @@ fn up(workspace: &Workspace, nodes: u8, proxy: Proxy) -> Result<Command> {
     parts.name_in(&mut command);
     command.args(["up", "--nodes", &nodes.to_string(), "--proxy", proxy.name()]);
     if let Some(image) = image {
-        command.env("TOPO_LB_IMAGE", image);
+        command.env(IMAGE, image);
     }
     Ok(command)
 }
@@ -127,5 +133,3 @@ fn compiled(workspace: &Workspace) -> Result<Command> {
 fn program(workspace: &Workspace) -> Result<Command> {
     lab_program::alone_with(workspace, Profile::Dev, PROGRAM, &[])
 }
-
-const PROGRAM: &str = "cluster";
