@@ -4,11 +4,14 @@ use std::collections::BTreeMap;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, ensure};
+use topo_lb_tests::cgroup;
 use topo_lb_tests::deployment::{NAME, deploy, helm, kubectl};
 use topo_lb_tests::kubernetes::parts::Parts;
+use topo_lb_tests::kubernetes::worker::Worker;
 use topo_lb_tests::kubernetes::{Kubernetes, Proxy, names, plan};
 use topo_lb_tests::lab::{Scenario, play_all, within};
+use topo_lb_tests::objects::Objects;
 use topo_lb_tests::progress::Progress;
 use topo_lb_tests::requirements;
 use topo_lb_tests::wait::{patient, until};
@@ -41,7 +44,7 @@ fn connections_of_real_pods_stay_in_their_pool_through_changes() -> Result<()> {
             }
         }
         let scenarios: &[Scenario<Kubernetes<'_>>] = &[
-            ("pods", pods_stay_in_their_pool),
+            ("pods", |kubernetes| pods_stay_in_their_pool(kubernetes)),
             ("node and host network", processes_of_a_node_stay_in_its_pool),
             ("nothing and back", a_pool_without_pods_is_refused),
             ("pods killed", killed_pods_are_replaced_without_wrong_answers),
@@ -49,8 +52,8 @@ fn connections_of_real_pods_stay_in_their_pool_through_changes() -> Result<()> {
             ("kubelet killed", a_node_without_kubelet_keeps_its_connections),
             ("API server killed", nodes_work_without_the_api_server),
             ("components", each_component_runs_on_a_kubelet),
-            ("chart", the_chart_takes_over),
             ("cleanup", the_cleanup_leaves_nothing_in_any_kernel),
+            ("chart", the_chart_does_the_same),
         ];
         play_all(&mut kubernetes, |_| Ok(()), scenarios)
     })
@@ -102,7 +105,7 @@ fn cluster_ip(kubernetes: &Kubernetes<'_>) -> Result<String> {
     kubernetes.kubectl(&["get", "service", SERVICE, "-o", "jsonpath={.spec.clusterIP}"])
 }
 
-fn pods_stay_in_their_pool(kubernetes: &mut Kubernetes<'_>) -> Result<()> {
+fn pods_stay_in_their_pool(kubernetes: &Kubernetes<'_>) -> Result<()> {
     for (pool, _) in POOLS {
         only_from(pool, &answers(kubernetes, &client_of(pool), SERVICE)?)?;
     }
@@ -270,33 +273,44 @@ fn each_component_runs_on_a_kubelet(kubernetes: &mut Kubernetes<'_>) -> Result<(
     Ok(())
 }
 
-fn the_chart_takes_over(kubernetes: &mut Kubernetes<'_>) -> Result<()> {
-    kubernetes.kubectl(&["delete", "namespace", NAME])?;
-    kubernetes.kubectl(&["delete", "clusterrole,clusterrolebinding", NAME])?;
-    let chart = deploy("helm/topo-lb").display().to_string();
-    let root = topo_lb_tests::cgroup::root()?;
-    let root = format!("cgroupRoot={}", root.display());
-    let command = ["--create-namespace", "--set", "scope=all", "--set", &root];
-    let install = [&["install", NAME, &chart, "-n", NAME], &command[..]].concat();
-    kubernetes.plane().administer(&helm()?, &install)?;
-    kubernetes.wait_for_agents()?;
-    pods_stay_in_their_pool(kubernetes)
+/// What the agents have made on every node.
+fn made(kubernetes: &Kubernetes<'_>) -> Result<Vec<Objects>> {
+    kubernetes.workers().iter().map(Worker::objects).collect()
 }
 
-fn the_cleanup_leaves_nothing_in_any_kernel(kubernetes: &mut Kubernetes<'_>) -> Result<()> {
-    let made =
-        kubernetes.workers().iter().map(|worker| worker.objects()).collect::<Result<Vec<_>>>()?;
-    kubernetes.apply("cleanup", &[])?;
-    kubernetes.wait_for_agents()?;
+fn all_gone(kubernetes: &Kubernetes<'_>, made: Vec<Objects>) -> Result<()> {
     for (worker, objects) in kubernetes.workers().iter().zip(made) {
         objects.wait_until_gone().with_context(|| format!("on {}", worker.name()))?;
-        let pins = worker.seen("sys/fs/bpf/topo-lb");
-        if pins.exists() {
-            bail!("{} has pins left", worker.name());
-        }
+        ensure!(!worker.seen("sys/fs/bpf/topo-lb").exists(), "{} has pins left", worker.name());
     }
     // kube-proxy alone serves the Services again.
     let anywhere = answers(kubernetes, &client_of("hangzhou"), "svc-ud1-without-topology")?;
     ensure!(anywhere.keys().all(|name| name.starts_with("united-deployment1-")), "{anywhere:?}");
     Ok(())
+}
+
+fn the_cleanup_leaves_nothing_in_any_kernel(kubernetes: &mut Kubernetes<'_>) -> Result<()> {
+    let made = made(kubernetes)?;
+    kubernetes.apply("cleanup", &[])?;
+    kubernetes.wait_for_agents()?;
+    all_gone(kubernetes, made)
+}
+
+fn the_chart_does_the_same(kubernetes: &mut Kubernetes<'_>) -> Result<()> {
+    kubernetes.kubectl(&["delete", "namespace", NAME])?;
+    kubernetes.kubectl(&["delete", "clusterrole,clusterrolebinding", NAME])?;
+    let chart = deploy("helm/topo-lb").display().to_string();
+    let root = format!("cgroupRoot={}", cgroup::root()?.display());
+    let apply = |value: &str| {
+        let values = ["--set", &root, "--set", "scope=all", "--set", value];
+        let place = ["-n", NAME, "--create-namespace", "--install"];
+        let words = [&["upgrade", NAME, &chart], &place[..], &values].concat();
+        kubernetes.plane().administer(&helm()?, &words)?;
+        kubernetes.wait_for_agents()
+    };
+    apply("cleanup=false")?;
+    pods_stay_in_their_pool(kubernetes)?;
+    let made = made(kubernetes)?;
+    apply("cleanup=true")?;
+    all_gone(kubernetes, made)
 }

@@ -104,6 +104,26 @@ impl<'a> Machine<'a> {
     }
 }
 
+impl Drop for Machine<'_> {
+    fn drop(&mut self) {
+        // All processes first: they use the files and mounts.
+        for cgroup in &self.version1 {
+            report(cgroup::remove(cgroup.path()));
+        }
+        for entry in fs::read_dir(self.node.cgroup.path()).into_iter().flatten().flatten() {
+            if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                report(cgroup::remove(&entry.path()));
+            }
+        }
+    }
+}
+
+fn report(outcome: Result<()>) {
+    if let Err(error) = outcome {
+        eprintln!("{error:#}");
+    }
+}
+
 /// Lets cgroups below `parent` use its controllers; beside version 1 it has none.
 fn delegate(parent: &Path) -> Result<()> {
     let controllers = fs::read_to_string(parent.join("cgroup.controllers"))?;

@@ -166,7 +166,7 @@ impl<'a> Kubernetes<'a> {
     /// A kubeconfig that works on the machine itself.
     pub fn kubeconfig(&self) -> Result<PathBuf> {
         let server = format!("https://localhost:{}", self.door.port());
-        self.plane.kubeconfig_at("kubeconfig", ADMINISTRATOR, &server)
+        self.plane.kubeconfig_at("machine", ADMINISTRATOR, &server)
     }
 
     /// Runs kubectl as the administrator, and returns its output.

@@ -11,6 +11,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail, ensure};
 use rustix::process::{Pid, Signal, kill_process};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use topo_lb_tests::deployment::kubectl;
 use topo_lb_tests::interrupt::exit_code;
 use topo_lb_tests::kubernetes::state::State;
 
@@ -63,7 +64,11 @@ fn start(shape: &Shape) -> Result<ExitCode> {
         return Ok(ExitCode::from(if told { INTERRUPTED } else { 1 }));
     }
     ensure!(kubeconfig.ends_with('\n'), "the keeper was cut short");
-    println!("{}", kubeconfig.trim());
+    let kubeconfig = kubeconfig.trim();
+    let kubectl = kubectl()?;
+    let folder = kubectl.parent().unwrap_or(&kubectl).display();
+    eprintln!("\nexport KUBECONFIG={kubeconfig} PATH=$PATH:{folder}\n");
+    println!("{kubeconfig}");
     Ok(ExitCode::SUCCESS)
 }
 
