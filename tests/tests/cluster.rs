@@ -260,13 +260,10 @@ fn nodes_work_without_the_api_server(kubernetes: &mut Kubernetes<'_>) -> Result<
 }
 
 fn each_component_runs_on_a_kubelet(kubernetes: &mut Kubernetes<'_>) -> Result<()> {
-    for component in ["end-sockets", "metrics", "mount-bpffs", "exclude-pods"] {
-        kubernetes.apply("all", &[component]).context(component)?;
-        kubernetes.wait_for_agents().context(component)?;
-        pods_stay_in_their_pool(kubernetes).context(component)?;
-    }
-    for overlay in ["opt-in", "all"] {
-        kubernetes.apply(overlay, &[]).context(overlay)?;
+    // A rollout takes half a minute, so all at once.
+    let all = ["end-sockets", "metrics", "mount-bpffs", "exclude-pods"];
+    for (overlay, components) in [("all", &all[..]), ("opt-in", &[])] {
+        kubernetes.apply(overlay, components).context(overlay)?;
         kubernetes.wait_for_agents().context(overlay)?;
         pods_stay_in_their_pool(kubernetes).context(overlay)?;
     }
