@@ -47,6 +47,8 @@ pub(crate) fn start(
         "enforceNodeAllocatable": [],
         "failSwapOn": false,
         "makeIPTablesUtilChains": false,
+        // Ready a few seconds after its start, not up to ten.
+        "nodeStatusUpdateFrequency": "2s",
         "clusterDNS": [settings.dns],
         "clusterDomain": "cluster.local",
         "resolvConf": resolver,

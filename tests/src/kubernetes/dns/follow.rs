@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use futures::StreamExt as _;
-use futures::future::select;
+use futures::future::join;
 use futures::pin_mut;
 use kube::Client;
 use kube::api::{Api, DynamicObject, ListParams, WatchEvent, WatchParams};
@@ -36,10 +36,8 @@ pub(super) async fn follow(client: &Client, publish: impl Fn(Directory)) {
             tokio::time::sleep(PAUSE).await;
         }
     };
-    let (services, endpoints) = (kind(0, "Service"), kind(1, "Endpoints"));
-    pin_mut!(services, endpoints);
-    let never = select(services, endpoints).await;
-    drop::<futures::future::Either<((), _), ((), _)>>(never);
+    // Neither ends.
+    join(kind(0, "Service"), kind(1, "Endpoints")).await;
 }
 
 enum Change {
