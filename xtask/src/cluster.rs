@@ -48,7 +48,7 @@ enum Action {
         nodes: u8,
         /// What handles Services
         #[arg(long, value_enum, default_value_t)]
-        proxy: Proxy,
+        proxy: ServiceProxy,
     },
     /// Show what runs; exit code 1 if no cluster is up
     Status {
@@ -63,7 +63,7 @@ enum Action {
 /// What handles the Services of a cluster.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
-pub(crate) enum Proxy {
+pub(crate) enum ServiceProxy {
     /// topo-lb for all Services, beside kube-proxy
     #[default]
     TopoLb,
@@ -73,7 +73,7 @@ pub(crate) enum Proxy {
     None,
 }
 
-impl Proxy {
+impl ServiceProxy {
     /// Its name on the command line and in JSON.
     pub(crate) fn name(self) -> &'static str {
         match self {
@@ -103,17 +103,17 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     become_command(&mut command)
 }
 
-fn up(workspace: &Workspace, nodes: u8, proxy: Proxy) -> Result<Command> {
+fn up(workspace: &Workspace, nodes: u8, proxy: ServiceProxy) -> Result<Command> {
     let mut needs = vec![Need::Kernel, Need::Lab, Need::Root, Need::Cluster, Need::ClusterTools];
     needs.push(Need::Iptables);
-    if proxy == Proxy::TopoLb {
+    if proxy == ServiceProxy::TopoLb {
         needs.push(Need::Image);
     }
     build_ebpf::ready(workspace, &needs)?;
     let parts = Parts::get(workspace)?;
     let image = match proxy {
-        Proxy::TopoLb => Some(image::for_cluster(workspace)?),
-        Proxy::KubeProxy | Proxy::None => None,
+        ServiceProxy::TopoLb => Some(image::for_cluster(workspace)?),
+        ServiceProxy::KubeProxy | ServiceProxy::None => None,
     };
     let mut command = program(workspace)?;
     parts.name_in(&mut command);
