@@ -71,7 +71,7 @@ pub(crate) fn leave<F: Family>(header: &Header<F>, hook: Hook) -> Verdict {
 }
 
 /// Forgets the translation of a datagram that had the same place a moment ago.
-#[inline(never)]
+#[inline(always)]
 pub(crate) fn forget<F: Read>(skb: *mut __sk_buff, hook: Hook) -> Verdict {
     let header = F::header(skb, ETHERNET, false);
     let _ = F::fragments().remove(&place(skb, &header, hook));

@@ -31,6 +31,7 @@ mod reply_filter;
 mod resolve;
 mod rewrite;
 mod socket;
+mod steps;
 mod tc;
 mod transport;
 mod unreachable;
