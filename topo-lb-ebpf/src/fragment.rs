@@ -12,7 +12,7 @@ use topo_lb_common::connection::{
 };
 use topo_lb_common::packets::Outcome;
 
-use crate::access::{ETHERNET, are_same, device};
+use crate::access::{ETHERNET, device};
 use crate::clock::now;
 use crate::family::{Family, FragmentOf};
 use crate::forward::forward;
@@ -21,6 +21,7 @@ use crate::header::{Header, PacketKind, Read};
 use crate::packets::{Hook, count, dropped, next};
 use crate::rewrite::{Write, readdress};
 use crate::verdict::Verdict;
+use crate::words::are_same;
 
 /// A fragment's datagram.
 #[inline(always)]
