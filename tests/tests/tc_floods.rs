@@ -6,13 +6,16 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use etherparse::{Icmpv4Type, Icmpv6Type, IpFragOffset, Ipv4Header, PacketBuilder, icmpv4, icmpv6};
+use topo_lb_common::device::SHARE;
 use topo_lb_common::packets::Outcome;
 use topo_lb_tests::binary::row;
 use topo_lb_tests::client::Client;
 use topo_lb_tests::flood::flood;
 use topo_lb_tests::frame::{ACK, RST, Tcp, ip, segment, tcp, udp};
 use topo_lb_tests::pod::Pod;
-use topo_lb_tests::scene::{EMPTY4, EMPTY6, HERE, Scene, WEB4, WEB6, at, play_with_machines};
+use topo_lb_tests::scene::{
+    ALL, EMPTY4, EMPTY6, FOLLOWS, HERE, Scene, WEB4, WEB6, at, idle, play_with_machines,
+};
 use topo_lb_tests::traffic::{Socket, Tally, Via};
 
 /// Ethernet addresses of the guest that floods, and of the node's end of its cable.
@@ -195,6 +198,37 @@ fn counted(scene: &Scene<'_>, outcomes: &[Outcome]) -> Result<u64> {
     let packets = &row(&listed["hooks"]["each"], "hook", "tc ingress")?["packets"];
     let each = outcomes.iter().map(|one| packets[one.name()].as_u64().context("a counter"));
     each.sum()
+}
+
+/// Each of the guest's connections is established and stays open.
+#[test]
+fn a_guest_that_has_used_its_quota_of_connections_leaves_the_others_theirs() -> Result<()> {
+    const ROOM: u32 = 1_024;
+    const MOST: u32 = ROOM / SHARE;
+    idle(|scene| {
+        scene.agent.set("--tc-devices", "pod*");
+        scene.agent.set("--max-connections", &ROOM.to_string());
+        scene.agent.resume()?;
+        let mut other = Other::start(scene)?;
+        let mut guest = scene.cluster.machine("a")?;
+        let before = counted(scene, &[Outcome::Limited])?;
+        let mut opened = 0;
+        while opened < 2 * MOST && guest.open(Via::Http, at(WEB4)?)?.is_ok() {
+            opened += 1;
+        }
+        let limited = counted(scene, &[Outcome::Limited])? - before;
+        println!("{opened} connections of one guest, and {limited} SYNs dropped");
+        // The agent may count some twice that are established while it counts.
+        ensure!((MOST - 10..=MOST + 10).contains(&opened), "{opened} of {MOST} connections");
+        ensure!(limited > 0, "no opening was limited");
+        other.work()?;
+        Other::ask(&mut other.client, &other.idle)?;
+        ensure!(other.sum.answered() == other.sum.requests, "{}", other.sum);
+        // Once the connections are closed, the guest may open others.
+        drop(guest);
+        scene.cluster.machine("a")?.wait_for(Via::Http, at(WEB4)?, &ALL, FOLLOWS)?;
+        Ok(())
+    })
 }
 
 #[test]

@@ -17,6 +17,7 @@ pub mod members;
 pub(crate) mod memory;
 pub mod packets;
 pub(crate) mod pinned;
+pub(crate) mod quota;
 pub mod renewal;
 pub(crate) mod reply_filter;
 pub(crate) mod spec;
