@@ -207,7 +207,7 @@ fn a_guest_that_has_used_its_quota_of_connections_leaves_the_others_theirs() -> 
     const MOST: u32 = ROOM / SHARE;
     idle(|scene| {
         scene.agent.set("--tc-devices", "pod*");
-        scene.agent.set("--max-connections", &ROOM.to_string());
+        scene.agent.set("--max-connections", ROOM.to_string());
         scene.agent.resume()?;
         let mut other = Other::start(scene)?;
         let mut guest = scene.cluster.machine("a")?;
