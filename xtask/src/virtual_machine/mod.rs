@@ -101,7 +101,8 @@ pub(crate) fn run(
         let initramfs = workspace.target.join("virtual-machine").join(format!("initramfs-{line}"));
         guest::pack(workspace, kernel, programs, scope, all_jumps, &initramfs)?;
         let log = workspace.log(&format!("linux-{line}"));
-        machines.push(Machine { architecture, emulator, image: &kernel.image, initramfs, log });
+        let (image, cores) = (kernel.image.as_path(), kernel.line.cores());
+        machines.push(Machine { architecture, cores, emulator, image, initramfs, log });
     }
     let releases: Vec<&str> = kernels.iter().map(|kernel| kernel.release.as_str()).collect();
     let ends = boot(workspace, &releases.join(", "), &machines, limit(scope));

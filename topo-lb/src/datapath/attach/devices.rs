@@ -85,6 +85,7 @@ impl Datapath {
         }
         if renew && all_ours {
             self.start_reply_filter();
+            self.start_quota();
         }
         all_ours
     }

@@ -15,6 +15,7 @@ pub mod members;
 pub(crate) mod memory;
 pub mod packets;
 pub(crate) mod pinned;
+pub(crate) mod quota;
 pub mod renewal;
 pub(crate) mod reply_filter;
 pub mod socket_storage;
