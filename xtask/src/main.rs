@@ -12,6 +12,7 @@ mod bench;
 mod beside;
 mod build_ebpf;
 mod cache;
+mod cluster_parts;
 mod cluster_tools;
 mod control_plane;
 mod debian;
