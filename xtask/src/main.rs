@@ -18,6 +18,7 @@ mod control_plane;
 mod debian;
 mod debian_kubernetes;
 mod demo;
+mod e2e;
 mod fuzz;
 mod image;
 mod install;
@@ -64,6 +65,7 @@ enum Command {
     Soak(soak::Args),
     Bench(bench::Args),
     Image(image::Args),
+    E2e(e2e::Args),
 }
 
 fn main() -> ExitCode {
@@ -78,6 +80,7 @@ fn main() -> ExitCode {
         Command::Soak(args) => soak::run(&workspace, &args),
         Command::Bench(args) => bench::run(&workspace, &args),
         Command::Image(args) => image::run(&workspace, &args),
+        Command::E2e(args) => e2e::run(&workspace, &args),
     });
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -80,7 +80,6 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
         control_plane::programs(workspace)?;
     }
     if args.cluster {
-        crate::cluster_parts::kubernetes::tests(workspace)?;
         Parts::get(workspace)?;
     }
     if args.fuzz_target {

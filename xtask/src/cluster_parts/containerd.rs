@@ -21,7 +21,7 @@ const PROGRAMS: [&str; 8] = [
     "containerd-shim-runc-v2",
     "ctr",
     "runc",
-    "bridge",
+    "ptp",
     "host-local",
     "loopback",
     "portmap",

@@ -16,8 +16,9 @@ use crate::workspace::Workspace;
 pub(super) struct Image<'a> {
     /// Its names, with tags.
     pub(super) names: &'a [&'a str],
-    pub(super) entrypoint: &'a str,
-    /// The entrypoint's arguments, unless a container names others.
+    /// The program; empty if a container names it.
+    pub(super) entrypoint: &'a [&'a str],
+    /// The arguments, unless a container names others.
     pub(super) arguments: &'a [&'a str],
 }
 
@@ -55,7 +56,7 @@ impl Image<'_> {
         json!({
             "architecture": architecture(),
             "os": "linux",
-            "config": { "Entrypoint": [self.entrypoint], "Cmd": self.arguments, "Env": [path] },
+            "config": { "Entrypoint": self.entrypoint, "Cmd": self.arguments, "Env": [path] },
             "rootfs": { "type": "layers", "diff_ids": [format!("sha256:{layer}")] },
         })
     }

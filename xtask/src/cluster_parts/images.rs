@@ -1,7 +1,7 @@
 //! The images of a cluster's pods, as archives for `ctr images import`, made once in the user's
-//! cache: pause, which holds a Pod's namespaces, and agnhost, which Kubernetes' tests run in nearly
-//! all their Pods. The programs are compiled from Kubernetes' source; what agnhost's image has beside
-//! them is Debian 12's.
+//! cache: pause, which holds a Pod's namespaces, busybox, and agnhost, which Kubernetes' tests run in
+//! nearly all their Pods. pause and agnhost are compiled from Kubernetes' source; the rest is Debian
+//! 12's.
 
 use fs_err as fs;
 use std::os::unix::fs::symlink;
@@ -24,18 +24,41 @@ use crate::workspace::Workspace;
 pub(super) const VARIABLE: &str = "TOPO_LB_IMAGES";
 
 /// The archives.
-const ARCHIVES: [&str; 2] = ["pause.tar", "agnhost.tar"];
+const ARCHIVES: [&str; 3] = ["pause.tar", "busybox.tar", "agnhost.tar"];
 
-/// kubelet 1.20 and the tests name this version.
-const PAUSE: &[&str] = &["k8s.gcr.io/pause:3.2"];
-
-/// The image of nearly all tests of Kubernetes 1.20, under all names that these use. The tests of
-/// DNS call only `dig` and `getent` of jessie-dnsutils, and those of EndpointSlices only want
-/// nginx to run.
-const AGNHOST: &[&str] = &[
-    "k8s.gcr.io/e2e-test-images/agnhost:2.21",
-    "gcr.io/kubernetes-e2e-test-images/jessie-dnsutils:1.0",
-    "docker.io/library/nginx:1.14-alpine",
+/// What is in the archives, by their names without an end. deploy/ names some of these images, too.
+///
+/// agnhost has the names of all images of the tests that are about Services: those of DNS call only
+/// `dig` and `getent` of jessie-dnsutils, and those of EndpointSlices only want nginx to run.
+const IMAGES: [(&str, Image<'_>); 3] = [
+    (
+        "pause",
+        Image {
+            names: &["k8s.gcr.io/pause:3.2", "registry.k8s.io/pause:3.10"],
+            entrypoint: &["/pause"],
+            arguments: &[],
+        },
+    ),
+    (
+        "busybox",
+        Image {
+            names: &["docker.io/library/busybox:1.29", "docker.io/library/busybox:1.36"],
+            entrypoint: &[],
+            arguments: &["sh"],
+        },
+    ),
+    (
+        "agnhost",
+        Image {
+            names: &[
+                "k8s.gcr.io/e2e-test-images/agnhost:2.21",
+                "gcr.io/kubernetes-e2e-test-images/jessie-dnsutils:1.0",
+                "docker.io/library/nginx:1.14-alpine",
+            ],
+            entrypoint: &["/agnhost"],
+            arguments: &["pause"],
+        },
+    ),
 ];
 
 /// Debian's packages for agnhost's image.
@@ -65,21 +88,20 @@ pub(super) fn archives(workspace: &Workspace) -> Result<PathBuf> {
     let programs = kubernetes::cached(workspace)?;
     let folder = cache::folder(&format!("cluster-images-{VERSION}"))?;
     cache::make_once(&folder, |room| {
+        let root = unpacked(workspace, room)?;
+        let contents = room.join("contents");
+        // An earlier attempt may have ended in the middle.
+        if contents.exists() {
+            fs::remove_dir_all(&contents)?;
+        }
+        copy(&programs.join("pause"), &contents.join("pause/pause"))?;
+        busybox(&root, &contents.join("busybox"))?;
+        agnhost(&root, &programs, &contents.join("agnhost"))?;
+        for (name, image) in IMAGES {
+            image.write(workspace, &contents.join(name), &room.join(format!("{name}.tar")))?;
+        }
         let archives = room.join("archives");
         fs::create_dir_all(&archives)?;
-        // An earlier attempt may have ended in the middle of a file.
-        for content in ["pause", "agnhost"].map(|name| room.join(name)) {
-            if content.exists() {
-                fs::remove_dir_all(&content)?;
-            }
-        }
-        copy(&programs.join("pause"), &room.join("pause/pause"))?;
-        let pause = Image { names: PAUSE, entrypoint: "/pause", arguments: &[] };
-        pause.write(workspace, &room.join("pause"), &room.join("pause.tar"))?;
-
-        agnhost(&unpacked(workspace, room)?, &programs, &room.join("agnhost"))?;
-        let agnhost = Image { names: AGNHOST, entrypoint: "/agnhost", arguments: &["pause"] };
-        agnhost.write(workspace, &room.join("agnhost"), &room.join("agnhost.tar"))?;
         for name in ARCHIVES {
             fs::rename(room.join(name), archives.join(name))?;
         }
@@ -99,38 +121,42 @@ fn unpacked(workspace: &Workspace, room: &Path) -> Result<PathBuf> {
     Ok(root)
 }
 
+/// Puts together the files of busybox's image.
+fn busybox(root: &Path, content: &Path) -> Result<()> {
+    let busybox = content.join("bin/busybox");
+    copy(&root.join("bin/busybox"), &busybox)?;
+    let said = output_of(Command::new(&busybox).arg("--list"));
+    let said = said.with_context(|| format!("{} does not run here", busybox.display()))?;
+    for name in said.lines().filter(|name| *name != "busybox") {
+        symlink("busybox", content.join("bin").join(name))?;
+    }
+    for folder in ["etc", "tmp"] {
+        fs::create_dir_all(content.join(folder))?;
+    }
+    Ok(())
+}
+
 /// Puts together the files of agnhost's image.
 fn agnhost(root: &Path, programs: &Path, content: &Path) -> Result<()> {
+    busybox(root, content)?;
     for file in ["agnhost", "localhost.crt", "localhost.key"] {
         copy(&programs.join(file), &content.join(file))?;
     }
     // Tests of entrypoints call it by its second name.
     symlink("agnhost", content.join("agnhost-2"))?;
-    for folder in ["etc", "tmp", "uploads"] {
-        fs::create_dir_all(content.join(folder))?;
-    }
+    fs::create_dir_all(content.join("uploads"))?;
     // Debian's dynamic linker also looks in /lib. On x86-64, programs expect it in /lib64.
     symlink("lib", content.join("lib64"))?;
     for (from, name) in DYNAMIC {
-        let program = root.join(from);
-        copy(&program, &content.join("bin").join(name))?;
+        let (program, to) = (root.join(from), content.join("bin").join(name));
+        // A program of busybox may have its name.
+        if to.is_symlink() {
+            fs::remove_file(&to)?;
+        }
+        copy(&program, &to)?;
         for library in libraries::below(root, &program)? {
             copy(&library, &content.join("lib").join(library.file_name().unwrap_or_default()))?;
         }
     }
-    copy(&root.join("bin/busybox"), &content.join("bin/busybox"))?;
-    for name in busybox_programs(&content.join("bin/busybox"))? {
-        let path = content.join("bin").join(name);
-        if !path.exists() {
-            symlink("busybox", path)?;
-        }
-    }
     Ok(())
-}
-
-/// The programs that busybox is.
-fn busybox_programs(busybox: &Path) -> Result<Vec<String>> {
-    let said = output_of(Command::new(busybox).arg("--list"));
-    let said = said.with_context(|| format!("{} does not run here", busybox.display()))?;
-    Ok(said.lines().map(str::to_owned).collect())
 }
