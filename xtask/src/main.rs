@@ -20,6 +20,7 @@ mod debian_kubernetes;
 mod demo;
 mod e2e;
 mod fuzz;
+mod given;
 mod image;
 mod install;
 mod kube_proxy;

@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 
-use super::given;
 use crate::cache;
 use crate::debian::{self, Archive, entries};
+use crate::given;
 use crate::progress;
 use crate::workspace::Workspace;
 
@@ -39,7 +39,7 @@ const NAME: &str = "containerd-1.6.20";
 /// # Errors
 /// The folder that the environment names lacks one, or the download fails.
 pub(super) fn programs(workspace: &Workspace) -> Result<PathBuf> {
-    if let Some(folder) = given(VARIABLE, &PROGRAMS)? {
+    if let Some(folder) = given::folder(VARIABLE, &PROGRAMS)? {
         return Ok(folder);
     }
     let folder = cache::folder(NAME)?;

@@ -11,10 +11,11 @@ use std::process::Command;
 use anyhow::{Context as _, Result};
 
 use super::docker_archive::Image;
-use super::{given, kubernetes};
+use super::kubernetes;
 use crate::cache;
 use crate::debian::{self, Archive};
 use crate::debian_kubernetes::VERSION;
+use crate::given;
 use crate::image::{architecture, copy};
 use crate::libraries;
 use crate::process::output_of;
@@ -82,10 +83,10 @@ const DYNAMIC: [(&str, &str); 7] = [
 /// # Errors
 /// The folder that the environment names lacks one, or a download or a build fails.
 pub(super) fn archives(workspace: &Workspace) -> Result<PathBuf> {
-    if let Some(folder) = given(VARIABLE, &ARCHIVES)? {
+    if let Some(folder) = given::folder(VARIABLE, &ARCHIVES)? {
         return Ok(folder);
     }
-    let programs = kubernetes::cached(workspace)?;
+    let programs = kubernetes::built(workspace)?;
     let folder = cache::folder(&format!("cluster-images-{VERSION}"))?;
     cache::make_once(&folder, |room| {
         let root = unpacked(workspace, room)?;

@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Result, ensure};
 
-use super::given;
 use crate::cache;
 use crate::debian_kubernetes::{Build, VERSION};
+use crate::given;
 use crate::progress;
 use crate::workspace::Workspace;
 
@@ -30,9 +30,9 @@ const PROGRAMS: [&str; 6] = [
 /// # Errors
 /// The folder that the environment names lacks one, or the build fails.
 pub(super) fn programs(workspace: &Workspace) -> Result<PathBuf> {
-    match given(VARIABLE, &PROGRAMS)? {
+    match given::folder(VARIABLE, &PROGRAMS)? {
         Some(folder) => Ok(folder),
-        None => cached(workspace),
+        None => built(workspace),
     }
 }
 
@@ -42,7 +42,7 @@ pub(super) fn programs(workspace: &Workspace) -> Result<PathBuf> {
 /// # Errors
 /// The folder that the environment names lacks one, or the build fails.
 pub(crate) fn tests(workspace: &Workspace) -> Result<PathBuf> {
-    if let Some(folder) = given(VARIABLE, &PROGRAMS)? {
+    if let Some(folder) = given::folder(VARIABLE, &PROGRAMS)? {
         for program in ["e2e.test", "kubectl"] {
             ensure!(
                 folder.join(program).is_file(),
@@ -57,7 +57,7 @@ pub(crate) fn tests(workspace: &Workspace) -> Result<PathBuf> {
     let compile = |room: &Path| Build::new(workspace, room, "e2e").tests();
     if !folder.is_dir() {
         // To compile them with the cluster's programs takes less time than to compile them alone.
-        cache::make_once(&cluster_folder()?, |room| {
+        cache::make_once(&cached()?, |room| {
             let programs = build(workspace, room)?;
             cache::make_once(&folder, |_| compile(room))?;
             Ok(programs)
@@ -67,14 +67,15 @@ pub(crate) fn tests(workspace: &Workspace) -> Result<PathBuf> {
     Ok(folder)
 }
 
-/// The folder in the cache, which also has the programs of the images. Builds it if necessary.
-pub(super) fn cached(workspace: &Workspace) -> Result<PathBuf> {
-    let folder = cluster_folder()?;
+/// The folder in the cache, which also has the programs of the images. Builds them if necessary.
+pub(super) fn built(workspace: &Workspace) -> Result<PathBuf> {
+    let folder = cached()?;
     cache::make_once(&folder, |room| build(workspace, room))?;
     Ok(folder)
 }
 
-fn cluster_folder() -> Result<PathBuf> {
+/// The folder in the user's cache; it exists only with all programs.
+pub(crate) fn cached() -> Result<PathBuf> {
     cache::folder(&format!("kubernetes-cluster-{VERSION}"))
 }
 

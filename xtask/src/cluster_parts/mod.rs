@@ -10,7 +10,7 @@ pub(crate) mod kubernetes;
 use std::path::PathBuf;
 use std::process::Command;
 
-use anyhow::{Result, ensure};
+use anyhow::Result;
 
 use crate::cluster_tools;
 use crate::control_plane;
@@ -57,20 +57,4 @@ pub(crate) fn are_obtainable() -> bool {
     let kubernetes = path_from(kubernetes::VARIABLE).is_some() || is_debian;
     let containerd = path_from(containerd::VARIABLE).is_some() || debian::is_obtainable();
     kubernetes && containerd
-}
-
-/// The folder that a variable names, if it has all these programs.
-fn given(variable: &str, programs: &[&str]) -> Result<Option<PathBuf>> {
-    let Some(folder) = path_from(variable) else {
-        return Ok(None);
-    };
-    for program in programs {
-        ensure!(
-            folder.join(program).is_file(),
-            "there is no {program} in {}: name a folder that has {} in {variable}, or unset it",
-            folder.display(),
-            programs.join(", "),
-        );
-    }
-    Ok(Some(folder))
 }
