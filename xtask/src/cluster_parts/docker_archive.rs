@@ -68,3 +68,35 @@ fn digest(workspace: &Workspace, file: &Path) -> Result<String> {
     let sum = said.as_deref().and_then(|line| line.split_whitespace().next());
     Ok(sum.with_context(|| format!("`sha256sum {}` failed", file.display()))?.to_owned())
 }
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+
+    #[test]
+    fn an_archive_names_its_image_and_the_digest_of_its_layer() {
+        let (workspace, folder) = (Workspace::find().unwrap(), tempfile::tempdir().unwrap());
+        let (content, archive) = (folder.path().join("content"), folder.path().join("image.tar"));
+        fs::create_dir_all(&content).unwrap();
+        fs::write(content.join("program"), "it").unwrap();
+        let image =
+            Image { names: &["example.com/it:1"], entrypoint: &["/program"], arguments: &["run"] };
+        image.write(&workspace, &content, &archive).unwrap();
+
+        let unpack = |file: &str| {
+            let mut tar = Command::new("tar");
+            let said = output_of(tar.args(["-xOf"]).arg(&archive).arg(file)).unwrap();
+            serde_json::from_str::<serde_json::Value>(&said).unwrap()
+        };
+        let manifest = &unpack("manifest.json")[0];
+        assert_eq!(manifest["RepoTags"], json!(["example.com/it:1"]));
+        let config = unpack(manifest["Config"].as_str().unwrap());
+        assert_eq!(config["config"]["Entrypoint"], json!(["/program"]));
+        assert_eq!(config["config"]["Cmd"], json!(["run"]));
+        let layer = digest(&workspace, &folder.path().join("layer.tar")).unwrap();
+        assert_eq!(layer.len(), 64);
+        assert_eq!(config["rootfs"]["diff_ids"], json!([format!("sha256:{layer}")]));
+    }
+}

@@ -22,7 +22,10 @@ use crate::process::caught;
 use crate::workspace::Workspace;
 
 /// The specs that a proxy of Services can pass or fail.
-const FOCUS: &str = r"\[sig-network\] (Services|EndpointSlice|Networking Granular Checks|DNS should provide DNS for) ";
+const FOCUS: &str = concat!(
+    r"\[sig-network\] (Services|EndpointSlice|Networking Granular Checks: (Pods|Services)",
+    "|DNS should provide DNS for) "
+);
 
 /// Runs Kubernetes' own tests, e2e.test, on a cluster of this machine: the one that is up, or else one
 /// that it brings up and takes down again.
