@@ -84,3 +84,45 @@ fn cell(spec: &Spec) -> String {
 fn escaped(name: &str) -> String {
     name.replace('[', r"\[").replace(']', r"\]").replace('|', r"\|")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Keeps results of one spec that has run and one that has not.
+    fn keep(docs: &Path, proxy: Proxy, ran: &str, result: Verdict) {
+        let spec = |name: &str, result, seconds| Spec {
+            name: name.to_owned(),
+            result,
+            seconds,
+            why: String::new(),
+        };
+        let apart =
+            spec("Services should reconcile LB health check interval", Verdict::Skipped, 0.0);
+        let specs = vec![spec(ran, result, 12.3), apart];
+        Results::new("1.20.2".to_owned(), proxy, specs).keep(docs).unwrap();
+    }
+
+    #[test]
+    fn a_page_has_both_columns_and_what_has_not_run() {
+        let docs = tempfile::tempdir().unwrap();
+        let name = "[sig-network] Services should serve";
+        keep(docs.path(), Proxy::KubeProxy, name, Verdict::Passed);
+        let error = text(docs.path()).unwrap_err().to_string();
+        assert!(error.contains("--proxy topo-lb --write-docs"), "{error}");
+        keep(docs.path(), Proxy::TopoLb, name, Verdict::Failed);
+        let page = text(docs.path()).unwrap();
+        let row = r"| \[sig-network\] Services should serve | passed, 12 s | failed, 12 s |";
+        assert!(page.contains(row), "{page}");
+        assert!(page.contains("| **all** | 1 passed, 0 failed | 0 passed, 1 failed |"), "{page}");
+        assert!(page.contains("health check interval | takes a cloud's load balancer |"), "{page}");
+    }
+
+    #[test]
+    fn columns_of_different_specs_are_no_page() {
+        let docs = tempfile::tempdir().unwrap();
+        keep(docs.path(), Proxy::KubeProxy, "one", Verdict::Passed);
+        keep(docs.path(), Proxy::TopoLb, "another", Verdict::Passed);
+        assert!(text(docs.path()).unwrap_err().to_string().contains("different specs"));
+    }
+}
