@@ -1,16 +1,16 @@
 //! One run of e2e.test.
 
 use fs_err as fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, ensure};
 use regex::Regex;
 use serde_json::Value;
 
 use super::cluster::Cluster;
 use super::results::{Results, Verdict};
 use super::{internet, junit, skipped};
-use crate::process::{caught, output_of, to_log};
+use crate::process::{caught, display, output_of, to_log};
 use crate::progress::{self, Running};
 use crate::workspace::Workspace;
 
@@ -39,7 +39,7 @@ pub(super) fn run(
     command
         .current_dir(&folder)
         .args(["--provider=local", "--disable-log-dump", "--kubeconfig"])
-        .arg(cluster.kubeconfig())
+        .arg(flattened(workspace, programs, cluster, &folder)?)
         .arg("--kubectl-path")
         .arg(programs.join("kubectl"))
         .arg("--report-dir")
@@ -56,15 +56,39 @@ pub(super) fn run(
     // Fails also if a spec has failed, which the report tells.
     let ended = to_log(&mut command, &log, None, |last_line| running.tick(last_line));
     running.end(ended.is_ok());
-    if caught() != 0 || !report.is_file() {
+    if caught() != 0 {
         ended?;
-        bail!("e2e.test has written no report; its output: {}", log.display());
     }
+    ensure!(
+        report.is_file(),
+        "e2e.test could not begin, or has crashed; its output: {}",
+        log.display()
+    );
     let mut specs = junit::read(&fs::read_to_string(&report)?, focus)?;
     for spec in specs.iter_mut().filter(|it| it.result == Verdict::Skipped) {
         spec.why = skipped::reason(&list, &spec.name).to_owned();
     }
     Ok(Results::new(kubernetes, cluster.proxy, specs))
+}
+
+/// Writes a kubeconfig that has its certificates in itself: e2e.test finds no files by relative paths.
+fn flattened(
+    workspace: &Workspace,
+    programs: &Path,
+    cluster: &Cluster,
+    folder: &Path,
+) -> Result<PathBuf> {
+    let mut view = workspace.command(programs.join("kubectl"));
+    view.arg("--kubeconfig").arg(cluster.kubeconfig()).args([
+        "config",
+        "view",
+        "--raw",
+        "--flatten",
+    ]);
+    let text = output_of(&mut view).with_context(|| format!("`{}` failed", display(&view)))?;
+    let path = folder.join("kubeconfig");
+    fs::write(&path, text)?;
+    Ok(path)
 }
 
 /// The API server's version, such as `1.20.2`.
