@@ -295,8 +295,12 @@ impl<'a> Build<'a> {
 /// The linker's flags: the version, and no symbols.
 fn linking() -> String {
     let minor = VERSION.split('.').nth(1).unwrap_or_default();
-    let version = "-X k8s.io/kubernetes/vendor/k8s.io/component-base/version";
-    format!("-s -w {version}.gitMajor=1 {version}.gitMinor={minor} {version}.gitVersion=v{VERSION}")
+    // What `--version` prints, and what the API server says.
+    let flags = ["component-base/version", "client-go/pkg/version"].map(|package| {
+        let version = format!("-X k8s.io/kubernetes/vendor/k8s.io/{package}");
+        format!("{version}.gitMajor=1 {version}.gitMinor={minor} {version}.gitVersion=v{VERSION}")
+    });
+    format!("-s -w {}", flags.join(" "))
 }
 
 /// The import paths of packages with the marker in a Go file that is neither a test nor generated.
