@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use crate::progress;
 
 /// What handles the Services of a cluster.
+#[expect(clippy::enum_variant_names, reason = "kube-proxy is a name")]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Proxy {
