@@ -12,12 +12,15 @@ mod bench;
 mod beside;
 mod build_ebpf;
 mod cache;
+mod cluster_parts;
 mod cluster_tools;
 mod control_plane;
 mod debian;
 mod debian_kubernetes;
 mod demo;
+mod e2e;
 mod fuzz;
+mod given;
 mod image;
 mod install;
 mod kube_proxy;
@@ -63,6 +66,7 @@ enum Command {
     Soak(soak::Args),
     Bench(bench::Args),
     Image(image::Args),
+    E2e(e2e::Args),
 }
 
 fn main() -> ExitCode {
@@ -77,6 +81,7 @@ fn main() -> ExitCode {
         Command::Soak(args) => soak::run(&workspace, &args),
         Command::Bench(args) => bench::run(&workspace, &args),
         Command::Image(args) => image::run(&workspace, &args),
+        Command::E2e(args) => e2e::run(&workspace, &args),
     });
     match result {
         Ok(()) => ExitCode::SUCCESS,
