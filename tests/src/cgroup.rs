@@ -20,6 +20,27 @@ pub fn root() -> Result<PathBuf> {
     )
 }
 
+/// A hierarchy of cgroups of version 1.
+#[derive(Debug)]
+pub struct Hierarchy {
+    /// Its mount point.
+    pub path: PathBuf,
+    /// Its controllers, with commas, or `name=` and a name.
+    pub controllers: String,
+}
+
+/// The mounted hierarchies of version 1; none where everything is in version 2.
+pub fn version1() -> Result<Vec<Hierarchy>> {
+    let mounts = fs::read_to_string("/proc/self/mountinfo")?;
+    let hierarchy = |line: &str| {
+        let (before, after) = line.split_once(" - cgroup ")?;
+        // The controllers are among the file system options at the end of the line.
+        let controllers = after.rsplit(' ').next()?.to_owned();
+        Some(Hierarchy { path: before.split(' ').nth(4)?.into(), controllers })
+    };
+    Ok(mounts.lines().filter_map(hierarchy).collect())
+}
+
 /// A cgroup made by this process. Dropping it removes it with its processes and the cgroups below.
 #[derive(Debug)]
 pub struct Cgroup {

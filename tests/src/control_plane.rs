@@ -43,6 +43,24 @@ pub const NOBODY: &str = "nobody";
 const AUDIT_POLICY: &str = r#"{"apiVersion": "audit.k8s.io/v1", "kind": "Policy", "rules": [
     {"level": "Metadata", "userGroups": ["system:serviceaccounts"]}, {"level": "None"}]}"#;
 
+/// Flags of kube-apiserver without kubelets.
+const WITHOUT_KUBELETS: [&str; 3] = [
+    "--service-cluster-ip-range=10.96.0.0/12,fd00:96::/112",
+    "--disable-admission-plugins=ServiceAccount",
+    // An address of the loopback device cannot be an endpoint of default/kubernetes.
+    "--endpoint-reconciler-type=none",
+];
+/// Flags of kube-apiserver with kubelets. On every address, its certificate is for `localhost` too.
+const FOR_KUBELETS: [&str; 4] = [
+    "--service-cluster-ip-range=10.96.0.0/12",
+    "--bind-address=0.0.0.0",
+    "--allow-privileged=true",
+    "--kubelet-preferred-address-types=InternalIP",
+];
+
+/// The ports of kube-apiserver and etcd, and etcd's for peers, in a lab.
+const PORTS: [u16; 3] = [6443, 2379, 2380];
+
 /// How long a program may take to get ready: about ten seconds on an idle machine.
 const PATIENCE: Duration = Duration::from_secs(120);
 /// How many lines of its log an error quotes.
@@ -59,12 +77,15 @@ pub struct ControlPlane<'a> {
     pub(crate) etcd: SocketAddr,
     /// The peer address of etcd.
     pub(crate) peer: SocketAddr,
+    /// Whether its nodes have kubelets, and its pods ServiceAccounts.
+    has_kubelets: bool,
     /// Further flags of kube-apiserver.
     flags: Vec<String>,
     topology_keys: OnceLock<bool>,
     /// The token of [`AGENT`].
     token: String,
     /// Dropped in this order.
+    scheduler: Option<Running>,
     controllers: Option<Running>,
     api_server: Option<Running>,
     pub(crate) database: Option<Running>,
@@ -77,45 +98,65 @@ impl<'a> ControlPlane<'a> {
     /// `KUBEBUILDER_ASSETS` does not name these programs, or they do not get ready.
     pub fn on_loopback() -> Result<Self> {
         let ports = [free_port()?, free_port()?, free_port()?];
-        Self::start(Prefix::new().folder(), None, Ipv4Addr::LOCALHOST, ports)
+        Self::start(assets()?, Prefix::new().folder(), None, Ipv4Addr::LOCALHOST, ports)
     }
 
     /// Starts etcd and kube-apiserver on the fabric of a lab.
     pub fn in_lab(cluster: &'a Cluster) -> Result<Self> {
         let folder = cluster.folder().join("control-plane");
-        Self::start(folder, Some(cluster), fabric4(), [6443, 2379, 2380])
+        Self::start(assets()?, folder, Some(cluster), fabric4(), PORTS)
+    }
+
+    /// Like [`in_lab`](Self::in_lab), with what kubelets and their pods need: ServiceAccounts,
+    /// privileged pods, endpoints of `default/kubernetes`.
+    pub fn of_kubelets(cluster: &'a Cluster, programs: &Path) -> Result<Self> {
+        let folder = cluster.folder().join("control-plane");
+        let programs = programs.to_path_buf();
+        let mut plane = Self::prepare(programs, folder, Some(cluster), fabric4(), PORTS)?;
+        plane.has_kubelets = true;
+        plane.started()
     }
 
     fn start(
+        programs: PathBuf,
+        folder: PathBuf,
+        lab: Option<&'a Cluster>,
+        address: Ipv4Addr,
+        ports: [u16; 3],
+    ) -> Result<Self> {
+        Self::prepare(programs, folder, lab, address, ports)?.started()
+    }
+
+    fn prepare(
+        programs: PathBuf,
         folder: PathBuf,
         lab: Option<&'a Cluster>,
         address: Ipv4Addr,
         [port, etcd, peer]: [u16; 3],
     ) -> Result<Self> {
-        let Some(programs) = env::var_os(ASSETS).filter(|folder| !folder.is_empty()) else {
-            bail!(
-                "{ASSETS} does not name a folder with etcd and kube-apiserver: \
-                 `cargo xtask test --only control-plane` builds one and sets it"
-            )
-        };
         fs::create_dir_all(&folder)?;
-        let mut plane = Self {
-            programs: programs.into(),
+        Ok(Self {
+            programs,
             folder,
             lab,
             server: SocketAddr::from((address, port)),
             etcd: SocketAddr::from((Ipv4Addr::LOCALHOST, etcd)),
             peer: SocketAddr::from((Ipv4Addr::LOCALHOST, peer)),
+            has_kubelets: false,
             flags: Vec::new(),
             topology_keys: OnceLock::new(),
             token: AGENT.to_owned(),
+            scheduler: None,
             controllers: None,
             api_server: None,
             database: None,
-        };
-        plane.start_etcd()?;
-        plane.start_api_server()?;
-        Ok(plane)
+        })
+    }
+
+    fn started(mut self) -> Result<Self> {
+        self.start_etcd()?;
+        self.start_api_server()?;
+        Ok(self)
     }
 
     pub(crate) fn spawn(&self, program: &str, arguments: &[String]) -> Result<Running> {
@@ -163,29 +204,32 @@ impl<'a> ControlPlane<'a> {
             self.token,
         );
         fs::write(self.path("tokens.csv"), tokens)?;
-        fs::write(self.path("audit-policy.json"), AUDIT_POLICY)?;
         // kube-apiserver makes its key and certificate here once. The key may also sign
         // ServiceAccount tokens: no Pod of a test has one.
         let key = self.path("certificates/apiserver.key");
         let mut arguments = vec![
             format!("--etcd-servers=http://{}", self.etcd),
-            format!("--bind-address={}", self.server.ip()),
             format!("--advertise-address={}", self.server.ip()),
             format!("--secure-port={}", self.server.port()),
             format!("--cert-dir={}", self.path("certificates")),
             format!("--token-auth-file={}", self.path("tokens.csv")),
             "--authorization-mode=RBAC".to_owned(),
-            "--service-cluster-ip-range=10.96.0.0/12,fd00:96::/112".to_owned(),
-            "--disable-admission-plugins=ServiceAccount".to_owned(),
-            // An address of the loopback device cannot be an endpoint of default/kubernetes.
-            "--endpoint-reconciler-type=none".to_owned(),
-            format!("--audit-policy-file={}", self.path("audit-policy.json")),
-            format!("--audit-log-path={}", self.path("audit.log")),
             format!("--service-account-key-file={key}"),
             format!("--service-account-signing-key-file={key}"),
             "--service-account-issuer=https://kubernetes.default.svc".to_owned(),
         ];
         arguments.extend(self.gates()?.map(str::to_owned));
+        if self.has_kubelets {
+            arguments.extend(FOR_KUBELETS.map(str::to_owned));
+        } else {
+            fs::write(self.path("audit-policy.json"), AUDIT_POLICY)?;
+            arguments.extend(WITHOUT_KUBELETS.map(str::to_owned));
+            arguments.extend([
+                format!("--bind-address={}", self.server.ip()),
+                format!("--audit-policy-file={}", self.path("audit-policy.json")),
+                format!("--audit-log-path={}", self.path("audit.log")),
+            ]);
+        }
         arguments.extend(self.flags.iter().cloned());
         self.api_server = Some(self.spawn("kube-apiserver", &arguments)?);
         self.wait_until_ready()
@@ -195,6 +239,12 @@ impl<'a> ControlPlane<'a> {
     #[must_use]
     pub fn address(&self) -> IpAddr {
         self.server.ip()
+    }
+
+    /// The address and port of kube-apiserver.
+    #[must_use]
+    pub fn server(&self) -> SocketAddr {
+        self.server
     }
 
     /// Waits until kube-apiserver is ready.
@@ -250,9 +300,29 @@ impl<'a> ControlPlane<'a> {
         Ok(())
     }
 
+    /// Starts kube-controller-manager with all its controllers, and kube-scheduler.
+    pub fn start_all_controllers(&mut self) -> Result<()> {
+        let key = self.path("certificates/apiserver.key");
+        let certificate = self.path("certificates/apiserver.crt");
+        self.start_controllers_with(&[
+            "--controllers=*",
+            &format!("--service-account-private-key-file={key}"),
+            &format!("--root-ca-file={certificate}"),
+        ])?;
+        let kubeconfig = self.kubeconfig(ADMINISTRATOR)?;
+        let mut arguments = vec![
+            format!("--kubeconfig={}", kubeconfig.display()),
+            "--leader-elect=false".to_owned(),
+        ];
+        // 1.20 also serves without TLS, on another port.
+        arguments.extend(self.has_topology_keys()?.then(|| "--port=0".to_owned()));
+        self.scheduler = Some(self.spawn("kube-scheduler", &arguments)?);
+        Ok(())
+    }
+
     /// The feature gates to set. A server exits on an unknown gate: `ServiceTopology` exists in
     /// 1.17–1.21; `IPv6DualStack` is on by default since 1.21, and unknown since 1.25.
-    fn gates(&self) -> Result<Option<&'static str>> {
+    pub(crate) fn gates(&self) -> Result<Option<&'static str>> {
         let gates = "--feature-gates=ServiceTopology=true,IPv6DualStack=true";
         Ok(self.has_topology_keys()?.then_some(gates))
     }
@@ -287,14 +357,18 @@ impl<'a> ControlPlane<'a> {
 
     /// A kubeconfig with this token, in a file with this name.
     pub fn kubeconfig_of(&self, name: &str, token: &str) -> Result<PathBuf> {
+        self.kubeconfig_at(name, token, &format!("https://{}", self.server))
+    }
+
+    /// A kubeconfig with this token for this URL, in a file with this name.
+    pub fn kubeconfig_at(&self, name: &str, token: &str, url: &str) -> Result<PathBuf> {
         let path = self.folder.join(format!("{name}.kubeconfig"));
         let text = format!(
             "apiVersion: v1\nkind: Config\ncurrent-context: here\n\
              contexts: [{{name: here, context: {{cluster: here, user: me}}}}]\n\
              users: [{{name: me, user: {{token: {token}}}}}]\n\
-             clusters: [{{name: here, cluster: {{server: \"https://{}\", \
-             certificate-authority: certificates/apiserver.crt}}}}]\n",
-            self.server
+             clusters: [{{name: here, cluster: {{server: \"{url}\", \
+             certificate-authority: certificates/apiserver.crt}}}}]\n"
         );
         fs::write(&path, text)?;
         Ok(path)
@@ -341,6 +415,7 @@ impl<'a> ControlPlane<'a> {
 
 impl Drop for ControlPlane<'_> {
     fn drop(&mut self) {
+        self.scheduler = None;
         self.controllers = None;
         self.api_server = None;
         self.database = None;
@@ -364,6 +439,17 @@ pub(crate) async fn client(kubeconfig: &Path) -> Result<Client> {
     let kubeconfig = Kubeconfig::read_from(kubeconfig)?;
     let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
     Ok(Client::try_from(config)?)
+}
+
+/// The folder of programs that the environment names.
+fn assets() -> Result<PathBuf> {
+    let Some(programs) = env::var_os(ASSETS).filter(|folder| !folder.is_empty()) else {
+        bail!(
+            "{ASSETS} does not name a folder with etcd and kube-apiserver: \
+             `cargo xtask test --only control-plane` builds one and sets it"
+        )
+    };
+    Ok(programs.into())
 }
 
 fn free_port() -> Result<u16> {

@@ -47,7 +47,7 @@ pub fn overlay_with(name: &str, components: &[&str]) -> Result<Vec<Value>> {
 }
 
 /// kustomize accepts only relative paths.
-fn compose(folder: &Path, overlay: &str, components: &[&str]) -> Result<()> {
+pub(crate) fn compose(folder: &Path, overlay: &str, components: &[&str]) -> Result<()> {
     let root = deploy("").canonicalize().context("there is no deploy/")?;
     let folder = folder.canonicalize().context("the folder was made")?;
     let up = "../".repeat(folder.components().count() - 1);

@@ -7,7 +7,7 @@ use std::process::Command;
 use anyhow::{Result, ensure};
 use fs_err as fs;
 
-use crate::cgroup::{self, Cgroup};
+use crate::cgroup::{self, Cgroup, Hierarchy};
 use crate::prefix::Prefix;
 
 /// The folder for cgroups with a limit, and the file name of the limit. On a hybrid host the memory
@@ -16,7 +16,8 @@ use crate::prefix::Prefix;
 /// # Errors
 /// The host has no memory controller.
 fn controller() -> Result<(PathBuf, &'static str)> {
-    if let Some(path) = version1()? {
+    let memory = |it: &Hierarchy| it.controllers.split(',').any(|name| name == "memory");
+    if let Some(Hierarchy { path, .. }) = cgroup::version1()?.into_iter().find(memory) {
         return Ok((path, "memory.limit_in_bytes"));
     }
     let root = cgroup::root()?;
@@ -27,18 +28,6 @@ fn controller() -> Result<(PathBuf, &'static str)> {
     );
     fs::write(root.join("cgroup.subtree_control"), "+memory")?;
     Ok((root, "memory.max"))
-}
-
-/// The mount point of the memory controller of version 1, if any.
-pub fn version1() -> Result<Option<PathBuf>> {
-    let mounts = fs::read_to_string("/proc/self/mountinfo")?;
-    Ok(mounts.lines().find_map(|line| {
-        let (before, after) = line.split_once(" - cgroup ")?;
-        // The controllers are among the file system options at the end of the line.
-        let options = after.rsplit(' ').next()?;
-        options.split(',').any(|option| option == "memory").then_some(())?;
-        before.split(' ').nth(4).map(PathBuf::from)
-    }))
 }
 
 /// A cgroup with a limit that its processes share. Dropping it kills them, and removes it.

@@ -7,7 +7,10 @@ use anyhow::{Result, ensure};
 use fs_err as fs;
 
 use crate::requirements::BPFFS;
-use crate::{cgroup, memory, netns};
+use crate::{cgroup, netns};
+
+/// Where programs say what they keep: on every machine the same.
+pub(crate) const STATES: &str = "/run";
 
 /// All namespaces, cgroups (with their processes), pins and folders with names that `is_ours`
 /// accepts.
@@ -20,12 +23,14 @@ type Remove = fn(&Path) -> Result<()>;
 /// Like [`find`], each with the function that removes it.
 fn found(is_ours: impl Fn(&str) -> bool) -> Result<Vec<(PathBuf, Remove)>> {
     // Cgroups first: their processes use everything else.
-    let cgroups = [Some(cgroup::root()?), memory::version1()?];
+    let version1 = cgroup::version1()?.into_iter().map(|hierarchy| hierarchy.path);
+    let cgroups = version1.chain([cgroup::root()?]);
     let mut places: Vec<(PathBuf, Remove)> =
-        cgroups.into_iter().flatten().map(|path| (path, cgroup::remove as Remove)).collect();
+        cgroups.map(|path| (path, cgroup::remove as Remove)).collect();
     // Unpinning the last link of a program detaches it.
     places.push((BPFFS.into(), remove_tree));
     places.push((netns::FOLDER.into(), netns::remove));
+    places.push((STATES.into(), remove_tree));
     places.push((std::env::temp_dir(), remove_tree));
     let mut found = Vec::new();
     for (place, remove) in places {

@@ -53,6 +53,11 @@ fn the_chart_is_what_kustomize_makes() -> Result<()> {
             overlay_with("opt-in", &["metrics", "mount-bpffs"])?,
         ),
         (chart(&["endSockets=true"])?, overlay_with("opt-in", &["end-sockets"])?),
+        (chart(&["sysResource=true"])?, overlay_with("opt-in", &["sys-resource"])?),
+        (
+            chart(&["cgroupRoot=/sys/fs/cgroup/unified", "cleanup=true"])?,
+            overlay_with("cleanup", &["cgroup-unified"])?,
+        ),
         (chart(&["exclude.annotatedPods=true"])?, overlay_with("opt-in", &["exclude-pods"])?),
     ];
     for (chart, overlay) in pairs {
@@ -155,6 +160,21 @@ fn helm_installs_upgrades_rolls_back_and_uninstalls() -> Result<()> {
     plane.administer(&helm, &["uninstall", NAME, "-n", NAME])?;
     let left = plane.administer(&kubectl, &["get", "clusterroles", "-o", "name"])?;
     ensure!(!left.contains(NAME), "{left}");
+    Ok(())
+}
+
+#[test]
+fn only_nodes_with_old_kernels_need_a_capability_over_all_resources() -> Result<()> {
+    let added = |objects: Vec<Value>| -> Result<CapabilitySet> {
+        let pod = &one(&objects, "DaemonSet")?["spec"]["template"]["spec"];
+        capabilities(&pod["containers"][0])
+    };
+    let small = CapabilitySet::BPF | CapabilitySet::NET_ADMIN | CapabilitySet::PERFMON;
+    for objects in [overlay("all")?, overlay("opt-in")?, chart(&[])?] {
+        ensure!(added(objects)? == small);
+    }
+    let old = overlay_with("all", &["sys-resource"])?;
+    ensure!(added(old)? == small | CapabilitySet::SYS_RESOURCE);
     Ok(())
 }
 

@@ -31,7 +31,17 @@ pub(crate) fn build(
 
 /// Compiles the program, optimized, without an agent.
 pub(crate) fn alone(workspace: &Workspace, program: &str, starts: &[&str]) -> Result<Command> {
-    compile(workspace, Profile::Release, program, starts, &[])
+    alone_with(workspace, Profile::Release, program, starts)
+}
+
+/// Compiles the program with this profile, without an agent.
+pub(crate) fn alone_with(
+    workspace: &Workspace,
+    profile: Profile,
+    program: &str,
+    starts: &[&str],
+) -> Result<Command> {
+    compile(workspace, profile, program, starts, &[])
 }
 
 fn compile(

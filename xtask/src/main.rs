@@ -12,6 +12,7 @@ mod bench;
 mod beside;
 mod build_ebpf;
 mod cache;
+mod cluster;
 mod cluster_parts;
 mod cluster_tools;
 mod control_plane;
@@ -66,6 +67,7 @@ enum Command {
     Soak(soak::Args),
     Bench(bench::Args),
     Image(image::Args),
+    Cluster(cluster::Args),
     E2e(e2e::Args),
 }
 
@@ -81,6 +83,7 @@ fn main() -> ExitCode {
         Command::Soak(args) => soak::run(&workspace, &args),
         Command::Bench(args) => bench::run(&workspace, &args),
         Command::Image(args) => image::run(&workspace, &args),
+        Command::Cluster(args) => cluster::run(&workspace, &args),
         Command::E2e(args) => e2e::run(&workspace, &args),
     });
     match result {

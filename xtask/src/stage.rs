@@ -9,9 +9,12 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 
 use crate::build_ebpf;
+use crate::cluster;
+use crate::cluster_parts::Parts;
 use crate::cluster_tools;
 use crate::control_plane;
 use crate::fuzz;
+use crate::image;
 use crate::lanes::{self, Suite};
 use crate::machine::Machine;
 use crate::needs::Need;
@@ -44,6 +47,8 @@ pub(crate) enum Stage {
     Lab,
     /// The Kubernetes source and the agent against a real API server
     ControlPlane,
+    /// topo-lb's DaemonSet on a real cluster: kubelets, containerd, kube-proxy
+    Cluster,
     /// Any bytes as manifests, for half a minute
     Fuzz,
     /// The datapath's suites on Debian's kernels, under QEMU
@@ -75,6 +80,7 @@ impl Stage {
             Self::Lab => "lab",
             Self::Kernels => "kernels",
             Self::ControlPlane => "control plane",
+            Self::Cluster => "cluster",
             Self::Fuzz => "fuzzing",
         }
     }
@@ -95,6 +101,16 @@ impl Stage {
                 Need::Root,
                 Need::ControlPlane,
                 Need::ClusterTools,
+            ],
+            Self::Cluster => &[
+                Need::Object,
+                Need::Kernel,
+                Need::Lab,
+                Need::Root,
+                Need::Cluster,
+                Need::ClusterTools,
+                Need::Iptables,
+                Need::Image,
             ],
         }
     }
@@ -119,6 +135,7 @@ impl Stage {
             Self::Lab => lab(workspace)?,
             Self::Kernels => return kernels(workspace, machine, named, counting),
             Self::ControlPlane => against_control_plane(workspace)?,
+            Self::Cluster => on_cluster(workspace)?,
             Self::Fuzz => fuzz::run(workspace)?,
         }
         Ok(Outcome::Passed(None))
@@ -141,7 +158,8 @@ fn clippy(workspace: &Workspace) -> Result<()> {
     command.args(["--all-targets", "--", "-D", "warnings"]);
     run_logged("cargo clippy", &mut command, &workspace.log("clippy"))?;
     // `--all-targets` omits targets that are not tested by default.
-    let mut command = suites::cargo_for(workspace, "clippy", suites::CONTROL_PLANE);
+    let named = suites::CONTROL_PLANE.into_iter().chain([suites::CLUSTER]);
+    let mut command = suites::cargo_for(workspace, "clippy", named);
     command.args(["--", "-D", "warnings"]);
     let title = "cargo clippy for the control plane's suites";
     run_logged(title, &mut command, &workspace.log("clippy-control-plane"))?;
@@ -223,6 +241,20 @@ fn against_control_plane(workspace: &Workspace) -> Result<()> {
     // Two control planes that start at once would use all cores of a small machine.
     run_in_lab(workspace, names, 1, &agent, |command| {
         command.env(control_plane::VARIABLE, &programs).envs(tools.iter().cloned());
+    })
+}
+
+/// The suite on a real cluster.
+fn on_cluster(workspace: &Workspace) -> Result<()> {
+    let parts = Parts::get(workspace)?;
+    let image = image::for_cluster(workspace)?;
+    let agent = suites::agent(workspace)?;
+    let mut compile = suites::cargo_for(workspace, "test", [suites::CLUSTER]);
+    let log = workspace.log("build-cluster-suite");
+    run_logged("compiling its suite", compile.arg("--no-run"), &log)?;
+    run_in_lab(workspace, vec![suites::CLUSTER.to_owned()], 1, &agent, |command| {
+        parts.name_in(command);
+        command.env(cluster::IMAGE, &image);
     })
 }
 

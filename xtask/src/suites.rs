@@ -16,6 +16,9 @@ use crate::workspace::{Profile, Workspace};
 pub(crate) const CONTROL_PLANE: [&str; 7] =
     ["control_plane", "api", "changes", "demo_api_server", "telling", "autonomy", "deploy"];
 
+/// The suite that needs the parts of a real cluster; plain `cargo test` excludes it, too.
+pub(crate) const CLUSTER: &str = "cluster";
+
 /// The suites that take longest. They start first: the last to start would run alone at the end.
 const LONG: [&str; 4] = ["restarts", "bench", "foreign", "admin"];
 
@@ -72,7 +75,7 @@ pub(crate) fn compile_lab(workspace: &Workspace) -> Result<PathBuf> {
     Ok(agent)
 }
 
-/// The suites of a folder (files, or folders with a `main.rs`) that need no control plane.
+/// The suites of a folder (files, or folders with a `main.rs`) that need no part of Kubernetes.
 fn named(folder: &Path) -> Result<Vec<String>> {
     let is_suite = |path: &PathBuf| {
         path.extension().is_some_and(|it| it == "rs") || path.join("main.rs").is_file()
@@ -80,7 +83,7 @@ fn named(folder: &Path) -> Result<Vec<String>> {
     let name = |path: PathBuf| Some(path.file_stem()?.to_str()?.to_owned());
     let mut names: Vec<String> =
         entries(folder)?.into_iter().filter(is_suite).filter_map(name).collect();
-    names.retain(|name| !CONTROL_PLANE.contains(&name.as_str()));
+    names.retain(|name| !CONTROL_PLANE.contains(&name.as_str()) && name != CLUSTER);
     names.sort();
     Ok(names)
 }
@@ -96,7 +99,7 @@ mod tests {
         assert_eq!(unprivileged, ["engine", "explain_golden", "lint_command"]);
         let lab = in_lab(&workspace).unwrap();
         assert!(["connect", "tc_packets"].iter().all(|name| lab.contains(&(*name).to_owned())));
-        for name in CONTROL_PLANE {
+        for name in CONTROL_PLANE.into_iter().chain([CLUSTER]) {
             assert!(!lab.contains(&name.to_owned()) && !unprivileged.contains(&name.to_owned()));
             let places = ["topo-lb/tests", "tests/tests"].map(|it| workspace.root.join(it));
             let is_there = |place: &PathBuf| {

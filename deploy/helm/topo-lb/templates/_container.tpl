@@ -63,7 +63,9 @@ securityContext:
   allowPrivilegeEscalation: false
   capabilities:
     drop: [ALL]
-    add: {{ concat .Values.capabilities (ternary (list "SYS_ADMIN" "SYS_PTRACE") (list) .Values.endSockets) | toJson }}
+    {{- $old := ternary (list "SYS_RESOURCE") (list) (and .Values.sysResource (not .Values.cleanup)) }}
+    {{- $sockets := ternary (list "SYS_ADMIN" "SYS_PTRACE") (list) .Values.endSockets }}
+    add: {{ concat .Values.capabilities $old $sockets | toJson }}
   # The default profiles of many runtimes allow bpf(2) only with SYS_ADMIN, even with BPF.
   seccompProfile:
     type: {{ .Values.seccompProfile }}

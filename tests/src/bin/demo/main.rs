@@ -2,8 +2,6 @@
 
 mod check;
 mod files;
-mod paint;
-mod progress;
 mod server;
 mod stage;
 mod story;
@@ -21,8 +19,8 @@ use topo_lb_tests::binary::Binary;
 use topo_lb_tests::interrupt::exit_code;
 
 use crate::check::Report;
-use crate::progress::Progress;
 use crate::stage::Stage;
+use topo_lb_tests::progress::Progress;
 
 /// Three nodes, an agent on each, real servers and real connections, on this machine alone.
 ///

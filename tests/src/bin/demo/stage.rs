@@ -15,10 +15,10 @@ use topo_lb_tests::traffic::{Tally, Via};
 
 use crate::check::{Check, Expected, Question, REQUESTS};
 use crate::files::Files;
-use crate::progress::Progress;
 use crate::server::Server;
 use crate::table;
 use crate::world::World;
+use topo_lb_tests::progress::Progress;
 
 /// How long traffic may take to follow a change of the objects.
 pub(crate) const FOLLOWS: Duration = Duration::from_secs(1);

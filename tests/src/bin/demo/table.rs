@@ -11,8 +11,8 @@ use topo_lb_tests::kind::{
 use topo_lb_tests::traffic::Via;
 
 use crate::check::{REQUESTS, Report};
-use crate::paint::{BOLD, CYAN, DIM, GREEN, RED, YELLOW, paint};
 use crate::stage::Row;
+use topo_lb_tests::paint::{BOLD, CYAN, DIM, GREEN, RED, YELLOW, paint};
 
 /// Width of the page, in columns.
 const WIDTH: usize = 100;

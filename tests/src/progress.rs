@@ -9,17 +9,19 @@ use crate::paint::{DIM, GREEN, RED, paint};
 
 /// One line for each step.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Progress {
+pub struct Progress {
     terminal: bool,
 }
 
 impl Progress {
-    pub(crate) fn new() -> Self {
+    /// For this process's standard error.
+    #[must_use]
+    pub fn new() -> Self {
         Self { terminal: stderr().is_terminal() }
     }
 
     /// Runs `work`; shows its title meanwhile, then its outcome and duration.
-    pub(crate) fn step<T>(&self, title: &str, work: impl FnOnce() -> Result<T>) -> Result<T> {
+    pub fn step<T>(&self, title: &str, work: impl FnOnce() -> Result<T>) -> Result<T> {
         let begun = Instant::now();
         let outcome = self.while_under_way(title, work);
         let mark = match outcome {
@@ -32,11 +34,7 @@ impl Progress {
     }
 
     /// Runs `work`; on a terminal shows its title meanwhile.
-    pub(crate) fn while_under_way<T>(
-        &self,
-        title: &str,
-        work: impl FnOnce() -> Result<T>,
-    ) -> Result<T> {
+    pub fn while_under_way<T>(&self, title: &str, work: impl FnOnce() -> Result<T>) -> Result<T> {
         if self.terminal {
             write(&format!("… {title}"));
         }
@@ -52,4 +50,10 @@ impl Progress {
 fn write(text: &str) {
     let _ = stderr().write_all(text.as_bytes());
     let _ = stderr().flush();
+}
+
+impl Default for Progress {
+    fn default() -> Self {
+        Self::new()
+    }
 }

@@ -1,0 +1,265 @@
+//! A real cluster on the lab's nodes: a control plane on the fabric, and on each node containerd,
+//! a kubelet and kube-proxy, with mounts, cgroups and a bpffs of the node's own.
+//!
+//! ```text
+//!  fabric: etcd, kube-apiserver, controllers, scheduler, cluster DNS; the machine's loopback ─▶ API
+//!  node-a (zone a): containerd, kubelet, kube-proxy │ pods 10.244.0.0/24
+//!  node-b (zone b): containerd, kubelet, kube-proxy │ pods 10.244.1.0/24
+//! ```
+//!
+//! Everything lives in the lab's cluster, which removes it.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use serde_json::json;
+
+use crate::cluster::Cluster;
+use crate::control_plane::{ADMINISTRATOR, ControlPlane};
+use crate::deployment::{NAME, compose, kubectl};
+use crate::kind::POOL;
+use crate::node::NodePlan;
+use crate::progress::Progress;
+use crate::scene::ZONE;
+use crate::wait::until;
+
+use self::dns::Dns;
+use self::door::Door;
+use self::worker::Worker;
+
+pub(crate) mod background;
+mod containerd;
+pub mod dns;
+mod door;
+mod kube_proxy;
+mod kubelet;
+mod machine;
+mod mounts;
+pub mod parts;
+pub mod state;
+pub mod worker;
+
+use self::parts::Parts;
+
+/// The most nodes: each takes some 150 MB of memory and a share of the processors.
+pub const MOST_NODES: u8 = 9;
+
+/// The node pools, as in the OpenYurt tutorial; later nodes join them again.
+const POOLS: [&str; 3] = ["hangzhou", "shanghai", "beijing"];
+
+/// How long nodes and agents may take to get ready.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// What handles Services on the nodes.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, serde::Serialize, serde::Deserialize,
+)]
+#[serde(rename_all = "kebab-case")]
+pub enum Proxy {
+    /// topo-lb for all Services, beside kube-proxy.
+    TopoLb,
+    /// kube-proxy alone.
+    KubeProxy,
+    /// Nothing: ClusterIPs do not work.
+    None,
+}
+
+impl Proxy {
+    /// The value on the command line.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::TopoLb => "topo-lb",
+            Self::KubeProxy => "kube-proxy",
+            Self::None => "none",
+        }
+    }
+}
+
+/// The names of `count` nodes: `node-a`, `node-b`, ….
+#[must_use]
+pub fn names(count: u8) -> Vec<String> {
+    (b'a'..).take(count.into()).map(|letter| format!("node-{}", char::from(letter))).collect()
+}
+
+/// The plan of the lab for nodes with these names.
+#[must_use]
+pub fn plan(names: &[String]) -> Vec<NodePlan<'_>> {
+    let node = |(name, number)| NodePlan { name, number, pods: Vec::new() };
+    names.iter().map(String::as_str).zip(0..).map(node).collect()
+}
+
+/// The zone of a node: the letter of its name.
+#[must_use]
+pub fn zone(node: &str) -> &str {
+    node.rsplit('-').next().unwrap_or(node)
+}
+
+/// The cluster. Dropping it ends its processes.
+#[derive(Debug)]
+pub struct Kubernetes<'a> {
+    cluster: &'a Cluster,
+    parts: Parts,
+    /// The machine's way to the API server.
+    door: Door,
+    _dns: Dns,
+    workers: Vec<Worker<'a>>,
+    plane: ControlPlane<'a>,
+}
+
+impl<'a> Kubernetes<'a> {
+    /// Starts everything, and waits until every node, and the DaemonSet of topo-lb, is ready.
+    ///
+    /// # Errors
+    /// A part is missing or does not get ready.
+    pub fn start(
+        cluster: &'a Cluster,
+        parts: Parts,
+        proxy: Proxy,
+        progress: Progress,
+    ) -> Result<Self> {
+        let title = format!("control plane of Kubernetes {}", parts.version()?);
+        let plane = progress.step(&title, || {
+            let mut plane = ControlPlane::of_kubelets(cluster, parts.folder())?;
+            plane.start_all_controllers()?;
+            Ok(plane)
+        })?;
+        let dns = Dns::start(cluster, &plane)?;
+        let door = Door::open(cluster, &plane)?;
+        let title = format!("{} nodes: containerd, images, kubelet", cluster.nodes().len());
+        let workers = progress.step(&title, || start_workers(cluster, &plane, &parts, proxy))?;
+        let it = Self { cluster, parts, door, _dns: dns, workers, plane };
+        progress.step("nodes are ready", || it.wait_for_nodes())?;
+        if proxy == Proxy::TopoLb {
+            progress.step("DaemonSet of topo-lb is ready", || {
+                it.apply("all", &[])?;
+                it.wait_for_agents()
+            })?;
+        }
+        Ok(it)
+    }
+
+    /// The API server and its controllers.
+    #[must_use]
+    pub fn plane(&self) -> &ControlPlane<'a> {
+        &self.plane
+    }
+
+    /// The API server and its controllers, to stop and start them.
+    pub fn plane_mut(&mut self) -> &mut ControlPlane<'a> {
+        &mut self.plane
+    }
+
+    /// The nodes.
+    #[must_use]
+    pub fn workers(&self) -> &[Worker<'a>] {
+        &self.workers
+    }
+
+    /// The node with this name.
+    pub fn worker(&mut self, name: &str) -> Result<&mut Worker<'a>> {
+        let found = self.workers.iter_mut().find(|worker| worker.name() == name);
+        found.with_context(|| format!("there is no node {name}"))
+    }
+
+    /// A kubeconfig that works on the machine itself.
+    pub fn kubeconfig(&self) -> Result<PathBuf> {
+        let server = format!("https://localhost:{}", self.door.port());
+        self.plane.kubeconfig_at("machine", ADMINISTRATOR, &server)
+    }
+
+    /// Runs kubectl as the administrator, and returns its output.
+    pub fn kubectl(&self, arguments: &[&str]) -> Result<String> {
+        self.plane.administer(&kubectl()?, arguments)
+    }
+
+    /// Applies an overlay of deploy/ with components, and with those that this machine needs.
+    pub fn apply(&self, overlay: &str, components: &[&str]) -> Result<()> {
+        let folder = self.cluster.folder().join("overlay");
+        fs_err::create_dir_all(&folder)?;
+        let mut all = components.to_vec();
+        all.extend(self.surroundings()?);
+        compose(&folder, overlay, &all)?;
+        let folder = folder.display().to_string();
+        // The kinds of an overlay appear one after the other.
+        self.kubectl(&["apply", "--server-side", "--force-conflicts", "-k", &folder]).map(drop)
+    }
+
+    /// The components of deploy/ that nodes of this machine need.
+    fn surroundings(&self) -> Result<Option<&'static str>> {
+        let root = crate::cgroup::root()?;
+        Ok((root.ends_with("unified")).then_some("cgroup-unified"))
+    }
+
+    /// Waits until the DaemonSet runs, updated and ready, on every node.
+    pub fn wait_for_agents(&self) -> Result<()> {
+        let limit = format!("--timeout={}s", crate::wait::patient(PATIENCE).as_secs());
+        self.kubectl(&["-n", NAME, "rollout", "status", "daemonset", NAME, &limit])
+            .with_context(|| self.describe_agents())
+            .map(drop)
+    }
+
+    fn describe_agents(&self) -> String {
+        let logs = ["-n", NAME, "describe", "pods"];
+        self.kubectl(&logs).unwrap_or_else(|error| format!("{error:#}"))
+    }
+
+    fn wait_for_nodes(&self) -> Result<()> {
+        until("readiness of all nodes", PATIENCE, || {
+            let nodes = self.plane.list("Node")?;
+            let waiting: Vec<_> = self
+                .workers
+                .iter()
+                .map(Worker::name)
+                .filter(|name| !is_ready(&nodes, name))
+                .collect();
+            Ok(if waiting.is_empty() { Ok(()) } else { Err(waiting.join(", ")) })
+        })
+        .with_context(|| self.logs("kubelet"))?;
+        Ok(())
+    }
+
+    /// The ends of the nodes' logs of a program.
+    fn logs(&self, program: &str) -> String {
+        self.workers.iter().map(|worker| worker.end_of_log(program)).collect()
+    }
+
+    /// What the parts are.
+    #[must_use]
+    pub fn parts(&self) -> &Parts {
+        &self.parts
+    }
+}
+
+/// Whether a node of this list is ready.
+fn is_ready(nodes: &[kube::api::DynamicObject], name: &str) -> bool {
+    let node = nodes.iter().find(|node| node.metadata.name.as_deref() == Some(name));
+    let conditions = node.and_then(|node| node.data["status"]["conditions"].as_array());
+    let wanted = |it: &serde_json::Value| it["type"] == "Ready" && it["status"] == "True";
+    conditions.is_some_and(|conditions| conditions.iter().any(wanted))
+}
+
+fn start_workers<'a>(
+    cluster: &'a Cluster,
+    plane: &ControlPlane<'a>,
+    parts: &Parts,
+    proxy: Proxy,
+) -> Result<Vec<Worker<'a>>> {
+    let dns = &dns::address(proxy);
+    // Starting a node takes seconds, mostly of waiting.
+    let workers: Vec<_> = std::thread::scope(|scope| {
+        let start = |(node, pool): (&'a crate::node::Node, &'static str)| {
+            let labels = json!({ZONE: zone(&node.name), POOL: pool});
+            scope.spawn(move || Worker::start(cluster, plane, parts, node, &labels, dns, proxy))
+        };
+        let threads: Vec<_> =
+            cluster.nodes().iter().zip(POOLS.into_iter().cycle()).map(start).collect();
+        let join = |thread: std::thread::ScopedJoinHandle<'_, _>| {
+            thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        };
+        threads.into_iter().map(join).collect::<Result<_>>()
+    })?;
+    ensure!(!workers.is_empty(), "a cluster has a node");
+    Ok(workers)
+}

@@ -1,0 +1,135 @@
+//! `cargo xtask cluster`: a real cluster on this machine.
+
+use std::process::Command;
+
+use anyhow::Result;
+use clap::{Subcommand, ValueEnum};
+use serde::{Deserialize, Serialize};
+
+use crate::build_ebpf;
+use crate::cluster_parts::Parts;
+use crate::cluster_tools;
+use crate::image;
+use crate::lab_program;
+use crate::needs::Need;
+use crate::process::become_command;
+use crate::workspace::{Profile, Workspace};
+
+/// The variable for the archive with topo-lb's own image.
+pub(crate) const IMAGE: &str = "TOPO_LB_IMAGE";
+
+/// The lab's program.
+const PROGRAM: &str = "cluster";
+
+/// A real cluster on this machine: control plane, containerd and kubelets, with topo-lb on it.
+///
+/// The cluster stays when the command ends. Its nodes are node-a in zone a and pool hangzhou, node-b in
+/// zone b and pool shanghai, and so on. TOPO_LB_KUBERNETES and TOPO_LB_CONTAINERD name folders with
+/// other versions of these programs.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  cargo xtask cluster up
+  export KUBECONFIG=$(cargo xtask cluster up --nodes 3)
+  kubectl apply -f deploy/examples/openyurt.yaml
+  kubectl exec deploy/united-deployment2-hangzhou -- curl -s svc-ud1/hostname
+  cargo xtask cluster down")]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Debug, Subcommand)]
+enum Action {
+    /// Start a cluster; the last line is the path of its kubeconfig
+    Up {
+        /// The number of nodes
+        #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=9))]
+        nodes: u8,
+        /// What handles Services
+        #[arg(long, value_enum, default_value_t)]
+        proxy: Proxy,
+    },
+    /// Show what runs; exit code 1 if no cluster is up
+    Status {
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Remove the cluster and all that it has left
+    Down,
+}
+
+/// What handles the Services of a cluster.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Proxy {
+    /// topo-lb for all Services, beside kube-proxy
+    #[default]
+    TopoLb,
+    /// Only kube-proxy
+    KubeProxy,
+    /// Nothing
+    None,
+}
+
+impl Proxy {
+    /// Its name on the command line and in JSON.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::TopoLb => "topo-lb",
+            Self::KubeProxy => "kube-proxy",
+            Self::None => "none",
+        }
+    }
+}
+
+/// Returns only on failure: otherwise this process becomes the lab's program, with its exit code.
+pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
+    let mut command = match args.action {
+        Action::Up { nodes, proxy } => up(workspace, nodes, proxy)?,
+        Action::Status { json } => {
+            let mut status = compiled(workspace)?;
+            status.arg("status").args(json.then_some("--json"));
+            status.envs(cluster_tools::programs(workspace)?);
+            status
+        }
+        Action::Down => {
+            let mut down = compiled(workspace)?;
+            down.arg("down");
+            down
+        }
+    };
+    become_command(&mut command)
+}
+
+fn up(workspace: &Workspace, nodes: u8, proxy: Proxy) -> Result<Command> {
+    let mut needs = vec![Need::Kernel, Need::Lab, Need::Root, Need::Cluster, Need::ClusterTools];
+    needs.push(Need::Iptables);
+    if proxy == Proxy::TopoLb {
+        needs.push(Need::Image);
+    }
+    build_ebpf::ready(workspace, &needs)?;
+    let parts = Parts::get(workspace)?;
+    let image = match proxy {
+        Proxy::TopoLb => Some(image::for_cluster(workspace)?),
+        Proxy::KubeProxy | Proxy::None => None,
+    };
+    let mut command = program(workspace)?;
+    parts.name_in(&mut command);
+    command.args(["up", "--nodes", &nodes.to_string(), "--proxy", proxy.name()]);
+    if let Some(image) = image {
+        command.env(IMAGE, image);
+    }
+    Ok(command)
+}
+
+/// The lab's program as `up` compiled it: a cluster can be removed while the source does not compile.
+fn compiled(workspace: &Workspace) -> Result<Command> {
+    let path = workspace.program(Profile::Dev, PROGRAM);
+    if path.is_file() { Ok(workspace.command(path)) } else { program(workspace) }
+}
+
+fn program(workspace: &Workspace) -> Result<Command> {
+    lab_program::alone_with(workspace, Profile::Dev, PROGRAM, &[])
+}
