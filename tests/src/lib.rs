@@ -32,6 +32,7 @@ pub mod demonstration;
 pub mod deployment;
 pub mod etcd;
 pub mod fake_api;
+pub mod flood;
 pub mod folder;
 pub mod foreign;
 pub mod frame;

@@ -19,7 +19,7 @@ use topo_lb::datapath::maps::encode::{Head, Layout, V4, V6};
 use topo_lb::datapath::programs::object::{Constants, TcpPeer};
 use topo_lb_common::backend::Locality;
 use topo_lb_common::counters::sum;
-use topo_lb_common::device::Device;
+use topo_lb_common::device::{Device, Quota};
 use topo_lb_common::maps;
 use topo_lb_common::members::{CHOSEN, Member};
 use topo_lb_common::packets::Packets;
@@ -75,13 +75,14 @@ const IN_SOCKETS: [&str; 2] = ["connected", "flows"];
 
 /// Maps of one entry, that programs index by constants, or with a size that matters: tests keep
 /// their sizes.
-const FIXED: [&str; 10] = [
+const FIXED: [&str; 11] = [
     maps::RANGE,
     maps::EXCLUSION,
     maps::REVISION,
     maps::PACKETS,
     maps::TORN,
     maps::DEVICES,
+    maps::QUOTA,
     maps::HALF_OPEN4,
     maps::HALF_OPEN6,
     maps::FRAGMENTS4,
@@ -277,6 +278,13 @@ impl Programs {
     /// Lets clients of the loopback device open as many connections as at first.
     pub fn refill(&mut self) -> Result<()> {
         self.insert(maps::DEVICES, LOOPBACK, Device::default())
+    }
+
+    /// Lets each device have so many established connections.
+    pub fn limit(&mut self, connections: u32) -> Result<()> {
+        let quota = Quota { until: u64::MAX, connections, reserved: 0 };
+        let map = self.ebpf.map_mut(maps::QUOTA).context("a map")?;
+        Ok(Array::<&mut MapData, Raw<Quota>>::try_from(map)?.set(0, Raw(quota), 0)?)
     }
 
     /// Gives an IPv4 frontend a record that is not its own, as the kernel can for a moment when it

@@ -185,7 +185,7 @@ fn no_process_takes_the_answers_of_another() -> Result<()> {
 }
 
 #[test]
-#[ignore = "takes a minute: for a change of what sockets store"]
+#[ignore = "takes minutes: for a change of what sockets store"]
 fn a_million_sockets_of_a_process_take_no_answers_of_another() -> Result<()> {
     many_sockets("65536", 1_000_000)
 }

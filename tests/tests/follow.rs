@@ -1,14 +1,12 @@
 //! Changes of the cluster reach the kernel, and break no connection.
 
-use std::fs;
 use std::thread;
 
 use anyhow::{Context as _, Result, ensure};
 use serde_json::{Value, json};
 use topo_lb_tests::manifest::{endpoint, service, slice};
-use topo_lb_tests::scene::{ALL, ECHO4, HERE, KEYS, NOBODY4, WEB4, WEB6, ZONE, at, play};
+use topo_lb_tests::scene::{ALL, HERE, KEYS, NOBODY4, WEB4, WEB6, ZONE, at, play};
 use topo_lb_tests::traffic::Via;
-use topo_lb_tests::wait::{PATIENCE, until_is};
 
 #[test]
 fn endpoints_that_come_and_go_are_followed() -> Result<()> {
@@ -107,69 +105,6 @@ fn no_connection_fails_while_endpoints_come_and_go() -> Result<()> {
         let plans = scene.agent.get("/metrics")?.sample(plans).context("no count of plans")?;
         ensure!(plans >= 20.0, "only {plans} plans for 40 changes");
         drop(servers);
-        Ok(())
-    })
-}
-
-#[test]
-fn a_broken_annotation_is_ignored_and_affects_no_other_service() -> Result<()> {
-    play(|scene| {
-        let broken =
-            ["*,topology.kubernetes.io/zone", "a b", "x,x", ",", "topology.kubernetes.io/"];
-        scene.put(service("zonal", &[NOBODY4], &[("http", 80, "TCP")], &[(KEYS, ZONE)]))?;
-        scene.set_endpoints("zonal", &ALL)?;
-        scene.wait_for(Via::Http, at(NOBODY4)?, &["a", "b"])?;
-        for annotation in broken {
-            scene.change(|manifests| manifests.annotate("web", KEYS, Some(ZONE)))?;
-            scene.wait_for(Via::Http, at(WEB4)?, &["a", "b"])?;
-            scene.change(|manifests| manifests.annotate("web", KEYS, Some(annotation)))?;
-            scene
-                .wait_for(Via::Http, at(WEB4)?, &ALL)
-                .with_context(|| format!("with the annotation {annotation:?}"))?;
-            scene.expect(Via::Http, at(NOBODY4)?, &["a", "b"])?;
-            let row = scene.explained("web")?;
-            let error = row["policy"]["error"].as_str().unwrap_or_default();
-            ensure!(!error.is_empty(), "no rule is named for {annotation:?}: {row}");
-        }
-        Ok(())
-    })
-}
-
-#[test]
-fn half_written_manifests_keep_the_last_good_state_serving() -> Result<()> {
-    play(|scene| {
-        scene.set_endpoints("web", &["b"])?;
-        scene.wait_for(Via::Http, at(WEB4)?, &["b"])?;
-        let whole = fs::read_to_string(scene.manifests.file())?;
-        scene.manifests.replace(&whole[..whole.len() / 2])?;
-        scene.agent.wait_for_log("cluster.json", PATIENCE)?;
-        scene.expect(Via::Http, at(WEB4)?, &["b"])?;
-        scene.expect(Via::Udp, at(ECHO4)?, &ALL)?;
-        // An empty file is not a cluster either.
-        scene.manifests.replace("")?;
-        scene.manifests.replace("not: [a, list")?;
-        scene.agent.wait_for_log("expected ident", PATIENCE)?;
-        scene.expect(Via::Http, at(WEB4)?, &["b"])?;
-        // The agent follows the file again once it is valid.
-        scene.set_endpoints("web", &["c"])?;
-        scene.wait_for(Via::Http, at(WEB4)?, &["c"])?;
-        Ok(())
-    })
-}
-
-#[test]
-fn an_object_that_is_wrong_leaves_every_other_alone() -> Result<()> {
-    play(|scene| {
-        let mut wrong = service("wrong", &[NOBODY4], &[("http", 80, "TCP")], &[]);
-        wrong["spec"]["ports"][0]["port"] = json!("eighty");
-        scene.put(wrong)?;
-        scene.set_endpoints("web", &["d"])?;
-        // Whether the agent rejects the file or only the object, the log names the field.
-        let is_named = |log: &String| log.contains("port") && log.contains("wrong");
-        until_is("the wrong field in the log", PATIENCE, || Ok(scene.agent.log()), is_named)?;
-        scene.expect(Via::Udp, at(ECHO4)?, &ALL)?;
-        scene.remove("Service", "wrong")?;
-        scene.wait_for(Via::Http, at(WEB4)?, &["d"])?;
         Ok(())
     })
 }

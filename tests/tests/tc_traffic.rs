@@ -6,7 +6,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
 use anyhow::{Context as _, Result, ensure};
-use aya::maps::{Array, Map, MapData};
+use aya::maps::{Array, HashMap, Map, MapData};
 use serde_json::Value;
 use topo_lb_common::maps;
 use topo_lb_tests::binary::row;
@@ -209,8 +209,17 @@ fn a_device_is_attached_when_it_comes_and_leaves_nothing_when_it_goes() -> Resul
             scene.cluster.ip_on(HERE, &lines)?;
             count(6)?;
             was_told |= !pin.exists();
+            let now = pins(&directory)?;
+            let new = now.iter().find(|pin| !before.contains(pin)).context("a new pin")?;
+            let index: u32 = new.rsplit('_').next().context("an index")?.parse()?;
+            // As if a client behind the device had opened a connection.
+            let devices = MapData::from_pin(directory.join(maps::DEVICES))?;
+            let mut devices = HashMap::<_, u32, [u64; 2]>::try_from(Map::LruHashMap(devices))?;
+            devices.insert(index, [0; 2], 0)?;
             scene.cluster.ip_on(HERE, &["link del pod77".to_owned()])?;
             count(4)?;
+            let left = || Ok(devices.get(&index, 0).is_ok());
+            until_is("no entry of the device", FOLLOWS, left, |is_there| !is_there)?;
             until_is("the pin of connect4", FOLLOWS, || Ok(pin.exists()), |is_there| *is_there)?;
             if was_told {
                 return Ok(());

@@ -23,6 +23,35 @@ pub const OPENINGS: Limit = Limit { interval: SECOND / 256, burst: 1_024 };
 /// allows as many for all devices together (`icmp_msgs_per_sec`).
 pub const REFUSALS: Limit = Limit { interval: SECOND / 1_000, burst: 500 };
 
+/// A device may have this part of the established connections for which `connections4` has room: a
+/// quarter of 65,536 by default, 16,384, of both address families together. So three quarters are
+/// left to others in either map, whatever one device opens; four devices that do so at once can fill
+/// a map.
+pub const SHARE: u32 = 4;
+
+/// Value of `quota`, of which there is one. Only the agent writes it.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "user", derive(bytemuck::Pod, bytemuck::Zeroable))]
+pub struct Quota {
+    /// Time (`CLOCK_MONOTONIC`, nanoseconds) until which the quota holds. Without an agent nobody
+    /// subtracts connections that are over: then there is no limit.
+    pub until: u64,
+    /// Most established connections of a device.
+    pub connections: u32,
+    /// Zero.
+    pub reserved: u32,
+}
+
+impl Quota {
+    /// Whether a device with so many established connections may open another one at `now`.
+    #[inline(always)]
+    #[must_use]
+    pub const fn allows(&self, connections: u32, now: u64) -> bool {
+        connections < self.connections || now >= self.until
+    }
+}
+
 /// A token bucket. CPUs that use it at the same moment may take one token together.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -61,6 +90,11 @@ pub struct Device {
     pub openings: Bucket,
     /// [`REFUSALS`].
     pub refusals: Bucket,
+    /// Established connections, of both address families. The programs add those that they
+    /// establish; the agent subtracts those that are over. At worst some more than there are.
+    pub connections: u32,
+    /// Zero.
+    pub reserved: u32,
 }
 
 #[cfg(test)]
@@ -77,6 +111,15 @@ mod tests {
         assert_eq!(taken(NOW), 500);
         assert_eq!(taken(NOW + SECOND / 100), 10);
         assert_eq!(taken(NOW + 60 * SECOND), 500);
+    }
+
+    #[test]
+    fn a_quota_holds_while_an_agent_counts() {
+        let quota = Quota { until: NOW, connections: 3, reserved: 0 };
+        assert!(quota.allows(2, NOW - 1));
+        assert!(!quota.allows(3, NOW - 1));
+        assert!(quota.allows(3, NOW));
+        assert!(Quota::default().allows(u32::MAX, 0));
     }
 
     #[test]

@@ -66,9 +66,11 @@ pub const REPLY_FILTER: &str = "reply_filter";
 pub const PACKETS: &str = "packets";
 /// tc: what each device may still do.
 pub const DEVICES: &str = "devices";
+/// tc: how many established connections a device may have.
+pub const QUOTA: &str = "quota";
 
 /// Every pinned map, in the order of creation.
-pub const ALL: [&str; 30] = [
+pub const ALL: [&str; 31] = [
     RANGE,
     SERVICES4,
     SERVICES6,
@@ -99,10 +101,20 @@ pub const ALL: [&str; 30] = [
     FRAGMENTS6,
     PACKETS,
     DEVICES,
+    QUOTA,
 ];
 /// Maps that only tc needs, and that are pinned only with tc.
-pub const TC: [&str; 8] =
-    [CONNECTIONS4, CONNECTIONS6, HALF_OPEN4, HALF_OPEN6, FRAGMENTS4, FRAGMENTS6, PACKETS, DEVICES];
+pub const TC: [&str; 9] = [
+    CONNECTIONS4,
+    CONNECTIONS6,
+    HALF_OPEN4,
+    HALF_OPEN6,
+    FRAGMENTS4,
+    FRAGMENTS6,
+    PACKETS,
+    DEVICES,
+    QUOTA,
+];
 
 /// Default: frontends per address family, and Service ports of both together.
 pub const DEFAULT_SERVICES: u32 = 65_536;

@@ -70,7 +70,8 @@ outcomes! {
     Malformed malformed "malformed",
     /// An ICMP error that was translated.
     Errors errors "icmp-error",
-    /// Dropped: it would have opened a connection, but too many of its device's are unanswered.
+    /// Dropped: it would have opened a connection, but too many of its device's are unanswered, or
+    /// its device has too many.
     Limited limited "limited",
     /// Dropped: the kernel refused to change the packet, or had no memory.
     Dropped dropped "dropped",

@@ -43,23 +43,6 @@ pub(crate) fn direct<const COUNT: usize>(skb: *mut __sk_buff, offset: u32) -> Op
     Some(words)
 }
 
-/// Whether two values have the same bytes. They are whole words without padding.
-///
-/// # Safety
-/// `stored` is the pointer of a look-up.
-#[inline(always)]
-pub(crate) unsafe fn are_same<T>(stored: *const T, wanted: &T) -> bool {
-    let (stored, wanted) = (stored.cast::<u32>(), from_ref(wanted).cast::<u32>());
-    let mut difference = 0;
-    let mut word = 0;
-    while word < size_of::<T>() / 4 {
-        // SAFETY: within both values.
-        difference |= unsafe { stored.add(word).read_volatile() ^ wanted.add(word).read() };
-        word += 1;
-    }
-    difference == 0
-}
-
 /// Copies a value out of a packet; `None` if the packet ends before its last byte.
 #[inline(always)]
 pub(crate) fn load<T: Copy>(skb: *mut __sk_buff, offset: u32) -> Option<T> {

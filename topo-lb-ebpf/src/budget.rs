@@ -3,7 +3,7 @@
 use aya_ebpf::bindings::BPF_NOEXIST;
 use topo_lb_common::device::{Device, OPENINGS, REFUSALS};
 
-use crate::maps::DEVICES;
+use crate::maps::{DEVICES, QUOTA};
 
 /// The entry of a device; a new one has full buckets.
 #[inline(always)]
@@ -17,8 +17,20 @@ fn entry(device: u32) -> Option<*mut Device> {
 /// Whether a client of the device may open another connection at `now`.
 #[inline(always)]
 pub(crate) fn may_open(device: u32, now: u64) -> bool {
-    // SAFETY: a look-up's pointer; at worst two CPUs take one token together.
-    entry(device).is_some_and(|entry| unsafe { (*entry).openings.take(OPENINGS, now) })
+    let (Some(entry), Some(quota)) = (entry(device), QUOTA.get_ptr(0)) else {
+        return false;
+    };
+    // SAFETY: look-ups' pointers; at worst two CPUs take one token together.
+    unsafe { (*quota).allows((*entry).connections, now) && (*entry).openings.take(OPENINGS, now) }
+}
+
+/// A connection of the device is established.
+#[inline(always)]
+pub(crate) fn established(device: u32) {
+    if let Some(entry) = DEVICES.get_ptr_mut(device) {
+        // SAFETY: as above; at worst two CPUs count one connection together.
+        unsafe { (*entry).connections += 1 };
+    }
 }
 
 /// A connection of the device was answered: it does not count any more.

@@ -8,7 +8,7 @@ use topo_lb_common::connected::Connected;
 
 use crate::family::{ConnectedOf, Family, FrontendOf};
 use crate::socket::{owner, peer_port, socket, storage};
-use crate::words::{same, words};
+use crate::words::{are_same, words};
 
 /// Stores that the context's socket dialled `frontend` and connects to `endpoint`. If memory is
 /// short, the connection is made anyway, and the application sees the endpoint as its peer.
@@ -68,10 +68,11 @@ pub(crate) fn peer_of<F: Family>(
     let address = unsafe { F::peer(socket(ctx).cast_const()) };
     let (dialled, endpoint) = parts::<F>(stored::<F>(ctx)?);
     // SAFETY: fields of the socket's storage.
-    let (dialled, peer) = unsafe { (words(dialled.as_ptr()), words(endpoint.as_ptr())) };
+    let peer = unsafe { words(endpoint.as_ptr()) };
     // A socket that was disconnected or connected elsewhere keeps what it dialled before.
     let is_peer = F::endpoint_parts(&peer) == (address, port);
-    (is_peer && same(&dialled, frontend)).then_some(endpoint)
+    // SAFETY: as above.
+    (is_peer && unsafe { are_same(dialled.as_ptr(), frontend) }).then_some(endpoint)
 }
 
 /// The two fields of a socket's storage, in place.

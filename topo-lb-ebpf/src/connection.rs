@@ -14,13 +14,13 @@ use topo_lb_common::connection::{
     must_record,
 };
 
-use crate::access::are_same;
 use crate::budget;
 use crate::family::{ConnectionOf, Family, FrontendOf, TupleOf};
 use crate::four_tuple::{EntryFields, FourTuple};
 use crate::maps::REVISION;
 use crate::resolve::look_up;
 use crate::transport::{ACK, FIN, RST, SYN, Transport};
+use crate::words::are_same;
 
 /// How often a datagram also refreshes the entry of the other direction: every 2^33 ns (8.6 s),
 /// which is less than any lifetime.

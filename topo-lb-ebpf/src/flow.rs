@@ -14,7 +14,7 @@ use crate::connection::revision;
 use crate::family::{Family, FlowOf, FlowsOf, FrontendOf};
 use crate::resolve::{Resolution, look_up, resolve};
 use crate::socket::{socket, storage};
-use crate::words::{same, words};
+use crate::words::{are_same, words};
 
 /// What to do with a datagram of the context's socket to `frontend`; the endpoint is zero unless it
 /// is redirected.
@@ -28,7 +28,7 @@ pub(crate) fn send<F: Family>(
     let revision = revision();
     let sends_to = |flow: *mut FlowOf<F>| {
         // SAFETY: a flow of the socket's storage.
-        same(&unsafe { words(&raw const (*flow).frontend) }, frontend)
+        unsafe { are_same(&raw const (*flow).frontend, frontend) }
     };
     if let Some(flows) = stored::<F>(ctx, 0)
         && let Some(flow) = youngest::<F>(flows, sends_to)

@@ -12,7 +12,7 @@ use topo_lb_common::connection::{
 };
 use topo_lb_common::packets::Outcome;
 
-use crate::access::{ETHERNET, are_same, device};
+use crate::access::{ETHERNET, device};
 use crate::clock::now;
 use crate::family::{Family, FragmentOf};
 use crate::forward::forward;
@@ -21,6 +21,7 @@ use crate::header::{Header, PacketKind, Read};
 use crate::packets::{Hook, count, dropped, next};
 use crate::rewrite::{Write, readdress};
 use crate::verdict::Verdict;
+use crate::words::are_same;
 
 /// A fragment's datagram.
 #[inline(always)]
@@ -71,7 +72,7 @@ pub(crate) fn leave<F: Family>(header: &Header<F>, hook: Hook) -> Verdict {
 }
 
 /// Forgets the translation of a datagram that had the same place a moment ago.
-#[inline(never)]
+#[inline(always)]
 pub(crate) fn forget<F: Read>(skb: *mut __sk_buff, hook: Hook) -> Verdict {
     let header = F::header(skb, ETHERNET, false);
     let _ = F::fragments().remove(&place(skb, &header, hook));

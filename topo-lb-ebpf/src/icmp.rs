@@ -29,13 +29,13 @@ const fn is_error(is_ipv6: bool, icmp_type: u8) -> bool {
 }
 
 /// Handles an error from a client, about a reply.
-#[inline(never)]
+#[inline(always)]
 pub(crate) fn from_client<F: Write + Read>(skb: *mut __sk_buff) -> Verdict {
     translate::<F>(skb, Hook::Ingress)
 }
 
 /// Handles an error to a client, about a packet that it sent.
-#[inline(never)]
+#[inline(always)]
 pub(crate) fn to_client<F: Write + Read>(skb: *mut __sk_buff) -> Verdict {
     translate::<F>(skb, Hook::Egress)
 }

@@ -23,6 +23,7 @@ mod fragment;
 mod header;
 mod icmp;
 mod maps;
+mod object;
 mod opening;
 mod packets;
 mod records;
@@ -31,6 +32,7 @@ mod reply_filter;
 mod resolve;
 mod rewrite;
 mod socket;
+mod steps;
 mod tc;
 mod transport;
 mod unreachable;
@@ -106,16 +108,4 @@ fn topo_lb_ingress(ctx: TcContext) -> i32 {
 #[classifier]
 fn topo_lb_egress(ctx: TcContext) -> i32 {
     tc::egress(ctx.skb.skb)
-}
-
-/// The license as the kernel reads it: some helpers are only for programs under the GPL.
-#[unsafe(link_section = "license")]
-#[unsafe(no_mangle)]
-static LICENSE: [u8; 13] = *b"Dual MIT/GPL\0";
-
-#[cfg(not(test))]
-#[panic_handler]
-fn panic(_info: &core::panic::PanicInfo) -> ! {
-    // No code here can panic: the verifier would refuse a program that reaches this loop.
-    loop {}
 }

@@ -15,7 +15,7 @@ use topo_lb_common::connection::{
     Connection4, Connection6, FragmentPlace, Translation4, Translation6, Tuple4, Tuple6,
 };
 use topo_lb_common::counters::{Counters, Name};
-use topo_lb_common::device::Device;
+use topo_lb_common::device::{Device, Quota};
 use topo_lb_common::exclusion::{Excluded, ExcludedKey, Levels};
 use topo_lb_common::flow::{Flows4, Flows6};
 use topo_lb_common::maps::{
@@ -159,6 +159,9 @@ pub(crate) static PACKETS: PerCpuArray<Packets, { HOOKS as usize }> = PerCpuArra
 
 #[btf_map(name = "devices")]
 pub(crate) static DEVICES: LruHashMap<u32, Device, { MOST_DEVICES as usize }> = LruHashMap::new();
+
+#[btf_map(name = "quota")]
+pub(crate) static QUOTA: Array<Quota, 1> = Array::new();
 
 /// Service ports for which there is room: the length of a CPU's part of `counters`.
 #[unsafe(no_mangle)]

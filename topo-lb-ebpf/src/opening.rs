@@ -30,7 +30,7 @@ pub(crate) enum Chosen {
     Untouched,
     /// No endpoint may be used.
     Refused,
-    /// The device has opened too many connections that are not answered.
+    /// The device has too many connections, or has opened too many that are not answered.
     Limited,
     /// There was no room for an entry.
     Failed,
@@ -180,6 +180,7 @@ pub(crate) fn establish<F: Family>(key: &TupleOf<F>) {
     {
         let _ = F::half_open().remove(key);
         let _ = F::half_open().remove(&other);
+        budget::established(key.device);
         if key.protocol == TCP {
             budget::answered(key.device);
         }

@@ -6,6 +6,7 @@ use crate::maps::PACKETS;
 use crate::verdict::Verdict;
 
 /// A tc hook: the index of its counts.
+#[repr(u32)]
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Hook {
     Ingress = 0,

@@ -9,6 +9,7 @@ mod affinity;
 mod clock;
 mod family;
 mod maps;
+mod object;
 mod records;
 mod resolve;
 mod words;
@@ -131,16 +132,4 @@ fn is_whole<F: Stressed>(fields: &RecordFields<F>, service: u32) -> bool {
         && endpoint_port == port(generation)
         && endpoints == count(generation)
         && place < endpoints
-}
-
-/// The license as the kernel reads it.
-#[unsafe(link_section = "license")]
-#[unsafe(no_mangle)]
-static LICENSE: [u8; 13] = *b"Dual MIT/GPL\0";
-
-#[cfg(not(test))]
-#[panic_handler]
-fn panic(_info: &core::panic::PanicInfo) -> ! {
-    // No code here can panic: the verifier would refuse a program that reaches this loop.
-    loop {}
 }

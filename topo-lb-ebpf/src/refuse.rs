@@ -53,7 +53,7 @@ fn failed() -> Verdict {
 /// Answers a TCP segment with a RST (RFC 9293 §3.10.7.1). The segment itself becomes the RST and
 /// keeps its length, so it does not matter whether a device has yet to compute its checksum, which
 /// no program can know. The receiver of a RST ignores its options and payload.
-#[inline(never)]
+#[inline(always)]
 pub(crate) fn reset<F: Write + Unreachable>(skb: *mut __sk_buff) -> Verdict {
     let header = F::header(skb, ETHERNET, false);
     let transport = transport(skb, &header);
@@ -105,7 +105,7 @@ pub(crate) fn reset<F: Write + Unreachable>(skb: *mut __sk_buff) -> Verdict {
 
 /// Answers any packet with "port unreachable" (RFC 792, RFC 4443), which quotes the packet's
 /// headers up to its ports.
-#[inline(never)]
+#[inline(always)]
 pub(crate) fn unreachable<F: Unreachable>(skb: *mut __sk_buff) -> Verdict {
     let header = F::header(skb, ETHERNET, false);
     if !F::is_unicast(header.source) || !may_answer(skb) {

@@ -1,7 +1,8 @@
 //! The tc hooks: translates packets of clients that have no socket on this node.
 //!
-//! One function handles most packets. Each rare case has its own function, which reads the packet
-//! again: a program and all functions that it calls share a stack of 512 bytes.
+//! One step handles most packets. Each rare case has its own step, which reads the packet again: a
+//! program and all functions that it calls share a stack of 512 bytes. `steps` makes each a global
+//! function.
 
 use aya_ebpf::bindings::__sk_buff;
 use core::ptr::NonNull;
@@ -17,19 +18,20 @@ use crate::family::{ConnectionOf, TupleOf, V4, V6};
 use crate::fast_path::FastPath;
 use crate::forward::forward;
 use crate::four_tuple::{EntryFields, FourTuple};
+use crate::fragment;
 use crate::header::{Header, PacketKind, Read};
 use crate::opening::{self, Chosen};
 use crate::packets::{Hook, count, dropped, limited, next};
 use crate::reply_filter::is_foreign;
 use crate::resolve::{in_range, look_up};
 use crate::rewrite::{Write, rewrite};
+use crate::steps::Steps;
 use crate::transport::{FIN, RST, SYN, Transport, ports_of, split_ports, transport};
 use crate::unreachable::Unreachable;
 use crate::verdict::Verdict;
-use crate::{fragment, icmp, refuse};
 
 /// An address family that tc translates.
-pub(crate) trait Translate: FastPath + Write + Client + Unreachable {}
+pub(crate) trait Translate: FastPath + Write + Client + Unreachable + Steps {}
 
 impl Translate for V4 {}
 impl Translate for V6 {}
@@ -56,37 +58,37 @@ fn ingress_of<F: Translate>(skb: *mut __sk_buff) -> Verdict {
         }
         Some(_) => {}
     }
-    let mut verdict = from_client::<F>(skb, false);
+    let mut verdict = F::from_client(skb, false);
     if verdict == Verdict::Establish {
-        verdict = establish::<F>(skb);
+        verdict = F::establish(skb);
     }
     if verdict == Verdict::CheckEndpoint {
-        verdict = reconsider::<F>(skb);
+        verdict = F::reconsider(skb);
     } else if verdict == Verdict::Forget {
-        verdict = forget::<F>(skb, Hook::Ingress);
+        verdict = F::forget(skb, Hook::Ingress);
     }
     if verdict == Verdict::ChooseEndpoint {
-        verdict = open::<F>(skb);
+        verdict = F::open(skb);
         if verdict == Verdict::ExpectReplies {
-            verdict = expect_replies::<F>(skb);
+            verdict = F::expect_replies(skb);
         }
     }
     if verdict == Verdict::Note {
-        verdict = note::<F>(skb, Hook::Ingress);
+        verdict = F::note(skb, Hook::Ingress);
     }
     if verdict == Verdict::Translate {
-        verdict = from_client::<F>(skb, true);
+        verdict = F::from_client(skb, true);
     }
     if verdict == Verdict::Stray {
-        verdict = stray::<F>(skb);
+        verdict = F::stray(skb);
     }
     match verdict {
         // The entry that was just written is already evicted, or over.
         Verdict::ChooseEndpoint | Verdict::Forget => dropped(Hook::Ingress),
-        Verdict::LeaveFragments => fragment::forget::<F>(skb, Hook::Ingress),
-        Verdict::IcmpError => icmp::from_client::<F>(skb),
-        Verdict::Reset => refuse::reset::<F>(skb),
-        Verdict::Unreachable => refuse::unreachable::<F>(skb),
+        Verdict::LeaveFragments => F::leave_fragments(skb, Hook::Ingress),
+        Verdict::IcmpError => F::error_from_client(skb),
+        Verdict::Reset => F::reset(skb),
+        Verdict::Unreachable => F::unreachable(skb),
         verdict => verdict,
     }
 }
@@ -108,20 +110,20 @@ fn egress_of<F: Translate>(skb: *mut __sk_buff) -> Verdict {
     if F::summary(skb).is_some_and(|packet| is_foreign(&packet)) {
         return next(Hook::Egress, Outcome::Untouched);
     }
-    let mut verdict = to_client::<F>(skb, false);
+    let mut verdict = F::to_client(skb, false);
     if verdict == Verdict::Note {
-        verdict = note::<F>(skb, Hook::Egress);
+        verdict = F::note(skb, Hook::Egress);
         if verdict == Verdict::Translate {
-            verdict = to_client::<F>(skb, true);
+            verdict = F::to_client(skb, true);
         }
     }
     // The client's port is that of another connection now, also for later packets.
     if verdict == Verdict::Forget {
-        verdict = forget::<F>(skb, Hook::Egress);
+        verdict = F::forget(skb, Hook::Egress);
     }
     match verdict {
-        Verdict::LeaveFragments => fragment::forget::<F>(skb, Hook::Egress),
-        Verdict::IcmpError => icmp::to_client::<F>(skb),
+        Verdict::LeaveFragments => F::leave_fragments(skb, Hook::Egress),
+        Verdict::IcmpError => F::error_to_client(skb),
         verdict => verdict,
     }
 }
@@ -136,8 +138,8 @@ fn ether_type(skb: *mut __sk_buff) -> u16 {
 
 /// Translates a packet from a client of a known connection. `is_settled`: the connection was just
 /// opened, established or checked.
-#[inline(never)]
-fn from_client<F: Translate>(skb: *mut __sk_buff, is_settled: bool) -> Verdict {
+#[inline(always)]
+pub(crate) fn from_client<F: Translate>(skb: *mut __sk_buff, is_settled: bool) -> Verdict {
     let hook = Hook::Ingress;
     let header = F::header(skb, ETHERNET, false);
     if let Some(verdict) = without_ports(skb, &header, hook) {
@@ -188,8 +190,8 @@ fn must_note<F: Translate>(
 }
 
 /// Records what a packet changes in the state of its connection, and a first fragment.
-#[inline(never)]
-fn note<F: Translate>(skb: *mut __sk_buff, hook: Hook) -> Verdict {
+#[inline(always)]
+pub(crate) fn note<F: Translate>(skb: *mut __sk_buff, hook: Hook) -> Verdict {
     let header = F::header(skb, ETHERNET, false);
     let transport = transport(skb, &header);
     let says = FourTuple::of_packet(&header, transport.ports);
@@ -210,8 +212,8 @@ fn note<F: Translate>(skb: *mut __sk_buff, hook: Hook) -> Verdict {
 }
 
 /// Forgets a packet's connection, which is over.
-#[inline(never)]
-fn forget<F: Translate>(skb: *mut __sk_buff, hook: Hook) -> Verdict {
+#[inline(always)]
+pub(crate) fn forget<F: Translate>(skb: *mut __sk_buff, hook: Hook) -> Verdict {
     let header = F::header(skb, ETHERNET, false);
     let transport = transport(skb, &header);
     let says = FourTuple::of_packet(&header, transport.ports);
@@ -229,8 +231,8 @@ fn forget<F: Translate>(skb: *mut __sk_buff, hook: Hook) -> Verdict {
 }
 
 /// Handles a packet of a connection that may need another endpoint, or has lost its own.
-#[inline(never)]
-fn reconsider<F: Translate>(skb: *mut __sk_buff) -> Verdict {
+#[inline(always)]
+pub(crate) fn reconsider<F: Translate>(skb: *mut __sk_buff) -> Verdict {
     let header = F::header(skb, ETHERNET, false);
     let transport = transport(skb, &header);
     let says = FourTuple::of_packet(&header, transport.ports);
@@ -257,8 +259,8 @@ fn reconsider<F: Translate>(skb: *mut __sk_buff) -> Verdict {
 }
 
 /// Handles a packet that neither opens a connection nor belongs to a known one.
-#[inline(never)]
-fn stray<F: Translate>(skb: *mut __sk_buff) -> Verdict {
+#[inline(always)]
+pub(crate) fn stray<F: Translate>(skb: *mut __sk_buff) -> Verdict {
     let hook = Hook::Ingress;
     let header = F::header(skb, ETHERNET, false);
     let transport = transport(skb, &header);
@@ -275,8 +277,8 @@ fn stray<F: Translate>(skb: *mut __sk_buff) -> Verdict {
 }
 
 /// Chooses an endpoint for a packet that opens a connection.
-#[inline(never)]
-fn open<F: Translate>(skb: *mut __sk_buff) -> Verdict {
+#[inline(always)]
+pub(crate) fn open<F: Translate>(skb: *mut __sk_buff) -> Verdict {
     let hook = Hook::Ingress;
     let header = F::header(skb, ETHERNET, false);
     let transport = transport(skb, &header);
@@ -294,8 +296,8 @@ fn open<F: Translate>(skb: *mut __sk_buff) -> Verdict {
 }
 
 /// Writes the entry for the replies to a packet after choosing its endpoint.
-#[inline(never)]
-fn expect_replies<F: Translate>(skb: *mut __sk_buff) -> Verdict {
+#[inline(always)]
+pub(crate) fn expect_replies<F: Translate>(skb: *mut __sk_buff) -> Verdict {
     let hook = Hook::Ingress;
     let header = F::header(skb, ETHERNET, false);
     let transport = transport(skb, &header);
@@ -308,8 +310,8 @@ fn expect_replies<F: Translate>(skb: *mut __sk_buff) -> Verdict {
 }
 
 /// Moves the connection of a packet to the established ones.
-#[inline(never)]
-fn establish<F: Translate>(skb: *mut __sk_buff) -> Verdict {
+#[inline(always)]
+pub(crate) fn establish<F: Translate>(skb: *mut __sk_buff) -> Verdict {
     let header = F::header(skb, ETHERNET, false);
     if let Some(ports) = ports_of(skb, &header) {
         let says = FourTuple::of_packet(&header, ports);
@@ -326,8 +328,8 @@ fn client_key<F: Translate>(skb: *mut __sk_buff, says: &FourTuple<F>, protocol: 
 
 /// Translates a packet to a client if it is a reply of a known connection. `is_settled`: its state
 /// is recorded.
-#[inline(never)]
-fn to_client<F: Translate>(skb: *mut __sk_buff, is_settled: bool) -> Verdict {
+#[inline(always)]
+pub(crate) fn to_client<F: Translate>(skb: *mut __sk_buff, is_settled: bool) -> Verdict {
     let hook = Hook::Egress;
     let header = F::header(skb, ETHERNET, false);
     if let Some(verdict) = without_ports(skb, &header, hook) {

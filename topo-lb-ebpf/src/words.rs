@@ -1,6 +1,7 @@
 //! Copies and compares values of maps word by word.
 
 use core::mem::MaybeUninit;
+use core::ptr::from_ref;
 
 /// Copies a value out of a map: in one load if it is eight aligned bytes, else word by word.
 ///
@@ -32,18 +33,23 @@ pub(crate) unsafe fn words<T: Copy>(from: *const T) -> T {
     }
 }
 
-/// Whether two plain values are equal byte by byte, compared in words.
+/// Whether a value in a map has the same bytes as another, compared in words.
+///
+/// # Safety
+/// `stored` points to a complete value inside a map, at a multiple of four bytes; `T` consists of whole
+/// words, without padding.
 #[inline(always)]
-pub(crate) fn same<T: Copy>(one: &T, other: &T) -> bool {
+pub(crate) unsafe fn are_same<T>(stored: *const T, wanted: &T) -> bool {
     const { assert!(size_of::<T>().is_multiple_of(4)) };
-    let one = core::ptr::from_ref(one).cast::<u32>();
-    let other = core::ptr::from_ref(other).cast::<u32>();
-    let mut differ = 0;
-    let mut index = 0;
-    while index < size_of::<T>() / 4 {
-        // SAFETY: within the values; layouts shared with the agent have no padding.
-        unsafe { differ |= one.add(index).read_unaligned() ^ other.add(index).read_unaligned() };
-        index += 1;
+    let (stored, wanted) = (stored.cast::<u32>(), from_ref(wanted).cast::<u32>());
+    let mut difference = 0;
+    let mut word = 0;
+    while word < size_of::<T>() / 4 {
+        // SAFETY: within both values.
+        unsafe {
+            difference |= stored.add(word).read_volatile() ^ wanted.add(word).read_unaligned()
+        };
+        word += 1;
     }
-    differ == 0
+    difference == 0
 }

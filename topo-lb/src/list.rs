@@ -21,7 +21,7 @@ use crate::datapath::maps::counters::MappedCounters;
 use crate::datapath::maps::error::ReadError;
 use crate::datapath::maps::error::StoreError;
 use crate::datapath::maps::family::Published;
-use crate::datapath::maps::flows::Flows;
+use crate::datapath::maps::socket_storage::Flows;
 use crate::datapath::maps::unprogrammed;
 use crate::plan::{Lack, Placed};
 use crate::socket::holder;

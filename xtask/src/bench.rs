@@ -68,7 +68,9 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     if measures {
         needs.extend([Need::Kernel, Need::Lab, Need::Peers, Need::Root]);
     }
-    needs.extend(with_kube_proxy.then_some(Need::KubeProxy));
+    if with_kube_proxy {
+        needs.extend([Need::KubeProxy, Need::Iptables]);
+    }
     // The programs compiled here contain the object.
     build_ebpf::ready(workspace, &needs)?;
     let kube_proxy = with_kube_proxy.then(|| kube_proxy::program(workspace)).transpose()?;

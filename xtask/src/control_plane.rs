@@ -5,13 +5,15 @@
 //! 1.20 covers the most cases: it has `spec.topologyKeys`, and EndpointSlices of
 //! `discovery.k8s.io/v1beta1` with only `topology`. For later versions, name a folder.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use anyhow::{Result, ensure};
+use anyhow::Result;
 
 use crate::cache;
+use crate::cluster_parts::kubernetes;
 use crate::debian;
 use crate::debian_kubernetes::{Build, VERSION};
+use crate::given;
 use crate::progress;
 use crate::workspace::{Workspace, find_program, path_from};
 
@@ -23,7 +25,7 @@ const PROGRAMS: [&str; 2] = ["etcd", "kube-apiserver"];
 
 /// Whether the environment names the programs, or the cache has them.
 pub(crate) fn is_there() -> bool {
-    path_from(VARIABLE).is_some() || cache::has(&name())
+    path_from(VARIABLE).is_some() || cached().is_ok_and(|it| it.is_dir())
 }
 
 /// Whether they can be built from Debian's archive: with Debian's tools, without root.
@@ -36,52 +38,21 @@ pub(crate) fn is_obtainable() -> bool {
 /// # Errors
 /// The folder that the environment names lacks one, or the build fails.
 pub(crate) fn programs(workspace: &Workspace) -> Result<PathBuf> {
-    if let Some(folder) = path_from(VARIABLE) {
-        complete(&folder)?;
+    if let Some(folder) = given::folder(VARIABLE, &PROGRAMS)? {
         progress::note(&format!("control plane of {VARIABLE}: {}", folder.display()));
         return Ok(folder);
     }
-    let folder = cache::folder(&name())?;
+    let folder = cached()?;
     cache::make_once(&folder, |room| {
         progress::note(&format!("Kubernetes {VERSION} is built from Debian's source, once, into"));
         progress::note(&format!("{}; {VARIABLE} names a folder instead", folder.display()));
         Build::new(workspace, room, "control-plane").control_plane()
     })?;
-    complete(&folder)?;
     Ok(folder)
 }
 
-/// The name in the user's cache.
-fn name() -> String {
-    format!("kubernetes-{VERSION}")
-}
-
-fn complete(folder: &Path) -> Result<()> {
-    for program in PROGRAMS {
-        ensure!(
-            folder.join(program).is_file(),
-            "there is no {program} in {}: name a folder that has {} in {VARIABLE}, or unset it",
-            folder.display(),
-            PROGRAMS.join(" and "),
-        );
-    }
-    Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use std::fs;
-
-    use super::*;
-
-    #[test]
-    fn a_folder_that_lacks_a_program_is_refused_by_name() {
-        let temporary = tempfile::tempdir().unwrap();
-        let folder = temporary.path();
-        fs::write(folder.join("etcd"), "").unwrap();
-        let error = complete(folder).unwrap_err().to_string();
-        assert!(error.contains("no kube-apiserver") && error.contains(VARIABLE), "{error}");
-        fs::write(folder.join("kube-apiserver"), "").unwrap();
-        complete(folder).unwrap();
-    }
+/// The folder in the user's cache; that of a cluster's programs has these, too.
+fn cached() -> Result<PathBuf> {
+    let (own, cluster) = (cache::folder(&format!("kubernetes-{VERSION}"))?, kubernetes::cached()?);
+    Ok(if !own.is_dir() && cluster.is_dir() { cluster } else { own })
 }

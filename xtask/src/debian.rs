@@ -121,12 +121,17 @@ impl<'a> Archive<'a> {
         self.step(title, "packages", &mut download)
     }
 
-    /// Downloads a package and its dependencies, except those installed here. Returns their folder.
-    pub(crate) fn download_with_dependencies(&self, title: &str, package: &str) -> Result<PathBuf> {
+    /// Downloads packages and their dependencies, except those installed here. Returns their folder.
+    pub(crate) fn download_with_dependencies(
+        &self,
+        title: &str,
+        packages: &[&str],
+    ) -> Result<PathBuf> {
         // Nothing is installed, so another apt may run at the same time.
         let lock = ["-o", "Debug::NoLocking=true"];
         let mut download = self.apt("apt-get", &lock);
-        download.args(["install", "--download-only", "--no-install-recommends", package]);
+        download.args(["install", "--download-only", "--no-install-recommends"]);
+        download.args(packages);
         self.step(title, "packages", &mut download)?;
         Ok(self.folder.join("archives"))
     }

@@ -58,6 +58,42 @@ impl<'a> Build<'a> {
         Ok(programs)
     }
 
+    /// Builds the programs of a whole cluster, and those of its images: pause and agnhost. Returns
+    /// their folder.
+    pub(crate) fn cluster(&self) -> Result<PathBuf> {
+        let programs = self.control_plane()?;
+        for program in ["kube-scheduler", "kube-proxy", "kubelet"] {
+            self.compile(program, &programs)?;
+        }
+        self.compile_at("agnhost", "./test/images/agnhost", &programs)?;
+        for file in ["localhost.crt", "localhost.key"] {
+            fs::copy(
+                self.source().join("test/images/agnhost/porter").join(file),
+                programs.join(file),
+            )?;
+        }
+        self.pause(&programs)?;
+        Ok(programs)
+    }
+
+    /// Builds Kubernetes' own tests and the kubectl that they call. Returns their folder.
+    pub(crate) fn tests(&self) -> Result<PathBuf> {
+        let tests = self.folder.join("tests");
+        fs::create_dir_all(&tests)?;
+        self.prepare(&[])?;
+        self.compile("kubectl", &tests)?;
+        self.embed_test_files()?;
+        let (partial, path) = (self.folder.join("e2e.test.partial"), tests.join("e2e.test"));
+        if !path.is_file() {
+            let mut command = self.go();
+            command.args(["test", "-c", "-ldflags", &linking(), "-o"]).arg(&partial);
+            command.arg("./test/e2e");
+            self.step(&format!("compiling e2e.test {VERSION}"), "e2e.test", &mut command)?;
+            fs::rename(&partial, &path)?;
+        }
+        Ok(tests)
+    }
+
     /// Downloads the sources, a compiler and these packages. Returns the folder for programs.
     fn prepare(&self, packages: &[&str]) -> Result<PathBuf> {
         let programs = self.folder.join("programs");
@@ -162,20 +198,60 @@ impl<'a> Build<'a> {
     }
 
     fn compile(&self, program: &str, programs: &Path) -> Result<()> {
+        self.compile_at(program, &format!("./cmd/{program}"), programs)
+    }
+
+    /// Compiles the program of a package.
+    fn compile_at(&self, program: &str, package: &str, programs: &Path) -> Result<()> {
         let path = programs.join(program);
         if path.is_file() {
             return Ok(());
         }
         let partial = self.folder.join(format!("{program}.partial"));
-        let minor = VERSION.split('.').nth(1).unwrap_or_default();
-        let version = "-X k8s.io/kubernetes/vendor/k8s.io/component-base/version";
-        let linking = format!(
-            "-s -w {version}.gitMajor=1 {version}.gitMinor={minor} {version}.gitVersion=v{VERSION}"
-        );
         let mut command = self.go();
-        command.arg("build").arg("-o").arg(&partial).args(["-ldflags", &linking]);
-        command.arg(format!("./cmd/{program}"));
+        command.arg("build").arg("-o").arg(&partial).args(["-ldflags", &linking()]);
+        command.arg(package);
         self.step(&format!("compiling {program} {VERSION}"), program, &mut command)?;
+        Ok(fs::rename(&partial, &path)?)
+    }
+
+    /// Generates the files that the tests contain, which the source package lacks.
+    /// The arguments are those of Kubernetes' `hack/generate-bindata.sh`.
+    fn embed_test_files(&self) -> Result<()> {
+        let generated = self.source().join("test/e2e/generated/bindata.go");
+        if generated.is_file() {
+            return Ok(());
+        }
+        let (generator, partial) = (self.folder.join("go-bindata"), self.folder.join("bindata.go"));
+        let mut compile = self.go();
+        compile.arg("build").arg("-o").arg(&generator);
+        compile.arg("./vendor/github.com/go-bindata/go-bindata/go-bindata");
+        self.step("compiling the generator of the tests' files", "go-bindata", &mut compile)?;
+        let mut generate = self.command(&generator);
+        generate.args(["-nometadata", "-pkg", "generated", "-o"]).arg(&partial);
+        generate
+            .args([".jpg", ".png", ".md", r"BUILD(\.bazel)?"].map(|it| ["-ignore", it]).concat());
+        generate.args(["test/conformance/testdata/...", "test/e2e/testing-manifests/..."]);
+        generate.args([
+            "test/e2e_node/testing-manifests/...",
+            "test/images/...",
+            "test/fixtures/...",
+        ]);
+        self.step("generating the tests' files", "bindata", &mut generate)?;
+        Ok(fs::rename(&partial, &generated)?)
+    }
+
+    /// Compiles the program that holds a Pod's namespaces, as one file without libraries.
+    fn pause(&self, programs: &Path) -> Result<()> {
+        let path = programs.join("pause");
+        if path.is_file() {
+            return Ok(());
+        }
+        let partial = self.folder.join("pause.partial");
+        let mut command = self.workspace.command("cc");
+        command.current_dir(self.source()).args(["-Os", "-static", "-s", "-DVERSION=v3.2", "-o"]);
+        command.arg(&partial).arg("build/pause/linux/pause.c");
+        self.step("compiling pause", "pause", &mut command)?;
         Ok(fs::rename(&partial, &path)?)
     }
 
@@ -214,6 +290,17 @@ impl<'a> Build<'a> {
         let log = self.workspace.log(&format!("{}-{log}", self.log));
         run_logged(title, command, &log)
     }
+}
+
+/// The linker's flags: the version, and no symbols.
+fn linking() -> String {
+    let minor = VERSION.split('.').nth(1).unwrap_or_default();
+    // What `--version` prints, and what the API server says.
+    let flags = ["component-base/version", "client-go/pkg/version"].map(|package| {
+        let version = format!("-X k8s.io/kubernetes/vendor/k8s.io/{package}");
+        format!("{version}.gitMajor=1 {version}.gitMinor={minor} {version}.gitVersion=v{VERSION}")
+    });
+    format!("-s -w {}", flags.join(" "))
 }
 
 /// The import paths of packages with the marker in a Go file that is neither a test nor generated.

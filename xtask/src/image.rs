@@ -30,29 +30,52 @@ const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 pub(crate) fn run(workspace: &Workspace, _: &Args) -> Result<()> {
     build_ebpf::ready(workspace, &[Need::Root, Need::Image])?;
+    let agent = compile(workspace, Profile::Deployed, "compiling the agent, optimised for size")?;
+    let archive = archive(workspace, "");
+    Image::new(workspace)?.make(&agent, &archive)
+}
+
+/// Builds the image for a cluster on this machine, unless the agent is the same as before. Its agent
+/// takes less time to compile than the one of [`run`]. Needs what [`run`] needs. Returns the archive.
+pub(crate) fn for_cluster(workspace: &Workspace) -> Result<PathBuf> {
+    let agent = compile(workspace, Profile::Dev, "compiling the agent")?;
+    let archive = archive(workspace, "-dev");
+    let built = |path: &Path| fs::metadata(path).and_then(|it| it.modified());
+    if built(&archive).ok() <= built(&agent).ok() {
+        Image::new(workspace)?.make(&agent, &archive)?;
+    }
+    Ok(archive)
+}
+
+/// Compiles the agent, and returns its path.
+fn compile(workspace: &Workspace, profile: Profile, title: &str) -> Result<PathBuf> {
     let mut build = workspace.cargo("build");
-    build.args(["--profile", Profile::Deployed.name(), "--package", "topo-lb"]);
-    let log = workspace.log("build-image-agent");
-    run_logged("compiling the agent, optimised for size", &mut build, &log)?;
-    Image::new(workspace)?.make(&workspace.program(Profile::Deployed, "topo-lb"))
+    build.args(["--profile", profile.name(), "--package", "topo-lb", "--bin", "topo-lb"]);
+    run_logged(title, &mut build, &workspace.log("build-image-agent"))?;
+    Ok(workspace.program(profile, "topo-lb"))
+}
+
+/// The path of an image's archive.
+fn archive(workspace: &Workspace, variant: &str) -> PathBuf {
+    let name = format!("topo-lb-{VERSION}-{}{variant}.tar", architecture());
+    workspace.target.join("image").join(name)
 }
 
 /// An image during its build. Dropping it removes its temporary folder.
 struct Image<'a> {
     workspace: &'a Workspace,
-    folder: PathBuf,
     work: PathBuf,
 }
 
 impl<'a> Image<'a> {
     fn new(workspace: &'a Workspace) -> Result<Self> {
-        let folder = workspace.target.join("image");
-        let work = folder.join(format!("work-{}", std::process::id()));
+        let work = workspace.target.join("image").join(format!("work-{}", std::process::id()));
         fs::create_dir_all(&work)?;
-        Ok(Self { workspace, folder, work })
+        Ok(Self { workspace, work })
     }
 
-    fn make(&self, agent: &Path) -> Result<()> {
+    /// Builds the image, and tries it.
+    fn make(&self, agent: &Path, archive: &Path) -> Result<()> {
         let content = self.work.join("content");
         let files = self.collect(agent, &content)?;
         let tag = format!("topo-lb:{VERSION}");
@@ -63,10 +86,9 @@ impl<'a> Image<'a> {
         build.args(["--file", "deploy/Containerfile"]).arg(&content);
         self.step("image", &mut build)?;
 
-        let archive = self.folder.join(format!("topo-lb-{VERSION}-{}.tar", architecture()));
         // buildah would append to an existing archive.
         if archive.exists() {
-            fs::remove_file(&archive)?;
+            fs::remove_file(archive)?;
         }
         let digest = self.work.join("digest");
         let place = format!("oci-archive:{}:{tag}", archive.display());
@@ -80,7 +102,7 @@ impl<'a> Image<'a> {
             progress::note(&format!("{:>9}  /{}", size(&path)?, file.display()));
         }
         let digest = fs::read_to_string(&digest)?;
-        progress::note(&format!("{:>9}  {}", size(&archive)?, archive.display()));
+        progress::note(&format!("{:>9}  {}", size(archive)?, archive.display()));
         progress::note(&format!("{:>9}  {}", "digest", digest.trim()));
         Ok(())
     }
@@ -141,7 +163,7 @@ impl Drop for Image<'_> {
 }
 
 /// OCI's name of the architecture (Go's GOARCH).
-fn architecture() -> &'static str {
+pub(crate) fn architecture() -> &'static str {
     match std::env::consts::ARCH {
         "x86_64" => "amd64",
         "aarch64" => "arm64",
@@ -150,7 +172,7 @@ fn architecture() -> &'static str {
 }
 
 /// Copies a file; for a link, copies its target under the link's name.
-fn copy(from: &Path, to: &Path) -> Result<()> {
+pub(crate) fn copy(from: &Path, to: &Path) -> Result<()> {
     fs::create_dir_all(to.parent().unwrap_or(to))?;
     fs::copy(from, to)?;
     Ok(())

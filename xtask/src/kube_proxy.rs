@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use anyhow::{Result, ensure};
 
 use crate::cache;
+use crate::cluster_parts::kubernetes;
 use crate::debian_kubernetes::{Build, VERSION};
 use crate::progress;
 use crate::workspace::{Workspace, path_from};
@@ -15,8 +16,10 @@ pub(crate) const VARIABLE: &str = "TOPO_LB_KUBE_PROXY";
 
 /// The program, if the environment names it or the cache has it.
 pub(crate) fn found() -> Option<PathBuf> {
-    let cached = || Some(cache::folder(&name()).ok()?.join("kube-proxy"));
-    path_from(VARIABLE).or_else(|| cached().filter(|it| it.is_file()))
+    // The folder of a cluster's programs has it, too.
+    let cached = [cache::folder(&name()), kubernetes::cached()].into_iter().flatten();
+    let mut cached = cached.map(|folder| folder.join("kube-proxy"));
+    path_from(VARIABLE).or_else(|| cached.find(|it| it.is_file()))
 }
 
 /// The program. Builds it if necessary.

@@ -5,7 +5,8 @@ use std::process::Command;
 
 use anyhow::{Context as _, Result, bail};
 
-use crate::process::output_of;
+use crate::debian::entries;
+use crate::process::{display, output_of};
 
 /// The shared libraries that a program links, directly or through other libraries.
 ///
@@ -15,6 +16,24 @@ pub(crate) fn of(program: &Path) -> Result<Vec<PathBuf>> {
     let said = output_of(Command::new("ldd").arg(program))
         .with_context(|| format!("`ldd {}` failed", program.display()))?;
     read(&said).with_context(|| format!("{} does not run here", program.display()))
+}
+
+/// The shared libraries of a program of another system, whose packages are unpacked below `root`,
+/// and its dynamic linker.
+///
+/// # Errors
+/// A library is not there.
+pub(crate) fn below(root: &Path, program: &Path) -> Result<Vec<PathBuf>> {
+    let triplet = format!("{}-linux-gnu", std::env::consts::ARCH);
+    let folders = ["lib", "usr/lib"].map(|place| root.join(place).join(&triplet));
+    let linker = entries(&folders[0])?.into_iter().find(|path| {
+        path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("ld-linux"))
+    });
+    let linker = linker.with_context(|| format!("no dynamic linker below {}", root.display()))?;
+    let mut list = Command::new(&linker);
+    list.arg("--library-path").arg(std::env::join_paths(&folders)?).arg("--list").arg(program);
+    let said = output_of(&mut list).with_context(|| format!("`{}` failed", display(&list)))?;
+    read(&said).with_context(|| format!("below {}", root.display()))
 }
 
 /// Parses `ldd`: `libc.so.6 => /lib/libc.so.6 (0x…)`, or only the path; none for the kernel's own.

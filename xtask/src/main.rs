@@ -13,12 +13,15 @@ mod beside;
 mod build_ebpf;
 mod cache;
 mod cluster;
+mod cluster_parts;
 mod cluster_tools;
 mod control_plane;
 mod debian;
 mod debian_kubernetes;
 mod demo;
+mod e2e;
 mod fuzz;
+mod given;
 mod image;
 mod install;
 mod kube_proxy;
@@ -65,6 +68,7 @@ enum Command {
     Bench(bench::Args),
     Image(image::Args),
     Cluster(cluster::Args),
+    E2e(e2e::Args),
 }
 
 fn main() -> ExitCode {
@@ -80,6 +84,7 @@ fn main() -> ExitCode {
         Command::Bench(args) => bench::run(&workspace, &args),
         Command::Image(args) => image::run(&workspace, &args),
         Command::Cluster(args) => cluster::run(&workspace, &args),
+        Command::E2e(args) => e2e::run(&workspace, &args),
     });
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use crate::cluster_parts;
 use crate::cluster_tools;
 use crate::control_plane;
 use crate::kube_proxy;
@@ -26,14 +27,18 @@ pub(crate) enum Need {
     Lab,
     /// nftables, which the bench measures for comparison.
     Peers,
-    /// kube-proxy 1.20 and iptables, which the bench measures, too.
+    /// kube-proxy 1.20, which the bench measures, too.
     KubeProxy,
+    /// iptables, which kube-proxy calls.
+    Iptables,
     /// Root.
     Root,
     /// etcd, kube-apiserver and kube-controller-manager.
     ControlPlane,
     /// kubectl and Helm.
     ClusterTools,
+    /// The parts of a cluster.
+    Cluster,
     /// buildah.
     Image,
     /// Kernels, and QEMU to boot them.
@@ -62,7 +67,7 @@ pub(crate) const ITEMS: &[Item] = &[
     program(Need::Lab, "ip", "iproute2"),
     program(Need::Lab, "bpftool", "bpftool"),
     program(Need::Peers, "nft", "nftables"),
-    program(Need::KubeProxy, "iptables", "iptables"),
+    program(Need::Iptables, "iptables", "iptables"),
     Item {
         need: Need::KubeProxy,
         name: "kube-proxy",
@@ -98,6 +103,19 @@ pub(crate) const ITEMS: &[Item] = &[
             "TOPO_LB_KUBECTL=PATH TOPO_LB_HELM=PATH cargo xtask test",
         )),
     },
+    Item {
+        need: Need::Cluster,
+        name: "parts of a cluster",
+        is_there: |_| cluster_parts::are_obtainable(),
+        package: Some("dpkg-dev"),
+        hint: Some((
+            "no parts for a cluster: they come from Debian's archive where apt-get, dpkg-source, \
+             debian-archive-keyring and a C compiler are installed, or TOPO_LB_KUBERNETES, \
+             TOPO_LB_CONTAINERD and TOPO_LB_IMAGES name folders with them",
+            "TOPO_LB_KUBERNETES=FOLDER TOPO_LB_CONTAINERD=FOLDER TOPO_LB_IMAGES=FOLDER cargo xtask cluster up",
+        )),
+    },
+    program(Need::Cluster, "conntrack", "conntrack"),
     program(Need::Image, "buildah", "buildah"),
     Item {
         need: Need::VirtualMachine,

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use anyhow::Result;
 
+use crate::cluster_parts::Parts;
 use crate::control_plane;
 use crate::fuzz;
 use crate::install;
@@ -25,7 +26,8 @@ Examples:
   cargo xtask setup --dry-run     print the steps without doing them
   cargo xtask setup               for builds, the agent and the demo
   cargo xtask setup --for-tests   also what only `cargo xtask test` needs
-  cargo xtask setup --control-plane   also compile the control plane of the tests")]
+  cargo xtask setup --control-plane   also compile the control plane of the tests
+  cargo xtask setup --cluster     also get the parts of a cluster: Kubernetes, containerd, images")]
 pub(crate) struct Args {
     /// Print the steps without doing them
     #[arg(long)]
@@ -36,6 +38,9 @@ pub(crate) struct Args {
     /// Also compile the control plane of the tests, unless it is compiled already
     #[arg(long)]
     control_plane: bool,
+    /// Also get the parts of a cluster, unless they are there already
+    #[arg(long)]
+    cluster: bool,
     /// Also compile the target of the fuzzing stage; needs the eBPF object
     #[arg(long, hide = true)]
     fuzz_target: bool,
@@ -63,6 +68,9 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     if args.control_plane {
         needs.insert(Need::ControlPlane);
     }
+    if args.cluster {
+        needs.extend([Need::Cluster, Need::ClusterTools, Need::Iptables]);
+    }
     if args.dry_run {
         return explain(workspace, &needs);
     }
@@ -70,6 +78,9 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     report(&machine);
     if args.control_plane {
         control_plane::programs(workspace)?;
+    }
+    if args.cluster {
+        Parts::get(workspace)?;
     }
     if args.fuzz_target {
         fuzz::compile(workspace)?;

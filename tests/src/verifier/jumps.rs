@@ -2,8 +2,6 @@
 //! them, but refuses a program with too many: the more jumps it still accepts in front of a program,
 //! the fewer the program has.
 
-use std::collections::BTreeMap;
-
 use anyhow::{Context as _, Result};
 use aya::programs::ProgramError;
 
@@ -13,41 +11,29 @@ use crate::packets::object;
 /// The verifier's words for too many pending jumps (`push_stack`, kernel/bpf/verifier.c).
 const REFUSAL: &str = "jumps is too complex";
 
-/// The most pending jumps at the same time, for each of these programs with a guess. A wrong guess
-/// only takes longer.
+/// The most pending jumps at the same time, in a program and the functions that it calls. A wrong
+/// guess only takes longer.
 ///
 /// # Errors
-/// The object is not built, or the verifier refuses a program for another reason.
-pub fn peak_jumps(guesses: &BTreeMap<String, u16>) -> Result<BTreeMap<String, u16>> {
+/// The object is not built, or the verifier refuses the program for another reason.
+pub fn peak_jumps(program: &str, guess: u16) -> Result<u16> {
     let object = object()?;
-    let searches = guesses.iter().map(|(name, guess)| (name.clone(), Search::new(*guess)));
-    let mut searches: BTreeMap<String, Search> = searches.collect();
-    loop {
-        let next =
-            searches.iter().filter_map(|(name, search)| Some((name.clone(), search.next()?)));
-        let tried: BTreeMap<String, u16> = next.collect();
-        if tried.is_empty() {
-            break;
-        }
-        let in_front = tried.iter().map(|(name, peak)| (name.clone(), JUMP_LIMIT - peak)).collect();
-        let mut ebpf = prepare(&pending::before(&object, &in_front)?)?;
-        for (name, peak) in &tried {
-            let program = ebpf.program_mut(name).with_context(|| format!("no program {name}"))?;
-            let is_accepted = match load(program) {
-                Ok(()) => true,
-                Err(ProgramError::LoadError { verifier_log, .. })
-                    if verifier_log.to_string().contains(REFUSAL) =>
-                {
-                    false
-                }
-                Err(error) => return Err(error).with_context(|| format!("{name} is refused")),
-            };
-            if let Some(search) = searches.get_mut(name) {
-                search.narrow(*peak, is_accepted);
+    let mut search = Search::new(guess);
+    while let Some(peak) = search.next() {
+        let mut ebpf = prepare(&pending::before(&object, program, JUMP_LIMIT - peak)?)?;
+        let loaded = ebpf.program_mut(program).with_context(|| format!("no program {program}"))?;
+        let is_accepted = match load(loaded) {
+            Ok(()) => true,
+            Err(ProgramError::LoadError { verifier_log, .. })
+                if verifier_log.to_string().contains(REFUSAL) =>
+            {
+                false
             }
-        }
+            Err(error) => return Err(error).with_context(|| format!("{program} is refused")),
+        };
+        search.narrow(peak, is_accepted);
     }
-    Ok(searches.into_iter().map(|(name, search)| (name, search.high)).collect())
+    Ok(search.high)
 }
 
 /// The search for a program's peak, which is at least `low` and at most `high`. It begins at a guess,

@@ -1,7 +1,7 @@
 //! Pending jumps in front of a program: code that the verifier walks through while it puts a given
 //! number of branches aside. It takes them up again only after it has walked through the program.
 
-use std::collections::BTreeMap;
+use std::cmp::Reverse;
 
 use anyhow::{Context as _, Result, bail, ensure};
 use object::build::elf::{Builder, SectionData, SectionId};
@@ -29,28 +29,26 @@ pub fn code(jumps: u16) -> Result<Vec<[u8; INSTRUCTION]>> {
     Ok(code)
 }
 
-/// The eBPF object, with this number of pending jumps in front of each of these programs.
+/// The eBPF object, with this number of pending jumps in front of a program and of each global
+/// function: the verifier checks these by themselves.
 ///
 /// # Errors
-/// The object lacks one of them, or has a global function: the verifier checks that by itself, without
-/// the jumps in front of the program.
-pub(super) fn before(object: &[u8], jumps: &BTreeMap<String, u16>) -> Result<Vec<u8>> {
+/// The object lacks the program.
+pub(super) fn before(object: &[u8], program: &str, jumps: u16) -> Result<Vec<u8>> {
     let mut builder = Builder::read(object).context("it is no ELF object")?;
-    for symbol in &builder.symbols {
+    let functions = builder.symbols.iter().filter(|symbol| {
         let is_global = symbol.st_bind() == STB_GLOBAL && symbol.st_other == STV_DEFAULT;
         let section = symbol.section.map(|id| &builder.sections.get(id).name[..]);
-        ensure!(
-            !(is_global && symbol.st_type() == STT_FUNC && section == Some(b".text")),
-            "{} is a global function: its pending jumps would not be counted",
-            String::from_utf8_lossy(&symbol.name)
-        );
-    }
-    for (program, count) in jumps {
-        let found = builder.symbols.iter().find(|it| it.name[..] == *program.as_bytes());
-        let found = found.with_context(|| format!("the object has no {program}"))?;
-        let (section, offset) = (found.section, found.st_value);
-        let section = section.with_context(|| format!("{program} is in no section"))?;
-        insert(&mut builder, section, offset, &code(*count)?.concat())?;
+        let is_step = is_global && symbol.st_type() == STT_FUNC && section == Some(b".text");
+        is_step || symbol.name[..] == *program.as_bytes()
+    });
+    // What is inserted moves the places behind it.
+    let mut places: Vec<_> = functions.filter_map(|it| Some((it.section?, it.st_value))).collect();
+    places.sort_unstable_by_key(|(_, offset)| Reverse(*offset));
+    ensure!(!places.is_empty(), "the object has no {program}");
+    let code = code(jumps)?.concat();
+    for (section, offset) in places {
+        insert(&mut builder, section, offset, &code)?;
     }
     let mut bytes = Vec::new();
     builder.write(&mut bytes).context("the object cannot be written")?;

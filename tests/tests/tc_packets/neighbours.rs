@@ -145,6 +145,33 @@ fn openings_that_are_answered_are_not_limited() -> Result<()> {
 }
 
 #[test]
+fn a_device_that_has_all_the_connections_it_may_have_leaves_the_others_theirs() -> Result<()> {
+    with_devices(|programs| {
+        const MOST: u32 = 20;
+        programs.limit(MOST)?;
+        let client = |number: u32| format!("10.244.1.9:{}", 20_000 + number);
+        for number in 0..MOST {
+            open(programs, OTHER, &client(number), WEB4, A4)?;
+        }
+        for number in MOST..MOST + 10 {
+            for packet in [tcp(&client(number), WEB4, Tcp::Syn(5)), udp(&client(number), WEB4)] {
+                let (verdict, _) = programs.run_on(OTHER, Hook::Ingress, &packet)?;
+                ensure!(verdict == DROP, "verdict {verdict} beyond the quota");
+            }
+        }
+        ensure!(programs.totals(Hook::Ingress)?.limited == 20, "not counted as limited");
+        // What is open goes on, and others open theirs.
+        for number in 0..MOST {
+            let data = tcp(&client(number), WEB4, Tcp::Ack);
+            expect_on(programs, (OTHER, Hook::Ingress), &data, (NEXT, &client(number), A4))?;
+            open(programs, OWN, &client(number), WEB4, A4)?;
+        }
+        ensure!(programs.totals(Hook::Ingress)?.limited == 20, "another device is limited");
+        Ok(())
+    })
+}
+
+#[test]
 fn fragments_of_another_device_do_not_evict_a_first_one() -> Result<()> {
     with_devices(|programs| {
         programs.serve(2, at(WEB4), UDP, &[at(A4)])?;

@@ -5,9 +5,9 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use etherparse::{SlicedPacket, TransportSlice};
 use topo_lb_common::address::TCP;
-use topo_lb_common::connection::{ANSWERED, Connection4, LAG, TICK, is_closed};
+use topo_lb_common::connection::{ANSWERED, Connection4, LAG, TICK, Tuple4, is_closed};
 use topo_lb_tests::frame::{ACK, FIN, RST, SYN, Tcp, VM_MAC, says, segment, wrong_checksums};
-use topo_lb_tests::packets::{BACK, Hook, NEXT, Programs, uptime};
+use topo_lb_tests::packets::{BACK, DROP, Hook, NEXT, Programs, uptime};
 
 use super::scene::{
     A4, A6, B4, B6, CLIENT4, CLIENT6, OTHER4, WEB4, WEB6, at, expect, expect_untouched, scene, tcp,
@@ -144,6 +144,37 @@ fn a_reset_or_fin_counts_only_inside_the_window() -> Result<()> {
         programs.run(hook, &packet)?;
     }
     ensure!(programs.connections4()?.iter().all(|(_, entry)| is_closed(entry.state)));
+    Ok(())
+}
+
+/// As when the kernel evicts an entry and gives its memory to another connection, after a program
+/// has found it.
+#[test]
+fn an_entry_that_belongs_to_another_connection_by_now_is_left_alone() -> Result<()> {
+    let mut programs = scene()?;
+    open(&mut programs, CLIENT4, WEB4, A4)?;
+    for (key, entry) in programs.established4()? {
+        let other = Tuple4 { source_port: key.source_port + 1, ..key };
+        programs.restore4(key, Connection4 { key: other, ..entry })?;
+    }
+    let before = programs.established4()?;
+    let data = tcp(CLIENT4, WEB4, Tcp::Ack);
+    let (client, web, a) = (at(CLIENT4), at(WEB4), at(A4));
+    for (what, hook, packet) in [
+        ("data", Hook::Ingress, data.clone()),
+        ("answer", Hook::Egress, tcp(A4, CLIENT4, Tcp::Ack)),
+        ("FIN", Hook::Ingress, tcp(CLIENT4, WEB4, Tcp::Fin)),
+        ("RST", Hook::Ingress, segment((client, web), RST, 1_000, 0, b"")),
+        ("RST back", Hook::Egress, segment((a, client), RST, 1_001, 0, b"")),
+    ] {
+        let (verdict, _) = programs.run(hook, &packet)?;
+        ensure!(verdict == DROP, "{what} is translated as another connection's: {verdict}");
+        ensure!(programs.established4()? == before, "{what} changes another connection");
+    }
+    // After a change the program would check the endpoint.
+    programs.serve(9, at(OTHER4), TCP, &[at(B4)])?;
+    expect_untouched(&mut programs, "data after a change", Hook::Ingress, &data)?;
+    ensure!(programs.established4()? == before, "the check changes another connection");
     Ok(())
 }
 

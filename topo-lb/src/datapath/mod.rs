@@ -28,6 +28,7 @@ use hook::Hook;
 use host::lock::Lock;
 use host::mount::{check_bpffs, check_cgroup2};
 use host::{capability, feature};
+use maps::quota::QuotaKeeper;
 use maps::renewal::{self, Pinned, Renewal};
 use maps::reply_filter::ReplyFilter;
 use maps::spec::map_specs;
@@ -65,6 +66,8 @@ pub struct Datapath {
     pub(crate) renewal: Option<Renewal>,
     /// Set once tc programs are attached.
     reply_filter: Option<ReplyFilter>,
+    /// As `reply_filter`.
+    quota: Option<QuotaKeeper>,
     /// Before the lock, so that it is dropped before the lock is released.
     made: Made,
     pub(crate) lock: Lock,
@@ -132,8 +135,8 @@ impl Datapath {
                 load_classifier(&mut ebpf, direction)?;
             }
         }
-        let (links, reply_filter) = (Vec::new(), None);
-        Ok(Self { options, ebpf, renewal, made, links, reply_filter, lock })
+        let (links, reply_filter, quota) = (Vec::new(), None, None);
+        Ok(Self { options, ebpf, renewal, made, links, reply_filter, quota, lock })
     }
 
     /// Copies counters and connection state from pinned maps of another layout, if there are any.
@@ -150,6 +153,16 @@ impl Datapath {
     #[must_use]
     pub fn maps_directory(&self) -> &Path {
         self.renewal.as_ref().map_or(&self.options.pin_dir, Renewal::directory)
+    }
+
+    /// Starts to count the connections of devices.
+    fn start_quota(&mut self) {
+        let Some(quota) = self.ebpf.take_map(names::QUOTA) else { return };
+        let connections = self.options.capacity.connections;
+        match QuotaKeeper::start(quota, connections, |name| self.ebpf.map(name)) {
+            Ok(keeper) => self.quota = Some(keeper),
+            Err(error) => warn!("{error}; the connections of a device are not limited"),
+        }
     }
 
     /// Starts to mark the endpoints that may reply. Call it when no program of an earlier agent is

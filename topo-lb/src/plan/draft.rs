@@ -5,6 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use topo_lb_common::range::Range;
+use tracing::error;
 
 use super::capacity::Lack;
 use super::desired::{Desired, Target};
@@ -359,8 +360,11 @@ fn publish(installed: &Installed, entries: Vec<Publish>, steps: &mut Vec<Step>) 
                 steps.push(step);
             }
         }
-        // `fit` has left one: those that are not free are new, or were just released.
-        let Some(record) = records[family].allocate(1) else { break };
+        let Some(record) = records[family].allocate(1) else {
+            // `fit` has left one: those that are not free are new, or were just released.
+            error!(%frontend, "it stays as it is, as no record is free: a defect of topo-lb, please report it");
+            continue;
+        };
         freed.extend(freed_by(installed, &frontend));
         steps.push(Step::Publish { frontend, entry, slot_base, record });
     }

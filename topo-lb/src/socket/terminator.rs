@@ -20,9 +20,9 @@ use super::message::Seen;
 use super::namespace::{Found, NetnsSwitcher};
 use super::stale::Stale;
 use crate::cluster::{Family, Protocol};
-use crate::datapath::maps::connected::Connected;
 use crate::datapath::maps::error::OpenError;
 use crate::datapath::maps::members::Members;
+use crate::datapath::maps::socket_storage::Connected;
 use crate::metrics::{Figures, count};
 use crate::plan::Gone;
 

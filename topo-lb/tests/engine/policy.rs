@@ -46,7 +46,7 @@ fn every_rule_about_keys_ignores_them_whole_and_says_which_it_was() {
     ] {
         assert_eq!(broken(keyed(keys)), rule, "{keys:?}");
     }
-    for key in ["a b", "A/a", "a\0b", "**", "\u{202e}"] {
+    for key in ["a b", "A/a", "topology.kubernetes.io/", "a\0b", "**", "\u{202e}"] {
         let rule = broken(keyed(&format!("x,{key}")));
         assert!(matches!(rule, Rule::NotALabel { position: 2, .. }), "{key:?}: {rule:?}");
     }

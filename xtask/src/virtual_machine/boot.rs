@@ -14,10 +14,39 @@ use crate::workspace::Workspace;
 #[derive(Clone, Debug)]
 pub(super) struct Machine<'a> {
     pub(super) architecture: Architecture,
+    pub(super) cores: Cores,
     pub(super) emulator: &'a Emulator,
     pub(super) image: &'a Path,
     pub(super) initramfs: PathBuf,
     pub(super) log: PathBuf,
+}
+
+/// The processors of a virtual machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Cores {
+    /// One, on which the kernel preempts tasks also inside programs: a program then sees what others
+    /// write while it waits, and a grace period must not count on other processors.
+    OnePreempted,
+    /// Two.
+    Two,
+}
+
+impl Cores {
+    /// QEMU's `-smp`.
+    const fn count(self) -> &'static str {
+        match self {
+            Self::OnePreempted => "1",
+            Self::Two => "2",
+        }
+    }
+
+    /// What the kernel's command line needs (`PREEMPT_DYNAMIC`).
+    const fn command_line(self) -> &'static str {
+        match self {
+            Self::OnePreempted => " preempt=full",
+            Self::Two => "",
+        }
+    }
 }
 
 /// Reasons:
@@ -27,8 +56,6 @@ pub(super) struct Machine<'a> {
 const ARGUMENTS: &[&str] = &[
     "-accel",
     "tcg,thread=single",
-    "-smp",
-    "2",
     "-m",
     "3G",
     "-nodefaults",
@@ -49,8 +76,10 @@ impl Machine<'_> {
     ) -> Result<()> {
         let mut command = self.emulator.command(workspace);
         command.args(self.architecture.machine()).args(ARGUMENTS);
+        command.args(["-smp", self.cores.count()]);
         command.arg("-kernel").arg(self.image).arg("-initrd").arg(&self.initramfs);
-        command.args(["-append", self.architecture.command_line()]);
+        let append = format!("{}{}", self.architecture.command_line(), self.cores.command_line());
+        command.args(["-append", &append]);
         to_log(&mut command, &self.log, Some(limit), hear)
     }
 }

@@ -75,7 +75,7 @@ pub(super) fn debian_tools(workspace: &Workspace) -> Result<PathBuf> {
         let sources = debian::sources(LINE.suite());
         let architecture = Architecture::Arm64.debian();
         let archive = Archive::open_for(workspace, room, "arm64", &sources, architecture)?;
-        let packages = archive.download_with_dependencies("`ip` for arm64", "iproute2")?;
+        let packages = archive.download_with_dependencies("`ip` for arm64", &["iproute2"])?;
         let root = room.join("root");
         archive.unpack("unpacking it", &packages, &root)?;
         Ok(root)

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result, ensure};
 
 use super::architecture::Architecture;
+use super::boot::Cores;
 use crate::cache;
 use crate::debian::{self, Archive, files_ending};
 use crate::process::output_of;
@@ -43,6 +44,14 @@ impl Line {
         match self {
             Self::V5_10 | Self::V6_1 | Self::V6_12 => Architecture::X86_64,
             Self::Arm64 => Architecture::Arm64,
+        }
+    }
+
+    /// The processors of its machine. One line has one: grace periods differ there.
+    pub(super) const fn cores(self) -> Cores {
+        match self {
+            Self::V6_12 => Cores::OnePreempted,
+            Self::V5_10 | Self::V6_1 | Self::Arm64 => Cores::Two,
         }
     }
 

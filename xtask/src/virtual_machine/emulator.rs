@@ -59,7 +59,7 @@ pub(super) fn ready(workspace: &Workspace, architecture: Architecture) -> Result
     cache::make_once(&folder, |room| {
         progress::note(&format!("QEMU is unpacked, not installed, once: {}", folder.display()));
         let archive = Archive::open(workspace, room, "qemu", &debian::sources("bookworm"))?;
-        let packages = archive.download_with_dependencies("QEMU from Debian", package)?;
+        let packages = archive.download_with_dependencies("QEMU from Debian", &[package])?;
         let root = room.join("root");
         archive.unpack("unpacking QEMU", &packages, &root)?;
         Ok(root)

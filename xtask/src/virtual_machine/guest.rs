@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result};
 use serde_json::{Value, json};
 
+use super::ALL_JUMPS;
 use super::architecture::Architecture;
 use super::cross;
 use super::debian_kernel::DebianKernel;
@@ -124,6 +125,7 @@ pub(super) fn pack(
     kernel: &DebianKernel,
     programs: &Programs,
     scope: Scope,
+    all_jumps: bool,
     path: &Path,
 ) -> Result<()> {
     let mut inside = Initramfs::default();
@@ -158,7 +160,8 @@ pub(super) fn pack(
     inside.file(Path::new("/topo-lb.o"), &fs::read(workspace.object())?)?;
     inside.file(Path::new("/topo-lb-reads.o"), &fs::read(workspace.reads_object())?)?;
     let modules: Vec<PathBuf> = modules.iter().map(|module| module_path(module.name)).collect();
-    inside.file(Path::new("/plan.json"), plan(&modules, scope).to_string().as_bytes())?;
+    inside
+        .file(Path::new("/plan.json"), plan(&modules, scope, all_jumps).to_string().as_bytes())?;
 
     fs::create_dir_all(path.parent().unwrap_or(path))?;
     Ok(fs::write(path, inside.finish()?)?)
@@ -169,7 +172,7 @@ fn module_path(name: &str) -> PathBuf {
 }
 
 /// The file for `tests/src/bin/guest/plan.rs`.
-fn plan(modules: &[PathBuf], scope: Scope) -> Value {
+fn plan(modules: &[PathBuf], scope: Scope, all_jumps: bool) -> Value {
     let suite = |suite: Suite| {
         json!({
             "name": suite.name,
@@ -187,6 +190,7 @@ fn plan(modules: &[PathBuf], scope: Scope) -> Value {
             "TOPO_LB_POD": "/bin/pod",
             "TOPO_LB_EBPF_OBJECT": "/topo-lb.o",
             "TOPO_LB_PATIENCE": PATIENCE.to_string(),
+            ALL_JUMPS: all_jumps.to_string(),
         },
         "suites": SUITES.map(suite),
     })

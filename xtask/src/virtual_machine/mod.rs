@@ -38,6 +38,9 @@ use counts::Counts;
 use report::Report;
 use suites::SUITES;
 
+/// The variable that has the suite `verifier` search all pending jumps: `true` or `false`.
+const ALL_JUMPS: &str = "TOPO_LB_ALL_JUMPS";
+
 /// Whether kernels and emulator are present, or can be downloaded. A virtual machine runs programs
 /// compiled for this machine, so both have the same architecture.
 pub(crate) fn is_obtainable() -> bool {
@@ -74,11 +77,14 @@ pub(crate) fn run(
     }
     let mut counts = Counts::read(workspace)?;
     let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    // Otherwise the suite searches the pending jumps only of programs with another number of
+    // instructions than in the repository: a verifier that counts the same has done the same.
+    let all_jumps = scope == Scope::Whole || counting == Counting::Keep;
     let here = supplies.get(&Architecture::X86_64).map(|(_, programs)| programs);
     let unchecked = match (counts::host_column(release.trim()), here) {
         (_, None) => None,
         (Some(column), Some(programs)) => {
-            counts.set(column, verify_here(workspace, programs)?);
+            counts.set(column, verify_here(workspace, programs, all_jumps)?);
             None
         }
         (None, _) => Some(format!(
@@ -93,9 +99,10 @@ pub(crate) fn run(
         let architecture = kernel.line.architecture();
         let (emulator, programs) = supplies.get(&architecture).context("no emulator")?;
         let initramfs = workspace.target.join("virtual-machine").join(format!("initramfs-{line}"));
-        guest::pack(workspace, kernel, programs, scope, &initramfs)?;
+        guest::pack(workspace, kernel, programs, scope, all_jumps, &initramfs)?;
         let log = workspace.log(&format!("linux-{line}"));
-        machines.push(Machine { architecture, emulator, image: &kernel.image, initramfs, log });
+        let (image, cores) = (kernel.image.as_path(), kernel.line.cores());
+        machines.push(Machine { architecture, cores, emulator, image, initramfs, log });
     }
     let releases: Vec<&str> = kernels.iter().map(|kernel| kernel.release.as_str()).collect();
     let ends = boot(workspace, &releases.join(", "), &machines, limit(scope));
@@ -143,10 +150,15 @@ pub(crate) enum Counting {
 }
 
 /// The counts of this machine's own verifier.
-fn verify_here(workspace: &Workspace, programs: &guest::Programs) -> Result<report::Verified> {
+fn verify_here(
+    workspace: &Workspace,
+    programs: &guest::Programs,
+    all_jumps: bool,
+) -> Result<report::Verified> {
     let log = workspace.log("verifier-host");
     let mut command = workspace.command(programs.suite("verifier")?);
     command.arg("--nocapture").env("TOPO_LB_EBPF_OBJECT", workspace.object());
+    command.env(ALL_JUMPS, all_jumps.to_string());
     crate::process::run_logged("this machine's verifier", &mut command, &log)?;
     Ok(Report::read(&read(&log)?).verified)
 }

@@ -10,9 +10,11 @@ use std::path::Path;
 
 use anyhow::Context as _;
 use aya::Ebpf;
+use aya::maps::Map;
 use aya::programs::ProgramError;
 use aya::programs::links::FdLink;
 use aya::programs::tc::{NlOptions, TcAttachOptions, TcError, qdisc_add_clsact};
+use topo_lb_common::device::Device as Limits;
 use topo_lb_common::maps;
 use tracing::{info, warn};
 
@@ -23,6 +25,7 @@ use super::pin::{AttachMode, Pin, TcAttach, pins};
 use crate::datapath::Datapath;
 use crate::datapath::direction::Direction;
 use crate::datapath::host::syscall::{self, LinkTarget};
+use crate::datapath::maps::pinned::{Hash, Raw, absent_is_fine, open};
 use crate::datapath::programs::load::classifier;
 use crate::device::{self, Device};
 use crate::netlink::Netlink;
@@ -38,6 +41,7 @@ impl Datapath {
         for pin in &pins(&pin_dir) {
             if !devices.iter().any(|device| device.index == pin.device) {
                 all_ours &= detach(&pin_dir, pin);
+                forget(&pin_dir, pin.device);
             }
         }
         // First egress on all devices: replies must be translated before a connection can be.
@@ -81,6 +85,7 @@ impl Datapath {
         }
         if renew && all_ours {
             self.start_reply_filter();
+            self.start_quota();
         }
         all_ours
     }
@@ -131,6 +136,16 @@ fn detach(pin_dir: &Path, pin: &Pin) -> bool {
         is_gone = false;
     }
     is_gone
+}
+
+/// Removes the entry of a device in the map `devices`: another device may get its index.
+fn forget(pin_dir: &Path, device: u32) {
+    let removed = open(pin_dir, maps::DEVICES, Map::LruHashMap)
+        .map_err(anyhow::Error::from)
+        .and_then(|mut map: Hash<u32, Limits>| Ok(absent_is_fine(map.remove(&Raw(device)))?));
+    if let Err(error) = removed {
+        warn!(%error, "the map {} keeps what device {device} used", maps::DEVICES);
+    }
 }
 
 /// Attaches one program to one device; returns whether it is new.

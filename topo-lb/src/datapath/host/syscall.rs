@@ -264,6 +264,39 @@ pub fn update_batch<K: bytemuck::Pod, V: bytemuck::Pod>(
     }
 }
 
+/// Reads entries of a hash map, from the `place` on where the last call ended; zero: from the first
+/// on. Returns how many were read, and the place of the next call; `None` after the last entry
+/// (057996380a42, "bpf: Add batch ops to all htab bpf map", Linux 5.6).
+///
+/// # Errors
+/// The kernel refuses, or the map has more entries of one hash than there is room for.
+pub fn lookup_batch<K: bytemuck::Pod, V: bytemuck::Pod>(
+    map: BorrowedFd<'_>,
+    place: Option<u32>,
+    keys: &mut [K],
+    values: &mut [V],
+) -> io::Result<(usize, Option<u32>)> {
+    assert_eq!(keys.len(), values.len());
+    let (from, mut to) = (place.unwrap_or(0), 0_u32);
+    // SAFETY: all variants are integers: zero is a value of each.
+    let mut attribute: bpf_attr = unsafe { zeroed() };
+    attribute.batch.in_batch = if place.is_some() { &raw const from as u64 } else { 0 };
+    attribute.batch.out_batch = &raw mut to as u64;
+    attribute.batch.keys = keys.as_mut_ptr() as u64;
+    attribute.batch.values = values.as_mut_ptr() as u64;
+    attribute.batch.count = keys.len() as u32;
+    attribute.batch.map_fd = map.as_raw_fd() as u32;
+    let result = call(bpf_cmd::BPF_MAP_LOOKUP_BATCH, &mut attribute);
+    let error = io::Error::last_os_error();
+    // SAFETY: the variant that the command fills; an integer.
+    let read = unsafe { attribute.batch.count } as usize;
+    match error.raw_os_error() {
+        _ if result >= 0 => Ok((read, Some(to))),
+        Some(libc::ENOENT) => Ok((read, None)),
+        _ => Err(error),
+    }
+}
+
 /// The ids of the programs that run in a cgroup at a hook, in their order.
 ///
 /// # Errors

@@ -31,6 +31,8 @@ pub struct BpfStore {
     names: Hash<u32, Name>,
     counters: MapData,
     capacity: Capacity,
+    /// The parts of `counters`.
+    cpus: u32,
 }
 
 impl BpfStore {
@@ -58,6 +60,7 @@ impl BpfStore {
             names: open(pin_dir, maps::NAMES, Map::HashMap)?,
             counters: data(pin_dir, maps::COUNTERS)?,
             capacity,
+            cpus: cpus(),
         })
     }
 
@@ -87,10 +90,13 @@ impl BpfStore {
 
     fn name(&mut self, index: u32, name: &str) -> Result<(), StoreError> {
         let places: Vec<u32> =
-            (0..cpus()).map(|cpu| counters::place(self.capacity.services, cpu, index)).collect();
+            (0..self.cpus).map(|cpu| counters::place(self.capacity.services, cpu, index)).collect();
         let zeros = vec![Counters::default(); places.len()];
-        update_batch(self.counters.fd().as_fd(), &places, &zeros)
-            .map_err(|error| failed(maps::COUNTERS, "reset")(MapError::IoError(error)))?;
+        let mut done = 0;
+        while done < places.len() {
+            done += update_batch(self.counters.fd().as_fd(), &places[done..], &zeros[done..])
+                .map_err(|error| failed(maps::COUNTERS, "reset")(MapError::IoError(error)))?;
+        }
         self.names
             .insert(Raw(index), Raw(Name { text: encode::text(name) }), 0)
             .map_err(failed(maps::NAMES, "write"))

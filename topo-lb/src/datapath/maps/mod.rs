@@ -2,7 +2,6 @@
 
 pub mod bpf;
 pub mod commit;
-pub mod connected;
 pub mod connections;
 pub mod counters;
 pub(crate) mod earlier;
@@ -10,15 +9,16 @@ pub mod encode;
 pub mod error;
 pub mod excluded;
 pub mod family;
-pub mod flows;
 pub(crate) mod mapped;
 pub mod members;
 #[cfg(test)]
 pub(crate) mod memory;
 pub mod packets;
 pub(crate) mod pinned;
+pub(crate) mod quota;
 pub mod renewal;
 pub(crate) mod reply_filter;
+pub mod socket_storage;
 pub(crate) mod spec;
 pub mod store;
 pub mod unprogrammed;

@@ -75,8 +75,8 @@ impl ReplyFilter {
     }
 }
 
-/// Opens another handle to a table of connections.
-fn another<'a, K: bytemuck::Pod, V: bytemuck::Pod>(
+/// Opens another handle to an LRU map.
+pub(super) fn another<'a, K: bytemuck::Pod, V: bytemuck::Pod>(
     table: impl Fn(&str) -> Option<&'a Map>,
     name: &'static str,
 ) -> Result<Hash<K, V>, StoreError> {

@@ -9,7 +9,7 @@ use topo_lb_common::connection::{
     Connection4, Connection6, FragmentPlace, Translation4, Translation6, Tuple4, Tuple6,
 };
 use topo_lb_common::counters::{Counters, Name};
-use topo_lb_common::device::Device;
+use topo_lb_common::device::{Device, Quota};
 use topo_lb_common::exclusion::{Excluded, ExcludedKey, Levels};
 use topo_lb_common::flow::{Flows4, Flows6};
 use topo_lb_common::maps;
@@ -88,6 +88,7 @@ pub(crate) fn map_specs(capacity: &Capacity) -> [MapSpec; maps::ALL.len()] {
         tc(spec::<FragmentPlace, Translation6>(maps::FRAGMENTS6, LruHash, maps::FRAGMENTS, 0)),
         tc(spec::<u32, Packets>(maps::PACKETS, PerCpuArray, maps::HOOKS, 0)),
         tc(spec::<u32, Device>(maps::DEVICES, LruHash, maps::MOST_DEVICES, 0)),
+        tc(spec::<u32, Quota>(maps::QUOTA, Array, 1, 0)),
     ]
 }
 

@@ -1,0 +1,163 @@
+//! The images of a cluster's pods, as archives for `ctr images import`, made once in the user's
+//! cache: pause, which holds a Pod's namespaces, busybox, and agnhost, which Kubernetes' tests run in
+//! nearly all their Pods. pause and agnhost are compiled from Kubernetes' source; the rest is Debian
+//! 12's.
+
+use fs_err as fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context as _, Result};
+
+use super::docker_archive::Image;
+use super::kubernetes;
+use crate::cache;
+use crate::debian::{self, Archive};
+use crate::debian_kubernetes::VERSION;
+use crate::given;
+use crate::image::{architecture, copy};
+use crate::libraries;
+use crate::process::output_of;
+use crate::workspace::Workspace;
+
+/// The variable that names a folder with the archives.
+pub(super) const VARIABLE: &str = "TOPO_LB_IMAGES";
+
+/// The archives.
+const ARCHIVES: [&str; 3] = ["pause.tar", "busybox.tar", "agnhost.tar"];
+
+/// What is in the archives, by their names without an end. deploy/ names some of these images, too.
+///
+/// agnhost has the names of all images of the tests that are about Services: those of DNS call only
+/// `dig` and `getent` of jessie-dnsutils, and those of EndpointSlices only want nginx to run.
+const IMAGES: [(&str, Image<'_>); 3] = [
+    (
+        "pause",
+        Image {
+            names: &["k8s.gcr.io/pause:3.2", "registry.k8s.io/pause:3.10"],
+            entrypoint: &["/pause"],
+            arguments: &[],
+        },
+    ),
+    (
+        "busybox",
+        Image {
+            names: &["docker.io/library/busybox:1.29", "docker.io/library/busybox:1.36"],
+            entrypoint: &[],
+            arguments: &["sh"],
+        },
+    ),
+    (
+        "agnhost",
+        Image {
+            names: &[
+                "k8s.gcr.io/e2e-test-images/agnhost:2.21",
+                "gcr.io/kubernetes-e2e-test-images/jessie-dnsutils:1.0",
+                "docker.io/library/nginx:1.14-alpine",
+            ],
+            entrypoint: &["/agnhost"],
+            arguments: &["pause"],
+        },
+    ),
+];
+
+/// Debian's packages for agnhost's image.
+const PACKAGES: [&str; 6] =
+    ["busybox-static", "bind9-dnsutils", "curl", "iproute2", "libc-bin", "netcat-openbsd"];
+
+/// Programs of these packages that take libraries, and their names in the image. Its shell and the
+/// rest are busybox.
+const DYNAMIC: [(&str, &str); 7] = [
+    ("bin/ip", "ip"),
+    ("bin/nc.openbsd", "nc"),
+    ("bin/ss", "ss"),
+    ("usr/bin/curl", "curl"),
+    ("usr/bin/dig", "dig"),
+    ("usr/bin/getent", "getent"),
+    ("usr/bin/nslookup", "nslookup"),
+];
+
+/// The folder with the archives. Makes it if necessary.
+///
+/// # Errors
+/// The folder that the environment names lacks one, or a download or a build fails.
+pub(super) fn archives(workspace: &Workspace) -> Result<PathBuf> {
+    if let Some(folder) = given::folder(VARIABLE, &ARCHIVES)? {
+        return Ok(folder);
+    }
+    let programs = kubernetes::built(workspace)?;
+    let folder = cache::folder(&format!("cluster-images-{VERSION}"))?;
+    cache::make_once(&folder, |room| {
+        let root = unpacked(workspace, room)?;
+        let contents = room.join("contents");
+        // An earlier attempt may have ended in the middle.
+        if contents.exists() {
+            fs::remove_dir_all(&contents)?;
+        }
+        copy(&programs.join("pause"), &contents.join("pause/pause"))?;
+        busybox(&root, &contents.join("busybox"))?;
+        agnhost(&root, &programs, &contents.join("agnhost"))?;
+        for (name, image) in IMAGES {
+            image.write(workspace, &contents.join(name), &room.join(format!("{name}.tar")))?;
+        }
+        let archives = room.join("archives");
+        fs::create_dir_all(&archives)?;
+        for name in ARCHIVES {
+            fs::rename(room.join(name), archives.join(name))?;
+        }
+        Ok(archives)
+    })?;
+    Ok(folder)
+}
+
+/// Debian's packages with all that they depend on, unpacked.
+fn unpacked(workspace: &Workspace, room: &Path) -> Result<PathBuf> {
+    let root = room.join("root");
+    let sources = debian::sources("bookworm");
+    let archive = Archive::open_for(workspace, room, "cluster-images", &sources, architecture())?;
+    let title = "programs of the tests' image from Debian";
+    let packages = archive.download_with_dependencies(title, &PACKAGES)?;
+    archive.unpack("unpacking them", &packages, &root)?;
+    Ok(root)
+}
+
+/// Puts together the files of busybox's image.
+fn busybox(root: &Path, content: &Path) -> Result<()> {
+    let busybox = content.join("bin/busybox");
+    copy(&root.join("bin/busybox"), &busybox)?;
+    let said = output_of(Command::new(&busybox).arg("--list"));
+    let said = said.with_context(|| format!("{} does not run here", busybox.display()))?;
+    for name in said.lines().filter(|name| *name != "busybox") {
+        symlink("busybox", content.join("bin").join(name))?;
+    }
+    for folder in ["etc", "tmp"] {
+        fs::create_dir_all(content.join(folder))?;
+    }
+    Ok(())
+}
+
+/// Puts together the files of agnhost's image.
+fn agnhost(root: &Path, programs: &Path, content: &Path) -> Result<()> {
+    busybox(root, content)?;
+    for file in ["agnhost", "localhost.crt", "localhost.key"] {
+        copy(&programs.join(file), &content.join(file))?;
+    }
+    // Tests of entrypoints call it by its second name.
+    symlink("agnhost", content.join("agnhost-2"))?;
+    fs::create_dir_all(content.join("uploads"))?;
+    // Debian's dynamic linker also looks in /lib. On x86-64, programs expect it in /lib64.
+    symlink("lib", content.join("lib64"))?;
+    for (from, name) in DYNAMIC {
+        let (program, to) = (root.join(from), content.join("bin").join(name));
+        // A program of busybox may have its name.
+        if to.is_symlink() {
+            fs::remove_file(&to)?;
+        }
+        copy(&program, &to)?;
+        for library in libraries::below(root, &program)? {
+            copy(&library, &content.join("lib").join(library.file_name().unwrap_or_default()))?;
+        }
+    }
+    Ok(())
+}

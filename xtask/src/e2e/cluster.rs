@@ -1,0 +1,121 @@
+//! The cluster that the tests run on: the one that is up, or else one of their own.
+
+use std::env;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use clap::ValueEnum;
+use serde::{Deserialize, Serialize};
+
+use crate::progress;
+
+/// What handles the Services of a cluster.
+#[expect(clippy::enum_variant_names, reason = "kube-proxy is a name")]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum Proxy {
+    /// topo-lb for all Services, beside kube-proxy
+    #[default]
+    TopoLb,
+    /// Only kube-proxy
+    KubeProxy,
+    /// Nothing
+    None,
+}
+
+impl Proxy {
+    /// Its name on the command line and in JSON.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::TopoLb => "topo-lb",
+            Self::KubeProxy => "kube-proxy",
+            Self::None => "none",
+        }
+    }
+}
+
+/// A cluster that is up. Dropping it takes it down, unless it was up before.
+#[derive(Debug)]
+pub(super) struct Cluster {
+    pub(super) proxy: Proxy,
+    kubeconfig: PathBuf,
+    is_ours: bool,
+}
+
+/// What `cargo xtask cluster status --json` says.
+#[derive(Debug, Deserialize)]
+struct Status {
+    proxy: Proxy,
+    kubeconfig: PathBuf,
+}
+
+impl Cluster {
+    /// The cluster that is up, or else a new one.
+    ///
+    /// # Errors
+    /// The one that is up has another proxy, or a new one cannot be brought up.
+    pub(super) fn ready(proxy: Proxy) -> Result<Self> {
+        if let Some(status) = status()? {
+            ensure!(
+                status.proxy == proxy,
+                "a cluster with --proxy {} is up: take it down with `cargo xtask cluster down`, or \
+                 test it with --proxy {0}",
+                status.proxy.name()
+            );
+            return Ok(Self { proxy, kubeconfig: status.kubeconfig, is_ours: false });
+        }
+        let mut up = this_program()?;
+        up.args(["cluster", "up", "--proxy", proxy.name()]);
+        // Ctrl-C also reaches the child, which then leaves nothing.
+        let child = up.stdin(Stdio::null()).stdout(Stdio::piped()).spawn();
+        let output =
+            child.and_then(|it| it.wait_with_output()).context("cannot start a cluster")?;
+        ensure!(output.status.success(), "no cluster to test on");
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        let kubeconfig = said.lines().last().map(PathBuf::from);
+        let kubeconfig = kubeconfig.context("`cluster up` has printed no path of a kubeconfig")?;
+        Ok(Self { proxy, kubeconfig, is_ours: true })
+    }
+
+    pub(super) fn kubeconfig(&self) -> &Path {
+        &self.kubeconfig
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        if self.is_ours
+            && let Err(error) = down()
+        {
+            progress::warn(&format!("the cluster is still up: {error:#}"));
+        }
+    }
+}
+
+fn down() -> Result<()> {
+    let mut down = this_program()?;
+    // A stop signal has to end the tests, but not this.
+    let status = down.args(["cluster", "down"]).stdin(Stdio::null()).stdout(Stdio::null()).status();
+    let status = status.context("cannot take the cluster down")?;
+    if !status.success() {
+        bail!("`cargo xtask cluster down` failed ({status})");
+    }
+    Ok(())
+}
+
+/// The state of the cluster that is up.
+fn status() -> Result<Option<Status>> {
+    let mut status = this_program()?;
+    let output = status.args(["cluster", "status", "--json"]).stdin(Stdio::null()).output();
+    let output = output.context("cannot ask for a cluster")?;
+    if !output.status.success() {
+        return Ok(None);
+    }
+    let status = serde_json::from_slice(&output.stdout);
+    Ok(Some(status.context("`cargo xtask cluster status --json` is not understood")?))
+}
+
+fn this_program() -> Result<Command> {
+    Ok(Command::new(env::current_exe().context("cannot find the path of this program")?))
+}

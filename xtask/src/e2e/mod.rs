@@ -1,0 +1,96 @@
+//! `cargo xtask e2e`: Kubernetes' own tests on a cluster of this machine.
+//!
+//! [`suite`] runs `e2e.test`, [`junit`] reads what it has written, [`results`] shows and keeps it, and
+//! [`page`] writes docs/conformance.md from what is kept.
+
+mod cluster;
+mod internet;
+mod junit;
+mod page;
+mod results;
+mod skipped;
+mod suite;
+
+use anyhow::{Context as _, Result, bail};
+use regex::Regex;
+
+use self::cluster::{Cluster, Proxy};
+use crate::cluster_parts::kubernetes;
+use crate::install;
+use crate::needs::Need;
+use crate::process::caught;
+use crate::workspace::Workspace;
+
+/// The specs that a proxy of Services can pass or fail.
+const FOCUS: &str = concat!(
+    r"\[sig-network\] (Services|EndpointSlice|Networking Granular Checks: (Pods|Services)",
+    "|DNS should provide DNS for) "
+);
+
+/// Runs Kubernetes' own tests, e2e.test, on a cluster of this machine: the one that is up, or else one
+/// that it brings up and takes down again.
+///
+/// By default it runs what sig-network tests of Services, EndpointSlices, connections between Pods
+/// and Services, and the names of Services, which takes half an hour and more. What cannot run here
+/// is in xtask/src/e2e/skipped.txt, with reasons. e2e.test is compiled from Debian's source the first
+/// time, which takes minutes, or is in the folder that TOPO_LB_KUBERNETES names.
+///
+/// Exit code 1: a spec failed.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  cargo xtask e2e
+  cargo xtask e2e --proxy kube-proxy --focus 'Services should serve'
+  cargo xtask e2e --json | jq -r '.specs[] | select(.result == \"failed\") | .name'
+  cargo xtask e2e --write-docs            # keeps the results of a whole run, and writes docs/conformance.md
+  cargo xtask e2e --write-docs --saved    # writes this page again, and runs nothing")]
+pub(crate) struct Args {
+    /// What the cluster's Services are handled by; topo-lb runs beside kube-proxy
+    #[arg(long, value_enum, default_value_t)]
+    proxy: Proxy,
+    /// Only specs whose names match this regular expression
+    #[arg(long, value_name = "RE", default_value = FOCUS, hide_default_value = true)]
+    focus: String,
+    /// Print the results as JSON, and nothing else, on standard output
+    #[arg(long)]
+    json: bool,
+    /// Keep the results in docs/conformance, and write docs/conformance.md from all that are there
+    #[arg(long, conflicts_with = "focus")]
+    write_docs: bool,
+    /// Run nothing; write the page from what is in docs/conformance
+    #[arg(long, requires = "write_docs", conflicts_with_all = ["proxy", "json"])]
+    saved: bool,
+}
+
+/// # Errors
+/// A spec failed, or could not run.
+pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
+    let docs = workspace.root.join("docs");
+    if args.saved {
+        return page::write(&docs);
+    }
+    let focus = Regex::new(&args.focus)
+        .with_context(|| format!("--focus {} is no regular expression", args.focus))?;
+    install::ready(workspace, &[Need::Cluster, Need::Root].into())?;
+    let programs = kubernetes::tests(workspace)?;
+    let cluster = Cluster::ready(args.proxy)?;
+    let results = suite::run(workspace, &programs, &cluster, &focus)?;
+    drop(cluster);
+    if args.write_docs {
+        results.keep(&docs)?;
+        page::write(&docs)?;
+    }
+    if args.json {
+        print!("{}", results.json()?);
+    } else {
+        println!("{}", results.table());
+    }
+    if caught() != 0 {
+        bail!("interrupted");
+    }
+    match results.failed {
+        0 => Ok(()),
+        1 => bail!("1 spec failed"),
+        failed => bail!("{failed} specs failed"),
+    }
+}

@@ -1,0 +1,128 @@
+//! docs/conformance.md, made only from the results beside it and from the list of skipped specs.
+
+use fs_err as fs;
+use std::fmt::Write as _;
+use std::path::Path;
+
+use anyhow::{Result, ensure};
+
+use super::cluster::Proxy;
+use super::results::{Results, Spec, Verdict};
+use super::skipped::{self, Skipped};
+
+const PAGE: &str = "conformance.md";
+
+/// Writes the page from the results in `docs`.
+///
+/// # Errors
+/// There are no results with one of the proxies, or they are of different specs.
+pub(super) fn write(docs: &Path) -> Result<()> {
+    Ok(fs::write(docs.join(PAGE), text(docs)?)?)
+}
+
+fn text(docs: &Path) -> Result<String> {
+    let kube_proxy = Results::kept(docs, Proxy::KubeProxy)?;
+    let topo_lb = Results::kept(docs, Proxy::TopoLb)?;
+    ensure!(
+        kube_proxy.kubernetes == topo_lb.kubernetes
+            && kube_proxy
+                .specs
+                .iter()
+                .map(|it| &it.name)
+                .eq(topo_lb.specs.iter().map(|it| &it.name)),
+        "the results in docs/conformance are of different specs: run both again with --write-docs"
+    );
+    let skipped = skipped::list()?;
+    let mut text = format!(
+        "<!-- Written by `cargo xtask e2e --write-docs`; what is changed by hand is lost. -->\n\
+         # Kubernetes' own tests\n\n\
+         `cargo xtask e2e` runs Kubernetes' `e2e.test` on a cluster of this machine: its specs of \
+         Services, of EndpointSlices, of connections between Pods and Services, and of the names of \
+         Services. Both columns are of Kubernetes {}, of the same cluster and of the same specs: \
+         once with kube-proxy alone, once with topo-lb for all Services (`--scope all`) beside \
+         kube-proxy. Each is of one run, kept in [conformance](conformance); a time is of a machine \
+         that also ran the cluster, and says nothing about the speed of a proxy.\n\n\
+         | spec | kube-proxy | topo-lb |\n|---|---|---|\n",
+        topo_lb.kubernetes
+    );
+    for (left, right) in kube_proxy.specs.iter().zip(&topo_lb.specs).filter(|(_, it)| has_run(it)) {
+        let _ = writeln!(text, "| {} | {} | {} |", escaped(&left.name), cell(left), cell(right));
+    }
+    let sum = |it: &Results| format!("{} passed, {} failed", it.passed, it.failed);
+    let _ = writeln!(text, "| **all** | {} | {} |", sum(&kube_proxy), sum(&topo_lb));
+    text.push_str(&what_has_not_run(&topo_lb, &skipped));
+    Ok(text)
+}
+
+fn has_run(spec: &Spec) -> bool {
+    spec.result != Verdict::Skipped
+}
+
+/// The specs that neither column has, with the reasons.
+fn what_has_not_run(results: &Results, list: &[Skipped]) -> String {
+    let mut text = String::from(
+        "\n## Not run\n\nThe list is xtask/src/e2e/skipped.txt. Images of the tests other than agnhost \
+         are agnhost under their names: jessie-dnsutils, of which the tests call only `dig` and \
+         `getent`, and nginx, which only has to run. Before each spec of *Networking*, e2e.test asks \
+         for `http://google.com`; xtask answers in its place.\n\n| spec | why |\n|---|---|\n",
+    );
+    for spec in results.specs.iter().filter(|it| !has_run(it)) {
+        let reason = skipped::reason(list, &spec.name);
+        let _ = writeln!(text, "| {} | {reason} |", escaped(&spec.name));
+    }
+    text
+}
+
+fn cell(spec: &Spec) -> String {
+    match spec.result {
+        Verdict::Skipped => "skipped".to_owned(),
+        result => format!("{}, {:.0} s", result.name(), spec.seconds),
+    }
+}
+
+/// Escapes what Markdown would read: names have brackets.
+fn escaped(name: &str) -> String {
+    name.replace('[', r"\[").replace(']', r"\]").replace('|', r"\|")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Keeps results of one spec that has run and one that has not.
+    fn keep(docs: &Path, proxy: Proxy, ran: &str, result: Verdict) {
+        let spec = |name: &str, result, seconds| Spec {
+            name: name.to_owned(),
+            result,
+            seconds,
+            why: String::new(),
+        };
+        let apart =
+            spec("Services should reconcile LB health check interval", Verdict::Skipped, 0.0);
+        let specs = vec![spec(ran, result, 12.3), apart];
+        Results::new("1.20.2".to_owned(), proxy, specs).keep(docs).unwrap();
+    }
+
+    #[test]
+    fn a_page_has_both_columns_and_what_has_not_run() {
+        let docs = tempfile::tempdir().unwrap();
+        let name = "[sig-network] Services should serve";
+        keep(docs.path(), Proxy::KubeProxy, name, Verdict::Passed);
+        let error = text(docs.path()).unwrap_err().to_string();
+        assert!(error.contains("--proxy topo-lb --write-docs"), "{error}");
+        keep(docs.path(), Proxy::TopoLb, name, Verdict::Failed);
+        let page = text(docs.path()).unwrap();
+        let row = r"| \[sig-network\] Services should serve | passed, 12 s | failed, 12 s |";
+        assert!(page.contains(row), "{page}");
+        assert!(page.contains("| **all** | 1 passed, 0 failed | 0 passed, 1 failed |"), "{page}");
+        assert!(page.contains("health check interval | takes a cloud's load balancer |"), "{page}");
+    }
+
+    #[test]
+    fn columns_of_different_specs_are_no_page() {
+        let docs = tempfile::tempdir().unwrap();
+        keep(docs.path(), Proxy::KubeProxy, "one", Verdict::Passed);
+        keep(docs.path(), Proxy::TopoLb, "another", Verdict::Passed);
+        assert!(text(docs.path()).unwrap_err().to_string().contains("different specs"));
+    }
+}

@@ -1,0 +1,110 @@
+//! The results of a run: verdicts and times of specs, as JSON and as a table.
+
+use fs_err as fs;
+use std::path::Path;
+
+use anyhow::{Context as _, Result};
+use comfy_table::{CellAlignment, Table, presets};
+use serde::{Deserialize, Serialize};
+
+use super::cluster::Proxy;
+
+/// The folder of the results that are kept, in docs.
+const FOLDER: &str = "conformance";
+
+/// All specs in focus.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Results {
+    /// The API server's version.
+    pub(super) kubernetes: String,
+    pub(super) proxy: Proxy,
+    pub(super) specs: Vec<Spec>,
+    pub(super) passed: usize,
+    pub(super) failed: usize,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Spec {
+    pub(super) name: String,
+    pub(super) result: Verdict,
+    pub(super) seconds: f64,
+    /// What went wrong, or why it has not run.
+    #[serde(skip)]
+    pub(super) why: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Verdict {
+    Passed,
+    Failed,
+    Skipped,
+}
+
+impl Verdict {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Passed => "passed",
+            Self::Failed => "failed",
+            Self::Skipped => "skipped",
+        }
+    }
+}
+
+impl Results {
+    pub(super) fn new(kubernetes: String, proxy: Proxy, specs: Vec<Spec>) -> Self {
+        let count = |verdict| specs.iter().filter(|spec| spec.result == verdict).count();
+        let (passed, failed) = (count(Verdict::Passed), count(Verdict::Failed));
+        Self { kubernetes, proxy, specs, passed, failed }
+    }
+
+    pub(super) fn json(&self) -> Result<String> {
+        let mut text = serde_json::to_string_pretty(self).context("results are always JSON")?;
+        text.push('\n');
+        Ok(text)
+    }
+
+    /// A table for people. What a spec says of its failure is below it.
+    pub(super) fn table(&self) -> String {
+        let mut table = Table::new();
+        table.load_preset(presets::NOTHING).set_header(["RESULT", "SECONDS", "SPEC"]);
+        for spec in &self.specs {
+            table.add_row([spec.result.name(), &format!("{:.1}", spec.seconds), &spec.name]);
+            if !spec.why.is_empty() {
+                table.add_row(["", "", &format!("    {}", spec.why)]);
+            }
+        }
+        if let Some(seconds) = table.column_mut(1) {
+            seconds.set_cell_alignment(CellAlignment::Right);
+        }
+        let skipped = self.specs.len() - self.passed - self.failed;
+        format!(
+            "{}\n\nKubernetes {}, {}: {} passed, {} failed, {skipped} skipped",
+            table.trim_fmt(),
+            self.kubernetes,
+            self.proxy.name(),
+            self.passed,
+            self.failed
+        )
+    }
+
+    /// Keeps these results in place of the earlier ones with this proxy.
+    pub(super) fn keep(&self, docs: &Path) -> Result<()> {
+        let folder = docs.join(FOLDER);
+        fs::create_dir_all(&folder)?;
+        Ok(fs::write(folder.join(format!("{}.json", self.proxy.name())), self.json()?)?)
+    }
+
+    /// The results that are kept with a proxy.
+    pub(super) fn kept(docs: &Path, proxy: Proxy) -> Result<Self> {
+        let path = docs.join(FOLDER).join(format!("{}.json", proxy.name()));
+        let text = fs::read_to_string(&path).with_context(|| {
+            format!(
+                "docs/conformance.md has a column with {0}: keep its results with `cargo xtask e2e \
+                 --proxy {0} --write-docs`",
+                proxy.name()
+            )
+        })?;
+        serde_json::from_str(&text).with_context(|| format!("cannot read {}", path.display()))
+    }
+}
