@@ -5,6 +5,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
+use serde_json::Value;
 use topo_lb_tests::cgroup;
 use topo_lb_tests::deployment::{NAME, deploy, helm, kubectl};
 use topo_lb_tests::kubernetes::parts::Parts;
@@ -35,7 +36,7 @@ fn connections_of_real_pods_stay_in_their_pool_through_changes() -> Result<()> {
     let names = names(2);
     within(&plan(&names), |cluster| {
         let parts = Parts::given()?;
-        let mut kubernetes = Kubernetes::start(cluster, parts, Proxy::TopoLb, Progress::new())?;
+        let mut kubernetes = Kubernetes::start(cluster, &parts, Proxy::TopoLb, Progress::new())?;
         let tutorial = deploy("examples/openyurt.yaml").display().to_string();
         kubernetes.kubectl(&["apply", "-f", &tutorial])?;
         for (pool, _) in POOLS {
@@ -209,14 +210,18 @@ impl Load {
 
 fn killed_pods_are_replaced_without_wrong_answers(kubernetes: &mut Kubernetes<'_>) -> Result<()> {
     let selector = "app=united-deployment1,pool=hangzhou";
-    let names = kubernetes.kubectl(&["get", "pods", "-l", selector, "-o", "name"])?;
-    let victim = names.lines().next().context("a pool has servers")?.to_owned();
-    kubernetes.kubectl(&["delete", &victim, "--grace-period=0", "--force"])?;
+    let pods = kubernetes.kubectl(&["get", "pods", "-l", selector, "-o", "json"])?;
+    let pods: Value = serde_json::from_str(&pods)?;
+    // Those that were scaled away may still be ending.
+    let stays = |pod: &&Value| pod["metadata"]["deletionTimestamp"].is_null();
+    let victim = pods["items"].as_array().into_iter().flatten().find(stays);
+    let gone = victim.and_then(|pod| pod["metadata"]["name"].as_str());
+    let gone = gone.context("a pool has servers")?;
+    kubernetes.kubectl(&["delete", "pod", gone, "--grace-period=0", "--force"])?;
     rolled_out(kubernetes, "deployment/united-deployment1-hangzhou")?;
-    let gone = victim.trim_start_matches("pod/").to_owned();
     until("answers without the pod that was killed", SOON, || {
         let answers = answers(kubernetes, &client_of("hangzhou"), SERVICE)?;
-        let right = only_from("hangzhou", &answers).is_ok() && !answers.contains_key(&gone);
+        let right = only_from("hangzhou", &answers).is_ok() && !answers.contains_key(gone);
         Ok(if right { Ok(()) } else { Err(format!("{answers:?}")) })
     })?;
     Ok(())

@@ -100,7 +100,6 @@ pub fn zone(node: &str) -> &str {
 #[derive(Debug)]
 pub struct Kubernetes<'a> {
     cluster: &'a Cluster,
-    parts: Parts,
     /// The machine's way to the API server.
     door: Door,
     _dns: Dns,
@@ -115,7 +114,7 @@ impl<'a> Kubernetes<'a> {
     /// A part is missing or does not get ready.
     pub fn start(
         cluster: &'a Cluster,
-        parts: Parts,
+        parts: &Parts,
         proxy: Proxy,
         progress: Progress,
     ) -> Result<Self> {
@@ -128,8 +127,8 @@ impl<'a> Kubernetes<'a> {
         let dns = Dns::start(cluster, &plane)?;
         let door = Door::open(cluster, &plane)?;
         let title = format!("{} nodes: containerd, images, kubelet", cluster.nodes().len());
-        let workers = progress.step(&title, || start_workers(cluster, &plane, &parts, proxy))?;
-        let it = Self { cluster, parts, door, _dns: dns, workers, plane };
+        let workers = progress.step(&title, || start_workers(cluster, &plane, parts, proxy))?;
+        let it = Self { cluster, door, _dns: dns, workers, plane };
         progress.step("nodes are ready", || it.wait_for_nodes())?;
         if proxy == Proxy::TopoLb {
             progress.step("DaemonSet of topo-lb is ready", || {
@@ -182,7 +181,6 @@ impl<'a> Kubernetes<'a> {
         all.extend(self.surroundings()?);
         compose(&folder, overlay, &all)?;
         let folder = folder.display().to_string();
-        // The kinds of an overlay appear one after the other.
         self.kubectl(&["apply", "--server-side", "--force-conflicts", "-k", &folder]).map(drop)
     }
 
@@ -223,12 +221,6 @@ impl<'a> Kubernetes<'a> {
     /// The ends of the nodes' logs of a program.
     fn logs(&self, program: &str) -> String {
         self.workers.iter().map(|worker| worker.end_of_log(program)).collect()
-    }
-
-    /// What the parts are.
-    #[must_use]
-    pub fn parts(&self) -> &Parts {
-        &self.parts
     }
 }
 

@@ -46,7 +46,7 @@ pub(crate) fn run(shape: &Shape) -> Result<()> {
     let cluster = progress.step("networks and cgroups", || Cluster::make(&plan(&names)))?;
     let place = Folder::make(State::folder(cluster.prefix()))?;
     state.write(place.path())?;
-    let kubernetes = Kubernetes::start(&cluster, parts, shape.proxy, progress)?;
+    let kubernetes = Kubernetes::start(&cluster, &parts, shape.proxy, progress)?;
     let kubeconfig = kubernetes.kubeconfig()?;
     state.nodes = kubernetes
         .workers()
