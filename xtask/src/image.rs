@@ -78,7 +78,8 @@ impl<'a> Image<'a> {
     fn make(&self, agent: &Path, archive: &Path) -> Result<()> {
         let content = self.work.join("content");
         let files = self.collect(agent, &content)?;
-        let tag = format!("topo-lb:{VERSION}");
+        // Whole: kubelets do not find an image whose name in the archive has no registry.
+        let tag = format!("docker.io/library/topo-lb:{VERSION}");
         let mut build = self.buildah("build");
         // A fixed timestamp: the same agent gives the same image.
         build.args(["--timestamp", "0", "--layers=false", "--tag", &tag]);

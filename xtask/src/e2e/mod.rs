@@ -18,7 +18,6 @@ use self::cluster::{Cluster, Proxy};
 use crate::cluster_parts::kubernetes;
 use crate::install;
 use crate::needs::Need;
-use crate::process::caught;
 use crate::workspace::Workspace;
 
 /// The specs that a proxy of Services can pass or fail.
@@ -76,17 +75,14 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     let cluster = Cluster::ready(args.proxy)?;
     let results = suite::run(workspace, &programs, &cluster, &focus)?;
     drop(cluster);
-    if args.write_docs {
-        results.keep(&docs)?;
-        page::write(&docs)?;
-    }
     if args.json {
         print!("{}", results.json()?);
     } else {
         println!("{}", results.table());
     }
-    if caught() != 0 {
-        bail!("interrupted");
+    if args.write_docs {
+        results.keep(&docs)?;
+        page::write(&docs)?;
     }
     match results.failed {
         0 => Ok(()),
