@@ -63,11 +63,12 @@ const IMAGES: [(&str, Image<'_>); 3] = [
 ];
 
 /// Debian's packages for agnhost's image.
-const PACKAGES: [&str; 6] =
-    ["busybox", "bind9-dnsutils", "curl", "iproute2", "libc-bin", "netcat-openbsd"];
+const PACKAGES: [&str; 7] =
+    ["busybox", "bind9-dnsutils", "curl", "iproute2", "libc-bin", "netcat-openbsd", "wget"];
 
-/// Programs of these packages, and their names in the image. Its shell and the rest are busybox.
-const OTHERS: [(&str, &str); 7] = [
+/// Programs of these packages, and their names in the image. Its shell and the rest are busybox,
+/// but for wget, which crashes there.
+const OTHERS: [(&str, &str); 8] = [
     ("bin/ip", "ip"),
     ("bin/nc.openbsd", "nc"),
     ("bin/ss", "ss"),
@@ -75,6 +76,7 @@ const OTHERS: [(&str, &str); 7] = [
     ("usr/bin/dig", "dig"),
     ("usr/bin/getent", "getent"),
     ("usr/bin/nslookup", "nslookup"),
+    ("usr/bin/wget", "wget"),
 ];
 
 /// The folder with the archives. Makes it if necessary.
@@ -121,8 +123,7 @@ fn unpacked(workspace: &Workspace, room: &Path) -> Result<PathBuf> {
     Ok(root)
 }
 
-/// Puts together the files of busybox's image. Its libraries are beside it: linked statically, it
-/// crashes when it looks up a name and finds another build of the C library.
+/// Puts together the files of busybox's image.
 fn busybox(root: &Path, content: &Path) -> Result<()> {
     for folder in ["etc", "tmp", "lib"] {
         fs::create_dir_all(content.join(folder))?;
@@ -148,6 +149,8 @@ fn agnhost(root: &Path, programs: &Path, content: &Path) -> Result<()> {
     // Tests of entrypoints call it by its second name.
     symlink("agnhost", content.join("agnhost-2"))?;
     fs::create_dir_all(content.join("uploads"))?;
+    // As busybox's wget, which the tests expect: they try again themselves.
+    fs::write(content.join("etc/wgetrc"), "tries = 1\n")?;
     for (from, name) in OTHERS {
         install(root, from, name, content)?;
     }
