@@ -63,12 +63,12 @@ const IMAGES: [(&str, Image<'_>); 3] = [
 ];
 
 /// Debian's packages for agnhost's image.
-const PACKAGES: [&str; 6] =
-    ["busybox-static", "bind9-dnsutils", "curl", "iproute2", "libc-bin", "netcat-openbsd"];
+const PACKAGES: [&str; 7] =
+    ["busybox", "bind9-dnsutils", "curl", "iproute2", "libc-bin", "netcat-openbsd", "wget"];
 
-/// Programs of these packages that take libraries, and their names in the image. Its shell and the
-/// rest are busybox.
-const DYNAMIC: [(&str, &str); 7] = [
+/// Programs of these packages, and their names in the image. Its shell and the rest are busybox,
+/// but for wget, which crashes there.
+const OTHERS: [(&str, &str); 8] = [
     ("bin/ip", "ip"),
     ("bin/nc.openbsd", "nc"),
     ("bin/ss", "ss"),
@@ -76,6 +76,7 @@ const DYNAMIC: [(&str, &str); 7] = [
     ("usr/bin/dig", "dig"),
     ("usr/bin/getent", "getent"),
     ("usr/bin/nslookup", "nslookup"),
+    ("usr/bin/wget", "wget"),
 ];
 
 /// The folder with the archives. Makes it if necessary.
@@ -124,15 +125,17 @@ fn unpacked(workspace: &Workspace, room: &Path) -> Result<PathBuf> {
 
 /// Puts together the files of busybox's image.
 fn busybox(root: &Path, content: &Path) -> Result<()> {
-    let busybox = content.join("bin/busybox");
-    copy(&root.join("bin/busybox"), &busybox)?;
-    let said = output_of(Command::new(&busybox).arg("--list"));
-    let said = said.with_context(|| format!("{} does not run here", busybox.display()))?;
+    for folder in ["etc", "tmp", "lib"] {
+        fs::create_dir_all(content.join(folder))?;
+    }
+    // Debian's dynamic linker also looks in /lib. On x86-64, programs expect it in /lib64.
+    symlink("lib", content.join("lib64"))?;
+    install(root, "bin/busybox", "busybox", content)?;
+    let program = root.join("bin/busybox");
+    let said = output_of(Command::new(&program).arg("--list"));
+    let said = said.with_context(|| format!("{} does not run here", program.display()))?;
     for name in said.lines().filter(|name| *name != "busybox") {
         symlink("busybox", content.join("bin").join(name))?;
-    }
-    for folder in ["etc", "tmp"] {
-        fs::create_dir_all(content.join(folder))?;
     }
     Ok(())
 }
@@ -146,18 +149,23 @@ fn agnhost(root: &Path, programs: &Path, content: &Path) -> Result<()> {
     // Tests of entrypoints call it by its second name.
     symlink("agnhost", content.join("agnhost-2"))?;
     fs::create_dir_all(content.join("uploads"))?;
-    // Debian's dynamic linker also looks in /lib. On x86-64, programs expect it in /lib64.
-    symlink("lib", content.join("lib64"))?;
-    for (from, name) in DYNAMIC {
-        let (program, to) = (root.join(from), content.join("bin").join(name));
-        // A program of busybox may have its name.
-        if to.is_symlink() {
-            fs::remove_file(&to)?;
-        }
-        copy(&program, &to)?;
-        for library in libraries::below(root, &program)? {
-            copy(&library, &content.join("lib").join(library.file_name().unwrap_or_default()))?;
-        }
+    // As busybox's wget, which the tests expect: they try again themselves.
+    fs::write(content.join("etc/wgetrc"), "tries = 1\n")?;
+    for (from, name) in OTHERS {
+        install(root, from, name, content)?;
+    }
+    Ok(())
+}
+
+/// Copies a program of the packages and its libraries. Replaces a link to busybox.
+fn install(root: &Path, from: &str, name: &str, content: &Path) -> Result<()> {
+    let (program, to) = (root.join(from), content.join("bin").join(name));
+    if to.is_symlink() {
+        fs::remove_file(&to)?;
+    }
+    copy(&program, &to)?;
+    for library in libraries::below(root, &program)? {
+        copy(&library, &content.join("lib").join(library.file_name().unwrap_or_default()))?;
     }
     Ok(())
 }
