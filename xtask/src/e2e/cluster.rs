@@ -5,40 +5,15 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, Result, bail, ensure};
-use clap::ValueEnum;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 
+use crate::cluster::ServiceProxy;
 use crate::progress;
-
-/// What handles the Services of a cluster.
-#[expect(clippy::enum_variant_names, reason = "kube-proxy is a name")]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
-#[serde(rename_all = "kebab-case")]
-pub(super) enum Proxy {
-    /// topo-lb for all Services, beside kube-proxy
-    #[default]
-    TopoLb,
-    /// Only kube-proxy
-    KubeProxy,
-    /// Nothing
-    None,
-}
-
-impl Proxy {
-    /// Its name on the command line and in JSON.
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Self::TopoLb => "topo-lb",
-            Self::KubeProxy => "kube-proxy",
-            Self::None => "none",
-        }
-    }
-}
 
 /// A cluster that is up. Dropping it takes it down, unless it was up before.
 #[derive(Debug)]
 pub(super) struct Cluster {
-    pub(super) proxy: Proxy,
+    pub(super) proxy: ServiceProxy,
     kubeconfig: PathBuf,
     is_ours: bool,
 }
@@ -46,7 +21,7 @@ pub(super) struct Cluster {
 /// What `cargo xtask cluster status --json` says.
 #[derive(Debug, Deserialize)]
 struct Status {
-    proxy: Proxy,
+    proxy: ServiceProxy,
     kubeconfig: PathBuf,
 }
 
@@ -55,7 +30,7 @@ impl Cluster {
     ///
     /// # Errors
     /// The one that is up has another proxy, or a new one cannot be brought up.
-    pub(super) fn ready(proxy: Proxy) -> Result<Self> {
+    pub(super) fn ready(proxy: ServiceProxy) -> Result<Self> {
         if let Some(status) = status()? {
             ensure!(
                 status.proxy == proxy,

@@ -14,7 +14,8 @@ mod suite;
 use anyhow::{Context as _, Result, bail};
 use regex::Regex;
 
-use self::cluster::{Cluster, Proxy};
+use self::cluster::Cluster;
+use crate::cluster::ServiceProxy;
 use crate::cluster_parts::kubernetes;
 use crate::install;
 use crate::needs::Need;
@@ -46,7 +47,7 @@ Examples:
 pub(crate) struct Args {
     /// What the cluster's Services are handled by; topo-lb runs beside kube-proxy
     #[arg(long, value_enum, default_value_t)]
-    proxy: Proxy,
+    proxy: ServiceProxy,
     /// Only specs whose names match this regular expression
     #[arg(long, value_name = "RE", default_value = FOCUS, hide_default_value = true)]
     focus: String,

@@ -6,9 +6,9 @@ use std::path::Path;
 
 use anyhow::{Result, ensure};
 
-use super::cluster::Proxy;
 use super::results::{Results, Spec, Verdict};
 use super::skipped::{self, Skipped};
+use crate::cluster::ServiceProxy;
 
 const PAGE: &str = "conformance.md";
 
@@ -21,8 +21,8 @@ pub(super) fn write(docs: &Path) -> Result<()> {
 }
 
 fn text(docs: &Path) -> Result<String> {
-    let kube_proxy = Results::kept(docs, Proxy::KubeProxy)?;
-    let topo_lb = Results::kept(docs, Proxy::TopoLb)?;
+    let kube_proxy = Results::kept(docs, ServiceProxy::KubeProxy)?;
+    let topo_lb = Results::kept(docs, ServiceProxy::TopoLb)?;
     ensure!(
         kube_proxy.kubernetes == topo_lb.kubernetes
             && kube_proxy
@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     /// Keeps results of one spec that has run and one that has not.
-    fn keep(docs: &Path, proxy: Proxy, ran: &str, result: Verdict) {
+    fn keep(docs: &Path, proxy: ServiceProxy, ran: &str, result: Verdict) {
         let spec = |name: &str, result, seconds| Spec {
             name: name.to_owned(),
             result,
@@ -107,10 +107,10 @@ mod tests {
     fn a_page_has_both_columns_and_what_has_not_run() {
         let docs = tempfile::tempdir().unwrap();
         let name = "[sig-network] Services should serve";
-        keep(docs.path(), Proxy::KubeProxy, name, Verdict::Passed);
+        keep(docs.path(), ServiceProxy::KubeProxy, name, Verdict::Passed);
         let error = text(docs.path()).unwrap_err().to_string();
         assert!(error.contains("--proxy topo-lb --write-docs"), "{error}");
-        keep(docs.path(), Proxy::TopoLb, name, Verdict::Failed);
+        keep(docs.path(), ServiceProxy::TopoLb, name, Verdict::Failed);
         let page = text(docs.path()).unwrap();
         let row = r"| \[sig-network\] Services should serve | passed, 12 s | failed, 12 s |";
         assert!(page.contains(row), "{page}");
@@ -121,8 +121,8 @@ mod tests {
     #[test]
     fn columns_of_different_specs_are_no_page() {
         let docs = tempfile::tempdir().unwrap();
-        keep(docs.path(), Proxy::KubeProxy, "one", Verdict::Passed);
-        keep(docs.path(), Proxy::TopoLb, "another", Verdict::Passed);
+        keep(docs.path(), ServiceProxy::KubeProxy, "one", Verdict::Passed);
+        keep(docs.path(), ServiceProxy::TopoLb, "another", Verdict::Passed);
         assert!(text(docs.path()).unwrap_err().to_string().contains("different specs"));
     }
 }

@@ -7,7 +7,7 @@ use anyhow::{Context as _, Result};
 use comfy_table::{CellAlignment, Table, presets};
 use serde::{Deserialize, Serialize};
 
-use super::cluster::Proxy;
+use crate::cluster::ServiceProxy;
 
 /// The folder of the results that are kept, in docs.
 const FOLDER: &str = "conformance";
@@ -17,7 +17,7 @@ const FOLDER: &str = "conformance";
 pub(super) struct Results {
     /// The API server's version.
     pub(super) kubernetes: String,
-    pub(super) proxy: Proxy,
+    pub(super) proxy: ServiceProxy,
     pub(super) specs: Vec<Spec>,
     pub(super) passed: usize,
     pub(super) failed: usize,
@@ -52,7 +52,7 @@ impl Verdict {
 }
 
 impl Results {
-    pub(super) fn new(kubernetes: String, proxy: Proxy, specs: Vec<Spec>) -> Self {
+    pub(super) fn new(kubernetes: String, proxy: ServiceProxy, specs: Vec<Spec>) -> Self {
         let count = |verdict| specs.iter().filter(|spec| spec.result == verdict).count();
         let (passed, failed) = (count(Verdict::Passed), count(Verdict::Failed));
         Self { kubernetes, proxy, specs, passed, failed }
@@ -96,7 +96,7 @@ impl Results {
     }
 
     /// The results that are kept with a proxy.
-    pub(super) fn kept(docs: &Path, proxy: Proxy) -> Result<Self> {
+    pub(super) fn kept(docs: &Path, proxy: ServiceProxy) -> Result<Self> {
         let path = docs.join(FOLDER).join(format!("{}.json", proxy.name()));
         let text = fs::read_to_string(&path).with_context(|| {
             format!(
