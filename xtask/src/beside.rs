@@ -10,6 +10,7 @@ use std::env;
 
 use anyhow::{Context as _, Result};
 
+use crate::cluster_parts::kubernetes;
 use crate::control_plane;
 use crate::process::{Background, display};
 use crate::progress::note;
@@ -25,7 +26,7 @@ pub(crate) struct Beside {
 impl Beside {
     /// Starts to compile what `rest`, the stages from this one on, can use.
     pub(crate) fn begin(&mut self, workspace: &Workspace, rest: &[Stage]) -> Result<()> {
-        let work = worthwhile(rest, control_plane::is_there());
+        let work = worthwhile(rest, kubernetes::is_there(), control_plane::is_there());
         // The fuzz target includes the eBPF object.
         let has_object = rest.first().is_some_and(|stage| *stage > Stage::Object);
         if self.compiling.is_none() && has_object && !work.is_empty() {
@@ -48,9 +49,16 @@ fn start(workspace: &Workspace, work: &[&str]) -> Result<Background> {
 }
 
 /// What to compile for later stages, as options of `cargo xtask setup`.
-fn worthwhile(rest: &[Stage], control_plane_is_there: bool) -> Vec<&'static str> {
+fn worthwhile(
+    rest: &[Stage],
+    cluster_is_there: bool,
+    control_plane_is_there: bool,
+) -> Vec<&'static str> {
     let mut work = Vec::new();
-    if is_later(rest, Stage::ControlPlane) && !control_plane_is_there {
+    if is_later(rest, Stage::Cluster) && !cluster_is_there {
+        // Its programs are the control plane's, too.
+        work.push("--cluster");
+    } else if is_later(rest, Stage::ControlPlane) && !control_plane_is_there {
         work.push("--control-plane");
     }
     if is_later(rest, Stage::Fuzz) {
@@ -70,9 +78,16 @@ mod tests {
     #[test]
     fn only_what_a_later_stage_needs_is_compiled() {
         let rest = [Stage::Lab, Stage::ControlPlane, Stage::Fuzz];
-        assert_eq!(worthwhile(&rest, false), ["--control-plane", "--fuzz-target"]);
-        assert_eq!(worthwhile(&rest, true), ["--fuzz-target"], "Kubernetes is there already");
-        assert!(worthwhile(&rest[2..], false).is_empty(), "the stage itself compiles it");
-        assert!(worthwhile(&rest[..1], false).is_empty(), "no stage needs it");
+        assert_eq!(worthwhile(&rest, false, false), ["--control-plane", "--fuzz-target"]);
+        assert_eq!(
+            worthwhile(&rest, false, true),
+            ["--fuzz-target"],
+            "Kubernetes is there already"
+        );
+        assert!(worthwhile(&rest[2..], false, false).is_empty(), "the stage itself compiles it");
+        assert!(worthwhile(&rest[..1], false, false).is_empty(), "no stage needs it");
+        let rest = [Stage::Lab, Stage::Cluster, Stage::ControlPlane];
+        assert_eq!(worthwhile(&rest, false, false), ["--cluster"], "it has the control plane");
+        assert_eq!(worthwhile(&rest, true, false), ["--control-plane"]);
     }
 }

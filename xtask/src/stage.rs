@@ -45,10 +45,10 @@ pub(crate) enum Stage {
     Unit,
     /// The suites in the lab: the datapath with real sockets
     Lab,
-    /// The Kubernetes source and the agent against a real API server
-    ControlPlane,
     /// topo-lb's DaemonSet on a real cluster: kubelets, containerd, kube-proxy
     Cluster,
+    /// The Kubernetes source and the agent against a real API server
+    ControlPlane,
     /// Any bytes as manifests, for half a minute
     Fuzz,
     /// The datapath's suites on Debian's kernels, under QEMU

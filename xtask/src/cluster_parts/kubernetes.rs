@@ -10,7 +10,7 @@ use crate::cache;
 use crate::debian_kubernetes::{Build, VERSION};
 use crate::given;
 use crate::progress;
-use crate::workspace::Workspace;
+use crate::workspace::{Workspace, path_from};
 
 /// The variable that names a folder with the programs.
 pub(super) const VARIABLE: &str = "TOPO_LB_KUBERNETES";
@@ -24,6 +24,11 @@ const PROGRAMS: [&str; 6] = [
     "kubelet",
     "kube-proxy",
 ];
+
+/// Whether the environment names the programs, or the cache has them.
+pub(crate) fn is_there() -> bool {
+    path_from(VARIABLE).is_some() || cached().is_ok_and(|it| it.is_dir())
+}
 
 /// The folder with the programs. Builds them if necessary.
 ///
