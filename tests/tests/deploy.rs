@@ -21,13 +21,16 @@ use topo_lb_tests::wait::until;
 
 const SOON: Duration = Duration::from_secs(30);
 
-/// Sorts objects and variables by name. Checks the order that matters: HOST_IP before its use.
+/// Sorts objects, volumes and variables by name. Checks the order that matters: HOST_IP before its use.
 fn by_name(mut objects: Vec<Value>) -> Result<Vec<Value>> {
     // `helm install --create-namespace` makes the namespace.
     objects.retain(|object| object["kind"] != "Namespace");
     objects.sort_by_key(|object| object["kind"].to_string());
     let daemon = objects.iter_mut().find(|object| object["kind"] == "DaemonSet");
     let pod = &mut daemon.context("there is a DaemonSet")?["spec"]["template"]["spec"];
+    if let Some(volumes) = pod["volumes"].as_array_mut() {
+        volumes.sort_by_key(|volume| volume["name"].to_string());
+    }
     for list in ["containers", "initContainers"] {
         for container in pod[list].as_array_mut().into_iter().flatten() {
             let Some(variables) = container["env"].as_array_mut() else { continue };
