@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, ensure};
 use aya::maps::{MapData, PerCpuArray};
 use aya::programs::{SchedClassifier, TestRun as _, TestRunOptions};
+use aya::util::nr_cpus;
 use aya::{Ebpf, EbpfLoader};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use topo_lb::cluster::{
@@ -158,8 +159,10 @@ pub fn run(reuse: Reuse, until: Until) -> Result<Outcome> {
 /// Loads the programs with maps of the default sizes, pinned for the agent's store.
 fn load(pins: &Path) -> Result<Ebpf> {
     let path = object_path().with_file_name("topo-lb-reads.o");
+    let cpus = nr_cpus().map_err(|(_, error)| error).context("cannot count the CPUs")?;
     let mut loader = EbpfLoader::new();
     loader.btf(None).map_max_entries(maps::REPLY_FILTER, UNUSED);
+    loader.map_max_entries(maps::COUNTERS, maps::DEFAULT_SERVICES * u32::try_from(cpus)?);
     for name in maps::ALL {
         if maps::TC.contains(&name) {
             loader.map_max_entries(name, UNUSED);

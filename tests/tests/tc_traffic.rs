@@ -8,6 +8,7 @@ use std::path::Path;
 use anyhow::{Context as _, Result, ensure};
 use aya::maps::{Array, HashMap, Map, MapData};
 use serde_json::Value;
+use topo_lb_common::device::Device;
 use topo_lb_common::maps;
 use topo_lb_tests::binary::row;
 use topo_lb_tests::netns::{NetNs, ethtool};
@@ -18,6 +19,9 @@ use topo_lb_tests::scene::{
 };
 use topo_lb_tests::traffic::Via;
 use topo_lb_tests::wait::{PATIENCE, until, until_is};
+
+/// Words of an entry of `devices`.
+const WORDS: usize = size_of::<Device>() / 8;
 
 /// The pins of tc links.
 fn pins(directory: &Path) -> Result<Vec<String>> {
@@ -214,8 +218,8 @@ fn a_device_is_attached_when_it_comes_and_leaves_nothing_when_it_goes() -> Resul
             let index: u32 = new.rsplit('_').next().context("an index")?.parse()?;
             // As if a client behind the device had opened a connection.
             let devices = MapData::from_pin(directory.join(maps::DEVICES))?;
-            let mut devices = HashMap::<_, u32, [u64; 2]>::try_from(Map::LruHashMap(devices))?;
-            devices.insert(index, [0; 2], 0)?;
+            let mut devices = HashMap::<_, u32, [u64; WORDS]>::try_from(Map::LruHashMap(devices))?;
+            devices.insert(index, [0; WORDS], 0)?;
             scene.cluster.ip_on(HERE, &["link del pod77".to_owned()])?;
             count(4)?;
             let left = || Ok(devices.get(&index, 0).is_ok());

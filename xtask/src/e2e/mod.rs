@@ -15,10 +15,12 @@ use anyhow::{Context as _, Result, bail};
 use regex::Regex;
 
 use self::cluster::Cluster;
+use self::results::Results;
 use crate::cluster::ServiceProxy;
 use crate::cluster_parts::kubernetes;
 use crate::install;
 use crate::needs::Need;
+use crate::progress;
 use crate::workspace::Workspace;
 
 /// The specs that a proxy of Services can pass or fail.
@@ -83,7 +85,14 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     }
     if args.write_docs {
         results.keep(&docs)?;
-        page::write(&docs)?;
+        match Results::missing(&docs) {
+            None => page::write(&docs)?,
+            Some(proxy) => progress::note(&format!(
+                "docs/conformance.md is written once there are results with {0}, too: `cargo xtask e2e \
+                 --proxy {0} --write-docs`",
+                proxy.name()
+            )),
+        }
     }
     match results.failed {
         0 => Ok(()),

@@ -1,7 +1,7 @@
 //! The results of a run: verdicts and times of specs, as JSON and as a table.
 
 use fs_err as fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
 use comfy_table::{CellAlignment, Table, presets};
@@ -90,14 +90,19 @@ impl Results {
 
     /// Keeps these results in place of the earlier ones with this proxy.
     pub(super) fn keep(&self, docs: &Path) -> Result<()> {
-        let folder = docs.join(FOLDER);
-        fs::create_dir_all(&folder)?;
-        Ok(fs::write(folder.join(format!("{}.json", self.proxy.name())), self.json()?)?)
+        fs::create_dir_all(docs.join(FOLDER))?;
+        Ok(fs::write(place(docs, self.proxy), self.json()?)?)
+    }
+
+    /// A column of the page of which no results are kept.
+    pub(super) fn missing(docs: &Path) -> Option<ServiceProxy> {
+        let columns = [ServiceProxy::KubeProxy, ServiceProxy::TopoLb];
+        columns.into_iter().find(|proxy| !place(docs, *proxy).is_file())
     }
 
     /// The results that are kept with a proxy.
     pub(super) fn kept(docs: &Path, proxy: ServiceProxy) -> Result<Self> {
-        let path = docs.join(FOLDER).join(format!("{}.json", proxy.name()));
+        let path = place(docs, proxy);
         let text = fs::read_to_string(&path).with_context(|| {
             format!(
                 "docs/conformance.md has a column with {0}: keep its results with `cargo xtask e2e \
@@ -107,4 +112,8 @@ impl Results {
         })?;
         serde_json::from_str(&text).with_context(|| format!("cannot read {}", path.display()))
     }
+}
+
+fn place(docs: &Path, proxy: ServiceProxy) -> PathBuf {
+    docs.join(FOLDER).join(format!("{}.json", proxy.name()))
 }
