@@ -13,6 +13,7 @@ use crate::image;
 use crate::lab_program;
 use crate::needs::Need;
 use crate::process::become_command;
+use crate::suites;
 use crate::workspace::{Profile, Workspace};
 
 /// The variable for the archive with topo-lb's own image.
@@ -112,7 +113,7 @@ fn up(workspace: &Workspace, nodes: u8, proxy: ServiceProxy) -> Result<Command> 
     build_ebpf::ready(workspace, &needs)?;
     let parts = Parts::get(workspace)?;
     let image = match proxy {
-        ServiceProxy::TopoLb => Some(image::for_cluster(workspace)?),
+        ServiceProxy::TopoLb => Some(image::for_cluster(workspace, &suites::agent(workspace)?)?),
         ServiceProxy::KubeProxy | ServiceProxy::None => None,
     };
     let mut command = program(workspace)?;

@@ -30,29 +30,24 @@ const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 pub(crate) fn run(workspace: &Workspace, _: &Args) -> Result<()> {
     build_ebpf::ready(workspace, &[Need::Root, Need::Image])?;
-    let agent = compile(workspace, Profile::Deployed, "compiling the agent, optimised for size")?;
-    let archive = archive(workspace, "");
-    Image::new(workspace)?.make(&agent, &archive)
+    let mut build = workspace.cargo("build");
+    build.args(["--profile", Profile::Deployed.name(), "--package", "topo-lb"]);
+    let log = workspace.log("build-image-agent");
+    run_logged("compiling the agent, optimised for size", &mut build, &log)?;
+    let agent = workspace.program(Profile::Deployed, "topo-lb");
+    Image::new(workspace)?.make(&agent, &archive(workspace, ""))
 }
 
-/// Builds the image for a cluster on this machine, unless the agent is the same as before. Its agent
-/// takes less time to compile than the one of [`run`]. Needs what [`run`] needs. Returns the archive.
-pub(crate) fn for_cluster(workspace: &Workspace) -> Result<PathBuf> {
-    let agent = compile(workspace, Profile::Dev, "compiling the agent")?;
+/// Builds the image for a cluster on this machine, unless the agent is the same as before: the agent
+/// that suites start, which takes less time to compile than the one of [`run`]. Needs what [`run`]
+/// needs. Returns the archive.
+pub(crate) fn for_cluster(workspace: &Workspace, agent: &Path) -> Result<PathBuf> {
     let archive = archive(workspace, "-dev");
     let built = |path: &Path| fs::metadata(path).and_then(|it| it.modified());
-    if built(&archive).ok() <= built(&agent).ok() {
-        Image::new(workspace)?.make(&agent, &archive)?;
+    if built(&archive).ok() <= built(agent).ok() {
+        Image::new(workspace)?.make(agent, &archive)?;
     }
     Ok(archive)
-}
-
-/// Compiles the agent, and returns its path.
-fn compile(workspace: &Workspace, profile: Profile, title: &str) -> Result<PathBuf> {
-    let mut build = workspace.cargo("build");
-    build.args(["--profile", profile.name(), "--package", "topo-lb", "--bin", "topo-lb"]);
-    run_logged(title, &mut build, &workspace.log("build-image-agent"))?;
-    Ok(workspace.program(profile, "topo-lb"))
 }
 
 /// The path of an image's archive.

@@ -247,8 +247,8 @@ fn against_control_plane(workspace: &Workspace) -> Result<()> {
 /// The suite on a real cluster.
 fn on_cluster(workspace: &Workspace) -> Result<()> {
     let parts = Parts::get(workspace)?;
-    let image = image::for_cluster(workspace)?;
     let agent = suites::agent(workspace)?;
+    let image = image::for_cluster(workspace, &agent)?;
     let mut compile = suites::cargo_for(workspace, "test", [suites::CLUSTER]);
     let log = workspace.log("build-cluster-suite");
     run_logged("compiling its suite", compile.arg("--no-run"), &log)?;
