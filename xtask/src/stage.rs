@@ -238,8 +238,7 @@ fn against_control_plane(workspace: &Workspace) -> Result<()> {
     let log = workspace.log("build-control-plane");
     run_logged("compiling its suites", compile.arg("--no-run"), &log)?;
     let names = suites::CONTROL_PLANE.map(str::to_owned).to_vec();
-    // Two control planes that start at once would use all cores of a small machine.
-    run_in_lab(workspace, names, 1, &agent, |command| {
+    run_in_lab(workspace, names, 2, &agent, |command| {
         command.env(control_plane::VARIABLE, &programs).envs(tools.iter().cloned());
     })
 }
