@@ -91,7 +91,8 @@ pub struct Device {
     /// [`REFUSALS`].
     pub refusals: Bucket,
     /// Established connections, of both address families. The programs add those that they
-    /// establish; the agent subtracts those that are over. At worst some more than there are.
+    /// establish, and CPUs that do so at the same moment may add one together; the agent subtracts
+    /// those that are over.
     pub connections: u32,
     /// Zero.
     pub reserved: u32,

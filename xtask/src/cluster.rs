@@ -132,5 +132,5 @@ fn compiled(workspace: &Workspace) -> Result<Command> {
 }
 
 fn program(workspace: &Workspace) -> Result<Command> {
-    lab_program::alone_with(workspace, Profile::Dev, PROGRAM, &[])
+    lab_program::alone(workspace, Profile::Dev, PROGRAM, &[])
 }

@@ -20,7 +20,7 @@ pub(crate) fn build(
         let mut build = workspace.cargo("build");
         build.args(["--profile", agent.name()]).args(package);
         run_logged("agent", &mut build, &workspace.log("build-agent"))?;
-        alone(workspace, program, starts)?
+        alone(workspace, Profile::Release, program, starts)?
     } else {
         // One call for both compiles shared libraries once.
         compile(workspace, agent, program, starts, &package)?
@@ -29,13 +29,8 @@ pub(crate) fn build(
     Ok(command)
 }
 
-/// Compiles the program, optimized, without an agent.
-pub(crate) fn alone(workspace: &Workspace, program: &str, starts: &[&str]) -> Result<Command> {
-    alone_with(workspace, Profile::Release, program, starts)
-}
-
 /// Compiles the program with this profile, without an agent.
-pub(crate) fn alone_with(
+pub(crate) fn alone(
     workspace: &Workspace,
     profile: Profile,
     program: &str,

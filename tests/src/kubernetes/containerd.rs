@@ -43,6 +43,7 @@ pub(crate) fn start(machine: &Machine<'_>, parts: &Parts, pods: &str) -> Result<
         {"type": "portmap", "capabilities": {"portMappings": true}},
     ]});
     fs::write(network.join("10-lab.conflist"), conflist.to_string())?;
+    let snapshotter = snapshotter(machine)?;
     let config = folder.join("containerd.toml");
     let cri = "plugins.\"io.containerd.grpc.v1.cri\"";
     let text = format!(
@@ -52,13 +53,12 @@ pub(crate) fn start(machine: &Machine<'_>, parts: &Parts, pods: &str) -> Result<
          restrict_oom_score_adj = true\n\
          disable_apparmor = true\n\
          [{cri}.containerd]\n\
-         snapshotter = \"{}\"\n\
+         snapshotter = \"{snapshotter}\"\n\
          [{cri}.containerd.runtimes.runc]\n\
          runtime_type = \"io.containerd.runc.v2\"\n\
          [{cri}.cni]\n\
          bin_dir = \"{}\"\n\
          conf_dir = \"{}\"\n",
-        snapshotter(machine)?,
         plugins.display(),
         network.display(),
     );
@@ -79,7 +79,7 @@ pub(crate) fn start(machine: &Machine<'_>, parts: &Parts, pods: &str) -> Result<
     until_is("containerd's answer", PATIENCE, look, String::is_empty)?;
     for image in parts.images() {
         let mut command = control()?;
-        command.args(["images", "import", "--snapshotter", snapshotter(machine)?]).arg(image);
+        command.args(["images", "import", "--snapshotter", snapshotter]).arg(image);
         machine.run(command)?;
     }
     // An archive has no registry's name.

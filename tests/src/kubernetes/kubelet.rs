@@ -1,6 +1,6 @@
 //! The kubelet of a node.
 
-use std::path::Path;
+use std::path::PathBuf;
 use std::process::Command;
 
 use anyhow::Result;
@@ -8,6 +8,7 @@ use fs_err as fs;
 use serde_json::{Value, json};
 
 use crate::process::Running;
+use crate::wiring::fabric4;
 
 use super::containerd::SOCKET;
 use super::machine::Machine;
@@ -15,27 +16,22 @@ use super::parts::Parts;
 
 /// What a kubelet is told.
 #[derive(Debug)]
-pub(crate) struct Settings<'s> {
-    pub(crate) kubeconfig: &'s Path,
+pub(crate) struct Settings {
+    pub(crate) kubeconfig: PathBuf,
     /// The node's address.
     pub(crate) address: String,
     /// The node's labels, as an object.
-    pub(crate) labels: &'s Value,
+    pub(crate) labels: Value,
     /// The address of the cluster's DNS server for pods.
-    pub(crate) dns: &'s str,
-    /// The resolver of the node itself.
-    pub(crate) resolver: &'s str,
+    pub(crate) dns: String,
 }
 
 /// Starts the kubelet.
-pub(crate) fn start(
-    machine: &Machine<'_>,
-    parts: &Parts,
-    settings: &Settings<'_>,
-) -> Result<Running> {
+pub(crate) fn start(machine: &Machine<'_>, parts: &Parts, settings: &Settings) -> Result<Running> {
     let folder = machine.folder();
+    // The node itself asks the lab's server.
     let resolver = folder.join("resolv.conf");
-    fs::write(&resolver, format!("nameserver {}\n", settings.resolver))?;
+    fs::write(&resolver, format!("nameserver {}\n", fabric4()))?;
     let config = json!({
         "kind": "KubeletConfiguration",
         "apiVersion": "kubelet.config.k8s.io/v1beta1",

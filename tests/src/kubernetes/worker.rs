@@ -11,7 +11,7 @@ use crate::control_plane::{ADMINISTRATOR, ControlPlane};
 use crate::node::Node;
 use crate::objects::Objects;
 use crate::process::Running;
-use crate::wiring::{fabric4, node4, pod4};
+use crate::wiring::{node4, pod4};
 
 use super::kubelet::Settings;
 use super::machine::Machine;
@@ -27,32 +27,10 @@ pub struct Worker<'a> {
     kube_proxy: Option<Running>,
     kubelet: Running,
     containerd: Running,
-    start: StartKubelet,
-    machine: Machine<'a>,
-}
-
-/// What the kubelet is started with, also again.
-#[derive(Debug)]
-struct StartKubelet {
     parts: Parts,
-    kubeconfig: PathBuf,
-    address: String,
-    labels: Value,
-    dns: String,
-}
-
-impl StartKubelet {
-    fn run(&self, machine: &Machine<'_>) -> Result<Running> {
-        let resolver = fabric4().to_string();
-        let settings = Settings {
-            kubeconfig: &self.kubeconfig,
-            address: self.address.clone(),
-            labels: &self.labels,
-            dns: &self.dns,
-            resolver: &resolver,
-        };
-        kubelet::start(machine, &self.parts, &settings)
-    }
+    /// What the kubelet is started with, also again.
+    settings: Settings,
+    machine: Machine<'a>,
 }
 
 impl<'a> Worker<'a> {
@@ -72,18 +50,17 @@ impl<'a> Worker<'a> {
         node.netns.ip(&[format!("route add unreachable {pods}")])?;
         let machine = Machine::make(cluster, node)?;
         let containerd = containerd::start(&machine, parts, &pods)?;
-        let start = StartKubelet {
-            parts: parts.clone(),
+        let settings = Settings {
             kubeconfig: plane.kubeconfig_of(&node.name, ADMINISTRATOR)?,
             address: node4(number).to_string(),
             labels: labels.clone(),
             dns: dns.to_owned(),
         };
-        let kubelet = start.run(&machine)?;
+        let kubelet = kubelet::start(&machine, parts, &settings)?;
         let kube_proxy = (proxy != Proxy::None)
-            .then(|| kube_proxy::start(&machine, parts, &start.kubeconfig))
+            .then(|| kube_proxy::start(&machine, parts, &settings.kubeconfig))
             .transpose()?;
-        Ok(Self { kube_proxy, kubelet, containerd, start, machine })
+        Ok(Self { kube_proxy, kubelet, containerd, parts: parts.clone(), settings, machine })
     }
 
     /// The node's name.
@@ -95,7 +72,7 @@ impl<'a> Worker<'a> {
     /// The node's address.
     #[must_use]
     pub fn address(&self) -> &str {
-        &self.start.address
+        &self.settings.address
     }
 
     /// Ends the kubelet with SIGKILL; its pods stay.
@@ -105,7 +82,7 @@ impl<'a> Worker<'a> {
 
     /// Starts the kubelet again.
     pub fn start_kubelet(&mut self) -> Result<()> {
-        self.kubelet = self.start.run(&self.machine)?;
+        self.kubelet = kubelet::start(&self.machine, &self.parts, &self.settings)?;
         Ok(())
     }
 

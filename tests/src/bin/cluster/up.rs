@@ -73,13 +73,11 @@ fn start(shape: &Shape) -> Result<ExitCode> {
 }
 
 fn spawn(shape: &Shape) -> Result<Child> {
-    use clap::ValueEnum as _;
     use std::os::unix::process::CommandExt as _;
     let me = env::current_exe().context("cannot find the path of this program")?;
-    let proxy = shape.proxy.to_possible_value().context("a proxy has a name")?;
     let mut command = Command::new(me);
     command
-        .args(["keep", "--nodes", &shape.nodes.to_string(), "--proxy", proxy.get_name()])
+        .args(["keep", "--nodes", &shape.nodes.to_string(), "--proxy", shape.proxy.name()])
         // It ends if its input does before the cluster is ready: this process was killed.
         .stdin(Stdio::piped())
         .stdout(Stdio::piped());
