@@ -17,6 +17,7 @@ use topo_lb_tests::scene::{
     ALL, EMPTY4, EMPTY6, FOLLOWS, HERE, Scene, WEB4, WEB6, at, idle, play_with_machines,
 };
 use topo_lb_tests::traffic::{Socket, Tally, Via};
+use topo_lb_tests::wait::until;
 
 /// Ethernet addresses of the guest that floods, and of the node's end of its cable.
 const GUEST: [u8; 6] = [2, 0x54, 0x4c, 3, 1, 3];
@@ -227,6 +228,38 @@ fn a_guest_that_has_used_its_quota_of_connections_leaves_the_others_theirs() -> 
         // Once the connections are closed, the guest may open others.
         drop(guest);
         scene.cluster.machine("a")?.wait_for(Via::Http, at(WEB4)?, &ALL, FOLLOWS)?;
+        Ok(())
+    })
+}
+
+/// A renewal makes `devices` anew, and keeps the connections.
+#[test]
+fn connections_of_before_a_renewal_count_for_their_guest() -> Result<()> {
+    const OPEN: u64 = 20;
+    let counts = |scene: &Scene<'_>| {
+        let devices = scene.dump("devices")?;
+        let counts = devices.as_array().into_iter().flatten();
+        let counts = counts.map(|device| device["formatted"]["value"]["connections"].as_u64());
+        let counts: Option<Vec<u64>> = counts.collect();
+        Ok::<_, anyhow::Error>(counts.context("a device has no count")?.into_iter().max())
+    };
+    idle(|scene| {
+        scene.agent.set("--tc-devices", "pod*");
+        scene.agent.set("--max-connections", "1024");
+        scene.agent.resume()?;
+        let mut guest = scene.cluster.machine("a")?;
+        for _ in 0..OPEN {
+            guest.open(Via::Http, at(WEB4)?)?.map_err(anyhow::Error::msg)?;
+        }
+        ensure!(counts(scene)? == Some(OPEN), "{:?}", counts(scene)?);
+        scene.agent.stop()?;
+        scene.agent.set("--max-connections", "2048");
+        scene.agent.resume()?;
+        until("the connections of before", FOLLOWS, || {
+            let now = counts(scene)?;
+            Ok(if now == Some(OPEN) { Ok(()) } else { Err(format!("{now:?}")) })
+        })?;
+        drop(guest);
         Ok(())
     })
 }

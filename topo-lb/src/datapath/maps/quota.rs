@@ -2,7 +2,8 @@
 //!
 //! The programs add the connections that they establish, and refuse openings beyond the quota. They
 //! do not see when an entry is evicted or expires, so this thread subtracts these. It reads the
-//! tables only while a device has used half of its quota, and then removes what is over.
+//! tables at its start, because connections stay where a renewal makes `devices` anew, and while a
+//! device has used half of its quota. It then removes what is over.
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -55,6 +56,7 @@ impl QuotaKeeper {
         table: impl Fn(&str) -> Option<&'a Map>,
     ) -> Result<Self, StoreError> {
         let mut work = Work {
+            is_counted: false,
             most: (connections / SHARE).max(1),
             quota: Array::try_from(quota).map_err(failed(maps::QUOTA, "write"))?,
             devices: another(&table, maps::DEVICES)?,
@@ -82,6 +84,8 @@ impl QuotaKeeper {
 }
 
 struct Work {
+    /// Whether the connections that were there at the start count.
+    is_counted: bool,
     /// Most connections of a device.
     most: u32,
     quota: Array<MapData, Raw<Quota>>,
@@ -92,17 +96,19 @@ struct Work {
 
 impl Work {
     fn pass(&mut self) -> Result<(), StoreError> {
-        let devices: Vec<_> =
+        let devices: HashMap<u32, Device> =
             entries(&self.devices, maps::DEVICES).collect::<Result<_, StoreError>>()?;
-        if devices.iter().any(|(_, device)| device.connections > self.most / 2) {
-            let mut left = HashMap::new();
+        let is_half_used = |device: &Device| device.connections > self.most / 2;
+        if !self.is_counted || devices.values().any(is_half_used) {
+            let mut left = devices.keys().map(|&index| (index, 0)).collect();
             self.four.sweep(&mut left)?;
             self.six.sweep(&mut left)?;
-            for (index, before) in devices {
+            for (index, entries) in left {
+                let before = devices.get(&index).map_or(0, |device| device.connections);
                 // Two entries each; perhaps one of them is evicted.
-                let counted = left.get(&index).map_or(0, |entries: &u32| entries.div_ceil(2));
-                self.correct(index, before.connections, counted)?;
+                self.correct(index, before, entries.div_ceil(2))?;
             }
+            self.is_counted = true;
         }
         let until = now() + HOLDS.as_nanos() as u64;
         let quota = Quota { until, connections: self.most, reserved: 0 };
@@ -111,9 +117,7 @@ impl Work {
 
     /// Corrects the count of a device. What it has established since `before` is added.
     fn correct(&mut self, index: u32, before: u32, counted: u32) -> Result<(), StoreError> {
-        let Some(now) = found(maps::DEVICES, self.devices.get(&Raw(index), 0))? else {
-            return Ok(());
-        };
+        let now = found(maps::DEVICES, self.devices.get(&Raw(index), 0))?.unwrap_or_default();
         let connections = counted + now.connections.saturating_sub(before);
         // A token that a program takes meanwhile is given back, which harms nobody.
         self.devices
