@@ -1,6 +1,5 @@
 //! The cluster that the tests run on: the one that is up, or else one of their own.
 
-use std::env;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -40,7 +39,7 @@ impl Cluster {
             );
             return Ok(Self { proxy, kubeconfig: status.kubeconfig, is_ours: false });
         }
-        let mut up = this_program()?;
+        let mut up = this_program();
         up.args(["cluster", "up", "--proxy", proxy.name()]);
         // Ctrl-C also reaches the child, which then leaves nothing.
         let child = up.stdin(Stdio::null()).stdout(Stdio::piped()).spawn();
@@ -69,7 +68,7 @@ impl Drop for Cluster {
 }
 
 fn down() -> Result<()> {
-    let mut down = this_program()?;
+    let mut down = this_program();
     // A stop signal has to end the tests, but not this.
     let status = down.args(["cluster", "down"]).stdin(Stdio::null()).stdout(Stdio::null()).status();
     let status = status.context("cannot take the cluster down")?;
@@ -81,7 +80,7 @@ fn down() -> Result<()> {
 
 /// The state of the cluster that is up.
 fn status() -> Result<Option<Status>> {
-    let mut status = this_program()?;
+    let mut status = this_program();
     let output = status.args(["cluster", "status", "--json"]).stdin(Stdio::null()).output();
     let output = output.context("cannot ask for a cluster")?;
     if !output.status.success() {
@@ -91,6 +90,7 @@ fn status() -> Result<Option<Status>> {
     Ok(Some(status.context("`cargo xtask cluster status --json` is not understood")?))
 }
 
-fn this_program() -> Result<Command> {
-    Ok(Command::new(env::current_exe().context("cannot find the path of this program")?))
+/// This program, also if its file was replaced meanwhile: Cargo does so whenever xtask has changed.
+fn this_program() -> Command {
+    Command::new("/proc/self/exe")
 }

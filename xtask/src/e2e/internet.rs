@@ -20,22 +20,20 @@ const PRIVATE: &str =
 /// How long a client may be silent.
 const LIMIT: Duration = Duration::from_secs(10);
 
-/// Starts an HTTP proxy, until this program ends, and has `command` send its unencrypted requests
-/// there.
-///
-/// # Errors
-/// No port is free.
-pub(super) fn stand_in_for(command: &mut Command) -> Result<()> {
-    let address = serve()?;
+/// Has `command` send its unencrypted requests to the HTTP proxy at `address`.
+pub(super) fn stand_in_for(command: &mut Command, address: SocketAddr) {
     // Go reads both spellings; the API server is asked over HTTPS.
     for name in ["HTTPS_PROXY", "https_proxy", "http_proxy", "no_proxy"] {
         command.env_remove(name);
     }
     command.env("HTTP_PROXY", format!("http://{address}")).env("NO_PROXY", PRIVATE);
-    Ok(())
 }
 
-fn serve() -> Result<SocketAddr> {
+/// Starts the HTTP proxy, until this program ends.
+///
+/// # Errors
+/// No port is free.
+pub(super) fn serve() -> Result<SocketAddr> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("no port is free")?;
     let address = listener.local_addr().context("a listener has an address")?;
     thread::spawn(move || {

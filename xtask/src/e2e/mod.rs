@@ -1,11 +1,13 @@
 //! `cargo xtask e2e`: Kubernetes' own tests on a cluster of this machine.
 //!
-//! [`suite`] runs `e2e.test`, [`junit`] reads what it has written, [`results`] shows and keeps it, and
-//! [`page`] writes docs/conformance.md from what is kept.
+//! [`suite`] runs `e2e.test`, [`lanes`] says which specs run at the same time, [`junit`] reads what
+//! it has written, [`results`] shows and keeps it, and [`page`] writes docs/conformance.md from what
+//! is kept.
 
 mod cluster;
 mod internet;
 mod junit;
+mod lanes;
 mod page;
 mod results;
 mod skipped;
@@ -33,7 +35,7 @@ const FOCUS: &str = concat!(
 /// that it brings up and takes down again.
 ///
 /// By default it runs what sig-network tests of Services, EndpointSlices, connections between Pods
-/// and Services, and the names of Services, which takes half an hour and more. What cannot run here
+/// and Services, and the names of Services, which takes a quarter of an hour. What cannot run here
 /// is in xtask/src/e2e/skipped.txt, with reasons. e2e.test is compiled from Debian's source the first
 /// time, which takes minutes, or is in the folder that TOPO_LB_KUBERNETES names.
 ///

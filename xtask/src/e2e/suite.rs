@@ -1,22 +1,26 @@
-//! One run of e2e.test.
+//! One run of e2e.test: one process lists the specs, and several run them at the same time.
 
-use fs_err as fs;
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use anyhow::{Context as _, Result, ensure};
+use fs_err as fs;
 use regex::Regex;
 
 use super::cluster::Cluster;
-use super::results::{Results, Verdict};
-use super::{internet, junit, skipped};
-use crate::process::{caught, display, output_of, to_log};
+use super::results::{Results, Spec, Verdict};
+use super::skipped::{self, Skipped};
+use super::{internet, junit, lanes};
+use crate::process::{Background, caught, display, output_of};
 use crate::progress::{self, Running};
 use crate::workspace::Workspace;
 
 /// The file that e2e.test writes into its report folder.
 const REPORT: &str = "junit_01.xml";
 
-/// Runs the specs in focus, one after the other. `programs` has e2e.test and kubectl.
+/// Runs the specs in focus. `programs` has e2e.test and kubectl.
 ///
 /// # Errors
 /// The tests cannot run. A spec that fails is none: it is in the results.
@@ -27,47 +31,102 @@ pub(super) fn run(
     focus: &Regex,
 ) -> Result<Results> {
     let kubernetes = version(workspace, programs, cluster)?;
-    let list = skipped::list()?;
     let folder = workspace.target.join("e2e");
     fs::create_dir_all(&folder)?;
-    let report = folder.join(REPORT);
-    if report.exists() {
-        fs::remove_file(&report)?;
+    let suite = Suite {
+        workspace,
+        programs,
+        kubeconfig: flattened(workspace, programs, cluster, &folder)?,
+        folder,
+        skipped: skipped::list()?,
+        internet: internet::serve()?,
+    };
+    let listed = suite.list(focus)?;
+    let names = listed.iter().filter(|it| it.result == Verdict::Passed).map(|it| &*it.name);
+    let mut lanes = Vec::new();
+    for (number, names) in lanes::expressions(focus, names).iter().enumerate() {
+        let name = format!("lane-{number}");
+        let (mut command, report) = suite.command(&name, names)?;
+        let log = workspace.log(&format!("e2e-{}-{name}", cluster.proxy.name()));
+        lanes.push((Background::start(&mut command, &log)?, report, log));
     }
-    let mut command = workspace.command(programs.join("e2e.test"));
-    command
-        .current_dir(&folder)
-        .args(["--provider=local", "--disable-log-dump", "--kubeconfig"])
-        .arg(flattened(workspace, programs, cluster, &folder)?)
-        .arg("--kubectl-path")
-        .arg(programs.join("kubectl"))
-        .arg("--report-dir")
-        .arg(&folder)
-        // The same order in every run.
-        .args(["--ginkgo.noColor", "--ginkgo.seed=1", "--ginkgo.focus", focus.as_str()])
-        .args(["--ginkgo.skip", &skipped::expression(&list)]);
-    internet::stand_in_for(&mut command)?;
+    let logs = lanes.iter().map(|(_, _, log)| log.display().to_string());
+    progress::note(&format!("output of the tests: {}", logs.collect::<Vec<_>>().join(" ")));
 
-    let log = workspace.log(&format!("e2e-{}", cluster.proxy.name()));
-    let title = format!("Kubernetes' tests with {}", cluster.proxy.name());
-    progress::note(&format!("output of the tests: {}", log.display()));
-    let running = Running::start(title);
-    // Fails also if a spec has failed, which the report tells.
-    let ended = to_log(&mut command, &log, None, |last_line| running.tick(last_line));
-    running.end(ended.is_ok());
-    if caught() != 0 {
-        ended?;
+    let running = Running::start(format!("Kubernetes' tests with {}", cluster.proxy.name()));
+    let mut specs: BTreeMap<String, Spec> =
+        listed.into_iter().map(|it| (it.name.clone(), suite.not_run(it))).collect();
+    let outcome = lanes.into_iter().try_for_each(|(process, report, log)| {
+        // Fails also if a spec has failed, which the report tells.
+        let ended = process.finish(None, |last_line| running.tick(last_line));
+        if caught() != 0 {
+            ended?;
+        }
+        ensure!(
+            report.is_file(),
+            "e2e.test could not begin, or has crashed; its output: {}",
+            log.display()
+        );
+        let ran = junit::read(&fs::read_to_string(&report)?, focus)?;
+        let ran = ran.into_iter().filter(|it| it.result != Verdict::Skipped);
+        specs.extend(ran.map(|it| (it.name.clone(), it)));
+        Ok(())
+    });
+    running.end(outcome.is_ok());
+    outcome?;
+    Ok(Results::new(kubernetes, cluster.proxy, specs.into_values().collect()))
+}
+
+/// How e2e.test is started.
+struct Suite<'a> {
+    workspace: &'a Workspace,
+    programs: &'a Path,
+    kubeconfig: PathBuf,
+    /// The folder of its reports.
+    folder: PathBuf,
+    skipped: Vec<Skipped>,
+    /// What stands in for the internet.
+    internet: SocketAddr,
+}
+
+impl Suite<'_> {
+    /// The command that runs the specs whose names match, and the path of its report.
+    fn command(&self, name: &str, focus: &str) -> Result<(Command, PathBuf)> {
+        let folder = self.folder.join(name);
+        fs::create_dir_all(&folder)?;
+        let report = folder.join(REPORT);
+        if report.exists() {
+            fs::remove_file(&report)?;
+        }
+        let mut command = self.workspace.command(self.programs.join("e2e.test"));
+        command
+            .current_dir(&folder)
+            .args(["--provider=local", "--disable-log-dump", "--kubeconfig"])
+            .arg(&self.kubeconfig)
+            .arg("--kubectl-path")
+            .arg(self.programs.join("kubectl"))
+            .arg("--report-dir")
+            .arg(&folder)
+            // The same order in every run.
+            .args(["--ginkgo.noColor", "--ginkgo.seed=1", "--ginkgo.focus", focus])
+            .args(["--ginkgo.skip", &skipped::expression(&self.skipped)]);
+        internet::stand_in_for(&mut command, self.internet);
+        Ok((command, report))
     }
-    ensure!(
-        report.is_file(),
-        "e2e.test could not begin, or has crashed; its output: {}",
-        log.display()
-    );
-    let mut specs = junit::read(&fs::read_to_string(&report)?, focus)?;
-    for spec in specs.iter_mut().filter(|it| it.result == Verdict::Skipped) {
-        spec.why = skipped::reason(&list, &spec.name).to_owned();
+
+    /// The specs in focus: passed are those that can run.
+    fn list(&self, focus: &Regex) -> Result<Vec<Spec>> {
+        let (mut command, report) = self.command("list", focus.as_str())?;
+        command.arg("--ginkgo.dryRun");
+        output_of(&mut command).with_context(|| format!("`{}` failed", display(&command)))?;
+        junit::read(&fs::read_to_string(&report)?, focus)
     }
-    Ok(Results::new(kubernetes, cluster.proxy, specs))
+
+    /// A spec that has no result yet.
+    fn not_run(&self, spec: Spec) -> Spec {
+        let why = skipped::reason(&self.skipped, &spec.name).to_owned();
+        Spec { result: Verdict::Skipped, why, ..spec }
+    }
 }
 
 /// Writes a kubeconfig that has its certificates in itself: e2e.test finds no files by relative paths.
