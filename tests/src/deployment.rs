@@ -42,12 +42,18 @@ pub fn overlay(name: &str) -> Result<Vec<Value>> {
 /// The objects of an overlay with components, as in the kustomization of an installation.
 pub fn overlay_with(name: &str, components: &[&str]) -> Result<Vec<Value>> {
     let folder = Folder::make(Prefix::new().folder())?;
-    compose(folder.path(), name, components)?;
+    compose(folder.path(), name, components, &json!([]))?;
     kustomize(folder.path())
 }
 
-/// kustomize accepts only relative paths.
-pub(crate) fn compose(folder: &Path, overlay: &str, components: &[&str]) -> Result<()> {
+/// Writes the kustomization of an overlay with components and patches. kustomize accepts only
+/// relative paths.
+pub(crate) fn compose(
+    folder: &Path,
+    overlay: &str,
+    components: &[&str],
+    patches: &Value,
+) -> Result<()> {
     let root = deploy("").canonicalize().context("there is no deploy/")?;
     let folder = folder.canonicalize().context("the folder was made")?;
     let up = "../".repeat(folder.components().count() - 1);
@@ -57,6 +63,7 @@ pub(crate) fn compose(folder: &Path, overlay: &str, components: &[&str]) -> Resu
     let kustomization = json!({
         "resources": [there(format!("overlays/{overlay}"))],
         "components": components,
+        "patches": patches,
     });
     Ok(fs::write(folder.join("kustomization.yaml"), kustomization.to_string())?)
 }

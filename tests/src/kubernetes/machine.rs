@@ -8,7 +8,8 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, Result};
 use fs_err::{self as fs, File};
-use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+use rustix::system::sethostname;
+use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe};
 
 use crate::cgroup::{self, Cgroup};
 use crate::cluster::Cluster;
@@ -76,6 +77,7 @@ impl<'a> Machine<'a> {
         enter(command, &self.node.netns, Some(&self.programs))?;
         let mounts = self.mounts.try_clone()?;
         let doors = self.version1.iter().map(Cgroup::door).collect::<Result<Vec<_>>>()?;
+        let name = self.node.name.clone();
         // SAFETY: between fork and exec this makes only system calls, on files opened before; it
         // neither allocates nor locks.
         unsafe {
@@ -84,6 +86,9 @@ impl<'a> Machine<'a> {
                     door.write_all(b"0")?;
                 }
                 move_into_link_name_space(mounts.as_fd(), Some(LinkNameSpaceType::Mount))?;
+                // Pods in the host's network have the host's name.
+                unshare_unsafe(UnshareFlags::NEWUTS)?;
+                sethostname(name.as_bytes())?;
                 Ok(())
             });
         }

@@ -90,6 +90,20 @@ pub fn plan(names: &[String]) -> Vec<NodePlan<'_>> {
     names.iter().map(String::as_str).zip(0..).map(node).collect()
 }
 
+/// A patch of the DaemonSet for kubelets that find out soon that an agent is ready, or hangs.
+const FREQUENT_PROBES: &str = "
+apiVersion: apps/v1
+kind: DaemonSet
+metadata: {name: topo-lb}
+spec:
+  template:
+    spec:
+      containers:
+        - name: agent
+          livenessProbe: {periodSeconds: 2, timeoutSeconds: 2}
+          readinessProbe: {periodSeconds: 1, timeoutSeconds: 2}
+";
+
 /// The zone of a node: the letter of its name.
 #[must_use]
 pub fn zone(node: &str) -> &str {
@@ -173,13 +187,16 @@ impl<'a> Kubernetes<'a> {
         self.plane.administer(&kubectl()?, arguments)
     }
 
-    /// Applies an overlay of deploy/ with components, and with those that this machine needs.
+    /// Applies an overlay of deploy/ with components, and with those that this machine needs. The
+    /// kubelets ask agents every second whether they are ready, which saves time.
     pub fn apply(&self, overlay: &str, components: &[&str]) -> Result<()> {
         let folder = self.cluster.folder().join("overlay");
         fs_err::create_dir_all(&folder)?;
         let mut all = components.to_vec();
         all.extend(self.surroundings()?);
-        compose(&folder, overlay, &all)?;
+        let has_agent = overlay != "cleanup";
+        let patches = if has_agent { json!([{"patch": FREQUENT_PROBES}]) } else { json!([]) };
+        compose(&folder, overlay, &all, &patches)?;
         let folder = folder.display().to_string();
         self.kubectl(&["apply", "--server-side", "--force-conflicts", "-k", &folder]).map(drop)
     }
