@@ -103,18 +103,8 @@ pub const ALL: [&str; 31] = [
     DEVICES,
     QUOTA,
 ];
-/// Maps that only tc needs, and that are pinned only with tc.
-pub const TC: [&str; 9] = [
-    CONNECTIONS4,
-    CONNECTIONS6,
-    HALF_OPEN4,
-    HALF_OPEN6,
-    FRAGMENTS4,
-    FRAGMENTS6,
-    PACKETS,
-    DEVICES,
-    QUOTA,
-];
+/// Maps that only tc needs, and that are pinned only with tc: those of [`ALL`] from `connections4` on.
+pub const TC: &[&str] = ALL.split_at(22).1;
 
 /// Default: frontends per address family, and Service ports of both together.
 pub const DEFAULT_SERVICES: u32 = 65_536;

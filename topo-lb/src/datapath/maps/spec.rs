@@ -53,11 +53,10 @@ pub(crate) fn map_specs(capacity: &Capacity) -> [MapSpec; maps::ALL.len()] {
         MapSpec { name, map_type, key, value, max_entries, flags, is_pinned: true }
     }
     use MapType::{Array, Hash, LruHash, PerCpuArray, SkStorage};
-    let tc = |spec: MapSpec| MapSpec { is_pinned: capacity.connections != 0, ..spec };
     // Each connection has an entry for each direction.
     let entries = capacity.connections.saturating_mul(2).max(1);
     let Capacity { services, slots, members, flows, .. } = *capacity;
-    [
+    let mut all = [
         spec::<u32, Range>(maps::RANGE, Array, 1, 0),
         spec::<Frontend4, u32>(maps::SERVICES4, Hash, services, 0),
         spec::<Frontend6, u32>(maps::SERVICES6, Hash, services, 0),
@@ -80,16 +79,19 @@ pub(crate) fn map_specs(capacity: &Capacity) -> [MapSpec; maps::ALL.len()] {
         spec::<ExcludedKey, Excluded>(maps::EXCLUDED, Hash, maps::MOST_EXCLUDED, NO_PREALLOC),
         spec::<u32, Levels>(maps::EXCLUSION, Array, 1, 0),
         spec::<u32, u32>(maps::REVISION, Array, 1, 0),
-        tc(spec::<Tuple4, Connection4>(maps::CONNECTIONS4, LruHash, entries, 0)),
-        tc(spec::<Tuple6, Connection6>(maps::CONNECTIONS6, LruHash, entries, 0)),
-        tc(spec::<Tuple4, Connection4>(maps::HALF_OPEN4, LruHash, maps::HALF_OPEN, 0)),
-        tc(spec::<Tuple6, Connection6>(maps::HALF_OPEN6, LruHash, maps::HALF_OPEN, 0)),
-        tc(spec::<FragmentPlace, Translation4>(maps::FRAGMENTS4, LruHash, maps::FRAGMENTS, 0)),
-        tc(spec::<FragmentPlace, Translation6>(maps::FRAGMENTS6, LruHash, maps::FRAGMENTS, 0)),
-        tc(spec::<u32, Packets>(maps::PACKETS, PerCpuArray, maps::HOOKS, 0)),
-        tc(spec::<u32, Device>(maps::DEVICES, LruHash, maps::MOST_DEVICES, 0)),
-        tc(spec::<u32, Quota>(maps::QUOTA, Array, 1, 0)),
-    ]
+        spec::<Tuple4, Connection4>(maps::CONNECTIONS4, LruHash, entries, 0),
+        spec::<Tuple6, Connection6>(maps::CONNECTIONS6, LruHash, entries, 0),
+        spec::<Tuple4, Connection4>(maps::HALF_OPEN4, LruHash, maps::HALF_OPEN, 0),
+        spec::<Tuple6, Connection6>(maps::HALF_OPEN6, LruHash, maps::HALF_OPEN, 0),
+        spec::<FragmentPlace, Translation4>(maps::FRAGMENTS4, LruHash, maps::FRAGMENTS, 0),
+        spec::<FragmentPlace, Translation6>(maps::FRAGMENTS6, LruHash, maps::FRAGMENTS, 0),
+        spec::<u32, Packets>(maps::PACKETS, PerCpuArray, maps::HOOKS, 0),
+        spec::<u32, Device>(maps::DEVICES, LruHash, maps::MOST_DEVICES, 0),
+        spec::<u32, Quota>(maps::QUOTA, Array, 1, 0),
+    ];
+    let only_tc = all.iter_mut().filter(|spec| maps::TC.contains(&spec.name));
+    only_tc.for_each(|spec| spec.is_pinned = capacity.connections != 0);
+    all
 }
 
 #[cfg(test)]
@@ -100,5 +102,6 @@ mod tests {
     fn every_map_of_the_abi_has_a_shape_in_the_same_order() {
         let names = map_specs(&Capacity::default()).map(|spec| spec.name);
         assert_eq!(names, maps::ALL);
+        assert_eq!(maps::TC[0], maps::CONNECTIONS4);
     }
 }
