@@ -1,13 +1,15 @@
 //! topo-lb on a real cluster: kubelets, containerd, kube-proxy, real pods.
 
 use std::collections::BTreeMap;
-use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::process::Command;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
+use rustix::process::{Signal, kill_process};
 use serde_json::Value;
 use topo_lb_tests::cgroup;
-use topo_lb_tests::deployment::{NAME, deploy, helm, kubectl};
+use topo_lb_tests::deployment::{NAME, deploy, helm};
 use topo_lb_tests::kubernetes::parts::Parts;
 use topo_lb_tests::kubernetes::worker::Worker;
 use topo_lb_tests::kubernetes::{Kubernetes, Proxy, names, plan};
@@ -19,6 +21,9 @@ use topo_lb_tests::wait::{patient, until};
 
 const SOON: Duration = Duration::from_secs(60);
 
+/// How long the API server is away.
+const AWAY: Duration = Duration::from_secs(60);
+
 /// The pools, each with a node, servers and a client.
 const POOLS: [(&str, &str); 2] = [("hangzhou", "node-a"), ("shanghai", "node-b")];
 
@@ -27,8 +32,6 @@ const SERVICE: &str = "svc-ud1";
 
 /// How many requests a check of places makes.
 const REQUESTS: usize = 20;
-/// How many answers a change must be accompanied by, in each pool.
-const ENOUGH: usize = 20;
 
 #[test]
 fn connections_of_real_pods_stay_in_their_pool_through_changes() -> Result<()> {
@@ -36,7 +39,7 @@ fn connections_of_real_pods_stay_in_their_pool_through_changes() -> Result<()> {
     let names = names(2);
     within(&plan(&names), |cluster| {
         let parts = Parts::given()?;
-        let mut kubernetes = Kubernetes::start(cluster, &parts, Proxy::TopoLb, Progress::new())?;
+        let kubernetes = Kubernetes::start(cluster, &parts, Proxy::TopoLb, Progress::new())?;
         let tutorial = deploy("examples/openyurt.yaml").display().to_string();
         kubernetes.kubectl(&["apply", "-f", &tutorial])?;
         for (pool, _) in POOLS {
@@ -44,20 +47,93 @@ fn connections_of_real_pods_stay_in_their_pool_through_changes() -> Result<()> {
                 rolled_out(&kubernetes, &format!("deployment/united-deployment{number}-{pool}"))?;
             }
         }
-        let scenarios: &[Scenario<Kubernetes<'_>>] = &[
-            ("pods", |kubernetes| pods_stay_in_their_pool(kubernetes)),
+        let load = Load::start(&kubernetes)?;
+        let scenarios: &[Scenario<Stage<'_>>] = &[
+            ("pods", |stage| pods_stay_in_their_pool(&stage.kubernetes)),
             ("node and host network", processes_of_a_node_stay_in_its_pool),
             ("nothing and back", a_pool_without_pods_is_refused),
             ("pods killed", killed_pods_are_replaced_without_wrong_answers),
             ("rolling restart", a_rolling_restart_fails_no_connection),
+            ("agent hangs", the_kubelet_restarts_an_agent_that_hangs),
             ("kubelet killed", a_node_without_kubelet_keeps_its_connections),
-            ("API server killed", nodes_work_without_the_api_server),
-            ("components", each_component_runs_on_a_kubelet),
+            ("API server away", nodes_work_without_the_api_server),
             ("cleanup", the_cleanup_leaves_nothing_in_any_kernel),
+            ("components", each_component_runs_on_a_kubelet),
+            ("opt-in", only_services_that_ask_are_handled),
             ("chart", the_chart_does_the_same),
         ];
-        play_all(&mut kubernetes, |_| Ok(()), scenarios)
+        play_all(&mut Stage { kubernetes, load }, |_| Ok(()), scenarios)
     })
+}
+
+/// The cluster, and what goes on in it all the time.
+struct Stage<'a> {
+    kubernetes: Kubernetes<'a>,
+    load: Load,
+}
+
+/// Connections from the client of every pool, one after another, in the pods themselves: they go on
+/// whatever ends outside.
+struct Load {
+    /// How many answers were looked at, by pool.
+    seen: BTreeMap<&'static str, usize>,
+}
+
+impl Load {
+    fn start(kubernetes: &Kubernetes<'_>) -> Result<Self> {
+        let address = cluster_ip(kubernetes)?;
+        let script = format!(
+            "while sleep 0.1; do \
+               echo $(curl -s -m 5 http://{address}/hostname || echo failed) >> /tmp/answers; \
+             done < /dev/null > /dev/null 2>&1 &"
+        );
+        for (pool, _) in POOLS {
+            kubernetes.kubectl(&["exec", &client_of(pool), "--", "sh", "-c", &script])?;
+        }
+        Ok(Self { seen: POOLS.map(|(pool, _)| (pool, 0)).into() })
+    }
+
+    /// The answers of a pool's client since the last look: at least one.
+    fn answers(
+        &mut self,
+        kubernetes: &Kubernetes<'_>,
+        pool: &'static str,
+    ) -> Result<BTreeMap<String, usize>> {
+        let seen = self.seen.entry(pool).or_default();
+        let new = format!("+{}", *seen + 1);
+        let client = client_of(pool);
+        let text =
+            kubernetes.kubectl(&["exec", &client, "--", "tail", "-n", &new, "/tmp/answers"])?;
+        let answers = count(&text);
+        let total: usize = answers.values().sum();
+        ensure!(total > 0, "no connection of {pool} since the last look");
+        *seen += total;
+        Ok(answers)
+    }
+}
+
+impl Stage<'_> {
+    /// Checks that since the last look no connection of any pool failed or left its pool.
+    fn nothing_failed(&mut self) -> Result<()> {
+        for (pool, _) in POOLS {
+            let answers = self.load.answers(&self.kubernetes, pool)?;
+            only_from(pool, &answers)?;
+            eprintln!("    {pool}: {} connections, none failed", answers.values().sum::<usize>());
+        }
+        Ok(())
+    }
+
+    /// Like [`nothing_failed`](Self::nothing_failed), where connections of a pool may fail: none may
+    /// leave it.
+    fn nothing_failed_but_in(&mut self, allowed: &str) -> Result<()> {
+        for (pool, _) in POOLS {
+            let mut answers = self.load.answers(&self.kubernetes, pool)?;
+            let failed = (pool == allowed).then(|| answers.remove("failed")).flatten();
+            eprintln!("    {pool}: {} failed", failed.unwrap_or(0));
+            only_from(pool, &answers)?;
+        }
+        Ok(())
+    }
 }
 
 fn rolled_out(kubernetes: &Kubernetes<'_>, what: &str) -> Result<()> {
@@ -118,31 +194,47 @@ fn pods_stay_in_their_pool(kubernetes: &Kubernetes<'_>) -> Result<()> {
     Ok(())
 }
 
-fn processes_of_a_node_stay_in_its_pool(kubernetes: &mut Kubernetes<'_>) -> Result<()> {
-    let address = cluster_ip(kubernetes)?;
-    for (pool, node) in POOLS {
-        let mut curl = Command::new("sh");
-        curl.args(["-c", &asking(REQUESTS, &address)]);
-        let said = kubernetes.worker(node)?.run(curl)?;
-        only_from(pool, &count(&said)).context("from the node")?;
+/// Who answers a program on a node itself.
+fn answers_on(stage: &mut Stage<'_>, node: &str) -> Result<BTreeMap<String, usize>> {
+    let address = cluster_ip(&stage.kubernetes)?;
+    let worker = stage.kubernetes.worker(node)?;
+    shell_on(worker, &asking(REQUESTS, &address)).map(|text| count(&text))
+}
 
-        let name = format!("host-{node}");
+fn shell_on(worker: &Worker<'_>, script: &str) -> Result<String> {
+    let mut shell = Command::new("sh");
+    shell.args(["-c", script]);
+    worker.run(shell)
+}
+
+fn processes_of_a_node_stay_in_its_pool(stage: &mut Stage<'_>) -> Result<()> {
+    for (pool, node) in POOLS {
+        only_from(pool, &answers_on(stage, node)?).context("from the node")?;
+    }
+    let kubernetes = &stage.kubernetes;
+    let address = cluster_ip(kubernetes)?;
+    for (_, node) in POOLS {
         let spec = serde_json::json!({"spec": {
             "nodeName": node, "hostNetwork": true, "terminationGracePeriodSeconds": 0,
         }});
         let spec = format!("--overrides={spec}");
+        let name = format!("host-{node}");
         let image = "--image=k8s.gcr.io/e2e-test-images/agnhost:2.21";
         kubernetes.kubectl(&["run", &name, image, "--restart=Never", &spec, "--", "pause"])?;
+    }
+    for (pool, node) in POOLS {
+        let name = format!("host-{node}");
         let limit = format!("--timeout={}s", patient(SOON).as_secs());
         kubernetes.kubectl(&["wait", "--for=condition=Ready", &format!("pod/{name}"), &limit])?;
         only_from(pool, &answers(kubernetes, &name, &address)?)
             .context("from the host's network")?;
         kubernetes.kubectl(&["delete", "pod", &name, "--wait=false"])?;
     }
-    Ok(())
+    stage.nothing_failed()
 }
 
-fn a_pool_without_pods_is_refused(kubernetes: &mut Kubernetes<'_>) -> Result<()> {
+fn a_pool_without_pods_is_refused(stage: &mut Stage<'_>) -> Result<()> {
+    let kubernetes = &stage.kubernetes;
     let address = cluster_ip(kubernetes)?;
     let servers = "deployment/united-deployment1-hangzhou";
     // curl's exit code 7: refused. A packet that is lost would be 28.
@@ -162,53 +254,11 @@ fn a_pool_without_pods_is_refused(kubernetes: &mut Kubernetes<'_>) -> Result<()>
         let said = once(kubernetes, "hangzhou")?;
         Ok(if said.contains("code 0") { Ok(()) } else { Err(said) })
     })?;
-    only_from("hangzhou", &answers(kubernetes, &client_of("hangzhou"), SERVICE)?)
+    stage.nothing_failed_but_in("hangzhou")
 }
 
-/// Connections from the client of every pool, one after another, until stopped.
-struct Load {
-    clients: Vec<(&'static str, Child)>,
-}
-
-impl Load {
-    fn start(kubernetes: &Kubernetes<'_>) -> Result<Self> {
-        let address = cluster_ip(kubernetes)?;
-        let kubeconfig = kubernetes.kubeconfig()?;
-        let script = format!(
-            "rm -f /tmp/stop; while [ ! -e /tmp/stop ]; do \
-             curl -s -m 5 http://{address}/hostname || echo failed; echo; done"
-        );
-        let client = |(pool, _): (&'static str, &str)| {
-            let mut command = Command::new(kubectl()?);
-            command
-                .env("KUBECONFIG", &kubeconfig)
-                .args(["exec", &client_of(pool), "--", "sh", "-c", &script])
-                .stdin(Stdio::null())
-                .stdout(Stdio::piped());
-            Ok((pool, command.spawn().context("cannot start kubectl")?))
-        };
-        let clients = POOLS.into_iter().map(client).collect::<Result<_>>()?;
-        Ok(Self { clients })
-    }
-
-    /// Stops it, and checks that enough was answered, nothing failed, and nobody else answered.
-    fn check(self, kubernetes: &Kubernetes<'_>) -> Result<()> {
-        for (pool, _) in &self.clients {
-            kubernetes.kubectl(&["exec", &client_of(pool), "--", "touch", "/tmp/stop"])?;
-        }
-        for (pool, child) in self.clients {
-            let output = child.wait_with_output().context("cannot wait for kubectl")?;
-            let answers = count(&String::from_utf8_lossy(&output.stdout));
-            only_from(pool, &answers)?;
-            let total: usize = answers.values().sum();
-            eprintln!("    {pool}: {total} connections, none failed");
-            ensure!(total >= ENOUGH, "only {total} in {pool}");
-        }
-        Ok(())
-    }
-}
-
-fn killed_pods_are_replaced_without_wrong_answers(kubernetes: &mut Kubernetes<'_>) -> Result<()> {
+fn killed_pods_are_replaced_without_wrong_answers(stage: &mut Stage<'_>) -> Result<()> {
+    let kubernetes = &stage.kubernetes;
     let selector = "app=united-deployment1,pool=hangzhou";
     let pods = kubernetes.kubectl(&["get", "pods", "-l", selector, "-o", "json"])?;
     let pods: Value = serde_json::from_str(&pods)?;
@@ -224,55 +274,146 @@ fn killed_pods_are_replaced_without_wrong_answers(kubernetes: &mut Kubernetes<'_
         let right = only_from("hangzhou", &answers).is_ok() && !answers.contains_key(gone);
         Ok(if right { Ok(()) } else { Err(format!("{answers:?}")) })
     })?;
-    Ok(())
+    // A pod that is killed answers no more, before anybody can know.
+    stage.nothing_failed_but_in("hangzhou")
 }
 
-fn a_rolling_restart_fails_no_connection(kubernetes: &mut Kubernetes<'_>) -> Result<()> {
-    let load = Load::start(kubernetes)?;
-    kubernetes.kubectl(&["-n", NAME, "rollout", "restart", "daemonset", NAME])?;
-    kubernetes.wait_for_agents()?;
-    load.check(kubernetes)
+fn a_rolling_restart_fails_no_connection(stage: &mut Stage<'_>) -> Result<()> {
+    stage.kubernetes.kubectl(&["-n", NAME, "rollout", "restart", "daemonset", NAME])?;
+    stage.kubernetes.wait_for_agents()?;
+    stage.nothing_failed()
 }
 
-fn a_node_without_kubelet_keeps_its_connections(kubernetes: &mut Kubernetes<'_>) -> Result<()> {
-    kubernetes.worker("node-a")?.kill_kubelet();
-    let address = cluster_ip(kubernetes)?;
-    let mut curl = Command::new("sh");
-    curl.args(["-c", &asking(REQUESTS, &address)]);
-    let said = kubernetes.worker("node-a")?.run(curl)?;
-    kubernetes.worker("node-a")?.start_kubelet()?;
-    only_from("hangzhou", &count(&said))?;
+/// The agent of a node as its kubelet sees it: whether it is ready, and how often it was restarted.
+fn seen_by_the_kubelet(kubernetes: &Kubernetes<'_>, node: &str) -> Result<(bool, u64)> {
+    let of_the_node = format!("--field-selector=spec.nodeName={node}");
+    let pods = kubernetes.kubectl(&["-n", NAME, "get", "pods", &of_the_node, "-o", "json"])?;
+    let pods: Value = serde_json::from_str(&pods)?;
+    let agent = &pods["items"][0]["status"]["containerStatuses"][0];
+    let is_ready = agent["ready"].as_bool().context("an agent has a status")?;
+    Ok((is_ready, agent["restartCount"].as_u64().context("an agent has a status")?))
+}
+
+fn the_kubelet_restarts_an_agent_that_hangs(stage: &mut Stage<'_>) -> Result<()> {
+    let (pool, node) = POOLS[1];
+    let agent = stage.kubernetes.worker(node)?.process("topo-lb")?;
+    ensure!(seen_by_the_kubelet(&stage.kubernetes, node)? == (true, 0), "{pool} is not ready");
+    kill_process(agent, Signal::STOP).context("cannot stop an agent")?;
+    let wait = |what: &str, wanted: (bool, u64)| {
+        until(what, SOON, || {
+            let seen = seen_by_the_kubelet(&stage.kubernetes, node)?;
+            Ok(if seen == wanted { Ok(()) } else { Err(format!("{seen:?}")) })
+        })
+    };
+    wait("an agent that is not ready", (false, 0))?;
+    wait("an agent that was restarted", (true, 1))?;
+    stage.nothing_failed()
+}
+
+fn a_node_without_kubelet_keeps_its_connections(stage: &mut Stage<'_>) -> Result<()> {
+    let (pool, node) = POOLS[0];
+    stage.kubernetes.worker(node)?.kill_kubelet();
+    let said = answers_on(stage, node);
+    stage.kubernetes.worker(node)?.start_kubelet()?;
+    only_from(pool, &said?)?;
     until("a kubelet that serves again", SOON, || {
-        Ok(answers(kubernetes, &client_of("hangzhou"), SERVICE)
-            .map_err(|error| format!("{error:#}"))
-            .and_then(|it| only_from("hangzhou", &it).map_err(|error| format!("{error:#}"))))
+        let answers = answers(&stage.kubernetes, &client_of(pool), SERVICE);
+        Ok(answers.map(drop).map_err(|error| format!("{error:#}")))
     })?;
-    Ok(())
+    stage.nothing_failed()
 }
 
-fn nodes_work_without_the_api_server(kubernetes: &mut Kubernetes<'_>) -> Result<()> {
-    let address = cluster_ip(kubernetes)?;
-    kubernetes.plane_mut().kill_api_server();
+fn nodes_work_without_the_api_server(stage: &mut Stage<'_>) -> Result<()> {
+    let address = cluster_ip(&stage.kubernetes)?;
+    let begun = Instant::now();
+    stage.kubernetes.plane_mut().kill_api_server();
     let outcome = POOLS.into_iter().try_for_each(|(pool, node)| {
-        let mut curl = Command::new("sh");
-        curl.args(["-c", &asking(REQUESTS, &address)]);
-        only_from(pool, &count(&kubernetes.worker(node)?.run(curl)?))
+        let worker = stage.kubernetes.worker(node)?;
+        only_from(pool, &count(&shell_on(worker, &asking(REQUESTS, &address))?))
     });
-    kubernetes.plane_mut().start_api_server()?;
+    sleep(AWAY.saturating_sub(begun.elapsed()));
+    stage.kubernetes.plane_mut().start_api_server()?;
     outcome?;
-    pods_stay_in_their_pool(kubernetes)?;
-    kubernetes.wait_for_agents()
+    stage.kubernetes.wait_for_nodes()?;
+    stage.kubernetes.wait_for_agents()?;
+    stage.nothing_failed()
 }
 
-fn each_component_runs_on_a_kubelet(kubernetes: &mut Kubernetes<'_>) -> Result<()> {
-    // A rollout takes half a minute, so all at once.
-    let all = ["end-sockets", "metrics", "mount-bpffs", "exclude-pods"];
-    for (overlay, components) in [("all", &all[..]), ("opt-in", &[])] {
-        kubernetes.apply(overlay, components).context(overlay)?;
-        kubernetes.wait_for_agents().context(overlay)?;
-        pods_stay_in_their_pool(kubernetes).context(overlay)?;
+fn each_component_runs_on_a_kubelet(stage: &mut Stage<'_>) -> Result<()> {
+    // The cleanup has left no pins, so the node may be one on which nobody mounts bpffs.
+    let unmount = "while grep -q ' /sys/fs/bpf bpf ' /proc/mounts; do umount /sys/fs/bpf; done";
+    for (_, node) in POOLS {
+        shell_on(stage.kubernetes.worker(node)?, unmount)?;
     }
+    let kubernetes = &stage.kubernetes;
+    kubernetes
+        .apply("all", &["end-sockets", "metrics", "mount-bpffs", "exclude-pods", "sys-resource"])?;
+    kubernetes.wait_for_agents()?;
+    pods_stay_in_their_pool(kubernetes)?;
+    let is_made = |it: &Objects| *it != Objects::default();
+    ensure!(made(kubernetes)?.iter().all(is_made), "no pins in the new bpffs");
+    an_excluded_pod_asks_kube_proxy(kubernetes)?;
+    a_socket_to_a_pod_that_is_gone_ends(kubernetes)
+}
+
+fn an_excluded_pod_asks_kube_proxy(kubernetes: &Kubernetes<'_>) -> Result<()> {
+    let annotate = |annotation: &str| {
+        let client = "app=united-deployment2,pool=hangzhou";
+        kubernetes.kubectl(&["annotate", "pod", "-l", client, annotation])
+    };
+    let until_answered = |from: &str, is_wanted: fn(&BTreeMap<String, usize>) -> bool| {
+        until(from, SOON, || {
+            let answers = answers(kubernetes, &client_of("hangzhou"), SERVICE)?;
+            Ok(if is_wanted(&answers) { Ok(()) } else { Err(format!("{answers:?}")) })
+        })
+    };
+    annotate("topo-lb.io/exclude=true")?;
+    until_answered("answers from anywhere", |answers| only_from("hangzhou", answers).is_err())?;
+    annotate("topo-lb.io/exclude-")?;
+    until_answered("answers from the pool alone", |it| only_from("hangzhou", it).is_ok())?;
     Ok(())
+}
+
+/// A connected UDP socket of a pod ends with its endpoint, and the metrics on the node's address
+/// tell.
+fn a_socket_to_a_pod_that_is_gone_ends(kubernetes: &Kubernetes<'_>) -> Result<()> {
+    let (pool, _) = POOLS[0];
+    let servers = format!("deployment/united-deployment1-{pool}");
+    let expose = ["--name=datagrams", "--protocol=UDP", "--port=8081"];
+    kubernetes.kubectl(&[&["expose", &servers][..], &expose].concat())?;
+    let path = "jsonpath={.spec.clusterIP}";
+    let address = kubernetes.kubectl(&["get", "service", "datagrams", "-o", path])?;
+    let talk = format!(
+        "(while :; do echo hostname; sleep 1; done | nc -u {address} 8081) \
+         < /dev/null > /tmp/datagrams 2>&1 &"
+    );
+    let client = client_of(pool);
+    kubernetes.kubectl(&["exec", &client, "--", "sh", "-c", &talk])?;
+    until("an answer over UDP", SOON, || {
+        let said = kubernetes.kubectl(&["exec", &client, "--", "cat", "/tmp/datagrams"])?;
+        Ok(if said.contains(pool) { Ok(()) } else { Err(said) })
+    })?;
+    kubernetes.kubectl(&["scale", &servers, "--replicas=0"])?;
+    let [here, other] = kubernetes.workers() else { anyhow::bail!("there are two nodes") };
+    let ended = "topo_lb_ended_sockets_total{protocol=\"udp\"} ";
+    let metrics = format!("curl -s -m 5 http://{}:19876/metrics", here.address());
+    until("a socket that was ended", SOON, || {
+        let said = shell_on(other, &metrics)?;
+        let line = said.lines().find_map(|line| line.strip_prefix(ended)).map(str::to_owned);
+        Ok(if line.as_deref().is_some_and(|it| it != "0") {
+            Ok(())
+        } else {
+            Err(format!("{line:?}"))
+        })
+    })?;
+    kubernetes.kubectl(&["scale", &servers, "--replicas=2"])?;
+    rolled_out(kubernetes, &servers)
+}
+
+fn only_services_that_ask_are_handled(stage: &mut Stage<'_>) -> Result<()> {
+    stage.kubernetes.apply("opt-in", &[])?;
+    stage.kubernetes.wait_for_agents()?;
+    pods_stay_in_their_pool(&stage.kubernetes)
 }
 
 /// What the agents have made on every node.
@@ -291,14 +432,16 @@ fn all_gone(kubernetes: &Kubernetes<'_>, made: Vec<Objects>) -> Result<()> {
     Ok(())
 }
 
-fn the_cleanup_leaves_nothing_in_any_kernel(kubernetes: &mut Kubernetes<'_>) -> Result<()> {
+fn the_cleanup_leaves_nothing_in_any_kernel(stage: &mut Stage<'_>) -> Result<()> {
+    let kubernetes = &stage.kubernetes;
     let made = made(kubernetes)?;
     kubernetes.apply("cleanup", &[])?;
     kubernetes.wait_for_agents()?;
     all_gone(kubernetes, made)
 }
 
-fn the_chart_does_the_same(kubernetes: &mut Kubernetes<'_>) -> Result<()> {
+fn the_chart_does_the_same(stage: &mut Stage<'_>) -> Result<()> {
+    let kubernetes = &stage.kubernetes;
     kubernetes.kubectl(&["delete", "namespace", NAME])?;
     kubernetes.kubectl(&["delete", "clusterrole,clusterrolebinding", NAME])?;
     let chart = deploy("helm/topo-lb").display().to_string();

@@ -220,7 +220,8 @@ impl<'a> Kubernetes<'a> {
         self.kubectl(&logs).unwrap_or_else(|error| format!("{error:#}"))
     }
 
-    fn wait_for_nodes(&self) -> Result<()> {
+    /// Waits until the kubelet of every node is ready.
+    pub fn wait_for_nodes(&self) -> Result<()> {
         until("readiness of all nodes", PATIENCE, || {
             let nodes = self.plane.list("Node")?;
             let waiting: Vec<_> = self

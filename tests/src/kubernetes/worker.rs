@@ -2,8 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail};
 use fs_err as fs;
+use rustix::process::Pid;
 use serde_json::Value;
 
 use crate::cluster::Cluster;
@@ -92,6 +93,21 @@ impl<'a> Worker<'a> {
         let mut all = vec![("containerd", self.containerd.id()), ("kubelet", self.kubelet.id())];
         all.extend(self.kube_proxy.as_ref().map(|it| ("kube-proxy", it.id())));
         all
+    }
+
+    /// The process with this name in the node's network, as an agent's is.
+    pub fn process(&self, name: &str) -> Result<Pid> {
+        let network = |id: &str| fs::read_link(Path::new("/proc").join(id).join("ns/net"));
+        let own = network(&self.containerd.id().to_string())?;
+        for entry in fs::read_dir("/proc")?.flatten() {
+            let id = entry.file_name().to_string_lossy().into_owned();
+            // Processes may end meanwhile.
+            let comm = fs::read_to_string(entry.path().join("comm")).unwrap_or_default();
+            if comm.trim() == name && network(&id).is_ok_and(|it| it == own) {
+                return Pid::from_raw(id.parse()?).context("a process has a number");
+            }
+        }
+        bail!("no {name} runs on {}", self.name())
     }
 
     /// What an agent has made in the node's kernel, by its pins.

@@ -99,6 +99,9 @@ pub(crate) fn run(
         let architecture = kernel.line.architecture();
         let (emulator, programs) = supplies.get(&architecture).context("no emulator")?;
         let initramfs = workspace.target.join("virtual-machine").join(format!("initramfs-{line}"));
+        // Each program takes many times longer where every instruction of the machine is emulated.
+        let all_jumps =
+            all_jumps && (architecture == Architecture::X86_64 || counting == Counting::Keep);
         guest::pack(workspace, kernel, programs, scope, all_jumps, &initramfs)?;
         let log = workspace.log(&format!("linux-{line}"));
         let (image, cores) = (kernel.image.as_path(), kernel.line.cores());
