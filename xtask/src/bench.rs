@@ -76,7 +76,7 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     let kube_proxy = with_kube_proxy.then(|| kube_proxy::program(workspace)).transpose()?;
     let mut bench = match &args.from {
         Some(report) => {
-            let mut bench = lab_program::alone(workspace, Profile::Release, "bench", &[])?;
+            let mut bench = lab_program::alone(workspace, "bench", &[])?;
             bench.arg("--from").arg(report);
             bench
         }

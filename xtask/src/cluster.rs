@@ -1,5 +1,6 @@
 //! `cargo xtask cluster`: a real cluster on this machine.
 
+use std::path::PathBuf;
 use std::process::Command;
 
 use anyhow::Result;
@@ -10,7 +11,6 @@ use crate::build_ebpf;
 use crate::cluster_parts::Parts;
 use crate::cluster_tools;
 use crate::image;
-use crate::lab_program;
 use crate::needs::Need;
 use crate::process::become_command;
 use crate::suites;
@@ -116,7 +116,7 @@ fn up(workspace: &Workspace, nodes: u8, proxy: ServiceProxy) -> Result<Command> 
         ServiceProxy::TopoLb => Some(image::for_cluster(workspace, &suites::agent(workspace)?)?),
         ServiceProxy::KubeProxy | ServiceProxy::None => None,
     };
-    let mut command = program(workspace)?;
+    let mut command = workspace.command(program(workspace)?);
     parts.name_in(&mut command);
     command.args(["up", "--nodes", &nodes.to_string(), "--proxy", proxy.name()]);
     if let Some(image) = image {
@@ -128,9 +128,10 @@ fn up(workspace: &Workspace, nodes: u8, proxy: ServiceProxy) -> Result<Command> 
 /// The lab's program as `up` compiled it: a cluster can be removed while the source does not compile.
 fn compiled(workspace: &Workspace) -> Result<Command> {
     let path = workspace.program(Profile::Dev, PROGRAM);
-    if path.is_file() { Ok(workspace.command(path)) } else { program(workspace) }
+    let path = if path.is_file() { path } else { program(workspace)? };
+    Ok(workspace.command(path))
 }
 
-fn program(workspace: &Workspace) -> Result<Command> {
-    lab_program::alone(workspace, Profile::Dev, PROGRAM, &[])
+fn program(workspace: &Workspace) -> Result<PathBuf> {
+    suites::program(workspace, "lab's cluster", PROGRAM)
 }

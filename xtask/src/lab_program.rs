@@ -20,7 +20,7 @@ pub(crate) fn build(
         let mut build = workspace.cargo("build");
         build.args(["--profile", agent.name()]).args(package);
         run_logged("agent", &mut build, &workspace.log("build-agent"))?;
-        alone(workspace, Profile::Release, program, starts)?
+        alone(workspace, program, starts)?
     } else {
         // One call for both compiles shared libraries once.
         compile(workspace, agent, program, starts, &package)?
@@ -29,14 +29,9 @@ pub(crate) fn build(
     Ok(command)
 }
 
-/// Compiles the program with this profile, without an agent.
-pub(crate) fn alone(
-    workspace: &Workspace,
-    profile: Profile,
-    program: &str,
-    starts: &[&str],
-) -> Result<Command> {
-    compile(workspace, profile, program, starts, &[])
+/// Compiles the program, optimized, without an agent.
+pub(crate) fn alone(workspace: &Workspace, program: &str, starts: &[&str]) -> Result<Command> {
+    compile(workspace, Profile::Release, program, starts, &[])
 }
 
 fn compile(

@@ -59,11 +59,17 @@ pub(crate) fn longest_first(names: &mut [impl AsRef<str>]) {
 
 /// Compiles the agent that suites start, and returns its path.
 pub(crate) fn agent(workspace: &Workspace) -> Result<PathBuf> {
+    program(workspace, "agent", "topo-lb")
+}
+
+/// Compiles a program with the features that the suites have, and returns its path.
+pub(crate) fn program(workspace: &Workspace, title: &str, name: &str) -> Result<PathBuf> {
     // Without a test, Cargo would omit features that only tests request.
     let mut build = cargo_for(workspace, "build", [CONTROL_PLANE[0]]);
-    build.args(["--bin", "topo-lb"]);
-    run_logged("compiling the agent", &mut build, &workspace.log("build-test-agent"))?;
-    Ok(workspace.program(Profile::Dev, "topo-lb"))
+    build.args(["--bin", name]);
+    let log = workspace.log(&format!("build-{name}"));
+    run_logged(format!("compiling the {title}"), &mut build, &log)?;
+    Ok(workspace.program(Profile::Dev, name))
 }
 
 /// Compiles the lab's suites and the agent. Returns the agent's path.
