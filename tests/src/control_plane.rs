@@ -21,7 +21,6 @@ use fs_err as fs;
 use kube::Client;
 use kube::api::GetParams;
 use kube::core::Request;
-use serde_json::Value;
 
 use crate::agent::Agent;
 use crate::binary::Binary;
@@ -282,6 +281,12 @@ impl<'a> ControlPlane<'a> {
         self.api_server = None;
     }
 
+    /// Ends kube-controller-manager and kube-scheduler with SIGKILL.
+    pub fn kill_controllers(&mut self) {
+        self.controllers = None;
+        self.scheduler = None;
+    }
+
     /// Starts kube-controller-manager with only the controller of EndpointSlices.
     pub fn start_controllers(&mut self) -> Result<()> {
         self.start_controllers_with(&[])
@@ -350,13 +355,6 @@ impl<'a> ControlPlane<'a> {
     pub fn agent(&self, binary: &Binary, node: &str) -> Result<Agent<'a>> {
         let cluster = self.lab.context("only nodes of a lab have agents")?;
         Agent::prepare_from(binary, cluster, node, ("--kubeconfig", &self.kubeconfig(AGENT)?))
-    }
-
-    /// The requests of ServiceAccounts in the API server's audit log (`audit.k8s.io/v1`).
-    pub fn audited(&self) -> Result<Vec<Value>> {
-        let path = self.path("audit.log");
-        let text = fs::read_to_string(&path)?;
-        text.lines().map(|line| serde_json::from_str(line).context("not an audit event")).collect()
     }
 }
 

@@ -1,13 +1,14 @@
-//! Ways to the API server: kubeconfigs, programs with one, clients.
+//! Ways to the API server: kubeconfigs, programs with one, clients, the audit log.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::thread;
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 use fs_err as fs;
 use kube::Client;
 use kube::config::{Config, KubeConfigOptions, Kubeconfig};
+use serde_json::Value;
 
 use crate::process::printed;
 
@@ -67,6 +68,13 @@ impl ControlPlane<'_> {
                 thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
             }),
         }
+    }
+
+    /// The requests of ServiceAccounts in the API server's audit log (`audit.k8s.io/v1`).
+    pub fn audited(&self) -> Result<Vec<Value>> {
+        let path = self.path("audit.log");
+        let text = fs::read_to_string(&path)?;
+        text.lines().map(|line| serde_json::from_str(line).context("not an audit event")).collect()
     }
 }
 

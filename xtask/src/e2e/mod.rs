@@ -35,7 +35,7 @@ const FOCUS: &str = concat!(
 /// that it brings up and takes down again.
 ///
 /// By default it runs what sig-network tests of Services, EndpointSlices, connections between Pods
-/// and Services, and the names of Services, which takes a quarter of an hour. What cannot run here
+/// and Services, and the names of Services, which takes ten minutes. What cannot run here
 /// is in xtask/src/e2e/skipped.txt, with reasons. e2e.test is compiled from Debian's source the first
 /// time, which takes minutes, or is in the folder that TOPO_LB_KUBERNETES names.
 ///
