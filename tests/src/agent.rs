@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
+use std::mem::replace;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Output};
@@ -98,6 +99,11 @@ impl<'a> Agent<'a> {
         agent.set("--pin-dir", agent.pins.clone());
         agent.set("--log-format", "json");
         Ok(agent)
+    }
+
+    /// Runs another binary from the next start on. Returns the one before.
+    pub fn replace_binary(&mut self, binary: Binary) -> Binary {
+        replace(&mut self.binary, binary)
     }
 
     /// Sets a flag from the next start on. An empty value gives the flag without a value.

@@ -60,7 +60,16 @@ pub fn agent() -> Result<PathBuf> {
     )
 }
 
-/// The program that a variable names, if it is set.
+/// The agent binary of the last release, if `TOPO_LB_LAST_RELEASE_AGENT` names it. `cargo xtask test`
+/// does, if there is a release.
+///
+/// # Errors
+/// There is no such file.
+pub fn last_release() -> Result<Option<PathBuf>> {
+    named("TOPO_LB_LAST_RELEASE_AGENT")
+}
+
+/// The file that a variable names, if it is set.
 ///
 /// # Errors
 /// There is no such file.

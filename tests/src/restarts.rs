@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 
+use crate::binary::Binary;
 use crate::client::Client;
 use crate::manifest::service;
 use crate::report::Report;
@@ -55,6 +56,36 @@ const ENDS: [End; 7] = [
 /// So many restarts combine each end of the agent with each change of endpoints.
 pub const EVERY_KIND: u64 = (ENDS.len() * SETS.len()) as u64;
 
+/// The version of an agent.
+#[derive(Clone, Copy, Debug)]
+enum Version {
+    /// The last release.
+    Last,
+    /// The one under test.
+    Current,
+}
+
+/// How each agent ends, and the version that starts then. After a start that is killed, the version
+/// before it starts again. The first agent is the last release's.
+const VERSIONS: [(End, Version); 13] = [
+    (End::Killed, Version::Current),
+    (End::Killed, Version::Last),
+    (End::Stopped, Version::Current),
+    (End::Stopped, Version::Last),
+    (End::KilledInAChange, Version::Current),
+    (End::KilledInAChange, Version::Last),
+    (End::KilledInAStart, Version::Current),
+    (End::KilledInAStart, Version::Current),
+    (End::KilledInAStart, Version::Current),
+    (End::Stopped, Version::Current),
+    (End::KilledInAStart, Version::Last),
+    (End::KilledInAStart, Version::Last),
+    (End::KilledInAStart, Version::Last),
+];
+
+/// The restarts of [`run_upgrades`].
+pub const UPGRADES: u64 = VERSIONS.len() as u64;
+
 /// The Service with changing endpoints, over TCP and UDP.
 const MOVING: &str = "moving";
 /// Its sets of endpoints, in turn.
@@ -66,6 +97,50 @@ const SETS: [&[&str]; 4] = [&["a", "b"], &["b", "c", "d"], &["d"], &["a", "b", "
 /// The lab cannot be made, an agent does not start, or something is left behind. Errors of
 /// connections are in the report.
 pub fn run(until: Until) -> Result<Report> {
+    let begun = Instant::now();
+    play(false, cut_short, |scene, restarts| {
+        let is_over = match until {
+            Until::Restarts(most) => restarts as u64 == most,
+            Until::Elapsed(time) => begun.elapsed() >= time,
+        };
+        let end = ENDS[restarts / SETS.len() % ENDS.len()];
+        (!is_over).then(|| (end, scene.binary.clone()))
+    })
+}
+
+/// Starts the agent of the last release, upgrades it, and rolls it back, in turns, also with clients
+/// whose packets tc translates.
+///
+/// # Errors
+/// As for [`run`]. An agent of an older layout of maps does not start: then no rollback is possible.
+pub fn run_upgrades(last_release: &Binary) -> Result<Report> {
+    play(
+        true,
+        |scene, _| {
+            scene.agent.set("--tc-devices", "pod*");
+            scene.agent.set("--max-connections", "16384");
+            scene.agent.replace_binary(last_release.clone());
+            Ok(())
+        },
+        |scene, restarts| {
+            let (end, version) = VERSIONS.get(restarts)?;
+            let binary = match version {
+                Version::Last => last_release,
+                Version::Current => &scene.binary,
+            };
+            Some((*end, binary.clone()))
+        },
+    )
+}
+
+/// Prepares a scene, starts its agent, and restarts it under load. `next` says how the agent ends
+/// after so many restarts, and what starts then; none if these are enough. With `machines`, clients
+/// outside every cgroup of the agent call, too.
+fn play(
+    machines: bool,
+    prepare: impl FnOnce(&mut Scene<'_>, &mut Report) -> Result<()>,
+    mut next: impl FnMut(&Scene<'_>, usize) -> Option<(End, Binary)>,
+) -> Result<Report> {
     let mut report = Report::default();
     scene::prepared(
         |manifests| {
@@ -75,21 +150,27 @@ pub fn run(until: Until) -> Result<Report> {
         |scene| {
             put_endpoints(&mut scene.manifests, scene.cluster, MOVING, SETS[SETS.len() - 1])?;
             scene.manifests.write()?;
-            cut_short(scene, &mut report)?;
+            prepare(scene, &mut report)?;
             scene.agent.resume()?;
-            let mut held = Held::open(&mut scene.client)?;
-            let mut callers = [
-                (scene.cluster.pod("client")?.client()?, Via::Http, at(NOBODY4)?),
+            let pod = || scene.cluster.pod("client")?.client();
+            // Not the client's pod: a machine has an address of its own.
+            let machine = || scene.cluster.machine("a");
+            let mut held = vec![Held::open(pod()?)?];
+            let mut callers = vec![
+                (pod()?, Via::Http, at(NOBODY4)?),
                 // Unconnected sockets would fill the table of flows, which is not under test.
-                (scene.cluster.pod("client")?.client()?, Via::UdpConnected, at(NOBODY6)?),
+                (pod()?, Via::UdpConnected, at(NOBODY6)?),
             ];
-            let begun = Instant::now();
-            while match until {
-                Until::Restarts(restarts) => report.restarts < restarts,
-                Until::Elapsed(time) => begun.elapsed() < time,
-            } {
-                round(scene, &mut callers, &mut report)?;
-                held.check(&mut scene.client, &mut report)?;
+            if machines {
+                held.push(Held::open(machine()?)?);
+                callers.push((machine()?, Via::Http, at(NOBODY4)?));
+            }
+            while let Some((end, binary)) = next(scene, report.restarts as usize) {
+                let before = scene.agent.replace_binary(binary);
+                round(scene, end, &before, &mut callers, &mut report)?;
+                for held in &mut held {
+                    held.check(&mut report)?;
+                }
             }
             Ok(())
         },
@@ -113,56 +194,71 @@ fn cut_short(scene: &mut Scene<'_>, report: &mut Report) -> Result<()> {
 
 type Caller = (Client, Via, SocketAddr);
 
-/// One change of endpoints and one restart under load.
-fn round(scene: &mut Scene<'_>, callers: &mut [Caller; 2], report: &mut Report) -> Result<()> {
+/// One change of endpoints and one restart under load. After a start that is killed, the binary
+/// `before` starts.
+fn round(
+    scene: &mut Scene<'_>,
+    end: End,
+    before: &Binary,
+    callers: &mut [Caller],
+    report: &mut Report,
+) -> Result<()> {
     let number = report.restarts as usize;
     let (old, new) = (SETS[(number + SETS.len() - 1) % SETS.len()], SETS[number % SETS.len()]);
-    let end = ENDS[number / SETS.len() % ENDS.len()];
     // A different moment each time.
     let moment = Duration::from_millis(number as u64 * 37 % 300);
-    let [(one, one_via, one_to), (two, two_via, two_to)] = callers;
-    let (first, (second, ())) = one.call_during(*one_via, *one_to, || {
-        two.call_during(*two_via, *two_to, || {
-            scene.set_endpoints(MOVING, new)?;
-            match end {
-                End::Killed => {
-                    scene.wait_for(Via::UdpConnected, at(NOBODY4)?, new)?;
-                    scene.agent.kill();
-                }
-                End::KilledInAChange => {
-                    thread::sleep(moment / 3);
-                    scene.agent.kill();
-                }
-                End::KilledInAStart | End::KilledInAResize => scene.agent.kill(),
-                End::Stopped | End::Resized | End::Upgraded => scene.agent.stop()?,
-            }
-            match end {
-                End::Resized | End::KilledInAResize => resize(scene, number),
-                End::Upgraded => {
-                    let pins = scene.agent.pins();
-                    fs::rename(pins.join("unprogrammed"), pins.join("left_out"))?;
-                }
-                _ => {}
-            }
-            if matches!(end, End::KilledInAStart | End::KilledInAResize | End::Upgraded) {
-                scene.agent.launch()?;
-                thread::sleep(moment);
+    let tallies = call_during(callers, &mut || {
+        scene.set_endpoints(MOVING, new)?;
+        match end {
+            End::Killed => {
+                scene.wait_for(Via::UdpConnected, at(NOBODY4)?, new)?;
                 scene.agent.kill();
             }
-            scene.agent.resume()?;
-            ensure!(!scene.agent.pins().join("left_out").exists(), "an old name is left behind");
-            scene.wait_for(Via::UdpConnected, at(NOBODY4)?, new)?;
-            scene.wait_for(Via::Udp, at(NOBODY6)?, new)?;
-            Ok(())
-        })
+            End::KilledInAChange => {
+                thread::sleep(moment / 3);
+                scene.agent.kill();
+            }
+            End::KilledInAStart | End::KilledInAResize => scene.agent.kill(),
+            End::Stopped | End::Resized | End::Upgraded => scene.agent.stop()?,
+        }
+        match end {
+            End::Resized | End::KilledInAResize => resize(scene, number),
+            End::Upgraded => {
+                let pins = scene.agent.pins();
+                fs::rename(pins.join("unprogrammed"), pins.join("left_out"))?;
+            }
+            _ => {}
+        }
+        if matches!(end, End::KilledInAStart | End::KilledInAResize | End::Upgraded) {
+            scene.agent.launch()?;
+            thread::sleep(moment);
+            scene.agent.kill();
+            scene.agent.replace_binary(before.clone());
+        }
+        scene.agent.resume()?;
+        ensure!(!scene.agent.pins().join("left_out").exists(), "an old name is left behind");
+        scene.wait_for(Via::UdpConnected, at(NOBODY4)?, new)?;
+        scene.wait_for(Via::Udp, at(NOBODY6)?, new)?;
+        Ok(())
     })?;
     let allowed: BTreeSet<&str> = old.iter().chain(new).copied().collect();
-    for tally in [first, second] {
+    for tally in tallies {
         judge(&tally, &allowed, end, report);
     }
     report.changes += 1;
     report.restarts += 1;
     Ok(())
+}
+
+/// Has all callers call while `work` runs. Returns what each got.
+fn call_during(callers: &mut [Caller], work: &mut dyn FnMut() -> Result<()>) -> Result<Vec<Tally>> {
+    let Some(((client, via, to), others)) = callers.split_first_mut() else {
+        work()?;
+        return Ok(Vec::new());
+    };
+    let (tally, mut tallies) = client.call_during(*via, *to, || call_during(others, work))?;
+    tallies.push(tally);
+    Ok(tallies)
 }
 
 /// Resizes maps that the agent writes, maps that the programs write, or both.
@@ -187,12 +283,15 @@ fn judge(tally: &Tally, allowed: &BTreeSet<&str>, end: End, report: &mut Report)
     }
 }
 
-/// Open sockets to a Service that does not change, with the first reply of each.
-struct Held(Vec<(Socket, SocketAddr, Via, Reply)>);
+/// A client with open sockets to a Service that does not change, and the first reply of each.
+struct Held {
+    client: Client,
+    sockets: Vec<(Socket, SocketAddr, Via, Reply)>,
+}
 
 impl Held {
-    fn open(client: &mut Client) -> Result<Self> {
-        let mut held = Vec::new();
+    fn open(mut client: Client) -> Result<Self> {
+        let mut sockets = Vec::new();
         for to in [at(WEB4)?, at(WEB6)?] {
             for via in [Via::Http, Via::HttpMptcp, Via::UdpConnected, Via::Udp] {
                 let socket = client.open(via, to)?;
@@ -200,18 +299,19 @@ impl Held {
                 let reply = client.ask(socket, (via == Via::Udp).then_some(to))?;
                 let reply = reply.ok().with_context(|| format!("no answer by {via:?} of {to}"))?;
                 ensure!(reply.peer == to, "{via:?} to {to}: the peer is {}", reply.peer);
-                held.push((socket, to, via, reply));
+                sockets.push((socket, to, via, reply));
             }
         }
-        Ok(Self(held))
+        Ok(Self { client, sockets })
     }
 
     /// Checks that each socket still reaches the same pod with the same peer address.
-    fn check(&mut self, client: &mut Client, report: &mut Report) -> Result<()> {
-        for (socket, to, via, before) in &self.0 {
+    fn check(&mut self, report: &mut Report) -> Result<()> {
+        let Self { client, sockets } = self;
+        for (socket, to, via, before) in sockets {
             let now = client.ask(*socket, (*via == Via::Udp).then_some(*to))?;
             let peer = if *via == Via::Udp { Ok(*to) } else { client.peer(*socket)? };
-            if now.as_ref() != Ok(before) || peer != Ok(*to) {
+            if now.as_ref() != Ok(&*before) || peer != Ok(*to) {
                 report.failed += 1;
                 let restart = report.restarts;
                 report.describe(|| {

@@ -35,7 +35,7 @@ pub(crate) fn run(workspace: &Workspace, _: &Args) -> Result<()> {
     let log = workspace.log("build-image-agent");
     run_logged("compiling the agent, optimised for size", &mut build, &log)?;
     let agent = workspace.program(Profile::Deployed, "topo-lb");
-    Image::new(workspace)?.make(&agent, &archive(workspace, ""))
+    Image::new(workspace)?.make(&agent, VERSION, &archive(workspace, ""))
 }
 
 /// Builds the image for a cluster on this machine, unless the agent is the same as before: the agent
@@ -45,9 +45,14 @@ pub(crate) fn for_cluster(workspace: &Workspace, agent: &Path) -> Result<PathBuf
     let archive = archive(workspace, "-dev");
     let built = |path: &Path| fs::metadata(path).and_then(|it| it.modified());
     if built(&archive).ok() <= built(agent).ok() {
-        Image::new(workspace)?.make(agent, &archive)?;
+        Image::new(workspace)?.make(agent, VERSION, &archive)?;
     }
     Ok(archive)
+}
+
+/// Builds the image of the last release's agent, beside the current one's for a cluster.
+pub(crate) fn of_last_release(workspace: &Workspace, agent: &Path, archive: &Path) -> Result<()> {
+    Image::new(workspace)?.make(agent, "last-release", archive)
 }
 
 /// The path of an image's archive.
@@ -69,16 +74,16 @@ impl<'a> Image<'a> {
         Ok(Self { workspace, work })
     }
 
-    /// Builds the image, and tries it.
-    fn make(&self, agent: &Path, archive: &Path) -> Result<()> {
+    /// Builds the image of this version, and tries it.
+    fn make(&self, agent: &Path, version: &str, archive: &Path) -> Result<()> {
         let content = self.work.join("content");
         let files = self.collect(agent, &content)?;
         // Whole: kubelets do not find an image whose name in the archive has no registry.
-        let tag = format!("docker.io/library/topo-lb:{VERSION}");
+        let tag = format!("docker.io/library/topo-lb:{version}");
         let mut build = self.buildah("build");
         // A fixed timestamp: the same agent gives the same image.
         build.args(["--timestamp", "0", "--layers=false", "--tag", &tag]);
-        build.args(["--label", &format!("org.opencontainers.image.version={VERSION}")]);
+        build.args(["--label", &format!("org.opencontainers.image.version={version}")]);
         build.args(["--file", "deploy/Containerfile"]).arg(&content);
         self.step("image", &mut build)?;
 
@@ -91,7 +96,7 @@ impl<'a> Image<'a> {
         let mut push = self.buildah("push");
         push.arg("--digestfile").arg(&digest).args([&tag, &place]);
         self.step("OCI archive", &mut push)?;
-        self.try_out(&place)?;
+        self.try_out(&place, agent)?;
 
         for file in &files {
             let path = content.join(file);
@@ -115,20 +120,21 @@ impl<'a> Image<'a> {
         Ok(files)
     }
 
-    /// Runs the agent with only the archive's content.
-    fn try_out(&self, place: &str) -> Result<()> {
+    /// Runs the agent with only the archive's content. It must say what it says outside.
+    fn try_out(&self, place: &str, agent: &Path) -> Result<()> {
         let mut create = self.buildah("from");
         let container = output_of(create.arg(place));
         let container = container.with_context(|| format!("`{}` failed", display(&create)))?;
         let mut mount = self.buildah("mount");
         let root = output_of(mount.arg(container.trim()));
         let root = root.with_context(|| format!("`{}` failed", display(&mount)))?;
-        let mut agent = self.workspace.command("chroot");
-        let said = output_of(agent.arg(root.trim()).args(["/topo-lb", "--version"]));
+        let mut inside = self.workspace.command("chroot");
+        let said = output_of(inside.arg(root.trim()).args(["/topo-lb", "--version"]));
+        let outside = output_of(self.workspace.command(agent).arg("--version"));
         ensure!(
-            said.as_deref().map(str::trim) == Some(&format!("topo-lb {VERSION}")),
-            "the agent does not run in the image: `{}` said {said:?}",
-            display(&agent)
+            said.is_some() && said == outside,
+            "the agent does not run in the image: `{}` said {said:?}, and outside {outside:?}",
+            display(&inside)
         );
         Ok(())
     }

@@ -27,6 +27,7 @@ mod install;
 mod kube_proxy;
 mod lab_program;
 mod lanes;
+mod last_release;
 mod libraries;
 mod machine;
 mod mounts;

@@ -16,6 +16,7 @@ use crate::control_plane;
 use crate::fuzz;
 use crate::image;
 use crate::lanes::{self, Suite};
+use crate::last_release::{self, LastRelease};
 use crate::machine::Machine;
 use crate::needs::Need;
 use crate::plan::object_tools;
@@ -132,10 +133,10 @@ impl Stage {
             Self::Deny => return deny(workspace),
             Self::Docs => docs(workspace)?,
             Self::Unit => unit(workspace)?,
-            Self::Lab => lab(workspace)?,
+            Self::Lab => return lab(workspace),
             Self::Kernels => return kernels(workspace, machine, named, counting),
             Self::ControlPlane => against_control_plane(workspace)?,
-            Self::Cluster => on_cluster(workspace)?,
+            Self::Cluster => return on_cluster(workspace),
             Self::Fuzz => fuzz::run(workspace)?,
         }
         Ok(Outcome::Passed(None))
@@ -185,9 +186,14 @@ fn unit(workspace: &Workspace) -> Result<()> {
     run_visible(&mut test(), TESTS_LIMIT)
 }
 
-fn lab(workspace: &Workspace) -> Result<()> {
+fn lab(workspace: &Workspace) -> Result<Outcome> {
     let agent = suites::compile_lab(workspace)?;
-    run_in_lab(workspace, suites::in_lab(workspace)?, 2, &agent, |_| ())
+    let release = LastRelease::find(workspace);
+    let earlier = release.as_ref().map(|it| it.agent(workspace)).transpose()?;
+    run_in_lab(workspace, suites::in_lab(workspace)?, 2, &agent, |command| {
+        command.envs(earlier.iter().map(|path| (last_release::AGENT, path)));
+    })?;
+    Ok(last_release::outcome(release.as_ref()))
 }
 
 /// Runs suites; `set` sets their further environment. The tests of a suite run one at a time: each
@@ -244,17 +250,21 @@ fn against_control_plane(workspace: &Workspace) -> Result<()> {
 }
 
 /// The suite on a real cluster.
-fn on_cluster(workspace: &Workspace) -> Result<()> {
+fn on_cluster(workspace: &Workspace) -> Result<Outcome> {
     let parts = Parts::get(workspace)?;
     let agent = suites::agent(workspace)?;
     let image = image::for_cluster(workspace, &agent)?;
+    let release = LastRelease::find(workspace);
+    let earlier = release.as_ref().map(|it| it.image(workspace)).transpose()?;
     let mut compile = suites::cargo_for(workspace, "test", [suites::CLUSTER]);
     let log = workspace.log("build-cluster-suite");
     run_logged("compiling its suite", compile.arg("--no-run"), &log)?;
     run_in_lab(workspace, vec![suites::CLUSTER.to_owned()], 1, &agent, |command| {
         parts.name_in(command);
         command.env(cluster::IMAGE, &image);
-    })
+        command.envs(earlier.iter().map(|path| (last_release::IMAGE, path)));
+    })?;
+    Ok(last_release::outcome(release.as_ref()))
 }
 
 fn deny(workspace: &Workspace) -> Result<Outcome> {

@@ -11,6 +11,9 @@ pub(crate) enum Outcome {
     Passed(Option<String>),
     /// Nothing failed, but a part was not checked.
     Unchecked(String),
+    /// Nothing failed, and a part has nothing to be checked against yet. No machine could check it, so
+    /// it does not fail a strict run.
+    NothingToCheck(String),
     Failed,
     /// An earlier stage failed.
     NotRun,
@@ -37,7 +40,9 @@ pub(crate) fn table(rows: &[Row]) -> Vec<String> {
             let (colour, mark, remark) = match &row.outcome {
                 Outcome::Passed(None) => (GREEN, "✓", ""),
                 Outcome::Passed(Some(remark)) => (YELLOW, "✓", remark.as_str()),
-                Outcome::Unchecked(what) => (YELLOW, "!", what.as_str()),
+                Outcome::Unchecked(what) | Outcome::NothingToCheck(what) => {
+                    (YELLOW, "!", what.as_str())
+                }
                 Outcome::Failed => (RED, "✗", "failed"),
                 Outcome::NotRun => (DIM, "–", "not run"),
             };
@@ -60,6 +65,7 @@ mod tests {
             row("set-up", Outcome::Passed(None), 1),
             row("dependencies", Outcome::Passed(Some("not all".to_owned())), 75),
             row("advisories", Outcome::Unchecked("NOT checked".to_owned()), 2),
+            row("suites", Outcome::NothingToCheck("no release".to_owned()), 3),
             row("unit tests", Outcome::Failed, 12),
             row("lab", Outcome::NotRun, 0),
         ];
@@ -67,6 +73,7 @@ mod tests {
 ✓ set-up             1.0 s
 ✓ dependencies  1 min 15 s  not all
 ! advisories         2.0 s  NOT checked
+! suites             3.0 s  no release
 ✗ unit tests        12.0 s  failed
 – lab                    –  not run";
         let expected: Vec<&str> = expected.lines().collect();

@@ -82,7 +82,9 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     for line in table(&rows) {
         progress::line(&line);
     }
-    let is_whole = !rows.iter().any(|row| matches!(row.outcome, Outcome::Unchecked(_)));
+    let is_whole = !rows
+        .iter()
+        .any(|row| matches!(row.outcome, Outcome::Unchecked(_) | Outcome::NothingToCheck(_)));
     match failure {
         None => {
             let what = if is_whole { "all passed" } else { "all that was checked passed" };
@@ -185,6 +187,14 @@ mod tests {
         let outcomes: Vec<_> = rows.into_iter().map(|row| row.outcome).collect();
         let remark = Outcome::Passed(Some("remark".to_owned()));
         assert_eq!(outcomes, [remark, Outcome::Failed, Outcome::NotRun]);
+    }
+
+    #[test]
+    fn what_no_machine_could_check_fails_no_strict_run() {
+        let mut rows = Vec::new();
+        let outcome = Outcome::NothingToCheck("no release".to_owned());
+        let failure = run_stages(&[Stage::Lab], &mut rows, true, |_| Ok(outcome.clone()));
+        assert!(failure.is_none() && rows[0].outcome == outcome, "{failure:?}, {rows:?}");
     }
 
     #[test]

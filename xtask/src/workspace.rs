@@ -56,6 +56,11 @@ impl Workspace {
         Ok(Self { root, target, cargo })
     }
 
+    /// Another checkout, with the default build folder.
+    pub(crate) fn at(&self, root: PathBuf) -> Self {
+        Self { target: root.join("target"), root, cargo: self.cargo.clone() }
+    }
+
     /// The eBPF object that the agent embeds.
     pub(crate) fn object(&self) -> PathBuf {
         self.target.join("bpf/topo-lb.o")

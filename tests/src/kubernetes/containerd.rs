@@ -15,6 +15,7 @@ use crate::wait::until_is;
 
 use super::machine::Machine;
 use super::parts::{Parts, sbin};
+use super::{LAST_RELEASE, VERSION};
 
 /// Its socket on the node.
 pub(crate) const SOCKET: &str = "/run/containerd/containerd.sock";
@@ -23,7 +24,7 @@ pub(crate) const SOCKET: &str = "/run/containerd/containerd.sock";
 const PAUSE: &str = "registry.k8s.io/pause:3.10";
 
 /// The name of topo-lb's image in deploy/.
-const REGISTRY: &str = "registry.example.com/topo-lb";
+pub(crate) const REGISTRY: &str = "registry.example.com/topo-lb";
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -84,13 +85,15 @@ pub(crate) fn start(machine: &Machine<'_>, parts: &Parts, pods: &str) -> Result<
     }
     // An archive has no registry's name.
     let mut list = control()?;
-    let version = env!("CARGO_PKG_VERSION");
     list.args(["images", "list", "--quiet"]);
     let images = machine.run(list)?;
-    if let Some(ours) = images.lines().find(|name| name.ends_with(&format!("topo-lb:{version}"))) {
-        let mut tag = control()?;
-        tag.args(["images", "tag", "--force", ours, &format!("{REGISTRY}:{version}")]);
-        machine.run(tag)?;
+    for version in [VERSION, LAST_RELEASE] {
+        let end = format!("topo-lb:{version}");
+        if let Some(ours) = images.lines().find(|name| name.ends_with(&end)) {
+            let mut tag = control()?;
+            tag.args(["images", "tag", "--force", ours, &format!("{REGISTRY}:{version}")]);
+            machine.run(tag)?;
+        }
     }
     Ok(running)
 }

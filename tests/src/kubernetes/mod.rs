@@ -48,6 +48,12 @@ pub const MOST_NODES: u8 = 9;
 /// The node pools, as in the OpenYurt tutorial; later nodes join them again.
 const POOLS: [&str; 3] = ["hangzhou", "shanghai", "beijing"];
 
+/// The tag of topo-lb's own image.
+pub const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// The tag of the image of topo-lb's last release, if [`Parts::last_release`].
+pub const LAST_RELEASE: &str = "last-release";
+
 /// How long nodes and agents may take to get ready.
 const PATIENCE: Duration = Duration::from_secs(120);
 
@@ -205,6 +211,15 @@ impl<'a> Kubernetes<'a> {
     fn surroundings(&self) -> Result<Option<&'static str>> {
         let root = crate::cgroup::root()?;
         Ok((root.ends_with("unified")).then_some("cgroup-unified"))
+    }
+
+    /// Has the DaemonSet run the image with this tag: [`VERSION`] or [`LAST_RELEASE`]. Waits until
+    /// every node's agent is replaced and ready.
+    pub fn set_image(&self, tag: &str) -> Result<()> {
+        let (daemonset, image) =
+            (format!("daemonset/{NAME}"), format!("agent={}:{tag}", containerd::REGISTRY));
+        self.kubectl(&["-n", NAME, "set", "image", &daemonset, &image])?;
+        self.wait_for_agents()
     }
 
     /// Waits until the DaemonSet runs, updated and ready, on every node.

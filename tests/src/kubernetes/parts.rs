@@ -9,6 +9,7 @@ use anyhow::{Context as _, Result, ensure};
 use fs_err as fs;
 
 use crate::process::printed;
+use crate::requirements::named;
 
 /// The variable for the folder with the programs of Kubernetes.
 pub const KUBERNETES: &str = "TOPO_LB_KUBERNETES";
@@ -20,16 +21,21 @@ pub const IMAGES: &str = "TOPO_LB_IMAGES";
 /// The variable for the archive with topo-lb's own image.
 pub const IMAGE: &str = "TOPO_LB_IMAGE";
 
+/// The variable for the archive with the image of topo-lb's last release, if there is one.
+pub const LAST_RELEASE_IMAGE: &str = "TOPO_LB_LAST_RELEASE_IMAGE";
+
 /// Where the parts are.
 #[derive(Clone, Debug)]
 pub struct Parts {
     kubernetes: PathBuf,
     containerd: PathBuf,
     images: Vec<PathBuf>,
+    last_release: bool,
 }
 
 impl Parts {
-    /// The parts that the environment names: [`KUBERNETES`], [`CONTAINERD`], [`IMAGES`].
+    /// The parts that the environment names: [`KUBERNETES`], [`CONTAINERD`], [`IMAGES`], and, if set,
+    /// [`IMAGE`] and [`LAST_RELEASE_IMAGE`].
     ///
     /// # Errors
     /// A variable is not set, or a part is missing.
@@ -52,11 +58,14 @@ impl Parts {
         archives.retain(|path| path.extension().is_some_and(|it| it == "tar"));
         ensure!(!archives.is_empty(), "there is no image in {}", images.display());
         archives.sort();
-        archives.extend(env::var_os(IMAGE).filter(|path| !path.is_empty()).map(PathBuf::from));
+        let release = named(LAST_RELEASE_IMAGE)?;
+        let last_release = release.is_some();
+        archives.extend(named(IMAGE)?.into_iter().chain(release));
         let it = Self {
             kubernetes: folder(KUBERNETES)?,
             containerd: folder(CONTAINERD)?,
             images: archives,
+            last_release,
         };
         for program in ["kube-scheduler", "kubelet", "kube-proxy"] {
             it.kubernetes(program)?;
@@ -88,6 +97,12 @@ impl Parts {
     #[must_use]
     pub fn images(&self) -> &[PathBuf] {
         &self.images
+    }
+
+    /// Whether the images include topo-lb's last release, as [`LAST_RELEASE`](super::LAST_RELEASE).
+    #[must_use]
+    pub fn last_release(&self) -> bool {
+        self.last_release
     }
 
     /// The version of Kubernetes: `1.20.2`.
