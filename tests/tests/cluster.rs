@@ -13,7 +13,7 @@ use topo_lb_tests::cgroup;
 use topo_lb_tests::deployment::{NAME, deploy, helm};
 use topo_lb_tests::kubernetes::parts::Parts;
 use topo_lb_tests::kubernetes::worker::Worker;
-use topo_lb_tests::kubernetes::{Kubernetes, Proxy, names, plan};
+use topo_lb_tests::kubernetes::{Kubernetes, LAST_RELEASE, Proxy, VERSION, names, plan};
 use topo_lb_tests::lab::{Scenario, play_all, within};
 use topo_lb_tests::objects::Objects;
 use topo_lb_tests::progress::Progress;
@@ -55,6 +55,7 @@ fn connections_of_real_pods_stay_in_their_pool_through_changes() -> Result<()> {
             ("nothing and back", a_pool_without_pods_is_refused),
             ("pods killed", killed_pods_are_replaced_without_wrong_answers),
             ("rolling restart", a_rolling_restart_fails_no_connection),
+            ("upgrade", an_upgrade_and_its_way_back_fail_no_connection),
             ("kubelet killed", a_node_without_kubelet_keeps_its_connections),
             ("agent hangs, and the API server is away", a_node_works_and_mends_itself_alone),
             ("cleanup", the_cleanup_leaves_nothing_in_any_kernel),
@@ -281,6 +282,19 @@ fn a_rolling_restart_fails_no_connection(stage: &mut Stage<'_>) -> Result<()> {
     stage.kubernetes.kubectl(&["-n", NAME, "rollout", "restart", "daemonset", NAME])?;
     stage.kubernetes.wait_for_agents()?;
     stage.nothing_failed()
+}
+
+fn an_upgrade_and_its_way_back_fail_no_connection(stage: &mut Stage<'_>) -> Result<()> {
+    if !Parts::given()?.last_release() {
+        // The summary of `cargo xtask test` says so, too.
+        eprintln!("    NOT upgraded: there is no release yet");
+        return Ok(());
+    }
+    for image in [LAST_RELEASE, VERSION, LAST_RELEASE, VERSION] {
+        stage.kubernetes.set_image(image).context(image)?;
+        stage.nothing_failed().context(image)?;
+    }
+    Ok(())
 }
 
 /// The agent of a node as its kubelet sees it: whether it is ready, and how often it was restarted.

@@ -144,6 +144,8 @@ impl<'a> Image<'a> {
         let mut command = self.workspace.command("buildah");
         command.args(["--storage-driver", "vfs", "--root"]).arg(self.work.join("storage"));
         command.arg("--runroot").arg(self.work.join("run")).arg(subcommand);
+        // Its temporary files are as large as the image: where there is room for one.
+        command.env("TMPDIR", &self.work);
         if subcommand == "build" {
             // A container may not be allowed to make namespaces.
             command.args(["--isolation", "chroot"]);
