@@ -134,8 +134,8 @@ pub fn run_upgrades(last_release: &Binary) -> Result<Report> {
 }
 
 /// Prepares a scene, starts its agent, and restarts it under load. `next` says how the agent ends
-/// after so many restarts, and what starts then; none if these are enough. With `machines`, clients
-/// outside every cgroup of the agent call, too.
+/// after so many restarts, and what starts then; none if these are enough. With `machines`, a
+/// client whose packets tc translates connects, too.
 fn play(
     machines: bool,
     prepare: impl FnOnce(&mut Scene<'_>, &mut Report) -> Result<()>,
@@ -206,7 +206,7 @@ fn round(
     let number = report.restarts as usize;
     let (old, new) = (SETS[(number + SETS.len() - 1) % SETS.len()], SETS[number % SETS.len()]);
     // A different moment each time.
-    let moment = Duration::from_millis(number as u64 * 37 % 300);
+    let moment = Duration::from_millis(number as u64 * 113 % 300);
     let tallies = call_during(callers, &mut || {
         scene.set_endpoints(MOVING, new)?;
         match end {

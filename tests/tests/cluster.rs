@@ -34,6 +34,9 @@ const SERVICE: &str = "svc-ud1";
 /// How many requests a check of places makes.
 const REQUESTS: usize = 20;
 
+/// In place of a server's name: nobody answered.
+const FAILED: &str = "failed";
+
 #[test]
 fn connections_of_real_pods_stay_in_their_pool_through_changes() -> Result<()> {
     requirements::command("curl", "curl")?;
@@ -49,6 +52,7 @@ fn connections_of_real_pods_stay_in_their_pool_through_changes() -> Result<()> {
             }
         }
         let load = Load::start(&kubernetes)?;
+        let has_last_release = parts.last_release();
         let scenarios: &[Scenario<Stage<'_>>] = &[
             ("pods", |stage| pods_stay_in_their_pool(&stage.kubernetes)),
             ("node and host network", processes_of_a_node_stay_in_its_pool),
@@ -62,7 +66,9 @@ fn connections_of_real_pods_stay_in_their_pool_through_changes() -> Result<()> {
             ("components", each_component_runs_on_a_kubelet),
             ("chart", the_chart_does_the_same),
         ];
-        play_all(&mut Stage { kubernetes, load }, |_| Ok(()), scenarios)
+        // What a scenario did not look at is not the next one's.
+        let begin = |stage: &mut Stage<'_>| stage.look().map(drop);
+        play_all(&mut Stage { kubernetes, load, has_last_release }, begin, scenarios)
     })
 }
 
@@ -70,7 +76,11 @@ fn connections_of_real_pods_stay_in_their_pool_through_changes() -> Result<()> {
 struct Stage<'a> {
     kubernetes: Kubernetes<'a>,
     load: Load,
+    has_last_release: bool,
 }
+
+/// Answers, each with its number: the names of servers, or `failed`.
+type Answers = BTreeMap<String, usize>;
 
 /// Connections from the client of every pool, one after another, in the pods themselves: they go on
 /// whatever ends outside.
@@ -82,87 +92,90 @@ struct Load {
 impl Load {
     fn start(kubernetes: &Kubernetes<'_>) -> Result<Self> {
         let address = cluster_ip(kubernetes)?;
-        let script = format!(
-            "while sleep 0.1; do \
-               echo $(curl -s -m 5 http://{address}/hostname || echo failed) >> /tmp/answers; \
-             done < /dev/null > /dev/null 2>&1 &"
-        );
+        let ask = ask(&address);
+        let script =
+            format!("while sleep 0.1; do {ask}; done < /dev/null >> /tmp/answers 2> /dev/null &");
         for (pool, _) in POOLS {
             kubernetes.kubectl(&["exec", &client_of(pool), "--", "sh", "-c", &script])?;
         }
         Ok(Self { seen: POOLS.map(|(pool, _)| (pool, 0)).into() })
     }
 
-    /// The answers of a pool's client since the last look: at least one.
-    fn answers(
-        &mut self,
-        kubernetes: &Kubernetes<'_>,
-        pool: &'static str,
-    ) -> Result<BTreeMap<String, usize>> {
+    /// The answers of a pool's client since the last look.
+    fn answers(&mut self, kubernetes: &Kubernetes<'_>, pool: &'static str) -> Result<Answers> {
         let seen = self.seen.entry(pool).or_default();
         let new = format!("+{}", *seen + 1);
-        let client = client_of(pool);
-        let text =
-            kubernetes.kubectl(&["exec", &client, "--", "tail", "-n", &new, "/tmp/answers"])?;
-        let answers = count(&text);
-        let total: usize = answers.values().sum();
-        ensure!(total > 0, "no connection of {pool} since the last look");
-        *seen += total;
+        let tail = ["exec", &client_of(pool), "--", "tail", "-n", &new, "/tmp/answers"];
+        let answers = count(&kubernetes.kubectl(&tail)?);
+        *seen += answers.values().sum::<usize>();
         Ok(answers)
     }
 }
 
 impl Stage<'_> {
+    /// The answers of every pool's client since the last look.
+    fn look(&mut self) -> Result<Vec<(&'static str, Answers)>> {
+        let look = |(pool, _)| Ok((pool, self.load.answers(&self.kubernetes, pool)?));
+        POOLS.into_iter().map(look).collect()
+    }
+
     /// Checks that since the last look no connection of any pool failed or left its pool.
     fn nothing_failed(&mut self) -> Result<()> {
-        for (pool, _) in POOLS {
-            let answers = self.load.answers(&self.kubernetes, pool)?;
-            only_from(pool, &answers)?;
-            eprintln!("    {pool}: {} connections, none failed", answers.values().sum::<usize>());
-        }
-        Ok(())
+        self.nothing_failed_but_in("")
     }
 
     /// Like [`nothing_failed`](Self::nothing_failed), where connections of a pool may fail: none may
     /// leave it.
     fn nothing_failed_but_in(&mut self, allowed: &str) -> Result<()> {
-        for (pool, _) in POOLS {
-            let mut answers = self.load.answers(&self.kubernetes, pool)?;
-            let failed = (pool == allowed).then(|| answers.remove("failed")).flatten();
-            eprintln!("    {pool}: {} failed", failed.unwrap_or(0));
-            only_from(pool, &answers)?;
+        let judge = |(pool, mut answers): (&str, Answers)| {
+            let failed = (pool == allowed).then(|| answers.remove(FAILED)).flatten();
+            let answered: usize = answers.values().sum();
+            eprintln!("    {pool}: {answered} answers, {} failed", failed.unwrap_or(0));
+            only_from(pool, &answers)
+        };
+        self.look()?.into_iter().try_for_each(judge)
+    }
+
+    /// Checks that since the last look no connection failed, whoever answered.
+    fn none_failed(&mut self) -> Result<()> {
+        for (pool, answers) in self.look()? {
+            ensure!(is_of_servers(&answers), "in {pool}: {answers:?}");
         }
         Ok(())
     }
 }
 
-fn rolled_out(kubernetes: &Kubernetes<'_>, what: &str) -> Result<()> {
-    let limit = format!("--timeout={}s", patient(SOON).as_secs());
-    kubernetes.kubectl(&["rollout", "status", what, &limit]).map(drop)
+fn limit() -> String {
+    format!("--timeout={}s", patient(SOON).as_secs())
 }
 
-/// A shell's loop that asks the Service so many times, and prints who answers, one a line.
-fn asking(times: usize, address: &str) -> String {
+fn rolled_out(kubernetes: &Kubernetes<'_>, what: &str) -> Result<()> {
+    kubernetes.kubectl(&["rollout", "status", what, &limit()]).map(drop)
+}
+
+/// A shell's command that asks the Service, and prints who answers in a line.
+fn ask(address: &str) -> String {
     format!(
-        "for i in $(seq {times}); do curl -s -m 5 http://{address}/hostname || echo failed; echo; done"
+        "answer=$(curl -sf -m 5 http://{address}/hostname) && echo ${{answer:-empty}} || echo {FAILED}"
     )
 }
 
-fn count(text: &str) -> BTreeMap<String, usize> {
-    let mut all = BTreeMap::new();
-    for line in text.lines().filter(|line| !line.is_empty()) {
+/// A shell's loop of [`ask`].
+fn asking(address: &str) -> String {
+    format!("for i in $(seq {REQUESTS}); do {}; done", ask(address))
+}
+
+fn count(text: &str) -> Answers {
+    let mut all = Answers::new();
+    for line in text.lines() {
         *all.entry(line.to_owned()).or_default() += 1;
     }
     all
 }
 
 /// Who answers the client of a pool.
-fn answers(
-    kubernetes: &Kubernetes<'_>,
-    client: &str,
-    service: &str,
-) -> Result<BTreeMap<String, usize>> {
-    let script = asking(REQUESTS, service);
+fn answers(kubernetes: &Kubernetes<'_>, client: &str, service: &str) -> Result<Answers> {
+    let script = asking(service);
     Ok(count(&kubernetes.kubectl(&["exec", client, "--", "sh", "-c", &script])?))
 }
 
@@ -171,11 +184,22 @@ fn client_of(pool: &str) -> String {
 }
 
 /// Checks that only servers of the pool have answered.
-fn only_from(pool: &str, answers: &BTreeMap<String, usize>) -> Result<()> {
+fn only_from(pool: &str, answers: &Answers) -> Result<()> {
     let prefix = format!("united-deployment1-{pool}-");
     let wrong: Vec<_> = answers.keys().filter(|name| !name.starts_with(&prefix)).collect();
     ensure!(wrong.is_empty() && !answers.is_empty(), "in {pool}: {answers:?}");
     Ok(())
+}
+
+/// Whether servers have answered, of any pool, and nothing failed.
+fn is_of_servers(answers: &Answers) -> bool {
+    !answers.is_empty() && answers.keys().all(|name| name.starts_with("united-deployment1-"))
+}
+
+/// Whether servers of every pool have answered, and nothing failed.
+fn is_from_anywhere(answers: &Answers) -> bool {
+    let answered = |pool: &str| answers.keys().any(|name| name.contains(pool));
+    is_of_servers(answers) && POOLS.iter().all(|(pool, _)| answered(pool))
 }
 
 fn cluster_ip(kubernetes: &Kubernetes<'_>) -> Result<String> {
@@ -188,17 +212,13 @@ fn pods_stay_in_their_pool(kubernetes: &Kubernetes<'_>) -> Result<()> {
     }
     // Without the policy, the servers of both pools answer.
     let anywhere = answers(kubernetes, &client_of("hangzhou"), "svc-ud1-without-topology")?;
-    for (pool, _) in POOLS {
-        ensure!(anywhere.keys().any(|name| name.contains(pool)), "{anywhere:?}");
-    }
+    ensure!(is_from_anywhere(&anywhere), "{anywhere:?}");
     Ok(())
 }
 
 /// Who answers a program on a node itself.
-fn answers_on(stage: &mut Stage<'_>, node: &str) -> Result<BTreeMap<String, usize>> {
-    let address = cluster_ip(&stage.kubernetes)?;
-    let worker = stage.kubernetes.worker(node)?;
-    shell_on(worker, &asking(REQUESTS, &address)).map(|text| count(&text))
+fn answers_on(stage: &mut Stage<'_>, node: &str, address: &str) -> Result<Answers> {
+    shell_on(stage.kubernetes.worker(node)?, &asking(address)).map(|text| count(&text))
 }
 
 fn shell_on(worker: &Worker<'_>, script: &str) -> Result<String> {
@@ -208,11 +228,11 @@ fn shell_on(worker: &Worker<'_>, script: &str) -> Result<String> {
 }
 
 fn processes_of_a_node_stay_in_its_pool(stage: &mut Stage<'_>) -> Result<()> {
+    let address = cluster_ip(&stage.kubernetes)?;
     for (pool, node) in POOLS {
-        only_from(pool, &answers_on(stage, node)?).context("from the node")?;
+        only_from(pool, &answers_on(stage, node, &address)?).context("from the node")?;
     }
     let kubernetes = &stage.kubernetes;
-    let address = cluster_ip(kubernetes)?;
     for (_, node) in POOLS {
         let spec = serde_json::json!({"spec": {
             "nodeName": node, "hostNetwork": true, "terminationGracePeriodSeconds": 0,
@@ -224,8 +244,7 @@ fn processes_of_a_node_stay_in_its_pool(stage: &mut Stage<'_>) -> Result<()> {
     }
     for (pool, node) in POOLS {
         let name = format!("host-{node}");
-        let limit = format!("--timeout={}s", patient(SOON).as_secs());
-        kubernetes.kubectl(&["wait", "--for=condition=Ready", &format!("pod/{name}"), &limit])?;
+        kubernetes.kubectl(&["wait", "--for=condition=Ready", &format!("pod/{name}"), &limit()])?;
         only_from(pool, &answers(kubernetes, &name, &address)?)
             .context("from the host's network")?;
         kubernetes.kubectl(&["delete", "pod", &name, "--wait=false"])?;
@@ -285,16 +304,24 @@ fn a_rolling_restart_fails_no_connection(stage: &mut Stage<'_>) -> Result<()> {
 }
 
 fn an_upgrade_and_its_way_back_fail_no_connection(stage: &mut Stage<'_>) -> Result<()> {
-    if !Parts::given()?.last_release() {
+    if !stage.has_last_release {
         // The summary of `cargo xtask test` says so, too.
         eprintln!("    NOT upgraded: there is no release yet");
         return Ok(());
     }
-    for image in [LAST_RELEASE, VERSION, LAST_RELEASE, VERSION] {
-        stage.kubernetes.set_image(image).context(image)?;
-        stage.nothing_failed().context(image)?;
+    let mut there_and_back = || {
+        for image in [LAST_RELEASE, VERSION, LAST_RELEASE, VERSION] {
+            stage.kubernetes.set_image(image).context(image)?;
+            stage.nothing_failed().context(image)?;
+        }
+        Ok(())
+    };
+    let outcome = there_and_back();
+    if outcome.is_err() {
+        // The other scenarios are about this version.
+        stage.kubernetes.set_image(VERSION)?;
     }
-    Ok(())
+    outcome
 }
 
 /// The agent of a node as its kubelet sees it: whether it is ready, and how often it was restarted.
@@ -309,8 +336,9 @@ fn seen_by_the_kubelet(kubernetes: &Kubernetes<'_>, node: &str) -> Result<(bool,
 
 fn a_node_without_kubelet_keeps_its_connections(stage: &mut Stage<'_>) -> Result<()> {
     let (pool, node) = POOLS[0];
+    let address = cluster_ip(&stage.kubernetes)?;
     stage.kubernetes.worker(node)?.kill_kubelet();
-    let said = answers_on(stage, node);
+    let said = answers_on(stage, node, &address);
     stage.kubernetes.worker(node)?.start_kubelet()?;
     only_from(pool, &said?)?;
     until("a kubelet that serves again", SOON, || {
@@ -319,7 +347,13 @@ fn a_node_without_kubelet_keeps_its_connections(stage: &mut Stage<'_>) -> Result
     })?;
     // A kubelet that starts takes its pods for unready until it has asked them (kubernetes#78733), and
     // a pool without ready pods refuses.
-    stage.nothing_failed_but_in(pool)
+    stage.nothing_failed_but_in(pool)?;
+    until("seconds without a failure", SOON, || {
+        sleep(Duration::from_secs(3));
+        let outcome = stage.nothing_failed();
+        Ok(outcome.map_err(|error| format!("{error:#}")))
+    })
+    .map(drop)
 }
 
 /// An agent hangs: its kubelet finds out, and starts it again although the API server is away.
@@ -338,19 +372,20 @@ fn a_node_works_and_mends_itself_alone(stage: &mut Stage<'_>) -> Result<()> {
 
     let address = cluster_ip(&stage.kubernetes)?;
     let begun = Instant::now();
-    // Its controllers lose their leases, and end. They would take the nodes for dead otherwise, and
-    // their pods for unready, at once when the API server is back.
+    // Controllers end when they cannot renew their leases; these have none, so they are ended. They
+    // would otherwise take the nodes for dead, and their pods for unready, when the API server is back.
     stage.kubernetes.plane_mut().kill_controllers();
     stage.kubernetes.plane_mut().kill_api_server();
     let mut alone = || {
+        let now = stage.kubernetes.worker(node)?.process("topo-lb")?;
+        ensure!(now == agent, "the agent was started again before the API server was away");
         until("an agent that was started again", SOON, || {
             let now = stage.kubernetes.worker(node)?.process("topo-lb");
             Ok(if now.is_ok_and(|now| now != agent) { Ok(()) } else { Err("none") })
         })?;
-        POOLS.into_iter().try_for_each(|(pool, node)| {
-            let worker = stage.kubernetes.worker(node)?;
-            only_from(pool, &count(&shell_on(worker, &asking(REQUESTS, &address))?))
-        })
+        POOLS
+            .into_iter()
+            .try_for_each(|(pool, node)| only_from(pool, &answers_on(stage, node, &address)?))
     };
     let outcome = alone();
     sleep(AWAY.saturating_sub(begun.elapsed()));
@@ -389,14 +424,14 @@ fn an_excluded_pod_asks_kube_proxy(kubernetes: &Kubernetes<'_>) -> Result<()> {
         let client = "app=united-deployment2,pool=hangzhou";
         kubernetes.kubectl(&["annotate", "pod", "-l", client, annotation])
     };
-    let until_answered = |from: &str, is_wanted: fn(&BTreeMap<String, usize>) -> bool| {
+    let until_answered = |from: &str, is_wanted: fn(&Answers) -> bool| {
         until(from, SOON, || {
             let answers = answers(kubernetes, &client_of("hangzhou"), SERVICE)?;
             Ok(if is_wanted(&answers) { Ok(()) } else { Err(format!("{answers:?}")) })
         })
     };
     annotate("topo-lb.io/exclude=true")?;
-    until_answered("answers from anywhere", |answers| only_from("hangzhou", answers).is_err())?;
+    until_answered("answers from anywhere", is_from_anywhere)?;
     annotate("topo-lb.io/exclude-")?;
     until_answered("answers from the pool alone", |it| only_from("hangzhou", it).is_ok())?;
     Ok(())
@@ -451,8 +486,8 @@ fn all_gone(kubernetes: &Kubernetes<'_>, made: Vec<Objects>) -> Result<()> {
         ensure!(!worker.seen("sys/fs/bpf/topo-lb").exists(), "{} has pins left", worker.name());
     }
     // kube-proxy alone serves the Services again.
-    let anywhere = answers(kubernetes, &client_of("hangzhou"), "svc-ud1-without-topology")?;
-    ensure!(anywhere.keys().all(|name| name.starts_with("united-deployment1-")), "{anywhere:?}");
+    let anywhere = answers(kubernetes, &client_of("hangzhou"), SERVICE)?;
+    ensure!(is_from_anywhere(&anywhere), "{anywhere:?}");
     Ok(())
 }
 
@@ -461,12 +496,13 @@ fn the_cleanup_leaves_nothing_in_any_kernel(stage: &mut Stage<'_>) -> Result<()>
     let made = made(kubernetes)?;
     kubernetes.apply("cleanup", &[])?;
     kubernetes.wait_for_agents()?;
-    all_gone(kubernetes, made)
+    all_gone(kubernetes, made)?;
+    stage.none_failed()
 }
 
 fn the_chart_does_the_same(stage: &mut Stage<'_>) -> Result<()> {
     let kubernetes = &stage.kubernetes;
-    kubernetes.kubectl(&["delete", "namespace", NAME])?;
+    kubernetes.kubectl(&["-n", NAME, "delete", "daemonset,serviceaccount", NAME])?;
     kubernetes.kubectl(&["delete", "clusterrole,clusterrolebinding", NAME])?;
     let chart = deploy("helm/topo-lb").display().to_string();
     let root = format!("cgroupRoot={}", cgroup::root()?.display());
@@ -481,5 +517,6 @@ fn the_chart_does_the_same(stage: &mut Stage<'_>) -> Result<()> {
     pods_stay_in_their_pool(kubernetes)?;
     let made = made(kubernetes)?;
     apply("cleanup=true")?;
-    all_gone(kubernetes, made)
+    all_gone(kubernetes, made)?;
+    stage.none_failed()
 }

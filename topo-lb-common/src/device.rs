@@ -92,7 +92,7 @@ pub struct Device {
     pub refusals: Bucket,
     /// Established connections, of both address families. The programs add those that they
     /// establish, and CPUs that do so at the same moment may add one together; the agent subtracts
-    /// those that are over.
+    /// those that are over, and may count those twice that are established meanwhile.
     pub connections: u32,
     /// Zero.
     pub reserved: u32,

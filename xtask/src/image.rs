@@ -50,7 +50,7 @@ pub(crate) fn for_cluster(workspace: &Workspace, agent: &Path) -> Result<PathBuf
     Ok(archive)
 }
 
-/// Builds the image of the last release's agent, beside the current one's for a cluster.
+/// Builds the image of the last release's agent, with the tag `last-release`.
 pub(crate) fn of_last_release(workspace: &Workspace, agent: &Path, archive: &Path) -> Result<()> {
     Image::new(workspace)?.make(agent, "last-release", archive)
 }

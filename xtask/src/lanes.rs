@@ -17,7 +17,7 @@ use crate::process::{caught, to_log};
 use crate::progress::{GREEN, RED, clock, line, paint};
 
 /// The limit for a suite: several times what the longest needs.
-const LIMIT: Duration = Duration::from_secs(10 * 60);
+const LIMIT: Duration = Duration::from_secs(20 * 60);
 
 /// A suite: its name, the command that runs it, and the log of its output.
 #[derive(Debug)]

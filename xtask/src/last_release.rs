@@ -100,7 +100,7 @@ pub(crate) fn outcome(release: Option<&LastRelease>) -> Outcome {
     match release {
         Some(_) => Outcome::Passed(None),
         None => Outcome::NothingToCheck(
-            "upgrade from a release NOT checked: there is no release tag".to_owned(),
+            "upgrade from a release NOT checked: git finds no release tag".to_owned(),
         ),
     }
 }

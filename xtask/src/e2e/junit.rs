@@ -64,7 +64,7 @@ impl Case {
         };
         // Names are put together of parts, with a blank too many in the middle of some.
         let name = self.name.split_whitespace().collect::<Vec<_>>().join(" ");
-        Spec { name, result, seconds: (self.seconds * 10.0).round() / 10.0, why }
+        Spec { name, result, seconds: self.seconds, why }
     }
 }
 
@@ -103,8 +103,8 @@ mod tests {
             seen,
             [
                 ("[sig-network] Services should balance", Verdict::Skipped, 0.0),
-                ("[sig-network] Services should fail", Verdict::Failed, 67.0),
-                ("[sig-network] Services should serve [Conformance]", Verdict::Passed, 14.3),
+                ("[sig-network] Services should fail", Verdict::Failed, 67.001),
+                ("[sig-network] Services should serve [Conformance]", Verdict::Passed, 14.26),
             ]
         );
         assert_eq!(specs[1].why, r#"Unexpected error: <*errors>: "refused""#);

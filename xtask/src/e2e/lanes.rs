@@ -21,7 +21,8 @@ pub(super) fn expressions<'n>(focus: &Regex, names: impl Iterator<Item = &'n str
     for (number, name) in names.iter().enumerate() {
         let lane = if name.contains("hostNetwork") { 0 } else { number % LANES };
         // Names have a blank too many where they are put together.
-        lanes[lane].push(format!("{}$", regex::escape(name).replace(' ', " +")));
+        let name = regex::escape(name).replace(' ', " +");
+        lanes[lane].push(format!("^Kubernetes e2e suite +{name}$"));
     }
     lanes.retain(|lane| !lane.is_empty());
     lanes.into_iter().map(|lane| lane.join("|")).collect()
@@ -47,7 +48,8 @@ mod tests {
             let runs = lanes.iter().filter(|lane| lane.is_match(&as_ginkgo_knows_it));
             assert_eq!(runs.count(), 1, "{name}");
         }
-        assert!(["e hostNetwork", "hostNetwork"].iter().all(|name| lanes[0].is_match(name)));
+        assert!(lanes[0].is_match("Kubernetes e2e suite e hostNetwork"));
+        assert!(lanes[0].is_match("Kubernetes e2e suite hostNetwork"));
         assert_eq!(shared(&["a"]).len(), 1);
     }
 

@@ -15,7 +15,7 @@ const FOLDER: &str = "conformance";
 /// All specs in focus.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Results {
-    /// The API server's version.
+    /// The version of the nodes' kubelets.
     pub(super) kubernetes: String,
     pub(super) proxy: ServiceProxy,
     pub(super) specs: Vec<Spec>,
@@ -52,7 +52,8 @@ impl Verdict {
 }
 
 impl Results {
-    pub(super) fn new(kubernetes: String, proxy: ServiceProxy, specs: Vec<Spec>) -> Self {
+    pub(super) fn new(kubernetes: String, proxy: ServiceProxy, mut specs: Vec<Spec>) -> Self {
+        specs.iter_mut().for_each(|spec| spec.seconds = (spec.seconds * 10.0).round() / 10.0);
         let count = |verdict| specs.iter().filter(|spec| spec.result == verdict).count();
         let (passed, failed) = (count(Verdict::Passed), count(Verdict::Failed));
         Self { kubernetes, proxy, specs, passed, failed }

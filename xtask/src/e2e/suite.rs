@@ -1,6 +1,6 @@
 //! One run of e2e.test: one process lists the specs, and several run them at the same time.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -42,8 +42,11 @@ pub(super) fn run(
         internet: internet::serve()?,
     };
     let listed = suite.list(focus)?;
-    let names = listed.iter().filter(|it| it.result == Verdict::Passed).map(|it| &*it.name);
+    let names = listed.iter().filter(|it| it.result == Verdict::Passed).map(|it| it.name.clone());
+    let mut left: BTreeSet<String> = names.collect();
+    ensure!(!left.is_empty(), "no spec whose name matches {focus} can run here");
     let mut lanes = Vec::new();
+    let names = left.iter().map(String::as_str);
     for (number, names) in lanes::expressions(focus, names).iter().enumerate() {
         let name = format!("lane-{number}");
         let (mut command, report) = suite.command(&name, names)?;
@@ -57,23 +60,31 @@ pub(super) fn run(
     let mut specs: BTreeMap<String, Spec> =
         listed.into_iter().map(|it| (it.name.clone(), suite.not_run(it))).collect();
     let outcome = lanes.into_iter().try_for_each(|(process, report, log)| {
-        // Fails also if a spec has failed, which the report tells.
         let ended = process.finish(None, |last_line| running.tick(last_line));
-        if caught() != 0 {
-            ended?;
-        }
+        ensure!(caught() == 0, "interrupted");
         ensure!(
             report.is_file(),
             "e2e.test could not begin, or has crashed; its output: {}",
             log.display()
         );
-        let ran = junit::read(&fs::read_to_string(&report)?, focus)?;
-        let ran = ran.into_iter().filter(|it| it.result != Verdict::Skipped);
-        specs.extend(ran.map(|it| (it.name.clone(), it)));
+        let mut ran = junit::read(&fs::read_to_string(&report)?, focus)?;
+        // A spec that finds that it cannot run here has taken time to find out.
+        ran.retain(|it| it.result != Verdict::Skipped || it.seconds > 0.0);
+        // It fails also if a spec has failed, which the report tells.
+        if !ran.iter().any(|it| it.result == Verdict::Failed) {
+            ended?;
+        }
+        for spec in ran {
+            left.remove(&spec.name);
+            if spec.result != Verdict::Skipped {
+                specs.insert(spec.name.clone(), spec);
+            }
+        }
         Ok(())
     });
     running.end(outcome.is_ok());
     outcome?;
+    ensure!(left.is_empty(), "e2e.test has not run what it listed: {left:?}");
     Ok(Results::new(kubernetes, cluster.proxy, specs.into_values().collect()))
 }
 
@@ -149,7 +160,8 @@ fn flattened(
     Ok(path)
 }
 
-/// The version of the nodes' kubelets, such as `1.20.2`. The API server of an earlier build says none.
+/// The version of the nodes' kubelets, such as `1.20.2`. An API server that an earlier xtask compiled
+/// does not tell its version.
 fn version(workspace: &Workspace, programs: &Path, cluster: &Cluster) -> Result<String> {
     let mut ask = workspace.command(programs.join("kubectl"));
     let path = "--output=jsonpath={.items[0].status.nodeInfo.kubeletVersion}";

@@ -105,7 +105,7 @@ impl Work {
             self.six.sweep(&mut left)?;
             for (index, entries) in left {
                 let before = devices.get(&index).map_or(0, |device| device.connections);
-                // Two entries each; perhaps one of them is evicted.
+                // Each connection has two entries, or one if the other is evicted.
                 self.correct(index, before, entries.div_ceil(2))?;
             }
             self.is_counted = true;
@@ -117,7 +117,11 @@ impl Work {
 
     /// Corrects the count of a device. What it has established since `before` is added.
     fn correct(&mut self, index: u32, before: u32, counted: u32) -> Result<(), StoreError> {
-        let now = found(maps::DEVICES, self.devices.get(&Raw(index), 0))?.unwrap_or_default();
+        let now = found(maps::DEVICES, self.devices.get(&Raw(index), 0))?;
+        // Later, an entry that is missing is of a device that has gone.
+        let Some(now) = now.or((!self.is_counted).then(Device::default)) else {
+            return Ok(());
+        };
         let connections = counted + now.connections.saturating_sub(before);
         // A token that a program takes meanwhile is given back, which harms nobody.
         self.devices
