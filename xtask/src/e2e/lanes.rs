@@ -20,9 +20,10 @@ pub(super) fn expressions<'n>(focus: &Regex, names: impl Iterator<Item = &'n str
     let mut lanes: Vec<Vec<String>> = vec![Vec::new(); LANES];
     for (number, name) in names.iter().enumerate() {
         let lane = if name.contains("hostNetwork") { 0 } else { number % LANES };
-        // Names have a blank too many where they are put together.
+        // Names have a blank too many where they are put together. ginkgo matches them with the names
+        // of the suite and of its outermost container in front.
         let name = regex::escape(name).replace(' ', " +");
-        lanes[lane].push(format!("^Kubernetes e2e suite +{name}$"));
+        lanes[lane].push(format!(r"^Kubernetes e2e suite +(\[Top Level\] +)?{name}$"));
     }
     lanes.retain(|lane| !lane.is_empty());
     lanes.into_iter().map(|lane| lane.join("|")).collect()
@@ -44,7 +45,8 @@ mod tests {
         let lanes = shared(&names);
         assert_eq!(lanes.len(), LANES);
         for name in names {
-            let as_ginkgo_knows_it = format!("Kubernetes e2e suite {}", name.replace(' ', "  "));
+            let as_ginkgo_knows_it =
+                format!("Kubernetes e2e suite [Top Level] {}", name.replace(' ', "  "));
             let runs = lanes.iter().filter(|lane| lane.is_match(&as_ginkgo_knows_it));
             assert_eq!(runs.count(), 1, "{name}");
         }
