@@ -24,7 +24,7 @@ use crate::workspace::{Profile, Workspace, find_program};
 const PATIENCE: u32 = 20;
 
 /// Programs of this machine that the lab calls.
-const TOOLS: [&str; 1] = ["ip"];
+const TOOLS: [&str; 2] = ["ip", "tc"];
 
 /// Folders that the kernel and the suites need.
 const FOLDERS: [&str; 5] = ["/dev", "/proc", "/sys", "/tmp", "/run"];

@@ -78,7 +78,7 @@ pub(super) const SUITES: [Suite; 7] = [
             "an_icmpv6_error_is_told_in_the_client_s_words",
         ],
         // An emulated machine does not reach that many packets per second.
-        skipped: &["refusals_are_limited"],
+        skipped: &["refusals_are_limited", "fragments_of_another_device_do_not_evict_a_first_one"],
         has_mptcp: false,
     },
 ];
