@@ -25,7 +25,6 @@ pub mod list;
 pub mod local;
 pub mod metrics;
 mod netlink;
-mod parallel;
 pub mod plan;
 pub mod rate;
 pub mod readiness;

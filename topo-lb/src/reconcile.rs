@@ -4,13 +4,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::mem;
 use std::sync::Arc;
 
+use rayon::prelude::*;
+
 use crate::cluster::{Frontend, KnownNodes, ServiceId, State, Update};
-use crate::parallel;
 use crate::plan::{Desired, Gone, Installed, Lack, Meanwhile, Plan, Ration, WhenFull, diff, gone};
 use crate::topology::{self, Route, Scope, Verdict};
 
 /// Services that are decided before any of them is taken in: it bounds the memory that decisions take.
 const BATCH: usize = 4096;
+/// Fewer Services than these are decided by one thread: another one takes longer to start than it saves.
+const WORTH_A_THREAD: usize = 512;
 
 /// State, desired routes and open changes of one node's agent.
 pub struct Reconciler {
@@ -123,7 +126,8 @@ impl Reconciler {
     /// Finds the Services that read labels of other Nodes, before the first plan.
     pub fn survey(&mut self) {
         let ids: Vec<ServiceId> = self.state.services().cloned().collect();
-        let reads = parallel::map(&ids, |id| self.reads(id));
+        let reads: Vec<bool> =
+            ids.par_iter().with_min_len(WORTH_A_THREAD).map(|id| self.reads(id)).collect();
         self.readers =
             ids.into_iter().zip(reads).filter(|(_, reads)| *reads).map(|it| it.0).collect();
     }
@@ -217,8 +221,8 @@ impl Reconciler {
     fn recompute(&mut self, installed: &Installed) {
         let changed: Vec<ServiceId> = mem::take(&mut self.changed).into_iter().collect();
         for batch in changed.chunks(BATCH) {
-            let decided = parallel::map(batch, |id| self.decide(id));
-            for (id, decided) in batch.iter().zip(decided) {
+            let decided = batch.par_iter().with_min_len(WORTH_A_THREAD).map(|id| self.decide(id));
+            for (id, decided) in batch.iter().zip(decided.collect::<Vec<_>>()) {
                 self.take_in(id.clone(), decided, installed);
             }
         }
