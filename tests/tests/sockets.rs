@@ -270,7 +270,7 @@ fn what_stopped_serving_while_no_agent_ran_is_found_at_the_next_start() -> Resul
 fn an_endpoint_that_is_back_before_its_sockets_are_looked_at_has_its_membership() -> Result<()> {
     play(|scene| {
         for ((web, _), to_b) in pairs()?.into_iter().take(2).zip(to_pod(scene, "b")?) {
-            let frontend = Frontend { address: web.ip(), port: 80, protocol: Protocol::Udp };
+            let frontend = Frontend::new(web.ip(), 80, Protocol::Udp);
             let mut serves = Vec::new();
             for ready in [true, false, true] {
                 scene.set_ready("b", ready)?;

@@ -33,7 +33,7 @@ fn decide(criterion: &mut Criterion) {
         let service = state.services().next().expect("there is one").clone();
         group.throughput(Throughput::Elements(endpoints.into()));
         group.bench_function(format!("{endpoints} endpoints"), |bencher| {
-            bencher.iter(|| topology::routes(black_box(&state), HERE, Scope::All, &service));
+            bencher.iter(|| topology::routes(black_box(&state), HERE, Scope::All, None, &service));
         });
     }
 }

@@ -4,10 +4,12 @@ use std::path::PathBuf;
 
 use clap::error::ErrorKind;
 use clap::{Args, CommandFactory as _, Parser, Subcommand, ValueEnum};
+use ipnet::IpNet;
 use topo_lb_common::maps;
 
 use crate::admin::Listen;
 use crate::admin::probe::Probe;
+use crate::cluster::NodePortAddresses;
 use crate::datapath::attach::pin::TcAttach;
 use crate::datapath::inspect::overridden::Tolerated;
 use crate::datapath::programs::object::TcpPeer;
@@ -17,6 +19,7 @@ use crate::lint;
 use crate::list::View;
 use crate::plan::WhenFull;
 use crate::topology::Scope;
+use crate::topology::exposed::Exposing;
 
 /// Where the hierarchy of cgroups is on most hosts.
 const CGROUP_ROOT: &str = "/sys/fs/cgroup";
@@ -94,6 +97,17 @@ Examples:
     },
 }
 
+/// Which addresses of a Service are translated.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum Frontends {
+    /// ClusterIPs.
+    #[default]
+    ClusterIp,
+    /// Also node ports at addresses of this node, load balancer IPs, and external IPs. They lead where
+    /// the ClusterIP leads. A connection to no Service then costs a look-up.
+    All,
+}
+
 /// How results are printed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum Output {
@@ -155,6 +169,22 @@ pub struct AgentArgs {
     /// Which Services are handled
     #[arg(long, value_enum, default_value_t, env = "TOPO_LB_SCOPE")]
     pub scope: Scope,
+    /// Which addresses of a Service are translated for clients of this node. kube-proxy serves all others
+    #[arg(long, value_enum, default_value_t, env = "TOPO_LB_FRONTENDS")]
+    pub frontends: Frontends,
+    /// With --frontends all: the addresses of this node at which its clients dial node ports. `primary`:
+    /// the source of its packets by the default route; `all`; or ranges, separated by commas
+    #[arg(
+        long,
+        value_name = "ADDRESSES",
+        env = "TOPO_LB_NODEPORT_ADDRESSES",
+        default_value = "primary"
+    )]
+    pub nodeport_addresses: NodePortAddresses,
+    /// With --frontends all: ranges in which `externalIPs` are translated, separated by commas. Anybody
+    /// who may write a Service may write any address there. Default: none
+    #[arg(long, value_name = "RANGES", env = "TOPO_LB_EXTERNAL_IP_RANGES", value_delimiter = ',')]
+    pub external_ip_ranges: Vec<IpNet>,
     /// The cgroup (v2) whose processes topo-lb serves
     #[arg(long, value_name = "PATH", env = "TOPO_LB_CGROUP_ROOT", default_value = CGROUP_ROOT)]
     pub cgroup_root: PathBuf,
@@ -341,6 +371,15 @@ pub struct ProbeArgs {
 }
 
 impl AgentArgs {
+    /// Which frontends besides ClusterIPs are handled; `None`: none.
+    #[must_use]
+    pub fn exposing(&self) -> Option<Exposing> {
+        (self.frontends == Frontends::All).then(|| Exposing {
+            node_ports: self.nodeport_addresses.clone(),
+            external_ips: self.external_ip_ranges.clone(),
+        })
+    }
+
     /// Checks what clap cannot.
     ///
     /// # Errors

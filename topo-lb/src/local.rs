@@ -59,6 +59,11 @@ mod tests {
         }
     }
 
+    fn at(address: IpAddr) -> LocalAddresses {
+        let by_device = [(address, "nodelocaldns".into())].into();
+        LocalAddresses { by_device, primary: Vec::new() }
+    }
+
     #[test]
     fn an_address_is_told_when_it_comes_and_when_it_goes() {
         let address: IpAddr = [10, 96, 0, 10].into();
@@ -68,12 +73,12 @@ mod tests {
         let _ = state.apply(Update::Service(Change::Applied(service)), "n");
         let mut told = Told::default();
         assert!(told.news(&state, &id).is_empty());
-        let all = LocalAddresses::from([(address, "nodelocaldns".into())]);
+        let all = at(address);
         let _ = state.apply(Update::LocalAddresses(all), "n");
         let news = told.news(&state, &id);
         assert!(news[0].contains("device nodelocaldns of this node has it"), "{news:?}");
         assert!(told.news(&state, &id).is_empty(), "once");
-        let _ = state.apply(Update::LocalAddresses(LocalAddresses::new()), "n");
+        let _ = state.apply(Update::LocalAddresses(LocalAddresses::default()), "n");
         assert_eq!(told.news(&state, &id).len(), 1);
         assert!(told.news(&state, &id).is_empty());
     }
@@ -82,7 +87,7 @@ mod tests {
     fn a_device_that_outlives_the_service_is_not_said_to_be_gone() {
         let address: IpAddr = [10, 96, 0, 10].into();
         let mut state = State::default();
-        let all = LocalAddresses::from([(address, "nodelocaldns".into())]);
+        let all = at(address);
         let _ = state.apply(Update::LocalAddresses(all), "n");
         let service = service(address);
         let id = service.id.clone();

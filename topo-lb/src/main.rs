@@ -52,8 +52,10 @@ fn run_agent(args: AgentArgs) -> anyhow::Result<ExitCode> {
     heap::share();
     start_logging(args.log_format);
     let connections = if args.tc_devices.is_empty() { 0 } else { args.max_connections };
+    let exposing = args.exposing();
     let exclusions = Rules::new(args.exclude_namespaces, args.exclude_annotated_pods);
     let config = Config {
+        exposing,
         node: node_name(args.node_name, "--node-name")?.into(),
         source: agent_source(args.source),
         state_dir: args.state_dir,

@@ -6,8 +6,9 @@ use std::sync::Arc;
 
 use rayon::prelude::*;
 
-use crate::cluster::{Frontend, KnownNodes, ServiceId, State, Update};
+use crate::cluster::{KnownNodes, ServiceId, State, Update};
 use crate::plan::{Desired, Gone, Installed, Lack, Meanwhile, Plan, Ration, WhenFull, diff, gone};
+use crate::topology::exposed::Exposing;
 use crate::topology::{self, Route, Scope, Verdict};
 
 /// Services that are decided before any of them is taken in: it bounds the memory that decisions take.
@@ -19,6 +20,8 @@ const WORTH_A_THREAD: usize = 512;
 pub struct Reconciler {
     node: Arc<str>,
     scope: Scope,
+    /// Which frontends besides ClusterIPs are handled; `None`: none.
+    exposing: Option<Exposing>,
     /// Shared with readers: a change copies the state if a reader holds it.
     state: Arc<State>,
     desired: Desired,
@@ -64,6 +67,7 @@ impl Reconciler {
             ration: Ration::new(WhenFull::Leave, first),
             node,
             scope,
+            exposing: None,
             state: Arc::default(),
             desired: Desired::new(lists_all),
             changed: BTreeSet::new(),
@@ -79,6 +83,12 @@ impl Reconciler {
     pub fn when_full(mut self, when_full: WhenFull) -> Self {
         self.ration = self.ration.when_full(when_full);
         self
+    }
+
+    /// Handles these frontends besides ClusterIPs.
+    #[must_use]
+    pub fn exposing(self, exposing: Option<Exposing>) -> Self {
+        Self { exposing, ..self }
     }
 
     /// The name of this node.
@@ -166,10 +176,7 @@ impl Reconciler {
     /// Endpoints that no longer serve their Service ports after `plan`, which [`plan`](Self::plan)
     /// made for `installed`. Endpoints that still serve but are not chosen are not among them.
     pub fn gone(&self, plan: &Plan, installed: &Installed) -> Vec<Gone> {
-        gone::gone(plan, installed, |id, frontend| {
-            let Frontend { address, port, protocol } = *frontend;
-            topology::serving(&self.state, id, (address, port, protocol))
-        })
+        gone::gone(plan, installed, |id, frontend| topology::serving(&self.state, id, frontend))
     }
 
     /// Services that lacked room in the maps in the last plan.
@@ -212,7 +219,8 @@ impl Reconciler {
         if reads && self.state.known_nodes() == KnownNodes::Own {
             return Decided { reads, routes: None, is_concern: false };
         }
-        let routes = topology::routes(&self.state, &self.node, self.scope, id);
+        let routes =
+            topology::routes(&self.state, &self.node, self.scope, self.exposing.as_ref(), id);
         let is_concern = routes.iter().any(|route| route.verdict == Verdict::Refuse)
             || self.state.service(id).and_then(topology::ignored).is_some();
         Decided { reads, routes: Some(routes), is_concern }
@@ -263,9 +271,8 @@ fn note_installed(
 ) -> bool {
     let mut any = false;
     for route in routes {
-        for &address in &route.frontends {
-            let frontend = Frontend { address, port: route.port, protocol: route.protocol };
-            let placed = installed.get(&frontend).filter(|placed| {
+        for (_, frontend) in &route.frontends {
+            let placed = installed.get(frontend).filter(|placed| {
                 // Another Service may have had the address.
                 installed.indexes().name(placed.entry.index) == Some(&route.name)
             });

@@ -11,6 +11,7 @@ use crate::exclusion::Rules;
 use crate::plan::WhenFull;
 use crate::source::kube::KubeTarget;
 use crate::topology::Scope;
+use crate::topology::exposed::Exposing;
 
 /// The source of the cluster's state.
 #[derive(Clone, Debug)]
@@ -32,6 +33,8 @@ pub struct Config {
     pub state_dir: Option<PathBuf>,
     /// Which Services are handled.
     pub scope: Scope,
+    /// Which frontends besides ClusterIPs are handled; `None`: none.
+    pub exposing: Option<Exposing>,
     /// Which Pods are excluded.
     pub exclusions: Rules,
     /// What happens to Services that have no room in the maps.

@@ -34,6 +34,7 @@ pub(super) async fn start(
     let lists_all = !config.devices.is_empty() || config.terminate_tcp;
     let reconciler =
         Reconciler::new(config.node.clone(), config.scope, lists_all).when_full(config.when_full);
+    let reconciler = reconciler.exposing(config.exposing.clone());
     let (telemetry, socket_file) = serve::serve(&config)?;
     let cgroup_root = config.datapath.cgroup_root.clone();
     let proof = prove(&telemetry, &cgroup_root);

@@ -32,18 +32,45 @@ impl Family {
     }
 }
 
+/// What kind of address a frontend has, in the order of their claims: of two Services that claim one
+/// frontend, the one with the lower kind gets it. So an external IP takes nobody's ClusterIP
+/// (CVE-2020-8554).
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, strum::Display, strum::IntoStaticStr,
+)]
+pub enum FrontendKind {
+    /// `spec.clusterIPs`.
+    #[strum(serialize = "ClusterIP")]
+    ClusterIp,
+    /// `status.loadBalancer.ingress`.
+    #[strum(serialize = "load balancer IP")]
+    LoadBalancerIp,
+    /// `spec.externalIPs`.
+    #[strum(serialize = "external IP")]
+    ExternalIp,
+    /// An address of this node, and `spec.ports[].nodePort`.
+    #[strum(serialize = "node port")]
+    NodePort,
+}
+
 /// What a client dials. `Display` gives `10.96.0.1:80/TCP`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Frontend {
-    /// A ClusterIP.
+    /// A ClusterIP, a load balancer IP, an external IP, or an address of this node.
     pub address: IpAddr,
-    /// The Service port, 1–65535.
+    /// The Service port or its node port, 1–65535.
     pub port: u16,
     /// Its protocol.
     pub protocol: Protocol,
 }
 
 impl Frontend {
+    /// The frontend of these parts.
+    #[must_use]
+    pub const fn new(address: IpAddr, port: u16, protocol: Protocol) -> Self {
+        Self { address, port, protocol }
+    }
+
     /// The family of the maps that hold it.
     #[must_use]
     pub const fn family(&self) -> Family {

@@ -1,9 +1,11 @@
 //! The last good objects of the cluster, and which Services a change touches. Pure: no I/O and no
 //! clock. Only the fields that topology needs are kept.
 
+pub mod exposure;
 pub mod frontend;
 pub mod kept;
 pub mod labels;
+pub mod local_addresses;
 pub mod node;
 pub mod port;
 pub mod protocol;
@@ -11,8 +13,10 @@ pub mod service;
 pub mod slice;
 pub mod state;
 
-pub use frontend::{Family, Frontend};
+pub use exposure::Exposure;
+pub use frontend::{Family, Frontend, FrontendKind};
 pub use labels::Labels;
+pub use local_addresses::{LocalAddresses, NodePortAddresses};
 pub use node::{KnownNodes, Node};
 pub use port::Port;
 pub use protocol::Protocol;
@@ -79,6 +83,3 @@ pub enum Update {
     /// Which Nodes the source sends from now on. By default all.
     KnownNodes(KnownNodes),
 }
-
-/// Addresses of devices of this host, each with the name of a device that has it.
-pub type LocalAddresses = std::collections::BTreeMap<std::net::IpAddr, std::sync::Arc<str>>;

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
+use super::exposure::Exposure;
 use super::port::Port;
 pub use super::protocol::Protocol;
 
@@ -115,6 +116,13 @@ pub struct Service {
     /// `internalTrafficPolicy: Local`.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub internal_local: bool,
+    /// Where it can be dialled besides its ClusterIPs. Shared, because most Services have none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub exposure: Option<Arc<Exposure>>,
+    /// `metadata.creationTimestamp` as written: RFC 3339 in UTC, so the order of texts is that of
+    /// times. Of two Services that claim a frontend, the older one gets it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub created: Option<Arc<str>>,
     /// `externalTrafficPolicy: Local`.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub external_local: bool,
@@ -124,4 +132,21 @@ pub struct Service {
     /// Why topo-lb does not translate it, if so.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub skipped: Option<Skipped>,
+}
+
+impl Service {
+    /// Whether clients dial the port at `place` by this address and number.
+    #[must_use]
+    pub fn is_dialled_at(&self, place: usize, address: IpAddr, number: u16) -> bool {
+        let is_own = |address| {
+            self.cluster_ips.contains(address)
+                || self.exposure.as_ref().is_some_and(|exposure| {
+                    exposure.load_balancer_ips.contains(address)
+                        || exposure.external_ips.contains(address)
+                })
+        };
+        let node_port = self.exposure.as_ref().and_then(|exposure| exposure.node_port(place));
+        self.ports.get(place).is_some_and(|port| port.port == number) && is_own(&address)
+            || node_port == Some(number)
+    }
 }

@@ -119,14 +119,22 @@ impl State {
     /// The device of this host that has an address.
     #[must_use]
     pub fn local_device(&self, address: IpAddr) -> Option<&Arc<str>> {
-        self.local.get(&address)
+        self.local.by_device.get(&address)
+    }
+
+    /// The addresses of this host.
+    #[must_use]
+    pub const fn local_addresses(&self) -> &LocalAddresses {
+        &self.local
     }
 
     fn put_local(&mut self, all: LocalAddresses, changed: &mut Changed) {
         let before = std::mem::replace(&mut self.local, all);
-        let differs = |address: &IpAddr| before.get(address) != self.local.get(address);
+        let differs =
+            |address: &IpAddr| before.by_device.get(address) != self.local.by_device.get(address);
         for (id, service) in &self.services {
-            if service.cluster_ips.iter().any(differs) {
+            // An exposed Service has frontends at addresses of this host.
+            if service.exposure.is_some() || service.cluster_ips.iter().any(differs) {
                 changed.services.insert(id.clone());
             }
         }

@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::{Stream, stream};
@@ -58,7 +59,7 @@ impl Follower {
                     }
                     if self.said.is_none() {
                         // Startup must not wait for it.
-                        return self.said.insert(BTreeMap::new()).clone();
+                        return self.said.insert(LocalAddresses::default()).clone();
                     }
                     sleep(AGAIN).await;
                 }
@@ -80,11 +81,25 @@ impl Follower {
     }
 }
 
-/// All addresses except those of proxies, each with the first device by name.
+/// All addresses except those of proxies, each with the first device by name, and the primary ones.
 fn all() -> io::Result<LocalAddresses> {
-    let mut all = BTreeMap::new();
-    each(|address, device| take(&mut all, address, device))?;
-    Ok(all)
+    let mut by_device = BTreeMap::new();
+    each(|address, device| take(&mut by_device, address, device))?;
+    let primary = ["192.0.2.1", "2001:db8::1"].into_iter().filter_map(source_towards);
+    Ok(LocalAddresses { primary: primary.collect(), by_device })
+}
+
+/// The source of packets of this host to an address, by the routing table; sends nothing. The addresses
+/// asked for are for documentation (RFC 5737, RFC 3849), so only a default route leads there.
+fn source_towards(address: &str) -> Option<IpAddr> {
+    let address: IpAddr = address.parse().ok()?;
+    let any: IpAddr = match address {
+        IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+        IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+    };
+    let socket = UdpSocket::bind((any, 0)).ok()?;
+    socket.connect((address, 9)).ok()?;
+    Some(socket.local_addr().ok()?.ip())
 }
 
 /// Calls `see` with every address of this host and its device.
@@ -104,7 +119,7 @@ fn each(mut see: impl FnMut(IpAddr, &str)) -> io::Result<()> {
 }
 
 /// Adds an address, unless no Service can be served there.
-fn take(all: &mut LocalAddresses, address: IpAddr, device: &str) {
+fn take(all: &mut BTreeMap<IpAddr, Arc<str>>, address: IpAddr, device: &str) {
     // Every Pod's device has a link-local address, so these change often.
     let is_link_local = matches!(address, IpAddr::V6(address) if address.is_unicast_link_local());
     if is_link_local || address.is_loopback() || PROXIES.contains(&device) {
@@ -121,7 +136,7 @@ mod tests {
     use super::*;
 
     fn taken(pairs: &[(&str, &str)]) -> Vec<(String, String)> {
-        let mut all = LocalAddresses::new();
+        let mut all = BTreeMap::new();
         for (address, device) in pairs {
             take(&mut all, address.parse().expect("an address"), device);
         }

@@ -16,7 +16,7 @@ use topo_lb_common::backend::Locality;
 use crate::cluster::{self, Frontend, Service, ServiceId, State};
 use crate::plan::Lack;
 use crate::topology::cause::Cause;
-use crate::topology::claim::{self, Claimant};
+use crate::topology::claim::{self, Claim};
 use crate::topology::label::{REGION, ZONE};
 use crate::topology::{Decision, Scope, decide, waits_for};
 
@@ -156,7 +156,7 @@ pub fn report_of_agent(
         skipped: Vec::new(),
         about: about(state, this_node),
     };
-    let contested = claim::contested(state, scope);
+    let contested = claim::contested(state, scope, None);
     for id in asked {
         let Some(service) = state.service(id) else {
             report.unknown.push(id.clone());
@@ -191,7 +191,7 @@ pub fn report_of_agent(
 
 /// What to say of frontends that other Services claim, too.
 fn contest(
-    contested: &HashMap<Frontend, Vec<Claimant<'_>>>,
+    contested: &HashMap<Frontend, Vec<Claim>>,
     id: &ServiceId,
     place: usize,
     service: &Service,
@@ -201,16 +201,18 @@ fn contest(
         return text;
     };
     for &address in &service.cluster_ips {
-        let frontend = Frontend { address, port, protocol };
+        let frontend = Frontend::new(address, port, protocol);
         let Some(claimants) = contested.get(&frontend) else { continue };
-        let others = claimants.iter().filter(|(other, at)| (*other, *at) != (id, place));
-        let others: BTreeSet<_> = others.map(|(other, _)| *other).collect();
+        let is_own = |claim: &Claim| claim.service == *id && claim.place == place;
+        let others = claimants.iter().filter(|claim| !is_own(claim));
+        let others: BTreeSet<_> = others.map(|claim| &claim.service).collect();
         let names = others.iter().map(|other| shown_id(other)).collect::<Vec<_>>().join(", ");
         let frontend = frontend.in_words();
-        text += &if claimants.first() == Some(&(id, place)) {
+        text += &if claimants.first().is_some_and(is_own) {
             format!("; {names} claims {frontend} too and gets none of it: one must change")
         } else {
-            let winner = claimants.first().map_or_else(String::new, |(first, _)| shown_id(first));
+            let winner =
+                claimants.first().map_or_else(String::new, |first| shown_id(&first.service));
             format!("; BUT {frontend} is {winner}'s, which claims it first: one must change")
         };
     }

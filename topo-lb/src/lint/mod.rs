@@ -16,7 +16,7 @@ use crate::cluster::{Frontend, State};
 use crate::explain::shown_id;
 use crate::source::Fault;
 use crate::topology::Scope;
-use crate::topology::claim::{self, Claimant};
+use crate::topology::claim::{self, Claim};
 
 pub use mesh::meshed;
 pub use pod::unclear;
@@ -43,6 +43,8 @@ pub enum Rule {
     HintsMissing,
     /// An endpoint's Node is not there, so it has no labels.
     UnknownNode,
+    /// A strict Service that clients can enter past its policy.
+    Exposed,
     /// Two Service ports have the same frontend.
     SharedFrontend,
     /// Clients that a service mesh takes over.
@@ -58,6 +60,7 @@ impl Rule {
             | Self::HintsOff
             | Self::HintsMissing
             | Self::UnknownNode
+            | Self::Exposed
             | Self::Meshed => Severity::Warning,
             Self::Refused | Self::TooFew => Severity::Info,
         }
@@ -128,18 +131,18 @@ pub fn findings(state: &State) -> Vec<Finding> {
 }
 
 fn shared_frontends(state: &State, findings: &mut Vec<Finding>) {
-    let contested: HashMap<Frontend, Vec<Claimant<'_>>> = claim::contested(state, Scope::All);
+    let contested: HashMap<Frontend, Vec<Claim>> = claim::contested(state, Scope::All, None);
     for (frontend, claimants) in contested {
-        let Some(&winner) = claimants.first() else { continue };
-        for &(id, place) in &claimants[1..] {
+        let Some(winner) = claimants.first() else { continue };
+        for Claim { service: id, place, .. } in &claimants[1..] {
             let message = format!(
-                "{} is {}'s already, which comes first by name: connections never reach this one; \
+                "{} is {}'s already, which comes first by age or name: connections never reach this one; \
                  give it another address or port",
                 frontend.in_words(),
-                shown_id(winner.0)
+                shown_id(&winner.service)
             );
             findings.push(Finding {
-                port: state.service(id).and_then(|own| own.ports.get(place)).map(service::port),
+                port: state.service(id).and_then(|own| own.ports.get(*place)).map(service::port),
                 ..Finding::of(&id.namespace, &id.name, Rule::SharedFrontend, message)
             });
         }

@@ -1,10 +1,11 @@
 //! Findings for one Service on every kind of node.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 
 use super::sites;
 use super::{Finding, Rule, Severity};
-use crate::cluster::{Family, Port, ServiceId, State};
+use crate::cluster::{Family, Port, Service, ServiceId, State};
 use crate::explain::shown;
 use crate::topology::cause::{Cause, HintsOff};
 use crate::topology::decision::{Choice, Status};
@@ -44,6 +45,9 @@ pub(super) fn look(
     }
     if first.policy.kind == PolicyKind::Keys {
         unknown_keys(first, node_keys, &mut sightings);
+    }
+    if is_strict(first) {
+        exposed(service, &mut sightings);
     }
     for decision in &from_nowhere {
         hints_missing(decision, &mut sightings);
@@ -129,6 +133,38 @@ fn unknown_keys(decision: &Decision<'_>, known: &BTreeSet<&str>, sightings: &mut
             decision.policy.source,
         );
         everywhere(sightings, None, Rule::UnknownKey, message);
+    }
+}
+
+/// Whether the policy can leave a node without an endpoint.
+fn is_strict(decision: &Decision<'_>) -> bool {
+    match decision.policy.kind {
+        PolicyKind::Keys => decision.policy.keys.last() != Some(&ANY),
+        PolicyKind::OpenYurt => true,
+        PolicyKind::Hints | PolicyKind::None => false,
+    }
+}
+
+/// A policy that is strict for ClusterIPs does not bind kube-proxy, which serves the other addresses.
+fn exposed(service: &Service, sightings: &mut Sightings) {
+    let Some(exposure) = &service.exposure else { return };
+    for (place, own) in service.ports.iter().enumerate() {
+        let node_port = exposure.node_port(place).map(|port| format!("node port {port}"));
+        let of = |kind: &'static str| move |address: &IpAddr| format!("{kind} {address}");
+        let ways: Vec<String> = node_port
+            .into_iter()
+            .chain(exposure.load_balancer_ips.iter().map(of("load balancer IP")))
+            .chain(exposure.external_ips.iter().map(of("external IP")))
+            .collect();
+        if ways.is_empty() {
+            continue;
+        }
+        let message = format!(
+            "the policy is strict, but kube-proxy lets clients from outside in by {}, to any endpoint; \
+             --frontends all binds clients of the nodes to the policy there, too",
+            ways.join(", ")
+        );
+        everywhere(sightings, Some(port(own)), Rule::Exposed, message);
     }
 }
 

@@ -5,7 +5,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use super::entry::Entry;
-use crate::cluster::{Family, Frontend, Protocol, ServiceId};
+use crate::cluster::{Family, Frontend, FrontendKind, Protocol, ServiceId};
+use crate::topology::claim::Claim;
 use crate::topology::{Chosen, Route, Verdict};
 
 /// One Service port in one family.
@@ -15,8 +16,12 @@ pub struct Target {
     pub name: Arc<str>,
     /// The family of all that follows.
     pub family: Family,
-    /// The addresses and ports that clients dial.
+    /// What clients dial.
     pub frontends: Box<[Frontend]>,
+    /// The kind of each.
+    kinds: Box<[FrontendKind]>,
+    /// When the Service was created.
+    created: Option<Arc<str>>,
     /// Their entry without the index, which only the plan knows.
     entry: Entry,
     /// Serving endpoints that are not chosen.
@@ -29,7 +34,7 @@ pub struct Target {
 impl Target {
     /// Returns `None` for a Service port that topo-lb does not translate.
     fn new(route: Route, lists_all: bool) -> Option<Self> {
-        let family = Family::of(*route.frontends.first()?);
+        let family = route.frontends.first()?.1.family();
         let (endpoints, wider) = match route.verdict {
             Verdict::Bypass => return None,
             Verdict::Refuse => (Vec::new(), Vec::new()),
@@ -43,11 +48,9 @@ impl Target {
         let affinity_seconds = route.affinity_seconds.unwrap_or(0);
         let lists_members = lists_all || route.protocol == Protocol::Udp || affinity_seconds != 0;
         Some(Self {
-            frontends: route
-                .frontends
-                .iter()
-                .map(|&address| Frontend { address, port: route.port, protocol: route.protocol })
-                .collect(),
+            frontends: route.frontends.iter().map(|(_, frontend)| *frontend).collect(),
+            kinds: route.frontends.iter().map(|(kind, _)| *kind).collect(),
+            created: route.created,
             entry: Entry {
                 index: 0,
                 tier: route.tier,
@@ -78,9 +81,6 @@ impl Target {
     }
 }
 
-/// A Service that claims a frontend, and the place of the target in its list.
-type Claim = (ServiceId, usize);
-
 /// What every Service should do.
 #[derive(Clone, Debug, Default)]
 pub struct Desired {
@@ -102,10 +102,10 @@ impl Desired {
     pub fn set(&mut self, id: ServiceId, routes: Vec<Route>) -> BTreeSet<ServiceId> {
         let mut affected = BTreeSet::new();
         let before = self.services.remove(&id).unwrap_or_default();
-        for (place, frontend) in claimed(&before) {
+        for (frontend, claim) in claims_of(&id, &before) {
             if let Some(claims) = self.claims.get_mut(&frontend) {
-                claims.retain(|(other, at)| *other != id || *at != place);
-                affected.extend(claims.iter().map(|(other, _)| other.clone()));
+                claims.retain(|other| *other != claim);
+                affected.extend(claims.iter().map(|other| other.service.clone()));
                 if claims.is_empty() {
                     self.claims.remove(&frontend);
                 }
@@ -115,10 +115,9 @@ impl Desired {
             routes.into_iter().filter_map(|route| Target::new(route, self.lists_all)).collect();
         // Installed entries share the row of the target: an equal target is not replaced.
         let targets = if targets == before { before } else { targets };
-        for (place, frontend) in claimed(&targets) {
+        for (frontend, claim) in claims_of(&id, &targets) {
             let claims = self.claims.entry(frontend).or_insert_with(|| Vec::with_capacity(1));
-            affected.extend(claims.iter().map(|(other, _)| other.clone()));
-            let claim = (id.clone(), place);
+            affected.extend(claims.iter().map(|other| other.service.clone()));
             if let Err(at) = claims.binary_search(&claim) {
                 claims.insert(at, claim);
             }
@@ -140,7 +139,7 @@ impl Desired {
         self.claims
             .get(frontend)
             .and_then(|claims| claims.first())
-            .is_some_and(|(owner, at)| owner == id && *at == place)
+            .is_some_and(|owner| owner.service == *id && owner.place == place)
     }
 
     /// Whether a Service's policy refuses when nothing matches.
@@ -160,9 +159,11 @@ impl Desired {
     }
 }
 
-fn claimed(targets: &[Target]) -> impl Iterator<Item = (usize, Frontend)> {
-    targets
-        .iter()
-        .enumerate()
-        .flat_map(|(place, target)| target.frontends.iter().map(move |frontend| (place, *frontend)))
+/// The claims of a Service; `place` is the target's in its list.
+fn claims_of(id: &ServiceId, targets: &[Target]) -> impl Iterator<Item = (Frontend, Claim)> {
+    targets.iter().enumerate().flat_map(move |(place, target)| {
+        target.frontends.iter().zip(&target.kinds).map(move |(frontend, &kind)| {
+            (*frontend, Claim::new(kind, target.created.as_ref(), id, place))
+        })
+    })
 }

@@ -264,13 +264,17 @@ impl<'a> Draft<'a> {
         let port = part.ports.entry(target.name.clone()).or_default();
         port.index = index;
         for (endpoint, chosen) in members {
+            // Another target of this Service port may have listed it.
+            let listed = port.members.get(&endpoint).copied();
+            let chosen = chosen || listed == Some(true);
             let known = self.installed.member(index, endpoint);
-            if known != Some(chosen) {
+            if listed != Some(chosen) && (listed.is_some() || known != Some(chosen)) {
                 let family = Family::of(endpoint.ip());
                 let new = &mut part.new_members[family as usize];
-                *new += usize::from(known.is_none());
+                let is_new = known.is_none() && listed.is_none();
+                *new += usize::from(is_new);
                 let used = self.members[family as usize] + *new;
-                if known.is_none() {
+                if is_new {
                     open(Pool::Members(family))?;
                     if used > capacity.members as usize {
                         return Err(Pool::Members(family));

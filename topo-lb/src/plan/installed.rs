@@ -25,8 +25,7 @@ pub struct Placed {
 }
 
 /// Sorts before every other frontend: IPv4 comes before IPv6.
-const LOWEST: Frontend =
-    Frontend { address: IpAddr::V4(Ipv4Addr::UNSPECIFIED), port: 0, protocol: Protocol::Tcp };
+const LOWEST: Frontend = Frontend::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0, Protocol::Tcp);
 
 /// The contents of the maps.
 #[derive(Clone, Debug)]

@@ -89,7 +89,7 @@ mod tests {
 
     fn frontend(address: &str, protocol: Protocol) -> Frontend {
         let address: SocketAddr = address.parse().unwrap();
-        Frontend { address: address.ip(), port: address.port(), protocol }
+        Frontend::new(address.ip(), address.port(), protocol)
     }
 
     fn gone(frontends: &[Frontend], endpoint: &str) -> Gone {

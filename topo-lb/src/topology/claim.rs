@@ -1,20 +1,52 @@
-//! Frontends that more than one Service port claims. The first port by namespace, Service name and
-//! place in `spec.ports` gets the frontend, so that all nodes agree. The others get nothing there.
+//! Frontends that more than one Service port claims. The first [`Claim`] gets the frontend, so that all
+//! nodes agree. The others get nothing there.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
+use std::sync::Arc;
 
-use crate::cluster::{Frontend, Port, ServiceId, State};
+use crate::cluster::{Frontend, FrontendKind, Port, ServiceId, State};
 
-use super::{Scope, has_frontends, policy};
+use super::exposed::Exposing;
+use super::{Scope, candidate, has_frontends, policy};
 
-/// A Service, and the index of a port in its `spec.ports`.
-pub type Claimant<'a> = (&'a ServiceId, usize);
+/// A Service port's claim to a frontend. By kind of frontend, then age, namespace, Service name, and place
+/// in `spec.ports`, the first one gets it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Claim {
+    kind: FrontendKind,
+    /// A Service of unknown age counts as the youngest.
+    has_no_age: bool,
+    created: Option<Arc<str>>,
+    /// The Service.
+    pub service: ServiceId,
+    /// Which of the Service's claims.
+    pub place: usize,
+}
 
-/// Frontends with more than one claimant. The first claimant gets the frontend.
+impl Claim {
+    /// The claim of a Service with this `metadata.creationTimestamp`.
+    #[must_use]
+    pub fn new(
+        kind: FrontendKind,
+        created: Option<&Arc<str>>,
+        service: &ServiceId,
+        place: usize,
+    ) -> Self {
+        let (has_no_age, created) = (created.is_none(), created.cloned());
+        Self { kind, has_no_age, created, service: service.clone(), place }
+    }
+}
+
+/// Frontends with more than one claim; `place` is the index in `spec.ports`. The first claim gets the
+/// frontend.
 #[must_use]
-pub fn contested(state: &State, scope: Scope) -> HashMap<Frontend, Vec<Claimant<'_>>> {
-    let mut claims: HashMap<Frontend, Vec<Claimant<'_>>> = HashMap::new();
+pub fn contested(
+    state: &State,
+    scope: Scope,
+    exposing: Option<&Exposing>,
+) -> HashMap<Frontend, Vec<Claim>> {
+    let mut claims: HashMap<Frontend, Vec<Claim>> = HashMap::new();
     for id in state.services() {
         let Some(service) = state.service(id).filter(|service| has_frontends(service)) else {
             continue;
@@ -24,14 +56,22 @@ pub fn contested(state: &State, scope: Scope) -> HashMap<Frontend, Vec<Claimant<
         }
         for (place, port) in service.ports.iter().enumerate() {
             let Port { port, protocol, .. } = *port;
+            let mut claim = |kind, frontend| {
+                let claim = Claim::new(kind, service.created.as_ref(), id, place);
+                claims.entry(frontend).or_default().push(claim);
+            };
             let ours = |&&address: &&IpAddr| state.local_device(address).is_none();
             for &address in service.cluster_ips.iter().filter(ours) {
-                let frontend = Frontend { address, port, protocol };
-                claims.entry(frontend).or_default().push((id, place));
+                claim(FrontendKind::ClusterIp, Frontend::new(address, port, protocol));
             }
+            let exposed = exposing.into_iter().flat_map(|exposing| {
+                let families = candidate::families(service).into_iter();
+                families.flat_map(|family| exposing.of(state, service, place, family))
+            });
+            exposed.for_each(|(kind, frontend)| claim(kind, frontend));
         }
     }
-    claims.retain(|_, claimants| claimants.len() > 1);
-    // Services are sorted and ports in order, so the first claimant is the lowest.
+    claims.retain(|_, claims| claims.len() > 1);
+    claims.values_mut().for_each(|claims| claims.sort_unstable());
     claims
 }

@@ -212,7 +212,15 @@ impl<'a> Decision<'a> {
         let families = candidate::families(service);
         for &family in &families {
             let bypass = bypass.or_else(|| super::local(state, service, family));
-            let done = Evaluation::of(state, here, service, port, &policy.rules, family);
+            let done = Evaluation::of(
+                state,
+                here,
+                service,
+                port,
+                &policy.rules,
+                family,
+                service.internal_local,
+            );
             hinted |= done.hinted;
             choices.push(Choice {
                 family,

@@ -46,6 +46,8 @@ pub(super) struct Evaluation<'a> {
 }
 
 impl<'a> Evaluation<'a> {
+    /// `only_local`: only endpoints on this node count (`internalTrafficPolicy: Local`, or for clients
+    /// outside `externalTrafficPolicy: Local`).
     pub(super) fn of(
         state: &'a State,
         here: Here<'a>,
@@ -53,15 +55,15 @@ impl<'a> Evaluation<'a> {
         port: &Port,
         rules: &Rules<'a>,
         family: Family,
+        only_local: bool,
     ) -> Self {
         let candidates = candidate::of(state, service, port, family);
         let near: Vec<usize> = (0..candidates.len())
-            .filter(|&index| !service.internal_local || candidates[index].site.is_on(here.name))
+            .filter(|&index| !only_local || candidates[index].site.is_on(here.name))
             .collect();
         let (stock, usable) = candidate::usable(&candidates, &near);
-        let hinted = *rules == Rules::None
-            && !service.internal_local
-            && candidates.iter().any(Candidate::is_hinted);
+        let hinted =
+            *rules == Rules::None && !only_local && candidates.iter().any(Candidate::is_hinted);
         let picked = if candidates.is_empty() {
             Picked::nothing(Cause::NoEndpoint(Missing::of(state, service, port)))
         } else if near.is_empty() {

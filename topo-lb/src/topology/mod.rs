@@ -10,6 +10,7 @@
 //! | `min_endpoints`, `spill` | what refines keys |
 //! | `evaluation` | the decision for one Service port and one address family |
 //! | `node_labels` | whether a decision reads labels of other Nodes |
+//! | `exposed` | frontends besides ClusterIPs |
 //! | `claim` | frontends that more than one Service port claims |
 //! | `cause` | causes of a decision |
 //! | `decision` | a decision with everything that explains it |
@@ -19,6 +20,7 @@ pub mod cause;
 pub mod claim;
 pub mod decision;
 mod evaluation;
+pub mod exposed;
 mod hints;
 mod keys;
 pub mod label;
@@ -36,12 +38,13 @@ use std::sync::Arc;
 use topo_lb_common::backend::Locality;
 
 use crate::cluster::service::Protocol;
-use crate::cluster::{Port, Service, ServiceId, State};
+use crate::cluster::{Frontend, FrontendKind, Port, Service, ServiceId, State};
 
 use crate::cluster::Family;
 use candidate::Candidate;
 pub use decision::Decision;
 use evaluation::{CandidateStatus, Evaluation};
+use exposed::{Exposed, Exposing};
 use label::Here;
 pub use node_labels::{reads_other_nodes, waits_for};
 use policy::Rules;
@@ -144,14 +147,14 @@ impl Chosen {
 /// The datapath's part of a decision, for one Service port and one address family.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Route {
-    /// The Service's ClusterIPs of this family.
-    pub frontends: Vec<IpAddr>,
-    /// The Service port.
-    pub port: u16,
-    /// Its protocol.
+    /// What clients dial, all of this family and protocol.
+    pub frontends: Vec<Exposed>,
+    /// The Service port's protocol.
     pub protocol: Protocol,
     /// Route, refuse or bypass.
     pub verdict: Verdict,
+    /// `metadata.creationTimestamp`: the older of two claimants gets a frontend.
+    pub created: Option<Arc<str>>,
     /// Index of the matching key.
     pub tier: Option<u8>,
     /// Endpoints of the chosen tier, sorted, without duplicates.
@@ -188,10 +191,17 @@ pub fn decide<'a>(
     service.ports.iter().map(decision).collect()
 }
 
-/// One route per port and address family of a Service, in that order, without ClusterIPs that a
-/// device of this node has. Empty if the Service is unknown, bypassed or without a ClusterIP.
+/// The routes of a Service, by port and address family: one for its ClusterIPs, without those that a
+/// device of this node has, and its other frontends, which have one of their own with
+/// `internalTrafficPolicy: Local`. Empty if the Service is unknown, bypassed or without a ClusterIP.
 #[must_use]
-pub fn routes(state: &State, this_node: &str, scope: Scope, id: &ServiceId) -> Vec<Route> {
+pub fn routes(
+    state: &State,
+    this_node: &str,
+    scope: Scope,
+    exposing: Option<&Exposing>,
+    id: &ServiceId,
+) -> Vec<Route> {
     let Some(service) = state.service(id).filter(|service| has_frontends(service)) else {
         return Vec::new();
     };
@@ -202,35 +212,47 @@ pub fn routes(state: &State, this_node: &str, scope: Scope, id: &ServiceId) -> V
     }
     let families = candidate::families(service);
     let mut routes = Vec::with_capacity(service.ports.len() * families.len());
-    for port in &service.ports {
+    for (place, port) in service.ports.iter().enumerate() {
         let name = port_name(service, port);
         for &family in &families {
-            let done = Evaluation::of(state, here, service, port, &policy.rules, family);
-            let name = Arc::clone(&name);
-            let mut route = route(service, port, family, name, &policy.rules, &done, here);
-            route.frontends.retain(|&address| state.local_device(address).is_none());
-            if !route.frontends.is_empty() {
-                routes.push(route);
+            let decide = |frontends: Vec<Exposed>, only_local: bool| {
+                let rules = &policy.rules;
+                let done = Evaluation::of(state, here, service, port, rules, family, only_local);
+                route(service, port, frontends, Arc::clone(&name), rules, &done, here)
+            };
+            let own = service.cluster_ips.iter().filter(|&&address| Family::of(address) == family);
+            let own = own.filter(|&&address| state.local_device(address).is_none());
+            let own = own.map(|&address| Frontend::new(address, port.port, port.protocol));
+            let mut own: Vec<_> = own.map(|it| (FrontendKind::ClusterIp, it)).collect();
+            let exposed = exposing.map(|it| it.of(state, service, place, family));
+            let exposed = exposed.unwrap_or_default();
+            // These lead where a ClusterIP leads, but whatever `internalTrafficPolicy` says, and for
+            // clients of this node whatever `externalTrafficPolicy` says (kube-proxy: the endpoints of
+            // `Cluster`).
+            if service.internal_local {
+                routes.extend((!exposed.is_empty()).then(|| decide(exposed, false)));
+            } else {
+                own.extend(exposed);
             }
+            routes.extend((!own.is_empty()).then(|| decide(own, service.internal_local)));
         }
     }
     routes
 }
 
-/// The endpoints that serve a frontend (ClusterIP, port and protocol) of a Service on any node:
-/// those that its slices list as ready or serving. Also answers for bypassed Services.
+/// The endpoints that serve a frontend of a Service on any node: those that its slices list as ready
+/// or serving. Also answers for bypassed Services.
 #[must_use]
-pub fn serving(
-    state: &State,
-    id: &ServiceId,
-    (address, number, protocol): (IpAddr, u16, Protocol),
-) -> HashSet<SocketAddr> {
-    let Some(service) = state.service(id).filter(|it| it.cluster_ips.contains(&address)) else {
+pub fn serving(state: &State, id: &ServiceId, frontend: &Frontend) -> HashSet<SocketAddr> {
+    let Some(service) = state.service(id) else {
         return HashSet::new();
     };
-    let ports = service.ports.iter().filter(|it| (it.port, it.protocol) == (number, protocol));
+    let Frontend { address, port: number, protocol, .. } = *frontend;
+    let ports = service.ports.iter().enumerate().filter(|(place, port)| {
+        port.protocol == protocol && service.is_dialled_at(*place, address, number)
+    });
     ports
-        .flat_map(|port| candidate::of(state, service, port, Family::of(address)))
+        .flat_map(|(_, port)| candidate::of(state, service, port, Family::of(address)))
         .filter(Candidate::serves)
         .map(|one| one.address)
         .collect()
@@ -263,13 +285,12 @@ fn has_frontends(service: &Service) -> bool {
 fn route(
     service: &Service,
     port: &Port,
-    family: Family,
+    frontends: Vec<Exposed>,
     name: Arc<str>,
     rules: &Rules<'_>,
     done: &Evaluation<'_>,
     here: Here<'_>,
 ) -> Route {
-    let frontends = service.cluster_ips.iter().copied();
     let chosen = |wanted| {
         let with = done.candidates.iter().zip(&done.statuses);
         with.filter(move |(_, status)| **status == wanted)
@@ -278,10 +299,10 @@ fn route(
     };
     let left = |status| !matches!(status, CandidateStatus::Chosen | CandidateStatus::Wider);
     Route {
-        frontends: frontends.filter(|&address| Family::of(address) == family).collect(),
-        port: port.port,
+        frontends,
         protocol: port.protocol,
         verdict: if done.chosen == 0 { Verdict::Refuse } else { Verdict::Route },
+        created: service.created.clone(),
         tier: done.tier(),
         endpoints: chosen(CandidateStatus::Chosen),
         wider: chosen(CandidateStatus::Wider),

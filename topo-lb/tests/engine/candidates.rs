@@ -152,7 +152,7 @@ fn each_family_is_decided_alone() {
     );
     let routes = cluster.routes("here");
     assert_eq!(routes.len(), 2);
-    assert_eq!(routes[0].frontends, ["fd00:96::1".parse::<std::net::IpAddr>().unwrap()]);
+    assert_eq!(routes[0].frontends[0].1.address, "fd00:96::1".parse::<std::net::IpAddr>().unwrap());
     assert_eq!((addresses(&routes[0]), routes[0].tier), (vec!["[fd00::2]:9376".into()], Some(1)));
     assert_eq!((addresses(&routes[1]), routes[1].tier), (vec!["10.0.0.1:9376".into()], Some(0)));
 }

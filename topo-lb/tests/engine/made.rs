@@ -152,7 +152,7 @@ impl Cluster {
     }
 
     pub(crate) fn routes(&self, this_node: &str) -> Vec<Route> {
-        topology::routes(&self.state(this_node), this_node, Scope::All, &id("svc"))
+        topology::routes(&self.state(this_node), this_node, Scope::All, None, &id("svc"))
     }
 
     /// The addresses of `svc` on `this_node`, without ports, sorted; empty if refused.

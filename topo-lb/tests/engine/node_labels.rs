@@ -14,7 +14,7 @@ use crate::random;
 
 /// The routes without localities, which only metrics use and which may be less exact.
 fn decided(state: &State, this_node: &str, scope: Scope) -> Vec<Route> {
-    let mut routes = topology::routes(state, this_node, scope, &id("svc"));
+    let mut routes = topology::routes(state, this_node, scope, None, &id("svc"));
     for one in
         routes.iter_mut().flat_map(|route| route.endpoints.iter_mut().chain(&mut route.wider))
     {

@@ -1,7 +1,7 @@
 //! Where a policy comes from, why it is ignored, and which Services are in scope.
 
 use topo_lb::cluster::service::Skipped;
-use topo_lb::cluster::{Service, ServiceId, Update};
+use topo_lb::cluster::{LocalAddresses, Service, ServiceId, Update};
 use topo_lb::topology::validation::Rule;
 use topo_lb::topology::{self, Bypass, PolicyKind, PolicySource, Scope, Verdict};
 
@@ -159,11 +159,11 @@ fn what_has_no_cluster_ip_has_no_decision() {
     ] {
         let state = cluster(Service { skipped: Some(skipped), ..service() }).state("n1");
         assert_eq!(topology::decide(&state, "n1", Scope::All, &id("svc")), []);
-        assert_eq!(topology::routes(&state, "n1", Scope::All, &id("svc")), []);
+        assert_eq!(topology::routes(&state, "n1", Scope::All, None, &id("svc")), []);
     }
     let state = cluster(Service { cluster_ips: Vec::new(), ..service() }).state("n1");
     assert_eq!(topology::decide(&state, "n1", Scope::All, &id("svc")), []);
-    assert_eq!(topology::routes(&state, "n1", Scope::All, &id("nowhere")), []);
+    assert_eq!(topology::routes(&state, "n1", Scope::All, None, &id("nowhere")), []);
 }
 
 #[test]
@@ -180,7 +180,7 @@ fn opt_in_leaves_services_without_a_policy_alone() {
     ] {
         let state = cluster(service).state("n1");
         let decision = topology::decide(&state, "n1", Scope::OptIn, &id("svc")).remove(0);
-        let routes = topology::routes(&state, "n1", Scope::OptIn, &id("svc"));
+        let routes = topology::routes(&state, "n1", Scope::OptIn, None, &id("svc"));
         assert_eq!(routes.is_empty(), decision.verdict() == Verdict::Bypass);
         if routes.is_empty() {
             assert!(decision.endpoints.iter().all(|one| !one.selected()));
@@ -220,15 +220,18 @@ fn a_clusterip_that_a_device_of_this_node_has_gets_no_route() {
     let mut dual = service();
     dual.cluster_ips.push("fd00::1".parse().unwrap());
     let mut state = cluster(dual).state("n1");
-    let local = |address: &str| [(address.parse().unwrap(), "nodelocaldns".into())].into();
-    let routes = |state: &_| topology::routes(state, "n1", Scope::All, &id("svc"));
+    let local = |address: &str| LocalAddresses {
+        by_device: [(address.parse().unwrap(), "nodelocaldns".into())].into(),
+        primary: Vec::new(),
+    };
+    let routes = |state: &_| topology::routes(state, "n1", Scope::All, None, &id("svc"));
     assert_eq!(routes(&state).len(), 2);
 
     let changed = state.apply(Update::LocalAddresses(local("10.96.0.1")), "n1");
     assert_eq!(changed.services.into_iter().collect::<Vec<_>>(), [id("svc")]);
     let left = routes(&state);
     assert_eq!(left.len(), 1);
-    assert_eq!(left[0].frontends, ["fd00::1".parse::<std::net::IpAddr>().unwrap()]);
+    assert_eq!(left[0].frontends[0].1.address, "fd00::1".parse::<std::net::IpAddr>().unwrap());
     let decisions = topology::decide(&state, "n1", Scope::All, &id("svc"));
     let four = &decisions[0].choices[0];
     assert_eq!(four.verdict, Verdict::Bypass);
@@ -238,7 +241,10 @@ fn a_clusterip_that_a_device_of_this_node_has_gets_no_route() {
     let changed = state.apply(Update::LocalAddresses(local("10.0.0.1")), "n1");
     assert_eq!(changed.services.len(), 1);
     assert_eq!(routes(&state).len(), 2);
-    assert_eq!(state.apply(Update::LocalAddresses([].into()), "n1").services.len(), 0);
+    assert_eq!(
+        state.apply(Update::LocalAddresses(LocalAddresses::default()), "n1").services.len(),
+        0
+    );
 }
 
 #[test]

@@ -158,6 +158,8 @@ pub(crate) fn service(tape: &mut Tape<'_>, name: &str) -> Service {
         external_local: tape.chance(3),
         affinity_seconds: tape.chance(10).then_some(600),
         skipped: tape.chance(3).then_some(Skipped::Headless),
+        exposure: None,
+        created: None,
     }
 }
 

@@ -143,7 +143,7 @@ fn without_keys_there_is_nothing_to_refine() {
     // They make no policy of their own.
     let service = asking(|policy| policy.min_endpoints = Some("2".into()));
     let state = Cluster::of(nodes(), service, endpoints()).state("n1");
-    assert!(topology::routes(&state, "n1", Scope::OptIn, &id("svc")).is_empty());
+    assert!(topology::routes(&state, "n1", Scope::OptIn, None, &id("svc")).is_empty());
 }
 
 #[test]

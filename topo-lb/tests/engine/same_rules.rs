@@ -78,7 +78,7 @@ fn agree(tape: &[u8], seen: &Seen) {
     let service = &cluster.services[0];
     let opted_in = tape.len().is_multiple_of(4);
     let scope = if opted_in { Scope::OptIn } else { Scope::All };
-    let mut routes = topology::routes(&state, this_node, scope, &id("svc")).into_iter();
+    let mut routes = topology::routes(&state, this_node, scope, None, &id("svc")).into_iter();
     let mut decisions = topology::decide(&state, this_node, scope, &id("svc")).into_iter();
     if service.skipped.is_some() {
         assert!(routes.next().is_none() && decisions.next().is_none());
@@ -116,7 +116,7 @@ fn agree(tape: &[u8], seen: &Seen) {
             assert_eq!(choice.verdict, route.verdict);
             assert_eq!(choice.tier(), route.tier);
             assert!(route.serving.is_sorted());
-            assert!(route.frontends.iter().all(|address| address.is_ipv6() == v6));
+            assert!(route.frontends.iter().all(|(_, frontend)| frontend.address.is_ipv6() == v6));
             selected.extend(expected.chosen.keys().chain(expected.wider.keys()).copied());
             sources.insert(expected.source);
             note(seen, &expected, choice);

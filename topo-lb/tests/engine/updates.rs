@@ -12,7 +12,7 @@ use crate::made::{Cluster, Otherwise, Z, endpoint, id, keyed, node, service, sli
 use crate::random;
 
 fn all_routes(state: &State, this_node: &str) -> BTreeMap<ServiceId, Vec<Route>> {
-    let routes = |id: &ServiceId| topology::routes(state, this_node, Scope::All, id);
+    let routes = |id: &ServiceId| topology::routes(state, this_node, Scope::All, None, id);
     state.services().map(|id| (id.clone(), routes(id))).collect()
 }
 
@@ -182,9 +182,9 @@ fn slices_that_come_before_their_service_wait_for_it() {
     let early = slice("svc-1", vec![endpoint("10.0.0.1", "n1")]);
     assert_eq!(touched(&mut state, Update::Slice(Change::Applied(early))), [""; 0]);
     assert_eq!(touched(&mut state, Update::Service(Change::Applied(service()))), ["svc"]);
-    let routes = topology::routes(&state, "n1", Scope::All, &id("svc"));
+    let routes = topology::routes(&state, "n1", Scope::All, None, &id("svc"));
     assert_eq!(routes[0].endpoints.len(), 1);
     assert_eq!(touched(&mut state, Update::Service(Change::Deleted(id("svc")))), ["svc"]);
     assert_eq!(touched(&mut state, Update::Service(Change::Applied(service()))), ["svc"]);
-    assert_eq!(topology::routes(&state, "n1", Scope::All, &id("svc")), routes);
+    assert_eq!(topology::routes(&state, "n1", Scope::All, None, &id("svc")), routes);
 }

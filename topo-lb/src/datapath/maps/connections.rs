@@ -56,11 +56,11 @@ pub fn read(pin_dir: &Path) -> Result<Vec<Connection>, ReadError> {
                 }
                 all.push(Connection {
                     client: (<$address>::from(key.source), key.source_port).into(),
-                    frontend: Frontend {
-                        address: <$address>::from(key.destination).into(),
-                        port: key.destination_port,
+                    frontend: Frontend::new(
+                        <$address>::from(key.destination).into(),
+                        key.destination_port,
                         protocol,
-                    },
+                    ),
                     endpoint: (<$address>::from(value.destination), value.destination_port).into(),
                     service: value.service,
                     state: state(key.protocol, value.state),

@@ -106,8 +106,7 @@ impl Agent {
         for (id, route) in
             self.routes.iter().flat_map(|(id, all)| all.iter().map(move |it| (id, it)))
         {
-            let Route { port, protocol, .. } = *route;
-            let frontend = Frontend { address: route.frontends[0], port, protocol };
+            let (_, frontend) = route.frontends[0];
             all.entry(frontend).or_insert((id, &*route.endpoints));
         }
         all

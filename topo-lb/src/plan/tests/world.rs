@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use topo_lb_common::backend::Locality;
 
-use crate::cluster::{Protocol, ServiceId};
+use crate::cluster::{Frontend, FrontendKind, Protocol, ServiceId};
 use crate::datapath::maps::commit::{commit, perform};
 use crate::datapath::maps::memory::MemoryStore;
 use crate::plan::{Capacity, Desired, Installed, Lack, Plan, Ration, Step, WhenFull, diff};
@@ -79,9 +79,9 @@ pub(super) fn route(
     let endpoints: Vec<_> =
         endpoints.into_iter().map(|(at, locality)| Chosen::new(at, locality)).collect();
     Route {
-        frontends: vec![address],
-        port,
+        frontends: vec![(FrontendKind::ClusterIp, Frontend::new(address, port, protocol))],
         protocol,
+        created: None,
         verdict: if endpoints.is_empty() { Verdict::Refuse } else { Verdict::Route },
         tier: None,
         endpoints,

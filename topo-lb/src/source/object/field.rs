@@ -46,6 +46,9 @@ pub(super) struct Metadata<L, A = IgnoredAny> {
     /// Any value, so that an invalid UID does not make the object unreadable.
     #[serde(default)]
     uid: Value,
+    /// As `uid`.
+    #[serde(default, rename = "creationTimestamp")]
+    created: Value,
     #[serde(default, deserialize_with = "or_default")]
     pub(super) labels: L,
     #[serde(default, deserialize_with = "or_default")]
@@ -62,6 +65,11 @@ impl<L, A> Metadata<L, A> {
 
     pub(super) fn uid(&self) -> Option<Uuid> {
         self.uid.as_str().and_then(uid)
+    }
+
+    /// `creationTimestamp` as written.
+    pub(super) fn created(&self) -> Option<&str> {
+        self.created.as_str()
     }
 }
 

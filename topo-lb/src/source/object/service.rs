@@ -9,7 +9,7 @@ use serde::Deserialize;
 use super::field::{Metadata, OwnLabels, PortNumber, Text, address, or_default};
 use super::{Names, ObjectError};
 use crate::cluster::service::{PolicySources, Protocol, Skipped};
-use crate::cluster::{Port, Service, ServiceId};
+use crate::cluster::{Exposure, Port, Service, ServiceId};
 
 /// Kubernetes' default of `sessionAffinityConfig.clientIP.timeoutSeconds`.
 const AFFINITY_SECONDS: i64 = 10_800;
@@ -22,6 +22,8 @@ pub(super) struct Fields {
     metadata: Metadata<OwnLabels, Annotations>,
     #[serde(default, deserialize_with = "or_default")]
     spec: Spec,
+    #[serde(default, deserialize_with = "or_default")]
+    status: Status,
 }
 
 #[derive(Default, Deserialize)]
@@ -64,6 +66,33 @@ struct Spec {
     #[serde(default, deserialize_with = "or_default")]
     topology_keys: Vec<String>,
     traffic_distribution: Option<String>,
+    #[serde(default, rename = "externalIPs", deserialize_with = "or_default")]
+    external_ips: Vec<String>,
+    #[serde(default, deserialize_with = "or_default")]
+    load_balancer_source_ranges: Vec<String>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+#[serde(expecting = "an object")]
+struct Status {
+    #[serde(default, deserialize_with = "or_default")]
+    load_balancer: LoadBalancer,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(expecting = "an object")]
+struct LoadBalancer {
+    #[serde(default, deserialize_with = "or_default")]
+    ingress: Vec<Ingress>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+#[serde(expecting = "an object")]
+struct Ingress {
+    ip: Option<String>,
+    ip_mode: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -74,6 +103,8 @@ struct PortFields {
     port: PortNumber,
     #[serde(default, deserialize_with = "or_default")]
     protocol: Protocol,
+    #[serde(default, rename = "nodePort")]
+    node_port: Option<i64>,
 }
 
 #[derive(Deserialize)]
@@ -129,7 +160,7 @@ impl TryFrom<String> for ClusterIp {
 
 impl Fields {
     pub(super) fn keep(self, names: &mut Names) -> Result<Service, ObjectError> {
-        let Self { metadata, spec } = self;
+        let Self { metadata, spec, status } = self;
         check_name("metadata.namespace", metadata.namespace())?;
         check_name("metadata.name", &metadata.name)?;
         check_ports(&spec.ports)?;
@@ -180,6 +211,8 @@ impl Fields {
             policy: policy(&metadata.annotations, &spec, names).into(),
             internal_local: spec.internal_traffic_policy == Some(TrafficPolicy::Local),
             external_local: spec.external_traffic_policy == Some(TrafficPolicy::Local),
+            exposure: exposure(&spec, &status).map(Arc::new),
+            created: metadata.created().map(|time| names.share(time)),
             affinity_seconds,
             skipped,
         })
@@ -220,7 +253,7 @@ fn check_name(field: &str, name: &str) -> Result<(), ObjectError> {
 /// Kubernetes ensures these rules. In a file that breaks them, names or endpoints are ambiguous.
 fn check_ports(ports: &[PortFields]) -> Result<(), ObjectError> {
     let (mut numbers, mut names, mut shown) = (HashMap::new(), HashMap::new(), HashMap::new());
-    for (index, PortFields { name, port, protocol }) in ports.iter().enumerate() {
+    for (index, PortFields { name, port, protocol, .. }) in ports.iter().enumerate() {
         check_name(&format!("spec.ports[{index}].name"), name)?;
         if let Some(before) = numbers.insert((port.0, *protocol), index) {
             return Err(ObjectError::at(
@@ -249,6 +282,29 @@ fn check_ports(ports: &[PortFields]) -> Result<(), ObjectError> {
         }
     }
     Ok(())
+}
+
+/// Where the Service can be dialled besides its ClusterIPs; `None` if nowhere. What cannot be read is
+/// left out, as in kube-proxy.
+fn exposure(spec: &Spec, status: &Status) -> Option<Exposure> {
+    let port = |own: &PortFields| own.node_port.and_then(|number| u16::try_from(number).ok());
+    let addresses = |texts: &mut dyn Iterator<Item = &String>| {
+        let mut all: Vec<IpAddr> = texts.filter_map(|text| address(text.trim())).collect();
+        all.sort_unstable();
+        all.dedup();
+        all
+    };
+    let is_dialled = |ingress: &&Ingress| ingress.ip_mode.as_deref() != Some("Proxy");
+    let ingress = status.load_balancer.ingress.iter().filter(is_dialled);
+    let ranges = &spec.load_balancer_source_ranges;
+    let exposure = Exposure {
+        node_ports: spec.ports.iter().map(|own| port(own).unwrap_or(0)).collect(),
+        load_balancer_ips: addresses(&mut ingress.filter_map(|ingress| ingress.ip.as_ref())),
+        external_ips: addresses(&mut spec.external_ips.iter()),
+        // A range of mask 0 is everybody.
+        has_source_ranges: !ranges.is_empty() && !ranges.iter().any(|it| it.trim().ends_with("/0")),
+    };
+    (!exposure.is_empty()).then_some(exposure)
 }
 
 fn policy(annotations: &Annotations, spec: &Spec, names: &mut Names) -> PolicySources {
