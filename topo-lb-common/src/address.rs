@@ -23,6 +23,10 @@ pub const fn service_protocol(raw: u32) -> Option<u8> {
     }
 }
 
+/// Added to [`Frontend::protocol`] of a frontend that only clients outside of this node use. A frontend
+/// without it is for clients of this node, and for those outside unless there is one of their own.
+pub const OUTSIDE: u8 = 64;
+
 layout! {
     /// A frontend: the key of `services4` and `services6`.
     #[repr(C, align(4))]
@@ -31,7 +35,7 @@ layout! {
         pub address: A,
         /// Host order, 1–65535.
         pub port: u16,
-        /// [`TCP`], [`UDP`] or [`SCTP`].
+        /// [`TCP`], [`UDP`] or [`SCTP`]; for clients outside of this node plus [`OUTSIDE`].
         pub protocol: u8,
         /// Zero.
         pub reserved: u8,
@@ -41,6 +45,14 @@ layout! {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_frontend_for_the_outside_has_the_number_of_no_protocol() {
+        for protocol in [TCP, UDP, SCTP] {
+            assert_eq!(protocol & OUTSIDE, 0);
+            assert_eq!(service_protocol((protocol | OUTSIDE).into()), None);
+        }
+    }
 
     #[test]
     fn mptcp_is_tcp_and_its_low_byte_is_not_taken_for_a_protocol() {

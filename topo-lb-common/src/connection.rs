@@ -25,6 +25,12 @@ pub const REPLY: u8 = 1;
 pub const HAIRPIN: u8 = 2;
 /// [`Connection::kind`]: the endpoint does not belong to the Service any more.
 pub const ENDPOINT_GONE: u8 = 4;
+/// [`Connection::kind`]: from outside to an endpoint of another node. The kernel gives its packets an
+/// address of this node as their source, so that the replies come back here.
+pub const MASQUERADE: u8 = 8;
+
+/// [`Tuple::device`] of connections from outside: requests and replies may use different devices.
+pub const OUTSIDE_DEVICE: u32 = 0;
 
 /// [`Connection::state`]: the endpoint has replied.
 pub const ANSWERED: u8 = 1;
@@ -173,7 +179,7 @@ layout! {
         pub asked: u32,
         /// [`ANSWERED`], [`CLIENT_FIN`], [`ENDPOINT_FIN`], [`RESET`], [`REOPENS`].
         pub state: u8,
-        /// [`REPLY`], [`HAIRPIN`], [`ENDPOINT_GONE`].
+        /// [`REPLY`], [`HAIRPIN`], [`ENDPOINT_GONE`], [`MASQUERADE`].
         pub kind: u8,
         /// Zero.
         pub reserved: [u8; 6],

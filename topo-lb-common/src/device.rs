@@ -80,7 +80,16 @@ impl Bucket {
     }
 }
 
-/// Value of `devices`; the key is the device's interface index. An entry that is missing means full
+/// The key in `devices` of a client outside of this node with this address (network order, IPv6
+/// [`folded`](crate::reply_filter::folded)): above every interface index. Of the clients outside, one in
+/// 1,024 shares it.
+#[inline(always)]
+#[must_use]
+pub const fn outside(address: u32) -> u32 {
+    1 << 31 | crate::reply_filter::mixed(address, 0) >> 22
+}
+
+/// Value of `devices`; the key is the device's interface index, or [`outside`]. An entry that is missing means full
 /// buckets.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]

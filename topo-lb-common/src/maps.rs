@@ -69,8 +69,15 @@ pub const DEVICES: &str = "devices";
 /// tc: how many established connections a device may have.
 pub const QUOTA: &str = "quota";
 
+/// Bits of frontends, in place of `range`: with `--kube-proxy-replacement`.
+pub const FRONTENDS: &str = "frontends";
+/// Who may dial a frontend with source ranges: [`Source4`](crate::sources::Source4).
+pub const SOURCES4: &str = "sources4";
+/// The same for IPv6.
+pub const SOURCES6: &str = "sources6";
+
 /// Every pinned map, in the order of creation.
-pub const ALL: [&str; 31] = [
+pub const ALL: [&str; 34] = [
     RANGE,
     SERVICES4,
     SERVICES6,
@@ -102,9 +109,14 @@ pub const ALL: [&str; 31] = [
     PACKETS,
     DEVICES,
     QUOTA,
+    FRONTENDS,
+    SOURCES4,
+    SOURCES6,
 ];
 /// Maps that only tc needs, and that are pinned only with tc: those of [`ALL`] from `connections4` on.
-pub const TC: &[&str] = ALL.split_at(22).1;
+pub const TC: &[&str] = ALL.split_at(22).1.split_at(9).0;
+/// Maps that are pinned only with `--kube-proxy-replacement`, beside those of [`TC`].
+pub const REPLACEMENT: &[&str] = ALL.split_at(31).1;
 
 /// Default: frontends per address family, and Service ports of both together.
 pub const DEFAULT_SERVICES: u32 = 65_536;
@@ -127,5 +139,7 @@ pub const MOST_DEVICES: u32 = 4_096;
 pub const MOST_UNPROGRAMMED: u32 = 16_384;
 /// Most Pods that can be excluded on a node; each takes memory only while it is excluded.
 pub const MOST_EXCLUDED: u32 = 4_096;
+/// Most entries of `sources4` and of `sources6`; each takes memory only while it exists.
+pub const MOST_SOURCES: u32 = 65_536;
 /// Entries of `packets`: one for each tc hook.
 pub const HOOKS: u32 = 2;

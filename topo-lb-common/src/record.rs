@@ -19,6 +19,10 @@ pub const SPARE: u32 = 512;
 /// [`Record::tier`] if no key matched: unconstrained, or refused.
 pub const NO_TIER: u8 = 255;
 
+/// [`Record::wider`] of a record without endpoints whose connections are dropped, not refused:
+/// `externalTrafficPolicy: Local` on a node without an endpoint.
+pub const DROPS: u16 = u16::MAX;
+
 layout! {
     /// Value of `records4` and `records6`: whole cache lines. Host order but for addresses.
     #[repr(C, align(64))]
@@ -44,9 +48,10 @@ layout! {
         pub addresses: ADDRESSES,
         /// The endpoints' ports.
         pub ports: PORTS,
-        /// Endpoints of the chosen tier; zero refuses.
+        /// Endpoints of the chosen tier; zero refuses, or drops.
         pub count: u16,
-        /// Endpoints of the wider tier, only for spilled connections.
+        /// Endpoints of the wider tier, only for spilled connections. Without endpoints: zero, or
+        /// [`DROPS`].
         pub wider: u16,
         /// Share of new connections for the wider tier, out of
         /// [`SPILL_ONE`](crate::selection::SPILL_ONE).

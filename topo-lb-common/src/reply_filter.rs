@@ -37,15 +37,21 @@ pub const fn folded([a, b, c, d]: [u32; 4]) -> u32 {
     a ^ b ^ c ^ d
 }
 
-/// The place of an endpoint's mark. `address`: network order, IPv6 [`folded`]; `port`: host order.
+/// A hash of an address and a port, with well mixed upper bits.
 #[inline(always)]
-#[must_use]
-pub const fn place(address: u32, port: u16) -> ReplyFilterPlace {
+pub(crate) const fn mixed(address: u32, port: u16) -> u32 {
     // Multiplied by 2^32 ÷ the golden ratio; the upper bits of the product are well mixed (Knuth,
     // The Art of Computer Programming, volume 3, §6.4). The port is multiplied by another odd
     // number first.
     let both = address ^ (port as u32).wrapping_mul(0x85eb_ca6b);
-    let mixed = both.wrapping_mul(0x9e37_79b9);
+    both.wrapping_mul(0x9e37_79b9)
+}
+
+/// The place of an endpoint's mark. `address`: network order, IPv6 [`folded`]; `port`: host order.
+#[inline(always)]
+#[must_use]
+pub const fn place(address: u32, port: u16) -> ReplyFilterPlace {
+    let mixed = mixed(address, port);
     let mark = ((mixed >> 6 & 0xffff) * MARKS as u32) >> 16;
     ReplyFilterPlace { entry: mixed >> 22, mark }
 }

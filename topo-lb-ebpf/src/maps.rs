@@ -5,7 +5,7 @@
 
 use aya_ebpf::Global;
 use aya_ebpf::bindings::BPF_F_NO_PREALLOC;
-use aya_ebpf::btf_maps::{Array, HashMap, LruHashMap, PerCpuArray, SkStorage};
+use aya_ebpf::btf_maps::{Array, HashMap, LpmTrie, LruHashMap, PerCpuArray, SkStorage};
 use aya_ebpf::macros::btf_map;
 use topo_lb_common::address::{Frontend4, Frontend6};
 use topo_lb_common::affinity::{Affinity4, Affinity6, AffinityKey};
@@ -20,13 +20,16 @@ use topo_lb_common::exclusion::{Excluded, ExcludedKey, Levels};
 use topo_lb_common::flow::{Flows4, Flows6};
 use topo_lb_common::maps::{
     DEFAULT_CONNECTIONS, DEFAULT_FLOWS, DEFAULT_MEMBERS, DEFAULT_SERVICES, DEFAULT_SLOTS,
-    FRAGMENTS as DATAGRAMS, HALF_OPEN, HOOKS, MOST_DEVICES, MOST_EXCLUDED, MOST_UNPROGRAMMED,
+    FRAGMENTS as DATAGRAMS, HALF_OPEN, HOOKS, MOST_DEVICES, MOST_EXCLUDED, MOST_SOURCES,
+    MOST_UNPROGRAMMED,
 };
 use topo_lb_common::members::{Member, MemberKey4, MemberKey6};
 use topo_lb_common::packets::Packets;
 use topo_lb_common::range::Range;
 use topo_lb_common::record::{Record4, Record6, SPARE};
+use topo_lb_common::frontend_filter;
 use topo_lb_common::reply_filter::{self, ReplyFilterEntry};
+use topo_lb_common::sources::{Source4, Source6};
 use topo_lb_common::unprogrammed::Unprogrammed;
 
 const SERVICES: usize = DEFAULT_SERVICES as usize;
@@ -52,6 +55,8 @@ pub(crate) type Recent<K, V> = LruHashMap<K, V, FLOWS>;
 pub(crate) type Connections<K, V> = LruHashMap<K, V, { 2 * DEFAULT_CONNECTIONS as usize }>;
 /// Map of connections that are not established yet: two entries each.
 pub(crate) type HalfOpen<K, V> = LruHashMap<K, V, { HALF_OPEN as usize }>;
+/// Map of who may dial frontends with source ranges.
+pub(crate) type Sources<K> = LpmTrie<K, u32, { MOST_SOURCES as usize }>;
 /// Map of fragmented datagrams.
 pub(crate) type Fragments<V> = LruHashMap<FragmentPlace, V, { DATAGRAMS as usize }>;
 
@@ -162,6 +167,14 @@ pub(crate) static DEVICES: LruHashMap<u32, Device, { MOST_DEVICES as usize }> = 
 
 #[btf_map(name = "quota")]
 pub(crate) static QUOTA: Array<Quota, 1> = Array::new();
+
+#[btf_map(name = "frontends")]
+pub(crate) static FRONTENDS: Array<u64, { frontend_filter::WORDS as usize }, MMAPABLE> = Array::new();
+
+#[btf_map(name = "sources4")]
+pub(crate) static SOURCES4: Sources<Source4> = LpmTrie::new();
+#[btf_map(name = "sources6")]
+pub(crate) static SOURCES6: Sources<Source6> = LpmTrie::new();
 
 /// Service ports for which there is room: the length of a CPU's part of `counters`.
 #[unsafe(no_mangle)]

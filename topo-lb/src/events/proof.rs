@@ -94,6 +94,7 @@ impl Model {
             members: 512,
             flows: 0,
             connections: 0,
+            sources: 0,
             spare: 2,
         };
         let now = Instant::now();

@@ -21,6 +21,9 @@ pub struct Capacity {
     pub flows: u32,
     /// tc connections per family. Zero without tc; its maps are then not pinned.
     pub connections: u32,
+    /// Sources that may dial frontends with source ranges, per family. Zero without
+    /// `--kube-proxy-replacement`; its maps are then not pinned.
+    pub sources: u32,
     /// Records per family beyond one for each frontend: replaced ones wait for a grace period.
     pub spare: u32,
 }
@@ -130,6 +133,7 @@ impl Default for Capacity {
             members: maps::DEFAULT_MEMBERS,
             flows: maps::DEFAULT_FLOWS,
             connections: 0,
+            sources: 0,
             spare: SPARE,
         }
     }

@@ -58,6 +58,7 @@ fn what_has_no_room_gets_the_room_that_the_same_change_makes() {
         members: 0,
         flows: 0,
         connections: 0,
+        sources: 0,
         spare: 2,
     });
     let mut reconciler = Reconciler::new("n".into(), Scope::All, false);
@@ -75,7 +76,7 @@ fn what_has_no_room_gets_the_room_that_the_same_change_makes() {
 }
 
 const ROOM: Capacity =
-    Capacity { services: 8, slots: 8, members: 0, flows: 0, connections: 0, spare: 2 };
+    Capacity { services: 8, slots: 8, members: 0, flows: 0, connections: 0, sources: 0, spare: 2 };
 
 fn node(name: &str) -> Update {
     let labels = [("rack".into(), "1".into())].into();

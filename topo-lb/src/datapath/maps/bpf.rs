@@ -51,6 +51,7 @@ impl BpfStore {
             flows: size(pin_dir, maps::AFFINITY4)?,
             // Plans do not fill these maps.
             connections: 0,
+            sources: 0,
         };
         Ok(Self {
             v4,

@@ -1,6 +1,7 @@
 //! The required shape of each map.
 
 use aya::maps::MapType;
+use aya::maps::lpm_trie::Key;
 use topo_lb_common::address::{Frontend4, Frontend6};
 use topo_lb_common::affinity::{Affinity4, Affinity6, AffinityKey};
 use topo_lb_common::backend::{Backend4, Backend6};
@@ -11,12 +12,14 @@ use topo_lb_common::connection::{
 use topo_lb_common::counters::{Counters, Name};
 use topo_lb_common::device::{Device, Quota};
 use topo_lb_common::exclusion::{Excluded, ExcludedKey, Levels};
+use topo_lb_common::frontend_filter;
 use topo_lb_common::flow::{Flows4, Flows6};
 use topo_lb_common::maps;
 use topo_lb_common::members::{Member, MemberKey4, MemberKey6};
 use topo_lb_common::packets::Packets;
 use topo_lb_common::range::Range;
 use topo_lb_common::record::{Record4, Record6};
+use topo_lb_common::sources::{Source4, Source6};
 use topo_lb_common::unprogrammed::Unprogrammed;
 
 use crate::plan::Capacity;
@@ -52,10 +55,11 @@ pub(crate) fn map_specs(capacity: &Capacity) -> [MapSpec; maps::ALL.len()] {
         let (key, value) = (size_of::<K>() as u32, size_of::<V>() as u32);
         MapSpec { name, map_type, key, value, max_entries, flags, is_pinned: true }
     }
-    use MapType::{Array, Hash, LruHash, PerCpuArray, SkStorage};
+    use MapType::{Array, Hash, LpmTrie, LruHash, PerCpuArray, SkStorage};
     // Each connection has an entry for each direction.
     let entries = capacity.connections.saturating_mul(2).max(1);
     let Capacity { services, slots, members, flows, .. } = *capacity;
+    let sources = capacity.sources.max(1);
     let mut all = [
         spec::<u32, Range>(maps::RANGE, Array, 1, 0),
         spec::<Frontend4, u32>(maps::SERVICES4, Hash, services, 0),
@@ -88,9 +92,14 @@ pub(crate) fn map_specs(capacity: &Capacity) -> [MapSpec; maps::ALL.len()] {
         spec::<u32, Packets>(maps::PACKETS, PerCpuArray, maps::HOOKS, 0),
         spec::<u32, Device>(maps::DEVICES, LruHash, maps::MOST_DEVICES, 0),
         spec::<u32, Quota>(maps::QUOTA, Array, 1, 0),
+        spec::<u32, u64>(maps::FRONTENDS, Array, frontend_filter::WORDS, MMAPABLE),
+        spec::<Key<Source4>, u32>(maps::SOURCES4, LpmTrie, sources, NO_PREALLOC),
+        spec::<Key<Source6>, u32>(maps::SOURCES6, LpmTrie, sources, NO_PREALLOC),
     ];
     let only_tc = all.iter_mut().filter(|spec| maps::TC.contains(&spec.name));
     only_tc.for_each(|spec| spec.is_pinned = capacity.connections != 0);
+    let only_replacement = all.iter_mut().filter(|spec| maps::REPLACEMENT.contains(&spec.name));
+    only_replacement.for_each(|spec| spec.is_pinned = capacity.sources != 0);
     all
 }
 
@@ -103,5 +112,6 @@ mod tests {
         let names = map_specs(&Capacity::default()).map(|spec| spec.name);
         assert_eq!(names, maps::ALL);
         assert_eq!(maps::TC[0], maps::CONNECTIONS4);
+        assert_eq!(maps::REPLACEMENT[0], maps::FRONTENDS);
     }
 }

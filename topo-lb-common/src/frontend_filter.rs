@@ -1,0 +1,55 @@
+//! `frontends`: a bit for each frontend, so that other addresses and ports cost no look-up.
+//!
+//! Only with `--kube-proxy-replacement`: there, frontends can have any address, and `range` would
+//! exclude nothing. A surplus bit costs a look-up; a missing one would leave a frontend untouched. So
+//! the agent sets the bit before it publishes a frontend, and clears it after it has removed the last
+//! frontend that has it. Only the agent writes.
+
+use crate::reply_filter::mixed;
+
+/// Bits per word.
+const BITS: u32 = u64::BITS;
+/// Words in `frontends`: 64 KiB. Of 10,000 frontends, 2 % of other addresses and ports share a bit.
+pub const WORDS: u32 = 1 << 13;
+
+/// The bit of a frontend.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct FrontendBit {
+    /// Index of the word in `frontends`.
+    pub word: u32,
+    /// The bit in that word, as a mask.
+    pub mask: u64,
+}
+
+/// The bit of the frontends with an address and a port, whatever their protocol. `address`: network
+/// order, IPv6 [`folded`](crate::reply_filter::folded); `port`: host order.
+#[inline(always)]
+#[must_use]
+pub const fn bit(address: u32, port: u16) -> FrontendBit {
+    let place = mixed(address, port) >> (32 - (WORDS * BITS).ilog2());
+    FrontendBit { word: place / BITS, mask: 1 << (place % BITS) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ten_thousand_frontends_leave_nearly_all_bits_clear() {
+        let mut words = vec![0_u64; WORDS as usize];
+        for service in 0..10_000_u32 {
+            let address = u32::from_ne_bytes((0x0a60_0000 + service).to_be_bytes());
+            let FrontendBit { word, mask } = bit(address, 80);
+            words[word as usize] |= mask;
+        }
+        let set: u32 = words.iter().map(|word| word.count_ones()).sum();
+        assert!((9_000..=10_000).contains(&set), "{set}");
+        let node = u32::from_ne_bytes([172, 18, 0, 2]);
+        let hits = (1..=u16::MAX).filter(|&port| {
+            let FrontendBit { word, mask } = bit(node, port);
+            words[word as usize] & mask != 0
+        });
+        let hits = hits.count();
+        assert!(hits < 65_535 / 25, "{hits} of 65,535 other ports");
+    }
+}
