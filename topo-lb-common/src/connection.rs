@@ -245,7 +245,7 @@ layout! {
         pub source: A,
         /// Network order.
         pub destination: A,
-        /// [`HAIRPIN`] or zero.
+        /// [`HAIRPIN`], [`MASQUERADE`] or zero.
         pub kind: u32,
         /// Zero.
         pub reserved: u32,

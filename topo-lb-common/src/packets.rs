@@ -65,14 +65,17 @@ outcomes! {
     Unanswered unanswered "unanswered",
     /// To a Service, but of no known connection: untouched.
     Unknown unknown "unknown",
-    /// Its headers contradict each other or end too early: untouched. On ingress, only packets to
-    /// addresses inside `range`, or too short to have a destination, are checked for this.
+    /// Its headers contradict each other or end too early: untouched. On ingress, only packets that
+    /// may be to a frontend, or are too short to say, are checked for this.
     Malformed malformed "malformed",
     /// An ICMP error that was translated.
     Errors errors "icmp-error",
     /// Dropped: it would have opened a connection, but too many of its device's are unanswered, or
     /// its device has too many.
     Limited limited "limited",
+    /// Dropped without an answer: its client may not dial the frontend (`loadBalancerSourceRanges`), or
+    /// no endpoint may answer it (`externalTrafficPolicy: Local`).
+    Denied denied "denied",
     /// Dropped: the kernel refused to change the packet, or had no memory.
     Dropped dropped "dropped",
 }

@@ -1,9 +1,23 @@
-//! What a device may still do: it cannot use up what the clients of other devices need.
+//! What a device may still do: it cannot use up what the clients of other devices need. Clients outside
+//! of this node share devices, so each has an entry like a device's.
 
 use aya_ebpf::bindings::BPF_NOEXIST;
-use topo_lb_common::device::{Device, OPENINGS, REFUSALS};
+use topo_lb_common::connection::FROM_CLIENT;
+use topo_lb_common::device::{Device, OPENINGS, REFUSALS, outside};
 
+use crate::family::{Family, TupleOf};
 use crate::maps::{DEVICES, QUOTA};
+use crate::outside::is_of_outside;
+
+/// The key in `devices` of the client of a connection, of which `key` is one of the two keys.
+#[inline(always)]
+pub(crate) fn of<F: Family>(key: &TupleOf<F>) -> u32 {
+    if !is_of_outside::<F>(key) {
+        return key.device;
+    }
+    let client = if key.way == FROM_CLIENT { key.source } else { key.destination };
+    outside(F::folded(F::words(client)))
+}
 
 /// The entry of a device; a new one has full buckets.
 #[inline(always)]

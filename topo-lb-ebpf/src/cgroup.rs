@@ -7,11 +7,13 @@ use aya_ebpf::bindings::bpf_sock_addr;
 use aya_ebpf::helpers::{bpf_get_netns_cookie, bpf_set_retval};
 use aya_ebpf::programs::SockAddrContext;
 use topo_lb_common::address::{TCP, UDP, service_protocol};
+use topo_lb_common::backend::Locality;
 
 use crate::family::{Family, FrontendOf, V4, V6};
-use crate::maps::{HAS_SET_RETVAL, TCP_PEER_IS_SERVICE};
-use crate::resolve::{Resolution, in_range, resolve};
-use crate::socket::peer_port;
+use crate::frontend_filter::may_be_frontend;
+use crate::maps::{HAS_SET_RETVAL, HOST_NETNS, REPLACES_KUBE_PROXY, TCP_PEER_IS_SERVICE};
+use crate::resolve::{Resolution, resolve};
+use crate::socket::{bound4, peer_port};
 use crate::words::words;
 use crate::{connected, exclusion, flow};
 
@@ -125,17 +127,18 @@ pub(crate) fn connect<P: Place>(ctx: &SockAddrContext) -> i32 {
     let Some(protocol) = protocol(ctx) else {
         return PROCEED;
     };
-    let address = P::address(ctx);
-    if !in_range::<P::Family>(address) || exclusion::applies() {
+    let (address, port) = (P::address(ctx), port(ctx));
+    if !is_for_us::<P>(ctx, address, port) {
         return miss::<P>(ctx, protocol);
     }
-    let frontend = P::Family::frontend(address, port(ctx), protocol);
-    // SAFETY: a context of this hook.
-    let client = || unsafe { bpf_get_netns_cookie(ctx.as_ptr()) };
-    let resolved = resolve::<P::Family>(&frontend, client);
+    let frontend = P::Family::frontend(address, port, protocol);
+    let resolved = resolve::<P::Family>(&frontend, false, || netns(ctx));
     match resolved.verdict {
         Resolution::Untouched => miss::<P>(ctx, protocol),
-        Resolution::Refuse => refuse(),
+        Resolution::Refuse | Resolution::Drop => refuse(),
+        Resolution::Redirect if !can_reach::<P>(ctx, address, &resolved.endpoint) => {
+            miss::<P>(ctx, protocol)
+        }
         Resolution::Redirect => {
             redirect::<P>(ctx, P::Family::endpoint_parts(&resolved.endpoint));
             if keeps_reverse(protocol) {
@@ -144,6 +147,52 @@ pub(crate) fn connect<P: Place>(ctx: &SockAddrContext) -> i32 {
             PROCEED
         }
     }
+}
+
+/// Whether an address and a port can be a frontend, and the calling process is served.
+#[inline(always)]
+fn is_for_us<P: Place>(
+    ctx: &SockAddrContext,
+    address: <P::Family as Family>::Address,
+    port: u16,
+) -> bool {
+    may_be_frontend::<P::Family>(address, port)
+        && !is_of_own_loopback::<P>(ctx, address)
+        && !exclusion::applies()
+}
+
+/// Whether a loopback address is that of a Pod's network namespace: only the host's loopback has node
+/// ports.
+#[inline(always)]
+fn is_of_own_loopback<P: Place>(
+    ctx: &SockAddrContext,
+    address: <P::Family as Family>::Address,
+) -> bool {
+    REPLACES_KUBE_PROXY.load() != 0
+        && P::Family::is_loopback(address)
+        && (HOST_NETNS.load() == 0 || netns(ctx) != HOST_NETNS.load())
+}
+
+/// Whether a socket that dials a loopback address can reach an endpoint: one that is bound to a
+/// loopback address cannot send out of the host, and the kernel would fail the call with `EINVAL`
+/// (`__mkroute_output`, net/ipv4/route.c).
+#[inline(always)]
+fn can_reach<P: Place>(
+    ctx: &SockAddrContext,
+    address: <P::Family as Family>::Address,
+    endpoint: &<P::Family as Family>::Endpoint,
+) -> bool {
+    REPLACES_KUBE_PROXY.load() == 0
+        || !P::Family::is_loopback(address)
+        || P::Family::locality(endpoint) == Locality::Node
+        || !V4::is_loopback(bound4(ctx))
+}
+
+/// The cookie of the socket's network namespace.
+#[inline(always)]
+fn netns(ctx: &SockAddrContext) -> u64 {
+    // SAFETY: a context of this hook.
+    unsafe { bpf_get_netns_cookie(ctx.as_ptr()) }
 }
 
 /// Removes what the socket dialled before: it now connects to an address that is no frontend.
@@ -158,11 +207,11 @@ fn miss<P: Place>(ctx: &SockAddrContext, protocol: u8) -> i32 {
 /// `sendto` and `sendmsg` with an address: replaces a frontend with an endpoint.
 #[inline(always)]
 pub(crate) fn sendmsg<P: Place>(ctx: &SockAddrContext) -> i32 {
-    let address = P::address(ctx);
-    if protocol(ctx) != Some(UDP) || !in_range::<P::Family>(address) || exclusion::applies() {
+    let (address, port) = (P::address(ctx), port(ctx));
+    if protocol(ctx) != Some(UDP) || !is_for_us::<P>(ctx, address, port) {
         return PROCEED;
     }
-    let frontend = P::Family::frontend(address, port(ctx), UDP);
+    let frontend = P::Family::frontend(address, port, UDP);
     if let Some(peer) = connected::peer_of::<P::Family>(ctx, &frontend) {
         // SAFETY: a field of the socket's storage.
         let peer = unsafe { words(peer.as_ptr()) };
@@ -171,7 +220,8 @@ pub(crate) fn sendmsg<P: Place>(ctx: &SockAddrContext) -> i32 {
     }
     match flow::send::<P::Family>(ctx, &frontend) {
         (Resolution::Untouched, _) => PROCEED,
-        (Resolution::Refuse, _) => refuse(),
+        (Resolution::Refuse | Resolution::Drop, _) => refuse(),
+        (Resolution::Redirect, endpoint) if !can_reach::<P>(ctx, address, &endpoint) => PROCEED,
         (Resolution::Redirect, endpoint) => {
             redirect::<P>(ctx, P::Family::endpoint_parts(&endpoint));
             PROCEED

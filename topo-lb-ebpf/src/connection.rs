@@ -18,6 +18,7 @@ use crate::budget;
 use crate::family::{ConnectionOf, Family, FrontendOf, TupleOf};
 use crate::four_tuple::{EntryFields, FourTuple};
 use crate::maps::REVISION;
+use crate::outside::is_of_outside;
 use crate::resolve::look_up;
 use crate::transport::{ACK, FIN, RST, SYN, Transport};
 use crate::words::are_same;
@@ -156,7 +157,7 @@ pub(crate) fn reconsider<F: Family>(
         }
         // Datagrams, and a SYN without an answer, may be sent to another endpoint.
         if opens && (protocol != TCP || state & ANSWERED == 0) {
-            let now = look_up::<F>(frontend);
+            let now = look_up::<F>(frontend, is_of_outside::<F>(key));
             if !now.is_ours || now.service != service || !serves {
                 return EndpointCheck::Other;
             }
@@ -311,7 +312,7 @@ pub(crate) fn note_state<F: Family>(
         other.last_used.write_volatile(now);
         let state = own.state.read_volatile();
         if own.kind.read_volatile() & REPLY != 0 && state & ANSWERED == 0 {
-            budget::answered(key.device);
+            budget::answered(budget::of::<F>(key));
             own.state.write_volatile(state | ANSWERED);
             other.state.write_volatile(state | ANSWERED);
         }

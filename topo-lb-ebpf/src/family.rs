@@ -15,9 +15,11 @@ use topo_lb_common::flow::{Flow, Flows};
 use topo_lb_common::members::MemberKey;
 use topo_lb_common::range::Range;
 use topo_lb_common::record::{Record4, Record6};
+use topo_lb_common::reply_filter::folded;
+use topo_lb_common::sources::Source;
 
 use crate::maps::{
-    self, Connections, Fragments, HalfOpen, Members, Recent, Records, Services, Slots,
+    self, Connections, Fragments, HalfOpen, Members, Recent, Records, Services, Slots, Sources,
 };
 
 /// A frontend of a family.
@@ -36,6 +38,9 @@ pub(crate) type TupleOf<F> = Tuple<<F as Family>::Bytes>;
 pub(crate) type FragmentOf<F> = Fragment<<F as Family>::Bytes>;
 /// The translation of such a datagram.
 pub(crate) type TranslationOf<F> = Translation<<F as Family>::Bytes, FragmentOf<F>>;
+
+/// Who may dial a frontend of a family.
+pub(crate) type SourceOf<F> = Source<<F as Family>::Bytes>;
 
 /// The fields of a record, in place.
 pub(crate) struct RecordFields<F: Family> {
@@ -85,11 +90,17 @@ pub(crate) trait Family: Sized + 'static {
     fn connections() -> &'static Connections<TupleOf<Self>, ConnectionOf<Self>>;
     fn half_open() -> &'static HalfOpen<TupleOf<Self>, ConnectionOf<Self>>;
     fn fragments() -> &'static Fragments<TranslationOf<Self>>;
+    fn sources() -> &'static Sources<SourceOf<Self>>;
     /// This CPU's place to build an entry of `connections`.
     fn draft() -> Option<NonNull<ConnectionOf<Self>>>;
 
     fn bytes(address: Self::Address) -> Self::Bytes;
     fn words(bytes: Self::Bytes) -> Self::Address;
+    /// An address folded to one word.
+    fn folded(address: Self::Address) -> u32;
+    /// Whether this is a loopback address that can be a frontend's. kube-proxy serves node ports at
+    /// 127.0.0.0/8, and not at `::1`.
+    fn is_loopback(address: Self::Address) -> bool;
     /// Whether a frontend can have `address`.
     fn in_range(range: Range, address: Self::Address) -> bool;
     /// The peer of a connected socket.
@@ -137,7 +148,7 @@ macro_rules! family {
         inline: $inline:ident,
         maps: $services:ident $records:ident $slots:ident $members:ident $flows:ident
             $connected:ident $affinities:ident $connections:ident $half_open:ident $fragments:ident
-            $draft:ident
+            $sources:ident $draft:ident
     ) => {
         type Endpoint = $endpoint;
         type Record = $record;
@@ -193,6 +204,11 @@ macro_rules! family {
         #[inline(always)]
         fn fragments() -> &'static Fragments<TranslationOf<Self>> {
             &maps::$fragments
+        }
+
+        #[inline(always)]
+        fn sources() -> &'static Sources<SourceOf<Self>> {
+            &maps::$sources
         }
 
         #[inline(always)]
@@ -256,7 +272,7 @@ impl Family for V4 {
         layouts: Backend4 Record4 Affinity4,
         inline: INLINE4,
         maps: SERVICES4 RECORDS4 SLOTS4 MEMBERS4 FLOWS4 CONNECTED4 AFFINITY4 CONNECTIONS4 HALF_OPEN4
-            FRAGMENTS4 DRAFT4
+            FRAGMENTS4 SOURCES4 DRAFT4
     }
 
     type Address = u32;
@@ -270,6 +286,16 @@ impl Family for V4 {
     #[inline(always)]
     fn words(bytes: [u8; 4]) -> u32 {
         u32::from_ne_bytes(bytes)
+    }
+
+    #[inline(always)]
+    fn folded(address: u32) -> u32 {
+        address
+    }
+
+    #[inline(always)]
+    fn is_loopback(address: u32) -> bool {
+        address.to_ne_bytes()[0] == 127
     }
 
     #[inline(always)]
@@ -293,7 +319,7 @@ impl Family for V6 {
         layouts: Backend6 Record6 Affinity6,
         inline: INLINE6,
         maps: SERVICES6 RECORDS6 SLOTS6 MEMBERS6 FLOWS6 CONNECTED6 AFFINITY6 CONNECTIONS6 HALF_OPEN6
-            FRAGMENTS6 DRAFT6
+            FRAGMENTS6 SOURCES6 DRAFT6
     }
 
     type Address = [u32; 4];
@@ -309,6 +335,16 @@ impl Family for V6 {
     fn words(bytes: [u8; 16]) -> [u32; 4] {
         // SAFETY: both are sixteen plain bytes.
         unsafe { core::mem::transmute(bytes) }
+    }
+
+    #[inline(always)]
+    fn folded(address: [u32; 4]) -> u32 {
+        folded(address)
+    }
+
+    #[inline(always)]
+    fn is_loopback(_: [u32; 4]) -> bool {
+        false
     }
 
     #[inline(always)]

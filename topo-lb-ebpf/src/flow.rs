@@ -40,7 +40,7 @@ pub(crate) fn send<F: Family>(
     }
     // SAFETY: a context of this hook.
     let client = || unsafe { bpf_get_netns_cookie(ctx.as_ptr()) };
-    let resolved = resolve::<F>(frontend, client);
+    let resolved = resolve::<F>(frontend, false, client);
     // If memory is short, the datagram is sent anyway. Its reply then has the endpoint's address.
     if resolved.verdict == Resolution::Redirect
         && let Some(flows) = stored::<F>(ctx, BPF_SK_STORAGE_GET_F_CREATE.into())
@@ -82,7 +82,7 @@ fn serves<F: Family>(flow: NonNull<FlowOf<F>>, frontend: &FrontendOf<F>, revisio
     // SAFETY: fields of a flow of the socket's storage.
     unsafe {
         if (*flow).revision != revision {
-            let now = look_up::<F>(frontend);
+            let now = look_up::<F>(frontend, false);
             let endpoint = words(&raw const (*flow).endpoint);
             let key = F::member_key(now.service, F::endpoint_parts(&endpoint));
             if !now.is_ours || F::members().get_ptr(key).is_none() {

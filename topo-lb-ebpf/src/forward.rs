@@ -2,15 +2,21 @@
 
 use aya_ebpf::bindings::__sk_buff;
 use aya_ebpf::helpers::bpf_redirect;
-use topo_lb_common::connection::HAIRPIN;
+use topo_lb_common::connection::{HAIRPIN, MASQUERADE};
 
 use crate::access::{device, load, store};
+use crate::maps::REPLACES_KUBE_PROXY;
+use crate::outside::masquerade;
 use crate::packets::{Hook, dropped};
 use crate::verdict::Verdict;
 
-/// Passes a packet on, or sends it back if its client is its endpoint. `kind`: the connection's.
+/// Passes a packet on, or sends it back if its client is its endpoint. Marks a packet from outside to
+/// another node. `kind`: the connection's.
 #[inline(always)]
 pub(crate) fn forward(skb: *mut __sk_buff, kind: u8, hook: Hook) -> Verdict {
+    if REPLACES_KUBE_PROXY.load() != 0 && hook == Hook::Ingress && kind & MASQUERADE != 0 {
+        masquerade(skb);
+    }
     if kind & HAIRPIN == 0 {
         return Verdict::Next;
     }

@@ -8,7 +8,7 @@ use core::sync::atomic::{Ordering, compiler_fence};
 
 use aya_ebpf::bindings::{__sk_buff, BPF_ANY};
 use topo_lb_common::connection::{
-    FRAGMENT_LIFETIME, Fragment, FragmentPlace, HAIRPIN, Translation,
+    FRAGMENT_LIFETIME, Fragment, FragmentPlace, HAIRPIN, MASQUERADE, Translation,
 };
 use topo_lb_common::packets::Outcome;
 
@@ -18,7 +18,7 @@ use crate::family::{Family, FragmentOf};
 use crate::forward::forward;
 use crate::four_tuple::FourTuple;
 use crate::header::{Header, PacketKind, Read};
-use crate::packets::{Hook, count, dropped, next};
+use crate::packets::{Hook, count, dropped, next, unmatched};
 use crate::rewrite::{Write, readdress};
 use crate::verdict::Verdict;
 use crate::words::are_same;
@@ -55,7 +55,7 @@ pub(crate) fn remember<F: Family>(
         datagram: datagram(header),
         source: F::bytes(to.source),
         destination: F::bytes(to.destination),
-        kind: u32::from(kind & HAIRPIN),
+        kind: u32::from(kind & (HAIRPIN | MASQUERADE)),
         reserved: 0,
     };
     let _ = F::fragments().insert(&place(skb, header, hook), &translation, BPF_ANY.into());
@@ -83,9 +83,8 @@ pub(crate) fn forget<F: Read>(skb: *mut __sk_buff, hook: Hook) -> Verdict {
 /// fragment's Service is unknown, and it stays untouched.
 #[inline(always)]
 pub(crate) fn translate<F: Write>(skb: *mut __sk_buff, header: &Header<F>, hook: Hook) -> Verdict {
-    let unknown = if hook == Hook::Ingress { Outcome::Unknown } else { Outcome::Untouched };
     let Some(found) = F::fragments().get_ptr(&place(skb, header, hook)) else {
-        return next(hook, unknown);
+        return unmatched(hook);
     };
     // SAFETY: a look-up's pointer.
     let (first_seen, addresses, kind) = unsafe {
@@ -97,7 +96,7 @@ pub(crate) fn translate<F: Write>(skb: *mut __sk_buff, header: &Header<F>, hook:
     // SAFETY: as above; both are whole words without padding.
     let is_its = unsafe { are_same(&raw const (*found).datagram, &datagram(header)) };
     if !is_its || now().saturating_sub(first_seen) > FRAGMENT_LIFETIME {
-        return next(hook, unknown);
+        return unmatched(hook);
     }
     if !readdress(skb, header, addresses) {
         return dropped(hook);

@@ -4,14 +4,15 @@ use aya_ebpf::bindings::__sk_buff;
 use topo_lb_common::connection::{FROM_CLIENT, TO_CLIENT};
 use topo_lb_common::packets::Outcome;
 
-use crate::access::{ETHERNET, device, load, store};
+use crate::access::{ETHERNET, load, store};
 use crate::checksum;
 use crate::clock::now;
 use crate::connection::{find, holds, is_alive};
 use crate::forward::forward;
 use crate::four_tuple::{EntryFields, FourTuple};
 use crate::header::{Header, PacketKind, Read};
-use crate::packets::{Hook, count, dropped, next};
+use crate::outside::client_device;
+use crate::packets::{Hook, count, dropped, next, unmatched};
 use crate::rewrite::Write;
 use crate::transport::ports;
 use crate::verdict::Verdict;
@@ -60,15 +61,13 @@ fn translate<F: Write + Read>(skb: *mut __sk_buff, hook: Hook) -> Verdict {
     let says = FourTuple::of_packet(&inner, quoted);
     // The sender of the error got the quoted packet, so this hook translates replies to it.
     let way = if hook == Hook::Ingress { FROM_CLIENT } else { TO_CLIENT };
-    let key = says.reversed().key(inner.protocol, way, device(skb));
+    let key = says.reversed().key(inner.protocol, way, client_device(skb));
     let found = find::<F>(&key).filter(|found| {
         outer.destination == inner.source
             && is_alive(EntryFields::of(*found), inner.protocol, now())
     });
     let Some(found) = found else {
-        // On ingress, only packets to Services get here.
-        let is_service = hook == Hook::Ingress;
-        return next(hook, if is_service { Outcome::Unknown } else { Outcome::Untouched });
+        return unmatched(hook);
     };
     let answer = FourTuple::of_entry(found);
     // SAFETY: a field of a look-up's value.

@@ -20,11 +20,14 @@ mod flow;
 mod forward;
 mod four_tuple;
 mod fragment;
+mod frontend_filter;
 mod header;
+mod hooks;
 mod icmp;
 mod maps;
 mod object;
 mod opening;
+mod outside;
 mod packets;
 mod records;
 mod refuse;
@@ -43,6 +46,7 @@ use aya_ebpf::macros::{cgroup_sock_addr, classifier};
 use aya_ebpf::programs::{SockAddrContext, TcContext};
 
 use crate::cgroup::{Mapped, Plain4, Plain6, is_mapped};
+use crate::outside::Clients;
 
 /// `connect` of an IPv4 socket.
 #[cgroup_sock_addr(connect4)]
@@ -101,11 +105,23 @@ fn getpeername6(ctx: SockAddrContext) -> i32 {
 /// A device of `--tc-devices` has received a packet of a client without a socket on this node.
 #[classifier]
 fn topo_lb_ingress(ctx: TcContext) -> i32 {
-    tc::ingress(ctx.skb.skb)
+    hooks::ingress(ctx.skb.skb, Clients::Guests)
 }
 
 /// A device of `--tc-devices` is about to send a packet to a client without a socket on this node.
 #[classifier]
 fn topo_lb_egress(ctx: TcContext) -> i32 {
-    tc::egress(ctx.skb.skb)
+    hooks::egress(ctx.skb.skb, Clients::Guests)
+}
+
+/// A device with an address of this node has received a packet.
+#[classifier]
+fn topo_lb_external_ingress(ctx: TcContext) -> i32 {
+    hooks::ingress(ctx.skb.skb, Clients::Outside)
+}
+
+/// A device with an address of this node is about to send a packet.
+#[classifier]
+fn topo_lb_external_egress(ctx: TcContext) -> i32 {
+    hooks::egress(ctx.skb.skb, Clients::Outside)
 }

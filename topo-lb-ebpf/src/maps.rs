@@ -18,6 +18,7 @@ use topo_lb_common::counters::{Counters, Name};
 use topo_lb_common::device::{Device, Quota};
 use topo_lb_common::exclusion::{Excluded, ExcludedKey, Levels};
 use topo_lb_common::flow::{Flows4, Flows6};
+use topo_lb_common::frontend_filter;
 use topo_lb_common::maps::{
     DEFAULT_CONNECTIONS, DEFAULT_FLOWS, DEFAULT_MEMBERS, DEFAULT_SERVICES, DEFAULT_SLOTS,
     FRAGMENTS as DATAGRAMS, HALF_OPEN, HOOKS, MOST_DEVICES, MOST_EXCLUDED, MOST_SOURCES,
@@ -27,7 +28,6 @@ use topo_lb_common::members::{Member, MemberKey4, MemberKey6};
 use topo_lb_common::packets::Packets;
 use topo_lb_common::range::Range;
 use topo_lb_common::record::{Record4, Record6, SPARE};
-use topo_lb_common::frontend_filter;
 use topo_lb_common::reply_filter::{self, ReplyFilterEntry};
 use topo_lb_common::sources::{Source4, Source6};
 use topo_lb_common::unprogrammed::Unprogrammed;
@@ -201,3 +201,16 @@ pub(crate) static HAS_MPTCP_SOCK: Global<u8> = Global::new(0);
 /// Whether the kernel has `bpf_ktime_get_coarse_ns`; as [`HAS_SET_RETVAL`].
 #[unsafe(no_mangle)]
 pub(crate) static HAS_COARSE_CLOCK: Global<u8> = Global::new(0);
+
+/// Whether all frontends are ours, and clients outside of this node are served
+/// (`--kube-proxy-replacement`). If zero, the programs do not read `frontends` and `sources4/6`.
+#[unsafe(no_mangle)]
+pub(crate) static REPLACES_KUBE_PROXY: Global<u8> = Global::new(0);
+
+/// The bit of `skb->mark` that says that the packet's source is to be replaced.
+#[unsafe(no_mangle)]
+pub(crate) static MASQUERADE_MARK: Global<u32> = Global::new(0);
+
+/// The cookie of the host's network namespace; zero if unknown.
+#[unsafe(no_mangle)]
+pub(crate) static HOST_NETNS: Global<u64> = Global::new(0);

@@ -7,7 +7,10 @@
 use aya_ebpf::bindings::{BPF_ANY, BPF_NOEXIST};
 use aya_ebpf::helpers::bpf_get_prandom_u32;
 use topo_lb_common::address::{SCTP, TCP};
-use topo_lb_common::connection::{FROM_CLIENT, HAIRPIN, REPLY, TO_CLIENT, is_closed};
+use topo_lb_common::backend::Locality;
+use topo_lb_common::connection::{
+    FROM_CLIENT, HAIRPIN, MASQUERADE, REPLY, TO_CLIENT, is_closed,
+};
 
 use crate::affinity::Client;
 use crate::budget;
@@ -15,6 +18,8 @@ use crate::connection::{find, find_half_open, holds, is_alive, other_key, remove
 use crate::family::{Family, FrontendOf, TupleOf};
 use crate::fast_path::FastPath;
 use crate::four_tuple::{EntryFields, FourTuple, NewEntry};
+use crate::maps::REPLACES_KUBE_PROXY;
+use crate::outside::is_of_outside;
 use crate::reply_filter;
 use crate::resolve::{Resolution, resolve};
 
@@ -30,6 +35,8 @@ pub(crate) enum Chosen {
     Untouched,
     /// No endpoint may be used.
     Refused,
+    /// No endpoint may be used, and the client gets no answer.
+    Denied,
     /// The device has too many connections, or has opened too many that are not answered.
     Limited,
     /// There was no room for an entry.
@@ -48,10 +55,16 @@ pub(crate) fn choose<F: Client>(
 ) -> Chosen {
     let revision = revision();
     let client = says.source;
-    let resolved = resolve::<F>(frontend, || F::client(client));
+    // The loopback of the node is not for its guests, nor for clients outside.
+    if REPLACES_KUBE_PROXY.load() != 0 && F::is_loopback(says.destination) {
+        return Chosen::Untouched;
+    }
+    let is_outside = is_of_outside::<F>(key);
+    let resolved = resolve::<F>(frontend, is_outside, || F::client(client));
     match resolved.verdict {
         Resolution::Untouched => return Chosen::Untouched,
         Resolution::Refuse => return Chosen::Refused,
+        Resolution::Drop => return Chosen::Denied,
         Resolution::Redirect => {}
     }
     let (endpoint, port) = F::endpoint_parts(&resolved.endpoint);
@@ -59,17 +72,24 @@ pub(crate) fn choose<F: Client>(
     if key.protocol == SCTP && port != says.destination_port {
         return Chosen::Untouched;
     }
-    if !budget::may_open(key.device, now) {
+    if !budget::may_open(budget::of::<F>(key), now) {
         return Chosen::Limited;
     }
-    let is_hairpin = endpoint == says.source;
+    // The kernel forwards a packet to its own sender with another source, out of any device.
+    let is_hairpin = !is_outside && endpoint == says.source;
     let to = FourTuple::<F> {
         source: if is_hairpin { says.destination } else { says.source },
         destination: endpoint,
         source_port: says.source_port,
         destination_port: port,
     };
-    let kind = if is_hairpin { HAIRPIN } else { 0 };
+    let kind = if is_hairpin {
+        HAIRPIN
+    } else if is_outside && F::locality(&resolved.endpoint) != Locality::Node {
+        MASQUERADE
+    } else {
+        0
+    };
     let new = NewEntry { now, service: resolved.service, revision, sequence, kind };
     let Some(draft) = F::draft() else {
         return Chosen::Failed;
@@ -180,9 +200,10 @@ pub(crate) fn establish<F: Family>(key: &TupleOf<F>) {
     {
         let _ = F::half_open().remove(key);
         let _ = F::half_open().remove(&other);
-        budget::established(key.device);
+        let payer = budget::of::<F>(key);
+        budget::established(payer);
         if key.protocol == TCP {
-            budget::answered(key.device);
+            budget::answered(payer);
         }
     }
 }

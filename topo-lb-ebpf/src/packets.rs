@@ -2,7 +2,7 @@
 
 use topo_lb_common::packets::Outcome;
 
-use crate::maps::PACKETS;
+use crate::maps::{PACKETS, REPLACES_KUBE_PROXY};
 use crate::verdict::Verdict;
 
 /// A tc hook: the index of its counts.
@@ -27,6 +27,21 @@ pub(crate) fn count(hook: Hook, outcome: Outcome) {
 pub(crate) fn next(hook: Hook, outcome: Outcome) -> Verdict {
     count(hook, outcome);
     Verdict::Next
+}
+
+/// Passes a packet on that has no ports, and is of no known connection. On ingress, the address alone
+/// says that it is to a Service, unless frontends can have any address.
+#[inline(always)]
+pub(crate) fn unmatched(hook: Hook) -> Verdict {
+    let is_to_service = hook == Hook::Ingress && REPLACES_KUBE_PROXY.load() == 0;
+    next(hook, if is_to_service { Outcome::Unknown } else { Outcome::Untouched })
+}
+
+/// Drops a packet whose client may not open a connection, and gets no answer.
+#[inline(always)]
+pub(crate) fn denied(hook: Hook) -> Verdict {
+    count(hook, Outcome::Denied);
+    Verdict::Drop
 }
 
 /// Drops a packet that would have opened a connection.

@@ -104,7 +104,7 @@ fn read<F: Stressed>() {
     let service = reads.reads as u32 % SERVICES;
     reads.reads += 1;
     let frontend = F::frontend(F::cluster_ip(service), PORT, TCP);
-    match find_noting::<F>(&frontend, || reads.repeated += 1) {
+    match find_noting::<F>(&frontend, false, || reads.repeated += 1) {
         Found::Absent => reads.absent += 1,
         Found::Torn => reads.torn += 1,
         Found::Record(record) => {

@@ -2,6 +2,8 @@
 
 use core::ptr::NonNull;
 
+use topo_lb_common::address::{Frontend, OUTSIDE};
+
 use crate::family::{Family, FrontendOf, RecordFields};
 use crate::maps::TORN;
 use crate::words::words;
@@ -19,7 +21,8 @@ pub(crate) enum Found<F: Family> {
     Record(NonNull<F::Record>),
 }
 
-/// Looks a frontend up.
+/// Looks a frontend up. For a client outside of this node (`is_outside`), the frontend's record for
+/// those comes first.
 ///
 /// The agent fills a record before it publishes its index, and reuses a replaced one only after all
 /// programs that could read its index have ended. The address of the record depends on the index, so
@@ -27,30 +30,34 @@ pub(crate) enum Found<F: Family> {
 /// element of the hash for another frontend before the index is read: so the record must be this
 /// frontend's.
 #[inline(always)]
-pub(crate) fn find<F: Family>(frontend: &FrontendOf<F>) -> Found<F> {
-    find_noting::<F>(frontend, || ())
+pub(crate) fn find<F: Family>(frontend: &FrontendOf<F>, is_outside: bool) -> Found<F> {
+    find_noting::<F>(frontend, is_outside, || ())
 }
 
 /// As [`find`]; calls `again` for each record of another frontend.
 #[inline(always)]
 pub(crate) fn find_noting<F: Family>(
     frontend: &FrontendOf<F>,
+    is_outside: bool,
     mut again: impl FnMut(),
 ) -> Found<F> {
+    let outside = Frontend { protocol: frontend.protocol | OUTSIDE, ..*frontend };
     for _ in 0..ATTEMPTS {
         // To replace an element, the kernel adds the new one at the head of its chain, and then
         // removes the old one further down (`htab_map_update_elem`). A look-up that is between both
         // at that moment finds neither. Only addresses inside `range` that are no frontend pay for
         // the second look-up.
-        let look_up = || F::services().get_ptr(frontend);
-        let Some(index) = look_up().or_else(look_up) else {
+        let look_up = |key| F::services().get_ptr(key).or_else(|| F::services().get_ptr(key));
+        let own = if is_outside { look_up(&outside) } else { None };
+        let key = if own.is_some() { &outside } else { frontend };
+        let Some(index) = own.or_else(|| look_up(frontend)) else {
             return Found::Absent;
         };
         // SAFETY: one aligned word.
         let index = unsafe { index.read_volatile() };
         if let Some(record) = F::records().get_ptr_mut(index)
             && let Some(record) = NonNull::new(record)
-            && is_of::<F>(record, frontend)
+            && is_of::<F>(record, key)
         {
             return Found::Record(record);
         }

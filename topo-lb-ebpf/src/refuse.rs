@@ -4,14 +4,17 @@
 use aya_ebpf::bindings::__sk_buff;
 use aya_ebpf::helpers::{bpf_skb_adjust_room, bpf_skb_change_tail};
 use topo_lb_common::address::{SCTP, TCP};
+use topo_lb_common::device::outside;
 use topo_lb_common::packets::Outcome;
 
 use crate::access::{ETHERNET, device, load, store};
 use crate::budget;
 use crate::checksum::{self, Change};
 use crate::clock::now;
+use crate::family::Family;
 use crate::forward::send_back;
 use crate::header::PacketKind;
+use crate::outside::is_outside;
 use crate::packets::{Hook, count, dropped};
 use crate::rewrite::Write;
 use crate::transport::{ACK, FIN, RST, SYN, ports, split_ports, transport};
@@ -24,10 +27,11 @@ const BEHIND_ETHERNET: u32 = 1;
 /// IPv6 with some extension headers. A multiple of four.
 const LONGEST_QUOTE: u32 = 80;
 
-/// Whether the device may get another answer now.
+/// Whether the device, or the client outside of this node, may get another answer now.
 #[inline(always)]
-fn may_answer(skb: *mut __sk_buff) -> bool {
-    budget::may_refuse(device(skb), now())
+fn may_answer<F: Family>(skb: *mut __sk_buff, client: F::Address) -> bool {
+    let payer = if is_outside(skb) { outside(F::folded(client)) } else { device(skb) };
+    budget::may_refuse(payer, now())
 }
 
 #[inline(always)]
@@ -64,7 +68,7 @@ pub(crate) fn reset<F: Write + Unreachable>(skb: *mut __sk_buff) -> Verdict {
         && segments <= 1
         && transport.flags & RST == 0
         && F::is_unicast(header.source);
-    if !is_answerable || !may_answer(skb) {
+    if !is_answerable || !may_answer::<F>(skb, header.source) {
         return unanswered();
     }
     let had_ack = transport.flags & ACK != 0;
@@ -108,7 +112,7 @@ pub(crate) fn reset<F: Write + Unreachable>(skb: *mut __sk_buff) -> Verdict {
 #[inline(always)]
 pub(crate) fn unreachable<F: Unreachable>(skb: *mut __sk_buff) -> Verdict {
     let header = F::header(skb, ETHERNET, false);
-    if !F::is_unicast(header.source) || !may_answer(skb) {
+    if !F::is_unicast(header.source) || !may_answer::<F>(skb, header.source) {
         return unanswered();
     }
     let ports = match header.protocol {

@@ -4,11 +4,11 @@ use core::arch::asm;
 
 use aya_ebpf::helpers::{bpf_get_prandom_u32, bpf_get_smp_processor_id};
 use topo_lb_common::backend::Locality;
-use topo_lb_common::range::Range;
+use topo_lb_common::record::DROPS;
 use topo_lb_common::selection::{Choice, Selection};
 
 use crate::family::{Family, FrontendOf, RecordFields};
-use crate::maps::{COUNTERS, RANGE, SERVICE_PORTS};
+use crate::maps::{COUNTERS, REPLACES_KUBE_PROXY, SERVICE_PORTS};
 use crate::records::Found;
 use crate::words::words;
 use crate::{affinity, records};
@@ -20,6 +20,8 @@ pub(crate) enum Resolution {
     Untouched,
     /// No endpoint may be used.
     Refuse,
+    /// No endpoint may be used, and the client gets no answer.
+    Drop,
     /// Send it to the endpoint.
     Redirect,
 }
@@ -40,25 +42,16 @@ impl<F: Family> Resolved<F> {
     }
 }
 
-/// Whether a frontend can have this address. If not, no look-up is needed.
-#[inline(always)]
-pub(crate) fn in_range<F: Family>(address: F::Address) -> bool {
-    let Some(range) = RANGE.get_ptr(0) else {
-        return false;
-    };
-    // SAFETY: an array's element; each half is one aligned word.
-    let range: Range = unsafe { words(range) };
-    F::in_range(range, address)
-}
-
-/// Chooses an endpoint for a new connection to `frontend`, and counts it. `client` returns the
-/// client's number; it is called only for Services with session affinity.
+/// Chooses an endpoint for a new connection to `frontend`, and counts it. `is_outside`: the client is
+/// outside of this node. `client` returns the client's number; it is called only for Services with
+/// session affinity.
 #[inline(always)]
 pub(crate) fn resolve<F: Family>(
     frontend: &FrontendOf<F>,
+    is_outside: bool,
     client: impl FnOnce() -> u64,
 ) -> Resolved<F> {
-    let record = match records::find::<F>(frontend) {
+    let record = match records::find::<F>(frontend, is_outside) {
         Found::Absent => return Resolved::without_endpoint(Resolution::Untouched),
         Found::Torn => return Resolved::without_endpoint(Resolution::Refuse),
         Found::Record(record) => record,
@@ -68,13 +61,22 @@ pub(crate) fn resolve<F: Family>(
     let (service, affinity_seconds) = unsafe { (*fields.service, *fields.affinity_seconds) };
     let Some(mut endpoint) = choose(&fields) else {
         count(service, None);
-        return Resolved::without_endpoint(Resolution::Refuse);
+        let drops = drops::<F>(&fields);
+        let verdict = if drops { Resolution::Drop } else { Resolution::Refuse };
+        return Resolved::without_endpoint(verdict);
     };
     if affinity_seconds != 0 {
         endpoint = affinity::keep::<F>(client(), service, affinity_seconds, endpoint);
     }
     count(service, Some(F::locality(&endpoint)));
     Resolved { verdict: Resolution::Redirect, endpoint, service }
+}
+
+/// Whether a record without endpoints drops connections.
+#[inline(always)]
+fn drops<F: Family>(fields: &RecordFields<F>) -> bool {
+    // SAFETY: a field of a record.
+    REPLACES_KUBE_PROXY.load() != 0 && unsafe { *fields.wider } == DROPS
 }
 
 /// Chooses an endpoint; `None` refuses.
@@ -135,16 +137,19 @@ pub(crate) struct LookedUp {
     pub(crate) is_ours: bool,
     /// Whether it has an endpoint.
     pub(crate) routes: bool,
+    /// Whether, without an endpoint, the client gets no answer.
+    pub(crate) drops: bool,
     pub(crate) service: u32,
 }
 
-/// Looks a Service up without choosing, and without counting.
+/// Looks a Service up without choosing, and without counting. `is_outside`: as in [`resolve`].
 #[inline(always)]
-pub(crate) fn look_up<F: Family>(frontend: &FrontendOf<F>) -> LookedUp {
-    let Found::Record(record) = records::find::<F>(frontend) else {
+pub(crate) fn look_up<F: Family>(frontend: &FrontendOf<F>, is_outside: bool) -> LookedUp {
+    let Found::Record(record) = records::find::<F>(frontend, is_outside) else {
         return LookedUp::default();
     };
     let fields = RecordFields::<F>::of(record);
     // SAFETY: fields of a record.
-    unsafe { LookedUp { is_ours: true, routes: *fields.count != 0, service: *fields.service } }
+    let (routes, service) = unsafe { (*fields.count != 0, *fields.service) };
+    LookedUp { is_ours: true, routes, drops: !routes && drops::<F>(&fields), service }
 }

@@ -40,6 +40,13 @@ pub(crate) fn peer_port(ctx: &SockAddrContext) -> Option<u16> {
     if port == 0 { None } else { Some(u16::from_be(port)) }
 }
 
+/// The IPv4 address that the context's socket is bound to, in network order; zero if it is not bound.
+#[inline(always)]
+pub(crate) fn bound4(ctx: &SockAddrContext) -> u32 {
+    // SAFETY: the context's socket.
+    unsafe { (&raw const (*socket(ctx)).src_ip4).read_volatile() }
+}
+
 /// A socket's storage in a map. A new one is all zero.
 ///
 /// # Safety

@@ -1,8 +1,8 @@
-//! The tc hooks: translates packets of clients that have no socket on this node.
+//! The steps of tc: each handles one case of a packet of a client that has no socket on this node.
 //!
 //! One step handles most packets. Each rare case has its own step, which reads the packet again: a
 //! program and all functions that it calls share a stack of 512 bytes. `steps` makes each a global
-//! function.
+//! function, and `hooks` calls them.
 
 use aya_ebpf::bindings::__sk_buff;
 use core::ptr::NonNull;
@@ -10,7 +10,7 @@ use topo_lb_common::address::{SCTP, TCP, UDP};
 use topo_lb_common::connection::{FROM_CLIENT, TO_CLIENT};
 use topo_lb_common::packets::Outcome;
 
-use crate::access::{ETHERNET, device};
+use crate::access::ETHERNET;
 use crate::affinity::Client;
 use crate::clock::now;
 use crate::connection::{self, EndpointCheck};
@@ -21,9 +21,9 @@ use crate::four_tuple::{EntryFields, FourTuple};
 use crate::fragment;
 use crate::header::{Header, PacketKind, Read};
 use crate::opening::{self, Chosen};
-use crate::packets::{Hook, count, dropped, limited, next};
-use crate::reply_filter::is_foreign;
-use crate::resolve::{in_range, look_up};
+use crate::outside::{client_device, is_denied, is_outside};
+use crate::packets::{Hook, count, denied, dropped, limited, next};
+use crate::resolve::look_up;
 use crate::rewrite::{Write, rewrite};
 use crate::steps::Steps;
 use crate::transport::{FIN, RST, SYN, Transport, ports_of, split_ports, transport};
@@ -35,106 +35,6 @@ pub(crate) trait Translate: FastPath + Write + Client + Unreachable + Steps {}
 
 impl Translate for V4 {}
 impl Translate for V6 {}
-
-/// Handles a packet that a device has received.
-#[inline(always)]
-pub(crate) fn ingress(skb: *mut __sk_buff) -> i32 {
-    let verdict = match ether_type(skb) {
-        V4::ETHER_TYPE => ingress_of::<V4>(skb),
-        V6::ETHER_TYPE => ingress_of::<V6>(skb),
-        _ => next(Hook::Ingress, Outcome::Untouched),
-    };
-    verdict as i32
-}
-
-#[inline(always)]
-fn ingress_of<F: Translate>(skb: *mut __sk_buff) -> Verdict {
-    // The destination suffices to see that most packets are not to a Service. Fragments and ICMP
-    // errors are sent to a Service's address, too.
-    match F::destination(skb) {
-        None => return next(Hook::Ingress, Outcome::Malformed),
-        Some(destination) if !in_range::<F>(destination) => {
-            return next(Hook::Ingress, Outcome::Untouched);
-        }
-        Some(_) => {}
-    }
-    let mut verdict = F::from_client(skb, false);
-    if verdict == Verdict::Establish {
-        verdict = F::establish(skb);
-    }
-    if verdict == Verdict::CheckEndpoint {
-        verdict = F::reconsider(skb);
-    } else if verdict == Verdict::Forget {
-        verdict = F::forget(skb, Hook::Ingress);
-    }
-    if verdict == Verdict::ChooseEndpoint {
-        verdict = F::open(skb);
-        if verdict == Verdict::ExpectReplies {
-            verdict = F::expect_replies(skb);
-        }
-    }
-    if verdict == Verdict::Note {
-        verdict = F::note(skb, Hook::Ingress);
-    }
-    if verdict == Verdict::Translate {
-        verdict = F::from_client(skb, true);
-    }
-    if verdict == Verdict::Stray {
-        verdict = F::stray(skb);
-    }
-    match verdict {
-        // The entry that was just written is already evicted, or over.
-        Verdict::ChooseEndpoint | Verdict::Forget => dropped(Hook::Ingress),
-        Verdict::LeaveFragments => F::leave_fragments(skb, Hook::Ingress),
-        Verdict::IcmpError => F::error_from_client(skb),
-        Verdict::Reset => F::reset(skb),
-        Verdict::Unreachable => F::unreachable(skb),
-        verdict => verdict,
-    }
-}
-
-/// Handles a packet that a device is about to send.
-#[inline(always)]
-pub(crate) fn egress(skb: *mut __sk_buff) -> i32 {
-    let verdict = match ether_type(skb) {
-        V4::ETHER_TYPE => egress_of::<V4>(skb),
-        V6::ETHER_TYPE => egress_of::<V6>(skb),
-        _ => next(Hook::Egress, Outcome::Untouched),
-    };
-    verdict as i32
-}
-
-#[inline(always)]
-fn egress_of<F: Translate>(skb: *mut __sk_buff) -> Verdict {
-    // The summary suffices to see that most packets are no replies to translated connections.
-    if F::summary(skb).is_some_and(|packet| is_foreign(&packet)) {
-        return next(Hook::Egress, Outcome::Untouched);
-    }
-    let mut verdict = F::to_client(skb, false);
-    if verdict == Verdict::Note {
-        verdict = F::note(skb, Hook::Egress);
-        if verdict == Verdict::Translate {
-            verdict = F::to_client(skb, true);
-        }
-    }
-    // The client's port is that of another connection now, also for later packets.
-    if verdict == Verdict::Forget {
-        verdict = F::forget(skb, Hook::Egress);
-    }
-    match verdict {
-        Verdict::LeaveFragments => F::leave_fragments(skb, Hook::Egress),
-        Verdict::IcmpError => F::error_to_client(skb),
-        verdict => verdict,
-    }
-}
-
-/// The EtherType, host order. With a VLAN tag in the packet's bytes, the type of that tag.
-#[inline(always)]
-fn ether_type(skb: *mut __sk_buff) -> u16 {
-    // SAFETY: a field of the hook's context: a word with the value in its lower half, in network
-    // order.
-    u16::from_be(unsafe { (&raw const (*skb).protocol).read_volatile() } as u16)
-}
 
 /// Translates a packet from a client of a known connection. `is_settled`: the connection was just
 /// opened, established or checked.
@@ -195,7 +95,7 @@ pub(crate) fn note<F: Translate>(skb: *mut __sk_buff, hook: Hook) -> Verdict {
     let header = F::header(skb, ETHERNET, false);
     let transport = transport(skb, &header);
     let says = FourTuple::of_packet(&header, transport.ports);
-    let key = says.key(header.protocol, hook as u8, device(skb));
+    let key = says.key(header.protocol, hook as u8, client_device(skb));
     if let Some(found) = connection::find::<F>(&key) {
         let now = now();
         connection::note_state::<F>(found, &key, &transport, now);
@@ -217,7 +117,7 @@ pub(crate) fn forget<F: Translate>(skb: *mut __sk_buff, hook: Hook) -> Verdict {
     let header = F::header(skb, ETHERNET, false);
     let transport = transport(skb, &header);
     let says = FourTuple::of_packet(&header, transport.ports);
-    let key = says.key(header.protocol, hook as u8, device(skb));
+    let key = says.key(header.protocol, hook as u8, client_device(skb));
     if let Some(found) = connection::find::<F>(&key) {
         connection::forget::<F>(&key, found);
     }
@@ -265,9 +165,12 @@ pub(crate) fn stray<F: Translate>(skb: *mut __sk_buff) -> Verdict {
     let header = F::header(skb, ETHERNET, false);
     let transport = transport(skb, &header);
     let (_, port) = split_ports(transport.ports);
-    let service = look_up::<F>(&F::frontend(header.destination, port, header.protocol));
+    let frontend = F::frontend(header.destination, port, header.protocol);
+    let service = look_up::<F>(&frontend, is_outside(skb));
     if !service.is_ours {
         fragment::leave(&header, hook)
+    } else if service.drops {
+        denied(hook)
     } else if service.routes || transport.flags & RST != 0 {
         // Perhaps of a connection that another program translates.
         next(hook, Outcome::Unknown)
@@ -285,10 +188,14 @@ pub(crate) fn open<F: Translate>(skb: *mut __sk_buff) -> Verdict {
     let says = FourTuple::of_packet(&header, transport.ports);
     let frontend = F::frontend(says.destination, says.destination_port, header.protocol);
     let key = client_key(skb, &says, header.protocol);
+    if is_outside(skb) && is_denied::<F>(&frontend, says.source) {
+        return denied(hook);
+    }
     match opening::choose::<F>(&says, &key, &frontend, transport.sequence, now()) {
         Chosen::Endpoint => Verdict::ExpectReplies,
         Chosen::Untouched => fragment::leave(&header, hook),
         Chosen::Limited => limited(hook),
+        Chosen::Denied => denied(hook),
         Chosen::Failed => dropped(hook),
         Chosen::Refused if header.protocol == TCP => Verdict::Reset,
         Chosen::Refused => Verdict::Unreachable,
@@ -323,7 +230,7 @@ pub(crate) fn establish<F: Translate>(skb: *mut __sk_buff) -> Verdict {
 /// The key of a client's packet.
 #[inline(always)]
 fn client_key<F: Translate>(skb: *mut __sk_buff, says: &FourTuple<F>, protocol: u8) -> TupleOf<F> {
-    says.key(protocol, FROM_CLIENT, device(skb))
+    says.key(protocol, FROM_CLIENT, client_device(skb))
 }
 
 /// Translates a packet to a client if it is a reply of a known connection. `is_settled`: its state
@@ -340,7 +247,7 @@ pub(crate) fn to_client<F: Translate>(skb: *mut __sk_buff, is_settled: bool) -> 
         return next(hook, Outcome::Malformed);
     };
     let says = FourTuple::of_packet(&header, ports);
-    let key = says.key(header.protocol, TO_CLIENT, device(skb));
+    let key = says.key(header.protocol, TO_CLIENT, client_device(skb));
     let Some(found) = connection::find::<F>(&key) else {
         return fragment::leave(&header, hook);
     };

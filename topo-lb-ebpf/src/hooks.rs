@@ -1,0 +1,126 @@
+//! The tc hooks: in which order the steps handle a packet of a client that has no socket on this node.
+
+use aya_ebpf::bindings::__sk_buff;
+use topo_lb_common::packets::Outcome;
+
+use crate::family::{V4, V6};
+use crate::frontend_filter::{has_bit, in_range};
+use crate::header::Read as _;
+use crate::maps::REPLACES_KUBE_PROXY;
+use crate::outside::{Clients, enter};
+use crate::packets::{Hook, dropped, next};
+use crate::reply_filter::is_foreign;
+use crate::tc::Translate;
+use crate::transport::split_ports;
+use crate::verdict::Verdict;
+
+/// Handles a packet that a device has received.
+#[inline(always)]
+pub(crate) fn ingress(skb: *mut __sk_buff, clients: Clients) -> i32 {
+    enter(skb, clients);
+    let verdict = match ether_type(skb) {
+        V4::ETHER_TYPE => ingress_of::<V4>(skb),
+        V6::ETHER_TYPE => ingress_of::<V6>(skb),
+        _ => next(Hook::Ingress, Outcome::Untouched),
+    };
+    verdict as i32
+}
+
+#[inline(always)]
+fn ingress_of<F: Translate>(skb: *mut __sk_buff) -> Verdict {
+    if let Some(outcome) = is_not_ours::<F>(skb) {
+        return next(Hook::Ingress, outcome);
+    }
+    let mut verdict = F::from_client(skb, false);
+    if verdict == Verdict::Establish {
+        verdict = F::establish(skb);
+    }
+    if verdict == Verdict::CheckEndpoint {
+        verdict = F::reconsider(skb);
+    } else if verdict == Verdict::Forget {
+        verdict = F::forget(skb, Hook::Ingress);
+    }
+    if verdict == Verdict::ChooseEndpoint {
+        verdict = F::open(skb);
+        if verdict == Verdict::ExpectReplies {
+            verdict = F::expect_replies(skb);
+        }
+    }
+    if verdict == Verdict::Note {
+        verdict = F::note(skb, Hook::Ingress);
+    }
+    if verdict == Verdict::Translate {
+        verdict = F::from_client(skb, true);
+    }
+    if verdict == Verdict::Stray {
+        verdict = F::stray(skb);
+    }
+    match verdict {
+        // The entry that was just written is already evicted, or over.
+        Verdict::ChooseEndpoint | Verdict::Forget => dropped(Hook::Ingress),
+        Verdict::LeaveFragments => F::leave_fragments(skb, Hook::Ingress),
+        Verdict::IcmpError => F::error_from_client(skb),
+        Verdict::Reset => F::reset(skb),
+        Verdict::Unreachable => F::unreachable(skb),
+        verdict => verdict,
+    }
+}
+
+/// The outcome of most packets that are not to a Service.
+#[inline(always)]
+fn is_not_ours<F: Translate>(skb: *mut __sk_buff) -> Option<Outcome> {
+    if REPLACES_KUBE_PROXY.load() != 0 {
+        let packet = F::summary(skb)?;
+        let is_ours = has_bit::<F>(packet.destination, split_ports(packet.ports).1);
+        return (!is_ours).then_some(Outcome::Untouched);
+    }
+    // The destination suffices. Fragments and ICMP errors are sent to a Service's address, too.
+    match F::destination(skb) {
+        None => Some(Outcome::Malformed),
+        Some(destination) => (!in_range::<F>(destination)).then_some(Outcome::Untouched),
+    }
+}
+
+/// Handles a packet that a device is about to send.
+#[inline(always)]
+pub(crate) fn egress(skb: *mut __sk_buff, clients: Clients) -> i32 {
+    enter(skb, clients);
+    let verdict = match ether_type(skb) {
+        V4::ETHER_TYPE => egress_of::<V4>(skb),
+        V6::ETHER_TYPE => egress_of::<V6>(skb),
+        _ => next(Hook::Egress, Outcome::Untouched),
+    };
+    verdict as i32
+}
+
+#[inline(always)]
+fn egress_of<F: Translate>(skb: *mut __sk_buff) -> Verdict {
+    // The summary suffices to see that most packets are no replies to translated connections.
+    if F::summary(skb).is_some_and(|packet| is_foreign(&packet)) {
+        return next(Hook::Egress, Outcome::Untouched);
+    }
+    let mut verdict = F::to_client(skb, false);
+    if verdict == Verdict::Note {
+        verdict = F::note(skb, Hook::Egress);
+        if verdict == Verdict::Translate {
+            verdict = F::to_client(skb, true);
+        }
+    }
+    // The client's port is that of another connection now, also for later packets.
+    if verdict == Verdict::Forget {
+        verdict = F::forget(skb, Hook::Egress);
+    }
+    match verdict {
+        Verdict::LeaveFragments => F::leave_fragments(skb, Hook::Egress),
+        Verdict::IcmpError => F::error_to_client(skb),
+        verdict => verdict,
+    }
+}
+
+/// The EtherType, host order. With a VLAN tag in the packet's bytes, the type of that tag.
+#[inline(always)]
+fn ether_type(skb: *mut __sk_buff) -> u16 {
+    // SAFETY: a field of the hook's context: a word with the value in its lower half, in network
+    // order.
+    u16::from_be(unsafe { (&raw const (*skb).protocol).read_volatile() } as u16)
+}

@@ -1,0 +1,79 @@
+//! Clients outside of this node: their packets arrive by a device with an address of the node.
+//!
+//! They use the same steps as guests. The entry programs write into the packet's own state which
+//! client it is of, because a step has no other argument for it. Without `--kube-proxy-replacement`
+//! the verifier removes all of this: it knows the constant.
+
+use aya_ebpf::bindings::__sk_buff;
+use aya_ebpf::btf_maps::lpm_trie::Key;
+use topo_lb_common::connection::OUTSIDE_DEVICE;
+use topo_lb_common::sources::{DENIED, Source};
+
+use crate::access;
+use crate::family::{Family, FrontendOf, SourceOf, TupleOf};
+use crate::maps::{MASQUERADE_MARK, REPLACES_KUBE_PROXY};
+
+/// The clients behind a device.
+#[repr(u32)]
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Clients {
+    /// Guests of this node.
+    Guests = 0,
+    /// Clients outside of this node.
+    Outside = 1,
+}
+
+/// Records whose packet it is, for [`is_outside`]. `cb` belongs to the programs of one hook; the
+/// kernel does not read it.
+#[inline(always)]
+pub(crate) fn enter(skb: *mut __sk_buff, clients: Clients) {
+    if REPLACES_KUBE_PROXY.load() != 0 {
+        // SAFETY: a field of the hook's context.
+        unsafe { (&raw mut (*skb).cb[0]).write_volatile(clients as u32) };
+    }
+}
+
+/// Whether a packet is of a client outside of this node, or to one.
+#[inline(always)]
+pub(crate) fn is_outside(skb: *mut __sk_buff) -> bool {
+    // SAFETY: a field of the hook's context.
+    REPLACES_KUBE_PROXY.load() != 0
+        && unsafe { (&raw const (*skb).cb[0]).read_volatile() } == Clients::Outside as u32
+}
+
+/// The device in the keys of a packet's connection.
+#[inline(always)]
+pub(crate) fn client_device(skb: *mut __sk_buff) -> u32 {
+    if is_outside(skb) { OUTSIDE_DEVICE } else { access::device(skb) }
+}
+
+/// Whether a connection is of a client outside of this node.
+#[inline(always)]
+pub(crate) fn is_of_outside<F: Family>(key: &TupleOf<F>) -> bool {
+    REPLACES_KUBE_PROXY.load() != 0 && key.device == OUTSIDE_DEVICE
+}
+
+/// Whether a client outside may not dial a frontend (`loadBalancerSourceRanges`).
+#[inline(always)]
+pub(crate) fn is_denied<F: Family>(frontend: &FrontendOf<F>, client: F::Address) -> bool {
+    const BITS: u32 = u8::BITS;
+    let source = Source {
+        address: frontend.address,
+        port: frontend.port,
+        protocol: frontend.protocol,
+        reserved: 0,
+        client: F::bytes(client),
+    };
+    let key = Key::new(BITS * size_of::<SourceOf<F>>() as u32, source);
+    F::sources().get(&key).is_some_and(|verdict| *verdict == DENIED)
+}
+
+/// Marks a packet whose source the kernel has to replace with an address of this node.
+#[inline(always)]
+pub(crate) fn masquerade(skb: *mut __sk_buff) {
+    // SAFETY: a field of the hook's context.
+    unsafe {
+        let mark = &raw mut (*skb).mark;
+        mark.write_volatile(mark.read_volatile() | MASQUERADE_MARK.load());
+    }
+}
