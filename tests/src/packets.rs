@@ -2,8 +2,10 @@
 //! verdict and packet. Maps are private to each test and filled by it.
 
 mod connections;
+mod outside;
 
 pub use connections::uptime;
+pub use outside::MARK;
 
 use std::env;
 use std::net::{IpAddr, SocketAddr};
@@ -44,6 +46,10 @@ pub enum Hook {
     Ingress,
     /// Packets to a client.
     Egress,
+    /// Packets from a client outside of the node.
+    ExternalIngress,
+    /// Packets to a client outside of the node.
+    ExternalEgress,
 }
 
 impl Hook {
@@ -51,6 +57,20 @@ impl Hook {
         match self {
             Self::Ingress => "topo_lb_ingress",
             Self::Egress => "topo_lb_egress",
+            Self::ExternalIngress => "topo_lb_external_ingress",
+            Self::ExternalEgress => "topo_lb_external_egress",
+        }
+    }
+
+    const fn is_external(self) -> bool {
+        matches!(self, Self::ExternalIngress | Self::ExternalEgress)
+    }
+
+    /// Its index in `packets`.
+    const fn index(self) -> u32 {
+        match self {
+            Self::Ingress | Self::ExternalIngress => 0,
+            Self::Egress | Self::ExternalEgress => 1,
         }
     }
 }
@@ -75,7 +95,7 @@ const IN_SOCKETS: [&str; 2] = ["connected", "flows"];
 
 /// Maps of one entry, that programs index by constants, or with a size that matters: tests keep
 /// their sizes.
-const FIXED: [&str; 11] = [
+const FIXED: [&str; 12] = [
     maps::RANGE,
     maps::EXCLUSION,
     maps::REVISION,
@@ -87,6 +107,7 @@ const FIXED: [&str; 11] = [
     maps::HALF_OPEN6,
     maps::FRAGMENTS4,
     maps::FRAGMENTS6,
+    maps::FRONTENDS,
 ];
 
 /// The object file that the agent embeds; that of the stress test is beside it.
@@ -127,9 +148,20 @@ impl Programs {
 
     /// Like [`load`](Self::load), with `entries` per map.
     pub fn with_room(entries: u32) -> Result<Self> {
-        let constants = Constants::probe(TcpPeer::Service, entries);
-        let mut ebpf = load_object(&mut EbpfLoader::new(), &object()?, &constants, entries)?;
-        for hook in [Hook::Ingress, Hook::Egress] {
+        Self::with(
+            &Constants::probe(TcpPeer::Service, entries),
+            entries,
+            [Hook::Ingress, Hook::Egress],
+        )
+    }
+
+    fn with(
+        constants: &Constants,
+        entries: u32,
+        hooks: impl IntoIterator<Item = Hook>,
+    ) -> Result<Self> {
+        let mut ebpf = load_object(&mut EbpfLoader::new(), &object()?, constants, entries)?;
+        for hook in hooks {
             program(&mut ebpf, hook)?.load().context("the verifier refuses a tc program")?;
         }
         let mut programs = Self { ebpf, records: 0 };
@@ -146,17 +178,30 @@ impl Programs {
 
     /// As [`run`](Self::run), on the device with this interface index.
     pub fn run_on(&mut self, device: u32, hook: Hook, packet: &[u8]) -> Result<(i32, Vec<u8>)> {
+        self.run_marked(device, hook, packet).map(|(verdict, out, _)| (verdict, out))
+    }
+
+    /// As [`run_on`](Self::run_on); also returns the packet's mark.
+    pub fn run_marked(
+        &mut self,
+        device: u32,
+        hook: Hook,
+        packet: &[u8],
+    ) -> Result<(i32, Vec<u8>, u32)> {
         let mut out = vec![0; packet.len() + 256];
-        // The first eleven words of `struct __sk_buff` (include/uapi/linux/bpf.h).
+        // The first eleven words of `struct __sk_buff` (include/uapi/linux/bpf.h): the third one is the
+        // mark.
         let mut context = [0_u32; 11];
         context[10] = device;
+        let mut context_out = context;
         let mut options = TestRunOptions::new();
         options.ctx_in = Some(bytemuck::bytes_of(&context));
+        options.ctx_out = Some(bytemuck::bytes_of_mut(&mut context_out));
         options.data_in = Some(packet);
         options.data_out = Some(&mut out);
         let result = program(&mut self.ebpf, hook)?.test_run(options)?;
         out.truncate(result.data_size_out as usize);
-        Ok((result.return_value.cast_signed(), out))
+        Ok((result.return_value.cast_signed(), out, context_out[2]))
     }
 
     /// Runs a packet through a hook's program many times; each run gets the previous result.
@@ -176,13 +221,14 @@ impl Programs {
         protocol: u8,
         endpoints: &[SocketAddr],
     ) -> Result<()> {
+        let endpoints: Vec<_> = endpoints.iter().map(|one| (*one, Locality::Node)).collect();
         match frontend.ip() {
             IpAddr::V4(ip) => {
-                self.publish::<V4>(index, frontend, protocol, endpoints)?;
+                self.publish::<V4>(index, frontend, protocol, &endpoints, 0)?;
                 self.write_range(self.range()?.with4(ip.octets()))?;
             }
             IpAddr::V6(ip) => {
-                self.publish::<V6>(index, frontend, protocol, endpoints)?;
+                self.publish::<V6>(index, frontend, protocol, &endpoints, 0)?;
                 let [a, b, c, d, e, f, g, h, ..] = ip.octets();
                 self.write_range(self.range()?.with6([a, b, c, d, e, f, g, h]))?;
             }
@@ -195,14 +241,15 @@ impl Programs {
         service: u32,
         frontend: SocketAddr,
         protocol: u8,
-        endpoints: &[SocketAddr],
+        endpoints: &[(SocketAddr, Locality)],
+        wider: u16,
     ) -> Result<()> {
         let (slot_base, count, affinity_seconds) = (NO_SLOTS, endpoints.len() as u16, 0);
-        let (tier, wider, spill) = (NO_TIER, 0, 0);
+        let (tier, spill) = (NO_TIER, 0);
         let head = Head { service, tier, slot_base, count, wider, spill, affinity_seconds };
         let row = endpoints
             .iter()
-            .map(|one| Ok(L::backend(octets::<L>(*one)?, one.port(), Locality::Node)))
+            .map(|(one, locality)| Ok(L::backend(octets::<L>(*one)?, one.port(), *locality)))
             .collect::<Result<Vec<_>>>()?;
         let key = L::frontend(octets::<L>(frontend)?, frontend.port(), protocol);
         let record = self.records;
@@ -211,7 +258,7 @@ impl Programs {
         let mut records = Array::<&mut MapData, Raw<L::Record>>::try_from(records)?;
         records.set(record, Raw(L::record(key, head, &row)), 0)?;
         self.insert(L::SERVICES, key, record)?;
-        for endpoint in endpoints {
+        for (endpoint, _) in endpoints {
             let key = L::member(service, octets::<L>(*endpoint)?, endpoint.port());
             self.insert(L::MEMBERS, key, Member { state: CHOSEN })?;
         }
@@ -304,7 +351,7 @@ impl Programs {
     pub fn totals(&self, hook: Hook) -> Result<Packets> {
         let map = self.ebpf.map(maps::PACKETS).context("a map")?;
         let map = PerCpuArray::<&MapData, Raw<Packets>>::try_from(map)?;
-        let values = map.get(&(hook as u32), 0)?;
+        let values = map.get(&hook.index(), 0)?;
         Ok(sum(values.iter().map(|Raw(one)| one)))
     }
 }

@@ -4,15 +4,16 @@ mod jumps;
 pub mod pending;
 
 use std::collections::BTreeMap;
+use std::num::NonZeroU64;
 
 use anyhow::{Context as _, Result, bail};
 use aya::programs::{Program, ProgramError};
 use aya::{Ebpf, EbpfLoader, VerifierLogLevel};
 use fs_err::File;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use topo_lb::datapath::programs::object::{Constants, TcpPeer};
+use topo_lb::datapath::programs::object::{Constants, Replacement, TcpPeer};
 
-use crate::packets::{load_object, object};
+use crate::packets::{MARK, load_object, object};
 pub use jumps::peak_jumps;
 
 /// The most instructions, over all paths of one program, that the kernel checks
@@ -53,7 +54,10 @@ pub fn instructions() -> Result<BTreeMap<String, u32>> {
 /// Makes an object's maps, and prepares its programs. As in the agent, paths that need what the
 /// kernel lacks are unreachable.
 fn prepare(object: &[u8]) -> Result<Ebpf> {
-    let constants = Constants::probe(TcpPeer::Service, 16).with_exclusions(true);
+    let replacement = Replacement { masquerade_mark: MARK, host_netns: NonZeroU64::new(1) };
+    let constants = Constants::probe(TcpPeer::Service, 16)
+        .with_exclusions(true)
+        .with_replacement(Some(replacement));
     let mut loader = EbpfLoader::new();
     loader.verifier_log_level(VerifierLogLevel::STATS);
     // Sizes do not matter to the verifier, except that of maps with a single entry.

@@ -169,7 +169,8 @@ pub(crate) static DEVICES: LruHashMap<u32, Device, { MOST_DEVICES as usize }> = 
 pub(crate) static QUOTA: Array<Quota, 1> = Array::new();
 
 #[btf_map(name = "frontends")]
-pub(crate) static FRONTENDS: Array<u64, { frontend_filter::WORDS as usize }, MMAPABLE> = Array::new();
+pub(crate) static FRONTENDS: Array<u64, { frontend_filter::WORDS as usize }, MMAPABLE> =
+    Array::new();
 
 #[btf_map(name = "sources4")]
 pub(crate) static SOURCES4: Sources<Source4> = LpmTrie::new();

@@ -8,9 +8,7 @@ use aya_ebpf::bindings::{BPF_ANY, BPF_NOEXIST};
 use aya_ebpf::helpers::bpf_get_prandom_u32;
 use topo_lb_common::address::{SCTP, TCP};
 use topo_lb_common::backend::Locality;
-use topo_lb_common::connection::{
-    FROM_CLIENT, HAIRPIN, MASQUERADE, REPLY, TO_CLIENT, is_closed,
-};
+use topo_lb_common::connection::{FROM_CLIENT, HAIRPIN, MASQUERADE, REPLY, TO_CLIENT, is_closed};
 
 use crate::affinity::Client;
 use crate::budget;

@@ -83,6 +83,7 @@ fn run_agent(args: AgentArgs) -> anyhow::Result<ExitCode> {
             tcp_peer: args.tcp_peer,
             exclusions: !exclusions.is_empty(),
             tc_attach: args.tc_attach,
+            replacement: None,
         },
         exclusions,
     };

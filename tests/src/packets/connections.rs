@@ -9,8 +9,8 @@ use bytemuck::Pod;
 use topo_lb::datapath::maps::encode::{V4, V6};
 use topo_lb_common::address::TCP;
 use topo_lb_common::connection::{
-    ANSWERED, Connection, Connection4, Connection6, FROM_CLIENT, REPLY, TICK, TO_CLIENT, Tuple4,
-    Tuple6,
+    ANSWERED, Connection, Connection4, Connection6, FROM_CLIENT, OUTSIDE_DEVICE, REPLY, TICK,
+    TO_CLIENT, Tuple4, Tuple6,
 };
 use topo_lb_common::maps;
 use topo_lb_common::reply_filter::{self, ReplyFilterEntry, ReplyFilterPlace};
@@ -29,9 +29,10 @@ impl Programs {
     ) -> Result<()> {
         let (last_used, revision) = (uptime()?, self.revision()?);
         let (way, kind) = match hook {
-            Hook::Ingress => (FROM_CLIENT, 0),
-            Hook::Egress => (TO_CLIENT, REPLY),
+            Hook::Ingress | Hook::ExternalIngress => (FROM_CLIENT, 0),
+            Hook::Egress | Hook::ExternalEgress => (TO_CLIENT, REPLY),
         };
+        let device = if hook.is_external() { OUTSIDE_DEVICE } else { LOOPBACK };
         let source = match says.0.ip() {
             IpAddr::V4(ip) => u32::from_ne_bytes(ip.octets()),
             IpAddr::V6(ip) => reply_filter::folded(bytemuck::cast(ip.octets())),
@@ -47,7 +48,7 @@ impl Programs {
                     protocol: TCP,
                     way,
                     reserved: 0,
-                    device: LOOPBACK,
+                    device,
                 };
                 let value = $connection {
                     last_used,

@@ -6,6 +6,7 @@ mod fragments;
 mod icmp;
 mod malformed;
 mod neighbours;
+mod outside;
 mod refusals;
 mod scene;
 mod tcp;

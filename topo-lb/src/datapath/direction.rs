@@ -1,4 +1,4 @@
-//! The two directions of packets through a device.
+//! The two directions of packets through a device, and the clients behind it.
 
 use aya::programs::{LinkOrder, TcAttachType};
 use aya_obj::generated::bpf_attach_type;
@@ -19,12 +19,9 @@ impl Direction {
     /// Both, in the order of attaching: replies must be translated before a connection is.
     pub const BOTH: [Self; 2] = [Self::Egress, Self::Ingress];
 
-    /// The program's name, which is also the prefix of its pins' names.
+    /// The name of the program for guests, which is also the prefix of its pins' names.
     pub const fn program(self) -> &'static str {
-        match self {
-            Self::Ingress => "topo_lb_ingress",
-            Self::Egress => "topo_lb_egress",
-        }
+        Role::Guest.program(self)
     }
 
     /// Its index in `packets`.
@@ -51,6 +48,27 @@ impl Direction {
         match self {
             Self::Ingress => LinkOrder::first(),
             Self::Egress => LinkOrder::last(),
+        }
+    }
+}
+
+/// The clients behind a device. Each role has its own two programs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Role {
+    /// A guest of this node: a device of `--tc-devices`.
+    Guest,
+    /// Clients outside of this node: a device with an address of the node.
+    External,
+}
+
+impl Role {
+    /// The name of its program for a direction.
+    pub const fn program(self, direction: Direction) -> &'static str {
+        match (self, direction) {
+            (Self::Guest, Direction::Ingress) => "topo_lb_ingress",
+            (Self::Guest, Direction::Egress) => "topo_lb_egress",
+            (Self::External, Direction::Ingress) => "topo_lb_external_ingress",
+            (Self::External, Direction::Egress) => "topo_lb_external_egress",
         }
     }
 }

@@ -22,7 +22,7 @@ use tracing::warn;
 
 use attach::link::Link;
 use attach::pin::TcAttach;
-use direction::Direction;
+use direction::Role;
 use error::LoadError;
 use hook::Hook;
 use host::lock::Lock;
@@ -32,8 +32,8 @@ use maps::quota::QuotaKeeper;
 use maps::renewal::{self, Pinned, Renewal};
 use maps::reply_filter::ReplyFilter;
 use maps::spec::map_specs;
-use programs::load::{load, load_classifier};
-use programs::object::{Constants, TcpPeer};
+use programs::load::{load, load_classifiers};
+use programs::object::{Constants, Replacement, TcpPeer};
 
 use crate::plan::Capacity;
 
@@ -52,6 +52,8 @@ pub struct Options {
     pub exclusions: bool,
     /// How programs are attached to devices.
     pub tc_attach: TcAttach,
+    /// Set if frontends of all kinds are served. `capacity` then has room for sources and connections.
+    pub replacement: Option<Replacement>,
 }
 
 /// The datapath in the kernel. Only one process holds it. Dropping it removes the pins that it
@@ -127,12 +129,14 @@ impl Datapath {
         };
         made.directories.extend(renewal::mark(&options.pin_dir)?);
         let constants = Constants::probe(options.tcp_peer, options.capacity.services)
-            .with_exclusions(options.exclusions);
+            .with_exclusions(options.exclusions)
+            .with_replacement(options.replacement);
         let directory = renewal.as_ref().map_or(&*options.pin_dir, Renewal::directory);
         let mut ebpf = load(&map_specs, &constants, Some(directory))?;
         if options.capacity.connections != 0 {
-            for direction in Direction::BOTH {
-                load_classifier(&mut ebpf, direction)?;
+            load_classifiers(&mut ebpf, Role::Guest)?;
+            if options.replacement.is_some() {
+                load_classifiers(&mut ebpf, Role::External)?;
             }
         }
         let (links, reply_filter, quota) = (Vec::new(), None, None);

@@ -74,8 +74,8 @@ impl Case {
 
     fn figure(&self, services: u32) -> Figure {
         let direction = match self.hook {
-            Hook::Ingress => "ingress",
-            Hook::Egress => "egress",
+            Hook::Ingress | Hook::ExternalIngress => "ingress",
+            Hook::Egress | Hook::ExternalEgress => "egress",
         };
         let figure = figure(self.name, services, &self.times).with("direction", direction);
         match self.family {

@@ -79,6 +79,7 @@ fn run(arguments: &Arguments) -> Result<Report> {
         tcp_peer: TcpPeer::Endpoint,
         exclusions: false,
         tc_attach: Default::default(),
+        replacement: None,
     })?;
     datapath.attach()?;
     let store = BpfStore::open(datapath.maps_directory())?;

@@ -23,7 +23,7 @@ use super::filters;
 use super::link::DIRECTORY;
 use super::pin::{AttachMode, Pin, TcAttach, pins};
 use crate::datapath::Datapath;
-use crate::datapath::direction::Direction;
+use crate::datapath::direction::{Direction, Role};
 use crate::datapath::host::syscall::{self, LinkTarget};
 use crate::datapath::maps::pinned::{Hash, Raw, absent_is_fine, open};
 use crate::datapath::programs::load::classifier;
@@ -162,7 +162,7 @@ fn attach(
     let clsact = pin(AttachMode::Clsact).path(pin_dir);
     let refused = || format!("{} cannot be attached to {}", direction.program(), device.name);
     let unusable = |path: &Path| format!("the pin {} cannot be made or used", path.display());
-    let program = classifier(ebpf, direction)?;
+    let program = classifier(ebpf, Role::Guest, direction)?;
     let tcx_link = live(&tcx, device, direction).with_context(|| unusable(&tcx))?;
     let moves = tcx_link.is_some() && only == Some(AttachMode::Clsact);
     if let Some(link) = tcx_link.filter(|_| !moves) {

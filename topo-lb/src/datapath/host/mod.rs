@@ -6,4 +6,5 @@ pub mod grace;
 pub mod lock;
 pub mod memlock;
 pub mod mount;
+pub mod netns;
 pub mod syscall;

@@ -8,7 +8,7 @@ use aya::{Ebpf, EbpfError};
 use tracing::debug;
 
 use super::object::{Constants, OBJECT, loader};
-use crate::datapath::direction::Direction;
+use crate::datapath::direction::{Direction, Role};
 use crate::datapath::error::{LoadError, causes};
 use crate::datapath::hook::Hook;
 use crate::datapath::maps::spec::MapSpec;
@@ -34,16 +34,22 @@ pub(crate) fn program(ebpf: &mut Ebpf, hook: Hook) -> Result<&mut CgroupSockAddr
 
 pub(crate) fn classifier(
     ebpf: &mut Ebpf,
+    role: Role,
     direction: Direction,
 ) -> Result<&mut SchedClassifier, LoadError> {
-    let name = direction.program();
+    let name = role.program(direction);
     ebpf.program_mut(name)
         .and_then(|program| <&mut SchedClassifier>::try_from(program).ok())
         .ok_or_else(|| LoadError::Object(format!("it has no program {name}")))
 }
 
-pub(crate) fn load_classifier(ebpf: &mut Ebpf, direction: Direction) -> Result<(), LoadError> {
-    classifier(ebpf, direction)?.load().map_err(|error| refused(direction.program(), error))
+/// Loads both classifiers of a role.
+pub(crate) fn load_classifiers(ebpf: &mut Ebpf, role: Role) -> Result<(), LoadError> {
+    for direction in Direction::BOTH {
+        let program = classifier(ebpf, role, direction)?;
+        program.load().map_err(|error| refused(role.program(direction), error))?;
+    }
+    Ok(())
 }
 
 fn refused(program: &'static str, error: ProgramError) -> LoadError {

@@ -1,5 +1,6 @@
 //! The eBPF object in this binary, and its load-time constants.
 
+use std::num::NonZeroU64;
 use std::path::Path;
 
 use aya::EbpfLoader;
@@ -32,10 +33,22 @@ pub struct Constants {
     has_set_retval: u8,
     has_mptcp_sock: u8,
     has_coarse_clock: u8,
+    replaces_kube_proxy: u8,
+    masquerade_mark: u32,
+    host_netns: u64,
+}
+
+/// What the programs need to serve frontends of all kinds (`--kube-proxy-replacement`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Replacement {
+    /// The bit of `skb->mark` by which packets to endpoints of other nodes are masqueraded.
+    pub masquerade_mark: u32,
+    /// The cookie of the host's network namespace, where 127.0.0.1 has node ports; `None`: nowhere.
+    pub host_netns: Option<NonZeroU64>,
 }
 
 impl Constants {
-    /// As this kernel supports; without exclusions. `service_ports`: room for Service ports.
+    /// As this kernel supports; without exclusions, beside kube-proxy. `service_ports`: room for Service ports.
     #[must_use]
     pub fn probe(tcp_peer: TcpPeer, service_ports: u32) -> Self {
         let is_there = |feature: Feature| u8::from(feature.is_there() == Some(true));
@@ -46,6 +59,9 @@ impl Constants {
             has_set_retval: is_there(Feature::SET_RETVAL),
             has_mptcp_sock: is_there(Feature::MPTCP_SOCK),
             has_coarse_clock: is_there(Feature::COARSE_CLOCK),
+            replaces_kube_proxy: 0,
+            masquerade_mark: 0,
+            host_netns: 0,
         }
     }
 
@@ -55,15 +71,29 @@ impl Constants {
         Self { has_exclusions: has_exclusions as u8, ..self }
     }
 
+    /// The same, with programs that serve frontends of all kinds, if given.
+    #[must_use]
+    pub fn with_replacement(self, replacement: Option<Replacement>) -> Self {
+        replacement.map_or(self, |Replacement { masquerade_mark, host_netns }| Self {
+            replaces_kube_proxy: 1,
+            masquerade_mark,
+            host_netns: host_netns.map_or(0, NonZeroU64::get),
+            ..self
+        })
+    }
+
     /// Sets them in programs that are not loaded yet.
     pub fn put<'a>(&'a self, loader: &mut EbpfLoader<'a>) {
         loader.override_global("SERVICE_PORTS", &self.service_ports, true);
+        loader.override_global("MASQUERADE_MARK", &self.masquerade_mark, true);
+        loader.override_global("HOST_NETNS", &self.host_netns, true);
         for (name, value) in [
             ("TCP_PEER_IS_SERVICE", &self.tcp_peer_is_service),
             ("HAS_EXCLUSIONS", &self.has_exclusions),
             ("HAS_SET_RETVAL", &self.has_set_retval),
             ("HAS_MPTCP_SOCK", &self.has_mptcp_sock),
             ("HAS_COARSE_CLOCK", &self.has_coarse_clock),
+            ("REPLACES_KUBE_PROXY", &self.replaces_kube_proxy),
         ] {
             loader.override_global(name, value, true);
         }
@@ -85,7 +115,8 @@ pub(crate) fn loader<'a>(
     // No program is relocated against the kernel's own types.
     loader.btf(None);
     constants.put(&mut loader);
-    if !map_specs.iter().any(|spec| spec.name == maps::CONNECTIONS4 && spec.is_pinned) {
+    let is_pinned = |name| map_specs.iter().any(|spec| spec.name == name && spec.is_pinned);
+    if !is_pinned(maps::CONNECTIONS4) {
         // Without tc, no program reads the marks.
         loader.map_max_entries(maps::REPLY_FILTER, 1);
     }
@@ -94,6 +125,10 @@ pub(crate) fn loader<'a>(
         if let Some(pin_dir) = pin_dir.filter(|_| spec.is_pinned) {
             loader.map_pin_path(spec.name, pin_dir.join(spec.name));
         }
+    }
+    if !is_pinned(maps::FRONTENDS) {
+        // Beside kube-proxy, no program reads the bits.
+        loader.map_max_entries(maps::FRONTENDS, 1);
     }
     loader
 }

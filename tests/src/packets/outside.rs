@@ -1,0 +1,108 @@
+//! Frontends of all kinds, and clients outside of the node.
+
+use std::net::{IpAddr, SocketAddr};
+
+use anyhow::{Context as _, Result};
+use aya::maps::lpm_trie::{Key, LpmTrie};
+use aya::maps::{Array, MapData};
+use topo_lb::datapath::maps::encode::{V4, V6};
+use topo_lb::datapath::programs::object::{Constants, Replacement, TcpPeer};
+use topo_lb_common::address::OUTSIDE;
+use topo_lb_common::backend::Locality;
+use topo_lb_common::frontend_filter::{FrontendBit, bit};
+use topo_lb_common::maps;
+use topo_lb_common::record::DROPS;
+use topo_lb_common::reply_filter::folded;
+use topo_lb_common::sources::{ALLOWED, DENIED, FRONTEND_BITS4, FRONTEND_BITS6, Source4, Source6};
+
+use super::{Hook, Programs, Raw, octets};
+
+/// The mark of packets to endpoints of other nodes.
+pub const MARK: u32 = 0x2000;
+
+impl Programs {
+    /// Like [`load`](Self::load), with the programs for guests and for clients outside, as with
+    /// `--kube-proxy-replacement`.
+    pub fn replacing() -> Result<Self> {
+        let replacement = Replacement { masquerade_mark: MARK, host_netns: None };
+        let constants =
+            Constants::probe(TcpPeer::Service, 1_024).with_replacement(Some(replacement));
+        let hooks = [Hook::Ingress, Hook::Egress, Hook::ExternalIngress, Hook::ExternalEgress];
+        Self::with(&constants, 1_024, hooks)
+    }
+
+    /// Writes a frontend with these endpoints, and its bit; every connection sees the write as a change.
+    pub fn expose(
+        &mut self,
+        index: u32,
+        frontend: SocketAddr,
+        protocol: u8,
+        endpoints: &[(SocketAddr, Locality)],
+    ) -> Result<()> {
+        self.publish_any(index, frontend, protocol, endpoints, 0)
+    }
+
+    /// As [`expose`](Self::expose), only for clients outside. Without endpoints, their packets are
+    /// dropped.
+    pub fn expose_outside(
+        &mut self,
+        index: u32,
+        frontend: SocketAddr,
+        protocol: u8,
+        endpoints: &[(SocketAddr, Locality)],
+    ) -> Result<()> {
+        let wider = if endpoints.is_empty() { DROPS } else { 0 };
+        self.publish_any(index, frontend, protocol | OUTSIDE, endpoints, wider)
+    }
+
+    fn publish_any(
+        &mut self,
+        index: u32,
+        frontend: SocketAddr,
+        protocol: u8,
+        endpoints: &[(SocketAddr, Locality)],
+        wider: u16,
+    ) -> Result<()> {
+        let address = match frontend.ip() {
+            IpAddr::V4(ip) => u32::from_ne_bytes(ip.octets()),
+            IpAddr::V6(ip) => folded(bytemuck::cast(ip.octets())),
+        };
+        let FrontendBit { word, mask } = bit(address, frontend.port());
+        let map = self.ebpf.map_mut(maps::FRONTENDS).context("a map")?;
+        let mut bits = Array::<&mut MapData, u64>::try_from(map)?;
+        let before = bits.get(&word, 0)?;
+        bits.set(word, before | mask, 0)?;
+        if frontend.is_ipv4() {
+            self.publish::<V4>(index, frontend, protocol, endpoints, wider)?;
+        } else {
+            self.publish::<V6>(index, frontend, protocol, endpoints, wider)?;
+        }
+        self.revise()
+    }
+
+    /// Denies a frontend to all sources but those of one range.
+    pub fn allow_only(
+        &mut self,
+        frontend: SocketAddr,
+        protocol: u8,
+        (network, prefix): (IpAddr, u32),
+    ) -> Result<()> {
+        let client = SocketAddr::new(network, 0);
+        let port = frontend.port();
+        macro_rules! write {
+            ($family:ty, $source:ident, $bits:ident, $map:expr) => {{
+                let (address, client) = (octets::<$family>(frontend)?, octets::<$family>(client)?);
+                let source = Raw($source { address, port, protocol, reserved: 0, client });
+                let map = self.ebpf.map_mut($map).context("a map")?;
+                let mut map = LpmTrie::<&mut MapData, Raw<$source>, u32>::try_from(map)?;
+                map.insert(&Key::new($bits, source), DENIED, 0)?;
+                Ok(map.insert(&Key::new($bits + prefix, source), ALLOWED, 0)?)
+            }};
+        }
+        if frontend.is_ipv4() {
+            write!(V4, Source4, FRONTEND_BITS4, maps::SOURCES4)
+        } else {
+            write!(V6, Source6, FRONTEND_BITS6, maps::SOURCES6)
+        }
+    }
+}
