@@ -193,7 +193,8 @@ impl Programs {
         // mark.
         let mut context = [0_u32; 11];
         context[10] = device;
-        let mut context_out = context;
+        // The kernel wants room for all of it, which grows.
+        let mut context_out = [0_u32; 64];
         let mut options = TestRunOptions::new();
         options.ctx_in = Some(bytemuck::bytes_of(&context));
         options.ctx_out = Some(bytemuck::bytes_of_mut(&mut context_out));
