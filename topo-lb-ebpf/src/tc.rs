@@ -19,7 +19,7 @@ use crate::fast_path::FastPath;
 use crate::forward::forward;
 use crate::four_tuple::{EntryFields, FourTuple};
 use crate::fragment;
-use crate::header::{Header, PacketKind, Read};
+use crate::header::{Header, PacketKind};
 use crate::opening::{self, Chosen};
 use crate::outside::{client_device, is_denied, is_outside};
 use crate::packets::{Hook, count, denied, dropped, limited, next};

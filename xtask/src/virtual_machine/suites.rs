@@ -76,6 +76,8 @@ pub(super) const SUITES: [Suite; 7] = [
             "a_service_without_endpoints_answers_a_syn_with_a_rst",
             "a_service_without_endpoints_answers_a_datagram_with_port_unreachable",
             "an_icmpv6_error_is_told_in_the_client_s_words",
+            "only_packets_to_another_node_are_marked_and_replies_have_the_frontend",
+            "source_ranges_hold_for_openings_from_outside",
         ],
         // An emulated machine does not reach that many packets per second.
         skipped: &["refusals_are_limited", "fragments_of_another_device_do_not_evict_a_first_one"],
