@@ -13,7 +13,8 @@ use topo_lb_common::range::Range;
 use super::counters;
 use super::encode::{self, V4, V6};
 use super::error::{OpenError, StoreError};
-use super::family::{FamilyMaps, Published};
+use super::family::{BATCH, FamilyMaps, Published};
+use super::frontends::FrontendFilter;
 use super::pinned::{Hash, Raw, absent_is_fine, data, entries, failed, open, size};
 use super::spec::cpus;
 use super::store::Store;
@@ -27,6 +28,8 @@ pub struct BpfStore {
     v4: FamilyMaps<V4>,
     v6: FamilyMaps<V6>,
     range: Array<MapData, Raw<Range>>,
+    /// Only with `--kube-proxy-replacement`.
+    frontends: Option<FrontendFilter>,
     revision: Array<MapData, Raw<u32>>,
     names: Hash<u32, Name>,
     counters: MapData,
@@ -57,6 +60,7 @@ impl BpfStore {
             v4,
             v6: FamilyMaps::open(pin_dir)?,
             range: open(pin_dir, maps::RANGE, Map::Array)?,
+            frontends: FrontendFilter::open(pin_dir)?,
             revision: open(pin_dir, maps::REVISION, Map::Array)?,
             names: open(pin_dir, maps::NAMES, Map::HashMap)?,
             counters: data(pin_dir, maps::COUNTERS)?,
@@ -87,6 +91,16 @@ impl BpfStore {
 
     fn set_range(&mut self, range: Range) -> Result<(), StoreError> {
         self.range.set(0, Raw(range), 0).map_err(failed(maps::RANGE, "write"))
+    }
+
+    /// Sets the bits of the frontends that the first of these steps publish.
+    fn set_bits(&mut self, steps: &[Step]) -> Result<(), StoreError> {
+        let Some(filter) = &mut self.frontends else { return Ok(()) };
+        for step in steps.iter().take(BATCH) {
+            let Step::Publish { frontend, .. } = step else { break };
+            filter.add(*frontend)?;
+        }
+        Ok(())
     }
 
     fn name(&mut self, index: u32, name: &str) -> Result<(), StoreError> {
@@ -120,6 +134,7 @@ impl Store for BpfStore {
                 Family::of(endpoint.ip())
             }
             Step::Publish { frontend, .. } => {
+                self.set_bits(steps)?;
                 return match frontend.family() {
                     Family::V4 => self.v4.publish(steps),
                     Family::V6 => self.v6.publish(steps),
@@ -130,8 +145,11 @@ impl Store for BpfStore {
         match family {
             Family::V4 => self.v4.write(step),
             Family::V6 => self.v6.write(step),
+        }?;
+        if let (Step::Withdraw(frontend), Some(filter)) = (step, &mut self.frontends) {
+            filter.remove(*frontend)?;
         }
-        .map(|()| 1)
+        Ok(1)
     }
 
     fn revise(&mut self) -> Result<(), StoreError> {
@@ -144,7 +162,11 @@ impl Store for BpfStore {
         for (index, name) in self.names()? {
             installed.adopt_name(index, name);
         }
-        for published in self.published()? {
+        let published = self.published()?;
+        if let Some(filter) = &mut self.frontends {
+            filter.begin(published.iter().map(|published| published.frontend))?;
+        }
+        for published in published {
             installed.adopt(published.frontend, published.placed);
         }
         self.v4.read_members(&mut installed)?;

@@ -19,7 +19,7 @@ use crate::plan::{Installed, Placed, Step};
 /// Attempts of a read that overlaps with a write.
 const ATTEMPTS: u32 = 3;
 /// Most entries that are written at once.
-const BATCH: usize = 4_096;
+pub(crate) const BATCH: usize = 4_096;
 
 pub(crate) struct FamilyMaps<L: Layout> {
     services: Hash<L::Frontend, u32>,

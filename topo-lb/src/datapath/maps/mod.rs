@@ -9,6 +9,7 @@ pub mod encode;
 pub mod error;
 pub mod excluded;
 pub mod family;
+pub(crate) mod frontends;
 pub(crate) mod mapped;
 pub mod members;
 #[cfg(test)]
@@ -19,6 +20,7 @@ pub(crate) mod quota;
 pub mod renewal;
 pub(crate) mod reply_filter;
 pub mod socket_storage;
+pub mod sources;
 pub(crate) mod spec;
 pub mod store;
 pub mod unprogrammed;

@@ -1,4 +1,5 @@
-//! The quota of established connections per device: `quota`, and the count in `devices`.
+//! The quota of established connections per device: `quota`, and the count in `devices`. A client
+//! outside of this node counts as a device of its own.
 //!
 //! The programs add the connections that they establish, and refuse openings beyond the quota. They
 //! do not see when an entry is evicted or expires, so this thread subtracts these. It reads the
@@ -14,9 +15,10 @@ use std::time::{Duration, Instant};
 use aya::maps::{Array, Map, MapData, MapError};
 use topo_lb_common::address::TCP;
 use topo_lb_common::connection::{
-    Connection, Connection4, Connection6, Tuple, Tuple4, Tuple6, is_closed, lifetime,
+    Connection, Connection4, Connection6, FROM_CLIENT, OUTSIDE_DEVICE, Tuple, Tuple4, Tuple6,
+    is_closed, lifetime,
 };
-use topo_lb_common::device::{Device, Quota, SHARE};
+use topo_lb_common::device::{Device, Quota, SHARE, outside};
 use topo_lb_common::maps;
 use tracing::warn;
 
@@ -138,7 +140,7 @@ struct Table<K, V> {
     batch: OwnedFd,
 }
 
-impl<A, K> Table<Tuple<A>, Connection<A, K>>
+impl<A: bytemuck::Pod, K> Table<Tuple<A>, Connection<A, K>>
 where
     Tuple<A>: bytemuck::Pod,
     Connection<A, K>: bytemuck::Pod,
@@ -175,7 +177,7 @@ where
                 if is_over(key, value, now) {
                     self.remove(key)?;
                 } else {
-                    *left.entry(key.device).or_default() += 1;
+                    *left.entry(device(key)).or_default() += 1;
                 }
             }
             place = next;
@@ -198,6 +200,16 @@ where
     }
 }
 
+/// The key in `devices` of the device or client to which a connection counts.
+fn device<A: bytemuck::Pod>(key: &Tuple<A>) -> u32 {
+    if key.device != OUTSIDE_DEVICE {
+        return key.device;
+    }
+    let client = if key.way == FROM_CLIENT { &key.source } else { &key.destination };
+    let words = bytemuck::bytes_of(client).as_chunks().0.iter();
+    outside(words.fold(0, |folded, word| folded ^ u32::from_ne_bytes(*word)))
+}
+
 /// Whether the programs have no use for an entry any more, at `now`.
 fn is_over<A, K>(key: &Tuple<A>, value: &Connection<A, K>, now: u64) -> bool {
     let lifetime = match key.protocol {
@@ -205,4 +217,25 @@ fn is_over<A, K>(key: &Tuple<A>, value: &Connection<A, K>, now: u64) -> bool {
         protocol => lifetime(protocol, value.state),
     };
     now.saturating_sub(value.last_used) > lifetime
+}
+
+#[cfg(test)]
+mod tests {
+    use topo_lb_common::connection::TO_CLIENT;
+    use topo_lb_common::reply_filter::folded;
+
+    use super::*;
+
+    #[test]
+    fn both_entries_of_a_connection_from_outside_count_to_its_client() {
+        let (client, node) = ([203, 0, 113, 7], [192, 0, 2, 1]);
+        let wanted = outside(u32::from_ne_bytes(client));
+        let from = Tuple4 { source: client, destination: node, way: FROM_CLIENT, ..Tuple4::default() };
+        let to = Tuple4 { source: node, destination: client, way: TO_CLIENT, ..Tuple4::default() };
+        assert_eq!([device(&from), device(&to)], [wanted; 2]);
+        let client = std::array::from_fn(|at| at as u8);
+        let from = Tuple6 { source: client, way: FROM_CLIENT, ..Tuple6::default() };
+        assert_eq!(device(&from), outside(folded(bytemuck::cast(client))));
+        assert_eq!(device(&Tuple4 { device: 7, ..to }), 7);
+    }
 }

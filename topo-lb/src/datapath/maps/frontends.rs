@@ -1,0 +1,188 @@
+//! The bits of `frontends`: one for each published frontend, see
+//! [`frontend_filter`](topo_lb_common::frontend_filter).
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::path::Path;
+
+use topo_lb_common::frontend_filter::{FrontendBit, WORDS, bit};
+use topo_lb_common::maps;
+use topo_lb_common::reply_filter::folded;
+
+use super::error::{OpenError, StoreError};
+use super::mapped::Mapped;
+use super::pinned::failed;
+use crate::cluster::Frontend;
+
+/// Which frontends have which bit. Pure.
+#[derive(Debug, Default)]
+struct FrontendBits(BTreeMap<FrontendBit, Vec<Frontend>>);
+
+impl FrontendBits {
+    /// Adds a frontend; returns its bit.
+    fn add(&mut self, frontend: Frontend) -> FrontendBit {
+        let bit = bit_of(&frontend);
+        // Nearly always there is one, so a `Vec` suffices.
+        let all = self.0.entry(bit).or_insert_with(|| Vec::with_capacity(1));
+        if !all.contains(&frontend) {
+            all.push(frontend);
+        }
+        bit
+    }
+
+    /// Removes a frontend; returns its bit if no other frontend has it.
+    fn remove(&mut self, frontend: Frontend) -> Option<FrontendBit> {
+        let bit = bit_of(&frontend);
+        let all = self.0.get_mut(&bit)?;
+        all.retain(|other| *other != frontend);
+        if !all.is_empty() {
+            return None;
+        }
+        self.0.remove(&bit);
+        Some(bit)
+    }
+
+    /// The bits of all frontends, as the map holds them.
+    fn words(&self) -> Vec<u64> {
+        let mut words = vec![0; WORDS as usize];
+        for FrontendBit { word, mask } in self.0.keys() {
+            words[*word as usize] |= mask;
+        }
+        words
+    }
+}
+
+fn bit_of(frontend: &Frontend) -> FrontendBit {
+    let address = match frontend.address {
+        IpAddr::V4(address) => u32::from_ne_bytes(address.octets()),
+        IpAddr::V6(address) => folded(bytemuck::cast(address.octets())),
+    };
+    bit(address, frontend.port)
+}
+
+/// The map `frontends`, of which this process is the only writer.
+pub(crate) struct FrontendFilter {
+    bits: FrontendBits,
+    words: Mapped<u64>,
+}
+
+impl FrontendFilter {
+    /// Opens the map; `None` if it is not pinned, because programs test `range`.
+    pub(crate) fn open(pin_dir: &Path) -> Result<Option<Self>, OpenError> {
+        if !pin_dir.join(maps::FRONTENDS).exists() {
+            return Ok(None);
+        }
+        let words = Mapped::open(pin_dir, maps::FRONTENDS)?;
+        Ok(Some(Self { bits: FrontendBits::default(), words }))
+    }
+
+    /// Sets the bits of exactly these frontends. A bit that was set and is needed stays set all the
+    /// time.
+    pub(crate) fn begin(
+        &mut self,
+        published: impl Iterator<Item = Frontend>,
+    ) -> Result<(), StoreError> {
+        self.bits = FrontendBits::default();
+        for frontend in published {
+            self.bits.add(frontend);
+        }
+        for (index, word) in (0..).zip(self.bits.words()) {
+            self.words.set(index, &word).map_err(failed(maps::FRONTENDS, "write"))?;
+        }
+        Ok(())
+    }
+
+    /// Sets the bit of a frontend. Call it before the frontend is published.
+    pub(crate) fn add(&mut self, frontend: Frontend) -> Result<(), StoreError> {
+        let FrontendBit { word, mask } = self.bits.add(frontend);
+        self.update(word, |bits| bits | mask)
+    }
+
+    /// Clears the bit of a frontend, unless another one has it. Call it after the frontend was
+    /// withdrawn.
+    pub(crate) fn remove(&mut self, frontend: Frontend) -> Result<(), StoreError> {
+        match self.bits.remove(frontend) {
+            Some(FrontendBit { word, mask }) => self.update(word, |bits| bits & !mask),
+            None => Ok(()),
+        }
+    }
+
+    fn update(&self, word: u32, change: impl Fn(u64) -> u64) -> Result<(), StoreError> {
+        let before = self.words.get(word).map_err(failed(maps::FRONTENDS, "read"))?;
+        let after = change(before);
+        if after == before {
+            return Ok(());
+        }
+        self.words.set(word, &after).map_err(failed(maps::FRONTENDS, "write"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::cluster::{Clients, Protocol};
+
+    /// Frontends that share bits: protocols and clients do not count.
+    fn frontend() -> impl Strategy<Value = Frontend> {
+        let address = prop_oneof![
+            (0..3_u8).prop_map(|last| IpAddr::from([10, 96, 0, last])),
+            (0..3_u16).prop_map(|last| IpAddr::from([0xfd00, 0, 0, 0, 0, 0, 0, last])),
+        ];
+        let protocol = prop_oneof![Just(Protocol::Tcp), Just(Protocol::Udp)];
+        let clients = prop_oneof![Just(Clients::Anywhere), Just(Clients::Outside)];
+        (address, 80..82_u16, protocol, clients).prop_map(
+            |(address, port, protocol, clients)| Frontend { address, port, protocol, clients },
+        )
+    }
+
+    proptest! {
+        #[test]
+        fn exactly_the_published_frontends_have_their_bits(
+            steps in prop::collection::vec((any::<bool>(), frontend()), 0..60),
+        ) {
+            let (mut bits, mut live) = (FrontendBits::default(), BTreeSet::new());
+            let mut words = vec![0; WORDS as usize];
+            for (is_published, frontend) in steps {
+                // Bits are set before a publication and cleared after a withdrawal: at both
+                // moments the live frontends are those without this one.
+                if is_published {
+                    let FrontendBit { word, mask } = bits.add(frontend);
+                    words[word as usize] |= mask;
+                    live.insert(frontend);
+                } else {
+                    live.remove(&frontend);
+                    if let Some(FrontendBit { word, mask }) = bits.remove(frontend) {
+                        words[word as usize] &= !mask;
+                    }
+                }
+                let mut wanted = FrontendBits::default();
+                for frontend in &live {
+                    wanted.add(*frontend);
+                }
+                prop_assert_eq!(&words, &wanted.words());
+                prop_assert_eq!(&words, &bits.words());
+                prop_assert!(live.iter().all(|frontend| {
+                    let FrontendBit { word, mask } = bit_of(frontend);
+                    words[word as usize] & mask != 0
+                }));
+            }
+        }
+    }
+
+    #[test]
+    fn a_withdrawal_that_is_repeated_takes_no_bit_from_another_frontend() {
+        let [tcp, udp] = [Protocol::Tcp, Protocol::Udp]
+            .map(|protocol| Frontend::new([172, 18, 0, 2].into(), 30_080, protocol));
+        let mut bits = FrontendBits::default();
+        bits.add(tcp);
+        bits.add(udp);
+        assert_eq!(bits.remove(udp), None);
+        assert_eq!(bits.remove(udp), None);
+        assert_eq!(bits.remove(tcp), Some(bit_of(&tcp)));
+        assert_eq!(bits.remove(tcp), None);
+    }
+}
