@@ -142,6 +142,12 @@ impl Cluster {
         self.guest(pod, &self.pod(pod)?.netns)
     }
 
+    /// A client that stands for a process of a node itself.
+    pub fn process(&self, node: &str) -> Result<Client> {
+        let node = self.node(node)?;
+        Client::start(&node.name, &node.netns, &node.cgroup)
+    }
+
     /// A client in any network namespace, like a virtual machine's guest: in no cgroup of an agent.
     pub fn guest(&self, name: &str, netns: &NetNs) -> Result<Client> {
         Client::start(name, netns, &self.agents)

@@ -11,7 +11,7 @@ use aya::programs::{Program, ProgramError};
 use aya::{Ebpf, EbpfLoader, VerifierLogLevel};
 use fs_err::File;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use topo_lb::datapath::programs::object::{Constants, Replacement, TcpPeer};
+use topo_lb::datapath::programs::object::{AllFrontends, Constants, TcpPeer};
 
 use crate::packets::{MARK, load_object, object};
 pub use jumps::peak_jumps;
@@ -54,10 +54,10 @@ pub fn instructions() -> Result<BTreeMap<String, u32>> {
 /// Makes an object's maps, and prepares its programs. As in the agent, paths that need what the
 /// kernel lacks are unreachable.
 fn prepare(object: &[u8]) -> Result<Ebpf> {
-    let replacement = Replacement { masquerade_mark: MARK, host_netns: NonZeroU64::new(1) };
+    let all_frontends = AllFrontends { masquerade_mark: MARK, host_netns: NonZeroU64::new(1) };
     let constants = Constants::probe(TcpPeer::Service, 16)
         .with_exclusions(true)
-        .with_replacement(Some(replacement));
+        .with_all_frontends(Some(all_frontends));
     let mut loader = EbpfLoader::new();
     loader.verifier_log_level(VerifierLogLevel::STATS);
     // Sizes do not matter to the verifier, except that of maps with a single entry.

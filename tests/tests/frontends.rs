@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use anyhow::{Result, ensure};
 use serde_json::{Value, json};
 use topo_lb_tests::manifest::{Manifests, service};
-use topo_lb_tests::scene::{FOLLOWS, KEYS, Scene, WEB4, WEB6, ZONE, at, idle, put_endpoints};
+use topo_lb_tests::scene::{FOLLOWS, HERE, KEYS, Scene, WEB4, WEB6, ZONE, at, idle, put_endpoints};
 use topo_lb_tests::traffic::Via;
 
 /// `web` at node ports of the agent's node.
@@ -62,6 +62,27 @@ fn every_frontend_leads_where_the_cluster_ip_leads() -> Result<()> {
             set(it, "externalTrafficPolicy", json!("Local"))
         })?;
         wait_at_each(scene, &["a", "b", "c", "d"])
+    })
+}
+
+#[test]
+fn node_ports_are_at_the_loopback_of_the_host_and_of_no_pod() -> Result<()> {
+    idle(|scene| {
+        scene.agent.set("--frontends", "all");
+        expose(&mut scene.manifests)?;
+        scene.manifests.annotate("web", KEYS, Some(ZONE))?;
+        scene.manifests.write()?;
+        scene.agent.resume()?;
+        let loopback = "127.0.0.1:30080".parse()?;
+        let mut host = scene.cluster.process(HERE)?;
+        host.wait_for(Via::Http, loopback, &["a", "b"], FOLLOWS)?;
+        // Nothing listens there.
+        scene.expect(Via::Http, loopback, &[])?;
+        let connections = scene.agent.list("services")?;
+        let refused = connections["services"].as_array().into_iter().flatten();
+        let refused: u64 = refused.filter_map(|it| it["connections"]["refused"].as_u64()).sum();
+        ensure!(refused == 0, "the agent refused what a Pod has to refuse: {connections}");
+        Ok(())
     })
 }
 

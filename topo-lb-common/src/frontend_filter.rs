@@ -1,6 +1,6 @@
 //! `frontends`: a bit for each frontend, so that other addresses and ports cost no look-up.
 //!
-//! Only with `--kube-proxy-replacement`: there, frontends can have any address, and `range` would
+//! Only with `--frontends all`: there, frontends can have any address, and `range` would
 //! exclude nothing. A surplus bit costs a look-up; a missing one would leave a frontend untouched. So
 //! the agent sets the bit before it publishes a frontend, and clears it after it has removed the last
 //! frontend that has it. Only the agent writes.

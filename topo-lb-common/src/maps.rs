@@ -69,7 +69,7 @@ pub const DEVICES: &str = "devices";
 /// tc: how many established connections a device may have.
 pub const QUOTA: &str = "quota";
 
-/// Bits of frontends, in place of `range`: with `--kube-proxy-replacement`.
+/// Bits of frontends, in place of `range`: with `--frontends all`.
 pub const FRONTENDS: &str = "frontends";
 /// Who may dial a frontend with source ranges: [`Source4`](crate::sources::Source4).
 pub const SOURCES4: &str = "sources4";
@@ -115,8 +115,8 @@ pub const ALL: [&str; 34] = [
 ];
 /// Maps that only tc needs, and that are pinned only with tc: those of [`ALL`] from `connections4` on.
 pub const TC: &[&str] = ALL.split_at(22).1.split_at(9).0;
-/// Maps that are pinned only with `--kube-proxy-replacement`, beside those of [`TC`].
-pub const REPLACEMENT: &[&str] = ALL.split_at(31).1;
+/// Maps that are pinned only with `--frontends all`, beside those of [`TC`].
+pub const ALL_FRONTENDS: &[&str] = ALL.split_at(31).1;
 
 /// Default: frontends per address family, and Service ports of both together.
 pub const DEFAULT_SERVICES: u32 = 65_536;

@@ -11,7 +11,7 @@ use topo_lb_common::backend::Locality;
 
 use crate::family::{Family, FrontendOf, V4, V6};
 use crate::frontend_filter::may_be_frontend;
-use crate::maps::{HAS_SET_RETVAL, HOST_NETNS, REPLACES_KUBE_PROXY, TCP_PEER_IS_SERVICE};
+use crate::maps::{HAS_SET_RETVAL, HOST_NETNS, SERVES_ALL_FRONTENDS, TCP_PEER_IS_SERVICE};
 use crate::resolve::{Resolution, resolve};
 use crate::socket::{bound4, peer_port};
 use crate::words::words;
@@ -168,7 +168,7 @@ fn is_of_own_loopback<P: Place>(
     ctx: &SockAddrContext,
     address: <P::Family as Family>::Address,
 ) -> bool {
-    REPLACES_KUBE_PROXY.load() != 0
+    SERVES_ALL_FRONTENDS.load() != 0
         && P::Family::is_loopback(address)
         && (HOST_NETNS.load() == 0 || netns(ctx) != HOST_NETNS.load())
 }
@@ -182,7 +182,7 @@ fn can_reach<P: Place>(
     address: <P::Family as Family>::Address,
     endpoint: &<P::Family as Family>::Endpoint,
 ) -> bool {
-    REPLACES_KUBE_PROXY.load() == 0
+    SERVES_ALL_FRONTENDS.load() == 0
         || !P::Family::is_loopback(address)
         || P::Family::locality(endpoint) == Locality::Node
         || !V4::is_loopback(bound4(ctx))

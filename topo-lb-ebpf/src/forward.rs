@@ -5,7 +5,7 @@ use aya_ebpf::helpers::bpf_redirect;
 use topo_lb_common::connection::{HAIRPIN, MASQUERADE};
 
 use crate::access::{device, load, store};
-use crate::maps::REPLACES_KUBE_PROXY;
+use crate::maps::SERVES_ALL_FRONTENDS;
 use crate::outside::masquerade;
 use crate::packets::{Hook, dropped};
 use crate::verdict::Verdict;
@@ -14,7 +14,7 @@ use crate::verdict::Verdict;
 /// another node. `kind`: the connection's.
 #[inline(always)]
 pub(crate) fn forward(skb: *mut __sk_buff, kind: u8, hook: Hook) -> Verdict {
-    if REPLACES_KUBE_PROXY.load() != 0 && hook == Hook::Ingress && kind & MASQUERADE != 0 {
+    if SERVES_ALL_FRONTENDS.load() != 0 && hook == Hook::Ingress && kind & MASQUERADE != 0 {
         masquerade(skb);
     }
     if kind & HAIRPIN == 0 {

@@ -5,14 +5,14 @@ use topo_lb_common::frontend_filter::{FrontendBit, bit};
 use topo_lb_common::range::Range;
 
 use crate::family::Family;
-use crate::maps::{FRONTENDS, RANGE, REPLACES_KUBE_PROXY};
+use crate::maps::{FRONTENDS, RANGE, SERVES_ALL_FRONTENDS};
 use crate::words::words;
 
 /// Whether an address and a port can be a frontend. If not, no look-up is needed. `port` in host
 /// order.
 #[inline(always)]
 pub(crate) fn may_be_frontend<F: Family>(address: F::Address, port: u16) -> bool {
-    if REPLACES_KUBE_PROXY.load() != 0 {
+    if SERVES_ALL_FRONTENDS.load() != 0 {
         has_bit::<F>(address, port)
     } else {
         in_range::<F>(address)

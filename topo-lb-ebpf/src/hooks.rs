@@ -6,7 +6,7 @@ use topo_lb_common::packets::Outcome;
 use crate::family::{V4, V6};
 use crate::frontend_filter::{has_bit, in_range};
 use crate::header::Read as _;
-use crate::maps::REPLACES_KUBE_PROXY;
+use crate::maps::SERVES_ALL_FRONTENDS;
 use crate::outside::{Clients, enter};
 use crate::packets::{Hook, dropped, next};
 use crate::reply_filter::is_foreign;
@@ -69,7 +69,7 @@ fn ingress_of<F: Translate>(skb: *mut __sk_buff) -> Verdict {
 /// The outcome of most packets that are not to a Service.
 #[inline(always)]
 fn is_not_ours<F: Translate>(skb: *mut __sk_buff) -> Option<Outcome> {
-    if REPLACES_KUBE_PROXY.load() != 0 {
+    if SERVES_ALL_FRONTENDS.load() != 0 {
         let packet = F::summary(skb)?;
         let is_ours = has_bit::<F>(packet.destination, split_ports(packet.ports).1);
         return (!is_ours).then_some(Outcome::Untouched);

@@ -204,9 +204,9 @@ pub(crate) static HAS_MPTCP_SOCK: Global<u8> = Global::new(0);
 pub(crate) static HAS_COARSE_CLOCK: Global<u8> = Global::new(0);
 
 /// Whether all frontends are ours, and clients outside of this node are served
-/// (`--kube-proxy-replacement`). If zero, the programs do not read `frontends` and `sources4/6`.
+/// (`--frontends all`). If zero, the programs do not read `frontends` and `sources4/6`.
 #[unsafe(no_mangle)]
-pub(crate) static REPLACES_KUBE_PROXY: Global<u8> = Global::new(0);
+pub(crate) static SERVES_ALL_FRONTENDS: Global<u8> = Global::new(0);
 
 /// The bit of `skb->mark` that says that the packet's source is to be replaced.
 #[unsafe(no_mangle)]

@@ -16,7 +16,7 @@ use crate::connection::{find, find_half_open, holds, is_alive, other_key, remove
 use crate::family::{Family, FrontendOf, TupleOf};
 use crate::fast_path::FastPath;
 use crate::four_tuple::{EntryFields, FourTuple, NewEntry};
-use crate::maps::REPLACES_KUBE_PROXY;
+use crate::maps::SERVES_ALL_FRONTENDS;
 use crate::outside::is_of_outside;
 use crate::reply_filter;
 use crate::resolve::{Resolution, resolve};
@@ -54,7 +54,7 @@ pub(crate) fn choose<F: Client>(
     let revision = revision();
     let client = says.source;
     // The loopback of the node is not for its guests, nor for clients outside.
-    if REPLACES_KUBE_PROXY.load() != 0 && F::is_loopback(says.destination) {
+    if SERVES_ALL_FRONTENDS.load() != 0 && F::is_loopback(says.destination) {
         return Chosen::Untouched;
     }
     let is_outside = is_of_outside::<F>(key);

@@ -1,7 +1,7 @@
 //! Clients outside of this node: their packets arrive by a device with an address of the node.
 //!
 //! They use the same steps as guests. The entry programs write into the packet's own state which
-//! client it is of, because a step has no other argument for it. Without `--kube-proxy-replacement`
+//! client it is of, because a step has no other argument for it. Without `--frontends all`
 //! the verifier removes all of this: it knows the constant.
 
 use aya_ebpf::bindings::__sk_buff;
@@ -11,7 +11,7 @@ use topo_lb_common::sources::{DENIED, Source};
 
 use crate::access;
 use crate::family::{Family, FrontendOf, SourceOf, TupleOf};
-use crate::maps::{MASQUERADE_MARK, REPLACES_KUBE_PROXY};
+use crate::maps::{MASQUERADE_MARK, SERVES_ALL_FRONTENDS};
 
 /// The clients behind a device.
 #[repr(u32)]
@@ -27,7 +27,7 @@ pub(crate) enum Clients {
 /// kernel does not read it.
 #[inline(always)]
 pub(crate) fn enter(skb: *mut __sk_buff, clients: Clients) {
-    if REPLACES_KUBE_PROXY.load() != 0 {
+    if SERVES_ALL_FRONTENDS.load() != 0 {
         // SAFETY: a field of the hook's context.
         unsafe { (&raw mut (*skb).cb[0]).write_volatile(clients as u32) };
     }
@@ -37,7 +37,7 @@ pub(crate) fn enter(skb: *mut __sk_buff, clients: Clients) {
 #[inline(always)]
 pub(crate) fn is_outside(skb: *mut __sk_buff) -> bool {
     // SAFETY: a field of the hook's context.
-    REPLACES_KUBE_PROXY.load() != 0
+    SERVES_ALL_FRONTENDS.load() != 0
         && unsafe { (&raw const (*skb).cb[0]).read_volatile() } == Clients::Outside as u32
 }
 
@@ -50,7 +50,7 @@ pub(crate) fn client_device(skb: *mut __sk_buff) -> u32 {
 /// Whether a connection is of a client outside of this node.
 #[inline(always)]
 pub(crate) fn is_of_outside<F: Family>(key: &TupleOf<F>) -> bool {
-    REPLACES_KUBE_PROXY.load() != 0 && key.device == OUTSIDE_DEVICE
+    SERVES_ALL_FRONTENDS.load() != 0 && key.device == OUTSIDE_DEVICE
 }
 
 /// Whether a client outside may not dial a frontend (`loadBalancerSourceRanges`).

@@ -2,7 +2,7 @@
 
 use topo_lb_common::packets::Outcome;
 
-use crate::maps::{PACKETS, REPLACES_KUBE_PROXY};
+use crate::maps::{PACKETS, SERVES_ALL_FRONTENDS};
 use crate::verdict::Verdict;
 
 /// A tc hook: the index of its counts.
@@ -33,7 +33,7 @@ pub(crate) fn next(hook: Hook, outcome: Outcome) -> Verdict {
 /// says that it is to a Service, unless frontends can have any address.
 #[inline(always)]
 pub(crate) fn unmatched(hook: Hook) -> Verdict {
-    let is_to_service = hook == Hook::Ingress && REPLACES_KUBE_PROXY.load() == 0;
+    let is_to_service = hook == Hook::Ingress && SERVES_ALL_FRONTENDS.load() == 0;
     next(hook, if is_to_service { Outcome::Unknown } else { Outcome::Untouched })
 }
 

@@ -8,7 +8,7 @@ use topo_lb_common::record::DROPS;
 use topo_lb_common::selection::{Choice, Selection};
 
 use crate::family::{Family, FrontendOf, RecordFields};
-use crate::maps::{COUNTERS, REPLACES_KUBE_PROXY, SERVICE_PORTS};
+use crate::maps::{COUNTERS, SERVES_ALL_FRONTENDS, SERVICE_PORTS};
 use crate::records::Found;
 use crate::words::words;
 use crate::{affinity, records};
@@ -76,7 +76,7 @@ pub(crate) fn resolve<F: Family>(
 #[inline(always)]
 fn drops<F: Family>(fields: &RecordFields<F>) -> bool {
     // SAFETY: a field of a record.
-    REPLACES_KUBE_PROXY.load() != 0 && unsafe { *fields.wider } == DROPS
+    SERVES_ALL_FRONTENDS.load() != 0 && unsafe { *fields.wider } == DROPS
 }
 
 /// Chooses an endpoint; `None` refuses.

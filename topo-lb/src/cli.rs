@@ -104,7 +104,7 @@ pub enum Frontends {
     #[default]
     ClusterIp,
     /// Also node ports at addresses of this node, load balancer IPs, and external IPs. They lead where
-    /// the ClusterIP leads. A connection to no Service then costs a look-up.
+    /// the ClusterIP leads.
     All,
 }
 

@@ -17,6 +17,8 @@ use topo_lb::cli::{
 use topo_lb::cluster::{ServiceId, State, Update};
 use topo_lb::datapath::Options;
 use topo_lb::datapath::attach::cleanup::cleanup;
+use topo_lb::datapath::host::netns;
+use topo_lb::datapath::programs::object::{AllFrontends, MASQUERADE_MARK};
 use topo_lb::exclusion::Rules;
 use topo_lb::lint::Rule;
 use topo_lb::list::Listed;
@@ -24,6 +26,7 @@ use topo_lb::plan::Capacity;
 use topo_lb::source::Listing;
 use topo_lb::source::kube::KubeTarget;
 use topo_lb::{check, explain, heap, lint, list, source};
+use topo_lb_common::maps;
 
 fn main() -> ExitCode {
     let result = match Cli::parse().command {
@@ -53,6 +56,12 @@ fn run_agent(args: AgentArgs) -> anyhow::Result<ExitCode> {
     start_logging(args.log_format);
     let connections = if args.tc_devices.is_empty() { 0 } else { args.max_connections };
     let exposing = args.exposing();
+    let all_frontends = exposing.as_ref().map(|_| {
+        let host_netns =
+            netns::cookie().context("cannot read the cookie of this network namespace")?;
+        anyhow::Ok(AllFrontends { masquerade_mark: MASQUERADE_MARK, host_netns })
+    });
+    let all_frontends = all_frontends.transpose()?;
     let exclusions = Rules::new(args.exclude_namespaces, args.exclude_annotated_pods);
     let config = Config {
         exposing,
@@ -78,12 +87,13 @@ fn run_agent(args: AgentArgs) -> anyhow::Result<ExitCode> {
                 members: args.max_endpoints,
                 flows: args.max_flows,
                 connections,
+                sources: if all_frontends.is_some() { maps::MOST_SOURCES } else { 0 },
                 ..Capacity::default()
             },
             tcp_peer: args.tcp_peer,
             exclusions: !exclusions.is_empty(),
             tc_attach: args.tc_attach,
-            replacement: None,
+            all_frontends,
         },
         exclusions,
     };

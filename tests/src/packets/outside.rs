@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result};
 use aya::maps::lpm_trie::{Key, LpmTrie};
 use aya::maps::{Array, MapData};
 use topo_lb::datapath::maps::encode::{V4, V6};
-use topo_lb::datapath::programs::object::{Constants, Replacement, TcpPeer};
+use topo_lb::datapath::programs::object::{AllFrontends, Constants, TcpPeer};
 use topo_lb_common::address::OUTSIDE;
 use topo_lb_common::backend::Locality;
 use topo_lb_common::frontend_filter::{FrontendBit, bit};
@@ -22,11 +22,11 @@ pub const MARK: u32 = 0x2000;
 
 impl Programs {
     /// Like [`load`](Self::load), with the programs for guests and for clients outside, as with
-    /// `--kube-proxy-replacement`.
+    /// `--frontends all`.
     pub fn replacing() -> Result<Self> {
-        let replacement = Replacement { masquerade_mark: MARK, host_netns: None };
+        let all_frontends = AllFrontends { masquerade_mark: MARK, host_netns: None };
         let constants =
-            Constants::probe(TcpPeer::Service, 1_024).with_replacement(Some(replacement));
+            Constants::probe(TcpPeer::Service, 1_024).with_all_frontends(Some(all_frontends));
         let hooks = [Hook::Ingress, Hook::Egress, Hook::ExternalIngress, Hook::ExternalEgress];
         Self::with(&constants, 1_024, hooks)
     }

@@ -71,6 +71,9 @@ pub(super) async fn start(
     exclusions::begin(config.exclusions, pods, &cgroup_root, datapath.maps_directory(), &figures)
         .await?;
     datapath.attach()?;
+    if config.exposing.is_none() {
+        datapath.forget_all_frontends();
+    }
     let say = state.telemetry.precedence();
     precedence::watch(&cgroup_root, &config.tolerated, datapath.programs()?, say)
         .context("cannot start a thread")?;

@@ -33,7 +33,7 @@ use maps::renewal::{self, Pinned, Renewal};
 use maps::reply_filter::ReplyFilter;
 use maps::spec::map_specs;
 use programs::load::{load, load_classifiers};
-use programs::object::{Constants, Replacement, TcpPeer};
+use programs::object::{AllFrontends, Constants, TcpPeer};
 
 use crate::plan::Capacity;
 
@@ -52,8 +52,8 @@ pub struct Options {
     pub exclusions: bool,
     /// How programs are attached to devices.
     pub tc_attach: TcAttach,
-    /// Set if frontends of all kinds are served. `capacity` then has room for sources and connections.
-    pub replacement: Option<Replacement>,
+    /// Set if frontends of all kinds are served. `capacity` then has room for sources.
+    pub all_frontends: Option<AllFrontends>,
 }
 
 /// The datapath in the kernel. Only one process holds it. Dropping it removes the pins that it
@@ -130,14 +130,11 @@ impl Datapath {
         made.directories.extend(renewal::mark(&options.pin_dir)?);
         let constants = Constants::probe(options.tcp_peer, options.capacity.services)
             .with_exclusions(options.exclusions)
-            .with_replacement(options.replacement);
+            .with_all_frontends(options.all_frontends);
         let directory = renewal.as_ref().map_or(&*options.pin_dir, Renewal::directory);
         let mut ebpf = load(&map_specs, &constants, Some(directory))?;
         if options.capacity.connections != 0 {
             load_classifiers(&mut ebpf, Role::Guest)?;
-            if options.replacement.is_some() {
-                load_classifiers(&mut ebpf, Role::External)?;
-            }
         }
         let (links, reply_filter, quota) = (Vec::new(), None, None);
         Ok(Self { options, ebpf, renewal, made, links, reply_filter, quota, lock })

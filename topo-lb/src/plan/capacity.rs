@@ -22,7 +22,7 @@ pub struct Capacity {
     /// tc connections per family. Zero without tc; its maps are then not pinned.
     pub connections: u32,
     /// Sources that may dial frontends with source ranges, per family. Zero without
-    /// `--kube-proxy-replacement`; its maps are then not pinned.
+    /// `--frontends all`; its maps are then not pinned.
     pub sources: u32,
     /// Records per family beyond one for each frontend: replaced ones wait for a grace period.
     pub spare: u32,

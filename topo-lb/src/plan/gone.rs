@@ -74,8 +74,15 @@ mod tests {
     use crate::reconcile::Reconciler;
     use crate::topology::Scope;
 
-    const ROOM: Capacity =
-        Capacity { services: 64, slots: 64, members: 64, flows: 0, connections: 0, sources: 0, spare: 2 };
+    const ROOM: Capacity = Capacity {
+        services: 64,
+        slots: 64,
+        members: 64,
+        flows: 0,
+        connections: 0,
+        sources: 0,
+        spare: 2,
+    };
 
     /// Service names, with the last byte and the serving flag of each endpoint.
     type World = Vec<(&'static str, Vec<(u8, bool)>)>;

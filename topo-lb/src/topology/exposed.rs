@@ -1,6 +1,6 @@
 //! Which frontends besides ClusterIPs a Service has on this node.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 
 use ipnet::IpNet;
 
@@ -49,7 +49,9 @@ impl Exposing {
             add(FrontendKind::ExternalIp, address, port);
         }
         if let Some(port) = exposure.node_port(place) {
-            for address in self.node_ports.select(state.local_addresses()) {
+            let own = self.node_ports.select(state.local_addresses());
+            // For processes of the host itself: a Pod's loopback is its own.
+            for address in own.into_iter().chain([Ipv4Addr::LOCALHOST.into()]) {
                 add(FrontendKind::NodePort, address, port);
             }
         }

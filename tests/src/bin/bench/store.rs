@@ -41,7 +41,7 @@ pub(crate) fn measure(
         tcp_peer: TcpPeer::Endpoint,
         exclusions: false,
         tc_attach: Default::default(),
-        replacement: None,
+        all_frontends: None,
     };
     let mut reconciler = Reconciler::new(HERE.into(), Scope::All, false);
     for update in population.updates()? {

@@ -79,7 +79,7 @@ fn run(arguments: &Arguments) -> Result<Report> {
         tcp_peer: TcpPeer::Endpoint,
         exclusions: false,
         tc_attach: Default::default(),
-        replacement: None,
+        all_frontends: None,
     })?;
     datapath.attach()?;
     let store = BpfStore::open(datapath.maps_directory())?;

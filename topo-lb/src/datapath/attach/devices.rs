@@ -90,6 +90,13 @@ impl Datapath {
         all_ours
     }
 
+    /// Unpins the maps of an earlier agent that served frontends of all kinds.
+    pub fn forget_all_frontends(&self) {
+        for name in maps::ALL_FRONTENDS {
+            let _ = fs::remove_file(self.options.pin_dir.join(name));
+        }
+    }
+
     /// Detaches the tc programs of an earlier agent and unpins their maps.
     pub fn remove_tc(&mut self) {
         let pin_dir = self.options.pin_dir.clone();

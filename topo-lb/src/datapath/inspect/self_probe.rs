@@ -137,8 +137,15 @@ fn ask(attached: &Path, within: Option<&TrialCgroup>) -> Result<(), ProbeError> 
         TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(setup("listen on 127.0.0.1"))?;
     let port = listener.local_addr().map_err(setup("listen on 127.0.0.1"))?.port();
 
-    let capacity =
-        Capacity { services: 16, slots: 16, members: 16, flows: 256, connections: 0, sources: 0, spare: 2 };
+    let capacity = Capacity {
+        services: 16,
+        slots: 16,
+        members: 16,
+        flows: 256,
+        connections: 0,
+        sources: 0,
+        spare: 2,
+    };
     let mut trial = Trial::load(&capacity, TcpPeer::Service)?;
     trial.write4(service(REACHED, Some(port)))?;
     trial.write4(service(REFUSED, None))?;

@@ -28,7 +28,7 @@ pub struct BpfStore {
     v4: FamilyMaps<V4>,
     v6: FamilyMaps<V6>,
     range: Array<MapData, Raw<Range>>,
-    /// Only with `--kube-proxy-replacement`.
+    /// Only with `--frontends all`.
     frontends: Option<FrontendFilter>,
     revision: Array<MapData, Raw<u32>>,
     names: Hash<u32, Name>,

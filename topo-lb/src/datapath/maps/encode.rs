@@ -9,7 +9,6 @@ use topo_lb_common::maps;
 use topo_lb_common::members::{MemberKey4, MemberKey6};
 use topo_lb_common::record::{INLINE4, INLINE6, NO_TIER, Record4, Record6};
 use topo_lb_common::selection::NO_SLOTS;
-use topo_lb_common::sources::{FRONTEND_BITS4, FRONTEND_BITS6, Source4, Source6};
 
 use crate::cluster::{Frontend, Protocol};
 use crate::plan::Entry;
@@ -44,10 +43,6 @@ pub trait Layout {
     const SLOTS: &'static str;
     /// Name of `members*`.
     const MEMBERS: &'static str;
-    /// Name of `sources*`.
-    const SOURCES: &'static str;
-    /// Prefix length of an entry of `sources*` that denies, in bits.
-    const FRONTEND_BITS: u32;
     /// Key of `services*`.
     type Frontend: bytemuck::Pod;
     /// Value of `records*`.
@@ -56,10 +51,8 @@ pub trait Layout {
     type Backend: bytemuck::Pod;
     /// Key of `members*`.
     type MemberKey: bytemuck::Pod;
-    /// Key of `sources*`, behind the prefix length.
-    type Source: bytemuck::Pod;
     /// An address in network order.
-    type Octets: bytemuck::Pod;
+    type Octets: Copy;
 
     /// The octets of an address; `None` if it is of the other family.
     fn octets(address: IpAddr) -> Option<Self::Octets>;
@@ -75,10 +68,6 @@ pub trait Layout {
     fn member(index: u32, octets: Self::Octets, port: u16) -> Self::MemberKey;
     /// Decodes a member: Service index and endpoint.
     fn read_member(key: &Self::MemberKey) -> (u32, SocketAddr);
-    /// Key of `sources*`: a frontend, and the address of a client or a range.
-    fn source(frontend: Self::Frontend, client: Self::Octets) -> Self::Source;
-    /// Decodes a key of `sources*`.
-    fn read_source(source: &Self::Source) -> (Self::Frontend, IpAddr);
     /// Value of `records*`. `row`: the endpoints in it, as many as fit at most.
     fn record(frontend: Self::Frontend, head: Head, row: &[Self::Backend]) -> Self::Record;
     /// The frontend, the head, and all places for endpoints of a record.
@@ -111,20 +100,17 @@ pub struct V6;
 
 macro_rules! layout {
     ($family:ty, $variant:ident, $address:ty, $octets:ty, $frontend:ident, $record:ident,
-     $inline:ident, $backend:ident, $member:ident, $source:ident, $frontend_bits:ident,
-     maps: [$services:ident $records:ident $slots:ident $members:ident $sources:ident]) => {
+     $inline:ident, $backend:ident, $member:ident,
+     maps: [$services:ident $records:ident $slots:ident $members:ident]) => {
         impl Layout for $family {
             const SERVICES: &'static str = maps::$services;
             const RECORDS: &'static str = maps::$records;
             const SLOTS: &'static str = maps::$slots;
             const MEMBERS: &'static str = maps::$members;
-            const SOURCES: &'static str = maps::$sources;
-            const FRONTEND_BITS: u32 = $frontend_bits;
             type Frontend = $frontend;
             type Record = $record;
             type Backend = $backend;
             type MemberKey = $member;
-            type Source = $source;
             type Octets = $octets;
 
             fn octets(address: IpAddr) -> Option<$octets> {
@@ -161,17 +147,6 @@ macro_rules! layout {
 
             fn read_member(key: &$member) -> (u32, SocketAddr) {
                 (key.service, (<$address>::from(key.address), key.port).into())
-            }
-
-            fn source(frontend: $frontend, client: $octets) -> $source {
-                let $frontend { address, port, protocol, reserved } = frontend;
-                $source { address, port, protocol, reserved, client }
-            }
-
-            fn read_source(source: &$source) -> ($frontend, IpAddr) {
-                let $source { address, port, protocol, reserved, client } = *source;
-                let frontend = $frontend { address, port, protocol, reserved };
-                (frontend, <$address>::from(client).into())
             }
 
             fn record(frontend: $frontend, head: Head, row: &[$backend]) -> $record {
@@ -214,8 +189,8 @@ macro_rules! layout {
     };
 }
 
-layout!(V4, V4, Ipv4Addr, [u8; 4], Frontend4, Record4, INLINE4, Backend4, MemberKey4, Source4, FRONTEND_BITS4, maps: [SERVICES4 RECORDS4 SLOTS4 MEMBERS4 SOURCES4]);
-layout!(V6, V6, Ipv6Addr, [u8; 16], Frontend6, Record6, INLINE6, Backend6, MemberKey6, Source6, FRONTEND_BITS6, maps: [SERVICES6 RECORDS6 SLOTS6 MEMBERS6 SOURCES6]);
+layout!(V4, V4, Ipv4Addr, [u8; 4], Frontend4, Record4, INLINE4, Backend4, MemberKey4, maps: [SERVICES4 RECORDS4 SLOTS4 MEMBERS4]);
+layout!(V6, V6, Ipv6Addr, [u8; 16], Frontend6, Record6, INLINE6, Backend6, MemberKey6, maps: [SERVICES6 RECORDS6 SLOTS6 MEMBERS6]);
 
 /// The row as backends of this family; leaves out endpoints of the other.
 pub fn backends<L: Layout>(row: &[Chosen]) -> Vec<L::Backend> {

@@ -230,7 +230,8 @@ mod tests {
     fn both_entries_of_a_connection_from_outside_count_to_its_client() {
         let (client, node) = ([203, 0, 113, 7], [192, 0, 2, 1]);
         let wanted = outside(u32::from_ne_bytes(client));
-        let from = Tuple4 { source: client, destination: node, way: FROM_CLIENT, ..Tuple4::default() };
+        let from =
+            Tuple4 { source: client, destination: node, way: FROM_CLIENT, ..Tuple4::default() };
         let to = Tuple4 { source: node, destination: client, way: TO_CLIENT, ..Tuple4::default() };
         assert_eq!([device(&from), device(&to)], [wanted; 2]);
         let client = std::array::from_fn(|at| at as u8);

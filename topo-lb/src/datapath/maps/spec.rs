@@ -12,8 +12,8 @@ use topo_lb_common::connection::{
 use topo_lb_common::counters::{Counters, Name};
 use topo_lb_common::device::{Device, Quota};
 use topo_lb_common::exclusion::{Excluded, ExcludedKey, Levels};
-use topo_lb_common::frontend_filter;
 use topo_lb_common::flow::{Flows4, Flows6};
+use topo_lb_common::frontend_filter;
 use topo_lb_common::maps;
 use topo_lb_common::members::{Member, MemberKey4, MemberKey6};
 use topo_lb_common::packets::Packets;
@@ -98,8 +98,8 @@ pub(crate) fn map_specs(capacity: &Capacity) -> [MapSpec; maps::ALL.len()] {
     ];
     let only_tc = all.iter_mut().filter(|spec| maps::TC.contains(&spec.name));
     only_tc.for_each(|spec| spec.is_pinned = capacity.connections != 0);
-    let only_replacement = all.iter_mut().filter(|spec| maps::REPLACEMENT.contains(&spec.name));
-    only_replacement.for_each(|spec| spec.is_pinned = capacity.sources != 0);
+    let only_all_frontends = all.iter_mut().filter(|spec| maps::ALL_FRONTENDS.contains(&spec.name));
+    only_all_frontends.for_each(|spec| spec.is_pinned = capacity.sources != 0);
     all
 }
 
@@ -112,6 +112,6 @@ mod tests {
         let names = map_specs(&Capacity::default()).map(|spec| spec.name);
         assert_eq!(names, maps::ALL);
         assert_eq!(maps::TC[0], maps::CONNECTIONS4);
-        assert_eq!(maps::REPLACEMENT[0], maps::FRONTENDS);
+        assert_eq!(maps::ALL_FRONTENDS[0], maps::FRONTENDS);
     }
 }

@@ -33,14 +33,18 @@ pub struct Constants {
     has_set_retval: u8,
     has_mptcp_sock: u8,
     has_coarse_clock: u8,
-    replaces_kube_proxy: u8,
+    serves_all_frontends: u8,
     masquerade_mark: u32,
     host_netns: u64,
 }
 
-/// What the programs need to serve frontends of all kinds (`--kube-proxy-replacement`).
+/// The bit of `skb->mark` for packets to masquerade. kube-proxy has 0x4000 and 0x8000, Cilium 0x0f00,
+/// Calico 0xffff0000 by default, Istio 0x539.
+pub const MASQUERADE_MARK: u32 = 0x2000;
+
+/// What the programs need to serve frontends of all kinds (`--frontends all`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Replacement {
+pub struct AllFrontends {
     /// The bit of `skb->mark` by which packets to endpoints of other nodes are masqueraded.
     pub masquerade_mark: u32,
     /// The cookie of the host's network namespace, where 127.0.0.1 has node ports; `None`: nowhere.
@@ -48,7 +52,7 @@ pub struct Replacement {
 }
 
 impl Constants {
-    /// As this kernel supports; without exclusions, beside kube-proxy. `service_ports`: room for Service ports.
+    /// As this kernel supports; without exclusions, for ClusterIPs. `service_ports`: room for Service ports.
     #[must_use]
     pub fn probe(tcp_peer: TcpPeer, service_ports: u32) -> Self {
         let is_there = |feature: Feature| u8::from(feature.is_there() == Some(true));
@@ -59,7 +63,7 @@ impl Constants {
             has_set_retval: is_there(Feature::SET_RETVAL),
             has_mptcp_sock: is_there(Feature::MPTCP_SOCK),
             has_coarse_clock: is_there(Feature::COARSE_CLOCK),
-            replaces_kube_proxy: 0,
+            serves_all_frontends: 0,
             masquerade_mark: 0,
             host_netns: 0,
         }
@@ -73,9 +77,9 @@ impl Constants {
 
     /// The same, with programs that serve frontends of all kinds, if given.
     #[must_use]
-    pub fn with_replacement(self, replacement: Option<Replacement>) -> Self {
-        replacement.map_or(self, |Replacement { masquerade_mark, host_netns }| Self {
-            replaces_kube_proxy: 1,
+    pub fn with_all_frontends(self, all_frontends: Option<AllFrontends>) -> Self {
+        all_frontends.map_or(self, |AllFrontends { masquerade_mark, host_netns }| Self {
+            serves_all_frontends: 1,
             masquerade_mark,
             host_netns: host_netns.map_or(0, NonZeroU64::get),
             ..self
@@ -93,7 +97,7 @@ impl Constants {
             ("HAS_SET_RETVAL", &self.has_set_retval),
             ("HAS_MPTCP_SOCK", &self.has_mptcp_sock),
             ("HAS_COARSE_CLOCK", &self.has_coarse_clock),
-            ("REPLACES_KUBE_PROXY", &self.replaces_kube_proxy),
+            ("SERVES_ALL_FRONTENDS", &self.serves_all_frontends),
         ] {
             loader.override_global(name, value, true);
         }

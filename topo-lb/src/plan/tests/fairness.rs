@@ -16,8 +16,15 @@ use crate::plan::share::{self, Pool, Rank, Ranks, Room};
 use crate::plan::{Capacity, Lack, Meanwhile, WhenFull};
 use crate::topology::Route;
 
-const SMALL: Capacity =
-    Capacity { services: 16, slots: 80, members: 80, flows: 8, connections: 0, sources: 0, spare: 2 };
+const SMALL: Capacity = Capacity {
+    services: 16,
+    slots: 80,
+    members: 80,
+    flows: 8,
+    connections: 0,
+    sources: 0,
+    spare: 2,
+};
 
 fn id(tenant: u8, service: u8) -> ServiceId {
     let namespace = ["aaa", "mmm", "nnn", "zzz"][usize::from(tenant)];
@@ -248,8 +255,15 @@ impl Tenants {
 
 #[test]
 fn a_service_that_is_refused_is_not_displaced_by_a_new_one_of_its_namespace() {
-    let capacity =
-        Capacity { services: 2, slots: 0, members: 0, flows: 0, connections: 0, sources: 0, spare: 2 };
+    let capacity = Capacity {
+        services: 2,
+        slots: 0,
+        members: 0,
+        flows: 0,
+        connections: 0,
+        sources: 0,
+        spare: 2,
+    };
     let mut tenants = Tenants::new(capacity, WhenFull::Leave);
     let refused = |service| Wish { service, endpoints: 0, strict: true, ..ONE };
     tenants.meet(&[refused(1), refused(2)]);

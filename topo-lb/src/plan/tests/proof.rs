@@ -12,8 +12,15 @@ use crate::datapath::maps::commit::{commit, take_over};
 use crate::plan::{Capacity, Desired, Meanwhile, Plan, Ration, Step, WhenFull, diff};
 use crate::topology::{Chosen, Route};
 
-const SMALL: Capacity =
-    Capacity { services: 6, slots: 60, members: 40, flows: 8, connections: 0, sources: 0, spare: 2 };
+const SMALL: Capacity = Capacity {
+    services: 6,
+    slots: 60,
+    members: 40,
+    flows: 8,
+    connections: 0,
+    sources: 0,
+    spare: 2,
+};
 
 fn id(name: u8) -> ServiceId {
     let namespace = ["one", "three", "two"][usize::from(name % 3)];
