@@ -26,7 +26,10 @@ pub struct FrontendBit {
 #[inline(always)]
 #[must_use]
 pub const fn bit(address: u32, port: u16) -> FrontendBit {
-    let place = mixed(address, port) >> (32 - (WORDS * BITS).ilog2());
+    // Addresses of a range differ in their last bytes, which are the upper ones here. A product's lower
+    // bits do not depend on upper bits: without the shift, all Pods of a node share bits with a range of
+    // frontends, or none does.
+    let place = mixed(address ^ address >> 16, port) >> (32 - (WORDS * BITS).ilog2());
     FrontendBit { word: place / BITS, mask: 1 << (place % BITS) }
 }
 
@@ -51,5 +54,14 @@ mod tests {
         });
         let hits = hits.count();
         assert!(hits < 65_535 / 25, "{hits} of 65,535 other ports");
+        for (node, port) in (0..40_u32).flat_map(|node| [(node, 80), (node, 9376), (node, 9500)]) {
+            let hits = (0..256).filter(|pod| {
+                let pod = u32::from_ne_bytes((0x0af4_0000 + node * 256 + pod).to_be_bytes());
+                let FrontendBit { word, mask } = bit(pod, port);
+                words[word as usize] & mask != 0
+            });
+            let hits = hits.count();
+            assert!(hits < 256 / 4, "{hits} of 256 Pods of node {node}, port {port}");
+        }
     }
 }

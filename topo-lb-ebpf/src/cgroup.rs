@@ -18,9 +18,9 @@ use crate::words::words;
 use crate::{connected, exclusion, flow};
 
 /// Return value: the call goes on.
-const PROCEED: i32 = 1;
+pub(crate) const PROCEED: i32 = 1;
 /// Return value: the call fails.
-const FAIL: i32 = 0;
+pub(crate) const FAIL: i32 = 0;
 /// include/uapi/asm-generic/errno.h; the same on every architecture that has BPF, except MIPS and
 /// PA-RISC, on which topo-lb does not run.
 const ECONNREFUSED: i32 = 111;

@@ -10,6 +10,7 @@ use crate::maps::SERVES_ALL_FRONTENDS;
 use crate::outside::{Clients, enter};
 use crate::packets::{Hook, dropped, next};
 use crate::reply_filter::is_foreign;
+use crate::steps::Steps;
 use crate::tc::Translate;
 use crate::transport::split_ports;
 use crate::verdict::Verdict;
@@ -27,7 +28,7 @@ pub(crate) fn ingress(skb: *mut __sk_buff, clients: Clients) -> i32 {
 }
 
 #[inline(always)]
-fn ingress_of<F: Translate>(skb: *mut __sk_buff) -> Verdict {
+fn ingress_of<F: Translate + Steps>(skb: *mut __sk_buff) -> Verdict {
     if let Some(outcome) = is_not_ours::<F>(skb) {
         return next(Hook::Ingress, outcome);
     }
@@ -68,7 +69,7 @@ fn ingress_of<F: Translate>(skb: *mut __sk_buff) -> Verdict {
 
 /// The outcome of most packets that are not to a Service.
 #[inline(always)]
-fn is_not_ours<F: Translate>(skb: *mut __sk_buff) -> Option<Outcome> {
+fn is_not_ours<F: Translate + Steps>(skb: *mut __sk_buff) -> Option<Outcome> {
     if SERVES_ALL_FRONTENDS.load() != 0 {
         let packet = F::summary(skb)?;
         let is_ours = has_bit::<F>(packet.destination, split_ports(packet.ports).1);
@@ -94,7 +95,7 @@ pub(crate) fn egress(skb: *mut __sk_buff, clients: Clients) -> i32 {
 }
 
 #[inline(always)]
-fn egress_of<F: Translate>(skb: *mut __sk_buff) -> Verdict {
+fn egress_of<F: Translate + Steps>(skb: *mut __sk_buff) -> Verdict {
     // The summary suffices to see that most packets are no replies to translated connections.
     if F::summary(skb).is_some_and(|packet| is_foreign(&packet)) {
         return next(Hook::Egress, Outcome::Untouched);

@@ -7,6 +7,7 @@
 
 mod access;
 mod affinity;
+mod bind;
 mod budget;
 mod cgroup;
 mod checksum;
@@ -35,6 +36,7 @@ mod reply_filter;
 mod resolve;
 mod rewrite;
 mod socket;
+mod state;
 mod steps;
 mod tc;
 mod transport;
@@ -42,8 +44,8 @@ mod unreachable;
 mod verdict;
 mod words;
 
-use aya_ebpf::macros::{cgroup_sock_addr, classifier};
-use aya_ebpf::programs::{SockAddrContext, TcContext};
+use aya_ebpf::macros::{cgroup_sock, cgroup_sock_addr, classifier};
+use aya_ebpf::programs::{SockAddrContext, SockContext, TcContext};
 
 use crate::cgroup::{Mapped, Plain4, Plain6, is_mapped};
 use crate::outside::Clients;
@@ -100,6 +102,18 @@ fn getpeername6(ctx: SockAddrContext) -> i32 {
     } else {
         cgroup::getpeername::<Plain6>(&ctx)
     }
+}
+
+/// An IPv4 socket was bound.
+#[cgroup_sock(post_bind4)]
+fn post_bind4(ctx: SockContext) -> i32 {
+    bind::guard4(&ctx)
+}
+
+/// An IPv6 socket was bound.
+#[cgroup_sock(post_bind6)]
+fn post_bind6(ctx: SockContext) -> i32 {
+    bind::guard6(&ctx)
 }
 
 /// A device of `--tc-devices` has received a packet of a client without a socket on this node.

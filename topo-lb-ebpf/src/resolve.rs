@@ -3,6 +3,7 @@
 use core::arch::asm;
 
 use aya_ebpf::helpers::{bpf_get_prandom_u32, bpf_get_smp_processor_id};
+use topo_lb_common::address::OUTSIDE;
 use topo_lb_common::backend::Locality;
 use topo_lb_common::record::DROPS;
 use topo_lb_common::selection::{Choice, Selection};
@@ -66,10 +67,20 @@ pub(crate) fn resolve<F: Family>(
         return Resolved::without_endpoint(verdict);
     };
     if affinity_seconds != 0 {
-        endpoint = affinity::keep::<F>(client(), service, affinity_seconds, endpoint);
+        // Where clients outside get other endpoints than all others, they keep none of the others'.
+        let client = client() ^ u64::from(is_outside && is_for_outside(&fields)) << 62;
+        endpoint = affinity::keep::<F>(client, service, affinity_seconds, endpoint);
     }
     count(service, Some(F::locality(&endpoint)));
     Resolved { verdict: Resolution::Redirect, endpoint, service }
+}
+
+/// Whether a record is only for clients outside of this node.
+#[inline(always)]
+fn is_for_outside<F: Family>(fields: &RecordFields<F>) -> bool {
+    // SAFETY: a field of a record, with the protocol after it in the same word.
+    let [_, _, protocol, _] = unsafe { *fields.port.cast::<[u8; 4]>() };
+    protocol & OUTSIDE != 0
 }
 
 /// Whether a record without endpoints drops connections.

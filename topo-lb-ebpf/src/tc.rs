@@ -25,13 +25,13 @@ use crate::outside::{client_device, is_denied, is_outside};
 use crate::packets::{Hook, count, denied, dropped, limited, next};
 use crate::resolve::look_up;
 use crate::rewrite::{Write, rewrite};
-use crate::steps::Steps;
+use crate::state;
 use crate::transport::{FIN, RST, SYN, Transport, ports_of, split_ports, transport};
 use crate::unreachable::Unreachable;
 use crate::verdict::Verdict;
 
 /// An address family that tc translates.
-pub(crate) trait Translate: FastPath + Write + Client + Unreachable + Steps {}
+pub(crate) trait Translate: FastPath + Write + Client + Unreachable {}
 
 impl Translate for V4 {}
 impl Translate for V6 {}
@@ -57,8 +57,7 @@ pub(crate) fn from_client<F: Translate>(skb: *mut __sk_buff, is_settled: bool) -
         None => match connection::find_half_open::<F>(&key) {
             None => return without,
             Some(found)
-                if !is_settled
-                    && connection::establishes::<F>(found, header.protocol, &transport) =>
+                if !is_settled && state::establishes::<F>(found, header.protocol, &transport) =>
             {
                 return Verdict::Establish;
             }
@@ -86,7 +85,7 @@ fn must_note<F: Translate>(
     now: u64,
 ) -> bool {
     header.kind == PacketKind::First
-        || connection::changes_state::<F>(found, header.protocol, transport, now)
+        || state::changes_state::<F>(found, header.protocol, transport, now)
 }
 
 /// Records what a packet changes in the state of its connection, and a first fragment.
@@ -98,7 +97,7 @@ pub(crate) fn note<F: Translate>(skb: *mut __sk_buff, hook: Hook) -> Verdict {
     let key = says.key(header.protocol, hook as u8, client_device(skb));
     if let Some(found) = connection::find::<F>(&key) {
         let now = now();
-        connection::note_state::<F>(found, &key, &transport, now);
+        state::note_state::<F>(found, &key, &transport, now);
         if header.kind == PacketKind::First {
             let to = FourTuple::<F>::of_entry(found);
             // SAFETY: a field of a look-up's value.
@@ -308,7 +307,7 @@ fn translate<F: Translate>(
     if !connection::holds::<F>(found, key) {
         return None;
     }
-    connection::note::<F>(found, header.protocol, transport, now);
+    state::note::<F>(found, header.protocol, transport, now);
     if !rewrite(skb, header, transport, &to) {
         return None;
     }

@@ -1,0 +1,79 @@
+//! `post_bind`: a process of the host cannot bind a node port, which would never get a connection.
+
+use aya_ebpf::EbpfContext as _;
+use aya_ebpf::helpers::bpf_get_netns_cookie;
+use aya_ebpf::programs::SockContext;
+use topo_lb_common::address::service_protocol;
+
+use crate::cgroup::{FAIL, PROCEED};
+use crate::family::{Family, V4, V6};
+use crate::frontend_filter::has_bit;
+use crate::maps::{HOST_NETNS, SERVES_ALL_FRONTENDS};
+
+/// A field of the bound socket. The verifier allows only accesses to one whole field.
+macro_rules! field {
+    ($ctx:expr, $($field:tt)+) => {
+        // SAFETY: a field of the hook's context.
+        unsafe { (&raw const (*$ctx.sock).$($field)+).read_volatile() }
+    };
+}
+
+/// 127.0.0.1, network order. Every node port of IPv4 is a frontend there, and nothing else is.
+const LOOPBACK: u32 = u32::from_ne_bytes([127, 0, 0, 1]);
+/// The head of an IPv4-mapped address (`::ffff:a.b.c.d`).
+const MAPPED: [u32; 3] = [0, 0, 0xffff_u32.to_be()];
+
+/// After `bind` of an IPv4 socket: fails it with `EPERM` at a node port.
+#[inline(always)]
+pub(crate) fn guard4(ctx: &SockContext) -> i32 {
+    let Some((port, protocol)) = guarded(ctx) else { return PROCEED };
+    verdict(is_node_port4(field!(ctx, src_ip4), port, protocol))
+}
+
+/// The same of an IPv6 socket. One that is bound to all addresses also takes IPv4.
+#[inline(always)]
+pub(crate) fn guard6(ctx: &SockContext) -> i32 {
+    let Some((port, protocol)) = guarded(ctx) else { return PROCEED };
+    let address = [
+        field!(ctx, src_ip6[0]),
+        field!(ctx, src_ip6[1]),
+        field!(ctx, src_ip6[2]),
+        field!(ctx, src_ip6[3]),
+    ];
+    let [a, b, c, last] = address;
+    verdict(if [a, b, c] == MAPPED || address == [0; 4] {
+        is_node_port4(last, port, protocol)
+    } else {
+        is_frontend::<V4>(LOOPBACK, port, protocol) && is_frontend::<V6>(address, port, protocol)
+    })
+}
+
+/// The port (host order) and the Service protocol of a socket of the host itself.
+#[inline(always)]
+fn guarded(ctx: &SockContext) -> Option<(u16, u8)> {
+    // SAFETY: a context of this hook.
+    let is_host = || HOST_NETNS.load() == unsafe { bpf_get_netns_cookie(ctx.as_ptr()) };
+    if SERVES_ALL_FRONTENDS.load() == 0 || HOST_NETNS.load() == 0 || !is_host() {
+        return None;
+    }
+    // In host order (`struct bpf_sock`, include/uapi/linux/bpf.h).
+    Some((field!(ctx, src_port) as u16, service_protocol(field!(ctx, protocol))?))
+}
+
+/// Whether a node port is served at an address, or at some address if it is all addresses.
+#[inline(always)]
+fn is_node_port4(address: u32, port: u16, protocol: u8) -> bool {
+    is_frontend::<V4>(LOOPBACK, port, protocol)
+        && (address == 0 || V4::is_loopback(address) || is_frontend::<V4>(address, port, protocol))
+}
+
+#[inline(always)]
+fn is_frontend<F: Family>(address: F::Address, port: u16, protocol: u8) -> bool {
+    has_bit::<F>(address, port)
+        && F::services().get_ptr(F::frontend(address, port, protocol)).is_some()
+}
+
+#[inline(always)]
+const fn verdict(is_node_port: bool) -> i32 {
+    if is_node_port { FAIL } else { PROCEED }
+}
