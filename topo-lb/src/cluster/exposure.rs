@@ -2,8 +2,12 @@
 //! serializes these types.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 
+use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
+
+use super::Family;
 
 /// Where a Service can be dialled besides its ClusterIPs.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -17,9 +21,13 @@ pub struct Exposure {
     /// `spec.externalIPs`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub external_ips: Vec<IpAddr>,
-    /// `spec.loadBalancerSourceRanges` has a range: not everybody may dial the load balancer IPs.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    pub has_source_ranges: bool,
+    /// `spec.loadBalancerSourceRanges`, if it has any: only these sources may dial the load balancer
+    /// IPs. Without those that cannot be read.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub source_ranges: Option<Arc<[IpNet]>>,
+    /// `spec.healthCheckNodePort`; only with `type: LoadBalancer`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub health_check_port: Option<u16>,
 }
 
 impl Exposure {
@@ -29,11 +37,20 @@ impl Exposure {
         self.node_ports.get(place).copied().filter(|&port| port != 0)
     }
 
+    /// The only sources that may dial the load balancer IPs of this family; `None`: everybody. A range
+    /// of mask 0 is everybody.
+    #[must_use]
+    pub fn limits(&self, family: Family) -> Option<&Arc<[IpNet]>> {
+        let is_all = |range: &IpNet| range.prefix_len() == 0 && Family::of(range.addr()) == family;
+        self.source_ranges.as_ref().filter(|ranges| !ranges.iter().any(is_all))
+    }
+
     /// Whether nothing is exposed.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.load_balancer_ips.is_empty()
             && self.external_ips.is_empty()
             && self.node_ports.iter().all(|&port| port == 0)
+            && self.health_check_port.is_none()
     }
 }

@@ -53,6 +53,15 @@ pub enum FrontendKind {
     NodePort,
 }
 
+/// Who dials a frontend.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Clients {
+    /// Everybody for whom there is no entry of [`Clients::Outside`].
+    Anywhere,
+    /// Clients outside of this node, where they get other endpoints than its own clients.
+    Outside,
+}
+
 /// What a client dials. `Display` gives `10.96.0.1:80/TCP`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Frontend {
@@ -62,13 +71,21 @@ pub struct Frontend {
     pub port: u16,
     /// Its protocol.
     pub protocol: Protocol,
+    /// Who dials it.
+    pub clients: Clients,
 }
 
 impl Frontend {
-    /// The frontend of these parts.
+    /// The frontend of these parts, for clients anywhere.
     #[must_use]
     pub const fn new(address: IpAddr, port: u16, protocol: Protocol) -> Self {
-        Self { address, port, protocol }
+        Self { address, port, protocol, clients: Clients::Anywhere }
+    }
+
+    /// The same frontend for these clients.
+    #[must_use]
+    pub const fn of(self, clients: Clients) -> Self {
+        Self { clients, ..self }
     }
 
     /// The family of the maps that hold it.
@@ -87,6 +104,10 @@ impl Frontend {
 impl fmt::Display for Frontend {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let socket = SocketAddr::new(self.address, self.port);
-        write!(f, "{socket}/{}", self.protocol)
+        write!(f, "{socket}/{}", self.protocol)?;
+        match self.clients {
+            Clients::Anywhere => Ok(()),
+            Clients::Outside => f.write_str(" from outside"),
+        }
     }
 }

@@ -12,8 +12,8 @@ use ipnet::IpNet;
 pub struct LocalAddresses {
     /// Each address, and the name of a device that has it.
     pub by_device: BTreeMap<IpAddr, Arc<str>>,
-    /// The host's own address of each family: the source of its packets by the default route. Empty
-    /// without such a route.
+    /// The host's own address of each family: the source of its packets by the default route.
+    /// `device::address` has the rule for a host without such a route.
     pub primary: Vec<IpAddr>,
 }
 

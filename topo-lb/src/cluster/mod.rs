@@ -14,10 +14,10 @@ pub mod slice;
 pub mod state;
 
 pub use exposure::Exposure;
-pub use frontend::{Family, Frontend, FrontendKind};
+pub use frontend::{Clients, Family, Frontend, FrontendKind};
 pub use labels::Labels;
 pub use local_addresses::{LocalAddresses, NodePortAddresses};
-pub use node::{KnownNodes, Node};
+pub use node::{KnownNodes, Leaving, Node};
 pub use port::Port;
 pub use protocol::Protocol;
 pub use service::{Service, ServiceId};

@@ -24,3 +24,7 @@ pub struct Node {
     /// `metadata.labels`.
     pub labels: Labels,
 }
+
+/// Whether a Node is about to leave: load balancers should send it no new connections.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Leaving(pub bool);

@@ -77,6 +77,9 @@ pub struct PolicySources {
     /// Field `spec.topologyKeys`; an empty list is the same as none.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub spec_topology_keys: Vec<Arc<str>>,
+    /// Annotation `topo-lb.io/external-topology-keys`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub external_topology_keys: Option<Arc<str>>,
     /// Annotation `topo-lb.io/min-endpoints`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub min_endpoints: Option<Arc<str>>,

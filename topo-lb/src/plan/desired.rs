@@ -4,8 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use ipnet::IpNet;
+
 use super::entry::Entry;
-use crate::cluster::{Family, Frontend, FrontendKind, Protocol, ServiceId};
+use crate::cluster::{Clients, Family, Frontend, FrontendKind, Protocol, ServiceId};
 use crate::topology::claim::Claim;
 use crate::topology::{Chosen, Route, Verdict};
 
@@ -14,6 +16,8 @@ use crate::topology::{Chosen, Route, Verdict};
 pub struct Target {
     /// `namespace/name:port`.
     pub name: Arc<str>,
+    /// The Service port's place in `spec.ports`.
+    pub place: usize,
     /// The family of all that follows.
     pub family: Family,
     /// What clients dial.
@@ -22,6 +26,8 @@ pub struct Target {
     kinds: Box<[FrontendKind]>,
     /// When the Service was created.
     created: Option<Arc<str>>,
+    /// The only sources that may dial the load balancer IPs among the frontends.
+    source_ranges: Option<Arc<[IpNet]>>,
     /// Their entry without the index, which only the plan knows.
     entry: Entry,
     /// Serving endpoints that are not chosen.
@@ -51,10 +57,13 @@ impl Target {
             frontends: route.frontends.iter().map(|(_, frontend)| *frontend).collect(),
             kinds: route.frontends.iter().map(|(kind, _)| *kind).collect(),
             created: route.created,
+            source_ranges: route.source_ranges,
+            place: route.place,
             entry: Entry {
                 index: 0,
                 tier: route.tier,
                 count: count as u16,
+                drops: route.drops,
                 spill: if row.len() > count { route.spill } else { 0 },
                 affinity_seconds,
                 row,
@@ -85,8 +94,11 @@ impl Target {
 #[derive(Clone, Debug, Default)]
 pub struct Desired {
     services: BTreeMap<ServiceId, Box<[Target]>>,
-    /// Sorted; the lowest claim gets the frontend. Nearly always there is one, so a `Vec` suffices.
+    /// By frontends for clients anywhere. Sorted; the lowest claim gets the frontend, whoever dials it.
+    /// Nearly always there is one, so a `Vec` suffices.
     claims: BTreeMap<Frontend, Vec<Claim>>,
+    /// Services with source ranges.
+    limited: BTreeSet<ServiceId>,
     lists_all: bool,
 }
 
@@ -122,6 +134,11 @@ impl Desired {
                 claims.insert(at, claim);
             }
         }
+        if targets.iter().any(|target| target.source_ranges.is_some()) {
+            self.limited.insert(id.clone());
+        } else {
+            self.limited.remove(&id);
+        }
         if !targets.is_empty() {
             self.services.insert(id.clone(), targets);
         }
@@ -134,12 +151,34 @@ impl Desired {
         self.services.get(id).map_or(&[], |targets| targets)
     }
 
-    /// Whether the Service's target at `place` gets the frontend.
-    pub fn owns(&self, id: &ServiceId, place: usize, frontend: &Frontend) -> bool {
-        self.claims
-            .get(frontend)
-            .and_then(|claims| claims.first())
-            .is_some_and(|owner| owner.service == *id && owner.place == place)
+    /// The frontends that a Service gets with one of its targets.
+    pub fn owned<'a>(
+        &'a self,
+        id: &'a ServiceId,
+        target: &'a Target,
+    ) -> impl Iterator<Item = Frontend> + 'a {
+        target.frontends.iter().copied().filter(move |frontend| {
+            let claims = self.claims.get(&frontend.of(Clients::Anywhere));
+            let owner = claims.and_then(|claims| claims.first());
+            owner.is_some_and(|owner| owner.service == *id && owner.place == target.place)
+        })
+    }
+
+    /// The load balancer IPs that not everybody may dial, and who may.
+    pub fn source_ranges(&self) -> impl Iterator<Item = (Frontend, &Arc<[IpNet]>)> {
+        let limited = self
+            .limited
+            .iter()
+            .flat_map(|id| self.targets(id).iter().map(move |target| (id, target)));
+        limited.flat_map(|(id, target)| {
+            let ranges = target.source_ranges.as_ref();
+            let is_limited = |frontend: &Frontend| {
+                let at = target.frontends.iter().position(|own| own == frontend);
+                at.is_some_and(|at| target.kinds[at] == FrontendKind::LoadBalancerIp)
+            };
+            let owned = self.owned(id, target).filter(is_limited).collect::<Vec<_>>();
+            owned.into_iter().filter_map(move |frontend| Some((frontend, ranges?)))
+        })
     }
 
     /// Whether a Service's policy refuses when nothing matches.
@@ -159,11 +198,12 @@ impl Desired {
     }
 }
 
-/// The claims of a Service; `place` is the target's in its list.
+/// The claims of a Service.
 fn claims_of(id: &ServiceId, targets: &[Target]) -> impl Iterator<Item = (Frontend, Claim)> {
-    targets.iter().enumerate().flat_map(move |(place, target)| {
+    targets.iter().flat_map(move |target| {
         target.frontends.iter().zip(&target.kinds).map(move |(frontend, &kind)| {
-            (*frontend, Claim::new(kind, target.created.as_ref(), id, place))
+            let claim = Claim::new(kind, target.created.as_ref(), id, target.place);
+            (frontend.of(Clients::Anywhere), claim)
         })
     })
 }

@@ -122,11 +122,8 @@ impl<'a> Draft<'a> {
     /// nothing, if no frontend is left.
     pub(super) fn keep(&mut self, desired: &Desired, id: &ServiceId) -> bool {
         let targets = desired.targets(id);
-        let wanted: BTreeSet<Frontend> = (targets.iter().enumerate())
-            .flat_map(|(place, target)| {
-                target.frontends.iter().filter(move |f| desired.owns(id, place, f)).copied()
-            })
-            .collect();
+        let wanted: BTreeSet<Frontend> =
+            targets.iter().flat_map(|target| desired.owned(id, target)).collect();
         let installed = self.installed;
         let split = |(name, index)| {
             let (kept, lost): (Vec<Frontend>, Vec<Frontend>) =
@@ -176,9 +173,8 @@ impl<'a> Draft<'a> {
         extent: Extent,
     ) -> Result<BTreeMap<Arc<str>, Port>, Pool> {
         let mut part = Part::default();
-        for (place, target) in desired.targets(id).iter().enumerate() {
-            let owned: Vec<Frontend> =
-                target.frontends.iter().filter(|f| desired.owns(id, place, f)).copied().collect();
+        for target in desired.targets(id) {
+            let owned: Vec<Frontend> = desired.owned(id, target).collect();
             if let Err(pool) = self.fit(target, extent, owned, &mut part) {
                 for (family, base, length) in part.taken_slots {
                     self.slots[family as usize].release(base, length);

@@ -16,6 +16,8 @@ pub struct Entry {
     pub tier: Option<u8>,
     /// Number of endpoints of the chosen tier; they come first in [`row`](Self::row). 0: refuse.
     pub count: u16,
+    /// Without endpoints, connections from outside are dropped, not refused.
+    pub drops: bool,
     /// Share of connections that go to the rest of the row, in parts of `selection::SPILL_ONE`.
     pub spill: u16,
     /// Session affinity in seconds; zero for none.

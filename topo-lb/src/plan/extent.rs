@@ -48,8 +48,15 @@ impl Extent {
             }
             Self::Refusing => {
                 let row = Arc::default();
-                let refusing =
-                    Entry { count: 0, tier: None, spill: 0, affinity_seconds: 0, row, ..whole };
+                let refusing = Entry {
+                    count: 0,
+                    drops: false,
+                    tier: None,
+                    spill: 0,
+                    affinity_seconds: 0,
+                    row,
+                    ..whole
+                };
                 (refusing, Vec::new())
             }
         }

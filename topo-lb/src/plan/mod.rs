@@ -14,6 +14,7 @@ pub mod installed;
 pub mod ration;
 pub mod share;
 pub mod slots;
+pub mod sources;
 pub mod step;
 #[cfg(test)]
 mod tests;

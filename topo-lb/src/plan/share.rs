@@ -103,11 +103,11 @@ impl Room {
     pub fn wanted(desired: &Desired, id: &ServiceId) -> Self {
         let mut room = Self::default();
         let mut names = BTreeSet::new();
-        for (place, target) in desired.targets(id).iter().enumerate() {
+        for target in desired.targets(id) {
             if names.insert(&target.name) {
                 room.add(Pool::Ports, 1);
             }
-            let owned = target.frontends.iter().filter(|f| desired.owns(id, place, f)).count();
+            let owned = desired.owned(id, target).count();
             let entry = target.entry(0);
             room.add(Pool::Frontends(target.family), owned);
             if entry.needs_slots(target.family) {

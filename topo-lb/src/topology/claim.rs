@@ -20,7 +20,7 @@ pub struct Claim {
     created: Option<Arc<str>>,
     /// The Service.
     pub service: ServiceId,
-    /// Which of the Service's claims.
+    /// The Service port's place in `spec.ports`.
     pub place: usize,
 }
 

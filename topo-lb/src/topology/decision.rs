@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use topo_lb_common::backend::Locality;
 
-use crate::cluster::{Port, Service, State};
+use crate::cluster::{Clients, Port, Service, State};
 
 use super::candidate::{self, Candidate, Stock};
 use super::cause::Cause;
@@ -26,6 +26,8 @@ pub struct Decision<'a> {
     pub port: &'a Port,
     /// The policy in force.
     pub policy: InForce<'a>,
+    /// The field that says `Local`: only endpoints on this node count. `None`: all do.
+    pub only_local: Option<&'static str>,
     /// One per address family with a ClusterIP, in the order of the ClusterIPs; at least one.
     pub choices: Vec<Choice<'a>>,
     /// Every endpoint that the port's slices list, sorted by address and port.
@@ -78,13 +80,15 @@ pub struct Choice<'a> {
     pub family: Family,
     /// Route, refuse or bypass.
     pub verdict: Verdict,
+    /// Refused connections get no answer.
+    pub drops: bool,
     /// Why, if the verdict is bypass.
     pub bypass: Option<Bypass<'a>>,
     /// Why these endpoints are chosen, or would be without the bypass.
     pub cause: Cause<'a>,
     /// How many endpoints of this family there are.
     pub total: usize,
-    /// How many of these `internalTrafficPolicy` leaves: all, or this node's.
+    /// How many of these count: all, or this node's with [`Decision::only_local`].
     pub near: usize,
     /// How many of these the policy can choose from.
     pub usable: usize,
@@ -155,7 +159,7 @@ pub enum Status<'a> {
     Draining,
     /// Terminating, and no longer serving.
     Stopped,
-    /// `internalTrafficPolicy: Local`, and its node is another or unknown.
+    /// With [`Decision::only_local`]: its node is another or unknown.
     Remote,
     /// Its value for the deciding key differs from this node's.
     Differs {
@@ -204,23 +208,28 @@ impl<'a> Decision<'a> {
         service: &'a Service,
         port: &'a Port,
         policy: &Policy<'a>,
+        clients: Clients,
         bypass: Option<Bypass<'a>>,
     ) -> Self {
+        let (rules, only_local) = match clients {
+            Clients::Anywhere => {
+                let field = service.internal_local.then_some("internalTrafficPolicy");
+                (&policy.rules, field)
+            }
+            Clients::Outside => {
+                let (rules, only_local) = policy.for_outside(service);
+                (rules, only_local.then_some("externalTrafficPolicy"))
+            }
+        };
+        let is_external = clients == Clients::Outside && policy.external.is_some();
         let mut choices = Vec::new();
         let mut endpoints = Vec::new();
         let mut hinted = false;
         let families = candidate::families(service);
         for &family in &families {
             let bypass = bypass.or_else(|| super::local(state, service, family));
-            let done = Evaluation::of(
-                state,
-                here,
-                service,
-                port,
-                &policy.rules,
-                family,
-                service.internal_local,
-            );
+            let done =
+                Evaluation::of(state, here, service, port, rules, family, only_local.is_some());
             hinted |= done.hinted;
             choices.push(Choice {
                 family,
@@ -229,6 +238,7 @@ impl<'a> Decision<'a> {
                     (None, 0) => Verdict::Refuse,
                     (None, _) => Verdict::Route,
                 },
+                drops: bypass.is_none() && clients == Clients::Outside && done.drops(service),
                 bypass,
                 cause: done.cause,
                 total: done.candidates.len(),
@@ -236,12 +246,12 @@ impl<'a> Decision<'a> {
                 usable: done.usable,
                 stock: done.stock,
                 chosen: done.chosen,
-                tiers: tiers(&done, here, &policy.rules),
-                wider: wider(&done, &policy.rules),
+                tiers: tiers(&done, here, rules),
+                wider: wider(&done, rules),
             });
             for (candidate, status) in done.candidates.iter().zip(&done.statuses) {
                 let status = match bypass {
-                    None => endpoint_status(candidate.site, *status, &done, &policy.rules),
+                    None => endpoint_status(candidate.site, *status, &done, rules),
                     Some(_) => Status::LeftAlone,
                 };
                 endpoints.push(endpoint(candidate, here, status));
@@ -256,14 +266,18 @@ impl<'a> Decision<'a> {
         }
         endpoints.sort_by_key(|one| one.address);
         let policy = InForce {
-            source: if hinted { PolicySource::Hints } else { policy.source },
-            kind: match policy.rules {
+            source: match (hinted, is_external) {
+                (true, _) => PolicySource::Hints,
+                (false, true) => PolicySource::ExternalTopologyKeys,
+                (false, false) => policy.source,
+            },
+            kind: match rules {
                 Rules::Keys(_) => PolicyKind::Keys,
                 Rules::OpenYurt { .. } => PolicyKind::OpenYurt,
                 Rules::None if hinted => PolicyKind::Hints,
                 Rules::None => PolicyKind::None,
             },
-            keys: match &policy.rules {
+            keys: match rules {
                 Rules::Keys(keys) => keys.keys.clone(),
                 Rules::OpenYurt { value, .. } => vec![value],
                 Rules::None => Vec::new(),
@@ -271,7 +285,7 @@ impl<'a> Decision<'a> {
             ignored: policy.ignored.clone(),
             refusal_intended: policy.refusal_intended,
         };
-        Self { service, port, policy, choices, endpoints }
+        Self { service, port, policy, only_local, choices, endpoints }
     }
 }
 

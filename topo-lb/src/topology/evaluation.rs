@@ -110,6 +110,14 @@ impl Evaluation<'_> {
         (0..self.statuses.len()).filter(usable).collect()
     }
 
+    /// Whether refused connections of clients outside get no answer: with `externalTrafficPolicy: Local`,
+    /// as an endpoint on another node could be used. Without one anywhere, kube-proxy refuses them, too.
+    pub(super) fn drops(&self, service: &Service) -> bool {
+        let all = || (0..self.candidates.len()).collect::<Vec<_>>();
+        let is_elsewhere = || !candidate::usable(&self.candidates, &all()).1.is_empty();
+        service.external_local && self.chosen == 0 && is_elsewhere()
+    }
+
     pub(super) const fn tier(&self) -> Option<u8> {
         self.cause.tier(self.chosen)
     }

@@ -4,7 +4,9 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use ipnet::IpNet;
 
-use crate::cluster::{Family, Frontend, FrontendKind, NodePortAddresses, Port, Service, State};
+use crate::cluster::{
+    Clients, Family, Frontend, FrontendKind, NodePortAddresses, Port, Service, State,
+};
 
 /// Which frontends besides ClusterIPs the agent handles.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -14,14 +16,15 @@ pub struct Exposing {
     /// Where external IPs may be; others are left alone, because any tenant can write them
     /// (CVE-2020-8554).
     pub external_ips: Vec<IpNet>,
+    /// Clients outside of this node are served, too.
+    pub outside: bool,
 }
 
 /// A frontend of a Service port, and what kind of address it has.
 pub type Exposed = (FrontendKind, Frontend);
 
 impl Exposing {
-    /// The frontends of one family of the Service's port at `place`, besides its ClusterIPs. Without load
-    /// balancer IPs that not everybody may dial: the hooks do not know the source of a connection.
+    /// The frontends of one family of the Service's port at `place`, besides its ClusterIPs.
     pub(super) fn of(
         &self,
         state: &State,
@@ -39,8 +42,10 @@ impl Exposing {
                 all.push((kind, Frontend::new(address, port, protocol)));
             }
         };
-        let is_limited = exposure.has_source_ranges;
-        for &address in exposure.load_balancer_ips.iter().filter(|_| !is_limited) {
+        let is_limited = exposure.limits(family).is_some();
+        // The hooks do not know the source of a connection.
+        let is_ours = |_: &&IpAddr| self.outside || !is_limited;
+        for &address in exposure.load_balancer_ips.iter().filter(is_ours) {
             add(FrontendKind::LoadBalancerIp, address, port);
         }
         let is_allowed =
@@ -56,5 +61,32 @@ impl Exposing {
             }
         }
         all
+    }
+}
+
+/// The frontends of a Service port besides its ClusterIPs, by who dials them.
+pub(super) struct ByClients {
+    /// For clients of this node, and for those outside for whom there is nothing else.
+    pub(super) anywhere: Vec<Exposed>,
+    /// For clients outside, who get other endpoints.
+    pub(super) outside: Vec<Exposed>,
+}
+
+impl ByClients {
+    /// `differs`: what clients outside get differs at all of these frontends, not only at load balancer
+    /// IPs with source ranges.
+    pub(super) fn of(all: Vec<Exposed>, service: &Service, family: Family, differs: bool) -> Self {
+        let has_limits = service.exposure.as_ref().is_some_and(|it| it.limits(family).is_some());
+        let is_limited = |kind: FrontendKind| has_limits && kind == FrontendKind::LoadBalancerIp;
+        let for_outside = |(kind, frontend): &Exposed| {
+            !frontend.address.is_loopback() && (differs || is_limited(*kind))
+        };
+        let outside = all.iter().filter(|it| for_outside(it));
+        let outside = outside.map(|&(kind, frontend)| (kind, frontend.of(Clients::Outside)));
+        Self {
+            outside: outside.collect(),
+            // The hooks do not know the source of a connection: the network decides about these.
+            anywhere: all.iter().filter(|(kind, _)| !is_limited(*kind)).copied().collect(),
+        }
     }
 }

@@ -9,7 +9,9 @@
 //! | `keys`, `openyurt`, `hints` | the policies |
 //! | `min_endpoints`, `spill` | what refines keys |
 //! | `evaluation` | the decision for one Service port and one address family |
+//! | `route` | the datapath's part of a decision |
 //! | `node_labels` | whether a decision reads labels of other Nodes |
+//! | `reached` | how much of a Service a load balancer reaches through this node |
 //! | `exposed` | frontends besides ClusterIPs |
 //! | `claim` | frontends that more than one Service port claims |
 //! | `cause` | causes of a decision |
@@ -28,6 +30,8 @@ mod min_endpoints;
 mod node_labels;
 mod openyurt;
 mod policy;
+mod reached;
+mod route;
 pub mod spill;
 pub mod validation;
 
@@ -37,17 +41,15 @@ use std::sync::Arc;
 
 use topo_lb_common::backend::Locality;
 
-use crate::cluster::service::Protocol;
-use crate::cluster::{Frontend, FrontendKind, Port, Service, ServiceId, State};
+use crate::cluster::{Clients, Frontend, Port, Service, ServiceId, State};
 
 use crate::cluster::Family;
 use candidate::Candidate;
 pub use decision::Decision;
-use evaluation::{CandidateStatus, Evaluation};
-use exposed::{Exposed, Exposing};
 use label::Here;
 pub use node_labels::{reads_other_nodes, waits_for};
-use policy::Rules;
+pub use reached::reached;
+pub use route::{Route, routes};
 
 /// Which Services topo-lb handles.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
@@ -67,6 +69,9 @@ pub enum PolicySource {
     /// Annotation `topo-lb.io/topology-keys`.
     #[strum(serialize = "topo-lb.io/topology-keys")]
     TopologyKeys,
+    /// Annotation `topo-lb.io/external-topology-keys`, for clients outside.
+    #[strum(serialize = "topo-lb.io/external-topology-keys")]
+    ExternalTopologyKeys,
     /// Annotation `openyurt.io/topologyKeys`.
     #[strum(serialize = "openyurt.io/topologyKeys")]
     OpenYurt,
@@ -144,38 +149,23 @@ impl Chosen {
     }
 }
 
-/// The datapath's part of a decision, for one Service port and one address family.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Route {
-    /// What clients dial, all of this family and protocol.
-    pub frontends: Vec<Exposed>,
-    /// The Service port's protocol.
-    pub protocol: Protocol,
-    /// Route, refuse or bypass.
-    pub verdict: Verdict,
-    /// `metadata.creationTimestamp`: the older of two claimants gets a frontend.
-    pub created: Option<Arc<str>>,
-    /// Index of the matching key.
-    pub tier: Option<u8>,
-    /// Endpoints of the chosen tier, sorted, without duplicates.
-    pub endpoints: Vec<Chosen>,
-    /// Endpoints of the next wider tier, for spilled connections; sorted.
-    pub wider: Vec<Chosen>,
-    /// Share of new connections that spill, in parts of `selection::SPILL_ONE`.
-    pub spill: u16,
-    /// Connections are refused if no endpoint matches, although the Service has endpoints.
-    pub strict: bool,
-    /// Session affinity in seconds.
-    pub affinity_seconds: Option<u32>,
-    /// Endpoints that serve but are not chosen, nor in `wider`: existing flows may stay. Sorted.
-    pub serving: Vec<SocketAddr>,
-    /// `namespace/name:port` of the Service port for logs; a port without a name has its number.
-    pub name: Arc<str>,
-}
-
-/// Decides for every port of a Service, with explanations. Empty without a ClusterIP to translate.
+/// Decides for every port of a Service, with explanations, for clients of this node at ClusterIPs. Empty
+/// without a ClusterIP to translate.
 #[must_use]
 pub fn decide<'a>(
+    state: &'a State,
+    this_node: &'a str,
+    scope: Scope,
+    id: &ServiceId,
+) -> Vec<Decision<'a>> {
+    decide_for(Clients::Anywhere, state, this_node, scope, id)
+}
+
+/// The same for these clients; those outside of this node dial node ports, load balancer IPs and external
+/// IPs.
+#[must_use]
+pub fn decide_for<'a>(
+    clients: Clients,
     state: &'a State,
     this_node: &'a str,
     scope: Scope,
@@ -187,57 +177,8 @@ pub fn decide<'a>(
     let here = Here::of(state, this_node);
     let policy = policy::of(service);
     let bypass = policy.bypass(scope, service);
-    let decision = |port| Decision::of(state, here, service, port, &policy, bypass);
+    let decision = |port| Decision::of(state, here, service, port, &policy, clients, bypass);
     service.ports.iter().map(decision).collect()
-}
-
-/// The routes of a Service, by port and address family: one for its ClusterIPs, without those that a
-/// device of this node has, and its other frontends, which have one of their own with
-/// `internalTrafficPolicy: Local`. Empty if the Service is unknown, bypassed or without a ClusterIP.
-#[must_use]
-pub fn routes(
-    state: &State,
-    this_node: &str,
-    scope: Scope,
-    exposing: Option<&Exposing>,
-    id: &ServiceId,
-) -> Vec<Route> {
-    let Some(service) = state.service(id).filter(|service| has_frontends(service)) else {
-        return Vec::new();
-    };
-    let here = Here::of(state, this_node);
-    let policy = policy::of(service);
-    if policy.bypass(scope, service).is_some() {
-        return Vec::new();
-    }
-    let families = candidate::families(service);
-    let mut routes = Vec::with_capacity(service.ports.len() * families.len());
-    for (place, port) in service.ports.iter().enumerate() {
-        let name = port_name(service, port);
-        for &family in &families {
-            let decide = |frontends: Vec<Exposed>, only_local: bool| {
-                let rules = &policy.rules;
-                let done = Evaluation::of(state, here, service, port, rules, family, only_local);
-                route(service, port, frontends, Arc::clone(&name), rules, &done, here)
-            };
-            let own = service.cluster_ips.iter().filter(|&&address| Family::of(address) == family);
-            let own = own.filter(|&&address| state.local_device(address).is_none());
-            let own = own.map(|&address| Frontend::new(address, port.port, port.protocol));
-            let mut own: Vec<_> = own.map(|it| (FrontendKind::ClusterIp, it)).collect();
-            let exposed = exposing.map(|it| it.of(state, service, place, family));
-            let exposed = exposed.unwrap_or_default();
-            // These lead where a ClusterIP leads, but whatever `internalTrafficPolicy` says, and for
-            // clients of this node whatever `externalTrafficPolicy` says (kube-proxy: the endpoints of
-            // `Cluster`).
-            if service.internal_local {
-                routes.extend((!exposed.is_empty()).then(|| decide(exposed, false)));
-            } else {
-                own.extend(exposed);
-            }
-            routes.extend((!own.is_empty()).then(|| decide(own, service.internal_local)));
-        }
-    }
-    routes
 }
 
 /// The endpoints that serve a frontend of a Service on any node: those that its slices list as ready
@@ -280,47 +221,6 @@ fn local<'a>(state: &'a State, service: &Service, family: Family) -> Option<Bypa
 
 fn has_frontends(service: &Service) -> bool {
     service.skipped.is_none() && !service.cluster_ips.is_empty()
-}
-
-fn route(
-    service: &Service,
-    port: &Port,
-    frontends: Vec<Exposed>,
-    name: Arc<str>,
-    rules: &Rules<'_>,
-    done: &Evaluation<'_>,
-    here: Here<'_>,
-) -> Route {
-    let chosen = |wanted| {
-        let with = done.candidates.iter().zip(&done.statuses);
-        with.filter(move |(_, status)| **status == wanted)
-            .map(|(one, _)| Chosen::new(one.address, one.site.locality(here)))
-            .collect()
-    };
-    let left = |status| !matches!(status, CandidateStatus::Chosen | CandidateStatus::Wider);
-    Route {
-        frontends,
-        protocol: port.protocol,
-        verdict: if done.chosen == 0 { Verdict::Refuse } else { Verdict::Route },
-        created: service.created.clone(),
-        tier: done.tier(),
-        endpoints: chosen(CandidateStatus::Chosen),
-        wider: chosen(CandidateStatus::Wider),
-        spill: match rules {
-            Rules::Keys(keys) if done.wider.is_some() => keys.spill.parts(),
-            Rules::Keys(_) | Rules::OpenYurt { .. } | Rules::None => 0,
-        },
-        strict: service.internal_local || rules.are_strict(),
-        affinity_seconds: service.affinity_seconds,
-        serving: done
-            .candidates
-            .iter()
-            .zip(&done.statuses)
-            .filter(|(one, status)| left(**status) && one.serves())
-            .map(|(one, _)| one.address)
-            .collect(),
-        name,
-    }
 }
 
 /// `namespace/name:port`; a port without a name has its number.

@@ -35,10 +35,6 @@ pub fn reads_other_nodes<'a>(
     id: &ServiceId,
 ) -> Option<&'a str> {
     let service = state.service(id).filter(|service| has_frontends(service))?;
-    // `internalTrafficPolicy: Local` leaves only this node's endpoints, with known labels.
-    if service.internal_local {
-        return None;
-    }
     let policy = policy::of(service);
     if policy.bypass(scope, service).is_some() {
         return None;
@@ -51,7 +47,9 @@ pub fn reads_other_nodes<'a>(
             .filter(|endpoint| endpoint.node().is_some_and(|node| **node != *this_node))
             .any(lacks)
     };
-    match policy.rules {
+    // `internalTrafficPolicy: Local` leaves only this node's endpoints, with known labels.
+    let inside = (!service.internal_local).then_some(policy.rules);
+    let read = |rules: Rules<'a>| match rules {
         Rules::None => None,
         // Pools are sets of Nodes, so labels of slices do not count.
         Rules::OpenYurt { reach: Reach::Pool, .. } => {
@@ -65,5 +63,6 @@ pub fn reads_other_nodes<'a>(
             Some(own) if key == HOSTNAME && own == here.name => false,
             Some(_) => key != ANY && elsewhere(&|endpoint| endpoint.label(key).is_none()),
         }),
-    }
+    };
+    inside.into_iter().chain(policy.external).find_map(read)
 }

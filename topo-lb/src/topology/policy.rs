@@ -23,6 +23,9 @@ pub(super) struct Policy<'a> {
     /// [`PolicySource::None`] may still become [`PolicySource::Hints`].
     pub(super) source: PolicySource,
     pub(super) rules: Rules<'a>,
+    /// Annotation `topo-lb.io/external-topology-keys`: for clients outside in place of `rules` and of
+    /// `externalTrafficPolicy`.
+    pub(super) external: Option<Rules<'a>>,
     pub(super) ignored: Vec<Ignored>,
     /// Annotation `topo-lb.io/refusal: intended`.
     pub(super) refusal_intended: bool,
@@ -33,6 +36,15 @@ pub(super) struct Policy<'a> {
 pub(super) fn of(service: &Service) -> Policy<'_> {
     let mut policy = source_of(service);
     refine(&mut policy, service);
+    if let Some(text) = &service.policy.external_topology_keys {
+        match keys::from_annotation(text, false) {
+            Ok(keys) => policy.external = Some(Rules::Keys(Keys::of(keys))),
+            Err(rule) => {
+                let what = Field::Policy(PolicySource::ExternalTopologyKeys);
+                policy.ignored.push(Ignored { what, rule });
+            }
+        }
+    }
     match handle(service) {
         Ok(true) => {}
         // The other annotations may be for another proxy or for later: do not report their errors.
@@ -113,14 +125,13 @@ fn source_of(service: &Service) -> Policy<'_> {
     ] {
         match rules() {
             Some(Ok(rules)) => {
-                return Policy { source, rules, ignored, refusal_intended: false, handled: true };
+                return Policy::new(source, rules, ignored);
             }
             Some(Err(rule)) => ignored.push(Ignored { what: Field::Policy(source), rule }),
             None => {}
         }
     }
-    let (source, rules) = (PolicySource::None, Rules::None);
-    Policy { source, rules, ignored, refusal_intended: false, handled: true }
+    Policy::new(PolicySource::None, Rules::None, ignored)
 }
 
 impl Rules<'_> {
@@ -134,7 +145,19 @@ impl Rules<'_> {
     }
 }
 
-impl Policy<'_> {
+impl<'a> Policy<'a> {
+    const fn new(source: PolicySource, rules: Rules<'a>, ignored: Vec<Ignored>) -> Self {
+        Self { source, rules, external: None, ignored, refusal_intended: false, handled: true }
+    }
+
+    /// What holds for clients outside, and whether only endpoints on this node count for them.
+    pub(super) const fn for_outside(&self, service: &Service) -> (&Rules<'a>, bool) {
+        match &self.external {
+            Some(external) => (external, false),
+            None => (&self.rules, service.external_local),
+        }
+    }
+
     /// Why topo-lb does not translate `service`; `None` if it does. [`Scope::OptIn`] includes
     /// Services with a valid policy and those that ask for hints.
     pub(super) fn bypass(&self, scope: Scope, service: &Service) -> Option<Bypass<'static>> {

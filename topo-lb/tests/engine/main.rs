@@ -10,6 +10,7 @@ mod made;
 mod naive;
 mod node_labels;
 mod openyurt;
+mod outside;
 mod policy;
 mod random;
 mod refined;

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use topo_lb_common::backend::Locality;
 
 use super::world::{World, route};
-use crate::cluster::{Family, Frontend, Protocol, ServiceId};
+use crate::cluster::{Clients, Family, Frontend, FrontendKind, Protocol, ServiceId};
 use crate::datapath::maps::commit::{commit, take_over};
 use crate::plan::{Capacity, Desired, Meanwhile, Plan, Ration, Step, WhenFull, diff};
 use crate::topology::{Chosen, Route};
@@ -40,8 +40,10 @@ fn ip(six: bool, kind: u8, host: u8) -> IpAddr {
 fn routes() -> impl Strategy<Value = Route> {
     let protocol = prop_oneof![Just(Protocol::Tcp), Just(Protocol::Udp)];
     let hosts = prop::collection::btree_set(0u8..40, 0..20);
-    (0u8..6, any::<bool>(), protocol, hosts, 0u8..4, 0u8..3).prop_map(
-        |(address, six, protocol, hosts, serving, affinity)| {
+    let bools = (any::<bool>(), any::<bool>());
+    (0u8..6, bools, protocol, hosts, 0u8..4, 0u8..3).prop_map(
+        |(address, (six, outside), protocol, hosts, serving, affinity)| {
+            let clients = if outside { Clients::Outside } else { Clients::Anywhere };
             let endpoint =
                 |host: &u8| (SocketAddr::new(ip(six, 1, *host), 80), Locality::from_byte(host % 4));
             Route {
@@ -51,6 +53,11 @@ fn routes() -> impl Strategy<Value = Route> {
                 serving: (0..serving)
                     .map(|host| SocketAddr::new(ip(six, 1, 100 + host), 80))
                     .collect(),
+                drops: outside && hosts.is_empty(),
+                frontends: vec![(
+                    FrontendKind::LoadBalancerIp,
+                    Frontend::new(ip(six, 96, address), 80, protocol).of(clients),
+                )],
                 ..route((ip(six, 96, address), 80, protocol), hosts.iter().map(endpoint))
             }
         },
@@ -79,7 +86,8 @@ fn every_frontend() -> Vec<Frontend> {
     for host in 0u8..6 {
         for six in [false, true] {
             for protocol in [Protocol::Tcp, Protocol::Udp] {
-                all.push(Frontend { address: ip(six, 96, host), port: 80, protocol });
+                let frontend = Frontend::new(ip(six, 96, host), 80, protocol);
+                all.extend([frontend, frontend.of(Clients::Outside)]);
             }
         }
     }
@@ -107,14 +115,17 @@ impl Agent {
     }
 
     /// The endpoints of each frontend, straight from the routes, and its Service: the first
-    /// claimant.
+    /// claimant, whoever its clients are.
     fn expected(&self) -> BTreeMap<Frontend, (&ServiceId, &[Chosen])> {
-        let mut all = BTreeMap::new();
-        for (id, route) in
-            self.routes.iter().flat_map(|(id, all)| all.iter().map(move |it| (id, it)))
-        {
-            let (_, frontend) = route.frontends[0];
-            all.entry(frontend).or_insert((id, &*route.endpoints));
+        let (mut all, mut owners) = (BTreeMap::new(), BTreeMap::new());
+        for (id, routes) in &self.routes {
+            for (place, route) in routes.iter().enumerate() {
+                let (_, frontend) = route.frontends[0];
+                let claim = (id, place);
+                if *owners.entry(frontend.of(Clients::Anywhere)).or_insert(claim) == claim {
+                    all.insert(frontend, (id, &*route.endpoints));
+                }
+            }
         }
         all
     }

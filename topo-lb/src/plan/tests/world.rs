@@ -40,7 +40,10 @@ impl World {
         changes: impl IntoIterator<Item = (ServiceId, Vec<Route>)>,
     ) -> BTreeSet<ServiceId> {
         let mut touched: BTreeSet<_> = std::mem::take(&mut self.unprogrammed).into_keys().collect();
-        for (id, routes) in changes {
+        for (id, mut routes) in changes {
+            for (place, route) in routes.iter_mut().enumerate() {
+                route.place = place;
+            }
             touched.extend(self.desired.set(id, routes));
         }
         self.ration.renew();
@@ -80,8 +83,11 @@ pub(super) fn route(
         endpoints.into_iter().map(|(at, locality)| Chosen::new(at, locality)).collect();
     Route {
         frontends: vec![(FrontendKind::ClusterIp, Frontend::new(address, port, protocol))],
+        place: 0,
         protocol,
         created: None,
+        drops: false,
+        source_ranges: None,
         verdict: if endpoints.is_empty() { Verdict::Refuse } else { Verdict::Route },
         tier: None,
         endpoints,

@@ -10,6 +10,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 
+use crate::cluster::Leaving;
 use crate::cluster::{Change, ClusterObject, Node, Service, ServiceId, Slice, SliceId, Update};
 use crate::exclusion::Pod;
 use crate::source::object::{Kind, Names, ObjectError, ParseResult, Parsed};
@@ -92,6 +93,11 @@ impl Kept for Pod {
     const NAME: &'static str = "Pod";
     const PLURAL: &'static str = "pods";
     const METADATA_ONLY: bool = true;
+}
+
+impl Kept for Leaving {
+    const NAME: &'static str = "Node";
+    const PLURAL: &'static str = "nodes";
 }
 
 /// An object, parsed on arrival to save memory. An unreadable one does not affect the others.

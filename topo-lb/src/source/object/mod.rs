@@ -3,6 +3,7 @@
 
 mod client;
 mod field;
+mod leaving;
 mod mesh;
 mod names;
 mod node;
@@ -305,6 +306,12 @@ impl Parsed for cluster::Node {
 impl Parsed for exclusion::Pod {
     fn parsed(object: impl Written, names: &mut Names) -> ParseResult<Self> {
         Ok((object.read::<pod::Fields>()?.keep(names), None))
+    }
+}
+
+impl Parsed for cluster::Leaving {
+    fn parsed(object: impl Written, _: &mut Names) -> ParseResult<Self> {
+        Ok((object.read::<leaving::Fields>()?.keep(), None))
     }
 }
 

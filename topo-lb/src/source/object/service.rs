@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use ipnet::IpNet;
 use serde::Deserialize;
 
 use super::field::{Metadata, OwnLabels, PortNumber, Text, address, or_default};
@@ -31,6 +32,8 @@ pub(super) struct Fields {
 struct Annotations {
     #[serde(rename = "topo-lb.io/topology-keys")]
     topology_keys: Option<Text>,
+    #[serde(rename = "topo-lb.io/external-topology-keys")]
+    external_topology_keys: Option<Text>,
     #[serde(rename = "openyurt.io/topologyKeys")]
     openyurt: Option<Text>,
     #[serde(rename = "topo-lb.io/min-endpoints")]
@@ -70,6 +73,7 @@ struct Spec {
     external_ips: Vec<String>,
     #[serde(default, deserialize_with = "or_default")]
     load_balancer_source_ranges: Vec<String>,
+    health_check_node_port: Option<i64>,
 }
 
 #[derive(Default, Deserialize)]
@@ -287,24 +291,46 @@ fn check_ports(ports: &[PortFields]) -> Result<(), ObjectError> {
 /// Where the Service can be dialled besides its ClusterIPs; `None` if nowhere. What cannot be read is
 /// left out, as in kube-proxy.
 fn exposure(spec: &Spec, status: &Status) -> Option<Exposure> {
-    let port = |own: &PortFields| own.node_port.and_then(|number| u16::try_from(number).ok());
+    let port = |number: Option<i64>| number.and_then(|number| u16::try_from(number).ok());
     let addresses = |texts: &mut dyn Iterator<Item = &String>| {
-        let mut all: Vec<IpAddr> = texts.filter_map(|text| address(text.trim())).collect();
+        let all = texts.filter_map(|text| address(text.trim()));
+        let mut all: Vec<IpAddr> = all.filter(|address| !is_special(*address)).collect();
         all.sort_unstable();
         all.dedup();
         all
     };
+    let is_load_balancer = spec.r#type.as_deref() == Some("LoadBalancer");
+    let check = port(spec.health_check_node_port).filter(|_| is_load_balancer);
     let is_dialled = |ingress: &&Ingress| ingress.ip_mode.as_deref() != Some("Proxy");
     let ingress = status.load_balancer.ingress.iter().filter(is_dialled);
     let ranges = &spec.load_balancer_source_ranges;
+    // An address is a range of itself, as in kube-proxy.
+    let range = |text: &String| -> Option<IpNet> {
+        let text = text.trim();
+        text.parse().ok().or_else(|| address(text).map(IpNet::from))
+    };
     let exposure = Exposure {
-        node_ports: spec.ports.iter().map(|own| port(own).unwrap_or(0)).collect(),
+        node_ports: spec.ports.iter().map(|own| port(own.node_port).unwrap_or(0)).collect(),
         load_balancer_ips: addresses(&mut ingress.filter_map(|ingress| ingress.ip.as_ref())),
         external_ips: addresses(&mut spec.external_ips.iter()),
-        // A range of mask 0 is everybody.
-        has_source_ranges: !ranges.is_empty() && !ranges.iter().any(|it| it.trim().ends_with("/0")),
+        source_ranges: (!ranges.is_empty()).then(|| ranges.iter().filter_map(range).collect()),
+        health_check_port: check.filter(|&port| port != 0),
     };
     (!exposure.is_empty()).then_some(exposure)
+}
+
+/// Whether an address is no Service's wherever it is dialled: each network namespace has its own loopback,
+/// and `connect` to the unspecified address leads there. Kubernetes allows no such external IP
+/// (`ValidateNonSpecialIP`, pkg/apis/core/validation/validation.go), but does not check
+/// `status.loadBalancer`.
+const fn is_special(address: IpAddr) -> bool {
+    address.is_unspecified()
+        || address.is_loopback()
+        || address.is_multicast()
+        || match address {
+            IpAddr::V4(address) => address.is_link_local(),
+            IpAddr::V6(address) => address.is_unicast_link_local(),
+        }
 }
 
 fn policy(annotations: &Annotations, spec: &Spec, names: &mut Names) -> PolicySources {
@@ -317,6 +343,7 @@ fn policy(annotations: &Annotations, spec: &Spec, names: &mut Names) -> PolicySo
     };
     PolicySources {
         topology_keys: shared(&annotations.topology_keys),
+        external_topology_keys: shared(&annotations.external_topology_keys),
         openyurt: shared(&annotations.openyurt),
         min_endpoints: shared(&annotations.min_endpoints),
         spill: shared(&annotations.spill),

@@ -463,6 +463,26 @@ fn an_address_that_is_written_twice_is_one() {
 }
 
 #[test]
+fn no_service_gets_an_address_that_each_host_and_pod_has() {
+    let special =
+        ["127.0.0.1", "::1", "0.0.0.0", "::", "169.254.169.254", "fe80::1", "224.0.0.1", "ff02::1"];
+    let all = [&special[..], &["203.0.113.7", "::ffff:127.0.0.1", "2001:db8::7"]].concat();
+    let ingress: Vec<_> = all.iter().map(|ip| json!({"ip": ip})).collect();
+    let Ok(Object::Service(service)) = parse(json!({
+        "apiVersion": "v1", "kind": "Service", "metadata": {"name": "web"},
+        "spec": {"type": "LoadBalancer", "clusterIP": "10.96.0.1", "ports": [{"port": 80}], "externalIPs": all},
+        "status": {"loadBalancer": {"ingress": ingress}},
+    })) else {
+        panic!("a Service");
+    };
+    let wanted: [IpAddr; 2] =
+        ["203.0.113.7", "2001:db8::7"].map(|text| text.parse().expect("an address"));
+    let exposure = service.exposure.expect("addresses");
+    assert_eq!(exposure.load_balancer_ips, wanted);
+    assert_eq!(exposure.external_ips, wanted);
+}
+
+#[test]
 fn an_annotation_that_is_no_string_costs_no_more_than_itself() {
     let annotations = json!({
         "topo-lb.io/topology-keys": ["a", "b"], "topo-lb.io/min-endpoints": 2,

@@ -1,0 +1,158 @@
+//! Routes: what the datapath does with connections, by Service port and address family.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use ipnet::IpNet;
+
+use super::candidate;
+use super::evaluation::{CandidateStatus, Evaluation};
+use super::exposed::{ByClients, Exposed, Exposing};
+use super::label::Here;
+use super::policy::{self, Rules};
+use super::{Chosen, Scope, Verdict, has_frontends, port_name};
+use crate::cluster::service::Protocol;
+use crate::cluster::{Clients, Family, Frontend, FrontendKind, Port, Service, ServiceId, State};
+
+/// The datapath's part of a decision, for one Service port and one address family.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Route {
+    /// What clients dial, all of this family and protocol, and for the same clients.
+    pub frontends: Vec<Exposed>,
+    /// The place of the Service port in `spec.ports`.
+    pub place: usize,
+    /// The Service port's protocol.
+    pub protocol: Protocol,
+    /// Route, refuse or bypass.
+    pub verdict: Verdict,
+    /// A refused connection gets no answer: `externalTrafficPolicy: Local` without an endpoint here, but
+    /// with some elsewhere.
+    pub drops: bool,
+    /// The only sources that may dial the load balancer IPs among the frontends; `None`: everybody.
+    pub source_ranges: Option<Arc<[IpNet]>>,
+    /// `metadata.creationTimestamp`: the older of two claimants gets a frontend.
+    pub created: Option<Arc<str>>,
+    /// Index of the matching key.
+    pub tier: Option<u8>,
+    /// Endpoints of the chosen tier, sorted, without duplicates.
+    pub endpoints: Vec<Chosen>,
+    /// Endpoints of the next wider tier, for spilled connections; sorted.
+    pub wider: Vec<Chosen>,
+    /// Share of new connections that spill, in parts of `selection::SPILL_ONE`.
+    pub spill: u16,
+    /// Connections are refused if no endpoint matches, although the Service has endpoints.
+    pub strict: bool,
+    /// Session affinity in seconds.
+    pub affinity_seconds: Option<u32>,
+    /// Endpoints that serve but are not chosen, nor in `wider`: existing flows may stay. Sorted.
+    pub serving: Vec<SocketAddr>,
+    /// `namespace/name:port` of the Service port for logs; a port without a name has its number.
+    pub name: Arc<str>,
+}
+
+/// The routes of a Service, by port and address family: one for its ClusterIPs, without those that a
+/// device of this node has, and its other frontends. These have one of their own with
+/// `internalTrafficPolicy: Local`, and one more for clients outside who get other endpoints. Empty if
+/// the Service is unknown, bypassed or without a ClusterIP.
+#[must_use]
+pub fn routes(
+    state: &State,
+    this_node: &str,
+    scope: Scope,
+    exposing: Option<&Exposing>,
+    id: &ServiceId,
+) -> Vec<Route> {
+    let Some(service) = state.service(id).filter(|service| has_frontends(service)) else {
+        return Vec::new();
+    };
+    let here = Here::of(state, this_node);
+    let policy = policy::of(service);
+    if policy.bypass(scope, service).is_some() {
+        return Vec::new();
+    }
+    let families = candidate::families(service);
+    let mut routes = Vec::with_capacity(service.ports.len() * families.len());
+    for (place, port) in service.ports.iter().enumerate() {
+        let name = port_name(service, port);
+        for &family in &families {
+            let decide_by = |rules: &Rules<'_>, frontends: Vec<Exposed>, only_local: bool| {
+                let done = Evaluation::of(state, here, service, port, rules, family, only_local);
+                let name = Arc::clone(&name);
+                let route = route(service, (place, port), frontends, name, rules, &done, here);
+                Route { strict: only_local || route.strict, ..route }
+            };
+            let decide = |frontends, only_local| decide_by(&policy.rules, frontends, only_local);
+            let own = service.cluster_ips.iter().filter(|&&address| Family::of(address) == family);
+            let own = own.filter(|&&address| state.local_device(address).is_none());
+            let own = own.map(|&address| Frontend::new(address, port.port, port.protocol));
+            let mut own: Vec<_> = own.map(|it| (FrontendKind::ClusterIp, it)).collect();
+            let exposed = exposing.map(|it| it.of(state, service, place, family));
+            let differs = exposing.is_some_and(|it| it.outside)
+                && (service.external_local || policy.external.is_some());
+            let ByClients { anywhere, outside } =
+                ByClients::of(exposed.unwrap_or_default(), service, family, differs);
+            // These lead where a ClusterIP leads, but whatever `internalTrafficPolicy` says, and for
+            // clients of this node whatever `externalTrafficPolicy` says (kube-proxy: the endpoints of
+            // `Cluster`).
+            if service.internal_local {
+                routes.extend((!anywhere.is_empty()).then(|| decide(anywhere, false)));
+            } else {
+                own.extend(anywhere);
+            }
+            routes.extend((!own.is_empty()).then(|| decide(own, service.internal_local)));
+            if !outside.is_empty() {
+                let (rules, only_local) = policy.for_outside(service);
+                let mut route = decide_by(rules, outside, only_local);
+                let exposure = service.exposure.as_ref();
+                route.source_ranges = exposure.and_then(|it| it.limits(family)).cloned();
+                routes.push(route);
+            }
+        }
+    }
+    routes
+}
+
+fn route(
+    service: &Service,
+    (place, port): (usize, &Port),
+    frontends: Vec<Exposed>,
+    name: Arc<str>,
+    rules: &Rules<'_>,
+    done: &Evaluation<'_>,
+    here: Here<'_>,
+) -> Route {
+    let chosen = |wanted| {
+        let with = done.candidates.iter().zip(&done.statuses);
+        with.filter(move |(_, status)| **status == wanted)
+            .map(|(one, _)| Chosen::new(one.address, one.site.locality(here)))
+            .collect()
+    };
+    let is_for_outside = frontends.iter().any(|(_, it)| it.clients == Clients::Outside);
+    let left = |status| !matches!(status, CandidateStatus::Chosen | CandidateStatus::Wider);
+    Route {
+        frontends,
+        place,
+        protocol: port.protocol,
+        verdict: if done.chosen == 0 { Verdict::Refuse } else { Verdict::Route },
+        drops: is_for_outside && done.drops(service),
+        source_ranges: None,
+        created: service.created.clone(),
+        tier: done.tier(),
+        endpoints: chosen(CandidateStatus::Chosen),
+        wider: chosen(CandidateStatus::Wider),
+        spill: match rules {
+            Rules::Keys(keys) if done.wider.is_some() => keys.spill.parts(),
+            Rules::Keys(_) | Rules::OpenYurt { .. } | Rules::None => 0,
+        },
+        strict: rules.are_strict(),
+        affinity_seconds: service.affinity_seconds,
+        serving: done
+            .candidates
+            .iter()
+            .zip(&done.statuses)
+            .filter(|(one, status)| left(**status) && one.serves())
+            .map(|(one, _)| one.address)
+            .collect(),
+        name,
+    }
+}

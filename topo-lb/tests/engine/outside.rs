@@ -1,0 +1,192 @@
+//! What clients outside of a node get at node ports, load balancer IPs and external IPs.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use topo_lb::cluster::{Clients, Exposure, FrontendKind, LocalAddresses, Service, State, Update};
+use topo_lb::topology::exposed::Exposing;
+use topo_lb::topology::{self, Scope, Verdict};
+
+use crate::made::{Asking, Cluster, H, Otherwise, R, Z, endpoint, id, keyed, node, service};
+
+const LOAD_BALANCER: &str = "203.0.113.7";
+const OWN: &str = "192.0.2.1";
+
+/// `service` as a load balancer with node port 30080.
+fn exposed(service: Service) -> Service {
+    let exposure = Exposure {
+        node_ports: vec![30_080],
+        load_balancer_ips: vec![LOAD_BALANCER.parse().unwrap()],
+        ..Exposure::default()
+    };
+    Service { exposure: Some(Arc::new(exposure)), ..service }
+}
+
+fn local(service: Service) -> Service {
+    Service { external_local: true, ..exposed(service) }
+}
+
+fn with_external_keys(keys: &str, service: Service) -> Service {
+    service.asking(|policy| policy.external_topology_keys = Some(keys.into()))
+}
+
+fn only_from(ranges: &[&str], service: Service) -> Service {
+    let mut service = exposed(service);
+    let ranges = ranges.iter().map(|range| range.parse().unwrap()).collect();
+    Arc::make_mut(service.exposure.as_mut().unwrap()).source_ranges = Some(ranges);
+    service
+}
+
+/// Nodes `here` and `near` in zone a, `far` in zone b of the same region, with an endpoint on each but
+/// `here`; the last number of an endpoint's address is 1 on `here`, 2 on `near`, 3 on `far`.
+fn cluster(service: Service, has_local: bool) -> Cluster {
+    let of = |name: &'static str, zone: &'static str| node(name, &[(H, name), (Z, zone), (R, "r")]);
+    let endpoints = [("10.0.0.1", "here"), ("10.0.0.2", "near"), ("10.0.0.3", "far")].into_iter();
+    let endpoints = endpoints.filter(|(_, node)| has_local || *node != "here");
+    Cluster::of(
+        vec![of("here", "a"), of("near", "a"), of("far", "b")],
+        service,
+        endpoints.map(|(address, node)| endpoint(address, node)).collect(),
+    )
+}
+
+/// As the node `here` with its own address knows it.
+fn state(cluster: &Cluster) -> State {
+    let mut state = cluster.state("here");
+    let own = OWN.parse().unwrap();
+    let by_device = BTreeMap::from([(own, "eth0".into())]);
+    let _ = state
+        .apply(Update::LocalAddresses(LocalAddresses { by_device, primary: vec![own] }), "here");
+    state
+}
+
+/// What clients get at a frontend of a kind, as text: the last numbers of the endpoints, `refused`,
+/// `dropped`, or `nothing` if it is left to the network.
+fn got(state: &State, kind: FrontendKind, wanted: Clients) -> String {
+    let exposing = Exposing { outside: true, ..Exposing::default() };
+    let routes = topology::routes(state, "here", Scope::All, Some(&exposing), &id("svc"));
+    let by = |clients| {
+        routes.iter().find(|route| {
+            let is_it = |(own, frontend): &(FrontendKind, topo_lb::cluster::Frontend)| {
+                *own == kind && frontend.clients == clients && !frontend.address.is_loopback()
+            };
+            route.frontends.iter().any(is_it)
+        })
+    };
+    // As the programs look up: clients outside first their own entry, then the one for all.
+    let found = match wanted {
+        Clients::Outside => by(Clients::Outside).or_else(|| by(Clients::Anywhere)),
+        Clients::Anywhere => by(Clients::Anywhere),
+    };
+    match found {
+        None => "nothing".to_owned(),
+        Some(route) if route.verdict == Verdict::Refuse && route.drops => "dropped".to_owned(),
+        Some(route) if route.verdict == Verdict::Refuse => "refused".to_owned(),
+        Some(route) => {
+            let last = |text: String| text.rsplit('.').next().map(str::to_owned);
+            let all = route.endpoints.iter();
+            all.filter_map(|one| last(one.address().ip().to_string())).collect()
+        }
+    }
+}
+
+/// At the node port: from outside, from this node. The load balancer IP gives the same.
+fn at_node_port(service: Service, has_local: bool) -> [String; 2] {
+    let state = state(&cluster(service, has_local));
+    let at = |kind| [Clients::Outside, Clients::Anywhere].map(|who| got(&state, kind, who));
+    assert_eq!(at(FrontendKind::NodePort), at(FrontendKind::LoadBalancerIp));
+    at(FrontendKind::NodePort)
+}
+
+#[test]
+fn external_traffic_policy_holds_for_clients_outside_alone() {
+    for (service, has_local, outside, inside) in [
+        (exposed(service()), true, "123", "123"),
+        (exposed(service()), false, "23", "23"),
+        // kube-proxy: the short cut of clients of the node leads to the endpoints of `Cluster`.
+        (local(service()), true, "1", "123"),
+        (local(service()), false, "dropped", "23"),
+    ] {
+        assert_eq!(at_node_port(service, has_local), [outside, inside]);
+    }
+}
+
+#[test]
+fn without_an_endpoint_anywhere_local_refuses_and_does_not_drop() {
+    let empty = Cluster::of(vec![node("here", &[(H, "here")])], local(service()), vec![]);
+    let state = state(&empty);
+    assert_eq!(got(&state, FrontendKind::NodePort, Clients::Outside), "refused");
+}
+
+#[test]
+fn a_terminating_endpoint_here_stands_in_for_local() {
+    let mut cluster = cluster(local(service()), true);
+    for endpoint in &mut cluster.slices[0].endpoints {
+        if &*endpoint.node().unwrap().clone() == "here" {
+            *endpoint = endpoint.clone().draining();
+        }
+    }
+    let state = state(&cluster);
+    assert_eq!(got(&state, FrontendKind::NodePort, Clients::Outside), "1");
+    assert_eq!(got(&state, FrontendKind::NodePort, Clients::Anywhere), "23");
+}
+
+#[test]
+fn topology_keys_hold_outside_with_the_dialled_node_s_labels() {
+    for (service, has_local, outside, inside) in [
+        (exposed(keyed(Z)), false, "2", "2"),
+        (exposed(keyed(H)), false, "refused", "refused"),
+        (exposed(keyed(&format!("{H},*"))), true, "1", "1"),
+        // Kubernetes 1.17 forbids the two together: the keys are ignored.
+        (local(keyed(Z)), true, "1", "123"),
+    ] {
+        assert_eq!(at_node_port(service, has_local), [outside, inside]);
+    }
+}
+
+#[test]
+fn external_topology_keys_are_the_outside_s_own_waterfall() {
+    for (service, has_local, outside, inside) in [
+        (exposed(with_external_keys(Z, service())), true, "12", "123"),
+        (exposed(with_external_keys(H, keyed(Z))), false, "refused", "2"),
+        (exposed(with_external_keys("*", keyed(H))), false, "23", "refused"),
+        // In place of externalTrafficPolicy, whose silence stays.
+        (local(with_external_keys(H, service())), true, "1", "123"),
+        (local(with_external_keys(H, service())), false, "dropped", "23"),
+        (local(with_external_keys(&format!("{H},{Z}"), service())), false, "2", "23"),
+        // An invalid one is ignored.
+        (local(with_external_keys("a b", service())), true, "1", "123"),
+    ] {
+        assert_eq!(at_node_port(service, has_local), [outside, inside]);
+    }
+}
+
+#[test]
+fn source_ranges_limit_load_balancer_ips_of_their_family_alone() {
+    let both = |service: Service| {
+        let state = state(&cluster(service, true));
+        [FrontendKind::LoadBalancerIp, FrontendKind::NodePort]
+            .map(|kind| [Clients::Outside, Clients::Anywhere].map(|who| got(&state, kind, who)))
+    };
+    // The hooks do not know the source: the network decides for clients of this node.
+    let limited = [["123", "nothing"], ["123", "123"]];
+    assert_eq!(both(only_from(&["10.0.0.0/8"], service())), limited);
+    assert_eq!(both(only_from(&["fd00::/8"], service())), limited);
+    let open = [["123", "123"], ["123", "123"]];
+    assert_eq!(both(only_from(&["10.0.0.0/8", "0.0.0.0/0"], service())), open);
+    let state = state(&cluster(only_from(&["10.0.0.0/8", "::/0"], service()), true));
+    let exposing = Exposing { outside: true, ..Exposing::default() };
+    let routes = topology::routes(&state, "here", Scope::All, Some(&exposing), &id("svc"));
+    let ranges: Vec<_> = routes.iter().filter_map(|route| route.source_ranges.clone()).collect();
+    assert_eq!(ranges.len(), 1, "one route has ranges");
+    assert_eq!(ranges[0].len(), 2);
+}
+
+#[test]
+fn without_the_outside_there_are_no_entries_for_it() {
+    let state = state(&cluster(local(service()), true));
+    let routes =
+        topology::routes(&state, "here", Scope::All, Some(&Exposing::default()), &id("svc"));
+    let mut frontends = routes.iter().flat_map(|route| &route.frontends);
+    assert!(frontends.all(|(_, frontend)| frontend.clients == Clients::Anywhere));
+}
