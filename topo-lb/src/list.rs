@@ -1,31 +1,29 @@
 //! `topo-lb list`: what the kernel's maps hold now, read from the pins, without the agent.
 
+mod connections;
 mod hooks;
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 
 use clap::ValueEnum;
 use comfy_table::{CellAlignment, Table, presets};
-use rustix::net::sockopt::socket_cookie;
 use serde::Serialize;
 use topo_lb_common::counters::Counters;
 use topo_lb_common::selection::SPILL_ONE;
 
 use crate::cluster::Frontend;
 use crate::datapath::maps::bpf::BpfStore;
-use crate::datapath::maps::connections::{self, Connection};
+use crate::datapath::maps::connections::read as read_connections;
 use crate::datapath::maps::counters::MappedCounters;
-use crate::datapath::maps::error::ReadError;
-use crate::datapath::maps::error::StoreError;
+use crate::datapath::maps::error::{ReadError, StoreError};
 use crate::datapath::maps::family::Published;
-use crate::datapath::maps::socket_storage::Flows;
 use crate::datapath::maps::unprogrammed;
 use crate::plan::{Lack, Placed};
-use crate::socket::holder;
 
+pub use connections::ConnectionRow;
+use connections::{connection_row, flow_row, flows};
 pub use hooks::{HookRow, Hooks, PacketRow};
 
 /// What to list.
@@ -159,26 +157,6 @@ pub struct EndpointRow {
     pub spill: bool,
 }
 
-/// An unconnected UDP flow, or a connection of a client without a socket on this node.
-#[derive(Debug, Default, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct ConnectionRow {
-    /// The kernel's socket cookie, for the flow of a socket.
-    pub socket: Option<u64>,
-    /// `address:port` of a client without a socket on this node.
-    pub client: Option<String>,
-    /// `opening`, `open`, `closing` or `closed`, for such a client's connection.
-    pub state: Option<&'static str>,
-    /// Seconds since such a client's last packet.
-    pub idle_seconds: Option<u64>,
-    /// `namespace/name:port`.
-    pub service: Arc<str>,
-    /// `address:port/protocol`.
-    pub frontend: String,
-    /// `address:port`.
-    pub endpoint: String,
-}
-
 /// Reads what is requested.
 pub fn list(pin_dir: &Path, what: View) -> Result<Listed, ReadError> {
     let store = BpfStore::open(pin_dir)?;
@@ -207,7 +185,7 @@ pub fn list(pin_dir: &Path, what: View) -> Result<Listed, ReadError> {
             let service =
                 |frontend: &Frontend| indexes.get(frontend).map(|index| name(&names, *index));
             let flows = flows.into_iter().map(|flow| flow_row(service(&flow.0), flow));
-            let connections = connections::read(pin_dir)?.into_iter();
+            let connections = read_connections(pin_dir)?.into_iter();
             let connections = connections.map(|connection| connection_row(&names, connection));
             Listed::Connections { connections: flows.chain(connections).collect(), hidden }
         }
@@ -257,46 +235,6 @@ fn endpoint_rows(names: &BTreeMap<u32, Arc<str>>, published: &Published) -> Vec<
         spill: place >= usize::from(entry.count),
     })
     .collect()
-}
-
-fn connection_row(names: &BTreeMap<u32, Arc<str>>, connection: Connection) -> ConnectionRow {
-    ConnectionRow {
-        socket: None,
-        client: Some(connection.client.to_string()),
-        state: Some(connection.state),
-        idle_seconds: Some(connection.idle.as_secs()),
-        service: name(names, connection.service),
-        frontend: connection.frontend.to_string(),
-        endpoint: connection.endpoint.to_string(),
-    }
-}
-
-/// Frontend, socket cookie and endpoint of a flow.
-type Flow = (Frontend, u64, SocketAddr);
-
-/// The flows of all sockets that processes of this pid namespace have open, sorted; and how many
-/// processes do not show theirs.
-fn flows(pin_dir: &Path) -> Result<(Vec<Flow>, usize), ReadError> {
-    let flows = Flows::open(pin_dir)?;
-    let mut all = Vec::new();
-    let hidden = holder::every(|socket| {
-        let cookie = socket_cookie(socket).unwrap_or_default();
-        let of_socket = flows.by(socket)?.into_iter();
-        all.extend(of_socket.map(|(frontend, endpoint)| (frontend, cookie, endpoint)));
-        Ok::<_, StoreError>(())
-    })?;
-    all.sort_unstable();
-    Ok((all, hidden))
-}
-
-fn flow_row(service: Option<Arc<str>>, (frontend, cookie, endpoint): Flow) -> ConnectionRow {
-    ConnectionRow {
-        socket: Some(cookie),
-        service: service.unwrap_or_else(|| UNKNOWN.into()),
-        frontend: frontend.to_string(),
-        endpoint: endpoint.to_string(),
-        ..ConnectionRow::default()
-    }
 }
 
 impl Listed {

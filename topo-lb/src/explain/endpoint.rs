@@ -81,7 +81,7 @@ pub(super) fn reason(decision: &Decision<'_>, endpoint: &Endpoint<'_>) -> String
 
 fn selected(decision: &Decision<'_>, cause: Cause<'_>) -> String {
     match cause {
-        Cause::Unconstrained if decision.service.internal_local => {
+        Cause::Unconstrained if decision.only_local.is_some() => {
             "on this node, internalTrafficPolicy is Local".to_owned()
         }
         Cause::Unconstrained => "there is no topology policy".to_owned(),

@@ -2,6 +2,7 @@
 
 mod actual;
 mod endpoint;
+mod outside;
 mod quoted;
 mod reason;
 mod spread;
@@ -13,14 +14,15 @@ use std::net::IpAddr;
 use serde::Serialize;
 use topo_lb_common::backend::Locality;
 
-use crate::cluster::{self, Frontend, Service, ServiceId, State};
+use crate::cluster::{self, Clients, Frontend, Service, ServiceId, State};
 use crate::plan::Lack;
 use crate::topology::cause::Cause;
 use crate::topology::claim::{self, Claim};
 use crate::topology::label::{REGION, ZONE};
-use crate::topology::{Decision, Scope, decide, waits_for};
+use crate::topology::{Decision, Scope, decide, decide_for, waits_for};
 
 use actual::{ActualOutcome, WAIT};
+pub use outside::{Exposed, ExposedFrontend};
 pub(crate) use quoted::{shown, shown_id, some};
 pub(crate) use reason::decision as sentence;
 pub use spread::{Localities, OnNode, Spread, TierOnNode, spread, spread_table};
@@ -60,6 +62,10 @@ pub struct ServicePort {
     pub policy: Policy,
     /// What happens to connections.
     pub decision: Outcome,
+    /// The other addresses by which clients dial it, and what those outside of the node get there, with
+    /// `--kube-proxy-replacement`. `None` if there are none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub exposed: Option<Exposed>,
     /// How many endpoints each key matches: a line per family, if the policy is keys.
     #[serde(skip)]
     pub tiers: Vec<String>,
@@ -167,6 +173,10 @@ pub fn report_of_agent(
             let why = service.skipped.map_or("it has no ports", Into::into);
             report.skipped.push((id.clone(), why));
         }
+        let for_outside = match service.exposure {
+            Some(_) => decide_for(Clients::Outside, state, this_node, scope, id),
+            None => Vec::new(),
+        };
         let waits_for = waits_for(state, this_node, scope, id);
         let lack = unprogrammed.get(id);
         let port = |(place, decision): (usize, &Decision<'_>)| {
@@ -177,7 +187,10 @@ pub fn report_of_agent(
                 (_, Some(lack)) => ActualOutcome::without_room(decision.verdict(), by_policy, lack),
                 (_, None) => ActualOutcome::of(by_policy),
             };
-            service_port(decision, actual)
+            let exposed = for_outside
+                .get(place)
+                .and_then(|decision| Exposed::of(service, place, decision, this_node, known));
+            service_port(decision, actual, exposed)
         };
         let mut ports: Vec<_> = decisions.iter().enumerate().map(port).collect();
         ports.sort_by(|a, b| {
@@ -219,7 +232,11 @@ fn contest(
     text
 }
 
-fn service_port(decision: &Decision<'_>, actual: ActualOutcome) -> ServicePort {
+fn service_port(
+    decision: &Decision<'_>,
+    actual: ActualOutcome,
+    exposed: Option<Exposed>,
+) -> ServicePort {
     let service = decision.service;
     ServicePort {
         namespace: service.id.namespace.to_string(),
@@ -227,6 +244,7 @@ fn service_port(decision: &Decision<'_>, actual: ActualOutcome) -> ServicePort {
         port: port(decision.port),
         cluster_ips: service.cluster_ips.clone(),
         policy: policy(decision),
+        exposed,
         tiers: if actual.outcome.verdict == WAIT { Vec::new() } else { tiers(decision) },
         endpoints: decision
             .endpoints

@@ -45,20 +45,23 @@ fn family(decision: &Decision<'_>, choice: &Choice<'_>) -> String {
     let mut text = match choice.cause {
         Cause::NoEndpoint(missing) => no_endpoint(decision, choice, missing),
         Cause::NoneHere => format!(
-            "{} on this node, and internalTrafficPolicy: Local allows no other",
+            "{} on this node, and {}: Local allows no other",
             share(0, choice.total, "endpoint", IS),
+            decision.only_local.unwrap_or_default(),
         ),
         Cause::NoneUsable => {
             let usable = share(0, choice.near, "endpoint", IS);
-            let place = if decision.service.internal_local { " of this node" } else { "" };
+            let place = if decision.only_local.is_some() { " of this node" } else { "" };
             format!("{usable} ready{place}, and none is terminating but still serves")
         }
-        cause if decision.service.internal_local => format!(
-            "{} on this node, and internalTrafficPolicy: Local allows no other{}",
-            share(choice.near, choice.total, "endpoint", IS),
-            among_local(decision, choice, cause),
-        ),
-        cause => chosen(decision, choice, cause),
+        cause => match decision.only_local {
+            None => chosen(decision, choice, cause),
+            Some(field) => format!(
+                "{} on this node, and {field}: Local allows no other{}",
+                share(choice.near, choice.total, "endpoint", IS),
+                among_local(decision, choice, cause),
+            ),
+        },
     };
     if let Some(wider) = choice.wider {
         text += &format!(

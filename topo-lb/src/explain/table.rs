@@ -65,6 +65,19 @@ fn one(service: &ServicePort, paint: Paint) -> String {
     for tiers in &service.tiers {
         let _ = writeln!(text, "  matches   {tiers}");
     }
+    if let Some(exposed) = &service.exposed {
+        let _ = writeln!(text, "  also at   {}", exposed.line());
+        let outside = &exposed.outside;
+        let is_same = (outside.verdict, &outside.reason)
+            == (service.decision.verdict, &service.decision.reason);
+        let verdict = paint.verdict(outside.verdict, outside.verdict);
+        let _ = match is_same {
+            true => {
+                writeln!(text, "  outside   {verdict}: the same for clients outside of the node")
+            }
+            false => writeln!(text, "  outside   {verdict}: {}", outside.reason),
+        };
+    }
     if !service.endpoints.is_empty() {
         text += &endpoints(service, paint);
     }
@@ -178,7 +191,7 @@ impl Paint {
     fn verdict(self, verdict: &str, text: &str) -> String {
         match verdict {
             "route" => self.wrap("32", text),
-            "refuse" => self.wrap("31", text),
+            "refuse" | "drop" => self.wrap("31", text),
             _ => self.wrap("33", text),
         }
     }

@@ -161,7 +161,7 @@ fn exposed(service: &Service, sightings: &mut Sightings) {
         }
         let message = format!(
             "the policy is strict, but kube-proxy lets clients from outside in by {}, to any endpoint; \
-             --frontends all binds clients of the nodes to the policy there, too",
+             --kube-proxy-replacement binds them to the policy, too",
             ways.join(", ")
         );
         everywhere(sightings, Some(port(own)), Rule::Exposed, message);

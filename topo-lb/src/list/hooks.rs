@@ -9,7 +9,7 @@ use topo_lb_common::packets::{Outcome, Packets};
 
 use super::Connections;
 use crate::datapath::attach::pin::AttachMode;
-use crate::datapath::direction::Direction;
+use crate::datapath::direction::{Direction, Role};
 use crate::datapath::hook::Hook;
 use crate::datapath::inspect::attached::{self, OnDevice};
 use crate::datapath::inspect::effective;
@@ -165,13 +165,14 @@ impl HookRow {
 fn devices(rows: &[OnDevice]) -> (String, Vec<u32>) {
     let names = rows.iter().map(|row| {
         let means = if row.mode == AttachMode::Tcx { "" } else { " by clsact" };
+        let clients = if row.role == Role::Guest { "" } else { " for clients outside" };
         let beside = match row.others.as_slice() {
             [] => String::new(),
             others => format!(" beside {}", others.join(" and ")),
         };
         match &row.name {
-            Some(name) => format!("{name}{means}{beside}"),
-            None => format!("device {}{means}{beside}", row.index),
+            Some(name) => format!("{name}{clients}{means}{beside}"),
+            None => format!("device {}{clients}{means}{beside}", row.index),
         }
     });
     let mut programs: Vec<u32> = rows.iter().map(|row| row.program).collect();
@@ -191,10 +192,11 @@ mod tests {
 
     #[test]
     fn every_hook_has_a_row_in_aligned_columns() {
-        let device = |name: Option<&str>, mode| OnDevice {
+        let device = |name: Option<&str>, role, mode| OnDevice {
             index: 7,
             name: name.map(str::to_owned),
             direction: Direction::Ingress,
+            role,
             mode,
             program: 41,
             others: if mode == AttachMode::Tcx {
@@ -215,8 +217,8 @@ mod tests {
                 HookRow {
                     hook: "tc ingress".to_owned(),
                     devices: vec![
-                        device(Some("tap0"), AttachMode::Tcx),
-                        device(None, AttachMode::Clsact),
+                        device(Some("tap0"), Role::Guest, AttachMode::Tcx),
+                        device(None, Role::External, AttachMode::Clsact),
                     ],
                     packets: Some(PacketRow(Packets {
                         translated: 12,
@@ -234,11 +236,11 @@ mod tests {
             connections: Counters { same_node: 2, refused: 1, ..Counters::default() }.into(),
         };
         let wanted = "\
-HOOK        ATTACHED TO                                 PROGRAM  COUNTED
-connect4    cgroup 1234                                 9        -
-connect6    -                                           -        -
-tc ingress  tap0 beside bpf to_pod, device 7 by clsact  41       12 translated, 3 opened
-tc egress   -                                           -        no packets
+HOOK        ATTACHED TO                                                     PROGRAM  COUNTED
+connect4    cgroup 1234                                                     9        -
+connect6    -                                                               -        -
+tc ingress  tap0 beside bpf to_pod, device 7 for clients outside by clsact  41       12 translated, 3 opened
+tc egress   -                                                               -        no packets
 
 Connections to Services, by all hooks: 2 to this node, 0 in the zone, 0 in the region, 0 elsewhere, 1 refused.";
         let table = hooks.table();

@@ -1,0 +1,110 @@
+//! The frontends of a Service port besides its ClusterIPs, and what clients outside of the node get there.
+
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+
+use ipnet::IpNet;
+use serde::Serialize;
+
+use super::{Outcome, outcome};
+use crate::cluster::{Family, FrontendKind, Service};
+use crate::topology::Decision;
+
+/// The verdict where refused connections get no answer.
+const DROP: &str = "drop";
+
+/// Where a Service port can be dialled besides its ClusterIPs.
+#[derive(Clone, Debug, Serialize)]
+pub struct Exposed {
+    /// What the Service names.
+    pub frontends: Vec<ExposedFrontend>,
+    /// What happens to connections of clients outside of the node: as for ClusterIPs, or `drop`.
+    pub outside: Outcome,
+}
+
+/// A frontend besides ClusterIPs.
+#[derive(Clone, Debug, Serialize)]
+pub struct ExposedFrontend {
+    /// `node port`, `load balancer IP` or `external IP`.
+    pub kind: String,
+    /// Its address; `None` for a node port, which addresses of the node have.
+    pub address: Option<IpAddr>,
+    /// 1–65535.
+    pub port: u16,
+    /// The only sources that may dial it; `None`: everybody.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sources: Option<Vec<IpNet>>,
+}
+
+impl Exposed {
+    /// `None` if the Service's port at `place` has ClusterIPs alone. `decision` is that for clients
+    /// outside.
+    pub(super) fn of(
+        service: &Service,
+        place: usize,
+        decision: &Decision<'_>,
+        this_node: &str,
+        known: bool,
+    ) -> Option<Self> {
+        let frontends = frontends(service, place);
+        if frontends.is_empty() {
+            return None;
+        }
+        let mut outside = outcome(decision, this_node, known, "");
+        if decision.leading().is_some_and(|choice| choice.drops) {
+            outside.verdict = DROP;
+        }
+        Some(Self { frontends, outside })
+    }
+
+    /// The frontends in a line.
+    pub(super) fn line(&self) -> String {
+        let texts: Vec<_> = self.frontends.iter().map(ToString::to_string).collect();
+        texts.join(", ")
+    }
+}
+
+fn frontends(service: &Service, place: usize) -> Vec<ExposedFrontend> {
+    let (Some(exposure), Some(port)) = (&service.exposure, service.ports.get(place)) else {
+        return Vec::new();
+    };
+    let node_port = exposure.node_port(place).map(|port| ExposedFrontend {
+        kind: FrontendKind::NodePort.to_string(),
+        address: None,
+        port,
+        sources: None,
+    });
+    let at = |kind: FrontendKind, address: IpAddr, sources| ExposedFrontend {
+        kind: kind.to_string(),
+        address: Some(address),
+        port: port.port,
+        sources,
+    };
+    let load_balancers = exposure.load_balancer_ips.iter().map(|&address| {
+        let family = Family::of(address);
+        let sources = exposure.limits(family).map(|ranges| {
+            ranges.iter().filter(|range| Family::of(range.addr()) == family).copied().collect()
+        });
+        at(FrontendKind::LoadBalancerIp, address, sources)
+    });
+    let external = exposure.external_ips.iter();
+    let external = external.map(|&address| at(FrontendKind::ExternalIp, address, None));
+    node_port.into_iter().chain(load_balancers).chain(external).collect()
+}
+
+impl fmt::Display for ExposedFrontend {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.address {
+            None => write!(f, "{} {}", self.kind, self.port)?,
+            Some(address) => write!(f, "{} {}", self.kind, SocketAddr::new(address, self.port))?,
+        }
+        match self.sources.as_deref() {
+            None => Ok(()),
+            Some([]) => f.write_str(" (from nowhere: no source range can be read)"),
+            Some(ranges) => {
+                let ranges: Vec<_> = ranges.iter().map(ToString::to_string).collect();
+                write!(f, " (only from {})", ranges.join(", "))
+            }
+        }
+    }
+}
